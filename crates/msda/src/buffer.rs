@@ -1,0 +1,186 @@
+//! Owned tensors: elements of a type known at run time, on cache-line boundaries.
+
+use std::ops::{Deref, DerefMut};
+
+use half::{bf16, f16};
+
+use crate::dtype::{Dtype, Element, Slice, SliceMut, typed};
+
+/// Where rows should begin: a pair of cache lines, which processors fetch together.
+const ALIGNMENT: usize = 128;
+
+/// Elements that begin on an [`ALIGNMENT`] boundary, so that no row of whole lines straddles another.
+///
+/// A large `Vec` begins 16 bytes into a page: with it, a 128-byte row would touch three lines instead of two.
+#[derive(Debug)]
+pub struct Aligned<T> {
+    raw: Vec<T>,
+    start: usize,
+    len: usize,
+}
+
+impl<T: Copy> Aligned<T> {
+    /// `len` copies of `x`.
+    pub fn filled(len: usize, x: T) -> Self {
+        Self::make(len, |raw, spare| raw.resize(len + spare, x))
+    }
+
+    fn make(len: usize, fill: impl FnOnce(&mut Vec<T>, usize)) -> Self {
+        let spare = ALIGNMENT / size_of::<T>();
+        let mut raw = Vec::with_capacity(len + spare);
+        fill(&mut raw, spare);
+        let start = raw.as_ptr().align_offset(ALIGNMENT).min(spare);
+        Self { raw, start, len }
+    }
+}
+
+impl<T: Element> Aligned<T> {
+    fn collect(len: usize, elements: impl Iterator<Item = T>) -> Self {
+        let mut all = Self::filled(len, T::default());
+        for (to, x) in all.iter_mut().zip(elements) {
+            *to = x;
+        }
+        all
+    }
+}
+
+impl<T: Copy> Clone for Aligned<T> {
+    fn clone(&self) -> Self {
+        match self.first() {
+            None => Self { raw: Vec::new(), start: 0, len: 0 },
+            Some(&first) => {
+                let mut copy = Self::filled(self.len, first);
+                copy.copy_from_slice(self);
+                copy
+            }
+        }
+    }
+}
+
+impl<T> Deref for Aligned<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        &self.raw[self.start..self.start + self.len]
+    }
+}
+
+impl<T> DerefMut for Aligned<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.raw[self.start..self.start + self.len]
+    }
+}
+
+/// Owned elements of a type known at run time.
+#[derive(Debug, Clone)]
+pub enum Buffer {
+    /// 64-bit floats.
+    F64(Aligned<f64>),
+    /// 32-bit floats.
+    F32(Aligned<f32>),
+    /// Half-precision floats.
+    F16(Aligned<f16>),
+    /// bfloat16 numbers.
+    Bf16(Aligned<bf16>),
+}
+
+impl Buffer {
+    /// `len` copies of `x`, rounded to `dtype`.
+    pub fn filled(dtype: Dtype, len: usize, x: f64) -> Self {
+        match dtype {
+            Dtype::F64 => Self::F64(Aligned::filled(len, x)),
+            Dtype::F32 => Self::F32(Aligned::filled(len, x as f32)),
+            Dtype::F16 => Self::F16(Aligned::filled(len, f16::from_f64(x))),
+            Dtype::Bf16 => Self::Bf16(Aligned::filled(len, bf16::from_f64(x))),
+        }
+    }
+
+    /// `len` elements, the i-th being `f(i)` rounded to `dtype`.
+    pub fn from_fn(dtype: Dtype, len: usize, mut f: impl FnMut(usize) -> f64) -> Self {
+        let mut buffer = Self::filled(dtype, len, 0.0);
+        typed!(Buffer, &mut buffer, v => {
+            for (i, x) in v.iter_mut().enumerate() {
+                *x = Element::from_f64(f(i));
+            }
+        });
+        buffer
+    }
+
+    /// Elements from raw little-endian bytes; a trailing partial element is ignored.
+    pub fn from_le_bytes(dtype: Dtype, bytes: &[u8]) -> Self {
+        fn read<const N: usize, T: Element>(bytes: &[u8], f: impl Fn([u8; N]) -> T) -> Aligned<T> {
+            let chunks = bytes.as_chunks::<N>().0;
+            Aligned::collect(chunks.len(), chunks.iter().map(|c| f(*c)))
+        }
+        match dtype {
+            Dtype::F64 => Self::F64(read(bytes, f64::from_le_bytes)),
+            Dtype::F32 => Self::F32(read(bytes, f32::from_le_bytes)),
+            Dtype::F16 => Self::F16(read(bytes, f16::from_le_bytes)),
+            Dtype::Bf16 => Self::Bf16(read(bytes, bf16::from_le_bytes)),
+        }
+    }
+
+    /// The raw little-endian bytes of the elements.
+    pub fn to_le_bytes(&self) -> Vec<u8> {
+        typed!(Buffer, self, v => v.iter().flat_map(|x| x.to_le_bytes()).collect())
+    }
+
+    /// Borrows the elements.
+    pub fn as_slice(&self) -> Slice<'_> {
+        match self {
+            Self::F64(v) => Slice::F64(v),
+            Self::F32(v) => Slice::F32(v),
+            Self::F16(v) => Slice::F16(v),
+            Self::Bf16(v) => Slice::Bf16(v),
+        }
+    }
+
+    /// Borrows the elements mutably.
+    pub fn as_mut(&mut self) -> SliceMut<'_> {
+        match self {
+            Self::F64(v) => SliceMut::F64(v),
+            Self::F32(v) => SliceMut::F32(v),
+            Self::F16(v) => SliceMut::F16(v),
+            Self::Bf16(v) => SliceMut::Bf16(v),
+        }
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> Dtype {
+        self.as_slice().dtype()
+    }
+
+    /// How many elements there are.
+    pub fn len(&self) -> usize {
+        self.as_slice().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Every element, widened.
+    pub fn to_f64(&self) -> Vec<f64> {
+        typed!(Buffer, self, v => v.iter().map(|x| Element::to_f64(*x)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_begin_on_a_boundary_and_survive_the_round_trip() {
+        for dtype in Dtype::ALL {
+            for len in [0, 1, 7, 100_000] {
+                let a = Buffer::from_fn(dtype, len, |i| i as f64 * 0.25 - 3.0);
+                let b = Buffer::from_le_bytes(dtype, &a.to_le_bytes());
+                assert_eq!((b.len(), b.to_f64()), (len, a.to_f64()));
+                for buffer in [a.clone(), b] {
+                    let address = typed!(Buffer, &buffer, v => v.as_ptr() as usize);
+                    assert!(len == 0 || address % ALIGNMENT == 0, "{dtype} {len} at {address:x}");
+                }
+            }
+        }
+    }
+}

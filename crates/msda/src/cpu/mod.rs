@@ -1,0 +1,256 @@
+//! The CPU backend: one generic body for every instruction set, threads by rayon.
+//!
+//! Both passes turn a query's samples into a list of weighted rows ([`taps`]) and run over it: forward sums the
+//! rows; backward takes their dot products with the output's gradient, and scatters into bands of the value's
+//! gradient that one task owns. No sum depends on how the work was divided: the result has the same bits for any
+//! number of threads.
+
+#![allow(unsafe_code)]
+
+mod backward;
+mod forward;
+mod order;
+mod rows;
+mod simd;
+mod taps;
+
+use half::{bf16, f16};
+use rayon::prelude::*;
+
+pub use self::simd::Isa;
+
+use self::forward::{Forward, Sums};
+use self::rows::{Arithmetic, Rows};
+use self::simd::{InstructionSet, Lane};
+use self::taps::{Grid, Sampler, Taps};
+use crate::dtype::Dtype;
+use crate::error::{Error, ErrorKind, Result};
+use crate::op::{self, Backend, Gradients, Inputs};
+use crate::problem::Problem;
+use crate::view::{View, ViewMut};
+
+/// The CPU backend with a chosen instruction set. Runs on the current rayon thread pool.
+#[derive(Debug, Clone, Copy)]
+pub struct Cpu {
+    isa: Isa,
+}
+
+impl Cpu {
+    /// The fastest instruction set this machine has.
+    pub fn new() -> Self {
+        Self { isa: Isa::best() }
+    }
+
+    /// A particular instruction set, if this machine has it.
+    pub fn with_isa(isa: Isa) -> Result<Self> {
+        if isa.is_available() {
+            return Ok(Self { isa });
+        }
+        let have: Vec<&str> = Isa::available().into_iter().map(Isa::name).collect();
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            "instruction set",
+            isa,
+            format!("one this machine has: {}", have.join(", ")),
+        ))
+    }
+
+    /// The instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+}
+
+impl Default for Cpu {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Backend for Cpu {
+    fn name(&self) -> String {
+        format!("cpu-{}", self.isa)
+    }
+
+    fn forward(&self, p: &Problem, inputs: &Inputs<'_>, output: ViewMut<'_>) -> Result<()> {
+        let call = Call { isa: self.isa, rows: Rows { p, args: op::check_inputs(p, inputs)? } };
+        let strides = op::check_output(p, &output)?;
+        match p.types().value {
+            Dtype::F64 => call.forward::<f64>(output, strides),
+            Dtype::F32 => call.forward::<f32>(output, strides),
+            Dtype::F16 => call.forward::<f16>(output, strides),
+            Dtype::Bf16 => call.forward::<bf16>(output, strides),
+        }
+        Ok(())
+    }
+
+    fn backward(
+        &self,
+        p: &Problem,
+        inputs: &Inputs<'_>,
+        grad_output: View<'_>,
+        gradients: Gradients<'_>,
+    ) -> Result<()> {
+        let call = Call { isa: self.isa, rows: Rows { p, args: op::check_inputs(p, inputs)? } };
+        let (upstream, strides) = op::check_gradients(p, &call.rows.args, &grad_output, &gradients)?;
+        match p.types().value {
+            Dtype::F64 => call.backward::<f64>(upstream, gradients, strides),
+            Dtype::F32 => call.backward::<f32>(upstream, gradients, strides),
+            Dtype::F16 => call.backward::<f16>(upstream, gradients, strides),
+            Dtype::Bf16 => call.backward::<bf16>(upstream, gradients, strides),
+        }
+        Ok(())
+    }
+}
+
+/// A checked call.
+struct Call<'a> {
+    isa: Isa,
+    rows: Rows<'a>,
+}
+
+impl Call<'_> {
+    fn forward<T: Lane>(&self, output: ViewMut<'_>, output_strides: crate::view::Strides) {
+        let p = self.rows.p;
+        let value = T::slice(&self.rows.args.value.data).expect("checked");
+        let output = Shared(T::slice_mut(output.data).expect("checked").as_mut_ptr());
+        let sampler = Sampler::new(p, self.value_grids());
+        let two = || [Item::new(p), Item::new(p)];
+        for_each_chunk(&self.rows, two, |items, pairs| {
+            let sums = Sums { rows: self.rows, sampler: &sampler, value, output, output_strides };
+            self.isa.run(Forward { sums, pairs, items });
+        });
+    }
+
+    /// The levels as the value tensor holds them, offsets relative to an image's and head's first element.
+    fn value_grids(&self) -> Vec<Grid> {
+        let p = self.rows.p;
+        let position = self.rows.args.value.strides[1] as isize;
+        let mut first = 0;
+        p.levels()
+            .iter()
+            .zip(p.points())
+            .map(|(level, &points)| {
+                let samples = first..first + points;
+                first += points;
+                Grid {
+                    w: level.w as i32,
+                    h: level.h as i32,
+                    origin: level.origin as isize * position,
+                    row: level.pitch as isize * position,
+                    column: position,
+                    rows: 0..level.h as i32,
+                    samples,
+                }
+            })
+            .collect()
+    }
+}
+
+/// Runs `work` over lists of (image, query) pairs, on all threads of the pool, with working memory of its own.
+fn for_each_chunk<S: Send>(
+    rows: &Rows<'_>,
+    scratch: impl Fn() -> S + Sync + Send,
+    work: impl Fn(&mut S, &[u32]) + Sync + Send,
+) {
+    let order = order::queries(rows);
+    if order.is_empty() || rows.p.heads() == 0 {
+        return;
+    }
+    // Enough chunks to even out the threads' speeds, none so small that handing it out shows.
+    let chunk = (order.len() / (8 * rayon::current_num_threads())).clamp(1, 64);
+    order.par_chunks(chunk).for_each_init(scratch, |scratch, pairs| work(scratch, pairs));
+}
+
+/// The working memory of one (image, query, head): a few numbers for each of its samples.
+struct Item<F> {
+    /// Locations in pairs.
+    xy: Vec<F>,
+    /// Attention weights.
+    att: Vec<F>,
+    taps: Taps<F>,
+}
+
+impl<F: Arithmetic> Item<F> {
+    fn new(p: &Problem) -> Self {
+        let n = p.samples();
+        Self { xy: vec![F::ZERO; 2 * n], att: vec![F::ZERO; n], taps: Taps::new(n) }
+    }
+
+    /// Works out the taps of (image, query, head).
+    ///
+    /// # Safety
+    /// The machine must have `I`.
+    #[inline(always)]
+    unsafe fn prepare<I: InstructionSet, T: Lane<Acc = F>>(
+        &mut self,
+        rows: &Rows<'_>,
+        sampler: &Sampler<F>,
+        at: [usize; 3],
+    ) {
+        // SAFETY: the caller's.
+        unsafe { rows.fill::<I, T>(at, &mut self.xy, &mut self.att) };
+        self.taps.locate(sampler, &self.xy, &self.att);
+    }
+}
+
+/// An item that comes next: where it is, and its taps.
+type Next<'a, F> = Option<([usize; 3], &'a Taps<F>)>;
+
+/// What a pass does with each (image, query, head). A trait and not a closure: closures are not compiled for the
+/// instruction set they are called under.
+trait Visitor<T: Lane> {
+    /// # Safety
+    /// The machine must have `I`. Implementations are `#[inline(always)]`.
+    unsafe fn visit<I: InstructionSet>(
+        &mut self,
+        at: [usize; 3],
+        item: &Item<T::Acc>,
+        next: Next<'_, T::Acc>,
+    );
+}
+
+/// Visits (image, query, head) after (image, query, head) with two items of working memory: while one is finished,
+/// the rows of the next can be asked for.
+///
+/// # Safety
+/// The machine must have `I`.
+#[inline(always)]
+unsafe fn pipeline<I: InstructionSet, T: Lane>(
+    rows: &Rows<'_>,
+    sampler: &Sampler<T::Acc>,
+    pairs: &[u32],
+    items: &mut [Item<T::Acc>; 2],
+    visitor: &mut impl Visitor<T>,
+) {
+    let (queries, heads) = (rows.p.queries(), rows.p.heads());
+    let [mut next, mut current] = items.each_mut();
+    let mut pending = None;
+    // SAFETY: the caller's.
+    unsafe {
+        for (i, &pair) in pairs.iter().enumerate() {
+            let later = pairs[(i + 1).min(pairs.len() - 1)] as usize;
+            for head in 0..heads {
+                let at = [pair as usize / queries, pair as usize % queries, head];
+                rows.prefetch([later / queries, later % queries, head]);
+                next.prepare::<I, T>(rows, sampler, at);
+                if let Some(done) = pending.replace(at) {
+                    visitor.visit::<I>(done, current, Some((at, &next.taps)));
+                }
+                std::mem::swap(&mut next, &mut current);
+            }
+        }
+        if let Some(done) = pending {
+            visitor.visit::<I>(done, current, None);
+        }
+    }
+}
+
+/// A destination that threads share, each writing elements that are its own.
+#[derive(Clone, Copy)]
+struct Shared<T>(*mut T);
+
+// SAFETY: every use writes elements that no other thread touches: the checked strides keep outer indices apart.
+unsafe impl<T: Send> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Shared<T> {}

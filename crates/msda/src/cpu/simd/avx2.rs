@@ -1,0 +1,154 @@
+//! AVX2 with FMA and F16C: eight `f32` or four `f64` lanes.
+
+use std::arch::x86_64::*;
+
+use half::{bf16, f16};
+
+use super::{InstructionSet, Kernel, Reg};
+
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2;
+
+/// # Safety
+/// The machine must have AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn run(kernel: impl Kernel) {
+    // SAFETY: the caller's.
+    unsafe { kernel.run::<Avx2>() }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct F32x8(__m256);
+
+#[derive(Clone, Copy)]
+pub(crate) struct F64x4(__m256d);
+
+// SAFETY of every block below: the trait's contract gives the instructions and valid pointers; loads and stores
+// are the unaligned ones.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Reg for F32x8 {
+    type Scalar = f32;
+    const LANES: usize = 8;
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        Self(unsafe { _mm256_set1_ps(x) })
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        Self(unsafe { _mm256_loadu_ps(p) })
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        unsafe { _mm256_storeu_ps(p, self.0) }
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        Self(unsafe { _mm256_add_ps(self.0, b.0) })
+    }
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        Self(unsafe { _mm256_fmadd_ps(self.0, b.0, c.0) })
+    }
+    #[inline(always)]
+    unsafe fn sum4(r: [Self; 4]) -> [f32; 4] {
+        unsafe { sum4_ps([r[0].0, r[1].0, r[2].0, r[3].0]) }
+    }
+}
+
+/// Sums the lanes of four registers with three horizontal adds.
+///
+/// # Safety
+/// Needs AVX.
+#[inline(always)]
+pub(super) unsafe fn sum4_ps(r: [__m256; 4]) -> [f32; 4] {
+    // SAFETY: the caller's; the array is four floats.
+    unsafe {
+        let pairs = _mm256_hadd_ps(_mm256_hadd_ps(r[0], r[1]), _mm256_hadd_ps(r[2], r[3]));
+        let sums = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps::<1>(pairs));
+        let mut out = [0.0; 4];
+        _mm_storeu_ps(out.as_mut_ptr(), sums);
+        out
+    }
+}
+
+/// # Safety
+/// Needs AVX.
+#[inline(always)]
+pub(super) unsafe fn sum4_pd(r: [__m256d; 4]) -> [f64; 4] {
+    // SAFETY: the caller's; the array is four doubles.
+    unsafe {
+        let (a, b) = (_mm256_hadd_pd(r[0], r[1]), _mm256_hadd_pd(r[2], r[3]));
+        let low = _mm256_permute2f128_pd::<0x20>(a, b);
+        let high = _mm256_permute2f128_pd::<0x31>(a, b);
+        let mut out = [0.0; 4];
+        _mm256_storeu_pd(out.as_mut_ptr(), _mm256_add_pd(low, high));
+        out
+    }
+}
+
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Reg for F64x4 {
+    type Scalar = f64;
+    const LANES: usize = 4;
+    #[inline(always)]
+    unsafe fn splat(x: f64) -> Self {
+        Self(unsafe { _mm256_set1_pd(x) })
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f64) -> Self {
+        Self(unsafe { _mm256_loadu_pd(p) })
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f64) {
+        unsafe { _mm256_storeu_pd(p, self.0) }
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        Self(unsafe { _mm256_add_pd(self.0, b.0) })
+    }
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        Self(unsafe { _mm256_fmadd_pd(self.0, b.0, c.0) })
+    }
+    #[inline(always)]
+    unsafe fn sum4(r: [Self; 4]) -> [f64; 4] {
+        unsafe { sum4_pd([r[0].0, r[1].0, r[2].0, r[3].0]) }
+    }
+}
+
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl InstructionSet for Avx2 {
+    type F32 = F32x8;
+    type F64 = F64x4;
+
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> F32x8 {
+        F32x8(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) })
+    }
+    #[inline(always)]
+    unsafe fn store_f16(r: F32x8, p: *mut f16) {
+        unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(r.0)) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const bf16) -> F32x8 {
+        unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            F32x8(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(r: F32x8, p: *mut bf16) {
+        // Round to nearest even on the bits; a NaN keeps its top bits and is made quiet.
+        unsafe {
+            let bits = _mm256_castps_si256(r.0);
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            let rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+            let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x40_0000));
+            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(r.0, r.0));
+            let high = _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, quiet, nan));
+            let packed = _mm256_packus_epi32(high, high);
+            let ordered = _mm256_permute4x64_epi64::<0b00_00_10_00>(packed);
+            _mm_storeu_si128(p.cast(), _mm256_castsi256_si128(ordered));
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Advanced SIMD: four `f32` or two `f64` lanes.
+
+use std::arch::aarch64::*;
+
+use half::bf16;
+
+use super::{InstructionSet, Kernel, Reg};
+
+#[derive(Clone, Copy)]
+pub(crate) struct Neon;
+
+/// # Safety
+/// The machine must have NEON; every aarch64 one does.
+#[target_feature(enable = "neon")]
+pub(super) unsafe fn run(kernel: impl Kernel) {
+    // SAFETY: the caller's.
+    unsafe { kernel.run::<Neon>() }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct F32x4(float32x4_t);
+
+#[derive(Clone, Copy)]
+pub(crate) struct F64x2(float64x2_t);
+
+// SAFETY of every block below: the trait's contract gives the instructions and valid pointers.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Reg for F32x4 {
+    type Scalar = f32;
+    const LANES: usize = 4;
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        Self(unsafe { vdupq_n_f32(x) })
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        Self(unsafe { vld1q_f32(p) })
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        unsafe { vst1q_f32(p, self.0) }
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        Self(unsafe { vaddq_f32(self.0, b.0) })
+    }
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        Self(unsafe { vfmaq_f32(c.0, self.0, b.0) })
+    }
+    #[inline(always)]
+    unsafe fn sum4(r: [Self; 4]) -> [f32; 4] {
+        unsafe {
+            let sums = vpaddq_f32(vpaddq_f32(r[0].0, r[1].0), vpaddq_f32(r[2].0, r[3].0));
+            let mut out = [0.0; 4];
+            vst1q_f32(out.as_mut_ptr(), sums);
+            out
+        }
+    }
+}
+
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Reg for F64x2 {
+    type Scalar = f64;
+    const LANES: usize = 2;
+    #[inline(always)]
+    unsafe fn splat(x: f64) -> Self {
+        Self(unsafe { vdupq_n_f64(x) })
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f64) -> Self {
+        Self(unsafe { vld1q_f64(p) })
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f64) {
+        unsafe { vst1q_f64(p, self.0) }
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        Self(unsafe { vaddq_f64(self.0, b.0) })
+    }
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        Self(unsafe { vfmaq_f64(c.0, self.0, b.0) })
+    }
+    #[inline(always)]
+    unsafe fn sum4(r: [Self; 4]) -> [f64; 4] {
+        unsafe { [vaddvq_f64(r[0].0), vaddvq_f64(r[1].0), vaddvq_f64(r[2].0), vaddvq_f64(r[3].0)] }
+    }
+}
+
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl InstructionSet for Neon {
+    type F32 = F32x4;
+    type F64 = F64x2;
+
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const bf16) -> F32x4 {
+        unsafe { F32x4(vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(vld1_u16(p.cast()))))) }
+    }
+}

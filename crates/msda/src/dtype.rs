@@ -1,0 +1,327 @@
+//! Element types, and slices whose element type is known at run time.
+
+use std::fmt;
+use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
+use std::str::FromStr;
+
+use half::{bf16, f16};
+
+use crate::error::{Error, ErrorKind};
+
+/// The type of a tensor's elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Dtype {
+    /// 64-bit float.
+    F64,
+    /// 32-bit float.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+impl Dtype {
+    /// Every type, widest first.
+    pub const ALL: [Self; 4] = [Self::F64, Self::F32, Self::F16, Self::Bf16];
+
+    /// The name used in keys, tables and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F64 => "f64",
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        }
+    }
+
+    /// Bytes of one element.
+    pub fn size(self) -> usize {
+        match self {
+            Self::F64 => 8,
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+
+    /// Half the distance from 1 to the next number: the relative error of one rounding.
+    pub fn rounding(self) -> f64 {
+        match self {
+            Self::F64 => f64::EPSILON / 2.0,
+            Self::F32 => f64::from(f32::EPSILON) / 2.0,
+            Self::F16 => 2f64.powi(-11),
+            Self::Bf16 => 2f64.powi(-8),
+        }
+    }
+
+    /// The type arithmetic on elements of this type is done in.
+    pub fn accumulator(self) -> Self {
+        match self {
+            Self::F64 => Self::F64,
+            _ => Self::F32,
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Dtype {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self, Error> {
+        Self::ALL.into_iter().find(|d| d.name() == s).ok_or_else(|| {
+            Error::new(ErrorKind::Type, "element type", format!("'{s}'"), "f64, f32, f16 or bf16")
+        })
+    }
+}
+
+/// The floating-point types that arithmetic is done in.
+pub trait Float:
+    Copy
+    + Send
+    + Sync
+    + PartialOrd
+    + fmt::Debug
+    + Default
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+    + AddAssign
+    + 'static
+{
+    /// This type's name at run time.
+    const DTYPE: Dtype;
+    /// 0.
+    const ZERO: Self;
+    /// 1.
+    const ONE: Self;
+    /// The nearest number of this type.
+    fn from_f64(x: f64) -> Self;
+    /// The same number as `f64`.
+    fn to_f64(self) -> f64;
+    /// The largest integer not above.
+    fn floor(self) -> Self;
+    /// The nearest integer; halves go to the even one.
+    fn round_ties_even(self) -> Self;
+    /// e to this power.
+    fn exp(self) -> Self;
+    /// Neither NaN nor infinite.
+    fn is_finite(self) -> bool;
+}
+
+macro_rules! floats {
+    ($($t:ident $dtype:ident;)*) => {$(
+        impl Float for $t {
+            const DTYPE: Dtype = Dtype::$dtype;
+            const ZERO: Self = 0.0;
+            const ONE: Self = 1.0;
+            #[inline(always)]
+            fn from_f64(x: f64) -> Self { x as $t }
+            #[inline(always)]
+            fn to_f64(self) -> f64 { self as f64 }
+            #[inline(always)]
+            fn floor(self) -> Self { $t::floor(self) }
+            #[inline(always)]
+            fn round_ties_even(self) -> Self { $t::round_ties_even(self) }
+            #[inline(always)]
+            fn exp(self) -> Self { $t::exp(self) }
+            #[inline(always)]
+            fn is_finite(self) -> bool { $t::is_finite(self) }
+        }
+    )*};
+}
+
+floats! {
+    f64 F64;
+    f32 F32;
+}
+
+/// The types tensors are stored in. Sealed: exactly the four of [`Dtype`].
+pub trait Element: Copy + Send + Sync + fmt::Debug + Default + private::Sealed + 'static {
+    /// This type's name at run time.
+    const DTYPE: Dtype;
+    /// The type its arithmetic is done in.
+    type Acc: Float;
+    /// The same number in the accumulation type.
+    fn widen(self) -> Self::Acc;
+    /// The nearest number of this type.
+    fn narrow(x: Self::Acc) -> Self;
+    /// The nearest number of this type.
+    fn from_f64(x: f64) -> Self;
+    /// The same number as `f64`.
+    fn to_f64(self) -> f64;
+    /// The elements of a slice, if they are of this type.
+    fn slice<'a>(s: &Slice<'a>) -> Option<&'a [Self]>;
+    /// The elements of a mutable slice, if they are of this type.
+    fn slice_mut<'a>(s: SliceMut<'a>) -> Option<&'a mut [Self]>;
+}
+
+mod private {
+    pub trait Sealed {}
+}
+
+macro_rules! elements {
+    ($($variant:ident $t:ty, $acc:ty, $widen:expr, $narrow:expr, $from:expr, $to:expr;)*) => {
+        $(
+            impl private::Sealed for $t {}
+            impl Element for $t {
+                const DTYPE: Dtype = Dtype::$variant;
+                type Acc = $acc;
+                #[inline(always)]
+                fn widen(self) -> $acc { $widen(self) }
+                #[inline(always)]
+                fn narrow(x: $acc) -> Self { $narrow(x) }
+                #[inline]
+                fn from_f64(x: f64) -> Self { $from(x) }
+                #[inline]
+                fn to_f64(self) -> f64 { $to(self) }
+                fn slice<'a>(s: &Slice<'a>) -> Option<&'a [Self]> {
+                    if let Slice::$variant(s) = s { Some(s) } else { None }
+                }
+                fn slice_mut<'a>(s: SliceMut<'a>) -> Option<&'a mut [Self]> {
+                    if let SliceMut::$variant(s) = s { Some(s) } else { None }
+                }
+            }
+            impl<'a> From<&'a [$t]> for Slice<'a> {
+                fn from(s: &'a [$t]) -> Self { Self::$variant(s) }
+            }
+            impl<'a> From<&'a Vec<$t>> for Slice<'a> {
+                fn from(s: &'a Vec<$t>) -> Self { Self::$variant(s) }
+            }
+            impl<'a> From<&'a mut [$t]> for SliceMut<'a> {
+                fn from(s: &'a mut [$t]) -> Self { Self::$variant(s) }
+            }
+            impl<'a> From<&'a mut Vec<$t>> for SliceMut<'a> {
+                fn from(s: &'a mut Vec<$t>) -> Self { Self::$variant(s) }
+            }
+        )*
+    };
+}
+
+elements! {
+    F64 f64, f64, |x| x, |x| x, |x| x, |x| x;
+    F32 f32, f32, |x| x, |x| x, |x: f64| x as f32, f64::from;
+    F16 f16, f32, f16::to_f32, f16::from_f32, f16::from_f64, f16::to_f64;
+    Bf16 bf16, f32, bf16::to_f32, bf16::from_f32, bf16::from_f64, bf16::to_f64;
+}
+
+/// Runs an expression with the typed contents of a [`Slice`], [`SliceMut`] or `Buffer`.
+macro_rules! typed {
+    ($kind:ident, $value:expr, $name:ident => $body:expr) => {
+        match $value {
+            $kind::F64($name) => $body,
+            $kind::F32($name) => $body,
+            $kind::F16($name) => $body,
+            $kind::Bf16($name) => $body,
+        }
+    };
+}
+pub(crate) use typed;
+
+/// Borrowed elements of a type known at run time. Make one with `.into()` from a slice.
+#[derive(Debug, Clone, Copy)]
+pub enum Slice<'a> {
+    /// 64-bit floats.
+    F64(&'a [f64]),
+    /// 32-bit floats.
+    F32(&'a [f32]),
+    /// Half-precision floats.
+    F16(&'a [f16]),
+    /// bfloat16 numbers.
+    Bf16(&'a [bf16]),
+}
+
+impl<'a> Slice<'a> {
+    /// The element type.
+    pub fn dtype(&self) -> Dtype {
+        match self {
+            Self::F64(_) => Dtype::F64,
+            Self::F32(_) => Dtype::F32,
+            Self::F16(_) => Dtype::F16,
+            Self::Bf16(_) => Dtype::Bf16,
+        }
+    }
+
+    /// How many elements there are.
+    pub fn len(&self) -> usize {
+        typed!(Slice, self, s => s.len())
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// One element, widened.
+    pub fn get(&self, i: usize) -> f64 {
+        typed!(Slice, self, s => Element::to_f64(s[i]))
+    }
+
+    /// The elements from `start` on.
+    #[must_use]
+    pub fn from(&self, start: usize) -> Slice<'a> {
+        match self {
+            Self::F64(s) => Self::F64(&s[start..]),
+            Self::F32(s) => Self::F32(&s[start..]),
+            Self::F16(s) => Self::F16(&s[start..]),
+            Self::Bf16(s) => Self::Bf16(&s[start..]),
+        }
+    }
+}
+
+/// Mutably borrowed elements of a type known at run time.
+#[derive(Debug)]
+pub enum SliceMut<'a> {
+    /// 64-bit floats.
+    F64(&'a mut [f64]),
+    /// 32-bit floats.
+    F32(&'a mut [f32]),
+    /// Half-precision floats.
+    F16(&'a mut [f16]),
+    /// bfloat16 numbers.
+    Bf16(&'a mut [bf16]),
+}
+
+impl SliceMut<'_> {
+    /// The same elements, read-only.
+    pub fn as_slice(&self) -> Slice<'_> {
+        match self {
+            Self::F64(s) => Slice::F64(s),
+            Self::F32(s) => Slice::F32(s),
+            Self::F16(s) => Slice::F16(s),
+            Self::Bf16(s) => Slice::Bf16(s),
+        }
+    }
+
+    /// The same elements, borrowed again for a shorter time.
+    pub fn reborrow(&mut self) -> SliceMut<'_> {
+        match self {
+            Self::F64(s) => SliceMut::F64(s),
+            Self::F32(s) => SliceMut::F32(s),
+            Self::F16(s) => SliceMut::F16(s),
+            Self::Bf16(s) => SliceMut::Bf16(s),
+        }
+    }
+
+    /// The elements from `start` on.
+    #[must_use]
+    pub fn from(self, start: usize) -> Self {
+        match self {
+            Self::F64(s) => Self::F64(&mut s[start..]),
+            Self::F32(s) => Self::F32(&mut s[start..]),
+            Self::F16(s) => Self::F16(&mut s[start..]),
+            Self::Bf16(s) => Self::Bf16(&mut s[start..]),
+        }
+    }
+
+    /// Stores one element, rounded to the element type.
+    pub fn set(&mut self, i: usize, x: f64) {
+        typed!(SliceMut, self, s => s[i] = Element::from_f64(x));
+    }
+}

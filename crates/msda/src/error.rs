@@ -1,0 +1,78 @@
+//! One error type: what was asked, what was got, what was expected, and what to do about it.
+
+use std::fmt;
+
+/// What kind of mistake an [`Error`] reports, for programs that react to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A length, rank, stride or level description does not fit the problem.
+    Shape,
+    /// An element type does not fit the problem, or the combination is not supported.
+    Type,
+    /// A product of sizes does not fit the address space.
+    Overflow,
+    /// The backend or machine cannot do this.
+    Unsupported,
+}
+
+/// A refused call. Nothing was written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Error {
+    kind: ErrorKind,
+    subject: String,
+    got: String,
+    expected: String,
+    hint: Option<String>,
+}
+
+/// `Result` with this crate's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An error about `subject`: what was `got` and what was `expected`.
+    pub fn new(
+        kind: ErrorKind,
+        subject: impl Into<String>,
+        got: impl fmt::Display,
+        expected: impl fmt::Display,
+    ) -> Self {
+        Self {
+            kind,
+            subject: subject.into(),
+            got: got.to_string(),
+            expected: expected.to_string(),
+            hint: None,
+        }
+    }
+
+    pub(crate) fn shape(
+        subject: impl Into<String>,
+        got: impl fmt::Display,
+        expected: impl fmt::Display,
+    ) -> Self {
+        Self::new(ErrorKind::Shape, subject, got, expected)
+    }
+
+    /// Adds advice, printed on a `hint:` line of its own.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The kind of mistake.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: got {}, expected {}", self.subject, self.got, self.expected)?;
+        match &self.hint {
+            Some(hint) => write!(f, "\nhint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,562 @@
+//! What is to be computed: sizes, levels, options and types, validated once.
+
+use std::fmt;
+
+use crate::dtype::Dtype;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The largest height or width of a level: up to here every pixel index is exact in `f32`.
+pub const MAX_LEVEL_SIDE: usize = 1 << 24;
+
+/// How a sample is read from its level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Sampling {
+    /// Four taps, weighted by distance.
+    #[default]
+    Bilinear,
+    /// The nearest pixel; halves go to the even neighbour. Locations receive no gradient.
+    Nearest,
+}
+
+/// What a sample near or beyond the edge of a level reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Padding {
+    /// Taps outside the map contribute nothing.
+    #[default]
+    Zeros,
+    /// Coordinates are clamped to the map.
+    Border,
+}
+
+/// How `value` lies in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Layout {
+    /// `(B, S, H, D)`: what everybody's models produce.
+    #[default]
+    Bshd,
+    /// `(B, H, S, D)`: each head's pyramid is contiguous.
+    Planar,
+    /// `(B, H, S', D)` with a ring of one zero pixel around each level: `S'` counts the ring.
+    PlanarRing,
+}
+
+impl Layout {
+    /// Every layout.
+    pub const ALL: [Self; 3] = [Self::Bshd, Self::Planar, Self::PlanarRing];
+
+    /// The name used in keys and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bshd => "bshd",
+            Self::Planar => "planar",
+            Self::PlanarRing => "ring",
+        }
+    }
+
+    /// Pixels of padding on each side of a level.
+    pub fn ring(self) -> usize {
+        usize::from(self == Self::PlanarRing)
+    }
+}
+
+/// Element types: `value` (and the output, and gradients of `value`), sampling locations, attention weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Types {
+    /// Value, output, and their gradients.
+    pub value: Dtype,
+    /// Sampling locations; in the fused form, reference points and offsets.
+    pub locations: Dtype,
+    /// Attention weights; in the fused form, logits.
+    pub weights: Dtype,
+}
+
+impl Types {
+    /// All three of one type.
+    pub const fn uniform(dtype: Dtype) -> Self {
+        Self { value: dtype, locations: dtype, weights: dtype }
+    }
+
+    /// Values of `value`, locations and weights in `f32`.
+    pub const fn with_f32_coordinates(value: Dtype) -> Self {
+        Self { value, locations: Dtype::F32, weights: Dtype::F32 }
+    }
+}
+
+impl Default for Types {
+    fn default() -> Self {
+        Self::uniform(Dtype::F32)
+    }
+}
+
+/// A problem before validation; see [`Problem::new`].
+///
+/// ```
+/// use msda::{Problem, Spec};
+///
+/// let problem = Problem::new(Spec {
+///     batch: 1,
+///     queries: 300,
+///     heads: 8,
+///     channels: 32,
+///     levels: vec![(80, 80), (40, 40), (20, 20)],
+///     points: vec![4, 4, 4],
+///     ..Spec::default()
+/// })?;
+/// assert_eq!(problem.to_string(), "b1_q300_h8_d32_l80x80.40x40.20x20_p4_bshd_f32");
+/// # Ok::<(), msda::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Spec {
+    /// Images.
+    pub batch: usize,
+    /// Queries of one image.
+    pub queries: usize,
+    /// Attention heads.
+    pub heads: usize,
+    /// Channels of one head.
+    pub channels: usize,
+    /// Height and width of each level.
+    pub levels: Vec<(usize, usize)>,
+    /// Sampling points of each level.
+    pub points: Vec<usize>,
+    /// First position of each level (of its ring, where the layout has one); packed when `None`.
+    pub starts: Option<Vec<usize>>,
+    /// Positions of one image; just enough for the levels when `None`.
+    pub positions: Option<usize>,
+    /// How samples are read.
+    pub sampling: Sampling,
+    /// What lies beyond the edge.
+    pub padding: Padding,
+    /// Whether 0 and 1 are the centres of the corner pixels, rather than their outer edges.
+    pub align_corners: bool,
+    /// How `value` lies in memory.
+    pub layout: Layout,
+    /// Element types.
+    pub types: Types,
+}
+
+/// Where a level lies among the positions: pixel `(y, x)` is position `origin + y * pitch + x`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Level {
+    /// Height in pixels, without any ring.
+    pub h: usize,
+    /// Width in pixels, without any ring.
+    pub w: usize,
+    /// The position of pixel `(0, 0)`.
+    pub origin: usize,
+    /// Positions from one row to the next.
+    pub pitch: usize,
+}
+
+impl Level {
+    /// The position of pixel `(y, x)`.
+    #[inline]
+    pub fn position(&self, y: usize, x: usize) -> usize {
+        self.origin + y * self.pitch + x
+    }
+}
+
+/// A validated problem. Everything a backend asks of it is consistent and fits the address space.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    spec: Spec,
+    levels: Vec<Level>,
+    positions: usize,
+    samples: usize,
+}
+
+impl Problem {
+    /// Validates `spec`.
+    pub fn new(spec: Spec) -> Result<Self> {
+        check_types(spec.types)?;
+        if spec.channels == 0 {
+            return Err(Error::shape("channels", 0, "at least 1"));
+        }
+        if spec.levels.is_empty() {
+            return Err(Error::shape("levels", "none", "at least one (h, w)"));
+        }
+        if spec.points.len() != spec.levels.len() {
+            return Err(Error::shape(
+                "points",
+                format!("{} entries", spec.points.len()),
+                format!("one for each of the {} levels", spec.levels.len()),
+            ));
+        }
+        let (levels, positions) = lay_out(&spec)?;
+        let samples = checked_sum(&spec.points, "points")?;
+        let problem = Self { spec, levels, positions, samples };
+        problem.check_sizes()?;
+        Ok(problem)
+    }
+
+    /// Every tensor must be addressable: its bytes fit in `isize`.
+    fn check_sizes(&self) -> Result<()> {
+        let s = &self.spec;
+        let tensors: [(&str, Dtype, [usize; 5]); 4] = [
+            ("value", s.types.value, [s.batch, self.positions, s.heads, s.channels, 1]),
+            ("locations", s.types.locations, [s.batch, s.queries, s.heads, self.samples, 2]),
+            ("output", s.types.value, [s.batch, s.queries, s.heads, s.channels, 1]),
+            ("reference", s.types.locations, [s.batch, s.queries, s.levels.len(), 4, 1]),
+        ];
+        for (name, dtype, shape) in tensors {
+            let bytes = shape
+                .iter()
+                .try_fold(dtype.size(), |n, &d| n.checked_mul(d))
+                .filter(|&n| n <= isize::MAX as usize);
+            if bytes.is_none() {
+                return Err(Error::new(
+                    ErrorKind::Overflow,
+                    format!("size of {name}"),
+                    format!("{shape:?} elements of {dtype}"),
+                    "a tensor that fits the address space",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the problem was made from.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// The same problem with some fields changed, validated again.
+    pub fn with(&self, change: impl FnOnce(&mut Spec)) -> Result<Self> {
+        let mut spec = self.spec.clone();
+        change(&mut spec);
+        Self::new(spec)
+    }
+
+    /// Images.
+    pub fn batch(&self) -> usize {
+        self.spec.batch
+    }
+
+    /// Queries of one image.
+    pub fn queries(&self) -> usize {
+        self.spec.queries
+    }
+
+    /// Attention heads.
+    pub fn heads(&self) -> usize {
+        self.spec.heads
+    }
+
+    /// Channels of one head.
+    pub fn channels(&self) -> usize {
+        self.spec.channels
+    }
+
+    /// The levels, with their place among the positions.
+    pub fn levels(&self) -> &[Level] {
+        &self.levels
+    }
+
+    /// Sampling points of each level.
+    pub fn points(&self) -> &[usize] {
+        &self.spec.points
+    }
+
+    /// Sampling points of one query and head over all levels.
+    pub fn samples(&self) -> usize {
+        self.samples
+    }
+
+    /// Positions of one image, rings and gaps included: the `S` of `value`.
+    pub fn positions(&self) -> usize {
+        self.positions
+    }
+
+    /// How samples are read.
+    pub fn sampling(&self) -> Sampling {
+        self.spec.sampling
+    }
+
+    /// What lies beyond the edge.
+    pub fn padding(&self) -> Padding {
+        self.spec.padding
+    }
+
+    /// How `value` lies in memory.
+    pub fn layout(&self) -> Layout {
+        self.spec.layout
+    }
+
+    /// Element types.
+    pub fn types(&self) -> Types {
+        self.spec.types
+    }
+
+    /// Scale and shift that take a normalised coordinate to a pixel coordinate on an axis of `side` pixels.
+    pub fn pixel_transform(&self, side: usize) -> (f64, f64) {
+        if self.spec.align_corners { (side as f64 - 1.0, 0.0) } else { (side as f64, -0.5) }
+    }
+
+    /// Elements of `value`.
+    pub fn value_len(&self) -> usize {
+        self.spec.batch * self.positions * self.spec.heads * self.spec.channels
+    }
+
+    /// Elements of the attention weights (and logits).
+    pub fn weights_len(&self) -> usize {
+        self.spec.batch * self.spec.queries * self.spec.heads * self.samples
+    }
+
+    /// Elements of the sampling locations (and offsets).
+    pub fn locations_len(&self) -> usize {
+        2 * self.weights_len()
+    }
+
+    /// Elements of the output.
+    pub fn output_len(&self) -> usize {
+        self.spec.batch * self.spec.queries * self.spec.heads * self.spec.channels
+    }
+
+    /// Elements of the reference points of the fused form, `dim` numbers each.
+    pub fn reference_len(&self, dim: usize) -> usize {
+        self.spec.batch * self.spec.queries * self.levels.len() * dim
+    }
+}
+
+/// Coordinates and weights may be wider than the values, never narrower or of a foreign 16-bit type.
+fn check_types(types: Types) -> Result<()> {
+    for (name, got) in [("locations", types.locations), ("weights", types.weights)] {
+        let f32_is_fine = got == Dtype::F32;
+        if got != types.value && !f32_is_fine {
+            return Err(Error::new(
+                ErrorKind::Type,
+                format!("type of {name}"),
+                format!("{got} with {} values", types.value),
+                format!("f32 or {}", types.value),
+            )
+            .hint(format!("convert {name} to f32")));
+        }
+    }
+    Ok(())
+}
+
+fn checked_sum(sizes: &[usize], what: &str) -> Result<usize> {
+    sizes.iter().try_fold(0usize, |n, &x| n.checked_add(x)).ok_or_else(|| {
+        Error::new(
+            ErrorKind::Overflow,
+            format!("sum of {what}"),
+            format!("{sizes:?}"),
+            "a sum that fits usize",
+        )
+    })
+}
+
+/// Places the levels, and counts the positions.
+fn lay_out(spec: &Spec) -> Result<(Vec<Level>, usize)> {
+    let ring = spec.layout.ring();
+    let mut sizes = Vec::with_capacity(spec.levels.len());
+    for (l, &(h, w)) in spec.levels.iter().enumerate() {
+        let legal = 1..=MAX_LEVEL_SIDE;
+        if !legal.contains(&h) || !legal.contains(&w) {
+            return Err(Error::shape(
+                format!("size of level {l}"),
+                format!("{h}x{w}"),
+                format!("height and width from 1 to {MAX_LEVEL_SIDE}"),
+            )
+            .hint("levels are (height, width) in pixels"));
+        }
+        // At most (2^24 + 2)^2: no overflow on 64 bits, checked for smaller machines.
+        let size = (h + 2 * ring).checked_mul(w + 2 * ring).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Overflow,
+                format!("size of level {l}"),
+                format!("{h}x{w}"),
+                "a smaller level",
+            )
+        })?;
+        sizes.push(size);
+    }
+    let starts = match &spec.starts {
+        None => {
+            let mut next = 0usize;
+            let mut starts = Vec::with_capacity(sizes.len());
+            checked_sum(&sizes, "level sizes")?;
+            for size in &sizes {
+                starts.push(next);
+                next += size;
+            }
+            starts
+        }
+        Some(starts) if starts.len() == sizes.len() => starts.clone(),
+        Some(starts) => {
+            return Err(Error::shape(
+                "level starts",
+                format!("{} entries", starts.len()),
+                format!("one for each of the {} levels", sizes.len()),
+            ));
+        }
+    };
+    let end = check_starts(spec, &starts, &sizes)?;
+    let levels = spec.levels.iter().zip(&starts).map(|(&(h, w), &start)| {
+        let pitch = w + 2 * ring;
+        Level { h, w, origin: start + ring * (pitch + 1), pitch }
+    });
+    Ok((levels.collect(), spec.positions.unwrap_or(end)))
+}
+
+/// Levels must not overlap and must end within the positions. Returns where the last one ends.
+fn check_starts(spec: &Spec, starts: &[usize], sizes: &[usize]) -> Result<usize> {
+    let mut order: Vec<usize> = (0..starts.len()).collect();
+    order.sort_by_key(|&l| starts[l]);
+    let mut end = 0usize;
+    for (i, &l) in order.iter().enumerate() {
+        if starts[l] < end {
+            let before = order[i - 1];
+            return Err(Error::shape(
+                format!("start of level {l}"),
+                starts[l],
+                format!("at least {end}, where level {before} ends"),
+            )
+            .hint(match spec.layout {
+                Layout::PlanarRing => "with a ring, a level takes (h+2)*(w+2) positions",
+                _ => "a level takes h*w positions",
+            }));
+        }
+        end = starts[l].checked_add(sizes[l]).ok_or_else(|| {
+            Error::new(ErrorKind::Overflow, format!("end of level {l}"), starts[l], "a smaller start")
+        })?;
+    }
+    match spec.positions {
+        Some(positions) if positions < end => {
+            Err(Error::shape("positions", positions, format!("at least {end}, where the last level ends"))
+                .hint(format!("the levels are {:?} from {starts:?}", spec.levels)))
+        }
+        _ => Ok(end),
+    }
+}
+
+/// The readable key: the same in logs, tables and files.
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = &self.spec;
+        write!(f, "b{}_q{}_h{}_d{}_l", s.batch, s.queries, s.heads, s.channels)?;
+        for (i, (h, w)) in s.levels.iter().enumerate() {
+            write!(f, "{}{h}x{w}", if i == 0 { "" } else { "." })?;
+        }
+        f.write_str("_p")?;
+        if s.points.iter().all(|&p| p == s.points[0]) {
+            write!(f, "{}", s.points[0])?;
+        } else {
+            for (i, p) in s.points.iter().enumerate() {
+                write!(f, "{}{p}", if i == 0 { "" } else { "." })?;
+            }
+        }
+        write!(f, "_{}_{}", s.layout.name(), s.types.value)?;
+        if s.types.locations != s.types.value {
+            write!(f, "_loc{}", s.types.locations)?;
+        }
+        if s.types.weights != s.types.value {
+            write!(f, "_w{}", s.types.weights)?;
+        }
+        if s.sampling == Sampling::Nearest {
+            f.write_str("_nearest")?;
+        }
+        if s.padding == Padding::Border {
+            f.write_str("_border")?;
+        }
+        if s.align_corners {
+            f.write_str("_corners")?;
+        }
+        if let Some(starts) = &s.starts {
+            f.write_str("_at")?;
+            for (i, start) in starts.iter().enumerate() {
+                write!(f, "{}{start}", if i == 0 { "" } else { "." })?;
+            }
+        }
+        match s.positions {
+            Some(positions) => write!(f, "_s{positions}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> Spec {
+        Spec {
+            batch: 1,
+            queries: 2,
+            heads: 2,
+            channels: 3,
+            levels: vec![(4, 6), (2, 3)],
+            points: vec![2, 1],
+            ..Spec::default()
+        }
+    }
+
+    fn message(change: impl FnOnce(&mut Spec)) -> String {
+        let mut s = spec();
+        change(&mut s);
+        Problem::new(s).expect_err("must be refused").to_string()
+    }
+
+    #[test]
+    fn levels_are_packed_or_placed() {
+        let p = Problem::new(spec()).unwrap();
+        assert_eq!((p.positions(), p.levels()[1].origin), (30, 24));
+        let p = p.with(|s| s.layout = Layout::PlanarRing).unwrap();
+        assert_eq!(p.positions(), 6 * 8 + 4 * 5);
+        assert_eq!(p.levels()[1], Level { h: 2, w: 3, origin: 48 + 5 + 1, pitch: 5 });
+        let p = Problem::new(Spec { starts: Some(vec![6, 0]), positions: Some(40), ..spec() }).unwrap();
+        assert_eq!((p.levels()[0].origin, p.positions()), (6, 40));
+    }
+
+    #[test]
+    fn the_seed_pyramid_has_its_known_sizes() {
+        let levels = vec![(92, 160), (46, 80), (23, 40), (12, 20)];
+        let seed =
+            |layout| Problem::new(Spec { levels: levels.clone(), points: vec![8; 4], layout, ..spec() });
+        assert_eq!(seed(Layout::Planar).unwrap().positions(), 19_560);
+        assert_eq!(seed(Layout::PlanarRing).unwrap().positions(), 20_522);
+    }
+
+    #[test]
+    fn bad_specs_say_what_is_wrong() {
+        assert!(message(|s| s.starts = Some(vec![0, 23])).contains("at least 24, where level 0 ends"));
+        assert!(message(|s| s.positions = Some(29)).contains("at least 30"));
+        assert!(message(|s| s.levels[0] = (0, 6)).contains("0x6"));
+        assert!(message(|s| s.levels[1] = (1 << 25, 6)).contains("level 1"));
+        assert!(message(|s| s.points = vec![1]).contains("1 entries"));
+        assert!(message(|s| s.channels = 0).contains("channels"));
+        assert!(message(|s| s.levels.clear()).contains("at least one"));
+        assert!(message(|s| s.starts = Some(vec![0])).contains("one for each"));
+        assert!(message(|s| s.batch = usize::MAX).contains("fits the address space"));
+        assert!(message(|s| s.points = vec![usize::MAX, 1]).contains("sum of points"));
+        assert!(message(|s| s.starts = Some(vec![0, usize::MAX - 2])).contains("smaller start"));
+        assert!(message(|s| s.types.locations = Dtype::F16).contains("hint: convert locations to f32"));
+        let mixed = Types { value: Dtype::F16, locations: Dtype::Bf16, weights: Dtype::F16 };
+        assert!(message(|s| s.types = mixed).contains("bf16 with f16 values"));
+    }
+
+    #[test]
+    fn empty_sizes_are_legal() {
+        for change in [|s: &mut Spec| s.batch = 0, |s: &mut Spec| s.queries = 0, |s: &mut Spec| s.heads = 0] {
+            let mut s = spec();
+            change(&mut s);
+            assert_eq!(Problem::new(s).unwrap().output_len(), 0);
+        }
+    }
+
+    #[test]
+    fn the_key_names_every_option() {
+        let p = Problem::new(Spec {
+            sampling: Sampling::Nearest,
+            padding: Padding::Border,
+            align_corners: true,
+            layout: Layout::Planar,
+            types: Types::with_f32_coordinates(Dtype::F16),
+            ..spec()
+        });
+        assert_eq!(
+            p.unwrap().to_string(),
+            "b1_q2_h2_d3_l4x6.2x3_p2.1_planar_f16_locf32_wf32_nearest_border_corners"
+        );
+    }
+}

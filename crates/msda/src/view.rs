@@ -1,0 +1,193 @@
+//! Tensors as the op sees them: elements, and strides for the three outer dimensions.
+
+use crate::dtype::{Slice, SliceMut};
+use crate::error::{Error, ErrorKind, Result};
+use crate::problem::{Layout, Problem};
+
+/// Elements from one index to the next in the three outer dimensions: image, then position or query, then
+/// head (level, for reference points). What is inside them is contiguous.
+pub type Strides = [usize; 3];
+
+/// A tensor to read. `slice.into()` is a dense one.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    /// The elements.
+    pub data: Slice<'a>,
+    /// Outer strides; dense when `None`. A stride of 0 repeats an index.
+    pub strides: Option<Strides>,
+}
+
+/// A tensor to write. `(&mut slice).into()` is a dense one.
+#[derive(Debug)]
+pub struct ViewMut<'a> {
+    /// The elements.
+    pub data: SliceMut<'a>,
+    /// Outer strides; dense when `None`. No two indices may share an element.
+    pub strides: Option<Strides>,
+}
+
+impl<'a, T: Into<Slice<'a>>> From<T> for View<'a> {
+    fn from(data: T) -> Self {
+        Self { data: data.into(), strides: None }
+    }
+}
+
+impl<'a, T: Into<SliceMut<'a>>> From<T> for ViewMut<'a> {
+    fn from(data: T) -> Self {
+        Self { data: data.into(), strides: None }
+    }
+}
+
+impl View<'_> {
+    /// The same elements with the given outer strides.
+    #[must_use]
+    pub fn strided(self, strides: Strides) -> Self {
+        Self { strides: Some(strides), ..self }
+    }
+}
+
+impl ViewMut<'_> {
+    /// The same elements with the given outer strides.
+    #[must_use]
+    pub fn strided(self, strides: Strides) -> Self {
+        Self { strides: Some(strides), ..self }
+    }
+
+    /// The same view, borrowed again for a shorter time.
+    pub fn reborrow(&mut self) -> ViewMut<'_> {
+        ViewMut { data: self.data.reborrow(), strides: self.strides }
+    }
+
+    /// The same view, read-only.
+    pub fn as_view(&self) -> View<'_> {
+        View { data: self.data.as_slice(), strides: self.strides }
+    }
+}
+
+/// The tensors of the op, each with a shape that follows from the problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// `(B, S, H, D)`, in the problem's layout.
+    Value,
+    /// `(B, Q, H, samples, 2)`: locations, or the offsets of the fused form.
+    Locations,
+    /// `(B, Q, H, samples)`: weights, or the logits of the fused form.
+    Weights,
+    /// `(B, Q, H, D)`.
+    Output,
+    /// `(B, Q, L, dim)`: reference points of the fused form.
+    Reference {
+        /// 2 for points, 4 for boxes.
+        dim: usize,
+    },
+}
+
+impl Role {
+    /// Extents of the outer dimensions, and how many elements lie contiguously inside.
+    pub fn shape(self, p: &Problem) -> ([usize; 3], usize) {
+        let (b, q, h) = (p.batch(), p.queries(), p.heads());
+        match self {
+            Self::Value => ([b, p.positions(), h], p.channels()),
+            Self::Locations => ([b, q, h], 2 * p.samples()),
+            Self::Weights => ([b, q, h], p.samples()),
+            Self::Output => ([b, q, h], p.channels()),
+            Self::Reference { dim } => ([b, q, p.levels().len()], dim),
+        }
+    }
+
+    /// The strides of a dense tensor.
+    pub fn dense(self, p: &Problem) -> Strides {
+        let ([_, n, h], inner) = self.shape(p);
+        match (self, p.layout()) {
+            (Self::Value, Layout::Planar | Layout::PlanarRing) => [h * n * inner, inner, n * inner],
+            _ => [n * h * inner, h * inner, inner],
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Value => "value",
+            Self::Locations => "locations",
+            Self::Weights => "weights",
+            Self::Output => "output",
+            Self::Reference { .. } => "reference",
+        }
+    }
+
+    fn dtype(self, p: &Problem) -> crate::Dtype {
+        match self {
+            Self::Value | Self::Output => p.types().value,
+            Self::Locations | Self::Reference { .. } => p.types().locations,
+            Self::Weights => p.types().weights,
+        }
+    }
+}
+
+/// Checks type and length of a tensor; returns its strides.
+pub(crate) fn check_read(p: &Problem, role: Role, label: &str, view: &View<'_>) -> Result<Strides> {
+    let subject =
+        || if label == role.name() { label.to_owned() } else { format!("{label} ({})", role.name()) };
+    let (got, want) = (view.data.dtype(), role.dtype(p));
+    if got != want {
+        return Err(Error::new(ErrorKind::Type, format!("type of {}", subject()), got, want)
+            .hint("the problem's `types` say what each tensor holds"));
+    }
+    let (extents, inner) = role.shape(p);
+    let strides = view.strides.unwrap_or_else(|| role.dense(p));
+    let Some(need) = span(extents, inner, strides) else {
+        return Err(Error::new(
+            ErrorKind::Overflow,
+            format!("extent of {}", subject()),
+            format!("strides {strides:?} over {extents:?}"),
+            "a span that fits usize",
+        ));
+    };
+    let len = view.data.len();
+    // A dense tensor must fit exactly: a longer one is most likely another problem's.
+    let fits = if view.strides.is_some() { len >= need } else { len == need };
+    if !fits {
+        let exactly = if view.strides.is_some() { "at least " } else { "" };
+        return Err(Error::shape(
+            format!("length of {}", subject()),
+            format!("{len} elements"),
+            format!("{exactly}{need}: {extents:?} of {inner} with strides {strides:?}"),
+        ));
+    }
+    Ok(strides)
+}
+
+/// As [`check_read`], and no two indices may share an element.
+pub(crate) fn check_write(p: &Problem, role: Role, label: &str, view: &ViewMut<'_>) -> Result<Strides> {
+    let strides = check_read(p, role, label, &view.as_view())?;
+    let (extents, inner) = role.shape(p);
+    if extents.contains(&0) {
+        return Ok(strides);
+    }
+    let mut dims: Vec<(usize, usize)> =
+        strides.iter().copied().zip(extents).filter(|&(_, extent)| extent > 1).collect();
+    dims.sort_unstable();
+    let mut covered = inner;
+    for (stride, extent) in dims {
+        if stride < covered {
+            return Err(Error::shape(
+                format!("strides of {label}"),
+                format!("{strides:?}"),
+                format!("none under {covered}: indices over {extents:?} of {inner} would overlap"),
+            ));
+        }
+        covered += stride * (extent - 1);
+    }
+    Ok(strides)
+}
+
+/// One past the last element a tensor touches; `None` when that does not fit.
+fn span(extents: [usize; 3], inner: usize, strides: Strides) -> Option<usize> {
+    if extents.contains(&0) || inner == 0 {
+        return Some(0);
+    }
+    let mut last = inner;
+    for (extent, stride) in extents.into_iter().zip(strides) {
+        last = last.checked_add((extent - 1).checked_mul(stride)?)?;
+    }
+    Some(last).filter(|&n| n <= isize::MAX as usize)
+}

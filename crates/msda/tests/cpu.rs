@@ -1,0 +1,124 @@
+//! What the CPU backend promises beyond the battery.
+
+use msda::conformance::{self, Group};
+use msda::rng::Rng;
+use msda::{
+    Backend, Buffer, Cpu, Dtype, Error, Gradients, Inputs, Isa, Problem, ReferenceKind, Spec, Types, View,
+    ViewMut,
+};
+
+/// Everything a call writes, as bytes.
+fn everything(p: &Problem, fused: bool) -> Vec<Vec<u8>> {
+    let mut r = Rng::new(3);
+    let t = p.types();
+    let value = Buffer::from_fn(t.value, p.value_len(), |_| r.normal());
+    let locations = Buffer::from_fn(t.locations, p.locations_len(), |_| r.between(-0.1, 1.1));
+    let weights = Buffer::from_fn(t.weights, p.weights_len(), |_| r.normal());
+    let reference = Buffer::from_fn(t.locations, p.reference_len(4), |_| r.between(0.1, 0.9));
+    let upstream = Buffer::from_fn(t.value, p.output_len(), |_| r.normal());
+    let mut inputs = Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice());
+    if fused {
+        let kind = ReferenceKind::Box;
+        inputs.reference = Some(msda::Reference { kind, view: reference.as_slice().into() });
+    }
+    let mut out = Buffer::filled(t.value, p.output_len(), f64::NAN);
+    let mut grads = [
+        Buffer::filled(t.value, p.value_len(), f64::NAN),
+        Buffer::filled(t.locations, p.locations_len(), f64::NAN),
+        Buffer::filled(t.weights, p.weights_len(), f64::NAN),
+        Buffer::filled(t.locations, p.reference_len(4), f64::NAN),
+    ];
+    let cpu = Cpu::new();
+    cpu.forward(p, &inputs, out.as_mut().into()).unwrap();
+    let [value, locations, weights, reference] = grads.each_mut().map(|b| Some(ViewMut::from(b.as_mut())));
+    let reference = reference.filter(|_| fused);
+    let to = Gradients { value, locations, weights, reference };
+    cpu.backward(p, &inputs, upstream.as_slice().into(), to).unwrap();
+    std::iter::once(&out).chain(&grads).map(Buffer::to_le_bytes).collect()
+}
+
+#[test]
+fn the_bits_do_not_depend_on_the_number_of_threads() {
+    for (heads, queries) in [(8, 200), (1, 900), (3, 7)] {
+        for dtype in [Dtype::F32, Dtype::Bf16] {
+            let p = Problem::new(Spec {
+                batch: 2,
+                queries,
+                heads,
+                channels: 32,
+                levels: vec![(40, 60), (20, 30), (5, 7)],
+                points: vec![4, 4, 2],
+                types: Types::uniform(dtype),
+                ..Spec::default()
+            })
+            .unwrap();
+            for fused in [false, true] {
+                let with = |threads| {
+                    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                    pool.install(|| everything(&p, fused))
+                };
+                let one = with(1);
+                for threads in [2, 3, 7] {
+                    assert!(
+                        one == with(threads),
+                        "{p} fused={fused}: {threads} threads give other bits than 1"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_instruction_set_the_machine_lacks_is_refused() {
+    let lacking =
+        Isa::ALL.into_iter().find(|isa| !isa.is_available()).expect("no machine has both AVX and NEON");
+    let error = Cpu::with_isa(lacking).unwrap_err().to_string();
+    assert!(error.contains("one this machine has"), "{error}");
+}
+
+/// A backend with a mistake in it.
+struct Sabotaged(fn(&mut Vec<f64>));
+
+impl Backend for Sabotaged {
+    fn name(&self) -> String {
+        "sabotaged".into()
+    }
+
+    fn forward(&self, p: &Problem, inputs: &Inputs<'_>, output: ViewMut<'_>) -> Result<(), Error> {
+        let mut locations = (0..inputs.locations.data.len()).map(|i| inputs.locations.data.get(i)).collect();
+        (self.0)(&mut locations);
+        let locations = Buffer::from_fn(p.types().locations, locations.len(), |i| locations[i]);
+        let changed = msda::View { data: locations.as_slice(), ..inputs.locations };
+        Cpu::new().forward(p, &Inputs { locations: changed, ..*inputs }, output)
+    }
+
+    fn backward(
+        &self,
+        p: &Problem,
+        inputs: &Inputs<'_>,
+        grad: View<'_>,
+        to: Gradients<'_>,
+    ) -> Result<(), Error> {
+        Cpu::new().backward(p, inputs, grad, to)
+    }
+}
+
+/// The battery must notice mistakes that implementations really make.
+#[test]
+fn the_battery_catches_wrong_backends() {
+    let mistakes: [(&str, fn(&mut Vec<f64>)); 4] = [
+        ("x and y swapped", |l| l.chunks_exact_mut(2).for_each(|pair| pair.swap(0, 1))),
+        ("coordinates in 16 bits", |l| l.iter_mut().for_each(|x| *x = msda::f16::from_f64(*x).to_f64())),
+        ("a tenth of a pixel off", |l| l.iter_mut().for_each(|x| *x += 0.1 / 9.0)),
+        ("NaN read as 0", |l| l.iter_mut().for_each(|x| *x = if x.is_nan() { 0.0 } else { *x })),
+    ];
+    for (what, mistake) in mistakes {
+        let groups = [Group::Inside, Group::NotFinite];
+        let failed: usize =
+            groups.map(|g| conformance::run(&Sabotaged(mistake), g, 1).failed.len()).iter().sum();
+        assert!(failed > 0, "the battery accepts a backend with {what}");
+    }
+    let none = conformance::run(&Sabotaged(|_| ()), Group::Inside, 1);
+    assert!(none.failed.is_empty());
+}
