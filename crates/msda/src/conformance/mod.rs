@@ -19,7 +19,7 @@ use std::fmt;
 
 pub use self::cases::Group;
 pub use self::data::{Case, Held};
-pub use self::judge::{Budget, compare};
+pub use self::judge::{Budget, Budgeted, compare};
 
 use crate::op::Backend;
 

@@ -1,17 +1,20 @@
 //! The backward pass, in two parts that share nothing but their inputs.
 //!
-//! Gradients of locations and weights belong to a query: each task takes a range of queries, reads the taps again
-//! and takes their dot products with the output's gradient. The gradient of value belongs to a place: each task owns
-//! a band of rows of one level, image and head, sums into memory of its own in the order of the queries, and writes
-//! every element once. Neither needs atomics, and no bit depends on the number of threads.
+//! Gradients of locations and weights belong to a query: each task takes some queries, reads the taps again and takes
+//! their dot products with the output's gradient. The gradient of value belongs to a place: each task owns some rows
+//! of every level of one image and head, and adds to them in the order of the queries. Neither needs atomics, and no
+//! bit depends on the number of threads.
 
 use std::ops::Range;
 
 use rayon::prelude::*;
 
 use super::forward::ahead;
+use super::order;
 use super::rows::{Rows, RowsOut, widen};
-use super::simd::{InstructionSet, Kernel, Lane, MAX_LANES, Reg, prefetch_row};
+use super::simd::{
+    InstructionSet, Kernel, Lane, MAX_LANES, Reg, load_part, prefetch_row, store_part,
+};
 use super::taps::{ALL_CORNERS, Grid, Sampler, Taps};
 use super::{Call, Item, Next, Shared, Visitor, for_each_chunk, pipeline};
 use crate::buffer::Aligned;
@@ -20,8 +23,8 @@ use crate::op::{GradientStrides, Gradients, ReferenceKind, Tensor, offset};
 use crate::problem::{Padding, Problem, Sampling};
 use crate::view::Strides;
 
-/// Working memory of a band: it should stay in the second-level cache.
-const BAND_BYTES: usize = 768 << 10;
+/// The most working memory a task takes for sums that are wider than the gradient's type.
+const SUMS_BYTES: usize = 4 << 20;
 
 impl Call<'_> {
     pub(super) fn backward<T: Lane>(
@@ -31,9 +34,10 @@ impl Call<'_> {
         strides: GradientStrides,
     ) {
         let Gradients { value, locations, weights, reference } = gradients;
+        let order = order::queries(&self.rows);
         if let (Some(to), Some(strides)) = (value, strides.value) {
             let to = Shared(T::slice_mut(to.data).expect("checked").as_mut_ptr());
-            self.value_gradient::<T>(upstream, to, strides);
+            self.value_gradient::<T>(&order, upstream, to, strides);
         }
         let rows_out = |view: Option<crate::ViewMut<'_>>, strides: Option<Strides>| {
             view.zip(strides).map(|(view, strides)| (RowsOut::<T>::new(view.data), strides))
@@ -44,11 +48,11 @@ impl Call<'_> {
             reference: rows_out(reference, strides.reference),
         };
         if to.locations.is_some() || to.weights.is_some() || to.reference.is_some() {
-            self.coordinate_gradients::<T>(upstream, to);
+            self.coordinate_gradients::<T>(&order, upstream, to);
         }
     }
 
-    fn coordinate_gradients<T: Lane>(&self, upstream: Tensor<'_>, to: CoordinateOut<T>) {
+    fn coordinate_gradients<T: Lane>(&self, order: &[u32], upstream: Tensor<'_>, to: CoordinateOut<T>) {
         let p = self.rows.p;
         if p.heads() == 0 {
             to.zero_reference(&self.rows);
@@ -57,262 +61,240 @@ impl Call<'_> {
         let value = T::slice(&self.rows.args.value.data).expect("checked");
         let sampler = Sampler::new(p, self.value_grids());
         let scratch = || ([Item::new(p), Item::new(p)], Derivatives::new(p));
-        for_each_chunk(&self.rows, scratch, |(items, derivatives), pairs| {
+        for_each_chunk(order, scratch, |(items, derivatives), pairs| {
             let chain = Chain { rows: self.rows, sampler: &sampler, value, upstream, to, derivatives };
             self.isa.run(Coordinates { chain, pairs, items });
         });
     }
 
-    fn value_gradient<T: Lane>(&self, upstream: Tensor<'_>, to: Shared<T>, strides: Strides) {
+    fn value_gradient<T: Lane>(&self, order: &[u32], upstream: Tensor<'_>, to: Shared<T>, strides: Strides) {
         let p = self.rows.p;
-        let holes = holes(p);
-        let bands = bands(p, size_of::<T::Acc>(), strides);
-        let tasks = p.batch() * bands.len();
-        let longest = bands.iter().map(|b| b.elements(p)).max().unwrap_or(0);
-        let widest = bands.iter().map(|b| b.samples.len()).max().unwrap_or(0);
-        let scratch = || Sums {
+        zero(p, to, strides);
+        let direct = T::DTYPE == T::Acc::DTYPE;
+        let parts = parts(p, direct, size_of::<T::Acc>());
+        let (batch, heads) = (p.batch(), p.heads());
+        let longest = if direct { 0 } else { parts.iter().map(|part| part.elements(p)).max().unwrap_or(0) };
+        let scratch = || Scratch {
             sums: Aligned::filled(longest, T::Acc::ZERO),
-            xy: vec![T::Acc::ZERO; 2 * widest.max(BLOCK)],
-            att: vec![T::Acc::ZERO; widest.max(BLOCK)],
-            softmax: vec![T::Acc::ZERO; p.samples()],
-            taps: Taps::new(widest.max(BLOCK)),
+            items: [Item::new(p), Item::new(p)],
             gradient: vec![T::Acc::ZERO; padded(p)],
         };
-        (0..tasks).into_par_iter().with_max_len(1).for_each_init(scratch, |scratch, task| {
-            let (image, band) = (task / bands.len(), &bands[task % bands.len()]);
-            let queries = (BLOCK / band.samples.len().max(1)).max(1);
-            let sampler = Sampler::new(p, vec![band.grid(p, queries * band.samples.len())]);
+        (0..batch * heads * parts.len()).into_par_iter().with_max_len(1).for_each_init(scratch, |scratch, task| {
+            let (plane, part) = (task / parts.len(), &parts[task % parts.len()]);
+            let (image, head) = (plane / heads, plane % heads);
+            let plane = offset(strides, [image, 0, head]);
+            let sampler = Sampler::new(p, if direct { part.grids(p, strides[1]) } else { part.packed_grids(p) });
+            let Scratch { sums: packed, items, gradient } = scratch;
+            packed.fill(T::Acc::ZERO);
+            // Sums of the gradient's own type are made where they belong.
+            let sums = if direct { to.at(plane).cast() } else { packed.as_mut_ptr() };
             let rows = self.rows;
-            self.isa.run(Scatter {
-                rows,
-                upstream,
-                band,
-                sampler: &sampler,
-                image,
-                queries,
-                scratch,
-                to,
-                strides,
-            });
+            let order = &order[image * p.queries()..(image + 1) * p.queries()];
+            let scatter = Scatter { rows, sampler: &sampler, upstream, sums, gradient };
+            self.isa.run(ScatterPass::<T> { scatter, order, head, items });
+            if !direct {
+                self.isa.run(Narrow::<T> { p, part, sums: packed, to, plane, stride: strides[1] });
+            }
         });
-        if !holes.is_empty() {
-            (0..p.batch() * p.heads()).into_par_iter().for_each(|plane| {
-                zero_holes(p, &holes, to, strides, plane / p.heads(), plane % p.heads());
-            });
-        }
     }
 }
 
-/// Channels of a row of working memory: whole registers of any instruction set.
+/// Channels of the output's gradient in working memory: whole registers of any instruction set.
 fn padded(p: &Problem) -> usize {
     p.channels().next_multiple_of(MAX_LANES)
 }
 
-/// Some rows of a level, for some heads.
-#[derive(Debug, Clone)]
-struct Band {
-    level: usize,
-    samples: Range<usize>,
-    rows: Range<usize>,
-    heads: Range<usize>,
+/// Makes every element of the value's gradient zero, rings and gaps included.
+fn zero<T: Lane>(p: &Problem, to: Shared<T>, strides: Strides) {
+    let (s, h, d) = (p.positions(), p.heads(), p.channels());
+    let rows = p.batch() * s * h;
+    (0..rows).into_par_iter().with_min_len(1024).for_each(|row| {
+        let index = [row / (s * h), row / h % s, row % h];
+        // SAFETY: a checked row, and no other task has it.
+        unsafe { std::slice::from_raw_parts_mut(to.at(offset(strides, index)), d) }.fill(T::default());
+    });
 }
 
-impl Band {
+/// Some rows of every level.
+#[derive(Debug)]
+struct Part {
+    rows: Vec<Range<usize>>,
+}
+
+impl Part {
+    /// Elements of the part's rows, packed.
     fn elements(&self, p: &Problem) -> usize {
-        self.rows.len() * p.levels()[self.level].w * self.heads.len() * padded(p)
+        self.rows.iter().zip(p.levels()).map(|(rows, level)| rows.len() * level.w).sum::<usize>() * p.channels()
     }
 
-    /// The band's working memory as a kernel addresses it: rows, pixels, heads, channels.
-    fn grid(&self, p: &Problem, samples: usize) -> Grid {
-        let level = &p.levels()[self.level];
-        let column = (self.heads.len() * padded(p)) as isize;
-        let row = level.w as isize * column;
-        Grid {
-            w: level.w as i32,
-            h: level.h as i32,
-            origin: -(self.rows.start as isize * row),
-            row,
-            column,
-            rows: self.rows.start as i32..self.rows.end as i32,
-            samples: 0..samples,
-        }
-    }
-}
-
-/// Divides the value into bands: small enough for the cache, and enough of them for the threads.
-///
-/// Bands of one head are the tallest, so queries are looked at least often; bands of all heads are written in one
-/// piece where heads lie side by side. Which costs less depends on how many queries there are.
-fn bands(p: &Problem, size: usize, strides: Strides) -> Vec<Band> {
-    // Rough costs, in cycles: looking whether a query has anything for a band, and writing to a far place.
-    const LOOK: usize = 25;
-    const FAR_WRITE: usize = 60;
-    let heads_are_neighbours = strides[2] < strides[1];
-    let choices = (0..).map(|i| 1 << i).take_while(|&g| g == 1 || (heads_are_neighbours && g <= p.heads()));
-    choices
-        .map(|group| divide(p, size, group))
-        .min_by_key(|bands| {
-            let looks: usize = bands.iter().map(|b| b.heads.len()).sum::<usize>() * p.queries();
-            let writes: usize = bands.iter().map(|b| b.rows.len() * p.levels()[b.level].w).sum();
-            looks.saturating_mul(LOOK).saturating_add(writes.saturating_mul(FAR_WRITE))
+    /// The part's rows where the gradient has them, `stride` elements a position.
+    fn grids(&self, p: &Problem, stride: usize) -> Vec<Grid> {
+        self.each(p, |l, _| {
+            let level = &p.levels()[l];
+            (level.origin as isize * stride as isize, level.pitch * stride, stride)
         })
-        .unwrap_or_default()
-}
+    }
 
-/// Bands of up to `group` heads.
-fn divide(p: &Problem, size: usize, group: usize) -> Vec<Band> {
-    let groups = p.heads().div_ceil(group);
-    let wanted = (4 * rayon::current_num_threads()).div_ceil((p.batch() * groups * p.levels().len()).max(1));
-    let mut bands = Vec::new();
-    let mut first = 0;
-    for (l, level) in p.levels().iter().enumerate() {
-        let samples = first..first + p.points()[l];
-        first = samples.end;
-        let fit = (BAND_BYTES / (level.w * group * padded(p) * size)).max(1);
-        let parts = level.h.div_ceil(fit).max(wanted.min(level.h));
-        let height = level.h.div_ceil(parts);
-        for start in (0..level.h).step_by(height) {
-            for head in (0..p.heads()).step_by(group) {
-                let rows = start..(start + height).min(level.h);
-                let heads = head..(head + group).min(p.heads());
-                bands.push(Band { level: l, samples: samples.clone(), rows, heads });
-            }
+    /// The part's rows one after the other.
+    fn packed_grids(&self, p: &Problem) -> Vec<Grid> {
+        self.each(p, |l, first| {
+            let row = p.levels()[l].w * p.channels();
+            (first as isize - (self.rows[l].start * row) as isize, row, p.channels())
+        })
+    }
+
+    /// One grid a level; `place` gives origin, row and column of a level whose packed rows begin at an element.
+    fn each(&self, p: &Problem, place: impl Fn(usize, usize) -> (isize, usize, usize)) -> Vec<Grid> {
+        let (mut samples, mut first) = (0, 0);
+        let mut grids = Vec::with_capacity(self.rows.len());
+        for (l, rows) in self.rows.iter().enumerate() {
+            let level = &p.levels()[l];
+            let (origin, row, column) = place(l, first);
+            grids.push(Grid {
+                w: level.w as i32,
+                h: level.h as i32,
+                origin,
+                row: row as isize,
+                column: column as isize,
+                rows: rows.start as i32..rows.end as i32,
+                samples: samples..samples + p.points()[l],
+            });
+            samples += p.points()[l];
+            first += rows.len() * level.w * p.channels();
         }
+        grids
     }
-    bands
 }
 
-/// Positions that belong to no level: rings, and gaps between levels.
-fn holes(p: &Problem) -> Vec<Range<usize>> {
-    let mut covered: Vec<Range<usize>> =
-        p.levels().iter().flat_map(|l| (0..l.h).map(|y| l.position(y, 0)..l.position(y, 0) + l.w)).collect();
-    covered.sort_unstable_by_key(|r| r.start);
-    let mut holes = Vec::new();
-    let mut next = 0;
-    for r in covered {
-        if r.start > next {
-            holes.push(next..r.start);
+/// Divides the rows of every level: one part, unless there are too few images and heads for the threads, or the sums
+/// would take too much memory.
+fn parts(p: &Problem, direct: bool, size: usize) -> Vec<Part> {
+    let planes = (p.batch() * p.heads()).max(1);
+    let divide = |n: usize| -> Vec<Part> {
+        let rows = |k: usize| p.levels().iter().map(|l| l.h * k / n..l.h * (k + 1) / n).collect();
+        (0..n).map(|k| Part { rows: rows(k) }).collect()
+    };
+    let tallest = p.levels().iter().map(|l| l.h).max().unwrap_or(1);
+    let mut n = (2 * rayon::current_num_threads()).div_ceil(planes).min(tallest);
+    loop {
+        let parts = divide(n);
+        let small = parts.iter().all(|part| part.elements(p) * size <= SUMS_BYTES);
+        if direct || small || n >= tallest {
+            return parts;
         }
-        next = r.end;
-    }
-    if next < p.positions() {
-        holes.push(next..p.positions());
-    }
-    holes
-}
-
-fn zero_holes<T: Lane>(
-    p: &Problem,
-    holes: &[Range<usize>],
-    to: Shared<T>,
-    strides: Strides,
-    image: usize,
-    head: usize,
-) {
-    for position in holes.iter().cloned().flatten() {
-        let row = offset(strides, [image, position, head]);
-        for c in 0..p.channels() {
-            // SAFETY: a checked row of the gradient; no band covers it, and no other task has this plane's holes.
-            unsafe { *to.0.add(row + c) = T::default() };
-        }
+        n = (2 * n).min(tallest);
     }
 }
 
-/// Samples that are located at a time: enough to fill vector registers.
-const BLOCK: usize = 64;
-
-/// Working memory for a band.
-struct Sums<F> {
+/// Working memory for the gradient of value.
+struct Scratch<F> {
     sums: Aligned<F>,
-    /// Locations and weights of a few queries' samples of one level.
-    xy: Vec<F>,
-    att: Vec<F>,
-    /// All weights of one query, in the fused form.
-    softmax: Vec<F>,
-    taps: Taps<F>,
-    /// The output's gradient, padded with zeros to whole registers.
+    items: [Item<F>; 2],
     gradient: Vec<F>,
 }
 
-/// The value gradient of one band of one image.
-struct Scatter<'a, T: Lane> {
-    rows: Rows<'a>,
-    upstream: Tensor<'a>,
-    band: &'a Band,
-    sampler: &'a Sampler<T::Acc>,
-    image: usize,
-    /// Queries looked at together.
-    queries: usize,
-    scratch: &'a mut Sums<T::Acc>,
-    to: Shared<T>,
-    strides: Strides,
+/// Adds one image's and head's queries to some rows of the value's gradient.
+struct ScatterPass<'a, T: Lane> {
+    scatter: Scatter<'a, T>,
+    order: &'a [u32],
+    head: usize,
+    items: &'a mut [Item<T::Acc>; 2],
 }
 
-impl<T: Lane> Kernel for Scatter<'_, T> {
+impl<T: Lane> Kernel for ScatterPass<'_, T> {
     #[inline(always)]
-    unsafe fn run<I: InstructionSet>(self) {
-        let (p, band) = (self.rows.p, self.band);
-        let points = band.samples.len();
-        let Sums { sums, xy, att, softmax, taps, gradient } = &mut *self.scratch;
-        let sums = &mut sums[..band.elements(p)];
-        sums.fill(T::Acc::ZERO);
-        let queries = if points == 0 { 0 } else { p.queries() };
-        for first in (0..queries).step_by(self.queries) {
-            let block = first..(first + self.queries).min(queries);
-            for head in band.heads.clone() {
-                for (i, query) in block.clone().enumerate() {
-                    let at = [self.image, query, head];
-                    let (xy, att) = (&mut xy[2 * i * points..], &mut att[i * points..]);
-                    // SAFETY: the machine has `I`.
-                    unsafe {
-                        self.rows.fill_level::<I, T>(at, band.level, band.samples.clone(), xy, att, softmax)
-                    };
+    unsafe fn run<I: InstructionSet>(mut self) {
+        let Scatter { rows, sampler, .. } = self.scatter;
+        let heads = self.head..self.head + 1;
+        // SAFETY: the machine has `I`.
+        unsafe { pipeline::<I, T>(&rows, sampler, self.order, heads, self.items, &mut self.scatter) };
+    }
+}
+
+struct Scatter<'a, T: Lane> {
+    rows: Rows<'a>,
+    sampler: &'a Sampler<T::Acc>,
+    upstream: Tensor<'a>,
+    sums: *mut T::Acc,
+    /// The output's gradient, padded with zeros to whole registers.
+    gradient: &'a mut [T::Acc],
+}
+
+impl<T: Lane> Visitor<T> for Scatter<'_, T> {
+    #[inline(always)]
+    unsafe fn visit<I: InstructionSet>(
+        &mut self,
+        at: [usize; 3],
+        item: &Item<T::Acc>,
+        next: Next<'_, T::Acc>,
+    ) {
+        let d = self.rows.p.channels();
+        let next = match next {
+            Some((at, taps)) => {
+                if let Some(upstream) = T::slice(&self.upstream.data) {
+                    prefetch_row(upstream.as_ptr().wrapping_add(self.upstream.at(at)), d);
                 }
-                taps.locate(self.sampler, xy, att);
-                let start = (head - band.heads.start) * padded(p);
-                for (i, query) in block.clone().enumerate() {
-                    let samples = i * points..(i + 1) * points;
-                    if taps.mask[samples.clone()].iter().fold(0, |any, m| any | m) == 0 {
-                        continue;
-                    }
-                    let from = self.upstream.at([self.image, query, head]);
-                    // SAFETY: the machine has `I`; taps that count lie within the band, whose rows are whole
-                    // registers.
-                    unsafe {
-                        widen::<I, T>(&self.upstream.data, from, &mut gradient[..p.channels()]);
-                        let sums = sums[start..].as_mut_ptr();
-                        add_to_rows::<I, T>(sums, &self.sampler.grids[0], taps, samples, gradient);
-                    }
-                }
+                taps
+            }
+            None => &item.taps,
+        };
+        let lanes = T::R::<I>::LANES;
+        // SAFETY: the machine has `I`; taps that count lie within the part's rows, which are this task's alone.
+        unsafe {
+            widen::<I, T>(&self.upstream.data, self.upstream.at(at), &mut self.gradient[..d]);
+            let mut c = 0;
+            while c + 2 * lanes <= d {
+                self.add_block::<I, 2>(&item.taps, next, c, 2 * lanes);
+                c += 2 * lanes;
+            }
+            while c < d {
+                let n = lanes.min(d - c);
+                self.add_block::<I, 1>(&item.taps, next, c, n);
+                c += n;
             }
         }
-        // SAFETY: the machine has `I`; the band's rows of the gradient are this task's alone.
-        unsafe { self.write::<I>() };
     }
 }
 
 impl<T: Lane> Scatter<'_, T> {
+    /// Adds `weight * gradient` to `n` channels from `c` on of every tap's row; asks for the same of `next`.
     #[inline(always)]
-    unsafe fn write<I: InstructionSet>(&self) {
-        let (p, band) = (self.rows.p, self.band);
-        let (d, level, lanes) = (p.channels(), &p.levels()[band.level], T::R::<I>::LANES);
-        let mut from = self.scratch.sums.as_ptr();
-        for y in band.rows.clone() {
-            for x in 0..level.w {
-                for head in band.heads.clone() {
-                    let row = offset(self.strides, [self.image, level.position(y, x), head]);
-                    let mut c = 0;
-                    // SAFETY: the caller's; `sums` holds a padded row for each pixel and head of the band.
-                    unsafe {
-                        let to = self.to.0.add(row);
-                        while c + lanes <= d {
-                            T::store::<I>(T::R::<I>::load(from.add(c)), to.add(c));
-                            c += lanes;
+    unsafe fn add_block<I: InstructionSet, const R: usize>(
+        &mut self,
+        taps: &Taps<T::Acc>,
+        next: &Taps<T::Acc>,
+        c: usize,
+        n: usize,
+    ) {
+        let lanes = T::R::<I>::LANES;
+        let sums = self.sums.wrapping_add(c);
+        // SAFETY: the caller's; a sample's index is below the length of every list in `taps`.
+        unsafe {
+            let mut g = [T::R::<I>::splat(T::Acc::ZERO); R];
+            for r in 0..R {
+                g[r] = T::R::<I>::load(self.gradient.as_ptr().add(c + r * lanes));
+            }
+            for grid in &self.sampler.grids {
+                let corners = grid.corners();
+                for s in grid.samples.clone() {
+                    if *next.mask.get_unchecked(s) != 0 {
+                        let ahead = sums.wrapping_offset(*next.at.get_unchecked(s));
+                        for corner in corners {
+                            prefetch_row(ahead.wrapping_offset(corner), R * lanes);
                         }
-                        if c < d {
-                            T::store_part::<I>(T::R::<I>::load(from.add(c)), to.add(c), d - c);
+                    }
+                    let at = sums.wrapping_offset(*taps.at.get_unchecked(s));
+                    let (mask, weight) = (*taps.mask.get_unchecked(s), taps.weight.get_unchecked(s));
+                    if mask == ALL_CORNERS {
+                        for k in 0..4 {
+                            add_row::<T::R<I>, R>(at.wrapping_offset(corners[k]), g, weight[k], n);
                         }
-                        from = from.add(padded(p));
+                    } else if mask != 0 {
+                        for k in 0..4 {
+                            if mask & (1 << k) != 0 {
+                                add_row::<T::R<I>, R>(at.wrapping_offset(corners[k]), g, weight[k], n);
+                            }
+                        }
                     }
                 }
             }
@@ -320,63 +302,68 @@ impl<T: Lane> Scatter<'_, T> {
     }
 }
 
-/// Adds `weight * gradient` to the row of every tap.
-///
-/// # Safety
-/// The machine must have `I`; the taps must lie within `sums`, and `gradient` must be whole registers.
-#[inline(always)]
-unsafe fn add_to_rows<I: InstructionSet, T: Lane>(
-    sums: *mut T::Acc,
-    grid: &Grid,
-    taps: &Taps<T::Acc>,
-    samples: Range<usize>,
-    gradient: &[T::Acc],
-) {
-    let lanes = T::R::<I>::LANES;
-    // SAFETY: the caller's.
-    unsafe {
-        let mut c = 0;
-        while c + 2 * lanes <= gradient.len() {
-            add_block::<I, T, 2>(sums.add(c), grid, taps, samples.clone(), gradient.as_ptr().add(c));
-            c += 2 * lanes;
-        }
-        while c < gradient.len() {
-            add_block::<I, T, 1>(sums.add(c), grid, taps, samples.clone(), gradient.as_ptr().add(c));
-            c += lanes;
+/// Rounds the sums of a part to the gradient's type and writes them where they belong.
+struct Narrow<'a, T: Lane> {
+    p: &'a Problem,
+    part: &'a Part,
+    sums: &'a [T::Acc],
+    to: Shared<T>,
+    plane: usize,
+    stride: usize,
+}
+
+impl<T: Lane> Kernel for Narrow<'_, T> {
+    #[inline(always)]
+    unsafe fn run<I: InstructionSet>(self) {
+        let (d, lanes) = (self.p.channels(), T::R::<I>::LANES);
+        let mut from = self.sums.as_ptr();
+        for (rows, level) in self.part.rows.iter().zip(self.p.levels()) {
+            for y in rows.clone() {
+                for x in 0..level.w {
+                    // SAFETY: `sums` holds a row for each pixel of the part, whose places are checked and this
+                    // task's alone.
+                    unsafe {
+                        let to = self.to.at(self.plane + level.position(y, x) * self.stride);
+                        let mut c = 0;
+                        while c < d {
+                            let n = lanes.min(d - c);
+                            if n == lanes {
+                                T::store::<I>(T::R::<I>::load(from.add(c)), to.add(c));
+                            } else {
+                                T::store_part::<I>(load_part(from.add(c), n), to.add(c), n);
+                            }
+                            c += n;
+                        }
+                        from = from.add(d);
+                    }
+                }
+            }
         }
     }
 }
 
+/// `row += weight * gradient` for `n` channels, `R` registers; only with `R` = 1 may they be fewer.
+///
+/// # Safety
+/// The machine must have the registers, and `row` must be valid for `n` elements.
 #[inline(always)]
-unsafe fn add_block<I: InstructionSet, T: Lane, const R: usize>(
-    sums: *mut T::Acc,
-    grid: &Grid,
-    taps: &Taps<T::Acc>,
-    samples: Range<usize>,
-    gradient: *const T::Acc,
+unsafe fn add_row<V: Reg, const R: usize>(
+    row: *mut V::Scalar,
+    gradient: [V; R],
+    weight: V::Scalar,
+    n: usize,
 ) {
-    let lanes = T::R::<I>::LANES;
-    let corners = grid.corners();
     // SAFETY: the caller's.
     unsafe {
-        let mut g = [T::R::<I>::splat(T::Acc::ZERO); R];
-        for r in 0..R {
-            g[r] = T::R::<I>::load(gradient.add(r * lanes));
+        let w = V::splat(weight);
+        if R == 1 && n < V::LANES {
+            let sum: V = load_part(row, n);
+            store_part(gradient[0].mul_add(w, sum), row, n);
+            return;
         }
-        for s in samples {
-            let at = sums.wrapping_offset(*taps.at.get_unchecked(s));
-            let (mask, weight) = (*taps.mask.get_unchecked(s), taps.weight.get_unchecked(s));
-            for k in 0..4 {
-                if mask & (1 << k) == 0 {
-                    continue;
-                }
-                let row = at.wrapping_offset(corners[k]);
-                let w = T::R::<I>::splat(weight[k]);
-                for r in 0..R {
-                    let to = row.add(r * lanes);
-                    g[r].mul_add(w, T::R::<I>::load(to)).store(to);
-                }
-            }
+        for r in 0..R {
+            let to = row.add(r * V::LANES);
+            gradient[r].mul_add(w, V::load(to)).store(to);
         }
     }
 }
@@ -440,7 +427,7 @@ impl<T: Lane> Kernel for Coordinates<'_, T> {
     unsafe fn run<I: InstructionSet>(mut self) {
         let Chain { rows, sampler, .. } = self.chain;
         // SAFETY: the machine has `I`.
-        unsafe { pipeline::<I, T>(&rows, sampler, self.pairs, self.items, &mut self.chain) };
+        unsafe { pipeline::<I, T>(&rows, sampler, self.pairs, 0..rows.p.heads(), self.items, &mut self.chain) };
     }
 }
 

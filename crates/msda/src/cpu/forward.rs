@@ -20,7 +20,7 @@ impl<T: Lane> Kernel for Forward<'_, T> {
     unsafe fn run<I: InstructionSet>(mut self) {
         let Sums { rows, sampler, .. } = self.sums;
         // SAFETY: the machine has `I`.
-        unsafe { pipeline::<I, T>(&rows, sampler, self.pairs, self.items, &mut self.sums) };
+        unsafe { pipeline::<I, T>(&rows, sampler, self.pairs, 0..rows.p.heads(), self.items, &mut self.sums) };
     }
 }
 
@@ -46,7 +46,7 @@ impl<T: Lane> Visitor<T> for Sums<'_, T> {
         // SAFETY: the machine has `I`; taps lie within the levels, which lie within the checked value; the output
         // row is this item's alone.
         unsafe {
-            let out = self.output.0.add(offset(self.output_strides, at));
+            let out = self.output.at(offset(self.output_strides, at));
             weighted_sum::<I, T>(self.sampler, &item.taps, plane, next, out, self.rows.p.channels());
         }
     }

@@ -1,15 +1,16 @@
 //! The CPU backend: one generic body for every instruction set, threads by rayon.
 //!
-//! Both passes turn a query's samples into a list of weighted rows ([`taps`]) and run over it: forward sums the
-//! rows; backward takes their dot products with the output's gradient, and scatters into bands of the value's
-//! gradient that one task owns. No sum depends on how the work was divided: the result has the same bits for any
-//! number of threads.
+//! Both passes turn a query's samples into weighted rows ([`taps`]) and visit query after query, in an order that
+//! keeps the cache warm ([`order`]): forward sums the rows; backward takes their dot products with the output's
+//! gradient, and adds to rows of the value's gradient that one task owns. No sum depends on how the work was divided:
+//! the result has the same bits for any number of threads.
 
 #![allow(unsafe_code)]
 
 mod backward;
 mod forward;
 mod order;
+pub mod probe;
 mod rows;
 mod simd;
 mod taps;
@@ -116,7 +117,7 @@ impl Call<'_> {
         let output = Shared(T::slice_mut(output.data).expect("checked").as_mut_ptr());
         let sampler = Sampler::new(p, self.value_grids());
         let two = || [Item::new(p), Item::new(p)];
-        for_each_chunk(&self.rows, two, |items, pairs| {
+        for_each_chunk(&order::queries(&self.rows), two, |items, pairs| {
             let sums = Sums { rows: self.rows, sampler: &sampler, value, output, output_strides };
             self.isa.run(Forward { sums, pairs, items });
         });
@@ -147,16 +148,12 @@ impl Call<'_> {
     }
 }
 
-/// Runs `work` over lists of (image, query) pairs, on all threads of the pool, with working memory of its own.
+/// Runs `work` over stretches of `order`, on all threads of the pool, with working memory of its own.
 fn for_each_chunk<S: Send>(
-    rows: &Rows<'_>,
+    order: &[u32],
     scratch: impl Fn() -> S + Sync + Send,
     work: impl Fn(&mut S, &[u32]) + Sync + Send,
 ) {
-    let order = order::queries(rows);
-    if order.is_empty() || rows.p.heads() == 0 {
-        return;
-    }
     // Enough chunks to even out the threads' speeds, none so small that handing it out shows.
     let chunk = (order.len() / (8 * rayon::current_num_threads())).clamp(1, 64);
     order.par_chunks(chunk).for_each_init(scratch, |scratch, pairs| work(scratch, pairs));
@@ -220,17 +217,18 @@ unsafe fn pipeline<I: InstructionSet, T: Lane>(
     rows: &Rows<'_>,
     sampler: &Sampler<T::Acc>,
     pairs: &[u32],
+    heads: std::ops::Range<usize>,
     items: &mut [Item<T::Acc>; 2],
     visitor: &mut impl Visitor<T>,
 ) {
-    let (queries, heads) = (rows.p.queries(), rows.p.heads());
+    let queries = rows.p.queries();
     let [mut next, mut current] = items.each_mut();
     let mut pending = None;
     // SAFETY: the caller's.
     unsafe {
         for (i, &pair) in pairs.iter().enumerate() {
             let later = pairs[(i + 1).min(pairs.len() - 1)] as usize;
-            for head in 0..heads {
+            for head in heads.clone() {
                 let at = [pair as usize / queries, pair as usize % queries, head];
                 rows.prefetch([later / queries, later % queries, head]);
                 next.prepare::<I, T>(rows, sampler, at);
@@ -254,3 +252,11 @@ struct Shared<T>(*mut T);
 unsafe impl<T: Send> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// The address of an element.
+    #[inline(always)]
+    fn at(self, element: usize) -> *mut T {
+        self.0.wrapping_add(element)
+    }
+}

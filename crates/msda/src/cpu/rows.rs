@@ -1,7 +1,5 @@
 //! One query's locations and weights, in the arithmetic type: read as they are, or made from the fused inputs.
 
-use std::ops::Range;
-
 use super::simd::{InstructionSet, Lane, Reg, prefetch_row};
 use crate::dtype::{Dtype, Float, Slice, SliceMut, typed};
 use crate::op::{Args, ReferenceKind};
@@ -76,9 +74,7 @@ impl Rows<'_> {
     pub(super) fn prefetch(&self, at: [usize; 3]) {
         let samples = self.p.samples();
         for (t, n) in [(&self.args.locations, 2 * samples), (&self.args.weights, samples)] {
-            typed!(Slice, t.data, data => {
-                prefetch_row(data.as_ptr().wrapping_add(t.at(at)), n);
-            });
+            typed!(Slice, t.data, data => prefetch_row(data.as_ptr().wrapping_add(t.at(at)), n));
         }
     }
 
@@ -107,36 +103,6 @@ impl Rows<'_> {
                 first += points;
             }
         }
-    }
-
-    /// As [`Rows::fill`], for the `samples` of one level. `all` has room for every weight of the query.
-    ///
-    /// # Safety
-    /// The machine must have `I`.
-    #[inline(always)]
-    pub(super) unsafe fn fill_level<I: InstructionSet, T: Lane>(
-        &self,
-        at: [usize; 3],
-        level: usize,
-        samples: Range<usize>,
-        xy: &mut [T::Acc],
-        att: &mut [T::Acc],
-        all: &mut [T::Acc],
-    ) {
-        let (locations, weights) = (&self.args.locations, &self.args.weights);
-        let (xy, att) = (&mut xy[..2 * samples.len()], &mut att[..samples.len()]);
-        // SAFETY: the caller's.
-        unsafe {
-            widen::<I, T>(&locations.data, locations.at(at) + 2 * samples.start, xy);
-            if self.args.reference.is_none() {
-                widen::<I, T>(&weights.data, weights.at(at) + samples.start, att);
-                return;
-            }
-            widen::<I, T>(&weights.data, weights.at(at), all);
-        }
-        softmax(all);
-        att.copy_from_slice(&all[samples]);
-        self.locate_offsets::<T>(at, level, xy);
     }
 
     /// Turns raw offsets on a level into locations.

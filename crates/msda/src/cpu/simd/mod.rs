@@ -93,6 +93,34 @@ unsafe fn narrow_lanes<T: Element<Acc = R::Scalar>, R: Reg>(r: R, p: *mut T) {
     }
 }
 
+/// The first `n` lanes; the others are zero.
+///
+/// # Safety
+/// As for [`Reg`], with `p` valid for `n` elements, no more than a register's.
+#[inline(always)]
+pub(crate) unsafe fn load_part<V: Reg>(p: *const V::Scalar, n: usize) -> V {
+    let mut lanes = [V::Scalar::ZERO; MAX_LANES];
+    // SAFETY: the caller's; n <= LANES <= MAX_LANES.
+    unsafe {
+        std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n);
+        V::load(lanes.as_ptr())
+    }
+}
+
+/// Stores the first `n` lanes.
+///
+/// # Safety
+/// As for [`load_part`].
+#[inline(always)]
+pub(crate) unsafe fn store_part<V: Reg>(r: V, p: *mut V::Scalar, n: usize) {
+    let mut lanes = [V::Scalar::ZERO; MAX_LANES];
+    // SAFETY: the caller's; n <= LANES <= MAX_LANES.
+    unsafe {
+        r.store(lanes.as_mut_ptr());
+        std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
+    }
+}
+
 /// An element type as the kernels load and store it.
 ///
 /// # Safety

@@ -1,0 +1,61 @@
+//! `msda bench`
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use msda_lab::{bench, report};
+
+use crate::terminal::{Bar, color, print};
+
+#[derive(clap::Args)]
+#[command(after_help = "Without options: the usual workloads on all cores, in under two minutes. \
+    `--workload all` runs everything and takes much longer.")]
+pub(crate) struct Args {
+    /// Fewer workloads and fewer runs: a few seconds
+    #[arg(long)]
+    quick: bool,
+    /// A workload by name, 'all', or a path to a .toml file; may be repeated
+    #[arg(long, value_name = "NAME")]
+    workload: Vec<String>,
+    /// An engine by name: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, torch, oracle; may be repeated
+    #[arg(long, value_name = "NAME")]
+    engine: Vec<String>,
+    /// Number of threads; may be repeated
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Vec<u16>,
+    /// Print the record as JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Folder for record.json, report.html and report.md
+    #[arg(long, value_name = "DIR", default_value = "report")]
+    out: PathBuf,
+}
+
+pub(crate) fn main(args: Args) -> Result<()> {
+    let options = bench::Options {
+        workloads: args.workload,
+        engines: args.engine.into_iter().map(|e| best_name(&e)).collect(),
+        threads: args.threads.into_iter().map(usize::from).collect(),
+        quick: args.quick,
+        command: std::iter::once("msda".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" "),
+    };
+    // A place that cannot be written is better known now than in two minutes.
+    std::fs::create_dir_all(&args.out).with_context(|| format!("making {}", args.out.display()))?;
+    let record = bench::run(&options, &mut Bar::new())?;
+    let path = args.out.join("record.json");
+    record.save(&path)?;
+    let records = [record];
+    let written = report::write(&records, &args.out)?;
+    if args.json {
+        return print(&serde_json::to_string_pretty(&records[0])?);
+    }
+    print(&report::terminal(&records, color()))?;
+    eprintln!("record: {}", path.display());
+    eprintln!("report: {}", written.html.display());
+    Ok(())
+}
+
+/// `cpu` means the best instruction set; records name it.
+fn best_name(engine: &str) -> String {
+    if engine == "cpu" { format!("cpu-{}", msda::Isa::best()) } else { engine.to_owned() }
+}

@@ -1,0 +1,240 @@
+//! A call of the op on tensors from files: names and shapes as models save them.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail, ensure};
+use msda::{
+    Backend, Buffer, Gradients, Inputs, Layout, Padding, Problem, Reference, ReferenceKind, Sampling, Spec, Types,
+    View, ViewMut,
+};
+
+use crate::files::{Data, Tensor};
+
+/// What the tensors do not say.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Height and width of each level; read from `spatial_shapes` when empty.
+    pub levels: Vec<(usize, usize)>,
+    /// Points of each level; needed when they differ or the locations have no level dimension.
+    pub points: Vec<usize>,
+    /// How `value` lies in memory.
+    pub layout: Layout,
+    /// How samples are read.
+    pub sampling: Sampling,
+    /// What lies beyond the edge.
+    pub padding: Padding,
+    /// Where 0 and 1 are.
+    pub align_corners: bool,
+}
+
+/// Names a tensor may have, the one we use first.
+const VALUE: &[&str] = &["value"];
+const SHAPES: &[&str] = &["spatial_shapes", "value_spatial_shapes"];
+const STARTS: &[&str] = &["level_start_index"];
+const LOCATIONS: &[&str] = &["sampling_locations", "locations"];
+const WEIGHTS: &[&str] = &["attention_weights", "weights"];
+const REFERENCE: &[&str] = &["reference_points", "reference"];
+const OFFSETS: &[&str] = &["sampling_offsets", "offsets"];
+const LOGITS: &[&str] = &["attention_logits", "logits"];
+const GRADIENT: &[&str] = &["grad_output"];
+
+/// Tensors by name.
+pub type Tensors = BTreeMap<String, Tensor>;
+
+/// A problem and the names of the tensors it was made from.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// What the tensors describe.
+    pub problem: Problem,
+    value: &'a Buffer,
+    locations: (&'a str, &'a Tensor),
+    weights: (&'a str, &'a Tensor),
+    reference: Option<(ReferenceKind, &'a Tensor)>,
+    grad_output: Option<&'a Buffer>,
+}
+
+fn find<'a>(tensors: &'a Tensors, names: &[&'static str]) -> Option<(&'static str, &'a Tensor)> {
+    names.iter().find_map(|n| tensors.get(*n).map(|t| (*n, t)))
+}
+
+fn need<'a>(tensors: &'a Tensors, names: &[&'static str]) -> Result<(&'static str, &'a Tensor)> {
+    find(tensors, names).with_context(|| {
+        let have: Vec<&str> = tensors.keys().map(String::as_str).collect();
+        format!("tensor '{}': got none, expected one among: {}", names[0], have.join(", "))
+    })
+}
+
+fn shape<'a, const N: usize>(name: &str, tensor: &'a Tensor, meaning: &str) -> Result<&'a [usize; N]> {
+    tensor.shape.as_slice().try_into().ok().with_context(|| {
+        format!("shape of {name}: got {:?}, expected {N} dimensions: {meaning}", tensor.shape)
+    })
+}
+
+impl<'a> Call<'a> {
+    /// Works out the problem from the tensors' names and shapes.
+    pub fn new(tensors: &'a Tensors, options: &Options) -> Result<Self> {
+        let (name, value) = need(tensors, VALUE)?;
+        let &[batch, a, b, channels] = shape::<4>(name, value, "(B, S, H, D), or (B, H, S, D) when planar")?;
+        let (positions, heads) = if options.layout == Layout::Bshd { (a, b) } else { (b, a) };
+        let value = value.float(name)?;
+
+        let fused = find(tensors, REFERENCE);
+        let locations = need(tensors, if fused.is_some() { OFFSETS } else { LOCATIONS })?;
+        let weights = need(tensors, if fused.is_some() { LOGITS } else { WEIGHTS })?;
+        let levels = levels(tensors, options)?;
+        let (queries, points) = samples(locations.0, locations.1, levels.len(), options)?;
+        let reference = match fused {
+            None => None,
+            Some((name, t)) => {
+                let &[b, q, l, dim] = shape::<4>(name, t, "(B, Q, L, 2 or 4)")?;
+                let want = [batch, queries, levels.len()];
+                ensure!([b, q, l] == want, "shape of {name}: got {:?}, expected {want:?} and 2 or 4", t.shape);
+                let kind = match dim {
+                    2 => ReferenceKind::Point,
+                    4 => ReferenceKind::Box,
+                    _ => bail!("last dimension of {name}: got {dim}, expected 2 (points) or 4 (boxes)"),
+                };
+                Some((kind, t))
+            }
+        };
+        let starts = match find(tensors, STARTS) {
+            None => None,
+            Some((name, t)) => Some(sizes(name, t.ints(name)?)?),
+        };
+        let types = Types {
+            value: value.dtype(),
+            locations: locations.1.float(locations.0)?.dtype(),
+            weights: weights.1.float(weights.0)?.dtype(),
+        };
+        let problem = Problem::new(Spec {
+            batch,
+            queries,
+            heads,
+            channels,
+            levels,
+            points,
+            starts,
+            positions: Some(positions),
+            sampling: options.sampling,
+            padding: options.padding,
+            align_corners: options.align_corners,
+            layout: options.layout,
+            types,
+        })?;
+        // The lengths are checked by the op; shapes of equal length but another order are caught here.
+        for (name, t) in [locations, weights] {
+            let got = t.shape.get(..3).unwrap_or_default();
+            let want = [batch, queries, heads];
+            ensure!(got == want, "shape of {name}: got {:?}, expected (B, Q, H) = {want:?} first", t.shape);
+        }
+        let grad_output = match find(tensors, GRADIENT) {
+            None => None,
+            Some((name, t)) => Some(t.float(name)?),
+        };
+        Ok(Self { problem, value, locations, weights, reference, grad_output })
+    }
+
+    fn inputs(&self) -> Result<Inputs<'a>> {
+        let view = |(name, t): (&str, &'a Tensor)| Ok::<_, anyhow::Error>(View::from(t.float(name)?.as_slice()));
+        Ok(Inputs {
+            value: self.value.as_slice().into(),
+            locations: view(self.locations)?,
+            weights: view(self.weights)?,
+            reference: match self.reference {
+                None => None,
+                Some((kind, t)) => Some(Reference { kind, view: view((REFERENCE[0], t))? }),
+            },
+        })
+    }
+
+    /// Whether the tensors ask for gradients too.
+    pub fn wants_backward(&self) -> bool {
+        self.grad_output.is_some()
+    }
+
+    /// Computes the output and, given `grad_output`, the gradients, named `grad_` and the input's name.
+    pub fn run(&self, backend: &dyn Backend) -> Result<Vec<(String, Tensor)>> {
+        let (p, inputs) = (&self.problem, self.inputs()?);
+        let t = p.types();
+        let mut output = Buffer::filled(t.value, p.output_len(), 0.0);
+        backend.forward(p, &inputs, output.as_mut().into())?;
+        let shape = vec![p.batch(), p.queries(), p.heads() * p.channels()];
+        let mut results = vec![("output".to_owned(), Tensor { shape, data: Data::Float(output) })];
+        let Some(grad_output) = self.grad_output else { return Ok(results) };
+
+        let like = |b: &Buffer| Buffer::filled(b.dtype(), b.len(), 0.0);
+        let mut grads: Vec<(String, Vec<usize>, Buffer)> = Vec::new();
+        let value_shape = match p.layout() {
+            Layout::Bshd => vec![p.batch(), p.positions(), p.heads(), p.channels()],
+            _ => vec![p.batch(), p.heads(), p.positions(), p.channels()],
+        };
+        grads.push(("grad_value".into(), value_shape, like(self.value)));
+        for (name, tensor) in [self.locations, self.weights] {
+            grads.push((format!("grad_{name}"), tensor.shape.clone(), like(tensor.float(name)?)));
+        }
+        if let Some((_, tensor)) = self.reference {
+            let name = REFERENCE[0];
+            grads.push((format!("grad_{name}"), tensor.shape.clone(), like(tensor.float(name)?)));
+        }
+        let mut views = grads.iter_mut().map(|(_, _, b)| ViewMut::from(b.as_mut()));
+        let to = Gradients {
+            value: views.next(),
+            locations: views.next(),
+            weights: views.next(),
+            reference: views.next(),
+        };
+        backend.backward(p, &inputs, grad_output.as_slice().into(), to)?;
+        results.extend(
+            grads.into_iter().map(|(name, shape, b)| (name, Tensor { shape, data: Data::Float(b) })),
+        );
+        Ok(results)
+    }
+}
+
+fn sizes(name: &str, numbers: &[i64]) -> Result<Vec<usize>> {
+    numbers
+        .iter()
+        .map(|&n| usize::try_from(n).with_context(|| format!("{name}: got {n}, expected no negative number")))
+        .collect()
+}
+
+fn levels(tensors: &Tensors, options: &Options) -> Result<Vec<(usize, usize)>> {
+    if !options.levels.is_empty() {
+        return Ok(options.levels.clone());
+    }
+    let Some((name, t)) = find(tensors, SHAPES) else {
+        bail!(
+            "levels: got no tensor '{}', expected one, or the levels as an option\nhint: --levels 92x160,46x80",
+            SHAPES[0]
+        );
+    };
+    let &[_, two] = shape::<2>(name, t, "(L, 2) as (height, width)")?;
+    ensure!(two == 2, "shape of {name}: got {:?}, expected (L, 2)", t.shape);
+    let numbers = sizes(name, t.ints(name)?)?;
+    Ok(numbers.chunks_exact(2).map(|c| (c[0], c[1])).collect())
+}
+
+/// Queries, and points of each level, from the shape of the locations.
+fn samples(name: &str, t: &Tensor, levels: usize, options: &Options) -> Result<(usize, Vec<usize>)> {
+    let (queries, points) = match t.shape.as_slice() {
+        &[_, q, _, l, p, 2] => {
+            ensure!(l == levels, "levels of {name}: got {l}, expected {levels}");
+            (q, vec![p; l])
+        }
+        &[_, q, _, n, 2] => {
+            ensure!(
+                options.points.iter().sum::<usize>() == n,
+                "points: got {:?}, expected one number a level, {n} in all\nhint: --points 3,6,3",
+                options.points
+            );
+            (q, options.points.clone())
+        }
+        other => bail!("shape of {name}: got {other:?}, expected (B, Q, H, L, P, 2) or (B, Q, H, sum of P, 2)"),
+    };
+    ensure!(
+        options.points.is_empty() || options.points == points,
+        "points: got {:?}, expected {points:?} as {name} has them",
+        options.points
+    );
+    Ok((queries, points))
+}

@@ -1,0 +1,173 @@
+//! Checks an engine on a workload before it is timed.
+//!
+//! The oracle is far too slow for a whole workload, so it judges some queries of one image and head, chosen anew for
+//! each workload: the engine runs them alone, forward and backward, and every number is compared. Then the engine
+//! runs everything, and the same queries are looked up in that; the value gradient of the whole is held to an
+//! identity that ties it to the gradient of the weights in every image and head.
+
+use anyhow::{Context, Result, bail};
+use msda::conformance::{Budget, Budgeted, compare};
+use msda::rng::Rng;
+use msda::{Buffer, Role, Slice};
+use rayon::prelude::*;
+
+use crate::engines::Engine;
+use crate::record::{Check, Pass};
+use crate::task::{Results, Task};
+use crate::workload::Data;
+
+/// Queries that the oracle evaluates.
+const QUERIES: usize = 96;
+
+/// What the oracle says of some queries of a workload.
+pub struct Expected {
+    image: usize,
+    head: usize,
+    step: usize,
+    budget: Budget,
+}
+
+impl Expected {
+    /// Evaluates the oracle on some queries of one image and head.
+    pub fn new(data: &Data, name: &str) -> Result<Self> {
+        let p = &data.problem;
+        if p.batch() == 0 || p.heads() == 0 || p.queries() == 0 {
+            bail!("{name} has nothing to compute: {p}");
+        }
+        let mut r = Rng::new(name.bytes().fold(7, |h, b| h * 31 + u64::from(b)));
+        let (image, head) = (r.below(p.batch()), r.below(p.heads()));
+        let step = p.queries().div_ceil(QUERIES);
+        let task = Task::whole(data, Pass::Forward).sampled(image, head, step)?;
+        let budget = Budget::new(&task.problem, &task.inputs, &task.grad_output, true)?;
+        Ok(Self { image, head, step, budget })
+    }
+
+    /// Runs the engine on the sampled queries and on everything; compares.
+    pub fn check(&self, engine: &mut dyn Engine, data: &Data, pass: Pass) -> Result<Check> {
+        let whole = Task::whole(data, pass);
+        let sampled = whole.sampled(self.image, self.head, self.step)?;
+        let mut check = Check { max_error: 0.0, tolerance: 0.0, compared: 0 };
+        let name = engine.name();
+        let wrong = |what: &str| format!("{name} is wrong on {} ({what})", data.problem);
+
+        let few = engine.run(&sampled)?;
+        for (i, (tensor, expected)) in self.pairs(&few, pass).into_iter().enumerate() {
+            note(&mut check, &tensor.to_f64(), &expected.exact, expected.tolerance)
+                .with_context(|| wrong(&format!("{} of sampled queries", name_of(pass, i))))?;
+        }
+        let all = engine.run(&whole)?;
+        for (i, (tensor, expected)) in self.pairs(&all, pass).into_iter().enumerate() {
+            if pass == Pass::Backward && i == 0 {
+                continue;
+            }
+            let role = role_of(pass, i);
+            let got = self.look_up(&whole, role, tensor.as_slice());
+            note(&mut check, &got, &expected.exact, expected.tolerance)
+                .with_context(|| wrong(&format!("{} of the whole", name_of(pass, i))))?;
+        }
+        match pass {
+            Pass::Forward => all_finite(&all.0[0]).with_context(|| wrong("output"))?,
+            Pass::Backward => check.compared += identity(data, &all).with_context(|| wrong("gradient of value"))?,
+        }
+        Ok(check)
+    }
+
+    /// Each result with what it should be.
+    fn pairs<'a>(&'a self, results: &'a Results, pass: Pass) -> Vec<(&'a Buffer, &'a Budgeted)> {
+        match pass {
+            Pass::Forward => vec![(&results.0[0], &self.budget.output)],
+            Pass::Backward => results.0.iter().zip(&self.budget.grads).collect(),
+        }
+    }
+
+    /// The sampled queries' numbers in a whole result.
+    fn look_up(&self, whole: &Task<'_>, role: Role, all: Slice<'_>) -> Vec<f64> {
+        let (extents, inner) = role.shape(&whole.problem);
+        let strides = role.dense(&whole.problem);
+        let mut numbers = Vec::new();
+        for query in (0..extents[1]).step_by(self.step) {
+            let row = self.image * strides[0] + query * strides[1] + self.head * strides[2];
+            numbers.extend((row..row + inner).map(|c| all.get(c)));
+        }
+        numbers
+    }
+}
+
+fn role_of(pass: Pass, i: usize) -> Role {
+    match (pass, i) {
+        (Pass::Forward, _) => Role::Output,
+        (_, 0) => Role::Value,
+        (_, 1) => Role::Locations,
+        _ => Role::Weights,
+    }
+}
+
+fn name_of(pass: Pass, i: usize) -> &'static str {
+    match (pass, i) {
+        (Pass::Forward, _) => "output",
+        (_, 0) => "gradient of value",
+        (_, 1) => "gradient of locations",
+        _ => "gradient of weights",
+    }
+}
+
+/// Compares, and keeps the error that comes nearest to its tolerance.
+fn note(check: &mut Check, got: &[f64], exact: &[f64], tolerance: f64) -> Result<()> {
+    let share = compare(got, exact, tolerance).map_err(anyhow::Error::msg)?;
+    check.compared += got.len();
+    if check.tolerance == 0.0 || share * check.tolerance > check.max_error {
+        (check.max_error, check.tolerance) = (share * tolerance, tolerance);
+    }
+    Ok(())
+}
+
+fn all_finite(output: &Buffer) -> Result<()> {
+    let bad = output.to_f64().iter().filter(|x| !x.is_finite()).count();
+    if bad > 0 {
+        bail!("{bad} of {} numbers are not finite: never written, or wrong", output.len());
+    }
+    Ok(())
+}
+
+/// For every image and head, the sum of `value * gradient of value` equals that of `weight * gradient of weight`: both
+/// are the sum of `output * gradient of output`. A lost or doubled contribution anywhere breaks it.
+fn identity(data: &Data, results: &Results) -> Result<usize> {
+    let p = &data.problem;
+    let rounding = p.types().value.rounding().max(1e-6);
+    (0..p.batch() * p.heads()).into_par_iter().try_for_each(|plane| {
+        let (image, head) = (plane / p.heads(), plane % p.heads());
+        let left = inner_product(p, Role::Value, &data.value, &results.0[0], image, head);
+        let right = inner_product(p, Role::Weights, &data.weights, &results.0[2], image, head);
+        let allowed = rounding * (left.1 + right.1);
+        let off = (left.0 - right.0).abs();
+        if off.is_nan() || off > allowed {
+            bail!("image {image}, head {head}: the sums differ by {off:e}, allowed {allowed:e}");
+        }
+        Ok(())
+    })?;
+    Ok(p.value_len())
+}
+
+/// The sum of products over one image and head, and the sum of their absolute values.
+fn inner_product(
+    p: &msda::Problem,
+    role: Role,
+    a: &Buffer,
+    b: &Buffer,
+    image: usize,
+    head: usize,
+) -> (f64, f64) {
+    let (extents, inner) = role.shape(p);
+    let strides = role.dense(p);
+    let (a, b) = (a.as_slice(), b.as_slice());
+    let (mut sum, mut size) = (0.0, 0.0);
+    for j in 0..extents[1] {
+        let row = image * strides[0] + j * strides[1] + head * strides[2];
+        for i in row..row + inner {
+            let product = a.get(i) * b.get(i);
+            sum += product;
+            size += product.abs();
+        }
+    }
+    (sum, size)
+}

@@ -1,0 +1,53 @@
+//! Engines: anything that runs a task.
+
+mod local;
+mod torch;
+
+use anyhow::{Context, Result, bail};
+use msda::reference::Oracle;
+use msda::{Cpu, Isa};
+
+pub use self::local::Local;
+pub use self::torch::{Torch, find_python};
+
+use crate::task::{Results, Task};
+use crate::timing::Effort;
+
+/// Something that runs tasks and can be timed.
+pub trait Engine {
+    /// Its name in tables and records.
+    fn name(&self) -> String;
+
+    /// Why it does not take a task, if it does not.
+    fn refuses(&self, task: &Task<'_>) -> Option<String>;
+
+    /// Runs a task once and returns what it computed.
+    fn run(&mut self, task: &Task<'_>) -> Result<Results>;
+
+    /// Runs a task repeatedly; milliseconds of each run.
+    fn time(&mut self, task: &Task<'_>, effort: Effort) -> Result<Vec<f64>>;
+}
+
+/// Names of the engines that exist on this machine, in the order they are measured.
+pub fn available() -> Vec<String> {
+    let mut names: Vec<String> = Isa::available().into_iter().map(|isa| format!("cpu-{isa}")).collect();
+    names.push("torch".into());
+    names.push("oracle".into());
+    names
+}
+
+/// The engine called `name`, with that many threads. `cpu` is the best instruction set of this machine.
+pub fn open(name: &str, threads: usize) -> Result<Box<dyn Engine>> {
+    match name {
+        "torch" => Ok(Box::new(Torch::start(threads)?)),
+        "oracle" => Ok(Box::new(Local::new(Box::new(Oracle), threads)?)),
+        "cpu" => Ok(Box::new(Local::new(Box::new(Cpu::new()), threads)?)),
+        _ => {
+            let Some(isa) = name.strip_prefix("cpu-") else {
+                bail!("engine: got '{name}', expected cpu, {}", available().join(", "));
+            };
+            let isa: Isa = isa.parse().with_context(|| format!("engine {name}"))?;
+            Ok(Box::new(Local::new(Box::new(Cpu::with_isa(isa)?), threads)?))
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The safetensors format: length of the header, JSON that says where each tensor lies, then the elements.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
+
+use ::safetensors::tensor::{Metadata, TensorInfo};
+use ::safetensors::{Dtype as Code, View};
+use msda::{Dtype, Error, ErrorKind, Result};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+
+use super::stored::{self, Stored};
+use super::tensor::{Tensor, byte_len};
+use super::{quoted, shown};
+
+/// The key that holds notes instead of a tensor.
+const NOTES: &str = "__metadata__";
+
+/// The tensors in the bytes of a `.safetensors` file.
+pub fn parse(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>> {
+    let (header, data) = split(bytes)?;
+    let Header(infos) = serde_json::from_slice(header).map_err(|e| malformed(&e.to_string()))?;
+    let mut infos: Vec<_> = infos.into_iter().collect();
+    infos.sort_by_key(|(_, info)| info.data_offsets);
+    let types = infos.iter().map(|(name, info)| check(name, info)).collect::<Result<Vec<_>>>()?;
+
+    // Not `SafeTensors::deserialize`: it adds the header's length to the last offset without a check.
+    let metadata = Metadata::new(None, infos.clone()).map_err(|e| malformed(&e.to_string()))?;
+    if metadata.data_len() != data.len() {
+        let got = format!("{} bytes after the header", data.len());
+        let expected = format!("{} for the tensors it lists", metadata.data_len());
+        return Err(Error::new(ErrorKind::Shape, "safetensors data", got, expected)
+            .hint("the file is truncated or has a tail: save it again"));
+    }
+
+    let decoded = infos.into_iter().zip(types).map(|((name, info), stored)| {
+        let (begin, end) = info.data_offsets;
+        let data = stored.decode(&subject(&name), &data[begin..end])?;
+        Ok((name, Tensor { shape: info.shape, data }))
+    });
+    decoded.collect()
+}
+
+/// The bytes of a `.safetensors` file.
+pub fn encode(tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {
+    let mut views = BTreeMap::new();
+    for (name, tensor) in tensors {
+        tensor.check(&subject(name))?;
+        if name == NOTES {
+            return Err(Error::new(ErrorKind::Unsupported, "tensor name", quoted(name), "any other name")
+                .hint("the format keeps this name for notes"));
+        }
+        if views.insert(name, Writable(tensor)).is_some() {
+            let got = format!("{} twice", quoted(name));
+            return Err(Error::new(ErrorKind::Unsupported, "tensor names", got, "each name once"));
+        }
+    }
+    ::safetensors::serialize(views, None)
+        .map_err(|e| Error::new(ErrorKind::Unsupported, "safetensors file", e, "tensors the format can hold"))
+}
+
+/// The header's JSON and the elements' bytes.
+fn split(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
+    let Some((len, rest)) = bytes.split_first_chunk() else {
+        let got = format!("{} bytes in all", bytes.len());
+        return Err(Error::new(ErrorKind::Shape, "safetensors file", got, "at least 8")
+            .hint("the file is truncated or not a .safetensors"));
+    };
+    let len = u64::from_le_bytes(*len);
+    usize::try_from(len).ok().and_then(|len| rest.split_at_checked(len)).ok_or_else(|| {
+        let got = format!("a length of {len} with {} bytes left in the file", rest.len());
+        Error::new(ErrorKind::Shape, "safetensors header", got, "a header inside the file")
+            .hint("the file is truncated or not a .safetensors")
+    })
+}
+
+fn subject(name: &str) -> String {
+    format!("tensor {}", quoted(name))
+}
+
+fn malformed(got: &str) -> Error {
+    // These messages may quote the file at any length.
+    let got = shown(got);
+    Error::new(ErrorKind::Unsupported, "safetensors header", got, "JSON that covers the file's data exactly")
+        .hint("the file is damaged, or not written by safetensors")
+}
+
+/// Whether a tensor's type can be read, and its place has the size its shape asks for.
+fn check(name: &str, info: &TensorInfo) -> Result<Stored> {
+    let subject = subject(name);
+    let stored = Stored::ALL.into_iter().find(|stored| code(*stored) == info.dtype).ok_or_else(|| {
+        Error::new(ErrorKind::Type, &subject, info.dtype, "F64, F32, F16, BF16, I8..I64 or U8..U64")
+            .hint("convert before saving: t.float() or t.long()")
+    })?;
+    let expected = byte_len(&subject, &info.shape, stored.size())?;
+    let (begin, end) = info.data_offsets;
+    if end.checked_sub(begin) == Some(expected) {
+        return Ok(stored);
+    }
+    let expected = format!("{expected} bytes for the shape {:?} of {stored}", info.shape);
+    Err(Error::new(ErrorKind::Shape, subject, format!("bytes {begin} to {end}"), expected)
+        .hint("the file is damaged, or not written by safetensors"))
+}
+
+/// The format's name of an element type.
+fn code(stored: Stored) -> Code {
+    match stored {
+        Stored::Float(Dtype::F64) => Code::F64,
+        Stored::Float(Dtype::F32) => Code::F32,
+        Stored::Float(Dtype::F16) => Code::F16,
+        Stored::Float(Dtype::Bf16) => Code::BF16,
+        Stored::I8 => Code::I8,
+        Stored::I16 => Code::I16,
+        Stored::I32 => Code::I32,
+        Stored::I64 => Code::I64,
+        Stored::U8 => Code::U8,
+        Stored::U16 => Code::U16,
+        Stored::U32 => Code::U32,
+        Stored::U64 => Code::U64,
+    }
+}
+
+/// A tensor that turns into bytes when its turn comes, so that only one is in memory twice.
+struct Writable<'a>(&'a Tensor);
+
+impl View for Writable<'_> {
+    fn dtype(&self) -> Code {
+        code(Stored::of(&self.0.data))
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.0.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        stored::encode(&self.0.data).into()
+    }
+
+    fn data_len(&self) -> usize {
+        self.0.data.len() * Stored::of(&self.0.data).size()
+    }
+}
+
+/// The header's tensors. The crate's own reader lets the last of two equal names win; this one refuses.
+struct Header(BTreeMap<String, TensorInfo>);
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Entries;
+
+        impl<'de> Visitor<'de> for Entries {
+            type Value = BTreeMap<String, TensorInfo>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("tensors by name")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
+                let mut infos = BTreeMap::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    if name == NOTES {
+                        map.next_value::<Option<BTreeMap<String, String>>>()?;
+                        continue;
+                    }
+                    match infos.entry(name) {
+                        Entry::Vacant(place) => drop(place.insert(map.next_value()?)),
+                        Entry::Occupied(place) => {
+                            return Err(A::Error::custom(format!("the name {} twice", quoted(place.key()))));
+                        }
+                    }
+                }
+                Ok(infos)
+            }
+        }
+
+        deserializer.deserialize_map(Entries).map(Self)
+    }
+}

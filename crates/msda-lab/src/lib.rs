@@ -1,0 +1,15 @@
+//! The lab: workloads, engines, verification, measurement and reports for multi-scale deformable attention.
+#![forbid(unsafe_code)]
+
+pub mod bench;
+pub mod call;
+pub mod check;
+pub mod engines;
+pub mod files;
+pub mod machine;
+pub mod record;
+pub mod report;
+pub mod task;
+pub mod timing;
+pub mod work;
+pub mod workload;

@@ -1,0 +1,79 @@
+//! What this computer is, and what time it is.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use msda::Isa;
+
+use crate::record::Machine;
+
+/// Describes this computer.
+pub fn describe(torch: Option<String>) -> Machine {
+    Machine {
+        cpu: cpu_name(),
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        memory_gib: memory_gib(),
+        os: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+        isas: Isa::available().into_iter().map(|isa| isa.name().to_owned()).collect(),
+        torch,
+    }
+}
+
+/// The text after the first `key : ` line of a file like those in /proc.
+fn field(path: &str, key: &str) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find(|l| l.starts_with(key))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+fn cpu_name() -> String {
+    field("/proc/cpuinfo", "model name")
+        .or_else(|| {
+            let out = std::process::Command::new("sysctl").args(["-n", "machdep.cpu.brand_string"]).output().ok()?;
+            Some(String::from_utf8(out.stdout).ok()?.trim().to_owned()).filter(|s| !s.is_empty())
+        })
+        .unwrap_or_else(|| format!("unknown {}", std::env::consts::ARCH))
+}
+
+fn memory_gib() -> f64 {
+    let kib = field("/proc/meminfo", "MemTotal")
+        .and_then(|s| s.split_whitespace().next()?.parse::<f64>().ok())
+        .unwrap_or(0.0);
+    (kib / (1024.0 * 1024.0) * 10.0).round() / 10.0
+}
+
+/// Now, in UTC, as `2026-11-15T12:34:56Z`.
+pub fn now() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    utc(seconds)
+}
+
+/// Seconds since 1970 as a date and time.
+fn utc(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let leap = |y: u64| y.is_multiple_of(4) && (!y.is_multiple_of(100) || y.is_multiple_of(400));
+    let (mut year, mut day) = (1970, days);
+    while day >= 365 + u64::from(leap(year)) {
+        day -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let lengths = [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 0;
+    while day >= lengths[month] {
+        day -= lengths[month];
+        month += 1;
+    }
+    let (h, m, s) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year}-{:02}-{:02}T{h:02}:{m:02}:{s:02}Z", month + 1, day + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_right() {
+        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
+        assert_eq!(utc(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(utc(1_794_745_296), "2026-11-15T12:21:36Z");
+    }
+}

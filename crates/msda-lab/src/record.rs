@@ -1,0 +1,177 @@
+//! What a measurement leaves behind: JSON that says what ran, where, when, and how right it was.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+/// The version of the layout below; a reader refuses others.
+pub const SCHEMA: u32 = 1;
+
+/// One run of the benchmark.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Layout version, [`SCHEMA`].
+    pub schema: u32,
+    /// When, in UTC: `2026-11-15T12:34:56Z`.
+    pub created: String,
+    /// The version of msda.
+    pub version: String,
+    /// What was typed.
+    pub command: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// What the machine can do at best, measured in the same run.
+    pub ceilings: Vec<Ceiling>,
+    /// What was measured.
+    pub measurements: Vec<Measurement>,
+    /// What was left out, and why.
+    pub skipped: Vec<Skipped>,
+}
+
+/// A computer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The processor's own name.
+    pub cpu: String,
+    /// Logical processors.
+    pub cores: usize,
+    /// Memory in GiB.
+    pub memory_gib: f64,
+    /// Operating system and architecture.
+    pub os: String,
+    /// Instruction sets the backend can use here, best first.
+    pub isas: Vec<String>,
+    /// The version of torch that was measured beside, if any.
+    pub torch: Option<String>,
+}
+
+/// An upper bound that was measured, for a number of threads.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ceiling {
+    /// What it bounds: `fma`, `copy`, `gather-l2`, `gather-memory`.
+    pub name: String,
+    /// Threads it was measured with.
+    pub threads: usize,
+    /// GB/s, or GFLOP/s for `fma`.
+    pub rate: f64,
+}
+
+/// Forward or backward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pass {
+    /// Output from inputs.
+    Forward,
+    /// All gradients from the output's gradient.
+    Backward,
+}
+
+impl std::fmt::Display for Pass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+        })
+    }
+}
+
+/// One engine on one workload.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// The workload's name.
+    pub workload: String,
+    /// The problem's readable key.
+    pub problem: String,
+    /// The engine's name: `cpu-avx512`, `torch`, ...
+    pub engine: String,
+    /// Which pass.
+    pub pass: Pass,
+    /// Element type of the values.
+    pub dtype: String,
+    /// Threads in use.
+    pub threads: usize,
+    /// Milliseconds.
+    pub time: Summary,
+    /// What the pass has to do.
+    pub work: Work,
+    /// How right the result was. Checked before timing.
+    pub check: Check,
+}
+
+/// Order statistics of repeated runs, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Half of the runs were faster.
+    pub median: f64,
+    /// The fastest run.
+    pub min: f64,
+    /// A tenth of the runs were faster.
+    pub p10: f64,
+    /// Nine tenths of the runs were faster.
+    pub p90: f64,
+    /// How many runs.
+    pub runs: usize,
+}
+
+/// What a pass has to do, counted from the problem and its data.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    /// Floating-point operations on channels; a multiply-add is two.
+    pub flops: f64,
+    /// Bytes of rows read through the caches (and, backward, read and written again).
+    pub gathered_bytes: f64,
+    /// Bytes that must move at least once: inputs read, outputs written.
+    pub compulsory_bytes: f64,
+    /// The time below which this machine cannot go, by its measured ceilings, in milliseconds.
+    pub floor_ms: f64,
+    /// What that floor is made of: `fma`, `gather` or `copy`.
+    pub bound: String,
+}
+
+/// Agreement with the oracle.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// Largest absolute difference from the oracle, over all results compared.
+    pub max_error: f64,
+    /// What was allowed.
+    pub tolerance: f64,
+    /// How many numbers were compared.
+    pub compared: usize,
+}
+
+/// Something that was not measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// What.
+    pub what: String,
+    /// Why, and what to do about it.
+    pub why: String,
+}
+
+impl Record {
+    /// Reads a record.
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("in {}", path.display()))
+    }
+
+    /// Reads a record from its text.
+    pub fn parse(text: &str) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Version {
+            schema: u32,
+        }
+        let Version { schema } = serde_json::from_str(text).context("not a record: no 'schema' number")?;
+        if schema != SCHEMA {
+            bail!("record schema: got {schema}, expected {SCHEMA}\nhint: measure again with this version of msda");
+        }
+        Ok(serde_json::from_str(text)?)
+    }
+
+    /// Writes the record.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+    }
+}

@@ -1,0 +1,89 @@
+//! The columns every table shares, so that terminal, Markdown and page say the same.
+
+use super::group::{Row, is_torch};
+use super::number::{NONE, figure, maybe, percent, short, times};
+
+/// One column of the tables.
+#[derive(Clone, Copy)]
+pub(super) enum Column {
+    Dtype,
+    Engine,
+    Threads,
+    Median,
+    Spread,
+    Speedup,
+    Baseline,
+    Floor,
+    Bound,
+    Reached,
+    Gathered,
+    Error,
+}
+
+use Column::*;
+
+/// All of them, for media as wide as they need to be.
+pub(super) const WIDE: [Column; 12] =
+    [Dtype, Threads, Engine, Median, Spread, Speedup, Baseline, Floor, Bound, Reached, Gathered, Error];
+
+/// What fits in 100 columns of text; the baseline stands above the table instead.
+pub(super) const NARROW: [Column; 10] =
+    [Dtype, Threads, Engine, Median, Spread, Speedup, Floor, Reached, Gathered, Error];
+
+/// What the columns mean, for the foot of a table.
+pub(super) const LEGEND: &str = "thr: threads in use; p10..p90: eight runs of ten lie between; \
+    floor: the time this machine cannot go below, by its measured ceilings; \
+    reached: floor / median; GB/s: rows gathered through the caches; \
+    err/tol: largest error as a fraction of what is allowed, at most 1";
+
+impl Column {
+    /// The title, unit included.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Dtype => "dtype",
+            Engine => "engine",
+            Threads => "thr",
+            Median => "median ms",
+            Spread => "p10..p90",
+            Speedup => "speed-up",
+            Baseline => "over",
+            Floor => "floor ms",
+            Bound => "bound by",
+            Reached => "reached",
+            Gathered => "GB/s",
+            Error => "err/tol",
+        }
+    }
+
+    /// Whether the column holds numbers, which line up on the right.
+    pub(super) fn is_number(self) -> bool {
+        !matches!(self, Dtype | Engine | Baseline | Bound)
+    }
+
+    /// The text of a row in this column, not escaped.
+    pub(super) fn cell(self, row: &Row<'_>) -> String {
+        let m = row.measured;
+        match self {
+            Dtype => m.dtype.clone(),
+            Engine => m.engine.clone(),
+            Threads => m.threads.to_string(),
+            Median => figure(m.time.median),
+            Spread if !m.time.p10.is_finite() && !m.time.p90.is_finite() => NONE.into(),
+            Spread => format!("{}..{}", figure(m.time.p10), figure(m.time.p90)),
+            Speedup if row.is_baseline() => "base".into(),
+            Speedup => times(row.speedup()),
+            Baseline => match row.baseline {
+                Some(_) if row.is_baseline() => NONE.into(),
+                Some(base) if is_torch(&base.engine) => row.baseline_name().unwrap_or_default(),
+                Some(_) => format!("{}, the slowest", row.baseline_name().unwrap_or_default()),
+                None => NONE.into(),
+            },
+            Floor => maybe(super::group::positive(m.work.floor_ms)),
+            Bound => m.work.bound.clone(),
+            Reached => percent(row.reached()),
+            Gathered => maybe(row.gathered_rate()),
+            Error if row.within() => row.error_share().map_or(NONE.into(), short),
+            Error => format!("{} over", row.error_share().map_or(NONE.into(), short)),
+        }
+    }
+}

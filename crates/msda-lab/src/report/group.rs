@@ -1,0 +1,207 @@
+//! Measurements side by side: who is compared with whom.
+
+use crate::record::{Measurement, Pass, Record};
+
+/// The measurements of one workload and pass in one run.
+pub(super) struct Group<'a> {
+    pub workload: &'a str,
+    pub pass: Pass,
+    /// By dtype, then threads, then fastest first.
+    pub rows: Vec<Row<'a>>,
+}
+
+/// A measurement and what it is compared with.
+pub(super) struct Row<'a> {
+    pub measured: &'a Measurement,
+    /// None where no time of the group can be divided by.
+    pub baseline: Option<&'a Measurement>,
+}
+
+/// The groups of a run, workloads in the order they were measured, forward before backward.
+///
+/// Runs are never compared with each other: they may come from other machines or other days.
+pub(super) fn groups(record: &Record) -> Vec<Group<'_>> {
+    let mut names: Vec<&str> = Vec::new();
+    for m in &record.measurements {
+        if !names.contains(&m.workload.as_str()) {
+            names.push(&m.workload);
+        }
+    }
+    let mut groups = Vec::new();
+    for workload in names {
+        for pass in [Pass::Forward, Pass::Backward] {
+            let mut members: Vec<&Measurement> =
+                record.measurements.iter().filter(|m| m.workload == workload && m.pass == pass).collect();
+            if members.is_empty() {
+                continue;
+            }
+            members.sort_by(|a, b| {
+                dtype_order(&a.dtype)
+                    .cmp(&dtype_order(&b.dtype))
+                    .then(a.threads.cmp(&b.threads))
+                    .then(a.time.median.total_cmp(&b.time.median))
+            });
+            let rows =
+                members.iter().map(|&m| Row { measured: m, baseline: baseline(m, &members) }).collect();
+            groups.push(Group { workload, pass, rows });
+        }
+    }
+    groups
+}
+
+/// Torch of the same dtype, else torch f32, else the slowest engine; with the same threads where it can be.
+fn baseline<'a>(row: &Measurement, members: &[&'a Measurement]) -> Option<&'a Measurement> {
+    let usable = || members.iter().copied().filter(|m| positive(m.time.median).is_some());
+    let torch = |dtype: &str| {
+        usable().filter(|m| is_torch(&m.engine) && m.dtype == dtype).min_by(|a, b| {
+            // Other thread counts stand in only where the row's own is missing, the largest first.
+            let key = |m: &Measurement| (m.threads != row.threads, std::cmp::Reverse(m.threads));
+            key(a).cmp(&key(b)).then(a.time.median.total_cmp(&b.time.median))
+        })
+    };
+    torch(&row.dtype).or_else(|| torch("f32")).or_else(|| {
+        usable()
+            .filter(|m| m.dtype == row.dtype && m.threads == row.threads)
+            .max_by(|a, b| a.time.median.total_cmp(&b.time.median))
+    })
+}
+
+/// Whether an engine is the framework that others are compared with.
+pub(super) fn is_torch(engine: &str) -> bool {
+    engine == "torch" || engine.starts_with("torch-")
+}
+
+fn dtype_order(dtype: &str) -> (usize, &str) {
+    let known = ["f64", "f32", "f16", "bf16"];
+    (known.iter().position(|&k| k == dtype).unwrap_or(known.len()), dtype)
+}
+
+/// The value, if it is finite and above zero.
+pub(super) fn positive(value: f64) -> Option<f64> {
+    (value.is_finite() && value > 0.0).then_some(value)
+}
+
+impl Group<'_> {
+    /// The problems' keys, each once.
+    pub(super) fn problems(&self) -> String {
+        let mut keys: Vec<&str> = Vec::new();
+        for row in &self.rows {
+            let key = row.measured.problem.as_str();
+            if !key.is_empty() && !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        keys.join(", ")
+    }
+
+    /// Which baselines the speed-ups of the group are over, in words.
+    pub(super) fn baseline_note(&self) -> String {
+        let mut found: Vec<(String, Vec<&str>)> = Vec::new();
+        for row in &self.rows {
+            let Some(base) = row.baseline else { continue };
+            let mut label = if !is_torch(&base.engine) {
+                "the slowest engine of the same dtype and threads".into()
+            } else if base.dtype == row.measured.dtype {
+                format!("{} of the same dtype", base.engine)
+            } else {
+                format!("{} {}", base.engine, base.dtype)
+            };
+            if base.threads != row.measured.threads {
+                label += &format!(" with {}", threads(base.threads));
+            }
+            let dtype = row.measured.dtype.as_str();
+            match found.iter_mut().find(|(l, _)| *l == label) {
+                Some((_, dtypes)) if dtypes.contains(&dtype) => {}
+                Some((_, dtypes)) => dtypes.push(dtype),
+                None => found.push((label, vec![dtype])),
+            }
+        }
+        match found.as_slice() {
+            [] => "nothing: no usable time".into(),
+            [(label, _)] => label.clone(),
+            many => {
+                let parts: Vec<String> =
+                    many.iter().map(|(label, dtypes)| format!("{label} ({})", dtypes.join(", "))).collect();
+                parts.join("; ")
+            }
+        }
+    }
+}
+
+impl Row<'_> {
+    /// The median, if it can be divided by.
+    pub(super) fn median(&self) -> Option<f64> {
+        positive(self.measured.time.median)
+    }
+
+    /// Whether the row is what others are compared with.
+    pub(super) fn is_baseline(&self) -> bool {
+        self.baseline.is_some_and(|b| std::ptr::eq(b, self.measured))
+    }
+
+    /// How many times faster than the baseline.
+    pub(super) fn speedup(&self) -> Option<f64> {
+        positive(self.baseline?.time.median / self.median()?)
+    }
+
+    /// How many times faster than torch; none where the row is torch, or torch was not measured.
+    pub(super) fn over_torch(&self) -> Option<f64> {
+        let torch = is_torch(&self.baseline?.engine) && !is_torch(&self.measured.engine);
+        self.speedup().filter(|_| torch)
+    }
+
+    /// The share of the floor that is reached: 1 is as fast as the machine can go.
+    pub(super) fn reached(&self) -> Option<f64> {
+        positive(self.measured.work.floor_ms / self.median()?)
+    }
+
+    /// GB/s of rows read through the caches.
+    pub(super) fn gathered_rate(&self) -> Option<f64> {
+        positive(self.measured.work.gathered_bytes / self.median()? / 1e6)
+    }
+
+    /// GFLOP/s.
+    pub(super) fn flop_rate(&self) -> Option<f64> {
+        positive(self.measured.work.flops / self.median()? / 1e6)
+    }
+
+    /// FLOP per byte gathered.
+    pub(super) fn intensity(&self) -> Option<f64> {
+        positive(self.measured.work.flops / self.measured.work.gathered_bytes)
+    }
+
+    /// The largest error as a fraction of what was allowed.
+    pub(super) fn error_share(&self) -> Option<f64> {
+        let check = &self.measured.check;
+        if check.max_error == 0.0 {
+            return Some(0.0);
+        }
+        positive(check.max_error / check.tolerance)
+    }
+
+    /// Whether the result was as right as it has to be.
+    pub(super) fn within(&self) -> bool {
+        self.measured.check.max_error <= self.measured.check.tolerance
+    }
+
+    /// The baseline by name, with its threads where they differ from the row's.
+    pub(super) fn baseline_name(&self) -> Option<String> {
+        let base = self.baseline?;
+        let mut name = format!("{} {}", base.engine, base.dtype);
+        if base.threads != self.measured.threads {
+            name += &format!(", {}", threads(base.threads));
+        }
+        Some(name)
+    }
+
+    /// Engine, dtype and threads: `cpu-avx512 f16, 2 threads`.
+    pub(super) fn name(&self) -> String {
+        let m = self.measured;
+        format!("{} {}, {}", m.engine, m.dtype, threads(m.threads))
+    }
+}
+
+/// `1 thread`, `2 threads`.
+pub(super) fn threads(n: usize) -> String {
+    super::number::count(n, "thread")
+}

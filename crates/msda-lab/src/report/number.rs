@@ -1,0 +1,92 @@
+//! Numbers as text: three significant figures, and a dash for what is not a number.
+
+/// Stands for a value that is missing or not finite.
+pub(super) const NONE: &str = "-";
+
+/// Three significant figures without an exponent in the range people read: `0.0123`, `1.23`, `12.3`, `1230`.
+pub(super) fn figure(value: f64) -> String {
+    if !value.is_finite() {
+        return NONE.into();
+    }
+    if value == 0.0 {
+        return "0".into();
+    }
+    // Rounding first decides the digits after the point: 9.999 reads `10.0`, not `10.00`.
+    let size: f64 = format!("{value:.2e}").parse().unwrap_or(value);
+    let exponent = size.abs().log10().floor();
+    if !(-4.0..=9.0).contains(&exponent) {
+        return format!("{value:.2e}");
+    }
+    format!("{size:.*}", (2.0 - exponent).max(0.0) as usize)
+}
+
+/// [`figure`], or a dash.
+pub(super) fn maybe(value: Option<f64>) -> String {
+    value.map_or(NONE.into(), figure)
+}
+
+/// A ratio: `1.23x`.
+pub(super) fn times(value: Option<f64>) -> String {
+    value.map_or(NONE.into(), |v| format!("{}x", figure(v)))
+}
+
+/// A share in percent: `71%`, `0.42%`.
+pub(super) fn percent(value: Option<f64>) -> String {
+    match value.map(|v| v * 100.0) {
+        Some(v) if v >= 9.95 => format!("{v:.0}%"),
+        Some(v) if v >= 0.995 => format!("{v:.1}%"),
+        Some(v) => format!("{}%", short(v)),
+        None => NONE.into(),
+    }
+}
+
+/// Two significant figures, for numbers whose size is all that matters.
+pub(super) fn short(value: f64) -> String {
+    if !value.is_finite() {
+        return NONE.into();
+    }
+    let size: f64 = format!("{value:.1e}").parse().unwrap_or(value);
+    match size.abs() {
+        0.0 => "0".into(),
+        s if s < 1e-3 => format!("{value:.0e}"),
+        s => format!("{size:.*}", (1.0 - s.log10().floor()).max(0.0) as usize),
+    }
+}
+
+/// A count and its noun: `1 thread`, `2 threads`.
+pub(super) fn count(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_figures() {
+        let cases = [
+            (0.0, "0"),
+            (0.012345, "0.0123"),
+            (9.999, "10.0"),
+            (99.96, "100"),
+            (1234.5, "1230"),
+            (0.000_012_3, "1.23e-5"),
+            (f64::NAN, "-"),
+            (f64::INFINITY, "-"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(figure(value), text);
+        }
+    }
+
+    #[test]
+    fn shares_and_sizes() {
+        assert_eq!(percent(Some(0.714)), "71%");
+        assert_eq!(percent(Some(0.0996)), "10%");
+        assert_eq!(percent(Some(0.042)), "4.2%");
+        assert_eq!(percent(None), "-");
+        assert_eq!(short(0.4249), "0.42");
+        assert_eq!(short(0.00001), "1e-5");
+        assert_eq!(short(12.4), "12");
+    }
+}

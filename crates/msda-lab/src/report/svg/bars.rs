@@ -1,0 +1,96 @@
+//! Times as bars: one a measurement, under headings of what can be compared.
+
+use super::scale::Scale;
+use super::{Anchor, CHAR, Canvas, LINE, WIDTH, cut, width};
+
+/// Beyond this range a linear axis hides the small.
+const LOG_FROM: f64 = 20.0;
+
+const PITCH: f64 = 16.0;
+const THICK: f64 = 10.0;
+
+/// Bars under a heading.
+pub(in crate::report) struct Block {
+    pub heading: String,
+    pub bars: Vec<Bar>,
+}
+
+/// One bar.
+pub(in crate::report) struct Bar {
+    pub label: String,
+    pub class: String,
+    /// None draws no bar.
+    pub value: Option<f64>,
+    /// The value as text.
+    pub text: String,
+    /// The ends of the spread.
+    pub spread: Option<(f64, f64)>,
+    /// A mark across the bar.
+    pub floor: Option<f64>,
+    pub title: String,
+}
+
+/// The chart; `label` says what it shows to those who do not see it.
+pub(in crate::report) fn bars(blocks: &[Block], label: &str) -> String {
+    let all = || blocks.iter().flat_map(|b| &b.bars);
+    let values = || all().flat_map(|b| [b.value, b.floor.filter(|_| b.value.is_some())]).flatten();
+    let hi = values().fold(0.0, f64::max);
+    // Room for the spread, but not for an outlier that would flatten the bars.
+    let hi = all().filter_map(|b| b.spread).map(|s| s.1.min(hi * 1.25)).fold(hi, f64::max);
+    let lo = values().filter(|&v| v > 0.0).fold(f64::INFINITY, f64::min);
+    let log = lo > 0.0 && hi / lo > LOG_FROM;
+
+    let longest = all().map(|b| b.label.chars().count()).max().unwrap_or(0).min(22);
+    let left = longest as f64 * CHAR + 10.0;
+    let right = WIDTH - all().map(|b| width(&b.text)).fold(30.0, f64::max) - 8.0;
+    let scale = if log { Scale::log(lo / 1.5, hi, left, right) } else { Scale::linear(hi, left, right) };
+
+    let rows: usize = blocks.iter().map(|b| b.bars.len()).sum();
+    let bottom = rows as f64 * PITCH + blocks.len() as f64 * (LINE + 10.0) + 2.0;
+    let mut canvas = Canvas::new(bottom + 38.0);
+    axis(&mut canvas, &scale, bottom, if log { "median time, ms (log scale)" } else { "median time, ms" });
+
+    let mut y = 0.0;
+    for block in blocks {
+        y += LINE + 4.0;
+        canvas.text("head", Anchor::Start, 0.0, y, &cut(&block.heading, 60));
+        y += 6.0;
+        for bar in &block.bars {
+            draw(&mut canvas, &scale, bar, left, y);
+            y += PITCH;
+        }
+    }
+    canvas.finish(label)
+}
+
+fn draw(canvas: &mut Canvas, scale: &Scale, bar: &Bar, left: f64, y: f64) {
+    let (top, middle, base) = (y + (PITCH - THICK) / 2.0, y + PITCH / 2.0, y + PITCH / 2.0 + 4.0);
+    canvas.text("tick", Anchor::End, left - 6.0, base, &cut(&bar.label, 22));
+    let mut end = left;
+    if let Some(value) = bar.value {
+        end = scale.at(value);
+        canvas.bar(&bar.class, left, top, end - left, THICK, &bar.title);
+        if let Some((lo, hi)) = bar.spread {
+            canvas.line("spread", scale.at(lo), middle, scale.at(hi), middle);
+            end = end.max(scale.at(hi));
+        }
+        if let Some(floor) = bar.floor {
+            let x = scale.at(floor);
+            canvas.line("floor", x, top - 2.0, x, top + THICK + 2.0);
+            end = end.max(x);
+        }
+    }
+    canvas.text("value", Anchor::Start, end + 5.0, base, &bar.text);
+}
+
+/// A horizontal axis with its grid, at the foot of a plot.
+pub(super) fn axis(canvas: &mut Canvas, scale: &Scale, bottom: f64, title: &str) {
+    for (value, label) in scale.ticks(6) {
+        let x = scale.at(value);
+        canvas.line("grid", x, 0.0, x, bottom);
+        canvas.text("tick", Anchor::Middle, x, bottom + LINE + 2.0, &label);
+    }
+    let (from, to) = scale.ends();
+    canvas.line("axis", from, bottom, to, bottom);
+    canvas.text("title", Anchor::Middle, (from + to) / 2.0, bottom + 2.0 * LINE + 8.0, title);
+}

@@ -1,0 +1,85 @@
+//! Engines as dots along a row: how far apart they are, at a glance.
+
+use super::bars::axis;
+use super::scale::Scale;
+use super::{Anchor, CHAR, Canvas, LINE, Shape, WIDTH, cut, width};
+
+const PITCH: f64 = 15.0;
+
+/// Rows under a heading.
+pub(in crate::report) struct Block {
+    pub heading: String,
+    pub rows: Vec<Row>,
+}
+
+/// One row of dots.
+pub(in crate::report) struct Row {
+    pub label: String,
+    pub dots: Vec<Dot>,
+    /// What to say of the row at its right end.
+    pub note: String,
+}
+
+/// One dot.
+pub(in crate::report) struct Dot {
+    pub class: String,
+    pub value: f64,
+    pub title: String,
+}
+
+/// What the dots are measured in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::report) enum Axis {
+    /// Ratios around one, by their logarithms.
+    Ratio,
+    /// Shares of one, in percent.
+    Share,
+}
+
+/// The plot; `label` says what it shows to those who do not see it.
+pub(in crate::report) fn dots(blocks: &[Block], kind: Axis, label: &str) -> String {
+    let rows = || blocks.iter().flat_map(|b| &b.rows);
+    let values = || rows().flat_map(|r| &r.dots).map(|d| d.value);
+    let hi = values().fold(1.0, f64::max);
+    let lo = values().fold(1.0, f64::min);
+
+    let longest = rows().map(|r| r.label.chars().count()).max().unwrap_or(0).min(22);
+    let left = longest as f64 * CHAR + 12.0;
+    let right = WIDTH - rows().map(|r| width(&r.note)).fold(24.0, f64::max) - 12.0;
+    let (scale, title) = match kind {
+        Axis::Ratio => (
+            Scale::log(lo / 1.25, (hi * 1.25).max(2.0), left, right),
+            "speed-up over the baseline (log scale)",
+        ),
+        Axis::Share => (Scale::linear(hi * 100.0, left, right), "share of the floor reached, %"),
+    };
+    let place = |v: f64| scale.at(if kind == Axis::Share { v * 100.0 } else { v });
+
+    let count = rows().count() as f64;
+    let bottom = count * PITCH + blocks.len() as f64 * (LINE + 10.0) + 2.0;
+    let mut canvas = Canvas::new(bottom + 38.0);
+    axis(&mut canvas, &scale, bottom, title);
+    canvas.line("one", place(1.0), 0.0, place(1.0), bottom);
+
+    let mut y = 0.0;
+    for block in blocks {
+        y += LINE + 4.0;
+        canvas.text("head", Anchor::Start, 0.0, y, &cut(&block.heading, 60));
+        y += 6.0;
+        for row in &block.rows {
+            let middle = y + PITCH / 2.0;
+            canvas.text("tick", Anchor::End, left - 8.0, middle + 4.0, &cut(&row.label, 22));
+            let places = || row.dots.iter().map(|d| place(d.value));
+            if !row.dots.is_empty() {
+                let (from, to) = (places().fold(right, f64::min), places().fold(left, f64::max));
+                canvas.line("reach", from, middle, to, middle);
+            }
+            for dot in &row.dots {
+                canvas.mark(&dot.class, Shape::Circle, place(dot.value), middle, &dot.title);
+            }
+            canvas.text("value", Anchor::Start, right + 8.0, middle + 4.0, &row.note);
+            y += PITCH;
+        }
+    }
+    canvas.finish(label)
+}

@@ -1,0 +1,153 @@
+//! Records as text for a terminal of 100 columns.
+
+use comfy_table::{
+    Attribute, Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, LineStyle, Table, Width,
+};
+
+use super::columns::{Column, LEGEND, NARROW};
+use super::group::{Group, Row, groups};
+use super::{by_line, plain, words};
+use crate::record::Record;
+
+/// The width that every line of a table keeps within.
+const WIDTH: u16 = 100;
+
+/// All measurements as tables, one a workload and pass, then what was skipped.
+///
+/// With `color`, headings are bold, what beats its baseline is green and what is not right is red.
+pub fn terminal(records: &[Record], color: bool) -> String {
+    if records.is_empty() {
+        return "no records\n".into();
+    }
+    let mut out = String::new();
+    for record in records {
+        run(&mut out, record, color);
+    }
+    out
+}
+
+fn run(out: &mut String, record: &Record, color: bool) {
+    if !out.is_empty() {
+        out.push('\n');
+    }
+    paragraph(out, &format!("msda {}, {}", record.version, record.created), color);
+    paragraph(out, &words::machine(&record.machine), false);
+
+    let groups = groups(record);
+    let widths = widths(&groups);
+    for group in &groups {
+        out.push('\n');
+        paragraph(out, &format!("{} {}", group.workload, group.pass), color);
+        let problems = group.problems();
+        if !problems.is_empty() {
+            paragraph(out, &problems, false);
+        }
+        paragraph(out, &format!("speed-up over {}", group.baseline_note()), false);
+        push_table(out, &group_table(group, &widths, color));
+    }
+    if groups.is_empty() {
+        out.push_str("\nnothing measured\n");
+    } else {
+        out.push('\n');
+        paragraph(out, LEGEND, false);
+    }
+
+    if !record.skipped.is_empty() {
+        out.push('\n');
+        paragraph(out, "skipped", color);
+        let mut table = empty(color);
+        for s in &record.skipped {
+            table.add_row([plain(&s.what), by_line(&s.why, "\n", plain)]);
+        }
+        unpad(&mut table);
+        push_table(out, &table);
+    }
+}
+
+/// The widest cell of each column over all groups, so that the tables line up.
+fn widths(groups: &[Group<'_>]) -> [usize; NARROW.len()] {
+    NARROW.map(|column| {
+        let cells = groups.iter().flat_map(|g| &g.rows).map(|r| plain(&column.cell(r)).chars().count());
+        cells.max().unwrap_or(0).max(column.title().len())
+    })
+}
+
+fn group_table(group: &Group<'_>, widths: &[usize], color: bool) -> Table {
+    let mut table = empty(color);
+    table.style_mut().header_separator = LineStyle::none().fill('-');
+    table.set_header(NARROW.map(|c| {
+        let cell = Cell::new(c.title()).set_alignment(alignment(c));
+        if color { cell.add_attribute(Attribute::Bold) } else { cell }
+    }));
+    for row in &group.rows {
+        table.add_row(NARROW.map(|c| cell(c, row, color)));
+    }
+    unpad(&mut table);
+    for (column, &width) in table.column_iter_mut().zip(widths) {
+        let width = u16::try_from(width).unwrap_or(WIDTH) + column.padding_width();
+        column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width)));
+    }
+    table
+}
+
+fn cell(column: Column, row: &Row<'_>, color: bool) -> Cell {
+    let cell = Cell::new(plain(&column.cell(row))).set_alignment(alignment(column));
+    if !color {
+        return cell;
+    }
+    match column {
+        Column::Speedup if row.speedup() > Some(1.0) => cell.fg(Color::Green).add_attribute(Attribute::Bold),
+        Column::Error if !row.within() => cell.fg(Color::Red).add_attribute(Attribute::Bold),
+        _ => cell,
+    }
+}
+
+fn alignment(column: Column) -> CellAlignment {
+    if column.is_number() { CellAlignment::Right } else { CellAlignment::Left }
+}
+
+/// A table without lines, the same whether or not a terminal is there.
+fn empty(color: bool) -> Table {
+    let mut table = Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH).force_no_tty();
+    if color {
+        table.enforce_styling();
+    }
+    table
+}
+
+/// Two spaces between columns and none before the first, to save width.
+fn unpad(table: &mut Table) {
+    let last = table.column_count().saturating_sub(1);
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, if i == last { 0 } else { 2 }));
+    }
+}
+
+fn push_table(out: &mut String, table: &Table) {
+    for line in table.lines() {
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+}
+
+/// Words wrapped at the width.
+fn paragraph(out: &mut String, text: &str, bold: bool) {
+    let text = plain(text);
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("starts with one line");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= usize::from(WIDTH) {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.into());
+        }
+    }
+    for line in lines {
+        out.push_str(&if bold { format!("\x1b[1m{line}\x1b[0m\n") } else { line + "\n" });
+    }
+}

@@ -1,0 +1,89 @@
+//! One thing for an engine to do: a problem with its tensors, and the pass that is wanted.
+
+use anyhow::Result;
+use msda::{Buffer, Gradients, Inputs, Problem, View, ViewMut, op};
+
+use crate::record::Pass;
+use crate::workload::Data;
+
+/// A problem, its inputs, and a pass.
+#[derive(Debug, Clone)]
+pub struct Task<'a> {
+    /// What to compute.
+    pub problem: Problem,
+    /// From what.
+    pub inputs: Inputs<'a>,
+    /// The output's gradient, for the backward pass.
+    pub grad_output: View<'a>,
+    /// Which pass.
+    pub pass: Pass,
+}
+
+/// What a task leaves: the output, or the gradients of value, locations and weights. Dense.
+#[derive(Debug, Clone)]
+pub struct Results(pub Vec<Buffer>);
+
+impl<'a> Task<'a> {
+    /// All of a workload's data.
+    pub fn whole(data: &'a Data, pass: Pass) -> Self {
+        Self {
+            problem: data.problem.clone(),
+            inputs: Inputs::plain(data.value.as_slice(), data.locations.as_slice(), data.weights.as_slice()),
+            grad_output: data.grad_output.as_slice().into(),
+            pass,
+        }
+    }
+
+    /// Every `step`-th query of one image and head, over the same memory.
+    pub fn sampled(&self, image: usize, head: usize, step: usize) -> Result<Self> {
+        let p = &self.problem;
+        let (plane, mut inputs) = op::plane(p, &self.inputs, image, head)?;
+        let problem = plane.with(|s| s.queries = s.queries.div_ceil(step))?;
+        let every = |mut view: View<'a>| {
+            if let Some(strides) = &mut view.strides {
+                strides[1] *= step;
+            }
+            view
+        };
+        inputs.locations = every(inputs.locations);
+        inputs.weights = every(inputs.weights);
+        let dense = msda::Role::Output.dense(p);
+        let strides = self.grad_output.strides.unwrap_or(dense);
+        let first = image * strides[0] + head * strides[2];
+        let grad_output =
+            every(View { data: self.grad_output.data.from(first), strides: Some(strides) });
+        Ok(Self { problem, inputs, grad_output, pass: self.pass })
+    }
+
+    /// Room for the results, filled with NaN: what stays unwritten cannot pass for a result.
+    pub fn poisoned(&self) -> Results {
+        let (p, t) = (&self.problem, self.problem.types());
+        Results(match self.pass {
+            Pass::Forward => vec![Buffer::filled(t.value, p.output_len(), f64::NAN)],
+            Pass::Backward => vec![
+                Buffer::filled(t.value, p.value_len(), f64::NAN),
+                Buffer::filled(t.locations, p.locations_len(), f64::NAN),
+                Buffer::filled(t.weights, p.weights_len(), f64::NAN),
+            ],
+        })
+    }
+
+    /// Runs the task on a backend.
+    pub fn run(&self, backend: &dyn msda::Backend, results: &mut Results) -> msda::Result<()> {
+        match self.pass {
+            Pass::Forward => backend.forward(&self.problem, &self.inputs, results.0[0].as_mut().into()),
+            Pass::Backward => {
+                let [value, locations, weights] = results.0.as_mut_slice() else {
+                    unreachable!("a backward task has three results")
+                };
+                let to = Gradients {
+                    value: Some(ViewMut::from(value.as_mut())),
+                    locations: Some(ViewMut::from(locations.as_mut())),
+                    weights: Some(ViewMut::from(weights.as_mut())),
+                    reference: None,
+                };
+                backend.backward(&self.problem, &self.inputs, self.grad_output, to)
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Repeated runs and what they say.
+
+use std::time::{Duration, Instant};
+
+use crate::record::Summary;
+
+/// How long and how often to run something.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// Time to spend on the timed runs.
+    pub budget: Duration,
+    /// At least this many runs, however long they take.
+    pub at_least: usize,
+    /// At most this many.
+    pub at_most: usize,
+}
+
+impl Effort {
+    /// The usual effort.
+    pub const FULL: Self = Self { budget: Duration::from_millis(900), at_least: 5, at_most: 300 };
+    /// A quick look.
+    pub const QUICK: Self = Self { budget: Duration::from_millis(250), at_least: 3, at_most: 100 };
+}
+
+/// Runs `f` once to warm up and then repeatedly; returns milliseconds.
+pub fn repeat<E>(effort: Effort, mut f: impl FnMut() -> Result<(), E>) -> Result<Vec<f64>, E> {
+    f()?;
+    let mut times = Vec::new();
+    let start = Instant::now();
+    while times.len() < effort.at_least || (start.elapsed() < effort.budget && times.len() < effort.at_most) {
+        let run = Instant::now();
+        f()?;
+        times.push(run.elapsed().as_secs_f64() * 1e3);
+    }
+    Ok(times)
+}
+
+/// Order statistics: robust against the odd slow run.
+pub fn summarize(times: &[f64]) -> Summary {
+    let mut sorted = times.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = |share: f64| match sorted.len() {
+        0 => 0.0,
+        n => sorted[((n - 1) as f64 * share).round() as usize],
+    };
+    Summary { median: at(0.5), min: at(0.0), p10: at(0.1), p90: at(0.9), runs: sorted.len() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_slow_run_does_not_move_the_median() {
+        let s = summarize(&[3.0, 1.0, 2.0, 1000.0, 2.5]);
+        assert_eq!((s.median, s.min, s.runs), (2.5, 1.0, 5));
+        assert_eq!(summarize(&[]).runs, 0);
+    }
+
+    #[test]
+    fn slow_things_run_at_least_a_few_times() {
+        let effort = Effort { budget: Duration::ZERO, at_least: 4, at_most: 10 };
+        let mut runs = 0;
+        let times = repeat(effort, || {
+            runs += 1;
+            Ok::<(), ()>(())
+        });
+        assert_eq!((times.unwrap().len(), runs), (4, 5));
+    }
+}

@@ -1,0 +1,384 @@
+//! Workloads: problems with data, described in TOML.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use msda::rng::Rng;
+use msda::{Buffer, Dtype, Layout, Problem, Spec, Types};
+use rayon::prelude::*;
+use serde::Deserialize;
+
+/// The workloads that come with the lab: name and text.
+pub const BUILT_IN: [(&str, &str); 14] = [
+    ("small", include_str!("../../../workloads/small.toml")),
+    ("seed-encoder", include_str!("../../../workloads/seed-encoder.toml")),
+    ("seed-decoder", include_str!("../../../workloads/seed-decoder.toml")),
+    ("seed-uniform", include_str!("../../../workloads/seed-uniform.toml")),
+    ("seed", include_str!("../../../workloads/seed.toml")),
+    ("seed-b6h8", include_str!("../../../workloads/seed-b6h8.toml")),
+    ("detr-encoder", include_str!("../../../workloads/detr-encoder.toml")),
+    ("detr-decoder", include_str!("../../../workloads/detr-decoder.toml")),
+    ("bevformer-temporal", include_str!("../../../workloads/bevformer-temporal.toml")),
+    ("bevformer-spatial", include_str!("../../../workloads/bevformer-spatial.toml")),
+    ("mask2former", include_str!("../../../workloads/mask2former.toml")),
+    ("rt-detr-decoder", include_str!("../../../workloads/rt-detr-decoder.toml")),
+    ("rf-detr-decoder", include_str!("../../../workloads/rf-detr-decoder.toml")),
+    ("d-fine-decoder", include_str!("../../../workloads/d-fine-decoder.toml")),
+];
+
+/// A benchmark: sizes, types, and where the samples fall.
+#[derive(Debug, Clone)]
+pub struct Workload {
+    /// Its name: the file's, without the ending.
+    pub name: String,
+    /// One line for people.
+    pub about: String,
+    /// Value types to measure, the main one first.
+    pub dtypes: Vec<Dtype>,
+    spec: Spec,
+    locations: Locations,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    about: String,
+    batch: usize,
+    queries: Queries,
+    heads: usize,
+    channels: usize,
+    levels: Vec<(usize, usize)>,
+    points: Points,
+    #[serde(default)]
+    layout: LayoutName,
+    dtypes: Vec<String>,
+    locations: Locations,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+enum Queries {
+    Number(usize),
+    Word(String),
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+enum Points {
+    Same(usize),
+    Each(Vec<usize>),
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum LayoutName {
+    #[default]
+    Bshd,
+    Planar,
+    Ring,
+}
+
+/// Where the samples fall.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Locations {
+    kind: Distribution,
+    #[serde(default)]
+    references: References,
+    #[serde(default = "two_pixels")]
+    spread: f64,
+    #[serde(default)]
+    outside: f64,
+    seed: u64,
+}
+
+fn two_pixels() -> f64 {
+    2.0
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Distribution {
+    Uniform,
+    Reference,
+    Clustered,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum References {
+    Pixels,
+    Grid,
+    #[default]
+    Random,
+}
+
+impl Workload {
+    /// A built-in workload by name, or a file by path.
+    pub fn find(name: &str) -> Result<Self> {
+        if let Some((name, text)) = BUILT_IN.iter().find(|(n, _)| *n == name) {
+            return Self::parse(name, text);
+        }
+        let path = Path::new(name);
+        if path.extension().is_some_and(|e| e == "toml") {
+            let text = std::fs::read_to_string(path).with_context(|| format!("reading {name}"))?;
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+            return Self::parse(&stem, &text).with_context(|| format!("in {name}"));
+        }
+        let names: Vec<&str> = BUILT_IN.iter().map(|(n, _)| *n).collect();
+        bail!(
+            "workload: got '{name}', expected one of {}, or a path to a .toml file",
+            names.join(", ")
+        )
+    }
+
+    /// A workload from its text.
+    pub fn parse(name: &str, text: &str) -> Result<Self> {
+        let file: File = toml::from_str(text).with_context(|| format!("workload {name}"))?;
+        let points = match file.points {
+            Points::Same(n) => vec![n; file.levels.len()],
+            Points::Each(points) => points,
+        };
+        let layout = match file.layout {
+            LayoutName::Bshd => Layout::Bshd,
+            LayoutName::Planar => Layout::Planar,
+            LayoutName::Ring => Layout::PlanarRing,
+        };
+        let queries = match file.queries {
+            Queries::Number(n) => n,
+            Queries::Word(word) if word == "positions" => {
+                file.levels.iter().map(|&(h, w)| h.saturating_mul(w)).sum()
+            }
+            Queries::Word(word) => bail!("queries: got '{word}', expected a number or 'positions'"),
+        };
+        ensure!(!file.dtypes.is_empty(), "dtypes: got none, expected at least one");
+        let dtypes = file.dtypes.iter().map(|d| Ok(d.parse()?)).collect::<Result<Vec<Dtype>>>()?;
+        let spec = Spec {
+            batch: file.batch,
+            queries,
+            heads: file.heads,
+            channels: file.channels,
+            levels: file.levels,
+            points,
+            layout,
+            ..Spec::default()
+        };
+        let workload = Self { name: name.to_owned(), about: file.about, dtypes, spec, locations: file.locations };
+        let problem = workload.problem(Dtype::F32)?;
+        if workload.locations.references == References::Pixels {
+            let pixels: usize = problem.levels().iter().map(|l| l.h * l.w).sum();
+            ensure!(
+                pixels == queries,
+                "references = 'pixels': got {queries} queries, expected one for each of {pixels} pixels"
+            );
+        }
+        Ok(workload)
+    }
+
+    /// The problem with values of the given type; locations and weights are `f32` (`f64` for `f64` values).
+    pub fn problem(&self, dtype: Dtype) -> Result<Problem> {
+        let types = match dtype {
+            Dtype::F64 => Types::uniform(Dtype::F64),
+            _ => Types::with_f32_coordinates(dtype),
+        };
+        Ok(Problem::new(Spec { types, ..self.spec.clone() })?)
+    }
+
+    /// Its data for values of the given type: the same numbers for every type, but for their rounding.
+    pub fn data(&self, dtype: Dtype) -> Result<Data> {
+        let problem = self.problem(dtype)?;
+        let seed = self.locations.seed;
+        let t = problem.types();
+        let ring = problem.layout() == Layout::PlanarRing;
+        let inside = ring.then(|| inside_levels(&problem));
+        let (d, positions) = (problem.channels(), problem.positions());
+        let mut value = random_rows(t.value, problem.value_len(), d, seed, |r| r.normal());
+        if let Some(inside) = inside {
+            let mut elements = value.as_mut();
+            for i in 0..problem.value_len() {
+                if !inside[(i / d) % positions] {
+                    elements.set(i, 0.0);
+                }
+            }
+        }
+        Ok(Data {
+            value,
+            locations: self.locations.generate(&problem),
+            weights: self.weights(&problem),
+            grad_output: random_rows(t.value, problem.output_len(), d, seed + 2, |r| r.normal()),
+            problem,
+        })
+    }
+
+    /// Attention weights: positive, and summing to one for each query and head.
+    fn weights(&self, p: &Problem) -> Buffer {
+        let n = p.samples().max(1);
+        let rows: Vec<f32> = (0..p.weights_len() / n)
+            .into_par_iter()
+            .flat_map_iter(|row| {
+                let mut r = Rng::new(self.locations.seed + 1 + ((row as u64) << 20));
+                let e: Vec<f64> = (0..n).map(|_| r.normal().exp()).collect();
+                let sum: f64 = e.iter().sum();
+                e.into_iter().map(move |x| (x / sum) as f32).collect::<Vec<_>>()
+            })
+            .collect();
+        Buffer::from_fn(p.types().weights, p.weights_len(), |i| f64::from(rows[i]))
+    }
+}
+
+/// Everything a workload feeds an engine.
+#[derive(Debug, Clone)]
+pub struct Data {
+    /// The problem.
+    pub problem: Problem,
+    /// The value pyramid.
+    pub value: Buffer,
+    /// Sampling locations.
+    pub locations: Buffer,
+    /// Attention weights.
+    pub weights: Buffer,
+    /// The output's gradient, for the backward pass.
+    pub grad_output: Buffer,
+}
+
+/// Rows of `inner` numbers, each from a generator of its own so that they can be made in parallel.
+fn random_rows(dtype: Dtype, len: usize, inner: usize, seed: u64, f: impl Fn(&mut Rng) -> f64 + Sync) -> Buffer {
+    let numbers: Vec<f32> = (0..len.div_ceil(inner.max(1)))
+        .into_par_iter()
+        .flat_map_iter(|row| {
+            let mut r = Rng::new(seed ^ ((row as u64) << 24));
+            (0..inner).map(|_| f(&mut r) as f32).collect::<Vec<_>>()
+        })
+        .collect();
+    Buffer::from_fn(dtype, len, |i| f64::from(numbers[i]))
+}
+
+/// Which positions belong to a level rather than to a ring.
+fn inside_levels(p: &Problem) -> Vec<bool> {
+    let mut inside = vec![false; p.positions()];
+    for level in p.levels() {
+        for y in 0..level.h {
+            inside[level.position(y, 0)..level.position(y, 0) + level.w].fill(true);
+        }
+    }
+    inside
+}
+
+impl Locations {
+    fn generate(&self, p: &Problem) -> Buffer {
+        let (queries, heads, samples) = (p.queries(), p.heads(), p.samples());
+        let per_query = heads * samples * 2;
+        let numbers: Vec<f32> = (0..p.batch() * queries)
+            .into_par_iter()
+            .flat_map_iter(|pair| {
+                let mut r = Rng::new(self.seed ^ 0xface ^ ((pair as u64) << 16));
+                let mut out = Vec::with_capacity(per_query);
+                let reference = self.reference(p, pair / queries.max(1), pair % queries.max(1));
+                for head in 0..heads {
+                    // Each head looks in a direction of its own, as a freshly made model does.
+                    let angle = std::f64::consts::TAU * head as f64 / heads as f64;
+                    for (level, &points) in p.levels().iter().zip(p.points()) {
+                        for point in 0..points {
+                            let far = (point + 1) as f64;
+                            let step = [
+                                angle.cos() * far + self.spread * r.normal(),
+                                angle.sin() * far + self.spread * r.normal(),
+                            ];
+                            let mut at = match self.kind {
+                                Distribution::Uniform => [r.unit(), r.unit()],
+                                _ => [
+                                    reference[0] + step[0] / level.w as f64,
+                                    reference[1] + step[1] / level.h as f64,
+                                ],
+                            };
+                            if self.outside > 0.0 && r.unit() < self.outside {
+                                at[r.below(2)] = r.pick(&[-1.0, 1.0]) * r.between(1.1, 3.0) + 0.5;
+                            }
+                            out.extend(at.map(|x| x as f32));
+                        }
+                    }
+                }
+                out
+            })
+            .collect();
+        Buffer::from_fn(p.types().locations, p.locations_len(), |i| f64::from(numbers[i]))
+    }
+
+    /// The reference point of a query.
+    fn reference(&self, p: &Problem, image: usize, query: usize) -> [f64; 2] {
+        let mut r = Rng::new(self.seed ^ 0xbeef ^ ((image * p.queries() + query) as u64) << 8);
+        let random = [r.unit(), r.unit()];
+        if self.kind == Distribution::Clustered {
+            let mut centre = Rng::new(self.seed ^ ((image * 16 + r.below(8)) as u64) << 40);
+            return [centre.unit(), centre.unit()].map(|x| x + 0.05 * r.normal());
+        }
+        match self.references {
+            References::Random => random,
+            References::Pixels => {
+                let mut first = 0;
+                for level in p.levels() {
+                    let i = query - first;
+                    if i < level.h * level.w {
+                        let (y, x) = (i / level.w, i % level.w);
+                        return [(x as f64 + 0.5) / level.w as f64, (y as f64 + 0.5) / level.h as f64];
+                    }
+                    first += level.h * level.w;
+                }
+                random
+            }
+            References::Grid => {
+                let aspect = p.levels()[0].w as f64 / p.levels()[0].h as f64;
+                let columns = (p.queries() as f64 * aspect).sqrt().ceil().max(1.0) as usize;
+                let rows = p.queries().div_ceil(columns).max(1);
+                let (y, x) = (query / columns, query % columns);
+                [(x as f64 + 0.5) / columns as f64, (y as f64 + 0.5) / rows as f64]
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_built_in_workload_is_legal() {
+        for (name, text) in BUILT_IN {
+            let w = Workload::parse(name, text).unwrap();
+            for &dtype in &w.dtypes {
+                w.problem(dtype).unwrap();
+            }
+        }
+        assert_eq!(Workload::find("seed").unwrap().problem(Dtype::F16).unwrap().output_len(), 23_688_192);
+    }
+
+    #[test]
+    fn data_is_the_same_every_time_and_falls_where_it_should() {
+        let w = Workload::find("small").unwrap();
+        let (a, b) = (w.data(Dtype::F32).unwrap(), w.data(Dtype::F32).unwrap());
+        assert_eq!(a.locations.to_f64(), b.locations.to_f64());
+        assert_eq!(a.value.to_f64(), b.value.to_f64());
+        let weights = a.weights.to_f64();
+        let sum: f64 = weights[..a.problem.samples()].iter().sum();
+        assert!((sum - 1.0).abs() < 1e-6);
+        let bev = Workload::find("bevformer-spatial").unwrap();
+        let p = bev.problem(Dtype::F32).unwrap().with(|s| (s.batch, s.queries) = (1, 200)).unwrap();
+        let locations = bev.locations.generate(&p).to_f64();
+        let off = locations.chunks_exact(2).filter(|xy| xy.iter().any(|x| !(-0.5..1.5).contains(x))).count();
+        let share = off as f64 / (locations.len() / 2) as f64;
+        assert!((0.2..0.3).contains(&share), "{share} of the samples are off the image");
+    }
+
+    #[test]
+    fn bad_workloads_say_what_is_wrong() {
+        let text = BUILT_IN[0].1;
+        let bad = |from: &str, to: &str| {
+            format!("{:#}", Workload::parse("x", &text.replace(from, to)).expect_err("must be refused"))
+        };
+        assert!(bad("queries = 400", "queries = \"all\"").contains("expected a number or 'positions'"));
+        assert!(bad("queries = 400", "querys = 400").contains("querys"));
+        assert!(bad("\"grid\"", "\"pixels\"").contains("expected one for each of 960 pixels"));
+        assert!(bad("points = 4", "points = [4]").contains("one for each"));
+        assert!(format!("{:#}", Workload::find("nope").unwrap_err()).contains("seed-encoder"));
+    }
+}

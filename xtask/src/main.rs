@@ -1,0 +1,98 @@
+//! Developer commands: `cargo xtask` lists them.
+#![forbid(unsafe_code)]
+
+mod venv;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+/// A command: its name, what it does, and the code.
+type Task = (&'static str, &'static str, fn() -> Result<()>);
+
+const TASKS: [Task; 5] = [
+    ("test", "set up what the tests need and run all of them: format, lints, unit, battery, torch, examples", test),
+    ("check", "format and lints only", check),
+    ("setup", "make .venv with torch, for comparison", setup),
+    ("record", "measure this machine with every usual workload into records/", record),
+    ("deny", "licences and advisories of the dependencies (needs cargo-deny)", deny),
+];
+
+fn main() -> ExitCode {
+    let name = std::env::args().nth(1).unwrap_or_default();
+    let Some((_, _, task)) = TASKS.iter().find(|(n, _, _)| *n == name) else {
+        eprintln!("cargo xtask COMMAND\n");
+        for (name, about, _) in TASKS {
+            eprintln!("  {name:<8} {about}");
+        }
+        return if name.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(2) };
+    };
+    match task() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The workspace's root.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_owned()
+}
+
+/// Runs a program in the root and fails with its command line.
+fn run(program: impl AsRef<std::ffi::OsStr>, args: &[&str], env: &[(&str, &std::ffi::OsStr)]) -> Result<()> {
+    let program = program.as_ref();
+    eprintln!("$ {} {}", program.to_string_lossy(), args.join(" "));
+    let status = Command::new(program)
+        .args(args)
+        .envs(env.iter().copied())
+        .current_dir(root())
+        .status()
+        .with_context(|| format!("starting {}", program.to_string_lossy()))?;
+    if !status.success() {
+        bail!("{} {} ended with {status}", program.to_string_lossy(), args.join(" "));
+    }
+    Ok(())
+}
+
+fn cargo(args: &[&str], env: &[(&str, &std::ffi::OsStr)]) -> Result<()> {
+    run(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), args, env)
+}
+
+fn check() -> Result<()> {
+    cargo(&["fmt", "--all", "--check"], &[])?;
+    cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], &[])
+}
+
+fn setup() -> Result<()> {
+    let python = venv::ensure(&root())?;
+    eprintln!("ready: {}", python.display());
+    Ok(())
+}
+
+fn test() -> Result<()> {
+    let python = venv::ensure(&root())?;
+    check()?;
+    // With MSDA_PYTHON set, tests that need torch fail instead of skipping when it does not work.
+    let env = [("MSDA_PYTHON", python.as_os_str())];
+    cargo(&["test", "--workspace", "--quiet"], &env)?;
+    cargo(&["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "-D warnings".as_ref())])?;
+    // The first command of the README, quickly, as a user types it.
+    cargo(&["run", "--release", "--quiet", "--", "bench", "--quick", "--out", "target/xtask-report"], &env)?;
+    cargo(&["run", "--release", "--quiet", "--", "verify", "--seeds", "1"], &env)
+}
+
+fn record() -> Result<()> {
+    let python = venv::ensure(&root())?;
+    let env = [("MSDA_PYTHON", python.as_os_str())];
+    cargo(&["run", "--release", "--quiet", "--", "bench", "--out", "target/xtask-record"], &env)?;
+    eprintln!("now copy target/xtask-record/record.json to records/<machine>/<date>-<what>.json");
+    Ok(())
+}
+
+fn deny() -> Result<()> {
+    cargo(&["deny", "check"], &[]).context("hint: cargo install cargo-deny")
+}
