@@ -12,7 +12,11 @@ use anyhow::{Context, Result, bail};
 type Task = (&'static str, &'static str, fn() -> Result<()>);
 
 const TASKS: [Task; 5] = [
-    ("test", "set up what the tests need and run all of them: format, lints, unit, battery, torch, examples", test),
+    (
+        "test",
+        "set up what the tests need and run all of them: format, lints, unit, battery, torch, examples",
+        test,
+    ),
     ("check", "format and lints only", check),
     ("setup", "make .venv with torch, for comparison", setup),
     ("record", "measure this machine with every usual workload into records/", record),

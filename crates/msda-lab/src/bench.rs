@@ -122,16 +122,21 @@ impl Bench<'_> {
 
     /// What is measured of a workload.
     fn plan(&self, workload: &Workload) -> Vec<Cell> {
-        let threads =
-            if self.options.threads.is_empty() { vec![self.all_threads] } else { self.options.threads.clone() };
+        let threads = if self.options.threads.is_empty() {
+            vec![self.all_threads]
+        } else {
+            self.options.threads.clone()
+        };
         let best = format!("cpu-{}", Isa::best());
         let mut cells = Vec::new();
         for pass in [Pass::Forward, Pass::Backward] {
             for &dtype in &workload.dtypes {
                 for &threads in &threads {
-                    let cell = |engine: &str, threads| Cell { dtype, engine: engine.to_owned(), threads, pass };
+                    let cell =
+                        |engine: &str, threads| Cell { dtype, engine: engine.to_owned(), threads, pass };
                     if !self.options.engines.is_empty() {
-                        let chosen = self.options.engines.iter().filter(|e| *e != "torch" || self.torch.is_some());
+                        let chosen =
+                            self.options.engines.iter().filter(|e| *e != "torch" || self.torch.is_some());
                         cells.extend(chosen.map(|e| cell(e, threads)));
                         continue;
                     }
@@ -141,7 +146,9 @@ impl Bench<'_> {
                     }
                     // Once, and where a second thread and other instructions matter.
                     if workload.name == MAIN && dtype == Dtype::F32 {
-                        cells.extend(Isa::available()[1..].iter().map(|isa| cell(&format!("cpu-{isa}"), threads)));
+                        cells.extend(
+                            Isa::available()[1..].iter().map(|isa| cell(&format!("cpu-{isa}"), threads)),
+                        );
                         if threads > 1 && self.options.threads.is_empty() {
                             cells.push(cell(&best, 1));
                         }

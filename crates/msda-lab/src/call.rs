@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
 use msda::{
-    Backend, Buffer, Gradients, Inputs, Layout, Padding, Problem, Reference, ReferenceKind, Sampling, Spec, Types,
-    View, ViewMut,
+    Backend, Buffer, Gradients, Inputs, Layout, Padding, Problem, Reference, ReferenceKind, Sampling, Spec,
+    Types, View, ViewMut,
 };
 
 use crate::files::{Data, Tensor};
@@ -88,7 +88,11 @@ impl<'a> Call<'a> {
             Some((name, t)) => {
                 let &[b, q, l, dim] = shape::<4>(name, t, "(B, Q, L, 2 or 4)")?;
                 let want = [batch, queries, levels.len()];
-                ensure!([b, q, l] == want, "shape of {name}: got {:?}, expected {want:?} and 2 or 4", t.shape);
+                ensure!(
+                    [b, q, l] == want,
+                    "shape of {name}: got {:?}, expected {want:?} and 2 or 4",
+                    t.shape
+                );
                 let kind = match dim {
                     2 => ReferenceKind::Point,
                     4 => ReferenceKind::Box,
@@ -135,7 +139,8 @@ impl<'a> Call<'a> {
     }
 
     fn inputs(&self) -> Result<Inputs<'a>> {
-        let view = |(name, t): (&str, &'a Tensor)| Ok::<_, anyhow::Error>(View::from(t.float(name)?.as_slice()));
+        let view =
+            |(name, t): (&str, &'a Tensor)| Ok::<_, anyhow::Error>(View::from(t.float(name)?.as_slice()));
         Ok(Inputs {
             value: self.value.as_slice().into(),
             locations: view(self.locations)?,
@@ -184,9 +189,8 @@ impl<'a> Call<'a> {
             reference: views.next(),
         };
         backend.backward(p, &inputs, grad_output.as_slice().into(), to)?;
-        results.extend(
-            grads.into_iter().map(|(name, shape, b)| (name, Tensor { shape, data: Data::Float(b) })),
-        );
+        results
+            .extend(grads.into_iter().map(|(name, shape, b)| (name, Tensor { shape, data: Data::Float(b) })));
         Ok(results)
     }
 }
@@ -229,7 +233,9 @@ fn samples(name: &str, t: &Tensor, levels: usize, options: &Options) -> Result<(
             );
             (q, options.points.clone())
         }
-        other => bail!("shape of {name}: got {other:?}, expected (B, Q, H, L, P, 2) or (B, Q, H, sum of P, 2)"),
+        other => {
+            bail!("shape of {name}: got {other:?}, expected (B, Q, H, L, P, 2) or (B, Q, H, sum of P, 2)")
+        }
     };
     ensure!(
         options.points.is_empty() || options.points == points,

@@ -67,7 +67,9 @@ impl Expected {
         }
         match pass {
             Pass::Forward => all_finite(&all.0[0]).with_context(|| wrong("output"))?,
-            Pass::Backward => check.compared += identity(data, &all).with_context(|| wrong("gradient of value"))?,
+            Pass::Backward => {
+                check.compared += identity(data, &all).with_context(|| wrong("gradient of value"))?
+            }
         }
         Ok(check)
     }

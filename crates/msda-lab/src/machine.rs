@@ -28,7 +28,10 @@ fn field(path: &str, key: &str) -> Option<String> {
 fn cpu_name() -> String {
     field("/proc/cpuinfo", "model name")
         .or_else(|| {
-            let out = std::process::Command::new("sysctl").args(["-n", "machdep.cpu.brand_string"]).output().ok()?;
+            let out = std::process::Command::new("sysctl")
+                .args(["-n", "machdep.cpu.brand_string"])
+                .output()
+                .ok()?;
             Some(String::from_utf8(out.stdout).ok()?.trim().to_owned()).filter(|s| !s.is_empty())
         })
         .unwrap_or_else(|| format!("unknown {}", std::env::consts::ARCH))

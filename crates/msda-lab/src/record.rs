@@ -49,7 +49,7 @@ pub struct Machine {
 /// An upper bound that was measured, for a number of threads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
-    /// What it bounds: `fma`, `copy`, `gather-l2`, `gather-memory`.
+    /// What it bounds: `fma`, `stream`, `gather-l2`, `gather-memory`.
     pub name: String,
     /// Threads it was measured with.
     pub threads: usize,
@@ -125,7 +125,7 @@ pub struct Work {
     pub compulsory_bytes: f64,
     /// The time below which this machine cannot go, by its measured ceilings, in milliseconds.
     pub floor_ms: f64,
-    /// What that floor is made of: `fma`, `gather` or `copy`.
+    /// What that floor is made of: `fma`, `gather` or `stream`.
     pub bound: String,
 }
 
@@ -164,7 +164,9 @@ impl Record {
         }
         let Version { schema } = serde_json::from_str(text).context("not a record: no 'schema' number")?;
         if schema != SCHEMA {
-            bail!("record schema: got {schema}, expected {SCHEMA}\nhint: measure again with this version of msda");
+            bail!(
+                "record schema: got {schema}, expected {SCHEMA}\nhint: measure again with this version of msda"
+            );
         }
         Ok(serde_json::from_str(text)?)
     }

@@ -126,10 +126,7 @@ impl Workload {
             return Self::parse(&stem, &text).with_context(|| format!("in {name}"));
         }
         let names: Vec<&str> = BUILT_IN.iter().map(|(n, _)| *n).collect();
-        bail!(
-            "workload: got '{name}', expected one of {}, or a path to a .toml file",
-            names.join(", ")
-        )
+        bail!("workload: got '{name}', expected one of {}, or a path to a .toml file", names.join(", "))
     }
 
     /// A workload from its text.
@@ -163,7 +160,8 @@ impl Workload {
             layout,
             ..Spec::default()
         };
-        let workload = Self { name: name.to_owned(), about: file.about, dtypes, spec, locations: file.locations };
+        let workload =
+            Self { name: name.to_owned(), about: file.about, dtypes, spec, locations: file.locations };
         let problem = workload.problem(Dtype::F32)?;
         if workload.locations.references == References::Pixels {
             let pixels: usize = problem.levels().iter().map(|l| l.h * l.w).sum();
@@ -242,7 +240,13 @@ pub struct Data {
 }
 
 /// Rows of `inner` numbers, each from a generator of its own so that they can be made in parallel.
-fn random_rows(dtype: Dtype, len: usize, inner: usize, seed: u64, f: impl Fn(&mut Rng) -> f64 + Sync) -> Buffer {
+fn random_rows(
+    dtype: Dtype,
+    len: usize,
+    inner: usize,
+    seed: u64,
+    f: impl Fn(&mut Rng) -> f64 + Sync,
+) -> Buffer {
     let numbers: Vec<f32> = (0..len.div_ceil(inner.max(1)))
         .into_par_iter()
         .flat_map_iter(|row| {

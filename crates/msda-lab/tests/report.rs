@@ -26,7 +26,7 @@ fn machine() -> Machine {
 }
 
 fn record(measurements: Vec<Measurement>) -> Record {
-    let ceilings = [("fma", 98.0), ("copy", 11.0), ("gather-l2", 62.0), ("gather-memory", 14.5)];
+    let ceilings = [("fma", 98.0), ("stream", 11.0), ("gather-l2", 62.0), ("gather-memory", 14.5)];
     Record {
         schema: SCHEMA,
         created: "2026-11-15T12:34:56Z".into(),

@@ -14,6 +14,8 @@ pub enum ErrorKind {
     Overflow,
     /// The backend or machine cannot do this.
     Unsupported,
+    /// A file or text is malformed.
+    Format,
 }
 
 /// A refused call. Nothing was written.

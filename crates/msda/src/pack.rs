@@ -27,9 +27,7 @@ use crate::view::{Role, View, ViewMut, check_read, check_write};
 /// # Ok::<(), msda::Error>(())
 /// ```
 pub fn pack(from: &Problem, value: View<'_>, to: &Problem, packed: ViewMut<'_>) -> Result<()> {
-    let same = |p: &Problem| {
-        (p.batch(), p.heads(), p.channels(), p.spec().levels.clone(), p.types().value)
-    };
+    let same = |p: &Problem| (p.batch(), p.heads(), p.channels(), p.spec().levels.clone(), p.types().value);
     if same(from) != same(to) {
         return Err(Error::new(
             ErrorKind::Shape,
@@ -124,7 +122,9 @@ mod tests {
         let problems: Vec<Problem> = Layout::ALL
             .into_iter()
             .map(|layout| Problem::new(Spec { layout, ..spec.clone() }).unwrap())
-            .chain([Problem::new(Spec { starts: Some(vec![9, 2]), positions: Some(30), ..spec.clone() }).unwrap()])
+            .chain([
+                Problem::new(Spec { starts: Some(vec![9, 2]), positions: Some(30), ..spec.clone() }).unwrap()
+            ])
             .collect();
         for a in &problems {
             // Only pixels hold numbers, so that the way back restores everything.
@@ -161,7 +161,8 @@ mod tests {
         }
         let other = problems[0].with(|s| s.channels = 4).unwrap();
         let mut out = vec![0.0f32; other.value_len()];
-        let error = pack(&problems[0], (&vec![0.0f32; problems[0].value_len()]).into(), &other, (&mut out).into());
+        let error =
+            pack(&problems[0], (&vec![0.0f32; problems[0].value_len()]).into(), &other, (&mut out).into());
         assert!(error.unwrap_err().to_string().contains("the same images"));
     }
 }

@@ -77,8 +77,11 @@ fn an_instruction_set_the_machine_lacks_is_refused() {
     assert!(error.contains("one this machine has"), "{error}");
 }
 
+/// What a mistake does to the locations.
+type Mistake = fn(&mut Vec<f64>);
+
 /// A backend with a mistake in it.
-struct Sabotaged(fn(&mut Vec<f64>));
+struct Sabotaged(Mistake);
 
 impl Backend for Sabotaged {
     fn name(&self) -> String {
@@ -107,7 +110,7 @@ impl Backend for Sabotaged {
 /// The battery must notice mistakes that implementations really make.
 #[test]
 fn the_battery_catches_wrong_backends() {
-    let mistakes: [(&str, fn(&mut Vec<f64>)); 4] = [
+    let mistakes: [(&str, Mistake); 4] = [
         ("x and y swapped", |l| l.chunks_exact_mut(2).for_each(|pair| pair.swap(0, 1))),
         ("coordinates in 16 bits", |l| l.iter_mut().for_each(|x| *x = msda::f16::from_f64(*x).to_f64())),
         ("a tenth of a pixel off", |l| l.iter_mut().for_each(|x| *x += 0.1 / 9.0)),

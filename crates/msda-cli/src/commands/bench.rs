@@ -37,7 +37,10 @@ pub(crate) fn main(args: Args) -> Result<()> {
         engines: args.engine.into_iter().map(|e| best_name(&e)).collect(),
         threads: args.threads.into_iter().map(usize::from).collect(),
         quick: args.quick,
-        command: std::iter::once("msda".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" "),
+        command: std::iter::once("msda".to_owned())
+            .chain(std::env::args().skip(1))
+            .collect::<Vec<_>>()
+            .join(" "),
     };
     // A place that cannot be written is better known now than in two minutes.
     std::fs::create_dir_all(&args.out).with_context(|| format!("making {}", args.out.display()))?;

@@ -57,7 +57,8 @@ fn examine() -> Vec<Finding> {
             what: "vectors",
             good: !slow,
             says: format!("{best}; available: {}", here.isas.join(", ")),
-            hint: slow.then(|| "no vector instructions beyond the baseline were found: expect a slower op".into()),
+            hint: slow
+                .then(|| "no vector instructions beyond the baseline were found: expect a slower op".into()),
         },
         threads(here.cores),
         torch(),
@@ -71,7 +72,8 @@ fn threads(cores: usize) -> Finding {
         what: "threads",
         good: threads >= cores,
         says: format!("{threads} of {cores} cores"),
-        hint: (threads < cores).then(|| "RAYON_NUM_THREADS limits the threads: unset it to use every core".into()),
+        hint: (threads < cores)
+            .then(|| "RAYON_NUM_THREADS limits the threads: unset it to use every core".into()),
     }
 }
 

@@ -113,7 +113,8 @@ impl Torch {
         if self.from.read_line(&mut line).context("reading from Python")? == 0 {
             bail!("Python ended without an answer\nhint: the machine may be short of memory");
         }
-        let reply: Reply = serde_json::from_str(&line).with_context(|| format!("Python said: {}", line.trim()))?;
+        let reply: Reply =
+            serde_json::from_str(&line).with_context(|| format!("Python said: {}", line.trim()))?;
         match reply.error {
             Some(error) => bail!("torch: {error}"),
             None => Ok(reply),
@@ -187,7 +188,8 @@ fn address(view: &View<'_>) -> usize {
 }
 
 fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    std::fs::write(path, bytes).with_context(|| format!("writing {}\nhint: is the disk full?", path.display()))
+    std::fs::write(path, bytes)
+        .with_context(|| format!("writing {}\nhint: is the disk full?", path.display()))
 }
 
 fn dense(task: &Task<'_>, role: Role, view: &View<'_>) -> Vec<f64> {
@@ -276,11 +278,9 @@ impl Engine for Torch {
         let cast = |b: Buffer, dtype| Buffer::from_fn(dtype, b.len(), |i| b.as_slice().get(i));
         Ok(Results(match task.pass {
             Pass::Forward => vec![read(0)?],
-            Pass::Backward => vec![
-                unpacked_value(task, &read(0)?),
-                cast(read(1)?, t.locations),
-                cast(read(2)?, t.weights),
-            ],
+            Pass::Backward => {
+                vec![unpacked_value(task, &read(0)?), cast(read(1)?, t.locations), cast(read(2)?, t.weights)]
+            }
         }))
     }
 

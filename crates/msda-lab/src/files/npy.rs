@@ -66,7 +66,7 @@ fn split(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
     };
     let Some(rest) = bytes.strip_prefix(MAGIC) else {
         let got = format!("first bytes '{}'", bytes[..bytes.len().min(MAGIC.len())].escape_ascii());
-        let error = Error::new(ErrorKind::Unsupported, "npy file", got, "'\\x93NUMPY'");
+        let error = Error::new(ErrorKind::Format, "npy file", got, "'\\x93NUMPY'");
         let zip = bytes.starts_with(b"PK");
         return Err(if zip { error.hint("this is a zip archive, an .npz perhaps: unzip it") } else { error });
     };

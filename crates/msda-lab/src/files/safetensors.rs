@@ -49,16 +49,16 @@ pub fn encode(tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {
     for (name, tensor) in tensors {
         tensor.check(&subject(name))?;
         if name == NOTES {
-            return Err(Error::new(ErrorKind::Unsupported, "tensor name", quoted(name), "any other name")
+            return Err(Error::new(ErrorKind::Format, "tensor name", quoted(name), "any other name")
                 .hint("the format keeps this name for notes"));
         }
         if views.insert(name, Writable(tensor)).is_some() {
             let got = format!("{} twice", quoted(name));
-            return Err(Error::new(ErrorKind::Unsupported, "tensor names", got, "each name once"));
+            return Err(Error::new(ErrorKind::Format, "tensor names", got, "each name once"));
         }
     }
     ::safetensors::serialize(views, None)
-        .map_err(|e| Error::new(ErrorKind::Unsupported, "safetensors file", e, "tensors the format can hold"))
+        .map_err(|e| Error::new(ErrorKind::Format, "safetensors file", e, "tensors the format can hold"))
 }
 
 /// The header's JSON and the elements' bytes.
@@ -83,7 +83,7 @@ fn subject(name: &str) -> String {
 fn malformed(got: &str) -> Error {
     // These messages may quote the file at any length.
     let got = shown(got);
-    Error::new(ErrorKind::Unsupported, "safetensors header", got, "JSON that covers the file's data exactly")
+    Error::new(ErrorKind::Format, "safetensors header", got, "JSON that covers the file's data exactly")
         .hint("the file is damaged, or not written by safetensors")
 }
 

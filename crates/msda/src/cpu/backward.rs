@@ -12,16 +12,14 @@ use rayon::prelude::*;
 use super::forward::ahead;
 use super::order;
 use super::rows::{Rows, RowsOut, widen};
-use super::simd::{
-    InstructionSet, Kernel, Lane, MAX_LANES, Reg, load_part, prefetch_row, store_part,
-};
+use super::simd::{InstructionSet, Kernel, Lane, MAX_LANES, Reg, load_part, prefetch_row, store_part};
 use super::taps::{ALL_CORNERS, Grid, Sampler, Taps};
-use super::{Call, Item, Next, Shared, Visitor, for_each_chunk, pipeline};
+use super::{Call, Item, Next, Pool, Shared, Visitor, for_each_chunk, pipeline};
 use crate::buffer::Aligned;
 use crate::dtype::Float;
 use crate::op::{GradientStrides, Gradients, ReferenceKind, Tensor, offset};
 use crate::problem::{Padding, Problem, Sampling};
-use crate::view::Strides;
+use crate::view::{Role, Strides};
 
 /// The most working memory a task takes for sums that are wider than the gradient's type.
 const SUMS_BYTES: usize = 4 << 20;
@@ -70,31 +68,40 @@ impl Call<'_> {
     fn value_gradient<T: Lane>(&self, order: &[u32], upstream: Tensor<'_>, to: Shared<T>, strides: Strides) {
         let p = self.rows.p;
         zero(p, to, strides);
-        let direct = T::DTYPE == T::Acc::DTYPE;
+        // Few queries leave most of a plane untouched; many touch nearly all of it.
+        let sparse = p.queries().saturating_mul(p.samples()) < p.positions();
+        let direct = sparse && T::DTYPE == T::Acc::DTYPE;
         let parts = parts(p, direct, size_of::<T::Acc>());
         let (batch, heads) = (p.batch(), p.heads());
         let longest = if direct { 0 } else { parts.iter().map(|part| part.elements(p)).max().unwrap_or(0) };
-        let scratch = || Scratch {
+        let pool = Pool::new(|| Scratch {
             sums: Aligned::filled(longest, T::Acc::ZERO),
+            touched: vec![false; (longest >> touched_bits(p)) + 1],
             items: [Item::new(p), Item::new(p)],
             gradient: vec![T::Acc::ZERO; padded(p)],
-        };
-        (0..batch * heads * parts.len()).into_par_iter().with_max_len(1).for_each_init(scratch, |scratch, task| {
+        });
+        (0..batch * heads * parts.len()).into_par_iter().with_max_len(1).for_each(|task| {
+            let mut scratch = pool.take();
             let (plane, part) = (task / parts.len(), &parts[task % parts.len()]);
             let (image, head) = (plane / heads, plane % heads);
             let plane = offset(strides, [image, 0, head]);
-            let sampler = Sampler::new(p, if direct { part.grids(p, strides[1]) } else { part.packed_grids(p) });
-            let Scratch { sums: packed, items, gradient } = scratch;
-            packed.fill(T::Acc::ZERO);
-            // Sums of the gradient's own type are made where they belong.
+            let sampler =
+                Sampler::new(p, if direct { part.grids(p, strides[1]) } else { part.packed_grids(p) });
+            let Scratch { sums: packed, touched, items, gradient } = &mut scratch;
+            // Few sums, of the gradient's own type, are made where they belong; many in memory that stays near.
             let sums = if direct { to.at(plane).cast() } else { packed.as_mut_ptr() };
             let rows = self.rows;
             let order = &order[image * p.queries()..(image + 1) * p.queries()];
-            let scatter = Scatter { rows, sampler: &sampler, upstream, sums, gradient };
+            let marks = if !direct && sparse { touched.as_mut_slice() } else { &mut [] };
+            let scatter = Scatter { rows, sampler: &sampler, upstream, sums, touched: marks, gradient };
             self.isa.run(ScatterPass::<T> { scatter, order, head, items });
             if !direct {
-                self.isa.run(Narrow::<T> { p, part, sums: packed, to, plane, stride: strides[1] });
+                if !sparse {
+                    touched.fill(true);
+                }
+                self.isa.run(Narrow::<T> { p, part, sums: packed, touched, to, plane, stride: strides[1] });
             }
+            pool.put(scratch);
         });
     }
 }
@@ -106,13 +113,19 @@ fn padded(p: &Problem) -> usize {
 
 /// Makes every element of the value's gradient zero, rings and gaps included.
 fn zero<T: Lane>(p: &Problem, to: Shared<T>, strides: Strides) {
+    const CHUNK: usize = 1 << 15;
     let (s, h, d) = (p.positions(), p.heads(), p.channels());
-    let rows = p.batch() * s * h;
-    (0..rows).into_par_iter().with_min_len(1024).for_each(|row| {
-        let index = [row / (s * h), row / h % s, row % h];
-        // SAFETY: a checked row, and no other task has it.
-        unsafe { std::slice::from_raw_parts_mut(to.at(offset(strides, index)), d) }.fill(T::default());
-    });
+    let fill = |start: usize, n: usize| {
+        // SAFETY: a checked stretch of the gradient, and no other task has it.
+        unsafe { std::slice::from_raw_parts_mut(to.at(start), n) }.fill(T::default());
+    };
+    if strides == Role::Value.dense(p) {
+        let n = p.value_len();
+        (0..n.div_ceil(CHUNK)).into_par_iter().for_each(|i| fill(i * CHUNK, CHUNK.min(n - i * CHUNK)));
+    } else {
+        let rows = (0..p.batch() * s * h).into_par_iter().with_min_len(1024);
+        rows.for_each(|row| fill(offset(strides, [row / (s * h), row / h % s, row % h]), d));
+    }
 }
 
 /// Some rows of every level.
@@ -124,7 +137,8 @@ struct Part {
 impl Part {
     /// Elements of the part's rows, packed.
     fn elements(&self, p: &Problem) -> usize {
-        self.rows.iter().zip(p.levels()).map(|(rows, level)| rows.len() * level.w).sum::<usize>() * p.channels()
+        self.rows.iter().zip(p.levels()).map(|(rows, level)| rows.len() * level.w).sum::<usize>()
+            * p.channels()
     }
 
     /// The part's rows where the gradient has them, `stride` elements a position.
@@ -186,9 +200,16 @@ fn parts(p: &Problem, direct: bool, size: usize) -> Vec<Part> {
     }
 }
 
-/// Working memory for the gradient of value.
+/// Rows of sums are noted as touched, so that few queries leave little to write: by the block of two to this power in
+/// which their first element lies. Rows are no shorter, so no two share a block.
+fn touched_bits(p: &Problem) -> u32 {
+    p.channels().ilog2()
+}
+
+/// Working memory for the gradient of value. Sums that are not touched are zero.
 struct Scratch<F> {
     sums: Aligned<F>,
+    touched: Vec<bool>,
     items: [Item<F>; 2],
     gradient: Vec<F>,
 }
@@ -216,6 +237,8 @@ struct Scatter<'a, T: Lane> {
     sampler: &'a Sampler<T::Acc>,
     upstream: Tensor<'a>,
     sums: *mut T::Acc,
+    /// A mark for each row of the sums; empty when nobody asks.
+    touched: &'a mut [bool],
     /// The output's gradient, padded with zeros to whole registers.
     gradient: &'a mut [T::Acc],
 }
@@ -238,6 +261,9 @@ impl<T: Lane> Visitor<T> for Scatter<'_, T> {
             }
             None => &item.taps,
         };
+        if !self.touched.is_empty() {
+            self.touch(&item.taps);
+        }
         let lanes = T::R::<I>::LANES;
         // SAFETY: the machine has `I`; taps that count lie within the part's rows, which are this task's alone.
         unsafe {
@@ -257,6 +283,22 @@ impl<T: Lane> Visitor<T> for Scatter<'_, T> {
 }
 
 impl<T: Lane> Scatter<'_, T> {
+    /// Marks every tap's row.
+    #[inline(always)]
+    fn touch(&mut self, taps: &Taps<T::Acc>) {
+        let bits = touched_bits(self.rows.p);
+        for grid in &self.sampler.grids {
+            let corners = grid.corners();
+            for s in grid.samples.clone() {
+                for k in 0..4 {
+                    if taps.mask[s] & (1 << k) != 0 {
+                        self.touched[(taps.at[s] + corners[k]) as usize >> bits] = true;
+                    }
+                }
+            }
+        }
+    }
+
     /// Adds `weight * gradient` to `n` channels from `c` on of every tap's row; asks for the same of `next`.
     #[inline(always)]
     unsafe fn add_block<I: InstructionSet, const R: usize>(
@@ -302,11 +344,12 @@ impl<T: Lane> Scatter<'_, T> {
     }
 }
 
-/// Rounds the sums of a part to the gradient's type and writes them where they belong.
+/// Rounds the touched sums of a part to the gradient's type, writes them where they belong, and makes them zero again.
 struct Narrow<'a, T: Lane> {
     p: &'a Problem,
     part: &'a Part,
-    sums: &'a [T::Acc],
+    sums: &'a mut [T::Acc],
+    touched: &'a mut [bool],
     to: Shared<T>,
     plane: usize,
     stride: usize,
@@ -315,30 +358,44 @@ struct Narrow<'a, T: Lane> {
 impl<T: Lane> Kernel for Narrow<'_, T> {
     #[inline(always)]
     unsafe fn run<I: InstructionSet>(self) {
-        let (d, lanes) = (self.p.channels(), T::R::<I>::LANES);
-        let mut from = self.sums.as_ptr();
+        let (d, bits) = (self.p.channels(), touched_bits(self.p));
+        let mut first = 0;
         for (rows, level) in self.part.rows.iter().zip(self.p.levels()) {
             for y in rows.clone() {
                 for x in 0..level.w {
-                    // SAFETY: `sums` holds a row for each pixel of the part, whose places are checked and this
-                    // task's alone.
-                    unsafe {
+                    if std::mem::take(&mut self.touched[first >> bits]) {
                         let to = self.to.at(self.plane + level.position(y, x) * self.stride);
-                        let mut c = 0;
-                        while c < d {
-                            let n = lanes.min(d - c);
-                            if n == lanes {
-                                T::store::<I>(T::R::<I>::load(from.add(c)), to.add(c));
-                            } else {
-                                T::store_part::<I>(load_part(from.add(c), n), to.add(c), n);
-                            }
-                            c += n;
-                        }
-                        from = from.add(d);
+                        let row = &mut self.sums[first..first + d];
+                        // SAFETY: the machine has `I`; the row's place is checked and this task's alone.
+                        unsafe { narrow_row::<I, T>(row, to) };
+                        row.fill(T::Acc::ZERO);
                     }
+                    first += d;
                 }
             }
         }
+    }
+}
+
+/// Rounds a row of sums to the gradient's type.
+///
+/// # Safety
+/// The machine must have `I`, and `to` must be valid for as many elements.
+#[inline(always)]
+unsafe fn narrow_row<I: InstructionSet, T: Lane>(from: &[T::Acc], to: *mut T) {
+    let lanes = T::R::<I>::LANES;
+    let mut c = 0;
+    while c < from.len() {
+        let n = lanes.min(from.len() - c);
+        // SAFETY: the caller's.
+        unsafe {
+            if n == lanes {
+                T::store::<I>(T::R::<I>::load(from.as_ptr().add(c)), to.add(c));
+            } else {
+                T::store_part::<I>(load_part(from.as_ptr().add(c), n), to.add(c), n);
+            }
+        }
+        c += n;
     }
 }
 
@@ -427,7 +484,9 @@ impl<T: Lane> Kernel for Coordinates<'_, T> {
     unsafe fn run<I: InstructionSet>(mut self) {
         let Chain { rows, sampler, .. } = self.chain;
         // SAFETY: the machine has `I`.
-        unsafe { pipeline::<I, T>(&rows, sampler, self.pairs, 0..rows.p.heads(), self.items, &mut self.chain) };
+        unsafe {
+            pipeline::<I, T>(&rows, sampler, self.pairs, 0..rows.p.heads(), self.items, &mut self.chain)
+        };
     }
 }
 

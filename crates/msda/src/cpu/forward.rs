@@ -20,7 +20,9 @@ impl<T: Lane> Kernel for Forward<'_, T> {
     unsafe fn run<I: InstructionSet>(mut self) {
         let Sums { rows, sampler, .. } = self.sums;
         // SAFETY: the machine has `I`.
-        unsafe { pipeline::<I, T>(&rows, sampler, self.pairs, 0..rows.p.heads(), self.items, &mut self.sums) };
+        unsafe {
+            pipeline::<I, T>(&rows, sampler, self.pairs, 0..rows.p.heads(), self.items, &mut self.sums)
+        };
     }
 }
 

@@ -15,6 +15,8 @@ mod rows;
 mod simd;
 mod taps;
 
+use std::sync::{Mutex, PoisonError};
+
 use half::{bf16, f16};
 use rayon::prelude::*;
 
@@ -156,7 +158,33 @@ fn for_each_chunk<S: Send>(
 ) {
     // Enough chunks to even out the threads' speeds, none so small that handing it out shows.
     let chunk = (order.len() / (8 * rayon::current_num_threads())).clamp(1, 64);
-    order.par_chunks(chunk).for_each_init(scratch, |scratch, pairs| work(scratch, pairs));
+    let pool = Pool::new(scratch);
+    order.par_chunks(chunk).for_each(|pairs| {
+        let mut scratch = pool.take();
+        work(&mut scratch, pairs);
+        pool.put(scratch);
+    });
+}
+
+/// Working memory that tasks take and give back: no more is made than there are threads.
+struct Pool<S, F> {
+    make: F,
+    idle: Mutex<Vec<S>>,
+}
+
+impl<S, F: Fn() -> S> Pool<S, F> {
+    fn new(make: F) -> Self {
+        Self { make, idle: Mutex::new(Vec::new()) }
+    }
+
+    fn take(&self) -> S {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        idle.unwrap_or_else(|| (self.make)())
+    }
+
+    fn put(&self, scratch: S) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+    }
 }
 
 /// The working memory of one (image, query, head): a few numbers for each of its samples.

@@ -12,29 +12,45 @@ use crate::rng::Rng;
 /// Elements of a row: 32 channels of `f32`, two cache lines.
 const ROW: usize = 32;
 
-/// Bytes a second at which random 128-byte rows can be read from a buffer of `bytes`, one for each thread when
-/// `shared` is false. Nothing but reading: what any kernel that gathers rows from there can reach.
-pub fn gather(isa: Isa, bytes: usize, shared: bool) -> f64 {
+/// How rows are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// Random rows of a buffer that every thread has for itself.
+    Own,
+    /// Random rows of one buffer for all threads.
+    Shared,
+    /// One buffer for all threads, each reading its part from front to back.
+    InOrder,
+}
+
+/// Bytes a second at which 128-byte rows can be read, again and again, from a buffer of `bytes`. Nothing but reading:
+/// what any kernel that takes rows from there can reach.
+pub fn read(isa: Isa, bytes: usize, reading: Reading) -> f64 {
     assert!(isa.is_available(), "{isa} is not available");
     let rows = (bytes / (4 * ROW)).max(1);
-    let common = shared.then(|| Aligned::filled(rows * ROW, 1.0f32));
-    let count = 400_000;
-    let times = rayon::broadcast(|ctx| {
+    let shared = Aligned::filled(if reading == Reading::Own { 0 } else { rows * ROW }, 1.0f32);
+    let rates = rayon::broadcast(|ctx| {
         let mut r = Rng::new(ctx.index() as u64);
-        let own = if shared { None } else { Some(Aligned::filled(rows * ROW, 1.0f32)) };
-        let data: &[f32] = own.as_deref().or(common.as_deref()).unwrap_or(&[]);
-        let order: Vec<u32> = (0..count).map(|_| r.below(rows) as u32).collect();
+        let own = Aligned::filled(if reading == Reading::Own { rows * ROW } else { 0 }, 1.0f32);
+        let data: &[f32] = if reading == Reading::Own { &own } else { &shared };
+        let order: Vec<u32> = match reading {
+            Reading::InOrder => {
+                let part = |k: usize| (rows * k / ctx.num_threads()) as u32;
+                (part(ctx.index())..part(ctx.index() + 1)).collect()
+            }
+            _ => (0..400_000).map(|_| r.below(rows) as u32).collect(),
+        };
         let mut best = f64::INFINITY;
-        for _ in 0..5 {
+        for _ in 0..7 {
             let start = Instant::now();
             let mut sum = 0.0;
             isa.run(Gather { data, order: &order, sum: &mut sum });
             black_box(sum);
             best = best.min(start.elapsed().as_secs_f64());
         }
-        best
+        (order.len() * ROW * 4) as f64 / best
     });
-    times.iter().map(|t| (count * ROW * 4) as f64 / t).sum()
+    rates.iter().sum()
 }
 
 /// Floating-point operations a second of fused multiply-adds on `f32`.
@@ -64,7 +80,7 @@ impl Kernel for Gather<'_> {
     unsafe fn run<I: InstructionSet>(self) {
         const AHEAD: usize = 32;
         let lanes = I::F32::LANES;
-        let last = self.order.len() - 1;
+        let Some(last) = self.order.len().checked_sub(1) else { return };
         // SAFETY: the machine has `I`; every entry of `order` is a row of `data`.
         unsafe {
             let mut sums = [I::F32::splat(0.0); 8];

@@ -96,7 +96,7 @@ fn from_descr(descr: &str) -> Result<Stored> {
 }
 
 fn refused(got: impl Into<String>, expected: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Unsupported, SUBJECT, got.into(), expected.into())
+    Error::new(ErrorKind::Format, SUBJECT, got.into(), expected.into())
         .hint("the file is damaged, or not written by np.save")
 }
 

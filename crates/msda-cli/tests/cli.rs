@@ -1,0 +1,166 @@
+//! The command as a person or a script uses it.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use msda::Buffer;
+use msda_lab::files::{self, Data, Tensor};
+
+fn msda(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_msda")).args(args).current_dir(folder).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn float(shape: &[usize], f: impl Fn(usize) -> f64) -> Tensor {
+    let n = shape.iter().product();
+    Tensor { shape: shape.to_vec(), data: Data::Float(Buffer::from_fn(msda::Dtype::F32, n, f)) }
+}
+
+/// Two levels, two heads, three queries.
+fn inputs(folder: &Path) {
+    let tensors = [
+        ("value".into(), float(&[1, 16, 2, 4], |i| (i as f64 * 0.7).sin())),
+        ("spatial_shapes".into(), Tensor { shape: vec![2, 2], data: Data::Int(vec![3, 4, 2, 2]) }),
+        ("level_start_index".into(), Tensor { shape: vec![2], data: Data::Int(vec![0, 12]) }),
+        ("sampling_locations".into(), float(&[1, 3, 2, 2, 2, 2], |i| (i % 7) as f64 / 6.3)),
+        ("attention_weights".into(), float(&[1, 3, 2, 2, 2], |i| 0.1 + (i % 3) as f64)),
+    ];
+    files::write(folder.join("in.safetensors"), &tensors).unwrap();
+}
+
+#[test]
+fn run_computes_what_the_oracle_does_and_gradients_on_request() {
+    let dir = tempfile::tempdir().unwrap();
+    inputs(dir.path());
+    for engine in ["cpu", "cpu-portable", "oracle"] {
+        let out = format!("{engine}.safetensors");
+        let run = msda(dir.path(), &["run", "in.safetensors", "--out", &out, "--engine", engine]);
+        assert!(run.status.success(), "{}", text(&run.stderr));
+    }
+    let read = |name: &str| files::read(dir.path().join(name)).unwrap()["output"].clone();
+    let exact = read("oracle.safetensors");
+    assert_eq!(exact.shape, [1, 3, 8]);
+    for name in ["cpu.safetensors", "cpu-portable.safetensors"] {
+        let (a, b) = (read(name).float("output").unwrap().to_f64(), exact.float("output").unwrap().to_f64());
+        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-5), "{name}");
+    }
+    let mut tensors: Vec<(String, Tensor)> =
+        files::read(dir.path().join("in.safetensors")).unwrap().into_iter().collect();
+    tensors.push(("grad_output".into(), float(&[1, 3, 8], |_| 1.0)));
+    files::write(dir.path().join("grad.safetensors"), &tensors).unwrap();
+    let run = msda(dir.path(), &["run", "grad.safetensors", "--out", "g.safetensors"]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let results = files::read(dir.path().join("g.safetensors")).unwrap();
+    let names: Vec<&str> = results.keys().map(String::as_str).collect();
+    assert_eq!(names, ["grad_attention_weights", "grad_sampling_locations", "grad_value", "output"]);
+    assert_eq!(results["grad_value"].shape, [1, 16, 2, 4]);
+    let refused = msda(dir.path(), &["run", "grad.safetensors", "--out", "g.npy"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("expected a .safetensors file"));
+}
+
+#[test]
+fn run_takes_npy_files_and_levels_from_the_command_line() {
+    let dir = tempfile::tempdir().unwrap();
+    inputs(dir.path());
+    for (name, tensor) in files::read(dir.path().join("in.safetensors")).unwrap() {
+        files::write(dir.path().join(format!("{name}.npy")), &[(name, tensor)]).unwrap();
+    }
+    let args = ["run", "value.npy", "sampling_locations.npy", "attention_weights.npy"];
+    let run = msda(dir.path(), &[&args[..], &["--levels", "3x4,2x2", "--out", "out.npy"]].concat());
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    assert_eq!(files::read(dir.path().join("out.npy")).unwrap()["out"].shape, [1, 3, 8]);
+    let run = msda(dir.path(), &[&args[..], &["--out", "none.npy"]].concat());
+    assert_eq!(run.status.code(), Some(1));
+    assert!(text(&run.stderr).contains("hint: --levels"), "{}", text(&run.stderr));
+    assert!(!dir.path().join("none.npy").exists());
+}
+
+#[test]
+fn bad_input_is_refused_with_advice_and_nothing_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    inputs(dir.path());
+    let whole = std::fs::read(dir.path().join("in.safetensors")).unwrap();
+    std::fs::write(dir.path().join("cut.safetensors"), &whole[..whole.len() - 3]).unwrap();
+    for (args, expected) in [
+        (vec!["run", "cut.safetensors"], "expected"),
+        (vec!["run", "missing.safetensors"], "missing.safetensors"),
+        (vec!["run", "in.safetensors", "--levels", "3x4,2x3"], "positions"),
+        (vec!["run", "in.safetensors", "--levels", "3x4"], "levels"),
+        (vec!["run", "in.safetensors", "--layout", "planar"], "got"),
+        (vec!["run", "in.safetensors", "--engine", "gpu"], "expected cpu"),
+        (vec!["run", "in.safetensors", "--points", "3,1"], "points"),
+    ] {
+        let run = msda(dir.path(), &[&args[..], &["--out", "out.safetensors"]].concat());
+        assert_eq!(run.status.code(), Some(1), "{args:?}: {}", text(&run.stderr));
+        assert!(text(&run.stderr).contains(expected), "{args:?}: {}", text(&run.stderr));
+        assert!(!text(&run.stderr).contains("panicked"), "{args:?}");
+        assert!(!dir.path().join("out.safetensors").exists(), "{args:?} wrote something");
+    }
+    assert_eq!(msda(dir.path(), &["run"]).status.code(), Some(2));
+    assert_eq!(msda(dir.path(), &["nonsense"]).status.code(), Some(2));
+}
+
+#[test]
+fn bench_measures_writes_and_reports() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["bench", "--quick", "--workload", "small", "--engine", "cpu", "--engine", "cpu-portable"];
+    let run = msda(dir.path(), &args);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    assert!(text(&run.stdout).contains("small forward"));
+    // In a pipe: no escape sequences, and no progress bar.
+    assert!(!run.stdout.contains(&0x1b) && !run.stderr.contains(&0x1b));
+    for name in ["record.json", "report.html", "report.md"] {
+        assert!(dir.path().join("report").join(name).exists(), "{name}");
+    }
+    let again = msda(dir.path(), &["report", "report/record.json", "--markdown"]);
+    assert!(again.status.success() && text(&again.stdout).contains("small"), "{}", text(&again.stdout));
+
+    let json = msda(dir.path(), &[&args[..], &["--json", "--out", "other"]].concat());
+    let record = msda_lab::record::Record::parse(&text(&json.stdout)).unwrap();
+    assert_eq!(record.measurements.len(), 12, "two passes, three types, two engines");
+    assert!(record.measurements.iter().all(|m| m.check.compared > 0 && m.time.median > 0.0));
+
+    std::fs::write(dir.path().join("old.json"), "{\"schema\": 0}").unwrap();
+    let old = msda(dir.path(), &["report", "old.json"]);
+    assert_eq!(old.status.code(), Some(1));
+    assert!(text(&old.stderr).contains("expected 1"), "{}", text(&old.stderr));
+    let unknown = msda(dir.path(), &["bench", "--workload", "nope"]);
+    assert!(text(&unknown.stderr).contains("seed-encoder"), "{}", text(&unknown.stderr));
+}
+
+#[test]
+fn verify_and_doctor_speak_to_people_and_programs() {
+    let dir = tempfile::tempdir().unwrap();
+    let run =
+        msda(dir.path(), &["verify", "--engine", "cpu", "--group", "borders", "--group", "fused", "--json"]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let rows: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+    assert!(rows[0]["passed"].as_u64().unwrap() > 30, "{rows}");
+    let wrong = msda(dir.path(), &["verify", "--group", "nope"]);
+    assert!(text(&wrong.stderr).contains("borders"), "{}", text(&wrong.stderr));
+    let doctor = msda(dir.path(), &["doctor", "--json"]);
+    let findings: serde_json::Value = serde_json::from_slice(&doctor.stdout).unwrap();
+    assert!(findings.as_array().unwrap().iter().any(|f| f["what"] == "vectors"));
+    assert!(text(&msda(dir.path(), &["doctor"]).stdout).contains("processor"));
+}
+
+/// `msda ... | head -1` is no error.
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_msda"))
+        .arg("doctor")
+        .current_dir(dir.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(!text(&output.stderr).contains("panicked"));
+}
