@@ -1,10 +1,13 @@
 //! The benchmark: verify, measure, record.
 
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
 use anyhow::{Context, Result, bail};
 use msda::{Dtype, Isa};
 
 use crate::check::Expected;
-use crate::engines;
+use crate::engines::{self, Engine};
 use crate::record::{Ceiling, Measurement, Pass, Record, SCHEMA, Skipped};
 use crate::timing::{Effort, summarize};
 use crate::workload::Workload;
@@ -67,10 +70,11 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         measurements: Vec::new(),
         skipped: Vec::new(),
         torch: None,
+        open: BTreeMap::new(),
     };
     bench.find_torch();
     let plans: Vec<Vec<Cell>> = workloads.iter().map(|w| bench.plan(w)).collect();
-    let threads: std::collections::BTreeSet<usize> = plans.iter().flatten().map(|c| c.threads).collect();
+    let threads: BTreeSet<usize> = plans.iter().flatten().map(|c| c.threads).collect();
     progress.begin(plans.iter().map(Vec::len).sum::<usize>() + threads.len());
     for threads in threads {
         progress.step(&format!("ceilings of this machine, {threads} thread(s)"));
@@ -102,6 +106,8 @@ struct Bench<'a> {
     measurements: Vec<Measurement>,
     skipped: Vec<Skipped>,
     torch: Option<String>,
+    /// Engines that were opened, by name and threads: starting one can take seconds.
+    open: BTreeMap<(String, usize), Box<dyn Engine>>,
 }
 
 impl Bench<'_> {
@@ -114,8 +120,12 @@ impl Bench<'_> {
         if !self.wants("torch") {
             return;
         }
-        match engines::Torch::start(1) {
-            Ok(torch) => self.torch = Some(torch.version().to_owned()),
+        let threads = self.options.threads.first().copied().unwrap_or(self.all_threads);
+        match engines::Torch::start(threads) {
+            Ok(torch) => {
+                self.torch = Some(torch.version().to_owned());
+                self.open.insert(("torch".into(), threads), Box::new(torch));
+            }
             Err(why) => self.skipped.push(Skipped { what: "torch".into(), why: format!("{why:#}") }),
         }
     }
@@ -182,14 +192,17 @@ impl Bench<'_> {
         let taps = work::count_taps(data);
         for cell in cells {
             progress.step(&format!("{} {} {} {}", workload.name, cell.pass, cell.dtype, cell.engine));
-            let mut engine = engines::open(&cell.engine, cell.threads)?;
+            let engine = match self.open.entry((cell.engine.clone(), cell.threads)) {
+                Entry::Occupied(engine) => engine.into_mut(),
+                Entry::Vacant(place) => place.insert(engines::open(&cell.engine, cell.threads)?),
+            };
             let task = crate::task::Task::whole(data, cell.pass);
             if let Some(why) = engine.refuses(&task) {
                 let what = format!("{} {} {}", workload.name, cell.engine, cell.dtype);
                 self.skipped.push(Skipped { what, why });
                 continue;
             }
-            let check = expected.check(&mut *engine, data, cell.pass)?;
+            let check = expected.check(&mut **engine, data, cell.pass)?;
             let effort = if self.options.quick { Effort::QUICK } else { Effort::FULL };
             let times = engine.time(&task, effort).with_context(|| format!("timing {}", cell.engine))?;
             self.measurements.push(Measurement {

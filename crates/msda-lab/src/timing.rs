@@ -17,7 +17,7 @@ pub struct Effort {
 
 impl Effort {
     /// The usual effort.
-    pub const FULL: Self = Self { budget: Duration::from_millis(900), at_least: 5, at_most: 300 };
+    pub const FULL: Self = Self { budget: Duration::from_millis(800), at_least: 3, at_most: 300 };
     /// A quick look.
     pub const QUICK: Self = Self { budget: Duration::from_millis(250), at_least: 3, at_most: 100 };
 }

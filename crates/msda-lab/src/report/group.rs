@@ -82,11 +82,13 @@ pub(super) fn positive(value: f64) -> Option<f64> {
 }
 
 impl Group<'_> {
-    /// The problems' keys, each once.
+    /// The problems' keys without their types, each once.
     pub(super) fn problems(&self) -> String {
         let mut keys: Vec<&str> = Vec::new();
         for row in &self.rows {
+            // Types have a column of their own: what is before them says which problem it is.
             let key = row.measured.problem.as_str();
+            let key = key.split_once(&format!("_{}", row.measured.dtype)).map_or(key, |(before, _)| before);
             if !key.is_empty() && !keys.contains(&key) {
                 keys.push(key);
             }
