@@ -258,12 +258,12 @@ impl<'a> Slice<'a> {
         self.len() == 0
     }
 
-    /// One element, widened.
+    /// One element, widened. Panics, as slices do, when there is none at `i`.
     pub fn get(&self, i: usize) -> f64 {
         typed!(Slice, self, s => Element::to_f64(s[i]))
     }
 
-    /// The elements from `start` on.
+    /// The elements from `start` on. Panics, as slices do, when `start` is past the end.
     #[must_use]
     pub fn from(&self, start: usize) -> Slice<'a> {
         match self {
@@ -309,7 +309,7 @@ impl SliceMut<'_> {
         }
     }
 
-    /// The elements from `start` on.
+    /// The elements from `start` on. Panics, as slices do, when `start` is past the end.
     #[must_use]
     pub fn from(self, start: usize) -> Self {
         match self {
@@ -320,7 +320,7 @@ impl SliceMut<'_> {
         }
     }
 
-    /// Stores one element, rounded to the element type.
+    /// Stores one element, rounded to the element type. Panics, as slices do, when there is none at `i`.
     pub fn set(&mut self, i: usize, x: f64) {
         typed!(SliceMut, self, s => s[i] = Element::from_f64(x));
     }

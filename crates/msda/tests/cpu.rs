@@ -69,6 +69,39 @@ fn the_bits_do_not_depend_on_the_number_of_threads() {
     }
 }
 
+/// Sizes that no tensor bounds, because another one is zero, must not be allocated.
+#[test]
+fn nothing_to_compute_takes_nothing() {
+    let huge = 1 << 40;
+    for change in [
+        |s: &mut Spec| (s.queries, s.points) = (0, vec![1 << 40]),
+        |s: &mut Spec| (s.heads, s.points) = (0, vec![1 << 40]),
+        |s: &mut Spec| (s.batch, s.positions) = (0, Some(1 << 40)),
+        |s: &mut Spec| (s.batch, s.heads, s.positions) = (2, 0, Some(1 << 40)),
+    ] {
+        let mut spec = Spec {
+            batch: 1,
+            queries: 2,
+            heads: 2,
+            channels: 4,
+            levels: vec![(1, 1)],
+            points: vec![1],
+            ..Spec::default()
+        };
+        change(&mut spec);
+        let p = Problem::new(spec).unwrap();
+        assert!(p.samples() == huge || p.positions() == huge);
+        let none: &[f32] = &[];
+        let value = vec![1.0f32; p.value_len()];
+        let mut grad_value = vec![f32::NAN; p.value_len()];
+        let inputs = Inputs::plain(&value, none, none);
+        Cpu::new().forward(&p, &inputs, (&mut [] as &mut [f32]).into()).unwrap();
+        let to = Gradients { value: Some((&mut grad_value).into()), ..Gradients::default() };
+        Cpu::new().backward(&p, &inputs, none.into(), to).unwrap();
+        assert!(grad_value.iter().all(|&x| x == 0.0));
+    }
+}
+
 #[test]
 fn an_instruction_set_the_machine_lacks_is_refused() {
     let lacking =

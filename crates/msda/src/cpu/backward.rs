@@ -32,7 +32,7 @@ impl Call<'_> {
         strides: GradientStrides,
     ) {
         let Gradients { value, locations, weights, reference } = gradients;
-        let order = order::queries(&self.rows);
+        let order = if self.rows.p.output_len() == 0 { Vec::new() } else { order::queries(&self.rows) };
         if let (Some(to), Some(strides)) = (value, strides.value) {
             let to = Shared(T::slice_mut(to.data).expect("checked").as_mut_ptr());
             self.value_gradient::<T>(&order, upstream, to, strides);
@@ -50,9 +50,9 @@ impl Call<'_> {
         }
     }
 
-    fn coordinate_gradients<T: Lane>(&self, order: &[u32], upstream: Tensor<'_>, to: CoordinateOut<T>) {
+    fn coordinate_gradients<T: Lane>(&self, order: &[usize], upstream: Tensor<'_>, to: CoordinateOut<T>) {
         let p = self.rows.p;
-        if p.heads() == 0 {
+        if p.output_len() == 0 {
             to.zero_reference(&self.rows);
             return;
         }
@@ -65,9 +65,18 @@ impl Call<'_> {
         });
     }
 
-    fn value_gradient<T: Lane>(&self, order: &[u32], upstream: Tensor<'_>, to: Shared<T>, strides: Strides) {
+    fn value_gradient<T: Lane>(
+        &self,
+        order: &[usize],
+        upstream: Tensor<'_>,
+        to: Shared<T>,
+        strides: Strides,
+    ) {
         let p = self.rows.p;
         zero(p, to, strides);
+        if p.weights_len() == 0 {
+            return;
+        }
         // Few queries leave most of a plane untouched; many touch nearly all of it.
         let sparse = p.queries().saturating_mul(p.samples()) < p.positions();
         let direct = sparse && T::DTYPE == T::Acc::DTYPE;
@@ -217,7 +226,7 @@ struct Scratch<F> {
 /// Adds one image's and head's queries to some rows of the value's gradient.
 struct ScatterPass<'a, T: Lane> {
     scatter: Scatter<'a, T>,
-    order: &'a [u32],
+    order: &'a [usize],
     head: usize,
     items: &'a mut [Item<T::Acc>; 2],
 }
@@ -475,7 +484,7 @@ impl<F: Float> Derivatives<F> {
 /// The gradients of locations, weights and reference points of some (image, query) pairs.
 struct Coordinates<'a, T: Lane> {
     chain: Chain<'a, T>,
-    pairs: &'a [u32],
+    pairs: &'a [usize],
     items: &'a mut [Item<T::Acc>; 2],
 }
 

@@ -11,7 +11,7 @@ use crate::view::Strides;
 /// The forward pass over some (image, query) pairs.
 pub(super) struct Forward<'a, T: Lane> {
     pub(super) sums: Sums<'a, T>,
-    pub(super) pairs: &'a [u32],
+    pub(super) pairs: &'a [usize],
     pub(super) items: &'a mut [Item<T::Acc>; 2],
 }
 

@@ -115,6 +115,10 @@ struct Call<'a> {
 impl Call<'_> {
     fn forward<T: Lane>(&self, output: ViewMut<'_>, output_strides: crate::view::Strides) {
         let p = self.rows.p;
+        // With nothing to compute, sizes such as the points are bounded by no tensor: allocate nothing.
+        if p.output_len() == 0 {
+            return;
+        }
         let value = T::slice(&self.rows.args.value.data).expect("checked");
         let output = Shared(T::slice_mut(output.data).expect("checked").as_mut_ptr());
         let sampler = Sampler::new(p, self.value_grids());
@@ -152,9 +156,9 @@ impl Call<'_> {
 
 /// Runs `work` over stretches of `order`, on all threads of the pool, with working memory of its own.
 fn for_each_chunk<S: Send>(
-    order: &[u32],
+    order: &[usize],
     scratch: impl Fn() -> S + Sync + Send,
-    work: impl Fn(&mut S, &[u32]) + Sync + Send,
+    work: impl Fn(&mut S, &[usize]) + Sync + Send,
 ) {
     // Enough chunks to even out the threads' speeds, none so small that handing it out shows.
     let chunk = (order.len() / (8 * rayon::current_num_threads())).clamp(1, 64);
@@ -244,7 +248,7 @@ trait Visitor<T: Lane> {
 unsafe fn pipeline<I: InstructionSet, T: Lane>(
     rows: &Rows<'_>,
     sampler: &Sampler<T::Acc>,
-    pairs: &[u32],
+    pairs: &[usize],
     heads: std::ops::Range<usize>,
     items: &mut [Item<T::Acc>; 2],
     visitor: &mut impl Visitor<T>,
@@ -255,9 +259,9 @@ unsafe fn pipeline<I: InstructionSet, T: Lane>(
     // SAFETY: the caller's.
     unsafe {
         for (i, &pair) in pairs.iter().enumerate() {
-            let later = pairs[(i + 1).min(pairs.len() - 1)] as usize;
+            let later = pairs[(i + 1).min(pairs.len() - 1)];
             for head in heads.clone() {
-                let at = [pair as usize / queries, pair as usize % queries, head];
+                let at = [pair / queries, pair % queries, head];
                 rows.prefetch([later / queries, later % queries, head]);
                 next.prepare::<I, T>(rows, sampler, at);
                 if let Some(done) = pending.replace(at) {

@@ -8,24 +8,23 @@ use crate::op::Args;
 use crate::problem::Problem;
 
 /// (image, query) pairs as `image * queries + query`, image after image.
-pub(super) fn queries(rows: &Rows<'_>) -> Vec<u32> {
+pub(super) fn queries(rows: &Rows<'_>) -> Vec<usize> {
     let p = rows.p;
     let (batch, queries) = (p.batch(), p.queries());
-    let pairs = u32::try_from(batch * queries).expect("more than 2^32 queries");
     if p.heads() == 0 || p.samples() == 0 || queries < 3 {
-        return (0..pairs).collect();
+        return (0..batch * queries).collect();
     }
     let sample = finest_sample(p);
-    let mut order = Vec::with_capacity(pairs as usize);
+    let mut order = Vec::with_capacity(batch * queries);
     let mut keyed = Vec::with_capacity(queries);
     for image in 0..batch {
         keyed.clear();
         keyed.extend((0..queries).map(|query| {
             let place = place(&rows.args, [image, query, 0], sample);
-            u64::from(curve(place)) << 32 | (image * queries + query) as u64
+            (curve(place), image * queries + query)
         }));
         keyed.sort_unstable();
-        order.extend(keyed.iter().map(|&key| key as u32));
+        order.extend(keyed.iter().map(|&(_, pair)| pair));
     }
     order
 }

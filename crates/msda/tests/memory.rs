@@ -1,0 +1,85 @@
+//! A call allocates a few megabytes, and nothing that grows with queries x levels x points.
+
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use msda::{Backend, Buffer, Cpu, Dtype, Gradients, Inputs, Problem, Spec, Types};
+
+/// Counts what is allocated now and at most.
+struct Counting;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: everything is handed to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let now = NOW.fetch_add(layout.size(), Ordering::SeqCst) + layout.size();
+        PEAK.fetch_max(now, Ordering::SeqCst);
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Ordering::SeqCst);
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(p, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The most memory that `f` held beyond what was there before.
+fn peak(f: impl FnOnce()) -> usize {
+    let before = NOW.load(Ordering::SeqCst);
+    PEAK.store(before, Ordering::SeqCst);
+    f();
+    PEAK.load(Ordering::SeqCst) - before
+}
+
+#[test]
+fn a_call_takes_a_few_megabytes() {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    for dtype in [Dtype::F32, Dtype::F16] {
+        let mut forward = Vec::new();
+        for queries in [2000, 8000] {
+            let p = Problem::new(Spec {
+                batch: 1,
+                queries,
+                heads: 8,
+                channels: 32,
+                levels: vec![(92, 160), (46, 80), (23, 40), (12, 20)],
+                points: vec![8; 4],
+                types: Types::with_f32_coordinates(dtype),
+                ..Spec::default()
+            })
+            .unwrap();
+            let value = Buffer::filled(dtype, p.value_len(), 1.0);
+            let locations = Buffer::from_fn(Dtype::F32, p.locations_len(), |i| (i % 97) as f64 / 97.0);
+            let weights = Buffer::filled(Dtype::F32, p.weights_len(), 0.1);
+            let grad = Buffer::filled(dtype, p.output_len(), 1.0);
+            let mut output = Buffer::filled(dtype, p.output_len(), 0.0);
+            let mut grads = [
+                Buffer::filled(dtype, p.value_len(), 0.0),
+                Buffer::filled(Dtype::F32, p.locations_len(), 0.0),
+                Buffer::filled(Dtype::F32, p.weights_len(), 0.0),
+            ];
+            let inputs = Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice());
+            let cpu = Cpu::new();
+            forward.push(peak(|| pool.install(|| cpu.forward(&p, &inputs, output.as_mut().into()).unwrap())));
+            let backward = peak(|| {
+                let [value, locations, weights] = grads.each_mut().map(|b| Some(b.as_mut().into()));
+                let to = Gradients { value, locations, weights, reference: None };
+                pool.install(|| cpu.backward(&p, &inputs, grad.as_slice().into(), to).unwrap());
+            });
+            // Two threads with at most 4 MB of sums each, and a quarter of a megabyte for the rest.
+            assert!(backward < (8 << 20) + (1 << 18), "{dtype} {queries} queries: {backward} bytes");
+        }
+        assert!(forward[1] < 1 << 19, "{dtype}: {} bytes", forward[1]);
+        // Locations alone grow by 12 MB here; what may grow is the order of the queries, 24 bytes each.
+        assert!(forward[1] < forward[0] + 6000 * 28, "{dtype}: {forward:?} bytes");
+    }
+}
