@@ -13,8 +13,8 @@ use super::forward::ahead;
 use super::order;
 use super::rows::{Rows, RowsOut, widen};
 use super::simd::{InstructionSet, Kernel, Lane, MAX_LANES, Reg, load_part, prefetch_row, store_part};
-use super::taps::{ALL_CORNERS, Grid, Sampler, Taps};
-use super::{Call, Item, Next, Pool, Shared, Visitor, for_each_chunk, pipeline};
+use super::taps::{ALL_CORNERS, FAR, Grid, Sampler, Taps};
+use super::{Call, Item, Next, Pool, Query, Shared, Visitor, for_each_chunk, pipeline};
 use crate::buffer::Aligned;
 use crate::dtype::Float;
 use crate::op::{GradientStrides, Gradients, ReferenceKind, Tensor, offset};
@@ -57,11 +57,11 @@ impl Call<'_> {
             return;
         }
         let value = T::slice(&self.rows.args.value.data).expect("checked");
-        let sampler = Sampler::new(p, self.value_grids());
-        let scratch = || ([Item::new(p), Item::new(p)], Derivatives::new(p));
-        for_each_chunk(order, scratch, |(items, derivatives), pairs| {
+        let sampler = Sampler::new(p, self.value_grids(), p.heads());
+        let scratch = || ([Query::new(p, p.heads()), Query::new(p, p.heads())], Derivatives::new(p));
+        for_each_chunk(order, scratch, |(memory, derivatives), pairs| {
             let chain = Chain { rows: self.rows, sampler: &sampler, value, upstream, to, derivatives };
-            self.isa.run(Coordinates { chain, pairs, items });
+            self.isa.run(Coordinates { chain, pairs, memory });
         });
     }
 
@@ -86,7 +86,7 @@ impl Call<'_> {
         let pool = Pool::new(|| Scratch {
             sums: Aligned::filled(longest, T::Acc::ZERO),
             touched: vec![false; (longest >> touched_bits(p)) + 1],
-            items: [Item::new(p), Item::new(p)],
+            memory: [Query::new(p, 1), Query::new(p, 1)],
             gradient: vec![T::Acc::ZERO; padded(p)],
         });
         (0..batch * heads * parts.len()).into_par_iter().with_max_len(1).for_each(|task| {
@@ -94,16 +94,16 @@ impl Call<'_> {
             let (plane, part) = (task / parts.len(), &parts[task % parts.len()]);
             let (image, head) = (plane / heads, plane % heads);
             let plane = offset(strides, [image, 0, head]);
-            let sampler =
-                Sampler::new(p, if direct { part.grids(p, strides[1]) } else { part.packed_grids(p) });
-            let Scratch { sums: packed, touched, items, gradient } = &mut scratch;
+            let grids = if direct { part.grids(p, strides[1]) } else { part.packed_grids(p) };
+            let sampler = Sampler::new(p, grids, 1);
+            let Scratch { sums: packed, touched, memory, gradient } = &mut scratch;
             // Few sums, of the gradient's own type, are made where they belong; many in memory that stays near.
             let sums = if direct { to.at(plane).cast() } else { packed.as_mut_ptr() };
             let rows = self.rows;
             let order = &order[image * p.queries()..(image + 1) * p.queries()];
             let marks = if !direct && sparse { touched.as_mut_slice() } else { &mut [] };
             let scatter = Scatter { rows, sampler: &sampler, upstream, sums, touched: marks, gradient };
-            self.isa.run(ScatterPass::<T> { scatter, order, head, items });
+            self.isa.run(ScatterPass::<T> { scatter, order, head, memory });
             if !direct {
                 if !sparse {
                     touched.fill(true);
@@ -181,6 +181,7 @@ impl Part {
                 column: column as isize,
                 rows: rows.start as i32..rows.end as i32,
                 samples: samples..samples + p.points()[l],
+                far: level.h * row * size_of::<f32>() > FAR,
             });
             samples += p.points()[l];
             first += rows.len() * level.w * p.channels();
@@ -219,7 +220,7 @@ fn touched_bits(p: &Problem) -> u32 {
 struct Scratch<F> {
     sums: Aligned<F>,
     touched: Vec<bool>,
-    items: [Item<F>; 2],
+    memory: [Query<F>; 2],
     gradient: Vec<F>,
 }
 
@@ -228,7 +229,7 @@ struct ScatterPass<'a, T: Lane> {
     scatter: Scatter<'a, T>,
     order: &'a [usize],
     head: usize,
-    items: &'a mut [Item<T::Acc>; 2],
+    memory: &'a mut [Query<T::Acc>; 2],
 }
 
 impl<T: Lane> Kernel for ScatterPass<'_, T> {
@@ -237,7 +238,7 @@ impl<T: Lane> Kernel for ScatterPass<'_, T> {
         let Scatter { rows, sampler, .. } = self.scatter;
         let heads = self.head..self.head + 1;
         // SAFETY: the machine has `I`.
-        unsafe { pipeline::<I, T>(&rows, sampler, self.order, heads, self.items, &mut self.scatter) };
+        unsafe { pipeline::<I, T>(&rows, sampler, self.order, heads, self.memory, &mut self.scatter) };
     }
 }
 
@@ -257,7 +258,7 @@ impl<T: Lane> Visitor<T> for Scatter<'_, T> {
     unsafe fn visit<I: InstructionSet>(
         &mut self,
         at: [usize; 3],
-        item: &Item<T::Acc>,
+        item: Item<'_, T::Acc>,
         next: Next<'_, T::Acc>,
     ) {
         let d = self.rows.p.channels();
@@ -268,10 +269,10 @@ impl<T: Lane> Visitor<T> for Scatter<'_, T> {
                 }
                 taps
             }
-            None => &item.taps,
+            None => item.taps,
         };
         if !self.touched.is_empty() {
-            self.touch(&item.taps);
+            self.touch(item.taps);
         }
         let lanes = T::R::<I>::LANES;
         // SAFETY: the machine has `I`; taps that count lie within the part's rows, which are this task's alone.
@@ -279,12 +280,12 @@ impl<T: Lane> Visitor<T> for Scatter<'_, T> {
             widen::<I, T>(&self.upstream.data, self.upstream.at(at), &mut self.gradient[..d]);
             let mut c = 0;
             while c + 2 * lanes <= d {
-                self.add_block::<I, 2>(&item.taps, next, c, 2 * lanes);
+                self.add_block::<I, 2>(item.taps, next, c, 2 * lanes);
                 c += 2 * lanes;
             }
             while c < d {
                 let n = lanes.min(d - c);
-                self.add_block::<I, 1>(&item.taps, next, c, n);
+                self.add_block::<I, 1>(item.taps, next, c, n);
                 c += n;
             }
         }
@@ -294,7 +295,7 @@ impl<T: Lane> Visitor<T> for Scatter<'_, T> {
 impl<T: Lane> Scatter<'_, T> {
     /// Marks every tap's row.
     #[inline(always)]
-    fn touch(&mut self, taps: &Taps<T::Acc>) {
+    fn touch(&mut self, taps: Taps<'_, T::Acc>) {
         let bits = touched_bits(self.rows.p);
         for grid in &self.sampler.grids {
             let corners = grid.corners();
@@ -312,8 +313,8 @@ impl<T: Lane> Scatter<'_, T> {
     #[inline(always)]
     unsafe fn add_block<I: InstructionSet, const R: usize>(
         &mut self,
-        taps: &Taps<T::Acc>,
-        next: &Taps<T::Acc>,
+        taps: Taps<'_, T::Acc>,
+        next: Taps<'_, T::Acc>,
         c: usize,
         n: usize,
     ) {
@@ -328,7 +329,7 @@ impl<T: Lane> Scatter<'_, T> {
             for grid in &self.sampler.grids {
                 let corners = grid.corners();
                 for s in grid.samples.clone() {
-                    if *next.mask.get_unchecked(s) != 0 {
+                    if grid.far && *next.mask.get_unchecked(s) != 0 {
                         let ahead = sums.wrapping_offset(*next.at.get_unchecked(s));
                         for corner in corners {
                             prefetch_row(ahead.wrapping_offset(corner), R * lanes);
@@ -485,7 +486,7 @@ impl<F: Float> Derivatives<F> {
 struct Coordinates<'a, T: Lane> {
     chain: Chain<'a, T>,
     pairs: &'a [usize],
-    items: &'a mut [Item<T::Acc>; 2],
+    memory: &'a mut [Query<T::Acc>; 2],
 }
 
 impl<T: Lane> Kernel for Coordinates<'_, T> {
@@ -494,7 +495,7 @@ impl<T: Lane> Kernel for Coordinates<'_, T> {
         let Chain { rows, sampler, .. } = self.chain;
         // SAFETY: the machine has `I`.
         unsafe {
-            pipeline::<I, T>(&rows, sampler, self.pairs, 0..rows.p.heads(), self.items, &mut self.chain)
+            pipeline::<I, T>(&rows, sampler, self.pairs, 0..rows.p.heads(), self.memory, &mut self.chain)
         };
     }
 }
@@ -515,7 +516,7 @@ impl<T: Lane> Visitor<T> for Chain<'_, T> {
     unsafe fn visit<I: InstructionSet>(
         &mut self,
         at: [usize; 3],
-        item: &Item<T::Acc>,
+        item: Item<'_, T::Acc>,
         next: Next<'_, T::Acc>,
     ) {
         let (p, rows, der) = (self.rows.p, &self.rows, &mut *self.derivatives);
@@ -524,7 +525,7 @@ impl<T: Lane> Visitor<T> for Chain<'_, T> {
         // SAFETY: the machine has `I`; the item's taps lie within the value.
         unsafe {
             widen::<I, T>(&self.upstream.data, self.upstream.at(at), &mut der.gradient[..p.channels()]);
-            dots::<I, T>(p.channels(), self.sampler, &item.taps, plane, next, &der.gradient, &mut der.dots);
+            dots::<I, T>(p.channels(), self.sampler, item.taps, plane, next, &der.gradient, &mut der.dots);
         }
         differentiate(p, self.sampler, item, der);
         if let Some((kind, _)) = rows.args.reference {
@@ -557,9 +558,9 @@ impl<T: Lane> Visitor<T> for Chain<'_, T> {
 unsafe fn dots<I: InstructionSet, T: Lane>(
     d: usize,
     sampler: &Sampler<T::Acc>,
-    taps: &Taps<T::Acc>,
+    taps: Taps<'_, T::Acc>,
     plane: *const T,
-    next: Option<(&Taps<T::Acc>, *const T)>,
+    next: Option<(Taps<'_, T::Acc>, *const T)>,
     gradient: &[T::Acc],
     dots: &mut [T::Acc],
 ) {
@@ -570,7 +571,9 @@ unsafe fn dots<I: InstructionSet, T: Lane>(
         for g in &sampler.grids {
             let corners = g.corners();
             for s in g.samples.clone() {
-                if let Some((next, plane)) = next {
+                if let Some((next, plane)) = next
+                    && g.far
+                {
                     for corner in corners {
                         prefetch_row(plane.wrapping_offset(next.at[s]).wrapping_offset(corner), d);
                     }
@@ -616,7 +619,7 @@ unsafe fn dots<I: InstructionSet, T: Lane>(
 
 /// From dot products to the derivatives by location and weight of every sample.
 #[inline(always)]
-fn differentiate<F: Float>(p: &Problem, sampler: &Sampler<F>, item: &Item<F>, der: &mut Derivatives<F>) {
+fn differentiate<F: Float>(p: &Problem, sampler: &Sampler<F>, item: Item<'_, F>, der: &mut Derivatives<F>) {
     let n = p.samples();
     let (fx, fy, att) = (&item.taps.fx[..n], &item.taps.fy[..n], &item.att[..n]);
     let (sx, sy) = (&sampler.scale_x[..n], &sampler.scale_y[..n]);
@@ -655,7 +658,7 @@ fn differentiate<F: Float>(p: &Problem, sampler: &Sampler<F>, item: &Item<F>, de
 fn through_fusion<T: Lane>(
     rows: &Rows<'_>,
     kind: ReferenceKind,
-    item: &Item<T::Acc>,
+    item: Item<'_, T::Acc>,
     der: &mut Derivatives<T::Acc>,
     at: [usize; 3],
 ) {
@@ -674,7 +677,7 @@ fn through_fusion<T: Lane>(
     let row = offsets.at(at);
     let mut s = 0;
     for (l, sums) in der.reference.chunks_exact_mut(4).enumerate() {
-        let [_, _, scale_x, scale_y] = rows.reference::<T>(at, l);
+        let [_, _, scale_x, scale_y] = rows.reference::<T>([at[0], at[1]], l);
         for _ in 0..p.points()[l] {
             for (axis, scale) in [scale_x, scale_y].into_iter().enumerate() {
                 let d = &mut der.xy[2 * s + axis];

@@ -3,7 +3,7 @@
 use super::rows::Rows;
 use super::simd::{InstructionSet, Kernel, Lane, Reg, prefetch_row};
 use super::taps::{ALL_CORNERS, Sampler, Taps};
-use super::{Item, Next, Shared, Visitor, pipeline};
+use super::{Item, Next, Query, Shared, Visitor, pipeline};
 use crate::dtype::Float;
 use crate::op::offset;
 use crate::view::Strides;
@@ -12,7 +12,7 @@ use crate::view::Strides;
 pub(super) struct Forward<'a, T: Lane> {
     pub(super) sums: Sums<'a, T>,
     pub(super) pairs: &'a [usize],
-    pub(super) items: &'a mut [Item<T::Acc>; 2],
+    pub(super) memory: &'a mut [Query<T::Acc>; 2],
 }
 
 impl<T: Lane> Kernel for Forward<'_, T> {
@@ -21,7 +21,7 @@ impl<T: Lane> Kernel for Forward<'_, T> {
         let Sums { rows, sampler, .. } = self.sums;
         // SAFETY: the machine has `I`.
         unsafe {
-            pipeline::<I, T>(&rows, sampler, self.pairs, 0..rows.p.heads(), self.items, &mut self.sums)
+            pipeline::<I, T>(&rows, sampler, self.pairs, 0..rows.p.heads(), self.memory, &mut self.sums)
         };
     }
 }
@@ -40,7 +40,7 @@ impl<T: Lane> Visitor<T> for Sums<'_, T> {
     unsafe fn visit<I: InstructionSet>(
         &mut self,
         at: [usize; 3],
-        item: &Item<T::Acc>,
+        item: Item<'_, T::Acc>,
         next: Next<'_, T::Acc>,
     ) {
         let next = ahead(&self.rows, self.value, next);
@@ -49,7 +49,7 @@ impl<T: Lane> Visitor<T> for Sums<'_, T> {
         // row is this item's alone.
         unsafe {
             let out = self.output.at(offset(self.output_strides, at));
-            weighted_sum::<I, T>(self.sampler, &item.taps, plane, next, out, self.rows.p.channels());
+            weighted_sum::<I, T>(self.sampler, item.taps, plane, next, out, self.rows.p.channels());
         }
     }
 }
@@ -60,7 +60,7 @@ pub(super) fn ahead<'a, T: Lane>(
     rows: &Rows<'_>,
     value: &[T],
     next: Next<'a, T::Acc>,
-) -> Option<(&'a Taps<T::Acc>, *const T)> {
+) -> Option<(Taps<'a, T::Acc>, *const T)> {
     match next {
         Some((at, taps)) => Some((taps, value.as_ptr().wrapping_add(rows.plane(at)))),
         None => None,
@@ -75,9 +75,9 @@ pub(super) fn ahead<'a, T: Lane>(
 #[inline(always)]
 unsafe fn weighted_sum<I: InstructionSet, T: Lane>(
     sampler: &Sampler<T::Acc>,
-    taps: &Taps<T::Acc>,
+    taps: Taps<'_, T::Acc>,
     plane: *const T,
-    next: Option<(&Taps<T::Acc>, *const T)>,
+    next: Option<(Taps<'_, T::Acc>, *const T)>,
     out: *mut T,
     d: usize,
 ) {
@@ -103,7 +103,7 @@ unsafe fn weighted_sum<I: InstructionSet, T: Lane>(
 
 /// The same taps `c` channels further on.
 #[inline(always)]
-fn shift<F, T>(next: Option<(&Taps<F>, *const T)>, c: usize) -> Option<(&Taps<F>, *const T)> {
+fn shift<F, T>(next: Option<(Taps<'_, F>, *const T)>, c: usize) -> Option<(Taps<'_, F>, *const T)> {
     match next {
         Some((taps, plane)) => Some((taps, plane.wrapping_add(c))),
         None => None,
@@ -115,9 +115,9 @@ fn shift<F, T>(next: Option<(&Taps<F>, *const T)>, c: usize) -> Option<(&Taps<F>
 #[inline(always)]
 unsafe fn block<I: InstructionSet, T: Lane, const R: usize, const K: usize>(
     sampler: &Sampler<T::Acc>,
-    taps: &Taps<T::Acc>,
+    taps: Taps<'_, T::Acc>,
     plane: *const T,
-    next: Option<(&Taps<T::Acc>, *const T)>,
+    next: Option<(Taps<'_, T::Acc>, *const T)>,
     out: *mut T,
     n: usize,
 ) {
@@ -135,9 +135,11 @@ unsafe fn block<I: InstructionSet, T: Lane, const R: usize, const K: usize>(
         for g in &sampler.grids {
             let corners = g.corners();
             for s in g.samples.clone() {
-                let ahead = next_plane.wrapping_offset(*next_ats.add(s));
-                for corner in corners {
-                    prefetch_row::<T>(ahead.wrapping_offset(corner), R * lanes);
+                if g.far {
+                    let ahead = next_plane.wrapping_offset(*next_ats.add(s));
+                    for corner in corners {
+                        prefetch_row::<T>(ahead.wrapping_offset(corner), R * lanes);
+                    }
                 }
                 let at = plane.wrapping_offset(*ats.add(s));
                 let (mask, weight) = (*masks.add(s), &*weights.add(s));

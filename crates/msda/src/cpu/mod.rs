@@ -15,6 +15,7 @@ mod rows;
 mod simd;
 mod taps;
 
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use half::{bf16, f16};
@@ -25,7 +26,7 @@ pub use self::simd::Isa;
 use self::forward::{Forward, Sums};
 use self::rows::{Arithmetic, Rows};
 use self::simd::{InstructionSet, Lane};
-use self::taps::{Grid, Sampler, Taps};
+use self::taps::{FAR, Grid, Sampler, TapLists, Taps};
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::op::{self, Backend, Gradients, Inputs};
@@ -121,11 +122,11 @@ impl Call<'_> {
         }
         let value = T::slice(&self.rows.args.value.data).expect("checked");
         let output = Shared(T::slice_mut(output.data).expect("checked").as_mut_ptr());
-        let sampler = Sampler::new(p, self.value_grids());
-        let two = || [Item::new(p), Item::new(p)];
-        for_each_chunk(&order::queries(&self.rows), two, |items, pairs| {
+        let sampler = Sampler::new(p, self.value_grids(), p.heads());
+        let two = || [Query::new(p, p.heads()), Query::new(p, p.heads())];
+        for_each_chunk(&order::queries(&self.rows), two, |memory, pairs| {
             let sums = Sums { rows: self.rows, sampler: &sampler, value, output, output_strides };
-            self.isa.run(Forward { sums, pairs, items });
+            self.isa.run(Forward { sums, pairs, memory });
         });
     }
 
@@ -148,6 +149,8 @@ impl Call<'_> {
                     column: position,
                     rows: 0..level.h as i32,
                     samples,
+                    far: level.h * level.pitch * position as usize * self.rows.args.value.data.dtype().size()
+                        > FAR,
                 }
             })
             .collect()
@@ -191,22 +194,32 @@ impl<S, F: Fn() -> S> Pool<S, F> {
     }
 }
 
-/// The working memory of one (image, query, head): a few numbers for each of its samples.
-struct Item<F> {
+/// The working memory of one query: a few numbers for each sample of some heads.
+struct Query<F> {
+    /// Samples of one head.
+    samples: usize,
     /// Locations in pairs.
     xy: Vec<F>,
     /// Attention weights.
     att: Vec<F>,
-    taps: Taps<F>,
+    taps: TapLists<F>,
 }
 
-impl<F: Arithmetic> Item<F> {
-    fn new(p: &Problem) -> Self {
-        let n = p.samples();
-        Self { xy: vec![F::ZERO; 2 * n], att: vec![F::ZERO; n], taps: Taps::new(n) }
+/// What a query's head reads.
+#[derive(Clone, Copy)]
+struct Item<'a, F> {
+    xy: &'a [F],
+    att: &'a [F],
+    taps: Taps<'a, F>,
+}
+
+impl<F: Arithmetic> Query<F> {
+    fn new(p: &Problem, heads: usize) -> Self {
+        let n = heads * p.samples();
+        Self { samples: p.samples(), xy: vec![F::ZERO; 2 * n], att: vec![F::ZERO; n], taps: TapLists::new(n) }
     }
 
-    /// Works out the taps of (image, query, head).
+    /// Works out the taps of some heads of a query.
     ///
     /// # Safety
     /// The machine must have `I`.
@@ -215,16 +228,24 @@ impl<F: Arithmetic> Item<F> {
         &mut self,
         rows: &Rows<'_>,
         sampler: &Sampler<F>,
-        at: [usize; 3],
+        [image, query]: [usize; 2],
+        heads: Range<usize>,
     ) {
         // SAFETY: the caller's.
-        unsafe { rows.fill::<I, T>(at, &mut self.xy, &mut self.att) };
+        unsafe { rows.fill::<I, T>([image, query], heads, &mut self.xy, &mut self.att) };
         self.taps.locate(sampler, &self.xy, &self.att);
+    }
+
+    /// What the k-th of the heads reads.
+    #[inline(always)]
+    fn item(&self, k: usize) -> Item<'_, F> {
+        let of = k * self.samples..(k + 1) * self.samples;
+        Item { xy: &self.xy[2 * of.start..2 * of.end], att: &self.att[of.clone()], taps: self.taps.of(of) }
     }
 }
 
-/// An item that comes next: where it is, and its taps.
-type Next<'a, F> = Option<([usize; 3], &'a Taps<F>)>;
+/// What comes next: where it is, and its taps.
+type Next<'a, F> = Option<([usize; 3], Taps<'a, F>)>;
 
 /// What a pass does with each (image, query, head). A trait and not a closure: closures are not compiled for the
 /// instruction set they are called under.
@@ -234,13 +255,13 @@ trait Visitor<T: Lane> {
     unsafe fn visit<I: InstructionSet>(
         &mut self,
         at: [usize; 3],
-        item: &Item<T::Acc>,
+        item: Item<'_, T::Acc>,
         next: Next<'_, T::Acc>,
     );
 }
 
-/// Visits (image, query, head) after (image, query, head) with two items of working memory: while one is finished,
-/// the rows of the next can be asked for.
+/// Visits some heads of query after query, with the working memory of two: when a head is visited, the next one's taps
+/// are known, and its rows can be asked for.
 ///
 /// # Safety
 /// The machine must have `I`.
@@ -249,29 +270,39 @@ unsafe fn pipeline<I: InstructionSet, T: Lane>(
     rows: &Rows<'_>,
     sampler: &Sampler<T::Acc>,
     pairs: &[usize],
-    heads: std::ops::Range<usize>,
-    items: &mut [Item<T::Acc>; 2],
+    heads: Range<usize>,
+    memory: &mut [Query<T::Acc>; 2],
     visitor: &mut impl Visitor<T>,
 ) {
     let queries = rows.p.queries();
-    let [mut next, mut current] = items.each_mut();
-    let mut pending = None;
+    let place = |pair: usize| [pair / queries, pair % queries];
+    let [mut next, mut current] = memory.each_mut();
     // SAFETY: the caller's.
     unsafe {
-        for (i, &pair) in pairs.iter().enumerate() {
-            let later = pairs[(i + 1).min(pairs.len() - 1)];
-            for head in heads.clone() {
-                let at = [pair / queries, pair % queries, head];
-                rows.prefetch([later / queries, later % queries, head]);
-                next.prepare::<I, T>(rows, sampler, at);
-                if let Some(done) = pending.replace(at) {
-                    visitor.visit::<I>(done, current, Some((at, &next.taps)));
+        for i in 0..=pairs.len() {
+            if let Some(&pair) = pairs.get(i) {
+                if let Some(&later) = pairs.get(i + 1) {
+                    rows.prefetch(place(later), heads.clone());
                 }
-                std::mem::swap(&mut next, &mut current);
+                next.prepare::<I, T>(rows, sampler, place(pair), heads.clone());
             }
-        }
-        if let Some(done) = pending {
-            visitor.visit::<I>(done, current, None);
+            if i > 0 {
+                let [image, query] = place(pairs[i - 1]);
+                for (k, head) in heads.clone().enumerate() {
+                    let following = match pairs.get(i) {
+                        _ if head + 1 < heads.end => {
+                            Some(([image, query, head + 1], current.item(k + 1).taps))
+                        }
+                        Some(&pair) => {
+                            let [image, query] = place(pair);
+                            Some(([image, query, heads.start], next.item(0).taps))
+                        }
+                        None => None,
+                    };
+                    visitor.visit::<I>([image, query, head], current.item(k), following);
+                }
+            }
+            std::mem::swap(&mut next, &mut current);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! One query's locations and weights, in the arithmetic type: read as they are, or made from the fused inputs.
 
+use std::ops::Range;
+
 use super::simd::{InstructionSet, Lane, Reg, prefetch_row};
 use crate::dtype::{Dtype, Float, Slice, SliceMut, typed};
 use crate::op::{Args, ReferenceKind};
@@ -69,45 +71,61 @@ impl Rows<'_> {
         self.args.value.at([at[0], 0, at[2]])
     }
 
-    /// Asks for the locations and weights of (image, query, head).
+    /// Asks for the locations and weights of some heads of a query.
     #[inline(always)]
-    pub(super) fn prefetch(&self, at: [usize; 3]) {
+    pub(super) fn prefetch(&self, [image, query]: [usize; 2], heads: Range<usize>) {
         let samples = self.p.samples();
         for (t, n) in [(&self.args.locations, 2 * samples), (&self.args.weights, samples)] {
-            typed!(Slice, t.data, data => prefetch_row(data.as_ptr().wrapping_add(t.at(at)), n));
+            typed!(Slice, t.data, data => {
+                for head in heads.clone() {
+                    prefetch_row(data.as_ptr().wrapping_add(t.at([image, query, head])), n);
+                }
+            });
         }
     }
 
-    /// Fills `xy` and `att` with the locations and weights of all samples.
+    /// Fills `xy` and `att` with the locations and weights of some heads of a query, one head after the other.
     ///
     /// # Safety
     /// The machine must have `I`.
     #[inline(always)]
     pub(super) unsafe fn fill<I: InstructionSet, T: Lane>(
         &self,
-        at: [usize; 3],
+        [image, query]: [usize; 2],
+        heads: Range<usize>,
         xy: &mut [T::Acc],
         att: &mut [T::Acc],
     ) {
-        let (locations, weights) = (&self.args.locations, &self.args.weights);
+        let n = self.p.samples();
         // SAFETY: the caller's.
         unsafe {
-            widen::<I, T>(&locations.data, locations.at(at), xy);
-            widen::<I, T>(&weights.data, weights.at(at), att);
+            for (t, to, n) in [(&self.args.locations, &mut *xy, 2 * n), (&self.args.weights, &mut *att, n)] {
+                let start = t.at([image, query, heads.start]);
+                if t.strides[2] == n {
+                    // Heads lie side by side: one row.
+                    widen::<I, T>(&t.data, start, &mut to[..heads.len() * n]);
+                } else {
+                    for k in 0..heads.len() {
+                        widen::<I, T>(&t.data, start + k * t.strides[2], &mut to[k * n..(k + 1) * n]);
+                    }
+                }
+            }
         }
         if self.args.reference.is_some() {
-            softmax(att);
-            let mut first = 0;
-            for (l, &points) in self.p.points().iter().enumerate() {
-                self.locate_offsets::<T>(at, l, &mut xy[2 * first..2 * (first + points)]);
-                first += points;
+            for k in 0..heads.len() {
+                softmax(&mut att[k * n..(k + 1) * n]);
+                let mut first = k * n;
+                for (l, &points) in self.p.points().iter().enumerate() {
+                    self.locate_offsets::<T>([image, query], l, &mut xy[2 * first..2 * (first + points)]);
+                    first += points;
+                }
             }
         }
     }
 
     /// Turns raw offsets on a level into locations.
     #[inline(always)]
-    fn locate_offsets<T: Lane>(&self, at: [usize; 3], level: usize, xy: &mut [T::Acc]) {
+    fn locate_offsets<T: Lane>(&self, at: [usize; 2], level: usize, xy: &mut [T::Acc]) {
         let [x, y, sx, sy] = self.reference::<T>(at, level);
         for pair in xy.chunks_exact_mut(2) {
             pair[0] = x + pair[0] * sx;
@@ -117,7 +135,7 @@ impl Rows<'_> {
 
     /// The reference point of a level, and what one unit of offset adds to it.
     #[inline(always)]
-    pub(super) fn reference<T: Lane>(&self, at: [usize; 3], l: usize) -> [T::Acc; 4] {
+    pub(super) fn reference<T: Lane>(&self, at: [usize; 2], l: usize) -> [T::Acc; 4] {
         let Some((kind, t)) = &self.args.reference else { return [T::Acc::ZERO; 4] };
         let base = t.at([at[0], at[1], l]);
         let get = |i| T::Acc::from_f64(t.data.get(base + i));

@@ -19,9 +19,14 @@ pub(super) struct Grid {
     pub(super) column: isize,
     /// Rows that are taken; taps on others are left out.
     pub(super) rows: Range<i32>,
-    /// Which samples read this level.
+    /// Which samples of a head read this level.
     pub(super) samples: Range<usize>,
+    /// Whether the level is too large to be in the second-level cache anyway: then its rows are asked for early.
+    pub(super) far: bool,
 }
+
+/// A level larger than this, in bytes from its first row to its last, is far.
+pub(super) const FAR: usize = 1 << 19;
 
 impl Grid {
     /// What to add to the upper left corner's element to reach each corner's.
@@ -50,28 +55,41 @@ pub(super) struct Sampler<F> {
 }
 
 impl<F: Float> Sampler<F> {
-    pub(super) fn new(p: &Problem, grids: Vec<Grid>) -> Self {
-        fn each<T: Copy>(grids: &[Grid], f: impl Fn(&Grid) -> T) -> Vec<T> {
-            grids.iter().flat_map(|g| std::iter::repeat_n(f(g), g.samples.len())).collect()
-        }
+    /// For the samples of `heads` heads of a query, one head after the other.
+    pub(super) fn new(p: &Problem, grids: Vec<Grid>, heads: usize) -> Self {
+        let each = Each { grids: &grids, heads };
         Self {
             sampling: p.sampling(),
             padding: p.padding(),
             shift: F::from_f64(p.pixel_transform(1).1),
-            scale_x: each(&grids, |g| F::from_f64(p.pixel_transform(g.w as usize).0)),
-            scale_y: each(&grids, |g| F::from_f64(p.pixel_transform(g.h as usize).0)),
-            w: each(&grids, |g| F::from_f64(f64::from(g.w))),
-            h: each(&grids, |g| F::from_f64(f64::from(g.h))),
-            columns: each(&grids, |g| g.w as u32),
-            first: each(&grids, |g| g.rows.start),
-            rows: each(&grids, |g| (g.rows.end - g.rows.start) as u32),
+            scale_x: each.sample(|g| F::from_f64(p.pixel_transform(g.w as usize).0)),
+            scale_y: each.sample(|g| F::from_f64(p.pixel_transform(g.h as usize).0)),
+            w: each.sample(|g| F::from_f64(f64::from(g.w))),
+            h: each.sample(|g| F::from_f64(f64::from(g.h))),
+            columns: each.sample(|g| g.w as u32),
+            first: each.sample(|g| g.rows.start),
+            rows: each.sample(|g| (g.rows.end - g.rows.start) as u32),
             grids,
         }
     }
 
     /// Samples located at a time.
-    pub(super) fn samples(&self) -> usize {
+    fn samples(&self) -> usize {
         self.w.len()
+    }
+}
+
+/// Repeats what belongs to a level for each of its samples.
+struct Each<'a> {
+    grids: &'a [Grid],
+    heads: usize,
+}
+
+impl Each<'_> {
+    fn sample<T: Copy>(&self, f: impl Fn(&Grid) -> T) -> Vec<T> {
+        let of_head: Vec<T> =
+            self.grids.iter().flat_map(|g| std::iter::repeat_n(f(g), g.samples.len())).collect();
+        of_head.repeat(self.heads)
     }
 }
 
@@ -81,24 +99,35 @@ const OUTSIDE: f64 = -4.0;
 /// All four corners of a sample count.
 pub(super) const ALL_CORNERS: u32 = 0b1111;
 
-/// Where samples fall, and what their corners weigh. Corners are upper left, upper right, lower left, lower right.
+/// Where the samples of a head fall, and what their corners weigh. Corners are upper left, upper right, lower left, lower
+/// right.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Taps<'a, F> {
+    /// Distance from the upper left pixel.
+    pub(super) fx: &'a [F],
+    pub(super) fy: &'a [F],
+    /// The upper left pixel's element; meaningless, but harmless, where that corner does not count.
+    pub(super) at: &'a [isize],
+    /// Bit k is set when corner k counts.
+    pub(super) mask: &'a [u32],
+    /// Weight of each corner, the attention weight included.
+    pub(super) weight: &'a [[F; 4]],
+}
+
+/// Memory for the taps of several heads.
 #[derive(Debug)]
-pub(super) struct Taps<F> {
+pub(super) struct TapLists<F> {
     /// The upper left pixel.
     x: Vec<i32>,
     y: Vec<i32>,
-    /// Distance from it.
-    pub(super) fx: Vec<F>,
-    pub(super) fy: Vec<F>,
-    /// The upper left pixel's element; meaningless, but harmless, where that corner does not count.
-    pub(super) at: Vec<isize>,
-    /// Bit k is set when corner k counts.
-    pub(super) mask: Vec<u32>,
-    /// Weight of each corner, the attention weight included.
-    pub(super) weight: Vec<[F; 4]>,
+    fx: Vec<F>,
+    fy: Vec<F>,
+    at: Vec<isize>,
+    mask: Vec<u32>,
+    weight: Vec<[F; 4]>,
 }
 
-impl<F: Arithmetic> Taps<F> {
+impl<F: Arithmetic> TapLists<F> {
     pub(super) fn new(samples: usize) -> Self {
         Self {
             x: vec![0; samples],
@@ -108,6 +137,18 @@ impl<F: Arithmetic> Taps<F> {
             at: vec![0; samples],
             mask: vec![0; samples],
             weight: vec![[F::ZERO; 4]; samples],
+        }
+    }
+
+    /// The taps of some samples.
+    #[inline(always)]
+    pub(super) fn of(&self, samples: Range<usize>) -> Taps<'_, F> {
+        Taps {
+            fx: &self.fx[samples.clone()],
+            fy: &self.fy[samples.clone()],
+            at: &self.at[samples.clone()],
+            mask: &self.mask[samples.clone()],
+            weight: &self.weight[samples],
         }
     }
 
@@ -192,11 +233,14 @@ impl<F: Arithmetic> Taps<F> {
             let (left, right) = (F::ONE - fx[s], fx[s]);
             weights[s] = [left * upper, right * upper, left * lower, right * lower];
         }
-        let ats = &mut self.at[..n];
-        for g in &sampler.grids {
-            for s in g.samples.clone() {
-                let across = xs[s] as isize * g.column;
-                ats[s] = g.origin.wrapping_add(ys[s] as isize * g.row).wrapping_add(across);
+        let (ats, mut s) = (&mut self.at[..n], 0);
+        while s < n {
+            for g in &sampler.grids {
+                for _ in g.samples.clone() {
+                    let across = xs[s] as isize * g.column;
+                    ats[s] = g.origin.wrapping_add(ys[s] as isize * g.row).wrapping_add(across);
+                    s += 1;
+                }
             }
         }
     }

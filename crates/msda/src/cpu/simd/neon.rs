@@ -2,7 +2,7 @@
 
 use std::arch::aarch64::*;
 
-use half::bf16;
+use half::{bf16, f16};
 
 use super::{InstructionSet, Kernel, Reg};
 
@@ -94,6 +94,14 @@ impl InstructionSet for Neon {
     type F32 = F32x4;
     type F64 = F64x2;
 
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> F32x4 {
+        unsafe { F32x4(vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p.cast())))) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(r: F32x4, p: *mut f16) {
+        unsafe { vst1_u16(p.cast(), vreinterpret_u16_f16(vcvt_f16_f32(r.0))) }
+    }
     #[inline(always)]
     unsafe fn load_bf16(p: *const bf16) -> F32x4 {
         unsafe { F32x4(vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(vld1_u16(p.cast()))))) }
