@@ -81,38 +81,52 @@ impl Call<'_> {
         let sparse = p.queries().saturating_mul(p.samples()) < p.positions();
         let direct = sparse && T::DTYPE == T::Acc::DTYPE;
         let parts = parts(p, direct, size_of::<T::Acc>());
-        let (batch, heads) = (p.batch(), p.heads());
         let longest = if direct { 0 } else { parts.iter().map(|part| part.elements(p)).max().unwrap_or(0) };
+        let group = heads_together(p, parts.len(), longest * size_of::<T::Acc>());
+        let groups = p.heads().div_ceil(group);
         let pool = Pool::new(|| Scratch {
-            sums: Aligned::filled(longest, T::Acc::ZERO),
-            touched: vec![false; (longest >> touched_bits(p)) + 1],
-            memory: [Query::new(p, 1), Query::new(p, 1)],
+            sums: Aligned::filled(group * longest, T::Acc::ZERO),
+            touched: vec![false; ((group * longest) >> touched_bits(p)) + 1],
+            memory: [Query::new(p, group), Query::new(p, group)],
             gradient: vec![T::Acc::ZERO; padded(p)],
         });
-        (0..batch * heads * parts.len()).into_par_iter().with_max_len(1).for_each(|task| {
+        (0..p.batch() * groups * parts.len()).into_par_iter().with_max_len(1).for_each(|task| {
             let mut scratch = pool.take();
-            let (plane, part) = (task / parts.len(), &parts[task % parts.len()]);
-            let (image, head) = (plane / heads, plane % heads);
-            let plane = offset(strides, [image, 0, head]);
+            let (place, part) = (task / parts.len(), &parts[task % parts.len()]);
+            let (image, first) = (place / groups, place % groups * group);
+            let heads = first..(first + group).min(p.heads());
             let grids = if direct { part.grids(p, strides[1]) } else { part.packed_grids(p) };
-            let sampler = Sampler::new(p, grids, 1);
+            let sampler = Sampler::new(p, grids, heads.len());
             let Scratch { sums: packed, touched, memory, gradient } = &mut scratch;
             // Few sums, of the gradient's own type, are made where they belong; many in memory that stays near.
-            let sums = if direct { to.at(plane).cast() } else { packed.as_mut_ptr() };
+            let (sums, apart) = match direct {
+                true => (to.at(offset(strides, [image, 0, first])).cast(), strides[2]),
+                false => (packed.as_mut_ptr(), part.elements(p)),
+            };
             let rows = self.rows;
             let order = &order[image * p.queries()..(image + 1) * p.queries()];
             let marks = if !direct && sparse { touched.as_mut_slice() } else { &mut [] };
-            let scatter = Scatter { rows, sampler: &sampler, upstream, sums, touched: marks, gradient };
-            self.isa.run(ScatterPass::<T> { scatter, order, head, memory });
+            let scatter =
+                Scatter { rows, sampler: &sampler, upstream, first, sums, apart, touched: marks, gradient };
+            self.isa.run(ScatterPass::<T> { scatter, order, heads: heads.clone(), memory });
             if !direct {
                 if !sparse {
                     touched.fill(true);
                 }
-                self.isa.run(Narrow::<T> { p, part, sums: packed, touched, to, plane, stride: strides[1] });
+                self.isa.run(Narrow::<T> { p, part, sums: packed, touched, to, strides, image, heads });
             }
             pool.put(scratch);
         });
     }
+}
+
+/// Heads that a task takes together: with few points, enough to fill vector registers with samples; but the threads
+/// must all have something to do, and the sums, so many bytes a head, must stay small.
+fn heads_together(p: &Problem, parts: usize, bytes: usize) -> usize {
+    let fill = MAX_LANES / p.samples().max(1);
+    let share = p.batch() * p.heads() * parts / (2 * rayon::current_num_threads());
+    let fit = SUMS_BYTES / bytes.max(1);
+    fill.min(share).min(fit).clamp(1, p.heads().max(1))
 }
 
 /// Channels of the output's gradient in working memory: whole registers of any instruction set.
@@ -224,11 +238,11 @@ struct Scratch<F> {
     gradient: Vec<F>,
 }
 
-/// Adds one image's and head's queries to some rows of the value's gradient.
+/// Adds the queries of one image and some heads to some rows of the value's gradient.
 struct ScatterPass<'a, T: Lane> {
     scatter: Scatter<'a, T>,
     order: &'a [usize],
-    head: usize,
+    heads: Range<usize>,
     memory: &'a mut [Query<T::Acc>; 2],
 }
 
@@ -236,9 +250,8 @@ impl<T: Lane> Kernel for ScatterPass<'_, T> {
     #[inline(always)]
     unsafe fn run<I: InstructionSet>(mut self) {
         let Scatter { rows, sampler, .. } = self.scatter;
-        let heads = self.head..self.head + 1;
         // SAFETY: the machine has `I`.
-        unsafe { pipeline::<I, T>(&rows, sampler, self.order, heads, self.memory, &mut self.scatter) };
+        unsafe { pipeline::<I, T>(&rows, sampler, self.order, self.heads, self.memory, &mut self.scatter) };
     }
 }
 
@@ -246,7 +259,10 @@ struct Scatter<'a, T: Lane> {
     rows: Rows<'a>,
     sampler: &'a Sampler<T::Acc>,
     upstream: Tensor<'a>,
+    /// The first head, where its sums begin, and how far on the next head's do.
+    first: usize,
     sums: *mut T::Acc,
+    apart: usize,
     /// A mark for each row of the sums; empty when nobody asks.
     touched: &'a mut [bool],
     /// The output's gradient, padded with zeros to whole registers.
@@ -262,17 +278,19 @@ impl<T: Lane> Visitor<T> for Scatter<'_, T> {
         next: Next<'_, T::Acc>,
     ) {
         let d = self.rows.p.channels();
+        let start = |at: [usize; 3]| (at[2] - self.first) * self.apart;
+        let here = (item.taps, start(at));
         let next = match next {
             Some((at, taps)) => {
                 if let Some(upstream) = T::slice(&self.upstream.data) {
                     prefetch_row(upstream.as_ptr().wrapping_add(self.upstream.at(at)), d);
                 }
-                taps
+                (taps, start(at))
             }
-            None => item.taps,
+            None => here,
         };
         if !self.touched.is_empty() {
-            self.touch(item.taps);
+            self.touch(here);
         }
         let lanes = T::R::<I>::LANES;
         // SAFETY: the machine has `I`; taps that count lie within the part's rows, which are this task's alone.
@@ -280,12 +298,12 @@ impl<T: Lane> Visitor<T> for Scatter<'_, T> {
             widen::<I, T>(&self.upstream.data, self.upstream.at(at), &mut self.gradient[..d]);
             let mut c = 0;
             while c + 2 * lanes <= d {
-                self.add_block::<I, 2>(item.taps, next, c, 2 * lanes);
+                self.add_block::<I, 2>(here, next, c, 2 * lanes);
                 c += 2 * lanes;
             }
             while c < d {
                 let n = lanes.min(d - c);
-                self.add_block::<I, 1>(item.taps, next, c, n);
+                self.add_block::<I, 1>(here, next, c, n);
                 c += n;
             }
         }
@@ -295,14 +313,15 @@ impl<T: Lane> Visitor<T> for Scatter<'_, T> {
 impl<T: Lane> Scatter<'_, T> {
     /// Marks every tap's row.
     #[inline(always)]
-    fn touch(&mut self, taps: Taps<'_, T::Acc>) {
+    fn touch(&mut self, (taps, start): (Taps<'_, T::Acc>, usize)) {
         let bits = touched_bits(self.rows.p);
         for grid in &self.sampler.grids {
             let corners = grid.corners();
             for s in grid.samples.clone() {
                 for k in 0..4 {
                     if taps.mask[s] & (1 << k) != 0 {
-                        self.touched[(taps.at[s] + corners[k]) as usize >> bits] = true;
+                        let row = start + (taps.at[s] + corners[k]) as usize;
+                        self.touched[row >> bits] = true;
                     }
                 }
             }
@@ -313,13 +332,13 @@ impl<T: Lane> Scatter<'_, T> {
     #[inline(always)]
     unsafe fn add_block<I: InstructionSet, const R: usize>(
         &mut self,
-        taps: Taps<'_, T::Acc>,
-        next: Taps<'_, T::Acc>,
+        (taps, start): (Taps<'_, T::Acc>, usize),
+        (next, next_start): (Taps<'_, T::Acc>, usize),
         c: usize,
         n: usize,
     ) {
         let lanes = T::R::<I>::LANES;
-        let sums = self.sums.wrapping_add(c);
+        let (sums, next_sums) = (self.sums.wrapping_add(start + c), self.sums.wrapping_add(next_start + c));
         // SAFETY: the caller's; a sample's index is below the length of every list in `taps`.
         unsafe {
             let mut g = [T::R::<I>::splat(T::Acc::ZERO); R];
@@ -330,7 +349,7 @@ impl<T: Lane> Scatter<'_, T> {
                 let corners = grid.corners();
                 for s in grid.samples.clone() {
                     if grid.far && *next.mask.get_unchecked(s) != 0 {
-                        let ahead = sums.wrapping_offset(*next.at.get_unchecked(s));
+                        let ahead = next_sums.wrapping_offset(*next.at.get_unchecked(s));
                         for corner in corners {
                             prefetch_row(ahead.wrapping_offset(corner), R * lanes);
                         }
@@ -361,8 +380,9 @@ struct Narrow<'a, T: Lane> {
     sums: &'a mut [T::Acc],
     touched: &'a mut [bool],
     to: Shared<T>,
-    plane: usize,
-    stride: usize,
+    strides: Strides,
+    image: usize,
+    heads: Range<usize>,
 }
 
 impl<T: Lane> Kernel for Narrow<'_, T> {
@@ -370,17 +390,20 @@ impl<T: Lane> Kernel for Narrow<'_, T> {
     unsafe fn run<I: InstructionSet>(self) {
         let (d, bits) = (self.p.channels(), touched_bits(self.p));
         let mut first = 0;
-        for (rows, level) in self.part.rows.iter().zip(self.p.levels()) {
-            for y in rows.clone() {
-                for x in 0..level.w {
-                    if std::mem::take(&mut self.touched[first >> bits]) {
-                        let to = self.to.at(self.plane + level.position(y, x) * self.stride);
-                        let row = &mut self.sums[first..first + d];
-                        // SAFETY: the machine has `I`; the row's place is checked and this task's alone.
-                        unsafe { narrow_row::<I, T>(row, to) };
-                        row.fill(T::Acc::ZERO);
+        for head in self.heads {
+            for (rows, level) in self.part.rows.iter().zip(self.p.levels()) {
+                for y in rows.clone() {
+                    for x in 0..level.w {
+                        if std::mem::take(&mut self.touched[first >> bits]) {
+                            let to =
+                                self.to.at(offset(self.strides, [self.image, level.position(y, x), head]));
+                            let row = &mut self.sums[first..first + d];
+                            // SAFETY: the machine has `I`; the row's place is checked and this task's alone.
+                            unsafe { narrow_row::<I, T>(row, to) };
+                            row.fill(T::Acc::ZERO);
+                        }
+                        first += d;
                     }
-                    first += d;
                 }
             }
         }

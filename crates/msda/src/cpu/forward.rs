@@ -61,10 +61,7 @@ pub(super) fn ahead<'a, T: Lane>(
     value: &[T],
     next: Next<'a, T::Acc>,
 ) -> Option<(Taps<'a, T::Acc>, *const T)> {
-    match next {
-        Some((at, taps)) => Some((taps, value.as_ptr().wrapping_add(rows.plane(at)))),
-        None => None,
-    }
+    next.map(|(at, taps)| (taps, value.as_ptr().wrapping_add(rows.plane(at))))
 }
 
 /// `out[c]` = the sum over all taps of `weight * row[c]`, for `d` channels.
@@ -104,10 +101,7 @@ unsafe fn weighted_sum<I: InstructionSet, T: Lane>(
 /// The same taps `c` channels further on.
 #[inline(always)]
 fn shift<F, T>(next: Option<(Taps<'_, F>, *const T)>, c: usize) -> Option<(Taps<'_, F>, *const T)> {
-    match next {
-        Some((taps, plane)) => Some((taps, plane.wrapping_add(c))),
-        None => None,
-    }
+    next.map(|(taps, plane)| (taps, plane.wrapping_add(c)))
 }
 
 /// `R` registers of channels and `K` sums of each, so that additions do not wait for each other. `n` channels are
