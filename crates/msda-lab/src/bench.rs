@@ -189,7 +189,7 @@ impl Bench<'_> {
     ) -> Result<()> {
         let data = &workload.data(dtype)?;
         let expected = Expected::new(data, &workload.name)?;
-        let taps = work::count_taps(data);
+        let reads = work::count_reads(data);
         for cell in cells {
             progress.step(&format!("{} {} {} {}", workload.name, cell.pass, cell.dtype, cell.engine));
             let engine = match self.open.entry((cell.engine.clone(), cell.threads)) {
@@ -213,7 +213,7 @@ impl Bench<'_> {
                 dtype: cell.dtype.name().into(),
                 threads: cell.threads,
                 time: summarize(&times),
-                work: work::work(&data.problem, taps, cell.pass, &self.ceilings, cell.threads),
+                work: work::work(&data.problem, reads, cell.pass, &self.ceilings, cell.threads),
                 check,
             });
         }

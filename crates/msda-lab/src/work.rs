@@ -32,46 +32,70 @@ pub fn ceilings(threads: usize) -> anyhow::Result<Vec<Ceiling>> {
     Ok(rates.map(|(name, rate)| Ceiling { name: name.into(), threads, rate: rate / 1e9 }).into())
 }
 
-/// Taps that lie on the map, over all samples of a workload.
-pub fn count_taps(data: &Data) -> f64 {
-    let p = &data.problem;
-    let locations = data.locations.as_slice();
-    let row = 2 * p.samples();
-    (0..p.batch() * p.queries() * p.heads())
-        .into_par_iter()
-        .map(|item| {
-            let mut s = item * row;
-            let mut taps = 0;
-            for (level, &points) in p.levels().iter().zip(p.points()) {
-                for _ in 0..points {
-                    let on = |axis: usize, side: usize| taps_on_axis(p, locations.get(s + axis), side);
-                    taps += on(0, level.w) * on(1, level.h);
-                    s += 2;
-                }
-            }
-            taps as f64
-        })
-        .sum()
+/// What the samples of a workload read.
+#[derive(Debug, Clone, Copy)]
+pub struct Reads {
+    /// Rows read, one for each tap that lies on the map.
+    pub taps: f64,
+    /// Different rows among them.
+    pub rows: f64,
 }
 
-/// How many of a bilinear sample's two neighbours on one axis are on the map.
-fn taps_on_axis(p: &Problem, t: f64, side: usize) -> usize {
+/// Counts what the bilinear samples of a workload read.
+pub fn count_reads(data: &Data) -> Reads {
+    let p = &data.problem;
+    let counts = (0..p.batch() * p.heads()).into_par_iter().map(|plane| {
+        let mut seen = vec![false; p.positions()];
+        let mut taps = 0usize;
+        for_each_tap(data, plane / p.heads(), plane % p.heads(), |position| {
+            taps += 1;
+            seen[position] = true;
+        });
+        (taps as f64, seen.iter().filter(|s| **s).count() as f64)
+    });
+    let (taps, rows) = counts.reduce(|| (0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
+    Reads { taps, rows }
+}
+
+fn for_each_tap(data: &Data, image: usize, head: usize, mut f: impl FnMut(usize)) {
+    let p = &data.problem;
+    let (locations, strides) = (data.locations.as_slice(), msda::Role::Locations.dense(p));
+    for query in 0..p.queries() {
+        let mut s = image * strides[0] + query * strides[1] + head * strides[2];
+        for (level, &points) in p.levels().iter().zip(p.points()) {
+            for _ in 0..points {
+                let xs = neighbours(p, locations.get(s), level.w);
+                let ys = neighbours(p, locations.get(s + 1), level.h);
+                for y in ys.into_iter().flatten() {
+                    for x in xs.into_iter().flatten() {
+                        f(level.position(y, x));
+                    }
+                }
+                s += 2;
+            }
+        }
+    }
+}
+
+/// A bilinear sample's two neighbours on one axis, less those off the map.
+fn neighbours(p: &Problem, t: f64, side: usize) -> [Option<usize>; 2] {
     let (scale, shift) = p.pixel_transform(side);
     let low = (t * scale + shift).floor();
-    [low, low + 1.0].into_iter().filter(|&i| i >= 0.0 && i < side as f64).count()
+    [low, low + 1.0].map(|i| (i >= 0.0 && i < side as f64).then_some(i as usize))
 }
 
 /// Counts a pass's work and derives its floor from the ceilings for `threads` threads.
-pub fn work(p: &Problem, taps: f64, pass: Pass, ceilings: &[Ceiling], threads: usize) -> Work {
+pub fn work(p: &Problem, reads: Reads, pass: Pass, ceilings: &[Ceiling], threads: usize) -> Work {
     let t = p.types();
     let bytes = |dtype: msda::Dtype, n: usize| (dtype.size() * n) as f64;
     let coordinates = bytes(t.locations, p.locations_len()) + bytes(t.weights, p.weights_len());
     let (value, output) = (bytes(t.value, p.value_len()), bytes(t.value, p.output_len()));
     let row = (p.channels() * t.value.size()) as f64;
     let sum_row = (p.channels() * t.value.accumulator().size()) as f64;
+    let Reads { taps, rows } = reads;
     let multiply_adds = 2.0 * taps * p.channels() as f64;
     // Rows that nobody looks at need not be read.
-    let inputs = value.min(taps * row) + coordinates;
+    let inputs = rows * row + coordinates;
     let (flops, gathered_bytes, compulsory_bytes) = match pass {
         Pass::Forward => (multiply_adds, taps * row, inputs + output),
         // Rows are read once more, and sums of the value gradient are read and written.
