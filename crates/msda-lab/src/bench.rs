@@ -50,8 +50,15 @@ struct Cell {
 /// The workload on which instruction sets and numbers of threads are compared.
 const MAIN: &str = "seed-encoder";
 
-const USUAL: [&str; 6] =
-    ["seed-encoder", "seed-decoder", "seed-uniform", "rt-detr-decoder", "rf-detr-decoder", "d-fine-decoder"];
+const USUAL: [&str; 7] = [
+    "seed-encoder",
+    "seed-decoder",
+    "seed-uniform",
+    "seed-point",
+    "rt-detr-decoder",
+    "rf-detr-decoder",
+    "d-fine-decoder",
+];
 const QUICK: [&str; 2] = ["small", "seed-decoder"];
 
 /// Runs the benchmark. An engine that gives a wrong result is an error, not a time.

@@ -9,11 +9,12 @@ use rayon::prelude::*;
 use serde::Deserialize;
 
 /// The workloads that come with the lab: name and text.
-pub const BUILT_IN: [(&str, &str); 14] = [
+pub const BUILT_IN: [(&str, &str); 15] = [
     ("small", include_str!("../../../workloads/small.toml")),
     ("seed-encoder", include_str!("../../../workloads/seed-encoder.toml")),
     ("seed-decoder", include_str!("../../../workloads/seed-decoder.toml")),
     ("seed-uniform", include_str!("../../../workloads/seed-uniform.toml")),
+    ("seed-point", include_str!("../../../workloads/seed-point.toml")),
     ("seed", include_str!("../../../workloads/seed.toml")),
     ("seed-b6h8", include_str!("../../../workloads/seed-b6h8.toml")),
     ("detr-encoder", include_str!("../../../workloads/detr-encoder.toml")),
@@ -100,6 +101,7 @@ fn two_pixels() -> f64 {
 #[serde(rename_all = "lowercase")]
 enum Distribution {
     Uniform,
+    Point,
     Reference,
     Clustered,
 }
@@ -290,6 +292,7 @@ impl Locations {
                             ];
                             let mut at = match self.kind {
                                 Distribution::Uniform => [r.unit(), r.unit()],
+                                Distribution::Point => [0.51, 0.51],
                                 _ => [
                                     reference[0] + step[0] / level.w as f64,
                                     reference[1] + step[1] / level.h as f64,
