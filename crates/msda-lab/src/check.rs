@@ -8,7 +8,7 @@
 use anyhow::{Context, Result, bail};
 use msda::conformance::{Budget, Budgeted, compare};
 use msda::rng::Rng;
-use msda::{Buffer, Role, Slice};
+use msda::{Buffer, Role, Slice, op};
 use rayon::prelude::*;
 
 use crate::engines::Engine;
@@ -88,7 +88,7 @@ impl Expected {
         let strides = role.dense(&whole.problem);
         let mut numbers = Vec::new();
         for query in (0..extents[1]).step_by(self.step) {
-            let row = self.image * strides[0] + query * strides[1] + self.head * strides[2];
+            let row = op::offset(strides, [self.image, query, self.head]);
             numbers.extend((row..row + inner).map(|c| all.get(c)));
         }
         numbers
@@ -164,7 +164,7 @@ fn inner_product(
     let (a, b) = (a.as_slice(), b.as_slice());
     let (mut sum, mut size) = (0.0, 0.0);
     for j in 0..extents[1] {
-        let row = image * strides[0] + j * strides[1] + head * strides[2];
+        let row = op::offset(strides, [image, j, head]);
         for i in row..row + inner {
             let product = a.get(i) * b.get(i);
             sum += product;

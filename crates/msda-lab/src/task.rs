@@ -49,7 +49,7 @@ impl<'a> Task<'a> {
         inputs.weights = every(inputs.weights);
         let dense = msda::Role::Output.dense(p);
         let strides = self.grad_output.strides.unwrap_or(dense);
-        let first = image * strides[0] + head * strides[2];
+        let first = op::offset(strides, [image, 0, head]);
         let grad_output = every(View { data: self.grad_output.data.from(first), strides: Some(strides) });
         Ok(Self { problem, inputs, grad_output, pass: self.pass })
     }

@@ -138,9 +138,9 @@ impl Tensor<'_> {
     }
 }
 
-/// The element at an outer index.
+/// The first element at an outer index of a tensor with these strides.
 #[inline(always)]
-pub(crate) fn offset(strides: Strides, [i, j, k]: [usize; 3]) -> usize {
+pub fn offset(strides: Strides, [i, j, k]: [usize; 3]) -> usize {
     i * strides[0] + j * strides[1] + k * strides[2]
 }
 

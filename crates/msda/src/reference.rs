@@ -282,17 +282,13 @@ impl Backend for Oracle {
 /// Copies a dense result to a checked destination.
 fn write(p: &Problem, role: Role, dense: &[f64], to: Option<ViewMut<'_>>) {
     let Some(mut to) = to else { return };
-    let (extents, inner) = role.shape(p);
+    let (_, inner) = role.shape(p);
     let from = role.dense(p);
     let strides = to.strides.unwrap_or(from);
-    for i in 0..extents[0] {
-        for j in 0..extents[1] {
-            for k in 0..extents[2] {
-                let (src, dst) = (op::offset(from, [i, j, k]), op::offset(strides, [i, j, k]));
-                for c in 0..inner {
-                    to.data.set(dst + c, dense[src + c]);
-                }
-            }
+    role.for_each_row(p, |index| {
+        let (src, dst) = (op::offset(from, index), op::offset(strides, index));
+        for c in 0..inner {
+            to.data.set(dst + c, dense[src + c]);
         }
-    }
+    });
 }

@@ -2,6 +2,7 @@
 
 use crate::dtype::{Slice, SliceMut};
 use crate::error::{Error, ErrorKind, Result};
+use crate::op::offset;
 use crate::problem::{Layout, Problem};
 
 /// Elements from one index to the next in the three outer dimensions: image, then position or query, then
@@ -102,6 +103,33 @@ impl Role {
             (Self::Value, Layout::Planar | Layout::PlanarRing) => [h * n * inner, inner, n * inner],
             _ => [n * h * inner, h * inner, inner],
         }
+    }
+
+    /// Calls `f` with every outer index of a tensor in this role, in order.
+    pub fn for_each_row(self, p: &Problem, mut f: impl FnMut([usize; 3])) {
+        let ([a, b, c], _) = self.shape(p);
+        for i in 0..a {
+            for j in 0..b {
+                for k in 0..c {
+                    f([i, j, k]);
+                }
+            }
+        }
+    }
+
+    /// The numbers of a tensor in this role, widened, in dense order.
+    pub fn read(self, p: &Problem, view: &View<'_>) -> Vec<f64> {
+        let (extents, inner) = self.shape(p);
+        let dense = self.dense(p);
+        let strides = view.strides.unwrap_or(dense);
+        let mut numbers = vec![0.0; extents.iter().product::<usize>() * inner];
+        self.for_each_row(p, |index| {
+            let (to, from) = (offset(dense, index), offset(strides, index));
+            for c in 0..inner {
+                numbers[to + c] = view.data.get(from + c);
+            }
+        });
+        numbers
     }
 
     fn name(self) -> &'static str {

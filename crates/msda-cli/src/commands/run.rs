@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail, ensure};
-use msda::{Backend, Cpu, Layout, Padding, Sampling};
+use anyhow::{Context, Result, ensure};
+use msda::{Layout, Padding, Sampling};
 use msda_lab::call::{Call, Options, Tensors};
-use msda_lab::files;
+use msda_lab::{engines, files};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -79,14 +79,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
         padding: if args.border { Padding::Border } else { Padding::Zeros },
         align_corners: args.align_corners,
     };
-    let backend: Box<dyn Backend> = match args.engine.as_str() {
-        "oracle" => Box::new(msda::reference::Oracle),
-        "cpu" => Box::new(Cpu::new()),
-        name => match name.strip_prefix("cpu-") {
-            Some(isa) => Box::new(Cpu::with_isa(isa.parse()?)?),
-            None => bail!("engine: got '{name}', expected cpu, cpu-NAME or oracle"),
-        },
-    };
+    let backend = engines::backend(&args.engine)?;
     let call = Call::new(&tensors, &options)?;
     let one_file = args.out.extension().is_some_and(|e| e == "npy");
     ensure!(

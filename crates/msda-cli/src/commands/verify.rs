@@ -2,9 +2,9 @@
 
 use anyhow::{Result, bail};
 use msda::conformance::{self, Group, Summary};
-use msda::reference::Oracle;
-use msda::{Backend, Cpu, Isa};
+use msda::{Backend, Isa};
 use msda_lab::bench::Progress;
+use msda_lab::engines;
 use serde_json::json;
 
 use crate::terminal::{Bar, print};
@@ -81,27 +81,11 @@ pub(crate) fn main(args: Args) -> Result<()> {
     Ok(())
 }
 
-fn backends(names: &[String]) -> Result<Vec<Box<dyn Backend>>> {
+fn backends(names: &[String]) -> Result<Vec<Box<dyn Backend + Send>>> {
     if names.is_empty() {
-        let mut all: Vec<Box<dyn Backend>> = Vec::new();
-        for isa in Isa::available() {
-            all.push(Box::new(Cpu::with_isa(isa)?));
-        }
-        return Ok(all);
+        return Isa::available().into_iter().map(|isa| engines::backend(&format!("cpu-{isa}"))).collect();
     }
-    names
-        .iter()
-        .map(|name| {
-            Ok(match name.as_str() {
-                "oracle" => Box::new(Oracle) as Box<dyn Backend>,
-                "cpu" => Box::new(Cpu::new()),
-                _ => match name.strip_prefix("cpu-") {
-                    Some(isa) => Box::new(Cpu::with_isa(isa.parse()?)?),
-                    None => bail!("engine: got '{name}', expected oracle, cpu or cpu-NAME"),
-                },
-            })
-        })
-        .collect()
+    names.iter().map(|name| engines::backend(name)).collect()
 }
 
 fn groups(names: &[String]) -> Result<Vec<Group>> {

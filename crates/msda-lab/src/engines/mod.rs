@@ -5,7 +5,7 @@ mod torch;
 
 use anyhow::{Context, Result, bail};
 use msda::reference::Oracle;
-use msda::{Cpu, Isa};
+use msda::{Backend, Cpu, Isa};
 
 pub use self::local::Local;
 pub use self::torch::{Torch, find_python};
@@ -36,18 +36,26 @@ pub fn available() -> Vec<String> {
     names
 }
 
-/// The engine called `name`, with that many threads. `cpu` is the best instruction set of this machine.
+/// The backend called `name`, of this process. `cpu` is the best instruction set of this machine.
+pub fn backend(name: &str) -> Result<Box<dyn Backend + Send>> {
+    match name {
+        "oracle" => Ok(Box::new(Oracle)),
+        "cpu" => Ok(Box::new(Cpu::new())),
+        _ => {
+            let Some(isa) = name.strip_prefix("cpu-") else {
+                let local: Vec<String> = available().into_iter().filter(|n| n != "torch").collect();
+                bail!("engine: got '{name}', expected cpu, {}", local.join(", "));
+            };
+            let isa: Isa = isa.parse().with_context(|| format!("engine {name}"))?;
+            Ok(Box::new(Cpu::with_isa(isa)?))
+        }
+    }
+}
+
+/// The engine called `name`, with that many threads: torch, or a backend of this process.
 pub fn open(name: &str, threads: usize) -> Result<Box<dyn Engine>> {
     match name {
         "torch" => Ok(Box::new(Torch::start(threads)?)),
-        "oracle" => Ok(Box::new(Local::new(Box::new(Oracle), threads)?)),
-        "cpu" => Ok(Box::new(Local::new(Box::new(Cpu::new()), threads)?)),
-        _ => {
-            let Some(isa) = name.strip_prefix("cpu-") else {
-                bail!("engine: got '{name}', expected cpu, {}", available().join(", "));
-            };
-            let isa: Isa = isa.parse().with_context(|| format!("engine {name}"))?;
-            Ok(Box::new(Local::new(Box::new(Cpu::with_isa(isa)?), threads)?))
-        }
+        _ => Ok(Box::new(Local::new(backend(name)?, threads)?)),
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use msda::{Buffer, Dtype, Padding, Role, Sampling, View};
+use msda::{Buffer, Dtype, Padding, Problem, Role, Sampling, Strides, View, op};
 use serde::Deserialize;
 use serde_json::json;
 use tempfile::TempDir;
@@ -167,7 +167,7 @@ impl Torch {
         for (name, role, view) in views {
             let numbers = match role {
                 Role::Value => packed_value(task),
-                _ => dense(task, role, &view),
+                _ => role.read(p, &view),
             };
             // One type for all tensors: grid_sample takes no mixture. f32 locations are exact in f64.
             let bytes = Buffer::from_fn(p.types().value, numbers.len(), |i| numbers[i]).to_le_bytes();
@@ -192,61 +192,41 @@ fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
         .with_context(|| format!("writing {}\nhint: is the disk full?", path.display()))
 }
 
-fn dense(task: &Task<'_>, role: Role, view: &View<'_>) -> Vec<f64> {
-    let (extents, inner) = role.shape(&task.problem);
-    let strides = view.strides.unwrap_or_else(|| role.dense(&task.problem));
-    let mut numbers = Vec::with_capacity(extents.iter().product::<usize>() * inner);
-    for i in 0..extents[0] {
-        for j in 0..extents[1] {
-            for k in 0..extents[2] {
-                let row = i * strides[0] + j * strides[1] + k * strides[2];
-                numbers.extend((row..row + inner).map(|c| view.data.get(c)));
-            }
-        }
-    }
-    numbers
-}
-
-/// Value as `(B, S, H, D)` with the levels packed one after the other.
-fn packed_value(task: &Task<'_>) -> Vec<f64> {
-    let (p, view) = (&task.problem, &task.inputs.value);
-    let strides = view.strides.unwrap_or_else(|| Role::Value.dense(p));
-    let mut numbers = Vec::new();
+/// Calls `f` with the first element of every row of value, in the order of `(B, S, H, D)` with the levels packed.
+fn for_each_value_row(p: &Problem, strides: Strides, mut f: impl FnMut(usize)) {
     for b in 0..p.batch() {
         for level in p.levels() {
             for pixel in 0..level.h * level.w {
                 let position = level.position(pixel / level.w, pixel % level.w);
                 for h in 0..p.heads() {
-                    let row = b * strides[0] + position * strides[1] + h * strides[2];
-                    numbers.extend((row..row + p.channels()).map(|c| view.data.get(c)));
+                    f(op::offset(strides, [b, position, h]));
                 }
             }
         }
     }
+}
+
+fn packed_value(task: &Task<'_>) -> Vec<f64> {
+    let (p, view) = (&task.problem, &task.inputs.value);
+    let mut numbers = Vec::new();
+    for_each_value_row(p, view.strides.unwrap_or_else(|| Role::Value.dense(p)), |row| {
+        numbers.extend((row..row + p.channels()).map(|c| view.data.get(c)));
+    });
     numbers
 }
 
 /// The inverse of [`packed_value`]: a packed gradient in the problem's dense layout, zero elsewhere.
 fn unpacked_value(task: &Task<'_>, packed: &Buffer) -> Buffer {
     let p = &task.problem;
-    let strides = Role::Value.dense(p);
     let mut value = Buffer::filled(packed.dtype(), p.value_len(), 0.0);
     let (mut to, from) = (value.as_mut(), packed.as_slice());
     let mut i = 0;
-    for b in 0..p.batch() {
-        for level in p.levels() {
-            for pixel in 0..level.h * level.w {
-                let position = level.position(pixel / level.w, pixel % level.w);
-                for h in 0..p.heads() {
-                    let row = b * strides[0] + position * strides[1] + h * strides[2];
-                    for c in 0..p.channels() {
-                        to.set(row + c, from.get(i));
-                        i += 1;
-                    }
-                }
-            }
+    for_each_value_row(p, Role::Value.dense(p), |row| {
+        for c in 0..p.channels() {
+            to.set(row + c, from.get(i));
+            i += 1;
         }
-    }
+    });
     value
 }
 

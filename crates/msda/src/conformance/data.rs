@@ -55,7 +55,7 @@ impl Held {
         };
         let mut buffer = Buffer::filled(dtype, spread.start + len, between);
         let mut data = buffer.as_mut();
-        for_each_row(extents, |index| {
+        role.for_each_row(p, |index| {
             let (from, to) = (offset(dense, index), spread.start + offset(actual, index));
             for c in 0..inner {
                 data.set(to + c, f(from + c));
@@ -82,7 +82,7 @@ impl Held {
         let actual = view.strides.unwrap_or(dense);
         let mut numbers = vec![0.0; extents.iter().product::<usize>() * inner];
         let mut own = vec![false; self.buffer.len()];
-        for_each_row(extents, |index| {
+        role.for_each_row(p, |index| {
             let (to, from) = (offset(dense, index), offset(actual, index));
             for c in 0..inner {
                 numbers[to + c] = view.data.get(from + c);
@@ -92,16 +92,6 @@ impl Held {
         let all: Slice<'_> = self.buffer.as_slice();
         let touched = (0..all.len()).filter(|&i| !own[i] && all.get(i) != between).count();
         (numbers, touched)
-    }
-}
-
-fn for_each_row(extents: [usize; 3], mut f: impl FnMut([usize; 3])) {
-    for i in 0..extents[0] {
-        for j in 0..extents[1] {
-            for k in 0..extents[2] {
-                f([i, j, k]);
-            }
-        }
     }
 }
 

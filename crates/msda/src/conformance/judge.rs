@@ -227,7 +227,7 @@ struct Wide {
 
 impl Wide {
     fn new(p: &Problem, inputs: &Inputs<'_>, grad: &View<'_>) -> Self {
-        let read = |view: &View<'_>, role: Role| dense(p, view, role);
+        let read = |view: &View<'_>, role: Role| role.read(p, view);
         Self {
             value: read(&inputs.value, Role::Value),
             locations: read(&inputs.locations, Role::Locations),
@@ -275,24 +275,6 @@ impl Wide {
         let weight = if self.reference.is_some() { 2.0 * dots } else { weight };
         Ok([output, value, location, weight, shared])
     }
-}
-
-fn dense(p: &Problem, view: &View<'_>, role: Role) -> Vec<f64> {
-    let (extents, inner) = role.shape(p);
-    let to = role.dense(p);
-    let from = view.strides.unwrap_or(to);
-    let mut numbers = vec![0.0; extents.iter().product::<usize>() * inner];
-    for i in 0..extents[0] {
-        for j in 0..extents[1] {
-            for k in 0..extents[2] {
-                let (to, from) = (crate::op::offset(to, [i, j, k]), crate::op::offset(from, [i, j, k]));
-                for c in 0..inner {
-                    numbers[to + c] = view.data.get(from + c);
-                }
-            }
-        }
-    }
-    numbers
 }
 
 /// Compares results with exact numbers; returns the largest error as a share of the tolerance.
