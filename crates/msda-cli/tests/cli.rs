@@ -84,15 +84,24 @@ fn bad_input_is_refused_with_advice_and_nothing_is_written() {
     let dir = tempfile::tempdir().unwrap();
     inputs(dir.path());
     let whole = std::fs::read(dir.path().join("in.safetensors")).unwrap();
+    files::write(dir.path().join("extra.npy"), &[("extra".into(), float(&[2], |_| 0.0))]).unwrap();
+    let loose: Vec<(String, Tensor)> = files::read(dir.path().join("in.safetensors"))
+        .unwrap()
+        .into_iter()
+        .filter(|(name, _)| !["spatial_shapes", "level_start_index"].contains(&name.as_str()))
+        .collect();
+    files::write(dir.path().join("loose.safetensors"), &loose).unwrap();
     std::fs::write(dir.path().join("cut.safetensors"), &whole[..whole.len() - 3]).unwrap();
     for (args, expected) in [
         (vec!["run", "cut.safetensors"], "expected"),
         (vec!["run", "missing.safetensors"], "missing.safetensors"),
-        (vec!["run", "in.safetensors", "--levels", "3x4,2x3"], "positions"),
-        (vec!["run", "in.safetensors", "--levels", "3x4"], "levels"),
+        (vec!["run", "in.safetensors", "--levels", "3x4,2x3"], "expected one of them, or the same"),
+        (vec!["run", "loose.safetensors", "--levels", "3x4"], "got 16"),
         (vec!["run", "in.safetensors", "--layout", "planar"], "got"),
         (vec!["run", "in.safetensors", "--engine", "gpu"], "expected cpu"),
         (vec!["run", "in.safetensors", "--points", "3,1"], "points"),
+        (vec!["run", "in.safetensors", "extra.npy"], "extra.npy"),
+        (vec!["run", "loose.safetensors", "--levels", "3x4,1x3"], "expected 15"),
     ] {
         let run = msda(dir.path(), &[&args[..], &["--out", "out.safetensors"]].concat());
         assert_eq!(run.status.code(), Some(1), "{args:?}: {}", text(&run.stderr));
@@ -100,6 +109,10 @@ fn bad_input_is_refused_with_advice_and_nothing_is_written() {
         assert!(!text(&run.stderr).contains("panicked"), "{args:?}");
         assert!(!dir.path().join("out.safetensors").exists(), "{args:?} wrote something");
     }
+    let same = msda(dir.path(), &["run", "in.safetensors", "--out", "in.safetensors"]);
+    assert!(text(&same.stderr).contains("also an input"), "{}", text(&same.stderr));
+    assert_eq!(std::fs::read(dir.path().join("in.safetensors")).unwrap(), whole);
+    assert_eq!(msda(dir.path(), &["verify", "--seeds", "0"]).status.code(), Some(2));
     assert_eq!(msda(dir.path(), &["run"]).status.code(), Some(2));
     assert_eq!(msda(dir.path(), &["nonsense"]).status.code(), Some(2));
 }

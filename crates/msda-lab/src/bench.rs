@@ -82,6 +82,12 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     bench.find_torch();
     let plans: Vec<Vec<Cell>> = workloads.iter().map(|w| bench.plan(w)).collect();
     let threads: BTreeSet<usize> = plans.iter().flatten().map(|c| c.threads).collect();
+    if let Some(load) = machine::load().filter(|load| *load > 0.5 * bench.all_threads as f64) {
+        progress.note(&format!(
+            "note: the machine is busy (load {load:.1} on {} cores): times and ratios will vary",
+            bench.all_threads
+        ));
+    }
     progress.begin(plans.iter().map(Vec::len).sum::<usize>() + threads.len());
     for threads in threads {
         progress.step(&format!("ceilings of this machine, {threads} thread(s)"));

@@ -110,6 +110,18 @@ impl<'a> Call<'a> {
             locations: locations.1.float(locations.0)?.dtype(),
             weights: weights.1.float(weights.0)?.dtype(),
         };
+        // Levels that follow each other cover the value exactly; only explicit starts may leave gaps.
+        let covered: usize = levels
+            .iter()
+            .map(|&(h, w)| (h + 2 * options.layout.ring()).saturating_mul(w + 2 * options.layout.ring()))
+            .fold(0, usize::saturating_add);
+        ensure!(
+            starts.is_some() || covered == positions,
+            "positions of value: got {positions} ({} {:?}), expected {covered}, the pixels of {levels:?}\n\
+             hint: give level_start_index if the levels do not follow each other, and --layout if value is planar",
+            if options.layout == Layout::Bshd { "(B, S, H, D) =" } else { "(B, H, S, D) =" },
+            [batch, a, b, channels],
+        );
         let problem = Problem::new(Spec {
             batch,
             queries,
@@ -150,6 +162,14 @@ impl<'a> Call<'a> {
                 Some((kind, t)) => Some(Reference { kind, view: view((REFERENCE[0], t))? }),
             },
         })
+    }
+
+    /// Names among `tensors` that no call of this form reads: a typing error, perhaps.
+    pub fn unused<'t>(&self, tensors: &'t Tensors) -> Vec<&'t str> {
+        let form = if self.reference.is_some() { [OFFSETS, LOGITS] } else { [LOCATIONS, WEIGHTS] };
+        let read = [VALUE, SHAPES, STARTS, REFERENCE, GRADIENT, form[0], form[1]];
+        let names = tensors.keys().map(String::as_str);
+        names.filter(|name| !read.iter().any(|names| names.contains(name))).collect()
     }
 
     /// Whether the tensors ask for gradients too.
@@ -203,10 +223,10 @@ fn sizes(name: &str, numbers: &[i64]) -> Result<Vec<usize>> {
 }
 
 fn levels(tensors: &Tensors, options: &Options) -> Result<Vec<(usize, usize)>> {
-    if !options.levels.is_empty() {
-        return Ok(options.levels.clone());
-    }
     let Some((name, t)) = find(tensors, SHAPES) else {
+        if !options.levels.is_empty() {
+            return Ok(options.levels.clone());
+        }
         bail!(
             "levels: got no tensor '{}', expected one, or the levels as an option\nhint: --levels 92x160,46x80",
             SHAPES[0]
@@ -215,7 +235,13 @@ fn levels(tensors: &Tensors, options: &Options) -> Result<Vec<(usize, usize)>> {
     let &[_, two] = shape::<2>(name, t, "(L, 2) as (height, width)")?;
     ensure!(two == 2, "shape of {name}: got {:?}, expected (L, 2)", t.shape);
     let numbers = sizes(name, t.ints(name)?)?;
-    Ok(numbers.chunks_exact(2).map(|c| (c[0], c[1])).collect())
+    let levels: Vec<(usize, usize)> = numbers.chunks_exact(2).map(|c| (c[0], c[1])).collect();
+    ensure!(
+        options.levels.is_empty() || options.levels == levels,
+        "levels: got {:?} as an option and {levels:?} from {name}, expected one of them, or the same",
+        options.levels
+    );
+    Ok(levels)
 }
 
 /// Queries, and points of each level, from the shape of the locations.
@@ -228,7 +254,7 @@ fn samples(name: &str, t: &Tensor, levels: usize, options: &Options) -> Result<(
         &[_, q, _, n, 2] => {
             ensure!(
                 options.points.iter().sum::<usize>() == n,
-                "points: got {:?}, expected one number a level, {n} in all\nhint: --points 3,6,3",
+                "points: got {:?}, expected {levels} numbers, one a level, with the sum {n}\nhint: --points 2,4,2",
                 options.points
             );
             (q, options.points.clone())

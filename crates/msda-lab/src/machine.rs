@@ -44,6 +44,11 @@ fn memory_gib() -> f64 {
     (kib / (1024.0 * 1024.0) * 10.0).round() / 10.0
 }
 
+/// How many programs wanted to run during the last minute, where the system says.
+pub fn load() -> Option<f64> {
+    std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
+}
+
 /// Now, in UTC, as `2026-11-15T12:34:56Z`.
 pub fn now() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());

@@ -162,7 +162,8 @@ impl Record {
         struct Version {
             schema: u32,
         }
-        let Version { schema } = serde_json::from_str(text).context("not a record: no 'schema' number")?;
+        let value: serde_json::Value = serde_json::from_str(text).context("not JSON")?;
+        let Version { schema } = serde_json::from_value(value).context("not a record: no 'schema' number")?;
         if schema != SCHEMA {
             bail!(
                 "record schema: got {schema}, expected {SCHEMA}\nhint: measure again with this version of msda"

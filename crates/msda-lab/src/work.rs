@@ -9,7 +9,7 @@ use crate::workload::Data;
 
 /// The ceilings by name: fused multiply-adds.
 pub const FMA: &str = "fma";
-/// Reading a buffer as large as a value pyramid in order.
+/// Reading in order a buffer as large as a value pyramid, one for each thread.
 pub const STREAM: &str = "stream";
 /// Random rows from the second-level cache.
 pub const GATHER_L2: &str = "gather-l2";

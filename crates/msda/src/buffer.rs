@@ -9,7 +9,7 @@ use crate::dtype::{Dtype, Element, Slice, SliceMut, typed};
 /// Where rows should begin: a pair of cache lines, which processors fetch together.
 const ALIGNMENT: usize = 128;
 
-/// Elements that begin on an [`ALIGNMENT`] boundary, so that no row of whole lines straddles another.
+/// Elements that begin on a boundary of 128 bytes, so that no row of whole lines straddles another.
 ///
 /// A large `Vec` begins 16 bytes into a page: with it, a 128-byte row would touch three lines instead of two.
 #[derive(Debug)]

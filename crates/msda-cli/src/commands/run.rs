@@ -1,8 +1,8 @@
 //! `msda run`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use msda::{Layout, Padding, Sampling};
 use msda_lab::call::{Call, Options, Tensors};
 use msda_lab::{engines, files};
@@ -10,9 +10,21 @@ use msda_lab::{engines, files};
 #[derive(clap::Args)]
 #[command(after_help = "\
 Tensors are found by name: in a .safetensors file by their own, an .npy file by the file's.
-  plain form   value, spatial_shapes, sampling_locations, attention_weights
-  fused form   value, spatial_shapes, reference_points, sampling_offsets, attention_logits
-  optional     level_start_index, grad_output (then gradients are written too)
+  value                                (B, S, H, D); (B, H, S, D) with --layout planar or ring
+  spatial_shapes, value_spatial_shapes (L, 2) as (height, width); or --levels
+  level_start_index                    (L), optional; without it levels follow each other
+ plain form
+  sampling_locations, locations        (B, Q, H, L, P, 2) as (x, y), 0 to 1 across the map;
+                                       or (B, Q, H, sum of P, 2) with --points
+  attention_weights, weights           (B, Q, H, L, P)
+ fused form
+  reference_points, reference          (B, Q, L, 2) points or (B, Q, L, 4) boxes
+  sampling_offsets, offsets            as the locations, raw
+  attention_logits, logits             as the weights, before the softmax
+ backward, in either form
+  grad_output                          (B, Q, H * D)
+
+Written: output (B, Q, H * D) and, given grad_output, grad_value and grad_NAME for each of the inputs.
 
 Examples:
   msda run inputs.safetensors --out output.safetensors
@@ -60,6 +72,7 @@ fn level(text: &str) -> Result<(usize, usize), String> {
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
+    check_output(&args.out, &args.inputs)?;
     let mut tensors = Tensors::new();
     for path in &args.inputs {
         for (name, tensor) in files::read(path)? {
@@ -81,6 +94,17 @@ pub(crate) fn main(args: Args) -> Result<()> {
     };
     let backend = engines::backend(&args.engine)?;
     let call = Call::new(&tensors, &options)?;
+    let unused = call.unused(&tensors);
+    // An .npy file was named by hand: not to use it would be a surprise.
+    if let Some(path) = args.inputs.iter().find(|path| is_unused_npy(path, &unused)) {
+        bail!(
+            "tensor from {}: got a name nobody reads, expected one that `msda run --help` lists",
+            path.display()
+        );
+    }
+    if !unused.is_empty() {
+        eprintln!("note: not used: {}", unused.join(", "));
+    }
     let one_file = args.out.extension().is_some_and(|e| e == "npy");
     ensure!(
         !(one_file && call.wants_backward()),
@@ -93,5 +117,26 @@ pub(crate) fn main(args: Args) -> Result<()> {
     for (name, tensor) in &results {
         eprintln!("{name} {:?} -> {}", tensor.shape, args.out.display());
     }
+    Ok(())
+}
+
+fn is_unused_npy(path: &Path, unused: &[&str]) -> bool {
+    let stem = path.file_stem().unwrap_or_default();
+    path.extension().is_some_and(|e| e == "npy") && unused.iter().any(|name| stem == *name)
+}
+
+/// What would only fail after the work was done, or destroy an input.
+fn check_output(out: &Path, inputs: &[PathBuf]) -> Result<()> {
+    let kind = out.extension().and_then(|e| e.to_str()).unwrap_or_default();
+    ensure!(
+        ["npy", "safetensors"].contains(&kind),
+        "output file: got {}, expected .safetensors or .npy",
+        out.display()
+    );
+    let folder = out.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    ensure!(folder.is_dir(), "folder of the output file: got {}, expected one that exists", folder.display());
+    let place = |path: &Path| std::fs::canonicalize(path).ok();
+    let same = inputs.iter().any(|input| place(input).is_some() && place(input) == place(out));
+    ensure!(!same, "output file: got {}, which is also an input, expected another", out.display());
     Ok(())
 }

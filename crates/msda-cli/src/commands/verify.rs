@@ -11,17 +11,19 @@ use crate::terminal::{Bar, print};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A backend: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable or oracle; may be repeated. All when absent
+    /// A backend: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable or oracle; may be repeated. Every
+    /// instruction set of this machine when absent
     #[arg(long, value_name = "NAME")]
     engine: Vec<String>,
-    /// One group of cases; may be repeated. All when absent
+    /// One group of cases (random, inside, outside, borders, not-finite, one-pixel, empty, channels, levels, points,
+    /// strides, unaligned, layouts, options, types, fused, untouched, partial, refusals); may be repeated. All when absent
     #[arg(long, value_name = "NAME")]
     group: Vec<String>,
     /// The first seed of the random cases
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// How many seeds to run
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// Print the result as JSON
     #[arg(long)]
@@ -74,6 +76,9 @@ pub(crate) fn main(args: Args) -> Result<()> {
             );
         }
         print(&text)?;
+    }
+    if let Some((name, _)) = rows.iter().find(|(_, s)| s.passed + s.failed.len() == 0) {
+        bail!("{name}: got no case to run, expected some");
     }
     if !failures.is_empty() {
         bail!("{} cases failed\n{}", failures.len(), failures.join("\n"));

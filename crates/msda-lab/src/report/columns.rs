@@ -32,7 +32,7 @@ pub(super) const NARROW: [Column; 10] =
 
 /// What the columns mean, for the foot of a table.
 pub(super) const LEGEND: &str = "thr: threads in use; p10..p90: eight runs of ten lie between; \
-    floor: the time this machine cannot go below, by its measured ceilings; \
+    floor: what the measured ceilings allow, every row coming from the second-level cache; \
     reached: floor / median; GB/s: rows gathered through the caches; \
     err/tol: largest error as a fraction of what is allowed, at most 1";
 

@@ -1,17 +1,19 @@
 //! The CPU backend: one generic body for every instruction set, threads by rayon.
 //!
-//! Both passes turn a query's samples into weighted rows ([`taps`]) and visit query after query, in an order that
-//! keeps the cache warm ([`order`]): forward sums the rows; backward takes their dot products with the output's
+//! Both passes turn a query's samples into weighted rows (`taps`) and visit query after query, in an order that
+//! keeps the cache warm (`order`): forward sums the rows; backward takes their dot products with the output's
 //! gradient, and adds to rows of the value's gradient that one task owns. No sum depends on how the work was divided:
 //! the result has the same bits for any number of threads.
 
 #![allow(unsafe_code)]
 
 mod backward;
+mod chain;
 mod forward;
 mod order;
 pub mod probe;
 mod rows;
+mod scatter;
 mod simd;
 mod taps;
 
