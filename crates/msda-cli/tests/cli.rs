@@ -96,7 +96,7 @@ fn bad_input_is_refused_with_advice_and_nothing_is_written() {
         (vec!["run", "cut.safetensors"], "expected"),
         (vec!["run", "missing.safetensors"], "missing.safetensors"),
         (vec!["run", "in.safetensors", "--levels", "3x4,2x3"], "expected one of them, or the same"),
-        (vec!["run", "loose.safetensors", "--levels", "3x4"], "got 16"),
+        (vec!["run", "loose.safetensors", "--levels", "3x4"], "levels of sampling_locations"),
         (vec!["run", "in.safetensors", "--layout", "planar"], "got"),
         (vec!["run", "in.safetensors", "--engine", "gpu"], "expected cpu"),
         (vec!["run", "in.safetensors", "--points", "3,1"], "points"),
