@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use msda::{
     Backend, Buffer, Gradients, Inputs, Layout, Padding, Problem, Reference, ReferenceKind, Sampling, Spec,
     Types, View, ViewMut,
@@ -138,14 +138,32 @@ impl<'a> Call<'a> {
             types,
         })?;
         // The lengths are checked by the op; shapes of equal length but another order are caught here.
-        for (name, t) in [locations, weights] {
-            let got = t.shape.get(..3).unwrap_or_default();
-            let want = [batch, queries, heads];
-            ensure!(got == want, "shape of {name}: got {:?}, expected (B, Q, H) = {want:?} first", t.shape);
-        }
+        let outer = &[batch, queries, heads];
+        let got = locations.1.shape.get(..3).unwrap_or_default();
+        ensure!(
+            got == outer,
+            "shape of {}: got {:?}, expected (B, Q, H) = {outer:?} first",
+            locations.0,
+            locations.1.shape
+        );
+        let (name, got) = (weights.0, &weights.1.shape);
+        let by_level = &locations.1.shape[..locations.1.shape.len() - 1];
+        let flat = [&outer[..], &[problem.samples()]].concat();
+        ensure!(
+            got == by_level || *got == flat,
+            "shape of {name}: got {got:?}, expected {by_level:?} or {flat:?}"
+        );
         let grad_output = match find(tensors, GRADIENT) {
             None => None,
-            Some((name, t)) => Some(t.float(name)?),
+            Some((name, t)) => {
+                let (joined, split) = ([batch, queries, heads * channels], [batch, queries, heads, channels]);
+                ensure!(
+                    t.shape == joined || t.shape == split,
+                    "shape of {name}: got {:?}, expected {joined:?} or {split:?}",
+                    t.shape
+                );
+                Some(t.float(name)?)
+            }
         };
         Ok(Self { problem, value, locations, weights, reference, grad_output })
     }
@@ -181,7 +199,7 @@ impl<'a> Call<'a> {
     pub fn run(&self, backend: &dyn Backend) -> Result<Vec<(String, Tensor)>> {
         let (p, inputs) = (&self.problem, self.inputs()?);
         let t = p.types();
-        let mut output = Buffer::filled(t.value, p.output_len(), 0.0);
+        let mut output = Buffer::try_filled(t.value, p.output_len(), 0.0)?;
         backend.forward(p, &inputs, output.as_mut().into())?;
         let shape = vec![p.batch(), p.queries(), p.heads() * p.channels()];
         let mut results = vec![("output".to_owned(), Tensor { shape, data: Data::Float(output) })];
@@ -218,7 +236,7 @@ impl<'a> Call<'a> {
 fn sizes(name: &str, numbers: &[i64]) -> Result<Vec<usize>> {
     numbers
         .iter()
-        .map(|&n| usize::try_from(n).with_context(|| format!("{name}: got {n}, expected no negative number")))
+        .map(|&n| usize::try_from(n).map_err(|_| anyhow!("{name}: got {n}, expected no negative number")))
         .collect()
 }
 

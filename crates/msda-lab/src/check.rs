@@ -34,7 +34,7 @@ impl Expected {
         if p.batch() == 0 || p.heads() == 0 || p.queries() == 0 {
             bail!("{name} has nothing to compute: {p}");
         }
-        let mut r = Rng::new(name.bytes().fold(7, |h, b| h * 31 + u64::from(b)));
+        let mut r = Rng::new(name.bytes().fold(7u64, |h, b| h.wrapping_mul(31).wrapping_add(u64::from(b))));
         let (image, head) = (r.below(p.batch()), r.below(p.heads()));
         let step = p.queries().div_ceil(QUERIES);
         let task = Task::whole(data, Pass::Forward).sampled(image, head, step)?;

@@ -37,7 +37,8 @@ fn cpu_name() -> String {
         .unwrap_or_else(|| format!("unknown {}", std::env::consts::ARCH))
 }
 
-fn memory_gib() -> f64 {
+/// Memory of this computer in GiB; 0 where the system does not say.
+pub fn memory_gib() -> f64 {
     let kib = field("/proc/meminfo", "MemTotal")
         .and_then(|s| s.split_whitespace().next()?.parse::<f64>().ok())
         .unwrap_or(0.0);

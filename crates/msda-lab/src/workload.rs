@@ -187,6 +187,7 @@ impl Workload {
     /// Its data for values of the given type: the same numbers for every type, but for their rounding.
     pub fn data(&self, dtype: Dtype) -> Result<Data> {
         let problem = self.problem(dtype)?;
+        self.check_memory(&problem)?;
         let seed = self.locations.seed;
         let t = problem.types();
         let ring = problem.layout() == Layout::PlanarRing;
@@ -208,6 +209,20 @@ impl Workload {
             grad_output: random_rows(t.value, problem.output_len(), d, seed + 2, |r| r.normal()),
             problem,
         })
+    }
+
+    /// Data that cannot be held is refused before it is made.
+    fn check_memory(&self, p: &Problem) -> Result<()> {
+        // Made in f32, kept in its type, and as much again for results.
+        let numbers = [p.value_len(), p.locations_len(), p.weights_len(), p.output_len()];
+        let gib = numbers.iter().map(|&n| n as f64).sum::<f64>() * 16.0 / (1u64 << 30) as f64;
+        let have = crate::machine::memory_gib();
+        ensure!(
+            have == 0.0 || gib < have,
+            "memory for workload {}: got {have} GiB, expected at least {gib:.1} GiB",
+            self.name
+        );
+        Ok(())
     }
 
     /// Attention weights: positive, and summing to one for each query and head.

@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 use half::{bf16, f16};
 
 use crate::dtype::{Dtype, Element, Slice, SliceMut, typed};
+use crate::error::{Error, ErrorKind, Result};
 
 /// Where rows should begin: a pair of cache lines, which processors fetch together.
 const ALIGNMENT: usize = 128;
@@ -92,6 +93,18 @@ impl Buffer {
             Dtype::F16 => Self::F16(Aligned::filled(len, f16::from_f64(x))),
             Dtype::Bf16 => Self::Bf16(Aligned::filled(len, bf16::from_f64(x))),
         }
+    }
+
+    /// As [`Buffer::filled`], with an error where the memory is not to be had.
+    pub fn try_filled(dtype: Dtype, len: usize, x: f64) -> Result<Self> {
+        let bytes = len.checked_mul(dtype.size()).and_then(|n| n.checked_add(ALIGNMENT));
+        // Asking first costs nothing: the system promises pages and makes them when they are touched.
+        let there = bytes.is_some_and(|n| Vec::<u8>::new().try_reserve_exact(n).is_ok());
+        if !there {
+            let got = format!("{len} elements of {dtype}");
+            return Err(Error::new(ErrorKind::Overflow, "memory", got, "less than this machine has"));
+        }
+        Ok(Self::filled(dtype, len, x))
     }
 
     /// `len` elements, the i-th being `f(i)` rounded to `dtype`.

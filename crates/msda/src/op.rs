@@ -236,6 +236,11 @@ pub fn plane<'a>(
     head: usize,
 ) -> Result<(Problem, Inputs<'a>)> {
     let args = check_inputs(p, inputs)?;
+    if image >= p.batch() || head >= p.heads() {
+        let got = format!("image {image}, head {head}");
+        let expected = format!("fewer than {} images and {} heads", p.batch(), p.heads());
+        return Err(crate::Error::shape("plane", got, expected));
+    }
     let sub = p.with(|s| {
         (s.batch, s.heads) = (1, 1);
         s.positions = Some(p.positions());

@@ -58,6 +58,9 @@ struct Copy<'a> {
 
 impl Copy<'_> {
     fn run<T: Element>(&self, value: &[T], packed: &mut [T]) {
+        if self.to.value_len() == 0 {
+            return;
+        }
         let source = self.sources();
         let d = self.to.channels();
         let row = |image: usize, position: usize, head: usize, to: &mut [T]| match source[position] {

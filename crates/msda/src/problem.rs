@@ -189,7 +189,7 @@ impl Problem {
         Ok(problem)
     }
 
-    /// Every tensor must be addressable: its bytes fit in `isize`.
+    /// Every tensor must be addressable: its bytes fit in `isize`, even were what is empty not so.
     fn check_sizes(&self) -> Result<()> {
         let s = &self.spec;
         let tensors: [(&str, Dtype, [usize; 5]); 4] = [
@@ -201,7 +201,7 @@ impl Problem {
         for (name, dtype, shape) in tensors {
             let bytes = shape
                 .iter()
-                .try_fold(dtype.size(), |n, &d| n.checked_mul(d))
+                .try_fold(dtype.size(), |n, &d| n.checked_mul(d.max(1)))
                 .filter(|&n| n <= isize::MAX as usize);
             if bytes.is_none() {
                 return Err(Error::new(
@@ -327,7 +327,7 @@ fn check_types(types: Types) -> Result<()> {
                 ErrorKind::Type,
                 format!("type of {name}"),
                 format!("{got} with {} values", types.value),
-                format!("f32 or {}", types.value),
+                if types.value == Dtype::F32 { "f32".into() } else { format!("f32 or {}", types.value) },
             )
             .hint(format!("convert {name} to f32")));
         }

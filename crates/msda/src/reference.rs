@@ -224,16 +224,18 @@ pub fn backward<F: Float>(p: &Problem, inputs: &Inputs<'_>, grad_output: &View<'
                     let base = reference.at([at[0], at[1], l]);
                     let d_base = op::offset(dense_reference, [at[0], at[1], l]);
                     for axis in 0..2 {
+                        // A location that is not finite receives no gradient, nor does what it was made of.
+                        if !item.location[s].iter().all(|t| t.is_finite()) {
+                            grads.locations.push(F::ZERO);
+                            continue;
+                        }
                         let scale = offset_scale::<F>(p, *kind, reference, base, l, axis);
                         grads.locations.push(d[axis] * scale);
                         grads.reference[d_base + axis] += d[axis];
                         if *kind == ReferenceKind::Box {
                             let raw = args.locations.data.get(args.locations.at(at) + 2 * s + axis);
-                            // A location that is not finite receives no gradient, nor does its box.
-                            if item.location[s].iter().all(|t| t.is_finite()) {
-                                grads.reference[d_base + 2 + axis] +=
-                                    d[axis] * F::from_f64(raw) * half_share(p, l);
-                            }
+                            grads.reference[d_base + 2 + axis] +=
+                                d[axis] * F::from_f64(raw) * half_share(p, l);
                         }
                     }
                 }

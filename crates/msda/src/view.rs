@@ -161,7 +161,13 @@ pub(crate) fn check_read(p: &Problem, role: Role, label: &str, view: &View<'_>) 
             .hint("the problem's `types` say what each tensor holds"));
     }
     let (extents, inner) = role.shape(p);
-    let strides = view.strides.unwrap_or_else(|| role.dense(p));
+    let mut strides = view.strides.unwrap_or_else(|| role.dense(p));
+    for (stride, extent) in strides.iter_mut().zip(extents) {
+        // A stride that is never taken may be anything; as 0 it cannot overflow anywhere.
+        if extent <= 1 || inner == 0 || extents.contains(&0) {
+            *stride = 0;
+        }
+    }
     let Some(need) = span(extents, inner, strides) else {
         return Err(Error::new(
             ErrorKind::Overflow,

@@ -158,3 +158,74 @@ fn the_battery_catches_wrong_backends() {
     let none = conformance::run(&Sabotaged(|_| ()), Group::Inside, 1);
     assert!(none.failed.is_empty());
 }
+
+/// Weights that are not finite make no gradient where nothing was read, nor do nearest samples of huge values.
+#[test]
+fn what_reads_nothing_has_no_gradient() {
+    let spec = Spec {
+        batch: 1,
+        queries: 1,
+        heads: 1,
+        channels: 1,
+        levels: vec![(2, 2)],
+        points: vec![1],
+        ..Spec::default()
+    };
+    let gradient = |spec: Spec, value: f32, location: f32, weight: f32| {
+        let p = Problem::new(spec).unwrap();
+        let (value, locations, weights) = ([value; 4], [location; 2], [weight]);
+        let inputs = Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice());
+        let mut grad = [f32::NAN; 2];
+        let to = Gradients { locations: Some(grad.as_mut_slice().into()), ..Gradients::default() };
+        Cpu::new().backward(&p, &inputs, [1e25f32].as_slice().into(), to).unwrap();
+        grad
+    };
+    for location in [f32::NAN, f32::INFINITY, 9.0] {
+        for weight in [f32::NAN, f32::INFINITY] {
+            assert_eq!(gradient(spec.clone(), 1.0, location, weight), [0.0; 2], "{location} {weight}");
+        }
+    }
+    let nearest = Spec { sampling: msda::Sampling::Nearest, ..spec };
+    assert_eq!(gradient(nearest, 1e25, 0.3, 1.0), [0.0; 2]);
+}
+
+/// An empty tensor's strides lead nowhere, whatever they are.
+#[test]
+fn strides_that_are_never_taken_may_be_anything() {
+    let spec = Spec {
+        batch: 1,
+        queries: 2,
+        heads: 2,
+        channels: 4,
+        levels: vec![(3, 3)],
+        points: vec![0],
+        ..Spec::default()
+    };
+    let p = Problem::new(spec).unwrap();
+    let (value, none) = (vec![1.0f32; p.value_len()], Vec::<f32>::new());
+    let mut output = vec![f32::NAN; p.output_len()];
+    for strides in [[8, 4, 2], [usize::MAX; 3]] {
+        let inputs =
+            Inputs::plain(&value, View::from(&none).strided(strides), View::from(&none).strided(strides));
+        Cpu::new().forward(&p, &inputs, (&mut output).into()).unwrap();
+        assert!(output.iter().all(|&x| x == 0.0));
+        let (mut gl, mut gw) = (Vec::<f32>::new(), Vec::<f32>::new());
+        let to = Gradients {
+            locations: Some(ViewMut::from(&mut gl).strided(strides)),
+            weights: Some(ViewMut::from(&mut gw).strided(strides)),
+            ..Gradients::default()
+        };
+        Cpu::new().backward(&p, &inputs, (&output.clone()).into(), to).unwrap();
+    }
+    // One pixel: the position's stride is never taken.
+    let p = p.with(|s| (s.levels, s.points, s.batch, s.queries) = (vec![(1, 1)], vec![1], 1, 1)).unwrap();
+    let (value, locations, weights) = ([2.0f32; 8], [0.5f32; 4], [1.0f32; 2]);
+    let mut output = [0.0f32; 8];
+    let inputs = Inputs::plain(
+        View::from(value.as_slice()).strided([9, usize::MAX, 4]),
+        locations.as_slice(),
+        weights.as_slice(),
+    );
+    Cpu::new().forward(&p, &inputs, output.as_mut_slice().into()).unwrap();
+    assert_eq!(output, [2.0; 8]);
+}

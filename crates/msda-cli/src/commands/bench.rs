@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use msda_lab::workload::Workload;
 use msda_lab::{bench, report};
 
 use crate::terminal::{Bar, color, print};
@@ -42,6 +43,9 @@ pub(crate) fn main(args: Args) -> Result<()> {
             .collect::<Vec<_>>()
             .join(" "),
     };
+    for name in options.workloads.iter().filter(|name| *name != "all") {
+        Workload::find(name)?;
+    }
     // A place that cannot be written is better known now than in two minutes.
     std::fs::create_dir_all(&args.out).with_context(|| format!("making {}", args.out.display()))?;
     let record = bench::run(&options, &mut Bar::new())?;

@@ -224,14 +224,18 @@ fn differentiate<F: Float>(p: &Problem, sampler: &Sampler<F>, item: Item<'_, F>,
     let (fx, fy, att) = (&item.taps.fx[..n], &item.taps.fy[..n], &item.att[..n]);
     let (sx, sy) = (&sampler.scale_x[..n], &sampler.scale_y[..n]);
     let (dots, d_att, d_xy) = (&der.dots[..4 * n], &mut der.att[..n], &mut der.xy[..2 * n]);
-    let slope = F::from_f64(if p.sampling() == Sampling::Nearest { 0.0 } else { 1.0 });
+    let (mask, moves) = (&item.taps.mask[..n], p.sampling() == Sampling::Bilinear);
     for s in 0..n {
         let (ul, ur, ll, lr) = (dots[4 * s], dots[4 * s + 1], dots[4 * s + 2], dots[4 * s + 3]);
         let (right, below) = (fx[s], fy[s]);
         let (left, above) = (F::ONE - right, F::ONE - below);
         d_att[s] = above * (left * ul + right * ur) + below * (left * ll + right * lr);
-        d_xy[2 * s] = slope * att[s] * sx[s] * (above * (ur - ul) + below * (lr - ll));
-        d_xy[2 * s + 1] = slope * att[s] * sy[s] * (left * (ll - ul) + right * (lr - ur));
+        let dx = att[s] * sx[s] * (above * (ur - ul) + below * (lr - ll));
+        let dy = att[s] * sy[s] * (left * (ll - ul) + right * (lr - ur));
+        // Chosen, not multiplied: a weight that is not finite must not make a gradient where nothing was read.
+        let counts = moves & (mask[s] != 0);
+        d_xy[2 * s] = if counts { dx } else { F::ZERO };
+        d_xy[2 * s + 1] = if counts { dy } else { F::ZERO };
     }
     if p.padding() == Padding::Border {
         // A clamped coordinate does not move the sample.
@@ -287,7 +291,7 @@ fn through_fusion<T: Lane>(
                     let raw = T::Acc::from_f64(offsets.data.get(row + 2 * s + axis));
                     sums[2 + axis] += *d * raw * rows.half_share::<T>(l);
                 }
-                *d = *d * scale;
+                *d = if finite { *d * scale } else { T::Acc::ZERO };
             }
             s += 1;
         }

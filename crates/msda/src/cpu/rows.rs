@@ -185,6 +185,10 @@ pub(super) fn softmax<F: Arithmetic>(row: &mut [F]) {
 /// The machine must have `I`.
 #[inline(always)]
 pub(super) unsafe fn widen<I: InstructionSet, T: Lane>(data: &Slice<'_>, start: usize, to: &mut [T::Acc]) {
+    // An empty tensor may have strides that lead anywhere.
+    if to.is_empty() {
+        return;
+    }
     match (T::slice(data), data) {
         (Some(from), _) => {
             let from = &from[start..start + to.len()];
