@@ -15,16 +15,23 @@ pub(super) fn queries(rows: &Rows<'_>) -> Vec<usize> {
         return (0..batch * queries).collect();
     }
     let sample = finest_sample(p);
-    let mut order = Vec::with_capacity(batch * queries);
-    let mut keyed = Vec::with_capacity(queries);
+    let mut order = vec![0; batch * queries];
+    let mut cells = Vec::with_capacity(queries);
     for image in 0..batch {
-        keyed.clear();
-        keyed.extend((0..queries).map(|query| {
-            let place = place(&rows.args, [image, query, 0], sample);
-            (curve(place), image * queries + query)
-        }));
-        keyed.sort_unstable();
-        order.extend(keyed.iter().map(|&(_, pair)| pair));
+        cells.clear();
+        cells.extend((0..queries).map(|query| curve(place(&rows.args, [image, query, 0], sample))));
+        // Sorted by counting: where each cell of the curve begins, then every query to the next place of its cell.
+        let mut next = [0; CELLS + 1];
+        for &cell in &cells {
+            next[cell + 1] += 1;
+        }
+        for cell in 0..CELLS {
+            next[cell + 1] += next[cell];
+        }
+        for (query, &cell) in cells.iter().enumerate() {
+            order[image * queries + next[cell]] = image * queries + query;
+            next[cell] += 1;
+        }
     }
     order
 }
@@ -52,19 +59,22 @@ fn place(args: &Args<'_>, at: [usize; 3], sample: usize) -> [f64; 2] {
     [data.get(start), data.get(start + 1)]
 }
 
-/// The position along the curve, on a grid of 1024 x 1024.
-fn curve(place: [f64; 2]) -> u32 {
+/// The curve runs over a grid of 64 x 64 cells.
+const SIDE: usize = 64;
+const CELLS: usize = SIDE * SIDE;
+
+/// The cell along the curve.
+fn curve(place: [f64; 2]) -> usize {
     // The cast takes NaN to 0 and everything beyond an end to that end.
-    let [x, y] = place.map(|t| ((t * 1024.0) as i32).clamp(0, 1023) as u32);
+    let [x, y] = place.map(|t| ((t * SIDE as f64) as usize).min(SIDE - 1));
     spread(x) | spread(y) << 1
 }
 
-/// Puts a zero between the ten low bits.
-fn spread(mut x: u32) -> u32 {
-    x = (x | x << 8) & 0x00ff_00ff;
-    x = (x | x << 4) & 0x0f0f_0f0f;
-    x = (x | x << 2) & 0x3333_3333;
-    (x | x << 1) & 0x5555_5555
+/// Puts a zero between the six low bits.
+fn spread(mut x: usize) -> usize {
+    x = (x | x << 4) & 0x0f0f;
+    x = (x | x << 2) & 0x3333;
+    (x | x << 1) & 0x5555
 }
 
 #[cfg(test)]
@@ -73,13 +83,13 @@ mod tests {
 
     #[test]
     fn the_curve_visits_quarters_in_turn() {
-        assert_eq!(spread(0b11_1111_1111), 0b0101_0101_0101_0101_0101);
-        let quarter = |x, y| curve([x, y]) >> 18;
+        assert_eq!(spread(0b11_1111), 0b0101_0101_0101);
+        let quarter = |x, y| curve([x, y]) / (CELLS / 4);
         assert_eq!(
             [quarter(0.1, 0.1), quarter(0.9, 0.1), quarter(0.1, 0.9), quarter(0.9, 0.9)],
             [0, 1, 2, 3]
         );
         assert_eq!(curve([f64::NAN, -5.0]), 0);
-        assert_eq!(curve([f64::INFINITY, 2.0]), (1 << 20) - 1);
+        assert_eq!(curve([f64::INFINITY, 2.0]), CELLS - 1);
     }
 }
