@@ -16,6 +16,12 @@ pub enum ErrorKind {
     Unsupported,
     /// A file or text is malformed.
     Format,
+    /// The device or its driver reported a failure.
+    Device,
+    /// Memory is not to be had.
+    Memory,
+    /// A kernel could not be compiled.
+    Compile,
 }
 
 /// A refused call. Nothing was written.

@@ -1,0 +1,153 @@
+// What every kernel is written in: element types, wide loads and stores, and the levels. No headers are needed.
+#pragma once
+
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef long long i64;
+typedef unsigned long long u64;
+
+// Element types as macros name them.
+#define F32 0
+#define F16 1
+#define BF16 2
+#define F64 3
+
+// How an element is stored, and the type that arithmetic on it is done in.
+template <int T> struct Element;
+template <> struct Element<F32> { typedef float Stored; typedef float Wide; };
+template <> struct Element<F16> { typedef u16 Stored; typedef float Wide; };
+template <> struct Element<BF16> { typedef u16 Stored; typedef float Wide; };
+template <> struct Element<F64> { typedef double Stored; typedef double Wide; };
+
+template <int T> __device__ __forceinline__ typename Element<T>::Wide widen(typename Element<T>::Stored x) {
+    if constexpr (T == F16) {
+        float y;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+        return y;
+    } else if constexpr (T == BF16) {
+        return __uint_as_float(u32(x) << 16);
+    } else {
+        return x;
+    }
+}
+
+template <int T> __device__ __forceinline__ typename Element<T>::Stored narrow(typename Element<T>::Wide x) {
+    if constexpr (T == F16) {
+        u16 y;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+        return y;
+    } else if constexpr (T == BF16) {
+#if __CUDA_ARCH__ >= 800
+        u16 y;
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+        return y;
+#else
+        // To nearest, ties to even; a NaN stays one.
+        const u32 bits = __float_as_uint(x);
+        return x != x ? u16(0x7fff) : u16((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+#endif
+    } else {
+        return x;
+    }
+}
+
+// The two 16-bit numbers of a word, widened.
+template <int T> __device__ __forceinline__ void widen2(u32 word, float &low, float &high) {
+    if constexpr (T == F16) {
+        asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+            : "=f"(low), "=f"(high)
+            : "r"(word));
+    } else {
+        low = __uint_as_float(word << 16);
+        high = __uint_as_float(word & 0xffff0000u);
+    }
+}
+
+template <int T> __device__ __forceinline__ u32 narrow2(float low, float high) {
+    return u32(narrow<T>(low)) | u32(narrow<T>(high)) << 16;
+}
+
+template <int T> constexpr int size_of = T == F64 ? 8 : T == F32 ? 4 : 2;
+
+// BYTES (2 to 16) of a row, as 32-bit words; 2 bytes sit in the low half of one word.
+template <int BYTES> struct Vector {
+    static constexpr int WORDS = BYTES < 4 ? 1 : BYTES / 4;
+    u32 word[WORDS];
+};
+
+// Reads through the read-only path.
+template <int BYTES> __device__ __forceinline__ Vector<BYTES> gather(const char *at) {
+    Vector<BYTES> v;
+    if constexpr (BYTES == 16) {
+        asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+            : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
+            : "l"(at));
+    } else if constexpr (BYTES == 8) {
+        asm("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(v.word[0]), "=r"(v.word[1]) : "l"(at));
+    } else if constexpr (BYTES == 4) {
+        asm("ld.global.nc.u32 %0, [%1];" : "=r"(v.word[0]) : "l"(at));
+    } else {
+        asm("ld.global.nc.u16 %0, [%1];" : "=r"(v.word[0]) : "l"(at));
+    }
+    return v;
+}
+
+// base + a * b, in one instruction.
+__device__ __forceinline__ const char *offset(const char *base, int a, int b) {
+    const char *at;
+    asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(at) : "r"(a), "r"(b), "l"(base));
+    return at;
+}
+
+// Reads what is read once: it need not stay in the first-level cache.
+template <int BYTES> __device__ __forceinline__ Vector<BYTES> stream(const char *at) {
+    Vector<BYTES> v;
+    if constexpr (BYTES == 16) {
+        asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+            : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
+            : "l"(at));
+    } else if constexpr (BYTES == 8) {
+        asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.word[0]), "=r"(v.word[1]) : "l"(at));
+    } else if constexpr (BYTES == 4) {
+        asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v.word[0]) : "l"(at));
+    } else {
+        asm("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=r"(v.word[0]) : "l"(at));
+    }
+    return v;
+}
+
+template <int BYTES> __device__ __forceinline__ void store(char *at, const Vector<BYTES> &v) {
+    if constexpr (BYTES == 16) {
+        *reinterpret_cast<uint4 *>(at) = make_uint4(v.word[0], v.word[1], v.word[2], v.word[3]);
+    } else if constexpr (BYTES == 8) {
+        *reinterpret_cast<uint2 *>(at) = make_uint2(v.word[0], v.word[1]);
+    } else if constexpr (BYTES == 4) {
+        *reinterpret_cast<u32 *>(at) = v.word[0];
+    } else {
+        *reinterpret_cast<u16 *>(at) = u16(v.word[0]);
+    }
+}
+
+// N numbers that lie together, widened; ALIGN bytes is what their address is known to be a multiple of.
+template <int T, int N, int ALIGN> __device__ __forceinline__ void read(const char *at, float (&x)[N]) {
+    constexpr int SIZE = size_of<T>;
+    constexpr int WIDTH = ALIGN > 16 ? 16 : ALIGN;
+    constexpr int EACH = WIDTH / SIZE;
+    if constexpr (N % EACH != 0) {
+        read<T, N, WIDTH / 2>(at, x);
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i += EACH) {
+            const Vector<WIDTH> v = stream<WIDTH>(at + i * SIZE);
+            if constexpr (T == F32) {
+#pragma unroll
+                for (int k = 0; k < EACH; k++) x[i + k] = __uint_as_float(v.word[k]);
+            } else if constexpr (EACH == 1) {
+                x[i] = widen<T>(u16(v.word[0]));
+            } else {
+#pragma unroll
+                for (int k = 0; k < EACH; k += 2) widen2<T>(v.word[k / 2], x[i + k], x[i + k + 1]);
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+// rows: a few lanes share a (query, head); each reads 16 bytes of every row.
+//
+//   a warp, f16 values of 32 channels (4 lanes a row), two heads:
+//
+//     lane   0  1  2  3 | 4  5  6  7 | 8  9 10 11 | ...
+//            query 0      query 0      query 1
+//            head  0      head  1      head  0
+//            16B each     16B each
+//
+// In (B, S, H, D) the halves of a 128-byte line belong to an even and an odd head: a quarter of a warp that holds both
+// heads of one query reads two rows that never collide in the banks of the first-level cache. A block holds a
+// tile of neighbouring queries, so that the rows one of them reads are there for the others.
+//
+// What does not depend on the channel is computed once for each sample, by the lane it falls to, and
+// handed to the others through 16 bytes of shared memory that belong to the warp.
+//
+// Where a sum is not finite it is computed once more as the definition has it: see add_carefully.
+//
+// Wins: nearly everywhere.
+#include "rows.cuh"
+
+extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const __grid_constant__ Args args) {
+    __shared__ Handed staged[BLOCK / 32][ROUND][STAGED];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int part = lane % ITEM;             // place among the lanes of the item
+    const int group = part / (LANES * SIDES); // which samples
+    const int side = part / LANES % SIDES;    // left or right taps, where they are shared
+    const int chunk = part % LANES;           // which 16 bytes of a row
+    const int item = threadIdx.x / ITEM;      // query and head within the block
+    const int head = blockIdx.y * HEADS + item % HEADS;
+    const int image = blockIdx.z;
+    const int query = query_of(args, image, blockIdx.x, item / HEADS);
+    const bool active = query >= 0 && head < args.heads;
+    if (!__any_sync(0xffffffffu, active)) return;
+
+    const int q = active ? query : 0, h = active ? head : 0;
+    const char *locations = args.locations.at(image, q, h);
+    const char *weights = args.weights.at(image, q, h);
+    // A lane past the end of the row reads its beginning, and writes nothing.
+    const bool filled = FILLED || chunk * VEC < ROW;
+    const Rows rows{args.value.at(image, side + MIDDLE, h) + (filled ? chunk * VEC : 0), args.value.row};
+    Softmax softmax{0, 0};
+    if (FUSED) softmax = softmax_of(weights, part, active);
+
+    float sum[EACH];
+#pragma unroll
+    for (int c = 0; c < EACH; c++) sum[c] = 0;
+#pragma unroll 1
+    for (int first = 0; first < SAMPLES; first += ITEM * ROUND) {
+        __syncwarp();
+        Handed *to = &staged[warp][0][slot(lane / ITEM, part)];
+        locate(args, active, image, query, locations, weights, softmax, first + part * ROUND, to);
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < ITEM; j += SPLIT) {
+#pragma unroll
+            for (int r = 0; r < ROUND; r++) {
+                const int from = j + (SPLIT > 1 ? group : 0);
+                const int s = first + from * ROUND + r;
+                if (!EXACT && s >= SAMPLES) continue;
+                const Taps taps = take(&staged[warp][r][slot(lane / ITEM, from)], side);
+                add(sum, rows, taps, args.level[level_of(args, s)].pitch);
+            }
+        }
+    }
+#pragma unroll
+    for (int step = LANES; step < ITEM; step *= 2) {
+#pragma unroll
+        for (int c = 0; c < EACH; c++) sum[c] += __shfl_xor_sync(0xffffffffu, sum[c], step);
+    }
+    if (active && filled && part < LANES) {
+        if (!finite(sum)) sum_carefully(sum, args, image, query, head, chunk * VEC, softmax);
+        write(args.output.at(image, query, head) + chunk * VEC, sum);
+    }
+}

@@ -1,0 +1,390 @@
+// From locations to weighted rows: what the row kernels share.
+#pragma once
+#include "prelude.cuh"
+
+// Knobs, as macros:
+//   VALUE LOCATION WEIGHT   element types
+//   D                       channels
+//   LEVELS SAMPLES UNIFORM  levels; samples over all of them; points of each level, or 0 where they differ
+//   VEC LANES               bytes a lane reads of a row; lanes a row takes
+//   SIDES                   2: the left and the right taps are read by lanes of their own
+//   SPLIT                   groups of lanes that share the samples of an item
+//   HEADS BLOCK BLOCKS      heads and threads of a block; blocks a multiprocessor should hold
+//   ROUND                   samples a lane locates at a time
+//   ALIGN_L ALIGN_W         bytes that a lane's locations and weights are aligned to
+//   TILE                    queries in squares of this side (they are the pixels of the levels); 0: as they come
+//   LISTED                  queries in the order of a list
+//   TIGHT                   positions and weights share words (16-bit values, at most 2^16 positions)
+//   RING STEP               value has a ring of zeros; bytes from position to position, or 0: an argument
+//   NEAREST BORDER CORNERS  options of the problem
+//   FUSED                   0 plain, 2 or 4 numbers a reference point
+constexpr int ITEM = LANES * SIDES * SPLIT;
+constexpr int EACH = VEC / size_of<VALUE>;
+constexpr int QUERIES = BLOCK / ITEM / HEADS;
+constexpr int ROW = D * size_of<VALUE>;
+constexpr bool EXACT = SAMPLES % (ITEM * ROUND) == 0;
+constexpr int NUMBERS = FUSED == 2 ? 2 : 4; // of a reference point
+constexpr bool FILLED = ROW == LANES * VEC;
+
+// A tensor: bytes from image to image, from query or position to the next, and from head (or level) to the next.
+struct Tensor {
+    char *base;
+    i64 image;
+    int row, head;
+    __device__ __forceinline__ char *at(int i, int j, int k) const {
+        return base + i * image + i64(j) * row + i64(k) * head;
+    }
+};
+
+// A level: its size, the position of its first pixel, positions from row to row; its first sample; its first query, its
+// first tile and one over the tiles of a row, where queries are pixels.
+struct Level {
+    int h, w, origin, pitch;
+    int sample, query, tile;
+    float across;
+};
+
+struct Args {
+    Tensor value, locations, weights, reference, output;
+    const int *order;
+    int queries, heads;
+    Level level[LEVELS];
+};
+
+// A located sample. Its four taps are the corners of a square of pixels that lies on the map, the first of which is at
+// `position`; `x` and `y` say where between them. A tap off the map is never read: the square is moved onto the map,
+// and a tap that was not there before has no weight.
+struct __align__(16) Sample {
+    int position;
+    float x, y, weight;
+};
+
+// What the lanes of an item are handed of a sample: its position, the weights of its upper and its lower taps, and the right
+// ones' share of them. Where values have 16 bits and there are at most 2^16 positions, it is the four weights, left
+// ones first, whose last eight bits hold the position instead: the 16 bits that are left of a weight's fraction are
+// more than the values have.
+struct __align__(16) Handed {
+    u32 word[4];
+};
+constexpr int MIDDLE = TIGHT ? 1 << 15 : 0; // what positions are counted from
+
+// Where among a warp's samples that of lane `part` of an item is: those that are read together, and those that
+// are written together, lie in different banks.
+constexpr int ITEMS = 32 / ITEM;
+constexpr int PITCH = ITEMS + (ITEM < 8 ? 8 / ITEM % 8 : ITEM < 32 ? 1 : 0);
+constexpr int STAGED = ITEM * PITCH;
+__device__ __forceinline__ int slot(int item, int part) { return part * PITCH + item; }
+
+// What one lane makes of it: where its taps are, and how much each counts (top and bottom, of one or two sides).
+struct Taps {
+    int position;
+    float weight[2 / SIDES][2];
+};
+
+__device__ __forceinline__ int level_of(const Args &args, int s) {
+    if (UNIFORM > 0) return s / (UNIFORM > 0 ? UNIFORM : 1);
+    int l = 0;
+#pragma unroll
+    for (int i = 1; i < LEVELS; i++) l = s >= args.level[i].sample ? i : l;
+    return l;
+}
+
+// The query that an index within a block stands for, or -1.
+__device__ __forceinline__ int query_of(const Args &args, int image, int tile, int i) {
+    if (TILE > 0) {
+        int l = 0;
+#pragma unroll
+        for (int k = 1; k < LEVELS; k++) l = tile >= args.level[k].tile ? k : l;
+        const Level &level = args.level[l];
+        const int across = (level.w + TILE - 1) / (TILE > 0 ? TILE : 1);
+        const int t = tile - level.tile;
+        const int down = int((float(t) + 0.5f) * level.across);
+        // Squares of squares: even bits go right, odd bits go down.
+        int x = (t - down * across) * TILE, y = down * TILE;
+#pragma unroll
+        for (int bit = 0; 1 << bit < TILE; bit++) {
+            x += (i >> (2 * bit) & 1) << bit;
+            y += (i >> (2 * bit + 1) & 1) << bit;
+        }
+        return x < level.w && y < level.h ? level.query + y * level.w + x : -1;
+    }
+    const int q = tile * QUERIES + i;
+    if (q >= args.queries) return -1;
+    return LISTED ? args.order[i64(image) * args.queries + q] : q;
+}
+
+struct Softmax {
+    float top, scale;
+};
+
+// The largest logit of an item and one over the sum, found by its lanes together.
+__device__ __forceinline__ Softmax softmax_of(const char *logits, int part, bool active) {
+    float top = __int_as_float(0xff800000);
+    float x[1];
+    for (int s = part; s < SAMPLES; s += ITEM) {
+        if (active) read<WEIGHT, 1, size_of<WEIGHT>>(logits + s * size_of<WEIGHT>, x);
+        top = active && x[0] > top ? x[0] : top;
+    }
+#pragma unroll
+    for (int step = 1; step < ITEM; step *= 2) {
+        const float other = __shfl_xor_sync(0xffffffffu, top, step);
+        top = other > top ? other : top;
+    }
+    float sum = 0;
+    for (int s = part; s < SAMPLES; s += ITEM) {
+        if (active) read<WEIGHT, 1, size_of<WEIGHT>>(logits + s * size_of<WEIGHT>, x);
+        if (active) sum += expf(x[0] - top);
+    }
+#pragma unroll
+    for (int step = 1; step < ITEM; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    return Softmax{top, 1.0f / sum};
+}
+
+// The pixel coordinate of a normalised one on an axis.
+__device__ __forceinline__ float pixel(float t, int side) {
+    float c = CORNERS ? t * float(side - 1) : t * float(side) - 0.5f;
+    if (BORDER) c = fminf(fmaxf(c, 0.0f), float(side - 1));
+    return c;
+}
+
+// Moves an interval of two pixels that begins at `low` onto the map.
+__device__ __forceinline__ void move(int &low, float &part, float &weight, int side) {
+    const bool before = low < 0, after = low + 2 > side;
+    weight *= before ? part : after ? 1 - part : 1;
+    part = before ? 0 : after ? 1 : part;
+    low = min(max(low, 0), side - 2);
+}
+
+__device__ __forceinline__ Sample place(float x, float y, float weight, const Level &level) {
+    // Comparisons with NaN are false: such a sample is not there.
+    bool there = true;
+    if (BORDER) there = fabsf(x) <= 3.402823466e38f && fabsf(y) <= 3.402823466e38f;
+    x = pixel(x, level.w);
+    y = pixel(y, level.h);
+    Sample sample;
+    if (NEAREST) {
+        x = rintf(x), y = rintf(y);
+        there = there && x >= 0 && y >= 0 && x < float(level.w) && y < float(level.h);
+        sample = Sample{int(y) * level.pitch + int(x), 0, 0, weight};
+    } else {
+        there = there && x > -1 && y > -1 && x < float(level.w) && y < float(level.h);
+        const float left = floorf(x), top = floorf(y);
+        int i = int(left), j = int(top);
+        sample = Sample{0, x - left, y - top, weight};
+        if (!RING) {
+            move(i, sample.x, sample.weight, level.w);
+            move(j, sample.y, sample.weight, level.h);
+        }
+        sample.position = j * level.pitch + i;
+    }
+    sample.position = level.origin + (there ? sample.position : 0);
+    sample.weight = there ? sample.weight : 0;
+    return sample;
+}
+
+__device__ __forceinline__ Handed hand(const Sample &sample) {
+    const float bottom = sample.weight * sample.y, top = sample.weight - bottom;
+    Handed h;
+    if (TIGHT) {
+        const float right = top * sample.x, low = bottom * sample.x;
+        const u32 position = sample.position - MIDDLE;
+        h.word[0] = __byte_perm(__float_as_uint(top - right), position, 0x3214);
+        h.word[1] = __byte_perm(__float_as_uint(bottom - low), position, 0x3215);
+        h.word[2] = __byte_perm(__float_as_uint(right), position, 0x3214);
+        h.word[3] = __byte_perm(__float_as_uint(low), position, 0x3215);
+    } else {
+        h.word[0] = sample.position;
+        h.word[1] = __float_as_uint(top);
+        h.word[2] = __float_as_uint(bottom);
+        h.word[3] = __float_as_uint(sample.x);
+    }
+    return h;
+}
+
+__device__ __forceinline__ Taps take(const Handed *from, int side) {
+    Taps taps;
+    if (TIGHT) {
+        // The two bytes of the position, and its sign above them.
+        if (SIDES == 2) {
+            const uint2 h = reinterpret_cast<const uint2 *>(from)[side];
+            taps.position = __byte_perm(h.x, h.y, 0xcc40);
+            taps.weight[0][0] = __uint_as_float(h.x);
+            taps.weight[0][1] = __uint_as_float(h.y);
+        } else {
+            const Handed h = *from;
+            taps.position = __byte_perm(h.word[0], h.word[1], 0xcc40);
+#pragma unroll
+            for (int i = 0; i < 4; i++) taps.weight[i / 2 / SIDES][i % 2] = __uint_as_float(h.word[i]);
+        }
+        return taps;
+    }
+    const Handed h = *from;
+    taps.position = h.word[0];
+    const float top = __uint_as_float(h.word[1]), bottom = __uint_as_float(h.word[2]), x = __uint_as_float(h.word[3]);
+    const float right = top * x, low = bottom * x;
+    taps.weight[0][0] = SIDES == 2 && side ? right : top - right;
+    taps.weight[0][1] = SIDES == 2 && side ? low : bottom - low;
+    if (SIDES == 1) {
+        taps.weight[1 / SIDES][0] = right;
+        taps.weight[1 / SIDES][1] = low;
+    }
+    return taps;
+}
+
+// From raw offset and logit to location and weight.
+__device__ __forceinline__ void unfuse(const Args &args, int image, int query, int l, const Softmax &softmax, float &x,
+                                       float &y, float &weight) {
+    const Level &level = args.level[l];
+    float ref[NUMBERS];
+    read<LOCATION, NUMBERS, size_of<LOCATION>>(args.reference.at(image, query, l), ref);
+    if (FUSED == 4) {
+        const int end = l + 1 < LEVELS ? args.level[l + 1 < LEVELS ? l + 1 : 0].sample : SAMPLES;
+        const float share = 0.5f / float(end - level.sample);
+        x = ref[0] + x * (ref[NUMBERS - 2] * share);
+        y = ref[1] + y * (ref[NUMBERS - 1] * share);
+    } else {
+        x = ref[0] + x * (1.0f / float(level.w));
+        y = ref[1] + y * (1.0f / float(level.h));
+    }
+    weight = expf(weight - softmax.top) * softmax.scale;
+}
+
+// Locates the samples from s on that fall to this lane.
+__device__ __forceinline__ void locate(const Args &args, bool active, int image, int query, const char *locations,
+                                       const char *weights, const Softmax &softmax, int s, Handed *to) {
+    float xy[2 * ROUND], w[ROUND];
+    if (EXACT) {
+        if (active) {
+            read<LOCATION, 2 * ROUND, ALIGN_L>(locations + s * (2 * size_of<LOCATION>), xy);
+            read<WEIGHT, ROUND, ALIGN_W>(weights + s * size_of<WEIGHT>, w);
+        }
+    } else {
+#pragma unroll
+        for (int r = 0; r < ROUND; r++) {
+            float pair[2] = {0, 0}, one[1] = {0};
+            if (active && s + r < SAMPLES) {
+                read<LOCATION, 2, size_of<LOCATION>>(locations + (s + r) * (2 * size_of<LOCATION>), pair);
+                read<WEIGHT, 1, size_of<WEIGHT>>(weights + (s + r) * size_of<WEIGHT>, one);
+            }
+            xy[2 * r] = pair[0], xy[2 * r + 1] = pair[1], w[r] = one[0];
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROUND; r++) {
+        if (!active || (!EXACT && s + r >= SAMPLES)) {
+            to[r * STAGED] = hand(Sample{0, 0, 0, 0});
+            continue;
+        }
+        const int l = level_of(args, s + r);
+        const Level &level = args.level[l];
+        float x = xy[2 * r], y = xy[2 * r + 1], weight = w[r];
+        if (FUSED) unfuse(args, image, query, l, softmax, x, y, weight);
+        to[r * STAGED] = hand(place(x, y, weight, level));
+    }
+}
+
+template <int T> __device__ __forceinline__ void multiply_add(float (&sum)[EACH], const Vector<VEC> &v, float w) {
+    if constexpr (T == F32) {
+#pragma unroll
+        for (int c = 0; c < EACH; c++) sum[c] = fmaf(w, __uint_as_float(v.word[c]), sum[c]);
+    } else if constexpr (EACH == 1) {
+        sum[0] = fmaf(w, widen<T>(u16(v.word[0])), sum[0]);
+    } else {
+#pragma unroll
+        for (int c = 0; c < EACH; c += 2) {
+            float low, high;
+            widen2<T>(v.word[c / 2], low, high);
+            sum[c] = fmaf(w, low, sum[c]);
+            sum[c + 1] = fmaf(w, high, sum[c + 1]);
+        }
+    }
+}
+
+// The rows of one head: where its bytes of position 0 are, and bytes from position to position.
+struct Rows {
+    const char *base;
+    int step;
+};
+
+// Adds the taps of one sample.
+__device__ __forceinline__ void add(float (&sum)[EACH], const Rows &rows, const Taps &taps, int pitch) {
+    const int step = STEP > 0 ? STEP : rows.step;
+    const char *at = offset(rows.base, taps.position, step), *under = at + pitch * step;
+    if (NEAREST) {
+        multiply_add<VALUE>(sum, gather<VEC>(at), taps.weight[0][0]);
+        return;
+    }
+    Vector<VEC> v[2 / SIDES][2];
+#pragma unroll
+    for (int i = 0; i < 2 / SIDES; i++) {
+        v[i][0] = gather<VEC>(at + i * step);
+        v[i][1] = gather<VEC>(under + i * step);
+    }
+#pragma unroll
+    for (int i = 0; i < 2 / SIDES; i++) {
+        multiply_add<VALUE>(sum, v[i][0], taps.weight[i][0]);
+        multiply_add<VALUE>(sum, v[i][1], taps.weight[i][1]);
+    }
+}
+
+// The sum of one sample's taps as the definition has it: a tap off the map is not read and does not count. The other
+// path multiplies by 0 what it need not have read, which is another thing where a value is not finite.
+__device__ __forceinline__ void add_carefully(float (&sum)[EACH], const char *base, int step, float x, float y,
+                                              float weight, const Level &level) {
+    if (BORDER && !(fabsf(x) <= 3.402823466e38f && fabsf(y) <= 3.402823466e38f)) return;
+    x = pixel(x, level.w);
+    y = pixel(y, level.h);
+    if (NEAREST) x = rintf(x), y = rintf(y);
+    if (!(x > -1 && y > -1 && x < float(level.w) && y < float(level.h))) return;
+    const float left = floorf(x), top = floorf(y);
+    const float u = x - left, v = y - top;
+#pragma unroll
+    for (int k = 0; k < (NEAREST ? 1 : 4); k++) {
+        const int i = int(left) + (k & 1), j = int(top) + (k >> 1);
+        if (i < 0 || j < 0 || i >= level.w || j >= level.h) continue;
+        const float share = NEAREST ? 1 : (k & 1 ? u : 1 - u) * (k >> 1 ? v : 1 - v);
+        const char *at = offset(base, level.origin + j * level.pitch + i, step);
+        multiply_add<VALUE>(sum, gather<VEC>(at), weight * share);
+    }
+}
+
+// All of an item, by lanes that each read VEC bytes of its rows.
+__device__ __forceinline__ void sum_carefully(float (&sum)[EACH], const Args &args, int image, int query, int head, int start,
+                                           const Softmax &softmax) {
+    const char *locations = args.locations.at(image, query, head), *weights = args.weights.at(image, query, head);
+    const char *base = args.value.at(image, 0, head) + start;
+#pragma unroll
+    for (int c = 0; c < EACH; c++) sum[c] = 0;
+#pragma unroll 1
+    for (int s = 0; s < SAMPLES; s++) {
+        float xy[2], w[1];
+        read<LOCATION, 2, size_of<LOCATION>>(locations + s * (2 * size_of<LOCATION>), xy);
+        read<WEIGHT, 1, size_of<WEIGHT>>(weights + s * size_of<WEIGHT>, w);
+        const int l = level_of(args, s);
+        if (FUSED) unfuse(args, image, query, l, softmax, xy[0], xy[1], w[0]);
+        add_carefully(sum, base, args.value.row, xy[0], xy[1], w[0], args.level[l]);
+    }
+}
+
+// Stores the sums of VEC bytes.
+__device__ __forceinline__ void write(char *at, const float (&sum)[EACH]) {
+    Vector<VEC> v;
+    if constexpr (VALUE == F32) {
+#pragma unroll
+        for (int c = 0; c < EACH; c++) v.word[c] = __float_as_uint(sum[c]);
+    } else if constexpr (EACH == 1) {
+        v.word[0] = narrow<VALUE>(sum[0]);
+    } else {
+#pragma unroll
+        for (int c = 0; c < EACH; c += 2) v.word[c / 2] = narrow2<VALUE>(sum[c], sum[c + 1]);
+    }
+    store<VEC>(at, v);
+}
+
+// Whether all of them are finite.
+template <int N> __device__ __forceinline__ bool finite(const float (&x)[N]) {
+    float zero = 0;
+#pragma unroll
+    for (int c = 0; c < N; c++) zero = fmaf(x[c], 0.0f, zero);
+    return zero == 0;
+}

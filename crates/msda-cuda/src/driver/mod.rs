@@ -1,0 +1,30 @@
+//! The CUDA driver: devices, memory, streams, modules, launches. The only place that calls it.
+//!
+//! Every call is checked and becomes an [`msda::Error`]; nothing panics, with or without a driver. Everything that
+//! needs a context binds its device's primary context by itself, the one that torch and others use too.
+#![allow(unsafe_code)]
+
+mod arch;
+mod check;
+mod device;
+mod event;
+mod graph;
+mod library;
+mod memory;
+mod module;
+mod stream;
+mod tensor_map;
+
+pub use arch::Arch;
+pub use device::{Bound, Device};
+pub use event::Event;
+pub use graph::Graph;
+pub use library::driver_version;
+pub(crate) use library::explain;
+pub use memory::{Memory, copy_async, fill_async};
+pub use module::{Function, Launch, Module};
+pub use stream::{Stream, StreamHandle};
+pub use tensor_map::{Promotion, Swizzle, TensorMap, Tiled};
+
+#[cfg(test)]
+mod tests;

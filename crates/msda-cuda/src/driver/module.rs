@@ -1,0 +1,295 @@
+//! Compiled kernels and their launches.
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cudarc::driver::sys::{
+    self, CUfunction, CUfunction_attribute as Attribute, CUlaunchAttribute, CUlaunchAttributeID,
+    CUlaunchAttributeValue, CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDim, CUlaunchConfig,
+    CUmodule,
+};
+use msda::{Error, ErrorKind, Result};
+
+use super::check::check;
+use super::{Device, StreamHandle};
+
+/// Blocks that a cluster may have on every GPU that has clusters; more must be asked for.
+const PORTABLE_CLUSTER: u32 = 8;
+
+/// Compiled kernels on a device. Copies are cheap; it is unloaded with the last of them and of its functions.
+#[derive(Debug, Clone)]
+pub struct Module(Arc<Loaded>);
+
+#[derive(Debug)]
+struct Loaded {
+    device: Device,
+    raw: CUmodule,
+}
+
+// SAFETY: a module may be used from any thread.
+unsafe impl Send for Loaded {}
+// SAFETY: as above; the driver serialises calls on it.
+unsafe impl Sync for Loaded {}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        // SAFETY: the module was loaded by `Module::new` and is unloaded once, after its last function.
+        self.device.release(|| unsafe { sys::cuModuleUnload(self.raw) });
+    }
+}
+
+impl Module {
+    pub(super) fn new(device: &Device, cubin: &[u8]) -> Result<Self> {
+        if !is_whole(cubin) {
+            let got = format!("{} bytes that are not a whole cubin", cubin.len());
+            return Err(Error::new(ErrorKind::Format, "cuModuleLoadData", got, "a cubin"));
+        }
+        let _bound = device.bind()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: a context is current; `raw` is valid to write; the image says its own length, checked above.
+        check("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&mut raw, cubin.as_ptr().cast()) })?;
+        Ok(Self(Arc::new(Loaded { device: device.clone(), raw })))
+    }
+
+    /// Its device.
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// The kernel called `name`.
+    pub fn function(&self, name: &str) -> Result<Function> {
+        let missing = |got: &str| Error::new(ErrorKind::Device, "kernel", got, "one that the module has");
+        let text = CString::new(name).map_err(|_| missing("a name with a zero byte"))?;
+        let _bound = self.device().bind()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the module lives; `raw` is valid to write; `text` is terminated.
+        let result = unsafe { sys::cuModuleGetFunction(&mut raw, self.0.raw, text.as_ptr()) };
+        if result == sys::CUresult::CUDA_ERROR_NOT_FOUND {
+            return Err(missing(name).hint("kernels are looked up by name: declare them extern \"C\""));
+        }
+        check("cuModuleGetFunction", result)?;
+        Ok(Function { module: self.clone(), raw, wide: AtomicBool::new(false) })
+    }
+}
+
+/// Whether these bytes are an ELF file with its end: the driver is not told their length.
+fn is_whole(image: &[u8]) -> bool {
+    let number = |at: usize, bytes: usize| {
+        image[at..at + bytes].iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte))
+    };
+    // A table: where it begins, the size of an entry, the number of entries.
+    let inside = |begin: usize, size: usize, entries: usize| {
+        let length = number(size, 2) * number(entries, 2);
+        number(begin, 8).checked_add(length).is_some_and(|end| end <= image.len() as u64)
+    };
+    image.len() >= 64 && image.starts_with(b"\x7fELF\x02\x01") && inside(32, 54, 56) && inside(40, 58, 60)
+}
+
+/// The shape of a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Launch {
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads a block.
+    pub block: [u32; 3],
+    /// Dynamic shared memory a block, in bytes.
+    pub shared: u32,
+    /// Blocks a cluster; all ones for a launch without clusters.
+    pub cluster: [u32; 3],
+}
+
+impl Launch {
+    /// A launch without dynamic shared memory and without clusters.
+    pub const fn new(grid: [u32; 3], block: [u32; 3]) -> Self {
+        Self { grid, block, shared: 0, cluster: [1; 3] }
+    }
+
+    /// Calls `with` with the driver's description of this launch, which points into this frame.
+    #[inline]
+    fn describe<R>(&self, stream: StreamHandle<'_>, with: impl FnOnce(&CUlaunchConfig) -> R) -> R {
+        let mut value = CUlaunchAttributeValue { pad: [0 as c_char; 64] };
+        let [x, y, z] = self.cluster;
+        value.clusterDim = ClusterDim { x, y, z };
+        let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        let mut cluster = CUlaunchAttribute { id, pad: [0 as c_char; 4], value };
+        with(&CUlaunchConfig {
+            gridDimX: self.grid[0],
+            gridDimY: self.grid[1],
+            gridDimZ: self.grid[2],
+            blockDimX: self.block[0],
+            blockDimY: self.block[1],
+            blockDimZ: self.block[2],
+            sharedMemBytes: self.shared,
+            hStream: stream.cu(),
+            attrs: &mut cluster,
+            numAttrs: u32::from(self.cluster != [1; 3]),
+        })
+    }
+}
+
+/// A kernel. It keeps its module loaded.
+#[derive(Debug)]
+pub struct Function {
+    module: Module,
+    raw: CUfunction,
+    /// Whether clusters of more than the portable number of blocks were asked for.
+    wide: AtomicBool,
+}
+
+// SAFETY: a function may be used from any thread, and lives as long as its module.
+unsafe impl Send for Function {}
+// SAFETY: as above; the driver serialises calls on it.
+unsafe impl Sync for Function {}
+
+impl Function {
+    /// Its module.
+    pub fn module(&self) -> &Module {
+        &self.module
+    }
+
+    /// Registers that a thread uses.
+    pub fn registers(&self) -> Result<u32> {
+        self.number(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)
+    }
+
+    /// Local memory that a thread uses, in bytes: its stack and what did not fit into registers.
+    pub fn local_bytes(&self) -> Result<u32> {
+        self.number(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
+    }
+
+    /// Static shared memory that a block uses, in bytes.
+    pub fn shared_bytes(&self) -> Result<u32> {
+        self.number(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
+    }
+
+    /// The most threads that a block can have.
+    pub fn max_threads(&self) -> Result<u32> {
+        self.number(Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
+    }
+
+    /// Allows launches with so much dynamic shared memory a block; without this, 48 KiB.
+    pub fn allow_shared(&self, bytes: u32) -> Result<()> {
+        self.set(Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes)
+    }
+
+    /// Asks for so many percent of the first-level cache to be shared memory while the kernel runs. Only a wish.
+    pub fn prefer_shared(&self, percent: u32) -> Result<()> {
+        self.set(Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, percent)
+    }
+
+    /// How many blocks of `threads` threads fit on a multiprocessor at once.
+    pub fn occupancy(&self, threads: u32, dynamic_shared: u32) -> Result<u32> {
+        let _bound = self.module.device().bind()?;
+        let mut blocks: c_int = 0;
+        // SAFETY: the function lives; `blocks` is valid to write.
+        let result = unsafe {
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &mut blocks,
+                self.raw,
+                c_int::try_from(threads).unwrap_or(c_int::MAX),
+                dynamic_shared as usize,
+            )
+        };
+        check("cuOccupancyMaxActiveBlocksPerMultiprocessor", result)?;
+        Ok(u32::try_from(blocks).unwrap_or(0))
+    }
+
+    /// How many clusters of such a launch fit on the device at once.
+    pub fn max_clusters(&self, at: &Launch) -> Result<u32> {
+        let _bound = self.module.device().bind()?;
+        self.allow_cluster(at)?;
+        let mut clusters: c_int = 0;
+        let result = at.describe(StreamHandle::DEFAULT, |config| {
+            let config = CUlaunchConfig { numAttrs: 1, ..*config };
+            // SAFETY: the function lives; `clusters` is valid to write; `config` has the one attribute.
+            unsafe { sys::cuOccupancyMaxActiveClusters(&mut clusters, self.raw, &config) }
+        });
+        check("cuOccupancyMaxActiveClusters", result)?;
+        Ok(u32::try_from(clusters).unwrap_or(0))
+    }
+
+    /// Queues the kernel on `stream`. Allocates nothing.
+    ///
+    /// # Safety
+    /// `args` has a pointer to a value for each of the kernel's parameters, in order and of their types; the kernel
+    /// stays within the memory that its arguments name, which lives, and which nobody else uses in a conflicting
+    /// way, until `stream` got there; the module lives until then.
+    #[inline]
+    pub unsafe fn launch(
+        &self,
+        at: &Launch,
+        stream: StreamHandle<'_>,
+        args: &mut [*mut c_void],
+    ) -> Result<()> {
+        let _bound = self.module.device().bind()?;
+        self.allow_cluster(at)?;
+        let result = at.describe(stream, |config| {
+            // SAFETY: function and stream live, `config` is complete; the rest is the caller's promise.
+            unsafe { sys::cuLaunchKernelEx(config, self.raw, args.as_mut_ptr(), ptr::null_mut()) }
+        });
+        check("cuLaunchKernelEx", result)
+    }
+
+    /// Asks once for clusters of more than the portable number of blocks, when the launch has such.
+    #[inline]
+    fn allow_cluster(&self, at: &Launch) -> Result<()> {
+        let blocks = at.cluster.iter().fold(1u32, |blocks, &side| blocks.saturating_mul(side));
+        if blocks > PORTABLE_CLUSTER && !self.wide.load(Ordering::Relaxed) {
+            self.set(Attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)?;
+            self.wide.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn number(&self, attribute: Attribute) -> Result<u32> {
+        let _bound = self.module.device().bind()?;
+        let mut number: c_int = 0;
+        // SAFETY: the function lives; `number` is valid to write.
+        let result = unsafe { sys::cuFuncGetAttribute(&mut number, attribute, self.raw) };
+        check("cuFuncGetAttribute", result)?;
+        Ok(u32::try_from(number).unwrap_or(0))
+    }
+
+    fn set(&self, attribute: Attribute, number: u32) -> Result<()> {
+        let _bound = self.module.device().bind()?;
+        let number = c_int::try_from(number).unwrap_or(c_int::MAX);
+        // SAFETY: the function lives; the driver checks the number.
+        check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(self.raw, attribute, number) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_its_end_is_noticed() {
+        let mut elf = vec![0; 64 + 2 * 56 + 3 * 64];
+        elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        (elf[32], elf[40], elf[54], elf[56], elf[58], elf[60]) = (64, 176, 56, 2, 64, 3);
+        assert!(is_whole(&elf));
+        for length in [0, 5, 63, 64, elf.len() - 1] {
+            assert!(!is_whole(&elf[..length]), "{length}");
+        }
+        elf[0] = b'.';
+        assert!(!is_whole(&elf));
+    }
+
+    #[test]
+    fn what_the_compiler_makes_is_whole() {
+        use crate::jit;
+        if let Err(why) = jit::nvrtc() {
+            eprintln!("skipped: {why}");
+            return;
+        }
+        for arch in ["sm_80", "sm_90a", "sm_120a"] {
+            let unit =
+                jit::Unit::new("selftest.cu", "whole", arch.parse().unwrap()).define("ELEMENT", "float");
+            let cubin = jit::compile(&unit).unwrap().cubin;
+            assert!(is_whole(&cubin), "{arch}");
+            assert!(!is_whole(&cubin[..cubin.len() - 1]), "{arch}: the tables are at the end");
+        }
+    }
+}

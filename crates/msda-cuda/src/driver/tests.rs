@@ -1,0 +1,313 @@
+//! Without a driver: that everything is refused. With a GPU: that everything works.
+
+use std::ffi::c_void;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use super::*;
+use crate::jit;
+use msda::ErrorKind;
+
+#[test]
+fn without_a_driver_everything_is_an_error_with_a_hint() {
+    if driver_version().is_ok() {
+        eprintln!("skipped: this machine has a driver");
+        return;
+    }
+    let tiled = Tiled { sizes: &[64], window: &[64], ..Tiled::default() };
+    let errors = [
+        driver_version().unwrap_err(),
+        Device::count().unwrap_err(),
+        Device::open(0).unwrap_err(),
+        TensorMap::tiled(&tiled).unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("hint: "), "{error}");
+    }
+}
+
+/// The first GPU; nothing, said, where there is none.
+fn gpu() -> Option<Device> {
+    match Device::open(0) {
+        Ok(device) => Some(device),
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            None
+        }
+    }
+}
+
+/// Held while a graph is recorded and while all of the device is waited for: the driver forbids both at once.
+static RECORDING: Mutex<()> = Mutex::new(());
+
+fn synchronize(device: &Device) {
+    let _alone = RECORDING.lock().unwrap_or_else(PoisonError::into_inner);
+    device.synchronize().unwrap();
+}
+
+const COUNT: usize = 4096;
+
+fn bytes(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+fn numbers(memory: &Memory) -> Vec<f32> {
+    let mut bytes = vec![0; memory.len()];
+    memory.read(0, &mut bytes).unwrap();
+    bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect()
+}
+
+/// Two arrays of `COUNT` numbers, counted from 0, and the kernel that adds twice the second to the first.
+struct Adding {
+    to: Memory,
+    from: Memory,
+    add: Function,
+}
+
+impl Adding {
+    fn new(device: &Device) -> Self {
+        let counted = bytes(&(0..COUNT).map(|i| i as f32).collect::<Vec<_>>());
+        let filled = || {
+            let mut memory = device.alloc(counted.len()).unwrap();
+            memory.write(0, &counted).unwrap();
+            memory
+        };
+        Self { to: filled(), from: filled(), add: module(device).function("selftest_add").unwrap() }
+    }
+
+    fn launch(&self, at: &Launch, stream: StreamHandle<'_>) -> msda::Result<()> {
+        let (mut to, mut from, mut count) = (self.to.address(), self.from.address(), COUNT as i32);
+        let mut args = [
+            (&raw mut to).cast::<c_void>(),
+            (&raw mut from).cast::<c_void>(),
+            (&raw mut count).cast::<c_void>(),
+        ];
+        // SAFETY: two pointers and an int, as the kernel is declared; both arrays have that many numbers and live
+        // until the test, which waits for the stream, ends.
+        unsafe { self.add.launch(at, stream, &mut args) }
+    }
+
+    /// Whether the kernel ran so many times.
+    fn check(&self, times: usize) {
+        let expected: Vec<_> = (0..COUNT).map(|i| (i + 2 * i * times) as f32).collect();
+        assert_eq!(numbers(&self.to), expected, "{times}");
+    }
+}
+
+fn module(device: &Device) -> Module {
+    let unit = jit::Unit::new("selftest.cu", "selftest", device.arch()).define("ELEMENT", "float");
+    jit::load(device, &unit).unwrap()
+}
+
+const WHOLE: Launch = Launch::new([COUNT as u32 / 128, 1, 1], [128, 1, 1]);
+
+#[test]
+fn a_device_describes_itself() {
+    let Some(device) = gpu() else { return };
+    eprintln!(
+        "{device:?} at {}: {} multiprocessors, {} bytes shared, {} bytes of cache, {} of {} bytes free",
+        device.pci_bus_id(),
+        device.multiprocessors(),
+        device.shared_per_block(),
+        device.l2_bytes(),
+        device.free_memory().unwrap(),
+        device.total_memory(),
+    );
+    assert!(device.multiprocessors() > 0 && device.shared_per_block() >= 48 << 10 && device.l2_bytes() > 0);
+    assert!(device.free_memory().unwrap() <= device.total_memory());
+    assert_eq!(device, Device::open(0).unwrap());
+    let error = Device::open(1000).unwrap_err().to_string();
+    assert!(error.contains("1000") && error.contains("hint: "), "{error}");
+    let outer = device.bind().unwrap();
+    drop(device.bind().unwrap());
+    drop(outer);
+}
+
+#[test]
+fn memory_is_written_read_and_bounded() {
+    let Some(device) = gpu() else { return };
+    let mut memory = device.alloc(1000).unwrap();
+    memory.fill(7).unwrap();
+    memory.write(10, &[1, 2, 3]).unwrap();
+    let mut read = [0; 5];
+    memory.read(9, &mut read).unwrap();
+    assert_eq!(read, [7, 1, 2, 3, 7]);
+    memory.write(1000, &[]).unwrap();
+    for (offset, length) in [(998, 3), (1001, 0), (usize::MAX, 2)] {
+        assert_eq!(memory.read(offset, &mut vec![0; length]).unwrap_err().kind(), ErrorKind::Shape);
+    }
+
+    let mut empty = device.alloc(0).unwrap();
+    assert_eq!((empty.address(), empty.len(), empty.is_empty()), (0, 0, true));
+    empty.fill(1).unwrap();
+    empty.read(0, &mut []).unwrap();
+
+    let error = device.alloc(device.total_memory() * 2).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Memory, "{error}");
+}
+
+#[test]
+fn fills_and_copies_are_queued() {
+    let Some(device) = gpu() else { return };
+    let (from, to) = (device.alloc(64).unwrap(), device.alloc(64).unwrap());
+    let stream = device.stream().unwrap();
+    // SAFETY: both have 64 bytes and live until the stream is done.
+    unsafe {
+        fill_async(&device, from.address(), 5, 64, stream.handle()).unwrap();
+        fill_async(&device, to.address(), 6, 64, stream.handle()).unwrap();
+        copy_async(&device, to.address() + 16, from.address(), 16, stream.handle()).unwrap();
+    }
+    stream.synchronize().unwrap();
+    let mut read = [0; 64];
+    to.read(0, &mut read).unwrap();
+    assert!(read.iter().enumerate().all(|(i, &byte)| byte == if (16..32).contains(&i) { 5 } else { 6 }));
+}
+
+#[test]
+fn a_module_that_is_none_is_refused() {
+    let Some(device) = gpu() else { return };
+    assert_eq!(device.load(b"not a cubin").unwrap_err().kind(), ErrorKind::Format);
+    let error = module(&device).function("nothing").unwrap_err().to_string();
+    assert!(error.contains("nothing") && error.contains("hint: "), "{error}");
+}
+
+#[test]
+fn a_kernel_describes_itself() {
+    let Some(device) = gpu() else { return };
+    let reverse = module(&device).function("selftest_reverse").unwrap();
+    assert!(reverse.registers().unwrap() > 0 && reverse.max_threads().unwrap() >= 64);
+    assert_eq!((reverse.shared_bytes().unwrap(), reverse.local_bytes().unwrap()), (256, 0));
+    assert!(reverse.occupancy(64, 0).unwrap() > reverse.occupancy(64, 40 << 10).unwrap());
+    reverse.allow_shared(device.shared_per_block() as u32 - 1024).unwrap();
+    reverse.prefer_shared(100).unwrap();
+    assert_eq!(reverse.occupancy(64, device.shared_per_block() as u32 - 1024).unwrap(), 1);
+}
+
+#[test]
+fn launches_run_and_are_timed() {
+    let Some(device) = gpu() else { return };
+    let adding = Adding::new(&device);
+    let stream = device.stream().unwrap();
+    let (start, end) = (device.event().unwrap(), device.event().unwrap());
+    start.record(stream.handle()).unwrap();
+    adding.launch(&WHOLE, stream.handle()).unwrap();
+    end.record(stream.handle()).unwrap();
+    end.synchronize().unwrap();
+    let elapsed = Event::elapsed_ms(&start, &end).unwrap();
+    assert!((0.0..1000.0).contains(&elapsed), "{elapsed}");
+    adding.check(1);
+
+    adding.launch(&WHOLE, StreamHandle::DEFAULT).unwrap();
+    synchronize(&device);
+    adding.check(2);
+
+    // A stream that waits for another one sees what it did.
+    let other = device.stream().unwrap();
+    adding.launch(&WHOLE, stream.handle()).unwrap();
+    end.record(stream.handle()).unwrap();
+    other.wait(&end).unwrap();
+    adding.launch(&WHOLE, other.handle()).unwrap();
+    other.synchronize().unwrap();
+    adding.check(4);
+
+    // From a thread that has no context yet.
+    std::thread::scope(|scope| {
+        scope.spawn(|| adding.launch(&WHOLE, stream.handle()).unwrap());
+    });
+    stream.synchronize().unwrap();
+    adding.check(5);
+
+    let before = Instant::now();
+    for _ in 0..500 {
+        adding.launch(&WHOLE, stream.handle()).unwrap();
+    }
+    eprintln!("a launch costs {:.2} us of the host's time", before.elapsed().as_secs_f64() * 1e6 / 500.0);
+    stream.synchronize().unwrap();
+
+    let too_much = Launch { block: [4096, 1, 1], ..WHOLE };
+    assert_eq!(adding.launch(&too_much, stream.handle()).unwrap_err().kind(), ErrorKind::Device);
+    stream.synchronize().unwrap();
+}
+
+#[test]
+fn clusters_of_every_size_run() {
+    let Some(device) = gpu() else { return };
+    if device.arch().major < 9 {
+        eprintln!("skipped: {} has no clusters", device.arch());
+        return;
+    }
+    let adding = Adding::new(&device);
+    let stream = device.stream().unwrap();
+    for (times, blocks) in [2, 8, 16].into_iter().enumerate() {
+        let at = Launch { cluster: [blocks, 1, 1], ..WHOLE };
+        match adding.add.max_clusters(&at) {
+            Ok(clusters) if clusters > 0 => {}
+            // More than 8 blocks are not for every GPU.
+            other if blocks > 8 => return eprintln!("skipped: clusters of {blocks}: {other:?}"),
+            other => panic!("clusters of {blocks}: {other:?}"),
+        }
+        adding.launch(&at, stream.handle()).unwrap();
+        stream.synchronize().unwrap();
+        adding.check(times + 1);
+    }
+    assert!(adding.add.max_clusters(&WHOLE).unwrap() > 0);
+}
+
+#[test]
+fn graphs_are_recorded_and_run() {
+    let Some(device) = gpu() else { return };
+    let _alone = RECORDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let adding = Adding::new(&device);
+    let stream = device.stream().unwrap();
+    let graph = Graph::capture(&stream, |stream| {
+        adding.launch(&WHOLE, stream)?;
+        adding.launch(&WHOLE, stream)
+    })
+    .unwrap();
+    adding.check(0);
+    for _ in 0..3 {
+        // SAFETY: what it uses lives until the stream is done.
+        unsafe { graph.launch(stream.handle()) }.unwrap();
+    }
+    stream.synchronize().unwrap();
+    adding.check(6);
+
+    // A recording that fails, or panics, leaves a stream that works.
+    let refused = msda::Error::new(ErrorKind::Shape, "test", "this", "that");
+    let failed = Graph::capture(&stream, |stream| {
+        adding.launch(&WHOLE, stream)?;
+        Err(refused.clone())
+    });
+    assert_eq!(failed.unwrap_err(), refused);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _ = Graph::capture(&stream, |_| panic!("on purpose"));
+    }));
+    assert!(panicked.is_err());
+    adding.launch(&WHOLE, stream.handle()).unwrap();
+    stream.synchronize().unwrap();
+    adding.check(7);
+}
+
+#[test]
+fn tensor_maps_are_encoded() {
+    let Some(device) = gpu() else { return };
+    let memory = device.alloc(100 * 80 * 64).unwrap();
+    for (dtype, width) in [(msda::Dtype::F32, 16), (msda::Dtype::F16, 32), (msda::Dtype::Bf16, 32)] {
+        for swizzle in [Swizzle::None, Swizzle::Bytes64, Swizzle::Bytes128] {
+            let tiled = Tiled {
+                dtype,
+                address: memory.address(),
+                sizes: &[width, 80, 100],
+                strides: &[64, 80 * 64],
+                window: &[width as u32, 4, 2],
+                swizzle,
+                promotion: Promotion::Bytes256,
+            };
+            let map = TensorMap::tiled(&tiled).unwrap();
+            assert_ne!(map, TensorMap::tiled(&Tiled { window: &[width as u32, 4, 4], ..tiled }).unwrap());
+        }
+    }
+    let line = Tiled { address: memory.address(), sizes: &[1000], window: &[64], ..Tiled::default() };
+    TensorMap::tiled(&line).unwrap();
+}

@@ -1,0 +1,213 @@
+//! Compiled units: from memory, else from a folder, else from the compiler.
+//!
+//! `MSDA_CACHE_DIR` names the folder (empty: none); without it, it is the user's cache. With `MSDA_JIT=off` nothing is
+//! compiled. A folder that cannot be used costs time, never a result.
+
+use std::env;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use msda::{Error, ErrorKind, Result};
+
+use super::slots::Slots;
+use super::{Assembled, Compiled, Unit, compile_assembled, entry};
+
+/// Whether units may be compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Jit {
+    /// What is missing is compiled.
+    On,
+    /// What is missing is an error.
+    Off,
+}
+
+/// Compiled units, in memory and, if it has a folder, there.
+#[derive(Debug)]
+pub struct Cache {
+    folder: Option<PathBuf>,
+    jit: Jit,
+    slots: Slots<[u8; 32], Arc<Compiled>>,
+    warning: OnceLock<String>,
+}
+
+/// A unit in the folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its key.
+    pub key: String,
+    /// What it is compiled for, such as `sm_90a`.
+    pub arch: String,
+    /// Its folder.
+    pub path: PathBuf,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// How long ago it was compiled.
+    pub age: Duration,
+}
+
+/// Why the process's cache cannot keep what it compiles, if so.
+pub fn warning() -> Option<String> {
+    Cache::global().warning().map(str::to_owned)
+}
+
+impl Cache {
+    /// A cache in a folder, or in memory only.
+    pub fn at(folder: Option<PathBuf>, jit: Jit) -> Self {
+        Self { folder, jit, slots: Slots::new(), warning: OnceLock::new() }
+    }
+
+    /// The process's cache, as `MSDA_CACHE_DIR` and `MSDA_JIT` say when it is first used.
+    pub fn global() -> &'static Self {
+        static GLOBAL: OnceLock<Cache> = OnceLock::new();
+        GLOBAL.get_or_init(|| {
+            let off = env::var("MSDA_JIT").is_ok_and(|value| matches!(value.as_str(), "off" | "0" | "no"));
+            let jit = if off { Jit::Off } else { Jit::On };
+            match env::var_os("MSDA_CACHE_DIR") {
+                Some(folder) if folder.is_empty() => Self::at(None, jit),
+                Some(folder) => Self::at(Some(folder.into()), jit),
+                None => {
+                    let cache = Self::at(users_folder(), jit);
+                    if cache.folder.is_none() {
+                        cache
+                            .warn("compiled kernels are not kept: no home folder; set MSDA_CACHE_DIR".into());
+                    }
+                    cache
+                }
+            }
+        })
+    }
+
+    /// The folder, if it has one.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
+    /// Why it cannot keep what it compiles, if so: the first reason.
+    pub fn warning(&self) -> Option<&str> {
+        self.warning.get().map(String::as_str)
+    }
+
+    /// A unit, compiled. However many threads ask at once, it is compiled once.
+    pub fn get(&self, unit: &Unit) -> Result<Arc<Compiled>> {
+        self.get_assembled(unit, unit.assemble()?)
+    }
+
+    pub(super) fn get_assembled(&self, unit: &Unit, assembled: Assembled) -> Result<Arc<Compiled>> {
+        self.slots.get(assembled.hash, || match &self.folder {
+            Some(folder) => self.through(folder, unit, assembled).map(Arc::new),
+            None => self.make(unit, assembled, "no cache folder").map(Arc::new),
+        })
+    }
+
+    fn through(&self, folder: &Path, unit: &Unit, assembled: Assembled) -> Result<Compiled> {
+        let missing = match entry::read(folder, &assembled) {
+            Ok(Some(compiled)) => return Ok(compiled),
+            Ok(None) => format!("not in {}", folder.display()),
+            Err(why) => format!("of no use in {} ({why})", folder.display()),
+        };
+        let compiled = self.make(unit, assembled.clone(), &missing)?;
+        match entry::write(folder, &assembled, &compiled) {
+            Ok(theirs) => Ok(theirs.unwrap_or(compiled)),
+            Err(error) => {
+                self.warn(format!("compiled kernels are not kept: {}: {error}", folder.display()));
+                Ok(compiled)
+            }
+        }
+    }
+
+    fn make(&self, unit: &Unit, assembled: Assembled, missing: &str) -> Result<Compiled> {
+        match self.jit {
+            Jit::On => compile_assembled(unit, assembled),
+            Jit::Off => {
+                let subject = format!("kernel {}", assembled.name);
+                let expected = "one that is compiled already: MSDA_JIT is off";
+                Err(Error::new(ErrorKind::Compile, subject, missing, expected)
+                    .hint("unset MSDA_JIT, or fill the folder in MSDA_CACHE_DIR where compiling is allowed"))
+            }
+        }
+    }
+
+    /// Only the first is kept: later ones follow from it.
+    fn warn(&self, warning: String) {
+        let _ = self.warning.set(warning);
+    }
+
+    /// What is in the folder, by name.
+    pub fn entries(&self) -> Result<Vec<Entry>> {
+        let mut entries: Vec<_> = self.list()?.iter().filter_map(|path| Entry::read(path)).collect();
+        entries.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(entries)
+    }
+
+    /// Deletes every unit from memory and from the folder, and says how many were there. Whatever else is in the
+    /// folder stays.
+    pub fn clear(&self) -> Result<usize> {
+        self.slots.clear();
+        let mut cleared = 0;
+        for path in self.list()? {
+            let unfinished = path
+                .file_name()
+                .is_some_and(|name| name.to_str().is_some_and(|name| name.starts_with(entry::UNFINISHED)));
+            if unfinished {
+                let _ = fs::remove_dir_all(&path);
+            } else if Entry::read(&path).is_some() {
+                fs::remove_dir_all(&path).map_err(|error| unusable(&path, &error))?;
+                cleared += 1;
+            }
+        }
+        Ok(cleared)
+    }
+
+    /// All that is in the folder, which need not be there.
+    fn list(&self) -> Result<Vec<PathBuf>> {
+        let Some(folder) = &self.folder else { return Ok(Vec::new()) };
+        let paths = |entries: fs::ReadDir| entries.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>();
+        match folder.read_dir().and_then(paths) {
+            Ok(paths) => Ok(paths),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(unusable(folder, &error)),
+        }
+    }
+}
+
+impl Entry {
+    /// The entry in a folder, if its name is one's. Its files may be damaged.
+    fn read(path: &Path) -> Option<Self> {
+        let mut parts = path.file_name()?.to_str()?.rsplitn(3, '-');
+        let (hash, arch, key) = (parts.next()?, parts.next()?, parts.next()?);
+        let named = hash.len() == 16 && hash.bytes().all(|digit| digit.is_ascii_hexdigit());
+        if !named || !arch.starts_with("sm_") || !path.is_dir() {
+            return None;
+        }
+        let sizes = path.read_dir().ok()?.flatten().filter_map(|file| Some(file.metadata().ok()?.len()));
+        let written = fs::metadata(path.join(entry::META)).and_then(|meta| meta.modified()).ok();
+        let age = written.and_then(|written| SystemTime::now().duration_since(written).ok());
+        Some(Self {
+            key: key.to_owned(),
+            arch: arch.to_owned(),
+            path: path.to_owned(),
+            bytes: sizes.sum(),
+            age: age.unwrap_or_default(),
+        })
+    }
+}
+
+fn unusable(path: &Path, error: &io::Error) -> Error {
+    let got = format!("{error} at {}", path.display());
+    Error::new(ErrorKind::Unsupported, "cache", got, "a folder that can be read and written")
+        .hint("set MSDA_CACHE_DIR to one")
+}
+
+/// The user's folder for caches.
+fn users_folder() -> Option<PathBuf> {
+    let path = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let caches = if cfg!(windows) {
+        path("LOCALAPPDATA")
+    } else {
+        path("XDG_CACHE_HOME").or_else(|| path("HOME").map(|home| home.join(".cache")))
+    };
+    caches.map(|caches| caches.join("msda"))
+}

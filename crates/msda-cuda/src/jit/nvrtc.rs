@@ -1,0 +1,226 @@
+//! NVIDIA's run-time compiler.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::Path;
+use std::ptr;
+
+use libloading::Library;
+use msda::{Error, ErrorKind, Result};
+
+use super::{Unit, find, source};
+use crate::driver::explain;
+
+/// A program of NVRTC's.
+type Program = *mut c_void;
+
+/// Declares the functions that are used, as nvrtc.h does, and how to find them all.
+macro_rules! functions {
+    ($($name:ident: $symbol:literal, fn($($argument:ty),*) -> $result:ty;)*) => {
+        #[derive(Debug)]
+        struct Functions {
+            $($name: unsafe extern "C" fn($($argument),*) -> $result,)*
+        }
+
+        impl Functions {
+            /// # Safety
+            /// The library is NVRTC and is never unloaded.
+            unsafe fn find(library: &Library) -> std::result::Result<Self, libloading::Error> {
+                // SAFETY: the types are those of nvrtc.h; the library stays, by the caller's promise.
+                Ok(unsafe { Self { $($name: *library.get($symbol)?,)* } })
+            }
+        }
+    };
+}
+
+functions! {
+    version: "nvrtcVersion", fn(*mut c_int, *mut c_int) -> c_int;
+    count_archs: "nvrtcGetNumSupportedArchs", fn(*mut c_int) -> c_int;
+    list_archs: "nvrtcGetSupportedArchs", fn(*mut c_int) -> c_int;
+    create: "nvrtcCreateProgram",
+        fn(*mut Program, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char) -> c_int;
+    destroy: "nvrtcDestroyProgram", fn(*mut Program) -> c_int;
+    compile: "nvrtcCompileProgram", fn(Program, c_int, *const *const c_char) -> c_int;
+    log_size: "nvrtcGetProgramLogSize", fn(Program, *mut usize) -> c_int;
+    log: "nvrtcGetProgramLog", fn(Program, *mut c_char) -> c_int;
+    cubin_size: "nvrtcGetCUBINSize", fn(Program, *mut usize) -> c_int;
+    cubin: "nvrtcGetCUBIN", fn(Program, *mut c_char) -> c_int;
+    error: "nvrtcGetErrorString", fn(c_int) -> *const c_char;
+}
+
+/// What NVRTC returns when the program has mistakes; 0 is success.
+const MISTAKES: c_int = 6;
+
+/// NVRTC, loaded.
+#[derive(Debug)]
+pub struct Nvrtc {
+    functions: Functions,
+    version: (u32, u32),
+    archs: Vec<u32>,
+    path: String,
+}
+
+impl Nvrtc {
+    /// Loads the library at a path, or by a name that the system's loader knows, for the life of the process.
+    pub(super) fn load(library: &Path) -> std::result::Result<Self, String> {
+        // NVRTC opens its builtins by a bare name, which finds only what is already loaded.
+        for builtins in find::builtins(library) {
+            keep(&builtins)?;
+        }
+        let loaded = keep(library)?;
+        // SAFETY: the library is NVRTC by its name, and it was loaded to stay.
+        let functions = unsafe { Functions::find(loaded) }.map_err(|error| explain(&error))?;
+        let (mut major, mut minor, mut count): (c_int, c_int, c_int) = (0, 0, 0);
+        // SAFETY: all are valid to write.
+        let asked =
+            unsafe { [(functions.version)(&mut major, &mut minor), (functions.count_archs)(&mut count)] };
+        let mut archs = vec![0; usize::try_from(count).unwrap_or(0)];
+        // SAFETY: there is room for as many as were counted.
+        let listed = unsafe { (functions.list_archs)(archs.as_mut_ptr()) };
+        if asked != [0, 0] || listed != 0 {
+            return Err("it does not tell its version".into());
+        }
+        let number = |number: c_int| u32::try_from(number).unwrap_or(0);
+        Ok(Self {
+            functions,
+            version: (number(major), number(minor)),
+            archs: archs.into_iter().map(number).collect(),
+            path: library.display().to_string(),
+        })
+    }
+
+    /// Its version, such as `(13, 0)`.
+    pub fn version(&self) -> (u32, u32) {
+        self.version
+    }
+
+    /// Where it was found: a path, or a name that the system's loader knew.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The binary and the log of a unit.
+    pub(super) fn compile(&self, unit: &Unit) -> Result<(Vec<u8>, String)> {
+        if !self.archs.contains(&unit.arch.number()) {
+            let got = format!("{} ({} at {})", unit.arch, self.name(), self.path);
+            let expected = format!("an architecture of {:?}", self.archs);
+            return Err(Error::new(ErrorKind::Unsupported, "kernel compiler", got, expected)
+                .hint("newer NVRTC versions know newer GPUs: `pip install -U nvidia-cuda-nvrtc`"));
+        }
+        let program = self.create(unit)?;
+        let options = terminated(unit.options())?;
+        let options: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
+        // SAFETY: the program lives; the options are terminated strings that live, as many as are said.
+        let result =
+            unsafe { (self.functions.compile)(program.raw, options.len() as c_int, options.as_ptr()) };
+        let log = program.text(self.functions.log_size, self.functions.log)?;
+        let log = String::from_utf8_lossy(&log).trim_end_matches('\0').to_owned();
+        if result != 0 {
+            return Err(self.refused(unit, result, &log));
+        }
+        let cubin = program.text(self.functions.cubin_size, self.functions.cubin)?;
+        Ok((cubin, log))
+    }
+
+    fn create(&self, unit: &Unit) -> Result<Made<'_>> {
+        let text = terminated([source::text(unit.file)?, unit.file])?;
+        let names = terminated(source::headers().map(|(name, _)| name))?;
+        let headers = terminated(source::headers().map(|(_, text)| text))?;
+        let names: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
+        let headers: Vec<_> = headers.iter().map(|text| text.as_ptr()).collect();
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` is valid to write; all are terminated strings that live, as many as are said. NVRTC copies
+        // them.
+        let result = unsafe {
+            (self.functions.create)(
+                &mut raw,
+                text[0].as_ptr(),
+                text[1].as_ptr(),
+                headers.len() as c_int,
+                headers.as_ptr(),
+                names.as_ptr(),
+            )
+        };
+        self.check("nvrtcCreateProgram", result)?;
+        Ok(Made { nvrtc: self, raw })
+    }
+
+    /// The error of a unit that does not compile: its first mistakes.
+    fn refused(&self, unit: &Unit, result: c_int, log: &str) -> Error {
+        let is_mistake = |line: &&str| {
+            (line.contains("error") || line.contains("fatal"))
+                && !line.contains("detected in the compilation")
+        };
+        let mut got: Vec<_> = log.lines().filter(is_mistake).take(4).collect();
+        let text = self.text(result);
+        if got.is_empty() {
+            got.push(&text);
+        }
+        let subject = format!("kernel {}", unit.key);
+        let error = Error::new(ErrorKind::Compile, subject, got.join("; "), "a kernel that compiles");
+        match result {
+            MISTAKES => {
+                error.hint(format!("{} compiled {} for {}", self.name(), unit.file, unit.arch.target()))
+            }
+            _ => error.hint(format!("{} at {} may be incomplete", self.name(), self.path)),
+        }
+    }
+
+    fn check(&self, call: &str, result: c_int) -> Result<()> {
+        match result {
+            0 => Ok(()),
+            _ => Err(Error::new(ErrorKind::Compile, call, self.text(result), "success")),
+        }
+    }
+
+    fn text(&self, result: c_int) -> String {
+        // SAFETY: any number is legal; the result is a terminated string that lives as long as the library.
+        unsafe { CStr::from_ptr((self.functions.error)(result)) }.to_string_lossy().into_owned()
+    }
+
+    pub(super) fn name(&self) -> String {
+        format!("NVRTC {}.{}", self.version.0, self.version.1)
+    }
+}
+
+/// A program that is destroyed when dropped.
+struct Made<'a> {
+    nvrtc: &'a Nvrtc,
+    raw: Program,
+}
+
+impl Made<'_> {
+    /// Bytes that one function tells the number of and another one writes.
+    fn text(
+        &self,
+        size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
+        write: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
+    ) -> Result<Vec<u8>> {
+        let mut bytes = 0;
+        // SAFETY: the program lives; `bytes` is valid to write.
+        self.nvrtc.check("NVRTC's size of a result", unsafe { size(self.raw, &mut bytes) })?;
+        let mut text = vec![0u8; bytes];
+        // SAFETY: there is room for as many bytes as were told.
+        self.nvrtc.check("NVRTC's result", unsafe { write(self.raw, text.as_mut_ptr().cast()) })?;
+        Ok(text)
+    }
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made by `create` and destroyed once.
+        unsafe { (self.nvrtc.functions.destroy)(&mut self.raw) };
+    }
+}
+
+/// Loads a library for the life of the process.
+fn keep(library: &Path) -> std::result::Result<&'static Library, String> {
+    // SAFETY: NVRTC and its builtins may be loaded at any time.
+    let loaded = unsafe { Library::new(library) };
+    loaded.map(|library| &*Box::leak(Box::new(library))).map_err(|error| explain(&error))
+}
+
+fn terminated<T: Into<Vec<u8>>>(texts: impl IntoIterator<Item = T>) -> Result<Vec<CString>> {
+    let texts: std::result::Result<_, _> = texts.into_iter().map(CString::new).collect();
+    texts.map_err(|error| Error::new(ErrorKind::Compile, "kernel source", error, "text without zero bytes"))
+}

@@ -1,0 +1,4 @@
+// A header, so that including one is tested.
+#pragma once
+
+float doubled(float x) { return 2 * x; }

@@ -1,0 +1,4 @@
+//! CUDA
+
+pub mod driver;
+pub mod jit;
