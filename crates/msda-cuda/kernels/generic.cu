@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(256) msda_forward(const __grid_cons
         const char *weights = args.weights.at(image, query, head);
         Wide top = 0, scale = 1;
         if (FUSED) {
-            top = -INFINITY;
+            top = Wide(__int_as_float(0xff800000));
             for (i64 s = 0; s < samples; s++) {
                 const Wide x = load<WEIGHT>(weights, s);
                 top = x > top ? x : top;

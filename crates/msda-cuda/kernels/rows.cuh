@@ -201,18 +201,24 @@ __device__ __forceinline__ Handed hand(const Sample &sample) {
     return h;
 }
 
+// The position that two words share: a byte of each, and its sign above them.
+__device__ __forceinline__ int position_in(u32 a, u32 b) {
+    int position;
+    asm("prmt.b32 %0, %1, %2, 0xcc40;" : "=r"(position) : "r"(a), "r"(b));
+    return position;
+}
+
 __device__ __forceinline__ Taps take(const Handed *from, int side) {
     Taps taps;
     if (TIGHT) {
-        // The two bytes of the position, and its sign above them.
         if (SIDES == 2) {
             const uint2 h = reinterpret_cast<const uint2 *>(from)[side];
-            taps.position = __byte_perm(h.x, h.y, 0xcc40);
+            taps.position = position_in(h.x, h.y);
             taps.weight[0][0] = __uint_as_float(h.x);
             taps.weight[0][1] = __uint_as_float(h.y);
         } else {
             const Handed h = *from;
-            taps.position = __byte_perm(h.word[0], h.word[1], 0xcc40);
+            taps.position = position_in(h.word[0], h.word[1]);
 #pragma unroll
             for (int i = 0; i < 4; i++) taps.weight[i / 2 / SIDES][i % 2] = __uint_as_float(h.word[i]);
         }

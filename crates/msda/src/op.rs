@@ -108,6 +108,11 @@ pub trait Backend: Sync {
         Ok(())
     }
 
+    /// Whether it has a backward pass. One that has not refuses every call of it.
+    fn computes_gradients(&self) -> bool {
+        true
+    }
+
     /// Writes the output `(B, Q, H, D)`.
     fn forward(&self, problem: &Problem, inputs: &Inputs<'_>, output: ViewMut<'_>) -> Result<()>;
 

@@ -8,8 +8,8 @@ use cudarc::driver::sys::{
 };
 use msda::{Dtype, Error, ErrorKind, Result};
 
+use super::Device;
 use super::check::check;
-use super::library;
 
 /// Most dimensions that a tensor can have here.
 const MAX_RANK: usize = 5;
@@ -82,10 +82,10 @@ pub enum Promotion {
 pub struct TensorMap([u64; 16]);
 
 impl TensorMap {
-    /// Encodes `tensor`.
-    pub fn tiled(tensor: &Tiled<'_>) -> Result<Self> {
+    /// Encodes `tensor`, which is on `device`.
+    pub fn tiled(device: &Device, tensor: &Tiled<'_>) -> Result<Self> {
         tensor.check()?;
-        library::ready()?;
+        let _bound = device.bind()?;
         let mut map = CUtensorMap { opaque: [0; 16] };
         let every_element = [1; MAX_RANK];
         // SAFETY: `map` is valid to write and aligned by its type; the arrays have as many elements as the rank

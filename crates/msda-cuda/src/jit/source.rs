@@ -5,6 +5,9 @@ use msda::{Error, ErrorKind, Result};
 /// Every file that a kernel is made of, by the name that `#include` uses.
 pub const FILES: &[(&str, &str)] = &[
     ("prelude.cuh", include_str!("../../kernels/prelude.cuh")),
+    ("generic.cu", include_str!("../../kernels/generic.cu")),
+    ("order.cu", include_str!("../../kernels/order.cu")),
+    ("pack.cu", include_str!("../../kernels/pack.cu")),
     ("rows.cuh", include_str!("../../kernels/rows.cuh")),
     ("rows.cu", include_str!("../../kernels/rows.cu")),
     ("selftest.cuh", include_str!("selftest.cuh")),

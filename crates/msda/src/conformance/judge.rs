@@ -61,9 +61,12 @@ fn compare_all(backend: &dyn Backend, case: &Case) -> Verdict<Outcome> {
     let p = &case.problem;
     let mut out = Outputs::new(case);
     backend.forward(p, &case.inputs(), out.output.view_mut()).map_err(|e| format!("forward refused: {e}"))?;
-    backend
-        .backward(p, &case.inputs(), case.grad_output.view(), out.gradients())
-        .map_err(|e| format!("backward refused: {e}"))?;
+    let gradients = backend.computes_gradients();
+    if gradients {
+        backend
+            .backward(p, &case.inputs(), case.grad_output.view(), out.gradients())
+            .map_err(|e| format!("backward refused: {e}"))?;
+    }
 
     let budget = Budget::new(p, &case.inputs(), &case.grad_output.view(), !case.exact)
         .map_err(|e| format!("the oracle refused: {e}"))?;
@@ -80,7 +83,7 @@ fn compare_all(backend: &dyn Backend, case: &Case) -> Verdict<Outcome> {
     };
     judge("output", Role::Output, &out.output, &budget.output)?;
     for ((name, (role, held)), of) in GRADIENTS.iter().zip(&out.grads).zip(&budget.grads) {
-        if let Some(held) = held {
+        if let Some(held) = held.as_ref().filter(|_| gradients) {
             judge(name, *role, held, of)?;
         }
     }
@@ -88,9 +91,11 @@ fn compare_all(backend: &dyn Backend, case: &Case) -> Verdict<Outcome> {
     // Once more into fresh memory: the same bits.
     let mut again = Outputs::new(case);
     backend.forward(p, &case.inputs(), again.output.view_mut()).map_err(|e| e.to_string())?;
-    backend
-        .backward(p, &case.inputs(), case.grad_output.view(), again.gradients())
-        .map_err(|e| e.to_string())?;
+    if gradients {
+        backend
+            .backward(p, &case.inputs(), case.grad_output.view(), again.gradients())
+            .map_err(|e| e.to_string())?;
+    }
     if !same_bits(&out.output, &again.output) {
         return Err("output: a second run gave other bits".into());
     }

@@ -73,6 +73,10 @@ pub fn run(backend: &dyn Backend, group: Group, seed: u64) -> Summary {
             summary.skipped.push(format!("{name}: {why}"));
             continue;
         }
+        if matches!(case.kind, data::Kind::Partial) && !backend.computes_gradients() {
+            summary.skipped.push(format!("{name}: no backward pass"));
+            continue;
+        }
         match judge::run(backend, &case) {
             Ok(outcome) => {
                 summary.passed += 1;

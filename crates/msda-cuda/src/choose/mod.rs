@@ -1,0 +1,125 @@
+//! Which kernel a request gets, and why.
+
+mod tuned;
+
+pub use self::tuned::{Tuned, class};
+
+use msda::Layout;
+
+use crate::request::{Request, Target};
+use crate::variants::Kernel;
+use crate::variants::rows::{Division, Rows, Walk};
+
+/// A kernel, and why it was taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Why.
+    pub why: String,
+}
+
+/// The kernel for a request: what tuning found for its class, else the first of the table that takes it.
+pub fn choose(request: &Request<'_>, target: &Target) -> Choice {
+    if let Some((kernel, source)) = Tuned::global().find(&class(request, target))
+        && kernel.refuses(request, target).is_none()
+    {
+        return Choice { kernel, why: format!("tuned for such problems ({source})") };
+    }
+    let mut refused = Vec::new();
+    for (kernel, why) in table(request, target) {
+        match kernel.refuses(request, target) {
+            None => return Choice { kernel, why: why.into() },
+            Some(reason) => refused.push(reason),
+        }
+    }
+    refused.dedup();
+    Choice { kernel: Kernel::Generic, why: format!("no faster kernel takes it: {}", refused.join("; ")) }
+}
+
+/// The table: what is tried, in order, with the reason. Each entry says what its knobs are for.
+fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> {
+    let p = request.problem;
+    let division = Division::of(request);
+    let row = division.lanes * division.vec;
+    let samples = p.samples().max(1);
+    let items = p.batch() * p.queries() * p.heads();
+    let threads = items.saturating_mul(division.lanes);
+    let capacity = (target.multiprocessors * target.threads()) as usize;
+    let planar = p.layout() != Layout::Bshd;
+    // Two heads of 64-byte rows are the halves of a line.
+    let heads = if !planar && row == 64 && p.heads() >= 2 { 2 } else { 1 };
+    // Samples that a lane locates: all of them, up to four.
+    let round = |lanes: usize| samples.div_ceil(lanes).clamp(1, 4);
+    let rows = |knobs: Rows| Kernel::Rows(knobs);
+
+    let mut table = Vec::new();
+    if threads < capacity {
+        // Few queries: what counts is that all reads are on their way at once.
+        let split = [4, 2, 1].into_iter().find(|s| division.lanes * s <= 32 && samples >= 2 * s).unwrap_or(1);
+        let heads = heads.min(64 / (division.lanes * split).min(64)).max(1);
+        let few = Rows { sides: 1, split, heads, block: 64, blocks: 1, round: 1, walk: Walk::Straight };
+        table.push((rows(few), "few queries: lanes share the samples of one"));
+        table.push((rows(Rows { split: 1, heads: 1, ..few }), "few queries"));
+    }
+    // Left and right taps of planar rows of 64 bytes make a line.
+    let sides = if planar && row == 64 { 2 } else { 1 };
+    let lanes = (division.lanes * sides).min(32);
+    // A tile of 64 queries; else about as many.
+    let block = (64 * heads * lanes).clamp(64, 512);
+    let resident = (target.threads() as usize / block).max(1);
+    // Registers: three quarters of the threads where a query has few samples, half where it has many.
+    let blocks = if samples <= 16 { resident * 3 / 4 } else { resident / 2 }.max(1);
+    let many = Rows { sides, split: 1, heads, block, blocks, round: round(lanes), walk: Walk::Straight };
+    let tiles = Rows { walk: Walk::Tiles, ..many };
+    table.push((rows(tiles), "queries are pixels: neighbours share rows"));
+    if p.queries() >= 4096 && p.batch() >= 4 {
+        table.push((
+            rows(Rows { walk: Walk::Ordered, ..many }),
+            "many queries in any order: ordered by place first",
+        ));
+    }
+    table.push((rows(many), "many queries"));
+    // Smaller blocks and rounds, for rows of many lanes and small machines.
+    for block in [256, 128, 64] {
+        let small = Rows { sides: 1, heads: 1, block, blocks: 1, round: 1, ..many };
+        table.push((rows(small), "a block that fits"));
+    }
+    table
+}
+
+/// Every kernel that tuning tries, those that do not take the request included.
+pub fn candidates(request: &Request<'_>, target: &Target) -> Vec<Kernel> {
+    let division = Division::of(request);
+    let samples = request.problem.samples().max(1);
+    let mut all = vec![Kernel::Generic];
+    let walks = [Walk::Straight, Walk::Tiles, Walk::Ordered];
+    for walk in walks {
+        for sides in [1, 2] {
+            for split in [1, 2, 4, 8] {
+                for heads in [1, 2, 4, 8] {
+                    for block in [64, 128, 256, 512, 1024] {
+                        for round in [1, 2, 3, 4, 8] {
+                            let lanes = division.lanes * sides * split;
+                            // More lanes than there is work for, or a last round that is mostly idle.
+                            let idle = lanes * round > samples.next_multiple_of(lanes.max(1)).max(lanes);
+                            if lanes > 32 || idle {
+                                continue;
+                            }
+                            let most = target.threads() as usize / block;
+                            let mut blocks = vec![1, most / 2, most * 5 / 8, most * 3 / 4, most];
+                            blocks.retain(|&b| b > 0);
+                            blocks.sort_unstable();
+                            blocks.dedup();
+                            for blocks in blocks {
+                                let knobs = Rows { sides, split, heads, block, blocks, round, walk };
+                                all.push(Kernel::Rows(knobs));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    all
+}

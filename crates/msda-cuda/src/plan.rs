@@ -1,0 +1,293 @@
+//! A call made ready: a kernel chosen, compiled and laid out, to be launched any number of times.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+
+use msda::{Error, ErrorKind, Problem, Result};
+
+use crate::choose::{Choice, choose};
+use crate::driver::{Device, Function, Launch, Memory, StreamHandle};
+use crate::jit;
+use crate::request::{Levels, Operands, Request, Target};
+use crate::variants::{self, Block, Hole, Kernel, Prepared};
+
+/// The most bytes that a kernel's argument has: what every driver takes.
+const MAX_ARGS: usize = 4096;
+
+/// Device addresses of a call's tensors.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// The value pyramid.
+    pub value: u64,
+    /// Locations, or offsets.
+    pub locations: u64,
+    /// Weights, or logits.
+    pub weights: u64,
+    /// Reference points; 0 in the plain form.
+    pub reference: u64,
+    /// The output.
+    pub output: u64,
+    /// `(L, 2)` heights and widths as 64-bit integers; only for plans with levels on the device.
+    pub shapes: u64,
+    /// `(L)` first positions as 64-bit integers; only for plans with levels on the device.
+    pub starts: u64,
+    /// [`Plan::workspace`] bytes, aligned to 16, that no other call uses at the same time.
+    pub workspace: u64,
+}
+
+/// A call made ready. Launching it allocates nothing and waits for nothing, and can be captured in a graph.
+#[derive(Debug)]
+pub struct Plan {
+    device: Device,
+    choice: Choice,
+    steps: Vec<Step>,
+    /// Sizes, starts and first samples of the levels, where a kernel reads them from memory.
+    table: Option<Table>,
+    operands: Operands,
+    empty: bool,
+    on_device: bool,
+    workspace: usize,
+}
+
+#[derive(Debug)]
+struct Step {
+    function: Function,
+    launch: Launch,
+    args: Block,
+}
+
+#[derive(Debug)]
+struct Table {
+    memory: Memory,
+    starts: u64,
+    samples: u64,
+}
+
+impl Plan {
+    /// Chooses a kernel and makes it ready.
+    pub fn new(device: &Device, problem: &Problem, operands: &Operands, levels: Levels) -> Result<Self> {
+        let request = Request { problem, operands, levels };
+        Self::with(device, &request, choose(&request, &Target::of(device)))
+    }
+
+    /// Makes a certain kernel ready, if it takes the request.
+    pub fn with_kernel(device: &Device, request: &Request<'_>, kernel: Kernel) -> Result<Self> {
+        if let Some(why) = kernel.refuses(request, &Target::of(device)) {
+            let expected = "a kernel that takes the problem";
+            return Err(Error::new(ErrorKind::Unsupported, format!("kernel {kernel}"), why, expected)
+                .hint("`msda kernels` says which kernels take a problem, and why others do not"));
+        }
+        Self::with(device, request, Choice { kernel, why: "asked for".into() })
+    }
+
+    fn with(device: &Device, request: &Request<'_>, choice: Choice) -> Result<Self> {
+        let target = Target::of(device);
+        let p = request.problem;
+        let empty = p.output_len() == 0;
+        let mut steps = Vec::new();
+        let mut workspace = 0;
+        if !empty {
+            if choice.kernel.needs_order() {
+                workspace = p.batch() * p.queries() * size_of::<i32>();
+                steps.push(Step::load(device, variants::order(request, &target))?);
+            }
+            steps.push(Step::load(device, choice.kernel.prepare(request, &target))?);
+        }
+        let reads_table = steps.iter().any(|s| s.args.holes().iter().any(|(hole, _)| *hole == Hole::Samples));
+        Ok(Self {
+            device: device.clone(),
+            choice,
+            steps,
+            table: if reads_table { Some(Table::new(device, p)?) } else { None },
+            operands: request.operands.clone(),
+            empty,
+            on_device: request.levels == Levels::Device,
+            workspace,
+        })
+    }
+
+    /// Its device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The kernel, and why it was taken.
+    pub fn choice(&self) -> &Choice {
+        &self.choice
+    }
+
+    /// Bytes of device memory that a launch needs for itself.
+    pub fn workspace(&self) -> usize {
+        self.workspace
+    }
+
+    /// Kernels that a launch queues.
+    pub fn functions(&self) -> impl Iterator<Item = &Function> {
+        self.steps.iter().map(|step| &step.function)
+    }
+
+    /// Queues the call on a stream.
+    ///
+    /// # Safety
+    /// The addresses are of device memory that the plan's device can reach, of tensors that lie as the plan's operands
+    /// say; they live, and nobody else writes to them or reads the output, until `stream` got there; the plan
+    /// lives until then.
+    pub unsafe fn launch(&self, at: &Addresses, stream: StreamHandle<'_>) -> Result<()> {
+        if self.empty {
+            return Ok(());
+        }
+        self.check(at)?;
+        for step in &self.steps {
+            // SAFETY: the caller's promise, and the arguments were laid out for the kernel.
+            unsafe { step.launch(|hole| self.address(at, hole), stream)? };
+        }
+        Ok(())
+    }
+
+    fn address(&self, at: &Addresses, hole: Hole) -> u64 {
+        let table = self.table.as_ref();
+        match hole {
+            Hole::Value => at.value,
+            Hole::Locations => at.locations,
+            Hole::Weights => at.weights,
+            Hole::Reference => at.reference,
+            Hole::Output => at.output,
+            Hole::Order => at.workspace,
+            Hole::Shapes if self.on_device => at.shapes,
+            Hole::Starts if self.on_device => at.starts,
+            Hole::Shapes => table.map_or(0, |t| t.memory.address()),
+            Hole::Starts => table.map_or(0, |t| t.starts),
+            Hole::Samples => table.map_or(0, |t| t.samples),
+        }
+    }
+
+    /// What can be told of addresses without asking the driver.
+    fn check(&self, at: &Addresses) -> Result<()> {
+        let o = &self.operands;
+        let levels = if self.on_device { 8 } else { 0 };
+        let wanted = [
+            ("value", at.value, o.value.align),
+            ("locations", at.locations, o.locations.align),
+            ("weights", at.weights, o.weights.align),
+            ("reference", at.reference, o.reference.map_or(0, |(_, operand)| operand.align)),
+            ("output", at.output, o.output.align),
+            ("level shapes", at.shapes, levels),
+            ("level starts", at.starts, levels),
+            ("workspace", at.workspace, if self.workspace > 0 { 16 } else { 0 }),
+        ];
+        for (name, address, align) in wanted {
+            // What has no elements has no address; it is not read.
+            if align > 0 && address % align as u64 != 0 {
+                let got = format!("{address:#x}");
+                let expected = format!("a multiple of {align}, as the plan was made for");
+                return Err(Error::new(ErrorKind::Shape, format!("address of {name}"), got, expected)
+                    .hint("make the plan with the alignment that the tensors have"));
+            }
+        }
+        let needed = [
+            ("output", at.output, true),
+            ("workspace", at.workspace, self.workspace > 0),
+            ("level shapes", at.shapes, self.on_device),
+            ("level starts", at.starts, self.on_device),
+        ];
+        match needed.iter().find(|(_, address, needed)| *needed && *address == 0) {
+            Some((name, _, _)) => {
+                Err(Error::new(ErrorKind::Shape, format!("address of {name}"), "0", "device memory"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Step {
+    fn load(device: &Device, prepared: Prepared) -> Result<Self> {
+        let Prepared { unit, entry, launch, args } = prepared;
+        if args.bytes().len() > MAX_ARGS {
+            let got = format!("{} bytes", args.bytes().len());
+            return Err(Error::new(ErrorKind::Unsupported, "kernel argument", got, format!("{MAX_ARGS}")));
+        }
+        let function = jit::load(device, &unit)?.function(entry)?;
+        Ok(Self { function, launch, args })
+    }
+
+    unsafe fn launch(&self, address: impl Fn(Hole) -> u64, stream: StreamHandle<'_>) -> Result<()> {
+        let mut words = [std::mem::MaybeUninit::<u64>::uninit(); MAX_ARGS / 8];
+        let args = self.args.bytes();
+        let start = words.as_mut_ptr().cast::<u8>();
+        // SAFETY: `load` saw to it that the argument fits.
+        unsafe { start.copy_from_nonoverlapping(args.as_ptr(), args.len()) };
+        for &(hole, offset) in self.args.holes() {
+            let address = address(hole).to_ne_bytes();
+            // SAFETY: a hole is eight bytes of the argument.
+            unsafe { start.add(offset).copy_from_nonoverlapping(address.as_ptr(), 8) };
+        }
+        // SAFETY: the kernel has one parameter, which lies at `start`; the rest is the caller's promise.
+        unsafe { self.function.launch(&self.launch, stream, &mut [start.cast::<c_void>()]) }
+    }
+}
+
+impl Table {
+    fn new(device: &Device, p: &Problem) -> Result<Self> {
+        let ring = p.layout().ring();
+        let mut words: Vec<u64> = Vec::new();
+        words.extend(p.levels().iter().flat_map(|l| [l.h as u64, l.w as u64]));
+        let starts = words.len();
+        words.extend(p.levels().iter().map(|l| (l.origin - ring * (l.pitch + 1)) as u64));
+        let samples = words.len();
+        let mut first = 0;
+        words.push(0);
+        for &points in p.points() {
+            first += points as u64;
+            words.push(first);
+        }
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let mut memory = device.alloc(bytes.len())?;
+        memory.write(0, &bytes)?;
+        let at = |word: usize| memory.address() + 8 * word as u64;
+        Ok(Self { starts: at(starts), samples: at(samples), memory })
+    }
+}
+
+/// A copy of value from one layout to another, made ready.
+#[derive(Debug)]
+pub struct Packing {
+    step: Step,
+    table: Memory,
+    empty: bool,
+}
+
+impl Packing {
+    /// From the layout of one problem to that of another, both dense; see [`msda::pack`].
+    pub fn new(device: &Device, from: &Problem, to: &Problem) -> Result<Self> {
+        use crate::request::Operand;
+        let same =
+            |p: &Problem| (p.batch(), p.heads(), p.channels(), p.spec().levels.clone(), p.types().value);
+        if same(from) != same(to) {
+            let expected = "the same images, heads, channels, levels and value type";
+            return Err(Error::new(ErrorKind::Shape, "packing", format!("{from} to {to}"), expected));
+        }
+        let dense = |p| Operand::dense(p, msda::Role::Value);
+        let (prepared, table) = variants::pack((from, dense(from)), (to, dense(to)), &Target::of(device));
+        let mut memory = device.alloc(table.len())?;
+        memory.write(0, &table)?;
+        Ok(Self { step: Step::load(device, prepared)?, table: memory, empty: to.value_len() == 0 })
+    }
+
+    /// Queues the copy.
+    ///
+    /// # Safety
+    /// Both addresses are of device memory that the device can reach, of dense tensors as the problems say; they
+    /// live and nobody else uses them in a conflicting way until `stream` got there; the packing lives until then.
+    pub unsafe fn launch(&self, from: u64, to: u64, stream: StreamHandle<'_>) -> Result<()> {
+        if self.empty {
+            return Ok(());
+        }
+        let address = |hole| match hole {
+            Hole::Value => from,
+            Hole::Output => to,
+            _ => self.table.address(),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.step.launch(address, stream) }
+    }
+}

@@ -1,0 +1,110 @@
+//! What is asked of a kernel: a problem, how its tensors lie in device memory, and the device.
+
+use msda::{Problem, ReferenceKind, Role, Strides};
+
+use crate::driver::{Arch, Device};
+
+/// How a tensor lies in device memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operand {
+    /// Elements from one index to the next in the three outer dimensions.
+    pub strides: Strides,
+    /// A power of two that its address is a multiple of, in bytes.
+    pub align: usize,
+}
+
+impl Operand {
+    /// Dense, at an address that any allocator gives.
+    pub fn dense(problem: &Problem, role: Role) -> Self {
+        Self { strides: role.dense(problem), align: 256 }
+    }
+}
+
+/// How the tensors of a call lie in device memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Operands {
+    /// The value pyramid.
+    pub value: Operand,
+    /// Locations, or the offsets of the fused form.
+    pub locations: Operand,
+    /// Weights, or the logits of the fused form.
+    pub weights: Operand,
+    /// Reference points; they make the form fused.
+    pub reference: Option<(ReferenceKind, Operand)>,
+    /// The output.
+    pub output: Operand,
+}
+
+impl Operands {
+    /// Dense tensors; the form is fused where a kind of reference points is given.
+    pub fn dense(problem: &Problem, reference: Option<ReferenceKind>) -> Self {
+        let dense = |role| Operand::dense(problem, role);
+        Self {
+            value: dense(Role::Value),
+            locations: dense(Role::Locations),
+            weights: dense(Role::Weights),
+            reference: reference.map(|kind| (kind, dense(Role::Reference { dim: kind.dim() }))),
+            output: dense(Role::Output),
+        }
+    }
+
+    /// Numbers of a reference point; 0 in the plain form.
+    pub fn reference_numbers(&self) -> usize {
+        self.reference.map_or(0, |(kind, _)| kind.dim())
+    }
+}
+
+/// Where the sizes and starts of the levels are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Levels {
+    /// The problem has them.
+    #[default]
+    Host,
+    /// Device memory has them, and the problem's are placeholders: only their number and the positions count.
+    Device,
+}
+
+/// What a kernel is chosen for.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// What to compute.
+    pub problem: &'a Problem,
+    /// On tensors that lie how.
+    pub operands: &'a Operands,
+    /// Where level sizes are known.
+    pub levels: Levels,
+}
+
+impl Request<'_> {
+    /// The queries are the pixels of the levels, in order: what an encoder asks.
+    pub fn queries_are_pixels(&self) -> bool {
+        let levels = self.problem.levels();
+        self.levels == Levels::Host
+            && self.problem.queries() == levels.iter().map(|l| l.h * l.w).sum::<usize>()
+    }
+}
+
+/// What a kernel is compiled and laid out for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    /// The architecture.
+    pub arch: Arch,
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+}
+
+impl Target {
+    /// That of a device.
+    pub fn of(device: &Device) -> Self {
+        Self { arch: device.arch(), multiprocessors: device.multiprocessors() }
+    }
+
+    /// Threads that a multiprocessor holds.
+    pub fn threads(&self) -> u32 {
+        match (self.arch.major, self.arch.minor) {
+            (7, 5) => 1024,
+            (8, 6 | 7 | 9) | (12, _) => 1536,
+            _ => 2048,
+        }
+    }
+}

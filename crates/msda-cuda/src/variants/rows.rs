@@ -1,0 +1,331 @@
+//! `rows.cu`: lanes that share a query and head.
+
+use std::fmt;
+use std::str::FromStr;
+
+use msda::{Dtype, Error, ErrorKind, Layout, Problem, Result, Role, Sampling};
+
+use super::{Block, Hole, Prepared, with_options};
+use crate::driver::Launch;
+use crate::jit::Unit;
+use crate::request::{Levels, Operand, Request, Target};
+
+/// In which order queries are visited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Walk {
+    /// As they come.
+    Straight,
+    /// In squares of 8 x 8: they are the pixels of the levels.
+    Tiles,
+    /// Along a curve over the places they look at, which another kernel finds first.
+    Ordered,
+}
+
+impl Walk {
+    /// All of them, with the names that knobs have.
+    pub const ALL: [(Self, &'static str); 3] =
+        [(Self::Straight, "straight"), (Self::Tiles, "tiles"), (Self::Ordered, "ordered")];
+}
+
+/// The side of a tile.
+const TILE: usize = 8;
+
+/// The most levels: their table is part of the argument.
+const MAX_LEVELS: usize = 64;
+
+/// Static shared memory that any block may have.
+const MAX_SHARED: usize = 48 << 10;
+
+/// Knobs. What follows from the problem (bytes a lane, lanes a row) is not among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rows {
+    /// 2: left and right taps are read by lanes of their own.
+    pub sides: usize,
+    /// Groups of lanes that share the samples of an item.
+    pub split: usize,
+    /// Heads of a block.
+    pub heads: usize,
+    /// Threads of a block.
+    pub block: usize,
+    /// Blocks that a multiprocessor should hold.
+    pub blocks: usize,
+    /// Samples a lane locates at a time.
+    pub round: usize,
+    /// In which order queries are visited.
+    pub walk: Walk,
+}
+
+impl fmt::Display for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let walk = Walk::ALL.iter().find(|(walk, _)| *walk == self.walk).map_or("", |(_, name)| name);
+        write!(
+            f,
+            "sides={},split={},heads={},block={},blocks={},round={},walk={walk}",
+            self.sides, self.split, self.heads, self.block, self.blocks, self.round
+        )
+    }
+}
+
+impl FromStr for Rows {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self> {
+        let wrong = |got: String| {
+            Error::new(ErrorKind::Format, "knobs of rows", got, "name=value, separated by commas")
+                .hint("for example rows:sides=1,split=1,heads=2,block=512,blocks=3,round=4,walk=tiles")
+        };
+        let mut knobs =
+            Self { sides: 1, split: 1, heads: 1, block: 128, blocks: 1, round: 1, walk: Walk::Straight };
+        for knob in s.split(',').filter(|knob| !knob.is_empty()) {
+            let (name, value) = knob.split_once('=').ok_or_else(|| wrong(format!("'{knob}'")))?;
+            if name == "walk" {
+                let walk = Walk::ALL.iter().find(|(_, name)| *name == value);
+                knobs.walk = walk.ok_or_else(|| wrong(format!("'{knob}'")))?.0;
+                continue;
+            }
+            let number = value.parse().map_err(|_| wrong(format!("'{knob}'")))?;
+            match name {
+                "sides" => knobs.sides = number,
+                "split" => knobs.split = number,
+                "heads" => knobs.heads = number,
+                "block" => knobs.block = number,
+                "blocks" => knobs.blocks = number,
+                "round" => knobs.round = number,
+                _ => return Err(wrong(format!("'{knob}'"))),
+            }
+        }
+        Ok(knobs)
+    }
+}
+
+/// What follows from the request: how a row is divided among lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Division {
+    /// Bytes that a lane reads of a row.
+    pub vec: usize,
+    /// Lanes that share a row; a power of two.
+    pub lanes: usize,
+}
+
+impl Division {
+    /// The widest that all addresses and strides allow.
+    pub fn of(request: &Request<'_>) -> Self {
+        let p = request.problem;
+        let size = p.types().value.size();
+        let row = p.channels() * size;
+        let mut grain = 16 | row;
+        for (role, operand) in
+            [(Role::Value, request.operands.value), (Role::Output, request.operands.output)]
+        {
+            grain |= operand.align;
+            let (extents, _) = role.shape(p);
+            for (stride, extent) in operand.strides.into_iter().zip(extents) {
+                if extent > 1 {
+                    grain |= stride.wrapping_mul(size);
+                }
+            }
+        }
+        let vec = grain & grain.wrapping_neg();
+        Self { vec, lanes: row.div_ceil(vec).next_power_of_two() }
+    }
+}
+
+/// Whether a tensor's alignment and strides let every lane read `bytes` at once.
+fn aligned(p: &Problem, role: Role, operand: Operand, size: usize, bytes: usize) -> usize {
+    let mut grain = bytes | operand.align;
+    let (extents, _) = role.shape(p);
+    for (stride, extent) in operand.strides.into_iter().zip(extents) {
+        if extent > 1 {
+            grain |= stride.wrapping_mul(size);
+        }
+    }
+    (grain & grain.wrapping_neg()).clamp(size, 16)
+}
+
+impl Rows {
+    /// Lanes of an item.
+    fn item(&self, division: Division) -> usize {
+        division.lanes * self.sides * self.split
+    }
+
+    /// Bytes of shared memory of a block.
+    fn shared(&self, division: Division) -> usize {
+        let item = self.item(division);
+        let pad = match item {
+            1 | 32.. => 0,
+            2 | 4 => 8 / item,
+            _ => 1,
+        };
+        self.block / 32 * self.round * item * (32 / item + pad) * 16
+    }
+
+    pub(super) fn refuses(&self, request: &Request<'_>, target: &Target) -> Option<String> {
+        let p = request.problem;
+        let o = request.operands;
+        let size = p.types().value.size();
+        if p.types().value == Dtype::F64 {
+            return Some("values are f64: arithmetic is f32 here".into());
+        }
+        if request.levels == Levels::Device {
+            return Some("level sizes are on the device".into());
+        }
+        if p.samples() == 0 || p.output_len() == 0 {
+            return Some("nothing is sampled".into());
+        }
+        if p.levels().len() > MAX_LEVELS {
+            return Some(format!("{} levels: at most {MAX_LEVELS} fit the argument", p.levels().len()));
+        }
+        let bilinear = p.sampling() == Sampling::Bilinear;
+        if bilinear && p.layout() != Layout::PlanarRing && p.levels().iter().any(|l| l.h < 2 || l.w < 2) {
+            return Some("a level is one pixel wide or high: its taps are no square".into());
+        }
+        let division = Division::of(request);
+        let item = self.item(division);
+        let powers = [self.sides, self.split, self.heads, self.block].iter().all(|n| n.is_power_of_two());
+        if !powers || self.sides > 2 || self.round == 0 || self.blocks == 0 {
+            return Some("sides, split, heads and block must be powers of two, sides at most 2".into());
+        }
+        if item > 32 {
+            return Some(format!("{item} lanes for a query and head: a warp has 32"));
+        }
+        if self.block < 32 || self.block > 1024 || self.block / item < self.heads {
+            return Some(format!("{} threads hold no {} heads of {item} lanes", self.block, self.heads));
+        }
+        if self.round > 16 || (self.split > 1 && self.round > 4) {
+            return Some("more samples at a time than registers hold".into());
+        }
+        if self.shared(division) > MAX_SHARED {
+            return Some(format!("{} bytes of shared memory: at most {MAX_SHARED}", self.shared(division)));
+        }
+        if self.block * self.blocks > target.threads() as usize {
+            return Some(format!(
+                "{} threads a multiprocessor: it holds {}",
+                self.block * self.blocks,
+                target.threads()
+            ));
+        }
+        if self.walk == Walk::Tiles {
+            if !request.queries_are_pixels() {
+                return Some("the queries are not the pixels of the levels".into());
+            }
+            if self.block / item / self.heads != TILE * TILE {
+                return Some(format!("a block holds no tile of {TILE} x {TILE} queries"));
+            }
+        }
+        if self.walk == Walk::Ordered && p.points()[0] == 0 {
+            return Some("no points on the first level to order queries by".into());
+        }
+        let longest = p.levels().iter().map(|l| l.pitch).max().unwrap_or(0);
+        let small = |n: Option<usize>| n.is_some_and(|n| n < 1 << 31);
+        let fits = small(o.value.strides[1].checked_mul(size * longest.max(1)))
+            && [
+                (o.value.strides, size),
+                (o.output.strides, size),
+                (o.locations.strides, p.types().locations.size()),
+                (o.weights.strides, p.types().weights.size()),
+                (o.reference.map_or([0; 3], |(_, r)| r.strides), p.types().locations.size()),
+            ]
+            .iter()
+            .all(|(strides, size)| strides[1..].iter().all(|s| small(s.checked_mul(*size))));
+        let small_counts =
+            [p.queries(), p.heads(), p.positions(), p.samples() * 8].iter().all(|&n| small(Some(n)));
+        if !fits || !small_counts {
+            return Some("a stride or count does not fit 31 bits".into());
+        }
+        if p.batch() > 65535 || p.heads().div_ceil(self.heads) > 65535 {
+            return Some("more images or heads than a grid has blocks".into());
+        }
+        None
+    }
+
+    /// Whether positions fit 16 bits and weights may share words with them.
+    fn tight(p: &Problem) -> bool {
+        p.types().value.size() == 2 && p.positions() <= 1 << 16
+    }
+
+    pub(super) fn prepare(&self, request: &Request<'_>, target: &Target) -> Prepared {
+        let p = request.problem;
+        let o = request.operands;
+        let t = p.types();
+        let division = Division::of(request);
+        let item = self.item(division);
+        let uniform = p.points().iter().all(|&n| n == p.points()[0]);
+        let points: Vec<String> = p.points().iter().map(ToString::to_string).collect();
+        let row = p.channels() * t.value.size();
+        // Positions that follow each other: the step is part of the kernel.
+        let step = if o.value.strides[1] * t.value.size() == row { row } else { 0 };
+        let tight = Self::tight(p);
+        let align = |role, operand, dtype: Dtype, numbers: usize| {
+            aligned(p, role, operand, dtype.size(), numbers * self.round * dtype.size())
+        };
+        let key = format!(
+            "rows-d{}-p{}-v{}-s{}x{}-h{}-b{}x{}-r{}-{:?}{}{}",
+            p.channels(),
+            points.join("."),
+            division.vec,
+            self.sides,
+            self.split,
+            self.heads,
+            self.block,
+            self.blocks,
+            self.round,
+            self.walk,
+            if tight { "-tight" } else { "" },
+            if step > 0 { "-dense" } else { "" },
+        );
+        let unit = with_options(Unit::new("rows.cu", key, target.arch), p, o.reference_numbers())
+            .define("D", p.channels())
+            .define("LEVELS", p.levels().len())
+            .define("SAMPLES", p.samples())
+            .define("UNIFORM", if uniform { p.points()[0] } else { 0 })
+            .define("VEC", division.vec)
+            .define("LANES", division.lanes)
+            .define("SIDES", self.sides)
+            .define("SPLIT", self.split)
+            .define("HEADS", self.heads)
+            .define("BLOCK", self.block)
+            .define("BLOCKS", self.blocks)
+            .define("ROUND", self.round)
+            .define("ALIGN_L", align(Role::Locations, o.locations, t.locations, 2))
+            .define("ALIGN_W", align(Role::Weights, o.weights, t.weights, 1))
+            .define("TILE", if self.walk == Walk::Tiles { TILE } else { 0 })
+            .define("LISTED", u8::from(self.walk == Walk::Ordered))
+            .define("TIGHT", u8::from(tight))
+            .define("STEP", step);
+
+        let mut args = Block::default();
+        let mut tensor = |hole, operand: Option<Operand>, size: usize| {
+            let strides = operand.map_or([0; 3], |o| o.strides);
+            args.hole(hole);
+            args.i64((strides[0] * size) as i64);
+            args.i32(strides[1] * size);
+            args.i32(strides[2] * size);
+        };
+        tensor(Hole::Value, Some(o.value), t.value.size());
+        tensor(Hole::Locations, Some(o.locations), t.locations.size());
+        tensor(Hole::Weights, Some(o.weights), t.weights.size());
+        tensor(Hole::Reference, o.reference.map(|(_, operand)| operand), t.locations.size());
+        tensor(Hole::Output, Some(o.output), t.value.size());
+        args.hole(Hole::Order);
+        args.i32(p.queries());
+        args.i32(p.heads());
+        let (mut sample, mut query, mut tile) = (0, 0, 0);
+        for (level, points) in p.levels().iter().zip(p.points()) {
+            let across = level.w.div_ceil(TILE);
+            for n in [level.h, level.w, level.origin, level.pitch, sample, query, tile] {
+                args.i32(n);
+            }
+            args.f32(1.0 / across as f32);
+            sample += points;
+            query += level.h * level.w;
+            tile += across * level.h.div_ceil(TILE);
+        }
+        let columns = match self.walk {
+            Walk::Tiles => tile,
+            _ => p.queries().div_ceil(self.block / item / self.heads),
+        };
+        let grid = [columns, p.heads().div_ceil(self.heads), p.batch()].map(|n| n as u32);
+        let launch = Launch::new(grid, [self.block as u32, 1, 1]);
+        Prepared { unit, entry: "msda_forward", launch, args }
+    }
+}
