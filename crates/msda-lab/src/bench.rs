@@ -1,17 +1,17 @@
 //! The benchmark: verify, measure, record.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, bail};
 use msda::{Dtype, Isa};
 
 use crate::check::Expected;
+use crate::engines::peers::{self, Peer};
 use crate::engines::{self, Engine};
-use crate::record::{Ceiling, Measurement, Pass, Record, SCHEMA, Skipped};
+use crate::record::{Ceiling, Device, GpuState, Measurement, Pass, Record, SCHEMA, Skipped};
 use crate::timing::{Effort, summarize};
-use crate::workload::Workload;
-use crate::{machine, work};
+use crate::workload::{Data, Workload};
+use crate::{gpu, machine, work};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -61,7 +61,7 @@ const USUAL: [&str; 7] = [
 ];
 const QUICK: [&str; 2] = ["small", "seed-decoder"];
 
-/// Runs the benchmark. An engine that gives a wrong result is an error, not a time.
+/// Runs the benchmark. An engine of ours that gives a wrong result is an error, not a time.
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     let usual: &[&str] = if options.quick { &QUICK } else { &USUAL };
     let names = match options.workloads.as_slice() {
@@ -70,6 +70,8 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         some => some.to_vec(),
     };
     let workloads = names.iter().map(|n| Workload::find(n)).collect::<Result<Vec<_>>>()?;
+    // Before anything runs: it says how the GPU stood.
+    let mut machine = machine::describe(None);
     let mut bench = Bench {
         options,
         all_threads: std::thread::available_parallelism().map_or(1, usize::from),
@@ -77,11 +79,15 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         measurements: Vec::new(),
         skipped: Vec::new(),
         torch: None,
+        guests: BTreeSet::new(),
+        peers: Vec::new(),
+        gpu: None,
         open: BTreeMap::new(),
     };
-    bench.find_torch();
+    bench.find_guests()?;
     let plans: Vec<Vec<Cell>> = workloads.iter().map(|w| bench.plan(w)).collect();
-    let threads: BTreeSet<usize> = plans.iter().flatten().map(|c| c.threads).collect();
+    let on_cpu = |c: &&Cell| bench.device(&c.engine) == Device::Cpu;
+    let threads: BTreeSet<usize> = plans.iter().flatten().filter(on_cpu).map(|c| c.threads).collect();
     if let Some(load) = machine::load().filter(|load| *load > 0.5 * bench.all_threads as f64) {
         progress.note(&format!(
             "note: the machine is busy (load {load:.1} on {} cores): times and ratios will vary",
@@ -100,12 +106,16 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         let why = bench.skipped.iter().map(|s| format!("{}: {}", s.what, s.why)).collect::<Vec<_>>();
         bail!("nothing was measured\n{}", why.join("\n"));
     }
+    machine.torch = bench.torch;
+    if let Some(gpu) = &mut machine.gpu {
+        gpu.after = bench.gpu;
+    }
     Ok(Record {
         schema: SCHEMA,
         created: machine::now(),
         version: env!("CARGO_PKG_VERSION").into(),
         command: options.command.clone(),
-        machine: machine::describe(bench.torch),
+        machine,
         ceilings: bench.ceilings,
         measurements: bench.measurements,
         skipped: bench.skipped,
@@ -119,6 +129,12 @@ struct Bench<'a> {
     measurements: Vec<Measurement>,
     skipped: Vec<Skipped>,
     torch: Option<String>,
+    /// The engines of others that are here: torch, torch-cuda, peers.
+    guests: BTreeSet<String>,
+    /// The peers that are described, here or not.
+    peers: Vec<Peer>,
+    /// How the GPU stood after the last measurement on it.
+    gpu: Option<GpuState>,
     /// Engines that were opened, by name and threads: starting one can take seconds.
     open: BTreeMap<(String, usize), Box<dyn Engine>>,
 }
@@ -128,19 +144,68 @@ impl Bench<'_> {
         self.options.engines.is_empty() || self.options.engines.iter().any(|e| e == engine)
     }
 
-    /// Asks torch for its version, so that a missing one is said once and not for each workload.
-    fn find_torch(&mut self) {
-        if !self.wants("torch") {
-            return;
+    fn skip(&mut self, what: String, why: String) {
+        let skipped = Skipped { what, why };
+        if !self.skipped.contains(&skipped) {
+            self.skipped.push(skipped);
+        }
+    }
+
+    fn device(&self, engine: &str) -> Device {
+        match self.peers.iter().find(|peer| peer.engine() == engine) {
+            Some(peer) => peer.device,
+            None if engine == "torch-cuda" || engine.starts_with("cuda") => Device::Cuda,
+            None => Device::Cpu,
+        }
+    }
+
+    /// Looks for torch and for peers, so that what is missing is said once and not for each workload.
+    fn find_guests(&mut self) -> Result<()> {
+        let mut wanted: Vec<String> = ["torch", "torch-cuda"].map(String::from).into();
+        if self.options.engines.is_empty()
+            || self.options.engines.iter().any(|e| e.starts_with(peers::PREFIX))
+        {
+            self.peers = peers::load()?;
+            wanted.extend(self.peers.iter().map(Peer::engine));
+        }
+        for name in self.options.engines.iter().filter(|e| e.starts_with(peers::PREFIX)) {
+            peers::find(name)?;
+        }
+        wanted.retain(|engine| self.wants(engine));
+        if wanted.is_empty() {
+            return Ok(());
         }
         let threads = self.options.threads.first().copied().unwrap_or(self.all_threads);
-        match engines::Torch::start(threads) {
-            Ok(torch) => {
-                self.torch = Some(torch.version().to_owned());
-                self.open.insert(("torch".into(), threads), Box::new(torch));
+        let torch = match engines::Torch::start(threads) {
+            Ok(torch) => torch,
+            Err(why) => {
+                self.skip("torch".into(), format!("{why:#}"));
+                return Ok(());
             }
-            Err(why) => self.skipped.push(Skipped { what: "torch".into(), why: format!("{why:#}") }),
+        };
+        let version = torch.version().to_owned();
+        if !torch.finds_cuda() {
+            let (gpu, cpu) = wanted.into_iter().partition(|e| self.device(e) == Device::Cuda);
+            wanted = cpu;
+            let gpu: Vec<String> = gpu;
+            if !gpu.is_empty() {
+                self.skip(gpu.join(", "), format!("torch {version} finds no CUDA device"));
+            }
         }
+        let candidates: Vec<Peer> =
+            self.peers.iter().filter(|peer| wanted.contains(&peer.engine())).cloned().collect();
+        for (peer, missing) in candidates.iter().zip(peers::survey(&candidates)?) {
+            if let Some(why) = missing {
+                wanted.retain(|e| *e != peer.engine());
+                self.skip(peer.engine(), why);
+            }
+        }
+        if self.wants("torch") {
+            self.open.insert(("torch".into(), threads), Box::new(torch));
+        }
+        self.guests = wanted.into_iter().collect();
+        self.torch = Some(version).filter(|_| !self.guests.is_empty());
+        Ok(())
     }
 
     /// What is measured of a workload.
@@ -154,21 +219,14 @@ impl Bench<'_> {
         let mut cells = Vec::new();
         for pass in [Pass::Forward, Pass::Backward] {
             for &dtype in &workload.dtypes {
+                let engines = self.engines(dtype, pass, &best);
+                let cell = |engine: &str, threads| Cell { dtype, engine: engine.to_owned(), threads, pass };
+                let (gpu, cpu): (Vec<&String>, Vec<&String>) =
+                    engines.iter().partition(|e| self.device(e) == Device::Cuda);
                 for &threads in &threads {
-                    let cell =
-                        |engine: &str, threads| Cell { dtype, engine: engine.to_owned(), threads, pass };
-                    if !self.options.engines.is_empty() {
-                        let chosen =
-                            self.options.engines.iter().filter(|e| *e != "torch" || self.torch.is_some());
-                        cells.extend(chosen.map(|e| cell(e, threads)));
-                        continue;
-                    }
-                    cells.push(cell(&best, threads));
-                    if dtype == Dtype::F32 && self.torch.is_some() {
-                        cells.push(cell("torch", threads));
-                    }
+                    cells.extend(cpu.iter().map(|e| cell(e, threads)));
                     // Once, and where a second thread and other instructions matter.
-                    if workload.name == MAIN && dtype == Dtype::F32 {
+                    if self.options.engines.is_empty() && workload.name == MAIN && dtype == Dtype::F32 {
                         cells.extend(
                             Isa::available()[1..].iter().map(|isa| cell(&format!("cpu-{isa}"), threads)),
                         );
@@ -177,9 +235,28 @@ impl Bench<'_> {
                         }
                     }
                 }
+                cells.extend(gpu.iter().map(|e| cell(e, 1)));
             }
         }
         cells
+    }
+
+    /// The engines that were asked for, or else those that suit; less guests that are not here.
+    fn engines(&self, dtype: Dtype, pass: Pass, best: &str) -> Vec<String> {
+        let is_guest = |e: &str| e.starts_with("torch") || e.starts_with(peers::PREFIX);
+        if !self.options.engines.is_empty() {
+            let here = |e: &&String| !is_guest(e) || self.guests.contains(*e);
+            return self.options.engines.iter().filter(here).cloned().collect();
+        }
+        let mut names = vec![best.to_owned()];
+        if dtype == Dtype::F32 {
+            names.push("torch".into());
+        }
+        names.push("torch-cuda".into());
+        let suits = |peer: &&Peer| peer.dtypes.contains(&dtype) && (pass == Pass::Forward || peer.backward);
+        names.extend(self.peers.iter().filter(suits).map(Peer::engine));
+        names.retain(|e| !is_guest(e) || self.guests.contains(e));
+        names
     }
 
     fn measure(&mut self, workload: &Workload, plan: &[Cell], progress: &mut dyn Progress) -> Result<()> {
@@ -205,31 +282,73 @@ impl Bench<'_> {
         let reads = work::count_reads(data);
         for cell in cells {
             progress.step(&format!("{} {} {} {}", workload.name, cell.pass, cell.dtype, cell.engine));
-            let engine = match self.open.entry((cell.engine.clone(), cell.threads)) {
-                Entry::Occupied(engine) => engine.into_mut(),
-                Entry::Vacant(place) => place.insert(engines::open(&cell.engine, cell.threads)?),
+            let key = (cell.engine.clone(), cell.threads);
+            let what = || format!("{} {} {}", workload.name, cell.engine, cell.dtype);
+            let mut engine = match self.open.remove(&key) {
+                Some(engine) => engine,
+                None => match engines::open(&cell.engine, cell.threads) {
+                    Ok(engine) => engine,
+                    Err(why) if self.guests.contains(&cell.engine) => {
+                        self.skip(what(), format!("{why:#}"));
+                        continue;
+                    }
+                    Err(why) => return Err(why),
+                },
             };
-            let task = crate::task::Task::whole(data, cell.pass);
-            if let Some(why) = engine.refuses(&task) {
-                let what = format!("{} {} {}", workload.name, cell.engine, cell.dtype);
-                self.skipped.push(Skipped { what, why });
-                continue;
+            match self.measure_cell(workload, data, &expected, reads, cell, &mut *engine) {
+                Ok(Outcome::Measured(measurement)) => self.measurements.push(*measurement),
+                Ok(Outcome::Refused(why)) => self.skip(what(), why),
+                Err(why) if engine.is_guest() => {
+                    self.skip(format!("{} {}", what(), cell.pass), format!("{why:#}"))
+                }
+                Err(why) => return Err(why),
             }
-            let check = expected.check(&mut **engine, data, cell.pass)?;
-            let effort = if self.options.quick { Effort::QUICK } else { Effort::FULL };
-            let times = engine.time(&task, effort).with_context(|| format!("timing {}", cell.engine))?;
-            self.measurements.push(Measurement {
-                workload: workload.name.clone(),
-                problem: data.problem.to_string(),
-                engine: engine.name(),
-                pass: cell.pass,
-                dtype: cell.dtype.name().into(),
-                threads: cell.threads,
-                time: summarize(&times),
-                work: work::work(&data.problem, reads, cell.pass, &self.ceilings, cell.threads),
-                check,
-            });
+            if engine.device() == Device::Cuda {
+                self.gpu = gpu::state();
+            }
+            self.open.insert(key, engine);
         }
         Ok(())
     }
+
+    /// One engine on one task: checked, then timed.
+    fn measure_cell(
+        &self,
+        workload: &Workload,
+        data: &Data,
+        expected: &Expected,
+        reads: work::Reads,
+        cell: &Cell,
+        engine: &mut dyn Engine,
+    ) -> Result<Outcome> {
+        let task = crate::task::Task::whole(data, cell.pass);
+        if let Some(why) = engine.refuses(&task) {
+            return Ok(Outcome::Refused(why));
+        }
+        let check = expected.check(engine, data, cell.pass)?;
+        let effort = if self.options.quick { Effort::QUICK } else { Effort::FULL };
+        let times = engine.time(&task, effort).with_context(|| format!("timing {}", cell.engine))?;
+        // The ceilings are the processor's.
+        let ceilings = if engine.device() == Device::Cpu { self.ceilings.as_slice() } else { &[] };
+        Ok(Outcome::Measured(Box::new(Measurement {
+            workload: workload.name.clone(),
+            problem: data.problem.to_string(),
+            engine: engine.name(),
+            pass: cell.pass,
+            dtype: cell.dtype.name().into(),
+            threads: cell.threads,
+            device: engine.device(),
+            cold: engine.is_cold(),
+            kernel: engine.kernel(&task),
+            time: summarize(&times),
+            work: work::work(&data.problem, reads, cell.pass, ceilings, cell.threads),
+            check,
+        })))
+    }
+}
+
+/// What came of one engine on one task.
+enum Outcome {
+    Measured(Box<Measurement>),
+    Refused(String),
 }

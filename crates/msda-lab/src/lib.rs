@@ -6,6 +6,7 @@ pub mod call;
 pub mod check;
 pub mod engines;
 pub mod files;
+pub mod gpu;
 pub mod machine;
 pub mod record;
 pub mod report;

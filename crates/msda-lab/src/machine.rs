@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use msda::Isa;
 
+use crate::gpu;
 use crate::record::Machine;
 
 /// Describes this computer.
@@ -15,6 +16,7 @@ pub fn describe(torch: Option<String>) -> Machine {
         os: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
         isas: Isa::available().into_iter().map(|isa| isa.name().to_owned()).collect(),
         torch,
+        gpu: gpu::describe(),
     }
 }
 

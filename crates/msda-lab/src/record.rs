@@ -44,6 +44,51 @@ pub struct Machine {
     pub isas: Vec<String>,
     /// The version of torch that was measured beside, if any.
     pub torch: Option<String>,
+    /// The first CUDA device, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<Gpu>,
+}
+
+/// A GPU, as its driver describes it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Its own name.
+    pub name: String,
+    /// The driver's version.
+    pub driver: String,
+    /// The newest CUDA that the driver knows: `13.0`.
+    pub cuda: String,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+    /// Streaming multiprocessors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sms: Option<u32>,
+    /// How it stood before the measurements.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<GpuState>,
+    /// How it stood right after the last measurement on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<GpuState>,
+}
+
+/// What a GPU's sensors say at one moment; none where one says nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct GpuState {
+    /// Clocks in MHz.
+    pub clocks_mhz: Clocks,
+    /// Degrees Celsius.
+    pub temperature_c: Option<u32>,
+    /// Watts.
+    pub power_w: Option<f64>,
+}
+
+/// A GPU's clocks in MHz.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Clocks {
+    /// Of the multiprocessors.
+    pub sm: Option<u32>,
+    /// Of the memory.
+    pub memory: Option<u32>,
 }
 
 /// An upper bound that was measured, for a number of threads.
@@ -76,6 +121,26 @@ impl std::fmt::Display for Pass {
     }
 }
 
+/// Where something is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    /// The processor.
+    #[default]
+    Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
+}
+
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+        })
+    }
+}
+
 /// One engine on one workload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
@@ -89,8 +154,17 @@ pub struct Measurement {
     pub pass: Pass,
     /// Element type of the values.
     pub dtype: String,
-    /// Threads in use.
+    /// Threads in use; 1 where a GPU computes.
     pub threads: usize,
+    /// Where it was computed.
+    #[serde(default)]
+    pub device: Device,
+    /// Whether every run began with cold caches.
+    #[serde(default)]
+    pub cold: bool,
+    /// The kernel that ran, where there is more than one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
     /// Milliseconds.
     pub time: Summary,
     /// What the pass has to do.
@@ -138,6 +212,9 @@ pub struct Check {
     pub tolerance: f64,
     /// How many numbers were compared.
     pub compared: usize,
+    /// Whether the engine may exceed the tolerance, as one that computes coordinates in 16 bits does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub inexact: bool,
 }
 
 /// Something that was not measured.

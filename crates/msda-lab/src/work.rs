@@ -112,6 +112,7 @@ pub fn work(p: &Problem, reads: Reads, pass: Pass, ceilings: &[Ceiling], threads
         ("gather", gathered_bytes / rate(GATHER_L2)),
         (STREAM, compulsory_bytes / rate(STREAM)),
     ];
-    let (bound, seconds) = bounds.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("none", 0.0));
+    let (bound, seconds) =
+        bounds.into_iter().filter(|b| b.1 > 0.0).max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("none", 0.0));
     Work { flops, gathered_bytes, compulsory_bytes, floor_ms: seconds * 1e3, bound: bound.into() }
 }

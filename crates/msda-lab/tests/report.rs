@@ -1,6 +1,9 @@
 //! Reports of a realistic run, of runs with bad numbers, and of nothing.
 
-use msda_lab::record::{Ceiling, Check, Machine, Measurement, Pass, Record, SCHEMA, Skipped, Summary, Work};
+use msda_lab::record::{
+    Ceiling, Check, Clocks, Device, Gpu, GpuState, Machine, Measurement, Pass, Record, SCHEMA, Skipped,
+    Summary, Work,
+};
 use msda_lab::report::{html, markdown, terminal, write};
 
 const WORKLOADS: [(&str, &str, f64); 4] = [
@@ -22,6 +25,7 @@ fn machine() -> Machine {
         os: "linux x86_64".into(),
         isas: vec!["avx512".into(), "avx2".into(), "portable".into()],
         torch: Some("2.9.0".into()),
+        gpu: None,
     }
 }
 
@@ -76,6 +80,9 @@ fn measurement(
         pass,
         dtype: dtype.into(),
         threads,
+        device: Device::Cpu,
+        cold: false,
+        kernel: None,
         time: Summary { median, min: median * 0.95, p10: median * 0.97, p90: median * 1.08, runs: 40 },
         work: Work {
             flops: samples * 4.0 * 32.0 * 2.0 * backward,
@@ -84,7 +91,7 @@ fn measurement(
             floor_ms: gathered / (62.0 * threads as f64) / 1e6,
             bound: "gather".into(),
         },
-        check: Check { max_error: 3.1e-6 * width, tolerance: 2.4e-5, compared: 1 << 20 },
+        check: Check { max_error: 3.1e-6 * width, tolerance: 2.4e-5, compared: 1 << 20, inexact: false },
     }
 }
 
@@ -148,6 +155,7 @@ fn cases() -> Vec<Vec<Record>> {
         vec![one],
         vec![realistic()],
         vec![hostile()],
+        vec![with_gpu()],
         vec![realistic(), hostile(), record(vec![])],
     ]
 }
@@ -309,4 +317,88 @@ fn both_files_are_written() {
     assert!(written.html.ends_with("deep/report/report.html") && written.markdown.ends_with("report.md"));
     assert!(std::fs::read_to_string(written.html).unwrap().starts_with("<!doctype html>"));
     assert!(std::fs::read_to_string(written.markdown).unwrap().starts_with("# "));
+}
+
+/// A run on the processor and on the GPU, with peers and an inexact one.
+fn with_gpu() -> Record {
+    let on_gpu = |engine: &str, dtype: &str, pass, ms| {
+        let m = measurement("detr-encoder", engine, pass, dtype, 1, ms);
+        let work = Work { floor_ms: 0.0, bound: "none".into(), ..m.work };
+        Measurement { device: Device::Cuda, cold: true, work, ..m }
+    };
+    let mut all = vec![
+        measurement("detr-encoder", "cpu-avx512", Pass::Forward, "f32", 2, 8.0),
+        measurement("detr-encoder", "torch", Pass::Forward, "f32", 2, 80.0),
+    ];
+    for pass in [Pass::Forward, Pass::Backward] {
+        all.push(Measurement { kernel: Some("rows_d32".into()), ..on_gpu("cuda", "f32", pass, 0.02) });
+        all.push(on_gpu("peer:original", "f32", pass, 0.05));
+        all.push(on_gpu("peer:mmcv", "f32", pass, 0.04));
+        all.push(on_gpu("torch-cuda", "f32", pass, 0.6));
+        let mut narrow = on_gpu("torch-cuda", "f16", pass, 0.5);
+        narrow.check = Check { max_error: 12.0 * 2.4e-5, inexact: true, ..narrow.check };
+        all.push(narrow);
+    }
+    let mut record = record(all);
+    let state = |sm, watts| GpuState {
+        clocks_mhz: Clocks { sm: Some(sm), memory: Some(3201) },
+        temperature_c: Some(31),
+        power_w: Some(watts),
+    };
+    record.machine.gpu = Some(Gpu {
+        name: "Example GPU 200".into(),
+        driver: "580.10".into(),
+        cuda: "13.0".into(),
+        memory_bytes: 141 << 30,
+        sms: Some(132),
+        before: Some(state(345, 76.4)),
+        after: Some(state(1980, 312.6)),
+    });
+    record
+}
+
+#[test]
+fn the_gpu_is_described_and_compared_with_itself() {
+    let records = [with_gpu()];
+    let text = markdown(&records);
+    let line = "Example GPU 200, 141 GiB, 132 multiprocessors, driver 580.10, CUDA 13.0, \
+                before: 345 MHz memory 3201 MHz 31 C 76 W, after: 1980 MHz memory 3201 MHz 31 C 313 W";
+    for expected in [
+        line,
+        "### detr-encoder forward\n",
+        "### detr-encoder forward on the GPU, cold caches\n",
+        "Speed-up over torch-cuda of the same dtype\n",
+        "| f32 | 2 | cpu-avx512 | 8.00 | 7.76..8.64 | 10.0x | torch f32 |",
+        "| f32 | - | cuda | 0.0200 | 0.0194..0.0216 | 30.0x | torch-cuda f32 |",
+        "| f32 | - | peer:mmcv | 0.0400 | 0.0388..0.0432 | 15.0x | torch-cuda f32 |",
+        "| rows_d32 |",
+        "| ~12 |",
+        "**Forward: up to 10.0x the speed of torch**",
+        "**Forward on the GPU, cold caches: up to 30.0x the speed of torch**",
+        "**Faster than the fastest peer in 2 of 2 comparisons on the GPU, cold caches**",
+        "2.00x (detr-encoder forward, cuda f32 and peer:mmcv f32)",
+        "**All 10 results within the tolerance**",
+        "**2 results not held to the tolerance**",
+    ] {
+        assert!(text.contains(expected), "{expected}\n\n{text}");
+    }
+    let shown = terminal(&records, false);
+    assert!(shown.contains("Example GPU 200") && shown.lines().all(|l| l.chars().count() <= 100), "{shown}");
+    let page = html(&records);
+    assert!(
+        page.contains("Example GPU 200") && page.contains("rows_d32") && !page.contains("class=\"wrong\"")
+    );
+    let back = Record::parse(&serde_json::to_string(&records[0]).unwrap()).unwrap();
+    assert_eq!(back, records[0]);
+}
+
+#[test]
+fn without_torch_the_gpu_has_no_baseline() {
+    let mut record = with_gpu();
+    record.measurements.retain(|m| m.engine != "torch-cuda");
+    let text = markdown(std::slice::from_ref(&record));
+    assert!(text.contains("Speed-up over nothing: torch-cuda was not measured"), "{text}");
+    assert!(text.contains("| f32 | - | cuda | 0.0200 | 0.0194..0.0216 | - | - |"), "{text}");
+    record.measurements.retain(|m| m.device == Device::Cuda);
+    assert!(html(&[record]).contains("No measurement on the processor"));
 }

@@ -18,7 +18,8 @@ pub(crate) struct Args {
     /// A workload by name, 'all', or a path to a .toml file; may be repeated
     #[arg(long, value_name = "NAME")]
     workload: Vec<String>,
-    /// An engine by name: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, torch, oracle; may be repeated
+    /// An engine by name: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, torch, torch-cuda, oracle, or
+    /// peer:NAME from engines.toml; may be repeated
     #[arg(long, value_name = "NAME")]
     engine: Vec<String>,
     /// Number of threads; may be repeated

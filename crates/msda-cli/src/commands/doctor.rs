@@ -2,7 +2,9 @@
 
 use anyhow::Result;
 use msda::Isa;
-use msda_lab::{engines, machine};
+use msda_lab::engines::{self, peers};
+use msda_lab::machine;
+use msda_lab::record::Gpu;
 use serde_json::json;
 
 use crate::terminal::print;
@@ -12,6 +14,9 @@ pub(crate) struct Args {
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
+    /// Also say which peers of engines.toml can be imported; takes a while
+    #[arg(long)]
+    peers: bool,
 }
 
 /// One finding: what, how it stands, and what to do about it.
@@ -23,7 +28,10 @@ struct Finding {
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
-    let findings = examine();
+    let mut findings = examine();
+    if args.peers {
+        findings.push(examine_peers()?);
+    }
     if args.json {
         let list: Vec<_> = findings
             .iter()
@@ -62,7 +70,7 @@ fn examine() -> Vec<Finding> {
         },
         threads(here.cores),
         torch(),
-        gpu(),
+        gpu(here.gpu.as_ref()),
     ]
 }
 
@@ -98,20 +106,36 @@ fn torch() -> Finding {
     }
 }
 
-fn gpu() -> Finding {
-    let driver = std::fs::read_to_string("/proc/driver/nvidia/version").ok();
-    match driver.as_deref().and_then(|t| t.lines().next()) {
-        Some(line) => Finding {
-            what: "gpu",
-            good: false,
-            says: format!("an NVIDIA driver is here ({})", line.trim()),
-            hint: Some("this version computes on the CPU only".into()),
+fn gpu(gpu: Option<&Gpu>) -> Finding {
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    Finding {
+        what: "gpu",
+        good: gpu.is_some(),
+        says: match gpu {
+            Some(g) => {
+                format!("{}, {:.0} GiB, driver {}, CUDA {}", g.name, gib(g.memory_bytes), g.driver, g.cuda)
+            }
+            None => "no NVIDIA driver was found; the op runs on the CPU".into(),
         },
-        None => Finding {
-            what: "gpu",
-            good: false,
-            says: "no NVIDIA driver was found; the op runs on the CPU".into(),
-            hint: None,
-        },
+        hint: None,
     }
+}
+
+fn examine_peers() -> Result<Finding> {
+    let known = peers::load()?;
+    let finding = |good, says, hint| Finding { what: "peers", good, says, hint };
+    let missing = match peers::survey(&known) {
+        Ok(missing) => missing,
+        Err(_) => return Ok(finding(false, "no Python with torch to import them".into(), None)),
+    };
+    let (mut here, mut gone) = (Vec::new(), Vec::new());
+    for (peer, why) in known.iter().zip(missing) {
+        match why {
+            None => here.push(peer.engine()),
+            Some(why) => gone.push(format!("{} ({})", peer.engine(), why.lines().next().unwrap_or_default())),
+        }
+    }
+    let says = if here.is_empty() { "none can be imported".into() } else { here.join(", ") };
+    let hint = (!gone.is_empty()).then(|| format!("not here: {}", gone.join(", ")));
+    Ok(finding(!here.is_empty(), says, hint))
 }

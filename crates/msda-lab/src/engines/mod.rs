@@ -1,6 +1,8 @@
 //! Engines: anything that runs a task.
 
 mod local;
+pub mod peers;
+mod python;
 mod torch;
 
 use anyhow::{Context, Result, bail};
@@ -8,8 +10,10 @@ use msda::reference::Oracle;
 use msda::{Backend, Cpu, Isa};
 
 pub use self::local::Local;
-pub use self::torch::{Torch, find_python};
+pub use self::python::find_python;
+pub use self::torch::Torch;
 
+use crate::record::Device;
 use crate::task::{Results, Task};
 use crate::timing::Effort;
 
@@ -20,6 +24,31 @@ pub trait Engine {
 
     /// Why it does not take a task, if it does not.
     fn refuses(&self, task: &Task<'_>) -> Option<String>;
+
+    /// Whether its result of a task is held to the tolerance. Otherwise the error is recorded and marked.
+    fn exact(&self, _task: &Task<'_>) -> bool {
+        true
+    }
+
+    /// Whether it is somebody else's work: what goes wrong in it is noted, and the benchmark goes on.
+    fn is_guest(&self) -> bool {
+        false
+    }
+
+    /// Where it computes.
+    fn device(&self) -> Device {
+        Device::Cpu
+    }
+
+    /// Whether every timed run begins with cold caches.
+    fn is_cold(&self) -> bool {
+        false
+    }
+
+    /// The kernel that runs a task, where there is more than one.
+    fn kernel(&self, _task: &Task<'_>) -> Option<String> {
+        None
+    }
 
     /// Runs a task once and returns what it computed.
     fn run(&mut self, task: &Task<'_>) -> Result<Results>;
@@ -52,10 +81,12 @@ pub fn backend(name: &str) -> Result<Box<dyn Backend + Send>> {
     }
 }
 
-/// The engine called `name`, with that many threads: torch, or a backend of this process.
+/// The engine called `name`, with that many threads: torch, a peer, or a backend of this process.
 pub fn open(name: &str, threads: usize) -> Result<Box<dyn Engine>> {
     match name {
         "torch" => Ok(Box::new(Torch::start(threads)?)),
+        "torch-cuda" => Ok(Box::new(Torch::cuda()?)),
+        _ if name.starts_with(peers::PREFIX) => Ok(Box::new(Torch::peer(peers::find(name)?, threads)?)),
         _ => Ok(Box::new(Local::new(backend(name)?, threads)?)),
     }
 }

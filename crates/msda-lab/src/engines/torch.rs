@@ -1,135 +1,73 @@
-//! torch's grid_sample path, in a Python of its own.
+//! torch in a Python of its own: its grid_sample formulation, or a peer's call.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use msda::{Buffer, Dtype, Padding, Problem, Role, Sampling, Strides, View, op};
-use serde::Deserialize;
 use serde_json::json;
-use tempfile::TempDir;
 
 use super::Engine;
-use crate::record::Pass;
+use super::peers::Peer;
+use super::python::{Python, Reply};
+use crate::record::{Device, Pass};
 use crate::task::{Results, Task};
 use crate::timing::Effort;
 
-const SCRIPT: &str = include_str!("torch.py");
-
-/// A Python with torch in it: `MSDA_PYTHON`, the project's `.venv`, the active virtual environment, or `python3`.
-pub fn find_python() -> Result<PathBuf> {
-    let mut tried = Vec::new();
-    for python in candidates() {
-        let works = Command::new(&python)
-            .args(["-c", "import torch"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .is_ok_and(|s| s.success());
-        if works {
-            return Ok(python);
-        }
-        tried.push(python.display().to_string());
-    }
-    bail!(
-        "no Python with torch: tried {}\nhint: run `cargo xtask setup`, or set MSDA_PYTHON to a Python that imports torch",
-        tried.join(", ")
-    )
-}
-
-fn candidates() -> Vec<PathBuf> {
-    if let Some(python) = std::env::var_os("MSDA_PYTHON") {
-        return vec![python.into()];
-    }
-    let inside = |root: PathBuf| {
-        if cfg!(windows) { root.join("Scripts/python.exe") } else { root.join("bin/python") }
-    };
-    let mut all = Vec::new();
-    let here = std::env::current_dir().unwrap_or_default();
-    all.extend(here.ancestors().map(|dir| inside(dir.join(".venv"))).filter(|p| p.exists()));
-    all.extend(std::env::var_os("VIRTUAL_ENV").map(|root| inside(root.into())));
-    all.push("python3".into());
-    all
-}
-
 /// A running Python that answers tasks.
 pub struct Torch {
-    child: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
-    folder: TempDir,
-    version: String,
-    /// The tensors that already lie in the folder: writing them once is enough.
+    python: Python,
+    device: Device,
+    /// Whose formulation; torch's own without one.
+    peer: Option<Peer>,
+    /// The tensors that already lie in files: writing them once is enough.
     written: Option<Written>,
 }
 
-/// Which task's tensors lie in the folder.
+/// Which task's tensors lie in files.
 #[derive(PartialEq)]
 struct Written {
     problem: String,
     addresses: [usize; 4],
 }
 
-#[derive(Deserialize, Default)]
-struct Reply {
-    #[serde(default)]
-    torch: String,
-    #[serde(default)]
-    times: Vec<f64>,
-    error: Option<String>,
-}
-
 impl Torch {
-    /// Starts Python with that many threads for torch.
+    /// torch's grid_sample on the processor, with that many threads.
     pub fn start(threads: usize) -> Result<Self> {
-        let python = find_python()?;
-        let folder = tempfile::Builder::new().prefix("msda-torch").tempdir()?;
-        let script = folder.path().join("torch_engine.py");
-        std::fs::write(&script, SCRIPT)?;
-        let mut child = Command::new(&python)
-            .arg(&script)
-            .arg(threads.to_string())
-            .env("PYTHONUNBUFFERED", "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .with_context(|| format!("starting {}", python.display()))?;
-        let to = child.stdin.take().context("no pipe to Python")?;
-        let from = BufReader::new(child.stdout.take().context("no pipe from Python")?);
-        let mut torch = Self { child, to, from, folder, version: String::new(), written: None };
-        torch.version = torch.reply().context("starting torch")?.torch;
-        Ok(torch)
+        Self::on(threads, Device::Cpu)
+    }
+
+    /// torch's grid_sample on the first CUDA device.
+    pub fn cuda() -> Result<Self> {
+        Self::on(1, Device::Cuda)
+    }
+
+    /// A peer on its device, with that many threads where that is the processor.
+    pub fn peer(peer: Peer, threads: usize) -> Result<Self> {
+        let mut torch = Self::on(threads, peer.device)?;
+        torch.python.ask(&peer.request()).with_context(|| peer.engine())?;
+        Ok(Self { peer: Some(peer), ..torch })
+    }
+
+    fn on(threads: usize, device: Device) -> Result<Self> {
+        Ok(Self { python: Python::start(threads, device)?, device, peer: None, written: None })
     }
 
     /// The version of torch.
     pub fn version(&self) -> &str {
-        &self.version
+        &self.python.torch
     }
 
-    fn reply(&mut self) -> Result<Reply> {
-        let mut line = String::new();
-        if self.from.read_line(&mut line).context("reading from Python")? == 0 {
-            bail!("Python ended without an answer\nhint: the machine may be short of memory");
-        }
-        let reply: Reply =
-            serde_json::from_str(&line).with_context(|| format!("Python said: {}", line.trim()))?;
-        match reply.error {
-            Some(error) => bail!("torch: {error}"),
-            None => Ok(reply),
-        }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+    /// Whether this torch can use a CUDA device.
+    pub fn finds_cuda(&self) -> bool {
+        self.python.cuda
     }
 
     /// Asks for a task: to be timed, or to be run once with its results left in files.
     fn ask(&mut self, task: &Task<'_>, effort: Option<Effort>) -> Result<Reply> {
         let p = &task.problem;
         self.write_tensors(task)?;
-        let files = ["value", "locations", "weights", "grad"].map(|n| (n.to_owned(), json!(self.path(n))));
+        let path = |name: &str| self.python.path(name);
+        let files = ["value", "locations", "weights", "grad"].map(|n| (n.to_owned(), json!(path(n))));
         let request = json!({
             "batch": p.batch(), "queries": p.queries(), "heads": p.heads(), "channels": p.channels(),
             "positions": p.levels().iter().map(|l| l.h * l.w).sum::<usize>(),
@@ -141,13 +79,12 @@ impl Torch {
             "dtype": p.types().value.name(),
             "pass": task.pass,
             "files": files.into_iter().collect::<serde_json::Map<_, _>>(),
-            "results": (0..3).map(|i| self.path(&format!("result{i}"))).collect::<Vec<_>>(),
+            "results": (0..3).map(|i| path(&format!("result{i}"))).collect::<Vec<_>>(),
             "effort": effort.map(|e| json!({
                 "budget": e.budget.as_secs_f64(), "at_least": e.at_least, "at_most": e.at_most
             })),
         });
-        writeln!(self.to, "{request}").context("writing to Python")?;
-        self.reply()
+        self.python.ask(&request).with_context(|| self.name())
     }
 
     /// Writes the tensors as torch's formulation takes them: everything dense, levels packed, no ring.
@@ -171,7 +108,7 @@ impl Torch {
             };
             // One type for all tensors: grid_sample takes no mixture. f32 locations are exact in f64.
             let bytes = Buffer::from_fn(p.types().value, numbers.len(), |i| numbers[i]).to_le_bytes();
-            write_file(&self.path(name), &bytes)?;
+            write_file(&self.python.path(name), &bytes)?;
         }
         self.written = Some(key);
         Ok(())
@@ -232,26 +169,50 @@ fn unpacked_value(task: &Task<'_>, packed: &Buffer) -> Buffer {
 
 impl Engine for Torch {
     fn name(&self) -> String {
-        "torch".into()
+        match (&self.peer, self.device) {
+            (Some(peer), _) => peer.engine(),
+            (None, Device::Cpu) => "torch".into(),
+            (None, Device::Cuda) => "torch-cuda".into(),
+        }
     }
 
     fn refuses(&self, task: &Task<'_>) -> Option<String> {
-        let dtype = task.problem.types().value;
-        // In 16 bits torch's coordinates would be 16 bits wide too: another computation.
-        let wide = matches!(dtype, Dtype::F32 | Dtype::F64);
-        let fused = task.inputs.reference.is_some();
-        match (wide, fused) {
-            (false, _) => Some(format!("grid_sample in {dtype} computes coordinates in {dtype}")),
-            (_, true) => Some("grid_sample has no fused form".into()),
-            _ => None,
+        if task.inputs.reference.is_some() {
+            return Some(format!("{} has no fused form", self.name()));
         }
+        if let Some(peer) = &self.peer {
+            return peer.refuses(&task.problem, task.pass);
+        }
+        let dtype = task.problem.types().value;
+        // In 16 bits torch's coordinates would be 16 bits wide too: another computation. On the GPU, where models are
+        // run so, it is measured and marked.
+        (self.device == Device::Cpu && is_narrow(dtype))
+            .then(|| format!("grid_sample in {dtype} computes coordinates in {dtype}"))
+    }
+
+    fn exact(&self, task: &Task<'_>) -> bool {
+        let dtype = task.problem.types().value;
+        // All tensors have the value's type, so in 16 bits coordinates are 16 bits wide too.
+        self.peer.as_ref().and_then(|peer| peer.exact).unwrap_or(!is_narrow(dtype))
+    }
+
+    fn is_guest(&self) -> bool {
+        self.peer.is_some() || self.device == Device::Cuda
+    }
+
+    fn device(&self) -> Device {
+        self.device
+    }
+
+    fn is_cold(&self) -> bool {
+        self.device == Device::Cuda
     }
 
     fn run(&mut self, task: &Task<'_>) -> Result<Results> {
         self.ask(task, None)?;
         let t = task.problem.types();
         let read = |i: usize| -> Result<Buffer> {
-            let path = self.path(&format!("result{i}"));
+            let path = self.python.path(&format!("result{i}"));
             let bytes = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
             Ok(Buffer::from_le_bytes(t.value, &bytes))
         };
@@ -269,10 +230,6 @@ impl Engine for Torch {
     }
 }
 
-impl Drop for Torch {
-    fn drop(&mut self) {
-        // It reads until its input ends; this makes sure that it does not outlive us.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn is_narrow(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::F16 | Dtype::Bf16)
 }

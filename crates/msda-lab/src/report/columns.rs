@@ -1,7 +1,8 @@
 //! The columns every table shares, so that terminal, Markdown and page say the same.
 
-use super::group::{Row, is_torch};
+use super::group::{Group, Row, is_torch};
 use super::number::{NONE, figure, maybe, percent, short, times};
+use crate::record::Device;
 
 /// One column of the tables.
 #[derive(Clone, Copy)]
@@ -18,12 +19,21 @@ pub(super) enum Column {
     Reached,
     Gathered,
     Error,
+    Kernel,
 }
 
 use Column::*;
 
-/// All of them, for media as wide as they need to be.
-pub(super) const WIDE: [Column; 12] =
+/// All of them, for media as wide as they need to be; the kernel where one is named.
+pub(super) fn wide(groups: &[Group<'_>]) -> Vec<Column> {
+    let mut columns = WIDE.to_vec();
+    if groups.iter().flat_map(|g| &g.rows).any(|row| row.measured.kernel.is_some()) {
+        columns.push(Kernel);
+    }
+    columns
+}
+
+const WIDE: [Column; 12] =
     [Dtype, Threads, Engine, Median, Spread, Speedup, Baseline, Floor, Bound, Reached, Gathered, Error];
 
 /// What fits in 100 columns of text; the baseline stands above the table instead.
@@ -34,7 +44,7 @@ pub(super) const NARROW: [Column; 10] =
 pub(super) const LEGEND: &str = "thr: threads in use; p10..p90: eight runs of ten lie between; \
     floor: what the measured ceilings allow, every row coming from the second-level cache; \
     reached: floor / median; GB/s: rows gathered through the caches; \
-    err/tol: largest error as a fraction of what is allowed, at most 1";
+    err/tol: largest error as a fraction of what is allowed, at most 1; with ~ it is inexact and not held to that";
 
 impl Column {
     /// The title, unit included.
@@ -52,12 +62,13 @@ impl Column {
             Reached => "reached",
             Gathered => "GB/s",
             Error => "err/tol",
+            Kernel => "kernel",
         }
     }
 
     /// Whether the column holds numbers, which line up on the right.
     pub(super) fn is_number(self) -> bool {
-        !matches!(self, Dtype | Engine | Baseline | Bound)
+        !matches!(self, Dtype | Engine | Baseline | Bound | Kernel)
     }
 
     /// The text of a row in this column, not escaped.
@@ -66,6 +77,7 @@ impl Column {
         match self {
             Dtype => m.dtype.clone(),
             Engine => m.engine.clone(),
+            Threads if m.device == Device::Cuda => NONE.into(),
             Threads => m.threads.to_string(),
             Median => figure(m.time.median),
             Spread if !m.time.p10.is_finite() && !m.time.p90.is_finite() => NONE.into(),
@@ -82,8 +94,12 @@ impl Column {
             Bound => m.work.bound.clone(),
             Reached => percent(row.reached()),
             Gathered => maybe(row.gathered_rate()),
+            Error if m.check.inexact => {
+                format!("~{}", row.error_share().map_or(NONE.into(), short))
+            }
             Error if row.within() => row.error_share().map_or(NONE.into(), short),
             Error => format!("{} over", row.error_share().map_or(NONE.into(), short)),
+            Kernel => m.kernel.clone().unwrap_or(NONE.into()),
         }
     }
 }

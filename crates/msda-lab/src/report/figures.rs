@@ -5,16 +5,16 @@ use super::group::{Group, Row, positive, threads};
 use super::number::{NONE, figure, maybe, percent, times as ratio};
 use super::svg::palette::Palette;
 use super::svg::{Shape, bars, dots, roofline, swatch};
-use crate::record::{Pass, Record};
+use crate::record::{Device, Pass, Record};
 
 /// Median times of every workload, passes side by side.
 pub(super) fn times(groups: &[Group<'_>], palette: &Palette) -> String {
     let mut out = legend(groups, palette, &[], |_| true);
     out += "<p class=\"note\">Thin lines: p10 to p90. Upright marks: the floor. Smaller is better</p>\n";
-    for pair in groups.chunk_by(|a, b| a.workload == b.workload) {
+    for pair in groups.chunk_by(|a, b| (a.workload, a.setting) == (b.workload, b.setting)) {
         out += "<div class=\"pair\">\n";
         for group in pair {
-            let title = format!("{} {}", group.workload, group.pass);
+            let title = group.title();
             let label = format!("Median time in ms of {} measurements of {title}", group.rows.len());
             let plot = bars::bars(&time_blocks(group, palette), &label);
             out += &frame(&title, &group.problems(), &plot);
@@ -95,7 +95,7 @@ fn dotted(
         let blocks: Vec<dots::Block> = groups
             .iter()
             .map(|g| dots::Block {
-                heading: g.workload.into(),
+                heading: format!("{}{}", g.workload, g.setting.words()),
                 rows: like(g).map(|rows| row(g, rows)).collect(),
             })
             .filter(|b: &dots::Block| b.rows.iter().any(|r| !r.dots.is_empty()))
@@ -112,10 +112,13 @@ fn dotted(
 
 /// Rooflines, passes side by side, for the largest number of threads.
 pub(super) fn rooflines(record: &Record, groups: &[Group<'_>], palette: &Palette) -> String {
-    let drawn = |row: &Row<'_>| row.intensity().is_some() && row.flop_rate().is_some();
+    // The ceilings are the processor's.
+    let drawn = |row: &Row<'_>| {
+        row.measured.device == Device::Cpu && row.intensity().is_some() && row.flop_rate().is_some()
+    };
     let rows = || groups.iter().flat_map(|g| &g.rows).filter(|r| drawn(r));
     let Some(most) = rows().map(|r| r.measured.threads).max() else {
-        return "<p class=\"note\">No measurement says how much it computed and gathered</p>\n".into();
+        return "<p class=\"note\">No measurement on the processor says how much it computed and gathered</p>\n".into();
     };
     // Points under the ceilings of other threads would mislead, so only one count is drawn.
     let limit = if record.ceilings.iter().any(|c| c.threads == most) {
@@ -212,9 +215,8 @@ fn frame(title: &str, detail: &str, plot: &str) -> String {
 /// Everything about a measurement, for those who point at it.
 fn describe(group: &Group<'_>, row: &Row<'_>) -> String {
     let mut text = format!(
-        "{} {}, {}: {} ms, {} of the floor, {} GB/s, {} GFLOP/s",
-        group.workload,
-        group.pass,
+        "{}, {}: {} ms, {} of the floor, {} GB/s, {} GFLOP/s",
+        group.title(),
         row.name(),
         figure(row.measured.time.median),
         percent(row.reached()),
@@ -223,6 +225,9 @@ fn describe(group: &Group<'_>, row: &Row<'_>) -> String {
     );
     if let (Some(name), false) = (row.baseline_name(), row.is_baseline()) {
         text += &format!(", {} over {name}", ratio(row.speedup()));
+    }
+    if let Some(kernel) = &row.measured.kernel {
+        text += &format!(", kernel {kernel}");
     }
     text
 }
@@ -234,10 +239,13 @@ fn like<'g, 'a>(group: &'g Group<'a>) -> impl Iterator<Item = &'g [Row<'a>]> {
         .chunk_by(|a, b| a.measured.dtype == b.measured.dtype && a.measured.threads == b.measured.threads)
 }
 
-/// What rows that differ by engine alone have in common: `f16, 2 threads`.
+/// What rows that differ by engine alone have in common: `f16, 2 threads`; on the GPU `f16`.
 fn setting(row: &Row<'_>) -> String {
     let dtype = if row.measured.dtype.is_empty() { NONE } else { &row.measured.dtype };
-    format!("{dtype}, {}", threads(row.measured.threads))
+    match row.measured.device {
+        Device::Cpu => format!("{dtype}, {}", threads(row.measured.threads)),
+        Device::Cuda => dtype.into(),
+    }
 }
 
 fn by_pass<'g, 'a>(groups: &'g [Group<'a>]) -> Vec<(Pass, Vec<&'g Group<'a>>)> {

@@ -1,13 +1,24 @@
 //! Measurements side by side: who is compared with whom.
 
-use crate::record::{Measurement, Pass, Record};
+use std::collections::BTreeSet;
 
-/// The measurements of one workload and pass in one run.
+use crate::engines::peers;
+use crate::record::{Device, Measurement, Pass, Record};
+
+/// The measurements of one workload, setting and pass in one run.
 pub(super) struct Group<'a> {
     pub workload: &'a str,
+    pub setting: Setting,
     pub pass: Pass,
     /// By dtype, then threads, then fastest first.
     pub rows: Vec<Row<'a>>,
+}
+
+/// What times must share to be comparable: the device, and whether runs began with cold caches.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Setting {
+    pub device: Device,
+    pub cold: bool,
 }
 
 /// A measurement and what it is compared with.
@@ -17,7 +28,7 @@ pub(super) struct Row<'a> {
     pub baseline: Option<&'a Measurement>,
 }
 
-/// The groups of a run, workloads in the order they were measured, forward before backward.
+/// The groups of a run, workloads in the order they were measured, the processor before the GPU, forward before backward.
 ///
 /// Runs are never compared with each other: they may come from other machines or other days.
 pub(super) fn groups(record: &Record) -> Vec<Group<'_>> {
@@ -28,10 +39,14 @@ pub(super) fn groups(record: &Record) -> Vec<Group<'_>> {
         }
     }
     let mut groups = Vec::new();
+    let all = || record.measurements.iter();
     for workload in names {
-        for pass in [Pass::Forward, Pass::Backward] {
-            let mut members: Vec<&Measurement> =
-                record.measurements.iter().filter(|m| m.workload == workload && m.pass == pass).collect();
+        let settings: BTreeSet<Setting> = all().filter(|m| m.workload == workload).map(Setting::of).collect();
+        let kinds = settings.into_iter().flat_map(|s| [Pass::Forward, Pass::Backward].map(|pass| (s, pass)));
+        for (setting, pass) in kinds {
+            let mut members: Vec<&Measurement> = all()
+                .filter(|m| m.workload == workload && m.pass == pass && Setting::of(m) == setting)
+                .collect();
             if members.is_empty() {
                 continue;
             }
@@ -43,13 +58,14 @@ pub(super) fn groups(record: &Record) -> Vec<Group<'_>> {
             });
             let rows =
                 members.iter().map(|&m| Row { measured: m, baseline: baseline(m, &members) }).collect();
-            groups.push(Group { workload, pass, rows });
+            groups.push(Group { workload, setting, pass, rows });
         }
     }
     groups
 }
 
-/// Torch of the same dtype, else torch f32, else the slowest engine; with the same threads where it can be.
+/// Torch of the same dtype, else torch f32, else the slowest engine of the processor; with the same threads where it can
+/// be.
 fn baseline<'a>(row: &Measurement, members: &[&'a Measurement]) -> Option<&'a Measurement> {
     let usable = || members.iter().copied().filter(|m| positive(m.time.median).is_some());
     let torch = |dtype: &str| {
@@ -61,7 +77,7 @@ fn baseline<'a>(row: &Measurement, members: &[&'a Measurement]) -> Option<&'a Me
     };
     torch(&row.dtype).or_else(|| torch("f32")).or_else(|| {
         usable()
-            .filter(|m| m.dtype == row.dtype && m.threads == row.threads)
+            .filter(|m| m.dtype == row.dtype && m.threads == row.threads && m.device == Device::Cpu)
             .max_by(|a, b| a.time.median.total_cmp(&b.time.median))
     })
 }
@@ -69,6 +85,16 @@ fn baseline<'a>(row: &Measurement, members: &[&'a Measurement]) -> Option<&'a Me
 /// Whether an engine is the framework that others are compared with.
 pub(super) fn is_torch(engine: &str) -> bool {
     engine == "torch" || engine.starts_with("torch-")
+}
+
+/// Whether an engine is of this project.
+pub(super) fn is_own(engine: &str) -> bool {
+    !is_torch(engine) && !is_peer(engine)
+}
+
+/// Whether an engine is another implementation.
+pub(super) fn is_peer(engine: &str) -> bool {
+    engine.starts_with(peers::PREFIX)
 }
 
 fn dtype_order(dtype: &str) -> (usize, &str) {
@@ -81,7 +107,28 @@ pub(super) fn positive(value: f64) -> Option<f64> {
     (value.is_finite() && value > 0.0).then_some(value)
 }
 
+impl Setting {
+    fn of(m: &Measurement) -> Self {
+        Self { device: m.device, cold: m.cold }
+    }
+
+    /// In words, to stand after a name; nothing for what is usual.
+    pub(super) fn words(self) -> &'static str {
+        match (self.device, self.cold) {
+            (Device::Cpu, false) => "",
+            (Device::Cpu, true) => ", cold caches",
+            (Device::Cuda, false) => " on the GPU",
+            (Device::Cuda, true) => " on the GPU, cold caches",
+        }
+    }
+}
+
 impl Group<'_> {
+    /// Workload, pass and setting: `seed-encoder forward on the GPU, cold caches`.
+    pub(super) fn title(&self) -> String {
+        format!("{} {}{}", self.workload, self.pass, self.setting.words())
+    }
+
     /// The problems' keys without their types, each once.
     pub(super) fn problems(&self) -> String {
         let mut keys: Vec<&str> = Vec::new();
@@ -119,6 +166,7 @@ impl Group<'_> {
             }
         }
         match found.as_slice() {
+            [] if self.setting.device == Device::Cuda => "nothing: torch-cuda was not measured".into(),
             [] => "nothing: no usable time".into(),
             [(label, _)] => label.clone(),
             many => {
@@ -146,9 +194,9 @@ impl Row<'_> {
         positive(self.baseline?.time.median / self.median()?)
     }
 
-    /// How many times faster than torch; none where the row is torch, or torch was not measured.
+    /// How many times faster than torch; none where the row is not ours, or torch was not measured.
     pub(super) fn over_torch(&self) -> Option<f64> {
-        let torch = is_torch(&self.baseline?.engine) && !is_torch(&self.measured.engine);
+        let torch = is_torch(&self.baseline?.engine) && is_own(&self.measured.engine);
         self.speedup().filter(|_| torch)
     }
 
@@ -186,6 +234,11 @@ impl Row<'_> {
         self.measured.check.max_error <= self.measured.check.tolerance
     }
 
+    /// Whether the result is outside the tolerance and has no leave to be.
+    pub(super) fn is_wrong(&self) -> bool {
+        !self.within() && !self.measured.check.inexact
+    }
+
     /// The baseline by name, with its threads where they differ from the row's.
     pub(super) fn baseline_name(&self) -> Option<String> {
         let base = self.baseline?;
@@ -196,10 +249,13 @@ impl Row<'_> {
         Some(name)
     }
 
-    /// Engine, dtype and threads: `cpu-avx512 f16, 2 threads`.
+    /// Engine, dtype and, on the processor, threads: `cpu-avx512 f16, 2 threads`.
     pub(super) fn name(&self) -> String {
         let m = self.measured;
-        format!("{} {}, {}", m.engine, m.dtype, threads(m.threads))
+        match m.device {
+            Device::Cpu => format!("{} {}, {}", m.engine, m.dtype, threads(m.threads)),
+            Device::Cuda => format!("{} {}", m.engine, m.dtype),
+        }
     }
 }
 

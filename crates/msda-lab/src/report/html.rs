@@ -1,6 +1,6 @@
 //! Records as one page that needs nothing else: no network, no script.
 
-use super::columns::{Column, LEGEND, WIDE};
+use super::columns::{Column, LEGEND, wide};
 use super::escape::escape;
 use super::group::{Group, groups, positive};
 use super::number::figure;
@@ -80,19 +80,19 @@ fn findings(record: &Record) -> String {
 }
 
 fn measurements(groups: &[Group<'_>]) -> String {
-    let titles: String = WIDE.iter().map(|&c| format!("<th{}>{}</th>", class(c), c.title())).collect();
+    let columns = wide(groups);
+    let titles: String = columns.iter().map(|&c| format!("<th{}>{}</th>", class(c), c.title())).collect();
     let mut rows = String::new();
     for group in groups {
         rows += &format!(
-            "<tr class=\"group\"><th colspan=\"{}\" scope=\"rowgroup\"><span>{} {} <small>{}</small></span></th></tr>\n",
-            WIDE.len(),
-            escape(group.workload),
-            group.pass,
+            "<tr class=\"group\"><th colspan=\"{}\" scope=\"rowgroup\"><span>{} <small>{}</small></span></th></tr>\n",
+            columns.len(),
+            escape(&group.title()),
             escape(&group.problems())
         );
         for row in &group.rows {
-            rows += if row.within() { "<tr>" } else { "<tr class=\"wrong\">" };
-            for c in WIDE {
+            rows += if row.is_wrong() { "<tr class=\"wrong\">" } else { "<tr>" };
+            for &c in &columns {
                 rows += &format!("<td{}>{}</td>", class(c), escape(&c.cell(row)));
             }
             rows += "</tr>\n";
@@ -114,6 +114,7 @@ fn machine(record: &Record) -> String {
         ("memory", positive(m.memory_gib).map_or(String::new(), |gib| format!("{} GiB", figure(gib)))),
         ("system", m.os.clone()),
         ("instruction sets", if m.isas.is_empty() { "none".into() } else { m.isas.join(", ") }),
+        ("GPU", m.gpu.as_ref().map_or(String::new(), words::gpu)),
         ("torch", m.torch.clone().unwrap_or("not measured".into())),
         ("msda", record.version.clone()),
         ("measured", record.created.clone()),

@@ -1,6 +1,6 @@
 //! Records as Markdown.
 
-use super::columns::{LEGEND, WIDE};
+use super::columns::{LEGEND, wide};
 use super::group::groups;
 use super::number::figure;
 use super::{by_line, plain, rate_unit, words};
@@ -27,15 +27,16 @@ fn run(out: &mut String, record: &Record) {
     }
 
     let groups = groups(record);
+    let columns = wide(&groups);
     for group in &groups {
-        *out += &format!("\n### {} {}\n\n", escape(group.workload), group.pass);
+        *out += &format!("\n### {}\n\n", escape(&group.title()));
         let problems = group.problems();
         if !problems.is_empty() {
             *out += &format!("Problem: {}\n\n", escape(&problems));
         }
         *out += &format!("Speed-up over {}\n\n", escape(&group.baseline_note()));
-        let header: Vec<_> = WIDE.iter().map(|c| (c.title(), c.is_number())).collect();
-        let rows = group.rows.iter().map(|row| WIDE.iter().map(|c| escape(&c.cell(row))).collect());
+        let header: Vec<_> = columns.iter().map(|c| (c.title(), c.is_number())).collect();
+        let rows = group.rows.iter().map(|row| columns.iter().map(|c| escape(&c.cell(row))).collect());
         table(out, &header, rows);
     }
     if !groups.is_empty() {
@@ -44,6 +45,9 @@ fn run(out: &mut String, record: &Record) {
 
     *out += "\n### Machine\n\n";
     *out += &format!("msda {}, {}\n\n", escape(&record.version), escape(&words::machine(&record.machine)));
+    if let Some(gpu) = &record.machine.gpu {
+        *out += &format!("{}\n\n", escape(&words::gpu(gpu)));
+    }
     // Indented, so that no text of the command can end the block.
     for line in record.command.lines() {
         *out += &format!("    {}\n", plain(line));

@@ -32,12 +32,15 @@ fn run(out: &mut String, record: &Record, color: bool) {
     }
     paragraph(out, &format!("msda {}, {}", record.version, record.created), color);
     paragraph(out, &words::machine(&record.machine), false);
+    if let Some(gpu) = &record.machine.gpu {
+        paragraph(out, &words::gpu(gpu), false);
+    }
 
     let groups = groups(record);
     let widths = widths(&groups);
     for group in &groups {
         out.push('\n');
-        paragraph(out, &format!("{} {}", group.workload, group.pass), color);
+        paragraph(out, &group.title(), color);
         let problems = group.problems();
         if !problems.is_empty() {
             paragraph(out, &problems, false);
@@ -97,7 +100,7 @@ fn cell(column: Column, row: &Row<'_>, color: bool) -> Cell {
     }
     match column {
         Column::Speedup if row.speedup() > Some(1.0) => cell.fg(Color::Green).add_attribute(Attribute::Bold),
-        Column::Error if !row.within() => cell.fg(Color::Red).add_attribute(Attribute::Bold),
+        Column::Error if row.is_wrong() => cell.fg(Color::Red).add_attribute(Attribute::Bold),
         _ => cell,
     }
 }

@@ -1,8 +1,10 @@
 //! What a run says, in sentences computed from it.
 
-use super::group::{Group, Row, groups, is_torch};
+use std::collections::BTreeMap;
+
+use super::group::{Group, Row, Setting, groups, is_own, is_peer};
 use super::number::{figure, percent, short, times};
-use crate::record::{Machine, Pass, Record};
+use crate::record::{Gpu, GpuState, Machine, Pass, Record};
 
 /// One finding: a few words that carry it, and a sentence that says where it comes from.
 pub(super) struct Finding {
@@ -22,13 +24,23 @@ pub(super) fn findings(record: &Record) -> Vec<Finding> {
             text: "the record holds no measurement".into(),
         }];
     }
-    let mut all = Vec::new();
-    for pass in [Pass::Forward, Pass::Backward] {
-        all.extend(fastest(&groups, pass));
+    // The processor and the GPU are never compared.
+    let mut by_setting: BTreeMap<Setting, Vec<&Group<'_>>> = BTreeMap::new();
+    for group in &groups {
+        by_setting.entry(group.setting).or_default().push(group);
     }
-    all.extend(losses(&groups));
-    all.extend(floor(&groups));
+    let mut all = Vec::new();
+    for groups in by_setting.values() {
+        for pass in [Pass::Forward, Pass::Backward] {
+            all.extend(fastest(groups, pass));
+        }
+        all.extend(losses(groups));
+        all.extend(peers(groups));
+        all.extend(floor(groups));
+    }
+    let groups: Vec<&Group<'_>> = groups.iter().collect();
     all.push(errors(&groups));
+    all.extend(inexact(&groups));
     all
 }
 
@@ -47,16 +59,47 @@ pub(super) fn machine(m: &Machine) -> String {
     parts.join(", ")
 }
 
+/// A GPU and how it stood, in one line.
+pub(super) fn gpu(gpu: &Gpu) -> String {
+    let mut parts = vec![gpu.name.clone()];
+    if gpu.memory_bytes > 0 {
+        parts.push(format!("{} GiB", figure(gpu.memory_bytes as f64 / f64::from(1 << 30))));
+    }
+    parts.extend(gpu.sms.map(|n| format!("{n} multiprocessors")));
+    parts.push(format!("driver {}", gpu.driver));
+    parts.push(format!("CUDA {}", gpu.cuda));
+    for (when, state) in [("before", &gpu.before), ("after", &gpu.after)] {
+        parts.extend(state.as_ref().and_then(sensors).map(|says| format!("{when}: {says}")));
+    }
+    parts.join(", ")
+}
+
+fn sensors(state: &GpuState) -> Option<String> {
+    let says = [
+        state.clocks_mhz.sm.map(|mhz| format!("{mhz} MHz")),
+        state.clocks_mhz.memory.map(|mhz| format!("memory {mhz} MHz")),
+        state.temperature_c.map(|degrees| format!("{degrees} C")),
+        state.power_w.filter(|w| w.is_finite()).map(|watts| format!("{watts:.0} W")),
+    ];
+    let says: Vec<String> = says.into_iter().flatten().collect();
+    (!says.is_empty()).then(|| says.join(" "))
+}
+
+/// Where a list of groups was measured, to stand after a name.
+fn place(groups: &[&Group<'_>]) -> &'static str {
+    groups.first().map_or("", |g| g.setting.words())
+}
+
 /// The best of each workload, over torch where torch was measured.
-fn fastest(groups: &[Group<'_>], pass: Pass) -> Option<Finding> {
-    let of_pass = || groups.iter().filter(move |g| g.pass == pass);
+fn fastest(groups: &[&Group<'_>], pass: Pass) -> Option<Finding> {
+    let of_pass = || groups.iter().copied().filter(move |g| g.pass == pass);
     let torch = of_pass().any(|g| g.rows.iter().any(|r| r.over_torch().is_some()));
     let gain = |r: &Row<'_>| if torch { r.over_torch() } else { r.speedup() };
     let best: Vec<(Placed<'_, '_>, f64)> =
-        of_pass().filter_map(|g| most(g.rows.iter().map(|r| (g, r)), gain)).collect();
+        of_pass().filter_map(|g| most(own(g).map(|r| (g, r)), gain)).collect();
     let &((group, row), top) = best.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
 
-    let title = capital(&pass.to_string());
+    let title = capital(&pass.to_string()) + place(groups);
     if of_pass().all(|g| g.rows.iter().all(Row::is_baseline)) {
         return Some(Finding {
             lead: format!("{title}: nothing to compare with"),
@@ -88,7 +131,7 @@ fn fastest(groups: &[Group<'_>], pass: Pass) -> Option<Finding> {
 }
 
 /// What is slower than torch: reported like what is faster.
-fn losses(groups: &[Group<'_>]) -> Option<Finding> {
+fn losses(groups: &[&Group<'_>]) -> Option<Finding> {
     let compared: Vec<Placed<'_, '_>> = placed(groups).filter(|(_, r)| r.over_torch().is_some()).collect();
     if compared.is_empty() {
         return None;
@@ -96,12 +139,17 @@ fn losses(groups: &[Group<'_>]) -> Option<Finding> {
     let slower: Vec<_> = compared.iter().copied().filter(|(_, r)| r.over_torch() < Some(1.0)).collect();
     let Some(((group, row), _)) = most(slower.iter().copied(), |r| r.over_torch().map(|v| 1.0 / v)) else {
         return Some(Finding {
-            lead: "Nothing slower than torch".into(),
+            lead: format!("Nothing slower than torch{}", place(groups)),
             text: format!("of {} comparisons", compared.len()),
         });
     };
     Some(Finding {
-        lead: format!("Slower than torch in {} of {} comparisons", slower.len(), compared.len()),
+        lead: format!(
+            "Slower than torch in {} of {} comparisons{}",
+            slower.len(),
+            compared.len(),
+            place(groups)
+        ),
         text: format!(
             "the furthest behind is {} on {} {}: {}",
             row.name(),
@@ -112,16 +160,43 @@ fn losses(groups: &[Group<'_>]) -> Option<Finding> {
     })
 }
 
+/// Our fastest against the fastest peer, for each workload, pass and type where both were measured.
+fn peers(groups: &[&Group<'_>]) -> Option<Finding> {
+    let mut ratios: Vec<(f64, String)> = Vec::new();
+    for group in groups {
+        for rows in group.rows.chunk_by(|a, b| a.measured.dtype == b.measured.dtype) {
+            let fastest = |all: &mut dyn Iterator<Item = &Row<'_>>| {
+                all.filter_map(|r| Some((r.median()?, r.name()))).min_by(|a, b| a.0.total_cmp(&b.0))
+            };
+            let ours = fastest(&mut rows.iter().filter(|r| is_own(&r.measured.engine) && r.within()));
+            let theirs = fastest(&mut rows.iter().filter(|r| is_peer(&r.measured.engine)));
+            if let (Some(ours), Some(theirs)) = (ours, theirs) {
+                let ratio = theirs.0 / ours.0;
+                let where_ = format!("{} {}, {} and {}", group.workload, group.pass, ours.1, theirs.1);
+                ratios.push((ratio, format!("{} ({where_})", times(Some(ratio)))));
+            }
+        }
+    }
+    ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let won = ratios.iter().filter(|r| r.0 > 1.0).count();
+    let ((_, worst), (_, best)) = (ratios.first()?, ratios.last()?);
+    Some(Finding {
+        lead: format!(
+            "Faster than the fastest peer in {won} of {} comparisons{}",
+            ratios.len(),
+            place(groups)
+        ),
+        text: if ratios.len() == 1 { best.clone() } else { format!("from {worst} to {best}") },
+    })
+}
+
 /// How near to the machine's limit.
-fn floor(groups: &[Group<'_>]) -> Option<Finding> {
-    let own = || placed(groups).filter(|(_, r)| !is_torch(&r.measured.engine));
-    let ((group, row), top) = most(own(), Row::reached)?;
+fn floor(groups: &[&Group<'_>]) -> Option<Finding> {
+    let all = groups.iter().flat_map(|&g| own(g).map(move |r| (g, r)));
+    let ((group, row), top) = most(all, Row::reached)?;
     let mut shares: Vec<f64> = groups
         .iter()
-        .filter_map(|g| {
-            let own = g.rows.iter().filter(|r| !is_torch(&r.measured.engine) && r.within());
-            own.filter_map(Row::reached).max_by(f64::total_cmp)
-        })
+        .filter_map(|g| own(g).filter(|r| r.within()).filter_map(Row::reached).max_by(f64::total_cmp))
         .collect();
     shares.sort_by(f64::total_cmp);
     let mut text =
@@ -134,33 +209,57 @@ fn floor(groups: &[Group<'_>]) -> Option<Finding> {
             percent(Some(median))
         );
     }
-    Some(Finding { lead: format!("Up to {} of the floor reached", percent(Some(top))), text })
+    let lead = format!("Up to {} of the floor reached{}", percent(Some(top)), place(groups));
+    Some(Finding { lead, text })
 }
 
-/// How right the results were.
-fn errors(groups: &[Group<'_>]) -> Finding {
-    let total = placed(groups).count();
-    let wrong: Vec<_> = placed(groups).filter(|(_, r)| !r.within()).collect();
+/// How right the results were of all that is held to the tolerance.
+fn errors(groups: &[&Group<'_>]) -> Finding {
+    let held = || placed(groups).filter(|(_, r)| !r.measured.check.inexact);
+    let total = held().count();
+    let wrong: Vec<_> = held().filter(|(_, r)| r.is_wrong()).collect();
     if let Some((group, row)) = wrong.first() {
         return Finding {
             lead: format!("{} of {total} results outside the tolerance", wrong.len()),
             text: format!("among them {} on {} {}", row.name(), group.workload, group.pass),
         };
     }
-    let worst = placed(groups).filter_map(|(_, r)| r.error_share()).max_by(f64::total_cmp);
+    let worst = held().filter_map(|(_, r)| r.error_share()).max_by(f64::total_cmp);
     Finding {
-        lead: if total == 1 {
-            "The result is within the tolerance".into()
-        } else {
-            format!("All {total} results within the tolerance")
+        lead: match total {
+            0 => "No result was held to the tolerance".into(),
+            1 => "The result is within the tolerance".into(),
+            _ => format!("All {total} results within the tolerance"),
         },
         text: worst
             .map_or(String::new(), |w| format!("the largest error is {} of what is allowed", short(w))),
     }
 }
 
-fn placed<'g, 'a>(groups: &'g [Group<'a>]) -> impl Iterator<Item = Placed<'g, 'a>> {
-    groups.iter().flat_map(|g| g.rows.iter().map(move |r| (g, r)))
+/// Results that may exceed the tolerance, and by how much they do.
+fn inexact(groups: &[&Group<'_>]) -> Option<Finding> {
+    let marked = || placed(groups).filter(|(_, r)| r.measured.check.inexact);
+    let share = |r: &Row<'_>| r.error_share().unwrap_or(0.0);
+    let (group, row) = marked().max_by(|a, b| share(a.1).total_cmp(&share(b.1)))?;
+    Some(Finding {
+        lead: format!("{} not held to the tolerance", super::number::count(marked().count(), "result")),
+        text: format!(
+            "the largest error is {} times what an exact engine is allowed: {} on {} {}",
+            short(share(row)),
+            row.name(),
+            group.workload,
+            group.pass
+        ),
+    })
+}
+
+/// The rows of a group that are ours.
+fn own<'g, 'a>(group: &'g Group<'a>) -> impl Iterator<Item = &'g Row<'a>> {
+    group.rows.iter().filter(|r| is_own(&r.measured.engine))
+}
+
+fn placed<'g, 'a>(groups: &[&'g Group<'a>]) -> impl Iterator<Item = Placed<'g, 'a>> {
+    groups.iter().flat_map(|&g| g.rows.iter().map(move |r| (g, r)))
 }
 
 /// The row with the largest value among those whose result is right.

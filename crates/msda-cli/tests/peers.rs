@@ -1,0 +1,171 @@
+//! Other implementations, described in a file, measured by the command.
+//!
+//! Most of it needs a Python with torch. Without `MSDA_PYTHON` a missing one is said and skipped; with it, it is a failure.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use msda_lab::record::{Device, Measurement, Record};
+
+const MODULE: &str = r#"
+from torch.nn.functional import grid_sample
+
+print("a module that talks")
+
+def attention(value, shapes, starts, locations, weights):
+    b, _, h, d = value.shape
+    q = locations.shape[1]
+    total = 0
+    for level, ((rows, columns), start) in enumerate(zip(shapes.tolist(), starts.tolist())):
+        plane = value[:, start : start + rows * columns].permute(0, 2, 3, 1).reshape(b * h, d, rows, columns)
+        grid = locations[:, :, :, level].transpose(1, 2).flatten(0, 1) * 2 - 1
+        part = grid_sample(plane, grid, align_corners=False)
+        total = total + (part * weights[:, :, :, level].transpose(1, 2).reshape(b * h, 1, q, -1)).sum(-1)
+    return total.view(b, h, d, q).permute(0, 3, 1, 2).flatten(2)
+"#;
+
+const PEERS: &str = r#"
+[peer.good]
+about = "grid_sample by way of a peer"
+import = "attention_of_mine"
+call = "attention(value, shapes, starts, locations, weights)"
+device = "cpu"
+dtypes = ["f32"]
+backward = true
+
+[peer.rough]
+about = "a per cent off, and says so"
+import = "attention_of_mine"
+setup = "factor = 1.01"
+prepare = "scaled = weights * factor"
+call = "attention(value, shapes, starts, locations, scaled)"
+device = "cpu"
+dtypes = ["f32"]
+exact = false
+
+[peer.wrong]
+about = "all zeros"
+import = "torch"
+call = "zeros(locations.shape[0], locations.shape[1], value.shape[2] * value.shape[3])"
+device = "cpu"
+dtypes = ["f32"]
+
+[peer.crooked]
+about = "a shape nobody asked for"
+import = "torch"
+call = "zeros(3)"
+device = "cpu"
+dtypes = ["f32"]
+
+[peer.narrow]
+about = "16-bit values and coordinates, computed in 32 bits: grid_sample on the processor gives NaN in f16"
+import = "attention_of_mine"
+call = "attention(value.float(), shapes, starts, locations.float(), weights.float()).to(value.dtype)"
+device = "cpu"
+dtypes = ["f16"]
+backward = true
+
+[peer.absent]
+about = "not installed"
+import = "no_such_module_anywhere"
+call = "f()"
+device = "cpu"
+dtypes = ["f32"]
+"#;
+
+fn msda(folder: &Path, engines: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_msda"))
+        .args(args)
+        .current_dir(folder)
+        .env("MSDA_ENGINES", engines)
+        .env("PYTHONPATH", folder)
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn has_torch() -> bool {
+    match msda_lab::engines::find_python() {
+        Ok(_) => true,
+        Err(why) if std::env::var_os("MSDA_PYTHON").is_some() => panic!("{why:#}"),
+        Err(why) => {
+            eprintln!("skipped: {why:#}");
+            false
+        }
+    }
+}
+
+#[test]
+fn peers_are_measured_beside_ours_and_their_failures_are_noted() {
+    if !has_torch() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let engines = dir.path().join("mine.toml");
+    std::fs::write(&engines, PEERS).unwrap();
+    std::fs::write(dir.path().join("attention_of_mine.py"), MODULE).unwrap();
+    let names = ["good", "rough", "wrong", "crooked", "narrow", "absent"].map(|n| format!("peer:{n}"));
+    let mut args =
+        vec!["bench", "--quick", "--workload", "small", "--engine", "cpu", "--threads", "1", "--json"];
+    args.extend(names.iter().flat_map(|n| ["--engine", n]));
+    let run = msda(dir.path(), &engines, &args);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let record = Record::parse(&text(&run.stdout)).unwrap();
+
+    let of = |engine: &str| -> Vec<&Measurement> {
+        record.measurements.iter().filter(|m| m.engine == engine).collect()
+    };
+    let why = |what: &str| {
+        let found = record.skipped.iter().find(|s| s.what == what);
+        found.map_or_else(|| panic!("{what} in {:?}", record.skipped), |s| s.why.clone())
+    };
+    let good = of("peer:good");
+    assert_eq!(good.len(), 2, "both passes: {:?}", record.skipped);
+    assert!(good.iter().all(|m| m.device == Device::Cpu && !m.cold && !m.check.inexact));
+    // Its coordinates are 16 bits wide.
+    let narrow = of("peer:narrow");
+    assert_eq!(narrow.len(), 2, "{:?}", record.skipped);
+    assert!(narrow.iter().all(|m| m.check.inexact && m.check.max_error > m.check.tolerance));
+    let rough = of("peer:rough");
+    assert_eq!(rough.len(), 1, "{:?}", record.skipped);
+    assert!(rough[0].check.inexact && rough[0].check.max_error > 10.0 * rough[0].check.tolerance);
+    assert!(why("small peer:rough f32").contains("the backward pass"));
+    assert!(why("small peer:good f16").contains("values of type f16"));
+    assert!(why("small peer:wrong f32 forward").contains("peer:wrong is wrong"));
+    assert!(why("small peer:crooked f32 forward").contains("the call returned (3,)"));
+    assert!(why("peer:absent").contains("no_such_module_anywhere"));
+    assert_eq!(record.skipped.iter().filter(|s| s.what.contains("absent")).count(), 1);
+
+    let doctor = msda(dir.path(), &engines, &["doctor", "--peers", "--json"]);
+    let findings: serde_json::Value = serde_json::from_slice(&doctor.stdout).unwrap();
+    let peers = findings.as_array().unwrap().iter().find(|f| f["what"] == "peers").unwrap();
+    let says = peers["says"].as_str().unwrap();
+    assert!(says.contains("peer:good") && !says.contains("peer:absent"), "{peers}");
+}
+
+#[test]
+fn bad_files_and_names_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let engines = dir.path().join("mine.toml");
+    std::fs::write(&engines, PEERS.replace("about = \"all zeros\"", "abuot = \"all zeros\"")).unwrap();
+    let args = ["bench", "--quick", "--workload", "small", "--engine", "peer:wrong"];
+    let run = msda(dir.path(), &engines, &args);
+    assert_eq!(run.status.code(), Some(1));
+    let said = text(&run.stderr);
+    assert!(said.contains("mine.toml") && said.contains("line 21") && said.contains("abuot"), "{said}");
+
+    std::fs::write(&engines, PEERS).unwrap();
+    let run = msda(dir.path(), &engines, &["bench", "--quick", "--engine", "peer:nobody"]);
+    assert_eq!(run.status.code(), Some(1));
+    let said = text(&run.stderr);
+    assert!(
+        said.contains("peer:nobody") && said.contains("peer:good") && said.contains("peer:mmcv"),
+        "{said}"
+    );
+
+    let run = msda(dir.path(), &dir.path().join("gone.toml"), &args);
+    assert!(text(&run.stderr).contains("gone.toml"), "{}", text(&run.stderr));
+}

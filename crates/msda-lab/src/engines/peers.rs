@@ -1,0 +1,229 @@
+//! Other implementations, described in TOML and called through torch's Python.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use msda::{Dtype, Layout, Padding, Problem, Sampling};
+use serde::{Deserialize, Deserializer, de};
+use serde_json::{Value, json};
+
+use super::python::Python;
+use crate::record::{Device, Pass};
+
+/// The peers that come with the lab.
+pub const BUILT_IN: &str = include_str!("../../../../engines.toml");
+
+/// How the names of peers begin.
+pub const PREFIX: &str = "peer:";
+
+/// A peer: a Python module, and how to call it. `engines.toml` says what each key means.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Peer {
+    /// Its name, without the prefix.
+    #[serde(skip)]
+    pub name: String,
+    /// One line for people.
+    pub about: String,
+    /// The module.
+    pub import: String,
+    /// Statements that run once.
+    #[serde(default)]
+    pub setup: String,
+    /// Statements that run before every run, not timed.
+    #[serde(default)]
+    pub prepare: String,
+    /// The expression that is timed.
+    pub call: String,
+    /// Where it computes.
+    pub device: Device,
+    /// The value types it takes.
+    #[serde(deserialize_with = "dtypes")]
+    pub dtypes: Vec<Dtype>,
+    /// Whether it has gradients.
+    #[serde(default)]
+    pub backward: bool,
+    /// Whether it is held to the tolerance; none for what is usual.
+    #[serde(default)]
+    pub exact: Option<bool>,
+}
+
+fn dtypes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Dtype>, D::Error> {
+    let names = Vec::<String>::deserialize(from)?;
+    if names.is_empty() {
+        return Err(de::Error::custom("dtypes: got none, expected at least one"));
+    }
+    names.iter().map(|name| name.parse().map_err(de::Error::custom)).collect()
+}
+
+impl Peer {
+    /// Its name as an engine.
+    pub fn engine(&self) -> String {
+        format!("{PREFIX}{}", self.name)
+    }
+
+    /// What Python needs to know of it.
+    pub(super) fn request(&self) -> Value {
+        json!({ "import": self.import, "setup": self.setup, "prepare": self.prepare, "call": self.call })
+    }
+
+    /// Why it does not take a problem, if it does not.
+    pub fn refuses(&self, p: &Problem, pass: Pass) -> Option<String> {
+        let dtype = p.types().value;
+        let mut next = 0;
+        let packed = p.levels().iter().all(|l| {
+            let here = l.origin == next && l.pitch == l.w;
+            next += l.h * l.w;
+            here
+        });
+        let refused = [
+            (!self.dtypes.contains(&dtype), format!("values of type {dtype}")),
+            (pass == Pass::Backward && !self.backward, "the backward pass".into()),
+            (
+                p.points().windows(2).any(|w| w[0] != w[1]),
+                "a different number of points on each level".into(),
+            ),
+            (p.layout() != Layout::Bshd, format!("the {} layout", p.layout().name())),
+            (!packed || next != p.positions(), "levels that are not packed".into()),
+            (p.sampling() != Sampling::Bilinear, "nearest sampling".into()),
+            (p.padding() != Padding::Zeros, "border padding".into()),
+            (p.spec().align_corners, "align_corners".into()),
+        ];
+        let found = refused.into_iter().find(|(refused, _)| *refused);
+        found.map(|(_, what)| format!("{} is not called with {what}", self.engine()))
+    }
+}
+
+/// The peers of a text, by name.
+pub fn parse(text: &str) -> Result<Vec<Peer>> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct File {
+        #[serde(default)]
+        peer: BTreeMap<String, Peer>,
+    }
+    let file: File = toml::from_str(text)?;
+    let named = |(name, peer): (String, Peer)| {
+        let legal = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || !name.chars().all(legal) {
+            bail!("peer: got the name '{name}', expected letters, digits, '-', '_' and '.'");
+        }
+        Ok(Peer { name, ..peer })
+    };
+    file.peer.into_iter().map(named).collect()
+}
+
+/// The file of the user: what `MSDA_ENGINES` names, or `engines.toml` here.
+fn user_file() -> Option<PathBuf> {
+    match std::env::var_os("MSDA_ENGINES") {
+        Some(path) => Some(path.into()),
+        None => Some(PathBuf::from("engines.toml")).filter(|path| path.exists()),
+    }
+}
+
+/// All peers: those built in, and those of the user, who may replace some.
+pub fn load() -> Result<Vec<Peer>> {
+    let built_in = parse(BUILT_IN).context("in the engines.toml of this program")?;
+    let Some(path) = user_file() else { return Ok(built_in) };
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let own = parse(&text).with_context(|| format!("in {}", path.display()))?;
+    Ok(joined(built_in, own))
+}
+
+fn joined(built_in: Vec<Peer>, own: Vec<Peer>) -> Vec<Peer> {
+    let all = built_in.into_iter().chain(own);
+    all.map(|peer| (peer.name.clone(), peer)).collect::<BTreeMap<_, _>>().into_values().collect()
+}
+
+/// The peer of that name, with or without the prefix.
+pub fn find(name: &str) -> Result<Peer> {
+    let bare = name.strip_prefix(PREFIX).unwrap_or(name);
+    let peers = load()?;
+    let names: Vec<String> = peers.iter().map(Peer::engine).collect();
+    match peers.into_iter().find(|peer| peer.name == bare) {
+        Some(peer) => Ok(peer),
+        None => bail!(
+            "engine: got '{PREFIX}{bare}', expected one of {}\nhint: describe it in engines.toml",
+            names.join(", ")
+        ),
+    }
+}
+
+/// Imports each peer's module; why not, where it fails.
+pub fn survey(peers: &[Peer]) -> Result<Vec<Option<String>>> {
+    if peers.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut python = Python::start(1, Device::Cpu)?;
+    Ok(peers.iter().map(|peer| python.ask(&peer.request()).err().map(|why| format!("{why:#}"))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn built_in_peers_are_legal_and_take_what_they_should() {
+        let peers = parse(BUILT_IN).unwrap();
+        let names: Vec<&str> = peers.iter().map(|p| p.name.as_str()).collect();
+        assert_eq!(names, ["dcnv4", "hub", "mmcv", "original", "triton"]);
+        let p = Problem::new(msda::Spec {
+            batch: 1,
+            queries: 2,
+            heads: 1,
+            channels: 8,
+            levels: vec![(4, 4), (2, 2)],
+            points: vec![4, 4],
+            ..msda::Spec::default()
+        })
+        .unwrap();
+        let mmcv = peers.iter().find(|p| p.name == "mmcv").unwrap();
+        assert_eq!(mmcv.refuses(&p, Pass::Backward), None);
+        type Change = fn(&mut msda::Spec);
+        let refused: [(Change, &str); 7] = [
+            (|s| s.points = vec![4, 3], "points"),
+            (|s| s.layout = Layout::Planar, "planar"),
+            (|s| s.starts = Some(vec![0, 20]), "packed"),
+            (|s| s.sampling = Sampling::Nearest, "nearest"),
+            (|s| s.padding = Padding::Border, "border"),
+            (|s| s.align_corners = true, "align_corners"),
+            (|s| s.types = msda::Types::uniform(Dtype::F64), "f64"),
+        ];
+        for (change, word) in refused {
+            let why = mmcv.refuses(&p.with(change).unwrap(), Pass::Forward).expect(word);
+            assert!(why.contains(word), "{why}");
+        }
+        let dcnv4 = peers.iter().find(|p| p.name == "dcnv4").unwrap();
+        assert!(dcnv4.refuses(&p, Pass::Backward).is_some_and(|why| why.contains("backward")));
+    }
+
+    #[test]
+    fn entries_of_the_user_replace_and_add() {
+        let text =
+            BUILT_IN.replace("[peer.mmcv]", "[peer.mine]").replace("OpenMMLab's build of it", "my own");
+        let all = joined(parse(BUILT_IN).unwrap(), parse(&text.replace("msda-triton", "another")).unwrap());
+        assert_eq!(all.len(), 6);
+        assert!(all.iter().any(|p| p.engine() == "peer:mine" && p.about == "my own"));
+        assert!(all.iter().any(|p| p.name == "triton" && p.about == "another"));
+    }
+
+    #[test]
+    fn a_malformed_file_says_where() {
+        let good = "[peer.a]\nabout = \"x\"\nimport = \"m\"\ncall = \"f(value)\"\ndevice = \"cpu\"\ndtypes = [\"f32\"]\n";
+        assert_eq!(parse(good).unwrap()[0].exact, None);
+        for (from, to, line, word) in [
+            ("about", "abuot", "line 2", "unknown field"),
+            ("\"cpu\"", "\"tpu\"", "line 5", "tpu"),
+            ("\"f32\"", "\"f33\"", "line 6", "f33"),
+            ("[\"f32\"]", "[]", "line 6", "at least one"),
+            ("call = ", "call ", "line 4", "expected"),
+            ("call = \"f(value)\"\n", "", "line 1", "missing field"),
+            ("[peer.a]", "[peers.a]", "line 1", "unknown field"),
+        ] {
+            let text = format!("{:#}", parse(&good.replace(from, to)).expect_err(to));
+            assert!(text.contains(line) && text.contains(word), "{to}: {text}");
+        }
+        assert!(format!("{:#}", parse(&good.replace("peer.a", "peer.\"a b\"")).unwrap_err()).contains("a b"));
+    }
+}

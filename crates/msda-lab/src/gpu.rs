@@ -1,0 +1,71 @@
+//! What the GPU is and how it stands, asked of its driver. Without a driver there is nothing to say.
+
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor};
+
+use crate::record::{Clocks, Gpu, GpuState};
+
+/// The GPU that CUDA programs see first, and how it stands now.
+pub fn describe() -> Option<Gpu> {
+    let nvml = Nvml::init().ok()?;
+    let device = first(&nvml).ok()?;
+    let cuda = nvml.sys_cuda_driver_version().unwrap_or(0);
+    Some(Gpu {
+        name: device.name().ok()?,
+        driver: nvml.sys_driver_version().unwrap_or_default(),
+        cuda: format!("{}.{}", cuda_driver_version_major(cuda), cuda_driver_version_minor(cuda)),
+        memory_bytes: device.memory_info().map_or(0, |m| m.total),
+        sms: multiprocessors(&device),
+        before: Some(read(&device)),
+        after: None,
+    })
+}
+
+/// How that GPU stands now.
+pub fn state() -> Option<GpuState> {
+    let nvml = Nvml::init().ok()?;
+    Some(read(&first(&nvml).ok()?))
+}
+
+/// The driver numbers GPUs by where they are plugged in; `CUDA_VISIBLE_DEVICES` chooses among them by number or name.
+fn first(nvml: &Nvml) -> Result<Device<'_>, NvmlError> {
+    let chosen = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    let chosen = chosen.split(',').next().unwrap_or_default().trim();
+    match chosen.parse() {
+        Ok(index) => nvml.device_by_index(index),
+        Err(_) if chosen.starts_with("GPU-") => nvml.device_by_uuid(chosen),
+        Err(_) => nvml.device_by_index(0),
+    }
+}
+
+fn read(device: &Device<'_>) -> GpuState {
+    let clock = |which| device.clock_info(which).ok();
+    GpuState {
+        clocks_mhz: Clocks { sm: clock(Clock::SM), memory: clock(Clock::Memory) },
+        temperature_c: device.temperature(TemperatureSensor::Gpu).ok(),
+        power_w: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
+    }
+}
+
+/// The driver counts arithmetic units; how many of them a multiprocessor has depends on its generation.
+fn multiprocessors(device: &Device<'_>) -> Option<u32> {
+    let generation = device.cuda_compute_capability().ok()?;
+    let units = match (generation.major, generation.minor) {
+        (6, 0) | (7, _) | (8, 0) => 64,
+        (6 | 8.., _) => 128,
+        _ => return None,
+    };
+    Some(device.num_cores().ok()? / units)
+}
+
+#[cfg(test)]
+mod tests {
+    /// With or without a GPU: an answer or none, never a panic.
+    #[test]
+    fn asking_is_harmless() {
+        let gpu = super::describe();
+        assert_eq!(gpu.is_some(), super::state().is_some());
+        assert!(gpu.is_none_or(|gpu| !gpu.name.is_empty() && gpu.memory_bytes > 0));
+    }
+}
