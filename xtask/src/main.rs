@@ -11,14 +11,19 @@ use anyhow::{Context, Result, bail};
 /// A command: its name, what it does, and the code.
 type Task = (&'static str, &'static str, fn() -> Result<()>);
 
-const TASKS: [Task; 5] = [
+const TASKS: [Task; 6] = [
     (
         "test",
         "set up what the tests need and run all of them: format, lints, unit, battery, torch, examples",
         test,
     ),
     ("check", "format and lints only", check),
-    ("setup", "make .venv with torch, for comparison", setup),
+    (
+        "setup",
+        "make .venv with torch, for comparison, and with the kernels' compiler and disassembler",
+        setup,
+    ),
+    ("kernels", "compile the kernels for every architecture and print what became of them", kernels),
     ("record", "measure this machine with every usual workload into records/", record),
     ("deny", "licences and advisories of the dependencies (needs cargo-deny)", deny),
 ];
@@ -66,22 +71,27 @@ fn cargo(args: &[&str], env: &[(&str, &std::ffi::OsStr)]) -> Result<()> {
     run(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), args, env)
 }
 
+/// With these set, tests that need torch, NVRTC or nvdisasm fail instead of skipping when those do not work.
+fn env_of(venv: &venv::Venv) -> Vec<(&'static str, &std::ffi::OsStr)> {
+    let nvdisasm = venv.nvdisasm.as_ref().map(|path| ("MSDA_NVDISASM", path.as_os_str()));
+    [("MSDA_PYTHON", venv.python.as_os_str())].into_iter().chain(nvdisasm).collect()
+}
+
 fn check() -> Result<()> {
     cargo(&["fmt", "--all", "--check"], &[])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], &[])
 }
 
 fn setup() -> Result<()> {
-    let python = venv::ensure(&root())?;
-    eprintln!("ready: {}", python.display());
+    let venv = venv::ensure(&root())?;
+    eprintln!("ready: {}", venv.python.display());
     Ok(())
 }
 
 fn test() -> Result<()> {
-    let python = venv::ensure(&root())?;
+    let venv = venv::ensure(&root())?;
     check()?;
-    // With MSDA_PYTHON set, tests that need torch fail instead of skipping when it does not work.
-    let env = [("MSDA_PYTHON", python.as_os_str())];
+    let env = env_of(&venv);
     cargo(&["test", "--workspace", "--quiet"], &env)?;
     cargo(&["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "-D warnings".as_ref())])?;
     // The first command of the README, quickly, as a user types it.
@@ -89,9 +99,14 @@ fn test() -> Result<()> {
     cargo(&["run", "--release", "--quiet", "--", "verify", "--seeds", "1"], &env)
 }
 
+fn kernels() -> Result<()> {
+    let venv = venv::ensure(&root())?;
+    cargo(&["test", "--package", "msda-cuda", "--test", "kernels", "--", "--nocapture"], &env_of(&venv))
+}
+
 fn record() -> Result<()> {
-    let python = venv::ensure(&root())?;
-    let env = [("MSDA_PYTHON", python.as_os_str())];
+    let venv = venv::ensure(&root())?;
+    let env = env_of(&venv);
     cargo(&["run", "--release", "--quiet", "--", "bench", "--out", "target/xtask-record"], &env)?;
     eprintln!("now copy target/xtask-record/record.json to records/<machine>/<date>-<what>.json");
     Ok(())

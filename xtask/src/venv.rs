@@ -1,4 +1,4 @@
-//! A virtual environment with torch, made once.
+//! A virtual environment with torch, the kernels' compiler and their disassembler, made once.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,26 +8,71 @@ use anyhow::{Context, Result, bail};
 /// What the comparison needs.
 const PACKAGES: [&str; 2] = ["torch", "numpy"];
 
-/// The Python of `.venv` under `root`, with everything installed.
-pub(crate) fn ensure(root: &Path) -> Result<PathBuf> {
+/// What the kernels need: a file under `site-packages/nvidia`, and the package that has it. Torch brings an NVRTC of
+/// its own where it brings CUDA: that one is taken as it is.
+const TOOLS: [(&str, &str); 2] = [
+    ("cu13/lib/libnvrtc.so.13", "nvidia-cuda-nvrtc>=13,<14"),
+    ("cu13/bin/nvdisasm", "nvidia-cuda-nvdisasm>=13,<14"),
+];
+
+/// Where things are.
+#[derive(Debug, Clone)]
+pub(crate) struct Venv {
+    /// The interpreter.
+    pub(crate) python: PathBuf,
+    /// The disassembler; none where NVIDIA has no packages for this system.
+    pub(crate) nvdisasm: Option<PathBuf>,
+}
+
+/// `.venv` under `root`, with everything installed; what is missing is added.
+pub(crate) fn ensure(root: &Path) -> Result<Venv> {
     let folder = root.join(".venv");
     let python = if cfg!(windows) { folder.join("Scripts/python.exe") } else { folder.join("bin/python") };
-    if imports(&python) {
-        return Ok(python);
+    if !imports(&python) {
+        make(&folder, &python)?;
     }
+    // NVIDIA's packages are for Linux in this form; elsewhere what needs them says so and is skipped.
+    if !cfg!(target_os = "linux") {
+        return Ok(Venv { python, nvdisasm: None });
+    }
+    let missing: Vec<_> = TOOLS.into_iter().filter(|(file, _)| find(&folder, file).is_none()).collect();
+    if !missing.is_empty() {
+        let packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
+        eprintln!("adding {} to {}", packages.join(" and "), folder.display());
+        install(&python, &packages)?;
+    }
+    let [nvrtc, nvdisasm] = TOOLS.map(|(file, _)| find(&folder, file));
+    if nvrtc.is_none() || nvdisasm.is_none() {
+        let files = TOOLS.map(|(file, _)| file).join(" or no nvidia/");
+        bail!("{} has no nvidia/{files}\nhint: delete it and run `cargo xtask setup`", folder.display());
+    }
+    Ok(Venv { python, nvdisasm })
+}
+
+fn make(folder: &Path, python: &Path) -> Result<()> {
     let base = ["python3", "python"]
         .into_iter()
         .find(|p| works(Command::new(p).args(["-c", "import venv, sys; assert sys.version_info >= (3, 10)"])))
         .context("no Python 3.10 or newer with venv was found\nhint: install python3 and python3-venv")?;
     eprintln!("making {} with {} (once; a few minutes)", folder.display(), PACKAGES.join(" and "));
     crate::run(base, &["-m", "venv", &folder.to_string_lossy()], &[])?;
-    let mut install = vec!["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-    install.extend(PACKAGES);
-    crate::run(&python, &install, &[])?;
-    if !imports(&python) {
+    install(python, &PACKAGES)?;
+    if !imports(python) {
         bail!("{} was made, but does not import {}", folder.display(), PACKAGES.join(" and "));
     }
-    Ok(python)
+    Ok(())
+}
+
+fn install(python: &Path, packages: &[&str]) -> Result<()> {
+    let mut args = vec!["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    args.extend(packages);
+    crate::run(python, &args, &[])
+}
+
+/// A file under `site-packages/nvidia`.
+fn find(folder: &Path, file: &str) -> Option<PathBuf> {
+    let versions = folder.join("lib").read_dir().ok()?.flatten();
+    versions.map(|version| version.path().join("site-packages/nvidia").join(file)).find(|path| path.is_file())
 }
 
 fn imports(python: &Path) -> bool {

@@ -31,6 +31,12 @@ enum Command {
     Verify(commands::verify::Args),
     /// Verify and measure on this machine, and write a report
     Bench(commands::bench::Args),
+    /// List the GPU kernels, what each takes, and which one a problem gets
+    Kernels(commands::kernels::Args),
+    /// Time the GPU kernels that take a problem, and keep the fastest for problems like it
+    Tune(commands::tune::Args),
+    /// Show or clear the folder of compiled GPU kernels
+    Cache(commands::cache::Args),
     /// Make a report from records
     Report(commands::report::Args),
 }
@@ -41,6 +47,9 @@ fn main() -> ExitCode {
         Command::Run(args) => commands::run::main(args),
         Command::Verify(args) => commands::verify::main(args),
         Command::Bench(args) => commands::bench::main(args),
+        Command::Kernels(args) => commands::kernels::main(args),
+        Command::Tune(args) => commands::tune::main(args),
+        Command::Cache(args) => commands::cache::main(args),
         Command::Report(args) => commands::report::main(args),
     };
     match result {

@@ -74,13 +74,13 @@ dtypes = ["f32"]
 "#;
 
 fn msda(folder: &Path, engines: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_msda"))
-        .args(args)
-        .current_dir(folder)
-        .env("MSDA_ENGINES", engines)
-        .env("PYTHONPATH", folder)
-        .output()
-        .unwrap()
+    let mut command = Command::new(env!("CARGO_BIN_EXE_msda"));
+    command.args(args).current_dir(folder).env("MSDA_ENGINES", engines).env("PYTHONPATH", folder);
+    // From that folder the project's own Python would not be found.
+    if let Ok(python) = msda_lab::engines::find_python() {
+        command.env("MSDA_PYTHON", python);
+    }
+    command.output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {

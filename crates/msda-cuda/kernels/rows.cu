@@ -21,6 +21,7 @@
 
 extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const __grid_constant__ Args args) {
     __shared__ Handed staged[BLOCK / 32][ROUND][STAGED];
+    extern __shared__ uint4 kept[];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int part = lane % ITEM;             // place among the lanes of the item
     const int group = part / (LANES * SIDES); // which samples
@@ -29,47 +30,68 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
     const int item = threadIdx.x / ITEM;      // query and head within the block
     const int head = blockIdx.y * HEADS + item % HEADS;
     const int image = blockIdx.z;
-    const int query = query_of(args, image, blockIdx.x, item / HEADS);
-    const bool active = query >= 0 && head < args.heads;
-    if (!__any_sync(0xffffffffu, active)) return;
-
-    const int q = active ? query : 0, h = active ? head : 0;
-    const char *locations = args.locations.at(image, q, h);
-    const char *weights = args.weights.at(image, q, h);
     // A lane past the end of the row reads its beginning, and writes nothing.
     const bool filled = FILLED || chunk * VEC < ROW;
-    const Rows rows{args.value.at(image, side + MIDDLE, h) + (filled ? chunk * VEC : 0), args.value.row};
-    Softmax softmax{0, 0};
-    if (FUSED) softmax = softmax_of(weights, part, active);
+    const int start = filled ? chunk * VEC : 0;
+    Rows rows{args.value.at(image, side + MIDDLE, head < args.heads ? head : 0) + start, args.value.row, 0};
 
-    float sum[EACH];
-#pragma unroll
-    for (int c = 0; c < EACH; c++) sum[c] = 0;
-#pragma unroll 1
-    for (int first = 0; first < SAMPLES; first += ITEM * ROUND) {
-        __syncwarp();
-        Handed *to = &staged[warp][0][slot(lane / ITEM, part)];
-        locate(args, active, image, query, locations, weights, softmax, first + part * ROUND, to);
-        __syncwarp();
-#pragma unroll
-        for (int j = 0; j < ITEM; j += SPLIT) {
-#pragma unroll
-            for (int r = 0; r < ROUND; r++) {
-                const int from = j + (SPLIT > 1 ? group : 0);
-                const int s = first + from * ROUND + r;
-                if (!EXACT && s >= SAMPLES) continue;
-                const Taps taps = take(&staged[warp][r][slot(lane / ITEM, from)], side);
-                add(sum, rows, taps, args.level[level_of(args, s)].pitch);
-            }
+    int tile = blockIdx.x, end = tile + 1;
+    if (RESIDENT < LEVELS) {
+        const char *from = args.value.at(image, args.first_kept, head);
+        for (int i = threadIdx.x; i < args.kept * (ROW / 16); i += BLOCK) {
+            kept[i] = *reinterpret_cast<const uint4 *>(from + i * 16);
         }
+        rows.shared = u32(__cvta_generic_to_shared(kept)) + (MIDDLE + side - args.first_kept) * ROW + start;
+        tile *= args.tiles, end = tile + args.tiles;
+        __syncthreads();
     }
+#pragma unroll 1
+    for (; tile < end; tile++) {
+        const int query = query_of(args, image, tile, item / HEADS);
+        const bool active = query >= 0 && head < args.heads;
+        if (!__any_sync(0xffffffffu, active)) continue;
+        const int q = active ? query : 0, h = active ? head : 0;
+        const char *locations = args.locations.at(image, q, h), *weights = args.weights.at(image, q, h);
+        Softmax softmax{0, 0};
+        if (FUSED) softmax = softmax_of(weights, part, active);
+
+        float sum[EACH];
 #pragma unroll
-    for (int step = LANES; step < ITEM; step *= 2) {
+        for (int c = 0; c < EACH; c++) sum[c] = 0;
+        Raw raw;
+        fetch(raw, active, locations, weights, part * ROUND);
+#pragma unroll 1
+        for (int first = 0; first < SAMPLES; first += ITEM * ROUND) {
+            __syncwarp();
+            Handed *to = &staged[warp][0][slot(lane / ITEM, part)];
+            locate(args, raw, active, image, query, softmax, first + part * ROUND, to);
+            __syncwarp();
+            // What the next round needs is on its way while this one is summed, where there are registers for it.
+            const int next = first + ITEM * ROUND;
+            if (AHEAD && next < SAMPLES) fetch(raw, active, locations, weights, next + part * ROUND);
 #pragma unroll
-        for (int c = 0; c < EACH; c++) sum[c] += __shfl_xor_sync(0xffffffffu, sum[c], step);
-    }
-    if (active && filled && part < LANES) {
-        if (!finite(sum)) sum_carefully(sum, args, image, query, head, chunk * VEC, softmax);
-        write(args.output.at(image, query, head) + chunk * VEC, sum);
+            for (int j = 0; j < ITEM; j += SPLIT) {
+#pragma unroll
+                for (int r = 0; r < ROUND; r++) {
+                    const int from = j + (SPLIT > 1 ? group : 0);
+                    const int s = first + from * ROUND + r;
+                    if (!EXACT && s >= SAMPLES) continue;
+                    const Taps taps = take(&staged[warp][r][slot(lane / ITEM, from)], side);
+                    const int level = level_of(args, s);
+                    add<VEC>(sum, rows, taps, level, args.level[level].pitch);
+                }
+            }
+            if (!AHEAD && next < SAMPLES) fetch(raw, active, locations, weights, next + part * ROUND);
+        }
+#pragma unroll
+        for (int step = LANES; step < ITEM; step *= 2) {
+#pragma unroll
+            for (int c = 0; c < EACH; c++) sum[c] += __shfl_xor_sync(0xffffffffu, sum[c], step);
+        }
+        if (active && filled && part < LANES) {
+            if (!finite(sum)) sum_carefully(sum, args, image, query, head, start, softmax);
+            write(args.output.at(image, query, head) + start, sum);
+        }
+        if (RESIDENT == LEVELS) return;
     }
 }

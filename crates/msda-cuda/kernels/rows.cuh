@@ -16,6 +16,7 @@
 //   LISTED                  queries in the order of a list
 //   TIGHT                   positions and weights share words (16-bit values, at most 2^16 positions)
 //   RING STEP               value has a ring of zeros; bytes from position to position, or 0: an argument
+//   RESIDENT                the first of the levels that a block keeps in shared memory; LEVELS: none (planar, VEC 16)
 //   NEAREST BORDER CORNERS  options of the problem
 //   FUSED                   0 plain, 2 or 4 numbers a reference point
 constexpr int ITEM = LANES * SIDES * SPLIT;
@@ -23,6 +24,7 @@ constexpr int EACH = VEC / size_of<VALUE>;
 constexpr int QUERIES = BLOCK / ITEM / HEADS;
 constexpr int ROW = D * size_of<VALUE>;
 constexpr bool EXACT = SAMPLES % (ITEM * ROUND) == 0;
+constexpr bool AHEAD = ROUND <= 2;
 constexpr int NUMBERS = FUSED == 2 ? 2 : 4; // of a reference point
 constexpr bool FILLED = ROW == LANES * VEC;
 
@@ -48,6 +50,8 @@ struct Args {
     Tensor value, locations, weights, reference, output;
     const int *order;
     int queries, heads;
+    int tiles, kept, first_kept; // where levels are in shared memory: tiles of a block, positions kept, the first
+    int unused;
     Level level[LEVELS];
 };
 
@@ -255,14 +259,17 @@ __device__ __forceinline__ void unfuse(const Args &args, int image, int query, i
     weight = expf(weight - softmax.top) * softmax.scale;
 }
 
-// Locates the samples from s on that fall to this lane.
-__device__ __forceinline__ void locate(const Args &args, bool active, int image, int query, const char *locations,
-                                       const char *weights, const Softmax &softmax, int s, Handed *to) {
-    float xy[2 * ROUND], w[ROUND];
-    if (EXACT) {
+// Locations and weights of the samples that fall to a lane, as they are given.
+struct Raw {
+    float xy[2 * ROUND], weight[ROUND];
+};
+
+// Reads those from sample s on.
+__device__ __forceinline__ void fetch(Raw &raw, bool active, const char *locations, const char *weights, int s) {
+    if constexpr (EXACT) {
         if (active) {
-            read<LOCATION, 2 * ROUND, ALIGN_L>(locations + s * (2 * size_of<LOCATION>), xy);
-            read<WEIGHT, ROUND, ALIGN_W>(weights + s * size_of<WEIGHT>, w);
+            read<LOCATION, 2 * ROUND, ALIGN_L>(locations + s * (2 * size_of<LOCATION>), raw.xy);
+            read<WEIGHT, ROUND, ALIGN_W>(weights + s * size_of<WEIGHT>, raw.weight);
         }
     } else {
 #pragma unroll
@@ -272,20 +279,25 @@ __device__ __forceinline__ void locate(const Args &args, bool active, int image,
                 read<LOCATION, 2, size_of<LOCATION>>(locations + (s + r) * (2 * size_of<LOCATION>), pair);
                 read<WEIGHT, 1, size_of<WEIGHT>>(weights + (s + r) * size_of<WEIGHT>, one);
             }
-            xy[2 * r] = pair[0], xy[2 * r + 1] = pair[1], w[r] = one[0];
+            raw.xy[2 * r] = pair[0], raw.xy[2 * r + 1] = pair[1], raw.weight[r] = one[0];
         }
     }
+}
+
+// Locates those samples and hands them to the lanes of the item.
+__device__ __forceinline__ void locate(const Args &args, const Raw &raw, bool active, int image, int query,
+                                       const Softmax &softmax, int s, Handed *to) {
 #pragma unroll
     for (int r = 0; r < ROUND; r++) {
+        const int l = level_of(args, EXACT ? s + r : min(s + r, SAMPLES - 1));
         if (!active || (!EXACT && s + r >= SAMPLES)) {
-            to[r * STAGED] = hand(Sample{0, 0, 0, 0});
+            // Nothing, wherever the level is.
+            to[r * STAGED] = hand(Sample{args.level[l].origin, 0, 0, 0});
             continue;
         }
-        const int l = level_of(args, s + r);
-        const Level &level = args.level[l];
-        float x = xy[2 * r], y = xy[2 * r + 1], weight = w[r];
+        float x = raw.xy[2 * r], y = raw.xy[2 * r + 1], weight = raw.weight[r];
         if (FUSED) unfuse(args, image, query, l, softmax, x, y, weight);
-        to[r * STAGED] = hand(place(x, y, weight, level));
+        to[r * STAGED] = hand(place(x, y, weight, args.level[l]));
     }
 }
 
@@ -306,30 +318,52 @@ template <int T> __device__ __forceinline__ void multiply_add(float (&sum)[EACH]
     }
 }
 
-// The rows of one head: where its bytes of position 0 are, and bytes from position to position.
+// The rows of one head: where its bytes of position 0 are, and bytes from position to position; and where those of
+// the levels in shared memory are, as if all levels were there.
 struct Rows {
     const char *base;
     int step;
+    u32 shared;
 };
 
+__device__ __forceinline__ Vector<16> gather_shared(u32 at) {
+    Vector<16> v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
+                 : "r"(at));
+    return v;
+}
+
 // Adds the taps of one sample.
-__device__ __forceinline__ void add(float (&sum)[EACH], const Rows &rows, const Taps &taps, int pitch) {
+template <int BYTES>
+__device__ __forceinline__ void add(float (&sum)[EACH], const Rows &rows, const Taps &taps, int level, int pitch) {
     const int step = STEP > 0 ? STEP : rows.step;
-    const char *at = offset(rows.base, taps.position, step), *under = at + pitch * step;
-    if (NEAREST) {
-        multiply_add<VALUE>(sum, gather<VEC>(at), taps.weight[0][0]);
-        return;
-    }
-    Vector<VEC> v[2 / SIDES][2];
+    const char *at = offset(rows.base, taps.position, step);
+    if constexpr (NEAREST) {
+        multiply_add<VALUE>(sum, gather<BYTES>(at), taps.weight[0][0]);
+    } else {
+        Vector<BYTES> v[2 / SIDES][2];
+        bool kept = false;
+        if constexpr (RESIDENT < LEVELS && BYTES == 16) {
+            kept = level >= RESIDENT;
+            const u32 there = rows.shared + taps.position * ROW;
 #pragma unroll
-    for (int i = 0; i < 2 / SIDES; i++) {
-        v[i][0] = gather<VEC>(at + i * step);
-        v[i][1] = gather<VEC>(under + i * step);
-    }
+            for (int i = 0; kept && i < 2 / SIDES; i++) {
+                v[i][0] = gather_shared(there + i * ROW);
+                v[i][1] = gather_shared(there + (pitch + i) * ROW);
+            }
+        }
+        const char *under = at + pitch * step;
 #pragma unroll
-    for (int i = 0; i < 2 / SIDES; i++) {
-        multiply_add<VALUE>(sum, v[i][0], taps.weight[i][0]);
-        multiply_add<VALUE>(sum, v[i][1], taps.weight[i][1]);
+        for (int i = 0; !kept && i < 2 / SIDES; i++) {
+            v[i][0] = gather<BYTES>(at + i * step);
+            v[i][1] = gather<BYTES>(under + i * step);
+        }
+#pragma unroll
+        for (int i = 0; i < 2 / SIDES; i++) {
+            multiply_add<VALUE>(sum, v[i][0], taps.weight[i][0]);
+            multiply_add<VALUE>(sum, v[i][1], taps.weight[i][1]);
+        }
     }
 }
 

@@ -7,17 +7,23 @@
 //! - [`driver`] is all there is of the driver's functions; [`jit`] compiles and keeps kernels;
 //! - [`variants`] are the kernels' host twins, [`choose`] decides between them;
 //! - [`Plan`] is a call made ready: launching it allocates nothing and waits for nothing;
+//! - [`Resident`] is a call whose tensors stay on the device, to be run and timed again and again;
 //! - [`Cuda`] runs the op on tensors in the host's memory: every kernel passes the conformance battery through it.
 #![deny(unsafe_code)]
 
 pub mod choose;
 pub mod driver;
+mod flush;
 pub mod jit;
 mod op;
 mod plan;
+pub mod probe;
 mod request;
+mod resident;
+mod tensors;
 pub mod variants;
 
 pub use op::{Cuda, FAST_TYPES};
 pub use plan::{Addresses, Packing, Plan};
 pub use request::{Levels, Operand, Operands, Request, Target};
+pub use resident::Resident;

@@ -1,17 +1,17 @@
 //! The op on tensors in the host's memory: what the conformance battery and the lab run.
 #![allow(unsafe_code)]
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use msda::op::{check_inputs, check_output};
-use msda::{
-    Backend, Dtype, Error, ErrorKind, Gradients, Inputs, Problem, Result, Slice, Strides, View, ViewMut,
-};
+use msda::{Backend, Dtype, Error, ErrorKind, Gradients, Inputs, Problem, Result, View, ViewMut};
 
-use crate::driver::{Device, Memory};
-use crate::plan::{Addresses, Plan};
-use crate::request::{Levels, Operand, Operands, Request};
-use crate::variants::Kernel;
+use crate::driver::Device;
+use crate::plan::Plan;
+use crate::request::{Levels, Operands, Request, Target};
+use crate::tensors::Tensors;
+use crate::variants::{Kernel, sweep};
 
 /// Takes a request to the kernel that is to compute it, or to none when it is to be left out.
 type Pick = dyn Fn(&Request<'_>) -> Option<Kernel> + Send + Sync;
@@ -40,6 +40,24 @@ impl Cuda {
         Self { device: device.clone(), name: name.into(), pick: Some(Arc::new(pick)) }
     }
 
+    /// The device with other knobs for every call: one of [`sweep`], and the same one whenever the call and the turn
+    /// are the same; where none takes a call, the generic kernel.
+    pub fn sweep(device: &Device, turn: u64) -> Self {
+        let target = Target::of(device);
+        let show = std::env::var_os("MSDA_SHOW_KERNELS").is_some();
+        Self::with_pick(device, format!("cuda sweep {turn}"), move |request| {
+            let all = sweep(request, &target);
+            let mut hash = DefaultHasher::new();
+            format!("{turn} {} {:?}", request.problem, request.operands).hash(&mut hash);
+            let kernel = (!all.is_empty()).then(|| all[hash.finish() as usize % all.len()]);
+            if show {
+                let name = kernel.map_or_else(|| "generic".into(), |k| k.to_string());
+                eprintln!("{} fused {}: {name}", request.problem, request.operands.reference_numbers());
+            }
+            kernel
+        })
+    }
+
     /// Its device.
     pub fn device(&self) -> &Device {
         &self.device
@@ -57,49 +75,6 @@ impl Cuda {
     }
 }
 
-/// A tensor copied to the device, at an address that is as well aligned as it was on the host.
-struct Copied {
-    memory: Memory,
-    offset: usize,
-    operand: Operand,
-}
-
-/// The bytes of a slice, and its address.
-fn raw<'a>(data: &Slice<'a>) -> &'a [u8] {
-    let (pointer, len) = match data {
-        Slice::F64(s) => (s.as_ptr().cast::<u8>(), size_of_val(*s)),
-        Slice::F32(s) => (s.as_ptr().cast::<u8>(), size_of_val(*s)),
-        Slice::F16(s) => (s.as_ptr().cast::<u8>(), size_of_val(*s)),
-        Slice::Bf16(s) => (s.as_ptr().cast::<u8>(), size_of_val(*s)),
-    };
-    // SAFETY: the bytes of a slice of numbers, for as long as it is borrowed.
-    unsafe { std::slice::from_raw_parts(pointer, len) }
-}
-
-impl Copied {
-    fn new(device: &Device, data: &Slice<'_>, strides: Strides) -> Result<Self> {
-        let bytes = raw(data);
-        // Where the host's address is off the boundaries of 16 bytes, the device's is too.
-        let offset = if bytes.is_empty() { 0 } else { bytes.as_ptr() as usize % 16 };
-        let mut memory = device.alloc(offset + bytes.len())?;
-        memory.write(offset, bytes)?;
-        let align = if offset == 0 { 16 } else { offset & offset.wrapping_neg() };
-        Ok(Self { memory, offset, operand: Operand { strides, align } })
-    }
-
-    fn address(&self) -> u64 {
-        self.memory.address() + self.offset as u64
-    }
-
-    /// Copies all of it back.
-    fn fetch(&self, to: &mut ViewMut<'_>) -> Result<()> {
-        let bytes = raw(&to.data.as_slice());
-        // SAFETY: the elements are borrowed mutably, and any bytes are numbers.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(bytes.as_ptr().cast_mut(), bytes.len()) };
-        self.memory.read(self.offset, bytes)
-    }
-}
-
 impl Backend for Cuda {
     fn name(&self) -> String {
         self.name.clone()
@@ -110,44 +85,19 @@ impl Backend for Cuda {
     }
 
     fn forward(&self, problem: &Problem, inputs: &Inputs<'_>, mut output: ViewMut<'_>) -> Result<()> {
-        let args = check_inputs(problem, inputs)?;
-        let strides = check_output(problem, &output)?;
+        check_inputs(problem, inputs)?;
+        check_output(problem, &output)?;
         if problem.output_len() == 0 {
             return Ok(());
         }
-        let copy = |data: &Slice<'_>, strides| Copied::new(&self.device, data, strides);
-        let value = copy(&args.value.data, args.value.strides)?;
-        let locations = copy(&args.locations.data, args.locations.strides)?;
-        let weights = copy(&args.weights.data, args.weights.strides)?;
-        let reference = match &args.reference {
-            Some((kind, tensor)) => Some((*kind, copy(&tensor.data, tensor.strides)?)),
-            None => None,
-        };
-        // What lies between its rows comes back as it was.
-        let result = copy(&output.data.as_slice(), strides)?;
-        let operands = Operands {
-            value: value.operand,
-            locations: locations.operand,
-            weights: weights.operand,
-            reference: reference.as_ref().map(|(kind, copied)| (*kind, copied.operand)),
-            output: result.operand,
-        };
-        let plan = self.plan(problem, &operands)?;
+        let tensors = Tensors::new(&self.device, problem, inputs, Some(&output))?;
+        let plan = self.plan(problem, &tensors.operands())?;
         let workspace = self.device.alloc(plan.workspace())?;
         let stream = self.device.stream()?;
-        let at = Addresses {
-            value: value.address(),
-            locations: locations.address(),
-            weights: weights.address(),
-            reference: reference.as_ref().map_or(0, |(_, copied)| copied.address()),
-            output: result.address(),
-            workspace: workspace.address(),
-            ..Addresses::default()
-        };
         // SAFETY: the tensors are on the device, checked against the problem, ours, and live until the stream is done.
-        unsafe { plan.launch(&at, stream.handle())? };
+        unsafe { plan.launch(&tensors.addresses(&workspace), stream.handle())? };
         stream.synchronize()?;
-        result.fetch(&mut output)
+        tensors.output.fetch(&mut output)
     }
 
     fn backward(

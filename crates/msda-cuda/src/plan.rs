@@ -88,8 +88,10 @@ impl Plan {
         let mut workspace = 0;
         if !empty {
             if choice.kernel.needs_order() {
-                workspace = p.batch() * p.queries() * size_of::<i32>();
-                steps.push(Step::load(device, variants::order(request, &target))?);
+                workspace = variants::order_workspace(request);
+                for prepared in variants::order(request, &target) {
+                    steps.push(Step::load(device, prepared)?);
+                }
             }
             steps.push(Step::load(device, choice.kernel.prepare(request, &target))?);
         }
@@ -207,6 +209,9 @@ impl Step {
             return Err(Error::new(ErrorKind::Unsupported, "kernel argument", got, format!("{MAX_ARGS}")));
         }
         let function = jit::load(device, &unit)?.function(entry)?;
+        if launch.shared > 0 {
+            function.allow_shared(launch.shared)?;
+        }
         Ok(Self { function, launch, args })
     }
 

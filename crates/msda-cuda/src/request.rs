@@ -99,6 +99,17 @@ impl Target {
         Self { arch: device.arch(), multiprocessors: device.multiprocessors() }
     }
 
+    /// Shared memory that a block can have, in bytes.
+    pub fn shared(&self) -> usize {
+        let kilobytes = match (self.arch.major, self.arch.minor) {
+            (7, 5) => 64,
+            (8, 6 | 9) | (12, _) => 99,
+            (8, _) => 163,
+            _ => 227,
+        };
+        kilobytes << 10
+    }
+
     /// Threads that a multiprocessor holds.
     pub fn threads(&self) -> u32 {
         match (self.arch.major, self.arch.minor) {

@@ -2,13 +2,10 @@
 //!
 //! Without a GPU every test says that it skipped; with `MSDA_GPU=1` in the environment it fails instead.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-
 use msda::conformance::{Group, run};
+use msda_cuda::Cuda;
 use msda_cuda::driver::Device;
 use msda_cuda::variants::Kernel;
-use msda_cuda::variants::rows::{Division, Rows, Walk};
-use msda_cuda::{Cuda, Request, Target};
 
 fn device() -> Option<Device> {
     match Device::open(0) {
@@ -52,43 +49,11 @@ fn the_generic_kernel_conforms() {
     }
 }
 
-/// Knobs that put the rows kernel through all of its paths, whatever the problem is: those that take it.
-fn many_knobs(request: &Request<'_>, target: &Target) -> Vec<Kernel> {
-    let division = Division::of(request);
-    let mut all = Vec::new();
-    for (walk, _) in Walk::ALL {
-        for sides in [1, 2] {
-            for split in [1, 2, 8] {
-                for (heads, round) in [(1, 1), (2, 2), (1, 3), (4, 4)] {
-                    let lanes = division.lanes * sides * split;
-                    let block = if walk == Walk::Tiles { 64 * heads * lanes } else { 32.max(heads * lanes) };
-                    let knobs = Rows { sides, split, heads, block, blocks: 1, round, walk };
-                    all.push(Kernel::Rows(knobs));
-                }
-            }
-        }
-    }
-    all.retain(|kernel| kernel.refuses(request, target).is_none());
-    all
-}
-
 #[test]
 fn the_rows_kernel_conforms_with_any_knobs() {
-    let Some(device) = device() else { return };
-    let target = Target::of(&device);
-    // Each case meets another choice of knobs, the same whenever it is run; where none takes it, the generic kernel does.
-    for turn in 1..=2 {
-        let pick = move |request: &Request<'_>| {
-            let all = many_knobs(request, &target);
-            let mut hash = DefaultHasher::new();
-            format!("{turn} {} {:?}", request.problem, request.operands).hash(&mut hash);
-            let kernel = (!all.is_empty()).then(|| all[hash.finish() as usize % all.len()]);
-            if std::env::var_os("MSDA_SHOW_KERNELS").is_some() {
-                let name = kernel.map_or_else(|| "generic".into(), |k| k.to_string());
-                eprintln!("{} fused {}: {name}", request.problem, request.operands.reference_numbers());
-            }
-            kernel
-        };
-        battery(&Cuda::with_pick(&device, format!("rows, turn {turn}"), pick), turn);
+    if let Some(device) = device() {
+        for turn in 1..=2 {
+            battery(&Cuda::sweep(&device, turn), turn);
+        }
     }
 }

@@ -20,6 +20,8 @@ pub struct Options {
     pub workloads: Vec<String>,
     /// Engines by name; empty for what suits each workload.
     pub engines: Vec<String>,
+    /// Where to measure; everywhere when none.
+    pub device: Option<Device>,
     /// Threads; empty for all of the machine's (and one, where scaling is of interest).
     pub threads: Vec<usize>,
     /// Fewer workloads and runs.
@@ -79,11 +81,13 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         measurements: Vec::new(),
         skipped: Vec::new(),
         torch: None,
+        cuda: false,
         guests: BTreeSet::new(),
         peers: Vec::new(),
         gpu: None,
         open: BTreeMap::new(),
     };
+    bench.find_cuda()?;
     bench.find_guests()?;
     let plans: Vec<Vec<Cell>> = workloads.iter().map(|w| bench.plan(w)).collect();
     let on_cpu = |c: &&Cell| bench.device(&c.engine) == Device::Cpu;
@@ -94,10 +98,15 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
             bench.all_threads
         ));
     }
-    progress.begin(plans.iter().map(Vec::len).sum::<usize>() + threads.len());
+    let gpu = plans.iter().flatten().any(|c| !on_cpu(&c));
+    progress.begin(plans.iter().map(Vec::len).sum::<usize>() + threads.len() + usize::from(gpu));
     for threads in threads {
         progress.step(&format!("ceilings of this machine, {threads} thread(s)"));
         bench.ceilings.extend(work::ceilings(threads)?);
+    }
+    if gpu {
+        progress.step("ceilings of the GPU");
+        bench.measure_gpu_ceilings();
     }
     for (workload, plan) in workloads.iter().zip(&plans) {
         bench.measure(workload, plan, progress)?;
@@ -129,6 +138,8 @@ struct Bench<'a> {
     measurements: Vec<Measurement>,
     skipped: Vec<Skipped>,
     torch: Option<String>,
+    /// Whether our own kernels are measured on a GPU that nobody named.
+    cuda: bool,
     /// The engines of others that are here: torch, torch-cuda, peers.
     guests: BTreeSet<String>,
     /// The peers that are described, here or not.
@@ -144,6 +155,11 @@ impl Bench<'_> {
         self.options.engines.is_empty() || self.options.engines.iter().any(|e| e == engine)
     }
 
+    /// Whether anything is measured there.
+    fn measures(&self, device: Device) -> bool {
+        self.options.device.is_none_or(|only| only == device)
+    }
+
     fn skip(&mut self, what: String, why: String) {
         let skipped = Skipped { what, why };
         if !self.skipped.contains(&skipped) {
@@ -154,8 +170,41 @@ impl Bench<'_> {
     fn device(&self, engine: &str) -> Device {
         match self.peers.iter().find(|peer| peer.engine() == engine) {
             Some(peer) => peer.device,
-            None if engine == "torch-cuda" || engine.starts_with("cuda") => Device::Cuda,
+            None if engine == "torch-cuda" || engines::is_cuda(engine) => Device::Cuda,
             None => Device::Cpu,
+        }
+    }
+
+    /// Looks for a GPU for our own kernels: one that was asked for by name must be there, another one is missed once.
+    fn find_cuda(&mut self) -> Result<()> {
+        if !self.measures(Device::Cuda) {
+            return Ok(());
+        }
+        let options = self.options;
+        for name in options.engines.iter().filter(|e| engines::is_cuda(e)) {
+            self.open.insert((name.clone(), 1), Box::new(engines::Cuda::open(name)?));
+        }
+        if options.engines.is_empty() {
+            match engines::Cuda::open("cuda") {
+                Ok(engine) => {
+                    self.cuda = true;
+                    self.open.insert(("cuda".into(), 1), Box::new(engine));
+                }
+                Err(why) => self.skip("cuda".into(), format!("{:#}", why.root_cause())),
+            }
+        }
+        if self.open.keys().any(|(name, _)| engines::is_cuda(name)) {
+            self.skip("cuda backward".into(), "no backward pass yet".into());
+        }
+        Ok(())
+    }
+
+    /// The GPU's ceilings; without them there is no floor, but there are times.
+    fn measure_gpu_ceilings(&mut self) {
+        let device = msda_cuda::driver::Device::open(0).map_err(anyhow::Error::from);
+        match device.and_then(|device| work::gpu_ceilings(&device)) {
+            Ok(ceilings) => self.ceilings.extend(ceilings),
+            Err(why) => self.skip("ceilings of the GPU".into(), format!("{why:#}")),
         }
     }
 
@@ -171,7 +220,7 @@ impl Bench<'_> {
         for name in self.options.engines.iter().filter(|e| e.starts_with(peers::PREFIX)) {
             peers::find(name)?;
         }
-        wanted.retain(|engine| self.wants(engine));
+        wanted.retain(|engine| self.wants(engine) && self.measures(self.device(engine)));
         if wanted.is_empty() {
             return Ok(());
         }
@@ -200,7 +249,7 @@ impl Bench<'_> {
                 self.skip(peer.engine(), why);
             }
         }
-        if self.wants("torch") {
+        if wanted.iter().any(|e| e == "torch") {
             self.open.insert(("torch".into(), threads), Box::new(torch));
         }
         self.guests = wanted.into_iter().collect();
@@ -226,7 +275,8 @@ impl Bench<'_> {
                 for &threads in &threads {
                     cells.extend(cpu.iter().map(|e| cell(e, threads)));
                     // Once, and where a second thread and other instructions matter.
-                    if self.options.engines.is_empty() && workload.name == MAIN && dtype == Dtype::F32 {
+                    let main = workload.name == MAIN && dtype == Dtype::F32;
+                    if self.options.engines.is_empty() && main && self.measures(Device::Cpu) {
                         cells.extend(
                             Isa::available()[1..].iter().map(|isa| cell(&format!("cpu-{isa}"), threads)),
                         );
@@ -244,18 +294,25 @@ impl Bench<'_> {
     /// The engines that were asked for, or else those that suit; less guests that are not here.
     fn engines(&self, dtype: Dtype, pass: Pass, best: &str) -> Vec<String> {
         let is_guest = |e: &str| e.starts_with("torch") || e.starts_with(peers::PREFIX);
+        let here = |e: &String| {
+            self.measures(self.device(e))
+                && (!is_guest(e) || self.guests.contains(e))
+                && !(engines::is_cuda(e) && pass == Pass::Backward)
+        };
         if !self.options.engines.is_empty() {
-            let here = |e: &&String| !is_guest(e) || self.guests.contains(*e);
-            return self.options.engines.iter().filter(here).cloned().collect();
+            return self.options.engines.iter().filter(|e| here(e)).cloned().collect();
         }
         let mut names = vec![best.to_owned()];
+        if self.cuda {
+            names.push("cuda".into());
+        }
         if dtype == Dtype::F32 {
             names.push("torch".into());
         }
         names.push("torch-cuda".into());
         let suits = |peer: &&Peer| peer.dtypes.contains(&dtype) && (pass == Pass::Forward || peer.backward);
         names.extend(self.peers.iter().filter(suits).map(Peer::engine));
-        names.retain(|e| !is_guest(e) || self.guests.contains(e));
+        names.retain(here);
         names
     }
 
@@ -328,8 +385,6 @@ impl Bench<'_> {
         let check = expected.check(engine, data, cell.pass)?;
         let effort = if self.options.quick { Effort::QUICK } else { Effort::FULL };
         let times = engine.time(&task, effort).with_context(|| format!("timing {}", cell.engine))?;
-        // The ceilings are the processor's.
-        let ceilings = if engine.device() == Device::Cpu { self.ceilings.as_slice() } else { &[] };
         Ok(Outcome::Measured(Box::new(Measurement {
             workload: workload.name.clone(),
             problem: data.problem.to_string(),
@@ -340,8 +395,9 @@ impl Bench<'_> {
             device: engine.device(),
             cold: engine.is_cold(),
             kernel: engine.kernel(&task),
+            host_us: engine.host_us(&task),
             time: summarize(&times),
-            work: work::work(&data.problem, reads, cell.pass, ceilings, cell.threads),
+            work: work::work(&data.problem, reads, cell.pass, &self.ceilings, engine.device(), cell.threads),
             check,
         })))
     }

@@ -19,6 +19,9 @@ use crate::workload::Data;
 /// Queries that the oracle evaluates.
 const QUERIES: usize = 96;
 
+/// Numbers that are compared at a time.
+const CHUNK: usize = 1 << 16;
+
 /// What the oracle says of some queries of a workload.
 pub struct Expected {
     image: usize,
@@ -75,6 +78,39 @@ impl Expected {
             check.compared += identity(data, &all).with_context(|| wrong("gradient of value"))?;
         }
         Ok(check)
+    }
+
+    /// Compares an output of the whole workload with the oracle where that was asked, and everywhere with another
+    /// output that passed this. Returns the largest error as a share of what is allowed.
+    ///
+    /// Each of the two may be off by the tolerance, which grows with the numbers: elsewhere there may be larger ones
+    /// than among those that the oracle evaluated.
+    pub fn agrees(&self, data: &Data, got: &Buffer, other: &Buffer) -> Result<f64> {
+        let Budgeted { exact, tolerance, .. } = &self.budget.output;
+        let sampled = self.look_up(&Task::whole(data, Pass::Forward), Role::Output, got.as_slice());
+        let share = compare(&sampled, exact, *tolerance).map_err(anyhow::Error::msg)?;
+        if got.len() != other.len() {
+            bail!("got {} numbers, expected {}", got.len(), other.len());
+        }
+        let (got, other) = (got.as_slice(), other.as_slice());
+        let largest = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(f64::abs).fold(0.0, f64::max);
+        let (off, size) = (0..got.len().div_ceil(CHUNK))
+            .into_par_iter()
+            .map(|chunk| {
+                let range = chunk * CHUNK..got.len().min((chunk + 1) * CHUNK);
+                let off = range.clone().map(|i| match (got.get(i) - other.get(i)).abs() {
+                    off if off.is_nan() => f64::INFINITY,
+                    off => off,
+                });
+                (off.fold(0.0, f64::max), largest(&mut range.map(|i| other.get(i))))
+            })
+            .reduce(|| (0.0, 0.0), |a, b| (a.0.max(b.0), a.1.max(b.1)));
+        let allowed =
+            2.0 * tolerance * (size / largest(&mut exact.iter().copied()).max(f64::MIN_POSITIVE)).max(1.0);
+        if off > allowed {
+            bail!("two kernels differ by {off:e}, allowed {allowed:e}");
+        }
+        Ok(share.max(off / allowed.max(f64::MIN_POSITIVE)))
     }
 
     /// Each result with what it should be.
@@ -195,4 +231,38 @@ fn inner_product(
         }
     }
     (sum, size)
+}
+
+#[cfg(test)]
+mod tests {
+    use msda::{Cpu, Dtype, Isa};
+
+    use super::*;
+    use crate::workload::Workload;
+
+    #[test]
+    fn outputs_agree_unless_one_number_is_wrong() {
+        for dtype in [Dtype::F32, Dtype::F16] {
+            let data = Workload::find("small").unwrap().data(dtype).unwrap();
+            let expected = Expected::new(&data, "small").unwrap();
+            let task = Task::whole(&data, Pass::Forward);
+            let output = |isa| {
+                let mut results = task.poisoned();
+                task.run(&Cpu::with_isa(isa).unwrap(), &mut results).unwrap();
+                results.0.remove(0)
+            };
+            let (one, other) = (output(Isa::best()), output(Isa::Portable));
+            let share = expected.agrees(&data, &one, &other).unwrap();
+            assert!(share <= 1.0, "{share}");
+            // Anywhere, not only where the oracle was asked.
+            for place in [0, one.len() / 2, one.len() - 1] {
+                for wrong in [f64::NAN, 100.0, one.as_slice().get(place) + 0.05] {
+                    let mut broken = one.clone();
+                    broken.as_mut().set(place, wrong);
+                    assert!(expected.agrees(&data, &broken, &other).is_err(), "{wrong} at {place}");
+                }
+            }
+            assert!(expected.agrees(&data, &task.poisoned().0[0], &other).is_err());
+        }
+    }
 }

@@ -28,6 +28,13 @@ pub fn state() -> Option<GpuState> {
     Some(read(&first(&nvml).ok()?))
 }
 
+/// The highest clock of the multiprocessors of the GPU that is plugged in there, in Hz.
+pub fn highest_clock(pci_bus_id: &str) -> Option<f64> {
+    let nvml = Nvml::init().ok()?;
+    let device = nvml.device_by_pci_bus_id(pci_bus_id).ok()?;
+    device.max_clock_info(Clock::SM).ok().map(|mhz| f64::from(mhz) * 1e6)
+}
+
 /// The driver numbers GPUs by where they are plugged in; `CUDA_VISIBLE_DEVICES` chooses among them by number or name.
 fn first(nvml: &Nvml) -> Result<Device<'_>, NvmlError> {
     let chosen = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();

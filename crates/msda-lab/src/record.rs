@@ -91,12 +91,15 @@ pub struct Clocks {
     pub memory: Option<u32>,
 }
 
-/// An upper bound that was measured, for a number of threads.
+/// An upper bound, for a number of threads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
-    /// What it bounds: `fma`, `stream`, `gather-l2`, `gather-memory`.
+    /// What it bounds: `fma`, `stream`, `gather-l2`, `gather-memory`; on a GPU `copy`, `gather-l1`.
     pub name: String,
-    /// Threads it was measured with.
+    /// Of what.
+    #[serde(default)]
+    pub device: Device,
+    /// Threads it was measured with; 1 where a GPU computes.
     pub threads: usize,
     /// GB/s, or GFLOP/s for `fma`.
     pub rate: f64,
@@ -165,6 +168,9 @@ pub struct Measurement {
     /// The kernel that ran, where there is more than one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
+    /// Microseconds of the host for a launch, where a GPU computes and that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_us: Option<f64>,
     /// Milliseconds.
     pub time: Summary,
     /// What the pass has to do.
@@ -199,7 +205,7 @@ pub struct Work {
     pub compulsory_bytes: f64,
     /// The time below which this machine cannot go, by its measured ceilings, in milliseconds.
     pub floor_ms: f64,
-    /// What that floor is made of: `fma`, `gather` or `stream`.
+    /// What that floor is made of: `fma`, `gather` or `stream`; on a GPU `gather` or `copy`.
     pub bound: String,
 }
 

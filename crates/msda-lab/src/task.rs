@@ -1,7 +1,7 @@
 //! One thing for an engine to do: a problem with its tensors, and the pass that is wanted.
 
 use anyhow::Result;
-use msda::{Buffer, Gradients, Inputs, Problem, View, ViewMut, op};
+use msda::{Buffer, Gradients, Inputs, Problem, Slice, Strides, View, ViewMut, op};
 
 use crate::record::Pass;
 use crate::workload::Data;
@@ -22,6 +22,13 @@ pub struct Task<'a> {
 /// What a task leaves: the output, or the gradients of value, locations and weights. Dense.
 #[derive(Debug, Clone)]
 pub struct Results(pub Vec<Buffer>);
+
+/// Which task this is: the same problem on the same memory. Only good while that memory lives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    problem: String,
+    tensors: Vec<(usize, Option<Strides>)>,
+}
 
 impl<'a> Task<'a> {
     /// All of a workload's data.
@@ -54,6 +61,17 @@ impl<'a> Task<'a> {
         Ok(Self { problem, inputs, grad_output, pass: self.pass })
     }
 
+    /// Which task this is.
+    pub fn key(&self) -> Key {
+        let inputs = &self.inputs;
+        let reference = inputs.reference.as_ref().map(|reference| &reference.view);
+        let views = [Some(&inputs.value), Some(&inputs.locations), Some(&inputs.weights), reference];
+        let tensor = |view: &View<'_>| (address(view.data), view.strides);
+        let mut tensors: Vec<_> = views.into_iter().flatten().map(tensor).collect();
+        tensors.push(tensor(&self.grad_output));
+        Key { problem: self.problem.to_string(), tensors }
+    }
+
     /// Room for the results, filled with NaN: what stays unwritten cannot pass for a result.
     pub fn poisoned(&self) -> Results {
         let (p, t) = (&self.problem, self.problem.types());
@@ -84,5 +102,14 @@ impl<'a> Task<'a> {
                 backend.backward(&self.problem, &self.inputs, self.grad_output, to)
             }
         }
+    }
+}
+
+fn address(data: Slice<'_>) -> usize {
+    match data {
+        Slice::F64(s) => s.as_ptr() as usize,
+        Slice::F32(s) => s.as_ptr() as usize,
+        Slice::F16(s) => s.as_ptr() as usize,
+        Slice::Bf16(s) => s.as_ptr() as usize,
     }
 }

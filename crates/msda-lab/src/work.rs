@@ -4,7 +4,8 @@ use msda::cpu::probe::{self, Reading};
 use msda::{Isa, Problem};
 use rayon::prelude::*;
 
-use crate::record::{Ceiling, Pass, Work};
+use crate::gpu;
+use crate::record::{Ceiling, Device, Pass, Work};
 use crate::workload::Data;
 
 /// The ceilings by name: fused multiply-adds.
@@ -15,6 +16,11 @@ pub const STREAM: &str = "stream";
 pub const GATHER_L2: &str = "gather-l2";
 /// Random rows from a buffer as large as a value pyramid.
 pub const GATHER_MEMORY: &str = "gather-memory";
+
+/// On a GPU: copying within its memory.
+pub const COPY: &str = "copy";
+/// On a GPU: rows from the first-level caches of its multiprocessors.
+pub const GATHER_L1: &str = "gather-l1";
 
 /// Measures this machine's ceilings with that many threads. Takes about a second.
 pub fn ceilings(threads: usize) -> anyhow::Result<Vec<Ceiling>> {
@@ -29,7 +35,26 @@ pub fn ceilings(threads: usize) -> anyhow::Result<Vec<Ceiling>> {
             (GATHER_MEMORY, probe::read(isa, PYRAMID, Reading::Shared)),
         ]
     });
-    Ok(rates.map(|(name, rate)| Ceiling { name: name.into(), threads, rate: rate / 1e9 }).into())
+    let ceiling = |(name, rate): (&str, f64)| Ceiling {
+        name: name.into(),
+        device: Device::Cpu,
+        threads,
+        rate: rate / 1e9,
+    };
+    Ok(rates.map(ceiling).into())
+}
+
+/// The ceilings of a GPU: what copying reaches, and what its multiprocessors could read from their first-level caches
+/// at the highest clock, 128 bytes each and cycle.
+pub fn gpu_ceilings(device: &msda_cuda::driver::Device) -> anyhow::Result<Vec<Ceiling>> {
+    const BYTES_A_CYCLE: f64 = 128.0;
+    let path = gpu::highest_clock(&device.pci_bus_id())
+        .map(|hz| f64::from(device.multiprocessors()) * BYTES_A_CYCLE * hz);
+    let rates = [(COPY, Some(msda_cuda::probe::copy(device)?)), (GATHER_L1, path)];
+    let ceiling = |(name, rate): (&str, Option<f64>)| {
+        Some(Ceiling { name: name.into(), device: Device::Cuda, threads: 1, rate: rate? / 1e9 })
+    };
+    Ok(rates.into_iter().filter_map(ceiling).collect())
 }
 
 /// What the samples of a workload read.
@@ -84,8 +109,15 @@ fn neighbours(p: &Problem, t: f64, side: usize) -> [Option<usize>; 2] {
     [low, low + 1.0].map(|i| (i >= 0.0 && i < side as f64).then_some(i as usize))
 }
 
-/// Counts a pass's work and derives its floor from the ceilings for `threads` threads.
-pub fn work(p: &Problem, reads: Reads, pass: Pass, ceilings: &[Ceiling], threads: usize) -> Work {
+/// Counts a pass's work and derives its floor from the ceilings of the device for `threads` threads.
+pub fn work(
+    p: &Problem,
+    reads: Reads,
+    pass: Pass,
+    ceilings: &[Ceiling],
+    device: Device,
+    threads: usize,
+) -> Work {
     let t = p.types();
     let bytes = |dtype: msda::Dtype, n: usize| (dtype.size() * n) as f64;
     let coordinates = bytes(t.locations, p.locations_len()) + bytes(t.weights, p.weights_len());
@@ -104,15 +136,55 @@ pub fn work(p: &Problem, reads: Reads, pass: Pass, ceilings: &[Ceiling], threads
         }
     };
     let rate = |name: &str| {
-        let found = ceilings.iter().find(|c| c.name == name && c.threads == threads);
+        let wanted = |c: &&Ceiling| c.name == name && c.device == device && c.threads == threads;
+        let found = ceilings.iter().find(wanted);
         found.map_or(f64::INFINITY, |c| c.rate * 1e9)
     };
-    let bounds = [
-        (FMA, flops / rate(FMA)),
-        ("gather", gathered_bytes / rate(GATHER_L2)),
-        (STREAM, compulsory_bytes / rate(STREAM)),
-    ];
+    let bounds = match device {
+        Device::Cpu => vec![
+            (FMA, flops / rate(FMA)),
+            ("gather", gathered_bytes / rate(GATHER_L2)),
+            (STREAM, compulsory_bytes / rate(STREAM)),
+        ],
+        Device::Cuda => {
+            vec![("gather", gathered_bytes / rate(GATHER_L1)), (COPY, compulsory_bytes / rate(COPY))]
+        }
+    };
     let (bound, seconds) =
         bounds.into_iter().filter(|b| b.1 > 0.0).max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("none", 0.0));
     Work { flops, gathered_bytes, compulsory_bytes, floor_ms: seconds * 1e3, bound: bound.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floors_come_from_the_ceilings_of_the_device() {
+        let p = Problem::new(msda::Spec {
+            batch: 1,
+            queries: 100,
+            heads: 1,
+            channels: 32,
+            levels: vec![(8, 8)],
+            points: vec![4],
+            ..msda::Spec::default()
+        })
+        .unwrap();
+        let ceiling = |name: &str, device, rate| Ceiling { name: name.into(), device, threads: 1, rate };
+        let ceilings = [
+            ceiling(STREAM, Device::Cpu, 1.0),
+            ceiling(COPY, Device::Cuda, 100.0),
+            ceiling(GATHER_L1, Device::Cuda, 1000.0),
+        ];
+        let reads = Reads { taps: 1600.0, rows: 64.0 };
+        let on = |device, ceilings: &[Ceiling]| work(&p, reads, Pass::Forward, ceilings, device, 1);
+        let (cpu, gpu) = (on(Device::Cpu, &ceilings), on(Device::Cuda, &ceilings));
+        assert_eq!((cpu.bound.as_str(), gpu.bound.as_str()), (STREAM, COPY));
+        assert!((cpu.floor_ms / gpu.floor_ms - 100.0).abs() < 1e-9);
+        assert_eq!(gpu.gathered_bytes, 1600.0 * 128.0);
+        // Bound by gathering where memory is fast enough; without ceilings there is no floor.
+        assert_eq!(on(Device::Cuda, &ceilings[2..]).bound, "gather");
+        assert_eq!((on(Device::Cuda, &[]).floor_ms, on(Device::Cuda, &[]).bound.as_str()), (0.0, "none"));
+    }
 }

@@ -9,18 +9,20 @@ use rayon::prelude::*;
 use serde::Deserialize;
 
 /// The workloads that come with the lab: name and text.
-pub const BUILT_IN: [(&str, &str); 15] = [
+pub const BUILT_IN: [(&str, &str); 17] = [
     ("small", include_str!("../../../workloads/small.toml")),
     ("seed-encoder", include_str!("../../../workloads/seed-encoder.toml")),
     ("seed-decoder", include_str!("../../../workloads/seed-decoder.toml")),
     ("seed-uniform", include_str!("../../../workloads/seed-uniform.toml")),
     ("seed-point", include_str!("../../../workloads/seed-point.toml")),
     ("seed", include_str!("../../../workloads/seed.toml")),
+    ("seed-ring-uniform", include_str!("../../../workloads/seed-ring-uniform.toml")),
     ("seed-b6h8", include_str!("../../../workloads/seed-b6h8.toml")),
     ("detr-encoder", include_str!("../../../workloads/detr-encoder.toml")),
     ("detr-decoder", include_str!("../../../workloads/detr-decoder.toml")),
     ("bevformer-temporal", include_str!("../../../workloads/bevformer-temporal.toml")),
     ("bevformer-spatial", include_str!("../../../workloads/bevformer-spatial.toml")),
+    ("bevformer-cross", include_str!("../../../workloads/bevformer-cross.toml")),
     ("mask2former", include_str!("../../../workloads/mask2former.toml")),
     ("rt-detr-decoder", include_str!("../../../workloads/rt-detr-decoder.toml")),
     ("rf-detr-decoder", include_str!("../../../workloads/rf-detr-decoder.toml")),
@@ -37,6 +39,7 @@ pub struct Workload {
     /// Value types to measure, the main one first.
     pub dtypes: Vec<Dtype>,
     spec: Spec,
+    coordinates: Coordinates,
     locations: Locations,
 }
 
@@ -53,7 +56,20 @@ struct File {
     #[serde(default)]
     layout: LayoutName,
     dtypes: Vec<String>,
+    #[serde(default)]
+    coordinates: Coordinates,
     locations: Locations,
+}
+
+/// The type of locations and weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Coordinates {
+    /// `f32`, whatever the values are.
+    #[default]
+    F32,
+    /// The values' type: what a model under autocast passes.
+    Value,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -162,8 +178,14 @@ impl Workload {
             layout,
             ..Spec::default()
         };
-        let workload =
-            Self { name: name.to_owned(), about: file.about, dtypes, spec, locations: file.locations };
+        let workload = Self {
+            name: name.to_owned(),
+            about: file.about,
+            dtypes,
+            spec,
+            coordinates: file.coordinates,
+            locations: file.locations,
+        };
         let problem = workload.problem(Dtype::F32)?;
         if workload.locations.references == References::Pixels {
             let pixels: usize = problem.levels().iter().map(|l| l.h * l.w).sum();
@@ -175,10 +197,11 @@ impl Workload {
         Ok(workload)
     }
 
-    /// The problem with values of the given type; locations and weights are `f32` (`f64` for `f64` values).
+    /// The problem with values of the given type; locations and weights are of the type that the workload says
+    /// (`f64` for `f64` values).
     pub fn problem(&self, dtype: Dtype) -> Result<Problem> {
-        let types = match dtype {
-            Dtype::F64 => Types::uniform(Dtype::F64),
+        let types = match (dtype, self.coordinates) {
+            (Dtype::F64, _) | (_, Coordinates::Value) => Types::uniform(dtype),
             _ => Types::with_f32_coordinates(dtype),
         };
         Ok(Problem::new(Spec { types, ..self.spec.clone() })?)

@@ -42,6 +42,7 @@ fn record(measurements: Vec<Measurement>) -> Record {
             .flat_map(|threads| {
                 ceilings.map(|(name, rate)| Ceiling {
                     name: name.into(),
+                    device: Device::Cpu,
                     threads,
                     rate: rate * threads as f64,
                 })
@@ -83,6 +84,7 @@ fn measurement(
         device: Device::Cpu,
         cold: false,
         kernel: None,
+        host_us: None,
         time: Summary { median, min: median * 0.95, p10: median * 0.97, p90: median * 1.08, runs: 40 },
         work: Work {
             flops: samples * 4.0 * 32.0 * 2.0 * backward,

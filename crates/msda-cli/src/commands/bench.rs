@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use msda_lab::workload::Workload;
 use msda_lab::{bench, report};
 
+use super::DeviceArg;
 use crate::terminal::{Bar, color, print};
 
 #[derive(clap::Args)]
@@ -18,10 +19,13 @@ pub(crate) struct Args {
     /// A workload by name, 'all', or a path to a .toml file; may be repeated
     #[arg(long, value_name = "NAME")]
     workload: Vec<String>,
-    /// An engine by name: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, torch, torch-cuda, oracle, or
-    /// peer:NAME from engines.toml; may be repeated
+    /// An engine by name: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, cuda, cuda:KERNEL, cuda@N for another
+    /// GPU, torch, torch-cuda, oracle, or peer:NAME from engines.toml; may be repeated
     #[arg(long, value_name = "NAME")]
     engine: Vec<String>,
+    /// Where to measure: all that there is, or one
+    #[arg(long, value_enum, default_value = "all")]
+    device: DeviceArg,
     /// Number of threads; may be repeated
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Vec<u16>,
@@ -37,6 +41,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let options = bench::Options {
         workloads: args.workload,
         engines: args.engine.into_iter().map(|e| best_name(&e)).collect(),
+        device: args.device.only(),
         threads: args.threads.into_iter().map(usize::from).collect(),
         quick: args.quick,
         command: command(std::env::args().skip(1)),

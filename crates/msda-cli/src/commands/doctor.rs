@@ -2,6 +2,8 @@
 
 use anyhow::Result;
 use msda::Isa;
+use msda_cuda::driver::{Device, driver_version};
+use msda_cuda::jit;
 use msda_lab::engines::{self, peers};
 use msda_lab::machine;
 use msda_lab::record::Gpu;
@@ -54,7 +56,7 @@ fn examine() -> Vec<Finding> {
     let here = machine::describe(None);
     let best = Isa::best();
     let slow = best == Isa::Portable;
-    vec![
+    let mut findings = vec![
         Finding {
             what: "processor",
             good: true,
@@ -70,8 +72,9 @@ fn examine() -> Vec<Finding> {
         },
         threads(here.cores),
         torch(),
-        gpu(here.gpu.as_ref()),
-    ]
+    ];
+    findings.extend(gpu(here.gpu.as_ref()));
+    findings
 }
 
 fn threads(cores: usize) -> Finding {
@@ -95,29 +98,105 @@ fn torch() -> Finding {
         },
         Err(error) => {
             let text = format!("{error:#}");
-            let (says, hint) = text.split_once("\nhint: ").unwrap_or((&text, ""));
+            let (says, hint) = split_hint(&text);
+            Finding { what: "torch", good: false, says: format!("{says} (only needed for comparison)"), hint }
+        }
+    }
+}
+
+/// The GPU, and what kernels need beside it.
+fn gpu(driver: Option<&Gpu>) -> Vec<Finding> {
+    let device = match Device::open(0) {
+        Ok(device) => device,
+        Err(why) => return vec![no_gpu(driver, &why.to_string())],
+    };
+    let count = Device::count().unwrap_or(1);
+    let mut says = format!(
+        "{}, {}, {} multiprocessors, {:.0} GiB",
+        device.name(),
+        device.arch(),
+        device.multiprocessors(),
+        device.total_memory() as f64 / f64::from(1 << 30)
+    );
+    if let Some(driver) = driver {
+        says += &format!(", driver {}", driver.driver);
+    }
+    if let Ok((major, minor)) = driver_version() {
+        says += &format!(", CUDA {major}.{minor}");
+    }
+    if count > 1 {
+        says += &format!("; the first of {count}");
+    }
+    vec![Finding { what: "gpu", good: true, says, hint: None }, nvrtc(), cache()]
+}
+
+fn no_gpu(driver: Option<&Gpu>, why: &str) -> Finding {
+    let (why, hint) = split_hint(why);
+    let says = match driver {
+        Some(gpu) => format!("{} is there but cannot be used: {why}", gpu.name),
+        None => format!("none: {why}; the op runs on the CPU"),
+    };
+    Finding { what: "gpu", good: false, says, hint }
+}
+
+fn nvrtc() -> Finding {
+    match jit::nvrtc() {
+        Ok(nvrtc) => {
+            let (major, minor) = nvrtc.version();
             Finding {
-                what: "torch",
+                what: "compiler",
+                good: true,
+                says: format!("NVRTC {major}.{minor} at {}", nvrtc.path()),
+                hint: None,
+            }
+        }
+        Err(why) => {
+            let why = why.to_string();
+            let (says, hint) = split_hint(&why);
+            Finding {
+                what: "compiler",
                 good: false,
-                says: format!("{says} (only needed for comparison)"),
-                hint: Some(hint.to_owned()).filter(|h| !h.is_empty()),
+                says: format!("{says}; only kernels from the cache can run"),
+                hint,
             }
         }
     }
 }
 
-fn gpu(gpu: Option<&Gpu>) -> Finding {
-    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
-    Finding {
-        what: "gpu",
-        good: gpu.is_some(),
-        says: match gpu {
-            Some(g) => {
-                format!("{}, {:.0} GiB, driver {}, CUDA {}", g.name, gib(g.memory_bytes), g.driver, g.cuda)
-            }
-            None => "no NVIDIA driver was found; the op runs on the CPU".into(),
-        },
-        hint: None,
+fn cache() -> Finding {
+    let cache = jit::Cache::global();
+    let finding = |good, says, hint| Finding { what: "cache", good, says, hint };
+    let Some(folder) = cache.folder() else {
+        return finding(
+            false,
+            "none: kernels are compiled anew by every program".into(),
+            Some(
+                cache
+                    .warning()
+                    .unwrap_or("MSDA_CACHE_DIR is empty: set it to a folder, or unset it")
+                    .to_owned(),
+            ),
+        );
+    };
+    match cache.entries() {
+        Ok(entries) => {
+            let mib = entries.iter().map(|e| e.bytes).sum::<u64>() as f64 / f64::from(1 << 20);
+            let says = format!("{}: {} kernels, {mib:.1} MiB", folder.display(), entries.len());
+            finding(cache.warning().is_none(), says, cache.warning().map(str::to_owned))
+        }
+        Err(why) => {
+            let why = why.to_string();
+            let (says, hint) = split_hint(&why);
+            finding(false, says.to_owned(), hint)
+        }
+    }
+}
+
+/// An error's text without its advice, and the advice.
+fn split_hint(text: &str) -> (&str, Option<String>) {
+    match text.split_once("\nhint: ") {
+        Some((says, hint)) => (says, Some(hint.to_owned())),
+        None => (text, None),
     }
 }
 

@@ -1,7 +1,38 @@
 //! One file a command.
 
 pub(crate) mod bench;
+pub(crate) mod cache;
 pub(crate) mod doctor;
+pub(crate) mod kernels;
 pub(crate) mod report;
 pub(crate) mod run;
+pub(crate) mod tune;
 pub(crate) mod verify;
+
+use msda_lab::record::Device;
+
+/// Where something is done.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(crate) enum DeviceArg {
+    /// On the processor
+    Cpu,
+    /// On the GPU
+    Cuda,
+    /// On both
+    All,
+}
+
+impl DeviceArg {
+    /// The only device, if there is an only one.
+    pub(crate) fn only(self) -> Option<Device> {
+        match self {
+            Self::Cpu => Some(Device::Cpu),
+            Self::Cuda => Some(Device::Cuda),
+            Self::All => None,
+        }
+    }
+
+    pub(crate) fn includes(self, device: Device) -> bool {
+        self.only().is_none_or(|only| only == device)
+    }
+}

@@ -54,7 +54,7 @@ pub(crate) struct Args {
     /// 0 and 1 are the centres of the corner pixels
     #[arg(long)]
     align_corners: bool,
-    /// Which backend computes: cpu, cpu-NAME or oracle
+    /// Which backend computes: cpu, cpu-NAME, cuda or oracle
     #[arg(long, value_name = "NAME", default_value = "cpu")]
     engine: String,
 }

@@ -1,20 +1,28 @@
 //! `msda verify`
 
 use anyhow::{Result, bail};
-use msda::conformance::{self, Group, Summary};
-use msda::{Backend, Isa};
-use msda_lab::bench::Progress;
-use msda_lab::engines;
+use msda::Isa;
+use msda::conformance::{Group, Summary};
+use msda_lab::record::Device;
+use msda_lab::verify::{self, Checked, Outcome, Subject};
 use serde_json::json;
 
+use super::DeviceArg;
 use crate::terminal::{Bar, print};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A backend: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable or oracle; may be repeated. Every
-    /// instruction set of this machine when absent
-    #[arg(long, value_name = "NAME")]
+    /// Where: every instruction set of this machine; or, on a GPU, the kernels that are chosen, the generic one, and
+    /// the others with many different knobs
+    #[arg(long, value_enum, default_value = "cpu")]
+    device: DeviceArg,
+    /// A backend instead: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, cuda, cuda:KERNEL or oracle; may be
+    /// repeated
+    #[arg(long, value_name = "NAME", conflicts_with = "device")]
     engine: Vec<String>,
+    /// Instead of the battery, check the output of every built-in workload in f32, f16 and bf16
+    #[arg(long, conflicts_with_all = ["group", "seed", "seeds"])]
+    workloads: bool,
     /// One group of cases (random, inside, outside, borders, not-finite, one-pixel, empty, channels, levels, points,
     /// strides, unaligned, layouts, options, types, fused, untouched, partial, refusals); may be repeated. All when absent
     #[arg(long, value_name = "NAME")]
@@ -31,22 +39,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
-    let backends = backends(&args.engine)?;
+    if args.workloads { check_workloads(&args) } else { run_battery(&args) }
+}
+
+fn run_battery(args: &Args) -> Result<()> {
+    let seeds: Vec<u64> = (args.seed..args.seed.saturating_add(args.seeds)).collect();
+    let subjects = subjects(args, &seeds)?;
     let groups = groups(&args.group)?;
-    let mut bar = Bar::new();
-    bar.begin(backends.len() * groups.len());
-    let mut rows = Vec::new();
-    for backend in &backends {
-        let mut total = Summary::default();
-        for &group in &groups {
-            bar.step(&format!("{} {}", backend.name(), group.name()));
-            for seed in args.seed..args.seed.saturating_add(args.seeds) {
-                total.add(conformance::run(&**backend, group, seed));
-            }
-        }
-        rows.push((backend.name(), total));
-    }
-    drop(bar);
+    let totals = verify::battery(&subjects, &groups, &seeds, &mut Bar::new());
+    let rows: Vec<(&str, Summary)> = subjects.iter().map(|s| s.name.as_str()).zip(totals).collect();
     let failures: Vec<String> =
         rows.iter().flat_map(|(name, s)| s.failed.iter().map(move |f| format!("{name} {f}"))).collect();
     if args.json {
@@ -61,13 +62,14 @@ pub(crate) fn main(args: Args) -> Result<()> {
             .collect();
         print(&serde_json::to_string_pretty(&rows)?)?;
     } else {
+        let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(14);
         let mut text = format!(
-            "{:<14} {:>7} {:>7} {:>8} {:>12} {:>16}\n",
+            "{:<width$} {:>7} {:>7} {:>8} {:>12} {:>16}\n",
             "engine", "passed", "failed", "skipped", "compared", "worst/tolerance"
         );
         for (name, s) in &rows {
             text += &format!(
-                "{name:<14} {:>7} {:>7} {:>8} {:>12} {:>16.3}\n",
+                "{name:<width$} {:>7} {:>7} {:>8} {:>12} {:>16.3}\n",
                 s.passed,
                 s.failed.len(),
                 s.skipped.len(),
@@ -86,11 +88,17 @@ pub(crate) fn main(args: Args) -> Result<()> {
     Ok(())
 }
 
-fn backends(names: &[String]) -> Result<Vec<Box<dyn Backend + Send>>> {
-    if names.is_empty() {
-        return Isa::available().into_iter().map(|isa| engines::backend(&format!("cpu-{isa}"))).collect();
+fn subjects(args: &Args, seeds: &[u64]) -> Result<Vec<Subject>> {
+    if !args.engine.is_empty() {
+        return args.engine.iter().map(|name| Subject::named(name)).collect();
     }
-    names.iter().map(|name| engines::backend(name)).collect()
+    let mut all = Vec::new();
+    for device in [Device::Cpu, Device::Cuda] {
+        if args.device.includes(device) {
+            all.extend(Subject::all(device, seeds)?);
+        }
+    }
+    Ok(all)
 }
 
 fn groups(names: &[String]) -> Result<Vec<Group>> {
@@ -107,4 +115,71 @@ fn groups(names: &[String]) -> Result<Vec<Group>> {
             }
         })
         .collect()
+}
+
+fn check_workloads(args: &Args) -> Result<()> {
+    let mut engines = args.engine.clone();
+    if engines.is_empty() {
+        let all = [(Device::Cpu, format!("cpu-{}", Isa::best())), (Device::Cuda, "cuda".to_owned())];
+        engines.extend(
+            all.into_iter().filter(|(device, _)| args.device.includes(*device)).map(|(_, name)| name),
+        );
+    }
+    let checked = verify::workloads(&engines, &mut Bar::new())?;
+    if args.json {
+        let rows: Vec<_> = checked.iter().map(checked_json).collect();
+        print(&serde_json::to_string_pretty(&rows)?)?;
+    } else {
+        let mut text = format!(
+            "{:<20} {:<5} {:<12} {:>9} {:>9}  kernel\n",
+            "workload", "dtype", "engine", "compared", "err/tol"
+        );
+        for c in &checked {
+            let (compared, error) = match &c.outcome {
+                Outcome::Right(check) => {
+                    (check.compared.to_string(), format!("{:.3}", check.max_error / check.tolerance))
+                }
+                Outcome::Wrong(_) => ("-".into(), "wrong".into()),
+                Outcome::Skipped(_) => ("-".into(), "skipped".into()),
+            };
+            let kernel = c.kernel.as_deref().unwrap_or("-");
+            text += &format!(
+                "{:<20} {:<5} {:<12} {compared:>9} {error:>9}  {kernel}\n",
+                c.workload,
+                c.dtype.name(),
+                c.engine
+            );
+        }
+        print(&text)?;
+    }
+    let said = |c: &Checked, why: &str| format!("{} {} {}: {why}", c.workload, c.dtype, c.engine);
+    for c in &checked {
+        if let Outcome::Skipped(why) = &c.outcome {
+            eprintln!("skipped: {}", said(c, why));
+        }
+    }
+    let wrong = |c: &Checked| match &c.outcome {
+        Outcome::Wrong(why) => Some(said(c, why)),
+        _ => None,
+    };
+    let failures: Vec<String> = checked.iter().filter_map(wrong).collect();
+    if !failures.is_empty() {
+        bail!("{} workloads failed\n{}", failures.len(), failures.join("\n"));
+    }
+    if !checked.iter().any(|c| matches!(c.outcome, Outcome::Right(_))) {
+        bail!("got no workload to check, expected some");
+    }
+    Ok(())
+}
+
+fn checked_json(c: &Checked) -> serde_json::Value {
+    let (outcome, why, check) = match &c.outcome {
+        Outcome::Right(check) => ("right", None, Some(check)),
+        Outcome::Wrong(why) => ("wrong", Some(why), None),
+        Outcome::Skipped(why) => ("skipped", Some(why), None),
+    };
+    json!({
+        "workload": c.workload, "dtype": c.dtype.name(), "engine": c.engine, "kernel": c.kernel,
+        "outcome": outcome, "why": why, "check": check,
+    })
 }

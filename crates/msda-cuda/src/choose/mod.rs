@@ -58,7 +58,8 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
         // Few queries: what counts is that all reads are on their way at once.
         let split = [4, 2, 1].into_iter().find(|s| division.lanes * s <= 32 && samples >= 2 * s).unwrap_or(1);
         let heads = heads.min(64 / (division.lanes * split).min(64)).max(1);
-        let few = Rows { sides: 1, split, heads, block: 64, blocks: 1, round: 1, walk: Walk::Straight };
+        let few =
+            Rows { sides: 1, split, heads, block: 64, blocks: 1, round: 1, keep: 0, walk: Walk::Straight };
         table.push((rows(few), "few queries: lanes share the samples of one"));
         table.push((rows(Rows { split: 1, heads: 1, ..few }), "few queries"));
     }
@@ -70,7 +71,25 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
     let resident = (target.threads() as usize / block).max(1);
     // Registers: three quarters of the threads where a query has few samples, half where it has many.
     let blocks = if samples <= 16 { resident * 3 / 4 } else { resident / 2 }.max(1);
-    let many = Rows { sides, split: 1, heads, block, blocks, round: round(lanes), walk: Walk::Straight };
+    // Planes that are read often: the coarse levels, as many as leave half of the cache, stay in shared memory.
+    if sides == 2 && p.queries() >= 4096 {
+        let kept = |keep| Rows {
+            sides,
+            split: 1,
+            heads: 1,
+            block: 1024,
+            blocks: 1,
+            round: round(lanes),
+            keep,
+            walk: Walk::Straight,
+        };
+        let most = (1..=p.levels().len().min(3)).rev().find(|&keep| kept(keep).kept_bytes(p) <= 96 << 10);
+        if let Some(keep) = most {
+            table.push((rows(kept(keep)), "planes with many queries: coarse levels in shared memory"));
+        }
+    }
+    let many =
+        Rows { sides, split: 1, heads, block, blocks, round: round(lanes), keep: 0, walk: Walk::Straight };
     let tiles = Rows { walk: Walk::Tiles, ..many };
     table.push((rows(tiles), "queries are pixels: neighbours share rows"));
     if p.queries() >= 4096 && p.batch() >= 4 {
@@ -93,6 +112,9 @@ pub fn candidates(request: &Request<'_>, target: &Target) -> Vec<Kernel> {
     let division = Division::of(request);
     let samples = request.problem.samples().max(1);
     let mut all = vec![Kernel::Generic];
+    // Levels are kept of planar values only.
+    let keep =
+        if request.problem.layout() == Layout::Bshd { 1 } else { 4.min(request.problem.levels().len() + 1) };
     let walks = [Walk::Straight, Walk::Tiles, Walk::Ordered];
     for walk in walks {
         for sides in [1, 2] {
@@ -112,8 +134,11 @@ pub fn candidates(request: &Request<'_>, target: &Target) -> Vec<Kernel> {
                             blocks.sort_unstable();
                             blocks.dedup();
                             for blocks in blocks {
-                                let knobs = Rows { sides, split, heads, block, blocks, round, walk };
-                                all.push(Kernel::Rows(knobs));
+                                for keep in 0..keep {
+                                    let knobs =
+                                        Rows { sides, split, heads, block, blocks, round, keep, walk };
+                                    all.push(Kernel::Rows(knobs));
+                                }
                             }
                         }
                     }
@@ -122,4 +147,74 @@ pub fn candidates(request: &Request<'_>, target: &Target) -> Vec<Kernel> {
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use msda::{Dtype, Problem, Spec, Types};
+
+    use super::*;
+    use crate::driver::Arch;
+    use crate::request::{Levels, Operands};
+
+    fn problem(change: impl FnOnce(&mut Spec)) -> Problem {
+        let mut spec = Spec {
+            batch: 4,
+            queries: 22223,
+            heads: 8,
+            channels: 32,
+            levels: vec![(100, 167), (50, 84), (25, 42), (13, 21)],
+            points: vec![4; 4],
+            types: Types::uniform(Dtype::F16),
+            ..Spec::default()
+        };
+        change(&mut spec);
+        Problem::new(spec).unwrap()
+    }
+
+    fn with_choice<T>(p: &Problem, f: impl FnOnce(&Request<'_>, &Target, Choice) -> T) -> T {
+        let operands = Operands::dense(p, None);
+        let request = Request { problem: p, operands: &operands, levels: Levels::Host };
+        let target = Target { arch: Arch::new(9, 0), multiprocessors: 132 };
+        f(&request, &target, choose(&request, &target))
+    }
+
+    #[test]
+    fn images_of_another_size_need_no_other_kernel() {
+        let unit = |p: &Problem| with_choice(p, |r, t, choice| choice.kernel.prepare(r, t).unit);
+        let encoder = unit(&problem(|_| ()));
+        let other = unit(&problem(|s| {
+            (s.batch, s.levels) = (5, vec![(96, 160), (48, 80), (24, 40), (12, 20)]);
+            s.queries = 96 * 160 + 48 * 80 + 24 * 40 + 12 * 20;
+        }));
+        assert_eq!(encoder, other);
+        let decoder = |batch, heads| problem(|s| (s.batch, s.queries, s.heads) = (batch, 300, heads));
+        assert_eq!(unit(&decoder(1, 8)), unit(&decoder(4, 4)));
+    }
+
+    #[test]
+    fn what_is_chosen_takes_the_request() {
+        for layout in Layout::ALL {
+            for dtype in Dtype::ALL {
+                for (queries, channels) in [(1, 1), (300, 32), (9664, 32), (22223, 64), (300, 17), (5, 1000)]
+                {
+                    let p = problem(|s| {
+                        (s.layout, s.queries, s.channels) = (layout, queries, channels);
+                        s.types = Types::uniform(dtype);
+                    });
+                    with_choice(&p, |r, t, choice| assert_eq!(choice.kernel.refuses(r, t), None, "{p}"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_table_is_among_the_candidates_for_common_problems() {
+        for change in [|_: &mut Spec| (), |s: &mut Spec| s.queries = 300, |s: &mut Spec| s.queries = 9664] {
+            let p = problem(change);
+            with_choice(&p, |r, t, choice| {
+                assert!(candidates(r, t).contains(&choice.kernel), "{p}: {}", choice.kernel);
+            });
+        }
+    }
 }

@@ -104,7 +104,7 @@ mod tests {
         let tuned = Tuned::parse("a b = generic # first\n\na b = rows:split=2\n", "test").unwrap();
         assert_eq!(
             tuned.find("a b").unwrap().0.to_string(),
-            "rows:sides=1,split=2,heads=1,block=128,blocks=1,round=1,walk=straight"
+            "rows:sides=1,split=2,heads=1,block=128,blocks=1,round=1,keep=0,walk=straight"
         );
         assert!(tuned.find("a").is_none());
         for wrong in ["a b", "a = unknown", "a = rows:split=x", "a = rows:walk=away"] {

@@ -5,6 +5,7 @@ use msda::{Error, ErrorKind, Result};
 /// Every file that a kernel is made of, by the name that `#include` uses.
 pub const FILES: &[(&str, &str)] = &[
     ("prelude.cuh", include_str!("../../kernels/prelude.cuh")),
+    ("flush.cu", include_str!("../../kernels/flush.cu")),
     ("generic.cu", include_str!("../../kernels/generic.cu")),
     ("order.cu", include_str!("../../kernels/order.cu")),
     ("pack.cu", include_str!("../../kernels/pack.cu")),

@@ -4,6 +4,7 @@ mod generic;
 mod order;
 mod pack;
 pub mod rows;
+mod sweep;
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +16,8 @@ use crate::jit::Unit;
 use crate::request::{Request, Target};
 
 pub use self::rows::Rows;
-pub(crate) use self::{order::order, pack::pack};
+pub use self::sweep::sweep;
+pub(crate) use self::{order::order, order::workspace as order_workspace, pack::pack};
 
 /// A kernel that computes the op, with its knobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

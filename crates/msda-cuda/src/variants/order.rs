@@ -7,8 +7,14 @@ use crate::request::{Request, Target};
 
 const THREADS: u32 = 1024;
 
-/// Prepares the kernel that orders the queries of a request that a kernel with an order takes.
-pub(crate) fn order(request: &Request<'_>, target: &Target) -> Prepared {
+/// Bytes of working memory for a request: the order, and the cells of the queries behind it.
+pub(crate) fn workspace(request: &Request<'_>) -> usize {
+    let queries = request.problem.batch() * request.problem.queries();
+    queries * (size_of::<i32>() + size_of::<u16>())
+}
+
+/// Prepares the kernels that order the queries of a request that a kernel with an order takes.
+pub(crate) fn order(request: &Request<'_>, target: &Target) -> [Prepared; 2] {
     let p = request.problem;
     let dtype = p.types().locations;
     // The reference point of the first level says where a query looks; else the points of its first level do.
@@ -25,8 +31,14 @@ pub(crate) fn order(request: &Request<'_>, target: &Target) -> Prepared {
     args.i64((operand.strides[0] * dtype.size()) as i64);
     args.i64((operand.strides[1] * dtype.size()) as i64);
     args.i32(p.queries());
-    args.i32(0);
+    args.i32(p.batch());
     args.hole(Hole::Order);
-    let launch = Launch::new([p.batch() as u32, 1, 1], [THREADS, 1, 1]);
-    Prepared { unit, entry: "msda_order", launch, args }
+    let cells = Launch::new([p.queries().div_ceil(256) as u32, p.batch() as u32, 1], [256, 1, 1]);
+    let order = Launch::new([p.batch() as u32, 1, 1], [THREADS, 1, 1]);
+    [("msda_cells", cells), ("msda_order", order)].map(|(entry, launch)| Prepared {
+        unit: unit.clone(),
+        entry,
+        launch,
+        args: args.clone(),
+    })
 }

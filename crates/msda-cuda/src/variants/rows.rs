@@ -33,8 +33,10 @@ const TILE: usize = 8;
 /// The most levels: their table is part of the argument.
 const MAX_LEVELS: usize = 64;
 
-/// Static shared memory that any block may have.
-const MAX_SHARED: usize = 48 << 10;
+/// Static shared memory that a block may have.
+fn max_static(target: &Target) -> usize {
+    if target.arch.major >= 9 { 96 << 10 } else { 48 << 10 }
+}
 
 /// Knobs. What follows from the problem (bytes a lane, lanes a row) is not among them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,6 +53,8 @@ pub struct Rows {
     pub blocks: usize,
     /// Samples a lane locates at a time.
     pub round: usize,
+    /// How many of the last levels a block keeps in shared memory; for planar values.
+    pub keep: usize,
     /// In which order queries are visited.
     pub walk: Walk,
 }
@@ -60,8 +64,8 @@ impl fmt::Display for Rows {
         let walk = Walk::ALL.iter().find(|(walk, _)| *walk == self.walk).map_or("", |(_, name)| name);
         write!(
             f,
-            "sides={},split={},heads={},block={},blocks={},round={},walk={walk}",
-            self.sides, self.split, self.heads, self.block, self.blocks, self.round
+            "sides={},split={},heads={},block={},blocks={},round={},keep={},walk={walk}",
+            self.sides, self.split, self.heads, self.block, self.blocks, self.round, self.keep
         )
     }
 }
@@ -74,8 +78,16 @@ impl FromStr for Rows {
             Error::new(ErrorKind::Format, "knobs of rows", got, "name=value, separated by commas")
                 .hint("for example rows:sides=1,split=1,heads=2,block=512,blocks=3,round=4,walk=tiles")
         };
-        let mut knobs =
-            Self { sides: 1, split: 1, heads: 1, block: 128, blocks: 1, round: 1, walk: Walk::Straight };
+        let mut knobs = Self {
+            sides: 1,
+            split: 1,
+            heads: 1,
+            block: 128,
+            blocks: 1,
+            round: 1,
+            keep: 0,
+            walk: Walk::Straight,
+        };
         for knob in s.split(',').filter(|knob| !knob.is_empty()) {
             let (name, value) = knob.split_once('=').ok_or_else(|| wrong(format!("'{knob}'")))?;
             if name == "walk" {
@@ -91,6 +103,7 @@ impl FromStr for Rows {
                 "block" => knobs.block = number,
                 "blocks" => knobs.blocks = number,
                 "round" => knobs.round = number,
+                "keep" => knobs.keep = number,
                 _ => return Err(wrong(format!("'{knob}'"))),
             }
         }
@@ -159,6 +172,21 @@ impl Rows {
         self.block / 32 * self.round * item * (32 / item + pad) * 16
     }
 
+    /// The positions of the levels that are kept: the first, and how many.
+    fn kept(&self, p: &Problem) -> (usize, usize) {
+        let ring = p.layout().ring();
+        let levels = &p.levels()[p.levels().len() - self.keep..];
+        let start = |l: &msda::Level| l.origin - ring * (l.pitch + 1);
+        let first = levels.iter().map(start).min().unwrap_or(0);
+        let end = levels.iter().map(|l| start(l) + (l.h + 2 * ring) * l.pitch).max().unwrap_or(0);
+        (first, end - first)
+    }
+
+    /// Bytes of shared memory that the levels take which are kept.
+    pub(crate) fn kept_bytes(&self, p: &Problem) -> usize {
+        self.kept(p).1.saturating_mul(p.channels() * p.types().value.size())
+    }
+
     pub(super) fn refuses(&self, request: &Request<'_>, target: &Target) -> Option<String> {
         let p = request.problem;
         let o = request.operands;
@@ -185,6 +213,9 @@ impl Rows {
         if !powers || self.sides > 2 || self.round == 0 || self.blocks == 0 {
             return Some("sides, split, heads and block must be powers of two, sides at most 2".into());
         }
+        if self.sides == 2 && !bilinear {
+            return Some("nearest samples have no left and right taps".into());
+        }
         if item > 32 {
             return Some(format!("{item} lanes for a query and head: a warp has 32"));
         }
@@ -194,8 +225,24 @@ impl Rows {
         if self.round > 16 || (self.split > 1 && self.round > 4) {
             return Some("more samples at a time than registers hold".into());
         }
-        if self.shared(division) > MAX_SHARED {
-            return Some(format!("{} bytes of shared memory: at most {MAX_SHARED}", self.shared(division)));
+        if self.keep > 0 {
+            if p.layout() == Layout::Bshd || o.value.strides[1] != p.channels() || division.vec != 16 {
+                return Some("levels are kept only of planar values whose rows are whole 16 bytes".into());
+            }
+            if self.keep > p.levels().len() || self.heads != 1 || !bilinear || self.walk == Walk::Tiles {
+                return Some("levels are kept by blocks of one head, bilinear, without tiles".into());
+            }
+            let (bytes, most) = (self.kept_bytes(p) + self.shared(division), target.shared());
+            if bytes.saturating_mul(self.blocks) > most {
+                return Some(format!(
+                    "levels and samples take {bytes} bytes: {} blocks have {most}",
+                    self.blocks
+                ));
+            }
+        }
+        let (bytes, most) = (self.shared(division), max_static(target));
+        if bytes > most {
+            return Some(format!("{bytes} bytes of shared memory: at most {most}"));
         }
         if self.block * self.blocks > target.threads() as usize {
             return Some(format!(
@@ -252,14 +299,14 @@ impl Rows {
         let uniform = p.points().iter().all(|&n| n == p.points()[0]);
         let points: Vec<String> = p.points().iter().map(ToString::to_string).collect();
         let row = p.channels() * t.value.size();
-        // Positions that follow each other: the step is part of the kernel.
+        // Positions that follow each other: the next one is a constant away.
         let step = if o.value.strides[1] * t.value.size() == row { row } else { 0 };
         let tight = Self::tight(p);
         let align = |role, operand, dtype: Dtype, numbers: usize| {
             aligned(p, role, operand, dtype.size(), numbers * self.round * dtype.size())
         };
         let key = format!(
-            "rows-d{}-p{}-v{}-s{}x{}-h{}-b{}x{}-r{}-{:?}{}{}",
+            "rows-d{}-p{}-v{}-s{}x{}-h{}-b{}x{}-r{}-k{}-{:?}{}{}",
             p.channels(),
             points.join("."),
             division.vec,
@@ -269,6 +316,7 @@ impl Rows {
             self.block,
             self.blocks,
             self.round,
+            self.keep,
             self.walk,
             if tight { "-tight" } else { "" },
             if step > 0 { "-dense" } else { "" },
@@ -291,7 +339,8 @@ impl Rows {
             .define("TILE", if self.walk == Walk::Tiles { TILE } else { 0 })
             .define("LISTED", u8::from(self.walk == Walk::Ordered))
             .define("TIGHT", u8::from(tight))
-            .define("STEP", step);
+            .define("STEP", step)
+            .define("RESIDENT", p.levels().len() - self.keep);
 
         let mut args = Block::default();
         let mut tensor = |hole, operand: Option<Operand>, size: usize| {
@@ -307,8 +356,15 @@ impl Rows {
         tensor(Hole::Reference, o.reference.map(|(_, operand)| operand), t.locations.size());
         tensor(Hole::Output, Some(o.output), t.value.size());
         args.hole(Hole::Order);
-        args.i32(p.queries());
-        args.i32(p.heads());
+        let tiles = p.queries().div_ceil(self.block / item / self.heads);
+        let (first_kept, kept) = if self.keep > 0 { self.kept(p) } else { (0, 0) };
+        // Four blocks a multiprocessor, one after another, divide the planes evenly and load what they keep seldom.
+        let planes = p.batch() * p.heads();
+        let shares = (4 * target.multiprocessors as usize).div_ceil(planes).clamp(1, tiles);
+        let each = if self.keep > 0 { tiles.div_ceil(shares) } else { 1 };
+        for n in [p.queries(), p.heads(), each, kept, first_kept, 0] {
+            args.i32(n);
+        }
         let (mut sample, mut query, mut tile) = (0, 0, 0);
         for (level, points) in p.levels().iter().zip(p.points()) {
             let across = level.w.div_ceil(TILE);
@@ -322,10 +378,13 @@ impl Rows {
         }
         let columns = match self.walk {
             Walk::Tiles => tile,
-            _ => p.queries().div_ceil(self.block / item / self.heads),
+            _ => tiles.div_ceil(each),
         };
         let grid = [columns, p.heads().div_ceil(self.heads), p.batch()].map(|n| n as u32);
-        let launch = Launch::new(grid, [self.block as u32, 1, 1]);
+        let mut launch = Launch::new(grid, [self.block as u32, 1, 1]);
+        if self.keep > 0 {
+            launch.shared = self.kept_bytes(p) as u32;
+        }
         Prepared { unit, entry: "msda_forward", launch, args }
     }
 }

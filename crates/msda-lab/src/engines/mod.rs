@@ -1,5 +1,6 @@
 //! Engines: anything that runs a task.
 
+mod cuda;
 mod local;
 pub mod peers;
 mod python;
@@ -9,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use msda::reference::Oracle;
 use msda::{Backend, Cpu, Isa};
 
+pub use self::cuda::{Cuda, is_cuda};
 pub use self::local::Local;
 pub use self::python::find_python;
 pub use self::torch::Torch;
@@ -50,6 +52,11 @@ pub trait Engine {
         None
     }
 
+    /// Microseconds that a launch of the task that was timed last kept the host, where that was measured.
+    fn host_us(&self, _task: &Task<'_>) -> Option<f64> {
+        None
+    }
+
     /// Runs a task once and returns what it computed.
     fn run(&mut self, task: &Task<'_>) -> Result<Results>;
 
@@ -60,16 +67,20 @@ pub trait Engine {
 /// Names of the engines that exist on this machine, in the order they are measured.
 pub fn available() -> Vec<String> {
     let mut names: Vec<String> = Isa::available().into_iter().map(|isa| format!("cpu-{isa}")).collect();
+    if msda_cuda::driver::Device::count().is_ok_and(|count| count > 0) {
+        names.push("cuda".into());
+    }
     names.push("torch".into());
     names.push("oracle".into());
     names
 }
 
-/// The backend called `name`, of this process. `cpu` is the best instruction set of this machine.
+/// The backend called `name`, of this process. `cpu` is the best instruction set of this machine, `cuda` its GPU.
 pub fn backend(name: &str) -> Result<Box<dyn Backend + Send>> {
     match name {
         "oracle" => Ok(Box::new(Oracle)),
         "cpu" => Ok(Box::new(Cpu::new())),
+        _ if is_cuda(name) => cuda::backend(name),
         _ => {
             let Some(isa) = name.strip_prefix("cpu-") else {
                 let local: Vec<String> = available().into_iter().filter(|n| n != "torch").collect();
@@ -81,11 +92,12 @@ pub fn backend(name: &str) -> Result<Box<dyn Backend + Send>> {
     }
 }
 
-/// The engine called `name`, with that many threads: torch, a peer, or a backend of this process.
+/// The engine called `name`, with that many threads: torch, a peer, a GPU, or a backend of this process.
 pub fn open(name: &str, threads: usize) -> Result<Box<dyn Engine>> {
     match name {
         "torch" => Ok(Box::new(Torch::start(threads)?)),
         "torch-cuda" => Ok(Box::new(Torch::cuda()?)),
+        _ if is_cuda(name) => Ok(Box::new(Cuda::open(name)?)),
         _ if name.starts_with(peers::PREFIX) => Ok(Box::new(Torch::peer(peers::find(name)?, threads)?)),
         _ => Ok(Box::new(Local::new(backend(name)?, threads)?)),
     }

@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use msda::{Buffer, Dtype, Padding, Problem, Role, Sampling, Strides, View, op};
+use msda::{Buffer, Dtype, Padding, Problem, Role, Sampling, Strides, op};
 use serde_json::json;
 
 use super::Engine;
 use super::peers::Peer;
 use super::python::{Python, Reply};
 use crate::record::{Device, Pass};
-use crate::task::{Results, Task};
+use crate::task::{Key, Results, Task};
 use crate::timing::Effort;
 
 /// A running Python that answers tasks.
@@ -20,14 +20,7 @@ pub struct Torch {
     /// Whose formulation; torch's own without one.
     peer: Option<Peer>,
     /// The tensors that already lie in files: writing them once is enough.
-    written: Option<Written>,
-}
-
-/// Which task's tensors lie in files.
-#[derive(PartialEq)]
-struct Written {
-    problem: String,
-    addresses: [usize; 4],
+    written: Option<Key>,
 }
 
 impl Torch {
@@ -96,7 +89,7 @@ impl Torch {
             ("weights", Role::Weights, task.inputs.weights),
             ("grad", Role::Output, task.grad_output),
         ];
-        let key = Written { problem: p.to_string(), addresses: views.map(|(_, _, v)| address(&v)) };
+        let key = task.key();
         if self.written.as_ref() == Some(&key) {
             return Ok(());
         }
@@ -112,15 +105,6 @@ impl Torch {
         }
         self.written = Some(key);
         Ok(())
-    }
-}
-
-fn address(view: &View<'_>) -> usize {
-    match view.data {
-        msda::Slice::F64(s) => s.as_ptr() as usize,
-        msda::Slice::F32(s) => s.as_ptr() as usize,
-        msda::Slice::F16(s) => s.as_ptr() as usize,
-        msda::Slice::Bf16(s) => s.as_ptr() as usize,
     }
 }
 

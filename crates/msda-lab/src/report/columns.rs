@@ -19,14 +19,18 @@ pub(super) enum Column {
     Reached,
     Gathered,
     Error,
+    Host,
     Kernel,
 }
 
 use Column::*;
 
-/// All of them, for media as wide as they need to be; the kernel where one is named.
+/// All of them, for media as wide as they need to be; the kernel and the host's time where there are such.
 pub(super) fn wide(groups: &[Group<'_>]) -> Vec<Column> {
     let mut columns = WIDE.to_vec();
+    if groups.iter().flat_map(|g| &g.rows).any(|row| row.measured.host_us.is_some()) {
+        columns.push(Host);
+    }
     if groups.iter().flat_map(|g| &g.rows).any(|row| row.measured.kernel.is_some()) {
         columns.push(Kernel);
     }
@@ -42,7 +46,7 @@ pub(super) const NARROW: [Column; 10] =
 
 /// What the columns mean, for the foot of a table.
 pub(super) const LEGEND: &str = "thr: threads in use; p10..p90: eight runs of ten lie between; \
-    floor: what the measured ceilings allow, every row coming from the second-level cache; \
+    floor: what the measured ceilings allow, every row coming from the second-level cache, on the GPU from the first-level cache; \
     reached: floor / median; GB/s: rows gathered through the caches; \
     err/tol: largest error as a fraction of what is allowed, at most 1; with ~ it is inexact and not held to that";
 
@@ -62,6 +66,7 @@ impl Column {
             Reached => "reached",
             Gathered => "GB/s",
             Error => "err/tol",
+            Host => "host us",
             Kernel => "kernel",
         }
     }
@@ -99,6 +104,7 @@ impl Column {
             }
             Error if row.within() => row.error_share().map_or(NONE.into(), short),
             Error => format!("{} over", row.error_share().map_or(NONE.into(), short)),
+            Host => maybe(m.host_us),
             Kernel => m.kernel.clone().unwrap_or(NONE.into()),
         }
     }

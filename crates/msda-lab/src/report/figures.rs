@@ -112,7 +112,7 @@ fn dotted(
 
 /// Rooflines, passes side by side, for the largest number of threads.
 pub(super) fn rooflines(record: &Record, groups: &[Group<'_>], palette: &Palette) -> String {
-    // The ceilings are the processor's.
+    // The GPU has no ceiling of arithmetic.
     let drawn = |row: &Row<'_>| {
         row.measured.device == Device::Cpu && row.intensity().is_some() && row.flop_rate().is_some()
     };
@@ -121,14 +121,13 @@ pub(super) fn rooflines(record: &Record, groups: &[Group<'_>], palette: &Palette
         return "<p class=\"note\">No measurement on the processor says how much it computed and gathered</p>\n".into();
     };
     // Points under the ceilings of other threads would mislead, so only one count is drawn.
-    let limit = if record.ceilings.iter().any(|c| c.threads == most) {
+    let ceilings = || record.ceilings.iter().filter(|c| c.device == Device::Cpu);
+    let limit = if ceilings().any(|c| c.threads == most) {
         most
     } else {
-        record.ceilings.iter().map(|c| c.threads).max().unwrap_or(most)
+        ceilings().map(|c| c.threads).max().unwrap_or(most)
     };
-    let roofs: Vec<roofline::Roof> = record
-        .ceilings
-        .iter()
+    let roofs: Vec<roofline::Roof> = ceilings()
         .filter(|c| c.threads == limit && positive(c.rate).is_some())
         .map(|c| roofline::Roof { name: c.name.clone(), rate: c.rate, flat: c.name == "fma" })
         .collect();

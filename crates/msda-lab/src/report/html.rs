@@ -5,7 +5,7 @@ use super::escape::escape;
 use super::group::{Group, groups, positive};
 use super::number::figure;
 use super::svg::palette::Palette;
-use super::{by_line, figures, rate_unit, words};
+use super::{by_line, figures, rate_unit, under, words};
 use crate::record::Record;
 
 /// All runs as one page.
@@ -130,7 +130,7 @@ fn machine(record: &Record) -> String {
             format!(
                 "<tr><td>{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td><td>{}</td></tr>\n",
                 escape(&c.name),
-                c.threads,
+                under(c),
                 figure(c.rate),
                 rate_unit(&c.name)
             )

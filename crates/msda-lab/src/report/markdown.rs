@@ -3,7 +3,7 @@
 use super::columns::{LEGEND, wide};
 use super::group::groups;
 use super::number::figure;
-use super::{by_line, plain, rate_unit, words};
+use super::{by_line, plain, rate_unit, under, words};
 use crate::record::Record;
 
 /// All runs as one Markdown document.
@@ -57,7 +57,7 @@ fn run(out: &mut String, record: &Record) {
         let rows = record
             .ceilings
             .iter()
-            .map(|c| vec![escape(&c.name), c.threads.to_string(), figure(c.rate), rate_unit(&c.name).into()]);
+            .map(|c| vec![escape(&c.name), under(c), figure(c.rate), rate_unit(&c.name).into()]);
         table(out, &[("ceiling", false), ("threads", true), ("rate", true), ("unit", false)], rows);
     }
     if !record.skipped.is_empty() {

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::record::Record;
+use crate::record::{Ceiling, Device, Record};
 
 pub use html::html;
 pub use markdown::markdown;
@@ -49,6 +49,14 @@ fn plain(text: &str) -> String {
 /// Every line of a text on its own, joined again.
 fn by_line(text: &str, join: &str, each: impl Fn(&str) -> String) -> String {
     text.lines().map(each).collect::<Vec<_>>().join(join)
+}
+
+/// The threads of a ceiling; a GPU's has none.
+fn under(ceiling: &Ceiling) -> String {
+    match ceiling.device {
+        Device::Cpu => ceiling.threads.to_string(),
+        Device::Cuda => "GPU".into(),
+    }
 }
 
 /// The unit of a ceiling's rate.

@@ -1,0 +1,130 @@
+//! `msda tune`
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use msda::Dtype;
+use msda_cuda::choose;
+use msda_cuda::driver::Device;
+use msda_lab::bench::Progress;
+use msda_lab::tune::{self, Job, Tuned};
+use msda_lab::workload::{BUILT_IN, Workload};
+use serde_json::json;
+
+use crate::terminal::{Bar, print};
+
+/// How many kernels of a problem are printed.
+const TOP: usize = 10;
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "Every kernel is checked against the oracle and the generic kernel before it is timed, from cold \
+    caches. What is found counts for problems of the same class: `msda kernels --workload NAME` names it."
+)]
+pub(crate) struct Args {
+    /// A workload by name, or a path to a .toml file; may be repeated
+    #[arg(long, value_name = "NAME", required_unless_present = "all")]
+    workload: Vec<String>,
+    /// Every built-in workload
+    #[arg(long, conflicts_with = "workload")]
+    all: bool,
+    /// The value type: f32, f16 or bf16; the workload's own types when absent. May be repeated
+    #[arg(long, value_name = "TYPE")]
+    dtype: Vec<Dtype>,
+    /// The most kernels to try of each problem
+    #[arg(long, value_name = "N", default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
+    /// The GPU, by number
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    gpu: usize,
+    /// The file of tuned kernels; MSDA_TUNED, or tuned.txt in the cache's folder, when absent
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Print what was found as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn main(args: Args) -> Result<()> {
+    let device = Device::open(args.gpu)?;
+    let path = args.out.clone().or_else(choose::Tuned::path).context(
+        "file of tuned kernels: got none, expected one\nhint: give --out FILE, or set MSDA_TUNED or MSDA_CACHE_DIR",
+    )?;
+    let jobs = jobs(&args, &device)?;
+    let mut bar = Bar::new();
+    bar.begin(jobs.iter().map(Job::steps).sum());
+    let mut found = Vec::new();
+    for job in &jobs {
+        let tuned = job.run(&device, &mut bar)?;
+        // At once: what was found stays when a later one is interrupted.
+        tune::save(&path, std::slice::from_ref(&tuned))?;
+        found.push(tuned);
+    }
+    drop(bar);
+    if args.json {
+        let list: Vec<_> = found.iter().map(to_json).collect();
+        print(&serde_json::to_string_pretty(&list)?)?;
+    } else {
+        print(&jobs.iter().zip(&found).map(|(job, t)| to_text(job, t)).collect::<Vec<_>>().join("\n"))?;
+    }
+    eprintln!("tuned: {}", path.display());
+    Ok(())
+}
+
+/// What is tuned: one problem of each class, the first.
+fn jobs(args: &Args, device: &Device) -> Result<Vec<Job>> {
+    let names: Vec<String> = if args.all {
+        BUILT_IN.iter().map(|(n, _)| (*n).to_owned()).collect()
+    } else {
+        args.workload.clone()
+    };
+    let mut jobs: Vec<Job> = Vec::new();
+    for name in &names {
+        let workload = Workload::find(name)?;
+        let dtypes = if args.dtype.is_empty() { workload.dtypes.clone() } else { args.dtype.clone() };
+        for dtype in dtypes {
+            let job = Job::new(device, &workload, dtype, args.limit as usize)?;
+            match jobs.iter().find(|other| other.class == job.class) {
+                Some(other) => eprintln!("note: {name} {dtype} is of the class of {}", other.workload.name),
+                None => jobs.push(job),
+            }
+        }
+    }
+    Ok(jobs)
+}
+
+fn to_text(job: &Job, tuned: &Tuned) -> String {
+    let mut text = format!("{} {}: {}\n", tuned.workload, tuned.dtype, tuned.class);
+    text += &format!(
+        "{} of {} kernels that take it were timed, {} were rejected\n",
+        tuned.timed,
+        job.takes,
+        tuned.rejected.len()
+    );
+    let before = tuned.before.1;
+    text += &format!("{:>10} {:>8}  kernel\n", "us", "speed-up");
+    for (kernel, time) in tuned.best.iter().take(TOP) {
+        let ratio = before.map_or("-".into(), |before| format!("{:.2}x", before / time));
+        let mark = if *kernel == tuned.before.0 { "  (chosen before)" } else { "" };
+        text += &format!("{time:>10.2} {ratio:>8}  {kernel}{mark}\n");
+    }
+    for (kernel, why) in tuned.rejected.iter().take(3) {
+        text += &format!("rejected: {kernel}: {}\n", why.lines().next().unwrap_or_default());
+    }
+    text
+}
+
+fn to_json(tuned: &Tuned) -> serde_json::Value {
+    let best: Vec<_> =
+        tuned.best.iter().map(|(kernel, us)| json!({ "kernel": kernel.to_string(), "us": us })).collect();
+    let rejected: Vec<_> = tuned
+        .rejected
+        .iter()
+        .map(|(kernel, why)| json!({ "kernel": kernel.to_string(), "why": why }))
+        .collect();
+    json!({
+        "workload": tuned.workload, "dtype": tuned.dtype.name(), "class": tuned.class,
+        "before": { "kernel": tuned.before.0.to_string(), "us": tuned.before.1 },
+        "best": best, "timed": tuned.timed, "rejected": rejected,
+    })
+}

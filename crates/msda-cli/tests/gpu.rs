@@ -1,0 +1,167 @@
+//! The commands that are about the GPU, where there is none: on any machine, with those it has hidden.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use msda_cuda::jit;
+use serde_json::Value;
+
+fn msda(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_msda"))
+        .args(args)
+        .current_dir(folder)
+        .env("CUDA_VISIBLE_DEVICES", "-1")
+        .env("MSDA_CACHE_DIR", folder.join("cache"))
+        .env("MSDA_TUNED", folder.join("tuned.txt"))
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|why| panic!("{why}: {}", text(&output.stderr)))
+}
+
+#[test]
+fn kernels_are_listed_and_explained_without_a_gpu() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = msda(dir.path(), &["kernels"]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    assert!(text(&run.stderr).contains("no GPU here: this is about sm_90"), "{}", text(&run.stderr));
+    let said = text(&run.stdout);
+    assert!(
+        said.contains("generic: ") && said.contains("rows: ") && said.contains("no   f64 values"),
+        "{said}"
+    );
+
+    let args = ["kernels", "--workload", "small", "--dtype", "f16", "--arch", "sm_80"];
+    let run = msda(dir.path(), &args);
+    assert!(run.stderr.is_empty(), "{}", text(&run.stderr));
+    assert!(text(&run.stdout).contains("class   sm_80 f16 d"), "{}", text(&run.stdout));
+    let all = json(&msda(dir.path(), &[&args[..], &["--json"]].concat()));
+    assert_eq!((all["arch"].as_str(), all["problems"].as_array().map(Vec::len)), (Some("sm_80"), Some(1)));
+    let problem = &all["problems"][0];
+    assert_ne!(problem["kernel"], "generic");
+    for family in problem["families"].as_array().unwrap() {
+        let refused: u64 =
+            family["refusals"].as_array().unwrap().iter().map(|r| r["count"].as_u64().unwrap()).sum();
+        assert_eq!(family["takes"].as_u64().unwrap() + refused, family["candidates"].as_u64().unwrap());
+    }
+    // What was tuned is taken, and it is said.
+    let class = problem["class"].as_str().unwrap();
+    std::fs::write(dir.path().join("tuned.txt"), format!("{class} = generic  # 1.0 us, small f16\n"))
+        .unwrap();
+    let tuned = json(&msda(dir.path(), &[&args[..], &["--json"]].concat()));
+    assert_eq!(tuned["problems"][0]["kernel"], "generic");
+    assert!(tuned["problems"][0]["why"].as_str().unwrap().contains("tuned"), "{tuned}");
+
+    for (args, code) in [
+        (vec!["kernels", "--arch", "hopper"], 2),
+        (vec!["kernels", "--dtype", "f16"], 2),
+        (vec!["kernels", "--workload", "small", "--dtype", "f8"], 2),
+        (vec!["kernels", "--workload", "nope"], 1),
+    ] {
+        assert_eq!(msda(dir.path(), &args).status.code(), Some(code), "{args:?}");
+    }
+}
+
+#[test]
+fn the_cache_is_listed_and_cleared() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("cache");
+    assert_eq!(text(&msda(dir.path(), &["cache", "path"]).stdout).trim(), folder.display().to_string());
+    assert_eq!(json(&msda(dir.path(), &["cache", "list", "--json"])), Value::Array(Vec::new()));
+    // As the cache names what it keeps; something of another's is there too.
+    let entry = folder.join("rows-f16-d32-sm_90a-0123456789abcdef");
+    std::fs::create_dir_all(&entry).unwrap();
+    std::fs::write(entry.join("kernel.cubin"), [0; 2048]).unwrap();
+    std::fs::write(folder.join("tuned.txt"), "").unwrap();
+    let list = json(&msda(dir.path(), &["cache", "list", "--json"]));
+    assert_eq!((list[0]["key"].as_str(), list[0]["arch"].as_str()), (Some("rows-f16-d32"), Some("sm_90a")));
+    assert_eq!(list[0]["bytes"].as_u64(), Some(2048));
+    assert!(text(&msda(dir.path(), &["cache", "list"]).stdout).contains("rows-f16-d32"));
+    let clear = msda(dir.path(), &["cache", "clear"]);
+    assert!(clear.status.success() && text(&clear.stderr).contains("1 compiled"), "{}", text(&clear.stderr));
+    assert!(!entry.exists() && folder.join("tuned.txt").exists());
+
+    let none = Command::new(env!("CARGO_BIN_EXE_msda"))
+        .args(["cache", "path"])
+        .env("MSDA_CACHE_DIR", "")
+        .output()
+        .unwrap();
+    assert_eq!(none.status.code(), Some(1));
+    assert!(text(&none.stderr).contains("MSDA_CACHE_DIR"), "{}", text(&none.stderr));
+    assert_eq!(msda(dir.path(), &["cache"]).status.code(), Some(2));
+}
+
+#[test]
+fn without_a_gpu_this_is_said_once_and_what_was_asked_for_by_name_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = ["bench", "--quick", "--workload", "small", "--threads", "1", "--json"];
+    let run = msda(dir.path(), &base);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let record = msda_lab::record::Record::parse(&text(&run.stdout)).unwrap();
+    let missed: Vec<_> = record.skipped.iter().filter(|s| s.what == "cuda").collect();
+    assert_eq!(missed.len(), 1, "{:?}", record.skipped);
+    assert!(missed[0].why.contains("hint: "), "{missed:?}");
+    let cpu = msda(dir.path(), &[&base[..], &["--device", "cpu"]].concat());
+    let record = msda_lab::record::Record::parse(&text(&cpu.stdout)).unwrap();
+    assert!(record.skipped.iter().all(|s| !s.what.contains("cuda")), "{:?}", record.skipped);
+
+    for args in [
+        vec!["bench", "--quick", "--engine", "cuda"],
+        vec!["bench", "--quick", "--engine", "cpu", "--engine", "cuda@1:generic"],
+        vec!["bench", "--quick", "--device", "cuda"],
+        vec!["verify", "--device", "cuda"],
+        vec!["verify", "--device", "cuda", "--workloads"],
+        vec!["verify", "--engine", "cuda:generic"],
+        vec!["tune", "--workload", "small"],
+        vec!["tune", "--all", "--dtype", "f16"],
+    ] {
+        let run = msda(dir.path(), &args);
+        assert_eq!(run.status.code(), Some(1), "{args:?}: {}", text(&run.stdout));
+        let said = text(&run.stderr);
+        assert!(said.contains("hint: ") && !said.contains("panicked"), "{args:?}: {said}");
+    }
+    for (args, code, word) in [
+        (vec!["bench", "--quick", "--engine", "cuda:nothing"], 1, "generic"),
+        (vec!["bench", "--quick", "--engine", "cuda@x"], 1, "cuda@N"),
+        (vec!["bench", "--device", "tpu"], 2, "cuda"),
+        (vec!["verify", "--device", "cuda", "--engine", "cpu"], 2, "cannot be used"),
+        (vec!["tune"], 2, "--workload"),
+        (vec!["tune", "--workload", "small", "--limit", "0"], 2, "--limit"),
+    ] {
+        let run = msda(dir.path(), &args);
+        assert_eq!(run.status.code(), Some(code), "{args:?}");
+        assert!(text(&run.stderr).contains(word), "{args:?}: {}", text(&run.stderr));
+    }
+    assert!(!dir.path().join("tuned.txt").exists());
+}
+
+#[test]
+fn doctor_says_why_there_is_no_gpu() {
+    let dir = tempfile::tempdir().unwrap();
+    let findings = json(&msda(dir.path(), &["doctor", "--json"]));
+    let gpu = findings.as_array().unwrap().iter().find(|f| f["what"] == "gpu").unwrap();
+    assert_eq!(gpu["ok"], Value::Bool(false));
+    assert!(gpu["hint"].is_string() && gpu["says"].as_str().is_some_and(|s| !s.contains("hint")), "{gpu}");
+}
+
+/// With a GPU: what the compiler and the cache are is said. Skipped without one, unless `MSDA_GPU` is set.
+#[test]
+fn doctor_names_the_gpu_where_there_is_one() {
+    if let Err(why) = msda_cuda::driver::Device::open(0) {
+        assert!(std::env::var_os("MSDA_GPU").is_none(), "{why}");
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let doctor = Command::new(env!("CARGO_BIN_EXE_msda")).args(["doctor", "--json"]).output().unwrap();
+    let findings = json(&doctor);
+    let of = |what: &str| findings.as_array().unwrap().iter().find(|f| f["what"] == what).unwrap().clone();
+    assert_eq!(of("gpu")["ok"], Value::Bool(true));
+    assert_eq!(of("compiler")["ok"].as_bool(), Some(jit::nvrtc().is_ok()));
+    assert!(of("cache")["says"].is_string());
+}

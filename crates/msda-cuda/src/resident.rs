@@ -1,0 +1,195 @@
+//! A call whose tensors stay on the device: what the lab runs and times.
+#![allow(unsafe_code)]
+
+use std::time::Instant;
+
+use msda::{Buffer, Error, ErrorKind, Inputs, Problem, Result};
+
+use crate::driver::{Device, Event, Graph, Memory, Stream, StreamHandle};
+use crate::flush::Flush;
+use crate::plan::Plan;
+use crate::request::{Levels, Operands, Request};
+use crate::tensors::Tensors;
+use crate::variants::Kernel;
+
+/// Runs that are queued before the device is waited for.
+const QUEUED: usize = 16;
+
+/// A problem with its tensors on a device, ready to be run any number of times. The output is dense.
+#[derive(Debug)]
+pub struct Resident {
+    problem: Problem,
+    operands: Operands,
+    tensors: Tensors,
+    plan: Plan,
+    workspace: Memory,
+    stream: Stream,
+    /// Made when it is first needed: it is large.
+    flush: Option<Flush>,
+}
+
+impl Resident {
+    /// Copies the inputs to the device and makes a kernel ready: a certain one, or the one that is chosen.
+    pub fn new(
+        device: &Device,
+        problem: &Problem,
+        inputs: &Inputs<'_>,
+        kernel: Option<Kernel>,
+    ) -> Result<Self> {
+        let tensors = Tensors::new(device, problem, inputs, None)?;
+        let operands = tensors.operands();
+        let plan = plan(device, problem, &operands, kernel)?;
+        Ok(Self {
+            workspace: device.alloc(plan.workspace())?,
+            stream: device.stream()?,
+            problem: problem.clone(),
+            operands,
+            tensors,
+            plan,
+            flush: None,
+        })
+    }
+
+    /// Makes another kernel ready for the same tensors. When that fails, the old one stays.
+    pub fn replan(&mut self, kernel: Option<Kernel>) -> Result<()> {
+        let plan = plan(self.plan.device(), &self.problem, &self.operands, kernel)?;
+        if plan.workspace() > self.workspace.len() {
+            self.workspace = plan.device().alloc(plan.workspace())?;
+        }
+        self.plan = plan;
+        Ok(())
+    }
+
+    /// The call made ready.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What the kernel was chosen for.
+    pub fn request(&self) -> Request<'_> {
+        Request { problem: &self.problem, operands: &self.operands, levels: Levels::Host }
+    }
+
+    /// Runs the call once and waits for it.
+    pub fn run(&mut self) -> Result<()> {
+        self.queue(self.stream.handle())?;
+        self.stream.synchronize()
+    }
+
+    /// What the output holds.
+    pub fn output(&self) -> Result<Buffer> {
+        let mut output = Buffer::try_filled(self.problem.types().value, self.problem.output_len(), 0.0)?;
+        self.tensors.output.fetch(&mut output.as_mut().into())?;
+        Ok(output)
+    }
+
+    /// Fills the output with NaN: what stays unwritten cannot pass for a result.
+    pub fn poison(&mut self) -> Result<()> {
+        self.tensors.output.fill(0xff)
+    }
+
+    /// Milliseconds of each of some runs, on the device alone; with cold caches, or right after another run.
+    pub fn time(&mut self, runs: usize, cold: bool) -> Result<Vec<f64>> {
+        self.prepare_flush()?;
+        self.time_with(runs, cold, |stream| self.queue(stream))
+    }
+
+    /// The same of runs that are replayed from a graph.
+    pub fn time_graph(&mut self, runs: usize, cold: bool) -> Result<Vec<f64>> {
+        self.prepare_flush()?;
+        let graph = Graph::capture(&self.stream, |stream| self.queue(stream))?;
+        // SAFETY: plan and tensors are those that were recorded, and live until the stream is done.
+        self.time_with(runs, cold, |stream| unsafe { graph.launch(stream) })
+    }
+
+    /// Microseconds that a launch keeps the host: the median of several batches that nobody waits for.
+    pub fn host_cost(&mut self) -> Result<f64> {
+        const BATCH_SECONDS: f64 = 0.02;
+        // The first run of a kernel may load it.
+        self.run()?;
+        let start = Instant::now();
+        self.run()?;
+        // No more than the driver queues, and of what runs long fewer.
+        let launches = (BATCH_SECONDS / start.elapsed().as_secs_f64()).clamp(20.0, 200.0) as u32;
+        let _bound = self.plan.device().bind()?;
+        let mut batches = Vec::new();
+        for batch in 0..6 {
+            let start = Instant::now();
+            for _ in 0..launches {
+                self.queue(self.stream.handle())?;
+            }
+            let took = start.elapsed().as_secs_f64() * 1e6 / f64::from(launches);
+            self.stream.synchronize()?;
+            // The first one warms up.
+            if batch > 0 {
+                batches.push(took);
+            }
+        }
+        batches.sort_by(f64::total_cmp);
+        Ok(batches[batches.len() / 2])
+    }
+
+    fn queue(&self, stream: StreamHandle<'_>) -> Result<()> {
+        // SAFETY: the tensors are on the device, checked against the problem, and ours; freeing them waits for the
+        // device. Two queued runs write the same numbers, one after the other.
+        unsafe { self.plan.launch(&self.tensors.addresses(&self.workspace), stream) }
+    }
+
+    fn prepare_flush(&mut self) -> Result<()> {
+        if self.flush.is_none() {
+            self.flush = Some(Flush::new(self.plan.device())?);
+        }
+        Ok(())
+    }
+
+    /// Times what `queue` queues. Every batch begins with a flush: while the device is busy with it the host gets
+    /// ahead, so that no event waits for a launch that is still to come.
+    fn time_with(
+        &self,
+        runs: usize,
+        cold: bool,
+        queue: impl Fn(StreamHandle<'_>) -> Result<()>,
+    ) -> Result<Vec<f64>> {
+        let device = self.plan.device();
+        let _bound = device.bind()?;
+        let stream = self.stream.handle();
+        let flush = || match &self.flush {
+            Some(flush) => flush.queue(stream),
+            None => Err(Error::new(ErrorKind::Unsupported, "timing", "no buffers to flush with", "some")),
+        };
+        let mut events = Vec::new();
+        for _ in 0..runs.min(QUEUED) {
+            events.push((device.event()?, device.event()?));
+        }
+        let mut times = Vec::with_capacity(runs);
+        while times.len() < runs {
+            let batch = &events[..events.len().min(runs - times.len())];
+            if !cold {
+                flush()?;
+                queue(stream)?;
+            }
+            for (start, end) in batch {
+                if cold {
+                    flush()?;
+                }
+                start.record(stream)?;
+                queue(stream)?;
+                end.record(stream)?;
+            }
+            self.stream.synchronize()?;
+            for (start, end) in batch {
+                times.push(f64::from(Event::elapsed_ms(start, end)?));
+            }
+        }
+        Ok(times)
+    }
+}
+
+fn plan(device: &Device, problem: &Problem, operands: &Operands, kernel: Option<Kernel>) -> Result<Plan> {
+    match kernel {
+        None => Plan::new(device, problem, operands, Levels::Host),
+        Some(kernel) => {
+            Plan::with_kernel(device, &Request { problem, operands, levels: Levels::Host }, kernel)
+        }
+    }
+}

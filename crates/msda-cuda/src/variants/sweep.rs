@@ -1,0 +1,28 @@
+//! Knobs for verification: not those that are fast, but those that take a kernel through all of its paths.
+
+use super::Kernel;
+use super::rows::{Division, Rows, Walk};
+use crate::request::{Request, Target};
+
+/// Kernels with knobs of every kind, whatever the request is: those that take it. The generic kernel, which has no
+/// knobs, is not among them.
+pub fn sweep(request: &Request<'_>, target: &Target) -> Vec<Kernel> {
+    let division = Division::of(request);
+    let mut all = Vec::new();
+    for (walk, _) in Walk::ALL {
+        for sides in [1, 2] {
+            for split in [1, 2, 8] {
+                for (heads, round) in [(1, 1), (2, 2), (1, 3), (4, 4)] {
+                    let lanes = division.lanes * sides * split;
+                    let block = if walk == Walk::Tiles { 64 * heads * lanes } else { 32.max(heads * lanes) };
+                    for keep in [0, 1, 3] {
+                        let knobs = Rows { sides, split, heads, block, blocks: 1, round, keep, walk };
+                        all.push(Kernel::Rows(knobs));
+                    }
+                }
+            }
+        }
+    }
+    all.retain(|kernel| kernel.refuses(request, target).is_none());
+    all
+}

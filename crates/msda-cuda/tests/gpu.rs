@@ -1,0 +1,282 @@
+//! What plans promise, on a GPU: graphs, threads, levels on the device, packing, sizes past 2^31, clear errors.
+//!
+//! Without a GPU every test says that it skipped; with `MSDA_GPU=1` in the environment it fails instead.
+#![allow(unsafe_code)]
+
+use msda::rng::Rng;
+use msda::{Backend, Buffer, Cpu, Dtype, ErrorKind, Inputs, Layout, Problem, Spec, Types, pack};
+use msda_cuda::driver::{Device, Graph, Memory};
+use msda_cuda::variants::Kernel;
+use msda_cuda::{Addresses, Cuda, Levels, Operands, Packing, Plan, Request};
+
+fn device() -> Option<Device> {
+    match Device::open(0) {
+        Ok(device) => Some(device),
+        Err(why) => {
+            assert!(std::env::var_os("MSDA_GPU").is_none(), "{why}");
+            eprintln!("skipped: {why}");
+            None
+        }
+    }
+}
+
+fn problem(queries: usize, dtype: Dtype) -> Problem {
+    Problem::new(Spec {
+        batch: 2,
+        queries,
+        heads: 8,
+        channels: 32,
+        levels: vec![(20, 30), (10, 15), (5, 8)],
+        points: vec![4, 4, 4],
+        types: Types::uniform(dtype),
+        ..Spec::default()
+    })
+    .unwrap()
+}
+
+/// Host tensors of a problem: value, locations, weights.
+fn tensors(p: &Problem) -> [Buffer; 3] {
+    let mut rng = Rng::new(7);
+    let t = p.types();
+    let value = Buffer::from_fn(t.value, p.value_len(), |_| rng.unit() * 2.0 - 1.0);
+    let locations = Buffer::from_fn(t.locations, p.locations_len(), |_| rng.unit() * 1.1 - 0.05);
+    let weights = Buffer::from_fn(t.weights, p.weights_len(), |_| rng.unit() / p.samples() as f64);
+    [value, locations, weights]
+}
+
+fn on_device(device: &Device, buffer: &Buffer) -> Memory {
+    let bytes = buffer.to_le_bytes();
+    let mut memory = device.alloc(bytes.len()).unwrap();
+    memory.write(0, &bytes).unwrap();
+    memory
+}
+
+/// Tensors on the device, with a poisoned output.
+struct Held {
+    value: Memory,
+    locations: Memory,
+    weights: Memory,
+    output: Memory,
+    workspace: Memory,
+}
+
+impl Held {
+    fn new(device: &Device, p: &Problem, workspace: usize) -> Self {
+        let [value, locations, weights] = tensors(p).map(|buffer| on_device(device, &buffer));
+        let mut output = device.alloc(p.output_len() * p.types().value.size()).unwrap();
+        output.fill(0xff).unwrap();
+        Self { value, locations, weights, output, workspace: device.alloc(workspace).unwrap() }
+    }
+
+    fn addresses(&self) -> Addresses {
+        Addresses {
+            value: self.value.address(),
+            locations: self.locations.address(),
+            weights: self.weights.address(),
+            output: self.output.address(),
+            workspace: self.workspace.address(),
+            ..Addresses::default()
+        }
+    }
+
+    fn output(&self, p: &Problem) -> Vec<f64> {
+        let mut bytes = vec![0; self.output.len()];
+        self.output.read(0, &mut bytes).unwrap();
+        Buffer::from_le_bytes(p.types().value, &bytes).to_f64()
+    }
+}
+
+fn expected(p: &Problem) -> Vec<f64> {
+    let [value, locations, weights] = tensors(p);
+    let mut output = Buffer::filled(p.types().value, p.output_len(), f64::NAN);
+    let inputs = Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice());
+    Cpu::new().forward(p, &inputs, output.as_mut().into()).unwrap();
+    output.to_f64()
+}
+
+fn close(got: &[f64], want: &[f64], tolerance: f64) {
+    assert_eq!(got.len(), want.len());
+    for (i, (a, b)) in got.iter().zip(want).enumerate() {
+        assert!((a - b).abs() <= tolerance, "element {i}: got {a}, expected {b}");
+    }
+}
+
+#[test]
+fn a_launch_can_be_captured_and_replayed() {
+    let Some(device) = device() else { return };
+    for queries in [300, 6000] {
+        let p = problem(queries, Dtype::F16);
+        let plan = Plan::new(&device, &p, &Operands::dense(&p, None), Levels::Host).unwrap();
+        let mut held = Held::new(&device, &p, plan.workspace());
+        let stream = device.stream().unwrap();
+        // SAFETY: the tensors are of the problem, and live until the stream is done.
+        let graph = Graph::capture(&stream, |s| unsafe { plan.launch(&held.addresses(), s) }).unwrap();
+        for _ in 0..3 {
+            held.output.fill(0xff).unwrap();
+            // SAFETY: as above.
+            unsafe { graph.launch(stream.handle()).unwrap() };
+            stream.synchronize().unwrap();
+            close(&held.output(&p), &expected(&p), 2e-3);
+        }
+    }
+}
+
+#[test]
+fn a_plan_serves_many_threads() {
+    let Some(device) = device() else { return };
+    let p = problem(500, Dtype::F32);
+    let plan = Plan::new(&device, &p, &Operands::dense(&p, None), Levels::Host).unwrap();
+    let want = expected(&p);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let held = Held::new(&device, &p, plan.workspace());
+                let stream = device.stream().unwrap();
+                for _ in 0..20 {
+                    // SAFETY: the tensors are of the problem, and live until the stream is done.
+                    unsafe { plan.launch(&held.addresses(), stream.handle()).unwrap() };
+                }
+                stream.synchronize().unwrap();
+                close(&held.output(&p), &want, 1e-5);
+            });
+        }
+    });
+}
+
+#[test]
+fn levels_may_stay_on_the_device() {
+    let Some(device) = device() else { return };
+    let p = problem(77, Dtype::F32);
+    // What is known on the host: the number of levels and of positions.
+    let blind = p
+        .with(|s| {
+            s.positions = Some(p.positions());
+            s.levels = vec![(1, 1); 3];
+            s.starts = None;
+        })
+        .unwrap();
+    let plan = Plan::new(&device, &blind, &Operands::dense(&blind, None), Levels::Device).unwrap();
+    assert_eq!(plan.choice().kernel, Kernel::Generic);
+    let mut held = Held::new(&device, &p, plan.workspace());
+    let words = |words: &[i64]| {
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let mut memory = device.alloc(bytes.len()).unwrap();
+        memory.write(0, &bytes).unwrap();
+        memory
+    };
+    let stream = device.stream().unwrap();
+    let mut run = |shapes: &[i64], starts: &[i64]| {
+        let (shapes, starts) = (words(shapes), words(starts));
+        held.output.fill(0xff).unwrap();
+        let at = Addresses { shapes: shapes.address(), starts: starts.address(), ..held.addresses() };
+        // SAFETY: the tensors are of the problem, and live until the stream is done.
+        unsafe { plan.launch(&at, stream.handle()).unwrap() };
+        stream.synchronize().unwrap();
+        held.output(&p)
+    };
+    close(&run(&[20, 30, 10, 15, 5, 8], &[0, 600, 750]), &expected(&p), 1e-5);
+    // Levels that do not lie within the value are left out, and nothing is read there.
+    let wrong = run(&[1 << 40, 30, -1, 15, 5, 8], &[0, 600, i64::MAX]);
+    assert!(wrong.iter().all(|x| *x == 0.0));
+    // SAFETY: nothing is launched without the levels' addresses.
+    let missing = unsafe { plan.launch(&held.addresses(), stream.handle()) };
+    assert_eq!(missing.unwrap_err().kind(), ErrorKind::Shape);
+}
+
+#[test]
+fn packing_is_the_hosts_packing() {
+    let Some(device) = device() else { return };
+    let stream = device.stream().unwrap();
+    for dtype in Dtype::ALL {
+        for from in Layout::ALL {
+            for to in Layout::ALL {
+                let a = problem(1, Dtype::F32)
+                    .with(|s| (s.types, s.layout) = (Types::uniform(dtype), from))
+                    .unwrap();
+                let b = a.with(|s| s.layout = to).unwrap();
+                let mut rng = Rng::new(3);
+                let value = Buffer::from_fn(dtype, a.value_len(), |_| rng.unit());
+                let mut want = Buffer::filled(dtype, b.value_len(), f64::NAN);
+                pack(&a, value.as_slice().into(), &b, want.as_mut().into()).unwrap();
+
+                let source = on_device(&device, &value);
+                let mut packed = device.alloc(b.value_len() * dtype.size()).unwrap();
+                packed.fill(0xff).unwrap();
+                let packing = Packing::new(&device, &a, &b).unwrap();
+                // SAFETY: both are dense tensors of the problems, and live until the stream is done.
+                unsafe { packing.launch(source.address(), packed.address(), stream.handle()).unwrap() };
+                stream.synchronize().unwrap();
+                let mut bytes = vec![0; packed.len()];
+                packed.read(0, &mut bytes).unwrap();
+                assert!(bytes == want.to_le_bytes(), "{dtype} {from:?} to {to:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn value_may_have_more_than_2_to_the_31_elements() {
+    let Some(device) = device() else { return };
+    let p = Problem::new(Spec {
+        batch: 1,
+        queries: 40,
+        heads: 8,
+        channels: 32,
+        levels: vec![(2900, 2900), (50, 50)],
+        points: vec![4, 4],
+        types: Types::with_f32_coordinates(Dtype::F16),
+        ..Spec::default()
+    })
+    .unwrap();
+    assert!(p.value_len() > 1 << 31);
+    let need = p.value_len() * 2 + (1 << 30);
+    if device.free_memory().unwrap() < need {
+        eprintln!("skipped: the device has no {need} bytes free");
+        return;
+    }
+    let mut rng = Rng::new(5);
+    // Half of the queries look at the last rows, past 2^31 elements.
+    let locations = Buffer::from_fn(Dtype::F32, p.locations_len(), |i| {
+        let late = i / (p.locations_len() / 2) == 1;
+        if late { 0.995 + 0.005 * rng.unit() } else { rng.unit() }
+    });
+    let weights = Buffer::from_fn(Dtype::F32, p.weights_len(), |_| rng.unit() / 8.0);
+    // A pattern of a prime period: an index that lost its upper bits reads something else.
+    let pattern: Vec<f64> = (0..10_007).map(|_| rng.unit() * 2.0 - 1.0).collect();
+    let value = Buffer::from_fn(Dtype::F16, p.value_len(), |i| pattern[i % 10_007]);
+    let inputs = Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice());
+    let want = msda::reference::forward::<f64>(&p, &inputs).unwrap();
+    let chosen = Cuda::new(&device);
+    let generic = Cuda::with_pick(&device, "generic", |_| Some(Kernel::Generic));
+    for backend in [chosen, generic] {
+        let mut output = Buffer::filled(Dtype::F16, p.output_len(), f64::NAN);
+        backend.forward(&p, &inputs, output.as_mut().into()).unwrap();
+        close(&output.to_f64(), &want, 1e-3);
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_a_clear_error() {
+    let Some(device) = device() else { return };
+    let huge = device.alloc(1 << 50).unwrap_err();
+    assert_eq!(huge.kind(), ErrorKind::Memory, "{huge}");
+    assert!(Device::open(10_000).is_err());
+
+    let p = problem(10, Dtype::F16);
+    let operands = Operands::dense(&p, None);
+    let plan = Plan::new(&device, &p, &operands, Levels::Host).unwrap();
+    let held = Held::new(&device, &p, plan.workspace());
+    let stream = device.stream().unwrap();
+    let crooked = Addresses { value: held.value.address() + 2, ..held.addresses() };
+    // SAFETY: addresses that are not aligned as the plan wants are refused before anything is queued.
+    let error = unsafe { plan.launch(&crooked, stream.handle()) }.unwrap_err();
+    assert!(error.to_string().contains("hint: "), "{error}");
+    stream.synchronize().unwrap();
+    assert!(held.output(&p).iter().all(|x| x.is_nan()), "something was written");
+
+    // A kernel that does not take the problem says why.
+    let request = Request { problem: &p, operands: &operands, levels: Levels::Host };
+    let tiles: Kernel = "rows:heads=1,block=256,walk=tiles".parse().unwrap();
+    let error = Plan::with_kernel(&device, &request, tiles).unwrap_err();
+    assert!(error.to_string().contains("not the pixels"), "{error}");
+}

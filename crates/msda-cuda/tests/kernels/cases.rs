@@ -1,0 +1,280 @@
+//! What is compiled: the project's workloads, and every option at least once.
+
+use msda::{Dtype, Layout, Padding, Problem, ReferenceKind, Role, Sampling, Spec, Types};
+use msda_cuda::choose::choose;
+use msda_cuda::driver::Arch;
+use msda_cuda::jit::Unit;
+use msda_cuda::variants::Kernel;
+use msda_cuda::{Levels, Operands, Request, Target};
+
+/// Architectures, one of each generation and kind.
+pub(crate) const ARCHS: [Arch; 7] = [
+    Arch::new(7, 5),
+    Arch::new(8, 0),
+    Arch::new(8, 6),
+    Arch::new(8, 9),
+    Arch::new(9, 0),
+    Arch::new(10, 0),
+    Arch::new(12, 0),
+];
+
+/// The one that everything is compiled for; the others get the workloads and a few options.
+const FULL: Arch = Arch::new(9, 0);
+
+const MULTIPROCESSORS: u32 = 132;
+
+/// How much of the list a case is part of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Weight {
+    /// What the project measures: no spills, no stack, on any architecture.
+    Workload,
+    /// Compiled for every architecture.
+    Everywhere,
+    /// Compiled for one.
+    Once,
+}
+
+/// A kernel to compile.
+#[derive(Debug, Clone)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) weight: Weight,
+    pub(crate) unit: Unit,
+    pub(crate) entry: &'static str,
+    /// Threads of a block.
+    pub(crate) threads: u32,
+    /// Bytes of the argument.
+    pub(crate) argument: usize,
+}
+
+/// A request by name.
+struct Asked {
+    name: String,
+    weight: Weight,
+    problem: Problem,
+    operands: Operands,
+    levels: Levels,
+    /// A certain kernel, rather than the one that is chosen.
+    kernel: Option<Kernel>,
+}
+
+impl Asked {
+    fn new(name: impl Into<String>, weight: Weight, spec: Spec) -> Self {
+        let problem = Problem::new(spec).unwrap();
+        let operands = Operands::dense(&problem, None);
+        Self { name: name.into(), weight, problem, operands, levels: Levels::Host, kernel: None }
+    }
+
+    fn change(mut self, change: impl FnOnce(&mut Operands, &Problem)) -> Self {
+        change(&mut self.operands, &self.problem);
+        self
+    }
+
+    fn fused(self, kind: ReferenceKind) -> Self {
+        self.change(|operands, problem| *operands = Operands::dense(problem, Some(kind)))
+    }
+
+    fn kernel(self, kernel: &str) -> Self {
+        Self { kernel: Some(kernel.parse().unwrap()), ..self }
+    }
+
+    /// The kernel that it gets.
+    fn case(&self, target: &Target) -> Case {
+        let request = Request { problem: &self.problem, operands: &self.operands, levels: self.levels };
+        let kernel = self.kernel.unwrap_or_else(|| choose(&request, target).kernel);
+        let prepared = kernel.prepare(&request, target);
+        Case {
+            name: self.name.clone(),
+            weight: self.weight,
+            entry: prepared.entry,
+            threads: prepared.launch.block.iter().product(),
+            argument: prepared.args.bytes().len(),
+            unit: prepared.unit,
+        }
+    }
+}
+
+/// Everything that is compiled for an architecture.
+pub(crate) fn cases(arch: Arch) -> Vec<Case> {
+    let target = Target { arch, multiprocessors: MULTIPROCESSORS };
+    let mut all: Vec<_> = workloads().iter().chain(&options()).map(|asked| asked.case(&target)).collect();
+    all.extend(helpers(arch));
+    all.retain(|case| case.weight != Weight::Once || arch == FULL);
+    all
+}
+
+/// A case by name, for one architecture.
+pub(crate) fn case(name: &str, arch: Arch) -> Case {
+    cases(arch).into_iter().find(|case| case.name == name).unwrap()
+}
+
+fn spec(batch: usize, queries: usize, [heads, channels]: [usize; 2], levels: &[(usize, usize)]) -> Spec {
+    Spec { batch, queries, heads, channels, levels: levels.to_vec(), ..Spec::default() }
+}
+
+/// The same number of points on each level.
+fn points(spec: Spec, points: usize) -> Spec {
+    Spec { points: vec![points; spec.levels.len()], ..spec }
+}
+
+fn encoder() -> Spec {
+    let levels = [(100, 167), (50, 84), (25, 42), (13, 21)];
+    let pixels = levels.iter().map(|(h, w)| h * w).sum();
+    points(spec(4, pixels, [8, 32], &levels), 4)
+}
+
+fn decoder() -> Spec {
+    Spec { queries: 300, ..encoder() }
+}
+
+fn rt_detr() -> Spec {
+    points(spec(16, 300, [8, 32], &[(80, 80), (40, 40), (20, 20)]), 4)
+}
+
+fn seed() -> Spec {
+    let levels = [(92, 160), (46, 80), (23, 40), (12, 20)];
+    Spec { layout: Layout::PlanarRing, ..points(spec(48, 15422, [1, 32], &levels), 8) }
+}
+
+fn workloads() -> Vec<Asked> {
+    let bevformer = [(116, 200), (58, 100), (29, 50), (15, 25)];
+    let all = [
+        ("detr-encoder", encoder()),
+        ("detr-decoder", decoder()),
+        ("bevformer-spatial", points(spec(6, 9664, [8, 32], &bevformer), 8)),
+        ("rt-detr-decoder", rt_detr()),
+        ("rf-detr-decoder", points(spec(8, 300, [16, 16], &[(40, 40)]), 2)),
+        ("seed", seed()),
+    ];
+    let typed = |(name, spec): &(&str, Spec), dtype| {
+        Asked::new(
+            format!("{name}-{dtype}"),
+            Weight::Workload,
+            Spec { types: Types::uniform(dtype), ..spec.clone() },
+        )
+    };
+    [Dtype::F16, Dtype::F32].into_iter().flat_map(|dtype| all.iter().map(move |w| typed(w, dtype))).collect()
+}
+
+fn options() -> Vec<Asked> {
+    use Weight::{Everywhere, Once};
+    let (f16, bf16) = (Types::uniform(Dtype::F16), Types::uniform(Dtype::Bf16));
+    let half = |spec: Spec| Spec { types: f16, ..spec };
+    let layout = |layout| half(Spec { layout, ..encoder() });
+    let nearest = |spec: Spec| Spec { sampling: Sampling::Nearest, ..spec };
+    let border = |spec: Spec| Spec { padding: Padding::Border, ..spec };
+    let uneven = || half(Spec { points: vec![3, 6, 3], ..rt_detr() });
+    let mut all = vec![
+        Asked::new("bf16", Everywhere, Spec { types: bf16, ..encoder() }),
+        Asked::new(
+            "bf16-f32-coordinates",
+            Once,
+            Spec { types: Types::with_f32_coordinates(Dtype::Bf16), ..encoder() },
+        ),
+        Asked::new(
+            "f16-f32-locations",
+            Once,
+            Spec { types: Types { locations: Dtype::F32, ..f16 }, ..encoder() },
+        ),
+        Asked::new(
+            "f16-f32-weights",
+            Once,
+            Spec { types: Types { weights: Dtype::F32, ..f16 }, ..decoder() },
+        ),
+        Asked::new("planar", Once, layout(Layout::Planar)),
+        Asked::new("ring", Once, layout(Layout::PlanarRing)),
+        Asked::new("ring-decoder", Once, half(Spec { queries: 300, ..seed() })),
+        Asked::new("levels-kept", Once, half(seed()))
+            .kernel("rows:sides=2,split=1,heads=1,block=512,blocks=1,round=4,keep=2,walk=ordered"),
+        Asked::new("nearest", Once, nearest(half(encoder()))),
+        Asked::new("nearest-border", Everywhere, nearest(border(half(rt_detr())))),
+        Asked::new("border", Once, border(half(encoder()))),
+        Asked::new("corners", Once, Spec { align_corners: true, ..half(decoder()) }),
+        Asked::new("corners-border", Once, Spec { align_corners: true, ..border(encoder()) }),
+        Asked::new("points-3.6.3", Everywhere, uneven()),
+        Asked::new("points-3.6.3-many", Once, Spec { queries: 5000, ..uneven() }),
+        Asked::new("points-1", Once, points(half(encoder()), 1)),
+        Asked::new("fused-point", Everywhere, half(encoder())).fused(ReferenceKind::Point),
+        Asked::new("fused-box", Once, half(rt_detr())).fused(ReferenceKind::Box),
+        Asked::new("fused-box-f32", Once, rt_detr()).fused(ReferenceKind::Box),
+        Asked::new("fused-box-3.6.3", Once, uneven()).fused(ReferenceKind::Box),
+        Asked::new("value-of-wider", Once, half(encoder())).change(|operands, problem| {
+            // A part of a tensor that holds three such: rows are apart, and still aligned.
+            let row = 3 * problem.heads() * problem.channels();
+            operands.value.strides = [problem.positions() * row, row, problem.channels()];
+        }),
+        Asked::new("heads-outside", Once, half(decoder())).change(|operands, problem| {
+            // Locations and weights as (B, H, Q, ...).
+            for (operand, role) in
+                [(&mut operands.locations, Role::Locations), (&mut operands.weights, Role::Weights)]
+            {
+                let ([_, queries, heads], inner) = role.shape(problem);
+                operand.strides = [heads * queries * inner, inner, queries * inner];
+            }
+        }),
+        Asked::new("unaligned-value", Everywhere, half(encoder())).change(|o, _| o.value.align = 4),
+        Asked::new("unaligned-all", Once, half(decoder())).change(|operands, _| {
+            for operand in
+                [&mut operands.value, &mut operands.locations, &mut operands.weights, &mut operands.output]
+            {
+                operand.align = 2;
+            }
+        }),
+        Asked::new("f64", Everywhere, Spec { types: Types::uniform(Dtype::F64), ..decoder() }),
+        Asked::new("f64-fused-point", Once, Spec { types: Types::uniform(Dtype::F64), ..decoder() })
+            .fused(ReferenceKind::Point),
+        Asked::new(
+            "f64-nearest-border",
+            Once,
+            nearest(border(Spec { types: Types::uniform(Dtype::F64), ..decoder() })),
+        ),
+        Asked { levels: Levels::Device, ..Asked::new("levels-on-device", Everywhere, half(encoder())) },
+        Asked {
+            levels: Levels::Device,
+            ..Asked::new("levels-on-device-bf16", Once, Spec { types: bf16, ..encoder() })
+        }
+        .fused(ReferenceKind::Box),
+    ];
+    let channels = [
+        (1, Dtype::F32),
+        (1, Dtype::F16),
+        (5, Dtype::F32),
+        (24, Dtype::F16),
+        (16, Dtype::F32),
+        (64, Dtype::F16),
+        (128, Dtype::Bf16),
+        (256, Dtype::F16),
+        (256, Dtype::F32),
+    ];
+    all.extend(channels.map(|(channels, dtype)| {
+        let weight = if channels == 24 { Everywhere } else { Once };
+        let spec = Spec { channels, types: Types::uniform(dtype), ..encoder() };
+        Asked::new(format!("d{channels}-{dtype}"), weight, spec)
+    }));
+    all
+}
+
+/// The kernels that go before others, as their host twins prepare them; those are not public.
+fn helpers(arch: Arch) -> Vec<Case> {
+    let mut all = Vec::new();
+    for (name, points, weight) in
+        [("F16", 8, Weight::Workload), ("F32", 8, Weight::Workload), ("BF16", 1, Weight::Once)]
+    {
+        let key = format!("{}-p{points}", name.to_lowercase());
+        let unit = Unit::new("order.cu", format!("order-{key}"), arch)
+            .define("LOCATION", name)
+            .define("POINTS", points)
+            .define("BLOCK", 1024);
+        for (entry, threads) in [("msda_cells", 256), ("msda_order", 1024)] {
+            let name = format!("{}-{key}", entry.trim_start_matches("msda_"));
+            all.push(Case { name, weight, unit: unit.clone(), entry, threads, argument: 40 });
+        }
+    }
+    for size in [2, 4, 8] {
+        let name = format!("pack-{size}");
+        let unit = Unit::new("pack.cu", name.clone(), arch).define("SIZE", size);
+        let weight = if size == 2 { Weight::Everywhere } else { Weight::Once };
+        all.push(Case { name, weight, unit, entry: "msda_pack", threads: 256, argument: 120 });
+    }
+    all
+}

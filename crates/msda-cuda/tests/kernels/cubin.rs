@@ -1,0 +1,48 @@
+//! What a cubin says about its kernels: it is an ELF file, little-endian, of 64 bits.
+
+/// The attribute of `.nv.info.<kernel>` that is the size of its parameters.
+const PARAMETER_BYTES: u8 = 0x19;
+
+/// Bytes of a kernel's parameters. `None` when the cubin has no such kernel or is not understood.
+pub(crate) fn parameter_bytes(cubin: &[u8], kernel: &str) -> Option<usize> {
+    let info = section(cubin, &format!(".nv.info.{kernel}"))?;
+    // Attributes: a format, a kind and two bytes, which are the value or the size of what follows.
+    let mut at = 0;
+    while at + 4 <= info.len() {
+        let (format, kind, value) = (info[at], info[at + 1], number(info, at + 2, 2)?);
+        if kind == PARAMETER_BYTES {
+            return Some(value);
+        }
+        at += if format == 4 { 4 + value } else { 4 };
+    }
+    None
+}
+
+/// A kernel's instructions; none when the cubin has no such kernel.
+pub(crate) fn instructions<'a>(cubin: &'a [u8], kernel: &str) -> &'a [u8] {
+    section(cubin, &format!(".text.{kernel}")).unwrap_or_default()
+}
+
+/// A section by its name.
+fn section<'a>(elf: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    elf.starts_with(b"\x7fELF\x02\x01").then_some(())?;
+    let (headers, size) = (number(elf, 0x28, 8)?, number(elf, 0x3a, 2)?);
+    let (count, names) = (number(elf, 0x3c, 2)?, number(elf, 0x3e, 2)?);
+    let content = |i: usize| {
+        let header = headers + i * size;
+        let start = number(elf, header + 0x18, 8)?;
+        elf.get(start..start.checked_add(number(elf, header + 0x20, 8)?)?)
+    };
+    let names = content(names)?;
+    (0..count).find_map(|i| {
+        let own = names.get(number(elf, headers + i * size, 4)?..)?;
+        let own = &own[..own.iter().position(|&byte| byte == 0)?];
+        if own == name.as_bytes() { content(i) } else { None }
+    })
+}
+
+/// A number of `size` bytes.
+fn number(bytes: &[u8], at: usize, size: usize) -> Option<usize> {
+    let bytes = bytes.get(at..at.checked_add(size)?)?;
+    Some(bytes.iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte)))
+}

@@ -1,0 +1,112 @@
+//! The instructions of kernels, through `nvdisasm`: `MSDA_NVDISASM`, or one beside NVRTC or on the path.
+
+use std::env;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use msda_cuda::driver::Arch;
+
+/// The disassembler, if there is one.
+pub(crate) fn nvdisasm(nvrtc: &str) -> Result<PathBuf, String> {
+    let works = |path: &Path| Command::new(path).arg("--version").output().is_ok_and(|o| o.status.success());
+    if let Some(named) = env::var_os("MSDA_NVDISASM").filter(|path| !path.is_empty()) {
+        let named = PathBuf::from(named);
+        return if works(&named) {
+            Ok(named)
+        } else {
+            Err(format!("MSDA_NVDISASM: {} does not run", named.display()))
+        };
+    }
+    // In wheels and toolkits alike: lib/libnvrtc.so, bin/nvdisasm.
+    let beside = Path::new(nvrtc).parent().and_then(Path::parent).map(|root| root.join("bin/nvdisasm"));
+    let found = beside.into_iter().chain([PathBuf::from("nvdisasm")]).find(|path| works(path));
+    found.ok_or_else(|| "no nvdisasm\nhint: `cargo xtask setup` installs it".into())
+}
+
+/// Bytes of an instruction, since sm_70.
+const INSTRUCTION: usize = 16;
+
+/// The opcodes of a kernel, with their modifiers: `LDG.E.128.CONSTANT`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Code {
+    opcodes: Vec<String>,
+}
+
+impl Code {
+    /// Disassembles the instructions of kernels in one go: most of the time is nvdisasm's start.
+    pub(crate) fn of(kernels: &[Vec<u8>], arch: Arch, nvdisasm: &Path) -> Result<Vec<Self>, String> {
+        let mut file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+        file.write_all(&kernels.concat()).map_err(|error| error.to_string())?;
+        let output = Command::new(nvdisasm)
+            .args(["--binary", &arch.target().replace("sm_", "SM"), "--no-dataflow"])
+            .arg(file.path())
+            .output()
+            .map_err(|error| error.to_string())?;
+        if !output.status.success() {
+            return Err(format!("nvdisasm: {}", String::from_utf8_lossy(&output.stderr)));
+        }
+        let mut opcodes = Self::parse(&String::from_utf8_lossy(&output.stdout)).opcodes;
+        let expected = kernels.concat().len() / INSTRUCTION;
+        if opcodes.len() != expected {
+            return Err(format!("nvdisasm printed {} instructions of {expected}", opcodes.len()));
+        }
+        let mut next = |kernel: &[u8]| opcodes.drain(..kernel.len() / INSTRUCTION).collect();
+        Ok(kernels.iter().map(|kernel| Self { opcodes: next(kernel) }).collect())
+    }
+
+    /// Reads lines like `/*0050*/  @!P0 LDG.E.128 R4, [R2.64] ;`.
+    fn parse(text: &str) -> Self {
+        let opcode = |line: &str| {
+            let (offset, rest) = line.trim_start().strip_prefix("/*")?.split_once("*/")?;
+            offset.chars().all(|c| c.is_ascii_hexdigit()).then_some(())?;
+            let mut words = rest.split_whitespace().skip_while(|word| word.starts_with('@') || *word == "{");
+            Some(words.next()?.trim_end_matches(';').to_owned())
+        };
+        Self { opcodes: text.lines().filter_map(opcode).collect() }
+    }
+
+    /// Instructions, those that fill up the last line included.
+    pub(crate) fn len(&self) -> usize {
+        self.opcodes.len()
+    }
+
+    /// Instructions of a name, such as `LDS`.
+    pub(crate) fn count(&self, name: &str) -> usize {
+        self.named(name).count()
+    }
+
+    /// Loads or stores of a name, of a number of bits. What has no number is 32 bits; 8 and 16 have a letter before.
+    pub(crate) fn count_bits(&self, name: &str, bits: u32) -> usize {
+        let bits_of = |opcode: &str| {
+            let number = |part: &str| part.trim_start_matches(['U', 'S']).parse().ok();
+            opcode
+                .split('.')
+                .skip(1)
+                .filter_map(number)
+                .find(|n| [8, 16, 32, 64, 128, 256].contains(n))
+                .unwrap_or(32)
+        };
+        self.named(name).filter(|opcode| bits_of(opcode) == bits).count()
+    }
+
+    fn named(&self, name: &str) -> impl Iterator<Item = &String> {
+        self.opcodes.iter().filter(move |opcode| opcode.split('.').next() == Some(name))
+    }
+}
+
+#[test]
+fn instructions_are_read() {
+    let code = Code::parse(
+        "\t.headerflags\t@\"EF_CUDA_SM90\"
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/              @!P0 LDG.E.128.CONSTANT R4, desc[UR4][R2.64] ;
+        /*0020*/                   LDG.E.LTC128B.64 R4, [R2.64] ;
+        /*0030*/               @P1 LDG.E.U16 R4, [R2.64] ;
+        /*0040*/                   LDG.E R4, [R2.64] ;
+        /*fff0*/                   NOP;
+",
+    );
+    assert_eq!((code.len(), code.count("LDG"), code.count("NOP"), code.count("LD")), (6, 4, 1, 0));
+    assert_eq!([128, 64, 32, 16].map(|bits| code.count_bits("LDG", bits)), [1; 4]);
+}

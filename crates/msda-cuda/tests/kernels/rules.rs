@@ -1,0 +1,95 @@
+//! What holds for every kernel, whatever was recorded.
+
+use msda_cuda::jit::Compiled;
+
+use super::cases::{Case, Weight};
+use super::cubin;
+use super::disassembly::Code;
+
+/// Registers of a multiprocessor, and how many a thread can have.
+const REGISTERS: (usize, usize) = (65536, 255);
+
+/// Bytes that the kernel of a workload may put into local memory and read back, whatever compiled it: a few numbers
+/// once a query. What it is exactly, with the compiler they were recorded with, is in the snapshots.
+const MAY_SPILL: u32 = 64;
+
+/// The rules that a kernel breaks.
+pub(crate) fn broken(case: &Case, compiled: &Compiled, code: Option<&Code>) -> Vec<String> {
+    let mut broken = Vec::new();
+    let mut rule = |holds: bool, message: String| {
+        if !holds {
+            broken.push(message);
+        }
+    };
+    let warnings: Vec<_> =
+        compiled.log.lines().filter(|line| line.contains("warning") && !line.starts_with("Remark")).collect();
+    rule(warnings.is_empty(), format!("warnings: {}", warnings.join("; ")));
+
+    let used = compiled.resources().into_iter().find(|used| used.entry == case.entry);
+    rule(used.is_some(), format!("the log does not tell of a kernel {}", case.entry));
+    let used = used.unwrap_or_default();
+
+    let blocks = number(case, "BLOCKS").unwrap_or(1);
+    let most = (REGISTERS.0 / (case.threads as usize * blocks) / 8 * 8).min(REGISTERS.1);
+    let registers = used.registers as usize;
+    rule((1..=most).contains(&registers), format!("{registers} registers, at most {most} fit"));
+
+    let (spills, stack) = (used.spill_stores + used.spill_loads, used.stack);
+    if case.weight == Weight::Workload {
+        rule(spills <= MAY_SPILL, format!("{spills} bytes of spills, at most {MAY_SPILL} are allowed"));
+        rule(stack <= MAY_SPILL, format!("{stack} bytes of stack, at most {MAY_SPILL} are allowed"));
+    }
+
+    let parameters = cubin::parameter_bytes(&compiled.cubin, case.entry);
+    rule(
+        parameters == Some(case.argument),
+        format!("the kernel takes {parameters:?} bytes, the host passes {}", case.argument),
+    );
+
+    if let Some(code) = code {
+        let local = code.count("LDL") + code.count("STL");
+        rule(
+            local == 0 || spills + stack > 0,
+            format!("{local} accesses to local memory that the log does not tell of"),
+        );
+        if case.unit.file == "rows.cu" {
+            broken.extend(broken_by_rows(case, code));
+        }
+    }
+    broken
+}
+
+/// The row kernels read a row 16 bytes at a time, each tap once, and what lanes are handed in one piece.
+fn broken_by_rows(case: &Case, code: &Code) -> Vec<String> {
+    let define = |name| number(case, name).unwrap_or(0);
+    let mut broken = Vec::new();
+    let handed = code.count_bits("LDS", 128) + code.count_bits("LDS", 64);
+    if handed == 0 {
+        broken.push("samples are not handed in one piece: neither LDS.128 nor LDS.64".into());
+    }
+    if define("VEC") < 16 {
+        return broken;
+    }
+    let item = define("LANES") * define("SIDES") * define("SPLIT");
+    let samples = (item * define("ROUND")).min(define("SAMPLES")) / define("SPLIT");
+    let taps = if define("NEAREST") == 1 { 1 } else { 4 / define("SIDES") };
+    let wide = code.count_bits("LDG", 128);
+    // Levels that are kept in shared memory are read from there.
+    let kept = number(case, "RESIDENT").is_some_and(|level| level < define("LEVELS"));
+    if !kept && wide < samples * taps {
+        broken.push(format!("{wide} loads of 128 bits, but {samples} samples of {taps} taps"));
+    }
+    // Narrower loads are of locations and weights, at worst each number alone: of the first and the next samples, and
+    // once more where a sum is not finite. And of the order.
+    let narrow = code.count("LDG") - wide;
+    let most = 3 * (2 * define("ROUND") + 1) + define("LISTED");
+    if define("FUSED") == 0 && narrow > most {
+        broken.push(format!("{narrow} loads of less than 128 bits, at most {most} are needed"));
+    }
+    broken
+}
+
+/// A macro that is a number.
+fn number(case: &Case, name: &str) -> Option<usize> {
+    case.unit.defines.iter().find(|(define, _)| define == name)?.1.parse().ok()
+}

@@ -1,0 +1,186 @@
+//! This project's kernels on an NVIDIA GPU.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use msda::Backend;
+use msda_cuda::driver::Device as Gpu;
+use msda_cuda::variants::Kernel;
+use msda_cuda::{Levels, Operands, Plan, Request, Resident, Target, jit};
+
+use super::Engine;
+use crate::record::{Device, Pass};
+use crate::task::{Key, Results, Task};
+use crate::timing::Effort;
+
+/// What the engines are called: `cuda`, `cuda:KERNEL`, `cuda@N`, `cuda@N:KERNEL`.
+const NAME: &str = "cuda";
+
+/// Runs before the first that counts.
+const WARM_UP: usize = 3;
+/// Runs between two looks at the clock.
+const BATCH: usize = 5;
+/// Runs are short: more of them would tell no more.
+const AT_MOST: usize = 200;
+
+/// A GPU, with the kernels that are chosen or with a certain one.
+pub struct Cuda {
+    name: String,
+    device: Gpu,
+    kernel: Option<Kernel>,
+    /// The task whose tensors are on the device.
+    loaded: Option<(Key, Resident)>,
+    /// What ran last, and on what.
+    ran: Option<(Key, Ran)>,
+}
+
+/// What is known of a task that ran.
+struct Ran {
+    kernel: String,
+    host_us: Option<f64>,
+}
+
+/// Whether an engine's name is one of these.
+pub fn is_cuda(name: &str) -> bool {
+    name.strip_prefix(NAME).is_some_and(|rest| rest.is_empty() || rest.starts_with([':', '@']))
+}
+
+/// The device's number and the kernel of an engine's name.
+fn parse(name: &str) -> Result<(usize, Option<Kernel>)> {
+    let rest = name.strip_prefix(NAME).unwrap_or(name);
+    let (number, kernel) = match rest.split_once(':') {
+        Some((number, kernel)) => (number, Some(kernel.parse().with_context(|| format!("engine {name}"))?)),
+        None => (rest, None),
+    };
+    let ordinal = match number.strip_prefix('@').map(str::parse) {
+        None if number.is_empty() => 0,
+        Some(Ok(ordinal)) => ordinal,
+        _ => bail!("engine: got '{name}', expected cuda, cuda@N, cuda:KERNEL or cuda@N:KERNEL"),
+    };
+    Ok((ordinal, kernel))
+}
+
+/// The backend of such a name.
+pub(super) fn backend(name: &str) -> Result<Box<dyn Backend + Send>> {
+    let (ordinal, kernel) = parse(name)?;
+    let device = Gpu::open(ordinal).with_context(|| format!("engine {name}"))?;
+    Ok(match kernel {
+        None => Box::new(msda_cuda::Cuda::new(&device)),
+        Some(kernel) => Box::new(msda_cuda::Cuda::with_pick(&device, name, move |_| Some(kernel))),
+    })
+}
+
+impl Cuda {
+    /// The engine of such a name, if the GPU is there.
+    pub fn open(name: &str) -> Result<Self> {
+        let (ordinal, kernel) = parse(name)?;
+        let device = Gpu::open(ordinal).with_context(|| format!("engine {name}"))?;
+        Ok(Self { name: name.to_owned(), device, kernel, loaded: None, ran: None })
+    }
+
+    /// Its GPU.
+    pub fn gpu(&self) -> &Gpu {
+        &self.device
+    }
+
+    fn ran(&self, task: &Task<'_>) -> Option<&Ran> {
+        self.ran.as_ref().filter(|(key, _)| *key == task.key()).map(|(_, ran)| ran)
+    }
+
+    /// The task on the device. Copied anew, unless `again` says that what was copied last will do.
+    fn load(&mut self, task: &Task<'_>, again: bool) -> Result<&mut Resident> {
+        let key = task.key();
+        let loaded = self.loaded.take().filter(|(other, _)| again && *other == key);
+        let resident = match loaded {
+            Some((_, resident)) => resident,
+            None => Resident::new(&self.device, &task.problem, &task.inputs, self.kernel)?,
+        };
+        let kernel = resident.plan().choice().kernel.to_string();
+        self.ran = Some((key.clone(), Ran { kernel, host_us: None }));
+        Ok(&mut self.loaded.insert((key, resident)).1)
+    }
+}
+
+impl Engine for Cuda {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn refuses(&self, task: &Task<'_>) -> Option<String> {
+        if task.pass == Pass::Backward {
+            return Some("no backward pass yet".into());
+        }
+        let operands = Operands::dense(&task.problem, None);
+        let request = Request { problem: &task.problem, operands: &operands, levels: Levels::Host };
+        if let Some(kernel) = self.kernel {
+            return kernel.refuses(&request, &Target::of(&self.device));
+        }
+        // Without a compiler there is what the cache holds.
+        jit::nvrtc().err()?;
+        Plan::new(&self.device, &task.problem, &operands, Levels::Host).err().map(|why| why.to_string())
+    }
+
+    fn device(&self) -> Device {
+        Device::Cuda
+    }
+
+    fn is_cold(&self) -> bool {
+        true
+    }
+
+    fn kernel(&self, task: &Task<'_>) -> Option<String> {
+        self.ran(task).map(|ran| ran.kernel.clone())
+    }
+
+    fn host_us(&self, task: &Task<'_>) -> Option<f64> {
+        self.ran(task)?.host_us
+    }
+
+    fn run(&mut self, task: &Task<'_>) -> Result<Results> {
+        if task.pass == Pass::Backward {
+            bail!("{}: no backward pass yet", self.name);
+        }
+        let resident = self.load(task, false)?;
+        resident.poison()?;
+        resident.run()?;
+        Ok(Results(vec![resident.output()?]))
+    }
+
+    fn time(&mut self, task: &Task<'_>, effort: Effort) -> Result<Vec<f64>> {
+        let resident = self.load(task, true)?;
+        resident.time(WARM_UP, true)?;
+        let at_most = effort.at_most.min(AT_MOST);
+        let mut times = Vec::new();
+        let start = Instant::now();
+        while times.len() < effort.at_least
+            || (start.elapsed() < effort.budget && times.len() + BATCH <= at_most)
+        {
+            times.extend(resident.time(BATCH, true)?);
+        }
+        let host_us = resident.host_cost()?;
+        if let Some((_, ran)) = &mut self.ran {
+            ran.host_us = Some(host_us);
+        }
+        // Others measure on the same device.
+        self.loaded = None;
+        Ok(times)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_device_and_kernel() {
+        assert_eq!(parse("cuda").unwrap(), (0, None));
+        assert_eq!(parse("cuda@3").unwrap(), (3, None));
+        assert_eq!(parse("cuda:generic").unwrap(), (0, Some(Kernel::Generic)));
+        assert_eq!(parse("cuda@1:generic").unwrap(), (1, Some(Kernel::Generic)));
+        for wrong in ["cuda@", "cuda@x", "cuda@-1", "cuda:", "cuda:nothing", "cuda@0:rows:split=x"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+        assert!(is_cuda("cuda") && is_cuda("cuda@1") && is_cuda("cuda:rows:split=2"));
+        assert!(!is_cuda("cudax") && !is_cuda("torch-cuda") && !is_cuda("cpu"));
+    }
+}
