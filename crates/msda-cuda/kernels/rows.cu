@@ -58,6 +58,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
         float sum[EACH];
 #pragma unroll
         for (int c = 0; c < EACH; c++) sum[c] = 0;
+        Halves halves{};
         Raw raw;
         fetch(raw, active, locations, weights, part * ROUND);
 #pragma unroll 1
@@ -78,8 +79,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
                     if (!EXACT && s >= SAMPLES) continue;
                     const Taps taps = take(&staged[warp][r][slot(lane / ITEM, from)], side);
                     const int level = level_of(args, s);
-                    add<VEC>(sum, rows, taps, level, args.level[level].pitch);
+                    add<VEC>(sum, halves, rows, taps, level, args.level[level].pitch);
                 }
+                if (HALF) gather_up(sum, halves);
             }
             if (!AHEAD && next < SAMPLES) fetch(raw, active, locations, weights, next + part * ROUND);
         }

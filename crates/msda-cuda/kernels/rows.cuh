@@ -17,6 +17,7 @@
 //   TIGHT                   positions and weights share words (16-bit values, at most 2^16 positions)
 //   RING STEP               value has a ring of zeros; bytes from position to position, or 0: an argument
 //   RESIDENT                the first of the levels that a block keeps in shared memory; LEVELS: none (planar, VEC 16)
+//   HALF                    the ROUND samples that a lane located are summed in f16 before they are added in f32
 //   NEAREST BORDER CORNERS  options of the problem
 //   FUSED                   0 plain, 2 or 4 numbers a reference point
 constexpr int ITEM = LANES * SIDES * SPLIT;
@@ -39,11 +40,11 @@ struct Tensor {
 };
 
 // A level: its size, the position of its first pixel, positions from row to row; its first sample; its first query, its
-// first tile and one over the tiles of a row, where queries are pixels.
+// first tile and one over the tiles of a row, where queries are pixels; its size once more, as it is computed with.
 struct Level {
     int h, w, origin, pitch;
     int sample, query, tile;
-    float across;
+    float across, rows, columns;
 };
 
 struct Args {
@@ -145,9 +146,9 @@ __device__ __forceinline__ Softmax softmax_of(const char *logits, int part, bool
 }
 
 // The pixel coordinate of a normalised one on an axis.
-__device__ __forceinline__ float pixel(float t, int side) {
-    float c = CORNERS ? t * float(side - 1) : t * float(side) - 0.5f;
-    if (BORDER) c = fminf(fmaxf(c, 0.0f), float(side - 1));
+__device__ __forceinline__ float pixel(float t, float side) {
+    float c = CORNERS ? t * (side - 1) : t * side - 0.5f;
+    if (BORDER) c = fminf(fmaxf(c, 0.0f), side - 1);
     return c;
 }
 
@@ -163,15 +164,15 @@ __device__ __forceinline__ Sample place(float x, float y, float weight, const Le
     // Comparisons with NaN are false: such a sample is not there.
     bool there = true;
     if (BORDER) there = fabsf(x) <= 3.402823466e38f && fabsf(y) <= 3.402823466e38f;
-    x = pixel(x, level.w);
-    y = pixel(y, level.h);
+    x = pixel(x, level.columns);
+    y = pixel(y, level.rows);
     Sample sample;
     if (NEAREST) {
         x = rintf(x), y = rintf(y);
-        there = there && x >= 0 && y >= 0 && x < float(level.w) && y < float(level.h);
+        there = there && x >= 0 && y >= 0 && x < level.columns && y < level.rows;
         sample = Sample{int(y) * level.pitch + int(x), 0, 0, weight};
     } else {
-        there = there && x > -1 && y > -1 && x < float(level.w) && y < float(level.h);
+        there = there && x > -1 && y > -1 && x < level.columns && y < level.rows;
         const float left = floorf(x), top = floorf(y);
         int i = int(left), j = int(top);
         sample = Sample{0, x - left, y - top, weight};
@@ -253,8 +254,8 @@ __device__ __forceinline__ void unfuse(const Args &args, int image, int query, i
         x = ref[0] + x * (ref[NUMBERS - 2] * share);
         y = ref[1] + y * (ref[NUMBERS - 1] * share);
     } else {
-        x = ref[0] + x * (1.0f / float(level.w));
-        y = ref[1] + y * (1.0f / float(level.h));
+        x = ref[0] + x * (1.0f / level.columns);
+        y = ref[1] + y * (1.0f / level.rows);
     }
     weight = expf(weight - softmax.top) * softmax.scale;
 }
@@ -318,6 +319,30 @@ template <int T> __device__ __forceinline__ void multiply_add(float (&sum)[EACH]
     }
 }
 
+// Sums of a few taps in f16, two to a word.
+struct Halves {
+    u32 word[EACH > 1 ? EACH / 2 : 1];
+};
+
+__device__ __forceinline__ void multiply_add(Halves &sum, const Vector<VEC> &v, float w) {
+    const u32 both = narrow2<F16>(w, w);
+#pragma unroll
+    for (int i = 0; i < Vector<VEC>::WORDS; i++) {
+        asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(sum.word[i]) : "r"(v.word[i]), "r"(both));
+    }
+}
+
+// Adds them, and begins anew.
+__device__ __forceinline__ void gather_up(float (&sum)[EACH], Halves &halves) {
+#pragma unroll
+    for (int c = 0; c + 1 < EACH; c += 2) {
+        float low, high;
+        widen2<F16>(halves.word[c / 2], low, high);
+        sum[c] += low, sum[c + 1] += high;
+        halves.word[c / 2] = 0;
+    }
+}
+
 // The rows of one head: where its bytes of position 0 are, and bytes from position to position; and where those of
 // the levels in shared memory are, as if all levels were there.
 struct Rows {
@@ -336,7 +361,7 @@ __device__ __forceinline__ Vector<16> gather_shared(u32 at) {
 
 // Adds the taps of one sample.
 template <int BYTES>
-__device__ __forceinline__ void add(float (&sum)[EACH], const Rows &rows, const Taps &taps, int level, int pitch) {
+__device__ __forceinline__ void add(float (&sum)[EACH], Halves &halves, const Rows &rows, const Taps &taps, int level, int pitch) {
     const int step = STEP > 0 ? STEP : rows.step;
     const char *at = offset(rows.base, taps.position, step);
     if constexpr (NEAREST) {
@@ -361,8 +386,14 @@ __device__ __forceinline__ void add(float (&sum)[EACH], const Rows &rows, const 
         }
 #pragma unroll
         for (int i = 0; i < 2 / SIDES; i++) {
-            multiply_add<VALUE>(sum, v[i][0], taps.weight[i][0]);
-            multiply_add<VALUE>(sum, v[i][1], taps.weight[i][1]);
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                if constexpr (HALF) {
+                    multiply_add(halves, v[i][k], taps.weight[i][k]);
+                } else {
+                    multiply_add<VALUE>(sum, v[i][k], taps.weight[i][k]);
+                }
+            }
         }
     }
 }
@@ -372,10 +403,10 @@ __device__ __forceinline__ void add(float (&sum)[EACH], const Rows &rows, const 
 __device__ __forceinline__ void add_carefully(float (&sum)[EACH], const char *base, int step, float x, float y,
                                               float weight, const Level &level) {
     if (BORDER && !(fabsf(x) <= 3.402823466e38f && fabsf(y) <= 3.402823466e38f)) return;
-    x = pixel(x, level.w);
-    y = pixel(y, level.h);
+    x = pixel(x, level.columns);
+    y = pixel(y, level.rows);
     if (NEAREST) x = rintf(x), y = rintf(y);
-    if (!(x > -1 && y > -1 && x < float(level.w) && y < float(level.h))) return;
+    if (!(x > -1 && y > -1 && x < level.columns && y < level.rows)) return;
     const float left = floorf(x), top = floorf(y);
     const float u = x - left, v = y - top;
 #pragma unroll

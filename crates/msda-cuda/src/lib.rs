@@ -25,5 +25,5 @@ pub mod variants;
 
 pub use op::{Cuda, FAST_TYPES};
 pub use plan::{Addresses, Packing, Plan};
-pub use request::{Levels, Operand, Operands, Request, Target};
+pub use request::{Levels, Operand, Operands, Request, Sums, Target};
 pub use resident::Resident;

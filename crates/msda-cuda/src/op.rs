@@ -67,7 +67,7 @@ impl Cuda {
         let Some(pick) = &self.pick else {
             return Plan::new(&self.device, problem, operands, Levels::Host);
         };
-        let request = Request { problem, operands, levels: Levels::Host };
+        let request = Request::new(problem, operands);
         match pick(&request) {
             Some(kernel) => Plan::with_kernel(&self.device, &request, kernel),
             None => Plan::with_kernel(&self.device, &request, Kernel::Generic),

@@ -66,8 +66,12 @@ struct Table {
 impl Plan {
     /// Chooses a kernel and makes it ready.
     pub fn new(device: &Device, problem: &Problem, operands: &Operands, levels: Levels) -> Result<Self> {
-        let request = Request { problem, operands, levels };
-        Self::with(device, &request, choose(&request, &Target::of(device)))
+        Self::of(device, &Request { levels, ..Request::new(problem, operands) })
+    }
+
+    /// Chooses a kernel for a request and makes it ready.
+    pub fn of(device: &Device, request: &Request<'_>) -> Result<Self> {
+        Self::with(device, request, choose(request, &Target::of(device)))
     }
 
     /// Makes a certain kernel ready, if it takes the request.

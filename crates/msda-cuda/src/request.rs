@@ -64,6 +64,16 @@ pub enum Levels {
     Device,
 }
 
+/// What sums are kept in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sums {
+    /// `f32` (`f64` for `f64` values).
+    #[default]
+    F32,
+    /// Where values are `f16`, a few samples at a time may be summed in `f16`: faster, and about half as exact.
+    F16,
+}
+
 /// What a kernel is chosen for.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
@@ -73,6 +83,15 @@ pub struct Request<'a> {
     pub operands: &'a Operands,
     /// Where level sizes are known.
     pub levels: Levels,
+    /// What sums are kept in.
+    pub sums: Sums,
+}
+
+impl<'a> Request<'a> {
+    /// The usual: level sizes known on the host, sums in `f32`.
+    pub fn new(problem: &'a Problem, operands: &'a Operands) -> Self {
+        Self { problem, operands, levels: Levels::Host, sums: Sums::F32 }
+    }
 }
 
 impl Request<'_> {

@@ -67,7 +67,7 @@ impl Resident {
 
     /// What the kernel was chosen for.
     pub fn request(&self) -> Request<'_> {
-        Request { problem: &self.problem, operands: &self.operands, levels: Levels::Host }
+        Request::new(&self.problem, &self.operands)
     }
 
     /// Runs the call once and waits for it.
@@ -189,7 +189,8 @@ fn plan(device: &Device, problem: &Problem, operands: &Operands, kernel: Option<
     match kernel {
         None => Plan::new(device, problem, operands, Levels::Host),
         Some(kernel) => {
-            Plan::with_kernel(device, &Request { problem, operands, levels: Levels::Host }, kernel)
+            let request = Request { sums: kernel.sums(), ..Request::new(problem, operands) };
+            Plan::with_kernel(device, &request, kernel)
         }
     }
 }

@@ -7,7 +7,7 @@ use msda::rng::Rng;
 use msda::{Backend, Buffer, Cpu, Dtype, ErrorKind, Inputs, Layout, Problem, Spec, Types, pack};
 use msda_cuda::driver::{Device, Graph, Memory};
 use msda_cuda::variants::Kernel;
-use msda_cuda::{Addresses, Cuda, Levels, Operands, Packing, Plan, Request};
+use msda_cuda::{Addresses, Cuda, Levels, Operands, Packing, Plan, Request, Sums};
 
 fn device() -> Option<Device> {
     match Device::open(0) {
@@ -275,8 +275,28 @@ fn what_cannot_be_done_is_a_clear_error() {
     assert!(held.output(&p).iter().all(|x| x.is_nan()), "something was written");
 
     // A kernel that does not take the problem says why.
-    let request = Request { problem: &p, operands: &operands, levels: Levels::Host };
+    let request = Request::new(&p, &operands);
     let tiles: Kernel = "rows:heads=1,block=256,walk=tiles".parse().unwrap();
     let error = Plan::with_kernel(&device, &request, tiles).unwrap_err();
     assert!(error.to_string().contains("not the pixels"), "{error}");
+}
+
+#[test]
+fn sums_of_f16_are_used_where_they_are_asked_for() {
+    let Some(device) = device() else { return };
+    for (queries, layout) in [(300, Layout::Bshd), (6000, Layout::Bshd), (6000, Layout::Planar)] {
+        let p = problem(queries, Dtype::F16).with(|s| s.layout = layout).unwrap();
+        let operands = Operands::dense(&p, None);
+        let asked = Request { sums: Sums::F16, ..Request::new(&p, &operands) };
+        let plan = Plan::of(&device, &asked).unwrap();
+        assert_eq!(plan.choice().kernel.sums(), Sums::F16);
+        let held = Held::new(&device, &p, plan.workspace());
+        let stream = device.stream().unwrap();
+        // SAFETY: the tensors are of the problem, and live until the stream is done.
+        unsafe { plan.launch(&held.addresses(), stream.handle()).unwrap() };
+        stream.synchronize().unwrap();
+        close(&held.output(&p), &expected(&p), 4e-3);
+        // A request that does not ask for them refuses the kernel.
+        assert!(Plan::with_kernel(&device, &Request::new(&p, &operands), plan.choice().kernel).is_err());
+    }
 }

@@ -56,7 +56,7 @@ pub fn families(target: &Target) -> Result<Vec<Family>> {
         let mut takes = Vec::new();
         for (what, problem, reference, levels) in &questions {
             let operands = Operands::dense(problem, *reference);
-            let request = Request { problem, operands: &operands, levels: *levels };
+            let request = Request { levels: *levels, ..Request::new(problem, &operands) };
             let asked = Asked::new(&request, target, name);
             takes.push((*what, if asked.takes > 0 { None } else { asked.main_reason() }));
         }
@@ -163,7 +163,7 @@ fn alike(why: &str) -> String {
 /// Explains what a plain call on dense tensors gets.
 pub fn explain(problem: &Problem, target: &Target) -> Explained {
     let operands = Operands::dense(problem, None);
-    let request = Request { problem, operands: &operands, levels: Levels::Host };
+    let request = Request::new(problem, &operands);
     Explained {
         problem: problem.to_string(),
         class: choose::class(&request, target),

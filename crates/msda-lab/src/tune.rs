@@ -8,7 +8,7 @@ use msda_cuda::choose::{candidates, choose, class};
 use msda_cuda::driver::Device;
 use msda_cuda::jit::Cache;
 use msda_cuda::variants::Kernel;
-use msda_cuda::{Levels, Operands, Request, Resident, Target};
+use msda_cuda::{Operands, Request, Resident, Target};
 
 use crate::bench::Progress;
 use crate::check::Expected;
@@ -66,7 +66,7 @@ impl Job {
         let target = Target::of(device);
         let problem = workload.problem(dtype)?;
         let operands = Operands::dense(&problem, None);
-        let request = Request { problem: &problem, operands: &operands, levels: Levels::Host };
+        let request = Request::new(&problem, &operands);
         let mut all = candidates(&request, &target);
         all.retain(|kernel| kernel.refuses(&request, &target).is_none());
         let now = choose(&request, &target).kernel;

@@ -4,9 +4,9 @@ mod tuned;
 
 pub use self::tuned::{Tuned, class};
 
-use msda::Layout;
+use msda::{Dtype, Layout};
 
-use crate::request::{Request, Target};
+use crate::request::{Request, Sums, Target};
 use crate::variants::Kernel;
 use crate::variants::rows::{Division, Rows, Walk};
 
@@ -51,6 +51,7 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
     let heads = if !planar && row == 64 && p.heads() >= 2 { 2 } else { 1 };
     // Samples that a lane locates: all of them, up to four.
     let round = |lanes: usize| samples.div_ceil(lanes).clamp(1, 4);
+    let half = request.sums == Sums::F16 && p.types().value == Dtype::F16;
     let rows = |knobs: Rows| Kernel::Rows(knobs);
 
     let mut table = Vec::new();
@@ -58,8 +59,17 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
         // Few queries: what counts is that all reads are on their way at once.
         let split = [4, 2, 1].into_iter().find(|s| division.lanes * s <= 32 && samples >= 2 * s).unwrap_or(1);
         let heads = heads.min(64 / (division.lanes * split).min(64)).max(1);
-        let few =
-            Rows { sides: 1, split, heads, block: 64, blocks: 1, round: 1, keep: 0, walk: Walk::Straight };
+        let few = Rows {
+            sides: 1,
+            split,
+            heads,
+            block: 64,
+            blocks: 1,
+            round: 1,
+            keep: 0,
+            half,
+            walk: Walk::Straight,
+        };
         table.push((rows(few), "few queries: lanes share the samples of one"));
         table.push((rows(Rows { split: 1, heads: 1, ..few }), "few queries"));
     }
@@ -81,6 +91,7 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
             blocks: 1,
             round: round(lanes),
             keep,
+            half,
             walk: Walk::Straight,
         };
         let most = (1..=p.levels().len().min(3)).rev().find(|&keep| kept(keep).kept_bytes(p) <= 96 << 10);
@@ -88,8 +99,17 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
             table.push((rows(kept(keep)), "planes with many queries: coarse levels in shared memory"));
         }
     }
-    let many =
-        Rows { sides, split: 1, heads, block, blocks, round: round(lanes), keep: 0, walk: Walk::Straight };
+    let many = Rows {
+        sides,
+        split: 1,
+        heads,
+        block,
+        blocks,
+        round: round(lanes),
+        keep: 0,
+        half,
+        walk: Walk::Straight,
+    };
     let tiles = Rows { walk: Walk::Tiles, ..many };
     table.push((rows(tiles), "queries are pixels: neighbours share rows"));
     if p.queries() >= 4096 && p.batch() >= 4 {
@@ -135,8 +155,17 @@ pub fn candidates(request: &Request<'_>, target: &Target) -> Vec<Kernel> {
                             blocks.dedup();
                             for blocks in blocks {
                                 for keep in 0..keep {
-                                    let knobs =
-                                        Rows { sides, split, heads, block, blocks, round, keep, walk };
+                                    let knobs = Rows {
+                                        sides,
+                                        split,
+                                        heads,
+                                        block,
+                                        blocks,
+                                        round,
+                                        keep,
+                                        half: false,
+                                        walk,
+                                    };
                                     all.push(Kernel::Rows(knobs));
                                 }
                             }
@@ -155,7 +184,7 @@ mod tests {
 
     use super::*;
     use crate::driver::Arch;
-    use crate::request::{Levels, Operands};
+    use crate::request::Operands;
 
     fn problem(change: impl FnOnce(&mut Spec)) -> Problem {
         let mut spec = Spec {
@@ -174,7 +203,7 @@ mod tests {
 
     fn with_choice<T>(p: &Problem, f: impl FnOnce(&Request<'_>, &Target, Choice) -> T) -> T {
         let operands = Operands::dense(p, None);
-        let request = Request { problem: p, operands: &operands, levels: Levels::Host };
+        let request = Request::new(p, &operands);
         let target = Target { arch: Arch::new(9, 0), multiprocessors: 132 };
         f(&request, &target, choose(&request, &target))
     }

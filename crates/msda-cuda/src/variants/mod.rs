@@ -13,7 +13,7 @@ use msda::{Dtype, Error, ErrorKind, Padding, Problem, Result, Sampling};
 
 use crate::driver::Launch;
 use crate::jit::Unit;
-use crate::request::{Request, Target};
+use crate::request::{Request, Sums, Target};
 
 pub use self::rows::Rows;
 pub use self::sweep::sweep;
@@ -61,6 +61,14 @@ impl Kernel {
         match self {
             Self::Generic => generic::prepare(request, target),
             Self::Rows(knobs) => knobs.prepare(request, target),
+        }
+    }
+
+    /// What its sums are kept in.
+    pub fn sums(&self) -> Sums {
+        match self {
+            Self::Rows(Rows { half: true, .. }) => Sums::F16,
+            _ => Sums::F32,
         }
     }
 

@@ -8,7 +8,7 @@ use msda::{Dtype, Error, ErrorKind, Layout, Problem, Result, Role, Sampling};
 use super::{Block, Hole, Prepared, with_options};
 use crate::driver::Launch;
 use crate::jit::Unit;
-use crate::request::{Levels, Operand, Request, Target};
+use crate::request::{Levels, Operand, Request, Sums, Target};
 
 /// In which order queries are visited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,6 +55,8 @@ pub struct Rows {
     pub round: usize,
     /// How many of the last levels a block keeps in shared memory; for planar values.
     pub keep: usize,
+    /// Whether the samples of a round are summed in `f16`.
+    pub half: bool,
     /// In which order queries are visited.
     pub walk: Walk,
 }
@@ -64,8 +66,15 @@ impl fmt::Display for Rows {
         let walk = Walk::ALL.iter().find(|(walk, _)| *walk == self.walk).map_or("", |(_, name)| name);
         write!(
             f,
-            "sides={},split={},heads={},block={},blocks={},round={},keep={},walk={walk}",
-            self.sides, self.split, self.heads, self.block, self.blocks, self.round, self.keep
+            "sides={},split={},heads={},block={},blocks={},round={},keep={},walk={walk}{}",
+            self.sides,
+            self.split,
+            self.heads,
+            self.block,
+            self.blocks,
+            self.round,
+            self.keep,
+            if self.half { ",half=1" } else { "" }
         )
     }
 }
@@ -86,6 +95,7 @@ impl FromStr for Rows {
             blocks: 1,
             round: 1,
             keep: 0,
+            half: false,
             walk: Walk::Straight,
         };
         for knob in s.split(',').filter(|knob| !knob.is_empty()) {
@@ -104,6 +114,7 @@ impl FromStr for Rows {
                 "blocks" => knobs.blocks = number,
                 "round" => knobs.round = number,
                 "keep" => knobs.keep = number,
+                "half" => knobs.half = number != 0,
                 _ => return Err(wrong(format!("'{knob}'"))),
             }
         }
@@ -213,6 +224,12 @@ impl Rows {
         if !powers || self.sides > 2 || self.round == 0 || self.blocks == 0 {
             return Some("sides, split, heads and block must be powers of two, sides at most 2".into());
         }
+        if self.half && (request.sums != Sums::F16 || p.types().value != Dtype::F16) {
+            return Some("sums of f16 are for f16 values, where they are asked for".into());
+        }
+        if self.half && (!bilinear || division.vec < 4) {
+            return Some("sums of f16 are for bilinear samples, two channels at a time".into());
+        }
         if self.sides == 2 && !bilinear {
             return Some("nearest samples have no left and right taps".into());
         }
@@ -306,7 +323,7 @@ impl Rows {
             aligned(p, role, operand, dtype.size(), numbers * self.round * dtype.size())
         };
         let key = format!(
-            "rows-d{}-p{}-v{}-s{}x{}-h{}-b{}x{}-r{}-k{}-{:?}{}{}",
+            "rows-d{}-p{}-v{}-s{}x{}-h{}-b{}x{}-r{}-k{}-{:?}{}{}{}",
             p.channels(),
             points.join("."),
             division.vec,
@@ -320,6 +337,7 @@ impl Rows {
             self.walk,
             if tight { "-tight" } else { "" },
             if step > 0 { "-dense" } else { "" },
+            if self.half { "-half" } else { "" },
         );
         let unit = with_options(Unit::new("rows.cu", key, target.arch), p, o.reference_numbers())
             .define("D", p.channels())
@@ -340,6 +358,7 @@ impl Rows {
             .define("LISTED", u8::from(self.walk == Walk::Ordered))
             .define("TIGHT", u8::from(tight))
             .define("STEP", step)
+            .define("HALF", u8::from(self.half))
             .define("RESIDENT", p.levels().len() - self.keep);
 
         let mut args = Block::default();
@@ -371,7 +390,9 @@ impl Rows {
             for n in [level.h, level.w, level.origin, level.pitch, sample, query, tile] {
                 args.i32(n);
             }
-            args.f32(1.0 / across as f32);
+            for x in [1.0 / across as f32, level.h as f32, level.w as f32] {
+                args.f32(x);
+            }
             sample += points;
             query += level.h * level.w;
             tile += across * level.h.div_ceil(TILE);

@@ -16,7 +16,8 @@ pub fn sweep(request: &Request<'_>, target: &Target) -> Vec<Kernel> {
                     let lanes = division.lanes * sides * split;
                     let block = if walk == Walk::Tiles { 64 * heads * lanes } else { 32.max(heads * lanes) };
                     for keep in [0, 1, 3] {
-                        let knobs = Rows { sides, split, heads, block, blocks: 1, round, keep, walk };
+                        let knobs =
+                            Rows { sides, split, heads, block, blocks: 1, round, keep, half: false, walk };
                         all.push(Kernel::Rows(knobs));
                     }
                 }

@@ -80,7 +80,7 @@ impl Asked {
 
     /// The kernel that it gets.
     fn case(&self, target: &Target) -> Case {
-        let request = Request { problem: &self.problem, operands: &self.operands, levels: self.levels };
+        let request = Request { levels: self.levels, ..Request::new(&self.problem, &self.operands) };
         let kernel = self.kernel.unwrap_or_else(|| choose(&request, target).kernel);
         let prepared = kernel.prepare(&request, target);
         Case {

@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use msda::Backend;
+use msda_cuda::choose::choose;
 use msda_cuda::driver::Device as Gpu;
 use msda_cuda::variants::Kernel;
-use msda_cuda::{Levels, Operands, Plan, Request, Resident, Target, jit};
+use msda_cuda::{Operands, Plan, Request, Resident, Sums, Target, jit};
 
 use super::Engine;
 use crate::record::{Device, Pass};
@@ -15,6 +16,8 @@ use crate::timing::Effort;
 
 /// What the engines are called: `cuda`, `cuda:KERNEL`, `cuda@N`, `cuda@N:KERNEL`.
 const NAME: &str = "cuda";
+/// What stands for a kernel's name where sums of `f16` are asked for.
+const HALF: &str = "half";
 
 /// Runs before the first that counts.
 const WARM_UP: usize = 3;
@@ -27,11 +30,32 @@ const AT_MOST: usize = 200;
 pub struct Cuda {
     name: String,
     device: Gpu,
-    kernel: Option<Kernel>,
+    kernel: Wanted,
     /// The task whose tensors are on the device.
     loaded: Option<(Key, Resident)>,
     /// What ran last, and on what.
     ran: Option<(Key, Ran)>,
+}
+
+/// Which kernel an engine runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// The one that is chosen.
+    Chosen,
+    /// The one that is chosen where sums of `f16` are asked for.
+    Half,
+    /// This one.
+    Certain(Kernel),
+}
+
+impl Wanted {
+    fn sums(self) -> Sums {
+        match self {
+            Self::Chosen => Sums::F32,
+            Self::Half => Sums::F16,
+            Self::Certain(kernel) => kernel.sums(),
+        }
+    }
 }
 
 /// What is known of a task that ran.
@@ -46,16 +70,19 @@ pub fn is_cuda(name: &str) -> bool {
 }
 
 /// The device's number and the kernel of an engine's name.
-fn parse(name: &str) -> Result<(usize, Option<Kernel>)> {
+fn parse(name: &str) -> Result<(usize, Wanted)> {
     let rest = name.strip_prefix(NAME).unwrap_or(name);
     let (number, kernel) = match rest.split_once(':') {
-        Some((number, kernel)) => (number, Some(kernel.parse().with_context(|| format!("engine {name}"))?)),
-        None => (rest, None),
+        Some((number, HALF)) => (number, Wanted::Half),
+        Some((number, kernel)) => {
+            (number, Wanted::Certain(kernel.parse().with_context(|| format!("engine {name}"))?))
+        }
+        None => (rest, Wanted::Chosen),
     };
     let ordinal = match number.strip_prefix('@').map(str::parse) {
         None if number.is_empty() => 0,
         Some(Ok(ordinal)) => ordinal,
-        _ => bail!("engine: got '{name}', expected cuda, cuda@N, cuda:KERNEL or cuda@N:KERNEL"),
+        _ => bail!("engine: got '{name}', expected cuda, cuda@N, cuda:KERNEL, cuda:half or cuda@N:KERNEL"),
     };
     Ok((ordinal, kernel))
 }
@@ -65,8 +92,9 @@ pub(super) fn backend(name: &str) -> Result<Box<dyn Backend + Send>> {
     let (ordinal, kernel) = parse(name)?;
     let device = Gpu::open(ordinal).with_context(|| format!("engine {name}"))?;
     Ok(match kernel {
-        None => Box::new(msda_cuda::Cuda::new(&device)),
-        Some(kernel) => Box::new(msda_cuda::Cuda::with_pick(&device, name, move |_| Some(kernel))),
+        Wanted::Chosen => Box::new(msda_cuda::Cuda::new(&device)),
+        Wanted::Half => bail!("engine {name}: sums of f16 are measured, not verified"),
+        Wanted::Certain(kernel) => Box::new(msda_cuda::Cuda::with_pick(&device, name, move |_| Some(kernel))),
     })
 }
 
@@ -83,6 +111,19 @@ impl Cuda {
         &self.device
     }
 
+    /// The kernel for a task, where it is not simply the one that is chosen.
+    fn certain(&self, task: &Task<'_>) -> Option<Kernel> {
+        match self.kernel {
+            Wanted::Chosen => None,
+            Wanted::Certain(kernel) => Some(kernel),
+            Wanted::Half => {
+                let operands = Operands::dense(&task.problem, None);
+                let request = Request { sums: Sums::F16, ..Request::new(&task.problem, &operands) };
+                Some(choose(&request, &Target::of(&self.device)).kernel)
+            }
+        }
+    }
+
     fn ran(&self, task: &Task<'_>) -> Option<&Ran> {
         self.ran.as_ref().filter(|(key, _)| *key == task.key()).map(|(_, ran)| ran)
     }
@@ -93,7 +134,7 @@ impl Cuda {
         let loaded = self.loaded.take().filter(|(other, _)| again && *other == key);
         let resident = match loaded {
             Some((_, resident)) => resident,
-            None => Resident::new(&self.device, &task.problem, &task.inputs, self.kernel)?,
+            None => Resident::new(&self.device, &task.problem, &task.inputs, self.certain(task))?,
         };
         let kernel = resident.plan().choice().kernel.to_string();
         self.ran = Some((key.clone(), Ran { kernel, host_us: None }));
@@ -111,13 +152,20 @@ impl Engine for Cuda {
             return Some("no backward pass yet".into());
         }
         let operands = Operands::dense(&task.problem, None);
-        let request = Request { problem: &task.problem, operands: &operands, levels: Levels::Host };
-        if let Some(kernel) = self.kernel {
+        let request = Request { sums: self.kernel.sums(), ..Request::new(&task.problem, &operands) };
+        if let Some(kernel) = self.certain(task) {
+            if self.kernel == Wanted::Half && kernel.sums() != Sums::F16 {
+                return Some("sums of f16 are for f16 values".into());
+            }
             return kernel.refuses(&request, &Target::of(&self.device));
         }
         // Without a compiler there is what the cache holds.
         jit::nvrtc().err()?;
-        Plan::new(&self.device, &task.problem, &operands, Levels::Host).err().map(|why| why.to_string())
+        Plan::of(&self.device, &request).err().map(|why| why.to_string())
+    }
+
+    fn exact(&self, _task: &Task<'_>) -> bool {
+        self.kernel.sums() == Sums::F32
     }
 
     fn device(&self) -> Device {
@@ -173,10 +221,11 @@ mod tests {
 
     #[test]
     fn names_say_device_and_kernel() {
-        assert_eq!(parse("cuda").unwrap(), (0, None));
-        assert_eq!(parse("cuda@3").unwrap(), (3, None));
-        assert_eq!(parse("cuda:generic").unwrap(), (0, Some(Kernel::Generic)));
-        assert_eq!(parse("cuda@1:generic").unwrap(), (1, Some(Kernel::Generic)));
+        assert_eq!(parse("cuda").unwrap(), (0, Wanted::Chosen));
+        assert_eq!(parse("cuda@3").unwrap(), (3, Wanted::Chosen));
+        assert_eq!(parse("cuda:half").unwrap(), (0, Wanted::Half));
+        assert_eq!(parse("cuda:generic").unwrap(), (0, Wanted::Certain(Kernel::Generic)));
+        assert_eq!(parse("cuda@1:generic").unwrap(), (1, Wanted::Certain(Kernel::Generic)));
         for wrong in ["cuda@", "cuda@x", "cuda@-1", "cuda:", "cuda:nothing", "cuda@0:rows:split=x"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
