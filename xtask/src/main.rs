@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 /// A command: its name, what it does, and the code.
 type Task = (&'static str, &'static str, fn() -> Result<()>);
 
-const TASKS: [Task; 6] = [
+const TASKS: [Task; 7] = [
     (
         "test",
         "set up what the tests need and run all of them: format, lints, unit, battery, torch, examples",
@@ -24,6 +24,7 @@ const TASKS: [Task; 6] = [
         setup,
     ),
     ("kernels", "compile the kernels for every architecture and print what became of them", kernels),
+    ("gpu-bundle", "gather into target/gpu what scripts/gpu.sh runs on a machine with a GPU", gpu_bundle),
     ("record", "measure this machine with every usual workload into records/", record),
     ("deny", "licences and advisories of the dependencies (needs cargo-deny)", deny),
 ];
@@ -33,7 +34,7 @@ fn main() -> ExitCode {
     let Some((_, _, task)) = TASKS.iter().find(|(n, _, _)| *n == name) else {
         eprintln!("cargo xtask COMMAND\n");
         for (name, about, _) in TASKS {
-            eprintln!("  {name:<8} {about}");
+            eprintln!("  {name:<10} {about}");
         }
         return if name.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(2) };
     };
@@ -109,6 +110,37 @@ fn record() -> Result<()> {
     let env = env_of(&venv);
     cargo(&["run", "--release", "--quiet", "--", "bench", "--out", "target/xtask-record"], &env)?;
     eprintln!("now copy target/xtask-record/record.json to records/<machine>/<date>-<what>.json");
+    Ok(())
+}
+
+/// The programs that need a GPU, without their debugging tables where `strip` is there.
+fn gpu_bundle() -> Result<()> {
+    cargo(&["build", "--release"], &[])?;
+    cargo(&["build", "--release", "-p", "msda-cuda", "--example", "plan"], &[])?;
+    let tests = ["test", "-p", "msda-cuda", "--test", "gpu", "--test", "conformance", "--no-run"];
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo).args(tests).current_dir(root()).output().context("building the tests")?;
+    let log = String::from_utf8_lossy(&built.stderr).into_owned();
+    // Cargo says: Executable tests/gpu.rs (target/debug/deps/gpu-0123456789abcdef)
+    let test = |name: &str| -> Result<PathBuf> {
+        let line = log.lines().find(|l| l.contains(&format!("tests/{name}.rs (")));
+        let path = line.and_then(|l| l.split_once('(')).map(|(_, rest)| rest.trim_end_matches(')'));
+        Ok(root().join(path.with_context(|| format!("the test {name} was not built:\n{log}"))?))
+    };
+    let programs = [
+        ("msda", root().join("target/release/msda")),
+        ("plan", root().join("target/release/examples/plan")),
+        ("gpu", test("gpu")?),
+        ("conformance", test("conformance")?),
+    ];
+    let folder = root().join("target/gpu");
+    std::fs::create_dir_all(&folder)?;
+    for (name, from) in programs {
+        let to = folder.join(name);
+        std::fs::copy(&from, &to).with_context(|| format!("copying {}", from.display()))?;
+        let _ = Command::new("strip").arg(&to).status();
+    }
+    eprintln!("gathered in {}", folder.display());
     Ok(())
 }
 

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Everything that needs a GPU, on a machine that may have no Rust: tests, sanitizers, the battery, times and counters.
+#
+#   cargo xtask gpu-bundle            # where Rust is: builds and gathers what this script runs into target/gpu
+#   scripts/gpu.sh target/gpu OUT     # where the GPU is
+#
+# Needs a driver and NVRTC; compute-sanitizer and ncu are used where they are, and what is missing is said.
+set -uo pipefail
+bin=$(cd "${1:?folder with msda, conformance, gpu and plan}" && pwd)
+out=${2:?folder for the results}
+steps=${3:-test sanitize verify bench profile}
+mkdir -p "$out"
+export MSDA_GPU=1 MSDA_PYTHON=${MSDA_PYTHON:-python3}
+failed=0
+step() { # name command...
+    local name=$1 start=$SECONDS
+    shift
+    if "$@" >"$out/$name.log" 2>&1; then
+        echo "ok      $name ($((SECONDS - start)) s)"
+    else
+        echo "FAILED  $name ($((SECONDS - start)) s): see $name.log"
+        tail -5 "$out/$name.log"
+        failed=1
+    fi
+}
+has() { [[ " $steps " == *" $1 "* ]]; }
+there() { command -v "$1" >/dev/null || { echo "skipped $2: no $1"; return 1; }; }
+
+# What the issue's table and the documents quote.
+workloads=(detr-encoder bevformer-cross rt-detr-decoder detr-decoder seed seed-ring-uniform seed-b6h8)
+
+if has test; then
+    step gpu-tests "$bin/gpu" --test-threads=2
+    step plan "$bin/plan"
+fi
+if has sanitize && there compute-sanitizer sanitize; then
+    for tool in memcheck racecheck initcheck; do
+        step "$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/conformance" --test-threads=1
+    done
+fi
+if has verify; then
+    step verify "$bin/msda" verify --device cuda --seeds 1
+fi
+if has bench; then
+    args=()
+    for w in "${workloads[@]}" rf-detr-decoder d-fine-decoder mask2former bevformer-temporal bevformer-spatial; do
+        args+=(--workload "$w")
+    done
+    step bench "$bin/msda" bench --device cuda "${args[@]}" --out "$out/bench"
+    args=()
+    for w in "${workloads[@]}"; do args+=(--workload "$w"); done
+    step bench-half "$bin/msda" bench --engine cuda --engine cuda:half "${args[@]}" --out "$out/bench-half"
+fi
+if has profile && there ncu profile; then
+    metrics=gpu__time_duration.sum,sm__inst_executed.sum,sm__inst_issued.avg.pct_of_peak_sustained_active
+    metrics+=,l1tex__data_pipe_lsu_wavefronts.sum,l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed
+    metrics+=,l1tex__data_pipe_lsu_wavefronts_mem_shared.sum,l1tex__t_sector_hit_rate.pct,lts__t_sectors.sum
+    metrics+=,dram__bytes_read.sum,dram__bytes_write.sum,smsp__warps_active.avg.pct_of_peak_sustained_active
+    metrics+=,smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio
+    metrics+=,smsp__average_warps_issue_stalled_math_pipe_throttle_per_issue_active.ratio
+    metrics+=,smsp__average_warps_issue_stalled_not_selected_per_issue_active.ratio
+    : >"$out/counters.csv"
+    for w in "${workloads[@]}"; do
+        echo "# $w" >>"$out/counters.csv"
+        # The first types of a workload are f16, bf16, f32: the first launch of each kernel.
+        ncu --csv --clock-control none --metrics "$metrics" -k regex:msda_forward -c 1 \
+            "$bin/msda" bench --engine cuda --workload "$w" --quick --out "$out/profiled" 2>/dev/null |
+            grep '^"' >>"$out/counters.csv" || echo "no counters for $w"
+    done
+    rm -rf "$out/profiled"
+    echo "ok      profile"
+fi
+exit $failed
