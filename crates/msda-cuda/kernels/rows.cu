@@ -12,7 +12,7 @@
 // tile of neighbouring queries, so that the rows one of them reads are there for the others.
 //
 // What does not depend on the channel is computed once for each sample, by the lane it falls to, and
-// handed to the others through 16 bytes of shared memory that belong to the warp.
+// handed to the others through shared memory that belongs to the warp: four weights and a position.
 //
 // Where a sum is not finite it is computed once more as the definition has it: see add_carefully.
 //
@@ -20,9 +20,10 @@
 #include "rows.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const __grid_constant__ Args args) {
-    __shared__ Handed staged[BLOCK / 32][ROUND][STAGED];
-    extern __shared__ uint4 kept[];
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    extern __shared__ uint4 shared[];
+    Handed &handed = reinterpret_cast<Handed *>(shared)[threadIdx.x / 32];
+    uint4 *kept = shared + HANDED;
+    const int lane = threadIdx.x & 31;
     const int part = lane % ITEM;             // place among the lanes of the item
     const int group = part / (LANES * SIDES); // which samples
     const int side = part / LANES % SIDES;    // left or right taps, where they are shared
@@ -33,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
     // A lane past the end of the row reads its beginning, and writes nothing.
     const bool filled = FILLED || chunk * VEC < ROW;
     const int start = filled ? chunk * VEC : 0;
-    Rows rows{args.value.at(image, side + MIDDLE, head < args.heads ? head : 0) + start, args.value.row, 0};
+    Rows rows{args.value.at(image, side, head < args.heads ? head : 0) + start, args.value.row, 0};
 
     int tile = blockIdx.x, end = tile + 1;
     if (RESIDENT < LEVELS) {
@@ -41,8 +42,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
         for (int i = threadIdx.x; i < args.kept * (ROW / 16); i += BLOCK) {
             kept[i] = *reinterpret_cast<const uint4 *>(from + i * 16);
         }
-        rows.shared = u32(__cvta_generic_to_shared(kept)) + (MIDDLE + side - args.first_kept) * ROW + start;
-        tile *= args.tiles, end = tile + args.tiles;
+        rows.shared = u32(__cvta_generic_to_shared(kept)) + (side - args.first_kept) * ROW + start;
+        tile *= args.each, end = min(tile + args.each, args.tiles);
         __syncthreads();
     }
 #pragma unroll 1
@@ -64,20 +65,20 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
 #pragma unroll 1
         for (int first = 0; first < SAMPLES; first += ITEM * ROUND) {
             __syncwarp();
-            Handed *to = &staged[warp][0][slot(lane / ITEM, part)];
-            locate(args, raw, active, image, query, softmax, first + part * ROUND, to);
+            locate(args, raw, active, image, query, softmax, first + part * ROUND, handed, slot(lane / ITEM, part));
             __syncwarp();
             // What the next round needs is on its way while this one is summed, where there are registers for it.
             const int next = first + ITEM * ROUND;
             if (AHEAD && next < SAMPLES) fetch(raw, active, locations, weights, next + part * ROUND);
 #pragma unroll
             for (int j = 0; j < ITEM; j += SPLIT) {
+                const int from = j + (SPLIT > 1 ? group : 0), at = slot(lane / ITEM, from);
+                const Positions positions = handed.positions[at];
 #pragma unroll
                 for (int r = 0; r < ROUND; r++) {
-                    const int from = j + (SPLIT > 1 ? group : 0);
                     const int s = first + from * ROUND + r;
                     if (!EXACT && s >= SAMPLES) continue;
-                    const Taps taps = take(&staged[warp][r][slot(lane / ITEM, from)], side);
+                    const Taps taps = take(handed.weights[r][at], positions.sample[r], side);
                     const int level = level_of(args, s);
                     add<VEC>(sum, halves, rows, taps, level, args.level[level].pitch);
                 }

@@ -14,7 +14,7 @@
 //   ALIGN_L ALIGN_W         bytes that a lane's locations and weights are aligned to
 //   TILE                    queries in squares of this side (they are the pixels of the levels); 0: as they come
 //   LISTED                  queries in the order of a list
-//   TIGHT                   positions and weights share words (16-bit values, at most 2^16 positions)
+//   TIGHT                   positions fit 16 bits
 //   RING STEP               value has a ring of zeros; bytes from position to position, or 0: an argument
 //   RESIDENT                the first of the levels that a block keeps in shared memory; LEVELS: none (planar, VEC 16)
 //   HALF                    the ROUND samples that a lane located are summed in f16 before they are added in f32
@@ -51,8 +51,7 @@ struct Args {
     Tensor value, locations, weights, reference, output;
     const int *order;
     int queries, heads;
-    int tiles, kept, first_kept; // where levels are in shared memory: tiles of a block, positions kept, the first
-    int unused;
+    int each, tiles, kept, first_kept; // where levels are in shared memory: tiles of a block and all, positions kept, the first
     Level level[LEVELS];
 };
 
@@ -64,14 +63,18 @@ struct __align__(16) Sample {
     float x, y, weight;
 };
 
-// What the lanes of an item are handed of a sample: its position, the weights of its upper and its lower taps, and the right
-// ones' share of them. Where values have 16 bits and there are at most 2^16 positions, it is the four weights, left
-// ones first, whose last eight bits hold the position instead: the 16 bits that are left of a weight's fraction are
-// more than the values have.
-struct __align__(16) Handed {
-    u32 word[4];
+// What the lanes of an item are handed of a sample, through shared memory that belongs to the warp: the weights of its four
+// taps, left ones first, and its position.
+struct __align__(16) Weights {
+    float tap[4];
 };
-constexpr int MIDDLE = TIGHT ? 1 << 15 : 0; // what positions are counted from
+template <bool SMALL> struct Index { typedef int Type; };
+template <> struct Index<true> { typedef u16 Type; };
+typedef Index<TIGHT>::Type Position;
+constexpr int POSITIONS = ROUND * int(sizeof(Position));
+struct __align__((POSITIONS & -POSITIONS) > 16 ? 16 : (POSITIONS & -POSITIONS)) Positions {
+    Position sample[ROUND];
+};
 
 // Where among a warp's samples that of lane `part` of an item is: those that are read together, and those that
 // are written together, lie in different banks.
@@ -79,6 +82,12 @@ constexpr int ITEMS = 32 / ITEM;
 constexpr int PITCH = ITEMS + (ITEM < 8 ? 8 / ITEM % 8 : ITEM < 32 ? 1 : 0);
 constexpr int STAGED = ITEM * PITCH;
 __device__ __forceinline__ int slot(int item, int part) { return part * PITCH + item; }
+
+struct Handed {
+    Weights weights[ROUND][STAGED];
+    Positions positions[STAGED];
+};
+constexpr int HANDED = BLOCK / 32 * (int(sizeof(Handed)) / 16); // of a block, in pieces of 16 bytes
 
 // What one lane makes of it: where its taps are, and how much each counts (top and bottom, of one or two sides).
 struct Taps {
@@ -103,7 +112,8 @@ __device__ __forceinline__ int query_of(const Args &args, int image, int tile, i
         const Level &level = args.level[l];
         const int across = (level.w + TILE - 1) / (TILE > 0 ? TILE : 1);
         const int t = tile - level.tile;
-        const int down = int((float(t) + 0.5f) * level.across);
+        int down = int((float(t) + 0.5f) * level.across);
+        down += t - down * across >= across ? 1 : t - down * across < 0 ? -1 : 0; // of many tiles a float knows less
         // Squares of squares: even bits go right, odd bits go down.
         int x = (t - down * across) * TILE, y = down * TILE;
 #pragma unroll
@@ -187,57 +197,22 @@ __device__ __forceinline__ Sample place(float x, float y, float weight, const Le
     return sample;
 }
 
-__device__ __forceinline__ Handed hand(const Sample &sample) {
+__device__ __forceinline__ Weights weigh(const Sample &sample) {
     const float bottom = sample.weight * sample.y, top = sample.weight - bottom;
-    Handed h;
-    if (TIGHT) {
-        const float right = top * sample.x, low = bottom * sample.x;
-        const u32 position = sample.position - MIDDLE;
-        h.word[0] = __byte_perm(__float_as_uint(top - right), position, 0x3214);
-        h.word[1] = __byte_perm(__float_as_uint(bottom - low), position, 0x3215);
-        h.word[2] = __byte_perm(__float_as_uint(right), position, 0x3214);
-        h.word[3] = __byte_perm(__float_as_uint(low), position, 0x3215);
-    } else {
-        h.word[0] = sample.position;
-        h.word[1] = __float_as_uint(top);
-        h.word[2] = __float_as_uint(bottom);
-        h.word[3] = __float_as_uint(sample.x);
-    }
-    return h;
+    const float right = top * sample.x, low = bottom * sample.x;
+    return Weights{{top - right, bottom - low, right, low}};
 }
 
-// The position that two words share: a byte of each, and its sign above them.
-__device__ __forceinline__ int position_in(u32 a, u32 b) {
-    int position;
-    asm("prmt.b32 %0, %1, %2, 0xcc40;" : "=r"(position) : "r"(a), "r"(b));
-    return position;
-}
-
-__device__ __forceinline__ Taps take(const Handed *from, int side) {
+__device__ __forceinline__ Taps take(const Weights &from, int position, int side) {
     Taps taps;
-    if (TIGHT) {
-        if (SIDES == 2) {
-            const uint2 h = reinterpret_cast<const uint2 *>(from)[side];
-            taps.position = position_in(h.x, h.y);
-            taps.weight[0][0] = __uint_as_float(h.x);
-            taps.weight[0][1] = __uint_as_float(h.y);
-        } else {
-            const Handed h = *from;
-            taps.position = position_in(h.word[0], h.word[1]);
-#pragma unroll
-            for (int i = 0; i < 4; i++) taps.weight[i / 2 / SIDES][i % 2] = __uint_as_float(h.word[i]);
-        }
-        return taps;
-    }
-    const Handed h = *from;
-    taps.position = h.word[0];
-    const float top = __uint_as_float(h.word[1]), bottom = __uint_as_float(h.word[2]), x = __uint_as_float(h.word[3]);
-    const float right = top * x, low = bottom * x;
-    taps.weight[0][0] = SIDES == 2 && side ? right : top - right;
-    taps.weight[0][1] = SIDES == 2 && side ? low : bottom - low;
-    if (SIDES == 1) {
-        taps.weight[1 / SIDES][0] = right;
-        taps.weight[1 / SIDES][1] = low;
+    taps.position = position;
+    if (SIDES == 2) {
+        const float2 w = reinterpret_cast<const float2 *>(from.tap)[side];
+        taps.weight[0][0] = w.x, taps.weight[0][1] = w.y;
+    } else {
+        const float4 w = *reinterpret_cast<const float4 *>(from.tap);
+        taps.weight[0][0] = w.x, taps.weight[0][1] = w.y;
+        taps.weight[1 / SIDES][0] = w.z, taps.weight[1 / SIDES][1] = w.w;
     }
     return taps;
 }
@@ -287,19 +262,22 @@ __device__ __forceinline__ void fetch(Raw &raw, bool active, const char *locatio
 
 // Locates those samples and hands them to the lanes of the item.
 __device__ __forceinline__ void locate(const Args &args, const Raw &raw, bool active, int image, int query,
-                                       const Softmax &softmax, int s, Handed *to) {
+                                       const Softmax &softmax, int s, Handed &to, int slot) {
+    Positions positions;
 #pragma unroll
     for (int r = 0; r < ROUND; r++) {
         const int l = level_of(args, EXACT ? s + r : min(s + r, SAMPLES - 1));
-        if (!active || (!EXACT && s + r >= SAMPLES)) {
-            // Nothing, wherever the level is.
-            to[r * STAGED] = hand(Sample{args.level[l].origin, 0, 0, 0});
-            continue;
+        // Nothing, wherever the level is.
+        Sample sample{args.level[l].origin, 0, 0, 0};
+        if (active && (EXACT || s + r < SAMPLES)) {
+            float x = raw.xy[2 * r], y = raw.xy[2 * r + 1], weight = raw.weight[r];
+            if (FUSED) unfuse(args, image, query, l, softmax, x, y, weight);
+            sample = place(x, y, weight, args.level[l]);
         }
-        float x = raw.xy[2 * r], y = raw.xy[2 * r + 1], weight = raw.weight[r];
-        if (FUSED) unfuse(args, image, query, l, softmax, x, y, weight);
-        to[r * STAGED] = hand(place(x, y, weight, args.level[l]));
+        to.weights[r][slot] = weigh(sample);
+        positions.sample[r] = Position(sample.position);
     }
+    to.positions[slot] = positions;
 }
 
 template <int T> __device__ __forceinline__ void multiply_add(float (&sum)[EACH], const Vector<VEC> &v, float w) {

@@ -69,7 +69,9 @@ impl Cuda {
         };
         let request = Request::new(problem, operands);
         match pick(&request) {
-            Some(kernel) => Plan::with_kernel(&self.device, &request, kernel),
+            Some(kernel) => {
+                Plan::with_kernel(&self.device, &Request { sums: kernel.sums(), ..request }, kernel)
+            }
             None => Plan::with_kernel(&self.device, &request, Kernel::Generic),
         }
     }

@@ -14,6 +14,9 @@ use crate::variants::{self, Block, Hole, Kernel, Prepared};
 /// The most bytes that a kernel's argument has: what every driver takes.
 const MAX_ARGS: usize = 4096;
 
+/// Dynamic shared memory that a block may have without being asked for.
+const DEFAULT_SHARED: u32 = 48 << 10;
+
 /// Device addresses of a call's tensors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Addresses {
@@ -87,6 +90,7 @@ impl Plan {
     fn with(device: &Device, request: &Request<'_>, choice: Choice) -> Result<Self> {
         let target = Target::of(device);
         let p = request.problem;
+        check_alignment(request)?;
         let empty = p.output_len() == 0;
         let mut steps = Vec::new();
         let mut workspace = 0;
@@ -136,8 +140,8 @@ impl Plan {
     ///
     /// # Safety
     /// The addresses are of device memory that the plan's device can reach, of tensors that lie as the plan's operands
-    /// say; they live, and nobody else writes to them or reads the output, until `stream` got there; the plan
-    /// lives until then.
+    /// say; the output overlaps no input, nor itself; they live, and nobody else writes to them or reads the output,
+    /// until `stream` got there; the plan lives until then.
     pub unsafe fn launch(&self, at: &Addresses, stream: StreamHandle<'_>) -> Result<()> {
         if self.empty {
             return Ok(());
@@ -205,6 +209,25 @@ impl Plan {
     }
 }
 
+/// An alignment is a power of two, and no less than the elements need.
+fn check_alignment(request: &Request<'_>) -> Result<()> {
+    let (o, t) = (request.operands, request.problem.types());
+    let operands = [
+        ("value", o.value, t.value),
+        ("locations", o.locations, t.locations),
+        ("weights", o.weights, t.weights),
+        ("reference", o.reference.map_or(o.locations, |(_, operand)| operand), t.locations),
+        ("output", o.output, t.value),
+    ];
+    match operands.iter().find(|(_, o, t)| !o.align.is_power_of_two() || o.align < t.size()) {
+        None => Ok(()),
+        Some((name, operand, dtype)) => {
+            let expected = format!("a power of two, at least the {} bytes of {dtype}", dtype.size());
+            Err(Error::new(ErrorKind::Shape, format!("alignment of {name}"), operand.align, expected))
+        }
+    }
+}
+
 impl Step {
     fn load(device: &Device, prepared: Prepared) -> Result<Self> {
         let Prepared { unit, entry, launch, args } = prepared;
@@ -213,8 +236,10 @@ impl Step {
             return Err(Error::new(ErrorKind::Unsupported, "kernel argument", got, format!("{MAX_ARGS}")));
         }
         let function = jit::load(device, &unit)?.function(entry)?;
-        if launch.shared > 0 {
-            function.allow_shared(launch.shared)?;
+        if launch.shared > DEFAULT_SHARED {
+            // Others use the same function with more or less: whatever the device has.
+            let most = (device.shared_per_block() as u32).saturating_sub(function.shared_bytes()?);
+            function.allow_shared(most)?;
         }
         Ok(Self { function, launch, args })
     }

@@ -122,9 +122,10 @@ impl Target {
     pub fn shared(&self) -> usize {
         let kilobytes = match (self.arch.major, self.arch.minor) {
             (7, 5) => 64,
-            (8, 6 | 9) | (12, _) => 99,
-            (8, _) => 163,
-            _ => 227,
+            (8, 0 | 7) => 163,
+            (9 | 10, _) => 227,
+            // What every other architecture has at least.
+            _ => 96,
         };
         kilobytes << 10
     }

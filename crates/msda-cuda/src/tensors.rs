@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use msda::op::{check_inputs, check_output};
-use msda::{Inputs, Problem, ReferenceKind, Result, Role, Slice, Strides, ViewMut};
+use msda::{Inputs, Problem, ReferenceKind, Result, Role, Slice, SliceMut, Strides, ViewMut};
 
 use crate::driver::{Device, Memory};
 use crate::plan::Addresses;
@@ -52,9 +52,14 @@ impl Copied {
 
     /// Copies all of it back.
     pub(crate) fn fetch(&self, to: &mut ViewMut<'_>) -> Result<()> {
-        let bytes = raw(&to.data.as_slice());
-        // SAFETY: the elements are borrowed mutably, and any bytes are numbers.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(bytes.as_ptr().cast_mut(), bytes.len()) };
+        let (pointer, len) = match &mut to.data {
+            SliceMut::F64(s) => (s.as_mut_ptr().cast::<u8>(), size_of_val(*s)),
+            SliceMut::F32(s) => (s.as_mut_ptr().cast::<u8>(), size_of_val(*s)),
+            SliceMut::F16(s) => (s.as_mut_ptr().cast::<u8>(), size_of_val(*s)),
+            SliceMut::Bf16(s) => (s.as_mut_ptr().cast::<u8>(), size_of_val(*s)),
+        };
+        // SAFETY: the bytes of a slice that is borrowed mutably, and any bytes are numbers.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(pointer, len) };
         self.memory.read(self.offset, bytes)
     }
 

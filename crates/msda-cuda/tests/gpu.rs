@@ -300,3 +300,67 @@ fn sums_of_f16_are_used_where_they_are_asked_for() {
         assert!(Plan::with_kernel(&device, &Request::new(&p, &operands), plan.choice().kernel).is_err());
     }
 }
+
+/// One query, one level of 2 x 2 pixels, 32 channels: the output's first element.
+fn one_query(device: &Device, dtype: Dtype, rows: [f64; 4], location: [f64; 2]) -> f64 {
+    let p = Problem::new(Spec {
+        batch: 1,
+        queries: 1,
+        heads: 1,
+        channels: 32,
+        levels: vec![(2, 2)],
+        points: vec![1],
+        types: Types::uniform(dtype),
+        ..Spec::default()
+    })
+    .unwrap();
+    let value = Buffer::from_fn(dtype, p.value_len(), |i| rows[i / 32]);
+    let locations = Buffer::from_fn(dtype, 2, |i| location[i]);
+    let weights = Buffer::filled(dtype, 1, 1.0);
+    let mut output = Buffer::filled(dtype, p.output_len(), f64::NAN);
+    let inputs = Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice());
+    Cuda::new(device).forward(&p, &inputs, output.as_mut().into()).unwrap();
+    output.to_f64()[0]
+}
+
+#[test]
+fn what_cancels_is_nothing_and_so_is_what_is_off_the_map() {
+    let Some(device) = device() else { return };
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+        assert_eq!(one_query(&device, dtype, [1000.0, 1000.0, -1000.0, -1000.0], [0.5, 0.5]), 0.0, "{dtype}");
+        let large = if dtype == Dtype::F16 { 6e4 } else { 3e38 };
+        assert_eq!(one_query(&device, dtype, [large; 4], [5.0, 5.0]), 0.0, "{dtype}");
+    }
+}
+
+#[test]
+fn plans_of_other_sizes_do_not_disturb_each_other() {
+    let Some(device) = device() else { return };
+    let seed = |levels: Vec<(usize, usize)>| {
+        let p = Problem::new(Spec {
+            batch: 1,
+            queries: 5000,
+            heads: 1,
+            channels: 32,
+            levels,
+            points: vec![8; 4],
+            layout: Layout::Planar,
+            types: Types::uniform(Dtype::F16),
+            ..Spec::default()
+        })
+        .unwrap();
+        let plan = Plan::new(&device, &p, &Operands::dense(&p, None), Levels::Host).unwrap();
+        (p, plan)
+    };
+    let large = seed(vec![(92, 160), (46, 80), (23, 40), (12, 20)]);
+    let small = seed(vec![(80, 136), (40, 68), (20, 34), (10, 17)]);
+    assert_eq!(large.1.choice().kernel, small.1.choice().kernel);
+    let stream = device.stream().unwrap();
+    for (p, plan) in [&large, &small, &large] {
+        let held = Held::new(&device, p, plan.workspace());
+        // SAFETY: the tensors are of the problem, and live until the stream is done.
+        unsafe { plan.launch(&held.addresses(), stream.handle()).unwrap() };
+        stream.synchronize().unwrap();
+        close(&held.output(p), &expected(p), 2e-3);
+    }
+}

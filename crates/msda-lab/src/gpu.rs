@@ -35,13 +35,10 @@ pub fn highest_clock(pci_bus_id: &str) -> Option<f64> {
     device.max_clock_info(Clock::SM).ok().map(|mhz| f64::from(mhz) * 1e6)
 }
 
-/// The driver numbers GPUs by where they are plugged in; `CUDA_VISIBLE_DEVICES` chooses among them by number or name.
+/// The GPU that CUDA calls the first: the two number them differently, so it is found by where it is plugged in.
 fn first(nvml: &Nvml) -> Result<Device<'_>, NvmlError> {
-    let chosen = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
-    let chosen = chosen.split(',').next().unwrap_or_default().trim();
-    match chosen.parse() {
-        Ok(index) => nvml.device_by_index(index),
-        Err(_) if chosen.starts_with("GPU-") => nvml.device_by_uuid(chosen),
+    match msda_cuda::driver::Device::open(0) {
+        Ok(device) => nvml.device_by_pci_bus_id(device.pci_bus_id()),
         Err(_) => nvml.device_by_index(0),
     }
 }

@@ -288,7 +288,7 @@ mod tests {
             "{text}"
         );
         assert_eq!(lines.len(), 4, "{text}");
-        let read = msda_cuda::choose::Tuned::parse(&text, "test").unwrap();
+        let read = msda_cuda::choose::Tuned::parse(&text, "test");
         assert!(read.find("a b").is_some() && read.find("a b c").is_some() && read.find("d").is_some());
 
         let folder = tempfile::tempdir().unwrap();

@@ -131,6 +131,6 @@ fn tuning_checks_times_and_writes_a_line() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tuned.txt");
     tune::save(&path, &[tuned]).unwrap();
-    let read = choose::Tuned::parse(&std::fs::read_to_string(&path).unwrap(), "test").unwrap();
+    let read = choose::Tuned::parse(&std::fs::read_to_string(&path).unwrap(), "test");
     assert!(read.find(&job.class).is_some());
 }

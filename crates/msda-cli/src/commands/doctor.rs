@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use msda::Isa;
+use msda_cuda::choose::Tuned;
 use msda_cuda::driver::{Device, driver_version};
 use msda_cuda::jit;
 use msda_lab::engines::{self, peers};
@@ -127,7 +128,7 @@ fn gpu(driver: Option<&Gpu>) -> Vec<Finding> {
     if count > 1 {
         says += &format!("; the first of {count}");
     }
-    vec![Finding { what: "gpu", good: true, says, hint: None }, nvrtc(), cache()]
+    vec![Finding { what: "gpu", good: true, says, hint: None }, nvrtc(), cache(), tuned()]
 }
 
 fn no_gpu(driver: Option<&Gpu>, why: &str) -> Finding {
@@ -161,6 +162,17 @@ fn nvrtc() -> Finding {
             }
         }
     }
+}
+
+fn tuned() -> Finding {
+    let file = Tuned::path().filter(|path| path.exists());
+    let says = match &file {
+        Some(path) => format!("{}, besides what comes with the library", path.display()),
+        None => "what comes with the library; `msda tune` adds this machine's".into(),
+    };
+    let problems = Tuned::global().problems();
+    let hint = problems.first().map(|why| format!("{} line(s) count for nothing: {why}", problems.len()));
+    Finding { what: "tuned", good: problems.is_empty(), says, hint }
 }
 
 fn cache() -> Finding {

@@ -22,6 +22,7 @@ pub struct Choice {
 /// The kernel for a request: what tuning found for its class, else the first of the table that takes it.
 pub fn choose(request: &Request<'_>, target: &Target) -> Choice {
     if let Some((kernel, source)) = Tuned::global().find(&class(request, target))
+        && let kernel = asked(kernel, request)
         && kernel.refuses(request, target).is_none()
     {
         return Choice { kernel, why: format!("tuned for such problems ({source})") };
@@ -35,6 +36,19 @@ pub fn choose(request: &Request<'_>, target: &Target) -> Choice {
     }
     refused.dedup();
     Choice { kernel: Kernel::Generic, why: format!("no faster kernel takes it: {}", refused.join("; ")) }
+}
+
+/// A tuned kernel with the sums that the request asks for.
+fn asked(kernel: Kernel, request: &Request<'_>) -> Kernel {
+    match kernel {
+        Kernel::Rows(knobs) => Kernel::Rows(Rows { half: half(request), ..knobs }),
+        Kernel::Generic => kernel,
+    }
+}
+
+/// Whether sums of `f16` are asked for, and values are `f16`.
+fn half(request: &Request<'_>) -> bool {
+    request.sums == Sums::F16 && request.problem.types().value == Dtype::F16
 }
 
 /// The table: what is tried, in order, with the reason. Each entry says what its knobs are for.
@@ -51,7 +65,7 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
     let heads = if !planar && row == 64 && p.heads() >= 2 { 2 } else { 1 };
     // Samples that a lane locates: all of them, up to four.
     let round = |lanes: usize| samples.div_ceil(lanes).clamp(1, 4);
-    let half = request.sums == Sums::F16 && p.types().value == Dtype::F16;
+    let half = half(request);
     let rows = |knobs: Rows| Kernel::Rows(knobs);
 
     let mut table = Vec::new();

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use msda::{Error, ErrorKind, Padding, Result, Sampling};
+use msda::{Padding, Sampling};
 
 use crate::jit::Cache;
 use crate::request::{Request, Target};
@@ -20,6 +20,7 @@ const SHIPPED: &str = include_str!("tuned.txt");
 #[derive(Debug, Clone, Default)]
 pub struct Tuned {
     lines: Vec<(String, Kernel, &'static str)>,
+    problems: Vec<String>,
 }
 
 impl Tuned {
@@ -27,12 +28,16 @@ impl Tuned {
     pub fn global() -> &'static Self {
         static TUNED: OnceLock<Tuned> = OnceLock::new();
         TUNED.get_or_init(|| {
-            let mut all = Self::parse(SHIPPED, "shipped").unwrap_or_default();
-            let own = Self::path().and_then(|path| std::fs::read_to_string(path).ok());
-            // A file that cannot be read as a whole counts for nothing.
-            if let Some(own) = own.and_then(|text| Self::parse(&text, "this machine").ok()) {
-                all.lines.extend(own.lines);
-            }
+            let mut all = Self::parse(SHIPPED, "shipped");
+            let own = match Self::path().map(|path| (std::fs::read_to_string(&path), path)) {
+                Some((Ok(text), _)) => Self::parse(&text, "this machine"),
+                Some((Err(why), path)) if why.kind() != std::io::ErrorKind::NotFound => {
+                    Self { problems: vec![format!("{}: {why}", path.display())], ..Self::default() }
+                }
+                _ => Self::default(),
+            };
+            all.lines.extend(own.lines);
+            all.problems.extend(own.problems);
             all
         })
     }
@@ -45,21 +50,31 @@ impl Tuned {
         }
     }
 
-    /// Reads lines of `class = kernel`; `#` begins a comment.
-    pub fn parse(text: &str, source: &'static str) -> Result<Self> {
-        let mut lines = Vec::new();
+    /// Reads lines of `class = kernel`; `#` begins a comment. A line that cannot be read counts for nothing, and is kept
+    /// as a problem.
+    pub fn parse(text: &str, source: &'static str) -> Self {
+        let mut all = Self::default();
         for (number, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or("").trim();
             if line.is_empty() {
                 continue;
             }
-            let (class, kernel) = line.split_once(" = ").ok_or_else(|| {
-                let subject = format!("line {} of tuned kernels", number + 1);
-                Error::new(ErrorKind::Format, subject, format!("'{line}'"), "class = kernel")
-            })?;
-            lines.push((class.trim().to_owned(), kernel.trim().parse()?, source));
+            let read = line.split_once(" = ").ok_or("expected class = kernel".to_owned()).and_then(
+                |(class, kernel)| {
+                    Ok((class.trim(), kernel.trim().parse().map_err(|e: msda::Error| e.to_string())?))
+                },
+            );
+            match read {
+                Ok((class, kernel)) => all.lines.push((class.to_owned(), kernel, source)),
+                Err(why) => all.problems.push(format!("line {} ({source}): '{line}': {why}", number + 1)),
+            }
         }
-        Ok(Self { lines })
+        all
+    }
+
+    /// What could not be read.
+    pub fn problems(&self) -> &[String] {
+        &self.problems
     }
 
     /// The kernel for a class, and where that is from.
@@ -100,15 +115,16 @@ mod tests {
 
     #[test]
     fn what_is_shipped_can_be_read_and_later_lines_count_for_more() {
-        Tuned::parse(SHIPPED, "shipped").unwrap();
-        let tuned = Tuned::parse("a b = generic # first\n\na b = rows:split=2\n", "test").unwrap();
+        assert_eq!(Tuned::parse(SHIPPED, "shipped").problems(), [""; 0]);
+        let tuned = Tuned::parse("a b = generic # first\n\na b = rows:split=2\nhello\n", "test");
+        assert_eq!(tuned.problems().len(), 1);
         assert_eq!(
             tuned.find("a b").unwrap().0.to_string(),
             "rows:sides=1,split=2,heads=1,block=128,blocks=1,round=1,keep=0,walk=straight"
         );
         assert!(tuned.find("a").is_none());
         for wrong in ["a b", "a = unknown", "a = rows:split=x", "a = rows:walk=away"] {
-            assert!(Tuned::parse(wrong, "test").is_err(), "{wrong}");
+            assert_eq!(Tuned::parse(wrong, "test").problems().len(), 1, "{wrong}");
         }
     }
 }

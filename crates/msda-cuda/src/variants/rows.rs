@@ -33,11 +33,6 @@ const TILE: usize = 8;
 /// The most levels: their table is part of the argument.
 const MAX_LEVELS: usize = 64;
 
-/// Static shared memory that a block may have.
-fn max_static(target: &Target) -> usize {
-    if target.arch.major >= 9 { 96 << 10 } else { 48 << 10 }
-}
-
 /// Knobs. What follows from the problem (bytes a lane, lanes a row) is not among them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rows {
@@ -172,15 +167,18 @@ impl Rows {
         division.lanes * self.sides * self.split
     }
 
-    /// Bytes of shared memory of a block.
-    fn shared(&self, division: Division) -> usize {
+    /// Bytes of shared memory through which the warps of a block hand samples on: as `rows.cuh` lays them out.
+    fn handed(&self, p: &Problem, division: Division) -> usize {
         let item = self.item(division);
         let pad = match item {
             1 | 32.. => 0,
             2 | 4 => 8 / item,
             _ => 1,
         };
-        self.block / 32 * self.round * item * (32 / item + pad) * 16
+        let slots = item * (32 / item + pad);
+        let position = if Self::tight(p) { 2 } else { 4 };
+        let warp = slots * self.round * 16 + slots * self.round * position;
+        self.block / 32 * warp.next_multiple_of(16)
     }
 
     /// The positions of the levels that are kept: the first, and how many.
@@ -219,11 +217,12 @@ impl Rows {
             return Some("a level is one pixel wide or high: its taps are no square".into());
         }
         let division = Division::of(request);
-        let item = self.item(division);
         let powers = [self.sides, self.split, self.heads, self.block].iter().all(|n| n.is_power_of_two());
-        if !powers || self.sides > 2 || self.round == 0 || self.blocks == 0 {
-            return Some("sides, split, heads and block must be powers of two, sides at most 2".into());
+        let small = self.sides <= 2 && self.split <= 32 && self.heads <= 1024 && self.block <= 1024;
+        if !powers || !small || !(1..=32).contains(&self.blocks) || !(1..=16).contains(&self.round) {
+            return Some("sides, split, heads, block, blocks or round is no number it can have".into());
         }
+        let item = self.item(division);
         if self.half && (request.sums != Sums::F16 || p.types().value != Dtype::F16) {
             return Some("sums of f16 are for f16 values, where they are asked for".into());
         }
@@ -239,7 +238,7 @@ impl Rows {
         if self.block < 32 || self.block > 1024 || self.block / item < self.heads {
             return Some(format!("{} threads hold no {} heads of {item} lanes", self.block, self.heads));
         }
-        if self.round > 16 || (self.split > 1 && self.round > 4) {
+        if self.split > 1 && self.round > 4 {
             return Some("more samples at a time than registers hold".into());
         }
         if self.keep > 0 {
@@ -249,17 +248,11 @@ impl Rows {
             if self.keep > p.levels().len() || self.heads != 1 || !bilinear || self.walk == Walk::Tiles {
                 return Some("levels are kept by blocks of one head, bilinear, without tiles".into());
             }
-            let (bytes, most) = (self.kept_bytes(p) + self.shared(division), target.shared());
-            if bytes.saturating_mul(self.blocks) > most {
-                return Some(format!(
-                    "levels and samples take {bytes} bytes: {} blocks have {most}",
-                    self.blocks
-                ));
-            }
         }
-        let (bytes, most) = (self.shared(division), max_static(target));
+        let bytes = self.handed(p, division) + if self.keep > 0 { self.kept_bytes(p) } else { 0 };
+        let most = target.shared() / self.blocks;
         if bytes > most {
-            return Some(format!("{bytes} bytes of shared memory: at most {most}"));
+            return Some(format!("{bytes} bytes of shared memory: {} blocks have {most} each", self.blocks));
         }
         if self.block * self.blocks > target.threads() as usize {
             return Some(format!(
@@ -302,9 +295,9 @@ impl Rows {
         None
     }
 
-    /// Whether positions fit 16 bits and weights may share words with them.
+    /// Whether positions fit 16 bits.
     fn tight(p: &Problem) -> bool {
-        p.types().value.size() == 2 && p.positions() <= 1 << 16
+        p.positions() <= 1 << 16
     }
 
     pub(super) fn prepare(&self, request: &Request<'_>, target: &Target) -> Prepared {
@@ -381,7 +374,7 @@ impl Rows {
         let planes = p.batch() * p.heads();
         let shares = (4 * target.multiprocessors as usize).div_ceil(planes).clamp(1, tiles);
         let each = if self.keep > 0 { tiles.div_ceil(shares) } else { 1 };
-        for n in [p.queries(), p.heads(), each, kept, first_kept, 0] {
+        for n in [p.queries(), p.heads(), each, tiles, kept, first_kept] {
             args.i32(n);
         }
         let (mut sample, mut query, mut tile) = (0, 0, 0);
@@ -403,8 +396,9 @@ impl Rows {
         };
         let grid = [columns, p.heads().div_ceil(self.heads), p.batch()].map(|n| n as u32);
         let mut launch = Launch::new(grid, [self.block as u32, 1, 1]);
+        launch.shared = self.handed(p, division) as u32;
         if self.keep > 0 {
-            launch.shared = self.kept_bytes(p) as u32;
+            launch.shared += self.kept_bytes(p) as u32;
         }
         Prepared { unit, entry: "msda_forward", launch, args }
     }

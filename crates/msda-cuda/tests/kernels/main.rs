@@ -190,7 +190,7 @@ fn wrong_kernels_are_noticed() {
         assert!(broken.contains(message), "'{message}' is not in '{broken}'");
     };
     notices(built("LEVELS", "5"), "bytes, the host passes");
-    notices(built("BLOCKS", "4"), "bytes of spills");
+    notices(built("BLOCKS", "5"), "registers, at most");
     let mut warned = built("VEC", "8");
     warned.compiled.log += "rows.cu(7): warning #177-D: declared but never referenced";
     notices(warned, "warning #177-D");
