@@ -33,7 +33,11 @@ pub fn html(records: &[Record]) -> String {
 
 fn contents(records: &[Record]) -> String {
     let item = |(i, r): (usize, &Record)| {
-        format!("<li><a href=\"#run{i}\">{}, {}</a></li>\n", escape(&r.machine.cpu), escape(&r.created))
+        format!(
+            "<li><a href=\"#run{i}\">{}, {}</a></li>\n",
+            escape(&words::where_measured(r)),
+            escape(&r.created)
+        )
     };
     format!("<ul class=\"contents\">\n{}</ul>\n", records.iter().enumerate().map(item).collect::<String>())
 }
@@ -55,7 +59,7 @@ fn run(record: &Record, index: usize, palette: &Palette) -> String {
 
     let mut out = format!(
         "<section id=\"run{index}\">\n<h2>{}</h2>\n<p class=\"note\">msda {}, measured {}</p>\n",
-        escape(&record.machine.cpu),
+        escape(&words::where_measured(record)),
         escape(&record.version),
         escape(&record.created)
     );

@@ -19,7 +19,7 @@ pub fn markdown(records: &[Record]) -> String {
 }
 
 fn run(out: &mut String, record: &Record) {
-    *out += &format!("\n## {}, {}\n\n", escape(&record.machine.cpu), escape(&record.created));
+    *out += &format!("\n## {}, {}\n\n", escape(&words::where_measured(record)), escape(&record.created));
     for finding in words::findings(record) {
         let text =
             if finding.text.is_empty() { String::new() } else { format!(": {}", escape(&finding.text)) };

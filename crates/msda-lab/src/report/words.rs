@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::group::{Group, Row, Setting, groups, is_own, is_peer};
 use super::number::{figure, percent, short, times};
-use crate::record::{Gpu, GpuState, Machine, Pass, Record};
+use crate::record::{Device, Gpu, GpuState, Machine, Pass, Record};
 
 /// One finding: a few words that carry it, and a sentence that says where it comes from.
 pub(super) struct Finding {
@@ -278,4 +278,12 @@ where
 fn capital(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or(String::new(), |c| c.to_uppercase().chain(chars).collect())
+}
+
+/// What a record was measured on, for headings: the processors that its measurements ran on.
+pub(super) fn where_measured(record: &Record) -> String {
+    let on = |device| record.measurements.iter().any(|m| m.device == device);
+    let gpu = record.machine.gpu.as_ref().map(|gpu| gpu.name.clone()).filter(|_| on(Device::Cuda));
+    let cpu = Some(record.machine.cpu.clone()).filter(|_| on(Device::Cpu) || gpu.is_none());
+    cpu.into_iter().chain(gpu).collect::<Vec<_>>().join(" and ")
 }
