@@ -131,6 +131,9 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     })
 }
 
+/// Turns in which the engines of a workload are timed on the processor.
+const TURNS: u32 = 4;
+
 struct Bench<'a> {
     options: &'a Options,
     all_threads: usize,
@@ -337,6 +340,7 @@ impl Bench<'_> {
         let data = &workload.data(dtype)?;
         let expected = Expected::new(data, &workload.name)?;
         let reads = work::count_reads(data);
+        let mut timed = Vec::new();
         for cell in cells {
             progress.step(&format!("{} {} {} {}", workload.name, cell.pass, cell.dtype, cell.engine));
             let key = (cell.engine.clone(), cell.threads);
@@ -353,7 +357,12 @@ impl Bench<'_> {
                 },
             };
             match self.measure_cell(workload, data, &expected, reads, cell, &mut *engine) {
-                Ok(Outcome::Measured(measurement)) => self.measurements.push(*measurement),
+                Ok(Outcome::Measured(measurement, times)) => {
+                    if engine.device() == Device::Cpu {
+                        timed.push((self.measurements.len(), key.clone(), cell.pass, times));
+                    }
+                    self.measurements.push(*measurement);
+                }
                 Ok(Outcome::Refused(why)) => self.skip(what(), why),
                 Err(why) if engine.is_guest() => {
                     self.skip(format!("{} {}", what(), cell.pass), format!("{why:#}"))
@@ -365,7 +374,28 @@ impl Bench<'_> {
             }
             self.open.insert(key, engine);
         }
+        // The rest in turns: what disturbs the machine for a while then disturbs all engines alike.
+        let effort = self.effort(Device::Cpu);
+        for _ in 1..TURNS {
+            for (i, key, pass, times) in &mut timed {
+                let Some(engine) = self.open.get_mut(key) else { continue };
+                let task = crate::task::Task::whole(data, *pass);
+                match engine.time(&task, effort) {
+                    Ok(more) => times.extend(more),
+                    // What it showed before stands.
+                    Err(_) if engine.is_guest() => continue,
+                    Err(why) => return Err(why).with_context(|| format!("timing {}", key.0)),
+                }
+                self.measurements[*i].time = summarize(times);
+            }
+        }
         Ok(())
+    }
+
+    /// The effort of one turn. On a GPU, which nobody else uses, all of it is spent at once.
+    fn effort(&self, device: Device) -> Effort {
+        let whole = if self.options.quick { Effort::QUICK } else { Effort::FULL };
+        if device == Device::Cpu { whole.part(TURNS) } else { whole }
     }
 
     /// One engine on one task: checked, then timed.
@@ -383,9 +413,9 @@ impl Bench<'_> {
             return Ok(Outcome::Refused(why));
         }
         let check = expected.check(engine, data, cell.pass)?;
-        let effort = if self.options.quick { Effort::QUICK } else { Effort::FULL };
+        let effort = self.effort(engine.device());
         let times = engine.time(&task, effort).with_context(|| format!("timing {}", cell.engine))?;
-        Ok(Outcome::Measured(Box::new(Measurement {
+        let measurement = Box::new(Measurement {
             workload: workload.name.clone(),
             problem: data.problem.to_string(),
             engine: engine.name(),
@@ -399,12 +429,14 @@ impl Bench<'_> {
             time: summarize(&times),
             work: work::work(&data.problem, reads, cell.pass, &self.ceilings, engine.device(), cell.threads),
             check,
-        })))
+        });
+        Ok(Outcome::Measured(measurement, times))
     }
 }
 
 /// What came of one engine on one task.
 enum Outcome {
-    Measured(Box<Measurement>),
+    /// The measurement so far, and the milliseconds of its runs.
+    Measured(Box<Measurement>, Vec<f64>),
     Refused(String),
 }

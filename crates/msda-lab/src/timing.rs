@@ -20,6 +20,12 @@ impl Effort {
     pub const FULL: Self = Self { budget: Duration::from_millis(800), at_least: 3, at_most: 300 };
     /// A quick look.
     pub const QUICK: Self = Self { budget: Duration::from_millis(250), at_least: 3, at_most: 100 };
+
+    /// One of `n` equal parts of it.
+    pub fn part(self, n: u32) -> Self {
+        let share = |runs: usize| runs.div_ceil(n as usize);
+        Self { budget: self.budget / n, at_least: share(self.at_least), at_most: share(self.at_most) }
+    }
 }
 
 /// Runs `f` once to warm up and then repeatedly; returns milliseconds.
