@@ -131,8 +131,9 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     })
 }
 
-/// Turns in which the engines of a workload are timed on the processor.
-const TURNS: u32 = 4;
+/// Turns in which engines are timed on the processor, where numbers of threads are compared: what disturbs the machine
+/// for a while then disturbs all of them alike. Elsewhere one: every turn warms up anew.
+const TURNS: u32 = 3;
 
 struct Bench<'a> {
     options: &'a Options,
@@ -340,6 +341,7 @@ impl Bench<'_> {
         let data = &workload.data(dtype)?;
         let expected = Expected::new(data, &workload.name)?;
         let reads = work::count_reads(data);
+        let turns = if cells.iter().any(|c| c.threads != cells[0].threads) { TURNS } else { 1 };
         let mut timed = Vec::new();
         for cell in cells {
             progress.step(&format!("{} {} {} {}", workload.name, cell.pass, cell.dtype, cell.engine));
@@ -356,7 +358,7 @@ impl Bench<'_> {
                     Err(why) => return Err(why),
                 },
             };
-            match self.measure_cell(workload, data, &expected, reads, cell, &mut *engine) {
+            match self.measure_cell(workload, data, &expected, (reads, turns), cell, &mut *engine) {
                 Ok(Outcome::Measured(measurement, times)) => {
                     if engine.device() == Device::Cpu {
                         timed.push((self.measurements.len(), key.clone(), cell.pass, times));
@@ -374,9 +376,8 @@ impl Bench<'_> {
             }
             self.open.insert(key, engine);
         }
-        // The rest in turns: what disturbs the machine for a while then disturbs all engines alike.
-        let effort = self.effort(Device::Cpu);
-        for _ in 1..TURNS {
+        let effort = self.effort(Device::Cpu, turns);
+        for _ in 1..turns {
             for (i, key, pass, times) in &mut timed {
                 let Some(engine) = self.open.get_mut(key) else { continue };
                 let task = crate::task::Task::whole(data, *pass);
@@ -393,9 +394,9 @@ impl Bench<'_> {
     }
 
     /// The effort of one turn. On a GPU, which nobody else uses, all of it is spent at once.
-    fn effort(&self, device: Device) -> Effort {
+    fn effort(&self, device: Device, turns: u32) -> Effort {
         let whole = if self.options.quick { Effort::QUICK } else { Effort::FULL };
-        if device == Device::Cpu { whole.part(TURNS) } else { whole }
+        if device == Device::Cpu { whole.part(turns) } else { whole }
     }
 
     /// One engine on one task: checked, then timed.
@@ -404,7 +405,7 @@ impl Bench<'_> {
         workload: &Workload,
         data: &Data,
         expected: &Expected,
-        reads: work::Reads,
+        (reads, turns): (work::Reads, u32),
         cell: &Cell,
         engine: &mut dyn Engine,
     ) -> Result<Outcome> {
@@ -413,7 +414,7 @@ impl Bench<'_> {
             return Ok(Outcome::Refused(why));
         }
         let check = expected.check(engine, data, cell.pass)?;
-        let effort = self.effort(engine.device());
+        let effort = self.effort(engine.device(), turns);
         let times = engine.time(&task, effort).with_context(|| format!("timing {}", cell.engine))?;
         let measurement = Box::new(Measurement {
             workload: workload.name.clone(),
