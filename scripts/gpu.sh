@@ -26,7 +26,7 @@ step() { # name command...
 has() { [[ " $steps " == *" $1 "* ]]; }
 there() { command -v "$1" >/dev/null || { echo "skipped $2: no $1"; return 1; }; }
 
-# What the table and the documents quote.
+# What the documents quote.
 workloads=(detr-encoder bevformer-cross rt-detr-decoder detr-decoder seed seed-ring-uniform seed-b6h8)
 
 if has test; then
