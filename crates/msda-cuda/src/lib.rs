@@ -23,7 +23,7 @@ mod resident;
 mod tensors;
 pub mod variants;
 
-pub use op::{Cuda, FAST_TYPES};
+pub use op::Cuda;
 pub use plan::{Addresses, Packing, Plan};
 pub use request::{Levels, Operand, Operands, Request, Sums, Target};
 pub use resident::Resident;

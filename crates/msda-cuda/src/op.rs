@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use msda::op::{check_inputs, check_output};
-use msda::{Backend, Dtype, Error, ErrorKind, Gradients, Inputs, Problem, Result, View, ViewMut};
+use msda::{Backend, Error, ErrorKind, Gradients, Inputs, Problem, Result, View, ViewMut};
 
 use crate::driver::Device;
 use crate::plan::Plan;
@@ -113,6 +113,3 @@ impl Backend for Cuda {
             .hint("the CPU backend computes gradients"))
     }
 }
-
-/// Types of values that kernels other than the generic one take.
-pub const FAST_TYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];

@@ -2,21 +2,13 @@
 //!
 //! Without a GPU every test says that it skipped; with `MSDA_GPU=1` in the environment it fails instead.
 
+mod common;
+
 use msda::conformance::{Group, run};
 use msda_cuda::Cuda;
-use msda_cuda::driver::Device;
 use msda_cuda::variants::Kernel;
 
-fn device() -> Option<Device> {
-    match Device::open(0) {
-        Ok(device) => Some(device),
-        Err(why) => {
-            assert!(std::env::var_os("MSDA_GPU").is_none(), "{why}");
-            eprintln!("skipped: {why}");
-            None
-        }
-    }
-}
+use common::device;
 
 /// Every group of the battery; nothing may fail.
 fn battery(backend: &Cuda, seed: u64) {

@@ -3,22 +3,15 @@
 //! Without a GPU every test says that it skipped; with `MSDA_GPU=1` in the environment it fails instead.
 #![allow(unsafe_code)]
 
+mod common;
+
 use msda::rng::Rng;
 use msda::{Backend, Buffer, Cpu, Dtype, ErrorKind, Inputs, Layout, Problem, Spec, Types, pack};
 use msda_cuda::driver::{Device, Graph, Memory};
 use msda_cuda::variants::Kernel;
 use msda_cuda::{Addresses, Cuda, Levels, Operands, Packing, Plan, Request, Sums};
 
-fn device() -> Option<Device> {
-    match Device::open(0) {
-        Ok(device) => Some(device),
-        Err(why) => {
-            assert!(std::env::var_os("MSDA_GPU").is_none(), "{why}");
-            eprintln!("skipped: {why}");
-            None
-        }
-    }
-}
+use common::device;
 
 fn problem(queries: usize, dtype: Dtype) -> Problem {
     Problem::new(Spec {

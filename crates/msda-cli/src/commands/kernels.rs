@@ -31,6 +31,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
+    if let Some(arch) = args.arch.filter(|arch| arch.number() < 75) {
+        anyhow::bail!(
+            "architecture: got {arch}, expected sm_75 or newer\nhint: kernels are compiled by CUDA 12 or newer"
+        );
+    }
     let (target, here) = kernels::target(args.arch);
     if args.arch.is_none() && !here {
         eprintln!("note: no GPU here: this is about {}", target.arch);

@@ -132,32 +132,25 @@ impl Division {
         let p = request.problem;
         let size = p.types().value.size();
         let row = p.channels() * size;
-        let mut grain = 16 | row;
-        for (role, operand) in
-            [(Role::Value, request.operands.value), (Role::Output, request.operands.output)]
-        {
-            grain |= operand.align;
-            let (extents, _) = role.shape(p);
-            for (stride, extent) in operand.strides.into_iter().zip(extents) {
-                if extent > 1 {
-                    grain |= stride.wrapping_mul(size);
-                }
-            }
-        }
+        let grain = 16
+            | row
+            | grain(p, Role::Value, request.operands.value, size)
+            | grain(p, Role::Output, request.operands.output, size);
         let vec = grain & grain.wrapping_neg();
         Self { vec, lanes: row.div_ceil(vec).next_power_of_two() }
     }
 }
 
-/// Whether a tensor's alignment and strides let every lane read `bytes` at once.
-fn aligned(p: &Problem, role: Role, operand: Operand, size: usize, bytes: usize) -> usize {
-    let mut grain = bytes | operand.align;
+/// A number whose lowest bit is the largest power of two that every row's address is a multiple of.
+fn grain(p: &Problem, role: Role, operand: Operand, size: usize) -> usize {
     let (extents, _) = role.shape(p);
-    for (stride, extent) in operand.strides.into_iter().zip(extents) {
-        if extent > 1 {
-            grain |= stride.wrapping_mul(size);
-        }
-    }
+    let taken = operand.strides.into_iter().zip(extents).filter(|&(_, extent)| extent > 1);
+    taken.fold(operand.align, |grain, (stride, _)| grain | stride.wrapping_mul(size))
+}
+
+/// How many bytes a lane can read at once of a tensor, of which its part is `bytes` long.
+fn aligned(p: &Problem, role: Role, operand: Operand, size: usize, bytes: usize) -> usize {
+    let grain = bytes | grain(p, role, operand, size);
     (grain & grain.wrapping_neg()).clamp(size, 16)
 }
 
