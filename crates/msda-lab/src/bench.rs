@@ -127,6 +127,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         machine,
         ceilings: bench.ceilings,
         measurements: bench.measurements,
+        figures: Vec::new(),
         skipped: bench.skipped,
     })
 }

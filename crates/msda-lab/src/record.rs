@@ -25,8 +25,23 @@ pub struct Record {
     pub ceilings: Vec<Ceiling>,
     /// What was measured.
     pub measurements: Vec<Measurement>,
+    /// Single numbers with names of their own, of probes and analyses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub figures: Vec<Figure>,
     /// What was left out, and why.
     pub skipped: Vec<Skipped>,
+}
+
+/// A number with a name: words in small letters, from the general to the particular, joined by dots, such as
+/// `tma-tile.queries-1000.tma.time`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// Its name.
+    pub name: String,
+    /// The number.
+    pub value: f64,
+    /// Its unit: `us`, `GB/s`, `x`, ...; empty where it has none.
+    pub unit: String,
 }
 
 /// A computer.

@@ -49,6 +49,7 @@ fn record(measurements: Vec<Measurement>) -> Record {
             })
             .collect(),
         measurements,
+        figures: Vec::new(),
         skipped: vec![
             Skipped { what: "cuda".into(), why: "no device found\nhint: install a driver".into() },
             Skipped {
