@@ -1,6 +1,6 @@
 // From locations to weighted rows: what the row kernels share.
 #pragma once
-#include "prelude.cuh"
+#include "taps.cuh"
 
 // Knobs, as macros:
 //   VALUE LOCATION WEIGHT   element types
@@ -21,23 +21,11 @@
 //   NEAREST BORDER CORNERS  options of the problem
 //   FUSED                   0 plain, 2 or 4 numbers a reference point
 constexpr int ITEM = LANES * SIDES * SPLIT;
-constexpr int EACH = VEC / size_of<VALUE>;
 constexpr int QUERIES = BLOCK / ITEM / HEADS;
-constexpr int ROW = D * size_of<VALUE>;
 constexpr bool EXACT = SAMPLES % (ITEM * ROUND) == 0;
 constexpr bool AHEAD = ROUND <= 2;
 constexpr int NUMBERS = FUSED == 2 ? 2 : 4; // of a reference point
 constexpr bool FILLED = ROW == LANES * VEC;
-
-// A tensor: bytes from image to image, from query or position to the next, and from head (or level) to the next.
-struct Tensor {
-    char *base;
-    i64 image;
-    int row, head;
-    __device__ __forceinline__ char *at(int i, int j, int k) const {
-        return base + i * image + i64(j) * row + i64(k) * head;
-    }
-};
 
 // A level: its size, the position of its first pixel, positions from row to row; its first sample; its first query, its
 // first tile and one over the tiles of a row, where queries are pixels; its size once more, as it is computed with.
@@ -153,13 +141,6 @@ __device__ __forceinline__ Softmax softmax_of(const char *logits, int part, bool
 #pragma unroll
     for (int step = 1; step < ITEM; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
     return Softmax{top, 1.0f / sum};
-}
-
-// The pixel coordinate of a normalised one on an axis.
-__device__ __forceinline__ float pixel(float t, float side) {
-    float c = CORNERS ? t * (side - 1) : t * side - 0.5f;
-    if (BORDER) c = fminf(fmaxf(c, 0.0f), side - 1);
-    return c;
 }
 
 // Moves an interval of two pixels that begins at `low` onto the map.
@@ -280,47 +261,6 @@ __device__ __forceinline__ void locate(const Args &args, const Raw &raw, bool ac
     to.positions[slot] = positions;
 }
 
-template <int T> __device__ __forceinline__ void multiply_add(float (&sum)[EACH], const Vector<VEC> &v, float w) {
-    if constexpr (T == F32) {
-#pragma unroll
-        for (int c = 0; c < EACH; c++) sum[c] = fmaf(w, __uint_as_float(v.word[c]), sum[c]);
-    } else if constexpr (EACH == 1) {
-        sum[0] = fmaf(w, widen<T>(u16(v.word[0])), sum[0]);
-    } else {
-#pragma unroll
-        for (int c = 0; c < EACH; c += 2) {
-            float low, high;
-            widen2<T>(v.word[c / 2], low, high);
-            sum[c] = fmaf(w, low, sum[c]);
-            sum[c + 1] = fmaf(w, high, sum[c + 1]);
-        }
-    }
-}
-
-// Sums of a few taps in f16, two to a word.
-struct Halves {
-    u32 word[EACH > 1 ? EACH / 2 : 1];
-};
-
-__device__ __forceinline__ void multiply_add(Halves &sum, const Vector<VEC> &v, float w) {
-    const u32 both = narrow2<F16>(w, w);
-#pragma unroll
-    for (int i = 0; i < Vector<VEC>::WORDS; i++) {
-        asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(sum.word[i]) : "r"(v.word[i]), "r"(both));
-    }
-}
-
-// Adds them, and begins anew.
-__device__ __forceinline__ void gather_up(float (&sum)[EACH], Halves &halves) {
-#pragma unroll
-    for (int c = 0; c + 1 < EACH; c += 2) {
-        float low, high;
-        widen2<F16>(halves.word[c / 2], low, high);
-        sum[c] += low, sum[c + 1] += high;
-        halves.word[c / 2] = 0;
-    }
-}
-
 // The rows of one head: where its bytes of position 0 are, and bytes from position to position; and where those of
 // the levels in shared memory are, as if all levels were there.
 struct Rows {
@@ -413,21 +353,6 @@ __device__ __forceinline__ void sum_carefully(float (&sum)[EACH], const Args &ar
         if (FUSED) unfuse(args, image, query, l, softmax, xy[0], xy[1], w[0]);
         add_carefully(sum, base, args.value.row, xy[0], xy[1], w[0], args.level[l]);
     }
-}
-
-// Stores the sums of VEC bytes.
-__device__ __forceinline__ void write(char *at, const float (&sum)[EACH]) {
-    Vector<VEC> v;
-    if constexpr (VALUE == F32) {
-#pragma unroll
-        for (int c = 0; c < EACH; c++) v.word[c] = __float_as_uint(sum[c]);
-    } else if constexpr (EACH == 1) {
-        v.word[0] = narrow<VALUE>(sum[0]);
-    } else {
-#pragma unroll
-        for (int c = 0; c < EACH; c += 2) v.word[c / 2] = narrow2<VALUE>(sum[c], sum[c + 1]);
-    }
-    store<VEC>(at, v);
 }
 
 // Whether all of them are finite.

@@ -6,10 +6,10 @@ use std::ffi::c_void;
 use msda::{Error, ErrorKind, Problem, Result};
 
 use crate::choose::{Choice, choose};
-use crate::driver::{Device, Function, Launch, Memory, StreamHandle};
+use crate::driver::{Device, Function, Launch, Memory, StreamHandle, fill_async};
 use crate::jit;
 use crate::request::{Levels, Operands, Request, Target};
-use crate::variants::{self, Block, Hole, Kernel, Prepared};
+use crate::variants::{self, Block, Hole, Kernel, Prepared, Stage};
 
 /// The most bytes that a kernel's argument has: what every driver takes.
 const MAX_ARGS: usize = 4096;
@@ -53,7 +53,14 @@ pub struct Plan {
 }
 
 #[derive(Debug)]
-struct Step {
+enum Step {
+    Clear { at: usize, bytes: usize },
+    Run(Box<Kept>),
+}
+
+/// A kernel that is loaded.
+#[derive(Debug)]
+struct Kept {
     function: Function,
     launch: Launch,
     args: Block,
@@ -95,15 +102,17 @@ impl Plan {
         let mut steps = Vec::new();
         let mut workspace = 0;
         if !empty {
-            if choice.kernel.needs_order() {
-                workspace = variants::order_workspace(request);
-                for prepared in variants::order(request, &target) {
-                    steps.push(Step::load(device, prepared)?);
-                }
+            let call = choice.kernel.prepare(request, &target);
+            workspace = call.workspace;
+            for stage in call.stages {
+                steps.push(match stage {
+                    Stage::Clear { at, bytes } => Step::Clear { at, bytes },
+                    Stage::Run(prepared) => Step::Run(Box::new(Kept::load(device, prepared)?)),
+                });
             }
-            steps.push(Step::load(device, choice.kernel.prepare(request, &target))?);
         }
-        let reads_table = steps.iter().any(|s| s.args.holes().iter().any(|(hole, _)| *hole == Hole::Samples));
+        let reads_table =
+            kernels(&steps).any(|k| k.args.holes().iter().any(|(hole, _)| *hole == Hole::Samples));
         Ok(Self {
             device: device.clone(),
             choice,
@@ -133,7 +142,7 @@ impl Plan {
 
     /// Kernels that a launch queues.
     pub fn functions(&self) -> impl Iterator<Item = &Function> {
-        self.steps.iter().map(|step| &step.function)
+        kernels(&self.steps).map(|kept| &kept.function)
     }
 
     /// Queues the call on a stream.
@@ -148,8 +157,14 @@ impl Plan {
         }
         self.check(at)?;
         for step in &self.steps {
-            // SAFETY: the caller's promise, and the arguments were laid out for the kernel.
-            unsafe { step.launch(|hole| self.address(at, hole), stream)? };
+            match step {
+                Step::Clear { at: offset, bytes } => {
+                    // SAFETY: the caller's promise: the workspace is as long as the plan says.
+                    unsafe { fill_async(&self.device, at.workspace + *offset as u64, 0, *bytes, stream)? };
+                }
+                // SAFETY: the caller's promise, and the arguments were laid out for the kernel.
+                Step::Run(kept) => unsafe { kept.launch(|hole| self.address(at, hole), stream)? },
+            }
         }
         Ok(())
     }
@@ -162,7 +177,7 @@ impl Plan {
             Hole::Weights => at.weights,
             Hole::Reference => at.reference,
             Hole::Output => at.output,
-            Hole::Order => at.workspace,
+            Hole::Workspace(offset) => at.workspace + offset as u64,
             Hole::Shapes if self.on_device => at.shapes,
             Hole::Starts if self.on_device => at.starts,
             Hole::Shapes => table.map_or(0, |t| t.memory.address()),
@@ -228,7 +243,14 @@ fn check_alignment(request: &Request<'_>) -> Result<()> {
     }
 }
 
-impl Step {
+fn kernels(steps: &[Step]) -> impl Iterator<Item = &Kept> {
+    steps.iter().filter_map(|step| match step {
+        Step::Run(kept) => Some(&**kept),
+        Step::Clear { .. } => None,
+    })
+}
+
+impl Kept {
     fn load(device: &Device, prepared: Prepared) -> Result<Self> {
         let Prepared { unit, entry, launch, args } = prepared;
         if args.bytes().len() > MAX_ARGS {
@@ -240,6 +262,11 @@ impl Step {
             // Others use the same function with more or less: whatever the device has.
             let most = (device.shared_per_block() as u32).saturating_sub(function.shared_bytes()?);
             function.allow_shared(most)?;
+        }
+        if launch.cluster != [1; 3] && function.max_clusters(&launch)? == 0 {
+            let got = format!("{:?} blocks of {} bytes of shared memory", launch.cluster, launch.shared);
+            return Err(Error::new(ErrorKind::Unsupported, "cluster", got, "one that fits the device")
+                .hint("fewer blocks, or less shared memory"));
         }
         Ok(Self { function, launch, args })
     }
@@ -254,6 +281,11 @@ impl Step {
             let address = address(hole).to_ne_bytes();
             // SAFETY: a hole is eight bytes of the argument.
             unsafe { start.add(offset).copy_from_nonoverlapping(address.as_ptr(), 8) };
+        }
+        for (map, offset) in self.args.maps() {
+            let map = map.encode(self.function.module().device(), address(map.hole))?;
+            // SAFETY: room for a description is 128 bytes of the argument.
+            unsafe { start.add(*offset).copy_from_nonoverlapping((&raw const map).cast(), 128) };
         }
         // SAFETY: the kernel has one parameter, which lies at `start`; the rest is the caller's promise.
         unsafe { self.function.launch(&self.launch, stream, &mut [start.cast::<c_void>()]) }
@@ -285,7 +317,7 @@ impl Table {
 /// A copy of value from one layout to another, made ready.
 #[derive(Debug)]
 pub struct Packing {
-    step: Step,
+    step: Kept,
     table: Memory,
     empty: bool,
 }
@@ -304,7 +336,7 @@ impl Packing {
         let (prepared, table) = variants::pack((from, dense(from)), (to, dense(to)), &Target::of(device));
         let mut memory = device.alloc(table.len())?;
         memory.write(0, &table)?;
-        Ok(Self { step: Step::load(device, prepared)?, table: memory, empty: to.value_len() == 0 })
+        Ok(Self { step: Kept::load(device, prepared)?, table: memory, empty: to.value_len() == 0 })
     }
 
     /// Queues the copy.

@@ -182,7 +182,11 @@ impl<'a> Bench<'a> {
         let failed = in_parallel(workers, kernels, |kernel| {
             let why = match kernel.refuses(&request, &target) {
                 Some(why) => why,
-                None => Cache::global().get(&kernel.prepare(&request, &target).unit).err()?.to_string(),
+                None => {
+                    let call = kernel.prepare(&request, &target);
+                    let failed = call.kernels().find_map(|kernel| Cache::global().get(&kernel.unit).err());
+                    failed?.to_string()
+                }
             };
             Some((*kernel, why))
         });

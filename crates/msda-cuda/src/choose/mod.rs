@@ -42,7 +42,7 @@ pub fn choose(request: &Request<'_>, target: &Target) -> Choice {
 fn asked(kernel: Kernel, request: &Request<'_>) -> Kernel {
     match kernel {
         Kernel::Rows(knobs) => Kernel::Rows(Rows { half: half(request), ..knobs }),
-        Kernel::Generic => kernel,
+        _ => kernel,
     }
 }
 
@@ -224,7 +224,9 @@ mod tests {
 
     #[test]
     fn images_of_another_size_need_no_other_kernel() {
-        let unit = |p: &Problem| with_choice(p, |r, t, choice| choice.kernel.prepare(r, t).unit);
+        let unit = |p: &Problem| {
+            with_choice(p, |r, t, choice| choice.kernel.prepare(r, t).last().unwrap().unit.clone())
+        };
         let encoder = unit(&problem(|_| ()));
         let other = unit(&problem(|s| {
             (s.batch, s.levels) = (5, vec![(96, 160), (48, 80), (24, 40), (12, 20)]);

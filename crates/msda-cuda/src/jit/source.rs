@@ -5,12 +5,15 @@ use msda::{Error, ErrorKind, Result};
 /// Every file that a kernel is made of, by the name that `#include` uses.
 pub const FILES: &[(&str, &str)] = &[
     ("prelude.cuh", include_str!("../../kernels/prelude.cuh")),
+    ("taps.cuh", include_str!("../../kernels/taps.cuh")),
     ("flush.cu", include_str!("../../kernels/flush.cu")),
     ("generic.cu", include_str!("../../kernels/generic.cu")),
     ("order.cu", include_str!("../../kernels/order.cu")),
     ("pack.cu", include_str!("../../kernels/pack.cu")),
     ("rows.cuh", include_str!("../../kernels/rows.cuh")),
     ("rows.cu", include_str!("../../kernels/rows.cu")),
+    ("ladder/ladder.cuh", include_str!("../../kernels/ladder/ladder.cuh")),
+    ("ladder/direct.cu", include_str!("../../kernels/ladder/direct.cu")),
     ("selftest.cuh", include_str!("selftest.cuh")),
     ("selftest.cu", include_str!("selftest.cu")),
 ];

@@ -1,6 +1,7 @@
 //! The kernels' host twins: for each file in `kernels/`, what it accepts, how it is compiled, and how it is launched.
 
 mod generic;
+pub mod ladder;
 mod order;
 mod pack;
 pub mod rows;
@@ -11,13 +12,14 @@ use std::str::FromStr;
 
 use msda::{Dtype, Error, ErrorKind, Padding, Problem, Result, Sampling};
 
-use crate::driver::Launch;
+use crate::driver::{Device, Launch, TensorMap, Tiled};
 use crate::jit::Unit;
-use crate::request::{Request, Sums, Target};
+use crate::request::{Operand, Request, Sums, Target};
 
+pub use self::ladder::Rung;
+pub(crate) use self::pack::pack;
 pub use self::rows::Rows;
 pub use self::sweep::sweep;
-pub(crate) use self::{order::order, order::workspace as order_workspace, pack::pack};
 
 /// A kernel that computes the op, with its knobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,6 +28,52 @@ pub enum Kernel {
     Generic,
     /// Lanes that share rows.
     Rows(Rows),
+    /// A strategy that is kept to be measured.
+    Ladder(&'static Rung),
+}
+
+/// All that a call queues.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// What is queued, in order.
+    pub stages: Vec<Stage>,
+    /// Bytes of device memory that it needs for itself.
+    pub workspace: usize,
+}
+
+/// One thing that a call queues.
+#[derive(Debug, Clone)]
+pub enum Stage {
+    /// Zeros in a part of the workspace.
+    Clear {
+        /// Where it begins, in bytes.
+        at: usize,
+        /// How long it is.
+        bytes: usize,
+    },
+    /// A kernel.
+    Run(Prepared),
+}
+
+impl Call {
+    /// The kernel that writes the output: the last.
+    pub fn last(&self) -> Option<&Prepared> {
+        self.kernels().last()
+    }
+
+    /// Its kernels, in order.
+    pub fn kernels(&self) -> impl Iterator<Item = &Prepared> {
+        self.stages.iter().filter_map(|stage| match stage {
+            Stage::Run(prepared) => Some(prepared),
+            Stage::Clear { .. } => None,
+        })
+    }
+}
+
+impl From<Prepared> for Call {
+    fn from(prepared: Prepared) -> Self {
+        Self { stages: vec![Stage::Run(prepared)], workspace: 0 }
+    }
 }
 
 /// A kernel ready to be compiled and launched.
@@ -42,7 +90,7 @@ pub struct Prepared {
 }
 
 impl Kernel {
-    /// One of each family, for lists.
+    /// The families that kernels are chosen from.
     pub const FAMILIES: [(&'static str, &'static str); 2] = [
         ("generic", "one thread an element of the output; any problem, any strides, levels on the device"),
         ("rows", "lanes share a query and head, 16 bytes each; tiles, order and splits are knobs"),
@@ -53,14 +101,19 @@ impl Kernel {
         match self {
             Self::Generic => None,
             Self::Rows(knobs) => knobs.refuses(request, target),
+            Self::Ladder(rung) => rung.refuses(request, target),
         }
     }
 
-    /// Prepares the kernel for a request that it takes.
-    pub fn prepare(&self, request: &Request<'_>, target: &Target) -> Prepared {
+    /// Prepares a call with the kernel, for a request that it takes.
+    pub fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
         match self {
-            Self::Generic => generic::prepare(request, target),
-            Self::Rows(knobs) => knobs.prepare(request, target),
+            Self::Generic => generic::prepare(request, target).into(),
+            Self::Rows(knobs) if knobs.walk == rows::Walk::Ordered => {
+                order::before(request, target, knobs.prepare(request, target))
+            }
+            Self::Rows(knobs) => knobs.prepare(request, target).into(),
+            Self::Ladder(rung) => rung.prepare(request, target),
         }
     }
 
@@ -72,9 +125,12 @@ impl Kernel {
         }
     }
 
-    /// Whether queries are visited in an order that another kernel makes first.
-    pub fn needs_order(&self) -> bool {
-        matches!(self, Self::Rows(Rows { walk: rows::Walk::Ordered, .. }))
+    /// Whether results are as exact as sums in `f32` of exact products are.
+    pub fn is_exact(&self) -> bool {
+        match self {
+            Self::Ladder(rung) => rung.is_exact(),
+            _ => self.sums() == Sums::F32,
+        }
     }
 }
 
@@ -83,6 +139,7 @@ impl fmt::Display for Kernel {
         match self {
             Self::Generic => f.write_str("generic"),
             Self::Rows(knobs) => write!(f, "rows:{knobs}"),
+            Self::Ladder(rung) => write!(f, "ladder:{}", rung.name),
         }
     }
 }
@@ -94,9 +151,10 @@ impl FromStr for Kernel {
         match s.split_once(':') {
             None if s == "generic" => Ok(Self::Generic),
             Some(("rows", knobs)) => Ok(Self::Rows(knobs.parse()?)),
+            Some(("ladder", name)) => Ok(Self::Ladder(ladder::find(name)?)),
             _ => {
                 let names = Self::FAMILIES.map(|(name, _)| name).join(", ");
-                Err(Error::new(ErrorKind::Format, "kernel", format!("'{s}'"), names)
+                Err(Error::new(ErrorKind::Format, "kernel", format!("'{s}'"), names + ", ladder:NAME")
                     .hint("`msda kernels` lists kernels with their knobs"))
             }
         }
@@ -116,8 +174,8 @@ pub enum Hole {
     Reference,
     /// The output.
     Output,
-    /// The order of the queries.
-    Order,
+    /// The workspace, from so many bytes on.
+    Workspace(usize),
     /// Sizes of the levels.
     Shapes,
     /// First positions of the levels.
@@ -126,11 +184,41 @@ pub enum Hole {
     Samples,
 }
 
-/// A kernel's argument: its bytes, and where addresses go.
+/// A kernel's argument: its bytes, where addresses go, and where descriptions of tensors go.
 #[derive(Debug, Clone, Default)]
 pub struct Block {
     bytes: Vec<u8>,
     holes: Vec<(Hole, usize)>,
+    maps: Vec<(Map, usize)>,
+}
+
+/// A tensor that is described when its address is known: see [`Tiled`].
+#[derive(Debug, Clone)]
+pub struct Map {
+    /// Where it is.
+    pub hole: Hole,
+    /// Bytes from there to its beginning.
+    pub offset: u64,
+    /// The type of its elements.
+    pub dtype: Dtype,
+    /// Sizes, from the dimension whose elements are neighbours.
+    pub sizes: Vec<u64>,
+    /// Strides in bytes, of all but that one.
+    pub strides: Vec<u64>,
+    /// What a copy brings.
+    pub window: Vec<u32>,
+}
+
+impl Map {
+    /// The driver's description of it.
+    pub(crate) fn encode(&self, device: &Device, address: u64) -> Result<TensorMap> {
+        let (sizes, strides, window) = (&self.sizes[..], &self.strides[..], &self.window[..]);
+        let address = address + self.offset;
+        TensorMap::tiled(
+            device,
+            &Tiled { dtype: self.dtype, address, sizes, strides, window, ..Tiled::default() },
+        )
+    }
 }
 
 impl Block {
@@ -142,6 +230,33 @@ impl Block {
     /// Where addresses go.
     pub fn holes(&self) -> &[(Hole, usize)] {
         &self.holes
+    }
+
+    /// Where descriptions of tensors go.
+    pub(crate) fn maps(&self) -> &[(Map, usize)] {
+        &self.maps
+    }
+
+    /// Room for the description of a tensor, at a multiple of its 128 bytes.
+    #[allow(dead_code)]
+    fn map(&mut self, map: Map) {
+        self.align(128);
+        self.maps.push((map, self.bytes.len()));
+        self.bytes.extend([0; 128]);
+    }
+
+    /// Zeros up to a multiple of so many bytes.
+    fn align(&mut self, bytes: usize) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(bytes), 0);
+    }
+
+    /// A tensor as kernels know it: address, then bytes from image to image, row to row, head to head.
+    fn tensor(&mut self, hole: Hole, operand: Option<Operand>, size: usize) {
+        let strides = operand.map_or([0; 3], |o| o.strides);
+        self.hole(hole);
+        self.i64((strides[0] * size) as i64);
+        self.i32(strides[1] * size);
+        self.i32(strides[2] * size);
     }
 
     fn hole(&mut self, hole: Hole) {

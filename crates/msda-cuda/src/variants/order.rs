@@ -1,6 +1,6 @@
 //! `order.cu`: the order in which queries are visited.
 
-use super::{Block, Hole, Prepared, macro_name};
+use super::{Block, Call, Hole, Prepared, Stage, macro_name};
 use crate::driver::Launch;
 use crate::jit::Unit;
 use crate::request::{Request, Target};
@@ -8,13 +8,13 @@ use crate::request::{Request, Target};
 const THREADS: u32 = 1024;
 
 /// Bytes of working memory for a request: the order, and the cells of the queries behind it.
-pub(crate) fn workspace(request: &Request<'_>) -> usize {
+fn workspace(request: &Request<'_>) -> usize {
     let queries = request.problem.batch() * request.problem.queries();
     queries * (size_of::<i32>() + size_of::<u16>())
 }
 
-/// Prepares the kernels that order the queries of a request that a kernel with an order takes.
-pub(crate) fn order(request: &Request<'_>, target: &Target) -> [Prepared; 2] {
+/// A call that orders the queries of a request before a kernel visits them.
+pub(super) fn before(request: &Request<'_>, target: &Target, kernel: Prepared) -> Call {
     let p = request.problem;
     let dtype = p.types().locations;
     // The reference point of the first level says where a query looks; else the points of its first level do.
@@ -32,13 +32,12 @@ pub(crate) fn order(request: &Request<'_>, target: &Target) -> [Prepared; 2] {
     args.i64((operand.strides[1] * dtype.size()) as i64);
     args.i32(p.queries());
     args.i32(p.batch());
-    args.hole(Hole::Order);
+    args.hole(Hole::Workspace(0));
     let cells = Launch::new([p.queries().div_ceil(256) as u32, p.batch() as u32, 1], [256, 1, 1]);
     let order = Launch::new([p.batch() as u32, 1, 1], [THREADS, 1, 1]);
-    [("msda_cells", cells), ("msda_order", order)].map(|(entry, launch)| Prepared {
-        unit: unit.clone(),
-        entry,
-        launch,
-        args: args.clone(),
-    })
+    let first = [("msda_cells", cells), ("msda_order", order)];
+    let first =
+        first.map(|(entry, launch)| Prepared { unit: unit.clone(), entry, launch, args: args.clone() });
+    let stages = first.into_iter().chain([kernel]).map(Stage::Run).collect();
+    Call { stages, workspace: workspace(request) }
 }

@@ -142,7 +142,7 @@ impl Division {
 }
 
 /// A number whose lowest bit is the largest power of two that every row's address is a multiple of.
-fn grain(p: &Problem, role: Role, operand: Operand, size: usize) -> usize {
+pub(super) fn grain(p: &Problem, role: Role, operand: Operand, size: usize) -> usize {
     let (extents, _) = role.shape(p);
     let taken = operand.strides.into_iter().zip(extents).filter(|&(_, extent)| extent > 1);
     taken.fold(operand.align, |grain, (stride, _)| grain | stride.wrapping_mul(size))
@@ -348,19 +348,12 @@ impl Rows {
             .define("RESIDENT", p.levels().len() - self.keep);
 
         let mut args = Block::default();
-        let mut tensor = |hole, operand: Option<Operand>, size: usize| {
-            let strides = operand.map_or([0; 3], |o| o.strides);
-            args.hole(hole);
-            args.i64((strides[0] * size) as i64);
-            args.i32(strides[1] * size);
-            args.i32(strides[2] * size);
-        };
-        tensor(Hole::Value, Some(o.value), t.value.size());
-        tensor(Hole::Locations, Some(o.locations), t.locations.size());
-        tensor(Hole::Weights, Some(o.weights), t.weights.size());
-        tensor(Hole::Reference, o.reference.map(|(_, operand)| operand), t.locations.size());
-        tensor(Hole::Output, Some(o.output), t.value.size());
-        args.hole(Hole::Order);
+        args.tensor(Hole::Value, Some(o.value), t.value.size());
+        args.tensor(Hole::Locations, Some(o.locations), t.locations.size());
+        args.tensor(Hole::Weights, Some(o.weights), t.weights.size());
+        args.tensor(Hole::Reference, o.reference.map(|(_, operand)| operand), t.locations.size());
+        args.tensor(Hole::Output, Some(o.output), t.value.size());
+        args.hole(Hole::Workspace(0));
         let tiles = p.queries().div_ceil(self.block / item / self.heads);
         let (first_kept, kept) = if self.keep > 0 { self.kept(p) } else { (0, 0) };
         // Four blocks a multiprocessor, one after another, divide the planes evenly and load what they keep seldom.

@@ -4,7 +4,7 @@ use msda::{Dtype, Layout, Padding, Problem, ReferenceKind, Role, Sampling, Spec,
 use msda_cuda::choose::choose;
 use msda_cuda::driver::Arch;
 use msda_cuda::jit::Unit;
-use msda_cuda::variants::Kernel;
+use msda_cuda::variants::{Kernel, Prepared, ladder};
 use msda_cuda::{Levels, Operands, Request, Target};
 
 /// Architectures, one of each generation and kind.
@@ -47,6 +47,19 @@ pub(crate) struct Case {
     pub(crate) argument: usize,
 }
 
+impl Case {
+    fn new(name: String, weight: Weight, prepared: &Prepared) -> Self {
+        Self {
+            name,
+            weight,
+            entry: prepared.entry,
+            threads: prepared.launch.block.iter().product(),
+            argument: prepared.args.bytes().len(),
+            unit: prepared.unit.clone(),
+        }
+    }
+}
+
 /// A request by name.
 struct Asked {
     name: String,
@@ -82,15 +95,25 @@ impl Asked {
     fn case(&self, target: &Target) -> Case {
         let request = Request { levels: self.levels, ..Request::new(&self.problem, &self.operands) };
         let kernel = self.kernel.unwrap_or_else(|| choose(&request, target).kernel);
-        let prepared = kernel.prepare(&request, target);
-        Case {
-            name: self.name.clone(),
-            weight: self.weight,
-            entry: prepared.entry,
-            threads: prepared.launch.block.iter().product(),
-            argument: prepared.args.bytes().len(),
-            unit: prepared.unit,
+        Case::new(self.name.clone(), self.weight, kernel.prepare(&request, target).last().unwrap())
+    }
+
+    /// Every kernel of every rung of the ladder that takes it.
+    fn ladder(&self, target: &Target) -> Vec<Case> {
+        let request = Request::new(&self.problem, &self.operands);
+        let mut cases = Vec::new();
+        for kernel in ladder::RUNGS.iter().map(Kernel::Ladder) {
+            if kernel.refuses(&request, target).is_some() {
+                continue;
+            }
+            let call = kernel.prepare(&request, target);
+            let last = call.kernels().count() - 1;
+            for (i, prepared) in call.kernels().enumerate() {
+                let part = if i == last { String::new() } else { format!("-{}", prepared.entry) };
+                cases.push(Case::new(format!("{kernel}-{}{part}", self.name), self.weight, prepared));
+            }
         }
+        cases
     }
 }
 
@@ -99,6 +122,7 @@ pub(crate) fn cases(arch: Arch) -> Vec<Case> {
     let target = Target { arch, multiprocessors: MULTIPROCESSORS };
     let mut all: Vec<_> = workloads().iter().chain(&options()).map(|asked| asked.case(&target)).collect();
     all.extend(helpers(arch));
+    all.extend(rungs().iter().flat_map(|asked| asked.ladder(&target)));
     all.retain(|case| case.weight != Weight::Once || arch == FULL);
     all
 }
@@ -252,6 +276,22 @@ fn options() -> Vec<Asked> {
         Asked::new(format!("d{channels}-{dtype}"), weight, spec)
     }));
     all
+}
+
+/// What the ladder is compiled for: the shape it was made for, and others that take it through its options.
+fn rungs() -> Vec<Asked> {
+    use Weight::{Everywhere, Once};
+    let half = Types::uniform(Dtype::F16);
+    let odd = Spec { points: vec![3, 6, 3], channels: 5, ..rt_detr() };
+    vec![
+        Asked::new("seed", Everywhere, Spec { types: half, ..seed() }),
+        Asked::new("encoder-f32", Once, encoder()),
+        Asked::new("nearest-border", Once, {
+            let spec = Spec { types: Types::uniform(Dtype::Bf16), ..rt_detr() };
+            Spec { sampling: Sampling::Nearest, padding: Padding::Border, ..spec }
+        }),
+        Asked::new("d5-points-3.6.3", Once, odd),
+    ]
 }
 
 /// The kernels that go before others, as their host twins prepare them; those are not public.

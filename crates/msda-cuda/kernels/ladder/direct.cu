@@ -1,0 +1,155 @@
+// direct: every tap is read from device memory when it is needed, and whatever a query needs is found by its own threads.
+//
+//   a block: a tile of queries of one head          a thread: VEC bytes of a query's row
+//
+//     query 0  [lane 0 | lane 1 | ... ]             for each sample: four taps, weighted, added
+//     query 1  [lane 0 | lane 1 | ... ]
+//
+// This is where everybody begins, and the common base on which one thing at a time can be switched on:
+//
+//   LINEAR    threads are counted through the whole output instead (one index, divided down)
+//   VEC       bytes that a thread reads at once: one element, or 16
+//   LOAD      which caches a row goes through, and hints to them
+//   SPLIT     groups of lanes that share the samples of a query, and add up by shuffles
+//   EACH_ONE  queries that a thread computes at a time
+//   STAGE     1: locations and weights of the tile are first brought to shared memory; 2: taps are computed there, once
+//   PIPELINE  those of the next tile are brought while this one is computed
+//   STRIDE    as many blocks as the device holds, each with every so many-th tile
+//   UNROLL    samples that are unrolled
+//   HALF      products in f16
+//
+// Wins: never by itself; 16 bytes a thread is what matters most. Where rows are short it is hard to beat all the same.
+#include "ladder/ladder.cuh"
+
+constexpr int ITEM = LANES * SPLIT;
+constexpr int ITEMS = LINEAR ? 1 : BLOCK / ITEM; // side by side in a block
+constexpr int QUERIES = ITEMS * EACH_ONE;
+
+struct Args {
+    Call call;
+    int tiles;
+};
+
+// Locations and weights of a tile, as they are given.
+struct Raw {
+    __align__(16) char locations[QUERIES * SAMPLES * 2 * size_of<LOCATION>];
+    __align__(16) char weights[QUERIES * SAMPLES * size_of<WEIGHT>];
+};
+
+// Copies `bytes` of each of a tile's queries, four at a time, without waiting.
+__device__ __forceinline__ void copy(char *to, const Tensor &from, int bytes, int image, int head, int first, int queries) {
+    for (int i = threadIdx.x * 4; i < QUERIES * bytes; i += BLOCK * 4) {
+        const int query = first + i / bytes;
+        if (query >= queries) break;
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(u32(__cvta_generic_to_shared(to + i))),
+                     "l"(from.at(image, query, head) + i % bytes));
+    }
+}
+
+__device__ __forceinline__ void bring(Raw &to, const Call &call, int image, int head, int tile) {
+    const int first = tile * QUERIES;
+    copy(to.locations, call.locations, SAMPLES * 2 * size_of<LOCATION>, image, head, first, call.queries);
+    copy(to.weights, call.weights, SAMPLES * size_of<WEIGHT>, image, head, first, call.queries);
+    asm volatile("cp.async.commit_group;");
+}
+
+// What a tile's samples are staged as.
+union Staged {
+    Given given[STAGE == 1 && !PIPELINE ? QUERIES * SAMPLES : 1];
+    Taps taps[STAGE == 2 ? QUERIES * SAMPLES : 1];
+    Raw raw[PIPELINE ? 2 : 1];
+    __device__ Staged() {}
+};
+
+// One element, or VEC bytes, of the output.
+__device__ __forceinline__ void compute(const Call &call, const Staged &staged, const Raw &raw, int image, int head, int tile, int thread) {
+    const int item = thread / ITEM, chunk = thread % LANES, group = thread % ITEM / LANES;
+    float sum[EACH_ONE][EACH];
+#pragma unroll
+    for (int r = 0; r < EACH_ONE; r++) {
+#pragma unroll
+        for (int c = 0; c < EACH; c++) sum[r][c] = 0;
+    }
+    const char *base = call.value.at(image, 0, head) + chunk * VEC;
+#pragma unroll UNROLL
+    for (int s = group; s < SAMPLES; s += SPLIT) {
+        const Level &level = call.level[level_of(call, s)];
+#pragma unroll
+        for (int r = 0; r < EACH_ONE; r++) {
+            const int i = item + r * ITEMS, query = tile * QUERIES + i;
+            if (query >= call.queries) continue;
+            Taps taps;
+            if constexpr (STAGE == 2) {
+                taps = staged.taps[i * SAMPLES + s];
+            } else if constexpr (PIPELINE) {
+                const int at = i * SAMPLES + s;
+                const auto *xy = reinterpret_cast<const Element<LOCATION>::Stored *>(raw.locations) + 2 * at;
+                const auto *weight = reinterpret_cast<const Element<WEIGHT>::Stored *>(raw.weights) + at;
+                taps = taps_of(level, Given{widen<LOCATION>(xy[0]), widen<LOCATION>(xy[1]), widen<WEIGHT>(*weight)});
+            } else {
+                taps = taps_of(level, STAGE ? staged.given[i * SAMPLES + s] : given(call, image, query, head, s));
+            }
+            if constexpr (HALF) {
+                add_half(sum[r], base, call.value.row, taps);
+            } else {
+                add(sum[r], base, call.value.row, taps);
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < EACH_ONE; r++) {
+        const int query = tile * QUERIES + item + r * ITEMS;
+#pragma unroll
+        for (int step = LANES; step < ITEM; step *= 2) {
+#pragma unroll
+            for (int c = 0; c < EACH; c++) sum[r][c] += __shfl_xor_sync(0xffffffffu, sum[r][c], step);
+        }
+        if (group == 0 && query < call.queries) write(call.output.at(image, query, head) + chunk * VEC, sum[r]);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK) msda_forward(const __grid_constant__ Args args) {
+    const Call &call = args.call;
+    __shared__ Staged staged;
+    if constexpr (LINEAR) {
+        const i64 all = i64(call.images) * call.queries * call.heads * LANES;
+        for (i64 i = i64(blockIdx.x) * BLOCK + threadIdx.x; i < all; i += i64(gridDim.x) * BLOCK) {
+            const int chunk = i % LANES, head = i / LANES % call.heads;
+            const i64 rest = i / LANES / call.heads;
+            // A tile of one query is the query.
+            compute(call, staged, staged.raw[0], rest / call.queries, head, rest % call.queries, chunk);
+        }
+        return;
+    }
+    const int head = blockIdx.y, image = blockIdx.z;
+    // Threads beyond the last whole item have nothing to do but to help staging.
+    const bool busy = int(threadIdx.x) < ITEMS * ITEM;
+    int turn = 0;
+    if (PIPELINE && int(blockIdx.x) < args.tiles) bring(staged.raw[0], call, image, head, blockIdx.x);
+    for (int tile = blockIdx.x; tile < args.tiles; tile += gridDim.x, turn ^= 1) {
+        if constexpr (PIPELINE) {
+            const int next = tile + gridDim.x;
+            if (next < args.tiles) {
+                bring(staged.raw[turn ^ 1], call, image, head, next);
+                asm volatile("cp.async.wait_group 1;");
+            } else {
+                asm volatile("cp.async.wait_group 0;");
+            }
+            __syncthreads();
+        } else if constexpr (STAGE) {
+            for (int i = threadIdx.x; i < QUERIES * SAMPLES; i += BLOCK) {
+                const int query = tile * QUERIES + i / SAMPLES, s = i % SAMPLES;
+                if (query >= call.queries) break;
+                const Given one = given(call, image, query, head, s);
+                if constexpr (STAGE == 2) {
+                    staged.taps[i] = taps_of(call.level[level_of(call, s)], one);
+                } else {
+                    staged.given[i] = one;
+                }
+            }
+            __syncthreads();
+        }
+        if (busy) compute(call, staged, staged.raw[PIPELINE ? turn : 0], image, head, tile, threadIdx.x);
+        if (STAGE || PIPELINE) __syncthreads();
+    }
+}

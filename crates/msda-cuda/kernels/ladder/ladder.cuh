@@ -1,0 +1,145 @@
+// What the rungs of the ladder share: the call, its samples, and where their taps are.
+//
+// Macros beside those of taps.cuh: LOCATION, WEIGHT, LEVELS, SAMPLES, UNIFORM (points of each level, or 0 where they
+// differ), RING, NEAREST. VEC divides a row.
+#pragma once
+#include "taps.cuh"
+
+constexpr int LANES = ROW / VEC; // that a row takes
+
+// A level: its size, the position of its first pixel, positions from row to row, and its first sample.
+struct Level {
+    int h, w, origin, pitch, sample;
+};
+
+struct Call {
+    Tensor value, locations, weights, output;
+    int images, queries, heads;
+    Level level[LEVELS];
+};
+
+__device__ __forceinline__ int level_of(const Call &call, int s) {
+    if (UNIFORM > 0) return s / (UNIFORM > 0 ? UNIFORM : 1);
+    int l = 0;
+#pragma unroll
+    for (int i = 1; i < LEVELS; i++) l = s >= call.level[i].sample ? i : l;
+    return l;
+}
+
+// A sample as it is given.
+struct Given {
+    float x, y, weight;
+};
+
+__device__ __forceinline__ Given given(const Call &call, int image, int query, int head, int s) {
+    float xy[2], weight[1];
+    read<LOCATION, 2, size_of<LOCATION>>(call.locations.at(image, query, head) + s * (2 * size_of<LOCATION>), xy);
+    read<WEIGHT, 1, size_of<WEIGHT>>(call.weights.at(image, query, head) + s * size_of<WEIGHT>, weight);
+    return Given{xy[0], xy[1], weight[0]};
+}
+
+// The position of a tap that is not read.
+constexpr int NOWHERE = -1;
+constexpr int TAPS = NEAREST ? 1 : 4;
+
+// The taps of a sample: top left, top right, bottom left, bottom right; of a nearest one the first only.
+struct Taps {
+    int position[TAPS];
+    float weight[TAPS];
+};
+
+// A sample on its level: the pixel that its first tap is, and how far it is from there. Nothing of it is read where it is not `there`.
+struct Spot {
+    bool there;
+    int i, j;
+    float x, y;
+};
+
+__device__ __forceinline__ Spot spot(const Level &level, const Given &given) {
+    const float w = level.w, h = level.h;
+    // Comparisons with NaN are false.
+    const bool finite = fabsf(given.x) <= 3.402823466e38f && fabsf(given.y) <= 3.402823466e38f;
+    float x = pixel(given.x, w), y = pixel(given.y, h);
+    if (NEAREST) x = rintf(x), y = rintf(y);
+    const float low = NEAREST ? 0.0f : -1.0f;
+    const bool there = (NEAREST ? x >= low && y >= low : x > low && y > low) && x < w && y < h && (!BORDER || finite);
+    const float left = floorf(x), top = floorf(y);
+    return Spot{there, there ? int(left) : 0, there ? int(top) : 0, there ? x - left : 0, there ? y - top : 0};
+}
+
+__device__ __forceinline__ Taps taps_of(const Level &level, const Given &given) {
+    const Spot at = spot(level, given);
+    Taps taps;
+#pragma unroll
+    for (int k = 0; k < TAPS; k++) {
+        const int i = at.i + (k & 1), j = at.j + (k >> 1);
+        // With a ring of zeros around the level whatever is there can be read.
+        const bool inside = at.there && (RING || (i >= 0 && j >= 0 && i < level.w && j < level.h));
+        const float share = NEAREST ? 1 : (k & 1 ? at.x : 1 - at.x) * (k >> 1 ? at.y : 1 - at.y);
+        taps.position[k] = inside ? level.origin + j * level.pitch + i : NOWHERE;
+        taps.weight[k] = given.weight * share;
+    }
+    return taps;
+}
+
+// How a row is read, by the macro LOAD: through the first-level cache (0), past it (1), with a hint that the second-level
+// cache should read whole lines (2), with the wish that it keeps them (3).
+#ifndef LOAD
+#define LOAD 0
+#endif
+#if LOAD == 1
+#define LD "ld.global.cg"
+#elif LOAD == 2
+#define LD "ld.global.nc.L2::128B"
+#else
+#define LD "ld.global.nc.L2::cache_hint"
+#endif
+#if LOAD == 3
+#define HINT(N) ", %" #N ";"
+#else
+#define HINT(N) ";"
+#endif
+
+__device__ __forceinline__ Vector<VEC> row_at(const char *at) {
+    if constexpr (LOAD == 0) {
+        return gather<VEC>(at);
+    } else {
+        Vector<VEC> v;
+        u64 keep = 0;
+        if (LOAD == 3) asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
+        if constexpr (VEC == 16) {
+            asm(LD ".v4.u32 {%0, %1, %2, %3}, [%4]" HINT(5)
+                : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
+                : "l"(at), "l"(keep));
+        } else if constexpr (VEC == 8) {
+            asm(LD ".v2.u32 {%0, %1}, [%2]" HINT(3) : "=r"(v.word[0]), "=r"(v.word[1]) : "l"(at), "l"(keep));
+        } else if constexpr (VEC == 4) {
+            asm(LD ".u32 %0, [%1]" HINT(2) : "=r"(v.word[0]) : "l"(at), "l"(keep));
+        } else {
+            asm(LD ".u16 %0, [%1]" HINT(2) : "=r"(v.word[0]) : "l"(at), "l"(keep));
+        }
+        return v;
+    }
+}
+
+// Adds the taps of a sample; `base` is where position 0 has the lane's bytes.
+__device__ __forceinline__ void add(float (&sum)[EACH], const char *base, int row, const Taps &taps) {
+#pragma unroll
+    for (int k = 0; k < TAPS; k++) {
+        if (taps.position[k] != NOWHERE) {
+            multiply_add<VALUE>(sum, row_at(offset(base, taps.position[k], row)), taps.weight[k]);
+        }
+    }
+}
+
+// The same with products and sums of four taps in f16.
+__device__ __forceinline__ void add_half(float (&sum)[EACH], const char *base, int row, const Taps &taps) {
+    Halves halves{};
+#pragma unroll
+    for (int k = 0; k < TAPS; k++) {
+        if (taps.position[k] != NOWHERE) {
+            multiply_add(halves, row_at(offset(base, taps.position[k], row)), taps.weight[k]);
+        }
+    }
+    gather_up(sum, halves);
+}

@@ -1,0 +1,198 @@
+//! `direct.cu`: taps read when they are needed; the base of the suite.
+
+use msda::{Dtype, Sampling};
+
+use super::{Strategy, args, unit, vec};
+use crate::driver::Launch;
+use crate::request::{Request, Target};
+use crate::variants::{Call, Prepared};
+
+/// Where samples are prepared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// By each thread for itself.
+    None,
+    /// Locations and weights in shared memory.
+    Given,
+    /// Taps in shared memory.
+    Taps,
+}
+
+/// How rows are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Load {
+    Cached,
+    PastL1,
+    WholeLines,
+    Kept,
+}
+
+/// Knobs, as in the file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Direct {
+    linear: bool,
+    /// Bytes that a thread reads at once at most; 1: an element.
+    vec: usize,
+    load: Load,
+    split: usize,
+    queries: usize,
+    stage: Stage,
+    pipeline: bool,
+    stride: bool,
+    unroll: usize,
+    half: bool,
+}
+
+/// Threads of a block, unless less shared memory asks for less.
+const BLOCK: usize = 256;
+
+/// Blocks of a multiprocessor, where blocks are not as many as tiles.
+const RESIDENT: usize = 8;
+
+/// Static shared memory that any device gives a block.
+const SHARED: usize = 48 << 10;
+
+pub(super) const SIMPLE: Direct = Direct {
+    linear: false,
+    vec: 1,
+    load: Load::Cached,
+    split: 1,
+    queries: 1,
+    stage: Stage::None,
+    pipeline: false,
+    stride: false,
+    unroll: 1,
+    half: false,
+};
+pub(super) const ORIGINAL: Direct = Direct { linear: true, ..SIMPLE };
+pub(super) const BASE: Direct = Direct { vec: 16, ..SIMPLE };
+/// The documents' kernel of that name in their first form: 16 bytes a thread, past the first-level cache.
+pub(super) const ORIGINAL_VECTOR: Direct = Direct { linear: true, load: Load::PastL1, ..BASE };
+pub(super) const OPTIMIZED: Direct = METADATA;
+
+// The suite: one thing at a time.
+pub(super) const SHUFFLE: Direct = Direct { split: 4, ..BASE };
+pub(super) const PIPELINE: Direct = Direct { pipeline: true, ..BASE };
+pub(super) const BLOCKING: Direct = Direct { queries: 2, ..BASE };
+pub(super) const HINTS: Direct = Direct { load: Load::WholeLines, ..BASE };
+pub(super) const METADATA: Direct = Direct { stage: Stage::Given, ..BASE };
+pub(super) const REDISTRIBUTE: Direct = Direct { stride: true, ..BASE };
+pub(super) const UNROLL: Direct = Direct { unroll: 4, ..BASE };
+pub(super) const PRECOMPUTED: Direct = Direct { stage: Stage::Taps, ..BASE };
+pub(super) const POLICY: Direct = Direct { load: Load::Kept, ..BASE };
+pub(super) const HALF: Direct = Direct { half: true, ..BASE };
+
+impl Direct {
+    fn item(&self, request: &Request<'_>) -> usize {
+        let p = request.problem;
+        p.channels() * p.types().value.size() / vec(request, self.vec) * self.split
+    }
+
+    /// Threads of a block: as many as there is shared memory for.
+    fn block(&self, request: &Request<'_>) -> usize {
+        let fits = |&block: &usize| self.shared(request, block) <= SHARED && block >= self.item(request);
+        [BLOCK, BLOCK / 2, BLOCK / 4, BLOCK / 8].into_iter().find(fits).unwrap_or(0)
+    }
+
+    /// Queries of a tile.
+    fn tile(&self, request: &Request<'_>, block: usize) -> usize {
+        if self.linear { 1 } else { block / self.item(request) * self.queries }
+    }
+
+    /// Bytes of shared memory of a block.
+    fn shared(&self, request: &Request<'_>, block: usize) -> usize {
+        let (p, t) = (request.problem, request.problem.types());
+        let raw = 2 * t.locations.size() + t.weights.size();
+        let sample = match (self.pipeline, self.stage) {
+            (true, _) => 2 * raw,
+            (_, Stage::None) => return 0,
+            (_, Stage::Given) => 12,
+            (_, Stage::Taps) => 32,
+        };
+        self.tile(request, block) * p.samples() * sample + 64
+    }
+}
+
+impl Strategy for Direct {
+    fn refuses(&self, request: &Request<'_>, target: &Target) -> Option<String> {
+        let (p, t) = (request.problem, request.problem.types());
+        let item = self.item(request);
+        if item > BLOCK {
+            return Some(format!("{item} threads for a query: a block has {BLOCK}"));
+        }
+        if self.split > 1 && (!item.is_power_of_two() || item > 32) {
+            return Some(format!("{item} lanes for a query: shuffles want a part of a warp"));
+        }
+        if self.block(request) == 0 {
+            return Some(format!("{} samples: no tile of queries fits shared memory", p.samples()));
+        }
+        if self.half
+            && (t.value != Dtype::F16 || vec(request, self.vec) < 4 || p.sampling() != Sampling::Bilinear)
+        {
+            return Some("products in f16 are of f16 values, bilinear, two channels at a time".into());
+        }
+        if (self.pipeline || self.load == Load::Kept) && target.arch.major < 8 {
+            return Some(format!("{} has no such copies and hints", target.arch));
+        }
+        if self.pipeline {
+            let o = request.operands;
+            let words = |operand: crate::Operand, row: usize, size: usize| {
+                row.is_multiple_of(4)
+                    && operand.align >= 4
+                    && operand.strides.iter().all(|s| s.wrapping_mul(size).is_multiple_of(4))
+            };
+            let (l, w) = (t.locations.size(), t.weights.size());
+            if !words(o.locations, p.samples() * 2 * l, l) || !words(o.weights, p.samples() * w, w) {
+                return Some("locations or weights are no whole words".into());
+            }
+        }
+        None
+    }
+
+    fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
+        let p = request.problem;
+        let block = self.block(request);
+        let key = format!(
+            "direct-{:?}-s{}-q{}-{:?}-u{}{}{}{}{}",
+            self.load,
+            self.split,
+            self.queries,
+            self.stage,
+            self.unroll,
+            if self.linear { "-linear" } else { "" },
+            if self.pipeline { "-pipeline" } else { "" },
+            if self.stride { "-stride" } else { "" },
+            if self.half { "-half" } else { "" },
+        );
+        let unit = unit("ladder/direct.cu", &key, request, target, vec(request, self.vec))
+            .define("BLOCK", block)
+            .define("LINEAR", u8::from(self.linear))
+            .define("LOAD", self.load as u8)
+            .define("SPLIT", self.split)
+            .define("EACH_ONE", self.queries)
+            .define("STAGE", self.stage as u8)
+            .define("PIPELINE", u8::from(self.pipeline))
+            .define("UNROLL", self.unroll)
+            .define("HALF", u8::from(self.half));
+        let tiles = p.queries().div_ceil(self.tile(request, block));
+        let mut args = args(request);
+        args.i32(tiles);
+        args.align(8);
+        let planes = p.batch() * p.heads();
+        let resident = (target.multiprocessors as usize * RESIDENT).div_ceil(planes).clamp(1, tiles);
+        let grid = match (self.linear, self.stride || self.pipeline) {
+            (true, _) => {
+                let threads = p.output_len() * p.types().value.size() / vec(request, self.vec);
+                [threads.div_ceil(block).min(1 << 30), 1, 1]
+            }
+            (_, true) => [resident, p.heads(), p.batch()],
+            (_, false) => [tiles, p.heads(), p.batch()],
+        };
+        let launch = Launch::new(grid.map(|n| n as u32), [block as u32, 1, 1]);
+        Prepared { unit, entry: "msda_forward", launch, args }.into()
+    }
+
+    fn is_exact(&self) -> bool {
+        !self.half
+    }
+}
