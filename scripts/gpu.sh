@@ -6,7 +6,7 @@
 #
 # Needs a driver and NVRTC; compute-sanitizer and ncu are used where they are, and what is missing is said.
 set -uo pipefail
-bin=$(cd "${1:?folder with msda, conformance, gpu and plan}" && pwd)
+bin=$(cd "${1:?folder with what gpu-bundle gathers}" && pwd)
 out=${2:?folder for the results}
 steps=${3:-test sanitize verify bench profile}
 mkdir -p "$out"
@@ -31,6 +31,9 @@ workloads=(detr-encoder bevformer-cross rt-detr-decoder detr-decoder seed seed-r
 
 if has test; then
     step gpu-tests "$bin/gpu" --test-threads=2
+    step ladder "$bin/ladder" --nocapture
+    step lab "$bin/lab" --test-threads=2
+    MSDA_BIN="$bin/msda" step cli "$bin/cli" --test-threads=2
     step plan "$bin/plan"
 fi
 if has sanitize && there compute-sanitizer sanitize; then

@@ -117,22 +117,19 @@ fn record() -> Result<()> {
 fn gpu_bundle() -> Result<()> {
     cargo(&["build", "--release"], &[])?;
     cargo(&["build", "--release", "-p", "msda-cuda", "--example", "plan"], &[])?;
-    let tests = ["test", "-p", "msda-cuda", "--test", "gpu", "--test", "conformance", "--no-run"];
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo).args(tests).current_dir(root()).output().context("building the tests")?;
-    let log = String::from_utf8_lossy(&built.stderr).into_owned();
-    // Cargo says: Executable tests/gpu.rs (target/debug/deps/gpu-0123456789abcdef)
-    let test = |name: &str| -> Result<PathBuf> {
-        let line = log.lines().find(|l| l.contains(&format!("tests/{name}.rs (")));
-        let path = line.and_then(|l| l.split_once('(')).map(|(_, rest)| rest.trim_end_matches(')'));
-        Ok(root().join(path.with_context(|| format!("the test {name} was not built:\n{log}"))?))
-    };
-    let programs = [
+    let mut programs = vec![
         ("msda", root().join("target/release/msda")),
         ("plan", root().join("target/release/examples/plan")),
-        ("gpu", test("gpu")?),
-        ("conformance", test("conformance")?),
     ];
+    for (name, package, file) in [
+        ("gpu", "msda-cuda", "gpu"),
+        ("conformance", "msda-cuda", "conformance"),
+        ("ladder", "msda-cuda", "ladder"),
+        ("lab", "msda-lab", "cuda"),
+        ("cli", "msda-cli", "gpu"),
+    ] {
+        programs.push((name, built_test(package, file)?));
+    }
     let folder = root().join("target/gpu");
     std::fs::create_dir_all(&folder)?;
     for (name, from) in programs {
@@ -142,6 +139,18 @@ fn gpu_bundle() -> Result<()> {
     }
     eprintln!("gathered in {}", folder.display());
     Ok(())
+}
+
+/// Builds a test and says where it is.
+fn built_test(package: &str, file: &str) -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let args = ["test", "-p", package, "--test", file, "--no-run"];
+    let built = Command::new(cargo).args(args).current_dir(root()).output().context("building a test")?;
+    let log = String::from_utf8_lossy(&built.stderr);
+    // Cargo says: Executable tests/gpu.rs (target/debug/deps/gpu-0123456789abcdef)
+    let line = log.lines().find(|line| line.contains(&format!("tests/{file}.rs (")));
+    let path = line.and_then(|line| line.split_once('(')).map(|(_, rest)| rest.trim_end_matches(')'));
+    Ok(root().join(path.with_context(|| format!("the test {file} of {package} was not built:\n{log}"))?))
 }
 
 fn deny() -> Result<()> {

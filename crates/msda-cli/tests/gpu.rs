@@ -7,7 +7,7 @@ use msda_cuda::jit;
 use serde_json::Value;
 
 fn msda(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_msda"))
+    Command::new(program())
         .args(args)
         .current_dir(folder)
         .env("CUDA_VISIBLE_DEVICES", "-1")
@@ -87,11 +87,7 @@ fn the_cache_is_listed_and_cleared() {
     assert!(clear.status.success() && text(&clear.stderr).contains("1 compiled"), "{}", text(&clear.stderr));
     assert!(!entry.exists() && folder.join("tuned.txt").exists());
 
-    let none = Command::new(env!("CARGO_BIN_EXE_msda"))
-        .args(["cache", "path"])
-        .env("MSDA_CACHE_DIR", "")
-        .output()
-        .unwrap();
+    let none = Command::new(program()).args(["cache", "path"]).env("MSDA_CACHE_DIR", "").output().unwrap();
     assert_eq!(none.status.code(), Some(1));
     assert!(text(&none.stderr).contains("MSDA_CACHE_DIR"), "{}", text(&none.stderr));
     assert_eq!(msda(dir.path(), &["cache"]).status.code(), Some(2));
@@ -150,6 +146,11 @@ fn doctor_says_why_there_is_no_gpu() {
     assert!(gpu["hint"].is_string() && gpu["says"].as_str().is_some_and(|s| !s.contains("hint")), "{gpu}");
 }
 
+/// The command: what cargo built, or, where this test was carried to another machine, what `MSDA_BIN` names.
+fn program() -> std::ffi::OsString {
+    std::env::var_os("MSDA_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_msda").into())
+}
+
 /// With a GPU: what the compiler and the cache are is said. Skipped without one, unless `MSDA_GPU` is set.
 #[test]
 fn doctor_names_the_gpu_where_there_is_one() {
@@ -158,7 +159,7 @@ fn doctor_names_the_gpu_where_there_is_one() {
         eprintln!("skipped: {why}");
         return;
     }
-    let doctor = Command::new(env!("CARGO_BIN_EXE_msda")).args(["doctor", "--json"]).output().unwrap();
+    let doctor = Command::new(program()).args(["doctor", "--json"]).output().unwrap();
     let findings = json(&doctor);
     let of = |what: &str| findings.as_array().unwrap().iter().find(|f| f["what"] == what).unwrap().clone();
     assert_eq!(of("gpu")["ok"], Value::Bool(true));

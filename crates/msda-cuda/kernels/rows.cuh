@@ -12,7 +12,7 @@
 //   HEADS BLOCK BLOCKS      heads and threads of a block; blocks a multiprocessor should hold
 //   ROUND                   samples a lane locates at a time
 //   ALIGN_L ALIGN_W         bytes that a lane's locations and weights are aligned to
-//   TILE                    queries in squares of this side (they are the pixels of the levels); 0: as they come
+//   STRIP                   queries (they are the pixels of the levels) in strips of so many rows; 0: as they come
 //   LISTED                  queries in the order of a list
 //   TIGHT                   positions fit 16 bits
 //   RING STEP               value has a ring of zeros; bytes from position to position, or 0: an argument
@@ -27,12 +27,12 @@ constexpr bool AHEAD = ROUND <= 2;
 constexpr int NUMBERS = FUSED == 2 ? 2 : 4; // of a reference point
 constexpr bool FILLED = ROW == LANES * VEC;
 
-// A level: its size, the position of its first pixel, positions from row to row; its first sample; its first query, its
-// first tile and one over the tiles of a row, where queries are pixels; its size once more, as it is computed with.
+// A level: its size, the position of its first pixel, positions from row to row; its first sample; its first query and
+// one over the pixels of a strip, where queries are pixels; its size once more, as it is computed with.
 struct Level {
     int h, w, origin, pitch;
-    int sample, query, tile;
-    float across, rows, columns;
+    int sample, query;
+    float strip, rows, columns;
 };
 
 struct Args {
@@ -67,13 +67,19 @@ struct __align__((POSITIONS & -POSITIONS) > 16 ? 16 : (POSITIONS & -POSITIONS)) 
 // Where among a warp's samples that of lane `part` of an item is: those that are read together, and those that
 // are written together, lie in different banks.
 constexpr int ITEMS = 32 / ITEM;
-constexpr int PITCH = ITEMS + (ITEM < 8 ? 8 / ITEM % 8 : ITEM < 32 ? 1 : 0);
-constexpr int STAGED = ITEM * PITCH;
-__device__ __forceinline__ int slot(int item, int part) { return part * PITCH + item; }
+__device__ __forceinline__ int slot(int item, int part) {
+    const int turn = ITEM <= 4 ? part * (8 / ITEM) : part * ITEMS / 8;
+    return part * ITEMS + (item ^ (turn & (ITEMS - 1)));
+}
 
+// Where a side has lanes of its own, these read what two samples have for their side in one piece.
+constexpr bool PAIRED = SIDES == 2 && ROUND % 2 == 0;
 struct Handed {
-    Weights weights[ROUND][STAGED];
-    Positions positions[STAGED];
+    Weights weights[ROUND][32];
+    Positions positions[32];
+    __device__ __forceinline__ Weights &pair(int r, int slot, int part, int side) {
+        return weights[r / 2 * 2][slot * 2 + (side ^ (part & 1))];
+    }
 };
 constexpr int HANDED = BLOCK / 32 * (int(sizeof(Handed)) / 16); // of a block, in pieces of 16 bytes
 
@@ -93,27 +99,21 @@ __device__ __forceinline__ int level_of(const Args &args, int s) {
 
 // The query that an index within a block stands for, or -1.
 __device__ __forceinline__ int query_of(const Args &args, int image, int tile, int i) {
-    if (TILE > 0) {
-        int l = 0;
-#pragma unroll
-        for (int k = 1; k < LEVELS; k++) l = tile >= args.level[k].tile ? k : l;
-        const Level &level = args.level[l];
-        const int across = (level.w + TILE - 1) / (TILE > 0 ? TILE : 1);
-        const int t = tile - level.tile;
-        int down = int((float(t) + 0.5f) * level.across);
-        down += t - down * across >= across ? 1 : t - down * across < 0 ? -1 : 0; // of many tiles a float knows less
-        // Squares of squares: even bits go right, odd bits go down.
-        int x = (t - down * across) * TILE, y = down * TILE;
-#pragma unroll
-        for (int bit = 0; 1 << bit < TILE; bit++) {
-            x += (i >> (2 * bit) & 1) << bit;
-            y += (i >> (2 * bit + 1) & 1) << bit;
-        }
-        return x < level.w && y < level.h ? level.query + y * level.w + x : -1;
-    }
     const int q = tile * QUERIES + i;
     if (q >= args.queries) return -1;
-    return LISTED ? args.order[i64(image) * args.queries + q] : q;
+    if (LISTED) return args.order[i64(image) * args.queries + q];
+    if (STRIP == 0) return q;
+    int l = 0;
+#pragma unroll
+    for (int k = 1; k < LEVELS; k++) l = q >= args.level[k].query ? k : l;
+    const Level &level = args.level[l];
+    const int t = q - level.query, size = STRIP * level.w;
+    int down = int((float(t) + 0.5f) * level.strip);
+    down += t - down * size >= size ? 1 : t - down * size < 0 ? -1 : 0; // of many pixels a float knows less
+    // Down the columns of a strip. The last one may be lower.
+    const int rest = t - down * size, high = min(STRIP, level.h - down * STRIP);
+    const int x = high == STRIP ? rest / (STRIP > 0 ? STRIP : 1) : rest / high;
+    return level.query + (down * STRIP + rest - x * high) * level.w + x;
 }
 
 struct Softmax {
@@ -184,14 +184,31 @@ __device__ __forceinline__ Weights weigh(const Sample &sample) {
     return Weights{{top - right, bottom - low, right, low}};
 }
 
-__device__ __forceinline__ Taps take(const Weights &from, int position, int side) {
+// Hands the weights of samples r and r + 1 on, or of r alone.
+__device__ __forceinline__ void hand(Handed &to, int slot, int part, int r, const Sample (&samples)[ROUND]) {
+    const Weights one = weigh(samples[r]);
+    if constexpr (PAIRED) {
+        if (r % 2 == 1) return;
+        const Weights two = weigh(samples[r + 1 < ROUND ? r + 1 : r]);
+        to.pair(r, slot, part, 0) = Weights{{one.tap[0], one.tap[1], two.tap[0], two.tap[1]}};
+        to.pair(r, slot, part, 1) = Weights{{one.tap[2], one.tap[3], two.tap[2], two.tap[3]}};
+    } else {
+        to.weights[r][slot] = one;
+    }
+}
+
+// What a lane of one side, or of both, is handed by lane `part`: sample r of its round.
+__device__ __forceinline__ Taps take(Handed &from, int slot, int part, int r, int position, int side) {
     Taps taps;
     taps.position = position;
-    if (SIDES == 2) {
-        const float2 w = reinterpret_cast<const float2 *>(from.tap)[side];
+    if constexpr (PAIRED) {
+        const float4 w = *reinterpret_cast<const float4 *>(from.pair(r, slot, part, side).tap);
+        taps.weight[0][0] = r % 2 ? w.z : w.x, taps.weight[0][1] = r % 2 ? w.w : w.y;
+    } else if constexpr (SIDES == 2) {
+        const float2 w = reinterpret_cast<const float2 *>(from.weights[r][slot].tap)[side];
         taps.weight[0][0] = w.x, taps.weight[0][1] = w.y;
     } else {
-        const float4 w = *reinterpret_cast<const float4 *>(from.tap);
+        const float4 w = *reinterpret_cast<const float4 *>(from.weights[r][slot].tap);
         taps.weight[0][0] = w.x, taps.weight[0][1] = w.y;
         taps.weight[1 / SIDES][0] = w.z, taps.weight[1 / SIDES][1] = w.w;
     }
@@ -243,21 +260,23 @@ __device__ __forceinline__ void fetch(Raw &raw, bool active, const char *locatio
 
 // Locates those samples and hands them to the lanes of the item.
 __device__ __forceinline__ void locate(const Args &args, const Raw &raw, bool active, int image, int query,
-                                       const Softmax &softmax, int s, Handed &to, int slot) {
+                                       const Softmax &softmax, int s, Handed &to, int slot, int part) {
     Positions positions;
+    Sample samples[ROUND];
 #pragma unroll
     for (int r = 0; r < ROUND; r++) {
         const int l = level_of(args, EXACT ? s + r : min(s + r, SAMPLES - 1));
         // Nothing, wherever the level is.
-        Sample sample{args.level[l].origin, 0, 0, 0};
+        samples[r] = Sample{args.level[l].origin, 0, 0, 0};
         if (active && (EXACT || s + r < SAMPLES)) {
             float x = raw.xy[2 * r], y = raw.xy[2 * r + 1], weight = raw.weight[r];
             if (FUSED) unfuse(args, image, query, l, softmax, x, y, weight);
-            sample = place(x, y, weight, args.level[l]);
+            samples[r] = place(x, y, weight, args.level[l]);
         }
-        to.weights[r][slot] = weigh(sample);
-        positions.sample[r] = Position(sample.position);
+        positions.sample[r] = Position(samples[r].position);
     }
+#pragma unroll
+    for (int r = 0; r < ROUND; r++) hand(to, slot, part, r, samples);
     to.positions[slot] = positions;
 }
 
@@ -353,12 +372,4 @@ __device__ __forceinline__ void sum_carefully(float (&sum)[EACH], const Args &ar
         if (FUSED) unfuse(args, image, query, l, softmax, xy[0], xy[1], w[0]);
         add_carefully(sum, base, args.value.row, xy[0], xy[1], w[0], args.level[l]);
     }
-}
-
-// Whether all of them are finite.
-template <int N> __device__ __forceinline__ bool finite(const float (&x)[N]) {
-    float zero = 0;
-#pragma unroll
-    for (int c = 0; c < N; c++) zero = fmaf(x[c], 0.0f, zero);
-    return zero == 0;
 }

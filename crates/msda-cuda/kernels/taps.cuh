@@ -79,3 +79,11 @@ __device__ __forceinline__ void write(char *at, const float (&sum)[EACH]) {
     }
     store<VEC>(at, v);
 }
+
+// Whether all of them are finite.
+template <int N> __device__ __forceinline__ bool finite(const float (&x)[N]) {
+    float zero = 0;
+#pragma unroll
+    for (int c = 0; c < N; c++) zero = fmaf(x[c], 0.0f, zero);
+    return zero == 0;
+}

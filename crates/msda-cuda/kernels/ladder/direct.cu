@@ -104,7 +104,7 @@ __device__ __forceinline__ void compute(const Call &call, const Staged &staged, 
 #pragma unroll
             for (int c = 0; c < EACH; c++) sum[r][c] += __shfl_xor_sync(0xffffffffu, sum[r][c], step);
         }
-        if (group == 0 && query < call.queries) write(call.output.at(image, query, head) + chunk * VEC, sum[r]);
+        if (group == 0 && query < call.queries) finish(call, image, query, head, chunk * VEC, sum[r]);
     }
 }
 

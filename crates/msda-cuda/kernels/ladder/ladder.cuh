@@ -67,14 +67,14 @@ __device__ __forceinline__ Spot spot(const Level &level, const Given &given) {
     return Spot{there, there ? int(left) : 0, there ? int(top) : 0, there ? x - left : 0, there ? y - top : 0};
 }
 
-__device__ __forceinline__ Taps taps_of(const Level &level, const Given &given) {
+// TRUST: what is around the level is zeros.
+template <bool TRUST = RING> __device__ __forceinline__ Taps taps_of(const Level &level, const Given &given) {
     const Spot at = spot(level, given);
     Taps taps;
 #pragma unroll
     for (int k = 0; k < TAPS; k++) {
         const int i = at.i + (k & 1), j = at.j + (k >> 1);
-        // With a ring of zeros around the level whatever is there can be read.
-        const bool inside = at.there && (RING || (i >= 0 && j >= 0 && i < level.w && j < level.h));
+        const bool inside = at.there && (TRUST || (i >= 0 && j >= 0 && i < level.w && j < level.h));
         const float share = NEAREST ? 1 : (k & 1 ? at.x : 1 - at.x) * (k >> 1 ? at.y : 1 - at.y);
         taps.position[k] = inside ? level.origin + j * level.pitch + i : NOWHERE;
         taps.weight[k] = given.weight * share;
@@ -142,4 +142,19 @@ __device__ __forceinline__ void add_half(float (&sum)[EACH], const char *base, i
         }
     }
     gather_up(sum, halves);
+}
+
+// Stores a lane's sums. A ring may hold anything but must not count: where it made a sum that is not finite, the sum
+// is computed once more without it.
+__device__ __forceinline__ void finish(const Call &call, int image, int query, int head, int start, float (&sum)[EACH]) {
+    if (RING && !finite(sum)) {
+        const char *base = call.value.at(image, 0, head) + start;
+#pragma unroll
+        for (int c = 0; c < EACH; c++) sum[c] = 0;
+#pragma unroll 1
+        for (int s = 0; s < SAMPLES; s++) {
+            add(sum, base, call.value.row, taps_of<false>(call.level[level_of(call, s)], given(call, image, query, head, s)));
+        }
+    }
+    write(call.output.at(image, query, head) + start, sum);
 }

@@ -15,7 +15,7 @@ use crate::request::{Levels, Operand, Request, Sums, Target};
 pub enum Walk {
     /// As they come.
     Straight,
-    /// In squares of 8 x 8: they are the pixels of the levels.
+    /// Along strips of eight rows, so that a block gets about a square: they are the pixels of the levels.
     Tiles,
     /// Along a curve over the places they look at, which another kernel finds first.
     Ordered,
@@ -27,8 +27,8 @@ impl Walk {
         [(Self::Straight, "straight"), (Self::Tiles, "tiles"), (Self::Ordered, "ordered")];
 }
 
-/// The side of a tile.
-const TILE: usize = 8;
+/// The rows of a strip.
+const STRIP: usize = 8;
 
 /// The most levels: their table is part of the argument.
 const MAX_LEVELS: usize = 64;
@@ -161,17 +161,10 @@ impl Rows {
     }
 
     /// Bytes of shared memory through which the warps of a block hand samples on: as `rows.cuh` lays them out.
-    fn handed(&self, p: &Problem, division: Division) -> usize {
-        let item = self.item(division);
-        let pad = match item {
-            1 | 32.. => 0,
-            2 | 4 => 8 / item,
-            _ => 1,
-        };
-        let slots = item * (32 / item + pad);
+    fn handed(&self, p: &Problem) -> usize {
         let position = if Self::tight(p) { 2 } else { 4 };
-        let warp = slots * self.round * 16 + slots * self.round * position;
-        self.block / 32 * warp.next_multiple_of(16)
+        // A warp's 32 lanes, so many samples each, a position and four weights.
+        self.block * self.round * (16 + position)
     }
 
     /// The positions of the levels that are kept: the first, and how many.
@@ -210,7 +203,7 @@ impl Rows {
             return Some("a level is one pixel wide or high: its taps are no square".into());
         }
         let division = Division::of(request);
-        let powers = [self.sides, self.split, self.heads, self.block].iter().all(|n| n.is_power_of_two());
+        let powers = [self.sides, self.split, self.heads].iter().all(|n| n.is_power_of_two());
         let small = self.sides <= 2 && self.split <= 32 && self.heads <= 1024 && self.block <= 1024;
         if !powers || !small || !(1..=32).contains(&self.blocks) || !(1..=16).contains(&self.round) {
             return Some("sides, split, heads, block, blocks or round is no number it can have".into());
@@ -228,8 +221,11 @@ impl Rows {
         if item > 32 {
             return Some(format!("{item} lanes for a query and head: a warp has 32"));
         }
-        if self.block < 32 || self.block > 1024 || self.block / item < self.heads {
-            return Some(format!("{} threads hold no {} heads of {item} lanes", self.block, self.heads));
+        if self.block == 0 || !self.block.is_multiple_of(32) || !self.block.is_multiple_of(item * self.heads) {
+            return Some(format!(
+                "{} threads are no whole warps of {} heads of {item} lanes",
+                self.block, self.heads
+            ));
         }
         if self.split > 1 && self.round > 4 {
             return Some("more samples at a time than registers hold".into());
@@ -238,11 +234,11 @@ impl Rows {
             if p.layout() == Layout::Bshd || o.value.strides[1] != p.channels() || division.vec != 16 {
                 return Some("levels are kept only of planar values whose rows are whole 16 bytes".into());
             }
-            if self.keep > p.levels().len() || self.heads != 1 || !bilinear || self.walk == Walk::Tiles {
-                return Some("levels are kept by blocks of one head, bilinear, without tiles".into());
+            if self.keep > p.levels().len() || self.heads != 1 || !bilinear {
+                return Some("levels are kept by blocks of one head, bilinear".into());
             }
         }
-        let bytes = self.handed(p, division) + if self.keep > 0 { self.kept_bytes(p) } else { 0 };
+        let bytes = self.handed(p) + if self.keep > 0 { self.kept_bytes(p) } else { 0 };
         let most = target.shared() / self.blocks;
         if bytes > most {
             return Some(format!("{bytes} bytes of shared memory: {} blocks have {most} each", self.blocks));
@@ -254,13 +250,8 @@ impl Rows {
                 target.threads()
             ));
         }
-        if self.walk == Walk::Tiles {
-            if !request.queries_are_pixels() {
-                return Some("the queries are not the pixels of the levels".into());
-            }
-            if self.block / item / self.heads != TILE * TILE {
-                return Some(format!("a block holds no tile of {TILE} x {TILE} queries"));
-            }
+        if self.walk == Walk::Tiles && !request.queries_are_pixels() {
+            return Some("the queries are not the pixels of the levels".into());
         }
         if self.walk == Walk::Ordered && p.points()[0] == 0 {
             return Some("no points on the first level to order queries by".into());
@@ -340,7 +331,7 @@ impl Rows {
             .define("ROUND", self.round)
             .define("ALIGN_L", align(Role::Locations, o.locations, t.locations, 2))
             .define("ALIGN_W", align(Role::Weights, o.weights, t.weights, 1))
-            .define("TILE", if self.walk == Walk::Tiles { TILE } else { 0 })
+            .define("STRIP", if self.walk == Walk::Tiles { STRIP } else { 0 })
             .define("LISTED", u8::from(self.walk == Walk::Ordered))
             .define("TIGHT", u8::from(tight))
             .define("STEP", step)
@@ -363,26 +354,20 @@ impl Rows {
         for n in [p.queries(), p.heads(), each, tiles, kept, first_kept] {
             args.i32(n);
         }
-        let (mut sample, mut query, mut tile) = (0, 0, 0);
+        let (mut sample, mut query) = (0, 0);
         for (level, points) in p.levels().iter().zip(p.points()) {
-            let across = level.w.div_ceil(TILE);
-            for n in [level.h, level.w, level.origin, level.pitch, sample, query, tile] {
+            for n in [level.h, level.w, level.origin, level.pitch, sample, query] {
                 args.i32(n);
             }
-            for x in [1.0 / across as f32, level.h as f32, level.w as f32] {
+            for x in [1.0 / (STRIP * level.w) as f32, level.h as f32, level.w as f32] {
                 args.f32(x);
             }
             sample += points;
             query += level.h * level.w;
-            tile += across * level.h.div_ceil(TILE);
         }
-        let columns = match self.walk {
-            Walk::Tiles => tile,
-            _ => tiles.div_ceil(each),
-        };
-        let grid = [columns, p.heads().div_ceil(self.heads), p.batch()].map(|n| n as u32);
+        let grid = [tiles.div_ceil(each), p.heads().div_ceil(self.heads), p.batch()].map(|n| n as u32);
         let mut launch = Launch::new(grid, [self.block as u32, 1, 1]);
-        launch.shared = self.handed(p, division) as u32;
+        launch.shared = self.handed(p) as u32;
         if self.keep > 0 {
             launch.shared += self.kept_bytes(p) as u32;
         }

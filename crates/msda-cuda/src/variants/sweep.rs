@@ -14,7 +14,7 @@ pub fn sweep(request: &Request<'_>, target: &Target) -> Vec<Kernel> {
             for split in [1, 2, 8] {
                 for (heads, round) in [(1, 1), (2, 2), (1, 3), (4, 4)] {
                     let lanes = division.lanes * sides * split;
-                    let block = if walk == Walk::Tiles { 64 * heads * lanes } else { 32.max(heads * lanes) };
+                    let block = 32.max(heads * lanes);
                     for keep in [0, 1, 3] {
                         let knobs =
                             Rows { sides, split, heads, block, blocks: 1, round, keep, half: false, walk };
