@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
 #pragma unroll 1
         for (int first = 0; first < SAMPLES; first += ITEM * ROUND) {
             __syncwarp();
-            locate(args, raw, active, image, query, softmax, first + part * ROUND, handed, slot(lane / ITEM, part), part);
+            locate(args, raw, active, image, query, softmax, first + part * ROUND, handed, slot(lane / ITEM, part));
             __syncwarp();
             // What the next round needs is on its way while this one is summed, where there are registers for it.
             const int next = first + ITEM * ROUND;
@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
                 for (int r = 0; r < ROUND; r++) {
                     const int s = first + from * ROUND + r;
                     if (!EXACT && s >= SAMPLES) continue;
-                    const Taps taps = take(handed, at, from, r, positions.sample[r], side);
+                    const Taps taps = take(handed.weights[r][at], positions.sample[r], side);
                     const int level = level_of(args, s);
                     add<VEC>(sum, halves, rows, taps, level, args.level[level].pitch);
                 }

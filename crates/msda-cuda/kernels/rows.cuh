@@ -72,14 +72,9 @@ __device__ __forceinline__ int slot(int item, int part) {
     return part * ITEMS + (item ^ (turn & (ITEMS - 1)));
 }
 
-// Where a side has lanes of its own, these read what two samples have for their side in one piece.
-constexpr bool PAIRED = SIDES == 2 && ROUND % 2 == 0;
 struct Handed {
     Weights weights[ROUND][32];
     Positions positions[32];
-    __device__ __forceinline__ Weights &pair(int r, int slot, int part, int side) {
-        return weights[r / 2 * 2][slot * 2 + (side ^ (part & 1))];
-    }
 };
 constexpr int HANDED = BLOCK / 32 * (int(sizeof(Handed)) / 16); // of a block, in pieces of 16 bytes
 
@@ -184,31 +179,14 @@ __device__ __forceinline__ Weights weigh(const Sample &sample) {
     return Weights{{top - right, bottom - low, right, low}};
 }
 
-// Hands the weights of samples r and r + 1 on, or of r alone.
-__device__ __forceinline__ void hand(Handed &to, int slot, int part, int r, const Sample (&samples)[ROUND]) {
-    const Weights one = weigh(samples[r]);
-    if constexpr (PAIRED) {
-        if (r % 2 == 1) return;
-        const Weights two = weigh(samples[r + 1 < ROUND ? r + 1 : r]);
-        to.pair(r, slot, part, 0) = Weights{{one.tap[0], one.tap[1], two.tap[0], two.tap[1]}};
-        to.pair(r, slot, part, 1) = Weights{{one.tap[2], one.tap[3], two.tap[2], two.tap[3]}};
-    } else {
-        to.weights[r][slot] = one;
-    }
-}
-
-// What a lane of one side, or of both, is handed by lane `part`: sample r of its round.
-__device__ __forceinline__ Taps take(Handed &from, int slot, int part, int r, int position, int side) {
+__device__ __forceinline__ Taps take(const Weights &from, int position, int side) {
     Taps taps;
     taps.position = position;
-    if constexpr (PAIRED) {
-        const float4 w = *reinterpret_cast<const float4 *>(from.pair(r, slot, part, side).tap);
-        taps.weight[0][0] = r % 2 ? w.z : w.x, taps.weight[0][1] = r % 2 ? w.w : w.y;
-    } else if constexpr (SIDES == 2) {
-        const float2 w = reinterpret_cast<const float2 *>(from.weights[r][slot].tap)[side];
+    if (SIDES == 2) {
+        const float2 w = reinterpret_cast<const float2 *>(from.tap)[side];
         taps.weight[0][0] = w.x, taps.weight[0][1] = w.y;
     } else {
-        const float4 w = *reinterpret_cast<const float4 *>(from.weights[r][slot].tap);
+        const float4 w = *reinterpret_cast<const float4 *>(from.tap);
         taps.weight[0][0] = w.x, taps.weight[0][1] = w.y;
         taps.weight[1 / SIDES][0] = w.z, taps.weight[1 / SIDES][1] = w.w;
     }
@@ -260,23 +238,21 @@ __device__ __forceinline__ void fetch(Raw &raw, bool active, const char *locatio
 
 // Locates those samples and hands them to the lanes of the item.
 __device__ __forceinline__ void locate(const Args &args, const Raw &raw, bool active, int image, int query,
-                                       const Softmax &softmax, int s, Handed &to, int slot, int part) {
+                                       const Softmax &softmax, int s, Handed &to, int slot) {
     Positions positions;
-    Sample samples[ROUND];
 #pragma unroll
     for (int r = 0; r < ROUND; r++) {
         const int l = level_of(args, EXACT ? s + r : min(s + r, SAMPLES - 1));
         // Nothing, wherever the level is.
-        samples[r] = Sample{args.level[l].origin, 0, 0, 0};
+        Sample sample{args.level[l].origin, 0, 0, 0};
         if (active && (EXACT || s + r < SAMPLES)) {
             float x = raw.xy[2 * r], y = raw.xy[2 * r + 1], weight = raw.weight[r];
             if (FUSED) unfuse(args, image, query, l, softmax, x, y, weight);
-            samples[r] = place(x, y, weight, args.level[l]);
+            sample = place(x, y, weight, args.level[l]);
         }
-        positions.sample[r] = Position(samples[r].position);
+        to.weights[r][slot] = weigh(sample);
+        positions.sample[r] = Position(sample.position);
     }
-#pragma unroll
-    for (int r = 0; r < ROUND; r++) hand(to, slot, part, r, samples);
     to.positions[slot] = positions;
 }
 
