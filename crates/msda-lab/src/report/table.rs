@@ -6,13 +6,14 @@ use comfy_table::{
 
 use super::columns::{Column, LEGEND, NARROW};
 use super::group::{Group, Row, groups};
+use super::pivot::{Family, families};
 use super::{by_line, plain, words};
 use crate::record::Record;
 
 /// The width that every line of a table keeps within.
 const WIDTH: u16 = 100;
 
-/// All measurements as tables, one a workload and pass, then what was skipped.
+/// All measurements as tables, one a workload and pass, then figures, then what was skipped.
 ///
 /// With `color`, headings are bold, what beats its baseline is green and what is not right is red.
 pub fn terminal(records: &[Record], color: bool) -> String {
@@ -48,11 +49,16 @@ fn run(out: &mut String, record: &Record, color: bool) {
         paragraph(out, &format!("speed-up over {}", group.baseline_note()), false);
         push_table(out, &group_table(group, &widths, color));
     }
-    if groups.is_empty() {
-        out.push_str("\nnothing measured\n");
-    } else {
+    if !groups.is_empty() {
         out.push('\n');
         paragraph(out, LEGEND, false);
+    } else if record.figures.is_empty() {
+        out.push_str("\nnothing measured\n");
+    }
+    for family in &families(&record.figures) {
+        out.push('\n');
+        paragraph(out, &family.name, color);
+        push_table(out, &family_table(family, color));
     }
 
     if !record.skipped.is_empty() {
@@ -89,6 +95,28 @@ fn group_table(group: &Group<'_>, widths: &[usize], color: bool) -> Table {
     for (column, &width) in table.column_iter_mut().zip(widths) {
         let width = u16::try_from(width).unwrap_or(WIDTH) + column.padding_width();
         column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width)));
+    }
+    table
+}
+
+fn family_table(family: &Family, color: bool) -> Table {
+    let mut table = empty(color);
+    table.style_mut().header_separator = LineStyle::none().fill('-');
+    let titles = std::iter::once("").chain(family.columns.iter().map(String::as_str));
+    table.set_header(titles.map(|title| {
+        let cell = Cell::new(plain(title)).set_alignment(CellAlignment::Right);
+        if color { cell.add_attribute(Attribute::Bold) } else { cell }
+    }));
+    for (thing, numbers) in &family.rows {
+        let numbers = numbers.iter().map(|n| Cell::new(n).set_alignment(CellAlignment::Right));
+        table.add_row(std::iter::once(Cell::new(plain(thing))).chain(numbers));
+    }
+    unpad(&mut table);
+    if let Some(first) = table.column_mut(0) {
+        // Names stay whole; titles may be broken.
+        let longest = family.rows.iter().map(|(thing, _)| thing.chars().count()).max().unwrap_or(0);
+        let width = u16::try_from(longest).unwrap_or(WIDTH) + first.padding_width();
+        first.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width)));
     }
     table
 }
