@@ -232,14 +232,21 @@ mod tests {
     #[test]
     fn padding_helps_columns_and_hurts_rows() {
         let fronts = |access, pitch| Pattern::rows(access, pitch).map(|pattern| pattern.wavefronts());
-        let near = |got: Option<f64>, want: f64| {
-            assert!(got.is_some_and(|got| (got - want).abs() < 0.08 * want), "{got:?} is not near {want}");
-        };
-        near(fronts(Access::Half2, 32), 1.5);
-        near(fronts(Access::Half2, 34), 1.97);
-        near(fronts(Access::Column, 32), 17.0);
-        near(fronts(Access::Column, 34), 3.5);
-        near(fronts(Access::Vector, 32), 6.0);
+        // Means of twenty thousand random loads, simulated elsewhere, and the deviation of the mean of 256.
+        for (access, pitch, mean, deviation) in [
+            (Access::Half2, 32, 1.491, 0.031),
+            (Access::Half2, 34, 1.964, 0.012),
+            (Access::Half2, 40, 1.864, 0.021),
+            (Access::Column, 32, 17.128, 0.107),
+            (Access::Column, 34, 3.155, 0.04),
+            (Access::Column, 40, 6.511, 0.068),
+            (Access::Vector, 32, 5.984, 0.062),
+            (Access::Vector, 40, 7.478, 0.042),
+        ] {
+            let got = fronts(access, pitch);
+            let near = got.is_some_and(|got| (got - mean).abs() < 4.0 * deviation);
+            assert!(near, "{access:?} {pitch}: {got:?} is not near {mean}");
+        }
         assert_eq!(fronts(Access::Vector, 34), None);
         for (access, pitch) in Access::ALL.into_iter().flat_map(|a| PITCHES.map(|p| (a, p))) {
             let Some(pattern) = Pattern::rows(access, pitch) else { continue };

@@ -84,10 +84,6 @@ fn time(bench: &Bench, shape: Shape, remote: bool) -> Result<(u32, Timed)> {
     let kernel = kernel(device.arch(), shape.blocks, remote);
     super::needs(device, &kernel)?;
     let what = format!("probe clusters {shape}");
-    if (BYTES as usize) > device.shared_per_block() {
-        let got = format!("{} bytes of shared memory a block", device.shared_per_block());
-        return Err(Error::new(ErrorKind::Unsupported, what, got, BYTES));
-    }
     let blocks = shape.clusters * shape.blocks;
     let turns = ROUNDS * (shape.blocks - 1);
     let threads = (blocks * THREADS) as usize;

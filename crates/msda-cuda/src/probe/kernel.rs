@@ -3,7 +3,7 @@
 
 use std::ffi::c_void;
 
-use msda::Result;
+use msda::{Error, ErrorKind, Result};
 
 use crate::driver::{Arch, Device, Function, Launch, StreamHandle};
 use crate::jit::{self, Unit};
@@ -62,6 +62,11 @@ impl<A: Copy> Ready<A> {
     /// nobody else uses it, while the result is used.
     pub(super) unsafe fn new(device: &Device, kernel: &Kernel, at: Launch, args: A) -> Result<Self> {
         super::needs(device, kernel)?;
+        if at.shared as usize > device.shared_per_block() {
+            let got = format!("{} bytes of shared memory a block", device.shared_per_block());
+            let subject = format!("probe {}", kernel.unit.key);
+            return Err(Error::new(ErrorKind::Unsupported, subject, got, format!("{} or more", at.shared)));
+        }
         let function = jit::load(device, &kernel.unit)?.function(Kernel::ENTRY)?;
         if at.shared > 0 {
             function.allow_shared(at.shared)?;

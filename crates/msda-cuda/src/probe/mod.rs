@@ -123,7 +123,8 @@ fn agree(what: &str, at: impl std::fmt::Display, got: u32, want: u32) -> Result<
         return Ok(());
     }
     let (subject, got) = (format!("probe {what}"), format!("the sum {got:#010x} at {at}"));
-    Err(Error::new(ErrorKind::Device, subject, got, format!("{want:#010x}, which the host computed")))
+    Err(Error::new(ErrorKind::Device, subject, got, format!("{want:#010x}, which the host computed"))
+        .hint("the kernel or the device is wrong: its time would mean nothing"))
 }
 
 #[cfg(test)]

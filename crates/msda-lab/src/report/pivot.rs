@@ -34,6 +34,24 @@ pub(super) struct Family {
     pub(super) rows: Vec<(String, Vec<String>)>,
 }
 
+impl Family {
+    /// Whether a column says how far apart runs were, rather than where most of them are.
+    pub(super) fn is_spread(&self, column: usize) -> bool {
+        self.columns[column].split(' ').any(|word| ["min", "max", "std"].contains(&word))
+    }
+
+    /// The width of a table of these columns, with titles a word a line and two spaces between columns.
+    pub(super) fn width(&self, columns: &[usize]) -> usize {
+        let length = |text: &str| text.chars().count();
+        let things = self.rows.iter().map(|(thing, _)| length(thing)).max().unwrap_or(0);
+        let column = |i: usize| {
+            let words = self.columns[i].split(' ').map(length);
+            words.chain(self.rows.iter().map(|(_, cells)| length(&cells[i]))).max().unwrap_or(0)
+        };
+        things + columns.iter().map(|&i| 2 + column(i)).sum::<usize>()
+    }
+}
+
 /// All figures, family by family.
 pub(super) fn families(figures: &[Figure]) -> Vec<Family> {
     let mut families: Vec<Family> = Vec::new();
@@ -96,6 +114,8 @@ mod tests {
         assert_eq!(all[0].columns, ["time us", "time min us"]);
         assert_eq!(all[0].rows[0], ("q-1 tma".into(), vec!["12.3".into(), "11.0".into()]));
         assert_eq!(all[0].rows[1], ("q-1 manual".into(), vec!["17.5".into(), String::new()]));
+        assert_eq!((all[0].is_spread(0), all[0].is_spread(1)), (false, true));
+        assert_eq!((all[0].width(&[0]), all[0].width(&[0, 1])), (10 + 6, 10 + 6 + 6));
         assert_eq!(all[2].rows, [(String::new(), vec!["1.00".into()])]);
     }
 }

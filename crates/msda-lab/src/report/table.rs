@@ -65,8 +65,10 @@ fn run(out: &mut String, record: &Record, color: bool) {
         out.push('\n');
         paragraph(out, "skipped", color);
         let mut table = empty(color);
-        for s in &record.skipped {
-            table.add_row([plain(&s.what), by_line(&s.why, "\n", plain)]);
+        // What has one reason is listed beside it.
+        for same in record.skipped.chunk_by(|a, b| a.why == b.why) {
+            let what: Vec<String> = same.iter().map(|s| plain(&s.what)).collect();
+            table.add_row([what.join("\n"), by_line(&same[0].why, "\n", plain)]);
         }
         unpad(&mut table);
         push_table(out, &table);
@@ -99,25 +101,24 @@ fn group_table(group: &Group<'_>, widths: &[usize], color: bool) -> Table {
     table
 }
 
+/// A table of figures. Where it would be too wide, how numbers spread is left to the record.
 fn family_table(family: &Family, color: bool) -> Table {
+    let all: Vec<usize> = (0..family.columns.len()).collect();
+    let centres = all.iter().copied().filter(|&i| !family.is_spread(i)).collect();
+    let columns = if family.width(&all) <= usize::from(WIDTH) { all } else { centres };
     let mut table = empty(color);
+    table.set_content_arrangement(ContentArrangement::Disabled);
     table.style_mut().header_separator = LineStyle::none().fill('-');
-    let titles = std::iter::once("").chain(family.columns.iter().map(String::as_str));
-    table.set_header(titles.map(|title| {
-        let cell = Cell::new(plain(title)).set_alignment(CellAlignment::Right);
+    let titles = columns.iter().map(|&i| plain(&family.columns[i]).replace(' ', "\n"));
+    table.set_header(std::iter::once(String::new()).chain(titles).map(|title| {
+        let cell = Cell::new(title).set_alignment(CellAlignment::Right);
         if color { cell.add_attribute(Attribute::Bold) } else { cell }
     }));
     for (thing, numbers) in &family.rows {
-        let numbers = numbers.iter().map(|n| Cell::new(n).set_alignment(CellAlignment::Right));
+        let numbers = columns.iter().map(|&i| Cell::new(&numbers[i]).set_alignment(CellAlignment::Right));
         table.add_row(std::iter::once(Cell::new(plain(thing))).chain(numbers));
     }
     unpad(&mut table);
-    if let Some(first) = table.column_mut(0) {
-        // Names stay whole; titles may be broken.
-        let longest = family.rows.iter().map(|(thing, _)| thing.chars().count()).max().unwrap_or(0);
-        let width = u16::try_from(longest).unwrap_or(WIDTH) + first.padding_width();
-        first.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width)));
-    }
     table
 }
 
