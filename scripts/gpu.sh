@@ -8,7 +8,7 @@
 set -uo pipefail
 bin=$(cd "${1:?folder with what gpu-bundle gathers}" && pwd)
 out=${2:?folder for the results}
-steps=${3:-test sanitize verify bench profile}
+steps=${3:-test sanitize verify bench probe profile}
 mkdir -p "$out"
 export MSDA_GPU=1 MSDA_PYTHON=${MSDA_PYTHON:-python3}
 failed=0
@@ -53,6 +53,9 @@ if has bench; then
     args=()
     for w in "${workloads[@]}"; do args+=(--workload "$w"); done
     step bench-half "$bin/msda" bench --engine cuda --engine cuda:half "${args[@]}" --out "$out/bench-half"
+fi
+if has probe; then
+    step probe "$bin/msda" probe --out "$out/probe"
 fi
 if has profile && there ncu profile; then
     metrics=gpu__time_duration.sum,sm__inst_executed.sum,sm__inst_issued.avg.pct_of_peak_sustained_active

@@ -35,6 +35,8 @@ enum Command {
     Kernels(commands::kernels::Args),
     /// Time the GPU kernels that take a problem, and keep the fastest for problems like it
     Tune(commands::tune::Args),
+    /// Measure what this machine can do at best, and the experiments of the documents
+    Probe(commands::probe::Args),
     /// Show or clear the folder of compiled GPU kernels
     Cache(commands::cache::Args),
     /// Make a report from records
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => commands::bench::main(args),
         Command::Kernels(args) => commands::kernels::main(args),
         Command::Tune(args) => commands::tune::main(args),
+        Command::Probe(args) => commands::probe::main(args),
         Command::Cache(args) => commands::cache::main(args),
         Command::Report(args) => commands::report::main(args),
     };

@@ -138,6 +138,33 @@ fn without_a_gpu_this_is_said_once_and_what_was_asked_for_by_name_is_an_error() 
 }
 
 #[test]
+fn without_a_gpu_the_processor_is_probed_and_the_rest_is_said_to_be_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = msda(dir.path(), &["probe", "--quick", "--out", "probed"]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let said = text(&run.stdout);
+    assert!(said.contains("probe.cpu") && said.contains("gather-memory") && said.contains("GB/s"), "{said}");
+    assert!(said.contains("skipped") && said.contains("probe.tma-tile") && said.contains("hint: "), "{said}");
+    let record = msda_lab::record::Record::load(&dir.path().join("probed/record.json")).unwrap();
+    let names: Vec<&str> = record.figures.iter().map(|f| f.name.as_str()).collect();
+    let cpu = ["fma", "stream", "gather-l2", "gather-memory"].map(|name| format!("probe.cpu.{name}.rate"));
+    assert_eq!(names, cpu);
+    assert!(record.figures.iter().all(|f| f.value > 0.0), "{:?}", record.figures);
+    let left_out: Vec<&str> = record.skipped.iter().map(|s| s.what.as_str()).collect();
+    let gpu = ["ceiling", "tma-tile", "copy-styles", "clusters", "banks"].map(|name| format!("probe.{name}"));
+    assert_eq!(left_out, gpu);
+    assert_eq!(record.command, "msda probe --quick");
+
+    let args = ["probe", "--only", "clusters", "--only", "banks", "--json"];
+    let run = msda(dir.path(), &args);
+    let record = msda_lab::record::Record::parse(&text(&run.stdout)).unwrap();
+    assert_eq!((record.figures.len(), record.skipped.len(), record.ceilings.len()), (0, 2, 0));
+    let unknown = msda(dir.path(), &["probe", "--only", "tma"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(text(&unknown.stderr).contains("tma-tile"), "{}", text(&unknown.stderr));
+}
+
+#[test]
 fn doctor_says_why_there_is_no_gpu() {
     let dir = tempfile::tempdir().unwrap();
     let findings = json(&msda(dir.path(), &["doctor", "--json"]));

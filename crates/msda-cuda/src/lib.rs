@@ -8,6 +8,7 @@
 //! - [`variants`] are the kernels' host twins, [`choose`] decides between them;
 //! - [`Plan`] is a call made ready: launching it allocates nothing and waits for nothing;
 //! - [`Resident`] is a call whose tensors stay on the device, to be run and timed again and again;
+//! - [`probe`] measures what a device can do at best, and what the documents' experiments measured;
 //! - [`Cuda`] runs the op on tensors in the host's memory: every kernel passes the conformance battery through it.
 #![deny(unsafe_code)]
 
@@ -21,6 +22,7 @@ pub mod probe;
 mod request;
 mod resident;
 mod tensors;
+mod timing;
 pub mod variants;
 
 pub use op::Cuda;

@@ -5,15 +5,13 @@ use std::time::Instant;
 
 use msda::{Buffer, Error, ErrorKind, Inputs, Problem, Result};
 
-use crate::driver::{Device, Event, Graph, Memory, Stream, StreamHandle};
+use crate::driver::{Device, Graph, Memory, Stream, StreamHandle};
 use crate::flush::Flush;
 use crate::plan::Plan;
 use crate::request::{Levels, Operands, Request};
 use crate::tensors::Tensors;
+use crate::timing::time;
 use crate::variants::Kernel;
-
-/// Runs that are queued before the device is waited for.
-const QUEUED: usize = 16;
 
 /// A problem with its tensors on a device, ready to be run any number of times. The output is dense.
 #[derive(Debug)]
@@ -142,46 +140,16 @@ impl Resident {
         Ok(())
     }
 
-    /// Times what `queue` queues. Every batch begins with a flush: while the device is busy with it the host gets
-    /// ahead, so that no event waits for a launch that is still to come.
     fn time_with(
         &self,
         runs: usize,
         cold: bool,
         queue: impl Fn(StreamHandle<'_>) -> Result<()>,
     ) -> Result<Vec<f64>> {
-        let device = self.plan.device();
-        let _bound = device.bind()?;
-        let stream = self.stream.handle();
-        let flush = || match &self.flush {
-            Some(flush) => flush.queue(stream),
+        match &self.flush {
+            Some(flush) => time(&self.stream, flush, runs, cold, queue),
             None => Err(Error::new(ErrorKind::Unsupported, "timing", "no buffers to flush with", "some")),
-        };
-        let mut events = Vec::new();
-        for _ in 0..runs.min(QUEUED) {
-            events.push((device.event()?, device.event()?));
         }
-        let mut times = Vec::with_capacity(runs);
-        while times.len() < runs {
-            let batch = &events[..events.len().min(runs - times.len())];
-            if !cold {
-                flush()?;
-                queue(stream)?;
-            }
-            for (start, end) in batch {
-                if cold {
-                    flush()?;
-                }
-                start.record(stream)?;
-                queue(stream)?;
-                end.record(stream)?;
-            }
-            self.stream.synchronize()?;
-            for (start, end) in batch {
-                times.push(f64::from(Event::elapsed_ms(start, end)?));
-            }
-        }
-        Ok(times)
     }
 }
 

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 mod common;
+mod probes;
 
 use msda::rng::Rng;
 use msda::{Backend, Buffer, Cpu, Dtype, ErrorKind, Inputs, Layout, Problem, Spec, Types, pack};

@@ -10,6 +10,7 @@ pub mod gpu;
 pub mod kernels;
 pub mod machine;
 mod parallel;
+pub mod probe;
 pub mod record;
 pub mod report;
 pub mod task;

@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod cache;
 pub(crate) mod doctor;
 pub(crate) mod kernels;
+pub(crate) mod probe;
 pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod tune;
@@ -35,4 +36,17 @@ impl DeviceArg {
     pub(crate) fn includes(self, device: Device) -> bool {
         self.only().is_none_or(|only| only == device)
     }
+}
+
+/// What was typed, less where the report goes: a record says nothing of this machine's folders.
+pub(crate) fn typed(mut args: impl Iterator<Item = String>) -> String {
+    let mut words = vec!["msda".to_owned()];
+    while let Some(word) = args.next() {
+        if word == "--out" {
+            args.next();
+        } else if !word.starts_with("--out=") {
+            words.push(word);
+        }
+    }
+    words.join(" ")
 }

@@ -7,6 +7,7 @@
 mod cases;
 mod cubin;
 mod disassembly;
+mod probes;
 mod rules;
 mod snapshot;
 

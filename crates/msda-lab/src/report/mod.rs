@@ -7,6 +7,7 @@ mod group;
 pub mod html;
 pub mod markdown;
 mod number;
+mod pivot;
 mod svg;
 pub mod table;
 mod words;

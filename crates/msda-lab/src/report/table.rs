@@ -6,13 +6,14 @@ use comfy_table::{
 
 use super::columns::{Column, LEGEND, NARROW};
 use super::group::{Group, Row, groups};
+use super::pivot::{Family, families};
 use super::{by_line, plain, words};
 use crate::record::Record;
 
 /// The width that every line of a table keeps within.
 const WIDTH: u16 = 100;
 
-/// All measurements as tables, one a workload and pass, then what was skipped.
+/// All measurements as tables, one a workload and pass, then figures, then what was skipped.
 ///
 /// With `color`, headings are bold, what beats its baseline is green and what is not right is red.
 pub fn terminal(records: &[Record], color: bool) -> String {
@@ -48,19 +49,26 @@ fn run(out: &mut String, record: &Record, color: bool) {
         paragraph(out, &format!("speed-up over {}", group.baseline_note()), false);
         push_table(out, &group_table(group, &widths, color));
     }
-    if groups.is_empty() {
-        out.push_str("\nnothing measured\n");
-    } else {
+    if !groups.is_empty() {
         out.push('\n');
         paragraph(out, LEGEND, false);
+    } else if record.figures.is_empty() {
+        out.push_str("\nnothing measured\n");
+    }
+    for family in &families(&record.figures) {
+        out.push('\n');
+        paragraph(out, &family.name, color);
+        push_table(out, &family_table(family, color));
     }
 
     if !record.skipped.is_empty() {
         out.push('\n');
         paragraph(out, "skipped", color);
         let mut table = empty(color);
-        for s in &record.skipped {
-            table.add_row([plain(&s.what), by_line(&s.why, "\n", plain)]);
+        // What has one reason is listed beside it.
+        for same in record.skipped.chunk_by(|a, b| a.why == b.why) {
+            let what: Vec<String> = same.iter().map(|s| plain(&s.what)).collect();
+            table.add_row([what.join("\n"), by_line(&same[0].why, "\n", plain)]);
         }
         unpad(&mut table);
         push_table(out, &table);
@@ -90,6 +98,27 @@ fn group_table(group: &Group<'_>, widths: &[usize], color: bool) -> Table {
         let width = u16::try_from(width).unwrap_or(WIDTH) + column.padding_width();
         column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width)));
     }
+    table
+}
+
+/// A table of figures. Where it would be too wide, how numbers spread is left to the record.
+fn family_table(family: &Family, color: bool) -> Table {
+    let all: Vec<usize> = (0..family.columns.len()).collect();
+    let centres = all.iter().copied().filter(|&i| !family.is_spread(i)).collect();
+    let columns = if family.width(&all) <= usize::from(WIDTH) { all } else { centres };
+    let mut table = empty(color);
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    table.style_mut().header_separator = LineStyle::none().fill('-');
+    let titles = columns.iter().map(|&i| plain(&family.columns[i]).replace(' ', "\n"));
+    table.set_header(std::iter::once(String::new()).chain(titles).map(|title| {
+        let cell = Cell::new(title).set_alignment(CellAlignment::Right);
+        if color { cell.add_attribute(Attribute::Bold) } else { cell }
+    }));
+    for (thing, numbers) in &family.rows {
+        let numbers = columns.iter().map(|&i| Cell::new(&numbers[i]).set_alignment(CellAlignment::Right));
+        table.add_row(std::iter::once(Cell::new(plain(thing))).chain(numbers));
+    }
+    unpad(&mut table);
     table
 }
 

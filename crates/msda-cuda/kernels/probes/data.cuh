@@ -1,0 +1,20 @@
+// What probes read, word by word: the host knows it too, so that sums tell whether it arrived.
+#pragma once
+#include "prelude.cuh"
+
+__device__ __forceinline__ u32 mix(u32 i) {
+    i *= 0x9e3779b1u;
+    i ^= i >> 15;
+    i *= 0x85ebca77u;
+    return i ^ i >> 13;
+}
+
+// The sum over the lanes of a whole warp.
+__device__ __forceinline__ u32 warp_sum(u32 x) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_add_sync(~0u, x);
+#else
+    for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
+    return x;
+#endif
+}

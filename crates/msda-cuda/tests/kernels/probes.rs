@@ -1,0 +1,114 @@
+//! The probes' kernels: each must contain what it is there to measure, and nothing that would be measured instead.
+
+use msda_cuda::driver::Arch;
+use msda_cuda::probe::{self, Kernel};
+
+use super::cases::{ARCHS, Case, Weight};
+use super::{Built, build, place, tools};
+
+/// Bytes of stack that a copy by tensor map may have: newer architectures call for help when its target is not the
+/// block's own, which does not happen.
+const COPY_STACK: u32 = 8;
+
+fn case(kernel: Kernel) -> Case {
+    Case {
+        name: kernel.unit.key.clone(),
+        weight: Weight::Workload,
+        entry: Kernel::ENTRY,
+        threads: kernel.threads,
+        argument: kernel.argument,
+        unit: kernel.unit,
+    }
+}
+
+/// The instructions that a probe is about: their name, their bits where it loads or stores, the fewest and the most.
+fn wanted(key: &str) -> Vec<(&'static str, Option<u32>, usize, usize)> {
+    const ANY: usize = usize::MAX;
+    match key.trim_start_matches("probe-") {
+        "fill" => vec![("STG", Some(32), 1, ANY), ("LDG", None, 0, 0)],
+        "stream" | "gather-64" | "gather-128" => vec![("LDG", Some(128), 8, 8), ("LDG", None, 8, 8)],
+        "fma-f32" => vec![("FFMA", None, 128, ANY)],
+        "fma-f16" => vec![("HFMA2", None, 128, ANY)],
+        "shared-4" => vec![("LDS", Some(32), 8, 8)],
+        "shared-16" => vec![("LDS", Some(128), 8, 8)],
+        "tile-tma" | "tile-warp-tma" => vec![("UTMALDG", None, 1, 1), ("SYNCS", None, 3, ANY)],
+        "tile-manual" | "tile-warp-manual" => vec![("LDG", Some(128), 1, 1), ("STS", Some(128), 1, 1)],
+        "tile-warp-prefetch" => vec![("LDG", Some(128), 4, 4), ("STS", Some(128), 4, 4)],
+        "tile-async" | "tile-warp-async" => vec![("LDGSTS", Some(128), 1, 4), ("LDG", None, 0, 0)],
+        "copies-words" | "copies-channels" => vec![("LDG", Some(32), 4, 5), ("STS", Some(32), 4, 5)],
+        "copies-vectors" => vec![("LDG", Some(128), 4, 5), ("STS", Some(128), 4, 5)],
+        "copies-async" => vec![("LDGSTS", Some(128), 4, 5), ("LDG", None, 0, 0)],
+        "copies-channels-async" => vec![("LDGSTS", Some(32), 4, 5), ("LDG", None, 0, 0)],
+        "copies-bulk" => vec![("UBLKCP", None, 1, 5), ("LDG", None, 0, 0)],
+        "copies-tensor" => vec![("UTMALDG", None, 1, 5), ("LDG", None, 0, 0)],
+        // A barrier before reading and one before leaving; a neighbour's memory has no loads of its own.
+        "clusters-8-remote" | "clusters-16-remote" => {
+            vec![("UCGABAR_ARV", None, 2, 2), ("UCGABAR_WAIT", None, 2, 2), ("LD", Some(128), 10, 10)]
+        }
+        "clusters-8-local" | "clusters-16-local" => {
+            vec![("UCGABAR_ARV", None, 2, 2), ("UCGABAR_WAIT", None, 2, 2), ("LDS", Some(128), 10, 10)]
+        }
+        other => panic!("nothing is said about {other}"),
+    }
+}
+
+fn broken(built: &Built) -> Vec<String> {
+    let key = &built.case.unit.key;
+    let mapped = key.contains("tma") || key.contains("tensor");
+    let mut broken = built.broken_rules();
+    // A tensor map is aligned: what the cubin counts has gaps before and after it.
+    broken.retain(|why| !(mapped && why.contains("the host passes")));
+    if built.compiled.spills() > 0 {
+        broken.push(format!("{} bytes of spills", built.compiled.spills()));
+    }
+    let may = if mapped { COPY_STACK } else { 0 };
+    if built.compiled.stack() > may {
+        broken.push(format!("{} bytes of stack", built.compiled.stack()));
+    }
+    if let Some(code) = &built.code {
+        for (name, bits, fewest, most) in wanted(key) {
+            let count = bits.map_or_else(|| code.count(name), |bits| code.count_bits(name, bits));
+            if !(fewest..=most).contains(&count) {
+                broken.push(format!("{count} of {name} {bits:?}, expected {fewest} to {most}"));
+            }
+        }
+    }
+    broken
+}
+
+#[test]
+fn probes_measure_what_they_say() {
+    let Some((_, nvdisasm)) = tools() else { return };
+    let mut wrong = Vec::new();
+    for arch in ARCHS {
+        let cases: Vec<Case> = probe::kernels(arch).into_iter().map(case).collect();
+        match build(&cases, nvdisasm.as_deref()) {
+            Ok(built) => {
+                for built in &built {
+                    wrong.extend(broken(built).iter().map(|why| format!("{}: {why}", place(&built.case))));
+                }
+            }
+            Err(why) => wrong.extend(why),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A probe whose loads are gone, or are not what they were, must be noticed.
+#[test]
+fn probes_that_measure_something_else_are_noticed() {
+    let Some((_, Some(nvdisasm))) = tools() else { return };
+    let all = probe::kernels(Arch::new(9, 0));
+    let of = |key: &str| all.iter().find(|kernel| kernel.unit.key == key).unwrap();
+    for (key, instead) in [
+        ("probe-tile-tma", "probe-tile-manual"),
+        ("probe-clusters-8-remote", "probe-clusters-8-local"),
+        ("probe-shared-16", "probe-shared-4"),
+        ("probe-copies-async", "probe-copies-vectors"),
+    ] {
+        let mut case = case(of(instead).clone());
+        case.unit.key = key.into();
+        let built = build(&[case], Some(&nvdisasm)).unwrap().remove(0);
+        assert!(!broken(&built).is_empty(), "{key}");
+    }
+}
