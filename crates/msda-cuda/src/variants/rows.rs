@@ -365,6 +365,7 @@ impl Rows {
             sample += points;
             query += level.h * level.w;
         }
+        args.align(8);
         let grid = [tiles.div_ceil(each), p.heads().div_ceil(self.heads), p.batch()].map(|n| n as u32);
         let mut launch = Launch::new(grid, [self.block as u32, 1, 1]);
         launch.shared = self.handed(p) as u32;
