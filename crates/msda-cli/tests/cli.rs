@@ -161,6 +161,27 @@ fn verify_and_doctor_speak_to_people_and_programs() {
     assert!(text(&msda(dir.path(), &["doctor"]).stdout).contains("processor"));
 }
 
+#[test]
+fn claims_are_judged_with_and_without_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = msda(dir.path(), &["claims"]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    assert!(text(&run.stdout).contains("claims: "), "{}", text(&run.stdout));
+    assert!(text(&run.stderr).contains("hint: msda probe"), "{}", text(&run.stderr));
+    let json = msda(dir.path(), &["claims", "--json", "--only", "files-level-starts"]);
+    let list: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(list[0]["verdict"], "does-not-hold", "{list}");
+    let record = concat!(env!("CARGO_MANIFEST_DIR"), "/../../records/h200/2026-11-15-forward.json");
+    let measured =
+        msda(dir.path(), &["claims", "--record", record, "--only", "guide-bandwidth", "--markdown"]);
+    assert!(text(&measured.stdout).contains("**does not hold**"), "{}", text(&measured.stdout));
+    let facts = msda(dir.path(), &["claims", "--record", record, "--facts"]);
+    assert!(text(&facts.stdout).contains("seed.positions = 20522"), "{}", text(&facts.stdout));
+    let none = msda(dir.path(), &["claims", "--only", "nonsense"]);
+    assert_eq!(none.status.code(), Some(1));
+    assert!(text(&none.stderr).contains("hint: verdicts are holds"), "{}", text(&none.stderr));
+}
+
 /// `msda ... | head -1` is no error.
 #[test]
 fn a_reader_that_goes_away_is_no_error() {

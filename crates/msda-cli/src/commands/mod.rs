@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod cache;
+pub(crate) mod claims;
 pub(crate) mod doctor;
 pub(crate) mod kernels;
 pub(crate) mod report;

@@ -1,0 +1,63 @@
+//! How often the data path of shared memory and of the first-level cache is used by one instruction of a warp.
+//!
+//! Both have 32 banks of 4 bytes, 128 bytes a cycle. Lanes of 4 bytes or less are served together; of 8 bytes, half
+//! a warp at a time; of 16 bytes, a quarter at a time. Within that, a bank gives one word a cycle to all lanes that
+//! want it: as many cycles are needed as some bank has different words to give. In the cache a word's bank is its
+//! place within a 128-byte line, so two rows of 64 bytes collide when both are left halves or both right halves.
+
+/// Bytes of a bank's word.
+const WORD: u64 = 4;
+/// Banks.
+const BANKS: usize = 32;
+
+/// Cycles of the data path for the lanes' addresses, each reading or writing `width` bytes. Lanes that do nothing are
+/// not among the addresses: give each group of lanes that is served together by itself, or use [`warp`].
+pub fn wavefronts(addresses: &[u64], width: usize) -> usize {
+    let mut words = [const { Vec::<u64>::new() }; BANKS];
+    for &address in addresses {
+        for word in address / WORD..(address + width.max(1) as u64).div_ceil(WORD) {
+            let bank = &mut words[(word % BANKS as u64) as usize];
+            if !bank.contains(&word) {
+                bank.push(word);
+            }
+        }
+    }
+    words.iter().map(Vec::len).max().unwrap_or(0)
+}
+
+/// The same for all lanes of a warp, none standing for a lane that does nothing.
+pub fn warp(lanes: &[Option<u64>], width: usize) -> usize {
+    let together = match width {
+        0..=4 => 32,
+        5..=8 => 16,
+        _ => 8,
+    };
+    let group =
+        |lanes: &[Option<u64>]| wavefronts(&lanes.iter().flatten().copied().collect::<Vec<_>>(), width);
+    lanes.chunks(together).map(group).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_of_lines_collide_with_their_like() {
+        // Eight lanes of 16 bytes: two rows of 64 bytes.
+        let rows =
+            |a: u64, b: u64| (0..4).map(|i| a + 16 * i).chain((0..4).map(|i| b + 16 * i)).collect::<Vec<_>>();
+        assert_eq!(wavefronts(&rows(0, 64), 16), 1);
+        assert_eq!(wavefronts(&rows(0, 128 + 64), 16), 1);
+        assert_eq!(wavefronts(&rows(0, 128), 16), 2);
+        assert_eq!(wavefronts(&rows(0, 0), 16), 1, "the same words are given once");
+    }
+
+    #[test]
+    fn a_warp_is_served_in_parts() {
+        let lanes = |width: u64| (0..32).map(|i| Some(i * width)).collect::<Vec<_>>();
+        assert_eq!((warp(&lanes(4), 4), warp(&lanes(8), 8), warp(&lanes(16), 16)), (1, 2, 4));
+        assert_eq!(warp(&lanes(128), 4), 32, "all in one bank");
+        assert_eq!(warp(&[None; 32], 4), 0);
+        assert_eq!(warp(&lanes(2), 2), 1);
+    }
+}

@@ -1,0 +1,3 @@
+//! Why a kernel is as fast as it is.
+
+pub mod banks;
