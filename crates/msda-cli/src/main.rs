@@ -37,6 +37,8 @@ enum Command {
     Tune(commands::tune::Args),
     /// Show or clear the folder of compiled GPU kernels
     Cache(commands::cache::Args),
+    /// Say why a kernel is as fast as it is: bytes, operations, wavefronts, instructions, counters
+    Analyze(commands::analyze::Args),
     /// Hold every figure of the documents that the project started from against records
     Claims(commands::claims::Args),
     /// Make a report from records
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Command::Kernels(args) => commands::kernels::main(args),
         Command::Tune(args) => commands::tune::main(args),
         Command::Cache(args) => commands::cache::main(args),
+        Command::Analyze(args) => commands::analyze::main(args),
         Command::Claims(args) => commands::claims::main(args),
         Command::Report(args) => commands::report::main(args),
     };

@@ -182,6 +182,25 @@ fn claims_are_judged_with_and_without_records() {
     assert!(text(&none.stderr).contains("hint: verdicts are holds"), "{}", text(&none.stderr));
 }
 
+#[test]
+fn analysis_says_what_it_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let run =
+        msda(dir.path(), &["analyze", "--workload", "small", "--dtype", "f16", "--out", "a.json", "--json"]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let record = msda_lab::record::Record::parse(&text(&run.stdout)).unwrap();
+    let figure = |name: &str| record.figures.iter().find(|f| f.name == name).map(|f| f.value);
+    assert!((figure("analyze.small.f16.intensity.gathered").unwrap() - 1.0).abs() < 1e-9);
+    assert!(figure("analyze.small.f16.chosen.wavefronts.predicted").unwrap() > 0.0);
+    assert_eq!(msda_lab::record::Record::load(&dir.path().join("a.json")).unwrap(), record);
+    assert_eq!(record.command, "msda analyze --workload small --dtype f16 --json");
+    let shown = msda(dir.path(), &["analyze", "--workload", "small"]);
+    assert!(text(&shown.stdout).contains("small f32 chosen\n"), "{}", text(&shown.stdout));
+    let wrong = msda(dir.path(), &["analyze", "--kernel", "nonsense"]);
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(text(&wrong.stderr).contains("hint: `msda kernels`"), "{}", text(&wrong.stderr));
+}
+
 /// `msda ... | head -1` is no error.
 #[test]
 fn a_reader_that_goes_away_is_no_error() {

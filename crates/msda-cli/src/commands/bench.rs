@@ -44,7 +44,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
         device: args.device.only(),
         threads: args.threads.into_iter().map(usize::from).collect(),
         quick: args.quick,
-        command: command(std::env::args().skip(1)),
+        command: super::command(std::env::args().skip(1)),
     };
     for name in options.workloads.iter().filter(|name| *name != "all") {
         Workload::find(name)?;
@@ -68,17 +68,4 @@ pub(crate) fn main(args: Args) -> Result<()> {
 /// `cpu` means the best instruction set; records name it.
 fn best_name(engine: &str) -> String {
     if engine == "cpu" { format!("cpu-{}", msda::Isa::best()) } else { engine.to_owned() }
-}
-
-/// What was typed, less where the report goes: a record says nothing of this machine's folders.
-fn command(mut args: impl Iterator<Item = String>) -> String {
-    let mut words = vec!["msda".to_owned()];
-    while let Some(word) = args.next() {
-        if word == "--out" {
-            args.next();
-        } else if !word.starts_with("--out=") {
-            words.push(word);
-        }
-    }
-    words.join(" ")
 }

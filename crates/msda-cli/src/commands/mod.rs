@@ -1,5 +1,6 @@
 //! One file a command.
 
+pub(crate) mod analyze;
 pub(crate) mod bench;
 pub(crate) mod cache;
 pub(crate) mod claims;
@@ -36,4 +37,17 @@ impl DeviceArg {
     pub(crate) fn includes(self, device: Device) -> bool {
         self.only().is_none_or(|only| only == device)
     }
+}
+
+/// What was typed, less where the report goes: a record says nothing of this machine's folders.
+pub(crate) fn command(mut args: impl Iterator<Item = String>) -> String {
+    let mut words = vec!["msda".to_owned()];
+    while let Some(word) = args.next() {
+        if word == "--out" {
+            args.next();
+        } else if !word.starts_with("--out=") {
+            words.push(word);
+        }
+    }
+    words.join(" ")
 }

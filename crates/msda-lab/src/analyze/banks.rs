@@ -37,6 +37,26 @@ pub fn warp(lanes: &[Option<u64>], width: usize) -> usize {
     lanes.chunks(together).map(group).sum()
 }
 
+/// The same for shared memory, where what one half of a warp wants is given at once if it is one word a bank, as when
+/// several lanes want the same.
+pub fn shared(lanes: &[Option<u64>], width: usize) -> usize {
+    if width <= 8 {
+        return warp(lanes, width);
+    }
+    let half = |lanes: &[Option<u64>]| {
+        let all: Vec<u64> = lanes.iter().flatten().copied().collect();
+        if wavefronts(&all, width) <= 1 { usize::from(!all.is_empty()) } else { warp(lanes, width) }
+    };
+    lanes.chunks(16).map(half).sum()
+}
+
+/// The least that [`warp`] could be: one cycle for each group of lanes that is served together, or more where they
+/// want more than 128 bytes.
+pub fn least(lanes: &[Option<u64>], width: usize) -> usize {
+    let together = if width <= 4 { 32 } else { 128 / width.min(16) };
+    lanes.chunks(together).filter(|lanes| lanes.iter().any(Option::is_some)).count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

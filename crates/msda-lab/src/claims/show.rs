@@ -10,13 +10,16 @@ use super::{Claims, Outcome, Stated, Verdict};
 /// The width that lines keep within.
 const WIDTH: usize = 100;
 
-/// What a claim states, or that it is a yes or no.
+/// What a claim states, as it states it, or that it is a yes or no.
 fn stated(stated: &Stated) -> String {
+    let unit = match stated.unit.as_str() {
+        "" => String::new(),
+        "x" => "x".into(),
+        unit => format!(" {unit}"),
+    };
     match (stated.value, stated.low, stated.high) {
-        (Some(value), ..) => with_unit(value, &stated.unit),
-        (None, Some(low), Some(high)) => {
-            format!("{} to {}", with_unit(low, ""), with_unit(high, &stated.unit))
-        }
+        (Some(value), ..) => format!("{value}{unit}"),
+        (None, Some(low), Some(high)) => format!("{low} to {high}{unit}"),
         _ => "yes".into(),
     }
 }
@@ -46,18 +49,24 @@ pub fn summary(outcomes: &[Outcome<'_>]) -> String {
 /// The commands that measure what is missing; those of one workload as one.
 pub fn commands(outcomes: &[Outcome<'_>]) -> Vec<String> {
     let all: BTreeSet<&str> = outcomes.iter().flat_map(|o| &o.commands).map(String::as_str).collect();
-    let mut benches: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    let mut others = Vec::new();
+    // Those that differ in one option are one command that has it several times.
+    let mut alike: BTreeMap<(String, &str), String> = BTreeMap::new();
     for command in all {
-        match command.split_once(" --engine ") {
-            Some((bench, engine)) => benches.entry(bench).or_default().push(engine),
-            None => others.push(command.to_owned()),
-        }
+        let found = [" --engine ", " --kernel "].into_iter().find(|option| command.contains(option));
+        let Some((option, (before, after))) =
+            found.and_then(|option| Some((option, command.split_once(option)?)))
+        else {
+            alike.entry((command.to_owned(), "")).or_default();
+            continue;
+        };
+        let (value, end) = after.split_once(' ').unwrap_or((after, ""));
+        let options = alike.entry((before.to_owned(), end)).or_default();
+        *options += &format!("{option}{value}");
     }
-    let join = |(bench, engines): (&str, Vec<&str>)| {
-        engines.into_iter().fold(bench.to_owned(), |line, engine| line + " --engine " + engine)
+    let join = |((before, end), options): ((String, &str), String)| {
+        if end.is_empty() { before + &options } else { before + &options + " " + end }
     };
-    benches.into_iter().map(join).chain(others).collect()
+    alike.into_iter().map(join).collect()
 }
 
 /// All verdicts as text, document by document.
