@@ -13,16 +13,15 @@ const BANKS: usize = 32;
 /// Cycles of the data path for the lanes' addresses, each reading or writing `width` bytes. Lanes that do nothing are
 /// not among the addresses: give each group of lanes that is served together by itself, or use [`warp`].
 pub fn wavefronts(addresses: &[u64], width: usize) -> usize {
-    let mut words = [const { Vec::<u64>::new() }; BANKS];
-    for &address in addresses {
-        for word in address / WORD..(address + width.max(1) as u64).div_ceil(WORD) {
-            let bank = &mut words[(word % BANKS as u64) as usize];
-            if !bank.contains(&word) {
-                bank.push(word);
-            }
-        }
+    let end = |address: u64| (address + width.max(1) as u64).div_ceil(WORD);
+    let mut words: Vec<u64> = addresses.iter().flat_map(|&address| address / WORD..end(address)).collect();
+    words.sort_unstable();
+    words.dedup();
+    let mut banks = [0; BANKS];
+    for word in words {
+        banks[(word % BANKS as u64) as usize] += 1;
     }
-    words.iter().map(Vec::len).max().unwrap_or(0)
+    banks.into_iter().max().unwrap_or(0)
 }
 
 /// The same for all lanes of a warp, none standing for a lane that does nothing.

@@ -17,7 +17,7 @@ use crate::workload::Data;
 /// Lanes of a warp.
 const WARP: usize = 32;
 /// Items that are followed, about.
-const SAMPLED: usize = 60_000;
+const SAMPLED: usize = 30_000;
 /// Side of a tile of queries, and of the grid of cells by which they are ordered.
 const TILE: usize = 8;
 const CELLS: f64 = 64.0;
