@@ -36,17 +36,19 @@ pub fn warp(lanes: &[Option<u64>], width: usize) -> usize {
     lanes.chunks(together).map(group).sum()
 }
 
-/// The same for shared memory, where what one half of a warp wants is given at once if it is one word a bank, as when
-/// several lanes want the same.
+/// The same for shared memory, where two neighbouring groups of lanes are served together if that asks for one word a
+/// bank, as when several lanes want the same.
 pub fn shared(lanes: &[Option<u64>], width: usize) -> usize {
-    if width <= 8 {
-        return warp(lanes, width);
-    }
-    let half = |lanes: &[Option<u64>]| {
+    let two = match width {
+        0..=4 => return warp(lanes, width),
+        5..=8 => 32,
+        _ => 16,
+    };
+    let pair = |lanes: &[Option<u64>]| {
         let all: Vec<u64> = lanes.iter().flatten().copied().collect();
         if wavefronts(&all, width) <= 1 { usize::from(!all.is_empty()) } else { warp(lanes, width) }
     };
-    lanes.chunks(16).map(half).sum()
+    lanes.chunks(two).map(pair).sum()
 }
 
 /// The least that [`warp`] could be: one cycle for each group of lanes that is served together, or more where they
@@ -77,6 +79,11 @@ mod tests {
         assert_eq!((warp(&lanes(4), 4), warp(&lanes(8), 8), warp(&lanes(16), 16)), (1, 2, 4));
         assert_eq!(warp(&lanes(128), 4), 32, "all in one bank");
         assert_eq!(warp(&[None; 32], 4), 0);
+        // Eight lanes that want the same: four items of a warp.
+        let items = |width: u64| (0..32).map(|i| Some(i / 8 * width)).collect::<Vec<_>>();
+        assert_eq!((shared(&items(8), 8), shared(&items(16), 16)), (1, 2));
+        assert_eq!((shared(&lanes(8), 8), shared(&lanes(16), 16)), (2, 4));
+        assert_eq!((least(&lanes(16), 16), least(&lanes(4), 4), least(&[None; 32], 4)), (4, 1, 0));
         assert_eq!(warp(&lanes(2), 2), 1);
     }
 }

@@ -58,12 +58,15 @@ pub fn read(prepared: &Prepared, target: &Target) -> Result<Made> {
 /// Bytes of shared memory of each block that the system keeps for itself, since sm_80.
 const RESERVED: usize = 1024;
 
+/// Registers of a multiprocessor, of every architecture that kernels are compiled for.
+const REGISTERS: usize = 65536;
+
 /// Blocks that a multiprocessor holds: what registers, shared memory and threads allow.
 fn resident(target: &Target, threads: usize, registers: usize, shared: usize) -> usize {
     let warps = threads.div_ceil(32).max(1);
     // Registers are given to warps in pieces of 256.
     let of_warp = (registers * 32).next_multiple_of(256).max(256);
-    let by_registers = crate::facts::shape::REGISTERS / (of_warp * warps);
+    let by_registers = REGISTERS / (of_warp * warps);
     let by_threads = target.threads() as usize / threads.max(1);
     let by_shared = (target.shared() + RESERVED) / (shared + RESERVED);
     by_registers.min(by_threads).min(by_shared).min(32)

@@ -294,7 +294,7 @@ impl Analysis<'_> {
         // 128 bytes a cycle and multiprocessor, as the ceiling has it.
         if let Some(ceiling) = self.ceilings.iter().find(|c| c.name == work::GATHER_L1) {
             let us = predicted.wavefronts() * 128.0 / ceiling.rate / 1e3;
-            self.figures.add(&format!("{place}.data-path.predicted"), us, "us");
+            self.figures.add(&format!("{place}.data-path-time.predicted"), us, "us");
         }
     }
 

@@ -10,7 +10,7 @@ pub fn terminal(record: &Record) -> String {
     let mut groups: Vec<(String, Vec<(String, String)>)> = Vec::new();
     for figure in &record.figures {
         let (group, name) = split(&figure.name);
-        let value = format!("{} {}", number::figure(figure.value), figure.unit).trim_end().to_owned();
+        let value = value(figure.value, &figure.unit);
         match groups.iter_mut().find(|(g, _)| *g == group) {
             Some((_, rows)) => rows.push((name, value)),
             None => groups.push((group, vec![(name, value)])),
@@ -31,7 +31,18 @@ pub fn terminal(record: &Record) -> String {
     out
 }
 
-/// The group of a figure and what is left of its name. Kernels' names may have dots in no place.
+/// A number and its unit, millions and more as such.
+fn value(value: f64, unit: &str) -> String {
+    let (scaled, letter) = match value.abs() {
+        x if x >= 1e9 => (value / 1e9, "G"),
+        x if x >= 1e6 => (value / 1e6, "M"),
+        _ => (value, ""),
+    };
+    let text = if scaled == scaled.round() { format!("{scaled}") } else { number::figure(scaled) };
+    format!("{text} {letter}{unit}").trim_end().to_owned()
+}
+
+/// The group of a figure and what is left of its name. No kernel's name has a dot in it.
 fn split(name: &str) -> (String, String) {
     const OWN: [&str; 9] =
         ["taps", "rows", "reuse", "gathered", "compulsory", "operations", "intensity", "roof", "sweep"];
@@ -88,6 +99,14 @@ mod tests {
             "seed f16 rows:sides=2 | wavefronts.predicted"
         );
         assert_eq!(parts("analyze.sweep.batch.4.time"), "sweep batch | 4.time");
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!(value(39_708_793.0, ""), "39.7 M");
+        assert_eq!(value(2.5413e9, "B"), "2.54 GB");
+        assert_eq!(value(40.0, ""), "40");
+        assert_eq!(value(0.0, "B"), "0 B");
     }
 
     #[test]

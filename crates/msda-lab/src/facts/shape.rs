@@ -26,9 +26,6 @@ const SHARED_KIB: [(&str, usize); 9] = [
     ("sm_121", 99),
 ];
 
-/// Threads of a block and registers of a multiprocessor that all of these have.
-pub const REGISTERS: usize = 65536;
-
 /// Adds them.
 pub fn add(facts: &mut Facts) -> Result<()> {
     let workload = Workload::find(SEED)?;
