@@ -16,8 +16,8 @@ use crate::workload::Data;
 
 /// Lanes of a warp.
 const WARP: usize = 32;
-/// Items that are followed, about.
-const SAMPLED: usize = 30_000;
+/// Warps that are followed, about.
+const SAMPLED: usize = 4000;
 /// Side of a tile of queries, and of the grid of cells by which they are ordered.
 const TILE: usize = 8;
 const CELLS: f64 = 64.0;
@@ -94,7 +94,7 @@ pub fn predict(pattern: &Pattern, data: &Data, images: usize, machine: Machine) 
             for tile in 0..runs.length {
                 let blocks = resident.iter().filter_map(|&run| runs.block(run, tile));
                 let warps: Vec<Warp> = blocks.flat_map(|block| shape.warps(block)).collect();
-                done += warps.iter().map(|w| w.items.len()).sum::<usize>();
+                done += warps.len();
                 run(pattern, p, &warps, &mut cache, &mut counts, &staged);
                 if done >= each {
                     break;

@@ -43,8 +43,8 @@ fn axes(device: Device) -> Vec<Axis> {
         axis("channels", &[8.0, 16.0, 32.0, 64.0, 128.0], &[8.0, 16.0, 32.0, 64.0], |s, x| {
             s.channels = x as usize
         }),
-        // Pixels that samples are spread by around their reference point.
-        axis("locality", &[0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0], &[0.5, 2.0, 8.0, 32.0], |_, _| {}),
+        // Whole numbers, for names have dots between words: pixels that samples are spread by around their reference point.
+        axis("locality", &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0], &[1.0, 2.0, 8.0, 32.0], |_, _| {}),
     ]
 }
 
