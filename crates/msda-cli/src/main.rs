@@ -39,6 +39,10 @@ enum Command {
     Probe(commands::probe::Args),
     /// Show or clear the folder of compiled GPU kernels
     Cache(commands::cache::Args),
+    /// Say why a kernel is as fast as it is: bytes, operations, wavefronts, instructions, counters
+    Analyze(commands::analyze::Args),
+    /// Hold every figure of the documents that the project started from against records
+    Claims(commands::claims::Args),
     /// Make a report from records
     Report(commands::report::Args),
 }
@@ -53,6 +57,8 @@ fn main() -> ExitCode {
         Command::Tune(args) => commands::tune::main(args),
         Command::Probe(args) => commands::probe::main(args),
         Command::Cache(args) => commands::cache::main(args),
+        Command::Analyze(args) => commands::analyze::main(args),
+        Command::Claims(args) => commands::claims::main(args),
         Command::Report(args) => commands::report::main(args),
     };
     match result {

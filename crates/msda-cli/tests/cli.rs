@@ -161,6 +161,46 @@ fn verify_and_doctor_speak_to_people_and_programs() {
     assert!(text(&msda(dir.path(), &["doctor"]).stdout).contains("processor"));
 }
 
+#[test]
+fn claims_are_judged_with_and_without_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = msda(dir.path(), &["claims"]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    assert!(text(&run.stdout).contains("claims: "), "{}", text(&run.stdout));
+    assert!(text(&run.stderr).contains("hint: msda probe"), "{}", text(&run.stderr));
+    let json = msda(dir.path(), &["claims", "--json", "--only", "files-level-starts"]);
+    let list: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(list[0]["verdict"], "does-not-hold", "{list}");
+    let record = concat!(env!("CARGO_MANIFEST_DIR"), "/../../records/h200/2026-11-15-forward.json");
+    let measured =
+        msda(dir.path(), &["claims", "--record", record, "--only", "guide-bandwidth", "--markdown"]);
+    assert!(text(&measured.stdout).contains("**does not hold**"), "{}", text(&measured.stdout));
+    let facts = msda(dir.path(), &["claims", "--record", record, "--facts"]);
+    assert!(text(&facts.stdout).contains("seed.positions = 20522"), "{}", text(&facts.stdout));
+    let none = msda(dir.path(), &["claims", "--only", "nonsense"]);
+    assert_eq!(none.status.code(), Some(1));
+    assert!(text(&none.stderr).contains("hint: verdicts are holds"), "{}", text(&none.stderr));
+}
+
+#[test]
+fn analysis_says_what_it_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let run =
+        msda(dir.path(), &["analyze", "--workload", "small", "--dtype", "f16", "--out", "a.json", "--json"]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let record = msda_lab::record::Record::parse(&text(&run.stdout)).unwrap();
+    let figure = |name: &str| record.figures.iter().find(|f| f.name == name).map(|f| f.value);
+    assert!((figure("analyze.small.f16.intensity.gathered").unwrap() - 1.0).abs() < 1e-9);
+    assert!(figure("analyze.small.f16.chosen.wavefronts.predicted").unwrap() > 0.0);
+    assert_eq!(msda_lab::record::Record::load(&dir.path().join("a.json")).unwrap(), record);
+    assert_eq!(record.command, "msda analyze --workload small --dtype f16 --json");
+    let shown = msda(dir.path(), &["analyze", "--workload", "small"]);
+    assert!(text(&shown.stdout).contains("small f32 chosen\n"), "{}", text(&shown.stdout));
+    let wrong = msda(dir.path(), &["analyze", "--kernel", "nonsense"]);
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(text(&wrong.stderr).contains("hint: `msda kernels`"), "{}", text(&wrong.stderr));
+}
+
 /// `msda ... | head -1` is no error.
 #[test]
 fn a_reader_that_goes_away_is_no_error() {

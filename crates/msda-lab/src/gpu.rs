@@ -10,6 +10,7 @@ use crate::record::{Clocks, Gpu, GpuState};
 pub fn describe() -> Option<Gpu> {
     let nvml = Nvml::init().ok()?;
     let device = first(&nvml).ok()?;
+    let opened = msda_cuda::driver::Device::open(0).ok();
     let cuda = nvml.sys_cuda_driver_version().unwrap_or(0);
     Some(Gpu {
         name: device.name().ok()?,
@@ -17,6 +18,8 @@ pub fn describe() -> Option<Gpu> {
         cuda: format!("{}.{}", cuda_driver_version_major(cuda), cuda_driver_version_minor(cuda)),
         memory_bytes: device.memory_info().map_or(0, |m| m.total),
         sms: multiprocessors(&device),
+        shared_per_block: opened.as_ref().map(|gpu| gpu.shared_per_block() as u64),
+        l2_bytes: opened.as_ref().map(|gpu| gpu.l2_bytes() as u64),
         before: Some(read(&device)),
         after: None,
     })

@@ -1,10 +1,13 @@
 //! The lab: workloads, engines, verification, measurement and reports for multi-scale deformable attention.
 #![forbid(unsafe_code)]
 
+pub mod analyze;
 pub mod bench;
 pub mod call;
 pub mod check;
+pub mod claims;
 pub mod engines;
+pub mod facts;
 pub mod files;
 pub mod gpu;
 pub mod kernels;

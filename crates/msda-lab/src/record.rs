@@ -78,6 +78,12 @@ pub struct Gpu {
     /// Streaming multiprocessors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sms: Option<u32>,
+    /// Bytes of shared memory that a block can have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_per_block: Option<u64>,
+    /// Bytes of its second-level cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub l2_bytes: Option<u64>,
     /// How it stood before the measurements.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<GpuState>,

@@ -209,7 +209,25 @@ impl Workload {
 
     /// Its data for values of the given type: the same numbers for every type, but for their rounding.
     pub fn data(&self, dtype: Dtype) -> Result<Data> {
-        let problem = self.problem(dtype)?;
+        self.data_of(self.problem(dtype)?)
+    }
+
+    /// The data of its first images alone.
+    pub fn first_images(&self, dtype: Dtype, images: usize) -> Result<Data> {
+        self.data_of(self.problem(dtype)?.with(|s| s.batch = s.batch.min(images))?)
+    }
+
+    /// The same distribution of samples over another problem, with another spread of the samples around their
+    /// reference in pixels, where one is given.
+    pub fn varied(&self, problem: Problem, spread: Option<f64>) -> Result<Data> {
+        let mut other = self.clone();
+        if let Some(spread) = spread {
+            other.locations.spread = spread;
+        }
+        other.data_of(problem)
+    }
+
+    fn data_of(&self, problem: Problem) -> Result<Data> {
         self.check_memory(&problem)?;
         let seed = self.locations.seed;
         let t = problem.types();

@@ -25,9 +25,11 @@ fn every_record_loads_and_makes_a_report() {
         let record = Record::load(&path).unwrap_or_else(|why| panic!("{why:#}"));
         let text = serde_json::to_string(&record).unwrap();
         assert_eq!(Record::parse(&text).unwrap(), record, "{}", path.display());
+        // Of probes and analyses there are figures, and nothing to put into tables.
+        let passes = !record.measurements.is_empty();
         let records = [record];
         for report in [html(&records), markdown(&records), terminal(&records, false)] {
-            assert!(report.contains("forward"), "{}", path.display());
+            assert!(!passes || report.contains("forward"), "{}", path.display());
         }
     }
 }

@@ -354,6 +354,8 @@ fn with_gpu() -> Record {
         cuda: "13.0".into(),
         memory_bytes: 141 << 30,
         sms: Some(132),
+        shared_per_block: Some(232_448),
+        l2_bytes: Some(60 << 20),
         before: Some(state(345, 76.4)),
         after: Some(state(1980, 312.6)),
     });

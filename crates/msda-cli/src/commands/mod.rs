@@ -1,7 +1,9 @@
 //! One file a command.
 
+pub(crate) mod analyze;
 pub(crate) mod bench;
 pub(crate) mod cache;
+pub(crate) mod claims;
 pub(crate) mod doctor;
 pub(crate) mod kernels;
 pub(crate) mod probe;

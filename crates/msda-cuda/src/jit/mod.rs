@@ -5,6 +5,8 @@
 
 pub mod cache;
 mod compiled;
+pub mod cubin;
+pub mod disassembly;
 mod entry;
 mod find;
 mod nvrtc;

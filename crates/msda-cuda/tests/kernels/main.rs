@@ -5,8 +5,6 @@
 //! (`MSDA_NVDISASM`) set it fails. `MSDA_UPDATE_SNAPSHOTS=1` records what is found.
 
 mod cases;
-mod cubin;
-mod disassembly;
 mod probes;
 mod rules;
 mod snapshot;
@@ -20,7 +18,7 @@ use std::{env, fs, thread};
 
 use msda_cuda::choose::Tuned;
 use msda_cuda::driver::Arch;
-use msda_cuda::jit::{self, Compiled};
+use msda_cuda::jit::{self, Compiled, cubin, disassembly};
 
 use cases::{ARCHS, Case};
 use disassembly::Code;

@@ -6,7 +6,7 @@ mod figures;
 mod group;
 pub mod html;
 pub mod markdown;
-mod number;
+pub(crate) mod number;
 mod pivot;
 mod svg;
 pub mod table;

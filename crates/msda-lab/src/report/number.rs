@@ -4,7 +4,7 @@
 pub(super) const NONE: &str = "-";
 
 /// Three significant figures without an exponent in the range people read: `0.0123`, `1.23`, `12.3`, `1230`.
-pub(super) fn figure(value: f64) -> String {
+pub(crate) fn figure(value: f64) -> String {
     if !value.is_finite() {
         return NONE.into();
     }

@@ -5,10 +5,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use msda_cuda::driver::Arch;
+use crate::driver::Arch;
 
 /// The disassembler, if there is one.
-pub(crate) fn nvdisasm(nvrtc: &str) -> Result<PathBuf, String> {
+pub fn nvdisasm(nvrtc: &str) -> Result<PathBuf, String> {
     let works = |path: &Path| Command::new(path).arg("--version").output().is_ok_and(|o| o.status.success());
     if let Some(named) = env::var_os("MSDA_NVDISASM").filter(|path| !path.is_empty()) {
         let named = PathBuf::from(named);
@@ -29,13 +29,13 @@ const INSTRUCTION: usize = 16;
 
 /// The opcodes of a kernel, with their modifiers: `LDG.E.128.CONSTANT`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Code {
+pub struct Code {
     opcodes: Vec<String>,
 }
 
 impl Code {
     /// Disassembles the instructions of kernels in one go: most of the time is nvdisasm's start.
-    pub(crate) fn of(kernels: &[Vec<u8>], arch: Arch, nvdisasm: &Path) -> Result<Vec<Self>, String> {
+    pub fn of(kernels: &[Vec<u8>], arch: Arch, nvdisasm: &Path) -> Result<Vec<Self>, String> {
         let mut file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
         file.write_all(&kernels.concat()).map_err(|error| error.to_string())?;
         let output = Command::new(nvdisasm)
@@ -67,17 +67,22 @@ impl Code {
     }
 
     /// Instructions, those that fill up the last line included.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.opcodes.len()
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.opcodes.is_empty()
+    }
+
     /// Instructions of a name, such as `LDS`.
-    pub(crate) fn count(&self, name: &str) -> usize {
+    pub fn count(&self, name: &str) -> usize {
         self.named(name).count()
     }
 
     /// Loads or stores of a name, of a number of bits. What has no number is 32 bits; 8 and 16 have a letter before.
-    pub(crate) fn count_bits(&self, name: &str, bits: u32) -> usize {
+    pub fn count_bits(&self, name: &str, bits: u32) -> usize {
         let bits_of = |opcode: &str| {
             let number = |part: &str| part.trim_start_matches(['U', 'S']).parse().ok();
             opcode
@@ -90,23 +95,33 @@ impl Code {
         self.named(name).filter(|opcode| bits_of(opcode) == bits).count()
     }
 
+    /// Every instruction, with its modifiers.
+    pub fn opcodes(&self) -> &[String] {
+        &self.opcodes
+    }
+
     fn named(&self, name: &str) -> impl Iterator<Item = &String> {
         self.opcodes.iter().filter(move |opcode| opcode.split('.').next() == Some(name))
     }
 }
 
-#[test]
-fn instructions_are_read() {
-    let code = Code::parse(
-        "\t.headerflags\t@\"EF_CUDA_SM90\"
-        /*0000*/                   LDC R1, c[0x0][0x28] ;
-        /*0010*/              @!P0 LDG.E.128.CONSTANT R4, desc[UR4][R2.64] ;
-        /*0020*/                   LDG.E.LTC128B.64 R4, [R2.64] ;
-        /*0030*/               @P1 LDG.E.U16 R4, [R2.64] ;
-        /*0040*/                   LDG.E R4, [R2.64] ;
-        /*fff0*/                   NOP;
-",
-    );
-    assert_eq!((code.len(), code.count("LDG"), code.count("NOP"), code.count("LD")), (6, 4, 1, 0));
-    assert_eq!([128, 64, 32, 16].map(|bits| code.count_bits("LDG", bits)), [1; 4]);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instructions_are_read() {
+        let code = Code::parse(
+            "\t.headerflags\t@\"EF_CUDA_SM90\"
+            /*0000*/                   LDC R1, c[0x0][0x28] ;
+            /*0010*/              @!P0 LDG.E.128.CONSTANT R4, desc[UR4][R2.64] ;
+            /*0020*/                   LDG.E.LTC128B.64 R4, [R2.64] ;
+            /*0030*/               @P1 LDG.E.U16 R4, [R2.64] ;
+            /*0040*/                   LDG.E R4, [R2.64] ;
+            /*fff0*/                   NOP;
+    ",
+        );
+        assert_eq!((code.len(), code.count("LDG"), code.count("NOP"), code.count("LD")), (6, 4, 1, 0));
+        assert_eq!([128, 64, 32, 16].map(|bits| code.count_bits("LDG", bits)), [1; 4]);
+    }
 }

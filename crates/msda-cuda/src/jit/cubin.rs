@@ -4,7 +4,7 @@
 const PARAMETER_BYTES: u8 = 0x19;
 
 /// Bytes of a kernel's parameters. `None` when the cubin has no such kernel or is not understood.
-pub(crate) fn parameter_bytes(cubin: &[u8], kernel: &str) -> Option<usize> {
+pub fn parameter_bytes(cubin: &[u8], kernel: &str) -> Option<usize> {
     let info = section(cubin, &format!(".nv.info.{kernel}"))?;
     // Attributes: a format, a kind and two bytes, which are the value or the size of what follows.
     let mut at = 0;
@@ -19,7 +19,7 @@ pub(crate) fn parameter_bytes(cubin: &[u8], kernel: &str) -> Option<usize> {
 }
 
 /// A kernel's instructions; none when the cubin has no such kernel.
-pub(crate) fn instructions<'a>(cubin: &'a [u8], kernel: &str) -> &'a [u8] {
+pub fn instructions<'a>(cubin: &'a [u8], kernel: &str) -> &'a [u8] {
     section(cubin, &format!(".text.{kernel}")).unwrap_or_default()
 }
 

@@ -1,0 +1,162 @@
+//! Counters of the hardware, where `ncu` is and may read them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// Counters: the metric, the end of its figure's name, and the figure's unit.
+pub const METRICS: [(&str, &str, &str); 13] = [
+    ("gpu__time_duration.sum", "duration", "us"),
+    ("l1tex__data_pipe_lsu_wavefronts.sum", "wavefronts.measured", ""),
+    ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", "wavefronts-shared.measured", ""),
+    ("l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed", "data-path.measured", "%"),
+    ("l1tex__data_bank_conflicts_pipe_lsu.sum", "bank-conflicts-all.measured", ""),
+    ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", "bank-conflicts.measured", ""),
+    ("l1tex__t_sector_hit_rate.pct", "hit-rate.measured", "%"),
+    ("lts__t_sectors.sum", "l2-sectors.measured", ""),
+    ("dram__bytes.sum", "dram.measured", "B"),
+    ("smsp__inst_executed.sum", "instructions.measured", ""),
+    ("smsp__issue_active.avg.pct_of_peak_sustained_active", "issue.measured", "%"),
+    ("smsp__warps_active.avg.pct_of_peak_sustained_active", "occupancy.measured", "%"),
+    ("smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio", "stall-memory.measured", ""),
+];
+
+/// Kernels that only prepare.
+const HELPERS: [&str; 5] = ["msda_cells", "msda_order", "msda_pack", "msda_flush", "flush"];
+
+/// Whether there is an `ncu`.
+pub fn find() -> Result<()> {
+    match Command::new("ncu").arg("--version").output() {
+        Ok(output) if output.status.success() => Ok(()),
+        _ => bail!("no ncu\nhint: Nsight Compute comes with the CUDA toolkit"),
+    }
+}
+
+/// Runs a program that launches the kernel once and returns its counters, by metric, in base units.
+pub fn count(program: &Path, args: &[String]) -> Result<BTreeMap<String, f64>> {
+    let metrics: Vec<&str> = METRICS.iter().map(|(metric, ..)| *metric).collect();
+    let output = Command::new("ncu")
+        .args(["--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"])
+        .args(["--metrics", &metrics.join(",")])
+        .arg(program)
+        .args(args)
+        .output()
+        .context("starting ncu")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        let said: Vec<&str> = text.lines().filter(|line| line.starts_with("==")).collect();
+        let also = String::from_utf8_lossy(&output.stderr);
+        bail!("ncu ended with {}: {} {}", output.status, said.join(" "), also.trim());
+    }
+    let kernels = parse(&text)?;
+    let main =
+        kernels.into_iter().filter(|kernel| !HELPERS.iter().any(|helper| kernel.name.starts_with(helper)));
+    let time = |kernel: &Kernel| kernel.counters.get("gpu__time_duration.sum").copied().unwrap_or(0.0);
+    let longest = main.max_by(|a, b| time(a).total_cmp(&time(b)));
+    Ok(longest.context("ncu saw no kernel")?.counters)
+}
+
+/// A launch that was counted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Kernel {
+    /// The kernel's name.
+    pub name: String,
+    /// Counters by metric. Times are in microseconds.
+    pub counters: BTreeMap<String, f64>,
+}
+
+/// Reads `ncu --csv --page raw`: a line of names, a line of units, a line for each launch. What stands before is
+/// about the run.
+pub fn parse(text: &str) -> Result<Vec<Kernel>> {
+    let mut lines = text.lines().skip_while(|line| !line.starts_with("\"ID\""));
+    let (Some(names), Some(units)) = (lines.next(), lines.next()) else {
+        bail!("ncu: got no table, expected a line that begins with \"ID\"");
+    };
+    let (names, units) = (fields(names), fields(units));
+    let kernel =
+        names.iter().position(|name| name == "Kernel Name").context("ncu: no column 'Kernel Name'")?;
+    let mut kernels = Vec::new();
+    for line in lines.filter(|line| line.starts_with('"')) {
+        let cells = fields(line);
+        if cells.len() != names.len() {
+            bail!("ncu: got {} cells, expected {}: {line}", cells.len(), names.len());
+        }
+        let mut counters = BTreeMap::new();
+        for (i, name) in names.iter().enumerate().filter(|(_, name)| name.contains("__")) {
+            // Thousands are set apart by commas in some languages' settings.
+            if let Ok(value) = cells[i].replace(',', "").parse::<f64>() {
+                let unit = units.get(i).map_or("", String::as_str);
+                counters.insert(name.clone(), value * scale(unit));
+            }
+        }
+        kernels.push(Kernel { name: cells[kernel].clone(), counters });
+    }
+    Ok(kernels)
+}
+
+/// What makes base units of a unit: bytes, microseconds, plain numbers.
+fn scale(unit: &str) -> f64 {
+    match unit {
+        "Kbyte" => 1e3,
+        "Mbyte" => 1e6,
+        "Gbyte" => 1e9,
+        "nsecond" | "ns" => 1e-3,
+        "msecond" | "ms" => 1e3,
+        "second" | "s" => 1e6,
+        _ => 1.0,
+    }
+}
+
+/// The cells of a line: each between quotes, a quote within being doubled.
+fn fields(line: &str) -> Vec<String> {
+    let (mut cells, mut cell, mut inside) = (Vec::new(), String::new(), false);
+    let mut chars = line.trim_end().chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '"' if inside && chars.peek() == Some(&'"') => {
+                cell.push('"');
+                chars.next();
+            }
+            '"' => inside = !inside,
+            ',' if !inside => cells.push(std::mem::take(&mut cell)),
+            c => cell.push(c),
+        }
+    }
+    cells.push(cell);
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLE: &str = r#"==PROF== Connected to process 4242
+==PROF== Profiling "msda_forward" - 0: 0%....50%....100% - 3 passes
+"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC","dram__bytes.sum","gpu__time_duration.sum","l1tex__data_pipe_lsu_wavefronts.sum","l1tex__t_sector_hit_rate.pct"
+"","","","","","","","","","","","Mbyte","nsecond","","%"
+"0","4242","msda","127.0.0.1","msda_cells(Args)","1","7","(256, 1, 1)","(38, 6, 1)","0","9.0","1.50","900,000","12","0"
+"1","4242","msda","127.0.0.1","msda_forward","1","7","(512, 1, 1)","(389, 4, 4)","0","9.0","252.25","205,312","37,040,253","78.02"
+"2","4242","msda","127.0.0.1","odd ""name"", too","1","7","(1, 1, 1)","(1, 1, 1)","0","9.0","n/a","1000","5","0"
+"#;
+
+    #[test]
+    fn the_table_is_read() {
+        let kernels = parse(SAMPLE).unwrap();
+        let names: Vec<&str> = kernels.iter().map(|k| k.name.as_str()).collect();
+        assert_eq!(names, ["msda_cells(Args)", "msda_forward", "odd \"name\", too"]);
+        let forward = &kernels[1].counters;
+        assert_eq!(forward["l1tex__data_pipe_lsu_wavefronts.sum"], 37_040_253.0);
+        assert!((forward["gpu__time_duration.sum"] - 205.312).abs() < 1e-9);
+        assert!((forward["dram__bytes.sum"] - 252.25e6).abs() < 1.0);
+        assert!(!kernels[2].counters.contains_key("dram__bytes.sum"));
+    }
+
+    #[test]
+    fn what_is_no_table_is_refused() {
+        assert!(parse("==ERROR== ERR_NVGPUCTRPERM").unwrap_err().to_string().contains("no table"));
+        let short = SAMPLE.lines().take(4).collect::<Vec<_>>().join("\n") + "\n\"1\",\"2\"\n";
+        assert!(parse(&short).unwrap_err().to_string().contains("2 cells"));
+    }
+}
