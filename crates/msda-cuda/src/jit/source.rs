@@ -14,6 +14,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("rows.cu", include_str!("../../kernels/rows.cu")),
     ("ladder/ladder.cuh", include_str!("../../kernels/ladder/ladder.cuh")),
     ("ladder/direct.cu", include_str!("../../kernels/ladder/direct.cu")),
+    ("ladder/distributed.cu", include_str!("../../kernels/ladder/distributed.cu")),
     ("selftest.cuh", include_str!("selftest.cuh")),
     ("selftest.cu", include_str!("selftest.cu")),
 ];

@@ -33,7 +33,7 @@ pub enum Kernel {
 }
 
 /// All that a call queues.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Call {
     /// What is queued, in order.
     pub stages: Vec<Stage>,
