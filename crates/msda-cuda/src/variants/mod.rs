@@ -238,7 +238,6 @@ impl Block {
     }
 
     /// Room for the description of a tensor, at a multiple of its 128 bytes.
-    #[allow(dead_code)]
     fn map(&mut self, map: Map) {
         self.align(128);
         self.maps.push((map, self.bytes.len()));

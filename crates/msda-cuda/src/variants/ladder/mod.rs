@@ -3,6 +3,8 @@
 
 mod direct;
 mod distributed;
+mod tensor_core;
+mod tma_multilevel;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -45,6 +47,12 @@ pub static RUNGS: &[Rung] = &[
         "the same planes, but each block computes its own channels",
         &distributed::LOCAL,
     ),
+    rung(
+        "tma_multilevel",
+        "the copy engine brings each sample's taps, one group while another is summed",
+        &tma_multilevel::TmaMultilevel,
+    ),
+    rung("tensor_core", "the coarsest level as a product of matrices", &tensor_core::TensorCore),
     rung("base", "what the suite begins with: 16 bytes a thread", &direct::BASE),
     rung("base-vector", "one channel a thread", &direct::SIMPLE),
     rung("base+shuffle", "four groups of lanes share the samples, and add up by shuffles", &direct::SHUFFLE),
