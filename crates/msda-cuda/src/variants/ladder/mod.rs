@@ -4,6 +4,7 @@
 mod direct;
 mod distributed;
 mod tensor_core;
+mod texture;
 mod tma_multilevel;
 
 use std::fmt;
@@ -53,6 +54,7 @@ pub static RUNGS: &[Rung] = &[
         &tma_multilevel::TmaMultilevel,
     ),
     rung("tensor_core", "the coarsest level as a product of matrices", &tensor_core::TensorCore),
+    rung("texture", "the texture unit weights the taps, to 8 bits", &texture::Texture),
     rung("base", "what the suite begins with: 16 bytes a thread", &direct::BASE),
     rung("base-vector", "one channel a thread", &direct::SIMPLE),
     rung("base+shuffle", "four groups of lanes share the samples, and add up by shuffles", &direct::SHUFFLE),
