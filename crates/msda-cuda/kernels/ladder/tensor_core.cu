@@ -17,7 +17,7 @@
 //
 // Wins: where a level is so small that most of the matrix is not zero. At 240 positions and 8 samples 87 % of it is.
 //
-// Knobs: BLOCK (four threads a query), SPLIT.
+// Knobs: BLOCK (four threads a query), BLOCKS (of a multiprocessor, at least), SPLIT.
 #include "ladder/ladder.cuh"
 
 constexpr int QUERIES = BLOCK / 4;
@@ -114,7 +114,7 @@ __device__ __forceinline__ float scatter(const Args &args, float *row, int image
     return size;
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK) msda_forward(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const __grid_constant__ Args args) {
     const Call &call = args.call;
     extern __shared__ __align__(16) char memory[];
     // By which a query's weights are multiplied, and its sums after; the weights; the rows.

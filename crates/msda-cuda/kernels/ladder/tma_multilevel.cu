@@ -99,6 +99,21 @@ __device__ __forceinline__ void ask(const Args &args, Stage &stage, u64 &full, i
     }
 }
 
+// Adds the windows of a group that are a query's.
+__device__ __forceinline__ void add_group(float (&sum)[EACH], const Stage &stage, int item, int chunk, int group) {
+#pragma unroll
+    for (int g = 0; g < GROUP; g++) {
+        if (group * GROUP + g >= SAMPLES) break;
+        const int i = item * GROUP + g;
+#pragma unroll
+        for (int k = 0; k < TAPS; k++) {
+            const char *at = stage.window[i] + turned(k, item) * ROW + chunk * VEC;
+            const uint4 v = *reinterpret_cast<const uint4 *>(at);
+            multiply_add<VALUE>(sum, Vector<VEC>{{v.x, v.y, v.z, v.w}}, stage.weight[i][k]);
+        }
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(WARPS * 32) msda_forward(const __grid_constant__ Args args) {
     const Call &call = args.call;
     extern __shared__ __align__(128) char memory[];
@@ -119,40 +134,27 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) msda_forward(const __gr
     }
     __syncwarp();
     const auto query_of = [&](int n) { return (begin + n / GROUPS * step) * ITEMS; };
-    const auto ask_for = [&](int n) {
-        ask(args, pipe.stage[n & 1], pipe.full[n & 1], image, head, query_of(n), n % GROUPS);
-    };
-    ask_for(0);
-    if (groups > 1) ask_for(1);
-    __syncwarp();
 
     const int item = lane / LANES, chunk = lane % LANES;
     float sum[EACH] = {};
-    for (int n = 0; n < groups; n++) {
-        const int group = n % GROUPS, query = query_of(n) + item;
-        const bool busy = item < ITEMS && query < call.queries;
-        const Stage &stage = pipe.stage[n & 1];
-        wait(pipe.full[n & 1], n >> 1 & 1);
-        if (busy) {
+    // Two turns only ask.
+    for (int n = -2; n < groups; n++) {
+        if (n >= 0) {
+            const int group = n % GROUPS, query = query_of(n) + item;
+            const bool busy = item < ITEMS && query < call.queries;
+            wait(pipe.full[n & 1], n >> 1 & 1);
+            if (busy) add_group(sum, pipe.stage[n & 1], item, chunk, group);
+            if (group == GROUPS - 1) {
+                if (busy) write(call.output.at(image, query, head) + chunk * VEC, sum);
 #pragma unroll
-            for (int g = 0; g < GROUP; g++) {
-                if (group * GROUP + g >= SAMPLES) break;
-                const int i = item * GROUP + g;
-#pragma unroll
-                for (int k = 0; k < TAPS; k++) {
-                    const char *at = stage.window[i] + turned(k, item) * ROW + chunk * VEC;
-                    const uint4 v = *reinterpret_cast<const uint4 *>(at);
-                    multiply_add<VALUE>(sum, Vector<VEC>{{v.x, v.y, v.z, v.w}}, stage.weight[i][k]);
-                }
+                for (int c = 0; c < EACH; c++) sum[c] = 0;
             }
         }
-        // Everybody has read the stage, and has seen the weights of the other one.
+        // Everybody has read the stage, and will see the weights of the other one.
         __syncwarp();
-        if (n + 2 < groups) ask_for(n + 2);
-        if (group == GROUPS - 1) {
-            if (busy) write(call.output.at(image, query, head) + chunk * VEC, sum);
-#pragma unroll
-            for (int c = 0; c < EACH; c++) sum[c] = 0;
+        const int next = n + 2;
+        if (next < groups) {
+            ask(args, pipe.stage[next & 1], pipe.full[next & 1], image, head, query_of(next), next % GROUPS);
         }
     }
 }

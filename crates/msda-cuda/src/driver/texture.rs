@@ -33,17 +33,18 @@ impl Texels {
     /// The most texels of a row that every device takes, and the most rows.
     pub const MOST: (usize, usize) = (65536, 65000);
 
-    fn check(&self, memory: &Memory) -> Result<()> {
+    /// What the driver demands, and that all texels are within so many bytes.
+    fn check(&self, bytes: usize) -> Result<()> {
         let format = [Dtype::F16, Dtype::F32].contains(&self.dtype);
         let (w, h) = Self::MOST;
         let sizes = (1..=w).contains(&self.width) && (1..=h).contains(&self.height);
         let rows = self.pitch >= self.width.saturating_mul(4 * self.dtype.size());
         let aligned = self.at.is_multiple_of(Self::ALIGN) && self.pitch.is_multiple_of(128);
-        let end = self.pitch.checked_mul(self.height).and_then(|bytes| bytes.checked_add(self.at));
-        if format && sizes && rows && aligned && end.is_some_and(|end| end <= memory.len()) {
+        let end = self.pitch.checked_mul(self.height).and_then(|length| length.checked_add(self.at));
+        if format && sizes && rows && aligned && end.is_some_and(|end| end <= bytes) {
             return Ok(());
         }
-        let expected = format!("rows of f16 or f32 texels within {} bytes", memory.len());
+        let expected = format!("rows of f16 or f32 texels within {bytes} bytes");
         Err(Error::new(ErrorKind::Shape, "texture", format!("{self:?}"), expected))
     }
 }
@@ -59,7 +60,7 @@ pub struct Texture {
 impl Texture {
     /// A texture of a part of `memory`.
     pub fn new(memory: &Memory, texels: &Texels) -> Result<Self> {
-        texels.check(memory)?;
+        texels.check(memory.len())?;
         let device = memory.device();
         let _bound = device.bind()?;
         // All of the union is zero before the part that counts is written.
@@ -107,5 +108,27 @@ impl Drop for Texture {
     fn drop(&mut self) {
         // SAFETY: the texture was made by `new` and is destroyed once.
         self.device.release(|| unsafe { sys::cuTexObjectDestroy(self.handle) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_driver_would_refuse_is_refused() {
+        let good = Texels { at: 512, dtype: Dtype::F16, width: 10, height: 3, pitch: 128 };
+        good.check(512 + 3 * 128).unwrap();
+        for bad in [
+            Texels { at: 256, ..good },
+            Texels { dtype: Dtype::Bf16, ..good },
+            Texels { width: 0, ..good },
+            Texels { width: 17, ..good },
+            Texels { height: 4, ..good },
+            Texels { height: usize::MAX, ..good },
+            Texels { pitch: 160, ..good },
+        ] {
+            assert!(bad.check(512 + 3 * 128).is_err(), "{bad:?}");
+        }
     }
 }

@@ -25,6 +25,11 @@ struct Coarse {
     shared: usize,
 }
 
+/// Blocks that a multiprocessor has registers for at least; shared memory seldom allows more.
+fn blocks(request: &Request<'_>) -> usize {
+    if request.problem.channels() <= 64 { 4 } else { 2 }
+}
+
 /// The smallest level that is sampled.
 fn coarse(request: &Request<'_>) -> Option<Coarse> {
     let p = request.problem;
@@ -64,6 +69,7 @@ impl Strategy for TensorCore {
         let parts = if p.types().value == Dtype::F16 { 2 } else { 3 };
         let unit = unit("ladder/tensor_core.cu", "tensor_core", request, target, vec(request, 16))
             .define("BLOCK", BLOCK)
+            .define("BLOCKS", blocks(request))
             .define("SPLIT", parts);
         let tiles = p.queries().div_ceil(QUERIES);
         let mut args = args(request);
@@ -72,7 +78,8 @@ impl Strategy for TensorCore {
         }
         args.align(8);
         // As many blocks as the device holds, each with a share of one plane.
-        let resident = (target.shared() / (shared + 1024)).clamp(1, 4) * target.multiprocessors as usize;
+        let resident =
+            (target.shared() / (shared + 1024)).clamp(1, blocks(request)) * target.multiprocessors as usize;
         let blocks = (resident / (p.batch() * p.heads())).clamp(1, tiles);
         let grid = [blocks, p.heads(), p.batch()].map(|n| n as u32);
         let mut launch = Launch::new(grid, [BLOCK as u32, 1, 1]);
