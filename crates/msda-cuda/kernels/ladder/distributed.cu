@@ -129,7 +129,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
             const int s = first + (HAND ? lane : 0);
             Taps taps;
             if (busy && s < SAMPLES) {
-                taps = taps_of(call.level[level_of(call, s)], given(call, image, query, head, s));
+                // Samples are located once a query, so there is no need to trust a ring.
+                taps = taps_of<false>(call.level[level_of(call, s)], given(call, image, query, head, s));
             } else {
 #pragma unroll
                 for (int k = 0; k < TAPS; k++) taps.position[k] = NOWHERE, taps.weight[k] = 0;

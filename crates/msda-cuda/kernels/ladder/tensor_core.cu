@@ -205,7 +205,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
                 const int s = n < before ? n : n + gap;
                 add(sum, base, call.value.row, taps_of(call.level[level_of(call, s)], given(call, image, query, head, s)));
             }
-            write(call.output.at(image, query, head) + chunk * VEC, sum);
+            finish(call, image, query, head, chunk * VEC, sum);
         }
         __syncthreads();
     }

@@ -221,7 +221,8 @@ impl Rows {
         if item > 32 {
             return Some(format!("{item} lanes for a query and head: a warp has 32"));
         }
-        if self.block == 0 || !self.block.is_multiple_of(32) || !self.block.is_multiple_of(item * self.heads) {
+        if self.block == 0 || !self.block.is_multiple_of(32) || !self.block.is_multiple_of(item * self.heads)
+        {
             return Some(format!(
                 "{} threads are no whole warps of {} heads of {item} lanes",
                 self.block, self.heads
