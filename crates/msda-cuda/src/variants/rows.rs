@@ -366,6 +366,8 @@ impl Rows {
             sample += points;
             query += level.h * level.w;
         }
+        // As the structure ends, which has addresses in it.
+        args.align(8);
         let grid = [tiles.div_ceil(each), p.heads().div_ceil(self.heads), p.batch()].map(|n| n as u32);
         let mut launch = Launch::new(grid, [self.block as u32, 1, 1]);
         launch.shared = self.handed(p) as u32;
