@@ -6,10 +6,10 @@ use std::ffi::c_void;
 use msda::{Error, ErrorKind, Problem, Result};
 
 use crate::choose::{Choice, choose};
-use crate::driver::{Device, Function, Launch, Memory, StreamHandle, fill_async};
+use crate::driver::{Device, Function, Launch, Memory, StreamHandle, Texture, fill_async};
 use crate::jit;
 use crate::request::{Levels, Operands, Request, Target};
-use crate::variants::{self, Block, Hole, Kernel, Prepared, Stage};
+use crate::variants::{self, Block, Hole, Kernel, Own, Prepared, Stage};
 
 /// The most bytes that a kernel's argument has: what every driver takes.
 const MAX_ARGS: usize = 4096;
@@ -46,6 +46,8 @@ pub struct Plan {
     steps: Vec<Step>,
     /// Sizes, starts and first samples of the levels, where a kernel reads them from memory.
     table: Option<Table>,
+    /// What it reads through textures.
+    own: Option<Owned>,
     operands: Operands,
     empty: bool,
     on_device: bool,
@@ -56,6 +58,13 @@ pub struct Plan {
 enum Step {
     Clear { at: usize, bytes: usize },
     Run(Box<Kept>),
+}
+
+/// Memory of a plan's own and its textures, which go first.
+#[derive(Debug)]
+struct Owned {
+    textures: Vec<Texture>,
+    memory: Memory,
 }
 
 /// A kernel that is loaded.
@@ -100,10 +109,11 @@ impl Plan {
         check_alignment(request)?;
         let empty = p.output_len() == 0;
         let mut steps = Vec::new();
-        let mut workspace = 0;
+        let (mut workspace, mut own) = (0, None);
         if !empty {
             let call = choice.kernel.prepare(request, &target);
             workspace = call.workspace;
+            own = Owned::new(device, &call.own)?;
             for stage in call.stages {
                 steps.push(match stage {
                     Stage::Clear { at, bytes } => Step::Clear { at, bytes },
@@ -118,6 +128,7 @@ impl Plan {
             choice,
             steps,
             table: if reads_table { Some(Table::new(device, p)?) } else { None },
+            own,
             operands: request.operands.clone(),
             empty,
             on_device: request.levels == Levels::Device,
@@ -140,6 +151,11 @@ impl Plan {
         self.workspace
     }
 
+    /// Bytes of device memory that the plan has for itself: where there are any, one launch writes what another reads.
+    pub fn owned(&self) -> usize {
+        self.own.as_ref().map_or(0, |own| own.memory.len())
+    }
+
     /// Kernels that a launch queues.
     pub fn functions(&self) -> impl Iterator<Item = &Function> {
         kernels(&self.steps).map(|kept| &kept.function)
@@ -150,7 +166,8 @@ impl Plan {
     /// # Safety
     /// The addresses are of device memory that the plan's device can reach, of tensors that lie as the plan's operands
     /// say; the output overlaps no input, nor itself; they live, and nobody else writes to them or reads the output,
-    /// until `stream` got there; the plan lives until then.
+    /// until `stream` got there; the plan lives until then. Launches of a plan that [owns](Self::owned) memory do not
+    /// overlap.
     pub unsafe fn launch(&self, at: &Addresses, stream: StreamHandle<'_>) -> Result<()> {
         if self.empty {
             return Ok(());
@@ -178,6 +195,10 @@ impl Plan {
             Hole::Reference => at.reference,
             Hole::Output => at.output,
             Hole::Workspace(offset) => at.workspace + offset as u64,
+            Hole::Own(offset) => self.own.as_ref().map_or(0, |own| own.memory.address() + offset as u64),
+            Hole::Texture(i) => {
+                self.own.as_ref().and_then(|own| own.textures.get(i)).map_or(0, Texture::handle)
+            }
             Hole::Shapes if self.on_device => at.shapes,
             Hole::Starts if self.on_device => at.starts,
             Hole::Shapes => table.map_or(0, |t| t.memory.address()),
@@ -289,6 +310,19 @@ impl Kept {
         }
         // SAFETY: the kernel has one parameter, which lies at `start`; the rest is the caller's promise.
         unsafe { self.function.launch(&self.launch, stream, &mut [start.cast::<c_void>()]) }
+    }
+}
+
+impl Owned {
+    fn new(device: &Device, own: &Own) -> Result<Option<Self>> {
+        if own.bytes == 0 {
+            return Ok(None);
+        }
+        let mut memory = device.alloc(own.bytes)?;
+        memory.fill(0)?;
+        let textures =
+            own.textures.iter().map(|texels| Texture::new(&memory, texels)).collect::<Result<_>>()?;
+        Ok(Some(Self { textures, memory }))
     }
 }
 

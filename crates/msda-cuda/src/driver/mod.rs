@@ -14,6 +14,7 @@ mod memory;
 mod module;
 mod stream;
 mod tensor_map;
+mod texture;
 
 pub use arch::Arch;
 pub use device::{Bound, Device};
@@ -25,6 +26,7 @@ pub use memory::{Memory, copy_async, fill_async};
 pub use module::{Function, Launch, Module};
 pub use stream::{Stream, StreamHandle};
 pub use tensor_map::{Promotion, Swizzle, TensorMap, Tiled};
+pub use texture::{Texels, Texture};
 
 #[cfg(test)]
 mod tests;

@@ -1,21 +1,22 @@
 //! What a cubin says about its kernels: it is an ELF file, little-endian, of 64 bits.
 
-/// The attribute of `.nv.info.<kernel>` that is the size of its parameters.
-const PARAMETER_BYTES: u8 = 0x19;
+/// The attribute of `.nv.info.<kernel>` that describes a parameter.
+const PARAMETER: u8 = 0x17;
 
-/// Bytes of a kernel's parameters. `None` when the cubin has no such kernel or is not understood.
+/// Bytes of a kernel's parameters, without what aligns them. `None` when the cubin has no such kernel or is not understood.
 pub fn parameter_bytes(cubin: &[u8], kernel: &str) -> Option<usize> {
     let info = section(cubin, &format!(".nv.info.{kernel}"))?;
     // Attributes: a format, a kind and two bytes, which are the value or the size of what follows.
-    let mut at = 0;
+    let (mut at, mut bytes) = (0, None);
     while at + 4 <= info.len() {
         let (format, kind, value) = (info[at], info[at + 1], number(info, at + 2, 2)?);
-        if kind == PARAMETER_BYTES {
-            return Some(value);
+        if kind == PARAMETER {
+            // Eight bytes that say which it is and where, then flags with the size in the highest 14 bits.
+            bytes = Some(bytes.unwrap_or(0) + (number(info, at + 12, 4)? >> 18));
         }
         at += if format == 4 { 4 + value } else { 4 };
     }
-    None
+    bytes
 }
 
 /// A kernel's instructions; none when the cubin has no such kernel.

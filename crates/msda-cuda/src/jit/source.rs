@@ -24,6 +24,10 @@ pub const FILES: &[(&str, &str)] = &[
     ("rows.cu", include_str!("../../kernels/rows.cu")),
     ("ladder/ladder.cuh", include_str!("../../kernels/ladder/ladder.cuh")),
     ("ladder/direct.cu", include_str!("../../kernels/ladder/direct.cu")),
+    ("ladder/distributed.cu", include_str!("../../kernels/ladder/distributed.cu")),
+    ("ladder/tensor_core.cu", include_str!("../../kernels/ladder/tensor_core.cu")),
+    ("ladder/texture.cu", include_str!("../../kernels/ladder/texture.cu")),
+    ("ladder/tma_multilevel.cu", include_str!("../../kernels/ladder/tma_multilevel.cu")),
     ("selftest.cuh", include_str!("selftest.cuh")),
     ("selftest.cu", include_str!("selftest.cu")),
 ];

@@ -12,7 +12,7 @@ use std::str::FromStr;
 
 use msda::{Dtype, Error, ErrorKind, Padding, Problem, Result, Sampling};
 
-use crate::driver::{Device, Launch, TensorMap, Tiled};
+use crate::driver::{Device, Launch, TensorMap, Texels, Tiled};
 use crate::jit::Unit;
 use crate::request::{Operand, Request, Sums, Target};
 
@@ -33,12 +33,23 @@ pub enum Kernel {
 }
 
 /// All that a call queues.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Call {
     /// What is queued, in order.
     pub stages: Vec<Stage>,
     /// Bytes of device memory that it needs for itself.
     pub workspace: usize,
+    /// What a plan of it owns.
+    pub own: Own,
+}
+
+/// Device memory that a plan owns, because textures of it must be made before a launch. It begins with zeros.
+#[derive(Debug, Clone, Default)]
+pub struct Own {
+    /// Its size.
+    pub bytes: usize,
+    /// The textures.
+    pub textures: Vec<Texels>,
 }
 
 /// One thing that a call queues.
@@ -72,7 +83,7 @@ impl Call {
 
 impl From<Prepared> for Call {
     fn from(prepared: Prepared) -> Self {
-        Self { stages: vec![Stage::Run(prepared)], workspace: 0 }
+        Self { stages: vec![Stage::Run(prepared)], ..Self::default() }
     }
 }
 
@@ -176,6 +187,10 @@ pub enum Hole {
     Output,
     /// The workspace, from so many bytes on.
     Workspace(usize),
+    /// The plan's own memory, from so many bytes on.
+    Own(usize),
+    /// A texture of it, by its number: its handle.
+    Texture(usize),
     /// Sizes of the levels.
     Shapes,
     /// First positions of the levels.
@@ -238,7 +253,6 @@ impl Block {
     }
 
     /// Room for the description of a tensor, at a multiple of its 128 bytes.
-    #[allow(dead_code)]
     fn map(&mut self, map: Map) {
         self.align(128);
         self.maps.push((map, self.bytes.len()));

@@ -39,5 +39,5 @@ pub(super) fn before(request: &Request<'_>, target: &Target, kernel: Prepared) -
     let first =
         first.map(|(entry, launch)| Prepared { unit: unit.clone(), entry, launch, args: args.clone() });
     let stages = first.into_iter().chain([kernel]).map(Stage::Run).collect();
-    Call { stages, workspace: workspace(request) }
+    Call { stages, workspace: workspace(request), ..Call::default() }
 }

@@ -28,7 +28,7 @@ impl Walk {
 }
 
 /// The rows of a strip.
-const STRIP: usize = 8;
+pub const STRIP: usize = 8;
 
 /// The most levels: their table is part of the argument.
 const MAX_LEVELS: usize = 64;
@@ -221,7 +221,8 @@ impl Rows {
         if item > 32 {
             return Some(format!("{item} lanes for a query and head: a warp has 32"));
         }
-        if self.block == 0 || !self.block.is_multiple_of(32) || !self.block.is_multiple_of(item * self.heads) {
+        if self.block == 0 || !self.block.is_multiple_of(32) || !self.block.is_multiple_of(item * self.heads)
+        {
             return Some(format!(
                 "{} threads are no whole warps of {} heads of {item} lanes",
                 self.block, self.heads
@@ -365,6 +366,7 @@ impl Rows {
             sample += points;
             query += level.h * level.w;
         }
+        // As the structure ends, which has addresses in it.
         args.align(8);
         let grid = [tiles.div_ceil(each), p.heads().div_ceil(self.heads), p.batch()].map(|n| n as u32);
         let mut launch = Launch::new(grid, [self.block as u32, 1, 1]);

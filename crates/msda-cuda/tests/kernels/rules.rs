@@ -55,6 +55,7 @@ pub(crate) fn broken(case: &Case, compiled: &Compiled, code: Option<&Code>) -> V
         if case.unit.file == "rows.cu" {
             broken.extend(broken_by_rows(case, code));
         }
+        broken.extend(broken_by_rungs(case, code));
     }
     broken
 }
@@ -88,6 +89,30 @@ fn broken_by_rows(case: &Case, code: &Code) -> Vec<String> {
         broken.push(format!("{narrow} loads of less than 128 bits, at most {most} are needed"));
     }
     broken
+}
+
+/// Rungs of the ladder do what they are there for: the instruction, or one of them, that each is about.
+fn broken_by_rungs(case: &Case, code: &Code) -> Vec<String> {
+    let taps = if number(case, "NEAREST") == Some(1) { 1 } else { 4 };
+    let wanted: &[(&str, usize, &str)] = match (case.unit.file, case.entry) {
+        ("ladder/distributed.cu", _) if number(case, "LOCAL") == Some(0) => &[
+            ("UCGABAR_ARV", 2, "blocks of a cluster wait before they read, and before they leave"),
+            ("UCGABAR_WAIT", 2, "blocks of a cluster wait before they read, and before they leave"),
+            ("LD", taps, "taps are read from other blocks"),
+        ],
+        ("ladder/distributed.cu", _) => &[("LDS", taps, "taps are read from shared memory")],
+        ("ladder/tma_multilevel.cu", _) => {
+            &[("UTMALDG", 1, "windows are brought by the copy engine"), ("SYNCS", 4, "stages are waited for")]
+        }
+        ("ladder/tensor_core.cu", _) => &[
+            ("HMMA", 2, "weights of more digits than one product has"),
+            ("LDSM", 1, "rows are read transposed"),
+        ],
+        ("ladder/texture.cu", "msda_forward") => &[("TEX", 1, "samples are fetched from textures")],
+        _ => &[],
+    };
+    let short = wanted.iter().filter(|(name, least, _)| code.count(name) < *least);
+    short.map(|(name, least, why)| format!("{} {name}, at least {least}: {why}", code.count(name))).collect()
 }
 
 /// A macro that is a number.

@@ -18,8 +18,8 @@ use crate::workload::Data;
 const WARP: usize = 32;
 /// Warps that are followed, about.
 const SAMPLED: usize = 4000;
-/// Side of a tile of queries, and of the grid of cells by which they are ordered.
-const TILE: usize = 8;
+/// Rows of a strip of queries, and the side of the grid of cells by which they are ordered.
+const STRIP: usize = msda_cuda::variants::rows::STRIP;
 const CELLS: f64 = 64.0;
 
 /// Wavefronts of a launch, and what the cache is asked.
@@ -201,12 +201,8 @@ impl<'a> Shape<'a> {
         let p = &self.data.problem;
         match self.pattern.items {
             Items::Linear => ((p.queries() * p.heads()).div_ceil(self.each()), 1),
-            Items::Grid { heads, walk } => {
-                let columns = match walk {
-                    Walk::Tiles => p.levels().iter().map(|l| l.w.div_ceil(TILE) * l.h.div_ceil(TILE)).sum(),
-                    _ => p.queries().div_ceil((self.each() / heads).max(1)),
-                };
-                (columns, p.heads().div_ceil(heads))
+            Items::Grid { heads, .. } => {
+                (p.queries().div_ceil((self.each() / heads).max(1)), p.heads().div_ceil(heads))
             }
         }
     }
@@ -256,23 +252,19 @@ impl<'a> Shape<'a> {
     /// The query that an index within a block stands for: as the kernel has it.
     fn query(&self, walk: Walk, column: usize, queries: usize, i: usize) -> Option<usize> {
         let p = &self.data.problem;
-        if walk == Walk::Tiles {
-            let (mut tile, mut first) = (column, 0);
-            for level in p.levels() {
-                let across = level.w.div_ceil(TILE);
-                let tiles = across * level.h.div_ceil(TILE);
-                if tile < tiles {
-                    let bits =
-                        |from: usize| (0..3).map(|bit| (i >> (2 * bit + from) & 1) << bit).sum::<usize>();
-                    let (x, y) = (tile % across * TILE + bits(0), tile / across * TILE + bits(1));
-                    return (x < level.w && y < level.h).then_some(first + y * level.w + x);
-                }
-                (tile, first) = (tile - tiles, first + level.h * level.w);
-            }
-            return None;
-        }
         let at = column * queries + i;
-        (at < p.queries()).then(|| self.order.get(at).copied().unwrap_or(at))
+        if at >= p.queries() || walk != Walk::Tiles {
+            return (at < p.queries()).then(|| self.order.get(at).copied().unwrap_or(at));
+        }
+        let mut first = 0;
+        let level = p.levels().iter().find(|level| {
+            let here = at < first + level.h * level.w;
+            first += if here { 0 } else { level.h * level.w };
+            here
+        })?;
+        let (down, rest) = ((at - first) / (STRIP * level.w), (at - first) % (STRIP * level.w));
+        let high = STRIP.min(level.h - down * STRIP);
+        Some(first + (down * STRIP + rest % high) * level.w + rest / high)
     }
 
     /// The cell of a Z-curve that a query looks at: the mean of its first head's points on the first level.
@@ -484,15 +476,10 @@ fn staging(pattern: &Pattern, p: &Problem) -> Staged {
         Staging::Shared { round } => round,
     };
     let items = WARP / item;
-    let pad = match item {
-        1 | 32.. => 0,
-        2 | 4 => 8 / item,
-        _ => 1,
-    };
-    let pitch = items + pad;
-    let slot = |of: usize, part: usize| part * pitch + of;
+    let turn = |part: usize| if item <= 4 { part * (8 / item) } else { part * items / 8 };
+    let slot = |of: usize, part: usize| part * items + (of ^ (turn(part) & (items - 1)));
     let wide = round * if p.positions() <= 1 << 16 { 2 } else { 4 };
-    let positions = round * item * pitch * 16;
+    let positions = round * WARP * 16;
     let cycles = |width: usize, address: &dyn Fn(usize) -> usize| {
         let lanes: Vec<Option<u64>> = (0..WARP).map(|lane| Some(address(lane) as u64)).collect();
         banks::shared(&lanes, width) as f64

@@ -2,6 +2,10 @@
 //! that are chosen, and never chosen itself.
 
 mod direct;
+mod distributed;
+mod tensor_core;
+mod texture;
+mod tma_multilevel;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -33,6 +37,24 @@ pub static RUNGS: &[Rung] = &[
     rung("simple", "a block a tile of queries of one head, a thread a channel", &direct::SIMPLE),
     rung("l2_direct", "the same with 16 bytes a thread: no shared memory, caches do the rest", &direct::BASE),
     rung("optimized", "16 bytes a thread, locations and weights through shared memory", &direct::OPTIMIZED),
+    rung(
+        "distributed",
+        "a plane in the shared memory of a cluster of 8 blocks, which read from each other",
+        &distributed::CLUSTER,
+    ),
+    rung("distributed16", "the same of 16 blocks", &distributed::CLUSTER16),
+    rung(
+        "distributed_local",
+        "the same planes, but each block computes its own channels",
+        &distributed::LOCAL,
+    ),
+    rung(
+        "tma_multilevel",
+        "the copy engine brings each sample's taps, one group while another is summed",
+        &tma_multilevel::TmaMultilevel,
+    ),
+    rung("tensor_core", "the coarsest level as a product of matrices", &tensor_core::TensorCore),
+    rung("texture", "the texture unit weights the taps, to 8 bits", &texture::Texture),
     rung("base", "what the suite begins with: 16 bytes a thread", &direct::BASE),
     rung("base-vector", "one channel a thread", &direct::SIMPLE),
     rung("base+shuffle", "four groups of lanes share the samples, and add up by shuffles", &direct::SHUFFLE),
