@@ -14,6 +14,9 @@ pub const FILES: &[(&str, &str)] = &[
     ("rows.cu", include_str!("../../kernels/rows.cu")),
     ("ladder/ladder.cuh", include_str!("../../kernels/ladder/ladder.cuh")),
     ("ladder/direct.cu", include_str!("../../kernels/ladder/direct.cu")),
+    ("ladder/kept.cuh", include_str!("../../kernels/ladder/kept.cuh")),
+    ("ladder/persistent.cu", include_str!("../../kernels/ladder/persistent.cu")),
+    ("ladder/shared.cu", include_str!("../../kernels/ladder/shared.cu")),
     ("selftest.cuh", include_str!("selftest.cuh")),
     ("selftest.cu", include_str!("selftest.cu")),
 ];

@@ -2,6 +2,9 @@
 //! that are chosen, and never chosen itself.
 
 mod direct;
+mod kept;
+mod persistent;
+mod shared;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -33,6 +36,22 @@ pub static RUNGS: &[Rung] = &[
     rung("simple", "a block a tile of queries of one head, a thread a channel", &direct::SIMPLE),
     rung("l2_direct", "the same with 16 bytes a thread: no shared memory, caches do the rest", &direct::BASE),
     rung("optimized", "16 bytes a thread, locations and weights through shared memory", &direct::OPTIMIZED),
+    rung("shared_padded", "coarse levels in shared memory, two elements behind each row", &shared::PADDED),
+    rung("shared_unpadded", "the same without them", &shared::UNPADDED),
+    rung("shared_wide", "the same with 16 bytes a thread", &shared::WIDE),
+    rung(
+        "persistent",
+        "a block an SM takes work from a counter; coarse levels in 96 KB",
+        &persistent::PERSISTENT,
+    ),
+    rung("persistent_full", "the same with all of the shared memory", &persistent::FULL),
+    rung("persistent_channelsplit", "the same as the first, 8 channels at a time", &persistent::CHANNELSPLIT),
+    rung("ultra", "all of it: persistent, taps found once, unrolled, values kept in L2", &persistent::ULTRA),
+    rung(
+        "reordered",
+        "16 bytes a thread, queries in the order of the places they look at",
+        &direct::REORDERED,
+    ),
     rung("base", "what the suite begins with: 16 bytes a thread", &direct::BASE),
     rung("base-vector", "one channel a thread", &direct::SIMPLE),
     rung("base+shuffle", "four groups of lanes share the samples, and add up by shuffles", &direct::SHUFFLE),
