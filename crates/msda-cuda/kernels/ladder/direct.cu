@@ -118,7 +118,7 @@ __device__ __forceinline__ void compute(const Args &args, const Staged &staged, 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK) msda_forward(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(BLOCK, 1024 / BLOCK) msda_forward(const __grid_constant__ Args args) {
     const Call &call = args.call;
     __shared__ Staged staged;
     if constexpr (LINEAR) {

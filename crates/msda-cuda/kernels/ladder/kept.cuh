@@ -29,14 +29,23 @@ struct Plane {
 
 // Brings what is kept to shared memory, by all threads; they must meet before it is read.
 __device__ __forceinline__ void bring(const Plane &plane, const Keep (&keep)[LEVELS]) {
+    constexpr int AT_ONCE = 4; // pieces that a thread asks for before it waits
 #pragma unroll 1
     for (int l = 0; l < LEVELS; l++) {
         const Keep &part = keep[l];
-#pragma unroll 4
-        for (int i = threadIdx.x; i < part.count * ITEM; i += BLOCK) {
-            const int position = i / ITEM, chunk = i % ITEM * VEC;
-            const Vector<VEC> v = gather<VEC>(offset(plane.value, part.from + position, plane.row) + chunk);
-            store<VEC>(plane.kept + (part.at + position) * STEP + chunk, v);
+#pragma unroll 1
+        for (int first = threadIdx.x; first < part.count * ITEM; first += AT_ONCE * BLOCK) {
+            Vector<VEC> v[AT_ONCE];
+#pragma unroll
+            for (int r = 0; r < AT_ONCE; r++) {
+                const int i = first + r * BLOCK, position = part.from + i / ITEM;
+                if (i < part.count * ITEM) v[r] = gather<VEC>(offset(plane.value, position, plane.row) + i % ITEM * VEC);
+            }
+#pragma unroll
+            for (int r = 0; r < AT_ONCE; r++) {
+                const int i = first + r * BLOCK, place = part.at + i / ITEM;
+                if (i < part.count * ITEM) store<VEC>(plane.kept + place * STEP + i % ITEM * VEC, v[r]);
+            }
         }
     }
 }
@@ -59,21 +68,23 @@ __device__ __forceinline__ Vector<VEC> row_kept(const char *at) {
 
 // Adds the taps of a sample, from wherever they are; `chunk` is where a row has the lane's bytes.
 __device__ __forceinline__ void add(float (&sum)[EACH], const Plane &plane, int chunk, const Keep &keep, const Taps &taps) {
+    const char *base = plane.value + chunk;
+    Rows rows{};
     if (!PARTIAL && keep.from == BEYOND) {
-        add(sum, plane.value + chunk, plane.row, taps);
-        return;
-    }
+        rows = rows_of(base, plane.row, taps);
+    } else {
 #pragma unroll
-    for (int k = 0; k < TAPS; k++) {
-        const int position = taps.position[k];
-        if (position == NOWHERE) continue;
-        if (!PARTIAL || position >= keep.from) {
-            const char *at = plane.kept + (position - keep.from + keep.at) * STEP + chunk;
-            multiply_add<VALUE>(sum, row_kept(at), taps.weight[k]);
-        } else {
-            multiply_add<VALUE>(sum, row_at(offset(plane.value + chunk, position, plane.row)), taps.weight[k]);
+        for (int k = 0; k < TAPS; k++) {
+            // What is nowhere is before all that is kept.
+            const int position = taps.position[k];
+            if (position >= keep.from) {
+                rows.tap[k] = row_kept(plane.kept + (position - keep.from + keep.at) * STEP + chunk);
+            } else if (PARTIAL && position != NOWHERE) {
+                rows.tap[k] = row_at(offset(base, position, plane.row));
+            }
         }
     }
+    add(sum, rows, taps);
 }
 
 // The lane's bytes of a query, its taps found by the lane itself.

@@ -17,19 +17,22 @@ pub(super) struct Persistent {
     locate: bool,
     load: Load,
     unroll: usize,
+    /// Threads of a block.
+    block: usize,
 }
 
-/// Threads of a block.
-const BLOCK: usize = 1024;
+/// Items that a block takes, about: few, since what is kept is brought for each, and enough to be even at the end.
+const TURNS: usize = 8;
 
 /// What the documents give levels: 96 KB.
 const SOME: Option<usize> = Some(96 << 10);
 
 pub(super) const PERSISTENT: Persistent =
-    Persistent { budget: SOME, channels: 0, locate: false, load: Load::Cached, unroll: 1 };
+    Persistent { budget: SOME, channels: 0, locate: false, load: Load::Cached, unroll: 1, block: 1024 };
 pub(super) const FULL: Persistent = Persistent { budget: None, ..PERSISTENT };
 pub(super) const CHANNELSPLIT: Persistent = Persistent { channels: 8, ..PERSISTENT };
-pub(super) const ULTRA: Persistent = Persistent { locate: true, load: Load::Kept, unroll: 4, ..FULL };
+pub(super) const ULTRA: Persistent =
+    Persistent { locate: true, load: Load::Kept, unroll: 4, block: 768, ..FULL };
 
 /// How a request is divided.
 struct Division {
@@ -37,8 +40,15 @@ struct Division {
     groups: usize,
     /// Lanes of a query.
     item: usize,
-    /// Queries of a tile.
+    /// Queries side by side in a block.
     items: usize,
+}
+
+/// Items of a call, and of a plane and group; queries of an item.
+struct Items {
+    all: usize,
+    tiles: usize,
+    each: usize,
 }
 
 impl Persistent {
@@ -48,21 +58,24 @@ impl Persistent {
         let row = p.channels() * p.types().value.size();
         let vec = vec(request, 16);
         let item = row / groups / vec;
-        let items = if self.locate { BLOCK / 32 * (32 / item) } else { BLOCK / item };
+        let items = if self.locate { self.block / 32 * (32 / item) } else { self.block / item };
         Division { vec, groups, item, items }
     }
 
-    /// Planes and groups, times tiles; none if that is more than the counter counts to.
-    fn items(&self, request: &Request<'_>) -> Option<usize> {
+    /// The items; none if they are more than the counter counts to.
+    fn items(&self, request: &Request<'_>, target: &Target) -> Option<Items> {
         let (p, division) = (request.problem, self.division(request));
-        let tiles = p.queries().div_ceil(division.items);
-        let items = (p.batch() * p.heads()).checked_mul(division.groups)?.checked_mul(tiles)?;
-        (items < 1 << 30).then_some(items)
+        let parts = (p.batch() * p.heads()).checked_mul(division.groups)?;
+        let shares = (target.multiprocessors as usize * TURNS).div_ceil(parts);
+        let each = p.queries().div_ceil(shares).next_multiple_of(division.items);
+        let tiles = p.queries().div_ceil(each);
+        let all = parts.checked_mul(tiles)?;
+        (all < 1 << 30).then_some(Items { all, tiles, each })
     }
 
     /// Bytes of shared memory through which taps are handed on.
     fn handed(&self) -> usize {
-        if self.locate { BLOCK * 32 } else { 0 }
+        if self.locate { self.block * 32 } else { 0 }
     }
 }
 
@@ -73,14 +86,14 @@ impl Strategy for Persistent {
             return Some(format!("{channels} channels are no groups of {}", self.channels));
         }
         let item = self.division(request).item;
-        let most = if self.locate { 32 } else { BLOCK };
+        let most = if self.locate { 32 } else { self.block };
         if item > most {
             return Some(format!("{item} threads for a query: {most} at most"));
         }
         if self.load == Load::Kept && target.arch.major < 8 {
             return Some(format!("{} has no such hints", target.arch));
         }
-        if self.items(request).is_none() {
+        if self.items(request, target).is_none() {
             return Some("more items than the counter counts to".into());
         }
         None
@@ -91,7 +104,8 @@ impl Strategy for Persistent {
         let division = self.division(request);
         let partial = self.budget.is_none();
         let key = format!(
-            "persistent-{:?}-g{}-u{}{}{}",
+            "persistent-b{}-{:?}-g{}-u{}{}{}",
+            self.block,
             self.load,
             division.groups,
             self.unroll,
@@ -99,7 +113,7 @@ impl Strategy for Persistent {
             if self.locate { "-locate" } else { "" },
         );
         let unit = unit("ladder/persistent.cu", &key, request, target, division.vec)
-            .define("BLOCK", BLOCK)
+            .define("BLOCK", self.block)
             .define("PAD", 0)
             .define("GROUPS", division.groups)
             .define("PARTIAL", u8::from(partial))
@@ -110,16 +124,18 @@ impl Strategy for Persistent {
         let row = p.channels() / division.groups * p.types().value.size();
         let kept = keep(p, row, self.budget.map_or(room, |most| most.min(room)), partial);
         // A request is only prepared when it is taken.
-        let items = self.items(request).unwrap_or(0);
+        let Items { all, tiles, each } =
+            self.items(request, target).unwrap_or(Items { all: 0, tiles: 1, each: 1 });
         let mut args = args(request);
         args.hole(Hole::Workspace(0));
-        args.i32(items);
-        args.i32(p.queries().div_ceil(division.items));
+        for n in [all, tiles, each] {
+            args.i32(n);
+        }
         kept.put(&mut args);
         args.align(8);
-        let blocks = items.min(target.multiprocessors as usize).max(1) as u32;
+        let blocks = all.min(target.multiprocessors as usize).max(1) as u32;
         let shared = (kept.bytes + self.handed()) as u32;
-        let launch = Launch { shared, ..Launch::new([blocks, 1, 1], [BLOCK as u32, 1, 1]) };
+        let launch = Launch { shared, ..Launch::new([blocks, 1, 1], [self.block as u32, 1, 1]) };
         let run = Stage::Run(Prepared { unit, entry: "msda_forward", launch, args });
         Call { stages: vec![Stage::Clear { at: 0, bytes: 4 }, run], workspace: 16 }
     }
