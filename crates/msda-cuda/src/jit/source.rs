@@ -16,7 +16,9 @@ pub const FILES: &[(&str, &str)] = &[
     ("ladder/direct.cu", include_str!("../../kernels/ladder/direct.cu")),
     ("ladder/kept.cuh", include_str!("../../kernels/ladder/kept.cuh")),
     ("ladder/persistent.cu", include_str!("../../kernels/ladder/persistent.cu")),
+    ("ladder/quantised.cu", include_str!("../../kernels/ladder/quantised.cu")),
     ("ladder/shared.cu", include_str!("../../kernels/ladder/shared.cu")),
+    ("ladder/specialised.cu", include_str!("../../kernels/ladder/specialised.cu")),
     ("selftest.cuh", include_str!("selftest.cuh")),
     ("selftest.cu", include_str!("selftest.cu")),
 ];

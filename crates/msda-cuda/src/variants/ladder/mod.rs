@@ -4,7 +4,9 @@
 mod direct;
 mod kept;
 mod persistent;
+mod quantised;
 mod shared;
+mod specialised;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -52,6 +54,9 @@ pub static RUNGS: &[Rung] = &[
         "16 bytes a thread, queries in the order of the places they look at",
         &direct::REORDERED,
     ),
+    rung("specialised", "some warps find taps, the others gather", &specialised::SPECIALISED),
+    rung("int8", "values as bytes, with a scale for each image and head", &quantised::INT8),
+    rung("fp8", "the same in e4m3", &quantised::FP8),
     rung("base", "what the suite begins with: 16 bytes a thread", &direct::BASE),
     rung("base-vector", "one channel a thread", &direct::SIMPLE),
     rung("base+shuffle", "four groups of lanes share the samples, and add up by shuffles", &direct::SHUFFLE),
