@@ -12,8 +12,8 @@ use crate::variants::{Call, Hole, Prepared, Stage};
 pub(super) struct Persistent {
     /// Shared memory for levels, at most; of the level that does not fit a part is kept where there is no such bound.
     budget: Option<usize>,
-    /// Channels of a group; 0: all.
-    channels: usize,
+    /// Channels of a group, if not all.
+    channels: Option<usize>,
     locate: bool,
     load: Load,
     unroll: usize,
@@ -28,9 +28,9 @@ const TURNS: usize = 8;
 const SOME: Option<usize> = Some(96 << 10);
 
 pub(super) const PERSISTENT: Persistent =
-    Persistent { budget: SOME, channels: 0, locate: false, load: Load::Cached, unroll: 1, block: 1024 };
+    Persistent { budget: SOME, channels: None, locate: false, load: Load::Cached, unroll: 1, block: 1024 };
 pub(super) const FULL: Persistent = Persistent { budget: None, ..PERSISTENT };
-pub(super) const CHANNELSPLIT: Persistent = Persistent { channels: 8, ..PERSISTENT };
+pub(super) const CHANNELSPLIT: Persistent = Persistent { channels: Some(8), ..PERSISTENT };
 pub(super) const ULTRA: Persistent =
     Persistent { locate: true, load: Load::Kept, unroll: 4, block: 768, ..FULL };
 
@@ -54,7 +54,7 @@ struct Items {
 impl Persistent {
     fn division(&self, request: &Request<'_>) -> Division {
         let p = request.problem;
-        let groups = if self.channels > 0 { p.channels() / self.channels } else { 1 }.max(1);
+        let groups = self.channels.map_or(1, |some| p.channels() / some).max(1);
         let row = p.channels() * p.types().value.size();
         let vec = vec(request, 16);
         let item = row / groups / vec;
@@ -82,8 +82,8 @@ impl Persistent {
 impl Strategy for Persistent {
     fn refuses(&self, request: &Request<'_>, target: &Target) -> Option<String> {
         let channels = request.problem.channels();
-        if self.channels > 0 && !channels.is_multiple_of(self.channels) {
-            return Some(format!("{channels} channels are no groups of {}", self.channels));
+        if let Some(some) = self.channels.filter(|&some| !channels.is_multiple_of(some)) {
+            return Some(format!("{channels} channels are no groups of {some}"));
         }
         let item = self.division(request).item;
         let most = if self.locate { 32 } else { self.block };
