@@ -17,6 +17,7 @@
 //   STRIDE    as many blocks as the device holds, each with every so many-th tile
 //   UNROLL    samples that are unrolled
 //   HALF      products in f16
+//   LISTED    tiles take their queries from a list, in which neighbours look at the same places
 //
 // Wins: never by itself; 16 bytes a thread is what matters most. Where rows are short it is hard to beat all the same.
 #include "ladder/ladder.cuh"
@@ -27,8 +28,14 @@ constexpr int QUERIES = ITEMS * EACH_ONE;
 
 struct Args {
     Call call;
+    const int *order;
     int tiles;
 };
+
+// The query at a place of a tile, or one that is not there.
+__device__ __forceinline__ int query_at(const Args &args, int image, int i) {
+    return LISTED && i < args.call.queries ? args.order[i64(image) * args.call.queries + i] : i;
+}
 
 // Locations and weights of a tile, as they are given.
 struct Raw {
@@ -62,11 +69,14 @@ union Staged {
 };
 
 // One element, or VEC bytes, of the output.
-__device__ __forceinline__ void compute(const Call &call, const Staged &staged, const Raw &raw, int image, int head, int tile, int thread) {
+__device__ __forceinline__ void compute(const Args &args, const Staged &staged, const Raw &raw, int image, int head, int tile, int thread) {
+    const Call &call = args.call;
     const int item = thread / ITEM, chunk = thread % LANES, group = thread % ITEM / LANES;
     float sum[EACH_ONE][EACH];
+    int queries[EACH_ONE];
 #pragma unroll
     for (int r = 0; r < EACH_ONE; r++) {
+        queries[r] = query_at(args, image, tile * QUERIES + item + r * ITEMS);
 #pragma unroll
         for (int c = 0; c < EACH; c++) sum[r][c] = 0;
     }
@@ -76,7 +86,7 @@ __device__ __forceinline__ void compute(const Call &call, const Staged &staged, 
         const Level &level = call.level[level_of(call, s)];
 #pragma unroll
         for (int r = 0; r < EACH_ONE; r++) {
-            const int i = item + r * ITEMS, query = tile * QUERIES + i;
+            const int i = item + r * ITEMS, query = queries[r];
             if (query >= call.queries) continue;
             Taps taps;
             if constexpr (STAGE == 2) {
@@ -98,7 +108,7 @@ __device__ __forceinline__ void compute(const Call &call, const Staged &staged, 
     }
 #pragma unroll
     for (int r = 0; r < EACH_ONE; r++) {
-        const int query = tile * QUERIES + item + r * ITEMS;
+        const int query = queries[r];
 #pragma unroll
         for (int step = LANES; step < ITEM; step *= 2) {
 #pragma unroll
@@ -108,7 +118,7 @@ __device__ __forceinline__ void compute(const Call &call, const Staged &staged, 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK) msda_forward(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(BLOCK, 1024 / BLOCK) msda_forward(const __grid_constant__ Args args) {
     const Call &call = args.call;
     __shared__ Staged staged;
     if constexpr (LINEAR) {
@@ -117,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) msda_forward(const __grid_co
             const int chunk = i % LANES, head = i / LANES % call.heads;
             const i64 rest = i / LANES / call.heads;
             // A tile of one query is the query.
-            compute(call, staged, staged.raw[0], rest / call.queries, head, rest % call.queries, chunk);
+            compute(args, staged, staged.raw[0], rest / call.queries, head, rest % call.queries, chunk);
         }
         return;
     }
@@ -138,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) msda_forward(const __grid_co
             __syncthreads();
         } else if constexpr (STAGE) {
             for (int i = threadIdx.x; i < QUERIES * SAMPLES; i += BLOCK) {
-                const int query = tile * QUERIES + i / SAMPLES, s = i % SAMPLES;
+                const int query = query_at(args, image, tile * QUERIES + i / SAMPLES), s = i % SAMPLES;
                 if (query >= call.queries) break;
                 const Given one = given(call, image, query, head, s);
                 if constexpr (STAGE == 2) {
@@ -149,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) msda_forward(const __grid_co
             }
             __syncthreads();
         }
-        if (busy) compute(call, staged, staged.raw[PIPELINE ? turn : 0], image, head, tile, threadIdx.x);
+        if (busy) compute(args, staged, staged.raw[PIPELINE ? turn : 0], image, head, tile, threadIdx.x);
         if (STAGE || PIPELINE) __syncthreads();
     }
 }

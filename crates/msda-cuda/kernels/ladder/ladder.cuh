@@ -38,7 +38,7 @@ __device__ __forceinline__ Given given(const Call &call, int image, int query, i
     return Given{xy[0], xy[1], weight[0]};
 }
 
-// The position of a tap that is not read.
+// The position of a tap that is not read, and has no weight.
 constexpr int NOWHERE = -1;
 constexpr int TAPS = NEAREST ? 1 : 4;
 
@@ -77,7 +77,7 @@ template <bool TRUST = RING> __device__ __forceinline__ Taps taps_of(const Level
         const bool inside = at.there && (TRUST || (i >= 0 && j >= 0 && i < level.w && j < level.h));
         const float share = NEAREST ? 1 : (k & 1 ? at.x : 1 - at.x) * (k >> 1 ? at.y : 1 - at.y);
         taps.position[k] = inside ? level.origin + j * level.pitch + i : NOWHERE;
-        taps.weight[k] = given.weight * share;
+        taps.weight[k] = inside ? given.weight * share : 0;
     }
     return taps;
 }
@@ -122,25 +122,36 @@ __device__ __forceinline__ Vector<VEC> row_at(const char *at) {
     }
 }
 
-// Adds the taps of a sample; `base` is where position 0 has the lane's bytes.
-__device__ __forceinline__ void add(float (&sum)[EACH], const char *base, int row, const Taps &taps) {
+// The rows of a sample's taps; what is not read is zeros, so that nothing waits for one row before it asks for the next.
+struct Rows {
+    Vector<VEC> tap[TAPS];
+};
+
+// `base` is where position 0 has the lane's bytes.
+__device__ __forceinline__ Rows rows_of(const char *base, int row, const Taps &taps) {
+    Rows rows{};
 #pragma unroll
     for (int k = 0; k < TAPS; k++) {
-        if (taps.position[k] != NOWHERE) {
-            multiply_add<VALUE>(sum, row_at(offset(base, taps.position[k], row)), taps.weight[k]);
-        }
+        if (taps.position[k] != NOWHERE) rows.tap[k] = row_at(offset(base, taps.position[k], row));
     }
+    return rows;
+}
+
+__device__ __forceinline__ void add(float (&sum)[EACH], const Rows &rows, const Taps &taps) {
+#pragma unroll
+    for (int k = 0; k < TAPS; k++) multiply_add<VALUE>(sum, rows.tap[k], taps.weight[k]);
+}
+
+__device__ __forceinline__ void add(float (&sum)[EACH], const char *base, int row, const Taps &taps) {
+    add(sum, rows_of(base, row, taps), taps);
 }
 
 // The same with products and sums of four taps in f16.
 __device__ __forceinline__ void add_half(float (&sum)[EACH], const char *base, int row, const Taps &taps) {
+    const Rows rows = rows_of(base, row, taps);
     Halves halves{};
 #pragma unroll
-    for (int k = 0; k < TAPS; k++) {
-        if (taps.position[k] != NOWHERE) {
-            multiply_add(halves, row_at(offset(base, taps.position[k], row)), taps.weight[k]);
-        }
-    }
+    for (int k = 0; k < TAPS; k++) multiply_add(halves, rows.tap[k], taps.weight[k]);
     gather_up(sum, halves);
 }
 

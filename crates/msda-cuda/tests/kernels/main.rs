@@ -196,6 +196,9 @@ fn wrong_kernels_are_noticed() {
     // Half of each row is read, by what says that it reads all of it.
     if nvdisasm.is_some() {
         notices(Built { case: good.clone(), ..built("VEC", "8") }, "loads of 128 bits, but");
+        // A rung that is not what it is called.
+        let rung = cases::case("ladder:persistent-seed", Arch::new(9, 0));
+        notices(Built { case: rung, ..built("VEC", "16") }, "items taken from the counter: 0");
     }
 }
 

@@ -56,6 +56,9 @@ pub(crate) fn broken(case: &Case, compiled: &Compiled, code: Option<&Code>) -> V
             broken.extend(broken_by_rows(case, code));
         }
         broken.extend(broken_by_rungs(case, code));
+        if let Some(rung) = case.unit.file.strip_prefix("ladder/").filter(|_| case.entry == "msda_forward") {
+            broken.extend(broken_by_rung(rung, case, code));
+        }
     }
     broken
 }
@@ -113,6 +116,49 @@ fn broken_by_rungs(case: &Case, code: &Code) -> Vec<String> {
     };
     let short = wanted.iter().filter(|(name, least, _)| code.count(name) < *least);
     short.map(|(name, least, why)| format!("{} {name}, at least {least}: {why}", code.count(name))).collect()
+}
+
+/// What a rung is about is done, and in the way that its file says.
+fn broken_by_rung(file: &str, case: &Case, code: &Code) -> Vec<String> {
+    let define = |name| number(case, name).unwrap_or(0);
+    let taps = if define("NEAREST") == 1 { 1 } else { 4 };
+    let mut broken = Vec::new();
+    let mut at_least = |what: &str, got: usize, wanted: usize| {
+        if got < wanted {
+            broken.push(format!("{what}: {got}, at least {wanted} are needed"));
+        }
+    };
+    let bits = define("VEC") as u32 * 8;
+    match file {
+        "shared.cu" | "persistent.cu" => {
+            at_least("taps from shared memory", code.count_bits("LDS", bits), taps);
+            at_least("taps from device memory", code.count_bits("LDG", bits), taps);
+        }
+        "specialised.cu" => {
+            at_least("barriers that are waited for or arrived at", code.count("BAR"), 4);
+            at_least("taps from device memory", code.count_bits("LDG", bits), taps * define("ROUND"));
+        }
+        "quantised.cu" => {
+            let piece = define("PIECE");
+            at_least("taps of whole pieces", code.count_bits("LDG", piece as u32 * 8), taps);
+            // Both halves of a word are converted two at a time; bytes are picked one by one, those that are used.
+            let (name, wanted) = match define("FP8") {
+                1 => ("F2FP", taps * piece.min(define("D")) / 2),
+                _ => ("PRMT", taps * piece.min(define("D"))),
+            };
+            at_least("bytes made numbers", code.count(name), wanted);
+        }
+        _ => return broken,
+    }
+    if file == "persistent.cu" {
+        let taken = code.count("ATOM") + code.count("ATOMG");
+        at_least("items taken from the counter", taken, 2);
+    }
+    let vague = code.count("LD") + code.count("ST");
+    if vague > 0 {
+        broken.push(format!("{vague} loads and stores that do not know which memory they mean"));
+    }
+    broken
 }
 
 /// A macro that is a number.

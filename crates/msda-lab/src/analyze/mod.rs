@@ -236,7 +236,8 @@ impl Analysis<'_> {
     /// What the compiler made of a kernel, and what is predicted of it.
     fn kernel(&mut self, place: &str, kernel: &Kernel, request: &Request<'_>, data: &Data, images: usize) {
         let call = kernel.prepare(request, &self.target);
-        let made = call.last().context("the call has no kernel").and_then(|last| mix::read(last, &self.target));
+        let made =
+            call.last().context("the call has no kernel").and_then(|last| mix::read(last, &self.target));
         let (mut resident, mut cache) = (1, mix::cache(&self.target, 0));
         match made {
             Ok(made) => {

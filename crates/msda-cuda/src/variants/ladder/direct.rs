@@ -5,7 +5,7 @@ use msda::{Dtype, Sampling};
 use super::{Strategy, args, unit, vec};
 use crate::driver::Launch;
 use crate::request::{Request, Target};
-use crate::variants::{Call, Prepared};
+use crate::variants::{Call, Hole, Prepared, order};
 
 /// Where samples are prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +41,7 @@ pub(super) struct Direct {
     stride: bool,
     unroll: usize,
     half: bool,
+    listed: bool,
 }
 
 /// Threads of a block, unless less shared memory asks for less.
@@ -63,12 +64,14 @@ pub(super) const SIMPLE: Direct = Direct {
     stride: false,
     unroll: 1,
     half: false,
+    listed: false,
 };
 pub(super) const ORIGINAL: Direct = Direct { linear: true, ..SIMPLE };
 pub(super) const BASE: Direct = Direct { vec: 16, ..SIMPLE };
 /// The documents' kernel of that name in their first form: 16 bytes a thread, past the first-level cache.
 pub(super) const ORIGINAL_VECTOR: Direct = Direct { linear: true, load: Load::PastL1, ..BASE };
 pub(super) const OPTIMIZED: Direct = METADATA;
+pub(super) const REORDERED: Direct = Direct { listed: true, ..BASE };
 
 // The suite: one thing at a time.
 pub(super) const SHUFFLE: Direct = Direct { split: 4, ..BASE };
@@ -131,6 +134,9 @@ impl Strategy for Direct {
         {
             return Some("products in f16 are of f16 values, bilinear, two channels at a time".into());
         }
+        if self.listed && p.points()[0] == 0 {
+            return Some("no points on the first level to order queries by".into());
+        }
         if (self.pipeline || self.load == Load::Kept) && target.arch.major < 8 {
             return Some(format!("{} has no such copies and hints", target.arch));
         }
@@ -153,7 +159,7 @@ impl Strategy for Direct {
         let p = request.problem;
         let block = self.block(request);
         let key = format!(
-            "direct-{:?}-s{}-q{}-{:?}-u{}{}{}{}{}",
+            "direct-{:?}-s{}-q{}-{:?}-u{}{}{}{}{}{}",
             self.load,
             self.split,
             self.queries,
@@ -163,6 +169,7 @@ impl Strategy for Direct {
             if self.pipeline { "-pipeline" } else { "" },
             if self.stride { "-stride" } else { "" },
             if self.half { "-half" } else { "" },
+            if self.listed { "-listed" } else { "" },
         );
         let unit = unit("ladder/direct.cu", &key, request, target, vec(request, self.vec))
             .define("BLOCK", block)
@@ -173,9 +180,11 @@ impl Strategy for Direct {
             .define("STAGE", self.stage as u8)
             .define("PIPELINE", u8::from(self.pipeline))
             .define("UNROLL", self.unroll)
-            .define("HALF", u8::from(self.half));
+            .define("HALF", u8::from(self.half))
+            .define("LISTED", u8::from(self.listed));
         let tiles = p.queries().div_ceil(self.tile(request, block));
         let mut args = args(request);
+        args.hole(Hole::Workspace(0));
         args.i32(tiles);
         args.align(8);
         let planes = p.batch() * p.heads();
@@ -189,7 +198,8 @@ impl Strategy for Direct {
             (_, false) => [tiles, p.heads(), p.batch()],
         };
         let launch = Launch::new(grid.map(|n| n as u32), [block as u32, 1, 1]);
-        Prepared { unit, entry: "msda_forward", launch, args }.into()
+        let kernel = Prepared { unit, entry: "msda_forward", launch, args };
+        if self.listed { order::before(request, target, kernel) } else { kernel.into() }
     }
 
     fn is_exact(&self) -> bool {

@@ -3,6 +3,11 @@
 
 mod direct;
 mod distributed;
+mod kept;
+mod persistent;
+mod quantised;
+mod shared;
+mod specialised;
 mod tensor_core;
 mod texture;
 mod tma_multilevel;
@@ -55,6 +60,25 @@ pub static RUNGS: &[Rung] = &[
     ),
     rung("tensor_core", "the coarsest level as a product of matrices", &tensor_core::TensorCore),
     rung("texture", "the texture unit weights the taps, to 8 bits", &texture::Texture),
+    rung("shared_padded", "coarse levels in shared memory, two elements behind each row", &shared::PADDED),
+    rung("shared_unpadded", "the same without them", &shared::UNPADDED),
+    rung("shared_wide", "the same with 16 bytes a thread", &shared::WIDE),
+    rung(
+        "persistent",
+        "a block an SM takes work from a counter; coarse levels in 96 KB",
+        &persistent::PERSISTENT,
+    ),
+    rung("persistent_full", "the same with all of the shared memory", &persistent::FULL),
+    rung("persistent_channelsplit", "the same as the first, 8 channels at a time", &persistent::CHANNELSPLIT),
+    rung("ultra", "all of it: persistent, taps found once, unrolled, values kept in L2", &persistent::ULTRA),
+    rung(
+        "reordered",
+        "16 bytes a thread, queries in the order of the places they look at",
+        &direct::REORDERED,
+    ),
+    rung("specialised", "some warps find taps, the others gather", &specialised::SPECIALISED),
+    rung("int8", "values as bytes, with a scale for each image and head", &quantised::INT8),
+    rung("fp8", "the same in e4m3", &quantised::FP8),
     rung("base", "what the suite begins with: 16 bytes a thread", &direct::BASE),
     rung("base-vector", "one channel a thread", &direct::SIMPLE),
     rung("base+shuffle", "four groups of lanes share the samples, and add up by shuffles", &direct::SHUFFLE),
