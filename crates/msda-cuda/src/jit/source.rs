@@ -14,6 +14,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("rows.cu", include_str!("../../kernels/rows.cu")),
     ("ladder/ladder.cuh", include_str!("../../kernels/ladder/ladder.cuh")),
     ("ladder/direct.cu", include_str!("../../kernels/ladder/direct.cu")),
+    ("ladder/handed.cuh", include_str!("../../kernels/ladder/handed.cuh")),
     ("ladder/kept.cuh", include_str!("../../kernels/ladder/kept.cuh")),
     ("ladder/persistent.cu", include_str!("../../kernels/ladder/persistent.cu")),
     ("ladder/quantised.cu", include_str!("../../kernels/ladder/quantised.cu")),
