@@ -16,6 +16,7 @@
 //
 // Who computes an item depends on the run, how it is computed does not. Wins: against blocks that bring the same levels again
 // for each tile, and where planes are many and work is uneven. One block an SM has nobody to fill in while it waits.
+#include "ladder/handed.cuh"
 #include "ladder/kept.cuh"
 
 constexpr int WARP_ITEMS = 32 / ITEM; // queries of a warp, where taps are handed on; 0: it would not hold one
@@ -33,22 +34,12 @@ struct Part {
     int image, head, group, first, end;
 };
 
+typedef Handed<LOCATE ? 32 : 1> Warp;
+
 #if LOCATE
-// Samples of each query that a warp has found at a time, and their taps: those of one sample side by side.
-constexpr int ROUND = 32 / WARP_ITEMS;
+constexpr int ROUND = 32 / WARP_ITEMS; // samples of each query that a warp finds at a time
 
-struct __align__(4 * TAPS) Positions {
-    int tap[TAPS];
-};
-struct __align__(4 * TAPS) Weights {
-    float tap[TAPS];
-};
-struct Handed {
-    Positions positions[32];
-    Weights weights[32];
-};
-
-__device__ __forceinline__ void compute(const Args &args, const Plane &plane, const Part &part, Handed &handed) {
+__device__ __forceinline__ void compute(const Args &args, const Plane &plane, const Part &part, Warp &handed) {
     const Call &call = args.call;
     const int lane = threadIdx.x & 31, first = part.first + int(threadIdx.x) / 32 * WARP_ITEMS;
     // What the lane finds: a sample of a query of its warp.
@@ -67,13 +58,7 @@ __device__ __forceinline__ void compute(const Args &args, const Plane &plane, co
         __syncwarp();
         int s = start + turn;
         if (finds && s < SAMPLES) {
-            const Taps taps = taps_of(call.level[level_of(call, s)], next);
-            Positions positions;
-            Weights weights;
-#pragma unroll
-            for (int k = 0; k < TAPS; k++) positions.tap[k] = taps.position[k], weights.tap[k] = taps.weight[k];
-            handed.positions[turn * WARP_ITEMS + other] = positions;
-            handed.weights[turn * WARP_ITEMS + other] = weights;
+            handed.put(turn * WARP_ITEMS + other, taps_of(call.level[level_of(call, s)], next));
         }
         __syncwarp();
         // The next round's are on their way while this one is summed.
@@ -83,20 +68,13 @@ __device__ __forceinline__ void compute(const Args &args, const Plane &plane, co
 #pragma unroll UNROLL
         for (int r = 0; r < ROUND; r++) {
             if (SAMPLES % ROUND != 0 && start + r >= SAMPLES) break;
-            const Positions positions = handed.positions[r * WARP_ITEMS + own];
-            const Weights weights = handed.weights[r * WARP_ITEMS + own];
-            Taps taps;
-#pragma unroll
-            for (int k = 0; k < TAPS; k++) taps.position[k] = positions.tap[k], taps.weight[k] = weights.tap[k];
-            add(sum, plane, chunk, args.keep[level_of(call, start + r)], taps);
+            add(sum, plane, chunk, args.keep[level_of(call, start + r)], handed.take(r * WARP_ITEMS + own));
         }
     }
     if (sums) finish(call, part.image, first + own, part.head, part.group * PART + chunk, sum);
 }
 #else
-struct Handed {};
-
-__device__ __forceinline__ void compute(const Args &args, const Plane &plane, const Part &part, Handed &) {
+__device__ __forceinline__ void compute(const Args &args, const Plane &plane, const Part &part, Warp &) {
     const int query = part.first + int(threadIdx.x) / ITEM, chunk = threadIdx.x % ITEM * VEC;
     if (int(threadIdx.x) / ITEM >= ITEMS || query >= part.end) return;
     float sum[EACH];
@@ -109,8 +87,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) msda_forward(const __grid
     extern __shared__ uint4 shared[];
     __shared__ int taken[2], kept; // the plane, and group, whose levels are in shared memory
     const Call &call = args.call;
-    constexpr int HANDED = LOCATE ? BLOCK / 32 * int(sizeof(Handed)) : 0;
-    Handed &handed = reinterpret_cast<Handed *>(shared)[LOCATE ? threadIdx.x / 32 : 0];
+    constexpr int HANDED = LOCATE ? BLOCK / 32 * int(sizeof(Warp)) : 0;
+    Warp &handed = reinterpret_cast<Warp *>(shared)[LOCATE ? threadIdx.x / 32 : 0];
     Plane plane{nullptr, call.value.row, reinterpret_cast<char *>(shared) + HANDED};
     if (threadIdx.x == 0) taken[0] = atomicAdd(args.next, 1), kept = -1;
 #pragma unroll 1

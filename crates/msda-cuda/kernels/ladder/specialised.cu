@@ -13,7 +13,7 @@
 //
 // Wins: nothing by itself, since rows cannot be asked for before their taps are known; but taps are found once for all
 // lanes of a query, and warps that gather never wait for locations. What is lost are the threads that do not gather.
-#include "ladder/ladder.cuh"
+#include "ladder/handed.cuh"
 
 constexpr int QUERIES = CONSUMERS * 32 / LANES; // of a tile
 constexpr int ROUNDS = (SAMPLES + ROUND - 1) / ROUND;
@@ -25,16 +25,7 @@ struct Args {
     int tiles;
 };
 
-struct __align__(4 * TAPS) Positions {
-    int tap[TAPS];
-};
-struct __align__(4 * TAPS) Weights {
-    float tap[TAPS];
-};
-struct Buffer {
-    Positions positions[ROUND * PITCH];
-    Weights weights[ROUND * PITCH];
-};
+typedef Handed<ROUND * PITCH> Buffer;
 
 // Barrier 0 is that of all threads.
 __device__ __forceinline__ int full(int b) { return 1 + b; }
@@ -45,37 +36,39 @@ __device__ __forceinline__ void wait(int barrier) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(EVERYBODY) : "memory");
 }
 
+// What was written or read before is done for whoever waits: an arrival orders memory as a wait does, so no fence is
+// needed, which would also wait for what is on its way.
 __device__ __forceinline__ void arrive(int barrier) {
     __syncwarp();
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(EVERYBODY) : "memory");
 }
 
-// The taps of samples from `start` on.
-__device__ __forceinline__ void find(const Call &call, Buffer &buffer, int image, int head, int tile, int start) {
-    for (int i = threadIdx.x; i < QUERIES * ROUND; i += PRODUCERS * 32) {
-        const int q = i / ROUND, r = i % ROUND, s = start + r, query = tile * QUERIES + q;
-        if (s >= SAMPLES || query >= call.queries) continue;
-        const Taps taps = taps_of(call.level[level_of(call, s)], given(call, image, query, head, s));
-        Positions positions;
-        Weights weights;
+// A round: samples from `start` on of a tile's queries, and those that come next.
+struct Round {
+    int tile, start;
+    __device__ __forceinline__ Round next() const {
+        return start + ROUND < SAMPLES ? Round{tile, start + ROUND} : Round{tile + int(gridDim.x), 0};
+    }
+};
+
+// What a producer has to do with a round: some samples, the thread's own and every so many-th from there.
+constexpr int SHARE = (QUERIES * ROUND + PRODUCERS * 32 - 1) / (PRODUCERS * 32);
+
+// Calls `work` for each of them with its number, the place of its query in the tile and its own in the round.
+template <typename Work> __device__ __forceinline__ void for_share(const Call &call, const Round &round, Work work) {
 #pragma unroll
-        for (int k = 0; k < TAPS; k++) positions.tap[k] = taps.position[k], weights.tap[k] = taps.weight[k];
-        buffer.positions[r * PITCH + q] = positions;
-        buffer.weights[r * PITCH + q] = weights;
+    for (int n = 0; n < SHARE; n++) {
+        const int i = int(threadIdx.x) + n * (PRODUCERS * 32), q = i / ROUND, r = i % ROUND;
+        if (q < QUERIES && round.start + r < SAMPLES && round.tile * QUERIES + q < call.queries) work(n, q, r);
     }
 }
 
-// Adds them.
+// Adds the samples of a round.
 __device__ __forceinline__ void gather_round(float (&sum)[EACH], const Buffer &buffer, const char *base, int row, int q, int start) {
 #pragma unroll
     for (int r = 0; r < ROUND; r++) {
         if (SAMPLES % ROUND != 0 && start + r >= SAMPLES) break;
-        const Positions positions = buffer.positions[r * PITCH + q];
-        const Weights weights = buffer.weights[r * PITCH + q];
-        Taps taps;
-#pragma unroll
-        for (int k = 0; k < TAPS; k++) taps.position[k] = positions.tap[k], taps.weight[k] = weights.tap[k];
-        add(sum, base, row, taps);
+        add(sum, base, row, buffer.take(r * PITCH + q));
     }
 }
 
@@ -85,17 +78,30 @@ extern "C" __global__ void __launch_bounds__(EVERYBODY, 1024 / EVERYBODY) msda_f
     const int head = blockIdx.y, image = blockIdx.z;
     // Rounds of this block, over all of its tiles.
     const int rounds = (args.tiles - int(blockIdx.x) + int(gridDim.x) - 1) / int(gridDim.x) * ROUNDS;
-    int tile = blockIdx.x, start = 0, b = 0;
+    Round round{int(blockIdx.x), 0};
+    int b = 0;
     if (threadIdx.x < PRODUCERS * 32) {
+        Given ahead[SHARE];
+        const auto fetch = [&](const Round &round) {
+            for_share(call, round, [&](int i, int q, int r) {
+                ahead[i] = given(call, image, round.tile * QUERIES + q, head, round.start + r);
+            });
+        };
+        fetch(round);
 #pragma unroll 1
         for (int n = 0; n < rounds; n++) {
+            Given now[SHARE];
+#pragma unroll
+            for (int i = 0; i < SHARE; i++) now[i] = ahead[i];
+            // The next round's locations are on their way while this one's taps are found, or waited for.
+            if (n + 1 < rounds) fetch(round.next());
             if (n >= BUFFERS) wait(empty(b));
-            find(call, buffers[b], image, head, tile, start);
-            __threadfence_block();
+            for_share(call, round, [&](int i, int q, int r) {
+                buffers[b].put(r * PITCH + q, taps_of(call.level[level_of(call, round.start + r)], now[i]));
+            });
             arrive(full(b));
             b = b + 1 < BUFFERS ? b + 1 : 0;
-            start += ROUND;
-            if (start >= SAMPLES) start = 0, tile += gridDim.x;
+            round = round.next();
         }
         return;
     }
@@ -106,18 +112,17 @@ extern "C" __global__ void __launch_bounds__(EVERYBODY, 1024 / EVERYBODY) msda_f
     for (int c = 0; c < EACH; c++) sum[c] = 0;
 #pragma unroll 1
     for (int n = 0; n < rounds; n++) {
-        const int query = tile * QUERIES + q;
+        const int query = round.tile * QUERIES + q;
         const bool busy = q < QUERIES && query < call.queries;
         wait(full(b));
-        if (busy) gather_round(sum, buffers[b], base, call.value.row, q, start);
+        if (busy) gather_round(sum, buffers[b], base, call.value.row, q, round.start);
         // Nobody waits for the last buffers.
         if (n + BUFFERS < rounds) arrive(empty(b));
         b = b + 1 < BUFFERS ? b + 1 : 0;
-        start += ROUND;
-        if (start < SAMPLES) continue;
+        round = round.next();
+        if (round.start > 0) continue;
         if (busy) finish(call, image, query, head, chunk, sum);
 #pragma unroll
         for (int c = 0; c < EACH; c++) sum[c] = 0;
-        start = 0, tile += gridDim.x;
     }
 }

@@ -28,6 +28,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("ladder/tensor_core.cu", include_str!("../../kernels/ladder/tensor_core.cu")),
     ("ladder/texture.cu", include_str!("../../kernels/ladder/texture.cu")),
     ("ladder/tma_multilevel.cu", include_str!("../../kernels/ladder/tma_multilevel.cu")),
+    ("ladder/handed.cuh", include_str!("../../kernels/ladder/handed.cuh")),
     ("ladder/kept.cuh", include_str!("../../kernels/ladder/kept.cuh")),
     ("ladder/persistent.cu", include_str!("../../kernels/ladder/persistent.cu")),
     ("ladder/quantised.cu", include_str!("../../kernels/ladder/quantised.cu")),

@@ -137,6 +137,6 @@ impl Strategy for Persistent {
         let shared = (kept.bytes + self.handed()) as u32;
         let launch = Launch { shared, ..Launch::new([blocks, 1, 1], [self.block as u32, 1, 1]) };
         let run = Stage::Run(Prepared { unit, entry: "msda_forward", launch, args });
-        Call { stages: vec![Stage::Clear { at: 0, bytes: 4 }, run], workspace: 16 }
+        Call { stages: vec![Stage::Clear { at: 0, bytes: 4 }, run], workspace: 16, ..Call::default() }
     }
 }

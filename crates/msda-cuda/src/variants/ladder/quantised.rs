@@ -81,7 +81,7 @@ impl Strategy for Quantised {
             Stage::Run(Prepared { unit: unit.clone(), entry, launch, args: args.clone() })
         });
         let clear = Stage::Clear { at: 0, bytes: planes * size_of::<f32>() };
-        Call { stages: [clear].into_iter().chain(run).collect(), workspace: room.all }
+        Call { stages: [clear].into_iter().chain(run).collect(), workspace: room.all, ..Call::default() }
     }
 
     fn is_exact(&self) -> bool {

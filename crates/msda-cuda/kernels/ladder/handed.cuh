@@ -1,0 +1,34 @@
+// Taps that threads hand to others through shared memory.
+//
+//   positions  [ 4 of sample 0 | 4 of sample 1 | ... ]      a piece is 16 bytes: threads that are at neighbouring queries
+//   weights    [ 4 of sample 0 | 4 of sample 1 | ... ]      read neighbouring pieces, whole wavefronts of them
+#pragma once
+#include "ladder/ladder.cuh"
+
+template <int N> struct Handed {
+    struct __align__(4 * TAPS) Positions {
+        int tap[TAPS];
+    };
+    struct __align__(4 * TAPS) Weights {
+        float tap[TAPS];
+    };
+    Positions positions[N];
+    Weights weights[N];
+
+    __device__ __forceinline__ void put(int i, const Taps &taps) {
+        Positions p;
+        Weights w;
+#pragma unroll
+        for (int k = 0; k < TAPS; k++) p.tap[k] = taps.position[k], w.tap[k] = taps.weight[k];
+        positions[i] = p, weights[i] = w;
+    }
+
+    __device__ __forceinline__ Taps take(int i) const {
+        const Positions p = positions[i];
+        const Weights w = weights[i];
+        Taps taps;
+#pragma unroll
+        for (int k = 0; k < TAPS; k++) taps.position[k] = p.tap[k], taps.weight[k] = w.tap[k];
+        return taps;
+    }
+};
