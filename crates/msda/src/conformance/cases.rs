@@ -44,6 +44,10 @@ pub enum Group {
     Fused,
     /// NaN wherever no sample looks: it must not leak.
     Untouched,
+    /// Terms that cancel: whatever is lost of them is all there is to see.
+    Cancelling,
+    /// Weights that are NaN or infinite, of samples anywhere.
+    Weights,
     /// Each gradient alone.
     Partial,
     /// Calls that must be refused with nothing written.
@@ -52,7 +56,7 @@ pub enum Group {
 
 impl Group {
     /// Every group.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::Random,
         Self::Inside,
         Self::Outside,
@@ -70,6 +74,8 @@ impl Group {
         Self::Types,
         Self::Fused,
         Self::Untouched,
+        Self::Cancelling,
+        Self::Weights,
         Self::Partial,
         Self::Refusals,
     ];
@@ -94,8 +100,24 @@ impl Group {
             Self::Types => "types",
             Self::Fused => "fused",
             Self::Untouched => "untouched",
+            Self::Cancelling => "cancelling",
+            Self::Weights => "weights",
             Self::Partial => "partial",
             Self::Refusals => "refusals",
+        }
+    }
+
+    /// A case with some weights that are not finite.
+    fn weigh(make: &mut Maker, spec: Spec) {
+        make.add(spec, Places::Mixed);
+        let case = make.cases.last_mut().expect("just added");
+        case.kind = Kind::Forward;
+        let mut weights = case.weights.buffer.as_mut();
+        for i in 0..case.problem.weights_len() {
+            // Some rows of samples stay finite.
+            if (i / case.problem.samples()).is_multiple_of(3) && make.rng.below(4) == 0 {
+                weights.set(i, make.rng.pick(&[f64::NAN, f64::INFINITY, f64::NEG_INFINITY]));
+            }
         }
     }
 
@@ -120,6 +142,8 @@ impl Group {
             Self::Types => make.types(),
             Self::Fused => make.fused(),
             Self::Untouched => make.untouched(),
+            Self::Cancelling => make.cancelling(),
+            Self::Weights => make.for_options(Self::weigh),
             Self::Partial => make.partial(),
             Self::Refusals => make.refusals(),
         }
@@ -403,6 +427,29 @@ impl Maker {
                 for i in (0..p.locations_len()).step_by(2) {
                     let x = locations.as_slice().get(i);
                     locations.set(i, x * 0.4);
+                }
+            }
+        }
+    }
+
+    /// Every other sample takes away what the one before it brought.
+    fn cancelling(&mut self) {
+        for layout in Layout::ALL {
+            for dtype in Dtype::ALL {
+                for (channels, points) in [(32, vec![4, 4]), (8, vec![2, 6])] {
+                    let types = Types::with_f32_coordinates(dtype);
+                    self.add(Spec { layout, types, channels, points, ..small() }, Places::Mixed);
+                    let case = self.cases.last_mut().expect("just added");
+                    let mut weights = case.weights.buffer.as_mut();
+                    let mut locations = case.locations.buffer.as_mut();
+                    for i in (0..case.problem.weights_len()).step_by(2) {
+                        let weight = weights.as_slice().get(i);
+                        weights.set(i + 1, -weight);
+                        for axis in 0..2 {
+                            let at = locations.as_slice().get(2 * i + axis);
+                            locations.set(2 * i + 2 + axis, at);
+                        }
+                    }
                 }
             }
         }

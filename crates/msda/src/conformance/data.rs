@@ -120,6 +120,8 @@ pub(super) enum Kind {
     Compare,
     /// Each gradient alone must equal, bit for bit, what it is together with the others.
     Partial,
+    /// The output alone: of gradients it depends on the order of products whether infinities become NaN.
+    Forward,
     /// The call must be refused: this is what is wrong with it.
     Refuse(Wrong),
 }

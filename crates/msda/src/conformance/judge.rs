@@ -18,7 +18,7 @@ type Verdict<T> = Result<T, String>;
 
 pub(super) fn run(backend: &dyn Backend, case: &Case) -> Verdict<Outcome> {
     match case.kind {
-        Kind::Compare => compare_all(backend, case),
+        Kind::Compare | Kind::Forward => compare_all(backend, case),
         Kind::Partial => compare_parts(backend, case),
         Kind::Refuse(wrong) => must_refuse(backend, case, wrong),
     }
@@ -61,7 +61,7 @@ fn compare_all(backend: &dyn Backend, case: &Case) -> Verdict<Outcome> {
     let p = &case.problem;
     let mut out = Outputs::new(case);
     backend.forward(p, &case.inputs(), out.output.view_mut()).map_err(|e| format!("forward refused: {e}"))?;
-    let gradients = backend.computes_gradients();
+    let gradients = backend.computes_gradients() && case.kind == Kind::Compare;
     if gradients {
         backend
             .backward(p, &case.inputs(), case.grad_output.view(), out.gradients())

@@ -115,7 +115,7 @@ macro_rules! conformance {
     ($backend:expr) => {
         $crate::conformance!(@each $backend;
             Random Inside Outside Borders NotFinite OnePixel Empty Channels Levels Points
-            Strides Unaligned Layouts Options Types Fused Untouched Partial Refusals
+            Strides Unaligned Layouts Options Types Fused Untouched Cancelling Weights Partial Refusals
         );
     };
     (@each $backend:expr; $($group:ident)*) => {
