@@ -5,7 +5,7 @@ use std::ffi::c_void;
 
 use msda::{Error, ErrorKind, Problem, Result};
 
-use crate::choose::{Choice, choose};
+use crate::choose::{Choice, choices};
 use crate::driver::{Device, Function, Launch, Memory, StreamHandle, Texture, fill_async};
 use crate::jit;
 use crate::request::{Levels, Operands, Request, Target};
@@ -88,9 +88,23 @@ impl Plan {
         Self::of(device, &Request { levels, ..Request::new(problem, operands) })
     }
 
-    /// Chooses a kernel for a request and makes it ready.
+    /// Chooses a kernel for a request and makes it ready. One that does not compile gives way to the next.
     pub fn of(device: &Device, request: &Request<'_>) -> Result<Self> {
-        Self::with(device, request, choose(request, &Target::of(device)))
+        let mut failed: Option<(Kernel, Error)> = None;
+        for Choice { kernel, why } in choices(request, &Target::of(device)) {
+            let why = match &failed {
+                Some((other, error)) => format!("{why}; {other} was to be taken: {error}"),
+                None => why,
+            };
+            match Self::with(device, request, Choice { kernel, why }) {
+                Err(error) if error.kind() == ErrorKind::Compile => failed = failed.or(Some((kernel, error))),
+                made => return made,
+            }
+        }
+        Err(failed.map_or_else(
+            || Error::new(ErrorKind::Compile, "kernel", "none", "one that compiles"),
+            |(_, e)| e,
+        ))
     }
 
     /// Makes a certain kernel ready, if it takes the request.

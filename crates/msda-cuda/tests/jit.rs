@@ -115,7 +115,7 @@ fn without_compiling_a_miss_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     for cache in [cache(&folder.path().join("none"), Jit::Off), Cache::at(None, Jit::Off)] {
         let error = cache.get(&unit("sm_90a")).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Compile);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         let text = error.to_string();
         assert!(text.contains("selftest-f32") && text.contains("hint: unset MSDA_JIT"), "{text}");
         assert_eq!(cache.entries().unwrap(), []);

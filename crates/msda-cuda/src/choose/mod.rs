@@ -21,21 +21,29 @@ pub struct Choice {
 
 /// The kernel for a request: what tuning found for its class, else the first of the table that takes it.
 pub fn choose(request: &Request<'_>, target: &Target) -> Choice {
-    if let Some((kernel, source)) = Tuned::global().find(&class(request, target))
-        && let kernel = asked(kernel, request)
-        && kernel.refuses(request, target).is_none()
-    {
-        return Choice { kernel, why: format!("tuned for such problems ({source})") };
+    choices(request, target).swap_remove(0)
+}
+
+/// All kernels for a request, the one to take first. The generic kernel, which takes everything, is the last.
+pub fn choices(request: &Request<'_>, target: &Target) -> Vec<Choice> {
+    let mut choices = Vec::new();
+    if let Some((kernel, source)) = Tuned::global().find(&class(request, target)) {
+        let kernel = asked(kernel, request);
+        if kernel.refuses(request, target).is_none() {
+            choices.push(Choice { kernel, why: format!("tuned for such problems ({source})") });
+        }
     }
     let mut refused = Vec::new();
     for (kernel, why) in table(request, target) {
         match kernel.refuses(request, target) {
-            None => return Choice { kernel, why: why.into() },
+            None => choices.push(Choice { kernel, why: why.into() }),
             Some(reason) => refused.push(reason),
         }
     }
     refused.dedup();
-    Choice { kernel: Kernel::Generic, why: format!("no faster kernel takes it: {}", refused.join("; ")) }
+    let why = format!("no faster kernel takes it: {}", refused.join("; "));
+    choices.push(Choice { kernel: Kernel::Generic, why });
+    choices
 }
 
 /// A tuned kernel with the sums that the request asks for.

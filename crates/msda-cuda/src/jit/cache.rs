@@ -124,7 +124,7 @@ impl Cache {
             Jit::Off => {
                 let subject = format!("kernel {}", assembled.name);
                 let expected = "one that is compiled already: MSDA_JIT is off";
-                Err(Error::new(ErrorKind::Compile, subject, missing, expected)
+                Err(Error::new(ErrorKind::Unsupported, subject, missing, expected)
                     .hint("unset MSDA_JIT, or fill the folder in MSDA_CACHE_DIR where compiling is allowed"))
             }
         }
