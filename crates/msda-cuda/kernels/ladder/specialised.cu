@@ -27,21 +27,26 @@ struct Args {
 
 typedef Handed<ROUND * PITCH> Buffer;
 
-// Barrier 0 is that of all threads.
-__device__ __forceinline__ int full(int b) { return 1 + b; }
-__device__ __forceinline__ int empty(int b) { return 1 + BUFFERS + b; }
-
-__device__ __forceinline__ void wait(int barrier) {
-    __syncwarp();
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(EVERYBODY) : "memory");
-}
-
-// What was written or read before is done for whoever waits: an arrival orders memory as a wait does, so no fence is
-// needed, which would also wait for what is on its way.
-__device__ __forceinline__ void arrive(int barrier) {
-    __syncwarp();
-    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(EVERYBODY) : "memory");
-}
+// A barrier in shared memory: threads arrive, which does not stop them, and others wait until all have, phase by phase.
+struct Barrier {
+    u64 state;
+    __device__ __forceinline__ u32 at() const { return u32(__cvta_generic_to_shared(this)); }
+    __device__ __forceinline__ void begin(int threads) {
+        asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at()), "r"(threads) : "memory");
+    }
+    __device__ __forceinline__ void arrive() {
+        asm volatile("{.reg .b64 token; mbarrier.arrive.shared.b64 token, [%0];}" ::"r"(at()) : "memory");
+    }
+    __device__ __forceinline__ void wait(int phase) const {
+        u32 done = 0;
+        while (!done) {
+            asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+                         : "=r"(done)
+                         : "r"(at()), "r"(phase & 1)
+                         : "memory");
+        }
+    }
+};
 
 // A round: samples from `start` on of a tile's queries, and those that come next.
 struct Round {
@@ -74,12 +79,15 @@ __device__ __forceinline__ void gather_round(float (&sum)[EACH], const Buffer &b
 
 extern "C" __global__ void __launch_bounds__(EVERYBODY, 1024 / EVERYBODY) msda_forward(const __grid_constant__ Args args) {
     __shared__ Buffer buffers[BUFFERS];
+    __shared__ Barrier full[BUFFERS], empty[BUFFERS];
+    if (threadIdx.x < BUFFERS) full[threadIdx.x].begin(PRODUCERS * 32), empty[threadIdx.x].begin(CONSUMERS * 32);
+    __syncthreads();
     const Call &call = args.call;
     const int head = blockIdx.y, image = blockIdx.z;
     // Rounds of this block, over all of its tiles.
     const int rounds = (args.tiles - int(blockIdx.x) + int(gridDim.x) - 1) / int(gridDim.x) * ROUNDS;
     Round round{int(blockIdx.x), 0};
-    int b = 0;
+    int b = 0, phase = 0; // the buffer, and how often all of them were used
     if (threadIdx.x < PRODUCERS * 32) {
         Given ahead[SHARE];
         const auto fetch = [&](const Round &round) {
@@ -95,12 +103,12 @@ extern "C" __global__ void __launch_bounds__(EVERYBODY, 1024 / EVERYBODY) msda_f
             for (int i = 0; i < SHARE; i++) now[i] = ahead[i];
             // The next round's locations are on their way while this one's taps are found, or waited for.
             if (n + 1 < rounds) fetch(round.next());
-            if (n >= BUFFERS) wait(empty(b));
+            if (n >= BUFFERS) empty[b].wait(phase - 1);
             for_share(call, round, [&](int i, int q, int r) {
                 buffers[b].put(r * PITCH + q, taps_of(call.level[level_of(call, round.start + r)], now[i]));
             });
-            arrive(full(b));
-            b = b + 1 < BUFFERS ? b + 1 : 0;
+            full[b].arrive();
+            if (++b == BUFFERS) b = 0, phase++;
             round = round.next();
         }
         return;
@@ -114,11 +122,10 @@ extern "C" __global__ void __launch_bounds__(EVERYBODY, 1024 / EVERYBODY) msda_f
     for (int n = 0; n < rounds; n++) {
         const int query = round.tile * QUERIES + q;
         const bool busy = q < QUERIES && query < call.queries;
-        wait(full(b));
+        full[b].wait(phase);
         if (busy) gather_round(sum, buffers[b], base, call.value.row, q, round.start);
-        // Nobody waits for the last buffers.
-        if (n + BUFFERS < rounds) arrive(empty(b));
-        b = b + 1 < BUFFERS ? b + 1 : 0;
+        empty[b].arrive();
+        if (++b == BUFFERS) b = 0, phase++;
         round = round.next();
         if (round.start > 0) continue;
         if (busy) finish(call, image, query, head, chunk, sum);

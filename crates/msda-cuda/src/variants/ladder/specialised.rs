@@ -32,7 +32,10 @@ impl Specialised {
 }
 
 impl Strategy for Specialised {
-    fn refuses(&self, request: &Request<'_>, _target: &Target) -> Option<String> {
+    fn refuses(&self, request: &Request<'_>, target: &Target) -> Option<String> {
+        if target.arch.major < 8 {
+            return Some(format!("{} has no barriers in shared memory", target.arch));
+        }
         let (lanes, threads) = (Self::lanes(request), self.consumers * 32);
         (lanes > threads).then(|| format!("{lanes} threads for a query: {threads} gather"))
     }
