@@ -68,8 +68,8 @@ if has profile && there ncu profile; then
     : >"$out/counters.csv"
     for w in "${workloads[@]}"; do
         echo "# $w" >>"$out/counters.csv"
-        # The first launch is of the few queries that are checked alone; the second is all of the workload's first type.
-        ncu --csv --clock-control none --metrics "$metrics" -k regex:msda_forward --launch-skip 1 -c 1 \
+        # The first launch is the one that is checked: all of the workload's first type.
+        ncu --csv --clock-control none --metrics "$metrics" -k regex:msda_forward -c 1 \
             "$bin/msda" bench --engine cuda --workload "$w" --quick --out "$out/profiled" 2>/dev/null |
             grep '^"' >>"$out/counters.csv" || echo "no counters for $w"
     done
