@@ -167,6 +167,32 @@ fn without_a_gpu_the_processor_is_probed_and_the_rest_is_said_to_be_left_out() {
 }
 
 #[test]
+fn without_a_gpu_the_ladder_is_said_to_be_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = msda(dir.path(), &["verify", "--ladder", "--full", "--out", "ladder"]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let said = text(&run.stdout);
+    assert!(
+        said.contains("left out") && said.contains("the battery on") && said.contains("hint: "),
+        "{said}"
+    );
+    assert!(said.contains("seed f16") && said.contains("seed f32"), "{said}");
+    let record = msda_lab::record::Record::load(&dir.path().join("ladder/record.json")).unwrap();
+    assert_eq!((record.figures.len(), record.skipped.len()), (0, 3));
+    assert_eq!(record.command, "msda verify --ladder --full");
+    let list = json(&msda(dir.path(), &["verify", "--ladder", "--workload", "small", "--json"]));
+    assert_eq!(list["outputs"].as_array().map(Vec::len), Some(0));
+    assert!(list["skipped"][1]["what"].as_str().unwrap().contains("small f16"), "{list}");
+    for (args, code) in [
+        (vec!["verify", "--full"], 2),
+        (vec!["verify", "--ladder", "--engine", "cpu"], 2),
+        (vec!["verify", "--ladder", "--workload", "nope"], 1),
+    ] {
+        assert_eq!(msda(dir.path(), &args).status.code(), Some(code), "{args:?}");
+    }
+}
+
+#[test]
 fn doctor_says_why_there_is_no_gpu() {
     let dir = tempfile::tempdir().unwrap();
     let findings = json(&msda(dir.path(), &["doctor", "--json"]));

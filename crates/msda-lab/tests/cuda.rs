@@ -149,7 +149,7 @@ fn what_refuses_a_workload_is_listed_and_the_rest_is_measured() {
     let said = |engine: &str| record.skipped.iter().any(|s| s.what == format!("small {engine} f32"));
     assert!(said(half) && said(matrix) && !said(base), "{:?}", record.skipped);
 
-    let tiles = measured("seed-encoder", &["cuda:rows:walk=tiles"], &[Dtype::F16]);
+    let tiles = measured("detr-encoder", &["cuda:rows:walk=tiles"], &[Dtype::F16]);
     assert_eq!(tiles.measurements.len(), 1, "{:?}", tiles.skipped);
 }
 
