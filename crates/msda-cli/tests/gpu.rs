@@ -58,6 +58,16 @@ fn kernels_are_listed_and_explained_without_a_gpu() {
     assert_eq!(tuned["problems"][0]["kernel"], "generic");
     assert!(tuned["problems"][0]["why"].as_str().unwrap().contains("tuned"), "{tuned}");
 
+    let ladder = msda(dir.path(), &["kernels", "--ladder", "--arch", "sm_80"]);
+    let said = text(&ladder.stdout);
+    assert!(said.contains("b48_q15422") && said.contains("refused: sm_80 has no clusters"), "{said}");
+    assert!(said.contains("original ") && said.contains("base+half") && said.contains("MiB"), "{said}");
+    let list = json(&msda(dir.path(), &[&args[..], &["--ladder", "--json"]].concat()));
+    let rungs = list["problems"][0]["rungs"].as_array().unwrap();
+    assert_eq!(rungs.len(), msda_cuda::variants::ladder::RUNGS.len());
+    let reordered = rungs.iter().find(|r| r["name"] == "reordered").unwrap();
+    assert_eq!((reordered["takes"].as_bool(), reordered["kernels"].as_u64()), (Some(true), Some(3)));
+
     for (args, code) in [
         (vec!["kernels", "--arch", "hopper"], 2),
         (vec!["kernels", "--dtype", "f16"], 2),
