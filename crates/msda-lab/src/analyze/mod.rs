@@ -270,11 +270,12 @@ impl Analysis<'_> {
         if p.sampling() != Sampling::Bilinear || p.padding() != Padding::Zeros {
             return self.skip(format!("{place}: prediction"), "only for bilinear samples with zeros outside");
         }
-        let Some(pattern) = Pattern::of(kernel, request) else {
-            return self.skip(format!("{place}: prediction"), "how this kernel reads is not described");
+        let pattern = match Pattern::of(kernel, request, &self.target) {
+            Ok(pattern) => pattern,
+            Err(why) => return self.skip(format!("{place}: prediction"), why),
         };
         let multiprocessors = self.target.multiprocessors as usize;
-        let machine = simulate::Machine { multiprocessors, resident, cache };
+        let machine = simulate::Machine { multiprocessors, resident, cache, warps: simulate::WARPS };
         let predicted = simulate::predict(&pattern, data, images, machine);
         let known = [
             ("wavefronts.predicted", predicted.wavefronts(), ""),
@@ -289,6 +290,7 @@ impl Analysis<'_> {
             ("hit-rate.predicted", predicted.hit_rate, "%"),
             ("tags.predicted", predicted.tags, ""),
             ("collisions.predicted", predicted.collisions, "x"),
+            ("collisions-kept.predicted", predicted.kept_collisions, "x"),
         ];
         for (name, value, unit) in known {
             self.figures.add(&format!("{place}.{name}"), value, unit);

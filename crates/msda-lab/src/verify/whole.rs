@@ -175,7 +175,10 @@ mod tests {
         for dtype in [Dtype::F32, Dtype::F16] {
             let data = workload.data(dtype).unwrap();
             let steps = AtomicUsize::new(0);
-            let whole = Whole::new(&data, || drop(steps.fetch_add(1, Ordering::Relaxed))).unwrap();
+            let count = || {
+                steps.fetch_add(1, Ordering::Relaxed);
+            };
+            let whole = Whole::new(&data, count).unwrap();
             assert_eq!(steps.into_inner(), parts(&data.problem).len());
             let task = Task::whole(&data, Pass::Forward);
             let mut results = task.poisoned();
