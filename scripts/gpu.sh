@@ -8,7 +8,7 @@
 set -uo pipefail
 bin=$(cd "${1:?folder with what gpu-bundle gathers}" && pwd)
 out=${2:?folder for the results}
-steps=${3:-test sanitize verify bench probe profile}
+steps=${3:-test sanitize verify bench probe ladder profile}
 mkdir -p "$out"
 export MSDA_GPU=1 MSDA_PYTHON=${MSDA_PYTHON:-python3}
 failed=0
@@ -31,7 +31,7 @@ workloads=(detr-encoder bevformer-cross rt-detr-decoder detr-decoder seed seed-r
 
 if has test; then
     step gpu-tests "$bin/gpu" --test-threads=2
-    step ladder "$bin/ladder" --nocapture
+    step ladder-tests "$bin/ladder" --nocapture
     step lab "$bin/lab" --test-threads=2
     MSDA_BIN="$bin/msda" step cli "$bin/cli" --test-threads=2
     step plan "$bin/plan"
@@ -56,6 +56,15 @@ if has bench; then
 fi
 if has probe; then
     step probe "$bin/msda" probe --out "$out/probe"
+fi
+if has ladder; then
+    step ladder-verify "$bin/msda" verify --ladder --out "$out/ladder-verify"
+    step ladder-bench "$bin/msda" bench --ladder --out "$out/ladder-bench"
+    mkdir -p "$out/ladder-analyze"
+    step ladder-analyze "$bin/msda" analyze --workload seed --ladder --ncu --out "$out/ladder-analyze/record.json"
+    has probe || step probe "$bin/msda" probe --out "$out/probe"
+    # What the documents state, held against everything that was measured.
+    step ladder-claims "$bin/msda" claims --record "$out"
 fi
 if has profile && there ncu profile; then
     metrics=gpu__time_duration.sum,sm__inst_executed.sum,sm__inst_issued.avg.pct_of_peak_sustained_active
