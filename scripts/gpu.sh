@@ -8,7 +8,7 @@
 set -uo pipefail
 bin=$(cd "${1:?folder with what gpu-bundle gathers}" && pwd)
 out=${2:?folder for the results}
-steps=${3:-test sanitize verify bench probe profile}
+steps=${3:-test sanitize verify bench probe ladder profile}
 mkdir -p "$out"
 export MSDA_GPU=1 MSDA_PYTHON=${MSDA_PYTHON:-python3}
 failed=0
@@ -31,7 +31,7 @@ workloads=(detr-encoder bevformer-cross rt-detr-decoder detr-decoder seed seed-r
 
 if has test; then
     step gpu-tests "$bin/gpu" --test-threads=2
-    step ladder "$bin/ladder" --nocapture
+    step ladder-tests "$bin/ladder" --nocapture
     step lab "$bin/lab" --test-threads=2
     MSDA_BIN="$bin/msda" step cli "$bin/cli" --test-threads=2
     step plan "$bin/plan"
@@ -57,6 +57,15 @@ fi
 if has probe; then
     step probe "$bin/msda" probe --out "$out/probe"
 fi
+if has ladder; then
+    step ladder-verify "$bin/msda" verify --ladder --out "$out/ladder-verify"
+    step ladder-bench "$bin/msda" bench --ladder --out "$out/ladder-bench"
+    mkdir -p "$out/ladder-analyze"
+    step ladder-analyze "$bin/msda" analyze --workload seed --ladder --ncu --out "$out/ladder-analyze/record.json"
+    has probe || step probe "$bin/msda" probe --out "$out/probe"
+    # What the documents state, held against everything that was measured.
+    step ladder-claims "$bin/msda" claims --record "$out"
+fi
 if has profile && there ncu profile; then
     metrics=gpu__time_duration.sum,sm__inst_executed.sum,sm__inst_issued.avg.pct_of_peak_sustained_active
     metrics+=,l1tex__data_pipe_lsu_wavefronts.sum,l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed
@@ -68,8 +77,8 @@ if has profile && there ncu profile; then
     : >"$out/counters.csv"
     for w in "${workloads[@]}"; do
         echo "# $w" >>"$out/counters.csv"
-        # The first launch is of the few queries that are checked alone; the second is all of the workload's first type.
-        ncu --csv --clock-control none --metrics "$metrics" -k regex:msda_forward --launch-skip 1 -c 1 \
+        # The first launch is the one that is checked: all of the workload's first type.
+        ncu --csv --clock-control none --metrics "$metrics" -k regex:msda_forward -c 1 \
             "$bin/msda" bench --engine cuda --workload "$w" --quick --out "$out/profiled" 2>/dev/null |
             grep '^"' >>"$out/counters.csv" || echo "no counters for $w"
     done

@@ -137,6 +137,14 @@ fn bench_measures_writes_and_reports() {
     assert_eq!(record.measurements.len(), 12, "two passes, three types, two engines");
     assert!(record.measurements.iter().all(|m| m.check.compared > 0 && m.time.median > 0.0));
 
+    let narrow = msda(dir.path(), &[&args[..], &["--json", "--dtype", "f16"]].concat());
+    let record = msda_lab::record::Record::parse(&text(&narrow.stdout)).unwrap();
+    assert_eq!(record.measurements.len(), 4, "two passes, one type, two engines");
+    assert!(record.measurements.iter().all(|m| m.dtype == "f16"));
+    let none = msda(dir.path(), &[&args[..], &["--dtype", "f64"]].concat());
+    assert_eq!(none.status.code(), Some(1));
+    assert!(text(&none.stderr).contains("not in f64"), "{}", text(&none.stderr));
+
     std::fs::write(dir.path().join("old.json"), "{\"schema\": 0}").unwrap();
     let old = msda(dir.path(), &["report", "old.json"]);
     assert_eq!(old.status.code(), Some(1));

@@ -58,6 +58,16 @@ fn kernels_are_listed_and_explained_without_a_gpu() {
     assert_eq!(tuned["problems"][0]["kernel"], "generic");
     assert!(tuned["problems"][0]["why"].as_str().unwrap().contains("tuned"), "{tuned}");
 
+    let ladder = msda(dir.path(), &["kernels", "--ladder", "--arch", "sm_80"]);
+    let said = text(&ladder.stdout);
+    assert!(said.contains("b48_q15422") && said.contains("refused: sm_80 has no clusters"), "{said}");
+    assert!(said.contains("original ") && said.contains("base+half") && said.contains("MiB"), "{said}");
+    let list = json(&msda(dir.path(), &[&args[..], &["--ladder", "--json"]].concat()));
+    let rungs = list["problems"][0]["rungs"].as_array().unwrap();
+    assert_eq!(rungs.len(), msda_cuda::variants::ladder::RUNGS.len());
+    let reordered = rungs.iter().find(|r| r["name"] == "reordered").unwrap();
+    assert_eq!((reordered["takes"].as_bool(), reordered["kernels"].as_u64()), (Some(true), Some(3)));
+
     for (args, code) in [
         (vec!["kernels", "--arch", "hopper"], 2),
         (vec!["kernels", "--dtype", "f16"], 2),
@@ -111,6 +121,7 @@ fn without_a_gpu_this_is_said_once_and_what_was_asked_for_by_name_is_an_error() 
         vec!["bench", "--quick", "--engine", "cuda"],
         vec!["bench", "--quick", "--engine", "cpu", "--engine", "cuda@1:generic"],
         vec!["bench", "--quick", "--device", "cuda"],
+        vec!["bench", "--quick", "--ladder"],
         vec!["verify", "--device", "cuda"],
         vec!["verify", "--device", "cuda", "--workloads"],
         vec!["verify", "--engine", "cuda:generic"],
@@ -126,6 +137,7 @@ fn without_a_gpu_this_is_said_once_and_what_was_asked_for_by_name_is_an_error() 
         (vec!["bench", "--quick", "--engine", "cuda:nothing"], 1, "generic"),
         (vec!["bench", "--quick", "--engine", "cuda@x"], 1, "cuda@N"),
         (vec!["bench", "--device", "tpu"], 2, "cuda"),
+        (vec!["bench", "--ladder", "--engine", "cpu"], 2, "cannot be used"),
         (vec!["verify", "--device", "cuda", "--engine", "cpu"], 2, "cannot be used"),
         (vec!["tune"], 2, "--workload"),
         (vec!["tune", "--workload", "small", "--limit", "0"], 2, "--limit"),
@@ -162,6 +174,32 @@ fn without_a_gpu_the_processor_is_probed_and_the_rest_is_said_to_be_left_out() {
     let unknown = msda(dir.path(), &["probe", "--only", "tma"]);
     assert_eq!(unknown.status.code(), Some(2));
     assert!(text(&unknown.stderr).contains("tma-tile"), "{}", text(&unknown.stderr));
+}
+
+#[test]
+fn without_a_gpu_the_ladder_is_said_to_be_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = msda(dir.path(), &["verify", "--ladder", "--full", "--out", "ladder"]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let said = text(&run.stdout);
+    assert!(
+        said.contains("left out") && said.contains("the battery on") && said.contains("hint: "),
+        "{said}"
+    );
+    assert!(said.contains("seed f16") && said.contains("seed f32"), "{said}");
+    let record = msda_lab::record::Record::load(&dir.path().join("ladder/record.json")).unwrap();
+    assert_eq!((record.figures.len(), record.skipped.len()), (0, 3));
+    assert_eq!(record.command, "msda verify --ladder --full");
+    let list = json(&msda(dir.path(), &["verify", "--ladder", "--workload", "small", "--json"]));
+    assert_eq!(list["outputs"].as_array().map(Vec::len), Some(0));
+    assert!(list["skipped"][1]["what"].as_str().unwrap().contains("small f16"), "{list}");
+    for (args, code) in [
+        (vec!["verify", "--full"], 2),
+        (vec!["verify", "--ladder", "--engine", "cpu"], 2),
+        (vec!["verify", "--ladder", "--workload", "nope"], 1),
+    ] {
+        assert_eq!(msda(dir.path(), &args).status.code(), Some(code), "{args:?}");
+    }
 }
 
 #[test]

@@ -20,6 +20,8 @@ pub struct Options {
     pub workloads: Vec<String>,
     /// Engines by name; empty for what suits each workload.
     pub engines: Vec<String>,
+    /// Value types; all of each workload when empty.
+    pub dtypes: Vec<Dtype>,
     /// Where to measure; everywhere when none.
     pub device: Option<Device>,
     /// Threads; empty for all of the machine's (and one, where scaling is of interest).
@@ -71,7 +73,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         [all] if all == "all" => crate::workload::BUILT_IN.iter().map(|(n, _)| (*n).to_owned()).collect(),
         some => some.to_vec(),
     };
-    let workloads = names.iter().map(|n| Workload::find(n)).collect::<Result<Vec<_>>>()?;
+    let mut workloads = names.iter().map(|n| Workload::find(n)).collect::<Result<Vec<_>>>()?;
     // Before anything runs: it says how the GPU stood.
     let mut machine = machine::describe(None);
     let mut bench = Bench {
@@ -87,6 +89,9 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         gpu: None,
         open: BTreeMap::new(),
     };
+    for workload in &mut workloads {
+        bench.narrow(workload);
+    }
     bench.find_cuda()?;
     bench.find_guests()?;
     let plans: Vec<Vec<Cell>> = workloads.iter().map(|w| bench.plan(w)).collect();
@@ -158,6 +163,17 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn wants(&self, engine: &str) -> bool {
         self.options.engines.is_empty() || self.options.engines.iter().any(|e| e == engine)
+    }
+
+    /// Leaves the value types that were asked for.
+    fn narrow(&mut self, workload: &mut Workload) {
+        let (all, asked) = (workload.dtypes.clone(), &self.options.dtypes);
+        workload.dtypes.retain(|dtype| asked.is_empty() || asked.contains(dtype));
+        if workload.dtypes.is_empty() {
+            let names = |types: &[Dtype]| types.iter().map(|t| t.name()).collect::<Vec<_>>().join(", ");
+            let why = format!("measured in {}, not in {}", names(&all), names(asked));
+            self.skip(workload.name.clone(), why);
+        }
     }
 
     /// Whether anything is measured there.

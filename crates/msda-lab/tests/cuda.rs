@@ -105,6 +105,7 @@ fn the_benchmark_measures_the_gpu_with_floors_and_skips_the_backward_pass_once()
     let options = bench::Options {
         workloads: vec!["small".into(), "seed-decoder".into()],
         engines: vec!["cuda".into(), "cuda:generic".into()],
+        dtypes: Vec::new(),
         device: None,
         threads: Vec::new(),
         quick: true,
@@ -118,6 +119,38 @@ fn the_benchmark_measures_the_gpu_with_floors_and_skips_the_backward_pass_once()
     }
     assert!(record.ceilings.iter().all(|c| c.device == Device::Cuda && c.rate > 0.0));
     assert_eq!(record.skipped.iter().filter(|s| s.why.contains("backward")).count(), 1);
+}
+
+/// Rungs that refuse do not stop the others, nor does a kernel that would refuse the few queries which the oracle
+/// evaluates.
+#[test]
+fn what_refuses_a_workload_is_listed_and_the_rest_is_measured() {
+    if gpu().is_none() {
+        return;
+    }
+    let measured = |workload: &str, engines: &[&str], dtypes: &[Dtype]| {
+        let options = bench::Options {
+            workloads: vec![workload.into()],
+            engines: engines.iter().map(ToString::to_string).collect(),
+            dtypes: dtypes.to_vec(),
+            device: None,
+            threads: Vec::new(),
+            quick: true,
+            command: "test".into(),
+        };
+        bench::run(&options, &mut Silent).unwrap()
+    };
+    let (base, half, matrix) = ("cuda:ladder:base", "cuda:ladder:base+half", "cuda:ladder:tensor_core");
+    let record = measured("small", &[half, matrix, base], &[Dtype::F32, Dtype::F16]);
+    let of = |engine: &str| record.measurements.iter().filter(|m| m.engine == engine).collect::<Vec<_>>();
+    assert_eq!((of(base).len(), of(half).len(), of(matrix).len()), (2, 1, 1), "{:?}", record.skipped);
+    assert!(of(base).iter().all(|m| !m.check.inexact && m.check.compared > 0));
+    assert!(of(half).iter().all(|m| m.check.inexact));
+    let said = |engine: &str| record.skipped.iter().any(|s| s.what == format!("small {engine} f32"));
+    assert!(said(half) && said(matrix) && !said(base), "{:?}", record.skipped);
+
+    let tiles = measured("detr-encoder", &["cuda:rows:walk=tiles"], &[Dtype::F16]);
+    assert_eq!(tiles.measurements.len(), 1, "{:?}", tiles.skipped);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use crate::terminal::{Bar, print};
 Examples:
   msda analyze --workload detr-encoder
   msda analyze --workload seed --kernel chosen --kernel generic --ncu --out analysis.json
+  msda analyze --workload seed --ladder
   msda analyze --sweep"
 )]
 pub(crate) struct Args {
@@ -28,6 +29,9 @@ pub(crate) struct Args {
     /// A kernel by name, as `msda kernels` lists them, or 'chosen'; may be repeated
     #[arg(long, value_name = "NAME", default_value = analyze::CHOSEN)]
     kernel: Vec<String>,
+    /// The kernel that is chosen and every rung of the ladder
+    #[arg(long, conflicts_with = "kernel")]
+    ladder: bool,
     /// Read the hardware's counters with Nsight Compute
     #[arg(long)]
     ncu: bool,
@@ -61,7 +65,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let options = analyze::Options {
         workloads: args.workload,
         dtypes: args.dtype,
-        kernels: args.kernel,
+        kernels: if args.ladder { analyze::ladder() } else { args.kernel },
         ncu: args.ncu.then(std::env::current_exe).transpose()?,
         sweep: args.sweep,
         records,

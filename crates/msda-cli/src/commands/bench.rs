@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use msda::Dtype;
 use msda_lab::workload::Workload;
 use msda_lab::{bench, report};
 
@@ -11,7 +12,12 @@ use crate::terminal::{Bar, color, print};
 
 #[derive(clap::Args)]
 #[command(after_help = "Without options: the usual workloads on all cores, in under two minutes. \
-    `--workload all` runs everything and takes much longer.")]
+    `--workload all` runs everything and takes much longer.
+
+Examples:
+  msda bench --quick
+  msda bench --workload detr-encoder --dtype f16 --device cuda
+  msda bench --ladder --out ladder")]
 pub(crate) struct Args {
     /// Fewer workloads and fewer runs: a few seconds
     #[arg(long)]
@@ -19,6 +25,13 @@ pub(crate) struct Args {
     /// A workload by name, 'all', or a path to a .toml file; may be repeated
     #[arg(long, value_name = "NAME")]
     workload: Vec<String>,
+    /// The value type: f32, f16, bf16 or f64, of those that a workload has; all when absent. May be repeated
+    #[arg(long, value_name = "TYPE")]
+    dtype: Vec<Dtype>,
+    /// Every rung of the ladder beside the kernel that is chosen, on the seed shape in f16 unless something else is
+    /// asked for
+    #[arg(long, conflicts_with_all = ["engine", "device", "threads"])]
+    ladder: bool,
     /// An engine by name: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, cuda, cuda:KERNEL, cuda@N for another
     /// GPU, torch, torch-cuda, oracle, or peer:NAME from engines.toml; may be repeated
     #[arg(long, value_name = "NAME")]
@@ -37,10 +50,24 @@ pub(crate) struct Args {
     out: PathBuf,
 }
 
+/// The workloads on which the ladder is measured: the documents' shape, with samples near their query and anywhere.
+const LADDER: [&str; 2] = ["seed", "seed-ring-uniform"];
+
 pub(crate) fn main(args: Args) -> Result<()> {
+    let (mut workloads, mut dtypes, mut engines) = (args.workload, args.dtype, args.engine);
+    if args.ladder {
+        engines = msda_lab::engines::ladder();
+        if workloads.is_empty() {
+            workloads = LADDER.map(String::from).into();
+        }
+        if dtypes.is_empty() {
+            dtypes = vec![Dtype::F16];
+        }
+    }
     let options = bench::Options {
-        workloads: args.workload,
-        engines: args.engine.into_iter().map(|e| best_name(&e)).collect(),
+        workloads,
+        engines: engines.into_iter().map(|e| best_name(&e)).collect(),
+        dtypes,
         device: args.device.only(),
         threads: args.threads.into_iter().map(usize::from).collect(),
         quick: args.quick,

@@ -1,16 +1,22 @@
 //! `msda verify`
 
-use anyhow::{Result, bail};
-use msda::Isa;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
 use msda::conformance::{Group, Summary};
+use msda::{Dtype, Isa};
 use msda_lab::record::Device;
-use msda_lab::verify::{self, Checked, Outcome, Subject};
+use msda_lab::verify::{self, Checked, Outcome, Subject, ladder};
 use serde_json::json;
 
-use super::DeviceArg;
+use super::{DeviceArg, typed};
 use crate::terminal::{Bar, print};
 
 #[derive(clap::Args)]
+#[command(after_help = "Examples:
+  msda verify
+  msda verify --device cuda --seeds 1
+  msda verify --ladder --full --out ladder")]
 pub(crate) struct Args {
     /// Where: every instruction set of this machine; or, on a GPU, the kernels that are chosen, the generic one, and
     /// the others with many different knobs
@@ -23,6 +29,19 @@ pub(crate) struct Args {
     /// Instead of the battery, check the output of every built-in workload in f32, f16 and bf16
     #[arg(long, conflicts_with_all = ["group", "seed", "seeds"])]
     workloads: bool,
+    /// Instead, every rung of the ladder on the GPU: through the battery, and at the seed shape every output, in f16,
+    /// against the oracle
+    #[arg(long, conflicts_with_all = ["device", "engine", "workloads", "group", "seed", "seeds"])]
+    ladder: bool,
+    /// In f32 too
+    #[arg(long, requires = "ladder")]
+    full: bool,
+    /// Another workload than the seed shape for the outputs of the ladder; may be repeated
+    #[arg(long, value_name = "NAME", requires = "ladder", default_value = "seed")]
+    workload: Vec<String>,
+    /// Folder for record.json with what the ladder showed; without it nothing is written
+    #[arg(long, value_name = "DIR", requires = "ladder")]
+    out: Option<PathBuf>,
     /// One group of cases (random, inside, outside, borders, not-finite, one-pixel, empty, channels, levels, points,
     /// strides, unaligned, layouts, options, types, fused, untouched, partial, refusals); may be repeated. All when absent
     #[arg(long, value_name = "NAME")]
@@ -39,7 +58,33 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
+    if args.ladder {
+        return verify_ladder(args);
+    }
     if args.workloads { check_workloads(&args) } else { run_battery(&args) }
+}
+
+fn verify_ladder(args: Args) -> Result<()> {
+    if let Some(out) = &args.out {
+        // A place that cannot be written is better known now.
+        std::fs::create_dir_all(out).with_context(|| format!("making {}", out.display()))?;
+    }
+    let options = ladder::Options {
+        workloads: args.workload,
+        dtypes: if args.full { vec![Dtype::F16, Dtype::F32] } else { vec![Dtype::F16] },
+        command: typed(std::env::args().skip(1)),
+    };
+    let (verified, record) = ladder::run(&options, &mut Bar::new())?;
+    if let Some(path) = args.out.map(|out| out.join("record.json")) {
+        record.save(&path)?;
+        eprintln!("record: {}", path.display());
+    }
+    if args.json {
+        print(&serde_json::to_string_pretty(&verified)?)?;
+    } else {
+        print(&ladder::text(&verified))?;
+    }
+    ladder::judge(&verified)
 }
 
 fn run_battery(args: &Args) -> Result<()> {
@@ -78,6 +123,9 @@ fn run_battery(args: &Args) -> Result<()> {
             );
         }
         print(&text)?;
+    }
+    if args.engine.is_empty() && args.device.includes(Device::Cuda) {
+        eprintln!("note: the ladder is not among these\nhint: msda verify --ladder");
     }
     if let Some((name, _)) = rows.iter().find(|(_, s)| s.passed + s.failed.len() == 0) {
         bail!("{name}: got no case to run, expected some");

@@ -19,6 +19,7 @@ use msda::{Dtype, Padding, Problem, Sampling};
 use msda_cuda::choose::choose;
 use msda_cuda::driver::Device as Gpu;
 use msda_cuda::variants::Kernel;
+use msda_cuda::variants::ladder::RUNGS;
 use msda_cuda::{Operands, Request, Sums, Target};
 
 use crate::bench::Progress;
@@ -37,6 +38,12 @@ pub use show::terminal;
 pub const CHOSEN: &str = "chosen";
 /// What outputs are compared with, where it is there.
 const FIRST_RUNG: &str = "ladder:original";
+
+/// Names of the kernels that show the ladder: the one that is chosen, then every rung.
+pub fn ladder() -> Vec<String> {
+    let rungs = RUNGS.iter().map(|rung| Kernel::Ladder(rung).to_string());
+    std::iter::once(CHOSEN.to_owned()).chain(rungs).collect()
+}
 
 /// What to analyse.
 #[derive(Debug, Clone)]
@@ -127,6 +134,12 @@ fn engine_of(kernel: &str) -> String {
     if kernel == CHOSEN { "cuda".into() } else { format!("cuda:{kernel}") }
 }
 
+/// A whole workload, and the output that others are compared with.
+struct First {
+    data: Data,
+    output: Vec<f64>,
+}
+
 struct Analysis<'a> {
     options: &'a Options,
     target: Target,
@@ -182,6 +195,7 @@ impl Analysis<'_> {
         let images = whole.batch();
         let place = format!("analyze.{}.{dtype}", workload.name);
         self.demand(&place, &whole, &data);
+        let mut first = None;
         for name in names {
             progress.step(&format!("{} {dtype}: {name}", workload.name));
             let (operands, kernel) = (Operands::dense(&whole, None), name.parse::<Kernel>().ok());
@@ -194,7 +208,7 @@ impl Analysis<'_> {
             }
             let place = format!("{place}.{name}");
             self.kernel(&place, &kernel, &request, &data, images);
-            self.compare(&place, workload, dtype, name);
+            self.compare(&place, workload, dtype, name, &mut first);
             self.count(&place, workload, dtype, name);
         }
         Ok(())
@@ -270,11 +284,12 @@ impl Analysis<'_> {
         if p.sampling() != Sampling::Bilinear || p.padding() != Padding::Zeros {
             return self.skip(format!("{place}: prediction"), "only for bilinear samples with zeros outside");
         }
-        let Some(pattern) = Pattern::of(kernel, request) else {
-            return self.skip(format!("{place}: prediction"), "how this kernel reads is not described");
+        let pattern = match Pattern::of(kernel, request, &self.target) {
+            Ok(pattern) => pattern,
+            Err(why) => return self.skip(format!("{place}: prediction"), why),
         };
         let multiprocessors = self.target.multiprocessors as usize;
-        let machine = simulate::Machine { multiprocessors, resident, cache };
+        let machine = simulate::Machine { multiprocessors, resident, cache, warps: simulate::WARPS };
         let predicted = simulate::predict(&pattern, data, images, machine);
         let known = [
             ("wavefronts.predicted", predicted.wavefronts(), ""),
@@ -289,6 +304,7 @@ impl Analysis<'_> {
             ("hit-rate.predicted", predicted.hit_rate, "%"),
             ("tags.predicted", predicted.tags, ""),
             ("collisions.predicted", predicted.collisions, "x"),
+            ("collisions-kept.predicted", predicted.kept_collisions, "x"),
         ];
         for (name, value, unit) in known {
             self.figures.add(&format!("{place}.{name}"), value, unit);
@@ -301,21 +317,32 @@ impl Analysis<'_> {
     }
 
     /// The largest difference from what the first rung of the ladder gives, or else the generic kernel.
-    fn compare(&mut self, place: &str, workload: &Workload, dtype: Dtype, name: &str) {
+    fn compare(
+        &mut self,
+        place: &str,
+        workload: &Workload,
+        dtype: Dtype,
+        name: &str,
+        first: &mut Option<First>,
+    ) {
         if self.gpu.is_none() {
             return self.skip("outputs of kernels compared with each other", "no GPU");
         }
         let other = if FIRST_RUNG.parse::<Kernel>().is_ok() { FIRST_RUNG } else { "generic" };
-        let difference = || -> Result<f64> {
-            let data = workload.data(dtype)?;
-            let task = Task::whole(&data, Pass::Forward);
-            let output = |kernel: &str| -> Result<Vec<f64>> {
-                let mut engine: Box<dyn Engine> = engines::open(&engine_of(kernel), 1)?;
-                let results = engine.run(&task)?;
-                Ok(results.0.first().context("no output")?.to_f64())
-            };
-            let (a, b) = (output(other)?, output(name)?);
-            Ok(a.iter().zip(&b).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max))
+        let output = |data: &Data, kernel: &str| -> Result<Vec<f64>> {
+            let mut engine: Box<dyn Engine> = engines::open(&engine_of(kernel), 1)?;
+            let results = engine.run(&Task::whole(data, Pass::Forward))?;
+            Ok(results.0.first().context("no output")?.to_f64())
+        };
+        let mut difference = || -> Result<f64> {
+            if first.is_none() {
+                let data = workload.data(dtype)?;
+                let output = output(&data, other)?;
+                *first = Some(First { data, output });
+            }
+            let First { data, output: expected } = first.as_ref().context("no output to compare with")?;
+            let got = output(data, name)?;
+            Ok(got.iter().zip(expected).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max))
         };
         match difference() {
             Ok(difference) => self.figures.add(&format!("{place}.difference"), difference, ""),

@@ -24,7 +24,16 @@ pub const METRICS: [(&str, &str, &str); 13] = [
 ];
 
 /// Kernels that only prepare.
-const HELPERS: [&str; 5] = ["msda_cells", "msda_order", "msda_pack", "msda_flush", "flush"];
+const HELPERS: [&str; 8] = [
+    "msda_cells",
+    "msda_order",
+    "msda_pack",
+    "msda_texels",
+    "msda_top",
+    "msda_quantise",
+    "msda_flush",
+    "flush",
+];
 
 /// Whether there is an `ncu`.
 pub fn find() -> Result<()> {

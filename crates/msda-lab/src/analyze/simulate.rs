@@ -7,6 +7,7 @@
 //! counted: replays, look-ups of tags that take longer than the data, and the filling of levels that are kept.
 
 use msda::{Problem, Role};
+use msda_cuda::variants::ladder::{Samples, Tiles};
 use msda_cuda::variants::rows::Walk;
 
 use super::banks;
@@ -16,8 +17,8 @@ use crate::workload::Data;
 
 /// Lanes of a warp.
 const WARP: usize = 32;
-/// Warps that are followed, about.
-const SAMPLED: usize = 4000;
+/// Warps that are followed, usually.
+pub const WARPS: usize = 4000;
 /// Rows of a strip of queries, and the side of the grid of cells by which they are ordered.
 const STRIP: usize = msda_cuda::variants::rows::STRIP;
 const CELLS: f64 = 64.0;
@@ -45,6 +46,8 @@ pub struct Predicted {
     pub tags: f64,
     /// Wavefronts of taps over those if nothing collided.
     pub collisions: f64,
+    /// The same of taps from levels in shared memory; not a number where none are.
+    pub kept_collisions: f64,
 }
 
 impl Predicted {
@@ -68,6 +71,8 @@ pub struct Machine {
     pub resident: usize,
     /// Bytes of first-level cache beside the shared memory of those.
     pub cache: usize,
+    /// Warps that are followed, about.
+    pub warps: usize,
 }
 
 /// Predicts a forward launch of all `images`, of the first of which `data` are the data. Bilinear samples with zeros
@@ -79,10 +84,10 @@ pub fn predict(pattern: &Pattern, data: &Data, images: usize, machine: Machine) 
     let staged = staging(pattern, p);
     let runs = shape.runs(machine.multiprocessors);
     // Three multiprocessors, spread over the machine.
-    let each = SAMPLED / 3;
+    let each = machine.warps / 3;
     for k in 0..3 {
         let sm = k * machine.multiprocessors / 3;
-        let mut cache = Cache::new(machine.cache);
+        let mut cache = Cache::new(if pattern.cached { machine.cache } else { 0 });
         let (mut next, mut done) = (sm, 0);
         while next < runs.count && done < each {
             let step = machine.multiprocessors.max(1);
@@ -117,6 +122,7 @@ pub fn predict(pattern: &Pattern, data: &Data, images: usize, machine: Machine) 
         hit_rate: 100.0 * counts.hits / counts.sectors.max(1.0),
         tags: counts.tags / counts.loads.max(1.0),
         collisions: counts.taps / counts.least.max(1.0),
+        kept_collisions: counts.kept / counts.least_kept,
     }
 }
 
@@ -135,33 +141,43 @@ struct Counts {
     tags: f64,
     loads: f64,
     least: f64,
+    least_kept: f64,
 }
 
-/// A query and head, and where the first taps of its samples are.
+/// A query and head, or a part of its channels, and where the taps of its samples are.
 struct Item {
     image: usize,
     query: usize,
     head: usize,
-    positions: Vec<usize>,
+    part: usize,
+    taps: Vec<Taps>,
 }
+
+/// The positions of a sample's taps: top left, top right, bottom left, bottom right; none for those that are not read.
+type Taps = [Option<usize>; 4];
 
 /// The items of a warp, in the order of their lanes; none for lanes past the end.
 struct Warp {
     items: Vec<Option<Item>>,
 }
 
-/// Tiles that follow each other in one block.
+/// Tiles that one block has, one after another.
 struct Runs {
     length: usize,
     columns: usize,
     across: usize,
     count: usize,
+    /// Whether they are every so many-th.
+    strided: bool,
 }
 
 impl Runs {
     /// A tile of a run, counted through all of the launch.
     fn block(&self, run: usize, tile: usize) -> Option<usize> {
-        let column = run % self.across * self.length + tile;
+        let column = match self.strided {
+            true => tile * self.across + run % self.across,
+            false => run % self.across * self.length + tile,
+        };
         (column < self.columns).then_some(run / self.across * self.columns + column)
     }
 }
@@ -188,7 +204,7 @@ impl<'a> Shape<'a> {
 
     fn items(&self) -> usize {
         let p = &self.data.problem;
-        self.images * p.queries() * p.heads()
+        self.images * p.queries() * p.heads() * self.pattern.parts
     }
 
     /// Items of a block.
@@ -202,28 +218,35 @@ impl<'a> Shape<'a> {
         match self.pattern.items {
             Items::Linear => ((p.queries() * p.heads()).div_ceil(self.each()), 1),
             Items::Grid { heads, .. } => {
-                (p.queries().div_ceil((self.each() / heads).max(1)), p.heads().div_ceil(heads))
+                let rows = p.heads().div_ceil(heads) * self.pattern.parts;
+                (p.queries().div_ceil((self.each() / heads).max(1)), rows)
             }
         }
     }
 
-    /// What falls to one block: one tile of queries, or, where levels are kept, as many as divide the planes evenly
-    /// among four blocks a multiprocessor.
+    /// What falls to one block: one tile of queries, or as many as divide the planes evenly among some blocks a
+    /// multiprocessor.
     fn runs(&self, multiprocessors: usize) -> Runs {
         let (columns, rows) = self.grid();
         let planes = self.images * rows;
-        let length = match self.pattern.keep {
-            0 => 1,
-            _ => columns.div_ceil((4 * multiprocessors).div_ceil(planes.max(1)).clamp(1, columns.max(1))),
+        let shares =
+            |blocks: usize| (blocks * multiprocessors).div_ceil(planes.max(1)).clamp(1, columns.max(1));
+        let (length, across, strided) = match self.pattern.tiles {
+            Tiles::One => (1, columns, false),
+            Tiles::Following(blocks) => {
+                let length = columns.div_ceil(shares(blocks));
+                (length, columns.div_ceil(length.max(1)), false)
+            }
+            Tiles::Strided(blocks) => (columns.div_ceil(shares(blocks)), shares(blocks), true),
         };
-        let across = columns.div_ceil(length.max(1));
-        Runs { length, columns, across, count: across * planes }
+        Runs { length, columns, across, count: across * planes, strided }
     }
 
     fn warps(&self, block: usize) -> Vec<Warp> {
         let p = &self.data.problem;
         let (columns, rows) = self.grid();
         let (column, row, image) = (block % columns, block / columns % rows, block / columns / rows);
+        let (row, part) = (row / self.pattern.parts, row % self.pattern.parts);
         let item = |i: usize| {
             let (query, head) = match self.pattern.items {
                 Items::Linear => {
@@ -236,7 +259,8 @@ impl<'a> Shape<'a> {
                     (self.query(walk, column, queries, i / heads)?, (head < p.heads()).then_some(head)?)
                 }
             };
-            Some(Item { image, query, head, positions: positions(self.data, query, head) })
+            let taps = positions(self.data, query, head, self.pattern.masked);
+            Some(Item { image, query, head, part, taps })
         };
         let of_warp = (WARP / self.pattern.item()).max(1);
         let all: Vec<Option<Item>> = (0..self.each()).map(item).collect();
@@ -282,9 +306,9 @@ impl<'a> Shape<'a> {
     }
 }
 
-/// Where the square of taps of each sample begins: moved onto the map where there is no ring, and at the level's
-/// first pixel where the sample does not count.
-fn positions(data: &Data, query: usize, head: usize) -> Vec<usize> {
+/// Where the taps of each sample are. If `masked`, those that count; otherwise the square of all four, moved onto the
+/// map where there is no ring, and at the level's first pixel where the sample does not count.
+fn positions(data: &Data, query: usize, head: usize, masked: bool) -> Vec<Taps> {
     let p = &data.problem;
     let ring = p.layout().ring() > 0;
     let mut at = msda::op::offset(Role::Locations.dense(p), [0, query, head]);
@@ -299,10 +323,15 @@ fn positions(data: &Data, query: usize, head: usize) -> Vec<usize> {
             let there = x > -1.0 && y > -1.0 && x < level.w as f64 && y < level.h as f64;
             let low = |x: f64, side: usize| {
                 let low = x.floor() as isize;
-                if ring { low } else { low.clamp(0, side as isize - 2) }
+                if ring || masked { low } else { low.clamp(0, side as isize - 2) }
             };
-            let offset = low(y, level.h) * level.pitch as isize + low(x, level.w);
-            all.push(if there { level.origin.saturating_add_signed(offset) } else { level.origin });
+            let (left, top) = if there { (low(x, level.w), low(y, level.h)) } else { (0, 0) };
+            let on = |i: isize, side: usize| 0 <= i && i < side as isize;
+            all.push([0, 1, 2, 3].map(|tap: isize| {
+                let (i, j) = (left + tap % 2, top + tap / 2);
+                let read = !masked || (there && (ring || (on(i, level.w) && on(j, level.h))));
+                read.then(|| level.origin.saturating_add_signed(j * level.pitch as isize + i))
+            }));
             at += 2;
         }
     }
@@ -321,17 +350,20 @@ fn run(
     let levels: Vec<usize> =
         p.points().iter().enumerate().flat_map(|(l, &points)| std::iter::repeat_n(l, points)).collect();
     let (item, round, samples) = (pattern.item(), pattern.round(), p.samples());
-    let together = match pattern.staging {
-        Staging::Own => 1,
-        _ => item * round,
-    };
+    for warp in warps {
+        counts.staging += staged.tile;
+        if matches!(pattern.staging, Staging::Rung(Samples::Tabled { .. })) {
+            counts.inputs += tabled_inputs(p, warp);
+        }
+    }
+    let together = pattern.together();
     for first in (0..samples).step_by(together.max(1)) {
         for warp in warps {
             counts.staging += staged.write;
             counts.inputs += inputs(pattern, p, warp, first);
         }
         // The samples that a lane located follow each other; groups of lanes take every SPLIT-th lane's.
-        let steps = if together == 1 { 1 } else { item / pattern.split * round };
+        let steps = together / pattern.split;
         for step in 0..steps {
             for warp in warps {
                 if step % round == 0 {
@@ -390,17 +422,18 @@ fn taps(
 ) {
     let size = p.types().value.size();
     let strides = Role::Value.dense(p);
-    let row = p.channels() * size;
-    let kept_from = p.levels().len() - pattern.keep;
+    let row = p.channels() * size / pattern.parts;
     for side in 0..2 / pattern.sides {
         for down in 0..2 {
             let address = |item: &Item, group: usize, own: usize, chunk: usize, shared: bool| {
                 let s = sample(group)?;
-                ((levels[s] >= kept_from) == shared).then_some(())?;
-                let position = item.positions[s] + side + own + down * p.levels()[levels[s]].pitch;
+                let position = item.taps[s][down * 2 + side + own]?;
                 (chunk * pattern.vec < row).then_some(())?;
+                let place = pattern.place(levels[s], position);
+                (place.is_some() == shared).then_some(())?;
                 let start = msda::op::offset(strides, [item.image, 0, item.head]) + position * strides[1];
-                Some(if shared { position * row } else { start * size } as u64 + (chunk * pattern.vec) as u64)
+                let row = place.unwrap_or(start * size + item.part * row);
+                Some((row + chunk * pattern.vec) as u64)
             };
             let global =
                 lanes(pattern, warp, |item, group, own, chunk| address(item, group, own, chunk, false));
@@ -413,30 +446,65 @@ fn taps(
             let shared =
                 lanes(pattern, warp, |item, group, own, chunk| address(item, group, own, chunk, true));
             counts.kept += banks::shared(&shared, pattern.vec) as f64;
+            counts.least_kept += banks::least(&shared, pattern.vec) as f64;
         }
     }
 }
 
-/// Locations and weights from `first` on.
-fn inputs(pattern: &Pattern, p: &Problem, warp: &Warp, first: usize) -> f64 {
+/// Locations and weights: the tensor, the size of its numbers, and how many of them a sample has.
+fn given(p: &Problem) -> [(Role, usize, usize); 2] {
     let t = p.types();
+    [(Role::Locations, t.locations.size(), 2), (Role::Weights, t.weights.size(), 1)]
+}
+
+/// Locations and weights of all samples, 32 after another.
+fn tabled_inputs(p: &Problem, warp: &Warp) -> f64 {
+    let samples = p.samples();
+    let mut total = 0;
+    for (role, size, numbers) in given(p) {
+        let strides = role.dense(p);
+        for first in (0..warp.items.len() * samples).step_by(WARP) {
+            for number in 0..numbers {
+                let loads: Vec<Option<u64>> = (first..first + WARP)
+                    .map(|i| {
+                        let item = warp.items.get(i / samples)?.as_ref()?;
+                        let start = msda::op::offset(strides, [item.image, item.query, item.head]);
+                        Some(((start + i % samples * numbers + number) * size) as u64)
+                    })
+                    .collect();
+                total += banks::warp(&loads, size);
+            }
+        }
+    }
+    total as f64
+}
+
+/// Locations and weights from `first` on, where lanes read them when they need them.
+fn inputs(pattern: &Pattern, p: &Problem, warp: &Warp, first: usize) -> f64 {
     let (round, samples) = (pattern.round(), p.samples());
     let exact = samples % (pattern.item() * round) == 0;
+    // Which item and which of the samples a lane reads.
+    let reads = |lane: usize| match &pattern.staging {
+        Staging::Rung(Samples::Tabled { .. }) => None,
+        Staging::Rung(Samples::Own) => {
+            Some((lane / pattern.item(), lane % pattern.item() / (pattern.lanes * pattern.sides)))
+        }
+        Staging::Rung(Samples::Handed { round, .. }) => Some((lane / round, lane % round)),
+        _ => Some((lane / pattern.item(), lane % pattern.item() * round)),
+    };
     let mut total = 0;
-    for (role, size, numbers) in
-        [(Role::Locations, t.locations.size(), 2), (Role::Weights, t.weights.size(), 1)]
-    {
+    for (role, size, numbers) in given(p) {
         // Pieces as wide as alignment allows where rounds are whole, else number by number.
         let bytes = numbers * round * size;
-        let whole = exact && pattern.staging != Staging::Own;
+        let whole = exact && !matches!(pattern.staging, Staging::Rung(_));
         let width = if whole { (bytes & bytes.wrapping_neg()).min(16) } else { size };
         let strides = role.dense(p);
         for piece in 0..bytes / width {
             let loads: Vec<Option<u64>> = (0..WARP)
                 .map(|lane| {
-                    let item = warp.items.get(lane / pattern.item())?.as_ref()?;
-                    let part = if pattern.staging == Staging::Own { 0 } else { lane % pattern.item() };
-                    let s = Some(first + part * round).filter(|&s| s < samples)?;
+                    let (item, sample) = reads(lane)?;
+                    let item = warp.items.get(item)?.as_ref()?;
+                    let s = Some(first + sample).filter(|&s| s < samples)?;
                     let start = msda::op::offset(strides, [item.image, item.query, item.head]) + s * numbers;
                     Some((start * size + piece * width) as u64)
                 })
@@ -451,27 +519,68 @@ fn output(pattern: &Pattern, p: &Problem, warp: &Warp) -> f64 {
     let size = p.types().value.size();
     let strides = Role::Output.dense(p);
     let stores = lanes(pattern, warp, |item, group, side, chunk| {
-        let writes = group == 0 && side == 0 && chunk * pattern.vec < p.channels() * size;
-        let start = msda::op::offset(strides, [item.image, item.query, item.head]) * size;
+        let row = p.channels() * size / pattern.parts;
+        let writes = group == 0 && side == 0 && chunk * pattern.vec < row;
+        let start = msda::op::offset(strides, [item.image, item.query, item.head]) * size + item.part * row;
         writes.then_some((start + chunk * pattern.vec) as u64)
     });
     banks::warp(&stores, pattern.vec) as f64
 }
 
-/// Wavefronts of a warp for handing samples on: for a round, for the positions of a lane's samples, for a sample.
+/// Wavefronts of a warp for handing samples on: for all of them at first, for a round, for the positions of a lane's
+/// samples, for a sample.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Staged {
+    tile: f64,
     write: f64,
     positions: f64,
     weights: f64,
     shuffles: f64,
 }
 
+/// Cycles of shared memory for one instruction of a whole warp.
+fn cycles(width: usize, address: &dyn Fn(usize) -> usize) -> f64 {
+    let lanes: Vec<Option<u64>> = (0..WARP).map(|lane| Some(address(lane) as u64)).collect();
+    banks::shared(&lanes, width) as f64
+}
+
+/// As rungs of the ladder lay samples out: it depends on no data.
+fn rung_staging(pattern: &Pattern, p: &Problem, samples: &Samples) -> Staged {
+    let item = pattern.item();
+    let (tables, copied) = match samples {
+        Samples::Own => return Staged::default(),
+        Samples::Handed { round, pitch } => {
+            // Positions, then weights, 16 bytes each. Fewer samples than lanes share an instruction with others'.
+            let write = cycles(16, &|lane| (lane % round * pitch + lane / round) * 16);
+            let share = (WARP / item * round) as f64 / WARP as f64;
+            let read = cycles(16, &|lane| lane / item * 16);
+            return Staged { write: 2.0 * write * share, weights: 2.0 * read, ..Staged::default() };
+        }
+        Samples::Tabled { tables, copied } => (tables, *copied),
+    };
+    let all = (WARP / item * p.samples()) as f64;
+    let mut staged = Staged::default();
+    for &(bytes, width) in tables {
+        for piece in (0..bytes).step_by(width) {
+            let group = |lane: usize| lane % item / pattern.lanes;
+            staged.weights +=
+                cycles(width, &|lane| (lane / item * p.samples() + group(lane)) * bytes + piece);
+            if !copied {
+                staged.tile += all / WARP as f64 * cycles(width, &|lane| lane * bytes + piece);
+            }
+        }
+        if copied {
+            staged.tile += all * bytes as f64 / 128.0;
+        }
+    }
+    staged
+}
+
 /// As `rows.cuh` lays samples out: it depends on no data.
 fn staging(pattern: &Pattern, p: &Problem) -> Staged {
     let (item, sides) = (pattern.item(), pattern.sides);
     let round = match pattern.staging {
-        Staging::Own => return Staged::default(),
+        Staging::Rung(ref samples) => return rung_staging(pattern, p, samples),
         Staging::Shuffled { words, .. } => return Staged { shuffles: words as f64, ..Staged::default() },
         Staging::Shared { round } => round,
     };
@@ -480,15 +589,12 @@ fn staging(pattern: &Pattern, p: &Problem) -> Staged {
     let slot = |of: usize, part: usize| part * items + (of ^ (turn(part) & (items - 1)));
     let wide = round * if p.positions() <= 1 << 16 { 2 } else { 4 };
     let positions = round * WARP * 16;
-    let cycles = |width: usize, address: &dyn Fn(usize) -> usize| {
-        let lanes: Vec<Option<u64>> = (0..WARP).map(|lane| Some(address(lane) as u64)).collect();
-        banks::shared(&lanes, width) as f64
-    };
     let own = |lane: usize| slot(lane / item, lane % item);
     // Every lane of an item reads what one of them wrote.
     let read = |lane: usize| slot(lane / item, lane % item / (pattern.lanes * sides));
     let side = |lane: usize| lane % item / pattern.lanes % sides;
     Staged {
+        tile: 0.0,
         write: round as f64 * cycles(16, &|lane| own(lane) * 16)
             + cycles(wide, &|lane| positions + own(lane) * wide),
         positions: cycles(wide, &|lane| positions + read(lane) * wide),
@@ -500,20 +606,26 @@ fn staging(pattern: &Pattern, p: &Problem) -> Staged {
 #[cfg(test)]
 mod tests {
     use msda::Dtype;
-    use msda_cuda::{Operands, Request};
+    use msda_cuda::driver::Arch;
+    use msda_cuda::{Operands, Request, Target};
 
     use super::*;
     use crate::workload::Workload;
 
     fn predicted(name: &str, kernel: &str) -> Predicted {
+        followed(name, kernel, WARPS)
+    }
+
+    fn followed(name: &str, kernel: &str, warps: usize) -> Predicted {
         let workload = Workload::find(name).unwrap();
         let whole = workload.problem(Dtype::F16).unwrap();
         let operands = Operands::dense(&whole, None);
         let request = Request::new(&whole, &operands);
         let kernel = kernel.parse().unwrap();
-        let pattern = Pattern::of(&kernel, &request).unwrap();
+        let target = Target { arch: Arch::new(9, 0), multiprocessors: 132 };
+        let pattern = Pattern::of(&kernel, &request, &target).unwrap();
         let data = workload.first_images(Dtype::F16, 1).unwrap();
-        let machine = Machine { multiprocessors: 132, resident: 3, cache: 156 << 10 };
+        let machine = Machine { multiprocessors: 132, resident: 3, cache: 156 << 10, warps };
         predict(&pattern, &data, whole.batch(), machine)
     }
 
@@ -538,6 +650,42 @@ mod tests {
         assert!((alone.collisions - 1.5).abs() < 0.15, "{alone:?}");
         assert!((both.taps / 47.4e6 - 1.0).abs() < 0.35, "{both:?}");
         assert!(both.taps < alone.taps, "{both:?} {alone:?}");
+    }
+
+    /// A row of 16 words beside another: whole rows collide or do not; with two elements behind each nearly all do.
+    #[test]
+    fn padding_makes_conflicts() {
+        let of = |name: &str| followed("seed-ring-uniform", &format!("ladder:{name}"), 600);
+        let (padded, unpadded, wide) = (of("shared_padded"), of("shared_unpadded"), of("shared_wide"));
+        assert!((unpadded.kept_collisions - 1.5).abs() < 0.1, "{unpadded:?}");
+        assert!(padded.kept_collisions > 1.8, "{padded:?}");
+        // Two rows at a time either way: wide reads save instructions, not wavefronts.
+        assert!((wide.kept / unpadded.kept - 1.0).abs() < 0.05, "{wide:?} {unpadded:?}");
+        assert!(of("base").kept_collisions.is_nan());
+    }
+
+    #[test]
+    fn rungs_differ_where_they_should() {
+        let of = |name: &str| followed("seed", &format!("ladder:{name}"), 600);
+        let (original, base) = (of("original"), of("base"));
+        let close = |a: f64, b: f64| (a / b - 1.0).abs() < 0.01;
+        assert!(close(of("simple").taps, original.taps));
+        // 94.8 M taps less those off the map, a row each; or two rows a wavefront, where they do not collide.
+        assert!(original.taps > 0.8 * 94.8e6 && original.taps < 94.8e6, "{original:?}");
+        assert!(base.taps > 0.5 * original.taps && base.taps < 0.85 * original.taps, "{base:?}");
+        assert!(close(of("base+unroll").wavefronts(), base.wavefronts()));
+        // Tables cost shared memory and save locations; so do lanes that find taps for others.
+        for name in ["optimized", "base+precomputed", "base+pipeline", "ultra", "specialised"] {
+            let rung = of(name);
+            assert!(rung.staging > 0.0 && rung.inputs < 0.5 * base.inputs, "{name}: {rung:?} {base:?}");
+        }
+        assert!(of("original_vector").hit_rate < 0.5 * base.hit_rate);
+        assert!(of("base+shuffle").shuffles > 0.0);
+        // What is kept is not read through the cache.
+        let (some, full) = (of("persistent"), of("persistent_full"));
+        assert!(some.kept > 0.0 && full.kept > some.kept && full.taps < some.taps, "{some:?} {full:?}");
+        let split = of("persistent_channelsplit");
+        assert!(split.inputs > 3.0 * some.inputs, "{split:?} {some:?}");
     }
 
     #[test]

@@ -56,6 +56,14 @@ impl Wanted {
             Self::Certain(kernel) => kernel.sums(),
         }
     }
+
+    fn is_exact(self) -> bool {
+        match self {
+            Self::Chosen => true,
+            Self::Half => false,
+            Self::Certain(kernel) => kernel.is_exact(),
+        }
+    }
 }
 
 /// What is known of a task that ran.
@@ -165,7 +173,11 @@ impl Engine for Cuda {
     }
 
     fn exact(&self, _task: &Task<'_>) -> bool {
-        self.kernel.sums() == Sums::F32
+        self.kernel.is_exact()
+    }
+
+    fn is_guest(&self) -> bool {
+        matches!(self.kernel, Wanted::Certain(Kernel::Ladder(_)))
     }
 
     fn device(&self) -> Device {
@@ -229,6 +241,9 @@ mod tests {
         for wrong in ["cuda@", "cuda@x", "cuda@-1", "cuda:", "cuda:nothing", "cuda@0:rows:split=x"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
+        let exact = |name: &str| parse(name).unwrap().1.is_exact();
+        assert!(exact("cuda") && exact("cuda:ladder:base") && exact("cuda:generic"));
+        assert!(!exact("cuda:half") && !exact("cuda:ladder:base+half") && !exact("cuda:ladder:texture"));
         assert!(is_cuda("cuda") && is_cuda("cuda@1") && is_cuda("cuda:rows:split=2"));
         assert!(!is_cuda("cudax") && !is_cuda("torch-cuda") && !is_cuda("cpu"));
     }

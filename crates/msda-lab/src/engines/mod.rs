@@ -9,6 +9,8 @@ mod torch;
 use anyhow::{Context, Result, bail};
 use msda::reference::Oracle;
 use msda::{Backend, Cpu, Isa};
+use msda_cuda::variants::Kernel;
+use msda_cuda::variants::ladder::RUNGS;
 
 pub use self::cuda::{Cuda, is_cuda};
 pub use self::local::Local;
@@ -32,7 +34,8 @@ pub trait Engine {
         true
     }
 
-    /// Whether it is somebody else's work: what goes wrong in it is noted, and the benchmark goes on.
+    /// Whether what goes wrong in it is noted, and the benchmark goes on: it is somebody else's work, or a rung of the
+    /// ladder, which nobody gets unasked.
     fn is_guest(&self) -> bool {
         false
     }
@@ -62,6 +65,12 @@ pub trait Engine {
 
     /// Runs a task repeatedly; milliseconds of each run.
     fn time(&mut self, task: &Task<'_>, effort: Effort) -> Result<Vec<f64>>;
+}
+
+/// Names of the engines that show the ladder: the kernel that is chosen, then every rung.
+pub fn ladder() -> Vec<String> {
+    let rungs = RUNGS.iter().map(|rung| format!("cuda:{}", Kernel::Ladder(rung)));
+    std::iter::once("cuda".to_owned()).chain(rungs).collect()
 }
 
 /// Names of the engines that exist on this machine, in the order they are measured.

@@ -83,6 +83,10 @@ pub fn command(name: &str) -> String {
         }
         Some("ceiling") => "msda bench".into(),
         Some("probe") => "msda probe".into(),
+        Some("verify") => match words.next() {
+            Some("battery") | None => "msda verify --ladder".into(),
+            Some(workload) => format!("msda verify --ladder --workload {workload}"),
+        },
         Some("analyze") => match (words.next(), words.nth(1)) {
             (Some("sweep"), _) => "msda analyze --sweep".into(),
             (Some(workload), Some(kernel)) => {
@@ -106,6 +110,8 @@ mod tests {
                 "msda bench --workload seed --engine cuda:ladder:base+half",
             ),
             ("probe.ceiling.copy.rate", "msda probe"),
+            ("verify.seed.f16.ladder:base.over", "msda verify --ladder --workload seed"),
+            ("verify.battery.ladder:base.taken", "msda verify --ladder"),
             (
                 "analyze.seed.f16.chosen.hit-rate.measured",
                 "msda analyze --workload seed --kernel chosen --ncu",

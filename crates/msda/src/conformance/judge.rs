@@ -168,11 +168,22 @@ pub struct Budget {
 /// What the oracle computes of one case: the output and the four gradients.
 struct Results([Vec<f64>; 5]);
 
-fn evaluate<F: Float>(p: &Problem, inputs: &Inputs<'_>, grad: &View<'_>) -> crate::Result<Results> {
+/// Without an output's gradient, the output alone.
+fn evaluate<F: Float>(p: &Problem, inputs: &Inputs<'_>, grad: Option<&View<'_>>) -> crate::Result<Results> {
     let widen = |v: Vec<F>| v.into_iter().map(F::to_f64).collect::<Vec<f64>>();
     let output = widen(reference::forward::<F>(p, inputs)?);
+    let Some(grad) = grad else {
+        return Ok(Results([output, Vec::new(), Vec::new(), Vec::new(), Vec::new()]));
+    };
     let Grads { value, locations, weights, reference } = reference::backward::<F>(p, inputs, grad)?;
     Ok(Results([output, widen(value), widen(locations), widen(weights), widen(reference)]))
+}
+
+impl Budgeted {
+    /// What [`Budget::new`] says of the output, without the cost of gradients.
+    pub fn output(p: &Problem, inputs: &Inputs<'_>, nudge: bool) -> crate::Result<Self> {
+        Ok(Budget::of(p, inputs, None, nudge)?.output)
+    }
 }
 
 impl Budget {
@@ -180,6 +191,10 @@ impl Budget {
     /// rounded once up or down. The budget is twice the largest error those make, plus one rounding to the output's
     /// type and a few of the sum's.
     pub fn new(p: &Problem, inputs: &Inputs<'_>, grad: &View<'_>, nudge: bool) -> crate::Result<Self> {
+        Self::of(p, inputs, Some(grad), nudge)
+    }
+
+    fn of(p: &Problem, inputs: &Inputs<'_>, grad: Option<&View<'_>>, nudge: bool) -> crate::Result<Self> {
         let wide = p.with(|s| s.types = Types::uniform(Dtype::F64))?;
         let data = Wide::new(p, inputs, grad);
         let exact = data.with(|x| x, |inputs, grad| evaluate::<f64>(&wide, inputs, grad))?;
@@ -227,11 +242,11 @@ struct Wide {
     locations: Vec<f64>,
     weights: Vec<f64>,
     reference: Option<(crate::ReferenceKind, Vec<f64>)>,
-    grad: Vec<f64>,
+    grad: Option<Vec<f64>>,
 }
 
 impl Wide {
-    fn new(p: &Problem, inputs: &Inputs<'_>, grad: &View<'_>) -> Self {
+    fn new(p: &Problem, inputs: &Inputs<'_>, grad: Option<&View<'_>>) -> Self {
         let read = |view: &View<'_>, role: Role| role.read(p, view);
         Self {
             value: read(&inputs.value, Role::Value),
@@ -241,18 +256,18 @@ impl Wide {
                 .reference
                 .as_ref()
                 .map(|r| (r.kind, read(&r.view, Role::Reference { dim: r.kind.dim() }))),
-            grad: read(grad, Role::Output),
+            grad: grad.map(|grad| read(grad, Role::Output)),
         }
     }
 
     /// Runs `f` with every location (or reference point and offset) changed by `change`.
-    fn with<R>(&self, change: impl Fn(f64) -> f64, f: impl FnOnce(&Inputs<'_>, &View<'_>) -> R) -> R {
+    fn with<R>(&self, change: impl Fn(f64) -> f64, f: impl FnOnce(&Inputs<'_>, Option<&View<'_>>) -> R) -> R {
         let locations: Vec<f64> = self.locations.iter().copied().map(&change).collect();
         let reference =
             self.reference.as_ref().map(|(k, r)| (*k, r.iter().copied().map(&change).collect::<Vec<_>>()));
         let mut inputs = Inputs::plain(&self.value, &locations, &self.weights);
         inputs.reference = reference.as_ref().map(|(kind, r)| Reference { kind: *kind, view: View::from(r) });
-        f(&inputs, &View::from(&self.grad))
+        f(&inputs, self.grad.as_ref().map(View::from).as_ref())
     }
 
     /// How large the terms of each sum are, whatever cancels in the result.
@@ -265,14 +280,15 @@ impl Wide {
             locations: self.locations.clone(),
             weights,
             reference: self.reference.clone(),
-            grad: abs(&self.grad),
+            grad: self.grad.as_deref().map(abs),
         };
         let r = all.with(|x| x, |inputs, grad| evaluate::<f64>(wide, inputs, grad))?;
         let [output, value, _, weight, _] = r.0.map(|v| largest(v.into_iter().map(f64::abs)));
         // A derivative by the location is a difference of rows, scaled by the level's size and the weight; a
         // logit's is a difference of weights' derivatives.
-        let dots =
-            largest(all.grad.iter().copied()) * largest(all.value.iter().copied()) * wide.channels() as f64;
+        let dots = largest(all.grad.iter().flatten().copied())
+            * largest(all.value.iter().copied())
+            * wide.channels() as f64;
         let side = wide.levels().iter().map(|l| l.h.max(l.w)).max().unwrap_or(1) as f64;
         let heaviest = if self.reference.is_some() { 1.0 } else { largest(all.weights.iter().copied()) };
         let location = 4.0 * side * heaviest * dots;

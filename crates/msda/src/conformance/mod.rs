@@ -68,20 +68,24 @@ impl Summary {
 pub fn run(backend: &dyn Backend, group: Group, seed: u64) -> Summary {
     let mut summary = Summary::default();
     for (number, case) in group.cases(seed).into_iter().enumerate() {
-        let name = format!("{}/{number} {}", group.name(), case.describe());
-        if let Err(why) = backend.supports(&case.problem) {
-            summary.skipped.push(format!("{name}: {why}"));
-            continue;
-        }
-        if matches!(case.kind, data::Kind::Partial) && !backend.computes_gradients() {
-            summary.skipped.push(format!("{name}: no backward pass"));
-            continue;
-        }
-        match judge::run(backend, &case) {
+        summary.add(run_case(backend, &format!("{}/{number}", group.name()), &case));
+    }
+    summary
+}
+
+/// Runs one case; `name` says which, to people.
+pub fn run_case(backend: &dyn Backend, name: &str, case: &Case) -> Summary {
+    let mut summary = Summary::default();
+    let name = format!("{name} {}", case.describe());
+    if let Err(why) = backend.supports(&case.problem) {
+        summary.skipped.push(format!("{name}: {why}"));
+    } else if matches!(case.kind, data::Kind::Partial) && !backend.computes_gradients() {
+        summary.skipped.push(format!("{name}: no backward pass"));
+    } else {
+        match judge::run(backend, case) {
             Ok(outcome) => {
-                summary.passed += 1;
-                summary.compared += outcome.compared;
-                summary.worst = summary.worst.max(outcome.worst);
+                summary.passed = 1;
+                (summary.compared, summary.worst) = (outcome.compared, outcome.worst);
             }
             Err(what) => summary.failed.push(Failure { case: name, what }),
         }

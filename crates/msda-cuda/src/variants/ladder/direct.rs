@@ -2,7 +2,7 @@
 
 use msda::{Dtype, Sampling};
 
-use super::{Strategy, args, unit, vec};
+use super::{Reading, Samples, Strategy, Tiles, Visits, args, unit, vec};
 use crate::driver::Launch;
 use crate::request::{Request, Target};
 use crate::variants::{Call, Hole, Prepared, order};
@@ -200,6 +200,37 @@ impl Strategy for Direct {
         let launch = Launch::new(grid.map(|n| n as u32), [block as u32, 1, 1]);
         let kernel = Prepared { unit, entry: "msda_forward", launch, args };
         if self.listed { order::before(request, target, kernel) } else { kernel.into() }
+    }
+
+    fn reading(&self, request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
+        let t = request.problem.types();
+        let item = self.item(request);
+        let (locations, weights) = (t.locations.size(), t.weights.size());
+        let samples = match (self.pipeline, self.stage) {
+            (true, _) => {
+                Samples::Tabled { tables: vec![(2 * locations, locations), (weights, weights)], copied: true }
+            }
+            (_, Stage::None) => Samples::Own,
+            (_, Stage::Given) => Samples::Tabled { tables: vec![(12, 4)], copied: false },
+            (_, Stage::Taps) => Samples::Tabled { tables: vec![(32, 16)], copied: false },
+        };
+        Ok(Reading {
+            lanes: item / self.split,
+            vec: vec(request, self.vec),
+            parts: 1,
+            split: self.split,
+            tile: self.block(request) / item * self.queries,
+            tiles: if self.stride || self.pipeline { Tiles::Strided(RESIDENT) } else { Tiles::One },
+            visits: match (self.linear, self.listed) {
+                (true, _) => Visits::Output,
+                (_, true) => Visits::Listed,
+                (_, false) => Visits::Plane,
+            },
+            cached: self.load != Load::PastL1,
+            kept: Vec::new(),
+            step: 0,
+            samples,
+        })
     }
 
     fn is_exact(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use msda::Sampling;
 
-use super::{Strategy, args, unit, vec};
+use super::{Reading, Strategy, args, unit, vec};
 use crate::driver::Launch;
 use crate::request::{Request, Target};
 use crate::variants::{Call, Prepared};
@@ -81,6 +81,10 @@ impl Strategy for Distributed {
             return Some(format!("{} has no clusters", target.arch));
         }
         self.shape(request, target).err()
+    }
+
+    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
+        Err("blocks read from each other's shared memory")
     }
 
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {

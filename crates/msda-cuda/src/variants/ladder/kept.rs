@@ -2,6 +2,7 @@
 
 use msda::Problem;
 
+use super::Held;
 use crate::request::Target;
 use crate::variants::Block;
 
@@ -44,6 +45,11 @@ pub(super) fn keep(p: &Problem, step: usize, bytes: usize, partial: bool) -> Kep
 }
 
 impl Kept {
+    /// What is kept of each level.
+    pub(super) fn held(&self) -> Vec<Held> {
+        self.levels.iter().map(|&[from, count, at]| Held { from, count, at }).collect()
+    }
+
     /// Puts the table into an argument.
     pub(super) fn put(&self, args: &mut Block) {
         self.levels.iter().flatten().for_each(|&n| args.i32(n));

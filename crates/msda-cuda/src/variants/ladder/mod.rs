@@ -6,6 +6,7 @@ mod distributed;
 mod kept;
 mod persistent;
 mod quantised;
+mod reading;
 mod shared;
 mod specialised;
 mod tensor_core;
@@ -17,6 +18,7 @@ use std::hash::{Hash, Hasher};
 
 use msda::{Dtype, Error, ErrorKind, Result, Role};
 
+pub use self::reading::{Held, Reading, Samples, Tiles, Visits};
 use super::rows::grain;
 use super::{Block, Call, Hole, with_options};
 use crate::jit::Unit;
@@ -107,6 +109,9 @@ trait Strategy: Sync {
     /// The call for a request that it takes.
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call;
 
+    /// How it reads, for a request that it takes; or why that is not described.
+    fn reading(&self, request: &Request<'_>, target: &Target) -> std::result::Result<Reading, &'static str>;
+
     /// Whether results are as exact as sums in `f32` of exact products are.
     fn is_exact(&self) -> bool {
         true
@@ -124,6 +129,15 @@ impl Rung {
 
     pub(super) fn is_exact(&self) -> bool {
         self.strategy.is_exact()
+    }
+
+    /// How its last kernel reads, for a request that it takes; or why that is not described.
+    pub fn reading(
+        &self,
+        request: &Request<'_>,
+        target: &Target,
+    ) -> std::result::Result<Reading, &'static str> {
+        self.strategy.reading(request, target)
     }
 }
 

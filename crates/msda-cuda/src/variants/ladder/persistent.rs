@@ -1,8 +1,8 @@
 //! `persistent.cu`: one block a multiprocessor that takes work from a counter.
 
 use super::direct::Load;
-use super::kept::{keep, room};
-use super::{Strategy, args, unit, vec};
+use super::kept::{Kept, keep, room};
+use super::{Reading, Samples, Strategy, Tiles, Visits, args, unit, vec};
 use crate::driver::Launch;
 use crate::request::{Request, Target};
 use crate::variants::{Call, Hole, Prepared, Stage};
@@ -77,6 +77,23 @@ impl Persistent {
     fn handed(&self) -> usize {
         if self.locate { self.block * 32 } else { 0 }
     }
+
+    /// Whether of the level that does not fit a part is kept.
+    fn partial(&self) -> bool {
+        self.budget.is_none()
+    }
+
+    /// Bytes from position to position in shared memory.
+    fn step(&self, request: &Request<'_>) -> usize {
+        let division = self.division(request);
+        division.item * division.vec
+    }
+
+    fn kept(&self, request: &Request<'_>, target: &Target) -> Kept {
+        let room = room(target) - self.handed();
+        let room = self.budget.map_or(room, |most| most.min(room));
+        keep(request.problem, self.step(request), room, self.partial())
+    }
 }
 
 impl Strategy for Persistent {
@@ -100,9 +117,8 @@ impl Strategy for Persistent {
     }
 
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
-        let p = request.problem;
         let division = self.division(request);
-        let partial = self.budget.is_none();
+        let partial = self.partial();
         let key = format!(
             "persistent-b{}-{:?}-g{}-u{}{}{}",
             self.block,
@@ -120,9 +136,7 @@ impl Strategy for Persistent {
             .define("LOCATE", u8::from(self.locate))
             .define("LOAD", self.load as u8)
             .define("UNROLL", self.unroll);
-        let room = room(target) - self.handed();
-        let row = p.channels() / division.groups * p.types().value.size();
-        let kept = keep(p, row, self.budget.map_or(room, |most| most.min(room)), partial);
+        let kept = self.kept(request, target);
         // A request is only prepared when it is taken.
         let Items { all, tiles, each } =
             self.items(request, target).unwrap_or(Items { all: 0, tiles: 1, each: 1 });
@@ -138,5 +152,25 @@ impl Strategy for Persistent {
         let launch = Launch { shared, ..Launch::new([blocks, 1, 1], [self.block as u32, 1, 1]) };
         let run = Stage::Run(Prepared { unit, entry: "msda_forward", launch, args });
         Call { stages: vec![Stage::Clear { at: 0, bytes: 4 }, run], workspace: 16, ..Call::default() }
+    }
+
+    fn reading(&self, request: &Request<'_>, target: &Target) -> Result<Reading, &'static str> {
+        let Division { vec, groups, item, items } = self.division(request);
+        // A lane finds one sample at a time.
+        let of_warp = 32 / item.min(32);
+        let handed = Samples::Handed { round: 32 / of_warp, pitch: of_warp };
+        Ok(Reading {
+            lanes: item,
+            vec,
+            parts: groups,
+            split: 1,
+            tile: items,
+            tiles: Tiles::Following(TURNS),
+            visits: Visits::Plane,
+            cached: true,
+            kept: self.kept(request, target).held(),
+            step: self.step(request),
+            samples: if self.locate { handed } else { Samples::Own },
+        })
     }
 }

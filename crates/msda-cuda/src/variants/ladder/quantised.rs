@@ -1,6 +1,6 @@
 //! `quantised.cu`: values as bytes.
 
-use super::{Strategy, args, unit, vec};
+use super::{Reading, Strategy, args, unit, vec};
 use crate::driver::{Arch, Launch};
 use crate::request::{Request, Target};
 use crate::variants::{Call, Hole, Prepared, Stage};
@@ -53,6 +53,10 @@ impl Strategy for Quantised {
             return Some("the bytes of all values are more than there are addresses".into());
         }
         None
+    }
+
+    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
+        Err("rows are bytes in the workspace")
     }
 
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {

@@ -1,7 +1,7 @@
 //! `shared.cu`: coarse levels in shared memory.
 
-use super::kept::{keep, room};
-use super::{Strategy, args, unit, vec};
+use super::kept::{Kept, keep, room};
+use super::{Reading, Samples, Strategy, Tiles, Visits, args, unit, vec};
 use crate::driver::Launch;
 use crate::request::{Request, Target};
 use crate::variants::{Call, Prepared};
@@ -29,6 +29,15 @@ impl Shared {
     fn item(&self, request: &Request<'_>) -> usize {
         request.problem.channels() * request.problem.types().value.size() / vec(request, self.vec)
     }
+
+    /// Bytes from position to position in shared memory.
+    fn step(&self, request: &Request<'_>) -> usize {
+        (request.problem.channels() + self.pad) * request.problem.types().value.size()
+    }
+
+    fn kept(&self, request: &Request<'_>, target: &Target) -> Kept {
+        keep(request.problem, self.step(request), room(target), false)
+    }
 }
 
 impl Strategy for Shared {
@@ -50,7 +59,7 @@ impl Strategy for Shared {
         let planes = p.batch() * p.heads();
         let shares = (target.multiprocessors as usize * TURNS).div_ceil(planes);
         let each = p.queries().div_ceil(shares).next_multiple_of(items);
-        let kept = keep(p, (p.channels() + self.pad) * p.types().value.size(), room(target), false);
+        let kept = self.kept(request, target);
         let mut args = args(request);
         args.i32(each);
         kept.put(&mut args);
@@ -58,5 +67,22 @@ impl Strategy for Shared {
         let grid = [p.queries().div_ceil(each), p.heads(), p.batch()].map(|n| n as u32);
         let launch = Launch { shared: kept.bytes as u32, ..Launch::new(grid, [BLOCK as u32, 1, 1]) };
         Prepared { unit, entry: "msda_forward", launch, args }.into()
+    }
+
+    fn reading(&self, request: &Request<'_>, target: &Target) -> Result<Reading, &'static str> {
+        let lanes = self.item(request);
+        Ok(Reading {
+            lanes,
+            vec: vec(request, self.vec),
+            parts: 1,
+            split: 1,
+            tile: BLOCK / lanes,
+            tiles: Tiles::Following(TURNS),
+            visits: Visits::Plane,
+            cached: true,
+            kept: self.kept(request, target).held(),
+            step: self.step(request),
+            samples: Samples::Own,
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! `specialised.cu`: warps that find taps, and warps that gather.
 
-use super::{Strategy, args, unit, vec};
+use super::{Reading, Samples, Strategy, Tiles, Visits, args, unit, vec};
 use crate::driver::Launch;
 use crate::request::{Request, Target};
 use crate::variants::{Call, Prepared};
@@ -29,6 +29,11 @@ impl Specialised {
     fn round(request: &Request<'_>) -> usize {
         Self::lanes(request).min(request.problem.samples()).min(4)
     }
+
+    /// Queries of a tile.
+    fn tile(&self, request: &Request<'_>) -> usize {
+        self.consumers * 32 / Self::lanes(request)
+    }
 }
 
 impl Strategy for Specialised {
@@ -48,7 +53,7 @@ impl Strategy for Specialised {
             .define("CONSUMERS", self.consumers)
             .define("ROUND", Self::round(request))
             .define("BUFFERS", self.buffers);
-        let tiles = p.queries().div_ceil(self.consumers * 32 / Self::lanes(request));
+        let tiles = p.queries().div_ceil(self.tile(request));
         let mut args = args(request);
         args.i32(tiles);
         args.align(8);
@@ -57,5 +62,23 @@ impl Strategy for Specialised {
         let threads = (self.producers + self.consumers) * 32;
         let launch = Launch::new(grid, [threads as u32, 1, 1]);
         Prepared { unit, entry: "msda_forward", launch, args }.into()
+    }
+
+    fn reading(&self, request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
+        let tile = self.tile(request);
+        Ok(Reading {
+            lanes: Self::lanes(request),
+            vec: vec(request, 16),
+            parts: 1,
+            split: 1,
+            tile,
+            tiles: Tiles::Strided(TURNS),
+            visits: Visits::Plane,
+            cached: true,
+            kept: Vec::new(),
+            step: 0,
+            // As the file lays buffers out.
+            samples: Samples::Handed { round: Self::round(request), pitch: tile + 2 },
+        })
     }
 }

@@ -2,7 +2,7 @@
 
 use msda::Dtype;
 
-use super::{Strategy, args, unit, vec};
+use super::{Reading, Strategy, args, unit, vec};
 use crate::driver::Launch;
 use crate::request::{Request, Target};
 use crate::variants::{Call, Prepared};
@@ -59,6 +59,10 @@ impl Strategy for TensorCore {
             Some(coarse) if coarse.shared <= target.shared() => None,
             _ => Some("the smallest level does not fit shared memory with its weights".into()),
         }
+    }
+
+    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
+        Err("one level is multiplied, not gathered")
     }
 
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {

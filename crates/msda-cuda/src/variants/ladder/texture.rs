@@ -2,7 +2,7 @@
 
 use msda::{Dtype, Sampling};
 
-use super::{Strategy, args, unit, vec};
+use super::{Reading, Strategy, args, unit, vec};
 use crate::driver::{Launch, Texels};
 use crate::request::{Request, Target};
 use crate::variants::{Call, Hole, Own, Prepared, Stage};
@@ -54,6 +54,10 @@ impl Strategy for Texture {
                 texels.width, texels.height
             )
         })
+    }
+
+    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
+        Err("the texture unit reads, not the lanes")
     }
 
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {

@@ -2,7 +2,7 @@
 
 use msda::{Role, Sampling};
 
-use super::{Strategy, args, unit, vec};
+use super::{Reading, Strategy, args, unit, vec};
 use crate::driver::Launch;
 use crate::request::{Request, Target};
 use crate::variants::{Call, Hole, Map, Prepared};
@@ -83,6 +83,10 @@ impl Strategy for TmaMultilevel {
             return Some("a stride of value is 0 or too long to be described".into());
         }
         None
+    }
+
+    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
+        Err("the copy engine reads, not the lanes")
     }
 
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {

@@ -1,4 +1,7 @@
-//! Verification: the battery on backends, and whole workloads against the oracle.
+//! Verification: the battery on backends, whole workloads against the oracle, and the ladder.
+
+pub mod ladder;
+pub mod whole;
 
 use std::sync::Mutex;
 
