@@ -31,7 +31,7 @@ pub(crate) struct Args {
     workloads: bool,
     /// Instead, every rung of the ladder on the GPU: through the battery, and at the seed shape every output, in f16,
     /// against the oracle
-    #[arg(long, conflicts_with_all = ["device", "engine", "workloads", "group", "seed", "seeds"])]
+    #[arg(long, conflicts_with_all = ["device", "engine", "workloads", "seed", "seeds"])]
     ladder: bool,
     /// In f32 too
     #[arg(long, requires = "ladder")]
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", requires = "ladder")]
     out: Option<PathBuf>,
     /// One group of cases (random, inside, outside, borders, not-finite, one-pixel, empty, channels, levels, points,
-    /// strides, unaligned, layouts, options, types, fused, untouched, partial, refusals); may be repeated. All when absent
+    /// strides, unaligned, layouts, options, types, fused, untouched, cancelling, weights, partial, refusals); may be repeated. All when absent
     #[arg(long, value_name = "NAME")]
     group: Vec<String>,
     /// The first seed of the random cases
@@ -71,6 +71,7 @@ fn verify_ladder(args: Args) -> Result<()> {
     }
     let options = ladder::Options {
         workloads: args.workload,
+        groups: groups(&args.group)?,
         dtypes: if args.full { vec![Dtype::F16, Dtype::F32] } else { vec![Dtype::F16] },
         command: typed(std::env::args().skip(1)),
     };

@@ -29,6 +29,8 @@ pub struct Options {
     pub workloads: Vec<String>,
     /// In which value types.
     pub dtypes: Vec<Dtype>,
+    /// The groups of the battery.
+    pub groups: Vec<Group>,
     /// The command line, for the record.
     pub command: String,
 }
@@ -176,7 +178,7 @@ pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(V
                 }
             }
         }
-        Ok(gpu) => verify(&gpu, &workloads, &options.dtypes, &mut verified, progress)?,
+        Ok(gpu) => verify(&gpu, &workloads, options, &mut verified, progress)?,
     }
     let record = Record {
         schema: SCHEMA,
@@ -205,11 +207,11 @@ fn subjects() -> impl Iterator<Item = Option<&'static Rung>> {
 fn verify(
     gpu: &Gpu,
     workloads: &[Workload],
-    dtypes: &[Dtype],
+    Options { dtypes, groups, .. }: &Options,
     verified: &mut Verified,
     progress: &mut (dyn Progress + Send),
 ) -> Result<()> {
-    let mut steps = exact_rungs().count() * Group::ALL.len();
+    let mut steps = exact_rungs().count() * groups.len();
     for workload in workloads {
         for &dtype in dtypes {
             steps += whole::parts(&workload.problem(dtype)?).len() + subjects().count();
@@ -217,7 +219,7 @@ fn verify(
     }
     progress.begin(steps);
     let progress = &Mutex::new(progress);
-    verified.battery = battery(gpu, progress);
+    verified.battery = battery(gpu, groups, progress);
     for rung in RUNGS.iter().filter(|rung| !Kernel::Ladder(rung).is_exact()) {
         let what = format!("the battery on {}", Kernel::Ladder(rung));
         verified.skipped.push(Skipped { what, why: "it is not held to the tolerance".into() });
@@ -271,9 +273,9 @@ fn compare(gpu: &Gpu, data: &Data, whole: &Whole, kernel: Option<Kernel>) -> Res
 }
 
 /// The battery on every rung that it is for, on all cores: compiling is most of it.
-fn battery(gpu: &Gpu, progress: &Shared<'_>) -> Vec<Battery> {
+fn battery(gpu: &Gpu, groups: &[Group], progress: &Shared<'_>) -> Vec<Battery> {
     let jobs: Vec<(&'static Rung, Group)> =
-        exact_rungs().flat_map(|rung| Group::ALL.map(|group| (rung, group))).collect();
+        exact_rungs().flat_map(|rung| groups.iter().map(move |&group| (rung, group))).collect();
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let results = in_parallel(workers, &jobs, |&(rung, group)| {
         step(progress, &format!("battery: {} {}", rung.name, group.name()));
