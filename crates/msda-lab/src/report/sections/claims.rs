@@ -1,0 +1,98 @@
+//! What the documents claim, and what the records make of it.
+
+use anyhow::Result;
+
+use crate::claims::{Claims, Outcome, Verdict, commands, judge, measured, stated, summary};
+use crate::facts::{Facts, Source, gpus, of_gpu};
+use crate::record::Record;
+use crate::report::Judge;
+use crate::report::page::{Kind, Part, Plot, Section, Table};
+use crate::report::svg::{Shape, stack};
+
+pub(super) fn section(records: &[Record], when: Judge) -> Result<Option<Section>> {
+    let source = |record: &Record| Source { label: record.created.clone(), record: record.clone() };
+    let sources: Vec<Source> = records.iter().map(source).collect();
+    let gpu = gpus(&sources).into_iter().next();
+    if when == Judge::Never || (when == Judge::Gpu && gpu.is_none()) {
+        return Ok(None);
+    }
+    let facts = Facts::of(&of_gpu(sources, gpu.as_deref()))?;
+    let claims = Claims::built_in()?;
+    let outcomes = judge(&claims, &facts, gpu.as_deref());
+    let by =
+        gpu.map_or("definitions alone, for no record is of a GPU".into(), |gpu| format!("records of {gpu}"));
+    Ok(Some(Section {
+        title: "Claims",
+        about: format!(
+            "Every figure and every yes or no of the documents that the project started from, judged by {by}. {}",
+            summary(&outcomes)
+        ),
+        parts: parts(&claims, &outcomes),
+    }))
+}
+
+fn class(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Holds => "k k2",
+        Verdict::DoesNotHold => "k k4",
+        Verdict::NotComparable => "k kt",
+        Verdict::NotMeasured => "k kn",
+    }
+}
+
+fn count(outcomes: &[&Outcome<'_>], verdict: Verdict) -> usize {
+    outcomes.iter().filter(|o| o.verdict == verdict).count()
+}
+
+/// One bar of verdicts.
+fn bar(title: &str, outcomes: &[&Outcome<'_>]) -> Plot {
+    let piece = |v: Verdict| (class(v).into(), count(outcomes, v), v.name());
+    let svg = stack::stack(&Verdict::ALL.map(piece), &format!("Verdicts: {title}"));
+    Plot { title: title.into(), detail: String::new(), svg }
+}
+
+fn parts(claims: &Claims, outcomes: &[Outcome<'_>]) -> Vec<Part> {
+    let all: Vec<&Outcome<'_>> = outcomes.iter().collect();
+    let key = |v: Verdict| (class(v).to_owned(), Shape::Square, format!("{}: {}", v.name(), count(&all, v)));
+    let mut parts =
+        vec![Part::Legend(Verdict::ALL.map(key).into()), Part::Plots(vec![bar("All claims", &all)])];
+    for document in &claims.documents {
+        let own: Vec<&Outcome<'_>> =
+            all.iter().copied().filter(|o| o.claim.document == document.number).collect();
+        if own.is_empty() {
+            continue;
+        }
+        let counts: Vec<String> = Verdict::ALL
+            .into_iter()
+            .map(|v| (count(&own, v), v.name()))
+            .filter(|(n, _)| *n > 0)
+            .map(|(n, name)| format!("{n} {name}"))
+            .collect();
+        let title = format!("{}. {}: {}", document.number, document.title, counts.join(", "));
+        let bar = Part::Plots(vec![bar(&document.title, &own)]);
+        parts.push(Part::Fold(title, false, vec![bar, Part::Table(table(&document.title, &own))]));
+    }
+    let missing = commands(outcomes);
+    if !missing.is_empty() {
+        let lines = missing.into_iter().map(|command| Part::Command(command)).collect();
+        parts.push(Part::Fold("Commands that measure what is missing".into(), false, lines));
+    }
+    parts
+}
+
+fn table(title: &str, outcomes: &[&Outcome<'_>]) -> Table {
+    use Kind::{Text, Word};
+    let columns =
+        [("what is said", Text), ("claimed", Word), ("measured", Word), ("verdict", Word), ("reason", Text)];
+    let mut table = Table::new(title, &columns);
+    for o in outcomes {
+        table.push([
+            o.claim.says.clone(),
+            stated(&o.claim.stated),
+            measured(o),
+            o.verdict.name().into(),
+            o.why.clone(),
+        ]);
+    }
+    table
+}
