@@ -193,5 +193,5 @@ fn cut(text: &str, most: usize) -> String {
 
 /// The width that a text takes.
 fn width(text: &str) -> f64 {
-    text.chars().count() as f64 * CHAR
+    text.chars().map(|c| if "%mwMW".contains(c) { 1.6 * CHAR } else { CHAR }).sum()
 }

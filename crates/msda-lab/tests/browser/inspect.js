@@ -48,8 +48,7 @@ function inspect(frame) {
     if (!e.textContent.trim() || e.getClientRects().length === 0) continue;
     const style = view.getComputedStyle(e), drawn = e instanceof view.SVGElement;
     const ink = colour(drawn ? style.fill : style.color);
-    const inside = e.classList.contains("inside") && e.previousElementSibling;
-    const under = inside ? colour(view.getComputedStyle(inside).fill) : ground(e, view);
+    const under = ground(e, view);
     const ratio = contrast(ink, under), key = `${ink} on ${under}`;
     if (ratio < 4.5 && !seen.has(key)) {
       seen.set(key, true);

@@ -6,10 +6,11 @@ use crate::claims::{Claims, Outcome, Verdict, commands, judge, measured, stated,
 use crate::facts::{Facts, Source, gpus, of_gpu};
 use crate::record::Record;
 use crate::report::Judge;
-use crate::report::page::{Kind, Part, Plot, Section, Table};
+use crate::report::page::{Finding, Kind, Part, Plot, Section, Table};
 use crate::report::svg::{Shape, stack};
 
-pub(super) fn section(records: &[Record], when: Judge) -> Result<Option<Section>> {
+/// The section, and how many claims hold; none where they are not judged.
+pub(super) fn section(records: &[Record], when: Judge) -> Result<Option<(Section, Finding)>> {
     let source = |record: &Record| Source { label: record.created.clone(), record: record.clone() };
     let sources: Vec<Source> = records.iter().map(source).collect();
     let gpu = gpus(&sources).into_iter().next();
@@ -19,16 +20,24 @@ pub(super) fn section(records: &[Record], when: Judge) -> Result<Option<Section>
     let facts = Facts::of(&of_gpu(sources, gpu.as_deref()))?;
     let claims = Claims::built_in()?;
     let outcomes = judge(&claims, &facts, gpu.as_deref());
+    let all: Vec<&Outcome<'_>> = outcomes.iter().collect();
+    let holds = count(&all, Verdict::Holds);
+    let said = holds + count(&all, Verdict::DoesNotHold);
+    let finding = Finding {
+        lead: format!("{holds} of {said} claims that could be judged hold"),
+        text: summary(&outcomes),
+    };
     let by =
         gpu.map_or("definitions alone, for no record is of a GPU".into(), |gpu| format!("records of {gpu}"));
-    Ok(Some(Section {
+    let section = Section {
         title: "Claims",
         about: format!(
             "Every figure and every yes or no of the documents that the project started from, judged by {by}. {}",
             summary(&outcomes)
         ),
         parts: parts(&claims, &outcomes),
-    }))
+    };
+    Ok(Some((section, finding)))
 }
 
 fn class(verdict: Verdict) -> &'static str {
@@ -74,7 +83,7 @@ fn parts(claims: &Claims, outcomes: &[Outcome<'_>]) -> Vec<Part> {
     }
     let missing = commands(outcomes);
     if !missing.is_empty() {
-        let lines = missing.into_iter().map(|command| Part::Command(command)).collect();
+        let lines = missing.into_iter().map(Part::Command).collect();
         parts.push(Part::Fold("Commands that measure what is missing".into(), false, lines));
     }
     parts

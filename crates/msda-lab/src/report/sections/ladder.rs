@@ -8,7 +8,7 @@ use crate::report::columns::Column;
 use crate::report::group::{RUNG, Row, Setting, dtype_order, is_rung, positive};
 use crate::report::known::machine;
 use crate::report::number::{NONE, count, figure, percent, times};
-use crate::report::page::{Kind, Line, Part, Plot, Section, Table};
+use crate::report::page::{Finding, Kind, Line, Part, Plot, Section, Table};
 use crate::report::svg::{bars, changes};
 
 /// What the suite begins with; its other names begin so.
@@ -40,6 +40,28 @@ pub(super) fn section(records: &[Record]) -> Option<Section> {
             .into(),
         parts: folded(all),
     })
+}
+
+/// The chosen kernel beside the plainest rung and the fastest, on the first workload that has them.
+pub(super) fn finding(records: &[Record]) -> Option<Finding> {
+    let ladders = ladders(records);
+    let (ladder, chosen) =
+        ladders.iter().find_map(|l| Some((l, l.steps.iter().find(|m| m.engine == "cuda")?)))?;
+    let right = |m: &&&Measurement| is_rung(&m.engine) && row(m).within();
+    let rungs = ladder.steps.iter().filter(right);
+    let best = rungs.min_by(|a, b| a.time.median.total_cmp(&b.time.median))?;
+    let over = |ms: f64| times(positive(ms / chosen.time.median));
+    let mut text = format!(
+        "{} us; the fastest exact rung is {} with {} us",
+        figure(chosen.time.median * 1e3),
+        short(&best.engine),
+        figure(best.time.median * 1e3)
+    );
+    if let Some(original) = ladder.time(ORIGINAL) {
+        text += &format!(", and {ORIGINAL} takes {} us: {} the time", figure(original * 1e3), over(original));
+    }
+    let lead = format!("The chosen kernel has {} the speed of the best rung", over(best.time.median));
+    Some(Finding { lead, text: format!("{}: {text}", ladder.name()) })
 }
 
 /// What is left of an engine's name.
@@ -131,22 +153,20 @@ impl<'a> Ladder<'a> {
                 "From {runs} on this GPU; of two times of one engine the newer counts"
             )));
         }
+        parts.push(Part::Note(
+            "Thin lines: p10 to p90. Upright marks: the floor. ~ marks results that are inexact by design"
+                .into(),
+        ));
+        let suite = self.suite.len() > 1;
+        let bars = (!self.steps.is_empty()).then(|| self.bars());
+        let changes = (suite && self.time(BASE).is_some()).then(|| self.changes());
+        parts.push(Part::Plots(bars.into_iter().chain(changes).collect()));
         if !self.steps.is_empty() {
-            parts.push(Part::Note(
-                "Thin lines: p10 to p90. Upright marks: the floor. ~ marks results that are inexact by design".into(),
-            ));
-            parts.push(Part::Plots(vec![self.bars()]));
             parts.push(Part::Table(self.table()));
         }
-        if self.suite.len() > 1 {
-            parts.push(Part::Heading(
-                "The suite".into(),
-                format!("{}, {BASE} and one change each", self.name()),
-            ));
-            if self.time(BASE).is_some() {
-                parts.push(Part::Note(format!("How much faster or slower than {BASE}; positive is faster")));
-                parts.push(Part::Plots(vec![self.changes()]));
-            }
+        if suite {
+            let detail = format!("{}, {BASE} and one change each; positive is faster", self.name());
+            parts.push(Part::Heading("The suite".into(), detail));
             parts.push(Part::Table(self.suite_table()));
         }
         let missing = self.missing(records);
@@ -252,7 +272,7 @@ impl<'a> Ladder<'a> {
             .collect();
         let label = format!("Speed of {} variants against {BASE} on {}", all.len(), self.name());
         let svg = changes::changes(&all, &format!("faster than {BASE}, %"), &label);
-        Plot { title: "The suite".into(), detail: self.name(), svg }
+        Plot { title: format!("Against {BASE}"), detail: "one change each; positive is faster".into(), svg }
     }
 
     fn suite_table(&self) -> Table {

@@ -11,6 +11,9 @@ mod sweeps;
 mod wavefronts;
 mod workloads;
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 
 use super::Judge;
@@ -22,10 +25,13 @@ use crate::record::{Device, Record};
 /// All sections that the records have something for.
 pub(super) fn all(records: &[Record], judge: Judge) -> Result<Vec<Section>> {
     let mut records = records.to_vec();
-    // GPUs before processors, what is new before what is old.
+    // GPUs before processors, what has most workloads before what has few, what is new before what is old.
     let gpu = |r: &Record| r.measurements.iter().any(|m| m.device == Device::Cuda);
-    records.sort_by(|a, b| gpu(b).cmp(&gpu(a)).then(b.created.cmp(&a.created)));
+    let names = |r: &Record| r.measurements.iter().map(|m| m.workload.clone()).collect::<BTreeSet<_>>().len();
+    let order = |r: &Record| Reverse((gpu(r), names(r), r.created.clone()));
+    records.sort_by_cached_key(order);
     let palette = Palette::new(&records);
+    let (claims, judged) = claims::section(&records, judge)?.unzip();
     let found = [
         workloads::section(&records, &palette),
         ladder::section(&records),
@@ -33,10 +39,11 @@ pub(super) fn all(records: &[Record], judge: Judge) -> Result<Vec<Section>> {
         wavefronts::section(&records),
         sweeps::section(&records),
         probes::section(&records),
-        claims::section(&records, judge)?,
+        claims,
         left_out::section(&records),
     ];
-    let mut sections = vec![summary::section(&records)];
+    let findings = ladder::finding(&records).into_iter().chain(judged).collect();
+    let mut sections = vec![summary::section(&records, findings)];
     sections.extend(found.into_iter().flatten());
     Ok(sections)
 }

@@ -37,9 +37,9 @@ pub(super) fn section(records: &[Record]) -> Option<Section> {
 fn of_machine(known: &Known) -> Vec<Part> {
     let mut parts = Vec::new();
     let plots: Vec<Plot> = [
-        rates(known, "probe.ceiling.", "TFLOP/s", "Arithmetic of the GPU"),
         rates(known, "probe.ceiling.", "GB/s", "Memory of the GPU"),
         rates(known, "probe.copy-styles.", "GB/s", "Shared memory filled in every way"),
+        rates(known, "probe.ceiling.", "TFLOP/s", "Arithmetic of the GPU"),
         rates(known, "probe.cpu.", "GFLOP/s", "Arithmetic of the processor"),
         rates(known, "probe.cpu.", "GB/s", "Memory of the processor"),
     ]

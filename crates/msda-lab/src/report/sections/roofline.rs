@@ -141,7 +141,7 @@ fn points(rows: &[(&Group<'_>, &Row<'_>)], palette: &Palette) -> Vec<roofline::P
         let peers = rows.iter().filter(|(_, r)| r.measured.dtype == m.dtype);
         let best = peers.filter_map(|(_, r)| r.flop_rate()).fold(0.0, f64::max);
         let label = match m.engine.strip_prefix(RUNG) {
-            Some(rung) => Some(rung.into()),
+            Some(rung) => (!rung.starts_with("base")).then(|| rung.into()),
             None => (rate >= best).then(|| group.workload.into()),
         };
         Some(roofline::Point {

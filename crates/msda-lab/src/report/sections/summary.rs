@@ -5,11 +5,15 @@ use crate::record::{Device, GpuState, Record};
 use crate::report::group::{is_rung, positive};
 use crate::report::known::{known, machine};
 use crate::report::number::{NONE, count, figure};
-use crate::report::page::{Kind, Part, Section, Table};
+use crate::report::page::{Finding, Kind, Part, Section, Table};
 use crate::report::{rate_unit, under, words};
 
-pub(super) fn section(records: &[Record]) -> Section {
+/// Findings of runs are beside each; those of all of them together come first.
+pub(super) fn section(records: &[Record], of_all: Vec<Finding>) -> Section {
     let mut parts = Vec::new();
+    if !of_all.is_empty() {
+        parts.push(Part::Findings(of_all));
+    }
     if records.len() > 1 {
         parts.push(Part::Table(runs(records)));
     }

@@ -9,6 +9,7 @@ use crate::report::svg::{Shape, lines};
 
 const SWEEP: &str = "analyze.sweep.";
 const TILES: &str = "probe.tma-tile.";
+const WARP: &str = "warp-";
 
 pub(super) fn section(records: &[Record]) -> Option<Section> {
     let (swept, tiled) = (known(records, SWEEP), known(records, TILES));
@@ -73,8 +74,7 @@ fn sweep(known: &Known) -> Vec<Part> {
             (x, us, format!("{axis} {}: {} us", number(x), figure(us)))
         };
         let points: Vec<_> = points.iter().filter(|p| p.0 > 0.0 && p.1 > 0.0).map(point).collect();
-        let series =
-            lines::Series { name: String::new(), class: "k k0".into(), shape: Shape::Circle, points };
+        let series = lines::Series { class: "k k0".into(), shape: Shape::Circle, points };
         let (x, y) = (lines::Axis { title: axis, log: true }, lines::Axis { title: "time, us", log: true });
         let svg = lines::lines(&[series], x, y, &format!("Time in us against {axis}"));
         Plot { title: (*axis).into(), detail: String::new(), svg }
@@ -116,40 +116,46 @@ fn tiles(known: &Known) -> Vec<Part> {
             None => ways.push((way, vec![(queries, f.value)])),
         }
     }
-    let mut parts = vec![
-        Part::Heading("Squares of pixels brought to shared memory".into(), String::new()),
-        Part::Note(
-            "Share of the rate of a copy that is reached, against queries; eight squares of 256 bytes each"
-                .into(),
-        ),
-    ];
-    let (warps, blocks): (Vec<_>, Vec<_>) = ways.into_iter().partition(|(way, _)| way.starts_with("warp-"));
+    let (warps, blocks): (Vec<_>, Vec<_>) = ways.into_iter().partition(|(way, _)| way.starts_with(WARP));
+    let mut styles: Vec<&str> = Vec::new();
+    let mut plots = Vec::new();
     for (title, ways) in [("Blocks of 256 threads", blocks), ("Blocks of one warp", warps)] {
-        let series: Vec<lines::Series> = ways
-            .into_iter()
-            .enumerate()
-            .map(|(i, (way, mut points))| {
-                points.sort_by(|a, b| a.0.total_cmp(&b.0));
-                let say =
-                    |(x, y): (f64, f64)| (x, y, format!("{way}, {} queries: {} %", number(x), figure(y)));
-                lines::Series {
-                    name: way.into(),
-                    class: format!("k k{}", i % 6),
-                    shape: Shape::ALL[i % Shape::ALL.len()],
-                    points: points.into_iter().map(say).collect(),
-                }
-            })
-            .collect();
-        if series.iter().all(|s| s.points.len() < 2) {
+        let mut all = Vec::new();
+        for (way, mut points) in ways.into_iter().filter(|(_, points)| points.len() > 1) {
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let style = way.strip_prefix(WARP).unwrap_or(way);
+            let i = styles.iter().position(|s| *s == style).unwrap_or_else(|| {
+                styles.push(style);
+                styles.len() - 1
+            });
+            let say = |(x, y): (f64, f64)| (x, y, format!("{way}, {} queries: {} %", number(x), figure(y)));
+            let (class, shape) = look(i);
+            all.push(lines::Series { class, shape, points: points.into_iter().map(say).collect() });
+        }
+        if all.is_empty() {
             continue;
         }
         let (x, y) = (
             lines::Axis { title: "queries", log: true },
             lines::Axis { title: "% of the rate of a copy", log: false },
         );
-        let svg = lines::lines(&series, x, y, &format!("Efficiency in % against queries: {title}"));
-        parts.push(Part::Legend(series.into_iter().map(|s| (s.class, s.shape, s.name)).collect()));
-        parts.push(Part::Plots(vec![Plot { title: title.into(), detail: String::new(), svg }]));
+        let svg = lines::lines(&all, x, y, &format!("Efficiency in % against queries: {title}"));
+        plots.push(Plot { title: title.into(), detail: String::new(), svg });
     }
-    parts
+    let key = |(i, style): (usize, &&str)| (look(i).0, look(i).1, (*style).to_owned());
+    vec![
+        Part::Heading("Squares of pixels brought to shared memory".into(), String::new()),
+        Part::Note(
+            "Share of the rate of a copy that is reached, against queries; eight squares of 256 bytes each. Numbers \
+             are among the probes"
+                .into(),
+        ),
+        Part::Legend(styles.iter().enumerate().map(key).collect()),
+        Part::Plots(plots),
+    ]
+}
+
+/// The colour and the shape of a way.
+fn look(i: usize) -> (String, Shape) {
+    (format!("k k{}", i % 6), Shape::ALL[i % Shape::ALL.len()])
 }

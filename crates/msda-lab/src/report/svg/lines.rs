@@ -11,7 +11,6 @@ const BOTTOM: f64 = HEIGHT - 40.0;
 
 /// What is joined by one line.
 pub(in crate::report) struct Series {
-    pub name: String,
     pub class: String,
     pub shape: Shape,
     /// From left to right: x, y, and what it says to those who point at it.

@@ -90,6 +90,9 @@ fn label(value: f64) -> String {
     if value == 0.0 {
         return "0".into();
     }
+    if (1e4..1e6).contains(&value.abs()) {
+        return label(value / 1e3) + "k";
+    }
     let exponent = value.abs().log10();
     if !(-3.5..6.0).contains(&exponent) {
         return format!("{:e}", format!("{value:.1e}").parse().unwrap_or(value));
@@ -112,7 +115,7 @@ mod tests {
         assert_eq!(labels(&Scale::linear(0.31, 0.0, 1.0), 4), ["0", "0.1", "0.2", "0.3"]);
         assert_eq!(labels(&Scale::between(-12.0, 31.0, 0.0, 1.0), 5), ["-10", "0", "10", "20", "30"]);
         assert_eq!(labels(&Scale::log(0.4, 12.0, 0.0, 1.0), 6), ["0.5", "1", "2", "5", "10"]);
-        assert_eq!(labels(&Scale::log(0.01, 1e4, 0.0, 1.0), 5), ["0.01", "1", "100", "10000"]);
+        assert_eq!(labels(&Scale::log(0.01, 1e4, 0.0, 1.0), 5), ["0.01", "1", "100", "10k"]);
     }
 
     #[test]
