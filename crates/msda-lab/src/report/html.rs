@@ -98,11 +98,15 @@ fn table(table: &Table) -> String {
         Kind::Number => " class=\"num\"",
         Kind::Text => " class=\"wrap\"",
     };
+    // Lines of several texts are cards where the screen is narrow.
+    let cards = table.columns.iter().filter(|c| c.kind == Kind::Text).count() > 1;
     let title = |c: &Column| format!("<th scope=\"col\"{}>{}</th>", class(c), escape(&c.title));
     let titles: String = table.columns.iter().map(title).collect();
     let cells = |cells: &[String]| -> String {
-        let cell =
-            |(c, text): (&Column, &String)| format!("<td{}>{}</td>", class(c), by_line(text, "<br>", escape));
+        let cell = |(c, text): (&Column, &String)| {
+            let title = if cards { format!(" data-title=\"{}\"", escape(&c.title)) } else { String::new() };
+            format!("<td{}{title}>{}</td>", class(c), by_line(text, "<br>", escape))
+        };
         table.columns.iter().zip(cells).map(cell).collect()
     };
     let line = |line: &Line| match line {
@@ -116,9 +120,10 @@ fn table(table: &Table) -> String {
         Line::Wrong(all) => format!("<tr class=\"wrong\">{}</tr>\n", cells(all)),
     };
     format!(
-        "<div class=\"box\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table>\n\
+        "<div class=\"box\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table{}>\n\
          <thead>\n<tr>{titles}</tr>\n</thead>\n<tbody>\n{}</tbody>\n</table></div>\n",
         escape(&table.title),
+        if cards { " class=\"cards\"" } else { "" },
         table.lines.iter().map(line).collect::<String>()
     )
 }

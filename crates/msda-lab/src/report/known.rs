@@ -1,5 +1,6 @@
 //! Figures of probes and analyses, machine by machine.
 
+use super::number::count;
 use crate::record::{Figure, Record};
 
 /// What is known of a machine.
@@ -33,9 +34,11 @@ pub(super) fn known(records: &[Record], prefix: &str) -> Vec<Known> {
     all
 }
 
-/// What a record's machine is called.
+/// What a record's machine is called. Processors of one name differ in how much of them there is.
 pub(super) fn machine(record: &Record) -> String {
-    record.machine.gpu.as_ref().map_or(&record.machine.cpu, |gpu| &gpu.name).clone()
+    let m = &record.machine;
+    let cpu = || format!("{}, {}", m.cpu, count(m.cores, "logical processor"));
+    m.gpu.as_ref().map_or_else(cpu, |gpu| gpu.name.clone())
 }
 
 impl Known {
@@ -75,7 +78,7 @@ mod tests {
         };
         let all = [record("2026-03", "a", 3.0), record("2026-01", "a", 1.0), record("2026-02", "b", 2.0)];
         let known = known(&all, "probe.");
-        let of = |machine: &str| known.iter().find(|k| k.machine == machine).unwrap();
+        let of = |machine: &str| known.iter().find(|k| k.machine.starts_with(machine)).unwrap();
         assert_eq!((of("a").figures.len(), of("a").get("probe.x")), (1, Some(3.0)));
         assert_eq!(of("b").get("probe.x"), Some(2.0));
     }

@@ -28,8 +28,7 @@ fn parts(out: &mut String, all: &[Part]) {
             Part::Missing(all) => list(
                 out,
                 all.iter().map(|(what, command)| {
-                    let command = plain(command).replace('`', "'");
-                    format!("Not measured: {}. `{command}` measures it", escape(what))
+                    format!("Not measured: {}. {} measures it", escape(what), code(command))
                 }),
             ),
             Part::Table(t) => table(out, t),
@@ -81,6 +80,11 @@ fn table(out: &mut String, table: &Table) {
             }
         }
     }
+}
+
+/// A command as code; as text where it could end the code or is markup itself.
+fn code(text: &str) -> String {
+    if text.contains(['`', '<']) { escape(text) } else { format!("`{}`", plain(text)) }
 }
 
 /// Text without the characters that mean something to Markdown or to the HTML inside it.

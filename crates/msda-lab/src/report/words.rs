@@ -275,10 +275,8 @@ fn capital(text: &str) -> String {
 /// What a record was measured on, for headings: the processors that its measurements ran on.
 pub(super) fn where_measured(record: &Record) -> String {
     let on = |device| record.measurements.iter().any(|m| m.device == device);
-    let gpu = record.machine.gpu.as_ref().map(|gpu| gpu.name.clone()).filter(|_| on(Device::Cuda));
+    let figures = record.measurements.is_empty();
+    let gpu = record.machine.gpu.as_ref().map(|gpu| gpu.name.clone()).filter(|_| on(Device::Cuda) || figures);
     let cpu = Some(record.machine.cpu.clone()).filter(|_| on(Device::Cpu) || gpu.is_none());
-    if record.measurements.is_empty() {
-        return super::known::machine(record);
-    }
     cpu.into_iter().chain(gpu).collect::<Vec<_>>().join(" and ")
 }

@@ -20,9 +20,8 @@ pub(super) fn section(records: &[Record], when: Judge) -> Result<Option<(Section
     let facts = Facts::of(&of_gpu(sources, gpu.as_deref()))?;
     let claims = Claims::built_in()?;
     let outcomes = judge(&claims, &facts, gpu.as_deref());
-    let all: Vec<&Outcome<'_>> = outcomes.iter().collect();
-    let holds = count(&all, Verdict::Holds);
-    let said = holds + count(&all, Verdict::DoesNotHold);
+    let holds = count(&outcomes, Verdict::Holds);
+    let said = holds + count(&outcomes, Verdict::DoesNotHold);
     let finding = Finding {
         lead: format!("{holds} of {said} claims that could be judged hold"),
         text: summary(&outcomes),
@@ -45,39 +44,33 @@ fn class(verdict: Verdict) -> &'static str {
         Verdict::Holds => "k k2",
         Verdict::DoesNotHold => "k k4",
         Verdict::NotComparable => "k kt",
-        Verdict::NotMeasured => "k kn",
+        Verdict::NotMeasured => "k kt hollow",
     }
 }
 
-fn count(outcomes: &[&Outcome<'_>], verdict: Verdict) -> usize {
+fn count(outcomes: &[Outcome<'_>], verdict: Verdict) -> usize {
     outcomes.iter().filter(|o| o.verdict == verdict).count()
 }
 
 /// One bar of verdicts.
-fn bar(title: &str, outcomes: &[&Outcome<'_>]) -> Plot {
+fn bar(title: &str, outcomes: &[Outcome<'_>]) -> Plot {
     let piece = |v: Verdict| (class(v).into(), count(outcomes, v), v.name());
     let svg = stack::stack(&Verdict::ALL.map(piece), &format!("Verdicts: {title}"));
     Plot { title: title.into(), detail: String::new(), svg }
 }
 
 fn parts(claims: &Claims, outcomes: &[Outcome<'_>]) -> Vec<Part> {
-    let all: Vec<&Outcome<'_>> = outcomes.iter().collect();
-    let key = |v: Verdict| (class(v).to_owned(), Shape::Square, format!("{}: {}", v.name(), count(&all, v)));
+    let key =
+        |v: Verdict| (class(v).to_owned(), Shape::Square, format!("{}: {}", v.name(), count(outcomes, v)));
     let mut parts =
-        vec![Part::Legend(Verdict::ALL.map(key).into()), Part::Plots(vec![bar("All claims", &all)])];
+        vec![Part::Legend(Verdict::ALL.map(key).into()), Part::Plots(vec![bar("All claims", outcomes)])];
     for document in &claims.documents {
-        let own: Vec<&Outcome<'_>> =
-            all.iter().copied().filter(|o| o.claim.document == document.number).collect();
+        let own: Vec<Outcome<'_>> =
+            outcomes.iter().filter(|o| o.claim.document == document.number).cloned().collect();
         if own.is_empty() {
             continue;
         }
-        let counts: Vec<String> = Verdict::ALL
-            .into_iter()
-            .map(|v| (count(&own, v), v.name()))
-            .filter(|(n, _)| *n > 0)
-            .map(|(n, name)| format!("{n} {name}"))
-            .collect();
-        let title = format!("{}. {}: {}", document.number, document.title, counts.join(", "));
+        let title = format!("{}. {} ({})", document.number, document.title, summary(&own));
         let bar = Part::Plots(vec![bar(&document.title, &own)]);
         parts.push(Part::Fold(title, false, vec![bar, Part::Table(table(&document.title, &own))]));
     }
@@ -89,17 +82,18 @@ fn parts(claims: &Claims, outcomes: &[Outcome<'_>]) -> Vec<Part> {
     parts
 }
 
-fn table(title: &str, outcomes: &[&Outcome<'_>]) -> Table {
+/// The verdict first: it is what people look for.
+fn table(title: &str, outcomes: &[Outcome<'_>]) -> Table {
     use Kind::{Text, Word};
     let columns =
-        [("what is said", Text), ("claimed", Word), ("measured", Word), ("verdict", Word), ("reason", Text)];
+        [("verdict", Word), ("what is said", Text), ("claimed", Word), ("measured", Word), ("reason", Text)];
     let mut table = Table::new(title, &columns);
     for o in outcomes {
         table.push([
+            o.verdict.name().into(),
             o.claim.says.clone(),
             stated(&o.claim.stated),
             measured(o),
-            o.verdict.name().into(),
             o.why.clone(),
         ]);
     }

@@ -51,6 +51,7 @@ fn runs(records: &[Record]) -> Table {
         &[
             ("measured", Word),
             ("on", Word),
+            ("processors", Number),
             ("driver", Word),
             ("SM clock MHz", Number),
             ("msda", Word),
@@ -65,6 +66,7 @@ fn runs(records: &[Record]) -> Table {
         table.push([
             r.created.clone(),
             words::where_measured(r),
+            r.machine.cores.to_string(),
             gpu.map_or(NONE.into(), |g| g.driver.clone()),
             clock.map_or(NONE.into(), |mhz| mhz.to_string()),
             r.version.clone(),

@@ -2,9 +2,9 @@
 
 use super::describe::{by_pass, describe, legend, like, setting};
 use super::{folded, name};
-use crate::record::Record;
+use crate::record::{Device, Record};
 use crate::report::columns::{LEGEND, wide};
-use crate::report::group::{Group, Row, positive, workloads};
+use crate::report::group::{Group, Row, is_torch, positive, workloads};
 use crate::report::number::{figure, percent, times as ratio};
 use crate::report::page::{Column, Kind, Line, Part, Plot, Section, Table};
 use crate::report::svg::palette::Palette;
@@ -29,7 +29,6 @@ pub(super) fn section(records: &[Record], palette: &Palette) -> Option<Section> 
 fn run(groups: &[Group<'_>], palette: &Palette) -> Vec<Part> {
     let mut parts = vec![Part::Heading("Time".into(), String::new())];
     times(groups, palette, &mut parts);
-    parts.push(Part::Heading("Speed-up".into(), String::new()));
     speedups(groups, palette, &mut parts);
     parts.push(Part::Heading("Distance from the floor".into(), String::new()));
     floors(groups, palette, &mut parts);
@@ -83,10 +82,22 @@ fn speedups(groups: &[Group<'_>], palette: &Palette, parts: &mut Vec<Part>) {
     }
     let over = notes.join("; or ");
     let rows = || groups.iter().flat_map(|g| &g.rows).filter(|row| drawn(row).is_some());
+    let torch = |(device, engine)| {
+        let own = || groups.iter().filter(move |g| g.setting.device == device);
+        let there = own().flat_map(|g| &g.rows).any(|r| is_torch(&r.measured.engine));
+        let missing = own().next().filter(|_| !there)?;
+        let command = format!("msda bench --workload {} --engine {engine}", missing.workload);
+        Some((format!("what to compare with, {engine}"), command))
+    };
+    let missing: Vec<_> =
+        [(Device::Cpu, "torch"), (Device::Cuda, "torch-cuda")].into_iter().filter_map(torch).collect();
+    if !missing.is_empty() {
+        parts.push(Part::Missing(missing));
+    }
     if rows().next().is_none() {
-        parts.push(Part::Note(format!("Over {over}")));
         return;
     }
+    parts.push(Part::Heading("Speed-up".into(), String::new()));
     parts.push(legend(rows(), palette, &[]));
     parts
         .push(Part::Note(format!("Over {over}. Baselines are not drawn. The number is the best of the row")));
