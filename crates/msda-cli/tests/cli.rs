@@ -225,3 +225,21 @@ fn a_reader_that_goes_away_is_no_error() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(!text(&output.stderr).contains("panicked"));
 }
+
+#[test]
+fn report_takes_folders_and_writes_a_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let records = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records/h200");
+    let records = records.to_str().unwrap();
+    let run = msda(dir.path(), &["report", records, "--out", "out"]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    assert!(text(&run.stdout).contains("NVIDIA H200"));
+    let read = |name: &str| std::fs::read_to_string(dir.path().join("out").join(name)).unwrap();
+    assert!(read("report.html").contains("<h2>Claims</h2>"), "the record is of a GPU");
+    assert!(read("report.md").contains("\n## Claims\n"));
+    let run = msda(dir.path(), &["report", records, "--markdown", "--claims", "never"]);
+    assert!(text(&run.stdout).contains("## Workloads") && !text(&run.stdout).contains("## Claims"));
+    let none = msda(dir.path(), &["report", "."]);
+    assert_eq!(none.status.code(), Some(1));
+    assert!(text(&none.stderr).contains("got no JSON file"), "{}", text(&none.stderr));
+}

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use msda_lab::record::{Device, Record};
-use msda_lab::report::{html, markdown, terminal};
+use msda_lab::report::{Judge, html, markdown, terminal};
 
 fn json_files(folder: &Path, all: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -28,7 +28,10 @@ fn every_record_loads_and_makes_a_report() {
         // Of probes and analyses there are figures, and nothing to put into tables.
         let passes = !record.measurements.is_empty();
         let records = [record];
-        for report in [html(&records), markdown(&records), terminal(&records, false)] {
+        let judge = Judge::default();
+        for report in
+            [html(&records, judge).unwrap(), markdown(&records, judge).unwrap(), terminal(&records, false)]
+        {
             assert!(!passes || report.contains("forward"), "{}", path.display());
         }
     }

@@ -1,152 +1,20 @@
-//! Reports of a realistic run, of runs with bad numbers, and of nothing.
+//! Reports of a realistic run, of runs with bad numbers, of every kind of record, and of nothing.
 
-use msda_lab::record::{
-    Ceiling, Check, Clocks, Device, Gpu, GpuState, Machine, Measurement, Pass, Record, SCHEMA, Skipped,
-    Summary, Work,
+mod fixtures;
+
+use fixtures::{
+    ENGINES, WORKLOADS, analysis, everything, hostile, ladder, measurement, probes, realistic, record,
+    with_gpu,
 };
-use msda_lab::report::{html, markdown, terminal, write};
+use msda_lab::record::{Device, Pass, Record};
+use msda_lab::report::{self, Judge, terminal, write};
 
-const WORKLOADS: [(&str, &str, f64); 4] = [
-    ("detr-encoder", "b2_q13294_h8_d32_l4_p4", 1.0),
-    ("detr-decoder", "b2_q300_h8_d32_l4_p4", 0.03),
-    ("mask2former-pixel", "b1_q21504_h8_d32_l3_p4", 0.62),
-    ("small-tail", "b1_q77_h4_d16_l2_p3", 0.0011),
-];
-
-/// Engines with their time relative to the fastest.
-const ENGINES: [(&str, f64); 4] =
-    [("cpu-avx512", 1.0), ("cpu-avx2", 1.45), ("cpu-portable", 3.9), ("torch", 9.2)];
-
-fn machine() -> Machine {
-    Machine {
-        cpu: "Example(R) Processor 9000 @ 2.70GHz".into(),
-        cores: 2,
-        memory_gib: 15.6,
-        os: "linux x86_64".into(),
-        isas: vec!["avx512".into(), "avx2".into(), "portable".into()],
-        torch: Some("2.9.0".into()),
-        gpu: None,
-    }
+fn html(records: &[Record]) -> String {
+    report::html(records, Judge::default()).unwrap()
 }
 
-fn record(measurements: Vec<Measurement>) -> Record {
-    let ceilings = [("fma", 98.0), ("stream", 11.0), ("gather-l2", 62.0), ("gather-memory", 14.5)];
-    Record {
-        schema: SCHEMA,
-        created: "2026-11-15T12:34:56Z".into(),
-        version: "0.1.0".into(),
-        command: "msda bench --threads 1,2 --dtype f32,f16,bf16".into(),
-        machine: machine(),
-        ceilings: [1, 2]
-            .into_iter()
-            .flat_map(|threads| {
-                ceilings.map(|(name, rate)| Ceiling {
-                    name: name.into(),
-                    device: Device::Cpu,
-                    threads,
-                    rate: rate * threads as f64,
-                })
-            })
-            .collect(),
-        measurements,
-        figures: Vec::new(),
-        skipped: vec![
-            Skipped { what: "cuda".into(), why: "no device found\nhint: install a driver".into() },
-            Skipped {
-                what: "torch f16 forward".into(),
-                why: "grid_sample on the processor has no half-precision kernel in this version of torch; \
-                      measure with f32 or bf16 instead"
-                    .into(),
-            },
-        ],
-    }
-}
-
-fn measurement(
-    workload: &str,
-    engine: &str,
-    pass: Pass,
-    dtype: &str,
-    threads: usize,
-    median: f64,
-) -> Measurement {
-    let (_, problem, size) = WORKLOADS.into_iter().find(|w| w.0 == workload).unwrap_or(WORKLOADS[0]);
-    let backward = if pass == Pass::Backward { 2.0 } else { 1.0 };
-    let width = if dtype == "f32" { 4.0 } else { 2.0 };
-    let samples = 2.0 * 13294.0 * 8.0 * 16.0 * size;
-    let gathered = samples * 4.0 * 32.0 * width * backward * if pass == Pass::Backward { 1.5 } else { 1.0 };
-    Measurement {
-        workload: workload.into(),
-        problem: problem.into(),
-        engine: engine.into(),
-        pass,
-        dtype: dtype.into(),
-        threads,
-        device: Device::Cpu,
-        cold: false,
-        kernel: None,
-        host_us: None,
-        time: Summary { median, min: median * 0.95, p10: median * 0.97, p90: median * 1.08, runs: 40 },
-        work: Work {
-            flops: samples * 4.0 * 32.0 * 2.0 * backward,
-            gathered_bytes: gathered,
-            compulsory_bytes: gathered / 20.0,
-            floor_ms: gathered / (62.0 * threads as f64) / 1e6,
-            bound: "gather".into(),
-        },
-        check: Check { max_error: 3.1e-6 * width, tolerance: 2.4e-5, compared: 1 << 20, inexact: false },
-    }
-}
-
-/// Four workloads, four engines, both passes, three dtypes, one and two threads; torch has no f16.
-fn realistic() -> Record {
-    let mut all = Vec::new();
-    for (at, (workload, _, size)) in WORKLOADS.into_iter().enumerate() {
-        for pass in [Pass::Forward, Pass::Backward] {
-            for dtype in ["f32", "f16", "bf16"] {
-                for threads in [1, 2] {
-                    for (engine, slow) in ENGINES {
-                        if (engine, dtype) == ("torch", "f16") {
-                            continue;
-                        }
-                        let half = if dtype == "f32" || engine == "torch" { 1.0 } else { 0.68 };
-                        let scaling = if threads == 2 { 0.56 } else { 1.0 };
-                        let backward = if pass == Pass::Backward { 3.4 } else { 1.0 };
-                        let uneven = 1.0 + 0.17 * at as f64 + if engine == "cpu-avx2" { 0.06 } else { 0.0 };
-                        // What is small for the engine is dominated by the framework's own costs.
-                        let fixed = if engine == "torch" { 0.25 } else { 0.004 };
-                        let median =
-                            fixed + 39.0 * size * slow.powf(1.0 / uneven) * half * scaling * backward;
-                        all.push(measurement(workload, engine, pass, dtype, threads, median));
-                    }
-                }
-            }
-        }
-    }
-    record(all)
-}
-
-/// Numbers and names that no run should have, and a report must survive.
-fn hostile() -> Record {
-    let mut all = Vec::new();
-    for (i, bad) in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300, 1e-300, 1.0].into_iter().enumerate() {
-        let mut m = measurement("<script>alert(1)</script>", "cpu|x", Pass::Forward, "f32", 1, bad);
-        m.engine = format!("engine\"{i}'&");
-        m.problem = "a | b\u{1b}[31m".into();
-        m.work.flops = bad;
-        m.work.floor_ms = 1.0 / bad;
-        m.check.tolerance = bad;
-        all.push(m);
-    }
-    let mut r = record(all);
-    r.machine.memory_gib = f64::NAN;
-    r.machine.cpu = "<img src=x onerror=alert(1)>".into();
-    r.command = "msda bench '</code><script>'".into();
-    r.skipped.push(Skipped { what: "a|b".into(), why: "</td><script>".into() });
-    for (c, rate) in r.ceilings.iter_mut().zip([f64::NAN, 0.0, f64::INFINITY, -3.0]) {
-        c.rate = rate;
-    }
-    r
+fn markdown(records: &[Record]) -> String {
+    report::markdown(records, Judge::default()).unwrap()
 }
 
 fn cases() -> Vec<Vec<Record>> {
@@ -160,6 +28,10 @@ fn cases() -> Vec<Vec<Record>> {
         vec![hostile()],
         vec![with_gpu()],
         vec![realistic(), hostile(), record(vec![])],
+        vec![ladder()],
+        vec![probes()],
+        vec![analysis()],
+        everything(),
     ]
 }
 
@@ -237,7 +109,7 @@ fn page_tags_are_balanced() {
 #[test]
 fn plots_say_what_they_show() {
     let page = html(&[realistic()]);
-    let plots = page.matches("role=\"img\" aria-label=\"").count();
+    let plots = page.matches("role=\"img\">\n<title>").count();
     // Bars for each workload and pass; speed-up, roofline and floor for each pass.
     assert_eq!(plots, WORKLOADS.len() * 2 + 3 * 2);
     assert_eq!(page.matches("<svg").count() - page.matches("class=\"swatch\"").count(), plots);
@@ -316,50 +188,10 @@ fn losses_and_errors_are_reported() {
 #[test]
 fn both_files_are_written() {
     let folder = tempfile::tempdir().unwrap();
-    let written = write(&[realistic()], &folder.path().join("deep/report")).unwrap();
+    let written = write(&[realistic()], Judge::default(), &folder.path().join("deep/report")).unwrap();
     assert!(written.html.ends_with("deep/report/report.html") && written.markdown.ends_with("report.md"));
     assert!(std::fs::read_to_string(written.html).unwrap().starts_with("<!doctype html>"));
     assert!(std::fs::read_to_string(written.markdown).unwrap().starts_with("# "));
-}
-
-/// A run on the processor and on the GPU, with peers and an inexact one.
-fn with_gpu() -> Record {
-    let on_gpu = |engine: &str, dtype: &str, pass, ms| {
-        let m = measurement("detr-encoder", engine, pass, dtype, 1, ms);
-        let work = Work { floor_ms: 0.0, bound: "none".into(), ..m.work };
-        Measurement { device: Device::Cuda, cold: true, work, ..m }
-    };
-    let mut all = vec![
-        measurement("detr-encoder", "cpu-avx512", Pass::Forward, "f32", 2, 8.0),
-        measurement("detr-encoder", "torch", Pass::Forward, "f32", 2, 80.0),
-    ];
-    for pass in [Pass::Forward, Pass::Backward] {
-        all.push(Measurement { kernel: Some("rows_d32".into()), ..on_gpu("cuda", "f32", pass, 0.02) });
-        all.push(on_gpu("peer:original", "f32", pass, 0.05));
-        all.push(on_gpu("peer:mmcv", "f32", pass, 0.04));
-        all.push(on_gpu("torch-cuda", "f32", pass, 0.6));
-        let mut narrow = on_gpu("torch-cuda", "f16", pass, 0.5);
-        narrow.check = Check { max_error: 12.0 * 2.4e-5, inexact: true, ..narrow.check };
-        all.push(narrow);
-    }
-    let mut record = record(all);
-    let state = |sm, watts| GpuState {
-        clocks_mhz: Clocks { sm: Some(sm), memory: Some(3201) },
-        temperature_c: Some(31),
-        power_w: Some(watts),
-    };
-    record.machine.gpu = Some(Gpu {
-        name: "Example GPU 200".into(),
-        driver: "580.10".into(),
-        cuda: "13.0".into(),
-        memory_bytes: 141 << 30,
-        sms: Some(132),
-        shared_per_block: Some(232_448),
-        l2_bytes: Some(60 << 20),
-        before: Some(state(345, 76.4)),
-        after: Some(state(1980, 312.6)),
-    });
-    record
 }
 
 #[test]
@@ -370,8 +202,8 @@ fn the_gpu_is_described_and_compared_with_itself() {
                 before: 345 MHz memory 3201 MHz 31 C 76 W, after: 1980 MHz memory 3201 MHz 31 C 313 W";
     for expected in [
         line,
-        "### detr-encoder forward\n",
-        "### detr-encoder forward on the GPU, cold caches\n",
+        "#### detr-encoder forward\n",
+        "#### detr-encoder forward on the GPU, cold caches\n",
         "Speed-up over torch-cuda of the same dtype\n",
         "| f32 | 2 | cpu-avx512 | 8.00 | 7.76..8.64 | 10.0x | torch f32 |",
         "| f32 | - | cuda | 0.0200 | 0.0194..0.0216 | 30.0x | torch-cuda f32 |",
@@ -405,5 +237,88 @@ fn without_torch_the_gpu_has_no_baseline() {
     assert!(text.contains("Speed-up over nothing: torch-cuda was not measured"), "{text}");
     assert!(text.contains("| f32 | - | cuda | 0.0200 | 0.0194..0.0216 | - | - |"), "{text}");
     record.measurements.retain(|m| m.device == Device::Cuda);
-    assert!(html(&[record]).contains("No measurement on the processor"));
+    assert!(!html(&[record]).contains("Measurements with"), "no roofline of the processor");
+}
+
+/// The sections of a page, in order.
+fn titles(page: &str) -> Vec<&str> {
+    page.split("<h2>").skip(1).filter_map(|rest| rest.split("</h2>").next()).collect()
+}
+
+#[test]
+fn a_section_is_there_where_its_data_is() {
+    assert_eq!(titles(&html(&[])), ["Summary"]);
+    assert_eq!(titles(&html(&[realistic()])), ["Summary", "Workloads", "Roofline", "Left out"]);
+    assert_eq!(titles(&html(&[probes()])), ["Summary", "Sweeps", "Probes", "Claims", "Left out"]);
+    assert_eq!(titles(&html(&[analysis()])), ["Summary", "Wavefronts", "Sweeps", "Claims", "Left out"]);
+    let all = [
+        "Summary",
+        "Workloads",
+        "Latency ladder",
+        "Roofline",
+        "Wavefronts",
+        "Sweeps",
+        "Probes",
+        "Claims",
+        "Left out",
+    ];
+    assert_eq!(titles(&html(&everything())), all);
+    let text = markdown(&everything());
+    let of_text: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("## ")).collect();
+    assert_eq!(of_text, all);
+    assert!(!titles(&report::html(&everything(), Judge::Never).unwrap()).contains(&"Claims"));
+    assert!(titles(&report::html(&[realistic()], Judge::Always).unwrap()).contains(&"Claims"));
+}
+
+#[test]
+fn what_is_absent_is_said_with_the_command_that_measures_it() {
+    let text = markdown(&[realistic()]);
+    for expected in ["`msda bench --device cuda`", "`msda probe --out probes`", "`msda analyze --sweep"] {
+        assert!(text.contains(expected), "{expected}\n{text}");
+    }
+    assert!(!markdown(&everything()).contains("`msda probe --out"));
+    let text = markdown(&[analysis()]);
+    assert!(
+        text.contains(
+            "counters of generic on seed f16. `msda analyze --workload seed --kernel generic --ncu`"
+        )
+    );
+}
+
+#[test]
+fn the_ladder_is_compared_with_its_first_rung_and_the_one_before() {
+    let text = markdown(&[ladder()]);
+    let line =
+        |begins: &str| text.lines().find(|l| l.starts_with(begins)).unwrap_or_else(|| panic!("{text}"));
+    assert!(text.find("seed f16 forward").unwrap() < text.find("seed f32 forward").unwrap(), "f16 first");
+    // 2.4 ms, 2.4 / 1.17 and 2.4 / 1.34; the chosen kernel has no rung before it.
+    assert!(line("| original |").starts_with("| original | 2400 | 2330..2590 | - | - | 7.9% |"));
+    assert!(line("| simple |").starts_with("| simple | 1790 | 1740..1930 | 1.34x | 1.15x |"));
+    assert!(line("| chosen |").starts_with("| chosen | 310 | 301..335 | 7.74x | - | 61% |"));
+    assert!(line("| int8 |").contains("| ~40 |"), "inexact by design");
+    // Against the base: positive is faster.
+    assert!(line("| base |").starts_with("| base | 500 | - |"));
+    assert!(line("| base+hints |").starts_with("| base+hints | 400 | +25.0 |"));
+    assert!(line("| base-vector |").starts_with("| base-vector | 1000 | -50.0 |"));
+    assert!(text.contains("Not measured: ultra. `msda bench --workload seed --engine cuda:ladder:ultra`"));
+    assert!(!text.contains("--engine cuda:ladder:distributed16"), "it is said to be left out");
+    let page = html(&[ladder()]);
+    assert!(!titles(&page).contains(&"Workloads") || !page.contains(">cuda:ladder:simple<"));
+}
+
+#[test]
+fn reasons_are_said_once() {
+    let text = markdown(&[analysis(), analysis()]);
+    assert_eq!(text.matches("no ncu<br>hint:").count(), 1, "{text}");
+}
+
+#[test]
+fn no_plot_is_empty_and_no_coordinate_is_outside() {
+    for records in cases() {
+        let page = html(&records);
+        for plot in page.split("role=\"img\">").skip(1).map(|rest| rest.split("</svg>").next().unwrap()) {
+            let marks = ["<rect", "<path", "<line"].iter().map(|m| plot.matches(m).count()).sum::<usize>();
+            assert!(marks > 0 && !plot.contains("=\"-"), "{plot}");
+        }
+    }
 }

@@ -82,7 +82,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let path = args.out.join("record.json");
     record.save(&path)?;
     let records = [record];
-    let written = report::write(&records, &args.out)?;
+    let written = report::write(&records, report::Judge::Never, &args.out)?;
     if args.json {
         return print(&serde_json::to_string_pretty(&records[0])?);
     }

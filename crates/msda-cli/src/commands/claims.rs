@@ -85,8 +85,8 @@ fn records(named: &[PathBuf]) -> Result<Vec<Source>> {
     Ok(Vec::new())
 }
 
-/// The records of one GPU, and those without any: ratios between GPUs say nothing about kernels.
-fn of_one_gpu(mut sources: Vec<Source>, wanted: Option<&str>) -> Result<(Vec<Source>, Option<String>)> {
+/// The records that count, and their GPU.
+fn of_one_gpu(sources: Vec<Source>, wanted: Option<&str>) -> Result<(Vec<Source>, Option<String>)> {
     let all = facts::gpus(&sources);
     let gpu = match wanted {
         None => all.first().cloned(),
@@ -98,10 +98,7 @@ fn of_one_gpu(mut sources: Vec<Source>, wanted: Option<&str>) -> Result<(Vec<Sou
     if wanted.is_none() && all.len() > 1 {
         eprintln!("note: judged by records of {}; --gpu takes others: {}", all[0], all[1..].join(", "));
     }
-    sources.retain(|source| {
-        source.record.machine.gpu.as_ref().is_none_or(|own| Some(&own.name) == gpu.as_ref())
-    });
-    Ok((sources, gpu))
+    Ok((facts::of_gpu(sources, gpu.as_deref()), gpu))
 }
 
 fn is(outcome: &Outcome<'_>, what: &str) -> bool {

@@ -15,6 +15,7 @@ use crate::facts::Expression;
 
 pub use judge::{Outcome, Verdict, judge};
 pub use show::{commands, json, markdown, summary, terminal};
+pub(crate) use show::{measured, stated};
 
 /// The claims that come with the lab.
 const BUILT_IN: &str = include_str!("../../../../claims.toml");

@@ -11,7 +11,7 @@ use super::{Claims, Outcome, Stated, Verdict};
 const WIDTH: usize = 100;
 
 /// What a claim states, as it states it, or that it is a yes or no.
-fn stated(stated: &Stated) -> String {
+pub(crate) fn stated(stated: &Stated) -> String {
     let unit = match stated.unit.as_str() {
         "" => String::new(),
         "x" => "x".into(),
@@ -25,7 +25,7 @@ fn stated(stated: &Stated) -> String {
 }
 
 /// What was measured, or what a yes or no turned out to be.
-fn measured(outcome: &Outcome<'_>) -> String {
+pub(crate) fn measured(outcome: &Outcome<'_>) -> String {
     match (outcome.measured, outcome.verdict) {
         (Some(value), _) => with_unit(value, &outcome.claim.stated.unit),
         (None, Verdict::Holds) => "yes".into(),

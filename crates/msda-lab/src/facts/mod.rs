@@ -10,7 +10,7 @@ pub mod shape;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use expression::Expression;
-pub use records::{Source, gpus, sources};
+pub use records::{Source, gpus, of_gpu, sources};
 
 /// A number, and where it comes from.
 #[derive(Debug, Clone, PartialEq)]

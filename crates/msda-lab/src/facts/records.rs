@@ -56,6 +56,12 @@ pub fn gpus(sources: &[Source]) -> Vec<String> {
     names
 }
 
+/// The records of one GPU, and those without any: ratios between GPUs say nothing about kernels.
+pub fn of_gpu(mut sources: Vec<Source>, gpu: Option<&str>) -> Vec<Source> {
+    sources.retain(|s| s.record.machine.gpu.as_ref().is_none_or(|own| Some(own.name.as_str()) == gpu));
+    sources
+}
+
 /// Adds what a record says.
 pub(super) fn add(facts: &mut Facts, source: &Source) {
     let record = &source.record;

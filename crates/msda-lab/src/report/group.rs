@@ -5,6 +5,9 @@ use std::collections::BTreeSet;
 use crate::engines::peers;
 use crate::record::{Device, Measurement, Pass, Record};
 
+/// How the engines begin that are rungs of the ladder.
+pub(super) const RUNG: &str = "cuda:ladder:";
+
 /// The measurements of one workload, setting and pass in one run.
 pub(super) struct Group<'a> {
     pub workload: &'a str,
@@ -32,14 +35,23 @@ pub(super) struct Row<'a> {
 ///
 /// Runs are never compared with each other: they may come from other machines or other days.
 pub(super) fn groups(record: &Record) -> Vec<Group<'_>> {
+    grouped(&record.measurements.iter().collect::<Vec<_>>())
+}
+
+/// The groups of a run without rungs of the ladder.
+pub(super) fn workloads(record: &Record) -> Vec<Group<'_>> {
+    grouped(&record.measurements.iter().filter(|m| !is_rung(&m.engine)).collect::<Vec<_>>())
+}
+
+fn grouped<'a>(measurements: &[&'a Measurement]) -> Vec<Group<'a>> {
     let mut names: Vec<&str> = Vec::new();
-    for m in &record.measurements {
+    for m in measurements {
         if !names.contains(&m.workload.as_str()) {
             names.push(&m.workload);
         }
     }
     let mut groups = Vec::new();
-    let all = || record.measurements.iter();
+    let all = || measurements.iter().copied();
     for workload in names {
         let settings: BTreeSet<Setting> = all().filter(|m| m.workload == workload).map(Setting::of).collect();
         let kinds = settings.into_iter().flat_map(|s| [Pass::Forward, Pass::Backward].map(|pass| (s, pass)));
@@ -87,9 +99,14 @@ pub(super) fn is_torch(engine: &str) -> bool {
     engine == "torch" || engine.starts_with("torch-")
 }
 
-/// Whether an engine is of this project.
+/// Whether an engine is what this project offers: rungs of the ladder are for comparison.
 pub(super) fn is_own(engine: &str) -> bool {
-    !is_torch(engine) && !is_peer(engine)
+    !is_torch(engine) && !is_peer(engine) && !is_rung(engine)
+}
+
+/// Whether an engine is a rung of the ladder.
+pub(super) fn is_rung(engine: &str) -> bool {
+    engine.starts_with(RUNG)
 }
 
 /// Whether an engine is another implementation.
@@ -97,7 +114,7 @@ pub(super) fn is_peer(engine: &str) -> bool {
     engine.starts_with(peers::PREFIX)
 }
 
-fn dtype_order(dtype: &str) -> (usize, &str) {
+pub(super) fn dtype_order(dtype: &str) -> (usize, &str) {
     let known = ["f64", "f32", "f16", "bf16"];
     (known.iter().position(|&k| k == dtype).unwrap_or(known.len()), dtype)
 }
@@ -108,7 +125,7 @@ pub(super) fn positive(value: f64) -> Option<f64> {
 }
 
 impl Setting {
-    fn of(m: &Measurement) -> Self {
+    pub(super) fn of(m: &Measurement) -> Self {
         Self { device: m.device, cold: m.cold }
     }
 

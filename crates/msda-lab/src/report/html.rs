@@ -1,26 +1,25 @@
-//! Records as one page that needs nothing else: no network, no script.
+//! A report as one page that needs nothing else: no network, no script.
 
-use super::columns::{Column, LEGEND, wide};
 use super::escape::escape;
-use super::group::{Group, groups, positive};
-use super::number::figure;
-use super::svg::palette::Palette;
-use super::{by_line, figures, rate_unit, under, words};
-use crate::record::Record;
+use super::page::{Column, Kind, Line, Part, Plot, Section, Table};
+use super::svg::swatch;
+use super::{TITLE, by_line};
 
-/// All runs as one page.
-pub fn html(records: &[Record]) -> String {
-    let palette = Palette::new(records);
-    let mut body = String::from("<h1>Multi-scale deformable attention: measurements</h1>\n");
-    if records.is_empty() {
-        body += "<p>No records</p>\n";
+/// Sections as a page.
+pub(super) fn html(sections: &[Section]) -> String {
+    let mut body = format!("<h1>{TITLE}</h1>\n");
+    if sections.len() > 1 {
+        body += "<nav aria-label=\"Sections\">\n";
+        for section in sections {
+            body += &format!("<a href=\"#{}\">{}</a>\n", id(section.title), escape(section.title));
+        }
+        body += "</nav>\n";
     }
-    if records.len() > 1 {
-        body += "<p class=\"note\">Runs are compared within themselves only</p>\n";
-        body += &contents(records);
-    }
-    for (i, record) in records.iter().enumerate() {
-        body += &run(record, i, &palette);
+    for section in sections {
+        let (id, title) = (id(section.title), escape(section.title));
+        body += &format!("<section id=\"{id}\">\n<h2>{title}</h2>\n<p>{}</p>\n", escape(&section.about));
+        body += &parts(&section.parts);
+        body += "</section>\n";
     }
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -31,132 +30,100 @@ pub fn html(records: &[Record]) -> String {
     )
 }
 
-fn contents(records: &[Record]) -> String {
-    let item = |(i, r): (usize, &Record)| {
-        format!(
-            "<li><a href=\"#run{i}\">{}, {}</a></li>\n",
-            escape(&words::where_measured(r)),
-            escape(&r.created)
-        )
-    };
-    format!("<ul class=\"contents\">\n{}</ul>\n", records.iter().enumerate().map(item).collect::<String>())
+fn id(title: &str) -> String {
+    title.to_lowercase().replace(' ', "-")
 }
 
-fn run(record: &Record, index: usize, palette: &Palette) -> String {
-    let groups = groups(record);
-    let mut sections: Vec<(&str, String)> = Vec::new();
-    if !groups.is_empty() {
-        sections.push(("Time", figures::times(&groups, palette)));
-        sections.push(("Speed-up", figures::speedups(&groups, palette)));
-        sections.push(("Roofline", figures::rooflines(record, &groups, palette)));
-        sections.push(("Distance from the floor", figures::floors(&groups, palette)));
-        sections.push(("All measurements", measurements(&groups)));
-    }
-    sections.push(("Machine", machine(record)));
-    if !record.skipped.is_empty() {
-        sections.push(("Skipped", skipped(record)));
-    }
-
-    let mut out = format!(
-        "<section id=\"run{index}\">\n<h2>{}</h2>\n<p class=\"note\">msda {}, measured {}</p>\n",
-        escape(&words::where_measured(record)),
-        escape(&record.version),
-        escape(&record.created)
-    );
-    out += &findings(record);
-    out += "<nav>\n";
-    for (i, (title, _)) in sections.iter().enumerate() {
-        out += &format!("<a href=\"#run{index}-{i}\">{title}</a>\n");
-    }
-    out += "</nav>\n";
-    for (i, (title, body)) in sections.iter().enumerate() {
-        out += &format!("<h3 id=\"run{index}-{i}\">{title}</h3>\n{body}");
-    }
-    out + "</section>\n"
+fn parts(all: &[Part]) -> String {
+    all.iter().map(part).collect()
 }
 
-fn findings(record: &Record) -> String {
-    let item = |f: words::Finding| {
-        format!("<li><strong>{}</strong> <span>{}</span></li>\n", escape(&f.lead), escape(&f.text))
-    };
-    let items: String = words::findings(record).into_iter().map(item).collect();
-    format!("<ul class=\"findings\">\n{items}</ul>\n")
-}
-
-fn measurements(groups: &[Group<'_>]) -> String {
-    let columns = wide(groups);
-    let titles: String = columns.iter().map(|&c| format!("<th{}>{}</th>", class(c), c.title())).collect();
-    let mut rows = String::new();
-    for group in groups {
-        rows += &format!(
-            "<tr class=\"group\"><th colspan=\"{}\" scope=\"rowgroup\"><span>{} <small>{}</small></span></th></tr>\n",
-            columns.len(),
-            escape(&group.title()),
-            escape(&group.problems())
-        );
-        for row in &group.rows {
-            rows += if row.is_wrong() { "<tr class=\"wrong\">" } else { "<tr>" };
-            for &c in &columns {
-                rows += &format!("<td{}>{}</td>", class(c), escape(&c.cell(row)));
-            }
-            rows += "</tr>\n";
+fn part(part: &Part) -> String {
+    match part {
+        Part::Heading(title, detail) => format!("<h3>{}{}</h3>\n", escape(title), small(detail)),
+        Part::Note(text) => format!("<p class=\"note\">{}</p>\n", escape(text)),
+        Part::Findings(all) => {
+            let item = |lead: &str, text: &str| {
+                format!("<li><strong>{}</strong> <span>{}</span></li>\n", escape(lead), escape(text))
+            };
+            list("findings", all.iter().map(|f| item(&f.lead, &f.text)))
+        }
+        Part::Pairs(pairs) => {
+            let pair = |(n, v): &(String, String)| format!("<dt>{}</dt><dd>{}</dd>\n", escape(n), escape(v));
+            format!("<dl>\n{}</dl>\n", pairs.iter().map(pair).collect::<String>())
+        }
+        Part::Command(text) => format!("<pre><code>{}</code></pre>\n", by_line(text, "\n", escape)),
+        Part::Missing(all) => {
+            let item = |(what, command): &(String, String)| {
+                let (what, command) = (escape(what), escape(command));
+                format!("<li>Not measured: {what}. <code>{command}</code> measures it</li>\n")
+            };
+            list("missing", all.iter().map(item))
+        }
+        Part::Table(t) => table(t),
+        Part::Legend(keys) => {
+            let key = |(class, shape, name): &(String, _, String)| {
+                format!("<li>{}{}</li>\n", swatch(class, *shape), escape(name))
+            };
+            list("legend", keys.iter().map(key))
+        }
+        Part::Plots(plots) => {
+            format!("<div class=\"plots\">\n{}</div>\n", plots.iter().map(plot).collect::<String>())
+        }
+        Part::Fold(title, open, inside) => {
+            let open = if *open { " open" } else { "" };
+            let (title, inside) = (escape(title), parts(inside));
+            format!("<details{open}>\n<summary>{title}</summary>\n{inside}</details>\n")
         }
     }
-    boxed("All measurements", &format!("<tr>{titles}</tr>\n"), &rows)
-        + &format!("<p class=\"note\">{}</p>\n", escape(LEGEND))
 }
 
-fn class(column: Column) -> &'static str {
-    if column.is_number() { " class=\"num\"" } else { "" }
+fn list(class: &str, items: impl Iterator<Item = String>) -> String {
+    format!("<ul class=\"{class}\">\n{}</ul>\n", items.collect::<String>())
 }
 
-fn machine(record: &Record) -> String {
-    let m = &record.machine;
-    let mut pairs = vec![
-        ("processor", m.cpu.clone()),
-        ("logical processors", m.cores.to_string()),
-        ("memory", positive(m.memory_gib).map_or(String::new(), |gib| format!("{} GiB", figure(gib)))),
-        ("system", m.os.clone()),
-        ("instruction sets", if m.isas.is_empty() { "none".into() } else { m.isas.join(", ") }),
-        ("GPU", m.gpu.as_ref().map_or(String::new(), words::gpu)),
-        ("torch", m.torch.clone().unwrap_or("not measured".into())),
-        ("msda", record.version.clone()),
-        ("measured", record.created.clone()),
-    ];
-    pairs.retain(|p| !p.1.is_empty());
-    let mut out = String::from("<dl>\n");
-    for (name, value) in pairs {
-        out += &format!("<dt>{name}</dt><dd>{}</dd>\n", escape(&value));
-    }
-    out += &format!("<dt>command</dt><dd><code>{}</code></dd>\n</dl>\n", escape(&record.command));
-    if !record.ceilings.is_empty() {
-        let rows = record.ceilings.iter().map(|c| {
-            format!(
-                "<tr><td>{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td><td>{}</td></tr>\n",
-                escape(&c.name),
-                under(c),
-                figure(c.rate),
-                rate_unit(&c.name)
-            )
-        });
-        let head = "<tr><th>ceiling</th><th class=\"num\">threads</th><th class=\"num\">rate</th><th>unit</th></tr>\n";
-        out += &boxed("Ceilings", head, &rows.collect::<String>());
-    }
-    out
+fn small(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(" <small>{}</small>", escape(text)) }
 }
 
-fn skipped(record: &Record) -> String {
-    let rows = record.skipped.iter().map(|s| {
-        let why = by_line(&s.why, "<br>", escape);
-        format!("<tr><th scope=\"row\">{}</th><td class=\"wrap\">{why}</td></tr>\n", escape(&s.what))
-    });
-    boxed("Skipped", "<tr><th>what</th><th>why</th></tr>\n", &rows.collect::<String>())
+fn plot(plot: &Plot) -> String {
+    let (title, detail) = (escape(&plot.title), small(&plot.detail));
+    format!("<figure>\n<figcaption>{title}{detail}</figcaption>\n{}</figure>\n", plot.svg)
 }
 
 /// A table in a box of its own, which scrolls where the screen is narrow.
-fn boxed(label: &str, head: &str, rows: &str) -> String {
+fn table(table: &Table) -> String {
+    let class = |column: &Column| match column.kind {
+        Kind::Word => "",
+        Kind::Number => " class=\"num\"",
+        Kind::Text => " class=\"wrap\"",
+    };
+    // Lines of several texts are cards where the screen is narrow.
+    let cards = table.columns.iter().filter(|c| c.kind == Kind::Text).count() > 1;
+    let title = |c: &Column| format!("<th scope=\"col\"{}>{}</th>", class(c), escape(&c.title));
+    let titles: String = table.columns.iter().map(title).collect();
+    let cells = |cells: &[String]| -> String {
+        let cell = |(c, text): (&Column, &String)| {
+            let title = if cards { format!(" data-title=\"{}\"", escape(&c.title)) } else { String::new() };
+            format!("<td{}{title}>{}</td>", class(c), by_line(text, "<br>", escape))
+        };
+        table.columns.iter().zip(cells).map(cell).collect()
+    };
+    let line = |line: &Line| match line {
+        Line::Group(title, detail, _) => format!(
+            "<tr class=\"group\"><th colspan=\"{}\" scope=\"rowgroup\"><span>{}{}</span></th></tr>\n",
+            table.columns.len(),
+            escape(title),
+            small(detail)
+        ),
+        Line::Cells(all) => format!("<tr>{}</tr>\n", cells(all)),
+        Line::Wrong(all) => format!("<tr class=\"wrong\">{}</tr>\n", cells(all)),
+    };
     format!(
-        "<div class=\"box\" tabindex=\"0\" role=\"region\" aria-label=\"{label}\"><table>\n\
-         <thead>\n{head}</thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
+        "<div class=\"box\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table{}>\n\
+         <thead>\n<tr>{titles}</tr>\n</thead>\n<tbody>\n{}</tbody>\n</table></div>\n",
+        escape(&table.title),
+        if cards { " class=\"cards\"" } else { "" },
+        table.lines.iter().map(line).collect::<String>()
     )
 }

@@ -1,80 +1,90 @@
-//! Records as Markdown.
+//! A report as Markdown: all but the plots.
 
-use super::columns::{LEGEND, wide};
-use super::group::groups;
-use super::number::figure;
-use super::{by_line, plain, rate_unit, under, words};
-use crate::record::Record;
+use super::page::{Kind, Line, Part, Section, Table};
+use super::{TITLE, by_line, plain};
 
-/// All runs as one Markdown document.
-pub fn markdown(records: &[Record]) -> String {
-    let mut out = String::from("# Multi-scale deformable attention: measurements\n");
-    if records.is_empty() {
-        out += "\nNo records\n";
-    }
-    for record in records {
-        run(&mut out, record);
+/// Sections as one document.
+pub(super) fn markdown(sections: &[Section]) -> String {
+    let mut out = format!("# {TITLE}\n");
+    for section in sections {
+        out += &format!("\n## {}\n\n{}\n", escape(section.title), escape(&section.about));
+        parts(&mut out, &section.parts);
     }
     out
 }
 
-fn run(out: &mut String, record: &Record) {
-    *out += &format!("\n## {}, {}\n\n", escape(&words::where_measured(record)), escape(&record.created));
-    for finding in words::findings(record) {
-        let text =
-            if finding.text.is_empty() { String::new() } else { format!(": {}", escape(&finding.text)) };
-        *out += &format!("- **{}**{text}\n", escape(&finding.lead));
-    }
-
-    let groups = groups(record);
-    let columns = wide(&groups);
-    for group in &groups {
-        *out += &format!("\n### {}\n\n", escape(&group.title()));
-        let problems = group.problems();
-        if !problems.is_empty() {
-            *out += &format!("Problem: {}\n\n", escape(&problems));
+fn parts(out: &mut String, all: &[Part]) {
+    for part in all {
+        match part {
+            Part::Heading(title, detail) if detail.is_empty() => heading(out, title),
+            Part::Heading(title, detail) => heading(out, &format!("{title} ({detail})")),
+            Part::Note(text) => *out += &format!("\n{}\n", escape(text)),
+            Part::Findings(all) => list(out, all.iter().map(|f| bold(&f.lead, &f.text))),
+            Part::Pairs(pairs) => list(out, pairs.iter().map(|(name, value)| bold(name, value))),
+            // Indented, so that no text of the command can end the block.
+            Part::Command(text) => {
+                *out += &format!("\n{}\n", by_line(text, "\n", |line| format!("    {}", plain(line))));
+            }
+            Part::Missing(all) => list(
+                out,
+                all.iter().map(|(what, command)| {
+                    format!("Not measured: {}. {} measures it", escape(what), code(command))
+                }),
+            ),
+            Part::Table(t) => table(out, t),
+            Part::Legend(_) | Part::Plots(_) => {}
+            Part::Fold(title, _, inside) => {
+                heading(out, title);
+                parts(out, inside);
+            }
         }
-        *out += &format!("Speed-up over {}\n\n", escape(&group.baseline_note()));
-        let header: Vec<_> = columns.iter().map(|c| (c.title(), c.is_number())).collect();
-        let rows = group.rows.iter().map(|row| columns.iter().map(|c| escape(&c.cell(row))).collect());
-        table(out, &header, rows);
-    }
-    if !groups.is_empty() {
-        *out += &format!("\n{}\n", escape(LEGEND));
-    }
-
-    *out += "\n### Machine\n\n";
-    *out += &format!("msda {}, {}\n\n", escape(&record.version), escape(&words::machine(&record.machine)));
-    if let Some(gpu) = &record.machine.gpu {
-        *out += &format!("{}\n\n", escape(&words::gpu(gpu)));
-    }
-    // Indented, so that no text of the command can end the block.
-    for line in record.command.lines() {
-        *out += &format!("    {}\n", plain(line));
-    }
-    if !record.ceilings.is_empty() {
-        *out += "\n### Ceilings\n\nMeasured in the same run\n\n";
-        let rows = record
-            .ceilings
-            .iter()
-            .map(|c| vec![escape(&c.name), under(c), figure(c.rate), rate_unit(&c.name).into()]);
-        table(out, &[("ceiling", false), ("threads", true), ("rate", true), ("unit", false)], rows);
-    }
-    if !record.skipped.is_empty() {
-        *out += "\n### Skipped\n\n";
-        let rows = record.skipped.iter().map(|s| vec![escape(&s.what), by_line(&s.why, "<br>", escape)]);
-        table(out, &[("what", false), ("why", false)], rows);
     }
 }
 
-/// A table of escaped cells; each column is a title and whether it holds numbers.
-fn table(out: &mut String, columns: &[(&str, bool)], rows: impl Iterator<Item = Vec<String>>) {
-    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
-    *out += &line(columns.iter().map(|c| c.0.into()).collect());
-    *out += &line(columns.iter().map(|c| if c.1 { "--:" } else { "---" }.into()).collect());
-    for row in rows {
-        *out += &line(row);
+fn heading(out: &mut String, text: &str) {
+    *out += &format!("\n### {}\n", escape(text));
+}
+
+fn bold(lead: &str, text: &str) -> String {
+    let text = if text.is_empty() { String::new() } else { format!(": {}", escape(text)) };
+    format!("**{}**{text}", escape(lead))
+}
+
+fn list(out: &mut String, items: impl Iterator<Item = String>) {
+    out.push('\n');
+    for item in items {
+        *out += &format!("- {item}\n");
     }
+}
+
+/// A table; one for each group, where there are groups.
+fn table(out: &mut String, table: &Table) {
+    let row =
+        |cells: &mut dyn Iterator<Item = String>| format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "));
+    let head = row(&mut table.columns.iter().map(|c| escape(&c.title)))
+        + &row(&mut table.columns.iter().map(|c| if c.kind == Kind::Number { "--:" } else { "---" }.into()));
+    if !matches!(table.lines.first(), Some(Line::Group(..))) {
+        *out += &format!("\n{head}");
+    }
+    for line in &table.lines {
+        match line {
+            Line::Group(title, detail, note) => {
+                *out += &format!("\n#### {}\n", escape(title));
+                for text in [detail, note].into_iter().filter(|text| !text.is_empty()) {
+                    *out += &format!("\n{}\n", escape(text));
+                }
+                *out += &format!("\n{head}");
+            }
+            Line::Cells(cells) | Line::Wrong(cells) => {
+                *out += &row(&mut cells.iter().map(|text| by_line(text, "<br>", escape)));
+            }
+        }
+    }
+}
+
+/// A command as code; as text where it could end the code or is markup itself.
+fn code(text: &str) -> String {
+    if text.contains(['`', '<']) { escape(text) } else { format!("`{}`", plain(text)) }
 }
 
 /// Text without the characters that mean something to Markdown or to the HTML inside it.

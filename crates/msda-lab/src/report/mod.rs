@@ -2,14 +2,16 @@
 
 mod columns;
 mod escape;
-mod figures;
 mod group;
-pub mod html;
-pub mod markdown;
+mod html;
+mod known;
+mod markdown;
 pub(crate) mod number;
+mod page;
 mod pivot;
+mod sections;
 mod svg;
-pub mod table;
+mod table;
 mod words;
 
 use std::path::{Path, PathBuf};
@@ -18,9 +20,31 @@ use anyhow::{Context, Result};
 
 use crate::record::{Ceiling, Device, Record};
 
-pub use html::html;
-pub use markdown::markdown;
 pub use table::terminal;
+
+const TITLE: &str = "Multi-scale deformable attention: measurements";
+
+/// Whether the claims of the documents are judged in a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Judge {
+    /// Where a record is of a GPU: they are about GPUs.
+    #[default]
+    Gpu,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Records as one page, complete in itself.
+pub fn html(records: &[Record], claims: Judge) -> Result<String> {
+    Ok(html::html(&sections::all(records, claims)?))
+}
+
+/// Records as Markdown.
+pub fn markdown(records: &[Record], claims: Judge) -> Result<String> {
+    Ok(markdown::markdown(&sections::all(records, claims)?))
+}
 
 /// Where a report was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,14 +56,18 @@ pub struct Written {
 }
 
 /// Writes `report.html` and `report.md` into a folder, which is made if it is missing.
-pub fn write(records: &[Record], folder: &Path) -> Result<Written> {
+pub fn write(records: &[Record], claims: Judge, folder: &Path) -> Result<Written> {
+    let sections = sections::all(records, claims)?;
     std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
     let save = |name: &str, text: String| {
         let path = folder.join(name);
         std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         anyhow::Ok(path)
     };
-    Ok(Written { html: save("report.html", html(records))?, markdown: save("report.md", markdown(records))? })
+    Ok(Written {
+        html: save("report.html", html::html(&sections))?,
+        markdown: save("report.md", markdown::markdown(&sections))?,
+    })
 }
 
 /// Text on one line, without characters that steer a terminal.

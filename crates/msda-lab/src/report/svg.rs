@@ -1,21 +1,27 @@
 //! Plots as inline SVG, styled by the page.
 
 pub(super) mod bars;
+pub(super) mod changes;
 pub(super) mod dots;
+pub(super) mod lines;
 pub(super) mod palette;
 pub(super) mod roofline;
 mod scale;
+pub(super) mod stack;
 
 use super::escape::escape;
 
 /// The width of every plot in its own units; narrow, so that text stays legible on a phone.
-const WIDTH: f64 = 440.0;
+const WIDTH: f64 = 380.0;
 
 /// The height of a line of text.
 const LINE: f64 = 12.0;
 
 /// The mean width of a character, on the safe side.
-const CHAR: f64 = 6.8;
+const CHAR: f64 = 6.4;
+
+/// The longest name beside a row, in characters.
+const NAME: usize = 23;
 
 /// Where a text is held.
 #[derive(Clone, Copy)]
@@ -79,6 +85,12 @@ impl Canvas {
         );
     }
 
+    /// A line through points.
+    fn path(&mut self, class: &str, points: &[(f64, f64)]) {
+        let points: Vec<String> = points.iter().map(|&(x, y)| format!("{} {}", n(x), n(y))).collect();
+        self.body += &format!("<path class=\"{class}\" d=\"M{}\"/>\n", points.join("L"));
+    }
+
     fn mark(&mut self, class: &str, shape: Shape, x: f64, y: f64, title: &str) {
         self.body += &format!(
             "<path class=\"{class}\" d=\"{}\"><title>{}</title></path>\n",
@@ -87,12 +99,14 @@ impl Canvas {
         );
     }
 
-    fn finish(self, label: &str) -> String {
+    /// The drawing; `label` says what it shows to those who do not see it, `says` what is in it.
+    fn finish(self, label: &str, says: &[String]) -> String {
         format!(
-            "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n{}</svg>\n",
+            "<svg viewBox=\"0 0 {} {}\" role=\"img\">\n<title>{}</title>\n<desc>{}</desc>\n{}</svg>\n",
             n(WIDTH),
             n(self.height),
             escape(label),
+            escape(&says.join("; ")),
             self.body
         )
     }
@@ -118,6 +132,9 @@ pub(super) enum Shape {
 }
 
 impl Shape {
+    /// All of them.
+    pub(super) const ALL: [Self; 4] = [Self::Circle, Self::Square, Self::Triangle, Self::Diamond];
+
     /// The shape that stands for a dtype.
     pub(super) fn of(dtype: &str) -> Self {
         match dtype {
@@ -176,5 +193,5 @@ fn cut(text: &str, most: usize) -> String {
 
 /// The width that a text takes.
 fn width(text: &str) -> f64 {
-    text.chars().count() as f64 * CHAR
+    text.chars().map(|c| if "%mwMW".contains(c) { 1.6 * CHAR } else { CHAR }).sum()
 }

@@ -4,13 +4,8 @@ use std::collections::BTreeMap;
 
 use super::group::{Group, Row, Setting, groups, is_own, is_peer};
 use super::number::{figure, percent, short, times};
+use super::page::Finding;
 use crate::record::{Device, Gpu, GpuState, Machine, Pass, Record};
-
-/// One finding: a few words that carry it, and a sentence that says where it comes from.
-pub(super) struct Finding {
-    pub lead: String,
-    pub text: String,
-}
 
 /// A row and the workload it belongs to.
 type Placed<'g, 'a> = (&'g Group<'a>, &'g Row<'a>);
@@ -19,10 +14,7 @@ type Placed<'g, 'a> = (&'g Group<'a>, &'g Row<'a>);
 pub(super) fn findings(record: &Record) -> Vec<Finding> {
     let groups = groups(record);
     if groups.is_empty() {
-        return vec![Finding {
-            lead: "Nothing measured".into(),
-            text: "the record holds no measurement".into(),
-        }];
+        return Vec::new();
     }
     // The processor and the GPU are never compared.
     let mut by_setting: BTreeMap<Setting, Vec<&Group<'_>>> = BTreeMap::new();
@@ -283,7 +275,8 @@ fn capital(text: &str) -> String {
 /// What a record was measured on, for headings: the processors that its measurements ran on.
 pub(super) fn where_measured(record: &Record) -> String {
     let on = |device| record.measurements.iter().any(|m| m.device == device);
-    let gpu = record.machine.gpu.as_ref().map(|gpu| gpu.name.clone()).filter(|_| on(Device::Cuda));
+    let figures = record.measurements.is_empty();
+    let gpu = record.machine.gpu.as_ref().map(|gpu| gpu.name.clone()).filter(|_| on(Device::Cuda) || figures);
     let cpu = Some(record.machine.cpu.clone()).filter(|_| on(Device::Cpu) || gpu.is_none());
     cpu.into_iter().chain(gpu).collect::<Vec<_>>().join(" and ")
 }

@@ -1,7 +1,7 @@
-//! Times as bars: one a measurement, under headings of what can be compared.
+//! Numbers as bars, under headings of what can be compared.
 
 use super::scale::Scale;
-use super::{Anchor, CHAR, Canvas, LINE, WIDTH, cut, width};
+use super::{Anchor, CHAR, Canvas, LINE, NAME, WIDTH, cut, width};
 
 /// Beyond this range a linear axis hides the small.
 const LOG_FROM: f64 = 20.0;
@@ -30,8 +30,8 @@ pub(in crate::report) struct Bar {
     pub title: String,
 }
 
-/// The chart; `label` says what it shows to those who do not see it.
-pub(in crate::report) fn bars(blocks: &[Block], label: &str) -> String {
+/// The chart, with the title of its axis; `label` says what it shows to those who do not see it.
+pub(in crate::report) fn bars(blocks: &[Block], title: &str, label: &str) -> String {
     let all = || blocks.iter().flat_map(|b| &b.bars);
     let values = || all().flat_map(|b| [b.value, b.floor.filter(|_| b.value.is_some())]).flatten();
     let hi = values().fold(0.0, f64::max);
@@ -40,32 +40,45 @@ pub(in crate::report) fn bars(blocks: &[Block], label: &str) -> String {
     let lo = values().filter(|&v| v > 0.0).fold(f64::INFINITY, f64::min);
     let log = lo > 0.0 && hi / lo > LOG_FROM;
 
-    let longest = all().map(|b| b.label.chars().count()).max().unwrap_or(0).min(22);
+    let longest = all().map(|b| b.label.chars().count()).max().unwrap_or(0).min(NAME);
     let left = longest as f64 * CHAR + 10.0;
     let right = WIDTH - all().map(|b| width(&b.text)).fold(30.0, f64::max) - 8.0;
     let scale = if log { Scale::log(lo / 1.5, hi, left, right) } else { Scale::linear(hi, left, right) };
 
     let rows: usize = blocks.iter().map(|b| b.bars.len()).sum();
-    let bottom = rows as f64 * PITCH + blocks.len() as f64 * (LINE + 10.0) + 2.0;
+    let bottom = rows as f64 * PITCH + blocks.iter().map(|b| room(&b.heading)).sum::<f64>() + 2.0;
     let mut canvas = Canvas::new(bottom + 38.0);
-    axis(&mut canvas, &scale, bottom, if log { "median time, ms (log scale)" } else { "median time, ms" });
+    axis(&mut canvas, &scale, bottom, &if log { format!("{title} (log scale)") } else { title.into() });
 
     let mut y = 0.0;
     for block in blocks {
-        y += LINE + 4.0;
-        canvas.text("head", Anchor::Start, 0.0, y, &cut(&block.heading, 60));
-        y += 6.0;
+        y = head(&mut canvas, y, &block.heading);
         for bar in &block.bars {
             draw(&mut canvas, &scale, bar, left, y);
             y += PITCH;
         }
     }
-    canvas.finish(label)
+    let says = |b: &Bar| format!("{}: {}", b.label, b.text);
+    canvas.finish(label, &all().map(says).collect::<Vec<_>>())
+}
+
+/// The height that a heading takes; none where there is no heading.
+pub(super) fn room(heading: &str) -> f64 {
+    if heading.is_empty() { 4.0 } else { LINE + 10.0 }
+}
+
+/// Writes a heading below a place, and says where to go on.
+pub(super) fn head(canvas: &mut Canvas, y: f64, text: &str) -> f64 {
+    if !text.is_empty() {
+        let most = (WIDTH / CHAR) as usize;
+        canvas.text("head", Anchor::Start, 0.0, y + LINE + 4.0, &cut(text, most));
+    }
+    y + room(text)
 }
 
 fn draw(canvas: &mut Canvas, scale: &Scale, bar: &Bar, left: f64, y: f64) {
     let (top, middle, base) = (y + (PITCH - THICK) / 2.0, y + PITCH / 2.0, y + PITCH / 2.0 + 4.0);
-    canvas.text("tick", Anchor::End, left - 6.0, base, &cut(&bar.label, 22));
+    canvas.text("tick", Anchor::End, left - 6.0, base, &cut(&bar.label, NAME));
     let mut end = left;
     if let Some(value) = bar.value {
         end = scale.at(value);
@@ -85,7 +98,7 @@ fn draw(canvas: &mut Canvas, scale: &Scale, bar: &Bar, left: f64, y: f64) {
 
 /// A horizontal axis with its grid, at the foot of a plot.
 pub(super) fn axis(canvas: &mut Canvas, scale: &Scale, bottom: f64, title: &str) {
-    for (value, label) in scale.ticks(6) {
+    for (value, label) in scale.ticks(5) {
         let x = scale.at(value);
         canvas.line("grid", x, 0.0, x, bottom);
         canvas.text("tick", Anchor::Middle, x, bottom + LINE + 2.0, &label);

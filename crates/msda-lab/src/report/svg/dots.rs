@@ -1,8 +1,8 @@
 //! Engines as dots along a row: how far apart they are, at a glance.
 
-use super::bars::axis;
+use super::bars::{axis, head, room};
 use super::scale::Scale;
-use super::{Anchor, CHAR, Canvas, LINE, Shape, WIDTH, cut, width};
+use super::{Anchor, CHAR, Canvas, NAME, Shape, WIDTH, cut, width};
 
 const PITCH: f64 = 15.0;
 
@@ -34,6 +34,8 @@ pub(in crate::report) enum Axis {
     Ratio,
     /// Shares of one, in percent.
     Share,
+    /// Numbers from zero on, of that name.
+    Number(&'static str),
 }
 
 /// The plot; `label` says what it shows to those who do not see it.
@@ -43,7 +45,7 @@ pub(in crate::report) fn dots(blocks: &[Block], kind: Axis, label: &str) -> Stri
     let hi = values().fold(1.0, f64::max);
     let lo = values().fold(1.0, f64::min);
 
-    let longest = rows().map(|r| r.label.chars().count()).max().unwrap_or(0).min(22);
+    let longest = rows().map(|r| r.label.chars().count()).max().unwrap_or(0).min(NAME);
     let left = longest as f64 * CHAR + 12.0;
     let right = WIDTH - rows().map(|r| width(&r.note)).fold(24.0, f64::max) - 12.0;
     let (scale, title) = match kind {
@@ -52,23 +54,24 @@ pub(in crate::report) fn dots(blocks: &[Block], kind: Axis, label: &str) -> Stri
             "speed-up over the baseline (log scale)",
         ),
         Axis::Share => (Scale::linear(hi * 100.0, left, right), "share of the floor reached, %"),
+        Axis::Number(name) => (Scale::linear(values().fold(0.0, f64::max), left, right), name),
     };
     let place = |v: f64| scale.at(if kind == Axis::Share { v * 100.0 } else { v });
 
     let count = rows().count() as f64;
-    let bottom = count * PITCH + blocks.len() as f64 * (LINE + 10.0) + 2.0;
+    let bottom = count * PITCH + blocks.iter().map(|b| room(&b.heading)).sum::<f64>() + 2.0;
     let mut canvas = Canvas::new(bottom + 38.0);
     axis(&mut canvas, &scale, bottom, title);
-    canvas.line("one", place(1.0), 0.0, place(1.0), bottom);
+    if matches!(kind, Axis::Ratio | Axis::Share) {
+        canvas.line("one", place(1.0), 0.0, place(1.0), bottom);
+    }
 
     let mut y = 0.0;
     for block in blocks {
-        y += LINE + 4.0;
-        canvas.text("head", Anchor::Start, 0.0, y, &cut(&block.heading, 60));
-        y += 6.0;
+        y = head(&mut canvas, y, &block.heading);
         for row in &block.rows {
             let middle = y + PITCH / 2.0;
-            canvas.text("tick", Anchor::End, left - 8.0, middle + 4.0, &cut(&row.label, 22));
+            canvas.text("tick", Anchor::End, left - 8.0, middle + 4.0, &cut(&row.label, NAME));
             let places = || row.dots.iter().map(|d| place(d.value));
             if !row.dots.is_empty() {
                 let (from, to) = (places().fold(right, f64::min), places().fold(left, f64::max));
@@ -81,5 +84,9 @@ pub(in crate::report) fn dots(blocks: &[Block], kind: Axis, label: &str) -> Stri
             y += PITCH;
         }
     }
-    canvas.finish(label)
+    let says = |b: &Block| {
+        let rows = b.rows.iter().map(|r| format!("{} {}: {}", b.heading, r.label, r.note));
+        rows.collect::<Vec<_>>()
+    };
+    canvas.finish(label, &blocks.iter().flat_map(says).collect::<Vec<_>>())
 }

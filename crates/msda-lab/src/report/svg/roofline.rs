@@ -3,7 +3,6 @@
 use super::scale::Scale;
 use super::{Anchor, CHAR, Canvas, LINE, Shape, WIDTH, cut, width};
 use crate::report::number::short;
-use crate::report::rate_unit;
 
 const HEIGHT: f64 = 330.0;
 const LEFT: f64 = 46.0;
@@ -67,7 +66,8 @@ pub(in crate::report) fn roofline(roofs: &[Roof], points: &[Point], label: &str)
             named.push((text, px, py));
         }
     }
-    canvas.finish(label)
+    let says = points.iter().filter(|p| p.label.is_some()).map(|p| p.title.clone());
+    canvas.finish(label, &says.collect::<Vec<_>>())
 }
 
 /// An axis and the range it shows.
@@ -99,7 +99,7 @@ fn scales(roofs: &[Roof], points: &[Point]) -> (Range, Range) {
 }
 
 fn frame(canvas: &mut Canvas, x: &Scale, y: &Scale) {
-    for (value, label) in x.ticks(7) {
+    for (value, label) in x.ticks(6) {
         let at = x.at(value);
         canvas.line("grid", at, TOP, at, BOTTOM);
         canvas.text("tick", Anchor::Middle, at, BOTTOM + LINE + 2.0, &label);
@@ -158,7 +158,7 @@ fn ceilings(canvas: &mut Canvas, roofs: &[Roof], top: f64, x: &Range, y: &Range,
 }
 
 fn name(roof: &Roof) -> String {
-    format!("{} {} {}", roof.name, short(roof.rate), rate_unit(&roof.name))
+    format!("{} {} {}", roof.name, short(roof.rate), if roof.flat { "GFLOP/s" } else { "GB/s" })
 }
 
 /// Writes a label where it covers nothing, or not at all: the table has every name.

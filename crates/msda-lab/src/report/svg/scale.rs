@@ -16,6 +16,13 @@ impl Scale {
         Self { lo: 0.0, hi, log: false, from, to }
     }
 
+    /// Between two values around zero.
+    pub(super) fn between(lo: f64, hi: f64, from: f64, to: f64) -> Self {
+        let good = lo.is_finite() && hi.is_finite() && hi > lo;
+        let (lo, hi) = if good { (lo, hi) } else { (0.0, 1.0) };
+        Self { lo, hi, log: false, from, to }
+    }
+
     /// Between two positive values, by their logarithms.
     pub(super) fn log(lo: f64, hi: f64, from: f64, to: f64) -> Self {
         let good = lo.is_finite() && hi.is_finite() && lo > 0.0 && hi > lo;
@@ -32,7 +39,7 @@ impl Scale {
         let share = if self.log {
             (value.ln() - self.lo.ln()) / (self.hi.ln() - self.lo.ln())
         } else {
-            value / self.hi
+            (value - self.lo) / (self.hi - self.lo)
         };
         self.from + share * (self.to - self.from)
     }
@@ -44,18 +51,22 @@ impl Scale {
 
     /// Round values within the range, about `most` of them, with their labels.
     pub(super) fn ticks(&self, most: usize) -> Vec<(f64, String)> {
-        let values = if self.log { log_ticks(self.lo, self.hi, most) } else { linear_ticks(self.hi, most) };
+        let linear = || linear_ticks(self.lo, self.hi, most);
+        let values = if self.log { log_ticks(self.lo, self.hi, most) } else { linear() };
+        // A short range has no two powers of ten, nor their halves, in it.
+        let values = if values.len() < 2 { linear() } else { values };
         values.into_iter().map(|v| (v, label(v))).collect()
     }
 }
 
-fn linear_ticks(hi: f64, most: usize) -> Vec<f64> {
-    let raw = hi / most as f64;
+fn linear_ticks(lo: f64, hi: f64, most: usize) -> Vec<f64> {
+    let raw = (hi - lo) / most as f64;
     let unit = 10f64.powf(raw.log10().floor());
     let Some(step) = [1.0, 2.0, 5.0, 10.0].map(|m| m * unit).into_iter().find(|&s| s >= raw) else {
         return vec![0.0];
     };
-    (0..=most).map(|i| i as f64 * step).filter(|&v| v <= hi * (1.0 + 1e-9)).collect()
+    let (first, slack) = ((lo / step - 1e-9).ceil(), (hi - lo) * 1e-9);
+    (0..=most).map(|i| (first + i as f64) * step).filter(|&v| v <= hi + slack).collect()
 }
 
 fn log_ticks(lo: f64, hi: f64, most: usize) -> Vec<f64> {
@@ -79,6 +90,9 @@ fn label(value: f64) -> String {
     if value == 0.0 {
         return "0".into();
     }
+    if (1e4..1e6).contains(&value.abs()) {
+        return label(value / 1e3) + "k";
+    }
     let exponent = value.abs().log10();
     if !(-3.5..6.0).contains(&exponent) {
         return format!("{:e}", format!("{value:.1e}").parse().unwrap_or(value));
@@ -99,8 +113,9 @@ mod tests {
     fn ticks_are_round() {
         assert_eq!(labels(&Scale::linear(9.3, 0.0, 1.0), 5), ["0", "2", "4", "6", "8"]);
         assert_eq!(labels(&Scale::linear(0.31, 0.0, 1.0), 4), ["0", "0.1", "0.2", "0.3"]);
+        assert_eq!(labels(&Scale::between(-12.0, 31.0, 0.0, 1.0), 5), ["-10", "0", "10", "20", "30"]);
         assert_eq!(labels(&Scale::log(0.4, 12.0, 0.0, 1.0), 6), ["0.5", "1", "2", "5", "10"]);
-        assert_eq!(labels(&Scale::log(0.01, 1e4, 0.0, 1.0), 5), ["0.01", "1", "100", "10000"]);
+        assert_eq!(labels(&Scale::log(0.01, 1e4, 0.0, 1.0), 5), ["0.01", "1", "100", "10k"]);
     }
 
     #[test]

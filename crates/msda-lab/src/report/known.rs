@@ -1,0 +1,85 @@
+//! Figures of probes and analyses, machine by machine.
+
+use super::number::count;
+use crate::record::{Figure, Record};
+
+/// What is known of a machine.
+pub(super) struct Known {
+    /// Its GPU, or its processor where it has none.
+    pub machine: String,
+    /// Its figures in the order in which they came; of two of one name that of the newer record.
+    pub figures: Vec<Figure>,
+}
+
+/// The figures of all records whose names begin so.
+pub(super) fn known(records: &[Record], prefix: &str) -> Vec<Known> {
+    let mut oldest_first: Vec<&Record> = records.iter().collect();
+    oldest_first.sort_by(|a, b| a.created.cmp(&b.created));
+    let mut all: Vec<Known> = Vec::new();
+    for record in oldest_first {
+        let own = |f: &&Figure| f.name.starts_with(prefix) && f.value.is_finite();
+        let machine = machine(record);
+        for figure in record.figures.iter().filter(own) {
+            let at = all.iter().position(|k| k.machine == machine).unwrap_or_else(|| {
+                all.push(Known { machine: machine.clone(), figures: Vec::new() });
+                all.len() - 1
+            });
+            let figures = &mut all[at].figures;
+            match figures.iter_mut().find(|f| f.name == figure.name) {
+                Some(older) => older.clone_from(figure),
+                None => figures.push(figure.clone()),
+            }
+        }
+    }
+    all
+}
+
+/// What a record's machine is called. Processors of one name differ in how much of them there is.
+pub(super) fn machine(record: &Record) -> String {
+    let m = &record.machine;
+    let cpu = || format!("{}, {}", m.cpu, count(m.cores, "logical processor"));
+    m.gpu.as_ref().map_or_else(cpu, |gpu| gpu.name.clone())
+}
+
+impl Known {
+    /// The value of that name.
+    pub(super) fn get(&self, name: &str) -> Option<f64> {
+        self.figures.iter().find(|f| f.name == name).map(|f| f.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Machine, SCHEMA};
+
+    #[test]
+    fn the_newest_figure_of_a_machine_counts() {
+        let record = |created: &str, cpu: &str, value| Record {
+            schema: SCHEMA,
+            created: created.into(),
+            version: String::new(),
+            command: String::new(),
+            machine: Machine {
+                cpu: cpu.into(),
+                cores: 1,
+                memory_gib: 1.0,
+                os: String::new(),
+                isas: Vec::new(),
+                torch: None,
+                gpu: None,
+            },
+            ceilings: Vec::new(),
+            measurements: Vec::new(),
+            figures: [("probe.x", value), ("probe.none", f64::NAN), ("other.y", 1.0)]
+                .map(|(name, value)| Figure { name: name.into(), value, unit: String::new() })
+                .into(),
+            skipped: Vec::new(),
+        };
+        let all = [record("2026-03", "a", 3.0), record("2026-01", "a", 1.0), record("2026-02", "b", 2.0)];
+        let known = known(&all, "probe.");
+        let of = |machine: &str| known.iter().find(|k| k.machine.starts_with(machine)).unwrap();
+        assert_eq!((of("a").figures.len(), of("a").get("probe.x")), (1, Some(3.0)));
+        assert_eq!(of("b").get("probe.x"), Some(2.0));
+    }
+}

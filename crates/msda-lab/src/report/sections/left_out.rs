@@ -1,0 +1,24 @@
+//! What was not measured, and why: each reason once.
+
+use crate::record::Record;
+use crate::report::page::{Kind, Part, Section, Table};
+
+pub(super) fn section(records: &[Record]) -> Option<Section> {
+    let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+    for s in records.iter().flat_map(|r| &r.skipped) {
+        match reasons.iter_mut().find(|(why, _)| *why == s.why) {
+            Some((_, what)) if what.contains(&s.what.as_str()) => {}
+            Some((_, what)) => what.push(&s.what),
+            None => reasons.push((&s.why, vec![&s.what])),
+        }
+    }
+    let mut table = Table::new("Left out", &[("what", Kind::Text), ("why", Kind::Text)]);
+    for (why, what) in reasons {
+        table.push([what.join("\n"), why.into()]);
+    }
+    (!table.lines.is_empty()).then(|| Section {
+        title: "Left out",
+        about: "What could not be measured where it was asked for, and why".into(),
+        parts: vec![Part::Table(table)],
+    })
+}
