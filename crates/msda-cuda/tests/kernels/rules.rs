@@ -40,6 +40,9 @@ pub(crate) fn broken(case: &Case, compiled: &Compiled, code: Option<&Code>) -> V
         rule(stack <= MAY_SPILL, format!("{stack} bytes of stack, at most {MAY_SPILL} are allowed"));
     }
 
+    let counted = cubin::registers(&compiled.cubin, case.entry);
+    rule(counted == Some(registers), format!("the cubin has {counted:?} registers, the log {registers}"));
+
     let parameters = cubin::parameter_bytes(&compiled.cubin, case.entry);
     rule(
         parameters == Some(case.argument),

@@ -32,7 +32,14 @@ pub struct Made {
 /// Compiles a kernel and reads what became of it. No GPU is needed.
 pub fn read(prepared: &Prepared, target: &Target) -> Result<Made> {
     let compiled = jit::compile(&prepared.unit)?;
-    let used = compiled.resources().into_iter().find(|used| used.entry == prepared.entry);
+    // Some compilers tell nothing of a kernel: then what they made of it does.
+    let told = compiled.resources().into_iter().find(|used| used.entry == prepared.entry);
+    let found = || {
+        let registers = cubin::registers(&compiled.cubin, prepared.entry)? as u32;
+        let shared = cubin::shared_bytes(&compiled.cubin, prepared.entry).saturating_sub(RESERVED) as u32;
+        Some(jit::Resources { entry: prepared.entry.into(), registers, shared, ..Default::default() })
+    };
+    let used = told.or_else(found);
     let used = used.with_context(|| format!("no kernel {} in what was compiled", prepared.entry))?;
     let shared = used.shared as usize + prepared.launch.shared as usize;
     let threads = prepared.launch.block.iter().map(|&n| n as usize).product();
