@@ -116,7 +116,8 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         version: env!("CARGO_PKG_VERSION").into(),
         command: options.command.clone(),
         machine,
-        ceilings: analysis.ceilings,
+        // Those of another record are not this machine's.
+        ceilings: if analysis.gpu.is_some() { analysis.ceilings } else { Vec::new() },
         measurements: Vec::new(),
         figures: analysis.figures.0,
         skipped: analysis.skipped,
