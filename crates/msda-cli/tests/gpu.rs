@@ -121,7 +121,6 @@ fn without_a_gpu_this_is_said_once_and_what_was_asked_for_by_name_is_an_error() 
         vec!["bench", "--quick", "--engine", "cuda"],
         vec!["bench", "--quick", "--engine", "cpu", "--engine", "cuda@1:generic"],
         vec!["bench", "--quick", "--device", "cuda"],
-        vec!["bench", "--quick", "--ladder"],
         vec!["verify", "--device", "cuda"],
         vec!["verify", "--device", "cuda", "--workloads"],
         vec!["verify", "--engine", "cuda:generic"],
@@ -179,6 +178,10 @@ fn without_a_gpu_the_processor_is_probed_and_the_rest_is_said_to_be_left_out() {
 #[test]
 fn without_a_gpu_the_ladder_is_said_to_be_left_out() {
     let dir = tempfile::tempdir().unwrap();
+    let bench = msda(dir.path(), &["bench", "--ladder"]);
+    assert!(bench.status.success(), "{}", text(&bench.stderr));
+    let said = text(&bench.stdout);
+    assert!(said.contains("rungs of the ladder on seed and seed-ring-uniform: CUDA"), "{said}");
     let run = msda(dir.path(), &["verify", "--ladder", "--full", "--out", "ladder"]);
     assert!(run.status.success(), "{}", text(&run.stderr));
     let said = text(&run.stdout);

@@ -76,6 +76,19 @@ pub(crate) fn main(args: Args) -> Result<()> {
     for name in options.workloads.iter().filter(|name| *name != "all") {
         Workload::find(name)?;
     }
+    // Nothing of the ladder is to be had without a GPU: that is no mistake of who asked.
+    if args.ladder
+        && let Err(why) = msda_cuda::driver::Device::open(0)
+    {
+        let rungs = msda_cuda::variants::ladder::RUNGS.len();
+        let what = format!("the {rungs} rungs of the ladder on {}", options.workloads.join(" and "));
+        let why = why.to_string();
+        return print(&match args.json {
+            true => serde_json::json!({ "measurements": [], "skipped": [{ "what": what, "why": why }] })
+                .to_string(),
+            false => format!("left out\n  {what}: {why}"),
+        });
+    }
     // A place that cannot be written is better known now than in two minutes.
     std::fs::create_dir_all(&args.out).with_context(|| format!("making {}", args.out.display()))?;
     let record = bench::run(&options, &mut Bar::new())?;
