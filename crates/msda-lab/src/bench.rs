@@ -8,7 +8,7 @@ use msda::{Dtype, Isa};
 use crate::check::Expected;
 use crate::engines::peers::{self, Peer};
 use crate::engines::{self, Engine};
-use crate::record::{Ceiling, Device, GpuState, Measurement, Pass, Record, SCHEMA, Skipped};
+use crate::record::{Ceiling, Device, GpuState, Measurement, Pass, Record, Skipped};
 use crate::timing::{Effort, summarize};
 use crate::workload::{Data, Workload};
 use crate::{gpu, machine, work};
@@ -125,15 +125,10 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         gpu.after = bench.gpu;
     }
     Ok(Record {
-        schema: SCHEMA,
-        created: machine::now(),
-        version: env!("CARGO_PKG_VERSION").into(),
-        command: options.command.clone(),
-        machine,
         ceilings: bench.ceilings,
         measurements: bench.measurements,
-        figures: Vec::new(),
         skipped: bench.skipped,
+        ..Record::new(&options.command, machine)
     })
 }
 

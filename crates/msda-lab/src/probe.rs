@@ -37,7 +37,7 @@ use msda_cuda::probe::{self, Bench, Timed};
 
 use crate::bench::Progress;
 use crate::parallel::in_parallel;
-use crate::record::{Ceiling as Recorded, Figure, Record, SCHEMA, Skipped};
+use crate::record::{Ceiling as Recorded, Figure, Record, Skipped};
 use crate::{gpu, machine, work};
 
 /// The probes by name; all but the first need a GPU.
@@ -130,15 +130,10 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         }
     }
     Ok(Record {
-        schema: SCHEMA,
-        created: machine::now(),
-        version: env!("CARGO_PKG_VERSION").into(),
-        command: options.command.clone(),
-        machine,
         ceilings,
-        measurements: Vec::new(),
         figures: found.figures,
         skipped: found.skipped,
+        ..Record::new(&options.command, machine)
     })
 }
 

@@ -254,6 +254,21 @@ pub struct Skipped {
 }
 
 impl Record {
+    /// A record of now with nothing in it yet.
+    pub fn new(command: &str, machine: Machine) -> Self {
+        Self {
+            schema: SCHEMA,
+            created: crate::machine::now(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            command: command.into(),
+            machine,
+            ceilings: Vec::new(),
+            measurements: Vec::new(),
+            figures: Vec::new(),
+            skipped: Vec::new(),
+        }
+    }
+
     /// Reads a record.
     pub fn load(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;

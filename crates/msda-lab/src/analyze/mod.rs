@@ -26,7 +26,7 @@ use crate::bench::Progress;
 use crate::engines::{self, Engine};
 use crate::facts::{Facts, Source};
 use crate::kernels;
-use crate::record::{Ceiling, Device, Figure, Pass, Record, SCHEMA, Skipped};
+use crate::record::{Ceiling, Device, Figure, Pass, Record, Skipped};
 use crate::task::Task;
 use crate::work::{self, Reads};
 use crate::workload::{Data, Workload};
@@ -111,16 +111,11 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         sweep::run(here, &mut analysis.figures, &mut analysis.skipped, progress)?;
     }
     Ok(Record {
-        schema: SCHEMA,
-        created: crate::machine::now(),
-        version: env!("CARGO_PKG_VERSION").into(),
-        command: options.command.clone(),
-        machine,
         // Those of another record are not this machine's.
         ceilings: if analysis.gpu.is_some() { analysis.ceilings } else { Vec::new() },
-        measurements: Vec::new(),
         figures: analysis.figures.0,
         skipped: analysis.skipped,
+        ..Record::new(&options.command, machine)
     })
 }
 

@@ -79,7 +79,10 @@ pub fn command(name: &str) -> String {
         Some("bench") => {
             let workload = words.next().unwrap_or("NAME");
             let engine = words.nth(2).unwrap_or("NAME");
-            format!("msda bench --workload {workload} --engine {engine}")
+            match engine.strip_prefix("cuda:ladder:") {
+                Some(_) => format!("msda bench --ladder --workload {workload}"),
+                None => format!("msda bench --workload {workload} --engine {engine}"),
+            }
         }
         Some("ceiling") => "msda bench".into(),
         Some("probe") => "msda probe".into(),
@@ -105,10 +108,8 @@ mod tests {
     #[test]
     fn what_is_missing_names_the_command_that_measures_it() {
         for (name, expected) in [
-            (
-                "bench.seed.f16.forward.cuda:ladder:base+half.time",
-                "msda bench --workload seed --engine cuda:ladder:base+half",
-            ),
+            ("bench.seed.f16.forward.cuda:ladder:base+half.time", "msda bench --ladder --workload seed"),
+            ("bench.seed.f16.forward.cuda.time", "msda bench --workload seed --engine cuda"),
             ("probe.ceiling.copy.rate", "msda probe"),
             ("verify.seed.f16.ladder:base.over", "msda verify --ladder --workload seed"),
             ("verify.battery.ladder:base.taken", "msda verify --ladder"),

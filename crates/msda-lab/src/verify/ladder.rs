@@ -18,7 +18,7 @@ use serde::Serialize;
 use super::whole::{self, Compared, Whole};
 use crate::bench::Progress;
 use crate::parallel::in_parallel;
-use crate::record::{Figure, Pass, Record, SCHEMA, Skipped};
+use crate::record::{Figure, Pass, Record, Skipped};
 use crate::task::Task;
 use crate::workload::{Data, Workload};
 
@@ -181,15 +181,9 @@ pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(V
         Ok(gpu) => verify(&gpu, &workloads, options, &mut verified, progress)?,
     }
     let record = Record {
-        schema: SCHEMA,
-        created: crate::machine::now(),
-        version: env!("CARGO_PKG_VERSION").into(),
-        command: options.command.clone(),
-        machine,
-        ceilings: Vec::new(),
-        measurements: Vec::new(),
         figures: verified.figures(),
         skipped: verified.skipped.clone(),
+        ..Record::new(&options.command, machine)
     };
     Ok((verified, record))
 }

@@ -131,7 +131,7 @@ fn missing(records: &[Record]) -> Vec<(String, String)> {
     let all = [
         (timed(Device::Cpu) || timed(Device::Cuda), "workloads", "msda bench"),
         (timed(Device::Cuda), "workloads on a GPU", "msda bench --device cuda"),
-        (rungs, "the ladder", "msda bench --workload seed --engine cuda --engine cuda:ladder:NAME"),
+        (rungs, "the ladder", "msda bench --ladder"),
         (counted, "wavefronts", "msda analyze --workload seed --kernel chosen --ncu --out analysis.json"),
         (
             figures("analyze.sweep."),
