@@ -1,6 +1,7 @@
 //! Workloads: problems with data, described in TOML.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
 use msda::rng::Rng;
@@ -243,7 +244,9 @@ impl Workload {
                 }
             }
         }
+        static MADE: AtomicU64 = AtomicU64::new(1);
         Ok(Data {
+            id: MADE.fetch_add(1, Ordering::Relaxed),
             value,
             locations: self.locations.generate(&problem),
             weights: self.weights(&problem),
@@ -285,6 +288,8 @@ impl Workload {
 /// Everything a workload feeds an engine.
 #[derive(Debug, Clone)]
 pub struct Data {
+    /// Which data this is: no other of this process has the number, though it may come to lie in the same memory.
+    pub id: u64,
     /// The problem.
     pub problem: Problem,
     /// The value pyramid.

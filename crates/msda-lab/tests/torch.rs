@@ -49,6 +49,7 @@ fn agree(torch: &mut Torch, spec: Spec) {
     let grad = Buffer::from_fn(Dtype::F64, p.output_len(), |_| r.normal());
     for pass in [Pass::Forward, Pass::Backward] {
         let task = Task {
+            data: 0,
             problem: p.clone(),
             inputs: Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice()),
             grad_output: grad.as_slice().into(),
