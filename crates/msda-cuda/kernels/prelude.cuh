@@ -116,6 +116,21 @@ template <int BYTES> __device__ __forceinline__ Vector<BYTES> stream(const char 
     return v;
 }
 
+// Copies 16 bytes to shared memory; they are there after `copied` and a barrier.
+__device__ __forceinline__ void copy(uint4 *to, const char *from) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(__cvta_generic_to_shared(to))), "l"(from) : "memory");
+#else
+    *to = *reinterpret_cast<const uint4 *>(from);
+#endif
+}
+
+__device__ __forceinline__ void copied() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
 template <int BYTES> __device__ __forceinline__ void store(char *at, const Vector<BYTES> &v) {
     if constexpr (BYTES == 16) {
         *reinterpret_cast<uint4 *>(at) = make_uint4(v.word[0], v.word[1], v.word[2], v.word[3]);
@@ -128,17 +143,24 @@ template <int BYTES> __device__ __forceinline__ void store(char *at, const Vecto
     }
 }
 
-// N numbers that lie together, widened; ALIGN bytes is what their address is known to be a multiple of.
-template <int T, int N, int ALIGN> __device__ __forceinline__ void read(const char *at, float (&x)[N]) {
-    constexpr int SIZE = size_of<T>;
-    constexpr int WIDTH = ALIGN > 16 ? 16 : ALIGN;
-    constexpr int EACH = WIDTH / SIZE;
-    if constexpr (N % EACH != 0) {
-        read<T, N, WIDTH / 2>(at, x);
-    } else {
+// N numbers that lie together, as they are stored; ALIGN bytes is what their address is known to be a multiple of.
+template <int T, int N, int ALIGN> struct Packed {
+    static constexpr int SIZE = size_of<T>;
+    static constexpr int EVEN = (N * SIZE) & -(N * SIZE); // the largest power of two that divides them
+    static constexpr int MOST = ALIGN < EVEN ? ALIGN : EVEN;
+    static constexpr int WIDTH = MOST > 16 ? 16 : MOST;
+    static constexpr int EACH = WIDTH / SIZE;
+    Vector<WIDTH> part[N / EACH];
+
+    __device__ __forceinline__ void load(const char *at) {
+#pragma unroll
+        for (int i = 0; i < N / EACH; i++) part[i] = stream<WIDTH>(at + i * WIDTH);
+    }
+
+    __device__ __forceinline__ void widen_to(float (&x)[N]) const {
 #pragma unroll
         for (int i = 0; i < N; i += EACH) {
-            const Vector<WIDTH> v = stream<WIDTH>(at + i * SIZE);
+            const Vector<WIDTH> &v = part[i / EACH];
             if constexpr (T == F32) {
 #pragma unroll
                 for (int k = 0; k < EACH; k++) x[i + k] = __uint_as_float(v.word[k]);
@@ -150,4 +172,11 @@ template <int T, int N, int ALIGN> __device__ __forceinline__ void read(const ch
             }
         }
     }
+};
+
+// The same, widened at once.
+template <int T, int N, int ALIGN> __device__ __forceinline__ void read(const char *at, float (&x)[N]) {
+    Packed<T, N, ALIGN> packed;
+    packed.load(at);
+    packed.widen_to(x);
 }

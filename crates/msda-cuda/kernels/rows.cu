@@ -39,18 +39,17 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
     int tile = blockIdx.x, end = tile + 1;
     if (RESIDENT < LEVELS) {
         const char *from = args.value.at(image, args.first_kept, head);
-        for (int i = threadIdx.x; i < args.kept * (ROW / 16); i += BLOCK) {
-            kept[i] = *reinterpret_cast<const uint4 *>(from + i * 16);
-        }
+        for (int i = threadIdx.x; i < args.kept * (ROW / 16); i += BLOCK) copy(kept + i, from + i * 16);
         rows.shared = u32(__cvta_generic_to_shared(kept)) + (side - args.first_kept) * ROW + start;
         tile *= args.each, end = min(tile + args.each, args.tiles);
-        __syncthreads();
     }
+    bool awaited = RESIDENT < LEVELS; // not yet there
+    const Level own = args.level[OWN ? level_of(args, min(part * ROUND, SAMPLES - 1)) : 0];
 #pragma unroll 1
     for (; tile < end; tile++) {
         const int query = query_of(args, image, tile, item / HEADS);
         const bool active = query >= 0 && head < args.heads;
-        if (!__any_sync(0xffffffffu, active)) continue;
+        if (!awaited && !__any_sync(0xffffffffu, active)) continue;
         const int q = active ? query : 0, h = active ? head : 0;
         const char *locations = args.locations.at(image, q, h), *weights = args.weights.at(image, q, h);
         Softmax softmax{0, 0};
@@ -61,17 +60,22 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
         for (int c = 0; c < EACH; c++) sum[c] = 0;
         Halves halves{};
         Raw raw;
-        fetch(raw, active, locations, weights, part * ROUND);
+        raw.fetch(active, locations, weights, part * ROUND);
 #pragma unroll 1
         for (int first = 0; first < SAMPLES; first += ITEM * ROUND) {
             __syncwarp();
-            locate(args, raw, active, image, query, softmax, first + part * ROUND, handed, slot(lane / ITEM, part));
+            locate(args, raw, active, image, query, softmax, first + part * ROUND, handed, slot(lane / ITEM, part), own);
             __syncwarp();
             // What the next round needs is on its way while this one is summed, where there are registers for it.
             const int next = first + ITEM * ROUND;
-            if (AHEAD && next < SAMPLES) fetch(raw, active, locations, weights, next + part * ROUND);
+            if (AHEAD && next < SAMPLES) raw.fetch(active, locations, weights, next + part * ROUND);
 #pragma unroll
             for (int j = 0; j < ITEM; j += SPLIT) {
+                if (j == NEEDED && awaited) {
+                    copied();
+                    __syncthreads();
+                    awaited = false;
+                }
                 const int from = j + (SPLIT > 1 ? group : 0), at = slot(lane / ITEM, from);
                 const Positions positions = handed.positions[at];
 #pragma unroll
@@ -84,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
                 }
                 if (HALF) gather_up(sum, halves);
             }
-            if (!AHEAD && next < SAMPLES) fetch(raw, active, locations, weights, next + part * ROUND);
+            if (!AHEAD && next < SAMPLES) raw.fetch(active, locations, weights, next + part * ROUND);
         }
 #pragma unroll
         for (int step = LANES; step < ITEM; step *= 2) {

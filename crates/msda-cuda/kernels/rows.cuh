@@ -23,6 +23,9 @@
 constexpr int ITEM = LANES * SIDES * SPLIT;
 constexpr int QUERIES = BLOCK / ITEM / HEADS;
 constexpr bool EXACT = SAMPLES % (ITEM * ROUND) == 0;
+constexpr bool OWN = SAMPLES <= ITEM * ROUND && UNIFORM > 0 && UNIFORM % ROUND == 0;
+// The first lane whose samples are on a level in shared memory.
+constexpr int NEEDED = OWN && SPLIT == 1 && RESIDENT < LEVELS ? RESIDENT * UNIFORM / ROUND : 0;
 constexpr bool AHEAD = ROUND <= 2;
 constexpr int NUMBERS = FUSED == 2 ? 2 : 4; // of a reference point
 constexpr bool FILLED = ROW == LANES * VEC;
@@ -139,17 +142,17 @@ __device__ __forceinline__ Softmax softmax_of(const char *logits, int part, bool
 }
 
 // Moves an interval of two pixels that begins at `low` onto the map.
-__device__ __forceinline__ void move(int &low, float &part, float &weight, int side) {
+__device__ __forceinline__ void move(float &low, float &part, float &weight, float side) {
     const bool before = low < 0, after = low + 2 > side;
     weight *= before ? part : after ? 1 - part : 1;
     part = before ? 0 : after ? 1 : part;
-    low = min(max(low, 0), side - 2);
+    low = fminf(fmaxf(low, 0.0f), side - 2);
 }
 
-__device__ __forceinline__ Sample place(float x, float y, float weight, const Level &level) {
+// Where a sample falls, if it counts.
+__device__ __forceinline__ Sample place(bool there, float x, float y, float weight, const Level &level) {
     // Comparisons with NaN are false: such a sample is not there.
-    bool there = true;
-    if (BORDER) there = fabsf(x) <= 3.402823466e38f && fabsf(y) <= 3.402823466e38f;
+    if (BORDER) there = there && fabsf(x) <= 3.402823466e38f && fabsf(y) <= 3.402823466e38f;
     x = pixel(x, level.columns);
     y = pixel(y, level.rows);
     Sample sample;
@@ -159,14 +162,13 @@ __device__ __forceinline__ Sample place(float x, float y, float weight, const Le
         sample = Sample{int(y) * level.pitch + int(x), 0, 0, weight};
     } else {
         there = there && x > -1 && y > -1 && x < level.columns && y < level.rows;
-        const float left = floorf(x), top = floorf(y);
-        int i = int(left), j = int(top);
+        float left = floorf(x), top = floorf(y);
         sample = Sample{0, x - left, y - top, weight};
         if (!RING) {
-            move(i, sample.x, sample.weight, level.w);
-            move(j, sample.y, sample.weight, level.h);
+            move(left, sample.x, sample.weight, level.columns);
+            move(top, sample.y, sample.weight, level.rows);
         }
-        sample.position = j * level.pitch + i;
+        sample.position = int(top) * level.pitch + int(left);
     }
     sample.position = level.origin + (there ? sample.position : 0);
     sample.weight = there ? sample.weight : 0;
@@ -211,45 +213,51 @@ __device__ __forceinline__ void unfuse(const Args &args, int image, int query, i
     weight = expf(weight - softmax.top) * softmax.scale;
 }
 
-// Locations and weights of the samples that fall to a lane, as they are given.
+// Locations and weights of the samples that fall to a lane, as they are stored.
 struct Raw {
-    float xy[2 * ROUND], weight[ROUND];
-};
+    static constexpr int PIECES = EXACT ? 1 : ROUND, EACH = EXACT ? ROUND : 1; // one after another where there may be none
+    Packed<LOCATION, 2 * EACH, EXACT ? ALIGN_L : size_of<LOCATION>> xy[PIECES];
+    Packed<WEIGHT, EACH, EXACT ? ALIGN_W : size_of<WEIGHT>> weight[PIECES];
 
-// Reads those from sample s on.
-__device__ __forceinline__ void fetch(Raw &raw, bool active, const char *locations, const char *weights, int s) {
-    if constexpr (EXACT) {
-        if (active) {
-            read<LOCATION, 2 * ROUND, ALIGN_L>(locations + s * (2 * size_of<LOCATION>), raw.xy);
-            read<WEIGHT, ROUND, ALIGN_W>(weights + s * size_of<WEIGHT>, raw.weight);
-        }
-    } else {
+    // Those from sample s on, of a lane that has come to it by `skipped`.
+    __device__ __forceinline__ void fetch(bool active, const char *locations, const char *weights, int s, int skipped = 0) {
 #pragma unroll
-        for (int r = 0; r < ROUND; r++) {
-            float pair[2] = {0, 0}, one[1] = {0};
-            if (active && s + r < SAMPLES) {
-                read<LOCATION, 2, size_of<LOCATION>>(locations + (s + r) * (2 * size_of<LOCATION>), pair);
-                read<WEIGHT, 1, size_of<WEIGHT>>(weights + (s + r) * size_of<WEIGHT>, one);
+        for (int i = 0; i < PIECES; i++) {
+            if (active && (EXACT || skipped + s + i < SAMPLES)) {
+                xy[i].load(locations + (s + i) * (2 * size_of<LOCATION>));
+                weight[i].load(weights + (s + i) * size_of<WEIGHT>);
             }
-            raw.xy[2 * r] = pair[0], raw.xy[2 * r + 1] = pair[1], raw.weight[r] = one[0];
         }
     }
-}
+
+    __device__ __forceinline__ void widen_to(float (&place)[2 * ROUND], float (&share)[ROUND]) const {
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            float two[2 * EACH], one[EACH];
+            xy[i].widen_to(two), weight[i].widen_to(one);
+#pragma unroll
+            for (int k = 0; k < EACH; k++) {
+                place[2 * (i * EACH + k)] = two[2 * k], place[2 * (i * EACH + k) + 1] = two[2 * k + 1];
+                share[i * EACH + k] = one[k];
+            }
+        }
+    }
+};
 
 // Locates those samples and hands them to the lanes of the item.
 __device__ __forceinline__ void locate(const Args &args, const Raw &raw, bool active, int image, int query,
-                                       const Softmax &softmax, int s, Handed &to, int slot) {
+                                       const Softmax &softmax, int s, Handed &to, int slot, const Level &own) {
     Positions positions;
+    float places[2 * ROUND], shares[ROUND];
+    raw.widen_to(places, shares);
 #pragma unroll
     for (int r = 0; r < ROUND; r++) {
         const int l = level_of(args, EXACT ? s + r : min(s + r, SAMPLES - 1));
-        // Nothing, wherever the level is.
-        Sample sample{args.level[l].origin, 0, 0, 0};
-        if (active && (EXACT || s + r < SAMPLES)) {
-            float x = raw.xy[2 * r], y = raw.xy[2 * r + 1], weight = raw.weight[r];
-            if (FUSED) unfuse(args, image, query, l, softmax, x, y, weight);
-            sample = place(x, y, weight, args.level[l]);
-        }
+        const Level &on = OWN ? own : args.level[l];
+        const bool counts = active && (EXACT || s + r < SAMPLES);
+        float x = places[2 * r], y = places[2 * r + 1], weight = shares[r];
+        if (FUSED && counts) unfuse(args, image, query, l, softmax, x, y, weight);
+        const Sample sample = place(counts, x, y, weight, on);
         to.weights[r][slot] = weigh(sample);
         positions.sample[r] = Position(sample.position);
     }

@@ -13,7 +13,7 @@ struct Tensor {
     i64 image;
     int row, head;
     __device__ __forceinline__ char *at(int i, int j, int k) const {
-        return base + i * image + i64(j) * row + i64(k) * head;
+        return const_cast<char *>(offset(offset(base + i * image, j, row), k, head));
     }
 };
 
