@@ -121,7 +121,8 @@ __device__ __forceinline__ void copy(uint4 *to, const char *from) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(__cvta_generic_to_shared(to))), "l"(from) : "memory");
 #else
-    *to = *reinterpret_cast<const uint4 *>(from);
+    const Vector<16> v = gather<16>(from);
+    *to = make_uint4(v.word[0], v.word[1], v.word[2], v.word[3]);
 #endif
 }
 
@@ -143,32 +144,44 @@ template <int BYTES> __device__ __forceinline__ void store(char *at, const Vecto
     }
 }
 
+// To global memory.
+template <int BYTES> __device__ __forceinline__ void put(char *at, const Vector<BYTES> &v) {
+    if constexpr (BYTES == 16) {
+        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3]) : "memory");
+    } else if constexpr (BYTES == 8) {
+        asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(at), "r"(v.word[0]), "r"(v.word[1]) : "memory");
+    } else if constexpr (BYTES == 4) {
+        asm volatile("st.global.u32 [%0], %1;" ::"l"(at), "r"(v.word[0]) : "memory");
+    } else {
+        asm volatile("st.global.u16 [%0], %1;" ::"l"(at), "h"(u16(v.word[0])) : "memory");
+    }
+}
+
 // N numbers that lie together, as they are stored; ALIGN bytes is what their address is known to be a multiple of.
 template <int T, int N, int ALIGN> struct Packed {
-    static constexpr int SIZE = size_of<T>;
-    static constexpr int EVEN = (N * SIZE) & -(N * SIZE); // the largest power of two that divides them
-    static constexpr int MOST = ALIGN < EVEN ? ALIGN : EVEN;
-    static constexpr int WIDTH = MOST > 16 ? 16 : MOST;
-    static constexpr int EACH = WIDTH / SIZE;
-    Vector<WIDTH> part[N / EACH];
+    static constexpr int all = N * size_of<T>;
+    static constexpr int even = ALIGN < (all & -all) ? ALIGN : all & -all;
+    static constexpr int wide = even > 16 ? 16 : even; // bytes read at a time
+    static constexpr int each = wide / size_of<T>;
+    Vector<wide> part[N / each];
 
     __device__ __forceinline__ void load(const char *at) {
 #pragma unroll
-        for (int i = 0; i < N / EACH; i++) part[i] = stream<WIDTH>(at + i * WIDTH);
+        for (int i = 0; i < N / each; i++) part[i] = stream<wide>(at + i * wide);
     }
 
     __device__ __forceinline__ void widen_to(float (&x)[N]) const {
 #pragma unroll
-        for (int i = 0; i < N; i += EACH) {
-            const Vector<WIDTH> &v = part[i / EACH];
+        for (int i = 0; i < N; i += each) {
+            const Vector<wide> &v = part[i / each];
             if constexpr (T == F32) {
 #pragma unroll
-                for (int k = 0; k < EACH; k++) x[i + k] = __uint_as_float(v.word[k]);
-            } else if constexpr (EACH == 1) {
+                for (int k = 0; k < each; k++) x[i + k] = __uint_as_float(v.word[k]);
+            } else if constexpr (each == 1) {
                 x[i] = widen<T>(u16(v.word[0]));
             } else {
 #pragma unroll
-                for (int k = 0; k < EACH; k += 2) widen2<T>(v.word[k / 2], x[i + k], x[i + k + 1]);
+                for (int k = 0; k < each; k += 2) widen2<T>(v.word[k / 2], x[i + k], x[i + k + 1]);
             }
         }
     }

@@ -34,11 +34,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
     // A lane past the end of the row reads its beginning, and writes nothing.
     const bool filled = FILLED || chunk * VEC < ROW;
     const int start = filled ? chunk * VEC : 0;
-    Rows rows{args.value.at(image, side, head < args.heads ? head : 0) + start, args.value.row, 0};
+    Rows rows{args.value.address(image, side, head < args.heads ? head : 0) + start, args.value.row, 0};
 
     int tile = blockIdx.x, end = tile + 1;
     if (RESIDENT < LEVELS) {
-        const char *from = args.value.at(image, args.first_kept, head);
+        const char *from = args.value.address(image, args.first_kept, head);
         for (int i = threadIdx.x; i < args.kept * (ROW / 16); i += BLOCK) copy(kept + i, from + i * 16);
         rows.shared = u32(__cvta_generic_to_shared(kept)) + (side - args.first_kept) * ROW + start;
         tile *= args.each, end = min(tile + args.each, args.tiles);
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
         const bool active = query >= 0 && head < args.heads;
         if (!awaited && !__any_sync(0xffffffffu, active)) continue;
         const int q = active ? query : 0, h = active ? head : 0;
-        const char *locations = args.locations.at(image, q, h), *weights = args.weights.at(image, q, h);
+        const char *locations = args.locations.address(image, q, h), *weights = args.weights.address(image, q, h);
         Softmax softmax{0, 0};
         if (FUSED) softmax = softmax_of(weights, part, active);
 
@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
         }
         if (active && filled && part < LANES) {
             if (!finite(sum)) sum_carefully(sum, args, image, query, head, start, softmax);
-            write(args.output.at(image, query, head) + start, sum);
+            write(args.output.address(image, query, head) + start, sum);
         }
         if (RESIDENT == LEVELS) return;
     }

@@ -200,7 +200,7 @@ __device__ __forceinline__ void unfuse(const Args &args, int image, int query, i
                                        float &y, float &weight) {
     const Level &level = args.level[l];
     float ref[NUMBERS];
-    read<LOCATION, NUMBERS, size_of<LOCATION>>(args.reference.at(image, query, l), ref);
+    read<LOCATION, NUMBERS, size_of<LOCATION>>(args.reference.address(image, query, l), ref);
     if (FUSED == 4) {
         const int end = l + 1 < LEVELS ? args.level[l + 1 < LEVELS ? l + 1 : 0].sample : SAMPLES;
         const float share = 0.5f / float(end - level.sample);
@@ -215,15 +215,15 @@ __device__ __forceinline__ void unfuse(const Args &args, int image, int query, i
 
 // Locations and weights of the samples that fall to a lane, as they are stored.
 struct Raw {
-    static constexpr int PIECES = EXACT ? 1 : ROUND, EACH = EXACT ? ROUND : 1; // one after another where there may be none
-    Packed<LOCATION, 2 * EACH, EXACT ? ALIGN_L : size_of<LOCATION>> xy[PIECES];
-    Packed<WEIGHT, EACH, EXACT ? ALIGN_W : size_of<WEIGHT>> weight[PIECES];
+    static constexpr int pieces = EXACT ? 1 : ROUND, each = EXACT ? ROUND : 1; // one after another where there may be none
+    Packed<LOCATION, 2 * each, EXACT ? ALIGN_L : size_of<LOCATION>> xy[pieces];
+    Packed<WEIGHT, each, EXACT ? ALIGN_W : size_of<WEIGHT>> weight[pieces];
 
-    // Those from sample s on, of a lane that has come to it by `skipped`.
-    __device__ __forceinline__ void fetch(bool active, const char *locations, const char *weights, int s, int skipped = 0) {
+    // Those from sample s on.
+    __device__ __forceinline__ void fetch(bool active, const char *locations, const char *weights, int s) {
 #pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-            if (active && (EXACT || skipped + s + i < SAMPLES)) {
+        for (int i = 0; i < pieces; i++) {
+            if (active && (EXACT || s + i < SAMPLES)) {
                 xy[i].load(locations + (s + i) * (2 * size_of<LOCATION>));
                 weight[i].load(weights + (s + i) * size_of<WEIGHT>);
             }
@@ -232,13 +232,13 @@ struct Raw {
 
     __device__ __forceinline__ void widen_to(float (&place)[2 * ROUND], float (&share)[ROUND]) const {
 #pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-            float two[2 * EACH], one[EACH];
+        for (int i = 0; i < pieces; i++) {
+            float two[2 * each], one[each];
             xy[i].widen_to(two), weight[i].widen_to(one);
 #pragma unroll
-            for (int k = 0; k < EACH; k++) {
-                place[2 * (i * EACH + k)] = two[2 * k], place[2 * (i * EACH + k) + 1] = two[2 * k + 1];
-                share[i * EACH + k] = one[k];
+            for (int k = 0; k < each; k++) {
+                place[2 * (i * each + k)] = two[2 * k], place[2 * (i * each + k) + 1] = two[2 * k + 1];
+                share[i * each + k] = one[k];
             }
         }
     }
@@ -343,8 +343,8 @@ __device__ __forceinline__ void add_carefully(float (&sum)[EACH], const char *ba
 // All of an item, by lanes that each read VEC bytes of its rows.
 __device__ __forceinline__ void sum_carefully(float (&sum)[EACH], const Args &args, int image, int query, int head, int start,
                                            const Softmax &softmax) {
-    const char *locations = args.locations.at(image, query, head), *weights = args.weights.at(image, query, head);
-    const char *base = args.value.at(image, 0, head) + start;
+    const char *locations = args.locations.address(image, query, head), *weights = args.weights.address(image, query, head);
+    const char *base = args.value.address(image, 0, head) + start;
 #pragma unroll
     for (int c = 0; c < EACH; c++) sum[c] = 0;
 #pragma unroll 1
