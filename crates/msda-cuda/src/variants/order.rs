@@ -1,7 +1,7 @@
 //! `order.cu`: the order in which queries are visited.
 
 use super::{Block, Call, Hole, Prepared, Stage, macro_name};
-use crate::driver::Launch;
+use crate::driver::{Arch, Launch};
 use crate::jit::Unit;
 use crate::request::{Request, Target};
 
@@ -13,6 +13,11 @@ fn workspace(request: &Request<'_>) -> usize {
     queries * (size_of::<i32>() + size_of::<u16>())
 }
 
+/// Blocks that order an image together: a cluster, where the architecture has them.
+fn blocks(arch: Arch) -> u32 {
+    if arch.major >= 9 { 8 } else { 1 }
+}
+
 /// A call that orders the queries of a request before a kernel visits them.
 pub(super) fn before(request: &Request<'_>, target: &Target, kernel: Prepared) -> Call {
     let p = request.problem;
@@ -22,10 +27,12 @@ pub(super) fn before(request: &Request<'_>, target: &Target, kernel: Prepared) -
         Some((_, operand)) => (Hole::Reference, operand, 1),
         None => (Hole::Locations, request.operands.locations, p.points()[0].clamp(1, 8)),
     };
-    let unit = Unit::new("order.cu", format!("order-{dtype}-p{points}"), target.arch)
+    let cluster = blocks(target.arch);
+    let unit = Unit::new("order.cu", format!("order-{dtype}-p{points}-c{cluster}"), target.arch)
         .define("LOCATION", macro_name(dtype))
         .define("POINTS", points)
-        .define("BLOCK", THREADS);
+        .define("BLOCK", THREADS)
+        .define("CLUSTER", cluster);
     let mut args = Block::default();
     args.hole(hole);
     args.i64((operand.strides[0] * dtype.size()) as i64);
@@ -33,11 +40,9 @@ pub(super) fn before(request: &Request<'_>, target: &Target, kernel: Prepared) -
     args.i32(p.queries());
     args.i32(p.batch());
     args.hole(Hole::Workspace(0));
-    let cells = Launch::new([p.queries().div_ceil(256) as u32, p.batch() as u32, 1], [256, 1, 1]);
-    let order = Launch::new([p.batch() as u32, 1, 1], [THREADS, 1, 1]);
-    let first = [("msda_cells", cells), ("msda_order", order)];
-    let first =
-        first.map(|(entry, launch)| Prepared { unit: unit.clone(), entry, launch, args: args.clone() });
-    let stages = first.into_iter().chain([kernel]).map(Stage::Run).collect();
+    let launch = Launch::new([cluster, p.batch() as u32, 1], [THREADS, 1, 1]);
+    let launch = Launch { cluster: [cluster, 1, 1], ..launch };
+    let order = Prepared { unit, entry: "msda_order", launch, args };
+    let stages = [order, kernel].map(Stage::Run).into();
     Call { stages, workspace: workspace(request), ..Call::default() }
 }

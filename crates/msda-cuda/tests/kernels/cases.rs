@@ -300,15 +300,14 @@ fn helpers(arch: Arch) -> Vec<Case> {
     for (name, points, weight) in
         [("F16", 8, Weight::Workload), ("F32", 8, Weight::Workload), ("BF16", 1, Weight::Once)]
     {
-        let key = format!("{}-p{points}", name.to_lowercase());
-        let unit = Unit::new("order.cu", format!("order-{key}"), arch)
+        let cluster = if arch.major >= 9 { 8 } else { 1 };
+        let key = format!("order-{}-p{points}-c{cluster}", name.to_lowercase());
+        let unit = Unit::new("order.cu", key.clone(), arch)
             .define("LOCATION", name)
             .define("POINTS", points)
-            .define("BLOCK", 1024);
-        for (entry, threads) in [("msda_cells", 256), ("msda_order", 1024)] {
-            let name = format!("{}-{key}", entry.trim_start_matches("msda_"));
-            all.push(Case { name, weight, unit: unit.clone(), entry, threads, argument: 40 });
-        }
+            .define("BLOCK", 1024)
+            .define("CLUSTER", cluster);
+        all.push(Case { name: key, weight, unit, entry: "msda_order", threads: 1024, argument: 40 });
     }
     for size in [2, 4, 8] {
         let name = format!("pack-{size}");
