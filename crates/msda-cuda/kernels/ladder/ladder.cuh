@@ -1,7 +1,6 @@
 // What the rungs of the ladder share: the call, its samples, and where their taps are.
 //
-// Macros beside those of taps.cuh: LOCATION, WEIGHT, LEVELS, SAMPLES, UNIFORM (points of each level, or 0 where they
-// differ), RING, NEAREST. VEC divides a row.
+// Macros beside those of taps.cuh: LOCATION, WEIGHT, SAMPLES, RING, NEAREST. VEC divides a row.
 #pragma once
 #include "taps.cuh"
 
@@ -17,14 +16,6 @@ struct Call {
     int images, queries, heads;
     Level level[LEVELS];
 };
-
-__device__ __forceinline__ int level_of(const Call &call, int s) {
-    if (UNIFORM > 0) return s / (UNIFORM > 0 ? UNIFORM : 1);
-    int l = 0;
-#pragma unroll
-    for (int i = 1; i < LEVELS; i++) l = s >= call.level[i].sample ? i : l;
-    return l;
-}
 
 // A sample as it is given.
 struct Given {
