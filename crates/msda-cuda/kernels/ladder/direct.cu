@@ -72,32 +72,34 @@ union Staged {
 __device__ __forceinline__ void compute(const Args &args, const Staged &staged, const Raw &raw, int image, int head, int tile, int thread) {
     const Call &call = args.call;
     const int item = thread / ITEM, chunk = thread % LANES, group = thread % ITEM / LANES;
+    // Past the last query a thread computes that one once more, and writes nothing: a test among the samples would keep
+    // those that are unrolled from being asked for together.
+    const int last = call.queries - 1 - tile * QUERIES;
     float sum[EACH_ONE][EACH];
-    int queries[EACH_ONE];
+    int places[EACH_ONE], queries[EACH_ONE];
 #pragma unroll
     for (int r = 0; r < EACH_ONE; r++) {
-        queries[r] = query_at(args, image, tile * QUERIES + item + r * ITEMS);
+        places[r] = min(item + r * ITEMS, last);
+        queries[r] = query_at(args, image, tile * QUERIES + places[r]);
 #pragma unroll
         for (int c = 0; c < EACH; c++) sum[r][c] = 0;
     }
-    const char *base = call.value.at(image, 0, head) + chunk * VEC;
+    const char *base = once(call.value.at(image, 0, head) + chunk * VEC);
 #pragma unroll UNROLL
     for (int s = group; s < SAMPLES; s += SPLIT) {
         const Level &level = call.level[level_of(call, s)];
 #pragma unroll
         for (int r = 0; r < EACH_ONE; r++) {
-            const int i = item + r * ITEMS, query = queries[r];
-            if (query >= call.queries) continue;
+            const int at = places[r] * SAMPLES + s;
             Taps taps;
             if constexpr (STAGE == 2) {
-                taps = staged.taps[i * SAMPLES + s];
+                taps = staged.taps[at];
             } else if constexpr (PIPELINE) {
-                const int at = i * SAMPLES + s;
                 const auto *xy = reinterpret_cast<const Element<LOCATION>::Stored *>(raw.locations) + 2 * at;
                 const auto *weight = reinterpret_cast<const Element<WEIGHT>::Stored *>(raw.weights) + at;
                 taps = taps_of(level, Given{widen<LOCATION>(xy[0]), widen<LOCATION>(xy[1]), widen<WEIGHT>(*weight)});
             } else {
-                taps = taps_of(level, STAGE ? staged.given[i * SAMPLES + s] : given(call, image, query, head, s));
+                taps = taps_of(level, STAGE ? staged.given[at] : given(call, image, queries[r], head, s));
             }
             if constexpr (HALF) {
                 add_half(sum[r], base, call.value.row, taps);
@@ -108,13 +110,12 @@ __device__ __forceinline__ void compute(const Args &args, const Staged &staged, 
     }
 #pragma unroll
     for (int r = 0; r < EACH_ONE; r++) {
-        const int query = queries[r];
 #pragma unroll
         for (int step = LANES; step < ITEM; step *= 2) {
 #pragma unroll
             for (int c = 0; c < EACH; c++) sum[r][c] += __shfl_xor_sync(0xffffffffu, sum[r][c], step);
         }
-        if (group == 0 && query < call.queries) finish(call, image, query, head, chunk * VEC, sum[r]);
+        if (group == 0 && item + r * ITEMS <= last) finish(call, image, queries[r], head, chunk * VEC, sum[r]);
     }
 }
 

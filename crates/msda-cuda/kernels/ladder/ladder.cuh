@@ -61,16 +61,25 @@ __device__ __forceinline__ Spot spot(const Level &level, const Given &given) {
 // TRUST: what is around the level is zeros.
 template <bool TRUST = RING> __device__ __forceinline__ Taps taps_of(const Level &level, const Given &given) {
     const Spot at = spot(level, given);
+    const int first = level.origin + at.j * level.pitch + at.i;
+    const float weight = at.there ? given.weight : 0;
     Taps taps;
 #pragma unroll
     for (int k = 0; k < TAPS; k++) {
         const int i = at.i + (k & 1), j = at.j + (k >> 1);
-        const bool inside = at.there && (TRUST || (i >= 0 && j >= 0 && i < level.w && j < level.h));
-        const float share = NEAREST ? 1 : (k & 1 ? at.x : 1 - at.x) * (k >> 1 ? at.y : 1 - at.y);
-        taps.position[k] = inside ? level.origin + j * level.pitch + i : NOWHERE;
-        taps.weight[k] = inside ? given.weight * share : 0;
+        const bool inside = TRUST ? at.there : at.there && i >= 0 && j >= 0 && i < level.w && j < level.h;
+        taps.position[k] = inside ? first + (k >> 1) * level.pitch + (k & 1) : NOWHERE;
+        const float part = NEAREST ? weight : weight * (k >> 1 ? at.y : 1 - at.y) * (k & 1 ? at.x : 1 - at.x);
+        taps.weight[k] = TRUST || inside ? part : 0;
     }
     return taps;
+}
+
+// An address that is computed once. Left alone the compiler computes such a base anew for every sample, 64-bit products
+// included, to save two registers; so it does not get to know where it comes from.
+__device__ __forceinline__ const char *once(const char *base) {
+    asm volatile("" : "+l"(base));
+    return base;
 }
 
 // How a row is read, by the macro LOAD: through the first-level cache (0), past it (1), with a hint that the second-level
@@ -78,7 +87,9 @@ template <bool TRUST = RING> __device__ __forceinline__ Taps taps_of(const Level
 #ifndef LOAD
 #define LOAD 0
 #endif
-#if LOAD == 1
+#if LOAD == 0
+#define LD "ld.global.nc"
+#elif LOAD == 1
 #define LD "ld.global.cg"
 #elif LOAD == 2
 #define LD "ld.global.nc.L2::128B"
@@ -86,31 +97,31 @@ template <bool TRUST = RING> __device__ __forceinline__ Taps taps_of(const Level
 #define LD "ld.global.nc.L2::cache_hint"
 #endif
 #if LOAD == 3
-#define HINT(N) ", %" #N ";"
+#define HINT(N) ", %" #N ";}"
 #else
-#define HINT(N) ";"
+#define HINT(N) ";}"
 #endif
+#define WHERE(N) "{.reg .pred p; setp.ge.s32 p, %" #N ", 0; @p " LD
 
-__device__ __forceinline__ Vector<VEC> row_at(const char *at) {
-    if constexpr (LOAD == 0) {
-        return gather<VEC>(at);
+// The lane's bytes of a position, or zeros if it is NOWHERE; `base` is where position 0 has them. Not a branch but one
+// instruction that is or is not executed: behind a branch the compiler computes all of an address anew for every tap.
+__device__ __forceinline__ Vector<VEC> row_at(const char *base, int row, int position) {
+    Vector<VEC> v{};
+    const char *at = offset(base, position, row);
+    u64 keep = 0;
+    if (LOAD == 3) asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
+    if constexpr (VEC == 16) {
+        asm(WHERE(5) ".v4.u32 {%0, %1, %2, %3}, [%4]" HINT(6)
+            : "+r"(v.word[0]), "+r"(v.word[1]), "+r"(v.word[2]), "+r"(v.word[3])
+            : "l"(at), "r"(position), "l"(keep));
+    } else if constexpr (VEC == 8) {
+        asm(WHERE(3) ".v2.u32 {%0, %1}, [%2]" HINT(4) : "+r"(v.word[0]), "+r"(v.word[1]) : "l"(at), "r"(position), "l"(keep));
+    } else if constexpr (VEC == 4) {
+        asm(WHERE(2) ".u32 %0, [%1]" HINT(3) : "+r"(v.word[0]) : "l"(at), "r"(position), "l"(keep));
     } else {
-        Vector<VEC> v;
-        u64 keep = 0;
-        if (LOAD == 3) asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
-        if constexpr (VEC == 16) {
-            asm(LD ".v4.u32 {%0, %1, %2, %3}, [%4]" HINT(5)
-                : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
-                : "l"(at), "l"(keep));
-        } else if constexpr (VEC == 8) {
-            asm(LD ".v2.u32 {%0, %1}, [%2]" HINT(3) : "=r"(v.word[0]), "=r"(v.word[1]) : "l"(at), "l"(keep));
-        } else if constexpr (VEC == 4) {
-            asm(LD ".u32 %0, [%1]" HINT(2) : "=r"(v.word[0]) : "l"(at), "l"(keep));
-        } else {
-            asm(LD ".u16 %0, [%1]" HINT(2) : "=r"(v.word[0]) : "l"(at), "l"(keep));
-        }
-        return v;
+        asm(WHERE(2) ".u16 %0, [%1]" HINT(3) : "+r"(v.word[0]) : "l"(at), "r"(position), "l"(keep));
     }
+    return v;
 }
 
 // The rows of a sample's taps; what is not read is zeros, so that nothing waits for one row before it asks for the next.
@@ -118,13 +129,10 @@ struct Rows {
     Vector<VEC> tap[TAPS];
 };
 
-// `base` is where position 0 has the lane's bytes.
 __device__ __forceinline__ Rows rows_of(const char *base, int row, const Taps &taps) {
-    Rows rows{};
+    Rows rows;
 #pragma unroll
-    for (int k = 0; k < TAPS; k++) {
-        if (taps.position[k] != NOWHERE) rows.tap[k] = row_at(offset(base, taps.position[k], row));
-    }
+    for (int k = 0; k < TAPS; k++) rows.tap[k] = row_at(base, row, taps.position[k]);
     return rows;
 }
 
