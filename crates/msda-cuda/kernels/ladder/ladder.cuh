@@ -22,11 +22,20 @@ struct Given {
     float x, y, weight;
 };
 
+// N samples from s on; L and W bytes are what their locations and weights are known to be aligned to.
+template <int N, int L, int W>
+__device__ __forceinline__ void given(Given (&to)[N], const Call &call, int image, int query, int head, int s) {
+    float xy[2 * N], weight[N];
+    read<LOCATION, 2 * N, L>(call.locations.at(image, query, head) + s * (2 * size_of<LOCATION>), xy);
+    read<WEIGHT, N, W>(call.weights.at(image, query, head) + s * size_of<WEIGHT>, weight);
+#pragma unroll
+    for (int i = 0; i < N; i++) to[i] = Given{xy[2 * i], xy[2 * i + 1], weight[i]};
+}
+
 __device__ __forceinline__ Given given(const Call &call, int image, int query, int head, int s) {
-    float xy[2], weight[1];
-    read<LOCATION, 2, size_of<LOCATION>>(call.locations.at(image, query, head) + s * (2 * size_of<LOCATION>), xy);
-    read<WEIGHT, 1, size_of<WEIGHT>>(call.weights.at(image, query, head) + s * size_of<WEIGHT>, weight);
-    return Given{xy[0], xy[1], weight[0]};
+    Given one[1];
+    given<1, size_of<LOCATION>, size_of<WEIGHT>>(one, call, image, query, head, s);
+    return one[0];
 }
 
 // The position of a tap that is not read, and has no weight.
@@ -145,13 +154,11 @@ __device__ __forceinline__ void add(float (&sum)[EACH], const char *base, int ro
     add(sum, rows_of(base, row, taps), taps);
 }
 
-// The same with products and sums of four taps in f16.
-__device__ __forceinline__ void add_half(float (&sum)[EACH], const char *base, int row, const Taps &taps) {
+// The same with products and sums in f16.
+__device__ __forceinline__ void add(Halves &sum, const char *base, int row, const Taps &taps) {
     const Rows rows = rows_of(base, row, taps);
-    Halves halves{};
 #pragma unroll
-    for (int k = 0; k < TAPS; k++) multiply_add(halves, rows.tap[k], taps.weight[k]);
-    gather_up(sum, halves);
+    for (int k = 0; k < TAPS; k++) multiply_add(sum, rows.tap[k], taps.weight[k]);
 }
 
 // Stores a lane's sums. A ring may hold anything but must not count: where it made a sum that is not finite, the sum
