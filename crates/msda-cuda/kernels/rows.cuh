@@ -87,14 +87,6 @@ struct Taps {
     float weight[2 / SIDES][2];
 };
 
-__device__ __forceinline__ int level_of(const Args &args, int s) {
-    if (UNIFORM > 0) return s / (UNIFORM > 0 ? UNIFORM : 1);
-    int l = 0;
-#pragma unroll
-    for (int i = 1; i < LEVELS; i++) l = s >= args.level[i].sample ? i : l;
-    return l;
-}
-
 // The query that an index within a block stands for, or -1.
 __device__ __forceinline__ int query_of(const Args &args, int image, int tile, int i) {
     const int q = tile * QUERIES + i;

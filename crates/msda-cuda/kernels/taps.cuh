@@ -1,6 +1,7 @@
 // What kernels that read rows share: where tensors are, pixel coordinates, weighted sums of VEC bytes.
 //
-// Macros: VALUE, D, VEC (bytes that a lane reads of a row), CORNERS, BORDER.
+// Macros: VALUE, D, VEC (bytes that a lane reads of a row), LEVELS, UNIFORM (points of each level, or 0 where they differ),
+// CORNERS, BORDER.
 #pragma once
 #include "prelude.cuh"
 
@@ -20,6 +21,15 @@ struct Tensor {
         return const_cast<char *>(offset(offset(base + i * image, j, row), k, head));
     }
 };
+
+// The level of a sample, of arguments that have the first sample of each.
+template <typename Args> __device__ __forceinline__ int level_of(const Args &args, int s) {
+    if (UNIFORM > 0) return s / (UNIFORM > 0 ? UNIFORM : 1);
+    int l = 0;
+#pragma unroll
+    for (int i = 1; i < LEVELS; i++) l = s >= args.level[i].sample ? i : l;
+    return l;
+}
 
 // The pixel coordinate of a normalised one on an axis.
 __device__ __forceinline__ float pixel(float t, float side) {

@@ -98,7 +98,9 @@ fn allowed(rung: &Rung, sum: f64) -> f64 {
         "fp8" => sum / 16.0,
         // Distances of eight bits on both axes.
         "texture" => 1.0 / 128.0,
-        // Each product and sum is rounded to eleven bits, four times over.
+        // Weights, and each sum of 12 samples' taps, are rounded to eleven bits.
+        "original_half" => sum * 49.0 / 2048.0,
+        // Weights, and each sum of four taps, are.
         _ => sum / 256.0,
     };
     // The output is rounded too.

@@ -16,7 +16,8 @@
 //   PIPELINE  those of the next tile are brought while this one is computed
 //   STRIDE    as many blocks as the device holds, each with every so many-th tile
 //   UNROLL    samples that are unrolled
-//   HALF      products in f16
+//   TOGETHER  samples whose locations and weights a thread reads at once, ALIGN_L and ALIGN_W bytes at a time, and unrolls
+//   HALF      products and sums in f16: 1, of the samples that are read together, which are then added in f32; 2, of all
 //   LISTED    tiles take their queries from a list, in which neighbours look at the same places
 //
 // Wins: never by itself; 16 bytes a thread is what matters most. Where rows are short it is hard to beat all the same.
@@ -72,49 +73,58 @@ union Staged {
 __device__ __forceinline__ void compute(const Args &args, const Staged &staged, const Raw &raw, int image, int head, int tile, int thread) {
     const Call &call = args.call;
     const int item = thread / ITEM, chunk = thread % LANES, group = thread % ITEM / LANES;
+    // Past the last query a thread computes that one once more, and writes nothing: a test among the samples would keep
+    // those that are unrolled from being asked for together.
+    const int last = call.queries - 1 - tile * QUERIES;
     float sum[EACH_ONE][EACH];
-    int queries[EACH_ONE];
+    Halves halves[EACH_ONE] = {};
+    int places[EACH_ONE], queries[EACH_ONE];
 #pragma unroll
     for (int r = 0; r < EACH_ONE; r++) {
-        queries[r] = query_at(args, image, tile * QUERIES + item + r * ITEMS);
+        places[r] = min(item + r * ITEMS, last);
+        queries[r] = query_at(args, image, tile * QUERIES + places[r]);
 #pragma unroll
         for (int c = 0; c < EACH; c++) sum[r][c] = 0;
     }
-    const char *base = call.value.at(image, 0, head) + chunk * VEC;
+    const char *base = once(call.value.at(image, 0, head) + chunk * VEC);
 #pragma unroll UNROLL
-    for (int s = group; s < SAMPLES; s += SPLIT) {
-        const Level &level = call.level[level_of(call, s)];
+    for (int first = group * TOGETHER; first < SAMPLES; first += SPLIT * TOGETHER) {
 #pragma unroll
         for (int r = 0; r < EACH_ONE; r++) {
-            const int i = item + r * ITEMS, query = queries[r];
-            if (query >= call.queries) continue;
-            Taps taps;
-            if constexpr (STAGE == 2) {
-                taps = staged.taps[i * SAMPLES + s];
-            } else if constexpr (PIPELINE) {
-                const int at = i * SAMPLES + s;
-                const auto *xy = reinterpret_cast<const Element<LOCATION>::Stored *>(raw.locations) + 2 * at;
-                const auto *weight = reinterpret_cast<const Element<WEIGHT>::Stored *>(raw.weights) + at;
-                taps = taps_of(level, Given{widen<LOCATION>(xy[0]), widen<LOCATION>(xy[1]), widen<WEIGHT>(*weight)});
-            } else {
-                taps = taps_of(level, STAGE ? staged.given[i * SAMPLES + s] : given(call, image, query, head, s));
+            Given some[TOGETHER];
+            if constexpr (STAGE == 0 && !PIPELINE) given<TOGETHER, ALIGN_L, ALIGN_W>(some, call, image, queries[r], head, first);
+#pragma unroll
+            for (int t = 0; t < TOGETHER; t++) {
+                const int s = first + t, at = places[r] * SAMPLES + s;
+                const Level &level = call.level[level_of(call, s)];
+                Taps taps;
+                if constexpr (STAGE == 2) {
+                    taps = staged.taps[at];
+                } else if constexpr (PIPELINE) {
+                    const auto *xy = reinterpret_cast<const Element<LOCATION>::Stored *>(raw.locations) + 2 * at;
+                    const auto *weight = reinterpret_cast<const Element<WEIGHT>::Stored *>(raw.weights) + at;
+                    taps = taps_of(level, Given{widen<LOCATION>(xy[0]), widen<LOCATION>(xy[1]), widen<WEIGHT>(*weight)});
+                } else {
+                    taps = taps_of(level, STAGE ? staged.given[at] : some[t]);
+                }
+                if constexpr (HALF) {
+                    add(halves[r], base, call.value.row, taps);
+                } else {
+                    add(sum[r], base, call.value.row, taps);
+                }
             }
-            if constexpr (HALF) {
-                add_half(sum[r], base, call.value.row, taps);
-            } else {
-                add(sum[r], base, call.value.row, taps);
-            }
+            if constexpr (HALF == 1) gather_up(sum[r], halves[r]);
         }
     }
 #pragma unroll
     for (int r = 0; r < EACH_ONE; r++) {
-        const int query = queries[r];
+        if constexpr (HALF == 2) gather_up(sum[r], halves[r]);
 #pragma unroll
         for (int step = LANES; step < ITEM; step *= 2) {
 #pragma unroll
             for (int c = 0; c < EACH; c++) sum[r][c] += __shfl_xor_sync(0xffffffffu, sum[r][c], step);
         }
-        if (group == 0 && query < call.queries) finish(call, image, query, head, chunk * VEC, sum[r]);
+        if (group == 0 && item + r * ITEMS <= last) finish(call, image, queries[r], head, chunk * VEC, sum[r]);
     }
 }
 
@@ -122,13 +132,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1024 / BLOCK) msda_forward(c
     const Call &call = args.call;
     __shared__ Staged staged;
     if constexpr (LINEAR) {
-        const i64 all = i64(call.images) * call.queries * call.heads * LANES;
-        for (i64 i = i64(blockIdx.x) * BLOCK + threadIdx.x; i < all; i += i64(gridDim.x) * BLOCK) {
-            const int chunk = i % LANES, head = i / LANES % call.heads;
-            const i64 rest = i / LANES / call.heads;
-            // A tile of one query is the query.
-            compute(args, staged, staged.raw[0], rest / call.queries, head, rest % call.queries, chunk);
-        }
+        const i64 i = i64(blockIdx.x) * BLOCK + threadIdx.x;
+        if (i >= i64(call.images) * call.queries * call.heads * LANES) return;
+        const int chunk = i % LANES, head = i / LANES % call.heads;
+        const i64 rest = i / LANES / call.heads;
+        // A tile of one query is the query.
+        compute(args, staged, staged.raw[0], rest / call.queries, head, rest % call.queries, chunk);
         return;
     }
     const int head = blockIdx.y, image = blockIdx.z;

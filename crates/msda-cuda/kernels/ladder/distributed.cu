@@ -83,7 +83,7 @@ __device__ __forceinline__ void add_kept(float (&sum)[EACH], const Args &args, u
     for (int k = 0; k < TAPS; k++) {
         const int position = taps.position[k];
         v[k] = kept_at(kept + (position - args.first) * PART, position >= args.first);
-        if (position != NOWHERE && position < args.first) v[k] = row_at(offset(base, position, args.call.value.row));
+        if (position != NOWHERE && position < args.first) v[k] = gather<VEC>(offset(base, position, args.call.value.row));
     }
 #pragma unroll
     for (int k = 0; k < TAPS; k++) {
@@ -118,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
     const int chunk = LOCAL ? part * PIECES + lane : lane;
     u32 kept = __cvta_generic_to_shared(parts) + chunk % PIECES * VEC;
     if (!LOCAL) kept = of_block(kept, chunk / PIECES);
-    const char *base = call.value.at(image, 0, head) + chunk * VEC;
+    const char *base = once(call.value.at(image, 0, head) + chunk * VEC);
     const int step = LOCAL ? gridDim.x / PARTS : gridDim.x;
     for (int tile = LOCAL ? blockIdx.x / PARTS : blockIdx.x; tile < args.tiles; tile += step) {
         const int query = tile * QUERIES + item;

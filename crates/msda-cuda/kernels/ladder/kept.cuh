@@ -73,15 +73,15 @@ __device__ __forceinline__ void add(float (&sum)[EACH], const Plane &plane, int 
     if (!PARTIAL && keep.from == BEYOND) {
         rows = rows_of(base, plane.row, taps);
     } else {
+        // What is nowhere is before all that is kept. What comes from far is asked for first.
+        const auto kept = [&](int k) { return taps.position[k] >= keep.from; };
+#pragma unroll
+        for (int k = 0; PARTIAL && k < TAPS; k++) {
+            rows.tap[k] = row_at(base, plane.row, kept(k) ? NOWHERE : taps.position[k]);
+        }
 #pragma unroll
         for (int k = 0; k < TAPS; k++) {
-            // What is nowhere is before all that is kept.
-            const int position = taps.position[k];
-            if (position >= keep.from) {
-                rows.tap[k] = row_kept(plane.kept + (position - keep.from + keep.at) * STEP + chunk);
-            } else if (PARTIAL && position != NOWHERE) {
-                rows.tap[k] = row_at(offset(base, position, plane.row));
-            }
+            if (kept(k)) rows.tap[k] = row_kept(plane.kept + (taps.position[k] - keep.from + keep.at) * STEP + chunk);
         }
     }
     add(sum, rows, taps);

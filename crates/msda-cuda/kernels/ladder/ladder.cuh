@@ -1,7 +1,6 @@
 // What the rungs of the ladder share: the call, its samples, and where their taps are.
 //
-// Macros beside those of taps.cuh: LOCATION, WEIGHT, LEVELS, SAMPLES, UNIFORM (points of each level, or 0 where they
-// differ), RING, NEAREST. VEC divides a row.
+// Macros beside those of taps.cuh: LOCATION, WEIGHT, SAMPLES, RING, NEAREST. VEC divides a row.
 #pragma once
 #include "taps.cuh"
 
@@ -18,24 +17,25 @@ struct Call {
     Level level[LEVELS];
 };
 
-__device__ __forceinline__ int level_of(const Call &call, int s) {
-    if (UNIFORM > 0) return s / (UNIFORM > 0 ? UNIFORM : 1);
-    int l = 0;
-#pragma unroll
-    for (int i = 1; i < LEVELS; i++) l = s >= call.level[i].sample ? i : l;
-    return l;
-}
-
 // A sample as it is given.
 struct Given {
     float x, y, weight;
 };
 
+// N samples from s on; L and W bytes are what their locations and weights are known to be aligned to.
+template <int N, int L, int W>
+__device__ __forceinline__ void given(Given (&to)[N], const Call &call, int image, int query, int head, int s) {
+    float xy[2 * N], weight[N];
+    read<LOCATION, 2 * N, L>(call.locations.at(image, query, head) + s * (2 * size_of<LOCATION>), xy);
+    read<WEIGHT, N, W>(call.weights.at(image, query, head) + s * size_of<WEIGHT>, weight);
+#pragma unroll
+    for (int i = 0; i < N; i++) to[i] = Given{xy[2 * i], xy[2 * i + 1], weight[i]};
+}
+
 __device__ __forceinline__ Given given(const Call &call, int image, int query, int head, int s) {
-    float xy[2], weight[1];
-    read<LOCATION, 2, size_of<LOCATION>>(call.locations.at(image, query, head) + s * (2 * size_of<LOCATION>), xy);
-    read<WEIGHT, 1, size_of<WEIGHT>>(call.weights.at(image, query, head) + s * size_of<WEIGHT>, weight);
-    return Given{xy[0], xy[1], weight[0]};
+    Given one[1];
+    given<1, size_of<LOCATION>, size_of<WEIGHT>>(one, call, image, query, head, s);
+    return one[0];
 }
 
 // The position of a tap that is not read, and has no weight.
@@ -70,16 +70,25 @@ __device__ __forceinline__ Spot spot(const Level &level, const Given &given) {
 // TRUST: what is around the level is zeros.
 template <bool TRUST = RING> __device__ __forceinline__ Taps taps_of(const Level &level, const Given &given) {
     const Spot at = spot(level, given);
+    const int first = level.origin + at.j * level.pitch + at.i;
+    const float weight = at.there ? given.weight : 0;
     Taps taps;
 #pragma unroll
     for (int k = 0; k < TAPS; k++) {
         const int i = at.i + (k & 1), j = at.j + (k >> 1);
-        const bool inside = at.there && (TRUST || (i >= 0 && j >= 0 && i < level.w && j < level.h));
-        const float share = NEAREST ? 1 : (k & 1 ? at.x : 1 - at.x) * (k >> 1 ? at.y : 1 - at.y);
-        taps.position[k] = inside ? level.origin + j * level.pitch + i : NOWHERE;
-        taps.weight[k] = inside ? given.weight * share : 0;
+        const bool inside = TRUST ? at.there : at.there && i >= 0 && j >= 0 && i < level.w && j < level.h;
+        taps.position[k] = inside ? first + (k >> 1) * level.pitch + (k & 1) : NOWHERE;
+        const float part = NEAREST ? weight : weight * (k >> 1 ? at.y : 1 - at.y) * (k & 1 ? at.x : 1 - at.x);
+        taps.weight[k] = TRUST || inside ? part : 0;
     }
     return taps;
+}
+
+// An address that is computed once. Left alone the compiler computes such a base anew for every sample, 64-bit products
+// included, to save two registers; so it does not get to know where it comes from.
+__device__ __forceinline__ const char *once(const char *base) {
+    asm volatile("" : "+l"(base));
+    return base;
 }
 
 // How a row is read, by the macro LOAD: through the first-level cache (0), past it (1), with a hint that the second-level
@@ -87,7 +96,9 @@ template <bool TRUST = RING> __device__ __forceinline__ Taps taps_of(const Level
 #ifndef LOAD
 #define LOAD 0
 #endif
-#if LOAD == 1
+#if LOAD == 0
+#define LD "ld.global.nc"
+#elif LOAD == 1
 #define LD "ld.global.cg"
 #elif LOAD == 2
 #define LD "ld.global.nc.L2::128B"
@@ -95,31 +106,31 @@ template <bool TRUST = RING> __device__ __forceinline__ Taps taps_of(const Level
 #define LD "ld.global.nc.L2::cache_hint"
 #endif
 #if LOAD == 3
-#define HINT(N) ", %" #N ";"
+#define HINT(N) ", %" #N ";}"
 #else
-#define HINT(N) ";"
+#define HINT(N) ";}"
 #endif
+#define WHERE(N) "{.reg .pred p; setp.ge.s32 p, %" #N ", 0; @p " LD
 
-__device__ __forceinline__ Vector<VEC> row_at(const char *at) {
-    if constexpr (LOAD == 0) {
-        return gather<VEC>(at);
+// The lane's bytes of a position, or zeros if it is NOWHERE; `base` is where position 0 has them. Not a branch but one
+// instruction that is or is not executed: behind a branch the compiler computes all of an address anew for every tap.
+__device__ __forceinline__ Vector<VEC> row_at(const char *base, int row, int position) {
+    Vector<VEC> v{};
+    const char *at = offset(base, position, row);
+    u64 keep = 0;
+    if (LOAD == 3) asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
+    if constexpr (VEC == 16) {
+        asm(WHERE(5) ".v4.u32 {%0, %1, %2, %3}, [%4]" HINT(6)
+            : "+r"(v.word[0]), "+r"(v.word[1]), "+r"(v.word[2]), "+r"(v.word[3])
+            : "l"(at), "r"(position), "l"(keep));
+    } else if constexpr (VEC == 8) {
+        asm(WHERE(3) ".v2.u32 {%0, %1}, [%2]" HINT(4) : "+r"(v.word[0]), "+r"(v.word[1]) : "l"(at), "r"(position), "l"(keep));
+    } else if constexpr (VEC == 4) {
+        asm(WHERE(2) ".u32 %0, [%1]" HINT(3) : "+r"(v.word[0]) : "l"(at), "r"(position), "l"(keep));
     } else {
-        Vector<VEC> v;
-        u64 keep = 0;
-        if (LOAD == 3) asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
-        if constexpr (VEC == 16) {
-            asm(LD ".v4.u32 {%0, %1, %2, %3}, [%4]" HINT(5)
-                : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
-                : "l"(at), "l"(keep));
-        } else if constexpr (VEC == 8) {
-            asm(LD ".v2.u32 {%0, %1}, [%2]" HINT(3) : "=r"(v.word[0]), "=r"(v.word[1]) : "l"(at), "l"(keep));
-        } else if constexpr (VEC == 4) {
-            asm(LD ".u32 %0, [%1]" HINT(2) : "=r"(v.word[0]) : "l"(at), "l"(keep));
-        } else {
-            asm(LD ".u16 %0, [%1]" HINT(2) : "=r"(v.word[0]) : "l"(at), "l"(keep));
-        }
-        return v;
+        asm(WHERE(2) ".u16 %0, [%1]" HINT(3) : "+r"(v.word[0]) : "l"(at), "r"(position), "l"(keep));
     }
+    return v;
 }
 
 // The rows of a sample's taps; what is not read is zeros, so that nothing waits for one row before it asks for the next.
@@ -127,13 +138,10 @@ struct Rows {
     Vector<VEC> tap[TAPS];
 };
 
-// `base` is where position 0 has the lane's bytes.
 __device__ __forceinline__ Rows rows_of(const char *base, int row, const Taps &taps) {
-    Rows rows{};
+    Rows rows;
 #pragma unroll
-    for (int k = 0; k < TAPS; k++) {
-        if (taps.position[k] != NOWHERE) rows.tap[k] = row_at(offset(base, taps.position[k], row));
-    }
+    for (int k = 0; k < TAPS; k++) rows.tap[k] = row_at(base, row, taps.position[k]);
     return rows;
 }
 
@@ -146,13 +154,11 @@ __device__ __forceinline__ void add(float (&sum)[EACH], const char *base, int ro
     add(sum, rows_of(base, row, taps), taps);
 }
 
-// The same with products and sums of four taps in f16.
-__device__ __forceinline__ void add_half(float (&sum)[EACH], const char *base, int row, const Taps &taps) {
+// The same with products and sums in f16.
+__device__ __forceinline__ void add(Halves &sum, const char *base, int row, const Taps &taps) {
     const Rows rows = rows_of(base, row, taps);
-    Halves halves{};
 #pragma unroll
-    for (int k = 0; k < TAPS; k++) multiply_add(halves, rows.tap[k], taps.weight[k]);
-    gather_up(sum, halves);
+    for (int k = 0; k < TAPS; k++) multiply_add(sum, rows.tap[k], taps.weight[k]);
 }
 
 // Stores a lane's sums. A ring may hold anything but must not count: where it made a sum that is not finite, the sum

@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) msda_forward(const __grid
         if (threadIdx.x == 0) taken[turn ^ 1] = atomicAdd(args.next, 1);
         const int whole = number / args.tiles, group = whole % GROUPS, head = whole / GROUPS % call.heads;
         const int image = whole / GROUPS / call.heads;
-        plane.value = call.value.at(image, 0, head) + group * PART;
+        plane.value = once(call.value.at(image, 0, head) + group * PART);
         if (whole != kept) {
             bring(plane, args.keep);
             __syncthreads();

@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) msda_forward(const __grid
     extern __shared__ uint4 shared[];
     const Call &call = args.call;
     const int head = blockIdx.y, image = blockIdx.z;
-    const Plane plane{call.value.at(image, 0, head), call.value.row, reinterpret_cast<char *>(shared)};
+    const Plane plane{once(call.value.at(image, 0, head)), call.value.row, reinterpret_cast<char *>(shared)};
     bring(plane, args.keep);
     __syncthreads();
     const int item = threadIdx.x / ITEM, chunk = threadIdx.x % ITEM * VEC;

@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(EVERYBODY, 1024 / EVERYBODY) msda_f
         return;
     }
     const int thread = int(threadIdx.x) - PRODUCERS * 32, q = thread / LANES, chunk = thread % LANES * VEC;
-    const char *base = call.value.at(image, 0, head) + chunk;
+    const char *base = once(call.value.at(image, 0, head) + chunk);
     float sum[EACH];
 #pragma unroll
     for (int c = 0; c < EACH; c++) sum[c] = 0;

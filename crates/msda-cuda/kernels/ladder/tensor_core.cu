@@ -200,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
             float sum[EACH];
 #pragma unroll
             for (int c = 0; c < EACH; c++) sum[c] = plain ? 0 : weights[item * args.stride + chunk * EACH + c];
-            const char *base = call.value.at(image, 0, head) + chunk * VEC;
+            const char *base = once(call.value.at(image, 0, head) + chunk * VEC);
             for (int n = 0; n < SAMPLES - gap; n++) {
                 const int s = n < before ? n : n + gap;
                 add(sum, base, call.value.row, taps_of(call.level[level_of(call, s)], given(call, image, query, head, s)));

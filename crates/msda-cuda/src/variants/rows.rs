@@ -149,7 +149,7 @@ pub(super) fn grain(p: &Problem, role: Role, operand: Operand, size: usize) -> u
 }
 
 /// How many bytes a lane can read at once of a tensor, of which its part is `bytes` long.
-fn aligned(p: &Problem, role: Role, operand: Operand, size: usize, bytes: usize) -> usize {
+pub(super) fn aligned(p: &Problem, role: Role, operand: Operand, size: usize, bytes: usize) -> usize {
     let grain = bytes | grain(p, role, operand, size);
     (grain & grain.wrapping_neg()).clamp(size, 16)
 }

@@ -125,7 +125,7 @@ impl Pattern {
             step: 0,
             masked: false,
             cached: true,
-            staging: Staging::Rung(Samples::Own),
+            staging: Staging::Rung(Samples::Own { together: 1 }),
             items: Items::Linear,
             tiles: Tiles::One,
         }
@@ -162,6 +162,7 @@ impl Pattern {
     /// Samples that are located at a time by one lane.
     pub fn round(&self) -> usize {
         match self.staging {
+            Staging::Rung(Samples::Own { together }) => together,
             Staging::Rung(_) => 1,
             Staging::Shared { round } | Staging::Shuffled { round, .. } => round,
         }
@@ -170,7 +171,8 @@ impl Pattern {
     /// Samples of an item that are located together.
     pub(super) fn together(&self) -> usize {
         match &self.staging {
-            Staging::Rung(Samples::Own | Samples::Tabled { .. }) => self.split,
+            Staging::Rung(Samples::Own { together }) => self.split * together,
+            Staging::Rung(Samples::Tabled { .. }) => self.split,
             Staging::Rung(Samples::Handed { round, .. }) => *round,
             Staging::Shared { round } | Staging::Shuffled { round, .. } => self.item() * round,
         }
@@ -222,6 +224,7 @@ mod tests {
         };
         assert_eq!(shape("original"), (32, 2, 1, 256, 0));
         assert_eq!(shape("base"), (4, 16, 1, 256, 0));
+        assert_eq!(shape("original_half"), (4, 16, 1, 256, 0));
         assert_eq!(shape("base+shuffle"), (4, 16, 4, 256, 0));
         assert_eq!(shape("base+blocking"), (4, 16, 1, 512, 0));
         assert_eq!(shape("shared_padded"), (16, 4, 1, 1024, 68));
@@ -230,7 +233,8 @@ mod tests {
         assert_eq!(shape("persistent_channelsplit"), (1, 16, 1, 1024, 16));
         assert_eq!(shape("ultra"), (4, 16, 1, 768, 64));
         assert_eq!(shape("specialised"), (4, 16, 1, 384, 0));
-        assert!(!of("original_vector").unwrap().cached);
+        assert!(!of("base-cache").unwrap().cached);
+        assert_eq!((of("original_vector").unwrap().round(), of("base").unwrap().round()), (8, 1));
         // The last two levels fit 227 KB, of the second a part.
         let kept = |name: &str, level: usize| of(name).unwrap().kept[level];
         assert_eq!((kept("shared_wide", 1).count, kept("shared_wide", 2).count), (0, 25 * 42));

@@ -1,10 +1,11 @@
 //! `direct.cu`: taps read when they are needed; the base of the suite.
 
-use msda::{Dtype, Sampling};
+use msda::{Dtype, Role, Sampling};
 
 use super::{Reading, Samples, Strategy, Tiles, Visits, args, unit, vec};
 use crate::driver::Launch;
 use crate::request::{Request, Target};
+use crate::variants::rows::aligned;
 use crate::variants::{Call, Hole, Prepared, order};
 
 /// Where samples are prepared.
@@ -27,6 +28,16 @@ pub(super) enum Load {
     Kept,
 }
 
+/// What is multiplied and added in `f16`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Half {
+    Nothing,
+    /// The samples that a thread reads together, before they are added in `f32`.
+    Few,
+    /// Everything.
+    All,
+}
+
 /// Knobs, as in the file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Direct {
@@ -40,7 +51,9 @@ pub(super) struct Direct {
     pipeline: bool,
     stride: bool,
     unroll: usize,
-    half: bool,
+    /// Samples whose locations and weights a thread reads together at most.
+    together: usize,
+    half: Half,
     listed: bool,
 }
 
@@ -63,13 +76,16 @@ pub(super) const SIMPLE: Direct = Direct {
     pipeline: false,
     stride: false,
     unroll: 1,
-    half: false,
+    together: 1,
+    half: Half::Nothing,
     listed: false,
 };
 pub(super) const ORIGINAL: Direct = Direct { linear: true, ..SIMPLE };
 pub(super) const BASE: Direct = Direct { vec: 16, ..SIMPLE };
-/// The documents' kernel of that name in their first form: 16 bytes a thread, past the first-level cache.
-pub(super) const ORIGINAL_VECTOR: Direct = Direct { linear: true, load: Load::PastL1, ..BASE };
+/// The documents' own first kernel, with sums in `f32`.
+pub(super) const ORIGINAL_VECTOR: Direct = Direct { linear: true, together: 8, ..BASE };
+/// The same with sums as they have them.
+pub(super) const ORIGINAL_HALF: Direct = Direct { half: Half::All, ..ORIGINAL_VECTOR };
 pub(super) const OPTIMIZED: Direct = METADATA;
 pub(super) const REORDERED: Direct = Direct { listed: true, ..BASE };
 
@@ -83,7 +99,8 @@ pub(super) const REDISTRIBUTE: Direct = Direct { stride: true, ..BASE };
 pub(super) const UNROLL: Direct = Direct { unroll: 4, ..BASE };
 pub(super) const PRECOMPUTED: Direct = Direct { stage: Stage::Taps, ..BASE };
 pub(super) const POLICY: Direct = Direct { load: Load::Kept, ..BASE };
-pub(super) const HALF: Direct = Direct { half: true, ..BASE };
+pub(super) const HALF: Direct = Direct { half: Half::Few, ..BASE };
+pub(super) const UNCACHED: Direct = Direct { load: Load::PastL1, ..BASE };
 
 impl Direct {
     fn item(&self, request: &Request<'_>) -> usize {
@@ -97,9 +114,21 @@ impl Direct {
         [BLOCK, BLOCK / 2, BLOCK / 4, BLOCK / 8].into_iter().find(fits).unwrap_or(0)
     }
 
+    /// Blocks, where threads are counted through the whole output.
+    fn counted(&self, request: &Request<'_>) -> usize {
+        let p = request.problem;
+        (p.output_len() * p.types().value.size() / vec(request, self.vec)).div_ceil(self.block(request))
+    }
+
     /// Queries of a tile.
     fn tile(&self, request: &Request<'_>, block: usize) -> usize {
         if self.linear { 1 } else { block / self.item(request) * self.queries }
+    }
+
+    /// Samples whose locations and weights a thread reads together: a power of two that divides all.
+    fn together(&self, request: &Request<'_>) -> usize {
+        let grain = request.problem.samples() | self.together;
+        grain & grain.wrapping_neg()
     }
 
     /// Bytes of shared memory of a block.
@@ -129,7 +158,10 @@ impl Strategy for Direct {
         if self.block(request) == 0 {
             return Some(format!("{} samples: no tile of queries fits shared memory", p.samples()));
         }
-        if self.half
+        if self.linear && self.counted(request) >= 1 << 31 {
+            return Some("more blocks than a grid has".into());
+        }
+        if self.half != Half::Nothing
             && (t.value != Dtype::F16 || vec(request, self.vec) < 4 || p.sampling() != Sampling::Bilinear)
         {
             return Some("products in f16 are of f16 values, bilinear, two channels at a time".into());
@@ -156,10 +188,15 @@ impl Strategy for Direct {
     }
 
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
-        let p = request.problem;
-        let block = self.block(request);
+        let (p, o, t) = (request.problem, request.operands, request.problem.types());
+        let (block, together) = (self.block(request), self.together(request));
+        // One sample is read number by number, several in pieces that are as wide as their place allows.
+        let width = |role, operand, size: usize, numbers| match together {
+            1 => size,
+            _ => aligned(p, role, operand, size, numbers * together * size),
+        };
         let key = format!(
-            "direct-{:?}-s{}-q{}-{:?}-u{}{}{}{}{}{}",
+            "direct-{:?}-s{}-q{}-{:?}-u{}{}{}{}{}{}{}",
             self.load,
             self.split,
             self.queries,
@@ -168,7 +205,12 @@ impl Strategy for Direct {
             if self.linear { "-linear" } else { "" },
             if self.pipeline { "-pipeline" } else { "" },
             if self.stride { "-stride" } else { "" },
-            if self.half { "-half" } else { "" },
+            match self.half {
+                Half::Nothing => "",
+                Half::Few => "-half",
+                Half::All => "-halves",
+            },
+            if together > 1 { format!("-t{together}") } else { String::new() },
             if self.listed { "-listed" } else { "" },
         );
         let unit = unit("ladder/direct.cu", &key, request, target, vec(request, self.vec))
@@ -180,7 +222,10 @@ impl Strategy for Direct {
             .define("STAGE", self.stage as u8)
             .define("PIPELINE", u8::from(self.pipeline))
             .define("UNROLL", self.unroll)
-            .define("HALF", u8::from(self.half))
+            .define("TOGETHER", together)
+            .define("ALIGN_L", width(Role::Locations, o.locations, t.locations.size(), 2))
+            .define("ALIGN_W", width(Role::Weights, o.weights, t.weights.size(), 1))
+            .define("HALF", self.half as u8)
             .define("LISTED", u8::from(self.listed));
         let tiles = p.queries().div_ceil(self.tile(request, block));
         let mut args = args(request);
@@ -190,10 +235,7 @@ impl Strategy for Direct {
         let planes = p.batch() * p.heads();
         let resident = (target.multiprocessors as usize * RESIDENT).div_ceil(planes).clamp(1, tiles);
         let grid = match (self.linear, self.stride || self.pipeline) {
-            (true, _) => {
-                let threads = p.output_len() * p.types().value.size() / vec(request, self.vec);
-                [threads.div_ceil(block).min(1 << 30), 1, 1]
-            }
+            (true, _) => [self.counted(request), 1, 1],
             (_, true) => [resident, p.heads(), p.batch()],
             (_, false) => [tiles, p.heads(), p.batch()],
         };
@@ -210,7 +252,7 @@ impl Strategy for Direct {
             (true, _) => {
                 Samples::Tabled { tables: vec![(2 * locations, locations), (weights, weights)], copied: true }
             }
-            (_, Stage::None) => Samples::Own,
+            (_, Stage::None) => Samples::Own { together: self.together(request) },
             (_, Stage::Given) => Samples::Tabled { tables: vec![(12, 4)], copied: false },
             (_, Stage::Taps) => Samples::Tabled { tables: vec![(32, 16)], copied: false },
         };
@@ -234,6 +276,6 @@ impl Strategy for Direct {
     }
 
     fn is_exact(&self) -> bool {
-        !self.half
+        self.half == Half::Nothing
     }
 }

@@ -170,7 +170,7 @@ impl Strategy for Persistent {
             cached: true,
             kept: self.kept(request, target).held(),
             step: self.step(request),
-            samples: if self.locate { handed } else { Samples::Own },
+            samples: if self.locate { handed } else { Samples::Own { together: 1 } },
         })
     }
 }

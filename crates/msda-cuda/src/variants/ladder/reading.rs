@@ -64,7 +64,10 @@ pub struct Held {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Samples {
     /// Each reads the locations and weights of its query.
-    Own,
+    Own {
+        /// Of how many samples at a time: of one number by number, of several in pieces of up to 16 bytes.
+        together: usize,
+    },
     /// Those of a tile are brought to shared memory first: tables of one entry a sample, queries one after another.
     Tabled {
         /// Of each table, bytes of an entry and bytes of it that are read at once.

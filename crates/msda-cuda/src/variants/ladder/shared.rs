@@ -82,7 +82,7 @@ impl Strategy for Shared {
             cached: true,
             kept: self.kept(request, target).held(),
             step: self.step(request),
-            samples: Samples::Own,
+            samples: Samples::Own { together: 1 },
         })
     }
 }
