@@ -12,6 +12,7 @@
 //            but every group finds the taps for itself
 //   PARTIAL  of the level that does not fit as much is kept as there is room for
 //   LOCATE   taps are found once by a lane each, and handed to the lanes of their query through memory of the warp
+//   PITCH    there, from sample to sample: as many as queries, or a few more, so that lanes write to different banks
 //   LOAD UNROLL VEC as elsewhere
 //
 // Who computes an item depends on the run, how it is computed does not. Wins: against blocks that bring the same levels again
@@ -34,10 +35,9 @@ struct Part {
     int image, head, group, first, end;
 };
 
-typedef Handed<LOCATE ? 32 : 1> Warp;
-
 #if LOCATE
 constexpr int ROUND = 32 / WARP_ITEMS; // samples of each query that a warp finds at a time
+typedef Handed<ROUND * PITCH> Warp;
 
 __device__ __forceinline__ void compute(const Args &args, const Plane &plane, const Part &part, Warp &handed) {
     const Call &call = args.call;
@@ -58,7 +58,7 @@ __device__ __forceinline__ void compute(const Args &args, const Plane &plane, co
         __syncwarp();
         int s = start + turn;
         if (finds && s < SAMPLES) {
-            handed.put(turn * WARP_ITEMS + other, taps_of(call.level[level_of(call, s)], next));
+            handed.put(turn * PITCH + other, taps_of(call.level[level_of(call, s)], next));
         }
         __syncwarp();
         // The next round's are on their way while this one is summed.
@@ -68,12 +68,14 @@ __device__ __forceinline__ void compute(const Args &args, const Plane &plane, co
 #pragma unroll UNROLL
         for (int r = 0; r < ROUND; r++) {
             if (SAMPLES % ROUND != 0 && start + r >= SAMPLES) break;
-            add(sum, plane, chunk, args.keep[level_of(call, start + r)], handed.take(r * WARP_ITEMS + own));
+            add(sum, plane, chunk, args.keep[level_of(call, start + r)], handed.take(r * PITCH + own));
         }
     }
     if (sums) finish(call, part.image, first + own, part.head, part.group * PART + chunk, sum);
 }
 #else
+typedef Handed<1> Warp;
+
 __device__ __forceinline__ void compute(const Args &args, const Plane &plane, const Part &part, Warp &) {
     const int query = part.first + int(threadIdx.x) / ITEM, chunk = threadIdx.x % ITEM * VEC;
     if (int(threadIdx.x) / ITEM >= ITEMS || query >= part.end) return;

@@ -687,6 +687,8 @@ mod tests {
         // Locations and weights of eight samples in wide pieces take as many wavefronts as those of one, number by number.
         let vector = of("original_vector");
         assert!(vector.inputs < 0.25 * base.inputs && close(vector.taps, base.taps), "{vector:?} {base:?}");
+        // Neither writing taps nor reading them collides, by whichever lanes they are found.
+        assert!(close(of("ultra").staging, of("specialised").staging));
         assert!(of("base+shuffle").shuffles > 0.0);
         // What is kept is not read through the cache.
         let (some, full) = (of("persistent"), of("persistent_full"));

@@ -73,9 +73,23 @@ impl Persistent {
         (all < 1 << 30).then_some(Items { all, tiles, each })
     }
 
-    /// Bytes of shared memory through which taps are handed on.
-    fn handed(&self) -> usize {
-        if self.locate { self.block * 32 } else { 0 }
+    /// How taps are handed on: samples of a query that a warp finds at a time, and places from sample to sample. Eight
+    /// lanes write together, 16 bytes each: where they divide evenly, each to banks of its own.
+    fn rounds(&self, request: &Request<'_>) -> (usize, usize) {
+        let queries = 32 / self.division(request).item.min(32);
+        let round = 32 / queries;
+        let apart = match round {
+            2 | 4 | 8 => 8 / round,
+            16 => 1,
+            _ => 0,
+        };
+        (round, queries + apart)
+    }
+
+    /// Bytes of shared memory through which taps are handed on: 16 of positions and 16 of weights a sample.
+    fn handed(&self, request: &Request<'_>) -> usize {
+        let (round, pitch) = self.rounds(request);
+        if self.locate { self.block / 32 * round * pitch * 32 } else { 0 }
     }
 
     /// Whether of the level that does not fit a part is kept.
@@ -90,7 +104,7 @@ impl Persistent {
     }
 
     fn kept(&self, request: &Request<'_>, target: &Target) -> Kept {
-        let room = room(target) - self.handed();
+        let room = room(target) - self.handed(request);
         let room = self.budget.map_or(room, |most| most.min(room));
         keep(request.problem, self.step(request), room, self.partial())
     }
@@ -134,6 +148,7 @@ impl Strategy for Persistent {
             .define("GROUPS", division.groups)
             .define("PARTIAL", u8::from(partial))
             .define("LOCATE", u8::from(self.locate))
+            .define("PITCH", self.rounds(request).1)
             .define("LOAD", self.load as u8)
             .define("UNROLL", self.unroll);
         let kept = self.kept(request, target);
@@ -148,7 +163,7 @@ impl Strategy for Persistent {
         kept.put(&mut args);
         args.align(8);
         let blocks = all.min(target.multiprocessors as usize).max(1) as u32;
-        let shared = (kept.bytes + self.handed()) as u32;
+        let shared = (kept.bytes + self.handed(request)) as u32;
         let launch = Launch { shared, ..Launch::new([blocks, 1, 1], [self.block as u32, 1, 1]) };
         let run = Stage::Run(Prepared { unit, entry: "msda_forward", launch, args });
         Call { stages: vec![Stage::Clear { at: 0, bytes: 4 }, run], workspace: 16, ..Call::default() }
@@ -156,9 +171,8 @@ impl Strategy for Persistent {
 
     fn reading(&self, request: &Request<'_>, target: &Target) -> Result<Reading, &'static str> {
         let Division { vec, groups, item, items } = self.division(request);
-        // A lane finds one sample at a time.
-        let of_warp = 32 / item.min(32);
-        let handed = Samples::Handed { round: 32 / of_warp, pitch: of_warp };
+        let (round, pitch) = self.rounds(request);
+        let handed = Samples::Handed { round, pitch };
         Ok(Reading {
             lanes: item,
             vec,
