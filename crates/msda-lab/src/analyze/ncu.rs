@@ -24,15 +24,8 @@ pub const METRICS: [(&str, &str, &str); 13] = [
 ];
 
 /// Kernels that only prepare.
-const HELPERS: [&str; 7] = [
-    "msda_order",
-    "msda_pack",
-    "msda_texels",
-    "msda_top",
-    "msda_quantise",
-    "msda_flush",
-    "flush",
-];
+const HELPERS: [&str; 7] =
+    ["msda_order", "msda_pack", "msda_texels", "msda_top", "msda_quantise", "msda_flush", "flush"];
 
 /// Whether there is an `ncu`.
 pub fn find() -> Result<()> {
