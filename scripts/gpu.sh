@@ -37,9 +37,15 @@ if has test; then
     step plan "$bin/plan"
 fi
 if has sanitize && there compute-sanitizer sanitize; then
-    for tool in memcheck racecheck initcheck; do
-        step "$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/conformance" --test-threads=1
-    done
+    sanitize() { compute-sanitizer --tool "$1" --error-exitcode 9 "${@:2}"; }
+    step memcheck sanitize memcheck "$bin/conformance" --test-threads=1
+    step initcheck sanitize initcheck "$bin/conformance" --test-threads=1
+    # What is slower by far is left at the groups that reach every path of the kernels.
+    export MSDA_GROUPS=layouts,points,types
+    step racecheck sanitize racecheck "$bin/conformance" --test-threads=2
+    step ladder-memcheck sanitize memcheck "$bin/ladder"
+    step ladder-racecheck sanitize racecheck "$bin/ladder"
+    unset MSDA_GROUPS
 fi
 if has verify; then
     step verify "$bin/msda" verify --device cuda --seeds 1

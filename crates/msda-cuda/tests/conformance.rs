@@ -9,27 +9,17 @@ use msda::conformance::{Group, run};
 use msda_cuda::Cuda;
 use msda_cuda::variants::Kernel;
 
-use common::device;
-
-/// The groups that `MSDA_GROUPS` names; none, if it names none.
-fn named() -> Vec<Group> {
-    let names = std::env::var("MSDA_GROUPS").unwrap_or_default();
-    let group = |name: &str| {
-        let known = Group::ALL.into_iter().find(|group| group.name() == name);
-        known.unwrap_or_else(|| panic!("MSDA_GROUPS: no group of the battery is called '{name}'"))
-    };
-    names.split(',').filter(|name| !name.is_empty()).map(group).collect()
-}
+use common::{device, groups, named_groups};
 
 /// Every seed of so many, or only the first where groups are named.
 fn seeds(all: u64) -> std::ops::RangeInclusive<u64> {
-    1..=if named().is_empty() { all } else { 1 }
+    1..=if named_groups().is_empty() { all } else { 1 }
 }
 
 /// Every group of the battery, or those that are named; nothing may fail.
 fn battery(backend: &Cuda, seed: u64) {
-    let some = named();
-    let groups = if some.is_empty() { Group::ALL.to_vec() } else { some.clone() };
+    let groups = groups();
+    let least = if groups.len() == Group::ALL.len() { 300 } else { 0 };
     // Most of the time goes into compiling: a thread a group.
     let summaries: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> =
@@ -41,7 +31,7 @@ fn battery(backend: &Cuda, seed: u64) {
     let worst = summaries.iter().fold(0.0, |worst: f64, s| worst.max(s.worst));
     eprintln!("{}: {passed} passed, worst error {worst:.2} of what is allowed", msda::Backend::name(backend));
     assert!(failed.is_empty(), "{passed} passed, {} failed:\n{}", failed.len(), failed.join("\n"));
-    assert!(passed > if some.is_empty() { 300 } else { 0 }, "only {passed} cases ran");
+    assert!(passed > least, "only {passed} cases ran");
 }
 
 #[test]

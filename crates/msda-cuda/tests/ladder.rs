@@ -5,13 +5,13 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use msda::conformance::{Group, run};
+use msda::conformance::run;
 use msda::rng::Rng;
 use msda::{Backend, Buffer, Cpu, Dtype, Inputs, Layout, Problem, Result, Spec, Types, pack};
 use msda_cuda::variants::{Kernel, Rung, ladder};
 use msda_cuda::{Cuda, Operands, Request, Target};
 
-use common::device;
+use common::{device, groups, named_groups};
 
 /// The battery, by a rung where it takes a case and by the generic kernel elsewhere; says how many it took.
 fn battery(rung: &'static Rung) -> Option<(usize, Vec<String>, f64)> {
@@ -27,7 +27,8 @@ fn battery(rung: &'static Rung) -> Option<(usize, Vec<String>, f64)> {
     });
     let backend = &backend;
     let summaries: Vec<_> = std::thread::scope(|scope| {
-        let threads = Group::ALL.map(|group| scope.spawn(move || run(backend, group, 1)));
+        let threads: Vec<_> =
+            groups().into_iter().map(|group| scope.spawn(move || run(backend, group, 1))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     let failed = summaries.iter().flat_map(|s| &s.failed).map(ToString::to_string).collect();
@@ -52,7 +53,7 @@ fn every_exact_rung_conforms() {
             rung.name,
             failed.len()
         );
-        if taken < 20 {
+        if taken < 20 && named_groups().is_empty() {
             wrong.push(format!("{} took only {taken} cases", rung.name));
         }
         wrong.extend(failed.iter().take(5).map(|why| format!("{}: {why}", rung.name)));
