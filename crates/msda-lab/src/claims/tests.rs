@@ -97,7 +97,7 @@ fn a_measured_ratio_gets_a_verdict_and_a_reason() {
     let claims = Claims::built_in().unwrap();
     let mut facts = Facts::of(&[]).unwrap();
     let prefix = "bench.seed.f16.forward.cuda:ladder:";
-    facts.insert(format!("{prefix}original_vector.time"), 404.0, "us", "a record");
+    facts.insert(format!("{prefix}original_half.time"), 404.0, "us", "a record");
     facts.insert(format!("{prefix}l2_direct.time"), 374.0, "us", "a record");
     let outcomes = judge(&claims, &facts, Some("NVIDIA H200"));
     let find = |id: &str| outcomes.iter().find(|o| o.claim.id == id).unwrap();
