@@ -196,8 +196,8 @@ impl<T: Lane> Dots<'_, T> {
         }
     }
 
-    /// Adds the products of `n` channels from `c` on, `R` registers; only with `R` = 1 may they be fewer. The same channels
-    /// of `next` are asked for.
+    /// Adds the products of `n` channels from `c` on, `R` registers; only with `R` = 1 may they be fewer. The same
+    /// channels of `next` are asked for.
     #[inline(always)]
     unsafe fn block<I: InstructionSet, const R: usize>(&mut self, c: usize, n: usize) {
         let lanes = T::R::<I>::LANES;

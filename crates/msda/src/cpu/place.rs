@@ -16,7 +16,8 @@ pub(super) trait Place<F> {
     fn ahead(&self, k: usize) -> Option<*const F>;
 }
 
-/// Finds the row of sums that belongs to a tap. A value of its own, so that it stays in registers while sums are stored.
+/// Finds the row of sums that belongs to a tap. A value of its own, so that it stays in registers while sums are
+/// stored.
 pub(super) trait Finder<F>: Copy {
     /// Channel `c` of the row of the tap at element `at`.
     ///
@@ -60,8 +61,8 @@ impl<F: Copy> Finder<F> for FixedFinder<F> {
     }
 }
 
-/// Rows lie one after the other in the order in which taps first fall on them: few queries touch few rows, which stay near,
-/// and what they touched is known without looking for it. A tap's element is its position.
+/// Rows lie one after the other in the order in which taps first fall on them: few queries touch few rows, which stay
+/// near, and what they touched is known without looking for it. A tap's element is its position.
 pub(super) struct Slots<F> {
     /// Slot after slot, zero where nothing was added; only as many as were ever needed.
     sums: Aligned<F>,
