@@ -26,6 +26,24 @@ impl<T: Copy> Aligned<T> {
         Self::make(len, |raw, spare| raw.resize(len + spare, x))
     }
 
+    /// No elements yet, and room for `len`.
+    pub(crate) fn reserved(len: usize) -> Self
+    where
+        T: Default,
+    {
+        let empty = Self::make(len, |_, _| {});
+        let mut raw = empty.raw;
+        raw.resize(empty.start, T::default());
+        Self { raw, start: empty.start, len: 0 }
+    }
+
+    /// Appends copies of `x` up to `len` elements, which must have been reserved: nothing moves.
+    pub(crate) fn grow(&mut self, len: usize, x: T) {
+        assert!(self.start + len <= self.raw.capacity(), "reserved");
+        self.raw.resize(self.start + len, x);
+        self.len = len;
+    }
+
     fn make(len: usize, fill: impl FnOnce(&mut Vec<T>, usize)) -> Self {
         let spare = ALIGNMENT / size_of::<T>();
         let mut raw = Vec::with_capacity(len + spare);

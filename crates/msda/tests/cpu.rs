@@ -39,7 +39,10 @@ fn everything(p: &Problem, fused: bool) -> Vec<Vec<u8>> {
 
 #[test]
 fn the_bits_do_not_depend_on_the_number_of_threads() {
-    for (heads, queries) in [(8, 200), (1, 900), (3, 7)] {
+    // With few points one thread takes heads together, and many threads take them one by one.
+    for (heads, queries, points) in
+        [(8, 200, [4, 4, 2]), (1, 900, [4, 4, 2]), (3, 7, [4, 4, 2]), (8, 50, [1, 1, 1])]
+    {
         for dtype in [Dtype::F32, Dtype::Bf16] {
             let p = Problem::new(Spec {
                 batch: 2,
@@ -47,7 +50,7 @@ fn the_bits_do_not_depend_on_the_number_of_threads() {
                 heads,
                 channels: 32,
                 levels: vec![(40, 60), (20, 30), (5, 7)],
-                points: vec![4, 4, 2],
+                points: points.to_vec(),
                 types: Types::uniform(dtype),
                 ..Spec::default()
             })

@@ -125,7 +125,15 @@ impl<T: Lane> Visitor<T> for Chain<'_, T> {
         // SAFETY: the machine has `I`; the item's taps lie within the value.
         unsafe {
             widen::<I, T>(&self.upstream.data, self.upstream.at(at), &mut der.gradient[..p.channels()]);
-            dots::<I, T>(p.channels(), self.sampler, item.taps, plane, next, &der.gradient, &mut der.dots);
+            let mut dots = Dots {
+                sampler: self.sampler,
+                taps: item.taps,
+                plane,
+                next,
+                gradient: &der.gradient,
+                dots: &mut der.dots,
+            };
+            dots.fill::<I>(p.channels());
         }
         differentiate(p, self.sampler, item, der);
         if let Some((kind, _)) = rows.args.reference {
@@ -151,67 +159,100 @@ impl<T: Lane> Visitor<T> for Chain<'_, T> {
 }
 
 /// For each sample and corner, the sum over channels of `row * gradient`; 0 for corners that do not count.
-///
-/// # Safety
-/// The machine must have `I`, and the taps must lie within the value `plane` points into.
-#[inline(always)]
-unsafe fn dots<I: InstructionSet, T: Lane>(
-    d: usize,
-    sampler: &Sampler<T::Acc>,
-    taps: Taps<'_, T::Acc>,
+struct Dots<'a, T: Lane> {
+    sampler: &'a Sampler<T::Acc>,
+    taps: Taps<'a, T::Acc>,
     plane: *const T,
-    next: Option<(Taps<'_, T::Acc>, *const T)>,
-    gradient: &[T::Acc],
-    dots: &mut [T::Acc],
-) {
-    let lanes = T::R::<I>::LANES;
-    // SAFETY: the caller's; the gradient is padded to whole registers.
-    unsafe {
-        let zero = T::R::<I>::splat(T::Acc::ZERO);
-        for g in &sampler.grids {
-            let corners = g.corners();
-            for s in g.samples.clone() {
-                if let Some((next, plane)) = next
-                    && g.far
-                {
-                    for corner in corners {
-                        prefetch_row(plane.wrapping_offset(next.at[s]).wrapping_offset(corner), d);
+    next: Option<(Taps<'a, T::Acc>, *const T)>,
+    /// Padded to whole registers.
+    gradient: &'a [T::Acc],
+    dots: &'a mut [T::Acc],
+}
+
+impl<T: Lane> Dots<'_, T> {
+    /// Computes them from `d` channels.
+    ///
+    /// # Safety
+    /// The machine must have `I`, and the taps must lie within the value `plane` points into.
+    #[inline(always)]
+    unsafe fn fill<I: InstructionSet>(&mut self, d: usize) {
+        let lanes = T::R::<I>::LANES;
+        let mut c = 0;
+        // SAFETY: the caller's; every block stays within `d` channels.
+        unsafe {
+            while c + 4 * lanes <= d {
+                self.block::<I, 4>(c, 4 * lanes);
+                c += 4 * lanes;
+            }
+            if c + 2 * lanes <= d {
+                self.block::<I, 2>(c, 2 * lanes);
+                c += 2 * lanes;
+            }
+            while c < d {
+                let n = lanes.min(d - c);
+                self.block::<I, 1>(c, n);
+                c += n;
+            }
+        }
+    }
+
+    /// Adds the products of `n` channels from `c` on, `R` registers; only with `R` = 1 may they be fewer. The same
+    /// channels of `next` are asked for.
+    #[inline(always)]
+    unsafe fn block<I: InstructionSet, const R: usize>(&mut self, c: usize, n: usize) {
+        let lanes = T::R::<I>::LANES;
+        let whole = R > 1 || n == lanes;
+        let Taps { at: ats, mask: masks, .. } = self.taps;
+        let plane = self.plane.wrapping_add(c);
+        // SAFETY: the caller's; the gradient is padded to whole registers.
+        unsafe {
+            let zero = T::R::<I>::splat(T::Acc::ZERO);
+            let mut gradient = [zero; R];
+            for r in 0..R {
+                gradient[r] = T::R::<I>::load(self.gradient.as_ptr().add(c + r * lanes));
+            }
+            for g in &self.sampler.grids {
+                let corners = g.corners();
+                for s in g.samples.clone() {
+                    if let Some((next, plane)) = self.next
+                        && g.far
+                    {
+                        let ahead = plane.wrapping_add(c).wrapping_offset(next.at[s]);
+                        for corner in corners {
+                            prefetch_row(ahead.wrapping_offset(corner), R * lanes);
+                        }
                     }
-                }
-                let mask = taps.mask[s];
-                let at = plane.wrapping_offset(taps.at[s]);
-                let mut sums = [zero; 4];
-                if mask == ALL_CORNERS {
-                    let mut c = 0;
-                    while c + lanes <= d {
-                        let gradient = T::R::<I>::load(gradient.as_ptr().add(c));
+                    let (mask, at) = (masks[s], plane.wrapping_offset(ats[s]));
+                    let mut sums = [zero; 4];
+                    if mask == ALL_CORNERS && whole {
                         for k in 0..4 {
-                            let row = at.wrapping_offset(corners[k]).add(c);
-                            sums[k] = T::load::<I>(row).mul_add(gradient, sums[k]);
+                            let row = at.wrapping_offset(corners[k]);
+                            for r in 0..R {
+                                sums[k] = T::load::<I>(row.add(r * lanes)).mul_add(gradient[r], sums[k]);
+                            }
                         }
-                        c += lanes;
-                    }
-                    if c < d {
-                        let gradient = T::R::<I>::load(gradient.as_ptr().add(c));
+                    } else {
                         for k in 0..4 {
-                            let row = at.wrapping_offset(corners[k]).add(c);
-                            sums[k] = T::load_part::<I>(row, d - c).mul_add(gradient, sums[k]);
+                            if mask & (1 << k) == 0 {
+                                continue;
+                            }
+                            let row = at.wrapping_offset(corners[k]);
+                            for r in 0..R {
+                                let from = row.add(r * lanes);
+                                let v = if whole { T::load::<I>(from) } else { T::load_part::<I>(from, n) };
+                                sums[k] = v.mul_add(gradient[r], sums[k]);
+                            }
                         }
                     }
-                } else if mask != 0 {
-                    for k in 0..4 {
-                        let mut c = if mask & (1 << k) == 0 { d } else { 0 };
-                        while c < d {
-                            let n = lanes.min(d - c);
-                            let gradient = T::R::<I>::load(gradient.as_ptr().add(c));
-                            let row = at.wrapping_offset(corners[k]).wrapping_add(c);
-                            let v = if n == lanes { T::load::<I>(row) } else { T::load_part::<I>(row, n) };
-                            sums[k] = v.mul_add(gradient, sums[k]);
-                            c += n;
+                    let mut sums = T::R::<I>::sum4(sums);
+                    let dots = &mut self.dots[4 * s..4 * s + 4];
+                    if c > 0 {
+                        for k in 0..4 {
+                            sums[k] += dots[k];
                         }
                     }
+                    dots.copy_from_slice(&sums);
                 }
-                dots[4 * s..4 * s + 4].copy_from_slice(&T::R::<I>::sum4(sums));
             }
         }
     }

@@ -11,6 +11,7 @@ mod backward;
 mod chain;
 mod forward;
 mod order;
+mod place;
 pub mod probe;
 mod rows;
 mod scatter;

@@ -1,0 +1,177 @@
+//! Where the sums of the value's gradient lie while queries are added to them.
+
+use super::rows::Arithmetic;
+use crate::buffer::Aligned;
+use crate::problem::Problem;
+use crate::view::Strides;
+
+/// Memory for the sums of some heads.
+pub(super) trait Place<F> {
+    type Finder: Finder<F>;
+    /// A finder for the taps of one query on the k-th of the heads.
+    fn open(&mut self, k: usize) -> Self::Finder;
+    /// Takes a finder back after its query.
+    fn close(&mut self, finder: Self::Finder);
+    /// The sums of the k-th head, where a tap's row can be asked for before the tap's turn.
+    fn ahead(&self, k: usize) -> Option<*const F>;
+}
+
+/// Finds the row of sums that belongs to a tap. A value of its own, so that it stays in registers while sums are
+/// stored.
+pub(super) trait Finder<F>: Copy {
+    /// Channel `c` of the row of the tap at element `at`.
+    ///
+    /// # Safety
+    /// The tap must count, and be of the query and head for which the finder was opened.
+    unsafe fn row(&mut self, at: isize, c: usize) -> *mut F;
+}
+
+/// Rows lie at their taps' elements.
+pub(super) struct Fixed<F> {
+    pub(super) sums: *mut F,
+    /// Elements from one head to the next.
+    pub(super) apart: usize,
+}
+
+/// The sums of a head.
+#[derive(Clone, Copy)]
+pub(super) struct FixedFinder<F>(*mut F);
+
+impl<F: Copy> Place<F> for Fixed<F> {
+    type Finder = FixedFinder<F>;
+
+    #[inline(always)]
+    fn open(&mut self, k: usize) -> FixedFinder<F> {
+        FixedFinder(self.sums.wrapping_add(k * self.apart))
+    }
+
+    #[inline(always)]
+    fn close(&mut self, _: FixedFinder<F>) {}
+
+    #[inline(always)]
+    fn ahead(&self, k: usize) -> Option<*const F> {
+        Some(self.sums.wrapping_add(k * self.apart))
+    }
+}
+
+impl<F: Copy> Finder<F> for FixedFinder<F> {
+    #[inline(always)]
+    unsafe fn row(&mut self, at: isize, c: usize) -> *mut F {
+        self.0.wrapping_add(c).wrapping_offset(at)
+    }
+}
+
+/// Rows lie one after the other in the order in which taps first fall on them: few queries touch few rows, which stay
+/// near, and what they touched is known without looking for it. A tap's element is its position.
+pub(super) struct Slots<F> {
+    /// Slot after slot, zero where nothing was added; only as many as were ever needed.
+    sums: Aligned<F>,
+    channels: usize,
+    /// The slot of each position, head after head; 0 where there is none yet.
+    of: Vec<u32>,
+    positions: usize,
+    /// Where in the gradient each slot's row belongs. Slot 0 is nobody's.
+    whose: Vec<usize>,
+    /// Elements of the gradient from one position to the next, and from one head to the next.
+    strides: [usize; 2],
+    /// How many slots are taken.
+    taken: usize,
+    /// The most rows that a query touches.
+    query: usize,
+}
+
+impl<F: Arithmetic> Slots<F> {
+    /// Bytes for each position of a head.
+    pub(super) fn bytes(p: &Problem) -> usize {
+        p.channels() * size_of::<F>() + size_of::<u32>() + size_of::<usize>()
+    }
+
+    /// For some heads of an image, of which no more than so many rows are ever touched.
+    pub(super) fn new(p: &Problem, heads: usize, rows: usize, [_, position, head]: Strides) -> Self {
+        Self {
+            sums: Aligned::reserved((rows + 1) * p.channels()),
+            channels: p.channels(),
+            of: vec![0; heads * p.positions()],
+            positions: p.positions(),
+            whose: vec![0; rows + 2],
+            strides: [position, head],
+            taken: 1,
+            query: 4 * p.samples(),
+        }
+    }
+
+    /// Each row that was touched, with its place in the gradient relative to the first head's.
+    #[inline(always)]
+    pub(super) fn touched(&mut self) -> (&[usize], &mut [F]) {
+        (&self.whose[1..self.taken], &mut self.sums[self.channels..self.taken * self.channels])
+    }
+
+    /// Forgets which rows were touched. Their sums must be zero again.
+    pub(super) fn clear(&mut self) {
+        self.of.fill(0);
+        self.taken = 1;
+    }
+}
+
+impl<F: Arithmetic> Place<F> for &mut Slots<F> {
+    type Finder = SlotFinder<F>;
+
+    #[inline(always)]
+    fn open(&mut self, k: usize) -> SlotFinder<F> {
+        let slots = (self.taken + self.query).min(self.whose.len() - 1);
+        if slots * self.channels > self.sums.len() {
+            self.sums.grow(slots * self.channels, F::ZERO);
+        }
+        let [position, head] = self.strides;
+        SlotFinder {
+            sums: self.sums.as_mut_ptr(),
+            channels: self.channels,
+            of: self.of[k * self.positions..].as_mut_ptr(),
+            whose: self.whose.as_mut_ptr(),
+            taken: self.taken,
+            position,
+            head: k * head,
+        }
+    }
+
+    #[inline(always)]
+    fn close(&mut self, finder: SlotFinder<F>) {
+        self.taken = finder.taken;
+    }
+
+    #[inline(always)]
+    fn ahead(&self, _: usize) -> Option<*const F> {
+        None
+    }
+}
+
+/// Gives rows slots.
+#[derive(Clone, Copy)]
+pub(super) struct SlotFinder<F> {
+    sums: *mut F,
+    channels: usize,
+    of: *mut u32,
+    whose: *mut usize,
+    taken: usize,
+    /// The row at element `at` belongs to `at * position + head` of the gradient.
+    position: usize,
+    head: usize,
+}
+
+impl<F: Copy> Finder<F> for SlotFinder<F> {
+    #[inline(always)]
+    unsafe fn row(&mut self, at: isize, c: usize) -> *mut F {
+        // Whether a row is new is as good as random: the slot that is free is written in any case, and taken or not.
+        // SAFETY: a tap that counts lies on one of the head's positions; there are sums for as many slots as a query can
+        // take, and one more owner than slots.
+        unsafe {
+            let of = self.of.offset(at);
+            *self.whose.add(self.taken) = self.head + at as usize * self.position;
+            let new = *of == 0;
+            let slot = if new { self.taken as u32 } else { *of };
+            *of = slot;
+            self.taken += usize::from(new);
+            self.sums.add(slot as usize * self.channels + c)
+        }
+    }
+}
