@@ -162,7 +162,6 @@ fn chosen_kernels_are_as_recorded() {
             }
         }
         let now = Snapshot { compiler: compiler.clone(), rows: built.iter().map(Built::row).collect() };
-        println!("{}, {now}", arch.target());
         wrong.extend(compare(&arch.target(), &now, nvdisasm.is_some()));
     }
     // The same is often wrong with many.
