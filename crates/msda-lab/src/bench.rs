@@ -9,6 +9,7 @@ use crate::check::Expected;
 use crate::engines::peers::{self, Peer};
 use crate::engines::{self, Engine};
 use crate::record::{Ceiling, Device, GpuState, Measurement, Pass, Record, Skipped};
+use crate::task::Task;
 use crate::timing::{Effort, summarize};
 use crate::workload::{Data, Workload};
 use crate::{gpu, machine, work};
@@ -104,7 +105,9 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         ));
     }
     let gpu = plans.iter().flatten().any(|c| !on_cpu(&c));
-    progress.begin(plans.iter().map(Vec::len).sum::<usize>() + threads.len() + usize::from(gpu));
+    let again = plans.iter().filter(|plan| plan.iter().any(|c| on_cpu(&c))).count() * (TURNS - 1) as usize;
+    let cells = plans.iter().map(Vec::len).sum::<usize>();
+    progress.begin(threads.len() + usize::from(gpu) + cells + again);
     for threads in threads {
         progress.step(&format!("ceilings of this machine, {threads} thread(s)"));
         bench.ceilings.extend(work::ceilings(threads)?);
@@ -132,9 +135,12 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     })
 }
 
-/// Turns in which engines are timed on the processor, where numbers of threads are compared: what disturbs the machine
-/// for a while then disturbs all of them alike. Elsewhere one: every turn warms up anew.
-const TURNS: u32 = 3;
+/// Turns in which the engines and value types of a workload are timed on the processor: what disturbs the machine for
+/// a while then disturbs all of them alike.
+const TURNS: u32 = 6;
+
+/// Milliseconds of a run so long that, after its first turn, it needs no other run to warm up.
+const LONG: f64 = 50.0;
 
 struct Bench<'a> {
     options: &'a Options,
@@ -333,27 +339,39 @@ impl Bench<'_> {
     }
 
     fn measure(&mut self, workload: &Workload, plan: &[Cell], progress: &mut dyn Progress) -> Result<()> {
+        let mut turns = Vec::new();
         for &dtype in &workload.dtypes {
             let cells: Vec<&Cell> = plan.iter().filter(|c| c.dtype == dtype).collect();
             if !cells.is_empty() {
-                self.measure_type(workload, dtype, &cells, progress)?;
+                let data = workload.data(dtype)?;
+                let timed = self.measure_type(workload, &data, &cells, progress)?;
+                if !timed.is_empty() {
+                    turns.push((data, timed));
+                }
+            }
+        }
+        for turn in 1..TURNS {
+            if !turns.is_empty() {
+                progress.step(&format!("{}, turn {} of {TURNS}", workload.name, turn + 1));
+            }
+            for (data, timed) in &mut turns {
+                self.take_turn(turn, data, timed)?;
             }
         }
         Ok(())
     }
 
-    /// One value type: data and oracle are made once.
+    /// One value type: checks everything, and times it on a GPU, or for the first turn on the processor, which is
+    /// what is returned.
     fn measure_type(
         &mut self,
         workload: &Workload,
-        dtype: Dtype,
+        data: &Data,
         cells: &[&Cell],
         progress: &mut dyn Progress,
-    ) -> Result<()> {
-        let data = &workload.data(dtype)?;
+    ) -> Result<Vec<Timed>> {
         let expected = Expected::new(data, &workload.name)?;
         let reads = work::count_reads(data);
-        let turns = if cells.iter().any(|c| c.threads != cells[0].threads) { TURNS } else { 1 };
         let mut timed = Vec::new();
         for cell in cells {
             progress.step(&format!("{} {} {} {}", workload.name, cell.pass, cell.dtype, cell.engine));
@@ -370,10 +388,11 @@ impl Bench<'_> {
                     Err(why) => return Err(why),
                 },
             };
-            match self.measure_cell(workload, data, &expected, (reads, turns), cell, &mut *engine) {
+            match self.measure_cell(workload, data, &expected, reads, cell, &mut *engine) {
                 Ok(Outcome::Measured(measurement, times)) => {
                     if engine.device() == Device::Cpu {
-                        timed.push((self.measurements.len(), key.clone(), cell.pass, times));
+                        let measurement = self.measurements.len();
+                        timed.push(Timed { measurement, engine: key.clone(), pass: cell.pass, times });
                     }
                     self.measurements.push(*measurement);
                 }
@@ -388,27 +407,36 @@ impl Bench<'_> {
             }
             self.open.insert(key, engine);
         }
-        let effort = self.effort(Device::Cpu, turns);
-        for _ in 1..turns {
-            for (i, key, pass, times) in &mut timed {
-                let Some(engine) = self.open.get_mut(key) else { continue };
-                let task = crate::task::Task::whole(data, *pass);
-                match engine.time(&task, effort) {
-                    Ok(more) => times.extend(more),
-                    // What it showed before stands.
-                    Err(_) if engine.is_guest() => continue,
-                    Err(why) => return Err(why).with_context(|| format!("timing {}", key.0)),
-                }
-                self.measurements[*i].time = summarize(times);
+        Ok(timed)
+    }
+
+    /// Another turn, after so many, of those that have not yet done their part: what takes long pauses meanwhile.
+    fn take_turn(&mut self, turns: u32, data: &Data, timed: &mut [Timed]) -> Result<()> {
+        let (whole, part) = (self.whole_effort(), self.effort(Device::Cpu));
+        for Timed { measurement, engine, pass, times } in timed {
+            let Some(open) = self.open.get_mut(engine).filter(|_| !whole.is_spent(times, turns + 1, TURNS))
+            else {
+                continue;
+            };
+            let effort = Effort { warm_up: summarize(times).median < LONG, ..part };
+            match open.time(&Task::whole(data, *pass), effort) {
+                Ok(more) => times.extend(more),
+                // What it showed before stands.
+                Err(_) if open.is_guest() => continue,
+                Err(why) => return Err(why).with_context(|| format!("timing {}", engine.0)),
             }
+            self.measurements[*measurement].time = summarize(times);
         }
         Ok(())
     }
 
     /// The effort of one turn. On a GPU, which nobody else uses, all of it is spent at once.
-    fn effort(&self, device: Device, turns: u32) -> Effort {
-        let whole = if self.options.quick { Effort::QUICK } else { Effort::FULL };
-        if device == Device::Cpu { whole.part(turns) } else { whole }
+    fn effort(&self, device: Device) -> Effort {
+        if device == Device::Cpu { self.whole_effort().part(TURNS) } else { self.whole_effort() }
+    }
+
+    fn whole_effort(&self) -> Effort {
+        if self.options.quick { Effort::QUICK } else { Effort::FULL }
     }
 
     /// One engine on one task: checked, then timed.
@@ -417,16 +445,16 @@ impl Bench<'_> {
         workload: &Workload,
         data: &Data,
         expected: &Expected,
-        (reads, turns): (work::Reads, u32),
+        reads: work::Reads,
         cell: &Cell,
         engine: &mut dyn Engine,
     ) -> Result<Outcome> {
-        let task = crate::task::Task::whole(data, cell.pass);
+        let task = Task::whole(data, cell.pass);
         if let Some(why) = engine.refuses(&task) {
             return Ok(Outcome::Refused(why));
         }
         let check = expected.check(engine, data, cell.pass)?;
-        let effort = self.effort(engine.device(), turns);
+        let effort = self.effort(engine.device());
         let times = engine.time(&task, effort).with_context(|| format!("timing {}", cell.engine))?;
         let measurement = Box::new(Measurement {
             workload: workload.name.clone(),
@@ -445,6 +473,17 @@ impl Bench<'_> {
         });
         Ok(Outcome::Measured(measurement, times))
     }
+}
+
+/// An engine's turns on one task.
+struct Timed {
+    /// Which measurement they belong to.
+    measurement: usize,
+    /// Its name and threads.
+    engine: (String, usize),
+    pass: Pass,
+    /// Milliseconds of all runs so far.
+    times: Vec<f64>,
 }
 
 /// What came of one engine on one task.

@@ -13,24 +13,37 @@ pub struct Effort {
     pub at_least: usize,
     /// At most this many.
     pub at_most: usize,
+    /// Whether to run once before.
+    pub warm_up: bool,
 }
 
 impl Effort {
     /// The usual effort.
-    pub const FULL: Self = Self { budget: Duration::from_millis(800), at_least: 3, at_most: 300 };
+    pub const FULL: Self =
+        Self { budget: Duration::from_millis(800), at_least: 3, at_most: 300, warm_up: true };
     /// A quick look.
-    pub const QUICK: Self = Self { budget: Duration::from_millis(250), at_least: 3, at_most: 100 };
+    pub const QUICK: Self =
+        Self { budget: Duration::from_millis(250), at_least: 3, at_most: 100, warm_up: true };
 
     /// One of `n` equal parts of it.
     pub fn part(self, n: u32) -> Self {
         let share = |runs: usize| runs.div_ceil(n as usize);
-        Self { budget: self.budget / n, at_least: share(self.at_least), at_most: share(self.at_most) }
+        Self { budget: self.budget / n, at_least: share(self.at_least), at_most: share(self.at_most), ..self }
+    }
+
+    /// Whether `k` of `n` parts are done with runs that took so many milliseconds.
+    pub fn is_spent(self, times: &[f64], k: u32, n: u32) -> bool {
+        let enough = (self.at_least * k as usize).div_ceil(n as usize);
+        let spent = Duration::from_secs_f64(times.iter().sum::<f64>() / 1e3);
+        times.len() >= enough && spent * n >= self.budget * k
     }
 }
 
-/// Runs `f` once to warm up and then repeatedly; returns milliseconds.
+/// Runs `f` repeatedly; returns milliseconds.
 pub fn repeat<E>(effort: Effort, mut f: impl FnMut() -> Result<(), E>) -> Result<Vec<f64>, E> {
-    f()?;
+    if effort.warm_up {
+        f()?;
+    }
     let mut times = Vec::new();
     let start = Instant::now();
     while times.len() < effort.at_least || (start.elapsed() < effort.budget && times.len() < effort.at_most) {
@@ -64,13 +77,33 @@ mod tests {
     }
 
     #[test]
+    fn slow_things_take_few_of_many_turns() {
+        let effort = Effort::FULL;
+        let turns = |ms: f64| {
+            let mut times = Vec::new();
+            (1..=6)
+                .filter(|&k| {
+                    !effort.is_spent(&times, k, 6) && {
+                        times.push(ms);
+                        true
+                    }
+                })
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(turns(1000.0), [1, 3, 5]);
+        assert_eq!(turns(1.0), [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
     fn slow_things_run_at_least_a_few_times() {
-        let effort = Effort { budget: Duration::ZERO, at_least: 4, at_most: 10 };
-        let mut runs = 0;
-        let times = repeat(effort, || {
-            runs += 1;
-            Ok::<(), ()>(())
-        });
-        assert_eq!((times.unwrap().len(), runs), (4, 5));
+        for warm_up in [false, true] {
+            let effort = Effort { budget: Duration::ZERO, at_least: 4, at_most: 10, warm_up };
+            let mut runs = 0;
+            let times = repeat(effort, || {
+                runs += 1;
+                Ok::<(), ()>(())
+            });
+            assert_eq!((times.unwrap().len(), runs), (4, 4 + usize::from(warm_up)));
+        }
     }
 }

@@ -58,7 +58,8 @@ fn the_engine_is_right_and_says_which_kernel_ran() {
             assert!(check.compared > 0 && !check.inexact);
             let kernel = engine.kernel(&task).unwrap();
             assert_eq!(kernel == "generic", name == "cuda:generic", "{kernel}");
-            let effort = Effort { budget: Duration::from_millis(50), at_least: 3, at_most: 1000 };
+            let effort =
+                Effort { budget: Duration::from_millis(50), at_least: 3, at_most: 1000, warm_up: true };
             let times = engine.time(&task, effort).unwrap();
             assert!((3..=200).contains(&times.len()) && times.iter().all(|t| *t > 0.0), "{times:?}");
             assert_eq!(engine.kernel(&task), Some(kernel));

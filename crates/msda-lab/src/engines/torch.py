@@ -146,7 +146,7 @@ def tensors(task, device):
 
 
 def repeat(run, warm_up, effort):
-    for _ in range(warm_up):
+    for _ in range(warm_up if effort["warm_up"] else 0):
         run()
     times = []
     begin = time.perf_counter()

@@ -74,7 +74,8 @@ impl Torch {
             "files": files.into_iter().collect::<serde_json::Map<_, _>>(),
             "results": (0..3).map(|i| path(&format!("result{i}"))).collect::<Vec<_>>(),
             "effort": effort.map(|e| json!({
-                "budget": e.budget.as_secs_f64(), "at_least": e.at_least, "at_most": e.at_most
+                "budget": e.budget.as_secs_f64(), "at_least": e.at_least, "at_most": e.at_most,
+                "warm_up": e.warm_up,
             })),
         });
         self.python.ask(&request).with_context(|| self.name())
