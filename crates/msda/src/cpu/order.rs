@@ -3,9 +3,17 @@
 //! Queries that sample the same part of the pyramid should follow each other: then the rows one has brought into the
 //! cache serve the next. They are sorted along a Z-shaped curve over the places they look at. No result depends on it.
 
+use rayon::prelude::*;
+
 use super::rows::Rows;
+use super::simd::prefetch;
+use crate::dtype::{Element, Slice, typed};
 use crate::op::Args;
 use crate::problem::Problem;
+
+/// Queries whose places are looked up by one task, and how early one is asked for: each lies in a page of its own.
+const CHUNK: usize = 1024;
+const AHEAD: usize = 16;
 
 /// (image, query) pairs as `image * queries + query`, image after image.
 pub(super) fn queries(rows: &Rows<'_>) -> Vec<usize> {
@@ -16,24 +24,42 @@ pub(super) fn queries(rows: &Rows<'_>) -> Vec<usize> {
     }
     let sample = finest_sample(p);
     let mut order = vec![0; batch * queries];
-    let mut cells = Vec::with_capacity(queries);
+    let mut cells = vec![0; queries];
     for image in 0..batch {
-        cells.clear();
-        cells.extend((0..queries).map(|query| curve(place(&rows.args, [image, query, 0], sample))));
+        cells.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, cells)| {
+            look_up(&rows.args, [image, chunk * CHUNK], sample, cells);
+        });
         // Sorted by counting: where each cell of the curve begins, then every query to the next place of its cell.
         let mut next = [0; CELLS + 1];
         for &cell in &cells {
-            next[cell + 1] += 1;
+            next[usize::from(cell) + 1] += 1;
         }
         for cell in 0..CELLS {
             next[cell + 1] += next[cell];
         }
         for (query, &cell) in cells.iter().enumerate() {
-            order[image * queries + next[cell]] = image * queries + query;
-            next[cell] += 1;
+            order[image * queries + next[usize::from(cell)]] = image * queries + query;
+            next[usize::from(cell)] += 1;
         }
     }
     order
+}
+
+/// The cells of queries from `first` on, by where each looks: at its reference point, or at one of its samples.
+fn look_up(args: &Args<'_>, [image, first]: [usize; 2], sample: usize, cells: &mut [u16]) {
+    let (t, skip) = match &args.reference {
+        Some((_, t)) => (t, 0),
+        None => (&args.locations, 2 * sample),
+    };
+    let last = first + cells.len() - 1;
+    let start = |query: usize| t.at([image, query, 0]) + skip;
+    typed!(Slice, t.data, data => {
+        for (query, cell) in (first..).zip(cells) {
+            prefetch(&raw const data[start(last.min(query + AHEAD))]);
+            let start = start(query);
+            *cell = curve([data[start].to_f64(), data[start + 1].to_f64()]);
+        }
+    });
 }
 
 /// The first sample of the level with the most pixels: it moves least around its query, in parts of the image.
@@ -50,24 +76,15 @@ fn finest_sample(p: &Problem) -> usize {
     best.1
 }
 
-/// Where a query looks, in parts of the image: its reference point, or one of its samples.
-fn place(args: &Args<'_>, at: [usize; 3], sample: usize) -> [f64; 2] {
-    let (data, start) = match &args.reference {
-        Some((_, t)) => (&t.data, t.at([at[0], at[1], 0])),
-        None => (&args.locations.data, args.locations.at(at) + 2 * sample),
-    };
-    [data.get(start), data.get(start + 1)]
-}
-
 /// The curve runs over a grid of 64 x 64 cells.
 const SIDE: usize = 64;
 const CELLS: usize = SIDE * SIDE;
 
-/// The cell along the curve.
-fn curve(place: [f64; 2]) -> usize {
+/// The cell along the curve of a place in parts of the image.
+fn curve(place: [f64; 2]) -> u16 {
     // The cast takes NaN to 0 and everything beyond an end to that end.
     let [x, y] = place.map(|t| ((t * SIDE as f64) as usize).min(SIDE - 1));
-    spread(x) | spread(y) << 1
+    (spread(x) | spread(y) << 1) as u16
 }
 
 /// Puts a zero between the six low bits.
@@ -84,12 +101,12 @@ mod tests {
     #[test]
     fn the_curve_visits_quarters_in_turn() {
         assert_eq!(spread(0b11_1111), 0b0101_0101_0101);
-        let quarter = |x, y| curve([x, y]) / (CELLS / 4);
+        let quarter = |x, y| usize::from(curve([x, y])) / (CELLS / 4);
         assert_eq!(
             [quarter(0.1, 0.1), quarter(0.9, 0.1), quarter(0.1, 0.9), quarter(0.9, 0.9)],
             [0, 1, 2, 3]
         );
         assert_eq!(curve([f64::NAN, -5.0]), 0);
-        assert_eq!(curve([f64::INFINITY, 2.0]), CELLS - 1);
+        assert_eq!(usize::from(curve([f64::INFINITY, 2.0])), CELLS - 1);
     }
 }

@@ -1,13 +1,19 @@
 //! What the machine can do at best: the ceilings that times are held against.
 //!
-//! Both probes run on every thread of the current rayon pool and return a rate for all of them together.
+//! All probes run on every thread of the current rayon pool and return a rate for all of them together.
 
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::Instant;
 
+use super::rows::Rows;
 use super::simd::{InstructionSet, Isa, Kernel, Reg, prefetch_row};
+use super::{Call, Item, Next, Query, Sampler, Visitor, order, pipeline};
 use crate::buffer::Aligned;
+use crate::dtype::Element;
+use crate::error::{Error, ErrorKind, Result};
+use crate::op::{self, Inputs};
+use crate::problem::Problem;
 use crate::rng::Rng;
 
 /// Elements of a row: 32 channels of `f32`, two cache lines.
@@ -38,17 +44,83 @@ pub fn read(isa: Isa, bytes: usize, reading: Reading) -> f64 {
         let mut r = Rng::new(thread as u64);
         let first = if reading == Reading::Shared { 0 } else { thread * rows };
         let order: Vec<usize> = match reading {
-            Reading::InOrder => (first..first + rows).collect(),
-            _ => (0..400_000).map(|_| first + r.below(rows)).collect(),
+            Reading::InOrder => (first..first + rows).map(|row| row * ROW).collect(),
+            _ => (0..400_000).map(|_| (first + r.below(rows)) * ROW).collect(),
         };
         let data = &data;
         move || {
             let mut sum = 0.0;
-            isa.run(Gather { data, order: &order, sum: &mut sum });
+            isa.run(Gather { data, starts: &order, sum: &mut sum });
             black_box(sum);
             (order.len() * ROW * 4) as f64
         }
     })
+}
+
+/// Bytes of rows that the forward pass reads, and how many a second when the same rows are only loaded, in the order
+/// in which it visits them: what is left of its time when locating samples and adding them up are free. For `f32` values
+/// of 32 channels.
+pub fn replay(isa: Isa, p: &Problem, inputs: &Inputs<'_>) -> Result<(f64, f64)> {
+    assert!(isa.is_available(), "{isa} is not available");
+    let call = Call { isa, rows: Rows { p, args: op::check_inputs(p, inputs)? } };
+    let Some(value) = f32::slice(&call.rows.args.value.data).filter(|_| p.channels() == ROW) else {
+        let got = format!("{} {}", p.channels(), p.types().value);
+        return Err(Error::new(ErrorKind::Unsupported, "channels to replay", got, format!("{ROW} f32")));
+    };
+    let sampler = Sampler::new(p, call.value_grids(), p.heads());
+    let mut visited = Visited { rows: call.rows, sampler: &sampler, starts: Vec::new() };
+    isa.run(Visit { visited: &mut visited, pairs: &order::queries(&call.rows) });
+    let starts = visited.starts;
+    let threads = rayon::current_num_threads();
+    let rate = best_rate(|thread| {
+        let part = |i: usize| i * starts.len() / threads;
+        let order = &starts[part(thread)..part(thread + 1)];
+        move || {
+            let mut sum = 0.0;
+            isa.run(Gather { data: value, starts: order, sum: &mut sum });
+            black_box(sum);
+            (order.len() * ROW * 4) as f64
+        }
+    });
+    Ok(((starts.len() * ROW * 4) as f64, rate))
+}
+
+/// Where the rows begin that the forward pass reads, in the order in which it does.
+struct Visited<'a> {
+    rows: Rows<'a>,
+    sampler: &'a Sampler<f32>,
+    starts: Vec<usize>,
+}
+
+impl Visitor<f32> for Visited<'_> {
+    #[inline(always)]
+    unsafe fn visit<I: InstructionSet>(&mut self, at: [usize; 3], item: Item<'_, f32>, _: Next<'_, f32>) {
+        let plane = self.rows.plane(at);
+        for g in &self.sampler.grids {
+            for s in g.samples.clone() {
+                let counted = |k: &usize| item.taps.mask[s] & (1 << k) != 0;
+                let corners = g.corners();
+                let start = |k| plane.wrapping_add_signed(item.taps.at[s] + corners[k]);
+                self.starts.extend((0..4).filter(counted).map(start));
+            }
+        }
+    }
+}
+
+struct Visit<'a, 'b> {
+    visited: &'a mut Visited<'b>,
+    pairs: &'a [usize],
+}
+
+impl Kernel for Visit<'_, '_> {
+    #[inline(always)]
+    unsafe fn run<I: InstructionSet>(self) {
+        let (rows, sampler) = (self.visited.rows, self.visited.sampler);
+        let heads = rows.p.heads();
+        let mut memory = [Query::new(rows.p, heads), Query::new(rows.p, heads)];
+        // SAFETY: the machine has `I`.
+        unsafe { pipeline::<I, f32>(&rows, sampler, self.pairs, 0..heads, &mut memory, self.visited) };
+    }
 }
 
 /// Floating-point operations a second of fused multiply-adds on `f32`.
@@ -87,7 +159,8 @@ fn best_rate<W: FnMut() -> f64>(make: impl Fn(usize) -> W + Sync) -> f64 {
 
 struct Gather<'a> {
     data: &'a [f32],
-    order: &'a [usize],
+    /// The first element of each row.
+    starts: &'a [usize],
     sum: &'a mut f32,
 }
 
@@ -96,12 +169,12 @@ impl Kernel for Gather<'_> {
     unsafe fn run<I: InstructionSet>(self) {
         const AHEAD: usize = 32;
         let lanes = I::F32::LANES;
-        let Some(last) = self.order.len().checked_sub(1) else { return };
-        // SAFETY: the machine has `I`; every entry of `order` is a row of `data`.
+        let Some(last) = self.starts.len().checked_sub(1) else { return };
+        // SAFETY: the machine has `I`; every entry of `starts` begins a row of `data`.
         unsafe {
             let mut sums = [I::F32::splat(0.0); 8];
-            for i in 0..self.order.len() {
-                let row = |i: usize| self.data.as_ptr().add(self.order[i] * ROW);
+            for i in 0..self.starts.len() {
+                let row = |i: usize| self.data.as_ptr().add(self.starts[i]);
                 prefetch_row(row((i + AHEAD).min(last)), ROW);
                 let from = row(i);
                 let mut c = 0;
@@ -141,5 +214,28 @@ impl Kernel for MultiplyAdd<'_> {
             *self.sum = I::F32::sum4([total; 4])[0];
             *self.flops = (STEPS * CHAINS * I::F32::LANES * 2) as f64;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::Spec;
+
+    #[test]
+    fn rows_on_the_map_are_replayed() {
+        let spec = Spec { batch: 1, queries: 1, heads: 2, channels: ROW, ..Spec::default() };
+        let p = Problem::new(Spec { levels: vec![(3, 4)], points: vec![2], ..spec }).unwrap();
+        let value = vec![0.0f32; p.value_len()];
+        // Of each head one sample with four corners on the map, then one with two, and one far away.
+        let locations = vec![0.5f32, 0.5, 0.0, 0.5, 0.5, 0.5, 9.0, 9.0];
+        let weights = vec![1.0f32; 4];
+        let inputs = Inputs::plain(&value, &locations, &weights);
+        let (bytes, rate) = replay(Isa::best(), &p, &inputs).unwrap();
+        assert_eq!(bytes, (4 + 2 + 4) as f64 * 128.0);
+        assert!(rate > 0.0);
+        let narrow = p.with(|s| s.channels = 8).unwrap();
+        let value = vec![0.0f32; narrow.value_len()];
+        assert!(replay(Isa::best(), &narrow, &Inputs::plain(&value, &locations, &weights)).is_err());
     }
 }

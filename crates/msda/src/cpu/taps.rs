@@ -52,6 +52,10 @@ pub(super) struct Sampler<F> {
     columns: Vec<u32>,
     first: Vec<i32>,
     rows: Vec<u32>,
+    /// For each sample: the level's first element, and how far apart its rows and columns are.
+    origin: Vec<isize>,
+    row: Vec<isize>,
+    column: Vec<isize>,
 }
 
 impl<F: Float> Sampler<F> {
@@ -69,6 +73,9 @@ impl<F: Float> Sampler<F> {
             columns: each.sample(|g| g.w as u32),
             first: each.sample(|g| g.rows.start),
             rows: each.sample(|g| (g.rows.end - g.rows.start) as u32),
+            origin: each.sample(|g| g.origin),
+            row: each.sample(|g| g.row),
+            column: each.sample(|g| g.column),
             grids,
         }
     }
@@ -233,15 +240,12 @@ impl<F: Arithmetic> TapLists<F> {
             let (left, right) = (F::ONE - fx[s], fx[s]);
             weights[s] = [left * upper, right * upper, left * lower, right * lower];
         }
-        let (ats, mut s) = (&mut self.at[..n], 0);
-        while s < n {
-            for g in &sampler.grids {
-                for _ in g.samples.clone() {
-                    let across = xs[s] as isize * g.column;
-                    ats[s] = g.origin.wrapping_add(ys[s] as isize * g.row).wrapping_add(across);
-                    s += 1;
-                }
-            }
+        let (ats, origin) = (&mut self.at[..n], &sampler.origin[..n]);
+        let (row, column) = (&sampler.row[..n], &sampler.column[..n]);
+        for s in 0..n {
+            let down = (ys[s] as isize).wrapping_mul(row[s]);
+            let across = (xs[s] as isize).wrapping_mul(column[s]);
+            ats[s] = origin[s].wrapping_add(down).wrapping_add(across);
         }
     }
 }
