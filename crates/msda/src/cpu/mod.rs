@@ -167,7 +167,7 @@ fn for_each_chunk<S: Send>(
     work: impl Fn(&mut S, &[usize]) + Sync + Send,
 ) {
     // Enough chunks to even out the threads' speeds, none so small that handing it out shows.
-    let chunk = (order.len() / (8 * rayon::current_num_threads())).clamp(1, 64);
+    let chunk = (order.len() / (32 * rayon::current_num_threads())).clamp(2, 64);
     let pool = Pool::new(scratch);
     order.par_chunks(chunk).for_each(|pairs| {
         let mut scratch = pool.take();
