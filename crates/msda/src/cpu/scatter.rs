@@ -38,8 +38,9 @@ impl Keep {
         let few = p.queries().saturating_mul(p.samples()) < p.positions();
         match few {
             true if T::DTYPE == T::Acc::DTYPE => Self::InPlace,
-            // Which rows are touched is noted for every position.
-            true if p.positions() <= SUMS_BYTES / size_of::<u32>() => Self::Touched,
+            // Which rows are touched is noted for every position of a head, in whatever part of it: at most a quarter of
+            // what sums may take.
+            true if p.positions() <= SUMS_BYTES / 4 / size_of::<u32>() => Self::Touched,
             _ => Self::All,
         }
     }
