@@ -43,11 +43,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
         rows.shared = u32(__cvta_generic_to_shared(kept)) + (side - args.first_kept) * ROW + start;
         tile *= args.each, end = min(tile + args.each, args.tiles);
     }
+    const int first = tile * QUERIES; // of the block's queries
+    u16 *list = reinterpret_cast<u16 *>(kept + args.kept * (ROW / 16));
+    if (SORTED) sort(args, image, head, first, min(end * QUERIES, args.queries) - first, reinterpret_cast<int *>(shared), list);
     bool awaited = RESIDENT < LEVELS; // not yet there
     const Level own = args.level[OWN ? level_of(args, min(part * ROUND, SAMPLES - 1)) : 0];
 #pragma unroll 1
     for (; tile < end; tile++) {
-        const int query = query_of(args, image, tile, item / HEADS);
+        const int query = query_of(args, image, tile, item / HEADS, first, list);
         const bool active = query >= 0 && head < args.heads;
         if (!awaited && !__any_sync(0xffffffffu, active)) continue;
         const int q = active ? query : 0, h = active ? head : 0;
@@ -62,12 +65,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
         Raw raw;
         raw.fetch(active, locations, weights, part * ROUND);
 #pragma unroll 1
-        for (int first = 0; first < SAMPLES; first += ITEM * ROUND) {
+        for (int round = 0; round < SAMPLES; round += ITEM * ROUND) {
             __syncwarp();
-            locate(args, raw, active, image, query, softmax, first + part * ROUND, handed, slot(lane / ITEM, part), own);
+            locate(args, raw, active, image, query, softmax, round + part * ROUND, handed, slot(lane / ITEM, part), own);
             __syncwarp();
             // What the next round needs is on its way while this one is summed, where there are registers for it.
-            const int next = first + ITEM * ROUND;
+            const int next = round + ITEM * ROUND;
             if (AHEAD && next < SAMPLES) raw.fetch(active, locations, weights, next + part * ROUND);
 #pragma unroll
             for (int j = 0; j < ITEM; j += SPLIT) {
@@ -80,11 +83,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
                 const Positions positions = handed.positions[at];
 #pragma unroll
                 for (int r = 0; r < ROUND; r++) {
-                    const int s = first + from * ROUND + r;
+                    const int s = round + from * ROUND + r;
                     if (!EXACT && s >= SAMPLES) continue;
                     const Taps taps = take(handed.weights[r][at], positions.sample[r], side);
                     const int level = level_of(args, s);
-                    add<VEC>(sum, halves, rows, taps, level, args.level[level].pitch);
+                    add<VEC>(sum, halves, rows, taps, level, args.level[level].under);
                 }
                 if (HALF) gather_up(sum, halves);
             }

@@ -14,6 +14,7 @@
 //   ALIGN_L ALIGN_W         bytes that a lane's locations and weights are aligned to
 //   STRIP                   queries (they are the pixels of the levels) in strips of so many rows; 0: as they come
 //   LISTED                  queries in the order of a list
+//   SORTED                  queries of a block in the order of the places they look at; where a block has several tiles
 //   TIGHT                   positions fit 16 bits
 //   RING STEP               value has a ring of zeros; bytes from position to position, or 0: an argument
 //   RESIDENT                the first of the levels that a block keeps in shared memory; LEVELS: none (planar, VEC 16)
@@ -30,10 +31,10 @@ constexpr bool AHEAD = ROUND <= 2;
 constexpr int NUMBERS = FUSED == 2 ? 2 : 4; // of a reference point
 constexpr bool FILLED = ROW == LANES * VEC;
 
-// A level: its size, the position of its first pixel, positions from row to row; its first sample; its first query and
-// one over the pixels of a strip, where queries are pixels; its size once more, as it is computed with.
+// A level: its size, the position of its first pixel, positions and bytes from row to row; its first sample; its first query
+// and one over the pixels of a strip, where queries are pixels; its size once more, as it is computed with.
 struct Level {
-    int h, w, origin, pitch;
+    int h, w, origin, pitch, under;
     int sample, query;
     float strip, rows, columns;
 };
@@ -79,7 +80,13 @@ struct Handed {
     Weights weights[ROUND][32];
     Positions positions[32];
 };
-constexpr int HANDED = BLOCK / 32 * (int(sizeof(Handed)) / 16); // of a block, in pieces of 16 bytes
+
+// Cells of the image in which a block that sorts its queries counts them: columns of strips.
+constexpr int STRIPS = 8, COLUMNS = 64, CELLS = STRIPS * COLUMNS;
+
+// What a block's warps hand on, in pieces of 16 bytes. Before that, the counters are there.
+constexpr int PIECES = BLOCK / 32 * (int(sizeof(Handed)) / 16), COUNTERS = SORTED ? CELLS / 4 : 0;
+constexpr int HANDED = PIECES > COUNTERS ? PIECES : COUNTERS;
 
 // What one lane makes of it: where its taps are, and how much each counts (top and bottom, of one or two sides).
 struct Taps {
@@ -87,10 +94,52 @@ struct Taps {
     float weight[2 / SIDES][2];
 };
 
-// The query that an index within a block stands for, or -1.
-__device__ __forceinline__ int query_of(const Args &args, int image, int tile, int i) {
+// The cell in which a query looks: of its first point or its reference point. What is not finite ends in some cell.
+__device__ __forceinline__ int cell_of(const Args &args, int image, int query, int head) {
+    float xy[2];
+    const char *at = FUSED ? args.reference.address(image, query, 0) : args.locations.address(image, query, head);
+    read<LOCATION, 2, size_of<LOCATION>>(at, xy);
+    const int x = min(max(int(xy[0] * COLUMNS), 0), COLUMNS - 1), y = min(max(int(xy[1] * STRIPS), 0), STRIPS - 1);
+    return y * COLUMNS + x;
+}
+
+// Lists the queries of a block, `count` from `first` on, cell by cell. Those of one cell come in any order: no output depends
+// on it.
+__device__ __forceinline__ void sort(const Args &args, int image, int head, int first, int count, int *cells, u16 *list) {
+    for (int i = threadIdx.x; i < CELLS; i += BLOCK) cells[i] = 0;
+    __syncthreads();
+    for (int i = threadIdx.x; i < count; i += BLOCK) atomicAdd(&cells[cell_of(args, image, first + i, head)], 1);
+    __syncthreads();
+    if (threadIdx.x < 32) { // counts become first places
+        constexpr int EVERY = CELLS / 32;
+        int *own = cells + threadIdx.x * EVERY, sum = 0;
+#pragma unroll
+        for (int i = 0; i < EVERY; i++) sum += own[i];
+        int before = sum;
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+            const int other = __shfl_up_sync(0xffffffffu, before, step);
+            if (threadIdx.x >= step) before += other;
+        }
+        before -= sum;
+#pragma unroll
+        for (int i = 0; i < EVERY; i++) {
+            const int n = own[i];
+            own[i] = before, before += n;
+        }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < count; i += BLOCK) {
+        list[atomicAdd(&cells[cell_of(args, image, first + i, head)], 1)] = u16(i);
+    }
+    __syncthreads();
+}
+
+// The query that an index within a block stands for, or -1. `list` is that of the queries from `first` on, if there is one.
+__device__ __forceinline__ int query_of(const Args &args, int image, int tile, int i, int first, const u16 *list) {
     const int q = tile * QUERIES + i;
     if (q >= args.queries) return -1;
+    if (SORTED) return first + list[q - first];
     if (LISTED) return args.order[i64(image) * args.queries + q];
     if (STRIP == 0) return q;
     int l = 0;
@@ -274,7 +323,7 @@ __device__ __forceinline__ Vector<16> gather_shared(u32 at) {
 
 // Adds the taps of one sample.
 template <int BYTES>
-__device__ __forceinline__ void add(float (&sum)[EACH], Halves &halves, const Rows &rows, const Taps &taps, int level, int pitch) {
+__device__ __forceinline__ void add(float (&sum)[EACH], Halves &halves, const Rows &rows, const Taps &taps, int level, int under) {
     const int step = STEP > 0 ? STEP : rows.step;
     const char *at = offset(rows.base, taps.position, step);
     if constexpr (NEAREST) {
@@ -288,14 +337,13 @@ __device__ __forceinline__ void add(float (&sum)[EACH], Halves &halves, const Ro
 #pragma unroll
             for (int i = 0; kept && i < 2 / SIDES; i++) {
                 v[i][0] = gather_shared(there + i * ROW);
-                v[i][1] = gather_shared(there + (pitch + i) * ROW);
+                v[i][1] = gather_shared(there + under + i * ROW);
             }
         }
-        const char *under = at + pitch * step;
 #pragma unroll
         for (int i = 0; !kept && i < 2 / SIDES; i++) {
             v[i][0] = gather<BYTES>(at + i * step);
-            v[i][1] = gather<BYTES>(under + i * step);
+            v[i][1] = gather<BYTES>(at + under + i * step);
         }
 #pragma unroll
         for (int i = 0; i < 2 / SIDES; i++) {

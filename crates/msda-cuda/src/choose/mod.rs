@@ -157,8 +157,7 @@ pub fn candidates(request: &Request<'_>, target: &Target) -> Vec<Kernel> {
     // Levels are kept of planar values only.
     let keep =
         if request.problem.layout() == Layout::Bshd { 1 } else { 4.min(request.problem.levels().len() + 1) };
-    let walks = [Walk::Straight, Walk::Tiles, Walk::Ordered];
-    for walk in walks {
+    for (walk, _) in Walk::ALL {
         for sides in [1, 2] {
             for split in [1, 2, 4, 8] {
                 for heads in [1, 2, 4, 8] {

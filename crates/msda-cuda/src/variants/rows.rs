@@ -19,16 +19,26 @@ pub enum Walk {
     Tiles,
     /// Along a curve over the places they look at, which another kernel finds first.
     Ordered,
+    /// Those of a block along strips of the image, by the places they look at, which the block finds first; for blocks that
+    /// keep levels, and so have many queries.
+    Sorted,
 }
 
 impl Walk {
     /// All of them, with the names that knobs have.
-    pub const ALL: [(Self, &'static str); 3] =
-        [(Self::Straight, "straight"), (Self::Tiles, "tiles"), (Self::Ordered, "ordered")];
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Straight, "straight"),
+        (Self::Tiles, "tiles"),
+        (Self::Ordered, "ordered"),
+        (Self::Sorted, "sorted"),
+    ];
 }
 
 /// The rows of a strip.
 pub const STRIP: usize = 8;
+
+/// Bytes of the counters with which a block sorts its queries, where samples are handed on later: as `rows.cuh` has them.
+const SORT_BYTES: usize = 2048;
 
 /// The most levels: their table is part of the argument.
 const MAX_LEVELS: usize = 64;
@@ -164,7 +174,8 @@ impl Rows {
     fn handed(&self, p: &Problem) -> usize {
         let position = if Self::tight(p) { 2 } else { 4 };
         // A warp's 32 lanes, so many samples each, a position and four weights.
-        self.block * self.round * (16 + position)
+        let handed = self.block * self.round * (16 + position);
+        if self.walk == Walk::Sorted { handed.max(SORT_BYTES) } else { handed }
     }
 
     /// The positions of the levels that are kept: the first, and how many.
@@ -175,6 +186,27 @@ impl Rows {
         let first = levels.iter().map(start).min().unwrap_or(0);
         let end = levels.iter().map(|l| start(l) + (l.h + 2 * ring) * l.pitch).max().unwrap_or(0);
         (first, end - first)
+    }
+
+    /// Tiles of queries, and how many of them a block has.
+    fn tiles(&self, p: &Problem, target: &Target, division: Division) -> (usize, usize) {
+        let tiles = p.queries().div_ceil(self.block / self.item(division) / self.heads);
+        // Four blocks a multiprocessor, one after another, divide the planes evenly and load what they keep seldom.
+        let planes = p.batch() * p.heads();
+        let shares = (4 * target.multiprocessors as usize).div_ceil(planes.max(1)).clamp(1, tiles.max(1));
+        (tiles, if self.keep > 0 { tiles.div_ceil(shares) } else { 1 })
+    }
+
+    /// Queries of a block that sorts them; else 0.
+    fn sorted(&self, p: &Problem, target: &Target, division: Division) -> usize {
+        let tile = self.block / self.item(division) / self.heads;
+        if self.walk == Walk::Sorted { self.tiles(p, target, division).1 * tile } else { 0 }
+    }
+
+    /// Bytes of shared memory of a block: what is handed on, the levels that are kept, the list of sorted queries.
+    fn shared(&self, p: &Problem, target: &Target, division: Division) -> usize {
+        let kept = if self.keep > 0 { self.kept_bytes(p) } else { 0 };
+        self.handed(p) + kept + (2 * self.sorted(p, target, division)).next_multiple_of(16)
     }
 
     /// Bytes of shared memory that the levels take which are kept.
@@ -239,7 +271,13 @@ impl Rows {
                 return Some("levels are kept by blocks of one head, bilinear".into());
             }
         }
-        let bytes = self.handed(p) + if self.keep > 0 { self.kept_bytes(p) } else { 0 };
+        if self.walk == Walk::Sorted && self.keep == 0 {
+            return Some("blocks that keep no levels have too few queries to sort".into());
+        }
+        if self.sorted(p, target, division) > 1 << 16 {
+            return Some("more queries to sort in a block than 16 bits count".into());
+        }
+        let bytes = self.shared(p, target, division);
         let most = target.shared() / self.blocks;
         if bytes > most {
             return Some(format!("{bytes} bytes of shared memory: {} blocks have {most} each", self.blocks));
@@ -290,7 +328,6 @@ impl Rows {
         let o = request.operands;
         let t = p.types();
         let division = Division::of(request);
-        let item = self.item(division);
         let uniform = p.points().iter().all(|&n| n == p.points()[0]);
         let points: Vec<String> = p.points().iter().map(ToString::to_string).collect();
         let row = p.channels() * t.value.size();
@@ -334,6 +371,7 @@ impl Rows {
             .define("ALIGN_W", align(Role::Weights, o.weights, t.weights, 1))
             .define("STRIP", if self.walk == Walk::Tiles { STRIP } else { 0 })
             .define("LISTED", u8::from(self.walk == Walk::Ordered))
+            .define("SORTED", u8::from(self.walk == Walk::Sorted))
             .define("TIGHT", u8::from(tight))
             .define("STEP", step)
             .define("HALF", u8::from(self.half))
@@ -346,18 +384,15 @@ impl Rows {
         args.tensor(Hole::Reference, o.reference.map(|(_, operand)| operand), t.locations.size());
         args.tensor(Hole::Output, Some(o.output), t.value.size());
         args.hole(Hole::Workspace(0));
-        let tiles = p.queries().div_ceil(self.block / item / self.heads);
+        let (tiles, each) = self.tiles(p, target, division);
         let (first_kept, kept) = if self.keep > 0 { self.kept(p) } else { (0, 0) };
-        // Four blocks a multiprocessor, one after another, divide the planes evenly and load what they keep seldom.
-        let planes = p.batch() * p.heads();
-        let shares = (4 * target.multiprocessors as usize).div_ceil(planes).clamp(1, tiles);
-        let each = if self.keep > 0 { tiles.div_ceil(shares) } else { 1 };
         for n in [p.queries(), p.heads(), each, tiles, kept, first_kept] {
             args.i32(n);
         }
         let (mut sample, mut query) = (0, 0);
         for (level, points) in p.levels().iter().zip(p.points()) {
-            for n in [level.h, level.w, level.origin, level.pitch, sample, query] {
+            let under = level.pitch * o.value.strides[1] * t.value.size();
+            for n in [level.h, level.w, level.origin, level.pitch, under, sample, query] {
                 args.i32(n);
             }
             for x in [1.0 / (STRIP * level.w) as f32, level.h as f32, level.w as f32] {
@@ -370,10 +405,7 @@ impl Rows {
         args.align(8);
         let grid = [tiles.div_ceil(each), p.heads().div_ceil(self.heads), p.batch()].map(|n| n as u32);
         let mut launch = Launch::new(grid, [self.block as u32, 1, 1]);
-        launch.shared = self.handed(p) as u32;
-        if self.keep > 0 {
-            launch.shared += self.kept_bytes(p) as u32;
-        }
+        launch.shared = self.shared(p, target, division) as u32;
         Prepared { unit, entry: "msda_forward", launch, args }
     }
 }
