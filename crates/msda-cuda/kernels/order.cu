@@ -7,8 +7,9 @@
 //                      in a cell, those of block 0 come first, then those of block 1, ...
 //
 // A query's place is the mean of its first head's points on its first level, or its reference point. The blocks of a cluster
-// share an image: each counts the cells of its queries in its own shared memory, reads the counts of the others to know where its own
-// belong, and deals them out. Queries of one block and cell come in any order: no output depends on it.
+// share an image: each counts the cells of its queries in its own shared memory; each adds up the counts of a share of the cells over all
+// blocks and tells every block where its queries of those cells go; each deals out its own. Queries of one block and cell come in any order:
+// no output depends on it.
 #include "prelude.cuh"
 
 // Knobs: LOCATION, BLOCK; POINTS of the first level, 1 for a reference point; CLUSTER blocks an image.
@@ -19,8 +20,10 @@ struct Args {
     int *order;
 };
 
-constexpr int SIDE = 64, CELLS = SIDE * SIDE, EACH = CELLS / BLOCK;
-static_assert(EACH == 4, "a thread reads the counts of its cells at once");
+constexpr int SIDE = 64, CELLS = SIDE * SIDE;
+constexpr int SHARE = CELLS / CLUSTER;                 // cells that a block of a cluster adds up
+constexpr int EACH = SHARE > BLOCK ? SHARE / BLOCK : 1; // of them, those of a thread
+constexpr bool WHOLE = SHARE >= BLOCK;                 // every thread has some
 
 // The cells of the queries lie behind their order.
 __device__ __forceinline__ u16 *cells_of(const Args &args, int image) {
@@ -53,30 +56,44 @@ __device__ __forceinline__ void meet() {
 #endif
 }
 
-// What block `rank` has at the same place of its shared memory.
-__device__ __forceinline__ int4 theirs(const int4 *mine, int rank) {
+// The address of something of this block's shared memory in that of block `rank`.
+__device__ __forceinline__ u32 in(int rank, const int *mine) {
+    u32 at = u32(__cvta_generic_to_shared(mine));
 #if CLUSTER > 1
-    int4 v;
-    u32 at;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(u32(__cvta_generic_to_shared(mine))), "r"(rank));
-    asm volatile("ld.shared::cluster.v4.s32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
-    return v;
+    asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(at) : "r"(rank));
+#endif
+    return at;
+}
+
+__device__ __forceinline__ int get(u32 at) {
+    int x;
+#if CLUSTER > 1
+    asm volatile("ld.shared::cluster.s32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
 #else
-    return *mine;
+    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+#endif
+    return x;
+}
+
+__device__ __forceinline__ void set(u32 at, int x) {
+#if CLUSTER > 1
+    asm volatile("st.shared::cluster.s32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+#else
+    asm volatile("st.shared.s32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
 #endif
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK) msda_order(const __grid_constant__ Args args) {
-    __shared__ int4 counts[BLOCK];
+    __shared__ int count[CELLS];   // of this block's queries in each cell; then where the next of them goes
     __shared__ int sums[BLOCK / 32];
-    int *count = reinterpret_cast<int *>(counts);
+    __shared__ int shares[CLUSTER]; // queries in each block's share of the cells
     const int rank = blockIdx.x, image = blockIdx.y;
     const int begin = int(i64(args.queries) * rank / CLUSTER), end = int(i64(args.queries) * (rank + 1) / CLUSTER);
     const char *locations = args.locations + image * args.image;
     u16 *cells = cells_of(args, image);
     int *order = args.order + i64(image) * args.queries;
 
-    counts[threadIdx.x] = make_int4(0, 0, 0, 0);
+    for (int i = threadIdx.x; i < CELLS; i += BLOCK) count[i] = 0;
     __syncthreads();
 #pragma unroll 4
     for (int q = begin + threadIdx.x; q < end; q += BLOCK) {
@@ -86,21 +103,22 @@ extern "C" __global__ void __launch_bounds__(BLOCK) msda_order(const __grid_cons
     }
     meet();
 
-    // How many there are in each of the thread's cells, and how many of them come before this block's.
-    int own[EACH] = {}, all[EACH] = {};
-#pragma unroll
-    for (int k = 0; k < CLUSTER; k++) {
-        const int4 n = theirs(&counts[threadIdx.x], k);
-        all[0] += n.x, all[1] += n.y, all[2] += n.z, all[3] += n.w;
-        if (k < rank) own[0] += n.x, own[1] += n.y, own[2] += n.z, own[3] += n.w;
-    }
-    meet(); // all have read
-
-    // Counts become first places: over the cells of a thread, then over the threads of a warp, then over the warps.
+    // Counts of the block's share of the cells, of all blocks, become first places within the share: over the blocks, over the cells of a
+    // thread, over the threads of a warp, over the warps.
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    int sum = 0;
+    int place[EACH][CLUSTER], sum = 0;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) own[i] += sum, sum += all[i];
+    for (int i = 0; i < EACH; i++) {
+        const int cell = rank * SHARE + threadIdx.x * EACH + i;
+#pragma unroll
+        for (int k = 0; k < CLUSTER; k++) place[i][k] = WHOLE || threadIdx.x < SHARE ? get(in(k, &count[cell])) : 0;
+#pragma unroll
+        for (int k = 0; k < CLUSTER; k++) {
+            const int n = place[i][k];
+            place[i][k] = sum;
+            sum += n;
+        }
+    }
     int before = sum;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -110,9 +128,27 @@ extern "C" __global__ void __launch_bounds__(BLOCK) msda_order(const __grid_cons
     if (lane == 31) sums[warp] = before;
     __syncthreads();
     for (int w = 0; w < warp; w++) before += sums[w];
+    if (threadIdx.x == BLOCK - 1) {
+#pragma unroll
+        for (int k = 0; k < CLUSTER; k++) set(in(k, &shares[rank]), before);
+    }
     before -= sum;
-    counts[threadIdx.x] = make_int4(before + own[0], before + own[1], before + own[2], before + own[3]);
-    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int cell = rank * SHARE + threadIdx.x * EACH + i;
+#pragma unroll
+        for (int k = 0; k < CLUSTER; k++) {
+            if (WHOLE || threadIdx.x < SHARE) set(in(k, &count[cell]), before + place[i][k]);
+        }
+    }
+    meet();
+
 #pragma unroll 4
-    for (int q = begin + threadIdx.x; q < end; q += BLOCK) order[atomicAdd(&count[cells[q]], 1)] = q;
+    for (int q = begin + threadIdx.x; q < end; q += BLOCK) {
+        const int cell = cells[q];
+        int at = atomicAdd(&count[cell], 1);
+#pragma unroll
+        for (int k = 0; k < CLUSTER; k++) at += k < cell / SHARE ? shares[k] : 0; // those in the shares before
+        order[at] = q;
+    }
 }
