@@ -37,17 +37,20 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
     Rows rows{args.value.address(image, side, head < args.heads ? head : 0) + start, args.value.row, 0};
 
     int tile = blockIdx.x, end = tile + 1;
+    const int first_row = int(__cvta_generic_to_shared(kept)) - args.first_kept * ROW; // of position 0, if it were kept
     if (RESIDENT < LEVELS) {
         const char *from = args.value.address(image, args.first_kept, head);
         for (int i = threadIdx.x; i < args.kept * (ROW / 16); i += BLOCK) copy(kept + i, from + i * 16);
-        rows.shared = u32(__cvta_generic_to_shared(kept)) + (side - args.first_kept) * ROW + start;
+        rows.shared = side * ROW + start + (PARTED ? 0 : first_row);
         tile *= args.each, end = min(tile + args.each, args.tiles);
     }
     const int first = tile * QUERIES; // of the block's queries
     u16 *list = reinterpret_cast<u16 *>(kept + args.kept * (ROW / 16));
     if (SORTED) sort(args, image, head, first, min(end * QUERIES, args.queries) - first, reinterpret_cast<int *>(shared), list);
     bool awaited = RESIDENT < LEVELS; // not yet there
-    const Level own = args.level[OWN ? level_of(args, min(part * ROUND, SAMPLES - 1)) : 0];
+    Level own = args.level[OWN ? level_of(args, min(part * ROUND, SAMPLES - 1)) : 0];
+    const bool addressed = PARTED && part >= NEEDED;
+    if (addressed) own.origin = own.origin * ROW + first_row, own.pitch *= ROW;
 #pragma unroll 1
     for (; tile < end; tile++) {
         const int query = query_of(args, image, tile, item / HEADS, first, list);
@@ -67,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
 #pragma unroll 1
         for (int round = 0; round < SAMPLES; round += ITEM * ROUND) {
             __syncwarp();
-            locate(args, raw, active, image, query, softmax, round + part * ROUND, handed, slot(lane / ITEM, part), own);
+            locate(args, raw, active, image, query, softmax, round + part * ROUND, handed, slot(lane / ITEM, part), own, addressed);
             __syncwarp();
             // What the next round needs is on its way while this one is summed, where there are registers for it.
             const int next = round + ITEM * ROUND;
@@ -80,12 +83,19 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
                     awaited = false;
                 }
                 const int from = j + (SPLIT > 1 ? group : 0), at = slot(lane / ITEM, from);
-                const Positions positions = handed.positions[at];
+                Positions positions;
+                Addresses addresses;
+                if (PARTED && j >= NEEDED) {
+                    addresses = handed.addresses(at);
+                } else {
+                    positions = handed.positions(at);
+                }
 #pragma unroll
                 for (int r = 0; r < ROUND; r++) {
                     const int s = round + from * ROUND + r;
                     if (!EXACT && s >= SAMPLES) continue;
-                    const Taps taps = take(handed.weights[r][at], positions.sample[r], side);
+                    const int place = PARTED && j >= NEEDED ? int(addresses.sample[r]) : int(positions.sample[r]);
+                    const Taps taps = take(handed.weights[r][at], place, side);
                     const int level = level_of(args, s);
                     add<VEC>(sum, halves, rows, taps, level, args.level[level].under);
                 }

@@ -25,8 +25,9 @@ constexpr int ITEM = LANES * SIDES * SPLIT;
 constexpr int QUERIES = BLOCK / ITEM / HEADS;
 constexpr bool EXACT = SAMPLES % (ITEM * ROUND) == 0;
 constexpr bool OWN = SAMPLES <= ITEM * ROUND && UNIFORM > 0 && UNIFORM % ROUND == 0;
-// The first lane whose samples are on a level in shared memory.
-constexpr int NEEDED = OWN && SPLIT == 1 && RESIDENT < LEVELS ? RESIDENT * UNIFORM / ROUND : 0;
+// Whether a lane's samples are all on a level that is kept, or all on one that is not; and the first lane whose are on one that is.
+constexpr bool PARTED = OWN && SPLIT == 1 && RESIDENT < LEVELS;
+constexpr int NEEDED = PARTED ? RESIDENT * UNIFORM / ROUND : 0;
 constexpr bool AHEAD = ROUND <= 2;
 constexpr int NUMBERS = FUSED == 2 ? 2 : 4; // of a reference point
 constexpr bool FILLED = ROW == LANES * VEC;
@@ -76,13 +77,27 @@ __device__ __forceinline__ int slot(int item, int part) {
     return part * ITEMS + (item ^ (turn & (ITEMS - 1)));
 }
 
-struct Handed {
-    Weights weights[ROUND][32];
-    Positions positions[32];
+// Of samples on levels that are kept it is handed on where they are in shared memory, and not their position, where lanes have
+// only such samples.
+constexpr int ADDRESSED = PARTED ? 32 - NEEDED * ITEMS : 0;
+struct __align__((4 * ROUND & -4 * ROUND) > 16 ? 16 : (4 * ROUND & -4 * ROUND)) Addresses {
+    u32 sample[ROUND];
 };
 
-// Cells of the image in which a block that sorts its queries counts them: columns of strips.
-constexpr int STRIPS = 8, COLUMNS = 64, CELLS = STRIPS * COLUMNS;
+struct Handed {
+    Weights weights[ROUND][32];
+    char places[ADDRESSED * int(sizeof(Addresses)) + (32 - ADDRESSED) * int(sizeof(Positions))]; // addresses first
+
+    __device__ __forceinline__ Addresses &addresses(int slot) {
+        return reinterpret_cast<Addresses *>(places)[slot - (32 - ADDRESSED)];
+    }
+    __device__ __forceinline__ Positions &positions(int slot) {
+        return reinterpret_cast<Positions *>(places + ADDRESSED * sizeof(Addresses))[slot];
+    }
+};
+
+// Cells of the image in which a block that sorts its queries counts them: columns of strips; and the most queries of a thread.
+constexpr int STRIPS = 8, COLUMNS = 64, CELLS = STRIPS * COLUMNS, SORTS = 4;
 
 // What a block's warps hand on, in pieces of 16 bytes. Before that, the counters are there.
 constexpr int PIECES = BLOCK / 32 * (int(sizeof(Handed)) / 16), COUNTERS = SORTED ? CELLS / 4 : 0;
@@ -103,12 +118,19 @@ __device__ __forceinline__ int cell_of(const Args &args, int image, int query, i
     return y * COLUMNS + x;
 }
 
-// Lists the queries of a block, `count` from `first` on, cell by cell. Those of one cell come in any order: no output depends
-// on it.
+// Lists the queries of a block, `count` from `first` on, cell by cell: at most SORTS a thread. Those of one cell come in any order:
+// no output depends on it.
 __device__ __forceinline__ void sort(const Args &args, int image, int head, int first, int count, int *cells, u16 *list) {
+    int cell[SORTS], rank[SORTS];
+#pragma unroll
+    for (int i = 0; i < SORTS; i++) {
+        const int at = i * BLOCK + threadIdx.x;
+        cell[i] = at < count ? cell_of(args, image, first + at, head) : -1;
+    }
     for (int i = threadIdx.x; i < CELLS; i += BLOCK) cells[i] = 0;
     __syncthreads();
-    for (int i = threadIdx.x; i < count; i += BLOCK) atomicAdd(&cells[cell_of(args, image, first + i, head)], 1);
+#pragma unroll
+    for (int i = 0; i < SORTS; i++) rank[i] = cell[i] < 0 ? 0 : atomicAdd(&cells[cell[i]], 1);
     __syncthreads();
     if (threadIdx.x < 32) { // counts become first places
         constexpr int EVERY = CELLS / 32;
@@ -129,8 +151,9 @@ __device__ __forceinline__ void sort(const Args &args, int image, int head, int 
         }
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < count; i += BLOCK) {
-        list[atomicAdd(&cells[cell_of(args, image, first + i, head)], 1)] = u16(i);
+#pragma unroll
+    for (int i = 0; i < SORTS; i++) {
+        if (cell[i] >= 0) list[cells[cell[i]] + rank[i]] = u16(i * BLOCK + threadIdx.x);
     }
     __syncthreads();
 }
@@ -190,8 +213,8 @@ __device__ __forceinline__ void move(float &low, float &part, float &weight, flo
     low = fminf(fmaxf(low, 0.0f), side - 2);
 }
 
-// Where a sample falls, if it counts.
-__device__ __forceinline__ Sample place(bool there, float x, float y, float weight, const Level &level) {
+// Where a sample falls, if it counts. `column` is how much further the next column is.
+__device__ __forceinline__ Sample place(bool there, float x, float y, float weight, const Level &level, int column) {
     // Comparisons with NaN are false: such a sample is not there.
     if (BORDER) there = there && fabsf(x) <= 3.402823466e38f && fabsf(y) <= 3.402823466e38f;
     x = pixel(x, level.columns);
@@ -200,7 +223,7 @@ __device__ __forceinline__ Sample place(bool there, float x, float y, float weig
     if (NEAREST) {
         x = rintf(x), y = rintf(y);
         there = there && x >= 0 && y >= 0 && x < level.columns && y < level.rows;
-        sample = Sample{int(y) * level.pitch + int(x), 0, 0, weight};
+        sample = Sample{int(y) * level.pitch + int(x) * column, 0, 0, weight};
     } else {
         there = there && x > -1 && y > -1 && x < level.columns && y < level.rows;
         float left = floorf(x), top = floorf(y);
@@ -209,7 +232,7 @@ __device__ __forceinline__ Sample place(bool there, float x, float y, float weig
             move(left, sample.x, sample.weight, level.columns);
             move(top, sample.y, sample.weight, level.rows);
         }
-        sample.position = int(top) * level.pitch + int(left);
+        sample.position = int(top) * level.pitch + int(left) * column;
     }
     sample.position = level.origin + (there ? sample.position : 0);
     sample.weight = there ? sample.weight : 0;
@@ -287,8 +310,9 @@ struct Raw {
 
 // Locates those samples and hands them to the lanes of the item.
 __device__ __forceinline__ void locate(const Args &args, const Raw &raw, bool active, int image, int query,
-                                       const Softmax &softmax, int s, Handed &to, int slot, const Level &own) {
+                                       const Softmax &softmax, int s, Handed &to, int slot, const Level &own, bool addressed) {
     Positions positions;
+    Addresses addresses;
     float places[2 * ROUND], shares[ROUND];
     raw.widen_to(places, shares);
 #pragma unroll
@@ -298,15 +322,19 @@ __device__ __forceinline__ void locate(const Args &args, const Raw &raw, bool ac
         const bool counts = active && (EXACT || s + r < SAMPLES);
         float x = places[2 * r], y = places[2 * r + 1], weight = shares[r];
         if (FUSED && counts) unfuse(args, image, query, l, softmax, x, y, weight);
-        const Sample sample = place(counts, x, y, weight, on);
+        const Sample sample = place(counts, x, y, weight, on, addressed ? ROW : 1);
         to.weights[r][slot] = weigh(sample);
-        positions.sample[r] = Position(sample.position);
+        positions.sample[r] = Position(sample.position), addresses.sample[r] = sample.position;
     }
-    to.positions[slot] = positions;
+    if (addressed) {
+        to.addresses(slot) = addresses;
+    } else {
+        to.positions(slot) = positions;
+    }
 }
 
 // The rows of one head: where its bytes of position 0 are, and bytes from position to position; and where those of
-// the levels in shared memory are, as if all levels were there.
+// the levels in shared memory are, as if all levels were there. Where addresses are handed on, only what is to be added to them.
 struct Rows {
     const char *base;
     int step;
@@ -333,7 +361,7 @@ __device__ __forceinline__ void add(float (&sum)[EACH], Halves &halves, const Ro
         bool kept = false;
         if constexpr (RESIDENT < LEVELS && BYTES == 16) {
             kept = level >= RESIDENT;
-            const u32 there = rows.shared + taps.position * ROW;
+            const u32 there = rows.shared + taps.position * (PARTED ? 1 : ROW);
 #pragma unroll
             for (int i = 0; kept && i < 2 / SIDES; i++) {
                 v[i][0] = gather_shared(there + i * ROW);

@@ -103,22 +103,28 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
     let resident = (target.threads() as usize / block).max(1);
     // Registers: three quarters of the threads where a query has few samples, half where it has many.
     let blocks = if samples <= 16 { resident * 3 / 4 } else { resident / 2 }.max(1);
-    // Planes that are read often: the coarse levels, as many as leave half of the cache, stay in shared memory.
-    if sides == 2 && p.queries() >= 4096 {
+    // Planes that are read often: the coarse levels, as many as leave half of the cache, stay in shared memory. Of rows that fill
+    // a line the cache holds half as many: there it pays to sort a block's queries.
+    if planar && (row == 64 || row == 128) && p.queries() >= 4096 {
+        let sorted = row == 128;
         let kept = |keep| Rows {
             sides,
             split: 1,
             heads: 1,
-            block: 1024,
+            block: if sorted { 768 } else { 1024 },
             blocks: 1,
             round: round(lanes),
             keep,
             half,
-            walk: Walk::Straight,
+            walk: if sorted { Walk::Sorted } else { Walk::Straight },
         };
         let most = (1..=p.levels().len().min(3)).rev().find(|&keep| kept(keep).kept_bytes(p) <= 96 << 10);
         if let Some(keep) = most {
             table.push((rows(kept(keep)), "planes with many queries: coarse levels in shared memory"));
+            if sorted {
+                let straight = Rows { walk: Walk::Straight, ..kept(keep) };
+                table.push((rows(straight), "planes with many queries: coarse levels in shared memory"));
+            }
         }
     }
     let many = Rows {
@@ -161,7 +167,7 @@ pub fn candidates(request: &Request<'_>, target: &Target) -> Vec<Kernel> {
         for sides in [1, 2] {
             for split in [1, 2, 4, 8] {
                 for heads in [1, 2, 4, 8] {
-                    for block in [64, 128, 256, 512, 1024] {
+                    for block in [64, 128, 256, 512, 768, 1024] {
                         for round in [1, 2, 3, 4, 8] {
                             let lanes = division.lanes * sides * split;
                             // More lanes than there is work for, or a last round that is mostly idle.

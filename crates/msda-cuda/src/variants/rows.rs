@@ -40,6 +40,9 @@ pub const STRIP: usize = 8;
 /// Bytes of the counters with which a block sorts its queries, where samples are handed on later: as `rows.cuh` has them.
 const SORT_BYTES: usize = 2048;
 
+/// The most queries of a block that sorts them, for each of its threads.
+const SORTS: usize = 4;
+
 /// The most levels: their table is part of the argument.
 const MAX_LEVELS: usize = 64;
 
@@ -171,10 +174,22 @@ impl Rows {
     }
 
     /// Bytes of shared memory through which the warps of a block hand samples on: as `rows.cuh` lays them out.
-    fn handed(&self, p: &Problem) -> usize {
+    fn handed(&self, p: &Problem, division: Division) -> usize {
+        let item = self.item(division);
         let position = if Self::tight(p) { 2 } else { 4 };
-        // A warp's 32 lanes, so many samples each, a position and four weights.
-        let handed = self.block * self.round * (16 + position);
+        // The lanes of a warp whose samples are all on levels that are kept hand on addresses, the others positions.
+        let points = p.points()[0];
+        let own = p.points().iter().all(|&n| n == points)
+            && p.samples() <= item * self.round
+            && points.is_multiple_of(self.round);
+        let addressed = if own && self.split == 1 && self.keep > 0 {
+            32 - (p.levels().len() - self.keep) * points / self.round * (32 / item)
+        } else {
+            0
+        };
+        // So many samples each, and four weights.
+        let lanes = 32 * 16 + addressed * 4 + (32 - addressed) * position;
+        let handed = self.block / 32 * (lanes * self.round).next_multiple_of(16);
         if self.walk == Walk::Sorted { handed.max(SORT_BYTES) } else { handed }
     }
 
@@ -206,7 +221,7 @@ impl Rows {
     /// Bytes of shared memory of a block: what is handed on, the levels that are kept, the list of sorted queries.
     fn shared(&self, p: &Problem, target: &Target, division: Division) -> usize {
         let kept = if self.keep > 0 { self.kept_bytes(p) } else { 0 };
-        self.handed(p) + kept + (2 * self.sorted(p, target, division)).next_multiple_of(16)
+        self.handed(p, division) + kept + (2 * self.sorted(p, target, division)).next_multiple_of(16)
     }
 
     /// Bytes of shared memory that the levels take which are kept.
@@ -274,8 +289,8 @@ impl Rows {
         if self.walk == Walk::Sorted && self.keep == 0 {
             return Some("blocks that keep no levels have too few queries to sort".into());
         }
-        if self.sorted(p, target, division) > 1 << 16 {
-            return Some("more queries to sort in a block than 16 bits count".into());
+        if self.sorted(p, target, division) > SORTS * self.block {
+            return Some("more queries to sort in a block than its threads take".into());
         }
         let bytes = self.shared(p, target, division);
         let most = target.shared() / self.blocks;
