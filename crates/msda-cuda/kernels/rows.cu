@@ -19,99 +19,144 @@
 // Wins: nearly everywhere.
 #include "rows.cuh"
 
+// What a lane is: its place among the lanes of an item, which samples it sums, left or right taps where they are shared, which 16
+// bytes of a row.
+struct Lane {
+    int index, part, group, side, start;
+    bool filled; // a lane past the end of the row reads its beginning, and writes nothing
+    bool addressed;
+};
+
+// A query and head, by its lanes. `awaited`: levels that the block keeps are not yet there.
+__device__ __forceinline__ void visit(const Args &args, const Lane &lane, Handed &handed, const Stay &stay, const Rows &rows, Level &own,
+                                      bool &awaited, int image, int query, int head) {
+    const bool active = query >= 0 && head < args.heads;
+    if (!awaited && !__any_sync(0xffffffffu, active)) return;
+    const int q = active ? query : 0, h = active ? head : 0, part = lane.part;
+    const char *locations, *weights;
+    if constexpr (KEPT) {
+        stay.inputs(args, q, h, locations, weights);
+    } else {
+        locations = args.locations.address(image, q, h), weights = args.weights.address(image, q, h);
+    }
+    if constexpr (KEPT && FUSED) image = stay.image();
+    Softmax softmax{0, 0};
+    if (FUSED) softmax = softmax_of(weights, part, active);
+
+    float sum[EACH];
+#pragma unroll
+    for (int c = 0; c < EACH; c++) sum[c] = 0;
+    Halves halves{};
+    Raw raw;
+    raw.fetch(active, locations, weights, part * ROUND);
+#pragma unroll 1
+    for (int round = 0; round < SAMPLES; round += ITEM * ROUND) {
+        __syncwarp();
+        if constexpr (KEPT && OWN) stay.level(part, own);
+        locate(args, raw, active, image, query, softmax, round + part * ROUND, handed, slot(lane.index / ITEM, part), own, lane.addressed);
+        __syncwarp();
+        // What the next round needs is on its way while this one is summed, where there are registers for it.
+        const int next = round + ITEM * ROUND;
+        if (AHEAD && next < SAMPLES) raw.fetch(active, locations, weights, next + part * ROUND);
+#pragma unroll
+        for (int j = 0; j < ITEM; j += SPLIT) {
+            if (j == NEEDED && awaited) {
+                copied();
+                __syncthreads();
+                awaited = false;
+            }
+            const int from = j + (SPLIT > 1 ? lane.group : 0), at = slot(lane.index / ITEM, from);
+            Positions positions;
+            Addresses addresses;
+            if (PARTED && j >= NEEDED) {
+                addresses = handed.addresses(at);
+            } else {
+                positions = handed.positions(at);
+            }
+#pragma unroll
+            for (int r = 0; r < ROUND; r++) {
+                const int s = round + from * ROUND + r;
+                if (!EXACT && s >= SAMPLES) continue;
+                const int place = PARTED && j >= NEEDED ? int(addresses.sample[r]) : int(positions.sample[r]);
+                const Taps taps = take(handed.weights[r][at], place, lane.side);
+                const int level = level_of(args, s);
+                add<VEC>(sum, halves, rows, taps, level, args.level[level].under);
+            }
+            if (HALF) gather_up(sum, halves);
+        }
+        if (!AHEAD && next < SAMPLES) raw.fetch(active, locations, weights, next + part * ROUND);
+    }
+#pragma unroll
+    for (int step = LANES; step < ITEM; step *= 2) {
+#pragma unroll
+        for (int c = 0; c < EACH; c++) sum[c] += __shfl_xor_sync(0xffffffffu, sum[c], step);
+    }
+    if (active && lane.filled && part < LANES) {
+        if (!finite(sum)) {
+            if constexpr (KEPT) image = stay.image();
+            sum_carefully(sum, args, image, query, head, lane.start, softmax);
+        }
+        char *output;
+        if constexpr (KEPT) {
+            output = stay.output(args, query, head);
+        } else {
+            output = args.output.address(image, query, head);
+        }
+        write(output + lane.start, sum);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const __grid_constant__ Args args) {
     extern __shared__ uint4 shared[];
     Handed &handed = reinterpret_cast<Handed *>(shared)[threadIdx.x / 32];
-    uint4 *kept = shared + HANDED;
-    const int lane = threadIdx.x & 31;
-    const int part = lane % ITEM;             // place among the lanes of the item
-    const int group = part / (LANES * SIDES); // which samples
-    const int side = part / LANES % SIDES;    // left or right taps, where they are shared
-    const int chunk = part % LANES;           // which 16 bytes of a row
-    const int item = threadIdx.x / ITEM;      // query and head within the block
+    Stay &stay = reinterpret_cast<Stay &>(shared[HANDED]);
+    uint4 *kept = shared + HANDED + STAY;
+    Lane lane;
+    lane.index = threadIdx.x & 31;
+    lane.part = lane.index % ITEM;
+    lane.group = lane.part / (LANES * SIDES);
+    lane.side = lane.part / LANES % SIDES;
+    const int chunk = lane.part % LANES;
+    lane.filled = FILLED || chunk * VEC < ROW;
+    lane.start = lane.filled ? chunk * VEC : 0;
+    lane.addressed = PARTED && lane.part >= NEEDED;
+    const int item = threadIdx.x / ITEM; // query and head within the block
     const int head = blockIdx.y * HEADS + item % HEADS;
-    const int image = blockIdx.z;
-    // A lane past the end of the row reads its beginning, and writes nothing.
-    const bool filled = FILLED || chunk * VEC < ROW;
-    const int start = filled ? chunk * VEC : 0;
-    Rows rows{args.value.address(image, side, head < args.heads ? head : 0) + start, args.value.row, 0};
+    Level own = args.level[OWN ? level_of(args, min(lane.part * ROUND, SAMPLES - 1)) : 0];
+    bool awaited = false;
 
-    int tile = blockIdx.x, end = tile + 1;
-    const int first_row = int(__cvta_generic_to_shared(kept)) - args.first_kept * ROW; // of position 0, if it were kept
-    if (RESIDENT < LEVELS) {
-        const char *from = args.value.address(image, args.first_kept, head);
-        for (int i = threadIdx.x; i < args.kept * (ROW / 16); i += BLOCK) copy(kept + i, from + i * 16);
-        rows.shared = side * ROW + start + (PARTED ? 0 : first_row);
-        tile *= args.each, end = min(tile + args.each, args.tiles);
-    }
-    const int first = tile * QUERIES; // of the block's queries
-    u16 *list = reinterpret_cast<u16 *>(kept + args.kept * (ROW / 16));
-    if (SORTED) sort(args, image, head, first, min(end * QUERIES, args.queries) - first, reinterpret_cast<int *>(shared), list);
-    bool awaited = RESIDENT < LEVELS; // not yet there
-    Level own = args.level[OWN ? level_of(args, min(part * ROUND, SAMPLES - 1)) : 0];
-    const bool addressed = PARTED && part >= NEEDED;
-    if (addressed) own.origin = own.origin * ROW + first_row, own.pitch *= ROW;
+    if constexpr (!KEPT) {
+        const int image = blockIdx.z;
+        const Rows rows{args.value.address(image, lane.side, head < args.heads ? head : 0) + lane.start, args.value.row, 0};
+        const int query = query_of(args, image, blockIdx.x, item / HEADS, 0, nullptr);
+        visit(args, lane, handed, stay, rows, own, awaited, image, query, head);
+    } else {
+        const int first_row = int(__cvta_generic_to_shared(kept)) - args.first_kept * ROW; // of position 0, if it were kept
+        if (lane.addressed) own.origin = own.origin * ROW + first_row, own.pitch *= ROW;
+        if (threadIdx.x < ITEM) stay.put(lane.part, own);
+        u16 *list = reinterpret_cast<u16 *>(kept + args.kept * (ROW / 16));
+        // Tiles of queries of one image after another.
 #pragma unroll 1
-    for (; tile < end; tile++) {
-        const int query = query_of(args, image, tile, item / HEADS, first, list);
-        const bool active = query >= 0 && head < args.heads;
-        if (!awaited && !__any_sync(0xffffffffu, active)) continue;
-        const int q = active ? query : 0, h = active ? head : 0;
-        const char *locations = args.locations.address(image, q, h), *weights = args.weights.address(image, q, h);
-        Softmax softmax{0, 0};
-        if (FUSED) softmax = softmax_of(weights, part, active);
-
-        float sum[EACH];
-#pragma unroll
-        for (int c = 0; c < EACH; c++) sum[c] = 0;
-        Halves halves{};
-        Raw raw;
-        raw.fetch(active, locations, weights, part * ROUND);
+        for (int turn = 0; turn < args.images; turn++) {
+            const int image = blockIdx.z * args.images + turn;
+            int tile = max(int(blockIdx.x) * args.each - turn * args.tiles, 0);
+            const int end = min(int(blockIdx.x + 1) * args.each - turn * args.tiles, args.tiles);
+            if (image >= args.batch || tile >= end) continue;
+            __syncthreads(); // what is there of the image before is no longer read
+            const char *from = args.value.address(image, args.first_kept, head);
+            for (int i = threadIdx.x; i < args.kept * (ROW / 16); i += BLOCK) copy(kept + i, from + i * 16);
+            awaited = true;
+            if (threadIdx.x == 0) stay.put(args, image);
+            const Rows rows{args.value.address(image, lane.side, head) + lane.start, args.value.row,
+                            u32(lane.side * ROW + lane.start + (PARTED ? 0 : first_row))};
+            const int first = tile * QUERIES; // of the queries that are sorted
+            if (SORTED) sort(args, image, head, first, min(end * QUERIES, args.queries) - first, reinterpret_cast<int *>(shared), list);
+            if (!SORTED) __syncthreads();
 #pragma unroll 1
-        for (int round = 0; round < SAMPLES; round += ITEM * ROUND) {
-            __syncwarp();
-            locate(args, raw, active, image, query, softmax, round + part * ROUND, handed, slot(lane / ITEM, part), own, addressed);
-            __syncwarp();
-            // What the next round needs is on its way while this one is summed, where there are registers for it.
-            const int next = round + ITEM * ROUND;
-            if (AHEAD && next < SAMPLES) raw.fetch(active, locations, weights, next + part * ROUND);
-#pragma unroll
-            for (int j = 0; j < ITEM; j += SPLIT) {
-                if (j == NEEDED && awaited) {
-                    copied();
-                    __syncthreads();
-                    awaited = false;
-                }
-                const int from = j + (SPLIT > 1 ? group : 0), at = slot(lane / ITEM, from);
-                Positions positions;
-                Addresses addresses;
-                if (PARTED && j >= NEEDED) {
-                    addresses = handed.addresses(at);
-                } else {
-                    positions = handed.positions(at);
-                }
-#pragma unroll
-                for (int r = 0; r < ROUND; r++) {
-                    const int s = round + from * ROUND + r;
-                    if (!EXACT && s >= SAMPLES) continue;
-                    const int place = PARTED && j >= NEEDED ? int(addresses.sample[r]) : int(positions.sample[r]);
-                    const Taps taps = take(handed.weights[r][at], place, side);
-                    const int level = level_of(args, s);
-                    add<VEC>(sum, halves, rows, taps, level, args.level[level].under);
-                }
-                if (HALF) gather_up(sum, halves);
+            for (; tile < end; tile++) {
+                const int query = query_of(args, LISTED ? stay.image() : 0, tile, item, first, list);
+                visit(args, lane, handed, stay, rows, own, awaited, 0, query, head);
             }
-            if (!AHEAD && next < SAMPLES) raw.fetch(active, locations, weights, next + part * ROUND);
         }
-#pragma unroll
-        for (int step = LANES; step < ITEM; step *= 2) {
-#pragma unroll
-            for (int c = 0; c < EACH; c++) sum[c] += __shfl_xor_sync(0xffffffffu, sum[c], step);
-        }
-        if (active && filled && part < LANES) {
-            if (!finite(sum)) sum_carefully(sum, args, image, query, head, start, softmax);
-            write(args.output.address(image, query, head) + start, sum);
-        }
-        if (RESIDENT == LEVELS) return;
     }
 }

@@ -24,9 +24,10 @@
 constexpr int ITEM = LANES * SIDES * SPLIT;
 constexpr int QUERIES = BLOCK / ITEM / HEADS;
 constexpr bool EXACT = SAMPLES % (ITEM * ROUND) == 0;
+constexpr bool KEPT = RESIDENT < LEVELS;
 constexpr bool OWN = SAMPLES <= ITEM * ROUND && UNIFORM > 0 && UNIFORM % ROUND == 0;
 // Whether a lane's samples are all on a level that is kept, or all on one that is not; and the first lane whose are on one that is.
-constexpr bool PARTED = OWN && SPLIT == 1 && RESIDENT < LEVELS;
+constexpr bool PARTED = OWN && SPLIT == 1 && KEPT;
 constexpr int NEEDED = PARTED ? RESIDENT * UNIFORM / ROUND : 0;
 constexpr bool AHEAD = ROUND <= 2;
 constexpr int NUMBERS = FUSED == 2 ? 2 : 4; // of a reference point
@@ -43,8 +44,9 @@ struct Level {
 struct Args {
     Tensor value, locations, weights, reference, output;
     const int *order;
-    int queries, heads;
-    int each, tiles, kept, first_kept; // where levels are in shared memory: tiles of a block and all, positions kept, the first
+    int queries, heads, batch;
+    // Where levels are in shared memory: images and tiles of a block, tiles of an image, positions kept and the first of them.
+    int images, each, tiles, kept, first_kept;
     Level level[LEVELS];
 };
 
@@ -349,6 +351,45 @@ __device__ __forceinline__ Vector<16> gather_shared(u32 at) {
     return v;
 }
 
+// Where a block that keeps levels is: what it needs of the image, and each of an item's lanes of the level of its samples. It is read
+// anew for every tile: registers are for rows that are on their way.
+struct __align__(16) Stay {
+    u64 locations, weights, to, at;
+    struct {
+        int origin, pitch;
+        float rows, columns;
+    } own[ITEM];
+
+    __device__ __forceinline__ void put(const Args &args, int image) {
+        locations = u64(args.locations.base + image * args.locations.image);
+        weights = u64(args.weights.base + image * args.weights.image);
+        to = u64(args.output.base + image * args.output.image), at = image;
+    }
+    __device__ __forceinline__ void put(int part, const Level &level) {
+        own[part].origin = level.origin, own[part].pitch = level.pitch, own[part].rows = level.rows, own[part].columns = level.columns;
+    }
+
+    __device__ __forceinline__ void inputs(const Args &args, int query, int head, const char *&from, const char *&shares) const {
+        const Vector<16> v = gather_shared(u32(__cvta_generic_to_shared(&locations)));
+        from = offset(offset(pointer(v.word[0], v.word[1]), query, args.locations.row), head, args.locations.head);
+        shares = offset(offset(pointer(v.word[2], v.word[3]), query, args.weights.row), head, args.weights.head);
+    }
+    __device__ __forceinline__ char *output(const Args &args, int query, int head) const {
+        const Vector<16> v = gather_shared(u32(__cvta_generic_to_shared(&to)));
+        return const_cast<char *>(offset(offset(pointer(v.word[0], v.word[1]), query, args.output.row), head, args.output.head));
+    }
+    __device__ __forceinline__ int image() const { return int(gather_shared(u32(__cvta_generic_to_shared(&to))).word[2]); }
+    __device__ __forceinline__ void level(int part, Level &level) const {
+        const Vector<16> v = gather_shared(u32(__cvta_generic_to_shared(&own[part])));
+        level.origin = v.word[0], level.pitch = v.word[1];
+        level.rows = __uint_as_float(v.word[2]), level.columns = __uint_as_float(v.word[3]);
+    }
+    static __device__ __forceinline__ const char *pointer(u32 low, u32 high) {
+        return reinterpret_cast<const char *>(u64(high) << 32 | low);
+    }
+};
+constexpr int STAY = KEPT ? int(sizeof(Stay)) / 16 : 0;
+
 // Adds the taps of one sample.
 template <int BYTES>
 __device__ __forceinline__ void add(float (&sum)[EACH], Halves &halves, const Rows &rows, const Taps &taps, int level, int under) {
@@ -359,7 +400,7 @@ __device__ __forceinline__ void add(float (&sum)[EACH], Halves &halves, const Ro
     } else {
         Vector<BYTES> v[2 / SIDES][2];
         bool kept = false;
-        if constexpr (RESIDENT < LEVELS && BYTES == 16) {
+        if constexpr (KEPT && BYTES == 16) {
             kept = level >= RESIDENT;
             const u32 there = rows.shared + taps.position * (PARTED ? 1 : ROW);
 #pragma unroll

@@ -295,6 +295,33 @@ fn sums_of_f16_are_used_where_they_are_asked_for() {
     }
 }
 
+#[test]
+fn blocks_that_keep_levels_go_from_image_to_image() {
+    let Some(device) = device() else { return };
+    // More planes than multiprocessors, an odd number of them, and of tiles: some blocks begin in one image and end in the next.
+    let of = |dtype| {
+        problem(300, dtype).with(|s| (s.batch, s.heads, s.layout) = (301, 1, Layout::Planar)).unwrap()
+    };
+    for (dtype, sides, tolerance) in [(Dtype::F16, 2, 2e-3), (Dtype::F32, 1, 1e-5)] {
+        let p = of(dtype);
+        let want = expected(&p);
+        let operands = Operands::dense(&p, None);
+        for walk in ["straight", "sorted", "ordered"] {
+            for keep in [1, 3] {
+                let kernel =
+                    format!("rows:sides={sides},block=1024,round=2,keep={keep},walk={walk}").parse().unwrap();
+                let plan = Plan::with_kernel(&device, &Request::new(&p, &operands), kernel).unwrap();
+                let held = Held::new(&device, &p, plan.workspace());
+                let stream = device.stream().unwrap();
+                // SAFETY: the tensors are of the problem, and live until the stream is done.
+                unsafe { plan.launch(&held.addresses(), stream.handle()).unwrap() };
+                stream.synchronize().unwrap();
+                close(&held.output(&p), &want, tolerance);
+            }
+        }
+    }
+}
+
 /// One query, one level of 2 x 2 pixels, 32 channels: the output's first element.
 fn one_query(device: &Device, dtype: Dtype, rows: [f64; 4], location: [f64; 2]) -> f64 {
     let p = Problem::new(Spec {

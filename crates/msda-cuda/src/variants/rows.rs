@@ -43,6 +43,17 @@ const SORT_BYTES: usize = 2048;
 /// The most queries of a block that sorts them, for each of its threads.
 const SORTS: usize = 4;
 
+/// What the planes that are read at a time may take of the second-level cache.
+const L2_BYTES: usize = 32 << 20;
+
+/// How tiles of queries are shared out: images and tiles of a block, tiles of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Share {
+    images: usize,
+    each: usize,
+    tiles: usize,
+}
+
 /// The most levels: their table is part of the argument.
 const MAX_LEVELS: usize = 64;
 
@@ -203,24 +214,53 @@ impl Rows {
         (first, end - first)
     }
 
-    /// Tiles of queries, and how many of them a block has.
-    fn tiles(&self, p: &Problem, target: &Target, division: Division) -> (usize, usize) {
-        let tiles = p.queries().div_ceil(self.block / self.item(division) / self.heads);
-        // Four blocks a multiprocessor, one after another, divide the planes evenly and load what they keep seldom.
-        let planes = p.batch() * p.heads();
-        let shares = (4 * target.multiprocessors as usize).div_ceil(planes.max(1)).clamp(1, tiles.max(1));
-        (tiles, if self.keep > 0 { tiles.div_ceil(shares) } else { 1 })
+    /// Queries of a tile.
+    fn queries(&self, division: Division) -> usize {
+        self.block / self.item(division) / self.heads
+    }
+
+    /// How the tiles are shared out. Blocks that keep levels have as many as let the last of them end together, and load what they
+    /// keep seldom; of two images, where those that are read at a time still fit the second-level cache.
+    fn share(&self, p: &Problem, target: &Target, division: Division) -> Share {
+        let tiles = p.queries().div_ceil(self.queries(division));
+        let plain = Share { images: 1, each: 1, tiles };
+        if self.keep == 0 || tiles == 0 {
+            return plain;
+        }
+        let at_once = (target.multiprocessors as usize * self.blocks).max(1);
+        let most = if self.walk == Walk::Sorted { SORTS * self.item(division) } else { usize::MAX };
+        let plane = p.positions().saturating_mul(p.channels() * p.types().value.size());
+        let mut best = (usize::MAX, plain);
+        for images in 1..=p.batch().min(2) {
+            for blocks in 1..=(images * tiles).min(8 * at_once) {
+                let each = (images * tiles).div_ceil(blocks);
+                let all = p.batch().div_ceil(images) * p.heads() * (images * tiles).div_ceil(each);
+                let planes = all.min(at_once) * images / blocks;
+                if each > most || (images > 1 && planes.saturating_mul(plane) > L2_BYTES) {
+                    continue;
+                }
+                // A block's beginning and end take about as long as two thirds of a tile.
+                let cost = all.div_ceil(at_once) * (3 * each + 2);
+                if cost < best.0 {
+                    best = (cost, Share { images, each, tiles });
+                }
+            }
+        }
+        best.1
     }
 
     /// Queries of a block that sorts them; else 0.
     fn sorted(&self, p: &Problem, target: &Target, division: Division) -> usize {
-        let tile = self.block / self.item(division) / self.heads;
-        if self.walk == Walk::Sorted { self.tiles(p, target, division).1 * tile } else { 0 }
+        if self.walk != Walk::Sorted {
+            return 0;
+        }
+        self.share(p, target, division).each * self.queries(division)
     }
 
-    /// Bytes of shared memory of a block: what is handed on, the levels that are kept, the list of sorted queries.
+    /// Bytes of shared memory of a block: what is handed on, where it is and the levels that it keeps, the list of sorted queries.
     fn shared(&self, p: &Problem, target: &Target, division: Division) -> usize {
-        let kept = if self.keep > 0 { self.kept_bytes(p) } else { 0 };
+        let stay = 32 + 16 * self.item(division);
+        let kept = if self.keep > 0 { self.kept_bytes(p).saturating_add(stay) } else { 0 };
         self.handed(p, division) + kept + (2 * self.sorted(p, target, division)).next_multiple_of(16)
     }
 
@@ -285,6 +325,9 @@ impl Rows {
             if self.keep > p.levels().len() || self.heads != 1 || !bilinear {
                 return Some("levels are kept by blocks of one head, bilinear".into());
             }
+        }
+        if self.keep > 0 && p.queries().div_ceil(self.queries(division)) >= 1 << 29 {
+            return Some("more tiles of queries than 31 bits count".into());
         }
         if self.walk == Walk::Sorted && self.keep == 0 {
             return Some("blocks that keep no levels have too few queries to sort".into());
@@ -399,9 +442,9 @@ impl Rows {
         args.tensor(Hole::Reference, o.reference.map(|(_, operand)| operand), t.locations.size());
         args.tensor(Hole::Output, Some(o.output), t.value.size());
         args.hole(Hole::Workspace(0));
-        let (tiles, each) = self.tiles(p, target, division);
+        let Share { images, each, tiles } = self.share(p, target, division);
         let (first_kept, kept) = if self.keep > 0 { self.kept(p) } else { (0, 0) };
-        for n in [p.queries(), p.heads(), each, tiles, kept, first_kept] {
+        for n in [p.queries(), p.heads(), p.batch(), images, each, tiles, kept, first_kept] {
             args.i32(n);
         }
         let (mut sample, mut query) = (0, 0);
@@ -418,7 +461,8 @@ impl Rows {
         }
         // As the structure ends, which has addresses in it.
         args.align(8);
-        let grid = [tiles.div_ceil(each), p.heads().div_ceil(self.heads), p.batch()].map(|n| n as u32);
+        let blocks = (images * tiles).div_ceil(each);
+        let grid = [blocks, p.heads().div_ceil(self.heads), p.batch().div_ceil(images)].map(|n| n as u32);
         let mut launch = Launch::new(grid, [self.block as u32, 1, 1]);
         launch.shared = self.shared(p, target, division) as u32;
         Prepared { unit, entry: "msda_forward", launch, args }
