@@ -10,8 +10,8 @@ bin=$(cd "${1:?folder with what gpu-bundle gathers}" && pwd)
 out=${2:?folder for the results}
 steps=${3:-test sanitize verify bench probe ladder profile}
 mkdir -p "$out"
+rm -f "$out/failed"
 export MSDA_GPU=1 MSDA_PYTHON=${MSDA_PYTHON:-python3}
-failed=0
 step() { # name command...
     local name=$1 start=$SECONDS
     shift
@@ -20,7 +20,7 @@ step() { # name command...
     else
         echo "FAILED  $name ($((SECONDS - start)) s): see $name.log"
         tail -5 "$out/$name.log"
-        failed=1
+        echo "$name" >>"$out/failed"
     fi
 }
 has() { [[ " $steps " == *" $1 "* ]]; }
@@ -37,15 +37,23 @@ if has test; then
     step plan "$bin/plan"
 fi
 if has sanitize && there compute-sanitizer sanitize; then
-    sanitize() { compute-sanitizer --tool "$1" --error-exitcode 9 "${@:2}"; }
-    step memcheck sanitize memcheck "$bin/conformance" --test-threads=1
-    step initcheck sanitize initcheck "$bin/conformance" --test-threads=1
+    sanitize() { # tool, groups of the battery ("" for all), program, arguments
+        MSDA_GROUPS=$2 compute-sanitizer --tool "$1" --error-exitcode 9 "${@:3}"
+    }
+    # One rung a time, many rungs at a time: a sanitizer keeps one core busy, and hardly the GPU.
+    at_once() { while (($(jobs -rp | wc -l) >= ${SANITIZERS:-$(nproc)})); do wait -n; done; }
     # What is slower by far is left at the groups that reach every path of the kernels.
-    export MSDA_GROUPS=layouts,points,types
-    step racecheck sanitize racecheck "$bin/conformance" --test-threads=2
-    step ladder-memcheck sanitize memcheck "$bin/ladder"
-    step ladder-racecheck sanitize racecheck "$bin/ladder"
-    unset MSDA_GROUPS
+    some=layouts,points,types
+    step memcheck sanitize memcheck "" "$bin/conformance" --test-threads=2 &
+    step initcheck sanitize initcheck "" "$bin/conformance" --test-threads=2 &
+    step racecheck sanitize racecheck $some "$bin/conformance" --test-threads=2 &
+    for tool in racecheck memcheck; do
+        for rung in $("$bin/msda" kernels --ladder --json | grep -o '"name": *"[^"]*"' | cut -d'"' -f4); do
+            at_once
+            MSDA_RUNGS=$rung step "$tool-$rung" sanitize $tool $some "$bin/ladder" &
+        done
+    done
+    wait
 fi
 if has verify; then
     step verify "$bin/msda" verify --device cuda --seeds 1
@@ -91,4 +99,4 @@ if has profile && there ncu profile; then
     rm -rf "$out/profiled"
     echo "ok      profile"
 fi
-exit $failed
+[[ ! -e $out/failed ]]
