@@ -6,7 +6,7 @@
 //     8 9 | ..         block 0 of a cluster:  queries 0..n      block 1:  n..2n      ...
 //                      in a cell, those of block 0 come first, then those of block 1, ...
 //
-// A query's place is the mean of its first head's points on its first level, or its reference point. The blocks of a cluster
+// A query's place is the mean of its first head's points on its first level, of at most eight, or its reference point. The blocks of a cluster
 // share an image: each counts the cells of its queries in its own shared memory; each adds up the counts of a share of the cells over all
 // blocks and tells every block where its queries of those cells go; each deals out its own. Queries of one block and cell come in any order:
 // no output depends on it.
@@ -84,7 +84,7 @@ __device__ __forceinline__ void set(u32 at, int x) {
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK) msda_order(const __grid_constant__ Args args) {
-    __shared__ int count[CELLS];   // of this block's queries in each cell; then where the next of them goes
+    __shared__ int count[CELLS];   // of this block's queries in each cell; then where among those of a share the next of them goes
     __shared__ int sums[BLOCK / 32];
     __shared__ int shares[CLUSTER]; // queries in each block's share of the cells
     const int rank = blockIdx.x, image = blockIdx.y;

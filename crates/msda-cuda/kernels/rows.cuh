@@ -14,7 +14,7 @@
 //   ALIGN_L ALIGN_W         bytes that a lane's locations and weights are aligned to
 //   STRIP                   queries (they are the pixels of the levels) in strips of so many rows; 0: as they come
 //   LISTED                  queries in the order of a list
-//   SORTED                  queries of a block in the order of the places they look at; where a block has several tiles
+//   SORTED                  queries of a block in the order of the places they look at; for blocks that keep levels
 //   TIGHT                   positions fit 16 bits
 //   RING STEP               value has a ring of zeros; bytes from position to position, or 0: an argument
 //   RESIDENT                the first of the levels that a block keeps in shared memory; LEVELS: none (planar, VEC 16)
@@ -26,7 +26,8 @@ constexpr int QUERIES = BLOCK / ITEM / HEADS;
 constexpr bool EXACT = SAMPLES % (ITEM * ROUND) == 0;
 constexpr bool KEPT = RESIDENT < LEVELS;
 constexpr bool OWN = SAMPLES <= ITEM * ROUND && UNIFORM > 0 && UNIFORM % ROUND == 0;
-// Whether a lane's samples are all on a level that is kept, or all on one that is not; and the first lane whose are on one that is.
+// Whether lanes differ in this: the samples of some are all on levels that are kept, those of others all on levels that are not, and each lane
+// sums all of them; and the first lane of an item whose are on one that is kept.
 constexpr bool PARTED = OWN && SPLIT == 1 && KEPT;
 constexpr int NEEDED = PARTED ? RESIDENT * UNIFORM / ROUND : 0;
 constexpr bool AHEAD = ROUND <= 2;

@@ -46,12 +46,15 @@ const SORTS: usize = 4;
 /// What the planes that are read at a time may take of the second-level cache.
 const L2_BYTES: usize = 32 << 20;
 
-/// How tiles of queries are shared out: images and tiles of a block, tiles of an image.
+/// How tiles of queries are shared out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Share {
-    images: usize,
-    each: usize,
-    tiles: usize,
+pub struct Share {
+    /// Images of a block.
+    pub images: usize,
+    /// Tiles of a block.
+    pub each: usize,
+    /// Tiles of an image.
+    pub tiles: usize,
 }
 
 /// The most levels: their table is part of the argument.
@@ -184,20 +187,25 @@ impl Rows {
         division.lanes * self.sides * self.split
     }
 
-    /// Bytes of shared memory through which the warps of a block hand samples on: as `rows.cuh` lays them out.
-    fn handed(&self, p: &Problem, division: Division) -> usize {
-        let item = self.item(division);
-        let position = if Self::tight(p) { 2 } else { 4 };
-        // The lanes of a warp whose samples are all on levels that are kept hand on addresses, the others positions.
-        let points = p.points()[0];
+    /// The lanes of a warp whose samples are all on levels that are kept, where every lane has such samples alone or none: they hand
+    /// on addresses, the others positions.
+    pub fn addressed(&self, p: &Problem, division: Division) -> usize {
+        let (item, points) = (self.item(division), p.points()[0]);
         let own = p.points().iter().all(|&n| n == points)
             && p.samples() <= item * self.round
+            && self.round > 0
             && points.is_multiple_of(self.round);
-        let addressed = if own && self.split == 1 && self.keep > 0 {
+        if own && self.split == 1 && self.keep > 0 {
             32 - (p.levels().len() - self.keep) * points / self.round * (32 / item)
         } else {
             0
-        };
+        }
+    }
+
+    /// Bytes of shared memory through which the warps of a block hand samples on: as `rows.cuh` lays them out.
+    fn handed(&self, p: &Problem, division: Division) -> usize {
+        let position = if Self::tight(p) { 2 } else { 4 };
+        let addressed = self.addressed(p, division);
         // So many samples each, and four weights.
         let lanes = 32 * 16 + addressed * 4 + (32 - addressed) * position;
         let handed = self.block / 32 * (lanes * self.round).next_multiple_of(16);
@@ -221,8 +229,8 @@ impl Rows {
 
     /// How the tiles are shared out. Blocks that keep levels have as many as let the last of them end together, and load what they
     /// keep seldom; of two images, where those that are read at a time still fit the second-level cache.
-    fn share(&self, p: &Problem, target: &Target, division: Division) -> Share {
-        let tiles = p.queries().div_ceil(self.queries(division));
+    pub fn share(&self, p: &Problem, target: &Target, division: Division) -> Share {
+        let tiles = p.queries().div_ceil(self.queries(division).max(1));
         let plain = Share { images: 1, each: 1, tiles };
         if self.keep == 0 || tiles == 0 {
             return plain;
@@ -234,8 +242,9 @@ impl Rows {
         for images in 1..=p.batch().min(2) {
             for blocks in 1..=(images * tiles).min(8 * at_once) {
                 let each = (images * tiles).div_ceil(blocks);
-                let all = p.batch().div_ceil(images) * p.heads() * (images * tiles).div_ceil(each);
-                let planes = all.min(at_once) * images / blocks;
+                let blocks = (images * tiles).div_ceil(each);
+                let all = p.batch().div_ceil(images) * p.heads() * blocks;
+                let planes = (all.min(at_once) * images).div_ceil(blocks);
                 if each > most || (images > 1 && planes.saturating_mul(plane) > L2_BYTES) {
                     continue;
                 }
@@ -365,8 +374,10 @@ impl Rows {
             ]
             .iter()
             .all(|(strides, size)| strides[1..].iter().all(|s| small(s.checked_mul(*size))));
-        let small_counts =
-            [p.queries(), p.heads(), p.positions(), p.samples() * 8].iter().all(|&n| small(Some(n)));
+        // The last tile may go past the last query, and so may the kernel that orders them.
+        let small_counts = [p.queries().saturating_add(1024), p.heads(), p.positions(), p.samples() * 8]
+            .iter()
+            .all(|&n| small(Some(n)));
         if !fits || !small_counts {
             return Some("a stride or count does not fit 31 bits".into());
         }
@@ -466,5 +477,66 @@ impl Rows {
         let mut launch = Launch::new(grid, [self.block as u32, 1, 1]);
         launch.shared = self.shared(p, target, division) as u32;
         Prepared { unit, entry: "msda_forward", launch, args }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use msda::{Spec, Types};
+
+    use super::*;
+    use crate::driver::Arch;
+    use crate::request::Operands;
+
+    /// Planes of the size that the documents have.
+    fn shared_out(change: impl FnOnce(&mut Spec), knobs: &str) -> (Share, usize) {
+        let mut spec = Spec {
+            batch: 48,
+            queries: 15422,
+            heads: 1,
+            channels: 32,
+            levels: vec![(92, 160), (46, 80), (23, 40), (12, 20)],
+            points: vec![8; 4],
+            layout: Layout::PlanarRing,
+            types: Types::uniform(Dtype::F16),
+            ..Spec::default()
+        };
+        change(&mut spec);
+        let p = Problem::new(spec).unwrap();
+        let operands = Operands::dense(&p, None);
+        let request = Request::new(&p, &operands);
+        let target = Target { arch: Arch::new(9, 0), multiprocessors: 132 };
+        let knobs: Rows = knobs.parse().unwrap();
+        assert_eq!(knobs.refuses(&request, &target), None);
+        let prepared = knobs.prepare(&request, &target);
+        let share = knobs.share(&p, &target, Division::of(&request));
+        // Every tile of every image is somebody's.
+        let [x, y, z] = prepared.launch.grid.map(|n| n as usize);
+        assert!(
+            x * share.each >= share.images * share.tiles && (x - 1) * share.each < share.images * share.tiles
+        );
+        assert!(y == p.heads() && z * share.images >= p.batch() && (z - 1) * share.images < p.batch());
+        (share, x * y * z)
+    }
+
+    #[test]
+    fn blocks_that_keep_levels_end_together() {
+        let kept = "sides=2,block=1024,round=4,keep=2";
+        assert_eq!(shared_out(|_| (), kept), (Share { images: 2, each: 22, tiles: 121 }, 2 * 132));
+        // Planes twice as large would not fit the cache two images at a time.
+        let wide = |s: &mut Spec| s.types = Types::uniform(Dtype::F32);
+        let sorted = "sides=1,block=1024,round=4,keep=1,walk=sorted";
+        assert_eq!(shared_out(wide, sorted), (Share { images: 1, each: 11, tiles: 121 }, 4 * 132));
+        // As on a GPU the test that blocks go from image to image has it: the second of three has a tile of each.
+        let small = |s: &mut Spec| {
+            (s.batch, s.queries, s.layout) = (301, 300, Layout::Planar);
+            (s.levels, s.points) = (vec![(20, 30), (10, 15), (5, 8)], vec![4; 3]);
+        };
+        let (share, _) = shared_out(small, "sides=2,block=1024,round=2,keep=1");
+        assert_eq!(share, Share { images: 2, each: 2, tiles: 3 });
+        // What sorts has no more queries than its threads take.
+        let many = |s: &mut Spec| (s.batch, s.queries) = (300, 40_000);
+        let (share, _) = shared_out(many, "sides=2,block=1024,round=4,keep=2,walk=sorted");
+        assert!(share.each <= SORTS * 8, "{share:?}");
     }
 }

@@ -12,7 +12,7 @@ pub fn sweep(request: &Request<'_>, target: &Target) -> Vec<Kernel> {
     for (walk, _) in Walk::ALL {
         for sides in [1, 2] {
             for split in [1, 2, 8] {
-                for (heads, round) in [(1, 1), (2, 2), (1, 3), (4, 4)] {
+                for (heads, round) in [(1, 1), (2, 2), (1, 2), (1, 3), (4, 4), (1, 4)] {
                     let lanes = division.lanes * sides * split;
                     let block = 32.max(heads * lanes);
                     for keep in [0, 1, 3] {

@@ -47,6 +47,8 @@ pub enum Staging {
     Shared {
         /// How many.
         round: usize,
+        /// Lanes of a warp that hand on addresses, not positions.
+        addressed: usize,
     },
     /// Each lane of an item locates some samples at a time, and the others get them by shuffles.
     Shuffled {
@@ -75,7 +77,7 @@ impl Pattern {
     /// A kernel's pattern for a request that it takes; or why it has none.
     pub fn of(kernel: &Kernel, request: &Request<'_>, target: &Target) -> Result<Self, String> {
         let pattern = match kernel {
-            Kernel::Rows(knobs) => Self::rows(knobs, request),
+            Kernel::Rows(knobs) => Self::rows(knobs, request, target),
             Kernel::Generic => Self::generic(request),
             Kernel::Ladder(rung) => Self::rung(rung.reading(request, target)?),
         };
@@ -87,7 +89,7 @@ impl Pattern {
         }
     }
 
-    fn rows(knobs: &Rows, request: &Request<'_>) -> Self {
+    fn rows(knobs: &Rows, request: &Request<'_>, target: &Target) -> Self {
         let (p, division) = (request.problem, Division::of(request));
         let none = Held { from: usize::MAX, count: 0, at: 0 };
         // Kept levels lie as they do in device memory.
@@ -105,9 +107,13 @@ impl Pattern {
             step: p.channels() * p.types().value.size(),
             masked: false,
             cached: true,
-            staging: Staging::Shared { round: knobs.round },
+            staging: Staging::Shared { round: knobs.round, addressed: knobs.addressed(p, division) },
             items: Items::Grid { heads: knobs.heads, walk: knobs.walk },
-            tiles: if knobs.keep > 0 { Tiles::Following(4) } else { Tiles::One },
+            tiles: if knobs.keep > 0 {
+                Tiles::Following(knobs.share(p, target, division).each)
+            } else {
+                Tiles::One
+            },
         }
     }
 
@@ -164,7 +170,7 @@ impl Pattern {
         match self.staging {
             Staging::Rung(Samples::Own { together }) => together,
             Staging::Rung(_) => 1,
-            Staging::Shared { round } | Staging::Shuffled { round, .. } => round,
+            Staging::Shared { round, .. } | Staging::Shuffled { round, .. } => round,
         }
     }
 
@@ -174,7 +180,7 @@ impl Pattern {
             Staging::Rung(Samples::Own { together }) => self.split * together,
             Staging::Rung(Samples::Tabled { .. }) => self.split,
             Staging::Rung(Samples::Handed { round, .. }) => *round,
-            Staging::Shared { round } | Staging::Shuffled { round, .. } => self.item() * round,
+            Staging::Shared { round, .. } | Staging::Shuffled { round, .. } => self.item() * round,
         }
     }
 

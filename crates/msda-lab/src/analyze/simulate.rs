@@ -194,9 +194,17 @@ struct Shape<'a> {
 impl<'a> Shape<'a> {
     fn new(pattern: &'a Pattern, data: &'a Data, images: usize) -> Self {
         let mut shape = Self { pattern, data, images, order: Vec::new() };
-        if matches!(pattern.items, Items::Grid { walk: Walk::Ordered, .. }) {
+        if let Items::Grid { heads, walk: walk @ (Walk::Ordered | Walk::Sorted) } = pattern.items {
             let mut order: Vec<usize> = (0..data.problem.queries()).collect();
-            order.sort_by_key(|&query| shape.cell(query));
+            match pattern.tiles {
+                Tiles::Following(tiles) if walk == Walk::Sorted => {
+                    let block = tiles * (shape.each() / heads).max(1);
+                    for part in order.chunks_mut(block.max(1)) {
+                        part.sort_by_key(|&query| shape.strip(query));
+                    }
+                }
+                _ => order.sort_by_key(|&query| shape.cell(query)),
+            }
             shape.order = order;
         }
         shape
@@ -233,9 +241,10 @@ impl<'a> Shape<'a> {
             |blocks: usize| (blocks * multiprocessors).div_ceil(planes.max(1)).clamp(1, columns.max(1));
         let (length, across, strided) = match self.pattern.tiles {
             Tiles::One => (1, columns, false),
-            Tiles::Following(blocks) => {
-                let length = columns.div_ceil(shares(blocks));
-                (length, columns.div_ceil(length.max(1)), false)
+            // Blocks that go from image to image are taken for ones that do not.
+            Tiles::Following(tiles) => {
+                let length = tiles.clamp(1, columns.max(1));
+                (length, columns.div_ceil(length), false)
             }
             Tiles::Strided(blocks) => (columns.div_ceil(shares(blocks)), shares(blocks), true),
         };
@@ -289,6 +298,15 @@ impl<'a> Shape<'a> {
         let (down, rest) = ((at - first) / (STRIP * level.w), (at - first) % (STRIP * level.w));
         let high = STRIP.min(level.h - down * STRIP);
         Some(first + (down * STRIP + rest % high) * level.w + rest / high)
+    }
+
+    /// The cell by which a block sorts its queries: a column of a strip, by the first point.
+    fn strip(&self, query: usize) -> usize {
+        let first = msda::op::offset(Role::Locations.dense(&self.data.problem), [0, query, 0]);
+        let cell = |axis: usize, cells: f64| {
+            (self.data.locations.as_slice().get(first + axis) * cells).clamp(0.0, cells - 1.0) as usize
+        };
+        cell(1, 8.0) * 64 + cell(0, 64.0)
     }
 
     /// The cell of a Z-curve that a query looks at: the mean of its first head's points on the first level.
@@ -583,15 +601,15 @@ fn rung_staging(pattern: &Pattern, p: &Problem, samples: &Samples) -> Staged {
 /// As `rows.cuh` lays samples out: it depends on no data.
 fn staging(pattern: &Pattern, p: &Problem) -> Staged {
     let (item, sides) = (pattern.item(), pattern.sides);
-    let round = match pattern.staging {
+    let (round, addressed) = match pattern.staging {
         Staging::Rung(ref samples) => return rung_staging(pattern, p, samples),
         Staging::Shuffled { words, .. } => return Staged { shuffles: words as f64, ..Staged::default() },
-        Staging::Shared { round } => round,
+        Staging::Shared { round, addressed } => (round, addressed as f64 / WARP as f64),
     };
     let items = WARP / item;
     let turn = |part: usize| if item <= 4 { part * (8 / item) } else { part * items / 8 };
     let slot = |of: usize, part: usize| part * items + (of ^ (turn(part) & (items - 1)));
-    let wide = round * if p.positions() <= 1 << 16 { 2 } else { 4 };
+    let (wide, address) = (round * if p.positions() <= 1 << 16 { 2 } else { 4 }, round * 4);
     let positions = round * WARP * 16;
     let own = |lane: usize| slot(lane / item, lane % item);
     // Every lane of an item reads what one of them wrote.
@@ -600,8 +618,10 @@ fn staging(pattern: &Pattern, p: &Problem) -> Staged {
     Staged {
         tile: 0.0,
         write: round as f64 * cycles(16, &|lane| own(lane) * 16)
-            + cycles(wide, &|lane| positions + own(lane) * wide),
-        positions: cycles(wide, &|lane| positions + read(lane) * wide),
+            + (1.0 - addressed) * cycles(wide, &|lane| positions + own(lane) * wide)
+            + addressed * cycles(address, &|lane| positions + own(lane) * address),
+        positions: (1.0 - addressed) * cycles(wide, &|lane| positions + read(lane) * wide)
+            + addressed * cycles(address, &|lane| positions + read(lane) * address),
         weights: cycles(16 / sides, &|lane| read(lane) * 16 + side(lane) * 8),
         shuffles: 0.0,
     }

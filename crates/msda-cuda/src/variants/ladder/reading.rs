@@ -32,7 +32,7 @@ pub struct Reading {
 pub enum Tiles {
     /// One.
     One,
-    /// Some that follow each other: there are about so many blocks a multiprocessor.
+    /// So many that follow each other.
     Following(usize),
     /// Every so many-th: there are about so many blocks a multiprocessor.
     Strided(usize),
