@@ -181,7 +181,9 @@ fn without_a_gpu_the_ladder_is_said_to_be_left_out() {
     let bench = msda(dir.path(), &["bench", "--ladder"]);
     assert!(bench.status.success(), "{}", text(&bench.stderr));
     let said = text(&bench.stdout);
-    assert!(said.contains("rungs of the ladder on seed and seed-ring-uniform: CUDA"), "{said}");
+    // Why, depends on the machine: there is no driver, or one that sees no GPU.
+    assert!(said.contains("rungs of the ladder on seed and seed-ring-uniform: "), "{said}");
+    assert!(said.contains("CUDA") && said.contains("hint: "), "{said}");
     let run = msda(dir.path(), &["verify", "--ladder", "--full", "--out", "ladder"]);
     assert!(run.status.success(), "{}", text(&run.stderr));
     let said = text(&run.stdout);

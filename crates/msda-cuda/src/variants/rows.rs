@@ -37,8 +37,11 @@ impl Walk {
 /// The rows of a strip.
 pub const STRIP: usize = 8;
 
-/// Bytes of the counters with which a block sorts its queries, where samples are handed on later: as `rows.cuh` has them.
-const SORT_BYTES: usize = 2048;
+/// Cells by which a block sorts its queries, as `rows.cuh` has them: strips of the image, and columns of a strip.
+pub const SORT_CELLS: [usize; 2] = [8, 64];
+
+/// Bytes of its counters of them, which are where samples are handed on later.
+const SORT_BYTES: usize = SORT_CELLS[0] * SORT_CELLS[1] * 4;
 
 /// The most queries of a block that sorts them, for each of its threads.
 const SORTS: usize = 4;

@@ -8,7 +8,7 @@
 
 use msda::{Problem, Role};
 use msda_cuda::variants::ladder::{Samples, Tiles};
-use msda_cuda::variants::rows::Walk;
+use msda_cuda::variants::rows::{SORT_CELLS, Walk};
 
 use super::banks;
 use super::cache::Cache;
@@ -303,10 +303,12 @@ impl<'a> Shape<'a> {
     /// The cell by which a block sorts its queries: a column of a strip, by the first point.
     fn strip(&self, query: usize) -> usize {
         let first = msda::op::offset(Role::Locations.dense(&self.data.problem), [0, query, 0]);
-        let cell = |axis: usize, cells: f64| {
-            (self.data.locations.as_slice().get(first + axis) * cells).clamp(0.0, cells - 1.0) as usize
+        let [strips, columns] = SORT_CELLS;
+        let cell = |axis: usize, cells: usize| {
+            let at = self.data.locations.as_slice().get(first + axis) * cells as f64;
+            at.clamp(0.0, cells as f64 - 1.0) as usize
         };
-        cell(1, 8.0) * 64 + cell(0, 64.0)
+        cell(1, strips) * columns + cell(0, columns)
     }
 
     /// The cell of a Z-curve that a query looks at: the mean of its first head's points on the first level.
