@@ -49,6 +49,7 @@ __device__ __forceinline__ int cell_of(const char *at) {
 
 // All blocks that share an image come here before one goes on, and see what the others wrote.
 __device__ __forceinline__ void meet() {
+    __syncwarp();
 #if CLUSTER > 1
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #else

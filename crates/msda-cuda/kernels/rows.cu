@@ -131,8 +131,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
         const int query = query_of(args, image, blockIdx.x, item / HEADS, 0, nullptr);
         visit(args, lane, handed, stay, rows, own, awaited, image, query, head);
     } else {
-        const int first_row = int(__cvta_generic_to_shared(kept)) - args.first_kept * ROW; // of position 0, if it were kept
-        if (lane.addressed) own.origin = own.origin * ROW + first_row, own.pitch *= ROW;
+        const u32 first_row = u32(__cvta_generic_to_shared(kept)) - u32(args.first_kept) * ROW; // of position 0, if it were kept
+        if (lane.addressed) own.origin = int(u32(own.origin) * ROW + first_row), own.pitch *= ROW;
         if (threadIdx.x < ITEM) stay.put(lane.part, own);
         u16 *list = reinterpret_cast<u16 *>(kept + args.kept * (ROW / 16));
         // Tiles of queries of one image after another.
@@ -148,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
             awaited = true;
             if (threadIdx.x == 0) stay.put(args, image);
             const Rows rows{args.value.address(image, lane.side, head) + lane.start, args.value.row,
-                            u32(lane.side * ROW + lane.start + (PARTED ? 0 : first_row))};
+                            u32(lane.side * ROW + lane.start) + (PARTED ? 0 : first_row)};
             const int first = tile * QUERIES; // of the queries that are sorted
             if (SORTED) sort(args, image, head, first, min(end * QUERIES, args.queries) - first, reinterpret_cast<int *>(shared), list);
             if (!SORTED) __syncthreads();

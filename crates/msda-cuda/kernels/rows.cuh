@@ -403,7 +403,7 @@ __device__ __forceinline__ void add(float (&sum)[EACH], Halves &halves, const Ro
         bool kept = false;
         if constexpr (KEPT && BYTES == 16) {
             kept = level >= RESIDENT;
-            const u32 there = rows.shared + taps.position * (PARTED ? 1 : ROW);
+            const u32 there = rows.shared + u32(taps.position) * (PARTED ? 1 : ROW);
 #pragma unroll
             for (int i = 0; kept && i < 2 / SIDES; i++) {
                 v[i][0] = gather_shared(there + i * ROW);
