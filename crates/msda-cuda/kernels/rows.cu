@@ -86,15 +86,13 @@ __device__ __forceinline__ void visit(const Args &args, const Lane &lane, Handed
         }
         if (!AHEAD && next < SAMPLES) raw.fetch(active, locations, weights, next + part * ROUND);
     }
-#pragma unroll
-    for (int step = LANES; step < ITEM; step *= 2) {
-#pragma unroll
-        for (int c = 0; c < EACH; c++) sum[c] += __shfl_xor_sync(0xffffffffu, sum[c], step);
-    }
-    if (active && lane.filled && part < LANES) {
-        if (!finite(sum)) {
+    float left[LEFT];
+    const int first = add_up(sum, part, left);
+    if (active && lane.filled && first >= 0) {
+        const int start = lane.start + first * size_of<VALUE>;
+        if (!finite(left)) {
             if constexpr (KEPT) image = stay.image();
-            sum_carefully(sum, args, image, query, head, lane.start, softmax);
+            sum_carefully(left, args, image, query, head, start, softmax);
         }
         char *output;
         if constexpr (KEPT) {
@@ -102,7 +100,7 @@ __device__ __forceinline__ void visit(const Args &args, const Lane &lane, Handed
         } else {
             output = args.output.address(image, query, head);
         }
-        write(output + lane.start, sum);
+        write(output + start, left);
     }
 }
 

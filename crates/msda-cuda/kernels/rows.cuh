@@ -429,9 +429,37 @@ __device__ __forceinline__ void add(float (&sum)[EACH], Halves &halves, const Ro
     }
 }
 
+// Lanes of an item that summed the same channels, and how many of these each is left with: at least 4 bytes, where a row has them.
+constexpr int SHARERS = ITEM / LANES;
+constexpr int LEFT = EACH / SHARERS * size_of<VALUE> >= 4 ? EACH / SHARERS : EACH * size_of<VALUE> >= 4 ? 4 / size_of<VALUE> : EACH;
+
+// Adds up what they summed. Returns the first of the channels that the lane is left with, or -1 where another lane has the same.
+__device__ __forceinline__ int add_up(float (&sum)[EACH], int part, float (&left)[LEFT]) {
+    int first = 0, n = EACH;
+    bool again = false;
+#pragma unroll
+    for (int step = LANES; step < ITEM; step *= 2) {
+        const bool upper = part & step;
+        const bool halved = n > LEFT;
+        n = halved ? n / 2 : n;
+#pragma unroll
+        for (int c = 0; c < EACH; c++) {
+            if (c >= n) continue;
+            const int other = halved ? c + n : c;
+            const float sent = upper ? sum[c] : sum[other];
+            sum[c] = (upper ? sum[other] : sum[c]) + __shfl_xor_sync(0xffffffffu, sent, step);
+        }
+        first += halved && upper ? n : 0, again = again || (!halved && upper);
+    }
+#pragma unroll
+    for (int c = 0; c < LEFT; c++) left[c] = sum[c];
+    return again ? -1 : first;
+}
+
 // The sum of one sample's taps as the definition has it: a tap off the map is not read and does not count. The other
 // path multiplies by 0 what it need not have read, which is another thing where a value is not finite.
-__device__ __forceinline__ void add_carefully(float (&sum)[EACH], const char *base, int step, float x, float y,
+template <int N>
+__device__ __forceinline__ void add_carefully(float (&sum)[N], const char *base, int step, float x, float y,
                                               float weight, const Level &level) {
     if (BORDER && !(fabsf(x) <= 3.402823466e38f && fabsf(y) <= 3.402823466e38f)) return;
     x = pixel(x, level.columns);
@@ -446,17 +474,18 @@ __device__ __forceinline__ void add_carefully(float (&sum)[EACH], const char *ba
         if (i < 0 || j < 0 || i >= level.w || j >= level.h) continue;
         const float share = NEAREST ? 1 : (k & 1 ? u : 1 - u) * (k >> 1 ? v : 1 - v);
         const char *at = offset(base, level.origin + j * level.pitch + i, step);
-        multiply_add<VALUE>(sum, gather<VEC>(at), weight * share);
+        multiply_add<VALUE>(sum, gather<N * size_of<VALUE>>(at), weight * share);
     }
 }
 
-// All of an item, by lanes that each read VEC bytes of its rows.
-__device__ __forceinline__ void sum_carefully(float (&sum)[EACH], const Args &args, int image, int query, int head, int start,
+// Some channels of an item, all of its samples.
+template <int N>
+__device__ __forceinline__ void sum_carefully(float (&sum)[N], const Args &args, int image, int query, int head, int start,
                                            const Softmax &softmax) {
     const char *locations = args.locations.address(image, query, head), *weights = args.weights.address(image, query, head);
     const char *base = args.value.address(image, 0, head) + start;
 #pragma unroll
-    for (int c = 0; c < EACH; c++) sum[c] = 0;
+    for (int c = 0; c < N; c++) sum[c] = 0;
 #pragma unroll 1
     for (int s = 0; s < SAMPLES; s++) {
         float xy[2], w[1];

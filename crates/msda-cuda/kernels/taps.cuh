@@ -38,15 +38,15 @@ __device__ __forceinline__ float pixel(float t, float side) {
     return c;
 }
 
-template <int T> __device__ __forceinline__ void multiply_add(float (&sum)[EACH], const Vector<VEC> &v, float w) {
+template <int T, int N, int BYTES> __device__ __forceinline__ void multiply_add(float (&sum)[N], const Vector<BYTES> &v, float w) {
     if constexpr (T == F32) {
 #pragma unroll
-        for (int c = 0; c < EACH; c++) sum[c] = fmaf(w, __uint_as_float(v.word[c]), sum[c]);
-    } else if constexpr (EACH == 1) {
+        for (int c = 0; c < N; c++) sum[c] = fmaf(w, __uint_as_float(v.word[c]), sum[c]);
+    } else if constexpr (N == 1) {
         sum[0] = fmaf(w, widen<T>(u16(v.word[0])), sum[0]);
     } else {
 #pragma unroll
-        for (int c = 0; c < EACH; c += 2) {
+        for (int c = 0; c < N; c += 2) {
             float low, high;
             widen2<T>(v.word[c / 2], low, high);
             sum[c] = fmaf(w, low, sum[c]);
@@ -79,19 +79,19 @@ __device__ __forceinline__ void gather_up(float (&sum)[EACH], Halves &halves) {
     }
 }
 
-// Writes the sums of VEC bytes to global memory.
-__device__ __forceinline__ void write(char *at, const float (&sum)[EACH]) {
-    Vector<VEC> v;
+// Writes sums to global memory.
+template <int N> __device__ __forceinline__ void write(char *at, const float (&sum)[N]) {
+    Vector<N * size_of<VALUE>> v;
     if constexpr (VALUE == F32) {
 #pragma unroll
-        for (int c = 0; c < EACH; c++) v.word[c] = __float_as_uint(sum[c]);
-    } else if constexpr (EACH == 1) {
+        for (int c = 0; c < N; c++) v.word[c] = __float_as_uint(sum[c]);
+    } else if constexpr (N == 1) {
         v.word[0] = narrow<VALUE>(sum[0]);
     } else {
 #pragma unroll
-        for (int c = 0; c < EACH; c += 2) v.word[c / 2] = narrow2<VALUE>(sum[c], sum[c + 1]);
+        for (int c = 0; c < N; c += 2) v.word[c / 2] = narrow2<VALUE>(sum[c], sum[c + 1]);
     }
-    put<VEC>(at, v);
+    put<N * size_of<VALUE>>(at, v);
 }
 
 // Whether all of them are finite.
