@@ -403,9 +403,23 @@ fn run(
         counts.items += warp.items.iter().flatten().count();
         counts.output += output(pattern, p, warp);
         // Sums of groups and sides meet.
-        let meetings = (item / pattern.lanes.max(1)).max(1).ilog2() as usize;
-        let each = pattern.vec / p.types().value.size();
-        counts.shuffles += (meetings * each) as f64;
+        let (mut channels, left) = left(pattern, p.types().value.size());
+        for _ in 0..(item / pattern.lanes.max(1)).max(1).ilog2() {
+            channels = (channels / 2).max(left);
+            counts.shuffles += channels as f64;
+        }
+    }
+}
+
+/// The channels that a lane sums, and those it is left with: lanes with the same channels give each other halves of them, down to
+/// 4 bytes. Those of rungs give each other all.
+fn left(pattern: &Pattern, size: usize) -> (usize, usize) {
+    let each = pattern.vec / size;
+    match pattern.staging {
+        Staging::Shared { .. } => {
+            (each, (each / (pattern.sides * pattern.split)).max(4 / size.min(4)).min(each))
+        }
+        _ => (each, each),
     }
 }
 
@@ -541,14 +555,22 @@ fn inputs(pattern: &Pattern, p: &Problem, warp: &Warp, first: usize) -> f64 {
 
 fn output(pattern: &Pattern, p: &Problem, warp: &Warp) -> f64 {
     let size = p.types().value.size();
+    let (each, left) = left(pattern, size);
     let strides = Role::Output.dense(p);
     let stores = lanes(pattern, warp, |item, group, side, chunk| {
         let row = p.channels() * size / pattern.parts;
-        let writes = group == 0 && side == 0 && chunk * pattern.vec < row;
+        // One bit after another says which half a lane is left with, and when there are no more, whether another has the same.
+        let (mut channels, mut first, mut sharer) = (each, 0, group * pattern.sides + side);
+        while channels > left {
+            channels /= 2;
+            first += sharer % 2 * channels;
+            sharer /= 2;
+        }
+        let writes = sharer == 0 && chunk * pattern.vec < row;
         let start = msda::op::offset(strides, [item.image, item.query, item.head]) * size + item.part * row;
-        writes.then_some((start + chunk * pattern.vec) as u64)
+        writes.then_some((start + chunk * pattern.vec + first * size) as u64)
     });
-    banks::warp(&stores, pattern.vec) as f64
+    banks::warp(&stores, left * size) as f64
 }
 
 /// Wavefronts of a warp for handing samples on: for all of them at first, for a round, for the positions of a lane's
@@ -676,6 +698,9 @@ mod tests {
         assert!((alone.collisions - 1.5).abs() < 0.15, "{alone:?}");
         assert!((both.taps / 47.4e6 - 1.0).abs() < 0.35, "{both:?}");
         assert!(both.taps < alone.taps, "{both:?} {alone:?}");
+        // Four queries a warp give each other half of eight channels; of eight queries no lanes share any.
+        assert!((both.shuffles / (48.0 * 15422.0) - 1.0).abs() < 0.02, "{both:?}");
+        assert!(alone.shuffles == 0.0, "{alone:?}");
     }
 
     /// A row of 16 words beside another: whole rows collide or do not; with two elements behind each nearly all do.
