@@ -90,7 +90,10 @@ fn broken_by_rows(case: &Case, code: &Code) -> Vec<String> {
     // Narrower loads are of locations and weights, at worst each number alone: of the first and the next samples, and
     // once more where a sum is not finite. And of the order, and where lanes share channels of the taps of such a sum.
     let narrow = code.count("LDG") - wide;
-    let shared = if define("SIDES") * define("SPLIT") == 1 { 0 } else { 4 };
+    let shared = match (define("SIDES") * define("SPLIT"), define("NEAREST")) {
+        (1, _) => 0,
+        (_, nearest) => 4 - 3 * nearest,
+    };
     let most = 3 * (2 * define("ROUND") + 1) + define("LISTED") + shared;
     if define("FUSED") == 0 && narrow > most {
         broken.push(format!("{narrow} loads of less than 128 bits, at most {most} are needed"));
