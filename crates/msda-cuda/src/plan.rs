@@ -2,11 +2,14 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::sync::Mutex;
+use std::{ptr, slice};
 
 use msda::{Error, ErrorKind, Problem, Result};
 
 use crate::choose::{Choice, choices};
-use crate::driver::{Device, Function, Launch, Memory, StreamHandle, Texture, fill_async};
+use crate::driver::{Chain, Device, Function, Launch, Memory, StreamHandle, Texture, fill_async};
 use crate::jit;
 use crate::request::{Levels, Operands, Request, Target};
 use crate::variants::{self, Block, Hole, Kernel, Own, Prepared, Stage};
@@ -43,6 +46,8 @@ pub struct Addresses {
 pub struct Plan {
     device: Device,
     choice: Choice,
+    /// Its kernels as one, where it has several and nothing else to queue.
+    chained: Mutex<Option<Chained>>,
     steps: Vec<Step>,
     /// Sizes, starts and first samples of the levels, where a kernel reads them from memory.
     table: Option<Table>,
@@ -66,6 +71,18 @@ struct Owned {
     textures: Vec<Texture>,
     memory: Memory,
 }
+
+/// Kernels that are queued together, with the arguments that they have now.
+#[derive(Debug)]
+struct Chained {
+    chain: Chain,
+    args: Vec<Vec<u64>>,
+    /// The first that it was queued on. Launches of a chain wait for each other: those on other streams go without it.
+    stream: Option<usize>,
+}
+
+/// Room for a kernel's argument.
+type Argument = [MaybeUninit<u64>; MAX_ARGS / 8];
 
 /// A kernel that is loaded.
 #[derive(Debug)]
@@ -137,11 +154,15 @@ impl Plan {
         }
         let reads_table =
             kernels(&steps).any(|k| k.args.holes().iter().any(|(hole, _)| *hole == Hole::Samples));
+        let table = if reads_table { Some(Table::new(device, p)?) } else { None };
+        // Without a chain a launch costs the host more, and does the same.
+        let chained = Mutex::new(Chained::new(&steps).ok().flatten());
         Ok(Self {
             device: device.clone(),
             choice,
+            chained,
             steps,
-            table: if reads_table { Some(Table::new(device, p)?) } else { None },
+            table,
             own,
             operands: request.operands.clone(),
             empty,
@@ -187,6 +208,10 @@ impl Plan {
             return Ok(());
         }
         self.check(at)?;
+        // SAFETY: the caller's promise.
+        if unsafe { self.launch_chained(at, stream)? } {
+            return Ok(());
+        }
         for step in &self.steps {
             match step {
                 Step::Clear { at: offset, bytes } => {
@@ -198,6 +223,38 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// Queues all kernels at once, if they can be: not while another thread does, nor on another stream than at first, nor
+    /// while the stream records.
+    unsafe fn launch_chained(&self, at: &Addresses, stream: StreamHandle<'_>) -> Result<bool> {
+        let Ok(mut place) = self.chained.try_lock() else { return Ok(false) };
+        let Some(Chained { chain, args, stream: first }) = place.as_mut() else { return Ok(false) };
+        let here = stream.raw().addr();
+        if !stream.is_one() || *first.get_or_insert(here) != here {
+            return Ok(false);
+        }
+        let _bound = self.device.bind()?;
+        if stream.records(&self.device).unwrap_or(true) {
+            return Ok(false);
+        }
+        for (i, (kept, now)) in kernels(&self.steps).zip(args).enumerate() {
+            let mut room: Argument = [MaybeUninit::uninit(); MAX_ARGS / 8];
+            let arg = kept.argument(|hole| self.address(at, hole), &mut room)?;
+            if arg == now.as_slice() {
+                continue;
+            }
+            // SAFETY: an argument of that kernel.
+            if unsafe { chain.set(i, arg.as_mut_ptr().cast()) }.is_err() {
+                // What this driver does not do it need not be asked for again.
+                *place = None;
+                return Ok(false);
+            }
+            now.copy_from_slice(arg);
+        }
+        // SAFETY: the caller's promise; the stream does not record.
+        unsafe { chain.launch(stream)? };
+        Ok(true)
     }
 
     fn address(&self, at: &Addresses, hole: Hole) -> u64 {
@@ -306,24 +363,57 @@ impl Kept {
         Ok(Self { function, launch, args })
     }
 
-    unsafe fn launch(&self, address: impl Fn(Hole) -> u64, stream: StreamHandle<'_>) -> Result<()> {
-        let mut words = [std::mem::MaybeUninit::<u64>::uninit(); MAX_ARGS / 8];
-        let args = self.args.bytes();
-        let start = words.as_mut_ptr().cast::<u8>();
-        // SAFETY: `load` saw to it that the argument fits.
-        unsafe { start.copy_from_nonoverlapping(args.as_ptr(), args.len()) };
+    /// Its argument, in whole words.
+    fn argument<'a>(&self, address: impl Fn(Hole) -> u64, room: &'a mut Argument) -> Result<&'a mut [u64]> {
+        let words = &mut room[..self.words()];
+        words.fill(MaybeUninit::new(0));
+        // SAFETY: all of them were written.
+        let words: &'a mut [u64] = unsafe { &mut *(ptr::from_mut(words) as *mut [u64]) };
+        let mut put = |at: usize, bytes: &[u8]| {
+            assert!(at + bytes.len() <= 8 * words.len(), "holes are inside of the argument");
+            // SAFETY: so many bytes are there.
+            unsafe {
+                words.as_mut_ptr().cast::<u8>().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+            };
+        };
+        put(0, self.args.bytes());
         for &(hole, offset) in self.args.holes() {
-            let address = address(hole).to_ne_bytes();
-            // SAFETY: a hole is eight bytes of the argument.
-            unsafe { start.add(offset).copy_from_nonoverlapping(address.as_ptr(), 8) };
+            put(offset, &address(hole).to_ne_bytes());
         }
         for (map, offset) in self.args.maps() {
             let map = map.encode(self.function.module().device(), address(map.hole))?;
-            // SAFETY: room for a description is 128 bytes of the argument.
-            unsafe { start.add(*offset).copy_from_nonoverlapping((&raw const map).cast(), 128) };
+            // SAFETY: a description is 128 bytes.
+            put(*offset, unsafe { slice::from_raw_parts((&raw const map).cast(), 128) });
         }
-        // SAFETY: the kernel has one parameter, which lies at `start`; the rest is the caller's promise.
-        unsafe { self.function.launch(&self.launch, stream, &mut [start.cast::<c_void>()]) }
+        Ok(words)
+    }
+
+    /// Words of its argument: `load` saw to it that they fit.
+    fn words(&self) -> usize {
+        self.args.bytes().len().div_ceil(8)
+    }
+
+    unsafe fn launch(&self, address: impl Fn(Hole) -> u64, stream: StreamHandle<'_>) -> Result<()> {
+        let mut room: Argument = [MaybeUninit::uninit(); MAX_ARGS / 8];
+        let arg = self.argument(address, &mut room)?;
+        // SAFETY: the kernel has one parameter, which is there; the rest is the caller's promise.
+        unsafe { self.function.launch(&self.launch, stream, &mut [arg.as_mut_ptr().cast::<c_void>()]) }
+    }
+}
+
+impl Chained {
+    /// Of several kernels, if there is nothing between them.
+    fn new(steps: &[Step]) -> Result<Option<Self>> {
+        let kept: Vec<&Kept> = kernels(steps).collect();
+        if kept.len() < 2 || kept.len() < steps.len() {
+            return Ok(None);
+        }
+        let mut args: Vec<Vec<u64>> = kept.iter().map(|kept| vec![0; kept.words()]).collect();
+        let mut pointers: Vec<*mut c_void> = args.iter_mut().map(|arg| arg.as_mut_ptr().cast()).collect();
+        let launches: Vec<_> = kept.iter().map(|kept| (&kept.function, &kept.launch)).collect();
+        // SAFETY: each kernel has one parameter, for which there is room. The plan's functions are dropped after its chain.
+        let chain = unsafe { Chain::new(&launches, &mut pointers)? };
+        Ok(Some(Self { chain, args, stream: None }))
     }
 }
 

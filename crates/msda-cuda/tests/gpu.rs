@@ -8,7 +8,7 @@ mod probes;
 
 use msda::rng::Rng;
 use msda::{Backend, Buffer, Cpu, Dtype, ErrorKind, Inputs, Layout, Problem, Spec, Types, pack};
-use msda_cuda::driver::{Device, Graph, Memory};
+use msda_cuda::driver::{Device, Graph, Memory, StreamHandle};
 use msda_cuda::variants::Kernel;
 use msda_cuda::{Addresses, Cuda, Levels, Operands, Packing, Plan, Request, Sums};
 
@@ -115,23 +115,95 @@ fn a_launch_can_be_captured_and_replayed() {
     }
 }
 
+/// A plan of two kernels, which are queued together on the first stream that it is launched on.
+fn ordered(device: &Device, p: &Problem) -> Plan {
+    let operands = Operands::dense(p, None);
+    let kernel = "rows:heads=2,block=128,walk=ordered".parse().unwrap();
+    let plan = Plan::with_kernel(device, &Request::new(p, &operands), kernel).unwrap();
+    assert_eq!(plan.functions().count(), 2);
+    plan
+}
+
+#[test]
+fn kernels_that_are_queued_together_take_other_tensors_and_streams() {
+    let Some(device) = device() else { return };
+    let p = problem(6000, Dtype::F16);
+    let want = expected(&p);
+    let plan = ordered(&device, &p);
+    let mut held = [(); 2].map(|()| Held::new(&device, &p, plan.workspace()));
+    let streams = [(); 2].map(|()| device.stream().unwrap());
+    // One of its own that has only the default stream.
+    let other = ordered(&device, &p);
+    for _ in 0..2 {
+        held[0].output.fill(0xff).unwrap();
+        // SAFETY: the tensors are of the problem, and live until the device is done.
+        unsafe { other.launch(&held[0].addresses(), StreamHandle::DEFAULT).unwrap() };
+        device.synchronize().unwrap();
+        close(&held[0].output(&p), &want, 2e-3);
+    }
+    // Tensors and streams of one launch after the other; the last one is recorded, and then run, while others make plans and drop them.
+    for (tensors, on, recorded) in [
+        (0, 0, false),
+        (0, 0, false),
+        (1, 0, false),
+        (0, 1, false),
+        (1, 1, false),
+        (0, 1, false),
+        (1, 1, true),
+    ] {
+        let (held, stream) = (&mut held[tensors], &streams[on]);
+        held.output.fill(0xff).unwrap();
+        // SAFETY: the tensors are of the problem, and live until the stream is done.
+        let launch = |s: StreamHandle<'_>| unsafe { plan.launch(&held.addresses(), s) };
+        if recorded {
+            let graph = Graph::capture(stream, |s| {
+                drop(ordered(&device, &p));
+                launch(s)
+            })
+            .unwrap();
+            // SAFETY: as above.
+            unsafe { graph.launch(stream.handle()).unwrap() };
+        } else {
+            launch(stream.handle()).unwrap();
+        }
+        stream.synchronize().unwrap();
+        close(&held.output(&p), &want, 2e-3);
+    }
+    // One behind the other, each with its own tensors: those of a launch are as they were when it was queued.
+    for held in &mut held {
+        held.output.fill(0xff).unwrap();
+    }
+    for _ in 0..50 {
+        for held in &held {
+            // SAFETY: as above.
+            unsafe { plan.launch(&held.addresses(), streams[0].handle()).unwrap() };
+        }
+    }
+    streams[0].synchronize().unwrap();
+    for held in &held {
+        close(&held.output(&p), &want, 2e-3);
+    }
+}
+
 #[test]
 fn a_plan_serves_many_threads() {
     let Some(device) = device() else { return };
     let p = problem(500, Dtype::F32);
-    let plan = Plan::new(&device, &p, &Operands::dense(&p, None), Levels::Host).unwrap();
+    let chosen = Plan::new(&device, &p, &Operands::dense(&p, None), Levels::Host).unwrap();
+    let plans = [chosen, ordered(&device, &p)];
     let want = expected(&p);
     std::thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| {
-                let held = Held::new(&device, &p, plan.workspace());
+        for thread in 0..16 {
+            let (plan, device, p, want) = (&plans[thread % 2], &device, &p, &want);
+            scope.spawn(move || {
+                let held = Held::new(device, p, plan.workspace());
                 let stream = device.stream().unwrap();
                 for _ in 0..20 {
                     // SAFETY: the tensors are of the problem, and live until the stream is done.
                     unsafe { plan.launch(&held.addresses(), stream.handle()).unwrap() };
                 }
                 stream.synchronize().unwrap();
-                close(&held.output(&p), &want, 1e-5);
+                close(&held.output(p), want, 1e-5);
             });
         }
     });

@@ -91,13 +91,14 @@ impl Drop for Capture<'_> {
     }
 }
 
-/// A graph before it is made ready to launch; null when the recording failed.
-struct Recorded(CUgraph);
+/// A graph before it is made ready to launch; null when there is none.
+#[derive(Debug)]
+pub(super) struct Recorded(pub(super) CUgraph);
 
 impl Drop for Recorded {
     fn drop(&mut self) {
         if !self.0.is_null() {
-            // SAFETY: made by the end of a capture and destroyed once.
+            // SAFETY: made once and destroyed once.
             let _ = unsafe { sys::cuGraphDestroy(self.0) };
         }
     }

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 mod arch;
+mod chain;
 mod check;
 mod device;
 mod event;
@@ -17,6 +18,7 @@ mod tensor_map;
 mod texture;
 
 pub use arch::Arch;
+pub use chain::Chain;
 pub use device::{Bound, Device};
 pub use event::Event;
 pub use graph::Graph;

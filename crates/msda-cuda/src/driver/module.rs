@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::sys::{
-    self, CUfunction, CUfunction_attribute as Attribute, CUlaunchAttribute, CUlaunchAttributeID,
-    CUlaunchAttributeValue, CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDim, CUlaunchConfig,
-    CUmodule,
+    self, CUDA_KERNEL_NODE_PARAMS, CUfunction, CUfunction_attribute as Attribute, CUlaunchAttribute,
+    CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDim,
+    CUlaunchConfig, CUmodule,
 };
 use msda::{Error, ErrorKind, Result};
 
@@ -109,11 +109,7 @@ impl Launch {
     /// Calls `with` with the driver's description of this launch, which points into this frame.
     #[inline]
     fn describe<R>(&self, stream: StreamHandle<'_>, with: impl FnOnce(&CUlaunchConfig) -> R) -> R {
-        let mut value = CUlaunchAttributeValue { pad: [0 as c_char; 64] };
-        let [x, y, z] = self.cluster;
-        value.clusterDim = ClusterDim { x, y, z };
-        let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-        let mut cluster = CUlaunchAttribute { id, pad: [0 as c_char; 4], value };
+        let mut cluster = self.cluster_attribute();
         with(&CUlaunchConfig {
             gridDimX: self.grid[0],
             gridDimY: self.grid[1],
@@ -124,8 +120,24 @@ impl Launch {
             sharedMemBytes: self.shared,
             hStream: stream.cu(),
             attrs: &mut cluster,
-            numAttrs: u32::from(self.cluster != [1; 3]),
+            numAttrs: u32::from(self.has_clusters()),
         })
+    }
+
+    /// Whether its blocks are in clusters.
+    #[inline]
+    pub(super) fn has_clusters(&self) -> bool {
+        self.cluster != [1; 3]
+    }
+
+    /// What asks for its clusters.
+    #[inline]
+    pub(super) fn cluster_attribute(&self) -> CUlaunchAttribute {
+        let [x, y, z] = self.cluster;
+        let mut value = CUlaunchAttributeValue { pad: [0 as c_char; 64] };
+        value.clusterDim = ClusterDim { x, y, z };
+        let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        CUlaunchAttribute { id, pad: [0 as c_char; 4], value }
     }
 }
 
@@ -230,6 +242,26 @@ impl Function {
             unsafe { sys::cuLaunchKernelEx(config, self.raw, args.as_mut_ptr(), ptr::null_mut()) }
         });
         check("cuLaunchKernelEx", result)
+    }
+
+    /// A launch of it as a part of a graph, without its argument.
+    pub(super) fn node(&self, at: &Launch) -> Result<CUDA_KERNEL_NODE_PARAMS> {
+        self.allow_cluster(at)?;
+        let ([x, y, z], [columns, rows, layers]) = (at.grid, at.block);
+        Ok(CUDA_KERNEL_NODE_PARAMS {
+            func: self.raw,
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: columns,
+            blockDimY: rows,
+            blockDimZ: layers,
+            sharedMemBytes: at.shared,
+            kernelParams: ptr::null_mut(),
+            extra: ptr::null_mut(),
+            kern: ptr::null_mut(),
+            ctx: ptr::null_mut(),
+        })
     }
 
     /// Asks once for clusters of more than the portable number of blocks, when the launch has such.

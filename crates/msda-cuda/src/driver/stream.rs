@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr;
 
-use cudarc::driver::sys::{self, CUstream, CUstream_flags};
+use cudarc::driver::sys::{self, CUstream, CUstream_flags, CUstreamCaptureStatus};
 use msda::Result;
 
 use super::check::check;
@@ -65,6 +65,9 @@ impl Drop for Stream {
     }
 }
 
+/// The handle that stands for a default stream of the thread's own, as the driver defines it.
+const PER_THREAD: usize = 2;
+
 /// A stream that someone else owns: a [`Stream`], torch's current one, or the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamHandle<'a> {
@@ -92,6 +95,20 @@ impl<'a> StreamHandle<'a> {
     /// The `CUstream` itself, for other libraries.
     pub const fn raw(self) -> *mut c_void {
         self.raw.cast()
+    }
+
+    /// Whether what is queued on it is recorded, and not run. `device` is its own.
+    pub fn records(self, device: &Device) -> Result<bool> {
+        let _bound = device.bind()?;
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the stream lives; `status` is valid to write.
+        check("cuStreamIsCapturing", unsafe { sys::cuStreamIsCapturing(self.raw, &mut status) })?;
+        Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
+    /// Whether it is one stream, and not one for each thread.
+    pub fn is_one(self) -> bool {
+        self.raw.addr() != PER_THREAD
     }
 
     pub(super) const fn cu(self) -> CUstream {
