@@ -58,8 +58,9 @@ template <int T> __device__ __forceinline__ void widen2(u32 word, float &low, fl
             : "=f"(low), "=f"(high)
             : "r"(word));
     } else {
-        low = __uint_as_float(word << 16);
-        high = __uint_as_float(word & 0xffff0000u);
+        // A multiplication and a permutation: pipes of their own.
+        asm("mul.lo.u32 %0, %1, 65536;" : "=r"(reinterpret_cast<u32 &>(low)) : "r"(word));
+        asm("prmt.b32 %0, %1, 0, 0x3244;" : "=f"(high) : "r"(word));
     }
 }
 

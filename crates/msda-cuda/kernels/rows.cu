@@ -24,7 +24,6 @@
 struct Lane {
     int index, part, group, side, start;
     bool filled; // a lane past the end of the row reads its beginning, and writes nothing
-    bool addressed;
 };
 
 // A query and head, by its lanes. `awaited`: levels that the block keeps are not yet there.
@@ -34,69 +33,67 @@ __device__ __forceinline__ void visit(const Args &args, const Lane &lane, Handed
     if (!awaited && !__any_sync(0xffffffffu, active)) return;
     const int q = active ? query : 0, h = active ? head : 0, part = lane.part;
     const char *locations, *weights;
+    // Where the addresses of a lane's samples begin, and the samples: at its first, or at the item's first.
+    const int ahead = KEPT ? part * ROUND : 0, behind = part * ROUND - ahead;
     if constexpr (KEPT) {
-        stay.inputs(args, q, h, locations, weights);
+        stay.inputs(args, q, part, locations, weights);
     } else {
         locations = args.locations.address(image, q, h), weights = args.weights.address(image, q, h);
     }
-    if constexpr (KEPT && FUSED) image = stay.image();
+    if constexpr (KEPT && FUSED) image = stay.image;
     Softmax softmax{0, 0};
-    if (FUSED) softmax = softmax_of(weights, part, active);
+    if (FUSED) softmax = softmax_of(weights - ahead * size_of<WEIGHT>, part, active);
 
     float sum[EACH];
 #pragma unroll
     for (int c = 0; c < EACH; c++) sum[c] = 0;
     Halves halves{};
     Raw raw;
-    raw.fetch(active, locations, weights, part * ROUND);
-#pragma unroll 1
-    for (int round = 0; round < SAMPLES; round += ITEM * ROUND) {
+    raw.fetch(active, locations, weights, behind, ahead);
+    constexpr int UNROLLED = PARTED ? ROUNDS : 1;
+#pragma unroll UNROLLED
+    for (int round = 0; round < SAMPLES; round += EVERY) {
         __syncwarp();
-        if constexpr (KEPT && OWN) stay.level(part, own);
-        locate(args, raw, active, image, query, softmax, round + part * ROUND, handed, slot(lane.index / ITEM, part), own, lane.addressed);
+        if constexpr (KEPT && OWN) stay.level(round / ROUND + part, own);
+        const int s = round + part * ROUND;
+        locate(args, raw, active, image, query, softmax, s, handed, slot(lane.index / ITEM, part), own, PARTED && !PACKED && s >= NEEDED);
         __syncwarp();
         // What the next round needs is on its way while this one is summed, where there are registers for it.
-        const int next = round + ITEM * ROUND;
-        if (AHEAD && next < SAMPLES) raw.fetch(active, locations, weights, next + part * ROUND);
+        const int next = round + EVERY;
+        if (AHEAD && next < SAMPLES) raw.fetch(active, locations, weights, next + behind, ahead);
 #pragma unroll
         for (int j = 0; j < ITEM; j += SPLIT) {
-            if (j == NEEDED && awaited) {
+            if (round + j * ROUND == NEEDED && awaited) {
                 copied();
                 __syncthreads();
                 awaited = false;
             }
             const int from = j + (SPLIT > 1 ? lane.group : 0), at = slot(lane.index / ITEM, from);
             Positions positions;
-            Addresses addresses;
-            if (PARTED && j >= NEEDED) {
-                addresses = handed.addresses(at);
-            } else {
-                positions = handed.positions(at);
-            }
+            if (!PACKED) positions = handed.positions[at];
 #pragma unroll
             for (int r = 0; r < ROUND; r++) {
                 const int s = round + from * ROUND + r;
                 if (!EXACT && s >= SAMPLES) continue;
-                const int place = PARTED && j >= NEEDED ? int(addresses.sample[r]) : int(positions.sample[r]);
-                const Taps taps = take(handed.weights[r][at], place, lane.side);
+                const Taps taps = take(handed.weights[r][at], &positions, r, lane.side);
                 const int level = level_of(args, s);
                 add<VEC>(sum, halves, rows, taps, level, args.level[level].under);
             }
             if (HALF) gather_up(sum, halves);
         }
-        if (!AHEAD && next < SAMPLES) raw.fetch(active, locations, weights, next + part * ROUND);
+        if (!AHEAD && next < SAMPLES) raw.fetch(active, locations, weights, next + behind, ahead);
     }
     float left[LEFT];
     const int first = add_up(sum, part, left);
     if (active && lane.filled && first >= 0) {
         const int start = lane.start + first * size_of<VALUE>;
         if (!finite(left)) {
-            if constexpr (KEPT) image = stay.image();
+            if constexpr (KEPT) image = stay.image;
             sum_carefully(left, args, image, query, head, start, softmax);
         }
         char *output;
         if constexpr (KEPT) {
-            output = stay.output(args, query, head);
+            output = stay.to(args, query);
         } else {
             output = args.output.address(image, query, head);
         }
@@ -117,21 +114,26 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
     const int chunk = lane.part % LANES;
     lane.filled = FILLED || chunk * VEC < ROW;
     lane.start = lane.filled ? chunk * VEC : 0;
-    lane.addressed = PARTED && lane.part >= NEEDED;
     const int item = threadIdx.x / ITEM; // query and head within the block
     const int head = blockIdx.y * HEADS + item % HEADS;
-    Level own = args.level[OWN ? level_of(args, min(lane.part * ROUND, SAMPLES - 1)) : 0];
+    Level own = args.level[OWN && !KEPT ? level_of(args, min(lane.part * ROUND, SAMPLES - 1)) : 0];
     bool awaited = false;
 
     if constexpr (!KEPT) {
         const int image = blockIdx.z;
         const Rows rows{args.value.address(image, lane.side, head < args.heads ? head : 0) + lane.start, args.value.row, 0};
-        const int query = query_of(args, image, blockIdx.x, item / HEADS, 0, nullptr);
+        const int query = query_of(args, image, blockIdx.x * QUERIES + item / HEADS, 0, nullptr);
         visit(args, lane, handed, stay, rows, own, awaited, image, query, head);
     } else {
-        const u32 first_row = u32(__cvta_generic_to_shared(kept)) - u32(args.first_kept) * ROW; // of position 0, if it were kept
-        if (lane.addressed) own.origin = int(u32(own.origin) * ROW + first_row), own.pitch *= ROW;
-        if (threadIdx.x < ITEM) stay.put(lane.part, own);
+        const u32 first_row = u32(__cvta_generic_to_shared(kept)); // of those that are kept
+#pragma unroll 1
+        for (int i = threadIdx.x; OWN && i < ITEM * ROUNDS; i += BLOCK) {
+            const int s = min(i * ROUND, SAMPLES - 1);
+            Level level = args.level[level_of(args, s)];
+            if (PARTED && s >= NEEDED) level.origin -= args.first_kept;
+            if (PARTED && s >= NEEDED && !PACKED) level.origin = int(u32(level.origin) * ROW + first_row), level.pitch *= ROW;
+            stay.put(i, level);
+        }
         u16 *list = reinterpret_cast<u16 *>(kept + args.kept * (ROW / 16));
         // Tiles of queries of one image after another.
 #pragma unroll 1
@@ -144,17 +146,24 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
             const char *from = args.value.address(image, args.first_kept, head);
             for (int i = threadIdx.x; i < args.kept * (ROW / 16); i += BLOCK) copy(kept + i, from + i * 16);
             awaited = true;
-            if (threadIdx.x == 0) stay.put(args, image);
-            const Rows rows{args.value.address(image, lane.side, head) + lane.start, args.value.row,
-                            u32(lane.side * ROW + lane.start) + (PARTED ? 0 : first_row)};
+            if (threadIdx.x < ITEM) stay.put(args, image, head, lane.part);
+            if (threadIdx.x == 0) stay.divide(tile, end);
+            u32 own_row = u32(lane.side * ROW + lane.start);
+            if (PACKED) own_row += first_row;
+            if (!PARTED) own_row += first_row - u32(args.first_kept) * ROW;
+            // Through a shuffle, or the compiler adds the parts of it anew for every row.
+            if (PACKED) own_row = __shfl_sync(0xffffffffu, own_row, lane.index);
+            const Rows rows{args.value.address(image, lane.side, head) + lane.start, args.value.row, own_row};
             const int first = tile * QUERIES; // of the queries that are sorted
             if (SORTED) sort(args, image, head, first, min(end * QUERIES, args.queries) - first, reinterpret_cast<int *>(shared), list);
             if (!SORTED) __syncthreads();
+            int slice = tile * (BLOCK / 32) + threadIdx.x / 32;
 #pragma unroll 1
-            for (; tile < end; tile++) {
-                const int query = query_of(args, LISTED ? stay.image() : 0, tile, item, first, list);
+            do {
+                const int query = query_of(args, LISTED ? stay.image : 0, slice * ITEMS + lane.index / ITEM, first, list);
                 visit(args, lane, handed, stay, rows, own, awaited, 0, query, head);
-            }
+                slice = stay.following(slice);
+            } while (__any_sync(0xffffffffu, slice < stay.end));
         }
     }
 }

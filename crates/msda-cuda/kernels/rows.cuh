@@ -16,6 +16,7 @@
 //   LISTED                  queries in the order of a list
 //   SORTED                  queries of a block in the order of the places they look at; for blocks that keep levels
 //   TIGHT                   positions fit 16 bits
+//   PACKED                  they fit 15, and are handed on in the last bits of weights; for values of 16 bits, where PARTED is
 //   RING STEP               value has a ring of zeros; bytes from position to position, or 0: an argument
 //   RESIDENT                the first of the levels that a block keeps in shared memory; LEVELS: none (planar, VEC 16)
 //   HALF                    the ROUND samples that a lane located are summed in f16 before they are added in f32
@@ -23,13 +24,16 @@
 //   FUSED                   0 plain, 2 or 4 numbers a reference point
 constexpr int ITEM = LANES * SIDES * SPLIT;
 constexpr int QUERIES = BLOCK / ITEM / HEADS;
-constexpr bool EXACT = SAMPLES % (ITEM * ROUND) == 0;
+constexpr int EVERY = ITEM * ROUND; // samples of a round
+constexpr int ROUNDS = (SAMPLES + EVERY - 1) / EVERY;
+constexpr bool EXACT = SAMPLES % EVERY == 0;
 constexpr bool KEPT = RESIDENT < LEVELS;
-constexpr bool OWN = SAMPLES <= ITEM * ROUND && UNIFORM > 0 && UNIFORM % ROUND == 0;
-// Whether lanes differ in this: the samples of some are all on levels that are kept, those of others all on levels that are not, and each lane
-// sums all of them; and the first lane of an item whose are on one that is kept.
-constexpr bool PARTED = OWN && SPLIT == 1 && KEPT;
-constexpr int NEEDED = PARTED ? RESIDENT * UNIFORM / ROUND : 0;
+// Whether the samples that a lane locates at a time are on one level, which is kept at hand.
+constexpr bool OWN = UNIFORM > 0 && UNIFORM % ROUND == 0 && ROUNDS <= (KEPT && SPLIT == 1 ? 4 : 1);
+// Whether it is known when compiled which samples are on levels that are kept; and the first of them.
+constexpr bool PARTED = KEPT && OWN && SPLIT == 1;
+constexpr int NEEDED = PARTED ? RESIDENT * UNIFORM : 0;
+static_assert(!PACKED || (PARTED && TIGHT && size_of<VALUE> == 2), "positions in weights");
 constexpr bool AHEAD = ROUND <= 2;
 constexpr int NUMBERS = FUSED == 2 ? 2 : 4; // of a reference point
 constexpr bool FILLED = ROW == LANES * VEC;
@@ -66,7 +70,7 @@ struct __align__(16) Weights {
 };
 template <bool SMALL> struct Index { typedef int Type; };
 template <> struct Index<true> { typedef u16 Type; };
-typedef Index<TIGHT>::Type Position;
+typedef Index<TIGHT && !PARTED>::Type Position;
 constexpr int POSITIONS = ROUND * int(sizeof(Position));
 struct __align__((POSITIONS & -POSITIONS) > 16 ? 16 : (POSITIONS & -POSITIONS)) Positions {
     Position sample[ROUND];
@@ -80,23 +84,10 @@ __device__ __forceinline__ int slot(int item, int part) {
     return part * ITEMS + (item ^ (turn & (ITEMS - 1)));
 }
 
-// Of samples on levels that are kept it is handed on where they are in shared memory, and not their position, where lanes have
-// only such samples.
-constexpr int ADDRESSED = PARTED ? 32 - NEEDED * ITEMS : 0;
-struct __align__((4 * ROUND & -4 * ROUND) > 16 ? 16 : (4 * ROUND & -4 * ROUND)) Addresses {
-    u32 sample[ROUND];
-};
-
+// Positions; but where it is known which samples are on levels that are kept, of those the address in shared memory.
 struct Handed {
     Weights weights[ROUND][32];
-    char places[ADDRESSED * int(sizeof(Addresses)) + (32 - ADDRESSED) * int(sizeof(Positions))]; // addresses first
-
-    __device__ __forceinline__ Addresses &addresses(int slot) {
-        return reinterpret_cast<Addresses *>(places)[slot - (32 - ADDRESSED)];
-    }
-    __device__ __forceinline__ Positions &positions(int slot) {
-        return reinterpret_cast<Positions *>(places + ADDRESSED * sizeof(Addresses))[slot];
-    }
+    Positions positions[PACKED ? 1 : 32];
 };
 
 // Cells of the image in which a block that sorts its queries counts them: columns of strips; and the most queries of a thread.
@@ -105,6 +96,9 @@ constexpr int STRIPS = 8, COLUMNS = 64, CELLS = STRIPS * COLUMNS, SORTS = 4;
 // What a block's warps hand on, in pieces of 16 bytes. Before that, the counters are there.
 constexpr int PIECES = BLOCK / 32 * (int(sizeof(Handed)) / 16), COUNTERS = SORTED ? CELLS / 4 : 0;
 constexpr int HANDED = PIECES > COUNTERS ? PIECES : COUNTERS;
+
+// Tiles at the end of a block whose slices are for any of its warps.
+constexpr int SPARE = 3;
 
 // What one lane makes of it: where its taps are, and how much each counts (top and bottom, of one or two sides).
 struct Taps {
@@ -161,9 +155,8 @@ __device__ __forceinline__ void sort(const Args &args, int image, int head, int 
     __syncthreads();
 }
 
-// The query that an index within a block stands for, or -1. `list` is that of the queries from `first` on, if there is one.
-__device__ __forceinline__ int query_of(const Args &args, int image, int tile, int i, int first, const u16 *list) {
-    const int q = tile * QUERIES + i;
+// The query that is the q-th, or -1. `list` is that of the queries from `first` on, if there is one.
+__device__ __forceinline__ int query_of(const Args &args, int image, int q, int first, const u16 *list) {
     if (q >= args.queries) return -1;
     if (SORTED) return first + list[q - first];
     if (LISTED) return args.order[i64(image) * args.queries + q];
@@ -237,7 +230,8 @@ __device__ __forceinline__ Sample place(bool there, float x, float y, float weig
         }
         sample.position = int(top) * level.pitch + int(left) * column;
     }
-    sample.position = level.origin + (there ? sample.position : 0);
+    // One that does not count is at position 0 where positions are put into weights: nothing is put into its own.
+    sample.position = PACKED ? (there ? level.origin + sample.position : 0) : level.origin + (there ? sample.position : 0);
     sample.weight = there ? sample.weight : 0;
     return sample;
 }
@@ -248,9 +242,18 @@ __device__ __forceinline__ Weights weigh(const Sample &sample) {
     return Weights{{top - right, bottom - low, right, low}};
 }
 
-__device__ __forceinline__ Taps take(const Weights &from, int position, int side) {
+// Puts the position into the last eight bits of the weights of upper and of lower taps: of 24 bits weights keep 16, five more than values
+// of 16 bits have.
+__device__ __forceinline__ Weights pack(Weights weights, int position) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        weights.tap[i] = __uint_as_float(__byte_perm(__float_as_uint(weights.tap[i]), position, i % 2 ? 0x3215 : 0x3214));
+    }
+    return weights;
+}
+
+__device__ __forceinline__ Taps take(const Weights &from, const Positions *positions, int r, int side) {
     Taps taps;
-    taps.position = position;
     if (SIDES == 2) {
         const float2 w = reinterpret_cast<const float2 *>(from.tap)[side];
         taps.weight[0][0] = w.x, taps.weight[0][1] = w.y;
@@ -258,6 +261,12 @@ __device__ __forceinline__ Taps take(const Weights &from, int position, int side
         const float4 w = *reinterpret_cast<const float4 *>(from.tap);
         taps.weight[0][0] = w.x, taps.weight[0][1] = w.y;
         taps.weight[1 / SIDES][0] = w.z, taps.weight[1 / SIDES][1] = w.w;
+    }
+    if (PACKED) { // the last byte of each, and twice the first bit of the second, which is 0
+        const u32 upper = __float_as_uint(taps.weight[0][0]), lower = __float_as_uint(taps.weight[0][1]);
+        asm("prmt.b32 %0, %1, %2, 0xcc40;" : "=r"(taps.position) : "r"(upper), "r"(lower));
+    } else {
+        taps.position = int(positions->sample[r]);
     }
     return taps;
 }
@@ -286,11 +295,11 @@ struct Raw {
     Packed<LOCATION, 2 * each, EXACT ? ALIGN_L : size_of<LOCATION>> xy[pieces];
     Packed<WEIGHT, each, EXACT ? ALIGN_W : size_of<WEIGHT>> weight[pieces];
 
-    // Those from sample s on.
-    __device__ __forceinline__ void fetch(bool active, const char *locations, const char *weights, int s) {
+    // Those from sample s on of addresses that are those of sample `first`.
+    __device__ __forceinline__ void fetch(bool active, const char *locations, const char *weights, int s, int first) {
 #pragma unroll
         for (int i = 0; i < pieces; i++) {
-            if (active && (EXACT || s + i < SAMPLES)) {
+            if (active && (EXACT || first + s + i < SAMPLES)) {
                 xy[i].load(locations + (s + i) * (2 * size_of<LOCATION>));
                 weight[i].load(weights + (s + i) * size_of<WEIGHT>);
             }
@@ -311,11 +320,10 @@ struct Raw {
     }
 };
 
-// Locates those samples and hands them to the lanes of the item.
+// Locates those samples and hands them to the lanes of the item. `addressed`: not where they are among all positions but in shared memory.
 __device__ __forceinline__ void locate(const Args &args, const Raw &raw, bool active, int image, int query,
                                        const Softmax &softmax, int s, Handed &to, int slot, const Level &own, bool addressed) {
     Positions positions;
-    Addresses addresses;
     float places[2 * ROUND], shares[ROUND];
     raw.widen_to(places, shares);
 #pragma unroll
@@ -326,18 +334,16 @@ __device__ __forceinline__ void locate(const Args &args, const Raw &raw, bool ac
         float x = places[2 * r], y = places[2 * r + 1], weight = shares[r];
         if (FUSED && counts) unfuse(args, image, query, l, softmax, x, y, weight);
         const Sample sample = place(counts, x, y, weight, on, addressed ? ROW : 1);
-        to.weights[r][slot] = weigh(sample);
-        positions.sample[r] = Position(sample.position), addresses.sample[r] = sample.position;
+        const Weights weights = weigh(sample);
+        to.weights[r][slot] = PACKED ? pack(weights, sample.position) : weights;
+        positions.sample[r] = Position(sample.position);
     }
-    if (addressed) {
-        to.addresses(slot) = addresses;
-    } else {
-        to.positions(slot) = positions;
-    }
+    if (!PACKED) to.positions[slot] = positions;
 }
 
 // The rows of one head: where its bytes of position 0 are, and bytes from position to position; and where those of
-// the levels in shared memory are, as if all levels were there. Where addresses are handed on, only what is to be added to them.
+// the levels in shared memory are: of the first position that is kept, where positions are handed on in weights, else of position 0 as if it
+// were kept too. Where addresses are handed on, only what is to be added to them.
 struct Rows {
     const char *base;
     int step;
@@ -352,41 +358,64 @@ __device__ __forceinline__ Vector<16> gather_shared(u32 at) {
     return v;
 }
 
-// Where a block that keeps levels is: what it needs of the image, and each of an item's lanes of the level of its samples. It is read
-// anew for every tile: registers are for rows that are on their way.
+__device__ __forceinline__ u64 read_shared(const void *at) {
+    u64 x;
+    asm volatile("ld.shared.u64 %0, [%1];" : "=l"(x) : "r"(u32(__cvta_generic_to_shared(at))));
+    return x;
+}
+
+// Where a block that keeps levels is: what it needs of the image and head, and each of an item's lanes of its samples and their levels. It is
+// read anew for every tile: registers are for rows that are on their way. Eight bytes at a time: what each lane of an item has one of, and items
+// have in common, takes one wavefront so, and 16 bytes would take four.
 struct __align__(16) Stay {
-    u64 locations, weights, to, at;
+    u64 output;
+    int image;
+    // Slices, which are what warps take at a time: the next that is for anybody, the first of those, and the end of all.
+    int next, until, end;
+    u64 locations[ITEM], weights[ITEM]; // of the first query
     struct {
         int origin, pitch;
+    } place[ITEM * (OWN ? ROUNDS : 1)];
+    struct {
         float rows, columns;
-    } own[ITEM];
+    } size[ITEM * (OWN ? ROUNDS : 1)];
 
-    __device__ __forceinline__ void put(const Args &args, int image) {
-        locations = u64(args.locations.base + image * args.locations.image);
-        weights = u64(args.weights.base + image * args.weights.image);
-        to = u64(args.output.base + image * args.output.image), at = image;
+    __device__ __forceinline__ void put(const Args &args, int of, int head, int part) {
+        locations[part] = u64(args.locations.at(of, 0, head) + part * ROUND * 2 * size_of<LOCATION>);
+        weights[part] = u64(args.weights.at(of, 0, head) + part * ROUND * size_of<WEIGHT>);
+        if (part == 0) output = u64(args.output.at(of, 0, head)), image = of;
     }
-    __device__ __forceinline__ void put(int part, const Level &level) {
-        own[part].origin = level.origin, own[part].pitch = level.pitch, own[part].rows = level.rows, own[part].columns = level.columns;
+    __device__ __forceinline__ void put(int i, const Level &level) {
+        place[i].origin = level.origin, place[i].pitch = level.pitch;
+        size[i].rows = level.rows, size[i].columns = level.columns;
+    }
+    // Tiles from `tile` on: their slices are divided beforehand, but those of the last tiles are for warps that are done with theirs. Some get ahead.
+    __device__ __forceinline__ void divide(int tile, int last) {
+        until = next = max(last - SPARE, tile + 1) * (BLOCK / 32), end = last * (BLOCK / 32);
     }
 
-    __device__ __forceinline__ void inputs(const Args &args, int query, int head, const char *&from, const char *&shares) const {
-        const Vector<16> v = gather_shared(u32(__cvta_generic_to_shared(&locations)));
-        from = offset(offset(pointer(v.word[0], v.word[1]), query, args.locations.row), head, args.locations.head);
-        shares = offset(offset(pointer(v.word[2], v.word[3]), query, args.weights.row), head, args.weights.head);
+    // Addresses of a query's samples that are the first of a lane.
+    __device__ __forceinline__ void inputs(const Args &args, int query, int part, const char *&from, const char *&shares) const {
+        from = offset(reinterpret_cast<const char *>(read_shared(&locations[part])), query, args.locations.row);
+        shares = offset(reinterpret_cast<const char *>(read_shared(&weights[part])), query, args.weights.row);
     }
-    __device__ __forceinline__ char *output(const Args &args, int query, int head) const {
-        const Vector<16> v = gather_shared(u32(__cvta_generic_to_shared(&to)));
-        return const_cast<char *>(offset(offset(pointer(v.word[0], v.word[1]), query, args.output.row), head, args.output.head));
+    __device__ __forceinline__ char *to(const Args &args, int query) const {
+        return const_cast<char *>(offset(reinterpret_cast<const char *>(read_shared(&output)), query, args.output.row));
     }
-    __device__ __forceinline__ int image() const { return int(gather_shared(u32(__cvta_generic_to_shared(&to))).word[2]); }
-    __device__ __forceinline__ void level(int part, Level &level) const {
-        const Vector<16> v = gather_shared(u32(__cvta_generic_to_shared(&own[part])));
-        level.origin = v.word[0], level.pitch = v.word[1];
-        level.rows = __uint_as_float(v.word[2]), level.columns = __uint_as_float(v.word[3]);
+    __device__ __forceinline__ void level(int i, Level &level) const {
+        const u64 where = read_shared(&place[i]), sides = read_shared(&size[i]);
+        level.origin = int(u32(where)), level.pitch = int(where >> 32);
+        level.rows = __uint_as_float(u32(sides)), level.columns = __uint_as_float(u32(sides >> 32));
     }
-    static __device__ __forceinline__ const char *pointer(u32 low, u32 high) {
-        return reinterpret_cast<const char *>(u64(high) << 32 | low);
+    // The slice that a warp has after one; all its lanes ask. It is `end` or more where there is none.
+    __device__ __forceinline__ int following(int slice) {
+        slice += BLOCK / 32;
+        // What it depends on is the same for the warp, and the compiler can see that.
+        if (__any_sync(0xffffffffu, slice >= until)) {
+            if (threadIdx.x % 32 == 0) slice = atomicAdd(&next, 1);
+            slice = __shfl_sync(0xffffffffu, slice, 0);
+        }
+        return slice;
     }
 };
 constexpr int STAY = KEPT ? int(sizeof(Stay)) / 16 : 0;
@@ -403,7 +432,7 @@ __device__ __forceinline__ void add(float (&sum)[EACH], Halves &halves, const Ro
         bool kept = false;
         if constexpr (KEPT && BYTES == 16) {
             kept = level >= RESIDENT;
-            const u32 there = rows.shared + u32(taps.position) * (PARTED ? 1 : ROW);
+            const u32 there = rows.shared + u32(taps.position) * (PARTED && !PACKED ? 1 : ROW);
 #pragma unroll
             for (int i = 0; kept && i < 2 / SIDES; i++) {
                 v[i][0] = gather_shared(there + i * ROW);

@@ -46,7 +46,7 @@ pub struct Addresses {
 pub struct Plan {
     device: Device,
     choice: Choice,
-    /// Its kernels as one, where it has several and nothing else to queue.
+    /// Its kernels as one, where there is nothing else to queue.
     chained: Mutex<Option<Chained>>,
     steps: Vec<Step>,
     /// Sizes, starts and first samples of the levels, where a kernel reads them from memory.
@@ -363,6 +363,15 @@ impl Kept {
         Ok(Self { function, launch, args })
     }
 
+    /// Whether the device takes its blocks in fewer than two rounds.
+    fn is_short(&self) -> Result<bool> {
+        let Launch { grid, block, shared, .. } = self.launch;
+        let blocks: u64 = grid.iter().map(|&n| u64::from(n)).product();
+        let resident = self.function.occupancy(block.iter().product(), shared)?;
+        let device = self.function.module().device();
+        Ok(blocks < 2 * u64::from(resident) * u64::from(device.multiprocessors()))
+    }
+
     /// Its argument, in whole words.
     fn argument<'a>(&self, address: impl Fn(Hole) -> u64, room: &'a mut Argument) -> Result<&'a mut [u64]> {
         let words = &mut room[..self.words()];
@@ -402,11 +411,16 @@ impl Kept {
 }
 
 impl Chained {
-    /// Of several kernels, if there is nothing between them.
+    /// Of kernels with nothing between them, if it pays: one that is over soon goes by itself, for it begins a little earlier so.
     fn new(steps: &[Step]) -> Result<Option<Self>> {
         let kept: Vec<&Kept> = kernels(steps).collect();
-        if kept.len() < 2 || kept.len() < steps.len() {
+        if kept.len() < steps.len() {
             return Ok(None);
+        }
+        match kept.as_slice() {
+            [] => return Ok(None),
+            [one] if one.is_short()? => return Ok(None),
+            _ => (),
         }
         let mut args: Vec<Vec<u64>> = kept.iter().map(|kept| vec![0; kept.words()]).collect();
         let mut pointers: Vec<*mut c_void> = args.iter_mut().map(|arg| arg.as_mut_ptr().cast()).collect();

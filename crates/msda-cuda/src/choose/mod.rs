@@ -113,7 +113,8 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
             heads: 1,
             block: if sorted { 768 } else { 1024 },
             blocks: 1,
-            round: round(lanes),
+            // Of fewer samples at a time, what is handed on leaves more of the cache.
+            round: round(lanes).min(2),
             keep,
             half,
             walk: if sorted { Walk::Sorted } else { Walk::Straight },

@@ -190,28 +190,32 @@ impl Rows {
         division.lanes * self.sides * self.split
     }
 
-    /// The lanes of a warp whose samples are all on levels that are kept, where every lane has such samples alone or none: they hand
-    /// on addresses, the others positions.
-    pub fn addressed(&self, p: &Problem, division: Division) -> usize {
-        let (item, points) = (self.item(division), p.points()[0]);
-        let own = p.points().iter().all(|&n| n == points)
-            && p.samples() <= item * self.round
-            && self.round > 0
-            && points.is_multiple_of(self.round);
-        if own && self.split == 1 && self.keep > 0 {
-            32 - (p.levels().len() - self.keep) * points / self.round * (32 / item)
-        } else {
-            0
+    /// Rounds for whose samples each lane has the level at hand, where those of a lane are on one; else 0. As `OWN` in `rows.cuh`.
+    fn own_rounds(&self, p: &Problem, division: Division) -> usize {
+        let (points, rounds) =
+            (p.points()[0], p.samples().div_ceil((self.item(division) * self.round).max(1)));
+        let whole =
+            self.round > 0 && p.points().iter().all(|&n| n == points) && points.is_multiple_of(self.round);
+        let most = if self.keep > 0 && self.split == 1 { 4 } else { 1 };
+        if whole && rounds <= most { rounds } else { 0 }
+    }
+
+    /// Bytes of a sample's position as it is handed on; none where it is in the last bits of weights.
+    pub fn position_bytes(&self, p: &Problem, division: Division) -> usize {
+        let parted = self.keep > 0 && self.split == 1 && self.own_rounds(p, division) > 0;
+        match (parted, p.positions()) {
+            (true, ..=0x8000) if p.types().value.size() == 2 => 0,
+            (false, ..=0x10000) => 2,
+            _ => 4,
         }
     }
 
     /// Bytes of shared memory through which the warps of a block hand samples on: as `rows.cuh` lays them out.
     fn handed(&self, p: &Problem, division: Division) -> usize {
-        let position = if Self::tight(p) { 2 } else { 4 };
-        let addressed = self.addressed(p, division);
-        // So many samples each, and four weights.
-        let lanes = 32 * 16 + addressed * 4 + (32 - addressed) * position;
-        let handed = self.block / 32 * (lanes * self.round).next_multiple_of(16);
+        let position = self.position_bytes(p, division);
+        // So many samples each, and four weights. What is empty has a place all the same.
+        let positions = if position > 0 { 32 * position } else { 4 };
+        let handed = self.block / 32 * ((32 * 16 + positions) * self.round).next_multiple_of(16);
         if self.walk == Walk::Sorted { handed.max(SORT_BYTES) } else { handed }
     }
 
@@ -271,7 +275,7 @@ impl Rows {
 
     /// Bytes of shared memory of a block: what is handed on, where it is and the levels that it keeps, the list of sorted queries.
     fn shared(&self, p: &Problem, target: &Target, division: Division) -> usize {
-        let stay = 32 + 16 * self.item(division);
+        let stay = 32 + 16 * self.item(division) * (1 + self.own_rounds(p, division).max(1));
         let kept = if self.keep > 0 { self.kept_bytes(p).saturating_add(stay) } else { 0 };
         self.handed(p, division) + kept + (2 * self.sorted(p, target, division)).next_multiple_of(16)
     }
@@ -390,11 +394,6 @@ impl Rows {
         None
     }
 
-    /// Whether positions fit 16 bits.
-    fn tight(p: &Problem) -> bool {
-        p.positions() <= 1 << 16
-    }
-
     pub(super) fn prepare(&self, request: &Request<'_>, target: &Target) -> Prepared {
         let p = request.problem;
         let o = request.operands;
@@ -405,7 +404,8 @@ impl Rows {
         let row = p.channels() * t.value.size();
         // Positions that follow each other: the next one is a constant away.
         let step = if o.value.strides[1] * t.value.size() == row { row } else { 0 };
-        let tight = Self::tight(p);
+        let tight = p.positions() <= 1 << 16;
+        let packed = self.position_bytes(p, division) == 0;
         let align = |role, operand, dtype: Dtype, numbers: usize| {
             aligned(p, role, operand, dtype.size(), numbers * self.round * dtype.size())
         };
@@ -422,7 +422,7 @@ impl Rows {
             self.round,
             self.keep,
             self.walk,
-            if tight { "-tight" } else { "" },
+            if packed { "-packed" } else if tight { "-tight" } else { "" },
             if step > 0 { "-dense" } else { "" },
             if self.half { "-half" } else { "" },
         );
@@ -445,6 +445,7 @@ impl Rows {
             .define("LISTED", u8::from(self.walk == Walk::Ordered))
             .define("SORTED", u8::from(self.walk == Walk::Sorted))
             .define("TIGHT", u8::from(tight))
+            .define("PACKED", u8::from(packed))
             .define("STEP", step)
             .define("HALF", u8::from(self.half))
             .define("RESIDENT", p.levels().len() - self.keep);

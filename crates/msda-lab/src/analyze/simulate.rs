@@ -625,16 +625,16 @@ fn rung_staging(pattern: &Pattern, p: &Problem, samples: &Samples) -> Staged {
 /// As `rows.cuh` lays samples out: it depends on no data.
 fn staging(pattern: &Pattern, p: &Problem) -> Staged {
     let (item, sides) = (pattern.item(), pattern.sides);
-    let (round, addressed) = match pattern.staging {
+    let (round, position) = match pattern.staging {
         Staging::Rung(ref samples) => return rung_staging(pattern, p, samples),
         Staging::Shuffled { words, .. } => return Staged { shuffles: words as f64, ..Staged::default() },
-        Staging::Shared { round, addressed } => (round, addressed as f64 / WARP as f64),
+        Staging::Shared { round, position } => (round, position),
     };
     let items = WARP / item;
     let turn = |part: usize| if item <= 4 { part * (8 / item) } else { part * items / 8 };
     let slot = |of: usize, part: usize| part * items + (of ^ (turn(part) & (items - 1)));
-    let (wide, address) = (round * if p.positions() <= 1 << 16 { 2 } else { 4 }, round * 4);
-    let positions = round * WARP * 16;
+    let (wide, positions) = (round * position, round * WARP * 16);
+    let placed = |address: &dyn Fn(usize) -> usize| if wide > 0 { cycles(wide, address) } else { 0.0 };
     let own = |lane: usize| slot(lane / item, lane % item);
     // Every lane of an item reads what one of them wrote.
     let read = |lane: usize| slot(lane / item, lane % item / (pattern.lanes * sides));
@@ -642,10 +642,8 @@ fn staging(pattern: &Pattern, p: &Problem) -> Staged {
     Staged {
         tile: 0.0,
         write: round as f64 * cycles(16, &|lane| own(lane) * 16)
-            + (1.0 - addressed) * cycles(wide, &|lane| positions + own(lane) * wide)
-            + addressed * cycles(address, &|lane| positions + own(lane) * address),
-        positions: (1.0 - addressed) * cycles(wide, &|lane| positions + read(lane) * wide)
-            + addressed * cycles(address, &|lane| positions + read(lane) * address),
+            + placed(&|lane| positions + own(lane) * wide),
+        positions: placed(&|lane| positions + read(lane) * wide),
         weights: cycles(16 / sides, &|lane| read(lane) * 16 + side(lane) * 8),
         shuffles: 0.0,
     }
