@@ -58,8 +58,8 @@ template <int T> __device__ __forceinline__ void widen2(u32 word, float &low, fl
             : "=f"(low), "=f"(high)
             : "r"(word));
     } else {
-        // A multiplication and a permutation: pipes of their own.
-        asm("mul.lo.u32 %0, %1, 65536;" : "=r"(reinterpret_cast<u32 &>(low)) : "r"(word));
+        // So and not by shift and mask: the compiler then plans for more reads on their way.
+        asm("prmt.b32 %0, %1, 0, 0x1044;" : "=f"(low) : "r"(word));
         asm("prmt.b32 %0, %1, 0, 0x3244;" : "=f"(high) : "r"(word));
     }
 }

@@ -29,7 +29,7 @@ struct Lane {
 // A query and head, by its lanes. `awaited`: levels that the block keeps are not yet there.
 __device__ __forceinline__ void visit(const Args &args, const Lane &lane, Handed &handed, const Stay &stay, const Rows &rows, Level &own,
                                       bool &awaited, int image, int query, int head) {
-    const bool active = query >= 0 && head < args.heads;
+    const bool active = query >= 0 && (KEPT || head < args.heads);
     if (!awaited && !__any_sync(0xffffffffu, active)) return;
     const int q = active ? query : 0, h = active ? head : 0, part = lane.part;
     const char *locations, *weights;
@@ -56,11 +56,12 @@ __device__ __forceinline__ void visit(const Args &args, const Lane &lane, Handed
         __syncwarp();
         if constexpr (KEPT && OWN) stay.level(round / ROUND + part, own);
         const int s = round + part * ROUND;
-        locate(args, raw, active, image, query, softmax, s, handed, slot(lane.index / ITEM, part), own, PARTED && !PACKED && s >= NEEDED);
+        locate(args, raw, active, image, query, softmax, s, handed, slot(lane.index / ITEM, part), own);
         __syncwarp();
         // What the next round needs is on its way while this one is summed, where there are registers for it.
         const int next = round + EVERY;
         if (AHEAD && next < SAMPLES) raw.fetch(active, locations, weights, next + behind, ahead);
+        Several several;
 #pragma unroll
         for (int j = 0; j < ITEM; j += SPLIT) {
             if (round + j * ROUND == NEEDED && awaited) {
@@ -70,12 +71,14 @@ __device__ __forceinline__ void visit(const Args &args, const Lane &lane, Handed
             }
             const int from = j + (SPLIT > 1 ? lane.group : 0), at = slot(lane.index / ITEM, from);
             Positions positions;
-            if (!PACKED) positions = handed.positions[at];
+            if (!PARTED) positions = handed.positions[at];
 #pragma unroll
             for (int r = 0; r < ROUND; r++) {
-                const int s = round + from * ROUND + r;
+                const int s = round + from * ROUND + r, k = j * ROUND + r;
+                if (PARTED && k % TOGETHER == 0) several = reinterpret_cast<const Several *>(handed.positions)[(lane.index / ITEM * EVERY + k) / TOGETHER];
                 if (!EXACT && s >= SAMPLES) continue;
-                const Taps taps = take(handed.weights[r][at], &positions, r, lane.side);
+                const int position = int(PARTED ? several.sample[k % TOGETHER] : positions.sample[r]);
+                const Taps taps = take(handed.weights[r][at], position, lane.side);
                 const int level = level_of(args, s);
                 add<VEC>(sum, halves, rows, taps, level, args.level[level].under);
             }
@@ -125,13 +128,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
         const int query = query_of(args, image, blockIdx.x * QUERIES + item / HEADS, 0, nullptr);
         visit(args, lane, handed, stay, rows, own, awaited, image, query, head);
     } else {
-        const u32 first_row = u32(__cvta_generic_to_shared(kept)); // of those that are kept
 #pragma unroll 1
         for (int i = threadIdx.x; OWN && i < ITEM * ROUNDS; i += BLOCK) {
             const int s = min(i * ROUND, SAMPLES - 1);
             Level level = args.level[level_of(args, s)];
             if (PARTED && s >= NEEDED) level.origin -= args.first_kept;
-            if (PARTED && s >= NEEDED && !PACKED) level.origin = int(u32(level.origin) * ROW + first_row), level.pitch *= ROW;
             stay.put(i, level);
         }
         u16 *list = reinterpret_cast<u16 *>(kept + args.kept * (ROW / 16));
@@ -147,12 +148,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
             for (int i = threadIdx.x; i < args.kept * (ROW / 16); i += BLOCK) copy(kept + i, from + i * 16);
             awaited = true;
             if (threadIdx.x < ITEM) stay.put(args, image, head, lane.part);
-            if (threadIdx.x == 0) stay.divide(tile, end);
-            u32 own_row = u32(lane.side * ROW + lane.start);
-            if (PACKED) own_row += first_row;
-            if (!PARTED) own_row += first_row - u32(args.first_kept) * ROW;
+            if (threadIdx.x == 0) stay.divide(args, tile, end);
+            u32 own_row = u32(__cvta_generic_to_shared(kept)) + u32(lane.side * ROW + lane.start);
+            if (!PARTED) own_row -= u32(args.first_kept) * ROW;
             // Through a shuffle, or the compiler adds the parts of it anew for every row.
-            if (PACKED) own_row = __shfl_sync(0xffffffffu, own_row, lane.index);
+            own_row = __shfl_sync(0xffffffffu, own_row, lane.index);
             const Rows rows{args.value.address(image, lane.side, head) + lane.start, args.value.row, own_row};
             const int first = tile * QUERIES; // of the queries that are sorted
             if (SORTED) sort(args, image, head, first, min(end * QUERIES, args.queries) - first, reinterpret_cast<int *>(shared), list);
@@ -162,8 +162,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
             do {
                 const int query = query_of(args, LISTED ? stay.image : 0, slice * ITEMS + lane.index / ITEM, first, list);
                 visit(args, lane, handed, stay, rows, own, awaited, 0, query, head);
-                slice = stay.following(slice);
-            } while (__any_sync(0xffffffffu, slice < stay.end));
+            } while (stay.follow(slice));
         }
     }
 }

@@ -16,7 +16,6 @@
 //   LISTED                  queries in the order of a list
 //   SORTED                  queries of a block in the order of the places they look at; for blocks that keep levels
 //   TIGHT                   positions fit 16 bits
-//   PACKED                  they fit 15, and are handed on in the last bits of weights; for values of 16 bits, where PARTED is
 //   RING STEP               value has a ring of zeros; bytes from position to position, or 0: an argument
 //   RESIDENT                the first of the levels that a block keeps in shared memory; LEVELS: none (planar, VEC 16)
 //   HALF                    the ROUND samples that a lane located are summed in f16 before they are added in f32
@@ -33,7 +32,6 @@ constexpr bool OWN = UNIFORM > 0 && UNIFORM % ROUND == 0 && ROUNDS <= (KEPT && S
 // Whether it is known when compiled which samples are on levels that are kept; and the first of them.
 constexpr bool PARTED = KEPT && OWN && SPLIT == 1;
 constexpr int NEEDED = PARTED ? RESIDENT * UNIFORM : 0;
-static_assert(!PACKED || (PARTED && TIGHT && size_of<VALUE> == 2), "positions in weights");
 constexpr bool AHEAD = ROUND <= 2;
 constexpr int NUMBERS = FUSED == 2 ? 2 : 4; // of a reference point
 constexpr bool FILLED = ROW == LANES * VEC;
@@ -70,7 +68,7 @@ struct __align__(16) Weights {
 };
 template <bool SMALL> struct Index { typedef int Type; };
 template <> struct Index<true> { typedef u16 Type; };
-typedef Index<TIGHT && !PARTED>::Type Position;
+typedef Index<TIGHT>::Type Position;
 constexpr int POSITIONS = ROUND * int(sizeof(Position));
 struct __align__((POSITIONS & -POSITIONS) > 16 ? 16 : (POSITIONS & -POSITIONS)) Positions {
     Position sample[ROUND];
@@ -84,10 +82,15 @@ __device__ __forceinline__ int slot(int item, int part) {
     return part * ITEMS + (item ^ (turn & (ITEMS - 1)));
 }
 
-// Positions; but where it is known which samples are on levels that are kept, of those the address in shared memory.
 struct Handed {
     Weights weights[ROUND][32];
-    Positions positions[PACKED ? 1 : 32];
+    Positions positions[32];
+};
+
+// Where rounds are unrolled, positions lie in the order of an item's samples, and so many are read at once.
+constexpr int MANY = 16 / int(sizeof(Position)), TOGETHER = (EVERY & -EVERY) < MANY ? EVERY & -EVERY : MANY;
+struct __align__(TOGETHER * int(sizeof(Position))) Several {
+    Position sample[TOGETHER];
 };
 
 // Cells of the image in which a block that sorts its queries counts them: columns of strips; and the most queries of a thread.
@@ -98,7 +101,7 @@ constexpr int PIECES = BLOCK / 32 * (int(sizeof(Handed)) / 16), COUNTERS = SORTE
 constexpr int HANDED = PIECES > COUNTERS ? PIECES : COUNTERS;
 
 // Tiles at the end of a block whose slices are for any of its warps.
-constexpr int SPARE = 3;
+constexpr int SPARE = 2;
 
 // What one lane makes of it: where its taps are, and how much each counts (top and bottom, of one or two sides).
 struct Taps {
@@ -209,8 +212,8 @@ __device__ __forceinline__ void move(float &low, float &part, float &weight, flo
     low = fminf(fmaxf(low, 0.0f), side - 2);
 }
 
-// Where a sample falls, if it counts. `column` is how much further the next column is.
-__device__ __forceinline__ Sample place(bool there, float x, float y, float weight, const Level &level, int column) {
+// Where a sample falls, if it counts.
+__device__ __forceinline__ Sample place(bool there, float x, float y, float weight, const Level &level) {
     // Comparisons with NaN are false: such a sample is not there.
     if (BORDER) there = there && fabsf(x) <= 3.402823466e38f && fabsf(y) <= 3.402823466e38f;
     x = pixel(x, level.columns);
@@ -219,7 +222,7 @@ __device__ __forceinline__ Sample place(bool there, float x, float y, float weig
     if (NEAREST) {
         x = rintf(x), y = rintf(y);
         there = there && x >= 0 && y >= 0 && x < level.columns && y < level.rows;
-        sample = Sample{int(y) * level.pitch + int(x) * column, 0, 0, weight};
+        sample = Sample{int(y) * level.pitch + int(x), 0, 0, weight};
     } else {
         there = there && x > -1 && y > -1 && x < level.columns && y < level.rows;
         float left = floorf(x), top = floorf(y);
@@ -228,10 +231,9 @@ __device__ __forceinline__ Sample place(bool there, float x, float y, float weig
             move(left, sample.x, sample.weight, level.columns);
             move(top, sample.y, sample.weight, level.rows);
         }
-        sample.position = int(top) * level.pitch + int(left) * column;
+        sample.position = int(top) * level.pitch + int(left);
     }
-    // One that does not count is at position 0 where positions are put into weights: nothing is put into its own.
-    sample.position = PACKED ? (there ? level.origin + sample.position : 0) : level.origin + (there ? sample.position : 0);
+    sample.position = level.origin + (there ? sample.position : 0);
     sample.weight = there ? sample.weight : 0;
     return sample;
 }
@@ -242,18 +244,9 @@ __device__ __forceinline__ Weights weigh(const Sample &sample) {
     return Weights{{top - right, bottom - low, right, low}};
 }
 
-// Puts the position into the last eight bits of the weights of upper and of lower taps: of 24 bits weights keep 16, five more than values
-// of 16 bits have.
-__device__ __forceinline__ Weights pack(Weights weights, int position) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        weights.tap[i] = __uint_as_float(__byte_perm(__float_as_uint(weights.tap[i]), position, i % 2 ? 0x3215 : 0x3214));
-    }
-    return weights;
-}
-
-__device__ __forceinline__ Taps take(const Weights &from, const Positions *positions, int r, int side) {
+__device__ __forceinline__ Taps take(const Weights &from, int position, int side) {
     Taps taps;
+    taps.position = position;
     if (SIDES == 2) {
         const float2 w = reinterpret_cast<const float2 *>(from.tap)[side];
         taps.weight[0][0] = w.x, taps.weight[0][1] = w.y;
@@ -261,12 +254,6 @@ __device__ __forceinline__ Taps take(const Weights &from, const Positions *posit
         const float4 w = *reinterpret_cast<const float4 *>(from.tap);
         taps.weight[0][0] = w.x, taps.weight[0][1] = w.y;
         taps.weight[1 / SIDES][0] = w.z, taps.weight[1 / SIDES][1] = w.w;
-    }
-    if (PACKED) { // the last byte of each, and twice the first bit of the second, which is 0
-        const u32 upper = __float_as_uint(taps.weight[0][0]), lower = __float_as_uint(taps.weight[0][1]);
-        asm("prmt.b32 %0, %1, %2, 0xcc40;" : "=r"(taps.position) : "r"(upper), "r"(lower));
-    } else {
-        taps.position = int(positions->sample[r]);
     }
     return taps;
 }
@@ -320,9 +307,9 @@ struct Raw {
     }
 };
 
-// Locates those samples and hands them to the lanes of the item. `addressed`: not where they are among all positions but in shared memory.
+// Locates those samples, from sample s on, and hands them to the lanes of the item. `slot` is the lane's.
 __device__ __forceinline__ void locate(const Args &args, const Raw &raw, bool active, int image, int query,
-                                       const Softmax &softmax, int s, Handed &to, int slot, const Level &own, bool addressed) {
+                                       const Softmax &softmax, int s, Handed &to, int slot, const Level &own) {
     Positions positions;
     float places[2 * ROUND], shares[ROUND];
     raw.widen_to(places, shares);
@@ -333,17 +320,15 @@ __device__ __forceinline__ void locate(const Args &args, const Raw &raw, bool ac
         const bool counts = active && (EXACT || s + r < SAMPLES);
         float x = places[2 * r], y = places[2 * r + 1], weight = shares[r];
         if (FUSED && counts) unfuse(args, image, query, l, softmax, x, y, weight);
-        const Sample sample = place(counts, x, y, weight, on, addressed ? ROW : 1);
-        const Weights weights = weigh(sample);
-        to.weights[r][slot] = PACKED ? pack(weights, sample.position) : weights;
+        const Sample sample = place(counts, x, y, weight, on);
+        to.weights[r][slot] = weigh(sample);
         positions.sample[r] = Position(sample.position);
     }
-    if (!PACKED) to.positions[slot] = positions;
+    to.positions[PARTED ? int(threadIdx.x % 32) : slot] = positions;
 }
 
-// The rows of one head: where its bytes of position 0 are, and bytes from position to position; and where those of
-// the levels in shared memory are: of the first position that is kept, where positions are handed on in weights, else of position 0 as if it
-// were kept too. Where addresses are handed on, only what is to be added to them.
+// The rows of one head: where its bytes of position 0 are, and bytes from position to position; and where those of the levels in shared memory are:
+// of the first position that is kept, where it is known which samples are on such levels, else of position 0 as if it were kept too.
 struct Rows {
     const char *base;
     int step;
@@ -365,8 +350,8 @@ __device__ __forceinline__ u64 read_shared(const void *at) {
 }
 
 // Where a block that keeps levels is: what it needs of the image and head, and each of an item's lanes of its samples and their levels. It is
-// read anew for every tile: registers are for rows that are on their way. Eight bytes at a time: what each lane of an item has one of, and items
-// have in common, takes one wavefront so, and 16 bytes would take four.
+// read anew for every slice: registers are for rows that are on their way. Eight bytes at a time: what each lane of an item has one of, and items
+// have in common, takes a wavefront or two so, and 16 bytes would take four.
 struct __align__(16) Stay {
     u64 output;
     int image;
@@ -389,9 +374,11 @@ struct __align__(16) Stay {
         place[i].origin = level.origin, place[i].pitch = level.pitch;
         size[i].rows = level.rows, size[i].columns = level.columns;
     }
-    // Tiles from `tile` on: their slices are divided beforehand, but those of the last tiles are for warps that are done with theirs. Some get ahead.
-    __device__ __forceinline__ void divide(int tile, int last) {
-        until = next = max(last - SPARE, tile + 1) * (BLOCK / 32), end = last * (BLOCK / 32);
+    // Tiles from `tile` to `last`: their slices are divided beforehand, but those of the last tiles are for warps that are done with theirs: some get
+    // ahead. Slices without a query are none.
+    __device__ __forceinline__ void divide(const Args &args, int tile, int last) {
+        until = next = max(last - SPARE, tile + 1) * (BLOCK / 32);
+        end = min(last * (BLOCK / 32), (args.queries + ITEMS - 1) / ITEMS);
     }
 
     // Addresses of a query's samples that are the first of a lane.
@@ -407,15 +394,14 @@ struct __align__(16) Stay {
         level.origin = int(u32(where)), level.pitch = int(where >> 32);
         level.rows = __uint_as_float(u32(sides)), level.columns = __uint_as_float(u32(sides >> 32));
     }
-    // The slice that a warp has after one; all its lanes ask. It is `end` or more where there is none.
-    __device__ __forceinline__ int following(int slice) {
+    // The slice that a warp has after one, if there is one; all its lanes ask. What the answer depends on is the same for the warp, and the compiler can
+    // see that.
+    __device__ __forceinline__ bool follow(int &slice) {
         slice += BLOCK / 32;
-        // What it depends on is the same for the warp, and the compiler can see that.
-        if (__any_sync(0xffffffffu, slice >= until)) {
-            if (threadIdx.x % 32 == 0) slice = atomicAdd(&next, 1);
-            slice = __shfl_sync(0xffffffffu, slice, 0);
-        }
-        return slice;
+        if (!__any_sync(0xffffffffu, slice >= until)) return true;
+        if (threadIdx.x % 32 == 0) slice = atomicAdd(&next, 1);
+        slice = __shfl_sync(0xffffffffu, slice, 0);
+        return __any_sync(0xffffffffu, slice < end);
     }
 };
 constexpr int STAY = KEPT ? int(sizeof(Stay)) / 16 : 0;
@@ -432,7 +418,7 @@ __device__ __forceinline__ void add(float (&sum)[EACH], Halves &halves, const Ro
         bool kept = false;
         if constexpr (KEPT && BYTES == 16) {
             kept = level >= RESIDENT;
-            const u32 there = rows.shared + u32(taps.position) * (PARTED && !PACKED ? 1 : ROW);
+            const u32 there = rows.shared + u32(taps.position) * ROW;
 #pragma unroll
             for (int i = 0; kept && i < 2 / SIDES; i++) {
                 v[i][0] = gather_shared(there + i * ROW);

@@ -231,7 +231,7 @@ impl Plan {
         let Ok(mut place) = self.chained.try_lock() else { return Ok(false) };
         let Some(Chained { chain, args, stream: first }) = place.as_mut() else { return Ok(false) };
         let here = stream.raw().addr();
-        if !stream.is_one() || *first.get_or_insert(here) != here {
+        if !stream.is_one() || first.is_some_and(|first| first != here) {
             return Ok(false);
         }
         let _bound = self.device.bind()?;
@@ -254,6 +254,7 @@ impl Plan {
         }
         // SAFETY: the caller's promise; the stream does not record.
         unsafe { chain.launch(stream)? };
+        *first = Some(here);
         Ok(true)
     }
 

@@ -370,27 +370,62 @@ fn sums_of_f16_are_used_where_they_are_asked_for() {
 #[test]
 fn blocks_that_keep_levels_go_from_image_to_image() {
     let Some(device) = device() else { return };
-    // More planes than multiprocessors, an odd number of them, and of tiles: some blocks begin in one image and end in the next.
-    let of = |dtype| {
-        problem(300, dtype).with(|s| (s.batch, s.heads, s.layout) = (301, 1, Layout::Planar)).unwrap()
+    // More planes than multiprocessors, an odd number of them, and of tiles: some blocks begin in one image and end in the next. And small blocks
+    // with many tiles, of which the last are for whichever warp is free.
+    let of = |dtype, batch, queries| {
+        problem(queries, dtype).with(|s| (s.batch, s.heads, s.layout) = (batch, 1, Layout::Planar)).unwrap()
     };
     for (dtype, sides, tolerance) in [(Dtype::F16, 2, 2e-3), (Dtype::F32, 1, 1e-5)] {
-        let p = of(dtype);
-        let want = expected(&p);
-        let operands = Operands::dense(&p, None);
-        for walk in ["straight", "sorted", "ordered"] {
-            for keep in [1, 3] {
-                let kernel =
-                    format!("rows:sides={sides},block=1024,round=2,keep={keep},walk={walk}").parse().unwrap();
-                let plan = Plan::with_kernel(&device, &Request::new(&p, &operands), kernel).unwrap();
-                let held = Held::new(&device, &p, plan.workspace());
-                let stream = device.stream().unwrap();
-                // SAFETY: the tensors are of the problem, and live until the stream is done.
-                unsafe { plan.launch(&held.addresses(), stream.handle()).unwrap() };
-                stream.synchronize().unwrap();
-                close(&held.output(&p), &want, tolerance);
+        for (batch, queries, block, round) in [(301, 300, 1024, 2), (5, 6001, 64, 2), (5, 6001, 96, 1)] {
+            let p = of(dtype, batch, queries);
+            let want = expected(&p);
+            let operands = Operands::dense(&p, None);
+            for walk in ["straight", "sorted", "ordered"] {
+                for keep in [1, 3] {
+                    let kernel =
+                        format!("rows:sides={sides},block={block},round={round},keep={keep},walk={walk}");
+                    let plan =
+                        Plan::with_kernel(&device, &Request::new(&p, &operands), kernel.parse().unwrap())
+                            .unwrap();
+                    let held = Held::new(&device, &p, plan.workspace());
+                    let stream = device.stream().unwrap();
+                    // SAFETY: the tensors are of the problem, and live until the stream is done.
+                    unsafe { plan.launch(&held.addresses(), stream.handle()).unwrap() };
+                    stream.synchronize().unwrap();
+                    close(&held.output(&p), &want, tolerance);
+                }
             }
         }
+    }
+}
+
+#[test]
+fn what_cancels_is_nothing_on_levels_that_are_kept() {
+    let Some(device) = device() else { return };
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+        let p = Problem::new(Spec {
+            batch: 1,
+            queries: 5000,
+            heads: 1,
+            channels: 32,
+            levels: vec![(16, 16); 2],
+            points: vec![4; 2],
+            layout: Layout::Planar,
+            types: Types::uniform(dtype),
+            ..Spec::default()
+        })
+        .unwrap();
+        // Rows of pixels with signs in turn, and samples midway between two of them.
+        let value =
+            Buffer::from_fn(dtype, p.value_len(), |i| if i / (16 * 32) % 2 == 0 { 1000.0 } else { -1000.0 });
+        let mut rng = Rng::new(3);
+        let mut sixteenths = |_| (1 + rng.below(15)) as f64 / 16.0;
+        let locations = Buffer::from_fn(dtype, p.locations_len(), &mut sixteenths);
+        let weights = Buffer::from_fn(dtype, p.weights_len(), &mut sixteenths);
+        let inputs = Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice());
+        let mut output = Buffer::filled(dtype, p.output_len(), f64::NAN);
+        Cuda::new(&device).forward(&p, &inputs, output.as_mut().into()).unwrap();
+        assert!(output.to_f64().iter().all(|&x| x == 0.0), "{dtype}");
     }
 }
 

@@ -107,14 +107,17 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
     // a line the cache holds half as many: there it pays to sort a block's queries.
     if planar && (row == 64 || row == 128) && p.queries() >= 4096 {
         let sorted = row == 128;
+        // Fewer samples at a time leave more of the cache; those of a lane on one level, in few rounds.
+        let points = p.points()[0];
+        let few = |r: &usize| points.is_multiple_of(*r) && samples.div_ceil(lanes * r) <= 4;
+        let kept_round = [2, 1, 4].into_iter().find(few).unwrap_or_else(|| round(lanes).min(2));
         let kept = |keep| Rows {
             sides,
             split: 1,
             heads: 1,
             block: if sorted { 768 } else { 1024 },
             blocks: 1,
-            // Of fewer samples at a time, what is handed on leaves more of the cache.
-            round: round(lanes).min(2),
+            round: kept_round,
             keep,
             half,
             walk: if sorted { Walk::Sorted } else { Walk::Straight },

@@ -200,22 +200,16 @@ impl Rows {
         if whole && rounds <= most { rounds } else { 0 }
     }
 
-    /// Bytes of a sample's position as it is handed on; none where it is in the last bits of weights.
-    pub fn position_bytes(&self, p: &Problem, division: Division) -> usize {
-        let parted = self.keep > 0 && self.split == 1 && self.own_rounds(p, division) > 0;
-        match (parted, p.positions()) {
-            (true, ..=0x8000) if p.types().value.size() == 2 => 0,
-            (false, ..=0x10000) => 2,
-            _ => 4,
-        }
+    /// Whether it is known when the kernel is compiled which samples are on levels that are kept. As `PARTED` in `rows.cuh`.
+    pub fn parted(&self, p: &Problem, division: Division) -> bool {
+        self.keep > 0 && self.split == 1 && self.own_rounds(p, division) > 0
     }
 
     /// Bytes of shared memory through which the warps of a block hand samples on: as `rows.cuh` lays them out.
-    fn handed(&self, p: &Problem, division: Division) -> usize {
-        let position = self.position_bytes(p, division);
-        // So many samples each, and four weights. What is empty has a place all the same.
-        let positions = if position > 0 { 32 * position } else { 4 };
-        let handed = self.block / 32 * ((32 * 16 + positions) * self.round).next_multiple_of(16);
+    fn handed(&self, p: &Problem) -> usize {
+        let position = if Self::tight(p) { 2 } else { 4 };
+        // So many samples each, and four weights.
+        let handed = self.block / 32 * (32 * (16 + position) * self.round).next_multiple_of(16);
         if self.walk == Walk::Sorted { handed.max(SORT_BYTES) } else { handed }
     }
 
@@ -277,7 +271,7 @@ impl Rows {
     fn shared(&self, p: &Problem, target: &Target, division: Division) -> usize {
         let stay = 32 + 16 * self.item(division) * (1 + self.own_rounds(p, division).max(1));
         let kept = if self.keep > 0 { self.kept_bytes(p).saturating_add(stay) } else { 0 };
-        self.handed(p, division) + kept + (2 * self.sorted(p, target, division)).next_multiple_of(16)
+        self.handed(p) + kept + (2 * self.sorted(p, target, division)).next_multiple_of(16)
     }
 
     /// Bytes of shared memory that the levels take which are kept.
@@ -394,6 +388,11 @@ impl Rows {
         None
     }
 
+    /// Whether positions fit 16 bits.
+    fn tight(p: &Problem) -> bool {
+        p.positions() <= 1 << 16
+    }
+
     pub(super) fn prepare(&self, request: &Request<'_>, target: &Target) -> Prepared {
         let p = request.problem;
         let o = request.operands;
@@ -404,8 +403,7 @@ impl Rows {
         let row = p.channels() * t.value.size();
         // Positions that follow each other: the next one is a constant away.
         let step = if o.value.strides[1] * t.value.size() == row { row } else { 0 };
-        let tight = p.positions() <= 1 << 16;
-        let packed = self.position_bytes(p, division) == 0;
+        let tight = Self::tight(p);
         let align = |role, operand, dtype: Dtype, numbers: usize| {
             aligned(p, role, operand, dtype.size(), numbers * self.round * dtype.size())
         };
@@ -422,7 +420,7 @@ impl Rows {
             self.round,
             self.keep,
             self.walk,
-            if packed { "-packed" } else if tight { "-tight" } else { "" },
+            if tight { "-tight" } else { "" },
             if step > 0 { "-dense" } else { "" },
             if self.half { "-half" } else { "" },
         );
@@ -445,7 +443,6 @@ impl Rows {
             .define("LISTED", u8::from(self.walk == Walk::Ordered))
             .define("SORTED", u8::from(self.walk == Walk::Sorted))
             .define("TIGHT", u8::from(tight))
-            .define("PACKED", u8::from(packed))
             .define("STEP", step)
             .define("HALF", u8::from(self.half))
             .define("RESIDENT", p.levels().len() - self.keep);

@@ -47,8 +47,8 @@ pub enum Staging {
     Shared {
         /// How many.
         round: usize,
-        /// Bytes of a position; none where it is in the last bits of weights.
-        position: usize,
+        /// Whether positions lie in the order of an item's samples, as many as 16 bytes hold read at a time; else those of a lane together.
+        ordered: bool,
     },
     /// Each lane of an item locates some samples at a time, and the others get them by shuffles.
     Shuffled {
@@ -107,7 +107,7 @@ impl Pattern {
             step: p.channels() * p.types().value.size(),
             masked: false,
             cached: true,
-            staging: Staging::Shared { round: knobs.round, position: knobs.position_bytes(p, division) },
+            staging: Staging::Shared { round: knobs.round, ordered: knobs.parted(p, division) },
             items: Items::Grid { heads: knobs.heads, walk: knobs.walk },
             tiles: if knobs.keep > 0 {
                 Tiles::Following(knobs.share(p, target, division).each)

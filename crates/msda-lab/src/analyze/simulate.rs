@@ -4,7 +4,8 @@
 //! what they did is scaled to the launch. Counted are cycles of the data path, wavefronts, by the rule in
 //! [`super::banks`]: taps from the cache and from levels in shared memory, samples handed on, locations and
 //! weights, output, shuffles, and fills, since what a miss brings is written through the same path at 128 bytes a cycle. Not
-//! counted: replays, look-ups of tags that take longer than the data, and the filling of levels that are kept.
+//! counted: replays, look-ups of tags that take longer than the data, the filling of levels that are kept, what their blocks keep at hand, and that
+//! their last tiles are for whichever warp is free.
 
 use msda::{Problem, Role};
 use msda_cuda::variants::ladder::{Samples, Tiles};
@@ -625,16 +626,16 @@ fn rung_staging(pattern: &Pattern, p: &Problem, samples: &Samples) -> Staged {
 /// As `rows.cuh` lays samples out: it depends on no data.
 fn staging(pattern: &Pattern, p: &Problem) -> Staged {
     let (item, sides) = (pattern.item(), pattern.sides);
-    let (round, position) = match pattern.staging {
+    let (round, ordered) = match pattern.staging {
         Staging::Rung(ref samples) => return rung_staging(pattern, p, samples),
         Staging::Shuffled { words, .. } => return Staged { shuffles: words as f64, ..Staged::default() },
-        Staging::Shared { round, position } => (round, position),
+        Staging::Shared { round, ordered } => (round, ordered),
     };
     let items = WARP / item;
     let turn = |part: usize| if item <= 4 { part * (8 / item) } else { part * items / 8 };
     let slot = |of: usize, part: usize| part * items + (of ^ (turn(part) & (items - 1)));
+    let position = if p.positions() <= 1 << 16 { 2 } else { 4 };
     let (wide, positions) = (round * position, round * WARP * 16);
-    let placed = |address: &dyn Fn(usize) -> usize| if wide > 0 { cycles(wide, address) } else { 0.0 };
     let own = |lane: usize| slot(lane / item, lane % item);
     // Every lane of an item reads what one of them wrote.
     let read = |lane: usize| slot(lane / item, lane % item / (pattern.lanes * sides));
@@ -642,8 +643,16 @@ fn staging(pattern: &Pattern, p: &Problem) -> Staged {
     Staged {
         tile: 0.0,
         write: round as f64 * cycles(16, &|lane| own(lane) * 16)
-            + placed(&|lane| positions + own(lane) * wide),
-        positions: placed(&|lane| positions + read(lane) * wide),
+            + cycles(wide, &|lane| positions + if ordered { lane } else { own(lane) } * wide),
+        positions: if ordered {
+            // Of so many samples at once; the figure is for those of one lane.
+            let every = item * round;
+            let together = (every & every.wrapping_neg()).min(16 / position);
+            cycles(together * position, &|lane| positions + lane / item * every * position) * round as f64
+                / together as f64
+        } else {
+            cycles(wide, &|lane| positions + read(lane) * wide)
+        },
         weights: cycles(16 / sides, &|lane| read(lane) * 16 + side(lane) * 8),
         shuffles: 0.0,
     }
