@@ -179,7 +179,7 @@ fn claims_are_judged_with_and_without_records() {
     let json = msda(dir.path(), &["claims", "--json", "--only", "files-level-starts"]);
     let list: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(list[0]["verdict"], "does-not-hold", "{list}");
-    let record = concat!(env!("CARGO_MANIFEST_DIR"), "/../../records/h200/2026-11-15-forward.json");
+    let record = concat!(env!("CARGO_MANIFEST_DIR"), "/../../records/h200/2026-11-16-forward.json");
     let measured =
         msda(dir.path(), &["claims", "--record", record, "--only", "guide-bandwidth", "--markdown"]);
     assert!(text(&measured.stdout).contains("**does not hold**"), "{}", text(&measured.stdout));
