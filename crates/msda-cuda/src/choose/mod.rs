@@ -46,10 +46,10 @@ pub fn choices(request: &Request<'_>, target: &Target) -> Vec<Choice> {
     choices
 }
 
-/// A tuned kernel with the sums that the request asks for.
+/// A tuned kernel with the sums that the request asks for, where they pay.
 fn asked(kernel: Kernel, request: &Request<'_>) -> Kernel {
     match kernel {
-        Kernel::Rows(knobs) => Kernel::Rows(Rows { half: half(request), ..knobs }),
+        Kernel::Rows(knobs) => Kernel::Rows(Rows { half: half(request) && knobs.keep == 0, ..knobs }),
         _ => kernel,
     }
 }
@@ -110,7 +110,7 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
         // Fewer samples at a time leave more of the cache; those of a lane on one level, in few rounds.
         let points = p.points()[0];
         let few = |r: &usize| points.is_multiple_of(*r) && samples.div_ceil(lanes * r) <= 4;
-        let kept_round = [2, 1, 4].into_iter().find(few).unwrap_or_else(|| round(lanes).min(2));
+        let kept_round = [2, 1, 3, 4].into_iter().find(few).unwrap_or_else(|| round(lanes).min(2));
         let kept = |keep| Rows {
             sides,
             split: 1,
@@ -119,7 +119,8 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
             blocks: 1,
             round: kept_round,
             keep,
-            half,
+            // Not even where they are allowed: they are no faster, and far slower where locations are anywhere.
+            half: false,
             walk: if sorted { Walk::Sorted } else { Walk::Straight },
         };
         let most = (1..=p.levels().len().min(3)).rev().find(|&keep| kept(keep).kept_bytes(p) <= 96 << 10);
@@ -252,6 +253,20 @@ mod tests {
         assert_eq!(encoder, other);
         let decoder = |batch, heads| problem(|s| (s.batch, s.queries, s.heads) = (batch, 300, heads));
         assert_eq!(unit(&decoder(1, 8)), unit(&decoder(4, 4)));
+    }
+
+    #[test]
+    fn kernels_that_keep_levels_know_the_level_of_a_lane() {
+        for points in [1, 2, 3, 4, 6, 8, 9, 12, 16, 32] {
+            let p = problem(|s| (s.layout, s.queries, s.points) = (Layout::Planar, 6000, vec![points; 4]));
+            with_choice(&p, |r, t, choice| {
+                let Kernel::Rows(knobs) = choice.kernel else { panic!("{}", choice.kernel) };
+                assert!(knobs.keep > 0 && knobs.parted(&p, Division::of(r)), "{points} points: {knobs}");
+                // Where it may be: sums of f16 are not for these.
+                let asked = Request { sums: Sums::F16, ..*r };
+                assert_eq!(choose(&asked, t).kernel.sums(), Sums::F32);
+            });
+        }
     }
 
     #[test]
