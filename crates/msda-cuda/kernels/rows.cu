@@ -33,7 +33,7 @@ __device__ __forceinline__ void visit(const Args &args, const Lane &lane, Handed
     if (!awaited && !__any_sync(0xffffffffu, active)) return;
     const int q = active ? query : 0, h = active ? head : 0, part = lane.part;
     const char *locations, *weights;
-    // Where the addresses of a lane's samples begin, and the samples: at its first, or at the item's first.
+    // The addresses are those of the lane's own first sample, `ahead` samples after the item's first, or of the item's, `behind` before its own.
     const int ahead = KEPT ? part * ROUND : 0, behind = part * ROUND - ahead;
     if constexpr (KEPT) {
         stay.inputs(args, q, part, locations, weights);

@@ -82,12 +82,12 @@ __device__ __forceinline__ int slot(int item, int part) {
     return part * ITEMS + (item ^ (turn & (ITEMS - 1)));
 }
 
+// By slots, but positions where rounds are unrolled by lanes: there they lie in the order of an item's samples, and several are read at once.
 struct Handed {
     Weights weights[ROUND][32];
     Positions positions[32];
 };
 
-// Where rounds are unrolled, positions lie in the order of an item's samples, and so many are read at once.
 constexpr int MANY = 16 / int(sizeof(Position)), TOGETHER = (EVERY & -EVERY) < MANY ? EVERY & -EVERY : MANY;
 struct __align__(TOGETHER * int(sizeof(Position))) Several {
     Position sample[TOGETHER];
@@ -343,6 +343,7 @@ __device__ __forceinline__ Vector<16> gather_shared(u32 at) {
     return v;
 }
 
+// Each time anew: the compiler keeps none of it.
 __device__ __forceinline__ u64 read_shared(const void *at) {
     u64 x;
     asm volatile("ld.shared.u64 %0, [%1];" : "=l"(x) : "r"(u32(__cvta_generic_to_shared(at))));
