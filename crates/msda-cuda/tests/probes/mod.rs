@@ -33,20 +33,18 @@ fn able<T>(what: &str, result: msda::Result<T>) -> Option<T> {
     }
 }
 
+/// What they read is checked as they run. How fast is not: others may use the device.
 #[test]
-fn ceilings_are_measured_and_in_order() {
+fn ceilings_are_measured() {
     let Some(device) = device() else { return };
     let (bench, _alone) = bench(&device);
     let copy = probe::copy(&device).unwrap();
     eprintln!("copy: {:.0} GB/s", copy / 1e9);
-    let rates: Vec<f64> = Ceiling::ALL.iter().map(|ceiling| ceiling.run(&bench).unwrap().rate()).collect();
-    for (ceiling, rate) in Ceiling::ALL.iter().zip(&rates) {
+    for ceiling in Ceiling::ALL {
+        let rate = ceiling.run(&bench).unwrap().rate();
         eprintln!("{ceiling}: {:.0} G/s", rate / 1e9);
-        assert!(*rate > 1e9, "{ceiling}: {rate}");
+        assert!(rate.is_finite() && rate > 0.0, "{ceiling}: {rate}");
     }
-    let of = |name: &str| rates[Ceiling::ALL.iter().position(|c| c.to_string() == name).unwrap()];
-    assert!(of("gather-l1-128") > of("gather-l2-128") && of("gather-l2-128") > of("gather-memory-128"));
-    assert!(of("shared-conflicts-1") > 3.0 * of("shared-conflicts-8"));
 }
 
 #[test]
