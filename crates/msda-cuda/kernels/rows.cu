@@ -32,24 +32,23 @@ __device__ __forceinline__ void visit(const Args &args, const Lane &lane, Handed
     const bool active = query >= 0 && (KEPT || head < args.heads);
     if (!awaited && !__any_sync(0xffffffffu, active)) return;
     const int q = active ? query : 0, h = active ? head : 0, part = lane.part;
-    const char *locations, *weights;
-    // The addresses are those of the lane's own first sample, `ahead` samples after the item's first, or of the item's, `behind` before its own.
-    const int ahead = KEPT ? part * ROUND : 0, behind = part * ROUND - ahead;
+    const char *locations, *weights; // of the lane's first samples
     if constexpr (KEPT) {
         stay.inputs(args, q, part, locations, weights);
     } else {
-        locations = args.locations.address(image, q, h), weights = args.weights.address(image, q, h);
+        locations = args.locations.address(image, q, h) + part * ROUND * (2 * size_of<LOCATION>);
+        weights = args.weights.address(image, q, h) + part * ROUND * size_of<WEIGHT>;
     }
     if constexpr (KEPT && FUSED) image = stay.image;
     Softmax softmax{0, 0};
-    if (FUSED) softmax = softmax_of(weights - ahead * size_of<WEIGHT>, part, active);
+    if (FUSED) softmax = softmax_of(weights - part * ROUND * size_of<WEIGHT>, part, active);
 
     float sum[EACH];
 #pragma unroll
     for (int c = 0; c < EACH; c++) sum[c] = 0;
     Halves halves{};
     Raw raw;
-    raw.fetch(active, locations, weights, behind, ahead);
+    raw.fetch(active, locations, weights, 0, part);
     constexpr int UNROLLED = PARTED ? ROUNDS : 1;
 #pragma unroll UNROLLED
     for (int round = 0; round < SAMPLES; round += EVERY) {
@@ -60,7 +59,7 @@ __device__ __forceinline__ void visit(const Args &args, const Lane &lane, Handed
         __syncwarp();
         // What the next round needs is on its way while this one is summed, where there are registers for it.
         const int next = round + EVERY;
-        if (AHEAD && next < SAMPLES) raw.fetch(active, locations, weights, next + behind, ahead);
+        if (AHEAD && next < SAMPLES) raw.fetch(active, locations, weights, next, part);
         Several several;
 #pragma unroll
         for (int j = 0; j < ITEM; j += SPLIT) {
@@ -84,7 +83,7 @@ __device__ __forceinline__ void visit(const Args &args, const Lane &lane, Handed
             }
             if (HALF) gather_up(sum, halves);
         }
-        if (!AHEAD && next < SAMPLES) raw.fetch(active, locations, weights, next + behind, ahead);
+        if (!AHEAD && next < SAMPLES) raw.fetch(active, locations, weights, next, part);
     }
     float left[LEFT];
     const int first = add_up(sum, part, left);
@@ -153,7 +152,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
             if (!PARTED) own_row -= u32(args.first_kept) * ROW;
             // Through a shuffle, or the compiler adds the parts of it anew for every row.
             own_row = __shfl_sync(0xffffffffu, own_row, lane.index);
-            const Rows rows{args.value.address(image, lane.side, head) + lane.start, args.value.row, own_row};
+            const char *base = args.value.address(image, lane.side, head) + lane.start;
+            asm volatile("" : "+l"(base)); // and this whole, not in parts
+            const Rows rows{base, args.value.row, own_row};
             const int first = tile * QUERIES; // of the queries that are sorted
             if (SORTED) sort(args, image, head, first, min(end * QUERIES, args.queries) - first, reinterpret_cast<int *>(shared), list);
             if (!SORTED) __syncthreads();

@@ -74,18 +74,22 @@ struct __align__((POSITIONS & -POSITIONS) > 16 ? 16 : (POSITIONS & -POSITIONS)) 
     Position sample[ROUND];
 };
 
-// Where among a warp's samples that of lane `part` of an item is: those that are read together, and those that
-// are written together, lie in different banks.
+// Where among a warp's samples that of lane `part` of an item is: those that are read together, and those that are written together,
+// lie in different banks. Where the part is known when compiled, parts lie a little further apart, and where one is does not depend on the
+// item. But what is read 8 bytes at a time must not lie in two rows of banks, or it is read twice; there, as where several parts are
+// read together, items trade places instead.
 constexpr int ITEMS = 32 / ITEM;
+constexpr bool APART = SIDES == 1 && SPLIT == 1;
+__device__ __forceinline__ constexpr int turn(int part) { return ITEM <= 4 ? part * (8 / ITEM) : part * ITEMS / 8; }
+constexpr int SLOTS = 32 + (APART ? turn(ITEM - 1) : 0);
 __device__ __forceinline__ int slot(int item, int part) {
-    const int turn = ITEM <= 4 ? part * (8 / ITEM) : part * ITEMS / 8;
-    return part * ITEMS + (item ^ (turn & (ITEMS - 1)));
+    return part * ITEMS + (APART ? item + turn(part) : item ^ (turn(part) & (ITEMS - 1)));
 }
 
 // By slots, but positions where rounds are unrolled by lanes: there they lie in the order of an item's samples, and several are read at once.
 struct Handed {
-    Weights weights[ROUND][32];
-    Positions positions[32];
+    Weights weights[ROUND][SLOTS];
+    Positions positions[SLOTS];
 };
 
 constexpr int MANY = 16 / int(sizeof(Position)), TOGETHER = (EVERY & -EVERY) < MANY ? EVERY & -EVERY : MANY;
@@ -282,11 +286,11 @@ struct Raw {
     Packed<LOCATION, 2 * each, EXACT ? ALIGN_L : size_of<LOCATION>> xy[pieces];
     Packed<WEIGHT, each, EXACT ? ALIGN_W : size_of<WEIGHT>> weight[pieces];
 
-    // Those from sample s on of addresses that are those of sample `first`.
-    __device__ __forceinline__ void fetch(bool active, const char *locations, const char *weights, int s, int first) {
+    // Those of the round that begins with sample s, of addresses that are those of the first round.
+    __device__ __forceinline__ void fetch(bool active, const char *locations, const char *weights, int s, int part) {
 #pragma unroll
         for (int i = 0; i < pieces; i++) {
-            if (active && (EXACT || first + s + i < SAMPLES)) {
+            if (active && (EXACT || s + part * ROUND + i < SAMPLES)) {
                 xy[i].load(locations + (s + i) * (2 * size_of<LOCATION>));
                 weight[i].load(weights + (s + i) * size_of<WEIGHT>);
             }

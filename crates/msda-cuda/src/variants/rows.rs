@@ -206,10 +206,13 @@ impl Rows {
     }
 
     /// Bytes of shared memory through which the warps of a block hand samples on: as `rows.cuh` lays them out.
-    fn handed(&self, p: &Problem) -> usize {
+    fn handed(&self, p: &Problem, division: Division) -> usize {
         let position = if Self::tight(p) { 2 } else { 4 };
+        let item = self.item(division);
+        let apart = if item <= 4 { (item - 1) * (8 / item) } else { (item - 1) * (32 / item) / 8 };
+        let slots = 32 + if self.sides == 1 && self.split == 1 { apart } else { 0 };
         // So many samples each, and four weights.
-        let handed = self.block / 32 * (32 * (16 + position) * self.round).next_multiple_of(16);
+        let handed = self.block / 32 * (slots * (16 + position) * self.round).next_multiple_of(16);
         if self.walk == Walk::Sorted { handed.max(SORT_BYTES) } else { handed }
     }
 
@@ -271,7 +274,7 @@ impl Rows {
     fn shared(&self, p: &Problem, target: &Target, division: Division) -> usize {
         let stay = 32 + 16 * self.item(division) * (1 + self.own_rounds(p, division).max(1));
         let kept = if self.keep > 0 { self.kept_bytes(p).saturating_add(stay) } else { 0 };
-        self.handed(p) + kept + (2 * self.sorted(p, target, division)).next_multiple_of(16)
+        self.handed(p, division) + kept + (2 * self.sorted(p, target, division)).next_multiple_of(16)
     }
 
     /// Bytes of shared memory that the levels take which are kept.
