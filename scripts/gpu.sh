@@ -30,6 +30,7 @@ there() { command -v "$1" >/dev/null || { echo "skipped $2: no $1"; return 1; };
 workloads=(detr-encoder bevformer-cross rt-detr-decoder detr-decoder seed seed-ring-uniform seed-b6h8)
 
 if has test; then
+    step driver "$bin/driver" --test-threads=2
     step gpu-tests "$bin/gpu" --test-threads=2
     step ladder-tests "$bin/ladder" --nocapture
     step lab "$bin/lab" --test-threads=2

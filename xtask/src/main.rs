@@ -122,6 +122,7 @@ fn gpu_bundle() -> Result<()> {
         ("plan", root().join("target/release/examples/plan")),
     ];
     for (name, package, file) in [
+        ("driver", "msda-cuda", "lib"),
         ("gpu", "msda-cuda", "gpu"),
         ("conformance", "msda-cuda", "conformance"),
         ("ladder", "msda-cuda", "ladder"),
@@ -141,14 +142,18 @@ fn gpu_bundle() -> Result<()> {
     Ok(())
 }
 
-/// Builds a test and says where it is.
+/// Builds a test, or those of the library itself (`lib`), and says where it is.
 fn built_test(package: &str, file: &str) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let args = ["test", "-p", package, "--test", file, "--no-run"];
+    let (place, which) = if file == "lib" { ("src", "--lib") } else { ("tests", "--test") };
+    let mut args = vec!["test", "-p", package, "--no-run", which];
+    if place == "tests" {
+        args.push(file);
+    }
     let built = Command::new(cargo).args(args).current_dir(root()).output().context("building a test")?;
     let log = String::from_utf8_lossy(&built.stderr);
     // Cargo says: Executable tests/gpu.rs (target/debug/deps/gpu-0123456789abcdef)
-    let line = log.lines().find(|line| line.contains(&format!("tests/{file}.rs (")));
+    let line = log.lines().find(|line| line.contains(&format!("{place}/{file}.rs (")));
     let path = line.and_then(|line| line.split_once('(')).map(|(_, rest)| rest.trim_end_matches(')'));
     Ok(root().join(path.with_context(|| format!("the test {file} of {package} was not built:\n{log}"))?))
 }

@@ -14,6 +14,9 @@ use tempfile::TempDir;
 /// Tells a child of this test binary which folder to use.
 const CHILD: &str = "MSDA_TEST_CACHE";
 
+/// Tells it that nothing can be kept there.
+const FULL: &str = "MSDA_TEST_FULL";
+
 fn ready() -> bool {
     match jit::nvrtc() {
         Ok(_) => true,
@@ -180,10 +183,58 @@ fn an_unusable_folder_costs_only_the_cache() {
         return;
     }
     let file = tempfile::NamedTempFile::new().unwrap();
-    let cache = cache(&file.path().join("cache"), Jit::On);
-    cache.get(&unit("sm_90a")).unwrap();
-    let warning = cache.warning().unwrap();
-    assert!(warning.contains("not kept") && !warning.contains('\n'), "{warning}");
+    let mut folders = vec![file.path().join("cache")];
+    if cfg!(target_os = "linux") {
+        // Nobody writes there.
+        folders.push("/proc/self/msda".into());
+    }
+    for folder in folders {
+        let cache = cache(&folder, Jit::On);
+        cache.get(&unit("sm_90a")).unwrap();
+        let warning = cache.warning().unwrap();
+        assert!(warning.contains("not kept") && !warning.contains('\n'), "{warning}");
+    }
+}
+
+/// A process that may write no file of more than a block: as on a full disk, some bytes are written and then none.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_costs_only_the_cache() {
+    if !ready() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let limited = "trap '' XFSZ; ulimit -f 1; exec \"$0\" --exact child_process";
+    let child = Command::new("sh")
+        .args(["-c", limited])
+        .arg(env::current_exe().unwrap())
+        .env(CHILD, folder.path())
+        .env(FULL, "1")
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(child.success());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
+}
+
+#[test]
+fn what_does_not_load_is_compiled_anew_unless_that_is_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let why = msda::Error::new(ErrorKind::Device, "cuModuleLoadData", "CUDA_ERROR_INVALID_IMAGE", "success");
+    let error = cache(folder.path(), Jit::Off).renew(&unit("sm_90a"), &why).unwrap_err().to_string();
+    assert!(error.contains("INVALID_IMAGE") && error.contains("hint: unset MSDA_JIT"), "{error}");
+    if !ready() {
+        return;
+    }
+    let (folder, entry) = filled();
+    let full = cache(folder.path(), Jit::On);
+    let before = full.get(&unit("sm_90a")).unwrap();
+    let written = |entry: &Path| fs::metadata(entry.join("meta")).unwrap().modified().unwrap();
+    let first = written(&entry);
+    let renewed = full.renew(&unit("sm_90a"), &why).unwrap();
+    assert!(!Arc::ptr_eq(&before, &renewed) && Arc::ptr_eq(&renewed, &full.get(&unit("sm_90a")).unwrap()));
+    assert!(written(&entry) > first, "the entry is a new one");
+    check_shared(folder.path());
 }
 
 #[test]
@@ -252,13 +303,13 @@ fn processes_at_once_share_a_folder() {
     check_shared(folder.path());
 }
 
-/// Does something only when [`processes_at_once_share_a_folder`] started it.
+/// Does something only when another test started it.
 #[test]
 fn child_process() {
     if let Some(folder) = env::var_os(CHILD) {
         let cache = cache(Path::new(&folder), Jit::On);
         cache.get(&unit("sm_90a")).unwrap();
-        assert_eq!(cache.warning(), None);
+        assert_eq!(cache.warning().is_some(), env::var_os(FULL).is_some(), "{:?}", cache.warning());
     }
 }
 

@@ -28,6 +28,11 @@ fn failure(call: &'static str, result: CUresult) -> Error {
 
 fn hint(result: CUresult) -> Option<&'static str> {
     Some(match result {
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => "free what others hold: `nvidia-smi` lists them",
+        CUresult::CUDA_ERROR_INVALID_VALUE => "a size is more than the device has, or an address is not its",
+        CUresult::CUDA_ERROR_INVALID_CONTEXT | CUresult::CUDA_ERROR_INVALID_HANDLE => {
+            "a stream or a module of another device, or one that was destroyed"
+        }
         CUresult::CUDA_ERROR_NO_DEVICE => "no GPU is visible: see `nvidia-smi` and CUDA_VISIBLE_DEVICES",
         CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU => "the kernel was compiled for another architecture",
         CUresult::CUDA_ERROR_INVALID_IMAGE | CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {

@@ -53,6 +53,11 @@ fn query_version() -> Result<(u32, u32)> {
     let mut number: c_int = 0;
     // SAFETY: the library is there; `number` is valid to write.
     check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&mut number) })?;
+    supported(number)
+}
+
+/// The version that a driver's number stands for, unless it is too old.
+fn supported(number: c_int) -> Result<(u32, u32)> {
     let number = u32::try_from(number).unwrap_or(0);
     let version = (number / 1000, number % 1000 / 10);
     if version < OLDEST {
@@ -86,4 +91,22 @@ pub(super) fn elapsed_time() -> Result<ElapsedTime> {
     symbol.map(|function| *function).map_err(|error| {
         Error::new(ErrorKind::Unsupported, "CUDA driver", explain(&error), "the function cuEventElapsedTime")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_driver_is_refused() {
+        assert_eq!(supported(12000), Ok((12, 0)));
+        assert_eq!(supported(13020), Ok((13, 2)));
+        for old in [11080, 0, -1] {
+            let error = supported(old).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            let said = error.to_string();
+            assert!(said.contains("12.0 or newer") && said.contains("hint: update"), "{said}");
+        }
+        assert!(supported(11080).unwrap_err().to_string().contains("11.8"));
+    }
 }

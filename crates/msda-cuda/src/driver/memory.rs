@@ -104,6 +104,7 @@ fn refused(device: &Device, bytes: usize) -> Error {
     let free = device.free_memory().map_or_else(|_| "unknown".into(), |free| format!("{free} bytes"));
     let expected = format!("no more than is free on {} ({free})", device.name());
     Error::new(ErrorKind::Memory, "device memory", format!("{bytes} bytes wanted"), expected)
+        .hint("free what others hold (`nvidia-smi` lists them), or take fewer images or queries at a time")
 }
 
 impl Drop for Memory {

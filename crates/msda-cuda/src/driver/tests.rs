@@ -1,4 +1,5 @@
-//! Without a driver: that everything is refused. With a GPU: that everything works.
+//! Without a driver: that everything is refused. With a GPU: that everything works; with `MSDA_GPU=1` in the environment a missing one is a
+//! failure.
 
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
@@ -26,6 +27,7 @@ fn gpu() -> Option<Device> {
     match Device::open(0) {
         Ok(device) => Some(device),
         Err(why) => {
+            assert!(std::env::var_os("MSDA_GPU").is_none(), "{why}");
             eprintln!("skipped: {why}");
             None
         }
@@ -139,6 +141,7 @@ fn memory_is_written_read_and_bounded() {
 
     let error = device.alloc(device.total_memory() * 2).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Memory, "{error}");
+    assert!(error.to_string().contains("hint: free"), "{error}");
 }
 
 #[test]
@@ -220,7 +223,9 @@ fn launches_run_and_are_timed() {
     stream.synchronize().unwrap();
 
     let too_much = Launch { block: [4096, 1, 1], ..WHOLE };
-    assert_eq!(adding.launch(&too_much, stream.handle()).unwrap_err().kind(), ErrorKind::Device);
+    let error = adding.launch(&too_much, stream.handle()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Device, "{error}");
+    assert!(error.to_string().contains("hint: a size"), "{error}");
     stream.synchronize().unwrap();
 }
 

@@ -118,6 +118,23 @@ impl Cache {
         }
     }
 
+    /// A unit compiled anew, because what the cache has is of no use here: it may have been filled by a compiler that is newer than this
+    /// machine's driver. Where nothing may be compiled, or nothing can be, that is the error.
+    pub fn renew(&self, unit: &Unit, why: &Error) -> Result<Arc<Compiled>> {
+        let assembled = unit.assemble()?;
+        let compiled = Arc::new(match self.jit {
+            Jit::On => compile_assembled(unit, assembled.clone()).map_err(|_| why.clone())?,
+            Jit::Off => self.make(unit, assembled.clone(), &format!("one that does not load ({why})"))?,
+        });
+        if let Some(folder) = &self.folder {
+            if let Err(error) = entry::replace(folder, &assembled, &compiled) {
+                self.warn(format!("compiled kernels are not kept: {}: {error}", folder.display()));
+            }
+        }
+        self.slots.put(assembled.hash, compiled.clone());
+        Ok(compiled)
+    }
+
     fn make(&self, unit: &Unit, assembled: Assembled, missing: &str) -> Result<Compiled> {
         match self.jit {
             Jit::On => compile_assembled(unit, assembled),

@@ -62,6 +62,14 @@ pub(super) fn write(root: &Path, unit: &Assembled, compiled: &Compiled) -> io::R
     }
 }
 
+/// Writes the entry of a unit in place of what is there.
+pub(super) fn replace(root: &Path, unit: &Assembled, compiled: &Compiled) -> io::Result<()> {
+    fs::create_dir_all(root)?;
+    let aside = unfinished(root)?;
+    let _ = fs::rename(root.join(&unit.name), aside.path().join("old"));
+    write(root, unit, compiled).map(drop)
+}
+
 /// What makes an entry one: it is of this unit, and its files are what was written.
 fn describe(unit: &Assembled, compiled: &Compiled) -> String {
     let sum = |bytes: &[u8]| format!("{} {}", bytes.len(), blake3::hash(bytes).to_hex());

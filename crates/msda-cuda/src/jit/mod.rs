@@ -43,8 +43,8 @@ pub fn load(device: &Device, unit: &Unit) -> Result<Module> {
     static LOADED: Slots<(usize, [u8; 32]), Module> = Slots::new();
     let assembled = unit.assemble()?;
     LOADED.get((device.ordinal(), assembled.hash), || {
-        let cached = Cache::global().get_assembled(unit, assembled)?;
-        // A cache may have been filled by a compiler that is newer than this machine's driver.
-        device.load(&cached.cubin).or_else(|why| device.load(&compile(unit).map_err(|_| why)?.cubin))
+        let cache = Cache::global();
+        let found = cache.get_assembled(unit, assembled)?;
+        device.load(&found.cubin).or_else(|why| device.load(&cache.renew(unit, &why)?.cubin))
     })
 }

@@ -27,6 +27,11 @@ impl<K: Ord, V: Clone> Slots<K, V> {
         Ok(slot.insert(make()?).clone())
     }
 
+    /// Has `value` for `key` from now on.
+    pub(super) fn put(&self, key: K, value: V) {
+        locked(&self.0).insert(key, Arc::new(Mutex::new(Some(value))));
+    }
+
     /// Forgets everything.
     pub(super) fn clear(&self) {
         locked(&self.0).clear();
