@@ -75,8 +75,9 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         some => some.to_vec(),
     };
     let mut workloads = names.iter().map(|n| Workload::find(n)).collect::<Result<Vec<_>>>()?;
+    let ordinal = engines::ordinal(&options.engines)?;
     // Before anything runs: it says how the GPU stood.
-    let mut machine = machine::describe(None);
+    let mut machine = machine::describe(ordinal);
     let mut bench = Bench {
         options,
         all_threads: std::thread::available_parallelism().map_or(1, usize::from),
@@ -87,6 +88,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         cuda: false,
         guests: BTreeSet::new(),
         peers: Vec::new(),
+        ordinal,
         gpu: None,
         open: BTreeMap::new(),
     };
@@ -155,6 +157,8 @@ struct Bench<'a> {
     guests: BTreeSet<String>,
     /// The peers that are described, here or not.
     peers: Vec<Peer>,
+    /// The GPU's number.
+    ordinal: usize,
     /// How the GPU stood after the last measurement on it.
     gpu: Option<GpuState>,
     /// Engines that were opened, by name and threads: starting one can take seconds.
@@ -223,7 +227,7 @@ impl Bench<'_> {
 
     /// The GPU's ceilings; without them there is no floor, but there are times.
     fn measure_gpu_ceilings(&mut self) {
-        let device = msda_cuda::driver::Device::open(0).map_err(anyhow::Error::from);
+        let device = msda_cuda::driver::Device::open(self.ordinal).map_err(anyhow::Error::from);
         match device.and_then(|device| work::gpu_ceilings(&device)) {
             Ok(ceilings) => self.ceilings.extend(ceilings),
             Err(why) => self.skip("ceilings of the GPU".into(), format!("{why:#}")),
@@ -403,7 +407,7 @@ impl Bench<'_> {
                 Err(why) => return Err(why),
             }
             if engine.device() == Device::Cuda {
-                self.gpu = gpu::state();
+                self.gpu = gpu::state(self.ordinal);
             }
             self.open.insert(key, engine);
         }

@@ -6,11 +6,11 @@ use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_
 
 use crate::record::{Clocks, Gpu, GpuState};
 
-/// The GPU that CUDA programs see first, and how it stands now.
-pub fn describe() -> Option<Gpu> {
+/// A GPU by the number that CUDA programs know it by, and how it stands now.
+pub fn describe(ordinal: usize) -> Option<Gpu> {
     let nvml = Nvml::init().ok()?;
-    let device = first(&nvml).ok()?;
-    let opened = msda_cuda::driver::Device::open(0).ok();
+    let device = find(&nvml, ordinal).ok()?;
+    let opened = msda_cuda::driver::Device::open(ordinal).ok();
     let cuda = nvml.sys_cuda_driver_version().unwrap_or(0);
     Some(Gpu {
         name: device.name().ok()?,
@@ -26,9 +26,9 @@ pub fn describe() -> Option<Gpu> {
 }
 
 /// How that GPU stands now.
-pub fn state() -> Option<GpuState> {
+pub fn state(ordinal: usize) -> Option<GpuState> {
     let nvml = Nvml::init().ok()?;
-    Some(read(&first(&nvml).ok()?))
+    Some(read(&find(&nvml, ordinal).ok()?))
 }
 
 /// The highest clock of the multiprocessors of the GPU that is plugged in there, in Hz.
@@ -38,11 +38,13 @@ pub fn highest_clock(pci_bus_id: &str) -> Option<f64> {
     device.max_clock_info(Clock::SM).ok().map(|mhz| f64::from(mhz) * 1e6)
 }
 
-/// The GPU that CUDA calls the first: the two number them differently, so it is found by where it is plugged in.
-fn first(nvml: &Nvml) -> Result<Device<'_>, NvmlError> {
-    match msda_cuda::driver::Device::open(0) {
+/// The GPU that CUDA has that number for: the two number them differently, so it is found by where it is plugged in. One that CUDA cannot use
+/// is described too, if it is the only one.
+fn find(nvml: &Nvml, ordinal: usize) -> Result<Device<'_>, NvmlError> {
+    match msda_cuda::driver::Device::open(ordinal) {
         Ok(device) => nvml.device_by_pci_bus_id(device.pci_bus_id()),
-        Err(_) => nvml.device_by_index(0),
+        Err(_) if ordinal == 0 => nvml.device_by_index(0),
+        Err(_) => Err(NvmlError::NotFound),
     }
 }
 
@@ -71,8 +73,9 @@ mod tests {
     /// With or without a GPU: an answer or none, never a panic.
     #[test]
     fn asking_is_harmless() {
-        let gpu = super::describe();
-        assert_eq!(gpu.is_some(), super::state().is_some());
+        let gpu = super::describe(0);
+        assert_eq!(gpu.is_some(), super::state(0).is_some());
+        assert!(super::describe(1000).is_none() && super::state(1000).is_none());
         assert!(gpu.is_none_or(|gpu| !gpu.name.is_empty() && gpu.memory_bytes > 0));
     }
 }

@@ -7,16 +7,16 @@ use msda::Isa;
 use crate::gpu;
 use crate::record::Machine;
 
-/// Describes this computer.
-pub fn describe(torch: Option<String>) -> Machine {
+/// Describes this computer, and of its GPUs that one.
+pub fn describe(gpu: usize) -> Machine {
     Machine {
         cpu: cpu_name(),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         memory_gib: memory_gib(),
         os: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
         isas: Isa::available().into_iter().map(|isa| isa.name().to_owned()).collect(),
-        torch,
-        gpu: gpu::describe(),
+        torch: None,
+        gpu: gpu::describe(gpu),
     }
 }
 

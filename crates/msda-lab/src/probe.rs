@@ -79,7 +79,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         .filter(|name| options.only.is_empty() || options.only.iter().any(|only| only == name))
         .collect();
     // Before anything runs: it says how the GPU stood.
-    let mut machine = machine::describe(None);
+    let mut machine = machine::describe(0);
     let mut found = Found::default();
     let queries = if options.quick { FEW_QUERIES } else { QUERIES };
     let device = match Device::open(0) {
@@ -126,7 +126,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
             }
         }
         if let Some(gpu) = &mut machine.gpu {
-            gpu.after = gpu::state();
+            gpu.after = gpu::state(0);
         }
     }
     Ok(Record {

@@ -54,7 +54,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
 }
 
 fn examine() -> Vec<Finding> {
-    let here = machine::describe(None);
+    let here = machine::describe(0);
     let best = Isa::best();
     let slow = best == Isa::Portable;
     let mut findings = vec![

@@ -71,8 +71,11 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
     let planar = p.layout() != Layout::Bshd;
     // Two heads of 64-byte rows are the halves of a line.
     let heads = if !planar && row == 64 && p.heads() >= 2 { 2 } else { 1 };
-    // Samples that a lane locates: all of them, up to four.
-    let round = |lanes: usize| samples.div_ceil(lanes).clamp(1, 4);
+    // Samples that a lane locates at a time: all of them, up to four, but so many that no lane is idle in the last round.
+    let round = |lanes: usize| {
+        let most = samples.div_ceil(lanes).clamp(1, 4);
+        (1..=most).rev().find(|r| samples.is_multiple_of(lanes * r)).unwrap_or(most)
+    };
     let half = half(request);
     let rows = |knobs: Rows| Kernel::Rows(knobs);
 
@@ -101,8 +104,9 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
     // A tile of 64 queries; else about as many.
     let block = (64 * heads * lanes).clamp(64, 512);
     let resident = (target.threads() as usize / block).max(1);
-    // Registers: three quarters of the threads where a query has few samples, half where it has many.
-    let blocks = if samples <= 16 { resident * 3 / 4 } else { resident / 2 }.max(1);
+    // Registers: three quarters of the threads where a query has few samples or one is located at a time, half where it has many.
+    let few = samples <= 16 || round(lanes) == 1;
+    let blocks = if few { resident * 3 / 4 } else { resident / 2 }.max(1);
     // Planes that are read often: the coarse levels, as many as leave half of the cache, stay in shared memory. Of rows that fill
     // a line the cache holds half as many: there it pays to sort a block's queries.
     if planar && (row == 64 || row == 128) && p.queries() >= 4096 {
@@ -255,6 +259,35 @@ mod tests {
         assert_eq!(unit(&decoder(1, 8)), unit(&decoder(4, 4)));
     }
 
+    /// Positions that fit 16 bits or do not, levels that fit shared memory, few queries or many: such bounds there are, and no others.
+    #[test]
+    fn images_of_all_sizes_need_few_kernels() {
+        let kernels = |queries: Option<usize>, layout, batch| {
+            let mut keys = std::collections::BTreeSet::new();
+            for (h, w) in (256..=1536).step_by(64).flat_map(|h| (256..=1536).step_by(64).map(move |w| (h, w))) {
+                let levels: Vec<(usize, usize)> = [8, 16, 32, 64].map(|s| (h / s, w / s)).into();
+                let pixels = levels.iter().map(|(h, w)| h * w).sum();
+                let p = problem(|s| {
+                    (s.batch, s.queries, s.layout) = (batch, queries.unwrap_or(pixels), layout);
+                    s.levels = levels;
+                });
+                with_choice(&p, |r, t, choice| {
+                    let call = choice.kernel.prepare(r, t);
+                    keys.extend(call.kernels().map(|p| format!("{} {:?}", p.unit.assemble().unwrap().name, p.entry)));
+                });
+            }
+            keys
+        };
+        for (what, keys, most) in [
+            ("encoder", kernels(None, Layout::Bshd, 4), 2),
+            ("encoder of one image", kernels(None, Layout::Bshd, 1), 2),
+            ("decoder", kernels(Some(300), Layout::Bshd, 4), 1),
+            ("planes", kernels(Some(10000), Layout::PlanarRing, 4), 3),
+        ] {
+            assert!(keys.len() <= most, "{what}: {keys:#?}");
+        }
+    }
+
     #[test]
     fn kernels_that_keep_levels_know_the_level_of_a_lane() {
         for points in [1, 2, 3, 4, 6, 8, 9, 12, 16, 32] {
@@ -267,6 +300,18 @@ mod tests {
                 assert_eq!(choose(&asked, t).kernel.sums(), Sums::F32);
             });
         }
+    }
+
+    #[test]
+    fn no_lane_is_idle_in_the_last_round() {
+        let five = problem(|s| {
+            s.levels.insert(0, (200, 334));
+            (s.points, s.queries) = (vec![4; 5], 89023);
+        });
+        with_choice(&five, |_, _, choice| {
+            let knobs = "rows:sides=1,split=1,heads=2,block=512,blocks=3,round=1,keep=0,walk=tiles";
+            assert_eq!(choice.kernel.to_string(), knobs);
+        });
     }
 
     #[test]

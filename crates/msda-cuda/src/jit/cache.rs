@@ -126,10 +126,10 @@ impl Cache {
             Jit::On => compile_assembled(unit, assembled.clone()).map_err(|_| why.clone())?,
             Jit::Off => self.make(unit, assembled.clone(), &format!("one that does not load ({why})"))?,
         });
-        if let Some(folder) = &self.folder {
-            if let Err(error) = entry::replace(folder, &assembled, &compiled) {
-                self.warn(format!("compiled kernels are not kept: {}: {error}", folder.display()));
-            }
+        if let Some(folder) = &self.folder
+            && let Err(error) = entry::replace(folder, &assembled, &compiled)
+        {
+            self.warn(format!("compiled kernels are not kept: {}: {error}", folder.display()));
         }
         self.slots.put(assembled.hash, compiled.clone());
         Ok(compiled)

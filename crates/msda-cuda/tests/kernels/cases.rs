@@ -26,7 +26,7 @@ const MULTIPROCESSORS: u32 = 132;
 /// How much of the list a case is part of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weight {
-    /// What the project measures: no spills, no stack, on any architecture.
+    /// What the project measures: no local memory between taps and hardly any elsewhere, on any architecture.
     Workload,
     /// Compiled for every architecture.
     Everywhere,

@@ -82,10 +82,22 @@ fn broken_by_rows(case: &Case, code: &Code) -> Vec<String> {
     let samples = (item * define("ROUND")).min(define("SAMPLES")) / define("SPLIT");
     let taps = if define("NEAREST") == 1 { 1 } else { 4 / define("SIDES") };
     let wide = code.count_bits("LDG", 128);
-    // Levels that are kept in shared memory are read from there.
-    let kept = number(case, "RESIDENT").is_some_and(|level| level < define("LEVELS"));
-    if !kept && wide < samples * taps {
-        broken.push(format!("{wide} loads of 128 bits, but {samples} samples of {taps} taps"));
+    // Levels that are kept in shared memory are read from there: where it is known which samples are on them, by those alone.
+    let kept = number(case, "RESIDENT").filter(|&level| level < define("LEVELS"));
+    let (far, near) = match kept {
+        Some(_) if define("UNIFORM") == 0 || define("UNIFORM") % define("ROUND") != 0 => (samples, samples),
+        Some(level) => (level * define("UNIFORM"), (define("LEVELS") - level) * define("UNIFORM")),
+        None => (samples, 0),
+    };
+    if wide < far * taps {
+        broken.push(format!("{wide} loads of 128 bits, but {far} samples of {taps} taps"));
+    }
+    let from_shared = code.count_bits("LDS", 128);
+    if from_shared < near * taps {
+        broken.push(format!("{from_shared} loads of 128 bits from shared memory, but {near} samples of {taps} taps"));
+    }
+    if case.weight == Weight::Workload && spills_among(code, far * taps) {
+        broken.push("local memory is used between taps".into());
     }
     // Narrower loads are of locations and weights, at worst each number alone: of the first and the next samples, and
     // once more where a sum is not finite. And of the order, and where lanes share channels of the taps of such a sum.
@@ -99,6 +111,16 @@ fn broken_by_rows(case: &Case, code: &Code) -> Vec<String> {
         broken.push(format!("{narrow} loads of less than 128 bits, at most {most} are needed"));
     }
     broken
+}
+
+/// Whether local memory is used where so many loads of 128 bits are closest together.
+fn spills_among(code: &Code, loads: usize) -> bool {
+    let opcodes = code.opcodes();
+    let is_wide = |opcode: &str| opcode.starts_with("LDG") && opcode.split('.').any(|part| part == "128");
+    let wide: Vec<usize> = (0..opcodes.len()).filter(|&i| is_wide(&opcodes[i])).collect();
+    let span = |from: &&[usize]| from[from.len() - 1] - from[0];
+    let Some(taps) = wide.windows(loads.max(1)).min_by_key(span) else { return false };
+    opcodes[taps[0]..=taps[taps.len() - 1]].iter().any(|o| o.starts_with("LDL") || o.starts_with("STL"))
 }
 
 /// Rungs of the ladder do what they are there for: the instruction, or one of them, that each is about.

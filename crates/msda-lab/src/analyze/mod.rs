@@ -99,7 +99,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     let dtypes =
         |w: &Workload| if options.dtypes.is_empty() { vec![w.dtypes[0]] } else { options.dtypes.clone() };
     progress.begin(workloads.iter().map(|w| dtypes(w).len() * (1 + names.len())).sum());
-    let machine = crate::machine::describe(None);
+    let machine = crate::machine::describe(0);
     analysis.find_ceilings()?;
     for workload in &workloads {
         for dtype in dtypes(workload) {

@@ -77,6 +77,25 @@ pub fn is_cuda(name: &str) -> bool {
     name.strip_prefix(NAME).is_some_and(|rest| rest.is_empty() || rest.starts_with([':', '@']))
 }
 
+/// The number of the GPU that such engines among these are for; the first where there are none. A record is of one.
+pub fn ordinal(names: &[String]) -> Result<usize> {
+    let ours = names.iter().filter(|name| is_cuda(name));
+    let mut numbers = ours.map(|name| Ok(parse(name)?.0)).collect::<Result<Vec<usize>>>()?;
+    // Those of others run on the first.
+    if names.iter().any(|name| name == "torch-cuda" || name.starts_with(super::peers::PREFIX)) {
+        numbers.push(0);
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    match numbers[..] {
+        [] => Ok(0),
+        [one] => Ok(one),
+        _ => bail!(
+            "engines: got those of GPUs {numbers:?}, expected one GPU a run\nhint: a run for each; torch and peers have the first"
+        ),
+    }
+}
+
 /// The device's number and the kernel of an engine's name.
 fn parse(name: &str) -> Result<(usize, Wanted)> {
     let rest = name.strip_prefix(NAME).unwrap_or(name);
@@ -163,7 +182,10 @@ impl Engine for Cuda {
         let request = Request { sums: self.kernel.sums(), ..Request::new(&task.problem, &operands) };
         if let Some(kernel) = self.certain(task) {
             if self.kernel == Wanted::Half && kernel.sums() != Sums::F16 {
-                return Some("sums of f16 are for f16 values".into());
+                return Some(match task.problem.types().value {
+                    msda::Dtype::F16 => format!("{kernel} is faster with sums of f32"),
+                    _ => "sums of f16 are for f16 values".into(),
+                });
             }
             return kernel.refuses(&request, &Target::of(&self.device));
         }
@@ -244,6 +266,13 @@ mod tests {
         let exact = |name: &str| parse(name).unwrap().1.is_exact();
         assert!(exact("cuda") && exact("cuda:ladder:base") && exact("cuda:generic"));
         assert!(!exact("cuda:half") && !exact("cuda:ladder:base+half") && !exact("cuda:ladder:texture"));
+        let of = |names: &[&str]| ordinal(&names.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(of(&["cpu", "torch"]).unwrap(), 0);
+        assert_eq!(of(&["cuda@2", "cpu", "cuda@2:half"]).unwrap(), 2);
+        assert_eq!(of(&["cuda", "torch-cuda"]).unwrap(), 0);
+        for mixed in [&["cuda@1", "cuda"], &["cuda@1", "torch-cuda"]] {
+            assert!(of(mixed).unwrap_err().to_string().contains("[0, 1]"));
+        }
         assert!(is_cuda("cuda") && is_cuda("cuda@1") && is_cuda("cuda:rows:split=2"));
         assert!(!is_cuda("cudax") && !is_cuda("torch-cuda") && !is_cuda("cpu"));
     }

@@ -12,7 +12,7 @@ use msda::{Backend, Cpu, Isa};
 use msda_cuda::variants::Kernel;
 use msda_cuda::variants::ladder::RUNGS;
 
-pub use self::cuda::{Cuda, is_cuda};
+pub use self::cuda::{Cuda, is_cuda, ordinal};
 pub use self::local::Local;
 pub use self::python::find_python;
 pub use self::torch::Torch;

@@ -164,7 +164,7 @@ impl Verified {
 /// Verifies the ladder. Without a GPU nothing is, and that is said.
 pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(Verified, Record)> {
     let workloads = options.workloads.iter().map(|name| Workload::find(name)).collect::<Result<Vec<_>>>()?;
-    let machine = crate::machine::describe(None);
+    let machine = crate::machine::describe(0);
     let mut verified = Verified { battery: Vec::new(), outputs: Vec::new(), skipped: Vec::new() };
     match Gpu::open(0) {
         Err(why) => {
