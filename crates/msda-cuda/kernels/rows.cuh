@@ -76,8 +76,8 @@ struct __align__((POSITIONS & -POSITIONS) > 16 ? 16 : (POSITIONS & -POSITIONS)) 
 
 // Where among a warp's samples that of lane `part` of an item is: those that are read together, and those that are written together,
 // lie in different banks. Where the part is known when compiled, parts lie a little further apart, and where one is does not depend on the
-// item. But what is read 8 bytes at a time must not lie in two rows of banks, or it is read twice; there, as where several parts are
-// read together, items trade places instead.
+// item. But what is read 8 bytes at a time is read twice where it lies in two rows of banks. For positions that is less than what is
+// gained; for weights of one side it is more, and there, as where several parts are read together, items trade places instead.
 constexpr int ITEMS = 32 / ITEM;
 constexpr bool APART = SIDES == 1 && SPLIT == 1;
 __device__ __forceinline__ constexpr int turn(int part) { return ITEM <= 4 ? part * (8 / ITEM) : part * ITEMS / 8; }

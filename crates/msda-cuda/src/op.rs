@@ -7,9 +7,10 @@ use std::sync::Arc;
 use msda::op::{check_inputs, check_output};
 use msda::{Backend, Error, ErrorKind, Gradients, Inputs, Problem, Result, View, ViewMut};
 
+use crate::choose::choose;
 use crate::driver::Device;
 use crate::plan::Plan;
-use crate::request::{Levels, Operands, Request, Target};
+use crate::request::{Levels, Operands, Request, Sums, Target};
 use crate::tensors::Tensors;
 use crate::variants::{Kernel, sweep};
 
@@ -23,12 +24,22 @@ pub struct Cuda {
     device: Device,
     name: String,
     pick: Option<Arc<Pick>>,
+    sums: Sums,
 }
 
 impl Cuda {
     /// The device with the kernels it would choose.
     pub fn new(device: &Device) -> Self {
-        Self { device: device.clone(), name: "cuda".into(), pick: None }
+        Self { device: device.clone(), name: "cuda".into(), pick: None, sums: Sums::F32 }
+    }
+
+    /// The device with the kernels it would choose where sums of `f16` are asked for.
+    pub fn halves(device: &Device) -> Self {
+        let target = Target::of(device);
+        let chosen = move |request: &Request<'_>| {
+            Some(choose(&Request { sums: Sums::F16, ..*request }, &target).kernel)
+        };
+        Self { sums: Sums::F16, ..Self::with_pick(device, "cuda:half", chosen) }
     }
 
     /// The device with another way to choose kernels.
@@ -37,7 +48,7 @@ impl Cuda {
         name: impl Into<String>,
         pick: impl Fn(&Request<'_>) -> Option<Kernel> + Send + Sync + 'static,
     ) -> Self {
-        Self { device: device.clone(), name: name.into(), pick: Some(Arc::new(pick)) }
+        Self { device: device.clone(), name: name.into(), pick: Some(Arc::new(pick)), sums: Sums::F32 }
     }
 
     /// The device with other knobs for every call: one of [`sweep`], and the same one whenever the call and the turn
@@ -84,6 +95,10 @@ impl Backend for Cuda {
 
     fn computes_gradients(&self) -> bool {
         false
+    }
+
+    fn sums_in_f16(&self) -> bool {
+        self.sums == Sums::F16
     }
 
     fn forward(&self, problem: &Problem, inputs: &Inputs<'_>, mut output: ViewMut<'_>) -> Result<()> {

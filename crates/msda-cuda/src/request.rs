@@ -70,7 +70,7 @@ pub enum Sums {
     /// `f32` (`f64` for `f64` values).
     #[default]
     F32,
-    /// Where values are `f16`, a few samples at a time may be summed in `f16`, where that is faster; about half as exact.
+    /// Where values are `f16`, a few samples at a time may be summed in `f16`, where that is faster: two to four times the error.
     F16,
 }
 

@@ -51,6 +51,13 @@ fn the_generic_kernel_conforms() {
 }
 
 #[test]
+fn sums_of_f16_conform_to_what_they_are_held_to() {
+    if let Some(device) = device() {
+        battery(&Cuda::halves(&device), 1);
+    }
+}
+
+#[test]
 fn the_rows_kernel_conforms_with_any_knobs() {
     if let Some(device) = device() {
         for turn in seeds(2) {

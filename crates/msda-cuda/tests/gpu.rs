@@ -1,9 +1,10 @@
-//! What plans promise, on a GPU: graphs, threads, levels on the device, packing, sizes past 2^31, clear errors.
+//! What plans promise, on a GPU: graphs, threads, devices, no allocations, levels on the device, packing, sizes past 2^31, clear errors.
 //!
 //! Without a GPU every test says that it skipped; with `MSDA_GPU=1` in the environment it fails instead.
 #![allow(unsafe_code)]
 
 mod common;
+mod counting;
 mod probes;
 
 use msda::rng::Rng;
@@ -288,7 +289,7 @@ fn value_may_have_more_than_2_to_the_31_elements() {
         queries: 40,
         heads: 8,
         channels: 32,
-        levels: vec![(2900, 2900), (50, 50)],
+        levels: vec![(2900, 2900), (30, 30)],
         points: vec![4, 4],
         types: Types::with_f32_coordinates(Dtype::F16),
         ..Spec::default()
@@ -319,6 +320,99 @@ fn value_may_have_more_than_2_to_the_31_elements() {
         backend.forward(&p, &inputs, output.as_mut().into()).unwrap();
         close(&output.to_f64(), &want, 1e-3);
     }
+
+    // The same as planes, packed on the device; and so many queries that blocks keep the coarse level.
+    for queries in [40, 20_000] {
+        let p = p.with(|s| s.queries = queries).unwrap();
+        let planar = p.with(|s| s.layout = Layout::Planar).unwrap();
+        let locations = Buffer::from_fn(Dtype::F32, p.locations_len(), |i| {
+            let late = i / (p.locations_len() / 2) == 1;
+            if late { 0.995 + 0.005 * rng.unit() } else { rng.unit() }
+        });
+        let weights = Buffer::from_fn(Dtype::F32, p.weights_len(), |_| rng.unit() / 8.0);
+        let inputs = Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice());
+        let want = msda::reference::forward::<f64>(&p, &inputs).unwrap();
+        let source = on_device(&device, &value);
+        let mut packed = device.alloc(source.len()).unwrap();
+        packed.fill(0xff).unwrap();
+        let stream = device.stream().unwrap();
+        let packing = Packing::new(&device, &p, &planar).unwrap();
+        // SAFETY: both are dense tensors of the problems, and live until the stream is done.
+        unsafe { packing.launch(source.address(), packed.address(), stream.handle()).unwrap() };
+        stream.synchronize().unwrap();
+        let plan = Plan::new(&device, &planar, &Operands::dense(&planar, None), Levels::Host).unwrap();
+        let keeps = matches!(plan.choice().kernel, Kernel::Rows(knobs) if knobs.keep > 0);
+        assert_eq!(keeps, queries > 40, "{}", plan.choice().kernel);
+        let mut output = device.alloc(p.output_len() * 2).unwrap();
+        output.fill(0xff).unwrap();
+        let held = Held {
+            value: packed,
+            locations: on_device(&device, &locations),
+            weights: on_device(&device, &weights),
+            output,
+            workspace: device.alloc(plan.workspace()).unwrap(),
+        };
+        // SAFETY: as above.
+        unsafe { plan.launch(&held.addresses(), stream.handle()).unwrap() };
+        stream.synchronize().unwrap();
+        close(&held.output(&planar), &want, 1e-3);
+    }
+}
+
+#[test]
+fn planned_calls_allocate_nothing() {
+    let Some(device) = device() else { return };
+    for queries in [300, 6000] {
+        let p = problem(queries, Dtype::F16);
+        let plan = Plan::new(&device, &p, &Operands::dense(&p, None), Levels::Host).unwrap();
+        let (one, other) =
+            (Held::new(&device, &p, plan.workspace()), Held::new(&device, &p, plan.workspace()));
+        let stream = device.stream().unwrap();
+        let launch = |held: &Held| {
+            // SAFETY: the tensors are of the problem, and live until the stream is done.
+            unsafe { plan.launch(&held.addresses(), stream.handle()).unwrap() };
+        };
+        launch(&one);
+        let before = counting::allocations();
+        for _ in 0..10 {
+            launch(&other);
+            launch(&one);
+        }
+        assert_eq!(counting::allocations(), before);
+        stream.synchronize().unwrap();
+        for held in [one, other] {
+            close(&held.output(&p), &expected(&p), 2e-3);
+        }
+    }
+}
+
+#[test]
+fn every_device_computes() {
+    if device().is_none() {
+        return;
+    }
+    let count = Device::count().unwrap();
+    let p = problem(300, Dtype::F16);
+    let want = expected(&p);
+    // All at once, and each from several threads.
+    std::thread::scope(|scope| {
+        for ordinal in 0..count {
+            for _ in 0..2 {
+                let (p, want) = (&p, &want);
+                scope.spawn(move || {
+                    let device = Device::open(ordinal).unwrap();
+                    let plan = Plan::new(&device, p, &Operands::dense(p, None), Levels::Host).unwrap();
+                    let held = Held::new(&device, p, plan.workspace());
+                    let stream = device.stream().unwrap();
+                    // SAFETY: the tensors are of the problem, and live until the stream is done.
+                    unsafe { plan.launch(&held.addresses(), stream.handle()).unwrap() };
+                    stream.synchronize().unwrap();
+                    close(&held.output(p), want, 2e-3);
+                });
+            }
+        }
+    });
+    eprintln!("{count} device(s)");
 }
 
 #[test]

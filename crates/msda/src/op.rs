@@ -113,6 +113,11 @@ pub trait Backend: Sync {
         true
     }
 
+    /// Whether it sums a few samples of `f16` values in `f16`: it is then held to no more than that allows.
+    fn sums_in_f16(&self) -> bool {
+        false
+    }
+
     /// Writes the output `(B, Q, H, D)`.
     fn forward(&self, problem: &Problem, inputs: &Inputs<'_>, output: ViewMut<'_>) -> Result<()>;
 

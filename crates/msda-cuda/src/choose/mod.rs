@@ -264,7 +264,8 @@ mod tests {
     fn images_of_all_sizes_need_few_kernels() {
         let kernels = |queries: Option<usize>, layout, batch| {
             let mut keys = std::collections::BTreeSet::new();
-            for (h, w) in (256..=1536).step_by(64).flat_map(|h| (256..=1536).step_by(64).map(move |w| (h, w))) {
+            for (h, w) in (256..=1536).step_by(64).flat_map(|h| (256..=1536).step_by(64).map(move |w| (h, w)))
+            {
                 let levels: Vec<(usize, usize)> = [8, 16, 32, 64].map(|s| (h / s, w / s)).into();
                 let pixels = levels.iter().map(|(h, w)| h * w).sum();
                 let p = problem(|s| {
@@ -273,7 +274,9 @@ mod tests {
                 });
                 with_choice(&p, |r, t, choice| {
                     let call = choice.kernel.prepare(r, t);
-                    keys.extend(call.kernels().map(|p| format!("{} {:?}", p.unit.assemble().unwrap().name, p.entry)));
+                    keys.extend(
+                        call.kernels().map(|p| format!("{} {:?}", p.unit.assemble().unwrap().name, p.entry)),
+                    );
                 });
             }
             keys

@@ -147,6 +147,12 @@ fn encoder() -> Spec {
     points(spec(4, pixels, [8, 32], &levels), 4)
 }
 
+fn five_levels() -> Spec {
+    let levels = [(200, 334), (100, 167), (50, 84), (25, 42), (13, 21)];
+    let pixels = levels.iter().map(|(h, w)| h * w).sum();
+    points(spec(2, pixels, [8, 32], &levels), 4)
+}
+
 fn decoder() -> Spec {
     Spec { queries: 300, ..encoder() }
 }
@@ -210,6 +216,11 @@ fn options() -> Vec<Asked> {
         Asked::new("ring-decoder", Once, half(Spec { queries: 300, ..seed() })),
         Asked::new("levels-kept", Once, half(seed()))
             .kernel("rows:sides=2,split=1,heads=1,block=512,blocks=1,round=4,keep=2,walk=ordered"),
+        Asked::new("half-sums", Once, half(encoder()))
+            .kernel("rows:sides=1,split=1,heads=2,block=512,blocks=3,round=4,walk=tiles,half=1"),
+        Asked::new("half-sums-few", Once, half(decoder()))
+            .kernel("rows:sides=2,split=2,heads=2,block=128,blocks=1,round=1,half=1"),
+        Asked::new("five-levels", Everywhere, half(five_levels())),
         Asked::new("nearest", Once, nearest(half(encoder()))),
         Asked::new("nearest-border", Everywhere, nearest(border(half(rt_detr())))),
         Asked::new("border", Once, border(half(encoder()))),

@@ -94,7 +94,9 @@ fn broken_by_rows(case: &Case, code: &Code) -> Vec<String> {
     }
     let from_shared = code.count_bits("LDS", 128);
     if from_shared < near * taps {
-        broken.push(format!("{from_shared} loads of 128 bits from shared memory, but {near} samples of {taps} taps"));
+        broken.push(format!(
+            "{from_shared} loads of 128 bits from shared memory, but {near} samples of {taps} taps"
+        ));
     }
     if case.weight == Weight::Workload && spills_among(code, far * taps) {
         broken.push("local memory is used between taps".into());

@@ -633,9 +633,14 @@ fn staging(pattern: &Pattern, p: &Problem) -> Staged {
     };
     let items = WARP / item;
     let turn = |part: usize| if item <= 4 { part * (8 / item) } else { part * items / 8 };
-    let slot = |of: usize, part: usize| part * items + (of ^ (turn(part) & (items - 1)));
+    let apart = sides == 1 && item == pattern.lanes;
+    let slot = |of: usize, part: usize| match apart {
+        true => part * items + of + turn(part),
+        false => part * items + (of ^ (turn(part) & (items - 1))),
+    };
+    let slots = WARP + if apart { turn(item - 1) } else { 0 };
     let position = if p.positions() <= 1 << 16 { 2 } else { 4 };
-    let (wide, positions) = (round * position, round * WARP * 16);
+    let (wide, positions) = (round * position, round * slots * 16);
     let own = |lane: usize| slot(lane / item, lane % item);
     // Every lane of an item reads what one of them wrote.
     let read = |lane: usize| slot(lane / item, lane % item / (pattern.lanes * sides));

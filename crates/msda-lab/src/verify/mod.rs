@@ -35,7 +35,7 @@ impl Subject {
         Ok(Self { name, device, backends: vec![backend] })
     }
 
-    /// Everything there is on a device: instruction sets; or the kernels that are chosen, the generic one, and others
+    /// Everything there is on a device: instruction sets; or the kernels that are chosen, also with sums of `f16`, the generic one, and others
     /// with knobs that differ from case to case and from seed to seed.
     pub fn all(device: Device, seeds: &[u64]) -> Result<Vec<Self>> {
         if device == Device::Cpu {
@@ -44,7 +44,7 @@ impl Subject {
         let gpu = msda_cuda::driver::Device::open(0)?;
         let sweeps = seeds.iter().map(|&turn| Box::new(msda_cuda::Cuda::sweep(&gpu, turn)) as _).collect();
         let sweep = Self { name: "cuda, any knobs".into(), device, backends: sweeps };
-        Ok(vec![Self::named("cuda")?, Self::named("cuda:generic")?, sweep])
+        Ok(vec![Self::named("cuda")?, Self::named("cuda:generic")?, Self::named("cuda:half")?, sweep])
     }
 }
 

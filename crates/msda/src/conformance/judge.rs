@@ -16,6 +16,9 @@ pub(super) struct Outcome {
 
 type Verdict<T> = Result<T, String>;
 
+/// The most products that are summed in `f16` before they are added in `f32`: four samples of four taps.
+const HALVES: f64 = 16.0;
+
 pub(super) fn run(backend: &dyn Backend, case: &Case) -> Verdict<Outcome> {
     match case.kind {
         Kind::Compare | Kind::Forward => compare_all(backend, case),
@@ -81,7 +84,7 @@ fn compare_all(backend: &dyn Backend, case: &Case) -> Verdict<Outcome> {
         outcome.worst = outcome.worst.max(worst);
         Ok(())
     };
-    judge("output", Role::Output, &out.output, &budget.output)?;
+    judge("output", Role::Output, &out.output, &budget.output.of(backend, case))?;
     for ((name, (role, held)), of) in GRADIENTS.iter().zip(&out.grads).zip(&budget.grads) {
         if let Some(held) = held.as_ref().filter(|_| gradients) {
             judge(name, *role, held, of)?;
@@ -154,6 +157,8 @@ pub struct Budgeted {
     pub exact: Vec<f64>,
     /// The largest difference allowed.
     pub tolerance: f64,
+    /// How large the terms of a sum are together, whatever cancels in the result.
+    pub size: f64,
 }
 
 /// What the results should be, and how far off they may be.
@@ -180,6 +185,20 @@ fn evaluate<F: Float>(p: &Problem, inputs: &Inputs<'_>, grad: Option<&View<'_>>)
 }
 
 impl Budgeted {
+    /// The output's budget for a backend, which may sum in `f16`: at most [`HALVES`] products one after another, each of which, and each
+    /// weight, is rounded; what is small, by so much.
+    fn of(&self, backend: &dyn Backend, case: &Case) -> Self {
+        let p = &case.problem;
+        let mut budget = self.clone();
+        if backend.sums_in_f16() && p.types().value == Dtype::F16 {
+            let values = Role::Value.read(p, &case.inputs().value);
+            let (terms, smallest) = ((4 * p.samples()) as f64, 2f64.powi(-25));
+            budget.tolerance += (HALVES + 1.0) * Dtype::F16.rounding() * self.size
+                + terms * smallest * (1.0 + largest(values.into_iter().map(f64::abs)));
+        }
+        budget
+    }
+
     /// What [`Budget::new`] says of the output, without the cost of gradients.
     pub fn output(p: &Problem, inputs: &Inputs<'_>, nudge: bool) -> crate::Result<Self> {
         Ok(Budget::of(p, inputs, None, nudge)?.output)
@@ -224,7 +243,7 @@ impl Budget {
             }
             let top = largest(exact.iter().map(|x| x.abs()));
             let tolerance = 2.0 * error + types[i].rounding() * top + 4.0 * accumulator.rounding() * size[i];
-            Budgeted { exact, tolerance }
+            Budgeted { exact, tolerance, size: size[i] }
         });
         let mut next = || budgets.next().expect("five results");
         Ok(Self { output: next(), grads: [next(), next(), next(), next()] })
