@@ -28,6 +28,7 @@ there() { command -v "$1" >/dev/null || { echo "skipped $2: no $1"; return 1; };
 
 # What the documents quote.
 workloads=(detr-encoder bevformer-cross rt-detr-decoder detr-decoder seed seed-ring-uniform seed-b6h8)
+others=(rf-detr-decoder d-fine-decoder mask2former bevformer-temporal bevformer-spatial)
 
 if has test; then
     step driver "$bin/driver" --test-threads=2
@@ -48,6 +49,10 @@ if has sanitize && there compute-sanitizer sanitize; then
     step memcheck sanitize memcheck "" "$bin/conformance" --test-threads=2 &
     step initcheck sanitize initcheck "" "$bin/conformance" --test-threads=2 &
     step racecheck sanitize racecheck $some "$bin/conformance" --test-threads=2 &
+    # Of plans: blocks that keep levels, what cancels there, kernels that are queued together.
+    step memcheck-kept sanitize memcheck "" "$bin/gpu" --test-threads=1 blocks_that_keep &
+    step memcheck-chain sanitize memcheck "" "$bin/gpu" --test-threads=1 kernels_that &
+    step racecheck-kept sanitize racecheck "" "$bin/gpu" --test-threads=1 what_cancels &
     for tool in racecheck memcheck; do
         for rung in $("$bin/msda" kernels --ladder --json | grep -o '"name": *"[^"]*"' | cut -d'"' -f4); do
             at_once
@@ -61,9 +66,7 @@ if has verify; then
 fi
 if has bench; then
     args=()
-    for w in "${workloads[@]}" rf-detr-decoder d-fine-decoder mask2former bevformer-temporal bevformer-spatial; do
-        args+=(--workload "$w")
-    done
+    for w in "${workloads[@]}" "${others[@]}"; do args+=(--workload "$w"); done
     step bench "$bin/msda" bench --device cuda "${args[@]}" --out "$out/bench"
     args=()
     for w in "${workloads[@]}"; do args+=(--workload "$w"); done
@@ -82,22 +85,8 @@ if has ladder; then
     step ladder-claims "$bin/msda" claims --record "$out"
 fi
 if has profile && there ncu profile; then
-    metrics=gpu__time_duration.sum,sm__inst_executed.sum,sm__inst_issued.avg.pct_of_peak_sustained_active
-    metrics+=,l1tex__data_pipe_lsu_wavefronts.sum,l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed
-    metrics+=,l1tex__data_pipe_lsu_wavefronts_mem_shared.sum,l1tex__t_sector_hit_rate.pct,lts__t_sectors.sum
-    metrics+=,dram__bytes_read.sum,dram__bytes_write.sum,smsp__warps_active.avg.pct_of_peak_sustained_active
-    metrics+=,smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio
-    metrics+=,smsp__average_warps_issue_stalled_math_pipe_throttle_per_issue_active.ratio
-    metrics+=,smsp__average_warps_issue_stalled_not_selected_per_issue_active.ratio
-    : >"$out/counters.csv"
-    for w in "${workloads[@]}"; do
-        echo "# $w" >>"$out/counters.csv"
-        # The first launch is the one that is checked: all of the workload's first type.
-        ncu --csv --clock-control none --metrics "$metrics" -k regex:msda_forward -c 1 \
-            "$bin/msda" bench --engine cuda --workload "$w" --quick --out "$out/profiled" 2>/dev/null |
-            grep '^"' >>"$out/counters.csv" || echo "no counters for $w"
-    done
-    rm -rf "$out/profiled"
-    echo "ok      profile"
+    args=()
+    for w in "${workloads[@]}" "${others[@]}"; do args+=(--workload "$w"); done
+    step counters "$bin/msda" analyze "${args[@]}" --kernel chosen --ncu --out "$out/counters.json"
 fi
 [[ ! -e $out/failed ]]

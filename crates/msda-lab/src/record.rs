@@ -192,12 +192,24 @@ pub struct Measurement {
     /// Microseconds of the host for a launch, where a GPU computes and that was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_us: Option<f64>,
+    /// The same replayed from a graph, where a GPU computes and that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<Replay>,
     /// Milliseconds.
     pub time: Summary,
     /// What the pass has to do.
     pub work: Work,
     /// How right the result was. Checked before timing.
     pub check: Check,
+}
+
+/// Medians of runs that are replayed from a graph, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Replay {
+    /// From cold caches.
+    pub cold: f64,
+    /// With caches as the run before left them.
+    pub warm: f64,
 }
 
 /// Order statistics of repeated runs, in milliseconds.

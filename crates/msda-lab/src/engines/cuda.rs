@@ -10,9 +10,9 @@ use msda_cuda::variants::Kernel;
 use msda_cuda::{Operands, Plan, Request, Resident, Sums, Target, jit};
 
 use super::Engine;
-use crate::record::{Device, Pass};
+use crate::record::{Device, Pass, Replay};
 use crate::task::{Key, Results, Task};
-use crate::timing::Effort;
+use crate::timing::{Effort, summarize};
 
 /// What the engines are called: `cuda`, `cuda:KERNEL`, `cuda@N`, `cuda@N:KERNEL`.
 const NAME: &str = "cuda";
@@ -25,6 +25,8 @@ const WARM_UP: usize = 3;
 const BATCH: usize = 5;
 /// Runs are short: more of them would tell no more.
 const AT_MOST: usize = 200;
+/// Runs that are replayed from a graph, of either kind.
+const REPLAYS: usize = 20;
 
 /// A GPU, with the kernels that are chosen or with a certain one.
 pub struct Cuda {
@@ -70,6 +72,7 @@ impl Wanted {
 struct Ran {
     kernel: String,
     host_us: Option<f64>,
+    replay: Option<Replay>,
 }
 
 /// Whether an engine's name is one of these.
@@ -164,7 +167,7 @@ impl Cuda {
             None => Resident::new(&self.device, &task.problem, &task.inputs, self.certain(task))?,
         };
         let kernel = resident.plan().choice().kernel.to_string();
-        self.ran = Some((key.clone(), Ran { kernel, host_us: None }));
+        self.ran = Some((key.clone(), Ran { kernel, host_us: None, replay: None }));
         Ok(&mut self.loaded.insert((key, resident)).1)
     }
 }
@@ -218,6 +221,10 @@ impl Engine for Cuda {
         self.ran(task)?.host_us
     }
 
+    fn replay(&self, task: &Task<'_>) -> Option<Replay> {
+        self.ran(task)?.replay
+    }
+
     fn run(&mut self, task: &Task<'_>) -> Result<Results> {
         if task.pass == Pass::Backward {
             bail!("{}: no backward pass yet", self.name);
@@ -240,8 +247,11 @@ impl Engine for Cuda {
             times.extend(resident.time(BATCH, true)?);
         }
         let host_us = resident.host_cost()?;
+        let mut replayed =
+            |cold| Ok::<_, anyhow::Error>(summarize(&resident.time_graph(REPLAYS, cold)?).median);
+        let replay = Replay { cold: replayed(true)?, warm: replayed(false)? };
         if let Some((_, ran)) = &mut self.ran {
-            ran.host_us = Some(host_us);
+            (ran.host_us, ran.replay) = (Some(host_us), Some(replay));
         }
         // Others measure on the same device.
         self.loaded = None;

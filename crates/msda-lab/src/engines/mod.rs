@@ -17,7 +17,7 @@ pub use self::local::Local;
 pub use self::python::find_python;
 pub use self::torch::Torch;
 
-use crate::record::Device;
+use crate::record::{Device, Replay};
 use crate::task::{Results, Task};
 use crate::timing::Effort;
 
@@ -57,6 +57,11 @@ pub trait Engine {
 
     /// Microseconds that a launch of the task that was timed last kept the host, where that was measured.
     fn host_us(&self, _task: &Task<'_>) -> Option<f64> {
+        None
+    }
+
+    /// The task that was timed last, replayed from a graph, where that was measured.
+    fn replay(&self, _task: &Task<'_>) -> Option<Replay> {
         None
     }
 

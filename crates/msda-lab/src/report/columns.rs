@@ -20,16 +20,21 @@ pub(super) enum Column {
     Gathered,
     Error,
     Host,
+    Replayed,
+    Warm,
     Kernel,
 }
 
 use Column::*;
 
-/// All of them, for media as wide as they need to be; the kernel and the host's time where there are such.
+/// All of them, for media as wide as they need to be; the kernel, the host's time and graphs where there are such.
 pub(super) fn wide(groups: &[Group<'_>]) -> Vec<Column> {
     let mut columns = WIDE.to_vec();
     if groups.iter().flat_map(|g| &g.rows).any(|row| row.measured.host_us.is_some()) {
         columns.push(Host);
+    }
+    if groups.iter().flat_map(|g| &g.rows).any(|row| row.measured.replay.is_some()) {
+        columns.extend([Replayed, Warm]);
     }
     if groups.iter().flat_map(|g| &g.rows).any(|row| row.measured.kernel.is_some()) {
         columns.push(Kernel);
@@ -50,6 +55,10 @@ pub(super) const LEGEND: &str = "thr: threads in use; p10..p90: eight runs of te
     reached: floor / median; GB/s: rows gathered through the caches; \
     err/tol: largest error as a fraction of what is allowed, at most 1; with ~ it is inexact and not held to that";
 
+/// What the columns mean that only wide tables have.
+pub(super) const WIDE_LEGEND: &str = "host: what a launch keeps the host; graph: the same replayed from a CUDA graph; warm: that with \
+    caches as the run before left them";
+
 impl Column {
     /// The title, unit included.
     pub(super) fn title(self) -> &'static str {
@@ -67,6 +76,8 @@ impl Column {
             Gathered => "GB/s",
             Error => "err/tol",
             Host => "host us",
+            Replayed => "graph ms",
+            Warm => "warm ms",
             Kernel => "kernel",
         }
     }
@@ -105,6 +116,8 @@ impl Column {
             Error if row.within() => row.error_share().map_or(NONE.into(), short),
             Error => format!("{} over", row.error_share().map_or(NONE.into(), short)),
             Host => maybe(m.host_us),
+            Replayed => maybe(m.replay.map(|r| r.cold)),
+            Warm => maybe(m.replay.map(|r| r.warm)),
             Kernel => m.kernel.clone().unwrap_or(NONE.into()),
         }
     }

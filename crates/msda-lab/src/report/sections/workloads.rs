@@ -3,7 +3,7 @@
 use super::describe::{by_pass, describe, legend, like, setting};
 use super::{folded, name};
 use crate::record::{Device, Record};
-use crate::report::columns::{LEGEND, wide};
+use crate::report::columns::{LEGEND, WIDE_LEGEND, wide};
 use crate::report::group::{Group, Row, is_torch, positive, workloads};
 use crate::report::number::{figure, percent, times as ratio};
 use crate::report::page::{Column, Kind, Line, Part, Plot, Section, Table};
@@ -34,7 +34,8 @@ fn run(groups: &[Group<'_>], palette: &Palette) -> Vec<Part> {
     floors(groups, palette, &mut parts);
     parts.push(Part::Heading("All measurements".into(), String::new()));
     parts.push(Part::Table(measurements(groups)));
-    parts.push(Part::Note(LEGEND.into()));
+    let ours = groups.iter().flat_map(|g| &g.rows).any(|row| row.measured.host_us.is_some());
+    parts.push(Part::Note(if ours { format!("{LEGEND}; {WIDE_LEGEND}") } else { LEGEND.into() }));
     parts
 }
 
