@@ -471,6 +471,7 @@ impl Bench<'_> {
             cold: engine.is_cold(),
             kernel: engine.kernel(&task),
             host_us: engine.host_us(&task),
+            compile_ms: engine.compile_ms(&task),
             replay: engine.replay(&task),
             time: summarize(&times),
             work: work::work(&data.problem, reads, cell.pass, &self.ceilings, engine.device(), cell.threads),

@@ -192,6 +192,9 @@ pub struct Measurement {
     /// Microseconds of the host for a launch, where a GPU computes and that was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_us: Option<f64>,
+    /// Milliseconds that compiling its kernels takes, the slowest of them, where that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compile_ms: Option<f64>,
     /// The same replayed from a graph, where a GPU computes and that was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay: Option<Replay>,

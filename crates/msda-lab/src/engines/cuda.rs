@@ -72,6 +72,7 @@ impl Wanted {
 struct Ran {
     kernel: String,
     host_us: Option<f64>,
+    compile_ms: Option<f64>,
     replay: Option<Replay>,
 }
 
@@ -167,9 +168,22 @@ impl Cuda {
             None => Resident::new(&self.device, &task.problem, &task.inputs, self.certain(task))?,
         };
         let kernel = resident.plan().choice().kernel.to_string();
-        self.ran = Some((key.clone(), Ran { kernel, host_us: None, replay: None }));
+        self.ran = Some((key.clone(), Ran { kernel, host_us: None, compile_ms: None, replay: None }));
         Ok(&mut self.loaded.insert((key, resident)).1)
     }
+}
+
+/// Milliseconds that compiling the slowest kernel of a plan takes, whatever the cache has; none where there is no compiler.
+fn compiling(resident: &Resident) -> Option<f64> {
+    let plan = resident.plan();
+    let call = plan.choice().kernel.prepare(&resident.request(), &Target::of(plan.device()));
+    let mut slowest = None;
+    for kernel in call.kernels() {
+        let start = Instant::now();
+        jit::compile(&kernel.unit).ok()?;
+        slowest = slowest.max(Some(start.elapsed()));
+    }
+    slowest.map(|took| took.as_secs_f64() * 1e3)
 }
 
 impl Engine for Cuda {
@@ -221,6 +235,10 @@ impl Engine for Cuda {
         self.ran(task)?.host_us
     }
 
+    fn compile_ms(&self, task: &Task<'_>) -> Option<f64> {
+        self.ran(task)?.compile_ms
+    }
+
     fn replay(&self, task: &Task<'_>) -> Option<Replay> {
         self.ran(task)?.replay
     }
@@ -250,8 +268,9 @@ impl Engine for Cuda {
         let mut replayed =
             |cold| Ok::<_, anyhow::Error>(summarize(&resident.time_graph(REPLAYS, cold)?).median);
         let replay = Replay { cold: replayed(true)?, warm: replayed(false)? };
+        let compile_ms = compiling(resident);
         if let Some((_, ran)) = &mut self.ran {
-            (ran.host_us, ran.replay) = (Some(host_us), Some(replay));
+            (ran.host_us, ran.compile_ms, ran.replay) = (Some(host_us), compile_ms, Some(replay));
         }
         // Others measure on the same device.
         self.loaded = None;

@@ -60,6 +60,11 @@ pub trait Engine {
         None
     }
 
+    /// Milliseconds that compiling the slowest kernel of the task that was timed last takes, where that was measured.
+    fn compile_ms(&self, _task: &Task<'_>) -> Option<f64> {
+        None
+    }
+
     /// The task that was timed last, replayed from a graph, where that was measured.
     fn replay(&self, _task: &Task<'_>) -> Option<Replay> {
         None

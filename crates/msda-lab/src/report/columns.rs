@@ -22,6 +22,7 @@ pub(super) enum Column {
     Host,
     Replayed,
     Warm,
+    Compiling,
     Kernel,
 }
 
@@ -35,6 +36,9 @@ pub(super) fn wide(groups: &[Group<'_>]) -> Vec<Column> {
     }
     if groups.iter().flat_map(|g| &g.rows).any(|row| row.measured.replay.is_some()) {
         columns.extend([Replayed, Warm]);
+    }
+    if groups.iter().flat_map(|g| &g.rows).any(|row| row.measured.compile_ms.is_some()) {
+        columns.push(Compiling);
     }
     if groups.iter().flat_map(|g| &g.rows).any(|row| row.measured.kernel.is_some()) {
         columns.push(Kernel);
@@ -57,7 +61,7 @@ pub(super) const LEGEND: &str = "thr: threads in use; p10..p90: eight runs of te
 
 /// What the columns mean that only wide tables have.
 pub(super) const WIDE_LEGEND: &str = "host: what a launch keeps the host; graph: the same replayed from a CUDA graph; warm: that with \
-    caches as the run before left them";
+    caches as the run before left them; compile: of the slowest kernel, once";
 
 impl Column {
     /// The title, unit included.
@@ -78,6 +82,7 @@ impl Column {
             Host => "host us",
             Replayed => "graph ms",
             Warm => "warm ms",
+            Compiling => "compile ms",
             Kernel => "kernel",
         }
     }
@@ -118,6 +123,7 @@ impl Column {
             Host => maybe(m.host_us),
             Replayed => maybe(m.replay.map(|r| r.cold)),
             Warm => maybe(m.replay.map(|r| r.warm)),
+            Compiling => maybe(m.compile_ms),
             Kernel => m.kernel.clone().unwrap_or(NONE.into()),
         }
     }
