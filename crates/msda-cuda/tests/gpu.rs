@@ -289,14 +289,15 @@ fn value_may_have_more_than_2_to_the_31_elements() {
         queries: 40,
         heads: 8,
         channels: 32,
-        levels: vec![(2900, 2900), (30, 30)],
+        levels: vec![(2900, 2900), (28, 28)],
         points: vec![4, 4],
         types: Types::with_f32_coordinates(Dtype::F16),
         ..Spec::default()
     })
     .unwrap();
     assert!(p.value_len() > 1 << 31);
-    let need = p.value_len() * 2 + (1 << 30);
+    // Twice: as it is, and as planes.
+    let need = 2 * p.value_len() * 2 + (1 << 30);
     if device.free_memory().unwrap() < need {
         eprintln!("skipped: the device has no {need} bytes free");
         return;
@@ -342,7 +343,8 @@ fn value_may_have_more_than_2_to_the_31_elements() {
         stream.synchronize().unwrap();
         let plan = Plan::new(&device, &planar, &Operands::dense(&planar, None), Levels::Host).unwrap();
         let keeps = matches!(plan.choice().kernel, Kernel::Rows(knobs) if knobs.keep > 0);
-        assert_eq!(keeps, queries > 40, "{}", plan.choice().kernel);
+        // Before sm_80 there is not enough shared memory.
+        assert_eq!(keeps, queries > 40 && device.arch().major >= 8, "{}", plan.choice().kernel);
         let mut output = device.alloc(p.output_len() * 2).unwrap();
         output.fill(0xff).unwrap();
         let held = Held {
@@ -362,9 +364,13 @@ fn value_may_have_more_than_2_to_the_31_elements() {
 #[test]
 fn planned_calls_allocate_nothing() {
     let Some(device) = device() else { return };
+    // One kernel by itself, and two that are queued together.
     for queries in [300, 6000] {
         let p = problem(queries, Dtype::F16);
-        let plan = Plan::new(&device, &p, &Operands::dense(&p, None), Levels::Host).unwrap();
+        let plan = match queries {
+            300 => Plan::new(&device, &p, &Operands::dense(&p, None), Levels::Host).unwrap(),
+            _ => ordered(&device, &p),
+        };
         let (one, other) =
             (Held::new(&device, &p, plan.workspace()), Held::new(&device, &p, plan.workspace()));
         let stream = device.stream().unwrap();
@@ -401,7 +407,14 @@ fn every_device_computes() {
                 let (p, want) = (&p, &want);
                 scope.spawn(move || {
                     let device = Device::open(ordinal).unwrap();
-                    let plan = Plan::new(&device, p, &Operands::dense(p, None), Levels::Host).unwrap();
+                    let plan = match Plan::new(&device, p, &Operands::dense(p, None), Levels::Host) {
+                        Ok(plan) => plan,
+                        // Not for the first one, which every other test is about.
+                        Err(why) if ordinal > 0 && why.kind() == ErrorKind::Unsupported => {
+                            return eprintln!("skipped GPU {ordinal}: {why}");
+                        }
+                        Err(why) => panic!("GPU {ordinal}: {why}"),
+                    };
                     let held = Held::new(&device, p, plan.workspace());
                     let stream = device.stream().unwrap();
                     // SAFETY: the tensors are of the problem, and live until the stream is done.

@@ -4,7 +4,7 @@ mod tuned;
 
 pub use self::tuned::{Tuned, class};
 
-use msda::{Dtype, Layout};
+use msda::{Dtype, Layout, Sampling};
 
 use crate::request::{Request, Sums, Target};
 use crate::variants::Kernel;
@@ -54,9 +54,11 @@ fn asked(kernel: Kernel, request: &Request<'_>) -> Kernel {
     }
 }
 
-/// Whether sums of `f16` are asked for, and values are `f16`.
+/// Whether sums of `f16` are asked for, and there are such: of bilinear samples of `f16`, two channels at a time.
 fn half(request: &Request<'_>) -> bool {
-    request.sums == Sums::F16 && request.problem.types().value == Dtype::F16
+    let p = request.problem;
+    let bilinear = p.sampling() == Sampling::Bilinear;
+    request.sums == Sums::F16 && p.types().value == Dtype::F16 && bilinear && Division::of(request).vec >= 4
 }
 
 /// The table: what is tried, in order, with the reason. Each entry says what its knobs are for.
@@ -301,6 +303,17 @@ mod tests {
                 // Where it may be: sums of f16 are not for these.
                 let asked = Request { sums: Sums::F16, ..*r };
                 assert_eq!(choose(&asked, t).kernel.sums(), Sums::F32);
+            });
+        }
+    }
+
+    #[test]
+    fn sums_of_f16_cost_no_kernel() {
+        let odd = problem(|s| s.channels = 17);
+        let nearest = problem(|s| s.sampling = Sampling::Nearest);
+        for p in [odd, nearest] {
+            with_choice(&p, |r, t, choice| {
+                assert_eq!(choose(&Request { sums: Sums::F16, ..*r }, t).kernel, choice.kernel);
             });
         }
     }

@@ -17,6 +17,9 @@ fn failure(call: &'static str, result: CUresult) -> Error {
     let got = format!("{} ({})", text(result, sys::cuGetErrorName), text(result, sys::cuGetErrorString));
     let kind = match result {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => ErrorKind::Memory,
+        CUresult::CUDA_ERROR_INVALID_IMAGE
+        | CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU
+        | CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => ErrorKind::Format,
         _ => ErrorKind::Device,
     };
     let error = Error::new(kind, call, got, "success");

@@ -118,6 +118,11 @@ impl Cache {
         }
     }
 
+    /// Whether it compiles what is missing.
+    pub fn compiles(&self) -> bool {
+        self.jit == Jit::On
+    }
+
     /// A unit compiled anew, because what the cache has is of no use here: it may have been filled by a compiler that is newer than this
     /// machine's driver. Where nothing may be compiled, or nothing can be, that is the error.
     pub fn renew(&self, unit: &Unit, why: &Error) -> Result<Arc<Compiled>> {

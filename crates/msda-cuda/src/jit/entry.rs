@@ -36,12 +36,7 @@ pub(super) fn read(root: &Path, unit: &Assembled) -> Result<Option<Compiled>, St
 
 /// Writes the entry of a unit. When somebody else did meanwhile, theirs stays and is returned.
 pub(super) fn write(root: &Path, unit: &Assembled, compiled: &Compiled) -> io::Result<Option<Compiled>> {
-    fs::create_dir_all(root)?;
-    let new = unfinished(root)?;
-    fs::write(new.path().join(SOURCE), &unit.text)?;
-    fs::write(new.path().join(CUBIN), &compiled.cubin)?;
-    fs::write(new.path().join(LOG), &compiled.log)?;
-    fs::write(new.path().join(META), describe(unit, compiled))?;
+    let new = written(root, unit, compiled)?;
     let target = root.join(&unit.name);
     let mut attempts = 0;
     loop {
@@ -64,10 +59,29 @@ pub(super) fn write(root: &Path, unit: &Assembled, compiled: &Compiled) -> io::R
 
 /// Writes the entry of a unit in place of what is there.
 pub(super) fn replace(root: &Path, unit: &Assembled, compiled: &Compiled) -> io::Result<()> {
+    let new = written(root, unit, compiled)?;
+    let (target, aside) = (root.join(&unit.name), unfinished(root)?);
+    let _ = fs::rename(&target, aside.path().join("old"));
+    match fs::rename(new.path(), &target) {
+        Ok(()) => {
+            let _ = new.keep();
+            Ok(())
+        }
+        // Somebody else was faster.
+        Err(_) if target.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The files of an entry, beside where they belong.
+fn written(root: &Path, unit: &Assembled, compiled: &Compiled) -> io::Result<TempDir> {
     fs::create_dir_all(root)?;
-    let aside = unfinished(root)?;
-    let _ = fs::rename(root.join(&unit.name), aside.path().join("old"));
-    write(root, unit, compiled).map(drop)
+    let new = unfinished(root)?;
+    fs::write(new.path().join(SOURCE), &unit.text)?;
+    fs::write(new.path().join(CUBIN), &compiled.cubin)?;
+    fs::write(new.path().join(LOG), &compiled.log)?;
+    fs::write(new.path().join(META), describe(unit, compiled))?;
+    Ok(new)
 }
 
 /// What makes an entry one: it is of this unit, and its files are what was written.

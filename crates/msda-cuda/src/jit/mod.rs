@@ -21,7 +21,7 @@ pub use nvrtc::Nvrtc;
 pub use search::nvrtc;
 pub use unit::{Assembled, Unit};
 
-use msda::Result;
+use msda::{ErrorKind, Result};
 
 use crate::driver::{Device, Module};
 use slots::Slots;
@@ -45,6 +45,10 @@ pub fn load(device: &Device, unit: &Unit) -> Result<Module> {
     LOADED.get((device.ordinal(), assembled.hash), || {
         let cache = Cache::global();
         let found = cache.get_assembled(unit, assembled)?;
-        device.load(&found.cubin).or_else(|why| device.load(&cache.renew(unit, &why)?.cubin))
+        match device.load(&found.cubin) {
+            // Of no use to this driver. Whatever else went wrong would go wrong again.
+            Err(why) if why.kind() == ErrorKind::Format => device.load(&cache.renew(unit, &why)?.cubin),
+            loaded => loaded,
+        }
     })
 }

@@ -92,11 +92,12 @@ fn broken_by_rows(case: &Case, code: &Code) -> Vec<String> {
     if wide < far * taps {
         broken.push(format!("{wide} loads of 128 bits, but {far} samples of {taps} taps"));
     }
+    // Where lanes have both sides, so are weights.
+    let weights = if define("SIDES") == 1 && near > 0 { far + near } else { 0 };
     let from_shared = code.count_bits("LDS", 128);
-    if from_shared < near * taps {
-        broken.push(format!(
-            "{from_shared} loads of 128 bits from shared memory, but {near} samples of {taps} taps"
-        ));
+    if from_shared < near * taps + weights {
+        let wanted = format!("{near} samples of {taps} taps and {weights} of weights");
+        broken.push(format!("{from_shared} loads of 128 bits from shared memory, but {wanted}"));
     }
     if case.weight == Weight::Workload && spills_among(code, far * taps) {
         broken.push("local memory is used between taps".into());

@@ -173,8 +173,11 @@ impl Cuda {
     }
 }
 
-/// Milliseconds that compiling the slowest kernel of a plan takes, whatever the cache has; none where there is no compiler.
+/// Milliseconds that compiling the slowest kernel of a plan takes, whatever the cache has; none where there is no compiler or it is not to be used.
 fn compiling(resident: &Resident) -> Option<f64> {
+    if !jit::Cache::global().compiles() {
+        return None;
+    }
     let plan = resident.plan();
     let call = plan.choice().kernel.prepare(&resident.request(), &Target::of(plan.device()));
     let mut slowest = None;
