@@ -281,6 +281,15 @@ fn packing_is_the_hosts_packing() {
     }
 }
 
+/// Locations and weights of which half look at the last rows of the first level.
+fn looks(p: &Problem, rng: &mut Rng) -> [Buffer; 2] {
+    let locations = Buffer::from_fn(Dtype::F32, p.locations_len(), |i| {
+        let late = i / (p.locations_len() / 2) == 1;
+        if late { 0.995 + 0.005 * rng.unit() } else { rng.unit() }
+    });
+    [locations, Buffer::from_fn(Dtype::F32, p.weights_len(), |_| rng.unit() / 8.0)]
+}
+
 #[test]
 fn value_may_have_more_than_2_to_the_31_elements() {
     let Some(device) = device() else { return };
@@ -303,12 +312,7 @@ fn value_may_have_more_than_2_to_the_31_elements() {
         return;
     }
     let mut rng = Rng::new(5);
-    // Half of the queries look at the last rows, past 2^31 elements.
-    let locations = Buffer::from_fn(Dtype::F32, p.locations_len(), |i| {
-        let late = i / (p.locations_len() / 2) == 1;
-        if late { 0.995 + 0.005 * rng.unit() } else { rng.unit() }
-    });
-    let weights = Buffer::from_fn(Dtype::F32, p.weights_len(), |_| rng.unit() / 8.0);
+    let [locations, weights] = looks(&p, &mut rng);
     // A pattern of a prime period: an index that lost its upper bits reads something else.
     let pattern: Vec<f64> = (0..10_007).map(|_| rng.unit() * 2.0 - 1.0).collect();
     let value = Buffer::from_fn(Dtype::F16, p.value_len(), |i| pattern[i % 10_007]);
@@ -326,11 +330,7 @@ fn value_may_have_more_than_2_to_the_31_elements() {
     for queries in [40, 20_000] {
         let p = p.with(|s| s.queries = queries).unwrap();
         let planar = p.with(|s| s.layout = Layout::Planar).unwrap();
-        let locations = Buffer::from_fn(Dtype::F32, p.locations_len(), |i| {
-            let late = i / (p.locations_len() / 2) == 1;
-            if late { 0.995 + 0.005 * rng.unit() } else { rng.unit() }
-        });
-        let weights = Buffer::from_fn(Dtype::F32, p.weights_len(), |_| rng.unit() / 8.0);
+        let [locations, weights] = looks(&p, &mut rng);
         let inputs = Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice());
         let want = msda::reference::forward::<f64>(&p, &inputs).unwrap();
         let source = on_device(&device, &value);

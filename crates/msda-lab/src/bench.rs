@@ -7,7 +7,7 @@ use msda::{Dtype, Isa};
 
 use crate::check::Expected;
 use crate::engines::peers::{self, Peer};
-use crate::engines::{self, Engine};
+use crate::engines::{self, Engine, Launching};
 use crate::record::{Ceiling, Device, GpuState, Measurement, Pass, Record, Skipped};
 use crate::task::Task;
 use crate::timing::{Effort, summarize};
@@ -460,6 +460,7 @@ impl Bench<'_> {
         let check = expected.check(engine, data, cell.pass)?;
         let effort = self.effort(engine.device());
         let times = engine.time(&task, effort).with_context(|| format!("timing {}", cell.engine))?;
+        let Launching { host_us, compile_ms, replay } = engine.launching(&task);
         let measurement = Box::new(Measurement {
             workload: workload.name.clone(),
             problem: data.problem.to_string(),
@@ -470,9 +471,9 @@ impl Bench<'_> {
             device: engine.device(),
             cold: engine.is_cold(),
             kernel: engine.kernel(&task),
-            host_us: engine.host_us(&task),
-            compile_ms: engine.compile_ms(&task),
-            replay: engine.replay(&task),
+            host_us,
+            compile_ms,
+            replay,
             time: summarize(&times),
             work: work::work(&data.problem, reads, cell.pass, &self.ceilings, engine.device(), cell.threads),
             check,

@@ -63,12 +63,13 @@ fn the_engine_is_right_and_says_which_kernel_ran() {
             let times = engine.time(&task, effort).unwrap();
             assert!((3..=200).contains(&times.len()) && times.iter().all(|t| *t > 0.0), "{times:?}");
             assert_eq!(engine.kernel(&task), Some(kernel));
-            assert!(engine.host_us(&task).is_some_and(|us| us > 0.0 && us < 1000.0));
+            let measured = engine.launching(&task);
+            assert!(measured.host_us.is_some_and(|us| us > 0.0 && us < 1000.0));
             assert_eq!(
-                engine.compile_ms(&task).is_some(),
+                measured.compile_ms.is_some(),
                 msda_cuda::jit::nvrtc().is_ok() && msda_cuda::jit::Cache::global().compiles()
             );
-            assert!(engine.replay(&task).is_some_and(|r| r.cold > 0.0 && r.warm > 0.0));
+            assert!(measured.replay.is_some_and(|r| r.cold > 0.0 && r.warm > 0.0));
         }
     }
     let missing = engines::Cuda::open("cuda@99").err().map(|why| format!("{why:#}"));

@@ -106,8 +106,9 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
     // A tile of 64 queries; else about as many.
     let block = (64 * heads * lanes).clamp(64, 512);
     let resident = (target.threads() as usize / block).max(1);
-    // Registers: three quarters of the threads where a query has few samples or one is located at a time, half where it has many.
-    let few = samples <= 16 || round(lanes) == 1;
+    // Registers: three quarters of the threads where a query has few samples, or a lane has several but takes one at a time; half where it has
+    // many.
+    let few = samples <= 16 || (round(lanes) == 1 && samples > lanes);
     let blocks = if few { resident * 3 / 4 } else { resident / 2 }.max(1);
     // Planes that are read often: the coarse levels, as many as leave half of the cache, stay in shared memory. Of rows that fill
     // a line the cache holds half as many: there it pays to sort a block's queries.

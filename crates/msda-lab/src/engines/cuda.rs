@@ -9,7 +9,7 @@ use msda_cuda::driver::Device as Gpu;
 use msda_cuda::variants::Kernel;
 use msda_cuda::{Operands, Plan, Request, Resident, Sums, Target, jit};
 
-use super::Engine;
+use super::{Engine, Launching};
 use crate::record::{Device, Pass, Replay};
 use crate::task::{Key, Results, Task};
 use crate::timing::{Effort, summarize};
@@ -71,9 +71,7 @@ impl Wanted {
 /// What is known of a task that ran.
 struct Ran {
     kernel: String,
-    host_us: Option<f64>,
-    compile_ms: Option<f64>,
-    replay: Option<Replay>,
+    launching: Launching,
 }
 
 /// Whether an engine's name is one of these.
@@ -168,7 +166,7 @@ impl Cuda {
             None => Resident::new(&self.device, &task.problem, &task.inputs, self.certain(task))?,
         };
         let kernel = resident.plan().choice().kernel.to_string();
-        self.ran = Some((key.clone(), Ran { kernel, host_us: None, compile_ms: None, replay: None }));
+        self.ran = Some((key.clone(), Ran { kernel, launching: Launching::default() }));
         Ok(&mut self.loaded.insert((key, resident)).1)
     }
 }
@@ -234,16 +232,8 @@ impl Engine for Cuda {
         self.ran(task).map(|ran| ran.kernel.clone())
     }
 
-    fn host_us(&self, task: &Task<'_>) -> Option<f64> {
-        self.ran(task)?.host_us
-    }
-
-    fn compile_ms(&self, task: &Task<'_>) -> Option<f64> {
-        self.ran(task)?.compile_ms
-    }
-
-    fn replay(&self, task: &Task<'_>) -> Option<Replay> {
-        self.ran(task)?.replay
+    fn launching(&self, task: &Task<'_>) -> Launching {
+        self.ran(task).map(|ran| ran.launching).unwrap_or_default()
     }
 
     fn run(&mut self, task: &Task<'_>) -> Result<Results> {
@@ -267,13 +257,12 @@ impl Engine for Cuda {
         {
             times.extend(resident.time(BATCH, true)?);
         }
-        let host_us = resident.host_cost()?;
-        let mut replayed =
-            |cold| Ok::<_, anyhow::Error>(summarize(&resident.time_graph(REPLAYS, cold)?).median);
-        let replay = Replay { cold: replayed(true)?, warm: replayed(false)? };
-        let compile_ms = compiling(resident);
+        let host_us = Some(resident.host_cost()?);
+        let mut replayed = |cold| anyhow::Ok(summarize(&resident.time_graph(REPLAYS, cold)?).median);
+        let replay = Some(Replay { cold: replayed(true)?, warm: replayed(false)? });
+        let launching = Launching { host_us, compile_ms: compiling(resident), replay };
         if let Some((_, ran)) = &mut self.ran {
-            (ran.host_us, ran.compile_ms, ran.replay) = (Some(host_us), compile_ms, Some(replay));
+            ran.launching = launching;
         }
         // Others measure on the same device.
         self.loaded = None;

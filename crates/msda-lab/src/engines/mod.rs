@@ -55,19 +55,9 @@ pub trait Engine {
         None
     }
 
-    /// Microseconds that a launch of the task that was timed last kept the host, where that was measured.
-    fn host_us(&self, _task: &Task<'_>) -> Option<f64> {
-        None
-    }
-
-    /// Milliseconds that compiling the slowest kernel of the task that was timed last takes, where that was measured.
-    fn compile_ms(&self, _task: &Task<'_>) -> Option<f64> {
-        None
-    }
-
-    /// The task that was timed last, replayed from a graph, where that was measured.
-    fn replay(&self, _task: &Task<'_>) -> Option<Replay> {
-        None
+    /// What else was measured of the task that was timed last.
+    fn launching(&self, _task: &Task<'_>) -> Launching {
+        Launching::default()
     }
 
     /// Runs a task once and returns what it computed.
@@ -75,6 +65,17 @@ pub trait Engine {
 
     /// Runs a task repeatedly; milliseconds of each run.
     fn time(&mut self, task: &Task<'_>, effort: Effort) -> Result<Vec<f64>>;
+}
+
+/// What there is to measure of kernels beside their time, where that was measured.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Launching {
+    /// Microseconds that a launch keeps the host.
+    pub host_us: Option<f64>,
+    /// Milliseconds that compiling takes, of the slowest kernel.
+    pub compile_ms: Option<f64>,
+    /// The task replayed from a graph.
+    pub replay: Option<Replay>,
 }
 
 /// Names of the engines that show the ladder: the kernel that is chosen, then every rung.
