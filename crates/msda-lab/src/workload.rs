@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use serde::Deserialize;
 
 /// The workloads that come with the lab: name and text.
-pub const BUILT_IN: [(&str, &str); 17] = [
+pub const BUILT_IN: [(&str, &str); 18] = [
     ("small", include_str!("../../../workloads/small.toml")),
     ("seed-encoder", include_str!("../../../workloads/seed-encoder.toml")),
     ("seed-decoder", include_str!("../../../workloads/seed-decoder.toml")),
@@ -21,6 +21,7 @@ pub const BUILT_IN: [(&str, &str); 17] = [
     ("seed-b6h8", include_str!("../../../workloads/seed-b6h8.toml")),
     ("detr-encoder", include_str!("../../../workloads/detr-encoder.toml")),
     ("detr-decoder", include_str!("../../../workloads/detr-decoder.toml")),
+    ("dino-encoder", include_str!("../../../workloads/dino-encoder.toml")),
     ("bevformer-temporal", include_str!("../../../workloads/bevformer-temporal.toml")),
     ("bevformer-spatial", include_str!("../../../workloads/bevformer-spatial.toml")),
     ("bevformer-cross", include_str!("../../../workloads/bevformer-cross.toml")),
