@@ -51,6 +51,10 @@ functions! {
 /// What NVRTC returns when the program has mistakes; 0 is success.
 const MISTAKES: c_int = 6;
 
+/// The version from which on it keeps machine code between runs where there is a driver, but not the log, which tells of registers. It is told not to:
+/// the cache here keeps both.
+const KEEPS: (u32, u32) = (12, 9);
+
 /// NVRTC, loaded.
 #[derive(Debug)]
 pub struct Nvrtc {
@@ -108,7 +112,8 @@ impl Nvrtc {
                 .hint("newer NVRTC versions know newer GPUs: `pip install -U nvidia-cuda-nvrtc`"));
         }
         let program = self.create(unit)?;
-        let options = terminated(unit.options())?;
+        let own = (self.version >= KEEPS).then(|| "--no-cache".to_owned());
+        let options = terminated(unit.options().into_iter().chain(own))?;
         let options: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
         // SAFETY: the program lives; the options are terminated strings that live, as many as are said.
         let result =
@@ -223,4 +228,20 @@ fn keep(library: &Path) -> std::result::Result<&'static Library, String> {
 fn terminated<T: Into<Vec<u8>>>(texts: impl IntoIterator<Item = T>) -> Result<Vec<CString>> {
     let texts: std::result::Result<_, _> = texts.into_iter().map(CString::new).collect();
     texts.map_err(|error| Error::new(ErrorKind::Compile, "kernel source", error, "text without zero bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::jit::{self, Unit};
+
+    #[test]
+    fn what_is_compiled_again_tells_of_registers_again() {
+        if let Err(why) = jit::nvrtc() {
+            eprintln!("skipped: {why}");
+            return;
+        }
+        let unit = Unit::new("selftest.cu", "again", "sm_90a".parse().unwrap()).define("ELEMENT", "float");
+        let registers = [(); 2].map(|()| jit::compile(&unit).unwrap().registers());
+        assert!(registers[0] > 0 && registers[0] == registers[1], "{registers:?}");
+    }
 }
