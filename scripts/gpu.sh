@@ -28,7 +28,7 @@ there() { command -v "$1" >/dev/null || { echo "skipped $2: no $1"; return 1; };
 
 # What the documents quote.
 workloads=(detr-encoder bevformer-cross rt-detr-decoder detr-decoder seed seed-ring-uniform seed-b6h8)
-others=(rf-detr-decoder d-fine-decoder mask2former bevformer-temporal bevformer-spatial)
+others=(rf-detr-decoder d-fine-decoder mask2former bevformer-temporal bevformer-spatial dino-encoder)
 
 if has test; then
     step driver "$bin/driver" --test-threads=2
@@ -52,6 +52,7 @@ if has sanitize && there compute-sanitizer sanitize; then
     # Of plans: blocks that keep levels, what cancels there, kernels that are queued together.
     step memcheck-kept sanitize memcheck "" "$bin/gpu" --test-threads=1 blocks_that_keep &
     step memcheck-chain sanitize memcheck "" "$bin/gpu" --test-threads=1 kernels_that &
+    step memcheck-fixed sanitize memcheck "" "$bin/gpu" --test-threads=1 kernels_for_one &
     step racecheck-kept sanitize racecheck "" "$bin/gpu" --test-threads=1 what_cancels &
     for tool in racecheck memcheck; do
         for rung in $("$bin/msda" kernels --ladder --json | grep -o '"name": *"[^"]*"' | cut -d'"' -f4); do
@@ -67,10 +68,10 @@ fi
 if has bench; then
     args=()
     for w in "${workloads[@]}" "${others[@]}"; do args+=(--workload "$w"); done
-    step bench "$bin/msda" bench --device cuda "${args[@]}" --out "$out/bench"
+    step bench "$bin/msda" bench --engine cuda --engine cuda:half --engine cuda:fixed "${args[@]}" --out "$out/bench"
     args=()
     for w in "${workloads[@]}"; do args+=(--workload "$w"); done
-    step bench-half "$bin/msda" bench --engine cuda --engine cuda:half "${args[@]}" --out "$out/bench-half"
+    step bench-beside "$bin/msda" bench --device cuda "${args[@]}" --out "$out/bench-beside"
 fi
 if has probe; then
     step probe "$bin/msda" probe --out "$out/probe"

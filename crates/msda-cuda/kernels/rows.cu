@@ -79,7 +79,7 @@ __device__ __forceinline__ void visit(const Args &args, const Lane &lane, Handed
                 const int position = int(PARTED ? several.sample[k % TOGETHER] : positions.sample[r]);
                 const Taps taps = take(handed.weights[r][at], position, lane.side);
                 const int level = level_of(args, s);
-                add<VEC>(sum, halves, rows, taps, level, args.level[level].under);
+                add<VEC>(sum, halves, rows, taps, level, under_of(args, level));
             }
             if (HALF) gather_up(sum, halves);
         }

@@ -17,6 +17,7 @@
 //   SORTED                  queries of a block in the order of the places they look at; for blocks that keep levels
 //   TIGHT                   positions fit 16 bits
 //   RING STEP               value has a ring of zeros; bytes from position to position, or 0: an argument
+//   UNDER                   bytes from row to row of each level, or 0: arguments
 //   RESIDENT                the first of the levels that a block keeps in shared memory; LEVELS: none (planar, VEC 16)
 //   HALF                    the ROUND samples that a lane located are summed in f16 before they are added in f32
 //   NEAREST BORDER CORNERS  options of the problem
@@ -35,6 +36,7 @@ constexpr int NEEDED = PARTED ? RESIDENT * UNIFORM : 0;
 constexpr bool AHEAD = ROUND <= 2;
 constexpr int NUMBERS = FUSED == 2 ? 2 : 4; // of a reference point
 constexpr bool FILLED = ROW == LANES * VEC;
+constexpr int UNDERS[] = {UNDER};
 
 // A level: its size, the position of its first pixel, positions and bytes from row to row; its first sample; its first query
 // and one over the pixels of a strip, where queries are pixels; its size once more, as it is computed with.
@@ -410,6 +412,19 @@ struct __align__(16) Stay {
     }
 };
 constexpr int STAY = KEPT ? int(sizeof(Stay)) / 16 : 0;
+
+// Bytes from row to row of a level: where they are known, and so is the level, nothing is computed or read.
+__device__ __forceinline__ int under_of(const Args &args, int level) {
+    if constexpr (UNDERS[0] == 0) {
+        return args.level[level].under;
+    } else {
+        constexpr int COUNT = sizeof(UNDERS) / sizeof(int);
+        int under = UNDERS[0];
+#pragma unroll
+        for (int l = 1; l < COUNT; l++) under = level >= l ? UNDERS[l] : under;
+        return under;
+    }
+}
 
 // Adds the taps of one sample.
 template <int BYTES>

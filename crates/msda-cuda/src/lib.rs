@@ -27,5 +27,5 @@ pub mod variants;
 
 pub use op::Cuda;
 pub use plan::{Addresses, Packing, Plan};
-pub use request::{Levels, Operand, Operands, Request, Sums, Target};
+pub use request::{Levels, Operand, Operands, Request, Sizes, Sums, Target};
 pub use resident::Resident;

@@ -10,7 +10,7 @@ use msda::{Backend, Error, ErrorKind, Gradients, Inputs, Problem, Result, View, 
 use crate::choose::choose;
 use crate::driver::Device;
 use crate::plan::Plan;
-use crate::request::{Levels, Operands, Request, Sums, Target};
+use crate::request::{Levels, Operands, Request, Sizes, Sums, Target};
 use crate::tensors::Tensors;
 use crate::variants::{Kernel, sweep};
 
@@ -35,11 +35,19 @@ impl Cuda {
 
     /// The device with the kernels it would choose where sums of `f16` are asked for.
     pub fn halves(device: &Device) -> Self {
+        Self::asking(device, "cuda:half", Sums::F16, Sizes::Any)
+    }
+
+    /// The device with the kernels it would choose where kernels for one size are asked for.
+    pub fn fixed(device: &Device) -> Self {
+        Self::asking(device, "cuda:fixed", Sums::F32, Sizes::Fixed)
+    }
+
+    fn asking(device: &Device, name: &str, sums: Sums, sizes: Sizes) -> Self {
         let target = Target::of(device);
-        let chosen = move |request: &Request<'_>| {
-            Some(choose(&Request { sums: Sums::F16, ..*request }, &target).kernel)
-        };
-        Self { sums: Sums::F16, ..Self::with_pick(device, "cuda:half", chosen) }
+        let chosen =
+            move |request: &Request<'_>| Some(choose(&Request { sums, sizes, ..*request }, &target).kernel);
+        Self { sums, ..Self::with_pick(device, name, chosen) }
     }
 
     /// The device with another way to choose kernels.

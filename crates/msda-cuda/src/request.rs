@@ -74,6 +74,16 @@ pub enum Sums {
     F16,
 }
 
+/// Which sizes a kernel is compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sizes {
+    /// Any: images of another size need no other kernel.
+    #[default]
+    Any,
+    /// Those of the problem, where that is faster: how far apart rows and positions are is known when compiled. Every size costs a compilation.
+    Fixed,
+}
+
 /// What a kernel is chosen for.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
@@ -85,12 +95,14 @@ pub struct Request<'a> {
     pub levels: Levels,
     /// What sums are kept in.
     pub sums: Sums,
+    /// Which sizes it is compiled for.
+    pub sizes: Sizes,
 }
 
 impl<'a> Request<'a> {
-    /// The usual: level sizes known on the host, sums in `f32`.
+    /// The usual: level sizes known on the host, sums in `f32`, a kernel for any size.
     pub fn new(problem: &'a Problem, operands: &'a Operands) -> Self {
-        Self { problem, operands, levels: Levels::Host, sums: Sums::F32 }
+        Self { problem, operands, levels: Levels::Host, sums: Sums::F32, sizes: Sizes::Any }
     }
 }
 

@@ -58,6 +58,13 @@ fn sums_of_f16_conform_to_what_they_are_held_to() {
 }
 
 #[test]
+fn kernels_for_one_size_conform() {
+    if let Some(device) = device() {
+        battery(&Cuda::fixed(&device), 1);
+    }
+}
+
+#[test]
 fn the_rows_kernel_conforms_with_any_knobs() {
     if let Some(device) = device() {
         for turn in seeds(2) {

@@ -11,7 +11,7 @@ use msda::rng::Rng;
 use msda::{Backend, Buffer, Cpu, Dtype, ErrorKind, Inputs, Layout, Problem, Spec, Types, pack};
 use msda_cuda::driver::{Device, Graph, Memory, StreamHandle};
 use msda_cuda::variants::Kernel;
-use msda_cuda::{Addresses, Cuda, Levels, Operands, Packing, Plan, Request, Sums};
+use msda_cuda::{Addresses, Cuda, Levels, Operands, Packing, Plan, Request, Sizes, Sums};
 
 use common::device;
 
@@ -457,11 +457,16 @@ fn what_cannot_be_done_is_a_clear_error() {
 #[test]
 fn sums_of_f16_are_used_where_they_are_asked_for_and_pay() {
     let Some(device) = device() else { return };
-    // Not by kernels that keep levels.
-    let cases =
-        [(300, Layout::Bshd, Sums::F16), (6000, Layout::Bshd, Sums::F16), (6000, Layout::Planar, Sums::F32)];
-    for (queries, layout, sums) in cases {
-        let p = problem(queries, Dtype::F16).with(|s| s.layout = layout).unwrap();
+    // Not by kernels that keep levels, nor where a lane has few samples at a time.
+    let cases = [
+        (300, 4, Layout::Bshd, Sums::F16),
+        (6000, 16, Layout::Bshd, Sums::F16),
+        (6000, 4, Layout::Bshd, Sums::F32),
+        (6000, 4, Layout::Planar, Sums::F32),
+    ];
+    for (queries, points, layout, sums) in cases {
+        let p =
+            problem(queries, Dtype::F16).with(|s| (s.layout, s.points) = (layout, vec![points; 3])).unwrap();
         let operands = Operands::dense(&p, None);
         let asked = Request { sums: Sums::F16, ..Request::new(&p, &operands) };
         let plan = Plan::of(&device, &asked).unwrap();
@@ -475,6 +480,36 @@ fn sums_of_f16_are_used_where_they_are_asked_for_and_pay() {
         // A request that does not ask for them refuses the kernel.
         let refused = Plan::with_kernel(&device, &Request::new(&p, &operands), plan.choice().kernel).is_err();
         assert_eq!(refused, sums == Sums::F16);
+    }
+}
+
+#[test]
+fn kernels_for_one_size_compute_the_same() {
+    let Some(device) = device() else { return };
+    // Many queries, the pixels of the levels, levels that are kept, other points on each level, rows of a line.
+    let of = |queries, dtype, change: fn(&mut Spec)| problem(queries, dtype).with(change).unwrap();
+    let cases = [
+        of(6000, Dtype::Bf16, |_| ()),
+        of(790, Dtype::F16, |s| s.batch = 80),
+        of(790, Dtype::F32, |s| s.batch = 80),
+        of(6000, Dtype::F16, |s| s.layout = Layout::PlanarRing),
+        of(6000, Dtype::F32, |s| s.layout = Layout::Planar),
+        of(6000, Dtype::F16, |s| s.points = vec![3, 6, 3]),
+    ];
+    for p in cases {
+        let operands = Operands::dense(&p, None);
+        let run = |sizes| {
+            let plan = Plan::of(&device, &Request { sizes, ..Request::new(&p, &operands) }).unwrap();
+            let held = Held::new(&device, &p, plan.workspace());
+            let stream = device.stream().unwrap();
+            // SAFETY: the tensors are of the problem, and live until the stream is done.
+            unsafe { plan.launch(&held.addresses(), stream.handle()).unwrap() };
+            stream.synchronize().unwrap();
+            (plan.choice().kernel.to_string(), held.output(&p))
+        };
+        let (any, fixed) = (run(Sizes::Any), run(Sizes::Fixed));
+        assert_eq!(fixed.0, format!("{},fixed=1", any.0));
+        assert!(any.1.iter().all(|x| x.is_finite()) && any.1 == fixed.1, "{p}: {}", fixed.0);
     }
 }
 

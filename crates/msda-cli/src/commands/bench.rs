@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// asked for
     #[arg(long, conflicts_with_all = ["engine", "device", "threads"])]
     ladder: bool,
-    /// An engine by name: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, cuda, cuda:half, cuda:KERNEL, cuda@N for another
+    /// An engine by name: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, cuda, cuda:half, cuda:fixed, cuda:KERNEL, cuda@N for another
     /// GPU, torch, torch-cuda, oracle, or peer:NAME from engines.toml; may be repeated
     #[arg(long, value_name = "NAME")]
     engine: Vec<String>,

@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// generic one, and the others with many different knobs
     #[arg(long, value_enum, default_value = "cpu")]
     device: DeviceArg,
-    /// A backend instead: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, cuda, cuda:half, cuda:KERNEL, cuda@N or oracle; may be
+    /// A backend instead: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, cuda, cuda:half, cuda:fixed, cuda:KERNEL, cuda@N or oracle; may be
     /// repeated
     #[arg(long, value_name = "NAME", conflicts_with = "device")]
     engine: Vec<String>,

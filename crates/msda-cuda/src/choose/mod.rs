@@ -6,7 +6,7 @@ pub use self::tuned::{Tuned, class};
 
 use msda::{Dtype, Layout, Sampling};
 
-use crate::request::{Request, Sums, Target};
+use crate::request::{Request, Sizes, Sums, Target};
 use crate::variants::Kernel;
 use crate::variants::rows::{Division, Rows, Walk};
 
@@ -35,6 +35,7 @@ pub fn choices(request: &Request<'_>, target: &Target) -> Vec<Choice> {
     }
     let mut refused = Vec::new();
     for (kernel, why) in table(request, target) {
+        let kernel = asked(kernel, request);
         match kernel.refuses(request, target) {
             None => choices.push(Choice { kernel, why: why.into() }),
             Some(reason) => refused.push(reason),
@@ -46,20 +47,25 @@ pub fn choices(request: &Request<'_>, target: &Target) -> Vec<Choice> {
     choices
 }
 
-/// A tuned kernel with the sums that the request asks for, where they pay.
+/// A kernel with the sums and sizes that the request asks for, where they pay.
 fn asked(kernel: Kernel, request: &Request<'_>) -> Kernel {
-    match kernel {
-        Kernel::Rows(knobs) => Kernel::Rows(Rows { half: half(request) && knobs.keep == 0, ..knobs }),
-        _ => kernel,
-    }
+    let Kernel::Rows(knobs) = kernel else { return kernel };
+    let (p, division) = (request.problem, Division::of(request));
+    // Of bilinear samples, two channels at a time. A sum is worth its two conversions where it is of four samples, or where there are few queries and lanes
+    // share the samples of one. Kernels that keep levels are no faster with them, and far slower where locations are anywhere.
+    let there = p.types().value == Dtype::F16 && p.sampling() == Sampling::Bilinear && division.vec >= 4;
+    let half = request.sums == Sums::F16 && there && knobs.keep == 0 && (knobs.round >= 4 || knobs.split > 1);
+    // Where lanes share samples, or in a loop over many rounds, it is not known beforehand which level's rows are read.
+    let known = knobs.split == 1 && (knobs.rounds(p, division) <= 2 || knobs.parted(p, division));
+    let fixed = request.sizes == Sizes::Fixed && known;
+    Kernel::Rows(Rows { half, fixed, ..knobs })
 }
 
-/// Whether sums of `f16` are asked for, and there are such: of bilinear samples of `f16`, two channels at a time.
-fn half(request: &Request<'_>) -> bool {
-    let p = request.problem;
-    let bilinear = p.sampling() == Sampling::Bilinear;
-    request.sums == Sums::F16 && p.types().value == Dtype::F16 && bilinear && Division::of(request).vec >= 4
-}
+/// Bytes of a line of the first-level cache.
+const LINE: usize = 128;
+
+/// Queries of an image that are worth putting in order, or keeping levels for.
+const MANY: usize = 4096;
 
 /// The table: what is tried, in order, with the reason. Each entry says what its knobs are for.
 fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> {
@@ -71,40 +77,53 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
     let threads = items.saturating_mul(division.lanes);
     let capacity = (target.multiprocessors * target.threads()) as usize;
     let planar = p.layout() != Layout::Bshd;
-    // Two heads of 64-byte rows are the halves of a line.
-    let heads = if !planar && row == 64 && p.heads() >= 2 { 2 } else { 1 };
+    // The rows of two heads, or four, lie side by side in a line.
+    let beside = |heads: &usize| !planar && heads * row <= LINE && p.heads().is_multiple_of(*heads);
+    let heads = [4, 2].into_iter().find(beside).unwrap_or(1);
+    // Left and right taps of planar rows of 64 bytes make a line.
+    let bilinear = p.sampling() == Sampling::Bilinear;
+    let sides = if planar && row == 64 && bilinear { 2 } else { 1 };
+    let lanes = (division.lanes * sides).min(32);
     // Samples that a lane locates at a time: all of them, up to four, but so many that no lane is idle in the last round.
     let round = |lanes: usize| {
         let most = samples.div_ceil(lanes).clamp(1, 4);
         (1..=most).rev().find(|r| samples.is_multiple_of(lanes * r)).unwrap_or(most)
     };
-    let half = half(request);
     let rows = |knobs: Rows| Kernel::Rows(knobs);
 
     let mut table = Vec::new();
-    if threads < capacity {
-        // Few queries: what counts is that all reads are on their way at once.
-        let split = [4, 2, 1].into_iter().find(|s| division.lanes * s <= 32 && samples >= 2 * s).unwrap_or(1);
-        let heads = heads.min(64 / (division.lanes * split).min(64)).max(1);
+    // Pixels are many before long, for neighbours share rows; others where they can be put in order first.
+    let few = if request.queries_are_pixels() {
+        4 * threads <= capacity * 3 / 4
+    } else {
+        p.queries() < MANY || threads < capacity
+    };
+    if few {
+        // What counts is that all reads are on their way at once.
+        let split = [4 / sides, 2, 1].into_iter().find(|s| lanes * s <= 32 && samples >= 2 * s).unwrap_or(1);
+        let block = if split > 1 { 128 } else { 256 };
+        // As many threads as there is work for, up to so many as have the registers for their reads: to widen 16 bits takes some.
+        let all = items.saturating_mul(lanes * split).div_ceil(target.multiprocessors.max(1) as usize);
+        let most = if all > 1536 && split > 1 && p.types().value.size() == 2 { 1280 } else { 1536 };
         let few = Rows {
-            sides: 1,
+            sides,
             split,
-            heads,
-            block: 64,
-            blocks: 1,
+            heads: heads.min(block / (lanes * split)).max(1),
+            block,
+            blocks: (most.min(target.threads() as usize) / block).max(1),
             round: 1,
             keep: 0,
-            half,
+            half: false,
+            fixed: false,
             walk: Walk::Straight,
         };
         table.push((rows(few), "few queries: lanes share the samples of one"));
-        table.push((rows(Rows { split: 1, heads: 1, ..few }), "few queries"));
+        table.push((rows(Rows { sides: 1, split: 1, heads: 1, blocks: 1, ..few }), "few queries"));
     }
-    // Left and right taps of planar rows of 64 bytes make a line.
-    let sides = if planar && row == 64 { 2 } else { 1 };
-    let lanes = (division.lanes * sides).min(32);
-    // A tile of 64 queries; else about as many.
-    let block = (64 * heads * lanes).clamp(64, 512);
+    // A tile of 64 queries; else about as many; fewer where some multiprocessors would have two tiles and others one.
+    let whole = (64 * heads * lanes).clamp(64, 512);
+    let uneven = threads.saturating_mul(sides) < 2 * whole * target.multiprocessors as usize;
+    let block = if uneven { whole.div_ceil(2).next_multiple_of(64) } else { whole };
     let resident = (target.threads() as usize / block).max(1);
     // Registers: three quarters of the threads where a query has few samples, or a lane has several but takes one at a time; half where it has
     // many.
@@ -112,7 +131,7 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
     let blocks = if few { resident * 3 / 4 } else { resident / 2 }.max(1);
     // Planes that are read often: the coarse levels, as many as leave half of the cache, stay in shared memory. Of rows that fill
     // a line the cache holds half as many: there it pays to sort a block's queries.
-    if planar && (row == 64 || row == 128) && p.queries() >= 4096 {
+    if planar && (row == 64 || row == 128) && p.queries() >= MANY {
         let sorted = row == 128;
         // Fewer samples at a time leave more of the cache; those of a lane on one level, in few rounds.
         let points = p.points()[0];
@@ -126,8 +145,8 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
             blocks: 1,
             round: kept_round,
             keep,
-            // Not even where they are allowed: they are no faster, and far slower where locations are anywhere.
             half: false,
+            fixed: false,
             walk: if sorted { Walk::Sorted } else { Walk::Straight },
         };
         let most = (1..=p.levels().len().min(3)).rev().find(|&keep| kept(keep).kept_bytes(p) <= 96 << 10);
@@ -147,12 +166,13 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
         blocks,
         round: round(lanes),
         keep: 0,
-        half,
+        half: false,
+        fixed: false,
         walk: Walk::Straight,
     };
     let tiles = Rows { walk: Walk::Tiles, ..many };
     table.push((rows(tiles), "queries are pixels: neighbours share rows"));
-    if p.queries() >= 4096 && p.batch() >= 4 {
+    if p.queries() >= MANY && p.batch() >= 4 {
         table.push((
             rows(Rows { walk: Walk::Ordered, ..many }),
             "many queries in any order: ordered by place first",
@@ -203,6 +223,7 @@ pub fn candidates(request: &Request<'_>, target: &Target) -> Vec<Kernel> {
                                         round,
                                         keep,
                                         half: false,
+                                        fixed: false,
                                         walk,
                                     };
                                     all.push(Kernel::Rows(knobs));
@@ -286,7 +307,7 @@ mod tests {
         };
         for (what, keys, most) in [
             ("encoder", kernels(None, Layout::Bshd, 4), 2),
-            ("encoder of one image", kernels(None, Layout::Bshd, 1), 2),
+            ("encoder of one image", kernels(None, Layout::Bshd, 1), 3),
             ("decoder", kernels(Some(300), Layout::Bshd, 4), 1),
             ("planes", kernels(Some(10000), Layout::PlanarRing, 4), 3),
         ] {
@@ -317,6 +338,58 @@ mod tests {
                 assert_eq!(choose(&Request { sums: Sums::F16, ..*r }, t).kernel, choice.kernel);
             });
         }
+    }
+
+    fn chosen(change: impl FnOnce(&mut Spec)) -> Rows {
+        with_choice(&problem(change), |_, _, choice| match choice.kernel {
+            Kernel::Rows(knobs) => knobs,
+            other => panic!("{other}"),
+        })
+    }
+
+    #[test]
+    fn lanes_share_the_samples_of_decoders_whatever_the_batch() {
+        for batch in [1, 4, 16, 64, 256] {
+            for (dtype, layout) in
+                [(Dtype::F16, Layout::Bshd), (Dtype::F32, Layout::Bshd), (Dtype::F16, Layout::Planar)]
+            {
+                let knobs = chosen(|s| {
+                    (s.batch, s.queries, s.layout, s.types) = (batch, 300, layout, Types::uniform(dtype));
+                    (s.levels, s.points) = (vec![(80, 80), (40, 40), (20, 20)], vec![4; 3]);
+                });
+                assert_eq!(knobs.sides * knobs.split, 4, "batch {batch} {dtype} {layout:?}: {knobs}");
+            }
+        }
+        // Nearest samples have no sides.
+        let nearest = chosen(|s| {
+            (s.queries, s.layout, s.sampling) = (300, Layout::Planar, Sampling::Nearest);
+        });
+        assert_eq!((nearest.sides, nearest.split), (1, 4), "{nearest}");
+    }
+
+    #[test]
+    fn heads_whose_rows_share_a_line_share_a_block() {
+        for (heads, channels, beside) in
+            [(8, 32, 2), (16, 16, 4), (16, 8, 4), (8, 64, 1), (3, 32, 1), (6, 16, 2)]
+        {
+            let knobs = chosen(|s| (s.heads, s.channels) = (heads, channels));
+            assert_eq!(knobs.heads, beside, "{heads} heads of {channels} channels: {knobs}");
+        }
+    }
+
+    #[test]
+    fn small_encoders_have_a_tile_for_everybody() {
+        let encoder = |side: usize| {
+            chosen(|s| {
+                s.levels = [1, 2, 4].map(|d| (side / d, side / d)).into();
+                (s.batch, s.points) = (1, vec![4; 3]);
+                s.queries = s.levels.iter().map(|(h, w)| h * w).sum();
+            })
+        };
+        let (tiny, small, large) = (encoder(32), encoder(48), encoder(80));
+        assert_eq!((tiny.walk, tiny.split), (Walk::Straight, 4), "{tiny}");
+        assert_eq!((small.walk, small.block), (Walk::Tiles, 256), "{small}");
+        assert_eq!((large.walk, large.block), (Walk::Tiles, 512), "{large}");
     }
 
     #[test]

@@ -82,6 +82,8 @@ pub struct Rows {
     pub keep: usize,
     /// Whether the samples of a round are summed in `f16`.
     pub half: bool,
+    /// Whether it is compiled for the sizes of one problem.
+    pub fixed: bool,
     /// In which order queries are visited.
     pub walk: Walk,
 }
@@ -91,7 +93,7 @@ impl fmt::Display for Rows {
         let walk = Walk::ALL.iter().find(|(walk, _)| *walk == self.walk).map_or("", |(_, name)| name);
         write!(
             f,
-            "sides={},split={},heads={},block={},blocks={},round={},keep={},walk={walk}{}",
+            "sides={},split={},heads={},block={},blocks={},round={},keep={},walk={walk}{}{}",
             self.sides,
             self.split,
             self.heads,
@@ -99,7 +101,8 @@ impl fmt::Display for Rows {
             self.blocks,
             self.round,
             self.keep,
-            if self.half { ",half=1" } else { "" }
+            if self.half { ",half=1" } else { "" },
+            if self.fixed { ",fixed=1" } else { "" }
         )
     }
 }
@@ -121,6 +124,7 @@ impl FromStr for Rows {
             round: 1,
             keep: 0,
             half: false,
+            fixed: false,
             walk: Walk::Straight,
         };
         for knob in s.split(',').filter(|knob| !knob.is_empty()) {
@@ -140,6 +144,7 @@ impl FromStr for Rows {
                 "round" => knobs.round = number,
                 "keep" => knobs.keep = number,
                 "half" => knobs.half = number != 0,
+                "fixed" => knobs.fixed = number != 0,
                 _ => return Err(wrong(format!("'{knob}'"))),
             }
         }
@@ -190,10 +195,14 @@ impl Rows {
         division.lanes * self.sides * self.split
     }
 
+    /// Rounds in which the samples of an item are located.
+    pub fn rounds(&self, p: &Problem, division: Division) -> usize {
+        p.samples().div_ceil((self.item(division) * self.round).max(1))
+    }
+
     /// Rounds for whose samples each lane has the level at hand, where those of a lane are on one; else 0. As `OWN` in `rows.cuh`.
     fn own_rounds(&self, p: &Problem, division: Division) -> usize {
-        let (points, rounds) =
-            (p.points()[0], p.samples().div_ceil((self.item(division) * self.round).max(1)));
+        let (points, rounds) = (p.points()[0], self.rounds(p, division));
         let whole =
             self.round > 0 && p.points().iter().all(|&n| n == points) && points.is_multiple_of(self.round);
         let most = if self.keep > 0 && self.split == 1 { 4 } else { 1 };
@@ -404,14 +413,16 @@ impl Rows {
         let uniform = p.points().iter().all(|&n| n == p.points()[0]);
         let points: Vec<String> = p.points().iter().map(ToString::to_string).collect();
         let row = p.channels() * t.value.size();
-        // Positions that follow each other: the next one is a constant away.
-        let step = if o.value.strides[1] * t.value.size() == row { row } else { 0 };
+        let apart = o.value.strides[1] * t.value.size();
+        // Positions that follow each other: the next one is a constant away, whatever the sizes.
+        let step = if self.fixed || apart == row { apart } else { 0 };
+        let under: Vec<String> = p.levels().iter().map(|level| (level.pitch * apart).to_string()).collect();
         let tight = Self::tight(p);
         let align = |role, operand, dtype: Dtype, numbers: usize| {
             aligned(p, role, operand, dtype.size(), numbers * self.round * dtype.size())
         };
         let key = format!(
-            "rows-d{}-p{}-v{}-s{}x{}-h{}-b{}x{}-r{}-k{}-{:?}{}{}{}",
+            "rows-d{}-p{}-v{}-s{}x{}-h{}-b{}x{}-r{}-k{}-{:?}{}{}{}{}",
             p.channels(),
             points.join("."),
             division.vec,
@@ -424,8 +435,9 @@ impl Rows {
             self.keep,
             self.walk,
             if tight { "-tight" } else { "" },
-            if step > 0 { "-dense" } else { "" },
+            if apart == row { "-dense" } else { "" },
             if self.half { "-half" } else { "" },
+            if self.fixed { format!("-u{}", under.join(".")) } else { String::new() },
         );
         let unit = with_options(Unit::new("rows.cu", key, target.arch), p, o.reference_numbers())
             .define("D", p.channels())
@@ -447,6 +459,7 @@ impl Rows {
             .define("SORTED", u8::from(self.walk == Walk::Sorted))
             .define("TIGHT", u8::from(tight))
             .define("STEP", step)
+            .define("UNDER", if self.fixed { under.join(", ") } else { "0".into() })
             .define("HALF", u8::from(self.half))
             .define("RESIDENT", p.levels().len() - self.keep);
 
@@ -464,8 +477,7 @@ impl Rows {
         }
         let (mut sample, mut query) = (0, 0);
         for (level, points) in p.levels().iter().zip(p.points()) {
-            let under = level.pitch * o.value.strides[1] * t.value.size();
-            for n in [level.h, level.w, level.origin, level.pitch, under, sample, query] {
+            for n in [level.h, level.w, level.origin, level.pitch, level.pitch * apart, sample, query] {
                 args.i32(n);
             }
             for x in [1.0 / (STRIP * level.w) as f32, level.h as f32, level.w as f32] {

@@ -16,9 +16,12 @@ pub fn sweep(request: &Request<'_>, target: &Target) -> Vec<Kernel> {
                     let lanes = division.lanes * sides * split;
                     let block = 32.max(heads * lanes);
                     for keep in [0, 1, 3] {
-                        let knobs =
-                            Rows { sides, split, heads, block, blocks: 1, round, keep, half: false, walk };
-                        all.push(Kernel::Rows(knobs));
+                        for fixed in [false, true] {
+                            let (blocks, half) = (1, false);
+                            let knobs =
+                                Rows { sides, split, heads, block, blocks, round, keep, half, fixed, walk };
+                            all.push(Kernel::Rows(knobs));
+                        }
                     }
                 }
             }

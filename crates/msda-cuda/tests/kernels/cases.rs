@@ -220,6 +220,12 @@ fn options() -> Vec<Asked> {
             .kernel("rows:sides=1,split=1,heads=2,block=512,blocks=3,round=4,walk=tiles,half=1"),
         Asked::new("half-sums-few", Once, half(decoder()))
             .kernel("rows:sides=2,split=2,heads=2,block=128,blocks=1,round=1,half=1"),
+        Asked::new("fixed", Once, half(encoder()))
+            .kernel("rows:sides=1,split=1,heads=2,block=512,blocks=3,round=4,walk=tiles,fixed=1"),
+        Asked::new("fixed-f32", Once, encoder())
+            .kernel("rows:sides=1,split=1,heads=1,block=512,blocks=3,round=2,walk=tiles,fixed=1"),
+        Asked::new("fixed-few", Once, half(decoder()))
+            .kernel("rows:sides=2,split=2,heads=2,block=128,blocks=1,round=1,fixed=1"),
         Asked::new("five-levels", Everywhere, half(five_levels())),
         Asked::new("nearest", Once, nearest(half(encoder()))),
         Asked::new("nearest-border", Everywhere, nearest(border(half(rt_detr())))),

@@ -7,7 +7,7 @@ use msda::Backend;
 use msda_cuda::choose::choose;
 use msda_cuda::driver::Device as Gpu;
 use msda_cuda::variants::Kernel;
-use msda_cuda::{Operands, Plan, Request, Resident, Sums, Target, jit};
+use msda_cuda::{Operands, Plan, Request, Resident, Sizes, Sums, Target, jit};
 
 use super::{Engine, Launching};
 use crate::record::{Device, Pass, Replay};
@@ -16,8 +16,9 @@ use crate::timing::{Effort, summarize};
 
 /// What the engines are called: `cuda`, `cuda:KERNEL`, `cuda@N`, `cuda@N:KERNEL`.
 const NAME: &str = "cuda";
-/// What stands for a kernel's name where sums of `f16` are asked for.
+/// What stands for a kernel's name where sums of `f16` are asked for, and where kernels for one size are.
 const HALF: &str = "half";
+const FIXED: &str = "fixed";
 
 /// Runs before the first that counts.
 const WARM_UP: usize = 3;
@@ -26,7 +27,7 @@ const BATCH: usize = 5;
 /// Runs are short: more of them would tell no more.
 const AT_MOST: usize = 200;
 /// Runs that are replayed from a graph, of either kind.
-const REPLAYS: usize = 20;
+const REPLAYS: usize = 100;
 
 /// A GPU, with the kernels that are chosen or with a certain one.
 pub struct Cuda {
@@ -46,22 +47,26 @@ enum Wanted {
     Chosen,
     /// The one that is chosen where sums of `f16` are asked for.
     Half,
+    /// The one that is chosen where kernels for one size are asked for.
+    Fixed,
     /// This one.
     Certain(Kernel),
 }
 
 impl Wanted {
-    fn sums(self) -> Sums {
+    /// A request as it asks.
+    fn asks<'a>(self, request: Request<'a>) -> Request<'a> {
         match self {
-            Self::Chosen => Sums::F32,
-            Self::Half => Sums::F16,
-            Self::Certain(kernel) => kernel.sums(),
+            Self::Chosen => request,
+            Self::Half => Request { sums: Sums::F16, ..request },
+            Self::Fixed => Request { sizes: Sizes::Fixed, ..request },
+            Self::Certain(kernel) => Request { sums: kernel.sums(), ..request },
         }
     }
 
     fn is_exact(self) -> bool {
         match self {
-            Self::Chosen => true,
+            Self::Chosen | Self::Fixed => true,
             Self::Half => false,
             Self::Certain(kernel) => kernel.is_exact(),
         }
@@ -103,6 +108,7 @@ fn parse(name: &str) -> Result<(usize, Wanted)> {
     let rest = name.strip_prefix(NAME).unwrap_or(name);
     let (number, kernel) = match rest.split_once(':') {
         Some((number, HALF)) => (number, Wanted::Half),
+        Some((number, FIXED)) => (number, Wanted::Fixed),
         Some((number, kernel)) => {
             (number, Wanted::Certain(kernel.parse().with_context(|| format!("engine {name}"))?))
         }
@@ -111,7 +117,9 @@ fn parse(name: &str) -> Result<(usize, Wanted)> {
     let ordinal = match number.strip_prefix('@').map(str::parse) {
         None if number.is_empty() => 0,
         Some(Ok(ordinal)) => ordinal,
-        _ => bail!("engine: got '{name}', expected cuda, cuda@N, cuda:KERNEL, cuda:half or cuda@N:KERNEL"),
+        _ => bail!(
+            "engine: got '{name}', expected cuda, cuda@N, cuda:KERNEL, cuda:half, cuda:fixed or cuda@N:KERNEL"
+        ),
     };
     Ok((ordinal, kernel))
 }
@@ -123,6 +131,7 @@ pub(super) fn backend(name: &str) -> Result<Box<dyn Backend + Send>> {
     Ok(match kernel {
         Wanted::Chosen => Box::new(msda_cuda::Cuda::new(&device)),
         Wanted::Half => Box::new(msda_cuda::Cuda::halves(&device)),
+        Wanted::Fixed => Box::new(msda_cuda::Cuda::fixed(&device)),
         Wanted::Certain(kernel) => Box::new(msda_cuda::Cuda::with_pick(&device, name, move |_| Some(kernel))),
     })
 }
@@ -145,9 +154,9 @@ impl Cuda {
         match self.kernel {
             Wanted::Chosen => None,
             Wanted::Certain(kernel) => Some(kernel),
-            Wanted::Half => {
+            Wanted::Half | Wanted::Fixed => {
                 let operands = Operands::dense(&task.problem, None);
-                let request = Request { sums: Sums::F16, ..Request::new(&task.problem, &operands) };
+                let request = self.kernel.asks(Request::new(&task.problem, &operands));
                 Some(choose(&request, &Target::of(&self.device)).kernel)
             }
         }
@@ -197,7 +206,7 @@ impl Engine for Cuda {
             return Some("no backward pass yet".into());
         }
         let operands = Operands::dense(&task.problem, None);
-        let request = Request { sums: self.kernel.sums(), ..Request::new(&task.problem, &operands) };
+        let request = self.kernel.asks(Request::new(&task.problem, &operands));
         if let Some(kernel) = self.certain(task) {
             if self.kernel == Wanted::Half && kernel.sums() != Sums::F16 {
                 return Some(match task.problem.types().value {
@@ -257,9 +266,10 @@ impl Engine for Cuda {
         {
             times.extend(resident.time(BATCH, true)?);
         }
-        let host_us = Some(resident.host_cost()?);
         let mut replayed = |cold| anyhow::Ok(summarize(&resident.time_graph(REPLAYS, cold)?).median);
         let replay = Some(Replay { cold: replayed(true)?, warm: replayed(false)? });
+        // The last: launches that nobody waits for heat the device, and may slow it.
+        let host_us = Some(resident.host_cost()?);
         let launching = Launching { host_us, compile_ms: compiling(resident), replay };
         if let Some((_, ran)) = &mut self.ran {
             ran.launching = launching;
@@ -279,13 +289,14 @@ mod tests {
         assert_eq!(parse("cuda").unwrap(), (0, Wanted::Chosen));
         assert_eq!(parse("cuda@3").unwrap(), (3, Wanted::Chosen));
         assert_eq!(parse("cuda:half").unwrap(), (0, Wanted::Half));
+        assert_eq!(parse("cuda@2:fixed").unwrap(), (2, Wanted::Fixed));
         assert_eq!(parse("cuda:generic").unwrap(), (0, Wanted::Certain(Kernel::Generic)));
         assert_eq!(parse("cuda@1:generic").unwrap(), (1, Wanted::Certain(Kernel::Generic)));
         for wrong in ["cuda@", "cuda@x", "cuda@-1", "cuda:", "cuda:nothing", "cuda@0:rows:split=x"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
         let exact = |name: &str| parse(name).unwrap().1.is_exact();
-        assert!(exact("cuda") && exact("cuda:ladder:base") && exact("cuda:generic"));
+        assert!(exact("cuda") && exact("cuda:fixed") && exact("cuda:ladder:base") && exact("cuda:generic"));
         assert!(!exact("cuda:half") && !exact("cuda:ladder:base+half") && !exact("cuda:ladder:texture"));
         let of = |names: &[&str]| ordinal(&names.iter().map(ToString::to_string).collect::<Vec<_>>());
         assert_eq!(of(&["cpu", "torch"]).unwrap(), 0);

@@ -35,8 +35,8 @@ impl Subject {
         Ok(Self { name, device, backends: vec![backend] })
     }
 
-    /// Everything there is on a device: instruction sets; or the kernels that are chosen, also with sums of `f16`, the generic one, and others
-    /// with knobs that differ from case to case and from seed to seed.
+    /// Everything there is on a device: instruction sets; or the kernels that are chosen, also with sums of `f16` and for one size, the generic one, and
+    /// others with knobs that differ from case to case and from seed to seed.
     pub fn all(device: Device, seeds: &[u64]) -> Result<Vec<Self>> {
         if device == Device::Cpu {
             return Isa::available().iter().map(|isa| Self::named(&format!("cpu-{isa}"))).collect();
@@ -44,7 +44,8 @@ impl Subject {
         let gpu = msda_cuda::driver::Device::open(0)?;
         let sweeps = seeds.iter().map(|&turn| Box::new(msda_cuda::Cuda::sweep(&gpu, turn)) as _).collect();
         let sweep = Self { name: "cuda, any knobs".into(), device, backends: sweeps };
-        Ok(vec![Self::named("cuda")?, Self::named("cuda:generic")?, Self::named("cuda:half")?, sweep])
+        let named = ["cuda", "cuda:generic", "cuda:half", "cuda:fixed"].map(Self::named);
+        named.into_iter().chain([Ok(sweep)]).collect()
     }
 }
 
