@@ -10,9 +10,9 @@ use msda::{Backend, Error, ErrorKind, Gradients, Inputs, Problem, Result, View, 
 use crate::choose::choose;
 use crate::driver::Device;
 use crate::plan::Plan;
-use crate::request::{Levels, Operands, Request, Sizes, Sums, Target};
+use crate::request::{Levels, Operands, Request, Sums, Target};
 use crate::tensors::Tensors;
-use crate::variants::{Kernel, sweep};
+use crate::variants::{Kernel, Rows, sweep};
 
 /// Takes a request to the kernel that is to compute it, or to none when it is to be left out.
 type Pick = dyn Fn(&Request<'_>) -> Option<Kernel> + Send + Sync;
@@ -35,19 +35,19 @@ impl Cuda {
 
     /// The device with the kernels it would choose where sums of `f16` are asked for.
     pub fn halves(device: &Device) -> Self {
-        Self::asking(device, "cuda:half", Sums::F16, Sizes::Any)
-    }
-
-    /// The device with the kernels it would choose where kernels for one size are asked for.
-    pub fn fixed(device: &Device) -> Self {
-        Self::asking(device, "cuda:fixed", Sums::F32, Sizes::Fixed)
-    }
-
-    fn asking(device: &Device, name: &str, sums: Sums, sizes: Sizes) -> Self {
         let target = Target::of(device);
-        let chosen =
-            move |request: &Request<'_>| Some(choose(&Request { sums, sizes, ..*request }, &target).kernel);
-        Self { sums, ..Self::with_pick(device, name, chosen) }
+        let chosen = move |request: &Request<'_>| {
+            Some(choose(&Request { sums: Sums::F16, ..*request }, &target).kernel)
+        };
+        Self { sums: Sums::F16, ..Self::with_pick(device, "cuda:half", chosen) }
+    }
+
+    /// The device with the kernels it would choose, for one size whether that pays or not.
+    pub fn fixed(device: &Device) -> Self {
+        let target = Target::of(device);
+        Self::with_pick(device, "cuda:fixed", move |request| {
+            Some(for_one_size(choose(request, &target).kernel, true))
+        })
     }
 
     /// The device with another way to choose kernels.
@@ -68,7 +68,10 @@ impl Cuda {
             let all = sweep(request, &target);
             let mut hash = DefaultHasher::new();
             format!("{turn} {} {:?}", request.problem, request.operands).hash(&mut hash);
-            let kernel = (!all.is_empty()).then(|| all[hash.finish() as usize % all.len()]);
+            let hash = hash.finish() as usize;
+            // Some of them for one size: the same in all else.
+            let kernel =
+                (!all.is_empty()).then(|| for_one_size(all[hash % all.len()], hash.leading_zeros() % 2 == 1));
             if show {
                 let name = kernel.map_or_else(|| "generic".into(), |k| k.to_string());
                 eprintln!("{} fused {}: {name}", request.problem, request.operands.reference_numbers());
@@ -93,6 +96,14 @@ impl Cuda {
             }
             None => Plan::with_kernel(&self.device, &request, Kernel::Generic),
         }
+    }
+}
+
+/// A kernel for one size, or for any, where it can be either.
+fn for_one_size(kernel: Kernel, fixed: bool) -> Kernel {
+    match kernel {
+        Kernel::Rows(knobs) => Kernel::Rows(Rows { fixed, ..knobs }),
+        _ => kernel,
     }
 }
 

@@ -80,7 +80,7 @@ pub enum Sizes {
     /// Any: images of another size need no other kernel.
     #[default]
     Any,
-    /// Those of the problem, where that is faster: how far apart rows and positions are is known when compiled. Every size costs a compilation.
+    /// Those of the problem, where that may be faster: how far apart rows and positions are is known when compiled. Every size costs a compilation.
     Fixed,
 }
 

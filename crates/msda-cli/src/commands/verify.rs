@@ -18,8 +18,8 @@ use crate::terminal::{Bar, print};
   msda verify --device cuda --seeds 1
   msda verify --ladder --full --out ladder")]
 pub(crate) struct Args {
-    /// Where: every instruction set of this machine; or, on a GPU, the kernels that are chosen, also with sums of f16, the
-    /// generic one, and the others with many different knobs
+    /// Where: every instruction set of this machine; or, on a GPU, the kernels that are chosen, also with sums of f16
+    /// and for one size, the generic one, and others with many different knobs
     #[arg(long, value_enum, default_value = "cpu")]
     device: DeviceArg,
     /// A backend instead: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, cuda, cuda:half, cuda:fixed, cuda:KERNEL, cuda@N or oracle; may be

@@ -47,7 +47,7 @@ pub fn choices(request: &Request<'_>, target: &Target) -> Vec<Choice> {
     choices
 }
 
-/// A kernel with the sums and sizes that the request asks for, where they pay.
+/// A kernel with the sums and sizes that the request asks for, where they may pay.
 fn asked(kernel: Kernel, request: &Request<'_>) -> Kernel {
     let Kernel::Rows(knobs) = kernel else { return kernel };
     let (p, division) = (request.problem, Division::of(request));
@@ -55,9 +55,12 @@ fn asked(kernel: Kernel, request: &Request<'_>) -> Kernel {
     // share the samples of one. Kernels that keep levels are no faster with them, and far slower where locations are anywhere.
     let there = p.types().value == Dtype::F16 && p.sampling() == Sampling::Bilinear && division.vec >= 4;
     let half = request.sums == Sums::F16 && there && knobs.keep == 0 && (knobs.round >= 4 || knobs.split > 1);
-    // Where lanes share samples, or in a loop over many rounds, it is not known beforehand which level's rows are read.
-    let known = knobs.split == 1 && (knobs.rounds(p, division) <= 2 || knobs.parted(p, division));
-    let fixed = request.sizes == Sizes::Fixed && known;
+    // Where points differ from level to level, lanes share samples, or rounds are many, it is not known beforehand which level's rows are read; and few samples
+    // gain nothing.
+    let known = p.points().iter().all(|&n| n == p.points()[0])
+        && knobs.split == 1
+        && (knobs.rounds(p, division) <= 2 || knobs.parted(p, division));
+    let fixed = request.sizes == Sizes::Fixed && known && knobs.round > 1;
     Kernel::Rows(Rows { half, fixed, ..knobs })
 }
 
@@ -67,6 +70,10 @@ const LINE: usize = 128;
 /// Queries of an image that are worth putting in order, or keeping levels for.
 const MANY: usize = 4096;
 
+/// Threads of a multiprocessor that have 40 registers each, and 48.
+const THREADS_OF_40: usize = 1536;
+const THREADS_OF_48: usize = 1280;
+
 /// The table: what is tried, in order, with the reason. Each entry says what its knobs are for.
 fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> {
     let p = request.problem;
@@ -75,101 +82,71 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
     let samples = p.samples().max(1);
     let items = p.batch() * p.queries() * p.heads();
     let threads = items.saturating_mul(division.lanes);
-    let capacity = (target.multiprocessors * target.threads()) as usize;
+    let multiprocessors = target.multiprocessors.max(1) as usize;
+    let capacity = multiprocessors * target.threads() as usize;
     let planar = p.layout() != Layout::Bshd;
     // The rows of two heads, or four, lie side by side in a line.
     let beside = |heads: &usize| !planar && heads * row <= LINE && p.heads().is_multiple_of(*heads);
     let heads = [4, 2].into_iter().find(beside).unwrap_or(1);
     // Left and right taps of planar rows of 64 bytes make a line.
     let bilinear = p.sampling() == Sampling::Bilinear;
-    let sides = if planar && row == 64 && bilinear { 2 } else { 1 };
-    let lanes = (division.lanes * sides).min(32);
+    let sides = if planar && row == 64 && bilinear && division.lanes <= 16 { 2 } else { 1 };
+    let lanes = division.lanes * sides;
     // Samples that a lane locates at a time: all of them, up to four, but so many that no lane is idle in the last round.
-    let round = |lanes: usize| {
-        let most = samples.div_ceil(lanes).clamp(1, 4);
-        (1..=most).rev().find(|r| samples.is_multiple_of(lanes * r)).unwrap_or(most)
-    };
-    let rows = |knobs: Rows| Kernel::Rows(knobs);
+    let most = samples.div_ceil(lanes).clamp(1, 4);
+    let round = (1..=most).rev().find(|r| samples.is_multiple_of(lanes * r)).unwrap_or(most);
+    let rows = |knobs: Rows| Kernel::Rows(knobs.fitting(p, target, division));
 
     let mut table = Vec::new();
-    // Pixels are many before long, for neighbours share rows; others where they can be put in order first.
-    let few = if request.queries_are_pixels() {
-        4 * threads <= capacity * 3 / 4
-    } else {
-        p.queries() < MANY || threads < capacity
+    // Pixels are many before long, for neighbours share rows; others where they can be put in order.
+    let few = match request.queries_are_pixels() {
+        true => threads <= capacity * 3 / 16,
+        false => p.queries() < MANY || threads < capacity,
     };
     if few {
-        // What counts is that all reads are on their way at once.
+        // What counts is how many reads are on their way: those of many threads, or of threads that have the registers for several.
         let split = [4 / sides, 2, 1].into_iter().find(|s| lanes * s <= 32 && samples >= 2 * s).unwrap_or(1);
         let block = if split > 1 { 128 } else { 256 };
-        // As many threads as there is work for, up to so many as have the registers for their reads: to widen 16 bits takes some.
-        let all = items.saturating_mul(lanes * split).div_ceil(target.multiprocessors.max(1) as usize);
-        let most = if all > 1536 && split > 1 && p.types().value.size() == 2 { 1280 } else { 1536 };
-        let few = Rows {
-            sides,
-            split,
-            heads: heads.min(block / (lanes * split)).max(1),
-            block,
-            blocks: (most.min(target.threads() as usize) / block).max(1),
-            round: 1,
-            keep: 0,
-            half: false,
-            fixed: false,
-            walk: Walk::Straight,
-        };
-        table.push((rows(few), "few queries: lanes share the samples of one"));
-        table.push((rows(Rows { sides: 1, split: 1, heads: 1, blocks: 1, ..few }), "few queries"));
+        let each = items.saturating_mul(lanes * split).div_ceil(multiprocessors);
+        // To widen 16 bits takes some; not where all that there is runs at once anyway.
+        let wide = split > 1 && p.types().value.size() == 2 && each > THREADS_OF_40;
+        let resident = if wide { THREADS_OF_48 } else { THREADS_OF_40 }.min(target.threads() as usize);
+        let heads = heads.min(block / (lanes * split)).max(1);
+        let shared = Rows { sides, split, heads, block, blocks: resident / block, ..Rows::default() };
+        let why = if split > 1 { "few queries: lanes share the samples of one" } else { "few queries" };
+        table.push((rows(shared), why));
+        table.push((rows(Rows { block, ..Rows::default() }), "few queries"));
     }
-    // A tile of 64 queries; else about as many; fewer where some multiprocessors would have two tiles and others one.
-    let whole = (64 * heads * lanes).clamp(64, 512);
-    let uneven = threads.saturating_mul(sides) < 2 * whole * target.multiprocessors as usize;
-    let block = if uneven { whole.div_ceil(2).next_multiple_of(64) } else { whole };
-    let resident = (target.threads() as usize / block).max(1);
+    // A tile of 64 queries, or about as many; half as many where there would not be two for every multiprocessor.
+    let tile = (64 * heads * lanes).clamp(64, 512);
+    let scarce = threads.saturating_mul(sides) < 2 * tile * multiprocessors;
+    let block = if scarce { tile.div_ceil(2).next_multiple_of(64) } else { tile };
     // Registers: three quarters of the threads where a query has few samples, or a lane has several but takes one at a time; half where it has
     // many.
-    let few = samples <= 16 || (round(lanes) == 1 && samples > lanes);
-    let blocks = if few { resident * 3 / 4 } else { resident / 2 }.max(1);
+    let resident = (target.threads() as usize / block).max(1);
+    let light = samples <= 16 || (round == 1 && samples > lanes);
+    let blocks = if light { resident * 3 / 4 } else { resident / 2 }.max(1);
     // Planes that are read often: the coarse levels, as many as leave half of the cache, stay in shared memory. Of rows that fill
     // a line the cache holds half as many: there it pays to sort a block's queries.
-    if planar && (row == 64 || row == 128) && p.queries() >= MANY {
-        let sorted = row == 128;
+    if planar && (row == 64 || row == LINE) && p.queries() >= MANY && threads >= capacity {
+        let sorted = row == LINE;
         // Fewer samples at a time leave more of the cache; those of a lane on one level, in few rounds.
         let points = p.points()[0];
-        let few = |r: &usize| points.is_multiple_of(*r) && samples.div_ceil(lanes * r) <= 4;
-        let kept_round = [2, 1, 3, 4].into_iter().find(few).unwrap_or_else(|| round(lanes).min(2));
-        let kept = |keep| Rows {
-            sides,
-            split: 1,
-            heads: 1,
-            block: if sorted { 768 } else { 1024 },
-            blocks: 1,
-            round: kept_round,
-            keep,
-            half: false,
-            fixed: false,
-            walk: if sorted { Walk::Sorted } else { Walk::Straight },
-        };
+        let brief = |r: &usize| points.is_multiple_of(*r) && samples.div_ceil(lanes * r) <= 4;
+        let round = [2, 1, 3, 4].into_iter().find(brief).unwrap_or(round.min(2));
+        let walk = if sorted { Walk::Sorted } else { Walk::Straight };
+        let block = if sorted { 768 } else { 1024 };
+        let kept = |keep| Rows { sides, block, round, keep, walk, ..Rows::default() };
         let most = (1..=p.levels().len().min(3)).rev().find(|&keep| kept(keep).kept_bytes(p) <= 96 << 10);
         if let Some(keep) = most {
-            table.push((rows(kept(keep)), "planes with many queries: coarse levels in shared memory"));
+            let why = "planes with many queries: coarse levels in shared memory";
+            table.push((rows(kept(keep)), why));
             if sorted {
-                let straight = Rows { walk: Walk::Straight, ..kept(keep) };
-                table.push((rows(straight), "planes with many queries: coarse levels in shared memory"));
+                table.push((rows(Rows { walk: Walk::Straight, ..kept(keep) }), why));
             }
         }
     }
-    let many = Rows {
-        sides,
-        split: 1,
-        heads,
-        block,
-        blocks,
-        round: round(lanes),
-        keep: 0,
-        half: false,
-        fixed: false,
-        walk: Walk::Straight,
-    };
+    let many = Rows { sides, heads, block, blocks, round, ..Rows::default() };
     let tiles = Rows { walk: Walk::Tiles, ..many };
     table.push((rows(tiles), "queries are pixels: neighbours share rows"));
     if p.queries() >= MANY && p.batch() >= 4 {
@@ -181,8 +158,7 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
     table.push((rows(many), "many queries"));
     // Smaller blocks and rounds, for rows of many lanes and small machines.
     for block in [256, 128, 64] {
-        let small = Rows { sides: 1, heads: 1, block, blocks: 1, round: 1, ..many };
-        table.push((rows(small), "a block that fits"));
+        table.push((rows(Rows { block, ..Rows::default() }), "a block that fits"));
     }
     table
 }
@@ -209,24 +185,23 @@ pub fn candidates(request: &Request<'_>, target: &Target) -> Vec<Kernel> {
                             }
                             let most = target.threads() as usize / block;
                             let mut blocks = vec![1, most / 2, most * 5 / 8, most * 3 / 4, most];
+                            blocks.extend(
+                                [THREADS_OF_40, THREADS_OF_48].map(|threads| most.min(threads / block)),
+                            );
                             blocks.retain(|&b| b > 0);
                             blocks.sort_unstable();
                             blocks.dedup();
                             for blocks in blocks {
                                 for keep in 0..keep {
-                                    let knobs = Rows {
-                                        sides,
-                                        split,
-                                        heads,
+                                    let shared = Rows { sides, split, heads, ..Rows::default() };
+                                    all.push(Kernel::Rows(Rows {
                                         block,
                                         blocks,
                                         round,
                                         keep,
-                                        half: false,
-                                        fixed: false,
                                         walk,
-                                    };
-                                    all.push(Kernel::Rows(knobs));
+                                        ..shared
+                                    }));
                                 }
                             }
                         }
@@ -261,6 +236,14 @@ mod tests {
         Problem::new(spec).unwrap()
     }
 
+    /// GPUs of every kind.
+    fn targets() -> impl Iterator<Item = Target> {
+        let of = |(major, minor, multiprocessors)| Target { arch: Arch::new(major, minor), multiprocessors };
+        [(7, 5, 40), (8, 0, 108), (8, 6, 84), (8, 9, 58), (9, 0, 132), (10, 0, 148), (12, 0, 170)]
+            .into_iter()
+            .map(of)
+    }
+
     fn with_choice<T>(p: &Problem, f: impl FnOnce(&Request<'_>, &Target, Choice) -> T) -> T {
         let operands = Operands::dense(p, None);
         let request = Request::new(p, &operands);
@@ -283,7 +266,8 @@ mod tests {
         assert_eq!(unit(&decoder(1, 8)), unit(&decoder(4, 4)));
     }
 
-    /// Positions that fit 16 bits or do not, levels that fit shared memory, few queries or many: such bounds there are, and no others.
+    /// Positions that fit 16 bits or do not, levels that fit shared memory, few queries, tiles for every multiprocessor: such bounds there are, and no
+    /// others.
     #[test]
     fn images_of_all_sizes_need_few_kernels() {
         let kernels = |queries: Option<usize>, layout, batch| {
@@ -306,7 +290,8 @@ mod tests {
             keys
         };
         for (what, keys, most) in [
-            ("encoder", kernels(None, Layout::Bshd, 4), 2),
+            ("encoder", kernels(None, Layout::Bshd, 4), 1),
+            ("encoder of two images", kernels(None, Layout::Bshd, 2), 2),
             ("encoder of one image", kernels(None, Layout::Bshd, 1), 3),
             ("decoder", kernels(Some(300), Layout::Bshd, 4), 1),
             ("planes", kernels(Some(10000), Layout::PlanarRing, 4), 3),
@@ -424,9 +409,46 @@ mod tests {
     fn the_table_is_among_the_candidates_for_common_problems() {
         for change in [|_: &mut Spec| (), |s: &mut Spec| s.queries = 300, |s: &mut Spec| s.queries = 9664] {
             let p = problem(change);
-            with_choice(&p, |r, t, choice| {
-                assert!(candidates(r, t).contains(&choice.kernel), "{p}: {}", choice.kernel);
-            });
+            let operands = Operands::dense(&p, None);
+            let request = Request::new(&p, &operands);
+            for target in targets() {
+                let chosen = choose(&request, &target).kernel;
+                assert!(candidates(&request, &target).contains(&chosen), "{p} on {}: {chosen}", target.arch);
+            }
         }
+    }
+
+    #[test]
+    fn pixels_are_visited_in_tiles_on_every_gpu() {
+        for (side, heads, channels, layout) in [
+            (24, 8, 32, Layout::Bshd),
+            (48, 8, 32, Layout::Bshd),
+            (80, 3, 32, Layout::Bshd),
+            (80, 16, 16, Layout::Bshd),
+            (48, 8, 17, Layout::Planar),
+            (48, 8, 32, Layout::Planar),
+        ] {
+            let p = problem(|s| {
+                s.levels = [1, 2, 4].map(|d| (side / d, side / d)).into();
+                (s.batch, s.heads, s.channels, s.layout) = (1, heads, channels, layout);
+                (s.points, s.queries) = (vec![4; 3], s.levels.iter().map(|(h, w)| h * w).sum());
+            });
+            let operands = Operands::dense(&p, None);
+            for target in targets() {
+                let Choice { kernel, why } = choose(&Request::new(&p, &operands), &target);
+                let Kernel::Rows(knobs) = kernel else { panic!("{p} on {}: {kernel}", target.arch) };
+                let few = why.starts_with("few queries") && knobs.block >= 128;
+                assert!(few || knobs.walk == Walk::Tiles, "{p} on {}: {knobs}, {why}", target.arch);
+            }
+        }
+    }
+
+    #[test]
+    fn absurd_numbers_are_no_panic() {
+        let p = problem(|s| {
+            (s.batch, s.queries, s.heads, s.channels) = (1 << 57, 4, 1, 3);
+            (s.levels, s.points) = (vec![(2, 2)], vec![1]);
+        });
+        with_choice(&p, |_, _, choice| assert_eq!(choice.kernel, Kernel::Generic));
     }
 }

@@ -14,7 +14,7 @@ use msda::{Dtype, Error, ErrorKind, Padding, Problem, Result, Sampling};
 
 use crate::driver::{Device, Launch, TensorMap, Texels, Tiled};
 use crate::jit::Unit;
-use crate::request::{Operand, Request, Sums, Target};
+use crate::request::{Operand, Request, Sizes, Sums, Target};
 
 pub use self::ladder::Rung;
 pub(crate) use self::pack::pack;
@@ -133,6 +133,14 @@ impl Kernel {
         match self {
             Self::Rows(Rows { half: true, .. }) => Sums::F16,
             _ => Sums::F32,
+        }
+    }
+
+    /// Which sizes it is compiled for.
+    pub fn sizes(&self) -> Sizes {
+        match self {
+            Self::Rows(Rows { fixed: true, .. }) => Sizes::Fixed,
+            _ => Sizes::Any,
         }
     }
 

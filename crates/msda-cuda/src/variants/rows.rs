@@ -88,6 +88,24 @@ pub struct Rows {
     pub walk: Walk,
 }
 
+impl Default for Rows {
+    /// Nothing shared, nothing kept, one thing at a time.
+    fn default() -> Self {
+        Self {
+            sides: 1,
+            split: 1,
+            heads: 1,
+            block: 128,
+            blocks: 1,
+            round: 1,
+            keep: 0,
+            half: false,
+            fixed: false,
+            walk: Walk::Straight,
+        }
+    }
+}
+
 impl fmt::Display for Rows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let walk = Walk::ALL.iter().find(|(walk, _)| *walk == self.walk).map_or("", |(_, name)| name);
@@ -115,18 +133,7 @@ impl FromStr for Rows {
             Error::new(ErrorKind::Format, "knobs of rows", got, "name=value, separated by commas")
                 .hint("for example rows:sides=1,split=1,heads=2,block=512,blocks=3,round=4,walk=tiles")
         };
-        let mut knobs = Self {
-            sides: 1,
-            split: 1,
-            heads: 1,
-            block: 128,
-            blocks: 1,
-            round: 1,
-            keep: 0,
-            half: false,
-            fixed: false,
-            walk: Walk::Straight,
-        };
+        let mut knobs = Self::default();
         for knob in s.split(',').filter(|knob| !knob.is_empty()) {
             let (name, value) = knob.split_once('=').ok_or_else(|| wrong(format!("'{knob}'")))?;
             if name == "walk" {
@@ -284,6 +291,12 @@ impl Rows {
         let stay = 32 + 16 * self.item(division) * (1 + self.own_rounds(p, division).max(1));
         let kept = if self.keep > 0 { self.kept_bytes(p).saturating_add(stay) } else { 0 };
         self.handed(p, division) + kept + (2 * self.sorted(p, target, division)).next_multiple_of(16)
+    }
+
+    /// With no more blocks a multiprocessor than its shared memory has room for.
+    pub(crate) fn fitting(self, p: &Problem, target: &Target, division: Division) -> Self {
+        let most = target.shared() / self.shared(p, target, division).max(1);
+        Self { blocks: self.blocks.min(most).max(1), ..self }
     }
 
     /// Bytes of shared memory that the levels take which are kept.

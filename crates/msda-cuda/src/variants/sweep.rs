@@ -16,12 +16,8 @@ pub fn sweep(request: &Request<'_>, target: &Target) -> Vec<Kernel> {
                     let lanes = division.lanes * sides * split;
                     let block = 32.max(heads * lanes);
                     for keep in [0, 1, 3] {
-                        for fixed in [false, true] {
-                            let (blocks, half) = (1, false);
-                            let knobs =
-                                Rows { sides, split, heads, block, blocks, round, keep, half, fixed, walk };
-                            all.push(Kernel::Rows(knobs));
-                        }
+                        let shared = Rows { sides, split, heads, ..Rows::default() };
+                        all.push(Kernel::Rows(Rows { block, round, keep, walk, ..shared }));
                     }
                 }
             }

@@ -5,7 +5,7 @@ use msda_cuda::choose::choose;
 use msda_cuda::driver::Arch;
 use msda_cuda::jit::Unit;
 use msda_cuda::variants::{Kernel, Prepared, ladder};
-use msda_cuda::{Levels, Operands, Request, Target};
+use msda_cuda::{Levels, Operands, Request, Sizes, Sums, Target};
 
 /// Architectures, one of each generation and kind.
 pub(crate) const ARCHS: [Arch; 7] = [
@@ -67,6 +67,8 @@ struct Asked {
     problem: Problem,
     operands: Operands,
     levels: Levels,
+    sums: Sums,
+    sizes: Sizes,
     /// A certain kernel, rather than the one that is chosen.
     kernel: Option<Kernel>,
 }
@@ -75,7 +77,8 @@ impl Asked {
     fn new(name: impl Into<String>, weight: Weight, spec: Spec) -> Self {
         let problem = Problem::new(spec).unwrap();
         let operands = Operands::dense(&problem, None);
-        Self { name: name.into(), weight, problem, operands, levels: Levels::Host, kernel: None }
+        let (levels, sums, sizes) = (Levels::Host, Sums::F32, Sizes::Any);
+        Self { name: name.into(), weight, problem, operands, levels, sums, sizes, kernel: None }
     }
 
     fn change(mut self, change: impl FnOnce(&mut Operands, &Problem)) -> Self {
@@ -93,7 +96,8 @@ impl Asked {
 
     /// The kernel that it gets.
     fn case(&self, target: &Target) -> Case {
-        let request = Request { levels: self.levels, ..Request::new(&self.problem, &self.operands) };
+        let Self { levels, sums, sizes, .. } = *self;
+        let request = Request { levels, sums, sizes, ..Request::new(&self.problem, &self.operands) };
         let kernel = self.kernel.unwrap_or_else(|| choose(&request, target).kernel);
         Case::new(self.name.clone(), self.weight, kernel.prepare(&request, target).last().unwrap())
     }
@@ -151,6 +155,12 @@ fn five_levels() -> Spec {
     let levels = [(200, 334), (100, 167), (50, 84), (25, 42), (13, 21)];
     let pixels = levels.iter().map(|(h, w)| h * w).sum();
     points(spec(2, pixels, [8, 32], &levels), 4)
+}
+
+fn small_encoder() -> Spec {
+    let levels = [(48, 48), (24, 24), (12, 12)];
+    let pixels = levels.iter().map(|(h, w)| h * w).sum();
+    points(spec(1, pixels, [8, 32], &levels), 4)
 }
 
 fn decoder() -> Spec {
@@ -216,16 +226,18 @@ fn options() -> Vec<Asked> {
         Asked::new("ring-decoder", Once, half(Spec { queries: 300, ..seed() })),
         Asked::new("levels-kept", Once, half(seed()))
             .kernel("rows:sides=2,split=1,heads=1,block=512,blocks=1,round=4,keep=2,walk=ordered"),
-        Asked::new("half-sums", Once, half(encoder()))
-            .kernel("rows:sides=1,split=1,heads=2,block=512,blocks=3,round=4,walk=tiles,half=1"),
-        Asked::new("half-sums-few", Once, half(decoder()))
-            .kernel("rows:sides=2,split=2,heads=2,block=128,blocks=1,round=1,half=1"),
-        Asked::new("fixed", Once, half(encoder()))
-            .kernel("rows:sides=1,split=1,heads=2,block=512,blocks=3,round=4,walk=tiles,fixed=1"),
-        Asked::new("fixed-f32", Once, encoder())
-            .kernel("rows:sides=1,split=1,heads=1,block=512,blocks=3,round=2,walk=tiles,fixed=1"),
-        Asked::new("fixed-few", Once, half(decoder()))
-            .kernel("rows:sides=2,split=2,heads=2,block=128,blocks=1,round=1,fixed=1"),
+        Asked { sums: Sums::F16, ..Asked::new("half-sums", Once, half(encoder())) },
+        Asked { sums: Sums::F16, ..Asked::new("half-sums-few", Once, half(decoder())) },
+        Asked { sums: Sums::F16, ..Asked::new("half-sums-few-of-many", Once, half(rt_detr())) },
+        Asked { sizes: Sizes::Fixed, ..Asked::new("fixed", Once, half(encoder())) },
+        Asked { sizes: Sizes::Fixed, ..Asked::new("fixed-f32", Once, encoder()) },
+        Asked { sizes: Sizes::Fixed, ..Asked::new("fixed-kept", Once, half(seed())) },
+        Asked {
+            sums: Sums::F16,
+            sizes: Sizes::Fixed,
+            ..Asked::new("fixed-half-sums", Once, half(encoder()))
+        },
+        Asked::new("small-encoder", Everywhere, half(small_encoder())),
         Asked::new("five-levels", Everywhere, half(five_levels())),
         Asked::new("nearest", Once, nearest(half(encoder()))),
         Asked::new("nearest-border", Everywhere, nearest(border(half(rt_detr())))),

@@ -214,6 +214,9 @@ impl Engine for Cuda {
                     _ => "sums of f16 are for f16 values".into(),
                 });
             }
+            if self.kernel == Wanted::Fixed && kernel.sizes() != Sizes::Fixed {
+                return Some(format!("{kernel} is no faster for one size"));
+            }
             return kernel.refuses(&request, &Target::of(&self.device));
         }
         // Without a compiler there is what the cache holds.
