@@ -611,7 +611,7 @@ fn plans_of_other_sizes_do_not_disturb_each_other() {
     let Some(device) = device() else { return };
     let seed = |levels: Vec<(usize, usize)>| {
         let p = Problem::new(Spec {
-            batch: 1,
+            batch: 20,
             queries: 5000,
             heads: 1,
             channels: 32,
@@ -627,7 +627,10 @@ fn plans_of_other_sizes_do_not_disturb_each_other() {
     };
     let large = seed(vec![(92, 160), (46, 80), (23, 40), (12, 20)]);
     let small = seed(vec![(80, 136), (40, 68), (20, 34), (10, 17)]);
-    assert_eq!(large.1.choice().kernel, small.1.choice().kernel);
+    // One function, with more shared memory or less for the levels that it keeps.
+    let kernel = large.1.choice().kernel;
+    assert_eq!(kernel, small.1.choice().kernel);
+    assert!(device.arch().major < 8 || matches!(kernel, Kernel::Rows(knobs) if knobs.keep > 0), "{kernel}");
     let stream = device.stream().unwrap();
     for (p, plan) in [&large, &small, &large] {
         let held = Held::new(&device, p, plan.workspace());

@@ -78,6 +78,10 @@ const THREADS_OF_48: usize = 1280;
 fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> {
     let p = request.problem;
     let division = Division::of(request);
+    if division.lanes > 32 {
+        // None takes it, and one is enough to say why.
+        return vec![(Kernel::Rows(Rows::default()), "")];
+    }
     let row = division.lanes * division.vec;
     let samples = p.samples().max(1);
     let items = p.batch() * p.queries() * p.heads();
@@ -445,10 +449,12 @@ mod tests {
 
     #[test]
     fn absurd_numbers_are_no_panic() {
-        let p = problem(|s| {
-            (s.batch, s.queries, s.heads, s.channels) = (1 << 57, 4, 1, 3);
-            (s.levels, s.points) = (vec![(2, 2)], vec![1]);
-        });
-        with_choice(&p, |_, _, choice| assert_eq!(choice.kernel, Kernel::Generic));
+        for (batch, channels) in [(1 << 57, 3), (1, (1 << 58) + 1), (1, 1000)] {
+            let p = problem(|s| {
+                (s.batch, s.queries, s.heads, s.channels) = (batch, 4, 1, channels);
+                (s.levels, s.points) = (vec![(2, 2)], vec![1]);
+            });
+            with_choice(&p, |_, _, choice| assert_eq!(choice.kernel, Kernel::Generic, "{}", choice.why));
+        }
     }
 }

@@ -110,7 +110,8 @@ fn parse(name: &str) -> Result<(usize, Wanted)> {
         Some((number, HALF)) => (number, Wanted::Half),
         Some((number, FIXED)) => (number, Wanted::Fixed),
         Some((number, kernel)) => {
-            (number, Wanted::Certain(kernel.parse().with_context(|| format!("engine {name}"))?))
+            let other = || format!("engine {name}, which is neither {NAME}:{HALF} nor {NAME}:{FIXED}");
+            (number, Wanted::Certain(kernel.parse().with_context(other)?))
         }
         None => (rest, Wanted::Chosen),
     };
