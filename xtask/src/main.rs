@@ -126,7 +126,7 @@ fn gpu_bundle() -> Result<()> {
         ("gpu", "msda-cuda", "gpu"),
         ("conformance", "msda-cuda", "conformance"),
         ("ladder", "msda-cuda", "ladder"),
-        ("lab", "msda-lab", "cuda"),
+        ("lab", "msda-bench", "cuda"),
         ("cli", "msda-cli", "gpu"),
     ] {
         programs.push((name, built_test(package, file)?));

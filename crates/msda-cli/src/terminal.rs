@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
-use msda_lab::bench::Progress;
+use msda_bench::bench::Progress;
 
 /// Whether standard output may be coloured: a terminal, and `NO_COLOR` unset or empty.
 pub(crate) fn color() -> bool {

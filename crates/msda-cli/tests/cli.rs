@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use msda::Buffer;
-use msda_lab::files::{self, Data, Tensor};
+use msda_bench::files::{self, Data, Tensor};
 
 fn msda(folder: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_msda")).args(args).current_dir(folder).output().unwrap()
@@ -133,12 +133,12 @@ fn bench_measures_writes_and_reports() {
     assert!(again.status.success() && text(&again.stdout).contains("small"), "{}", text(&again.stdout));
 
     let json = msda(dir.path(), &[&args[..], &["--json", "--out", "other"]].concat());
-    let record = msda_lab::record::Record::parse(&text(&json.stdout)).unwrap();
+    let record = msda_bench::record::Record::parse(&text(&json.stdout)).unwrap();
     assert_eq!(record.measurements.len(), 12, "two passes, three types, two engines");
     assert!(record.measurements.iter().all(|m| m.check.compared > 0 && m.time.median > 0.0));
 
     let narrow = msda(dir.path(), &[&args[..], &["--json", "--dtype", "f16"]].concat());
-    let record = msda_lab::record::Record::parse(&text(&narrow.stdout)).unwrap();
+    let record = msda_bench::record::Record::parse(&text(&narrow.stdout)).unwrap();
     assert_eq!(record.measurements.len(), 4, "two passes, one type, two engines");
     assert!(record.measurements.iter().all(|m| m.dtype == "f16"));
     let none = msda(dir.path(), &[&args[..], &["--dtype", "f64"]].concat());
@@ -196,11 +196,11 @@ fn analysis_says_what_it_left_out() {
     let run =
         msda(dir.path(), &["analyze", "--workload", "small", "--dtype", "f16", "--out", "a.json", "--json"]);
     assert!(run.status.success(), "{}", text(&run.stderr));
-    let record = msda_lab::record::Record::parse(&text(&run.stdout)).unwrap();
+    let record = msda_bench::record::Record::parse(&text(&run.stdout)).unwrap();
     let figure = |name: &str| record.figures.iter().find(|f| f.name == name).map(|f| f.value);
     assert!((figure("analyze.small.f16.intensity.gathered").unwrap() - 1.0).abs() < 1e-9);
     assert!(figure("analyze.small.f16.chosen.wavefronts.predicted").unwrap() > 0.0);
-    assert_eq!(msda_lab::record::Record::load(&dir.path().join("a.json")).unwrap(), record);
+    assert_eq!(msda_bench::record::Record::load(&dir.path().join("a.json")).unwrap(), record);
     assert_eq!(record.command, "msda analyze --workload small --dtype f16 --json");
     let shown = msda(dir.path(), &["analyze", "--workload", "small"]);
     assert!(text(&shown.stdout).contains("small f32 chosen\n"), "{}", text(&shown.stdout));

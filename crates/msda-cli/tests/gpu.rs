@@ -64,7 +64,7 @@ fn kernels_are_listed_and_explained_without_a_gpu() {
     assert!(said.contains("original ") && said.contains("base+half") && said.contains("MiB"), "{said}");
     let list = json(&msda(dir.path(), &[&args[..], &["--ladder", "--json"]].concat()));
     let rungs = list["problems"][0]["rungs"].as_array().unwrap();
-    assert_eq!(rungs.len(), msda_cuda::variants::ladder::RUNGS.len());
+    assert_eq!(rungs.len(), msda_cuda::kernels::ladder::RUNGS.len());
     let reordered = rungs.iter().find(|r| r["name"] == "reordered").unwrap();
     assert_eq!((reordered["takes"].as_bool(), reordered["kernels"].as_u64()), (Some(true), Some(2)));
 
@@ -109,12 +109,12 @@ fn without_a_gpu_this_is_said_once_and_what_was_asked_for_by_name_is_an_error() 
     let base = ["bench", "--quick", "--workload", "small", "--threads", "1", "--json"];
     let run = msda(dir.path(), &base);
     assert!(run.status.success(), "{}", text(&run.stderr));
-    let record = msda_lab::record::Record::parse(&text(&run.stdout)).unwrap();
+    let record = msda_bench::record::Record::parse(&text(&run.stdout)).unwrap();
     let missed: Vec<_> = record.skipped.iter().filter(|s| s.what == "cuda").collect();
     assert_eq!(missed.len(), 1, "{:?}", record.skipped);
     assert!(missed[0].why.contains("hint: "), "{missed:?}");
     let cpu = msda(dir.path(), &[&base[..], &["--device", "cpu"]].concat());
-    let record = msda_lab::record::Record::parse(&text(&cpu.stdout)).unwrap();
+    let record = msda_bench::record::Record::parse(&text(&cpu.stdout)).unwrap();
     assert!(record.skipped.iter().all(|s| !s.what.contains("cuda")), "{:?}", record.skipped);
 
     for args in [
@@ -156,7 +156,7 @@ fn without_a_gpu_the_processor_is_probed_and_the_rest_is_said_to_be_left_out() {
     let said = text(&run.stdout);
     assert!(said.contains("probe.cpu") && said.contains("gather-memory") && said.contains("GB/s"), "{said}");
     assert!(said.contains("skipped") && said.contains("probe.tma-tile") && said.contains("hint: "), "{said}");
-    let record = msda_lab::record::Record::load(&dir.path().join("probed/record.json")).unwrap();
+    let record = msda_bench::record::Record::load(&dir.path().join("probed/record.json")).unwrap();
     let names: Vec<&str> = record.figures.iter().map(|f| f.name.as_str()).collect();
     let cpu = ["fma", "stream", "gather-l2", "gather-memory"].map(|name| format!("probe.cpu.{name}.rate"));
     assert_eq!(names, cpu);
@@ -168,7 +168,7 @@ fn without_a_gpu_the_processor_is_probed_and_the_rest_is_said_to_be_left_out() {
 
     let args = ["probe", "--only", "clusters", "--only", "banks", "--json"];
     let run = msda(dir.path(), &args);
-    let record = msda_lab::record::Record::parse(&text(&run.stdout)).unwrap();
+    let record = msda_bench::record::Record::parse(&text(&run.stdout)).unwrap();
     assert_eq!((record.figures.len(), record.skipped.len(), record.ceilings.len()), (0, 2, 0));
     let unknown = msda(dir.path(), &["probe", "--only", "tma"]);
     assert_eq!(unknown.status.code(), Some(2));
@@ -192,7 +192,7 @@ fn without_a_gpu_the_ladder_is_said_to_be_left_out() {
         "{said}"
     );
     assert!(said.contains("seed f16") && said.contains("seed f32"), "{said}");
-    let record = msda_lab::record::Record::load(&dir.path().join("ladder/record.json")).unwrap();
+    let record = msda_bench::record::Record::load(&dir.path().join("ladder/record.json")).unwrap();
     assert_eq!((record.figures.len(), record.skipped.len()), (0, 3));
     assert_eq!(record.command, "msda verify --ladder --full");
     let list = json(&msda(dir.path(), &["verify", "--ladder", "--workload", "small", "--json"]));

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use msda_lab::record::{Device, Measurement, Record};
+use msda_bench::record::{Device, Measurement, Record};
 
 const MODULE: &str = r#"
 from torch.nn.functional import grid_sample
@@ -77,7 +77,7 @@ fn msda(folder: &Path, engines: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_msda"));
     command.args(args).current_dir(folder).env("MSDA_ENGINES", engines).env("PYTHONPATH", folder);
     // From that folder the project's own Python would not be found.
-    if let Ok(python) = msda_lab::engines::find_python() {
+    if let Ok(python) = msda_bench::engines::find_python() {
         command.env("MSDA_PYTHON", python);
     }
     command.output().unwrap()
@@ -88,7 +88,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn has_torch() -> bool {
-    match msda_lab::engines::find_python() {
+    match msda_bench::engines::find_python() {
         Ok(_) => true,
         Err(why) if std::env::var_os("MSDA_PYTHON").is_some() => panic!("{why:#}"),
         Err(why) => {

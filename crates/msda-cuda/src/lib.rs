@@ -5,7 +5,7 @@
 //! nor a compiler is needed to build; to run, a driver, and NVRTC or a filled cache.
 //!
 //! - [`driver`] is all there is of the driver's functions; [`jit`] compiles and keeps kernels;
-//! - [`variants`] are the kernels' host twins, [`choose`] decides between them;
+//! - [`kernels`] are the kernels' host twins, [`choose`] decides between them;
 //! - [`Plan`] is a call made ready: launching it allocates nothing and waits for nothing;
 //! - [`Resident`] is a call whose tensors stay on the device, to be run and timed again and again;
 //! - [`probe`] measures what a device can do at best, and what the documents' experiments measured;
@@ -16,6 +16,7 @@ pub mod choose;
 pub mod driver;
 mod flush;
 pub mod jit;
+pub mod kernels;
 mod op;
 mod plan;
 pub mod probe;
@@ -23,7 +24,6 @@ mod request;
 mod resident;
 mod tensors;
 mod timing;
-pub mod variants;
 
 pub use op::Cuda;
 pub use plan::{Addresses, Packing, Plan};

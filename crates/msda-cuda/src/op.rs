@@ -9,10 +9,10 @@ use msda::{Backend, Error, ErrorKind, Gradients, Inputs, Problem, Result, View, 
 
 use crate::choose::choose;
 use crate::driver::Device;
+use crate::kernels::{Kernel, Rows, sweep};
 use crate::plan::Plan;
 use crate::request::{Levels, Operands, Request, Sums, Target};
 use crate::tensors::Tensors;
-use crate::variants::{Kernel, Rows, sweep};
 
 /// Takes a request to the kernel that is to compute it, or to none when it is to be left out.
 type Pick = dyn Fn(&Request<'_>) -> Option<Kernel> + Send + Sync;

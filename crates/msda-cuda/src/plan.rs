@@ -11,8 +11,8 @@ use msda::{Error, ErrorKind, Problem, Result};
 use crate::choose::{Choice, choices};
 use crate::driver::{Chain, Device, Function, Launch, Memory, StreamHandle, Texture, fill_async};
 use crate::jit;
+use crate::kernels::{self, Block, Hole, Kernel, Own, Prepared, Stage};
 use crate::request::{Levels, Operands, Request, Target};
-use crate::variants::{self, Block, Hole, Kernel, Own, Prepared, Stage};
 
 /// The most bytes that a kernel's argument has: what every driver takes.
 const MAX_ARGS: usize = 4096;
@@ -486,7 +486,7 @@ impl Packing {
             return Err(Error::new(ErrorKind::Shape, "packing", format!("{from} to {to}"), expected));
         }
         let dense = |p| Operand::dense(p, msda::Role::Value);
-        let (prepared, table) = variants::pack((from, dense(from)), (to, dense(to)), &Target::of(device));
+        let (prepared, table) = kernels::pack((from, dense(from)), (to, dense(to)), &Target::of(device));
         let mut memory = device.alloc(table.len())?;
         memory.write(0, &table)?;
         Ok(Self { step: Kept::load(device, prepared)?, table: memory, empty: to.value_len() == 0 })

@@ -7,11 +7,11 @@ use msda::{Buffer, Error, ErrorKind, Inputs, Problem, Result};
 
 use crate::driver::{Device, Graph, Memory, Stream, StreamHandle};
 use crate::flush::Flush;
+use crate::kernels::Kernel;
 use crate::plan::Plan;
 use crate::request::{Levels, Operands, Request};
 use crate::tensors::Tensors;
 use crate::timing::time;
-use crate::variants::Kernel;
 
 /// A problem with its tensors on a device, ready to be run any number of times. The output is dense.
 #[derive(Debug)]

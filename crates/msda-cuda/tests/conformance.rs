@@ -7,7 +7,7 @@ mod common;
 
 use msda::conformance::{Group, run};
 use msda_cuda::Cuda;
-use msda_cuda::variants::Kernel;
+use msda_cuda::kernels::Kernel;
 
 use common::{device, groups, named_groups};
 

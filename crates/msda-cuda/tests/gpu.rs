@@ -10,7 +10,7 @@ mod probes;
 use msda::rng::Rng;
 use msda::{Backend, Buffer, Cpu, Dtype, ErrorKind, Inputs, Layout, Problem, Spec, Types, pack};
 use msda_cuda::driver::{Device, Graph, Memory, StreamHandle};
-use msda_cuda::variants::Kernel;
+use msda_cuda::kernels::Kernel;
 use msda_cuda::{Addresses, Cuda, Levels, Operands, Packing, Plan, Request, Sizes, Sums};
 
 use common::device;
@@ -317,7 +317,7 @@ fn value_may_have_more_than_2_to_the_31_elements() {
     let pattern: Vec<f64> = (0..10_007).map(|_| rng.unit() * 2.0 - 1.0).collect();
     let value = Buffer::from_fn(Dtype::F16, p.value_len(), |i| pattern[i % 10_007]);
     let inputs = Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice());
-    let want = msda::reference::forward::<f64>(&p, &inputs).unwrap();
+    let want = msda::oracle::forward::<f64>(&p, &inputs).unwrap();
     let chosen = Cuda::new(&device);
     let generic = Cuda::with_pick(&device, "generic", |_| Some(Kernel::Generic));
     for backend in [chosen, generic] {
@@ -332,7 +332,7 @@ fn value_may_have_more_than_2_to_the_31_elements() {
         let planar = p.with(|s| s.layout = Layout::Planar).unwrap();
         let [locations, weights] = looks(&p, &mut rng);
         let inputs = Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice());
-        let want = msda::reference::forward::<f64>(&p, &inputs).unwrap();
+        let want = msda::oracle::forward::<f64>(&p, &inputs).unwrap();
         let source = on_device(&device, &value);
         let mut packed = device.alloc(source.len()).unwrap();
         packed.fill(0xff).unwrap();

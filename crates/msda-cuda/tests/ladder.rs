@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use msda::conformance::run;
 use msda::rng::Rng;
 use msda::{Backend, Buffer, Cpu, Dtype, Inputs, Layout, Problem, Result, Spec, Types, pack};
-use msda_cuda::variants::{Kernel, Rung, ladder};
+use msda_cuda::kernels::{Kernel, Rung, ladder};
 use msda_cuda::{Cuda, Operands, Request, Target};
 
 use common::{device, groups, named_groups};

@@ -6,7 +6,7 @@
 //! - [`Problem`] says what is to be computed, and is validated once;
 //! - [`Inputs`], [`View`] and [`ViewMut`] are tensors in anybody's memory;
 //! - [`Cpu`] computes, with the vector instructions and threads the machine has, and always the same bits;
-//! - [`reference`](mod@reference) is the specification, and [`conformance`](mod@conformance) the battery every backend passes.
+//! - [`oracle`](mod@oracle) is the specification, and [`conformance`](mod@conformance) the battery every backend passes.
 //!
 //! ```
 //! use msda::{Backend, Cpu, Inputs, Problem, Spec};
@@ -38,9 +38,9 @@ pub mod cpu;
 mod dtype;
 mod error;
 pub mod op;
+pub mod oracle;
 mod pack;
 mod problem;
-pub mod reference;
 pub mod rng;
 mod view;
 

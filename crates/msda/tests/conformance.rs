@@ -3,7 +3,7 @@
 use msda::{Cpu, Isa};
 
 mod oracle {
-    msda::conformance!(msda::reference::Oracle);
+    msda::conformance!(msda::oracle::Oracle);
 }
 
 mod best {

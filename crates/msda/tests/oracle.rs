@@ -1,7 +1,7 @@
 //! The oracle's gradients are the derivatives of its output.
 
 use msda::rng::Rng;
-use msda::{Inputs, Padding, Problem, Reference, ReferenceKind, Sampling, Spec, Types, View, reference};
+use msda::{Inputs, Padding, Problem, Reference, ReferenceKind, Sampling, Spec, Types, View, oracle};
 
 struct Tensors {
     value: Vec<f64>,
@@ -36,10 +36,10 @@ fn check(spec: Spec, kind: Option<ReferenceKind>) {
     };
     let upstream: Vec<f64> = (0..p.output_len()).map(|_| r.normal()).collect();
     let loss = |t: &Tensors| -> f64 {
-        let output = reference::forward::<f64>(&p, &t.inputs(kind)).unwrap();
+        let output = oracle::forward::<f64>(&p, &t.inputs(kind)).unwrap();
         output.iter().zip(&upstream).map(|(a, b)| a * b).sum()
     };
-    let grads = reference::backward::<f64>(&p, &t.inputs(kind), &View::from(&upstream)).unwrap();
+    let grads = oracle::backward::<f64>(&p, &t.inputs(kind), &View::from(&upstream)).unwrap();
     let analytic = [grads.value, grads.locations, grads.weights, grads.reference];
     let step = 1e-6;
     let mut compared = 0;
@@ -112,9 +112,9 @@ fn a_sample_worked_out_by_hand() {
     let (value, location, weight) = (vec![1.0, 2.0, 3.0, 5.0], vec![0.375, 0.5], vec![2.0]);
     let inputs = Inputs::plain(&value, &location, &weight);
     let expected = 2.0 * (0.5 * (0.75 * 1.0 + 0.25 * 2.0) + 0.5 * (0.75 * 3.0 + 0.25 * 5.0));
-    assert_eq!(reference::forward::<f64>(&p, &inputs).unwrap(), [expected]);
+    assert_eq!(oracle::forward::<f64>(&p, &inputs).unwrap(), [expected]);
     let upstream = vec![1.0];
-    let g = reference::backward::<f64>(&p, &inputs, &View::from(&upstream)).unwrap();
+    let g = oracle::backward::<f64>(&p, &inputs, &View::from(&upstream)).unwrap();
     assert_eq!(g.weights, [expected / 2.0]);
     assert_eq!(g.value, [0.75, 0.25, 0.75, 0.25]);
     // Two pixels a unit: d/dx = 2 * 2 * (0.5 * (2 - 1) + 0.5 * (5 - 3)), d/dy = 2 * 2 * (0.75 * 2 + 0.25 * 3).

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use msda::Dtype;
-use msda_lab::{analyze, facts};
+use msda_bench::{analyze, facts};
 
 use crate::terminal::{Bar, print};
 

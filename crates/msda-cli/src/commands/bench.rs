@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use msda::Dtype;
-use msda_lab::workload::Workload;
-use msda_lab::{bench, report};
+use msda_bench::workload::Workload;
+use msda_bench::{bench, report};
 
 use super::{DeviceArg, typed};
 use crate::terminal::{Bar, color, print};
@@ -56,7 +56,7 @@ const LADDER: [&str; 2] = ["seed", "seed-ring-uniform"];
 pub(crate) fn main(args: Args) -> Result<()> {
     let (mut workloads, mut dtypes, mut engines) = (args.workload, args.dtype, args.engine);
     if args.ladder {
-        engines = msda_lab::engines::ladder();
+        engines = msda_bench::engines::ladder();
         if workloads.is_empty() {
             workloads = LADDER.map(String::from).into();
         }
@@ -80,7 +80,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     if args.ladder
         && let Err(why) = msda_cuda::driver::Device::open(0)
     {
-        let rungs = msda_cuda::variants::ladder::RUNGS.len();
+        let rungs = msda_cuda::kernels::ladder::RUNGS.len();
         let what = format!("the {rungs} rungs of the ladder on {}", options.workloads.join(" and "));
         let why = why.to_string();
         return print(&match args.json {

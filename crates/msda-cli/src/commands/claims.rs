@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use msda_lab::claims::{self, Claims, Outcome};
-use msda_lab::facts::{self, Facts, Source};
+use msda_bench::claims::{self, Claims, Outcome};
+use msda_bench::facts::{self, Facts, Source};
 use serde_json::json;
 
 use crate::terminal::{color, print};

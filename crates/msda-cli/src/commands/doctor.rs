@@ -2,12 +2,12 @@
 
 use anyhow::Result;
 use msda::Isa;
+use msda_bench::engines::{self, peers};
+use msda_bench::machine;
+use msda_bench::record::Gpu;
 use msda_cuda::choose::Tuned;
 use msda_cuda::driver::{Device, driver_version};
 use msda_cuda::jit;
-use msda_lab::engines::{self, peers};
-use msda_lab::machine;
-use msda_lab::record::Gpu;
 use serde_json::json;
 
 use crate::terminal::print;

@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 use msda::Dtype;
+use msda_bench::kernels::{self, Explained, Family, Step};
+use msda_bench::workload::Workload;
 use msda_cuda::Target;
 use msda_cuda::driver::Arch;
-use msda_lab::kernels::{self, Explained, Family, Step};
-use msda_lab::workload::Workload;
 use serde_json::{Value, json};
 
 use crate::terminal::print;

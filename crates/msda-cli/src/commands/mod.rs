@@ -12,7 +12,7 @@ pub(crate) mod run;
 pub(crate) mod tune;
 pub(crate) mod verify;
 
-use msda_lab::record::Device;
+use msda_bench::record::Device;
 
 /// Where something is done.
 #[derive(Clone, Copy, clap::ValueEnum)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
-use msda_lab::{probe, report};
+use msda_bench::{probe, report};
 
 use super::typed;
 use crate::terminal::{Bar, color, print};

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use msda_lab::facts;
-use msda_lab::record::Record;
-use msda_lab::report::{self, Judge};
+use msda_bench::facts;
+use msda_bench::record::Record;
+use msda_bench::report::{self, Judge};
 
 use crate::terminal::{color, print};
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use msda::{Layout, Padding, Sampling};
-use msda_lab::call::{Call, Options, Tensors};
-use msda_lab::{engines, files};
+use msda_bench::call::{Call, Options, Tensors};
+use msda_bench::{engines, files};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use msda::Dtype;
+use msda_bench::bench::Progress;
+use msda_bench::tune::{self, Job, Tuned};
+use msda_bench::workload::{BUILT_IN, Workload};
 use msda_cuda::choose;
 use msda_cuda::driver::Device;
-use msda_lab::bench::Progress;
-use msda_lab::tune::{self, Job, Tuned};
-use msda_lab::workload::{BUILT_IN, Workload};
 use serde_json::json;
 
 use crate::terminal::{Bar, print};

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use msda::conformance::{Group, Summary};
 use msda::{Dtype, Isa};
-use msda_lab::record::Device;
-use msda_lab::verify::{self, Checked, Outcome, Subject, ladder};
+use msda_bench::record::Device;
+use msda_bench::verify::{self, Checked, Outcome, Subject, ladder};
 use serde_json::json;
 
 use super::{DeviceArg, typed};

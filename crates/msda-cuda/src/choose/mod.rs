@@ -6,9 +6,9 @@ pub use self::tuned::{Tuned, class};
 
 use msda::{Dtype, Layout, Sampling};
 
+use crate::kernels::Kernel;
+use crate::kernels::rows::{Division, Rows, Walk};
 use crate::request::{Request, Sizes, Sums, Target};
-use crate::variants::Kernel;
-use crate::variants::rows::{Division, Rows, Walk};
 
 /// A kernel, and why it was taken.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 use msda::{Padding, Sampling};
 
 use crate::jit::Cache;
+use crate::kernels::Kernel;
 use crate::request::{Request, Target};
-use crate::variants::Kernel;
 
 /// What comes with the library.
 const SHIPPED: &str = include_str!("tuned.txt");

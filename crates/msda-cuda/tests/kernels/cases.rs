@@ -4,7 +4,7 @@ use msda::{Dtype, Layout, Padding, Problem, ReferenceKind, Role, Sampling, Spec,
 use msda_cuda::choose::choose;
 use msda_cuda::driver::Arch;
 use msda_cuda::jit::Unit;
-use msda_cuda::variants::{Kernel, Prepared, ladder};
+use msda_cuda::kernels::{Kernel, Prepared, ladder};
 use msda_cuda::{Levels, Operands, Request, Sizes, Sums, Target};
 
 /// Architectures, one of each generation and kind.

@@ -4,8 +4,8 @@ use super::data::{Case, Held, Kind, POISON, Spread, Wrong};
 use crate::buffer::Buffer;
 use crate::dtype::{Dtype, Float};
 use crate::op::{Backend, Gradients, Inputs, Reference};
+use crate::oracle::{self, Grads};
 use crate::problem::{Problem, Types};
-use crate::reference::{self, Grads};
 use crate::view::{Role, View};
 
 /// What a passed case says of itself.
@@ -176,11 +176,11 @@ struct Results([Vec<f64>; 5]);
 /// Without an output's gradient, the output alone.
 fn evaluate<F: Float>(p: &Problem, inputs: &Inputs<'_>, grad: Option<&View<'_>>) -> crate::Result<Results> {
     let widen = |v: Vec<F>| v.into_iter().map(F::to_f64).collect::<Vec<f64>>();
-    let output = widen(reference::forward::<F>(p, inputs)?);
+    let output = widen(oracle::forward::<F>(p, inputs)?);
     let Some(grad) = grad else {
         return Ok(Results([output, Vec::new(), Vec::new(), Vec::new(), Vec::new()]));
     };
-    let Grads { value, locations, weights, reference } = reference::backward::<F>(p, inputs, grad)?;
+    let Grads { value, locations, weights, reference } = oracle::backward::<F>(p, inputs, grad)?;
     Ok(Results([output, widen(value), widen(locations), widen(weights), widen(reference)]))
 }
 

@@ -1,0 +1,167 @@
+//! What the compiler made of a kernel: instructions by kind, registers, shared memory, and how many blocks fit.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, anyhow};
+use msda_cuda::Target;
+use msda_cuda::jit::disassembly::{Code, nvdisasm};
+use msda_cuda::jit::{self, cubin};
+use msda_cuda::kernels::Prepared;
+
+/// What was found.
+#[derive(Debug, Clone, Default)]
+pub struct Made {
+    /// Registers a thread.
+    pub registers: usize,
+    /// Bytes of shared memory a block, in all.
+    pub shared: usize,
+    /// Bytes a thread that do not fit registers.
+    pub spills: usize,
+    /// Blocks that a multiprocessor holds.
+    pub resident: usize,
+    /// What share of the threads that a multiprocessor can hold those are, in percent.
+    pub occupancy: f64,
+    /// Bytes of first-level cache that are left beside their shared memory.
+    pub cache: usize,
+    /// Instructions by kind, in the program's text; none without a disassembler.
+    pub kinds: Option<BTreeMap<&'static str, usize>>,
+    /// Why there are none.
+    pub no_kinds: Option<String>,
+}
+
+/// Compiles a kernel and reads what became of it. No GPU is needed.
+pub fn read(prepared: &Prepared, target: &Target) -> Result<Made> {
+    let compiled = jit::compile(&prepared.unit)?;
+    // Some compilers tell nothing of a kernel: then what they made of it does.
+    let told = compiled.resources().into_iter().find(|used| used.entry == prepared.entry);
+    let found = || {
+        let registers = cubin::registers(&compiled.cubin, prepared.entry)? as u32;
+        let shared = cubin::shared_bytes(&compiled.cubin, prepared.entry).saturating_sub(RESERVED) as u32;
+        Some(jit::Resources { entry: prepared.entry.into(), registers, shared, ..Default::default() })
+    };
+    let used = told.or_else(found);
+    let used = used.with_context(|| format!("no kernel {} in what was compiled", prepared.entry))?;
+    let shared = used.shared as usize + prepared.launch.shared as usize;
+    let threads = prepared.launch.block.iter().map(|&n| n as usize).product();
+    let resident = resident(target, threads, used.registers as usize, shared);
+    let code = cubin::instructions(&compiled.cubin, prepared.entry).to_vec();
+    let kinds = jit::nvrtc()
+        .map_err(anyhow::Error::from)
+        .and_then(|nvrtc| nvdisasm(nvrtc.path()).map_err(|why| anyhow!(why)))
+        .and_then(|nvdisasm| Code::of(&[code], target.arch, &nvdisasm).map_err(|why| anyhow!(why)))
+        .map(|code| kinds(&code[0]));
+    Ok(Made {
+        registers: used.registers as usize,
+        shared,
+        spills: (used.spill_stores + used.spill_loads) as usize,
+        resident,
+        occupancy: 100.0 * (resident * threads) as f64 / f64::from(target.threads()),
+        cache: cache(target, resident * (shared + RESERVED)),
+        no_kinds: kinds.as_ref().err().map(ToString::to_string),
+        kinds: kinds.ok(),
+    })
+}
+
+/// Bytes of shared memory of each block that the system keeps for itself, since sm_80.
+const RESERVED: usize = 1024;
+
+/// Registers of a multiprocessor, of every architecture that kernels are compiled for.
+const REGISTERS: usize = 65536;
+
+/// Blocks that a multiprocessor holds: what registers, shared memory and threads allow.
+fn resident(target: &Target, threads: usize, registers: usize, shared: usize) -> usize {
+    let warps = threads.div_ceil(32).max(1);
+    // Registers are given to warps in pieces of 256.
+    let of_warp = (registers * 32).next_multiple_of(256).max(256);
+    let by_registers = REGISTERS / (of_warp * warps);
+    let by_threads = target.threads() as usize / threads.max(1);
+    let by_shared = (target.shared() + RESERVED) / (shared + RESERVED);
+    by_registers.min(by_threads).min(by_shared).min(32)
+}
+
+/// What is left of the memory that shared memory and first-level cache have in common.
+pub fn cache(target: &Target, shared: usize) -> usize {
+    let (whole, steps): (usize, &[usize]) = match (target.arch.major, target.arch.minor) {
+        (7, _) => (96, &[32, 64]),
+        (8, 0 | 7) => (192, &[0, 8, 16, 32, 64, 100, 132, 164]),
+        (9 | 10, _) => (256, &[0, 8, 16, 32, 64, 100, 132, 164, 196, 228]),
+        _ => (128, &[0, 8, 16, 32, 64, 100]),
+    };
+    let taken = steps.iter().find(|&&step| step << 10 >= shared).or(steps.last()).copied().unwrap_or(0);
+    (whole - taken) << 10
+}
+
+/// Instructions by kind. Loads from global memory are told apart by their bits.
+fn kinds(code: &Code) -> BTreeMap<&'static str, usize> {
+    let mut kinds = BTreeMap::new();
+    for opcode in code.opcodes() {
+        if let Some(kind) = kind(opcode) {
+            *kinds.entry(kind).or_insert(0) += 1;
+        }
+    }
+    kinds
+}
+
+/// The kind of an instruction; none for those that only fill up.
+fn kind(opcode: &str) -> Option<&'static str> {
+    let has = |modifier: &str| opcode.split('.').skip(1).any(|m| m == modifier);
+    let name = opcode.split('.').next().unwrap_or_default();
+    Some(match name {
+        "NOP" => return None,
+        "LDG" | "LD" if has("128") => "loads.128",
+        "LDG" | "LD" if has("64") => "loads.64",
+        "LDG" | "LD" if has("U16") || has("S16") || has("U8") || has("S8") => "loads.16",
+        "LDG" | "LD" => "loads.32",
+        "STG" | "ST" | "RED" | "ATOMG" | "ATOM" => "stores",
+        "LDS" | "LDSM" => "shared-loads",
+        "STS" | "LDGSTS" | "ATOMS" => "shared-stores",
+        "LDL" | "STL" => "local",
+        "LDC" | "ULDC" | "LDCU" => "constants",
+        "SHFL" => "shuffles",
+        // With .F32 these widen f16.
+        "HADD2" if has("F32") => "conversions",
+        "F2F" | "F2FP" | "I2F" | "I2FP" | "F2I" | "FRND" | "I2I" => "conversions",
+        "HMMA" | "IMMA" | "QMMA" | "HGMMA" | "QGMMA" => "matrix",
+        "TEX" | "TLD" | "TLD4" | "TXQ" => "texture",
+        "BRA" | "BRX" | "JMP" | "EXIT" | "RET" | "CALL" | "BSSY" | "BSYNC" | "BREAK" => "branches",
+        "BAR" | "WARPSYNC" | "SYNCS" | "MEMBAR" | "DEPBAR" | "UTMALDG" | "UBLKCP" => "waiting",
+        _ if name.starts_with('F') || name == "MUFU" => "float",
+        _ if name.starts_with('H') => "half",
+        _ => "integer",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use msda_cuda::driver::Arch;
+
+    use super::*;
+
+    #[test]
+    fn instructions_have_kinds() {
+        for (opcode, expected) in [
+            ("LDG.E.128.CONSTANT", Some("loads.128")),
+            ("LDG.E.U16", Some("loads.16")),
+            ("LDG.E", Some("loads.32")),
+            ("HADD2.F32", Some("conversions")),
+            ("HFMA2.MMA", Some("half")),
+            ("FFMA", Some("float")),
+            ("IMAD.WIDE", Some("integer")),
+            ("UTMALDG.2D", Some("waiting")),
+            ("NOP", None),
+        ] {
+            assert_eq!(kind(opcode), expected, "{opcode}");
+        }
+    }
+
+    #[test]
+    fn blocks_fit_by_the_scarcest() {
+        let target = Target { arch: Arch::new(9, 0), multiprocessors: 132 };
+        assert_eq!(resident(&target, 512, 40, 0), 3, "registers");
+        assert_eq!(resident(&target, 1024, 32, 0), 2, "threads");
+        assert_eq!(resident(&target, 128, 32, 100 << 10), 2, "shared memory");
+        assert_eq!(resident(&target, 32, 16, 0), 32, "blocks");
+        assert_eq!(cache(&target, 0), 256 << 10);
+        assert_eq!(cache(&target, 101 << 10), (256 - 132) << 10);
+    }
+}

@@ -1,0 +1,117 @@
+//! Tensors in files: NumPy's `.npy`, one tensor each, and `.safetensors`, many by name.
+//!
+//! A file is a stranger's: sizes are compared with the bytes that are there before anything is allocated.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use msda::{Error, ErrorKind};
+
+pub mod npy;
+pub mod safetensors;
+mod stored;
+mod tensor;
+
+pub use tensor::{Data, Tensor};
+
+/// All tensors of a file by name; the only one of an `.npy` has the name of the file without its extension.
+///
+/// ```no_run
+/// let tensors = msda_bench::files::read("inputs.safetensors")?;
+/// let value = tensors["value"].float("value")?;
+/// # anyhow::Ok(())
+/// ```
+pub fn read(path: impl AsRef<Path>) -> anyhow::Result<BTreeMap<String, Tensor>> {
+    let path = path.as_ref();
+    load(path).with_context(|| format!("cannot read '{}'", path.display()))
+}
+
+/// Writes tensors by name; an `.npy` takes exactly one and does not keep its name.
+///
+/// The file appears whole or not at all: a reader never meets half of it.
+pub fn write(path: impl AsRef<Path>, tensors: &[(String, Tensor)]) -> anyhow::Result<()> {
+    let path = path.as_ref();
+    store(path, tensors).with_context(|| format!("cannot write '{}'", path.display()))
+}
+
+enum Format {
+    Npy,
+    Safetensors,
+}
+
+fn format(path: &Path) -> msda::Result<Format> {
+    let extension = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    let refused = |got| Error::new(ErrorKind::Unsupported, "file extension", got, ".npy or .safetensors");
+    match extension.as_str() {
+        "npy" => Ok(Format::Npy),
+        "safetensors" => Ok(Format::Safetensors),
+        "" => Err(refused("none".to_string())),
+        "npz" => Err(refused(".npz".to_string()).hint("an .npz is a zip archive of .npy files: unzip it")),
+        "pt" | "pth" => {
+            Err(refused(format!(".{extension}")).hint("save with safetensors.torch.save_file instead"))
+        }
+        _ => Err(refused(format!(".{extension}"))),
+    }
+}
+
+fn load(path: &Path) -> anyhow::Result<BTreeMap<String, Tensor>> {
+    let format = format(path)?;
+    // A pipe would block and a device may never end.
+    ensure!(fs::metadata(path)?.is_file(), "got a folder, pipe or device, expected a regular file");
+    let bytes = fs::read(path)?;
+    Ok(match format {
+        Format::Npy => {
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            BTreeMap::from([(stem, npy::parse(&bytes)?)])
+        }
+        Format::Safetensors => safetensors::parse(&bytes)?,
+    })
+}
+
+fn store(path: &Path, tensors: &[(String, Tensor)]) -> anyhow::Result<()> {
+    let bytes = match (format(path)?, tensors) {
+        (Format::Npy, [(_, tensor)]) => npy::encode(tensor)?,
+        (Format::Npy, _) => {
+            let got = format!("{} tensors", tensors.len());
+            return Err(Error::new(ErrorKind::Unsupported, "an .npy file", got, "exactly one")
+                .hint("a .safetensors file holds any number of tensors")
+                .into());
+        }
+        (Format::Safetensors, _) => safetensors::encode(tensors)?,
+    };
+    replace(path, &bytes)
+}
+
+/// Puts `bytes` at `path` by renaming a temporary file of the same folder.
+fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    // Temporary files are private by default; this one is to be as public as the umask lets any file be.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut temporary = builder.tempfile_in(folder)?;
+    temporary.write_all(bytes)?;
+    temporary.persist(path)?;
+    Ok(())
+}
+
+/// Text from a file as it may appear in a message: short, and without control characters.
+fn shown(text: &str) -> String {
+    const LONGEST: usize = 80;
+    let escaped =
+        |c: char| if matches!(c, '\'' | '"') { c.to_string() } else { c.escape_debug().to_string() };
+    let mut chars = text.chars();
+    let mut shown: String = chars.by_ref().take(LONGEST).map(escaped).collect();
+    if chars.next().is_some() {
+        shown.push_str("..");
+    }
+    shown
+}
+
+/// A name from a file, likewise.
+fn quoted(name: &str) -> String {
+    format!("'{}'", shown(name))
+}

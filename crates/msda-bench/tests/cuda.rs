@@ -1,0 +1,176 @@
+//! Our kernels on a GPU as the lab uses them.
+//!
+//! Without a GPU every test says that it skipped; with `MSDA_GPU=1` in the environment it fails instead.
+
+use std::time::Duration;
+
+use msda::Dtype;
+use msda_bench::bench::{self, Progress};
+use msda_bench::check::Expected;
+use msda_bench::engines::{self, Engine as _};
+use msda_bench::record::{Device, Pass};
+use msda_bench::task::Task;
+use msda_bench::timing::Effort;
+use msda_bench::tune::{self, Job};
+use msda_bench::workload::Workload;
+use msda_cuda::driver::Device as Gpu;
+use msda_cuda::kernels::Kernel;
+use msda_cuda::{Resident, choose};
+
+fn gpu() -> Option<Gpu> {
+    match Gpu::open(0) {
+        Ok(gpu) => Some(gpu),
+        Err(why) => {
+            assert!(std::env::var_os("MSDA_GPU").is_none(), "{why}");
+            eprintln!("skipped: {why}");
+            None
+        }
+    }
+}
+
+struct Silent;
+
+impl Progress for Silent {
+    fn begin(&mut self, _total: usize) {}
+    fn step(&mut self, _what: &str) {}
+    fn note(&mut self, _what: &str) {}
+}
+
+#[test]
+fn the_engine_is_right_and_says_which_kernel_ran() {
+    if gpu().is_none() {
+        return;
+    }
+    let workload = Workload::find("small").unwrap();
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+        let data = workload.data(dtype).unwrap();
+        let expected = Expected::new(&data, "small").unwrap();
+        let task = Task::whole(&data, Pass::Forward);
+        for name in ["cuda", "cuda:generic", "cuda@0"] {
+            let mut engine = engines::Cuda::open(name).unwrap();
+            assert_eq!(
+                (engine.name().as_str(), engine.device(), engine.is_cold()),
+                (name, Device::Cuda, true)
+            );
+            assert_eq!((engine.refuses(&task), engine.kernel(&task)), (None, None));
+            assert!(engine.refuses(&Task::whole(&data, Pass::Backward)).unwrap().contains("backward"));
+            let check = expected.check(&mut engine, &data, Pass::Forward).unwrap();
+            assert!(check.compared > 0 && !check.inexact);
+            let kernel = engine.kernel(&task).unwrap();
+            assert_eq!(kernel == "generic", name == "cuda:generic", "{kernel}");
+            let effort =
+                Effort { budget: Duration::from_millis(50), at_least: 3, at_most: 1000, warm_up: true };
+            let times = engine.time(&task, effort).unwrap();
+            assert!((3..=200).contains(&times.len()) && times.iter().all(|t| *t > 0.0), "{times:?}");
+            assert_eq!(engine.kernel(&task), Some(kernel));
+            let measured = engine.launching(&task);
+            assert!(measured.host_us.is_some_and(|us| us > 0.0 && us < 1000.0));
+            assert_eq!(
+                measured.compile_ms.is_some(),
+                msda_cuda::jit::nvrtc().is_ok() && msda_cuda::jit::Cache::global().compiles()
+            );
+            assert!(measured.replay.is_some_and(|r| r.cold > 0.0 && r.warm > 0.0));
+        }
+    }
+    let missing = engines::Cuda::open("cuda@99").err().map(|why| format!("{why:#}"));
+    assert!(missing.is_some_and(|why| why.contains("below")));
+}
+
+#[test]
+fn cold_runs_are_slower_than_warm_ones_and_graphs_compute_the_same() {
+    let Some(gpu) = gpu() else { return };
+    let data = Workload::find("seed-encoder").unwrap().data(Dtype::F16).unwrap();
+    let task = Task::whole(&data, Pass::Forward);
+    let mut resident = Resident::new(&gpu, &task.problem, &task.inputs, None).unwrap();
+    resident.poison().unwrap();
+    assert!(resident.output().unwrap().to_f64().iter().all(|x| x.is_nan()));
+    resident.run().unwrap();
+    let output = resident.output().unwrap().to_f64();
+    let median = |mut times: Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    };
+    let (cold, warm) = (resident.time(20, true).unwrap(), resident.time(20, false).unwrap());
+    assert_eq!((cold.len(), warm.len()), (20, 20));
+    assert!(median(cold) > median(warm));
+    resident.poison().unwrap();
+    assert_eq!(resident.time_graph(3, true).unwrap().len(), 3);
+    assert_eq!(resident.output().unwrap().to_f64(), output);
+    // Another kernel on the same tensors.
+    resident.replan(Some(Kernel::Generic)).unwrap();
+    resident.poison().unwrap();
+    resident.run().unwrap();
+    assert_eq!(resident.plan().choice().kernel, Kernel::Generic);
+    assert!(resident.output().unwrap().to_f64().iter().all(|x| x.is_finite()));
+}
+
+#[test]
+fn the_benchmark_measures_the_gpu_with_floors_and_skips_the_backward_pass_once() {
+    if gpu().is_none() {
+        return;
+    }
+    let options = bench::Options {
+        workloads: vec!["small".into(), "seed-decoder".into()],
+        engines: vec!["cuda".into(), "cuda:generic".into()],
+        dtypes: Vec::new(),
+        device: None,
+        threads: Vec::new(),
+        quick: true,
+        command: "test".into(),
+    };
+    let record = bench::run(&options, &mut Silent).unwrap();
+    assert_eq!(record.measurements.len(), 2 * 3 * 2, "workloads, types, engines");
+    for m in &record.measurements {
+        assert_eq!((m.device, m.cold, m.pass), (Device::Cuda, true, Pass::Forward));
+        assert!(m.kernel.is_some() && m.work.floor_ms > 0.0, "{m:?}");
+    }
+    assert!(record.ceilings.iter().all(|c| c.device == Device::Cuda && c.rate > 0.0));
+    assert_eq!(record.skipped.iter().filter(|s| s.why.contains("backward")).count(), 1);
+}
+
+/// Rungs that refuse do not stop the others, nor does a kernel that would refuse the few queries which the oracle
+/// evaluates.
+#[test]
+fn what_refuses_a_workload_is_listed_and_the_rest_is_measured() {
+    if gpu().is_none() {
+        return;
+    }
+    let measured = |workload: &str, engines: &[&str], dtypes: &[Dtype]| {
+        let options = bench::Options {
+            workloads: vec![workload.into()],
+            engines: engines.iter().map(ToString::to_string).collect(),
+            dtypes: dtypes.to_vec(),
+            device: None,
+            threads: Vec::new(),
+            quick: true,
+            command: "test".into(),
+        };
+        bench::run(&options, &mut Silent).unwrap()
+    };
+    let (base, half, matrix) = ("cuda:ladder:base", "cuda:ladder:base+half", "cuda:ladder:tensor_core");
+    let record = measured("small", &[half, matrix, base], &[Dtype::F32, Dtype::F16]);
+    let of = |engine: &str| record.measurements.iter().filter(|m| m.engine == engine).collect::<Vec<_>>();
+    assert_eq!((of(base).len(), of(half).len(), of(matrix).len()), (2, 1, 1), "{:?}", record.skipped);
+    assert!(of(base).iter().all(|m| !m.check.inexact && m.check.compared > 0));
+    assert!(of(half).iter().all(|m| m.check.inexact));
+    let said = |engine: &str| record.skipped.iter().any(|s| s.what == format!("small {engine} f32"));
+    assert!(said(half) && said(matrix) && !said(base), "{:?}", record.skipped);
+
+    let tiles = measured("detr-encoder", &["cuda:rows:walk=tiles"], &[Dtype::F16]);
+    assert_eq!(tiles.measurements.len(), 1, "{:?}", tiles.skipped);
+}
+
+#[test]
+fn tuning_checks_times_and_writes_a_line() {
+    let Some(gpu) = gpu() else { return };
+    let job = Job::new(&gpu, &Workload::find("small").unwrap(), Dtype::F16, 6).unwrap();
+    assert!(job.tried.len() == 6 && job.tried[0] == job.now);
+    let tuned = job.run(&gpu, &mut Silent).unwrap();
+    assert_eq!(tuned.timed + tuned.rejected.len(), 6, "{:?}", tuned.rejected);
+    assert!(tuned.before.1.is_some() && tuned.best.windows(2).all(|w| w[0].1 <= w[1].1));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuned.txt");
+    tune::save(&path, &[tuned]).unwrap();
+    let read = choose::Tuned::parse(&std::fs::read_to_string(&path).unwrap(), "test");
+    assert!(read.find(&job.class).is_some());
+}

@@ -1,0 +1,324 @@
+//! Reports of a realistic run, of runs with bad numbers, of every kind of record, and of nothing.
+
+mod fixtures;
+
+use fixtures::{
+    ENGINES, WORKLOADS, analysis, everything, hostile, ladder, measurement, probes, realistic, record,
+    with_gpu,
+};
+use msda_bench::record::{Device, Pass, Record};
+use msda_bench::report::{self, Judge, terminal, write};
+
+fn html(records: &[Record]) -> String {
+    report::html(records, Judge::default()).unwrap()
+}
+
+fn markdown(records: &[Record]) -> String {
+    report::markdown(records, Judge::default()).unwrap()
+}
+
+fn cases() -> Vec<Vec<Record>> {
+    let mut one = realistic();
+    one.measurements.truncate(1);
+    vec![
+        vec![],
+        vec![record(vec![])],
+        vec![one],
+        vec![realistic()],
+        vec![hostile()],
+        vec![with_gpu()],
+        vec![realistic(), hostile(), record(vec![])],
+        vec![ladder()],
+        vec![probes()],
+        vec![analysis()],
+        everything(),
+    ]
+}
+
+/// The words of a text: runs of letters.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphabetic())
+}
+
+#[test]
+fn page_names_everything() {
+    let page = html(&[realistic()]);
+    for (workload, problem, _) in WORKLOADS {
+        assert!(page.contains(workload) && page.contains(problem));
+    }
+    for (engine, _) in ENGINES {
+        assert!(page.contains(engine));
+    }
+    for text in [
+        "Roofline",
+        "bf16",
+        "2026-11-15T12:34:56Z",
+        "Processor 9000",
+        "msda bench --threads",
+        "hint: install",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+}
+
+#[test]
+fn page_is_complete_in_itself() {
+    let page = html(&[realistic()]);
+    for outside in ["http", "<script", "<link", "@import", "url(", "src="] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    assert!(page.contains("name=\"viewport\"") && page.contains("prefers-color-scheme: dark"));
+}
+
+#[test]
+fn page_has_numbers_only() {
+    for records in cases() {
+        let page = html(&records);
+        let found = words(&page).find(|w| ["nan", "inf", "infinity"].contains(&w.to_lowercase().as_str()));
+        assert_eq!(found, None);
+    }
+}
+
+#[test]
+fn page_escapes_what_records_say() {
+    let page = html(&[hostile()]);
+    assert!(!page.contains("<script") && !page.contains("<img"));
+    assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
+    assert!(page.contains("engine&quot;0&#39;&amp;"));
+    assert!(!page.contains('\u{1b}'));
+}
+
+#[test]
+fn page_tags_are_balanced() {
+    for records in cases() {
+        let page = html(&records);
+        let mut open: Vec<&str> = Vec::new();
+        for tag in page.split('<').skip(1) {
+            let inside = tag.split('>').next().unwrap();
+            let name = inside.trim_start_matches('/').split([' ', '/']).next().unwrap();
+            if inside.starts_with('/') {
+                assert_eq!(open.pop(), Some(name));
+            } else if !inside.ends_with('/') && !["!doctype", "meta", "br"].contains(&name) {
+                open.push(name);
+            }
+        }
+        assert_eq!(open, Vec::<&str>::new());
+    }
+}
+
+#[test]
+fn plots_say_what_they_show() {
+    let page = html(&[realistic()]);
+    let plots = page.matches("role=\"img\">\n<title>").count();
+    // Bars for each workload and pass; speed-up, roofline and floor for each pass.
+    assert_eq!(plots, WORKLOADS.len() * 2 + 3 * 2);
+    assert_eq!(page.matches("<svg").count() - page.matches("class=\"swatch\"").count(), plots);
+}
+
+#[test]
+fn markdown_tables_are_rectangular() {
+    for records in cases() {
+        let text = markdown(&records);
+        let mut columns = None;
+        for line in text.lines() {
+            if !line.starts_with('|') {
+                columns = None;
+                continue;
+            }
+            let count = line.replace("\\|", "").matches('|').count();
+            assert_eq!(*columns.get_or_insert(count), count, "{line}");
+        }
+        // Indented text is code, which Markdown shows as it is.
+        assert!(!text.lines().any(|l| l.contains("<script") && !l.starts_with("    ")));
+        assert!(!text.contains("NaN"));
+    }
+}
+
+#[test]
+fn terminal_keeps_within_100_columns() {
+    let text = terminal(&[realistic()], false);
+    for line in text.lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+    for text in cases().iter().map(|records| terminal(records, false)) {
+        assert!(!text.contains('\u{1b}') && !text.contains("NaN"));
+    }
+    assert!(terminal(&[realistic()], true).contains("\u{1b}[1m"));
+    assert!(text.contains("no device found") && text.contains("detr-encoder forward"));
+}
+
+#[test]
+fn torch_of_the_same_dtype_is_the_baseline() {
+    let slow = |engine, dtype, ms| measurement("detr-encoder", engine, Pass::Forward, dtype, 2, ms);
+    let text = markdown(&[record(vec![
+        slow("cpu-avx2", "f32", 2.0),
+        slow("cpu-avx2", "bf16", 1.0),
+        slow("cpu-avx2", "f16", 5.0),
+        slow("torch", "f32", 8.0),
+        slow("torch", "bf16", 10.0),
+    ])]);
+    assert!(text.contains("| f32 | 2 | cpu-avx2 | 2.00 | 1.94..2.16 | 4.00x | torch f32 |"), "{text}");
+    assert!(text.contains("| bf16 | 2 | cpu-avx2 | 1.00 | 0.970..1.08 | 10.0x | torch bf16 |"));
+    assert!(text.contains("| f16 | 2 | cpu-avx2 | 5.00 | 4.85..5.40 | 1.60x | torch f32 |"));
+    assert!(text.contains("Speed-up over torch of the same dtype (f32, bf16); torch f32 (f16)"));
+    assert!(text.contains("**Forward: up to 10.0x the speed of torch**"));
+    assert!(text.contains("**Nothing slower than torch**: of 3 comparisons"));
+}
+
+#[test]
+fn the_slowest_engine_stands_in_for_torch() {
+    let time = |engine, ms| measurement("detr-encoder", engine, Pass::Forward, "f32", 2, ms);
+    let text = markdown(&[record(vec![time("cpu-avx2", 2.0), time("cpu-portable", 5.0)])]);
+    assert!(text.contains("| 2.50x | cpu-portable f32, the slowest |"), "{text}");
+    assert!(text.contains("| f32 | 2 | cpu-portable | 5.00 | 4.85..5.40 | base |"));
+    assert!(text.contains("torch was not measured"));
+}
+
+#[test]
+fn losses_and_errors_are_reported() {
+    let time = |engine, ms| measurement("detr-encoder", engine, Pass::Forward, "f32", 1, ms);
+    let mut wrong = time("cpu-avx512", 1.0);
+    wrong.check.max_error = 1.0;
+    let text = markdown(&[record(vec![time("cpu-portable", 10.0), wrong, time("torch", 5.0)])]);
+    assert!(text.contains("**Slower than torch in 1 of 2 comparisons**"), "{text}");
+    assert!(text.contains("**1 of 3 results outside the tolerance**"));
+    assert!(text.contains("up to 0.500x the speed of torch"), "a wrong result wins nothing");
+}
+
+#[test]
+fn both_files_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let written = write(&[realistic()], Judge::default(), &folder.path().join("deep/report")).unwrap();
+    assert!(written.html.ends_with("deep/report/report.html") && written.markdown.ends_with("report.md"));
+    assert!(std::fs::read_to_string(written.html).unwrap().starts_with("<!doctype html>"));
+    assert!(std::fs::read_to_string(written.markdown).unwrap().starts_with("# "));
+}
+
+#[test]
+fn the_gpu_is_described_and_compared_with_itself() {
+    let records = [with_gpu()];
+    let text = markdown(&records);
+    let line = "Example GPU 200, 141 GiB, 132 multiprocessors, driver 580.10, CUDA 13.0, \
+                before: 345 MHz memory 3201 MHz 31 C 76 W, after: 1980 MHz memory 3201 MHz 31 C 313 W";
+    for expected in [
+        line,
+        "#### detr-encoder forward\n",
+        "#### detr-encoder forward on the GPU, cold caches\n",
+        "Speed-up over torch-cuda of the same dtype\n",
+        "| f32 | 2 | cpu-avx512 | 8.00 | 7.76..8.64 | 10.0x | torch f32 |",
+        "| f32 | - | cuda | 0.0200 | 0.0194..0.0216 | 30.0x | torch-cuda f32 |",
+        "| f32 | - | peer:mmcv | 0.0400 | 0.0388..0.0432 | 15.0x | torch-cuda f32 |",
+        "| rows_d32 |",
+        "| ~12 |",
+        "**Forward: up to 10.0x the speed of torch**",
+        "**Forward on the GPU, cold caches: up to 30.0x the speed of torch**",
+        "**Faster than the fastest peer in 2 of 2 comparisons on the GPU, cold caches**",
+        "2.00x (detr-encoder forward, cuda f32 and peer:mmcv f32)",
+        "**All 10 results within the tolerance**",
+        "**2 results not held to the tolerance**",
+    ] {
+        assert!(text.contains(expected), "{expected}\n\n{text}");
+    }
+    let shown = terminal(&records, false);
+    assert!(shown.contains("Example GPU 200") && shown.lines().all(|l| l.chars().count() <= 100), "{shown}");
+    let page = html(&records);
+    assert!(
+        page.contains("Example GPU 200") && page.contains("rows_d32") && !page.contains("class=\"wrong\"")
+    );
+    let back = Record::parse(&serde_json::to_string(&records[0]).unwrap()).unwrap();
+    assert_eq!(back, records[0]);
+}
+
+#[test]
+fn without_torch_the_gpu_has_no_baseline() {
+    let mut record = with_gpu();
+    record.measurements.retain(|m| m.engine != "torch-cuda");
+    let text = markdown(std::slice::from_ref(&record));
+    assert!(text.contains("Speed-up over nothing: torch-cuda was not measured"), "{text}");
+    assert!(text.contains("| f32 | - | cuda | 0.0200 | 0.0194..0.0216 | - | - |"), "{text}");
+    record.measurements.retain(|m| m.device == Device::Cuda);
+    assert!(!html(&[record]).contains("Measurements with"), "no roofline of the processor");
+}
+
+/// The sections of a page, in order.
+fn titles(page: &str) -> Vec<&str> {
+    page.split("<h2>").skip(1).filter_map(|rest| rest.split("</h2>").next()).collect()
+}
+
+#[test]
+fn a_section_is_there_where_its_data_is() {
+    assert_eq!(titles(&html(&[])), ["Summary"]);
+    assert_eq!(titles(&html(&[realistic()])), ["Summary", "Workloads", "Roofline", "Left out"]);
+    assert_eq!(titles(&html(&[probes()])), ["Summary", "Sweeps", "Probes", "Claims", "Left out"]);
+    assert_eq!(titles(&html(&[analysis()])), ["Summary", "Wavefronts", "Sweeps", "Claims", "Left out"]);
+    let all = [
+        "Summary",
+        "Workloads",
+        "Latency ladder",
+        "Roofline",
+        "Wavefronts",
+        "Sweeps",
+        "Probes",
+        "Claims",
+        "Left out",
+    ];
+    assert_eq!(titles(&html(&everything())), all);
+    let text = markdown(&everything());
+    let of_text: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("## ")).collect();
+    assert_eq!(of_text, all);
+    assert!(!titles(&report::html(&everything(), Judge::Never).unwrap()).contains(&"Claims"));
+    assert!(titles(&report::html(&[realistic()], Judge::Always).unwrap()).contains(&"Claims"));
+}
+
+#[test]
+fn what_is_absent_is_said_with_the_command_that_measures_it() {
+    let text = markdown(&[realistic()]);
+    for expected in ["`msda bench --device cuda`", "`msda probe --out probes`", "`msda analyze --sweep"] {
+        assert!(text.contains(expected), "{expected}\n{text}");
+    }
+    assert!(!markdown(&everything()).contains("`msda probe --out"));
+    let text = markdown(&[analysis()]);
+    assert!(
+        text.contains(
+            "counters of generic on seed f16. `msda analyze --workload seed --kernel generic --ncu`"
+        )
+    );
+}
+
+#[test]
+fn the_ladder_is_compared_with_its_first_rung_and_the_one_before() {
+    let text = markdown(&[ladder()]);
+    let line =
+        |begins: &str| text.lines().find(|l| l.starts_with(begins)).unwrap_or_else(|| panic!("{text}"));
+    assert!(text.find("seed f16 forward").unwrap() < text.find("seed f32 forward").unwrap(), "f16 first");
+    // 2.4 ms, 2.4 / 1.17, 2.4 / 1.34 and 2.4 / 1.51; the chosen kernel has no rung before it.
+    assert!(line("| original |").starts_with("| original | 2400 | 2330..2590 | - | - | 7.9% |"));
+    assert!(line("| simple |").starts_with("| simple | 1590 | 1540..1720 | 1.51x | 1.13x |"));
+    assert!(line("| chosen |").starts_with("| chosen | 310 | 301..335 | 7.74x | - | 61% |"));
+    assert!(line("| int8 |").contains("| ~40 |"), "inexact by design");
+    // Against the base: positive is faster.
+    assert!(line("| base |").starts_with("| base | 500 | - |"));
+    assert!(line("| base+hints |").starts_with("| base+hints | 400 | +25.0 |"));
+    assert!(line("| base-vector |").starts_with("| base-vector | 1000 | -50.0 |"));
+    assert!(text.contains("Not measured: ultra. `msda bench --workload seed --engine cuda:ladder:ultra`"));
+    assert!(!text.contains("--engine cuda:ladder:distributed16"), "it is said to be left out");
+    let page = html(&[ladder()]);
+    assert!(!titles(&page).contains(&"Workloads") || !page.contains(">cuda:ladder:simple<"));
+}
+
+#[test]
+fn reasons_are_said_once() {
+    let text = markdown(&[analysis(), analysis()]);
+    assert_eq!(text.matches("no ncu<br>hint:").count(), 1, "{text}");
+}
+
+#[test]
+fn no_plot_is_empty_and_no_coordinate_is_outside() {
+    for records in cases() {
+        let page = html(&records);
+        for plot in page.split("role=\"img\">").skip(1).map(|rest| rest.split("</svg>").next().unwrap()) {
+            let marks = ["<rect", "<path", "<line"].iter().map(|m| plot.matches(m).count()).sum::<usize>();
+            assert!(marks > 0 && !plot.contains("=\"-"), "{plot}");
+        }
+    }
+}
