@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use msda::{Buffer, Dtype, Problem, Result, Spec, Types};
 use msda_cuda::driver::{Device, Memory};
-use msda_cuda::{Addresses, Levels, Operands, Plan, jit};
+use msda_cuda::{Addresses, Operands, Plan, Request, Slot, jit};
 
 fn main() -> Result<()> {
     let device = match Device::open(0) {
@@ -46,13 +46,13 @@ fn main() -> Result<()> {
     let operands = Operands::dense(&problem, None);
     let milliseconds = |start: Instant| start.elapsed().as_secs_f64() * 1e3;
     let start = Instant::now();
-    let plan = Plan::new(&device, &problem, &operands, Levels::Host)?;
+    let plan = Plan::new(&device, &Request::new(&problem, &operands))?;
     println!("{}\n  because: {}", plan.choice().kernel, plan.choice().why);
     println!("first plan     {:8.3} ms", milliseconds(start));
     let start = Instant::now();
-    drop(Plan::new(&device, &problem, &operands, Levels::Host)?);
+    drop(Plan::new(&device, &Request::new(&problem, &operands))?);
     println!("the same again {:8.3} ms", milliseconds(start));
-    let request = msda_cuda::Request::new(&problem, &operands);
+    let request = Request::new(&problem, &operands);
     let prepared = plan.choice().kernel.prepare(&request, &msda_cuda::Target::of(&device));
     let start = Instant::now();
     match prepared.kernels().try_for_each(|kernel| jit::compile(&kernel.unit).map(drop)) {
@@ -62,14 +62,13 @@ fn main() -> Result<()> {
 
     // Launching allocates nothing and waits for nothing.
     let workspace = device.alloc(plan.workspace())?;
-    let at = Addresses {
-        value: value.address(),
-        locations: locations.address(),
-        weights: weights.address(),
-        output: output.address(),
-        workspace: workspace.address(),
-        ..Addresses::default()
-    };
+    let at = Addresses::from([
+        (Slot::Value, value.address()),
+        (Slot::Locations, locations.address()),
+        (Slot::Weights, weights.address()),
+        (Slot::Output, output.address()),
+        (Slot::Workspace, workspace.address()),
+    ]);
     let stream = device.stream()?;
     let _bound = device.bind()?;
     let mut best = f64::INFINITY;

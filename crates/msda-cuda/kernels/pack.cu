@@ -4,7 +4,7 @@
 // the table of levels.
 #include "prelude.cuh"
 
-// Knobs: SIZE, the bytes of an element.
+// Macros: SIZE, bytes per element; LEVELS, the most levels per launch.
 template <int N> struct Word;
 template <> struct Word<2> { typedef u16 Type; };
 template <> struct Word<4> { typedef u32 Type; };
@@ -20,9 +20,10 @@ struct Args {
     const char *from;
     char *to;
     i64 from_stride[3], to_stride[3]; // bytes from image to image, position to position, head to head
-    const Level *level;
     i64 levels, batch, heads, channels, positions;
     i64 planar; // the destination has all positions of a head before the next head
+    i64 all;    // write zeros to positions that belong to none of the levels
+    Level level[LEVELS];
 };
 
 extern "C" __global__ void __launch_bounds__(256) msda_pack(const __grid_constant__ Args args) {
@@ -41,8 +42,9 @@ extern "C" __global__ void __launch_bounds__(256) msda_pack(const __grid_constan
         }
         const i64 image = rest;
         Bits bits = 0;
+        bool found = args.all;
         for (i64 l = 0; l < args.levels; l++) {
-            const Level level = args.level[l];
+            const Level &level = args.level[l];
             const i64 d = position - level.to;
             if (d < 0) continue;
             const i64 y = d / level.to_pitch, x = d % level.to_pitch;
@@ -50,8 +52,10 @@ extern "C" __global__ void __launch_bounds__(256) msda_pack(const __grid_constan
             const i64 from = level.from + y * level.from_pitch + x;
             const char *at = args.from + image * args.from_stride[0] + from * args.from_stride[1] + head * args.from_stride[2];
             bits = reinterpret_cast<const Bits *>(at)[channel];
+            found = true;
             break;
         }
+        if (!found) continue;
         char *at = args.to + image * args.to_stride[0] + position * args.to_stride[1] + head * args.to_stride[2];
         reinterpret_cast<Bits *>(at)[channel] = bits;
     }

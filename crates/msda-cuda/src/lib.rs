@@ -1,31 +1,31 @@
 //! Multi-scale deformable attention on NVIDIA GPUs.
 //!
-//! Kernels are CUDA C++ that is part of this library and compiled at run time, for the GPU at hand and the shape of
-//! the inner loop: types, channels, points, options. Images of another size need no other kernel. Neither a toolkit
-//! nor a compiler is needed to build; to run, a driver, and NVRTC or a filled cache.
+//! Kernels are CUDA C++ embedded in this library. NVRTC compiles them at run time for the installed GPU and for the
+//! constants of the inner loop: types, channels, points, options. Images of another size use the same kernel. Building
+//! needs neither the CUDA toolkit nor a C++ compiler. Running needs NVIDIA's driver, and NVRTC or a filled cache.
 //!
-//! - [`driver`] is all there is of the driver's functions; [`jit`] compiles and keeps kernels;
-//! - [`kernels`] are the kernels' host twins, [`choose`] decides between them;
-//! - [`Plan`] is a call made ready: launching it allocates nothing and waits for nothing;
-//! - [`Resident`] is a call whose tensors stay on the device, to be run and timed again and again;
-//! - [`probe`] measures what a device can do at best, and what the documents' experiments measured;
-//! - [`Cuda`] runs the op on tensors in the host's memory: every kernel passes the conformance battery through it.
+//! - [`Plan`] is a call ready to be launched: a launch allocates nothing and waits for nothing.
+//! - [`Request`] says what to compute: problem, pass, tensors ([`Slot`]), options. [`choose`] picks the kernels.
+//! - [`kernels`] has the host twin of each kernel; [`jit`] compiles and caches kernels; [`driver`] calls the CUDA driver.
+//! - [`measure`] times kernels on tensors that stay on the device.
+//! - [`Cuda`] runs the operator on tensors in host memory: every kernel passes the conformance battery through it.
 #![deny(unsafe_code)]
 
 pub mod choose;
 pub mod driver;
-mod flush;
 pub mod jit;
 pub mod kernels;
+mod loaded;
+pub mod measure;
 mod op;
+mod packing;
 mod plan;
-pub mod probe;
 mod request;
-mod resident;
 mod tensors;
-mod timing;
 
 pub use op::Cuda;
-pub use plan::{Addresses, Packing, Plan};
-pub use request::{Levels, Operand, Operands, Request, Sizes, Sums, Target};
-pub use resident::Resident;
+pub use packing::Packing;
+pub use plan::Plan;
+pub use request::{
+    Addresses, Levels, Operand, Operands, Pass, Request, Sizes, Slot, Slots, Sums, Target, Wanted,
+};

@@ -1,4 +1,4 @@
-//! The op on tensors in the host's memory: what the conformance battery and the lab run.
+//! The operator on tensors in host memory: the conformance battery and the benchmark run it.
 #![allow(unsafe_code)]
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -11,14 +11,14 @@ use crate::choose::choose;
 use crate::driver::Device;
 use crate::kernels::{Kernel, Rows, sweep};
 use crate::plan::Plan;
-use crate::request::{Levels, Operands, Request, Sums, Target};
+use crate::request::{Operands, Request, Slot, Sums, Target};
 use crate::tensors::Tensors;
 
-/// Takes a request to the kernel that is to compute it, or to none when it is to be left out.
+/// Picks the kernel for a request; none means the generic kernel.
 type Pick = dyn Fn(&Request<'_>) -> Option<Kernel> + Send + Sync;
 
-/// A device as a backend. Tensors are copied to it and back at every call: the way to check kernels, not the way
-/// to use them from a program whose tensors are on the device already, which is [`Plan`].
+/// A device as a backend. Every call copies its tensors to the device and back: that is good for checking kernels.
+/// Programs whose tensors are on the device use [`Plan`].
 #[derive(Clone)]
 pub struct Cuda {
     device: Device,
@@ -28,12 +28,12 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// The device with the kernels it would choose.
+    /// The device with the chosen kernels.
     pub fn new(device: &Device) -> Self {
         Self { device: device.clone(), name: "cuda".into(), pick: None, sums: Sums::F32 }
     }
 
-    /// The device with the kernels it would choose where sums of `f16` are asked for.
+    /// The device with the kernels chosen for `f16` sums.
     pub fn halves(device: &Device) -> Self {
         let target = Target::of(device);
         let chosen = move |request: &Request<'_>| {
@@ -42,7 +42,7 @@ impl Cuda {
         Self { sums: Sums::F16, ..Self::with_pick(device, "cuda:half", chosen) }
     }
 
-    /// The device with the kernels it would choose, for one size whether that pays or not.
+    /// The device with the chosen kernels, compiled for one size even where that does not pay.
     pub fn fixed(device: &Device) -> Self {
         let target = Target::of(device);
         Self::with_pick(device, "cuda:fixed", move |request| {
@@ -50,7 +50,7 @@ impl Cuda {
         })
     }
 
-    /// The device with another way to choose kernels.
+    /// The device with another choice of kernels.
     pub fn with_pick(
         device: &Device,
         name: impl Into<String>,
@@ -59,17 +59,17 @@ impl Cuda {
         Self { device: device.clone(), name: name.into(), pick: Some(Arc::new(pick)), sums: Sums::F32 }
     }
 
-    /// The device with other knobs for every call: one of [`sweep`], and the same one whenever the call and the turn
-    /// are the same; where none takes a call, the generic kernel.
-    pub fn sweep(device: &Device, turn: u64) -> Self {
+    /// The device with varying knobs: one kernel of [`sweep`] per call, picked by the call and the seed. Calls that no
+    /// such kernel takes get the generic kernel.
+    pub fn sweep(device: &Device, seed: u64) -> Self {
         let target = Target::of(device);
         let show = std::env::var_os("MSDA_SHOW_KERNELS").is_some();
-        Self::with_pick(device, format!("cuda sweep {turn}"), move |request| {
+        Self::with_pick(device, format!("cuda sweep {seed}"), move |request| {
             let all = sweep(request, &target);
             let mut hash = DefaultHasher::new();
-            format!("{turn} {} {:?}", request.problem, request.operands).hash(&mut hash);
+            format!("{seed} {} {:?}", request.problem, request.operands).hash(&mut hash);
             let hash = hash.finish() as usize;
-            // Some of them for one size: the same in all else.
+            // Half of them are compiled for one size.
             let kernel =
                 (!all.is_empty()).then(|| for_one_size(all[hash % all.len()], hash.leading_zeros() % 2 == 1));
             if show {
@@ -87,7 +87,7 @@ impl Cuda {
 
     fn plan(&self, problem: &Problem, operands: &Operands) -> Result<Plan> {
         let Some(pick) = &self.pick else {
-            return Plan::new(&self.device, problem, operands, Levels::Host);
+            return Plan::new(&self.device, &Request::new(problem, operands));
         };
         let request = Request::new(problem, operands);
         match pick(&request) {
@@ -99,7 +99,7 @@ impl Cuda {
     }
 }
 
-/// A kernel for one size, or for any, where it can be either.
+/// The kernel compiled for one size or for any, where it supports both.
 fn for_one_size(kernel: Kernel, fixed: bool) -> Kernel {
     match kernel {
         Kernel::Rows(knobs) => Kernel::Rows(Rows { fixed, ..knobs }),
@@ -133,7 +133,7 @@ impl Backend for Cuda {
         // SAFETY: the tensors are on the device, checked against the problem, ours, and live until the stream is done.
         unsafe { plan.launch(&tensors.addresses(&workspace), stream.handle())? };
         stream.synchronize()?;
-        tensors.output.fetch(&mut output)
+        tensors.fetch(Slot::Output, &mut output)
     }
 
     fn backward(

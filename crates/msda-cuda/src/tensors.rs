@@ -1,16 +1,15 @@
-//! Tensors of the host copied to a device, with their strides, gaps and alignment.
+//! Host tensors copied to a device with their strides, gaps and alignment.
 #![allow(unsafe_code)]
 
 use msda::op::{check_inputs, check_output};
 use msda::{Inputs, Problem, ReferenceKind, Result, Role, Slice, SliceMut, Strides, ViewMut};
 
 use crate::driver::{Device, Memory};
-use crate::plan::Addresses;
-use crate::request::{Operand, Operands};
+use crate::request::{Addresses, Operand, Operands, Slot, Slots};
 
-/// A tensor on the device, at an address that is as well aligned as it was on the host.
+/// A tensor on the device, at an address that is aligned as it was on the host.
 #[derive(Debug)]
-pub(crate) struct Copied {
+struct Copied {
     memory: Memory,
     offset: usize,
     operand: Operand,
@@ -31,7 +30,7 @@ fn raw<'a>(data: &Slice<'a>) -> &'a [u8] {
 impl Copied {
     fn new(device: &Device, data: &Slice<'_>, strides: Strides) -> Result<Self> {
         let bytes = raw(data);
-        // Where the host's address is off the boundaries of 16 bytes, the device's is too.
+        // The device address has the same offset from a multiple of 16 as the host address.
         let offset = if bytes.is_empty() { 0 } else { bytes.as_ptr() as usize % 16 };
         let mut memory = device.alloc(offset + bytes.len())?;
         memory.write(offset, bytes)?;
@@ -39,8 +38,8 @@ impl Copied {
         Ok(Self { memory, offset, operand: Operand { strides, align } })
     }
 
-    /// Room for a dense output.
-    fn room(device: &Device, problem: &Problem) -> Result<Self> {
+    /// Memory for a dense output.
+    fn dense_output(device: &Device, problem: &Problem) -> Result<Self> {
         let bytes = problem.output_len().saturating_mul(problem.types().value.size());
         let operand = Operand::dense(problem, Role::Output);
         Ok(Self { memory: device.alloc(bytes)?, offset: 0, operand })
@@ -51,7 +50,7 @@ impl Copied {
     }
 
     /// Copies all of it back.
-    pub(crate) fn fetch(&self, to: &mut ViewMut<'_>) -> Result<()> {
+    fn fetch(&self, to: &mut ViewMut<'_>) -> Result<()> {
         let (pointer, len) = match &mut to.data {
             SliceMut::F64(s) => (s.as_mut_ptr().cast::<u8>(), size_of_val(*s)),
             SliceMut::F32(s) => (s.as_mut_ptr().cast::<u8>(), size_of_val(*s)),
@@ -62,26 +61,18 @@ impl Copied {
         let bytes = unsafe { std::slice::from_raw_parts_mut(pointer, len) };
         self.memory.read(self.offset, bytes)
     }
-
-    /// Sets every byte.
-    pub(crate) fn fill(&mut self, byte: u8) -> Result<()> {
-        self.memory.fill(byte)
-    }
 }
 
 /// All tensors of a call on the device.
 #[derive(Debug)]
 pub(crate) struct Tensors {
-    value: Copied,
-    locations: Copied,
-    weights: Copied,
-    reference: Option<(ReferenceKind, Copied)>,
-    pub(crate) output: Copied,
+    slots: Slots<Option<Copied>>,
+    reference: Option<ReferenceKind>,
 }
 
 impl Tensors {
-    /// Copies the inputs. The output is a copy too where one is given, so that what lies between its rows comes back
-    /// as it was; else there is room for a dense one.
+    /// Copies the inputs. A given output is copied too, so that the memory between its rows comes back unchanged;
+    /// otherwise a dense output is allocated.
     pub(crate) fn new(
         device: &Device,
         problem: &Problem,
@@ -90,43 +81,48 @@ impl Tensors {
     ) -> Result<Self> {
         let args = check_inputs(problem, inputs)?;
         let strides = output.map(|output| check_output(problem, output)).transpose()?;
-        let copy = |data: &Slice<'_>, strides| Copied::new(device, data, strides);
-        Ok(Self {
-            value: copy(&args.value.data, args.value.strides)?,
-            locations: copy(&args.locations.data, args.locations.strides)?,
-            weights: copy(&args.weights.data, args.weights.strides)?,
-            reference: match &args.reference {
-                Some((kind, tensor)) => Some((*kind, copy(&tensor.data, tensor.strides)?)),
-                None => None,
-            },
-            output: match output.zip(strides) {
-                Some((output, strides)) => copy(&output.data.as_slice(), strides)?,
-                None => Copied::room(device, problem)?,
-            },
-        })
+        let copy = |data: &Slice<'_>, strides| Copied::new(device, data, strides).map(Some);
+        let mut slots = Slots::default();
+        slots[Slot::Value] = copy(&args.value.data, args.value.strides)?;
+        slots[Slot::Locations] = copy(&args.locations.data, args.locations.strides)?;
+        slots[Slot::Weights] = copy(&args.weights.data, args.weights.strides)?;
+        if let Some((_, tensor)) = &args.reference {
+            slots[Slot::Reference] = copy(&tensor.data, tensor.strides)?;
+        }
+        slots[Slot::Output] = match output.zip(strides) {
+            Some((output, strides)) => copy(&output.data.as_slice(), strides)?,
+            None => Some(Copied::dense_output(device, problem)?),
+        };
+        Ok(Self { slots, reference: args.reference.as_ref().map(|(kind, _)| *kind) })
     }
 
-    /// How they lie.
+    /// How they lie in memory.
     pub(crate) fn operands(&self) -> Operands {
-        Operands {
-            value: self.value.operand,
-            locations: self.locations.operand,
-            weights: self.weights.operand,
-            reference: self.reference.as_ref().map(|(kind, copied)| (*kind, copied.operand)),
-            output: self.output.operand,
+        let mut operands = Operands::none(self.reference);
+        for slot in Slot::ALL {
+            operands[slot] = self.slots[slot].as_ref().map_or_else(Operand::default, |copied| copied.operand);
         }
+        operands
     }
 
-    /// Where they lie.
+    /// Their addresses, and that of the workspace.
     pub(crate) fn addresses(&self, workspace: &Memory) -> Addresses {
-        Addresses {
-            value: self.value.address(),
-            locations: self.locations.address(),
-            weights: self.weights.address(),
-            reference: self.reference.as_ref().map_or(0, |(_, copied)| copied.address()),
-            output: self.output.address(),
-            workspace: workspace.address(),
-            ..Addresses::default()
+        let mut addresses = Addresses::from([(Slot::Workspace, workspace.address())]);
+        for slot in Slot::ALL {
+            if let Some(copied) = &self.slots[slot] {
+                addresses[slot] = copied.address();
+            }
         }
+        addresses
+    }
+
+    /// Copies a tensor back, all of it.
+    pub(crate) fn fetch(&self, slot: Slot, to: &mut ViewMut<'_>) -> Result<()> {
+        self.slots[slot].as_ref().map_or(Ok(()), |copied| copied.fetch(to))
+    }
+
+    /// Sets every byte of a tensor.
+    pub(crate) fn fill(&mut self, slot: Slot, byte: u8) -> Result<()> {
+        self.slots[slot].as_mut().map_or(Ok(()), |copied| copied.memory.fill(byte))
     }
 }

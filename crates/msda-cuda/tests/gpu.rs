@@ -5,13 +5,12 @@
 
 mod common;
 mod counting;
-mod probes;
 
 use msda::rng::Rng;
 use msda::{Backend, Buffer, Cpu, Dtype, ErrorKind, Inputs, Layout, Problem, Spec, Types, pack};
 use msda_cuda::driver::{Device, Graph, Memory, StreamHandle};
 use msda_cuda::kernels::Kernel;
-use msda_cuda::{Addresses, Cuda, Levels, Operands, Packing, Plan, Request, Sizes, Sums};
+use msda_cuda::{Addresses, Cuda, Levels, Operands, Packing, Plan, Request, Sizes, Slot, Sums};
 
 use common::device;
 
@@ -64,14 +63,13 @@ impl Held {
     }
 
     fn addresses(&self) -> Addresses {
-        Addresses {
-            value: self.value.address(),
-            locations: self.locations.address(),
-            weights: self.weights.address(),
-            output: self.output.address(),
-            workspace: self.workspace.address(),
-            ..Addresses::default()
-        }
+        Addresses::from([
+            (Slot::Value, self.value.address()),
+            (Slot::Locations, self.locations.address()),
+            (Slot::Weights, self.weights.address()),
+            (Slot::Output, self.output.address()),
+            (Slot::Workspace, self.workspace.address()),
+        ])
     }
 
     fn output(&self, p: &Problem) -> Vec<f64> {
@@ -101,7 +99,7 @@ fn a_launch_can_be_captured_and_replayed() {
     let Some(device) = device() else { return };
     for queries in [300, 6000] {
         let p = problem(queries, Dtype::F16);
-        let plan = Plan::new(&device, &p, &Operands::dense(&p, None), Levels::Host).unwrap();
+        let plan = Plan::new(&device, &Request::new(&p, &Operands::dense(&p, None))).unwrap();
         let mut held = Held::new(&device, &p, plan.workspace());
         let stream = device.stream().unwrap();
         // SAFETY: the tensors are of the problem, and live until the stream is done.
@@ -190,7 +188,7 @@ fn kernels_that_are_queued_together_take_other_tensors_and_streams() {
 fn a_plan_serves_many_threads() {
     let Some(device) = device() else { return };
     let p = problem(500, Dtype::F32);
-    let chosen = Plan::new(&device, &p, &Operands::dense(&p, None), Levels::Host).unwrap();
+    let chosen = Plan::new(&device, &Request::new(&p, &Operands::dense(&p, None))).unwrap();
     let plans = [chosen, ordered(&device, &p)];
     let want = expected(&p);
     std::thread::scope(|scope| {
@@ -222,7 +220,11 @@ fn levels_may_stay_on_the_device() {
             s.starts = None;
         })
         .unwrap();
-    let plan = Plan::new(&device, &blind, &Operands::dense(&blind, None), Levels::Device).unwrap();
+    let plan = Plan::new(
+        &device,
+        &Request { levels: Levels::Device, ..Request::new(&blind, &Operands::dense(&blind, None)) },
+    )
+    .unwrap();
     assert_eq!(plan.choice().kernel, Kernel::Generic);
     let mut held = Held::new(&device, &p, plan.workspace());
     let words = |words: &[i64]| {
@@ -235,7 +237,7 @@ fn levels_may_stay_on_the_device() {
     let mut run = |shapes: &[i64], starts: &[i64]| {
         let (shapes, starts) = (words(shapes), words(starts));
         held.output.fill(0xff).unwrap();
-        let at = Addresses { shapes: shapes.address(), starts: starts.address(), ..held.addresses() };
+        let at = held.addresses().with(Slot::Shapes, shapes.address()).with(Slot::Starts, starts.address());
         // SAFETY: the tensors are of the problem, and live until the stream is done.
         unsafe { plan.launch(&at, stream.handle()).unwrap() };
         stream.synchronize().unwrap();
@@ -341,7 +343,7 @@ fn value_may_have_more_than_2_to_the_31_elements() {
         // SAFETY: both are dense tensors of the problems, and live until the stream is done.
         unsafe { packing.launch(source.address(), packed.address(), stream.handle()).unwrap() };
         stream.synchronize().unwrap();
-        let plan = Plan::new(&device, &planar, &Operands::dense(&planar, None), Levels::Host).unwrap();
+        let plan = Plan::new(&device, &Request::new(&planar, &Operands::dense(&planar, None))).unwrap();
         let keeps = matches!(plan.choice().kernel, Kernel::Rows(knobs) if knobs.keep > 0);
         // Before sm_80 there is not enough shared memory.
         assert_eq!(keeps, queries > 40 && device.arch().major >= 8, "{}", plan.choice().kernel);
@@ -368,7 +370,7 @@ fn planned_calls_allocate_nothing() {
     for queries in [300, 6000] {
         let p = problem(queries, Dtype::F16);
         let plan = match queries {
-            300 => Plan::new(&device, &p, &Operands::dense(&p, None), Levels::Host).unwrap(),
+            300 => Plan::new(&device, &Request::new(&p, &Operands::dense(&p, None))).unwrap(),
             _ => ordered(&device, &p),
         };
         let (one, other) =
@@ -407,7 +409,7 @@ fn every_device_computes() {
                 let (p, want) = (&p, &want);
                 scope.spawn(move || {
                     let device = Device::open(ordinal).unwrap();
-                    let plan = match Plan::new(&device, p, &Operands::dense(p, None), Levels::Host) {
+                    let plan = match Plan::new(&device, &Request::new(p, &Operands::dense(p, None))) {
                         Ok(plan) => plan,
                         // Not for the first one, which every other test is about.
                         Err(why) if ordinal > 0 && why.kind() == ErrorKind::Unsupported => {
@@ -437,10 +439,10 @@ fn what_cannot_be_done_is_a_clear_error() {
 
     let p = problem(10, Dtype::F16);
     let operands = Operands::dense(&p, None);
-    let plan = Plan::new(&device, &p, &operands, Levels::Host).unwrap();
+    let plan = Plan::new(&device, &Request::new(&p, &operands)).unwrap();
     let held = Held::new(&device, &p, plan.workspace());
     let stream = device.stream().unwrap();
-    let crooked = Addresses { value: held.value.address() + 2, ..held.addresses() };
+    let crooked = held.addresses().with(Slot::Value, held.value.address() + 2);
     // SAFETY: addresses that are not aligned as the plan wants are refused before anything is queued.
     let error = unsafe { plan.launch(&crooked, stream.handle()) }.unwrap_err();
     assert!(error.to_string().contains("hint: "), "{error}");
@@ -469,7 +471,7 @@ fn sums_of_f16_are_used_where_they_are_asked_for_and_pay() {
             problem(queries, Dtype::F16).with(|s| (s.layout, s.points) = (layout, vec![points; 3])).unwrap();
         let operands = Operands::dense(&p, None);
         let asked = Request { sums: Sums::F16, ..Request::new(&p, &operands) };
-        let plan = Plan::of(&device, &asked).unwrap();
+        let plan = Plan::new(&device, &asked).unwrap();
         assert_eq!(plan.choice().kernel.sums(), sums);
         let held = Held::new(&device, &p, plan.workspace());
         let stream = device.stream().unwrap();
@@ -498,7 +500,7 @@ fn kernels_for_one_size_compute_the_same() {
     for p in cases {
         let operands = Operands::dense(&p, None);
         let run = |sizes| {
-            let plan = Plan::of(&device, &Request { sizes, ..Request::new(&p, &operands) }).unwrap();
+            let plan = Plan::new(&device, &Request { sizes, ..Request::new(&p, &operands) }).unwrap();
             let held = Held::new(&device, &p, plan.workspace());
             let stream = device.stream().unwrap();
             // SAFETY: the tensors are of the problem, and live until the stream is done.
@@ -622,7 +624,7 @@ fn plans_of_other_sizes_do_not_disturb_each_other() {
             ..Spec::default()
         })
         .unwrap();
-        let plan = Plan::new(&device, &p, &Operands::dense(&p, None), Levels::Host).unwrap();
+        let plan = Plan::new(&device, &Request::new(&p, &Operands::dense(&p, None))).unwrap();
         (p, plan)
     };
     let large = seed(vec![(92, 160), (46, 80), (23, 40), (12, 20)]);

@@ -8,7 +8,7 @@ use msda::{Error, ErrorKind, Result};
 
 /// Turns what `call` returned into an error that names it, unless it succeeded.
 #[inline]
-pub(super) fn check(call: &'static str, result: CUresult) -> Result<()> {
+pub fn check(call: &'static str, result: CUresult) -> Result<()> {
     if result == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(failure(call, result)) }
 }
 

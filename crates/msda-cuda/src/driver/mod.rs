@@ -14,11 +14,10 @@ mod library;
 mod memory;
 mod module;
 mod stream;
-mod tensor_map;
-mod texture;
 
 pub use arch::Arch;
 pub use chain::Chain;
+pub use check::check;
 pub use device::{Bound, Device};
 pub use event::Event;
 pub use graph::Graph;
@@ -27,8 +26,6 @@ pub(crate) use library::explain;
 pub use memory::{Memory, copy_async, fill_async};
 pub use module::{Function, Launch, Module};
 pub use stream::{Stream, StreamHandle};
-pub use tensor_map::{Promotion, Swizzle, TensorMap, Tiled};
-pub use texture::{Texels, Texture};
 
 #[cfg(test)]
 mod tests;

@@ -287,29 +287,3 @@ fn graphs_are_recorded_and_run() {
     stream.synchronize().unwrap();
     adding.check(7);
 }
-
-#[test]
-fn tensor_maps_are_encoded() {
-    let Some(device) = gpu() else { return };
-    let memory = device.alloc(100 * 80 * 64).unwrap();
-    for (dtype, width) in [(msda::Dtype::F32, 16), (msda::Dtype::F16, 32), (msda::Dtype::Bf16, 32)] {
-        for swizzle in [Swizzle::None, Swizzle::Bytes64, Swizzle::Bytes128] {
-            let tiled = Tiled {
-                dtype,
-                address: memory.address(),
-                sizes: &[width, 80, 100],
-                strides: &[64, 80 * 64],
-                window: &[width as u32, 4, 2],
-                swizzle,
-                promotion: Promotion::Bytes256,
-            };
-            let map = TensorMap::tiled(&device, &tiled).unwrap();
-            assert_ne!(
-                map,
-                TensorMap::tiled(&device, &Tiled { window: &[width as u32, 4, 4], ..tiled }).unwrap()
-            );
-        }
-    }
-    let line = Tiled { address: memory.address(), sizes: &[1000], window: &[64], ..Tiled::default() };
-    TensorMap::tiled(&device, &line).unwrap();
-}

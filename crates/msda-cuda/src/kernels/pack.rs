@@ -1,40 +1,45 @@
-//! `pack.cu`: value from one layout to another.
+//! `pack.cu`: copies value from one layout to another.
 
 use msda::{Layout, Problem, Role};
 
-use super::{Block, Hole, Prepared, blocks};
+use super::{Args, Prepared, blocks};
 use crate::driver::Launch;
 use crate::jit::Unit;
-use crate::request::{Operand, Target};
+use crate::request::{Operand, Slot, Target};
 
-/// Prepares the kernel, and the table of levels it reads: [`Hole::Value`] is the source, [`Hole::Output`] the
-/// destination and [`Hole::Shapes`] the table.
-pub(crate) fn pack(
-    from: (&Problem, Operand),
-    to: (&Problem, Operand),
-    target: &Target,
-) -> (Prepared, Vec<u8>) {
+/// Levels per launch: their table is part of the argument.
+const LEVELS: usize = 32;
+
+/// Prepares the kernels: one per group of levels. [`Slot::Value`] is the source, [`Slot::Output`] the destination.
+pub(crate) fn pack(from: (&Problem, Operand), to: (&Problem, Operand), target: &Target) -> Vec<Prepared> {
     let ((a, from), (b, to)) = (from, to);
     let size = b.types().value.size();
-    let unit = Unit::new("pack.cu", format!("pack-{size}"), target.arch).define("SIZE", size);
-    let mut args = Block::default();
-    args.hole(Hole::Value);
-    args.hole(Hole::Output);
-    for stride in from.strides.into_iter().chain(to.strides) {
-        args.i64(stride.wrapping_mul(size) as i64);
-    }
-    args.hole(Hole::Shapes);
-    for n in [b.levels().len(), b.batch(), b.heads(), b.channels(), b.positions()] {
-        args.i64(n as i64);
-    }
-    args.i64(i64::from(b.layout() != Layout::Bshd));
-    let mut table = Block::default();
-    for (x, y) in a.levels().iter().zip(b.levels()) {
-        for n in [x.h, x.w, x.origin, x.pitch, y.origin, y.pitch] {
-            table.i64(n as i64);
-        }
-    }
+    let unit = Unit::new("pack.cu", format!("pack-{size}"), target.arch)
+        .define("SIZE", size)
+        .define("LEVELS", LEVELS);
     let ([images, positions, heads], inner) = Role::Value.shape(b);
     let launch = Launch::new([blocks(images * positions * heads * inner, target), 1, 1], [256, 1, 1]);
-    (Prepared { unit, entry: "msda_pack", launch, args }, table.bytes().to_vec())
+    let levels: Vec<_> = a.levels().iter().zip(b.levels()).collect();
+    let groups = levels.chunks(LEVELS).enumerate();
+    let prepared = groups.map(|(group, levels)| {
+        let mut args = Args::default();
+        args.pointer(Slot::Value);
+        args.pointer(Slot::Output);
+        for stride in from.strides.into_iter().chain(to.strides) {
+            args.i64(stride.wrapping_mul(size) as i64);
+        }
+        for n in [levels.len(), b.batch(), b.heads(), b.channels(), b.positions()] {
+            args.i64(n as i64);
+        }
+        args.i64(i64::from(b.layout() != Layout::Bshd));
+        // The first launch writes every position, the others only those of their levels.
+        args.i64(i64::from(group == 0));
+        for i in 0..LEVELS {
+            let numbers =
+                levels.get(i).map_or([0; 6], |(x, y)| [x.h, x.w, x.origin, x.pitch, y.origin, y.pitch]);
+            numbers.into_iter().for_each(|n| args.i64(n as i64));
+        }
+        Prepared { unit: unit.clone(), entry: "msda_pack", launch, args }
+    });
+    prepared.collect()
 }

@@ -5,10 +5,10 @@ use std::str::FromStr;
 
 use msda::{Dtype, Error, ErrorKind, Layout, Problem, Result, Role, Sampling};
 
-use super::{Block, Hole, Prepared, with_options};
+use super::{Args, Call, Pointer, Prepared, order_first, with_options};
 use crate::driver::Launch;
 use crate::jit::Unit;
-use crate::request::{Levels, Operand, Request, Sums, Target};
+use crate::request::{Levels, Operand, Request, Slot, Sums, Target};
 
 /// In which order queries are visited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -176,8 +176,8 @@ impl Division {
         let row = p.channels() * size;
         let grain = 16
             | row
-            | grain(p, Role::Value, request.operands.value, size)
-            | grain(p, Role::Output, request.operands.output, size);
+            | grain(p, Role::Value, request.operands[Slot::Value], size)
+            | grain(p, Role::Output, request.operands[Slot::Output], size);
         let vec = grain & grain.wrapping_neg();
         Self { vec, lanes: row.div_ceil(vec).next_power_of_two() }
     }
@@ -354,7 +354,7 @@ impl Rows {
             return Some("more samples at a time than registers hold".into());
         }
         if self.keep > 0 {
-            if p.layout() == Layout::Bshd || o.value.strides[1] != p.channels() || division.vec != 16 {
+            if p.layout() == Layout::Bshd || o[Slot::Value].strides[1] != p.channels() || division.vec != 16 {
                 return Some("levels are kept only of planar values whose rows are whole 16 bytes".into());
             }
             if self.keep > p.levels().len() || self.heads != 1 || !bilinear {
@@ -390,13 +390,13 @@ impl Rows {
         }
         let longest = p.levels().iter().map(|l| l.pitch).max().unwrap_or(0);
         let small = |n: Option<usize>| n.is_some_and(|n| n < 1 << 31);
-        let fits = small(o.value.strides[1].checked_mul(size * longest.max(1)))
+        let fits = small(o[Slot::Value].strides[1].checked_mul(size * longest.max(1)))
             && [
-                (o.value.strides, size),
-                (o.output.strides, size),
-                (o.locations.strides, p.types().locations.size()),
-                (o.weights.strides, p.types().weights.size()),
-                (o.reference.map_or([0; 3], |(_, r)| r.strides), p.types().locations.size()),
+                (o[Slot::Value].strides, size),
+                (o[Slot::Output].strides, size),
+                (o[Slot::Locations].strides, p.types().locations.size()),
+                (o[Slot::Weights].strides, p.types().weights.size()),
+                (o[Slot::Reference].strides, p.types().locations.size()),
             ]
             .iter()
             .all(|(strides, size)| strides[1..].iter().all(|s| small(s.checked_mul(*size))));
@@ -418,7 +418,7 @@ impl Rows {
         p.positions() <= 1 << 16
     }
 
-    pub(super) fn prepare(&self, request: &Request<'_>, target: &Target) -> Prepared {
+    pub(super) fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
         let p = request.problem;
         let o = request.operands;
         let t = p.types();
@@ -426,7 +426,7 @@ impl Rows {
         let uniform = p.points().iter().all(|&n| n == p.points()[0]);
         let points: Vec<String> = p.points().iter().map(ToString::to_string).collect();
         let row = p.channels() * t.value.size();
-        let apart = o.value.strides[1] * t.value.size();
+        let apart = o[Slot::Value].strides[1] * t.value.size();
         // Positions that follow each other: the next one is a constant away, whatever the sizes.
         let step = if self.fixed || apart == row { apart } else { 0 };
         let under: Vec<String> = p.levels().iter().map(|level| (level.pitch * apart).to_string()).collect();
@@ -465,8 +465,8 @@ impl Rows {
             .define("BLOCK", self.block)
             .define("BLOCKS", self.blocks)
             .define("ROUND", self.round)
-            .define("ALIGN_L", align(Role::Locations, o.locations, t.locations, 2))
-            .define("ALIGN_W", align(Role::Weights, o.weights, t.weights, 1))
+            .define("ALIGN_L", align(Role::Locations, o[Slot::Locations], t.locations, 2))
+            .define("ALIGN_W", align(Role::Weights, o[Slot::Weights], t.weights, 1))
             .define("STRIP", if self.walk == Walk::Tiles { STRIP } else { 0 })
             .define("LISTED", u8::from(self.walk == Walk::Ordered))
             .define("SORTED", u8::from(self.walk == Walk::Sorted))
@@ -476,13 +476,15 @@ impl Rows {
             .define("HALF", u8::from(self.half))
             .define("RESIDENT", p.levels().len() - self.keep);
 
-        let mut args = Block::default();
-        args.tensor(Hole::Value, Some(o.value), t.value.size());
-        args.tensor(Hole::Locations, Some(o.locations), t.locations.size());
-        args.tensor(Hole::Weights, Some(o.weights), t.weights.size());
-        args.tensor(Hole::Reference, o.reference.map(|(_, operand)| operand), t.locations.size());
-        args.tensor(Hole::Output, Some(o.output), t.value.size());
-        args.hole(Hole::Workspace(0));
+        let mut args = Args::default();
+        args.tensor(Slot::Value, o[Slot::Value], t.value.size());
+        args.tensor(Slot::Locations, o[Slot::Locations], t.locations.size());
+        args.tensor(Slot::Weights, o[Slot::Weights], t.weights.size());
+        args.tensor(Slot::Reference, o[Slot::Reference], t.locations.size());
+        args.tensor(Slot::Output, o[Slot::Output], t.value.size());
+        let mut call = Call::default();
+        let order = (self.walk == Walk::Ordered).then(|| order_first(&mut call, request, target));
+        args.pointer(order.map_or(Pointer::Workspace(0), Pointer::from));
         let Share { images, each, tiles } = self.share(p, target, division);
         let (first_kept, kept) = if self.keep > 0 { self.kept(p) } else { (0, 0) };
         for n in [p.queries(), p.heads(), p.batch(), images, each, tiles, kept, first_kept] {
@@ -505,7 +507,8 @@ impl Rows {
         let grid = [blocks, p.heads().div_ceil(self.heads), p.batch().div_ceil(images)].map(|n| n as u32);
         let mut launch = Launch::new(grid, [self.block as u32, 1, 1]);
         launch.shared = self.shared(p, target, division) as u32;
-        Prepared { unit, entry: "msda_forward", launch, args }
+        call.run(Prepared { unit, entry: "msda_forward", launch, args }, "computes the output");
+        call
     }
 }
 
@@ -537,10 +540,10 @@ mod tests {
         let target = Target { arch: Arch::new(9, 0), multiprocessors: 132 };
         let knobs: Rows = knobs.parse().unwrap();
         assert_eq!(knobs.refuses(&request, &target), None);
-        let prepared = knobs.prepare(&request, &target);
+        let call = knobs.prepare(&request, &target);
         let share = knobs.share(&p, &target, Division::of(&request));
         // Every tile of every image is somebody's.
-        let [x, y, z] = prepared.launch.grid.map(|n| n as usize);
+        let [x, y, z] = call.last().unwrap().launch.grid.map(|n| n as usize);
         assert!(
             x * share.each >= share.images * share.tiles && (x - 1) * share.each < share.images * share.tiles
         );

@@ -1,0 +1,105 @@
+//! A kernel that is loaded, with its launch and its argument.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use msda::{Error, ErrorKind, Result};
+
+use crate::driver::{Device, Function, Launch, StreamHandle};
+use crate::jit;
+use crate::kernels::{Args, Pointer, Prepared};
+
+/// The most bytes that a kernel's argument can have with every driver.
+pub(crate) const MAX_ARGS: usize = 4096;
+
+/// Dynamic shared memory that a block gets without opting in to more.
+const DEFAULT_SHARED: u32 = 48 << 10;
+
+/// Room for a kernel's argument.
+pub(crate) type Argument = [MaybeUninit<u64>; MAX_ARGS / 8];
+
+/// A kernel that is loaded on a device.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) function: Function,
+    pub(crate) launch: Launch,
+    args: Args,
+}
+
+impl Loaded {
+    pub(crate) fn new(device: &Device, prepared: Prepared) -> Result<Self> {
+        let Prepared { unit, entry, launch, args } = prepared;
+        if args.bytes().len() > MAX_ARGS {
+            let got = format!("{} bytes", args.bytes().len());
+            let expected = format!("at most {MAX_ARGS}");
+            return Err(Error::new(ErrorKind::Unsupported, "kernel argument", got, expected));
+        }
+        let function = jit::load(device, &unit)?.function(entry)?;
+        if launch.shared > DEFAULT_SHARED {
+            // Other plans use the same function with other sizes: allow all that the device has.
+            let most = (device.shared_per_block() as u32).saturating_sub(function.shared_bytes()?);
+            function.allow_shared(most)?;
+        }
+        if launch.cluster != [1; 3] && function.max_clusters(&launch)? == 0 {
+            let got = format!("{:?} blocks of {} bytes of shared memory", launch.cluster, launch.shared);
+            return Err(Error::new(ErrorKind::Unsupported, "cluster", got, "one that fits the device")
+                .hint("use fewer blocks per cluster, or less shared memory"));
+        }
+        Ok(Self { function, launch, args })
+    }
+
+    /// Whether the device runs its blocks in fewer than two waves.
+    pub(crate) fn is_short(&self) -> Result<bool> {
+        let Launch { grid, block, shared, .. } = self.launch;
+        let blocks: u64 = grid.iter().map(|&n| u64::from(n)).product();
+        let resident = self.function.occupancy(block.iter().product(), shared)?;
+        let device = self.function.module().device();
+        Ok(blocks < 2 * u64::from(resident) * u64::from(device.multiprocessors()))
+    }
+
+    /// Writes its argument into `room`, in 8-byte words.
+    pub(crate) fn argument<'a>(
+        &self,
+        address: impl Fn(Pointer) -> u64,
+        room: &'a mut Argument,
+    ) -> Result<&'a mut [u64]> {
+        let words = &mut room[..self.words()];
+        words.fill(MaybeUninit::new(0));
+        // SAFETY: all of them were just written.
+        let words: &'a mut [u64] = unsafe { &mut *(ptr::from_mut(words) as *mut [u64]) };
+        // SAFETY: the bytes of these words, while they are borrowed; any bytes are words.
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), 8 * words.len()) };
+        bytes[..self.args.bytes().len()].copy_from_slice(self.args.bytes());
+        for &(pointer, offset) in self.args.pointers() {
+            bytes[offset..offset + 8].copy_from_slice(&address(pointer).to_ne_bytes());
+        }
+        for late in self.args.encoded() {
+            let part = &mut bytes[late.offset..late.offset + late.bytes];
+            late.encode.encode(self.function.module().device(), address(late.pointer), part)?;
+        }
+        Ok(words)
+    }
+
+    /// The size of its argument in 8-byte words; `new` checked that they fit.
+    pub(crate) fn words(&self) -> usize {
+        self.args.bytes().len().div_ceil(8)
+    }
+
+    /// Queues it.
+    ///
+    /// # Safety
+    /// As for [`crate::Plan::launch`], for the memory that its pointers name.
+    pub(crate) unsafe fn launch(
+        &self,
+        address: impl Fn(Pointer) -> u64,
+        stream: StreamHandle<'_>,
+    ) -> Result<()> {
+        let mut room: Argument = [MaybeUninit::uninit(); MAX_ARGS / 8];
+        let arg = self.argument(address, &mut room)?;
+        // SAFETY: the kernel has one parameter, which is there; the rest is the caller's promise.
+        unsafe { self.function.launch(&self.launch, stream, &mut [arg.as_mut_ptr().cast::<c_void>()]) }
+    }
+}

@@ -1,0 +1,74 @@
+//! `flush.cu`: makes the caches cold.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+
+use msda::Result;
+
+use crate::driver::{Device, Function, Launch, Memory, StreamHandle, fill_async};
+use crate::jit::{self, Unit};
+
+/// More than any L2 holds.
+const BYTES: usize = 256 << 20;
+
+/// Two buffers and a kernel that make the caches cold.
+#[derive(Debug)]
+pub struct Flush {
+    written: Memory,
+    read: Memory,
+    function: Function,
+    launch: Launch,
+}
+
+/// The kernel's argument.
+#[repr(C)]
+struct Args {
+    data: u64,
+    count: i64,
+    never: u64,
+}
+
+impl Flush {
+    /// Allocates the buffers and loads the kernel.
+    pub fn new(device: &Device) -> Result<Self> {
+        let unit = Unit::new("flush.cu", "flush", device.arch());
+        let mut read = device.alloc(BYTES)?;
+        read.fill(0)?;
+        Ok(Self {
+            written: device.alloc(BYTES)?,
+            read,
+            function: jit::load(device, &unit)?.function("msda_flush")?,
+            launch: Launch::new([device.multiprocessors().max(1) * 8, 1, 1], [256, 1, 1]),
+        })
+    }
+
+    /// Queues a write of one buffer, which evicts the present contents of the caches, and then a read of the other,
+    /// which evicts the first: dirty lines would be written back at the expense of the next kernel.
+    pub fn queue(&self, stream: StreamHandle<'_>) -> Result<()> {
+        let device = self.written.device();
+        // SAFETY: the memory is ours, freeing it waits for the device, and nobody reads it.
+        unsafe { fill_async(device, self.written.address(), 0, BYTES, stream)? };
+        let mut args =
+            Args { data: self.read.address(), count: (BYTES / 16) as i64, never: self.written.address() };
+        // SAFETY: the kernel takes one such structure and reads the whole buffer; modules are never unloaded.
+        unsafe { self.function.launch(&self.launch, stream, &mut [(&raw mut args).cast::<c_void>()]) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_compiles_and_reads() {
+        if let Err(why) = jit::nvrtc() {
+            eprintln!("skipped: {why}");
+            return;
+        }
+        for arch in ["sm_75", "sm_80", "sm_90a", "sm_120a"] {
+            let compiled = jit::compile(&Unit::new("flush.cu", "flush", arch.parse().unwrap())).unwrap();
+            assert!((8..=64).contains(&compiled.registers()), "{arch}: {}", compiled.log);
+            assert_eq!((compiled.spills(), compiled.stack()), (0, 0), "{arch}");
+        }
+    }
+}

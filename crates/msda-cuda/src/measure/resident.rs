@@ -1,0 +1,163 @@
+//! A call whose tensors stay on the device, to be run and timed repeatedly.
+#![allow(unsafe_code)]
+
+use std::time::Instant;
+
+use msda::{Buffer, Error, ErrorKind, Inputs, Problem, Result};
+
+use super::{Flush, time};
+use crate::driver::{Device, Graph, Memory, Stream, StreamHandle};
+use crate::kernels::Kernel;
+use crate::plan::Plan;
+use crate::request::{Operands, Request, Slot};
+use crate::tensors::Tensors;
+
+/// A problem with its tensors on a device, ready to be run any number of times. The output is dense.
+#[derive(Debug)]
+pub struct Resident {
+    problem: Problem,
+    operands: Operands,
+    tensors: Tensors,
+    plan: Plan,
+    workspace: Memory,
+    stream: Stream,
+    /// Allocated when it is first needed: it is large.
+    flush: Option<Flush>,
+}
+
+impl Resident {
+    /// Copies the inputs to the device and plans the call, with the given kernel or the chosen one.
+    pub fn new(
+        device: &Device,
+        problem: &Problem,
+        inputs: &Inputs<'_>,
+        kernel: Option<Kernel>,
+    ) -> Result<Self> {
+        let tensors = Tensors::new(device, problem, inputs, None)?;
+        let operands = tensors.operands();
+        let plan = plan(device, problem, &operands, kernel)?;
+        Ok(Self {
+            workspace: device.alloc(plan.workspace())?,
+            stream: device.stream()?,
+            problem: problem.clone(),
+            operands,
+            tensors,
+            plan,
+            flush: None,
+        })
+    }
+
+    /// Plans another kernel for the same tensors. If that fails, the old plan stays.
+    pub fn replan(&mut self, kernel: Option<Kernel>) -> Result<()> {
+        let plan = plan(self.plan.device(), &self.problem, &self.operands, kernel)?;
+        if plan.workspace() > self.workspace.len() {
+            self.workspace = plan.device().alloc(plan.workspace())?;
+        }
+        self.plan = plan;
+        Ok(())
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The request that was planned.
+    pub fn request(&self) -> Request<'_> {
+        Request::new(&self.problem, &self.operands)
+    }
+
+    /// Runs the call once and waits for it.
+    pub fn run(&mut self) -> Result<()> {
+        self.queue(self.stream.handle())?;
+        self.stream.synchronize()
+    }
+
+    /// Copies the output back.
+    pub fn output(&self) -> Result<Buffer> {
+        let mut output = Buffer::try_filled(self.problem.types().value, self.problem.output_len(), 0.0)?;
+        self.tensors.fetch(Slot::Output, &mut output.as_mut().into())?;
+        Ok(output)
+    }
+
+    /// Fills the output with NaN, so that an element that is not written is noticed.
+    pub fn poison(&mut self) -> Result<()> {
+        self.tensors.fill(Slot::Output, 0xff)
+    }
+
+    /// Times some runs on the device, in milliseconds each: with cold caches, or right after another run.
+    pub fn time(&mut self, runs: usize, cold: bool) -> Result<Vec<f64>> {
+        self.prepare_flush()?;
+        self.time_with(runs, cold, |stream| self.queue(stream))
+    }
+
+    /// Times runs that are replayed from a graph.
+    pub fn time_graph(&mut self, runs: usize, cold: bool) -> Result<Vec<f64>> {
+        self.prepare_flush()?;
+        let graph = Graph::capture(&self.stream, |stream| self.queue(stream))?;
+        // SAFETY: plan and tensors are those of the capture, and live until the stream is done.
+        self.time_with(runs, cold, |stream| unsafe { graph.launch(stream) })
+    }
+
+    /// Host time of a launch in microseconds: the median of several batches of launches.
+    pub fn host_cost(&mut self) -> Result<f64> {
+        const BATCH_SECONDS: f64 = 0.02;
+        // The first run of a kernel may load it.
+        self.run()?;
+        let start = Instant::now();
+        self.run()?;
+        // No more than the driver queues, and fewer where a run takes long.
+        let launches = (BATCH_SECONDS / start.elapsed().as_secs_f64()).clamp(20.0, 200.0) as u32;
+        let _bound = self.plan.device().bind()?;
+        let mut batches = Vec::new();
+        for batch in 0..6 {
+            let start = Instant::now();
+            for _ in 0..launches {
+                self.queue(self.stream.handle())?;
+            }
+            let took = start.elapsed().as_secs_f64() * 1e6 / f64::from(launches);
+            self.stream.synchronize()?;
+            // The first one warms up.
+            if batch > 0 {
+                batches.push(took);
+            }
+        }
+        batches.sort_by(f64::total_cmp);
+        Ok(batches[batches.len() / 2])
+    }
+
+    fn queue(&self, stream: StreamHandle<'_>) -> Result<()> {
+        // SAFETY: the tensors are on the device, checked against the problem, and ours; freeing them waits for the
+        // device. Two queued runs write the same numbers, one after the other.
+        unsafe { self.plan.launch(&self.tensors.addresses(&self.workspace), stream) }
+    }
+
+    fn prepare_flush(&mut self) -> Result<()> {
+        if self.flush.is_none() {
+            self.flush = Some(Flush::new(self.plan.device())?);
+        }
+        Ok(())
+    }
+
+    fn time_with(
+        &self,
+        runs: usize,
+        cold: bool,
+        queue: impl Fn(StreamHandle<'_>) -> Result<()>,
+    ) -> Result<Vec<f64>> {
+        match &self.flush {
+            Some(flush) => time(&self.stream, flush, runs, cold, queue),
+            None => Err(Error::new(ErrorKind::Unsupported, "timing", "no buffers to flush with", "some")),
+        }
+    }
+}
+
+fn plan(device: &Device, problem: &Problem, operands: &Operands, kernel: Option<Kernel>) -> Result<Plan> {
+    match kernel {
+        None => Plan::new(device, &Request::new(problem, operands)),
+        Some(kernel) => {
+            let request = Request { sums: kernel.sums(), ..Request::new(problem, operands) };
+            Plan::with_kernel(device, &request, kernel)
+        }
+    }
+}

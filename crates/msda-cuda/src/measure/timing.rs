@@ -1,0 +1,49 @@
+//! Times work on a stream by events.
+
+use msda::Result;
+
+use super::Flush;
+use crate::driver::{Event, Stream, StreamHandle};
+
+/// Runs that are queued before the host waits for the device.
+const QUEUED: usize = 16;
+
+/// Times `runs` runs of the work that `queue` queues, in milliseconds each: with cold caches, or warm, right after another
+/// run. Every batch begins with a flush. It keeps the device busy while the host queues the events and the work, so
+/// that no event waits for the host.
+pub fn time(
+    stream: &Stream,
+    flush: &Flush,
+    runs: usize,
+    cold: bool,
+    queue: impl Fn(StreamHandle<'_>) -> Result<()>,
+) -> Result<Vec<f64>> {
+    let device = stream.device();
+    let _bound = device.bind()?;
+    let handle = stream.handle();
+    let mut events = Vec::new();
+    for _ in 0..runs.min(QUEUED) {
+        events.push((device.event()?, device.event()?));
+    }
+    let mut times = Vec::with_capacity(runs);
+    while times.len() < runs {
+        let batch = &events[..events.len().min(runs - times.len())];
+        if !cold {
+            flush.queue(handle)?;
+            queue(handle)?;
+        }
+        for (start, end) in batch {
+            if cold {
+                flush.queue(handle)?;
+            }
+            start.record(handle)?;
+            queue(handle)?;
+            end.record(handle)?;
+        }
+        stream.synchronize()?;
+        for (start, end) in batch {
+            times.push(f64::from(Event::elapsed_ms(start, end)?));
+        }
+    }
+    Ok(times)
+}

@@ -1,0 +1,285 @@
+//! `direct.cu`: taps read when they are needed; the base of the suite.
+
+use msda::{Dtype, Role, Sampling};
+
+use super::{Reading, Samples, Strategy, Tiles, Visits, WORKSPACE, args, unit, vec};
+use msda_cuda::driver::Launch;
+use msda_cuda::kernels::rows::aligned;
+use msda_cuda::kernels::{Call, Pointer, Prepared, order_first};
+use msda_cuda::{Request, Slot, Target};
+
+/// Where samples are prepared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// By each thread for itself.
+    None,
+    /// Locations and weights in shared memory.
+    Given,
+    /// Taps in shared memory.
+    Taps,
+}
+
+/// How rows are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Load {
+    Cached,
+    PastL1,
+    WholeLines,
+    Kept,
+}
+
+/// What is multiplied and added in `f16`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Half {
+    Nothing,
+    /// The samples that a thread reads together, before they are added in `f32`.
+    Few,
+    /// Everything.
+    All,
+}
+
+/// Knobs, as in the file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Direct {
+    linear: bool,
+    /// Bytes that a thread reads at once at most; 1: an element.
+    vec: usize,
+    load: Load,
+    split: usize,
+    queries: usize,
+    stage: Stage,
+    pipeline: bool,
+    stride: bool,
+    unroll: usize,
+    /// Samples whose locations and weights a thread reads together at most.
+    together: usize,
+    half: Half,
+    listed: bool,
+}
+
+/// Threads of a block, unless less shared memory asks for less.
+const BLOCK: usize = 256;
+
+/// Blocks of a multiprocessor, where blocks are not as many as tiles.
+const RESIDENT: usize = 8;
+
+/// Static shared memory that any device gives a block.
+const SHARED: usize = 48 << 10;
+
+pub(super) const SIMPLE: Direct = Direct {
+    linear: false,
+    vec: 1,
+    load: Load::Cached,
+    split: 1,
+    queries: 1,
+    stage: Stage::None,
+    pipeline: false,
+    stride: false,
+    unroll: 1,
+    together: 1,
+    half: Half::Nothing,
+    listed: false,
+};
+pub(super) const ORIGINAL: Direct = Direct { linear: true, ..SIMPLE };
+pub(super) const BASE: Direct = Direct { vec: 16, ..SIMPLE };
+/// The documents' own first kernel, with sums in `f32`.
+pub(super) const ORIGINAL_VECTOR: Direct = Direct { linear: true, together: 8, ..BASE };
+/// The same with sums as they have them.
+pub(super) const ORIGINAL_HALF: Direct = Direct { half: Half::All, ..ORIGINAL_VECTOR };
+pub(super) const OPTIMIZED: Direct = METADATA;
+pub(super) const REORDERED: Direct = Direct { listed: true, ..BASE };
+
+// The suite: one thing at a time.
+pub(super) const SHUFFLE: Direct = Direct { split: 4, ..BASE };
+pub(super) const PIPELINE: Direct = Direct { pipeline: true, ..BASE };
+pub(super) const BLOCKING: Direct = Direct { queries: 2, ..BASE };
+pub(super) const HINTS: Direct = Direct { load: Load::WholeLines, ..BASE };
+pub(super) const METADATA: Direct = Direct { stage: Stage::Given, ..BASE };
+pub(super) const REDISTRIBUTE: Direct = Direct { stride: true, ..BASE };
+pub(super) const UNROLL: Direct = Direct { unroll: 4, ..BASE };
+pub(super) const PRECOMPUTED: Direct = Direct { stage: Stage::Taps, ..BASE };
+pub(super) const POLICY: Direct = Direct { load: Load::Kept, ..BASE };
+pub(super) const HALF: Direct = Direct { half: Half::Few, ..BASE };
+pub(super) const UNCACHED: Direct = Direct { load: Load::PastL1, ..BASE };
+
+impl Direct {
+    fn item(&self, request: &Request<'_>) -> usize {
+        let p = request.problem;
+        p.channels() * p.types().value.size() / vec(request, self.vec) * self.split
+    }
+
+    /// Threads of a block: as many as there is shared memory for.
+    fn block(&self, request: &Request<'_>) -> usize {
+        let fits = |&block: &usize| self.shared(request, block) <= SHARED && block >= self.item(request);
+        [BLOCK, BLOCK / 2, BLOCK / 4, BLOCK / 8].into_iter().find(fits).unwrap_or(0)
+    }
+
+    /// Blocks, where threads are counted through the whole output.
+    fn counted(&self, request: &Request<'_>) -> usize {
+        let p = request.problem;
+        (p.output_len() * p.types().value.size() / vec(request, self.vec)).div_ceil(self.block(request))
+    }
+
+    /// Queries of a tile.
+    fn tile(&self, request: &Request<'_>, block: usize) -> usize {
+        if self.linear { 1 } else { block / self.item(request) * self.queries }
+    }
+
+    /// Samples whose locations and weights a thread reads together: a power of two that divides all.
+    fn together(&self, request: &Request<'_>) -> usize {
+        let grain = request.problem.samples() | self.together;
+        grain & grain.wrapping_neg()
+    }
+
+    /// Bytes of shared memory of a block.
+    fn shared(&self, request: &Request<'_>, block: usize) -> usize {
+        let (p, t) = (request.problem, request.problem.types());
+        let raw = 2 * t.locations.size() + t.weights.size();
+        let sample = match (self.pipeline, self.stage) {
+            (true, _) => 2 * raw,
+            (_, Stage::None) => return 0,
+            (_, Stage::Given) => 12,
+            (_, Stage::Taps) => 32,
+        };
+        self.tile(request, block) * p.samples() * sample + 64
+    }
+}
+
+impl Strategy for Direct {
+    fn refuses(&self, request: &Request<'_>, target: &Target) -> Option<String> {
+        let (p, t) = (request.problem, request.problem.types());
+        let item = self.item(request);
+        if item > BLOCK {
+            return Some(format!("{item} threads for a query: a block has {BLOCK}"));
+        }
+        if self.split > 1 && (!item.is_power_of_two() || item > 32) {
+            return Some(format!("{item} lanes for a query: shuffles want a part of a warp"));
+        }
+        if self.block(request) == 0 {
+            return Some(format!("{} samples: no tile of queries fits shared memory", p.samples()));
+        }
+        if self.linear && self.counted(request) >= 1 << 31 {
+            return Some("more blocks than a grid has".into());
+        }
+        if self.half != Half::Nothing
+            && (t.value != Dtype::F16 || vec(request, self.vec) < 4 || p.sampling() != Sampling::Bilinear)
+        {
+            return Some("products in f16 are of f16 values, bilinear, two channels at a time".into());
+        }
+        if self.listed && p.points()[0] == 0 {
+            return Some("no points on the first level to order queries by".into());
+        }
+        if (self.pipeline || self.load == Load::Kept) && target.arch.major < 8 {
+            return Some(format!("{} has no such copies and hints", target.arch));
+        }
+        if self.pipeline {
+            let o = request.operands;
+            let words = |operand: msda_cuda::Operand, row: usize, size: usize| {
+                row.is_multiple_of(4)
+                    && operand.align >= 4
+                    && operand.strides.iter().all(|s| s.wrapping_mul(size).is_multiple_of(4))
+            };
+            let (l, w) = (t.locations.size(), t.weights.size());
+            if !words(o[Slot::Locations], p.samples() * 2 * l, l)
+                || !words(o[Slot::Weights], p.samples() * w, w)
+            {
+                return Some("locations or weights are no whole words".into());
+            }
+        }
+        None
+    }
+
+    fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
+        let (p, o, t) = (request.problem, request.operands, request.problem.types());
+        let (block, together) = (self.block(request), self.together(request));
+        // One sample is read number by number, several in pieces that are as wide as their place allows.
+        let width = |role, operand, size: usize, numbers| match together {
+            1 => size,
+            _ => aligned(p, role, operand, size, numbers * together * size),
+        };
+        let key = format!(
+            "direct-{:?}-s{}-q{}-{:?}-u{}{}{}{}{}{}{}",
+            self.load,
+            self.split,
+            self.queries,
+            self.stage,
+            self.unroll,
+            if self.linear { "-linear" } else { "" },
+            if self.pipeline { "-pipeline" } else { "" },
+            if self.stride { "-stride" } else { "" },
+            match self.half {
+                Half::Nothing => "",
+                Half::Few => "-half",
+                Half::All => "-halves",
+            },
+            if together > 1 { format!("-t{together}") } else { String::new() },
+            if self.listed { "-listed" } else { "" },
+        );
+        let unit = unit("ladder/direct.cu", &key, request, target, vec(request, self.vec))
+            .define("BLOCK", block)
+            .define("LINEAR", u8::from(self.linear))
+            .define("LOAD", self.load as u8)
+            .define("SPLIT", self.split)
+            .define("EACH_ONE", self.queries)
+            .define("STAGE", self.stage as u8)
+            .define("PIPELINE", u8::from(self.pipeline))
+            .define("UNROLL", self.unroll)
+            .define("TOGETHER", together)
+            .define("ALIGN_L", width(Role::Locations, o[Slot::Locations], t.locations.size(), 2))
+            .define("ALIGN_W", width(Role::Weights, o[Slot::Weights], t.weights.size(), 1))
+            .define("HALF", self.half as u8)
+            .define("LISTED", u8::from(self.listed));
+        let tiles = p.queries().div_ceil(self.tile(request, block));
+        let mut args = args(request);
+        let mut call = Call::default();
+        let order = self.listed.then(|| order_first(&mut call, request, target));
+        args.pointer(order.map_or(WORKSPACE, Pointer::from));
+        args.i32(tiles);
+        args.align(8);
+        let planes = p.batch() * p.heads();
+        let resident = (target.multiprocessors as usize * RESIDENT).div_ceil(planes).clamp(1, tiles);
+        let grid = match (self.linear, self.stride || self.pipeline) {
+            (true, _) => [self.counted(request), 1, 1],
+            (_, true) => [resident, p.heads(), p.batch()],
+            (_, false) => [tiles, p.heads(), p.batch()],
+        };
+        let launch = Launch::new(grid.map(|n| n as u32), [block as u32, 1, 1]);
+        call.run(Prepared { unit, entry: "msda_forward", launch, args }, "computes the output");
+        call
+    }
+
+    fn reading(&self, request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
+        let t = request.problem.types();
+        let item = self.item(request);
+        let (locations, weights) = (t.locations.size(), t.weights.size());
+        let samples = match (self.pipeline, self.stage) {
+            (true, _) => {
+                Samples::Tabled { tables: vec![(2 * locations, locations), (weights, weights)], copied: true }
+            }
+            (_, Stage::None) => Samples::Own { together: self.together(request) },
+            (_, Stage::Given) => Samples::Tabled { tables: vec![(12, 4)], copied: false },
+            (_, Stage::Taps) => Samples::Tabled { tables: vec![(32, 16)], copied: false },
+        };
+        Ok(Reading {
+            lanes: item / self.split,
+            vec: vec(request, self.vec),
+            parts: 1,
+            split: self.split,
+            tile: self.block(request) / item * self.queries,
+            tiles: if self.stride || self.pipeline { Tiles::Strided(RESIDENT) } else { Tiles::One },
+            visits: match (self.linear, self.listed) {
+                (true, _) => Visits::Output,
+                (_, true) => Visits::Listed,
+                (_, false) => Visits::Plane,
+            },
+            cached: self.load != Load::PastL1,
+            kept: Vec::new(),
+            step: 0,
+            samples,
+        })
+    }
+
+    fn is_exact(&self) -> bool {
+        self.half == Half::Nothing
+    }
+}

@@ -1,0 +1,91 @@
+//! The host's side of `kept.cuh`: which levels a block keeps in shared memory.
+
+use msda::Problem;
+
+use super::Held;
+use msda_cuda::Target;
+use msda_cuda::kernels::Args;
+
+/// Shared memory that kernels use beside what they are given at launch, at most.
+const STATIC: usize = 1 << 10;
+
+/// Shared memory that a block can keep levels in.
+pub(super) fn room(target: &Target) -> usize {
+    target.shared() - STATIC
+}
+
+/// Levels in shared memory: of each the first position, how many, and how many lie before.
+#[derive(Debug)]
+pub(super) struct Kept {
+    levels: Vec<[usize; 3]>,
+    /// Bytes that they take.
+    pub(super) bytes: usize,
+}
+
+/// As many of the last levels as fit so many bytes, a position taking `step`; of the one that does not fit its end,
+/// where that is asked for.
+pub(super) fn keep(p: &Problem, step: usize, bytes: usize, partial: bool) -> Kept {
+    let ring = p.layout().ring();
+    let room = bytes / step;
+    let mut levels = vec![[i32::MAX as usize, 0, 0]; p.levels().len()];
+    let mut taken = 0;
+    for (i, level) in p.levels().iter().enumerate().rev().filter(|(i, _)| p.points()[*i] > 0) {
+        let start = level.origin - ring * (level.pitch + 1);
+        let all = (level.h + 2 * ring) * level.pitch;
+        let count = if all <= room - taken || partial { all.min(room - taken) } else { 0 };
+        if count > 0 {
+            levels[i] = [start + all - count, count, taken];
+        }
+        taken += count;
+        if count < all {
+            break;
+        }
+    }
+    Kept { levels, bytes: (taken * step).next_multiple_of(16) }
+}
+
+impl Kept {
+    /// What is kept of each level.
+    pub(super) fn held(&self) -> Vec<Held> {
+        self.levels.iter().map(|&[from, count, at]| Held { from, count, at }).collect()
+    }
+
+    /// Puts the table into an argument.
+    pub(super) fn put(&self, args: &mut Args) {
+        self.levels.iter().flatten().for_each(|&n| args.i32(n));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use msda::{Layout, Spec};
+
+    fn problem(layout: Layout) -> Problem {
+        let levels = vec![(8, 8), (4, 4), (2, 3)];
+        Problem::new(Spec {
+            batch: 1,
+            queries: 1,
+            heads: 1,
+            channels: 8,
+            levels,
+            points: vec![1; 3],
+            layout,
+            ..Spec::default()
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn the_last_levels_that_fit_are_kept() {
+        const NO: [usize; 3] = [i32::MAX as usize, 0, 0];
+        let planar = problem(Layout::Planar);
+        assert_eq!(keep(&planar, 10, 219, false).levels, [NO, NO, [80, 6, 0]]);
+        let kept = keep(&planar, 10, 220, false);
+        assert_eq!((&kept.levels[..], kept.bytes), (&[NO, [64, 16, 6], [80, 6, 0]][..], 224));
+        assert_eq!(keep(&planar, 10, 259, true).levels, [[61, 3, 22], [64, 16, 6], [80, 6, 0]]);
+        assert_eq!(keep(&planar, 10, 59, false).levels, [NO; 3]);
+        let ring = problem(Layout::PlanarRing);
+        assert_eq!(keep(&ring, 1, 56, false).levels, [NO, [100, 36, 20], [136, 20, 0]]);
+    }
+}

@@ -1,0 +1,88 @@
+//! `shared.cu`: coarse levels in shared memory.
+
+use super::kept::{Kept, keep, room};
+use super::{Reading, Samples, Strategy, Tiles, Visits, args, unit, vec};
+use msda_cuda::driver::Launch;
+use msda_cuda::kernels::{Call, Prepared};
+use msda_cuda::{Request, Target};
+
+/// Knobs, as in the file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shared {
+    /// Bytes that a lane reads at once at most.
+    vec: usize,
+    /// Elements behind each row.
+    pad: usize,
+}
+
+/// Threads of a block: all that levels which fill the shared memory leave room for.
+const BLOCK: usize = 1024;
+
+/// Blocks that a multiprocessor computes one after another, so that none waits long for the last.
+const TURNS: usize = 4;
+
+pub(super) const PADDED: Shared = Shared { vec: 4, pad: 2 };
+pub(super) const UNPADDED: Shared = Shared { vec: 4, pad: 0 };
+pub(super) const WIDE: Shared = Shared { vec: 16, pad: 0 };
+
+impl Shared {
+    fn item(&self, request: &Request<'_>) -> usize {
+        request.problem.channels() * request.problem.types().value.size() / vec(request, self.vec)
+    }
+
+    /// Bytes from position to position in shared memory.
+    fn step(&self, request: &Request<'_>) -> usize {
+        (request.problem.channels() + self.pad) * request.problem.types().value.size()
+    }
+
+    fn kept(&self, request: &Request<'_>, target: &Target) -> Kept {
+        keep(request.problem, self.step(request), room(target), false)
+    }
+}
+
+impl Strategy for Shared {
+    fn refuses(&self, request: &Request<'_>, _target: &Target) -> Option<String> {
+        let item = self.item(request);
+        (item > BLOCK).then(|| format!("{item} threads for a query: a block has {BLOCK}"))
+    }
+
+    fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
+        let p = request.problem;
+        let key = format!("shared-pad{}", self.pad);
+        let unit = unit("ladder/shared.cu", &key, request, target, vec(request, self.vec))
+            .define("BLOCK", BLOCK)
+            .define("PAD", self.pad)
+            .define("GROUPS", 1)
+            .define("PARTIAL", 0)
+            .define("UNROLL", 1);
+        let items = BLOCK / self.item(request);
+        let planes = p.batch() * p.heads();
+        let shares = (target.multiprocessors as usize * TURNS).div_ceil(planes);
+        let each = p.queries().div_ceil(shares).next_multiple_of(items);
+        let kept = self.kept(request, target);
+        let mut args = args(request);
+        args.i32(each);
+        kept.put(&mut args);
+        args.align(8);
+        let grid = [p.queries().div_ceil(each), p.heads(), p.batch()].map(|n| n as u32);
+        let launch = Launch { shared: kept.bytes as u32, ..Launch::new(grid, [BLOCK as u32, 1, 1]) };
+        Prepared { unit, entry: "msda_forward", launch, args }.into()
+    }
+
+    fn reading(&self, request: &Request<'_>, target: &Target) -> Result<Reading, &'static str> {
+        let lanes = self.item(request);
+        Ok(Reading {
+            lanes,
+            vec: vec(request, self.vec),
+            parts: 1,
+            split: 1,
+            tile: BLOCK / lanes,
+            tiles: Tiles::Following(TURNS),
+            visits: Visits::Plane,
+            cached: true,
+            kept: self.kept(request, target).held(),
+            step: self.step(request),
+            samples: Samples::Own { together: 1 },
+        })
+    }
+}

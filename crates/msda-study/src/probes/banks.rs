@@ -1,0 +1,258 @@
+//! `shared.cu`: loads from shared memory, and a model of what they cost.
+//!
+//! Shared memory has 32 banks of 4 bytes, and delivers a word of each at a time, a *wavefront*. Lanes that want different
+//! words of one bank wait for each other; lanes that want the same word do not. Loads of 8 bytes are served half a warp at a
+//! time, loads of 16 a quarter.
+#![allow(unsafe_code)]
+
+use msda::Result;
+use msda::rng::Rng;
+
+use super::kernel::Ready;
+use super::words::{self, mix, some};
+use super::{Bench, Kernel, Timed, agree};
+use msda_cuda::driver::Arch;
+
+const BANKS: usize = 32;
+const LANES: usize = 32;
+/// Warps of the block, loads of each, and words of shared memory.
+const WARPS: usize = 32;
+const LOADS: usize = 8;
+const WORDS: usize = 8192;
+
+/// Wavefronts of one load of a warp: `width` bytes, 4, 8 or 16, at each of these byte addresses, which are multiples
+/// of it. There may be fewer than 32: lanes that do not take part.
+pub fn wavefronts(addresses: &[u32], width: u32) -> u32 {
+    let together = LANES * 4 / width.max(4) as usize;
+    let words = |address: &u32| (0..width / 4).map(move |i| address / 4 + i).collect::<Vec<_>>();
+    let of_part = |part: &[u32]| {
+        let mut wanted: Vec<u32> = part.iter().flat_map(words).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut banks = [0; BANKS];
+        wanted.iter().for_each(|word| banks[*word as usize % BANKS] += 1);
+        banks.into_iter().max().unwrap_or(0)
+    };
+    addresses.chunks(together).map(of_part).sum()
+}
+
+/// How lanes take rows of 32 `f16` channels from shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Sixteen lanes a row, two channels each: two random rows a load.
+    Half2,
+    /// A random row for each lane, the same two channels of all.
+    Column,
+    /// Four lanes a row, eight channels each: eight random rows a load.
+    Vector,
+}
+
+impl Access {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Half2, Self::Column, Self::Vector];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Half2 => "half2",
+            Self::Column => "column",
+            Self::Vector => "vector",
+        }
+    }
+}
+
+/// Channels of a row.
+pub const CHANNELS: u32 = 32;
+
+/// Distances of rows, in channels: as they are, and padded by 2 and by 8.
+pub const PITCHES: [u32; 3] = [CHANNELS, CHANNELS + 2, CHANNELS + 8];
+
+/// What the warps of a block load.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern {
+    name: String,
+    width: u32,
+    /// Bytes from the beginning of shared memory: of each warp, each load, each lane.
+    places: Vec<[u32; LANES]>,
+}
+
+impl Pattern {
+    /// Rows of `pitch` channels, taken at random. None where they would not be aligned.
+    pub fn rows(access: Access, pitch: u32) -> Option<Self> {
+        const ROWS: usize = 256;
+        let width = if access == Access::Vector { 16 } else { 4 };
+        if !(pitch * 2).is_multiple_of(width) {
+            return None;
+        }
+        let mut rng = Rng::new(u64::from(pitch));
+        let name = format!("{} with a pitch of {pitch}", access.name());
+        Some(Self::new(name, width, || {
+            let rows: [u32; LANES] = std::array::from_fn(|_| rng.below(ROWS) as u32 * pitch * 2);
+            let channels = rng.below(CHANNELS as usize / 2) as u32 * 4;
+            std::array::from_fn(|lane| match access {
+                Access::Half2 => rows[lane / 16] + lane as u32 % 16 * 4,
+                Access::Column => rows[lane] + channels,
+                Access::Vector => rows[lane / 4] + lane as u32 % 4 * 16,
+            })
+        }))
+    }
+
+    /// Pieces of 16 bytes of random rows, `degree` lanes of every quarter of a warp in the same banks: 1, 2, 4 or 8.
+    pub fn conflicts(degree: u32) -> Self {
+        const ROW: u32 = 128;
+        let mut rng = Rng::new(u64::from(degree));
+        Self::new(format!("conflicts of {degree}"), 16, || {
+            let row = rng.below(WORDS * 4 / ROW as usize) as u32;
+            std::array::from_fn(|lane| {
+                let (row, eighth) = (row ^ lane as u32, lane as u32 % 8);
+                row * ROW + eighth / degree.max(1) * degree * 16 % ROW
+            })
+        })
+    }
+
+    fn new(name: String, width: u32, mut load: impl FnMut() -> [u32; LANES]) -> Self {
+        Self { name, width, places: (0..WARPS * LOADS).map(|_| load()).collect() }
+    }
+
+    /// Wavefronts of a load, on average, by the model.
+    pub fn wavefronts(&self) -> f64 {
+        let all: u32 = self.places.iter().map(|load| wavefronts(load, self.width)).sum();
+        f64::from(all) / self.places.len() as f64
+    }
+
+    /// Wavefronts that a load would have without conflicts.
+    pub fn fewest(&self) -> u32 {
+        self.width / 4
+    }
+
+    /// The sum of the words that a thread of the block loads in one step.
+    fn sum(&self, thread: usize) -> u32 {
+        let (warp, lane) = (thread / LANES, thread % LANES);
+        let loads = &self.places[warp * LOADS..][..LOADS];
+        let words = loads.iter().flat_map(|load| (0..self.width / 4).map(move |i| load[lane] / 4 + i));
+        words.fold(0, |sum, word| sum.wrapping_add(mix(word)))
+    }
+}
+
+/// What a pattern cost.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    /// Cycles of a multiprocessor for each load of a warp, on average.
+    pub cycles: f64,
+    /// Wavefronts of a load by the model, on average.
+    pub wavefronts: f64,
+    /// The whole device.
+    pub timed: Timed,
+}
+
+/// What `shared.cu` takes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Args {
+    places: u64,
+    sums: u64,
+    cycles: u64,
+    steps: i32,
+}
+
+fn kernel(arch: Arch, width: u32) -> Kernel {
+    Kernel::new::<Args>("probes/shared.cu", format!("shared-{width}"), arch, (WARPS * LANES) as u32)
+        .define("WIDTH", width)
+        .define("COUNT", WORDS)
+}
+
+pub(super) fn kernels(arch: Arch) -> Vec<Kernel> {
+    [4, 16].map(|width| kernel(arch, width)).into()
+}
+
+/// Times a pattern, a block on every multiprocessor.
+pub fn run(bench: &Bench, pattern: &Pattern) -> Result<Measured> {
+    const STEPS: i32 = 256;
+    let device = bench.device();
+    let kernel = kernel(device.arch(), pattern.width);
+    let blocks = device.multiprocessors();
+    let threads = blocks as usize * WARPS * LANES;
+    let bytes: Vec<u8> = pattern.places.iter().flatten().flat_map(|place| place.to_le_bytes()).collect();
+    let mut places = device.alloc(bytes.len())?;
+    places.write(0, &bytes)?;
+    let sums = words::poisoned(device, threads)?;
+    let cycles = device.alloc(blocks as usize * 8)?;
+    let args =
+        Args { places: places.address(), sums: sums.address(), cycles: cycles.address(), steps: STEPS };
+    // SAFETY: the kernel takes such a structure; places are within the words it has, a sum is written for each thread
+    // and a number for each block; the memory lives to the end.
+    let ready = unsafe { Ready::new(device, &kernel, kernel.grid(blocks), args)? };
+    let loads = (WARPS * LOADS) as f64 * f64::from(STEPS);
+    let work = f64::from(blocks) * loads * LANES as f64 * f64::from(pattern.width);
+    let timed = bench.time(work, false, |stream| ready.queue(stream))?;
+    let sums = words::read(&sums)?;
+    for thread in some(threads) {
+        let want = pattern.sum(thread % (WARPS * LANES)).wrapping_mul(STEPS as u32);
+        agree(&pattern.name, format!("thread {thread}"), sums[thread], want)?;
+    }
+    let cycles = words::read_i64(&cycles)?;
+    let mean = cycles.iter().sum::<i64>() as f64 / f64::from(blocks);
+    Ok(Measured { cycles: mean / loads, wavefronts: pattern.wavefronts(), timed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lanes(address: impl Fn(u32) -> u32) -> Vec<u32> {
+        (0..32).map(address).collect()
+    }
+
+    #[test]
+    fn wavefronts_are_words_of_the_fullest_bank() {
+        // Neighbours, one word for all, every second word, one bank.
+        for (stride, fronts) in [(4, 1), (0, 1), (8, 2), (64, 16), (128, 32), (132, 1), (68, 1)] {
+            assert_eq!(wavefronts(&lanes(|lane| lane * stride), 4), fronts, "{stride}");
+        }
+        // Wider loads are served in parts: neighbours, one place, a column.
+        for (width, stride, fronts) in
+            [(8, 8, 2), (8, 0, 2), (8, 128, 32), (16, 16, 4), (16, 0, 4), (16, 128, 32), (16, 144, 4)]
+        {
+            assert_eq!(wavefronts(&lanes(|lane| lane * stride), width), fronts, "{width} {stride}");
+        }
+        assert_eq!((wavefronts(&[], 4), wavefronts(&[0, 128, 256], 4), wavefronts(&[0; 9], 16)), (0, 3, 2));
+    }
+
+    #[test]
+    fn conflicts_are_of_the_degree_that_was_asked_for() {
+        for degree in [1, 2, 4, 8] {
+            let pattern = Pattern::conflicts(degree);
+            assert_eq!(pattern.wavefronts(), f64::from(pattern.fewest() * degree));
+            assert!(pattern.places.iter().flatten().all(|place| *place <= WORDS as u32 * 4 - 16));
+        }
+    }
+
+    /// Two rows of 64 bytes meet in the banks every second time; padded by two channels they nearly always do. What
+    /// padding is for is lanes that each take a row of their own.
+    #[test]
+    fn padding_helps_columns_and_hurts_rows() {
+        let fronts = |access, pitch| Pattern::rows(access, pitch).map(|pattern| pattern.wavefronts());
+        // Means of twenty thousand random loads, simulated elsewhere, and the deviation of the mean of 256.
+        for (access, pitch, mean, deviation) in [
+            (Access::Half2, 32, 1.491, 0.031),
+            (Access::Half2, 34, 1.964, 0.012),
+            (Access::Half2, 40, 1.864, 0.021),
+            (Access::Column, 32, 17.128, 0.107),
+            (Access::Column, 34, 3.155, 0.04),
+            (Access::Column, 40, 6.511, 0.068),
+            (Access::Vector, 32, 5.984, 0.062),
+            (Access::Vector, 40, 7.478, 0.042),
+        ] {
+            let got = fronts(access, pitch);
+            let near = got.is_some_and(|got| (got - mean).abs() < 4.0 * deviation);
+            assert!(near, "{access:?} {pitch}: {got:?} is not near {mean}");
+        }
+        assert_eq!(fronts(Access::Vector, 34), None);
+        for (access, pitch) in Access::ALL.into_iter().flat_map(|a| PITCHES.map(|p| (a, p))) {
+            let Some(pattern) = Pattern::rows(access, pitch) else { continue };
+            assert!(pattern.places.iter().flatten().all(|place| place % pattern.width == 0));
+            assert!(pattern.places.iter().flatten().all(|place| *place + pattern.width <= WORDS as u32 * 4));
+            assert_ne!(pattern.sum(0), pattern.sum(1));
+        }
+    }
+}

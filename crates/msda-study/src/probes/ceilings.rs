@@ -1,0 +1,253 @@
+//! Ceilings of a device: `stream.cu`, `gather.cu`, `fma.cu` and `shared.cu`.
+#![allow(unsafe_code)]
+
+use std::fmt;
+
+use msda::{Dtype, Result};
+
+use super::banks::{self, Pattern};
+use super::kernel::Ready;
+use super::words::{self, mix, some};
+use super::{Bench, Kernel, Timed, agree};
+use msda_cuda::driver::Arch;
+use msda_cuda::jit;
+
+/// Where random rows come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The multiprocessors' own caches: all read the same 64 KiB.
+    L1,
+    /// The second-level cache: no more than a third of it, far more than the first-level caches hold.
+    L2,
+    /// Device memory: gigabytes.
+    Memory,
+}
+
+/// An upper bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ceiling {
+    /// Reading in order.
+    Stream,
+    /// Random rows of so many bytes.
+    Gather(Source, usize),
+    /// Loads of 16 bytes from shared memory, that many lanes of every quarter of a warp in the same banks.
+    Shared(u32),
+    /// Multiply-adds of a type, `f32` or `f16`.
+    Fma(Dtype),
+}
+
+impl Ceiling {
+    /// All of them.
+    pub const ALL: [Self; 13] = [
+        Self::Stream,
+        Self::Gather(Source::L1, 64),
+        Self::Gather(Source::L1, 128),
+        Self::Gather(Source::L2, 64),
+        Self::Gather(Source::L2, 128),
+        Self::Gather(Source::Memory, 64),
+        Self::Gather(Source::Memory, 128),
+        Self::Shared(1),
+        Self::Shared(2),
+        Self::Shared(4),
+        Self::Shared(8),
+        Self::Fma(Dtype::F32),
+        Self::Fma(Dtype::F16),
+    ];
+
+    /// Whether its rate is of floating-point operations; of bytes otherwise.
+    pub fn is_arithmetic(self) -> bool {
+        matches!(self, Self::Fma(_))
+    }
+
+    /// Measures it.
+    pub fn run(self, bench: &Bench) -> Result<Timed> {
+        match self {
+            Self::Stream => stream(bench),
+            Self::Gather(from, row) => gather(bench, &self.to_string(), from, row),
+            Self::Shared(degree) => Ok(banks::run(bench, &Pattern::conflicts(degree))?.timed),
+            Self::Fma(dtype) => fma(bench, dtype),
+        }
+    }
+}
+
+impl fmt::Display for Ceiling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stream => f.write_str("stream"),
+            Self::Gather(Source::L1, row) => write!(f, "gather-l1-{row}"),
+            Self::Gather(Source::L2, row) => write!(f, "gather-l2-{row}"),
+            Self::Gather(Source::Memory, row) => write!(f, "gather-memory-{row}"),
+            Self::Shared(degree) => write!(f, "shared-conflicts-{degree}"),
+            Self::Fma(dtype) => write!(f, "fma-{dtype}"),
+        }
+    }
+}
+
+/// Loads that a thread of `stream.cu` and `gather.cu` has in flight.
+const IN_FLIGHT: u32 = 8;
+
+/// What `stream.cu` takes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Streamed {
+    data: u64,
+    sums: u64,
+    steps: i32,
+}
+
+/// What `gather.cu` takes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Gathered {
+    window: u64,
+    sums: u64,
+    mask: u32,
+    steps: i32,
+}
+
+/// What `fma.cu` takes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Counted {
+    sums: u64,
+    one: f32,
+    steps: i32,
+}
+
+fn stream_kernel(arch: Arch) -> Kernel {
+    Kernel::new::<Streamed>("probes/stream.cu", "stream", arch, 512)
+}
+
+fn gather_kernel(arch: Arch, row: usize) -> Kernel {
+    Kernel::new::<Gathered>("probes/gather.cu", format!("gather-{row}"), arch, 512).define("ROW", row)
+}
+
+fn fma_kernel(arch: Arch, dtype: Dtype) -> Kernel {
+    Kernel::new::<Counted>("probes/fma.cu", format!("fma-{dtype}"), arch, 512)
+        .define("TYPE", dtype.name().to_uppercase())
+}
+
+pub(super) fn kernels(arch: Arch) -> Vec<Kernel> {
+    let mut all = vec![words::kernel(arch), stream_kernel(arch)];
+    all.extend([64, 128].map(|row| gather_kernel(arch, row)));
+    all.extend([Dtype::F32, Dtype::F16].map(|dtype| fma_kernel(arch, dtype)));
+    all.extend(banks::kernels(arch));
+    all
+}
+
+fn stream(bench: &Bench) -> Result<Timed> {
+    let device = bench.device();
+    let kernel = stream_kernel(device.arch());
+    let at = kernel.grid(device.multiprocessors() * 2);
+    let threads = at.grid[0] as usize * kernel.threads as usize;
+    // About a gibibyte.
+    let loads = ((device.free_memory()? / 4).min(1 << 30) / (threads * 16)).max(1) as u32;
+    let steps = loads.div_ceil(IN_FLIGHT);
+    let bytes = (steps * IN_FLIGHT) as usize * threads * 16;
+    let data = words::filled(bench, bytes)?;
+    let sums = words::poisoned(device, threads)?;
+    let args = Streamed { data: data.address(), sums: sums.address(), steps: steps as i32 };
+    // SAFETY: the kernel takes such a structure; every thread reads 16 bytes as often as `bytes` was computed from
+    // and writes one sum; the memory lives to the end.
+    let ready = unsafe { Ready::new(device, &kernel, at, args)? };
+    let timed = bench.time(bytes as f64, true, |stream| ready.queue(stream))?;
+    let sums = words::read(&sums)?;
+    for thread in some(threads) {
+        let first = |load: u32| (load as usize * threads + thread) * 4;
+        let want = (0..steps * IN_FLIGHT).flat_map(|load| first(load)..first(load) + 4);
+        let want = want.fold(0, |sum, word| sum ^ mix(word as u32));
+        agree("stream", format!("thread {thread}"), sums[thread], want)?;
+    }
+    Ok(timed)
+}
+
+fn gather(bench: &Bench, name: &str, from: Source, row: usize) -> Result<Timed> {
+    let device = bench.device();
+    let power = |bytes: usize| 1 << bytes.max(1 << 20).ilog2();
+    let (window, steps) = match from {
+        Source::L1 => (64 << 10, 256),
+        Source::L2 => (power(device.l2_bytes() / 3), 128),
+        Source::Memory => (power((device.free_memory()? / 2).min(4 << 30)), 32),
+    };
+    let kernel = gather_kernel(device.arch(), row);
+    let at = kernel.grid(device.multiprocessors() * 2);
+    let threads = at.grid[0] as usize * kernel.threads as usize;
+    let data = words::filled(bench, window)?;
+    let sums = words::poisoned(device, threads)?;
+    let mask = (window - row) as u32;
+    let args = Gathered { window: data.address(), sums: sums.address(), mask, steps };
+    // SAFETY: the kernel takes such a structure; with that mask it stays within the window, and every thread writes
+    // one sum; the memory lives to the end.
+    let ready = unsafe { Ready::new(device, &kernel, at, args)? };
+    ready.function.prefer_shared(0)?;
+    let loads = steps as u32 * IN_FLIGHT;
+    // What fits into the second-level cache is there after the runs that warm up.
+    let timed = bench.time(threads as f64 * f64::from(loads) * 16.0, false, |stream| ready.queue(stream))?;
+    let sums = words::read(&sums)?;
+    for thread in some(threads) {
+        let want = gathered(thread, row, mask, steps);
+        agree(name, format!("thread {thread}"), sums[thread], want)?;
+    }
+    Ok(timed)
+}
+
+/// The bits of all that a thread of `gather.cu` reads.
+fn gathered(thread: usize, row: usize, mask: u32, steps: i32) -> u32 {
+    let lanes = row / 16;
+    let piece = (thread % lanes * 16) as u32;
+    let mut state = mix((thread / lanes) as u32);
+    let mut sum = 0;
+    for _ in 0..steps {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let first = (state ^ state >> 15) & mask | piece;
+        for k in 0..IN_FLIGHT {
+            let word = (first ^ mix(k) & mask) / 4;
+            sum ^= mix(word) ^ mix(word + 1) ^ mix(word + 2) ^ mix(word + 3);
+        }
+    }
+    sum
+}
+
+fn fma(bench: &Bench, dtype: Dtype) -> Result<Timed> {
+    // Of 16 multiply-adds; with those of the start f16 counts no further.
+    const STEPS: u32 = 124;
+    const CHAINS: u32 = 8;
+    let device = bench.device();
+    let kernel = fma_kernel(device.arch(), dtype);
+    // As many blocks as run at once.
+    let function = jit::load(device, &kernel.unit)?.function(Kernel::ENTRY)?;
+    let at = kernel.grid(device.multiprocessors() * function.occupancy(kernel.threads, 0)?);
+    let threads = at.grid[0] as usize * kernel.threads as usize;
+    let sums = words::poisoned(device, threads)?;
+    let args = Counted { sums: sums.address(), one: 1.0, steps: STEPS as i32 };
+    // SAFETY: the kernel takes such a structure, and every thread writes one sum; the memory lives to the end.
+    let ready = unsafe { Ready::new(device, &kernel, at, args)? };
+    let wide = if dtype == Dtype::F16 { 2 } else { 1 };
+    let count = wide * CHAINS * 16 * STEPS;
+    let timed = bench.time(2.0 * threads as f64 * f64::from(count), false, |stream| ready.queue(stream))?;
+    let sums = words::read(&sums)?;
+    for (thread, &sum) in sums.iter().enumerate() {
+        let start: u32 = (0..CHAINS).map(|k| thread as u32 % 32 + k).sum();
+        agree(&format!("fma-{dtype}"), format!("thread {thread}"), sum, wide * start + count)?;
+    }
+    Ok(timed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_all_different() {
+        let names: std::collections::BTreeSet<String> =
+            Ceiling::ALL.iter().map(ToString::to_string).collect();
+        assert_eq!(names.len(), Ceiling::ALL.len());
+        assert!(names.contains("gather-l1-128") && names.contains("shared-conflicts-1"), "{names:?}");
+    }
+
+    #[test]
+    fn what_is_gathered_depends_on_every_step_and_thread() {
+        let sum = |thread, steps| gathered(thread, 128, (64 << 10) - 128, steps);
+        assert!(sum(0, 1) != 0 && sum(0, 1) != sum(0, 2) && sum(0, 2) != sum(1, 2) && sum(0, 2) != sum(8, 2));
+    }
+}

@@ -1,0 +1,85 @@
+//! A probe's kernel: how it is compiled, and a launch made ready.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+
+use msda::{Error, ErrorKind, Result};
+
+use msda_cuda::driver::{Arch, Device, Function, Launch, StreamHandle};
+use msda_cuda::jit::{self, Unit};
+
+use crate::sources::SOURCES;
+
+/// A kernel of a probe. It takes one structure.
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    /// What is compiled.
+    pub unit: Unit,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Bytes of the structure.
+    pub argument: usize,
+    /// The first architecture that has what it needs.
+    pub since: Arch,
+}
+
+impl Kernel {
+    /// The name of every probe's kernel.
+    pub const ENTRY: &'static str = "msda_probe";
+
+    /// A kernel without macros that takes an `A`.
+    pub(super) fn new<A>(file: &'static str, key: impl Into<String>, arch: Arch, threads: u32) -> Self {
+        let unit = Unit::of(&SOURCES, file, format!("probe-{}", key.into()), arch);
+        Self { unit, threads, argument: size_of::<A>(), since: Arch::new(7, 5) }
+    }
+
+    pub(super) fn define(mut self, name: &str, value: impl ToString) -> Self {
+        self.unit = self.unit.define(name, value);
+        self
+    }
+
+    pub(super) fn since(self, major: u32, minor: u32) -> Self {
+        Self { since: Arch::new(major, minor), ..self }
+    }
+
+    /// The shape of a launch of so many blocks.
+    pub(super) fn grid(&self, blocks: u32) -> Launch {
+        Launch::new([blocks, 1, 1], [self.threads, 1, 1])
+    }
+}
+
+/// A launch made ready.
+#[derive(Debug)]
+pub(super) struct Ready<A> {
+    pub(super) function: Function,
+    pub(super) at: Launch,
+    pub(super) args: A,
+}
+
+impl<A: Copy> Ready<A> {
+    /// Loads the kernel for launches of that shape.
+    ///
+    /// # Safety
+    /// The kernel takes one `A` and, launched so, stays within the memory that `args` names; that memory lives, and
+    /// nobody else uses it, while the result is used.
+    pub(super) unsafe fn new(device: &Device, kernel: &Kernel, at: Launch, args: A) -> Result<Self> {
+        super::needs(device, kernel)?;
+        if at.shared as usize > device.shared_per_block() {
+            let got = format!("{} bytes of shared memory a block", device.shared_per_block());
+            let subject = format!("probe {}", kernel.unit.key);
+            return Err(Error::new(ErrorKind::Unsupported, subject, got, format!("{} or more", at.shared)));
+        }
+        let function = jit::load(device, &kernel.unit)?.function(Kernel::ENTRY)?;
+        if at.shared > 0 {
+            function.allow_shared(at.shared)?;
+        }
+        Ok(Self { function, at, args })
+    }
+
+    /// Queues it. Two runs write the same numbers, one after the other.
+    pub(super) fn queue(&self, stream: StreamHandle<'_>) -> Result<()> {
+        let mut args = self.args;
+        // SAFETY: by the promise of `new`; freeing memory waits for the device, and the module is kept loaded.
+        unsafe { self.function.launch(&self.at, stream, &mut [(&raw mut args).cast::<c_void>()]) }
+    }
+}

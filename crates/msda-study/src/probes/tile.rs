@@ -1,0 +1,209 @@
+//! `tile.cu`: the squares of pixels that samples need, brought to shared memory by threads and by the copy engine.
+#![allow(unsafe_code)]
+
+use msda::{Dtype, Result};
+
+use super::kernel::Ready;
+use super::words::{self, mix};
+use super::{Bench, Kernel, Timed, agree};
+use crate::tensor_map::{TensorMap, Tiled};
+use msda_cuda::driver::{Arch, Memory};
+
+/// The map: pixels of 32 `f16` channels.
+const HEIGHT: u32 = 92;
+const WIDTH: u32 = 160;
+const PIXEL: u32 = 64;
+
+/// Squares of a query, and their bytes.
+const POINTS: u32 = 8;
+const SQUARE: u32 = 4 * PIXEL;
+
+/// How squares are loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// By threads, 16 bytes at a time: a load, a store, the next load.
+    Manual,
+    /// By threads: all loads, then all stores.
+    Prefetch,
+    /// By threads, past the registers.
+    Async,
+    /// By the copy engine, a square at a time.
+    Tma,
+}
+
+/// A way to load them, by blocks of so many threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Way {
+    /// How.
+    pub style: Style,
+    /// Threads of a block.
+    pub threads: u32,
+}
+
+impl Way {
+    /// All of them: in blocks of 256 threads, half of which have something to load, and in blocks of one warp, whose
+    /// threads have four pieces each. With one piece, loading all first is the manual way.
+    pub const ALL: [Self; 7] = [
+        Self::new(Style::Tma, 256),
+        Self::new(Style::Manual, 256),
+        Self::new(Style::Async, 256),
+        Self::new(Style::Tma, 32),
+        Self::new(Style::Manual, 32),
+        Self::new(Style::Prefetch, 32),
+        Self::new(Style::Async, 32),
+    ];
+
+    const fn new(style: Style, threads: u32) -> Self {
+        Self { style, threads }
+    }
+
+    /// Its name: `tma`, `manual`, `async`; of blocks of one warp `warp-tma` and so on.
+    pub fn name(self) -> String {
+        let style = match self.style {
+            Style::Manual => "manual",
+            Style::Prefetch => "prefetch",
+            Style::Async => "async",
+            Style::Tma => "tma",
+        };
+        if self.threads == 32 { format!("warp-{style}") } else { style.into() }
+    }
+}
+
+/// What a way took.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    /// Runs; their work is bytes.
+    pub timed: Timed,
+    /// Squares that a run loads.
+    pub loads: f64,
+    /// Cycles of a block until its squares were there: fewest, mean, most.
+    pub cycles: [f64; 3],
+}
+
+/// What `tile.cu` takes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Args {
+    value: u64,
+    sums: u64,
+    cycles: u64,
+}
+
+/// The same with a tensor map before it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Mapped {
+    map: TensorMap,
+    args: Args,
+}
+
+fn kernel(arch: Arch, way: Way) -> Kernel {
+    let (file, key, threads) = ("probes/tile.cu", format!("tile-{}", way.name()), way.threads);
+    let kernel = match way.style {
+        Style::Manual | Style::Prefetch => Kernel::new::<Args>(file, key, arch, threads),
+        Style::Async => Kernel::new::<Args>(file, key, arch, threads).since(8, 0),
+        Style::Tma => Kernel::new::<Mapped>(file, key, arch, threads).since(9, 0),
+    };
+    kernel.define("STYLE", way.style as u32).define("THREADS", threads)
+}
+
+pub(super) fn kernels(arch: Arch) -> Vec<Kernel> {
+    Way::ALL.map(|way| kernel(arch, way)).into()
+}
+
+/// A map on a device, and the sums of what queries find there.
+#[derive(Debug)]
+pub struct Tiles<'a> {
+    bench: &'a Bench,
+    value: Memory,
+    /// Of each query.
+    expected: Vec<u32>,
+}
+
+impl<'a> Tiles<'a> {
+    /// For up to so many queries.
+    pub fn new(bench: &'a Bench, queries: u32) -> Result<Self> {
+        let value = words::filled(bench, (HEIGHT * WIDTH * PIXEL) as usize)?;
+        let map: Vec<u32> = (0..HEIGHT * WIDTH * PIXEL / 4).map(mix).collect();
+        Ok(Self { bench, value, expected: (0..queries).map(|query| expected(&map, query)).collect() })
+    }
+
+    /// Loads the squares of the first `queries` queries, a block each. The map stays in the second-level cache.
+    pub fn run(&self, way: Way, queries: u32) -> Result<Measured> {
+        let device = self.bench.device();
+        let kernel = kernel(device.arch(), way);
+        super::needs(device, &kernel)?;
+        let queries = queries.min(self.expected.len() as u32);
+        let warps = way.threads as usize / 32;
+        let sums = words::poisoned(device, queries as usize * warps)?;
+        let cycles = device.alloc(queries as usize * 8)?;
+        let at = kernel.grid(queries);
+        let args = Args { value: self.value.address(), sums: sums.address(), cycles: cycles.address() };
+        let work = f64::from(queries) * f64::from(POINTS * SQUARE);
+        let timed = if way.style == Style::Tma {
+            let tensor = Tiled {
+                dtype: Dtype::F16,
+                address: self.value.address(),
+                sizes: &[u64::from(PIXEL / 2), u64::from(WIDTH), u64::from(HEIGHT)],
+                strides: &[u64::from(PIXEL), u64::from(WIDTH * PIXEL)],
+                window: &[PIXEL / 2, 2, 2],
+                ..Tiled::default()
+            };
+            let args = Mapped { map: TensorMap::tiled(device, &tensor)?, args };
+            // SAFETY: the kernel takes such a structure and reads squares of the map; sums of every warp and cycles of
+            // every block have room; the memory lives to the end.
+            let ready = unsafe { Ready::new(device, &kernel, at, args)? };
+            self.bench.time(work, false, |stream| ready.queue(stream))?
+        } else {
+            // SAFETY: as above.
+            let ready = unsafe { Ready::new(device, &kernel, at, args)? };
+            self.bench.time(work, false, |stream| ready.queue(stream))?
+        };
+        for (query, sums) in words::read(&sums)?.chunks(warps).enumerate() {
+            let sum = sums.iter().fold(0, |sum: u32, part| sum.wrapping_add(*part));
+            agree(&kernel.unit.key, format!("query {query}"), sum, self.expected[query])?;
+        }
+        let cycles = words::read_i64(&cycles)?;
+        let fewest = cycles.iter().min().map_or(f64::NAN, |n| *n as f64);
+        let most = cycles.iter().max().map_or(f64::NAN, |n| *n as f64);
+        let mean = cycles.iter().sum::<i64>() as f64 / cycles.len() as f64;
+        Ok(Measured { timed, loads: f64::from(queries * POINTS), cycles: [fewest, mean, most] })
+    }
+}
+
+/// The weighted sum of the words of a query's squares.
+fn expected(map: &[u32], query: u32) -> u32 {
+    let mut sum = 0u32;
+    let mut index = 0u32;
+    for point in 0..POINTS {
+        let bits = mix(query * POINTS + point);
+        let (x, y) = (((bits & 0xffff) * (WIDTH - 1)) >> 16, ((bits >> 16) * (HEIGHT - 1)) >> 16);
+        for (y, x) in [(y, x), (y, x + 1), (y + 1, x), (y + 1, x + 1)] {
+            let first = ((y * WIDTH + x) * PIXEL / 4) as usize;
+            for word in &map[first..first + PIXEL as usize / 4] {
+                sum = sum.wrapping_add(word.wrapping_mul(2 * index + 1));
+                index += 1;
+            }
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn squares_stay_on_the_map_and_differ() {
+        let map: Vec<u32> = (0..HEIGHT * WIDTH * PIXEL / 4).map(mix).collect();
+        let sums: std::collections::BTreeSet<u32> = (0..5000).map(|query| expected(&map, query)).collect();
+        assert_eq!(sums.len(), 5000);
+    }
+
+    #[test]
+    fn the_copy_engines_kernels_take_their_map_first() {
+        assert_eq!((std::mem::offset_of!(Mapped, map), std::mem::offset_of!(Mapped, args)), (0, 128));
+        assert_eq!(Way::ALL[0].name(), "tma");
+        assert_eq!(Way::ALL[5].name(), "warp-prefetch");
+    }
+}

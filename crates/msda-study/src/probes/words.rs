@@ -1,0 +1,81 @@
+//! Data that the host knows without reading it: word `i` of a buffer is `mix(i)`.
+#![allow(unsafe_code)]
+
+use msda::Result;
+
+use super::kernel::Ready;
+use super::{Bench, Kernel};
+use msda_cuda::driver::{Arch, Device, Memory};
+
+/// The word at a place, as `probes/data.cuh` computes it.
+pub(super) fn mix(i: u32) -> u32 {
+    let i = i.wrapping_mul(0x9e37_79b1);
+    let i = (i ^ i >> 15).wrapping_mul(0x85eb_ca77);
+    i ^ i >> 13
+}
+
+/// What `fill.cu` takes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Args {
+    words: u64,
+    count: i64,
+}
+
+pub(super) fn kernel(arch: Arch) -> Kernel {
+    Kernel::new::<Args>("probes/fill.cu", "fill", arch, 256)
+}
+
+/// Memory full of such words, at most 16 GiB of it.
+pub(super) fn filled(bench: &Bench, bytes: usize) -> Result<Memory> {
+    let device = bench.device();
+    let memory = device.alloc(bytes)?;
+    let kernel = kernel(device.arch());
+    let args = Args { words: memory.address(), count: (bytes / 4) as i64 };
+    // SAFETY: the kernel takes such a structure and writes as many words as the memory has, which lives until it ran.
+    let fill =
+        unsafe { Ready::new(device, &kernel, kernel.grid(device.multiprocessors().max(1) * 8), args)? };
+    bench.run(|stream| fill.queue(stream))?;
+    Ok(memory)
+}
+
+/// Room for `count` words, full of what is no result.
+pub(super) fn poisoned(device: &Device, count: usize) -> Result<Memory> {
+    let mut memory = device.alloc(count * 4)?;
+    memory.fill(0xa5)?;
+    Ok(memory)
+}
+
+/// The words that memory holds.
+pub(super) fn read(memory: &Memory) -> Result<Vec<u32>> {
+    let mut bytes = vec![0; memory.len()];
+    memory.read(0, &mut bytes)?;
+    Ok(bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
+}
+
+/// The numbers of 64 bits that memory holds.
+pub(super) fn read_i64(memory: &Memory) -> Result<Vec<i64>> {
+    let mut bytes = vec![0; memory.len()];
+    memory.read(0, &mut bytes)?;
+    Ok(bytes.as_chunks::<8>().0.iter().map(|number| i64::from_le_bytes(*number)).collect())
+}
+
+/// Some of `count` threads, spread over all of them: what the host computes again.
+pub(super) fn some(count: usize) -> impl Iterator<Item = usize> {
+    const CHECKED: usize = 97;
+    (0..CHECKED.min(count)).map(move |i| i * count / CHECKED.min(count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_differ_and_threads_are_spread() {
+        let words: std::collections::BTreeSet<u32> = (0..10_000).map(mix).collect();
+        assert_eq!(words.len(), 10_000);
+        assert_eq!(some(3).collect::<Vec<_>>(), [0, 1, 2]);
+        let some: Vec<usize> = some(100_000).collect();
+        assert!(some.len() == 97 && some.windows(2).all(|w| w[0] < w[1]) && some[96] > 98_000);
+    }
+}

@@ -1,0 +1,32 @@
+//! The kernels of the study. They include headers of `msda-cuda`.
+
+use msda_cuda::jit::{KERNELS, Sources};
+
+/// The files by the name that `#include` uses.
+pub(crate) static SOURCES: Sources = Sources {
+    files: &[
+        ("ladder/ladder.cuh", include_str!("../kernels/ladder/ladder.cuh")),
+        ("ladder/direct.cu", include_str!("../kernels/ladder/direct.cu")),
+        ("ladder/distributed.cu", include_str!("../kernels/ladder/distributed.cu")),
+        ("ladder/tensor_core.cu", include_str!("../kernels/ladder/tensor_core.cu")),
+        ("ladder/texture.cu", include_str!("../kernels/ladder/texture.cu")),
+        ("ladder/tma_multilevel.cu", include_str!("../kernels/ladder/tma_multilevel.cu")),
+        ("ladder/handed.cuh", include_str!("../kernels/ladder/handed.cuh")),
+        ("ladder/kept.cuh", include_str!("../kernels/ladder/kept.cuh")),
+        ("ladder/persistent.cu", include_str!("../kernels/ladder/persistent.cu")),
+        ("ladder/quantised.cu", include_str!("../kernels/ladder/quantised.cu")),
+        ("ladder/shared.cu", include_str!("../kernels/ladder/shared.cu")),
+        ("ladder/specialised.cu", include_str!("../kernels/ladder/specialised.cu")),
+        ("probes/bulk.cuh", include_str!("../kernels/probes/bulk.cuh")),
+        ("probes/data.cuh", include_str!("../kernels/probes/data.cuh")),
+        ("probes/clusters.cu", include_str!("../kernels/probes/clusters.cu")),
+        ("probes/copies.cu", include_str!("../kernels/probes/copies.cu")),
+        ("probes/fill.cu", include_str!("../kernels/probes/fill.cu")),
+        ("probes/fma.cu", include_str!("../kernels/probes/fma.cu")),
+        ("probes/gather.cu", include_str!("../kernels/probes/gather.cu")),
+        ("probes/shared.cu", include_str!("../kernels/probes/shared.cu")),
+        ("probes/stream.cu", include_str!("../kernels/probes/stream.cu")),
+        ("probes/tile.cu", include_str!("../kernels/probes/tile.cu")),
+    ],
+    base: Some(&KERNELS),
+};

@@ -1,0 +1,182 @@
+//! Textures: memory that kernels read through the texture unit.
+#![allow(unsafe_code)]
+
+use cudarc::driver::sys::{
+    self, CUDA_RESOURCE_DESC, CUDA_RESOURCE_DESC_st__bindgen_ty_1 as Resource,
+    CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_4 as Pitched,
+    CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_5 as Room, CUDA_TEXTURE_DESC, CUaddress_mode,
+    CUarray_format, CUfilter_mode, CUresourcetype,
+};
+use msda::{Dtype, Error, ErrorKind, Result};
+
+use msda_cuda::driver::{Device, Memory, check};
+use msda_cuda::kernels::{Owned, Resource};
+
+/// Rows of texels of four numbers each in device memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Texels {
+    /// Bytes from the beginning of the memory; a multiple of [`Texels::ALIGN`].
+    pub(crate) at: usize,
+    /// The type of the numbers: `f16` or `f32`.
+    pub(crate) dtype: Dtype,
+    /// Texels of a row.
+    pub(crate) width: usize,
+    /// Rows.
+    pub(crate) height: usize,
+    /// Bytes from row to row; a multiple of 128.
+    pub(crate) pitch: usize,
+}
+
+impl Texels {
+    /// What a texture begins at a multiple of, in bytes, on every device.
+    pub(crate) const ALIGN: usize = 512;
+
+    /// The most texels of a row that every device takes, and the most rows.
+    pub(crate) const MOST: (usize, usize) = (65536, 65000);
+
+    /// What the driver demands, and that all texels are within so many bytes.
+    fn check(&self, bytes: usize) -> Result<()> {
+        let format = [Dtype::F16, Dtype::F32].contains(&self.dtype);
+        let (w, h) = Self::MOST;
+        let sizes = (1..=w).contains(&self.width) && (1..=h).contains(&self.height);
+        let rows = self.pitch >= self.width.saturating_mul(4 * self.dtype.size());
+        let aligned = self.at.is_multiple_of(Self::ALIGN) && self.pitch.is_multiple_of(128);
+        let end = self.pitch.checked_mul(self.height).and_then(|length| length.checked_add(self.at));
+        if format && sizes && rows && aligned && end.is_some_and(|end| end <= bytes) {
+            return Ok(());
+        }
+        let expected = format!("rows of f16 or f32 texels within {bytes} bytes");
+        Err(Error::new(ErrorKind::Shape, "texture", format!("{self:?}"), expected))
+    }
+}
+
+/// A texture: coordinates count texels, the centre of the first being 0.5, and what lies between centres is
+/// interpolated. Its memory must outlive its use.
+#[derive(Debug)]
+pub(crate) struct Texture {
+    device: Device,
+    handle: u64,
+}
+
+impl Texture {
+    /// A texture of a part of `memory`.
+    pub(crate) fn new(memory: &Memory, texels: &Texels) -> Result<Self> {
+        texels.check(memory.len())?;
+        let device = memory.device();
+        let _bound = device.bind()?;
+        // All of the union is zero before the part that counts is written.
+        let mut res = Resource { reserved: Room { reserved: [0; 32] } };
+        res.pitch2D = Pitched {
+            devPtr: memory.address() + texels.at as u64,
+            format: match texels.dtype {
+                Dtype::F16 => CUarray_format::CU_AD_FORMAT_HALF,
+                _ => CUarray_format::CU_AD_FORMAT_FLOAT,
+            },
+            numChannels: 4,
+            width: texels.width,
+            height: texels.height,
+            pitchInBytes: texels.pitch,
+        };
+        let resource =
+            CUDA_RESOURCE_DESC { resType: CUresourcetype::CU_RESOURCE_TYPE_PITCH2D, res, flags: 0 };
+        let reading = CUDA_TEXTURE_DESC {
+            addressMode: [CUaddress_mode::CU_TR_ADDRESS_MODE_CLAMP; 3],
+            filterMode: CUfilter_mode::CU_TR_FILTER_MODE_LINEAR,
+            flags: 0,
+            maxAnisotropy: 0,
+            mipmapFilterMode: CUfilter_mode::CU_TR_FILTER_MODE_POINT,
+            mipmapLevelBias: 0.0,
+            minMipmapLevelClamp: 0.0,
+            maxMipmapLevelClamp: 0.0,
+            borderColor: [0.0; 4],
+            reserved: [0; 12],
+        };
+        let mut handle = 0;
+        // SAFETY: a context is current; `handle` is valid to write; both descriptions are complete; the texels are within
+        // the memory, which `check` saw.
+        let result = unsafe { sys::cuTexObjectCreate(&mut handle, &resource, &reading, std::ptr::null()) };
+        check("cuTexObjectCreate", result)?;
+        Ok(Self { device: device.clone(), handle })
+    }
+
+    /// What kernels know it by.
+    pub(crate) fn handle(&self) -> u64 {
+        self.handle
+    }
+}
+
+impl Drop for Texture {
+    fn drop(&mut self) {
+        if let Ok(_bound) = self.device.bind() {
+            // SAFETY: the texture was made by `new` and is destroyed once. A failure has no one to report to.
+            let _ = unsafe { sys::cuTexObjectDestroy(self.handle) };
+        }
+    }
+}
+
+/// Textures of one block of device memory, which begins with zeros.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Textures {
+    bytes: usize,
+    textures: Vec<Texels>,
+}
+
+impl Textures {
+    /// Adds a texture at the end of the memory and returns its number.
+    pub(crate) fn push(&mut self, texels: Texels) -> usize {
+        let at = self.bytes.next_multiple_of(Texels::ALIGN);
+        self.bytes = at + texels.pitch * texels.height;
+        self.textures.push(Texels { at, ..texels });
+        self.textures.len() - 1
+    }
+}
+
+impl Resource for Textures {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn make(&self, device: &Device) -> Result<Box<dyn Owned>> {
+        let mut memory = device.alloc(self.bytes)?;
+        memory.fill(0)?;
+        let made = self.textures.iter().map(|texels| Ok((Texture::new(&memory, texels)?, texels.at)));
+        Ok(Box::new(Made { textures: made.collect::<Result<_>>()?, memory }))
+    }
+}
+
+/// Textures and their memory. The textures are dropped first.
+#[derive(Debug)]
+struct Made {
+    textures: Vec<(Texture, usize)>,
+    memory: Memory,
+}
+
+impl Owned for Made {
+    /// Texture `i` is word `2 * i`, the address of its memory word `2 * i + 1`.
+    fn word(&self, index: usize) -> u64 {
+        let (texture, at) = &self.textures[index / 2];
+        if index.is_multiple_of(2) { texture.handle() } else { self.memory.address() + *at as u64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_driver_would_refuse_is_refused() {
+        let good = Texels { at: 512, dtype: Dtype::F16, width: 10, height: 3, pitch: 128 };
+        good.check(512 + 3 * 128).unwrap();
+        for bad in [
+            Texels { at: 256, ..good },
+            Texels { dtype: Dtype::Bf16, ..good },
+            Texels { width: 0, ..good },
+            Texels { width: 17, ..good },
+            Texels { height: 4, ..good },
+            Texels { height: usize::MAX, ..good },
+            Texels { pitch: 160, ..good },
+        ] {
+            assert!(bad.check(512 + 3 * 128).is_err(), "{bad:?}");
+        }
+    }
+}
