@@ -3,8 +3,8 @@
 use msda_cuda::jit::{KERNELS, Sources};
 
 /// The files by the name that `#include` uses.
-pub(crate) static SOURCES: Sources = Sources {
-    files: &[
+pub(crate) static SOURCES: Sources = Sources::new(
+    &[
         ("ladder/ladder.cuh", include_str!("../kernels/ladder/ladder.cuh")),
         ("ladder/direct.cu", include_str!("../kernels/ladder/direct.cu")),
         ("ladder/distributed.cu", include_str!("../kernels/ladder/distributed.cu")),
@@ -28,5 +28,5 @@ pub(crate) static SOURCES: Sources = Sources {
         ("probes/stream.cu", include_str!("../kernels/probes/stream.cu")),
         ("probes/tile.cu", include_str!("../kernels/probes/tile.cu")),
     ],
-    base: Some(&KERNELS),
-};
+    Some(&KERNELS),
+);

@@ -18,21 +18,17 @@ const MAX_RANK: usize = 5;
 /// A tensor in device memory and the window of it that one bulk copy brings into shared memory. Dimensions are listed
 /// from the one whose elements are neighbours.
 #[derive(Debug, Clone, Copy)]
-pub struct Tiled<'a> {
+pub(crate) struct Tiled<'a> {
     /// The type of its elements.
-    pub dtype: Dtype,
+    pub(crate) dtype: Dtype,
     /// Where it begins; a multiple of 16.
-    pub address: u64,
+    pub(crate) address: u64,
     /// The size of each dimension in elements.
-    pub sizes: &'a [u64],
+    pub(crate) sizes: &'a [u64],
     /// Bytes from one element to the next in each dimension but the first; multiples of 16.
-    pub strides: &'a [u64],
+    pub(crate) strides: &'a [u64],
     /// The window's size in each dimension, in elements, at most 256; its rows are a multiple of 16 bytes.
-    pub window: &'a [u32],
-    /// How the window is laid out in shared memory.
-    pub swizzle: Swizzle,
-    /// How much the second-level cache reads at a time.
-    pub promotion: Promotion,
+    pub(crate) window: &'a [u32],
 }
 
 impl Default for Tiled<'_> {
@@ -44,47 +40,19 @@ impl Default for Tiled<'_> {
             sizes: &[],
             strides: &[],
             window: &[],
-            swizzle: Swizzle::None,
-            promotion: Promotion::Bytes128,
         }
     }
-}
-
-/// How 16-byte pieces of a window's rows are permuted in shared memory, so that columns do not collide in its banks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Swizzle {
-    /// As they are.
-    None,
-    /// Within 32 bytes.
-    Bytes32,
-    /// Within 64 bytes.
-    Bytes64,
-    /// Within 128 bytes.
-    Bytes128,
-}
-
-/// How much the second-level cache reads at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Promotion {
-    /// As much as is asked for.
-    None,
-    /// 64 bytes.
-    Bytes64,
-    /// 128 bytes.
-    Bytes128,
-    /// 256 bytes.
-    Bytes256,
 }
 
 /// The driver's encoding of a [`Tiled`] tensor: a `__grid_constant__ const` parameter of a kernel. What a copy reads
 /// outside the tensor is zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(128))]
-pub struct TensorMap([u64; 16]);
+pub(crate) struct TensorMap([u64; 16]);
 
 impl TensorMap {
     /// Encodes `tensor`, which is on `device`.
-    pub fn tiled(device: &Device, tensor: &Tiled<'_>) -> Result<Self> {
+    pub(crate) fn tiled(device: &Device, tensor: &Tiled<'_>) -> Result<Self> {
         tensor.check()?;
         let _bound = device.bind()?;
         let mut map = CUtensorMap { opaque: [0; 16] };
@@ -107,18 +75,8 @@ impl TensorMap {
                 tensor.window.as_ptr(),
                 every_element.as_ptr(),
                 CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-                match tensor.swizzle {
-                    Swizzle::None => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
-                    Swizzle::Bytes32 => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_32B,
-                    Swizzle::Bytes64 => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,
-                    Swizzle::Bytes128 => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
-                },
-                match tensor.promotion {
-                    Promotion::None => Promote::CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                    Promotion::Bytes64 => Promote::CU_TENSOR_MAP_L2_PROMOTION_L2_64B,
-                    Promotion::Bytes128 => Promote::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                    Promotion::Bytes256 => Promote::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                },
+                CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
+                Promote::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                 CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )
         };
@@ -182,15 +140,8 @@ impl Tiled<'_> {
             return refuse("window", format!("{:?}", self.window), "1 to 256 elements each");
         }
         let row = self.window[0] as usize * self.dtype.size();
-        let longest = match self.swizzle {
-            Swizzle::None => usize::MAX,
-            Swizzle::Bytes32 => 32,
-            Swizzle::Bytes64 => 64,
-            Swizzle::Bytes128 => 128,
-        };
-        if !row.is_multiple_of(16) || row > longest {
-            let expected = "a multiple of 16 that is no more than the swizzle";
-            return refuse("bytes of a row of the window", row.to_string(), expected);
+        if !row.is_multiple_of(16) {
+            return refuse("bytes of a row of the window", row.to_string(), "a multiple of 16");
         }
         Ok(())
     }
@@ -218,7 +169,6 @@ mod tests {
             (Tiled { strides: &[120, 12_800], ..good }, "multiples of 16 bytes"),
             (Tiled { window: &[32, 257, 1], ..good }, "window"),
             (Tiled { window: &[3, 1, 1], ..good }, "row of the window"),
-            (Tiled { swizzle: Swizzle::Bytes64, ..good }, "row of the window"),
         ] {
             let error = bad.check().unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");
@@ -236,22 +186,16 @@ mod tests {
         };
         let memory = device.alloc(100 * 80 * 64).unwrap();
         for (dtype, width) in [(Dtype::F32, 16), (Dtype::F16, 32), (Dtype::Bf16, 32)] {
-            for swizzle in [Swizzle::None, Swizzle::Bytes64, Swizzle::Bytes128] {
-                let tiled = Tiled {
-                    dtype,
-                    address: memory.address(),
-                    sizes: &[width, 80, 100],
-                    strides: &[64, 80 * 64],
-                    window: &[width as u32, 4, 2],
-                    swizzle,
-                    promotion: Promotion::Bytes256,
-                };
-                let map = TensorMap::tiled(&device, &tiled).unwrap();
-                assert_ne!(
-                    map,
-                    TensorMap::tiled(&device, &Tiled { window: &[width as u32, 4, 4], ..tiled }).unwrap()
-                );
-            }
+            let tiled = Tiled {
+                dtype,
+                address: memory.address(),
+                sizes: &[width, 80, 100],
+                strides: &[64, 80 * 64],
+                window: &[width as u32, 4, 2],
+            };
+            let map = TensorMap::tiled(&device, &tiled).unwrap();
+            let other = Tiled { window: &[width as u32, 4, 4], ..tiled };
+            assert_ne!(map, TensorMap::tiled(&device, &other).unwrap());
         }
         let line = Tiled { address: memory.address(), sizes: &[1000], window: &[64], ..Tiled::default() };
         TensorMap::tiled(&device, &line).unwrap();

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use cudarc::driver::sys::{
-    self, CUDA_RESOURCE_DESC, CUDA_RESOURCE_DESC_st__bindgen_ty_1 as Resource,
+    self, CUDA_RESOURCE_DESC, CUDA_RESOURCE_DESC_st__bindgen_ty_1 as Described,
     CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_4 as Pitched,
     CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_5 as Room, CUDA_TEXTURE_DESC, CUaddress_mode,
     CUarray_format, CUfilter_mode, CUresourcetype,
@@ -65,7 +65,7 @@ impl Texture {
         let device = memory.device();
         let _bound = device.bind()?;
         // All of the union is zero before the part that counts is written.
-        let mut res = Resource { reserved: Room { reserved: [0; 32] } };
+        let mut res = Described { reserved: Room { reserved: [0; 32] } };
         res.pitch2D = Pitched {
             devPtr: memory.address() + texels.at as u64,
             format: match texels.dtype {

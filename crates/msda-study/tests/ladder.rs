@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use msda::conformance::run;
 use msda::rng::Rng;
 use msda::{Backend, Buffer, Cpu, Dtype, Inputs, Layout, Problem, Result, Spec, Types, pack};
-use msda_cuda::kernels::Kernel;
 use msda_cuda::{Cuda, Operands, Request, Target};
 use msda_study::ladder::{self, Rung};
 

@@ -12,13 +12,14 @@ mod find;
 mod nvrtc;
 mod search;
 mod slots;
-pub mod source;
+mod source;
 mod unit;
 
 pub use cache::{Cache, Entry, Jit};
 pub use compiled::{Compiled, Resources};
 pub use nvrtc::Nvrtc;
 pub use search::nvrtc;
+pub use source::{KERNELS, Sources};
 pub use unit::{Assembled, Unit};
 
 use msda::{ErrorKind, Result};

@@ -8,7 +8,7 @@ use std::ptr;
 use libloading::Library;
 use msda::{Error, ErrorKind, Result};
 
-use super::{Unit, find, source};
+use super::{Unit, find};
 use crate::driver::explain;
 
 /// A program of NVRTC's.
@@ -128,9 +128,9 @@ impl Nvrtc {
     }
 
     fn create(&self, unit: &Unit) -> Result<Made<'_>> {
-        let text = terminated([source::text(unit.file)?, unit.file])?;
-        let names = terminated(source::headers().map(|(name, _)| name))?;
-        let headers = terminated(source::headers().map(|(_, text)| text))?;
+        let text = terminated([unit.sources.text(unit.file)?, unit.file])?;
+        let names = terminated(unit.sources.headers().map(|(name, _)| name))?;
+        let headers = terminated(unit.sources.headers().map(|(_, text)| text))?;
         let names: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
         let headers: Vec<_> = headers.iter().map(|text| text.as_ptr()).collect();
         let mut raw = ptr::null_mut();

@@ -1,63 +1,117 @@
-//! The kernels' files, embedded.
+//! The source files of kernels, embedded in the library.
+
+use std::fmt;
+use std::ptr;
 
 use msda::{Error, ErrorKind, Result};
 
-/// Every file that a kernel is made of, by the name that `#include` uses.
-pub const FILES: &[(&str, &str)] = &[
-    ("prelude.cuh", include_str!("../../kernels/prelude.cuh")),
-    ("taps.cuh", include_str!("../../kernels/taps.cuh")),
-    ("flush.cu", include_str!("../../kernels/flush.cu")),
-    ("generic.cu", include_str!("../../kernels/generic.cu")),
-    ("order.cu", include_str!("../../kernels/order.cu")),
-    ("pack.cu", include_str!("../../kernels/pack.cu")),
-    ("rows.cuh", include_str!("../../kernels/rows.cuh")),
-    ("rows.cu", include_str!("../../kernels/rows.cu")),
-    ("selftest.cuh", include_str!("selftest.cuh")),
-    ("selftest.cu", include_str!("selftest.cu")),
-];
-
-/// The text of a file.
-pub fn text(file: &str) -> Result<&'static str> {
-    lookup(file).ok_or_else(|| {
-        let names: Vec<_> = FILES.iter().map(|(name, _)| *name).collect();
-        Error::new(ErrorKind::Compile, "kernel file", file, format!("one of {}", names.join(", ")))
-    })
+/// Source files of kernels. Other crates bring their own and include headers of [`KERNELS`].
+///
+/// ```
+/// use msda_cuda::jit::{KERNELS, Sources, Unit};
+///
+/// const FILES: &[(&str, &str)] = &[("mine.cu", "#include \"prelude.cuh\"\n")];
+/// static MINE: Sources = Sources::new(FILES, Some(&KERNELS));
+///
+/// let unit = Unit::of(&MINE, "mine.cu", "mine", "sm_90".parse()?);
+/// assert!(unit.assemble()?.text.contains("// prelude.cuh"));
+/// # Ok::<(), msda::Error>(())
+/// ```
+pub struct Sources {
+    files: &'static [(&'static str, &'static str)],
+    base: Option<&'static Sources>,
 }
 
-/// The files that others include, with their texts.
-pub fn headers() -> impl Iterator<Item = (&'static str, &'static str)> {
-    FILES.iter().copied().filter(|(name, _)| name.ends_with(".cuh"))
-}
+/// The kernels of this crate.
+pub static KERNELS: Sources = Sources::new(
+    &[
+        ("prelude.cuh", include_str!("../../kernels/prelude.cuh")),
+        ("taps.cuh", include_str!("../../kernels/taps.cuh")),
+        ("flush.cu", include_str!("../../kernels/flush.cu")),
+        ("generic.cu", include_str!("../../kernels/generic.cu")),
+        ("order.cu", include_str!("../../kernels/order.cu")),
+        ("pack.cu", include_str!("../../kernels/pack.cu")),
+        ("rows.cuh", include_str!("../../kernels/rows.cuh")),
+        ("rows.cu", include_str!("../../kernels/rows.cu")),
+        ("selftest.cuh", include_str!("selftest.cuh")),
+        ("selftest.cu", include_str!("selftest.cu")),
+    ],
+    None,
+);
 
-/// A file with what it includes put in place, each once: all that a kernel is made of, to be read in one piece.
-pub fn expanded(file: &str) -> Result<String> {
-    let mut out = String::new();
-    expand(text(file)?, &mut vec![file.to_owned()], &mut out);
-    Ok(out)
-}
+impl Sources {
+    /// Files by the name that `#include` uses. A file that is not among them is looked up in `base`.
+    pub const fn new(files: &'static [(&'static str, &'static str)], base: Option<&'static Sources>) -> Self {
+        Self { files, base }
+    }
 
-fn lookup(file: &str) -> Option<&'static str> {
-    FILES.iter().find(|(name, _)| *name == file).map(|(_, text)| *text)
-}
+    /// The text of a file.
+    pub fn text(&self, file: &str) -> Result<&'static str> {
+        self.find(file).ok_or_else(|| {
+            let names: Vec<_> = self.all().map(|(name, _)| name).collect();
+            Error::new(ErrorKind::Compile, "kernel file", file, format!("one of {}", names.join(", ")))
+        })
+    }
 
-fn expand(text: &str, seen: &mut Vec<String>, out: &mut String) {
-    for line in text.lines().filter(|line| line.trim() != "#pragma once") {
-        match included(line).and_then(|name| Some((name, lookup(name)?))) {
-            Some((name, _)) if seen.iter().any(|other| other == name) => {}
-            Some((name, header)) => {
-                seen.push(name.to_owned());
-                out.push_str(&format!("// {name}\n"));
-                expand(header, seen, out);
-                out.push_str(&format!("// end of {name}\n"));
-            }
-            None => {
-                out.push_str(line);
-                out.push('\n');
+    /// The headers, with their texts.
+    pub fn headers(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        self.all().filter(|(name, _)| name.ends_with(".cuh"))
+    }
+
+    /// A file with its includes expanded, each once: the whole kernel in one readable text.
+    pub fn expanded(&self, file: &str) -> Result<String> {
+        let mut out = String::new();
+        self.expand(self.text(file)?, &mut vec![file.to_owned()], &mut out);
+        Ok(out)
+    }
+
+    /// Every file, of the base too. A file hides the file of that name in the base.
+    fn all(&self) -> Box<dyn Iterator<Item = (&'static str, &'static str)> + '_> {
+        let own = |name| self.files.iter().any(|(other, _)| *other == name);
+        let inherited = self.base.into_iter().flat_map(Sources::all).filter(move |(name, _)| !own(*name));
+        Box::new(self.files.iter().copied().chain(inherited))
+    }
+
+    fn find(&self, file: &str) -> Option<&'static str> {
+        let own = self.files.iter().find(|(name, _)| *name == file).map(|(_, text)| *text);
+        own.or_else(|| self.base?.find(file))
+    }
+
+    fn expand(&self, text: &str, seen: &mut Vec<String>, out: &mut String) {
+        for line in text.lines().filter(|line| line.trim() != "#pragma once") {
+            match included(line).and_then(|name| Some((name, self.find(name)?))) {
+                Some((name, _)) if seen.iter().any(|other| other == name) => {}
+                Some((name, header)) => {
+                    seen.push(name.to_owned());
+                    out.push_str(&format!("// {name}\n"));
+                    self.expand(header, seen, out);
+                    out.push_str(&format!("// end of {name}\n"));
+                }
+                None => {
+                    out.push_str(line);
+                    out.push('\n');
+                }
             }
         }
     }
 }
 
+/// The same static, not the same files.
+impl PartialEq for Sources {
+    fn eq(&self, other: &Self) -> bool {
+        ptr::eq(self, other)
+    }
+}
+
+impl Eq for Sources {}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.all().map(|(name, _)| name)).finish()
+    }
+}
+
+/// The name in an `#include "name"`.
 fn included(line: &str) -> Option<&str> {
     let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?;
     rest.trim_start().strip_prefix('"')?.split_once('"').map(|(name, _)| name)
@@ -68,8 +122,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn includes_are_put_in_place_once() {
-        let text = expanded("selftest.cu").unwrap();
+    fn includes_are_expanded_once() {
+        let text = KERNELS.expanded("selftest.cu").unwrap();
         assert_eq!(text.matches("float doubled(").count(), 1, "{text}");
         assert!(!text.contains("#include") && !text.contains("#pragma once"), "{text}");
         assert!(text.find("// selftest.cuh") < text.find("selftest_add"));
@@ -77,6 +131,20 @@ mod tests {
 
     #[test]
     fn an_unknown_file_is_refused() {
-        assert!(expanded("nothing.cu").unwrap_err().to_string().contains("selftest.cu"));
+        assert!(KERNELS.expanded("nothing.cu").unwrap_err().to_string().contains("selftest.cu"));
+    }
+
+    #[test]
+    fn own_files_come_before_those_of_the_base() {
+        static OTHER: Sources = Sources::new(
+            &[("other.cu", "#include \"taps.cuh\"\n#include \"selftest.cuh\"\n"), ("taps.cuh", "// own\n")],
+            Some(&KERNELS),
+        );
+        let text = OTHER.expanded("other.cu").unwrap();
+        assert!(text.contains("// own\n") && text.contains("float doubled("), "{text}");
+        let headers = |sources: &'static Sources| sources.headers().count();
+        assert_eq!(headers(&OTHER), headers(&KERNELS), "a header of its own hides one of the base");
+        assert_eq!(OTHER.headers().filter(|(name, _)| *name == "taps.cuh").count(), 1);
+        assert!(OTHER != KERNELS && OTHER == OTHER);
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use msda::{Error, ErrorKind, Result};
 
-use super::source;
+use super::{KERNELS, Sources};
 use crate::driver::Arch;
 
 /// Options that every unit is compiled with. Not among them: anything that trades accuracy for speed.
@@ -16,7 +16,9 @@ const MAX_KEY: usize = 180;
 /// What is compiled: a file, what is defined in it, and for which architecture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unit {
-    /// The file, by its name in [`source::FILES`].
+    /// Where the file and its headers are.
+    pub sources: &'static Sources,
+    /// The file, by its name in the sources.
     pub file: &'static str,
     /// What people call it, such as `rows-f16-d32-p4.4.4.4-bshd`: letters, digits, `.`, `_` and `-`.
     pub key: String,
@@ -38,9 +40,14 @@ pub struct Assembled {
 }
 
 impl Unit {
-    /// A unit without macros.
+    /// A unit of this crate's [`KERNELS`], without macros.
     pub fn new(file: &'static str, key: impl Into<String>, arch: Arch) -> Self {
-        Self { file, key: key.into(), defines: Vec::new(), arch }
+        Self::of(&KERNELS, file, key, arch)
+    }
+
+    /// A unit of another crate's sources, without macros.
+    pub fn of(sources: &'static Sources, file: &'static str, key: impl Into<String>, arch: Arch) -> Self {
+        Self { sources, file, key: key.into(), defines: Vec::new(), arch }
     }
 
     /// Defines a macro.
@@ -69,7 +76,7 @@ impl Unit {
             check_define(name, value)?;
             let _ = writeln!(text, "#define {name} {value}");
         }
-        text.push_str(&source::expanded(self.file)?);
+        text.push_str(&self.sources.expanded(self.file)?);
         let hash = blake3::hash(text.as_bytes());
         let name = format!("{}-{}-{}", self.safe_key(), self.arch.target(), &hash.to_hex()[..16]);
         Ok(Assembled { text, hash: hash.into(), name })

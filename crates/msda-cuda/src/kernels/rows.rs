@@ -184,14 +184,14 @@ impl Division {
 }
 
 /// A number whose lowest bit is the largest power of two that every row's address is a multiple of.
-pub(super) fn grain(p: &Problem, role: Role, operand: Operand, size: usize) -> usize {
+pub fn grain(p: &Problem, role: Role, operand: Operand, size: usize) -> usize {
     let (extents, _) = role.shape(p);
     let taken = operand.strides.into_iter().zip(extents).filter(|&(_, extent)| extent > 1);
     taken.fold(operand.align, |grain, (stride, _)| grain | stride.wrapping_mul(size))
 }
 
 /// How many bytes a lane can read at once of a tensor, of which its part is `bytes` long.
-pub(super) fn aligned(p: &Problem, role: Role, operand: Operand, size: usize, bytes: usize) -> usize {
+pub fn aligned(p: &Problem, role: Role, operand: Operand, size: usize, bytes: usize) -> usize {
     let grain = bytes | grain(p, role, operand, size);
     (grain & grain.wrapping_neg()).clamp(size, 16)
 }
