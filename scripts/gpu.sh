@@ -34,7 +34,8 @@ if has test; then
     step driver "$bin/driver" --test-threads=2
     step gpu-tests "$bin/gpu" --test-threads=2
     step ladder-tests "$bin/ladder" --nocapture
-    step lab "$bin/lab" --test-threads=2
+    step bench-tests "$bin/bench" --test-threads=2
+    step study-tests "$bin/study" --test-threads=2
     MSDA_BIN="$bin/msda" step cli "$bin/cli" --test-threads=2
     step plan "$bin/plan"
 fi
@@ -55,7 +56,7 @@ if has sanitize && there compute-sanitizer sanitize; then
     step memcheck-fixed sanitize memcheck "" "$bin/gpu" --test-threads=1 kernels_for_one &
     step racecheck-kept sanitize racecheck "" "$bin/gpu" --test-threads=1 what_cancels &
     for tool in racecheck memcheck; do
-        for rung in $("$bin/msda" kernels --ladder --json | grep -o '"name": *"[^"]*"' | cut -d'"' -f4); do
+        for rung in $("$bin/msda" study list --json | grep -o '"name": *"[^"]*"' | cut -d'"' -f4); do
             at_once
             MSDA_RUNGS=$rung step "$tool-$rung" sanitize $tool $some "$bin/ladder" &
         done
@@ -74,20 +75,20 @@ if has bench; then
     step bench-beside "$bin/msda" bench --device cuda "${args[@]}" --out "$out/bench-beside"
 fi
 if has probe; then
-    step probe "$bin/msda" probe --out "$out/probe"
+    step probe "$bin/msda" study probe --out "$out/probe"
 fi
 if has ladder; then
-    step ladder-verify "$bin/msda" verify --ladder --out "$out/ladder-verify"
-    step ladder-bench "$bin/msda" bench --ladder --out "$out/ladder-bench"
+    step ladder-verify "$bin/msda" study verify --out "$out/ladder-verify"
+    step ladder-bench "$bin/msda" study bench --out "$out/ladder-bench"
     mkdir -p "$out/ladder-analyze"
-    step ladder-analyze "$bin/msda" analyze --workload seed --ladder --ncu --out "$out/ladder-analyze/record.json"
-    has probe || step probe "$bin/msda" probe --out "$out/probe"
+    step ladder-analyze "$bin/msda" study analyze --workload seed --ladder --ncu --out "$out/ladder-analyze/record.json"
+    has probe || step probe "$bin/msda" study probe --out "$out/probe"
     # What the documents state, held against everything that was measured.
-    step ladder-claims "$bin/msda" claims --record "$out"
+    step ladder-claims "$bin/msda" study claims --record "$out"
 fi
 if has profile && there ncu profile; then
     args=()
     for w in "${workloads[@]}" "${others[@]}"; do args+=(--workload "$w"); done
-    step counters "$bin/msda" analyze "${args[@]}" --kernel chosen --ncu --out "$out/counters.json"
+    step counters "$bin/msda" study analyze "${args[@]}" --kernel chosen --ncu --out "$out/counters.json"
 fi
 [[ ! -e $out/failed ]]

@@ -126,7 +126,8 @@ fn gpu_bundle() -> Result<()> {
         ("gpu", "msda-cuda", "gpu"),
         ("conformance", "msda-cuda", "conformance"),
         ("ladder", "msda-cuda", "ladder"),
-        ("lab", "msda-bench", "cuda"),
+        ("bench", "msda-bench", "cuda"),
+        ("study", "msda-study", "cuda"),
         ("cli", "msda-cli", "gpu"),
     ] {
         programs.push((name, built_test(package, file)?));

@@ -7,7 +7,7 @@ use msda::{Dtype, Isa};
 
 use crate::check::Expected;
 use crate::engines::peers::{self, Peer};
-use crate::engines::{self, Engine, Launching};
+use crate::engines::{self, Engine, Launching, Registry};
 use crate::record::{Ceiling, Device, GpuState, Measurement, Pass, Record, Skipped};
 use crate::task::Task;
 use crate::timing::{Effort, summarize};
@@ -67,7 +67,7 @@ const USUAL: [&str; 7] = [
 const QUICK: [&str; 2] = ["small", "seed-decoder"];
 
 /// Runs the benchmark. An engine of ours that gives a wrong result is an error, not a time.
-pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
+pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) -> Result<Record> {
     let usual: &[&str] = if options.quick { &QUICK } else { &USUAL };
     let names = match options.workloads.as_slice() {
         [] => usual.iter().map(ToString::to_string).collect(),
@@ -80,6 +80,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     let mut machine = machine::describe(ordinal);
     let mut bench = Bench {
         options,
+        registry,
         all_threads: std::thread::available_parallelism().map_or(1, usize::from),
         ceilings: Vec::new(),
         measurements: Vec::new(),
@@ -146,6 +147,7 @@ const LONG: f64 = 50.0;
 
 struct Bench<'a> {
     options: &'a Options,
+    registry: &'a Registry,
     all_threads: usize,
     ceilings: Vec<Ceiling>,
     measurements: Vec<Measurement>,
@@ -208,13 +210,13 @@ impl Bench<'_> {
         }
         let options = self.options;
         for name in options.engines.iter().filter(|e| engines::is_cuda(e)) {
-            self.open.insert((name.clone(), 1), Box::new(engines::Cuda::open(name)?));
+            self.open.insert((name.clone(), 1), self.registry.open(name, 1)?);
         }
         if options.engines.is_empty() {
-            match engines::Cuda::open("cuda") {
+            match self.registry.open("cuda", 1) {
                 Ok(engine) => {
                     self.cuda = true;
-                    self.open.insert(("cuda".into(), 1), Box::new(engine));
+                    self.open.insert(("cuda".into(), 1), engine);
                 }
                 Err(why) => self.skip("cuda".into(), format!("{:#}", why.root_cause())),
             }
@@ -227,8 +229,7 @@ impl Bench<'_> {
 
     /// The GPU's ceilings; without them there is no floor, but there are times.
     fn measure_gpu_ceilings(&mut self) {
-        let device = msda_cuda::driver::Device::open(self.ordinal).map_err(anyhow::Error::from);
-        match device.and_then(|device| work::gpu_ceilings(&device)) {
+        match gpu::ceilings_of(self.ordinal) {
             Ok(ceilings) => self.ceilings.extend(ceilings),
             Err(why) => self.skip("ceilings of the GPU".into(), format!("{why:#}")),
         }
@@ -383,7 +384,7 @@ impl Bench<'_> {
             let what = || format!("{} {} {}", workload.name, cell.engine, cell.dtype);
             let mut engine = match self.open.remove(&key) {
                 Some(engine) => engine,
-                None => match engines::open(&cell.engine, cell.threads) {
+                None => match self.registry.open(&cell.engine, cell.threads) {
                     Ok(engine) => engine,
                     Err(why) if self.guests.contains(&cell.engine) => {
                         self.skip(what(), format!("{why:#}"));

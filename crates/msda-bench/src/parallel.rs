@@ -3,11 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Does every job with that many threads; results in the order of the jobs.
-pub(crate) fn in_parallel<J: Sync, R: Send>(
-    workers: usize,
-    jobs: &[J],
-    work: impl Fn(&J) -> R + Sync,
-) -> Vec<R> {
+pub fn in_parallel<J: Sync, R: Send>(workers: usize, jobs: &[J], work: impl Fn(&J) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let take = || {
         let mut done = Vec::new();

@@ -1,6 +1,6 @@
 //! What a measurement leaves behind: JSON that says what ran, where, when, and how right it was.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ pub struct Record {
     pub ceilings: Vec<Ceiling>,
     /// What was measured.
     pub measurements: Vec<Measurement>,
-    /// Single numbers with names of their own, of probes and analyses.
+    /// Single numbers with names of their own, of commands that measure more than times.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub figures: Vec<Figure>,
     /// What was left out, and why.
@@ -311,4 +311,38 @@ impl Record {
         let text = serde_json::to_string_pretty(self)? + "\n";
         std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
     }
+}
+
+/// A record and the file that it comes from.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// The file, as messages name it.
+    pub label: String,
+    /// The record.
+    pub record: Record,
+}
+
+/// Reads records from files, and from all JSON files in folders.
+pub fn sources(paths: &[PathBuf]) -> Result<Vec<Source>> {
+    let mut files = Vec::new();
+    for path in paths {
+        if path.is_dir() { json_files(path, &mut files)? } else { files.push(path.clone()) }
+    }
+    let source =
+        |path: &PathBuf| Ok(Source { label: path.display().to_string(), record: Record::load(path)? });
+    files.iter().map(source).collect()
+}
+
+fn json_files(folder: &Path, all: &mut Vec<PathBuf>) -> Result<()> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    let mut paths = entries.map(|e| Ok(e?.path())).collect::<Result<Vec<_>>>()?;
+    paths.sort();
+    for path in paths {
+        if path.is_dir() {
+            json_files(&path, all)?;
+        } else if path.extension().is_some_and(|e| e == "json") {
+            all.push(path);
+        }
+    }
+    Ok(())
 }

@@ -4,7 +4,6 @@ use msda::cpu::probe::{self, Reading};
 use msda::{Isa, Problem};
 use rayon::prelude::*;
 
-use crate::gpu;
 use crate::record::{Ceiling, Device, Pass, Work};
 use crate::workload::Data;
 
@@ -42,19 +41,6 @@ pub fn ceilings(threads: usize) -> anyhow::Result<Vec<Ceiling>> {
         rate: rate / 1e9,
     };
     Ok(rates.map(ceiling).into())
-}
-
-/// The ceilings of a GPU: what copying reaches, and what its multiprocessors could read from their first-level caches
-/// at the highest clock, 128 bytes each and cycle.
-pub fn gpu_ceilings(device: &msda_cuda::driver::Device) -> anyhow::Result<Vec<Ceiling>> {
-    const BYTES_A_CYCLE: f64 = 128.0;
-    let path = gpu::highest_clock(&device.pci_bus_id())
-        .map(|hz| f64::from(device.multiprocessors()) * BYTES_A_CYCLE * hz);
-    let rates = [(COPY, Some(msda_cuda::probe::copy(device)?)), (GATHER_L1, path)];
-    let ceiling = |(name, rate): (&str, Option<f64>)| {
-        Some(Ceiling { name: name.into(), device: Device::Cuda, threads: 1, rate: rate? / 1e9 })
-    };
-    Ok(rates.into_iter().filter_map(ceiling).collect())
 }
 
 /// What the samples of a workload read.

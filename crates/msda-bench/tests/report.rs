@@ -1,20 +1,18 @@
-//! Reports of a realistic run, of runs with bad numbers, of every kind of record, and of nothing.
+//! Reports of a realistic run, of runs with bad numbers, and of nothing.
 
 mod fixtures;
 
-use fixtures::{
-    ENGINES, WORKLOADS, analysis, everything, hostile, ladder, measurement, probes, realistic, record,
-    with_gpu,
-};
-use msda_bench::record::{Device, Pass, Record};
-use msda_bench::report::{self, Judge, terminal, write};
+use fixtures::{ENGINES, WORKLOADS, hostile, measurement, realistic, record, with_gpu};
+use msda_bench::record::{Ceiling, Device, Pass, Record};
+use msda_bench::report::page::{Finding, Section};
+use msda_bench::report::{self, Added, Extension, terminal, write};
 
 fn html(records: &[Record]) -> String {
-    report::html(records, Judge::default()).unwrap()
+    report::html(records, &[]).unwrap()
 }
 
 fn markdown(records: &[Record]) -> String {
-    report::markdown(records, Judge::default()).unwrap()
+    report::markdown(records, &[]).unwrap()
 }
 
 fn cases() -> Vec<Vec<Record>> {
@@ -28,10 +26,6 @@ fn cases() -> Vec<Vec<Record>> {
         vec![hostile()],
         vec![with_gpu()],
         vec![realistic(), hostile(), record(vec![])],
-        vec![ladder()],
-        vec![probes()],
-        vec![analysis()],
-        everything(),
     ]
 }
 
@@ -188,7 +182,7 @@ fn losses_and_errors_are_reported() {
 #[test]
 fn both_files_are_written() {
     let folder = tempfile::tempdir().unwrap();
-    let written = write(&[realistic()], Judge::default(), &folder.path().join("deep/report")).unwrap();
+    let written = write(&[realistic()], &[], &folder.path().join("deep/report")).unwrap();
     assert!(written.html.ends_with("deep/report/report.html") && written.markdown.ends_with("report.md"));
     assert!(std::fs::read_to_string(written.html).unwrap().starts_with("<!doctype html>"));
     assert!(std::fs::read_to_string(written.markdown).unwrap().starts_with("# "));
@@ -249,67 +243,50 @@ fn titles(page: &str) -> Vec<&str> {
 fn a_section_is_there_where_its_data_is() {
     assert_eq!(titles(&html(&[])), ["Summary"]);
     assert_eq!(titles(&html(&[realistic()])), ["Summary", "Workloads", "Roofline", "Left out"]);
-    assert_eq!(titles(&html(&[probes()])), ["Summary", "Sweeps", "Probes", "Claims", "Left out"]);
-    assert_eq!(titles(&html(&[analysis()])), ["Summary", "Wavefronts", "Sweeps", "Claims", "Left out"]);
-    let all = [
-        "Summary",
-        "Workloads",
-        "Latency ladder",
-        "Roofline",
-        "Wavefronts",
-        "Sweeps",
-        "Probes",
-        "Claims",
-        "Left out",
-    ];
-    assert_eq!(titles(&html(&everything())), all);
-    let text = markdown(&everything());
-    let of_text: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("## ")).collect();
-    assert_eq!(of_text, all);
-    assert!(!titles(&report::html(&everything(), Judge::Never).unwrap()).contains(&"Claims"));
-    assert!(titles(&report::html(&[realistic()], Judge::Always).unwrap()).contains(&"Claims"));
-}
-
-#[test]
-fn what_is_absent_is_said_with_the_command_that_measures_it() {
     let text = markdown(&[realistic()]);
-    for expected in ["`msda bench --device cuda`", "`msda probe --out probes`", "`msda analyze --sweep"] {
-        assert!(text.contains(expected), "{expected}\n{text}");
+    assert!(text.contains("`msda bench --device cuda`"), "{text}");
+}
+
+/// Adds a section, a finding, a ceiling and a hint, and shows one engine itself.
+struct More;
+
+impl Extension for More {
+    fn shows(&self, engine: &str) -> bool {
+        engine == "peer:mmcv"
     }
-    assert!(!markdown(&everything()).contains("`msda probe --out"));
-    let text = markdown(&[analysis()]);
-    assert!(
-        text.contains(
-            "counters of generic on seed f16. `msda analyze --workload seed --kernel generic --ncu`"
-        )
-    );
+    fn ceilings(&self, _records: &[Record], machine: &str) -> Vec<Ceiling> {
+        assert_eq!(machine, "Example GPU 200");
+        vec![Ceiling { name: "fma-x".into(), device: Device::Cuda, threads: 1, rate: 5e4 }]
+    }
+    fn add(&self, _records: &[Record]) -> anyhow::Result<Added> {
+        Ok(Added {
+            findings: vec![Finding { lead: "A finding of more".into(), text: "and why".into() }],
+            sections: vec![Section { title: "More", about: "more".into(), parts: Vec::new() }],
+            missing: vec![("something".into(), "msda something".into())],
+        })
+    }
 }
 
 #[test]
-fn the_ladder_is_compared_with_its_first_rung_and_the_one_before() {
-    let text = markdown(&[ladder()]);
-    let line =
-        |begins: &str| text.lines().find(|l| l.starts_with(begins)).unwrap_or_else(|| panic!("{text}"));
-    assert!(text.find("seed f16 forward").unwrap() < text.find("seed f32 forward").unwrap(), "f16 first");
-    // 2.4 ms, 2.4 / 1.17, 2.4 / 1.34 and 2.4 / 1.51; the chosen kernel has no rung before it.
-    assert!(line("| original |").starts_with("| original | 2400 | 2330..2590 | - | - | 7.9% |"));
-    assert!(line("| simple |").starts_with("| simple | 1590 | 1540..1720 | 1.51x | 1.13x |"));
-    assert!(line("| chosen |").starts_with("| chosen | 310 | 301..335 | 7.74x | - | 61% |"));
-    assert!(line("| int8 |").contains("| ~40 |"), "inexact by design");
-    // Against the base: positive is faster.
-    assert!(line("| base |").starts_with("| base | 500 | - |"));
-    assert!(line("| base+hints |").starts_with("| base+hints | 400 | +25.0 |"));
-    assert!(line("| base-vector |").starts_with("| base-vector | 1000 | -50.0 |"));
-    assert!(text.contains("Not measured: ultra. `msda bench --workload seed --engine cuda:ladder:ultra`"));
-    assert!(!text.contains("--engine cuda:ladder:distributed16"), "it is said to be left out");
-    let page = html(&[ladder()]);
-    assert!(!titles(&page).contains(&"Workloads") || !page.contains(">cuda:ladder:simple<"));
+fn an_extension_adds_sections_and_shows_its_engines_itself() {
+    let page = report::html(&[with_gpu()], &[Box::new(More)]).unwrap();
+    assert_eq!(titles(&page), ["Summary", "Workloads", "Roofline", "More", "Left out"]);
+    assert!(page.contains("fma-x") && page.contains("<code>msda something</code>"));
+    let text = report::markdown(&[with_gpu()], &[Box::new(More)]).unwrap();
+    assert!(text.contains("**A finding of more**: and why"), "{text}");
+    assert!(!text.contains("| peer:mmcv |") && text.contains("| peer:original |"), "{text}");
 }
 
 #[test]
-fn reasons_are_said_once() {
-    let text = markdown(&[analysis(), analysis()]);
-    assert_eq!(text.matches("no ncu<br>hint:").count(), 1, "{text}");
+fn a_kernel_pinned_by_name_is_shown_and_wins_nothing() {
+    let mut run = with_gpu();
+    let mut pinned = run.measurements.iter().find(|m| m.engine == "cuda").unwrap().clone();
+    pinned.engine = "cuda:some:kernel".into();
+    pinned.time.median = 0.001;
+    run.measurements.push(pinned);
+    let text = markdown(&[run]);
+    assert!(text.contains("| cuda:some:kernel |"), "{text}");
+    assert!(text.contains("**Forward on the GPU, cold caches: up to 30.0x the speed of torch**"), "{text}");
 }
 
 #[test]

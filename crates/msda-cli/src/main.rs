@@ -4,13 +4,15 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod extensions;
+mod moved;
 mod terminal;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Multi-scale deformable attention: check this machine, run the op on files, verify it, measure it.
+/// Multi-scale deformable attention: run it on files, verify it, measure it.
 #[derive(Parser)]
 #[command(name = "msda", version, after_help = EXIT_CODES)]
 struct Cli {
@@ -19,47 +21,50 @@ struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 something is wrong (a check failed, an input was refused, \
-    a file could not be read or written); 2 the command line could not be understood";
+    nothing could be done); 2 the command line could not be understood";
 
 #[derive(Subcommand)]
 enum Command {
-    /// Say what this machine has, what is missing, and what to do about it
+    /// Show what this machine has, what is missing, and how to get it
     Doctor(commands::doctor::Args),
-    /// Compute the op on tensors from files
+    /// Compute the operator on tensors from files
     Run(commands::run::Args),
-    /// Run the conformance battery
+    /// Check results against the oracle
     Verify(commands::verify::Args),
-    /// Verify and measure on this machine, and write a report
+    /// Check and time engines on workloads, and write a report
     Bench(commands::bench::Args),
-    /// List the GPU kernels, what each takes, and which one a problem gets
-    Kernels(commands::kernels::Args),
-    /// Time the GPU kernels that take a problem, and keep the fastest for problems like it
+    #[cfg(feature = "cuda")]
+    /// Time the GPU kernels for a problem, and keep the fastest
     Tune(commands::tune::Args),
-    /// Measure what this machine can do at best, and the experiments of the documents
-    Probe(commands::probe::Args),
+    #[cfg(feature = "cuda")]
+    /// List the GPU kernels, or say which one a problem gets
+    Kernels(commands::kernels::Args),
+    #[cfg(feature = "cuda")]
     /// Show or clear the folder of compiled GPU kernels
     Cache(commands::cache::Args),
-    /// Say why a kernel is as fast as it is: bytes, operations, wavefronts, instructions, counters
-    Analyze(commands::analyze::Args),
-    /// Hold every figure of the documents that the project started from against records
-    Claims(commands::claims::Args),
     /// Make a report from records
     Report(commands::report::Args),
+    #[cfg(feature = "study")]
+    /// Founding documents: list, verify, bench, probe, claims, analyze
+    Study(commands::study::Args),
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let cli = Cli::try_parse().unwrap_or_else(|error| moved::exit(&error));
+    let result = match cli.command {
         Command::Doctor(args) => commands::doctor::main(args),
         Command::Run(args) => commands::run::main(args),
         Command::Verify(args) => commands::verify::main(args),
         Command::Bench(args) => commands::bench::main(args),
-        Command::Kernels(args) => commands::kernels::main(args),
+        #[cfg(feature = "cuda")]
         Command::Tune(args) => commands::tune::main(args),
-        Command::Probe(args) => commands::probe::main(args),
+        #[cfg(feature = "cuda")]
+        Command::Kernels(args) => commands::kernels::main(args),
+        #[cfg(feature = "cuda")]
         Command::Cache(args) => commands::cache::main(args),
-        Command::Analyze(args) => commands::analyze::main(args),
-        Command::Claims(args) => commands::claims::main(args),
         Command::Report(args) => commands::report::main(args),
+        #[cfg(feature = "study")]
+        Command::Study(args) => commands::study::main(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

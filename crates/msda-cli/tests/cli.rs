@@ -7,7 +7,12 @@ use msda::Buffer;
 use msda_bench::files::{self, Data, Tensor};
 
 fn msda(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_msda")).args(args).current_dir(folder).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_msda"))
+        .args(args)
+        .current_dir(folder)
+        .env("COLUMNS", "80")
+        .output()
+        .unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -169,46 +174,6 @@ fn verify_and_doctor_speak_to_people_and_programs() {
     assert!(text(&msda(dir.path(), &["doctor"]).stdout).contains("processor"));
 }
 
-#[test]
-fn claims_are_judged_with_and_without_records() {
-    let dir = tempfile::tempdir().unwrap();
-    let run = msda(dir.path(), &["claims"]);
-    assert!(run.status.success(), "{}", text(&run.stderr));
-    assert!(text(&run.stdout).contains("claims: "), "{}", text(&run.stdout));
-    assert!(text(&run.stderr).contains("hint: msda probe"), "{}", text(&run.stderr));
-    let json = msda(dir.path(), &["claims", "--json", "--only", "files-level-starts"]);
-    let list: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
-    assert_eq!(list[0]["verdict"], "does-not-hold", "{list}");
-    let record = concat!(env!("CARGO_MANIFEST_DIR"), "/../../records/h200/2026-11-16-forward.json");
-    let measured =
-        msda(dir.path(), &["claims", "--record", record, "--only", "guide-bandwidth", "--markdown"]);
-    assert!(text(&measured.stdout).contains("**does not hold**"), "{}", text(&measured.stdout));
-    let facts = msda(dir.path(), &["claims", "--record", record, "--facts"]);
-    assert!(text(&facts.stdout).contains("seed.positions = 20522"), "{}", text(&facts.stdout));
-    let none = msda(dir.path(), &["claims", "--only", "nonsense"]);
-    assert_eq!(none.status.code(), Some(1));
-    assert!(text(&none.stderr).contains("hint: verdicts are holds"), "{}", text(&none.stderr));
-}
-
-#[test]
-fn analysis_says_what_it_left_out() {
-    let dir = tempfile::tempdir().unwrap();
-    let run =
-        msda(dir.path(), &["analyze", "--workload", "small", "--dtype", "f16", "--out", "a.json", "--json"]);
-    assert!(run.status.success(), "{}", text(&run.stderr));
-    let record = msda_bench::record::Record::parse(&text(&run.stdout)).unwrap();
-    let figure = |name: &str| record.figures.iter().find(|f| f.name == name).map(|f| f.value);
-    assert!((figure("analyze.small.f16.intensity.gathered").unwrap() - 1.0).abs() < 1e-9);
-    assert!(figure("analyze.small.f16.chosen.wavefronts.predicted").unwrap() > 0.0);
-    assert_eq!(msda_bench::record::Record::load(&dir.path().join("a.json")).unwrap(), record);
-    assert_eq!(record.command, "msda analyze --workload small --dtype f16 --json");
-    let shown = msda(dir.path(), &["analyze", "--workload", "small"]);
-    assert!(text(&shown.stdout).contains("small f32 chosen\n"), "{}", text(&shown.stdout));
-    let wrong = msda(dir.path(), &["analyze", "--kernel", "nonsense"]);
-    assert_eq!(wrong.status.code(), Some(1));
-    assert!(text(&wrong.stderr).contains("hint: `msda kernels`"), "{}", text(&wrong.stderr));
-}
-
 /// `msda ... | head -1` is no error.
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
@@ -235,11 +200,31 @@ fn report_takes_folders_and_writes_a_page() {
     assert!(run.status.success(), "{}", text(&run.stderr));
     assert!(text(&run.stdout).contains("NVIDIA H200"));
     let read = |name: &str| std::fs::read_to_string(dir.path().join("out").join(name)).unwrap();
-    assert!(read("report.html").contains("<h2>Claims</h2>"), "the record is of a GPU");
-    assert!(read("report.md").contains("\n## Claims\n"));
-    let run = msda(dir.path(), &["report", records, "--markdown", "--claims", "never"]);
-    assert!(text(&run.stdout).contains("## Workloads") && !text(&run.stdout).contains("## Claims"));
+    assert!(read("report.html").contains("<h2>Workloads</h2>"));
+    assert!(read("report.md").contains("\n## Workloads\n"));
     let none = msda(dir.path(), &["report", "."]);
     assert_eq!(none.status.code(), Some(1));
     assert!(text(&none.stderr).contains("got no JSON file"), "{}", text(&none.stderr));
+}
+
+/// On a terminal of 80 columns and 24 lines.
+#[test]
+fn help_fits_a_screen() {
+    let dir = tempfile::tempdir().unwrap();
+    let help = text(&msda(dir.path(), &["--help"]).stdout);
+    assert!(help.lines().count() <= 24 && help.lines().all(|line| line.len() <= 80), "{help}");
+    let place = |command: &str| help.find(&format!("\n  {command} ")).unwrap_or(usize::MAX);
+    assert!(place("run") < place("report") && place("report") < place("study"), "{help}");
+}
+
+/// In any build: a GPU that is not there is refused with advice, and everything else works.
+#[test]
+fn a_gpu_that_is_missing_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    inputs(dir.path());
+    let run = msda(dir.path(), &["run", "in.safetensors", "--out", "o.npy", "--engine", "cuda@99"]);
+    assert_eq!(run.status.code(), Some(1));
+    let said = text(&run.stderr);
+    assert!(said.contains("engine cuda@99") && said.contains("hint: "), "{said}");
+    assert_eq!(said.contains("this build has no CUDA support"), !cfg!(feature = "cuda"), "{said}");
 }

@@ -58,16 +58,6 @@ fn kernels_are_listed_and_explained_without_a_gpu() {
     assert_eq!(tuned["problems"][0]["kernel"], "generic");
     assert!(tuned["problems"][0]["why"].as_str().unwrap().contains("tuned"), "{tuned}");
 
-    let ladder = msda(dir.path(), &["kernels", "--ladder", "--arch", "sm_80"]);
-    let said = text(&ladder.stdout);
-    assert!(said.contains("b48_q15422") && said.contains("refused: sm_80 has no clusters"), "{said}");
-    assert!(said.contains("original ") && said.contains("base+half") && said.contains("MiB"), "{said}");
-    let list = json(&msda(dir.path(), &[&args[..], &["--ladder", "--json"]].concat()));
-    let rungs = list["problems"][0]["rungs"].as_array().unwrap();
-    assert_eq!(rungs.len(), msda_cuda::kernels::ladder::RUNGS.len());
-    let reordered = rungs.iter().find(|r| r["name"] == "reordered").unwrap();
-    assert_eq!((reordered["takes"].as_bool(), reordered["kernels"].as_u64()), (Some(true), Some(2)));
-
     for (args, code) in [
         (vec!["kernels", "--arch", "hopper"], 2),
         (vec!["kernels", "--dtype", "f16"], 2),
@@ -136,7 +126,6 @@ fn without_a_gpu_this_is_said_once_and_what_was_asked_for_by_name_is_an_error() 
         (vec!["bench", "--quick", "--engine", "cuda:nothing"], 1, "generic"),
         (vec!["bench", "--quick", "--engine", "cuda@x"], 1, "cuda@N"),
         (vec!["bench", "--device", "tpu"], 2, "cuda"),
-        (vec!["bench", "--ladder", "--engine", "cpu"], 2, "cannot be used"),
         (vec!["verify", "--device", "cuda", "--engine", "cpu"], 2, "cannot be used"),
         (vec!["tune"], 2, "--workload"),
         (vec!["tune", "--workload", "small", "--limit", "0"], 2, "--limit"),
@@ -146,65 +135,6 @@ fn without_a_gpu_this_is_said_once_and_what_was_asked_for_by_name_is_an_error() 
         assert!(text(&run.stderr).contains(word), "{args:?}: {}", text(&run.stderr));
     }
     assert!(!dir.path().join("tuned.txt").exists());
-}
-
-#[test]
-fn without_a_gpu_the_processor_is_probed_and_the_rest_is_said_to_be_left_out() {
-    let dir = tempfile::tempdir().unwrap();
-    let run = msda(dir.path(), &["probe", "--quick", "--out", "probed"]);
-    assert!(run.status.success(), "{}", text(&run.stderr));
-    let said = text(&run.stdout);
-    assert!(said.contains("probe.cpu") && said.contains("gather-memory") && said.contains("GB/s"), "{said}");
-    assert!(said.contains("skipped") && said.contains("probe.tma-tile") && said.contains("hint: "), "{said}");
-    let record = msda_bench::record::Record::load(&dir.path().join("probed/record.json")).unwrap();
-    let names: Vec<&str> = record.figures.iter().map(|f| f.name.as_str()).collect();
-    let cpu = ["fma", "stream", "gather-l2", "gather-memory"].map(|name| format!("probe.cpu.{name}.rate"));
-    assert_eq!(names, cpu);
-    assert!(record.figures.iter().all(|f| f.value > 0.0), "{:?}", record.figures);
-    let left_out: Vec<&str> = record.skipped.iter().map(|s| s.what.as_str()).collect();
-    let gpu = ["ceiling", "tma-tile", "copy-styles", "clusters", "banks"].map(|name| format!("probe.{name}"));
-    assert_eq!(left_out, gpu);
-    assert_eq!(record.command, "msda probe --quick");
-
-    let args = ["probe", "--only", "clusters", "--only", "banks", "--json"];
-    let run = msda(dir.path(), &args);
-    let record = msda_bench::record::Record::parse(&text(&run.stdout)).unwrap();
-    assert_eq!((record.figures.len(), record.skipped.len(), record.ceilings.len()), (0, 2, 0));
-    let unknown = msda(dir.path(), &["probe", "--only", "tma"]);
-    assert_eq!(unknown.status.code(), Some(2));
-    assert!(text(&unknown.stderr).contains("tma-tile"), "{}", text(&unknown.stderr));
-}
-
-#[test]
-fn without_a_gpu_the_ladder_is_said_to_be_left_out() {
-    let dir = tempfile::tempdir().unwrap();
-    let bench = msda(dir.path(), &["bench", "--ladder"]);
-    assert!(bench.status.success(), "{}", text(&bench.stderr));
-    let said = text(&bench.stdout);
-    // Why, depends on the machine: there is no driver, or one that sees no GPU.
-    assert!(said.contains("rungs of the ladder on seed and seed-ring-uniform: "), "{said}");
-    assert!(said.contains("CUDA") && said.contains("hint: "), "{said}");
-    let run = msda(dir.path(), &["verify", "--ladder", "--full", "--out", "ladder"]);
-    assert!(run.status.success(), "{}", text(&run.stderr));
-    let said = text(&run.stdout);
-    assert!(
-        said.contains("left out") && said.contains("the battery on") && said.contains("hint: "),
-        "{said}"
-    );
-    assert!(said.contains("seed f16") && said.contains("seed f32"), "{said}");
-    let record = msda_bench::record::Record::load(&dir.path().join("ladder/record.json")).unwrap();
-    assert_eq!((record.figures.len(), record.skipped.len()), (0, 3));
-    assert_eq!(record.command, "msda verify --ladder --full");
-    let list = json(&msda(dir.path(), &["verify", "--ladder", "--workload", "small", "--json"]));
-    assert_eq!(list["outputs"].as_array().map(Vec::len), Some(0));
-    assert!(list["skipped"][1]["what"].as_str().unwrap().contains("small f16"), "{list}");
-    for (args, code) in [
-        (vec!["verify", "--full"], 2),
-        (vec!["verify", "--ladder", "--engine", "cpu"], 2),
-        (vec!["verify", "--ladder", "--workload", "nope"], 1),
-    ] {
-        assert_eq!(msda(dir.path(), &args).status.code(), Some(code), "{args:?}");
-    }
 }
 
 #[test]

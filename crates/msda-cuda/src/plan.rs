@@ -114,10 +114,8 @@ impl Plan {
         }
         let call = plan.choice.kernel.prepare(request, &Target::of(device));
         plan.workspace = call.arena.bytes();
-        if let Some(resource) = call.resource {
-            plan.owned_bytes = resource.bytes();
-            plan.owned = Some(resource.make(device)?);
-        }
+        plan.owned_bytes = call.owned_bytes();
+        plan.owned = call.resource.map(|resource| resource.make(device)).transpose()?;
         for Stage { action, why } in call.stages {
             let work = match action {
                 Action::Clear(region) => Work::Clear(region),

@@ -34,13 +34,7 @@ pub(crate) struct Tiled<'a> {
 impl Default for Tiled<'_> {
     /// No dimensions, of `f32`: what is left to fill in is the tensor.
     fn default() -> Self {
-        Self {
-            dtype: Dtype::F32,
-            address: 0,
-            sizes: &[],
-            strides: &[],
-            window: &[],
-        }
+        Self { dtype: Dtype::F32, address: 0, sizes: &[], strides: &[], window: &[] }
     }
 }
 

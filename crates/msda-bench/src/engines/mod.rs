@@ -1,20 +1,18 @@
 //! Engines: anything that runs a task.
 
-mod cuda;
 mod local;
+mod names;
 pub mod peers;
 mod python;
+mod registry;
 mod torch;
 
-use anyhow::{Context, Result, bail};
-use msda::oracle::Oracle;
-use msda::{Backend, Cpu, Isa};
-use msda_cuda::kernels::Kernel;
-use msda_cuda::kernels::ladder::RUNGS;
+use anyhow::Result;
 
-pub use self::cuda::{Cuda, is_cuda, ordinal};
 pub use self::local::Local;
+pub use self::names::{is_cuda, ordinal, split_cuda};
 pub use self::python::find_python;
+pub use self::registry::{Registry, Source};
 pub use self::torch::Torch;
 
 use crate::record::{Device, Replay};
@@ -34,8 +32,7 @@ pub trait Engine {
         true
     }
 
-    /// Whether what goes wrong in it is noted, and the benchmark goes on: it is somebody else's work, or a rung of the
-    /// ladder, which nobody gets unasked.
+    /// Whether the benchmark notes its failures and goes on. A failure of an engine that is no guest stops it.
     fn is_guest(&self) -> bool {
         false
     }
@@ -76,49 +73,4 @@ pub struct Launching {
     pub compile_ms: Option<f64>,
     /// The task replayed from a graph.
     pub replay: Option<Replay>,
-}
-
-/// Names of the engines that show the ladder: the kernel that is chosen, then every rung.
-pub fn ladder() -> Vec<String> {
-    let rungs = RUNGS.iter().map(|rung| format!("cuda:{}", Kernel::Ladder(rung)));
-    std::iter::once("cuda".to_owned()).chain(rungs).collect()
-}
-
-/// Names of the engines that exist on this machine, in the order they are measured.
-pub fn available() -> Vec<String> {
-    let mut names: Vec<String> = Isa::available().into_iter().map(|isa| format!("cpu-{isa}")).collect();
-    if msda_cuda::driver::Device::count().is_ok_and(|count| count > 0) {
-        names.push("cuda".into());
-    }
-    names.push("torch".into());
-    names.push("oracle".into());
-    names
-}
-
-/// The backend called `name`, of this process. `cpu` is the best instruction set of this machine, `cuda` its GPU.
-pub fn backend(name: &str) -> Result<Box<dyn Backend + Send>> {
-    match name {
-        "oracle" => Ok(Box::new(Oracle)),
-        "cpu" => Ok(Box::new(Cpu::new())),
-        _ if is_cuda(name) => cuda::backend(name),
-        _ => {
-            let Some(isa) = name.strip_prefix("cpu-") else {
-                let local: Vec<String> = available().into_iter().filter(|n| n != "torch").collect();
-                bail!("engine: got '{name}', expected cpu, {}", local.join(", "));
-            };
-            let isa: Isa = isa.parse().with_context(|| format!("engine {name}"))?;
-            Ok(Box::new(Cpu::with_isa(isa)?))
-        }
-    }
-}
-
-/// The engine called `name`, with that many threads: torch, a peer, a GPU, or a backend of this process.
-pub fn open(name: &str, threads: usize) -> Result<Box<dyn Engine>> {
-    match name {
-        "torch" => Ok(Box::new(Torch::start(threads)?)),
-        "torch-cuda" => Ok(Box::new(Torch::cuda()?)),
-        _ if is_cuda(name) => Ok(Box::new(Cuda::open(name)?)),
-        _ if name.starts_with(peers::PREFIX) => Ok(Box::new(Torch::peer(peers::find(name)?, threads)?)),
-        _ => Ok(Box::new(Local::new(backend(name)?, threads)?)),
-    }
 }

@@ -12,7 +12,7 @@ use super::python::Python;
 use crate::record::{Device, Pass};
 
 /// The peers that come with the lab.
-pub const BUILT_IN: &str = include_str!("../../../../engines.toml");
+pub const BUILT_IN: &str = include_str!("../../engines.toml");
 
 /// How the names of peers begin.
 pub const PREFIX: &str = "peer:";

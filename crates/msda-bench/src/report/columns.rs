@@ -1,7 +1,7 @@
 //! The columns every table shares, so that terminal, Markdown and page say the same.
 
 use super::group::{Group, Row, is_torch};
-use super::number::{NONE, figure, maybe, percent, short, times};
+use super::number::{NONE, figure, maybe, percent, times};
 use crate::record::Device;
 
 /// One column of the tables.
@@ -115,11 +115,7 @@ impl Column {
             Bound => m.work.bound.clone(),
             Reached => percent(row.reached()),
             Gathered => maybe(row.gathered_rate()),
-            Error if m.check.inexact => {
-                format!("~{}", row.error_share().map_or(NONE.into(), short))
-            }
-            Error if row.within() => row.error_share().map_or(NONE.into(), short),
-            Error => format!("{} over", row.error_share().map_or(NONE.into(), short)),
+            Error => row.error_text(),
             Host => maybe(m.host_us),
             Replayed => maybe(m.replay.map(|r| r.cold)),
             Warm => maybe(m.replay.map(|r| r.warm)),

@@ -1,12 +1,11 @@
-//! Measurements side by side: who is compared with whom.
+//! Measurements side by side, and which is compared with which.
 
 use std::collections::BTreeSet;
 
+use super::Extension;
+use super::number::{NONE, short};
 use crate::engines::peers;
 use crate::record::{Device, Measurement, Pass, Record};
-
-/// How the engines begin that are rungs of the ladder.
-pub(super) const RUNG: &str = "cuda:ladder:";
 
 /// The measurements of one workload, setting and pass in one run.
 pub(super) struct Group<'a> {
@@ -19,13 +18,16 @@ pub(super) struct Group<'a> {
 
 /// What times must share to be comparable: the device, and whether runs began with cold caches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Setting {
+pub struct Setting {
+    /// Where it was computed.
     pub device: Device,
+    /// Whether every run began with cold caches.
     pub cold: bool,
 }
 
 /// A measurement and what it is compared with.
-pub(super) struct Row<'a> {
+pub struct Row<'a> {
+    /// The measurement.
     pub measured: &'a Measurement,
     /// None where no time of the group can be divided by.
     pub baseline: Option<&'a Measurement>,
@@ -38,9 +40,10 @@ pub(super) fn groups(record: &Record) -> Vec<Group<'_>> {
     grouped(&record.measurements.iter().collect::<Vec<_>>())
 }
 
-/// The groups of a run without rungs of the ladder.
-pub(super) fn workloads(record: &Record) -> Vec<Group<'_>> {
-    grouped(&record.measurements.iter().filter(|m| !is_rung(&m.engine)).collect::<Vec<_>>())
+/// The groups of a run without engines that extensions show.
+pub(super) fn workloads<'a>(record: &'a Record, extensions: &[Box<dyn Extension>]) -> Vec<Group<'a>> {
+    let shown = |m: &&Measurement| extensions.iter().any(|e| e.shows(&m.engine));
+    grouped(&record.measurements.iter().filter(|m| !shown(m)).collect::<Vec<_>>())
 }
 
 fn grouped<'a>(measurements: &[&'a Measurement]) -> Vec<Group<'a>> {
@@ -99,14 +102,15 @@ pub(super) fn is_torch(engine: &str) -> bool {
     engine == "torch" || engine.starts_with("torch-")
 }
 
-/// Whether an engine is what this project offers: rungs of the ladder are for comparison.
+/// Whether an engine is what a call of this project runs: a kernel pinned by name is for comparison.
 pub(super) fn is_own(engine: &str) -> bool {
-    !is_torch(engine) && !is_peer(engine) && !is_rung(engine)
+    !is_torch(engine) && !is_peer(engine) && !is_pinned(engine)
 }
 
-/// Whether an engine is a rung of the ladder.
-pub(super) fn is_rung(engine: &str) -> bool {
-    engine.starts_with(RUNG)
+/// Whether an engine is one kernel of ours, pinned by its name, instead of the kernel that a call gets.
+pub(super) fn is_pinned(engine: &str) -> bool {
+    let kernel = engine.strip_prefix("cuda").and_then(|rest| rest.split_once(':'));
+    kernel.is_some_and(|(_, kernel)| !["half", "fixed"].contains(&kernel))
 }
 
 /// Whether an engine is another implementation.
@@ -114,23 +118,25 @@ pub(super) fn is_peer(engine: &str) -> bool {
     engine.starts_with(peers::PREFIX)
 }
 
-pub(super) fn dtype_order(dtype: &str) -> (usize, &str) {
+/// Where a type stands in lists, known ones first.
+pub fn dtype_order(dtype: &str) -> (usize, &str) {
     let known = ["f64", "f32", "f16", "bf16"];
     (known.iter().position(|&k| k == dtype).unwrap_or(known.len()), dtype)
 }
 
 /// The value, if it is finite and above zero.
-pub(super) fn positive(value: f64) -> Option<f64> {
+pub fn positive(value: f64) -> Option<f64> {
     (value.is_finite() && value > 0.0).then_some(value)
 }
 
 impl Setting {
-    pub(super) fn of(m: &Measurement) -> Self {
+    /// The setting of a measurement.
+    pub fn of(m: &Measurement) -> Self {
         Self { device: m.device, cold: m.cold }
     }
 
     /// In words, to stand after a name; nothing for what is usual.
-    pub(super) fn words(self) -> &'static str {
+    pub fn words(self) -> &'static str {
         match (self.device, self.cold) {
             (Device::Cpu, false) => "",
             (Device::Cpu, true) => ", cold caches",
@@ -197,48 +203,48 @@ impl Group<'_> {
 
 impl Row<'_> {
     /// The median, if it can be divided by.
-    pub(super) fn median(&self) -> Option<f64> {
+    pub fn median(&self) -> Option<f64> {
         positive(self.measured.time.median)
     }
 
     /// Whether the row is what others are compared with.
-    pub(super) fn is_baseline(&self) -> bool {
+    pub fn is_baseline(&self) -> bool {
         self.baseline.is_some_and(|b| std::ptr::eq(b, self.measured))
     }
 
     /// How many times faster than the baseline.
-    pub(super) fn speedup(&self) -> Option<f64> {
+    pub fn speedup(&self) -> Option<f64> {
         positive(self.baseline?.time.median / self.median()?)
     }
 
     /// How many times faster than torch; none where the row is not ours, or torch was not measured.
-    pub(super) fn over_torch(&self) -> Option<f64> {
+    pub fn over_torch(&self) -> Option<f64> {
         let torch = is_torch(&self.baseline?.engine) && is_own(&self.measured.engine);
         self.speedup().filter(|_| torch)
     }
 
     /// The share of the floor that is reached: 1 is as fast as the machine can go.
-    pub(super) fn reached(&self) -> Option<f64> {
+    pub fn reached(&self) -> Option<f64> {
         positive(self.measured.work.floor_ms / self.median()?)
     }
 
     /// GB/s of rows read through the caches.
-    pub(super) fn gathered_rate(&self) -> Option<f64> {
+    pub fn gathered_rate(&self) -> Option<f64> {
         positive(self.measured.work.gathered_bytes / self.median()? / 1e6)
     }
 
     /// GFLOP/s.
-    pub(super) fn flop_rate(&self) -> Option<f64> {
+    pub fn flop_rate(&self) -> Option<f64> {
         positive(self.measured.work.flops / self.median()? / 1e6)
     }
 
     /// FLOP per byte gathered.
-    pub(super) fn intensity(&self) -> Option<f64> {
+    pub fn intensity(&self) -> Option<f64> {
         positive(self.measured.work.flops / self.measured.work.gathered_bytes)
     }
 
     /// The largest error as a fraction of what was allowed.
-    pub(super) fn error_share(&self) -> Option<f64> {
+    pub fn error_share(&self) -> Option<f64> {
         let check = &self.measured.check;
         if check.max_error == 0.0 {
             return Some(0.0);
@@ -247,17 +253,27 @@ impl Row<'_> {
     }
 
     /// Whether the result was as right as it has to be.
-    pub(super) fn within(&self) -> bool {
+    pub fn within(&self) -> bool {
         self.measured.check.max_error <= self.measured.check.tolerance
     }
 
     /// Whether the result is outside the tolerance and has no leave to be.
-    pub(super) fn is_wrong(&self) -> bool {
+    pub fn is_wrong(&self) -> bool {
         !self.within() && !self.measured.check.inexact
     }
 
+    /// The error over the tolerance: `0.3`; `~12` where it may exceed it, `2 over` where it may not.
+    pub fn error_text(&self) -> String {
+        let share = self.error_share().map_or(NONE.into(), short);
+        match (self.measured.check.inexact, self.within()) {
+            (true, _) => format!("~{share}"),
+            (false, true) => share,
+            (false, false) => format!("{share} over"),
+        }
+    }
+
     /// The baseline by name, with its threads where they differ from the row's.
-    pub(super) fn baseline_name(&self) -> Option<String> {
+    pub fn baseline_name(&self) -> Option<String> {
         let base = self.baseline?;
         let mut name = format!("{} {}", base.engine, base.dtype);
         if base.threads != self.measured.threads {
@@ -267,7 +283,7 @@ impl Row<'_> {
     }
 
     /// Engine, dtype and, on the processor, threads: `cpu-avx512 f16, 2 threads`.
-    pub(super) fn name(&self) -> String {
+    pub fn name(&self) -> String {
         let m = self.measured;
         match m.device {
             Device::Cpu => format!("{} {}, {}", m.engine, m.dtype, threads(m.threads)),

@@ -4,7 +4,7 @@ use super::number::count;
 use crate::record::{Figure, Record};
 
 /// What is known of a machine.
-pub(super) struct Known {
+pub struct Known {
     /// Its GPU, or its processor where it has none.
     pub machine: String,
     /// Its figures in the order in which they came; of two of one name that of the newer record.
@@ -12,7 +12,7 @@ pub(super) struct Known {
 }
 
 /// The figures of all records whose names begin so.
-pub(super) fn known(records: &[Record], prefix: &str) -> Vec<Known> {
+pub fn known(records: &[Record], prefix: &str) -> Vec<Known> {
     let mut oldest_first: Vec<&Record> = records.iter().collect();
     oldest_first.sort_by(|a, b| a.created.cmp(&b.created));
     let mut all: Vec<Known> = Vec::new();
@@ -35,7 +35,7 @@ pub(super) fn known(records: &[Record], prefix: &str) -> Vec<Known> {
 }
 
 /// What a record's machine is called. Processors of one name differ in how much of them there is.
-pub(super) fn machine(record: &Record) -> String {
+pub fn machine(record: &Record) -> String {
     let m = &record.machine;
     let cpu = || format!("{}, {}", m.cpu, count(m.cores, "logical processor"));
     m.gpu.as_ref().map_or_else(cpu, |gpu| gpu.name.clone())
@@ -43,7 +43,7 @@ pub(super) fn machine(record: &Record) -> String {
 
 impl Known {
     /// The value of that name.
-    pub(super) fn get(&self, name: &str) -> Option<f64> {
+    pub fn get(&self, name: &str) -> Option<f64> {
         self.figures.iter().find(|f| f.name == name).map(|f| f.value)
     }
 }

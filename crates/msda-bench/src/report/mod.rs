@@ -2,15 +2,16 @@
 
 mod columns;
 mod escape;
+mod extend;
 mod group;
 mod html;
-mod known;
+pub mod known;
 mod markdown;
-pub(crate) mod number;
-mod page;
-mod pivot;
+pub mod number;
+pub mod page;
+pub mod pivot;
 mod sections;
-mod svg;
+pub mod svg;
 mod table;
 mod words;
 
@@ -20,30 +21,21 @@ use anyhow::{Context, Result};
 
 use crate::record::{Ceiling, Device, Record};
 
+pub use extend::{Added, Extension};
+pub use group::{Row, Setting, dtype_order, positive};
+pub use sections::folded;
 pub use table::terminal;
 
 const TITLE: &str = "Multi-scale deformable attention: measurements";
 
-/// Whether the claims of the documents are judged in a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Judge {
-    /// Where a record is of a GPU: they are about GPUs.
-    #[default]
-    Gpu,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
-}
-
 /// Records as one page, complete in itself.
-pub fn html(records: &[Record], claims: Judge) -> Result<String> {
-    Ok(html::html(&sections::all(records, claims)?))
+pub fn html(records: &[Record], extensions: &[Box<dyn Extension>]) -> Result<String> {
+    Ok(html::html(&sections::all(records, extensions)?))
 }
 
 /// Records as Markdown.
-pub fn markdown(records: &[Record], claims: Judge) -> Result<String> {
-    Ok(markdown::markdown(&sections::all(records, claims)?))
+pub fn markdown(records: &[Record], extensions: &[Box<dyn Extension>]) -> Result<String> {
+    Ok(markdown::markdown(&sections::all(records, extensions)?))
 }
 
 /// Where a report was written.
@@ -56,8 +48,8 @@ pub struct Written {
 }
 
 /// Writes `report.html` and `report.md` into a folder, which is made if it is missing.
-pub fn write(records: &[Record], claims: Judge, folder: &Path) -> Result<Written> {
-    let sections = sections::all(records, claims)?;
+pub fn write(records: &[Record], extensions: &[Box<dyn Extension>], folder: &Path) -> Result<Written> {
+    let sections = sections::all(records, extensions)?;
     std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
     let save = |name: &str, text: String| {
         let path = folder.join(name);

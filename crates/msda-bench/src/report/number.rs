@@ -1,10 +1,10 @@
 //! Numbers as text: three significant figures, and a dash for what is not a number.
 
 /// Stands for a value that is missing or not finite.
-pub(super) const NONE: &str = "-";
+pub const NONE: &str = "-";
 
 /// Three significant figures without an exponent in the range people read: `0.0123`, `1.23`, `12.3`, `1230`.
-pub(crate) fn figure(value: f64) -> String {
+pub fn figure(value: f64) -> String {
     if !value.is_finite() {
         return NONE.into();
     }
@@ -21,17 +21,17 @@ pub(crate) fn figure(value: f64) -> String {
 }
 
 /// [`figure`], or a dash.
-pub(super) fn maybe(value: Option<f64>) -> String {
+pub fn maybe(value: Option<f64>) -> String {
     value.map_or(NONE.into(), figure)
 }
 
 /// A ratio: `1.23x`.
-pub(super) fn times(value: Option<f64>) -> String {
+pub fn times(value: Option<f64>) -> String {
     value.map_or(NONE.into(), |v| format!("{}x", figure(v)))
 }
 
 /// A share in percent: `71%`, `0.42%`.
-pub(super) fn percent(value: Option<f64>) -> String {
+pub fn percent(value: Option<f64>) -> String {
     match value.map(|v| v * 100.0) {
         Some(v) if v >= 9.95 => format!("{v:.0}%"),
         Some(v) if v >= 0.995 => format!("{v:.1}%"),
@@ -41,7 +41,7 @@ pub(super) fn percent(value: Option<f64>) -> String {
 }
 
 /// Two significant figures, for numbers whose size is all that matters.
-pub(super) fn short(value: f64) -> String {
+pub fn short(value: f64) -> String {
     if !value.is_finite() {
         return NONE.into();
     }
@@ -54,7 +54,7 @@ pub(super) fn short(value: f64) -> String {
 }
 
 /// A count and its noun: `1 thread`, `2 threads`.
-pub(super) fn count(n: usize, noun: &str) -> String {
+pub fn count(n: usize, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 

@@ -4,18 +4,22 @@ use super::number::NONE;
 use super::svg::Shape;
 
 /// A part of the report with a title of its own.
-pub(super) struct Section {
+pub struct Section {
+    /// The title.
     pub title: &'static str,
     /// What it shows, in a sentence.
     pub about: String,
+    /// What stands in it.
     pub parts: Vec<Part>,
 }
 
 /// What stands in a section, from top to bottom.
-pub(super) enum Part {
+pub enum Part {
     /// A title, and what stands small beside it.
     Heading(String, String),
+    /// A sentence.
     Note(String),
+    /// Findings, as a list.
     Findings(Vec<Finding>),
     /// Names and values.
     Pairs(Vec<(String, String)>),
@@ -23,6 +27,7 @@ pub(super) enum Part {
     Command(String),
     /// What was not measured, and the command that measures it.
     Missing(Vec<(String, String)>),
+    /// A table.
     Table(Table),
     /// What colours and shapes mean: classes, shape, name. Only where there are plots.
     Legend(Vec<(String, Shape, String)>),
@@ -33,34 +38,44 @@ pub(super) enum Part {
 }
 
 /// A few words that carry a finding, and a sentence that says where it comes from.
-pub(super) struct Finding {
+pub struct Finding {
+    /// A few words that carry the finding.
     pub lead: String,
+    /// Where it comes from.
     pub text: String,
 }
 
 /// A drawing with its title, and what stands small beside that.
-pub(super) struct Plot {
+pub struct Plot {
+    /// The title.
     pub title: String,
+    /// Small text beside the title.
     pub detail: String,
+    /// The drawing.
     pub svg: String,
 }
 
 /// A table.
-pub(super) struct Table {
+pub struct Table {
+    /// The title.
     pub title: String,
+    /// Its columns.
     pub columns: Vec<Column>,
+    /// Its lines.
     pub lines: Vec<Line>,
 }
 
 /// A column's title and what it holds.
-pub(super) struct Column {
+pub struct Column {
+    /// The title.
     pub title: String,
+    /// The kind of its cells.
     pub kind: Kind,
 }
 
 /// What a column holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
     /// Names, which are not broken.
     Word,
     /// Numbers, which line up on the right.
@@ -70,26 +85,29 @@ pub(super) enum Kind {
 }
 
 /// A line of a table.
-pub(super) enum Line {
+pub enum Line {
     /// A title for the lines that follow, what stands small beside it, and a note.
     Group(String, String, String),
+    /// One text per column.
     Cells(Vec<String>),
     /// Cells of a result that is not right.
     Wrong(Vec<String>),
 }
 
 impl Table {
-    pub(super) fn new(title: impl Into<String>, columns: &[(&str, Kind)]) -> Self {
+    /// An empty table with these columns.
+    pub fn new(title: impl Into<String>, columns: &[(&str, Kind)]) -> Self {
         let column = |&(title, kind): &(&str, Kind)| Column { title: title.into(), kind };
         Self { title: title.into(), columns: columns.iter().map(column).collect(), lines: Vec::new() }
     }
 
-    pub(super) fn push<const N: usize>(&mut self, cells: [String; N]) {
+    /// Adds a line.
+    pub fn push<const N: usize>(&mut self, cells: [String; N]) {
         self.lines.push(Line::Cells(cells.into()));
     }
 
     /// Without columns of numbers that no line has.
-    pub(super) fn without_empty(mut self) -> Self {
+    pub fn without_empty(mut self) -> Self {
         let said = |line: &Line, i: usize| match line {
             Line::Group(..) => false,
             Line::Cells(cells) | Line::Wrong(cells) => !cells[i].is_empty() && cells[i] != NONE,

@@ -25,23 +25,23 @@ const METRICS: [&str; 16] = [
 
 /// The figures of a family.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Family {
+pub struct Family {
     /// The first two words of their names: `probe.tma-tile`.
-    pub(super) name: String,
+    pub name: String,
     /// The metrics with their units, in the order in which they come.
-    pub(super) columns: Vec<String>,
+    pub columns: Vec<String>,
     /// What was measured, and a number as text for each column; empty where there is none.
-    pub(super) rows: Vec<(String, Vec<String>)>,
+    pub rows: Vec<(String, Vec<String>)>,
 }
 
 impl Family {
     /// Whether a column says how far apart runs were, rather than where most of them are.
-    pub(super) fn is_spread(&self, column: usize) -> bool {
+    pub fn is_spread(&self, column: usize) -> bool {
         self.columns[column].split(' ').any(|word| ["min", "max", "std"].contains(&word))
     }
 
     /// The width of a table of these columns, with titles a word a line and two spaces between columns.
-    pub(super) fn width(&self, columns: &[usize]) -> usize {
+    pub fn width(&self, columns: &[usize]) -> usize {
         let length = |text: &str| text.chars().count();
         let things = self.rows.iter().map(|(thing, _)| length(thing)).max().unwrap_or(0);
         let column = |i: usize| {
@@ -53,7 +53,7 @@ impl Family {
 }
 
 /// All figures, family by family.
-pub(super) fn families(figures: &[Figure]) -> Vec<Family> {
+pub fn families(figures: &[Figure]) -> Vec<Family> {
     let mut families: Vec<Family> = Vec::new();
     for f in figures {
         let (name, thing, metric) = split(&f.name);

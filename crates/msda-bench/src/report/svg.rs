@@ -1,13 +1,13 @@
 //! Plots as inline SVG, styled by the page.
 
-pub(super) mod bars;
-pub(super) mod changes;
-pub(super) mod dots;
-pub(super) mod lines;
+pub mod bars;
+pub mod changes;
+pub mod dots;
+pub mod lines;
 pub(super) mod palette;
 pub(super) mod roofline;
 mod scale;
-pub(super) mod stack;
+pub mod stack;
 
 use super::escape::escape;
 
@@ -124,19 +124,23 @@ impl Anchor {
 
 /// A marker's outline: what tells dtypes apart without colour.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shape {
+pub enum Shape {
+    /// A circle.
     Circle,
+    /// A square.
     Square,
+    /// A triangle.
     Triangle,
+    /// A diamond.
     Diamond,
 }
 
 impl Shape {
     /// All of them.
-    pub(super) const ALL: [Self; 4] = [Self::Circle, Self::Square, Self::Triangle, Self::Diamond];
+    pub const ALL: [Self; 4] = [Self::Circle, Self::Square, Self::Triangle, Self::Diamond];
 
     /// The shape that stands for a dtype.
-    pub(super) fn of(dtype: &str) -> Self {
+    pub fn of(dtype: &str) -> Self {
         match dtype {
             "f32" => Self::Circle,
             "f16" => Self::Square,

@@ -1,13 +1,15 @@
 //! `msda bench`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use msda::Dtype;
+use msda_bench::record::Record;
 use msda_bench::workload::Workload;
 use msda_bench::{bench, report};
 
-use super::{DeviceArg, typed};
+use super::{DeviceArg, make_folder, typed};
+use crate::extensions::{Sections, registry};
 use crate::terminal::{Bar, color, print};
 
 #[derive(clap::Args)]
@@ -16,8 +18,7 @@ use crate::terminal::{Bar, color, print};
 
 Examples:
   msda bench --quick
-  msda bench --workload detr-encoder --dtype f16 --device cuda
-  msda bench --ladder --out ladder")]
+  msda bench --workload detr-encoder --dtype f16 --device cuda")]
 pub(crate) struct Args {
     /// Fewer workloads and fewer runs: a few seconds
     #[arg(long)]
@@ -28,10 +29,6 @@ pub(crate) struct Args {
     /// The value type: f32, f16, bf16 or f64, of those that a workload has; all when absent. May be repeated
     #[arg(long, value_name = "TYPE")]
     dtype: Vec<Dtype>,
-    /// Every rung of the ladder beside the kernel that is chosen, on the seed shape in f16 unless something else is
-    /// asked for
-    #[arg(long, conflicts_with_all = ["engine", "device", "threads"])]
-    ladder: bool,
     /// An engine by name: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, cuda, cuda:half, cuda:fixed, cuda:KERNEL, cuda@N for another
     /// GPU, torch, torch-cuda, oracle, or peer:NAME from engines.toml; may be repeated
     #[arg(long, value_name = "NAME")]
@@ -50,24 +47,11 @@ pub(crate) struct Args {
     out: PathBuf,
 }
 
-/// The workloads on which the ladder is measured: the documents' shape, with samples near their query and anywhere.
-const LADDER: [&str; 2] = ["seed", "seed-ring-uniform"];
-
 pub(crate) fn main(args: Args) -> Result<()> {
-    let (mut workloads, mut dtypes, mut engines) = (args.workload, args.dtype, args.engine);
-    if args.ladder {
-        engines = msda_bench::engines::ladder();
-        if workloads.is_empty() {
-            workloads = LADDER.map(String::from).into();
-        }
-        if dtypes.is_empty() {
-            dtypes = vec![Dtype::F16];
-        }
-    }
     let options = bench::Options {
-        workloads,
-        engines: engines.into_iter().map(|e| best_name(&e)).collect(),
-        dtypes,
+        workloads: args.workload,
+        engines: args.engine.into_iter().map(|e| best_name(&e)).collect(),
+        dtypes: args.dtype,
         device: args.device.only(),
         threads: args.threads.into_iter().map(usize::from).collect(),
         quick: args.quick,
@@ -76,27 +60,18 @@ pub(crate) fn main(args: Args) -> Result<()> {
     for name in options.workloads.iter().filter(|name| *name != "all") {
         Workload::find(name)?;
     }
-    // Nothing of the ladder is to be had without a GPU: that is no mistake of who asked.
-    if args.ladder
-        && let Err(why) = msda_cuda::driver::Device::open(0)
-    {
-        let rungs = msda_cuda::kernels::ladder::RUNGS.len();
-        let what = format!("the {rungs} rungs of the ladder on {}", options.workloads.join(" and "));
-        let why = why.to_string();
-        return print(&match args.json {
-            true => serde_json::json!({ "measurements": [], "skipped": [{ "what": what, "why": why }] })
-                .to_string(),
-            false => format!("left out\n  {what}: {why}"),
-        });
-    }
-    // A place that cannot be written is better known now than in two minutes.
-    std::fs::create_dir_all(&args.out).with_context(|| format!("making {}", args.out.display()))?;
-    let record = bench::run(&options, &mut Bar::new())?;
-    let path = args.out.join("record.json");
+    make_folder(&args.out)?;
+    let record = bench::run(&options, &registry(), &mut Bar::new())?;
+    finish(record, &args.out, args.json)
+}
+
+/// Writes the record and its report into a folder, and prints the record or its tables.
+pub(crate) fn finish(record: Record, out: &Path, json: bool) -> Result<()> {
+    let path = out.join("record.json");
     record.save(&path)?;
     let records = [record];
-    let written = report::write(&records, report::Judge::Never, &args.out)?;
-    if args.json {
+    let written = report::write(&records, &Sections::of_bench().extensions(), out)?;
+    if json {
         return print(&serde_json::to_string_pretty(&records[0])?);
     }
     print(&report::terminal(&records, color()))?;

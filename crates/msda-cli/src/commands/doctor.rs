@@ -1,13 +1,12 @@
 //! `msda doctor`
 
+#[cfg_attr(not(feature = "cuda"), path = "doctor/no_gpu.rs")]
+mod gpu;
+
 use anyhow::Result;
 use msda::Isa;
 use msda_bench::engines::{self, peers};
 use msda_bench::machine;
-use msda_bench::record::Gpu;
-use msda_cuda::choose::Tuned;
-use msda_cuda::driver::{Device, driver_version};
-use msda_cuda::jit;
 use serde_json::json;
 
 use crate::terminal::print;
@@ -74,7 +73,7 @@ fn examine() -> Vec<Finding> {
         threads(here.cores),
         torch(),
     ];
-    findings.extend(gpu(here.gpu.as_ref()));
+    findings.extend(gpu::examine(here.gpu.as_ref()));
     findings
 }
 
@@ -101,105 +100,6 @@ fn torch() -> Finding {
             let text = format!("{error:#}");
             let (says, hint) = split_hint(&text);
             Finding { what: "torch", good: false, says: format!("{says} (only needed for comparison)"), hint }
-        }
-    }
-}
-
-/// The GPU, and what kernels need beside it.
-fn gpu(driver: Option<&Gpu>) -> Vec<Finding> {
-    let device = match Device::open(0) {
-        Ok(device) => device,
-        Err(why) => return vec![no_gpu(driver, &why.to_string())],
-    };
-    let count = Device::count().unwrap_or(1);
-    let mut says = format!(
-        "{}, {}, {} multiprocessors, {:.0} GiB",
-        device.name(),
-        device.arch(),
-        device.multiprocessors(),
-        device.total_memory() as f64 / f64::from(1 << 30)
-    );
-    if let Some(driver) = driver {
-        says += &format!(", driver {}", driver.driver);
-    }
-    if let Ok((major, minor)) = driver_version() {
-        says += &format!(", CUDA {major}.{minor}");
-    }
-    if count > 1 {
-        says += &format!("; the first of {count}");
-    }
-    vec![Finding { what: "gpu", good: true, says, hint: None }, nvrtc(), cache(), tuned()]
-}
-
-fn no_gpu(driver: Option<&Gpu>, why: &str) -> Finding {
-    let (why, hint) = split_hint(why);
-    let says = match driver {
-        Some(gpu) => format!("{} is there but cannot be used: {why}", gpu.name),
-        None => format!("none: {why}; the op runs on the CPU"),
-    };
-    Finding { what: "gpu", good: false, says, hint }
-}
-
-fn nvrtc() -> Finding {
-    match jit::nvrtc() {
-        Ok(nvrtc) => {
-            let (major, minor) = nvrtc.version();
-            Finding {
-                what: "compiler",
-                good: true,
-                says: format!("NVRTC {major}.{minor} at {}", nvrtc.path()),
-                hint: None,
-            }
-        }
-        Err(why) => {
-            let why = why.to_string();
-            let (says, hint) = split_hint(&why);
-            Finding {
-                what: "compiler",
-                good: false,
-                says: format!("{says}; only kernels from the cache can run"),
-                hint,
-            }
-        }
-    }
-}
-
-fn tuned() -> Finding {
-    let file = Tuned::path().filter(|path| path.exists());
-    let says = match &file {
-        Some(path) => format!("{}, besides what comes with the library", path.display()),
-        None => "what comes with the library; `msda tune` adds this machine's".into(),
-    };
-    let problems = Tuned::global().problems();
-    let hint = problems.first().map(|why| format!("{} line(s) count for nothing: {why}", problems.len()));
-    Finding { what: "tuned", good: problems.is_empty(), says, hint }
-}
-
-fn cache() -> Finding {
-    let cache = jit::Cache::global();
-    let finding = |good, says, hint| Finding { what: "cache", good, says, hint };
-    let Some(folder) = cache.folder() else {
-        return finding(
-            false,
-            "none: kernels are compiled anew by every program".into(),
-            Some(
-                cache
-                    .warning()
-                    .unwrap_or("MSDA_CACHE_DIR is empty: set it to a folder, or unset it")
-                    .to_owned(),
-            ),
-        );
-    };
-    match cache.entries() {
-        Ok(entries) => {
-            let mib = entries.iter().map(|e| e.bytes).sum::<u64>() as f64 / f64::from(1 << 20);
-            let says = format!("{}: {} kernels, {mib:.1} MiB", folder.display(), entries.len());
-            finding(cache.warning().is_none(), says, cache.warning().map(str::to_owned))
-        }
-        Err(why) => {
-            let why = why.to_string();
-            let (says, hint) = split_hint(&why);
-            finding(false, says.to_owned(), hint)
         }
     }
 }

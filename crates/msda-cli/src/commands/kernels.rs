@@ -1,8 +1,8 @@
 //! `msda kernels`
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use msda::Dtype;
-use msda_bench::kernels::{self, Explained, Family, Step};
+use msda_bench::gpu::kernels::{self, Explained, Family};
 use msda_bench::workload::Workload;
 use msda_cuda::Target;
 use msda_cuda::driver::Arch;
@@ -14,8 +14,7 @@ use crate::terminal::print;
 #[command(after_help = "Examples:
   msda kernels
   msda kernels --workload seed-encoder --dtype f16
-  msda kernels --workload detr-decoder --arch sm_80
-  msda kernels --ladder --arch sm_90")]
+  msda kernels --workload detr-decoder --arch sm_80")]
 pub(crate) struct Args {
     /// A workload by name, or a path to a .toml file: which kernel it gets, and why not others
     #[arg(long, value_name = "NAME")]
@@ -23,9 +22,6 @@ pub(crate) struct Args {
     /// The value type: f32, f16, bf16 or f64; the workload's own types when absent. May be repeated
     #[arg(long, value_name = "TYPE", requires = "workload")]
     dtype: Vec<Dtype>,
-    /// The rungs of the ladder instead: what each is, and what it makes of the workload, or of the seed shape
-    #[arg(long)]
-    ladder: bool,
     /// An architecture such as sm_90; the GPU's when absent, or sm_90 without a GPU
     #[arg(long)]
     arch: Option<Arch>,
@@ -35,18 +31,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
-    if let Some(arch) = args.arch.filter(|arch| arch.number() < 75) {
-        anyhow::bail!(
-            "architecture: got {arch}, expected sm_75 or newer\nhint: kernels are compiled by CUDA 12 or newer"
-        );
-    }
-    let (target, here) = kernels::target(args.arch);
-    if args.arch.is_none() && !here {
-        eprintln!("note: no GPU here: this is about {}", target.arch);
-    }
-    if args.ladder {
-        return ladder(&args, target);
-    }
+    let target = target(args.arch)?;
     let Some(name) = &args.workload else {
         let families = kernels::families(&target)?;
         return print(&if args.json {
@@ -68,71 +53,26 @@ pub(crate) fn main(args: Args) -> Result<()> {
     })
 }
 
-fn pretty(target: Target, name: &str, list: Vec<Value>) -> Result<String> {
+/// The target of an architecture, or of the GPU here; says so if there is none.
+pub(crate) fn target(arch: Option<Arch>) -> Result<Target> {
+    if let Some(arch) = arch.filter(|arch| arch.number() < 75) {
+        bail!(
+            "architecture: got {arch}, expected sm_75 or newer\nhint: kernels are compiled by CUDA 12 or newer"
+        );
+    }
+    let (target, here) = kernels::target(arch);
+    if arch.is_none() && !here {
+        eprintln!("note: no GPU here: this is about {}", target.arch);
+    }
+    Ok(target)
+}
+
+/// A list as JSON, with the target that it is about.
+pub(crate) fn pretty(target: Target, name: &str, list: Vec<Value>) -> Result<String> {
     let all = json!({
         "arch": target.arch.to_string(), "multiprocessors": target.multiprocessors, name: list,
     });
     Ok(serde_json::to_string_pretty(&all)?)
-}
-
-/// The workload whose rungs are listed where none is named.
-const SEED: &str = "seed";
-
-fn ladder(args: &Args, target: Target) -> Result<()> {
-    let workload = Workload::find(args.workload.as_deref().unwrap_or(SEED))?;
-    // The main type: rungs seldom care.
-    let dtypes = if args.dtype.is_empty() { &workload.dtypes[..1] } else { &args.dtype };
-    let mut listed = Vec::new();
-    for &dtype in dtypes {
-        let problem = workload.problem(dtype)?;
-        listed.push((problem.to_string(), kernels::ladder(&problem, &target)));
-    }
-    print(&if args.json {
-        pretty(target, "problems", listed.iter().map(ladder_json).collect())?
-    } else {
-        listed.iter().map(ladder_text).collect::<Vec<_>>().join("\n")
-    })
-}
-
-fn ladder_text((problem, steps): &(String, Vec<Step>)) -> String {
-    let width = steps.iter().map(|s| s.name.len()).max().unwrap_or(0);
-    let lines: String = steps.iter().map(|step| step_text(step, width)).collect();
-    format!("{problem}\n  {:<width$}  kernels  workspace\n{lines}", "rung")
-}
-
-fn ladder_json((problem, steps): &(String, Vec<Step>)) -> Value {
-    json!({ "problem": problem, "rungs": steps.iter().map(step_json).collect::<Vec<_>>() })
-}
-
-fn step_text(step: &Step, width: usize) -> String {
-    let inexact = if step.exact { "" } else { " (inexact)" };
-    match &step.call {
-        Ok(queued) => format!(
-            "  {:<width$}  {:>7}  {:>9}  {}{inexact}\n",
-            step.name,
-            queued.kernels,
-            bytes(queued.workspace + queued.owned),
-            step.about
-        ),
-        Err(why) => format!(
-            "  {:<width$}  {:>7}  {:>9}  {}{inexact}\n  {:<width$}  refused: {why}\n",
-            step.name, "-", "-", step.about, ""
-        ),
-    }
-}
-
-/// Bytes, of many the MiB.
-fn bytes(n: usize) -> String {
-    if n < 1 << 20 { n.to_string() } else { format!("{:.1} MiB", n as f64 / f64::from(1 << 20)) }
-}
-
-fn step_json(step: &Step) -> Value {
-    let queued = step.call.as_ref().ok();
-    json!({
-        "name": step.name, "about": step.about, "exact": step.exact, "takes": queued.is_some(),
-        "why_not": step.call.as_ref().err(), "kernels": queued.map(|q| q.kernels),
-        "workspace": queued.map(|q| q.workspace), "owned": queued.map(|q| q.owned),
-    })
 }
 
 fn family_text(family: &Family) -> String {

@@ -1,17 +1,23 @@
-//! One file a command.
+//! One file per command.
 
-pub(crate) mod analyze;
 pub(crate) mod bench;
+#[cfg(feature = "cuda")]
 pub(crate) mod cache;
-pub(crate) mod claims;
 pub(crate) mod doctor;
+#[cfg(feature = "cuda")]
 pub(crate) mod kernels;
-pub(crate) mod probe;
 pub(crate) mod report;
 pub(crate) mod run;
+#[cfg(feature = "study")]
+pub(crate) mod study;
+#[cfg(feature = "cuda")]
 pub(crate) mod tune;
 pub(crate) mod verify;
 
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use msda::conformance::Group;
 use msda_bench::record::Device;
 
 /// Where something is done.
@@ -51,4 +57,26 @@ pub(crate) fn typed(mut args: impl Iterator<Item = String>) -> String {
         }
     }
     words.join(" ")
+}
+
+/// Creates a folder for results before the work begins, so that a folder that cannot be written costs no time.
+pub(crate) fn make_folder(path: &Path) -> Result<()> {
+    std::fs::create_dir_all(path).with_context(|| format!("creating {}", path.display()))
+}
+
+/// The groups of the battery with these names; all if there are none.
+pub(crate) fn groups(names: &[String]) -> Result<Vec<Group>> {
+    if names.is_empty() {
+        return Ok(Group::ALL.to_vec());
+    }
+    names
+        .iter()
+        .map(|name| match Group::ALL.into_iter().find(|g| g.name() == name) {
+            Some(group) => Ok(group),
+            None => {
+                let all: Vec<&str> = Group::ALL.into_iter().map(Group::name).collect();
+                bail!("group: got '{name}', expected one of {}", all.join(", "))
+            }
+        })
+        .collect()
 }

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use msda::{Layout, Padding, Sampling};
 use msda_bench::call::{Call, Options, Tensors};
-use msda_bench::{engines, files};
+use msda_bench::files;
+
+use crate::extensions::registry;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -92,7 +94,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
         padding: if args.border { Padding::Border } else { Padding::Zeros },
         align_corners: args.align_corners,
     };
-    let backend = engines::backend(&args.engine)?;
+    let backend = registry().backend(&args.engine)?;
     let call = Call::new(&tensors, &options)?;
     let unused = call.unused(&tensors);
     // An .npy file was named by hand: not to use it would be a surprise.

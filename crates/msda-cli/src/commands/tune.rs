@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use msda::Dtype;
 use msda_bench::bench::Progress;
-use msda_bench::tune::{self, Job, Tuned};
+use msda_bench::gpu::tune::{self, Job, Tuned};
 use msda_bench::workload::{BUILT_IN, Workload};
 use msda_cuda::choose;
 use msda_cuda::driver::Device;

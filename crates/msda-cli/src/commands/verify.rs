@@ -1,22 +1,20 @@
 //! `msda verify`
 
-use std::path::PathBuf;
-
-use anyhow::{Context, Result, bail};
-use msda::conformance::{Group, Summary};
-use msda::{Dtype, Isa};
+use anyhow::{Result, bail};
+use msda::Isa;
+use msda::conformance::Summary;
 use msda_bench::record::Device;
-use msda_bench::verify::{self, Checked, Outcome, Subject, ladder};
+use msda_bench::verify::{self, Checked, Outcome, Subject};
 use serde_json::json;
 
-use super::{DeviceArg, typed};
+use super::{DeviceArg, groups};
+use crate::extensions::registry;
 use crate::terminal::{Bar, print};
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   msda verify
-  msda verify --device cuda --seeds 1
-  msda verify --ladder --full --out ladder")]
+  msda verify --device cuda --seeds 1")]
 pub(crate) struct Args {
     /// Where: every instruction set of this machine; or, on a GPU, the kernels that are chosen, also with sums of f16
     /// and for one size, the generic one, and others with many different knobs
@@ -29,19 +27,6 @@ pub(crate) struct Args {
     /// Instead of the battery, check the output of every built-in workload in f32, f16 and bf16
     #[arg(long, conflicts_with_all = ["group", "seed", "seeds"])]
     workloads: bool,
-    /// Instead, every rung of the ladder on the GPU: through the battery, and at the seed shape every output, in f16,
-    /// against the oracle
-    #[arg(long, conflicts_with_all = ["device", "engine", "workloads", "seed", "seeds"])]
-    ladder: bool,
-    /// In f32 too
-    #[arg(long, requires = "ladder")]
-    full: bool,
-    /// Another workload than the seed shape for the outputs of the ladder; may be repeated
-    #[arg(long, value_name = "NAME", requires = "ladder", default_value = "seed")]
-    workload: Vec<String>,
-    /// Folder for record.json with what the ladder showed; without it nothing is written
-    #[arg(long, value_name = "DIR", requires = "ladder")]
-    out: Option<PathBuf>,
     /// One group of cases (random, inside, outside, borders, not-finite, one-pixel, empty, channels, levels, points,
     /// strides, unaligned, layouts, options, types, fused, untouched, cancelling, weights, partial, refusals); may be repeated. All when absent
     #[arg(long, value_name = "NAME")]
@@ -58,34 +43,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
-    if args.ladder {
-        return verify_ladder(args);
-    }
     if args.workloads { check_workloads(&args) } else { run_battery(&args) }
-}
-
-fn verify_ladder(args: Args) -> Result<()> {
-    if let Some(out) = &args.out {
-        // A place that cannot be written is better known now.
-        std::fs::create_dir_all(out).with_context(|| format!("making {}", out.display()))?;
-    }
-    let options = ladder::Options {
-        workloads: args.workload,
-        groups: groups(&args.group)?,
-        dtypes: if args.full { vec![Dtype::F16, Dtype::F32] } else { vec![Dtype::F16] },
-        command: typed(std::env::args().skip(1)),
-    };
-    let (verified, record) = ladder::run(&options, &mut Bar::new())?;
-    if let Some(path) = args.out.map(|out| out.join("record.json")) {
-        record.save(&path)?;
-        eprintln!("record: {}", path.display());
-    }
-    if args.json {
-        print(&serde_json::to_string_pretty(&verified)?)?;
-    } else {
-        print(&ladder::text(&verified))?;
-    }
-    ladder::judge(&verified)
 }
 
 fn run_battery(args: &Args) -> Result<()> {
@@ -125,9 +83,6 @@ fn run_battery(args: &Args) -> Result<()> {
         }
         print(&text)?;
     }
-    if args.engine.is_empty() && args.device.includes(Device::Cuda) {
-        eprintln!("note: the ladder is not among these\nhint: msda verify --ladder");
-    }
     if let Some((name, _)) = rows.iter().find(|(_, s)| s.passed + s.failed.len() == 0) {
         bail!("{name}: got no case to run, expected some");
     }
@@ -139,7 +94,7 @@ fn run_battery(args: &Args) -> Result<()> {
 
 fn subjects(args: &Args, seeds: &[u64]) -> Result<Vec<Subject>> {
     if !args.engine.is_empty() {
-        return args.engine.iter().map(|name| Subject::named(name)).collect();
+        return args.engine.iter().map(|name| Subject::named(name, &registry())).collect();
     }
     let mut all = Vec::new();
     for device in [Device::Cpu, Device::Cuda] {
@@ -150,22 +105,6 @@ fn subjects(args: &Args, seeds: &[u64]) -> Result<Vec<Subject>> {
     Ok(all)
 }
 
-fn groups(names: &[String]) -> Result<Vec<Group>> {
-    if names.is_empty() {
-        return Ok(Group::ALL.to_vec());
-    }
-    names
-        .iter()
-        .map(|name| match Group::ALL.into_iter().find(|g| g.name() == name) {
-            Some(group) => Ok(group),
-            None => {
-                let all: Vec<&str> = Group::ALL.into_iter().map(Group::name).collect();
-                bail!("group: got '{name}', expected one of {}", all.join(", "))
-            }
-        })
-        .collect()
-}
-
 fn check_workloads(args: &Args) -> Result<()> {
     let mut engines = args.engine.clone();
     if engines.is_empty() {
@@ -174,7 +113,7 @@ fn check_workloads(args: &Args) -> Result<()> {
             all.into_iter().filter(|(device, _)| args.device.includes(*device)).map(|(_, name)| name),
         );
     }
-    let checked = verify::workloads(&engines, &mut Bar::new())?;
+    let checked = verify::workloads(&engines, &registry(), &mut Bar::new())?;
     if args.json {
         let rows: Vec<_> = checked.iter().map(checked_json).collect();
         print(&serde_json::to_string_pretty(&rows)?)?;

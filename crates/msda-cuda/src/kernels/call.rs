@@ -63,6 +63,11 @@ impl Call {
         self.stages.push(Stage { action: Action::Clear(region), why: why.into() });
     }
 
+    /// Device memory that a plan of it owns, in bytes.
+    pub fn owned_bytes(&self) -> usize {
+        self.resource.as_ref().map_or(0, |resource| resource.bytes())
+    }
+
     /// The last kernel: the one that writes the output.
     pub fn last(&self) -> Option<&Prepared> {
         self.kernels().last()

@@ -164,6 +164,11 @@ impl fmt::Debug for Rung {
     }
 }
 
+/// The rung that is a kernel, if it is one.
+pub fn of(kernel: &Kernel) -> Option<&'static Rung> {
+    RUNGS.iter().find(|rung| rung.kernel() == *kernel)
+}
+
 /// A rung by name.
 pub fn find(name: &str) -> Result<&'static Rung> {
     RUNGS.iter().find(|rung| rung.name == name).ok_or_else(|| {

@@ -1,7 +1,7 @@
 //! The probes' kernels: each must contain what it is there to measure, and nothing that would be measured instead.
 
 use msda_cuda::driver::Arch;
-use msda_cuda::probe::{self, Kernel};
+use msda_study::probes::{self, Kernel};
 
 use super::cases::{ARCHS, Case, Weight};
 use super::{Built, build, place, tools};

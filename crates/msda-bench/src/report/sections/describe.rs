@@ -1,18 +1,18 @@
 //! Words and colours that plots of measurements share.
 
 use crate::record::{Device, Pass};
-use crate::report::group::{Group, Row, is_rung, threads};
+use crate::report::group::{Group, Row, is_pinned, threads};
 use crate::report::number::{NONE, figure, maybe, percent, times as ratio};
 use crate::report::page::Part;
 use crate::report::svg::Shape;
 use crate::report::svg::palette::Palette;
 
-/// What rungs look like where other engines are.
-pub(super) const RUNGS: &str = "k rung";
+/// The class of kernels pinned by name.
+pub(super) const PINNED: &str = "k pinned";
 
 /// The classes of an engine's marks.
 pub(super) fn class(engine: &str, palette: &Palette) -> String {
-    if is_rung(engine) { RUNGS.into() } else { palette.class(engine) }
+    if is_pinned(engine) { PINNED.into() } else { palette.class(engine) }
 }
 
 /// Engines and their colours; with dtypes, their shapes too.
@@ -22,19 +22,19 @@ pub(super) fn legend<'a>(
     dtypes: &[&str],
 ) -> Part {
     let mut engines: Vec<&str> = Vec::new();
-    let mut rungs = false;
+    let mut pinned = false;
     for row in rows {
         let engine = row.measured.engine.as_str();
-        rungs |= is_rung(engine);
-        if !is_rung(engine) && !engines.contains(&engine) {
+        pinned |= is_pinned(engine);
+        if !is_pinned(engine) && !engines.contains(&engine) {
             engines.push(engine);
         }
     }
     engines.sort_by_key(|e| palette.order(e));
     let shape = if dtypes.is_empty() { Shape::Square } else { Shape::Circle };
     let mut keys: Vec<_> = engines.iter().map(|e| (palette.class(e), shape, (*e).to_owned())).collect();
-    if rungs {
-        keys.push((RUNGS.into(), shape, "rungs of the ladder".into()));
+    if pinned {
+        keys.push((PINNED.into(), shape, "kernels pinned by name".into()));
     }
     keys.extend(dtypes.iter().map(|&d| ("k plain open".into(), Shape::of(d), d.to_owned())));
     Part::Legend(keys)

@@ -1,14 +1,9 @@
 //! The sections of a report: one a file, each there only where records have something for it.
 
-mod claims;
 mod describe;
-mod ladder;
 mod left_out;
-mod probes;
 mod roofline;
 mod summary;
-mod sweeps;
-mod wavefronts;
 mod workloads;
 
 use std::cmp::Reverse;
@@ -16,14 +11,14 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 
-use super::Judge;
+use super::Extension;
 use super::page::{Part, Section};
 use super::svg::palette::Palette;
 use super::words;
 use crate::record::{Device, Record};
 
 /// All sections that the records have something for.
-pub(super) fn all(records: &[Record], judge: Judge) -> Result<Vec<Section>> {
+pub(super) fn all(records: &[Record], extensions: &[Box<dyn Extension>]) -> Result<Vec<Section>> {
     let mut records = records.to_vec();
     // GPUs before processors, what has most workloads before what has few, what is new before what is old.
     let gpu = |r: &Record| r.measurements.iter().any(|m| m.device == Device::Cuda);
@@ -31,25 +26,23 @@ pub(super) fn all(records: &[Record], judge: Judge) -> Result<Vec<Section>> {
     let order = |r: &Record| Reverse((gpu(r), names(r), r.created.clone()));
     records.sort_by_cached_key(order);
     let palette = Palette::new(&records);
-    let (claims, judged) = claims::section(&records, judge)?.unzip();
-    let found = [
-        workloads::section(&records, &palette),
-        ladder::section(&records),
-        roofline::section(&records, &palette),
-        wavefronts::section(&records),
-        sweeps::section(&records),
-        probes::section(&records),
-        claims,
-        left_out::section(&records),
-    ];
-    let findings = ladder::finding(&records).into_iter().chain(judged).collect();
-    let mut sections = vec![summary::section(&records, findings)];
-    sections.extend(found.into_iter().flatten());
+    let (mut findings, mut added, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+    for extension in extensions {
+        let more = extension.add(&records)?;
+        findings.extend(more.findings);
+        added.extend(more.sections);
+        missing.extend(more.missing);
+    }
+    let mut sections = vec![summary::section(&records, findings, missing)];
+    sections.extend(workloads::section(&records, extensions, &palette));
+    sections.extend(roofline::section(&records, extensions, &palette));
+    sections.extend(added);
+    sections.extend(left_out::section(&records));
     Ok(sections)
 }
 
 /// Parts of one thing among others, of which the first is open; of the only one they stand by themselves.
-fn folded(all: Vec<(String, Vec<Part>)>) -> Vec<Part> {
+pub fn folded(all: Vec<(String, Vec<Part>)>) -> Vec<Part> {
     if all.len() == 1 {
         return all.into_iter().flat_map(|(_, parts)| parts).collect();
     }

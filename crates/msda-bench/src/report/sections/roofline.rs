@@ -2,18 +2,19 @@
 
 use super::describe::{by_pass, class, describe, legend};
 use super::{folded, name};
-use crate::record::{Device, Record};
-use crate::report::group::{Group, RUNG, Row, groups, is_rung, positive, threads};
-use crate::report::known::{known, machine};
+use crate::record::{Ceiling, Device, Record};
+use crate::report::Extension;
+use crate::report::group::{Group, Row, groups, is_pinned, positive, threads};
+use crate::report::known::machine;
 use crate::report::page::{Part, Plot, Section};
 use crate::report::svg::palette::Palette;
 use crate::report::svg::{Shape, roofline};
 
-/// Probes that are roofs of a GPU: name, and GFLOP/s or GB/s in one unit of it.
-const PROBED: [(&str, f64, bool); 3] =
-    [("gather-l2-64", 1.0, false), ("gather-memory-64", 1.0, false), ("fma-f32", 1e3, true)];
-
-pub(super) fn section(records: &[Record], palette: &Palette) -> Option<Section> {
+pub(super) fn section(
+    records: &[Record],
+    extensions: &[Box<dyn Extension>],
+    palette: &Palette,
+) -> Option<Section> {
     let mut all = Vec::new();
     for record in records {
         let groups = groups(record);
@@ -26,7 +27,7 @@ pub(super) fn section(records: &[Record], palette: &Palette) -> Option<Section> 
             {
                 let drawn = |row: &Row<'_>| drawn(row) && row.measured.threads == most;
                 let where_ = if device == Device::Cuda { "GPU" } else { "processor" };
-                let chart = Chart { records, record, device, threads: most, palette };
+                let chart = Chart { records, extensions, record, device, threads: most, palette };
                 all.push((format!("{where_}: {}", name(record)), chart.parts(&groups, drawn)));
             }
         }
@@ -42,6 +43,7 @@ pub(super) fn section(records: &[Record], palette: &Palette) -> Option<Section> 
 
 struct Chart<'a> {
     records: &'a [Record],
+    extensions: &'a [Box<dyn Extension>],
     record: &'a Record,
     device: Device,
     threads: usize,
@@ -57,14 +59,14 @@ impl Chart<'_> {
                 dtypes.push(&row.measured.dtype);
             }
         }
-        let (roofs, mut note, missing) = match self.device {
+        let (roofs, mut note) = match self.device {
             Device::Cpu => self.of_processor(),
             Device::Cuda => self.of_gpu(),
         };
         if roofs.is_empty() {
             note += "No ceiling was measured. ";
         }
-        note += "The fastest of each dtype has its workload's name and rungs of the ladder have their own, where there is room";
+        note += "The fastest of each dtype has its workload's name and a pinned kernel has its own, where there is room";
         let mut parts = vec![legend(rows(), self.palette, &dtypes), Part::Note(note)];
         let mut plots = Vec::new();
         for (pass, groups) in by_pass(groups) {
@@ -82,13 +84,10 @@ impl Chart<'_> {
             plots.push(Plot { title: pass.to_string(), detail: String::new(), svg });
         }
         parts.push(Part::Plots(plots));
-        if !missing.is_empty() {
-            parts.push(Part::Missing(missing));
-        }
         parts
     }
 
-    fn of_processor(&self) -> (Vec<roofline::Roof>, String, Vec<(String, String)>) {
+    fn of_processor(&self) -> (Vec<roofline::Roof>, String) {
         // Points under the ceilings of other threads would mislead, so only one count is drawn.
         let ceilings = || self.record.ceilings.iter().filter(|c| c.device == Device::Cpu);
         let limit = if ceilings().any(|c| c.threads == self.threads) {
@@ -104,33 +103,21 @@ impl Chart<'_> {
         if !roofs.is_empty() && limit != self.threads {
             note += &format!(", under ceilings of {}", threads(limit));
         }
-        (roofs, note + ". ", Vec::new())
+        (roofs, note + ". ")
     }
 
-    /// What the first-level caches deliver, and what probes of the same GPU found.
-    fn of_gpu(&self) -> (Vec<roofline::Roof>, String, Vec<(String, String)>) {
-        let path = self.record.ceilings.iter().filter(|c| {
-            c.device == Device::Cuda && c.name == crate::work::GATHER_L1 && positive(c.rate).is_some()
-        });
-        let mut roofs: Vec<roofline::Roof> =
-            path.map(|c| roofline::Roof { name: c.name.clone(), rate: c.rate, flat: false }).collect();
+    /// The rate of the L1 caches, and the ceilings that extensions know of the same GPU.
+    fn of_gpu(&self) -> (Vec<roofline::Roof>, String) {
+        let own = self.record.ceilings.iter();
+        let l1 = own.filter(|c| c.device == Device::Cuda && c.name == crate::work::GATHER_L1).cloned();
         let machine = machine(self.record);
-        let probed = known(self.records, "probe.ceiling.");
-        let probed = probed.iter().find(|k| k.machine == machine);
-        let mut missing = Vec::new();
-        for (name, scale, flat) in PROBED {
-            let rate = probed.and_then(|k| k.get(&format!("probe.ceiling.{name}.rate"))).and_then(positive);
-            match rate {
-                Some(rate) => roofs.push(roofline::Roof { name: name.into(), rate: rate * scale, flat }),
-                None => missing.push(name),
-            }
-        }
-        let missing = if missing.is_empty() {
-            Vec::new()
-        } else {
-            vec![(format!("ceilings {} of this GPU", missing.join(", ")), "msda probe --only ceiling".into())]
+        let more = self.extensions.iter().flat_map(|e| e.ceilings(self.records, &machine));
+        let roof = |c: Ceiling| roofline::Roof {
+            flat: c.name.starts_with(crate::work::FMA),
+            name: c.name,
+            rate: c.rate,
         };
-        (roofs, String::new(), missing)
+        (l1.chain(more).filter(|c| positive(c.rate).is_some()).map(roof).collect(), String::new())
     }
 }
 
@@ -140,8 +127,8 @@ fn points(rows: &[(&Group<'_>, &Row<'_>)], palette: &Palette) -> Vec<roofline::P
         let rate = row.flop_rate()?;
         let peers = rows.iter().filter(|(_, r)| r.measured.dtype == m.dtype);
         let best = peers.filter_map(|(_, r)| r.flop_rate()).fold(0.0, f64::max);
-        let label = match m.engine.strip_prefix(RUNG) {
-            Some(rung) => (!rung.starts_with("base")).then(|| rung.into()),
+        let label = match m.engine.rsplit_once(':').filter(|_| is_pinned(&m.engine)) {
+            Some((_, kernel)) => Some(kernel.into()),
             None => (rate >= best).then(|| group.workload.into()),
         };
         Some(roofline::Point {
@@ -153,7 +140,7 @@ fn points(rows: &[(&Group<'_>, &Row<'_>)], palette: &Palette) -> Vec<roofline::P
             label,
         })
     };
-    // What is chosen lies over the rungs, and its name goes first.
-    let (rungs, others): (Vec<_>, Vec<_>) = rows.iter().partition(|(_, r)| is_rung(&r.measured.engine));
-    rungs.into_iter().chain(others).filter_map(point).collect()
+    // The chosen kernel is drawn over the pinned ones.
+    let (pinned, others): (Vec<_>, Vec<_>) = rows.iter().partition(|(_, r)| is_pinned(&r.measured.engine));
+    pinned.into_iter().chain(others).filter_map(point).collect()
 }

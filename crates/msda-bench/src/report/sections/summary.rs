@@ -2,14 +2,18 @@
 
 use super::{folded, name};
 use crate::record::{Device, GpuState, Record};
-use crate::report::group::{is_rung, positive};
-use crate::report::known::{known, machine};
+use crate::report::group::{is_pinned, positive};
+use crate::report::known::machine;
 use crate::report::number::{NONE, count, figure};
 use crate::report::page::{Finding, Kind, Part, Section, Table};
 use crate::report::{rate_unit, under, words};
 
 /// Findings of runs are beside each; those of all of them together come first.
-pub(super) fn section(records: &[Record], of_all: Vec<Finding>) -> Section {
+pub(super) fn section(
+    records: &[Record],
+    of_all: Vec<Finding>,
+    missing_elsewhere: Vec<(String, String)>,
+) -> Section {
     let mut parts = Vec::new();
     if !of_all.is_empty() {
         parts.push(Part::Findings(of_all));
@@ -18,7 +22,8 @@ pub(super) fn section(records: &[Record], of_all: Vec<Finding>) -> Section {
         parts.push(Part::Table(runs(records)));
     }
     parts.extend(folded(records.iter().map(|r| (name(r), run(r))).collect()));
-    let missing = missing(records);
+    let mut missing = missing(records);
+    missing.extend(missing_elsewhere);
     if !missing.is_empty() && !records.is_empty() {
         parts.push(Part::Missing(missing));
     }
@@ -36,7 +41,7 @@ fn about(records: &[Record]) -> String {
         [] => "No records".into(),
         [_] => format!("One run on {}", machines[0]),
         _ => format!(
-            "{} on {}: {}. Runs are compared within themselves, but for figures of one GPU in claims and in the ladder",
+            "{} on {}: {}. Times are compared within one run",
             count(records.len(), "run"),
             count(machines.len(), "kind") + " of machine",
             machines.join("; ")
@@ -119,26 +124,12 @@ fn run(record: &Record) -> Vec<Part> {
 /// What no record has.
 fn missing(records: &[Record]) -> Vec<(String, String)> {
     let timed = |device| {
-        let own = |r: &Record| r.measurements.iter().any(|m| m.device == device && !is_rung(&m.engine));
+        let own = |r: &Record| r.measurements.iter().any(|m| m.device == device && !is_pinned(&m.engine));
         records.iter().any(own)
     };
-    let rungs = records.iter().flat_map(|r| &r.measurements).any(|m| is_rung(&m.engine));
-    let figures = |prefix: &str| !known(records, prefix).is_empty();
-    let counted = known(records, "analyze.")
-        .iter()
-        .flat_map(|k| &k.figures)
-        .any(|f| f.name.ends_with(".wavefronts.predicted") || f.name.ends_with(".wavefronts.measured"));
     let all = [
         (timed(Device::Cpu) || timed(Device::Cuda), "workloads", "msda bench"),
         (timed(Device::Cuda), "workloads on a GPU", "msda bench --device cuda"),
-        (rungs, "the ladder", "msda bench --ladder"),
-        (counted, "wavefronts", "msda analyze --workload seed --kernel chosen --ncu --out analysis.json"),
-        (
-            figures("analyze.sweep."),
-            "how time grows with the problem",
-            "msda analyze --sweep --out sweep.json",
-        ),
-        (figures("probe."), "what the machine can do at best", "msda probe --out probes"),
     ];
     let absent = all.into_iter().filter(|(there, ..)| !there);
     absent.map(|(_, what, command)| (what.into(), command.into())).collect()

@@ -3,6 +3,7 @@
 use super::describe::{by_pass, describe, legend, like, setting};
 use super::{folded, name};
 use crate::record::{Device, Record};
+use crate::report::Extension;
 use crate::report::columns::{LEGEND, WIDE_LEGEND, wide};
 use crate::report::group::{Group, Row, is_torch, positive, workloads};
 use crate::report::number::{figure, percent, times as ratio};
@@ -10,10 +11,14 @@ use crate::report::page::{Column, Kind, Line, Part, Plot, Section, Table};
 use crate::report::svg::palette::Palette;
 use crate::report::svg::{bars, dots};
 
-pub(super) fn section(records: &[Record], palette: &Palette) -> Option<Section> {
+pub(super) fn section(
+    records: &[Record],
+    extensions: &[Box<dyn Extension>],
+    palette: &Palette,
+) -> Option<Section> {
     let runs: Vec<(String, Vec<Part>)> = records
         .iter()
-        .map(|r| (name(r), workloads(r)))
+        .map(|r| (name(r), workloads(r, extensions)))
         .filter(|(_, groups)| !groups.is_empty())
         .map(|(name, groups)| (name, run(&groups, palette)))
         .collect();

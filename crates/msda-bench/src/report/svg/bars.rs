@@ -10,14 +10,18 @@ const PITCH: f64 = 16.0;
 const THICK: f64 = 10.0;
 
 /// Bars under a heading.
-pub(in crate::report) struct Block {
+pub struct Block {
+    /// Its heading; empty for none.
     pub heading: String,
+    /// Its bars.
     pub bars: Vec<Bar>,
 }
 
 /// One bar.
-pub(in crate::report) struct Bar {
+pub struct Bar {
+    /// The text on its left.
     pub label: String,
+    /// Its classes in the style sheet.
     pub class: String,
     /// None draws no bar.
     pub value: Option<f64>,
@@ -27,11 +31,12 @@ pub(in crate::report) struct Bar {
     pub spread: Option<(f64, f64)>,
     /// A mark across the bar.
     pub floor: Option<f64>,
+    /// The text of its tooltip.
     pub title: String,
 }
 
 /// The chart, with the title of its axis; `label` says what it shows to those who do not see it.
-pub(in crate::report) fn bars(blocks: &[Block], title: &str, label: &str) -> String {
+pub fn bars(blocks: &[Block], title: &str, label: &str) -> String {
     let all = || blocks.iter().flat_map(|b| &b.bars);
     let values = || all().flat_map(|b| [b.value, b.floor.filter(|_| b.value.is_some())]).flatten();
     let hi = values().fold(0.0, f64::max);

@@ -8,17 +8,19 @@ const PITCH: f64 = 16.0;
 const THICK: f64 = 10.0;
 
 /// One difference.
-pub(in crate::report) struct Change {
+pub struct Change {
+    /// The text on its left.
     pub label: String,
     /// Percent; more is better.
     pub value: f64,
     /// The value as text.
     pub text: String,
+    /// The text of its tooltip.
     pub title: String,
 }
 
 /// The chart; `label` says what it shows to those who do not see it.
-pub(in crate::report) fn changes(all: &[Change], title: &str, label: &str) -> String {
+pub fn changes(all: &[Change], title: &str, label: &str) -> String {
     let lo = all.iter().map(|c| c.value).fold(0.0, f64::min);
     let hi = all.iter().map(|c| c.value).fold(0.0, f64::max);
     let longest = all.iter().map(|c| c.label.chars().count()).max().unwrap_or(0).min(NAME);

@@ -7,29 +7,36 @@ use super::{Anchor, CHAR, Canvas, NAME, Shape, WIDTH, cut, width};
 const PITCH: f64 = 15.0;
 
 /// Rows under a heading.
-pub(in crate::report) struct Block {
+pub struct Block {
+    /// Its heading; empty for none.
     pub heading: String,
+    /// Its rows.
     pub rows: Vec<Row>,
 }
 
 /// One row of dots.
-pub(in crate::report) struct Row {
+pub struct Row {
+    /// The text on its left.
     pub label: String,
+    /// Its dots.
     pub dots: Vec<Dot>,
     /// What to say of the row at its right end.
     pub note: String,
 }
 
 /// One dot.
-pub(in crate::report) struct Dot {
+pub struct Dot {
+    /// Its classes in the style sheet.
     pub class: String,
+    /// Its value.
     pub value: f64,
+    /// The text of its tooltip.
     pub title: String,
 }
 
 /// What the dots are measured in.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::report) enum Axis {
+pub enum Axis {
     /// Ratios around one, by their logarithms.
     Ratio,
     /// Shares of one, in percent.
@@ -39,7 +46,7 @@ pub(in crate::report) enum Axis {
 }
 
 /// The plot; `label` says what it shows to those who do not see it.
-pub(in crate::report) fn dots(blocks: &[Block], kind: Axis, label: &str) -> String {
+pub fn dots(blocks: &[Block], kind: Axis, label: &str) -> String {
     let rows = || blocks.iter().flat_map(|b| &b.rows);
     let values = || rows().flat_map(|r| &r.dots).map(|d| d.value);
     let hi = values().fold(1.0, f64::max);

@@ -10,8 +10,10 @@ const TOP: f64 = 10.0;
 const BOTTOM: f64 = HEIGHT - 40.0;
 
 /// What is joined by one line.
-pub(in crate::report) struct Series {
+pub struct Series {
+    /// Its classes in the style sheet.
     pub class: String,
+    /// The shape of its points.
     pub shape: Shape,
     /// From left to right: x, y, and what it says to those who point at it.
     pub points: Vec<(f64, f64, String)>,
@@ -19,14 +21,15 @@ pub(in crate::report) struct Series {
 
 /// What an axis shows.
 #[derive(Clone, Copy)]
-pub(in crate::report) struct Axis<'a> {
+pub struct Axis<'a> {
+    /// The text of its tooltip.
     pub title: &'a str,
     /// By logarithms; from zero on otherwise.
     pub log: bool,
 }
 
 /// The plot; `label` says what it shows to those who do not see it.
-pub(in crate::report) fn lines(all: &[Series], x: Axis<'_>, y: Axis<'_>, label: &str) -> String {
+pub fn lines(all: &[Series], x: Axis<'_>, y: Axis<'_>, label: &str) -> String {
     let points = || all.iter().flat_map(|s| &s.points);
     let across = scale(x, &|| Box::new(points().map(|p| p.0)), LEFT, RIGHT);
     let up = scale(y, &|| Box::new(points().map(|p| p.1)), BOTTOM, TOP);

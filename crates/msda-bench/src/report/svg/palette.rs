@@ -1,7 +1,7 @@
 //! Colours of engines: the same on the whole page, told apart by the colour-blind, fit for light and dark.
 
 use crate::record::Record;
-use crate::report::group::{is_rung, is_torch};
+use crate::report::group::{is_pinned, is_torch};
 
 /// Engines whose colours stay the same from page to page.
 const KNOWN: [&str; 3] = ["cpu-avx512", "cpu-avx2", "cpu-portable"];
@@ -19,7 +19,7 @@ impl Palette {
     pub(in crate::report) fn new(records: &[Record]) -> Self {
         let mut engines: Vec<String> = KNOWN.map(String::from).into();
         for m in records.iter().flat_map(|r| &r.measurements) {
-            if !is_torch(&m.engine) && !is_rung(&m.engine) && !engines.contains(&m.engine) {
+            if !is_torch(&m.engine) && !is_pinned(&m.engine) && !engines.contains(&m.engine) {
                 engines.push(m.engine.clone());
             }
         }

@@ -5,10 +5,10 @@ use super::{Anchor, Canvas, LINE, WIDTH, n, width};
 const HEIGHT: f64 = 22.0;
 
 /// A part: its class, how many, and its name.
-pub(in crate::report) type Piece = (String, usize, &'static str);
+pub type Piece = (String, usize, &'static str);
 
 /// The bar; `label` says what it shows to those who do not see it.
-pub(in crate::report) fn stack(pieces: &[Piece], label: &str) -> String {
+pub fn stack(pieces: &[Piece], label: &str) -> String {
     let whole: usize = pieces.iter().map(|p| p.1).sum();
     let mut canvas = Canvas::new(HEIGHT + LINE + 6.0);
     let mut x = 0.0;

@@ -1,0 +1,286 @@
+//! This project's kernels on an NVIDIA GPU.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use msda::Backend;
+use msda_cuda::choose::choose;
+use msda_cuda::driver::Device as Gpu;
+use msda_cuda::kernels::Kernel;
+use msda_cuda::measure::Resident;
+use msda_cuda::{Operands, Plan, Request, Sizes, Sums, Target, jit};
+
+use crate::engines::{Engine, Launching, split_cuda};
+use crate::record::{Device, Pass, Replay};
+use crate::task::{Key, Results, Task};
+use crate::timing::{Effort, summarize};
+
+/// What stands for a kernel's name where sums of `f16` are asked for, and where kernels for one size are.
+const HALF: &str = "half";
+const FIXED: &str = "fixed";
+
+/// Runs before the first that counts.
+const WARM_UP: usize = 3;
+/// Runs between two looks at the clock.
+const BATCH: usize = 5;
+/// Runs are short: more of them would tell no more.
+const AT_MOST: usize = 200;
+/// Runs that are replayed from a graph, of either kind.
+const REPLAYS: usize = 100;
+
+/// A GPU, with the kernels that are chosen or with a certain one.
+pub struct Cuda {
+    name: String,
+    device: Gpu,
+    kernel: Wanted,
+    guest: bool,
+    /// The task whose tensors are on the device.
+    loaded: Option<(Key, Resident)>,
+    /// What ran last, and on what.
+    ran: Option<(Key, Ran)>,
+}
+
+/// Which kernel an engine runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// The one that is chosen.
+    Chosen,
+    /// The one that is chosen where sums of `f16` are asked for.
+    Half,
+    /// The one that is chosen where kernels for one size are asked for.
+    Fixed,
+    /// This one.
+    Certain(Kernel),
+}
+
+impl Wanted {
+    /// A request as it asks.
+    fn asks<'a>(self, request: Request<'a>) -> Request<'a> {
+        match self {
+            Self::Chosen => request,
+            Self::Half => Request { sums: Sums::F16, ..request },
+            Self::Fixed => Request { sizes: Sizes::Fixed, ..request },
+            Self::Certain(kernel) => Request { sums: kernel.sums(), ..request },
+        }
+    }
+
+    fn is_exact(self) -> bool {
+        match self {
+            Self::Chosen | Self::Fixed => true,
+            Self::Half => false,
+            Self::Certain(kernel) => kernel.is_exact(),
+        }
+    }
+}
+
+/// What is known of a task that ran.
+struct Ran {
+    kernel: String,
+    launching: Launching,
+}
+
+/// The device's number and the kernel of an engine's name.
+fn parse(name: &str) -> Result<(usize, Wanted)> {
+    let (ordinal, kernel) = split_cuda(name)?;
+    let wanted = match kernel {
+        None => Wanted::Chosen,
+        Some(HALF) => Wanted::Half,
+        Some(FIXED) => Wanted::Fixed,
+        Some(kernel) => Wanted::Certain(
+            kernel
+                .parse()
+                .with_context(|| format!("engine {name}, which is neither cuda:{HALF} nor cuda:{FIXED}"))?,
+        ),
+    };
+    Ok((ordinal, wanted))
+}
+
+/// The backend of such a name.
+pub(super) fn backend(name: &str) -> Result<Box<dyn Backend + Send>> {
+    let (ordinal, kernel) = parse(name)?;
+    let device = Gpu::open(ordinal).with_context(|| format!("engine {name}"))?;
+    Ok(match kernel {
+        Wanted::Chosen => Box::new(msda_cuda::Cuda::new(&device)),
+        Wanted::Half => Box::new(msda_cuda::Cuda::halves(&device)),
+        Wanted::Fixed => Box::new(msda_cuda::Cuda::fixed(&device)),
+        Wanted::Certain(kernel) => Box::new(msda_cuda::Cuda::with_pick(&device, name, move |_| Some(kernel))),
+    })
+}
+
+impl Cuda {
+    /// The engine of such a name, if the GPU is there.
+    pub fn open(name: &str) -> Result<Self> {
+        let (ordinal, kernel) = parse(name)?;
+        Self::new(name, ordinal, kernel, false)
+    }
+
+    /// An engine called `name` that runs `kernel` on a GPU, if the GPU is there. It is a guest: the benchmark notes
+    /// its failures and goes on.
+    pub fn with_kernel(name: &str, ordinal: usize, kernel: Kernel) -> Result<Self> {
+        Self::new(name, ordinal, Wanted::Certain(kernel), true)
+    }
+
+    fn new(name: &str, ordinal: usize, kernel: Wanted, guest: bool) -> Result<Self> {
+        let device = Gpu::open(ordinal).with_context(|| format!("engine {name}"))?;
+        Ok(Self { name: name.to_owned(), device, kernel, guest, loaded: None, ran: None })
+    }
+
+    /// Its GPU.
+    pub fn gpu(&self) -> &Gpu {
+        &self.device
+    }
+
+    /// The kernel for a task, where it is not simply the one that is chosen.
+    fn certain(&self, task: &Task<'_>) -> Option<Kernel> {
+        match self.kernel {
+            Wanted::Chosen => None,
+            Wanted::Certain(kernel) => Some(kernel),
+            Wanted::Half | Wanted::Fixed => {
+                let operands = Operands::dense(&task.problem, None);
+                let request = self.kernel.asks(Request::new(&task.problem, &operands));
+                Some(choose(&request, &Target::of(&self.device)).kernel)
+            }
+        }
+    }
+
+    fn ran(&self, task: &Task<'_>) -> Option<&Ran> {
+        self.ran.as_ref().filter(|(key, _)| *key == task.key()).map(|(_, ran)| ran)
+    }
+
+    /// The task on the device. Copied anew, unless `again` says that what was copied last will do.
+    fn load(&mut self, task: &Task<'_>, again: bool) -> Result<&mut Resident> {
+        let key = task.key();
+        let loaded = self.loaded.take().filter(|(other, _)| again && *other == key);
+        let resident = match loaded {
+            Some((_, resident)) => resident,
+            None => Resident::new(&self.device, &task.problem, &task.inputs, self.certain(task))?,
+        };
+        let kernel = resident.plan().choice().kernel.to_string();
+        self.ran = Some((key.clone(), Ran { kernel, launching: Launching::default() }));
+        Ok(&mut self.loaded.insert((key, resident)).1)
+    }
+}
+
+/// Milliseconds that compiling the slowest kernel of a plan takes, whatever the cache has; none where there is no compiler or it is not to be used.
+fn compiling(resident: &Resident) -> Option<f64> {
+    if !jit::Cache::global().compiles() {
+        return None;
+    }
+    let plan = resident.plan();
+    let call = plan.choice().kernel.prepare(&resident.request(), &Target::of(plan.device()));
+    let mut slowest = None;
+    for kernel in call.kernels() {
+        let start = Instant::now();
+        jit::compile(&kernel.unit).ok()?;
+        slowest = slowest.max(Some(start.elapsed()));
+    }
+    slowest.map(|took| took.as_secs_f64() * 1e3)
+}
+
+impl Engine for Cuda {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn refuses(&self, task: &Task<'_>) -> Option<String> {
+        if task.pass == Pass::Backward {
+            return Some("no backward pass yet".into());
+        }
+        let operands = Operands::dense(&task.problem, None);
+        let request = self.kernel.asks(Request::new(&task.problem, &operands));
+        if let Some(kernel) = self.certain(task) {
+            if self.kernel == Wanted::Half && kernel.sums() != Sums::F16 {
+                return Some(match task.problem.types().value {
+                    msda::Dtype::F16 => format!("{kernel} is faster with sums of f32"),
+                    _ => "sums of f16 are for f16 values".into(),
+                });
+            }
+            if self.kernel == Wanted::Fixed && kernel.sizes() != Sizes::Fixed {
+                return Some(format!("{kernel} is no faster for one size"));
+            }
+            return kernel.refuses(&request, &Target::of(&self.device));
+        }
+        // Without a compiler there is what the cache holds.
+        jit::nvrtc().err()?;
+        Plan::new(&self.device, &request).err().map(|why| why.to_string())
+    }
+
+    fn exact(&self, _task: &Task<'_>) -> bool {
+        self.kernel.is_exact()
+    }
+
+    fn is_guest(&self) -> bool {
+        self.guest
+    }
+
+    fn device(&self) -> Device {
+        Device::Cuda
+    }
+
+    fn is_cold(&self) -> bool {
+        true
+    }
+
+    fn kernel(&self, task: &Task<'_>) -> Option<String> {
+        self.ran(task).map(|ran| ran.kernel.clone())
+    }
+
+    fn launching(&self, task: &Task<'_>) -> Launching {
+        self.ran(task).map(|ran| ran.launching).unwrap_or_default()
+    }
+
+    fn run(&mut self, task: &Task<'_>) -> Result<Results> {
+        if task.pass == Pass::Backward {
+            bail!("{}: no backward pass yet", self.name);
+        }
+        let resident = self.load(task, false)?;
+        resident.poison()?;
+        resident.run()?;
+        Ok(Results(vec![resident.output()?]))
+    }
+
+    fn time(&mut self, task: &Task<'_>, effort: Effort) -> Result<Vec<f64>> {
+        let resident = self.load(task, true)?;
+        resident.time(WARM_UP, true)?;
+        let at_most = effort.at_most.min(AT_MOST);
+        let mut times = Vec::new();
+        let start = Instant::now();
+        while times.len() < effort.at_least
+            || (start.elapsed() < effort.budget && times.len() + BATCH <= at_most)
+        {
+            times.extend(resident.time(BATCH, true)?);
+        }
+        let mut replayed = |cold| anyhow::Ok(summarize(&resident.time_graph(REPLAYS, cold)?).median);
+        let replay = Some(Replay { cold: replayed(true)?, warm: replayed(false)? });
+        // The last: launches that nobody waits for heat the device, and may slow it.
+        let host_us = Some(resident.host_cost()?);
+        let launching = Launching { host_us, compile_ms: compiling(resident), replay };
+        if let Some((_, ran)) = &mut self.ran {
+            ran.launching = launching;
+        }
+        // Others measure on the same device.
+        self.loaded = None;
+        Ok(times)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_device_and_kernel() {
+        assert_eq!(parse("cuda").unwrap(), (0, Wanted::Chosen));
+        assert_eq!(parse("cuda@3").unwrap(), (3, Wanted::Chosen));
+        assert_eq!(parse("cuda:half").unwrap(), (0, Wanted::Half));
+        assert_eq!(parse("cuda@2:fixed").unwrap(), (2, Wanted::Fixed));
+        assert_eq!(parse("cuda:generic").unwrap(), (0, Wanted::Certain(Kernel::Generic)));
+        assert_eq!(parse("cuda@1:generic").unwrap(), (1, Wanted::Certain(Kernel::Generic)));
+        for wrong in ["cuda@", "cuda@x", "cuda@-1", "cuda:", "cuda:nothing", "cuda@0:rows:split=x"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+        let exact = |name: &str| parse(name).unwrap().1.is_exact();
+        assert!(exact("cuda") && exact("cuda:fixed") && exact("cuda:generic"));
+        assert!(!exact("cuda:half"));
+    }
+}

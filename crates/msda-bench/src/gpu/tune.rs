@@ -1,0 +1,306 @@
+//! Tuning: every kernel that takes a problem is checked and timed, and the fastest is kept for problems of its class.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use msda::{Buffer, Dtype};
+use msda_cuda::choose::{candidates, choose, class};
+use msda_cuda::driver::Device;
+use msda_cuda::jit::Cache;
+use msda_cuda::kernels::Kernel;
+use msda_cuda::measure::Resident;
+use msda_cuda::{Operands, Request, Target};
+
+use crate::bench::Progress;
+use crate::check::Expected;
+use crate::parallel::in_parallel;
+use crate::record::Pass;
+use crate::task::Task;
+use crate::timing::summarize;
+use crate::workload::{Data, Workload};
+
+/// Runs of every candidate in the first round, and of the best in the second, each from cold caches.
+const BRIEF: usize = 5;
+const LONG: usize = 40;
+/// Runs before those that count.
+const WARM_UP: usize = 2;
+/// How many get to the second round.
+const FINALISTS: usize = 12;
+
+/// One thing to tune: a workload in a type, and the kernels to try.
+pub struct Job {
+    /// The workload.
+    pub workload: Workload,
+    /// The value type.
+    pub dtype: Dtype,
+    /// The class of the problem.
+    pub class: String,
+    /// The kernel that it gets now.
+    pub now: Kernel,
+    /// Kernels that take it.
+    pub takes: usize,
+    /// Those that are tried.
+    pub tried: Vec<Kernel>,
+}
+
+/// What tuning found.
+pub struct Tuned {
+    /// The workload's name.
+    pub workload: String,
+    /// The value type.
+    pub dtype: Dtype,
+    /// The class of the problem.
+    pub class: String,
+    /// The kernel that it got before, with the median in microseconds; none if it failed.
+    pub before: (Kernel, Option<f64>),
+    /// The best, fastest first, with their medians in microseconds.
+    pub best: Vec<(Kernel, f64)>,
+    /// Kernels that were timed.
+    pub timed: usize,
+    /// Kernels that were not, and why.
+    pub rejected: Vec<(Kernel, String)>,
+}
+
+impl Job {
+    /// What is to be tried on a workload: at most `limit` kernels, spread over all that take it.
+    pub fn new(device: &Device, workload: &Workload, dtype: Dtype, limit: usize) -> Result<Self> {
+        let target = Target::of(device);
+        let problem = workload.problem(dtype)?;
+        let operands = Operands::dense(&problem, None);
+        let request = Request::new(&problem, &operands);
+        let mut all = candidates(&request, &target);
+        all.retain(|kernel| kernel.refuses(&request, &target).is_none());
+        let now = choose(&request, &target).kernel;
+        Ok(Self {
+            workload: workload.clone(),
+            dtype,
+            class: class(&request, &target),
+            now,
+            takes: all.len(),
+            tried: spread(&all, limit, now),
+        })
+    }
+
+    /// How many steps its progress has.
+    pub fn steps(&self) -> usize {
+        2 + self.tried.len() + self.tried.len().min(FINALISTS + 1)
+    }
+
+    /// Compiles, checks and times.
+    pub fn run(&self, device: &Device, progress: &mut dyn Progress) -> Result<Tuned> {
+        let name = format!("{} {}", self.workload.name, self.dtype);
+        progress.step(&format!("{name}: data and oracle"));
+        let data = self.workload.data(self.dtype)?;
+        let mut bench = Bench::new(device, &data, &self.workload.name)?;
+        progress.step(&format!("{name}: compiling {} kernels", self.tried.len()));
+        let mut rejected = bench.compile(&self.tried);
+        let mut times: Vec<(Kernel, f64)> = Vec::new();
+        for &kernel in &self.tried {
+            progress.step(&format!("{name}: {kernel}"));
+            if rejected.iter().any(|(other, _)| *other == kernel) {
+                continue;
+            }
+            match bench.check_and_time(kernel, BRIEF) {
+                Ok(time) => times.push((kernel, time)),
+                Err(why) => {
+                    bench.still_works().with_context(|| format!("after {kernel} failed with: {why:#}"))?;
+                    rejected.push((kernel, format!("{why:#}")));
+                }
+            }
+        }
+        times.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let mut best = Vec::new();
+        for (place, &(kernel, _)) in times.iter().enumerate() {
+            // What is chosen now is timed as long as the best are.
+            if place < FINALISTS || kernel == self.now {
+                progress.step(&format!("{name}, once more: {kernel}"));
+                best.push((kernel, bench.check_and_time(kernel, LONG)?));
+            }
+        }
+        best.sort_by(|a, b| a.1.total_cmp(&b.1));
+        if best.is_empty() {
+            let why = rejected.first().map_or("none takes it", |(_, why)| why.as_str());
+            bail!("{name}: no kernel could be timed: {why}");
+        }
+        let now = best.iter().find(|(kernel, _)| *kernel == self.now).map(|(_, time)| *time);
+        Ok(Tuned {
+            workload: self.workload.name.clone(),
+            dtype: self.dtype,
+            class: self.class.clone(),
+            before: (self.now, now),
+            best,
+            timed: times.len(),
+            rejected,
+        })
+    }
+}
+
+/// At most `limit` of all kernels, spread evenly but not in step with how knobs are listed; `always` is the first.
+fn spread(all: &[Kernel], limit: usize, always: Kernel) -> Vec<Kernel> {
+    let mut chosen = vec![always];
+    if all.is_empty() {
+        return chosen;
+    }
+    // A step near the golden section that shares no factor with the length visits everything once.
+    let apart = |step: usize| gcd(step, all.len()) == 1;
+    let golden = (all.len() as f64 * 0.618) as usize;
+    let step = (golden.max(1)..).find(|&step| apart(step)).unwrap_or(1);
+    let visited = (0..all.len()).map(|i| all[i * step % all.len()]);
+    chosen.extend(visited.filter(|kernel| *kernel != always).take(limit.saturating_sub(1)));
+    chosen
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// A workload on the device, and what its output should be.
+struct Bench<'a> {
+    data: &'a Data,
+    expected: Expected,
+    /// The output of the generic kernel, which was checked against the oracle.
+    output: Buffer,
+    resident: Resident,
+}
+
+impl<'a> Bench<'a> {
+    fn new(device: &Device, data: &'a Data, name: &str) -> Result<Self> {
+        let expected = Expected::new(data, name)?;
+        let task = Task::whole(data, Pass::Forward);
+        let mut resident = Resident::new(device, &task.problem, &task.inputs, Some(Kernel::Generic))?;
+        resident.poison()?;
+        resident.run()?;
+        let output = resident.output()?;
+        expected.agrees(data, &output, &output).context("the generic kernel is wrong")?;
+        Ok(Self { data, expected, output, resident })
+    }
+
+    /// Compiles kernels with all cores; those that cannot be, with the reason.
+    fn compile(&self, kernels: &[Kernel]) -> Vec<(Kernel, String)> {
+        let request = self.resident.request();
+        let target = Target::of(self.resident.plan().device());
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        let failed = in_parallel(workers, kernels, |kernel| {
+            let why = match kernel.refuses(&request, &target) {
+                Some(why) => why,
+                None => {
+                    let call = kernel.prepare(&request, &target);
+                    let failed = call.kernels().find_map(|kernel| Cache::global().get(&kernel.unit).err());
+                    failed?.to_string()
+                }
+            };
+            Some((*kernel, why))
+        });
+        failed.into_iter().flatten().collect()
+    }
+
+    /// The median in microseconds, if the output is right.
+    fn check_and_time(&mut self, kernel: Kernel, runs: usize) -> Result<f64> {
+        self.resident.replan(Some(kernel))?;
+        self.resident.poison()?;
+        self.resident.run()?;
+        let output = self.resident.output()?;
+        self.expected.agrees(self.data, &output, &self.output)?;
+        self.resident.time(WARM_UP, true)?;
+        Ok(summarize(&self.resident.time(runs, true)?).median * 1e3)
+    }
+
+    /// Whether the device still computes: a kernel that goes wrong can take the context with it.
+    fn still_works(&mut self) -> Result<()> {
+        self.resident.replan(Some(Kernel::Generic))?;
+        Ok(self.resident.run()?)
+    }
+}
+
+/// Puts what was found into a file of tuned kernels, instead of what it says of the same classes.
+pub fn save(path: &Path, found: &[Tuned]) -> Result<()> {
+    let old = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
+    };
+    let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    // Written aside and put in place: programs may be reading it.
+    let new = tempfile::NamedTempFile::new_in(folder)
+        .with_context(|| format!("writing to {}", folder.display()))?;
+    std::fs::write(new.path(), merged(&old, found))
+        .with_context(|| format!("writing {}", new.path().display()))?;
+    new.persist(path).with_context(|| format!("writing {}", path.display()))?;
+    Ok(())
+}
+
+fn merged(old: &str, found: &[Tuned]) -> String {
+    let replaced = |line: &str| {
+        let class =
+            line.split('#').next().and_then(|line| line.split_once(" = ")).map(|(class, _)| class.trim());
+        class.is_some_and(|class| found.iter().any(|tuned| tuned.class == class))
+    };
+    let mut text: String =
+        old.lines().filter(|line| !replaced(line)).map(|line| format!("{line}\n")).collect();
+    for tuned in found {
+        if let Some((kernel, time)) = tuned.best.first() {
+            let Tuned { workload, dtype, class, .. } = tuned;
+            text += &format!("{class} = {kernel}  # {time:.1} us, {workload} {dtype}\n");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernels(n: usize) -> Vec<Kernel> {
+        (1..=n).map(|i| format!("rows:blocks={i}").parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_limit_is_spread_over_all_and_keeps_the_choice() {
+        let all = kernels(1000);
+        let some = spread(&all, 50, all[7]);
+        assert_eq!((some.len(), some[0]), (50, all[7]));
+        let mut places: Vec<usize> = some.iter().map(|k| all.iter().position(|a| a == k).unwrap()).collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), 50, "each once");
+        assert!(places.windows(2).all(|w| w[1] - w[0] < 60), "{places:?}");
+        for n in [0, 1, 2, 3, 10] {
+            let all = kernels(n);
+            let mut spread = spread(&all, 100, Kernel::Generic);
+            assert_eq!(spread.remove(0), Kernel::Generic);
+            assert_eq!(spread.len(), n, "nothing is lost");
+        }
+    }
+
+    #[test]
+    fn lines_of_the_same_class_are_replaced() {
+        let tuned = |class: &str, kernel: &str| Tuned {
+            workload: "small".into(),
+            dtype: Dtype::F16,
+            class: class.into(),
+            before: (Kernel::Generic, None),
+            best: vec![(kernel.parse().unwrap(), 12.34), (Kernel::Generic, 50.0)],
+            timed: 2,
+            rejected: Vec::new(),
+        };
+        let old = "# measured here\na b = generic  # 3 us\na b c = generic\n";
+        let text = merged(old, &[tuned("a b", "rows:split=2"), tuned("d", "generic")]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[..2], ["# measured here", "a b c = generic"]);
+        assert!(
+            lines[2].starts_with("a b = rows:") && lines[2].ends_with("  # 12.3 us, small f16"),
+            "{text}"
+        );
+        assert_eq!(lines.len(), 4, "{text}");
+        let read = msda_cuda::choose::Tuned::parse(&text, "test");
+        assert!(read.find("a b").is_some() && read.find("a b c").is_some() && read.find("d").is_some());
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/tuned.txt");
+        save(&path, &[tuned("a", "generic")]).unwrap();
+        save(&path, &[tuned("a", "rows:split=2")]).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.lines().count() == 1 && text.contains("split=2"), "{text}");
+    }
+}

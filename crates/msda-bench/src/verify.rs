@@ -1,0 +1,138 @@
+//! Verification: the battery on backends, and whole workloads against the oracle.
+
+use std::sync::Mutex;
+
+use anyhow::Result;
+use msda::conformance::{self, Group, Summary};
+use msda::{Backend, Dtype, Isa};
+
+use crate::bench::Progress;
+use crate::check::Expected;
+use crate::engines::{Registry, is_cuda};
+use crate::gpu;
+use crate::parallel::in_parallel;
+use crate::record::{Check, Device, Pass};
+use crate::task::Task;
+use crate::workload::{BUILT_IN, Workload};
+
+/// What the battery is run on: a backend, or one that is another for every seed.
+pub struct Subject {
+    /// Its name in tables.
+    pub name: String,
+    device: Device,
+    /// For each seed the next one, over and over.
+    backends: Vec<Box<dyn Backend + Send>>,
+}
+
+impl Subject {
+    /// The backend called `name`.
+    pub fn named(name: &str, registry: &Registry) -> Result<Self> {
+        let backend = registry.backend(name)?;
+        let device = if is_cuda(name) { Device::Cuda } else { Device::Cpu };
+        let name = if device == Device::Cuda { name.to_owned() } else { backend.name() };
+        Ok(Self { name, device, backends: vec![backend] })
+    }
+
+    /// Everything there is on a device: instruction sets; or the kernels that are chosen, also with sums of `f16` and for one size, the generic one, and
+    /// others with knobs that differ from case to case and from seed to seed.
+    pub fn all(device: Device, seeds: &[u64]) -> Result<Vec<Self>> {
+        let registry = Registry::default();
+        let named = |name: &str| Self::named(name, &registry);
+        if device == Device::Cpu {
+            return Isa::available().iter().map(|isa| named(&format!("cpu-{isa}"))).collect();
+        }
+        let sweep = Self { name: "cuda, any knobs".into(), device, backends: gpu::sweeps(seeds)? };
+        let chosen = ["cuda", "cuda:generic", "cuda:half", "cuda:fixed"].map(named);
+        chosen.into_iter().chain([Ok(sweep)]).collect()
+    }
+}
+
+/// Runs groups of the battery with some seeds on every subject.
+pub fn battery(
+    subjects: &[Subject],
+    groups: &[Group],
+    seeds: &[u64],
+    progress: &mut (dyn Progress + Send),
+) -> Vec<Summary> {
+    let mut jobs = Vec::new();
+    for subject in subjects {
+        for &group in groups {
+            for (turn, &seed) in seeds.iter().enumerate() {
+                jobs.push((subject, group, seed, &*subject.backends[turn % subject.backends.len()]));
+            }
+        }
+    }
+    progress.begin(jobs.len());
+    let progress = Mutex::new(progress);
+    // Where kernels are compiled, compiling is most of it. The processor's backends use every core by themselves.
+    let gpu = subjects.iter().any(|subject| subject.device == Device::Cuda);
+    let workers = if gpu { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
+    let results = in_parallel(workers, &jobs, |(subject, group, seed, backend)| {
+        let what = format!("{} {}, seed {seed}", subject.name, group.name());
+        progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner).step(&what);
+        conformance::run(*backend, *group, *seed)
+    });
+    let mut totals: Vec<Summary> = subjects.iter().map(|_| Summary::default()).collect();
+    for (i, result) in results.into_iter().enumerate() {
+        totals[i / (groups.len() * seeds.len())].add(result);
+    }
+    totals
+}
+
+/// What a workload's check found.
+pub struct Checked {
+    /// The workload.
+    pub workload: String,
+    /// The value type.
+    pub dtype: Dtype,
+    /// The engine.
+    pub engine: String,
+    /// The kernel that ran, where there is more than one.
+    pub kernel: Option<String>,
+    /// How right the output was.
+    pub outcome: Outcome,
+}
+
+/// How a check ended.
+pub enum Outcome {
+    /// Within the tolerance.
+    Right(Check),
+    /// Outside, or it failed.
+    Wrong(String),
+    /// Not run, and why.
+    Skipped(String),
+}
+
+/// Checks the output of every workload that comes with the lab, in three types, on some engines.
+pub fn workloads(names: &[String], registry: &Registry, progress: &mut dyn Progress) -> Result<Vec<Checked>> {
+    const TYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut open = names.iter().map(|name| registry.open(name, threads)).collect::<Result<Vec<_>>>()?;
+    progress.begin(BUILT_IN.len() * TYPES.len() * open.len());
+    let mut all = Vec::new();
+    for (name, _) in BUILT_IN {
+        let workload = Workload::find(name)?;
+        for dtype in TYPES {
+            let made = workload.data(dtype).and_then(|data| Ok((Expected::new(&data, name)?, data)));
+            for engine in &mut open {
+                progress.step(&format!("{name} {dtype} {}", engine.name()));
+                let (outcome, kernel) = match &made {
+                    Err(why) => (Outcome::Skipped(format!("{why:#}")), None),
+                    Ok((expected, data)) => {
+                        let task = Task::whole(data, Pass::Forward);
+                        let outcome = match engine.refuses(&task) {
+                            Some(why) => Outcome::Skipped(why),
+                            None => match expected.check(&mut **engine, data, Pass::Forward) {
+                                Ok(check) => Outcome::Right(check),
+                                Err(why) => Outcome::Wrong(format!("{why:#}")),
+                            },
+                        };
+                        (outcome, engine.kernel(&task))
+                    }
+                };
+                all.push(Checked { workload: name.into(), dtype, engine: engine.name(), kernel, outcome });
+            }
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,85 @@
+//! `msda study analyze`
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use msda::Dtype;
+use msda_bench::record::sources;
+use msda_study::analyze;
+
+use crate::terminal::{Bar, print};
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "Without a GPU: what a workload asks for, what a kernel is predicted to do, and, with NVRTC and nvdisasm, \
+    what the compiler made of it. What is left out is said.
+
+Examples:
+  msda study analyze --workload detr-encoder
+  msda study analyze --workload seed --kernel chosen --kernel generic --ncu --out analysis.json
+  msda study analyze --workload seed --ladder
+  msda study analyze --sweep"
+)]
+pub(crate) struct Args {
+    /// A workload by name, or a path to a .toml file; may be repeated. The seed shape when absent
+    #[arg(long, value_name = "NAME", default_value = "seed")]
+    workload: Vec<String>,
+    /// The value type; the workload's main one when absent. May be repeated
+    #[arg(long, value_name = "TYPE")]
+    dtype: Vec<Dtype>,
+    /// A kernel by name, as `msda kernels` lists them, or 'chosen'; may be repeated
+    #[arg(long, value_name = "NAME", default_value = analyze::CHOSEN)]
+    kernel: Vec<String>,
+    /// The kernel that is chosen and every rung of the ladder
+    #[arg(long, conflicts_with = "kernel")]
+    ladder: bool,
+    /// Read the hardware's counters with Nsight Compute
+    #[arg(long)]
+    ncu: bool,
+    /// Measure how time grows with batch, queries, points, channels and distance
+    #[arg(long)]
+    sweep: bool,
+    /// A record with ceilings of a GPU, or a folder of such, for a machine without one; ./records when absent
+    #[arg(long, value_name = "FILE")]
+    record: Vec<PathBuf>,
+    /// Print the record as JSON instead of text
+    #[arg(long)]
+    json: bool,
+    /// Write the record there
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Launch one kernel once and nothing else
+    #[arg(long, hide = true)]
+    launch: bool,
+}
+
+pub(crate) fn main(args: Args) -> Result<()> {
+    if args.launch {
+        let dtype = args.dtype.first().copied().context("--launch: expected a --dtype")?;
+        return analyze::launch(&args.workload[0], dtype, &args.kernel[0]);
+    }
+    let usual = Path::new("records");
+    let records = match args.record.as_slice() {
+        [] if usual.is_dir() => sources(&[usual.to_owned()])?,
+        some => sources(some)?,
+    };
+    let options = analyze::Options {
+        workloads: args.workload,
+        dtypes: args.dtype,
+        kernels: if args.ladder { analyze::ladder() } else { args.kernel },
+        ncu: args.ncu.then(std::env::current_exe).transpose()?,
+        sweep: args.sweep,
+        records,
+        command: crate::commands::typed(std::env::args().skip(1)),
+    };
+    let record = analyze::run(&options, &mut Bar::new())?;
+    if let Some(path) = &args.out {
+        record.save(path)?;
+        eprintln!("record: {}", path.display());
+    }
+    if args.json {
+        print(&serde_json::to_string_pretty(&record)?)
+    } else {
+        print(&analyze::terminal(&record))
+    }
+}

@@ -1,0 +1,66 @@
+//! `msda study bench`
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use msda::Dtype;
+use msda_bench::bench;
+use msda_bench::workload::Workload;
+use msda_cuda::driver::Device;
+use msda_study::engines;
+
+use crate::commands::{bench::finish, make_folder, typed};
+use crate::terminal::Bar;
+
+/// The workloads of the ladder: the documents' shape, with samples near their query and anywhere.
+const WORKLOADS: [&str; 2] = ["seed", "seed-ring-uniform"];
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "Times every rung of the ladder beside the chosen kernel. Needs a GPU. One rung is also an engine \
+    of `msda bench`: --engine cuda:ladder:NAME.
+
+Examples:
+  msda study bench --out ladder
+  msda study bench --quick --workload detr-encoder --dtype f16"
+)]
+pub(crate) struct Args {
+    /// Fewer runs
+    #[arg(long)]
+    quick: bool,
+    /// A workload by name, or a path to a .toml file; may be repeated. The seed shape when absent
+    #[arg(long, value_name = "NAME")]
+    workload: Vec<String>,
+    /// The value type; may be repeated
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    dtype: Vec<Dtype>,
+    /// Print the record as JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Folder for record.json, report.html and report.md
+    #[arg(long, value_name = "DIR", default_value = "report")]
+    out: PathBuf,
+}
+
+pub(crate) fn main(args: Args) -> Result<()> {
+    let workloads = match args.workload.as_slice() {
+        [] => WORKLOADS.map(String::from).into(),
+        some => some.to_vec(),
+    };
+    for name in &workloads {
+        Workload::find(name)?;
+    }
+    Device::open(0)?;
+    let options = bench::Options {
+        workloads,
+        engines: engines::names(),
+        dtypes: args.dtype,
+        device: None,
+        threads: Vec::new(),
+        quick: args.quick,
+        command: typed(std::env::args().skip(1)),
+    };
+    make_folder(&args.out)?;
+    let record = bench::run(&options, &engines::registry(), &mut Bar::new())?;
+    finish(record, &args.out, args.json)
+}

@@ -1,0 +1,52 @@
+//! `msda study probe`
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::builder::PossibleValuesParser;
+use msda_bench::report;
+use msda_study::probe;
+
+use crate::commands::{make_folder, typed};
+use crate::terminal::{Bar, color, print};
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "Every probe's result is checked before its time counts. Without a GPU the processor's ceilings \
+    are measured, and what is left out is said."
+)]
+pub(crate) struct Args {
+    /// A probe by name; may be repeated
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(probe::NAMES))]
+    only: Vec<String>,
+    /// Fewer runs and sizes
+    #[arg(long)]
+    quick: bool,
+    /// Print the record as JSON instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Folder for record.json; without it nothing is written
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+pub(crate) fn main(args: Args) -> Result<()> {
+    if let Some(out) = &args.out {
+        make_folder(out)?;
+    }
+    let options =
+        probe::Options { only: args.only, quick: args.quick, command: typed(std::env::args().skip(1)) };
+    let record = probe::run(&options, &mut Bar::new())?;
+    let path = args.out.map(|out| out.join("record.json"));
+    if let Some(path) = &path {
+        record.save(path)?;
+    }
+    if args.json {
+        return print(&serde_json::to_string_pretty(&record)?);
+    }
+    print(&report::terminal(&[record], color()))?;
+    if let Some(path) = path {
+        eprintln!("record: {}", path.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! `msda study verify`
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use msda::Dtype;
+use msda_study::verify;
+
+use crate::commands::{groups, make_folder, typed};
+use crate::terminal::{Bar, print};
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "Every rung that is held to the tolerance runs the battery. Of every rung, each number of the \
+    output of the seed shape is compared with the oracle.
+
+Examples:
+  msda study verify
+  msda study verify --full --out verified
+  msda study verify --workload detr-encoder --group borders"
+)]
+pub(crate) struct Args {
+    /// Compare outputs in f32 too, besides f16
+    #[arg(long)]
+    full: bool,
+    /// A workload whose output is compared, by name or as a path to a .toml file; may be repeated
+    #[arg(long, value_name = "NAME", default_value = "seed")]
+    workload: Vec<String>,
+    /// A group of the battery, as `msda verify --help` lists them; may be repeated. All when absent
+    #[arg(long, value_name = "NAME")]
+    group: Vec<String>,
+    /// Folder for record.json; without it nothing is written
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn main(args: Args) -> Result<()> {
+    if let Some(out) = &args.out {
+        make_folder(out)?;
+    }
+    let options = verify::Options {
+        workloads: args.workload,
+        groups: groups(&args.group)?,
+        dtypes: if args.full { vec![Dtype::F16, Dtype::F32] } else { vec![Dtype::F16] },
+        command: typed(std::env::args().skip(1)),
+    };
+    let (verified, record) = verify::run(&options, &mut Bar::new())?;
+    if let Some(path) = args.out.map(|out| out.join("record.json")) {
+        record.save(&path)?;
+        eprintln!("record: {}", path.display());
+    }
+    if args.json {
+        print(&serde_json::to_string_pretty(&verified)?)?;
+    } else {
+        print(&verify::text(&verified))?;
+    }
+    verify::judge(&verified)
+}

@@ -1,0 +1,174 @@
+//! The group `msda study`, without a GPU: on any machine, with the GPUs it has hidden.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn msda(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_msda"))
+        .args(args)
+        .current_dir(folder)
+        .env("CUDA_VISIBLE_DEVICES", "-1")
+        .env("MSDA_CACHE_DIR", folder.join("cache"))
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|why| panic!("{why}: {}", text(&output.stderr)))
+}
+
+#[test]
+fn rungs_are_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    let ladder = msda(dir.path(), &["study", "list", "--arch", "sm_80"]);
+    let said = text(&ladder.stdout);
+    assert!(said.contains("b48_q15422") && said.contains("refused: sm_80 has no clusters"), "{said}");
+    assert!(said.contains("original ") && said.contains("base+half") && said.contains("MiB"), "{said}");
+    let list = json(&msda(
+        dir.path(),
+        &["study", "list", "--workload", "small", "--dtype", "f16", "--arch", "sm_80", "--json"],
+    ));
+    let rungs = list["problems"][0]["rungs"].as_array().unwrap();
+    assert_eq!(rungs.len(), msda_study::ladder::RUNGS.len());
+    let reordered = rungs.iter().find(|r| r["name"] == "reordered").unwrap();
+    assert_eq!((reordered["takes"].as_bool(), reordered["kernels"].as_u64()), (Some(true), Some(2)));
+}
+
+#[test]
+fn old_names_lead_to_the_new_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    for (args, command) in [
+        (vec!["claims", "--json"], "claims"),
+        (vec!["probe"], "probe"),
+        (vec!["analyze", "--sweep"], "analyze"),
+        (vec!["bench", "--ladder"], "bench"),
+        (vec!["verify", "--ladder"], "verify"),
+        (vec!["kernels", "--ladder"], "list"),
+    ] {
+        let run = msda(dir.path(), &args);
+        assert_eq!(run.status.code(), Some(2), "{args:?}");
+        let hint = format!("hint: this is now `msda study {command}`");
+        assert!(text(&run.stderr).contains(&hint), "{args:?}: {}", text(&run.stderr));
+    }
+}
+
+#[test]
+fn the_report_has_the_sections_of_the_study() {
+    let dir = tempfile::tempdir().unwrap();
+    let records = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records/h200");
+    let records = records.to_str().unwrap();
+    let run = msda(dir.path(), &["report", records, "--out", "out"]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let read = |name: &str| std::fs::read_to_string(dir.path().join("out").join(name)).unwrap();
+    assert!(read("report.html").contains("<h2>Claims</h2>"), "the record is of a GPU");
+    assert!(read("report.md").contains("\n## Claims\n"));
+    let run = msda(dir.path(), &["report", records, "--markdown", "--claims", "never"]);
+    assert!(text(&run.stdout).contains("## Workloads") && !text(&run.stdout).contains("## Claims"));
+}
+
+#[test]
+fn without_a_gpu_the_processor_is_probed_and_the_rest_is_said_to_be_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = msda(dir.path(), &["study", "probe", "--quick", "--out", "probed"]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let said = text(&run.stdout);
+    assert!(said.contains("probe.cpu") && said.contains("gather-memory") && said.contains("GB/s"), "{said}");
+    assert!(said.contains("skipped") && said.contains("probe.tma-tile") && said.contains("hint: "), "{said}");
+    let record = msda_bench::record::Record::load(&dir.path().join("probed/record.json")).unwrap();
+    let names: Vec<&str> = record.figures.iter().map(|f| f.name.as_str()).collect();
+    let cpu = ["fma", "stream", "gather-l2", "gather-memory"].map(|name| format!("probe.cpu.{name}.rate"));
+    assert_eq!(names, cpu);
+    assert!(record.figures.iter().all(|f| f.value > 0.0), "{:?}", record.figures);
+    let left_out: Vec<&str> = record.skipped.iter().map(|s| s.what.as_str()).collect();
+    let gpu = ["ceiling", "tma-tile", "copy-styles", "clusters", "banks"].map(|name| format!("probe.{name}"));
+    assert_eq!(left_out, gpu);
+    assert_eq!(record.command, "msda study probe --quick");
+
+    let args = ["study", "probe", "--only", "clusters", "--only", "banks", "--json"];
+    let run = msda(dir.path(), &args);
+    let record = msda_bench::record::Record::parse(&text(&run.stdout)).unwrap();
+    assert_eq!((record.figures.len(), record.skipped.len(), record.ceilings.len()), (0, 2, 0));
+    let unknown = msda(dir.path(), &["study", "probe", "--only", "tma"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(text(&unknown.stderr).contains("tma-tile"), "{}", text(&unknown.stderr));
+}
+
+#[test]
+fn without_a_gpu_the_ladder_is_said_to_be_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = msda(dir.path(), &["study", "bench"]);
+    assert!(bench.status.success(), "{}", text(&bench.stderr));
+    let said = text(&bench.stdout);
+    // Why, depends on the machine: there is no driver, or one that sees no GPU.
+    assert!(said.contains("rungs of the ladder on seed and seed-ring-uniform: "), "{said}");
+    assert!(said.contains("CUDA") && said.contains("hint: "), "{said}");
+    let run = msda(dir.path(), &["study", "verify", "--full", "--out", "ladder"]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let said = text(&run.stdout);
+    assert!(
+        said.contains("left out") && said.contains("the battery on") && said.contains("hint: "),
+        "{said}"
+    );
+    assert!(said.contains("seed f16") && said.contains("seed f32"), "{said}");
+    let record = msda_bench::record::Record::load(&dir.path().join("ladder/record.json")).unwrap();
+    assert_eq!((record.figures.len(), record.skipped.len()), (0, 3));
+    assert_eq!(record.command, "msda study verify --full");
+    let list = json(&msda(dir.path(), &["study", "verify", "--workload", "small", "--json"]));
+    assert_eq!(list["outputs"].as_array().map(Vec::len), Some(0));
+    assert!(list["skipped"][1]["what"].as_str().unwrap().contains("small f16"), "{list}");
+    for (args, code) in [
+        (vec!["verify", "--full"], 2),
+        (vec!["study", "verify", "--engine", "cpu"], 2),
+        (vec!["study", "verify", "--workload", "nope"], 1),
+    ] {
+        assert_eq!(msda(dir.path(), &args).status.code(), Some(code), "{args:?}");
+    }
+}
+
+#[test]
+fn claims_are_judged_with_and_without_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = msda(dir.path(), &["study", "claims"]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    assert!(text(&run.stdout).contains("claims: "), "{}", text(&run.stdout));
+    assert!(text(&run.stderr).contains("hint: msda study probe"), "{}", text(&run.stderr));
+    let json = msda(dir.path(), &["study", "claims", "--json", "--only", "files-level-starts"]);
+    let list: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(list[0]["verdict"], "does-not-hold", "{list}");
+    let record = concat!(env!("CARGO_MANIFEST_DIR"), "/../../records/h200/2026-11-16-forward.json");
+    let measured =
+        msda(dir.path(), &["study", "claims", "--record", record, "--only", "guide-bandwidth", "--markdown"]);
+    assert!(text(&measured.stdout).contains("**does not hold**"), "{}", text(&measured.stdout));
+    let facts = msda(dir.path(), &["study", "claims", "--record", record, "--facts"]);
+    assert!(text(&facts.stdout).contains("seed.positions = 20522"), "{}", text(&facts.stdout));
+    let none = msda(dir.path(), &["study", "claims", "--only", "nonsense"]);
+    assert_eq!(none.status.code(), Some(1));
+    assert!(text(&none.stderr).contains("hint: verdicts are holds"), "{}", text(&none.stderr));
+}
+
+#[test]
+fn analysis_says_what_it_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = msda(
+        dir.path(),
+        &["study", "analyze", "--workload", "small", "--dtype", "f16", "--out", "a.json", "--json"],
+    );
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let record = msda_bench::record::Record::parse(&text(&run.stdout)).unwrap();
+    let figure = |name: &str| record.figures.iter().find(|f| f.name == name).map(|f| f.value);
+    assert!((figure("analyze.small.f16.intensity.gathered").unwrap() - 1.0).abs() < 1e-9);
+    assert!(figure("analyze.small.f16.chosen.wavefronts.predicted").unwrap() > 0.0);
+    assert_eq!(msda_bench::record::Record::load(&dir.path().join("a.json")).unwrap(), record);
+    assert_eq!(record.command, "msda study analyze --workload small --dtype f16 --json");
+    let shown = msda(dir.path(), &["study", "analyze", "--workload", "small"]);
+    assert!(text(&shown.stdout).contains("small f32 chosen\n"), "{}", text(&shown.stdout));
+    let wrong = msda(dir.path(), &["study", "analyze", "--kernel", "nonsense"]);
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(text(&wrong.stderr).contains("hint: `msda kernels`"), "{}", text(&wrong.stderr));
+}

@@ -1,0 +1,369 @@
+//! Why a kernel is as fast as it is: what a workload asks for, what a kernel makes of it, what the hardware counts.
+//!
+//! Everything becomes a figure: `analyze.WORKLOAD.DTYPE.*` for the workload, `analyze.WORKLOAD.DTYPE.KERNEL.*` for a
+//! kernel on it, where `chosen` is the kernel that is chosen, and `analyze.sweep.AXIS.VALUE.*`.
+
+pub mod banks;
+pub mod cache;
+pub mod mix;
+pub mod ncu;
+pub mod pattern;
+mod show;
+pub mod simulate;
+mod sweep;
+
+use std::path::PathBuf;
+
+use crate::ladder::RUNGS;
+use anyhow::{Context, Result};
+use msda::{Dtype, Padding, Problem, Sampling};
+use msda_cuda::choose::choose;
+use msda_cuda::driver::Device as Gpu;
+use msda_cuda::kernels::Kernel;
+use msda_cuda::{Operands, Request, Sums, Target};
+
+use crate::facts::Facts;
+use msda_bench::bench::Progress;
+use msda_bench::engines::Engine;
+use msda_bench::gpu::{self, kernels};
+use msda_bench::record::{Ceiling, Device, Figure, Pass, Record, Skipped, Source};
+use msda_bench::task::Task;
+use msda_bench::work::{self, Reads};
+use msda_bench::workload::{Data, Workload};
+use pattern::Pattern;
+
+pub use show::terminal;
+
+/// Stands for the kernel that is chosen.
+pub const CHOSEN: &str = "chosen";
+/// The kernel whose output the others are compared with.
+const FIRST_RUNG: &str = "ladder:original";
+
+/// Names of the kernels that show the ladder: the one that is chosen, then every rung.
+pub fn ladder() -> Vec<String> {
+    let rungs = RUNGS.iter().map(|rung| rung.kernel().to_string());
+    std::iter::once(CHOSEN.to_owned()).chain(rungs).collect()
+}
+
+/// What to analyse.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Workloads by name or path.
+    pub workloads: Vec<String>,
+    /// Value types; the workload's main one when empty.
+    pub dtypes: Vec<Dtype>,
+    /// Kernels by name; [`CHOSEN`] when empty.
+    pub kernels: Vec<String>,
+    /// Whether to read the hardware's counters: the program that launches a kernel once when it is given
+    /// `study analyze --launch`.
+    pub ncu: Option<PathBuf>,
+    /// Whether to measure how time grows.
+    pub sweep: bool,
+    /// Records that may have ceilings.
+    pub records: Vec<Source>,
+    /// The command line, for the record.
+    pub command: String,
+}
+
+/// Figures as they are found.
+#[derive(Debug, Default)]
+pub(crate) struct Figures(Vec<Figure>);
+
+impl Figures {
+    fn add(&mut self, name: &str, value: f64, unit: &str) {
+        if value.is_finite() {
+            self.0.push(Figure { name: name.into(), value, unit: unit.into() });
+        }
+    }
+}
+
+/// Analyses. What cannot be done here is left out and listed with the reason.
+pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
+    let workloads = options.workloads.iter().map(|name| Workload::find(name)).collect::<Result<Vec<_>>>()?;
+    let names = match options.kernels.as_slice() {
+        [] => vec![CHOSEN.to_owned()],
+        some => some.to_vec(),
+    };
+    for name in names.iter().filter(|name| *name != CHOSEN) {
+        crate::kernel(name)?;
+    }
+    let gpu = Gpu::open(0).ok();
+    let mut analysis = Analysis {
+        options,
+        target: kernels::target(None).0,
+        ceilings: Vec::new(),
+        gpu,
+        figures: Figures::default(),
+        skipped: Vec::new(),
+    };
+    let dtypes =
+        |w: &Workload| if options.dtypes.is_empty() { vec![w.dtypes[0]] } else { options.dtypes.clone() };
+    progress.begin(workloads.iter().map(|w| dtypes(w).len() * (1 + names.len())).sum());
+    let machine = msda_bench::machine::describe(0);
+    analysis.find_ceilings()?;
+    for workload in &workloads {
+        for dtype in dtypes(workload) {
+            analysis.workload(workload, dtype, &names, progress)?;
+        }
+    }
+    if options.sweep {
+        let here = analysis.gpu.is_some();
+        sweep::run(here, &mut analysis.figures, &mut analysis.skipped, progress)?;
+    }
+    Ok(Record {
+        // Those of another record are not this machine's.
+        ceilings: if analysis.gpu.is_some() { analysis.ceilings } else { Vec::new() },
+        figures: analysis.figures.0,
+        skipped: analysis.skipped,
+        ..Record::new(&options.command, machine)
+    })
+}
+
+/// Launches a kernel on a workload once, and nothing else: what `ncu` looks at.
+pub fn launch(workload: &str, dtype: Dtype, kernel: &str) -> Result<()> {
+    let data = Workload::find(workload)?.data(dtype)?;
+    let mut engine = crate::registry().open(&engine_of(kernel), 1)?;
+    engine.run(&Task::whole(&data, Pass::Forward)).map(drop)
+}
+
+fn engine_of(kernel: &str) -> String {
+    if kernel == CHOSEN { "cuda".into() } else { format!("cuda:{kernel}") }
+}
+
+/// A whole workload, and the output that others are compared with.
+struct First {
+    data: Data,
+    output: Vec<f64>,
+}
+
+struct Analysis<'a> {
+    options: &'a Options,
+    target: Target,
+    ceilings: Vec<Ceiling>,
+    gpu: Option<Gpu>,
+    figures: Figures,
+    skipped: Vec<Skipped>,
+}
+
+impl Analysis<'_> {
+    fn skip(&mut self, what: impl Into<String>, why: impl ToString) {
+        let skipped = Skipped { what: what.into(), why: why.to_string() };
+        if !self.skipped.contains(&skipped) {
+            self.skipped.push(skipped);
+        }
+    }
+
+    /// Measured where there is a GPU, else from records.
+    fn find_ceilings(&mut self) -> Result<()> {
+        if let Some(gpu) = &self.gpu {
+            self.ceilings = gpu::ceilings(gpu)?;
+            return Ok(());
+        }
+        let facts = Facts::of(&self.options.records)?;
+        for name in [work::COPY, work::GATHER_L1] {
+            if let Some(fact) = facts.get(&format!("ceiling.{}.{name}.rate", Device::Cuda)) {
+                let ceiling =
+                    Ceiling { name: name.into(), device: Device::Cuda, threads: 1, rate: fact.value };
+                self.ceilings.push(ceiling);
+            }
+        }
+        if self.ceilings.is_empty() {
+            self.skip(
+                "roofline",
+                "no GPU here, and no record with ceilings of one\nhint: --record FILE names one",
+            );
+        } else {
+            self.skip("ceilings of this machine", "no GPU here: those of a record were taken");
+        }
+        Ok(())
+    }
+
+    fn workload(
+        &mut self,
+        workload: &Workload,
+        dtype: Dtype,
+        names: &[String],
+        progress: &mut dyn Progress,
+    ) -> Result<()> {
+        progress.step(&format!("{} {dtype}: what it asks for", workload.name));
+        let whole = workload.problem(dtype)?;
+        let data = workload.first_images(dtype, 1)?;
+        let images = whole.batch();
+        let place = format!("analyze.{}.{dtype}", workload.name);
+        self.demand(&place, &whole, &data);
+        let mut first = None;
+        for name in names {
+            progress.step(&format!("{} {dtype}: {name}", workload.name));
+            let (operands, kernel) = (Operands::dense(&whole, None), crate::kernel(name).ok());
+            let sums = kernel.map_or(Sums::F32, |kernel| kernel.sums());
+            let request = Request { sums, ..Request::new(&whole, &operands) };
+            let kernel = kernel.unwrap_or_else(|| choose(&request, &self.target).kernel);
+            if let Some(why) = kernel.refuses(&request, &self.target) {
+                self.skip(format!("{} {dtype} {name}", workload.name), why);
+                continue;
+            }
+            let place = format!("{place}.{name}");
+            self.kernel(&place, &kernel, &request, &data, images);
+            self.compare(&place, workload, dtype, name, &mut first);
+            self.count(&place, workload, dtype, name);
+        }
+        Ok(())
+    }
+
+    /// Bytes, operations and intensity of a forward pass, and where the ceilings put it.
+    fn demand(&mut self, place: &str, whole: &Problem, data: &Data) {
+        let times = whole.batch() as f64 / data.problem.batch().max(1) as f64;
+        let first = work::count_reads(data);
+        // The images are alike: the first one is counted.
+        let reads = Reads { taps: first.taps * times, rows: first.rows * times };
+        let w = work::work(whole, reads, Pass::Forward, &self.ceilings, Device::Cuda, 1);
+        let (channels, samples) = (whole.channels() as f64, whole.weights_len() as f64);
+        let narrow = whole.types().value.size() < 4;
+        let known = [
+            ("taps", reads.taps, ""),
+            ("rows", reads.rows, ""),
+            ("reuse", reads.taps / reads.rows, "x"),
+            ("gathered", w.gathered_bytes, "B"),
+            ("compulsory", w.compulsory_bytes, "B"),
+            ("operations.multiply-add", w.flops, "FLOP"),
+            // Two coordinates (multiply, subtract, floor, part) and the products of the weights of four taps.
+            ("operations.locate", 14.0 * samples, "FLOP"),
+            ("operations.convert", if narrow { reads.taps * channels } else { 0.0 }, ""),
+            ("intensity.gathered", w.flops / w.gathered_bytes, "FLOP/B"),
+            ("intensity.compulsory", w.flops / w.compulsory_bytes, "FLOP/B"),
+        ];
+        for (name, value, unit) in known {
+            self.figures.add(&format!("{place}.{name}"), value, unit);
+        }
+        for ceiling in &self.ceilings {
+            let bytes = if ceiling.name == work::COPY { w.compulsory_bytes } else { w.gathered_bytes };
+            let us = bytes / ceiling.rate / 1e3;
+            self.figures.add(&format!("{place}.roof.{}.time", ceiling.name), us, "us");
+            self.figures.add(&format!("{place}.roof.{}.flops", ceiling.name), w.flops / us / 1e6, "TFLOP/s");
+        }
+    }
+
+    /// What the compiler made of a kernel, and what is predicted of it.
+    fn kernel(&mut self, place: &str, kernel: &Kernel, request: &Request<'_>, data: &Data, images: usize) {
+        let call = kernel.prepare(request, &self.target);
+        let made =
+            call.last().context("the call has no kernel").and_then(|last| mix::read(last, &self.target));
+        let (mut resident, mut cache) = (1, mix::cache(&self.target, 0));
+        match made {
+            Ok(made) => {
+                (resident, cache) = (made.resident.max(1), made.cache);
+                let known = [
+                    ("registers", made.registers as f64, ""),
+                    ("spills", made.spills as f64, "B"),
+                    ("shared", made.shared as f64, "B"),
+                    ("resident-blocks", made.resident as f64, ""),
+                    ("occupancy.predicted", made.occupancy, "%"),
+                    ("cache", made.cache as f64, "B"),
+                ];
+                for (name, value, unit) in known {
+                    self.figures.add(&format!("{place}.{name}"), value, unit);
+                }
+                match made.kinds {
+                    Some(kinds) => {
+                        let total: usize = kinds.values().sum();
+                        self.figures.add(&format!("{place}.instructions.static"), total as f64, "");
+                        for (kind, count) in kinds {
+                            self.figures.add(&format!("{place}.{kind}"), count as f64, "");
+                        }
+                    }
+                    None => self.skip("instructions by kind", made.no_kinds.unwrap_or_default()),
+                }
+            }
+            Err(why) => self.skip("registers and instructions", format!("{why:#}")),
+        }
+        let p = request.problem;
+        if p.sampling() != Sampling::Bilinear || p.padding() != Padding::Zeros {
+            return self.skip(format!("{place}: prediction"), "only for bilinear samples with zeros outside");
+        }
+        let pattern = match Pattern::of(kernel, request, &self.target) {
+            Ok(pattern) => pattern,
+            Err(why) => return self.skip(format!("{place}: prediction"), why),
+        };
+        let multiprocessors = self.target.multiprocessors as usize;
+        let machine = simulate::Machine { multiprocessors, resident, cache, warps: simulate::WARPS };
+        let predicted = simulate::predict(&pattern, data, images, machine);
+        let known = [
+            ("wavefronts.predicted", predicted.wavefronts(), ""),
+            ("wavefronts-taps.predicted", predicted.taps, ""),
+            ("wavefronts-kept.predicted", predicted.kept, ""),
+            ("wavefronts-staging.predicted", predicted.staging, ""),
+            ("wavefronts-shared.predicted", predicted.shared(), ""),
+            ("wavefronts-inputs.predicted", predicted.inputs, ""),
+            ("wavefronts-output.predicted", predicted.output, ""),
+            ("wavefronts-shuffles.predicted", predicted.shuffles, ""),
+            ("wavefronts-fills.predicted", predicted.fills, ""),
+            ("hit-rate.predicted", predicted.hit_rate, "%"),
+            ("tags.predicted", predicted.tags, ""),
+            ("collisions.predicted", predicted.collisions, "x"),
+            ("collisions-kept.predicted", predicted.kept_collisions, "x"),
+        ];
+        for (name, value, unit) in known {
+            self.figures.add(&format!("{place}.{name}"), value, unit);
+        }
+        // 128 bytes a cycle and multiprocessor, as the ceiling has it.
+        if let Some(ceiling) = self.ceilings.iter().find(|c| c.name == work::GATHER_L1) {
+            let us = predicted.wavefronts() * 128.0 / ceiling.rate / 1e3;
+            self.figures.add(&format!("{place}.data-path-time.predicted"), us, "us");
+        }
+    }
+
+    /// The largest difference from the output of the first rung.
+    fn compare(
+        &mut self,
+        place: &str,
+        workload: &Workload,
+        dtype: Dtype,
+        name: &str,
+        first: &mut Option<First>,
+    ) {
+        if self.gpu.is_none() {
+            return self.skip("outputs of kernels compared with each other", "no GPU");
+        }
+        let other = FIRST_RUNG;
+        let output = |data: &Data, kernel: &str| -> Result<Vec<f64>> {
+            let mut engine: Box<dyn Engine> = crate::registry().open(&engine_of(kernel), 1)?;
+            let results = engine.run(&Task::whole(data, Pass::Forward))?;
+            Ok(results.0.first().context("no output")?.to_f64())
+        };
+        let mut difference = || -> Result<f64> {
+            if first.is_none() {
+                let data = workload.data(dtype)?;
+                let output = output(&data, other)?;
+                *first = Some(First { data, output });
+            }
+            let First { data, output: expected } = first.as_ref().context("no output to compare with")?;
+            let got = output(data, name)?;
+            Ok(got.iter().zip(expected).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max))
+        };
+        match difference() {
+            Ok(difference) => self.figures.add(&format!("{place}.difference"), difference, ""),
+            Err(why) => self.skip(format!("{place}: difference from {other}"), format!("{why:#}")),
+        }
+    }
+
+    /// The hardware's counters of one launch.
+    fn count(&mut self, place: &str, workload: &Workload, dtype: Dtype, name: &str) {
+        let Some(program) = &self.options.ncu else { return };
+        if self.gpu.is_none() {
+            return self.skip("counters", "no GPU");
+        }
+        let args = ["study", "analyze", "--launch", "--workload", &workload.name];
+        let args = args.into_iter().chain(["--dtype", dtype.name(), "--kernel", name]);
+        let args: Vec<String> = args.map(str::to_owned).collect();
+        match ncu::find().and_then(|()| ncu::count(program, &args)) {
+            Ok(counters) => {
+                for (metric, end, unit) in ncu::METRICS {
+                    if let Some(value) = counters.get(metric) {
+                        self.figures.add(&format!("{place}.{end}"), *value, unit);
+                    }
+                }
+            }
+            Err(why) => self.skip("counters", format!("{why:#}")),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What records say.
+
+use msda_bench::record::{Ceiling, Device, Measurement, Source};
+
+use super::Facts;
+
+/// The GPUs that the records speak of, that of the newest record first.
+pub fn gpus(sources: &[Source]) -> Vec<String> {
+    let mut newest_first: Vec<&Source> = sources.iter().collect();
+    newest_first.sort_by(|a, b| b.record.created.cmp(&a.record.created));
+    let mut names = Vec::new();
+    for source in newest_first {
+        if let Some(gpu) = &source.record.machine.gpu
+            && !names.contains(&gpu.name)
+        {
+            names.push(gpu.name.clone());
+        }
+    }
+    names
+}
+
+/// The records of one GPU, and those without any: ratios between GPUs say nothing about kernels.
+pub fn of_gpu(mut sources: Vec<Source>, gpu: Option<&str>) -> Vec<Source> {
+    sources.retain(|s| s.record.machine.gpu.as_ref().is_none_or(|own| Some(own.name.as_str()) == gpu));
+    sources
+}
+
+/// Adds what a record says.
+pub(super) fn add(facts: &mut Facts, source: &Source) {
+    let record = &source.record;
+    let machine = &record.machine;
+    let name = machine.gpu.as_ref().map_or(&machine.cpu, |gpu| &gpu.name);
+    let day = record.created.split('T').next().unwrap_or_default();
+    let from = &format!("{}, {day}, {name}", source.label);
+
+    facts.insert("machine.cores", machine.cores as f64, "", from);
+    facts.insert("machine.memory", machine.memory_gib, "GiB", from);
+    if let Some(gpu) = &machine.gpu {
+        let clock = gpu.after.or(gpu.before).and_then(|state| state.clocks_mhz.sm);
+        let known = [
+            ("sms", gpu.sms.map(f64::from), ""),
+            ("memory", Some(gpu.memory_bytes as f64), "B"),
+            ("shared-per-block", gpu.shared_per_block.map(|n| n as f64), "B"),
+            ("l2", gpu.l2_bytes.map(|n| n as f64), "B"),
+            ("clock", clock.map(f64::from), "MHz"),
+        ];
+        for (name, value, unit) in known {
+            facts.insert(format!("machine.gpu.{name}"), value.unwrap_or(f64::NAN), unit, from);
+        }
+    }
+    let most = |c: &Ceiling| {
+        let same = record.ceilings.iter().filter(|o| o.name == c.name && o.device == c.device);
+        same.map(|o| o.threads).max() == Some(c.threads)
+    };
+    for c in record.ceilings.iter().filter(|c| most(c)) {
+        let unit = if c.name == msda_bench::work::FMA { "GFLOP/s" } else { "GB/s" };
+        facts.insert(format!("ceiling.{}.{}.rate", c.device, c.name), c.rate, unit, from);
+    }
+    let most = |m: &Measurement| {
+        let same = record.measurements.iter().filter(|o| place(o) == place(m));
+        m.device == Device::Cuda || same.map(|o| o.threads).max() == Some(m.threads)
+    };
+    for m in record.measurements.iter().filter(|m| most(m)) {
+        add_measurement(facts, m, from);
+    }
+    for figure in &record.figures {
+        facts.insert(&figure.name, figure.value, &figure.unit, from);
+    }
+}
+
+/// What a measurement is called. Of several numbers of threads the largest counts.
+fn place(m: &Measurement) -> String {
+    format!("bench.{}.{}.{}.{}", m.workload, m.dtype, m.pass, m.engine)
+}
+
+fn add_measurement(facts: &mut Facts, m: &Measurement, from: &str) {
+    let place = place(m);
+    let (seconds, w) = (m.time.median / 1e3, &m.work);
+    let known = [
+        ("time", m.time.median * 1e3, "us"),
+        ("p10", m.time.p10 * 1e3, "us"),
+        ("p90", m.time.p90 * 1e3, "us"),
+        ("flop", w.flops, "FLOP"),
+        ("flops", w.flops / seconds / 1e12, "TFLOP/s"),
+        ("rate", w.gathered_bytes / seconds / 1e9, "GB/s"),
+        ("gathered", w.gathered_bytes, "B"),
+        ("compulsory", w.compulsory_bytes, "B"),
+        ("compulsory-rate", w.compulsory_bytes / seconds / 1e9, "GB/s"),
+        ("floor", if w.floor_ms > 0.0 { w.floor_ms * 1e3 } else { f64::NAN }, "us"),
+        ("error", m.check.max_error, ""),
+        ("allowed", m.check.tolerance, ""),
+        ("compared", m.check.compared as f64, ""),
+        ("launch", m.host_us.unwrap_or(f64::NAN), "us"),
+    ];
+    for (name, value, unit) in known {
+        facts.insert(format!("{place}.{name}"), value, unit, from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use msda_bench::record::{Figure, sources};
+
+    use super::*;
+
+    fn committed() -> Vec<Source> {
+        sources(&[Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records")]).unwrap()
+    }
+
+    #[test]
+    fn a_measurement_gives_its_time_and_counted_rates() {
+        let facts = Facts::of(&committed()).unwrap();
+        let fact = |name: &str| facts.get(&format!("bench.seed.f16.forward.cuda.{name}")).unwrap().value;
+        assert!((300.0..500.0).contains(&fact("time")), "{}", fact("time"));
+        assert!((fact("flops") - fact("flop") / fact("time") / 1e6).abs() < 1e-9);
+        assert!(fact("error") <= fact("allowed"));
+        assert_eq!(facts.get("machine.gpu.sms").unwrap().value, 132.0);
+        assert!(facts.get("ceiling.cuda.copy.rate").unwrap().from.contains("H200"));
+        assert_eq!(gpus(&committed()), ["NVIDIA H200"]);
+    }
+
+    #[test]
+    fn the_newest_record_and_the_most_threads_count() {
+        let mut all = committed();
+        let mut newer = all[0].clone();
+        newer.record.created = "2999-01-01T00:00:00Z".into();
+        newer.record.figures = vec![Figure { name: "probe.x".into(), value: 2.0, unit: "us".into() }];
+        let mut older = newer.clone();
+        older.record.created = "1999-01-01T00:00:00Z".into();
+        older.record.figures[0].value = 1.0;
+        all.splice(0..0, [newer, older]);
+        let facts = Facts::of(&all).unwrap();
+        assert_eq!(facts.get("probe.x").unwrap().value, 2.0);
+        // One and two threads of one engine were measured in one run.
+        let cpu =
+            sources(&[Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../../records/xeon-avx512-2core/2026-11-15-cpu.json")])
+            .unwrap();
+        let name = "bench.seed-encoder.f32.forward.cpu-avx512.time";
+        let time = Facts::of(&cpu).unwrap().get(name).unwrap().value;
+        let two = cpu[0].record.measurements.iter().find(|m| place(m) + ".time" == name && m.threads == 2);
+        assert_eq!(time, two.unwrap().time.median * 1e3);
+    }
+}

@@ -1,0 +1,145 @@
+//! What follows from definitions, on any machine: sizes of the seed workload, what its samples read, the limits of
+//! architectures, and what the rules of memory banks make of padded rows.
+
+use anyhow::Result;
+use msda::{Dtype, Layout, Problem};
+
+use super::Facts;
+use crate::analyze::banks;
+use msda_bench::record::{Device, Pass};
+use msda_bench::work;
+use msda_bench::workload::Workload;
+
+/// The workload that is spoken of.
+const SEED: &str = "seed";
+
+/// KiB of shared memory that a block can have, by architecture, as the programming guide lists them.
+const SHARED_KIB: [(&str, usize); 9] = [
+    ("sm_75", 64),
+    ("sm_80", 163),
+    ("sm_86", 99),
+    ("sm_87", 163),
+    ("sm_89", 99),
+    ("sm_90", 227),
+    ("sm_100", 227),
+    ("sm_120", 99),
+    ("sm_121", 99),
+];
+
+/// Adds them.
+pub fn add(facts: &mut Facts) -> Result<()> {
+    let workload = Workload::find(SEED)?;
+    let from = "the definition of workload seed";
+    let ringed = workload.problem(Dtype::F16)?;
+    let bare = ringed.with(|s| s.layout = Layout::Planar)?;
+    let mut add =
+        |name: &str, value: f64, unit: &str| facts.insert(format!("{SEED}.{name}"), value, unit, from);
+    add("planes", (ringed.batch() * ringed.heads()) as f64, "");
+    add("queries", ringed.queries() as f64, "");
+    add("channels", ringed.channels() as f64, "");
+    add("levels", ringed.levels().len() as f64, "");
+    add("points", ringed.points()[0] as f64, "");
+    add("samples-per-query", ringed.samples() as f64, "");
+    add("outputs", ringed.output_len() as f64, "");
+    add("row-bytes", (ringed.channels() * 2) as f64, "B");
+    for (problem, suffix) in [(&ringed, ""), (&bare, "-bare")] {
+        let ends = ends(problem);
+        add(&format!("positions{suffix}"), problem.positions() as f64, "");
+        add(&format!("value-bytes{suffix}"), (problem.value_len() * 2) as f64, "B");
+        add(&format!("plane-bytes{suffix}"), (problem.positions() * problem.channels() * 2) as f64, "B");
+        for (i, level) in problem.levels().iter().enumerate() {
+            let (start, end) = (ends[i], ends[i + 1]);
+            add(&format!("level-start-{i}{suffix}"), start as f64, "");
+            let bytes = (end - start) * problem.channels() * 2;
+            add(&format!("level-{i}-bytes{suffix}"), bytes as f64, "B");
+            if suffix.is_empty() {
+                add(&format!("level-{i}-height"), level.h as f64, "");
+                add(&format!("level-{i}-width"), level.w as f64, "");
+            }
+        }
+    }
+
+    let from = "counted on the first plane of workload seed";
+    let data = workload.first_images(Dtype::F16, 1)?;
+    let reads = work::count_reads(&data);
+    let w = work::work(&data.problem, reads, Pass::Forward, &[], Device::Cpu, 1);
+    let taps = 4.0 * data.problem.weights_len() as f64;
+    let mut add =
+        |name: &str, value: f64, unit: &str| facts.insert(format!("{SEED}.{name}"), value, unit, from);
+    add("intensity-gathered", w.flops / w.gathered_bytes, "FLOP/B");
+    add("intensity-compulsory", w.flops / w.compulsory_bytes, "FLOP/B");
+    add("flop-per-output", w.flops / data.problem.output_len() as f64, "FLOP");
+    add("taps-on-map", 100.0 * reads.taps / taps, "%");
+    // How often a row is read again.
+    add("reuse", reads.taps / reads.rows, "x");
+
+    let from = "the programming guide's table of compute capabilities";
+    for (arch, kib) in SHARED_KIB {
+        facts.insert(format!("arch.{arch}.shared-per-block"), kib as f64, "KiB", from);
+    }
+    add_banks(facts);
+    Ok(())
+}
+
+/// First positions of the levels with all that belongs to them, and the end.
+fn ends(problem: &Problem) -> Vec<usize> {
+    let ring = problem.layout().ring();
+    let starts = problem.levels().iter().map(|l| l.origin - ring * (l.pitch + 1));
+    starts.chain([problem.positions()]).collect()
+}
+
+/// Rows of 32 channels in shared memory, read two channels a lane: 16 lanes a row, so a warp reads two rows.
+fn add_banks(facts: &mut Facts) {
+    let from = "the rule of 32 banks of 4 bytes";
+    for pitch in [32, 33, 34, 36, 40] {
+        let row = |position: u64, lanes: u64| (0..lanes).map(move |lane| position * pitch * 2 + lane * 4);
+        let pair = |other| banks::wavefronts(&row(0, 16).chain(row(other, 16)).collect::<Vec<_>>(), 4);
+        // Rows of one level, any other being as likely as any.
+        const ROWS: u64 = 1024;
+        let total: usize = (1..ROWS).map(pair).sum();
+        let name = |what: &str| format!("model.banks.pitch-{pitch}.{what}");
+        facts.insert(name("two-rows"), total as f64 / (ROWS - 1) as f64, "wavefronts", from);
+        let one = banks::wavefronts(&row(5, 16).collect::<Vec<_>>(), 4);
+        facts.insert(name("one-row"), one as f64, "wavefronts", from);
+        // The same channels of 32 rows that follow each other: what padding is made for.
+        let column: Vec<u64> = (0..32).map(|position| position * pitch * 2 / 4 * 4).collect();
+        facts.insert(name("column"), banks::wavefronts(&column, 4) as f64, "wavefronts", from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seed_has_its_known_sizes() {
+        let mut facts = Facts::default();
+        add(&mut facts).unwrap();
+        let fact = |name: &str| facts.get(name).unwrap_or_else(|| panic!("{name}")).value;
+        assert_eq!((fact("seed.positions"), fact("seed.positions-bare")), (20522.0, 19560.0));
+        assert_eq!(
+            [0, 1, 2, 3].map(|i| fact(&format!("seed.level-start-{i}"))),
+            [0.0, 15228.0, 19164.0, 20214.0]
+        );
+        assert_eq!(
+            [0, 1, 2, 3].map(|i| fact(&format!("seed.level-start-{i}-bare"))),
+            [0.0, 14720.0, 18400.0, 19320.0]
+        );
+        assert_eq!(fact("seed.outputs"), 23_688_192.0);
+        // Two operations for each two bytes.
+        assert!((fact("seed.intensity-gathered") - 1.0).abs() < 1e-9);
+        assert!(fact("seed.intensity-compulsory") > 10.0);
+        assert!((50.0..=100.0).contains(&fact("seed.taps-on-map")));
+    }
+
+    #[test]
+    fn padding_helps_columns_and_harms_pairs_of_rows() {
+        let mut facts = Facts::default();
+        add_banks(&mut facts);
+        let fact = |name: &str| facts.get(&format!("model.banks.{name}")).unwrap().value;
+        assert_eq!((fact("pitch-32.column"), fact("pitch-34.column")), (16.0, 1.0));
+        assert_eq!((fact("pitch-32.one-row"), fact("pitch-34.one-row")), (1.0, 1.0));
+        assert!((fact("pitch-32.two-rows") - 1.5).abs() < 0.01);
+        assert!(fact("pitch-34.two-rows") > 1.9);
+    }
+}

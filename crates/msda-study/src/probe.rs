@@ -1,0 +1,326 @@
+//! Probes: what the machine can do at best, and the documents' experiments done again.
+//!
+//! Everything is a figure of the record. Names are `probe.PROBE.WHAT.METRIC`, all words in small letters:
+//!
+//! | name | unit | what |
+//! |---|---|---|
+//! | `probe.cpu.{fma,stream,gather-l2,gather-memory}.rate` | GFLOP/s, GB/s | ceilings of the processor, all threads |
+//! | `probe.ceiling.{copy,stream}.rate` | GB/s | device memory: a copy counts reads and writes |
+//! | `probe.ceiling.gather-{l1,l2,memory}-{64,128}.rate` | GB/s | random rows of so many bytes, 16 bytes a lane |
+//! | `probe.ceiling.shared-conflicts-{1,2,4,8}.rate` | GB/s | shared memory, 16 bytes a lane; 1 is without conflicts |
+//! | `probe.ceiling.fma-{f32,f16}.rate` | TFLOP/s | multiply-adds, two operations each |
+//! | `probe.tma-tile.queries-N.WAY.*` | | squares of 256 bytes brought to shared memory, eight a query |
+//! | `probe.copy-styles.STYLE.*` | | 80 KiB of shared memory a block filled, 768 blocks, caches cold |
+//! | `probe.clusters.CxB.{remote,local}.*` | | C clusters of B blocks that read their neighbours' shared memory or their own |
+//! | `probe.clusters.CxB.active`, `.slowdown` | , x | clusters that run at once; local rate over remote rate |
+//! | `probe.banks.pitch-P.ACCESS.*` | | rows of 32 `f16` in shared memory, P channels apart |
+//!
+//! WAY: `tma`, `manual`, `async` in blocks of 256 threads, `warp-tma`, `warp-manual`, `warp-prefetch`, `warp-async` in blocks
+//! of 32. STYLE: `words`, `vectors`, `async`, `bulk`, `tensor`, `channels`, `channels-async`. ACCESS: `half2`, `column`, `vector`.
+//!
+//! Metrics: `time` (median, us), `time.min`, `time.max`, `time.std` (us), `rate` (GB/s), `loads` (M/s), `load-time` (ns),
+//! `efficiency` (% of the rate of a copy), `cycles.min`, `cycles.mean`, `cycles.max` (of a block), `speedup` (x; of `tma-tile`
+//! over the manual way of the same blocks, of `copy-styles` over `words`, or over `channels` for what reads channels), and of
+//! `banks` `cycles` (of a multiprocessor for a warp's load), `wavefronts` (by the model) and `conflicts` (x, wavefronts over
+//! the fewest possible).
+
+use crate::probes::banks::{self, Access, PITCHES, Pattern};
+use crate::probes::ceilings::Ceiling;
+use crate::probes::clusters::{self, Shape};
+use crate::probes::copies::{self, Copies};
+use crate::probes::tile::{Style, Tiles, Way};
+use crate::probes::{self, Bench, Timed};
+use anyhow::{Result, bail};
+use msda::ErrorKind;
+use msda_cuda::driver::Device;
+use msda_cuda::jit::Cache;
+
+use msda_bench::bench::Progress;
+use msda_bench::parallel::in_parallel;
+use msda_bench::record::{Ceiling as Recorded, Figure, Record, Skipped};
+use msda_bench::{gpu, machine, work};
+
+/// The probes by name; all but the first need a GPU.
+pub const NAMES: [&str; 6] = [CPU, CEILING, TMA_TILE, COPY_STYLES, CLUSTERS, BANKS];
+
+const CPU: &str = "cpu";
+const CEILING: &str = "ceiling";
+const TMA_TILE: &str = "tma-tile";
+const COPY_STYLES: &str = "copy-styles";
+const CLUSTERS: &str = "clusters";
+const BANKS: &str = "banks";
+
+/// Numbers of queries of `tma-tile`; the documents measure the first and leave the others open.
+const QUERIES: &[u32] = &[1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000];
+const FEW_QUERIES: &[u32] = &[1000, 10_000];
+
+/// Timed runs of each.
+const RUNS: usize = 30;
+const FEW_RUNS: usize = 5;
+
+/// What to probe.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Probes by name; empty for all.
+    pub only: Vec<String>,
+    /// Fewer runs and sizes.
+    pub quick: bool,
+    /// The command line, for the record.
+    pub command: String,
+}
+
+/// Probes the machine. What this machine cannot do is skipped with a reason; a probe whose result is wrong is an error.
+pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
+    if let Some(name) = options.only.iter().find(|name| !NAMES.contains(&name.as_str())) {
+        bail!("probe: got '{name}', expected one of {}", NAMES.join(", "));
+    }
+    let wanted: Vec<&str> = NAMES
+        .into_iter()
+        .filter(|name| options.only.is_empty() || options.only.iter().any(|only| only == name))
+        .collect();
+    // Before anything runs: it says how the GPU stood.
+    let mut machine = machine::describe(0);
+    let mut found = Found::default();
+    let queries = if options.quick { FEW_QUERIES } else { QUERIES };
+    let device = match Device::open(0) {
+        Ok(device) => Some(device),
+        Err(why) => {
+            for name in wanted.iter().filter(|name| **name != CPU) {
+                found.skip(name, &why);
+            }
+            None
+        }
+    };
+    let on_gpu = |name: &str| device.is_some() && wanted.contains(&name);
+    let steps = [
+        (wanted.contains(&CPU), 1),
+        (NAMES[1..].iter().any(|name| on_gpu(name)), 2),
+        (on_gpu(CEILING), Ceiling::ALL.len()),
+        (on_gpu(TMA_TILE), Way::ALL.len() * queries.len()),
+        (on_gpu(COPY_STYLES), copies::Style::ALL.len()),
+        (on_gpu(CLUSTERS), Shape::ALL.len()),
+        (on_gpu(BANKS), Access::ALL.len() * PITCHES.len()),
+    ];
+    progress.begin(steps.iter().filter(|(does, _)| *does).map(|(_, n)| n).sum());
+    let mut ceilings = Vec::new();
+    if wanted.contains(&CPU) {
+        progress.step("ceilings of the processor");
+        ceilings = work::ceilings(machine.cores)?;
+        found.processor(&ceilings);
+    }
+    if let Some(device) = device.as_ref().filter(|_| NAMES[1..].iter().any(|name| on_gpu(name))) {
+        progress.step("compiling");
+        compile(device);
+        let bench = Bench::new(device, if options.quick { FEW_RUNS } else { RUNS })?;
+        progress.step("ceiling: copy");
+        // What efficiency is measured by, whatever else is probed.
+        let copy = msda_cuda::measure::copy(device)?;
+        for name in wanted {
+            match name {
+                CEILING => found.ceilings(&bench, copy, progress)?,
+                TMA_TILE => found.tiles(&bench, queries, copy, progress)?,
+                COPY_STYLES => found.copies(&bench, progress)?,
+                CLUSTERS => found.clusters(&bench, progress)?,
+                BANKS => found.banks(&bench, progress)?,
+                _ => {}
+            }
+        }
+        if let Some(gpu) = &mut machine.gpu {
+            gpu.after = gpu::state(0);
+        }
+    }
+    Ok(Record {
+        ceilings,
+        figures: found.figures,
+        skipped: found.skipped,
+        ..Record::new(&options.command, machine)
+    })
+}
+
+/// Compiles every kernel with all cores. What fails fails again, with its reason, where it is used.
+fn compile(device: &Device) {
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    in_parallel(workers, &probes::kernels(device.arch()), |kernel| {
+        let _ = Cache::global().get(&kernel.unit);
+    });
+}
+
+/// What was found so far.
+#[derive(Debug, Default)]
+struct Found {
+    figures: Vec<Figure>,
+    skipped: Vec<Skipped>,
+}
+
+impl Found {
+    fn push(&mut self, name: impl std::fmt::Display, value: f64, unit: &str) {
+        self.figures.push(Figure { name: format!("probe.{name}"), value, unit: unit.into() });
+    }
+
+    fn skip(&mut self, what: impl std::fmt::Display, why: &msda::Error) {
+        self.skipped.push(Skipped { what: format!("probe.{what}"), why: why.to_string() });
+    }
+
+    /// A result; none, said, of what this machine cannot do.
+    fn got<T>(&mut self, what: impl std::fmt::Display, result: msda::Result<T>) -> Result<Option<T>> {
+        match result {
+            Ok(result) => Ok(Some(result)),
+            Err(why) if matches!(why.kind(), ErrorKind::Unsupported | ErrorKind::Memory) => {
+                self.skip(what, &why);
+                Ok(None)
+            }
+            Err(why) => Err(why.into()),
+        }
+    }
+
+    fn time_and_rate(&mut self, name: &str, timed: &Timed) {
+        self.push(format!("{name}.time"), timed.median(), "us");
+        self.push(format!("{name}.rate"), timed.rate() / 1e9, "GB/s");
+    }
+
+    fn processor(&mut self, ceilings: &[Recorded]) {
+        for ceiling in ceilings {
+            let unit = if ceiling.name == work::FMA { "GFLOP/s" } else { "GB/s" };
+            self.push(format!("{CPU}.{}.rate", ceiling.name), ceiling.rate, unit);
+        }
+    }
+
+    fn ceilings(&mut self, bench: &Bench, copy: f64, progress: &mut dyn Progress) -> Result<()> {
+        self.push(format!("{CEILING}.copy.rate"), copy / 1e9, "GB/s");
+        for ceiling in Ceiling::ALL {
+            let name = format!("{CEILING}.{ceiling}");
+            progress.step(&format!("{CEILING}: {ceiling}"));
+            let Some(timed) = self.got(&name, ceiling.run(bench))? else { continue };
+            self.push(format!("{name}.time"), timed.median(), "us");
+            if ceiling.is_arithmetic() {
+                self.push(format!("{name}.rate"), timed.rate() / 1e12, "TFLOP/s");
+            } else {
+                self.push(format!("{name}.rate"), timed.rate() / 1e9, "GB/s");
+            }
+        }
+        Ok(())
+    }
+
+    fn tiles(
+        &mut self,
+        bench: &Bench,
+        queries: &[u32],
+        copy: f64,
+        progress: &mut dyn Progress,
+    ) -> Result<()> {
+        let most = queries.iter().copied().max().unwrap_or(0);
+        let Some(tiles) = self.got(TMA_TILE, Tiles::new(bench, most))? else { return Ok(()) };
+        let mut ways = Way::ALL.to_vec();
+        for &n in queries {
+            let mut manual: Vec<(u32, f64)> = Vec::new();
+            let mut times: Vec<(Way, f64)> = Vec::new();
+            for way in ways.clone() {
+                progress.step(&format!("{TMA_TILE}: {n} queries, {}", way.name()));
+                let Some(found) = self.got(format!("{TMA_TILE}.{}", way.name()), tiles.run(way, n))? else {
+                    // The reason is the same for any number of queries.
+                    ways.retain(|other| *other != way);
+                    continue;
+                };
+                let name = format!("{TMA_TILE}.queries-{n}.{}", way.name());
+                let timed = &found.timed;
+                self.push(format!("{name}.time"), timed.median(), "us");
+                self.push(format!("{name}.time.min"), timed.min(), "us");
+                self.push(format!("{name}.time.max"), timed.max(), "us");
+                self.push(format!("{name}.time.std"), timed.deviation(), "us");
+                self.push(format!("{name}.rate"), timed.rate() / 1e9, "GB/s");
+                self.push(format!("{name}.loads"), found.loads / timed.median(), "M/s");
+                self.push(format!("{name}.load-time"), timed.median() * 1e3 / found.loads, "ns");
+                self.push(format!("{name}.efficiency"), timed.rate() / copy * 100.0, "%");
+                for (which, cycles) in ["min", "mean", "max"].iter().zip(found.cycles) {
+                    self.push(format!("{name}.cycles.{which}"), cycles, "cycles");
+                }
+                times.push((way, timed.median()));
+                if way.style == Style::Manual {
+                    manual.push((way.threads, timed.median()));
+                }
+            }
+            for (way, time) in times {
+                if let Some((_, plain)) = manual.iter().find(|(threads, _)| *threads == way.threads) {
+                    let name = format!("{TMA_TILE}.queries-{n}.{}.speedup", way.name());
+                    self.push(name, plain / time, "x");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn copies(&mut self, bench: &Bench, progress: &mut dyn Progress) -> Result<()> {
+        let Some(copies) = self.got(COPY_STYLES, Copies::new(bench))? else { return Ok(()) };
+        let mut times = Vec::new();
+        for style in copies::Style::ALL {
+            let name = format!("{COPY_STYLES}.{}", style.name());
+            progress.step(&format!("{COPY_STYLES}: {}", style.name()));
+            let Some(timed) = self.got(&name, copies.run(style))? else { continue };
+            self.time_and_rate(&name, &timed);
+            times.push((style, timed.median()));
+            // Plain loops come before what is compared with them.
+            if let Some((_, plain)) = times.iter().find(|(other, _)| *other == style.baseline()) {
+                self.push(format!("{name}.speedup"), plain / timed.median(), "x");
+            }
+        }
+        Ok(())
+    }
+
+    fn clusters(&mut self, bench: &Bench, progress: &mut dyn Progress) -> Result<()> {
+        for shape in Shape::ALL {
+            let name = format!("{CLUSTERS}.{shape}");
+            progress.step(&format!("{CLUSTERS}: {shape}"));
+            let Some(found) = self.got(&name, clusters::run(bench, shape))? else { continue };
+            self.push(format!("{name}.active"), f64::from(found.active), "");
+            self.push(format!("{name}.slowdown"), found.local.rate() / found.remote.rate(), "x");
+            self.time_and_rate(&format!("{name}.remote"), &found.remote);
+            self.time_and_rate(&format!("{name}.local"), &found.local);
+        }
+        Ok(())
+    }
+
+    fn banks(&mut self, bench: &Bench, progress: &mut dyn Progress) -> Result<()> {
+        for pitch in PITCHES {
+            for access in Access::ALL {
+                let name = format!("{BANKS}.pitch-{pitch}.{}", access.name());
+                progress.step(&format!("{BANKS}: {} with a pitch of {pitch}", access.name()));
+                // 16 bytes are not aligned in rows of every pitch.
+                let Some(pattern) = Pattern::rows(access, pitch) else { continue };
+                let Some(found) = self.got(&name, banks::run(bench, &pattern))? else { continue };
+                self.push(format!("{name}.cycles"), found.cycles, "cycles");
+                self.push(format!("{name}.wavefronts"), found.wavefronts, "");
+                self.push(format!("{name}.conflicts"), found.wavefronts / f64::from(pattern.fewest()), "x");
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_machine_cannot_do_is_skipped_and_what_is_wrong_is_not() {
+        let mut found = Found::default();
+        let error = |kind| msda::Error::new(kind, "probe", "this", "that").hint("do so");
+        let skipped: Option<()> = found.got("a.b", Err(error(ErrorKind::Unsupported))).unwrap();
+        assert!(skipped.is_none() && found.skipped[0].what == "probe.a.b");
+        assert!(found.skipped[0].why.contains("hint: "), "{:?}", found.skipped);
+        assert!(found.got::<()>("a.c", Err(error(ErrorKind::Device))).is_err());
+        assert_eq!((found.got("a.d", Ok(3)).unwrap(), found.skipped.len()), (Some(3), 1));
+    }
+
+    #[test]
+    fn unknown_probes_are_refused() {
+        struct Silent;
+        impl Progress for Silent {
+            fn begin(&mut self, _: usize) {}
+            fn step(&mut self, _: &str) {}
+            fn note(&mut self, _: &str) {}
+        }
+        let options = Options { only: vec!["tma".into()], ..Options::default() };
+        let error = run(&options, &mut Silent).unwrap_err().to_string();
+        assert!(error.contains("tma-tile"), "{error}");
+    }
+}

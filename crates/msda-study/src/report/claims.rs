@@ -1,0 +1,101 @@
+//! What the documents claim, and what the records make of it.
+
+use anyhow::Result;
+
+use super::Judge;
+use crate::claims::{Claims, Outcome, Verdict, commands, judge, measured, stated, summary};
+use crate::facts::{Facts, gpus, of_gpu};
+use msda_bench::record::{Record, Source};
+use msda_bench::report::page::{Finding, Kind, Part, Plot, Section, Table};
+use msda_bench::report::svg::{Shape, stack};
+
+/// The section, and how many claims hold; none where they are not judged.
+pub(super) fn section(records: &[Record], when: Judge) -> Result<Option<(Section, Finding)>> {
+    let source = |record: &Record| Source { label: record.created.clone(), record: record.clone() };
+    let sources: Vec<Source> = records.iter().map(source).collect();
+    let gpu = gpus(&sources).into_iter().next();
+    if when == Judge::Never || (when == Judge::Gpu && gpu.is_none()) {
+        return Ok(None);
+    }
+    let facts = Facts::of(&of_gpu(sources, gpu.as_deref()))?;
+    let claims = Claims::built_in()?;
+    let outcomes = judge(&claims, &facts, gpu.as_deref());
+    let holds = count(&outcomes, Verdict::Holds);
+    let said = holds + count(&outcomes, Verdict::DoesNotHold);
+    let finding = Finding {
+        lead: format!("{holds} of {said} claims that could be judged hold"),
+        text: summary(&outcomes),
+    };
+    let by =
+        gpu.map_or("definitions alone, for no record is of a GPU".into(), |gpu| format!("records of {gpu}"));
+    let section = Section {
+        title: "Claims",
+        about: format!(
+            "Every figure and every yes or no of the documents that the project started from, judged by {by}. {}",
+            summary(&outcomes)
+        ),
+        parts: parts(&claims, &outcomes),
+    };
+    Ok(Some((section, finding)))
+}
+
+fn class(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Holds => "k k2",
+        Verdict::DoesNotHold => "k k4",
+        Verdict::NotComparable => "k kt",
+        Verdict::NotMeasured => "k kt hollow",
+    }
+}
+
+fn count(outcomes: &[Outcome<'_>], verdict: Verdict) -> usize {
+    outcomes.iter().filter(|o| o.verdict == verdict).count()
+}
+
+/// One bar of verdicts.
+fn bar(title: &str, outcomes: &[Outcome<'_>]) -> Plot {
+    let piece = |v: Verdict| (class(v).into(), count(outcomes, v), v.name());
+    let svg = stack::stack(&Verdict::ALL.map(piece), &format!("Verdicts: {title}"));
+    Plot { title: title.into(), detail: String::new(), svg }
+}
+
+fn parts(claims: &Claims, outcomes: &[Outcome<'_>]) -> Vec<Part> {
+    let key =
+        |v: Verdict| (class(v).to_owned(), Shape::Square, format!("{}: {}", v.name(), count(outcomes, v)));
+    let mut parts =
+        vec![Part::Legend(Verdict::ALL.map(key).into()), Part::Plots(vec![bar("All claims", outcomes)])];
+    for document in &claims.documents {
+        let own: Vec<Outcome<'_>> =
+            outcomes.iter().filter(|o| o.claim.document == document.number).cloned().collect();
+        if own.is_empty() {
+            continue;
+        }
+        let title = format!("{}. {} ({})", document.number, document.title, summary(&own));
+        let bar = Part::Plots(vec![bar(&document.title, &own)]);
+        parts.push(Part::Fold(title, false, vec![bar, Part::Table(table(&document.title, &own))]));
+    }
+    let missing = commands(outcomes);
+    if !missing.is_empty() {
+        let lines = missing.into_iter().map(Part::Command).collect();
+        parts.push(Part::Fold("Commands that measure what is missing".into(), false, lines));
+    }
+    parts
+}
+
+/// The verdict first: it is what people look for.
+fn table(title: &str, outcomes: &[Outcome<'_>]) -> Table {
+    use Kind::{Text, Word};
+    let columns =
+        [("verdict", Word), ("what is said", Text), ("claimed", Word), ("measured", Word), ("reason", Text)];
+    let mut table = Table::new(title, &columns);
+    for o in outcomes {
+        table.push([
+            o.verdict.name().into(),
+            o.claim.says.clone(),
+            stated(&o.claim.stated),
+            measured(o),
+            o.why.clone(),
+        ]);
+    }
+    table
+}

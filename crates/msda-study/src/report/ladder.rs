@@ -1,0 +1,312 @@
+//! The ladder: strategies from the plainest on, on one workload; and its suite, one thing at a time on a base.
+
+use crate::ladder::RUNGS;
+
+use crate::engines::{RUNG, is_rung};
+use msda_bench::record::{Measurement, Record};
+use msda_bench::report::folded;
+use msda_bench::report::known::machine;
+use msda_bench::report::number::{NONE, count, figure, percent, times};
+use msda_bench::report::page::{Finding, Kind, Line, Part, Plot, Section, Table};
+use msda_bench::report::svg::{bars, changes};
+use msda_bench::report::{Row, Setting, dtype_order, positive};
+
+/// What the suite begins with; its other names begin so.
+const BASE: &str = "base";
+
+/// What the ladder is measured in comparison with.
+const ORIGINAL: &str = "original";
+
+/// Engines of one GPU on one workload in one type.
+struct Ladder<'a> {
+    machine: String,
+    first: &'a Measurement,
+    /// Records they come from.
+    runs: Vec<&'a str>,
+    /// In the order of the ladder; then the generic kernel and the chosen one.
+    steps: Vec<&'a Measurement>,
+    /// In the order of the ladder.
+    suite: Vec<&'a Measurement>,
+}
+
+pub(super) fn section(records: &[Record]) -> Option<Section> {
+    let ladders = ladders(records);
+    let title = |l: &Ladder<'_>| format!("{}, {}", l.name(), l.machine);
+    let all: Vec<(String, Vec<Part>)> = ladders.iter().map(|l| (title(l), l.parts(records))).collect();
+    (!all.is_empty()).then(|| Section {
+        title: "Latency ladder",
+        about: "The documents' strategies one by one, as the ladder orders them, beside the kernel that is chosen: \
+                the same work, so only time differs"
+            .into(),
+        parts: folded(all),
+    })
+}
+
+/// The chosen kernel beside the plainest rung and the fastest, on the first workload that has them.
+pub(super) fn finding(records: &[Record]) -> Option<Finding> {
+    let ladders = ladders(records);
+    let (ladder, chosen) =
+        ladders.iter().find_map(|l| Some((l, l.steps.iter().find(|m| m.engine == "cuda")?)))?;
+    let right = |m: &&&Measurement| is_rung(&m.engine) && row(m).within();
+    let rungs = ladder.steps.iter().filter(right);
+    let best = rungs.min_by(|a, b| a.time.median.total_cmp(&b.time.median))?;
+    let over = |ms: f64| times(positive(ms / chosen.time.median));
+    let mut text = format!(
+        "{} us; the fastest exact rung is {} with {} us",
+        figure(chosen.time.median * 1e3),
+        short(&best.engine),
+        figure(best.time.median * 1e3)
+    );
+    if let Some(original) = ladder.time(ORIGINAL) {
+        text += &format!(", and {ORIGINAL} takes {} us: {} the time", figure(original * 1e3), over(original));
+    }
+    let lead = format!("The chosen kernel has {} the speed of the best rung", over(best.time.median));
+    Some(Finding { lead, text: format!("{}: {text}", ladder.name()) })
+}
+
+/// What is left of an engine's name.
+fn short(engine: &str) -> &str {
+    match engine {
+        "cuda" => "chosen",
+        _ => engine.strip_prefix(RUNG).or(engine.strip_prefix("cuda:")).unwrap_or(engine),
+    }
+}
+
+fn about(name: &str) -> &'static str {
+    match name {
+        "chosen" => "the kernel that a call gets",
+        "generic" => "the kernel that takes everything",
+        _ => RUNGS.iter().find(|r| r.name == name).map_or("", |r| r.about),
+    }
+}
+
+/// Where an engine stands: rungs as the ladder has them, those that it does not have behind, then the others.
+fn order(engine: &str) -> (usize, usize) {
+    let place = RUNGS.iter().position(|r| r.name == short(engine)).unwrap_or(RUNGS.len());
+    match engine {
+        "cuda" => (3, 0),
+        "cuda:generic" => (1, 0),
+        _ if is_rung(engine) => (0, place),
+        _ => (2, 0),
+    }
+}
+
+fn ladders(records: &[Record]) -> Vec<Ladder<'_>> {
+    let mut oldest_first: Vec<&Record> = records.iter().collect();
+    oldest_first.sort_by(|a, b| a.created.cmp(&b.created));
+    let mut all: Vec<Ladder<'_>> = Vec::new();
+    for record in oldest_first {
+        let ours = |m: &&Measurement| m.engine == "cuda" || m.engine.starts_with("cuda:");
+        for m in record.measurements.iter().filter(ours).filter(|m| positive(m.time.median).is_some()) {
+            let same = |l: &Ladder<'_>| l.machine == machine(record) && key(l.first) == key(m);
+            let at = all.iter().position(same).unwrap_or_else(|| {
+                let (steps, suite, runs) = (Vec::new(), Vec::new(), Vec::new());
+                all.push(Ladder { machine: machine(record), first: m, runs, steps, suite });
+                all.len() - 1
+            });
+            let ladder = &mut all[at];
+            let of_suite = is_rung(&m.engine) && short(&m.engine).starts_with(BASE);
+            let list = if of_suite { &mut ladder.suite } else { &mut ladder.steps };
+            match list.iter_mut().find(|old| old.engine == m.engine) {
+                Some(old) => *old = m,
+                None => list.push(m),
+            }
+            if !ladder.runs.contains(&record.created.as_str()) {
+                ladder.runs.push(&record.created);
+            }
+        }
+    }
+    all.retain(|l| l.steps.iter().chain(&l.suite).any(|m| is_rung(&m.engine)));
+    for ladder in &mut all {
+        ladder.steps.sort_by_key(|m| order(&m.engine));
+        ladder.suite.sort_by_key(|m| order(&m.engine));
+    }
+    // f16 before the others: the ladder is about it.
+    all.sort_by(|a, b| {
+        let dtype = |l: &Ladder<'_>| (l.first.dtype != "f16", dtype_order(&l.first.dtype).0);
+        dtype(a).cmp(&dtype(b))
+    });
+    all
+}
+
+/// What engines must share to be compared.
+fn key(m: &Measurement) -> (&str, &str, String, Setting) {
+    (&m.workload, &m.dtype, m.pass.to_string(), Setting::of(m))
+}
+
+impl<'a> Ladder<'a> {
+    fn name(&self) -> String {
+        let m = self.first;
+        format!("{} {} {}{}", m.workload, m.dtype, m.pass, Setting::of(m).words())
+    }
+
+    fn time(&self, rung: &str) -> Option<f64> {
+        let mut all = self.steps.iter().chain(&self.suite);
+        all.find(|m| is_rung(&m.engine) && short(&m.engine) == rung).map(|m| m.time.median)
+    }
+
+    fn parts(&self, records: &[Record]) -> Vec<Part> {
+        let mut parts = Vec::new();
+        if self.runs.len() > 1 {
+            let runs = count(self.runs.len(), "run");
+            parts.push(Part::Note(format!(
+                "From {runs} on this GPU; of two times of one engine the newer counts"
+            )));
+        }
+        parts.push(Part::Note(
+            "Thin lines: p10 to p90. Upright marks: the floor. ~ marks results that are inexact by design"
+                .into(),
+        ));
+        let suite = self.suite.len() > 1;
+        let bars = (!self.steps.is_empty()).then(|| self.bars());
+        let changes = (suite && self.time(BASE).is_some()).then(|| self.changes());
+        parts.push(Part::Plots(bars.into_iter().chain(changes).collect()));
+        if !self.steps.is_empty() {
+            parts.push(Part::Table(self.table()));
+        }
+        if suite {
+            let detail = format!("{}, {BASE} and one change each; positive is faster", self.name());
+            parts.push(Part::Heading("The suite".into(), detail));
+            parts.push(Part::Table(self.suite_table()));
+        }
+        let missing = self.missing(records);
+        if !missing.is_empty() {
+            let engines: Vec<String> = missing.iter().map(|name| format!("--engine {RUNG}{name}")).collect();
+            let command = format!("msda bench --workload {} {}", self.first.workload, engines.join(" "));
+            parts.push(Part::Missing(vec![(missing.join(", "), command)]));
+        }
+        parts
+    }
+
+    /// Rungs that have no time and are not said to be left out.
+    fn missing(&self, records: &[Record]) -> Vec<&'static str> {
+        let left_out = |name: &str| {
+            let engine = format!("{RUNG}{name}");
+            let mut skipped = records.iter().flat_map(|r| &r.skipped);
+            skipped.any(|s| s.what.split([' ', ',']).any(|word| word == engine))
+        };
+        let names = RUNGS.iter().map(|r| r.name);
+        names.filter(|name| self.time(name).is_none() && !left_out(name)).collect()
+    }
+
+    fn bars(&self) -> Plot {
+        let bar = |m: &&Measurement| {
+            let name = short(&m.engine);
+            let text =
+                format!("{}{} us", if m.check.inexact { "~" } else { "" }, figure(m.time.median * 1e3));
+            let class = match (m.engine.as_str(), m.check.inexact) {
+                ("cuda", _) => "k k2",
+                (engine, false) if is_rung(engine) => "k k0",
+                (engine, true) if is_rung(engine) => "k k0 hollow",
+                _ => "k kt",
+            };
+            bars::Bar {
+                label: name.into(),
+                class: class.into(),
+                value: positive(m.time.median * 1e3),
+                spread: positive(m.time.p10 * 1e3).zip(positive(m.time.p90 * 1e3)),
+                floor: positive(m.work.floor_ms * 1e3),
+                title: format!("{name}: {text}, {}", about(name)),
+                text,
+            }
+        };
+        let block = bars::Block { heading: String::new(), bars: self.steps.iter().map(bar).collect() };
+        let label = format!("Median time in us of {} kernels on {}", self.steps.len(), self.name());
+        let svg = bars::bars(&[block], "median time, us", &label);
+        Plot { title: self.name(), detail: self.first.problem.clone(), svg }
+    }
+
+    fn table(&self) -> Table {
+        use Kind::{Number, Text, Word};
+        let mut table = Table::new(
+            format!("Ladder on {}", self.name()),
+            &[
+                ("rung", Word),
+                ("time us", Number),
+                ("p10..p90", Number),
+                ("over original", Number),
+                ("over the rung before", Number),
+                ("of the floor", Number),
+                ("err/tol", Number),
+                ("what it does", Text),
+            ],
+        );
+        let original = self.time(ORIGINAL);
+        let mut before = None;
+        for m in &self.steps {
+            let (row, us) = (row(m), |ms: f64| figure(ms * 1e3));
+            let over = |other: Option<f64>| times(other.and_then(|o| positive(o / m.time.median)));
+            let name = short(&m.engine);
+            let cells = vec![
+                name.into(),
+                us(m.time.median),
+                format!("{}..{}", us(m.time.p10), us(m.time.p90)),
+                if name == ORIGINAL { NONE.into() } else { over(original) },
+                over(before.filter(|_| is_rung(&m.engine))),
+                percent(row.reached()),
+                row.error_text(),
+                about(name).into(),
+            ];
+            before = Some(m.time.median);
+            table.lines.push(if row.is_wrong() { Line::Wrong(cells) } else { Line::Cells(cells) });
+        }
+        table.without_empty()
+    }
+
+    /// How much faster than the base, in percent, as the documents count.
+    fn change(&self, m: &Measurement) -> Option<f64> {
+        let change = (self.time(BASE)? / m.time.median - 1.0) * 100.0;
+        (short(&m.engine) != BASE && change.is_finite()).then_some(change)
+    }
+
+    fn changes(&self) -> Plot {
+        let all: Vec<changes::Change> = self
+            .suite
+            .iter()
+            .filter_map(|m| {
+                let (value, name) = (self.change(m)?, short(&m.engine));
+                let text = signed(value);
+                let title = format!("{name}: {text} %, {} us, {}", figure(m.time.median * 1e3), about(name));
+                Some(changes::Change { label: name.into(), value, text, title })
+            })
+            .collect();
+        let label = format!("Speed of {} variants against {BASE} on {}", all.len(), self.name());
+        let svg = changes::changes(&all, &format!("faster than {BASE}, %"), &label);
+        Plot { title: format!("Against {BASE}"), detail: "one change each; positive is faster".into(), svg }
+    }
+
+    fn suite_table(&self) -> Table {
+        use Kind::{Number, Text, Word};
+        let columns = [
+            ("variant", Word),
+            ("time us", Number),
+            ("against base %", Number),
+            ("err/tol", Number),
+            ("what it does", Text),
+        ];
+        let mut table = Table::new(format!("Suite on {}", self.name()), &columns);
+        for m in &self.suite {
+            let (row, name) = (row(m), short(&m.engine));
+            let cells = vec![
+                name.into(),
+                figure(m.time.median * 1e3),
+                self.change(m).map_or(NONE.into(), signed),
+                row.error_text(),
+                about(name).into(),
+            ];
+            table.lines.push(if row.is_wrong() { Line::Wrong(cells) } else { Line::Cells(cells) });
+        }
+        table
+    }
+}
+
+fn row(m: &Measurement) -> Row<'_> {
+    Row { measured: m, baseline: None }
+}
+
+/// A number with its sign and one digit behind the point: `+3.2`.
+fn signed(value: f64) -> String {
+    // Not `-0.0`.
+    let value = (value * 10.0).round() / 10.0 + 0.0;
+    format!("{value:+.1}")
+}

@@ -1,0 +1,243 @@
+//! What kernels ask of the first-level caches: predicted by the model, counted by the hardware.
+
+use crate::facts::command;
+use msda_bench::record::{Figure, Record};
+use msda_bench::report::folded;
+use msda_bench::report::known::{Known, known};
+use msda_bench::report::number::{NONE, figure};
+use msda_bench::report::page::{Kind, Part, Plot, Section, Table};
+use msda_bench::report::svg::{Shape, dots};
+
+/// Instructions by kind, as figures name them, in the order in which people ask for them.
+const KINDS: [&str; 19] = [
+    "loads.128",
+    "loads.64",
+    "loads.32",
+    "loads.16",
+    "stores",
+    "shared-loads",
+    "shared-stores",
+    "local",
+    "constants",
+    "shuffles",
+    "conversions",
+    "half",
+    "float",
+    "integer",
+    "matrix",
+    "texture",
+    "branches",
+    "waiting",
+    "instructions.static",
+];
+
+const PREDICTED: &str = "k k0 hollow";
+const MEASURED: &str = "k k0";
+
+/// What is known of a kernel on a workload.
+struct Kernel<'a> {
+    known: &'a Known,
+    /// `WORKLOAD.DTYPE`.
+    place: String,
+    name: String,
+}
+
+pub(super) fn section(records: &[Record]) -> Option<Section> {
+    let known = with_predictions(known(records, "analyze."), records);
+    let mut all = Vec::new();
+    for machine in &known {
+        let kernels = kernels(machine);
+        if !kernels.is_empty() {
+            all.push((machine.machine.clone(), parts(&kernels)));
+        }
+    }
+    (!all.is_empty()).then(|| Section {
+        title: "Wavefronts",
+        about: "Every read of a warp passes the data path of the first-level cache in one or more wavefronts, 128 bytes \
+                at most each: how many a kernel needs, as the model predicts and as the hardware counts"
+            .into(),
+        parts: folded(all),
+    })
+}
+
+/// What is predicted of a GPU needs none: where all counters are of one GPU, predictions made elsewhere stand beside them, the
+/// newest of each.
+fn with_predictions(mut all: Vec<Known>, records: &[Record]) -> Vec<Known> {
+    let counted = |k: &Known| k.figures.iter().any(|f| f.name.ends_with("wavefronts.measured"));
+    if all.iter().filter(|k| counted(k)).count() != 1 {
+        return all;
+    }
+    let mut newest_first: Vec<&Record> = records.iter().collect();
+    newest_first.sort_by(|a, b| b.created.cmp(&a.created));
+    if let Some(gpu) = all.iter_mut().find(|k| counted(k)) {
+        for figure in &mut gpu.figures {
+            let predicted = figure.name.starts_with("analyze.") && figure.name.ends_with(".predicted");
+            let same = |f: &&Figure| f.name == figure.name && f.value.is_finite();
+            let newest = newest_first.iter().find_map(|record| record.figures.iter().find(same));
+            if let Some(newest) = newest.filter(|_| predicted) {
+                figure.value = newest.value;
+            }
+        }
+    }
+    // What only they have would be a page of its own with nothing to compare.
+    all.retain(|k| counted(k));
+    all
+}
+
+fn kernels(known: &Known) -> Vec<Kernel<'_>> {
+    let mut all: Vec<Kernel<'_>> = Vec::new();
+    for figure in &known.figures {
+        if let Some((place, name)) = split(figure)
+            && !all.iter().any(|k| k.place == place && k.name == name)
+        {
+            all.push(Kernel { known, place, name });
+        }
+    }
+    all.sort_by(|a, b| a.place.cmp(&b.place));
+    all
+}
+
+/// The workload with its type and the kernel of a figure that counts wavefronts. No kernel's name has a dot in it.
+fn split(figure: &Figure) -> Option<(String, String)> {
+    match figure.name.split('.').collect::<Vec<_>>().as_slice() {
+        ["analyze", workload, dtype, kernel, "wavefronts", _] => {
+            Some((format!("{workload}.{dtype}"), (*kernel).to_owned()))
+        }
+        _ => None,
+    }
+}
+
+impl Kernel<'_> {
+    fn get(&self, metric: &str) -> Option<f64> {
+        self.known.get(&format!("analyze.{}.{}.{metric}", self.place, self.name))
+    }
+
+    /// As text, in millions where there are so many.
+    fn text(&self, metric: &str, scale: f64) -> String {
+        self.get(metric).map_or(NONE.into(), |value| figure(value / scale))
+    }
+}
+
+fn parts(kernels: &[Kernel<'_>]) -> Vec<Part> {
+    let mut parts = vec![
+        Part::Legend(vec![
+            (PREDICTED.into(), Shape::Circle, "predicted by the model".into()),
+            (MEASURED.into(), Shape::Circle, "counted by the hardware".into()),
+        ]),
+        Part::Plots(
+            [
+                plot(kernels, "wavefronts", 1e6, "wavefronts, millions", "Wavefronts"),
+                plot(kernels, "hit-rate", 1.0, "hits in the first-level cache, %", "Hit rate"),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
+        ),
+        Part::Table(counts(kernels)),
+    ];
+    if let Some(table) = instructions(kernels) {
+        parts.push(Part::Heading("Instructions of the compiled kernel by kind".into(), String::new()));
+        parts.push(Part::Table(table));
+    }
+    let missing: Vec<(String, String)> = kernels
+        .iter()
+        .filter(|k| k.get("wavefronts.measured").is_none())
+        .map(|k| {
+            let name = format!("analyze.{}.{}.wavefronts.measured", k.place, k.name);
+            (format!("counters of {} on {}", k.name, k.place.replace('.', " ")), command(&name))
+        })
+        .collect();
+    if !missing.is_empty() {
+        parts.push(Part::Missing(missing));
+    }
+    parts
+}
+
+fn plot(kernels: &[Kernel<'_>], metric: &str, scale: f64, axis: &'static str, title: &str) -> Option<Plot> {
+    let row = |k: &Kernel<'_>| {
+        let dot = |kind: &str, class: &str| {
+            let value = k.get(&format!("{metric}.{kind}"))? / scale;
+            let title = format!("{} on {}, {kind}: {}", k.name, k.place.replace('.', " "), figure(value));
+            Some(dots::Dot { class: class.into(), value, title })
+        };
+        let (predicted, measured) = (dot("predicted", PREDICTED), dot("measured", MEASURED));
+        let note = measured.as_ref().or(predicted.as_ref()).map_or(String::new(), |d| figure(d.value));
+        dots::Row { label: k.name.clone(), dots: predicted.into_iter().chain(measured).collect(), note }
+    };
+    let blocks: Vec<dots::Block> = kernels
+        .chunk_by(|a, b| a.place == b.place)
+        .map(|same| dots::Block {
+            heading: same[0].place.replace('.', " "),
+            rows: same.iter().map(row).filter(|r| !r.dots.is_empty()).collect(),
+        })
+        .filter(|b| !b.rows.is_empty())
+        .collect();
+    if blocks.is_empty() {
+        return None;
+    }
+    let svg = dots::dots(&blocks, dots::Axis::Number(axis), &format!("{title} by kernel"));
+    Some(Plot { title: title.into(), detail: "the number is the count where there is one".into(), svg })
+}
+
+fn counts(kernels: &[Kernel<'_>]) -> Table {
+    use Kind::{Number, Word};
+    let mut table = Table::new(
+        "Wavefronts, predicted and counted",
+        &[
+            ("workload", Word),
+            ("kernel", Word),
+            ("wavefronts M, predicted", Number),
+            ("counted", Number),
+            ("predicted / counted", Number),
+            ("hit rate %, predicted", Number),
+            ("counted", Number),
+            ("shared memory M, predicted", Number),
+            ("counted", Number),
+            ("bank conflicts M", Number),
+            ("data path busy %", Number),
+            ("instructions M", Number),
+            ("occupancy %, predicted", Number),
+            ("counted", Number),
+            ("registers", Number),
+            ("spills B", Number),
+            ("shared B a block", Number),
+        ],
+    );
+    for k in kernels {
+        let pair = k.get("wavefronts.predicted").zip(k.get("wavefronts.measured"));
+        let ratio = pair.map(|(p, m)| p / m).filter(|r| r.is_finite());
+        table.push([
+            k.place.replace('.', " "),
+            k.name.clone(),
+            k.text("wavefronts.predicted", 1e6),
+            k.text("wavefronts.measured", 1e6),
+            ratio.map_or(NONE.into(), figure),
+            k.text("hit-rate.predicted", 1.0),
+            k.text("hit-rate.measured", 1.0),
+            k.text("wavefronts-shared.predicted", 1e6),
+            k.text("wavefronts-shared.measured", 1e6),
+            k.text("bank-conflicts.measured", 1e6),
+            k.text("data-path.measured", 1.0),
+            k.text("instructions.measured", 1e6),
+            k.text("occupancy.predicted", 1.0),
+            k.text("occupancy.measured", 1.0),
+            k.text("registers", 1.0),
+            k.text("spills", 1.0),
+            k.text("shared", 1.0),
+        ]);
+    }
+    table.without_empty()
+}
+
+fn instructions(kernels: &[Kernel<'_>]) -> Option<Table> {
+    let mut columns = vec![("workload", Kind::Word), ("kernel", Kind::Word)];
+    columns
+        .extend(KINDS.map(|kind| (if kind == "instructions.static" { "all" } else { kind }, Kind::Number)));
+    let mut table = Table::new("Instructions by kind", &columns);
+    for k in kernels.iter().filter(|k| KINDS.iter().any(|kind| k.get(kind).is_some())) {
+        let counts = KINDS.map(|kind| k.get(kind).map_or(NONE.into(), |n| format!("{n:.0}")));
+        let cells = [k.place.replace('.', " "), k.name.clone()].into_iter().chain(counts);
+        table.lines.push(msda_bench::report::page::Line::Cells(cells.collect()));
+    }
+    (!table.lines.is_empty()).then(|| table.without_empty())
+}

@@ -1,0 +1,466 @@
+//! The ladder: every rung through the battery, and every number of its output at a whole workload's shape.
+//!
+//! Everything becomes a figure: `verify.battery.ladder:NAME.*`, and `verify.WORKLOAD.DTYPE.ladder:NAME.*`, where
+//! `chosen` stands for the kernel that is chosen.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::ladder::{RUNGS, Rung};
+use anyhow::{Result, anyhow};
+use msda::Dtype;
+use msda::conformance::{self, Group, Summary};
+use msda_cuda::driver::Device as Gpu;
+use msda_cuda::kernels::Kernel;
+use msda_cuda::measure::Resident;
+use msda_cuda::{Cuda, Target};
+use serde::Serialize;
+
+use super::whole::{self, Compared, Whole};
+use msda_bench::bench::Progress;
+use msda_bench::parallel::in_parallel;
+use msda_bench::record::{Figure, Pass, Record, Skipped};
+use msda_bench::task::Task;
+use msda_bench::workload::{Data, Workload};
+
+/// What to verify the ladder on.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Workloads whose whole output is compared.
+    pub workloads: Vec<String>,
+    /// In which value types.
+    pub dtypes: Vec<Dtype>,
+    /// The groups of the battery.
+    pub groups: Vec<Group>,
+    /// The command line, for the record.
+    pub command: String,
+}
+
+/// What was found.
+#[derive(Debug, Clone, Serialize)]
+pub struct Verified {
+    /// Of each rung that is held to the tolerance.
+    pub battery: Vec<Battery>,
+    /// Of each kernel on each workload and type.
+    pub outputs: Vec<Output>,
+    /// What was left out, and why.
+    pub skipped: Vec<Skipped>,
+}
+
+/// A rung in the battery.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Battery {
+    /// The rung.
+    pub rung: String,
+    /// Cases that it computed.
+    pub taken: usize,
+    /// Cases that it refused, which the generic kernel computed.
+    pub refused: usize,
+    /// Cases that went wrong, and how.
+    pub failed: Vec<String>,
+    /// Numbers that were compared.
+    pub compared: usize,
+    /// The largest error as a share of what is allowed.
+    pub worst: f64,
+}
+
+/// A kernel on a whole workload.
+#[derive(Debug, Clone, Serialize)]
+pub struct Output {
+    /// The workload.
+    pub workload: String,
+    /// The value type.
+    pub dtype: String,
+    /// `ladder:NAME`, or `chosen`.
+    pub kernel: String,
+    /// Whether it is held to the tolerance.
+    pub exact: bool,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// What came of a kernel on a whole workload.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// It ran.
+    Ran {
+        /// Its output.
+        compared: Compared,
+        /// Whether a second run gave the same bits.
+        same_bits: bool,
+    },
+    /// It does not take the problem, and why.
+    Refused(String),
+    /// It could not be compiled or run, and why.
+    Failed(String),
+}
+
+impl Output {
+    /// What is wrong, if anything is.
+    pub fn wrong(&self) -> Option<String> {
+        let (c, same_bits) = match &self.outcome {
+            Outcome::Refused(_) => return None,
+            Outcome::Failed(why) => return Some(why.clone()),
+            Outcome::Ran { compared, same_bits } => (compared, *same_bits),
+        };
+        let found = [
+            (c.unwritten > 0, format!("{} numbers were not written", c.unwritten)),
+            (c.not_finite > c.unwritten, format!("{} numbers are not finite", c.not_finite - c.unwritten)),
+            (self.exact && c.over > 0, format!("{} numbers are off by more than is allowed", c.over)),
+            (!same_bits, "a second run gave other bits".into()),
+        ];
+        let all: Vec<String> = found.into_iter().filter(|(is, _)| *is).map(|(_, what)| what).collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+}
+
+impl Verified {
+    /// Everything that is wrong, a line each.
+    pub fn wrong(&self) -> Vec<String> {
+        let cases = self.battery.iter().flat_map(|b| b.failed.iter().map(|why| format!("{}: {why}", b.rung)));
+        let outputs = self
+            .outputs
+            .iter()
+            .filter_map(|o| Some(format!("{} {} {}: {}", o.workload, o.dtype, o.kernel, o.wrong()?)));
+        cases.chain(outputs).collect()
+    }
+
+    /// As numbers with names.
+    pub fn figures(&self) -> Vec<Figure> {
+        let mut figures = Vec::new();
+        let mut add = |place: &str, known: &[(&str, f64)]| {
+            for (name, value) in known {
+                figures.push(Figure { name: format!("{place}.{name}"), value: *value, unit: String::new() });
+            }
+        };
+        for b in &self.battery {
+            let known = [
+                ("taken", b.taken as f64),
+                ("refused", b.refused as f64),
+                ("failed", b.failed.len() as f64),
+                ("compared", b.compared as f64),
+                ("worst", b.worst),
+            ];
+            add(&format!("verify.battery.{}", b.rung), &known);
+        }
+        for o in &self.outputs {
+            let Outcome::Ran { compared: c, same_bits } = &o.outcome else { continue };
+            let known = [
+                ("outputs", c.outputs as f64),
+                ("max-abs", c.max_abs),
+                ("max-rel", c.max_rel),
+                ("worst", c.worst),
+                ("over", c.over as f64),
+                ("not-finite", c.not_finite as f64),
+                ("unwritten", c.unwritten as f64),
+                ("bitwise-equal", f64::from(u8::from(*same_bits))),
+            ];
+            add(&format!("verify.{}.{}.{}", o.workload, o.dtype, o.kernel), &known);
+        }
+        figures
+    }
+}
+
+/// Verifies the ladder. Without a GPU nothing is, and that is said.
+pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(Verified, Record)> {
+    let workloads = options.workloads.iter().map(|name| Workload::find(name)).collect::<Result<Vec<_>>>()?;
+    let machine = msda_bench::machine::describe(0);
+    let mut verified = Verified { battery: Vec::new(), outputs: Vec::new(), skipped: Vec::new() };
+    match Gpu::open(0) {
+        Err(why) => {
+            let mut leave = |what: String| {
+                verified.skipped.push(Skipped { what, why: why.to_string() });
+            };
+            leave(format!("the battery on {} rungs", exact_rungs().count()));
+            for workload in &workloads {
+                for dtype in &options.dtypes {
+                    leave(format!("the output of {} rungs on {} {dtype}", RUNGS.len(), workload.name));
+                }
+            }
+        }
+        Ok(gpu) => verify(&gpu, &workloads, options, &mut verified, progress)?,
+    }
+    let record = Record {
+        figures: verified.figures(),
+        skipped: verified.skipped.clone(),
+        ..Record::new(&options.command, machine)
+    };
+    Ok((verified, record))
+}
+
+/// Those whose results are as exact as sums in `f32` of exact products are: what the battery is for.
+fn exact_rungs() -> impl Iterator<Item = &'static Rung> {
+    RUNGS.iter().filter(|rung| rung.kernel().is_exact())
+}
+
+/// The kernels whose outputs are compared: the chosen one, then every rung.
+fn subjects() -> impl Iterator<Item = Option<&'static Rung>> {
+    std::iter::once(None).chain(RUNGS.iter().map(Some))
+}
+
+fn verify(
+    gpu: &Gpu,
+    workloads: &[Workload],
+    Options { dtypes, groups, .. }: &Options,
+    verified: &mut Verified,
+    progress: &mut (dyn Progress + Send),
+) -> Result<()> {
+    let mut steps = exact_rungs().count() * groups.len();
+    for workload in workloads {
+        for &dtype in dtypes {
+            steps += whole::parts(&workload.problem(dtype)?).len() + subjects().count();
+        }
+    }
+    progress.begin(steps);
+    let progress = &Mutex::new(progress);
+    verified.battery = battery(gpu, groups, progress);
+    for rung in RUNGS.iter().filter(|rung| !rung.kernel().is_exact()) {
+        let what = format!("the battery on {}", rung.kernel());
+        verified.skipped.push(Skipped { what, why: "it is not held to the tolerance".into() });
+    }
+    for workload in workloads {
+        for &dtype in dtypes {
+            let data = workload.data(dtype)?;
+            let name = format!("{} {dtype}", workload.name);
+            let whole = Whole::new(&data, || step(progress, &format!("{name}: the oracle on all of it")))?;
+            for rung in subjects() {
+                let kernel = rung.map_or_else(|| "chosen".into(), |rung| rung.kernel().to_string());
+                step(progress, &format!("{name}: {kernel}"));
+                verified.outputs.push(Output {
+                    workload: workload.name.clone(),
+                    dtype: dtype.name().into(),
+                    kernel,
+                    exact: rung.is_none_or(|rung| rung.kernel().is_exact()),
+                    outcome: compare(gpu, &data, &whole, rung.map(Rung::kernel))
+                        .unwrap_or_else(|why| Outcome::Failed(format!("{why:#}"))),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Progress that threads tell of.
+type Shared<'a> = Mutex<&'a mut (dyn Progress + Send)>;
+
+fn step(progress: &Shared<'_>, what: &str) {
+    progress.lock().unwrap_or_else(PoisonError::into_inner).step(what);
+}
+
+/// Runs a kernel twice on all of a workload, into memory full of ones.
+fn compare(gpu: &Gpu, data: &Data, whole: &Whole, kernel: Option<Kernel>) -> Result<Outcome> {
+    let task = Task::whole(data, Pass::Forward);
+    let operands = msda_cuda::Operands::dense(&task.problem, None);
+    let request = msda_cuda::Request::new(&task.problem, &operands);
+    if let Some(why) = kernel.and_then(|kernel| kernel.refuses(&request, &Target::of(gpu))) {
+        return Ok(Outcome::Refused(why));
+    }
+    let mut resident = Resident::new(gpu, &task.problem, &task.inputs, kernel)?;
+    let mut output = || -> Result<_> {
+        resident.poison()?;
+        resident.run()?;
+        Ok(resident.output()?)
+    };
+    let (first, second) = (output()?, output()?);
+    let same_bits = first.to_le_bytes() == second.to_le_bytes();
+    Ok(Outcome::Ran { compared: whole.compare(&first)?, same_bits })
+}
+
+/// The battery on every rung that it is for, on all cores: compiling is most of it.
+fn battery(gpu: &Gpu, groups: &[Group], progress: &Shared<'_>) -> Vec<Battery> {
+    let jobs: Vec<(&'static Rung, Group)> =
+        exact_rungs().flat_map(|rung| groups.iter().map(move |&group| (rung, group))).collect();
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let results = in_parallel(workers, &jobs, |&(rung, group)| {
+        step(progress, &format!("battery: {} {}", rung.name, group.name()));
+        run_group(gpu, rung, group)
+    });
+    let mut all: Vec<Battery> = Vec::new();
+    for of_group in results {
+        match all.last_mut().filter(|last| last.rung == of_group.rung) {
+            Some(last) => last.add(of_group),
+            None => all.push(of_group),
+        }
+    }
+    all
+}
+
+/// A group of the battery: by the rung where it takes a case, and by the generic kernel elsewhere.
+fn run_group(gpu: &Gpu, rung: &'static Rung, group: Group) -> Battery {
+    let (kernel, target) = (rung.kernel(), Target::of(gpu));
+    let asked: [Arc<AtomicBool>; 2] = Default::default();
+    let [took, refused] = asked.clone();
+    let backend = Cuda::with_pick(gpu, rung.name, move |request| {
+        let takes = kernel.refuses(request, &target).is_none();
+        if takes { &took } else { &refused }.store(true, Ordering::Relaxed);
+        takes.then_some(kernel)
+    });
+    let mut battery = Battery { rung: kernel.to_string(), ..Battery::default() };
+    for (number, case) in group.cases(1).iter().enumerate() {
+        let summary = conformance::run_case(&backend, &format!("{}/{number}", group.name()), case);
+        let [took, refused] = asked.each_ref().map(|flag| flag.swap(false, Ordering::Relaxed));
+        battery.note(summary, took, refused);
+    }
+    battery
+}
+
+impl Battery {
+    /// Adds a case: of one that a kernel was asked for at all, whether this one took it.
+    fn note(&mut self, summary: Summary, took: bool, refused: bool) {
+        self.taken += usize::from(took);
+        self.refused += usize::from(refused && !took);
+        self.failed.extend(summary.failed.iter().map(ToString::to_string));
+        if took {
+            self.compared += summary.compared;
+            self.worst = self.worst.max(summary.worst);
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.taken += other.taken;
+        self.refused += other.refused;
+        self.failed.extend(other.failed);
+        self.compared += other.compared;
+        self.worst = self.worst.max(other.worst);
+    }
+}
+
+/// As tables.
+pub fn text(verified: &Verified) -> String {
+    let mut text = String::new();
+    let width = verified.battery.iter().map(|b| b.rung.len()).max().unwrap_or(0).max(10);
+    if !verified.battery.is_empty() {
+        text += &format!(
+            "{:<width$} {:>7} {:>7} {:>7} {:>12} {:>8}\n",
+            "battery", "taken", "refused", "failed", "compared", "err/tol"
+        );
+    }
+    for b in &verified.battery {
+        text += &format!(
+            "{:<width$} {:>7} {:>7} {:>7} {:>12} {:>8.3}\n",
+            b.rung,
+            b.taken,
+            b.refused,
+            b.failed.len(),
+            b.compared,
+            b.worst
+        );
+    }
+    let mut title = String::new();
+    for o in &verified.outputs {
+        let own = format!("{} {}", o.workload, o.dtype);
+        if own != title {
+            title = own;
+            text += &format!(
+                "\n{title:<width$} {:>10} {:>9} {:>9} {:>8} {:>9} {:>9} {:>5}\n",
+                "outputs", "max abs", "max rel", "err/tol", "over", "unwritten", "bits"
+            );
+        }
+        text += &match &o.outcome {
+            Outcome::Ran { compared: c, same_bits } => format!(
+                "{:<width$} {:>10} {:>9.2e} {:>9.2e} {:>8.3} {:>9} {:>9} {:>5}{}\n",
+                o.kernel,
+                c.outputs,
+                c.max_abs,
+                c.max_rel,
+                c.worst,
+                c.over,
+                c.unwritten,
+                if *same_bits { "same" } else { "other" },
+                if o.exact { "" } else { "  inexact" },
+            ),
+            Outcome::Refused(why) => format!("{:<width$} refused: {why}\n", o.kernel),
+            Outcome::Failed(why) => format!("{:<width$} failed: {}\n", o.kernel, why.replace('\n', "; ")),
+        };
+    }
+    if !verified.skipped.is_empty() {
+        text += "\nleft out\n";
+    }
+    for s in &verified.skipped {
+        text += &format!("  {}: {}\n", s.what, s.why.replace('\n', "\n    "));
+    }
+    text.trim_start().to_owned()
+}
+
+/// An error that names everything that is wrong, if anything is.
+pub fn judge(verified: &Verified) -> Result<()> {
+    let wrong = verified.wrong();
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    Err(anyhow!("{} things are wrong with the ladder\n{}", wrong.len(), wrong.join("\n")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn output(kernel: &str, exact: bool, compared: Compared, same_bits: bool) -> Output {
+        let outcome = Outcome::Ran { compared, same_bits };
+        Output { workload: "seed".into(), dtype: "f16".into(), kernel: kernel.into(), exact, outcome }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_and_the_rest_is_not() {
+        let right = Compared { outputs: 100, max_abs: 0.5, max_rel: 0.1, worst: 0.7, ..Compared::default() };
+        let over = Compared { over: 3, worst: 4.0, ..right };
+        let holes = Compared { not_finite: 5, unwritten: 2, ..right };
+        let refused = Output {
+            outcome: Outcome::Refused("no clusters".into()),
+            ..output("ladder:distributed", true, right, true)
+        };
+        let failed = Output {
+            outcome: Outcome::Failed("no room".into()),
+            ..output("ladder:ultra", true, right, true)
+        };
+        let battery = Battery {
+            rung: "ladder:base".into(),
+            taken: 30,
+            failed: vec!["random/3: off".into()],
+            ..Battery::default()
+        };
+        let verified = Verified {
+            battery: vec![battery],
+            outputs: vec![
+                output("ladder:base", true, right, true),
+                output("ladder:simple", true, over, true),
+                output("ladder:fp8", false, over, true),
+                output("ladder:original", true, holes, false),
+                refused,
+                failed,
+            ],
+            skipped: Vec::new(),
+        };
+        let wrong = verified.wrong();
+        assert_eq!(wrong.len(), 4, "{wrong:?}");
+        assert!(wrong[0].starts_with("ladder:base: random/3"));
+        assert!(wrong[1].contains("ladder:simple: 3 numbers are off"));
+        let both = &wrong[2];
+        assert!(both.contains("2 numbers were not") && both.contains("3 numbers are not finite"), "{both}");
+        assert!(both.ends_with("a second run gave other bits"), "{both}");
+        assert!(wrong[3].ends_with("ladder:ultra: no room"));
+        assert!(judge(&verified).is_err());
+
+        let figures = verified.figures();
+        let figure = |name: &str| figures.iter().find(|f| f.name == name).map(|f| f.value);
+        assert_eq!(figure("verify.battery.ladder:base.failed"), Some(1.0));
+        assert_eq!(figure("verify.seed.f16.ladder:base.max-abs"), Some(0.5));
+        assert_eq!(figure("verify.seed.f16.ladder:base.bitwise-equal"), Some(1.0));
+        assert_eq!(figure("verify.seed.f16.ladder:original.unwritten"), Some(2.0));
+        assert_eq!(figure("verify.seed.f16.ladder:simple.over"), Some(3.0));
+        assert_eq!(figure("verify.seed.f16.ladder:ultra.over"), None);
+        let said = text(&verified);
+        assert!(said.contains("refused: no clusters") && said.contains("inexact"), "{said}");
+    }
+
+    #[test]
+    fn a_case_is_taken_refused_or_neither() {
+        let mut battery = Battery::default();
+        let case = || Summary { passed: 1, compared: 10, worst: 0.5, ..Summary::default() };
+        battery.note(case(), true, false);
+        battery.note(case(), false, true);
+        battery.note(case(), false, false);
+        assert_eq!((battery.taken, battery.refused, battery.compared, battery.worst), (1, 1, 10, 0.5));
+    }
+}

@@ -1,0 +1,220 @@
+//! Every number of a workload's output against the oracle.
+//!
+//! The oracle is slow, but plain: planes are divided into runs of queries, each evaluated on a thread of its own, and
+//! what comes out serves everything that is compared.
+
+use std::ops::Range;
+
+use anyhow::{Result, bail};
+use msda::conformance::Budgeted;
+use msda::{Buffer, Inputs, Problem, Role, Slice, View, op};
+use rayon::prelude::*;
+use serde::Serialize;
+
+use msda_bench::parallel::in_parallel;
+use msda_bench::record::Pass;
+use msda_bench::task::Task;
+use msda_bench::workload::Data;
+
+/// Queries that are evaluated together, and have one tolerance.
+const TOGETHER: usize = 2048;
+
+/// What the output of a workload should be, and how far off it may be.
+pub struct Whole {
+    problem: Problem,
+    parts: Vec<(Part, Budgeted)>,
+}
+
+/// Some queries of one image and head.
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    image: usize,
+    head: usize,
+    queries: Range<usize>,
+}
+
+/// How a whole output compares.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Compared {
+    /// Numbers that were compared: all there are.
+    pub outputs: usize,
+    /// The largest difference from the oracle.
+    pub max_abs: f64,
+    /// The largest difference as a share of the oracle's number, of numbers that are larger than the tolerance.
+    pub max_rel: f64,
+    /// The largest difference as a share of what is allowed.
+    pub worst: f64,
+    /// Numbers that are off by more than is allowed.
+    pub over: usize,
+    /// Numbers that are not finite where the oracle's are; no differences are taken of them.
+    pub not_finite: usize,
+    /// Numbers that still are what memory was filled with.
+    pub unwritten: usize,
+}
+
+/// The parts that the queries of all planes are divided into.
+pub(super) fn parts(p: &Problem) -> Vec<Part> {
+    let mut parts = Vec::new();
+    for image in 0..p.batch() {
+        for head in 0..p.heads() {
+            for first in (0..p.queries()).step_by(TOGETHER) {
+                let queries = first..p.queries().min(first + TOGETHER);
+                parts.push(Part { image, head, queries });
+            }
+        }
+    }
+    parts
+}
+
+impl Part {
+    /// These queries as a problem of their own over the same memory.
+    fn cut<'a>(&self, data: &'a Data) -> Result<(Problem, Inputs<'a>)> {
+        let task = Task::whole(data, Pass::Forward);
+        let (plane, mut inputs) = op::plane(&task.problem, &task.inputs, self.image, self.head)?;
+        let problem = plane.with(|s| s.queries = self.queries.len())?;
+        let from = |view: View<'a>, role: Role| {
+            let strides = view.strides.unwrap_or_else(|| role.dense(&plane));
+            View { data: view.data.from(self.queries.start * strides[1]), strides: Some(strides) }
+        };
+        inputs.locations = from(inputs.locations, Role::Locations);
+        inputs.weights = from(inputs.weights, Role::Weights);
+        Ok((problem, inputs))
+    }
+
+    /// Where the rows of its queries begin in the output.
+    fn rows(&self, p: &Problem) -> impl Iterator<Item = usize> + use<> {
+        let (strides, image, head) = (Role::Output.dense(p), self.image, self.head);
+        self.queries.clone().map(move |query| op::offset(strides, [image, query, head]))
+    }
+}
+
+impl Whole {
+    /// Evaluates the oracle on all of a workload, with all cores; `done` is called after each of its [`parts`].
+    pub(super) fn new(data: &Data, done: impl Fn() + Sync) -> Result<Self> {
+        let parts = parts(&data.problem);
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        let budgets = in_parallel(workers, &parts, |part| {
+            let (problem, inputs) = part.cut(data)?;
+            let budget = Budgeted::output(&problem, &inputs, true)?;
+            done();
+            Ok(budget)
+        });
+        let budgets = budgets.into_iter().collect::<Result<Vec<_>>>()?;
+        Ok(Self { problem: data.problem.clone(), parts: parts.into_iter().zip(budgets).collect() })
+    }
+
+    /// Compares all of an output, whose memory was filled with ones before.
+    pub fn compare(&self, got: &Buffer) -> Result<Compared> {
+        if got.len() != self.problem.output_len() {
+            bail!("got {} numbers, expected {}", got.len(), self.problem.output_len());
+        }
+        let got = got.as_slice();
+        let all = self.parts.par_iter().map(|(part, budget)| self.compare_part(part, budget, got));
+        Ok(all.reduce(Compared::default, Compared::join))
+    }
+
+    fn compare_part(&self, part: &Part, budget: &Budgeted, got: Slice<'_>) -> Compared {
+        let mut c = Compared::default();
+        for (row, exact) in part.rows(&self.problem).zip(budget.exact.chunks(self.problem.channels())) {
+            for (i, &want) in (row..).zip(exact) {
+                c.outputs += 1;
+                c.unwritten += usize::from(is_poison(got, i));
+                let off = (got.get(i) - want).abs();
+                if !off.is_finite() {
+                    c.not_finite += 1;
+                    continue;
+                }
+                c.over += usize::from(off > budget.tolerance);
+                c.max_abs = c.max_abs.max(off);
+                c.worst = c.worst.max(off / budget.tolerance.max(f64::MIN_POSITIVE));
+                if want.abs() > budget.tolerance {
+                    c.max_rel = c.max_rel.max(off / want.abs());
+                }
+            }
+        }
+        c
+    }
+}
+
+impl Compared {
+    fn join(self, other: Self) -> Self {
+        Self {
+            outputs: self.outputs + other.outputs,
+            max_abs: self.max_abs.max(other.max_abs),
+            max_rel: self.max_rel.max(other.max_rel),
+            worst: self.worst.max(other.worst),
+            over: self.over + other.over,
+            not_finite: self.not_finite + other.not_finite,
+            unwritten: self.unwritten + other.unwritten,
+        }
+    }
+}
+
+/// Whether an element has all bits set: a NaN that no arithmetic makes.
+fn is_poison(data: Slice<'_>, i: usize) -> bool {
+    match data {
+        Slice::F64(s) => s[i].to_bits() == u64::MAX,
+        Slice::F32(s) => s[i].to_bits() == u32::MAX,
+        Slice::F16(s) => s[i].to_bits() == u16::MAX,
+        Slice::Bf16(s) => s[i].to_bits() == u16::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use msda::{Cpu, Dtype};
+
+    use super::*;
+    use msda_bench::workload::Workload;
+
+    #[test]
+    fn every_number_counts() {
+        let workload = Workload::find("small").unwrap();
+        for dtype in [Dtype::F32, Dtype::F16] {
+            let data = workload.data(dtype).unwrap();
+            let steps = AtomicUsize::new(0);
+            let count = || {
+                steps.fetch_add(1, Ordering::Relaxed);
+            };
+            let whole = Whole::new(&data, count).unwrap();
+            assert_eq!(steps.into_inner(), parts(&data.problem).len());
+            let task = Task::whole(&data, Pass::Forward);
+            let mut results = task.poisoned();
+            task.run(&Cpu::new(), &mut results).unwrap();
+            let right = results.0.remove(0);
+            let c = whole.compare(&right).unwrap();
+            assert_eq!((c.outputs, c.over, c.not_finite, c.unwritten), (right.len(), 0, 0, 0), "{c:?}");
+            assert!(c.worst > 0.0 && c.worst <= 1.0 && c.max_abs > 0.0 && c.max_rel > 0.0, "{c:?}");
+            // Anywhere.
+            for place in [0, right.len() / 3, right.len() - 1] {
+                let mut broken = right.clone();
+                broken.as_mut().set(place, right.as_slice().get(place) + 0.05);
+                let c = whole.compare(&broken).unwrap();
+                assert_eq!((c.over, c.not_finite), (1, 0), "{c:?}");
+                assert!(c.worst > 1.0 && c.max_abs > 0.04);
+                let mut broken = right.clone();
+                broken.as_mut().set(place, f64::NAN);
+                let c = whole.compare(&broken).unwrap();
+                assert_eq!((c.over, c.not_finite, c.unwritten), (0, 1, 0), "{c:?}");
+            }
+            let poison = Buffer::from_le_bytes(dtype, &vec![0xff; right.len() * dtype.size()]);
+            let c = whole.compare(&poison).unwrap();
+            assert_eq!((c.unwritten, c.not_finite), (right.len(), right.len()));
+            assert!(whole.compare(&Buffer::filled(dtype, 3, 0.0)).is_err());
+        }
+    }
+
+    /// Planes that are several parts, and heads between the queries of the output.
+    #[test]
+    fn parts_are_all_queries_once() {
+        let p = Workload::find("detr-encoder").unwrap().problem(Dtype::F32).unwrap();
+        let p = p.with(|s| (s.batch, s.heads) = (2, 3)).unwrap();
+        assert!(p.queries() > 2 * TOGETHER);
+        let mut rows: Vec<usize> = parts(&p).iter().flat_map(|part| part.rows(&p)).collect();
+        rows.sort_unstable();
+        let all: Vec<usize> = (0..2 * 3 * p.queries()).map(|row| row * p.channels()).collect();
+        assert_eq!(rows, all);
+    }
+}
