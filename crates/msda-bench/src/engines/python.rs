@@ -72,6 +72,8 @@ pub(super) struct Reply {
     /// Milliseconds of each run.
     #[serde(default)]
     pub(super) times: Vec<f64>,
+    /// Median host time of a timed call in microseconds, where a GPU computes.
+    pub(super) host_us: Option<f64>,
     error: Option<String>,
 }
 
