@@ -9,7 +9,7 @@ use std::{ptr, slice};
 use msda::{Error, ErrorKind, Problem, Result};
 
 use crate::choose::{Choice, choices};
-use crate::driver::{Chain, Device, Function, Launch, Memory, StreamHandle, Texture, fill_async};
+use crate::driver::{Chain, Device, Function, Launch, Memory, Node, StreamHandle, Texture, fill_async};
 use crate::jit;
 use crate::kernels::{self, Block, Hole, Kernel, Own, Prepared, Stage};
 use crate::request::{Levels, Operands, Request, Target};
@@ -231,11 +231,11 @@ impl Plan {
         let Ok(mut place) = self.chained.try_lock() else { return Ok(false) };
         let Some(Chained { chain, args, stream: first }) = place.as_mut() else { return Ok(false) };
         let here = stream.raw().addr();
-        if !stream.is_one() || first.is_some_and(|first| first != here) {
+        if stream.is_per_thread() || first.is_some_and(|first| first != here) {
             return Ok(false);
         }
         let _bound = self.device.bind()?;
-        if stream.records(&self.device).unwrap_or(true) {
+        if stream.is_capturing(&self.device).unwrap_or(true) {
             return Ok(false);
         }
         for (i, (kept, now)) in kernels(&self.steps).zip(args).enumerate() {
@@ -245,7 +245,7 @@ impl Plan {
                 continue;
             }
             // SAFETY: an argument of that kernel.
-            if unsafe { chain.set(i, arg.as_mut_ptr().cast()) }.is_err() {
+            if unsafe { chain.set_argument(i, arg.as_mut_ptr().cast()) }.is_err() {
                 // What this driver does not do it need not be asked for again.
                 *place = None;
                 return Ok(false);
@@ -424,10 +424,13 @@ impl Chained {
             _ => (),
         }
         let mut args: Vec<Vec<u64>> = kept.iter().map(|kept| vec![0; kept.words()]).collect();
-        let mut pointers: Vec<*mut c_void> = args.iter_mut().map(|arg| arg.as_mut_ptr().cast()).collect();
-        let launches: Vec<_> = kept.iter().map(|kept| (&kept.function, &kept.launch)).collect();
+        let nodes = kept.iter().zip(&mut args).map(|(kept, arg)| {
+            let (function, launch, arg) = (&kept.function, &kept.launch, arg.as_mut_ptr().cast());
+            Node::Kernel { function, launch, arg }
+        });
+        let nodes: Vec<_> = nodes.collect();
         // SAFETY: each kernel has one parameter, for which there is room. The plan's functions are dropped after its chain.
-        let chain = unsafe { Chain::new(&launches, &mut pointers)? };
+        let chain = unsafe { Chain::new(kept[0].function.module().device(), &nodes)? };
         Ok(Some(Self { chain, args, stream: None }))
     }
 }

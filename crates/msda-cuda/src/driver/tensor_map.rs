@@ -3,24 +3,25 @@
 use std::ffi::c_void;
 
 use cudarc::driver::sys::{
-    self, CUtensorMap, CUtensorMapDataType as DataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave,
+    CUtensorMap, CUtensorMapDataType as DataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave,
     CUtensorMapL2promotion as Promote, CUtensorMapSwizzle,
 };
 use msda::{Dtype, Error, ErrorKind, Result};
 
 use super::Device;
+use super::api;
 use super::check::check;
 
-/// Most dimensions that a tensor can have here.
+/// Dimensions that a tensor map can have at most.
 const MAX_RANK: usize = 5;
 
-/// A tensor in device memory and the window of it that one bulk copy brings into shared memory. Dimensions are listed
-/// from the one whose elements are neighbours.
+/// A tensor in device memory, and the window of it that one bulk copy loads into shared memory. The first dimension
+/// is the contiguous one.
 #[derive(Debug, Clone, Copy)]
 pub struct Tiled<'a> {
     /// The type of its elements.
     pub dtype: Dtype,
-    /// Where it begins; a multiple of 16.
+    /// Its address; a multiple of 16.
     pub address: u64,
     /// The size of each dimension in elements.
     pub sizes: &'a [u64],
@@ -30,12 +31,12 @@ pub struct Tiled<'a> {
     pub window: &'a [u32],
     /// How the window is laid out in shared memory.
     pub swizzle: Swizzle,
-    /// How much the second-level cache reads at a time.
+    /// The granularity of loads into the L2.
     pub promotion: Promotion,
 }
 
 impl Default for Tiled<'_> {
-    /// No dimensions, of `f32`: what is left to fill in is the tensor.
+    /// `f32` without dimensions; the tensor itself is left to fill in.
     fn default() -> Self {
         Self {
             dtype: Dtype::F32,
@@ -49,10 +50,10 @@ impl Default for Tiled<'_> {
     }
 }
 
-/// How 16-byte pieces of a window's rows are permuted in shared memory, so that columns do not collide in its banks.
+/// How the 16-byte chunks of a window's rows are swizzled in shared memory, so that columns have no bank conflicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Swizzle {
-    /// As they are.
+    /// Not swizzled.
     None,
     /// Within 32 bytes.
     Bytes32,
@@ -62,10 +63,10 @@ pub enum Swizzle {
     Bytes128,
 }
 
-/// How much the second-level cache reads at a time.
+/// The granularity of loads into the L2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Promotion {
-    /// As much as is asked for.
+    /// As many bytes as are requested.
     None,
     /// 64 bytes.
     Bytes64,
@@ -75,8 +76,8 @@ pub enum Promotion {
     Bytes256,
 }
 
-/// The driver's encoding of a [`Tiled`] tensor: a `__grid_constant__ const` parameter of a kernel. What a copy reads
-/// outside the tensor is zero.
+/// The driver's encoding of a [`Tiled`] tensor: a `__grid_constant__ const` parameter of a kernel. Elements outside
+/// the tensor are copied as zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(128))]
 pub struct TensorMap([u64; 16]);
@@ -89,9 +90,9 @@ impl TensorMap {
         let mut map = CUtensorMap { opaque: [0; 16] };
         let every_element = [1; MAX_RANK];
         // SAFETY: `map` is valid to write and aligned by its type; the arrays have as many elements as the rank
-        // says (strides one less), which `check` saw; the address is only encoded.
+        // (strides one less), as `check` found; the address is only encoded.
         let result = unsafe {
-            sys::cuTensorMapEncodeTiled(
+            api::cuTensorMapEncodeTiled(
                 &mut map,
                 match tensor.dtype {
                     Dtype::F64 => DataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT64,
@@ -127,7 +128,7 @@ impl TensorMap {
 }
 
 impl Tiled<'_> {
-    /// What the driver demands, which it would refuse without saying what is wrong.
+    /// Checks the driver's rules: the driver itself does not say which rule is violated.
     fn check(&self) -> Result<()> {
         let refuse = |what: &str, got: String, expected: &str| {
             Err(Error::new(ErrorKind::Shape, format!("tensor map: {what}"), got, expected))
@@ -160,7 +161,7 @@ impl Tiled<'_> {
             Swizzle::Bytes128 => 128,
         };
         if !row.is_multiple_of(16) || row > longest {
-            let expected = "a multiple of 16 that is no more than the swizzle";
+            let expected = "a multiple of 16, at most the bytes of the swizzle";
             return refuse("bytes of a row of the window", row.to_string(), expected);
         }
         Ok(())
@@ -172,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_driver_would_refuse_is_refused_with_a_reason() {
+    fn bad_tensor_maps_are_refused_with_a_reason() {
         let good = Tiled {
             address: 256,
             sizes: &[32, 100, 80],

@@ -1,39 +1,40 @@
 //! Textures: memory that kernels read through the texture unit.
 
 use cudarc::driver::sys::{
-    self, CUDA_RESOURCE_DESC, CUDA_RESOURCE_DESC_st__bindgen_ty_1 as Resource,
+    CUDA_RESOURCE_DESC, CUDA_RESOURCE_DESC_st__bindgen_ty_1 as Resource,
     CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_4 as Pitched,
-    CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_5 as Room, CUDA_TEXTURE_DESC, CUaddress_mode,
+    CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_5 as Reserved, CUDA_TEXTURE_DESC, CUaddress_mode,
     CUarray_format, CUfilter_mode, CUresourcetype,
 };
 use msda::{Dtype, Error, ErrorKind, Result};
 
+use super::api;
 use super::check::check;
 use super::{Device, Memory};
 
-/// Rows of texels of four numbers each in device memory.
+/// Rows of texels in device memory. A texel is four numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Texels {
     /// Bytes from the beginning of the memory; a multiple of [`Texels::ALIGN`].
     pub at: usize,
     /// The type of the numbers: `f16` or `f32`.
     pub dtype: Dtype,
-    /// Texels of a row.
+    /// Texels per row.
     pub width: usize,
-    /// Rows.
+    /// Number of rows.
     pub height: usize,
-    /// Bytes from row to row; a multiple of 128.
+    /// Row pitch in bytes; a multiple of 128.
     pub pitch: usize,
 }
 
 impl Texels {
-    /// What a texture begins at a multiple of, in bytes, on every device.
+    /// The alignment of a texture in bytes, on every device.
     pub const ALIGN: usize = 512;
 
-    /// The most texels of a row that every device takes, and the most rows.
+    /// The largest width and height that every device takes.
     pub const MOST: (usize, usize) = (65536, 65000);
 
-    /// What the driver demands, and that all texels are within so many bytes.
+    /// Checks the driver's rules, and that all texels are within `bytes` bytes.
     fn check(&self, bytes: usize) -> Result<()> {
         let format = [Dtype::F16, Dtype::F32].contains(&self.dtype);
         let (w, h) = Self::MOST;
@@ -49,7 +50,7 @@ impl Texels {
     }
 }
 
-/// A texture: coordinates count texels, the centre of the first being 0.5, and what lies between centres is
+/// A texture. Coordinates count texels, the centre of the first is at 0.5, and values between centres are
 /// interpolated. Its memory must outlive its use.
 #[derive(Debug)]
 pub struct Texture {
@@ -62,9 +63,9 @@ impl Texture {
     pub fn new(memory: &Memory, texels: &Texels) -> Result<Self> {
         texels.check(memory.len())?;
         let device = memory.device();
-        let _bound = device.bind()?;
-        // All of the union is zero before the part that counts is written.
-        let mut res = Resource { reserved: Room { reserved: [0; 32] } };
+        let _bound = device.bind_relaxed()?;
+        // The rest of the union must be zero.
+        let mut res = Resource { reserved: Reserved { reserved: [0; 32] } };
         res.pitch2D = Pitched {
             devPtr: memory.address() + texels.at as u64,
             format: match texels.dtype {
@@ -91,14 +92,14 @@ impl Texture {
             reserved: [0; 12],
         };
         let mut handle = 0;
-        // SAFETY: a context is current; `handle` is valid to write; both descriptions are complete; the texels are within
-        // the memory, which `check` saw.
-        let result = unsafe { sys::cuTexObjectCreate(&mut handle, &resource, &reading, std::ptr::null()) };
+        // SAFETY: a context is current; `handle` is valid to write; both descriptions are complete; the texels are
+        // within the memory, as `check` found.
+        let result = unsafe { api::cuTexObjectCreate(&mut handle, &resource, &reading, std::ptr::null()) };
         check("cuTexObjectCreate", result)?;
         Ok(Self { device: device.clone(), handle })
     }
 
-    /// What kernels know it by.
+    /// The handle that kernels use.
     pub fn handle(&self) -> u64 {
         self.handle
     }
@@ -107,7 +108,7 @@ impl Texture {
 impl Drop for Texture {
     fn drop(&mut self) {
         // SAFETY: the texture was made by `new` and is destroyed once.
-        self.device.release(|| unsafe { sys::cuTexObjectDestroy(self.handle) });
+        self.device.release(|| unsafe { api::cuTexObjectDestroy(self.handle) });
     }
 }
 
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_driver_would_refuse_is_refused() {
+    fn bad_textures_are_refused() {
         let good = Texels { at: 512, dtype: Dtype::F16, width: 10, height: 3, pitch: 128 };
         good.check(512 + 3 * 128).unwrap();
         for bad in [
