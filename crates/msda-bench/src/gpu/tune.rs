@@ -220,7 +220,7 @@ pub fn save(path: &Path, found: &[Tuned]) -> Result<()> {
         Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
     };
     let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    msda_cuda::jit::cache::create_folder(folder).with_context(|| format!("making {}", folder.display()))?;
     // Written aside and put in place: programs may be reading it.
     let new = tempfile::NamedTempFile::new_in(folder)
         .with_context(|| format!("writing to {}", folder.display()))?;

@@ -2,7 +2,7 @@
 
 use msda_bench::record::Gpu;
 use msda_cuda::choose::Tuned;
-use msda_cuda::driver::{Device, driver_version};
+use msda_cuda::driver::{Device, driver_problem, driver_version};
 use msda_cuda::jit;
 
 use super::{Finding, split_hint};
@@ -37,8 +37,9 @@ fn no_gpu(driver: Option<&Gpu>, why: &str) -> Finding {
     let (why, hint) = split_hint(why);
     let says = match driver {
         Some(gpu) => format!("{} is there but cannot be used: {why}", gpu.name),
-        None => format!("none: {why}; the op runs on the CPU"),
+        None => format!("{why}; the operator runs on the CPU"),
     };
+    let says = says + &driver_problem().map_or(String::new(), |detail| format!(" ({detail})"));
     Finding { what: "gpu", good: false, says, hint }
 }
 
@@ -50,7 +51,7 @@ fn nvrtc() -> Finding {
                 what: "compiler",
                 good: true,
                 says: format!("NVRTC {major}.{minor} at {}", nvrtc.path()),
-                hint: None,
+                hint: jit::untrusted().first().map(|why| format!("not used: {why}")),
             }
         }
         Err(why) => {
