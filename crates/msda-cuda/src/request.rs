@@ -43,7 +43,7 @@ impl Operands {
             value: dense(Role::Value),
             locations: dense(Role::Locations),
             weights: dense(Role::Weights),
-            reference: reference.map(|kind| (kind, dense(Role::Reference { dim: kind.dim() }))),
+            reference: reference.map(|kind| (kind, dense(Role::Reference(kind)))),
             output: dense(Role::Output),
         }
     }

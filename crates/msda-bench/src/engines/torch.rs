@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use msda::{Buffer, Dtype, Padding, Problem, Role, Sampling, Strides, op};
+use msda::{Buffer, Dtype, Padding, Problem, Role, Sampling, Strides, backend};
 use serde_json::json;
 
 use super::Engine;
@@ -121,7 +121,7 @@ fn for_each_value_row(p: &Problem, strides: Strides, mut f: impl FnMut(usize)) {
             for pixel in 0..level.h * level.w {
                 let position = level.position(pixel / level.w, pixel % level.w);
                 for h in 0..p.heads() {
-                    f(op::offset(strides, [b, position, h]));
+                    f(backend::offset(strides, [b, position, h]));
                 }
             }
         }
