@@ -9,7 +9,7 @@
 use anyhow::{Context, Result, bail};
 use msda::conformance::{Budget, Budgeted, compare};
 use msda::rng::Rng;
-use msda::{Buffer, Role, Slice, op};
+use msda::{Buffer, Role, Slice, backend};
 use rayon::prelude::*;
 
 use crate::engines::Engine;
@@ -129,7 +129,7 @@ impl Expected {
         let strides = role.dense(&whole.problem);
         let mut numbers = Vec::new();
         for query in (0..extents[1]).step_by(self.step) {
-            let row = op::offset(strides, [self.image, query, self.head]);
+            let row = backend::offset(strides, [self.image, query, self.head]);
             numbers.extend((row..row + inner).map(|c| all.get(c)));
         }
         numbers
@@ -225,7 +225,7 @@ fn inner_product(
     let (a, b) = (a.as_slice(), b.as_slice());
     let (mut sum, mut size) = (0.0, 0.0);
     for j in 0..extents[1] {
-        let row = op::offset(strides, [image, j, head]);
+        let row = backend::offset(strides, [image, j, head]);
         for i in row..row + inner {
             let product = a.get(i) * b.get(i);
             sum += product;

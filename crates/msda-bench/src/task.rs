@@ -1,7 +1,7 @@
 //! One thing for an engine to do: a problem with its tensors, and the pass that is wanted.
 
 use anyhow::Result;
-use msda::{Buffer, Gradients, Inputs, Problem, Slice, Strides, View, ViewMut, op};
+use msda::{Buffer, Gradients, Inputs, Problem, Slice, Strides, View, ViewMut, backend};
 
 use crate::record::Pass;
 use crate::workload::Data;
@@ -48,7 +48,7 @@ impl<'a> Task<'a> {
     /// Every `step`-th query of one image and head, over the same memory.
     pub fn sampled(&self, image: usize, head: usize, step: usize) -> Result<Self> {
         let p = &self.problem;
-        let (plane, mut inputs) = op::plane(p, &self.inputs, image, head)?;
+        let (plane, mut inputs) = backend::plane(p, &self.inputs, image, head)?;
         let problem = plane.with(|s| s.queries = s.queries.div_ceil(step))?;
         let every = |mut view: View<'a>| {
             if let Some(strides) = &mut view.strides {
@@ -60,8 +60,8 @@ impl<'a> Task<'a> {
         inputs.weights = every(inputs.weights);
         let dense = msda::Role::Output.dense(p);
         let strides = self.grad_output.strides.unwrap_or(dense);
-        let first = op::offset(strides, [image, 0, head]);
-        let grad_output = every(View { data: self.grad_output.data.from(first), strides: Some(strides) });
+        let first = backend::offset(strides, [image, 0, head]);
+        let grad_output = every(View { data: self.grad_output.data.tail(first), strides: Some(strides) });
         Ok(Self { data: self.data, problem, inputs, grad_output, pass: self.pass })
     }
 

@@ -72,7 +72,7 @@ fn for_each_tap(data: &Data, image: usize, head: usize, mut f: impl FnMut(usize)
     let p = &data.problem;
     let (locations, strides) = (data.locations.as_slice(), msda::Role::Locations.dense(p));
     for query in 0..p.queries() {
-        let mut s = msda::op::offset(strides, [image, query, head]);
+        let mut s = msda::backend::offset(strides, [image, query, head]);
         for (level, &points) in p.levels().iter().zip(p.points()) {
             for _ in 0..points {
                 let xs = neighbours(p, locations.get(s), level.w);

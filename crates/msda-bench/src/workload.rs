@@ -204,7 +204,7 @@ impl Workload {
     pub fn problem(&self, dtype: Dtype) -> Result<Problem> {
         let types = match (dtype, self.coordinates) {
             (Dtype::F64, _) | (_, Coordinates::Value) => Types::uniform(dtype),
-            _ => Types::with_f32_coordinates(dtype),
+            _ => Types::with_value(dtype),
         };
         Ok(Problem::new(Spec { types, ..self.spec.clone() })?)
     }

@@ -28,7 +28,7 @@ fn agree(torch: &mut Torch, spec: Spec) {
     let plain = p.with(|s| s.layout = Layout::Bshd).unwrap();
     let bshd = Buffer::from_fn(Dtype::F64, plain.value_len(), |_| r.normal());
     let mut value = Buffer::filled(Dtype::F64, p.value_len(), f64::NAN);
-    msda::pack(&plain, bshd.as_slice().into(), &p, value.as_mut().into()).unwrap();
+    msda::pack(&plain, bshd.as_slice(), &p, value.as_mut()).unwrap();
     // Some samples lie outside. None sits where nearest would be a toss-up, or a derivative jumps.
     let mut locations = vec![0.0; p.locations_len()];
     let row = 2 * p.samples();

@@ -4,7 +4,7 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
-use msda::op::{check_inputs, check_output};
+use msda::backend::{check_inputs, check_output};
 use msda::{Backend, Error, ErrorKind, Gradients, Inputs, Problem, Result, View, ViewMut};
 
 use crate::choose::choose;

@@ -266,7 +266,7 @@ fn packing_is_the_hosts_packing() {
                 let mut rng = Rng::new(3);
                 let value = Buffer::from_fn(dtype, a.value_len(), |_| rng.unit());
                 let mut want = Buffer::filled(dtype, b.value_len(), f64::NAN);
-                pack(&a, value.as_slice().into(), &b, want.as_mut().into()).unwrap();
+                pack(&a, value.as_slice(), &b, want.as_mut()).unwrap();
 
                 let source = on_device(&device, &value);
                 let mut packed = device.alloc(b.value_len() * dtype.size()).unwrap();
@@ -302,7 +302,7 @@ fn value_may_have_more_than_2_to_the_31_elements() {
         channels: 32,
         levels: vec![(2900, 2900), (28, 28)],
         points: vec![4, 4],
-        types: Types::with_f32_coordinates(Dtype::F16),
+        types: Types::with_value(Dtype::F16),
         ..Spec::default()
     })
     .unwrap();

@@ -7,10 +7,10 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
-    CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUtexObject, CUDA_RESOURCE_DESC_st__bindgen_ty_1 as Described,
+    CUDA_RESOURCE_DESC, CUDA_RESOURCE_DESC_st__bindgen_ty_1 as Described,
     CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_4 as Pitched,
-    CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_5 as Room, CUDA_TEXTURE_DESC, CUaddress_mode,
-    CUarray_format, CUfilter_mode, CUresourcetype,
+    CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_5 as Room, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC,
+    CUaddress_mode, CUarray_format, CUfilter_mode, CUresourcetype, CUtexObject,
 };
 use msda::{Dtype, Error, ErrorKind, Result};
 
@@ -35,7 +35,9 @@ fn functions() -> Result<&'static Functions> {
     let found = FUNCTIONS.get_or_init(|| {
         let (create, destroy) = (symbol("cuTexObjectCreate")?, symbol("cuTexObjectDestroy")?);
         // SAFETY: the types are those of cuda.h.
-        Ok(unsafe { Functions { create: transmute::<*const c_void, Create>(create), destroy: transmute(destroy) } })
+        Ok(unsafe {
+            Functions { create: transmute::<*const c_void, Create>(create), destroy: transmute(destroy) }
+        })
     });
     found.as_ref().map_err(Clone::clone)
 }

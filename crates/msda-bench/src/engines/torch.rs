@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use msda::{Buffer, Dtype, Padding, Problem, Role, Sampling, Strides, op};
+use msda::{Buffer, Dtype, Padding, Problem, Role, Sampling, Strides, backend};
 use serde_json::json;
 
 use super::peers::Peer;
@@ -100,7 +100,7 @@ impl Torch {
         for (name, role, view) in views {
             let numbers = match role {
                 Role::Value => packed_value(task),
-                _ => role.read(p, &view),
+                _ => role.read(p, &view)?,
             };
             // grid_sample takes tensors of one type. f32 locations are exact in f64.
             let bytes = Buffer::from_fn(p.types().value, numbers.len(), |i| numbers[i]).to_le_bytes();
@@ -123,7 +123,7 @@ fn for_each_value_row(p: &Problem, strides: Strides, mut f: impl FnMut(usize)) {
             for pixel in 0..level.h * level.w {
                 let position = level.position(pixel / level.w, pixel % level.w);
                 for h in 0..p.heads() {
-                    f(op::offset(strides, [b, position, h]));
+                    f(backend::offset(strides, [b, position, h]));
                 }
             }
         }

@@ -83,7 +83,7 @@ fn questions() -> Result<Vec<Question>> {
         ("f16 values", |s| s.types = Types::uniform(Dtype::F16)),
         ("bf16 values", |s| s.types = Types::uniform(Dtype::Bf16)),
         ("f64 values", |s| s.types = Types::uniform(Dtype::F64)),
-        ("f16 values, f32 locations", |s| s.types = Types::with_f32_coordinates(Dtype::F16)),
+        ("f16 values, f32 locations", |s| s.types = Types::with_value(Dtype::F16)),
         ("planar layout", |s| s.layout = Layout::Planar),
         ("planar layout with rings", |s| s.layout = Layout::PlanarRing),
         ("nearest sampling", |s| s.sampling = Sampling::Nearest),

@@ -40,7 +40,8 @@ pub fn driver_problem() -> Option<&'static str> {
 /// The address of a function of the driver, for functions that are not wrapped here. Result codes are `u32`.
 pub fn symbol(name: &str) -> Result<*const c_void> {
     driver_version()?;
-    let library = library().map_err(|why| Error::new(ErrorKind::Unsupported, "CUDA driver", why, "a driver"))?;
+    let library =
+        library().map_err(|why| Error::new(ErrorKind::Unsupported, "CUDA driver", why, "a driver"))?;
     // SAFETY: the address is only returned; the library is never unloaded.
     let found = unsafe { library.get::<*const c_void>(name) }.map_err(incomplete)?;
     Ok(*found)

@@ -206,11 +206,7 @@ fn options() -> Vec<Asked> {
     let uneven = || half(Spec { points: vec![3, 6, 3], ..rt_detr() });
     let mut all = vec![
         Asked::new("bf16", Everywhere, Spec { types: bf16, ..encoder() }),
-        Asked::new(
-            "bf16-f32-coordinates",
-            Once,
-            Spec { types: Types::with_f32_coordinates(Dtype::Bf16), ..encoder() },
-        ),
+        Asked::new("bf16-f32-coordinates", Once, Spec { types: Types::with_value(Dtype::Bf16), ..encoder() }),
         Asked::new(
             "f16-f32-locations",
             Once,

@@ -303,7 +303,7 @@ impl<'a> Shape<'a> {
 
     /// The cell by which a block sorts its queries: a column of a strip, by the first point.
     fn strip(&self, query: usize) -> usize {
-        let first = msda::op::offset(Role::Locations.dense(&self.data.problem), [0, query, 0]);
+        let first = msda::backend::offset(Role::Locations.dense(&self.data.problem), [0, query, 0]);
         let [strips, columns] = SORT_CELLS;
         let cell = |axis: usize, cells: usize| {
             let at = self.data.locations.as_slice().get(first + axis) * cells as f64;
@@ -315,7 +315,7 @@ impl<'a> Shape<'a> {
     /// The cell of a Z-curve that a query looks at: the mean of its first head's points on the first level.
     fn cell(&self, query: usize) -> usize {
         let p = &self.data.problem;
-        let first = msda::op::offset(Role::Locations.dense(p), [0, query, 0]);
+        let first = msda::backend::offset(Role::Locations.dense(p), [0, query, 0]);
         let points = p.points()[0].max(1);
         let mean = |axis: usize| {
             let sum: f64 =
@@ -332,7 +332,7 @@ impl<'a> Shape<'a> {
 fn positions(data: &Data, query: usize, head: usize, masked: bool) -> Vec<Taps> {
     let p = &data.problem;
     let ring = p.layout().ring() > 0;
-    let mut at = msda::op::offset(Role::Locations.dense(p), [0, query, head]);
+    let mut at = msda::backend::offset(Role::Locations.dense(p), [0, query, head]);
     let mut all = Vec::with_capacity(p.samples());
     for (level, &points) in p.levels().iter().zip(p.points()) {
         for _ in 0..points {
@@ -466,7 +466,8 @@ fn taps(
                 (chunk * pattern.vec < row).then_some(())?;
                 let place = pattern.place(levels[s], position);
                 (place.is_some() == shared).then_some(())?;
-                let start = msda::op::offset(strides, [item.image, 0, item.head]) + position * strides[1];
+                let start =
+                    msda::backend::offset(strides, [item.image, 0, item.head]) + position * strides[1];
                 let row = place.unwrap_or(start * size + item.part * row);
                 Some((row + chunk * pattern.vec) as u64)
             };
@@ -503,7 +504,7 @@ fn tabled_inputs(p: &Problem, warp: &Warp) -> f64 {
                 let loads: Vec<Option<u64>> = (first..first + WARP)
                     .map(|i| {
                         let item = warp.items.get(i / samples)?.as_ref()?;
-                        let start = msda::op::offset(strides, [item.image, item.query, item.head]);
+                        let start = msda::backend::offset(strides, [item.image, item.query, item.head]);
                         Some(((start + i % samples * numbers + number) * size) as u64)
                     })
                     .collect();
@@ -544,7 +545,8 @@ fn inputs(pattern: &Pattern, p: &Problem, warp: &Warp, first: usize) -> f64 {
                     let (item, sample) = reads(lane)?;
                     let item = warp.items.get(item)?.as_ref()?;
                     let s = Some(first + sample).filter(|&s| s < samples)?;
-                    let start = msda::op::offset(strides, [item.image, item.query, item.head]) + s * numbers;
+                    let start =
+                        msda::backend::offset(strides, [item.image, item.query, item.head]) + s * numbers;
                     Some((start * size + piece * width) as u64)
                 })
                 .collect();
@@ -568,7 +570,8 @@ fn output(pattern: &Pattern, p: &Problem, warp: &Warp) -> f64 {
             sharer /= 2;
         }
         let writes = sharer == 0 && chunk * pattern.vec < row;
-        let start = msda::op::offset(strides, [item.image, item.query, item.head]) * size + item.part * row;
+        let start =
+            msda::backend::offset(strides, [item.image, item.query, item.head]) * size + item.part * row;
         writes.then_some((start + chunk * pattern.vec + first * size) as u64)
     });
     banks::warp(&stores, left * size) as f64

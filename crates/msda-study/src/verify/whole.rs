@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use anyhow::{Result, bail};
 use msda::conformance::Budgeted;
-use msda::{Buffer, Inputs, Problem, Role, Slice, View, op};
+use msda::{Buffer, Inputs, Problem, Role, Slice, View, backend};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -70,11 +70,11 @@ impl Part {
     /// These queries as a problem of their own over the same memory.
     fn cut<'a>(&self, data: &'a Data) -> Result<(Problem, Inputs<'a>)> {
         let task = Task::whole(data, Pass::Forward);
-        let (plane, mut inputs) = op::plane(&task.problem, &task.inputs, self.image, self.head)?;
+        let (plane, mut inputs) = backend::plane(&task.problem, &task.inputs, self.image, self.head)?;
         let problem = plane.with(|s| s.queries = self.queries.len())?;
         let from = |view: View<'a>, role: Role| {
             let strides = view.strides.unwrap_or_else(|| role.dense(&plane));
-            View { data: view.data.from(self.queries.start * strides[1]), strides: Some(strides) }
+            View { data: view.data.tail(self.queries.start * strides[1]), strides: Some(strides) }
         };
         inputs.locations = from(inputs.locations, Role::Locations);
         inputs.weights = from(inputs.weights, Role::Weights);
@@ -84,7 +84,7 @@ impl Part {
     /// Where the rows of its queries begin in the output.
     fn rows(&self, p: &Problem) -> impl Iterator<Item = usize> + use<> {
         let (strides, image, head) = (Role::Output.dense(p), self.image, self.head);
-        self.queries.clone().map(move |query| op::offset(strides, [image, query, head]))
+        self.queries.clone().map(move |query| backend::offset(strides, [image, query, head]))
     }
 }
 
