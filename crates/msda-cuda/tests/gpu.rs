@@ -114,6 +114,47 @@ fn a_launch_can_be_captured_and_replayed() {
     }
 }
 
+/// Plans are made during a capture and dropped before the replay: chosen kernels, the generic kernel with a table of
+/// levels in its argument, and one whose table is too long for that.
+#[test]
+fn plans_are_made_inside_a_capture_and_replayed_after_they_are_gone() {
+    let Some(device) = device() else { return };
+    let many =
+        problem(50, Dtype::F32).with(|s| (s.levels, s.points) = (vec![(3, 4); 70], vec![1; 70])).unwrap();
+    let cases = [
+        (problem(300, Dtype::F16), None),
+        (problem(6000, Dtype::F16), None),
+        (problem(300, Dtype::F32), Some(Kernel::Generic)),
+        (many, Some(Kernel::Generic)),
+    ];
+    for (p, kernel) in cases {
+        let operands = Operands::dense(&p, None);
+        let request = Request::new(&p, &operands);
+        let mut held = Held::new(&device, &p, 1 << 20);
+        let stream = device.stream().unwrap();
+        let graph = Graph::capture(&stream, |s| {
+            let plan = match kernel {
+                Some(kernel) => Plan::with_kernel(&device, &request, kernel)?,
+                None => Plan::new(&device, &request)?,
+            };
+            assert!(plan.workspace() <= 1 << 20 && plan.owned() == 0);
+            // SAFETY: the tensors are of the problem, and live until the stream is done.
+            unsafe { plan.launch(&held.addresses(), s) }
+        })
+        .unwrap();
+        // The memory of the dropped plans, if they had any, is used again.
+        let mut others: Vec<Memory> = (0..64).map(|_| device.alloc(4096).unwrap()).collect();
+        others.iter_mut().for_each(|memory| memory.fill(0xff).unwrap());
+        for _ in 0..2 {
+            held.output.fill(0xff).unwrap();
+            // SAFETY: as above.
+            unsafe { graph.launch(stream.handle()).unwrap() };
+            stream.synchronize().unwrap();
+            close(&held.output(&p), &expected(&p), 2e-3);
+        }
+    }
+}
+
 /// A plan of two kernels, which are queued together on the first stream that it is launched on.
 fn ordered(device: &Device, p: &Problem) -> Plan {
     let operands = Operands::dense(p, None);
