@@ -98,7 +98,7 @@ impl Torch {
         for (name, role, view) in views {
             let numbers = match role {
                 Role::Value => packed_value(task),
-                _ => role.read(p, &view),
+                _ => role.read(p, &view)?,
             };
             // One type for all tensors: grid_sample takes no mixture. f32 locations are exact in f64.
             let bytes = Buffer::from_fn(p.types().value, numbers.len(), |i| numbers[i]).to_le_bytes();

@@ -42,8 +42,8 @@ pub(crate) struct Args {
     /// Folder for record.json with what the ladder showed; without it nothing is written
     #[arg(long, value_name = "DIR", requires = "ladder")]
     out: Option<PathBuf>,
-    /// One group of cases (random, inside, outside, borders, not-finite, one-pixel, empty, channels, levels, points,
-    /// strides, unaligned, layouts, options, types, fused, untouched, cancelling, weights, partial, refusals); may be repeated. All when absent
+    /// One group of cases (random, inside, outside, borders, not-finite, not-finite-data, one-pixel, empty, channels, levels, points,
+    /// strides, unaligned, layouts, options, types, fused, untouched, cancelling, crowded, extremes, partial, refusals); may be repeated. All when absent
     #[arg(long, value_name = "NAME")]
     group: Vec<String>,
     /// The first seed of the random cases
