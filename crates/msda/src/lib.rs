@@ -9,9 +9,9 @@ mod error;
 mod op;
 pub mod oracle;
 mod pack;
-mod parallel;
 mod problem;
 pub mod rng;
+mod threads;
 mod view;
 
 /// The checks and checked arguments that implementations of [`Backend`] start from.

@@ -132,7 +132,7 @@ pub trait Backend: Sync {
         true
     }
 
-    /// Whether it sums a few samples of `f16` values in `f16`. The battery then allows a larger error.
+    /// Whether it sums a few samples of `f16` values in `f16`: the battery then allows more error.
     fn sums_in_f16(&self) -> bool {
         false
     }

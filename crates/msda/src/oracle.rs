@@ -234,7 +234,7 @@ pub fn backward<F: Float>(p: &Problem, inputs: &Inputs<'_>, grad_output: &View<'
                     let base = reference.at([at[0], at[1], l]);
                     let d_base = op::offset(Role::Reference(*kind).dense(p), [at[0], at[1], l]);
                     for axis in 0..2 {
-                        // A location that is not finite has no gradient; neither have the numbers that made it.
+                        // A location that is not finite has no gradient, nor do its inputs.
                         if !item.location[s].iter().all(|t| t.is_finite()) {
                             grads.locations.push(F::ZERO);
                             continue;

@@ -3,11 +3,11 @@
 use crate::dtype::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::op::offset;
-use crate::parallel;
 use crate::problem::Problem;
+use crate::threads;
 use crate::view::{Role, Strides, View, ViewMut, check_read, check_write};
 
-/// Copies `value`, laid out as in `from`, to `packed`, laid out as in `to`. Rings and gaps become zero.
+/// Copies `value`, laid out as in `from`, to `packed`, laid out as in `to`. Rings and gaps become 0.
 ///
 /// The two problems must have the same images, heads, channels, levels and value type. Layout,
 /// starts of levels and positions may differ. Each pixel is copied to one place, so the gradient of
@@ -83,12 +83,14 @@ impl Copy<'_> {
             return;
         }
         let sources = self.sources();
-        parallel::for_each(self.tasks(packed), |pieces| self.copy_block(value, &sources, pieces));
+        threads::for_each_chunk(&mut self.tasks(packed), 1, |_, tasks| {
+            tasks.iter_mut().for_each(|pieces| self.copy_block(value, &sources, pieces));
+        });
     }
 
-    /// The pieces of the destination, grouped by image and block of positions where the image is a
-    /// dimension of its own, else by block.
-    fn tasks<'t, T>(&self, packed: &'t mut [T]) -> Vec<Vec<Piece<'t, T>>> {
+    /// The pieces of the destination, grouped into tasks: one per image and block of positions, or one
+    /// per block if images lie inside the positions.
+    fn tasks<'t, T: Element>(&self, packed: &'t mut [T]) -> Vec<Vec<Piece<'t, T>>> {
         let (extents, _) = Role::Value.shape(self.to);
         let mut larger: Vec<usize> =
             [IMAGE, HEAD].into_iter().filter(|&dim| self.write[dim] > self.write[POSITION]).collect();
@@ -122,7 +124,7 @@ impl Copy<'_> {
     }
 
     /// Fills one block: position by position, and all heads of a position together.
-    fn copy_block<T: Element>(&self, value: &[T], sources: &[Option<usize>], mut pieces: Vec<Piece<'_, T>>) {
+    fn copy_block<T: Element>(&self, value: &[T], sources: &[Option<usize>], pieces: &mut [Piece<'_, T>]) {
         let ([images, positions, heads], d) = Role::Value.shape(self.to);
         let Some(first) = pieces.first().map(|piece| piece.index[POSITION]) else { return };
         let inside = |dim: usize, extent: usize| {
@@ -134,7 +136,7 @@ impl Copy<'_> {
         let together = heads > 1 && self.read[HEAD] == d && self.write[HEAD] == d;
         let (heads, d) = if together { (1, heads * d) } else { (heads, d) };
         for position in first..positions.min(first + BLOCK) {
-            for piece in &mut pieces {
+            for piece in &mut *pieces {
                 for image in 0..images {
                     for head in 0..heads {
                         let to = offset(self.write, [image, position - first, head]);

@@ -27,8 +27,9 @@ pub(crate) struct Args {
     /// Instead of the battery, check the output of every built-in workload in f32, f16 and bf16
     #[arg(long, conflicts_with_all = ["group", "seed", "seeds"])]
     workloads: bool,
-    /// One group of cases (random, inside, outside, borders, not-finite, one-pixel, empty, channels, levels, points,
-    /// strides, unaligned, layouts, options, types, fused, untouched, cancelling, weights, partial, refusals); may be repeated. All when absent
+    /// One group of cases (random, inside, outside, borders, not-finite, not-finite-data, one-pixel, empty, channels,
+    /// levels, points, strides, unaligned, layouts, options, types, fused, untouched, cancelling, crowded, extremes,
+    /// partial, refusals); may be repeated. All when absent
     #[arg(long, value_name = "NAME")]
     group: Vec<String>,
     /// The first seed of the random cases

@@ -14,7 +14,7 @@ enum Places {
     Outside,
     /// Inside, at the edges and off the map.
     Mixed,
-    /// Exactly on pixel centres and borders; the sizes must be powers of two.
+    /// Exactly on pixel centres and borders; the sizes must make the arithmetic exact.
     Borders,
     /// Mixed with NaN and infinity.
     NotFinite,
@@ -318,7 +318,7 @@ impl Maker {
                         }
                     }
                 }
-                // With each x halved, both pixels of a pair are at most w/2: no sample reads the right half.
+                // With smaller x both pixels of a pair are at most w/2: the right half is not read.
                 let mut locations = case.locations.buffer.as_mut();
                 for i in (0..p.locations_len()).step_by(2) {
                     let x = locations.as_slice().get(i);
@@ -384,13 +384,27 @@ impl Maker {
         for (i, held) in tensors.into_iter().enumerate().filter(|(i, _)| which[*i]) {
             let mut data = held.buffer.as_mut();
             let len = data.as_slice().len();
-            // One number in the value reaches many results. Of the weights two rows of three stay finite.
+            // One value reaches many results. Of the weights, two rows of three stay finite.
             let one_in = [24, 4, 12][i];
             for k in 0..len {
                 let may = i != 1 || (k / samples).is_multiple_of(3) && k % samples > 0;
                 if may && rng.below(one_in) == 0 {
                     data.set(k, rng.pick(numbers));
                 }
+            }
+        }
+    }
+
+    /// Positive terms only: in 16 bits a sum stops growing once a term is below half its last digit.
+    pub(super) fn crowded(&mut self) {
+        for dtype in Dtype::ALL {
+            for (queries, points) in [(600, 4), (3, 400)] {
+                let spec = Spec { batch: 1, queries, heads: 2, channels: 4, ..small() };
+                let types = Types::uniform(dtype);
+                self.add(Spec { levels: vec![(2, 3)], points: vec![points], types, ..spec }, Places::Inside);
+                let case = self.cases.last_mut().expect("just added");
+                case.value.change(f64::abs);
+                case.grad_output.change(f64::abs);
             }
         }
     }

@@ -6,7 +6,7 @@ use crate::op::{Inputs, ReferenceKind, offset};
 use crate::problem::Problem;
 use crate::view::{Role, Strides, View, ViewMut};
 
-/// The number that fills memory before a backend writes: exact in each type, and unlike any result.
+/// The number in memory before a backend writes: exact in each type, and unlike any result.
 pub(super) const POISON: f64 = -12352.0;
 
 /// The memory layout of a tensor.
@@ -115,7 +115,7 @@ pub struct Case {
     pub(super) grad_output: Held,
     /// The memory layout of the outputs.
     pub(super) out: Spread,
-    /// Whether pixel coordinates are exact in the arithmetic type, so that samples may be on boundaries.
+    /// Whether pixel coordinates are exact, so that samples may be on boundaries.
     pub(super) exact: bool,
     /// What the case checks.
     pub(super) kind: Kind,

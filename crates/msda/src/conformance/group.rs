@@ -74,6 +74,8 @@ groups! {
     Untouched "untouched" untouched;
     /// Samples that cancel each other, so that rounding errors show.
     Cancelling "cancelling" cancelling;
+    /// Hundreds of samples on a few pixels: sums in 16 bits lose most of them.
+    Crowded "crowded" crowded;
     /// Subnormal `f16` numbers, and results that overflow to infinity.
     Extremes "extremes" extremes;
     /// Each gradient alone.

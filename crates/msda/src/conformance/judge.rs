@@ -287,7 +287,8 @@ impl Wide {
         })
     }
 
-    /// Calls `f` with each location (in the fused form: reference point and offset) changed by `change`.
+    /// Calls `f` with each location changed by `change`; in the fused form, each reference point and
+    /// offset.
     fn with<R>(&self, change: impl Fn(f64) -> f64, f: impl FnOnce(&Inputs<'_>, Option<&View<'_>>) -> R) -> R {
         let locations: Vec<f64> = self.locations.iter().copied().map(&change).collect();
         let reference =

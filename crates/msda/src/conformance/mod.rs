@@ -27,7 +27,6 @@ use crate::op::Backend;
 
 /// The result of some cases.
 #[derive(Debug, Clone, Default)]
-#[non_exhaustive]
 pub struct Summary {
     /// Cases that passed.
     pub passed: usize,
@@ -127,8 +126,8 @@ macro_rules! conformance {
     ($backend:expr) => {
         $crate::conformance!(@each $backend;
             Random Inside Outside Borders NotFinite NotFiniteData OnePixel Empty Channels Levels
-            Points Strides Unaligned Layouts Options Types Fused Untouched Cancelling Extremes
-            Partial Refusals
+            Points Strides Unaligned Layouts Options Types Fused Untouched Cancelling Crowded
+            Extremes Partial Refusals
         );
     };
     (@each $backend:expr; $($group:ident)*) => {
