@@ -1,4 +1,4 @@
-//! Tensors in files: what is written is read back, and what is damaged is refused without harm.
+//! Tensors in files: written files are read back, and damaged files are refused.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,7 +36,7 @@ fn types() -> impl Iterator<Item = Option<Dtype>> {
     Dtype::ALL.into_iter().map(Some).chain([None])
 }
 
-/// Everything about a tensor, comparable: NaNs are equal when their bits are.
+/// A tensor for exact comparison: NaNs with equal bits are equal.
 type Exact = (Vec<usize>, &'static str, Vec<u8>);
 
 fn exact(tensor: &Tensor) -> Exact {
@@ -51,7 +51,7 @@ fn all_exact(tensors: &BTreeMap<String, Tensor>) -> Vec<(&String, Exact)> {
     tensors.iter().map(|(name, tensor)| (name, exact(tensor))).collect()
 }
 
-/// An `.npy` file from its parts, the header padded as NumPy does.
+/// An `.npy` file from its parts, with the header padded as by NumPy.
 fn npy_bytes(version: u8, dict: &str, data: &[u8]) -> Vec<u8> {
     let before = if version == 1 { 10 } else { 12 };
     let padded = (before + dict.len() + 1).next_multiple_of(64) - before;
@@ -130,7 +130,7 @@ fn npy_is_what_numpy_writes() {
 }
 
 #[test]
-fn npy_headers_in_other_hands() {
+fn npy_headers_of_other_writers_are_read() {
     let data = 7.0f32.to_le_bytes();
     for dict in [
         "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }",
@@ -147,7 +147,7 @@ fn npy_headers_in_other_hands() {
 
 #[test]
 fn integers_of_every_width() {
-    // Read as signed or unsigned, by width: the same bytes, all ones but the lowest bit, then a 5.
+    // The same bytes, read as signed or unsigned: all ones but the lowest bit, then a 5.
     let bytes = |size: usize| {
         let mut bytes = vec![0xff; 2 * size];
         bytes[0] = 0xfe;
@@ -175,14 +175,14 @@ fn integers_of_every_width() {
         let tensors = safetensors::parse(&safetensors_bytes(&header, &data)).unwrap();
         assert_eq!(tensors["x"].ints("x").unwrap(), [first, 5], "{code}");
     }
-    // The largest that fits; one more is among the hostile files.
+    // The largest that fits. A hostile file has one more.
     let dict = "{'descr': '<u8', 'fortran_order': False, 'shape': (), }";
     let tensor = npy::parse(&npy_bytes(1, dict, &i64::MAX.to_le_bytes())).unwrap();
     assert_eq!(tensor.ints("x").unwrap(), [i64::MAX]);
 }
 
 #[test]
-fn accessors_say_what_is_wrong() {
+fn accessors_refuse_other_types_with_a_reason() {
     let floats = tensor(Some(Dtype::Bf16), &[2]);
     let ints = tensor(None, &[2]);
     assert_eq!(floats.float("value").unwrap().dtype(), Dtype::Bf16);
@@ -196,7 +196,7 @@ fn accessors_say_what_is_wrong() {
 }
 
 #[test]
-fn writing_refuses_what_cannot_be_read_back() {
+fn tensors_that_cannot_be_read_back_are_not_written() {
     let good = tensor(None, &[2]);
     let bad = Tensor { shape: vec![3], data: Data::Int(vec![1, 2]) };
     let named = |name: &str| (name.to_string(), good.clone());
@@ -228,7 +228,7 @@ fn files_on_disk() {
     files::write(at("both.safetensors"), std::slice::from_ref(&a)).unwrap();
     assert_eq!(names(at("both.safetensors")), ["a"]);
 
-    // A refusal leaves what was there, and nothing else.
+    // A refusal leaves the old file and no other.
     for (path, tensors, expected) in [
         (at("both.npy"), vec![a.clone(), b.clone()], "got 2 tensors, expected exactly one"),
         (at("none.npy"), vec![], "got 0 tensors, expected exactly one"),
@@ -373,7 +373,7 @@ fn hostile_files_are_refused_for_the_right_reason() {
     }
 }
 
-/// How much memory a file of `len` bytes may take: eight times for bytes that become `i64`, and room to grow.
+/// Memory that a file of `len` bytes may take: eight times for bytes read as `i64`, and some more.
 fn allowed(len: usize) -> usize {
     16 * len + 4096
 }
@@ -418,7 +418,7 @@ fn large_files_that_grow_in_memory_stay_within_bounds() {
     }
 }
 
-/// SplitMix64: small, seeded, the same everywhere.
+/// SplitMix64: a small generator with the same numbers everywhere.
 struct Random(u64);
 
 impl Random {
@@ -438,7 +438,7 @@ impl Random {
     }
 }
 
-/// Numbers at the edges of the types that sizes pass through.
+/// Numbers at the limits of the integer types.
 const NUMBERS: [&str; 14] = [
     "0",
     "1",
@@ -456,7 +456,7 @@ const NUMBERS: [&str; 14] = [
     "18446744073709551616",
 ];
 
-/// Text that means something to one of the parsers.
+/// Text with a meaning for one of the parsers.
 const TOKENS: [&str; 22] = [
     "'", "\"", "(", ")", "[", "]", "{", "}", ",", ":", "-", "\\", "\n", " ", "True", "'<f8'", "'>i4'",
     "shape", "dtype", "null", "1e9", "\u{e9}",
@@ -476,7 +476,7 @@ fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
             let token = if random.below(2) == 0 { random.pick(&NUMBERS) } else { random.pick(&TOKENS) };
             bytes.splice(at..end, token.bytes());
         }
-        // A number in the text becomes another one: the way to shapes that lie.
+        // Another number in the text gives wrong shapes.
         7 => {
             let digit = |b: &u8| b.is_ascii_digit();
             if let Some(begin) = bytes[at..].iter().position(digit).map(|i| at + i) {
@@ -484,13 +484,13 @@ fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
                 bytes.splice(begin..begin + len, random.pick(&NUMBERS).bytes());
             }
         }
-        // The lengths at the front of both formats.
+        // The lengths at the start of both formats.
         8 => {
             for byte in bytes.iter_mut().skip(random.below(12)).take(1 + random.below(8)) {
                 *byte = [0, 1, 0x7f, 0x80, 0xff][random.below(5)];
             }
         }
-        // The front of one file with the rest of another.
+        // The start of one file with the rest of another.
         _ => {
             let cut = random.below(other.len() + 1);
             bytes.splice(..at, other[..cut].iter().copied());
@@ -498,7 +498,7 @@ fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     }
 }
 
-/// A well-formed `.npy` whose numbers need not make sense.
+/// A well-formed `.npy` with random numbers.
 fn npy_sentence(random: &mut Random) -> Vec<u8> {
     let descr = random.pick(&["<f2", "<f4", "<f8", "|u1", "<i4", "<u8", "|b1", ">f4"]);
     let shape: String = (0..random.below(5)).map(|_| format!("{},", random.pick(&NUMBERS))).collect();
@@ -506,7 +506,7 @@ fn npy_sentence(random: &mut Random) -> Vec<u8> {
     npy_bytes(1 + random.below(3) as u8, &dict, &vec![random.next() as u8; random.below(40)])
 }
 
-/// A well-formed `.safetensors` whose numbers need not make sense.
+/// A well-formed `.safetensors` with random numbers.
 fn safetensors_sentence(random: &mut Random) -> Vec<u8> {
     let entry = |name: usize, random: &mut Random| {
         let code = random.pick(&["F64", "F32", "F16", "BF16", "U8", "I32", "U64", "F4", "BOOL"]);
@@ -521,7 +521,7 @@ fn safetensors_sentence(random: &mut Random) -> Vec<u8> {
     safetensors_bytes(&format!("{{{}}}", entries.join(",")), &vec![random.next() as u8; random.below(40)])
 }
 
-/// Runs `check` on damaged files and says how many it accepted; a panic names the file.
+/// Runs `check` on damaged files and returns how many it accepted. A panic names the file.
 fn fuzz(
     cases: usize,
     seed: u64,
@@ -560,7 +560,7 @@ fn damaged_npy_files_are_read_or_refused() {
         assert_eq!(exact(&again), exact(&tensor));
         true
     });
-    // Both sides of the parser were exercised.
+    // The parser accepted some and refused others.
     assert!((10_000..90_000).contains(&accepted), "{accepted} accepted");
 }
 
@@ -587,7 +587,7 @@ fn damaged_safetensors_files_are_read_or_refused() {
     assert!((10_000..90_000).contains(&accepted), "{accepted} accepted");
 }
 
-/// Counts what the current thread allocates.
+/// Counts allocations of the current thread.
 mod memory {
     #![allow(unsafe_code)]
 
@@ -604,23 +604,23 @@ mod memory {
     #[global_allocator]
     static COUNTING: Counting = Counting;
 
-    // SAFETY: every call goes to the system's allocator as it came; the counters allocate nothing.
+    // SAFETY: every call is passed on to the system's allocator, and the counters allocate nothing.
     unsafe impl GlobalAlloc for Counting {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             NOW.set(NOW.get() + layout.size() as isize);
             PEAK.set(PEAK.get().max(NOW.get()));
-            // SAFETY: the caller's promises are the ones asked for.
+            // SAFETY: the caller upholds the same contract.
             unsafe { System.alloc(layout) }
         }
 
         unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
             NOW.set(NOW.get() - layout.size() as isize);
-            // SAFETY: the caller's promises are the ones asked for.
+            // SAFETY: the caller upholds the same contract.
             unsafe { System.dealloc(pointer, layout) }
         }
     }
 
-    /// The result of `f`, and the most memory it held at any time.
+    /// The result of `f`, and its peak memory.
     pub(crate) fn peak_of<T>(f: impl FnOnce() -> T) -> (T, usize) {
         NOW.set(0);
         PEAK.set(0);

@@ -36,8 +36,8 @@ pub(super) fn examine(driver: Option<&Gpu>) -> Vec<Finding> {
 fn no_gpu(driver: Option<&Gpu>, why: &str) -> Finding {
     let (why, hint) = split_hint(why);
     let says = match driver {
-        Some(gpu) => format!("{} is there but cannot be used: {why}", gpu.name),
-        None => format!("none: {why}; the op runs on the CPU"),
+        Some(gpu) => format!("{} cannot be used: {why}", gpu.name),
+        None => format!("none: {why}; the operator runs on the CPU"),
     };
     Finding { what: "gpu", good: false, says, hint }
 }
@@ -69,11 +69,11 @@ fn nvrtc() -> Finding {
 fn tuned() -> Finding {
     let file = Tuned::path().filter(|path| path.exists());
     let says = match &file {
-        Some(path) => format!("{}, besides what comes with the library", path.display()),
-        None => "what comes with the library; `msda tune` adds this machine's".into(),
+        Some(path) => format!("{}, and the library's own", path.display()),
+        None => "the library's own; `msda tune` adds those of this machine".into(),
     };
     let problems = Tuned::global().problems();
-    let hint = problems.first().map(|why| format!("{} line(s) count for nothing: {why}", problems.len()));
+    let hint = problems.first().map(|why| format!("{} line(s) are ignored: {why}", problems.len()));
     Finding { what: "tuned", good: problems.is_empty(), says, hint }
 }
 
@@ -83,7 +83,7 @@ fn cache() -> Finding {
     let Some(folder) = cache.folder() else {
         return finding(
             false,
-            "none: kernels are compiled anew by every program".into(),
+            "none: each process compiles its kernels again".into(),
             Some(
                 cache
                     .warning()
