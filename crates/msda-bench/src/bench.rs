@@ -1,4 +1,4 @@
-//! The benchmark: verify, measure, record.
+//! The benchmark: checks engines on workloads, times them, and makes a record.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,13 +19,13 @@ use crate::{gpu, machine, work};
 pub struct Options {
     /// Workloads by name or path; empty for the usual ones.
     pub workloads: Vec<String>,
-    /// Engines by name; empty for what suits each workload.
+    /// Engines by name; empty for those that suit each workload.
     pub engines: Vec<String>,
     /// Value types; all of each workload when empty.
     pub dtypes: Vec<Dtype>,
-    /// Where to measure; everywhere when none.
+    /// The device; none for all.
     pub device: Option<Device>,
-    /// Threads; empty for all of the machine's (and one, where scaling is of interest).
+    /// Numbers of threads; empty for all cores, and one core on the main workload.
     pub threads: Vec<usize>,
     /// Fewer workloads and runs.
     pub quick: bool,
@@ -33,17 +33,17 @@ pub struct Options {
     pub command: String,
 }
 
-/// Told what is going on, for a progress bar.
+/// Receives progress, for a progress bar.
 pub trait Progress {
     /// There are `total` steps.
     fn begin(&mut self, total: usize);
     /// A step begins.
     fn step(&mut self, what: &str);
-    /// Something a person should know now.
+    /// A note to show now.
     fn note(&mut self, what: &str);
 }
 
-/// One cell of the plan: an engine on a workload.
+/// A planned measurement: an engine on a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Cell {
     dtype: Dtype,
@@ -52,7 +52,7 @@ struct Cell {
     pass: Pass,
 }
 
-/// The workload on which instruction sets and numbers of threads are compared.
+/// The workload that compares instruction sets and numbers of threads.
 const MAIN: &str = "seed-encoder";
 
 const USUAL: [&str; 7] = [
@@ -66,7 +66,7 @@ const USUAL: [&str; 7] = [
 ];
 const QUICK: [&str; 2] = ["small", "seed-decoder"];
 
-/// Runs the benchmark. An engine of ours that gives a wrong result is an error, not a time.
+/// Runs the benchmark. A wrong result of an engine that is no guest is an error.
 pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) -> Result<Record> {
     let usual: &[&str] = if options.quick { &QUICK } else { &USUAL };
     let names = match options.workloads.as_slice() {
@@ -76,7 +76,7 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     };
     let mut workloads = names.iter().map(|n| Workload::find(n)).collect::<Result<Vec<_>>>()?;
     let ordinal = engines::ordinal(&options.engines)?;
-    // Before anything runs: it says how the GPU stood.
+    // First, so that it has the clocks before the load.
     let mut machine = machine::describe(ordinal);
     let mut bench = Bench {
         options,
@@ -138,11 +138,11 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     })
 }
 
-/// Turns in which the engines and value types of a workload are timed on the processor: what disturbs the machine for
-/// a while then disturbs all of them alike.
+/// On the CPU, engines and value types of a workload are timed in turns, so that a disturbance of the machine affects
+/// all of them.
 const TURNS: u32 = 6;
 
-/// Milliseconds of a run so long that, after its first turn, it needs no other run to warm up.
+/// Runs of more milliseconds than this need no warm-up after the first turn.
 const LONG: f64 = 50.0;
 
 struct Bench<'a> {
@@ -153,17 +153,17 @@ struct Bench<'a> {
     measurements: Vec<Measurement>,
     skipped: Vec<Skipped>,
     torch: Option<String>,
-    /// Whether our own kernels are measured on a GPU that nobody named.
+    /// Whether the GPU is measured without having been named.
     cuda: bool,
-    /// The engines of others that are here: torch, torch-cuda, peers.
+    /// The engines of others on this machine: torch, torch-cuda, peers.
     guests: BTreeSet<String>,
-    /// The peers that are described, here or not.
+    /// The described peers, installed or not.
     peers: Vec<Peer>,
-    /// The GPU's number.
+    /// The number of the GPU.
     ordinal: usize,
-    /// How the GPU stood after the last measurement on it.
+    /// The state of the GPU after the last measurement on it.
     gpu: Option<GpuState>,
-    /// Engines that were opened, by name and threads: starting one can take seconds.
+    /// Open engines by name and threads. Starting one can take seconds.
     open: BTreeMap<(String, usize), Box<dyn Engine>>,
 }
 
@@ -172,7 +172,7 @@ impl Bench<'_> {
         self.options.engines.is_empty() || self.options.engines.iter().any(|e| e == engine)
     }
 
-    /// Leaves the value types that were asked for.
+    /// Keeps the value types that were asked for.
     fn narrow(&mut self, workload: &mut Workload) {
         let (all, asked) = (workload.dtypes.clone(), &self.options.dtypes);
         workload.dtypes.retain(|dtype| asked.is_empty() || asked.contains(dtype));
@@ -183,7 +183,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Whether anything is measured there.
+    /// Whether this device is measured.
     fn measures(&self, device: Device) -> bool {
         self.options.device.is_none_or(|only| only == device)
     }
@@ -203,7 +203,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Looks for a GPU for our own kernels: one that was asked for by name must be there, another one is missed once.
+    /// Opens the GPU. A missing GPU is an error if it was named, and is noted otherwise.
     fn find_cuda(&mut self) -> Result<()> {
         if !self.measures(Device::Cuda) {
             return Ok(());
@@ -227,7 +227,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The GPU's ceilings; without them there is no floor, but there are times.
+    /// Measures the ceilings of the GPU. Without them measurements have no floor.
     fn measure_gpu_ceilings(&mut self) {
         match gpu::ceilings_of(self.ordinal) {
             Ok(ceilings) => self.ceilings.extend(ceilings),
@@ -235,7 +235,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Looks for torch and for peers, so that what is missing is said once and not for each workload.
+    /// Looks for torch and peers, so that a missing one is noted once and not per workload.
     fn find_guests(&mut self) -> Result<()> {
         let mut wanted: Vec<String> = ["torch", "torch-cuda"].map(String::from).into();
         if self.options.engines.is_empty()
@@ -284,7 +284,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What is measured of a workload.
+    /// The planned measurements of a workload.
     fn plan(&self, workload: &Workload) -> Vec<Cell> {
         let threads = if self.options.threads.is_empty() {
             vec![self.all_threads]
@@ -301,7 +301,7 @@ impl Bench<'_> {
                     engines.iter().partition(|e| self.device(e) == Device::Cuda);
                 for &threads in &threads {
                     cells.extend(cpu.iter().map(|e| cell(e, threads)));
-                    // Once, and where a second thread and other instructions matter.
+                    // Other instruction sets and one thread, on the main workload only.
                     let main = workload.name == MAIN && dtype == Dtype::F32;
                     if self.options.engines.is_empty() && main && self.measures(Device::Cpu) {
                         cells.extend(
@@ -318,7 +318,7 @@ impl Bench<'_> {
         cells
     }
 
-    /// The engines that were asked for, or else those that suit; less guests that are not here.
+    /// The engines that were asked for, or those that suit, without missing guests.
     fn engines(&self, dtype: Dtype, pass: Pass, best: &str) -> Vec<String> {
         let is_guest = |e: &str| e.starts_with("torch") || e.starts_with(peers::PREFIX);
         let here = |e: &String| {
@@ -366,8 +366,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// One value type: checks everything, and times it on a GPU, or for the first turn on the processor, which is
-    /// what is returned.
+    /// One value type: checks all engines and times them, on the CPU for the first turn. Returns the timings on the CPU.
     fn measure_type(
         &mut self,
         workload: &Workload,
@@ -415,7 +414,7 @@ impl Bench<'_> {
         Ok(timed)
     }
 
-    /// Another turn, after so many, of those that have not yet done their part: what takes long pauses meanwhile.
+    /// Another turn of the engines that have not yet spent their time.
     fn take_turn(&mut self, turns: u32, data: &Data, timed: &mut [Timed]) -> Result<()> {
         let (whole, part) = (self.whole_effort(), self.effort(Device::Cpu));
         for Timed { measurement, engine, pass, times } in timed {
@@ -426,7 +425,7 @@ impl Bench<'_> {
             let effort = Effort { warm_up: summarize(times).median < LONG, ..part };
             match open.time(&Task::whole(data, *pass), effort) {
                 Ok(more) => times.extend(more),
-                // What it showed before stands.
+                // Its earlier times remain.
                 Err(_) if open.is_guest() => continue,
                 Err(why) => return Err(why).with_context(|| format!("timing {}", engine.0)),
             }
@@ -435,7 +434,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The effort of one turn. On a GPU, which nobody else uses, all of it is spent at once.
+    /// The effort of one turn. A GPU is timed in one turn.
     fn effort(&self, device: Device) -> Effort {
         if device == Device::Cpu { self.whole_effort().part(TURNS) } else { self.whole_effort() }
     }
@@ -483,20 +482,20 @@ impl Bench<'_> {
     }
 }
 
-/// An engine's turns on one task.
+/// The timings of an engine on a task.
 struct Timed {
-    /// Which measurement they belong to.
+    /// The index of the measurement.
     measurement: usize,
-    /// Its name and threads.
+    /// The name and threads of the engine.
     engine: (String, usize),
     pass: Pass,
     /// Milliseconds of all runs so far.
     times: Vec<f64>,
 }
 
-/// What came of one engine on one task.
+/// The outcome of an engine on a task.
 enum Outcome {
-    /// The measurement so far, and the milliseconds of its runs.
+    /// The measurement so far, and its times in milliseconds.
     Measured(Box<Measurement>, Vec<f64>),
     Refused(String),
 }

@@ -1,4 +1,4 @@
-//! A call of the op on tensors from files: names and shapes as models save them.
+//! A call of the operator on tensors from files, with names and shapes as models save them.
 
 use std::collections::BTreeMap;
 
@@ -10,24 +10,24 @@ use msda::{
 
 use crate::files::{Data, Tensor};
 
-/// What the tensors do not say.
+/// Properties that the tensors do not have.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Height and width of each level; read from `spatial_shapes` when empty.
+    /// Height and width of each level; empty to read them from `spatial_shapes`.
     pub levels: Vec<(usize, usize)>,
-    /// Points of each level; needed when they differ or the locations have no level dimension.
+    /// Points per level; needed if they differ or the locations have no level dimension.
     pub points: Vec<usize>,
-    /// How `value` lies in memory.
+    /// The memory layout of `value`.
     pub layout: Layout,
-    /// How samples are read.
+    /// Bilinear or nearest sampling.
     pub sampling: Sampling,
-    /// What lies beyond the edge.
+    /// Padding outside the map.
     pub padding: Padding,
-    /// Where 0 and 1 are.
+    /// Whether 0 and 1 are the centres of the corner pixels.
     pub align_corners: bool,
 }
 
-/// Names a tensor may have, the one we use first.
+/// Names of a tensor. The first is the one in messages.
 const VALUE: &[&str] = &["value"];
 const SHAPES: &[&str] = &["spatial_shapes", "value_spatial_shapes"];
 const STARTS: &[&str] = &["level_start_index"];
@@ -41,10 +41,10 @@ const GRADIENT: &[&str] = &["grad_output"];
 /// Tensors by name.
 pub type Tensors = BTreeMap<String, Tensor>;
 
-/// A problem and the names of the tensors it was made from.
+/// A problem and the names of its tensors.
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// What the tensors describe.
+    /// The problem.
     pub problem: Problem,
     value: &'a Buffer,
     locations: (&'a str, &'a Tensor),
@@ -60,7 +60,11 @@ fn find<'a>(tensors: &'a Tensors, names: &[&'static str]) -> Option<(&'static st
 fn need<'a>(tensors: &'a Tensors, names: &[&'static str]) -> Result<(&'static str, &'a Tensor)> {
     find(tensors, names).with_context(|| {
         let have: Vec<&str> = tensors.keys().map(String::as_str).collect();
-        format!("tensor '{}': got none, expected one among: {}", names[0], have.join(", "))
+        format!(
+            "tensor '{}': got no tensor of that name, expected one; the files have: {}",
+            names[0],
+            have.join(", ")
+        )
     })
 }
 
@@ -71,7 +75,7 @@ fn shape<'a, const N: usize>(name: &str, tensor: &'a Tensor, meaning: &str) -> R
 }
 
 impl<'a> Call<'a> {
-    /// Works out the problem from the tensors' names and shapes.
+    /// Derives the problem from names and shapes of tensors.
     pub fn new(tensors: &'a Tensors, options: &Options) -> Result<Self> {
         let (name, value) = need(tensors, VALUE)?;
         let &[batch, a, b, channels] = shape::<4>(name, value, "(B, S, H, D), or (B, H, S, D) when planar")?;
@@ -110,7 +114,7 @@ impl<'a> Call<'a> {
             locations: locations.1.float(locations.0)?.dtype(),
             weights: weights.1.float(weights.0)?.dtype(),
         };
-        // Levels that follow each other cover the value exactly; only explicit starts may leave gaps.
+        // Consecutive levels cover the value exactly. Only explicit starts may leave gaps.
         let covered: usize = levels
             .iter()
             .map(|&(h, w)| (h + 2 * options.layout.ring()).saturating_mul(w + 2 * options.layout.ring()))
@@ -137,7 +141,7 @@ impl<'a> Call<'a> {
             layout: options.layout,
             types,
         })?;
-        // The lengths are checked by the op; shapes of equal length but another order are caught here.
+        // The operator checks lengths. This finds dimensions in another order.
         let outer = &[batch, queries, heads];
         let got = locations.1.shape.get(..3).unwrap_or_default();
         ensure!(
@@ -182,7 +186,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Names among `tensors` that no call of this form reads: a typing error, perhaps.
+    /// Names of `tensors` that the call does not read, such as misspelled ones.
     pub fn unused<'t>(&self, tensors: &'t Tensors) -> Vec<&'t str> {
         let form = if self.reference.is_some() { [OFFSETS, LOGITS] } else { [LOCATIONS, WEIGHTS] };
         let read = [VALUE, SHAPES, STARTS, REFERENCE, GRADIENT, form[0], form[1]];
@@ -190,12 +194,12 @@ impl<'a> Call<'a> {
         names.filter(|name| !read.iter().any(|names| names.contains(name))).collect()
     }
 
-    /// Whether the tensors ask for gradients too.
+    /// Whether gradients are computed too.
     pub fn wants_backward(&self) -> bool {
         self.grad_output.is_some()
     }
 
-    /// Computes the output and, given `grad_output`, the gradients, named `grad_` and the input's name.
+    /// Computes the output and, with `grad_output`, the gradients, each named `grad_` plus the name of the input.
     pub fn run(&self, backend: &dyn Backend) -> Result<Vec<(String, Tensor)>> {
         let (p, inputs) = (&self.problem, self.inputs()?);
         let t = p.types();
@@ -236,7 +240,9 @@ impl<'a> Call<'a> {
 fn sizes(name: &str, numbers: &[i64]) -> Result<Vec<usize>> {
     numbers
         .iter()
-        .map(|&n| usize::try_from(n).map_err(|_| anyhow!("{name}: got {n}, expected no negative number")))
+        .map(|&n| {
+            usize::try_from(n).map_err(|_| anyhow!("{name}: got {n}, expected a number that is not negative"))
+        })
         .collect()
 }
 
@@ -262,7 +268,7 @@ fn levels(tensors: &Tensors, options: &Options) -> Result<Vec<(usize, usize)>> {
     Ok(levels)
 }
 
-/// Queries, and points of each level, from the shape of the locations.
+/// Queries and points per level, from the shape of the locations.
 fn samples(name: &str, t: &Tensor, levels: usize, options: &Options) -> Result<(usize, Vec<usize>)> {
     let (queries, points) = match t.shape.as_slice() {
         &[_, q, _, l, p, 2] => {
@@ -272,7 +278,7 @@ fn samples(name: &str, t: &Tensor, levels: usize, options: &Options) -> Result<(
         &[_, q, _, n, 2] => {
             ensure!(
                 options.points.iter().sum::<usize>() == n,
-                "points: got {:?}, expected {levels} numbers, one a level, with the sum {n}\nhint: --points 2,4,2",
+                "points: got {:?}, expected {levels} numbers, one per level, whose sum is {n}\nhint: --points P,P,...",
                 options.points
             );
             (q, options.points.clone())
@@ -283,7 +289,7 @@ fn samples(name: &str, t: &Tensor, levels: usize, options: &Options) -> Result<(
     };
     ensure!(
         options.points.is_empty() || options.points == points,
-        "points: got {:?}, expected {points:?} as {name} has them",
+        "points: got {:?}, expected {points:?}, as in {name}",
         options.points
     );
     Ok((queries, points))

@@ -1,4 +1,4 @@
-//! What this computer is, and what time it is.
+//! Description of this computer, and the time.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ use msda::Isa;
 use crate::gpu;
 use crate::record::Machine;
 
-/// Describes this computer, and of its GPUs that one.
+/// Describes this computer and the GPU with this number.
 pub fn describe(gpu: usize) -> Machine {
     Machine {
         cpu: cpu_name(),
@@ -20,7 +20,7 @@ pub fn describe(gpu: usize) -> Machine {
     }
 }
 
-/// The text after the first `key : ` line of a file like those in /proc.
+/// The text after `key : ` in a file like those in /proc.
 fn field(path: &str, key: &str) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     let line = text.lines().find(|l| l.starts_with(key))?;
@@ -39,7 +39,7 @@ fn cpu_name() -> String {
         .unwrap_or_else(|| format!("unknown {}", std::env::consts::ARCH))
 }
 
-/// Memory of this computer in GiB; 0 where the system does not say.
+/// Memory of this computer in GiB; 0 if it is unknown.
 pub fn memory_gib() -> f64 {
     let kib = field("/proc/meminfo", "MemTotal")
         .and_then(|s| s.split_whitespace().next()?.parse::<f64>().ok())
@@ -47,7 +47,7 @@ pub fn memory_gib() -> f64 {
     (kib / (1024.0 * 1024.0) * 10.0).round() / 10.0
 }
 
-/// How many programs wanted to run during the last minute, where the system says.
+/// The load average of the last minute, if the system has one.
 pub fn load() -> Option<f64> {
     std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
 }

@@ -1,19 +1,19 @@
-//! Repeated runs and what they say.
+//! Repeated runs and their statistics.
 
 use std::time::{Duration, Instant};
 
 use crate::record::Summary;
 
-/// How long and how often to run something.
+/// How long and how often to run.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Time to spend on the timed runs.
+    /// Time for the timed runs.
     pub budget: Duration,
-    /// At least this many runs, however long they take.
+    /// The fewest runs.
     pub at_least: usize,
-    /// At most this many.
+    /// The most runs.
     pub at_most: usize,
-    /// Whether to run once before.
+    /// Whether to run once before the timed runs.
     pub warm_up: bool,
 }
 
@@ -21,17 +21,17 @@ impl Effort {
     /// The usual effort.
     pub const FULL: Self =
         Self { budget: Duration::from_millis(800), at_least: 3, at_most: 300, warm_up: true };
-    /// A quick look.
+    /// Fewer runs.
     pub const QUICK: Self =
         Self { budget: Duration::from_millis(250), at_least: 3, at_most: 100, warm_up: true };
 
-    /// One of `n` equal parts of it.
+    /// One of `n` equal parts of the effort.
     pub fn part(self, n: u32) -> Self {
         let share = |runs: usize| runs.div_ceil(n as usize);
         Self { budget: self.budget / n, at_least: share(self.at_least), at_most: share(self.at_most), ..self }
     }
 
-    /// Whether `k` of `n` parts are done with runs that took so many milliseconds.
+    /// Whether runs of these milliseconds complete `k` of `n` parts.
     pub fn is_spent(self, times: &[f64], k: u32, n: u32) -> bool {
         let enough = (self.at_least * k as usize).div_ceil(n as usize);
         let spent = Duration::from_secs_f64(times.iter().sum::<f64>() / 1e3);
@@ -54,7 +54,7 @@ pub fn repeat<E>(effort: Effort, mut f: impl FnMut() -> Result<(), E>) -> Result
     Ok(times)
 }
 
-/// Order statistics: robust against the odd slow run.
+/// Order statistics, because single slow runs distort a mean.
 pub fn summarize(times: &[f64]) -> Summary {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);

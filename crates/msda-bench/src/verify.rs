@@ -15,12 +15,12 @@ use crate::record::{Check, Device, Pass};
 use crate::task::Task;
 use crate::workload::{BUILT_IN, Workload};
 
-/// What the battery is run on: a backend, or one that is another for every seed.
+/// A subject of the battery: one backend, or one per seed.
 pub struct Subject {
     /// Its name in tables.
     pub name: String,
     device: Device,
-    /// For each seed the next one, over and over.
+    /// One per seed, in turn.
     backends: Vec<Box<dyn Backend + Send>>,
 }
 
@@ -33,15 +33,15 @@ impl Subject {
         Ok(Self { name, device, backends: vec![backend] })
     }
 
-    /// Everything there is on a device: instruction sets; or the kernels that are chosen, also with sums of `f16` and for one size, the generic one, and
-    /// others with knobs that differ from case to case and from seed to seed.
+    /// All subjects of a device. On the CPU: instruction sets. On a GPU: the chosen kernels, also with sums in `f16` and
+    /// for fixed sizes, the generic kernel, and kernels whose parameters differ by case and seed.
     pub fn all(device: Device, seeds: &[u64]) -> Result<Vec<Self>> {
         let registry = Registry::default();
         let named = |name: &str| Self::named(name, &registry);
         if device == Device::Cpu {
             return Isa::available().iter().map(|isa| named(&format!("cpu-{isa}"))).collect();
         }
-        let sweep = Self { name: "cuda, any knobs".into(), device, backends: gpu::sweeps(seeds)? };
+        let sweep = Self { name: "cuda, any parameters".into(), device, backends: gpu::sweeps(seeds)? };
         let chosen = ["cuda", "cuda:generic", "cuda:half", "cuda:fixed"].map(named);
         chosen.into_iter().chain([Ok(sweep)]).collect()
     }
@@ -64,7 +64,7 @@ pub fn battery(
     }
     progress.begin(jobs.len());
     let progress = Mutex::new(progress);
-    // Where kernels are compiled, compiling is most of it. The processor's backends use every core by themselves.
+    // On a GPU most of the time goes to compiling. CPU backends use every core by themselves.
     let gpu = subjects.iter().any(|subject| subject.device == Device::Cuda);
     let workers = if gpu { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
     let results = in_parallel(workers, &jobs, |(subject, group, seed, backend)| {
@@ -79,7 +79,7 @@ pub fn battery(
     totals
 }
 
-/// What a workload's check found.
+/// The check of a workload.
 pub struct Checked {
     /// The workload.
     pub workload: String,
@@ -87,9 +87,9 @@ pub struct Checked {
     pub dtype: Dtype,
     /// The engine.
     pub engine: String,
-    /// The kernel that ran, where there is more than one.
+    /// The kernel that ran, if there are several.
     pub kernel: Option<String>,
-    /// How right the output was.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
@@ -97,13 +97,13 @@ pub struct Checked {
 pub enum Outcome {
     /// Within the tolerance.
     Right(Check),
-    /// Outside, or it failed.
+    /// Outside the tolerance, or failed.
     Wrong(String),
-    /// Not run, and why.
+    /// Not run, for this reason.
     Skipped(String),
 }
 
-/// Checks the output of every workload that comes with the lab, in three types, on some engines.
+/// Checks the output of every built-in workload in three types on some engines.
 pub fn workloads(names: &[String], registry: &Registry, progress: &mut dyn Progress) -> Result<Vec<Checked>> {
     const TYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

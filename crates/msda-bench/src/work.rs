@@ -1,4 +1,4 @@
-//! What a pass has to do, and the time below which this machine cannot do it.
+//! The work of a pass, and the shortest time that this machine allows.
 
 use msda::cpu::probe::{self, Reading};
 use msda::{Isa, Problem};
@@ -7,21 +7,21 @@ use rayon::prelude::*;
 use crate::record::{Ceiling, Device, Pass, Work};
 use crate::workload::Data;
 
-/// The ceilings by name: fused multiply-adds.
+/// Names of ceilings: fused multiply-adds.
 pub const FMA: &str = "fma";
-/// Reading in order a buffer as large as a value pyramid, one for each thread.
+/// Sequential reads of a buffer as large as a value pyramid, one per thread.
 pub const STREAM: &str = "stream";
-/// Random rows from the second-level cache.
+/// Random rows from L2.
 pub const GATHER_L2: &str = "gather-l2";
 /// Random rows from a buffer as large as a value pyramid.
 pub const GATHER_MEMORY: &str = "gather-memory";
 
 /// On a GPU: copying within its memory.
 pub const COPY: &str = "copy";
-/// On a GPU: rows from the first-level caches of its multiprocessors.
+/// On a GPU: rows from the L1 caches of its SMs.
 pub const GATHER_L1: &str = "gather-l1";
 
-/// Measures this machine's ceilings with that many threads. Takes about a second.
+/// Measures the ceilings of this machine with this many threads. Takes about a second.
 pub fn ceilings(threads: usize) -> anyhow::Result<Vec<Ceiling>> {
     const PYRAMID: usize = 20 << 20;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
@@ -43,16 +43,16 @@ pub fn ceilings(threads: usize) -> anyhow::Result<Vec<Ceiling>> {
     Ok(rates.map(ceiling).into())
 }
 
-/// What the samples of a workload read.
+/// The rows that the samples of a workload read.
 #[derive(Debug, Clone, Copy)]
 pub struct Reads {
-    /// Rows read, one for each tap that lies on the map.
+    /// Rows read: one per tap on the map.
     pub taps: f64,
     /// Different rows among them.
     pub rows: f64,
 }
 
-/// Counts what the bilinear samples of a workload read.
+/// Counts the rows that the bilinear samples of a workload read.
 pub fn count_reads(data: &Data) -> Reads {
     let p = &data.problem;
     let counts = (0..p.batch() * p.heads()).into_par_iter().map(|plane| {
@@ -88,14 +88,14 @@ fn for_each_tap(data: &Data, image: usize, head: usize, mut f: impl FnMut(usize)
     }
 }
 
-/// A bilinear sample's two neighbours on one axis, less those off the map.
+/// The two neighbours of a bilinear sample on one axis; none outside the map.
 fn neighbours(p: &Problem, t: f64, side: usize) -> [Option<usize>; 2] {
     let (scale, shift) = p.pixel_transform(side);
     let low = (t * scale + shift).floor();
     [low, low + 1.0].map(|i| (i >= 0.0 && i < side as f64).then_some(i as usize))
 }
 
-/// Counts a pass's work and derives its floor from the ceilings of the device for `threads` threads.
+/// The work of a pass, and its floor from the ceilings of the device for `threads` threads.
 pub fn work(
     p: &Problem,
     reads: Reads,
@@ -112,11 +112,11 @@ pub fn work(
     let sum_row = (p.channels() * t.value.accumulator().size()) as f64;
     let Reads { taps, rows } = reads;
     let multiply_adds = 2.0 * taps * p.channels() as f64;
-    // Rows that nobody looks at need not be read.
+    // Rows without a tap need not be read.
     let inputs = rows * row + coordinates;
     let (flops, gathered_bytes, compulsory_bytes) = match pass {
         Pass::Forward => (multiply_adds, taps * row, inputs + output),
-        // Rows are read once more, and sums of the value gradient are read and written.
+        // Rows are read again, and sums of the value gradient are read and written.
         Pass::Backward => {
             (2.0 * multiply_adds, taps * (row + 2.0 * sum_row), inputs + output + value + coordinates)
         }
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!((cpu.bound.as_str(), gpu.bound.as_str()), (STREAM, COPY));
         assert!((cpu.floor_ms / gpu.floor_ms - 100.0).abs() < 1e-9);
         assert_eq!(gpu.gathered_bytes, 1600.0 * 128.0);
-        // Bound by gathering where memory is fast enough; without ceilings there is no floor.
+        // Bound by gathers if memory is fast enough. Without ceilings there is no floor.
         assert_eq!(on(Device::Cuda, &ceilings[2..]).bound, "gather");
         assert_eq!((on(Device::Cuda, &[]).floor_ms, on(Device::Cuda, &[]).bound.as_str()), (0.0, "none"));
     }

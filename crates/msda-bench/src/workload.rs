@@ -9,7 +9,7 @@ use msda::{Buffer, Dtype, Layout, Problem, Spec, Types};
 use rayon::prelude::*;
 use serde::Deserialize;
 
-/// The workloads that come with the lab: name and text.
+/// The built-in workloads: name and text.
 pub const BUILT_IN: [(&str, &str); 18] = [
     ("small", include_str!("../workloads/small.toml")),
     ("seed-encoder", include_str!("../workloads/seed-encoder.toml")),
@@ -31,12 +31,12 @@ pub const BUILT_IN: [(&str, &str); 18] = [
     ("d-fine-decoder", include_str!("../workloads/d-fine-decoder.toml")),
 ];
 
-/// A benchmark: sizes, types, and where the samples fall.
+/// A benchmark: sizes, types and locations of samples.
 #[derive(Debug, Clone)]
 pub struct Workload {
-    /// Its name: the file's, without the ending.
+    /// Its name: that of the file, without the extension.
     pub name: String,
-    /// One line for people.
+    /// One line of description.
     pub about: String,
     /// Value types to measure, the main one first.
     pub dtypes: Vec<Dtype>,
@@ -67,10 +67,10 @@ struct File {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Coordinates {
-    /// `f32`, whatever the values are.
+    /// `f32` for any type of value.
     #[default]
     F32,
-    /// The values' type: what a model under autocast passes.
+    /// The type of the values, as under autocast.
     Value,
 }
 
@@ -97,7 +97,7 @@ enum LayoutName {
     Ring,
 }
 
-/// Where the samples fall.
+/// The distribution of samples.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Locations {
@@ -199,8 +199,8 @@ impl Workload {
         Ok(workload)
     }
 
-    /// The problem with values of the given type; locations and weights are of the type that the workload says
-    /// (`f64` for `f64` values).
+    /// The problem with values of this type. The workload sets the type of locations and weights; it is `f64` for
+    /// `f64` values.
     pub fn problem(&self, dtype: Dtype) -> Result<Problem> {
         let types = match (dtype, self.coordinates) {
             (Dtype::F64, _) | (_, Coordinates::Value) => Types::uniform(dtype),
@@ -209,18 +209,18 @@ impl Workload {
         Ok(Problem::new(Spec { types, ..self.spec.clone() })?)
     }
 
-    /// Its data for values of the given type: the same numbers for every type, but for their rounding.
+    /// Its data for values of this type. All types have the same numbers, rounded.
     pub fn data(&self, dtype: Dtype) -> Result<Data> {
         self.data_of(self.problem(dtype)?)
     }
 
-    /// The data of its first images alone.
+    /// The data of its first images.
     pub fn first_images(&self, dtype: Dtype, images: usize) -> Result<Data> {
         self.data_of(self.problem(dtype)?.with(|s| s.batch = s.batch.min(images))?)
     }
 
-    /// The same distribution of samples over another problem, with another spread of the samples around their
-    /// reference in pixels, where one is given.
+    /// Data for another problem, with the same distribution of samples. `spread` replaces the distance of samples from
+    /// their reference point, in pixels.
     pub fn varied(&self, problem: Problem, spread: Option<f64>) -> Result<Data> {
         let mut other = self.clone();
         if let Some(spread) = spread {
@@ -256,9 +256,9 @@ impl Workload {
         })
     }
 
-    /// Data that cannot be held is refused before it is made.
+    /// Refuses data that does not fit memory.
     fn check_memory(&self, p: &Problem) -> Result<()> {
-        // Made in f32, kept in its type, and as much again for results.
+        // Generated in f32, stored in its type, and twice that for results.
         let numbers = [p.value_len(), p.locations_len(), p.weights_len(), p.output_len()];
         let gib = numbers.iter().map(|&n| n as f64).sum::<f64>() * 16.0 / (1u64 << 30) as f64;
         let have = crate::machine::memory_gib();
@@ -270,7 +270,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Attention weights: positive, and summing to one for each query and head.
+    /// Attention weights: positive, with the sum 1 for each query and head.
     fn weights(&self, p: &Problem) -> Buffer {
         let n = p.samples().max(1);
         let rows: Vec<f32> = (0..p.weights_len() / n)
@@ -286,10 +286,10 @@ impl Workload {
     }
 }
 
-/// Everything a workload feeds an engine.
+/// The tensors of a workload.
 #[derive(Debug, Clone)]
 pub struct Data {
-    /// Which data this is: no other of this process has the number, though it may come to lie in the same memory.
+    /// A number that no other data of this process has, even at the same address.
     pub id: u64,
     /// The problem.
     pub problem: Problem,
@@ -299,11 +299,11 @@ pub struct Data {
     pub locations: Buffer,
     /// Attention weights.
     pub weights: Buffer,
-    /// The output's gradient, for the backward pass.
+    /// The gradient of the output, for the backward pass.
     pub grad_output: Buffer,
 }
 
-/// Rows of `inner` numbers, each from a generator of its own so that they can be made in parallel.
+/// Rows of `inner` numbers. Each row has its own generator, so rows are generated in parallel.
 fn random_rows(
     dtype: Dtype,
     len: usize,
@@ -321,7 +321,7 @@ fn random_rows(
     Buffer::from_fn(dtype, len, |i| f64::from(numbers[i]))
 }
 
-/// Which positions belong to a level rather than to a ring.
+/// Whether each position belongs to a level, and not to a ring.
 fn inside_levels(p: &Problem) -> Vec<bool> {
     let mut inside = vec![false; p.positions()];
     for level in p.levels() {
@@ -343,7 +343,7 @@ impl Locations {
                 let mut out = Vec::with_capacity(per_query);
                 let reference = self.reference(p, pair / queries.max(1), pair % queries.max(1));
                 for head in 0..heads {
-                    // Each head looks in a direction of its own, as a freshly made model does.
+                    // Each head has its own direction, as in a newly initialised model.
                     let angle = std::f64::consts::TAU * head as f64 / heads as f64;
                     for (level, &points) in p.levels().iter().zip(p.points()) {
                         for point in 0..points {

@@ -75,7 +75,7 @@ fn npy_is_what_numpy_writes() {
 }
 
 #[test]
-fn npy_headers_in_other_hands() {
+fn npy_headers_of_other_writers_are_read() {
     let data = 7.0f32.to_le_bytes();
     for dict in [
         "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }",
@@ -92,7 +92,7 @@ fn npy_headers_in_other_hands() {
 
 #[test]
 fn integers_of_every_width() {
-    // Read as signed or unsigned, by width: the same bytes, all ones but the lowest bit, then a 5.
+    // The same bytes, read as signed or unsigned: all ones but the lowest bit, then a 5.
     let bytes = |size: usize| {
         let mut bytes = vec![0xff; 2 * size];
         bytes[0] = 0xfe;
@@ -120,14 +120,14 @@ fn integers_of_every_width() {
         let tensors = safetensors::parse(&safetensors_bytes(&header, &data)).unwrap();
         assert_eq!(tensors["x"].ints("x").unwrap(), [first, 5], "{code}");
     }
-    // The largest that fits; one more is among the hostile files.
+    // The largest that fits. A hostile file has one more.
     let dict = "{'descr': '<u8', 'fortran_order': False, 'shape': (), }";
     let tensor = npy::parse(&npy_bytes(1, dict, &i64::MAX.to_le_bytes())).unwrap();
     assert_eq!(tensor.ints("x").unwrap(), [i64::MAX]);
 }
 
 #[test]
-fn accessors_say_what_is_wrong() {
+fn accessors_refuse_other_types_with_a_reason() {
     let floats = tensor(Some(Dtype::Bf16), &[2]);
     let ints = tensor(None, &[2]);
     assert_eq!(floats.float("value").unwrap().dtype(), Dtype::Bf16);
@@ -141,7 +141,7 @@ fn accessors_say_what_is_wrong() {
 }
 
 #[test]
-fn writing_refuses_what_cannot_be_read_back() {
+fn tensors_that_cannot_be_read_back_are_not_written() {
     let good = tensor(None, &[2]);
     let bad = Tensor { shape: vec![3], data: Data::Int(vec![1, 2]) };
     let named = |name: &str| (name.to_string(), good.clone());
@@ -173,7 +173,7 @@ fn files_on_disk() {
     files::write(at("both.safetensors"), std::slice::from_ref(&a)).unwrap();
     assert_eq!(names(at("both.safetensors")), ["a"]);
 
-    // A refusal leaves what was there, and nothing else.
+    // A refusal leaves the old file and no other.
     for (path, tensors, expected) in [
         (at("both.npy"), vec![a.clone(), b.clone()], "got 2 tensors, expected exactly one"),
         (at("none.npy"), vec![], "got 0 tensors, expected exactly one"),

@@ -1,6 +1,6 @@
 //! The oracle and the CPU backend agree with torch's grid_sample formulation, option by option.
 //!
-//! Needs a Python with torch. Without `MSDA_PYTHON` a missing one is said and skipped; with it, it is a failure.
+//! Needs a Python with torch. Without it the test is skipped, unless `MSDA_PYTHON` is set; then it fails.
 
 use msda::rng::Rng;
 use msda::{Buffer, Cpu, Dtype, Inputs, Layout, Padding, Problem, Sampling, Spec, Types};
@@ -20,16 +20,16 @@ fn torch() -> Option<Torch> {
     }
 }
 
-/// Everything in f64, where the two may differ by rounding alone.
+/// In f64, where only rounding differs.
 fn agree(torch: &mut Torch, spec: Spec) {
     let p = Problem::new(Spec { types: Types::uniform(Dtype::F64), ..spec }).unwrap();
     let mut r = Rng::new(5);
-    // Made as (B, S, H, D) and packed, so that a ring holds zeros.
+    // Generated as (B, S, H, D) and packed, so that a ring holds zeros.
     let plain = p.with(|s| s.layout = Layout::Bshd).unwrap();
     let bshd = Buffer::from_fn(Dtype::F64, plain.value_len(), |_| r.normal());
     let mut value = Buffer::filled(Dtype::F64, p.value_len(), f64::NAN);
     msda::pack(&plain, bshd.as_slice(), &p, value.as_mut()).unwrap();
-    // Some samples lie outside. None sits where nearest would be a toss-up, or a derivative jumps.
+    // Some samples are outside. None is at a tie of nearest sampling or at a jump of a derivative.
     let mut locations = vec![0.0; p.locations_len()];
     let row = 2 * p.samples();
     for item in locations.chunks_exact_mut(row.max(1)) {

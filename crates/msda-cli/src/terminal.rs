@@ -1,4 +1,4 @@
-//! What depends on whether a person is watching.
+//! Output that depends on whether there is a terminal.
 
 use std::io::{IsTerminal, Write};
 
@@ -22,7 +22,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether the reader of our output went away, as `head` does: nothing to complain about.
+/// Whether the reader closed our output, as `head` does. That is no error.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -30,7 +30,7 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .any(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// A progress bar on standard error; without a terminal there, silence.
+/// A progress bar on standard error; nothing without a terminal.
 pub(crate) struct Bar(ProgressBar);
 
 impl Bar {

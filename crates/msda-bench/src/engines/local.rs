@@ -1,4 +1,4 @@
-//! A backend of this process, on a thread pool of its own.
+//! A backend of this process, on its own thread pool.
 
 use anyhow::Result;
 use msda::Backend;
@@ -8,7 +8,7 @@ use super::Engine;
 use crate::task::{Results, Task};
 use crate::timing::{Effort, repeat};
 
-/// A backend and the threads it runs on.
+/// A backend and its threads.
 pub struct Local {
     backend: Box<dyn Backend + Send>,
     pool: ThreadPool,

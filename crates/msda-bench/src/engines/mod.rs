@@ -1,4 +1,4 @@
-//! Engines: anything that runs a task.
+//! Engines, which run tasks.
 
 mod local;
 mod names;
@@ -19,15 +19,15 @@ use crate::record::{Device, Replay};
 use crate::task::{Results, Task};
 use crate::timing::Effort;
 
-/// Something that runs tasks and can be timed.
+/// Runs tasks and can be timed.
 pub trait Engine {
     /// Its name in tables and records.
     fn name(&self) -> String;
 
-    /// Why it does not take a task, if it does not.
+    /// Why it refuses a task; none if it takes it.
     fn refuses(&self, task: &Task<'_>) -> Option<String>;
 
-    /// Whether its result of a task is held to the tolerance. Otherwise the error is recorded and marked.
+    /// Whether its result is held to the tolerance. Otherwise the error is recorded and marked.
     fn exact(&self, _task: &Task<'_>) -> bool {
         true
     }
@@ -37,7 +37,7 @@ pub trait Engine {
         false
     }
 
-    /// Where it computes.
+    /// Its device.
     fn device(&self) -> Device {
         Device::Cpu
     }
@@ -47,30 +47,30 @@ pub trait Engine {
         false
     }
 
-    /// The kernel that runs a task, where there is more than one.
+    /// The kernel that ran a task, if there are several.
     fn kernel(&self, _task: &Task<'_>) -> Option<String> {
         None
     }
 
-    /// What else was measured of the task that was timed last.
+    /// Other measurements of the task that was timed last.
     fn launching(&self, _task: &Task<'_>) -> Launching {
         Launching::default()
     }
 
-    /// Runs a task once and returns what it computed.
+    /// Runs a task once and returns its results.
     fn run(&mut self, task: &Task<'_>) -> Result<Results>;
 
-    /// Runs a task repeatedly; milliseconds of each run.
+    /// Runs a task repeatedly. Returns the milliseconds of each run.
     fn time(&mut self, task: &Task<'_>, effort: Effort) -> Result<Vec<f64>>;
 }
 
-/// What there is to measure of kernels beside their time, where that was measured.
+/// Measurements of kernels besides their time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Launching {
-    /// Microseconds that a launch keeps the host.
+    /// Microseconds of host time per launch.
     pub host_us: Option<f64>,
-    /// Milliseconds that compiling takes, of the slowest kernel.
+    /// Milliseconds to compile the slowest kernel.
     pub compile_ms: Option<f64>,
-    /// The task replayed from a graph.
+    /// Times of replays from a CUDA graph.
     pub replay: Option<Replay>,
 }

@@ -13,8 +13,8 @@ use crate::extensions::{Sections, registry};
 use crate::terminal::{Bar, color, print};
 
 #[derive(clap::Args)]
-#[command(after_help = "Without options: the usual workloads on all cores, in under two minutes. \
-    `--workload all` runs everything and takes much longer.
+#[command(after_help = "Without options: the usual workloads on all cores, in less than two minutes. \
+    `--workload all` runs every workload and takes much longer.
 
 Examples:
   msda bench --quick
@@ -26,14 +26,14 @@ pub(crate) struct Args {
     /// A workload by name, 'all', or a path to a .toml file; may be repeated
     #[arg(long, value_name = "NAME")]
     workload: Vec<String>,
-    /// The value type: f32, f16, bf16 or f64, of those that a workload has; all when absent. May be repeated
+    /// A value type that the workload has: f32, f16, bf16 or f64; all when absent. May be repeated
     #[arg(long, value_name = "TYPE")]
     dtype: Vec<Dtype>,
     /// An engine by name: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, cuda, cuda:half, cuda:fixed, cuda:KERNEL, cuda@N for another
     /// GPU, torch, torch-cuda, oracle, or peer:NAME from engines.toml; may be repeated
     #[arg(long, value_name = "NAME")]
     engine: Vec<String>,
-    /// Where to measure: all that there is, or one
+    /// Where to measure
     #[arg(long, value_enum, default_value = "all")]
     device: DeviceArg,
     /// Number of threads; may be repeated
@@ -80,7 +80,7 @@ pub(crate) fn finish(record: Record, out: &Path, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// `cpu` means the best instruction set; records name it.
+/// `cpu` is the best instruction set, which records name.
 fn best_name(engine: &str) -> String {
     if engine == "cpu" { format!("cpu-{}", msda::Isa::best()) } else { engine.to_owned() }
 }

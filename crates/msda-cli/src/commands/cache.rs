@@ -8,8 +8,8 @@ use crate::terminal::print;
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "MSDA_CACHE_DIR names the folder; empty, nothing is kept. With MSDA_JIT=off nothing is compiled, and \
-    only what the folder holds can run."
+    after_help = "MSDA_CACHE_DIR names the folder; if it is empty, nothing is cached. With MSDA_JIT=off nothing is compiled, \
+    and only cached kernels run."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]

@@ -16,12 +16,12 @@ pub(crate) struct Args {
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
-    /// Also say which peers of engines.toml can be imported; takes a while
+    /// Also show which peers of engines.toml can be imported; takes a while
     #[arg(long)]
     peers: bool,
 }
 
-/// One finding: what, how it stands, and what to do about it.
+/// One finding: subject, state, and advice.
 struct Finding {
     what: &'static str,
     good: bool,
@@ -68,7 +68,7 @@ fn examine() -> Vec<Finding> {
             good: !slow,
             says: format!("{best}; available: {}", here.isas.join(", ")),
             hint: slow
-                .then(|| "no vector instructions beyond the baseline were found: expect a slower op".into()),
+                .then(|| "this CPU has no supported vector instructions: the operator is slower".into()),
         },
         threads(here.cores),
         torch(),
@@ -93,7 +93,7 @@ fn torch() -> Finding {
         Ok(torch) => Finding {
             what: "torch",
             good: true,
-            says: format!("{}, measured beside by `msda bench`", torch.version()),
+            says: format!("{}, which `msda bench` compares with", torch.version()),
             hint: None,
         },
         Err(error) => {
@@ -104,7 +104,7 @@ fn torch() -> Finding {
     }
 }
 
-/// An error's text without its advice, and the advice.
+/// The text of an error without its hint, and the hint.
 fn split_hint(text: &str) -> (&str, Option<String>) {
     match text.split_once("\nhint: ") {
         Some((says, hint)) => (says, Some(hint.to_owned())),

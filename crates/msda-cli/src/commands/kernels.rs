@@ -16,7 +16,7 @@ use crate::terminal::print;
   msda kernels --workload seed-encoder --dtype f16
   msda kernels --workload detr-decoder --arch sm_80")]
 pub(crate) struct Args {
-    /// A workload by name, or a path to a .toml file: which kernel it gets, and why not others
+    /// A workload by name, or a path to a .toml file: shows its kernel, and why others refuse
     #[arg(long, value_name = "NAME")]
     workload: Option<String>,
     /// The value type: f32, f16, bf16 or f64; the workload's own types when absent. May be repeated

@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail};
 use msda::conformance::Group;
 use msda_bench::record::Device;
 
-/// Where something is done.
+/// A device, or both.
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub(crate) enum DeviceArg {
     /// On the processor
@@ -32,7 +32,7 @@ pub(crate) enum DeviceArg {
 }
 
 impl DeviceArg {
-    /// The only device, if there is an only one.
+    /// The device, unless it is both.
     pub(crate) fn only(self) -> Option<Device> {
         match self {
             Self::Cpu => Some(Device::Cpu),
@@ -46,7 +46,7 @@ impl DeviceArg {
     }
 }
 
-/// What was typed, less where the report goes: a record says nothing of this machine's folders.
+/// The command line without `--out`, because a record names no folders of this machine.
 pub(crate) fn typed(mut args: impl Iterator<Item = String>) -> String {
     let mut words = vec!["msda".to_owned()];
     while let Some(word) = args.next() {

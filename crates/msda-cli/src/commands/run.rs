@@ -26,7 +26,7 @@ Tensors are found by name: in a .safetensors file by their own, an .npy file by 
  backward, in either form
   grad_output                          (B, Q, H * D)
 
-Written: output (B, Q, H * D) and, given grad_output, grad_value and grad_NAME for each of the inputs.
+Results: output (B, Q, H * D); with grad_output also grad_value and grad_NAME of each input.
 
 Examples:
   msda run inputs.safetensors --out output.safetensors
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// .safetensors or .npy files with the inputs
     #[arg(required = true, value_name = "FILE")]
     inputs: Vec<PathBuf>,
-    /// Where the result goes: .safetensors, or .npy for the output alone
+    /// The result: .safetensors, or .npy for the output alone
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Levels as HxW, separated by commas; instead of a spatial_shapes tensor
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Points of each level, separated by commas; needed when they differ
     #[arg(long, value_name = "P,...", value_delimiter = ',')]
     points: Vec<usize>,
-    /// How value lies in memory
+    /// The memory layout of value
     #[arg(long, value_enum, default_value = "bshd")]
     layout: LayoutArg,
     /// Read the nearest pixel instead of interpolating
@@ -56,7 +56,7 @@ pub(crate) struct Args {
     /// 0 and 1 are the centres of the corner pixels
     #[arg(long)]
     align_corners: bool,
-    /// Which backend computes: cpu, cpu-NAME, cuda or oracle
+    /// The backend: cpu, cpu-NAME, cuda or oracle
     #[arg(long, value_name = "NAME", default_value = "cpu")]
     engine: String,
 }
@@ -97,10 +97,10 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let backend = registry().backend(&args.engine)?;
     let call = Call::new(&tensors, &options)?;
     let unused = call.unused(&tensors);
-    // An .npy file was named by hand: not to use it would be a surprise.
+    // A person named each .npy file, so an unused one is a mistake.
     if let Some(path) = args.inputs.iter().find(|path| is_unused_npy(path, &unused)) {
         bail!(
-            "tensor from {}: got a name nobody reads, expected one that `msda run --help` lists",
+            "tensor from {}: got an unknown name, expected one that `msda run --help` lists",
             path.display()
         );
     }
@@ -127,7 +127,7 @@ fn is_unused_npy(path: &Path, unused: &[&str]) -> bool {
     path.extension().is_some_and(|e| e == "npy") && unused.iter().any(|name| stem == *name)
 }
 
-/// What would only fail after the work was done, or destroy an input.
+/// Refuses an output that cannot be written or that overwrites an input, before the work begins.
 fn check_output(out: &Path, inputs: &[PathBuf]) -> Result<()> {
     let kind = out.extension().and_then(|e| e.to_str()).unwrap_or_default();
     ensure!(

@@ -13,13 +13,13 @@ use serde_json::json;
 
 use crate::terminal::{Bar, print};
 
-/// How many kernels of a problem are printed.
+/// Kernels to print per problem.
 const TOP: usize = 10;
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "Every kernel is checked against the oracle and the generic kernel before it is timed, from cold \
-    caches. What is found counts for problems of the same class: `msda kernels --workload NAME` names it."
+    after_help = "Each kernel is checked against the oracle and the generic kernel, then timed with cold caches. The \
+    result holds for problems of the same class, which `msda kernels --workload NAME` shows."
 )]
 pub(crate) struct Args {
     /// A workload by name, or a path to a .toml file; may be repeated
@@ -31,16 +31,16 @@ pub(crate) struct Args {
     /// The value type: f32, f16 or bf16; the workload's own types when absent. May be repeated
     #[arg(long, value_name = "TYPE")]
     dtype: Vec<Dtype>,
-    /// The most kernels to try of each problem
+    /// The most kernels to try per problem
     #[arg(long, value_name = "N", default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
     /// The GPU, by number
     #[arg(long, value_name = "N", default_value_t = 0)]
     gpu: usize,
-    /// The file of tuned kernels; MSDA_TUNED, or tuned.txt in the cache's folder, when absent
+    /// The file of tuned kernels; MSDA_TUNED, or tuned.txt in the cache folder, when absent
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Print what was found as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -56,7 +56,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let mut found = Vec::new();
     for job in &jobs {
         let tuned = job.run(&device, &mut bar)?;
-        // At once: what was found stays when a later one is interrupted.
+        // Saved at once, so that an interruption loses nothing.
         tune::save(&path, std::slice::from_ref(&tuned))?;
         found.push(tuned);
     }
@@ -71,7 +71,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// What is tuned: one problem of each class, the first.
+/// The first problem of each class.
 fn jobs(args: &Args, device: &Device) -> Result<Vec<Job>> {
     let names: Vec<String> = if args.all {
         BUILT_IN.iter().map(|(n, _)| (*n).to_owned()).collect()
@@ -85,7 +85,9 @@ fn jobs(args: &Args, device: &Device) -> Result<Vec<Job>> {
         for dtype in dtypes {
             let job = Job::new(device, &workload, dtype, args.limit as usize)?;
             match jobs.iter().find(|other| other.class == job.class) {
-                Some(other) => eprintln!("note: {name} {dtype} is of the class of {}", other.workload.name),
+                Some(other) => {
+                    eprintln!("note: {name} {dtype} has the same class as {}", other.workload.name)
+                }
                 None => jobs.push(job),
             }
         }
@@ -96,7 +98,7 @@ fn jobs(args: &Args, device: &Device) -> Result<Vec<Job>> {
 fn to_text(job: &Job, tuned: &Tuned) -> String {
     let mut text = format!("{} {}: {}\n", tuned.workload, tuned.dtype, tuned.class);
     text += &format!(
-        "{} of {} kernels that take it were timed, {} were rejected\n",
+        "{} of {} kernels were timed, {} were rejected\n",
         tuned.timed,
         job.takes,
         tuned.rejected.len()

@@ -16,15 +16,15 @@ use crate::terminal::{Bar, print};
   msda verify
   msda verify --device cuda --seeds 1")]
 pub(crate) struct Args {
-    /// Where: every instruction set of this machine; or, on a GPU, the kernels that are chosen, also with sums of f16
-    /// and for one size, the generic one, and others with many different knobs
+    /// On the CPU every instruction set; on a GPU the chosen kernels, also with sums in f16 and for fixed sizes, the
+    /// generic kernel, and kernels with other parameters
     #[arg(long, value_enum, default_value = "cpu")]
     device: DeviceArg,
-    /// A backend instead: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, cuda, cuda:half, cuda:fixed, cuda:KERNEL, cuda@N or oracle; may be
+    /// One backend: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, cuda, cuda:half, cuda:fixed, cuda:KERNEL, cuda@N or oracle; may be
     /// repeated
     #[arg(long, value_name = "NAME", conflicts_with = "device")]
     engine: Vec<String>,
-    /// Instead of the battery, check the output of every built-in workload in f32, f16 and bf16
+    /// Check the output of every built-in workload in f32, f16 and bf16, instead of the battery
     #[arg(long, conflicts_with_all = ["group", "seed", "seeds"])]
     workloads: bool,
     /// One group of cases (random, inside, outside, borders, not-finite, not-finite-data, one-pixel, empty, channels,
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// The first seed of the random cases
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many seeds to run
+    /// Number of seeds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// Print the result as JSON

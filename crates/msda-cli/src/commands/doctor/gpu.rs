@@ -36,7 +36,7 @@ pub(super) fn examine(driver: Option<&Gpu>) -> Vec<Finding> {
 fn no_gpu(driver: Option<&Gpu>, why: &str) -> Finding {
     let (why, hint) = split_hint(why);
     let says = match driver {
-        Some(gpu) => format!("{} is there but cannot be used: {why}", gpu.name),
+        Some(gpu) => format!("{} cannot be used: {why}", gpu.name),
         None => format!("{why}; the operator runs on the CPU"),
     };
     let says = says + &driver_problem().map_or(String::new(), |detail| format!(" ({detail})"));
@@ -70,11 +70,11 @@ fn nvrtc() -> Finding {
 fn tuned() -> Finding {
     let file = Tuned::path().filter(|path| path.exists());
     let says = match &file {
-        Some(path) => format!("{}, besides what comes with the library", path.display()),
-        None => "what comes with the library; `msda tune` adds this machine's".into(),
+        Some(path) => format!("{}, and the library's own", path.display()),
+        None => "the library's own; `msda tune` adds those of this machine".into(),
     };
     let problems = Tuned::global().problems();
-    let hint = problems.first().map(|why| format!("{} line(s) count for nothing: {why}", problems.len()));
+    let hint = problems.first().map(|why| format!("{} line(s) are ignored: {why}", problems.len()));
     Finding { what: "tuned", good: problems.is_empty(), says, hint }
 }
 
@@ -84,7 +84,7 @@ fn cache() -> Finding {
     let Some(folder) = cache.folder() else {
         return finding(
             false,
-            "none: kernels are compiled anew by every program".into(),
+            "none: each process compiles its kernels again".into(),
             Some(
                 cache
                     .warning()
