@@ -15,8 +15,8 @@ use super::check::check;
 /// Dimensions that a tensor map can have at most.
 const MAX_RANK: usize = 5;
 
-/// A tensor in device memory, and the window of it that one bulk copy loads into shared memory. The first dimension
-/// is the contiguous one.
+/// A tensor in device memory, and the window of it that one bulk copy loads into shared memory. The
+/// first dimension is the contiguous one.
 #[derive(Debug, Clone, Copy)]
 pub struct Tiled<'a> {
     /// The type of its elements.
@@ -27,7 +27,8 @@ pub struct Tiled<'a> {
     pub sizes: &'a [u64],
     /// Bytes from one element to the next in each dimension but the first; multiples of 16.
     pub strides: &'a [u64],
-    /// The window's size in each dimension, in elements, at most 256; its rows are a multiple of 16 bytes.
+    /// The window's size in each dimension, in elements, at most 256; its rows are a multiple of 16
+    /// bytes.
     pub window: &'a [u32],
     /// How the window is laid out in shared memory.
     pub swizzle: Swizzle,
@@ -50,7 +51,8 @@ impl Default for Tiled<'_> {
     }
 }
 
-/// How the 16-byte chunks of a window's rows are swizzled in shared memory, so that columns have no bank conflicts.
+/// How the 16-byte chunks of a window's rows are swizzled in shared memory, so that columns have no
+/// bank conflicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Swizzle {
     /// Not swizzled.
@@ -76,8 +78,8 @@ pub enum Promotion {
     Bytes256,
 }
 
-/// The driver's encoding of a [`Tiled`] tensor: a `__grid_constant__ const` parameter of a kernel. Elements outside
-/// the tensor are copied as zero.
+/// The driver's encoding of a [`Tiled`] tensor: a `__grid_constant__ const` parameter of a kernel.
+/// Elements outside the tensor are copied as zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(128))]
 pub struct TensorMap([u64; 16]);
@@ -89,8 +91,8 @@ impl TensorMap {
         let _bound = device.bind()?;
         let mut map = CUtensorMap { opaque: [0; 16] };
         let every_element = [1; MAX_RANK];
-        // SAFETY: `map` is valid to write and aligned by its type; the arrays have as many elements as the rank
-        // (strides one less), as `check` found; the address is only encoded.
+        // SAFETY: `map` is valid to write and aligned by its type; the arrays have as many elements
+        // as the rank (strides one less), as `check` found; the address is only encoded.
         let result = unsafe {
             api::cuTensorMapEncodeTiled(
                 &mut map,

@@ -50,8 +50,8 @@ impl Texels {
     }
 }
 
-/// A texture. Coordinates count texels, the centre of the first is at 0.5, and values between centres are
-/// interpolated. Its memory must outlive its use.
+/// A texture. Coordinates count texels, the centre of the first is at 0.5, and values between
+/// centres are interpolated. Its memory must outlive its use.
 #[derive(Debug)]
 pub struct Texture {
     device: Device,
@@ -92,8 +92,8 @@ impl Texture {
             reserved: [0; 12],
         };
         let mut handle = 0;
-        // SAFETY: a context is current; `handle` is valid to write; both descriptions are complete; the texels are
-        // within the memory, as `check` found.
+        // SAFETY: a context is current; `handle` is valid to write; both descriptions are complete;
+        // the texels are within the memory, as `check` found.
         let result = unsafe { api::cuTexObjectCreate(&mut handle, &resource, &reading, std::ptr::null()) };
         check("cuTexObjectCreate", result)?;
         Ok(Self { device: device.clone(), handle })
