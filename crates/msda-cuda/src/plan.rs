@@ -308,7 +308,7 @@ impl Chained {
         });
         let mut args: Vec<Vec<u64>> = words.map(|words| vec![0; words]).collect();
         let nodes = steps.iter().zip(&mut args).map(|(step, arg)| match &step.work {
-            Work::Clear(region) => Node::Clear { address: 0, bytes: region.bytes },
+            Work::Clear(region) => Node::Clear { bytes: region.bytes },
             Work::Run(loaded) => {
                 let (function, launch) = (&loaded.function, &loaded.launch);
                 Node::Kernel { function, launch, arg: arg.as_mut_ptr().cast() }

@@ -1,6 +1,7 @@
 //! The compiler and the cache, with a real NVRTC and without a GPU.
 //!
-//! Without NVRTC the tests say that they are skipped; with `MSDA_NVRTC` or `MSDA_PYTHON` set they fail.
+//! Without NVRTC the tests say that they are skipped; with `MSDA_NVRTC` or `MSDA_PYTHON` set they
+//! fail.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -300,7 +301,8 @@ fn an_unusable_folder_costs_only_the_cache() {
     }
 }
 
-/// A process that cannot write files of more than a block: as on a full disk, the first bytes are written.
+/// A process that cannot write files of more than a block: as on a full disk, the first bytes are
+/// written.
 #[cfg(unix)]
 #[test]
 fn a_full_disk_costs_only_the_cache() {

@@ -15,8 +15,9 @@ use crate::record::Device;
 
 const SCRIPT: &str = include_str!("torch.py");
 
-/// A Python with torch: `MSDA_PYTHON`, or the first of `VIRTUAL_ENV`, `CONDA_PREFIX`, `.venv` in the current folder,
-/// and `python3` on `PATH`. A Python that another user could replace is not run.
+/// A Python with torch: `MSDA_PYTHON`, or the first of `VIRTUAL_ENV`, `CONDA_PREFIX`, `.venv` in
+/// the current folder, and `python3` on `PATH`. A Python that another user could replace is not
+/// run.
 pub fn find_python() -> Result<PathBuf> {
     let mut tried = Vec::new();
     for python in candidates() {
@@ -149,5 +150,35 @@ impl Drop for Python {
         // It must not outlive this process.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_python_that_others_can_replace_is_not_run() {
+        let root = tempfile::tempdir().unwrap();
+        let (bin, ran) = (root.path().join("bin"), root.path().join("ran"));
+        let python = bin.join("python");
+        fs::create_dir(&bin).unwrap();
+        fs::write(&python, format!("#!/bin/sh\ntouch {}\n", ran.display())).unwrap();
+        let chmod = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        chmod(&python, 0o755);
+        chmod(&bin, 0o777);
+        let why = imports_torch(&python).unwrap_err();
+        assert!(why.contains("bin is writable by everybody (mode 777)") && !ran.exists(), "{why}");
+        chmod(&bin, 0o755);
+        assert_eq!(imports_torch(&python), Ok(python));
+        assert!(ran.exists());
+    }
+
+    #[test]
+    fn a_python_without_torch_or_that_is_missing_is_refused() {
+        assert_eq!(imports_torch(Path::new("no-such-python")), Err("not found on PATH".into()));
+        assert_eq!(imports_torch(Path::new("/bin/false")), Err("cannot import torch".into()));
     }
 }

@@ -1,7 +1,7 @@
 //! The driver's functions, declared as in cuda.h but for one thing: they return plain numbers.
 //!
-//! A driver newer than the bound headers returns codes that the headers' enum does not have, and a Rust enum must not
-//! hold such a value. The same holds for enums that the driver writes.
+//! A driver newer than the bound headers returns codes that the headers' enum does not have, and a
+//! Rust enum must not hold such a value. The same holds for enums that the driver writes.
 #![allow(non_snake_case, clippy::too_many_arguments)]
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -24,7 +24,8 @@ macro_rules! functions {
             /// # Safety
             /// The library is NVIDIA's driver and is never unloaded.
             unsafe fn find(library: &Library) -> Result<Self, libloading::Error> {
-                // SAFETY: the types are those of cuda.h; the library stays loaded, as the caller promises.
+                // SAFETY: the types are those of cuda.h; the library stays loaded, as the caller
+                // promises.
                 Ok(unsafe { Self { $($name: *library.get(stringify!($name))?,)* } })
             }
         }

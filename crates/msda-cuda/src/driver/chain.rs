@@ -13,9 +13,9 @@ use super::check::check;
 use super::graph::Definition;
 use super::{Device, Function, Launch, StreamHandle};
 
-/// Kernels and clears that run one after another and are queued by one call, which costs the host less than one
-/// kernel launch. It is a graph whose arguments can be changed. The driver makes launches of a chain wait for each
-/// other, also on different streams: use it on one stream.
+/// Kernels and clears that run one after another and are queued by one call, which costs the host
+/// less than one kernel launch. It is a graph whose arguments can be changed. The driver makes
+/// launches of a chain wait for each other, also on different streams: use it on one stream.
 #[derive(Debug)]
 pub struct Chain {
     device: Device,
@@ -37,10 +37,8 @@ pub enum Node<'a> {
         /// The address of its argument.
         arg: *mut c_void,
     },
-    /// Device memory that becomes zero.
+    /// Device memory that becomes zero. Its address is set before the first launch.
     Clear {
-        /// Its address.
-        address: u64,
         /// Its size; not 0.
         bytes: usize,
     },
@@ -57,6 +55,7 @@ struct Link {
 enum Params {
     /// Without the argument.
     Kernel(CUDA_KERNEL_NODE_PARAMS),
+    /// The address is 0 until it is set.
     Clear(CUDA_MEMSET_NODE_PARAMS),
 }
 
@@ -64,10 +63,11 @@ enum Params {
 unsafe impl Send for Chain {}
 
 impl Chain {
-    /// A chain of nodes, each with an argument or address that it can be queued with.
+    /// A chain of nodes.
     ///
     /// # Safety
-    /// Each kernel has one parameter, and its node has the address of an argument. The functions outlive the chain.
+    /// Each kernel has one parameter, and its node has the address of an argument. The functions
+    /// outlive the chain.
     pub unsafe fn new(device: &Device, nodes: &[Node<'_>]) -> Result<Self> {
         let _bound = device.bind_relaxed()?;
         let mut graph = Definition(ptr::null_mut());
@@ -101,24 +101,32 @@ impl Chain {
 
     /// Gives a clear another address, from the next launch on. Nodes are counted from 0.
     pub fn set_address(&mut self, node: usize, address: u64) -> Result<()> {
-        let Some(&Link { node, params: Params::Clear(params) }) = self.links.get(node) else {
+        let Some(Link { node, params: Params::Clear(params) }) = self.links.get_mut(node) else {
             return Err(not_a("clear", node));
         };
-        let params = CUDA_MEMSET_NODE_PARAMS { dst: address, ..params };
-        check_aligned(&params)?;
+        let new = CUDA_MEMSET_NODE_PARAMS { dst: address, ..*params };
+        check_address(&new)?;
         let _bound = self.device.bind()?;
-        // SAFETY: chain and node live, and the node is of the chain. Nothing is written before a launch.
+        // SAFETY: chain and node live, and the node is of the chain. Nothing is written before a
+        // launch.
         let result =
-            unsafe { api::cuGraphExecMemsetNodeSetParams(self.raw, node, &params, self.device.context()) };
-        check("cuGraphExecMemsetNodeSetParams", result)
+            unsafe { api::cuGraphExecMemsetNodeSetParams(self.raw, *node, &new, self.device.context()) };
+        check("cuGraphExecMemsetNodeSetParams", result)?;
+        *params = new;
+        Ok(())
     }
 
     /// Queues all of it.
     ///
     /// # Safety
-    /// As for a launch of each kernel and a fill of each clear, with the argument or address that it was given last.
-    /// `stream` does not capture a graph.
+    /// As for a launch of each kernel and a fill of each clear, with the argument or address that
+    /// it was given last. `stream` does not capture a graph.
     pub unsafe fn launch(&mut self, stream: StreamHandle<'_>) -> Result<()> {
+        for link in &self.links {
+            if let Params::Clear(params) = &link.params {
+                check_address(params)?;
+            }
+        }
         let _bound = self.device.bind()?;
         // SAFETY: chain and stream live; the rest is the caller's promise.
         check("cuGraphLaunch", unsafe { api::cuGraphLaunch(self.raw, stream.cu()) })
@@ -129,7 +137,8 @@ impl Drop for Chain {
     fn drop(&mut self) {
         let graph = mem::replace(&mut self.graph, Definition(ptr::null_mut()));
         self.device.release(|| {
-            // SAFETY: made by `new` and destroyed once, before its nodes; launches in flight still finish.
+            // SAFETY: made by `new` and destroyed once, before its nodes; launches in flight still
+            // finish.
             let result = unsafe { api::cuGraphExecDestroy(self.raw) };
             drop(graph);
             result
@@ -141,7 +150,8 @@ impl Link {
     /// Adds a node to a graph, after the node before it.
     ///
     /// # Safety
-    /// As for [`Chain::new`]. The graph lives, the node before it is of the graph, and the context is current.
+    /// As for [`Chain::new`]. The graph lives, the node before it is of the graph, and the context
+    /// is current.
     unsafe fn add(
         device: &Device,
         graph: CUgraph,
@@ -167,12 +177,14 @@ impl Link {
                 params.kernelParams = ptr::null_mut();
                 Params::Kernel(params)
             }
-            Node::Clear { address, bytes } => {
-                let params = clear(address, bytes);
-                check_aligned(&params)?;
-                // SAFETY: graph and node live, the parameters are complete. Nothing is written before a launch.
+            Node::Clear { bytes } => {
+                let params = clear(bytes);
+                // The driver wants memory of the context, and takes any size later.
+                let first = CUDA_MEMSET_NODE_PARAMS { dst: device.placeholder()?, width: 1, ..params };
+                // SAFETY: graph and node live, the parameters are complete. Nothing is written
+                // before a launch.
                 let result = unsafe {
-                    api::cuGraphAddMemsetNode(&mut added, graph, list, count, &params, device.context())
+                    api::cuGraphAddMemsetNode(&mut added, graph, list, count, &first, device.context())
                 };
                 check("cuGraphAddMemsetNode", result)?;
                 Params::Clear(params)
@@ -183,10 +195,10 @@ impl Link {
 }
 
 /// One row of words where the size allows it, else of bytes.
-fn clear(address: u64, bytes: usize) -> CUDA_MEMSET_NODE_PARAMS {
+fn clear(bytes: usize) -> CUDA_MEMSET_NODE_PARAMS {
     let element = if bytes.is_multiple_of(4) { 4 } else { 1 };
     CUDA_MEMSET_NODE_PARAMS {
-        dst: address,
+        dst: 0,
         pitch: bytes,
         value: 0,
         elementSize: element,
@@ -195,11 +207,12 @@ fn clear(address: u64, bytes: usize) -> CUDA_MEMSET_NODE_PARAMS {
     }
 }
 
-fn check_aligned(params: &CUDA_MEMSET_NODE_PARAMS) -> Result<()> {
-    if params.dst.is_multiple_of(u64::from(params.elementSize)) {
+fn check_address(params: &CUDA_MEMSET_NODE_PARAMS) -> Result<()> {
+    if params.dst != 0 && params.dst.is_multiple_of(u64::from(params.elementSize)) {
         return Ok(());
     }
-    let (got, expected) = (format!("{:#x}", params.dst), format!("a multiple of {}", params.elementSize));
+    let got = format!("{:#x}", params.dst);
+    let expected = format!("device memory at a multiple of {}", params.elementSize);
     Err(Error::new(ErrorKind::Shape, "address of a clear", got, expected))
 }
 
@@ -215,11 +228,11 @@ mod tests {
     #[test]
     fn clears_are_rows_of_words_or_bytes() {
         for (bytes, element, width) in [(64, 4, 16), (4, 4, 1), (6, 1, 6), (1, 1, 1)] {
-            let params = clear(512, bytes);
+            let params = clear(bytes);
             assert_eq!((params.elementSize, params.width, params.height), (element, width, 1), "{bytes}");
-            check_aligned(&params).unwrap();
+            let at = |dst| check_address(&CUDA_MEMSET_NODE_PARAMS { dst, ..params });
+            assert!(at(0).is_err() && at(512).is_ok(), "{bytes}");
+            assert_eq!(at(514).is_ok(), element == 1, "{bytes}");
         }
-        assert!(check_aligned(&clear(514, 64)).unwrap_err().to_string().contains("0x202"));
-        check_aligned(&clear(513, 3)).unwrap();
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUstream};
 use msda::{Error, ErrorKind, Result};
@@ -15,7 +15,8 @@ use super::relaxed::Relaxed;
 use super::stream::RawStream;
 use super::{Arch, Event, Memory, Module, Stream, library};
 
-/// A GPU. Clones are cheap and stand for the same GPU. Its primary context lives until the process ends.
+/// A GPU. Clones are cheap and stand for the same GPU. Its primary context lives until the process
+/// ends.
 #[derive(Clone)]
 pub struct Device(&'static Inner);
 
@@ -31,6 +32,8 @@ struct Inner {
     total_memory: usize,
     /// For copies and fills that are waited for, made with the first of them.
     transfers: Mutex<Option<RawStream>>,
+    /// For graph nodes whose address is not known yet.
+    placeholder: OnceLock<Memory>,
 }
 
 // SAFETY: a context may be used from any thread; the rest is plain data, or behind a lock.
@@ -87,7 +90,8 @@ impl Device {
         self.0.multiprocessors
     }
 
-    /// Bytes of shared memory that a block can have at most, after [`super::Function::allow_shared`].
+    /// Bytes of shared memory that a block can have at most, after
+    /// [`super::Function::allow_shared`].
     pub fn shared_per_block(&self) -> usize {
         self.0.shared_per_block
     }
@@ -116,8 +120,8 @@ impl Device {
         Ok(free)
     }
 
-    /// Makes its context current in the calling thread until the result is dropped. Results are dropped in the reverse
-    /// order of their creation.
+    /// Makes its context current in the calling thread until the result is dropped. Results are
+    /// dropped in the reverse order of their creation.
     #[inline]
     pub fn bind(&self) -> Result<Bound<'_>> {
         let mut current = ptr::null_mut();
@@ -131,13 +135,14 @@ impl Device {
         Ok(Bound { pushed, device: PhantomData, thread: PhantomData })
     }
 
-    /// As [`Device::bind`], and the thread may allocate, load and wait while a stream captures a graph.
+    /// As [`Device::bind`], and the thread may allocate, load and wait while a stream captures a
+    /// graph.
     pub fn bind_relaxed(&self) -> Result<(Relaxed, Bound<'_>)> {
         Ok((Relaxed::new(), self.bind()?))
     }
 
-    /// Queues `work` on a private stream and waits for it. The default stream cannot be used here: while another
-    /// stream captures a graph, the driver refuses it.
+    /// Queues `work` on a private stream and waits for it. The default stream cannot be used here:
+    /// while another stream captures a graph, the driver refuses it.
     pub(super) fn transfer(&self, call: &'static str, work: impl FnOnce(CUstream) -> Code) -> Result<()> {
         let _bound = self.bind_relaxed()?;
         let mut transfers = self.0.transfers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -151,11 +156,21 @@ impl Device {
         check("cuStreamSynchronize", unsafe { api::cuStreamSynchronize(stream) })
     }
 
+    /// The address of 16 bytes that nobody uses.
+    pub(super) fn placeholder(&self) -> Result<u64> {
+        if let Some(memory) = self.0.placeholder.get() {
+            return Ok(memory.address());
+        }
+        let memory = self.alloc(16)?;
+        Ok(self.0.placeholder.get_or_init(|| memory).address())
+    }
+
     pub(super) fn context(&self) -> CUcontext {
         self.0.context
     }
 
-    /// Waits until all work on all of its streams is done. An error while a stream captures a graph.
+    /// Waits until all work on all of its streams is done. An error while a stream captures a
+    /// graph.
     pub fn synchronize(&self) -> Result<()> {
         let _bound = self.bind()?;
         // SAFETY: a context is current.
@@ -172,7 +187,8 @@ impl Device {
         Memory::new(self, bytes)
     }
 
-    /// Loads compiled kernels. For this crate only: the driver trusts the image, and the kernels in it are run.
+    /// Loads compiled kernels. For this crate only: the driver trusts the image, and the kernels in
+    /// it are run.
     pub(crate) fn load(&self, cubin: &[u8]) -> Result<Module> {
         Module::new(self, cubin)
     }
@@ -182,8 +198,8 @@ impl Device {
         Event::new(self)
     }
 
-    /// Destroys something while the context is bound. Failures are ignored: at the end of the process the driver may
-    /// be gone already.
+    /// Destroys something while the context is bound. Failures are ignored: at the end of the
+    /// process the driver may be gone already.
     pub(super) fn release(&self, destroy: impl FnOnce() -> Code) {
         if let Ok(_bound) = self.bind_relaxed() {
             destroy();
@@ -245,6 +261,7 @@ impl Inner {
             l2_bytes: number(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
             total_memory,
             transfers: Mutex::new(None),
+            placeholder: OnceLock::new(),
         };
         // Last, because it is never released: nothing after it can fail.
         let _relaxed = Relaxed::new();

@@ -62,7 +62,8 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: the event was made by `new` and is destroyed once; the driver keeps it while it is pending.
+        // SAFETY: the event was made by `new` and is destroyed once; the driver keeps it while it
+        // is pending.
         self.device.release(|| unsafe { api::cuEventDestroy_v2(self.raw) });
     }
 }

@@ -23,7 +23,8 @@ unsafe impl Send for Graph {}
 unsafe impl Sync for Graph {}
 
 impl Graph {
-    /// Captures the work that `work` queues on `stream`, without running it. Plans may be made inside the capture.
+    /// Captures the work that `work` queues on `stream`, without running it. Plans may be made
+    /// inside the capture.
     pub fn capture(stream: &Stream, work: impl FnOnce(StreamHandle<'_>) -> Result<()>) -> Result<Self> {
         Self::capture_in(stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, work)
     }
@@ -49,8 +50,8 @@ impl Graph {
     /// Queues all of its work on `stream`.
     ///
     /// # Safety
-    /// The promises of each captured launch still hold: until the work is done, modules and memory live, and nobody
-    /// else uses the memory in a conflicting way.
+    /// The promises of each captured launch still hold: until the work is done, modules and memory
+    /// live, and nobody else uses the memory in a conflicting way.
     pub unsafe fn launch(&self, stream: StreamHandle<'_>) -> Result<()> {
         let _bound = self.device.bind()?;
         // SAFETY: graph and stream live; the rest is the caller's promise.
@@ -65,7 +66,8 @@ impl Drop for Graph {
     }
 }
 
-/// A capture in progress. It ends when the work fails or panics too, so that the stream works again.
+/// A capture in progress. It ends when the work fails or panics too, so that the stream works
+/// again.
 struct Capture<'a> {
     stream: &'a Stream,
     ended: bool,

@@ -21,7 +21,8 @@ fn library() -> std::result::Result<&'static Library, &'static str> {
     let library = LIBRARY.get_or_init(|| {
         let mut said = Vec::new();
         for name in NAMES {
-            // SAFETY: loading the driver's library runs its initialisers, which have no requirements.
+            // SAFETY: loading the driver's library runs its initialisers, which have no
+            // requirements.
             match unsafe { Library::new(*name) } {
                 Ok(library) => return Ok(library),
                 Err(error) => said.push(explain(&error)),
@@ -52,8 +53,8 @@ pub(crate) fn explain(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// The newest CUDA version that the driver supports, such as `(13, 0)`. An error when there is no driver, or when
-/// it is too old.
+/// The newest CUDA version that the driver supports, such as `(13, 0)`. An error when there is no
+/// driver, or when it is too old.
 pub fn driver_version() -> Result<(u32, u32)> {
     static VERSION: OnceLock<Result<(u32, u32)>> = OnceLock::new();
     VERSION.get_or_init(query_version).clone()

@@ -50,8 +50,8 @@ impl Memory {
         self.bytes == 0
     }
 
-    /// Copies `bytes` to it, `offset` bytes from its beginning, and waits for the copy. Work on streams that uses it
-    /// must be done.
+    /// Copies `bytes` to it, `offset` bytes from its beginning, and waits for the copy. Work on
+    /// streams that uses it must be done.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
         let Some(address) = self.part(offset, bytes.len())? else { return Ok(()) };
         self.device.transfer("cuMemcpyHtoDAsync", |stream| {
@@ -60,8 +60,8 @@ impl Memory {
         })
     }
 
-    /// Copies from it, `offset` bytes from its beginning, into all of `bytes`. Work on streams that writes to it must
-    /// be done.
+    /// Copies from it, `offset` bytes from its beginning, into all of `bytes`. Work on streams that
+    /// writes to it must be done.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let Some(address) = self.part(offset, bytes.len())? else { return Ok(()) };
         self.device.transfer("cuMemcpyDtoHAsync", |stream| {
@@ -128,8 +128,8 @@ pub unsafe fn fill_async(
 /// Queues a copy of `bytes` bytes from `from` to `to` on `device`.
 ///
 /// # Safety
-/// Both are memory that `device` can use, they do not overlap, and nobody else writes to either or reads `to` until
-/// the copy is done.
+/// Both are memory that `device` can use, they do not overlap, and nobody else writes to either or
+/// reads `to` until the copy is done.
 pub unsafe fn copy_async(
     device: &Device,
     to: u64,

@@ -19,7 +19,8 @@ use super::{Device, StreamHandle};
 /// Blocks that a cluster may have on every GPU with clusters. A function must opt in to more.
 const PORTABLE_CLUSTER: u32 = 8;
 
-/// Compiled kernels on a device. Clones are cheap. It is unloaded with the last clone and the last of its functions.
+/// Compiled kernels on a device. Clones are cheap. It is unloaded with the last clone and the last
+/// of its functions.
 #[derive(Debug, Clone)]
 pub struct Module(Arc<Loaded>);
 
@@ -36,7 +37,8 @@ unsafe impl Sync for Loaded {}
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        // SAFETY: the module was loaded by `Module::new` and is unloaded once, after its last function.
+        // SAFETY: the module was loaded by `Module::new` and is unloaded once, after its last
+        // function.
         self.device.release(|| unsafe { api::cuModuleUnload(self.raw) });
     }
 }
@@ -49,7 +51,8 @@ impl Module {
         }
         let _bound = device.bind_relaxed()?;
         let mut raw = ptr::null_mut();
-        // SAFETY: a context is current; `raw` is valid to write; the image has the length that its header says.
+        // SAFETY: a context is current; `raw` is valid to write; the image has the length that its
+        // header says.
         check("cuModuleLoadData", unsafe { api::cuModuleLoadData(&mut raw, cubin.as_ptr().cast()) })?;
         Ok(Self(Arc::new(Loaded { device: device.clone(), raw })))
     }
@@ -182,12 +185,14 @@ impl Function {
         self.number(Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
     }
 
-    /// Allows launches with up to `bytes` of dynamic shared memory per block; the default is 48 KiB.
+    /// Allows launches with up to `bytes` of dynamic shared memory per block; the default is 48
+    /// KiB.
     pub fn allow_shared(&self, bytes: u32) -> Result<()> {
         self.set(Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes)
     }
 
-    /// Prefers this percentage of the L1 as shared memory while the kernel runs. The driver may ignore it.
+    /// Prefers this percentage of the L1 as shared memory while the kernel runs. The driver may
+    /// ignore it.
     pub fn prefer_shared(&self, percent: u32) -> Result<()> {
         self.set(Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, percent)
     }
@@ -216,7 +221,8 @@ impl Function {
         let mut clusters: c_int = 0;
         let result = at.describe(StreamHandle::DEFAULT, |config| {
             let config = CUlaunchConfig { numAttrs: 1, ..*config };
-            // SAFETY: the function lives; `clusters` is valid to write; `config` has the one attribute.
+            // SAFETY: the function lives; `clusters` is valid to write; `config` has the one
+            // attribute.
             unsafe { api::cuOccupancyMaxActiveClusters(&mut clusters, self.raw, &config) }
         });
         check("cuOccupancyMaxActiveClusters", result)?;
@@ -226,10 +232,11 @@ impl Function {
     /// Queues the kernel on `stream`. Allocates nothing.
     ///
     /// # Safety
-    /// - `args` has a pointer to a value for each parameter of the kernel, in order and of its type.
+    /// - `args` has a pointer to a value for each parameter of the kernel, in order and of its
+    ///   type.
     /// - The kernel stays within the memory that its arguments name.
-    /// - Until the kernel is done, that memory and the module live, and nobody else uses the memory in a conflicting
-    ///   way.
+    /// - Until the kernel is done, that memory and the module live, and nobody else uses the memory
+    ///   in a conflicting way.
     #[inline]
     pub unsafe fn launch(
         &self,
@@ -240,7 +247,8 @@ impl Function {
         let _bound = self.module.device().bind()?;
         self.allow_clusters(at)?;
         let result = at.describe(stream, |config| {
-            // SAFETY: function and stream live, `config` is complete; the rest is the caller's promise.
+            // SAFETY: function and stream live, `config` is complete; the rest is the caller's
+            // promise.
             unsafe { api::cuLaunchKernelEx(config, self.raw, args.as_mut_ptr(), ptr::null_mut()) }
         });
         check("cuLaunchKernelEx", result)
@@ -266,7 +274,8 @@ impl Function {
         })
     }
 
-    /// Opts in, once, to clusters of more than the portable number of blocks, when the launch has them.
+    /// Opts in, once, to clusters of more than the portable number of blocks, when the launch has
+    /// them.
     #[inline]
     fn allow_clusters(&self, at: &Launch) -> Result<()> {
         let blocks = at.cluster.iter().fold(1u32, |blocks, &extent| blocks.saturating_mul(extent));

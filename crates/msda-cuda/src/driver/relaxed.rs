@@ -7,8 +7,8 @@ use cudarc::driver::sys::CUstreamCaptureMode;
 
 use super::api;
 
-/// While it lives, the calling thread may allocate, load and wait although a stream captures a graph. Otherwise the
-/// driver refuses such calls and invalidates the capture.
+/// While it lives, the calling thread may allocate, load and wait although a stream captures a
+/// graph. Otherwise the driver refuses such calls and invalidates the capture.
 #[derive(Debug)]
 #[must_use = "the mode holds only while this lives"]
 pub struct Relaxed {
@@ -30,7 +30,8 @@ impl Drop for Relaxed {
     }
 }
 
-/// Sets the thread's mode and returns the one before. The driver refuses only modes that do not exist.
+/// Sets the thread's mode and returns the one before. The driver refuses only modes that do not
+/// exist.
 fn exchange(mut mode: c_uint) -> c_uint {
     // SAFETY: `mode` is valid to read and write.
     let _ = unsafe { api::cuThreadExchangeStreamCaptureMode(&mut mode) };

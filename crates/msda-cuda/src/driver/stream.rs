@@ -35,8 +35,8 @@ impl RawStream {
     }
 }
 
-/// Work on a device that runs in order. Work on different streams may overlap. It does not wait for the default
-/// stream.
+/// Work on a device that runs in order. Work on different streams may overlap. It does not wait for
+/// the default stream.
 #[derive(Debug)]
 pub struct Stream {
     device: Device,
@@ -113,7 +113,8 @@ impl<'a> StreamHandle<'a> {
         self.raw.cast()
     }
 
-    /// Whether it captures a graph: work is recorded, and not run. `device` is the device of the stream.
+    /// Whether it captures a graph: work is recorded, and not run. `device` is the device of the
+    /// stream.
     pub fn is_capturing(self, device: &Device) -> Result<bool> {
         let _bound = device.bind()?;
         let mut status = 0;

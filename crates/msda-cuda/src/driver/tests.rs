@@ -1,5 +1,5 @@
-//! Without a driver everything is refused; with a GPU everything works. With `MSDA_GPU=1` in the environment a
-//! missing GPU is a failure.
+//! Without a driver everything is refused; with a GPU everything works. With `MSDA_GPU=1` in the
+//! environment a missing GPU is a failure.
 
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
@@ -37,7 +37,8 @@ fn gpu() -> Option<Device> {
     }
 }
 
-/// Held while a graph is captured and while all of the device is waited for: the driver forbids both at once.
+/// Held while a graph is captured and while all of the device is waited for: the driver forbids
+/// both at once.
 static CAPTURING: Mutex<()> = Mutex::new(());
 
 fn synchronize(device: &Device) {
@@ -57,7 +58,8 @@ fn numbers(memory: &Memory) -> Vec<f32> {
     bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect()
 }
 
-/// Two arrays of the numbers 0 to `COUNT - 1`, and the kernel that adds twice the second to the first.
+/// Two arrays of the numbers 0 to `COUNT - 1`, and the kernel that adds twice the second to the
+/// first.
 struct Adding {
     to: Memory,
     from: Memory,
@@ -82,8 +84,8 @@ impl Adding {
             (&raw mut from).cast::<c_void>(),
             (&raw mut count).cast::<c_void>(),
         ];
-        // SAFETY: two pointers and an int, as the kernel is declared; both arrays have that many numbers, and live
-        // until the test ends, which waits for the stream.
+        // SAFETY: two pointers and an int, as the kernel is declared; both arrays have that many
+        // numbers, and live until the test ends, which waits for the stream.
         unsafe { self.add.launch(at, stream, &mut args) }
     }
 
@@ -327,7 +329,7 @@ fn everything_can_be_made_while_a_graph_is_captured() {
         event.synchronize().unwrap();
         other.synchronize().unwrap();
         // SAFETY: no kernels.
-        let chain = unsafe { Chain::new(&device, &[Node::Clear { address: memory.address(), bytes: 64 }]) };
+        let chain = unsafe { Chain::new(&device, &[Node::Clear { bytes: 64 }]) };
         drop(chain.unwrap());
     };
     let graph = global_capture(&stream, || {
@@ -353,9 +355,9 @@ fn chains_clear_memory_and_take_other_addresses() {
     let stream = device.stream().unwrap();
     let mut args = memory.each_ref().map(Memory::address);
     let nodes = [
-        Node::Clear { address: args[0], bytes: 128 },
+        Node::Clear { bytes: 128 },
         Node::Kernel { function: &reverse, launch: &launch, arg: (&raw mut args[0]).cast() },
-        Node::Clear { address: args[0] + 127, bytes: 2 },
+        Node::Clear { bytes: 2 },
     ];
     // SAFETY: the kernel has one parameter, which is an address.
     let mut chain = unsafe { Chain::new(&device, &nodes).unwrap() };
@@ -363,6 +365,9 @@ fn chains_clear_memory_and_take_other_addresses() {
     assert!(unsafe { chain.set_argument(0, (&raw mut args[1]).cast()) }.is_err());
     assert!(chain.set_address(1, args[1]).is_err() && chain.set_address(3, args[1]).is_err());
     assert!(chain.set_address(0, args[1] + 1).unwrap_err().to_string().contains("a multiple of 4"));
+    // SAFETY: nothing is queued, because the clears have no addresses.
+    let error = unsafe { chain.launch(stream.handle()) }.unwrap_err();
+    assert!(error.to_string().contains("address of a clear"), "{error}");
     for i in [0, 1, 0] {
         memory.iter_mut().for_each(|memory| memory.fill(9).unwrap());
         chain.set_address(0, args[i]).unwrap();
@@ -398,4 +403,84 @@ fn a_loaded_kernel_is_found_without_its_source() {
         jit::load(&device, &unit).unwrap().function("selftest_add").unwrap();
     }
     eprintln!("and its function in {:.2} us", before.elapsed().as_secs_f64() * 1e3);
+}
+
+/// A plan with a table of levels in memory, one without, and one of two kernels.
+#[test]
+fn plans_can_be_made_while_a_graph_is_captured() {
+    use crate::{Addresses, Operands, Plan, Request};
+    use msda::rng::Rng;
+    use msda::{Buffer, Dtype, Problem, Spec, Types};
+    let Some(device) = gpu() else { return };
+    let _alone = CAPTURING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut rng = Rng::new(5);
+    for (dtype, kernel) in
+        [(Dtype::F64, None), (Dtype::F32, None), (Dtype::F16, Some("rows:heads=2,block=128,walk=ordered"))]
+    {
+        let spec = Spec {
+            batch: 2,
+            queries: 5000,
+            heads: 8,
+            channels: 32,
+            levels: vec![(20, 30), (10, 15)],
+            points: vec![4, 4],
+            types: Types::uniform(dtype),
+            ..Spec::default()
+        };
+        let p = Problem::new(spec).unwrap();
+        let mut upload = |count: usize| {
+            let bytes = Buffer::from_fn(dtype, count, |_| rng.unit()).to_le_bytes();
+            let mut memory = device.alloc(bytes.len()).unwrap();
+            memory.write(0, &bytes).unwrap();
+            memory
+        };
+        let [value, locations, weights] =
+            [p.value_len(), p.locations_len(), p.weights_len()].map(&mut upload);
+        let mut output = device.alloc(p.output_len() * dtype.size()).unwrap();
+        output.fill(0xff).unwrap();
+        let workspace = device.alloc(1 << 20).unwrap();
+        let addresses = Addresses {
+            value: value.address(),
+            locations: locations.address(),
+            weights: weights.address(),
+            output: output.address(),
+            workspace: workspace.address(),
+            ..Addresses::default()
+        };
+        let operands = Operands::dense(&p, None);
+        let make = || {
+            let request = Request::new(&p, &operands);
+            let plan = match kernel {
+                Some(kernel) => Plan::with_kernel(&device, &request, kernel.parse().unwrap()).unwrap(),
+                None => Plan::of(&device, &request).unwrap(),
+            };
+            assert!(plan.workspace() <= workspace.len());
+            plan
+        };
+        // SAFETY: the tensors are of the problem, and live until the stream is done.
+        let launch = |plan: &Plan, stream| unsafe { plan.launch(&addresses, stream) }.unwrap();
+        let stream = device.stream().unwrap();
+        let mut plan = None;
+        let graph = global_capture(&stream, || {
+            drop(make());
+            launch(plan.insert(make()), stream.handle());
+        });
+        let read = |output: &Memory| {
+            let mut bytes = vec![0; output.len()];
+            output.read(0, &mut bytes).unwrap();
+            bytes
+        };
+        assert!(read(&output).iter().all(|&byte| byte == 0xff), "{dtype}: nothing runs in a capture");
+        // SAFETY: plan and tensors live until the stream is done.
+        unsafe { graph.launch(stream.handle()) }.unwrap();
+        stream.synchronize().unwrap();
+        let replayed = read(&output);
+        output.fill(0xff).unwrap();
+        let before = Instant::now();
+        let direct = make();
+        eprintln!("{dtype}: a plan of loaded kernels takes {:.1} us", before.elapsed().as_secs_f64() * 1e6);
+        launch(&direct, stream.handle());
+        stream.synchronize().unwrap();
+        assert!(replayed == read(&output) && replayed.iter().any(|&byte| byte != 0xff), "{dtype}");
+    }
 }

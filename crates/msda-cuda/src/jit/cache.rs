@@ -1,10 +1,11 @@
 //! Compiled units: from memory, else from a folder, else from the compiler.
 //!
-//! `MSDA_CACHE_DIR` names the folder; empty means none, and the default is in the user's cache. With `MSDA_JIT=off`
-//! nothing is compiled. A folder that cannot be used costs time, but never fails a call.
+//! `MSDA_CACHE_DIR` names the folder; empty means none, and the default is in the user's cache.
+//! With `MSDA_JIT=off` nothing is compiled. A folder that cannot be used costs time, but never
+//! fails a call.
 //!
-//! The folder is private: it is created for this user alone, and a folder or entry that another user could change is
-//! not read.
+//! The folder is private: it is created for this user alone, and a folder or entry that another
+//! user could change is not read.
 
 use std::env;
 use std::fs;
@@ -56,7 +57,8 @@ pub fn warning() -> Option<String> {
     Cache::global().warning().map(str::to_owned)
 }
 
-/// Creates a folder, and missing folders above it, for this user alone: other files may be beside the units.
+/// Creates a folder, and missing folders above it, for this user alone: other files may be beside
+/// the units.
 pub fn create_folder(folder: &Path) -> io::Result<()> {
     entry::create_folder(folder)
 }
@@ -134,8 +136,9 @@ impl Cache {
         self.jit == Jit::On
     }
 
-    /// Compiles a unit again because its entry does not load: its compiler may be newer than this machine's driver.
-    /// `why` is the error of loading it, and is returned where the unit cannot be compiled.
+    /// Compiles a unit again because its entry does not load: its compiler may be newer than this
+    /// machine's driver. `why` is the error of loading it, and is returned where the unit cannot be
+    /// compiled.
     pub fn renew(&self, unit: &Unit, why: &Error) -> Result<Arc<Compiled>> {
         let assembled = unit.assemble()?;
         let compiled = Arc::new(match self.jit {
@@ -177,7 +180,8 @@ impl Cache {
         Ok(entries)
     }
 
-    /// Deletes every unit from memory and from the folder, and returns how many were in the folder. Other files stay.
+    /// Deletes every unit from memory and from the folder, and returns how many were in the folder.
+    /// Other files stay.
     pub fn clear(&self) -> Result<usize> {
         self.slots.clear();
         let mut cleared = 0;

@@ -71,8 +71,8 @@ impl Compiled {
 }
 
 impl Resources {
-    /// Reads a line of the log: `400 bytes stack frame, 0 bytes spill stores`, `Used 10 registers, 256 bytes smem`. A
-    /// kernel that calls functions has further stack lines; the largest counts.
+    /// Reads a line of the log: `400 bytes stack frame, 0 bytes spill stores`, `Used 10 registers,
+    /// 256 bytes smem`. A kernel that calls functions has further stack lines; the largest counts.
     fn read(&mut self, line: &str) {
         for part in line.split(',') {
             let mut words = part.split_whitespace().skip_while(|word| word.parse::<u32>().is_err());

@@ -5,10 +5,12 @@ const PARAMETER: u8 = 0x17;
 /// The attribute of `.nv.info` with the number of registers of a kernel.
 const REGISTERS: u8 = 0x2f;
 
-/// Bytes of a kernel's parameters, without padding. `None` when the cubin has no such kernel or is malformed.
+/// Bytes of a kernel's parameters, without padding. `None` when the cubin has no such kernel or is
+/// malformed.
 pub fn parameter_bytes(cubin: &[u8], kernel: &str) -> Option<usize> {
     let info = section(cubin, &format!(".nv.info.{kernel}"))?;
-    // An attribute: format, kind, and two bytes with the value or with the size of the value that follows.
+    // An attribute: format, kind, and two bytes with the value or with the size of the value that
+    // follows.
     let (mut at, mut bytes) = (0, None);
     while at + 4 <= info.len() {
         let (format, kind, value) = (info[at], info[at + 1], number(info, at + 2, 2)?);
@@ -33,7 +35,8 @@ pub fn registers(cubin: &[u8], kernel: &str) -> Option<usize> {
     let mut at = 0;
     while at + 4 <= info.len() {
         let (format, kind, value) = (info[at], info[at + 1], number(info, at + 2, 2)?);
-        // The index of the kernel's symbol and the number. A symbol has 24 bytes and begins with the offset of its name.
+        // The index of the kernel's symbol and the number. A symbol has 24 bytes and begins with
+        // the offset of its name.
         if kind == REGISTERS {
             let name = number(symbols, number(info, at + 4, 4)?.checked_mul(24)?, 4)?;
             if text(names, name)? == kernel.as_bytes() {

@@ -1,4 +1,5 @@
-//! The instructions of kernels, by `nvdisasm`: `MSDA_NVDISASM`, or the one beside NVRTC or on `PATH`.
+//! The instructions of kernels, by `nvdisasm`: `MSDA_NVDISASM`, or the one beside NVRTC or on
+//! `PATH`.
 
 use std::env;
 use std::ffi::OsStr;
@@ -37,7 +38,8 @@ pub struct Code {
 }
 
 impl Code {
-    /// Disassembles the instructions of all kernels by one process: its start takes most of the time.
+    /// Disassembles the instructions of all kernels by one process: its start takes most of the
+    /// time.
     pub fn of(kernels: &[Vec<u8>], arch: Arch, nvdisasm: &Path) -> Result<Vec<Self>, String> {
         let mut file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
         file.write_all(&kernels.concat()).map_err(|error| error.to_string())?;
@@ -84,8 +86,8 @@ impl Code {
         self.named(name).count()
     }
 
-    /// The number of loads or stores with a name and a width in bits. An opcode without a width has 32 bits; 8 and 16
-    /// follow a letter.
+    /// The number of loads or stores with a name and a width in bits. An opcode without a width has
+    /// 32 bits; 8 and 16 follow a letter.
     pub fn count_bits(&self, name: &str, bits: u32) -> usize {
         let bits_of = |opcode: &str| {
             let number = |part: &str| part.trim_start_matches(['U', 'S']).parse().ok();

@@ -16,10 +16,11 @@ const CUBIN: &str = "kernel.cubin";
 const LOG: &str = "kernel.log";
 pub(super) const META: &str = "meta";
 
-/// Reads the entry of a unit. None when there is no entry; an error that says why when it cannot be used.
+/// Reads the entry of a unit. None when there is no entry; an error that says why when it cannot be
+/// used.
 ///
-/// Cubins run on the GPU with the user's rights, so the cache folder, the entry and its files must be private, and
-/// the files must have the hashes that `meta` says.
+/// Cubins run on the GPU with the user's rights, so the cache folder, the entry and its files must
+/// be private, and the files must have the hashes that `meta` says.
 pub(super) fn read(root: &Path, unit: &Assembled) -> Result<Option<Compiled>, String> {
     if !root.try_exists().map_err(|error| error.to_string())? {
         return Ok(None);
@@ -46,7 +47,8 @@ pub(super) fn read(root: &Path, unit: &Assembled) -> Result<Option<Compiled>, St
     Ok(Some(compiled))
 }
 
-/// Writes the entry of a unit. When another process wrote it meanwhile, that entry stays and is returned.
+/// Writes the entry of a unit. When another process wrote it meanwhile, that entry stays and is
+/// returned.
 pub(super) fn write(root: &Path, unit: &Assembled, compiled: &Compiled) -> io::Result<Option<Compiled>> {
     let new = written(root, unit, compiled)?;
     let target = root.join(&unit.name);
@@ -63,7 +65,8 @@ pub(super) fn write(root: &Path, unit: &Assembled, compiled: &Compiled) -> io::R
         if attempts > 4 {
             return Err(error);
         }
-        // A damaged entry is in the way: move it to a folder that is deleted. Another process may do the same.
+        // A damaged entry is in the way: move it to a folder that is deleted. Another process may
+        // do the same.
         let aside = unfinished(root)?;
         let _ = fs::rename(&target, aside.path().join("old"));
     }

@@ -49,7 +49,8 @@ impl Settings {
         sites.flat_map(|site| in_site_packages(&site)).collect()
     }
 
-    /// Asks the Python of `MSDA_PYTHON` for the folders of its packages. The error says why it is not run.
+    /// Asks the Python of `MSDA_PYTHON` for the folders of its packages. The error says why it is
+    /// not run.
     pub(super) fn in_interpreter(&self) -> Result<Vec<PathBuf>, String> {
         const ASK: &str =
             "import site; print('\\n'.join([*site.getsitepackages(), site.getusersitepackages()]))";
@@ -134,8 +135,9 @@ fn version_of(library: &Path) -> Option<Vec<u32>> {
     of_name(&library.canonicalize().ok()?)
 }
 
-/// The version in a library's file name: `[13, 0]` of `libnvrtc-builtins.so.13.0` and of `nvrtc-builtins64_130.dll`,
-/// empty for `libnvrtc.so`. None for other libraries, and for the `.alt` variant of NVRTC.
+/// The version in a library's file name: `[13, 0]` of `libnvrtc-builtins.so.13.0` and of
+/// `nvrtc-builtins64_130.dll`, empty for `libnvrtc.so`. None for other libraries, and for the
+/// `.alt` variant of NVRTC.
 fn version(file: &str, library: &str) -> Option<Vec<u32>> {
     if let Some(rest) = file.strip_prefix("lib").and_then(|rest| rest.strip_prefix(library)) {
         return match rest.strip_prefix(".so")? {

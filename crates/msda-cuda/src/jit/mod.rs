@@ -1,7 +1,8 @@
 //! Kernels compiled at run time: from a [`Unit`] to a loaded module, through a cache.
 //!
-//! Kernel sources are embedded in the library. NVRTC compiles them for the GPU once, and the result is stored in a
-//! folder. No toolkit and no header files are needed, only NVRTC, which comes with torch or a small wheel.
+//! Kernel sources are embedded in the library. NVRTC compiles them for the GPU once, and the result
+//! is stored in a folder. No toolkit and no header files are needed, only NVRTC, which comes with
+//! torch or a small wheel.
 
 pub mod cache;
 mod compiled;
@@ -40,10 +41,11 @@ fn compile_assembled(unit: &Unit, assembled: Assembled) -> Result<Compiled> {
     Ok(Compiled { cubin, log, source: assembled.text, compiler: nvrtc.name() })
 }
 
-/// A unit loaded on a device: from memory, else from the cache, else from the compiler. It is loaded once, also when
-/// several threads ask at the same time.
+/// A unit loaded on a device: from memory, else from the cache, else from the compiler. It is
+/// loaded once, also when several threads ask at the same time.
 ///
-/// A unit that is loaded already is found by its macros, without its source: that takes about a microsecond.
+/// A unit that is loaded already is found by its macros, without its source: that takes about a
+/// microsecond.
 pub fn load(device: &Device, unit: &Unit) -> Result<Module> {
     static LOADED: Slots<(usize, Identity), Module> = Slots::new();
     LOADED.get((device.ordinal(), unit.identity()?), || {

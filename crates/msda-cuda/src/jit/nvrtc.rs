@@ -26,7 +26,8 @@ macro_rules! functions {
             /// # Safety
             /// The library is NVRTC and is never unloaded.
             unsafe fn find(library: &Library) -> std::result::Result<Self, libloading::Error> {
-                // SAFETY: the types are those of nvrtc.h; the library stays loaded, as the caller promises.
+                // SAFETY: the types are those of nvrtc.h; the library stays loaded, as the caller
+                // promises.
                 Ok(unsafe { Self { $($name: *library.get($symbol)?,)* } })
             }
         }
@@ -51,8 +52,8 @@ functions! {
 /// The result for a program with errors; 0 is success.
 const COMPILE_ERROR: c_int = 6;
 
-/// Since this version NVRTC has a cache of its own, which loses the log with the registers. It is switched off: our
-/// cache has both.
+/// Since this version NVRTC has a cache of its own, which loses the log with the registers. It is
+/// switched off: our cache has both.
 const OWN_CACHE: (u32, u32) = (12, 9);
 
 /// NVRTC, loaded.
@@ -65,7 +66,8 @@ pub struct Nvrtc {
 }
 
 impl Nvrtc {
-    /// Loads the library at a path, for the life of the process. The caller checked that nobody else can replace it.
+    /// Loads the library at a path, for the life of the process. The caller checked that nobody
+    /// else can replace it.
     pub(super) fn open(library: &Path) -> std::result::Result<Self, String> {
         for builtins in find::builtins(library) {
             trust::check(&builtins)?;
@@ -136,7 +138,8 @@ impl Nvrtc {
         let no_cache = (self.version >= OWN_CACHE).then(|| "--no-cache".to_owned());
         let options = terminated(unit.options().into_iter().chain(no_cache))?;
         let options: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
-        // SAFETY: the program lives; the options are terminated strings that live, and their number is right.
+        // SAFETY: the program lives; the options are terminated strings that live, and their number
+        // is right.
         let result =
             unsafe { (self.functions.compile)(program.raw, options.len() as c_int, options.as_ptr()) };
         let log = program.text(self.functions.log_size, self.functions.log)?;
@@ -155,8 +158,8 @@ impl Nvrtc {
         let names: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
         let headers: Vec<_> = headers.iter().map(|text| text.as_ptr()).collect();
         let mut raw = ptr::null_mut();
-        // SAFETY: `raw` is valid to write; all are terminated strings that live, and their number is right. NVRTC
-        // copies them.
+        // SAFETY: `raw` is valid to write; all are terminated strings that live, and their number
+        // is right. NVRTC copies them.
         let result = unsafe {
             (self.functions.create)(
                 &mut raw,
@@ -200,7 +203,8 @@ impl Nvrtc {
     }
 
     fn text(&self, result: c_int) -> String {
-        // SAFETY: any number is legal; the result is a terminated string that lives as long as the library.
+        // SAFETY: any number is legal; the result is a terminated string that lives as long as the
+        // library.
         unsafe { CStr::from_ptr((self.functions.error)(result)) }.to_string_lossy().into_owned()
     }
 

@@ -6,8 +6,9 @@
 //! 4. A toolkit: `CUDA_HOME`, `CUDA_PATH`, `/usr/local/cuda*`.
 //! 5. The system loader, which knows `LD_LIBRARY_PATH` and the installed libraries.
 //!
-//! In 1, 3 and 4 a file that another user could replace is not loaded; see [`trust`]. The current folder
-//! and a `.venv` in it are not searched: a downloaded folder must not decide which code runs.
+//! In 1, 3 and 4 a file that another user could replace is not loaded; see [`trust`]. The current
+//! folder and a `.venv` in it are not searched: a downloaded folder must not decide which code
+//! runs.
 
 use std::collections::BTreeSet;
 use std::path::{self, Path, PathBuf};
@@ -24,7 +25,8 @@ pub fn nvrtc() -> Result<&'static Nvrtc> {
     found().0.as_ref().map_err(Clone::clone)
 }
 
-/// The NVRTC libraries and Pythons that were not used because another user could replace them, with reasons.
+/// The NVRTC libraries and Pythons that were not used because another user could replace them, with
+/// reasons.
 pub fn untrusted() -> &'static [String] {
     &found().1
 }

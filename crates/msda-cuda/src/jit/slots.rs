@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use msda::Result;
 
-/// Values by key. The first caller makes the value; other callers with the same key wait for it. A failure is not
-/// kept.
+/// Values by key. The first caller makes the value; other callers with the same key wait for it. A
+/// failure is not kept.
 #[derive(Debug)]
 pub(super) struct Slots<K, V>(Mutex<BTreeMap<K, Slot<V>>>);
 

@@ -40,7 +40,8 @@ pub static KERNELS: Sources = Sources::new(
 );
 
 impl Sources {
-    /// Files by the name that `#include` uses. A file that is not among them is looked up in `base`.
+    /// Files by the name that `#include` uses. A file that is not among them is looked up in
+    /// `base`.
     pub const fn new(files: &'static [(&'static str, &'static str)], base: Option<&'static Sources>) -> Self {
         Self { files, base }
     }

@@ -4,12 +4,16 @@ use std::env;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{self, Component, Path, PathBuf};
+#[cfg(unix)]
+use std::sync::OnceLock;
 
-/// The path of a file or folder without symbolic links, if only root and this user can change or replace it.
+/// The path of a file or folder without symbolic links, if only root and this user can change or
+/// replace it.
 ///
-/// The file and every folder above it must be owned by root or this user and must not be writable by everybody. A
-/// folder with the sticky bit, such as `/tmp`, may be writable: others cannot rename or delete our files there. The
-/// error says which path is not safe, and why. On Windows only the existence is checked.
+/// The file and every folder above it must be owned by root or this user and must not be writable
+/// by everybody. Groups may write, because many systems give each user an own group. A folder with
+/// the sticky bit, such as `/tmp`, may be writable: others cannot rename or delete our files there.
+/// The error says which path is not safe, and why. On Windows only the existence is checked.
 pub fn check(path: &Path) -> Result<PathBuf, String> {
     let real = path.canonicalize().map_err(|error| error.to_string())?;
     for (i, path) in real.ancestors().enumerate() {
@@ -21,8 +25,9 @@ pub fn check(path: &Path) -> Result<PathBuf, String> {
     Ok(real)
 }
 
-/// The path of a program that may be run: its file passes [`check`], and so does the folder that it is started from.
-/// A Python reads the settings of its environment there, also where its file is a symbolic link.
+/// The path of a program that may be run: its file passes [`check`], and so does the folder that it
+/// is started from. A Python reads the settings of its environment there, also where its file is a
+/// symbolic link.
 pub fn check_program(program: &Path) -> Result<PathBuf, String> {
     check(program)?;
     let program = path::absolute(program).map_err(|error| error.to_string())?;
@@ -40,8 +45,8 @@ pub(super) fn check_private(path: &Path) -> Result<PathBuf, String> {
     Ok(real)
 }
 
-/// Whether a file or folder, without the folders above it, is one that only root and this user can write to. Symbolic
-/// links are refused.
+/// Whether a file or folder, without the folders above it, is one that only root and this user can
+/// write to. Symbolic links are refused.
 pub(super) fn check_own(path: &Path) -> Result<(), String> {
     let meta = fs::symlink_metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
     if meta.is_symlink() {
@@ -53,8 +58,8 @@ pub(super) fn check_own(path: &Path) -> Result<(), String> {
     }
 }
 
-/// The program that a shell would run for a name: the first on `PATH`. A name with a separator is a path already.
-/// Relative folders of `PATH` are left out.
+/// The program that a shell would run for a name: the first on `PATH`. A name with a separator is a
+/// path already. Relative folders of `PATH` are left out.
 pub fn find_program(name: &OsStr) -> Option<PathBuf> {
     let path = Path::new(name);
     if path.components().count() > 1 || path.components().any(|part| !matches!(part, Component::Normal(_))) {
@@ -77,7 +82,7 @@ fn unsafe_reason(meta: &fs::Metadata, above: bool, writers: u32) -> Option<Strin
     use std::os::unix::fs::MetadataExt;
     const STICKY: u32 = 0o1000;
     let (owner, mode) = (meta.uid(), meta.mode());
-    if owner != 0 && owner != user() {
+    if owner != 0 && owner != user() && !(above && Some(owner) == hidden_root()) {
         return Some(format!("is owned by user {owner}, expected root or user {}", user()));
     }
     if mode & writers != 0 && !(above && mode & STICKY != 0) {
@@ -94,11 +99,31 @@ fn unsafe_reason(_meta: &fs::Metadata, _above: bool, _writers: u32) -> Option<St
     None
 }
 
+/// The owner that files of root seem to have in a container without root. Files of other users seem
+/// to have it too, so that only folders above a file may have it.
+#[cfg(unix)]
+fn hidden_root() -> Option<u32> {
+    static HIDDEN: OnceLock<Option<u32>> = OnceLock::new();
+    *HIDDEN.get_or_init(|| {
+        let map = fs::read_to_string("/proc/self/uid_map").ok()?;
+        let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?;
+        if has_root(&map) { None } else { overflow.trim().parse().ok() }
+    })
+}
+
+/// Whether a map of user ids has root: its lines are the first id inside, the first id outside, and
+/// a count.
+#[cfg(unix)]
+fn has_root(map: &str) -> bool {
+    map.lines().any(|line| line.split_whitespace().next() == Some("0"))
+}
+
 /// The effective user of this process.
 #[cfg(unix)]
 #[allow(unsafe_code)]
 fn user() -> u32 {
-    // SAFETY: the declaration is that of unistd.h on systems whose `uid_t` has 32 bits; the call cannot fail.
+    // SAFETY: the declaration is that of unistd.h on systems whose `uid_t` has 32 bits; the call
+    // cannot fail.
     unsafe extern "C" {
         safe fn geteuid() -> u32;
     }
@@ -181,6 +206,14 @@ mod tests {
         chown(&folder, Some(OTHER), None).unwrap();
         assert!(check(&file).unwrap_err().contains("folder is owned by user 12345"));
         assert!(check_own(&file).is_ok(), "folders above are not looked at");
+    }
+
+    #[test]
+    fn user_maps_are_parsed() {
+        assert!(has_root("         0          0 4294967295\n"));
+        assert!(has_root("1000 100000 1\n0 1000 1\n"));
+        assert!(!has_root("      1000       1000          1\n"));
+        assert!(!has_root(""));
     }
 
     #[test]

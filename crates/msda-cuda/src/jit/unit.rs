@@ -21,7 +21,8 @@ pub struct Unit {
     pub sources: &'static Sources,
     /// The file, by its name in the sources.
     pub file: &'static str,
-    /// Its name for people, such as `rows-f16-d32-p4.4.4.4-bshd`: letters, digits, `.`, `_` and `-`.
+    /// Its name for people, such as `rows-f16-d32-p4.4.4.4-bshd`: letters, digits, `.`, `_` and
+    /// `-`.
     pub key: String,
     /// Macros and their values.
     pub defines: Vec<(String, String)>,
@@ -40,7 +41,8 @@ pub struct Assembled {
     pub name: String,
 }
 
-/// The identity of a unit within the process. Two units with the same identity compile to the same code.
+/// The identity of a unit within the process. Two units with the same identity compile to the same
+/// code.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Identity {
     sources: usize,
@@ -78,7 +80,8 @@ impl Unit {
         std::iter::once(arch).chain(OPTIONS.iter().map(|&option| option.to_owned()))
     }
 
-    /// What tells loaded units apart: sources, file, architecture and macros. Much cheaper than the hash of the text.
+    /// What tells loaded units apart: sources, file, architecture and macros. Much cheaper than the
+    /// hash of the text.
     pub(super) fn identity(&self) -> Result<Identity> {
         let mut defines = String::with_capacity(32 * self.defines.len());
         for (name, value) in &self.defines {
@@ -107,8 +110,8 @@ impl Unit {
         Ok(Assembled { text, hash: hash.into(), name })
     }
 
-    /// The key as part of a file name: short, with harmless characters, and not hidden. Units whose keys become the
-    /// same have different hashes.
+    /// The key as part of a file name: short, with harmless characters, and not hidden. Units whose
+    /// keys become the same have different hashes.
     fn safe_key(&self) -> String {
         let safe = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
         let key: String = self.key.chars().map(safe).take(MAX_KEY).collect();
