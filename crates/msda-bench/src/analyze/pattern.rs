@@ -94,23 +94,26 @@ impl Pattern {
         let none = Held { from: usize::MAX, count: 0, at: 0 };
         // Kept levels lie as they do in device memory.
         let all = Held { from: 0, count: p.positions(), at: 0 };
-        let first = p.levels().len() - knobs.keep;
+        let first = p.levels().len() - knobs.resident_levels;
         let kept = (0..p.levels().len()).map(|level| if level < first { none } else { all });
         Self {
             lanes: division.lanes,
             vec: division.vec,
             parts: 1,
-            sides: knobs.sides,
-            split: knobs.split,
-            block: knobs.block,
+            sides: knobs.tap_columns,
+            split: knobs.sample_groups,
+            block: knobs.threads,
             kept: kept.collect(),
             step: p.channels() * p.types().value.size(),
             masked: false,
             cached: true,
-            staging: Staging::Shared { round: knobs.round, ordered: knobs.parted(p, division) },
-            items: Items::Grid { heads: knobs.heads, walk: knobs.walk },
-            tiles: if knobs.keep > 0 {
-                Tiles::Following(knobs.share(p, target, division).each)
+            staging: Staging::Shared {
+                round: knobs.samples_per_lane,
+                ordered: knobs.static_residency(p, division),
+            },
+            items: Items::Grid { heads: knobs.heads_per_block, walk: knobs.walk },
+            tiles: if knobs.resident_levels > 0 {
+                Tiles::Following(knobs.tiling(p, target, division).tiles_per_block)
             } else {
                 Tiles::One
             },

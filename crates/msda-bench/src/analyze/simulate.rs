@@ -21,7 +21,7 @@ const WARP: usize = 32;
 /// Warps that are followed, usually.
 pub const WARPS: usize = 4000;
 /// Rows of a strip of queries, and the side of the grid of cells by which they are ordered.
-const STRIP: usize = msda_cuda::kernels::rows::STRIP;
+const STRIP: usize = msda_cuda::kernels::rows::STRIP_HEIGHT;
 const CELLS: f64 = 64.0;
 
 /// Wavefronts of a launch, and what the cache is asked.

@@ -1,4 +1,4 @@
-//! `pack.cu`: value from one layout to another.
+//! `pack.cu`: copies value from one layout to another.
 
 use msda::{Layout, Problem, Role};
 
@@ -7,8 +7,8 @@ use crate::driver::Launch;
 use crate::jit::Unit;
 use crate::request::{Operand, Target};
 
-/// Prepares the kernel, and the table of levels it reads: [`Hole::Value`] is the source, [`Hole::Output`] the
-/// destination and [`Hole::Shapes`] the table.
+/// Prepares the kernel and its table of levels. [`Hole::Value`] is the source, [`Hole::Output`] the destination and
+/// [`Hole::Shapes`] the table.
 pub(crate) fn pack(
     from: (&Problem, Operand),
     to: (&Problem, Operand),
@@ -16,7 +16,6 @@ pub(crate) fn pack(
 ) -> (Prepared, Vec<u8>) {
     let ((a, from), (b, to)) = (from, to);
     let size = b.types().value.size();
-    let unit = Unit::new("pack.cu", format!("pack-{size}"), target.arch).define("SIZE", size);
     let mut args = Block::default();
     args.hole(Hole::Value);
     args.hole(Hole::Output);
@@ -28,6 +27,9 @@ pub(crate) fn pack(
         args.i64(n as i64);
     }
     args.i64(i64::from(b.layout() != Layout::Bshd));
+    let unit = Unit::new("pack.cu", format!("pack-{size}"), target.arch)
+        .define("ELEMENT_BYTES", size)
+        .define("ARGS_BYTES", args.bytes().len());
     let mut table = Block::default();
     for (x, y) in a.levels().iter().zip(b.levels()) {
         for n in [x.h, x.w, x.origin, x.pitch, y.origin, y.pitch] {

@@ -19,7 +19,7 @@ use std::hash::{Hash, Hasher};
 use msda::{Dtype, Error, ErrorKind, Result, Role};
 
 pub use self::reading::{Held, Reading, Samples, Tiles, Visits};
-use super::rows::grain;
+use super::rows::{grain, strides_fit};
 use super::{Block, Call, Hole, with_options};
 use crate::jit::Unit;
 use crate::request::{Levels, Request, Target};
@@ -193,9 +193,7 @@ fn refuses(request: &Request<'_>) -> Option<String> {
     let small = |n: usize| n < 1 << 31;
     let operands =
         [(o.value, t.value), (o.output, t.value), (o.locations, t.locations), (o.weights, t.weights)];
-    let strides = operands.iter().all(|(operand, dtype)| {
-        operand.strides[1..].iter().all(|s| s.checked_mul(dtype.size()).is_some_and(small))
-    });
+    let strides = operands.iter().all(|(operand, dtype)| strides_fit(*operand, dtype.size()));
     let counts = [p.queries() * p.channels(), p.positions(), p.samples() * 8].into_iter().all(small);
     if !strides || !counts {
         return Some("a stride or count does not fit 31 bits".into());
@@ -227,7 +225,7 @@ fn unit(file: &'static str, name: &str, request: &Request<'_>, target: &Target, 
         .define("D", p.channels())
         .define("LEVELS", p.levels().len())
         .define("SAMPLES", p.samples())
-        .define("UNIFORM", if uniform { p.points()[0] } else { 0 })
+        .define("UNIFORM_POINTS", if uniform { p.points()[0] } else { 0 })
         .define("VEC", vec)
 }
 
