@@ -102,7 +102,7 @@ impl Cuda {
 /// The kernel compiled for one size or for any, where it supports both.
 fn for_one_size(kernel: Kernel, fixed: bool) -> Kernel {
     match kernel {
-        Kernel::Rows(knobs) => Kernel::Rows(Rows { fixed, ..knobs }),
+        Kernel::Rows(knobs) => Kernel::Rows(Rows { fixed_sizes: fixed, ..knobs }),
         _ => kernel,
     }
 }

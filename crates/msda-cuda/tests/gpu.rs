@@ -385,7 +385,7 @@ fn value_may_have_more_than_2_to_the_31_elements() {
         unsafe { packing.launch(source.address(), packed.address(), stream.handle()).unwrap() };
         stream.synchronize().unwrap();
         let plan = Plan::new(&device, &Request::new(&planar, &Operands::dense(&planar, None))).unwrap();
-        let keeps = matches!(plan.choice().kernel, Kernel::Rows(knobs) if knobs.keep > 0);
+        let keeps = matches!(plan.choice().kernel, Kernel::Rows(knobs) if knobs.resident_levels > 0);
         // Before sm_80 there is not enough shared memory.
         assert_eq!(keeps, queries > 40 && device.arch().major >= 8, "{}", plan.choice().kernel);
         let mut output = device.alloc(p.output_len() * 2).unwrap();
@@ -673,7 +673,10 @@ fn plans_of_other_sizes_do_not_disturb_each_other() {
     // One function, with more shared memory or less for the levels that it keeps.
     let kernel = large.1.choice().kernel;
     assert_eq!(kernel, small.1.choice().kernel);
-    assert!(device.arch().major < 8 || matches!(kernel, Kernel::Rows(knobs) if knobs.keep > 0), "{kernel}");
+    assert!(
+        device.arch().major < 8 || matches!(kernel, Kernel::Rows(knobs) if knobs.resident_levels > 0),
+        "{kernel}"
+    );
     let stream = device.stream().unwrap();
     for (p, plan) in [&large, &small, &large] {
         let held = Held::new(&device, p, plan.workspace());

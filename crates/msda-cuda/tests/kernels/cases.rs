@@ -1,4 +1,4 @@
-//! What is compiled: the project's workloads, and every option at least once.
+//! The kernels to compile: those of the workloads, and every option at least once.
 
 use msda::{Dtype, Layout, Padding, Problem, ReferenceKind, Role, Sampling, Spec, Types};
 use msda_cuda::choose::choose;
@@ -7,7 +7,7 @@ use msda_cuda::jit::Unit;
 use msda_cuda::kernels::{Kernel, Prepared, ladder};
 use msda_cuda::{Levels, Operands, Request, Sizes, Sums, Target};
 
-/// Architectures, one of each generation and kind.
+/// One architecture of each generation.
 pub(crate) const ARCHS: [Arch; 7] = [
     Arch::new(7, 5),
     Arch::new(8, 0),
@@ -18,19 +18,19 @@ pub(crate) const ARCHS: [Arch; 7] = [
     Arch::new(12, 0),
 ];
 
-/// The one that everything is compiled for; the others get the workloads and a few options.
+/// All cases are compiled for this one. The others get the workloads and a few options.
 const FULL: Arch = Arch::new(9, 0);
 
 const MULTIPROCESSORS: u32 = 132;
 
-/// How much of the list a case is part of.
+/// For which architectures a case is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weight {
-    /// What the project measures: no local memory between taps and hardly any elsewhere, on any architecture.
+    /// All of them, and with the rule for workloads: hardly any local memory, and none between taps.
     Workload,
-    /// Compiled for every architecture.
+    /// All of them.
     Everywhere,
-    /// Compiled for one.
+    /// One of them.
     Once,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Case {
     pub(crate) weight: Weight,
     pub(crate) unit: Unit,
     pub(crate) entry: &'static str,
-    /// Threads of a block.
+    /// Threads per block.
     pub(crate) threads: u32,
     /// Bytes of the argument.
     pub(crate) argument: usize,
@@ -60,7 +60,7 @@ impl Case {
     }
 }
 
-/// A request by name.
+/// A request with a name.
 struct Asked {
     name: String,
     weight: Weight,
@@ -69,7 +69,7 @@ struct Asked {
     levels: Levels,
     sums: Sums,
     sizes: Sizes,
-    /// A certain kernel, rather than the one that is chosen.
+    /// This kernel instead of the chosen one.
     kernel: Option<Kernel>,
 }
 
@@ -94,7 +94,7 @@ impl Asked {
         Self { kernel: Some(kernel.parse().unwrap()), ..self }
     }
 
-    /// The kernel that it gets.
+    /// The last kernel of the call.
     fn case(&self, target: &Target) -> Case {
         let Self { levels, sums, sizes, .. } = *self;
         let request = Request { levels, sums, sizes, ..Request::new(&self.problem, &self.operands) };
@@ -102,7 +102,7 @@ impl Asked {
         Case::new(self.name.clone(), self.weight, kernel.prepare(&request, target).last().unwrap())
     }
 
-    /// Every kernel of every rung of the ladder that takes it.
+    /// All kernels of all rungs of the ladder that accept the request.
     fn ladder(&self, target: &Target) -> Vec<Case> {
         let request = Request::new(&self.problem, &self.operands);
         let mut cases = Vec::new();
@@ -121,7 +121,7 @@ impl Asked {
     }
 }
 
-/// Everything that is compiled for an architecture.
+/// All cases for an architecture.
 pub(crate) fn cases(arch: Arch) -> Vec<Case> {
     let target = Target { arch, multiprocessors: MULTIPROCESSORS };
     let mut all: Vec<_> = workloads().iter().chain(&options()).map(|asked| asked.case(&target)).collect();
@@ -131,7 +131,7 @@ pub(crate) fn cases(arch: Arch) -> Vec<Case> {
     all
 }
 
-/// A case by name, for one architecture.
+/// A case by name.
 pub(crate) fn case(name: &str, arch: Arch) -> Case {
     cases(arch).into_iter().find(|case| case.name == name).unwrap()
 }
@@ -140,7 +140,7 @@ fn spec(batch: usize, queries: usize, [heads, channels]: [usize; 2], levels: &[(
     Spec { batch, queries, heads, channels, levels: levels.to_vec(), ..Spec::default() }
 }
 
-/// The same number of points on each level.
+/// With the same number of points on each level.
 fn points(spec: Spec, points: usize) -> Spec {
     Spec { points: vec![points; spec.levels.len()], ..spec }
 }
@@ -220,19 +220,15 @@ fn options() -> Vec<Asked> {
         Asked::new("planar", Once, layout(Layout::Planar)),
         Asked::new("ring", Once, layout(Layout::PlanarRing)),
         Asked::new("ring-decoder", Once, half(Spec { queries: 300, ..seed() })),
-        Asked::new("levels-kept", Once, half(seed()))
-            .kernel("rows:sides=2,split=1,heads=1,block=512,blocks=1,round=4,keep=2,walk=ordered"),
-        Asked { sums: Sums::F16, ..Asked::new("half-sums", Once, half(encoder())) },
-        Asked { sums: Sums::F16, ..Asked::new("half-sums-few", Once, half(decoder())) },
-        Asked { sums: Sums::F16, ..Asked::new("half-sums-few-of-many", Once, half(rt_detr())) },
+        Asked::new("levels-resident", Once, half(seed()))
+            .kernel("rows:tap_columns=2,threads=512,samples_per_lane=4,resident_levels=2,walk=ordered"),
+        Asked { sums: Sums::F16, ..Asked::new("f16-sums", Once, half(encoder())) },
+        Asked { sums: Sums::F16, ..Asked::new("f16-sums-few", Once, half(decoder())) },
+        Asked { sums: Sums::F16, ..Asked::new("f16-sums-few-of-many", Once, half(rt_detr())) },
         Asked { sizes: Sizes::Fixed, ..Asked::new("fixed", Once, half(encoder())) },
         Asked { sizes: Sizes::Fixed, ..Asked::new("fixed-f32", Once, encoder()) },
-        Asked { sizes: Sizes::Fixed, ..Asked::new("fixed-kept", Once, half(seed())) },
-        Asked {
-            sums: Sums::F16,
-            sizes: Sizes::Fixed,
-            ..Asked::new("fixed-half-sums", Once, half(encoder()))
-        },
+        Asked { sizes: Sizes::Fixed, ..Asked::new("fixed-resident", Once, half(seed())) },
+        Asked { sums: Sums::F16, sizes: Sizes::Fixed, ..Asked::new("fixed-f16-sums", Once, half(encoder())) },
         Asked::new("small-encoder", Everywhere, half(small_encoder())),
         Asked::new("five-levels", Everywhere, half(five_levels())),
         Asked::new("nearest", Once, nearest(half(encoder()))),
@@ -248,7 +244,7 @@ fn options() -> Vec<Asked> {
         Asked::new("fused-box-f32", Once, rt_detr()).fused(ReferenceKind::Box),
         Asked::new("fused-box-3.6.3", Once, uneven()).fused(ReferenceKind::Box),
         Asked::new("value-of-wider", Once, half(encoder())).change(|operands, problem| {
-            // A part of a tensor that holds three such: rows are apart, and still aligned.
+            // A slice of a tensor of three times the width: rows are not dense, but aligned.
             let row = 3 * problem.heads() * problem.channels();
             operands.value.strides = [problem.positions() * row, row, problem.channels()];
         }),
@@ -303,7 +299,7 @@ fn options() -> Vec<Asked> {
     all
 }
 
-/// What the ladder is compiled for: the shape it was made for, and others that take it through its options.
+/// Requests for the ladder: the seed shape, and others that reach its options.
 fn rungs() -> Vec<Asked> {
     use Weight::{Everywhere, Once};
     let half = Types::uniform(Dtype::F16);
@@ -319,7 +315,7 @@ fn rungs() -> Vec<Asked> {
     ]
 }
 
-/// The kernels that go before others, as their host twins prepare them; those are not public.
+/// Kernels that run before others. Their host twins are not public, so this repeats their macros.
 fn helpers(arch: Arch) -> Vec<Case> {
     let mut all = Vec::new();
     for (name, points, weight) in
@@ -330,13 +326,15 @@ fn helpers(arch: Arch) -> Vec<Case> {
         let unit = Unit::new("order.cu", key.clone(), arch)
             .define("LOCATION", name)
             .define("POINTS", points)
-            .define("BLOCK", 1024)
-            .define("CLUSTER", cluster);
+            .define("THREADS", 1024)
+            .define("CLUSTER", cluster)
+            .define("ARGS_BYTES", 40);
         all.push(Case { name: key, weight, unit, entry: "msda_order", threads: 1024, argument: 40 });
     }
     for size in [2, 4, 8] {
         let name = format!("pack-{size}");
-        let unit = Unit::new("pack.cu", name.clone(), arch).define("SIZE", size);
+        let unit =
+            Unit::new("pack.cu", name.clone(), arch).define("ELEMENT_BYTES", size).define("ARGS_BYTES", 120);
         let weight = if size == 2 { Weight::Everywhere } else { Weight::Once };
         all.push(Case { name, weight, unit, entry: "msda_pack", threads: 256, argument: 120 });
     }

@@ -1,8 +1,8 @@
-//! The kernels without a GPU: what is chosen is compiled for every architecture by a real NVRTC, and what the compiler
-//! made of it is held against rules and against what was recorded in `tests/snapshots/`.
+//! Tests of the kernels without a GPU: NVRTC compiles the chosen kernels for every architecture, and the result is
+//! compared with rules and with the snapshots in `tests/snapshots/`.
 //!
-//! Where there is no NVRTC or no nvdisasm this is said and their part is skipped; with `MSDA_NVRTC` or `MSDA_PYTHON`
-//! (`MSDA_NVDISASM`) set it fails. `MSDA_UPDATE_SNAPSHOTS=1` records what is found.
+//! Without NVRTC or nvdisasm the tests say so and skip that part. With `MSDA_NVRTC` or `MSDA_PYTHON` (`MSDA_NVDISASM`)
+//! set, they fail instead. `MSDA_UPDATE_SNAPSHOTS=1` updates the snapshots.
 
 mod cases;
 mod probes;
@@ -24,13 +24,13 @@ use cases::{ARCHS, Case};
 use disassembly::Code;
 use snapshot::{Row, Snapshot};
 
-/// How to accept what is found.
+/// The command that updates the snapshots.
 const ACCEPT: &str = "MSDA_UPDATE_SNAPSHOTS=1 cargo test -p msda-cuda --test kernels";
 
-/// What takes longer to compile is said.
+/// Kernels that take longer to compile are listed.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// The compiler's name and the disassembler, if there are such.
+/// The compiler's name and the disassembler, if there is a compiler.
 fn tools() -> Option<(String, Option<PathBuf>)> {
     let set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
     let nvrtc = match jit::nvrtc() {
@@ -53,7 +53,7 @@ fn tools() -> Option<(String, Option<PathBuf>)> {
     Some((format!("NVRTC {major}.{minor}"), nvdisasm))
 }
 
-/// A kernel and what became of it.
+/// A compiled case.
 struct Built {
     case: Case,
     compiled: Compiled,
@@ -85,12 +85,12 @@ impl Built {
     }
 }
 
-/// Which kernel, for messages.
+/// Names a case in messages.
 fn place(case: &Case) -> String {
     format!("{} {} ({})", case.unit.arch.target(), case.name, case.unit.key)
 }
 
-/// Compiles cases of one architecture and, where there is a disassembler, disassembles them. Errors are all there are.
+/// Compiles cases of one architecture and disassembles them, if there is a disassembler. Returns all errors.
 fn build(cases: &[Case], nvdisasm: Option<&Path>) -> Result<Vec<Built>, Vec<String>> {
     let (good, bad): (Vec<_>, Vec<_>) =
         in_parallel(cases, Built::compile).into_iter().partition(Result::is_ok);
@@ -130,9 +130,9 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> 
 }
 
 #[test]
-fn chosen_kernels_are_as_recorded() {
+fn chosen_kernels_match_the_snapshots() {
     let Some((compiler, nvdisasm)) = tools() else { return };
-    // What this machine's tuning found would be chosen first: a process that does not look at it goes on.
+    // This machine's tuned kernels would be chosen first. Run the test in a process that does not read them.
     if Tuned::path().is_some_and(|path| path.exists()) {
         let name = thread::current().name().unwrap_or_default().to_owned();
         let child = Command::new(env::current_exe().unwrap())
@@ -164,7 +164,7 @@ fn chosen_kernels_are_as_recorded() {
         let now = Snapshot { compiler: compiler.clone(), rows: built.iter().map(Built::row).collect() };
         wrong.extend(compare(&arch.target(), &now, nvdisasm.is_some()));
     }
-    // The same is often wrong with many.
+    // A broken rule often concerns many kernels.
     wrong.extend(broken.iter().map(|(rule, places)| match places.len() {
         0..=4 => format!("{rule}: {}", places.join(", ")),
         n => format!("{rule}: {} and {} more", places[..4].join(", "), n - 4),
@@ -172,7 +172,7 @@ fn chosen_kernels_are_as_recorded() {
     assert!(wrong.is_empty(), "of {kernels} kernels:\n{}", wrong.join("\n"));
 }
 
-/// The rules must notice kernels that are wrong.
+/// The rules notice wrong kernels.
 #[test]
 fn wrong_kernels_are_noticed() {
     let Some((_, nvdisasm)) = tools() else { return };
@@ -187,21 +187,32 @@ fn wrong_kernels_are_noticed() {
         let broken = built.broken_rules().join("; ");
         assert!(broken.contains(message), "'{message}' is not in '{broken}'");
     };
-    notices(built("LEVELS", "5"), "bytes, the host passes");
-    notices(built("BLOCKS", "5"), "registers, at most");
+    // Host and kernel disagree about a size: it does not compile.
+    for (name, value, message) in [
+        ("LEVELS", "5", "disagree about the argument"),
+        ("ARGS_BYTES", "8", "disagree about the argument"),
+        ("SAMPLES_PER_LANE", "2", "disagree about staging"),
+    ] {
+        let mut case = good.clone();
+        case.unit.defines.retain(|(define, _)| define != name);
+        case.unit = case.unit.define(name, value);
+        let error = build(&[case], None).err().expect(name).join("; ");
+        assert!(error.contains(message), "'{message}' is not in '{error}'");
+    }
+    notices(built("BLOCKS_PER_SM", "5"), "registers, at most");
     let mut warned = built("VEC", "8");
-    warned.compiled.log += "rows.cu(7): warning #177-D: declared but never referenced";
+    warned.compiled.log += "streaming.cu(7): warning #177-D: declared but never referenced";
     notices(warned, "warning #177-D");
-    // Half of each row is read, by what says that it reads all of it.
+    // The kernel loads half of each row, and the case says all of it.
     if nvdisasm.is_some() {
         notices(Built { case: good.clone(), ..built("VEC", "8") }, "loads of 128 bits, but");
-        // A rung that is not what it is called.
+        // The case says persistent, and the kernel is another one.
         let rung = cases::case("ladder:persistent-seed", Arch::new(9, 0));
         notices(Built { case: rung, ..built("VEC", "16") }, "items taken from the counter: 0");
     }
 }
 
-/// Holds what was found against what is recorded, or records it.
+/// Compares a snapshot with the recorded one, or records it.
 fn compare(arch: &str, now: &Snapshot, disassembled: bool) -> Option<String> {
     let path = Snapshot::path(arch);
     if env::var_os("MSDA_UPDATE_SNAPSHOTS").is_some_and(|value| value == "1") {

@@ -1,4 +1,4 @@
-//! What holds for every kernel, whatever was recorded.
+//! Rules for every kernel, independent of the snapshots.
 
 use msda_cuda::jit::Compiled;
 
@@ -6,11 +6,11 @@ use super::cases::{Case, Weight};
 use super::cubin;
 use super::disassembly::Code;
 
-/// Registers of a multiprocessor, and how many a thread can have.
+/// Registers per SM, and the most per thread.
 const REGISTERS: (usize, usize) = (65536, 255);
 
-/// Bytes that the kernel of a workload may put into local memory and read back, whatever compiled it: a few numbers
-/// once a query. What it is exactly, with the compiler they were recorded with, is in the snapshots.
+/// Bytes that the kernel of a workload may spill, with any compiler: a few numbers per query. The snapshots have the
+/// exact number for one compiler.
 const MAY_SPILL: u32 = 64;
 
 /// The rules that a kernel breaks.
@@ -26,10 +26,10 @@ pub(crate) fn broken(case: &Case, compiled: &Compiled, code: Option<&Code>) -> V
     rule(warnings.is_empty(), format!("warnings: {}", warnings.join("; ")));
 
     let used = compiled.resources().into_iter().find(|used| used.entry == case.entry);
-    rule(used.is_some(), format!("the log does not tell of a kernel {}", case.entry));
+    rule(used.is_some(), format!("the log has no kernel {}", case.entry));
     let used = used.unwrap_or_default();
 
-    let blocks = number(case, "BLOCKS").unwrap_or(1);
+    let blocks = number(case, "BLOCKS_PER_SM").unwrap_or(1);
     let most = (REGISTERS.0 / (case.threads as usize * blocks) / 8 * 8).min(REGISTERS.1);
     let registers = used.registers as usize;
     rule((1..=most).contains(&registers), format!("{registers} registers, at most {most} fit"));
@@ -53,9 +53,9 @@ pub(crate) fn broken(case: &Case, compiled: &Compiled, code: Option<&Code>) -> V
         let local = code.count("LDL") + code.count("STL");
         rule(
             local == 0 || spills + stack > 0,
-            format!("{local} accesses to local memory that the log does not tell of"),
+            format!("{local} accesses to local memory that the log does not list"),
         );
-        if case.unit.file == "rows.cu" {
+        if ["forward/streaming.cu", "forward/resident.cu"].contains(&case.unit.file) {
             broken.extend(broken_by_rows(case, code));
         }
         broken.extend(broken_by_rungs(case, code));
@@ -66,57 +66,60 @@ pub(crate) fn broken(case: &Case, compiled: &Compiled, code: Option<&Code>) -> V
     broken
 }
 
-/// The row kernels read a row 16 bytes at a time, each tap once, and what lanes are handed in one piece.
+/// Streaming and resident load 16 bytes of a row at a time, each tap once, and staged weights in one load.
 fn broken_by_rows(case: &Case, code: &Code) -> Vec<String> {
     let define = |name| number(case, name).unwrap_or(0);
     let mut broken = Vec::new();
-    let handed = code.count_bits("LDS", 128) + code.count_bits("LDS", 64);
+    let staged = code.count_bits("LDS", 128) + code.count_bits("LDS", 64);
     // A nearest sample has one weight.
-    if handed == 0 && define("NEAREST") == 0 {
-        broken.push("samples are not handed in one piece: neither LDS.128 nor LDS.64".into());
+    if staged == 0 && define("NEAREST") == 0 {
+        broken.push("staged weights are not loaded at once: neither LDS.128 nor LDS.64".into());
     }
     if define("VEC") < 16 {
         return broken;
     }
-    let item = define("LANES") * define("SIDES") * define("SPLIT");
-    let samples = (item * define("ROUND")).min(define("SAMPLES")) / define("SPLIT");
-    let taps = if define("NEAREST") == 1 { 1 } else { 4 / define("SIDES") };
+    let lanes = define("LANES_PER_ROW") * define("TAP_COLUMNS") * define("SAMPLE_GROUPS");
+    let pass = lanes * define("SAMPLES_PER_LANE");
+    let samples = pass.min(define("SAMPLES")) / define("SAMPLE_GROUPS");
+    let taps = if define("NEAREST") == 1 { 1 } else { 4 / define("TAP_COLUMNS") };
     let wide = code.count_bits("LDG", 128);
-    // Levels that are kept in shared memory are read from there: where it is known which samples are on them, by those alone.
-    let kept = number(case, "RESIDENT").filter(|&level| level < define("LEVELS"));
-    let (far, near) = match kept {
-        Some(_) if define("UNIFORM") == 0 || define("UNIFORM") % define("ROUND") != 0 => (samples, samples),
-        Some(level) => (level * define("UNIFORM"), (define("LEVELS") - level) * define("UNIFORM")),
-        None => (samples, 0),
+    // Samples that load from global memory, and from shared memory. If the compiler does not know which samples lie on
+    // resident levels, all have code for both.
+    let (first, levels, points) = (define("FIRST_RESIDENT"), define("LEVELS"), define("UNIFORM_POINTS"));
+    let known = points > 0 && points % define("SAMPLES_PER_LANE") == 0;
+    let (global, shared) = match first < levels {
+        true if known => (first * points, (levels - first) * points),
+        true => (samples, samples),
+        false => (samples, 0),
     };
-    if wide < far * taps {
-        broken.push(format!("{wide} loads of 128 bits, but {far} samples of {taps} taps"));
+    if wide < global * taps {
+        broken.push(format!("{wide} loads of 128 bits, but {global} samples of {taps} taps"));
     }
-    // Where lanes have both sides, so are weights.
-    let weights = if define("SIDES") == 1 && near > 0 { far + near } else { 0 };
+    // A lane with both tap columns loads four weights, which are 128 bits too.
+    let weights = if define("TAP_COLUMNS") == 1 && shared > 0 { global + shared } else { 0 };
     let from_shared = code.count_bits("LDS", 128);
-    if from_shared < near * taps + weights {
-        let wanted = format!("{near} samples of {taps} taps and {weights} of weights");
+    if from_shared < shared * taps + weights {
+        let wanted = format!("{shared} samples of {taps} taps and {weights} of weights");
         broken.push(format!("{from_shared} loads of 128 bits from shared memory, but {wanted}"));
     }
-    if case.weight == Weight::Workload && spills_among(code, far * taps) {
+    if case.weight == Weight::Workload && spills_among(code, global * taps) {
         broken.push("local memory is used between taps".into());
     }
-    // Narrower loads are of locations and weights, at worst each number alone: of the first and the next samples, and
-    // once more where a sum is not finite. And of the order, and where lanes share channels of the taps of such a sum.
+    // Narrower loads: locations and weights, at worst number by number, of this pass, the next pass and the exact sum;
+    // the order of queries; and in the exact sum the taps of lanes that share channels.
     let narrow = code.count("LDG") - wide;
-    let shared = match (define("SIDES") * define("SPLIT"), define("NEAREST")) {
+    let exact = match (define("TAP_COLUMNS") * define("SAMPLE_GROUPS"), define("NEAREST")) {
         (1, _) => 0,
         (_, nearest) => 4 - 3 * nearest,
     };
-    let most = 3 * (2 * define("ROUND") + 1) + define("LISTED") + shared;
+    let most = 3 * (2 * define("SAMPLES_PER_LANE") + 1) + define("ORDERED") + exact;
     if define("FUSED") == 0 && narrow > most {
         broken.push(format!("{narrow} loads of less than 128 bits, at most {most} are needed"));
     }
     broken
 }
 
-/// Whether local memory is used where so many loads of 128 bits are closest together.
+/// Whether local memory is used between the taps: where so many loads of 128 bits are closest together.
 fn spills_among(code: &Code, loads: usize) -> bool {
     let opcodes = code.opcodes();
     let is_wide = |opcode: &str| opcode.starts_with("LDG") && opcode.split('.').any(|part| part == "128");
@@ -126,7 +129,7 @@ fn spills_among(code: &Code, loads: usize) -> bool {
     opcodes[taps[0]..=taps[taps.len() - 1]].iter().any(|o| o.starts_with("LDL") || o.starts_with("STL"))
 }
 
-/// Rungs of the ladder do what they are there for: the instruction, or one of them, that each is about.
+/// Rungs contain the instructions that they exist for.
 fn broken_by_rungs(case: &Case, code: &Code) -> Vec<String> {
     let taps = if number(case, "NEAREST") == Some(1) { 1 } else { 4 };
     let wanted: &[(&str, usize, &str)] = match (case.unit.file, case.entry) {
@@ -137,12 +140,11 @@ fn broken_by_rungs(case: &Case, code: &Code) -> Vec<String> {
         ],
         ("ladder/distributed.cu", _) => &[("LDS", taps, "taps are read from shared memory")],
         ("ladder/tma_multilevel.cu", _) => {
-            &[("UTMALDG", 1, "windows are brought by the copy engine"), ("SYNCS", 4, "stages are waited for")]
+            &[("UTMALDG", 1, "the TMA copies windows"), ("SYNCS", 4, "warps wait for stages")]
         }
-        ("ladder/tensor_core.cu", _) => &[
-            ("HMMA", 2, "weights of more digits than one product has"),
-            ("LDSM", 1, "rows are read transposed"),
-        ],
+        ("ladder/tensor_core.cu", _) => {
+            &[("HMMA", 2, "weights have several 16-bit terms"), ("LDSM", 1, "rows are loaded transposed")]
+        }
         ("ladder/texture.cu", "msda_forward") => &[("TEX", 1, "samples are fetched from textures")],
         _ => &[],
     };
@@ -150,7 +152,7 @@ fn broken_by_rungs(case: &Case, code: &Code) -> Vec<String> {
     short.map(|(name, least, why)| format!("{} {name}, at least {least}: {why}", code.count(name))).collect()
 }
 
-/// What a rung is about is done, and in the way that its file says.
+/// Rungs load taps in the way that their file says.
 fn broken_by_rung(file: &str, case: &Case, code: &Code) -> Vec<String> {
     let define = |name| number(case, name).unwrap_or(0);
     let taps = if define("NEAREST") == 1 { 1 } else { 4 };
@@ -169,12 +171,16 @@ fn broken_by_rung(file: &str, case: &Case, code: &Code) -> Vec<String> {
         "specialised.cu" => {
             // Before sm_90 arriving is an atomic, and waiting a load.
             at_least("barriers that are arrived at", code.count("SYNCS") + code.count("ATOMS"), 2);
-            at_least("taps from device memory", code.count_bits("LDG", bits), taps * define("ROUND"));
+            at_least(
+                "taps from device memory",
+                code.count_bits("LDG", bits),
+                taps * define("SAMPLES_PER_PASS"),
+            );
         }
         "quantised.cu" => {
             let piece = define("PIECE");
             at_least("taps of whole pieces", code.count_bits("LDG", piece as u32 * 8), taps);
-            // Both halves of a word are converted two at a time; bytes are picked one by one, those that are used.
+            // e4m3 is converted two at a time; integers are picked byte by byte, only those that are used.
             let (name, wanted) = match define("FP8") {
                 1 => ("F2FP", taps * piece.min(define("D")) / 2),
                 _ => ("PRMT", taps * piece.min(define("D"))),
@@ -189,12 +195,14 @@ fn broken_by_rung(file: &str, case: &Case, code: &Code) -> Vec<String> {
     }
     let vague = code.count("LD") + code.count("ST");
     if vague > 0 {
-        broken.push(format!("{vague} loads and stores that do not know which memory they mean"));
+        broken.push(format!(
+            "{vague} generic loads and stores: the compiler did not find out which memory it is"
+        ));
     }
     broken
 }
 
-/// A macro that is a number.
+/// A macro whose value is a number.
 fn number(case: &Case, name: &str) -> Option<usize> {
     case.unit.defines.iter().find(|(define, _)| define == name)?.1.parse().ok()
 }

@@ -98,23 +98,26 @@ impl Pattern {
         let none = Held { from: usize::MAX, count: 0, at: 0 };
         // Resident levels have the layout of device memory.
         let all = Held { from: 0, count: p.positions(), at: 0 };
-        let first = p.levels().len() - knobs.keep;
+        let first = p.levels().len() - knobs.resident_levels;
         let resident = (0..p.levels().len()).map(|level| if level < first { none } else { all });
         Self {
             lanes: division.lanes,
             lane_bytes: division.vec,
             channel_parts: 1,
-            tap_columns: knobs.sides,
-            sample_groups: knobs.split,
-            block: knobs.block,
+            tap_columns: knobs.tap_columns,
+            sample_groups: knobs.sample_groups,
+            block: knobs.threads,
             resident: resident.collect(),
             pixel_stride: p.channels() * p.types().value.size(),
             masked: false,
             cached: true,
-            staging: Staging::Shared { samples_per_lane: knobs.round, ordered: knobs.parted(p, division) },
-            assignment: Assignment::Grid { heads: knobs.heads, walk: knobs.walk },
-            tiles: if knobs.keep > 0 {
-                Tiles::Following(knobs.share(p, target, division).each)
+            staging: Staging::Shared {
+                samples_per_lane: knobs.samples_per_lane,
+                ordered: knobs.static_residency(p, division),
+            },
+            assignment: Assignment::Grid { heads: knobs.heads_per_block, walk: knobs.walk },
+            tiles: if knobs.resident_levels > 0 {
+                Tiles::Following(knobs.tiling(p, target, division).tiles_per_block)
             } else {
                 Tiles::One
             },

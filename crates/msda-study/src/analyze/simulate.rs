@@ -22,7 +22,7 @@ const WARP: usize = 32;
 /// Warps to follow.
 pub const WARPS: usize = 4000;
 /// Pixel rows of a strip of queries, and cells per side of the grid that orders queries.
-const STRIP: usize = msda_cuda::kernels::rows::STRIP;
+const STRIP: usize = msda_cuda::kernels::rows::STRIP_HEIGHT;
 const CELLS: f64 = 64.0;
 
 /// Wavefronts of a launch, and the behaviour of L1.

@@ -216,19 +216,19 @@ impl Strategy for Direct {
             if self.listed { "-listed" } else { "" },
         );
         let unit = unit("ladder/direct.cu", &key, request, target, vec(request, self.vec))
-            .define("BLOCK", block)
+            .define("THREADS", block)
             .define("LINEAR", u8::from(self.linear))
             .define("LOAD", self.load as u8)
-            .define("SPLIT", self.split)
-            .define("EACH_ONE", self.queries)
+            .define("SAMPLE_GROUPS", self.split)
+            .define("QUERIES_PER_THREAD", self.queries)
             .define("STAGE", self.stage as u8)
             .define("PIPELINE", u8::from(self.pipeline))
             .define("UNROLL", self.unroll)
-            .define("TOGETHER", together)
-            .define("ALIGN_L", width(Role::Locations, o[Slot::Locations], t.locations.size(), 2))
-            .define("ALIGN_W", width(Role::Weights, o[Slot::Weights], t.weights.size(), 1))
-            .define("HALF", self.half as u8)
-            .define("LISTED", u8::from(self.listed));
+            .define("SAMPLES_PER_LOAD", together)
+            .define("LOCATION_ALIGN", width(Role::Locations, o[Slot::Locations], t.locations.size(), 2))
+            .define("WEIGHT_ALIGN", width(Role::Weights, o[Slot::Weights], t.weights.size(), 1))
+            .define("F16_SUMS", self.half as u8)
+            .define("ORDERED", u8::from(self.listed));
         let tiles = p.queries().div_ceil(self.tile(request, block));
         let mut args = args(request);
         let mut call = Call::default();

@@ -95,8 +95,8 @@ impl Strategy for Distributed {
         let unit = unit("ladder/distributed.cu", &key, request, target, vec)
             .define("PARTS", parts)
             .define("LOCAL", u8::from(self.local))
-            .define("BLOCK", block)
-            .define("BLOCKS", blocks);
+            .define("THREADS", block)
+            .define("BLOCKS_PER_SM", blocks);
         let tiles = p.queries().div_ceil(block / item);
         let mut args = args(request);
         args.i32(first);

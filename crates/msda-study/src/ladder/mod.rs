@@ -19,7 +19,7 @@ use msda::{Dtype, Error, ErrorKind, Result, Role};
 
 pub use self::reading::{Held, Reading, Samples, Tiles, Visits};
 use msda_cuda::jit::Unit;
-use msda_cuda::kernels::rows::grain;
+use msda_cuda::kernels::rows::{grain, strides_fit};
 use msda_cuda::kernels::{Args, Call, Custom, Kernel, Pointer, with_options};
 use msda_cuda::{Levels, Pass, Request, Slot, Target};
 
@@ -218,9 +218,7 @@ fn refuses(request: &Request<'_>) -> Option<String> {
         (o[Slot::Locations], t.locations),
         (o[Slot::Weights], t.weights),
     ];
-    let strides = operands.iter().all(|(operand, dtype)| {
-        operand.strides[1..].iter().all(|s| s.checked_mul(dtype.size()).is_some_and(small))
-    });
+    let strides = operands.iter().all(|(operand, dtype)| strides_fit(*operand, dtype.size()));
     let counts = [p.queries() * p.channels(), p.positions(), p.samples() * 8].into_iter().all(small);
     if !strides || !counts {
         return Some("a stride or count does not fit 31 bits".into());
@@ -252,7 +250,7 @@ fn unit(file: &'static str, name: &str, request: &Request<'_>, target: &Target, 
         .define("D", p.channels())
         .define("LEVELS", p.levels().len())
         .define("SAMPLES", p.samples())
-        .define("UNIFORM", if uniform { p.points()[0] } else { 0 })
+        .define("UNIFORM_POINTS", if uniform { p.points()[0] } else { 0 })
         .define("VEC", vec)
 }
 

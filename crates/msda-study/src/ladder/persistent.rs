@@ -143,9 +143,9 @@ impl Strategy for Persistent {
             if self.locate { "-locate" } else { "" },
         );
         let unit = unit("ladder/persistent.cu", &key, request, target, division.vec)
-            .define("BLOCK", self.block)
+            .define("THREADS", self.block)
             .define("PAD", 0)
-            .define("GROUPS", division.groups)
+            .define("CHANNEL_GROUPS", division.groups)
             .define("PARTIAL", u8::from(partial))
             .define("LOCATE", u8::from(self.locate))
             .define("PITCH", self.rounds(request).1)

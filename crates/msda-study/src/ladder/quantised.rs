@@ -57,7 +57,7 @@ impl Strategy for Quantised {
         let vec = vec(request, 16);
         let name = if self.fp8 { "fp8" } else { "int8" };
         let unit = unit("ladder/quantised.cu", &format!("{name}-{bytes}"), request, target, vec)
-            .define("BLOCK", BLOCK)
+            .define("THREADS", BLOCK)
             .define("FP8", u8::from(self.fp8))
             .define("PIECE", bytes);
         let planes = p.batch() * p.heads();

@@ -50,9 +50,9 @@ impl Strategy for Shared {
         let p = request.problem;
         let key = format!("shared-pad{}", self.pad);
         let unit = unit("ladder/shared.cu", &key, request, target, vec(request, self.vec))
-            .define("BLOCK", BLOCK)
+            .define("THREADS", BLOCK)
             .define("PAD", self.pad)
-            .define("GROUPS", 1)
+            .define("CHANNEL_GROUPS", 1)
             .define("PARTIAL", 0)
             .define("UNROLL", 1);
         let items = BLOCK / self.item(request);

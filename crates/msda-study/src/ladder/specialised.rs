@@ -51,7 +51,7 @@ impl Strategy for Specialised {
         let unit = unit("ladder/specialised.cu", &key, request, target, vec(request, 16))
             .define("PRODUCERS", self.producers)
             .define("CONSUMERS", self.consumers)
-            .define("ROUND", Self::round(request))
+            .define("SAMPLES_PER_PASS", Self::round(request))
             .define("BUFFERS", self.buffers);
         let tiles = p.queries().div_ceil(self.tile(request));
         let mut args = args(request);

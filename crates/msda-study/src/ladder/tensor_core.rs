@@ -72,9 +72,9 @@ impl Strategy for TensorCore {
         };
         let parts = if p.types().value == Dtype::F16 { 2 } else { 3 };
         let unit = unit("ladder/tensor_core.cu", "tensor_core", request, target, vec(request, 16))
-            .define("BLOCK", BLOCK)
-            .define("BLOCKS", blocks(request))
-            .define("SPLIT", parts);
+            .define("THREADS", BLOCK)
+            .define("BLOCKS_PER_SM", blocks(request))
+            .define("WEIGHT_TERMS", parts);
         let tiles = p.queries().div_ceil(QUERIES);
         let mut args = args(request);
         for n in [tiles, level, p.points()[level], positions, stride] {

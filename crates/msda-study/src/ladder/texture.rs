@@ -71,7 +71,7 @@ impl Strategy for Texture {
         let vec = vec(request, 16 | (share * 4 * p.types().value.size()));
         let unit = unit("ladder/texture.cu", &format!("texture-{share}"), request, target, vec)
             .define("SHARE", share)
-            .define("BLOCK", BLOCK);
+            .define("THREADS", BLOCK);
         let mut textures = Textures::default();
         let mut args = args(request);
         for level in 0..p.levels().len() {
