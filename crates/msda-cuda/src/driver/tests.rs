@@ -408,7 +408,7 @@ fn a_loaded_kernel_is_found_without_its_source() {
 /// A plan with a table of levels in memory, one without, and one of two kernels.
 #[test]
 fn plans_can_be_made_while_a_graph_is_captured() {
-    use crate::{Addresses, Operands, Plan, Request};
+    use crate::{Addresses, Operands, Plan, Request, Slot};
     use msda::rng::Rng;
     use msda::{Buffer, Dtype, Problem, Spec, Types};
     let Some(device) = gpu() else { return };
@@ -439,20 +439,19 @@ fn plans_can_be_made_while_a_graph_is_captured() {
         let mut output = device.alloc(p.output_len() * dtype.size()).unwrap();
         output.fill(0xff).unwrap();
         let workspace = device.alloc(1 << 20).unwrap();
-        let addresses = Addresses {
-            value: value.address(),
-            locations: locations.address(),
-            weights: weights.address(),
-            output: output.address(),
-            workspace: workspace.address(),
-            ..Addresses::default()
-        };
+        let addresses = Addresses::from([
+            (Slot::Value, value.address()),
+            (Slot::Locations, locations.address()),
+            (Slot::Weights, weights.address()),
+            (Slot::Output, output.address()),
+            (Slot::Workspace, workspace.address()),
+        ]);
         let operands = Operands::dense(&p, None);
         let make = || {
             let request = Request::new(&p, &operands);
             let plan = match kernel {
                 Some(kernel) => Plan::with_kernel(&device, &request, kernel.parse().unwrap()).unwrap(),
-                None => Plan::of(&device, &request).unwrap(),
+                None => Plan::new(&device, &request).unwrap(),
             };
             assert!(plan.workspace() <= workspace.len());
             plan

@@ -84,7 +84,11 @@ pub(super) fn prepare(request: &Request<'_>, target: &Target) -> Call {
         if on_device { args.pointer(slot) } else { args.i64(0) }
     }
     // 0 unless the table is too long for the argument.
-    if inline == 0 { args.pointer(Pointer::Owned(0)) } else { args.i64(0) }
+    if inline == 0 {
+        args.pointer(Pointer::Owned(0))
+    } else {
+        args.i64(0)
+    }
     for n in [p.batch(), p.queries(), p.heads(), p.channels(), p.levels().len(), p.positions(), p.samples()] {
         args.i64(n as i64);
     }

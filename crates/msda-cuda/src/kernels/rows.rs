@@ -432,7 +432,8 @@ impl Rows {
         }
         let longest = p.levels().iter().map(|l| l.pitch).max().unwrap_or(0);
         let fits_31 = |n: usize| n < 1 << 31;
-        let pitch = o[Slot::Value].strides[1].checked_mul(size).and_then(|bytes| bytes.checked_mul(longest.max(1)));
+        let pitch =
+            o[Slot::Value].strides[1].checked_mul(size).and_then(|bytes| bytes.checked_mul(longest.max(1)));
         let strides = [
             (Slot::Value, size),
             (Slot::Output, size),
@@ -440,9 +441,7 @@ impl Rows {
             (Slot::Weights, p.types().weights.size()),
             (Slot::Reference, p.types().locations.size()),
         ];
-        if !strides.iter().all(|(slot, size)| strides_fit(o[*slot], *size))
-            || !pitch.is_some_and(fits_31)
-        {
+        if !strides.iter().all(|(slot, size)| strides_fit(o[*slot], *size)) || !pitch.is_some_and(fits_31) {
             return Some("a stride in bytes does not fit 31 bits (63 bits between images)".into());
         }
         // The last tile may reach past the last query, and so may the kernel that orders them.
@@ -666,11 +665,11 @@ mod tests {
         let p = problem(|s| s.batch = 1);
         let mut operands = Operands::dense(&p, None);
         for stride in [usize::MAX, usize::MAX / 2, 1 << 62] {
-            operands.value.strides[0] = stride;
+            operands[Slot::Value].strides[0] = stride;
             let why = Rows::default().refuses(&Request::new(&p, &operands), &TARGET);
             assert!(why.is_some_and(|why| why.contains("63 bits")), "{stride}");
         }
-        operands.value.strides[0] = 1 << 61;
+        operands[Slot::Value].strides[0] = 1 << 61;
         assert_eq!(Rows::default().refuses(&Request::new(&p, &operands), &TARGET), None);
     }
 }

@@ -4,61 +4,10 @@ use msda::{Dtype, Layout, Padding, Problem, ReferenceKind, Role, Sampling, Spec,
 use msda_cuda::choose::choose;
 use msda_cuda::driver::Arch;
 use msda_cuda::jit::Unit;
-use msda_cuda::kernels::{Kernel, Prepared, ladder};
-use msda_cuda::{Levels, Operands, Request, Sizes, Sums, Target};
+use msda_cuda::kernels::Kernel;
+use msda_cuda::{Levels, Operands, Request, Sizes, Slot, Sums, Target};
 
-/// One architecture of each generation.
-pub(crate) const ARCHS: [Arch; 7] = [
-    Arch::new(7, 5),
-    Arch::new(8, 0),
-    Arch::new(8, 6),
-    Arch::new(8, 9),
-    Arch::new(9, 0),
-    Arch::new(10, 0),
-    Arch::new(12, 0),
-];
-
-/// All cases are compiled for this one. The others get the workloads and a few options.
-const FULL: Arch = Arch::new(9, 0);
-
-const MULTIPROCESSORS: u32 = 132;
-
-/// For which architectures a case is compiled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Weight {
-    /// All of them, and with the rule for workloads: hardly any local memory, and none between taps.
-    Workload,
-    /// All of them.
-    Everywhere,
-    /// One of them.
-    Once,
-}
-
-/// A kernel to compile.
-#[derive(Debug, Clone)]
-pub(crate) struct Case {
-    pub(crate) name: String,
-    pub(crate) weight: Weight,
-    pub(crate) unit: Unit,
-    pub(crate) entry: &'static str,
-    /// Threads per block.
-    pub(crate) threads: u32,
-    /// Bytes of the argument.
-    pub(crate) argument: usize,
-}
-
-impl Case {
-    fn new(name: String, weight: Weight, prepared: &Prepared) -> Self {
-        Self {
-            name,
-            weight,
-            entry: prepared.entry,
-            threads: prepared.launch.block.iter().product(),
-            argument: prepared.args.bytes().len(),
-            unit: prepared.unit.clone(),
-        }
-    }
-}
+use super::harness::{Case, FULL, SMS, Weight};
 
 /// A request with a name.
 struct Asked {
@@ -101,32 +50,13 @@ impl Asked {
         let kernel = self.kernel.unwrap_or_else(|| choose(&request, target).kernel);
         Case::new(self.name.clone(), self.weight, kernel.prepare(&request, target).last().unwrap())
     }
-
-    /// All kernels of all rungs of the ladder that accept the request.
-    fn ladder(&self, target: &Target) -> Vec<Case> {
-        let request = Request::new(&self.problem, &self.operands);
-        let mut cases = Vec::new();
-        for kernel in ladder::RUNGS.iter().map(Kernel::Ladder) {
-            if kernel.refuses(&request, target).is_some() {
-                continue;
-            }
-            let call = kernel.prepare(&request, target);
-            let last = call.kernels().count() - 1;
-            for (i, prepared) in call.kernels().enumerate() {
-                let part = if i == last { String::new() } else { format!("-{}", prepared.entry) };
-                cases.push(Case::new(format!("{kernel}-{}{part}", self.name), self.weight, prepared));
-            }
-        }
-        cases
-    }
 }
 
 /// All cases for an architecture.
 pub(crate) fn cases(arch: Arch) -> Vec<Case> {
-    let target = Target { arch, multiprocessors: MULTIPROCESSORS };
+    let target = Target { arch, multiprocessors: SMS };
     let mut all: Vec<_> = workloads().iter().chain(&options()).map(|asked| asked.case(&target)).collect();
     all.extend(helpers(arch));
-    all.extend(rungs().iter().flat_map(|asked| asked.ladder(&target)));
     all.retain(|case| case.weight != Weight::Once || arch == FULL);
     all
 }
@@ -246,23 +176,19 @@ fn options() -> Vec<Asked> {
         Asked::new("value-of-wider", Once, half(encoder())).change(|operands, problem| {
             // A slice of a tensor of three times the width: rows are not dense, but aligned.
             let row = 3 * problem.heads() * problem.channels();
-            operands.value.strides = [problem.positions() * row, row, problem.channels()];
+            operands[Slot::Value].strides = [problem.positions() * row, row, problem.channels()];
         }),
         Asked::new("heads-outside", Once, half(decoder())).change(|operands, problem| {
             // Locations and weights as (B, H, Q, ...).
-            for (operand, role) in
-                [(&mut operands.locations, Role::Locations), (&mut operands.weights, Role::Weights)]
-            {
+            for (slot, role) in [(Slot::Locations, Role::Locations), (Slot::Weights, Role::Weights)] {
                 let ([_, queries, heads], inner) = role.shape(problem);
-                operand.strides = [heads * queries * inner, inner, queries * inner];
+                operands[slot].strides = [heads * queries * inner, inner, queries * inner];
             }
         }),
-        Asked::new("unaligned-value", Everywhere, half(encoder())).change(|o, _| o.value.align = 4),
+        Asked::new("unaligned-value", Everywhere, half(encoder())).change(|o, _| o[Slot::Value].align = 4),
         Asked::new("unaligned-all", Once, half(decoder())).change(|operands, _| {
-            for operand in
-                [&mut operands.value, &mut operands.locations, &mut operands.weights, &mut operands.output]
-            {
-                operand.align = 2;
+            for slot in [Slot::Value, Slot::Locations, Slot::Weights, Slot::Output] {
+                operands[slot].align = 2;
             }
         }),
         Asked::new("f64", Everywhere, Spec { types: Types::uniform(Dtype::F64), ..decoder() }),
@@ -299,22 +225,6 @@ fn options() -> Vec<Asked> {
     all
 }
 
-/// Requests for the ladder: the seed shape, and others that reach its options.
-fn rungs() -> Vec<Asked> {
-    use Weight::{Everywhere, Once};
-    let half = Types::uniform(Dtype::F16);
-    let odd = Spec { points: vec![3, 6, 3], channels: 5, ..rt_detr() };
-    vec![
-        Asked::new("seed", Everywhere, Spec { types: half, ..seed() }),
-        Asked::new("encoder-f32", Once, encoder()),
-        Asked::new("nearest-border", Once, {
-            let spec = Spec { types: Types::uniform(Dtype::Bf16), ..rt_detr() };
-            Spec { sampling: Sampling::Nearest, padding: Padding::Border, ..spec }
-        }),
-        Asked::new("d5-points-3.6.3", Once, odd),
-    ]
-}
-
 /// Kernels that run before others. Their host twins are not public, so this repeats their macros.
 fn helpers(arch: Arch) -> Vec<Case> {
     let mut all = Vec::new();
@@ -333,10 +243,12 @@ fn helpers(arch: Arch) -> Vec<Case> {
     }
     for size in [2, 4, 8] {
         let name = format!("pack-{size}");
-        let unit =
-            Unit::new("pack.cu", name.clone(), arch).define("ELEMENT_BYTES", size).define("ARGS_BYTES", 120);
+        let unit = Unit::new("pack.cu", name.clone(), arch)
+            .define("ELEMENT_BYTES", size)
+            .define("LEVELS", 32)
+            .define("ARGS_BYTES", 1656);
         let weight = if size == 2 { Weight::Everywhere } else { Weight::Once };
-        all.push(Case { name, weight, unit, entry: "msda_pack", threads: 256, argument: 120 });
+        all.push(Case { name, weight, unit, entry: "msda_pack", threads: 256, argument: 1656 });
     }
     all
 }

@@ -505,8 +505,10 @@ fn tabled_inputs(p: &Problem, warp: &Warp) -> f64 {
                 let loads: Vec<Option<u64>> = (first..first + WARP)
                     .map(|i| {
                         let lane_group = warp.lane_groups.get(i / samples)?.as_ref()?;
-                        let start =
-                            msda::backend::offset(strides, [lane_group.image, lane_group.query, lane_group.head]);
+                        let start = msda::backend::offset(
+                            strides,
+                            [lane_group.image, lane_group.query, lane_group.head],
+                        );
                         Some(((start + i % samples * numbers + number) * size) as u64)
                     })
                     .collect();
@@ -573,7 +575,8 @@ fn output(pattern: &Pattern, p: &Problem, warp: &Warp) -> f64 {
             sharer /= 2;
         }
         let writes = sharer == 0 && chunk * pattern.lane_bytes < row;
-        let start = msda::backend::offset(strides, [lane_group.image, lane_group.query, lane_group.head]) * size
+        let start = msda::backend::offset(strides, [lane_group.image, lane_group.query, lane_group.head])
+            * size
             + lane_group.part * row;
         writes.then_some((start + chunk * pattern.lane_bytes + first * size) as u64)
     });
