@@ -1,5 +1,5 @@
-//! The study: strategies for multi-scale deformable attention that the project's founding documents name, measured
-//! one by one, and every figure of those documents compared with measurements.
+//! The study: strategies for multi-scale deformable attention that the project's founding documents
+//! name, measured one by one, and every figure of those documents compared with measurements.
 //!
 //! - [`engines`]: the ladder, one engine per strategy;
 //! - [`probe`]: limits of the machine, and the documents' experiments;
