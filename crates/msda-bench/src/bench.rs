@@ -138,8 +138,8 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     })
 }
 
-/// On the CPU, engines and value types of a workload are timed in turns, so that a disturbance of the machine affects
-/// all of them.
+/// On the CPU, engines and value types of a workload are timed in turns, so that a disturbance of
+/// the machine affects all of them.
 const TURNS: u32 = 6;
 
 /// Runs of more milliseconds than this need no warm-up after the first turn.
@@ -366,7 +366,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// One value type: checks all engines and times them, on the CPU for the first turn. Returns the timings on the CPU.
+    /// One value type: checks all engines and times them, on the CPU for the first turn. Returns
+    /// the timings on the CPU.
     fn measure_type(
         &mut self,
         workload: &Workload,

@@ -199,7 +199,8 @@ impl<'a> Call<'a> {
         self.grad_output.is_some()
     }
 
-    /// Computes the output and, with `grad_output`, the gradients, each named `grad_` plus the name of the input.
+    /// Computes the output and, with `grad_output`, the gradients, each named `grad_` plus the name
+    /// of the input.
     pub fn run(&self, backend: &dyn Backend) -> Result<Vec<(String, Tensor)>> {
         let (p, inputs) = (&self.problem, self.inputs()?);
         let t = p.types();

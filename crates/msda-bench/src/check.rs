@@ -1,10 +1,11 @@
 //! Checks an engine on a workload before it is timed.
 //!
-//! The checked call is the timed call: the engine runs the whole workload, into poisoned memory. The oracle is too slow
-//! for that, so it evaluates some queries of one image and head, different ones for each workload, and their results
-//! are compared. The gradient of value is a sum over all queries. To check it, the engine also runs the sampled queries
-//! alone, and the gradient of the whole workload must satisfy an identity with the gradient of the weights, for every
-//! image and head.
+//! The checked call is the timed call: the engine runs the whole workload, into poisoned memory.
+//! The oracle is too slow for that, so it evaluates some queries of one image and head, different
+//! ones for each workload, and their results are compared. The gradient of value is a sum over all
+//! queries. To check it, the engine also runs the sampled queries alone, and the gradient of the
+//! whole workload must satisfy an identity with the gradient of the weights, for every image and
+//! head.
 
 use anyhow::{Context, Result, bail};
 use msda::conformance::{Budget, Budgeted, compare};
@@ -46,8 +47,9 @@ impl Expected {
         Ok(Self { image, head, step, budget })
     }
 
-    /// Runs the engine on the workload and compares the sampled queries; for a backward pass also on these queries
-    /// alone. For an inexact engine the error is recorded, and only results that are not finite are refused.
+    /// Runs the engine on the workload and compares the sampled queries; for a backward pass also
+    /// on these queries alone. For an inexact engine the error is recorded, and only results that
+    /// are not finite are refused.
     pub fn check(&self, engine: &mut dyn Engine, data: &Data, pass: Pass) -> Result<Check> {
         let whole = Task::whole(data, pass);
         let inexact = !engine.exact(&whole);
@@ -82,11 +84,11 @@ impl Expected {
         Ok(check)
     }
 
-    /// Compares an output with the oracle at the sampled queries, and everywhere with another output that was compared
-    /// so. Returns the largest error over the tolerance.
+    /// Compares an output with the oracle at the sampled queries, and everywhere with another
+    /// output that was compared so. Returns the largest error over the tolerance.
     ///
-    /// Each of the two may differ by the tolerance, which grows with the numbers, and other queries may have larger
-    /// numbers than the sampled ones.
+    /// Each of the two may differ by the tolerance, which grows with the numbers, and other queries
+    /// may have larger numbers than the sampled ones.
     pub fn agrees(&self, data: &Data, got: &Buffer, other: &Buffer) -> Result<f64> {
         let Budgeted { exact, tolerance, .. } = &self.budget.output;
         let sampled = self.look_up(&Task::whole(data, Pass::Forward), Role::Output, got.as_slice());
@@ -192,8 +194,9 @@ fn all_finite(output: &Buffer) -> Result<()> {
     Ok(())
 }
 
-/// For each image and head the sums of `value * gradient of value` and of `weight * gradient of weight` are equal: both
-/// are the sum of `output * gradient of output`. A lost or doubled contribution breaks the identity.
+/// For each image and head the sums of `value * gradient of value` and of `weight * gradient of
+/// weight` are equal: both are the sum of `output * gradient of output`. A lost or doubled
+/// contribution breaks the identity.
 fn identity(data: &Data, results: &Results) -> Result<usize> {
     let p = &data.problem;
     let rounding = p.types().value.rounding().max(1e-6);

@@ -32,8 +32,8 @@ pub struct Record {
     pub skipped: Vec<Skipped>,
 }
 
-/// A named number. Names are words in lower case, from the general to the particular, joined by dots, such as
-/// `probe.cpu.stream.rate`.
+/// A named number. Names are words in lower case, from the general to the particular, joined by
+/// dots, such as `probe.cpu.stream.rate`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     /// Its name.

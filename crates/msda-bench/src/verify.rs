@@ -33,8 +33,9 @@ impl Subject {
         Ok(Self { name, device, backends: vec![backend] })
     }
 
-    /// All subjects of a device. On the CPU: instruction sets. On a GPU: the chosen kernels, also with sums in `f16` and
-    /// for fixed sizes, the generic kernel, and kernels whose parameters differ by case and seed.
+    /// All subjects of a device. On the CPU: instruction sets. On a GPU: the chosen kernels, also
+    /// with sums in `f16` and for fixed sizes, the generic kernel, and kernels whose parameters
+    /// differ by case and seed.
     pub fn all(device: Device, seeds: &[u64]) -> Result<Vec<Self>> {
         let registry = Registry::default();
         let named = |name: &str| Self::named(name, &registry);

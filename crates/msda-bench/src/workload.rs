@@ -199,8 +199,8 @@ impl Workload {
         Ok(workload)
     }
 
-    /// The problem with values of this type. The workload sets the type of locations and weights; it is `f64` for
-    /// `f64` values.
+    /// The problem with values of this type. The workload sets the type of locations and weights;
+    /// it is `f64` for `f64` values.
     pub fn problem(&self, dtype: Dtype) -> Result<Problem> {
         let types = match (dtype, self.coordinates) {
             (Dtype::F64, _) | (_, Coordinates::Value) => Types::uniform(dtype),
@@ -219,8 +219,8 @@ impl Workload {
         self.data_of(self.problem(dtype)?.with(|s| s.batch = s.batch.min(images))?)
     }
 
-    /// Data for another problem, with the same distribution of samples. `spread` replaces the distance of samples from
-    /// their reference point, in pixels.
+    /// Data for another problem, with the same distribution of samples. `spread` replaces the
+    /// distance of samples from their reference point, in pixels.
     pub fn varied(&self, problem: Problem, spread: Option<f64>) -> Result<Data> {
         let mut other = self.clone();
         if let Some(spread) = spread {

@@ -130,7 +130,8 @@ fn the_benchmark_measures_the_gpu_with_floors_and_skips_the_backward_pass_once()
     assert_eq!(record.skipped.iter().filter(|s| s.why.contains("backward")).count(), 1);
 }
 
-/// A kernel is checked by the call that is timed: it may refuse the few queries which the oracle evaluates.
+/// A kernel is checked by the call that is timed: it may refuse the few queries which the oracle
+/// evaluates.
 #[test]
 fn a_kernel_that_takes_the_whole_workload_is_measured() {
     if gpu().is_none() {

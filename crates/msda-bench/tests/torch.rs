@@ -1,6 +1,7 @@
 //! The oracle and the CPU backend agree with torch's grid_sample formulation, option by option.
 //!
-//! Needs a Python with torch. Without it the test is skipped, unless `MSDA_PYTHON` is set; then it fails.
+//! Needs a Python with torch. Without it the test is skipped, unless `MSDA_PYTHON` is set; then it
+//! fails.
 
 use msda::rng::Rng;
 use msda::{Buffer, Cpu, Dtype, Inputs, Layout, Padding, Problem, Sampling, Spec, Types};

@@ -2,7 +2,8 @@
 
 use clap::error::{ContextKind, ContextValue, Error};
 
-/// Prints why a command line was not understood, with a hint if the command is elsewhere, and exits.
+/// Prints why a command line was not understood, with a hint if the command is elsewhere, and
+/// exits.
 pub(crate) fn exit(error: &Error) -> ! {
     let typed: Vec<String> = std::env::args().skip(1).collect();
     let context = |kind| match error.get(kind) {

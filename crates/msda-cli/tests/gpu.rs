@@ -1,4 +1,5 @@
-//! The commands that are about the GPU, where there is none: on any machine, with those it has hidden.
+//! The commands that are about the GPU, where there is none: on any machine, with those it has
+//! hidden.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -146,12 +147,14 @@ fn doctor_says_why_there_is_no_gpu() {
     assert!(gpu["hint"].is_string() && gpu["says"].as_str().is_some_and(|s| !s.contains("hint")), "{gpu}");
 }
 
-/// The command: what cargo built, or, where this test was carried to another machine, what `MSDA_BIN` names.
+/// The command: what cargo built, or, where this test was carried to another machine, what
+/// `MSDA_BIN` names.
 fn program() -> std::ffi::OsString {
     std::env::var_os("MSDA_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_msda").into())
 }
 
-/// With a GPU: what the compiler and the cache are is said. Skipped without one, unless `MSDA_GPU` is set.
+/// With a GPU: what the compiler and the cache are is said. Skipped without one, unless `MSDA_GPU`
+/// is set.
 #[test]
 fn doctor_names_the_gpu_where_there_is_one() {
     if let Err(why) = msda_cuda::driver::Device::open(0) {

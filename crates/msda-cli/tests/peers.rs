@@ -1,6 +1,7 @@
 //! Other implementations, described in a file, measured by the command.
 //!
-//! Most of it needs a Python with torch. Without `MSDA_PYTHON` a missing one is said and skipped; with it, it is a failure.
+//! Most of it needs a Python with torch. Without `MSDA_PYTHON` a missing one is said and skipped;
+//! with it, it is a failure.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -15,13 +15,15 @@
 //! | `probe.clusters.CxB.active`, `.slowdown` | , x | clusters in flight; local rate over remote rate |
 //! | `probe.banks.pitch-P.ACCESS.*` | | rows of 32 `f16` in shared memory, with a row pitch of P channels |
 //!
-//! WAY: `tma`, `manual`, `async` in blocks of 256 threads, `warp-tma`, `warp-manual`, `warp-prefetch`, `warp-async` in blocks
-//! of 32. STYLE: `words`, `vectors`, `async`, `bulk`, `tensor`, `channels`, `channels-async`. ACCESS: `half2`, `column`, `vector`.
+//! WAY: `tma`, `manual`, `async` in blocks of 256 threads, `warp-tma`, `warp-manual`,
+//! `warp-prefetch`, `warp-async` in blocks of 32. STYLE: `words`, `vectors`, `async`, `bulk`,
+//! `tensor`, `channels`, `channels-async`. ACCESS: `half2`, `column`, `vector`.
 //!
-//! Metrics: `time` (median, us), `time.min`, `time.max`, `time.std` (us), `rate` (GB/s), `loads` (M/s), `load-time` (ns),
-//! `efficiency` (% of the rate of a copy), `cycles.min`, `cycles.mean`, `cycles.max` (per block), `speedup` (x; for
-//! `tma-tile` over the manual way of the same blocks, for `copy-styles` over `words`, or over `channels` for styles that
-//! read channels). `banks` has `cycles` (of an SM per load of a warp), `wavefronts` (by the model) and `conflicts` (x,
+//! Metrics: `time` (median, us), `time.min`, `time.max`, `time.std` (us), `rate` (GB/s), `loads`
+//! (M/s), `load-time` (ns), `efficiency` (% of the rate of a copy), `cycles.min`, `cycles.mean`,
+//! `cycles.max` (per block), `speedup` (x; for `tma-tile` over the manual way of the same blocks,
+//! for `copy-styles` over `words`, or over `channels` for styles that read channels). `banks` has
+//! `cycles` (of an SM per load of a warp), `wavefronts` (by the model) and `conflicts` (x,
 //! wavefronts over the fewest possible).
 
 use crate::probes::banks::{self, Access, PITCHES, Pattern};
@@ -32,13 +34,12 @@ use crate::probes::tile::{Style, Tiles, Way};
 use crate::probes::{self, Bench, Timed};
 use anyhow::{Result, bail};
 use msda::ErrorKind;
-use msda_cuda::driver::Device;
-use msda_cuda::jit::Cache;
-
 use msda_bench::bench::Progress;
 use msda_bench::parallel::in_parallel;
 use msda_bench::record::{Ceiling as Recorded, Figure, Record, Skipped};
 use msda_bench::{gpu, machine, work};
+use msda_cuda::driver::Device;
+use msda_cuda::jit::Cache;
 
 /// The names of the probes. All but the first need a GPU.
 pub const NAMES: [&str; 6] = [CPU, CEILING, TMA_TILE, COPY_STYLES, CLUSTERS, BANKS];
@@ -69,8 +70,8 @@ pub struct Options {
     pub command: String,
 }
 
-/// Probes the machine. A probe that this machine cannot run is skipped with a reason; a wrong result is an error, and so
-/// is a run in which every probe was skipped.
+/// Probes the machine. A probe that this machine cannot run is skipped with a reason; a wrong
+/// result is an error, and so is a run in which every probe was skipped.
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     if let Some(name) = options.only.iter().find(|name| !NAMES.contains(&name.as_str())) {
         bail!("probe: got '{name}', expected one of {}", NAMES.join(", "));

@@ -32,7 +32,8 @@ pub trait Engine {
         true
     }
 
-    /// Whether the benchmark notes its failures and goes on. A failure of an engine that is no guest stops it.
+    /// Whether the benchmark notes its failures and goes on. A failure of an engine that is no
+    /// guest stops it.
     fn is_guest(&self) -> bool {
         false
     }

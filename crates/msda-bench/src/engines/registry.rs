@@ -46,7 +46,8 @@ impl Registry {
         names
     }
 
-    /// Opens the engine called `name` with that many threads: torch, a peer, a GPU, or a backend of this process.
+    /// Opens the engine called `name` with that many threads: torch, a peer, a GPU, or a backend of
+    /// this process.
     pub fn open(&self, name: &str, threads: usize) -> Result<Box<dyn Engine>> {
         if let Some(source) = self.source(name) {
             return source.open(name);
@@ -60,7 +61,8 @@ impl Registry {
         }
     }
 
-    /// Opens the backend called `name`. `cpu` is the best instruction set of this machine, `cuda` its GPU.
+    /// Opens the backend called `name`. `cpu` is the best instruction set of this machine, `cuda`
+    /// its GPU.
     pub fn backend(&self, name: &str) -> Result<Box<dyn Backend + Send>> {
         if let Some(source) = self.source(name) {
             return source.backend(name);

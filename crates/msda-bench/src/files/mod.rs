@@ -17,7 +17,8 @@ mod tensor;
 
 pub use tensor::{Data, Tensor};
 
-/// All tensors of a file by name. The tensor of an `.npy` file has the name of the file without its extension.
+/// All tensors of a file by name. The tensor of an `.npy` file has the name of the file without its
+/// extension.
 ///
 /// ```no_run
 /// let tensors = msda_bench::files::read("inputs.safetensors")?;

@@ -1,4 +1,5 @@
-//! NumPy's `.npy`: magic bytes, version, length of the header, a Python dict as text, then the elements.
+//! NumPy's `.npy`: magic bytes, version, length of the header, a Python dict as text, then the
+//! elements.
 //!
 //! The format is described in NumPy's documentation under `numpy.lib.format`.
 

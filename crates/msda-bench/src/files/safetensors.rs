@@ -1,4 +1,5 @@
-//! The safetensors format: length of the header, JSON with the place of each tensor, then the elements.
+//! The safetensors format: length of the header, JSON with the place of each tensor, then the
+//! elements.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -26,7 +27,8 @@ pub fn parse(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>> {
     infos.sort_by_key(|(_, info)| info.data_offsets);
     let types = infos.iter().map(|(name, info)| check(name, info)).collect::<Result<Vec<_>>>()?;
 
-    // Not `SafeTensors::deserialize`: it adds the header's length to the last offset without a check.
+    // Not `SafeTensors::deserialize`: it adds the header's length to the last offset without a
+    // check.
     let metadata = Metadata::new(None, infos.clone()).map_err(|e| malformed(&e.to_string()))?;
     if metadata.data_len() != data.len() {
         let got = format!("{} bytes after the header", data.len());

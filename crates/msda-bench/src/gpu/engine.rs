@@ -114,8 +114,8 @@ impl Cuda {
         Self::new(name, ordinal, kernel, false)
     }
 
-    /// An engine called `name` that runs `kernel`; an error without the GPU. It is a guest: the benchmark notes its
-    /// failures and goes on.
+    /// An engine called `name` that runs `kernel`; an error without the GPU. It is a guest: the
+    /// benchmark notes its failures and goes on.
     pub fn with_kernel(name: &str, ordinal: usize, kernel: Kernel) -> Result<Self> {
         Self::new(name, ordinal, Wanted::Given(kernel), true)
     }
@@ -147,7 +147,8 @@ impl Cuda {
         self.ran.as_ref().filter(|(key, _)| *key == task.key()).map(|(_, ran)| ran)
     }
 
-    /// The task on the device. With `again` the tensors that were copied last are used if they are the same.
+    /// The task on the device. With `again` the tensors that were copied last are used if they are
+    /// the same.
     fn load(&mut self, task: &Task<'_>, again: bool) -> Result<&mut Resident> {
         let key = task.key();
         let loaded = self.loaded.take().filter(|(other, _)| again && *other == key);
@@ -161,7 +162,8 @@ impl Cuda {
     }
 }
 
-/// Milliseconds to compile the slowest kernel of a plan, without the cache; none without a compiler.
+/// Milliseconds to compile the slowest kernel of a plan, without the cache; none without a
+/// compiler.
 fn compile_ms(resident: &Resident) -> Option<f64> {
     if !jit::Cache::global().compiles() {
         return None;

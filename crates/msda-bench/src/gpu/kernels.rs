@@ -10,7 +10,8 @@ use msda_cuda::{Levels, Operands, Request, Target};
 /// The architecture to describe on a machine without a GPU.
 pub const USUAL: Arch = Arch::new(9, 0);
 
-/// The target for an architecture, or for the GPU of this machine; and whether the GPU is in this machine.
+/// The target for an architecture, or for the GPU of this machine; and whether the GPU is in this
+/// machine.
 pub fn target(arch: Option<Arch>) -> (Target, bool) {
     let here = Device::open(0).ok().map(|device| Target::of(&device));
     match (here, arch) {
@@ -126,7 +127,8 @@ pub struct Asked {
     pub candidates: usize,
     /// Number of candidates that take it.
     pub takes: usize,
-    /// Reasons of the others with their counts, the most frequent first. Reasons that differ only in numbers are one.
+    /// Reasons of the others with their counts, the most frequent first. Reasons that differ only
+    /// in numbers are one.
     pub refusals: Vec<(String, usize)>,
 }
 

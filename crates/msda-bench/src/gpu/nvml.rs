@@ -38,8 +38,8 @@ pub fn highest_clock(pci_bus_id: &str) -> Option<f64> {
     device.max_clock_info(Clock::SM).ok().map(|mhz| f64::from(mhz) * 1e6)
 }
 
-/// The GPU with this CUDA number. NVML numbers GPUs differently, so the PCI address identifies it. Without a usable CUDA
-/// device, number 0 is the first GPU of NVML.
+/// The GPU with this CUDA number. NVML numbers GPUs differently, so the PCI address identifies it.
+/// Without a usable CUDA device, number 0 is the first GPU of NVML.
 fn find(nvml: &Nvml, ordinal: usize) -> Result<Device<'_>, NvmlError> {
     match msda_cuda::driver::Device::open(ordinal) {
         Ok(device) => nvml.device_by_pci_bus_id(device.pci_bus_id()),
@@ -57,7 +57,8 @@ fn read(device: &Device<'_>) -> GpuState {
     }
 }
 
-/// Number of SMs. The driver counts arithmetic units, whose number per SM depends on the architecture.
+/// Number of SMs. The driver counts arithmetic units, whose number per SM depends on the
+/// architecture.
 fn sms(device: &Device<'_>) -> Option<u32> {
     let generation = device.cuda_compute_capability().ok()?;
     let units = match (generation.major, generation.minor) {

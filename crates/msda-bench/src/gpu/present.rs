@@ -37,7 +37,8 @@ pub fn ceilings_of(ordinal: usize) -> Result<Vec<Ceiling>> {
     ceilings(&Device::open(ordinal)?)
 }
 
-/// The ceilings of a GPU: the rate of a copy, measured, and the rate of the L1 caches at the highest clock, computed.
+/// The ceilings of a GPU: the rate of a copy, measured, and the rate of the L1 caches at the
+/// highest clock, computed.
 pub fn ceilings(device: &Device) -> Result<Vec<Ceiling>> {
     /// Bytes that the L1 cache of an SM delivers per cycle.
     const L1_BYTES_PER_CYCLE: f64 = 128.0;

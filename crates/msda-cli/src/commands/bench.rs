@@ -29,8 +29,9 @@ pub(crate) struct Args {
     /// A value type that the workload has: f32, f16, bf16 or f64; all when absent. May be repeated
     #[arg(long, value_name = "TYPE")]
     dtype: Vec<Dtype>,
-    /// An engine by name: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, cuda, cuda:half, cuda:fixed, cuda:KERNEL, cuda@N for another
-    /// GPU, torch, torch-cuda, oracle, or peer:NAME from engines.toml; may be repeated
+    /// An engine by name: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, cuda, cuda:half,
+    /// cuda:fixed, cuda:KERNEL, cuda@N for another GPU, torch, torch-cuda, oracle, or peer:NAME
+    /// from engines.toml; may be repeated
     #[arg(long, value_name = "NAME")]
     engine: Vec<String>,
     /// Where to measure

@@ -16,12 +16,12 @@ use crate::terminal::{Bar, print};
   msda verify
   msda verify --device cuda --seeds 1")]
 pub(crate) struct Args {
-    /// On the CPU every instruction set; on a GPU the chosen kernels, also with sums in f16 and for fixed sizes, the
-    /// generic kernel, and kernels with other parameters
+    /// On the CPU every instruction set; on a GPU the chosen kernels, also with sums in f16 and for
+    /// fixed sizes, the generic kernel, and kernels with other parameters
     #[arg(long, value_enum, default_value = "cpu")]
     device: DeviceArg,
-    /// One backend: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, cuda, cuda:half, cuda:fixed, cuda:KERNEL, cuda@N or oracle; may be
-    /// repeated
+    /// One backend: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, cuda, cuda:half, cuda:fixed,
+    /// cuda:KERNEL, cuda@N or oracle; may be repeated
     #[arg(long, value_name = "NAME", conflicts_with = "device")]
     engine: Vec<String>,
     /// Check the output of every built-in workload in f32, f16 and bf16, instead of the battery

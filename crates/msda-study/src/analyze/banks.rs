@@ -1,16 +1,19 @@
-//! Wavefronts: cycles of the data path of shared memory and L1 that one instruction of a warp takes.
+//! Wavefronts: cycles of the data path of shared memory and L1 that one instruction of a warp
+//! takes.
 //!
-//! Both have 32 banks of 4 bytes, so 128 bytes per cycle. With 4 bytes per lane or less, all lanes are served together;
-//! with 8 bytes, half a warp at a time; with 16 bytes, a quarter. A bank delivers one word per cycle, to all lanes that
-//! need it, so the bank with the most different words sets the number of cycles. In L1 the bank of a word is its place
-//! in a 128-byte line: two rows of 64 bytes conflict when both are left halves or both are right halves.
+//! Both have 32 banks of 4 bytes, so 128 bytes per cycle. With 4 bytes per lane or less, all lanes
+//! are served together; with 8 bytes, half a warp at a time; with 16 bytes, a quarter. A bank
+//! delivers one word per cycle, to all lanes that need it, so the bank with the most different
+//! words sets the number of cycles. In L1 the bank of a word is its place in a 128-byte line: two
+//! rows of 64 bytes conflict when both are left halves or both are right halves.
 
 /// Bytes of a word.
 const WORD: u64 = 4;
 /// Number of banks.
 const BANKS: usize = 32;
 
-/// Cycles for addresses of active lanes that are served together, with `width` bytes per lane. See [`warp`].
+/// Cycles for addresses of active lanes that are served together, with `width` bytes per lane. See
+/// [`warp`].
 pub fn wavefronts(addresses: &[u64], width: usize) -> usize {
     let end = |address: u64| (address + width.max(1) as u64).div_ceil(WORD);
     let mut words: Vec<u64> = addresses.iter().flat_map(|&address| address / WORD..end(address)).collect();
@@ -35,8 +38,8 @@ pub fn warp(lanes: &[Option<u64>], width: usize) -> usize {
     lanes.chunks(together).map(group).sum()
 }
 
-/// Cycles of shared memory for all lanes of a warp. Two neighbouring groups are served together if they need one word
-/// per bank, as when lanes read the same word.
+/// Cycles of shared memory for all lanes of a warp. Two neighbouring groups are served together if
+/// they need one word per bank, as when lanes read the same word.
 pub fn shared(lanes: &[Option<u64>], width: usize) -> usize {
     let two = match width {
         0..=4 => return warp(lanes, width),
@@ -50,7 +53,8 @@ pub fn shared(lanes: &[Option<u64>], width: usize) -> usize {
     lanes.chunks(two).map(pair).sum()
 }
 
-/// The fewest possible cycles: one per group that is served together, or more if a group needs more than 128 bytes.
+/// The fewest possible cycles: one per group that is served together, or more if a group needs more
+/// than 128 bytes.
 pub fn least(lanes: &[Option<u64>], width: usize) -> usize {
     let together = if width <= 4 { 32 } else { 128 / width.min(16) };
     lanes.chunks(together).filter(|lanes| lanes.iter().any(Option::is_some)).count()

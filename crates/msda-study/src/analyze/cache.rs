@@ -29,7 +29,8 @@ impl Cache {
         Self { capacity: bytes / LINE as usize, ..Self::default() }
     }
 
-    /// One load of a warp, which requests each sector once. Returns the number of lines that it looks up.
+    /// One load of a warp, which requests each sector once. Returns the number of lines that it
+    /// looks up.
     pub fn read(&mut self, lanes: &[Option<u64>], width: usize) -> usize {
         let mut wanted: Vec<(u64, u8)> = Vec::with_capacity(8);
         for address in lanes.iter().flatten() {

@@ -1,7 +1,9 @@
-//! Analysis of a kernel: the work of the workload, predictions of a model, and counters of the hardware.
+//! Analysis of a kernel: the work of the workload, predictions of a model, and counters of the
+//! hardware.
 //!
-//! Each result is a figure: `analyze.WORKLOAD.DTYPE.*` for the workload, `analyze.WORKLOAD.DTYPE.KERNEL.*` for a kernel
-//! on it, and `analyze.sweep.AXIS.VALUE.*`. The chosen kernel is called `chosen`.
+//! Each result is a figure: `analyze.WORKLOAD.DTYPE.*` for the workload,
+//! `analyze.WORKLOAD.DTYPE.KERNEL.*` for a kernel on it, and `analyze.sweep.AXIS.VALUE.*`. The
+//! chosen kernel is called `chosen`.
 
 pub mod banks;
 pub mod cache;
@@ -31,6 +33,13 @@ use msda_bench::record::{Ceiling, Device, Figure, Pass, Record, Skipped, Source}
 use msda_bench::task::Task;
 use msda_bench::work::{self, Reads};
 use msda_bench::workload::{Data, Workload};
+use msda_cuda::choose::choose;
+use msda_cuda::driver::Device as Gpu;
+use msda_cuda::kernels::Kernel;
+use msda_cuda::kernels::ladder::RUNGS;
+use msda_cuda::{Operands, Request, Sums, Target};
+
+use crate::facts::Facts;
 use pattern::Pattern;
 
 pub use conclude::conclusions;
@@ -79,7 +88,8 @@ impl Figures {
     }
 }
 
-/// Analyses. Counters and sweeps need a GPU; other results that cannot be had are left out with a reason.
+/// Analyses. Counters and sweeps need a GPU; other results that cannot be had are left out with a
+/// reason.
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     let workloads = options.workloads.iter().map(|name| Workload::find(name)).collect::<Result<Vec<_>>>()?;
     let names = match options.kernels.as_slice() {

@@ -70,7 +70,8 @@ pub struct Kernel {
     pub counters: BTreeMap<String, f64>,
 }
 
-/// Parses `ncu --csv --page raw`: lines about the run, a line of names, a line of units, then one line per launch.
+/// Parses `ncu --csv --page raw`: lines about the run, a line of names, a line of units, then one
+/// line per launch.
 pub fn parse(text: &str) -> Result<Vec<Kernel>> {
     let mut lines = text.lines().skip_while(|line| !line.starts_with("\"ID\""));
     let (Some(names), Some(units)) = (lines.next(), lines.next()) else {

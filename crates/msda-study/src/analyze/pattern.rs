@@ -1,4 +1,5 @@
-//! How a kernel reads: which lanes of a warp read which bytes of which rows, and how they get the positions of rows.
+//! How a kernel reads: which lanes of a warp read which bytes of which rows, and how they get the
+//! positions of rows.
 //!
 //! [`super::simulate`] follows a pattern warp by warp. The kernel itself does not run.
 
@@ -47,8 +48,8 @@ pub enum Staging {
     Shared {
         /// Samples per lane and pass.
         samples_per_lane: usize,
-        /// Whether positions are stored in the order of samples and read 16 bytes at a time. Otherwise the positions
-        /// of one lane are stored together.
+        /// Whether positions are stored in the order of samples and read 16 bytes at a time.
+        /// Otherwise the positions of one lane are stored together.
         ordered: bool,
     },
     /// Each lane of a lane group locates samples, and the others get them by shuffles.

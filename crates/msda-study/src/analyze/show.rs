@@ -7,7 +7,8 @@ use msda_bench::report::number;
 
 use super::conclude;
 
-/// Headings, each with the first words of the figures under it. A figure is under the first heading that has its word.
+/// Headings, each with the first words of the figures under it. A figure is under the first heading
+/// that has its word.
 const HEADINGS: [(&str, &[&str]); 7] = [
     ("work of the workload", &["taps", "rows", "reuse", "gathered", "compulsory", "operations", "intensity"]),
     ("shortest possible time", &["roof"]),

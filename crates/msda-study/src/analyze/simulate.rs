@@ -1,12 +1,13 @@
-//! A model of L1: wavefronts of a launch, predicted from a kernel's pattern and the workload's locations.
+//! A model of L1: wavefronts of a launch, predicted from a kernel's pattern and the workload's
+//! locations.
 //!
-//! The model follows three SMs through their first blocks, with all resident warps in turn, and scales the counts to
-//! the launch. Wavefronts are cycles of the data path, by the rules of [`super::banks`]: taps from L1, taps from levels
-//! resident in shared memory, staged samples, locations and weights, output, shuffles, and fills of L1 after misses, at
-//! 128 bytes per cycle.
+//! The model follows three SMs through their first blocks, with all resident warps in turn, and
+//! scales the counts to the launch. Wavefronts are cycles of the data path, by the rules of
+//! [`super::banks`]: taps from L1, taps from levels resident in shared memory, staged samples,
+//! locations and weights, output, shuffles, and fills of L1 after misses, at 128 bytes per cycle.
 //!
-//! The model leaves out replays, tag lookups that take longer than the data, the filling of resident levels, and the
-//! last tiles of a block, which go to the warp that is free first.
+//! The model leaves out replays, tag lookups that take longer than the data, the filling of
+//! resident levels, and the last tiles of a block, which go to the warp that is free first.
 
 use crate::ladder::{Samples, Tiles};
 use msda::{Problem, Role};
@@ -77,7 +78,8 @@ pub struct Machine {
     pub warps: usize,
 }
 
-/// Predicts a forward launch on `images` images like the one in `data`. Bilinear sampling with zero padding only.
+/// Predicts a forward launch on `images` images like the one in `data`. Bilinear sampling with zero
+/// padding only.
 pub fn predict(pattern: &Pattern, data: &Data, images: usize, machine: Machine) -> Predicted {
     let p = &data.problem;
     let shape = Shape::new(pattern, data, images);
@@ -145,7 +147,8 @@ struct Counts {
     least_shared: f64,
 }
 
-/// The work of a lane group: a query and head, or a part of its channels, with the taps of its samples.
+/// The work of a lane group: a query and head, or a part of its channels, with the taps of its
+/// samples.
 struct LaneGroup {
     image: usize,
     query: usize,
@@ -154,7 +157,8 @@ struct LaneGroup {
     taps: Vec<Taps>,
 }
 
-/// Positions of a sample's taps: top left, top right, bottom left, bottom right; none if a tap is not read.
+/// Positions of a sample's taps: top left, top right, bottom left, bottom right; none if a tap is
+/// not read.
 type Taps = [Option<usize>; 4];
 
 /// The lane groups of a warp in the order of lanes; none past the end.
@@ -233,7 +237,8 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// The runs of the launch: one tile per block, or as many as divide the planes evenly among the blocks of each SM.
+    /// The runs of the launch: one tile per block, or as many as divide the planes evenly among the
+    /// blocks of each SM.
     fn runs(&self, sms: usize) -> Runs {
         let (columns, rows) = self.grid();
         let planes = self.images * rows;
@@ -325,8 +330,9 @@ impl<'a> Shape<'a> {
     }
 }
 
-/// Positions of the taps of each sample. With `masked`, taps outside the map are none. Otherwise all four are moved onto
-/// the map, unless there is a ring, and a sample outside the map reads the first pixel of the level.
+/// Positions of the taps of each sample. With `masked`, taps outside the map are none. Otherwise
+/// all four are moved onto the map, unless there is a ring, and a sample outside the map reads the
+/// first pixel of the level.
 fn positions(data: &Data, query: usize, head: usize, masked: bool) -> Vec<Taps> {
     let p = &data.problem;
     let ring = p.layout().ring() > 0;
@@ -410,8 +416,8 @@ fn run(
     }
 }
 
-/// Channels that a lane sums, and channels that it stores. Lanes with the same channels exchange halves, down to 4 bytes.
-/// Lanes of rungs exchange all.
+/// Channels that a lane sums, and channels that it stores. Lanes with the same channels exchange
+/// halves, down to 4 bytes. Lanes of rungs exchange all.
 fn left(pattern: &Pattern, size: usize) -> (usize, usize) {
     let each = pattern.lane_bytes / size;
     match pattern.staging {
@@ -567,7 +573,8 @@ fn output(pattern: &Pattern, p: &Problem, warp: &Warp) -> f64 {
     let strides = Role::Output.dense(p);
     let stores = lanes(pattern, warp, |lane_group, sample_group, side, chunk| {
         let row = p.channels() * size / pattern.channel_parts;
-        // Each bit selects the half that a lane stores. Remaining bits select one of the lanes with equal channels.
+        // Each bit selects the half that a lane stores. Remaining bits select one of the lanes with
+        // equal channels.
         let (mut channels, mut first, mut sharer) = (each, 0, sample_group * pattern.tap_columns + side);
         while channels > left {
             channels /= 2;
@@ -583,8 +590,8 @@ fn output(pattern: &Pattern, p: &Problem, warp: &Warp) -> f64 {
     banks::warp(&stores, left * size) as f64
 }
 
-/// Wavefronts per warp of staging samples: per tile, per pass (`write`), per lane's positions, and per sample (`weights`,
-/// `shuffles`).
+/// Wavefronts per warp of staging samples: per tile, per pass (`write`), per lane's positions, and
+/// per sample (`weights`, `shuffles`).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Staged {
     tile: f64,
@@ -606,7 +613,8 @@ fn rung_staging(pattern: &Pattern, p: &Problem, samples: &Samples) -> Staged {
     let (tables, copied) = match samples {
         Samples::Own { .. } => return Staged::default(),
         Samples::Handed { round, pitch } => {
-            // Positions and weights, 16 bytes each. Samples of several lane groups share an instruction.
+            // Positions and weights, 16 bytes each. Samples of several lane groups share an
+            // instruction.
             let write = cycles(16, &|lane| (lane % round * pitch + lane / round) * 16);
             let share = (WARP / group_lanes * round) as f64 / WARP as f64;
             let read = cycles(16, &|lane| lane / group_lanes * 16);
@@ -722,12 +730,14 @@ mod tests {
         assert!((alone.collisions - 1.5).abs() < 0.15, "{alone:?}");
         assert!((both.taps / 47.4e6 - 1.0).abs() < 0.35, "{both:?}");
         assert!(both.taps < alone.taps, "{both:?} {alone:?}");
-        // With four queries per warp, lanes exchange half of eight channels. With eight queries they exchange none.
+        // With four queries per warp, lanes exchange half of eight channels. With eight queries
+        // they exchange none.
         assert!((both.shuffles / (48.0 * 15422.0) - 1.0).abs() < 0.02, "{both:?}");
         assert!(alone.shuffles == 0.0, "{alone:?}");
     }
 
-    /// Two rows of 16 words conflict entirely or not at all. With padding of two elements nearly all rows conflict.
+    /// Two rows of 16 words conflict entirely or not at all. With padding of two elements nearly
+    /// all rows conflict.
     #[test]
     fn padding_makes_conflicts() {
         let of = |name: &str| followed("seed-ring-uniform", &format!("ladder:{name}"), 600);
@@ -745,11 +755,13 @@ mod tests {
         let (original, base) = (of("original"), of("base"));
         let close = |a: f64, b: f64| (a / b - 1.0).abs() < 0.01;
         assert!(close(of("simple").taps, original.taps));
-        // 94.8 M taps less those outside the map, one row per wavefront; or two rows, without conflicts.
+        // 94.8 M taps less those outside the map, one row per wavefront; or two rows, without
+        // conflicts.
         assert!(original.taps > 0.8 * 94.8e6 && original.taps < 94.8e6, "{original:?}");
         assert!(base.taps > 0.5 * original.taps && base.taps < 0.85 * original.taps, "{base:?}");
         assert!(close(of("base+unroll").wavefronts(), base.wavefronts()));
-        // Tables cost shared memory and save loads of locations, and so do lanes that locate for others.
+        // Tables cost shared memory and save loads of locations, and so do lanes that locate for
+        // others.
         for name in ["optimized", "base+precomputed", "base+pipeline", "ultra", "specialised"] {
             let rung = of(name);
             assert!(rung.staging > 0.0 && rung.inputs < 0.5 * base.inputs, "{name}: {rung:?} {base:?}");

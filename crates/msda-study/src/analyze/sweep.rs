@@ -15,8 +15,8 @@ use super::Figures;
 /// The workload that is varied.
 const BASE: &str = "seed-encoder";
 
-/// An axis, its values, and how a value changes the problem. Values are whole numbers, because dots separate the words
-/// of a figure's name.
+/// An axis, its values, and how a value changes the problem. Values are whole numbers, because dots
+/// separate the words of a figure's name.
 type Axis = (&'static str, &'static [f64], fn(&mut msda::Spec, f64));
 
 const AXES: [Axis; 5] = [

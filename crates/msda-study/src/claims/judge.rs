@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use msda_bench::report::number;
 use serde::Serialize;
 
 use super::{Claim, Claims, Rule, Stated, Test, Words};
 use crate::facts::{Expression, Facts, Missing, command};
-use msda_bench::report::number;
 
 /// How facts judge a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

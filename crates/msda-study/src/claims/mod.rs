@@ -1,7 +1,8 @@
 //! Claims: every figure and every statement of the founding documents, judged by facts.
 //!
-//! `claims.toml` lists the statements of each document, and how each is measured. Facts alone decide, so verdicts of
-//! two machines can be compared. A claim that was not measured names the command that measures it.
+//! `claims.toml` lists the statements of each document, and how each is measured. Facts alone
+//! decide, so verdicts of two machines can be compared. A claim that was not measured names the
+//! command that measures it.
 
 mod judge;
 mod show;

@@ -67,7 +67,8 @@ fn count(outcomes: &[Outcome<'_>], verdict: Verdict) -> usize {
     outcomes.iter().filter(|o| o.verdict == verdict).count()
 }
 
-/// The commands that measure missing facts. Commands that differ in one option are one command with several of it.
+/// The commands that measure missing facts. Commands that differ in one option are one command with
+/// several of it.
 pub fn commands(outcomes: &[Outcome<'_>]) -> Vec<String> {
     let all: BTreeSet<&str> = outcomes.iter().flat_map(|o| &o.commands).map(String::as_str).collect();
     let mut alike: BTreeMap<(String, &str), String> = BTreeMap::new();
@@ -89,8 +90,8 @@ pub fn commands(outcomes: &[Outcome<'_>]) -> Vec<String> {
     alike.into_iter().map(join).collect()
 }
 
-/// Outcomes by the system that they are about, in the order in which the documents come to the systems. Comparisons
-/// of several systems and statements without facts are last.
+/// Outcomes by the system that they are about, in the order in which the documents come to the
+/// systems. Comparisons of several systems and statements without facts are last.
 fn by_system<'o, 'a>(outcomes: &'o [Outcome<'a>]) -> Vec<(String, Vec<&'o Outcome<'a>>)> {
     let mut groups: Vec<(String, Vec<&Outcome<'_>>)> = Vec::new();
     for outcome in outcomes {

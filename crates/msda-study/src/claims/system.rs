@@ -49,7 +49,8 @@ const ORIGINAL: &str = "original";
 const SUITE: &str = "suite";
 const CHOSEN: &str = "chosen";
 
-/// Systems that others are measured against, the weakest first: a claim about one of them and another is about the other.
+/// Systems that others are measured against, the weakest first: a claim about one of them and
+/// another is about the other.
 const REFERENCES: [&str; 5] = ["hardware", "workload", CHOSEN, ORIGINAL, SUITE];
 
 impl Claim {

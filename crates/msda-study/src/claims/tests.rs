@@ -1,8 +1,9 @@
 use std::path::Path;
 
+use msda_bench::record::sources;
+
 use super::*;
 use crate::facts::Facts;
-use msda_bench::record::sources;
 
 #[test]
 fn every_line_with_a_digit_is_claimed_or_left_out() {

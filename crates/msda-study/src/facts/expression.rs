@@ -1,7 +1,7 @@
 //! Arithmetic over facts: ``(`a.time` - `b.time`) / `a.time` * 100``.
 //!
-//! Names are in backticks, because they contain dots, dashes and colons. There are numbers, `+ - * /`, parentheses,
-//! comparisons, `and`, `or`, `min`, `max` and `abs`. True is 1 and false is 0.
+//! Names are in backticks, because they contain dots, dashes and colons. There are numbers, `+ - *
+//! /`, parentheses, comparisons, `and`, `or`, `min`, `max` and `abs`. True is 1 and false is 0.
 
 use anyhow::{Result, bail};
 

@@ -1,7 +1,8 @@
 //! Facts: named numbers, from records and from definitions, and arithmetic over them.
 //!
-//! Names go from the general to the particular: `bench.seed.f16.forward.cuda.time`, `ceiling.cuda.copy.rate`,
-//! `machine.gpu.sms`, `seed.positions`. A figure of a record is a fact of the same name.
+//! Names go from the general to the particular: `bench.seed.f16.forward.cuda.time`,
+//! `ceiling.cuda.copy.rate`, `machine.gpu.sms`, `seed.positions`. A figure of a record is a fact of
+//! the same name.
 
 mod expression;
 mod records;

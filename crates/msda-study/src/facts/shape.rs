@@ -1,14 +1,14 @@
-//! Facts from definitions, on any machine: sizes and reads of the seed workload, limits of architectures, and bank
-//! conflicts of padded rows.
+//! Facts from definitions, on any machine: sizes and reads of the seed workload, limits of
+//! architectures, and bank conflicts of padded rows.
 
 use anyhow::Result;
 use msda::{Dtype, Layout, Problem};
-
-use super::Facts;
-use crate::analyze::banks;
 use msda_bench::record::{Device, Pass};
 use msda_bench::work;
 use msda_bench::workload::Workload;
+
+use super::Facts;
+use crate::analyze::banks;
 
 /// The workload of the documents.
 const SEED: &str = "seed";
@@ -88,7 +88,8 @@ fn ends(problem: &Problem) -> Vec<usize> {
     starts.chain([problem.positions()]).collect()
 }
 
-/// Rows of 32 channels in shared memory, read with two channels per lane: 16 lanes per row, two rows per warp.
+/// Rows of 32 channels in shared memory, read with two channels per lane: 16 lanes per row, two
+/// rows per warp.
 fn add_banks(facts: &mut Facts) {
     let from = "the rule of 32 banks of 4 bytes";
     for pitch in [32, 33, 34, 36, 40] {

@@ -1,15 +1,15 @@
-//! What the documents claim, and what the records make of it.
+//! Claims of the documents, judged by records.
 
 use anyhow::Result;
-
-use super::Judge;
-use crate::claims::{Claims, Outcome, Verdict, commands, judge, measured, stated, summary};
-use crate::facts::{Facts, gpus, of_gpu};
 use msda_bench::record::{Record, Source};
 use msda_bench::report::page::{Finding, Kind, Part, Plot, Section, Table};
 use msda_bench::report::svg::{Shape, stack};
 
-/// The section, and how many claims hold; none where they are not judged.
+use super::Judge;
+use crate::claims::{Claims, Outcome, Verdict, commands, judge, measured, source, stated, summary};
+use crate::facts::{Facts, gpus, of_gpu};
+
+/// The section, and the totals; none if claims are not judged.
 pub(super) fn section(records: &[Record], when: Judge) -> Result<Option<(Section, Finding)>> {
     let source = |record: &Record| Source { label: record.created.clone(), record: record.clone() };
     let sources: Vec<Source> = records.iter().map(source).collect();
@@ -22,16 +22,13 @@ pub(super) fn section(records: &[Record], when: Judge) -> Result<Option<(Section
     let outcomes = judge(&claims, &facts, gpu.as_deref());
     let holds = count(&outcomes, Verdict::Holds);
     let said = holds + count(&outcomes, Verdict::DoesNotHold);
-    let finding = Finding {
-        lead: format!("{holds} of {said} claims that could be judged hold"),
-        text: summary(&outcomes),
-    };
+    let finding = Finding { lead: format!("{holds} of {said} judged claims hold"), text: summary(&outcomes) };
     let by =
-        gpu.map_or("definitions alone, for no record is of a GPU".into(), |gpu| format!("records of {gpu}"));
+        gpu.map_or("definitions, because no record is of a GPU".into(), |gpu| format!("records of {gpu}"));
     let section = Section {
         title: "Claims",
         about: format!(
-            "Every figure and every yes or no of the documents that the project started from, judged by {by}. {}",
+            "Every figure and every statement of the founding documents, judged by {by}. {}",
             summary(&outcomes)
         ),
         parts: parts(&claims, &outcomes),
@@ -77,20 +74,27 @@ fn parts(claims: &Claims, outcomes: &[Outcome<'_>]) -> Vec<Part> {
     let missing = commands(outcomes);
     if !missing.is_empty() {
         let lines = missing.into_iter().map(Part::Command).collect();
-        parts.push(Part::Fold("Commands that measure what is missing".into(), false, lines));
+        parts.push(Part::Fold("Commands that measure missing facts".into(), false, lines));
     }
     parts
 }
 
-/// The verdict first: it is what people look for.
+/// The verdict is the first column, because readers look for it.
 fn table(title: &str, outcomes: &[Outcome<'_>]) -> Table {
     use Kind::{Text, Word};
-    let columns =
-        [("verdict", Word), ("what is said", Text), ("claimed", Word), ("measured", Word), ("reason", Text)];
+    let columns = [
+        ("verdict", Word),
+        ("lines", Word),
+        ("statement", Text),
+        ("stated", Word),
+        ("measured", Word),
+        ("reason", Text),
+    ];
     let mut table = Table::new(title, &columns);
     for o in outcomes {
         table.push([
             o.verdict.name().into(),
+            source(o.claim),
             o.claim.says.clone(),
             stated(&o.claim.stated),
             measured(o),

@@ -1,4 +1,5 @@
-//! The ladder: strategies from the plainest on, on one workload; and its suite, one thing at a time on a base.
+//! The ladder: times of all rungs on one workload, and the suite, which changes one thing at a
+//! time.
 
 use crate::ladder::RUNGS;
 
@@ -10,22 +11,25 @@ use msda_bench::report::number::{NONE, count, figure, percent, times};
 use msda_bench::report::page::{Finding, Kind, Line, Part, Plot, Section, Table};
 use msda_bench::report::svg::{bars, changes};
 use msda_bench::report::{Row, Setting, dtype_order, positive};
+use msda_cuda::kernels::ladder::RUNGS;
 
-/// What the suite begins with; its other names begin so.
+use crate::engines::{RUNG, is_rung};
+
+/// The first rung of the suite. The names of the others begin with it.
 const BASE: &str = "base";
 
-/// What the ladder is measured in comparison with.
+/// The rung that others are compared with.
 const ORIGINAL: &str = "original";
 
 /// Engines of one GPU on one workload in one type.
 struct Ladder<'a> {
     machine: String,
     first: &'a Measurement,
-    /// Records they come from.
+    /// Their records.
     runs: Vec<&'a str>,
-    /// In the order of the ladder; then the generic kernel and the chosen one.
+    /// Rungs in the order of the ladder, then the generic kernel and the chosen one.
     steps: Vec<&'a Measurement>,
-    /// In the order of the ladder.
+    /// Rungs of the suite in the order of the ladder.
     suite: Vec<&'a Measurement>,
 }
 
@@ -35,14 +39,12 @@ pub(super) fn section(records: &[Record]) -> Option<Section> {
     let all: Vec<(String, Vec<Part>)> = ladders.iter().map(|l| (title(l), l.parts(records))).collect();
     (!all.is_empty()).then(|| Section {
         title: "Latency ladder",
-        about: "The documents' strategies one by one, as the ladder orders them, beside the kernel that is chosen: \
-                the same work, so only time differs"
-            .into(),
+        about: "Times of the documents' strategies on the same work, and of the chosen kernel".into(),
         parts: folded(all),
     })
 }
 
-/// The chosen kernel beside the plainest rung and the fastest, on the first workload that has them.
+/// The chosen kernel, the original rung and the fastest rung, on the first workload that has them.
 pub(super) fn finding(records: &[Record]) -> Option<Finding> {
     let ladders = ladders(records);
     let (ladder, chosen) =
@@ -64,7 +66,7 @@ pub(super) fn finding(records: &[Record]) -> Option<Finding> {
     Some(Finding { lead, text: format!("{}: {text}", ladder.name()) })
 }
 
-/// What is left of an engine's name.
+/// The short name of an engine.
 fn short(engine: &str) -> &str {
     match engine {
         "cuda" => "chosen",
@@ -75,12 +77,12 @@ fn short(engine: &str) -> &str {
 fn about(name: &str) -> &'static str {
     match name {
         "chosen" => "the kernel that a call gets",
-        "generic" => "the kernel that takes everything",
+        "generic" => "the kernel that takes every problem",
         _ => RUNGS.iter().find(|r| r.name == name).map_or("", |r| r.about),
     }
 }
 
-/// Where an engine stands: rungs as the ladder has them, those that it does not have behind, then the others.
+/// The order of engines: rungs of the ladder, unknown rungs, then other engines.
 fn order(engine: &str) -> (usize, usize) {
     let place = RUNGS.iter().position(|r| r.name == short(engine)).unwrap_or(RUNGS.len());
     match engine {
@@ -121,7 +123,7 @@ fn ladders(records: &[Record]) -> Vec<Ladder<'_>> {
         ladder.steps.sort_by_key(|m| order(&m.engine));
         ladder.suite.sort_by_key(|m| order(&m.engine));
     }
-    // f16 before the others: the ladder is about it.
+    // f16 first, because the documents measure it.
     all.sort_by(|a, b| {
         let dtype = |l: &Ladder<'_>| (l.first.dtype != "f16", dtype_order(&l.first.dtype).0);
         dtype(a).cmp(&dtype(b))
@@ -129,7 +131,7 @@ fn ladders(records: &[Record]) -> Vec<Ladder<'_>> {
     all
 }
 
-/// What engines must share to be compared.
+/// Properties that compared engines share.
 fn key(m: &Measurement) -> (&str, &str, String, Setting) {
     (&m.workload, &m.dtype, m.pass.to_string(), Setting::of(m))
 }
@@ -149,12 +151,10 @@ impl<'a> Ladder<'a> {
         let mut parts = Vec::new();
         if self.runs.len() > 1 {
             let runs = count(self.runs.len(), "run");
-            parts.push(Part::Note(format!(
-                "From {runs} on this GPU; of two times of one engine the newer counts"
-            )));
+            parts.push(Part::Note(format!("From {runs} on this GPU. The newest time of an engine counts")));
         }
         parts.push(Part::Note(
-            "Thin lines: p10 to p90. Upright marks: the floor. ~ marks results that are inexact by design"
+            "Thin lines: p10 to p90. Vertical marks: the floor. ~ marks results that are inexact by design"
                 .into(),
         ));
         let suite = self.suite.len() > 1;
@@ -178,7 +178,7 @@ impl<'a> Ladder<'a> {
         parts
     }
 
-    /// Rungs that have no time and are not said to be left out.
+    /// Rungs without a time and without a reason for it.
     fn missing(&self, records: &[Record]) -> Vec<&'static str> {
         let left_out = |name: &str| {
             let engine = format!("{RUNG}{name}");
@@ -228,7 +228,7 @@ impl<'a> Ladder<'a> {
                 ("over the rung before", Number),
                 ("of the floor", Number),
                 ("err/tol", Number),
-                ("what it does", Text),
+                ("strategy", Text),
             ],
         );
         let original = self.time(ORIGINAL);
@@ -253,7 +253,7 @@ impl<'a> Ladder<'a> {
         table.without_empty()
     }
 
-    /// How much faster than the base, in percent, as the documents count.
+    /// Percent faster than the base.
     fn change(&self, m: &Measurement) -> Option<f64> {
         let change = (self.time(BASE)? / m.time.median - 1.0) * 100.0;
         (short(&m.engine) != BASE && change.is_finite()).then_some(change)
@@ -282,7 +282,7 @@ impl<'a> Ladder<'a> {
             ("time us", Number),
             ("against base %", Number),
             ("err/tol", Number),
-            ("what it does", Text),
+            ("strategy", Text),
         ];
         let mut table = Table::new(format!("Suite on {}", self.name()), &columns);
         for m in &self.suite {
@@ -304,7 +304,7 @@ fn row(m: &Measurement) -> Row<'_> {
     Row { measured: m, baseline: None }
 }
 
-/// A number with its sign and one digit behind the point: `+3.2`.
+/// A number with its sign and one decimal: `+3.2`.
 fn signed(value: f64) -> String {
     // Not `-0.0`.
     let value = (value * 10.0).round() / 10.0 + 0.0;

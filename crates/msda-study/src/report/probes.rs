@@ -1,6 +1,5 @@
-//! What the machine can do at best, and the documents' experiments.
+//! Limits of the machine, and the documents' experiments.
 
-use crate::probe::NAMES;
 use msda_bench::record::{Figure, Record};
 use msda_bench::report::folded;
 use msda_bench::report::known::{Known, known};
@@ -8,6 +7,8 @@ use msda_bench::report::number::figure;
 use msda_bench::report::page::{Column, Kind, Line, Part, Plot, Section, Table};
 use msda_bench::report::pivot::{Family, families};
 use msda_bench::report::svg::{Shape, bars, dots};
+
+use crate::probe::NAMES;
 
 pub(super) fn section(records: &[Record]) -> Option<Section> {
     let known = known(records, "probe.");
@@ -27,9 +28,7 @@ pub(super) fn section(records: &[Record]) -> Option<Section> {
     }
     Some(Section {
         title: "Probes",
-        about: "What the machine can do at best, each measured by itself, and what the documents' experiments come to \
-                here"
-            .into(),
+        about: "Limits of the machine, each measured alone, and the documents' experiments, repeated".into(),
         parts,
     })
 }
@@ -38,10 +37,10 @@ fn of_machine(known: &Known) -> Vec<Part> {
     let mut parts = Vec::new();
     let plots: Vec<Plot> = [
         rates(known, "probe.ceiling.", "GB/s", "Memory of the GPU"),
-        rates(known, "probe.copy-styles.", "GB/s", "Shared memory filled in every way"),
+        rates(known, "probe.copy-styles.", "GB/s", "Filling shared memory"),
         rates(known, "probe.ceiling.", "TFLOP/s", "Arithmetic of the GPU"),
-        rates(known, "probe.cpu.", "GFLOP/s", "Arithmetic of the processor"),
-        rates(known, "probe.cpu.", "GB/s", "Memory of the processor"),
+        rates(known, "probe.cpu.", "GFLOP/s", "Arithmetic of the CPU"),
+        rates(known, "probe.cpu.", "GB/s", "Memory of the CPU"),
     ]
     .into_iter()
     .flatten()
@@ -51,16 +50,18 @@ fn of_machine(known: &Known) -> Vec<Part> {
         parts.push(Part::Plots(plots));
     }
     if let Some(plot) = clusters(known) {
-        parts
-            .push(Part::Heading("Clusters".into(), "shared memory of other blocks against one's own".into()));
+        parts.push(Part::Heading(
+            "Clusters".into(),
+            "shared memory of other blocks and of the own block".into(),
+        ));
         parts.push(Part::Legend(vec![
-            ("k k1".into(), Shape::Circle, "remote: a neighbour's".into()),
-            ("k k0".into(), Shape::Circle, "local: one's own".into()),
+            ("k k1".into(), Shape::Circle, "remote: of a neighbour block".into()),
+            ("k k0".into(), Shape::Circle, "local: of the own block".into()),
         ]));
         parts.push(Part::Plots(vec![plot]));
     }
     if let Some(plot) = banks(known) {
-        parts.push(Part::Heading("Bank conflicts".into(), "a warp's read of padded rows".into()));
+        parts.push(Part::Heading("Bank conflicts".into(), "a load of a warp from padded rows".into()));
         parts.push(Part::Legend(vec![
             ("k k0 hollow".into(), Shape::Circle, "wavefronts by the model".into()),
             ("k k0".into(), Shape::Circle, "cycles measured".into()),
@@ -74,7 +75,7 @@ fn of_machine(known: &Known) -> Vec<Part> {
     parts
 }
 
-/// What ends with a metric, and the words between it and a prefix.
+/// Figures that end with a metric, each with the words between a prefix and the metric.
 fn ending<'a>(known: &'a Known, prefix: &str, metric: &str) -> Vec<(&'a str, &'a Figure)> {
     let name = |f: &'a Figure| f.name.strip_prefix(prefix)?.strip_suffix(metric)?.strip_suffix('.');
     known.figures.iter().filter_map(|f| Some((name(f)?, f))).collect()
@@ -118,7 +119,7 @@ fn clusters(known: &Known) -> Option<Plot> {
         dots::Row { label: name.replace('x', " of "), dots, note }
     };
     let rows: Vec<_> = ending(known, "probe.clusters.", "slowdown").into_iter().map(row).collect();
-    pairs(rows, "clusters of blocks", "GB/s", "Rates of shared memory of other blocks and one's own")
+    pairs(rows, "clusters of blocks", "GB/s", "Rates of shared memory of other blocks and of the own block")
 }
 
 fn banks(known: &Known) -> Option<Plot> {
@@ -137,7 +138,12 @@ fn banks(known: &Known) -> Option<Plot> {
         }
     };
     let rows: Vec<_> = ending(known, "probe.banks.", "cycles").into_iter().map(row).collect();
-    pairs(rows, "", "wavefronts, cycles", "Wavefronts by the model and cycles measured, by pitch and access")
+    pairs(
+        rows,
+        "",
+        "wavefronts, cycles",
+        "Wavefronts by the model and measured cycles, by row pitch and access",
+    )
 }
 
 fn pairs(rows: Vec<dots::Row>, heading: &str, axis: &'static str, label: &str) -> Option<Plot> {

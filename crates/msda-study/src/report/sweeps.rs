@@ -32,7 +32,7 @@ pub(super) fn section(records: &[Record]) -> Option<Section> {
         ),
         (
             tiled.is_empty(),
-            "tiles brought to shared memory against queries",
+            "tiles loaded to shared memory against queries",
             "msda study probe --only tma-tile",
         ),
     ]
@@ -45,9 +45,7 @@ pub(super) fn section(records: &[Record]) -> Option<Section> {
     }
     Some(Section {
         title: "Sweeps",
-        about: "One size of the problem varied at a time, the others kept: where time stops growing with the work, and \
-                where the machine is full"
-            .into(),
+        about: "Time against one size of the problem, with the other sizes fixed".into(),
         parts,
     })
 }
@@ -99,12 +97,12 @@ fn sweep(known: &Known) -> Vec<Part> {
     ]
 }
 
-/// A size as people write it.
+/// A size as text.
 fn number(value: f64) -> String {
     if value == value.round() { format!("{value:.0}") } else { figure(value) }
 }
 
-/// Efficiency over queries, a line for each way: blocks of 256 threads, blocks of 32.
+/// Efficiency over queries, one line per way, for blocks of 256 and of 32 threads.
 fn tiles(known: &Known) -> Vec<Part> {
     let mut ways: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
     for f in &known.figures {
@@ -148,10 +146,10 @@ fn tiles(known: &Known) -> Vec<Part> {
     }
     let key = |(i, style): (usize, &&str)| (look(i).0, look(i).1, (*style).to_owned());
     vec![
-        Part::Heading("Squares of pixels brought to shared memory".into(), String::new()),
+        Part::Heading("Squares of pixels loaded to shared memory".into(), String::new()),
         Part::Note(
-            "Share of the rate of a copy that is reached, against queries; eight squares of 256 bytes each. Numbers \
-             are among the probes"
+            "Percent of the rate of a copy against queries, with eight squares of 256 bytes per query. The probes have \
+             the numbers"
                 .into(),
         ),
         Part::Legend(styles.iter().enumerate().map(key).collect()),

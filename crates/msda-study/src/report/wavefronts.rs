@@ -1,6 +1,5 @@
-//! What kernels ask of the first-level caches: predicted by the model, counted by the hardware.
+//! Wavefronts of kernels: predicted by the model, counted by the hardware.
 
-use crate::facts::command;
 use msda_bench::record::{Figure, Record};
 use msda_bench::report::folded;
 use msda_bench::report::known::{Known, known};
@@ -8,7 +7,9 @@ use msda_bench::report::number::{NONE, figure};
 use msda_bench::report::page::{Kind, Part, Plot, Section, Table};
 use msda_bench::report::svg::{Shape, dots};
 
-/// Instructions by kind, as figures name them, in the order in which people ask for them.
+use crate::facts::command;
+
+/// Kinds of instructions, as figures name them.
 const KINDS: [&str; 19] = [
     "loads.128",
     "loads.64",
@@ -34,7 +35,7 @@ const KINDS: [&str; 19] = [
 const PREDICTED: &str = "k k0 hollow";
 const MEASURED: &str = "k k0";
 
-/// What is known of a kernel on a workload.
+/// The figures of a kernel on a workload.
 struct Kernel<'a> {
     known: &'a Known,
     /// `WORKLOAD.DTYPE`.
@@ -53,15 +54,16 @@ pub(super) fn section(records: &[Record]) -> Option<Section> {
     }
     (!all.is_empty()).then(|| Section {
         title: "Wavefronts",
-        about: "Every read of a warp passes the data path of the first-level cache in one or more wavefronts, 128 bytes \
-                at most each: how many a kernel needs, as the model predicts and as the hardware counts"
-            .into(),
+        about:
+            "A load of a warp takes one or more wavefronts of the L1 data path, with at most 128 bytes each: \
+                predictions of the model and counts of the hardware"
+                .into(),
         parts: folded(all),
     })
 }
 
-/// What is predicted of a GPU needs none: where all counters are of one GPU, predictions made elsewhere stand beside them, the
-/// newest of each.
+/// Predictions need no GPU. If all counters are of one GPU, the newest predictions of any machine
+/// are shown with them.
 fn with_predictions(mut all: Vec<Known>, records: &[Record]) -> Vec<Known> {
     let counted = |k: &Known| k.figures.iter().any(|f| f.name.ends_with("wavefronts.measured"));
     if all.iter().filter(|k| counted(k)).count() != 1 {
@@ -79,7 +81,7 @@ fn with_predictions(mut all: Vec<Known>, records: &[Record]) -> Vec<Known> {
             }
         }
     }
-    // What only they have would be a page of its own with nothing to compare.
+    // Predictions without counters have nothing to compare with.
     all.retain(|k| counted(k));
     all
 }
@@ -97,7 +99,8 @@ fn kernels(known: &Known) -> Vec<Kernel<'_>> {
     all
 }
 
-/// The workload with its type and the kernel of a figure that counts wavefronts. No kernel's name has a dot in it.
+/// The workload with its type, and the kernel, of a figure of wavefronts. The name of a kernel has
+/// no dot.
 fn split(figure: &Figure) -> Option<(String, String)> {
     match figure.name.split('.').collect::<Vec<_>>().as_slice() {
         ["analyze", workload, dtype, kernel, "wavefronts", _] => {
@@ -112,7 +115,7 @@ impl Kernel<'_> {
         self.known.get(&format!("analyze.{}.{}.{metric}", self.place, self.name))
     }
 
-    /// As text, in millions where there are so many.
+    /// A metric over a scale, as text.
     fn text(&self, metric: &str, scale: f64) -> String {
         self.get(metric).map_or(NONE.into(), |value| figure(value / scale))
     }
@@ -127,7 +130,7 @@ fn parts(kernels: &[Kernel<'_>]) -> Vec<Part> {
         Part::Plots(
             [
                 plot(kernels, "wavefronts", 1e6, "wavefronts, millions", "Wavefronts"),
-                plot(kernels, "hit-rate", 1.0, "hits in the first-level cache, %", "Hit rate"),
+                plot(kernels, "hit-rate", 1.0, "hits in L1, %", "Hit rate"),
             ]
             .into_iter()
             .flatten()
@@ -176,7 +179,7 @@ fn plot(kernels: &[Kernel<'_>], metric: &str, scale: f64, axis: &'static str, ti
         return None;
     }
     let svg = dots::dots(&blocks, dots::Axis::Number(axis), &format!("{title} by kernel"));
-    Some(Plot { title: title.into(), detail: "the number is the count where there is one".into(), svg })
+    Some(Plot { title: title.into(), detail: "the number is the measured one, if there is one".into(), svg })
 }
 
 fn counts(kernels: &[Kernel<'_>]) -> Table {
@@ -200,7 +203,7 @@ fn counts(kernels: &[Kernel<'_>]) -> Table {
             ("counted", Number),
             ("registers", Number),
             ("spills B", Number),
-            ("shared B a block", Number),
+            ("shared B per block", Number),
         ],
     );
     for k in kernels {

@@ -1,7 +1,8 @@
-//! Checks of the ladder: every rung runs the battery, and every number of its output on a workload is compared.
+//! Checks of the ladder: every rung runs the battery, and every number of its output on a workload
+//! is compared.
 //!
-//! Each result is a figure: `verify.battery.ladder:NAME.*`, and `verify.WORKLOAD.DTYPE.ladder:NAME.*`. The chosen
-//! kernel is called `chosen`.
+//! Each result is a figure: `verify.battery.ladder:NAME.*`, and
+//! `verify.WORKLOAD.DTYPE.ladder:NAME.*`. The chosen kernel is called `chosen`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,6 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result, anyhow};
 use msda::Dtype;
 use msda::conformance::{self, Group, Summary};
+use msda_bench::bench::Progress;
+use msda_bench::parallel::in_parallel;
+use msda_bench::record::{Figure, Pass, Record, Skipped};
+use msda_bench::task::Task;
+use msda_bench::workload::{Data, Workload};
 use msda_cuda::driver::Device as Gpu;
 use msda_cuda::kernels::Kernel;
 use msda_cuda::measure::Resident;

@@ -1,7 +1,7 @@
 //! Every number of a workload's output, compared with the oracle.
 //!
-//! The oracle is slow. The queries are divided into parts, which threads evaluate in parallel, and all kernels are
-//! compared with the same result.
+//! The oracle is slow. The queries are divided into parts, which threads evaluate in parallel, and
+//! all kernels are compared with the same result.
 
 use std::ops::Range;
 
@@ -15,6 +15,8 @@ use msda_bench::parallel::in_parallel;
 use msda_bench::record::Pass;
 use msda_bench::task::Task;
 use msda_bench::workload::Data;
+use rayon::prelude::*;
+use serde::Serialize;
 
 /// Queries per part. A part has one tolerance.
 const QUERIES_PER_PART: usize = 2048;

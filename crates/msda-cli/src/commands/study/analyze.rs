@@ -27,7 +27,8 @@ pub(crate) struct Args {
     /// The value type; the workload's main one when absent. May be repeated
     #[arg(long, value_name = "TYPE")]
     dtype: Vec<Dtype>,
-    /// A kernel by name, as `msda kernels` and `msda study list` show them, or 'chosen'; may be repeated
+    /// A kernel by name, as `msda kernels` and `msda study list` show them, or 'chosen'; may be
+    /// repeated
     #[arg(long, value_name = "NAME", default_value = analyze::CHOSEN)]
     kernel: Vec<String>,
     /// The chosen kernel and every rung of the ladder
@@ -39,7 +40,8 @@ pub(crate) struct Args {
     /// Measure how time grows with batch, queries, points, channels and distance
     #[arg(long)]
     sweep: bool,
-    /// A record with ceilings of a GPU, or a folder of records, for a machine without one; ./records when absent
+    /// A record with ceilings of a GPU, or a folder of records, for a machine without one;
+    /// ./records when absent
     #[arg(long, value_name = "FILE|DIR")]
     record: Vec<PathBuf>,
     /// Print the record as JSON instead of text
