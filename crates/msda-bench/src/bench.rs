@@ -101,10 +101,10 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     let plans: Vec<Vec<Cell>> = workloads.iter().map(|w| bench.plan(w)).collect();
     let on_cpu = |c: &&Cell| bench.device(&c.engine) == Device::Cpu;
     let threads: BTreeSet<usize> = plans.iter().flatten().filter(on_cpu).map(|c| c.threads).collect();
-    if let Some(load) = machine::load().filter(|load| *load > 0.5 * bench.all_threads as f64) {
+    if let Some(load) = machine.load.filter(|load| load.busy) {
         progress.note(&format!(
-            "note: the machine is busy (load {load:.1} on {} cores): times and ratios will vary",
-            bench.all_threads
+            "note: the machine is busy (load {:.2} per core): times and ratios will vary",
+            load.per_core
         ));
     }
     let gpu = plans.iter().flatten().any(|c| !on_cpu(&c));

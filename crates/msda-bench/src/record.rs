@@ -1,4 +1,4 @@
-//! Records: JSON with the measurements of a run, its machine, its time and its checks.
+//! Records: the results of a run as JSON, with the command, the machine, the date and the checks.
 
 use std::path::{Path, PathBuf};
 
@@ -21,19 +21,19 @@ pub struct Record {
     pub command: String,
     /// The machine.
     pub machine: Machine,
-    /// Limits of the machine, measured in the same run.
+    /// Ceilings of the machine, measured in the same run.
     pub ceilings: Vec<Ceiling>,
-    /// The measurements.
+    /// The times.
     pub measurements: Vec<Measurement>,
     /// Named numbers, from commands that measure more than times.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub figures: Vec<Figure>,
-    /// What was not measured, and why.
+    /// Measurements that were skipped, with reasons.
     pub skipped: Vec<Skipped>,
 }
 
-/// A named number. Names are words in lower case, from the general to the particular, joined by
-/// dots, such as `probe.cpu.stream.rate`.
+/// A number with a name: words in small letters, from the general to the particular, joined by
+/// dots, such as `tma-tile.queries-1000.tma.time`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     /// Its name.
@@ -47,7 +47,7 @@ pub struct Figure {
 /// A computer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The name of the CPU.
+    /// The name of the processor.
     pub cpu: String,
     /// Logical processors.
     pub cores: usize,
@@ -55,13 +55,25 @@ pub struct Machine {
     pub memory_gib: f64,
     /// Operating system and architecture.
     pub os: String,
-    /// Instruction sets that the CPU backend can use, best first.
+    /// Instruction sets that the CPU backend can use here, best first.
     pub isas: Vec<String>,
-    /// The version of torch, if it was measured too.
+    /// The version of torch, if torch was measured.
     pub torch: Option<String>,
-    /// The GPU, if there is one.
+    /// The CUDA device, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<Gpu>,
+    /// How busy it was before the run; records of older versions do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<Load>,
+}
+
+/// How busy a computer is with other programs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// The load average of the last minute, divided by the number of logical processors.
+    pub per_core: f64,
+    /// Whether that is enough to disturb times.
+    pub busy: bool,
 }
 
 /// A GPU, from its driver.
@@ -75,10 +87,10 @@ pub struct Gpu {
     pub cuda: String,
     /// Bytes of memory.
     pub memory_bytes: u64,
-    /// Number of SMs.
+    /// SMs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sms: Option<u32>,
-    /// Bytes of shared memory per block, at most.
+    /// The largest shared memory of a block, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_per_block: Option<u64>,
     /// Bytes of L2.
@@ -87,12 +99,12 @@ pub struct Gpu {
     /// Its state before the measurements.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<GpuState>,
-    /// Its state right after the last measurement on it.
+    /// Its state after the last measurement on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<GpuState>,
 }
 
-/// Readings of the sensors of a GPU; none if a sensor has no reading.
+/// The sensors of a GPU at one moment; none if a sensor is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct GpuState {
     /// Clocks in MHz.
@@ -106,9 +118,9 @@ pub struct GpuState {
 /// A GPU's clocks in MHz.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Clocks {
-    /// Of the SMs.
+    /// The clock of the SMs.
     pub sm: Option<u32>,
-    /// Of the memory.
+    /// The clock of the memory.
     pub memory: Option<u32>,
 }
 
@@ -120,7 +132,7 @@ pub struct Ceiling {
     /// The device.
     #[serde(default)]
     pub device: Device,
-    /// Number of threads; 1 on a GPU.
+    /// The number of threads; 1 on a GPU.
     pub threads: usize,
     /// GB/s, or GFLOP/s for `fma`.
     pub rate: f64,
@@ -145,7 +157,7 @@ impl std::fmt::Display for Pass {
     }
 }
 
-/// A device.
+/// A kind of processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Device {
@@ -178,21 +190,21 @@ pub struct Measurement {
     pub pass: Pass,
     /// Element type of the values.
     pub dtype: String,
-    /// Number of threads; 1 on a GPU.
+    /// The number of threads; 1 on a GPU.
     pub threads: usize,
     /// The device.
     #[serde(default)]
     pub device: Device,
-    /// Whether every run began with cold caches.
+    /// Whether the caches were cold before each run.
     #[serde(default)]
     pub cold: bool,
-    /// The kernel that ran, if there are several.
+    /// The kernel, if the engine has more than one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
-    /// Microseconds of host time per launch, if it was measured.
+    /// Host time of a launch in microseconds, if it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_us: Option<f64>,
-    /// Milliseconds to compile its slowest kernel, if it was measured.
+    /// Compile time of its slowest kernel in milliseconds, if it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compile_ms: Option<f64>,
     /// Times of replays from a CUDA graph, if they were measured.
@@ -202,16 +214,16 @@ pub struct Measurement {
     pub time: Summary,
     /// The work of the pass.
     pub work: Work,
-    /// The check of the result, before timing.
+    /// The check of the result, made before timing.
     pub check: Check,
 }
 
-/// Median times of replays from a CUDA graph, in milliseconds.
+/// Medians of replays from a CUDA graph, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Replay {
     /// With cold caches.
     pub cold: f64,
-    /// With the caches of the run before.
+    /// With caches that the previous run has filled.
     pub warm: f64,
 }
 
@@ -226,7 +238,7 @@ pub struct Summary {
     pub p10: f64,
     /// The 90th percentile.
     pub p90: f64,
-    /// Number of runs.
+    /// The number of runs.
     pub runs: usize,
 }
 
@@ -239,7 +251,7 @@ pub struct Work {
     pub gathered_bytes: f64,
     /// Bytes that must move at least once: inputs read, outputs written.
     pub compulsory_bytes: f64,
-    /// The shortest possible time on this machine by its ceilings, in milliseconds.
+    /// The least time that the measured ceilings of the machine allow, in milliseconds.
     pub floor_ms: f64,
     /// The ceiling that sets the floor: `fma`, `gather` or `stream`; on a GPU `gather` or `copy`.
     pub bound: String,
@@ -252,19 +264,20 @@ pub struct Check {
     pub max_error: f64,
     /// The tolerance.
     pub tolerance: f64,
-    /// Number of compared numbers.
+    /// The number of compared values.
     pub compared: usize,
-    /// Whether the engine may exceed the tolerance, such as one with 16-bit coordinates.
+    /// Whether the engine may exceed the tolerance, as one that computes coordinates in 16 bits
+    /// does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub inexact: bool,
 }
 
-/// A thing that was not measured.
+/// A measurement that was skipped.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Skipped {
-    /// Its name.
+    /// The measurement.
     pub what: String,
-    /// The reason, perhaps with a hint.
+    /// The reason, with a hint if there is one.
     pub why: String,
 }
 
@@ -313,10 +326,10 @@ impl Record {
     }
 }
 
-/// A record and the file that it comes from.
+/// A record and its file.
 #[derive(Debug, Clone)]
 pub struct Source {
-    /// The file, as messages name it.
+    /// The path of the file.
     pub label: String,
     /// The record.
     pub record: Record,

@@ -66,10 +66,10 @@ fn the_report_has_the_sections_of_the_study() {
     let run = msda(dir.path(), &["report", records, "--out", "out"]);
     assert!(run.status.success(), "{}", text(&run.stderr));
     let read = |name: &str| std::fs::read_to_string(dir.path().join("out").join(name)).unwrap();
-    assert!(read("report.html").contains("<h2>Claims</h2>"), "the record is of a GPU");
-    assert!(read("report.md").contains("\n## Claims\n"));
+    assert!(read("report.html").contains("<summary>Claims</summary>"), "a record is from a GPU");
+    assert!(read("report.md").contains("\n### Claims\n"));
     let run = msda(dir.path(), &["report", records, "--markdown", "--claims", "never"]);
-    assert!(text(&run.stdout).contains("## Workloads") && !text(&run.stdout).contains("## Claims"));
+    assert!(text(&run.stdout).contains("## Measurements") && !text(&run.stdout).contains("### Claims"));
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! The columns every table shares, so that terminal, Markdown and page say the same.
+//! The columns of the tables in a terminal.
 
-use super::group::{Group, Row, is_torch};
+use super::group::Row;
 use super::number::{NONE, figure, maybe, percent, times};
 use crate::record::Device;
 
-/// One column of the tables.
+/// A column of the tables.
 #[derive(Clone, Copy)]
 pub(super) enum Column {
     Dtype,
@@ -13,55 +13,23 @@ pub(super) enum Column {
     Median,
     Spread,
     Speedup,
-    Baseline,
     Floor,
-    Bound,
     Reached,
     Gathered,
     Error,
-    Host,
-    Replayed,
-    Warm,
-    Compiling,
-    Kernel,
 }
 
 use Column::*;
 
-/// All of them, for media as wide as they need to be; the kernel, the host's time and graphs where there are such.
-pub(super) fn wide(groups: &[Group<'_>]) -> Vec<Column> {
-    let mut columns = WIDE.to_vec();
-    if groups.iter().flat_map(|g| &g.rows).any(|row| row.measured.host_us.is_some()) {
-        columns.push(Host);
-    }
-    if groups.iter().flat_map(|g| &g.rows).any(|row| row.measured.replay.is_some()) {
-        columns.extend([Replayed, Warm]);
-    }
-    if groups.iter().flat_map(|g| &g.rows).any(|row| row.measured.compile_ms.is_some()) {
-        columns.push(Compiling);
-    }
-    if groups.iter().flat_map(|g| &g.rows).any(|row| row.measured.kernel.is_some()) {
-        columns.push(Kernel);
-    }
-    columns
-}
-
-const WIDE: [Column; 12] =
-    [Dtype, Threads, Engine, Median, Spread, Speedup, Baseline, Floor, Bound, Reached, Gathered, Error];
-
-/// What fits in 100 columns of text; the baseline stands above the table instead.
-pub(super) const NARROW: [Column; 10] =
+/// The columns, from left to right. The baseline is named above the table.
+pub(super) const COLUMNS: [Column; 10] =
     [Dtype, Threads, Engine, Median, Spread, Speedup, Floor, Reached, Gathered, Error];
 
-/// What the columns mean, for the foot of a table.
-pub(super) const LEGEND: &str = "thr: threads in use; p10..p90: eight runs of ten lie between; \
-    floor: what the measured ceilings allow, every row coming from the second-level cache, on the GPU from the first-level cache; \
+/// The meaning of the columns, below the tables.
+pub(super) const LEGEND: &str = "thr: threads; p10..p90: 80 % of the runs took between these times; \
+    floor: the least time that the measured ceilings allow, with every row read from L2, on a GPU from L1; \
     reached: floor / median; GB/s: rows gathered through the caches; \
-    err/tol: largest error as a fraction of what is allowed, at most 1; with ~ it is inexact and not held to that";
-
-/// What the columns mean that only wide tables have.
-pub(super) const WIDE_LEGEND: &str = "host: what a launch keeps the host; graph: the same replayed from a CUDA graph; warm: that with \
-    caches as the run before left them; compile: of the slowest kernel, once";
+    err/tol: largest error divided by the tolerance; ~: the engine rounds to 16 bits and may exceed 1";
 
 impl Column {
     /// The title, unit included.
@@ -73,23 +41,16 @@ impl Column {
             Median => "median ms",
             Spread => "p10..p90",
             Speedup => "speed-up",
-            Baseline => "over",
             Floor => "floor ms",
-            Bound => "bound by",
             Reached => "reached",
             Gathered => "GB/s",
             Error => "err/tol",
-            Host => "host us",
-            Replayed => "graph ms",
-            Warm => "warm ms",
-            Compiling => "compile ms",
-            Kernel => "kernel",
         }
     }
 
-    /// Whether the column holds numbers, which line up on the right.
+    /// Whether the column holds numbers, which are aligned on the right.
     pub(super) fn is_number(self) -> bool {
-        !matches!(self, Dtype | Engine | Baseline | Bound | Kernel)
+        !matches!(self, Dtype | Engine)
     }
 
     /// The text of a row in this column, not escaped.
@@ -105,22 +66,10 @@ impl Column {
             Spread => format!("{}..{}", figure(m.time.p10), figure(m.time.p90)),
             Speedup if row.is_baseline() => "base".into(),
             Speedup => times(row.speedup()),
-            Baseline => match row.baseline {
-                Some(_) if row.is_baseline() => NONE.into(),
-                Some(base) if is_torch(&base.engine) => row.baseline_name().unwrap_or_default(),
-                Some(_) => format!("{}, the slowest", row.baseline_name().unwrap_or_default()),
-                None => NONE.into(),
-            },
             Floor => maybe(super::group::positive(m.work.floor_ms)),
-            Bound => m.work.bound.clone(),
             Reached => percent(row.reached()),
             Gathered => maybe(row.gathered_rate()),
             Error => row.error_text(),
-            Host => maybe(m.host_us),
-            Replayed => maybe(m.replay.map(|r| r.cold)),
-            Warm => maybe(m.replay.map(|r| r.warm)),
-            Compiling => maybe(m.compile_ms),
-            Kernel => m.kernel.clone().unwrap_or(NONE.into()),
         }
     }
 }

@@ -1,21 +1,22 @@
-//! Records as text for a terminal of 100 columns.
+//! Records as text for a terminal with 100 columns.
 
 use comfy_table::{
     Attribute, Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, LineStyle, Table, Width,
 };
 
-use super::columns::{Column, LEGEND, NARROW};
+use super::columns::{COLUMNS, Column, LEGEND};
 use super::group::{Group, Row, groups};
 use super::pivot::{Family, families};
 use super::{by_line, plain, words};
 use crate::record::Record;
 
-/// The width that every line of a table keeps within.
+/// The largest width of a line.
 const WIDTH: u16 = 100;
 
-/// All measurements as tables, one a workload and pass, then figures, then what was skipped.
+/// All measurements as tables, one per workload and pass; then figures; then skipped measurements.
 ///
-/// With `color`, headings are bold, what beats its baseline is green and what is not right is red.
+/// With `color`, headings are bold, speed-ups above 1 are green and results outside the tolerance
+/// are red.
 pub fn terminal(records: &[Record], color: bool) -> String {
     if records.is_empty() {
         return "no records\n".into();
@@ -35,6 +36,9 @@ fn run(out: &mut String, record: &Record, color: bool) {
     paragraph(out, &words::machine(&record.machine), false);
     if let Some(gpu) = &record.machine.gpu {
         paragraph(out, &words::gpu(gpu), false);
+    }
+    if let Some(busy) = words::busy(record) {
+        paragraph(out, &busy, color);
     }
 
     let groups = groups(record);
@@ -65,7 +69,7 @@ fn run(out: &mut String, record: &Record, color: bool) {
         out.push('\n');
         paragraph(out, "skipped", color);
         let mut table = empty(color);
-        // What has one reason is listed beside it.
+        // Measurements with the same reason share a line.
         for same in record.skipped.chunk_by(|a, b| a.why == b.why) {
             let what: Vec<String> = same.iter().map(|s| plain(&s.what)).collect();
             table.add_row([what.join("\n"), by_line(&same[0].why, "\n", plain)]);
@@ -75,9 +79,9 @@ fn run(out: &mut String, record: &Record, color: bool) {
     }
 }
 
-/// The widest cell of each column over all groups, so that the tables line up.
-fn widths(groups: &[Group<'_>]) -> [usize; NARROW.len()] {
-    NARROW.map(|column| {
+/// The widest cell of each column over all groups, so that all tables have the same columns.
+fn widths(groups: &[Group<'_>]) -> [usize; COLUMNS.len()] {
+    COLUMNS.map(|column| {
         let cells = groups.iter().flat_map(|g| &g.rows).map(|r| plain(&column.cell(r)).chars().count());
         cells.max().unwrap_or(0).max(column.title().len())
     })
@@ -86,12 +90,12 @@ fn widths(groups: &[Group<'_>]) -> [usize; NARROW.len()] {
 fn group_table(group: &Group<'_>, widths: &[usize], color: bool) -> Table {
     let mut table = empty(color);
     table.style_mut().header_separator = LineStyle::none().fill('-');
-    table.set_header(NARROW.map(|c| {
+    table.set_header(COLUMNS.map(|c| {
         let cell = Cell::new(c.title()).set_alignment(alignment(c));
         if color { cell.add_attribute(Attribute::Bold) } else { cell }
     }));
     for row in &group.rows {
-        table.add_row(NARROW.map(|c| cell(c, row, color)));
+        table.add_row(COLUMNS.map(|c| cell(c, row, color)));
     }
     unpad(&mut table);
     for (column, &width) in table.column_iter_mut().zip(widths) {
@@ -101,7 +105,7 @@ fn group_table(group: &Group<'_>, widths: &[usize], color: bool) -> Table {
     table
 }
 
-/// A table of figures. Where it would be too wide, how numbers spread is left to the record.
+/// A table of figures. If it is too wide, it leaves out minima, maxima and standard deviations.
 fn family_table(family: &Family, color: bool) -> Table {
     let all: Vec<usize> = (0..family.columns.len()).collect();
     let centres = all.iter().copied().filter(|&i| !family.is_spread(i)).collect();
@@ -138,7 +142,7 @@ fn alignment(column: Column) -> CellAlignment {
     if column.is_number() { CellAlignment::Right } else { CellAlignment::Left }
 }
 
-/// A table without lines, the same whether or not a terminal is there.
+/// A table without rules. Its text does not depend on the terminal.
 fn empty(color: bool) -> Table {
     let mut table = Table::new();
     table.load_style(comfy_table::presets::NOTHING);
@@ -149,7 +153,7 @@ fn empty(color: bool) -> Table {
     table
 }
 
-/// Two spaces between columns and none before the first, to save width.
+/// Two spaces between columns and none before the first.
 fn unpad(table: &mut Table) {
     let last = table.column_count().saturating_sub(1);
     for (i, column) in table.column_iter_mut().enumerate() {
@@ -164,7 +168,7 @@ fn push_table(out: &mut String, table: &Table) {
     }
 }
 
-/// Words wrapped at the width.
+/// Writes text, wrapped at the width.
 fn paragraph(out: &mut String, text: &str, bold: bool) {
     let text = plain(text);
     let mut lines = vec![String::new()];

@@ -17,15 +17,8 @@ mod sweep;
 
 use std::path::PathBuf;
 
-use crate::ladder::RUNGS;
 use anyhow::{Context, Result};
 use msda::{Dtype, Padding, Problem, Sampling};
-use msda_cuda::choose::choose;
-use msda_cuda::driver::Device as Gpu;
-use msda_cuda::kernels::Kernel;
-use msda_cuda::{Operands, Request, Sums, Target};
-
-use crate::facts::Facts;
 use msda_bench::bench::Progress;
 use msda_bench::engines::Engine;
 use msda_bench::gpu::{self, kernels};
@@ -36,10 +29,10 @@ use msda_bench::workload::{Data, Workload};
 use msda_cuda::choose::choose;
 use msda_cuda::driver::Device as Gpu;
 use msda_cuda::kernels::Kernel;
-use msda_cuda::kernels::ladder::RUNGS;
 use msda_cuda::{Operands, Request, Sums, Target};
 
 use crate::facts::Facts;
+use crate::ladder::RUNGS;
 use pattern::Pattern;
 
 pub use conclude::conclusions;

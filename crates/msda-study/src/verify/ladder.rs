@@ -23,11 +23,6 @@ use serde::Serialize;
 
 use super::whole::{self, Compared, Whole};
 use crate::ladder::{RUNGS, Rung};
-use msda_bench::bench::Progress;
-use msda_bench::parallel::in_parallel;
-use msda_bench::record::{Figure, Pass, Record, Skipped};
-use msda_bench::task::Task;
-use msda_bench::workload::{Data, Workload};
 
 /// What to verify.
 #[derive(Debug, Clone)]

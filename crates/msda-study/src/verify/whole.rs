@@ -15,8 +15,6 @@ use msda_bench::parallel::in_parallel;
 use msda_bench::record::Pass;
 use msda_bench::task::Task;
 use msda_bench::workload::Data;
-use rayon::prelude::*;
-use serde::Serialize;
 
 /// Queries per part. A part has one tolerance.
 const QUERIES_PER_PART: usize = 2048;
