@@ -105,6 +105,24 @@ impl<T> DerefMut for Aligned<T> {
     }
 }
 
+/// No elements, with memory reserved for `len`; an error if it cannot be allocated.
+pub(crate) fn try_reserved<T>(len: usize) -> Result<Vec<T>> {
+    let mut reserved = Vec::new();
+    reserved.try_reserve_exact(len).map_err(|_| no_memory(format!("{len} elements")))?;
+    Ok(reserved)
+}
+
+/// `len` zeros; an error if the memory cannot be allocated.
+pub(crate) fn try_zeros<T: Copy + Default>(len: usize) -> Result<Vec<T>> {
+    let mut zeros = try_reserved(len)?;
+    zeros.resize(len, T::default());
+    Ok(zeros)
+}
+
+fn no_memory(got: String) -> Error {
+    Error::new(ErrorKind::Memory, "memory", got, "a size that this machine can allocate")
+}
+
 /// Owned elements of a type known at run time.
 #[derive(Debug, Clone)]
 pub enum Buffer {
@@ -127,8 +145,8 @@ impl Buffer {
         match dtype {
             Dtype::F64 => Self::F64(Aligned::filled(len, x)),
             Dtype::F32 => Self::F32(Aligned::filled(len, x as f32)),
-            Dtype::F16 => Self::F16(Aligned::filled(len, f16::from_f64(x))),
-            Dtype::Bf16 => Self::Bf16(Aligned::filled(len, bf16::from_f64(x))),
+            Dtype::F16 => Self::F16(Aligned::filled(len, Element::from_f64(x))),
+            Dtype::Bf16 => Self::Bf16(Aligned::filled(len, Element::from_f64(x))),
         }
     }
 
@@ -137,13 +155,10 @@ impl Buffer {
         let buffer = match dtype {
             Dtype::F64 => Aligned::try_filled(len, x).map(Self::F64),
             Dtype::F32 => Aligned::try_filled(len, x as f32).map(Self::F32),
-            Dtype::F16 => Aligned::try_filled(len, f16::from_f64(x)).map(Self::F16),
-            Dtype::Bf16 => Aligned::try_filled(len, bf16::from_f64(x)).map(Self::Bf16),
+            Dtype::F16 => Aligned::try_filled(len, Element::from_f64(x)).map(Self::F16),
+            Dtype::Bf16 => Aligned::try_filled(len, Element::from_f64(x)).map(Self::Bf16),
         };
-        buffer.ok_or_else(|| {
-            let got = format!("{len} elements of {dtype}");
-            Error::new(ErrorKind::Memory, "memory", got, "a size that this machine can allocate")
-        })
+        buffer.ok_or_else(|| no_memory(format!("{len} elements of {dtype}")))
     }
 
     /// `len` elements; element `i` is `f(i)` rounded to `dtype`.

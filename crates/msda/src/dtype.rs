@@ -225,8 +225,21 @@ macro_rules! elements {
 elements! {
     F64 f64, f64, |x| x, |x| x, |x| x, |x| x;
     F32 f32, f32, |x| x, |x| x, |x: f64| x as f32, f64::from;
-    F16 f16, f32, f16::to_f32, f16::from_f32, f16::from_f64, f16::to_f64;
-    Bf16 bf16, f32, bf16::to_f32, bf16::from_f32, bf16::from_f64, bf16::to_f64;
+    F16 f16, f32, f16::to_f32, f16::from_f32, |x| f16::from_f32(round_to_odd(x)), f16::to_f64;
+    Bf16 bf16, f32, bf16::to_f32, bf16::from_f32, |x| bf16::from_f32(round_to_odd(x)), bf16::to_f64;
+}
+
+/// `x` in `f32`, and if that is not exact, the neighbour with an odd last bit. Rounding this number
+/// to 16 bits gives the number nearest to `x`; rounding twice to the nearest does not.
+fn round_to_odd(x: f64) -> f32 {
+    let near = x as f32;
+    let wide = f64::from(near);
+    if wide == x || x.is_nan() {
+        return near;
+    }
+    let bits = near.to_bits();
+    let toward_zero = if wide.abs() > x.abs() { bits - 1 } else { bits };
+    f32::from_bits(toward_zero | 1)
 }
 
 /// Evaluates an expression with the typed contents of a [`Slice`], [`SliceMut`] or `Buffer`.

@@ -3,6 +3,7 @@
 //! Everything is generic over the arithmetic type. In `f64` it is the oracle: every backend is
 //! compared with it. In `f32` it is the plain evaluation: its error shows how much error is normal.
 
+use crate::buffer::{try_reserved, try_zeros};
 use crate::dtype::Float;
 use crate::error::Result;
 use crate::op::{self, Args, Backend, Gradients, Inputs, ReferenceKind, Tensor};
@@ -155,9 +156,8 @@ fn each_item(p: &Problem) -> impl Iterator<Item = [usize; 3]> + use<> {
 pub fn forward<F: Float>(p: &Problem, inputs: &Inputs<'_>) -> Result<Vec<F>> {
     let args = op::check_inputs(p, inputs)?;
     let d = p.channels();
-    let mut output = Vec::with_capacity(p.output_len());
-    for at in each_item(p) {
-        let mut sum = vec![F::ZERO; d];
+    let mut output = try_zeros(p.output_len())?;
+    for (sum, at) in output.chunks_exact_mut(d).zip(each_item(p)) {
         let item = item::<F>(p, &args, at);
         for s in 0..p.samples() {
             let level = &p.levels()[item.level[s]];
@@ -168,7 +168,6 @@ pub fn forward<F: Float>(p: &Problem, inputs: &Inputs<'_>) -> Result<Vec<F>> {
                 }
             }
         }
-        output.extend(sum);
     }
     Ok(output)
 }
@@ -194,10 +193,10 @@ pub fn backward<F: Float>(p: &Problem, inputs: &Inputs<'_>, grad_output: &View<'
     let dim = args.reference.map_or(0, |(kind, _)| kind.dim());
     let dense_value = Role::Value.dense(p);
     let mut grads = Grads {
-        value: vec![F::ZERO; p.value_len()],
-        locations: Vec::with_capacity(p.locations_len()),
-        weights: Vec::with_capacity(p.weights_len()),
-        reference: vec![F::ZERO; p.reference_len(dim)],
+        value: try_zeros(p.value_len())?,
+        locations: try_reserved(p.locations_len())?,
+        weights: try_reserved(p.weights_len())?,
+        reference: try_zeros(p.reference_len(dim))?,
     };
     for at in each_item(p) {
         let item = item::<F>(p, &args, at);

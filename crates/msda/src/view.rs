@@ -1,5 +1,6 @@
 //! Tensors as the operator takes them: elements, and strides of the three outer dimensions.
 
+use crate::buffer::try_zeros;
 use crate::dtype::{Slice, SliceMut};
 use crate::error::{Error, ErrorKind, Result};
 use crate::op::{ReferenceKind, offset};
@@ -120,7 +121,7 @@ impl Role {
         let strides = check_read(p, self, self.name(), view)?;
         let (extents, inner) = self.shape(p);
         let dense = self.dense(p);
-        let mut numbers = vec![0.0; extents.iter().product::<usize>() * inner];
+        let mut numbers = try_zeros(extents.iter().product::<usize>() * inner)?;
         self.for_each_row(p, |index| {
             let (to, from) = (offset(dense, index), offset(strides, index));
             for c in 0..inner {

@@ -1,6 +1,6 @@
 //! Calls that are accepted and refused: allocating calls, strides of 0, overlapping destinations.
 
-use msda::oracle::Oracle;
+use msda::oracle::{self, Oracle};
 use msda::rng::Rng;
 use msda::{
     Backend, Buffer, Cpu, Dtype, ErrorKind, Gradients, Inputs, Problem, ReferenceKind, Role, Spec, Types,
@@ -100,6 +100,8 @@ fn allocating_calls_refuse_what_does_not_fit_before_they_allocate() {
     assert_eq!(msda::forward(&huge, &inputs).unwrap_err().kind(), ErrorKind::Memory);
     let upstream = View::from(&t.upstream).strided([0; 3]);
     assert_eq!(msda::backward(&huge, &inputs, upstream).unwrap_err().kind(), ErrorKind::Memory);
+    assert_eq!(oracle::forward::<f64>(&huge, &inputs).unwrap_err().kind(), ErrorKind::Memory);
+    assert_eq!(oracle::backward::<f64>(&huge, &inputs, &upstream).unwrap_err().kind(), ErrorKind::Memory);
 }
 
 /// An input whose stride is 0 gives the bits of the same input with its elements repeated.

@@ -74,11 +74,14 @@ impl Call<'_> {
     }
 }
 
+/// Changes the results of a call.
+type Change = fn(&mut Call<'_>);
+
 /// A mistake in the results of the forward or the backward pass.
 enum Mistake {
     None,
-    Forward(fn(&mut Call<'_>)),
-    Backward(fn(&mut Call<'_>)),
+    Forward(Change),
+    Backward(Change),
 }
 
 struct Sabotaged(Mistake);
@@ -179,7 +182,7 @@ fn with_locations(call: &mut Call<'_>, change: impl Fn(&mut [f64])) {
 }
 
 /// Mistakes in the forward pass.
-fn forward_mistakes() -> Vec<(&'static str, fn(&mut Call<'_>))> {
+fn forward_mistakes() -> Vec<(&'static str, Change)> {
     vec![
         ("x and y exchanged", |c| {
             with_locations(c, |l| l.chunks_exact_mut(2).for_each(|xy| xy.swap(0, 1)));
@@ -231,7 +234,7 @@ fn forward_mistakes() -> Vec<(&'static str, fn(&mut Call<'_>))> {
 }
 
 /// Mistakes in the backward pass.
-fn backward_mistakes() -> Vec<(&'static str, fn(&mut Call<'_>))> {
+fn backward_mistakes() -> Vec<(&'static str, Change)> {
     vec![
         ("gradient of locations with the wrong sign", |c| {
             c.results[LOCATIONS].iter_mut().for_each(|x| *x = -*x);
