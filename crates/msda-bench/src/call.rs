@@ -1,4 +1,4 @@
-//! A call of the op on tensors from files: names and shapes as models save them.
+//! A call of the operator on tensors from files, with names and shapes as models save them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use msda::{
 
 use crate::files::{Data, Tensor};
 
-/// What the tensors do not say.
+/// The parameters of a call that are not in its tensors.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Height and width of each level; read from `spatial_shapes` when empty.
@@ -21,13 +21,13 @@ pub struct Options {
     pub layout: Layout,
     /// How samples are read.
     pub sampling: Sampling,
-    /// What lies beyond the edge.
+    /// How samples outside the map are read.
     pub padding: Padding,
-    /// Where 0 and 1 are.
+    /// Whether 0 and 1 are the centres of the corner pixels instead of the edges of the map.
     pub align_corners: bool,
 }
 
-/// Names a tensor may have, the one we use first.
+/// The names of each tensor. The first one is used in messages.
 const VALUE: &[&str] = &["value"];
 const SHAPES: &[&str] = &["spatial_shapes", "value_spatial_shapes"];
 const STARTS: &[&str] = &["level_start_index"];
@@ -60,8 +60,24 @@ fn find<'a>(tensors: &'a Tensors, names: &[&'static str]) -> Option<(&'static st
 fn need<'a>(tensors: &'a Tensors, names: &[&'static str]) -> Result<(&'static str, &'a Tensor)> {
     find(tensors, names).with_context(|| {
         let have: Vec<&str> = tensors.keys().map(String::as_str).collect();
-        format!("tensor '{}': got none, expected one among: {}", names[0], have.join(", "))
+        let expected: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
+        let got = if have.is_empty() { "no tensor".into() } else { have.join(", ") };
+        format!("tensor {}: not found, got {got}", expected.join(" or "))
     })
+}
+
+/// Refuses two tensors that are the same one by name: one of them would be ignored.
+fn refuse_two_names(tensors: &Tensors) -> Result<()> {
+    for names in [SHAPES, LOCATIONS, WEIGHTS, REFERENCE, OFFSETS, LOGITS] {
+        let got: Vec<String> =
+            names.iter().filter(|n| tensors.contains_key(**n)).map(|n| format!("'{n}'")).collect();
+        ensure!(
+            got.len() < 2,
+            "tensors {}: got both, expected one: they are names of the same input",
+            got.join(" and ")
+        );
+    }
+    Ok(())
 }
 
 fn shape<'a, const N: usize>(name: &str, tensor: &'a Tensor, meaning: &str) -> Result<&'a [usize; N]> {
@@ -73,6 +89,7 @@ fn shape<'a, const N: usize>(name: &str, tensor: &'a Tensor, meaning: &str) -> R
 impl<'a> Call<'a> {
     /// Works out the problem from the tensors' names and shapes.
     pub fn new(tensors: &'a Tensors, options: &Options) -> Result<Self> {
+        refuse_two_names(tensors)?;
         let (name, value) = need(tensors, VALUE)?;
         let &[batch, a, b, channels] = shape::<4>(name, value, "(B, S, H, D), or (B, H, S, D) when planar")?;
         let (positions, heads) = if options.layout == Layout::Bshd { (a, b) } else { (b, a) };
@@ -117,10 +134,11 @@ impl<'a> Call<'a> {
             .fold(0, usize::saturating_add);
         ensure!(
             starts.is_some() || covered == positions,
-            "positions of value: got {positions} ({} {:?}), expected {covered}, the pixels of {levels:?}\n\
+            "positions of value: got {positions} ({} {:?}), expected {covered}, the pixels of {levels:?}{}\n\
              hint: give level_start_index if the levels do not follow each other, and --layout if value is planar",
             if options.layout == Layout::Bshd { "(B, S, H, D) =" } else { "(B, H, S, D) =" },
             [batch, a, b, channels],
+            if options.layout.ring() > 0 { " and of the ring of one pixel around each level" } else { "" },
         );
         let problem = Problem::new(Spec {
             batch,
@@ -137,7 +155,7 @@ impl<'a> Call<'a> {
             layout: options.layout,
             types,
         })?;
-        // The lengths are checked by the op; shapes of equal length but another order are caught here.
+        // The operator checks lengths. A shape with the same length in another order is refused here.
         let outer = &[batch, queries, heads];
         let got = locations.1.shape.get(..3).unwrap_or_default();
         ensure!(
@@ -182,7 +200,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Names among `tensors` that no call of this form reads: a typing error, perhaps.
+    /// Names of `tensors` that a call of this form does not read. They may be misspelt.
     pub fn unused<'t>(&self, tensors: &'t Tensors) -> Vec<&'t str> {
         let form = if self.reference.is_some() { [OFFSETS, LOGITS] } else { [LOCATIONS, WEIGHTS] };
         let read = [VALUE, SHAPES, STARTS, REFERENCE, GRADIENT, form[0], form[1]];
@@ -272,7 +290,8 @@ fn samples(name: &str, t: &Tensor, levels: usize, options: &Options) -> Result<(
         &[_, q, _, n, 2] => {
             ensure!(
                 options.points.iter().sum::<usize>() == n,
-                "points: got {:?}, expected {levels} numbers, one a level, with the sum {n}\nhint: --points 2,4,2",
+                "points: got {:?}, expected {levels} numbers, one per level, with the sum {n} that {name} has\n\
+                 hint: give them as --points P,P,...",
                 options.points
             );
             (q, options.points.clone())

@@ -1,4 +1,4 @@
-//! What a pass has to do, and the time below which this machine cannot do it.
+//! The work of a pass, and the least time that it can take on this machine.
 
 use msda::cpu::probe::{self, Reading};
 use msda::{Isa, Problem};
@@ -11,14 +11,14 @@ use crate::workload::Data;
 pub const FMA: &str = "fma";
 /// Reading in order a buffer as large as a value pyramid, one for each thread.
 pub const STREAM: &str = "stream";
-/// Random rows from the second-level cache.
+/// Random rows from L2.
 pub const GATHER_L2: &str = "gather-l2";
 /// Random rows from a buffer as large as a value pyramid.
 pub const GATHER_MEMORY: &str = "gather-memory";
 
 /// On a GPU: copying within its memory.
 pub const COPY: &str = "copy";
-/// On a GPU: rows from the first-level caches of its multiprocessors.
+/// On a GPU: rows from the L1 caches of its SMs.
 pub const GATHER_L1: &str = "gather-l1";
 
 /// Measures this machine's ceilings with that many threads. Takes about a second.
@@ -43,7 +43,7 @@ pub fn ceilings(threads: usize) -> anyhow::Result<Vec<Ceiling>> {
     Ok(rates.map(ceiling).into())
 }
 
-/// What the samples of a workload read.
+/// The rows that the samples of a workload read.
 #[derive(Debug, Clone, Copy)]
 pub struct Reads {
     /// Rows read, one for each tap that lies on the map.
@@ -52,7 +52,7 @@ pub struct Reads {
     pub rows: f64,
 }
 
-/// Counts what the bilinear samples of a workload read.
+/// Counts the rows that the bilinear samples of a workload read.
 pub fn count_reads(data: &Data) -> Reads {
     let p = &data.problem;
     let counts = (0..p.batch() * p.heads()).into_par_iter().map(|plane| {
@@ -88,7 +88,7 @@ fn for_each_tap(data: &Data, image: usize, head: usize, mut f: impl FnMut(usize)
     }
 }
 
-/// A bilinear sample's two neighbours on one axis, less those off the map.
+/// The two neighbours of a bilinear sample on one axis, without those off the map.
 fn neighbours(p: &Problem, t: f64, side: usize) -> [Option<usize>; 2] {
     let (scale, shift) = p.pixel_transform(side);
     let low = (t * scale + shift).floor();
@@ -112,7 +112,7 @@ pub fn work(
     let sum_row = (p.channels() * t.value.accumulator().size()) as f64;
     let Reads { taps, rows } = reads;
     let multiply_adds = 2.0 * taps * p.channels() as f64;
-    // Rows that nobody looks at need not be read.
+    // Rows without a sample need not be read.
     let inputs = rows * row + coordinates;
     let (flops, gathered_bytes, compulsory_bytes) = match pass {
         Pass::Forward => (multiply_adds, taps * row, inputs + output),

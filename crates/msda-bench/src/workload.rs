@@ -9,7 +9,9 @@ use msda::{Buffer, Dtype, Layout, Problem, Spec, Types};
 use rayon::prelude::*;
 use serde::Deserialize;
 
-/// The workloads that come with the lab: name and text.
+use crate::Unknown;
+
+/// The built-in workloads: name and text.
 pub const BUILT_IN: [(&str, &str); 18] = [
     ("small", include_str!("../workloads/small.toml")),
     ("seed-encoder", include_str!("../workloads/seed-encoder.toml")),
@@ -36,7 +38,7 @@ pub const BUILT_IN: [(&str, &str); 18] = [
 pub struct Workload {
     /// Its name: the file's, without the ending.
     pub name: String,
-    /// One line for people.
+    /// One line of description.
     pub about: String,
     /// Value types to measure, the main one first.
     pub dtypes: Vec<Dtype>,
@@ -67,10 +69,10 @@ struct File {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Coordinates {
-    /// `f32`, whatever the values are.
+    /// `f32` for values of every type but `f64`.
     #[default]
     F32,
-    /// The values' type: what a model under autocast passes.
+    /// The values' type, as in a model under autocast.
     Value,
 }
 
@@ -145,8 +147,8 @@ impl Workload {
             let stem = path.file_stem().unwrap_or_default().to_string_lossy();
             return Self::parse(&stem, &text).with_context(|| format!("in {name}"));
         }
-        let names: Vec<&str> = BUILT_IN.iter().map(|(n, _)| *n).collect();
-        bail!("workload: got '{name}', expected one of {}, or a path to a .toml file", names.join(", "))
+        let names = BUILT_IN.map(|(name, _)| name);
+        Err(Unknown::or("workload", name, &names, ", or a path to a .toml file").into())
     }
 
     /// A workload from its text.
@@ -209,7 +211,7 @@ impl Workload {
         Ok(Problem::new(Spec { types, ..self.spec.clone() })?)
     }
 
-    /// Its data for values of the given type: the same numbers for every type, but for their rounding.
+    /// Its data for values of the given type. The numbers of all types differ by rounding only.
     pub fn data(&self, dtype: Dtype) -> Result<Data> {
         self.data_of(self.problem(dtype)?)
     }
@@ -219,8 +221,8 @@ impl Workload {
         self.data_of(self.problem(dtype)?.with(|s| s.batch = s.batch.min(images))?)
     }
 
-    /// The same distribution of samples over another problem, with another spread of the samples around their
-    /// reference in pixels, where one is given.
+    /// The same distribution of samples over another problem. `spread` replaces the distance of the
+    /// samples from their reference, in pixels.
     pub fn varied(&self, problem: Problem, spread: Option<f64>) -> Result<Data> {
         let mut other = self.clone();
         if let Some(spread) = spread {
@@ -256,9 +258,9 @@ impl Workload {
         })
     }
 
-    /// Data that cannot be held is refused before it is made.
+    /// Refuses data that does not fit into memory, before any is made.
     fn check_memory(&self, p: &Problem) -> Result<()> {
-        // Made in f32, kept in its type, and as much again for results.
+        // Numbers are made in f32, kept in their own type, and results take as much again.
         let numbers = [p.value_len(), p.locations_len(), p.weights_len(), p.output_len()];
         let gib = numbers.iter().map(|&n| n as f64).sum::<f64>() * 16.0 / (1u64 << 30) as f64;
         let have = crate::machine::memory_gib();
@@ -286,10 +288,10 @@ impl Workload {
     }
 }
 
-/// Everything a workload feeds an engine.
+/// The tensors of a workload.
 #[derive(Debug, Clone)]
 pub struct Data {
-    /// Which data this is: no other of this process has the number, though it may come to lie in the same memory.
+    /// A number that no other data of this process has, even if it reuses the same memory.
     pub id: u64,
     /// The problem.
     pub problem: Problem,
@@ -303,7 +305,7 @@ pub struct Data {
     pub grad_output: Buffer,
 }
 
-/// Rows of `inner` numbers, each from a generator of its own so that they can be made in parallel.
+/// Rows of `inner` numbers. Each row has its own generator, so that rows can be made in parallel.
 fn random_rows(
     dtype: Dtype,
     len: usize,
@@ -343,7 +345,7 @@ impl Locations {
                 let mut out = Vec::with_capacity(per_query);
                 let reference = self.reference(p, pair / queries.max(1), pair % queries.max(1));
                 for head in 0..heads {
-                    // Each head looks in a direction of its own, as a freshly made model does.
+                    // Each head has its own direction, as in a newly initialised model.
                     let angle = std::f64::consts::TAU * head as f64 / heads as f64;
                     for (level, &points) in p.levels().iter().zip(p.points()) {
                         for point in 0..points {

@@ -125,7 +125,7 @@ fn without_a_gpu_the_ladder_is_said_to_be_left_out() {
     for (args, code) in [
         (vec!["verify", "--full"], 2),
         (vec!["study", "verify", "--engine", "cpu"], 2),
-        (vec!["study", "verify", "--workload", "nope"], 1),
+        (vec!["study", "verify", "--workload", "nope"], 2),
     ] {
         assert_eq!(msda(dir.path(), &args).status.code(), Some(code), "{args:?}");
     }

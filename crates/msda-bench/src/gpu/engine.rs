@@ -95,6 +95,11 @@ fn parse(name: &str) -> Result<(usize, Wanted)> {
     Ok((ordinal, wanted))
 }
 
+/// Refuses a name that no engine on a GPU has.
+pub(super) fn check(name: &str) -> Result<()> {
+    parse(name).map(|_| ())
+}
+
 /// The backend of such a name.
 pub(super) fn backend(name: &str) -> Result<Box<dyn Backend + Send>> {
     let (ordinal, kernel) = parse(name)?;

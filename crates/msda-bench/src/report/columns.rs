@@ -49,10 +49,6 @@ pub(super) fn wide(groups: &[Group<'_>]) -> Vec<Column> {
 const WIDE: [Column; 12] =
     [Dtype, Threads, Engine, Median, Spread, Speedup, Baseline, Floor, Bound, Reached, Gathered, Error];
 
-/// What fits in 100 columns of text; the baseline stands above the table instead.
-pub(super) const NARROW: [Column; 10] =
-    [Dtype, Threads, Engine, Median, Spread, Speedup, Floor, Reached, Gathered, Error];
-
 /// What the columns mean, for the foot of a table.
 pub(super) const LEGEND: &str = "thr: threads in use; p10..p90: eight runs of ten lie between; \
     floor: what the measured ceilings allow, every row coming from the second-level cache, on the GPU from the first-level cache; \

@@ -102,9 +102,14 @@ pub(super) fn is_torch(engine: &str) -> bool {
     engine == "torch" || engine.starts_with("torch-")
 }
 
+/// Whether an engine is the plain loop that others are compared with.
+pub(super) fn is_plain(engine: &str) -> bool {
+    engine == crate::engines::Plain::NAME
+}
+
 /// Whether an engine is what a call of this project runs: a kernel pinned by name is for comparison.
 pub(super) fn is_own(engine: &str) -> bool {
-    !is_torch(engine) && !is_peer(engine) && !is_pinned(engine)
+    !is_torch(engine) && !is_plain(engine) && !is_peer(engine) && !is_pinned(engine)
 }
 
 /// Whether an engine is one kernel of ours, pinned by its name, instead of the kernel that a call gets.

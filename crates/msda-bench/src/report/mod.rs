@@ -1,6 +1,7 @@
 //! Records as people read them: a terminal, a Markdown file, a page.
 
 mod columns;
+mod ending;
 mod escape;
 mod extend;
 mod group;
@@ -10,6 +11,7 @@ mod markdown;
 pub mod number;
 pub mod page;
 pub mod pivot;
+mod screen;
 mod sections;
 pub mod svg;
 mod table;
@@ -21,10 +23,12 @@ use anyhow::{Context, Result};
 
 use crate::record::{Ceiling, Device, Record};
 
+pub use ending::{advice, verdict};
 pub use extend::{Added, Extension};
 pub use group::{Row, Setting, dtype_order, positive};
+pub use screen::{Screen, terminal};
 pub use sections::folded;
-pub use table::terminal;
+pub use table::{Cell, Color, Table, USUAL_WIDTH, beside, wrap};
 
 const TITLE: &str = "Multi-scale deformable attention: measurements";
 

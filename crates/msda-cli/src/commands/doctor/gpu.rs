@@ -1,21 +1,21 @@
-//! The GPU, and what its kernels need.
+//! The GPU, and the software that its kernels need.
 
 use msda_bench::record::Gpu;
 use msda_cuda::choose::Tuned;
-use msda_cuda::driver::{Device, driver_version};
+use msda_cuda::driver::{Device, driver_version, loader_error};
 use msda_cuda::jit;
 
 use super::{Finding, split_hint};
 
-/// The GPU, and what its kernels need.
+/// Findings about the GPU, the compiler, the cache and tuned kernels.
 pub(super) fn examine(driver: Option<&Gpu>) -> Vec<Finding> {
     let device = match Device::open(0) {
         Ok(device) => device,
-        Err(why) => return vec![no_gpu(driver, &why.to_string())],
+        Err(why) => return vec![no_gpu(driver, &why.to_string()), nvrtc()],
     };
     let count = Device::count().unwrap_or(1);
     let mut says = format!(
-        "{}, {}, {} multiprocessors, {:.0} GiB",
+        "{}, {}, {} SMs, {:.0} GiB",
         device.name(),
         device.arch(),
         device.multiprocessors(),
@@ -37,7 +37,10 @@ fn no_gpu(driver: Option<&Gpu>, why: &str) -> Finding {
     let (why, hint) = split_hint(why);
     let says = match driver {
         Some(gpu) => format!("{} is there but cannot be used: {why}", gpu.name),
-        None => format!("none: {why}; the op runs on the CPU"),
+        None => match loader_error() {
+            Some(why) => format!("no NVIDIA driver was found ({why})"),
+            None => format!("none: {why}"),
+        },
     };
     Finding { what: "gpu", good: false, says, hint }
 }
@@ -56,12 +59,7 @@ fn nvrtc() -> Finding {
         Err(why) => {
             let why = why.to_string();
             let (says, hint) = split_hint(&why);
-            Finding {
-                what: "compiler",
-                good: false,
-                says: format!("{says}; only kernels from the cache can run"),
-                hint,
-            }
+            Finding { what: "compiler", good: false, says: format!("{says} (only needed for a GPU)"), hint }
         }
     }
 }
@@ -69,11 +67,11 @@ fn nvrtc() -> Finding {
 fn tuned() -> Finding {
     let file = Tuned::path().filter(|path| path.exists());
     let says = match &file {
-        Some(path) => format!("{}, besides what comes with the library", path.display()),
-        None => "what comes with the library; `msda tune` adds this machine's".into(),
+        Some(path) => format!("{}, and the kernels tuned in advance", path.display()),
+        None => "kernels tuned in advance; `msda tune` adds some for this GPU".into(),
     };
     let problems = Tuned::global().problems();
-    let hint = problems.first().map(|why| format!("{} line(s) count for nothing: {why}", problems.len()));
+    let hint = problems.first().map(|why| format!("{} line(s) are ignored: {why}", problems.len()));
     Finding { what: "tuned", good: problems.is_empty(), says, hint }
 }
 
@@ -83,7 +81,7 @@ fn cache() -> Finding {
     let Some(folder) = cache.folder() else {
         return finding(
             false,
-            "none: kernels are compiled anew by every program".into(),
+            "none: every program compiles its kernels again".into(),
             Some(
                 cache
                     .warning()
