@@ -7,7 +7,7 @@ use msda::{Dtype, Isa};
 
 use crate::check::Expected;
 use crate::engines::peers::{self, Peer};
-use crate::engines::{self, Engine, Launching, Registry};
+use crate::engines::{self, Engine, Launching, Plain, Registry};
 use crate::record::{Ceiling, Device, GpuState, Measurement, Pass, Record, Skipped};
 use crate::task::Task;
 use crate::timing::{Effort, summarize};
@@ -19,13 +19,13 @@ use crate::{gpu, machine, work};
 pub struct Options {
     /// Workloads by name or path; empty for the usual ones.
     pub workloads: Vec<String>,
-    /// Engines by name; empty for those that suit each workload.
+    /// Engines by name; empty for all that are here and take the workload.
     pub engines: Vec<String>,
     /// Value types; all of each workload when empty.
     pub dtypes: Vec<Dtype>,
-    /// The device; none for all.
+    /// The device to measure on; all when none.
     pub device: Option<Device>,
-    /// Numbers of threads; empty for all cores, and one core on the main workload.
+    /// Threads; empty for one per core of the machine, and for one thread on the main workload.
     pub threads: Vec<usize>,
     /// Fewer workloads and runs.
     pub quick: bool,
@@ -33,17 +33,17 @@ pub struct Options {
     pub command: String,
 }
 
-/// Receives progress, for a progress bar.
+/// Receives the progress of a run, for a progress bar.
 pub trait Progress {
     /// There are `total` steps.
     fn begin(&mut self, total: usize);
     /// A step begins.
     fn step(&mut self, what: &str);
-    /// A note to show now.
+    /// A message for the user.
     fn note(&mut self, what: &str);
 }
 
-/// A planned measurement: an engine on a workload.
+/// One entry of the plan: an engine on a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Cell {
     dtype: Dtype,
@@ -66,7 +66,7 @@ const USUAL: [&str; 7] = [
 ];
 const QUICK: [&str; 2] = ["small", "seed-decoder"];
 
-/// Runs the benchmark. A wrong result of an engine that is no guest is an error.
+/// Runs the benchmark. It fails where an engine of this project gives a wrong result.
 pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) -> Result<Record> {
     let usual: &[&str] = if options.quick { &QUICK } else { &USUAL };
     let names = match options.workloads.as_slice() {
@@ -76,7 +76,7 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     };
     let mut workloads = names.iter().map(|n| Workload::find(n)).collect::<Result<Vec<_>>>()?;
     let ordinal = engines::ordinal(&options.engines)?;
-    // First, so that it has the clocks before the load.
+    // Before anything runs, so that it has the clocks and temperature of an idle GPU.
     let mut machine = machine::describe(ordinal);
     let mut bench = Bench {
         options,
@@ -138,11 +138,11 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     })
 }
 
-/// On the CPU, engines and value types of a workload are timed in turns, so that a disturbance of
-/// the machine affects all of them.
+/// The engines and value types of a workload are timed on the processor in this many turns, so that a disturbance
+/// of the machine affects all of them alike.
 const TURNS: u32 = 6;
 
-/// Runs of more milliseconds than this need no warm-up after the first turn.
+/// Runs longer than this many milliseconds need no warm-up after their first turn.
 const LONG: f64 = 50.0;
 
 struct Bench<'a> {
@@ -153,15 +153,15 @@ struct Bench<'a> {
     measurements: Vec<Measurement>,
     skipped: Vec<Skipped>,
     torch: Option<String>,
-    /// Whether the GPU is measured without having been named.
+    /// Whether the CUDA backend is measured although no engine was named.
     cuda: bool,
-    /// The engines of others on this machine: torch, torch-cuda, peers.
+    /// The engines of others that are installed: torch, torch-cuda, peers.
     guests: BTreeSet<String>,
-    /// The described peers, installed or not.
+    /// The peers that are described, installed or not.
     peers: Vec<Peer>,
     /// The number of the GPU.
     ordinal: usize,
-    /// The state of the GPU after the last measurement on it.
+    /// The sensors of the GPU after the last measurement on it.
     gpu: Option<GpuState>,
     /// Open engines by name and threads. Starting one can take seconds.
     open: BTreeMap<(String, usize), Box<dyn Engine>>,
@@ -203,7 +203,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Opens the GPU. A missing GPU is an error if it was named, and is noted otherwise.
+    /// Opens the CUDA backend. An engine that was named must open; otherwise a missing GPU is noted once.
     fn find_cuda(&mut self) -> Result<()> {
         if !self.measures(Device::Cuda) {
             return Ok(());
@@ -218,7 +218,7 @@ impl Bench<'_> {
                     self.cuda = true;
                     self.open.insert(("cuda".into(), 1), engine);
                 }
-                Err(why) => self.skip("cuda".into(), format!("{:#}", why.root_cause())),
+                Err(why) => self.skip("cuda".into(), gpu::missing(&why)),
             }
         }
         if self.open.keys().any(|(name, _)| engines::is_cuda(name)) {
@@ -227,7 +227,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Measures the ceilings of the GPU. Without them measurements have no floor.
+    /// Measures the limits of the GPU. Without them times have no floor to compare with.
     fn measure_gpu_ceilings(&mut self) {
         match gpu::ceilings_of(self.ordinal) {
             Ok(ceilings) => self.ceilings.extend(ceilings),
@@ -235,7 +235,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Looks for torch and peers, so that a missing one is noted once and not per workload.
+    /// Looks for torch and for peers, so that a missing one is noted once and not for each workload.
     fn find_guests(&mut self) -> Result<()> {
         let mut wanted: Vec<String> = ["torch", "torch-cuda"].map(String::from).into();
         if self.options.engines.is_empty()
@@ -255,7 +255,9 @@ impl Bench<'_> {
         let torch = match engines::Torch::start(threads) {
             Ok(torch) => torch,
             Err(why) => {
-                self.skip("torch".into(), format!("{why:#}"));
+                // Where torch was looked for is for `msda doctor` to say.
+                let why = format!("{why:#}");
+                self.skip("torch".into(), why.split([':', '\n']).next().unwrap_or_default().to_owned());
                 return Ok(());
             }
         };
@@ -264,7 +266,8 @@ impl Bench<'_> {
             let (gpu, cpu) = wanted.into_iter().partition(|e| self.device(e) == Device::Cuda);
             wanted = cpu;
             let gpu: Vec<String> = gpu;
-            if !gpu.is_empty() {
+            // Without a GPU this was said already, unless one of them was asked for.
+            if gpu::count() > 0 || gpu.iter().any(|e| self.options.engines.contains(e)) {
                 self.skip(gpu.join(", "), format!("torch {version} finds no CUDA device"));
             }
         }
@@ -301,7 +304,7 @@ impl Bench<'_> {
                     engines.iter().partition(|e| self.device(e) == Device::Cuda);
                 for &threads in &threads {
                     cells.extend(cpu.iter().map(|e| cell(e, threads)));
-                    // Other instruction sets and one thread, on the main workload only.
+                    // Other instruction sets and one thread are measured on the main workload alone.
                     let main = workload.name == MAIN && dtype == Dtype::F32;
                     if self.options.engines.is_empty() && main && self.measures(Device::Cpu) {
                         cells.extend(
@@ -318,7 +321,7 @@ impl Bench<'_> {
         cells
     }
 
-    /// The engines that were asked for, or those that suit, without missing guests.
+    /// The engines that were asked for, or all that take the type, without guests that are missing.
     fn engines(&self, dtype: Dtype, pass: Pass, best: &str) -> Vec<String> {
         let is_guest = |e: &str| e.starts_with("torch") || e.starts_with(peers::PREFIX);
         let here = |e: &String| {
@@ -329,7 +332,7 @@ impl Bench<'_> {
         if !self.options.engines.is_empty() {
             return self.options.engines.iter().filter(|e| here(e)).cloned().collect();
         }
-        let mut names = vec![best.to_owned()];
+        let mut names = vec![best.to_owned(), Plain::NAME.to_owned()];
         if self.cuda {
             names.push("cuda".into());
         }
@@ -366,8 +369,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// One value type: checks all engines and times them, on the CPU for the first turn. Returns
-    /// the timings on the CPU.
+    /// Checks every engine in one value type and times it: fully on a GPU, for the first turn on the processor. Returns
+    /// what is to be timed again.
     fn measure_type(
         &mut self,
         workload: &Workload,
@@ -415,7 +418,7 @@ impl Bench<'_> {
         Ok(timed)
     }
 
-    /// Another turn of the engines that have not yet spent their time.
+    /// One more turn, after `turns`, for each that has not yet used its share of the time.
     fn take_turn(&mut self, turns: u32, data: &Data, timed: &mut [Timed]) -> Result<()> {
         let (whole, part) = (self.whole_effort(), self.effort(Device::Cpu));
         for Timed { measurement, engine, pass, times } in timed {
@@ -426,7 +429,7 @@ impl Bench<'_> {
             let effort = Effort { warm_up: summarize(times).median < LONG, ..part };
             match open.time(&Task::whole(data, *pass), effort) {
                 Ok(more) => times.extend(more),
-                // Its earlier times remain.
+                // Its earlier times stay.
                 Err(_) if open.is_guest() => continue,
                 Err(why) => return Err(why).with_context(|| format!("timing {}", engine.0)),
             }
@@ -435,7 +438,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The effort of one turn. A GPU is timed in one turn.
+    /// The effort of one turn. On a GPU, which has no other user, all of it is spent at once.
     fn effort(&self, device: Device) -> Effort {
         if device == Device::Cpu { self.whole_effort().part(TURNS) } else { self.whole_effort() }
     }
@@ -444,7 +447,7 @@ impl Bench<'_> {
         if self.options.quick { Effort::QUICK } else { Effort::FULL }
     }
 
-    /// One engine on one task: checked, then timed.
+    /// Checks an engine on a task, then times it.
     fn measure_cell(
         &self,
         workload: &Workload,
@@ -494,7 +497,7 @@ struct Timed {
     times: Vec<f64>,
 }
 
-/// The outcome of an engine on a task.
+/// The result of one engine on one task.
 enum Outcome {
     /// The measurement so far, and its times in milliseconds.
     Measured(Box<Measurement>, Vec<f64>),

@@ -10,7 +10,7 @@ use msda::{
 
 use crate::files::{Data, Tensor};
 
-/// Properties that the tensors do not have.
+/// The parameters of a call that are not in its tensors.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Height and width of each level; empty to read them from `spatial_shapes`.
@@ -21,13 +21,13 @@ pub struct Options {
     pub layout: Layout,
     /// Bilinear or nearest sampling.
     pub sampling: Sampling,
-    /// Padding outside the map.
+    /// How samples outside the map are read.
     pub padding: Padding,
-    /// Whether 0 and 1 are the centres of the corner pixels.
+    /// Whether 0 and 1 are the centres of the corner pixels instead of the edges of the map.
     pub align_corners: bool,
 }
 
-/// Names of a tensor. The first is the one in messages.
+/// The names of each tensor. The first one is used in messages.
 const VALUE: &[&str] = &["value"];
 const SHAPES: &[&str] = &["spatial_shapes", "value_spatial_shapes"];
 const STARTS: &[&str] = &["level_start_index"];
@@ -60,12 +60,24 @@ fn find<'a>(tensors: &'a Tensors, names: &[&'static str]) -> Option<(&'static st
 fn need<'a>(tensors: &'a Tensors, names: &[&'static str]) -> Result<(&'static str, &'a Tensor)> {
     find(tensors, names).with_context(|| {
         let have: Vec<&str> = tensors.keys().map(String::as_str).collect();
-        format!(
-            "tensor '{}': got no tensor of that name, expected one; the files have: {}",
-            names[0],
-            have.join(", ")
-        )
+        let expected: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
+        let got = if have.is_empty() { "no tensor".into() } else { have.join(", ") };
+        format!("tensor {}: not found, got {got}", expected.join(" or "))
     })
+}
+
+/// Refuses two tensors that are the same one by name: one of them would be ignored.
+fn refuse_two_names(tensors: &Tensors) -> Result<()> {
+    for names in [SHAPES, LOCATIONS, WEIGHTS, REFERENCE, OFFSETS, LOGITS] {
+        let got: Vec<String> =
+            names.iter().filter(|n| tensors.contains_key(**n)).map(|n| format!("'{n}'")).collect();
+        ensure!(
+            got.len() < 2,
+            "tensors {}: got both, expected one: they are names of the same input",
+            got.join(" and ")
+        );
+    }
+    Ok(())
 }
 
 fn shape<'a, const N: usize>(name: &str, tensor: &'a Tensor, meaning: &str) -> Result<&'a [usize; N]> {
@@ -77,6 +89,7 @@ fn shape<'a, const N: usize>(name: &str, tensor: &'a Tensor, meaning: &str) -> R
 impl<'a> Call<'a> {
     /// Derives the problem from names and shapes of tensors.
     pub fn new(tensors: &'a Tensors, options: &Options) -> Result<Self> {
+        refuse_two_names(tensors)?;
         let (name, value) = need(tensors, VALUE)?;
         let &[batch, a, b, channels] = shape::<4>(name, value, "(B, S, H, D), or (B, H, S, D) when planar")?;
         let (positions, heads) = if options.layout == Layout::Bshd { (a, b) } else { (b, a) };
@@ -121,10 +134,11 @@ impl<'a> Call<'a> {
             .fold(0, usize::saturating_add);
         ensure!(
             starts.is_some() || covered == positions,
-            "positions of value: got {positions} ({} {:?}), expected {covered}, the pixels of {levels:?}\n\
+            "positions of value: got {positions} ({} {:?}), expected {covered}, the pixels of {levels:?}{}\n\
              hint: give level_start_index if the levels do not follow each other, and --layout if value is planar",
             if options.layout == Layout::Bshd { "(B, S, H, D) =" } else { "(B, H, S, D) =" },
             [batch, a, b, channels],
+            if options.layout.ring() > 0 { " and of the ring of one pixel around each level" } else { "" },
         );
         let problem = Problem::new(Spec {
             batch,
@@ -141,7 +155,7 @@ impl<'a> Call<'a> {
             layout: options.layout,
             types,
         })?;
-        // The operator checks lengths. This finds dimensions in another order.
+        // The operator checks lengths. A shape with the same length in another order is refused here.
         let outer = &[batch, queries, heads];
         let got = locations.1.shape.get(..3).unwrap_or_default();
         ensure!(
@@ -186,7 +200,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Names of `tensors` that the call does not read, such as misspelled ones.
+    /// Names of `tensors` that a call of this form does not read. They may be misspelt.
     pub fn unused<'t>(&self, tensors: &'t Tensors) -> Vec<&'t str> {
         let form = if self.reference.is_some() { [OFFSETS, LOGITS] } else { [LOCATIONS, WEIGHTS] };
         let read = [VALUE, SHAPES, STARTS, REFERENCE, GRADIENT, form[0], form[1]];
@@ -279,7 +293,8 @@ fn samples(name: &str, t: &Tensor, levels: usize, options: &Options) -> Result<(
         &[_, q, _, n, 2] => {
             ensure!(
                 options.points.iter().sum::<usize>() == n,
-                "points: got {:?}, expected {levels} numbers, one per level, whose sum is {n}\nhint: --points P,P,...",
+                "points: got {:?}, expected {levels} numbers, one per level, with the sum {n} that {name} has\n\
+                 hint: give them as --points P,P,...",
                 options.points
             );
             (q, options.points.clone())

@@ -16,6 +16,9 @@ pub mod record;
 pub mod report;
 pub mod task;
 pub mod timing;
+mod unknown;
 pub mod verify;
 pub mod work;
 pub mod workload;
+
+pub use self::unknown::Unknown;

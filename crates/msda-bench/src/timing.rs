@@ -31,7 +31,7 @@ impl Effort {
         Self { budget: self.budget / n, at_least: share(self.at_least), at_most: share(self.at_most), ..self }
     }
 
-    /// Whether runs of these milliseconds complete `k` of `n` parts.
+    /// Whether runs that took these milliseconds are enough for `k` of `n` parts.
     pub fn is_spent(self, times: &[f64], k: u32, n: u32) -> bool {
         let enough = (self.at_least * k as usize).div_ceil(n as usize);
         let spent = Duration::from_secs_f64(times.iter().sum::<f64>() / 1e3);
@@ -54,7 +54,7 @@ pub fn repeat<E>(effort: Effort, mut f: impl FnMut() -> Result<(), E>) -> Result
     Ok(times)
 }
 
-/// Order statistics, because single slow runs distort a mean.
+/// Order statistics, which a few slow runs do not move.
 pub fn summarize(times: &[f64]) -> Summary {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -8,19 +8,19 @@ use msda::{Backend, Dtype, Isa};
 
 use crate::bench::Progress;
 use crate::check::Expected;
-use crate::engines::{Registry, is_cuda};
+use crate::engines::{Plain, Registry, is_cuda};
 use crate::gpu;
 use crate::parallel::in_parallel;
 use crate::record::{Check, Device, Pass};
 use crate::task::Task;
-use crate::workload::{BUILT_IN, Workload};
+use crate::workload::Workload;
 
-/// A subject of the battery: one backend, or one per seed.
+/// A backend that runs the battery, or several that take turns, one per seed.
 pub struct Subject {
     /// Its name in tables.
     pub name: String,
     device: Device,
-    /// One per seed, in turn.
+    /// Seed `i` uses backend `i` modulo their number.
     backends: Vec<Box<dyn Backend + Send>>,
 }
 
@@ -33,14 +33,15 @@ impl Subject {
         Ok(Self { name, device, backends: vec![backend] })
     }
 
-    /// All subjects of a device. On the CPU: instruction sets. On a GPU: the chosen kernels, also
-    /// with sums in `f16` and for fixed sizes, the generic kernel, and kernels whose parameters
-    /// differ by case and seed.
+    /// All backends of a device. On the CPU: every instruction set, and the plain loop that they are compared with. On a
+    /// GPU: the chosen kernels, the same with sums of `f16` and for fixed sizes, the generic kernel, and kernels with
+    /// parameters that change with every case and seed.
     pub fn all(device: Device, seeds: &[u64]) -> Result<Vec<Self>> {
         let registry = Registry::default();
         let named = |name: &str| Self::named(name, &registry);
         if device == Device::Cpu {
-            return Isa::available().iter().map(|isa| named(&format!("cpu-{isa}"))).collect();
+            let isas = Isa::available().into_iter().map(|isa| format!("cpu-{isa}"));
+            return isas.chain([Plain::NAME.into()]).map(|name| named(&name)).collect();
         }
         let sweep = Self { name: "cuda, any parameters".into(), device, backends: gpu::sweeps(seeds)? };
         let chosen = ["cuda", "cuda:generic", "cuda:half", "cuda:fixed"].map(named);
@@ -65,7 +66,7 @@ pub fn battery(
     }
     progress.begin(jobs.len());
     let progress = Mutex::new(progress);
-    // On a GPU most of the time goes to compiling. CPU backends use every core by themselves.
+    // On a GPU most of the time is spent on compiling, which several workers share. CPU backends use every core.
     let gpu = subjects.iter().any(|subject| subject.device == Device::Cuda);
     let workers = if gpu { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
     let results = in_parallel(workers, &jobs, |(subject, group, seed, backend)| {
@@ -80,7 +81,7 @@ pub fn battery(
     totals
 }
 
-/// The check of a workload.
+/// The check of one workload.
 pub struct Checked {
     /// The workload.
     pub workload: String,
@@ -98,21 +99,28 @@ pub struct Checked {
 pub enum Outcome {
     /// Within the tolerance.
     Right(Check),
-    /// Outside the tolerance, or failed.
+    /// Outside the tolerance, or the engine failed.
     Wrong(String),
     /// Not run, for this reason.
     Skipped(String),
 }
 
-/// Checks the output of every built-in workload in three types on some engines.
-pub fn workloads(names: &[String], registry: &Registry, progress: &mut dyn Progress) -> Result<Vec<Checked>> {
-    const TYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+/// The types in which outputs of workloads are checked.
+const TYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+
+/// Checks the outputs of workloads, in three types, on some engines.
+pub fn outputs(
+    workloads: &[Workload],
+    engines: &[String],
+    registry: &Registry,
+    progress: &mut dyn Progress,
+) -> Result<Vec<Checked>> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut open = names.iter().map(|name| registry.open(name, threads)).collect::<Result<Vec<_>>>()?;
-    progress.begin(BUILT_IN.len() * TYPES.len() * open.len());
+    let mut open = engines.iter().map(|name| registry.open(name, threads)).collect::<Result<Vec<_>>>()?;
+    progress.begin(workloads.len() * TYPES.len() * open.len());
     let mut all = Vec::new();
-    for (name, _) in BUILT_IN {
-        let workload = Workload::find(name)?;
+    for workload in workloads {
+        let name = &workload.name;
         for dtype in TYPES {
             let made = workload.data(dtype).and_then(|data| Ok((Expected::new(&data, name)?, data)));
             for engine in &mut open {
@@ -131,7 +139,7 @@ pub fn workloads(names: &[String], registry: &Registry, progress: &mut dyn Progr
                         (outcome, engine.kernel(&task))
                     }
                 };
-                all.push(Checked { workload: name.into(), dtype, engine: engine.name(), kernel, outcome });
+                all.push(Checked { workload: name.clone(), dtype, engine: engine.name(), kernel, outcome });
             }
         }
     }

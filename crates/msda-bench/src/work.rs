@@ -1,4 +1,4 @@
-//! The work of a pass, and the shortest time that this machine allows.
+//! The work of a pass, and the least time that it can take on this machine.
 
 use msda::cpu::probe::{self, Reading};
 use msda::{Isa, Problem};
@@ -88,7 +88,7 @@ fn for_each_tap(data: &Data, image: usize, head: usize, mut f: impl FnMut(usize)
     }
 }
 
-/// The two neighbours of a bilinear sample on one axis; none outside the map.
+/// The two neighbours of a bilinear sample on one axis, without those off the map.
 fn neighbours(p: &Problem, t: f64, side: usize) -> [Option<usize>; 2] {
     let (scale, shift) = p.pixel_transform(side);
     let low = (t * scale + shift).floor();
@@ -112,7 +112,7 @@ pub fn work(
     let sum_row = (p.channels() * t.value.accumulator().size()) as f64;
     let Reads { taps, rows } = reads;
     let multiply_adds = 2.0 * taps * p.channels() as f64;
-    // Rows without a tap need not be read.
+    // Rows without a sample need not be read.
     let inputs = rows * row + coordinates;
     let (flops, gathered_bytes, compulsory_bytes) = match pass {
         Pass::Forward => (multiply_adds, taps * row, inputs + output),

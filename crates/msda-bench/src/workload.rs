@@ -9,6 +9,8 @@ use msda::{Buffer, Dtype, Layout, Problem, Spec, Types};
 use rayon::prelude::*;
 use serde::Deserialize;
 
+use crate::Unknown;
+
 /// The built-in workloads: name and text.
 pub const BUILT_IN: [(&str, &str); 18] = [
     ("small", include_str!("../workloads/small.toml")),
@@ -67,10 +69,10 @@ struct File {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Coordinates {
-    /// `f32` for any type of value.
+    /// `f32` for values of every type but `f64`.
     #[default]
     F32,
-    /// The type of the values, as under autocast.
+    /// The values' type, as in a model under autocast.
     Value,
 }
 
@@ -145,8 +147,8 @@ impl Workload {
             let stem = path.file_stem().unwrap_or_default().to_string_lossy();
             return Self::parse(&stem, &text).with_context(|| format!("in {name}"));
         }
-        let names: Vec<&str> = BUILT_IN.iter().map(|(n, _)| *n).collect();
-        bail!("workload: got '{name}', expected one of {}, or a path to a .toml file", names.join(", "))
+        let names = BUILT_IN.map(|(name, _)| name);
+        Err(Unknown::or("workload", name, &names, ", or a path to a .toml file").into())
     }
 
     /// A workload from its text.
@@ -209,7 +211,7 @@ impl Workload {
         Ok(Problem::new(Spec { types, ..self.spec.clone() })?)
     }
 
-    /// Its data for values of this type. All types have the same numbers, rounded.
+    /// Its data for values of the given type. The numbers of all types differ by rounding only.
     pub fn data(&self, dtype: Dtype) -> Result<Data> {
         self.data_of(self.problem(dtype)?)
     }
@@ -219,8 +221,8 @@ impl Workload {
         self.data_of(self.problem(dtype)?.with(|s| s.batch = s.batch.min(images))?)
     }
 
-    /// Data for another problem, with the same distribution of samples. `spread` replaces the
-    /// distance of samples from their reference point, in pixels.
+    /// The same distribution of samples over another problem. `spread` replaces the distance of the
+    /// samples from their reference, in pixels.
     pub fn varied(&self, problem: Problem, spread: Option<f64>) -> Result<Data> {
         let mut other = self.clone();
         if let Some(spread) = spread {
@@ -256,9 +258,9 @@ impl Workload {
         })
     }
 
-    /// Refuses data that does not fit memory.
+    /// Refuses data that does not fit into memory, before any is made.
     fn check_memory(&self, p: &Problem) -> Result<()> {
-        // Generated in f32, stored in its type, and twice that for results.
+        // Numbers are made in f32, kept in their own type, and results take as much again.
         let numbers = [p.value_len(), p.locations_len(), p.weights_len(), p.output_len()];
         let gib = numbers.iter().map(|&n| n as f64).sum::<f64>() * 16.0 / (1u64 << 30) as f64;
         let have = crate::machine::memory_gib();
@@ -289,7 +291,7 @@ impl Workload {
 /// The tensors of a workload.
 #[derive(Debug, Clone)]
 pub struct Data {
-    /// A number that no other data of this process has, even at the same address.
+    /// A number that no other data of this process has, even if it reuses the same memory.
     pub id: u64,
     /// The problem.
     pub problem: Problem,
@@ -303,7 +305,7 @@ pub struct Data {
     pub grad_output: Buffer,
 }
 
-/// Rows of `inner` numbers. Each row has its own generator, so rows are generated in parallel.
+/// Rows of `inner` numbers. Each row has its own generator, so that rows can be made in parallel.
 fn random_rows(
     dtype: Dtype,
     len: usize,

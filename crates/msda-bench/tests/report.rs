@@ -3,9 +3,9 @@
 mod fixtures;
 
 use fixtures::{ENGINES, WORKLOADS, hostile, measurement, realistic, record, with_gpu};
-use msda_bench::record::{Ceiling, Device, Load, Measurement, Pass, Record, sources};
-use msda_bench::report::page::Section;
-use msda_bench::report::{self, Extension, summary, terminal, write};
+use msda_bench::record::{Ceiling, Device, Pass, Record, Skipped};
+use msda_bench::report::page::{Finding, Section};
+use msda_bench::report::{self, Added, Extension, Screen, terminal, write};
 
 fn html(records: &[Record]) -> String {
     report::html(records, &[]).unwrap()
@@ -128,10 +128,16 @@ fn markdown_tables_are_rectangular() {
 }
 
 #[test]
-fn terminal_keeps_within_100_columns() {
+fn tables_keep_within_the_width() {
     let text = terminal(&[realistic()], false);
-    for line in text.lines() {
-        assert!(line.chars().count() <= 100, "{line}");
+    for width in [60, 80, 120] {
+        let text = Screen { width, color: false }.tables(&[realistic()]);
+        for line in text.lines() {
+            assert!(line.chars().count() <= width, "{line}");
+        }
+        // The comparison is never dropped, the spread of the runs is.
+        assert!(text.contains("over torch"), "{text}");
+        assert_eq!(text.contains("p10..p90"), width == 120, "{text}");
     }
     for text in cases().iter().map(|records| terminal(records, false)) {
         assert!(!text.contains('\u{1b}') && !text.contains("NaN"));
@@ -140,15 +146,54 @@ fn terminal_keeps_within_100_columns() {
     assert!(text.contains("no device found") && text.contains("detr-encoder forward"));
 }
 
-/// A record with forward times of engines on a workload.
-fn timed(workload: &str, dtype: &str, times: &[(&str, f64)]) -> Vec<Measurement> {
-    let one = |&(engine, ms): &(&str, f64)| measurement(workload, engine, Pass::Forward, dtype, 2, ms);
-    times.iter().map(one).collect()
+#[test]
+fn tables_compare_the_same_dtype_and_threads() {
+    let time =
+        |engine, dtype, threads, ms| measurement("detr-encoder", engine, Pass::Forward, dtype, threads, ms);
+    let mut record = record(vec![
+        time("cpu-avx2", "f32", 2, 2.0),
+        time("plain", "f32", 2, 12.0),
+        time("torch", "f32", 2, 30.0),
+        time("cpu-avx2", "f16", 2, 1.0),
+        time("plain", "f16", 2, 20.0),
+        time("cpu-avx2", "f32", 1, 4.0),
+    ]);
+    record.skipped.clear();
+    let text = terminal(std::slice::from_ref(&record), false);
+    let line =
+        |start: &str| text.lines().find(|l| l.starts_with(start)).map(str::to_owned).unwrap_or_default();
+    let words = |line: String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let of = |start: &str| words(line(start))[2..7].join(" ");
+    assert_eq!(of("f16    cpu-avx2"), "2 1.00 ms 20.0x -", "{text}");
+    assert_eq!(of("f32    plain"), "2 12.0 ms 1.00x 2.50x", "{text}");
+    assert_eq!(of("f32    cpu-avx2        1"), "1 4.00 ms - -", "no baseline has one thread: {text}");
+    assert_eq!(
+        report::verdict(&record),
+        [
+            "cpu-avx2 is 6.00x as fast forward as the plain loop (f32, 2 threads). It is 15.0x as fast forward as torch."
+        ]
+    );
+    assert_eq!(report::advice(&record), None);
+    record.skipped.push(Skipped { what: "cuda".into(), why: "no NVIDIA driver was found".into() });
+    assert!(report::advice(&record).is_some_and(|text| text.contains("NVRTC") && !text.contains("torch")));
 }
 
-/// The lines of the summary that state a result.
-fn headlines(records: &[Record]) -> Vec<String> {
-    summary(records).split_off(1)
+#[test]
+fn torch_of_the_same_dtype_is_the_baseline() {
+    let slow = |engine, dtype, ms| measurement("detr-encoder", engine, Pass::Forward, dtype, 2, ms);
+    let text = markdown(&[record(vec![
+        slow("cpu-avx2", "f32", 2.0),
+        slow("cpu-avx2", "bf16", 1.0),
+        slow("cpu-avx2", "f16", 5.0),
+        slow("torch", "f32", 8.0),
+        slow("torch", "bf16", 10.0),
+    ])]);
+    assert!(text.contains("| f32 | 2 | cpu-avx2 | 2.00 | 1.94..2.16 | 4.00x | torch f32 |"), "{text}");
+    assert!(text.contains("| bf16 | 2 | cpu-avx2 | 1.00 | 0.970..1.08 | 10.0x | torch bf16 |"));
+    assert!(text.contains("| f16 | 2 | cpu-avx2 | 5.00 | 4.85..5.40 | 1.60x | torch f32 |"));
+    assert!(text.contains("Speed-up over torch of the same dtype (f32, bf16); torch f32 (f16)"));
+    assert!(text.contains("**Forward: up to 10.0x the speed of torch**"));
+    assert!(text.contains("**Nothing slower than torch**: of 3 comparisons"));
 }
 
 #[test]
@@ -280,7 +325,11 @@ fn the_gpu_is_described_and_compared_with_itself() {
         assert!(text.contains(expected), "{expected}\n\n{text}");
     }
     let shown = terminal(&records, false);
-    assert!(shown.contains("Example GPU 200") && shown.lines().all(|l| l.chars().count() <= 100), "{shown}");
+    assert!(shown.contains("Example GPU 200") && shown.lines().all(|l| l.chars().count() <= 80), "{shown}");
+    let page = html(&records);
+    assert!(
+        page.contains("Example GPU 200") && page.contains("rows_d32") && !page.contains("class=\"wrong\"")
+    );
     let back = Record::parse(&serde_json::to_string(&records[0]).unwrap()).unwrap();
     assert_eq!(back, records[0]);
 }

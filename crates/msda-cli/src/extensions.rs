@@ -1,4 +1,4 @@
-//! What the study adds to the user commands, in builds that have it.
+//! The engines and report sections of this build: those of the study where the feature `study` is on.
 
 pub(crate) use build::{Sections, registry};
 
@@ -23,7 +23,7 @@ mod build {
 
     #[derive(Clone, Copy, clap::ValueEnum)]
     enum When {
-        /// If a record is of a GPU
+        /// If a record has GPU measurements
         Auto,
         /// Always
         Always,
@@ -37,7 +37,7 @@ mod build {
             Self { claims: When::Never }
         }
 
-        /// What the study adds to a report.
+        /// The sections that the study adds to a report.
         pub(crate) fn extensions(&self) -> Vec<Box<dyn Extension>> {
             let claims = match self.claims {
                 When::Auto => Judge::Gpu,

@@ -12,40 +12,41 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Multi-scale deformable attention: run it on files, verify it, measure it.
+/// Multi-scale deformable attention: run it on files, verify it, measure it
 #[derive(Parser)]
-#[command(name = "msda", version, after_help = EXIT_CODES)]
+#[command(name = "msda", version, max_term_width = terminal::WIDTH, after_help = AFTER)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done; 1 something is wrong (a check failed, an input was refused, \
-    nothing could be done); 2 the command line could not be understood";
+const AFTER: &str = "\
+Start here:  msda doctor, then msda bench --quick
+Exit codes:  0 done, 1 failed or nothing could be done, 2 wrong command line";
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show what this machine has, what is missing, and how to get it
+    /// Show what this machine has, what is missing and how to install it
     Doctor(commands::doctor::Args),
     /// Compute the operator on tensors from files
     Run(commands::run::Args),
-    /// Check results against the oracle
+    /// Check results against a slow, exact implementation
     Verify(commands::verify::Args),
-    /// Check and time engines on workloads, and write a report
+    /// Measure how fast it is, compared with a plain loop and torch
     Bench(commands::bench::Args),
     #[cfg(feature = "cuda")]
-    /// Time the GPU kernels for a problem, and keep the fastest
+    /// Find the fastest GPU kernel for a problem and remember it
     Tune(commands::tune::Args),
     #[cfg(feature = "cuda")]
-    /// List the GPU kernels, or say which one a problem gets
+    /// List the GPU kernels, or show which one a problem uses
     Kernels(commands::kernels::Args),
     #[cfg(feature = "cuda")]
     /// Show or clear the folder of compiled GPU kernels
     Cache(commands::cache::Args),
-    /// Make a report from records
+    /// Make a report from the records of earlier runs
     Report(commands::report::Args),
     #[cfg(feature = "study")]
-    /// Founding documents: list, verify, bench, probe, claims, analyze
+    /// Study of the founding documents: a group of six commands
     Study(commands::study::Args),
 }
 
@@ -71,7 +72,9 @@ fn main() -> ExitCode {
         Err(error) if terminal::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            // A name that is not known is a mistake of the command line.
+            let is_unknown = error.downcast_ref::<msda_bench::Unknown>().is_some();
+            ExitCode::from(if is_unknown { 2 } else { 1 })
         }
     }
 }

@@ -1,10 +1,22 @@
-//! Output that depends on whether there is a terminal.
+//! Standard output and standard error, for people and for programs.
 
 use std::io::{IsTerminal, Write};
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use msda_bench::bench::Progress;
+use msda_bench::report::{Screen, USUAL_WIDTH};
+
+/// The width of help texts, and of all text where there is no terminal.
+pub(crate) const WIDTH: usize = USUAL_WIDTH;
+
+/// The width of the terminal, and whether text may be coloured.
+pub(crate) fn screen() -> Screen {
+    let size = terminal_size::terminal_size_of(std::io::stdout());
+    // Narrower than this, no table says anything.
+    let width = size.map_or(WIDTH, |(width, _)| usize::from(width.0).max(40));
+    Screen { width, color: color() }
+}
 
 /// Whether standard output may be coloured: a terminal, and `NO_COLOR` unset or empty.
 pub(crate) fn color() -> bool {
@@ -22,7 +34,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether the reader closed our output, as `head` does. That is no error.
+/// Whether the reader of our output has ended, as `head` does. This is no error.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -30,7 +42,7 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .any(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// A progress bar on standard error; nothing without a terminal.
+/// A progress bar on standard error. Without a terminal it prints nothing.
 pub(crate) struct Bar(ProgressBar);
 
 impl Bar {

@@ -1,4 +1,4 @@
-//! The command as a person or a script uses it.
+//! The user commands, as a person or a script calls them.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -40,15 +40,15 @@ fn inputs(folder: &Path) {
 fn run_computes_what_the_oracle_does_and_gradients_on_request() {
     let dir = tempfile::tempdir().unwrap();
     inputs(dir.path());
-    for engine in ["cpu", "cpu-portable", "oracle"] {
+    for engine in ["cpu", "cpu-portable", "plain", "oracle"] {
         let out = format!("{engine}.safetensors");
-        let run = msda(dir.path(), &["run", "in.safetensors", "--out", &out, "--engine", engine]);
+        let run = msda(dir.path(), &["run", "in.safetensors", "--output", &out, "--engine", engine]);
         assert!(run.status.success(), "{}", text(&run.stderr));
     }
     let read = |name: &str| files::read(dir.path().join(name)).unwrap()["output"].clone();
     let exact = read("oracle.safetensors");
     assert_eq!(exact.shape, [1, 3, 8]);
-    for name in ["cpu.safetensors", "cpu-portable.safetensors"] {
+    for name in ["cpu.safetensors", "cpu-portable.safetensors", "plain.safetensors"] {
         let (a, b) = (read(name).float("output").unwrap().to_f64(), exact.float("output").unwrap().to_f64());
         assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-5), "{name}");
     }
@@ -56,13 +56,13 @@ fn run_computes_what_the_oracle_does_and_gradients_on_request() {
         files::read(dir.path().join("in.safetensors")).unwrap().into_iter().collect();
     tensors.push(("grad_output".into(), float(&[1, 3, 8], |_| 1.0)));
     files::write(dir.path().join("grad.safetensors"), &tensors).unwrap();
-    let run = msda(dir.path(), &["run", "grad.safetensors", "--out", "g.safetensors"]);
+    let run = msda(dir.path(), &["run", "grad.safetensors", "--output", "g.safetensors"]);
     assert!(run.status.success(), "{}", text(&run.stderr));
     let results = files::read(dir.path().join("g.safetensors")).unwrap();
     let names: Vec<&str> = results.keys().map(String::as_str).collect();
     assert_eq!(names, ["grad_attention_weights", "grad_sampling_locations", "grad_value", "output"]);
     assert_eq!(results["grad_value"].shape, [1, 16, 2, 4]);
-    let refused = msda(dir.path(), &["run", "grad.safetensors", "--out", "g.npy"]);
+    let refused = msda(dir.path(), &["run", "grad.safetensors", "--output", "g.npy"]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(text(&refused.stderr).contains("expected a .safetensors file"));
 }
@@ -75,10 +75,10 @@ fn run_takes_npy_files_and_levels_from_the_command_line() {
         files::write(dir.path().join(format!("{name}.npy")), &[(name, tensor)]).unwrap();
     }
     let args = ["run", "value.npy", "sampling_locations.npy", "attention_weights.npy"];
-    let run = msda(dir.path(), &[&args[..], &["--levels", "3x4,2x2", "--out", "out.npy"]].concat());
+    let run = msda(dir.path(), &[&args[..], &["--levels", "3x4,2x2", "--output", "out.npy"]].concat());
     assert!(run.status.success(), "{}", text(&run.stderr));
     assert_eq!(files::read(dir.path().join("out.npy")).unwrap()["out"].shape, [1, 3, 8]);
-    let run = msda(dir.path(), &[&args[..], &["--out", "none.npy"]].concat());
+    let run = msda(dir.path(), &[&args[..], &["--output", "none.npy"]].concat());
     assert_eq!(run.status.code(), Some(1));
     assert!(text(&run.stderr).contains("hint: --levels"), "{}", text(&run.stderr));
     assert!(!dir.path().join("none.npy").exists());
@@ -103,18 +103,32 @@ fn bad_input_is_refused_with_advice_and_nothing_is_written() {
         (vec!["run", "in.safetensors", "--levels", "3x4,2x3"], "expected one of them, or the same"),
         (vec!["run", "loose.safetensors", "--levels", "3x4"], "levels of sampling_locations"),
         (vec!["run", "in.safetensors", "--layout", "planar"], "got"),
-        (vec!["run", "in.safetensors", "--engine", "gpu"], "expected cpu"),
         (vec!["run", "in.safetensors", "--points", "3,1"], "points"),
         (vec!["run", "in.safetensors", "extra.npy"], "extra.npy"),
         (vec!["run", "loose.safetensors", "--levels", "3x4,1x3"], "expected 15"),
     ] {
-        let run = msda(dir.path(), &[&args[..], &["--out", "out.safetensors"]].concat());
+        let run = msda(dir.path(), &[&args[..], &["--output", "out.safetensors"]].concat());
         assert_eq!(run.status.code(), Some(1), "{args:?}: {}", text(&run.stderr));
         assert!(text(&run.stderr).contains(expected), "{args:?}: {}", text(&run.stderr));
         assert!(!text(&run.stderr).contains("panicked"), "{args:?}");
         assert!(!dir.path().join("out.safetensors").exists(), "{args:?} wrote something");
     }
-    let same = msda(dir.path(), &["run", "in.safetensors", "--out", "in.safetensors"]);
+    let mut twice: Vec<(String, Tensor)> =
+        files::read(dir.path().join("in.safetensors")).unwrap().into_iter().collect();
+    twice.push(("locations".into(), float(&[1, 3, 2, 2, 2, 2], |_| 0.5)));
+    files::write(dir.path().join("twice.safetensors"), &twice).unwrap();
+    let run = msda(dir.path(), &["run", "twice.safetensors", "--output", "out.safetensors"]);
+    assert_eq!(run.status.code(), Some(1));
+    let said = text(&run.stderr);
+    assert!(said.contains("'sampling_locations' and 'locations': got both"), "{said}");
+    std::fs::create_dir(dir.path().join("folder.npy")).unwrap();
+    let run = msda(dir.path(), &["run", "in.safetensors", "--output", "folder.npy"]);
+    assert!(
+        text(&run.stderr).contains("got the folder folder.npy, expected a file"),
+        "{}",
+        text(&run.stderr)
+    );
+    let same = msda(dir.path(), &["run", "in.safetensors", "--output", "in.safetensors"]);
     assert!(text(&same.stderr).contains("also an input"), "{}", text(&same.stderr));
     assert_eq!(std::fs::read(dir.path().join("in.safetensors")).unwrap(), whole);
     assert_eq!(msda(dir.path(), &["verify", "--seeds", "0"]).status.code(), Some(2));
@@ -128,7 +142,15 @@ fn bench_measures_writes_and_reports() {
     let args = ["bench", "--quick", "--workload", "small", "--engine", "cpu", "--engine", "cpu-portable"];
     let run = msda(dir.path(), &args);
     assert!(run.status.success(), "{}", text(&run.stderr));
-    assert!(text(&run.stdout).contains("small forward"));
+    let said = text(&run.stdout);
+    assert!(
+        said.contains("small forward") && said.contains("over plain") && !said.contains("base "),
+        "{said}"
+    );
+    assert!(
+        said.contains("as the plain loop (f32") && said.contains("Report: report/report.html."),
+        "{said}"
+    );
     // In a pipe: no escape sequences, and no progress bar.
     assert!(!run.stdout.contains(&0x1b) && !run.stderr.contains(&0x1b));
     for name in ["record.json", "report.html", "report.md"] {
@@ -139,13 +161,18 @@ fn bench_measures_writes_and_reports() {
 
     let json = msda(dir.path(), &[&args[..], &["--json", "--out", "other"]].concat());
     let record = msda_bench::record::Record::parse(&text(&json.stdout)).unwrap();
-    assert_eq!(record.measurements.len(), 12, "two passes, three types, two engines");
+    assert_eq!(record.measurements.len(), 18, "two passes, three types, two engines and the baseline");
     assert!(record.measurements.iter().all(|m| m.check.compared > 0 && m.time.median > 0.0));
 
     let narrow = msda(dir.path(), &[&args[..], &["--json", "--dtype", "f16"]].concat());
     let record = msda_bench::record::Record::parse(&text(&narrow.stdout)).unwrap();
-    assert_eq!(record.measurements.len(), 4, "two passes, one type, two engines");
+    assert_eq!(record.measurements.len(), 6, "two passes, one type, two engines and the baseline");
     assert!(record.measurements.iter().all(|m| m.dtype == "f16"));
+    // The record of the first run is kept under another name.
+    assert!(text(&narrow.stderr).contains("note: the record of the last run is now report/record-20"));
+    let kept = std::fs::read_dir(dir.path().join("report")).unwrap();
+    let kept = kept.filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with("record-20"));
+    assert_eq!(kept.count(), 1);
     let none = msda(dir.path(), &[&args[..], &["--dtype", "f64"]].concat());
     assert_eq!(none.status.code(), Some(1));
     assert!(text(&none.stderr).contains("not in f64"), "{}", text(&none.stderr));
@@ -154,8 +181,6 @@ fn bench_measures_writes_and_reports() {
     let old = msda(dir.path(), &["report", "old.json"]);
     assert_eq!(old.status.code(), Some(1));
     assert!(text(&old.stderr).contains("expected 1"), "{}", text(&old.stderr));
-    let unknown = msda(dir.path(), &["bench", "--workload", "nope"]);
-    assert!(text(&unknown.stderr).contains("seed-encoder"), "{}", text(&unknown.stderr));
 }
 
 #[test]
@@ -166,17 +191,44 @@ fn verify_and_doctor_speak_to_people_and_programs() {
     assert!(run.status.success(), "{}", text(&run.stderr));
     let rows: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
     assert!(rows[0]["passed"].as_u64().unwrap() > 30, "{rows}");
-    let wrong = msda(dir.path(), &["verify", "--group", "nope"]);
-    assert!(text(&wrong.stderr).contains("borders"), "{}", text(&wrong.stderr));
+    let args = ["verify", "--outputs", "small", "--engine", "cpu", "--engine", "plain"];
+    let run = msda(dir.path(), &args);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    assert_eq!(text(&run.stdout).matches("\nsmall ").count(), 6, "three types, two engines");
     let doctor = msda(dir.path(), &["doctor", "--json"]);
     let findings: serde_json::Value = serde_json::from_slice(&doctor.stdout).unwrap();
     assert!(findings.as_array().unwrap().iter().any(|f| f["what"] == "vectors"));
     assert!(text(&msda(dir.path(), &["doctor"]).stdout).contains("processor"));
 }
 
+/// Names that are not known: exit code 2, the list of known names, and a hint if one is similar.
+#[test]
+fn unknown_names_are_refused_with_the_known_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    inputs(dir.path());
+    for (args, words) in [
+        (vec!["bench", "--workload", "sead-encoder"], ["rt-detr-decoder", "did you mean seed-encoder?"]),
+        (vec!["bench", "--engine", "plian"], ["cpu", "did you mean plain?"]),
+        (vec!["bench", "--dtype", "fp16"], ["bf16", "f16"]),
+        (vec!["verify", "--engine", "gpu"], ["cpu", "cuda"]),
+        (vec!["verify", "--group", "border"], ["fused", "did you mean borders?"]),
+        (vec!["verify", "--outputs", "smal"], ["seed", "did you mean small?"]),
+        (vec!["run", "in.safetensors", "--output", "o.npy", "--engine", "cpu-avx"], ["plain", "cpu-"]),
+        (vec!["verify", "--workloads"], ["hint: ", "msda verify --outputs all"]),
+        (vec!["run", "in.safetensors", "--out", "o.npy"], ["hint: ", "--output FILE"]),
+    ] {
+        let run = msda(dir.path(), &args);
+        let said = text(&run.stderr);
+        assert_eq!(run.status.code(), Some(2), "{args:?}: {said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{args:?}: {said}");
+    }
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["in.safetensors"], "nothing was written");
+}
+
 /// `msda ... | head -1` is no error.
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_reader_that_ends_is_no_error() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_msda"))
         .arg("doctor")
@@ -209,22 +261,12 @@ fn report_takes_folders_and_writes_a_page() {
     assert!(text(&none.stderr).contains("got no JSON file"), "{}", text(&none.stderr));
 }
 
-/// On a terminal of 80 columns and 24 lines.
-#[test]
-fn help_fits_a_screen() {
-    let dir = tempfile::tempdir().unwrap();
-    let help = text(&msda(dir.path(), &["--help"]).stdout);
-    assert!(help.lines().count() <= 24 && help.lines().all(|line| line.len() <= 80), "{help}");
-    let place = |command: &str| help.find(&format!("\n  {command} ")).unwrap_or(usize::MAX);
-    assert!(place("run") < place("report") && place("report") < place("study"), "{help}");
-}
-
-/// In any build: a GPU that is not there is refused with advice, and everything else works.
+/// In every build a missing GPU is refused with a hint.
 #[test]
 fn a_gpu_that_is_missing_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     inputs(dir.path());
-    let run = msda(dir.path(), &["run", "in.safetensors", "--out", "o.npy", "--engine", "cuda@99"]);
+    let run = msda(dir.path(), &["run", "in.safetensors", "--output", "o.npy", "--engine", "cuda@99"]);
     assert_eq!(run.status.code(), Some(1));
     let said = text(&run.stderr);
     assert!(said.contains("engine cuda@99") && said.contains("hint: "), "{said}");

@@ -1,5 +1,4 @@
-//! The commands that are about the GPU, where there is none: on any machine, with those it has
-//! hidden.
+//! The commands about the GPU, run with all GPUs hidden.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -31,7 +30,7 @@ fn kernels_are_listed_and_explained_without_a_gpu() {
     let dir = tempfile::tempdir().unwrap();
     let run = msda(dir.path(), &["kernels"]);
     assert!(run.status.success(), "{}", text(&run.stderr));
-    assert!(text(&run.stderr).contains("no GPU here: this is about sm_90"), "{}", text(&run.stderr));
+    assert!(text(&run.stderr).contains("there is no GPU, so this is about sm_90"), "{}", text(&run.stderr));
     let said = text(&run.stdout);
     assert!(
         said.contains("generic: ") && said.contains("rows: ") && said.contains("no   f64 values"),
@@ -51,7 +50,7 @@ fn kernels_are_listed_and_explained_without_a_gpu() {
             family["refusals"].as_array().unwrap().iter().map(|r| r["count"].as_u64().unwrap()).sum();
         assert_eq!(family["takes"].as_u64().unwrap() + refused, family["candidates"].as_u64().unwrap());
     }
-    // What was tuned is taken, and it is said.
+    // A tuned kernel is used, and the reason says so.
     let class = problem["class"].as_str().unwrap();
     std::fs::write(dir.path().join("tuned.txt"), format!("{class} = generic  # 1.0 us, small f16\n"))
         .unwrap();
@@ -63,10 +62,17 @@ fn kernels_are_listed_and_explained_without_a_gpu() {
         (vec!["kernels", "--arch", "hopper"], 2),
         (vec!["kernels", "--dtype", "f16"], 2),
         (vec!["kernels", "--workload", "small", "--dtype", "f8"], 2),
-        (vec!["kernels", "--workload", "nope"], 1),
+        (vec!["kernels", "--workload", "nope"], 2),
+        (vec!["kernels", "--arch", "sm_999"], 2),
     ] {
         assert_eq!(msda(dir.path(), &args).status.code(), Some(code), "{args:?}");
     }
+    let run = msda(dir.path(), &["kernels", "--arch", "sm_999"]);
+    assert!(
+        text(&run.stderr).contains("got 'sm_999', expected one of sm_75, sm_80"),
+        "{}",
+        text(&run.stderr)
+    );
 }
 
 #[test]
@@ -75,7 +81,7 @@ fn the_cache_is_listed_and_cleared() {
     let folder = dir.path().join("cache");
     assert_eq!(text(&msda(dir.path(), &["cache", "path"]).stdout).trim(), folder.display().to_string());
     assert_eq!(json(&msda(dir.path(), &["cache", "list", "--json"])), Value::Array(Vec::new()));
-    // As the cache names what it keeps; something of another's is there too.
+    // An entry of the cache, and a file that is none.
     let entry = folder.join("rows-f16-d32-sm_90a-0123456789abcdef");
     std::fs::create_dir_all(&entry).unwrap();
     std::fs::write(entry.join("kernel.cubin"), [0; 2048]).unwrap();
@@ -95,7 +101,7 @@ fn the_cache_is_listed_and_cleared() {
 }
 
 #[test]
-fn without_a_gpu_this_is_said_once_and_what_was_asked_for_by_name_is_an_error() {
+fn a_missing_gpu_is_noted_once_and_refused_where_it_was_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let base = ["bench", "--quick", "--workload", "small", "--threads", "1", "--json"];
     let run = msda(dir.path(), &base);
@@ -103,7 +109,9 @@ fn without_a_gpu_this_is_said_once_and_what_was_asked_for_by_name_is_an_error() 
     let record = msda_bench::record::Record::parse(&text(&run.stdout)).unwrap();
     let missed: Vec<_> = record.skipped.iter().filter(|s| s.what == "cuda").collect();
     assert_eq!(missed.len(), 1, "{:?}", record.skipped);
-    assert!(missed[0].why.contains("hint: "), "{missed:?}");
+    assert_eq!(missed[0].why.lines().count(), 1, "{missed:?}");
+    let driver = msda_cuda::driver::loader_error().is_none();
+    assert_eq!(missed[0].why == "no NVIDIA driver was found", !driver, "{missed:?}");
     let cpu = msda(dir.path(), &[&base[..], &["--device", "cpu"]].concat());
     let record = msda_bench::record::Record::parse(&text(&cpu.stdout)).unwrap();
     assert!(record.skipped.iter().all(|s| !s.what.contains("cuda")), "{:?}", record.skipped);
@@ -111,9 +119,8 @@ fn without_a_gpu_this_is_said_once_and_what_was_asked_for_by_name_is_an_error() 
     for args in [
         vec!["bench", "--quick", "--engine", "cuda"],
         vec!["bench", "--quick", "--engine", "cpu", "--engine", "cuda@1:generic"],
-        vec!["bench", "--quick", "--device", "cuda"],
         vec!["verify", "--device", "cuda"],
-        vec!["verify", "--device", "cuda", "--workloads"],
+        vec!["verify", "--device", "cuda", "--outputs", "all"],
         vec!["verify", "--engine", "cuda:generic"],
         vec!["tune", "--workload", "small"],
         vec!["tune", "--all", "--dtype", "f16"],
@@ -124,8 +131,10 @@ fn without_a_gpu_this_is_said_once_and_what_was_asked_for_by_name_is_an_error() 
         assert!(said.contains("hint: ") && !said.contains("panicked"), "{args:?}: {said}");
     }
     for (args, code, word) in [
-        (vec!["bench", "--quick", "--engine", "cuda:nothing"], 1, "generic"),
-        (vec!["bench", "--quick", "--engine", "cuda@x"], 1, "cuda@N"),
+        (vec!["bench", "--quick", "--device", "cuda"], 1, "nothing was measured"),
+        (vec!["bench", "--quick", "--engine", "cuda:nothing"], 2, "generic"),
+        (vec!["bench", "--quick", "--engine", "cuda@x"], 2, "cuda@N"),
+        (vec!["tune", "--workload", "small", "--out", "x"], 2, "--file FILE"),
         (vec!["bench", "--device", "tpu"], 2, "cuda"),
         (vec!["verify", "--device", "cuda", "--engine", "cpu"], 2, "cannot be used"),
         (vec!["tune"], 2, "--workload"),
@@ -147,14 +156,12 @@ fn doctor_says_why_there_is_no_gpu() {
     assert!(gpu["hint"].is_string() && gpu["says"].as_str().is_some_and(|s| !s.contains("hint")), "{gpu}");
 }
 
-/// The command: what cargo built, or, where this test was carried to another machine, what
-/// `MSDA_BIN` names.
+/// The program: `MSDA_BIN` on a machine without cargo, otherwise the one that cargo built.
 fn program() -> std::ffi::OsString {
     std::env::var_os("MSDA_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_msda").into())
 }
 
-/// With a GPU: what the compiler and the cache are is said. Skipped without one, unless `MSDA_GPU`
-/// is set.
+/// With a GPU, `doctor` names compiler and cache. Skipped without a GPU, unless `MSDA_GPU` is set.
 #[test]
 fn doctor_names_the_gpu_where_there_is_one() {
     if let Err(why) = msda_cuda::driver::Device::open(0) {

@@ -1,4 +1,4 @@
-//! A backend of this process, on its own thread pool.
+//! A backend in this process, with its own thread pool.
 
 use anyhow::Result;
 use msda::Backend;

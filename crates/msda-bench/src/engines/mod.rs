@@ -1,8 +1,9 @@
-//! Engines, which run tasks.
+//! Engines: implementations that can run and time a task.
 
 mod local;
 mod names;
 pub mod peers;
+mod plain;
 mod python;
 mod registry;
 mod torch;
@@ -11,6 +12,7 @@ use anyhow::Result;
 
 pub use self::local::Local;
 pub use self::names::{is_cuda, ordinal, split_cuda};
+pub use self::plain::Plain;
 pub use self::python::find_python;
 pub use self::registry::{Registry, Source};
 pub use self::torch::Torch;
@@ -19,26 +21,25 @@ use crate::record::{Device, Replay};
 use crate::task::{Results, Task};
 use crate::timing::Effort;
 
-/// Runs tasks and can be timed.
+/// An implementation that runs tasks and can be timed.
 pub trait Engine {
     /// Its name in tables and records.
     fn name(&self) -> String;
 
-    /// Why it refuses a task; none if it takes it.
+    /// The reason why it does not take a task; none if it does.
     fn refuses(&self, task: &Task<'_>) -> Option<String>;
 
-    /// Whether its result is held to the tolerance. Otherwise the error is recorded and marked.
+    /// Whether its result must be within the tolerance. Otherwise the error is recorded and marked.
     fn exact(&self, _task: &Task<'_>) -> bool {
         true
     }
 
-    /// Whether the benchmark notes its failures and goes on. A failure of an engine that is no
-    /// guest stops it.
+    /// Whether it is a guest: its failures are noted and the benchmark goes on. Other failures end the benchmark.
     fn is_guest(&self) -> bool {
         false
     }
 
-    /// Its device.
+    /// The device that it computes on.
     fn device(&self) -> Device {
         Device::Cpu
     }
@@ -53,7 +54,7 @@ pub trait Engine {
         None
     }
 
-    /// Other measurements of the task that was timed last.
+    /// Further measurements of the task that was timed last.
     fn launching(&self, _task: &Task<'_>) -> Launching {
         Launching::default()
     }
@@ -61,14 +62,14 @@ pub trait Engine {
     /// Runs a task once and returns its results.
     fn run(&mut self, task: &Task<'_>) -> Result<Results>;
 
-    /// Runs a task repeatedly. Returns the milliseconds of each run.
+    /// Runs a task repeatedly and returns the milliseconds of each run.
     fn time(&mut self, task: &Task<'_>, effort: Effort) -> Result<Vec<f64>>;
 }
 
-/// Measurements of kernels besides their time.
+/// Measurements of kernels besides their time; none where one was not made.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Launching {
-    /// Microseconds of host time per launch.
+    /// Microseconds of the host per launch.
     pub host_us: Option<f64>,
     /// Milliseconds to compile the slowest kernel.
     pub compile_ms: Option<f64>,

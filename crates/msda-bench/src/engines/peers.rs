@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, de};
 use serde_json::{Value, json};
 
 use super::python::Python;
+use crate::Unknown;
 use crate::record::{Device, Pass};
 
 /// The peers that are built in.
@@ -143,10 +144,10 @@ pub fn find(name: &str) -> Result<Peer> {
     let names: Vec<String> = peers.iter().map(Peer::engine).collect();
     match peers.into_iter().find(|peer| peer.name == bare) {
         Some(peer) => Ok(peer),
-        None => bail!(
-            "engine: got '{PREFIX}{bare}', expected one of {}\nhint: describe it in engines.toml",
-            names.join(", ")
-        ),
+        None => {
+            let others = ", or a peer that your engines.toml describes";
+            Err(Unknown::or("engine", &format!("{PREFIX}{bare}"), &names, others).into())
+        }
     }
 }
 

@@ -1,11 +1,19 @@
 //! Engines and backends by name, of this crate and of others.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use msda::oracle::Oracle;
 use msda::{Backend, Cpu, Isa};
 
-use super::{Engine, Local, Torch, is_cuda, peers};
-use crate::gpu;
+use super::{Engine, Local, Plain, Torch, is_cuda, peers};
+use crate::{Unknown, gpu};
+
+/// Engines that run in this process, besides the instruction sets of `cpu`.
+const IN_PROCESS: [&str; 4] = ["cpu", Plain::NAME, "oracle", "cuda"];
+
+fn in_process() -> Vec<String> {
+    let isas = Isa::available().into_iter().map(|isa| format!("cpu-{isa}"));
+    IN_PROCESS.map(String::from).into_iter().chain(isas).collect()
+}
 
 /// Engines of another crate.
 pub trait Source: Send + Sync {
@@ -35,20 +43,32 @@ impl Registry {
         self
     }
 
-    /// Names of the engines on this machine, in the order in which they are measured.
-    pub fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> = Isa::available().into_iter().map(|isa| format!("cpu-{isa}")).collect();
-        if gpu::count() > 0 {
-            names.push("cuda".into());
-            names.extend(self.sources.iter().flat_map(|source| source.names()));
+    /// Refuses a name that no engine has. Opens nothing: torch or the GPU may still be missing.
+    pub fn check(&self, name: &str) -> Result<()> {
+        if self.source(name).is_some() || ["torch", "torch-cuda"].contains(&name) {
+            return Ok(());
         }
-        names.extend(["torch".into(), "oracle".into()]);
-        names
+        if is_cuda(name) {
+            return gpu::check(name).map_err(|why| Unknown::because(&why).into());
+        }
+        if name.starts_with(peers::PREFIX) {
+            return peers::find(name).map(|_| ());
+        }
+        let isa = name.strip_prefix("cpu-").is_some_and(|isa| isa.parse::<Isa>().is_ok());
+        if isa || IN_PROCESS.contains(&name) {
+            return Ok(());
+        }
+        let others = ["torch", "torch-cuda"].map(String::from);
+        let mut known = in_process();
+        known.extend(others);
+        known.extend(peers::load()?.iter().map(peers::Peer::engine));
+        Err(Unknown::new("engine", name, &known).into())
     }
 
     /// Opens the engine called `name` with that many threads: torch, a peer, a GPU, or a backend of
     /// this process.
     pub fn open(&self, name: &str, threads: usize) -> Result<Box<dyn Engine>> {
+        self.check(name)?;
         if let Some(source) = self.source(name) {
             return source.open(name);
         }
@@ -64,21 +84,21 @@ impl Registry {
     /// Opens the backend called `name`. `cpu` is the best instruction set of this machine, `cuda`
     /// its GPU.
     pub fn backend(&self, name: &str) -> Result<Box<dyn Backend + Send>> {
+        self.check(name)?;
         if let Some(source) = self.source(name) {
             return source.backend(name);
         }
         match name {
             "oracle" => Ok(Box::new(Oracle)),
+            Plain::NAME => Ok(Box::new(Plain)),
             "cpu" => Ok(Box::new(Cpu::new())),
             _ if is_cuda(name) => gpu::backend(name),
             _ => {
-                let Some(isa) = name.strip_prefix("cpu-") else {
-                    let local: Vec<String> = Registry::default().names();
-                    let local: Vec<String> = local.into_iter().filter(|n| n != "torch").collect();
-                    bail!("engine: got '{name}', expected cpu, {}", local.join(", "));
+                let isa = name.strip_prefix("cpu-").and_then(|isa| isa.parse::<Isa>().ok());
+                let Some(isa) = isa else {
+                    return Err(Unknown::new("engine of this process", name, &in_process()).into());
                 };
-                let isa: Isa = isa.parse().with_context(|| format!("engine {name}"))?;
-                Ok(Box::new(Cpu::with_isa(isa)?))
+                Ok(Box::new(Cpu::with_isa(isa).with_context(|| format!("engine {name}"))?))
             }
         }
     }
@@ -90,6 +110,8 @@ impl Registry {
 
 #[cfg(test)]
 mod tests {
+    use anyhow::bail;
+
     use super::*;
 
     /// A source whose engines are the oracle under another name.
@@ -122,5 +144,24 @@ mod tests {
         assert!(wrong.contains("expected cuda:others:oracle"), "{wrong}");
         assert!(registry.backend("cpu").unwrap().name().starts_with("cpu-"));
         assert!(Registry::default().backend("cuda:others:oracle").is_err());
+    }
+
+    #[test]
+    fn a_wrong_name_gets_the_list_of_right_ones() {
+        let registry = Registry::default();
+        for (name, words) in [
+            ("gpu", &["cpu", "cuda", "plain", "torch", "peer:mmcv"][..]),
+            ("plian", &["did you mean plain?"]),
+            ("cpu-avx1024", &["cpu-portable"]),
+            ("peer:mmvc", &["did you mean peer:mmcv?"]),
+        ] {
+            let why = registry.check(name).unwrap_err();
+            assert!(why.downcast_ref::<Unknown>().is_some(), "{why}");
+            assert!(words.iter().all(|word| why.to_string().contains(word)), "{why}");
+        }
+        assert!(
+            ["cpu", "plain", "torch", "cuda@7", "cpu-neon"].iter().all(|name| registry.check(name).is_ok())
+        );
+        assert!(registry.backend("torch").err().unwrap().to_string().contains("engine of this process"));
     }
 }

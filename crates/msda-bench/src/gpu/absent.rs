@@ -25,6 +25,16 @@ pub fn state(_ordinal: usize) -> Option<GpuState> {
     None
 }
 
+/// Refuses a name that no engine on a GPU has. This build knows no kernels.
+pub fn check(_name: &str) -> Result<()> {
+    Ok(())
+}
+
+/// Why there is no GPU, in a few words.
+pub fn missing(_why: &anyhow::Error) -> String {
+    "this build has no CUDA support".into()
+}
+
 /// Opens the engine called `name`.
 pub fn open(name: &str) -> Result<Box<dyn Engine>> {
     refused(&format!("engine {name}"))

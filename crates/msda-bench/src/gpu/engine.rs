@@ -95,7 +95,12 @@ fn parse(name: &str) -> Result<(usize, Wanted)> {
     Ok((ordinal, wanted))
 }
 
-/// The backend of an engine's name.
+/// Refuses a name that no engine on a GPU has.
+pub(super) fn check(name: &str) -> Result<()> {
+    parse(name).map(|_| ())
+}
+
+/// The backend of such a name.
 pub(super) fn backend(name: &str) -> Result<Box<dyn Backend + Send>> {
     let (ordinal, kernel) = parse(name)?;
     let device = Gpu::open(ordinal).with_context(|| format!("engine {name}"))?;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use msda::Backend;
-use msda_cuda::driver::Device;
+use msda_cuda::driver::{Device, loader_error};
 
 use crate::engines::Engine;
 use crate::record::{self, Ceiling};
@@ -14,6 +14,19 @@ pub use super::nvml::{describe, highest_clock, state};
 /// Number of GPUs.
 pub fn count() -> usize {
     Device::count().unwrap_or(0)
+}
+
+/// Refuses a name that no engine on a GPU has.
+pub fn check(name: &str) -> Result<()> {
+    super::engine::check(name)
+}
+
+/// Why there is no GPU, in a few words.
+pub fn missing(why: &anyhow::Error) -> String {
+    if loader_error().is_some() {
+        return "no NVIDIA driver was found".into();
+    }
+    why.root_cause().to_string().lines().next().unwrap_or_default().to_owned()
 }
 
 /// Opens the engine called `name`.

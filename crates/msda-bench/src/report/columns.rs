@@ -21,13 +21,30 @@ pub(super) enum Column {
 
 use Column::*;
 
-/// The columns, from left to right. The baseline is named above the table.
-pub(super) const COLUMNS: [Column; 10] =
-    [Dtype, Threads, Engine, Median, Spread, Speedup, Floor, Reached, Gathered, Error];
+/// All of them, for media as wide as they need to be; the kernel, the host's time and graphs where there are such.
+pub(super) fn wide(groups: &[Group<'_>]) -> Vec<Column> {
+    let mut columns = WIDE.to_vec();
+    if groups.iter().flat_map(|g| &g.rows).any(|row| row.measured.host_us.is_some()) {
+        columns.push(Host);
+    }
+    if groups.iter().flat_map(|g| &g.rows).any(|row| row.measured.replay.is_some()) {
+        columns.extend([Replayed, Warm]);
+    }
+    if groups.iter().flat_map(|g| &g.rows).any(|row| row.measured.compile_ms.is_some()) {
+        columns.push(Compiling);
+    }
+    if groups.iter().flat_map(|g| &g.rows).any(|row| row.measured.kernel.is_some()) {
+        columns.push(Kernel);
+    }
+    columns
+}
 
-/// The meaning of the columns, below the tables.
-pub(super) const LEGEND: &str = "thr: threads; p10..p90: 80 % of the runs took between these times; \
-    floor: the least time that the measured ceilings allow, with every row read from L2, on a GPU from L1; \
+const WIDE: [Column; 12] =
+    [Dtype, Threads, Engine, Median, Spread, Speedup, Baseline, Floor, Bound, Reached, Gathered, Error];
+
+/// What the columns mean, for the foot of a table.
+pub(super) const LEGEND: &str = "thr: threads in use; p10..p90: eight runs of ten lie between; \
+    floor: what the measured ceilings allow, every row coming from the second-level cache, on the GPU from the first-level cache; \
     reached: floor / median; GB/s: rows gathered through the caches; \
     err/tol: largest error divided by the tolerance; ~: the engine rounds to 16 bits and may exceed 1";
 

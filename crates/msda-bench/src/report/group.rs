@@ -104,10 +104,14 @@ pub(super) fn is_torch(engine: &str) -> bool {
     engine == "torch" || engine.starts_with("torch-")
 }
 
-/// Whether an engine is ours and chooses its kernel itself.
+/// Whether an engine is the plain loop that others are compared with.
+pub(super) fn is_plain(engine: &str) -> bool {
+    engine == crate::engines::Plain::NAME
+}
+
+/// Whether an engine is what a call of this project runs: a kernel pinned by name is for comparison.
 pub(super) fn is_own(engine: &str) -> bool {
-    let ours = engine == "cpu" || engine.starts_with("cpu-") || engines::is_cuda(engine);
-    ours && !is_pinned(engine)
+    !is_torch(engine) && !is_plain(engine) && !is_peer(engine) && !is_pinned(engine)
 }
 
 /// Whether an engine is one of our kernels, selected by name.

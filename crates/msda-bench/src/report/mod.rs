@@ -1,7 +1,7 @@
 //! Reports on records: as text for a terminal, as Markdown, and as an HTML page.
 
 mod columns;
-mod compare;
+mod ending;
 mod escape;
 mod extend;
 mod group;
@@ -12,6 +12,7 @@ mod names;
 pub mod number;
 pub mod page;
 pub mod pivot;
+mod screen;
 mod sections;
 pub mod svg;
 mod table;
@@ -23,10 +24,12 @@ use anyhow::{Context, Result};
 
 use crate::record::{Ceiling, Device, Record};
 
-pub use extend::Extension;
+pub use ending::{advice, verdict};
+pub use extend::{Added, Extension};
 pub use group::{Row, Setting, dtype_order, positive};
+pub use screen::{Screen, terminal};
 pub use sections::folded;
-pub use table::terminal;
+pub use table::{Cell, Color, Table, USUAL_WIDTH, beside, wrap};
 
 const TITLE: &str = "msda: multi-scale deformable attention, measured";
 

@@ -1,189 +1,237 @@
-//! Records as text for a terminal with 100 columns.
+//! Text for a terminal: tables that keep within a width, and wrapped paragraphs. No word is broken.
 
-use comfy_table::{
-    Attribute, Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, LineStyle, Table, Width,
-};
+/// The width where there is no terminal to ask.
+pub const USUAL_WIDTH: usize = 80;
 
-use super::columns::{COLUMNS, Column, LEGEND};
-use super::group::{Group, Row, groups};
-use super::pivot::{Family, families};
-use super::{by_line, plain, words};
-use crate::record::Record;
+/// Spaces between two columns.
+const GAP: usize = 2;
 
-/// The largest width of a line.
-const WIDTH: u16 = 100;
-
-/// All measurements as tables, one per workload and pass; then figures; then skipped measurements.
-///
-/// With `color`, headings are bold, speed-ups above 1 are green and results outside the tolerance
-/// are red.
-pub fn terminal(records: &[Record], color: bool) -> String {
-    if records.is_empty() {
-        return "no records\n".into();
-    }
-    let mut out = String::new();
-    for record in records {
-        run(&mut out, record, color);
-    }
-    out
+/// A table that drops columns where it would be too wide.
+#[derive(Debug, Clone, Default)]
+pub struct Table {
+    columns: Vec<Column>,
+    rows: Vec<Vec<Cell>>,
 }
 
-fn run(out: &mut String, record: &Record, color: bool) {
-    if !out.is_empty() {
-        out.push('\n');
+#[derive(Debug, Clone)]
+struct Column {
+    title: String,
+    is_number: bool,
+    /// Columns with the highest rank are dropped first; a column of rank 0 stays.
+    rank: u8,
+    /// The least width.
+    width: usize,
+}
+
+/// The text of a cell, and how it stands out.
+#[derive(Debug, Clone, Default)]
+pub struct Cell {
+    text: String,
+    color: Option<Color>,
+}
+
+/// How a cell stands out, where colours are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Color {
+    /// Better than what it is compared with.
+    Good,
+    /// A wrong result.
+    Bad,
+}
+
+impl<T: Into<String>> From<T> for Cell {
+    fn from(text: T) -> Self {
+        Self { text: text.into(), color: None }
     }
-    paragraph(out, &format!("msda {}, {}", record.version, record.created), color);
-    paragraph(out, &words::machine(&record.machine), false);
-    if let Some(gpu) = &record.machine.gpu {
-        paragraph(out, &words::gpu(gpu), false);
+}
+
+impl Cell {
+    /// The same cell in a colour.
+    #[must_use]
+    pub fn colored(self, color: Option<Color>) -> Self {
+        Self { color, ..self }
+    }
+}
+
+impl Table {
+    /// A column of text. Of the columns that do not fit, the one with the highest rank is dropped
+    /// first; rank 0 is never dropped. A newline in the title begins a second line.
+    #[must_use]
+    pub fn text(mut self, title: &str, rank: u8) -> Self {
+        self.columns.push(Column { title: title.into(), is_number: false, rank, width: 0 });
+        self
     }
     if let Some(busy) = words::busy(record) {
         paragraph(out, &busy, color);
     }
 
-    let groups = groups(record);
-    let widths = widths(&groups);
-    for group in &groups {
-        out.push('\n');
-        paragraph(out, &group.title(), color);
-        let problems = group.problems();
-        if !problems.is_empty() {
-            paragraph(out, &problems, false);
+    /// A column of numbers, which line up on the right.
+    #[must_use]
+    pub fn number(mut self, title: &str, rank: u8) -> Self {
+        self.columns.push(Column { title: title.into(), is_number: true, rank, width: 0 });
+        self
+    }
+
+    /// Adds a row with a cell for each column.
+    pub fn push<C: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = C>) {
+        let mut row: Vec<Cell> = cells.into_iter().map(Into::into).collect();
+        row.resize(self.columns.len(), Cell::default());
+        self.rows.push(row);
+    }
+
+    /// The width of each column: the longest line of its title and cells.
+    pub fn widths(&self) -> Vec<usize> {
+        let width = |(i, column): (usize, &Column)| {
+            let lines = column.title.lines().chain(self.rows.iter().map(|row| row[i].text.as_str()));
+            lines.map(length).max().unwrap_or(0).max(column.width)
+        };
+        self.columns.iter().enumerate().map(width).collect()
+    }
+
+    /// Makes columns at least this wide, so that several tables line up.
+    pub fn widen(&mut self, widths: &[usize]) {
+        for (column, &width) in self.columns.iter_mut().zip(widths) {
+            column.width = column.width.max(width);
         }
-        paragraph(out, &format!("speed-up over {}", group.baseline_note()), false);
-        push_table(out, &group_table(group, &widths, color));
-    }
-    if !groups.is_empty() {
-        out.push('\n');
-        paragraph(out, LEGEND, false);
-    } else if record.figures.is_empty() {
-        out.push_str("\nnothing measured\n");
-    }
-    for family in &families(&record.figures) {
-        out.push('\n');
-        paragraph(out, &family.name, color);
-        push_table(out, &family_table(family, color));
     }
 
-    if !record.skipped.is_empty() {
-        out.push('\n');
-        paragraph(out, "skipped", color);
-        let mut table = empty(color);
-        // Measurements with the same reason share a line.
-        for same in record.skipped.chunk_by(|a, b| a.why == b.why) {
-            let what: Vec<String> = same.iter().map(|s| plain(&s.what)).collect();
-            table.add_row([what.join("\n"), by_line(&same[0].why, "\n", plain)]);
+    /// The text, without the columns that do not fit.
+    pub fn render(&self, width: usize, color: bool) -> String {
+        let (widths, kept) = (self.widths(), self.kept(width));
+        let mut out = String::new();
+        let lines = kept.iter().map(|&i| self.columns[i].title.lines().count()).max().unwrap_or(0);
+        for line in 0..lines {
+            let title = |i: usize| {
+                // Short titles stand on the last lines.
+                let own: Vec<&str> = self.columns[i].title.lines().collect();
+                let text = (line + own.len()).checked_sub(lines).map_or("", |at| own[at]);
+                Cell::from(text)
+            };
+            self.line(&mut out, &kept, &widths, title, false);
         }
-        unpad(&mut table);
-        push_table(out, &table);
+        if lines > 0 {
+            let rule = |i: usize| Cell::from("-".repeat(widths[i]));
+            self.line(&mut out, &kept, &widths, rule, false);
+        }
+        for row in &self.rows {
+            self.line(&mut out, &kept, &widths, |i| row[i].clone(), color);
+        }
+        out
     }
-}
 
-/// The widest cell of each column over all groups, so that all tables have the same columns.
-fn widths(groups: &[Group<'_>]) -> [usize; COLUMNS.len()] {
-    COLUMNS.map(|column| {
-        let cells = groups.iter().flat_map(|g| &g.rows).map(|r| plain(&column.cell(r)).chars().count());
-        cells.max().unwrap_or(0).max(column.title().len())
-    })
-}
-
-fn group_table(group: &Group<'_>, widths: &[usize], color: bool) -> Table {
-    let mut table = empty(color);
-    table.style_mut().header_separator = LineStyle::none().fill('-');
-    table.set_header(COLUMNS.map(|c| {
-        let cell = Cell::new(c.title()).set_alignment(alignment(c));
-        if color { cell.add_attribute(Attribute::Bold) } else { cell }
-    }));
-    for row in &group.rows {
-        table.add_row(COLUMNS.map(|c| cell(c, row, color)));
+    /// The columns that fit, by number.
+    fn kept(&self, width: usize) -> Vec<usize> {
+        let widths = self.widths();
+        let mut kept: Vec<usize> = (0..self.columns.len()).collect();
+        let total = |kept: &[usize]| {
+            kept.iter().map(|&i| widths[i]).sum::<usize>() + GAP * kept.len().saturating_sub(1)
+        };
+        while total(&kept) > width {
+            let last = kept.iter().enumerate().max_by_key(|(_, i)| self.columns[**i].rank);
+            match last {
+                Some((at, &i)) if self.columns[i].rank > 0 => kept.remove(at),
+                _ => break,
+            };
+        }
+        kept
     }
-    unpad(&mut table);
-    for (column, &width) in table.column_iter_mut().zip(widths) {
-        let width = u16::try_from(width).unwrap_or(WIDTH) + column.padding_width();
-        column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width)));
-    }
-    table
-}
 
-/// A table of figures. If it is too wide, it leaves out minima, maxima and standard deviations.
-fn family_table(family: &Family, color: bool) -> Table {
-    let all: Vec<usize> = (0..family.columns.len()).collect();
-    let centres = all.iter().copied().filter(|&i| !family.is_spread(i)).collect();
-    let columns = if family.width(&all) <= usize::from(WIDTH) { all } else { centres };
-    let mut table = empty(color);
-    table.set_content_arrangement(ContentArrangement::Disabled);
-    table.style_mut().header_separator = LineStyle::none().fill('-');
-    let titles = columns.iter().map(|&i| plain(&family.columns[i]).replace(' ', "\n"));
-    table.set_header(std::iter::once(String::new()).chain(titles).map(|title| {
-        let cell = Cell::new(title).set_alignment(CellAlignment::Right);
-        if color { cell.add_attribute(Attribute::Bold) } else { cell }
-    }));
-    for (thing, numbers) in &family.rows {
-        let numbers = columns.iter().map(|&i| Cell::new(&numbers[i]).set_alignment(CellAlignment::Right));
-        table.add_row(std::iter::once(Cell::new(plain(thing))).chain(numbers));
+    /// The titles of the columns that do not fit.
+    pub fn dropped(&self, width: usize) -> Vec<String> {
+        let kept = self.kept(width);
+        let gone = (0..self.columns.len()).filter(|i| !kept.contains(i));
+        gone.map(|i| self.columns[i].title.replace('\n', " ")).collect()
     }
-    unpad(&mut table);
-    table
-}
 
-fn cell(column: Column, row: &Row<'_>, color: bool) -> Cell {
-    let cell = Cell::new(plain(&column.cell(row))).set_alignment(alignment(column));
-    if !color {
-        return cell;
-    }
-    match column {
-        Column::Speedup if row.speedup() > Some(1.0) => cell.fg(Color::Green).add_attribute(Attribute::Bold),
-        Column::Error if row.is_wrong() => cell.fg(Color::Red).add_attribute(Attribute::Bold),
-        _ => cell,
-    }
-}
-
-fn alignment(column: Column) -> CellAlignment {
-    if column.is_number() { CellAlignment::Right } else { CellAlignment::Left }
-}
-
-/// A table without rules. Its text does not depend on the terminal.
-fn empty(color: bool) -> Table {
-    let mut table = Table::new();
-    table.load_style(comfy_table::presets::NOTHING);
-    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH).force_no_tty();
-    if color {
-        table.enforce_styling();
-    }
-    table
-}
-
-/// Two spaces between columns and none before the first.
-fn unpad(table: &mut Table) {
-    let last = table.column_count().saturating_sub(1);
-    for (i, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, if i == last { 0 } else { 2 }));
-    }
-}
-
-fn push_table(out: &mut String, table: &Table) {
-    for line in table.lines() {
+    fn line(
+        &self,
+        out: &mut String,
+        kept: &[usize],
+        widths: &[usize],
+        cell: impl Fn(usize) -> Cell,
+        color: bool,
+    ) {
+        let mut line = String::new();
+        for (at, &i) in kept.iter().enumerate() {
+            let Cell { text, color: own } = cell(i);
+            let blank = " ".repeat(widths[i].saturating_sub(length(&text)));
+            let text = match own.filter(|_| color) {
+                Some(Color::Good) => format!("\x1b[1;32m{text}\x1b[0m"),
+                Some(Color::Bad) => format!("\x1b[1;31m{text}\x1b[0m"),
+                None => text,
+            };
+            line += &" ".repeat(if at == 0 { 0 } else { GAP });
+            line += &if self.columns[i].is_number { blank + &text } else { text + &blank };
+        }
         out.push_str(line.trim_end());
         out.push('\n');
     }
 }
 
-/// Writes text, wrapped at the width.
-fn paragraph(out: &mut String, text: &str, bold: bool) {
-    let text = plain(text);
+fn length(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// Wraps words at a width. Every line but the first begins with `indent` spaces.
+pub fn wrap(text: &str, width: usize, indent: usize) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
-        let line = lines.last_mut().expect("starts with one line");
-        if line.is_empty() {
+        let line = lines.last_mut().expect("there is a first line");
+        if line.trim().is_empty() {
             line.push_str(word);
-        } else if line.chars().count() + 1 + word.chars().count() <= usize::from(WIDTH) {
+        } else if length(line) + 1 + length(word) <= width {
             line.push(' ');
             line.push_str(word);
         } else {
-            lines.push(word.into());
+            lines.push(" ".repeat(indent) + word);
         }
     }
-    for line in lines {
-        out.push_str(&if bold { format!("\x1b[1m{line}\x1b[0m\n") } else { line + "\n" });
+    lines.join("\n") + "\n"
+}
+
+/// A label with text beside it that is wrapped at a width.
+pub fn beside(label: &str, text: &str, width: usize) -> String {
+    let indent = length(label);
+    let wrapped = wrap(text, width.saturating_sub(indent), 0);
+    let start = |i: usize| if i == 0 { label.to_owned() } else { " ".repeat(indent) };
+    let line = |(i, line): (usize, &str)| (start(i) + line).trim_end().to_owned() + "\n";
+    wrapped.lines().enumerate().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let mut table =
+            Table::default().text("engine", 0).number("ms", 0).number("over\nplain", 2).text("why", 9);
+        table.push(["cpu", "1.25", "4.0x", "it is fast"]);
+        table.push(["plain", "12.5", "1.0x", "-"]);
+        table
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let expected = "                over\nengine    ms  plain  why\n------  ----  -----  ----------\n\
+                        cpu     1.25   4.0x  it is fast\nplain   12.5   1.0x  -\n";
+        assert_eq!(table().render(80, true), expected);
+    }
+
+    #[test]
+    fn the_least_important_columns_are_dropped() {
+        assert_eq!(table().dropped(31), Vec::<String>::new());
+        assert_eq!(table().dropped(30), ["why"]);
+        assert_eq!(table().dropped(18), ["over plain", "why"]);
+        assert_eq!(table().dropped(1), ["over plain", "why"], "the others stay");
+        assert!(table().render(19, false).lines().all(|line| line.len() <= 19));
+    }
+
+    #[test]
+    fn words_stay_whole() {
+        assert_eq!(wrap("a bb  ccc\ndddd", 4, 2), "a bb\n  ccc\n  dddd\n");
+        assert_eq!(wrap("/a/long/path x", 5, 0), "/a/long/path\nx\n");
+        assert_eq!(wrap("", 5, 0), "\n");
+        assert_eq!(beside("ab  ", "c ddd e", 9), "ab  c ddd\n    e\n");
+        assert_eq!(beside("ab  ", "", 9), "ab\n");
     }
 }

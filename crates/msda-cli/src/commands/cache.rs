@@ -1,16 +1,20 @@
 //! `msda cache`
 
 use anyhow::Result;
+use msda_bench::report::Table;
 use msda_cuda::jit::Cache;
 use serde_json::json;
 
-use crate::terminal::print;
+use crate::terminal::{print, screen};
 
 #[derive(clap::Args)]
-#[command(
-    after_help = "MSDA_CACHE_DIR names the folder; if it is empty, nothing is cached. With MSDA_JIT=off nothing is compiled, \
-    and only cached kernels run."
-)]
+#[command(after_help = "\
+MSDA_CACHE_DIR is the folder; if it is set to nothing, no kernel is kept.
+MSDA_JIT=off forbids compiling: only kernels in the folder can run.
+
+Examples:
+  msda cache list
+  msda cache clear")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -61,17 +65,16 @@ fn list(cache: &Cache, as_json: bool) -> Result<()> {
         eprintln!("no compiled kernels");
         return Ok(());
     }
-    let mut text = format!("{:<8} {:>9} {:>7}  key\n", "arch", "KiB", "age");
+    let mut table = Table::default().text("arch", 0).number("KiB", 1).number("age", 2).text("key", 0);
     for e in &entries {
-        text += &format!(
-            "{:<8} {:>9.1} {:>7}  {}\n",
-            e.arch,
-            e.bytes as f64 / 1024.0,
+        table.push([
+            e.arch.clone(),
+            format!("{:.1}", e.bytes as f64 / 1024.0),
             age(e.age.as_secs()),
-            e.key
-        );
+            e.key.clone(),
+        ]);
     }
-    print(&text)?;
+    print(&table.render(screen().width, false))?;
     let bytes: u64 = entries.iter().map(|e| e.bytes).sum();
     eprintln!("{} kernels, {:.1} MiB", entries.len(), bytes as f64 / f64::from(1 << 20));
     Ok(())

@@ -7,21 +7,28 @@ use anyhow::Result;
 use msda::Isa;
 use msda_bench::engines::{self, peers};
 use msda_bench::machine;
+use msda_bench::report::beside;
 use serde_json::json;
 
-use crate::terminal::print;
+use crate::terminal::{print, screen};
 
 #[derive(clap::Args)]
+#[command(after_help = "\
+Marks: `ok` is there and works, `--` is missing or slows msda down.
+
+Examples:
+  msda doctor
+  msda doctor --peers")]
 pub(crate) struct Args {
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
-    /// Also show which peers of engines.toml can be imported; takes a while
+    /// Also try to import the other implementations of engines.toml; takes a while
     #[arg(long)]
     peers: bool,
 }
 
-/// One finding: subject, state, and advice.
+/// One finding, and advice if something is missing.
 struct Finding {
     what: &'static str,
     good: bool,
@@ -41,12 +48,13 @@ pub(crate) fn main(args: Args) -> Result<()> {
             .collect();
         return print(&serde_json::to_string_pretty(&list)?);
     }
+    let width = screen().width;
     let mut text = String::new();
     for f in &findings {
         let mark = if f.good { "ok" } else { "--" };
-        text += &format!("{mark}  {:<12} {}\n", f.what, f.says);
+        text += &beside(&format!("{mark}  {:<11}", f.what), &f.says, width);
         if let Some(hint) = &f.hint {
-            text += &format!("    hint: {hint}\n");
+            text += &beside(&" ".repeat(15), &format!("hint: {hint}"), width);
         }
     }
     print(&text)
@@ -67,8 +75,7 @@ fn examine() -> Vec<Finding> {
             what: "vectors",
             good: !slow,
             says: format!("{best}; available: {}", here.isas.join(", ")),
-            hint: slow
-                .then(|| "this CPU has no supported vector instructions: the operator is slower".into()),
+            hint: slow.then(|| "no vector instructions were found, so the CPU engine is slower".into()),
         },
         threads(here.cores),
         torch(),
@@ -84,7 +91,7 @@ fn threads(cores: usize) -> Finding {
         good: threads >= cores,
         says: format!("{threads} of {cores} cores"),
         hint: (threads < cores)
-            .then(|| "RAYON_NUM_THREADS limits the threads: unset it to use every core".into()),
+            .then(|| "RAYON_NUM_THREADS limits the threads; unset it to use every core".into()),
     }
 }
 
@@ -93,7 +100,7 @@ fn torch() -> Finding {
         Ok(torch) => Finding {
             what: "torch",
             good: true,
-            says: format!("{}, which `msda bench` compares with", torch.version()),
+            says: format!("{}; `msda bench` compares with it", torch.version()),
             hint: None,
         },
         Err(error) => {
@@ -117,7 +124,7 @@ fn examine_peers() -> Result<Finding> {
     let finding = |good, says, hint| Finding { what: "peers", good, says, hint };
     let missing = match peers::survey(&known) {
         Ok(missing) => missing,
-        Err(_) => return Ok(finding(false, "no Python with torch to import them".into(), None)),
+        Err(_) => return Ok(finding(false, "no Python with torch was found".into(), None)),
     };
     let (mut here, mut gone) = (Vec::new(), Vec::new());
     for (peer, why) in known.iter().zip(missing) {

@@ -1,28 +1,34 @@
 //! `msda kernels`
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use msda::Dtype;
+use msda_bench::Unknown;
 use msda_bench::gpu::kernels::{self, Explained, Family};
+use msda_bench::report::{beside, wrap};
 use msda_bench::workload::Workload;
 use msda_cuda::Target;
 use msda_cuda::driver::Arch;
 use serde_json::{Value, json};
 
-use crate::terminal::print;
+use super::dtype;
+use crate::terminal::{print, screen};
 
 #[derive(clap::Args)]
-#[command(after_help = "Examples:
+#[command(after_help = "\
+Needs no GPU. Without --workload it lists the kernels and what each can compute.
+
+Examples:
   msda kernels
   msda kernels --workload seed-encoder --dtype f16
   msda kernels --workload detr-decoder --arch sm_80")]
 pub(crate) struct Args {
-    /// A workload by name, or a path to a .toml file: shows its kernel, and why others refuse
+    /// A workload, or a path to a .toml file: show which kernel it uses and why
     #[arg(long, value_name = "NAME")]
     workload: Option<String>,
-    /// The value type: f32, f16, bf16 or f64; the workload's own types when absent. May be repeated
-    #[arg(long, value_name = "TYPE", requires = "workload")]
+    /// A value type; may be repeated. All types of the workload when absent
+    #[arg(long, value_name = "TYPE", requires = "workload", value_parser = dtype())]
     dtype: Vec<Dtype>,
-    /// An architecture such as sm_90; the GPU's when absent, or sm_90 without a GPU
+    /// The architecture, such as sm_90. That of the GPU when absent, or sm_90 without a GPU
     #[arg(long)]
     arch: Option<Arch>,
     /// Print the answer as JSON
@@ -53,21 +59,36 @@ pub(crate) fn main(args: Args) -> Result<()> {
     })
 }
 
-/// The target of an architecture, or of the GPU here; says so if there is none.
+/// The architectures that CUDA 12 and 13 compile for and that the kernels support.
+const ARCHITECTURES: [Arch; 12] = [
+    Arch::new(7, 5),
+    Arch::new(8, 0),
+    Arch::new(8, 6),
+    Arch::new(8, 7),
+    Arch::new(8, 9),
+    Arch::new(9, 0),
+    Arch::new(10, 0),
+    Arch::new(10, 1),
+    Arch::new(10, 3),
+    Arch::new(11, 0),
+    Arch::new(12, 0),
+    Arch::new(12, 1),
+];
+
+/// The target of an architecture, or of the GPU of this machine. Prints a note if there is none.
 pub(crate) fn target(arch: Option<Arch>) -> Result<Target> {
-    if let Some(arch) = arch.filter(|arch| arch.number() < 75) {
-        bail!(
-            "architecture: got {arch}, expected sm_75 or newer\nhint: kernels are compiled by CUDA 12 or newer"
-        );
+    if let Some(arch) = arch.filter(|arch| !ARCHITECTURES.contains(arch)) {
+        let known = ARCHITECTURES.map(|arch| arch.to_string());
+        return Err(Unknown::new("architecture", &arch.to_string(), &known).into());
     }
     let (target, here) = kernels::target(arch);
     if arch.is_none() && !here {
-        eprintln!("note: no GPU here: this is about {}", target.arch);
+        eprintln!("note: there is no GPU, so this is about {}", target.arch);
     }
     Ok(target)
 }
 
-/// A list as JSON, with the target that it is about.
+/// A list as JSON, with its target.
 pub(crate) fn pretty(target: Target, name: &str, list: Vec<Value>) -> Result<String> {
     let all = json!({
         "arch": target.arch.to_string(), "multiprocessors": target.multiprocessors, name: list,
@@ -76,11 +97,12 @@ pub(crate) fn pretty(target: Target, name: &str, list: Vec<Value>) -> Result<Str
 }
 
 fn family_text(family: &Family) -> String {
-    let mut text = format!("{}: {}\n", family.name, family.about);
+    let width = screen().width;
+    let mut text = wrap(&format!("{}: {}", family.name, family.about), width, 2);
     for (what, refused) in &family.takes {
         text += &match refused {
             None => format!("  yes  {what}\n"),
-            Some(why) => format!("  no   {what}: {why}\n"),
+            Some(why) => beside("  no   ", &format!("{what}: {why}"), width),
         };
     }
     text
@@ -96,12 +118,17 @@ fn family_json(family: &Family) -> Value {
 }
 
 fn problem_text(e: &Explained) -> String {
-    let mut text = format!("{}\n  class   {}\n", e.problem, e.class);
-    text += &format!("  kernel  {}\n  why     {}\n", e.choice.kernel, e.choice.why);
+    let width = screen().width;
+    let pair = |name: &str, text: &str| beside(&format!("  {name:<7} "), text, width);
+    let mut text = format!("{}\n", e.problem);
+    text += &pair("class", &e.class);
+    text += &pair("kernel", &e.choice.kernel.to_string());
+    text += &pair("why", &e.choice.why.to_string());
     for asked in &e.families {
-        text += &format!("  {}: {} of {} candidates take it\n", asked.name, asked.takes, asked.candidates);
+        text +=
+            &format!("  {}: {} of {} variants can compute it\n", asked.name, asked.takes, asked.candidates);
         for (why, count) in &asked.refusals {
-            text += &format!("    {count:>6}  {why}\n");
+            text += &beside(&format!("    {count:>6}  "), why, width);
         }
     }
     text

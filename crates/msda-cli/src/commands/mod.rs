@@ -16,23 +16,26 @@ pub(crate) mod verify;
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use msda::Dtype;
 use msda::conformance::Group;
+use msda_bench::Unknown;
 use msda_bench::record::Device;
 
-/// A device, or both.
+/// The devices of a command.
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub(crate) enum DeviceArg {
-    /// On the processor
+    /// The CPU
     Cpu,
-    /// On the GPU
+    /// The GPU
     Cuda,
-    /// On both
+    /// Both
     All,
 }
 
 impl DeviceArg {
-    /// The device, unless it is both.
+    /// The device, if it is one.
     pub(crate) fn only(self) -> Option<Device> {
         match self {
             Self::Cpu => Some(Device::Cpu),
@@ -46,7 +49,7 @@ impl DeviceArg {
     }
 }
 
-/// The command line without `--out`, because a record names no folders of this machine.
+/// The command line without the folder of the results: a record does not name folders of this machine.
 pub(crate) fn typed(mut args: impl Iterator<Item = String>) -> String {
     let mut words = vec!["msda".to_owned()];
     while let Some(word) = args.next() {
@@ -62,7 +65,14 @@ pub(crate) fn typed(mut args: impl Iterator<Item = String>) -> String {
 /// Creates a folder for results before the work begins, so that a folder that cannot be written
 /// costs no time.
 pub(crate) fn make_folder(path: &Path) -> Result<()> {
+    ensure!(!path.is_file(), "--out: got the file {}, expected a folder", path.display());
     std::fs::create_dir_all(path).with_context(|| format!("creating {}", path.display()))
+}
+
+/// Reads the name of a value type.
+pub(crate) fn dtype() -> impl TypedValueParser<Value = Dtype> {
+    let names = Dtype::ALL.map(Dtype::name);
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<Dtype>())
 }
 
 /// The groups of the battery with these names; all if there are none.
@@ -76,7 +86,7 @@ pub(crate) fn groups(names: &[String]) -> Result<Vec<Group>> {
             Some(group) => Ok(group),
             None => {
                 let all: Vec<&str> = Group::ALL.into_iter().map(Group::name).collect();
-                bail!("group: got '{name}', expected one of {}", all.join(", "))
+                Err(Unknown::new("group", name, &all).into())
             }
         })
         .collect()

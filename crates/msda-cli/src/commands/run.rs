@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use msda::{Layout, Padding, Sampling};
 use msda_bench::call::{Call, Options, Tensors};
 use msda_bench::files;
@@ -11,52 +11,54 @@ use crate::extensions::registry;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Tensors are found by name: in a .safetensors file by their own, an .npy file by the file's.
-  value                                (B, S, H, D); (B, H, S, D) with --layout planar or ring
-  spatial_shapes, value_spatial_shapes (L, 2) as (height, width); or --levels
-  level_start_index                    (L), optional; without it levels follow each other
- plain form
-  sampling_locations, locations        (B, Q, H, L, P, 2) as (x, y), 0 to 1 across the map;
-                                       or (B, Q, H, sum of P, 2) with --points
-  attention_weights, weights           (B, Q, H, L, P)
- fused form
-  reference_points, reference          (B, Q, L, 2) points or (B, Q, L, 4) boxes
-  sampling_offsets, offsets            as the locations, raw
-  attention_logits, logits             as the weights, before the softmax
- backward, in either form
-  grad_output                          (B, Q, H * D)
+Tensors are found by name. The name of an .npy file is the name of its tensor.
+  value                    (B, S, H, D); (B, H, S, D) with --layout planar, ring
+  spatial_shapes           (L, 2) as (height, width); or give --levels
+  level_start_index        (L); optional if the levels follow each other
+Plain form:
+  sampling_locations       (B, Q, H, L, P, 2) as (x, y), 0 to 1 across the map;
+                           or (B, Q, H, sum of P, 2) with --points
+  attention_weights        (B, Q, H, L, P)
+Fused form:
+  reference_points         (B, Q, L, 2) points or (B, Q, L, 4) boxes
+  sampling_offsets         shaped as the locations
+  attention_logits         shaped as the weights, before the softmax
+For gradients, in either form:
+  grad_output              (B, Q, H * D)
+Short names: value_spatial_shapes, locations, weights, reference, offsets, logits
 
-Results: output (B, Q, H * D); with grad_output also grad_value and grad_NAME of each input.
+Results: output (B, Q, H * D); with grad_output also grad_NAME for each input.
 
 Examples:
-  msda run inputs.safetensors --out output.safetensors
-  msda run value.npy sampling_locations.npy attention_weights.npy --levels 92x160,46x80 --out output.npy")]
+  msda run inputs.safetensors --output out.safetensors
+  msda run value.npy locations.npy weights.npy --levels 92x160,46x80 \\
+    --output output.npy")]
 pub(crate) struct Args {
-    /// .safetensors or .npy files with the inputs
+    /// Files with the inputs: .safetensors or .npy
     #[arg(required = true, value_name = "FILE")]
     inputs: Vec<PathBuf>,
-    /// The result: .safetensors, or .npy for the output alone
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
-    /// Levels as HxW, separated by commas; instead of a spatial_shapes tensor
+    /// The file for the results: .safetensors, or .npy for the output alone
+    #[arg(long, short, value_name = "FILE")]
+    output: PathBuf,
+    /// The levels as HxW, instead of the tensor spatial_shapes
     #[arg(long, value_name = "HxW,...", value_delimiter = ',', value_parser = level)]
     levels: Vec<(usize, usize)>,
-    /// Points of each level, separated by commas; needed when they differ
+    /// The points of each level, where they differ
     #[arg(long, value_name = "P,...", value_delimiter = ',')]
     points: Vec<usize>,
-    /// The memory layout of value
+    /// The memory layout of value; in `ring` each level has a border of zeros
     #[arg(long, value_enum, default_value = "bshd")]
     layout: LayoutArg,
     /// Read the nearest pixel instead of interpolating
     #[arg(long)]
     nearest: bool,
-    /// Clamp samples to the map instead of reading zeros outside
+    /// Clamp samples to the map instead of reading zeros outside it
     #[arg(long)]
     border: bool,
-    /// 0 and 1 are the centres of the corner pixels
+    /// Let 0 and 1 be the centres of the corner pixels, as in torch
     #[arg(long)]
     align_corners: bool,
-    /// The backend: cpu, cpu-NAME, cuda or oracle
+    /// The engine: cpu, cpu-ISA, plain, cuda, cuda:KERNEL, cuda@GPU or oracle
     #[arg(long, value_name = "NAME", default_value = "cpu")]
     engine: String,
 }
@@ -74,7 +76,9 @@ fn level(text: &str) -> Result<(usize, usize), String> {
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
-    check_output(&args.out, &args.inputs)?;
+    let registry = registry();
+    registry.check(&args.engine)?;
+    check_output(&args.output, &args.inputs)?;
     let mut tensors = Tensors::new();
     for path in &args.inputs {
         for (name, tensor) in files::read(path)? {
@@ -94,30 +98,30 @@ pub(crate) fn main(args: Args) -> Result<()> {
         padding: if args.border { Padding::Border } else { Padding::Zeros },
         align_corners: args.align_corners,
     };
-    let backend = registry().backend(&args.engine)?;
+    let backend = registry.backend(&args.engine)?;
     let call = Call::new(&tensors, &options)?;
     let unused = call.unused(&tensors);
-    // A person named each .npy file, so an unused one is a mistake.
+    // The user named each .npy file, so ignoring one would be a surprise.
     if let Some(path) = args.inputs.iter().find(|path| is_unused_npy(path, &unused)) {
         bail!(
-            "tensor from {}: got an unknown name, expected one that `msda run --help` lists",
+            "tensor from {}: got a name that is not used, expected one that `msda run --help` lists",
             path.display()
         );
     }
     if !unused.is_empty() {
         eprintln!("note: not used: {}", unused.join(", "));
     }
-    let one_file = args.out.extension().is_some_and(|e| e == "npy");
+    let one_file = args.output.extension().is_some_and(|e| e == "npy");
     ensure!(
         !(one_file && call.wants_backward()),
         "output file: got {}, expected a .safetensors file: with grad_output there are several results",
-        args.out.display()
+        args.output.display()
     );
     let results = call.run(&*backend)?;
-    files::write(&args.out, &results).context("writing the result")?;
+    files::write(&args.output, &results)?;
     eprintln!("{}: {}", backend.name(), call.problem);
     for (name, tensor) in &results {
-        eprintln!("{name} {:?} -> {}", tensor.shape, args.out.display());
+        eprintln!("{name} {:?} -> {}", tensor.shape, args.output.display());
     }
     Ok(())
 }
@@ -127,7 +131,7 @@ fn is_unused_npy(path: &Path, unused: &[&str]) -> bool {
     path.extension().is_some_and(|e| e == "npy") && unused.iter().any(|name| stem == *name)
 }
 
-/// Refuses an output that cannot be written or that overwrites an input, before the work begins.
+/// Refuses an output file that cannot be written, or that is an input, before the work begins.
 fn check_output(out: &Path, inputs: &[PathBuf]) -> Result<()> {
     let kind = out.extension().and_then(|e| e.to_str()).unwrap_or_default();
     ensure!(
@@ -135,10 +139,11 @@ fn check_output(out: &Path, inputs: &[PathBuf]) -> Result<()> {
         "output file: got {}, expected .safetensors or .npy",
         out.display()
     );
+    ensure!(!out.is_dir(), "output file: got the folder {}, expected a file", out.display());
     let folder = out.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    ensure!(folder.is_dir(), "folder of the output file: got {}, expected one that exists", folder.display());
+    ensure!(folder.is_dir(), "output file: the folder {} does not exist", folder.display());
     let place = |path: &Path| std::fs::canonicalize(path).ok();
     let same = inputs.iter().any(|input| place(input).is_some() && place(input) == place(out));
-    ensure!(!same, "output file: got {}, which is also an input, expected another", out.display());
+    ensure!(!same, "output file: got {}, which is also an input, expected another file", out.display());
     Ok(())
 }

@@ -11,44 +11,49 @@ use msda_cuda::choose;
 use msda_cuda::driver::Device;
 use serde_json::json;
 
+use super::dtype;
 use crate::terminal::{Bar, print};
 
 /// Kernels to print per problem.
 const TOP: usize = 10;
 
 #[derive(clap::Args)]
-#[command(
-    after_help = "Each kernel is checked against the oracle and the generic kernel, then timed with cold caches. The \
-    result holds for problems of the same class, which `msda kernels --workload NAME` shows."
-)]
+#[command(after_help = "\
+Needs a GPU. Every kernel is checked before it is timed, with cold caches. The
+fastest one is then used for all problems of the same class, as shown by
+`msda kernels --workload NAME`.
+
+Examples:
+  msda tune --workload detr-encoder --dtype f16
+  msda tune --all")]
 pub(crate) struct Args {
-    /// A workload by name, or a path to a .toml file; may be repeated
+    /// A workload, or a path to a .toml file; may be repeated
     #[arg(long, value_name = "NAME", required_unless_present = "all")]
     workload: Vec<String>,
     /// Every built-in workload
     #[arg(long, conflicts_with = "workload")]
     all: bool,
-    /// The value type: f32, f16 or bf16; the workload's own types when absent. May be repeated
-    #[arg(long, value_name = "TYPE")]
+    /// A value type; may be repeated. All types of the workload when absent
+    #[arg(long, value_name = "TYPE", value_parser = dtype())]
     dtype: Vec<Dtype>,
-    /// The most kernels to try per problem
+    /// The largest number of kernels to try per problem
     #[arg(long, value_name = "N", default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
-    /// The GPU, by number
+    /// The number of the GPU
     #[arg(long, value_name = "N", default_value_t = 0)]
     gpu: usize,
-    /// The file of tuned kernels; MSDA_TUNED, or tuned.txt in the cache folder, when absent
+    /// The file for the results; MSDA_TUNED, or tuned.txt in the folder of the cache, when absent
     #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-    /// Print the result as JSON
+    file: Option<PathBuf>,
+    /// Print the results as JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
     let device = Device::open(args.gpu)?;
-    let path = args.out.clone().or_else(choose::Tuned::path).context(
-        "file of tuned kernels: got none, expected one\nhint: give --out FILE, or set MSDA_TUNED or MSDA_CACHE_DIR",
+    let path = args.file.clone().or_else(choose::Tuned::path).context(
+        "file of tuned kernels: got none, expected one\nhint: give --file FILE, or set MSDA_TUNED or MSDA_CACHE_DIR",
     )?;
     let jobs = jobs(&args, &device)?;
     let mut bar = Bar::new();
@@ -71,7 +76,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// The first problem of each class.
+/// The problems to tune: the first one of each class.
 fn jobs(args: &Args, device: &Device) -> Result<Vec<Job>> {
     let names: Vec<String> = if args.all {
         BUILT_IN.iter().map(|(n, _)| (*n).to_owned()).collect()
@@ -98,7 +103,7 @@ fn jobs(args: &Args, device: &Device) -> Result<Vec<Job>> {
 fn to_text(job: &Job, tuned: &Tuned) -> String {
     let mut text = format!("{} {}: {}\n", tuned.workload, tuned.dtype, tuned.class);
     text += &format!(
-        "{} of {} kernels were timed, {} were rejected\n",
+        "{} of {} possible kernels were timed, {} were rejected\n",
         tuned.timed,
         job.takes,
         tuned.rejected.len()

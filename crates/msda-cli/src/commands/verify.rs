@@ -4,38 +4,42 @@ use anyhow::{Result, bail};
 use msda::Isa;
 use msda::conformance::Summary;
 use msda_bench::record::Device;
+use msda_bench::report::Table;
 use msda_bench::verify::{self, Checked, Outcome, Subject};
+use msda_bench::workload::{BUILT_IN, Workload};
 use serde_json::json;
 
 use super::{DeviceArg, groups};
 use crate::extensions::registry;
-use crate::terminal::{Bar, print};
+use crate::terminal::{Bar, print, screen};
 
 #[derive(clap::Args)]
-#[command(after_help = "Examples:
+#[command(after_help = "\
+Groups: random, inside, outside, borders, not-finite, one-pixel, empty,
+  channels, levels, points, strides, unaligned, layouts, options, types, fused,
+  untouched, cancelling, weights, partial, refusals
+
+Examples:
   msda verify
-  msda verify --device cuda --seeds 1")]
+  msda verify --engine cpu --group borders
+  msda verify --device cuda --outputs all")]
 pub(crate) struct Args {
-    /// On the CPU every instruction set; on a GPU the chosen kernels, also with sums in f16 and for
-    /// fixed sizes, the generic kernel, and kernels with other parameters
+    /// The device. On the CPU every instruction set is checked, on a GPU several choices of kernels
     #[arg(long, value_enum, default_value = "cpu")]
     device: DeviceArg,
-    /// One backend: cpu, cpu-avx512, cpu-avx2, cpu-neon, cpu-portable, cuda, cuda:half, cuda:fixed,
-    /// cuda:KERNEL, cuda@N or oracle; may be repeated
+    /// One engine instead: cpu, cpu-ISA, plain, cuda, cuda:KERNEL, cuda@GPU or oracle; may be repeated
     #[arg(long, value_name = "NAME", conflicts_with = "device")]
     engine: Vec<String>,
-    /// Check the output of every built-in workload in f32, f16 and bf16, instead of the battery
-    #[arg(long, conflicts_with_all = ["group", "seed", "seeds"])]
-    workloads: bool,
-    /// One group of cases (random, inside, outside, borders, not-finite, not-finite-data, one-pixel, empty, channels,
-    /// levels, points, strides, unaligned, layouts, options, types, fused, untouched, cancelling, crowded, extremes,
-    /// partial, refusals); may be repeated. All when absent
+    /// Check the outputs of these workloads instead of the test cases; 'all' for every built-in one
+    #[arg(long, value_name = "WORKLOAD", num_args = 1.., conflicts_with_all = ["group", "seed", "seeds"])]
+    outputs: Vec<String>,
+    /// A group of test cases, listed below; may be repeated. All when absent
     #[arg(long, value_name = "NAME")]
     group: Vec<String>,
     /// The first seed of the random cases
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Number of seeds
+    /// The number of seeds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// Print the result as JSON
@@ -44,13 +48,13 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
-    if args.workloads { check_workloads(&args) } else { run_battery(&args) }
+    if args.outputs.is_empty() { run_battery(&args) } else { check_outputs(&args) }
 }
 
 fn run_battery(args: &Args) -> Result<()> {
     let seeds: Vec<u64> = (args.seed..args.seed.saturating_add(args.seeds)).collect();
-    let subjects = subjects(args, &seeds)?;
     let groups = groups(&args.group)?;
+    let subjects = subjects(args, &seeds)?;
     let totals = verify::battery(&subjects, &groups, &seeds, &mut Bar::new());
     let rows: Vec<(&str, Summary)> = subjects.iter().map(|s| s.name.as_str()).zip(totals).collect();
     let failures: Vec<String> =
@@ -67,25 +71,17 @@ fn run_battery(args: &Args) -> Result<()> {
             .collect();
         print(&serde_json::to_string_pretty(&rows)?)?;
     } else {
-        let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(14);
-        let mut text = format!(
-            "{:<width$} {:>7} {:>7} {:>8} {:>12} {:>16}\n",
-            "engine", "passed", "failed", "skipped", "compared", "worst/tolerance"
-        );
+        let mut table = Table::default().text("engine", 0).number("passed", 0).number("failed", 0);
+        table = table.number("skipped", 1).number("compared", 3).number("error/tolerance", 2);
         for (name, s) in &rows {
-            text += &format!(
-                "{name:<width$} {:>7} {:>7} {:>8} {:>12} {:>16.3}\n",
-                s.passed,
-                s.failed.len(),
-                s.skipped.len(),
-                s.compared,
-                s.worst
-            );
+            let counts = [s.passed, s.failed.len(), s.skipped.len(), s.compared].map(|n| n.to_string());
+            let cells = [(*name).to_owned()].into_iter().chain(counts).chain([format!("{:.3}", s.worst)]);
+            table.push(cells);
         }
-        print(&text)?;
+        print(&table.render(screen().width, false))?;
     }
     if let Some((name, _)) = rows.iter().find(|(_, s)| s.passed + s.failed.len() == 0) {
-        bail!("{name}: got no case to run, expected some");
+        bail!("{name}: no test case was run, expected some");
     }
     if !failures.is_empty() {
         bail!("{} cases failed\n{}", failures.len(), failures.join("\n"));
@@ -106,59 +102,60 @@ fn subjects(args: &Args, seeds: &[u64]) -> Result<Vec<Subject>> {
     Ok(all)
 }
 
-fn check_workloads(args: &Args) -> Result<()> {
+fn check_outputs(args: &Args) -> Result<()> {
     let mut engines = args.engine.clone();
     if engines.is_empty() {
         let all = [(Device::Cpu, format!("cpu-{}", Isa::best())), (Device::Cuda, "cuda".to_owned())];
-        engines.extend(
-            all.into_iter().filter(|(device, _)| args.device.includes(*device)).map(|(_, name)| name),
-        );
+        let wanted = all.into_iter().filter(|(device, _)| args.device.includes(*device));
+        engines.extend(wanted.map(|(_, name)| name));
     }
-    let checked = verify::workloads(&engines, &registry(), &mut Bar::new())?;
+    let names: Vec<&str> = match args.outputs.as_slice() {
+        [all] if all == "all" => BUILT_IN.iter().map(|(name, _)| *name).collect(),
+        some => some.iter().map(String::as_str).collect(),
+    };
+    let workloads = names.into_iter().map(Workload::find).collect::<Result<Vec<_>>>()?;
+    let checked = verify::outputs(&workloads, &engines, &registry(), &mut Bar::new())?;
     if args.json {
         let rows: Vec<_> = checked.iter().map(checked_json).collect();
         print(&serde_json::to_string_pretty(&rows)?)?;
     } else {
-        let mut text = format!(
-            "{:<20} {:<5} {:<12} {:>9} {:>9}  kernel\n",
-            "workload", "dtype", "engine", "compared", "err/tol"
-        );
-        for c in &checked {
-            let (compared, error) = match &c.outcome {
-                Outcome::Right(check) => {
-                    (check.compared.to_string(), format!("{:.3}", check.max_error / check.tolerance))
-                }
-                Outcome::Wrong(_) => ("-".into(), "wrong".into()),
-                Outcome::Skipped(_) => ("-".into(), "skipped".into()),
-            };
-            let kernel = c.kernel.as_deref().unwrap_or("-");
-            text += &format!(
-                "{:<20} {:<5} {:<12} {compared:>9} {error:>9}  {kernel}\n",
-                c.workload,
-                c.dtype.name(),
-                c.engine
-            );
-        }
-        print(&text)?;
+        print(&checked_table(&checked).render(screen().width, false))?;
     }
-    let said = |c: &Checked, why: &str| format!("{} {} {}: {why}", c.workload, c.dtype, c.engine);
+    let describe = |c: &Checked, why: &str| format!("{} {} {}: {why}", c.workload, c.dtype, c.engine);
     for c in &checked {
         if let Outcome::Skipped(why) = &c.outcome {
-            eprintln!("skipped: {}", said(c, why));
+            eprintln!("skipped: {}", describe(c, why));
         }
     }
     let wrong = |c: &Checked| match &c.outcome {
-        Outcome::Wrong(why) => Some(said(c, why)),
+        Outcome::Wrong(why) => Some(describe(c, why)),
         _ => None,
     };
     let failures: Vec<String> = checked.iter().filter_map(wrong).collect();
     if !failures.is_empty() {
-        bail!("{} workloads failed\n{}", failures.len(), failures.join("\n"));
+        bail!("{} outputs are wrong\n{}", failures.len(), failures.join("\n"));
     }
     if !checked.iter().any(|c| matches!(c.outcome, Outcome::Right(_))) {
-        bail!("got no workload to check, expected some");
+        bail!("no output was checked: every workload was skipped");
     }
     Ok(())
+}
+
+fn checked_table(checked: &[Checked]) -> Table {
+    let mut table = Table::default().text("workload", 0).text("dtype", 0).text("engine", 0);
+    table = table.number("compared", 1).number("error/tolerance", 0).text("kernel", 2);
+    for c in checked {
+        let (compared, error) = match &c.outcome {
+            Outcome::Right(check) => {
+                (check.compared.to_string(), format!("{:.3}", check.max_error / check.tolerance))
+            }
+            Outcome::Wrong(_) => ("-".into(), "wrong".into()),
+            Outcome::Skipped(_) => ("-".into(), "skipped".into()),
+        };
+        let kernel = c.kernel.as_deref().unwrap_or_default();
+        table.push([&c.workload, c.dtype.name(), &c.engine, &compared, &error, kernel]);
+    }
+    table
 }
 
 fn checked_json(c: &Checked) -> serde_json::Value {

@@ -1,21 +1,21 @@
-//! The GPU, and what its kernels need.
+//! The GPU, and the software that its kernels need.
 
 use msda_bench::record::Gpu;
 use msda_cuda::choose::Tuned;
-use msda_cuda::driver::{Device, driver_problem, driver_version};
+use msda_cuda::driver::{Device, driver_version, loader_error};
 use msda_cuda::jit;
 
 use super::{Finding, split_hint};
 
-/// The GPU, and what its kernels need.
+/// Findings about the GPU, the compiler, the cache and tuned kernels.
 pub(super) fn examine(driver: Option<&Gpu>) -> Vec<Finding> {
     let device = match Device::open(0) {
         Ok(device) => device,
-        Err(why) => return vec![no_gpu(driver, &why.to_string())],
+        Err(why) => return vec![no_gpu(driver, &why.to_string()), nvrtc()],
     };
     let count = Device::count().unwrap_or(1);
     let mut says = format!(
-        "{}, {}, {} multiprocessors, {:.0} GiB",
+        "{}, {}, {} SMs, {:.0} GiB",
         device.name(),
         device.arch(),
         device.multiprocessors(),
@@ -36,8 +36,11 @@ pub(super) fn examine(driver: Option<&Gpu>) -> Vec<Finding> {
 fn no_gpu(driver: Option<&Gpu>, why: &str) -> Finding {
     let (why, hint) = split_hint(why);
     let says = match driver {
-        Some(gpu) => format!("{} cannot be used: {why}", gpu.name),
-        None => format!("{why}; the operator runs on the CPU"),
+        Some(gpu) => format!("{} is there but cannot be used: {why}", gpu.name),
+        None => match loader_error() {
+            Some(why) => format!("no NVIDIA driver was found ({why})"),
+            None => format!("none: {why}"),
+        },
     };
     let says = says + &driver_problem().map_or(String::new(), |detail| format!(" ({detail})"));
     Finding { what: "gpu", good: false, says, hint }
@@ -57,12 +60,7 @@ fn nvrtc() -> Finding {
         Err(why) => {
             let why = why.to_string();
             let (says, hint) = split_hint(&why);
-            Finding {
-                what: "compiler",
-                good: false,
-                says: format!("{says}; only kernels from the cache can run"),
-                hint,
-            }
+            Finding { what: "compiler", good: false, says: format!("{says} (only needed for a GPU)"), hint }
         }
     }
 }
@@ -70,8 +68,8 @@ fn nvrtc() -> Finding {
 fn tuned() -> Finding {
     let file = Tuned::path().filter(|path| path.exists());
     let says = match &file {
-        Some(path) => format!("{}, and the library's own", path.display()),
-        None => "the library's own; `msda tune` adds those of this machine".into(),
+        Some(path) => format!("{}, and the kernels tuned in advance", path.display()),
+        None => "kernels tuned in advance; `msda tune` adds some for this GPU".into(),
     };
     let problems = Tuned::global().problems();
     let hint = problems.first().map(|why| format!("{} line(s) are ignored: {why}", problems.len()));
@@ -84,7 +82,7 @@ fn cache() -> Finding {
     let Some(folder) = cache.folder() else {
         return finding(
             false,
-            "none: each process compiles its kernels again".into(),
+            "none: every program compiles its kernels again".into(),
             Some(
                 cache
                     .warning()

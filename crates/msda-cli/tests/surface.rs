@@ -1,0 +1,98 @@
+//! The help texts and the typical outputs, compared with files of `tests/snapshots`.
+//!
+//! `MSDA_UPDATE_SNAPSHOTS=1 cargo test -p msda-cli --test surface` writes the files again; the
+//! difference then belongs into the review of the change. Numbers that change are masked.
+#![cfg(feature = "study")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What a command prints, on standard output or else on standard error.
+fn output(folder: &Path, args: &[&str]) -> String {
+    let run = Command::new(env!("CARGO_BIN_EXE_msda"))
+        .args(args)
+        .current_dir(folder)
+        .env("COLUMNS", "80")
+        .env("CUDA_VISIBLE_DEVICES", "-1")
+        .env("MSDA_CACHE_DIR", folder.join("cache"))
+        .env("MSDA_PYTHON", "no-such-python")
+        .env_remove("RAYON_NUM_THREADS")
+        .output()
+        .unwrap();
+    let text = if run.stdout.is_empty() { run.stderr } else { run.stdout };
+    String::from_utf8(text).unwrap()
+}
+
+fn compare(name: &str, got: &str) {
+    let path: PathBuf =
+        [env!("CARGO_MANIFEST_DIR"), "tests", "snapshots", &format!("{name}.txt")].iter().collect();
+    if std::env::var_os("MSDA_UPDATE_SNAPSHOTS").is_some_and(|value| value == "1") {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, got).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        got == expected,
+        "{name} differs from {}; MSDA_UPDATE_SNAPSHOTS=1 accepts it\n--- got\n{got}--- expected\n{expected}",
+        path.display()
+    );
+}
+
+/// The text with `#` for numbers, one space for many, and names of this machine replaced.
+fn masked(text: &str) -> String {
+    let word = |word: &str| match word {
+        _ if word.starts_with("cpu-") => "cpu-ISA".to_owned(),
+        _ if word.starts_with("---") => "---".to_owned(),
+        _ if !word.starts_with(|c: char| c.is_ascii_digit() || c == '~') => word.to_owned(),
+        _ => {
+            let mut masked = String::new();
+            for c in word.chars() {
+                match c {
+                    '0'..='9' | '.' | 'e' | '-' if masked.ends_with('#') => {}
+                    '0'..='9' => masked.push('#'),
+                    other => masked.push(other),
+                }
+            }
+            masked
+        }
+    };
+    let line = |line: &str| line.split_whitespace().map(word).collect::<Vec<_>>().join(" ") + "\n";
+    text.lines().map(line).collect()
+}
+
+#[test]
+fn help_texts() {
+    let dir = tempfile::tempdir().unwrap();
+    let help = output(dir.path(), &["--help"]);
+    compare("help", &help);
+    // On a terminal of 80 columns and 24 lines.
+    assert!(help.lines().count() <= 24, "{help}");
+    let place = |command: &str| help.find(&format!("\n  {command} ")).unwrap_or(usize::MAX);
+    assert!(place("run") < place("report") && place("report") < place("study"), "{help}");
+    for command in ["doctor", "run", "verify", "bench", "tune", "kernels", "cache"] {
+        let help = output(dir.path(), &[command, "--help"]);
+        compare(&format!("help-{command}"), &help);
+        assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+        assert!(help.contains("\nExamples:\n  msda "), "{help}");
+    }
+}
+
+#[test]
+fn typical_outputs() {
+    let dir = tempfile::tempdir().unwrap();
+    let kernels = output(dir.path(), &["kernels", "--arch", "sm_90"]);
+    compare("kernels", &kernels);
+    let verify =
+        output(dir.path(), &["verify", "--engine", "cpu", "--engine", "plain", "--group", "borders"]);
+    compare("verify", &masked(&verify));
+    let args =
+        ["bench", "--quick", "--workload", "small", "--dtype", "f32", "--threads", "1", "--device", "cpu"];
+    let bench = output(dir.path(), &args);
+    // The first lines name this machine.
+    let tables = bench.split_once("\nsmall forward").map(|(_, rest)| format!("small forward{rest}")).unwrap();
+    compare("bench", &masked(&tables));
+    let doctor = output(dir.path(), &["doctor"]);
+    for (name, text) in [("kernels", kernels), ("verify", verify), ("bench", bench), ("doctor", doctor)] {
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{name}: {text}");
+    }
+}
