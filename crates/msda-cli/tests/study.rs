@@ -131,21 +131,37 @@ fn claims_begin_with_totals_and_fit_a_screen() {
     let run = msda(dir.path(), &["study", "claims"]);
     assert!(run.status.success(), "{}", text(&run.stderr));
     let said = text(&run.stdout);
-    assert!(
-        said.contains("left out") && said.contains("the battery on") && said.contains("hint: "),
-        "{said}"
-    );
-    assert!(said.contains("seed f16") && said.contains("seed f32"), "{said}");
-    let record = msda_bench::record::Record::load(&dir.path().join("ladder/record.json")).unwrap();
-    assert_eq!((record.figures.len(), record.skipped.len()), (0, 3));
-    assert_eq!(record.command, "msda study verify --full");
-    let list = json(&msda(dir.path(), &["study", "verify", "--workload", "small", "--json"]));
-    assert_eq!(list["outputs"].as_array().map(Vec::len), Some(0));
-    assert!(list["skipped"][1]["what"].as_str().unwrap().contains("small f16"), "{list}");
-    for (args, code) in [
-        (vec!["verify", "--full"], 2),
-        (vec!["study", "verify", "--engine", "cpu"], 2),
-        (vec!["study", "verify", "--workload", "nope"], 2),
+    assert!(said.lines().next().unwrap().contains(" claims: ") && said.lines().count() <= 24, "{said}");
+    assert!(said.contains("\npersistent "), "{said}");
+    assert!(text(&run.stderr).contains("hint: --system NAME"), "{}", text(&run.stderr));
+
+    let all = text(&msda(dir.path(), &["study", "claims", "--all"]).stdout);
+    assert!(all.lines().next().unwrap().contains(" claims: ") && all.lines().count() > 300, "{all}");
+    assert!(all.contains("(1:8)"), "source lines");
+}
+
+#[test]
+fn claims_are_selected_exactly() {
+    let dir = tempfile::tempdir().unwrap();
+    let list = |args: &[&str]| {
+        let list = json(&msda(dir.path(), &[&["study", "claims", "--json"], args].concat()));
+        list.as_array().unwrap().clone()
+    };
+    let every = list(&[]);
+    let second = list(&["--document", "2"]);
+    assert!(!second.is_empty() && second.iter().all(|c| c["document"] == 2));
+    let persistent = list(&["--system", "persistent"]);
+    let of = |c: &Value| c["systems"].as_array().unwrap().contains(&Value::from("persistent"));
+    assert_eq!(persistent.len(), every.iter().filter(|c| of(c)).count());
+    assert!(!persistent.is_empty() && persistent.len() < every.len());
+    let both = list(&["--document", "2", "--system", "persistent"]);
+    assert!(both.iter().all(|c| c["document"] == 2 && of(c)), "{both:?}");
+    let holds = list(&["--only", "holds"]);
+    assert!(!holds.is_empty() && holds.iter().all(|c| c["verdict"] == "holds"));
+    for (args, word) in [
+        (["--document", "6"], "expected one of 1, 2, 3, 4, 5"),
+        (["--system", "nonsense"], "persistent"),
+        (["--only", "files"], "verdicts are holds"),
     ] {
         let run = msda(dir.path(), &[&["study", "claims"], &args[..]].concat());
         assert_eq!(run.status.code(), Some(1), "{args:?}");

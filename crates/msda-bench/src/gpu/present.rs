@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use msda::Backend;
-use msda_cuda::driver::{Device, loader_error};
+use msda_cuda::driver::{Device, driver_problem};
 
 use crate::engines::Engine;
 use crate::record::{self, Ceiling};
@@ -23,7 +23,7 @@ pub fn check(name: &str) -> Result<()> {
 
 /// Why there is no GPU, in a few words.
 pub fn missing(why: &anyhow::Error) -> String {
-    if loader_error().is_some() {
+    if driver_problem().is_some() {
         return "no NVIDIA driver was found".into();
     }
     why.root_cause().to_string().lines().next().unwrap_or_default().to_owned()

@@ -106,12 +106,13 @@ pub(super) fn is_torch(engine: &str) -> bool {
 
 /// Whether an engine is the plain loop that others are compared with.
 pub(super) fn is_plain(engine: &str) -> bool {
-    engine == crate::engines::Plain::NAME
+    engine == engines::Plain::NAME
 }
 
-/// Whether an engine is what a call of this project runs: a kernel pinned by name is for comparison.
+/// Whether an engine is ours and chooses its kernel itself.
 pub(super) fn is_own(engine: &str) -> bool {
-    !is_torch(engine) && !is_plain(engine) && !is_peer(engine) && !is_pinned(engine)
+    let ours = engine == "cpu" || engine.starts_with("cpu-") || engines::is_cuda(engine);
+    ours && !is_pinned(engine)
 }
 
 /// Whether an engine is one of our kernels, selected by name.
@@ -166,40 +167,6 @@ impl Group<'_> {
             }
         }
         keys.join(", ")
-    }
-
-    /// The baselines of the group's speed-ups, in words.
-    pub(super) fn baseline_note(&self) -> String {
-        let mut found: Vec<(String, Vec<&str>)> = Vec::new();
-        for row in &self.rows {
-            let Some(base) = row.baseline else { continue };
-            let mut label = if !is_torch(&base.engine) {
-                "the slowest engine of the same dtype and threads".into()
-            } else if base.dtype == row.measured.dtype {
-                format!("{} of the same dtype", base.engine)
-            } else {
-                format!("{} {}", base.engine, base.dtype)
-            };
-            if base.threads != row.measured.threads {
-                label += &format!(" with {}", threads(base.threads));
-            }
-            let dtype = row.measured.dtype.as_str();
-            match found.iter_mut().find(|(l, _)| *l == label) {
-                Some((_, dtypes)) if dtypes.contains(&dtype) => {}
-                Some((_, dtypes)) => dtypes.push(dtype),
-                None => found.push((label, vec![dtype])),
-            }
-        }
-        match found.as_slice() {
-            [] if self.setting.device == Device::Cuda => "nothing: torch-cuda was not measured".into(),
-            [] => "nothing: no usable time".into(),
-            [(label, _)] => label.clone(),
-            many => {
-                let parts: Vec<String> =
-                    many.iter().map(|(label, dtypes)| format!("{label} ({})", dtypes.join(", "))).collect();
-                parts.join("; ")
-            }
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reports on records: as text for a terminal, as Markdown, and as an HTML page.
 
-mod columns;
+mod compare;
 mod ending;
 mod escape;
 mod extend;
@@ -25,7 +25,7 @@ use anyhow::{Context, Result};
 use crate::record::{Ceiling, Device, Record};
 
 pub use ending::{advice, verdict};
-pub use extend::{Added, Extension};
+pub use extend::Extension;
 pub use group::{Row, Setting, dtype_order, positive};
 pub use screen::{Screen, terminal};
 pub use sections::folded;

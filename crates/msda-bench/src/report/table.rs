@@ -61,9 +61,6 @@ impl Table {
         self.columns.push(Column { title: title.into(), is_number: false, rank, width: 0 });
         self
     }
-    if let Some(busy) = words::busy(record) {
-        paragraph(out, &busy, color);
-    }
 
     /// A column of numbers, which line up on the right.
     #[must_use]

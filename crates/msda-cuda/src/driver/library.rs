@@ -15,24 +15,11 @@ const OLDEST: (u32, u32) = (12, 0);
 
 const NAMES: &[&str] = if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so.1", "libcuda.so"] };
 
-/// The driver's library. Asked before any function of `sys`, which panics when it cannot be loaded. (`sys` has a
-/// question for this too, but not when another crate of the build makes it link instead of load.)
-fn library() -> Result<&'static Library> {
-    load().as_ref().map_err(|_| {
-        Error::new(ErrorKind::Unsupported, "CUDA driver", "none", "an NVIDIA driver")
-            .hint("install NVIDIA's driver; `nvidia-smi` tells whether it works, `msda doctor` shows details")
-    })
-}
-
-/// Why the driver's library cannot be loaded; none if it can.
-pub fn loader_error() -> Option<&'static str> {
-    load().as_ref().err().map(String::as_str)
-}
-
-fn load() -> &'static std::result::Result<Library, String> {
+/// The driver's library, or what the system loader said about each of its names.
+fn library() -> std::result::Result<&'static Library, &'static str> {
     static LIBRARY: OnceLock<std::result::Result<Library, String>> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let mut why = Vec::new();
+    let library = LIBRARY.get_or_init(|| {
+        let mut said = Vec::new();
         for name in NAMES {
             // SAFETY: loading the driver's library runs its initialisers, which have no
             // requirements.
@@ -41,8 +28,9 @@ fn load() -> &'static std::result::Result<Library, String> {
                 Err(error) => said.push(explain(&error)),
             }
         }
-        Err(why.join("; "))
-    })
+        Err(said.join("; "))
+    });
+    library.as_ref().map_err(String::as_str)
 }
 
 /// Why the driver's library could not be loaded, in the words of the system loader.

@@ -26,7 +26,7 @@ pub use device::{Bound, Device};
 pub use event::Event;
 pub use graph::Graph;
 pub(crate) use library::explain;
-pub use library::{driver_version, loader_error};
+pub use library::{driver_problem, driver_version, symbol};
 pub use memory::{Memory, copy_async, fill_async};
 pub use module::{Function, Launch, Module};
 pub use relaxed::Relaxed;

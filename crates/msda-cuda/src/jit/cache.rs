@@ -17,7 +17,8 @@ use std::time::{Duration, SystemTime};
 use msda::{Error, ErrorKind, Result};
 
 use super::slots::Slots;
-use super::{Assembled, Compiled, Unit, compile_assembled, entry, trust};
+use super::{Assembled, Compiled, Unit, compile_assembled, entry};
+use msda::trust;
 
 /// Whether units may be compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

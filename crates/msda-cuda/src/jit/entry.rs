@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::{Assembled, Compiled, trust};
+use msda::trust;
+
+use super::{Assembled, Compiled};
 
 /// The prefix of folders that are not finished.
 pub(super) const UNFINISHED: &str = ".msda-";

@@ -5,7 +5,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::trust;
+use msda::trust;
 
 /// Where NVRTC is looked for. Nothing is taken from the current folder.
 #[derive(Debug, Clone, Default)]

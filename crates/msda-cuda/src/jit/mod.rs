@@ -14,7 +14,7 @@ mod nvrtc;
 mod search;
 mod slots;
 mod source;
-pub mod trust;
+
 mod unit;
 
 pub use cache::{Cache, Entry, Jit};

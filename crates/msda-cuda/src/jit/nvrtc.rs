@@ -8,8 +8,9 @@ use std::ptr;
 use libloading::Library;
 use msda::{Error, ErrorKind, Result};
 
-use super::{Unit, find, trust};
+use super::{Unit, find};
 use crate::driver::explain;
+use msda::trust;
 
 /// NVRTC's handle of a program.
 type Program = *mut c_void;

@@ -16,9 +16,10 @@ use std::sync::OnceLock;
 
 use msda::{Error, ErrorKind, Result};
 
+use super::Nvrtc;
 use super::find::{self, Settings};
-use super::{Nvrtc, trust};
 use crate::driver::driver_version;
+use msda::trust;
 
 /// The process's NVRTC, found and loaded on the first call.
 pub fn nvrtc() -> Result<&'static Nvrtc> {

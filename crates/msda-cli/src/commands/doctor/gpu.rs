@@ -2,7 +2,7 @@
 
 use msda_bench::record::Gpu;
 use msda_cuda::choose::Tuned;
-use msda_cuda::driver::{Device, driver_version, loader_error};
+use msda_cuda::driver::{Device, driver_problem, driver_version};
 use msda_cuda::jit;
 
 use super::{Finding, split_hint};
@@ -37,12 +37,11 @@ fn no_gpu(driver: Option<&Gpu>, why: &str) -> Finding {
     let (why, hint) = split_hint(why);
     let says = match driver {
         Some(gpu) => format!("{} is there but cannot be used: {why}", gpu.name),
-        None => match loader_error() {
+        None => match driver_problem() {
             Some(why) => format!("no NVIDIA driver was found ({why})"),
             None => format!("none: {why}"),
         },
     };
-    let says = says + &driver_problem().map_or(String::new(), |detail| format!(" ({detail})"));
     Finding { what: "gpu", good: false, says, hint }
 }
 

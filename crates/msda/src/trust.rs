@@ -39,7 +39,7 @@ pub fn check_program(program: &Path) -> Result<PathBuf, String> {
 }
 
 /// As [`check`], and no group may write to it: for a folder that only this user fills.
-pub(super) fn check_private(path: &Path) -> Result<PathBuf, String> {
+pub fn check_private(path: &Path) -> Result<PathBuf, String> {
     let real = check(path)?;
     check_own(&real)?;
     Ok(real)
@@ -47,7 +47,7 @@ pub(super) fn check_private(path: &Path) -> Result<PathBuf, String> {
 
 /// Whether a file or folder, without the folders above it, is one that only root and this user can
 /// write to. Symbolic links are refused.
-pub(super) fn check_own(path: &Path) -> Result<(), String> {
+pub fn check_own(path: &Path) -> Result<(), String> {
     let meta = fs::symlink_metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
     if meta.is_symlink() {
         return Err(format!("{} is a symbolic link", path.display()));
