@@ -23,7 +23,8 @@ fn blocks(arch: Arch) -> u32 {
 pub(super) fn before(request: &Request<'_>, target: &Target, kernel: Prepared) -> Call {
     let p = request.problem;
     let dtype = p.types().locations;
-    // The location of a query: its reference point, or else the mean of its points on the first level.
+    // The location of a query: its reference point, or else the mean of its points on the first
+    // level.
     let (hole, operand, points) = match request.operands.reference {
         Some((_, operand)) => (Hole::Reference, operand, 1),
         None => (Hole::Locations, request.operands.locations, p.points()[0].clamp(1, 8)),

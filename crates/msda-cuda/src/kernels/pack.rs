@@ -7,8 +7,8 @@ use crate::driver::Launch;
 use crate::jit::Unit;
 use crate::request::{Operand, Target};
 
-/// Prepares the kernel and its table of levels. [`Hole::Value`] is the source, [`Hole::Output`] the destination and
-/// [`Hole::Shapes`] the table.
+/// Prepares the kernel and its table of levels. [`Hole::Value`] is the source, [`Hole::Output`] the
+/// destination and [`Hole::Shapes`] the table.
 pub(crate) fn pack(
     from: (&Problem, Operand),
     to: (&Problem, Operand),

@@ -26,7 +26,8 @@ const MULTIPROCESSORS: u32 = 132;
 /// For which architectures a case is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weight {
-    /// All of them, and with the rule for workloads: hardly any local memory, and none between taps.
+    /// All of them, and with the rule for workloads: hardly any local memory, and none between
+    /// taps.
     Workload,
     /// All of them.
     Everywhere,

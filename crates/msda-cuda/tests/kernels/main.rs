@@ -1,8 +1,9 @@
-//! Tests of the kernels without a GPU: NVRTC compiles the chosen kernels for every architecture, and the result is
-//! compared with rules and with the snapshots in `tests/snapshots/`.
+//! Tests of the kernels without a GPU: NVRTC compiles the chosen kernels for every architecture,
+//! and the result is compared with rules and with the snapshots in `tests/snapshots/`.
 //!
-//! Without NVRTC or nvdisasm the tests say so and skip that part. With `MSDA_NVRTC` or `MSDA_PYTHON` (`MSDA_NVDISASM`)
-//! set, they fail instead. `MSDA_UPDATE_SNAPSHOTS=1` updates the snapshots.
+//! Without NVRTC or nvdisasm the tests say so and skip that part. With `MSDA_NVRTC` or
+//! `MSDA_PYTHON` (`MSDA_NVDISASM`) set, they fail instead. `MSDA_UPDATE_SNAPSHOTS=1` updates the
+//! snapshots.
 
 mod cases;
 mod probes;
@@ -90,7 +91,8 @@ fn place(case: &Case) -> String {
     format!("{} {} ({})", case.unit.arch.target(), case.name, case.unit.key)
 }
 
-/// Compiles cases of one architecture and disassembles them, if there is a disassembler. Returns all errors.
+/// Compiles cases of one architecture and disassembles them, if there is a disassembler. Returns
+/// all errors.
 fn build(cases: &[Case], nvdisasm: Option<&Path>) -> Result<Vec<Built>, Vec<String>> {
     let (good, bad): (Vec<_>, Vec<_>) =
         in_parallel(cases, Built::compile).into_iter().partition(Result::is_ok);
@@ -132,7 +134,8 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> 
 #[test]
 fn chosen_kernels_match_the_snapshots() {
     let Some((compiler, nvdisasm)) = tools() else { return };
-    // This machine's tuned kernels would be chosen first. Run the test in a process that does not read them.
+    // This machine's tuned kernels would be chosen first. Run the test in a process that does not
+    // read them.
     if Tuned::path().is_some_and(|path| path.exists()) {
         let name = thread::current().name().unwrap_or_default().to_owned();
         let child = Command::new(env::current_exe().unwrap())

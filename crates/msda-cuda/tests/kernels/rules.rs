@@ -9,8 +9,8 @@ use super::disassembly::Code;
 /// Registers per SM, and the most per thread.
 const REGISTERS: (usize, usize) = (65536, 255);
 
-/// Bytes that the kernel of a workload may spill, with any compiler: a few numbers per query. The snapshots have the
-/// exact number for one compiler.
+/// Bytes that the kernel of a workload may spill, with any compiler: a few numbers per query. The
+/// snapshots have the exact number for one compiler.
 const MAY_SPILL: u32 = 64;
 
 /// The rules that a kernel breaks.
@@ -66,7 +66,8 @@ pub(crate) fn broken(case: &Case, compiled: &Compiled, code: Option<&Code>) -> V
     broken
 }
 
-/// Streaming and resident load 16 bytes of a row at a time, each tap once, and staged weights in one load.
+/// Streaming and resident load 16 bytes of a row at a time, each tap once, and staged weights in
+/// one load.
 fn broken_by_rows(case: &Case, code: &Code) -> Vec<String> {
     let define = |name| number(case, name).unwrap_or(0);
     let mut broken = Vec::new();
@@ -83,8 +84,8 @@ fn broken_by_rows(case: &Case, code: &Code) -> Vec<String> {
     let samples = pass.min(define("SAMPLES")) / define("SAMPLE_GROUPS");
     let taps = if define("NEAREST") == 1 { 1 } else { 4 / define("TAP_COLUMNS") };
     let wide = code.count_bits("LDG", 128);
-    // Samples that load from global memory, and from shared memory. If the compiler does not know which samples lie on
-    // resident levels, all have code for both.
+    // Samples that load from global memory, and from shared memory. If the compiler does not know
+    // which samples lie on resident levels, all have code for both.
     let (first, levels, points) = (define("FIRST_RESIDENT"), define("LEVELS"), define("UNIFORM_POINTS"));
     let known = points > 0 && points % define("SAMPLES_PER_LANE") == 0;
     let (global, shared) = match first < levels {
@@ -105,8 +106,9 @@ fn broken_by_rows(case: &Case, code: &Code) -> Vec<String> {
     if case.weight == Weight::Workload && spills_among(code, global * taps) {
         broken.push("local memory is used between taps".into());
     }
-    // Narrower loads: locations and weights, at worst number by number, of this pass, the next pass and the exact sum;
-    // the order of queries; and in the exact sum the taps of lanes that share channels.
+    // Narrower loads: locations and weights, at worst number by number, of this pass, the next pass
+    // and the exact sum; the order of queries; and in the exact sum the taps of lanes that share
+    // channels.
     let narrow = code.count("LDG") - wide;
     let exact = match (define("TAP_COLUMNS") * define("SAMPLE_GROUPS"), define("NEAREST")) {
         (1, _) => 0,
@@ -119,7 +121,8 @@ fn broken_by_rows(case: &Case, code: &Code) -> Vec<String> {
     broken
 }
 
-/// Whether local memory is used between the taps: where so many loads of 128 bits are closest together.
+/// Whether local memory is used between the taps: where so many loads of 128 bits are closest
+/// together.
 fn spills_among(code: &Code, loads: usize) -> bool {
     let opcodes = code.opcodes();
     let is_wide = |opcode: &str| opcode.starts_with("LDG") && opcode.split('.').any(|part| part == "128");
@@ -180,7 +183,8 @@ fn broken_by_rung(file: &str, case: &Case, code: &Code) -> Vec<String> {
         "quantised.cu" => {
             let piece = define("PIECE");
             at_least("taps of whole pieces", code.count_bits("LDG", piece as u32 * 8), taps);
-            // e4m3 is converted two at a time; integers are picked byte by byte, only those that are used.
+            // e4m3 is converted two at a time; integers are picked byte by byte, only those that
+            // are used.
             let (name, wanted) = match define("FP8") {
                 1 => ("F2FP", taps * piece.min(define("D")) / 2),
                 _ => ("PRMT", taps * piece.min(define("D"))),
