@@ -19,12 +19,14 @@ pub struct Choice {
     pub why: String,
 }
 
-/// The kernel for a request: the tuned one of its class, else the first of the table that accepts it.
+/// The kernel for a request: the tuned one of its class, else the first of the table that accepts
+/// it.
 pub fn choose(request: &Request<'_>, target: &Target) -> Choice {
     choices(request, target).swap_remove(0)
 }
 
-/// All kernels that accept a request, the best first. The last one is the generic kernel, which accepts everything.
+/// All kernels that accept a request, the best first. The last one is the generic kernel, which
+/// accepts everything.
 pub fn choices(request: &Request<'_>, target: &Target) -> Vec<Choice> {
     let mut choices = Vec::new();
     if let Some((kernel, source)) = Tuned::global().find(&class(request, target)) {
@@ -53,16 +55,16 @@ pub fn choices(request: &Request<'_>, target: &Target) -> Vec<Choice> {
 fn with_asked(kernel: Kernel, request: &Request<'_>) -> Kernel {
     let Kernel::Rows(knobs) = kernel else { return kernel };
     let (p, division) = (request.problem, Division::of(request));
-    // f16 sums exist for bilinear sampling, two channels per lane. They pay for their two conversions if four samples
-    // are summed, or if queries are few and sample groups share them. With resident levels they are no faster, and
-    // much slower if locations are random.
+    // f16 sums exist for bilinear sampling, two channels per lane. They pay for their two
+    // conversions if four samples are summed, or if queries are few and sample groups share them.
+    // With resident levels they are no faster, and much slower if locations are random.
     let exist = p.types().value == Dtype::F16 && p.sampling() == Sampling::Bilinear && division.vec >= 4;
     let f16_sums = request.sums == Sums::F16
         && exist
         && knobs.resident_levels == 0
         && (knobs.samples_per_lane >= 4 || knobs.sample_groups > 1);
-    // Fixed sizes help only if the compiler knows the level of each load: the same points on all levels, no sample
-    // groups, few passes. With one sample per lane they gain nothing.
+    // Fixed sizes help only if the compiler knows the level of each load: the same points on all
+    // levels, no sample groups, few passes. With one sample per lane they gain nothing.
     let level_known = p.points().iter().all(|&n| n == p.points()[0])
         && knobs.sample_groups == 1
         && (knobs.passes(p, division) <= 2 || knobs.static_residency(p, division));
@@ -102,24 +104,28 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
     let bilinear = p.sampling() == Sampling::Bilinear;
     let tap_columns = if planar && row == 64 && bilinear && division.lanes <= 16 { 2 } else { 1 };
     let lanes = division.lanes * tap_columns;
-    // Samples per lane: all in one pass, up to four; fewer if that leaves no lane idle in the last pass.
+    // Samples per lane: all in one pass, up to four; fewer if that leaves no lane idle in the last
+    // pass.
     let most = samples.div_ceil(lanes).clamp(1, 4);
     let samples_per_lane = (1..=most).rev().find(|n| samples.is_multiple_of(lanes * n)).unwrap_or(most);
     let rows = |knobs: Rows| Kernel::Rows(knobs.fitting(p, target, division));
 
     let mut table = Vec::new();
-    // Few queries: less work than the GPU holds. Pixels count as many sooner, because neighbours share rows.
+    // Few queries: less work than the GPU holds. Pixels count as many sooner, because neighbours
+    // share rows.
     let few = match request.queries_are_pixels() {
         true => lanes_needed <= capacity * 3 / 16,
         false => p.queries() < MANY || lanes_needed < capacity,
     };
     if few {
-        // Nothing is read twice, so loads in flight count: many threads, or registers for several loads per thread.
+        // Nothing is read twice, so loads in flight count: many threads, or registers for several
+        // loads per thread.
         let fits = |n: &usize| lanes * n <= 32 && samples >= 2 * n;
         let sample_groups = [4 / tap_columns, 2, 1].into_iter().find(fits).unwrap_or(1);
         let threads = if sample_groups > 1 { 128 } else { 256 };
         let per_sm = groups.saturating_mul(lanes * sample_groups).div_ceil(multiprocessors);
-        // Widening 16 bits needs registers. If all work runs at the same time anyway, more threads are better.
+        // Widening 16 bits needs registers. If all work runs at the same time anyway, more threads
+        // are better.
         let needs_48 = sample_groups > 1 && p.types().value.size() == 2 && per_sm > THREADS_OF_40;
         let resident = if needs_48 { THREADS_OF_48 } else { THREADS_OF_40 }.min(target.threads() as usize);
         let heads_per_block = heads_per_block.min(threads / (lanes * sample_groups)).max(1);
@@ -137,17 +143,18 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
     let tile = (64 * heads_per_block * lanes).clamp(64, 512);
     let scarce = lanes_needed.saturating_mul(tap_columns) < 2 * tile * multiprocessors;
     let threads = if scarce { tile.div_ceil(2).next_multiple_of(64) } else { tile };
-    // Three quarters of the threads of an SM if a query has few samples, or a lane has several passes of one sample;
-    // half of them if a query has many samples, because each thread then needs more registers.
+    // Three quarters of the threads of an SM if a query has few samples, or a lane has several
+    // passes of one sample; half of them if a query has many samples, because each thread then
+    // needs more registers.
     let resident = (target.threads() as usize / threads).max(1);
     let light = samples <= 16 || (samples_per_lane == 1 && samples > lanes);
     let blocks_per_sm = if light { resident * 3 / 4 } else { resident / 2 }.max(1);
-    // Planes with many queries: the coarse levels become resident, as many as leave half of L1. If a row fills a
-    // line, L1 holds half as many rows, and sorting a block's queries pays.
+    // Planes with many queries: the coarse levels become resident, as many as leave half of L1. If
+    // a row fills a line, L1 holds half as many rows, and sorting a block's queries pays.
     if planar && (row == 64 || row == LINE) && p.queries() >= MANY && lanes_needed >= capacity {
         let sorted = row == LINE;
-        // Fewer samples per pass need less staging memory and leave more L1. All samples of a lane lie on one level,
-        // in at most four passes.
+        // Fewer samples per pass need less staging memory and leave more L1. All samples of a lane
+        // lie on one level, in at most four passes.
         let points = p.points()[0];
         let short = |n: &usize| points.is_multiple_of(*n) && samples.div_ceil(lanes * n) <= 4;
         let samples_per_lane = [2, 1, 3, 4].into_iter().find(short).unwrap_or(samples_per_lane.min(2));
@@ -207,7 +214,8 @@ pub fn candidates(request: &Request<'_>, target: &Target) -> Vec<Kernel> {
                     for threads in [64, 128, 256, 512, 768, 1024] {
                         for samples_per_lane in [1, 2, 3, 4, 8] {
                             let lanes = division.lanes * tap_columns * sample_groups;
-                            // More lanes than there is work for, or a last pass with mostly idle lanes.
+                            // More lanes than there is work for, or a last pass with mostly idle
+                            // lanes.
                             let idle =
                                 lanes * samples_per_lane > samples.next_multiple_of(lanes.max(1)).max(lanes);
                             if lanes > 32 || idle {
@@ -304,8 +312,8 @@ mod tests {
         assert_eq!(unit(&decoder(1, 8)), unit(&decoder(4, 4)));
     }
 
-    /// The kernel changes only with: positions that fit 16 bits, levels that fit shared memory, few queries, two tiles per
-    /// SM.
+    /// The kernel changes only with: positions that fit 16 bits, levels that fit shared memory, few
+    /// queries, two tiles per SM.
     #[test]
     fn images_of_all_sizes_need_few_kernels() {
         let kernels = |queries: Option<usize>, layout, batch| {

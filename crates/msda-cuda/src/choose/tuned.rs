@@ -1,7 +1,7 @@
 //! Tuned kernels: one line per class of problems.
 //!
 //! ```text
-//! sm_90 f16 d32 p4.4.4.4 bshd pixels 2^20 = rows:heads_per_block=2,threads=512,blocks_per_sm=3,samples_per_lane=4,walk=tiles
+//! sm_90 f16 d32 p4.4.4.4 bshd pixels 2^20 = rows:heads_per_block=2,threads=512,walk=tiles
 //! ```
 
 use std::path::PathBuf;
@@ -50,8 +50,8 @@ impl Tuned {
         }
     }
 
-    /// Reads lines of `class = kernel`; `#` begins a comment. A line that cannot be read is skipped and listed in
-    /// [`problems`](Self::problems).
+    /// Reads lines of `class = kernel`; `#` begins a comment. A line that cannot be read is skipped
+    /// and listed in [`problems`](Self::problems).
     pub fn parse(text: &str, source: &'static str) -> Self {
         let mut all = Self::default();
         for (number, line) in text.lines().enumerate() {
@@ -84,7 +84,8 @@ impl Tuned {
     }
 }
 
-/// The class of a request: the properties that the best kernel depends on. Of sizes only the magnitude counts.
+/// The class of a request: the properties that the best kernel depends on. Of sizes only the
+/// magnitude counts.
 pub fn class(request: &Request<'_>, target: &Target) -> String {
     let p = request.problem;
     let t = p.types();

@@ -17,12 +17,14 @@ use crate::request::{Levels, Operand, Request, Slot, Sums, Target};
 pub enum Walk {
     /// Input order.
     Straight,
-    /// Queries are the pixels of the levels: strips of [`STRIP_HEIGHT`] rows, so that a tile is nearly a square.
+    /// Queries are the pixels of the levels: strips of [`STRIP_HEIGHT`] rows, so that a tile is
+    /// nearly a square.
     Tiles,
-    /// Along a Z-curve over the sampled locations. Another kernel, `order.cu`, sorts the queries first.
+    /// Along a Z-curve over the sampled locations. Another kernel, `order.cu`, sorts the queries
+    /// first.
     Ordered,
-    /// By sampled location within a block, which sorts its queries itself. Needs resident levels, because only then a
-    /// block has many queries.
+    /// By sampled location within a block, which sorts its queries itself. Needs resident levels,
+    /// because only then a block has many queries.
     Sorted,
 }
 
@@ -39,7 +41,8 @@ impl Walk {
 /// Image rows of a strip of [`Walk::Tiles`].
 pub const STRIP_HEIGHT: usize = 8;
 
-/// Cells by which a block sorts its queries: strips of the image, and columns of a strip. As in `resident.cu`.
+/// Cells by which a block sorts its queries: strips of the image, and columns of a strip. As in
+/// `resident.cu`.
 pub const SORT_CELLS: [usize; 2] = [8, 64];
 
 /// Bytes of the counters of these cells. They use the memory in which samples are staged later.
@@ -65,7 +68,8 @@ pub struct Tiling {
 /// The most levels: their table is part of the argument.
 const MAX_LEVELS: usize = 64;
 
-/// Knobs of the kernels. Bytes per lane and lanes per row are not among them: they follow from the request.
+/// Knobs of the kernels. Bytes per lane and lanes per row are not among them: they follow from the
+/// request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rows {
     /// 2: different lanes load the left and the right taps. 1: a lane loads both.
@@ -214,8 +218,8 @@ impl Rows {
         p.samples().div_ceil((self.group_lanes(division) * self.samples_per_lane).max(1))
     }
 
-    /// The number of passes if in each of them all samples of a lane lie on one level; else 0. `LANE_LEVEL` in the
-    /// kernels.
+    /// The number of passes if in each of them all samples of a lane lie on one level; else 0.
+    /// `LANE_LEVEL` in the kernels.
     fn lane_level_passes(&self, p: &Problem, division: Division) -> usize {
         let (points, passes) = (p.points()[0], self.passes(p, division));
         let one_level = self.samples_per_lane > 0
@@ -225,12 +229,14 @@ impl Rows {
         if one_level && passes <= most { passes } else { 0 }
     }
 
-    /// Whether the compiler knows which samples lie on resident levels. `STATIC_RESIDENCY` in the kernels.
+    /// Whether the compiler knows which samples lie on resident levels. `STATIC_RESIDENCY` in the
+    /// kernels.
     pub fn static_residency(&self, p: &Problem, division: Division) -> bool {
         self.resident_levels > 0 && self.sample_groups == 1 && self.lane_level_passes(p, division) > 0
     }
 
-    /// Bytes of shared memory through which the warps of a block stage samples, as `stage.cuh` lays them out.
+    /// Bytes of shared memory through which the warps of a block stage samples, as `stage.cuh` lays
+    /// them out.
     fn stage_bytes(&self, p: &Problem, division: Division) -> usize {
         let position = if Self::positions_fit_16_bits(p) { 2 } else { 4 };
         let lanes = self.group_lanes(division);
@@ -243,8 +249,8 @@ impl Rows {
         if self.walk == Walk::Sorted { bytes.max(SORT_BYTES) } else { bytes }
     }
 
-    /// Bytes of shared memory without resident levels: staging, and the block state of `resident.cu`. The kernels
-    /// assert that it is `SHARED_BYTES`.
+    /// Bytes of shared memory without resident levels: staging, and the block state of
+    /// `resident.cu`. The kernels assert that it is `SHARED_BYTES`.
     fn fixed_shared_bytes(&self, p: &Problem, division: Division) -> usize {
         let passes = self.lane_level_passes(p, division).max(1);
         let state = 32 + 16 * self.group_lanes(division) * (1 + passes);
@@ -266,8 +272,9 @@ impl Rows {
         self.threads / self.group_lanes(division) / self.heads_per_block
     }
 
-    /// How tiles are divided among blocks. Blocks with resident levels get so many that the last blocks end together
-    /// and levels are copied seldom; and two images, if the planes read at the same time still fit L2.
+    /// How tiles are divided among blocks. Blocks with resident levels get so many that the last
+    /// blocks end together and levels are copied seldom; and two images, if the planes read at the
+    /// same time still fit L2.
     pub fn tiling(&self, p: &Problem, target: &Target, division: Division) -> Tiling {
         let tiles = p.queries().div_ceil(self.queries_per_tile(division).max(1));
         let plain = Tiling { images_per_block: 1, tiles_per_block: 1, tiles_per_image: tiles };
@@ -311,7 +318,8 @@ impl Rows {
         }
     }
 
-    /// Bytes of shared memory per block: the fixed part, the resident levels, the list of sorted queries.
+    /// Bytes of shared memory per block: the fixed part, the resident levels, the list of sorted
+    /// queries.
     fn shared_bytes(&self, p: &Problem, target: &Target, division: Division) -> usize {
         let resident = if self.resident_levels > 0 { self.resident_bytes(p) } else { 0 };
         let list = (2 * self.sorted_queries(p, target, division)).next_multiple_of(16);

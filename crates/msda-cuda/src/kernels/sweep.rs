@@ -4,7 +4,8 @@ use super::Kernel;
 use super::rows::{Division, Rows, Walk};
 use crate::request::{Request, Target};
 
-/// Kernels with knobs of every kind that accept a request. The generic kernel has no knobs and is not among them.
+/// Kernels with knobs of every kind that accept a request. The generic kernel has no knobs and is
+/// not among them.
 pub fn sweep(request: &Request<'_>, target: &Target) -> Vec<Kernel> {
     let division = Division::of(request);
     let mut all = Vec::new();

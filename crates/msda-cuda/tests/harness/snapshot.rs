@@ -26,8 +26,9 @@ impl Row {
         COLUMNS.iter().position(|name| *name == column).map_or(0, |i| self.numbers[i])
     }
 
-    /// Whether this is the same code. NVRTC is not quite deterministic: if it compiles several kernels at the same time,
-    /// one may have a few moves more or less (an `IMAD` can be a move). All other numbers must be equal.
+    /// Whether this is the same code. NVRTC is not quite deterministic: if it compiles several
+    /// kernels at the same time, one may have a few moves more or less (an `IMAD` can be a move).
+    /// All other numbers must be equal.
     fn is_like(&self, other: &Self) -> bool {
         let near = |(i, (&a, &b)): (usize, (&usize, &usize))| {
             let slack = match COLUMNS[i] {
@@ -87,8 +88,8 @@ impl Snapshot {
         if out.is_empty() { out } else { format!("  name key {}\n{out}", COLUMNS.join(" ")) }
     }
 
-    /// The limits that hold for any compiler version: hardly more local memory than recorded, and 128-bit loads if
-    /// there were some.
+    /// The limits that hold for any compiler version: hardly more local memory than recorded, and
+    /// 128-bit loads if there were some.
     pub(crate) fn limits(&self, now: &Self, disassembled: bool) -> Vec<String> {
         let mut broken = Vec::new();
         for old in &self.rows {

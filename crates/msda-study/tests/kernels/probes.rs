@@ -1,12 +1,13 @@
-//! The kernels of the probes: each contains the instructions that it measures, and no others that would count.
+//! The kernels of the probes: each contains the instructions that it measures, and no others that
+//! would count.
 
 use msda_cuda::driver::Arch;
 use msda_study::probes::{self, Kernel};
 
 use super::harness::{ARCHS, Built, Case, Weight, build, place, tools};
 
-/// Bytes of stack that a kernel with TMA copies may have: on newer architectures it contains a call for targets in
-/// other blocks, which never happens.
+/// Bytes of stack that a kernel with TMA copies may have: on newer architectures it contains a call
+/// for targets in other blocks, which never happens.
 const COPY_STACK: u32 = 8;
 
 fn case(kernel: Kernel) -> Case {
@@ -40,7 +41,8 @@ fn wanted(key: &str) -> Vec<(&'static str, Option<u32>, usize, usize)> {
         "copies-channels-async" => vec![("LDGSTS", Some(32), 4, 5), ("LDG", None, 0, 0)],
         "copies-bulk" => vec![("UBLKCP", None, 1, 5), ("LDG", None, 0, 0)],
         "copies-tensor" => vec![("UTMALDG", None, 1, 5), ("LDG", None, 0, 0)],
-        // A barrier before the first load and one before the exit. Remote loads are generic loads (LD).
+        // A barrier before the first load and one before the exit. Remote loads are generic loads
+        // (LD).
         "clusters-8-remote" | "clusters-16-remote" => {
             vec![("UCGABAR_ARV", None, 2, 2), ("UCGABAR_WAIT", None, 2, 2), ("LD", Some(128), 10, 10)]
         }
