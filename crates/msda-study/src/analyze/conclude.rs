@@ -161,4 +161,16 @@ mod tests {
         assert!(workload[0].0 == "seed f16" && workload[0].1.contains("150 us"), "{workload:?}");
         assert!(conclusions(&figures(&[("taps", 1.0)])).is_empty());
     }
+
+    #[test]
+    fn committed_counters_have_conclusions() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../records/h200/2026-11-16-counters.json");
+        let record = msda_bench::record::Record::load(path.as_ref()).unwrap();
+        let all = conclusions(&record.figures);
+        assert!(all.len() > 10, "{all:?}");
+        assert!(all.iter().all(|(_, said)| said.contains("of its peak")), "{all:#?}");
+        let encoder = all.iter().find(|(name, _)| name == "detr-encoder f16 chosen");
+        assert!(encoder.is_some(), "{all:#?}");
+        println!("{all:#?}");
+    }
 }

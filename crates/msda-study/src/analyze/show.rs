@@ -88,7 +88,7 @@ fn heading(metric: &str) -> usize {
         metric.strip_prefix(word).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '-']))
     };
     let is_kind = metric.starts_with("shared-");
-    let found = HEADINGS.iter().position(|(_, words)| !is_kind && words.iter().any(|word| begins(word)));
+    let found = HEADINGS.iter().position(|(_, words)| !is_kind && words.iter().any(begins));
     found.unwrap_or(HEADINGS.len() - 1)
 }
 
