@@ -26,7 +26,7 @@ step() { # name command...
 has() { [[ " $steps " == *" $1 "* ]]; }
 there() { command -v "$1" >/dev/null || { echo "skipped $2: no $1"; return 1; }; }
 
-# What the documents quote.
+# The workloads that the documents quote.
 workloads=(detr-encoder bevformer-cross rt-detr-decoder detr-decoder seed seed-ring-uniform seed-b6h8)
 others=(rf-detr-decoder d-fine-decoder mask2former bevformer-temporal bevformer-spatial dino-encoder)
 
@@ -34,6 +34,7 @@ if has test; then
     step driver "$bin/driver" --test-threads=2
     step gpu-tests "$bin/gpu" --test-threads=2
     step ladder-tests "$bin/ladder" --nocapture
+    step probe-tests "$bin/probes" --nocapture
     step bench-tests "$bin/bench" --test-threads=2
     step study-tests "$bin/study" --test-threads=2
     MSDA_BIN="$bin/msda" step cli "$bin/cli" --test-threads=2
@@ -43,14 +44,14 @@ if has sanitize && there compute-sanitizer sanitize; then
     sanitize() { # tool, groups of the battery ("" for all), program, arguments
         MSDA_GROUPS=$2 compute-sanitizer --tool "$1" --error-exitcode 9 "${@:3}"
     }
-    # One rung a time, many rungs at a time: a sanitizer keeps one core busy, and hardly the GPU.
+    # One process per rung, many at a time: a sanitizer uses one core and little of the GPU.
     at_once() { while (($(jobs -rp | wc -l) >= ${SANITIZERS:-$(nproc)})); do wait -n; done; }
-    # What is slower by far is left at the groups that reach every path of the kernels.
+    # Slow tools run only the groups that reach every path of the kernels.
     some=layouts,points,types
     step memcheck sanitize memcheck "" "$bin/conformance" --test-threads=2 &
     step initcheck sanitize initcheck "" "$bin/conformance" --test-threads=2 &
     step racecheck sanitize racecheck $some "$bin/conformance" --test-threads=2 &
-    # Of plans: blocks that keep levels, what cancels there, kernels that are queued together.
+    # Plans: levels resident in shared memory, sums that cancel, kernels queued as one graph.
     step memcheck-kept sanitize memcheck "" "$bin/gpu" --test-threads=1 blocks_that_keep &
     step memcheck-chain sanitize memcheck "" "$bin/gpu" --test-threads=1 kernels_that &
     step memcheck-fixed sanitize memcheck "" "$bin/gpu" --test-threads=1 kernels_for_one &
@@ -83,7 +84,7 @@ if has ladder; then
     mkdir -p "$out/ladder-analyze"
     step ladder-analyze "$bin/msda" study analyze --workload seed --ladder --ncu --out "$out/ladder-analyze/record.json"
     has probe || step probe "$bin/msda" study probe --out "$out/probe"
-    # What the documents state, held against everything that was measured.
+    # The claims, judged by these records.
     step ladder-claims "$bin/msda" study claims --record "$out"
 fi
 if has profile && there ncu profile; then

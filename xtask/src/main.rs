@@ -5,7 +5,7 @@ mod sanitize;
 mod venv;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -119,21 +119,40 @@ fn record() -> Result<()> {
 /// The programs that need a GPU, without their debugging tables where `strip` is there.
 fn gpu_bundle() -> Result<()> {
     cargo(&["build", "--release"], &[])?;
-    cargo(&["build", "--release", "-p", "msda-cuda", "--example", "plan"], &[])?;
-    let mut programs = vec![
-        ("msda", root().join("target/release/msda")),
-        ("plan", root().join("target/release/examples/plan")),
-    ];
-    for (name, package, file) in [
-        ("driver", "msda-cuda", "lib"),
+    // One command, so that the crates are built once, with the features of all tests.
+    let mut args = vec!["test", "--release", "--no-run", "--message-format=json"];
+    for package in ["msda-cuda", "msda-bench", "msda-study", "msda-cli"] {
+        args.extend(["-p", package]);
+    }
+    args.extend(["--lib", "--example", "plan"]);
+    for test in ["gpu", "conformance", "ladder", "probes", "cuda"] {
+        args.extend(["--test", test]);
+    }
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo)
+        .args(&args)
+        .current_dir(root())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("building the tests")?;
+    if !built.status.success() {
+        bail!("cargo {} ended with {}", args.join(" "), built.status);
+    }
+    let messages = String::from_utf8_lossy(&built.stdout);
+    let mut programs = vec![("msda", root().join("target/release/msda"))];
+    for (name, package, target) in [
+        ("plan", "msda-cuda", "plan"),
+        ("driver", "msda-cuda", "msda_cuda"),
         ("gpu", "msda-cuda", "gpu"),
         ("conformance", "msda-cuda", "conformance"),
-        ("ladder", "msda-cuda", "ladder"),
+        ("ladder", "msda-study", "ladder"),
+        ("probes", "msda-study", "probes"),
         ("bench", "msda-bench", "cuda"),
         ("study", "msda-study", "cuda"),
         ("cli", "msda-cli", "gpu"),
     ] {
-        programs.push((name, built_test(package, file)?));
+        let program = executable(&messages, package, target);
+        programs.push((name, program.with_context(|| format!("{target} of {package} was not built"))?));
     }
     let folder = root().join("target/gpu");
     std::fs::create_dir_all(&folder)?;
@@ -146,20 +165,14 @@ fn gpu_bundle() -> Result<()> {
     Ok(())
 }
 
-/// Builds a test, or those of the library itself (`lib`), and says where it is.
-fn built_test(package: &str, file: &str) -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let (place, which) = if file == "lib" { ("src", "--lib") } else { ("tests", "--test") };
-    let mut args = vec!["test", "-p", package, "--no-run", which];
-    if place == "tests" {
-        args.push(file);
-    }
-    let built = Command::new(cargo).args(args).current_dir(root()).output().context("building a test")?;
-    let log = String::from_utf8_lossy(&built.stderr);
-    // Cargo says: Executable tests/gpu.rs (target/debug/deps/gpu-0123456789abcdef)
-    let line = log.lines().find(|line| line.contains(&format!("{place}/{file}.rs (")));
-    let path = line.and_then(|line| line.split_once('(')).map(|(_, rest)| rest.trim_end_matches(')'));
-    Ok(root().join(path.with_context(|| format!("the test {file} of {package} was not built:\n{log}"))?))
+/// The program of a target among cargo's messages, one JSON object per line.
+fn executable(messages: &str, package: &str, target: &str) -> Option<PathBuf> {
+    let (package, target) = (format!("/crates/{package}#"), format!("\"name\":\"{target}\""));
+    let line = messages.lines().find(|line| {
+        line.contains(&package) && line.contains(&target) && line.contains("\"executable\":\"")
+    })?;
+    let (_, rest) = line.split_once("\"executable\":\"")?;
+    Some(PathBuf::from(rest.split('"').next()?))
 }
 
 fn fuzz() -> Result<()> {
