@@ -43,7 +43,7 @@ impl Subject {
             let isas = Isa::available().into_iter().map(|isa| format!("cpu-{isa}"));
             return isas.chain([Plain::NAME.into()]).map(|name| named(&name)).collect();
         }
-        let sweep = Self { name: "cuda, any knobs".into(), device, backends: gpu::sweeps(seeds)? };
+        let sweep = Self { name: "cuda, random parameters".into(), device, backends: gpu::sweeps(seeds)? };
         let chosen = ["cuda", "cuda:generic", "cuda:half", "cuda:fixed"].map(named);
         chosen.into_iter().chain([Ok(sweep)]).collect()
     }

@@ -20,7 +20,7 @@ const NAMES: &[&str] = if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so
 fn library() -> Result<&'static Library> {
     load().as_ref().map_err(|_| {
         Error::new(ErrorKind::Unsupported, "CUDA driver", "none", "an NVIDIA driver")
-            .hint("install NVIDIA's driver; `nvidia-smi` tells whether it works, `msda doctor` shows details")
+            .hint("install NVIDIA's driver; `nvidia-smi` tells whether it works")
     })
 }
 
