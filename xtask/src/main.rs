@@ -1,6 +1,7 @@
 //! Developer commands: `cargo xtask` lists them.
 #![forbid(unsafe_code)]
 
+mod sanitize;
 mod venv;
 
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use anyhow::{Context, Result, bail};
 /// A command: its name, what it does, and the code.
 type Task = (&'static str, &'static str, fn() -> Result<()>);
 
-const TASKS: [Task; 7] = [
+const TASKS: [Task; 9] = [
     (
         "test",
         "set up what the tests need and run all of them: format, lints, unit, battery, torch, examples",
@@ -26,6 +27,8 @@ const TASKS: [Task; 7] = [
     ("kernels", "compile the kernels for every architecture and print what became of them", kernels),
     ("gpu-bundle", "gather into target/gpu what scripts/gpu.sh runs on a machine with a GPU", gpu_bundle),
     ("record", "measure this machine with every usual workload into records/", record),
+    ("sanitize", "the CPU tests under AddressSanitizer (needs a nightly toolchain)", sanitize::run),
+    ("fuzz", "the readers of files against damaged files, for a minute", fuzz),
     ("deny", "licences and advisories of the dependencies (needs cargo-deny)", deny),
 ];
 
@@ -157,6 +160,11 @@ fn built_test(package: &str, file: &str) -> Result<PathBuf> {
     let line = log.lines().find(|line| line.contains(&format!("{place}/{file}.rs (")));
     let path = line.and_then(|line| line.split_once('(')).map(|(_, rest)| rest.trim_end_matches(')'));
     Ok(root().join(path.with_context(|| format!("the test {file} of {package} was not built:\n{log}"))?))
+}
+
+fn fuzz() -> Result<()> {
+    let seconds = ("MSDA_FUZZ_SECONDS", "30".as_ref());
+    cargo(&["test", "--package", "msda-bench", "--test", "fuzz", "--", "--nocapture"], &[seconds])
 }
 
 fn deny() -> Result<()> {

@@ -1,4 +1,4 @@
-//! The benchmark: verify, measure, record.
+//! The benchmark: checks engines on workloads, times them, and makes a record.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,7 +52,7 @@ struct Cell {
     pass: Pass,
 }
 
-/// The workload on which instruction sets and numbers of threads are compared.
+/// The workload that compares instruction sets and numbers of threads.
 const MAIN: &str = "seed-encoder";
 
 const USUAL: [&str; 7] = [
@@ -101,10 +101,10 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     let plans: Vec<Vec<Cell>> = workloads.iter().map(|w| bench.plan(w)).collect();
     let on_cpu = |c: &&Cell| bench.device(&c.engine) == Device::Cpu;
     let threads: BTreeSet<usize> = plans.iter().flatten().filter(on_cpu).map(|c| c.threads).collect();
-    if let Some(load) = machine::load().filter(|load| *load > 0.5 * bench.all_threads as f64) {
+    if let Some(load) = machine.load.filter(|load| load.busy) {
         progress.note(&format!(
-            "note: the machine is busy (load {load:.1} on {} cores): times and ratios will vary",
-            bench.all_threads
+            "note: the machine is busy (load {:.2} per core): times and ratios will vary",
+            load.per_core
         ));
     }
     let gpu = plans.iter().flatten().any(|c| !on_cpu(&c));
@@ -159,7 +159,7 @@ struct Bench<'a> {
     guests: BTreeSet<String>,
     /// The peers that are described, installed or not.
     peers: Vec<Peer>,
-    /// The GPU's number.
+    /// The number of the GPU.
     ordinal: usize,
     /// The sensors of the GPU after the last measurement on it.
     gpu: Option<GpuState>,
@@ -183,7 +183,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Whether anything is measured there.
+    /// Whether this device is measured.
     fn measures(&self, device: Device) -> bool {
         self.options.device.is_none_or(|only| only == device)
     }
@@ -287,7 +287,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What is measured of a workload.
+    /// The planned measurements of a workload.
     fn plan(&self, workload: &Workload) -> Vec<Cell> {
         let threads = if self.options.threads.is_empty() {
             vec![self.all_threads]
@@ -486,11 +486,11 @@ impl Bench<'_> {
     }
 }
 
-/// An engine's turns on one task.
+/// The timings of an engine on a task.
 struct Timed {
-    /// Which measurement they belong to.
+    /// The index of the measurement.
     measurement: usize,
-    /// Its name and threads.
+    /// The name and threads of the engine.
     engine: (String, usize),
     pass: Pass,
     /// Milliseconds of all runs so far.
@@ -499,7 +499,7 @@ struct Timed {
 
 /// The result of one engine on one task.
 enum Outcome {
-    /// The measurement so far, and the milliseconds of its runs.
+    /// The measurement so far, and its times in milliseconds.
     Measured(Box<Measurement>, Vec<f64>),
     Refused(String),
 }

@@ -13,13 +13,13 @@ use crate::files::{Data, Tensor};
 /// The parameters of a call that are not in its tensors.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Height and width of each level; read from `spatial_shapes` when empty.
+    /// Height and width of each level; empty to read them from `spatial_shapes`.
     pub levels: Vec<(usize, usize)>,
-    /// Points of each level; needed when they differ or the locations have no level dimension.
+    /// Points per level; needed if they differ or the locations have no level dimension.
     pub points: Vec<usize>,
-    /// How `value` lies in memory.
+    /// The memory layout of `value`.
     pub layout: Layout,
-    /// How samples are read.
+    /// Bilinear or nearest sampling.
     pub sampling: Sampling,
     /// How samples outside the map are read.
     pub padding: Padding,
@@ -41,10 +41,10 @@ const GRADIENT: &[&str] = &["grad_output"];
 /// Tensors by name.
 pub type Tensors = BTreeMap<String, Tensor>;
 
-/// A problem and the names of the tensors it was made from.
+/// A problem and the names of its tensors.
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// What the tensors describe.
+    /// The problem.
     pub problem: Problem,
     value: &'a Buffer,
     locations: (&'a str, &'a Tensor),
@@ -87,7 +87,7 @@ fn shape<'a, const N: usize>(name: &str, tensor: &'a Tensor, meaning: &str) -> R
 }
 
 impl<'a> Call<'a> {
-    /// Works out the problem from the tensors' names and shapes.
+    /// Derives the problem from names and shapes of tensors.
     pub fn new(tensors: &'a Tensors, options: &Options) -> Result<Self> {
         refuse_two_names(tensors)?;
         let (name, value) = need(tensors, VALUE)?;
@@ -127,7 +127,7 @@ impl<'a> Call<'a> {
             locations: locations.1.float(locations.0)?.dtype(),
             weights: weights.1.float(weights.0)?.dtype(),
         };
-        // Levels that follow each other cover the value exactly; only explicit starts may leave gaps.
+        // Consecutive levels cover the value exactly. Only explicit starts may leave gaps.
         let covered: usize = levels
             .iter()
             .map(|&(h, w)| (h + 2 * options.layout.ring()).saturating_mul(w + 2 * options.layout.ring()))
@@ -208,12 +208,13 @@ impl<'a> Call<'a> {
         names.filter(|name| !read.iter().any(|names| names.contains(name))).collect()
     }
 
-    /// Whether the tensors ask for gradients too.
+    /// Whether gradients are computed too.
     pub fn wants_backward(&self) -> bool {
         self.grad_output.is_some()
     }
 
-    /// Computes the output and, given `grad_output`, the gradients, named `grad_` and the input's name.
+    /// Computes the output and, with `grad_output`, the gradients, each named `grad_` plus the name
+    /// of the input.
     pub fn run(&self, backend: &dyn Backend) -> Result<Vec<(String, Tensor)>> {
         let (p, inputs) = (&self.problem, self.inputs()?);
         let t = p.types();
@@ -254,7 +255,9 @@ impl<'a> Call<'a> {
 fn sizes(name: &str, numbers: &[i64]) -> Result<Vec<usize>> {
     numbers
         .iter()
-        .map(|&n| usize::try_from(n).map_err(|_| anyhow!("{name}: got {n}, expected no negative number")))
+        .map(|&n| {
+            usize::try_from(n).map_err(|_| anyhow!("{name}: got {n}, expected a number that is not negative"))
+        })
         .collect()
 }
 
@@ -280,7 +283,7 @@ fn levels(tensors: &Tensors, options: &Options) -> Result<Vec<(usize, usize)>> {
     Ok(levels)
 }
 
-/// Queries, and points of each level, from the shape of the locations.
+/// Queries and points per level, from the shape of the locations.
 fn samples(name: &str, t: &Tensor, levels: usize, options: &Options) -> Result<(usize, Vec<usize>)> {
     let (queries, points) = match t.shape.as_slice() {
         &[_, q, _, l, p, 2] => {
@@ -302,7 +305,7 @@ fn samples(name: &str, t: &Tensor, levels: usize, options: &Options) -> Result<(
     };
     ensure!(
         options.points.is_empty() || options.points == points,
-        "points: got {:?}, expected {points:?} as {name} has them",
+        "points: got {:?}, expected {points:?}, as in {name}",
         options.points
     );
     Ok((queries, points))

@@ -1,15 +1,16 @@
 //! Checks an engine on a workload before it is timed.
 //!
-//! What is checked is the very call that is timed: the engine runs everything, into poisoned memory. The oracle is far
-//! too slow for a whole workload, so it judges some queries of one image and head, chosen anew for each workload, and
-//! they are looked up in the result. A gradient of value is a sum over all queries, and nothing to look up: the engine
-//! also runs those queries alone, and the gradient of the whole is held to an identity that ties it to the gradient of
-//! the weights in every image and head.
+//! The checked call is the timed call: the engine runs the whole workload, into poisoned memory.
+//! The oracle is too slow for that, so it evaluates some queries of one image and head, different
+//! ones for each workload, and their results are compared. The gradient of value is a sum over all
+//! queries. To check it, the engine also runs the sampled queries alone, and the gradient of the
+//! whole workload must satisfy an identity with the gradient of the weights, for every image and
+//! head.
 
 use anyhow::{Context, Result, bail};
 use msda::conformance::{Budget, Budgeted, compare};
 use msda::rng::Rng;
-use msda::{Buffer, Role, Slice, op};
+use msda::{Buffer, Role, Slice, backend};
 use rayon::prelude::*;
 
 use crate::engines::Engine;
@@ -17,13 +18,13 @@ use crate::record::{Check, Pass};
 use crate::task::{Results, Task};
 use crate::workload::Data;
 
-/// Queries that the oracle evaluates.
+/// Number of queries that the oracle evaluates.
 const QUERIES: usize = 96;
 
-/// Numbers that are compared at a time.
+/// Numbers per comparison.
 const CHUNK: usize = 1 << 16;
 
-/// What the oracle says of some queries of a workload.
+/// The oracle's results for some queries of a workload.
 pub struct Expected {
     image: usize,
     head: usize,
@@ -36,7 +37,7 @@ impl Expected {
     pub fn new(data: &Data, name: &str) -> Result<Self> {
         let p = &data.problem;
         if p.batch() == 0 || p.heads() == 0 || p.queries() == 0 {
-            bail!("{name} has nothing to compute: {p}");
+            bail!("workload {name}: got no output to compute ({p}), expected some");
         }
         let mut r = Rng::new(name.bytes().fold(7u64, |h, b| h.wrapping_mul(31).wrapping_add(u64::from(b))));
         let (image, head) = (r.below(p.batch()), r.below(p.heads()));
@@ -46,8 +47,9 @@ impl Expected {
         Ok(Self { image, head, step, budget })
     }
 
-    /// Runs the engine on everything and compares the sampled queries; of a backward pass also on those alone. Of an
-    /// engine that is not exact the error is measured, and only what is not a number is refused.
+    /// Runs the engine on the workload and compares the sampled queries; for a backward pass also
+    /// on these queries alone. For an inexact engine the error is recorded, and only results that
+    /// are not finite are refused.
     pub fn check(&self, engine: &mut dyn Engine, data: &Data, pass: Pass) -> Result<Check> {
         let whole = Task::whole(data, pass);
         let inexact = !engine.exact(&whole);
@@ -82,11 +84,11 @@ impl Expected {
         Ok(check)
     }
 
-    /// Compares an output of the whole workload with the oracle where that was asked, and everywhere with another
-    /// output that passed this. Returns the largest error as a share of what is allowed.
+    /// Compares an output with the oracle at the sampled queries, and everywhere with another
+    /// output that was compared so. Returns the largest error over the tolerance.
     ///
-    /// Each of the two may be off by the tolerance, which grows with the numbers: elsewhere there may be larger ones
-    /// than among those that the oracle evaluated.
+    /// Each of the two may differ by the tolerance, which grows with the numbers, and other queries
+    /// may have larger numbers than the sampled ones.
     pub fn agrees(&self, data: &Data, got: &Buffer, other: &Buffer) -> Result<f64> {
         let Budgeted { exact, tolerance, .. } = &self.budget.output;
         let sampled = self.look_up(&Task::whole(data, Pass::Forward), Role::Output, got.as_slice());
@@ -110,12 +112,12 @@ impl Expected {
         let allowed =
             2.0 * tolerance * (size / largest(&mut exact.iter().copied()).max(f64::MIN_POSITIVE)).max(1.0);
         if off > allowed {
-            bail!("two kernels differ by {off:e}, allowed {allowed:e}");
+            bail!("outputs of two kernels: got a difference of {off:e}, expected at most {allowed:e}");
         }
         Ok(share.max(off / allowed.max(f64::MIN_POSITIVE)))
     }
 
-    /// Each result with what it should be.
+    /// Each result and its expectation.
     fn pairs<'a>(&'a self, results: &'a Results, pass: Pass) -> Vec<(&'a Buffer, &'a Budgeted)> {
         match pass {
             Pass::Forward => vec![(&results.0[0], &self.budget.output)],
@@ -123,13 +125,13 @@ impl Expected {
         }
     }
 
-    /// The sampled queries' numbers in a whole result.
+    /// The numbers of the sampled queries in a whole result.
     fn look_up(&self, whole: &Task<'_>, role: Role, all: Slice<'_>) -> Vec<f64> {
         let (extents, inner) = role.shape(&whole.problem);
         let strides = role.dense(&whole.problem);
         let mut numbers = Vec::new();
         for query in (0..extents[1]).step_by(self.step) {
-            let row = op::offset(strides, [self.image, query, self.head]);
+            let row = backend::offset(strides, [self.image, query, self.head]);
             numbers.extend((row..row + inner).map(|c| all.get(c)));
         }
         numbers
@@ -154,7 +156,7 @@ fn name_of(pass: Pass, i: usize) -> &'static str {
     }
 }
 
-/// Compares, and keeps the error that comes nearest to its tolerance.
+/// Compares, and keeps the largest error over its tolerance.
 fn note(check: &mut Check, got: &[f64], exact: &[f64], tolerance: f64) -> Result<()> {
     let share = if check.inexact {
         largest_share(got, exact, tolerance)?
@@ -168,7 +170,7 @@ fn note(check: &mut Check, got: &[f64], exact: &[f64], tolerance: f64) -> Result
     Ok(())
 }
 
-/// The largest error as a share of the tolerance, however large.
+/// The largest error over the tolerance.
 fn largest_share(got: &[f64], exact: &[f64], tolerance: f64) -> Result<f64> {
     if got.len() != exact.len() {
         bail!("got {} numbers, expected {}", got.len(), exact.len());
@@ -187,13 +189,14 @@ fn largest_share(got: &[f64], exact: &[f64], tolerance: f64) -> Result<f64> {
 fn all_finite(output: &Buffer) -> Result<()> {
     let bad = output.to_f64().iter().filter(|x| !x.is_finite()).count();
     if bad > 0 {
-        bail!("{bad} of {} numbers are not finite: never written, or wrong", output.len());
+        bail!("{bad} of {} numbers are not finite: not written, or wrong", output.len());
     }
     Ok(())
 }
 
-/// For every image and head, the sum of `value * gradient of value` equals that of `weight * gradient of weight`: both
-/// are the sum of `output * gradient of output`. A lost or doubled contribution anywhere breaks it.
+/// For each image and head the sums of `value * gradient of value` and of `weight * gradient of
+/// weight` are equal: both are the sum of `output * gradient of output`. A lost or doubled
+/// contribution breaks the identity.
 fn identity(data: &Data, results: &Results) -> Result<usize> {
     let p = &data.problem;
     let rounding = p.types().value.rounding().max(1e-6);
@@ -204,7 +207,9 @@ fn identity(data: &Data, results: &Results) -> Result<usize> {
         let allowed = rounding * (left.1 + right.1);
         let off = (left.0 - right.0).abs();
         if off.is_nan() || off > allowed {
-            bail!("image {image}, head {head}: the sums differ by {off:e}, allowed {allowed:e}");
+            bail!(
+                "image {image}, head {head}: got sums that differ by {off:e}, expected at most {allowed:e}"
+            );
         }
         Ok(())
     })?;
@@ -225,7 +230,7 @@ fn inner_product(
     let (a, b) = (a.as_slice(), b.as_slice());
     let (mut sum, mut size) = (0.0, 0.0);
     for j in 0..extents[1] {
-        let row = op::offset(strides, [image, j, head]);
+        let row = backend::offset(strides, [image, j, head]);
         for i in row..row + inner {
             let product = a.get(i) * b.get(i);
             sum += product;
@@ -256,7 +261,7 @@ mod tests {
             let (one, other) = (output(Isa::best()), output(Isa::Portable));
             let share = expected.agrees(&data, &one, &other).unwrap();
             assert!(share <= 1.0, "{share}");
-            // Anywhere, not only where the oracle was asked.
+            // Also outside the sampled queries.
             for place in [0, one.len() / 2, one.len() - 1] {
                 for wrong in [f64::NAN, 100.0, one.as_slice().get(place) + 0.05] {
                     let mut broken = one.clone();

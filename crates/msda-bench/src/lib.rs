@@ -1,6 +1,7 @@
 //! Workloads, engines, checks, timing, records and reports for multi-scale deformable attention.
 //!
-//! Other crates add engines with [`engines::Source`] and sections of the report with [`report::Extension`].
+//! Other crates add engines with [`engines::Source`] and sections of the report with
+//! [`report::Extension`].
 #![forbid(unsafe_code)]
 
 pub mod bench;

@@ -1,26 +1,32 @@
-//! What this computer is, and what time it is.
+//! This computer: its processor, memory, GPU and load; and the current time.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use msda::Isa;
 
 use crate::gpu;
-use crate::record::Machine;
+use crate::record::{Load, Machine};
 
-/// Describes this computer, and of its GPUs that one.
+/// The load per logical processor above which a run counts as disturbed.
+const BUSY: f64 = 0.5;
+
+/// Describes this computer and the GPU of this number. Call it before the run starts, so that the
+/// load is not our own.
 pub fn describe(gpu: usize) -> Machine {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     Machine {
         cpu: cpu_name(),
-        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        cores,
         memory_gib: memory_gib(),
         os: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
         isas: Isa::available().into_iter().map(|isa| isa.name().to_owned()).collect(),
         torch: None,
         gpu: gpu::describe(gpu),
+        load: load(cores),
     }
 }
 
-/// The text after the first `key : ` line of a file like those in /proc.
+/// The value of the first line with this key, in a file such as /proc/cpuinfo.
 fn field(path: &str, key: &str) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     let line = text.lines().find(|l| l.starts_with(key))?;
@@ -39,7 +45,7 @@ fn cpu_name() -> String {
         .unwrap_or_else(|| format!("unknown {}", std::env::consts::ARCH))
 }
 
-/// Memory of this computer in GiB; 0 where the system does not say.
+/// Memory of this computer in GiB; 0 if the system does not report it.
 pub fn memory_gib() -> f64 {
     let kib = field("/proc/meminfo", "MemTotal")
         .and_then(|s| s.split_whitespace().next()?.parse::<f64>().ok())
@@ -47,9 +53,15 @@ pub fn memory_gib() -> f64 {
     (kib / (1024.0 * 1024.0) * 10.0).round() / 10.0
 }
 
-/// How many programs wanted to run during the last minute, where the system says.
-pub fn load() -> Option<f64> {
-    std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
+/// The load of the last minute, if the system reports it.
+fn load(cores: usize) -> Option<Load> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    Some(load_of(text.split_whitespace().next()?.parse().ok()?, cores))
+}
+
+fn load_of(average: f64, cores: usize) -> Load {
+    let per_core = average / cores.max(1) as f64;
+    Load { per_core: (per_core * 100.0).round() / 100.0, busy: per_core > BUSY }
 }
 
 /// Now, in UTC, as `2026-11-15T12:34:56Z`.
@@ -80,6 +92,12 @@ fn utc(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_machine_is_busy_from_half_a_program_per_core() {
+        assert_eq!(load_of(1.0, 2), Load { per_core: 0.5, busy: false });
+        assert_eq!(load_of(12.0, 16), Load { per_core: 0.75, busy: true });
+    }
 
     #[test]
     fn dates_are_right() {

@@ -1,8 +1,8 @@
-//! Jobs on threads that are not rayon's: they wait for a compiler or a device.
+//! Jobs on threads outside rayon's pool, because they wait for a compiler or a device.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Does every job with that many threads; results in the order of the jobs.
+/// Runs every job on this many threads. Results have the order of the jobs.
 pub fn in_parallel<J: Sync, R: Send>(workers: usize, jobs: &[J], work: impl Fn(&J) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let take = || {
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jobs_are_done_once_and_in_order() {
+    fn each_job_runs_once_and_results_are_in_order() {
         let jobs: Vec<usize> = (0..100).collect();
         for workers in [0, 1, 7, 1000] {
             assert_eq!(

@@ -1,11 +1,11 @@
-//! What a measurement leaves behind: JSON that says what ran, where, when, and how right it was.
+//! Records: the results of a run as JSON, with the command, the machine, the date and the checks.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-/// The version of the layout below; a reader refuses others.
+/// The version of the layout. Readers refuse other versions.
 pub const SCHEMA: u32 = 1;
 
 /// One run of the benchmark.
@@ -13,41 +13,41 @@ pub const SCHEMA: u32 = 1;
 pub struct Record {
     /// Layout version, [`SCHEMA`].
     pub schema: u32,
-    /// When, in UTC: `2026-11-15T12:34:56Z`.
+    /// The time in UTC: `2026-11-15T12:34:56Z`.
     pub created: String,
     /// The version of msda.
     pub version: String,
-    /// What was typed.
+    /// The command line.
     pub command: String,
-    /// Where it ran.
+    /// The machine.
     pub machine: Machine,
-    /// What the machine can do at best, measured in the same run.
+    /// Ceilings of the machine, measured in the same run.
     pub ceilings: Vec<Ceiling>,
-    /// What was measured.
+    /// The times.
     pub measurements: Vec<Measurement>,
-    /// Single numbers with names of their own, of commands that measure more than times.
+    /// Named numbers, from commands that measure more than times.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub figures: Vec<Figure>,
-    /// What was left out, and why.
+    /// Measurements that were skipped, with reasons.
     pub skipped: Vec<Skipped>,
 }
 
-/// A number with a name: words in small letters, from the general to the particular, joined by dots, such as
-/// `tma-tile.queries-1000.tma.time`.
+/// A number with a name: words in small letters, from the general to the particular, joined by
+/// dots, such as `tma-tile.queries-1000.tma.time`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     /// Its name.
     pub name: String,
     /// The number.
     pub value: f64,
-    /// Its unit: `us`, `GB/s`, `x`, ...; empty where it has none.
+    /// Its unit: `us`, `GB/s`, `x`, ...; empty if it has none.
     pub unit: String,
 }
 
 /// A computer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor's own name.
+    /// The name of the processor.
     pub cpu: String,
     /// Logical processors.
     pub cores: usize,
@@ -55,44 +55,56 @@ pub struct Machine {
     pub memory_gib: f64,
     /// Operating system and architecture.
     pub os: String,
-    /// Instruction sets the backend can use here, best first.
+    /// Instruction sets that the CPU backend can use here, best first.
     pub isas: Vec<String>,
-    /// The version of torch that was measured beside, if any.
+    /// The version of torch, if torch was measured.
     pub torch: Option<String>,
-    /// The first CUDA device, where there is one.
+    /// The CUDA device, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<Gpu>,
+    /// How busy it was before the run; records of older versions do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<Load>,
 }
 
-/// A GPU, as its driver describes it.
+/// How busy a computer is with other programs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// The load average of the last minute, divided by the number of logical processors.
+    pub per_core: f64,
+    /// Whether that is enough to disturb times.
+    pub busy: bool,
+}
+
+/// A GPU, from its driver.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Gpu {
-    /// Its own name.
+    /// Its name.
     pub name: String,
     /// The driver's version.
     pub driver: String,
-    /// The newest CUDA that the driver knows: `13.0`.
+    /// The newest CUDA version that the driver supports: `13.0`.
     pub cuda: String,
     /// Bytes of memory.
     pub memory_bytes: u64,
-    /// Streaming multiprocessors.
+    /// SMs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sms: Option<u32>,
-    /// Bytes of shared memory that a block can have.
+    /// The largest shared memory of a block, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_per_block: Option<u64>,
-    /// Bytes of its second-level cache.
+    /// Bytes of L2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub l2_bytes: Option<u64>,
-    /// How it stood before the measurements.
+    /// Its state before the measurements.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<GpuState>,
-    /// How it stood right after the last measurement on it.
+    /// Its state after the last measurement on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<GpuState>,
 }
 
-/// What a GPU's sensors say at one moment; none where one says nothing.
+/// The sensors of a GPU at one moment; none if a sensor is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct GpuState {
     /// Clocks in MHz.
@@ -106,21 +118,21 @@ pub struct GpuState {
 /// A GPU's clocks in MHz.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Clocks {
-    /// Of the multiprocessors.
+    /// The clock of the SMs.
     pub sm: Option<u32>,
-    /// Of the memory.
+    /// The clock of the memory.
     pub memory: Option<u32>,
 }
 
-/// An upper bound, for a number of threads.
+/// A limit of the machine with a number of threads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
-    /// What it bounds: `fma`, `stream`, `gather-l2`, `gather-memory`; on a GPU `copy`, `gather-l1`.
+    /// Its name: `fma`, `stream`, `gather-l2`, `gather-memory`; on a GPU `copy`, `gather-l1`.
     pub name: String,
-    /// Of what.
+    /// The device.
     #[serde(default)]
     pub device: Device,
-    /// Threads it was measured with; 1 where a GPU computes.
+    /// The number of threads; 1 on a GPU.
     pub threads: usize,
     /// GB/s, or GFLOP/s for `fma`.
     pub rate: f64,
@@ -130,9 +142,9 @@ pub struct Ceiling {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pass {
-    /// Output from inputs.
+    /// The output.
     Forward,
-    /// All gradients from the output's gradient.
+    /// All gradients.
     Backward,
 }
 
@@ -145,11 +157,11 @@ impl std::fmt::Display for Pass {
     }
 }
 
-/// Where something is computed.
+/// A kind of processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Device {
-    /// The processor.
+    /// The CPU.
     #[default]
     Cpu,
     /// An NVIDIA GPU.
@@ -172,65 +184,65 @@ pub struct Measurement {
     pub workload: String,
     /// The problem's readable key.
     pub problem: String,
-    /// The engine's name: `cpu-avx512`, `torch`, ...
+    /// The name of the engine: `cpu-avx512`, `torch`, ...
     pub engine: String,
-    /// Which pass.
+    /// The pass.
     pub pass: Pass,
     /// Element type of the values.
     pub dtype: String,
-    /// Threads in use; 1 where a GPU computes.
+    /// The number of threads; 1 on a GPU.
     pub threads: usize,
-    /// Where it was computed.
+    /// The device.
     #[serde(default)]
     pub device: Device,
-    /// Whether every run began with cold caches.
+    /// Whether the caches were cold before each run.
     #[serde(default)]
     pub cold: bool,
-    /// The kernel that ran, where there is more than one.
+    /// The kernel, if the engine has more than one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
-    /// Microseconds of the host for a launch, where a GPU computes and that was measured.
+    /// Host time of a launch in microseconds, if it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_us: Option<f64>,
-    /// Milliseconds that compiling its kernels takes, the slowest of them, where that was measured.
+    /// Compile time of its slowest kernel in milliseconds, if it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compile_ms: Option<f64>,
-    /// The same replayed from a graph, where a GPU computes and that was measured.
+    /// Times of replays from a CUDA graph, if they were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay: Option<Replay>,
-    /// Milliseconds.
+    /// Times in milliseconds.
     pub time: Summary,
-    /// What the pass has to do.
+    /// The work of the pass.
     pub work: Work,
-    /// How right the result was. Checked before timing.
+    /// The check of the result, made before timing.
     pub check: Check,
 }
 
-/// Medians of runs that are replayed from a graph, in milliseconds.
+/// Medians of replays from a CUDA graph, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Replay {
-    /// From cold caches.
+    /// With cold caches.
     pub cold: f64,
-    /// With caches as the run before left them.
+    /// With caches that the previous run has filled.
     pub warm: f64,
 }
 
 /// Order statistics of repeated runs, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Half of the runs were faster.
+    /// The median.
     pub median: f64,
     /// The fastest run.
     pub min: f64,
-    /// A tenth of the runs were faster.
+    /// The 10th percentile.
     pub p10: f64,
-    /// Nine tenths of the runs were faster.
+    /// The 90th percentile.
     pub p90: f64,
-    /// How many runs.
+    /// The number of runs.
     pub runs: usize,
 }
 
-/// What a pass has to do, counted from the problem and its data.
+/// The work of a pass, counted from the problem and its data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     /// Floating-point operations on channels; a multiply-add is two.
@@ -239,9 +251,9 @@ pub struct Work {
     pub gathered_bytes: f64,
     /// Bytes that must move at least once: inputs read, outputs written.
     pub compulsory_bytes: f64,
-    /// The time below which this machine cannot go, by its measured ceilings, in milliseconds.
+    /// The least time that the measured ceilings of the machine allow, in milliseconds.
     pub floor_ms: f64,
-    /// What that floor is made of: `fma`, `gather` or `stream`; on a GPU `gather` or `copy`.
+    /// The ceiling that sets the floor: `fma`, `gather` or `stream`; on a GPU `gather` or `copy`.
     pub bound: String,
 }
 
@@ -250,26 +262,27 @@ pub struct Work {
 pub struct Check {
     /// Largest absolute difference from the oracle, over all results compared.
     pub max_error: f64,
-    /// What was allowed.
+    /// The tolerance.
     pub tolerance: f64,
-    /// How many numbers were compared.
+    /// The number of compared values.
     pub compared: usize,
-    /// Whether the engine may exceed the tolerance, as one that computes coordinates in 16 bits does.
+    /// Whether the engine may exceed the tolerance, as one that computes coordinates in 16 bits
+    /// does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub inexact: bool,
 }
 
-/// Something that was not measured.
+/// A measurement that was skipped.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Skipped {
-    /// What.
+    /// The measurement.
     pub what: String,
-    /// Why, and what to do about it.
+    /// The reason, with a hint if there is one.
     pub why: String,
 }
 
 impl Record {
-    /// A record of now with nothing in it yet.
+    /// An empty record with the current time.
     pub fn new(command: &str, machine: Machine) -> Self {
         Self {
             schema: SCHEMA,
@@ -313,10 +326,10 @@ impl Record {
     }
 }
 
-/// A record and the file that it comes from.
+/// A record and its file.
 #[derive(Debug, Clone)]
 pub struct Source {
-    /// The file, as messages name it.
+    /// The path of the file.
     pub label: String,
     /// The record.
     pub record: Record,

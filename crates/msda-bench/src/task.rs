@@ -1,7 +1,7 @@
-//! One thing for an engine to do: a problem with its tensors, and the pass that is wanted.
+//! The work of an engine: a problem with its tensors, and a pass.
 
 use anyhow::Result;
-use msda::{Buffer, Gradients, Inputs, Problem, Slice, Strides, View, ViewMut, op};
+use msda::{Buffer, Gradients, Inputs, Problem, Slice, Strides, View, ViewMut, backend};
 
 use crate::record::Pass;
 use crate::workload::Data;
@@ -9,23 +9,23 @@ use crate::workload::Data;
 /// A problem, its inputs, and a pass.
 #[derive(Debug, Clone)]
 pub struct Task<'a> {
-    /// Which data it is of: [`Data::id`].
+    /// The data that it uses: [`Data::id`].
     pub data: u64,
-    /// What to compute.
+    /// The problem.
     pub problem: Problem,
-    /// From what.
+    /// Its inputs.
     pub inputs: Inputs<'a>,
-    /// The output's gradient, for the backward pass.
+    /// The gradient of the output, for the backward pass.
     pub grad_output: View<'a>,
-    /// Which pass.
+    /// The pass.
     pub pass: Pass,
 }
 
-/// What a task leaves: the output, or the gradients of value, locations and weights. Dense.
+/// The results of a task: the output, or the gradients of value, locations and weights. Dense.
 #[derive(Debug, Clone)]
 pub struct Results(pub Vec<Buffer>);
 
-/// Which task this is: the same problem on the same part of the same data.
+/// Identifies a task. Equal keys mean the same problem on the same part of the same data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
     data: u64,
@@ -48,7 +48,7 @@ impl<'a> Task<'a> {
     /// Every `step`-th query of one image and head, over the same memory.
     pub fn sampled(&self, image: usize, head: usize, step: usize) -> Result<Self> {
         let p = &self.problem;
-        let (plane, mut inputs) = op::plane(p, &self.inputs, image, head)?;
+        let (plane, mut inputs) = backend::plane(p, &self.inputs, image, head)?;
         let problem = plane.with(|s| s.queries = s.queries.div_ceil(step))?;
         let every = |mut view: View<'a>| {
             if let Some(strides) = &mut view.strides {
@@ -60,12 +60,12 @@ impl<'a> Task<'a> {
         inputs.weights = every(inputs.weights);
         let dense = msda::Role::Output.dense(p);
         let strides = self.grad_output.strides.unwrap_or(dense);
-        let first = op::offset(strides, [image, 0, head]);
-        let grad_output = every(View { data: self.grad_output.data.from(first), strides: Some(strides) });
+        let first = backend::offset(strides, [image, 0, head]);
+        let grad_output = every(View { data: self.grad_output.data.tail(first), strides: Some(strides) });
         Ok(Self { data: self.data, problem, inputs, grad_output, pass: self.pass })
     }
 
-    /// Which task this is.
+    /// The key of the task.
     pub fn key(&self) -> Key {
         let inputs = &self.inputs;
         let reference = inputs.reference.as_ref().map(|reference| &reference.view);
@@ -76,7 +76,7 @@ impl<'a> Task<'a> {
         Key { data: self.data, problem: self.problem.to_string(), tensors }
     }
 
-    /// Room for the results, filled with NaN: what stays unwritten cannot pass for a result.
+    /// Memory for the results, filled with NaN, so that unwritten elements are noticed.
     pub fn poisoned(&self) -> Results {
         let (p, t) = (&self.problem, self.problem.types());
         Results(match self.pass {
@@ -125,9 +125,9 @@ mod tests {
     use super::*;
     use crate::workload::Workload;
 
-    /// Memory that is freed is soon used again, at the same addresses and for a problem of the same name.
+    /// Freed memory is reused at the same address, perhaps for a problem of the same name.
     #[test]
-    fn data_that_comes_later_is_other_data() {
+    fn new_data_has_a_new_key() {
         let small = Workload::find("small").unwrap();
         let key = || Task::whole(&small.data(Dtype::F32).unwrap(), Pass::Forward).key();
         assert_ne!(key(), key());

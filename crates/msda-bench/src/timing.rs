@@ -4,16 +4,16 @@ use std::time::{Duration, Instant};
 
 use crate::record::Summary;
 
-/// How long and how often to run something.
+/// How long and how often to run.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Time to spend on the timed runs.
+    /// Time for the timed runs.
     pub budget: Duration,
-    /// At least this many runs, however long they take.
+    /// The fewest runs.
     pub at_least: usize,
-    /// At most this many.
+    /// The most runs.
     pub at_most: usize,
-    /// Whether to run once before.
+    /// Whether to run once before the timed runs.
     pub warm_up: bool,
 }
 
@@ -21,11 +21,11 @@ impl Effort {
     /// The usual effort.
     pub const FULL: Self =
         Self { budget: Duration::from_millis(800), at_least: 3, at_most: 300, warm_up: true };
-    /// A quick look.
+    /// Fewer runs.
     pub const QUICK: Self =
         Self { budget: Duration::from_millis(250), at_least: 3, at_most: 100, warm_up: true };
 
-    /// One of `n` equal parts of it.
+    /// One of `n` equal parts of the effort.
     pub fn part(self, n: u32) -> Self {
         let share = |runs: usize| runs.div_ceil(n as usize);
         Self { budget: self.budget / n, at_least: share(self.at_least), at_most: share(self.at_most), ..self }

@@ -43,7 +43,7 @@ impl Subject {
             let isas = Isa::available().into_iter().map(|isa| format!("cpu-{isa}"));
             return isas.chain([Plain::NAME.into()]).map(|name| named(&name)).collect();
         }
-        let sweep = Self { name: "cuda, random parameters".into(), device, backends: gpu::sweeps(seeds)? };
+        let sweep = Self { name: "cuda, any parameters".into(), device, backends: gpu::sweeps(seeds)? };
         let chosen = ["cuda", "cuda:generic", "cuda:half", "cuda:fixed"].map(named);
         chosen.into_iter().chain([Ok(sweep)]).collect()
     }
@@ -89,7 +89,7 @@ pub struct Checked {
     pub dtype: Dtype,
     /// The engine.
     pub engine: String,
-    /// The kernel that ran, where there is more than one.
+    /// The kernel that ran, if there are several.
     pub kernel: Option<String>,
     /// The outcome.
     pub outcome: Outcome,
@@ -101,7 +101,7 @@ pub enum Outcome {
     Right(Check),
     /// Outside the tolerance, or the engine failed.
     Wrong(String),
-    /// Not run, and why.
+    /// Not run, for this reason.
     Skipped(String),
 }
 

@@ -7,9 +7,9 @@ use rayon::prelude::*;
 use crate::record::{Ceiling, Device, Pass, Work};
 use crate::workload::Data;
 
-/// The ceilings by name: fused multiply-adds.
+/// Names of ceilings: fused multiply-adds.
 pub const FMA: &str = "fma";
-/// Reading in order a buffer as large as a value pyramid, one for each thread.
+/// Sequential reads of a buffer as large as a value pyramid, one per thread.
 pub const STREAM: &str = "stream";
 /// Random rows from L2.
 pub const GATHER_L2: &str = "gather-l2";
@@ -21,7 +21,7 @@ pub const COPY: &str = "copy";
 /// On a GPU: rows from the L1 caches of its SMs.
 pub const GATHER_L1: &str = "gather-l1";
 
-/// Measures this machine's ceilings with that many threads. Takes about a second.
+/// Measures the ceilings of this machine with this many threads. Takes about a second.
 pub fn ceilings(threads: usize) -> anyhow::Result<Vec<Ceiling>> {
     const PYRAMID: usize = 20 << 20;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
@@ -46,7 +46,7 @@ pub fn ceilings(threads: usize) -> anyhow::Result<Vec<Ceiling>> {
 /// The rows that the samples of a workload read.
 #[derive(Debug, Clone, Copy)]
 pub struct Reads {
-    /// Rows read, one for each tap that lies on the map.
+    /// Rows read: one per tap on the map.
     pub taps: f64,
     /// Different rows among them.
     pub rows: f64,
@@ -72,7 +72,7 @@ fn for_each_tap(data: &Data, image: usize, head: usize, mut f: impl FnMut(usize)
     let p = &data.problem;
     let (locations, strides) = (data.locations.as_slice(), msda::Role::Locations.dense(p));
     for query in 0..p.queries() {
-        let mut s = msda::op::offset(strides, [image, query, head]);
+        let mut s = msda::backend::offset(strides, [image, query, head]);
         for (level, &points) in p.levels().iter().zip(p.points()) {
             for _ in 0..points {
                 let xs = neighbours(p, locations.get(s), level.w);
@@ -95,7 +95,7 @@ fn neighbours(p: &Problem, t: f64, side: usize) -> [Option<usize>; 2] {
     [low, low + 1.0].map(|i| (i >= 0.0 && i < side as f64).then_some(i as usize))
 }
 
-/// Counts a pass's work and derives its floor from the ceilings of the device for `threads` threads.
+/// The work of a pass, and its floor from the ceilings of the device for `threads` threads.
 pub fn work(
     p: &Problem,
     reads: Reads,
@@ -116,7 +116,7 @@ pub fn work(
     let inputs = rows * row + coordinates;
     let (flops, gathered_bytes, compulsory_bytes) = match pass {
         Pass::Forward => (multiply_adds, taps * row, inputs + output),
-        // Rows are read once more, and sums of the value gradient are read and written.
+        // Rows are read again, and sums of the value gradient are read and written.
         Pass::Backward => {
             (2.0 * multiply_adds, taps * (row + 2.0 * sum_row), inputs + output + value + coordinates)
         }
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!((cpu.bound.as_str(), gpu.bound.as_str()), (STREAM, COPY));
         assert!((cpu.floor_ms / gpu.floor_ms - 100.0).abs() < 1e-9);
         assert_eq!(gpu.gathered_bytes, 1600.0 * 128.0);
-        // Bound by gathering where memory is fast enough; without ceilings there is no floor.
+        // Bound by gathers if memory is fast enough. Without ceilings there is no floor.
         assert_eq!(on(Device::Cuda, &ceilings[2..]).bound, "gather");
         assert_eq!((on(Device::Cuda, &[]).floor_ms, on(Device::Cuda, &[]).bound.as_str()), (0.0, "none"));
     }

@@ -33,10 +33,10 @@ pub const BUILT_IN: [(&str, &str); 18] = [
     ("d-fine-decoder", include_str!("../workloads/d-fine-decoder.toml")),
 ];
 
-/// A benchmark: sizes, types, and where the samples fall.
+/// A benchmark: sizes, types and locations of samples.
 #[derive(Debug, Clone)]
 pub struct Workload {
-    /// Its name: the file's, without the ending.
+    /// Its name: that of the file, without the extension.
     pub name: String,
     /// One line of description.
     pub about: String,
@@ -99,7 +99,7 @@ enum LayoutName {
     Ring,
 }
 
-/// Where the samples fall.
+/// The distribution of samples.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Locations {
@@ -201,12 +201,12 @@ impl Workload {
         Ok(workload)
     }
 
-    /// The problem with values of the given type; locations and weights are of the type that the workload says
-    /// (`f64` for `f64` values).
+    /// The problem with values of this type. The workload sets the type of locations and weights;
+    /// it is `f64` for `f64` values.
     pub fn problem(&self, dtype: Dtype) -> Result<Problem> {
         let types = match (dtype, self.coordinates) {
             (Dtype::F64, _) | (_, Coordinates::Value) => Types::uniform(dtype),
-            _ => Types::with_f32_coordinates(dtype),
+            _ => Types::with_value(dtype),
         };
         Ok(Problem::new(Spec { types, ..self.spec.clone() })?)
     }
@@ -216,7 +216,7 @@ impl Workload {
         self.data_of(self.problem(dtype)?)
     }
 
-    /// The data of its first images alone.
+    /// The data of its first images.
     pub fn first_images(&self, dtype: Dtype, images: usize) -> Result<Data> {
         self.data_of(self.problem(dtype)?.with(|s| s.batch = s.batch.min(images))?)
     }
@@ -272,7 +272,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Attention weights: positive, and summing to one for each query and head.
+    /// Attention weights: positive, with the sum 1 for each query and head.
     fn weights(&self, p: &Problem) -> Buffer {
         let n = p.samples().max(1);
         let rows: Vec<f32> = (0..p.weights_len() / n)
@@ -301,7 +301,7 @@ pub struct Data {
     pub locations: Buffer,
     /// Attention weights.
     pub weights: Buffer,
-    /// The output's gradient, for the backward pass.
+    /// The gradient of the output, for the backward pass.
     pub grad_output: Buffer,
 }
 
@@ -323,7 +323,7 @@ fn random_rows(
     Buffer::from_fn(dtype, len, |i| f64::from(numbers[i]))
 }
 
-/// Which positions belong to a level rather than to a ring.
+/// Whether each position belongs to a level, and not to a ring.
 fn inside_levels(p: &Problem) -> Vec<bool> {
     let mut inside = vec![false; p.positions()];
     for level in p.levels() {

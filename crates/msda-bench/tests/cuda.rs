@@ -1,6 +1,6 @@
-//! Our kernels on a GPU as the lab uses them.
+//! The kernels of this project as engines on a GPU.
 //!
-//! Without a GPU every test says that it skipped; with `MSDA_GPU=1` in the environment it fails instead.
+//! Without a GPU every test prints that it skipped; with `MSDA_GPU=1` in the environment it fails.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ impl Progress for Silent {
 }
 
 #[test]
-fn the_engine_is_right_and_says_which_kernel_ran() {
+fn the_engine_is_right_and_names_its_kernel() {
     if gpu().is_none() {
         return;
     }
@@ -130,7 +130,8 @@ fn the_benchmark_measures_the_gpu_with_floors_and_skips_the_backward_pass_once()
     assert_eq!(record.skipped.iter().filter(|s| s.why.contains("backward")).count(), 1);
 }
 
-/// A kernel is checked by the call that is timed: it may refuse the few queries which the oracle evaluates.
+/// A kernel is checked by the call that is timed: it may refuse the few queries which the oracle
+/// evaluates.
 #[test]
 fn a_kernel_that_takes_the_whole_workload_is_measured() {
     if gpu().is_none() {

@@ -1,69 +1,14 @@
-//! Tensors in files: what is written is read back, and what is damaged is refused without harm.
+//! Tensors in files: they survive writing and reading, and damaged files are refused without harm.
 
-use std::collections::BTreeMap;
+mod tensor_files;
+
 use std::fs;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use msda::{Buffer, Dtype};
 use msda_bench::files::{self, Data, Tensor, npy, safetensors};
 
-const SHAPES: [&[usize]; 11] = [
-    &[],
-    &[5],
-    &[0],
-    &[2, 3],
-    &[3, 0],
-    &[1, 2, 3],
-    &[2, 1, 3, 2],
-    &[2, 0, 3, 2],
-    &[1, 2, 3, 1, 2],
-    &[2, 1, 2, 3, 1, 2],
-    &[0, 0, 0, 0, 0, 0],
-];
-
-fn tensor(dtype: Option<Dtype>, shape: &[usize]) -> Tensor {
-    let len = shape.iter().product();
-    let data = match dtype {
-        Some(dtype) => Data::Float(Buffer::from_fn(dtype, len, |i| i as f64 * 0.375 - 1.0)),
-        None => Data::Int((0..len as i64).map(|i| i * 1_000_003_000 - 7).collect()),
-    };
-    Tensor::new(shape.to_vec(), data).unwrap()
-}
-
-/// The four floating-point types, and integers.
-fn types() -> impl Iterator<Item = Option<Dtype>> {
-    Dtype::ALL.into_iter().map(Some).chain([None])
-}
-
-/// Everything about a tensor, comparable: NaNs are equal when their bits are.
-type Exact = (Vec<usize>, &'static str, Vec<u8>);
-
-fn exact(tensor: &Tensor) -> Exact {
-    let bytes = match &tensor.data {
-        Data::Float(buffer) => buffer.to_le_bytes(),
-        Data::Int(ints) => ints.iter().flat_map(|x| x.to_le_bytes()).collect(),
-    };
-    (tensor.shape.clone(), tensor.data.type_name(), bytes)
-}
-
-fn all_exact(tensors: &BTreeMap<String, Tensor>) -> Vec<(&String, Exact)> {
-    tensors.iter().map(|(name, tensor)| (name, exact(tensor))).collect()
-}
-
-/// An `.npy` file from its parts, the header padded as NumPy does.
-fn npy_bytes(version: u8, dict: &str, data: &[u8]) -> Vec<u8> {
-    let before = if version == 1 { 10 } else { 12 };
-    let padded = (before + dict.len() + 1).next_multiple_of(64) - before;
-    let header = format!("{dict:<width$}\n", width = padded - 1);
-    let len = (header.len() as u32).to_le_bytes();
-    [b"\x93NUMPY", &[version, 0][..], &len[..before - 8], header.as_bytes(), data].concat()
-}
-
-/// A `.safetensors` file from its parts.
-fn safetensors_bytes(header: &str, data: &[u8]) -> Vec<u8> {
-    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
-}
+use tensor_files::{SHAPES, all_exact, allowed, exact, memory, npy_bytes, safetensors_bytes, tensor, types};
 
 fn message(error: impl Into<anyhow::Error>) -> String {
     format!("{:#}", error.into())
@@ -130,7 +75,7 @@ fn npy_is_what_numpy_writes() {
 }
 
 #[test]
-fn npy_headers_in_other_hands() {
+fn npy_headers_of_other_writers_are_read() {
     let data = 7.0f32.to_le_bytes();
     for dict in [
         "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }",
@@ -147,7 +92,7 @@ fn npy_headers_in_other_hands() {
 
 #[test]
 fn integers_of_every_width() {
-    // Read as signed or unsigned, by width: the same bytes, all ones but the lowest bit, then a 5.
+    // The same bytes, read as signed or unsigned: all ones but the lowest bit, then a 5.
     let bytes = |size: usize| {
         let mut bytes = vec![0xff; 2 * size];
         bytes[0] = 0xfe;
@@ -175,14 +120,14 @@ fn integers_of_every_width() {
         let tensors = safetensors::parse(&safetensors_bytes(&header, &data)).unwrap();
         assert_eq!(tensors["x"].ints("x").unwrap(), [first, 5], "{code}");
     }
-    // The largest that fits; one more is among the hostile files.
+    // The largest that fits. A hostile file has one more.
     let dict = "{'descr': '<u8', 'fortran_order': False, 'shape': (), }";
     let tensor = npy::parse(&npy_bytes(1, dict, &i64::MAX.to_le_bytes())).unwrap();
     assert_eq!(tensor.ints("x").unwrap(), [i64::MAX]);
 }
 
 #[test]
-fn accessors_say_what_is_wrong() {
+fn accessors_refuse_other_types_with_a_reason() {
     let floats = tensor(Some(Dtype::Bf16), &[2]);
     let ints = tensor(None, &[2]);
     assert_eq!(floats.float("value").unwrap().dtype(), Dtype::Bf16);
@@ -196,7 +141,7 @@ fn accessors_say_what_is_wrong() {
 }
 
 #[test]
-fn writing_refuses_what_cannot_be_read_back() {
+fn tensors_that_cannot_be_read_back_are_not_written() {
     let good = tensor(None, &[2]);
     let bad = Tensor { shape: vec![3], data: Data::Int(vec![1, 2]) };
     let named = |name: &str| (name.to_string(), good.clone());
@@ -228,7 +173,7 @@ fn files_on_disk() {
     files::write(at("both.safetensors"), std::slice::from_ref(&a)).unwrap();
     assert_eq!(names(at("both.safetensors")), ["a"]);
 
-    // A refusal leaves what was there, and nothing else.
+    // A refusal leaves the old file and no other.
     for (path, tensors, expected) in [
         (at("both.npy"), vec![a.clone(), b.clone()], "got 2 tensors, expected exactly one"),
         (at("none.npy"), vec![], "got 0 tensors, expected exactly one"),
@@ -373,11 +318,6 @@ fn hostile_files_are_refused_for_the_right_reason() {
     }
 }
 
-/// How much memory a file of `len` bytes may take: eight times for bytes that become `i64`, and room to grow.
-fn allowed(len: usize) -> usize {
-    16 * len + 4096
-}
-
 #[test]
 fn large_files_that_grow_in_memory_stay_within_bounds() {
     let many = 20_000;
@@ -415,216 +355,5 @@ fn large_files_that_grow_in_memory_stay_within_bounds() {
             memory::peak_of(|| safetensors::parse(&bytes).is_ok())
         };
         assert!(peak <= allowed(bytes.len()), "{name}: {peak} bytes allocated for {}", bytes.len());
-    }
-}
-
-/// SplitMix64: small, seeded, the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-
-    fn pick<'a, T: ?Sized>(&mut self, from: &[&'a T]) -> &'a T {
-        from[self.below(from.len())]
-    }
-}
-
-/// Numbers at the edges of the types that sizes pass through.
-const NUMBERS: [&str; 14] = [
-    "0",
-    "1",
-    "2",
-    "3",
-    "4",
-    "255",
-    "65536",
-    "4294967295",
-    "4294967296",
-    "2305843009213693951",
-    "4611686018427387904",
-    "9223372036854775807",
-    "18446744073709551615",
-    "18446744073709551616",
-];
-
-/// Text that means something to one of the parsers.
-const TOKENS: [&str; 22] = [
-    "'", "\"", "(", ")", "[", "]", "{", "}", ",", ":", "-", "\\", "\n", " ", "True", "'<f8'", "'>i4'",
-    "shape", "dtype", "null", "1e9", "\u{e9}",
-];
-
-/// Damages `bytes` once; `other` is a valid file of the same format.
-fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
-    let at = random.below(bytes.len() + 1);
-    let end = (at + 1 + random.below(12)).min(bytes.len());
-    match random.below(10) {
-        0 | 1 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
-        2 if at < bytes.len() => bytes[at] = random.next() as u8,
-        3 => bytes.insert(at, random.next() as u8),
-        4 => drop(bytes.drain(at..end)),
-        5 => bytes.truncate(at),
-        6 => {
-            let token = if random.below(2) == 0 { random.pick(&NUMBERS) } else { random.pick(&TOKENS) };
-            bytes.splice(at..end, token.bytes());
-        }
-        // A number in the text becomes another one: the way to shapes that lie.
-        7 => {
-            let digit = |b: &u8| b.is_ascii_digit();
-            if let Some(begin) = bytes[at..].iter().position(digit).map(|i| at + i) {
-                let len = bytes[begin..].iter().take_while(|b| digit(b)).count();
-                bytes.splice(begin..begin + len, random.pick(&NUMBERS).bytes());
-            }
-        }
-        // The lengths at the front of both formats.
-        8 => {
-            for byte in bytes.iter_mut().skip(random.below(12)).take(1 + random.below(8)) {
-                *byte = [0, 1, 0x7f, 0x80, 0xff][random.below(5)];
-            }
-        }
-        // The front of one file with the rest of another.
-        _ => {
-            let cut = random.below(other.len() + 1);
-            bytes.splice(..at, other[..cut].iter().copied());
-        }
-    }
-}
-
-/// A well-formed `.npy` whose numbers need not make sense.
-fn npy_sentence(random: &mut Random) -> Vec<u8> {
-    let descr = random.pick(&["<f2", "<f4", "<f8", "|u1", "<i4", "<u8", "|b1", ">f4"]);
-    let shape: String = (0..random.below(5)).map(|_| format!("{},", random.pick(&NUMBERS))).collect();
-    let dict = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}");
-    npy_bytes(1 + random.below(3) as u8, &dict, &vec![random.next() as u8; random.below(40)])
-}
-
-/// A well-formed `.safetensors` whose numbers need not make sense.
-fn safetensors_sentence(random: &mut Random) -> Vec<u8> {
-    let entry = |name: usize, random: &mut Random| {
-        let code = random.pick(&["F64", "F32", "F16", "BF16", "U8", "I32", "U64", "F4", "BOOL"]);
-        let shape: Vec<_> = (0..random.below(4)).map(|_| random.pick(&NUMBERS)).collect();
-        let (begin, end) = (random.pick(&NUMBERS), random.pick(&NUMBERS));
-        format!(
-            r#""{name}":{{"dtype":"{code}","shape":[{}],"data_offsets":[{begin},{end}]}}"#,
-            shape.join(",")
-        )
-    };
-    let entries: Vec<_> = (0..random.below(4)).map(|_| entry(random.below(3), random)).collect();
-    safetensors_bytes(&format!("{{{}}}", entries.join(",")), &vec![random.next() as u8; random.below(40)])
-}
-
-/// Runs `check` on damaged files and says how many it accepted; a panic names the file.
-fn fuzz(
-    cases: usize,
-    seed: u64,
-    valid: &[Vec<u8>],
-    sentence: fn(&mut Random) -> Vec<u8>,
-    check: fn(&[u8]) -> bool,
-) -> usize {
-    let mut random = Random(seed);
-    let mut accepted = 0;
-    for case in 0..cases {
-        let seeds: Vec<_> = valid.iter().map(Vec::as_slice).collect();
-        let mut bytes = if case % 4 == 0 { sentence(&mut random) } else { random.pick(&seeds).to_vec() };
-        for _ in 0..random.below(4) {
-            let other = random.pick(&seeds);
-            mutate(&mut bytes, other, &mut random);
-        }
-        let outcome = catch_unwind(AssertUnwindSafe(|| check(&bytes)));
-        accepted += usize::from(outcome.unwrap_or_else(|_| {
-            panic!("case {case} of seed {seed:#x}: {}", bytes.escape_ascii());
-        }));
-    }
-    accepted
-}
-
-#[test]
-fn damaged_npy_files_are_read_or_refused() {
-    let valid: Vec<_> = types()
-        .filter(|dtype| *dtype != Some(Dtype::Bf16))
-        .flat_map(|dtype| SHAPES.map(|shape| npy::encode(&tensor(dtype, shape)).unwrap()))
-        .collect();
-    let accepted = fuzz(100_000, 0x6e70_7931, &valid, npy_sentence, |bytes| {
-        let (result, peak) = memory::peak_of(|| npy::parse(bytes));
-        assert!(peak <= allowed(bytes.len()), "{peak} bytes allocated for {}", bytes.len());
-        let Ok(tensor) = result else { return false };
-        let again = npy::parse(&npy::encode(&tensor).unwrap()).unwrap();
-        assert_eq!(exact(&again), exact(&tensor));
-        true
-    });
-    // Both sides of the parser were exercised.
-    assert!((10_000..90_000).contains(&accepted), "{accepted} accepted");
-}
-
-#[test]
-fn damaged_safetensors_files_are_read_or_refused() {
-    let named = |dtype: Option<Dtype>, i: usize| (format!("t{i}"), tensor(dtype, SHAPES[i]));
-    let valid: Vec<_> = types()
-        .flat_map(|dtype| {
-            [&[][..], &[0], &[1, 2], &[3, 4, 5, 6]].map(|some| {
-                let tensors: Vec<_> = some.iter().map(|i| named(dtype, *i)).collect();
-                safetensors::encode(&tensors).unwrap()
-            })
-        })
-        .collect();
-    let accepted = fuzz(100_000, 0x7361_6665, &valid, safetensors_sentence, |bytes| {
-        let (result, peak) = memory::peak_of(|| safetensors::parse(bytes));
-        assert!(peak <= allowed(bytes.len()), "{peak} bytes allocated for {}", bytes.len());
-        let Ok(tensors) = result else { return false };
-        let list: Vec<_> = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.clone())).collect();
-        let again = safetensors::parse(&safetensors::encode(&list).unwrap()).unwrap();
-        assert_eq!(all_exact(&again), all_exact(&tensors));
-        true
-    });
-    assert!((10_000..90_000).contains(&accepted), "{accepted} accepted");
-}
-
-/// Counts what the current thread allocates.
-mod memory {
-    #![allow(unsafe_code)]
-
-    use std::alloc::{GlobalAlloc, Layout, System};
-    use std::cell::Cell;
-
-    thread_local! {
-        static NOW: Cell<isize> = const { Cell::new(0) };
-        static PEAK: Cell<isize> = const { Cell::new(0) };
-    }
-
-    struct Counting;
-
-    #[global_allocator]
-    static COUNTING: Counting = Counting;
-
-    // SAFETY: every call goes to the system's allocator as it came; the counters allocate nothing.
-    unsafe impl GlobalAlloc for Counting {
-        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-            NOW.set(NOW.get() + layout.size() as isize);
-            PEAK.set(PEAK.get().max(NOW.get()));
-            // SAFETY: the caller's promises are the ones asked for.
-            unsafe { System.alloc(layout) }
-        }
-
-        unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-            NOW.set(NOW.get() - layout.size() as isize);
-            // SAFETY: the caller's promises are the ones asked for.
-            unsafe { System.dealloc(pointer, layout) }
-        }
-    }
-
-    /// The result of `f`, and the most memory it held at any time.
-    pub(crate) fn peak_of<T>(f: impl FnOnce() -> T) -> (T, usize) {
-        NOW.set(0);
-        PEAK.set(0);
-        let result = f();
-        (result, PEAK.get() as usize)
     }
 }

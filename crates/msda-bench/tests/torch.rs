@@ -1,12 +1,14 @@
 //! The oracle and the CPU backend agree with torch's grid_sample formulation, option by option.
 //!
-//! Needs a Python with torch. Without `MSDA_PYTHON` a missing one is said and skipped; with it, it is a failure.
+//! Needs a Python with torch. Without it the test is skipped, unless `MSDA_PYTHON` is set; then it
+//! fails.
 
 use msda::rng::Rng;
 use msda::{Buffer, Cpu, Dtype, Inputs, Layout, Padding, Problem, Sampling, Spec, Types};
 use msda_bench::engines::{Engine, Local, Torch};
 use msda_bench::record::Pass;
 use msda_bench::task::Task;
+use msda_bench::timing::Effort;
 
 fn torch() -> Option<Torch> {
     match Torch::start(1) {
@@ -19,16 +21,16 @@ fn torch() -> Option<Torch> {
     }
 }
 
-/// Everything in f64, where the two may differ by rounding alone.
+/// In f64, where only rounding differs.
 fn agree(torch: &mut Torch, spec: Spec) {
     let p = Problem::new(Spec { types: Types::uniform(Dtype::F64), ..spec }).unwrap();
     let mut r = Rng::new(5);
-    // Made as (B, S, H, D) and packed, so that a ring holds zeros.
+    // Generated as (B, S, H, D) and packed, so that a ring holds zeros.
     let plain = p.with(|s| s.layout = Layout::Bshd).unwrap();
     let bshd = Buffer::from_fn(Dtype::F64, plain.value_len(), |_| r.normal());
     let mut value = Buffer::filled(Dtype::F64, p.value_len(), f64::NAN);
-    msda::pack(&plain, bshd.as_slice().into(), &p, value.as_mut().into()).unwrap();
-    // Some samples lie outside. None sits where nearest would be a toss-up, or a derivative jumps.
+    msda::pack(&plain, bshd.as_slice(), &p, value.as_mut()).unwrap();
+    // Some samples are outside. None is at a tie of nearest sampling or at a jump of a derivative.
     let mut locations = vec![0.0; p.locations_len()];
     let row = 2 * p.samples();
     for item in locations.chunks_exact_mut(row.max(1)) {
@@ -95,5 +97,45 @@ fn every_option_agrees_with_grid_sample() {
                 }
             }
         }
+    }
+}
+
+/// On the GPU host time is hidden by a delay and reported apart; on the processor there is none.
+#[test]
+fn host_time_is_told_apart_from_gpu_time() {
+    let Some(mut torch) = torch() else { return };
+    let p = Problem::new(Spec {
+        batch: 1,
+        queries: 7,
+        heads: 2,
+        channels: 4,
+        levels: vec![(5, 6)],
+        points: vec![3],
+        ..Spec::default()
+    })
+    .unwrap();
+    let mut r = Rng::new(7);
+    let mut numbers = |len| Buffer::from_fn(Dtype::F32, len, |_| r.normal());
+    let (value, locations) = (numbers(p.value_len()), numbers(p.locations_len()));
+    let (weights, grad) = (numbers(p.weights_len()), numbers(p.output_len()));
+    for pass in [Pass::Forward, Pass::Backward] {
+        let task = Task {
+            data: 1,
+            problem: p.clone(),
+            inputs: Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice()),
+            grad_output: grad.as_slice().into(),
+            pass,
+        };
+        assert!(torch.time(&task, Effort::QUICK).unwrap().iter().all(|&ms| ms > 0.0));
+        assert_eq!(torch.launching(&task).host_us, None);
+        if !torch.finds_cuda() {
+            eprintln!("skipped: torch finds no CUDA device to time {pass} on");
+            continue;
+        }
+        let mut cuda = Torch::cuda().unwrap();
+        let mut times = cuda.time(&task, Effort::QUICK).unwrap();
+        times.sort_by(f64::total_cmp);
+        let (gpu_us, host_us) = (times[times.len() / 2] * 1e3, cuda.launching(&task).host_us.unwrap());
+        assert!(gpu_us > 0.0 && host_us > 0.0, "{pass}: {gpu_us} us, host {host_us} us");
     }
 }

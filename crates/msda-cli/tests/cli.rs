@@ -251,10 +251,12 @@ fn report_takes_folders_and_writes_a_page() {
     let records = records.to_str().unwrap();
     let run = msda(dir.path(), &["report", records, "--out", "out"]);
     assert!(run.status.success(), "{}", text(&run.stderr));
-    assert!(text(&run.stdout).contains("NVIDIA H200"));
+    let said = text(&run.stdout);
+    assert!(said.contains("On an NVIDIA H200, forward, f16: ") && said.contains("report.html"), "{said}");
+    assert!((3..=6).contains(&said.lines().count()), "{said}");
     let read = |name: &str| std::fs::read_to_string(dir.path().join("out").join(name)).unwrap();
-    assert!(read("report.html").contains("<h2>Workloads</h2>"));
-    assert!(read("report.md").contains("\n## Workloads\n"));
+    assert!(read("report.html").contains("<h2>Measurements</h2>"));
+    assert!(read("report.md").contains("\n## Measurements\n"));
     let none = msda(dir.path(), &["report", "."]);
     assert_eq!(none.status.code(), Some(1));
     assert!(text(&none.stderr).contains("got no JSON file"), "{}", text(&none.stderr));

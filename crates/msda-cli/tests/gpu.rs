@@ -110,7 +110,7 @@ fn a_missing_gpu_is_noted_once_and_refused_where_it_was_asked_for() {
     let missed: Vec<_> = record.skipped.iter().filter(|s| s.what == "cuda").collect();
     assert_eq!(missed.len(), 1, "{:?}", record.skipped);
     assert_eq!(missed[0].why.lines().count(), 1, "{missed:?}");
-    let driver = msda_cuda::driver::loader_error().is_none();
+    let driver = msda_cuda::driver::driver_problem().is_none();
     assert_eq!(missed[0].why == "no NVIDIA driver was found", !driver, "{missed:?}");
     let cpu = msda(dir.path(), &[&base[..], &["--device", "cpu"]].concat());
     let record = msda_bench::record::Record::parse(&text(&cpu.stdout)).unwrap();

@@ -1,14 +1,19 @@
-// flush: reads a buffer, so that the caches hold it and nothing else, and hold it clean.
+// flush: reads a buffer, so that the caches hold it and nothing else, with no line to write back.
 //
-// The buffer is all zeros. What is read is joined bit by bit and written only if it is not zero, which does not happen
-// and which the compiler does not know.
-#include "prelude.cuh"
+// Threads: a grid-stride loop over 16-byte vectors.
+// The buffer is all zeros. A thread ORs all bits that it loads and stores them if one is set. That
+// never happens, but the compiler cannot know it, so it keeps the loads.
+//
+// Bound by: device memory.
+// Best for: measuring with cold caches.
+#include "common/types.cuh"
 
 struct Args {
     const uint4 *data;
-    i64 count; // of 16 bytes
-    u32 *never;
+    i64 count; // of 16-byte vectors
+    u32 *never_written;
 };
+static_assert(sizeof(Args) == 24, "src/flush.rs has the same structure");
 
 extern "C" __global__ void __launch_bounds__(256) msda_flush(const __grid_constant__ Args args) {
     u32 bits = 0;
@@ -18,5 +23,5 @@ extern "C" __global__ void __launch_bounds__(256) msda_flush(const __grid_consta
         const uint4 x = args.data[i];
         bits |= x.x | x.y | x.z | x.w;
     }
-    if (bits != 0) *args.never = bits;
+    if (bits != 0) *args.never_written = bits;
 }

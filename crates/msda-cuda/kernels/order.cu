@@ -1,122 +1,141 @@
-// order: the queries of each image along a Z-curve over the places they look at.
+// order: sorts the queries of each image along a Z-curve over the locations that they sample.
+// Neighbours in this order read the same rows; streaming.cu visits queries in it (ORDERED).
 //
-//     0 1 | 4 5        64 x 64 cells of the unit square, numbered so that neighbours have near numbers;
-//     2 3 | 6 7        queries are counted, and dealt out, cell by cell
+//     0 1 | 4 5        64 x 64 cells of the unit square, numbered along the Z-curve;
+//     2 3 | 6 7        a counting sort by cell
 //     ----+----
 //     8 9 | ..         block 0 of a cluster:  queries 0..n      block 1:  n..2n      ...
-//                      in a cell, those of block 0 come first, then those of block 1, ...
+//                      in a cell, the queries of block 0 come first, then those of block 1, ...
 //
-// A query's place is the mean of its first head's points on its first level, of at most eight, or its reference point. The blocks of a cluster
-// share an image: each counts the cells of its queries in its own shared memory; each adds up the counts of a share of the cells over all
-// blocks and tells every block where its queries of those cells go; each deals out its own. Queries of one block and cell come in any order:
-// no output depends on it.
-#include "prelude.cuh"
+// The location of a query is the mean of its first head's points on the first level (at most eight
+// of them), or its reference point.
+//
+// Threads: a cluster of CLUSTER blocks per image (one block before sm_90).
+//   1. Each block counts the cells of its queries in its own shared memory.
+//   2. Each block computes the prefix sum of the counts of all blocks over its share of the cells,
+//      and writes the results to the shared memory of every block.
+//   3. Each block writes its queries to their places.
+// The order of queries of one block and cell varies from run to run; no output depends on it.
+//
+// Bound by: latency, of atomics and cluster barriers.
+// Best for: many queries in no spatial order, where it costs less than the cache misses it avoids.
+#include "common/memory.cuh"
 
-// Knobs: LOCATION, BLOCK; POINTS of the first level, 1 for a reference point; CLUSTER blocks an image.
+// Macros: LOCATION (element type), THREADS, CLUSTER; POINTS, whose mean is taken; ARGS_BYTES.
 struct Args {
     const char *locations;
-    i64 image, row; // bytes
+    i64 image_stride, query_stride; // in bytes
     int queries, batch;
-    int *order;
+    int *order; // the order of each image's queries, then the cells of all queries (u16)
 };
+static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
 
-constexpr int SIDE = 64, CELLS = SIDE * SIDE;
-constexpr int SHARE = CELLS / CLUSTER;                 // cells that a block of a cluster adds up
-constexpr int EACH = SHARE > BLOCK ? SHARE / BLOCK : 1; // of them, those of a thread
-constexpr bool WHOLE = SHARE >= BLOCK;                 // every thread has some
+constexpr int GRID = 64, CELLS = GRID * GRID;
+constexpr int CELLS_PER_BLOCK = CELLS / CLUSTER; // in step 2
+constexpr int CELLS_PER_THREAD = CELLS_PER_BLOCK > THREADS ? CELLS_PER_BLOCK / THREADS : 1;
+constexpr bool ALL_THREADS_HAVE_CELLS = CELLS_PER_BLOCK >= THREADS;
 
-// The cells of the queries lie behind their order.
 __device__ __forceinline__ u16 *cells_of(const Args &args, int image) {
-    return reinterpret_cast<u16 *>(args.order + i64(args.batch) * args.queries) + i64(image) * args.queries;
+    u16 *cells = reinterpret_cast<u16 *>(args.order + i64(args.batch) * args.queries);
+    return cells + i64(image) * args.queries;
 }
 
-__device__ __forceinline__ int cell_of(const char *at) {
+__device__ __forceinline__ int cell_of(const char *locations) {
     float x = 0, y = 0;
 #pragma unroll
     for (int p = 0; p < POINTS; p++) {
         float xy[2];
-        read<LOCATION, 2, size_of<LOCATION>>(at + p * (2 * size_of<LOCATION>), xy);
+        load_widened<LOCATION, 2, size_of<LOCATION>>(locations + p * (2 * size_of<LOCATION>), xy);
         x += xy[0], y += xy[1];
     }
-    // What is not finite ends in some cell.
-    const int i = min(max(int(x * (float(SIDE) / POINTS)), 0), SIDE - 1);
-    const int j = min(max(int(y * (float(SIDE) / POINTS)), 0), SIDE - 1);
+    // NaN and infinity end in some cell.
+    const int i = min(max(int(x * (float(GRID) / POINTS)), 0), GRID - 1);
+    const int j = min(max(int(y * (float(GRID) / POINTS)), 0), GRID - 1);
     int cell = 0;
 #pragma unroll
-    for (int bit = 0; bit < 6; bit++) cell |= (i >> bit & 1) << (2 * bit) | (j >> bit & 1) << (2 * bit + 1);
+    for (int bit = 0; bit < 6; bit++) {
+        cell |= (i >> bit & 1) << (2 * bit) | (j >> bit & 1) << (2 * bit + 1);
+    }
     return cell;
 }
 
-// All blocks that share an image come here before one goes on, and see what the others wrote.
-__device__ __forceinline__ void meet() {
+// A barrier for all blocks of an image; afterwards each sees what the others wrote.
+__device__ __forceinline__ void cluster_barrier() {
     __syncwarp();
 #if CLUSTER > 1
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
 #else
     __syncthreads();
 #endif
 }
 
-// The address of something of this block's shared memory in that of block `rank`.
-__device__ __forceinline__ u32 in(int rank, const int *mine) {
-    u32 at = u32(__cvta_generic_to_shared(mine));
+// The address of `mine`, in this block's shared memory, in the shared memory of block `rank`.
+__device__ __forceinline__ u32 address_in(int rank, const int *mine) {
+    u32 address = u32(__cvta_generic_to_shared(mine));
 #if CLUSTER > 1
-    asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(at) : "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(rank));
 #endif
-    return at;
+    return address;
 }
 
-__device__ __forceinline__ int get(u32 at) {
+__device__ __forceinline__ int ld_cluster(u32 address) {
     int x;
 #if CLUSTER > 1
-    asm volatile("ld.shared::cluster.s32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+    asm volatile("ld.shared::cluster.s32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
 #else
-    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
 #endif
     return x;
 }
 
-__device__ __forceinline__ void set(u32 at, int x) {
+__device__ __forceinline__ void st_cluster(u32 address, int x) {
 #if CLUSTER > 1
-    asm volatile("st.shared::cluster.s32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+    asm volatile("st.shared::cluster.s32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 #else
-    asm volatile("st.shared.s32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+    asm volatile("st.shared.s32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK) msda_order(const __grid_constant__ Args args) {
-    __shared__ int count[CELLS];   // of this block's queries in each cell; then where among those of a share the next of them goes
-    __shared__ int sums[BLOCK / 32];
-    __shared__ int shares[CLUSTER]; // queries in each block's share of the cells
+extern "C" __global__ void __launch_bounds__(THREADS)
+    msda_order(const __grid_constant__ Args args) {
+    // Per cell: first the number of this block's queries, then the index, within the cells of one
+    // block of step 2, at which its next query goes.
+    __shared__ int count[CELLS];
+    __shared__ int warp_sums[THREADS / 32];
+    __shared__ int block_sums[CLUSTER]; // queries in the cells of each block of step 2
     const int rank = blockIdx.x, image = blockIdx.y;
-    const int begin = int(i64(args.queries) * rank / CLUSTER), end = int(i64(args.queries) * (rank + 1) / CLUSTER);
-    const char *locations = args.locations + image * args.image;
+    const int begin = int(i64(args.queries) * rank / CLUSTER);
+    const int end = int(i64(args.queries) * (rank + 1) / CLUSTER);
+    const char *locations = args.locations + image * args.image_stride;
     u16 *cells = cells_of(args, image);
     int *order = args.order + i64(image) * args.queries;
 
-    for (int i = threadIdx.x; i < CELLS; i += BLOCK) count[i] = 0;
+    for (int i = threadIdx.x; i < CELLS; i += THREADS) count[i] = 0;
     __syncthreads();
 #pragma unroll 4
-    for (int q = begin + threadIdx.x; q < end; q += BLOCK) {
-        const int cell = cell_of(locations + q * args.row);
+    for (int q = begin + threadIdx.x; q < end; q += THREADS) {
+        const int cell = cell_of(locations + q * args.query_stride);
         cells[q] = u16(cell);
         atomicAdd(&count[cell], 1);
     }
-    meet();
+    cluster_barrier();
 
-    // Counts of the block's share of the cells, of all blocks, become first places within the share: over the blocks, over the cells of a
-    // thread, over the threads of a warp, over the warps.
+    // The prefix sum: over the blocks, the cells of a thread, the threads of a warp, the warps.
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    int place[EACH][CLUSTER], sum = 0;
+    int index[CELLS_PER_THREAD][CLUSTER], sum = 0;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const int cell = rank * SHARE + threadIdx.x * EACH + i;
-#pragma unroll
-        for (int k = 0; k < CLUSTER; k++) place[i][k] = WHOLE || threadIdx.x < SHARE ? get(in(k, &count[cell])) : 0;
+    for (int i = 0; i < CELLS_PER_THREAD; i++) {
+        const int cell = rank * CELLS_PER_BLOCK + threadIdx.x * CELLS_PER_THREAD + i;
 #pragma unroll
         for (int k = 0; k < CLUSTER; k++) {
-            const int n = place[i][k];
-            place[i][k] = sum;
+            const bool has_cell = ALL_THREADS_HAVE_CELLS || threadIdx.x < CELLS_PER_BLOCK;
+            index[i][k] = has_cell ? ld_cluster(address_in(k, &count[cell])) : 0;
+        }
+#pragma unroll
+        for (int k = 0; k < CLUSTER; k++) {
+            const int n = index[i][k];
+            index[i][k] = sum;
             sum += n;
         }
     }
@@ -126,30 +145,33 @@ extern "C" __global__ void __launch_bounds__(BLOCK) msda_order(const __grid_cons
         const int other = __shfl_up_sync(0xffffffffu, before, step);
         if (lane >= step) before += other;
     }
-    if (lane == 31) sums[warp] = before;
+    if (lane == 31) warp_sums[warp] = before;
     __syncthreads();
-    for (int w = 0; w < warp; w++) before += sums[w];
-    if (threadIdx.x == BLOCK - 1) {
+    for (int w = 0; w < warp; w++) before += warp_sums[w];
+    if (threadIdx.x == THREADS - 1) {
 #pragma unroll
-        for (int k = 0; k < CLUSTER; k++) set(in(k, &shares[rank]), before);
+        for (int k = 0; k < CLUSTER; k++) st_cluster(address_in(k, &block_sums[rank]), before);
     }
     before -= sum;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const int cell = rank * SHARE + threadIdx.x * EACH + i;
+    for (int i = 0; i < CELLS_PER_THREAD; i++) {
+        const int cell = rank * CELLS_PER_BLOCK + threadIdx.x * CELLS_PER_THREAD + i;
 #pragma unroll
         for (int k = 0; k < CLUSTER; k++) {
-            if (WHOLE || threadIdx.x < SHARE) set(in(k, &count[cell]), before + place[i][k]);
+            if (ALL_THREADS_HAVE_CELLS || threadIdx.x < CELLS_PER_BLOCK) {
+                st_cluster(address_in(k, &count[cell]), before + index[i][k]);
+            }
         }
     }
-    meet();
+    cluster_barrier();
 
 #pragma unroll 4
-    for (int q = begin + threadIdx.x; q < end; q += BLOCK) {
+    for (int q = begin + threadIdx.x; q < end; q += THREADS) {
         const int cell = cells[q];
         int at = atomicAdd(&count[cell], 1);
+        // The cells of the blocks before come first.
 #pragma unroll
-        for (int k = 0; k < CLUSTER; k++) at += k < cell / SHARE ? shares[k] : 0; // those in the shares before
+        for (int k = 0; k < CLUSTER; k++) at += k < cell / CELLS_PER_BLOCK ? block_sums[k] : 0;
         order[at] = q;
     }
 }

@@ -4,7 +4,7 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
-use msda::op::{check_inputs, check_output};
+use msda::backend::{check_inputs, check_output};
 use msda::{Backend, Error, ErrorKind, Gradients, Inputs, Problem, Result, View, ViewMut};
 
 use crate::choose::choose;
@@ -102,7 +102,7 @@ impl Cuda {
 /// The kernel compiled for one size or for any, where it supports both.
 fn for_one_size(kernel: Kernel, fixed: bool) -> Kernel {
     match kernel {
-        Kernel::Rows(knobs) => Kernel::Rows(Rows { fixed, ..knobs }),
+        Kernel::Rows(knobs) => Kernel::Rows(Rows { fixed_sizes: fixed, ..knobs }),
         _ => kernel,
     }
 }

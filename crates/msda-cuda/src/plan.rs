@@ -1,14 +1,13 @@
 //! A plan: the kernels of a call chosen, compiled and loaded, to be launched any number of times.
 #![allow(unsafe_code)]
 
-use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 
 use msda::{Error, ErrorKind, Result};
 
 use crate::choose::{Choice, choices};
-use crate::driver::{Chain, Device, Function, StreamHandle, fill_async};
+use crate::driver::{Chain, Device, Function, Node, StreamHandle, fill_async};
 use crate::kernels::{Action, Kernel, Owned, Pointer, Region, Stage};
 use crate::loaded::{Argument, Loaded, MAX_ARGS};
 use crate::request::{Addresses, Levels, Operands, Pass, Request, Slot, Slots, Target};
@@ -22,7 +21,7 @@ use crate::request::{Addresses, Levels, Operands, Pass, Request, Slot, Slots, Ta
 pub struct Plan {
     device: Device,
     choice: Choice,
-    /// All kernels as one graph, where that is faster to queue.
+    /// All stages as one graph, where that is faster to queue.
     chained: Mutex<Option<Chained>>,
     steps: Vec<Step>,
     owned: Option<Box<dyn Owned>>,
@@ -48,7 +47,7 @@ enum Work {
     Run(Box<Loaded>),
 }
 
-/// The kernels as one graph, with the arguments that they have now.
+/// The stages as one graph, with the arguments that they have now.
 #[derive(Debug)]
 struct Chained {
     chain: Chain,
@@ -134,7 +133,7 @@ impl Plan {
             (Slot::Starts, on_device),
         ]);
         // Without a graph a launch costs the host more, and computes the same.
-        plan.chained = Mutex::new(Chained::new(&plan.steps).ok().flatten());
+        plan.chained = Mutex::new(Chained::new(device, &plan.steps).ok().flatten());
         Ok(plan)
     }
 
@@ -203,36 +202,29 @@ impl Plan {
         Ok(())
     }
 
-    /// Queues all kernels as one graph and returns true, unless another thread is doing that, the stream is not the
+    /// Queues all stages as one graph and returns true, unless another thread is doing that, the stream is not the
     /// one of the first launch, or the stream is capturing.
     unsafe fn launch_chained(&self, at: &Addresses, stream: StreamHandle<'_>) -> Result<bool> {
         let Ok(mut guard) = self.chained.try_lock() else { return Ok(false) };
-        let Some(Chained { chain, args, stream: first }) = guard.as_mut() else { return Ok(false) };
+        let Some(chained) = guard.as_mut() else { return Ok(false) };
         let here = stream.raw().addr();
-        if !stream.is_one() || first.is_some_and(|first| first != here) {
+        if stream.is_per_thread() || chained.stream.is_some_and(|first| first != here) {
             return Ok(false);
         }
         let _bound = self.device.bind()?;
-        if stream.records(&self.device).unwrap_or(true) {
+        if stream.is_capturing(&self.device).unwrap_or(true) {
             return Ok(false);
         }
-        for (i, (loaded, now)) in kernels(&self.steps).zip(args).enumerate() {
-            let mut room: Argument = [MaybeUninit::uninit(); MAX_ARGS / 8];
-            let arg = loaded.argument(|pointer| self.address(at, pointer), &mut room)?;
-            if arg == now.as_slice() {
-                continue;
-            }
-            // SAFETY: an argument of that kernel.
-            if unsafe { chain.set(i, arg.as_mut_ptr().cast()) }.is_err() {
+        for (node, step) in self.steps.iter().enumerate() {
+            if !chained.update(node, step, |pointer| self.address(at, pointer))? {
                 // The driver does not support it: do not try again.
                 *guard = None;
                 return Ok(false);
             }
-            now.copy_from_slice(arg);
         }
         // SAFETY: the caller's promise; the stream is not capturing.
-        unsafe { chain.launch(stream)? };
-        *first = Some(here);
+        unsafe { chained.chain.launch(stream)? };
+        chained.stream = Some(here);
         Ok(true)
     }
 
@@ -303,22 +295,55 @@ fn kernels(steps: &[Step]) -> impl Iterator<Item = &Loaded> {
 }
 
 impl Chained {
-    /// The kernels as one graph. None where it does not pay: a single short kernel starts a little earlier by itself.
-    fn new(steps: &[Step]) -> Result<Option<Self>> {
-        let kernels: Vec<&Loaded> = kernels(steps).collect();
-        if kernels.len() < steps.len() {
-            return Ok(None);
-        }
-        match kernels.as_slice() {
+    /// The stages as one graph. None where it does not pay: a single short kernel starts a little earlier by itself.
+    fn new(device: &Device, steps: &[Step]) -> Result<Option<Self>> {
+        match steps {
             [] => return Ok(None),
-            [one] if one.is_short()? => return Ok(None),
+            [Step { work: Work::Run(one), .. }] if one.is_short()? => return Ok(None),
             _ => (),
         }
-        let mut args: Vec<Vec<u64>> = kernels.iter().map(|loaded| vec![0; loaded.words()]).collect();
-        let mut pointers: Vec<*mut c_void> = args.iter_mut().map(|arg| arg.as_mut_ptr().cast()).collect();
-        let launches: Vec<_> = kernels.iter().map(|loaded| (&loaded.function, &loaded.launch)).collect();
+        let words = steps.iter().map(|step| match &step.work {
+            Work::Clear(_) => 1,
+            Work::Run(loaded) => loaded.words(),
+        });
+        let mut args: Vec<Vec<u64>> = words.map(|words| vec![0; words]).collect();
+        let nodes = steps.iter().zip(&mut args).map(|(step, arg)| match &step.work {
+            Work::Clear(region) => Node::Clear { bytes: region.bytes },
+            Work::Run(loaded) => {
+                let (function, launch) = (&loaded.function, &loaded.launch);
+                Node::Kernel { function, launch, arg: arg.as_mut_ptr().cast() }
+            }
+        });
+        let nodes: Vec<_> = nodes.collect();
         // SAFETY: each kernel has one parameter, for which there is room. The plan drops its functions after the chain.
-        let chain = unsafe { Chain::new(&launches, &mut pointers)? };
+        let chain = unsafe { Chain::new(device, &nodes)? };
         Ok(Some(Self { chain, args, stream: None }))
+    }
+
+    /// Gives a node the argument that it has with these addresses, if it is another one. False where the driver
+    /// refuses.
+    fn update(&mut self, node: usize, step: &Step, address: impl Fn(Pointer) -> u64) -> Result<bool> {
+        let now = &mut self.args[node];
+        let updated = match &step.work {
+            Work::Clear(region) => {
+                let target = address(Pointer::from(*region));
+                if now[0] == target {
+                    return Ok(true);
+                }
+                now[0] = target;
+                self.chain.set_address(node, target)
+            }
+            Work::Run(loaded) => {
+                let mut room: Argument = [MaybeUninit::uninit(); MAX_ARGS / 8];
+                let arg = loaded.argument(address, &mut room)?;
+                if arg == now.as_slice() {
+                    return Ok(true);
+                }
+                now.copy_from_slice(arg);
+                // SAFETY: an argument of that kernel.
+                unsafe { self.chain.set_argument(node, arg.as_mut_ptr().cast()) }
+            }
+        };
+        Ok(updated.is_ok())
     }
 }

@@ -80,7 +80,7 @@ impl Slot {
             Self::Value | Self::GradValue => Role::Value,
             Self::Locations | Self::GradLocations => Role::Locations,
             Self::Weights | Self::GradWeights => Role::Weights,
-            Self::Reference | Self::GradReference => Role::Reference { dim: reference?.dim() },
+            Self::Reference | Self::GradReference => Role::Reference(reference?),
             Self::Output | Self::GradOutput => Role::Output,
             Self::Shapes | Self::Starts | Self::Workspace => return None,
         })

@@ -1,7 +1,7 @@
 //! Host tensors copied to a device with their strides, gaps and alignment.
 #![allow(unsafe_code)]
 
-use msda::op::{check_inputs, check_output};
+use msda::backend::{check_inputs, check_output};
 use msda::{Inputs, Problem, ReferenceKind, Result, Role, Slice, SliceMut, Strides, ViewMut};
 
 use crate::driver::{Device, Memory};

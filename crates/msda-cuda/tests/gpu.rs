@@ -114,6 +114,47 @@ fn a_launch_can_be_captured_and_replayed() {
     }
 }
 
+/// Plans are made during a capture and dropped before the replay: chosen kernels, the generic kernel with a table of
+/// levels in its argument, and one whose table is too long for that.
+#[test]
+fn plans_are_made_inside_a_capture_and_replayed_after_they_are_gone() {
+    let Some(device) = device() else { return };
+    let many =
+        problem(50, Dtype::F32).with(|s| (s.levels, s.points) = (vec![(3, 4); 70], vec![1; 70])).unwrap();
+    let cases = [
+        (problem(300, Dtype::F16), None),
+        (problem(6000, Dtype::F16), None),
+        (problem(300, Dtype::F32), Some(Kernel::Generic)),
+        (many, Some(Kernel::Generic)),
+    ];
+    for (p, kernel) in cases {
+        let operands = Operands::dense(&p, None);
+        let request = Request::new(&p, &operands);
+        let mut held = Held::new(&device, &p, 1 << 20);
+        let stream = device.stream().unwrap();
+        let graph = Graph::capture(&stream, |s| {
+            let plan = match kernel {
+                Some(kernel) => Plan::with_kernel(&device, &request, kernel)?,
+                None => Plan::new(&device, &request)?,
+            };
+            assert!(plan.workspace() <= 1 << 20 && plan.owned() == 0);
+            // SAFETY: the tensors are of the problem, and live until the stream is done.
+            unsafe { plan.launch(&held.addresses(), s) }
+        })
+        .unwrap();
+        // The memory of the dropped plans, if they had any, is used again.
+        let mut others: Vec<Memory> = (0..64).map(|_| device.alloc(4096).unwrap()).collect();
+        others.iter_mut().for_each(|memory| memory.fill(0xff).unwrap());
+        for _ in 0..2 {
+            held.output.fill(0xff).unwrap();
+            // SAFETY: as above.
+            unsafe { graph.launch(stream.handle()).unwrap() };
+            stream.synchronize().unwrap();
+            close(&held.output(&p), &expected(&p), 2e-3);
+        }
+    }
+}
+
 /// A plan of two kernels, which are queued together on the first stream that it is launched on.
 fn ordered(device: &Device, p: &Problem) -> Plan {
     let operands = Operands::dense(p, None);
@@ -266,7 +307,7 @@ fn packing_is_the_hosts_packing() {
                 let mut rng = Rng::new(3);
                 let value = Buffer::from_fn(dtype, a.value_len(), |_| rng.unit());
                 let mut want = Buffer::filled(dtype, b.value_len(), f64::NAN);
-                pack(&a, value.as_slice().into(), &b, want.as_mut().into()).unwrap();
+                pack(&a, value.as_slice(), &b, want.as_mut()).unwrap();
 
                 let source = on_device(&device, &value);
                 let mut packed = device.alloc(b.value_len() * dtype.size()).unwrap();
@@ -302,7 +343,7 @@ fn value_may_have_more_than_2_to_the_31_elements() {
         channels: 32,
         levels: vec![(2900, 2900), (28, 28)],
         points: vec![4, 4],
-        types: Types::with_f32_coordinates(Dtype::F16),
+        types: Types::with_value(Dtype::F16),
         ..Spec::default()
     })
     .unwrap();
@@ -344,7 +385,7 @@ fn value_may_have_more_than_2_to_the_31_elements() {
         unsafe { packing.launch(source.address(), packed.address(), stream.handle()).unwrap() };
         stream.synchronize().unwrap();
         let plan = Plan::new(&device, &Request::new(&planar, &Operands::dense(&planar, None))).unwrap();
-        let keeps = matches!(plan.choice().kernel, Kernel::Rows(knobs) if knobs.keep > 0);
+        let keeps = matches!(plan.choice().kernel, Kernel::Rows(knobs) if knobs.resident_levels > 0);
         // Before sm_80 there is not enough shared memory.
         assert_eq!(keeps, queries > 40 && device.arch().major >= 8, "{}", plan.choice().kernel);
         let mut output = device.alloc(p.output_len() * 2).unwrap();
@@ -632,7 +673,10 @@ fn plans_of_other_sizes_do_not_disturb_each_other() {
     // One function, with more shared memory or less for the levels that it keeps.
     let kernel = large.1.choice().kernel;
     assert_eq!(kernel, small.1.choice().kernel);
-    assert!(device.arch().major < 8 || matches!(kernel, Kernel::Rows(knobs) if knobs.keep > 0), "{kernel}");
+    assert!(
+        device.arch().major < 8 || matches!(kernel, Kernel::Rows(knobs) if knobs.resident_levels > 0),
+        "{kernel}"
+    );
     let stream = device.stream().unwrap();
     for (p, plan) in [&large, &small, &large] {
         let held = Held::new(&device, p, plan.workspace());

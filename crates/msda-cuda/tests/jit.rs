@@ -1,6 +1,7 @@
-//! The compiler and the cache, with a real NVRTC. It needs no GPU.
+//! The compiler and the cache, with a real NVRTC and without a GPU.
 //!
-//! Where there is no NVRTC this is said and the tests are skipped; with `MSDA_NVRTC` or `MSDA_PYTHON` set they fail.
+//! Without NVRTC the tests say that they are skipped; with `MSDA_NVRTC` or `MSDA_PYTHON` set they
+//! fail.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,7 +15,7 @@ use tempfile::TempDir;
 /// Tells a child of this test binary which folder to use.
 const CHILD: &str = "MSDA_TEST_CACHE";
 
-/// Tells it that nothing can be kept there.
+/// Tells it that nothing can be stored there.
 const FULL: &str = "MSDA_TEST_FULL";
 
 fn ready() -> bool {
@@ -36,9 +37,17 @@ fn cache(folder: &Path, jit: Jit) -> Cache {
     Cache::at(Some(folder.to_owned()), jit)
 }
 
-/// A folder with one entry, and that entry's path.
+/// A folder that only this user can write to, with any umask.
+fn folder() -> TempDir {
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
+    builder.tempdir().unwrap()
+}
+
+/// A folder with one entry, and the path of the entry.
 fn filled() -> (TempDir, std::path::PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let full = cache(folder.path(), Jit::On);
     full.get(&unit("sm_90a")).unwrap();
     let entry = full.entries().unwrap().remove(0);
@@ -90,11 +99,11 @@ fn an_architecture_that_nvrtc_does_not_know_is_refused() {
 }
 
 #[test]
-fn what_was_compiled_is_found_again() {
+fn compiled_units_are_found_again() {
     if !ready() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let first = cache(folder.path(), Jit::On);
     let compiled = first.get(&unit("sm_90a")).unwrap();
     assert!(Arc::ptr_eq(&compiled, &first.get(&unit("sm_90a")).unwrap()));
@@ -110,12 +119,12 @@ fn what_was_compiled_is_found_again() {
     assert!(entries[0].bytes > compiled.cubin.len() as u64 && entries[0].age.as_secs() < 600);
     assert_eq!(fs::read_to_string(entries[0].path.join("kernel.cu")).unwrap(), compiled.source);
     let names = fs::read_dir(folder.path()).unwrap();
-    assert_eq!(names.count(), 1, "nothing is left behind");
+    assert_eq!(names.count(), 1, "no other files are left");
 }
 
 #[test]
 fn without_compiling_a_miss_is_an_error() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     for cache in [cache(&folder.path().join("none"), Jit::Off), Cache::at(None, Jit::Off)] {
         let error = cache.get(&unit("sm_90a")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
@@ -168,12 +177,108 @@ fn damaged_entries_are_rebuilt() {
         let (folder, entry) = filled();
         damage(&entry);
         let error = cache(folder.path(), Jit::Off).get(&unit("sm_90a")).unwrap_err().to_string();
-        assert!(error.contains("of no use"), "{name}: {error}");
+        assert!(error.contains("an unusable entry"), "{name}: {error}");
         let rebuilt = cache(folder.path(), Jit::On);
         let compiled = rebuilt.get(&unit("sm_90a")).unwrap();
         assert_eq!(rebuilt.warning(), None, "{name}");
         assert_eq!(*cache(folder.path(), Jit::Off).get(&unit("sm_90a")).unwrap(), *compiled, "{name}");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "{name}: nothing is left behind");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "{name}: no other files are left");
+    }
+}
+
+/// Runs with a wide umask, in which files would be writable by everybody.
+#[cfg(unix)]
+#[test]
+fn the_folder_and_its_entries_are_private() {
+    use std::os::unix::fs::PermissionsExt;
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let root = folder.path().join("new/cache");
+    let child = Command::new("sh")
+        .args(["-c", "umask 0; exec \"$0\" --exact child_process"])
+        .arg(env::current_exe().unwrap())
+        .env(CHILD, &root)
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(child.success());
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(root.parent().unwrap()), mode(&root)), (0o700, 0o700));
+    let entry = cache(&root, Jit::Off).entries().unwrap().remove(0).path;
+    assert_eq!(mode(&entry), 0o700);
+    for file in fs::read_dir(&entry).unwrap() {
+        assert_eq!(mode(&file.unwrap().path()), 0o600);
+    }
+}
+
+/// A cubin that another user could have written is not loaded, although its hashes are right.
+#[cfg(unix)]
+#[test]
+fn entries_that_others_can_change_are_rebuilt() {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    if !ready() {
+        return;
+    }
+    type Damage = fn(&Path) -> std::io::Result<()>;
+    fn chmod(path: &Path, mode: u32) -> std::io::Result<()> {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))
+    }
+    let damages: [(&str, Damage, &str); 6] = [
+        ("a cubin for everybody", |entry| chmod(&entry.join("kernel.cubin"), 0o666), "everybody (mode 666)"),
+        ("a meta for a group", |entry| chmod(&entry.join("meta"), 0o660), "its group (mode 660)"),
+        ("an entry for everybody", |entry| chmod(entry, 0o777), "everybody (mode 777)"),
+        (
+            "a cubin of another user",
+            |entry| chown(entry.join("kernel.cubin"), Some(12_345), None),
+            "user 12345",
+        ),
+        ("an entry of another user", |entry| chown(entry, Some(12_345), None), "user 12345"),
+        (
+            "a link to an entry",
+            |entry| {
+                let moved = entry.with_file_name("moved");
+                fs::rename(entry, &moved)?;
+                symlink(moved, entry)
+            },
+            "symbolic link",
+        ),
+    ];
+    for (name, damage, reason) in damages {
+        let (folder, entry) = filled();
+        if let Err(why) = damage(&entry) {
+            eprintln!("skipped: {name}: {why}");
+            continue;
+        }
+        let error = cache(folder.path(), Jit::Off).get(&unit("sm_90a")).unwrap_err().to_string();
+        assert!(error.contains("an unusable entry") && error.contains(reason), "{name}: {error}");
+        let rebuilt = cache(folder.path(), Jit::On);
+        rebuilt.get(&unit("sm_90a")).unwrap();
+        assert_eq!(rebuilt.warning(), None, "{name}");
+        cache(folder.path(), Jit::Off).get(&unit("sm_90a")).unwrap();
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_that_others_can_change_is_not_used() {
+    use std::os::unix::fs::PermissionsExt;
+    if !ready() {
+        return;
+    }
+    for mode in [0o777, 0o770, 0o1777] {
+        let (folder, entry) = filled();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
+        let warned = cache(folder.path(), Jit::On);
+        let warning = warned.warning().unwrap();
+        assert!(warning.contains("not stored") && warning.contains("is writable by"), "{warning}");
+        warned.get(&unit("sm_90a")).unwrap();
+        fs::remove_dir_all(&entry).unwrap();
+        cache(folder.path(), Jit::On).get(&unit("sm_90a")).unwrap();
+        assert!(!entry.exists(), "nothing is written there");
+        let error = cache(folder.path(), Jit::Off).get(&unit("sm_90a")).unwrap_err().to_string();
+        assert!(error.contains("is writable by"), "{error}");
     }
 }
 
@@ -185,25 +290,26 @@ fn an_unusable_folder_costs_only_the_cache() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut folders = vec![file.path().join("cache")];
     if cfg!(target_os = "linux") {
-        // Nobody writes there.
+        // Nobody can write there.
         folders.push("/proc/self/msda".into());
     }
     for folder in folders {
         let cache = cache(&folder, Jit::On);
         cache.get(&unit("sm_90a")).unwrap();
         let warning = cache.warning().unwrap();
-        assert!(warning.contains("not kept") && !warning.contains('\n'), "{warning}");
+        assert!(warning.contains("not stored") && !warning.contains('\n'), "{warning}");
     }
 }
 
-/// A process that may write no file of more than a block: as on a full disk, some bytes are written and then none.
+/// A process that cannot write files of more than a block: as on a full disk, the first bytes are
+/// written.
 #[cfg(unix)]
 #[test]
 fn a_full_disk_costs_only_the_cache() {
     if !ready() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let limited = "trap '' XFSZ; ulimit -f 1; exec \"$0\" --exact child_process";
     let child = Command::new("sh")
         .args(["-c", limited])
@@ -214,12 +320,12 @@ fn a_full_disk_costs_only_the_cache() {
         .status()
         .unwrap();
     assert!(child.success());
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "no other files are left");
 }
 
 #[test]
-fn what_does_not_load_is_compiled_anew_unless_that_is_off() {
-    let folder = tempfile::tempdir().unwrap();
+fn entries_that_do_not_load_are_compiled_again_unless_jit_is_off() {
+    let folder = folder();
     let why = msda::Error::new(ErrorKind::Device, "cuModuleLoadData", "CUDA_ERROR_INVALID_IMAGE", "success");
     let error = cache(folder.path(), Jit::Off).renew(&unit("sm_90a"), &why).unwrap_err().to_string();
     assert!(error.contains("INVALID_IMAGE") && error.contains("hint: unset MSDA_JIT"), "{error}");
@@ -238,7 +344,7 @@ fn what_does_not_load_is_compiled_anew_unless_that_is_off() {
 }
 
 #[test]
-fn clearing_leaves_what_is_not_ours() {
+fn clearing_leaves_other_files() {
     if !ready() {
         return;
     }
@@ -252,11 +358,11 @@ fn clearing_leaves_what_is_not_ours() {
 }
 
 #[test]
-fn threads_at_once_compile_once() {
+fn concurrent_threads_compile_once() {
     if !ready() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let cache = cache(folder.path(), Jit::On);
     let ask = || cache.get(&unit("sm_90a")).unwrap();
     let results = thread::scope(|scope| {
@@ -267,12 +373,12 @@ fn threads_at_once_compile_once() {
 }
 
 #[test]
-fn caches_at_once_share_a_folder() {
+fn concurrent_caches_share_a_folder() {
     if !ready() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    // As different processes would, each has its own memory.
+    let folder = folder();
+    // Each has its own memory, like different processes.
     let ask = || cache(folder.path(), Jit::On).get(&unit("sm_90a")).unwrap();
     thread::scope(|scope| {
         for _ in 0..4 {
@@ -283,11 +389,11 @@ fn caches_at_once_share_a_folder() {
 }
 
 #[test]
-fn processes_at_once_share_a_folder() {
+fn concurrent_processes_share_a_folder() {
     if !ready() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let start = |_| {
         Command::new(env::current_exe().unwrap())
             .args(["--exact", "child_process"])
@@ -303,7 +409,7 @@ fn processes_at_once_share_a_folder() {
     check_shared(folder.path());
 }
 
-/// Does something only when another test started it.
+/// Does nothing unless another test started it.
 #[test]
 fn child_process() {
     if let Some(folder) = env::var_os(CHILD) {
@@ -315,5 +421,5 @@ fn child_process() {
 
 fn check_shared(folder: &Path) {
     cache(folder, Jit::Off).get(&unit("sm_90a")).unwrap();
-    assert_eq!(fs::read_dir(folder).unwrap().count(), 1, "nothing is left behind");
+    assert_eq!(fs::read_dir(folder).unwrap().count(), 1, "no other files are left");
 }

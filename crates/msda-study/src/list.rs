@@ -4,30 +4,30 @@ use crate::ladder::{RUNGS, Rung};
 use msda::Problem;
 use msda_cuda::{Operands, Request, Target};
 
-/// A rung of the ladder, and what it makes of a problem.
+/// A rung, and its call for a problem.
 pub struct Step {
     /// Its name, without `ladder:`.
     pub name: &'static str,
-    /// One line for people.
+    /// One line of description.
     pub about: &'static str,
     /// Whether its results are held to the tolerance.
     pub exact: bool,
-    /// What a call is made of, or why there is none.
+    /// Its call, or why it refuses the problem.
     pub call: Result<Queued, String>,
 }
 
-/// What a call queues, and the memory that it needs beside its tensors.
+/// Kernels and memory of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Queued {
-    /// Kernels, one after another.
+    /// Number of kernels.
     pub kernels: usize,
-    /// Bytes of working memory that the caller gives.
+    /// Bytes of workspace from the caller.
     pub workspace: usize,
-    /// Bytes that the plan has for itself.
+    /// Bytes that the plan owns.
     pub owned: usize,
 }
 
-/// Every rung, asked for a plain call on dense tensors.
+/// Every rung with its call on dense tensors.
 pub fn rungs(problem: &Problem, target: &Target) -> Vec<Step> {
     let operands = Operands::dense(problem, None);
     let request = Request::new(problem, &operands);
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rungs_say_what_they_queue_or_why_not() {
+    fn rungs_have_a_call_or_a_reason() {
         let seed = Workload::find("seed").unwrap().problem(Dtype::F16).unwrap();
         let of = |arch| rungs(&seed, &target(Some(arch)).0);
         let (hopper, turing) = (of(USUAL), of(Arch::new(7, 5)));

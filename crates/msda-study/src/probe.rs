@@ -1,28 +1,30 @@
-//! Probes: what the machine can do at best, and the documents' experiments done again.
+//! Probes: limits of the machine, measured, and the experiments of the documents, repeated.
 //!
-//! Everything is a figure of the record. Names are `probe.PROBE.WHAT.METRIC`, all words in small letters:
+//! Each result is a figure of the record. Names are `probe.PROBE.WHAT.METRIC`, in lower case:
 //!
 //! | name | unit | what |
 //! |---|---|---|
 //! | `probe.cpu.{fma,stream,gather-l2,gather-memory}.rate` | GFLOP/s, GB/s | ceilings of the processor, all threads |
 //! | `probe.ceiling.{copy,stream}.rate` | GB/s | device memory: a copy counts reads and writes |
-//! | `probe.ceiling.gather-{l1,l2,memory}-{64,128}.rate` | GB/s | random rows of so many bytes, 16 bytes a lane |
-//! | `probe.ceiling.shared-conflicts-{1,2,4,8}.rate` | GB/s | shared memory, 16 bytes a lane; 1 is without conflicts |
+//! | `probe.ceiling.gather-{l1,l2,memory}-{64,128}.rate` | GB/s | random rows of 64 or 128 bytes, 16 bytes per lane |
+//! | `probe.ceiling.shared-conflicts-{1,2,4,8}.rate` | GB/s | shared memory, 16 bytes per lane; 1 is without conflicts |
 //! | `probe.ceiling.fma-{f32,f16}.rate` | TFLOP/s | multiply-adds, two operations each |
-//! | `probe.tma-tile.queries-N.WAY.*` | | squares of 256 bytes brought to shared memory, eight a query |
-//! | `probe.copy-styles.STYLE.*` | | 80 KiB of shared memory a block filled, 768 blocks, caches cold |
-//! | `probe.clusters.CxB.{remote,local}.*` | | C clusters of B blocks that read their neighbours' shared memory or their own |
-//! | `probe.clusters.CxB.active`, `.slowdown` | , x | clusters that run at once; local rate over remote rate |
-//! | `probe.banks.pitch-P.ACCESS.*` | | rows of 32 `f16` in shared memory, P channels apart |
+//! | `probe.tma-tile.queries-N.WAY.*` | | squares of 256 bytes loaded to shared memory, eight per query |
+//! | `probe.copy-styles.STYLE.*` | | 80 KiB of shared memory per block filled, 768 blocks, cold caches |
+//! | `probe.clusters.CxB.{remote,local}.*` | | C clusters of B blocks that read the shared memory of their neighbours or their own |
+//! | `probe.clusters.CxB.active`, `.slowdown` | , x | clusters in flight; local rate over remote rate |
+//! | `probe.banks.pitch-P.ACCESS.*` | | rows of 32 `f16` in shared memory, with a row pitch of P channels |
 //!
-//! WAY: `tma`, `manual`, `async` in blocks of 256 threads, `warp-tma`, `warp-manual`, `warp-prefetch`, `warp-async` in blocks
-//! of 32. STYLE: `words`, `vectors`, `async`, `bulk`, `tensor`, `channels`, `channels-async`. ACCESS: `half2`, `column`, `vector`.
+//! WAY: `tma`, `manual`, `async` in blocks of 256 threads, `warp-tma`, `warp-manual`,
+//! `warp-prefetch`, `warp-async` in blocks of 32. STYLE: `words`, `vectors`, `async`, `bulk`,
+//! `tensor`, `channels`, `channels-async`. ACCESS: `half2`, `column`, `vector`.
 //!
-//! Metrics: `time` (median, us), `time.min`, `time.max`, `time.std` (us), `rate` (GB/s), `loads` (M/s), `load-time` (ns),
-//! `efficiency` (% of the rate of a copy), `cycles.min`, `cycles.mean`, `cycles.max` (of a block), `speedup` (x; of `tma-tile`
-//! over the manual way of the same blocks, of `copy-styles` over `words`, or over `channels` for what reads channels), and of
-//! `banks` `cycles` (of a multiprocessor for a warp's load), `wavefronts` (by the model) and `conflicts` (x, wavefronts over
-//! the fewest possible).
+//! Metrics: `time` (median, us), `time.min`, `time.max`, `time.std` (us), `rate` (GB/s), `loads`
+//! (M/s), `load-time` (ns), `efficiency` (% of the rate of a copy), `cycles.min`, `cycles.mean`,
+//! `cycles.max` (per block), `speedup` (x; for `tma-tile` over the manual way of the same blocks,
+//! for `copy-styles` over `words`, or over `channels` for styles that read channels). `banks` has
+//! `cycles` (of an SM per load of a warp), `wavefronts` (by the model) and `conflicts` (x,
+//! wavefronts over the fewest possible).
 
 use crate::probes::banks::{self, Access, PITCHES, Pattern};
 use crate::probes::ceilings::Ceiling;
@@ -32,15 +34,14 @@ use crate::probes::tile::{Style, Tiles, Way};
 use crate::probes::{self, Bench, Timed};
 use anyhow::{Result, bail};
 use msda::ErrorKind;
-use msda_cuda::driver::Device;
-use msda_cuda::jit::Cache;
-
 use msda_bench::bench::Progress;
 use msda_bench::parallel::in_parallel;
 use msda_bench::record::{Ceiling as Recorded, Figure, Record, Skipped};
 use msda_bench::{gpu, machine, work};
+use msda_cuda::driver::Device;
+use msda_cuda::jit::Cache;
 
-/// The probes by name; all but the first need a GPU.
+/// The names of the probes. All but the first need a GPU.
 pub const NAMES: [&str; 6] = [CPU, CEILING, TMA_TILE, COPY_STYLES, CLUSTERS, BANKS];
 
 const CPU: &str = "cpu";
@@ -50,18 +51,18 @@ const COPY_STYLES: &str = "copy-styles";
 const CLUSTERS: &str = "clusters";
 const BANKS: &str = "banks";
 
-/// Numbers of queries of `tma-tile`; the documents measure the first and leave the others open.
+/// Numbers of queries of `tma-tile`. The documents measure the first only.
 const QUERIES: &[u32] = &[1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000];
 const FEW_QUERIES: &[u32] = &[1000, 10_000];
 
-/// Timed runs of each.
+/// Timed runs per probe.
 const RUNS: usize = 30;
 const FEW_RUNS: usize = 5;
 
 /// What to probe.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Probes by name; empty for all.
+    /// Names of probes; empty for all.
     pub only: Vec<String>,
     /// Fewer runs and sizes.
     pub quick: bool,
@@ -69,7 +70,8 @@ pub struct Options {
     pub command: String,
 }
 
-/// Probes the machine. What this machine cannot do is skipped with a reason; a probe whose result is wrong is an error.
+/// Probes the machine. A probe that this machine cannot run is skipped with a reason; a wrong
+/// result is an error, and so is a run in which every probe was skipped.
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     if let Some(name) = options.only.iter().find(|name| !NAMES.contains(&name.as_str())) {
         bail!("probe: got '{name}', expected one of {}", NAMES.join(", "));
@@ -78,7 +80,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         .into_iter()
         .filter(|name| options.only.is_empty() || options.only.iter().any(|only| only == name))
         .collect();
-    // Before anything runs: it says how the GPU stood.
+    // First, so that it has the clocks before the load.
     let mut machine = machine::describe(0);
     let mut found = Found::default();
     let queries = if options.quick { FEW_QUERIES } else { QUERIES };
@@ -104,16 +106,16 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     progress.begin(steps.iter().filter(|(does, _)| *does).map(|(_, n)| n).sum());
     let mut ceilings = Vec::new();
     if wanted.contains(&CPU) {
-        progress.step("ceilings of the processor");
+        progress.step("ceilings of the CPU");
         ceilings = work::ceilings(machine.cores)?;
-        found.processor(&ceilings);
+        found.cpu(&ceilings);
     }
     if let Some(device) = device.as_ref().filter(|_| NAMES[1..].iter().any(|name| on_gpu(name))) {
         progress.step("compiling");
         compile(device);
         let bench = Bench::new(device, if options.quick { FEW_RUNS } else { RUNS })?;
         progress.step("ceiling: copy");
-        // What efficiency is measured by, whatever else is probed.
+        // Efficiencies of other probes are relative to it.
         let copy = msda_cuda::measure::copy(device)?;
         for name in wanted {
             match name {
@@ -129,6 +131,13 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
             gpu.after = gpu::state(0);
         }
     }
+    if found.figures.is_empty() {
+        let reasons = found.skipped.chunk_by(|a, b| a.why == b.why).map(|alike| {
+            let names: Vec<&str> = alike.iter().map(|s| s.what.as_str()).collect();
+            format!("{}: {}", names.join(", "), alike[0].why)
+        });
+        bail!("nothing was measured\n{}", reasons.collect::<Vec<_>>().join("\n"));
+    }
     Ok(Record {
         ceilings,
         figures: found.figures,
@@ -137,7 +146,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     })
 }
 
-/// Compiles every kernel with all cores. What fails fails again, with its reason, where it is used.
+/// Compiles every kernel with all cores. A failure is reported when the kernel is used.
 fn compile(device: &Device) {
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     in_parallel(workers, &probes::kernels(device.arch()), |kernel| {
@@ -145,7 +154,7 @@ fn compile(device: &Device) {
     });
 }
 
-/// What was found so far.
+/// The results so far.
 #[derive(Debug, Default)]
 struct Found {
     figures: Vec<Figure>,
@@ -161,7 +170,7 @@ impl Found {
         self.skipped.push(Skipped { what: format!("probe.{what}"), why: why.to_string() });
     }
 
-    /// A result; none, said, of what this machine cannot do.
+    /// A result. If this machine cannot run the probe, none, and the reason is kept.
     fn got<T>(&mut self, what: impl std::fmt::Display, result: msda::Result<T>) -> Result<Option<T>> {
         match result {
             Ok(result) => Ok(Some(result)),
@@ -178,7 +187,7 @@ impl Found {
         self.push(format!("{name}.rate"), timed.rate() / 1e9, "GB/s");
     }
 
-    fn processor(&mut self, ceilings: &[Recorded]) {
+    fn cpu(&mut self, ceilings: &[Recorded]) {
         for ceiling in ceilings {
             let unit = if ceiling.name == work::FMA { "GFLOP/s" } else { "GB/s" };
             self.push(format!("{CPU}.{}.rate", ceiling.name), ceiling.rate, unit);
@@ -217,7 +226,7 @@ impl Found {
             for way in ways.clone() {
                 progress.step(&format!("{TMA_TILE}: {n} queries, {}", way.name()));
                 let Some(found) = self.got(format!("{TMA_TILE}.{}", way.name()), tiles.run(way, n))? else {
-                    // The reason is the same for any number of queries.
+                    // The reason holds for any number of queries.
                     ways.retain(|other| *other != way);
                     continue;
                 };
@@ -258,7 +267,7 @@ impl Found {
             let Some(timed) = self.got(&name, copies.run(style))? else { continue };
             self.time_and_rate(&name, &timed);
             times.push((style, timed.median()));
-            // Plain loops come before what is compared with them.
+            // Baselines come before the styles that are compared with them.
             if let Some((_, plain)) = times.iter().find(|(other, _)| *other == style.baseline()) {
                 self.push(format!("{name}.speedup"), plain / timed.median(), "x");
             }
@@ -283,8 +292,8 @@ impl Found {
         for pitch in PITCHES {
             for access in Access::ALL {
                 let name = format!("{BANKS}.pitch-{pitch}.{}", access.name());
-                progress.step(&format!("{BANKS}: {} with a pitch of {pitch}", access.name()));
-                // 16 bytes are not aligned in rows of every pitch.
+                progress.step(&format!("{BANKS}: {} with a row pitch of {pitch}", access.name()));
+                // Some pitches do not align 16-byte accesses.
                 let Some(pattern) = Pattern::rows(access, pitch) else { continue };
                 let Some(found) = self.got(&name, banks::run(bench, &pattern))? else { continue };
                 self.push(format!("{name}.cycles"), found.cycles, "cycles");
@@ -301,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_machine_cannot_do_is_skipped_and_what_is_wrong_is_not() {
+    fn unsupported_probes_are_skipped_and_wrong_results_are_errors() {
         let mut found = Found::default();
         let error = |kind| msda::Error::new(kind, "probe", "this", "that").hint("do so");
         let skipped: Option<()> = found.got("a.b", Err(error(ErrorKind::Unsupported))).unwrap();

@@ -2,15 +2,42 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
+use std::mem::transmute;
+use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
-    self, CUtensorMap, CUtensorMapDataType as DataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave,
+    CUtensorMap, CUtensorMapDataType as DataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave,
     CUtensorMapL2promotion as Promote, CUtensorMapSwizzle,
 };
 use msda::{Dtype, Error, ErrorKind, Result};
 
-use msda_cuda::driver::{Device, check};
+use msda_cuda::driver::{Device, check, symbol};
 use msda_cuda::kernels::Encode;
+
+/// The driver's function. It returns a plain number: a newer driver has codes that older headers lack.
+type EncodeTiled = unsafe extern "C" fn(
+    *mut CUtensorMap,
+    DataType,
+    u32,
+    *mut c_void,
+    *const u64,
+    *const u64,
+    *const u32,
+    *const u32,
+    CUtensorMapInterleave,
+    CUtensorMapSwizzle,
+    Promote,
+    CUtensorMapFloatOOBfill,
+) -> u32;
+
+fn encode_tiled() -> Result<EncodeTiled> {
+    static FOUND: OnceLock<Result<EncodeTiled>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        // SAFETY: the type is that of cuda.h.
+        Ok(unsafe { transmute::<*const c_void, EncodeTiled>(symbol("cuTensorMapEncodeTiled")?) })
+    });
+    found.clone()
+}
 
 /// Most dimensions that a tensor can have here.
 const MAX_RANK: usize = 5;
@@ -54,7 +81,7 @@ impl TensorMap {
         // SAFETY: `map` is valid to write and aligned by its type; the arrays have as many elements as the rank
         // says (strides one less), which `check` saw; the address is only encoded.
         let result = unsafe {
-            sys::cuTensorMapEncodeTiled(
+            encode_tiled()?(
                 &mut map,
                 match tensor.dtype {
                     Dtype::F64 => DataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT64,

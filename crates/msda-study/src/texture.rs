@@ -1,16 +1,46 @@
 //! Textures: memory that kernels read through the texture unit.
 #![allow(unsafe_code)]
 
+use std::ffi::c_void;
+use std::mem::transmute;
+use std::ptr;
+use std::sync::OnceLock;
+
 use cudarc::driver::sys::{
-    self, CUDA_RESOURCE_DESC, CUDA_RESOURCE_DESC_st__bindgen_ty_1 as Described,
+    CUDA_RESOURCE_DESC, CUDA_RESOURCE_DESC_st__bindgen_ty_1 as Described,
     CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_4 as Pitched,
-    CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_5 as Room, CUDA_TEXTURE_DESC, CUaddress_mode,
-    CUarray_format, CUfilter_mode, CUresourcetype,
+    CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_5 as Room, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC,
+    CUaddress_mode, CUarray_format, CUfilter_mode, CUresourcetype, CUtexObject,
 };
 use msda::{Dtype, Error, ErrorKind, Result};
 
-use msda_cuda::driver::{Device, Memory, check};
+use msda_cuda::driver::{Device, Memory, check, symbol};
 use msda_cuda::kernels::{Owned, Resource};
+
+/// The driver's functions, which return plain numbers: a newer driver has codes that older headers lack.
+struct Functions {
+    create: Create,
+    destroy: unsafe extern "C" fn(CUtexObject) -> u32,
+}
+
+type Create = unsafe extern "C" fn(
+    *mut CUtexObject,
+    *const CUDA_RESOURCE_DESC,
+    *const CUDA_TEXTURE_DESC,
+    *const CUDA_RESOURCE_VIEW_DESC,
+) -> u32;
+
+fn functions() -> Result<&'static Functions> {
+    static FUNCTIONS: OnceLock<Result<Functions>> = OnceLock::new();
+    let found = FUNCTIONS.get_or_init(|| {
+        let (create, destroy) = (symbol("cuTexObjectCreate")?, symbol("cuTexObjectDestroy")?);
+        // SAFETY: the types are those of cuda.h.
+        Ok(unsafe {
+            Functions { create: transmute::<*const c_void, Create>(create), destroy: transmute(destroy) }
+        })
+    });
+    found.as_ref().map_err(Clone::clone)
+}
 
 /// Rows of texels of four numbers each in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +93,7 @@ impl Texture {
     pub(crate) fn new(memory: &Memory, texels: &Texels) -> Result<Self> {
         texels.check(memory.len())?;
         let device = memory.device();
-        let _bound = device.bind()?;
+        let _bound = device.bind_relaxed()?;
         // All of the union is zero before the part that counts is written.
         let mut res = Described { reserved: Room { reserved: [0; 32] } };
         res.pitch2D = Pitched {
@@ -94,7 +124,7 @@ impl Texture {
         let mut handle = 0;
         // SAFETY: a context is current; `handle` is valid to write; both descriptions are complete; the texels are within
         // the memory, which `check` saw.
-        let result = unsafe { sys::cuTexObjectCreate(&mut handle, &resource, &reading, std::ptr::null()) };
+        let result = unsafe { (functions()?.create)(&mut handle, &resource, &reading, ptr::null()) };
         check("cuTexObjectCreate", result)?;
         Ok(Self { device: device.clone(), handle })
     }
@@ -107,9 +137,9 @@ impl Texture {
 
 impl Drop for Texture {
     fn drop(&mut self) {
-        if let Ok(_bound) = self.device.bind() {
+        if let (Ok(_bound), Ok(functions)) = (self.device.bind_relaxed(), functions()) {
             // SAFETY: the texture was made by `new` and is destroyed once. A failure has no one to report to.
-            let _ = unsafe { sys::cuTexObjectDestroy(self.handle) };
+            let _ = unsafe { (functions.destroy)(self.handle) };
         }
     }
 }

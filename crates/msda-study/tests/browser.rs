@@ -1,4 +1,4 @@
-//! The page with the sections of the study in a real browser.
+//! The page with the study in a real browser.
 
 mod fixtures;
 #[path = "../../msda-bench/tests/browser/harness.rs"]
@@ -18,7 +18,7 @@ fn page(records: &[Record]) -> String {
 
 #[test]
 fn a_page_of_everything_is_fine() {
-    is_fine("everything", &page(&fixtures::everything()), 40);
+    is_fine("everything", &page(&fixtures::everything()), 25);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Rungs of the ladder as engines on a GPU.
 //!
-//! Without a GPU every test says that it skipped; with `MSDA_GPU=1` in the environment it fails instead.
+//! Without a GPU every test says that it skipped; with `MSDA_GPU=1` in the environment it fails
+//! instead.
 
 use msda::Dtype;
 use msda_bench::bench::{self, Progress};

@@ -125,7 +125,7 @@ fn other_rungs_keep_what_they_promise() {
             // Rings are zeros.
             if layout == Layout::PlanarRing {
                 let (bare, [value, ..]) = call(channels, Layout::Planar, dtype);
-                pack(&bare, value.as_slice().into(), &p, inputs[0].as_mut().into()).unwrap();
+                pack(&bare, value.as_slice(), &p, inputs[0].as_mut()).unwrap();
             }
             let operands = Operands::dense(&p, None);
             let kernel = rung.kernel();

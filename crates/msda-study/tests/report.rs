@@ -67,39 +67,59 @@ fn markdown_tables_are_rectangular() {
     }
 }
 
-#[test]
-fn a_section_is_there_where_its_data_is() {
-    assert_eq!(titles(&html(&[])), ["Summary"]);
-    assert_eq!(titles(&html(&[realistic()])), ["Summary", "Workloads", "Roofline", "Left out"]);
-    assert_eq!(titles(&html(&[probes()])), ["Summary", "Sweeps", "Probes", "Claims", "Left out"]);
-    assert_eq!(titles(&html(&[analysis()])), ["Summary", "Wavefronts", "Sweeps", "Claims", "Left out"]);
-    let all = [
-        "Summary",
-        "Workloads",
-        "Roofline",
-        "Latency ladder",
-        "Wavefronts",
-        "Sweeps",
-        "Probes",
-        "Claims",
-        "Left out",
-    ];
-    assert_eq!(titles(&html(&everything())), all);
-    let text = markdown(&everything());
-    let of_text: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("## ")).collect();
-    assert_eq!(of_text, all);
-    assert!(!titles(&judged(&everything(), Judge::Never)).contains(&"Claims"));
-    assert!(titles(&judged(&[realistic()], Judge::Always)).contains(&"Claims"));
+/// The sections of the study in a page, in order.
+fn study(page: &str) -> Vec<&str> {
+    let Some((_, study)) = page.split_once("<h2>The study</h2>") else { return Vec::new() };
+    let names = ["Ladder", "Probes", "Claims", "Wavefronts", "Sweeps"];
+    let all = study.split("<summary>").skip(1).filter_map(|rest| rest.split("</summary>").next());
+    all.filter(|title| names.contains(title)).collect()
 }
 
 #[test]
-fn what_is_absent_is_said_with_the_command_that_measures_it() {
-    let text = markdown(&[realistic()]);
-    for expected in ["`msda study bench`", "`msda study probe --out probes`", "`msda study analyze --sweep"] {
+fn the_study_comes_last_under_one_heading() {
+    assert_eq!(titles(&html(&[])), Vec::<&str>::new());
+    assert_eq!(titles(&html(&[realistic()])), ["Measurements", "Workloads", "Left out"]);
+    let all = ["Measurements", "Workloads", "Left out", "The study"];
+    assert_eq!(titles(&html(&everything())), all);
+    assert_eq!(study(&html(&everything())), ["Ladder", "Probes", "Claims", "Wavefronts", "Sweeps"]);
+    assert_eq!(study(&html(&[probes()])), ["Probes", "Claims", "Sweeps"]);
+    assert_eq!(study(&html(&[analysis()])), ["Claims", "Wavefronts", "Sweeps"]);
+    let text = markdown(&everything());
+    let of_text: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("## ")).collect();
+    assert_eq!(of_text, all);
+    assert!(!study(&judged(&everything(), Judge::Never)).contains(&"Claims"));
+    assert!(study(&judged(&[realistic()], Judge::Always)).contains(&"Claims"));
+}
+
+#[test]
+fn markdown_has_no_empty_section() {
+    for records in cases() {
+        let text = markdown(&records);
+        let level = |line: &str| line.bytes().take_while(|b| *b == b'#').count();
+        let lines: Vec<&str> = text.lines().filter(|l| !l.is_empty()).collect();
+        for (i, line) in lines.iter().enumerate().filter(|(_, l)| l.starts_with('#')) {
+            let next = lines.get(i + 1).copied().unwrap_or("#");
+            assert!(level(next) == 0 || level(next) > level(line), "{line} is empty\n\n{text}");
+        }
+    }
+}
+
+#[test]
+fn the_committed_records_make_a_small_page() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records");
+    let records = msda_bench::record::sources(&[folder]).unwrap();
+    let page = html(&records.into_iter().map(|s| s.record).collect::<Vec<_>>());
+    assert!(page.len() < 400_000, "{} bytes", page.len());
+}
+
+#[test]
+fn a_missing_measurement_has_its_command() {
+    let text = markdown(&[analysis()]);
+    for expected in ["`msda study bench`", "`msda study probe --out probes`"] {
         assert!(text.contains(expected), "{expected}\n{text}");
     }
+    assert!(markdown(&[probes()]).contains("`msda study analyze --sweep"));
     assert!(!markdown(&everything()).contains("`msda study probe --out"));
-    let text = markdown(&[analysis()]);
     assert!(text.contains(
         "counters of generic on seed f16. `msda study analyze --workload seed --kernel generic --ncu`"
     ));
@@ -123,7 +143,7 @@ fn the_ladder_is_compared_with_its_first_rung_and_the_one_before() {
     assert!(text.contains("Not measured: ultra. `msda bench --workload seed --engine cuda:ladder:ultra`"));
     assert!(!text.contains("--engine cuda:ladder:distributed16"), "it is said to be left out");
     let page = html(&[ladder()]);
-    assert!(!titles(&page).contains(&"Workloads") || !page.contains(">cuda:ladder:simple<"));
+    assert!(!page.split_once("<h2>The study</h2>").unwrap().0.contains("cuda:ladder:simple"));
 }
 
 #[test]
@@ -137,7 +157,7 @@ fn no_plot_is_empty_and_no_coordinate_is_outside() {
     for records in cases() {
         let page = html(&records);
         for plot in page.split("role=\"img\">").skip(1).map(|rest| rest.split("</svg>").next().unwrap()) {
-            let marks = ["<rect", "<path", "<line"].iter().map(|m| plot.matches(m).count()).sum::<usize>();
+            let marks = ["<rect", "<path", "<circle"].iter().map(|m| plot.matches(m).count()).sum::<usize>();
             assert!(marks > 0 && !plot.contains("=\"-"), "{plot}");
         }
     }

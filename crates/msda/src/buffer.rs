@@ -1,4 +1,4 @@
-//! Owned tensors: elements of a type known at run time, on cache-line boundaries.
+//! Owned tensors: elements of a type known at run time, aligned to cache lines.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,12 +7,13 @@ use half::{bf16, f16};
 use crate::dtype::{Dtype, Element, Slice, SliceMut, typed};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Where rows should begin: a pair of cache lines, which processors fetch together.
+/// The alignment of the first element in bytes: two cache lines, which processors fetch together.
 const ALIGNMENT: usize = 128;
 
-/// Elements that begin on a boundary of 128 bytes, so that no row of whole lines straddles another.
+/// Elements whose first one is aligned to 128 bytes.
 ///
-/// A large `Vec` begins 16 bytes into a page: with it, a 128-byte row would touch three lines instead of two.
+/// A large `Vec` begins 16 bytes into a page, so each of its 128-byte rows touches three cache lines
+/// instead of two.
 #[derive(Debug)]
 pub struct Aligned<T> {
     raw: Vec<T>,
@@ -21,12 +22,22 @@ pub struct Aligned<T> {
 }
 
 impl<T: Copy> Aligned<T> {
-    /// `len` copies of `x`.
-    pub fn filled(len: usize, x: T) -> Self {
+    /// `len` copies of `x`. Panics like `Vec` if the memory cannot be allocated.
+    pub(crate) fn filled(len: usize, x: T) -> Self {
         Self::make(len, |raw, spare| raw.resize(len + spare, x))
     }
 
-    /// No elements yet, and room for `len`.
+    /// `len` copies of `x`, or `None` if the memory cannot be allocated.
+    fn try_filled(len: usize, x: T) -> Option<Self> {
+        let spare = ALIGNMENT / size_of::<T>();
+        let total = len.checked_add(spare)?;
+        let mut raw = Vec::new();
+        raw.try_reserve_exact(total).ok()?;
+        raw.resize(total, x);
+        Some(Self::within(raw, len))
+    }
+
+    /// No elements, with memory reserved for `len`.
     pub(crate) fn reserved(len: usize) -> Self
     where
         T: Default,
@@ -37,7 +48,7 @@ impl<T: Copy> Aligned<T> {
         Self { raw, start: empty.start, len: 0 }
     }
 
-    /// Appends copies of `x` up to `len` elements, which must have been reserved: nothing moves.
+    /// Appends copies of `x` up to `len` elements, which must have been reserved, so nothing moves.
     pub(crate) fn grow(&mut self, len: usize, x: T) {
         assert!(self.start + len <= self.raw.capacity(), "reserved");
         self.raw.resize(self.start + len, x);
@@ -48,7 +59,12 @@ impl<T: Copy> Aligned<T> {
         let spare = ALIGNMENT / size_of::<T>();
         let mut raw = Vec::with_capacity(len + spare);
         fill(&mut raw, spare);
-        let start = raw.as_ptr().align_offset(ALIGNMENT).min(spare);
+        Self::within(raw, len)
+    }
+
+    /// The first `len` elements of `raw` from an aligned one on.
+    fn within(raw: Vec<T>, len: usize) -> Self {
+        let start = raw.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT / size_of::<T>());
         Self { raw, start, len }
     }
 }
@@ -89,6 +105,24 @@ impl<T> DerefMut for Aligned<T> {
     }
 }
 
+/// No elements, with memory reserved for `len`; an error if it cannot be allocated.
+pub(crate) fn try_reserved<T>(len: usize) -> Result<Vec<T>> {
+    let mut reserved = Vec::new();
+    reserved.try_reserve_exact(len).map_err(|_| no_memory(format!("{len} elements")))?;
+    Ok(reserved)
+}
+
+/// `len` zeros; an error if the memory cannot be allocated.
+pub(crate) fn try_zeros<T: Copy + Default>(len: usize) -> Result<Vec<T>> {
+    let mut zeros = try_reserved(len)?;
+    zeros.resize(len, T::default());
+    Ok(zeros)
+}
+
+fn no_memory(got: String) -> Error {
+    Error::new(ErrorKind::Memory, "memory", got, "a size that this machine can allocate")
+}
+
 /// Owned elements of a type known at run time.
 #[derive(Debug, Clone)]
 pub enum Buffer {
@@ -104,28 +138,33 @@ pub enum Buffer {
 
 impl Buffer {
     /// `len` copies of `x`, rounded to `dtype`.
+    ///
+    /// # Panics
+    /// If the memory cannot be allocated, like `Vec`; see [`Buffer::try_filled`].
     pub fn filled(dtype: Dtype, len: usize, x: f64) -> Self {
         match dtype {
             Dtype::F64 => Self::F64(Aligned::filled(len, x)),
             Dtype::F32 => Self::F32(Aligned::filled(len, x as f32)),
-            Dtype::F16 => Self::F16(Aligned::filled(len, f16::from_f64(x))),
-            Dtype::Bf16 => Self::Bf16(Aligned::filled(len, bf16::from_f64(x))),
+            Dtype::F16 => Self::F16(Aligned::filled(len, Element::from_f64(x))),
+            Dtype::Bf16 => Self::Bf16(Aligned::filled(len, Element::from_f64(x))),
         }
     }
 
-    /// As [`Buffer::filled`], with an error where the memory is not to be had.
+    /// `len` copies of `x`, rounded to `dtype`; an error if the memory cannot be allocated.
     pub fn try_filled(dtype: Dtype, len: usize, x: f64) -> Result<Self> {
-        let bytes = len.checked_mul(dtype.size()).and_then(|n| n.checked_add(ALIGNMENT));
-        // Asking first costs nothing: the system promises pages and makes them when they are touched.
-        let there = bytes.is_some_and(|n| Vec::<u8>::new().try_reserve_exact(n).is_ok());
-        if !there {
-            let got = format!("{len} elements of {dtype}");
-            return Err(Error::new(ErrorKind::Overflow, "memory", got, "less than this machine has"));
-        }
-        Ok(Self::filled(dtype, len, x))
+        let buffer = match dtype {
+            Dtype::F64 => Aligned::try_filled(len, x).map(Self::F64),
+            Dtype::F32 => Aligned::try_filled(len, x as f32).map(Self::F32),
+            Dtype::F16 => Aligned::try_filled(len, Element::from_f64(x)).map(Self::F16),
+            Dtype::Bf16 => Aligned::try_filled(len, Element::from_f64(x)).map(Self::Bf16),
+        };
+        buffer.ok_or_else(|| no_memory(format!("{len} elements of {dtype}")))
     }
 
-    /// `len` elements, the i-th being `f(i)` rounded to `dtype`.
+    /// `len` elements; element `i` is `f(i)` rounded to `dtype`.
+    ///
+    /// # Panics
+    /// If the memory cannot be allocated, like `Vec`.
     pub fn from_fn(dtype: Dtype, len: usize, mut f: impl FnMut(usize) -> f64) -> Self {
         let mut buffer = Self::filled(dtype, len, 0.0);
         typed!(Buffer, &mut buffer, v => {
@@ -180,19 +219,31 @@ impl Buffer {
         self.as_slice().dtype()
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.as_slice().len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Every element, widened.
+    /// All elements as `f64`.
     pub fn to_f64(&self) -> Vec<f64> {
         typed!(Buffer, self, v => v.iter().map(|x| Element::to_f64(*x)).collect())
+    }
+}
+
+impl<'a> From<&'a Buffer> for Slice<'a> {
+    fn from(buffer: &'a Buffer) -> Self {
+        buffer.as_slice()
+    }
+}
+
+impl<'a> From<&'a mut Buffer> for SliceMut<'a> {
+    fn from(buffer: &'a mut Buffer) -> Self {
+        buffer.as_mut()
     }
 }
 
@@ -201,7 +252,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_begin_on_a_boundary_and_survive_the_round_trip() {
+    fn memory_that_cannot_be_allocated_is_an_error() {
+        for dtype in Dtype::ALL {
+            for len in [usize::MAX, usize::MAX / dtype.size(), isize::MAX as usize, 1 << 56] {
+                let error = Buffer::try_filled(dtype, len, 0.0).expect_err("more than any machine has");
+                assert_eq!(error.kind(), ErrorKind::Memory, "{error}");
+            }
+            assert_eq!(Buffer::try_filled(dtype, 3, 0.5).unwrap().to_f64(), [0.5; 3]);
+        }
+    }
+
+    #[test]
+    fn elements_are_aligned_and_survive_the_round_trip_through_bytes() {
         for dtype in Dtype::ALL {
             for len in [0, 1, 7, 100_000] {
                 let a = Buffer::from_fn(dtype, len, |i| i as f64 * 0.25 - 3.0);

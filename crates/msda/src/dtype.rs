@@ -1,4 +1,4 @@
-//! Element types, and slices whose element type is known at run time.
+//! Element types, and slices whose element type is only known at run time.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
@@ -25,7 +25,7 @@ impl Dtype {
     /// Every type, widest first.
     pub const ALL: [Self; 4] = [Self::F64, Self::F32, Self::F16, Self::Bf16];
 
-    /// The name used in keys, tables and files.
+    /// The name in keys, tables and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::F64 => "f64",
@@ -44,7 +44,7 @@ impl Dtype {
         }
     }
 
-    /// Half the distance from 1 to the next number: the relative error of one rounding.
+    /// The largest relative error of one rounding: half the distance from 1 to the next number.
     pub fn rounding(self) -> f64 {
         match self {
             Self::F64 => f64::EPSILON / 2.0,
@@ -54,7 +54,18 @@ impl Dtype {
         }
     }
 
-    /// The type arithmetic on elements of this type is done in.
+    /// The smallest magnitude that rounds to infinity; infinity itself for `f64`.
+    pub fn overflow(self) -> f64 {
+        // The largest finite number plus half its distance to the next power of two.
+        let below = |power: i32, rounding: f64| 2f64.powi(power) * (1.0 - rounding / 2.0);
+        match self {
+            Self::F64 => f64::INFINITY,
+            Self::F16 => below(16, self.rounding()),
+            Self::F32 | Self::Bf16 => below(128, self.rounding()),
+        }
+    }
+
+    /// The type in which arithmetic on elements of this type is done.
     pub fn accumulator(self) -> Self {
         match self {
             Self::F64 => Self::F64,
@@ -79,9 +90,10 @@ impl FromStr for Dtype {
     }
 }
 
-/// The floating-point types that arithmetic is done in.
+/// The floating-point types in which arithmetic is done. Sealed: `f32` and `f64`.
 pub trait Float:
-    Copy
+    private::Sealed
+    + Copy
     + Send
     + Sync
     + PartialOrd
@@ -95,7 +107,7 @@ pub trait Float:
     + AddAssign
     + 'static
 {
-    /// This type's name at run time.
+    /// This type as a run-time value.
     const DTYPE: Dtype;
     /// 0.
     const ZERO: Self;
@@ -105,13 +117,13 @@ pub trait Float:
     fn from_f64(x: f64) -> Self;
     /// The same number as `f64`.
     fn to_f64(self) -> f64;
-    /// The largest integer not above.
+    /// The largest integer that is not larger.
     fn floor(self) -> Self;
-    /// The nearest integer; halves go to the even one.
+    /// The nearest integer; halves round to the even one.
     fn round_ties_even(self) -> Self;
     /// e to this power.
     fn exp(self) -> Self;
-    /// Neither NaN nor infinite.
+    /// Whether it is neither NaN nor infinite.
     fn is_finite(self) -> bool;
 }
 
@@ -142,13 +154,13 @@ floats! {
     f32 F32;
 }
 
-/// The types tensors are stored in. Sealed: exactly the four of [`Dtype`].
+/// The element types of tensors. Sealed: the four types of [`Dtype`].
 pub trait Element: Copy + Send + Sync + fmt::Debug + Default + private::Sealed + 'static {
-    /// This type's name at run time.
+    /// This type as a run-time value.
     const DTYPE: Dtype;
-    /// The type its arithmetic is done in.
+    /// The type in which its arithmetic is done.
     type Acc: Float;
-    /// The same number in the accumulation type.
+    /// The same number in the arithmetic type.
     fn widen(self) -> Self::Acc;
     /// The nearest number of this type.
     fn narrow(x: Self::Acc) -> Self;
@@ -200,6 +212,12 @@ macro_rules! elements {
             impl<'a> From<&'a mut Vec<$t>> for SliceMut<'a> {
                 fn from(s: &'a mut Vec<$t>) -> Self { Self::$variant(s) }
             }
+            impl<'a, const N: usize> From<&'a [$t; N]> for Slice<'a> {
+                fn from(s: &'a [$t; N]) -> Self { Self::$variant(s) }
+            }
+            impl<'a, const N: usize> From<&'a mut [$t; N]> for SliceMut<'a> {
+                fn from(s: &'a mut [$t; N]) -> Self { Self::$variant(s) }
+            }
         )*
     };
 }
@@ -207,11 +225,24 @@ macro_rules! elements {
 elements! {
     F64 f64, f64, |x| x, |x| x, |x| x, |x| x;
     F32 f32, f32, |x| x, |x| x, |x: f64| x as f32, f64::from;
-    F16 f16, f32, f16::to_f32, f16::from_f32, f16::from_f64, f16::to_f64;
-    Bf16 bf16, f32, bf16::to_f32, bf16::from_f32, bf16::from_f64, bf16::to_f64;
+    F16 f16, f32, f16::to_f32, f16::from_f32, |x| f16::from_f32(round_to_odd(x)), f16::to_f64;
+    Bf16 bf16, f32, bf16::to_f32, bf16::from_f32, |x| bf16::from_f32(round_to_odd(x)), bf16::to_f64;
 }
 
-/// Runs an expression with the typed contents of a [`Slice`], [`SliceMut`] or `Buffer`.
+/// `x` in `f32`, and if that is not exact, the neighbour with an odd last bit. Rounding this number
+/// to 16 bits gives the number nearest to `x`; rounding twice to the nearest does not.
+fn round_to_odd(x: f64) -> f32 {
+    let near = x as f32;
+    let wide = f64::from(near);
+    if wide == x || x.is_nan() {
+        return near;
+    }
+    let bits = near.to_bits();
+    let toward_zero = if wide.abs() > x.abs() { bits - 1 } else { bits };
+    f32::from_bits(toward_zero | 1)
+}
+
+/// Evaluates an expression with the typed contents of a [`Slice`], [`SliceMut`] or `Buffer`.
 macro_rules! typed {
     ($kind:ident, $value:expr, $name:ident => $body:expr) => {
         match $value {
@@ -224,7 +255,7 @@ macro_rules! typed {
 }
 pub(crate) use typed;
 
-/// Borrowed elements of a type known at run time. Make one with `.into()` from a slice.
+/// Borrowed elements of a type known at run time. `slice.into()` makes one.
 #[derive(Debug, Clone, Copy)]
 pub enum Slice<'a> {
     /// 64-bit floats.
@@ -248,29 +279,32 @@ impl<'a> Slice<'a> {
         }
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         typed!(Slice, self, s => s.len())
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// One element, widened. Panics, as slices do, when there is none at `i`.
+    /// Element `i` as `f64`.
+    ///
+    /// # Panics
+    /// If `i` is not below the length, like indexing a slice.
     pub fn get(&self, i: usize) -> f64 {
         typed!(Slice, self, s => Element::to_f64(s[i]))
     }
 
-    /// The elements from `start` on. Panics, as slices do, when `start` is past the end.
+    /// The elements without the first `start`; none if there are not so many.
     #[must_use]
-    pub fn from(&self, start: usize) -> Slice<'a> {
+    pub fn tail(&self, start: usize) -> Slice<'a> {
         match self {
-            Self::F64(s) => Self::F64(&s[start..]),
-            Self::F32(s) => Self::F32(&s[start..]),
-            Self::F16(s) => Self::F16(&s[start..]),
-            Self::Bf16(s) => Self::Bf16(&s[start..]),
+            Self::F64(s) => Self::F64(s.get(start..).unwrap_or_default()),
+            Self::F32(s) => Self::F32(s.get(start..).unwrap_or_default()),
+            Self::F16(s) => Self::F16(s.get(start..).unwrap_or_default()),
+            Self::Bf16(s) => Self::Bf16(s.get(start..).unwrap_or_default()),
         }
     }
 }
@@ -299,7 +333,7 @@ impl SliceMut<'_> {
         }
     }
 
-    /// The same elements, borrowed again for a shorter time.
+    /// The same elements, borrowed for a shorter time.
     pub fn reborrow(&mut self) -> SliceMut<'_> {
         match self {
             Self::F64(s) => SliceMut::F64(s),
@@ -309,18 +343,21 @@ impl SliceMut<'_> {
         }
     }
 
-    /// The elements from `start` on. Panics, as slices do, when `start` is past the end.
+    /// The elements without the first `start`; none if there are not so many.
     #[must_use]
-    pub fn from(self, start: usize) -> Self {
+    pub fn tail(self, start: usize) -> Self {
         match self {
-            Self::F64(s) => Self::F64(&mut s[start..]),
-            Self::F32(s) => Self::F32(&mut s[start..]),
-            Self::F16(s) => Self::F16(&mut s[start..]),
-            Self::Bf16(s) => Self::Bf16(&mut s[start..]),
+            Self::F64(s) => Self::F64(s.get_mut(start..).unwrap_or_default()),
+            Self::F32(s) => Self::F32(s.get_mut(start..).unwrap_or_default()),
+            Self::F16(s) => Self::F16(s.get_mut(start..).unwrap_or_default()),
+            Self::Bf16(s) => Self::Bf16(s.get_mut(start..).unwrap_or_default()),
         }
     }
 
-    /// Stores one element, rounded to the element type. Panics, as slices do, when there is none at `i`.
+    /// Stores `x` as element `i`, rounded to the element type.
+    ///
+    /// # Panics
+    /// If `i` is not below the length, like indexing a slice.
     pub fn set(&mut self, i: usize, x: f64) {
         typed!(SliceMut, self, s => s[i] = Element::from_f64(x));
     }

@@ -1,8 +1,8 @@
-//! One error type: what was asked, what was got, what was expected, and what to do about it.
+//! The error type: its subject, the value it got, the value it expected, and a hint.
 
 use std::fmt;
 
-/// What kind of mistake an [`Error`] reports, for programs that react to it.
+/// The kind of an [`Error`], for programs that react to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -18,14 +18,14 @@ pub enum ErrorKind {
     Format,
     /// The device or its driver reported a failure.
     Device,
-    /// Memory is not to be had.
+    /// Memory could not be allocated.
     Memory,
     /// A kernel could not be compiled.
     Compile,
 }
 
 /// A refused call. Nothing was written.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,
     subject: String,
@@ -38,7 +38,7 @@ pub struct Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error about `subject`: what was `got` and what was `expected`.
+    /// An error about `subject`, with the value it `got` and the value it `expected`.
     pub fn new(
         kind: ErrorKind,
         subject: impl Into<String>,
@@ -62,7 +62,7 @@ impl Error {
         Self::new(ErrorKind::Shape, subject, got, expected)
     }
 
-    /// Adds advice, printed on a `hint:` line of its own.
+    /// Adds advice. `Display` prints it on a separate line that starts with `hint:`.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -74,6 +74,8 @@ impl Error {
         self.kind
     }
 }
+
+impl std::error::Error for Error {}
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

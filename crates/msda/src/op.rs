@@ -1,12 +1,14 @@
-//! The op's arguments, the one place where they are checked, and what a backend must provide.
+//! The arguments of the operator, their checks, and the trait of backends.
 
+use crate::buffer::Buffer;
 use crate::dtype::Slice;
 use crate::error::Result;
 use crate::problem::Problem;
 use crate::view::{Role, Strides, View, ViewMut, check_read, check_write};
 
-/// What a reference point of the fused form is.
+/// The kind of the reference points of the fused form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ReferenceKind {
     /// `(x, y)`: a location is `ref + offset / (w, h)` of its level.
     Point,
@@ -15,7 +17,7 @@ pub enum ReferenceKind {
 }
 
 impl ReferenceKind {
-    /// Numbers of one reference point.
+    /// Numbers per reference point: 2 or 4.
     pub fn dim(self) -> usize {
         match self {
             Self::Point => 2,
@@ -29,24 +31,24 @@ impl ReferenceKind {
 pub struct Reference<'a> {
     /// Points or boxes.
     pub kind: ReferenceKind,
-    /// The numbers.
+    /// Their elements.
     pub view: View<'a>,
 }
 
-/// What the op reads.
+/// The inputs of the operator.
 ///
-/// In the plain form `locations` are normalised sampling locations and `weights` are attention weights. With
-/// `reference` set the form is fused: `locations` are raw offsets and `weights` are raw logits, and location
-/// arithmetic and softmax happen inside the op.
+/// In the plain form `locations` are normalised sampling locations and `weights` are attention
+/// weights. If `reference` is set the form is fused: `locations` are raw offsets, `weights` are raw
+/// logits, and the operator computes the locations and the softmax itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Inputs<'a> {
-    /// `(B, S, H, D)`, in the problem's layout.
+    /// `(B, S, H, D)`, in the layout of the problem.
     pub value: View<'a>,
     /// `(B, Q, H, samples, 2)` as (x, y).
     pub locations: View<'a>,
     /// `(B, Q, H, samples)`.
     pub weights: View<'a>,
-    /// `(B, Q, L, 2 or 4)`; makes the form fused.
+    /// `(B, Q, L, 2 or 4)`; `Some` makes the form fused.
     pub reference: Option<Reference<'a>>,
 }
 
@@ -73,21 +75,21 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// Where the gradients go. What is `None` is not computed.
+/// Destinations of the gradients. A gradient that is `None` is not computed.
 #[derive(Debug, Default)]
 pub struct Gradients<'a> {
-    /// Like `value`. Rings and gaps between levels receive zeros.
+    /// Shaped like `value`. Rings and gaps between levels receive zeros.
     pub value: Option<ViewMut<'a>>,
-    /// Like `locations` (offsets, in the fused form).
+    /// Shaped like `locations` (in the fused form: offsets).
     pub locations: Option<ViewMut<'a>>,
-    /// Like `weights` (logits, in the fused form).
+    /// Shaped like `weights` (in the fused form: logits).
     pub weights: Option<ViewMut<'a>>,
-    /// Like the reference points; only in the fused form.
+    /// Shaped like the reference points; only in the fused form.
     pub reference: Option<ViewMut<'a>>,
 }
 
 impl Gradients<'_> {
-    /// The same destinations, borrowed again for a shorter time.
+    /// The same destinations, borrowed for a shorter time.
     pub fn reborrow(&mut self) -> Gradients<'_> {
         Gradients {
             value: self.value.as_mut().map(ViewMut::reborrow),
@@ -98,22 +100,39 @@ impl Gradients<'_> {
     }
 }
 
-/// Anything that computes the op: forward and backward, plain and fused.
+/// All gradients in new memory, as [`Backend::gradients`] returns them.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct GradientBuffers {
+    /// Shaped like `value`, dense.
+    pub value: Buffer,
+    /// Shaped like `locations` (in the fused form: offsets), dense.
+    pub locations: Buffer,
+    /// Shaped like `weights` (in the fused form: logits), dense.
+    pub weights: Buffer,
+    /// Shaped like the reference points, dense; `None` in the plain form.
+    pub reference: Option<Buffer>,
+}
+
+/// An implementation of the operator: forward and backward, plain and fused.
+///
+/// [`forward`](Self::forward) and [`backward`](Self::backward) write into memory of the caller.
+/// [`output`](Self::output) and [`gradients`](Self::gradients) allocate.
 pub trait Backend: Sync {
     /// A short name for tables.
     fn name(&self) -> String;
 
-    /// Whether this backend takes the problem; the error says why not.
+    /// Whether this backend accepts the problem; the error gives the reason.
     fn supports(&self, _problem: &Problem) -> Result<()> {
         Ok(())
     }
 
-    /// Whether it has a backward pass. One that has not refuses every call of it.
+    /// Whether it has a backward pass. Without one it refuses each call of `backward`.
     fn computes_gradients(&self) -> bool {
         true
     }
 
-    /// Whether it sums a few samples of `f16` values in `f16`: it is then held to no more than that allows.
+    /// Whether it sums a few samples of `f16` values in `f16`: the battery then allows more error.
     fn sums_in_f16(&self) -> bool {
         false
     }
@@ -121,7 +140,7 @@ pub trait Backend: Sync {
     /// Writes the output `(B, Q, H, D)`.
     fn forward(&self, problem: &Problem, inputs: &Inputs<'_>, output: ViewMut<'_>) -> Result<()>;
 
-    /// Writes the gradients asked for, given the output's gradient.
+    /// Writes the requested gradients, given the gradient of the output.
     fn backward(
         &self,
         problem: &Problem,
@@ -129,9 +148,92 @@ pub trait Backend: Sync {
         grad_output: View<'_>,
         gradients: Gradients<'_>,
     ) -> Result<()>;
+
+    /// The output `(B, Q, H, D)` in new memory.
+    fn output(&self, problem: &Problem, inputs: &Inputs<'_>) -> Result<Buffer> {
+        check_inputs(problem, inputs)?;
+        let mut output = Buffer::try_filled(problem.types().value, problem.output_len(), 0.0)?;
+        self.forward(problem, inputs, output.as_mut().into())?;
+        Ok(output)
+    }
+
+    /// All gradients in new memory, given the gradient of the output.
+    fn gradients(
+        &self,
+        problem: &Problem,
+        inputs: &Inputs<'_>,
+        grad_output: View<'_>,
+    ) -> Result<GradientBuffers> {
+        let args = check_inputs(problem, inputs)?;
+        check_gradients(problem, &args, &grad_output, &Gradients::default())?;
+        let types = problem.types();
+        let mut buffers = GradientBuffers {
+            value: Buffer::try_filled(types.value, problem.value_len(), 0.0)?,
+            locations: Buffer::try_filled(types.locations, problem.locations_len(), 0.0)?,
+            weights: Buffer::try_filled(types.weights, problem.weights_len(), 0.0)?,
+            reference: match args.reference {
+                Some((kind, _)) => {
+                    Some(Buffer::try_filled(types.locations, problem.reference_len(kind.dim()), 0.0)?)
+                }
+                None => None,
+            },
+        };
+        let gradients = Gradients {
+            value: Some(buffers.value.as_mut().into()),
+            locations: Some(buffers.locations.as_mut().into()),
+            weights: Some(buffers.weights.as_mut().into()),
+            reference: buffers.reference.as_mut().map(|buffer| buffer.as_mut().into()),
+        };
+        self.backward(problem, inputs, grad_output, gradients)?;
+        Ok(buffers)
+    }
 }
 
-/// A checked tensor: its elements and strides.
+/// Computes the output `(B, Q, H, D)` on the CPU, in new memory.
+///
+/// [`Backend::forward`] of [`Cpu`](crate::Cpu) writes into memory of the caller instead.
+///
+/// ```
+/// use msda::{Inputs, Problem, Spec};
+///
+/// let spec = Spec { batch: 1, queries: 1, heads: 1, channels: 2, ..Spec::default() };
+/// let problem = Problem::new(Spec { levels: vec![(2, 2)], points: vec![1], ..spec })?;
+/// // The sample is in the centre of the level, between all four pixels.
+/// let value = [1.0f32, 10.0, 2.0, 20.0, 3.0, 30.0, 4.0, 40.0];
+/// let inputs = Inputs::plain(&value, &[0.5f32, 0.5], &[1.0f32]);
+/// let output = msda::forward(&problem, &inputs)?;
+/// assert_eq!(output.to_f64(), [2.5, 25.0]);
+/// # Ok::<(), msda::Error>(())
+/// ```
+pub fn forward(problem: &Problem, inputs: &Inputs<'_>) -> Result<Buffer> {
+    crate::Cpu::new().output(problem, inputs)
+}
+
+/// Computes all gradients on the CPU, in new memory, given the gradient of the output.
+///
+/// [`Backend::backward`] of [`Cpu`](crate::Cpu) writes into memory of the caller instead, and
+/// computes only the gradients that are requested.
+///
+/// ```
+/// use msda::{Inputs, Problem, Spec};
+///
+/// let spec = Spec { batch: 1, queries: 1, heads: 1, channels: 1, ..Spec::default() };
+/// let problem = Problem::new(Spec { levels: vec![(2, 2)], points: vec![1], ..spec })?;
+/// let inputs = Inputs::plain(&[1.0f32, 2.0, 3.0, 4.0], &[0.5f32, 0.5], &[2.0f32]);
+/// let gradients = msda::backward(&problem, &inputs, &[1.0f32])?;
+/// assert_eq!(gradients.value.to_f64(), [0.5; 4]);
+/// assert_eq!(gradients.weights.to_f64(), [2.5]);
+/// # Ok::<(), msda::Error>(())
+/// ```
+pub fn backward<'a>(
+    problem: &Problem,
+    inputs: &Inputs<'_>,
+    grad_output: impl Into<View<'a>>,
+) -> Result<GradientBuffers> {
+    crate::Cpu::new().gradients(problem, inputs, grad_output.into())
+}
+
+/// A checked tensor: its elements and strides. Strides that are never used are 0.
 #[derive(Debug, Clone, Copy)]
 pub struct Tensor<'a> {
     /// The elements.
@@ -141,14 +243,14 @@ pub struct Tensor<'a> {
 }
 
 impl Tensor<'_> {
-    /// The first element at an outer index.
+    /// The position of the first element at an outer index.
     #[inline(always)]
     pub fn at(&self, index: [usize; 3]) -> usize {
         offset(self.strides, index)
     }
 }
 
-/// The first element at an outer index of a tensor with these strides.
+/// The position of the first element at an outer index of a tensor with these strides.
 #[inline(always)]
 pub fn offset(strides: Strides, [i, j, k]: [usize; 3]) -> usize {
     i * strides[0] + j * strides[1] + k * strides[2]
@@ -157,17 +259,17 @@ pub fn offset(strides: Strides, [i, j, k]: [usize; 3]) -> usize {
 /// Checked inputs.
 #[derive(Debug, Clone, Copy)]
 pub struct Args<'a> {
-    /// The value pyramid.
+    /// The value.
     pub value: Tensor<'a>,
-    /// Locations or offsets.
+    /// Locations; in the fused form, offsets.
     pub locations: Tensor<'a>,
-    /// Weights or logits.
+    /// Weights; in the fused form, logits.
     pub weights: Tensor<'a>,
-    /// Reference points, in the fused form.
+    /// The kind and the reference points of the fused form.
     pub reference: Option<(ReferenceKind, Tensor<'a>)>,
 }
 
-/// Strides of the gradients' destinations, where present.
+/// Strides of the destinations of the gradients, for those that are requested.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct GradientStrides {
     /// Strides of the value gradient.
@@ -191,18 +293,18 @@ pub fn check_inputs<'a>(p: &Problem, inputs: &Inputs<'a>) -> Result<Args<'a>> {
         locations: tensor(Role::Locations, if fused { "offsets" } else { "locations" }, &inputs.locations)?,
         weights: tensor(Role::Weights, if fused { "logits" } else { "weights" }, &inputs.weights)?,
         reference: match &inputs.reference {
-            Some(r) => Some((r.kind, tensor(Role::Reference { dim: r.kind.dim() }, "reference", &r.view)?)),
+            Some(r) => Some((r.kind, tensor(Role::Reference(r.kind), "reference", &r.view)?)),
             None => None,
         },
     })
 }
 
-/// Checks the output's destination against the problem.
+/// Checks the destination of the output against the problem.
 pub fn check_output(p: &Problem, output: &ViewMut<'_>) -> Result<Strides> {
     check_write(p, Role::Output, "output", output)
 }
 
-/// Checks the output's gradient and the gradients' destinations against the problem.
+/// Checks the gradient of the output and the destinations of the gradients against the problem.
 pub fn check_gradients<'a>(
     p: &Problem,
     args: &Args<'_>,
@@ -222,7 +324,7 @@ pub fn check_gradients<'a>(
             )
             .hint("set `reference` in the inputs for the fused form"));
         }
-        (Some((kind, _)), view) => write(Role::Reference { dim: kind.dim() }, "gradient of reference", view)?,
+        (Some((kind, _)), view) => write(Role::Reference(*kind), "gradient of reference", view)?,
         (None, None) => None,
     };
     Ok((
@@ -236,9 +338,7 @@ pub fn check_gradients<'a>(
     ))
 }
 
-/// One image and head of a problem, as a problem of its own over the same memory.
-///
-/// What is checked on a plane is checked at its real place: strides and all.
+/// One image and head of a problem as a problem of its own, over the same memory.
 pub fn plane<'a>(
     p: &Problem,
     inputs: &Inputs<'a>,
@@ -256,7 +356,7 @@ pub fn plane<'a>(
         s.positions = Some(p.positions());
     })?;
     let cut =
-        |t: Tensor<'a>, head| View { data: t.data.from(t.at([image, 0, head])), strides: Some(t.strides) };
+        |t: Tensor<'a>, head| View { data: t.data.tail(t.at([image, 0, head])), strides: Some(t.strides) };
     let inputs = Inputs {
         value: cut(args.value, head),
         locations: cut(args.locations, head),

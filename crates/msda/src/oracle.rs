@@ -1,26 +1,32 @@
-//! The specification: the op and its gradients, written to be read, never optimised.
+//! The specification: the operator and its gradients, written for clarity and not for speed.
 //!
-//! Everything is generic over the arithmetic type. In `f64` it is the oracle that every backend is judged by; in
-//! `f32` it is the plain evaluation whose own error says how much error is reasonable.
+//! Everything is generic over the arithmetic type. In `f64` it is the oracle: every backend is
+//! compared with it. In `f32` it is the plain evaluation: its error shows how much error is normal.
 
+use crate::buffer::{try_reserved, try_zeros};
 use crate::dtype::Float;
 use crate::error::Result;
 use crate::op::{self, Args, Backend, Gradients, Inputs, ReferenceKind, Tensor};
 use crate::problem::{Level, Padding, Problem, Sampling};
 use crate::view::{Role, View, ViewMut};
 
-/// A pixel of a level and its share in a sample.
+/// A pixel of a level and its weight in a sample.
 #[derive(Debug, Clone, Copy)]
 struct Tap<F> {
     y: usize,
     x: usize,
     weight: F,
-    /// Derivatives of `weight` by the normalised location.
-    dx: F,
-    dy: F,
+    /// Derivatives of `weight` by the normalised location. `None` where the location has no
+    /// gradient: 0 would become NaN when it is multiplied by a number that is not finite.
+    dx: Option<F>,
+    dy: Option<F>,
 }
 
-/// The taps of a sample: up to four, none when the sample lies outside or its location is not finite.
+/// One axis of a tap: pixel index, weight, derivative of the weight.
+type AxisTap<F> = (usize, F, Option<F>);
+
+/// The taps of a sample: up to four, and none if the sample is off the map or its location is not
+/// finite. A tap on the map counts even if its weight is 0.
 fn taps<F: Float>(p: &Problem, level: &Level, location: [F; 2]) -> Vec<Tap<F>> {
     if !location[0].is_finite() || !location[1].is_finite() {
         return Vec::new();
@@ -37,36 +43,38 @@ fn taps<F: Float>(p: &Problem, level: &Level, location: [F; 2]) -> Vec<Tap<F>> {
     let mut taps = Vec::new();
     for &(y, wy, dwy) in &ys {
         for &(x, wx, dwx) in &xs {
-            taps.push(Tap { y, x, weight: wy * wx, dx: wy * dwx, dy: dwy * wx });
+            let (dx, dy) = (dwx.map(|d| wy * d), dwy.map(|d| d * wx));
+            taps.push(Tap { y, x, weight: wy * wx, dx, dy });
         }
     }
     taps
 }
 
-/// The pixel coordinate of a normalised one on an axis of `side` pixels, and its derivative.
-fn pixel<F: Float>(p: &Problem, side: usize, t: F) -> (F, F) {
+/// The pixel coordinate of a normalised coordinate on an axis of `side` pixels, and its derivative:
+/// a clamped coordinate has none.
+fn pixel<F: Float>(p: &Problem, side: usize, t: F) -> (F, Option<F>) {
     let (scale, shift) = p.pixel_transform(side);
     let (scale, last) = (F::from_f64(scale), F::from_f64(side as f64 - 1.0));
     let c = t * scale + F::from_f64(shift);
     match p.padding() {
-        Padding::Zeros => (c, scale),
-        Padding::Border if c <= F::ZERO => (F::ZERO, F::ZERO),
-        Padding::Border if c >= last => (last, F::ZERO),
-        Padding::Border => (c, scale),
+        Padding::Zeros => (c, Some(scale)),
+        Padding::Border if c <= F::ZERO => (F::ZERO, None),
+        Padding::Border if c >= last => (last, None),
+        Padding::Border => (c, Some(scale)),
     }
 }
 
-/// The two neighbours on one axis as (index, weight, derivative of the weight), less those off the map.
-fn linear<F: Float>(p: &Problem, side: usize, t: F) -> Vec<(usize, F, F)> {
+/// The two neighbours on one axis, without those off the map.
+fn linear<F: Float>(p: &Problem, side: usize, t: F) -> Vec<AxisTap<F>> {
     let (c, slope) = pixel(p, side, t);
-    // Written so that a coordinate that overflowed is outside too.
+    // A coordinate that overflowed to infinity or NaN is off the map too.
     if !(c > F::from_f64(-1.0) && c < F::from_f64(side as f64)) {
         return Vec::new();
     }
     let low = c.floor();
     let part = c - low;
     let low = low.to_f64() as i64;
-    [(low, F::ONE - part, -slope), (low + 1, part, slope)]
+    [(low, F::ONE - part, slope.map(|s| -s)), (low + 1, part, slope)]
         .into_iter()
         .filter(|&(i, _, _)| 0 <= i && i < side as i64)
         .map(|(i, w, d)| (i as usize, w, d))
@@ -74,15 +82,15 @@ fn linear<F: Float>(p: &Problem, side: usize, t: F) -> Vec<(usize, F, F)> {
 }
 
 /// The nearest pixel on one axis, if it is on the map. Its weight does not depend on the location.
-fn nearest<F: Float>(p: &Problem, side: usize, t: F) -> Vec<(usize, F, F)> {
+fn nearest<F: Float>(p: &Problem, side: usize, t: F) -> Vec<AxisTap<F>> {
     let (c, _) = pixel(p, side, t);
     let i = c.round_ties_even().to_f64();
-    if 0.0 <= i && i < side as f64 { vec![(i as usize, F::ONE, F::ZERO)] } else { Vec::new() }
+    if 0.0 <= i && i < side as f64 { vec![(i as usize, F::ONE, None)] } else { Vec::new() }
 }
 
-/// One (image, query, head): the locations and weights of its samples, however they are given.
+/// The locations and weights of the samples of one (image, query, head).
 struct Item<F> {
-    /// Level of each sample.
+    /// The level of each sample.
     level: Vec<usize>,
     location: Vec<[F; 2]>,
     weight: Vec<F>,
@@ -109,7 +117,7 @@ fn item<F: Float>(p: &Problem, args: &Args<'_>, at: [usize; 3]) -> Item<F> {
     Item { level, location, weight }
 }
 
-/// What one unit of a raw offset adds to the normalised location.
+/// The change of the normalised location per unit of raw offset.
 fn offset_scale<F: Float>(
     p: &Problem,
     kind: ReferenceKind,
@@ -127,7 +135,7 @@ fn offset_scale<F: Float>(
     }
 }
 
-/// A box's offsets are in units of half its size over the number of points.
+/// Offsets of a box are in units of half its size divided by the number of points.
 fn half_share<F: Float>(p: &Problem, level: usize) -> F {
     F::from_f64(0.5) / F::from_f64(p.points()[level] as f64)
 }
@@ -144,13 +152,12 @@ fn each_item(p: &Problem) -> impl Iterator<Item = [usize; 3]> + use<> {
     (0..b).flat_map(move |b| (0..q).flat_map(move |q| (0..h).map(move |h| [b, q, h])))
 }
 
-/// The output `(B, Q, H, D)`, dense.
+/// The dense output `(B, Q, H, D)`.
 pub fn forward<F: Float>(p: &Problem, inputs: &Inputs<'_>) -> Result<Vec<F>> {
     let args = op::check_inputs(p, inputs)?;
     let d = p.channels();
-    let mut output = Vec::with_capacity(p.output_len());
-    for at in each_item(p) {
-        let mut sum = vec![F::ZERO; d];
+    let mut output = try_zeros(p.output_len())?;
+    for (sum, at) in output.chunks_exact_mut(d).zip(each_item(p)) {
         let item = item::<F>(p, &args, at);
         for s in 0..p.samples() {
             let level = &p.levels()[item.level[s]];
@@ -161,36 +168,35 @@ pub fn forward<F: Float>(p: &Problem, inputs: &Inputs<'_>) -> Result<Vec<F>> {
                 }
             }
         }
-        output.extend(sum);
     }
     Ok(output)
 }
 
-/// Dense gradients. `value` is laid out as the problem says; `reference` is empty in the plain form.
+/// Dense gradients. `value` has the layout of the problem. `reference` is empty in the plain form.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Grads<F> {
-    /// Of `value`.
+    /// Gradient of `value`.
     pub value: Vec<F>,
-    /// Of locations, or offsets.
+    /// Gradient of the locations; in the fused form, of the offsets.
     pub locations: Vec<F>,
-    /// Of weights, or logits.
+    /// Gradient of the weights; in the fused form, of the logits.
     pub weights: Vec<F>,
-    /// Of the reference points.
+    /// Gradient of the reference points.
     pub reference: Vec<F>,
 }
 
-/// All gradients, given the output's.
+/// All gradients, given the gradient of the output.
 pub fn backward<F: Float>(p: &Problem, inputs: &Inputs<'_>, grad_output: &View<'_>) -> Result<Grads<F>> {
     let args = op::check_inputs(p, inputs)?;
     let (grad_output, _) = op::check_gradients(p, &args, grad_output, &Gradients::default())?;
     let dim = args.reference.map_or(0, |(kind, _)| kind.dim());
     let dense_value = Role::Value.dense(p);
-    let dense_reference = Role::Reference { dim }.dense(p);
     let mut grads = Grads {
-        value: vec![F::ZERO; p.value_len()],
-        locations: Vec::with_capacity(p.locations_len()),
-        weights: Vec::with_capacity(p.weights_len()),
-        reference: vec![F::ZERO; p.reference_len(dim)],
+        value: try_zeros(p.value_len())?,
+        locations: try_reserved(p.locations_len())?,
+        weights: try_reserved(p.weights_len())?,
+        reference: try_zeros(p.reference_len(dim))?,
     };
     for at in each_item(p) {
         let item = item::<F>(p, &args, at);
@@ -208,8 +214,11 @@ pub fn backward<F: Float>(p: &Problem, inputs: &Inputs<'_>, grad_output: &View<'
                     let v = F::from_f64(args.value.data.get(row + c));
                     grads.value[d_row + c] += item.weight[s] * tap.weight * g;
                     d_weight[s] += tap.weight * v * g;
-                    d_location[s][0] += item.weight[s] * tap.dx * v * g;
-                    d_location[s][1] += item.weight[s] * tap.dy * v * g;
+                    for (d, slope) in d_location[s].iter_mut().zip([tap.dx, tap.dy]) {
+                        if let Some(slope) = slope {
+                            *d += item.weight[s] * slope * v * g;
+                        }
+                    }
                 }
             }
         }
@@ -222,9 +231,9 @@ pub fn backward<F: Float>(p: &Problem, inputs: &Inputs<'_>, grad_output: &View<'
                 for (s, d) in d_location.iter().enumerate() {
                     let l = item.level[s];
                     let base = reference.at([at[0], at[1], l]);
-                    let d_base = op::offset(dense_reference, [at[0], at[1], l]);
+                    let d_base = op::offset(Role::Reference(*kind).dense(p), [at[0], at[1], l]);
                     for axis in 0..2 {
-                        // A location that is not finite receives no gradient, nor does what it was made of.
+                        // A location that is not finite has no gradient, nor do its inputs.
                         if !item.location[s].iter().all(|t| t.is_finite()) {
                             grads.locations.push(F::ZERO);
                             continue;
@@ -247,7 +256,7 @@ pub fn backward<F: Float>(p: &Problem, inputs: &Inputs<'_>, grad_output: &View<'
     Ok(grads)
 }
 
-/// The oracle as a backend: `f64` throughout, rounded once to the output's type.
+/// The oracle as a backend: it computes in `f64` and rounds once to the type of the output.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Oracle;
 
@@ -272,11 +281,12 @@ impl Backend for Oracle {
         let args = op::check_inputs(p, inputs)?;
         op::check_gradients(p, &args, &grad_output, &gradients)?;
         let grads = backward::<f64>(p, inputs, &grad_output)?;
-        let dim = args.reference.map_or(0, |(kind, _)| kind.dim());
         write(p, Role::Value, &grads.value, gradients.value);
         write(p, Role::Locations, &grads.locations, gradients.locations);
         write(p, Role::Weights, &grads.weights, gradients.weights);
-        write(p, Role::Reference { dim }, &grads.reference, gradients.reference);
+        if let Some((kind, _)) = args.reference {
+            write(p, Role::Reference(kind), &grads.reference, gradients.reference);
+        }
         Ok(())
     }
 }

@@ -1,40 +1,43 @@
-//! What is to be computed: sizes, levels, options and types, validated once.
+//! The description of a call: sizes, levels, options and types, validated once.
 
 use std::fmt;
 
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The largest height or width of a level: up to here every pixel index is exact in `f32`.
+/// The largest height or width of a level. All pixel indices up to it are exact in `f32`.
 pub const MAX_LEVEL_SIDE: usize = 1 << 24;
 
 /// How a sample is read from its level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Sampling {
     /// Four taps, weighted by distance.
     #[default]
     Bilinear,
-    /// The nearest pixel; halves go to the even neighbour. Locations receive no gradient.
+    /// The nearest pixel; halves round to the even index. Locations receive no gradient.
     Nearest,
 }
 
-/// What a sample near or beyond the edge of a level reads.
+/// How samples near and beyond the edge of a level are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Padding {
-    /// Taps outside the map contribute nothing.
+    /// Taps off the map contribute nothing.
     #[default]
     Zeros,
-    /// Coordinates are clamped to the map.
+    /// Coordinates are clamped to the map. A clamped coordinate receives no gradient.
     Border,
 }
 
-/// How `value` lies in memory.
+/// The memory layout of `value`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Layout {
-    /// `(B, S, H, D)`: what everybody's models produce.
+    /// `(B, S, H, D)`: the layout that models produce.
     #[default]
     Bshd,
-    /// `(B, H, S, D)`: each head's pyramid is contiguous.
+    /// `(B, H, S, D)`: the levels of each head are contiguous.
     Planar,
     /// `(B, H, S', D)` with a ring of one zero pixel around each level: `S'` counts the ring.
     PlanarRing,
@@ -44,7 +47,7 @@ impl Layout {
     /// Every layout.
     pub const ALL: [Self; 3] = [Self::Bshd, Self::Planar, Self::PlanarRing];
 
-    /// The name used in keys and files.
+    /// The name in keys and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bshd => "bshd",
@@ -59,10 +62,10 @@ impl Layout {
     }
 }
 
-/// Element types: `value` (and the output, and gradients of `value`), sampling locations, attention weights.
+/// Element types of the tensors. A gradient has the type of its tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Types {
-    /// Value, output, and their gradients.
+    /// Value and output.
     pub value: Dtype,
     /// Sampling locations; in the fused form, reference points and offsets.
     pub locations: Dtype,
@@ -71,13 +74,13 @@ pub struct Types {
 }
 
 impl Types {
-    /// All three of one type.
+    /// All tensors of one type.
     pub const fn uniform(dtype: Dtype) -> Self {
         Self { value: dtype, locations: dtype, weights: dtype }
     }
 
-    /// Values of `value`, locations and weights in `f32`.
-    pub const fn with_f32_coordinates(value: Dtype) -> Self {
+    /// Value and output of type `value`; locations and weights in `f32`.
+    pub const fn with_value(value: Dtype) -> Self {
         Self { value, locations: Dtype::F32, weights: Dtype::F32 }
     }
 }
@@ -107,44 +110,46 @@ impl Default for Types {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Spec {
-    /// Images.
+    /// Number of images.
     pub batch: usize,
-    /// Queries of one image.
+    /// Queries per image.
     pub queries: usize,
-    /// Attention heads.
+    /// Number of attention heads.
     pub heads: usize,
-    /// Channels of one head.
+    /// Channels per head.
     pub channels: usize,
     /// Height and width of each level.
     pub levels: Vec<(usize, usize)>,
-    /// Sampling points of each level.
+    /// Sampling points on each level.
     pub points: Vec<usize>,
-    /// First position of each level (of its ring, where the layout has one); packed when `None`.
+    /// First position of each level, or of its ring if the layout has one. Levels may be in any order
+    /// and have gaps between them, but must not overlap. `None` packs them in order.
     pub starts: Option<Vec<usize>>,
-    /// Positions of one image; just enough for the levels when `None`.
+    /// Positions per image; `None` means that the last level ends the image.
     pub positions: Option<usize>,
-    /// How samples are read.
+    /// How a sample is read.
     pub sampling: Sampling,
-    /// What lies beyond the edge.
+    /// How samples near and beyond the edge are read.
     pub padding: Padding,
-    /// Whether 0 and 1 are the centres of the corner pixels, rather than their outer edges.
+    /// Whether 0 and 1 are the centres of the corner pixels instead of their outer edges.
     pub align_corners: bool,
-    /// How `value` lies in memory.
+    /// The memory layout of `value`.
     pub layout: Layout,
     /// Element types.
     pub types: Types,
 }
 
-/// Where a level lies among the positions: pixel `(y, x)` is position `origin + y * pitch + x`.
+/// A level and its positions: pixel `(y, x)` is position `origin + y * pitch + x`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Level {
-    /// Height in pixels, without any ring.
+    /// Height in pixels, without the ring.
     pub h: usize,
-    /// Width in pixels, without any ring.
+    /// Width in pixels, without the ring.
     pub w: usize,
     /// The position of pixel `(0, 0)`.
     pub origin: usize,
-    /// Positions from one row to the next.
+    /// Row pitch in positions.
     pub pitch: usize,
 }
 
@@ -156,7 +161,7 @@ impl Level {
     }
 }
 
-/// A validated problem. Everything a backend asks of it is consistent and fits the address space.
+/// A validated problem: its sizes are consistent and its tensors fit the address space.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     spec: Spec,
@@ -189,7 +194,8 @@ impl Problem {
         Ok(problem)
     }
 
-    /// Every tensor must be addressable: its bytes fit in `isize`, even were what is empty not so.
+    /// Each tensor must fit the address space. A size of 0 counts as 1, so that no product of the
+    /// other sizes overflows.
     fn check_sizes(&self) -> Result<()> {
         let s = &self.spec;
         let tensors: [(&str, Dtype, [usize; 5]); 4] = [
@@ -215,7 +221,7 @@ impl Problem {
         Ok(())
     }
 
-    /// What the problem was made from.
+    /// The description the problem was made from.
     pub fn spec(&self) -> &Spec {
         &self.spec
     }
@@ -227,57 +233,57 @@ impl Problem {
         Self::new(spec)
     }
 
-    /// Images.
+    /// Number of images.
     pub fn batch(&self) -> usize {
         self.spec.batch
     }
 
-    /// Queries of one image.
+    /// Queries per image.
     pub fn queries(&self) -> usize {
         self.spec.queries
     }
 
-    /// Attention heads.
+    /// Number of attention heads.
     pub fn heads(&self) -> usize {
         self.spec.heads
     }
 
-    /// Channels of one head.
+    /// Channels per head.
     pub fn channels(&self) -> usize {
         self.spec.channels
     }
 
-    /// The levels, with their place among the positions.
+    /// The levels and their positions.
     pub fn levels(&self) -> &[Level] {
         &self.levels
     }
 
-    /// Sampling points of each level.
+    /// Sampling points on each level.
     pub fn points(&self) -> &[usize] {
         &self.spec.points
     }
 
-    /// Sampling points of one query and head over all levels.
+    /// Sampling points per query and head, over all levels.
     pub fn samples(&self) -> usize {
         self.samples
     }
 
-    /// Positions of one image, rings and gaps included: the `S` of `value`.
+    /// Positions per image with rings and gaps: the `S` of `value`.
     pub fn positions(&self) -> usize {
         self.positions
     }
 
-    /// How samples are read.
+    /// How a sample is read.
     pub fn sampling(&self) -> Sampling {
         self.spec.sampling
     }
 
-    /// What lies beyond the edge.
+    /// How samples near and beyond the edge are read.
     pub fn padding(&self) -> Padding {
         self.spec.padding
     }
 
-    /// How `value` lies in memory.
+    /// The memory layout of `value`.
     pub fn layout(&self) -> Layout {
         self.spec.layout
     }
@@ -287,7 +293,7 @@ impl Problem {
         self.spec.types
     }
 
-    /// Scale and shift that take a normalised coordinate to a pixel coordinate on an axis of `side` pixels.
+    /// Scale and shift from a normalised to a pixel coordinate on an axis of `side` pixels.
     pub fn pixel_transform(&self, side: usize) -> (f64, f64) {
         if self.spec.align_corners { (side as f64 - 1.0, 0.0) } else { (side as f64, -0.5) }
     }
@@ -297,12 +303,12 @@ impl Problem {
         self.spec.batch * self.positions * self.spec.heads * self.spec.channels
     }
 
-    /// Elements of the attention weights (and logits).
+    /// Elements of the weights; in the fused form, of the logits.
     pub fn weights_len(&self) -> usize {
         self.spec.batch * self.spec.queries * self.spec.heads * self.samples
     }
 
-    /// Elements of the sampling locations (and offsets).
+    /// Elements of the locations; in the fused form, of the offsets.
     pub fn locations_len(&self) -> usize {
         2 * self.weights_len()
     }
@@ -312,13 +318,13 @@ impl Problem {
         self.spec.batch * self.spec.queries * self.spec.heads * self.spec.channels
     }
 
-    /// Elements of the reference points of the fused form, `dim` numbers each.
+    /// Elements of the reference points of the fused form, `dim` numbers each (2 or 4).
     pub fn reference_len(&self, dim: usize) -> usize {
-        self.spec.batch * self.spec.queries * self.levels.len() * dim
+        (self.spec.batch * self.spec.queries * self.levels.len()).saturating_mul(dim)
     }
 }
 
-/// Coordinates and weights may be wider than the values, never narrower or of a foreign 16-bit type.
+/// Locations and weights have the type of the value, or `f32`.
 fn check_types(types: Types) -> Result<()> {
     for (name, got) in [("locations", types.locations), ("weights", types.weights)] {
         let f32_is_fine = got == Dtype::F32;
@@ -346,7 +352,7 @@ fn checked_sum(sizes: &[usize], what: &str) -> Result<usize> {
     })
 }
 
-/// Places the levels, and counts the positions.
+/// The levels with their positions, and the number of positions.
 fn lay_out(spec: &Spec) -> Result<(Vec<Level>, usize)> {
     let ring = spec.layout.ring();
     let mut sizes = Vec::with_capacity(spec.levels.len());
@@ -360,7 +366,7 @@ fn lay_out(spec: &Spec) -> Result<(Vec<Level>, usize)> {
             )
             .hint("levels are (height, width) in pixels"));
         }
-        // At most (2^24 + 2)^2: no overflow on 64 bits, checked for smaller machines.
+        // At most (2^24 + 2)^2, which fits 64 bits; the check is for 32-bit machines.
         let size = (h + 2 * ring).checked_mul(w + 2 * ring).ok_or_else(|| {
             Error::new(
                 ErrorKind::Overflow,
@@ -399,7 +405,7 @@ fn lay_out(spec: &Spec) -> Result<(Vec<Level>, usize)> {
     Ok((levels.collect(), spec.positions.unwrap_or(end)))
 }
 
-/// Levels must not overlap and must end within the positions. Returns where the last one ends.
+/// Levels must not overlap and must end within the positions. Returns the end of the last one.
 fn check_starts(spec: &Spec, starts: &[usize], sizes: &[usize]) -> Result<usize> {
     let mut order: Vec<usize> = (0..starts.len()).collect();
     order.sort_by_key(|&l| starts[l]);
@@ -430,7 +436,7 @@ fn check_starts(spec: &Spec, starts: &[usize], sizes: &[usize]) -> Result<usize>
     }
 }
 
-/// The readable key: the same in logs, tables and files.
+/// The readable key of the problem in logs, tables and files.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = &self.spec;
@@ -498,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_packed_or_placed() {
+    fn levels_are_packed_or_start_where_the_spec_says() {
         let p = Problem::new(spec()).unwrap();
         assert_eq!((p.positions(), p.levels()[1].origin), (30, 24));
         let p = p.with(|s| s.layout = Layout::PlanarRing).unwrap();
@@ -518,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_specs_say_what_is_wrong() {
+    fn errors_of_bad_specs_name_the_mistake() {
         assert!(message(|s| s.starts = Some(vec![0, 23])).contains("at least 24, where level 0 ends"));
         assert!(message(|s| s.positions = Some(29)).contains("at least 30"));
         assert!(message(|s| s.levels[0] = (0, 6)).contains("0x6"));
@@ -545,13 +551,13 @@ mod tests {
     }
 
     #[test]
-    fn the_key_names_every_option() {
+    fn the_key_contains_every_option() {
         let p = Problem::new(Spec {
             sampling: Sampling::Nearest,
             padding: Padding::Border,
             align_corners: true,
             layout: Layout::Planar,
-            types: Types::with_f32_coordinates(Dtype::F16),
+            types: Types::with_value(Dtype::F16),
             ..spec()
         });
         assert_eq!(

@@ -1,11 +1,11 @@
-//! Seeded numbers for tests and benchmarks: the same on every machine.
+//! Seeded random numbers for tests and benchmarks. They are the same on every machine.
 
-/// A small generator (SplitMix64). Not for secrets.
+/// A small random number generator (SplitMix64). It is not cryptographically secure.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator that always yields the same numbers for the same seed.
+    /// A generator. The same seed gives the same numbers.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -40,8 +40,9 @@ impl Rng {
         radius * (std::f64::consts::TAU * self.unit()).cos()
     }
 
-    /// One of `choices`.
-    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+    /// One of `choices`, of which there must be at least one: an empty array does not compile.
+    pub fn pick<T: Copy, const N: usize>(&mut self, choices: &[T; N]) -> T {
+        const { assert!(N > 0, "no choices") };
         choices[self.below(choices.len())]
     }
 }

@@ -1,29 +1,30 @@
-//! Tensors as the op sees them: elements, and strides for the three outer dimensions.
+//! Tensors as the operator takes them: elements, and strides of the three outer dimensions.
 
+use crate::buffer::try_zeros;
 use crate::dtype::{Slice, SliceMut};
 use crate::error::{Error, ErrorKind, Result};
-use crate::op::offset;
+use crate::op::{ReferenceKind, offset};
 use crate::problem::{Layout, Problem};
 
-/// Elements from one index to the next in the three outer dimensions: image, then position or query, then
-/// head (level, for reference points). What is inside them is contiguous.
+/// Strides in elements of the three outer dimensions: image, then position or query, then head (for
+/// reference points: level). The inner dimensions are contiguous.
 pub type Strides = [usize; 3];
 
-/// A tensor to read. `slice.into()` is a dense one.
+/// A tensor to read. `slice.into()` makes a dense one.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     /// The elements.
     pub data: Slice<'a>,
-    /// Outer strides; dense when `None`. A stride of 0 repeats an index.
+    /// Outer strides; `None` means dense. A stride of 0 repeats the same elements.
     pub strides: Option<Strides>,
 }
 
-/// A tensor to write. `(&mut slice).into()` is a dense one.
+/// A tensor to write. `(&mut slice).into()` makes a dense one.
 #[derive(Debug)]
 pub struct ViewMut<'a> {
     /// The elements.
     pub data: SliceMut<'a>,
-    /// Outer strides; dense when `None`. No two indices may share an element.
+    /// Outer strides; `None` means dense. No two indices may share an element.
     pub strides: Option<Strides>,
 }
 
@@ -54,7 +55,7 @@ impl ViewMut<'_> {
         Self { strides: Some(strides), ..self }
     }
 
-    /// The same view, borrowed again for a shorter time.
+    /// The same view, borrowed for a shorter time.
     pub fn reborrow(&mut self) -> ViewMut<'_> {
         ViewMut { data: self.data.reborrow(), strides: self.strides }
     }
@@ -65,26 +66,24 @@ impl ViewMut<'_> {
     }
 }
 
-/// The tensors of the op, each with a shape that follows from the problem.
+/// The tensors of the operator. The problem gives each of them its shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Role {
-    /// `(B, S, H, D)`, in the problem's layout.
+    /// `(B, S, H, D)`, in the layout of the problem.
     Value,
-    /// `(B, Q, H, samples, 2)`: locations, or the offsets of the fused form.
+    /// `(B, Q, H, samples, 2)`: locations; in the fused form, offsets.
     Locations,
-    /// `(B, Q, H, samples)`: weights, or the logits of the fused form.
+    /// `(B, Q, H, samples)`: weights; in the fused form, logits.
     Weights,
     /// `(B, Q, H, D)`.
     Output,
-    /// `(B, Q, L, dim)`: reference points of the fused form.
-    Reference {
-        /// 2 for points, 4 for boxes.
-        dim: usize,
-    },
+    /// `(B, Q, L, 2 or 4)`: reference points or boxes of the fused form.
+    Reference(ReferenceKind),
 }
 
 impl Role {
-    /// Extents of the outer dimensions, and how many elements lie contiguously inside.
+    /// Extents of the three outer dimensions, and the number of contiguous elements inside.
     pub fn shape(self, p: &Problem) -> ([usize; 3], usize) {
         let (b, q, h) = (p.batch(), p.queries(), p.heads());
         match self {
@@ -92,7 +91,7 @@ impl Role {
             Self::Locations => ([b, q, h], 2 * p.samples()),
             Self::Weights => ([b, q, h], p.samples()),
             Self::Output => ([b, q, h], p.channels()),
-            Self::Reference { dim } => ([b, q, p.levels().len()], dim),
+            Self::Reference(kind) => ([b, q, p.levels().len()], kind.dim()),
         }
     }
 
@@ -105,7 +104,7 @@ impl Role {
         }
     }
 
-    /// Calls `f` with every outer index of a tensor in this role, in order.
+    /// Calls `f` with each outer index of this tensor, in order.
     pub fn for_each_row(self, p: &Problem, mut f: impl FnMut([usize; 3])) {
         let ([a, b, c], _) = self.shape(p);
         for i in 0..a {
@@ -117,19 +116,19 @@ impl Role {
         }
     }
 
-    /// The numbers of a tensor in this role, widened, in dense order.
-    pub fn read(self, p: &Problem, view: &View<'_>) -> Vec<f64> {
+    /// The elements of `view` as `f64` in dense order; an error if it does not fit the problem.
+    pub fn read(self, p: &Problem, view: &View<'_>) -> Result<Vec<f64>> {
+        let strides = check_read(p, self, self.name(), view)?;
         let (extents, inner) = self.shape(p);
         let dense = self.dense(p);
-        let strides = view.strides.unwrap_or(dense);
-        let mut numbers = vec![0.0; extents.iter().product::<usize>() * inner];
+        let mut numbers = try_zeros(extents.iter().product::<usize>() * inner)?;
         self.for_each_row(p, |index| {
             let (to, from) = (offset(dense, index), offset(strides, index));
             for c in 0..inner {
                 numbers[to + c] = view.data.get(from + c);
             }
         });
-        numbers
+        Ok(numbers)
     }
 
     fn name(self) -> &'static str {
@@ -138,14 +137,14 @@ impl Role {
             Self::Locations => "locations",
             Self::Weights => "weights",
             Self::Output => "output",
-            Self::Reference { .. } => "reference",
+            Self::Reference(_) => "reference",
         }
     }
 
     fn dtype(self, p: &Problem) -> crate::Dtype {
         match self {
             Self::Value | Self::Output => p.types().value,
-            Self::Locations | Self::Reference { .. } => p.types().locations,
+            Self::Locations | Self::Reference(_) => p.types().locations,
             Self::Weights => p.types().weights,
         }
     }
@@ -158,12 +157,12 @@ pub(crate) fn check_read(p: &Problem, role: Role, label: &str, view: &View<'_>) 
     let (got, want) = (view.data.dtype(), role.dtype(p));
     if got != want {
         return Err(Error::new(ErrorKind::Type, format!("type of {}", subject()), got, want)
-            .hint("the problem's `types` say what each tensor holds"));
+            .hint("`types` of the problem gives the type of each tensor"));
     }
     let (extents, inner) = role.shape(p);
     let mut strides = view.strides.unwrap_or_else(|| role.dense(p));
     for (stride, extent) in strides.iter_mut().zip(extents) {
-        // A stride that is never taken may be anything; as 0 it cannot overflow anywhere.
+        // A stride that is never used may be any number. With 0 it cannot overflow.
         if extent <= 1 || inner == 0 || extents.contains(&0) {
             *stride = 0;
         }
@@ -177,7 +176,7 @@ pub(crate) fn check_read(p: &Problem, role: Role, label: &str, view: &View<'_>) 
         ));
     };
     let len = view.data.len();
-    // A dense tensor must fit exactly: a longer one is most likely another problem's.
+    // A dense tensor must fit exactly: a longer one most likely belongs to another problem.
     let fits = if view.strides.is_some() { len >= need } else { len == need };
     if !fits {
         let exactly = if view.strides.is_some() { "at least " } else { "" };
@@ -190,7 +189,7 @@ pub(crate) fn check_read(p: &Problem, role: Role, label: &str, view: &View<'_>) 
     Ok(strides)
 }
 
-/// As [`check_read`], and no two indices may share an element.
+/// Like [`check_read`]; in addition no two indices may share an element.
 pub(crate) fn check_write(p: &Problem, role: Role, label: &str, view: &ViewMut<'_>) -> Result<Strides> {
     let strides = check_read(p, role, label, &view.as_view())?;
     let (extents, inner) = role.shape(p);
@@ -206,7 +205,7 @@ pub(crate) fn check_write(p: &Problem, role: Role, label: &str, view: &ViewMut<'
             return Err(Error::shape(
                 format!("strides of {label}"),
                 format!("{strides:?}"),
-                format!("none under {covered}: indices over {extents:?} of {inner} would overlap"),
+                format!("at least {covered} each: rows of {inner} over {extents:?} would overlap"),
             ));
         }
         covered += stride * (extent - 1);
@@ -214,7 +213,7 @@ pub(crate) fn check_write(p: &Problem, role: Role, label: &str, view: &ViewMut<'
     Ok(strides)
 }
 
-/// One past the last element a tensor touches; `None` when that does not fit.
+/// The index after the last element of a tensor; `None` if it does not fit `isize`.
 fn span(extents: [usize; 3], inner: usize, strides: Strides) -> Option<usize> {
     if extents.contains(&0) || inner == 0 {
         return Some(0);

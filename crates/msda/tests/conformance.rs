@@ -1,4 +1,4 @@
-//! Every instruction set this machine has, and the oracle itself, pass the battery.
+//! Each instruction set of this machine, and the oracle itself, pass the battery.
 
 use msda::{Cpu, Isa};
 
@@ -14,7 +14,7 @@ mod portable {
     msda::conformance!(msda::Cpu::with_isa(msda::Isa::Portable).unwrap());
 }
 
-/// Where the machine lacks AVX2, this says so instead of passing silently.
+/// On a machine without AVX2 this prints that it was skipped.
 mod avx2 {
     fn backend() -> msda::Cpu {
         super::or_best(msda::Isa::Avx2)

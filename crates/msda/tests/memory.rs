@@ -53,7 +53,7 @@ fn a_call_takes_a_few_megabytes() {
                 channels: 32,
                 levels: vec![(92, 160), (46, 80), (23, 40), (12, 20)],
                 points: vec![8; 4],
-                types: Types::with_f32_coordinates(dtype),
+                types: Types::with_value(dtype),
                 ..Spec::default()
             })
             .unwrap();

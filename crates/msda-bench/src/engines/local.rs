@@ -8,7 +8,7 @@ use super::Engine;
 use crate::task::{Results, Task};
 use crate::timing::{Effort, repeat};
 
-/// A backend and the threads it runs on.
+/// A backend and its threads.
 pub struct Local {
     backend: Box<dyn Backend + Send>,
     pool: ThreadPool,

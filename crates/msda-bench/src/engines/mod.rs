@@ -49,7 +49,7 @@ pub trait Engine {
         false
     }
 
-    /// The kernel that runs a task, where there is more than one.
+    /// The kernel that ran a task, if there are several.
     fn kernel(&self, _task: &Task<'_>) -> Option<String> {
         None
     }
@@ -71,8 +71,8 @@ pub trait Engine {
 pub struct Launching {
     /// Microseconds of the host per launch.
     pub host_us: Option<f64>,
-    /// Milliseconds that compiling takes, of the slowest kernel.
+    /// Milliseconds to compile the slowest kernel.
     pub compile_ms: Option<f64>,
-    /// The task replayed from a graph.
+    /// Times of replays from a CUDA graph.
     pub replay: Option<Replay>,
 }

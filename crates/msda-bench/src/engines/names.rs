@@ -27,7 +27,8 @@ pub fn split_cuda(name: &str) -> Result<(usize, Option<&str>)> {
     }
 }
 
-/// The number of the GPU that these engines use, and 0 if none of them uses a GPU. A record describes one GPU.
+/// The number of the GPU that these engines use, and 0 if none of them uses a GPU. A record
+/// describes one GPU.
 pub fn ordinal(names: &[String]) -> Result<usize> {
     let ours = names.iter().filter(|name| is_cuda(name));
     let mut numbers = ours.map(|name| Ok(split_cuda(name)?.0)).collect::<Result<Vec<usize>>>()?;

@@ -12,20 +12,20 @@ use super::python::Python;
 use crate::Unknown;
 use crate::record::{Device, Pass};
 
-/// The peers that come with the lab.
+/// The peers that are built in.
 pub const BUILT_IN: &str = include_str!("../../engines.toml");
 
-/// How the names of peers begin.
+/// The prefix of peers' engine names.
 pub const PREFIX: &str = "peer:";
 
-/// A peer: a Python module, and how to call it. `engines.toml` says what each key means.
+/// A peer: a Python module and how to call it. `engines.toml` describes each key.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Peer {
     /// Its name, without the prefix.
     #[serde(skip)]
     pub name: String,
-    /// One line for people.
+    /// One line of description.
     pub about: String,
     /// The module.
     pub import: String,
@@ -45,7 +45,7 @@ pub struct Peer {
     /// Whether it has gradients.
     #[serde(default)]
     pub backward: bool,
-    /// Whether it is held to the tolerance; none for what is usual.
+    /// Whether its result must be within the tolerance. Without it: not for 16-bit values.
     #[serde(default)]
     pub exact: Option<bool>,
 }
@@ -64,12 +64,12 @@ impl Peer {
         format!("{PREFIX}{}", self.name)
     }
 
-    /// What Python needs to know of it.
+    /// The request that makes Python import it.
     pub(super) fn request(&self) -> Value {
         json!({ "import": self.import, "setup": self.setup, "prepare": self.prepare, "call": self.call })
     }
 
-    /// Why it does not take a problem, if it does not.
+    /// The reason why it does not take a problem, if there is one.
     pub fn refuses(&self, p: &Problem, pass: Pass) -> Option<String> {
         let dtype = p.types().value;
         let mut next = 0;
@@ -96,7 +96,7 @@ impl Peer {
     }
 }
 
-/// The peers of a text, by name.
+/// The peers that a TOML text describes, sorted by name.
 pub fn parse(text: &str) -> Result<Vec<Peer>> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -115,7 +115,7 @@ pub fn parse(text: &str) -> Result<Vec<Peer>> {
     file.peer.into_iter().map(named).collect()
 }
 
-/// The file of the user: what `MSDA_ENGINES` names, or `engines.toml` here.
+/// The user's file: the one that `MSDA_ENGINES` names, or `engines.toml` in the working folder.
 fn user_file() -> Option<PathBuf> {
     match std::env::var_os("MSDA_ENGINES") {
         Some(path) => Some(path.into()),
@@ -123,7 +123,7 @@ fn user_file() -> Option<PathBuf> {
     }
 }
 
-/// All peers: those built in, and those of the user, who may replace some.
+/// All peers: the built-in ones and the user's, which replace built-in ones of the same name.
 pub fn load() -> Result<Vec<Peer>> {
     let built_in = parse(BUILT_IN).context("in the engines.toml of this program")?;
     let Some(path) = user_file() else { return Ok(built_in) };
@@ -137,7 +137,7 @@ fn joined(built_in: Vec<Peer>, own: Vec<Peer>) -> Vec<Peer> {
     all.map(|peer| (peer.name.clone(), peer)).collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
-/// The peer of that name, with or without the prefix.
+/// The peer with this name, with or without the prefix.
 pub fn find(name: &str) -> Result<Peer> {
     let bare = name.strip_prefix(PREFIX).unwrap_or(name);
     let peers = load()?;
@@ -151,7 +151,7 @@ pub fn find(name: &str) -> Result<Peer> {
     }
 }
 
-/// Imports each peer's module; why not, where it fails.
+/// Imports each peer's module. The answer has the reason of each failure.
 pub fn survey(peers: &[Peer]) -> Result<Vec<Option<String>>> {
     if peers.is_empty() {
         return Ok(Vec::new());
@@ -165,10 +165,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn built_in_peers_are_legal_and_take_what_they_should() {
+    fn built_in_peers_parse_and_refuse_what_they_do_not_take() {
         let peers = parse(BUILT_IN).unwrap();
         let names: Vec<&str> = peers.iter().map(|p| p.name.as_str()).collect();
-        assert_eq!(names, ["dcnv4", "hub", "mmcv", "original", "triton"]);
+        let expected = ["dcnv4", "dcnv4-safe", "hub", "mmcv", "original", "triton", "triton-query-block"];
+        assert_eq!(names, expected);
         let p = Problem::new(msda::Spec {
             batch: 1,
             queries: 2,
@@ -195,17 +196,27 @@ mod tests {
             let why = mmcv.refuses(&p.with(change).unwrap(), Pass::Forward).expect(word);
             assert!(why.contains(word), "{why}");
         }
-        let dcnv4 = peers.iter().find(|p| p.name == "dcnv4").unwrap();
-        assert!(dcnv4.refuses(&p, Pass::Backward).is_some_and(|why| why.contains("backward")));
+        let forward_only = Peer { backward: false, ..mmcv.clone() };
+        assert!(forward_only.refuses(&p, Pass::Backward).is_some_and(|why| why.contains("backward")));
+    }
+
+    /// Packages of one import name are told apart by a module that only one of them has.
+    #[test]
+    fn the_two_triton_packages_are_told_apart() {
+        let peers = parse(BUILT_IN).unwrap();
+        let imports: Vec<&str> =
+            peers.iter().filter(|p| p.name.starts_with("triton")).map(|p| p.import.as_str()).collect();
+        assert_eq!(imports, ["msda_triton.frontend", "msda_triton.ops"]);
     }
 
     #[test]
     fn entries_of_the_user_replace_and_add() {
-        let text =
-            BUILT_IN.replace("[peer.mmcv]", "[peer.mine]").replace("OpenMMLab's build of it", "my own");
-        let all = joined(parse(BUILT_IN).unwrap(), parse(&text.replace("msda-triton", "another")).unwrap());
-        assert_eq!(all.len(), 6);
-        assert!(all.iter().any(|p| p.engine() == "peer:mine" && p.about == "my own"));
+        let built_in = parse(BUILT_IN).unwrap();
+        let mine = Peer { name: "mine".into(), ..built_in[0].clone() };
+        let triton = Peer { name: "triton".into(), about: "another".into(), ..built_in[0].clone() };
+        let all = joined(built_in.clone(), vec![mine, triton]);
+        assert_eq!(all.len(), built_in.len() + 1);
+        assert!(all.iter().any(|p| p.engine() == "peer:mine"));
         assert!(all.iter().any(|p| p.name == "triton" && p.about == "another"));
     }
 

@@ -4,7 +4,7 @@
 //! instructions, no prefetching, no reordering. 16-bit numbers are widened one by one and summed in
 //! `f32`. It uses all threads of its pool and needs nothing installed, so every machine has it.
 
-use msda::op::{self, Args, Tensor};
+use msda::backend::{self, Args, Tensor};
 use msda::{
     Backend, Element, Float, Gradients, Inputs, Layout, Level, Padding, Problem, ReferenceKind, Result, Role,
     Sampling, Slice, SliceMut, View, ViewMut,
@@ -26,8 +26,8 @@ impl Backend for Plain {
     }
 
     fn forward(&self, p: &Problem, inputs: &Inputs<'_>, output: ViewMut<'_>) -> Result<()> {
-        let args = op::check_inputs(p, inputs)?;
-        op::check_output(p, &output)?;
+        let args = backend::check_inputs(p, inputs)?;
+        backend::check_output(p, &output)?;
         match args.value.data {
             Slice::F64(value) => forward(p, &args, value, output),
             Slice::F32(value) => forward(p, &args, value, output),
@@ -44,8 +44,8 @@ impl Backend for Plain {
         grad_output: View<'_>,
         gradients: Gradients<'_>,
     ) -> Result<()> {
-        let args = op::check_inputs(p, inputs)?;
-        let (grad_output, _) = op::check_gradients(p, &args, &grad_output, &gradients)?;
+        let args = backend::check_inputs(p, inputs)?;
+        let (grad_output, _) = backend::check_gradients(p, &args, &grad_output, &gradients)?;
         match args.value.data {
             Slice::F64(value) => backward(p, &args, value, grad_output, gradients),
             Slice::F32(value) => backward(p, &args, value, grad_output, gradients),
@@ -116,11 +116,11 @@ fn backward<T: Element>(
     store(p, Role::Locations, gradients.locations, |at| part(|g| &g.locations, Role::Locations, at));
     store(p, Role::Weights, gradients.weights, |at| part(|g| &g.weights, Role::Weights, at));
     if let Some((kind, _)) = args.reference {
-        let role = Role::Reference { dim: kind.dim() };
+        let role = Role::Reference(kind);
         let sums = sum_over_heads(p, kind.dim(), &planes);
         let dense = role.dense(p);
         store(p, role, gradients.reference, |at| {
-            let first = op::offset(dense, at);
+            let first = backend::offset(dense, at);
             &sums[first..first + kind.dim()]
         });
     }
@@ -244,13 +244,11 @@ impl<'a, F: Float> Samples<'a, F> {
     /// How much one unit of a raw offset moves the normalised location.
     fn offset_scale(&self, kind: ReferenceKind, reference: &Tensor<'_>, l: usize, axis: usize) -> F {
         let level = &self.p.levels()[l];
-        match kind {
-            ReferenceKind::Point => F::ONE / F::from_f64([level.w, level.h][axis] as f64),
-            ReferenceKind::Box => {
-                let base = reference.at([self.at[0], self.at[1], l]);
-                F::from_f64(reference.data.get(base + 2 + axis)) * self.half_share(l)
-            }
+        if kind != ReferenceKind::Box {
+            return F::ONE / F::from_f64([level.w, level.h][axis] as f64);
         }
+        let base = reference.at([self.at[0], self.at[1], l]);
+        F::from_f64(reference.data.get(base + 2 + axis)) * self.half_share(l)
     }
 
     /// A box's offsets are in units of half its size over the number of points.
@@ -417,7 +415,7 @@ fn fill<T: Element, S>(
     fill_dense(&mut rows);
     let dense = role.dense(p);
     role.for_each_row(p, |index| {
-        let (from, to) = (op::offset(dense, index), op::offset(strides, index));
+        let (from, to) = (backend::offset(dense, index), backend::offset(strides, index));
         data[to..to + inner].copy_from_slice(&rows[from..from + inner]);
     });
 }

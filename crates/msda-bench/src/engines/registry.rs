@@ -65,7 +65,8 @@ impl Registry {
         Err(Unknown::new("engine", name, &known).into())
     }
 
-    /// Opens the engine called `name` with that many threads: torch, a peer, a GPU, or a backend of this process.
+    /// Opens the engine called `name` with that many threads: torch, a peer, a GPU, or a backend of
+    /// this process.
     pub fn open(&self, name: &str, threads: usize) -> Result<Box<dyn Engine>> {
         self.check(name)?;
         if let Some(source) = self.source(name) {
@@ -80,7 +81,8 @@ impl Registry {
         }
     }
 
-    /// Opens the backend called `name`. `cpu` is the best instruction set of this machine, `cuda` its GPU.
+    /// Opens the backend called `name`. `cpu` is the best instruction set of this machine, `cuda`
+    /// its GPU.
     pub fn backend(&self, name: &str) -> Result<Box<dyn Backend + Send>> {
         self.check(name)?;
         if let Some(source) = self.source(name) {

@@ -1,7 +1,7 @@
-"""Runs tasks with torch: its grid_sample, the way models without a kernel of their own do, or a peer's call.
+"""Runs tasks with torch: its grid_sample formulation, or a peer's call.
 
-Started with a number of threads and a device. Reads one JSON object a line from standard input and answers with one a
-line on what was standard output. Tensors travel through files of raw little-endian numbers.
+Arguments: the number of threads and the device. Reads one JSON object per line from standard input
+and answers each with one line on standard output. Tensors are files of raw little-endian numbers.
 """
 
 import importlib
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-# More than any second-level cache holds.
+# More than any L2 holds.
 SCRATCH_BYTES = 256 << 20
 
 
@@ -55,7 +55,7 @@ def forward(task, value, locations, weights):
 
 
 def differentiable(forward, backward):
-    """One call with gradients, from a forward and a backward function of the original extension's form."""
+    """Joins two functions that have the signatures of the original extension."""
 
     class Op(torch.autograd.Function):
         @staticmethod
@@ -73,7 +73,7 @@ def differentiable(forward, backward):
 
 
 class Peer:
-    """Somebody else's implementation: a module, and Python that calls it."""
+    """Another implementation: a module, and the Python code that calls it."""
 
     def __init__(self, peer):
         module = importlib.import_module(peer["import"])
@@ -84,7 +84,7 @@ class Peer:
         self.call = compile(peer["call"], "call", "eval")
 
     def formulation(self, task, value, locations, weights):
-        """What comes before a run and is not timed, and the run."""
+        """Two functions: the preparation, which is not timed, and the call, which is."""
         b, q, h, d = (task[name] for name in ("batch", "queries", "heads", "channels"))
         shapes = torch.tensor(task["levels"], dtype=torch.int64, device=value.device).view(-1, 2)
         starts = torch.cat((shapes.new_zeros(1), shapes.prod(1).cumsum(0)[:-1]))
@@ -111,6 +111,8 @@ class Wall:
     """Times work on the processor."""
 
     warm_up = 1
+    # No host time to tell apart.
+    host_ms = None
 
     def time(self, work):
         begin = time.perf_counter()
@@ -119,23 +121,43 @@ class Wall:
 
 
 class Events:
-    """Times work on the GPU, from cold caches."""
+    """Times work on the GPU, from cold caches and without host time.
+
+    A delay on the device comes before the first event. It must last until the host has queued all
+    work: the GPU then never waits for Python, and the events measure the GPU alone.
+    """
 
     warm_up = 3
+    # Cycles of the GPU: about 65 us and 130 ms at 2 GHz.
+    SHORTEST_DELAY, LONGEST_DELAY = 1 << 17, 1 << 28
 
     def __init__(self, device):
         self.written, self.read = (torch.zeros(SCRATCH_BYTES // 4, device=device) for _ in range(2))
         self.begin, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.delay = self.SHORTEST_DELAY
+        self.host_ms = None
 
     def time(self, work):
-        # Writing throws out what the caches hold; reading then leaves lines that nobody has to write back.
+        """The result and its milliseconds; None in place of them if the delay was too short."""
+        # Writing evicts everything from the caches. Reading then leaves clean lines, which need no
+        # write-back while the work runs.
         self.written.zero_()
         self.read.sum()
+        torch.cuda._sleep(self.delay)
         self.begin.record()
+        start = time.perf_counter()
         result = work()
+        self.host_ms = (time.perf_counter() - start) * 1e3
         self.end.record()
+        hidden = not self.begin.query()
         self.end.synchronize()
-        return result, self.begin.elapsed_time(self.end)
+        return result, self.begin.elapsed_time(self.end) if hidden else None
+
+    def lengthen(self):
+        """Doubles the delay."""
+        self.delay *= 2
+        if self.delay > self.LONGEST_DELAY:
+            raise RuntimeError("the call waits for the device, so its time would contain host time")
 
 
 def tensors(task, device):
@@ -145,16 +167,22 @@ def tensors(task, device):
     return [load(task["files"][name], task["dtype"], shape).to(device) for name, shape in shapes.items()]
 
 
-def repeat(run, warm_up, effort):
-    for _ in range(warm_up if effort["warm_up"] else 0):
+def repeat(run, clock, effort):
+    for _ in range(clock.warm_up if effort["warm_up"] else 0):
         run()
-    times = []
+    times, host = [], []
     begin = time.perf_counter()
     while len(times) < effort["at_least"] or (
         time.perf_counter() - begin < effort["budget"] and len(times) < effort["at_most"]
     ):
-        times.append(run()[1])
-    return times
+        _, ms = run()
+        if ms is None:
+            clock.lengthen()
+            continue
+        times.append(ms)
+        if clock.host_ms is not None:
+            host.append(clock.host_ms)
+    return {"times": times, "host_us": sorted(host)[len(host) // 2] * 1e3 if host else None}
 
 
 def answer(task, peer, device, clock):
@@ -181,11 +209,11 @@ def answer(task, peer, device, clock):
         for path, result in zip(task["results"], run()[0]):
             save(path, task["dtype"], result)
         return {}
-    return {"times": repeat(run, clock.warm_up, task["effort"])}
+    return repeat(run, clock, task["effort"])
 
 
 def main():
-    # Modules and kernels print what they like: answers go where nothing else writes.
+    # Modules may print to standard output. It becomes standard error; answers go to a copy of it.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -208,10 +236,10 @@ def main():
                 reply({})
             else:
                 reply(answer(request, peer, device, clock))
-        except Exception as error:  # the other side reports it and goes on
+        except Exception as error:  # the benchmark reports it and continues
             reply({"error": f"{type(error).__name__}: {error}"})
         if device.type == "cuda":
-            # Other engines measure on the same device.
+            # Other engines use the same device.
             torch.cuda.empty_cache()
 
 

@@ -1,26 +1,28 @@
-//! torch in a Python of its own: its grid_sample formulation, or a peer's call.
+//! torch in a Python process: its grid_sample formulation, or a peer's call.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use msda::{Buffer, Dtype, Padding, Problem, Role, Sampling, Strides, op};
+use msda::{Buffer, Dtype, Padding, Problem, Role, Sampling, Strides, backend};
 use serde_json::json;
 
-use super::Engine;
 use super::peers::Peer;
 use super::python::{Python, Reply};
+use super::{Engine, Launching};
 use crate::record::{Device, Pass};
 use crate::task::{Key, Results, Task};
 use crate::timing::Effort;
 
-/// A running Python that answers tasks.
+/// A Python process that runs tasks.
 pub struct Torch {
     python: Python,
     device: Device,
-    /// Whose formulation; torch's own without one.
+    /// The peer that is called; without one, torch's grid_sample formulation.
     peer: Option<Peer>,
-    /// The tensors that already lie in files: writing them once is enough.
+    /// The tensors that are in files already.
     written: Option<Key>,
+    /// Host time of the call that was timed last, in microseconds.
+    host_us: Option<f64>,
 }
 
 impl Torch {
@@ -34,7 +36,7 @@ impl Torch {
         Self::on(1, Device::Cuda)
     }
 
-    /// A peer on its device, with that many threads where that is the processor.
+    /// A peer on its device. The number of threads counts on the processor only.
     pub fn peer(peer: Peer, threads: usize) -> Result<Self> {
         let mut torch = Self::on(threads, peer.device)?;
         torch.python.ask(&peer.request()).with_context(|| peer.engine())?;
@@ -42,7 +44,7 @@ impl Torch {
     }
 
     fn on(threads: usize, device: Device) -> Result<Self> {
-        Ok(Self { python: Python::start(threads, device)?, device, peer: None, written: None })
+        Ok(Self { python: Python::start(threads, device)?, device, peer: None, written: None, host_us: None })
     }
 
     /// The version of torch.
@@ -55,7 +57,7 @@ impl Torch {
         self.python.cuda
     }
 
-    /// Asks for a task: to be timed, or to be run once with its results left in files.
+    /// Times a task, or without an effort runs it once and leaves its results in files.
     fn ask(&mut self, task: &Task<'_>, effort: Option<Effort>) -> Result<Reply> {
         let p = &task.problem;
         self.write_tensors(task)?;
@@ -81,7 +83,7 @@ impl Torch {
         self.python.ask(&request).with_context(|| self.name())
     }
 
-    /// Writes the tensors as torch's formulation takes them: everything dense, levels packed, no ring.
+    /// Writes the tensors as torch's formulation takes them: dense, with packed levels and no ring.
     fn write_tensors(&mut self, task: &Task<'_>) -> Result<()> {
         let p = &task.problem;
         let views = [
@@ -98,9 +100,9 @@ impl Torch {
         for (name, role, view) in views {
             let numbers = match role {
                 Role::Value => packed_value(task),
-                _ => role.read(p, &view),
+                _ => role.read(p, &view)?,
             };
-            // One type for all tensors: grid_sample takes no mixture. f32 locations are exact in f64.
+            // grid_sample takes tensors of one type. f32 locations are exact in f64.
             let bytes = Buffer::from_fn(p.types().value, numbers.len(), |i| numbers[i]).to_le_bytes();
             write_file(&self.python.path(name), &bytes)?;
         }
@@ -114,14 +116,14 @@ fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
         .with_context(|| format!("writing {}\nhint: is the disk full?", path.display()))
 }
 
-/// Calls `f` with the first element of every row of value, in the order of `(B, S, H, D)` with the levels packed.
+/// Calls `f` with the first element of each row of value: `(B, S, H, D)` order, packed levels.
 fn for_each_value_row(p: &Problem, strides: Strides, mut f: impl FnMut(usize)) {
     for b in 0..p.batch() {
         for level in p.levels() {
             for pixel in 0..level.h * level.w {
                 let position = level.position(pixel / level.w, pixel % level.w);
                 for h in 0..p.heads() {
-                    f(op::offset(strides, [b, position, h]));
+                    f(backend::offset(strides, [b, position, h]));
                 }
             }
         }
@@ -137,7 +139,7 @@ fn packed_value(task: &Task<'_>) -> Vec<f64> {
     numbers
 }
 
-/// The inverse of [`packed_value`]: a packed gradient in the problem's dense layout, zero elsewhere.
+/// The inverse of [`packed_value`]: a packed gradient in the problem's dense layout.
 fn unpacked_value(task: &Task<'_>, packed: &Buffer) -> Buffer {
     let p = &task.problem;
     let mut value = Buffer::filled(packed.dtype(), p.value_len(), 0.0);
@@ -169,15 +171,15 @@ impl Engine for Torch {
             return peer.refuses(&task.problem, task.pass);
         }
         let dtype = task.problem.types().value;
-        // In 16 bits torch's coordinates would be 16 bits wide too: another computation. On the GPU, where models are
-        // run so, it is measured and marked.
+        // In 16 bits torch computes coordinates in 16 bits as well. Models do this on the GPU: there
+        // it is measured and marked.
         (self.device == Device::Cpu && is_narrow(dtype))
             .then(|| format!("grid_sample in {dtype} computes coordinates in {dtype}"))
     }
 
     fn exact(&self, task: &Task<'_>) -> bool {
         let dtype = task.problem.types().value;
-        // All tensors have the value's type, so in 16 bits coordinates are 16 bits wide too.
+        // All tensors have the value's type, so 16-bit values mean 16-bit coordinates.
         self.peer.as_ref().and_then(|peer| peer.exact).unwrap_or(!is_narrow(dtype))
     }
 
@@ -191,6 +193,10 @@ impl Engine for Torch {
 
     fn is_cold(&self) -> bool {
         self.device == Device::Cuda
+    }
+
+    fn launching(&self, _task: &Task<'_>) -> Launching {
+        Launching { host_us: self.host_us, ..Launching::default() }
     }
 
     fn run(&mut self, task: &Task<'_>) -> Result<Results> {
@@ -211,7 +217,10 @@ impl Engine for Torch {
     }
 
     fn time(&mut self, task: &Task<'_>, effort: Effort) -> Result<Vec<f64>> {
-        Ok(self.ask(task, Some(effort))?.times)
+        self.host_us = None;
+        let reply = self.ask(task, Some(effort))?;
+        self.host_us = reply.host_us;
+        Ok(reply.times)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tensors in files: NumPy's `.npy`, one tensor each, and `.safetensors`, many by name.
 //!
-//! A file is a stranger's: sizes are compared with the bytes that are there before anything is allocated.
+//! Files are not trusted: sizes are compared with the bytes of the file before memory is allocated.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,8 @@ mod tensor;
 
 pub use tensor::{Data, Tensor};
 
-/// All tensors of a file by name; the only one of an `.npy` has the name of the file without its extension.
+/// All tensors of a file by name. The tensor of an `.npy` file has the name of the file without its
+/// extension.
 ///
 /// ```no_run
 /// let tensors = msda_bench::files::read("inputs.safetensors")?;
@@ -29,9 +30,9 @@ pub fn read(path: impl AsRef<Path>) -> anyhow::Result<BTreeMap<String, Tensor>> 
     load(path).with_context(|| format!("cannot read '{}'", path.display()))
 }
 
-/// Writes tensors by name; an `.npy` takes exactly one and does not keep its name.
+/// Writes tensors by name. An `.npy` file holds one tensor without its name.
 ///
-/// The file appears whole or not at all: a reader never meets half of it.
+/// The file is renamed into place, so readers never see a part of it.
 pub fn write(path: impl AsRef<Path>, tensors: &[(String, Tensor)]) -> anyhow::Result<()> {
     let path = path.as_ref();
     store(path, tensors).with_context(|| format!("cannot write '{}'", path.display()))
@@ -59,7 +60,7 @@ fn format(path: &Path) -> msda::Result<Format> {
 
 fn load(path: &Path) -> anyhow::Result<BTreeMap<String, Tensor>> {
     let format = format(path)?;
-    // A pipe would block and a device may never end.
+    // Reading a pipe blocks, and a device may have no end.
     ensure!(fs::metadata(path)?.is_file(), "got a folder, pipe or device, expected a regular file");
     let bytes = fs::read(path)?;
     Ok(match format {
@@ -85,11 +86,11 @@ fn store(path: &Path, tensors: &[(String, Tensor)]) -> anyhow::Result<()> {
     replace(path, &bytes)
 }
 
-/// Puts `bytes` at `path` by renaming a temporary file of the same folder.
+/// Writes a temporary file in the same folder and renames it to `path`.
 fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut builder = tempfile::Builder::new();
-    // Temporary files are private by default; this one is to be as public as the umask lets any file be.
+    // Temporary files are private by default. The result has the usual permissions.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let mut temporary = builder.tempfile_in(folder)?;
@@ -98,7 +99,7 @@ fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Text from a file as it may appear in a message: short, and without control characters.
+/// Text from a file for a message: short, and without control characters.
 fn shown(text: &str) -> String {
     const LONGEST: usize = 80;
     let escaped =
@@ -111,7 +112,7 @@ fn shown(text: &str) -> String {
     shown
 }
 
-/// A name from a file, likewise.
+/// A name from a file for a message.
 fn quoted(name: &str) -> String {
     format!("'{}'", shown(name))
 }

@@ -1,4 +1,5 @@
-//! NumPy's `.npy`: magic, version, length of the header, a Python dict as text, then the elements.
+//! NumPy's `.npy`: magic bytes, version, length of the header, a Python dict as text, then the
+//! elements.
 //!
 //! The format is described in NumPy's documentation under `numpy.lib.format`.
 
@@ -11,7 +12,7 @@ use super::tensor::{Tensor, byte_len};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 const SUBJECT: &str = "npy data";
-/// NumPy begins the elements on a multiple of this, for those who map the file.
+/// NumPy aligns the elements to this, for mapped files.
 const ALIGNMENT: usize = 64;
 
 /// The tensor in the bytes of an `.npy` file.
@@ -22,7 +23,11 @@ pub fn parse(bytes: &[u8]) -> Result<Tensor> {
     if data.len() != expected {
         let got = format!("{} bytes after the header", data.len());
         let expected_text = format!("{expected} for the shape {shape:?} of {stored}");
-        let hint = if data.len() < expected { "the file is truncated" } else { "the file has a tail" };
+        let hint = if data.len() < expected {
+            "the file is truncated"
+        } else {
+            "the file has extra bytes at its end"
+        };
         return Err(Error::new(ErrorKind::Shape, SUBJECT, got, expected_text)
             .hint(format!("{hint}: save it again with np.save")));
     }
@@ -39,7 +44,7 @@ pub fn encode(tensor: &Tensor) -> Result<Vec<u8>> {
             .hint("NumPy has no bfloat16: write a .safetensors file")
     })?;
     let lengths: String = tensor.shape.iter().map(|n| format!("{n}, ")).collect();
-    // Python needs the comma after a single length and allows none in `()`.
+    // Python requires the comma after a single length and forbids it in `()`.
     let lengths = if tensor.shape.len() == 1 { lengths.trim_end() } else { lengths.trim_end_matches(", ") };
     let mut dict = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({lengths}), }}");
     let before = MAGIC.len() + 4;

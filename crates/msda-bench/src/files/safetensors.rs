@@ -1,4 +1,5 @@
-//! The safetensors format: length of the header, JSON that says where each tensor lies, then the elements.
+//! The safetensors format: length of the header, JSON with the place of each tensor, then the
+//! elements.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use super::stored::{self, Stored};
 use super::tensor::{Tensor, byte_len};
 use super::{quoted, shown};
 
-/// The key that holds notes instead of a tensor.
+/// The key of notes, which is no tensor.
 const NOTES: &str = "__metadata__";
 
 /// The tensors in the bytes of a `.safetensors` file.
@@ -26,13 +27,14 @@ pub fn parse(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>> {
     infos.sort_by_key(|(_, info)| info.data_offsets);
     let types = infos.iter().map(|(name, info)| check(name, info)).collect::<Result<Vec<_>>>()?;
 
-    // Not `SafeTensors::deserialize`: it adds the header's length to the last offset without a check.
+    // Not `SafeTensors::deserialize`: it adds the header's length to the last offset without a
+    // check.
     let metadata = Metadata::new(None, infos.clone()).map_err(|e| malformed(&e.to_string()))?;
     if metadata.data_len() != data.len() {
         let got = format!("{} bytes after the header", data.len());
         let expected = format!("{} for the tensors it lists", metadata.data_len());
         return Err(Error::new(ErrorKind::Shape, "safetensors data", got, expected)
-            .hint("the file is truncated or has a tail: save it again"));
+            .hint("the file is truncated or has extra bytes at its end: save it again"));
     }
 
     let decoded = infos.into_iter().zip(types).map(|((name, info), stored)| {
@@ -50,7 +52,7 @@ pub fn encode(tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {
         tensor.check(&subject(name))?;
         if name == NOTES {
             return Err(Error::new(ErrorKind::Format, "tensor name", quoted(name), "any other name")
-                .hint("the format keeps this name for notes"));
+                .hint("the format reserves this name for notes"));
         }
         if views.insert(name, Writable(tensor)).is_some() {
             let got = format!("{} twice", quoted(name));
@@ -81,13 +83,13 @@ fn subject(name: &str) -> String {
 }
 
 fn malformed(got: &str) -> Error {
-    // These messages may quote the file at any length.
+    // These messages may quote long parts of the file.
     let got = shown(got);
     Error::new(ErrorKind::Format, "safetensors header", got, "JSON that covers the file's data exactly")
         .hint("the file is damaged, or not written by safetensors")
 }
 
-/// Whether a tensor's type can be read, and its place has the size its shape asks for.
+/// Checks the type of a tensor, and that its bytes match its shape.
 fn check(name: &str, info: &TensorInfo) -> Result<Stored> {
     let subject = subject(name);
     let stored = Stored::ALL.into_iter().find(|stored| code(*stored) == info.dtype).ok_or_else(|| {
@@ -122,7 +124,7 @@ fn code(stored: Stored) -> Code {
     }
 }
 
-/// A tensor that turns into bytes when its turn comes, so that only one is in memory twice.
+/// A tensor that is converted to bytes when it is written, so that one copy at a time is in memory.
 struct Writable<'a>(&'a Tensor);
 
 impl View for Writable<'_> {
@@ -143,7 +145,7 @@ impl View for Writable<'_> {
     }
 }
 
-/// The header's tensors. The crate's own reader lets the last of two equal names win; this one refuses.
+/// The tensors of the header. Equal names are refused; the reader of the crate keeps the last.
 struct Header(BTreeMap<String, TensorInfo>);
 
 impl<'de> Deserialize<'de> for Header {

@@ -1,4 +1,4 @@
-//! The element types files may hold, and how their bytes become elements.
+//! The element types of files, and their conversion from bytes.
 
 use std::fmt;
 
@@ -37,7 +37,7 @@ impl Stored {
         Self::U64,
     ];
 
-    /// The type that `data` is written in.
+    /// The type in which `data` is written.
     pub(super) fn of(data: &Data) -> Self {
         match data {
             Data::Float(buffer) => Self::Float(buffer.dtype()),
@@ -56,7 +56,7 @@ impl Stored {
         }
     }
 
-    /// The elements in `bytes`, whose number the caller has checked; `subject` is for the message.
+    /// The elements in `bytes`, whose length the caller has checked. Messages name `subject`.
     pub(super) fn decode(self, subject: &str, bytes: &[u8]) -> Result<Data> {
         Ok(Data::Int(match self {
             Self::Float(dtype) => return Ok(Data::Float(Buffer::from_le_bytes(dtype, bytes))),
@@ -68,13 +68,13 @@ impl Stored {
             Self::U16 => ints(bytes, u16::from_le_bytes),
             Self::U32 => ints(bytes, u32::from_le_bytes),
             Self::U64 => {
-                // Read as signed, what does not fit is exactly what turned negative.
+                // Numbers that do not fit are negative when read as signed.
                 let all = ints(bytes, i64::from_le_bytes);
                 if let Some(i) = all.iter().position(|x| *x < 0) {
                     let got = format!("{} at position {i}", all[i].cast_unsigned());
                     let expected = format!("at most {}", i64::MAX);
                     return Err(Error::new(ErrorKind::Overflow, subject, got, expected)
-                        .hint("integers are read into 64 bits with a sign"));
+                        .hint("integers are read as signed 64-bit numbers"));
                 }
                 all
             }
@@ -98,7 +98,7 @@ impl fmt::Display for Stored {
     }
 }
 
-/// The raw little-endian bytes of `data`, in the type [`Stored::of`] says.
+/// The little-endian bytes of `data`, in the type [`Stored::of`] returns.
 pub(super) fn encode(data: &Data) -> Vec<u8> {
     match data {
         Data::Float(buffer) => buffer.to_le_bytes(),

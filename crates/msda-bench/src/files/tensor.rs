@@ -1,8 +1,8 @@
-//! A tensor as a file holds it, and the arithmetic of its size.
+//! A tensor of a file, and the computation of its size.
 
 use msda::{Buffer, Error, ErrorKind, Result};
 
-/// The most dimensions NumPy can handle.
+/// The most dimensions that NumPy supports.
 const MAX_RANK: usize = 64;
 
 /// Elements in row-major order, and the lengths of their dimensions.
@@ -17,14 +17,14 @@ pub struct Tensor {
 /// The elements of a [`Tensor`].
 #[derive(Debug, Clone)]
 pub enum Data {
-    /// Floating-point numbers, in the type the file has.
+    /// Floating-point numbers, in the type of the file.
     Float(Buffer),
-    /// Integers, widened from whatever the file has.
+    /// Integers, widened to 64 bits.
     Int(Vec<i64>),
 }
 
 impl Data {
-    /// How many elements there are.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         match self {
             Self::Float(buffer) => buffer.len(),
@@ -32,7 +32,7 @@ impl Data {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there is no element.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -47,14 +47,14 @@ impl Data {
 }
 
 impl Tensor {
-    /// A tensor of `shape`, which must have as many places as there are elements.
+    /// A tensor of `shape`, whose product must be the number of elements.
     pub fn new(shape: Vec<usize>, data: Data) -> Result<Self> {
         let tensor = Self { shape, data };
         tensor.check("tensor")?;
         Ok(tensor)
     }
 
-    /// The floating-point elements; `name` is for the message.
+    /// The floating-point elements. Messages use `name`.
     pub fn float(&self, name: &str) -> Result<&Buffer> {
         match &self.data {
             Data::Float(buffer) => Ok(buffer),
@@ -63,7 +63,7 @@ impl Tensor {
         }
     }
 
-    /// The integer elements; `name` is for the message.
+    /// The integer elements. Messages use `name`.
     pub fn ints(&self, name: &str) -> Result<&[i64]> {
         match &self.data {
             Data::Int(ints) => Ok(ints),
@@ -72,7 +72,7 @@ impl Tensor {
         }
     }
 
-    /// Whether shape and elements fit each other: the fields are public, so anyone may have set them.
+    /// Checks that shape and elements match, because the fields are public.
     pub(super) fn check(&self, subject: &str) -> Result<()> {
         let expected = byte_len(subject, &self.shape, 1)?;
         if self.data.len() == expected {
@@ -84,13 +84,13 @@ impl Tensor {
     }
 }
 
-/// Bytes of a tensor of `shape` whose elements have `size` bytes; nothing is allocated.
+/// Bytes of a tensor of `shape` with `size` bytes per element.
 pub(super) fn byte_len(subject: &str, shape: &[usize], size: usize) -> Result<usize> {
     if shape.len() > MAX_RANK {
         let got = format!("{} dimensions", shape.len());
         return Err(Error::new(ErrorKind::Shape, subject, got, format!("at most {MAX_RANK}")));
     }
-    // Zeros are left out, as NumPy does: the strides of an empty tensor must not overflow either.
+    // Zeros are left out, as in NumPy: the strides of an empty tensor must not overflow either.
     let bytes = shape.iter().filter(|n| **n != 0).try_fold(size, |product, n| product.checked_mul(*n));
     match bytes.filter(|bytes| isize::try_from(*bytes).is_ok()) {
         Some(_) if shape.contains(&0) => Ok(0),

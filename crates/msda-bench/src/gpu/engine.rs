@@ -1,4 +1,4 @@
-//! This project's kernels on an NVIDIA GPU.
+//! The kernels of this project on an NVIDIA GPU.
 
 use std::time::Instant;
 
@@ -15,20 +15,20 @@ use crate::record::{Device, Pass, Replay};
 use crate::task::{Key, Results, Task};
 use crate::timing::{Effort, summarize};
 
-/// What stands for a kernel's name where sums of `f16` are asked for, and where kernels for one size are.
+/// Words in place of a kernel's name: sums in `f16`, and kernels for fixed sizes.
 const HALF: &str = "half";
 const FIXED: &str = "fixed";
 
-/// Runs before the first that counts.
+/// Warm-up runs.
 const WARM_UP: usize = 3;
-/// Runs between two looks at the clock.
+/// Runs between two checks of the time.
 const BATCH: usize = 5;
-/// Runs are short: more of them would tell no more.
+/// The most runs. Runs are short, and more would not change the median.
 const AT_MOST: usize = 200;
-/// Runs that are replayed from a graph, of either kind.
+/// Replays from a CUDA graph, for cold and for warm caches.
 const REPLAYS: usize = 100;
 
-/// A GPU, with the kernels that are chosen or with a certain one.
+/// A GPU with the chosen kernels or with a given one.
 pub struct Cuda {
     name: String,
     device: Gpu,
@@ -36,31 +36,31 @@ pub struct Cuda {
     guest: bool,
     /// The task whose tensors are on the device.
     loaded: Option<(Key, Resident)>,
-    /// What ran last, and on what.
+    /// The last task and its kernel.
     ran: Option<(Key, Ran)>,
 }
 
 /// Which kernel an engine runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
-    /// The one that is chosen.
+    /// The chosen kernel.
     Chosen,
-    /// The one that is chosen where sums of `f16` are asked for.
+    /// The kernel chosen for sums in `f16`.
     Half,
-    /// The one that is chosen where kernels for one size are asked for.
+    /// The kernel chosen for fixed sizes.
     Fixed,
-    /// This one.
-    Certain(Kernel),
+    /// This kernel.
+    Given(Kernel),
 }
 
 impl Wanted {
-    /// A request as it asks.
-    fn asks<'a>(self, request: Request<'a>) -> Request<'a> {
+    /// The request with its sums and sizes.
+    fn apply<'a>(self, request: Request<'a>) -> Request<'a> {
         match self {
             Self::Chosen => request,
             Self::Half => Request { sums: Sums::F16, ..request },
             Self::Fixed => Request { sizes: Sizes::Fixed, ..request },
-            Self::Certain(kernel) => Request { sums: kernel.sums(), ..request },
+            Self::Given(kernel) => Request { sums: kernel.sums(), ..request },
         }
     }
 
@@ -68,25 +68,25 @@ impl Wanted {
         match self {
             Self::Chosen | Self::Fixed => true,
             Self::Half => false,
-            Self::Certain(kernel) => kernel.is_exact(),
+            Self::Given(kernel) => kernel.is_exact(),
         }
     }
 }
 
-/// What is known of a task that ran.
+/// The kernel and launches of a task.
 struct Ran {
     kernel: String,
     launching: Launching,
 }
 
-/// The device's number and the kernel of an engine's name.
+/// The number of the GPU and the kernel, from an engine's name.
 fn parse(name: &str) -> Result<(usize, Wanted)> {
     let (ordinal, kernel) = split_cuda(name)?;
     let wanted = match kernel {
         None => Wanted::Chosen,
         Some(HALF) => Wanted::Half,
         Some(FIXED) => Wanted::Fixed,
-        Some(kernel) => Wanted::Certain(
+        Some(kernel) => Wanted::Given(
             kernel
                 .parse()
                 .with_context(|| format!("engine {name}, which is neither cuda:{HALF} nor cuda:{FIXED}"))?,
@@ -108,21 +108,21 @@ pub(super) fn backend(name: &str) -> Result<Box<dyn Backend + Send>> {
         Wanted::Chosen => Box::new(msda_cuda::Cuda::new(&device)),
         Wanted::Half => Box::new(msda_cuda::Cuda::halves(&device)),
         Wanted::Fixed => Box::new(msda_cuda::Cuda::fixed(&device)),
-        Wanted::Certain(kernel) => Box::new(msda_cuda::Cuda::with_pick(&device, name, move |_| Some(kernel))),
+        Wanted::Given(kernel) => Box::new(msda_cuda::Cuda::with_pick(&device, name, move |_| Some(kernel))),
     })
 }
 
 impl Cuda {
-    /// The engine of such a name, if the GPU is there.
+    /// The engine called `name`; an error without the GPU.
     pub fn open(name: &str) -> Result<Self> {
         let (ordinal, kernel) = parse(name)?;
         Self::new(name, ordinal, kernel, false)
     }
 
-    /// An engine called `name` that runs `kernel` on a GPU, if the GPU is there. It is a guest: the benchmark notes
-    /// its failures and goes on.
+    /// An engine called `name` that runs `kernel`; an error without the GPU. It is a guest: the
+    /// benchmark notes its failures and goes on.
     pub fn with_kernel(name: &str, ordinal: usize, kernel: Kernel) -> Result<Self> {
-        Self::new(name, ordinal, Wanted::Certain(kernel), true)
+        Self::new(name, ordinal, Wanted::Given(kernel), true)
     }
 
     fn new(name: &str, ordinal: usize, kernel: Wanted, guest: bool) -> Result<Self> {
@@ -135,14 +135,14 @@ impl Cuda {
         &self.device
     }
 
-    /// The kernel for a task, where it is not simply the one that is chosen.
-    fn certain(&self, task: &Task<'_>) -> Option<Kernel> {
+    /// The kernel for a task; none for the chosen one.
+    fn given(&self, task: &Task<'_>) -> Option<Kernel> {
         match self.kernel {
             Wanted::Chosen => None,
-            Wanted::Certain(kernel) => Some(kernel),
+            Wanted::Given(kernel) => Some(kernel),
             Wanted::Half | Wanted::Fixed => {
                 let operands = Operands::dense(&task.problem, None);
-                let request = self.kernel.asks(Request::new(&task.problem, &operands));
+                let request = self.kernel.apply(Request::new(&task.problem, &operands));
                 Some(choose(&request, &Target::of(&self.device)).kernel)
             }
         }
@@ -152,13 +152,14 @@ impl Cuda {
         self.ran.as_ref().filter(|(key, _)| *key == task.key()).map(|(_, ran)| ran)
     }
 
-    /// The task on the device. Copied anew, unless `again` says that what was copied last will do.
+    /// The task on the device. With `again` the tensors that were copied last are used if they are
+    /// the same.
     fn load(&mut self, task: &Task<'_>, again: bool) -> Result<&mut Resident> {
         let key = task.key();
         let loaded = self.loaded.take().filter(|(other, _)| again && *other == key);
         let resident = match loaded {
             Some((_, resident)) => resident,
-            None => Resident::new(&self.device, &task.problem, &task.inputs, self.certain(task))?,
+            None => Resident::new(&self.device, &task.problem, &task.inputs, self.given(task))?,
         };
         let kernel = resident.plan().choice().kernel.to_string();
         self.ran = Some((key.clone(), Ran { kernel, launching: Launching::default() }));
@@ -166,8 +167,9 @@ impl Cuda {
     }
 }
 
-/// Milliseconds that compiling the slowest kernel of a plan takes, whatever the cache has; none where there is no compiler or it is not to be used.
-fn compiling(resident: &Resident) -> Option<f64> {
+/// Milliseconds to compile the slowest kernel of a plan, without the cache; none without a
+/// compiler.
+fn compile_ms(resident: &Resident) -> Option<f64> {
     if !jit::Cache::global().compiles() {
         return None;
     }
@@ -192,20 +194,20 @@ impl Engine for Cuda {
             return Some("no backward pass yet".into());
         }
         let operands = Operands::dense(&task.problem, None);
-        let request = self.kernel.asks(Request::new(&task.problem, &operands));
-        if let Some(kernel) = self.certain(task) {
+        let request = self.kernel.apply(Request::new(&task.problem, &operands));
+        if let Some(kernel) = self.given(task) {
             if self.kernel == Wanted::Half && kernel.sums() != Sums::F16 {
                 return Some(match task.problem.types().value {
-                    msda::Dtype::F16 => format!("{kernel} is faster with sums of f32"),
-                    _ => "sums of f16 are for f16 values".into(),
+                    msda::Dtype::F16 => format!("{kernel} is faster with sums in f32"),
+                    _ => "sums in f16 need f16 values".into(),
                 });
             }
             if self.kernel == Wanted::Fixed && kernel.sizes() != Sizes::Fixed {
-                return Some(format!("{kernel} is no faster for one size"));
+                return Some(format!("{kernel} is no faster for fixed sizes"));
             }
             return kernel.refuses(&request, &Target::of(&self.device));
         }
-        // Without a compiler there is what the cache holds.
+        // Without a compiler only cached kernels run.
         jit::nvrtc().err()?;
         Plan::new(&self.device, &request).err().map(|why| why.to_string())
     }
@@ -257,13 +259,13 @@ impl Engine for Cuda {
         }
         let mut replayed = |cold| anyhow::Ok(summarize(&resident.time_graph(REPLAYS, cold)?).median);
         let replay = Some(Replay { cold: replayed(true)?, warm: replayed(false)? });
-        // The last: launches that nobody waits for heat the device, and may slow it.
+        // Last, because launches without waiting heat the device, which may slow it.
         let host_us = Some(resident.host_cost()?);
-        let launching = Launching { host_us, compile_ms: compiling(resident), replay };
+        let launching = Launching { host_us, compile_ms: compile_ms(resident), replay };
         if let Some((_, ran)) = &mut self.ran {
             ran.launching = launching;
         }
-        // Others measure on the same device.
+        // Free the memory for other engines.
         self.loaded = None;
         Ok(times)
     }
@@ -274,13 +276,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_device_and_kernel() {
+    fn names_select_device_and_kernel() {
         assert_eq!(parse("cuda").unwrap(), (0, Wanted::Chosen));
         assert_eq!(parse("cuda@3").unwrap(), (3, Wanted::Chosen));
         assert_eq!(parse("cuda:half").unwrap(), (0, Wanted::Half));
         assert_eq!(parse("cuda@2:fixed").unwrap(), (2, Wanted::Fixed));
-        assert_eq!(parse("cuda:generic").unwrap(), (0, Wanted::Certain(Kernel::Generic)));
-        assert_eq!(parse("cuda@1:generic").unwrap(), (1, Wanted::Certain(Kernel::Generic)));
+        assert_eq!(parse("cuda:generic").unwrap(), (0, Wanted::Given(Kernel::Generic)));
+        assert_eq!(parse("cuda@1:generic").unwrap(), (1, Wanted::Given(Kernel::Generic)));
         for wrong in ["cuda@", "cuda@x", "cuda@-1", "cuda:", "cuda:nothing", "cuda@0:rows:split=x"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

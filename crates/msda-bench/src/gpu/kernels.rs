@@ -1,4 +1,4 @@
-//! Which kernels there are, what each takes, and which one a problem gets.
+//! The families of kernels, the problems that each takes, and the kernel that a problem gets.
 
 use anyhow::Result;
 use msda::{Dtype, Layout, Padding, Problem, ReferenceKind, Sampling, Spec, Types};
@@ -7,10 +7,11 @@ use msda_cuda::driver::{Arch, Device};
 use msda_cuda::kernels::Kernel;
 use msda_cuda::{Levels, Operands, Request, Target};
 
-/// The architecture that is spoken of where there is no GPU.
+/// The architecture to describe on a machine without a GPU.
 pub const USUAL: Arch = Arch::new(9, 0);
 
-/// What kernels are chosen for: an architecture, by default that of the GPU here. Says whether it is here.
+/// The target for an architecture, or for the GPU of this machine; and whether the GPU is in this
+/// machine.
 pub fn target(arch: Option<Arch>) -> (Target, bool) {
     let here = Device::open(0).ok().map(|device| Target::of(&device));
     match (here, arch) {
@@ -18,13 +19,13 @@ pub fn target(arch: Option<Arch>) -> (Target, bool) {
         (Some(here), Some(arch)) if here.arch == arch => (here, true),
         (_, arch) => {
             let arch = arch.unwrap_or(USUAL);
-            (Target { arch, multiprocessors: usual_multiprocessors(arch) }, false)
+            (Target { arch, multiprocessors: usual_sms(arch) }, false)
         }
     }
 }
 
-/// Multiprocessors of the largest GPU that is common of an architecture.
-fn usual_multiprocessors(arch: Arch) -> u32 {
+/// SMs of the largest common GPU of an architecture.
+fn usual_sms(arch: Arch) -> u32 {
     match (arch.major, arch.minor) {
         (7, 0) => 80,
         (7, _) => 40,
@@ -38,17 +39,17 @@ fn usual_multiprocessors(arch: Arch) -> u32 {
     }
 }
 
-/// A family of kernels and what it takes.
+/// A family of kernels and the problems that it takes.
 pub struct Family {
     /// Its name.
     pub name: &'static str,
-    /// One line for people.
+    /// One line of description.
     pub about: &'static str,
-    /// Some questions, and for each why it is refused, if it is.
+    /// Kinds of problems, each with the reason why it is refused; none if it is taken.
     pub takes: Vec<(&'static str, Option<String>)>,
 }
 
-/// Every family, asked a few questions.
+/// Every family with the kinds of problems that it takes.
 pub fn families(target: &Target) -> Result<Vec<Family>> {
     let questions = questions()?;
     let mut families = Vec::new();
@@ -83,7 +84,7 @@ fn questions() -> Result<Vec<Question>> {
         ("f16 values", |s| s.types = Types::uniform(Dtype::F16)),
         ("bf16 values", |s| s.types = Types::uniform(Dtype::Bf16)),
         ("f64 values", |s| s.types = Types::uniform(Dtype::F64)),
-        ("f16 values, f32 locations", |s| s.types = Types::with_f32_coordinates(Dtype::F16)),
+        ("f16 values, f32 locations", |s| s.types = Types::with_value(Dtype::F16)),
         ("planar layout", |s| s.layout = Layout::Planar),
         ("planar layout with rings", |s| s.layout = Layout::PlanarRing),
         ("nearest sampling", |s| s.sampling = Sampling::Nearest),
@@ -106,28 +107,28 @@ fn questions() -> Result<Vec<Question>> {
     Ok(all)
 }
 
-/// Which kernel a problem gets, and what became of the others.
+/// The kernel of a problem, and why others refuse it.
 pub struct Explained {
     /// The problem's readable key.
     pub problem: String,
-    /// Its class: problems of one class share what tuning finds.
+    /// Its class. Problems of one class share tuned kernels.
     pub class: String,
-    /// The kernel, and why.
+    /// The kernel and the reason.
     pub choice: Choice,
-    /// What the candidates of each family say.
+    /// The candidates of each family.
     pub families: Vec<Asked>,
 }
 
-/// What the candidates of a family say to a request.
+/// The candidates of a family for a request.
 pub struct Asked {
     /// The family.
     pub name: &'static str,
-    /// Candidates.
+    /// Number of candidates.
     pub candidates: usize,
-    /// Those that take it.
+    /// Number of candidates that take it.
     pub takes: usize,
-    /// Reasons of the others, each with how many have it, the most frequent first. Reasons that differ only in numbers
-    /// are one.
+    /// Reasons of the others with their counts, the most frequent first. Reasons that differ only
+    /// in numbers are one.
     pub refusals: Vec<(String, usize)>,
 }
 
@@ -150,7 +151,7 @@ impl Asked {
     }
 
     fn main_reason(&self) -> Option<String> {
-        let none = || "no candidate has lanes that fit".to_owned();
+        let none = || "no candidate has a fitting number of lanes".to_owned();
         Some(self.refusals.first().map_or_else(none, |(why, _)| why.clone()))
     }
 }
@@ -160,7 +161,7 @@ fn alike(why: &str) -> String {
     why.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
-/// Explains what a plain call on dense tensors gets.
+/// Explains the kernel of a call on dense tensors.
 pub fn explain(problem: &Problem, target: &Target) -> Explained {
     let operands = Operands::dense(problem, None);
     let request = Request::new(problem, &operands);

@@ -1,5 +1,5 @@
-//! Everything that needs an NVIDIA GPU. This is the only place that asks whether the feature `cuda` is on: without it
-//! the same functions find no GPU and refuse engines with a reason.
+//! Everything that needs an NVIDIA GPU. This is the only place that asks whether the feature `cuda`
+//! is on: without it the same functions find no GPU and refuse engines with a reason.
 
 #[cfg(feature = "cuda")]
 mod engine;

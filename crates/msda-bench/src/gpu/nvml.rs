@@ -1,4 +1,4 @@
-//! What the GPU is and how it stands, asked of its driver. Without a driver there is nothing to say.
+//! Description and state of the GPU, from its driver.
 
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::error::NvmlError;
@@ -6,7 +6,7 @@ use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_
 
 use crate::record::{Clocks, Gpu, GpuState};
 
-/// A GPU by the number that CUDA programs know it by, and how it stands now.
+/// The GPU with this CUDA number, and its state now; none without a driver.
 pub fn describe(ordinal: usize) -> Option<Gpu> {
     let nvml = Nvml::init().ok()?;
     let device = find(&nvml, ordinal).ok()?;
@@ -17,7 +17,7 @@ pub fn describe(ordinal: usize) -> Option<Gpu> {
         driver: nvml.sys_driver_version().unwrap_or_default(),
         cuda: format!("{}.{}", cuda_driver_version_major(cuda), cuda_driver_version_minor(cuda)),
         memory_bytes: device.memory_info().map_or(0, |m| m.total),
-        sms: multiprocessors(&device),
+        sms: sms(&device),
         shared_per_block: opened.as_ref().map(|gpu| gpu.shared_per_block() as u64),
         l2_bytes: opened.as_ref().map(|gpu| gpu.l2_bytes() as u64),
         before: Some(read(&device)),
@@ -25,21 +25,21 @@ pub fn describe(ordinal: usize) -> Option<Gpu> {
     })
 }
 
-/// How that GPU stands now.
+/// Clocks, temperature and power of the GPU now.
 pub fn state(ordinal: usize) -> Option<GpuState> {
     let nvml = Nvml::init().ok()?;
     Some(read(&find(&nvml, ordinal).ok()?))
 }
 
-/// The highest clock of the multiprocessors of the GPU that is plugged in there, in Hz.
+/// The highest SM clock of the GPU at this PCI address, in Hz.
 pub fn highest_clock(pci_bus_id: &str) -> Option<f64> {
     let nvml = Nvml::init().ok()?;
     let device = nvml.device_by_pci_bus_id(pci_bus_id).ok()?;
     device.max_clock_info(Clock::SM).ok().map(|mhz| f64::from(mhz) * 1e6)
 }
 
-/// The GPU that CUDA has that number for: the two number them differently, so it is found by where it is plugged in. One that CUDA cannot use
-/// is described too, if it is the only one.
+/// The GPU with this CUDA number. NVML numbers GPUs differently, so the PCI address identifies it.
+/// Without a usable CUDA device, number 0 is the first GPU of NVML.
 fn find(nvml: &Nvml, ordinal: usize) -> Result<Device<'_>, NvmlError> {
     match msda_cuda::driver::Device::open(ordinal) {
         Ok(device) => nvml.device_by_pci_bus_id(device.pci_bus_id()),
@@ -57,8 +57,9 @@ fn read(device: &Device<'_>) -> GpuState {
     }
 }
 
-/// The driver counts arithmetic units; how many of them a multiprocessor has depends on its generation.
-fn multiprocessors(device: &Device<'_>) -> Option<u32> {
+/// Number of SMs. The driver counts arithmetic units, whose number per SM depends on the
+/// architecture.
+fn sms(device: &Device<'_>) -> Option<u32> {
     let generation = device.cuda_compute_capability().ok()?;
     let units = match (generation.major, generation.minor) {
         (6, 0) | (7, _) | (8, 0) => 64,

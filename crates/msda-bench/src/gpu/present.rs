@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use msda::Backend;
-use msda_cuda::driver::{Device, loader_error};
+use msda_cuda::driver::{Device, driver_problem};
 
 use crate::engines::Engine;
 use crate::record::{self, Ceiling};
@@ -23,7 +23,7 @@ pub fn check(name: &str) -> Result<()> {
 
 /// Why there is no GPU, in a few words.
 pub fn missing(why: &anyhow::Error) -> String {
-    if loader_error().is_some() {
+    if driver_problem().is_some() {
         return "no NVIDIA driver was found".into();
     }
     why.root_cause().to_string().lines().next().unwrap_or_default().to_owned()
@@ -50,7 +50,8 @@ pub fn ceilings_of(ordinal: usize) -> Result<Vec<Ceiling>> {
     ceilings(&Device::open(ordinal)?)
 }
 
-/// The ceilings of a GPU: the rate of a copy, measured, and the rate of the L1 caches at the highest clock, computed.
+/// The ceilings of a GPU: the rate of a copy, measured, and the rate of the L1 caches at the
+/// highest clock, computed.
 pub fn ceilings(device: &Device) -> Result<Vec<Ceiling>> {
     /// Bytes that the L1 cache of an SM delivers per cycle.
     const L1_BYTES_PER_CYCLE: f64 = 128.0;

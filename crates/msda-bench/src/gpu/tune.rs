@@ -1,4 +1,5 @@
-//! Tuning: every kernel that takes a problem is checked and timed, and the fastest is kept for problems of its class.
+//! Tuning: checks and times the kernels that take a problem, and keeps the fastest for problems of
+//! its class.
 
 use std::path::Path;
 
@@ -19,15 +20,15 @@ use crate::task::Task;
 use crate::timing::summarize;
 use crate::workload::{Data, Workload};
 
-/// Runs of every candidate in the first round, and of the best in the second, each from cold caches.
+/// Runs per candidate in the first round, and per finalist in the second, with cold caches.
 const BRIEF: usize = 5;
 const LONG: usize = 40;
-/// Runs before those that count.
+/// Warm-up runs.
 const WARM_UP: usize = 2;
-/// How many get to the second round.
+/// Number of kernels in the second round.
 const FINALISTS: usize = 12;
 
-/// One thing to tune: a workload in a type, and the kernels to try.
+/// A workload in a type, and the kernels to try.
 pub struct Job {
     /// The workload.
     pub workload: Workload,
@@ -35,15 +36,15 @@ pub struct Job {
     pub dtype: Dtype,
     /// The class of the problem.
     pub class: String,
-    /// The kernel that it gets now.
+    /// Its kernel before tuning.
     pub now: Kernel,
-    /// Kernels that take it.
+    /// Number of kernels that take it.
     pub takes: usize,
-    /// Those that are tried.
+    /// Kernels to try.
     pub tried: Vec<Kernel>,
 }
 
-/// What tuning found.
+/// The result of tuning.
 pub struct Tuned {
     /// The workload's name.
     pub workload: String,
@@ -51,18 +52,18 @@ pub struct Tuned {
     pub dtype: Dtype,
     /// The class of the problem.
     pub class: String,
-    /// The kernel that it got before, with the median in microseconds; none if it failed.
+    /// The kernel before tuning with its median in microseconds; none if it failed.
     pub before: (Kernel, Option<f64>),
-    /// The best, fastest first, with their medians in microseconds.
+    /// The best kernels with their medians in microseconds, fastest first.
     pub best: Vec<(Kernel, f64)>,
-    /// Kernels that were timed.
+    /// Number of timed kernels.
     pub timed: usize,
-    /// Kernels that were not, and why.
+    /// Kernels that were not timed, and why.
     pub rejected: Vec<(Kernel, String)>,
 }
 
 impl Job {
-    /// What is to be tried on a workload: at most `limit` kernels, spread over all that take it.
+    /// The job of a workload: at most `limit` kernels, spread over all that take it.
     pub fn new(device: &Device, workload: &Workload, dtype: Dtype, limit: usize) -> Result<Self> {
         let target = Target::of(device);
         let problem = workload.problem(dtype)?;
@@ -81,7 +82,7 @@ impl Job {
         })
     }
 
-    /// How many steps its progress has.
+    /// Steps of its progress.
     pub fn steps(&self) -> usize {
         2 + self.tried.len() + self.tried.len().min(FINALISTS + 1)
     }
@@ -111,15 +112,15 @@ impl Job {
         times.sort_by(|a, b| a.1.total_cmp(&b.1));
         let mut best = Vec::new();
         for (place, &(kernel, _)) in times.iter().enumerate() {
-            // What is chosen now is timed as long as the best are.
+            // The present kernel is timed as long as the best.
             if place < FINALISTS || kernel == self.now {
-                progress.step(&format!("{name}, once more: {kernel}"));
+                progress.step(&format!("{name}, second round: {kernel}"));
                 best.push((kernel, bench.check_and_time(kernel, LONG)?));
             }
         }
         best.sort_by(|a, b| a.1.total_cmp(&b.1));
         if best.is_empty() {
-            let why = rejected.first().map_or("none takes it", |(_, why)| why.as_str());
+            let why = rejected.first().map_or("none takes the problem", |(_, why)| why.as_str());
             bail!("{name}: no kernel could be timed: {why}");
         }
         let now = best.iter().find(|(kernel, _)| *kernel == self.now).map(|(_, time)| *time);
@@ -135,13 +136,13 @@ impl Job {
     }
 }
 
-/// At most `limit` of all kernels, spread evenly but not in step with how knobs are listed; `always` is the first.
+/// At most `limit` of all kernels, spread evenly over the list. `always` is the first.
 fn spread(all: &[Kernel], limit: usize, always: Kernel) -> Vec<Kernel> {
     let mut chosen = vec![always];
     if all.is_empty() {
         return chosen;
     }
-    // A step near the golden section that shares no factor with the length visits everything once.
+    // A step near the golden ratio without a common factor with the length visits each kernel once.
     let apart = |step: usize| gcd(step, all.len()) == 1;
     let golden = (all.len() as f64 * 0.618) as usize;
     let step = (golden.max(1)..).find(|&step| apart(step)).unwrap_or(1);
@@ -154,11 +155,11 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// A workload on the device, and what its output should be.
+/// A workload on the device, and its expected output.
 struct Bench<'a> {
     data: &'a Data,
     expected: Expected,
-    /// The output of the generic kernel, which was checked against the oracle.
+    /// The output of the generic kernel, checked against the oracle.
     output: Buffer,
     resident: Resident,
 }
@@ -175,7 +176,7 @@ impl<'a> Bench<'a> {
         Ok(Self { data, expected, output, resident })
     }
 
-    /// Compiles kernels with all cores; those that cannot be, with the reason.
+    /// Compiles kernels with all cores. Returns those that fail, with reasons.
     fn compile(&self, kernels: &[Kernel]) -> Vec<(Kernel, String)> {
         let request = self.resident.request();
         let target = Target::of(self.resident.plan().device());
@@ -194,7 +195,7 @@ impl<'a> Bench<'a> {
         failed.into_iter().flatten().collect()
     }
 
-    /// The median in microseconds, if the output is right.
+    /// The median in microseconds; an error if the output is wrong.
     fn check_and_time(&mut self, kernel: Kernel, runs: usize) -> Result<f64> {
         self.resident.replan(Some(kernel))?;
         self.resident.poison()?;
@@ -205,14 +206,14 @@ impl<'a> Bench<'a> {
         Ok(summarize(&self.resident.time(runs, true)?).median * 1e3)
     }
 
-    /// Whether the device still computes: a kernel that goes wrong can take the context with it.
+    /// Checks that the device still computes, because a faulty kernel can break the context.
     fn still_works(&mut self) -> Result<()> {
         self.resident.replan(Some(Kernel::Generic))?;
         Ok(self.resident.run()?)
     }
 }
 
-/// Puts what was found into a file of tuned kernels, instead of what it says of the same classes.
+/// Writes results to a file of tuned kernels, in place of lines of the same classes.
 pub fn save(path: &Path, found: &[Tuned]) -> Result<()> {
     let old = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -220,8 +221,8 @@ pub fn save(path: &Path, found: &[Tuned]) -> Result<()> {
         Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
     };
     let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-    // Written aside and put in place: programs may be reading it.
+    msda_cuda::jit::cache::create_folder(folder).with_context(|| format!("making {}", folder.display()))?;
+    // Renamed into place, because programs may read it.
     let new = tempfile::NamedTempFile::new_in(folder)
         .with_context(|| format!("writing to {}", folder.display()))?;
     std::fs::write(new.path(), merged(&old, found))

@@ -1,6 +1,6 @@
-//! Text made harmless in HTML and SVG, in content and in quoted attributes.
+//! Escaping for HTML and SVG, in content and in quoted attributes.
 
-/// The text with every character of markup replaced.
+/// The text with all markup characters escaped.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in super::plain(text).chars() {

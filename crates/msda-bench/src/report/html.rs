@@ -1,21 +1,21 @@
-//! A report as one page that needs nothing else: no network, no script.
+//! The report as one HTML file: no network, no script.
 
 use super::escape::escape;
-use super::page::{Column, Kind, Line, Part, Plot, Section, Table};
+use super::page::{Column, Fold, Headline, Key, Kind, Line, Page, Part, Plot, Plots, Table};
 use super::svg::swatch;
 use super::{TITLE, by_line};
 
-/// Sections as a page.
-pub(super) fn html(sections: &[Section]) -> String {
-    let mut body = format!("<h1>{TITLE}</h1>\n");
-    if sections.len() > 1 {
+/// The page.
+pub(super) fn html(page: &Page) -> String {
+    let mut body = format!("<header>\n<h1>{TITLE}</h1>\n{}</header>\n", parts(&page.answer));
+    if page.sections.len() > 1 {
         body += "<nav aria-label=\"Sections\">\n";
-        for section in sections {
+        for section in &page.sections {
             body += &format!("<a href=\"#{}\">{}</a>\n", id(section.title), escape(section.title));
         }
         body += "</nav>\n";
     }
-    for section in sections {
+    for section in &page.sections {
         let (id, title) = (id(section.title), escape(section.title));
         body += &format!("<section id=\"{id}\">\n<h2>{title}</h2>\n<p>{}</p>\n", escape(&section.about));
         body += &parts(&section.parts);
@@ -25,7 +25,7 @@ pub(super) fn html(sections: &[Section]) -> String {
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n\
-         <title>msda: measurements</title>\n<style>\n{}</style>\n</head>\n<body>\n<main>\n{body}</main>\n</body>\n</html>\n",
+         <title>{TITLE}</title>\n<style>\n{}</style>\n</head>\n<body>\n<main>\n{body}</main>\n</body>\n</html>\n",
         include_str!("style.css")
     )
 }
@@ -41,7 +41,14 @@ fn parts(all: &[Part]) -> String {
 fn part(part: &Part) -> String {
     match part {
         Part::Heading(title, detail) => format!("<h3>{}{}</h3>\n", escape(title), small(detail)),
+        Part::Headline(Headline { place, result, rest }) => format!(
+            "<p class=\"headline\">{} <strong>{}</strong>{}</p>\n",
+            escape(place),
+            escape(result),
+            escape(rest)
+        ),
         Part::Note(text) => format!("<p class=\"note\">{}</p>\n", escape(text)),
+        Part::Warning(text) => format!("<p class=\"warning\">{}</p>\n", escape(text)),
         Part::Findings(all) => {
             let item = |lead: &str, text: &str| {
                 format!("<li><strong>{}</strong> <span>{}</span></li>\n", escape(lead), escape(text))
@@ -56,24 +63,16 @@ fn part(part: &Part) -> String {
         Part::Missing(all) => {
             let item = |(what, command): &(String, String)| {
                 let (what, command) = (escape(what), escape(command));
-                format!("<li>Not measured: {what}. <code>{command}</code> measures it</li>\n")
+                format!("<li>Not measured: {what}. <code>{command}</code> measures it.</li>\n")
             };
             list("missing", all.iter().map(item))
         }
         Part::Table(t) => table(t),
-        Part::Legend(keys) => {
-            let key = |(class, shape, name): &(String, _, String)| {
-                format!("<li>{}{}</li>\n", swatch(class, *shape), escape(name))
-            };
-            list("legend", keys.iter().map(key))
-        }
-        Part::Plots(plots) => {
-            format!("<div class=\"plots\">\n{}</div>\n", plots.iter().map(plot).collect::<String>())
-        }
-        Part::Fold(title, open, inside) => {
+        Part::Plots(p) => plots(p),
+        Part::Fold(Fold { title, detail, open, parts: inside }) => {
             let open = if *open { " open" } else { "" };
-            let (title, inside) = (escape(title), parts(inside));
-            format!("<details{open}>\n<summary>{title}</summary>\n{inside}</details>\n")
+            let (title, detail, inside) = (escape(title), small(detail), parts(inside));
+            format!("<details{open}>\n<summary>{title}{detail}</summary>\n{inside}</details>\n")
         }
     }
 }
@@ -86,38 +85,50 @@ fn small(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(" <small>{}</small>", escape(text)) }
 }
 
-fn plot(plot: &Plot) -> String {
-    let (title, detail) = (escape(&plot.title), small(&plot.detail));
-    format!("<figure>\n<figcaption>{title}{detail}</figcaption>\n{}</figure>\n", plot.svg)
+fn plots(all: &Plots) -> String {
+    let mut out = String::new();
+    if !all.legend.is_empty() {
+        let key = |k: &Key| format!("<li>{}{}</li>\n", swatch(&k.class, k.shape), escape(&k.name));
+        out += &list("legend", all.legend.iter().map(key));
+    }
+    if !all.note.is_empty() {
+        out += &format!("<p class=\"note\">{}</p>\n", escape(&all.note));
+    }
+    let plot = |plot: &Plot| {
+        let (title, detail) = (escape(&plot.title), small(&plot.detail));
+        format!("<figure>\n<figcaption>{title}{detail}</figcaption>\n{}</figure>\n", plot.svg)
+    };
+    out + &format!("<div class=\"plots\">\n{}</div>\n", all.plots.iter().map(plot).collect::<String>())
 }
 
-/// A table in a box of its own, which scrolls where the screen is narrow.
+/// A table in its own box, which scrolls on a narrow screen while the first column stays in place.
 fn table(table: &Table) -> String {
-    let class = |column: &Column| match column.kind {
-        Kind::Word => "",
-        Kind::Number => " class=\"num\"",
-        Kind::Text => " class=\"wrap\"",
+    // Most cells are numbers, so numbers need no class; nor do names in the first column.
+    let class = |(i, column): (usize, &Column)| match column.kind {
+        Kind::Number if i == 0 => " class=\"n\"",
+        Kind::Word if i > 0 => " class=\"w\"",
+        Kind::Text => " class=\"t\"",
+        Kind::Number | Kind::Word => "",
     };
-    // Lines of several texts are cards where the screen is narrow.
+    // Lines with several sentences become cards on a narrow screen.
     let cards = table.columns.iter().filter(|c| c.kind == Kind::Text).count() > 1;
-    let title = |c: &Column| format!("<th scope=\"col\"{}>{}</th>", class(c), escape(&c.title));
-    let titles: String = table.columns.iter().map(title).collect();
+    let title = |(i, c): (usize, &Column)| format!("<th{}>{}</th>", class((i, c)), escape(&c.title));
+    let titles: String = table.columns.iter().enumerate().map(title).collect();
     let cells = |cells: &[String]| -> String {
-        let cell = |(c, text): (&Column, &String)| {
+        let cell = |((i, c), text): ((usize, &Column), &String)| {
             let title = if cards { format!(" data-title=\"{}\"", escape(&c.title)) } else { String::new() };
-            format!("<td{}{title}>{}</td>", class(c), by_line(text, "<br>", escape))
+            format!("<td{}{title}>{}</td>", class((i, c)), by_line(text, "<br>", escape))
         };
-        table.columns.iter().zip(cells).map(cell).collect()
+        table.columns.iter().enumerate().zip(cells).map(cell).collect()
     };
     let line = |line: &Line| match line {
-        Line::Group(title, detail, _) => format!(
-            "<tr class=\"group\"><th colspan=\"{}\" scope=\"rowgroup\"><span>{}{}</span></th></tr>\n",
+        Line::Group(title) => format!(
+            "<tr class=\"group\"><th colspan=\"{}\"><span>{}</span></th></tr>\n",
             table.columns.len(),
-            escape(title),
-            small(detail)
+            escape(title)
         ),
         Line::Cells(all) => format!("<tr>{}</tr>\n", cells(all)),
-        Line::Wrong(all) => format!("<tr class=\"wrong\">{}</tr>\n", cells(all)),
+        Line::Failed(all) => format!("<tr class=\"failed\">{}</tr>\n", cells(all)),
     };
     format!(
         "<div class=\"box\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table{}>\n\

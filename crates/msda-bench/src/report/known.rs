@@ -1,17 +1,17 @@
-//! Figures of probes and analyses, machine by machine.
+//! Figures of probes and analyses, grouped by machine.
 
-use super::number::count;
+use super::names;
 use crate::record::{Figure, Record};
 
-/// What is known of a machine.
+/// The figures of a machine.
 pub struct Known {
-    /// Its GPU, or its processor where it has none.
+    /// The name of its GPU, or of its processor if it has no GPU.
     pub machine: String,
-    /// Its figures in the order in which they came; of two of one name that of the newer record.
+    /// Its figures in the order of the records. If two have the same name, the newer one counts.
     pub figures: Vec<Figure>,
 }
 
-/// The figures of all records whose names begin so.
+/// The figures of all records whose names begin with a prefix.
 pub fn known(records: &[Record], prefix: &str) -> Vec<Known> {
     let mut oldest_first: Vec<&Record> = records.iter().collect();
     oldest_first.sort_by(|a, b| a.created.cmp(&b.created));
@@ -34,11 +34,10 @@ pub fn known(records: &[Record], prefix: &str) -> Vec<Known> {
     all
 }
 
-/// What a record's machine is called. Processors of one name differ in how much of them there is.
+/// The name of a record's machine: its GPU, or its processor and the number of logical processors.
 pub fn machine(record: &Record) -> String {
     let m = &record.machine;
-    let cpu = || format!("{}, {}", m.cpu, count(m.cores, "logical processor"));
-    m.gpu.as_ref().map_or_else(cpu, |gpu| gpu.name.clone())
+    m.gpu.as_ref().map_or_else(|| names::cpu(m), |gpu| gpu.name.clone())
 }
 
 impl Known {
@@ -68,6 +67,7 @@ mod tests {
                 isas: Vec::new(),
                 torch: None,
                 gpu: None,
+                load: None,
             },
             ceilings: Vec::new(),
             measurements: Vec::new(),

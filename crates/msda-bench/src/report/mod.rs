@@ -1,6 +1,6 @@
-//! Records as people read them: a terminal, a Markdown file, a page.
+//! Reports on records: as text for a terminal, as Markdown, and as an HTML page.
 
-mod columns;
+mod compare;
 mod ending;
 mod escape;
 mod extend;
@@ -8,6 +8,7 @@ mod group;
 mod html;
 pub mod known;
 mod markdown;
+mod names;
 pub mod number;
 pub mod page;
 pub mod pivot;
@@ -24,59 +25,70 @@ use anyhow::{Context, Result};
 use crate::record::{Ceiling, Device, Record};
 
 pub use ending::{advice, verdict};
-pub use extend::{Added, Extension};
+pub use extend::Extension;
 pub use group::{Row, Setting, dtype_order, positive};
 pub use screen::{Screen, terminal};
 pub use sections::folded;
 pub use table::{Cell, Color, Table, USUAL_WIDTH, beside, wrap};
 
-const TITLE: &str = "Multi-scale deformable attention: measurements";
+const TITLE: &str = "msda: multi-scale deformable attention, measured";
 
-/// Records as one page, complete in itself.
+/// The report as one HTML file.
 pub fn html(records: &[Record], extensions: &[Box<dyn Extension>]) -> Result<String> {
-    Ok(html::html(&sections::all(records, extensions)?))
+    Ok(html::html(&sections::page(records, extensions)?))
 }
 
-/// Records as Markdown.
+/// The report as Markdown.
 pub fn markdown(records: &[Record], extensions: &[Box<dyn Extension>]) -> Result<String> {
-    Ok(markdown::markdown(&sections::all(records, extensions)?))
+    Ok(markdown::markdown(&sections::page(records, extensions)?))
 }
 
-/// Where a report was written.
+/// The headlines of the report, one per line, after a line that counts runs and machines.
+pub fn summary(records: &[Record]) -> Vec<String> {
+    let mut machines: Vec<String> = records.iter().map(known::machine).collect();
+    machines.sort();
+    machines.dedup();
+    let runs = number::count(records.len(), "run");
+    let mut lines = vec![format!("{runs} on {}", number::count(machines.len(), "machine"))];
+    lines.extend(sections::headlines(records));
+    lines
+}
+
+/// The files of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
-    /// The page, complete in itself.
+    /// The HTML page.
     pub html: PathBuf,
-    /// The same as Markdown.
+    /// The Markdown file.
     pub markdown: PathBuf,
 }
 
-/// Writes `report.html` and `report.md` into a folder, which is made if it is missing.
+/// Writes `report.html` and `report.md` into a folder, and creates the folder if necessary.
 pub fn write(records: &[Record], extensions: &[Box<dyn Extension>], folder: &Path) -> Result<Written> {
-    let sections = sections::all(records, extensions)?;
-    std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    let page = sections::page(records, extensions)?;
+    std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
     let save = |name: &str, text: String| {
         let path = folder.join(name);
         std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         anyhow::Ok(path)
     };
     Ok(Written {
-        html: save("report.html", html::html(&sections))?,
-        markdown: save("report.md", markdown::markdown(&sections))?,
+        html: save("report.html", html::html(&page))?,
+        markdown: save("report.md", markdown::markdown(&page))?,
     })
 }
 
-/// Text on one line, without characters that steer a terminal.
+/// The text on one line, without control characters.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Every line of a text on its own, joined again.
+/// Applies a function to each line of a text and joins the lines.
 fn by_line(text: &str, join: &str, each: impl Fn(&str) -> String) -> String {
     text.lines().map(each).collect::<Vec<_>>().join(join)
 }
 
-/// The threads of a ceiling; a GPU's has none.
+/// The number of threads of a ceiling; `GPU` for a GPU's.
 fn under(ceiling: &Ceiling) -> String {
     match ceiling.device {
         Device::Cpu => ceiling.threads.to_string(),

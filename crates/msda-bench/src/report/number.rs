@@ -1,9 +1,10 @@
-//! Numbers as text: three significant figures, and a dash for what is not a number.
+//! Numbers as text: three significant figures, and a dash for missing numbers.
 
-/// Stands for a value that is missing or not finite.
+/// The text of a value that is missing or not finite.
 pub const NONE: &str = "-";
 
-/// Three significant figures without an exponent in the range people read: `0.0123`, `1.23`, `12.3`, `1230`.
+/// Three significant figures without an exponent in the range people read: `0.0123`, `1.23`,
+/// `12.3`, `1230`.
 pub fn figure(value: f64) -> String {
     if !value.is_finite() {
         return NONE.into();
@@ -11,7 +12,7 @@ pub fn figure(value: f64) -> String {
     if value == 0.0 {
         return "0".into();
     }
-    // Rounding first decides the digits after the point: 9.999 reads `10.0`, not `10.00`.
+    // Rounding comes first, so that 9.999 becomes `10.0`, not `10.00`.
     let size: f64 = format!("{value:.2e}").parse().unwrap_or(value);
     let exponent = size.abs().log10().floor();
     if !(-4.0..=9.0).contains(&exponent) {
@@ -30,6 +31,11 @@ pub fn times(value: Option<f64>) -> String {
     value.map_or(NONE.into(), |v| format!("{}x", figure(v)))
 }
 
+/// A ratio with two significant figures: `1.2x`, `44x`.
+pub(super) fn times_short(value: f64) -> String {
+    format!("{}x", short(value))
+}
+
 /// A share in percent: `71%`, `0.42%`.
 pub fn percent(value: Option<f64>) -> String {
     match value.map(|v| v * 100.0) {
@@ -40,7 +46,7 @@ pub fn percent(value: Option<f64>) -> String {
     }
 }
 
-/// Two significant figures, for numbers whose size is all that matters.
+/// Two significant figures.
 pub fn short(value: f64) -> String {
     if !value.is_finite() {
         return NONE.into();

@@ -1,9 +1,9 @@
-//! Figures as tables: one a family, a line for each thing, a column for each metric.
+//! Figures as tables: one per family, with a line per subject and a column per metric.
 
 use super::number::figure;
 use crate::record::Figure;
 
-/// Words that end a figure's name: what was measured of the thing that the words before name.
+/// Last words of a figure's name: the metric. The words before it name the subject.
 const METRICS: [&str; 16] = [
     "time",
     "min",
@@ -30,17 +30,18 @@ pub struct Family {
     pub name: String,
     /// The metrics with their units, in the order in which they come.
     pub columns: Vec<String>,
-    /// What was measured, and a number as text for each column; empty where there is none.
+    /// The subject, and a number as text per column; empty if there is none.
     pub rows: Vec<(String, Vec<String>)>,
 }
 
 impl Family {
-    /// Whether a column says how far apart runs were, rather than where most of them are.
+    /// Whether a column is a minimum, a maximum or a standard deviation.
     pub fn is_spread(&self, column: usize) -> bool {
         self.columns[column].split(' ').any(|word| ["min", "max", "std"].contains(&word))
     }
 
-    /// The width of a table of these columns, with titles a word a line and two spaces between columns.
+    /// The width of a table of these columns, with one word per line in titles and two spaces
+    /// between columns.
     pub fn width(&self, columns: &[usize]) -> usize {
         let length = |text: &str| text.chars().count();
         let things = self.rows.iter().map(|(thing, _)| length(thing)).max().unwrap_or(0);
@@ -84,7 +85,7 @@ pub fn families(figures: &[Figure]) -> Vec<Family> {
     families
 }
 
-/// The family, the thing and the metric of a name.
+/// The family, the subject and the metric of a name.
 fn split(name: &str) -> (String, String, String) {
     let words: Vec<&str> = name.split('.').collect();
     let family = words.len().min(2);

@@ -43,6 +43,9 @@ impl Screen {
         if let Some(gpu) = &record.machine.gpu {
             out += &self.paragraph(&words::gpu(gpu));
         }
+        if let Some(busy) = words::busy(record) {
+            out += &self.bold(&busy);
+        }
         out += &self.measurements(record);
         for family in &families(&record.figures) {
             out += &format!("\n{}{}", self.bold(&family.name), self.family(family));

@@ -1,10 +1,10 @@
-//! Plots as inline SVG, styled by the page.
+//! Plots as inline SVG. The style sheet of the page sets the colours.
 
 pub mod bars;
 pub mod changes;
 pub mod dots;
 pub mod lines;
-pub(super) mod palette;
+pub(super) mod ratios;
 pub(super) mod roofline;
 mod scale;
 pub mod stack;
@@ -17,13 +17,13 @@ const WIDTH: f64 = 380.0;
 /// The height of a line of text.
 const LINE: f64 = 12.0;
 
-/// The mean width of a character, on the safe side.
+/// The mean width of a character, rounded up.
 const CHAR: f64 = 6.4;
 
 /// The longest name beside a row, in characters.
 const NAME: usize = 23;
 
-/// Where a text is held.
+/// The end of a text that its position refers to.
 #[derive(Clone, Copy)]
 enum Anchor {
     Start,
@@ -43,13 +43,23 @@ impl Canvas {
     }
 
     fn line(&mut self, class: &str, x1: f64, y1: f64, x2: f64, y2: f64) {
-        self.body += &format!(
-            "<line class=\"{class}\" x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\"/>\n",
-            n(x1),
-            n(y1),
-            n(x2),
-            n(y2)
-        );
+        self.lines(class, &[(x1, y1, x2, y2)]);
+    }
+
+    /// Separate lines as one element.
+    fn lines(&mut self, class: &str, all: &[(f64, f64, f64, f64)]) {
+        let line = |&(x1, y1, x2, y2): &(f64, f64, f64, f64)| {
+            let to = match () {
+                () if x1 == x2 => format!("V{}", n(y2)),
+                () if y1 == y2 => format!("H{}", n(x2)),
+                () => format!("L{} {}", n(x2), n(y2)),
+            };
+            format!("M{} {}{to}", n(x1), n(y1))
+        };
+        let path: String = all.iter().map(line).collect();
+        if !path.is_empty() {
+            self.body += &format!("<path class=\"{class}\" d=\"{path}\"/>\n");
+        }
     }
 
     fn text(&mut self, class: &str, anchor: Anchor, x: f64, y: f64, text: &str) {
@@ -62,8 +72,8 @@ impl Canvas {
         );
     }
 
-    /// Text turned about its anchor, in degrees.
-    fn turned(&mut self, class: &str, anchor: Anchor, at: (f64, f64), degrees: f64, text: &str) {
+    /// Text rotated about its anchor, in degrees.
+    fn rotated(&mut self, class: &str, anchor: Anchor, at: (f64, f64), degrees: f64, text: &str) {
         self.body += &format!(
             "<text class=\"{class}{}\" transform=\"translate({} {}) rotate({})\">{}</text>\n",
             anchor.class(),
@@ -74,14 +84,13 @@ impl Canvas {
         );
     }
 
-    fn bar(&mut self, class: &str, x: f64, y: f64, width: f64, height: f64, title: &str) {
+    fn bar(&mut self, class: &str, x: f64, y: f64, width: f64, height: f64) {
         self.body += &format!(
-            "<rect class=\"{class}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"><title>{}</title></rect>\n",
+            "<rect class=\"{class}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>\n",
             n(x),
             n(y),
             n(width.max(0.0)),
-            n(height.max(0.0)),
-            escape(title)
+            n(height.max(0.0))
         );
     }
 
@@ -91,22 +100,25 @@ impl Canvas {
         self.body += &format!("<path class=\"{class}\" d=\"M{}\"/>\n", points.join("L"));
     }
 
+    /// A mark with a tooltip; none if the title is empty.
     fn mark(&mut self, class: &str, shape: Shape, x: f64, y: f64, title: &str) {
-        self.body += &format!(
-            "<path class=\"{class}\" d=\"{}\"><title>{}</title></path>\n",
-            shape.path(x, y, 4.0),
-            escape(title)
-        );
+        let (tag, place) = match shape {
+            Shape::Circle => ("circle", format!("cx=\"{}\" cy=\"{}\" r=\"4\"", n(x), n(y))),
+            _ => ("path", format!("d=\"{}\"", shape.path(x, y, 4.0))),
+        };
+        self.body += &match title {
+            "" => format!("<{tag} class=\"{class}\" {place}/>\n"),
+            title => format!("<{tag} class=\"{class}\" {place}><title>{}</title></{tag}>\n", escape(title)),
+        };
     }
 
-    /// The drawing; `label` says what it shows to those who do not see it, `says` what is in it.
-    fn finish(self, label: &str, says: &[String]) -> String {
+    /// The drawing. `label` describes it to screen readers.
+    fn finish(self, label: &str) -> String {
         format!(
-            "<svg viewBox=\"0 0 {} {}\" role=\"img\">\n<title>{}</title>\n<desc>{}</desc>\n{}</svg>\n",
+            "<svg viewBox=\"0 0 {} {}\" role=\"img\">\n<title>{}</title>\n{}</svg>\n",
             n(WIDTH),
             n(self.height),
             escape(label),
-            escape(&says.join("; ")),
             self.body
         )
     }
@@ -122,8 +134,8 @@ impl Anchor {
     }
 }
 
-/// A marker's outline: what tells dtypes apart without colour.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// The outline of a mark, so that marks differ without colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// A circle.
     Circle,
@@ -133,13 +145,15 @@ pub enum Shape {
     Triangle,
     /// A diamond.
     Diamond,
+    /// A cross: a result that failed its check.
+    Cross,
 }
 
 impl Shape {
-    /// All of them.
+    /// The shapes for data.
     pub const ALL: [Self; 4] = [Self::Circle, Self::Square, Self::Triangle, Self::Diamond];
 
-    /// The shape that stands for a dtype.
+    /// The shape of a dtype.
     pub fn of(dtype: &str) -> Self {
         match dtype {
             "f32" => Self::Circle,
@@ -157,16 +171,20 @@ impl Shape {
         };
         match self {
             Self::Circle => {
-                format!("M{} {}a{r} {r} 0 1 0 {d} 0a{r} {r} 0 1 0 -{d} 0Z", n(x - r), n(y), d = 2.0 * r)
+                format!("M{} {}a{r} {r} 0 1 0 {d} 0a{r} {r} 0 1 0-{d} 0Z", n(x - r), n(y), d = 2.0 * r)
             }
             Self::Square => polygon(&[(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)]),
             Self::Triangle => polygon(&[(0.0, -1.15), (1.1, 0.85), (-1.1, 0.85)]),
             Self::Diamond => polygon(&[(0.0, -1.2), (1.2, 0.0), (0.0, 1.2), (-1.2, 0.0)]),
+            Self::Cross => {
+                let (x0, x1, y0, y1) = (n(x - r), n(x + r), n(y - r), n(y + r));
+                format!("M{x0} {y0}L{x1} {y1}M{x1} {y0}L{x0} {y1}")
+            }
         }
     }
 }
 
-/// A marker on its own, for a legend.
+/// A mark alone, for a legend.
 pub(super) fn swatch(class: &str, shape: Shape) -> String {
     format!(
         "<svg class=\"swatch\" viewBox=\"0 0 12 12\" aria-hidden=\"true\"><path class=\"{class}\" d=\"{}\"/></svg>",

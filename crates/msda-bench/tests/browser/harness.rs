@@ -1,12 +1,12 @@
-//! A real browser looks at a page and says what is wrong with it.
+//! Inspects a page with a real browser and lists its faults.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Widths that pages are looked at with: a phone, a desk.
+/// The widths of a phone and of a desktop screen.
 pub(crate) const WIDTHS: [u32; 2] = [360, 1280];
 
-/// A Chromium: that of `MSDA_CHROMIUM`, else one on the path.
+/// A Chromium: `MSDA_CHROMIUM`, or one on the path.
 fn browser() -> Option<PathBuf> {
     let named = std::env::var_os("MSDA_CHROMIUM").map(PathBuf::from);
     let usual = ["chromium", "chromium-browser", "google-chrome"].map(PathBuf::from);
@@ -17,13 +17,13 @@ fn browser() -> Option<PathBuf> {
     })
 }
 
-/// What a browser found: what it looked at, and what is wrong.
+/// What the browser inspected, and the faults that it found.
 pub(crate) struct Seen {
     pub(crate) looked: Vec<String>,
     pub(crate) faults: Vec<String>,
 }
 
-/// Looks at a page in all widths and both colour schemes; none where there is no browser.
+/// Inspects a page in all widths and both colour schemes. None if there is no browser.
 pub(crate) fn look(name: &str, page: &str) -> Option<Seen> {
     let Some(program) = browser() else {
         println!("skipped: no Chromium\nhint: MSDA_CHROMIUM names one");
@@ -31,7 +31,7 @@ pub(crate) fn look(name: &str, page: &str) -> Option<Seen> {
     };
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pages");
     std::fs::create_dir_all(&folder).unwrap();
-    // For people who want to see it.
+    // Kept for people.
     std::fs::write(folder.join(format!("{name}.html")), page).unwrap();
     let mut frames = String::new();
     for (width, scheme) in WIDTHS.into_iter().flat_map(|w| ["light", "dark"].map(|s| (w, s))) {
@@ -66,7 +66,7 @@ pub(crate) fn look(name: &str, page: &str) -> Option<Seen> {
     Some(Seen { looked: lines("looked"), faults: lines("faults") })
 }
 
-/// Looks at a page, which must have a number of plots at least and nothing wrong.
+/// Inspects a page. It must have at least this many plots and no fault.
 pub(crate) fn is_fine(name: &str, page: &str, plots: usize) {
     let Some(seen) = look(name, page) else { return };
     let count = page.matches("role=\"img\"").count();

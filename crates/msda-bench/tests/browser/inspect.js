@@ -1,7 +1,7 @@
-// Looks at pages in frames and writes down what is wrong with them, a line each.
+// Inspects pages in frames and lists their faults, one per line.
 const faults = [];
 
-// Colours as r, g, b, a; anything that CSS can name.
+// A CSS colour as r, g, b, a.
 const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
 function colour(text) {
   canvas.clearRect(0, 0, 1, 1);
@@ -32,7 +32,7 @@ function inspect(frame) {
   const name = frame.dataset.name, doc = frame.contentDocument, view = frame.contentWindow;
   const fault = (kind, what) => faults.push(`${kind}: ${name}: ${what}`.replace(/\s+/g, " "));
   if (view.matchMedia("(prefers-color-scheme: dark)").matches !== (frame.dataset.scheme === "dark")) {
-    fault("scheme", "not the one that was asked for");
+    fault("scheme", "not the requested one");
   }
   doc.querySelectorAll("details").forEach((d) => { d.open = true; });
 
@@ -53,6 +53,16 @@ function inspect(frame) {
     if (ratio < 4.5 && !seen.has(key)) {
       seen.set(key, true);
       fault("contrast", `${ratio.toFixed(2)} of ${e.tagName} "${e.textContent.slice(0, 30)}", ${key}`);
+    }
+  }
+
+  // A table that scrolls keeps its first column in view. Cards have no columns.
+  for (const box of doc.querySelectorAll(".box")) {
+    const cell = box.querySelector("td");
+    if (!cell || box.scrollWidth <= box.clientWidth + 1) continue;
+    const style = view.getComputedStyle(cell);
+    if (style.position !== "sticky" && style.display !== "block") {
+      fault("column", `${box.getAttribute("aria-label")}: the first column scrolls away`);
     }
   }
 
@@ -84,14 +94,14 @@ function inspect(frame) {
       const size = parseFloat(view.getComputedStyle(t).fontSize) * scale;
       if (size < 8.5) fault("small", `${what}: "${t.textContent}" is ${size.toFixed(1)} px`);
     }
-    // The box of a slanted text is larger than the text.
+    // The box of a rotated text is larger than the text.
     const level = texts.filter(([t]) => !t.classList.contains("roofname"));
     for (let i = 0; i < level.length; i += 1) {
       for (let j = i + 1; j < level.length; j += 1) {
         const [a, b] = [level[i][1], level[j][1]];
         const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
         const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-        // Boxes have room above and below letters.
+        // Boxes are higher than their letters.
         if (across > 1 && down > 4 * scale) {
           fault("overlap", `${what}: "${level[i][0].textContent}" and "${level[j][0].textContent}"`);
         }

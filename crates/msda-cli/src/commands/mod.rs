@@ -59,7 +59,8 @@ pub(crate) fn typed(mut args: impl Iterator<Item = String>) -> String {
     words.join(" ")
 }
 
-/// Creates a folder for results before the work begins, so that a folder that cannot be written costs no time.
+/// Creates a folder for results before the work begins, so that a folder that cannot be written
+/// costs no time.
 pub(crate) fn make_folder(path: &Path) -> Result<()> {
     ensure!(!path.is_file(), "--out: got the file {}, expected a folder", path.display());
     std::fs::create_dir_all(path).with_context(|| format!("creating {}", path.display()))

@@ -18,15 +18,16 @@ pub(crate) struct Args {
     /// Records, or folders of records
     #[arg(required = true, value_name = "RECORD|DIR")]
     records: Vec<PathBuf>,
-    /// Folder for report.html and report.md; without it the table is printed and nothing is written
+    /// Write report.html and report.md into this folder, and print a summary. Without it, tables
+    /// are printed
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
     sections: Sections,
-    /// Print Markdown instead of a table
+    /// Print Markdown instead of tables
     #[arg(long)]
     markdown: bool,
-    /// Print the records as one JSON list instead of a table
+    /// Print the records as one JSON list instead of tables
     #[arg(long, conflicts_with = "markdown")]
     json: bool,
 }
@@ -38,15 +39,19 @@ pub(crate) fn main(args: Args) -> Result<()> {
         bail!("report: got no JSON file in {}, expected a record", places.join(", "));
     }
     let extensions = args.sections.extensions();
-    if let Some(out) = &args.out {
-        let written = report::write(&records, &extensions, out)?;
-        eprintln!("report: {}", written.html.display());
-    }
+    let written = args.out.as_ref().map(|out| report::write(&records, &extensions, out)).transpose()?;
     if args.json {
-        print(&serde_json::to_string_pretty(&records)?)
-    } else if args.markdown {
-        print(&report::markdown(&records, &extensions)?)
-    } else {
-        print(&report::terminal(&records, color()))
+        return print(&serde_json::to_string_pretty(&records)?);
     }
+    if args.markdown {
+        return print(&report::markdown(&records, &extensions)?);
+    }
+    let Some(written) = written else { return print(&report::terminal(&records, color())) };
+    let mut lines = report::summary(&records);
+    lines.truncate(SUMMARY);
+    lines.extend([written.html.display().to_string(), written.markdown.display().to_string()]);
+    print(&lines.join("\n"))
 }
+
+/// The largest number of lines before the paths.
+const SUMMARY: usize = 4;

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::dtype;
 use crate::terminal::{Bar, print};
 
-/// How many kernels of a problem are printed.
+/// Kernels to print per problem.
 const TOP: usize = 10;
 
 #[derive(clap::Args)]

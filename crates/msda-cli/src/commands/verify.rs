@@ -15,9 +15,10 @@ use crate::terminal::{Bar, print, screen};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Groups: random, inside, outside, borders, not-finite, one-pixel, empty,
-  channels, levels, points, strides, unaligned, layouts, options, types, fused,
-  untouched, cancelling, weights, partial, refusals
+Groups: random, inside, outside, borders, not-finite, not-finite-data,
+  one-pixel, empty, channels, levels, points, strides, unaligned, layouts,
+  options, types, fused, untouched, cancelling, crowded, extremes, partial,
+  refusals
 
 Examples:
   msda verify

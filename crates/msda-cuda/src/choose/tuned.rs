@@ -1,7 +1,7 @@
-//! What tuning found: a line for each class of problems.
+//! Tuned kernels: one line per class of problems.
 //!
 //! ```text
-//! sm_90 f16 d32 p4.4.4.4 bshd pixels 2^20 = rows:sides=1,split=1,heads=2,block=512,blocks=3,round=4,walk=tiles
+//! sm_90 f16 d32 p4.4.4.4 bshd pixels 2^20 = rows:heads_per_block=2,threads=512,walk=tiles
 //! ```
 
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use crate::jit::Cache;
 use crate::kernels::Kernel;
 use crate::request::{Request, Target};
 
-/// What comes with the library.
+/// The lines that come with the library.
 const SHIPPED: &str = include_str!("tuned.txt");
 
-/// Lines of tuned kernels. Later lines count for more.
+/// Lines of tuned kernels. A later line replaces an earlier one of the same class.
 #[derive(Debug, Clone, Default)]
 pub struct Tuned {
     lines: Vec<(String, Kernel, &'static str)>,
@@ -24,7 +24,7 @@ pub struct Tuned {
 }
 
 impl Tuned {
-    /// What comes with the library, and what this machine's tuning found; read once.
+    /// The lines of the library and those of this machine, read once.
     pub fn global() -> &'static Self {
         static TUNED: OnceLock<Tuned> = OnceLock::new();
         TUNED.get_or_init(|| {
@@ -42,7 +42,7 @@ impl Tuned {
         })
     }
 
-    /// The file of this machine's tuning: `MSDA_TUNED`, or `tuned.txt` in the cache's folder.
+    /// The file of this machine: `MSDA_TUNED`, or `tuned.txt` in the cache folder.
     pub fn path() -> Option<PathBuf> {
         match std::env::var_os("MSDA_TUNED") {
             Some(path) => Some(path.into()).filter(|p: &PathBuf| !p.as_os_str().is_empty()),
@@ -50,8 +50,8 @@ impl Tuned {
         }
     }
 
-    /// Reads lines of `class = kernel`; `#` begins a comment. A line that cannot be read counts for nothing, and is kept
-    /// as a problem.
+    /// Reads lines of `class = kernel`; `#` begins a comment. A line that cannot be read is skipped
+    /// and listed in [`problems`](Self::problems).
     pub fn parse(text: &str, source: &'static str) -> Self {
         let mut all = Self::default();
         for (number, line) in text.lines().enumerate() {
@@ -72,19 +72,20 @@ impl Tuned {
         all
     }
 
-    /// What could not be read.
+    /// The lines that could not be read, with reasons.
     pub fn problems(&self) -> &[String] {
         &self.problems
     }
 
-    /// The kernel for a class, and where that is from.
+    /// The kernel for a class, and the source of its line.
     pub fn find(&self, class: &str) -> Option<(Kernel, &'static str)> {
         let line = self.lines.iter().rev().find(|(c, _, _)| c == class)?;
         Some((line.1, line.2))
     }
 }
 
-/// The class of a request: what the best kernel depends on. Sizes count by their magnitude.
+/// The class of a request: the properties that the best kernel depends on. Of sizes only the
+/// magnitude counts.
 pub fn class(request: &Request<'_>, target: &Target) -> String {
     let p = request.problem;
     let t = p.types();
@@ -114,13 +115,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shipped_can_be_read_and_later_lines_count_for_more() {
+    fn shipped_lines_can_be_read_and_later_lines_win() {
         assert_eq!(Tuned::parse(SHIPPED, "shipped").problems(), [""; 0]);
-        let tuned = Tuned::parse("a b = generic # first\n\na b = rows:split=2\nhello\n", "test");
+        let tuned = Tuned::parse("a b = generic # first\n\na b = rows:sample_groups=2\nhello\n", "test");
         assert_eq!(tuned.problems().len(), 1);
         assert_eq!(
             tuned.find("a b").unwrap().0.to_string(),
-            "rows:sides=1,split=2,heads=1,block=128,blocks=1,round=1,keep=0,walk=straight"
+            "rows:tap_columns=1,sample_groups=2,heads_per_block=1,threads=128,blocks_per_sm=1,samples_per_lane=1,\
+             resident_levels=0,walk=straight"
         );
         assert!(tuned.find("a").is_none());
         for wrong in ["a b", "a = unknown", "a = rows:split=x", "a = rows:walk=away"] {

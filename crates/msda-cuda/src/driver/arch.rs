@@ -20,8 +20,8 @@ impl Arch {
         Self { major, minor }
     }
 
-    /// The name that the compiler is given: `sm_90a`, with the suffix that unlocks what only this architecture
-    /// has, where there is one; `sm_80` otherwise.
+    /// The name that the compiler is given: `sm_90a`, with the suffix that unlocks what only this
+    /// architecture has, where there is one; `sm_80` otherwise.
     pub fn target(self) -> String {
         let suffix = if matches!((self.major, self.minor), (9, 0) | (10, _) | (12, _)) { "a" } else { "" };
         format!("{self}{suffix}")

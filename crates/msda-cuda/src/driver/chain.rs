@@ -1,133 +1,238 @@
-//! Kernels that are queued together.
+//! Kernels and clears that are queued together.
 
 use std::ffi::c_void;
 use std::{mem, ptr};
 
-use cudarc::driver::sys::{self, CUDA_KERNEL_NODE_PARAMS, CUgraphExec, CUgraphNode, CUstreamCaptureMode};
-use msda::Result;
+use cudarc::driver::sys::{
+    CUDA_KERNEL_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS, CUgraph, CUgraphExec, CUgraphNode,
+};
+use msda::{Error, ErrorKind, Result};
 
+use super::api;
 use super::check::check;
-use super::graph::Recorded;
+use super::graph::Definition;
 use super::{Device, Function, Launch, StreamHandle};
 
-/// Kernels that run one after another and are queued by one call, which costs the host less than to queue one of them by
-/// itself. The driver lets launches of a chain wait for each other, on whatever streams they are: use it on one.
+/// Kernels and clears that run one after another and are queued by one call, which costs the host
+/// less than one kernel launch. It is a graph whose arguments can be changed. The driver makes
+/// launches of a chain wait for each other, also on different streams: use it on one stream.
 #[derive(Debug)]
 pub struct Chain {
     device: Device,
     raw: CUgraphExec,
     links: Vec<Link>,
-    /// Whose the nodes are.
-    graph: Recorded,
+    /// It owns the nodes.
+    graph: Definition,
 }
 
+/// A part of a [`Chain`].
+#[derive(Debug, Clone, Copy)]
+pub enum Node<'a> {
+    /// A kernel with one parameter.
+    Kernel {
+        /// The kernel.
+        function: &'a Function,
+        /// The shape of its launch.
+        launch: &'a Launch,
+        /// The address of its argument.
+        arg: *mut c_void,
+    },
+    /// Device memory that becomes zero. Its address is set before the first launch.
+    Clear {
+        /// Its size; not 0.
+        bytes: usize,
+    },
+}
+
+/// A node of the graph, with its parameters.
 #[derive(Debug, Clone, Copy)]
 struct Link {
     node: CUgraphNode,
-    /// All but the arguments.
-    params: CUDA_KERNEL_NODE_PARAMS,
+    params: Params,
 }
 
-// SAFETY: a chain may be used from any thread, by one at a time: what changes it takes `&mut self`.
+#[derive(Debug, Clone, Copy)]
+enum Params {
+    /// Without the argument.
+    Kernel(CUDA_KERNEL_NODE_PARAMS),
+    /// The address is 0 until it is set.
+    Clear(CUDA_MEMSET_NODE_PARAMS),
+}
+
+// SAFETY: a chain may be used from any thread, by one at a time: every change takes `&mut self`.
 unsafe impl Send for Chain {}
 
 impl Chain {
-    /// Makes the kernels ready, each with an argument that it can be queued with.
+    /// A chain of nodes.
     ///
     /// # Safety
-    /// Each kernel has one parameter, of which `args` has the address. The functions outlive the chain.
-    pub unsafe fn new(kernels: &[(&Function, &Launch)], args: &mut [*mut c_void]) -> Result<Self> {
-        assert!(kernels.len() == args.len() && !kernels.is_empty(), "an argument for each kernel");
-        let device = kernels[0].0.module().device();
-        let _bound = device.bind()?;
-        let _unhindered = Unhindered::new();
-        let mut graph = Recorded(ptr::null_mut());
+    /// Each kernel has one parameter, and its node has the address of an argument. The functions
+    /// outlive the chain.
+    pub unsafe fn new(device: &Device, nodes: &[Node<'_>]) -> Result<Self> {
+        let _bound = device.bind_relaxed()?;
+        let mut graph = Definition(ptr::null_mut());
         // SAFETY: the graph is valid to write; 0 is the only flag.
-        check("cuGraphCreate", unsafe { sys::cuGraphCreate(&mut graph.0, 0) })?;
+        check("cuGraphCreate", unsafe { api::cuGraphCreate(&mut graph.0, 0) })?;
         let mut links: Vec<Link> = Vec::new();
-        for ((function, launch), arg) in kernels.iter().zip(args) {
-            let mut params = function.node(launch)?;
-            params.kernelParams = arg;
-            let mut node = ptr::null_mut();
-            let before: Vec<CUgraphNode> = links.last().iter().map(|link| link.node).collect();
-            // SAFETY: graph and nodes live, the parameters are complete, the argument is copied.
-            let result = unsafe {
-                sys::cuGraphAddKernelNode_v2(&mut node, graph.0, before.as_ptr(), before.len(), &params)
-            };
-            check("cuGraphAddKernelNode", result)?;
-            if launch.has_clusters() {
-                let cluster = launch.cluster_attribute();
-                // SAFETY: the node lives; the value is of that attribute.
-                let result = unsafe { sys::cuGraphKernelNodeSetAttribute(node, cluster.id, &cluster.value) };
-                check("cuGraphKernelNodeSetAttribute", result)?;
-            }
-            params.kernelParams = ptr::null_mut();
-            links.push(Link { node, params });
+        for node in nodes {
+            let before = links.last().map(|link| link.node);
+            // SAFETY: the caller's promise.
+            links.push(unsafe { Link::add(device, graph.0, before, node)? });
         }
-        let mut raw = ptr::null_mut();
-        // SAFETY: the graph lives; `raw` is valid to write; no flags.
-        let result = unsafe { sys::cuGraphInstantiateWithFlags(&mut raw, graph.0, 0) };
-        check("cuGraphInstantiate", result)?;
-        Ok(Self { device: device.clone(), raw, links, graph })
+        Ok(Self { device: device.clone(), raw: graph.instantiate()?, links, graph })
     }
 
-    /// Gives a kernel another argument, from the next launch on.
+    /// Gives a kernel another argument, from the next launch on. Nodes are counted from 0.
     ///
     /// # Safety
     /// `arg` is the address of an argument of that kernel.
-    pub unsafe fn set(&mut self, kernel: usize, arg: *mut c_void) -> Result<()> {
+    pub unsafe fn set_argument(&mut self, node: usize, arg: *mut c_void) -> Result<()> {
+        let Some(&Link { node, params: Params::Kernel(mut params) }) = self.links.get(node) else {
+            return Err(not_a("kernel", node));
+        };
         // The driver takes the function to be of the context that is current.
         let _bound = self.device.bind()?;
-        let Link { node, mut params } = self.links[kernel];
         let mut arg = arg;
         params.kernelParams = &mut arg;
         // SAFETY: chain and node live, and the node is of the chain; the argument is copied.
-        let result = unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.raw, node, &params) };
+        let result = unsafe { api::cuGraphExecKernelNodeSetParams_v2(self.raw, node, &params) };
         check("cuGraphExecKernelNodeSetParams", result)
     }
 
-    /// Queues all of them.
+    /// Gives a clear another address, from the next launch on. Nodes are counted from 0.
+    pub fn set_address(&mut self, node: usize, address: u64) -> Result<()> {
+        let Some(Link { node, params: Params::Clear(params) }) = self.links.get_mut(node) else {
+            return Err(not_a("clear", node));
+        };
+        let new = CUDA_MEMSET_NODE_PARAMS { dst: address, ..*params };
+        check_address(&new)?;
+        let _bound = self.device.bind()?;
+        // SAFETY: chain and node live, and the node is of the chain. Nothing is written before a
+        // launch.
+        let result =
+            unsafe { api::cuGraphExecMemsetNodeSetParams(self.raw, *node, &new, self.device.context()) };
+        check("cuGraphExecMemsetNodeSetParams", result)?;
+        *params = new;
+        Ok(())
+    }
+
+    /// Queues all of it.
     ///
     /// # Safety
-    /// As for a launch of each with the argument that it was given last. `stream` does not record a graph.
+    /// As for a launch of each kernel and a fill of each clear, with the argument or address that
+    /// it was given last. `stream` does not capture a graph.
     pub unsafe fn launch(&mut self, stream: StreamHandle<'_>) -> Result<()> {
+        for link in &self.links {
+            if let Params::Clear(params) = &link.params {
+                check_address(params)?;
+            }
+        }
         let _bound = self.device.bind()?;
         // SAFETY: chain and stream live; the rest is the caller's promise.
-        check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.raw, stream.cu()) })
+        check("cuGraphLaunch", unsafe { api::cuGraphLaunch(self.raw, stream.cu()) })
     }
 }
 
 impl Drop for Chain {
     fn drop(&mut self) {
-        let graph = mem::replace(&mut self.graph, Recorded(ptr::null_mut()));
+        let graph = mem::replace(&mut self.graph, Definition(ptr::null_mut()));
         self.device.release(|| {
-            let _unhindered = Unhindered::new();
-            // SAFETY: made by `new` and destroyed once, before its nodes; what is running of it still finishes.
-            let result = unsafe { sys::cuGraphExecDestroy(self.raw) };
+            // SAFETY: made by `new` and destroyed once, before its nodes; launches in flight still
+            // finish.
+            let result = unsafe { api::cuGraphExecDestroy(self.raw) };
             drop(graph);
             result
         });
     }
 }
 
-/// While it lives, what this thread does is no reason for the driver to break off a recording that someone else is making.
-struct Unhindered(CUstreamCaptureMode);
-
-impl Unhindered {
-    fn new() -> Self {
-        Self(exchange(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED))
+impl Link {
+    /// Adds a node to a graph, after the node before it.
+    ///
+    /// # Safety
+    /// As for [`Chain::new`]. The graph lives, the node before it is of the graph, and the context
+    /// is current.
+    unsafe fn add(
+        device: &Device,
+        graph: CUgraph,
+        before: Option<CUgraphNode>,
+        node: &Node<'_>,
+    ) -> Result<Self> {
+        let before = before.as_slice();
+        let (list, count, mut added) = (before.as_ptr(), before.len(), ptr::null_mut());
+        let params = match *node {
+            Node::Kernel { function, launch, mut arg } => {
+                let mut params = function.node(launch)?;
+                params.kernelParams = &mut arg;
+                // SAFETY: graph and node live, the parameters are complete, the argument is copied.
+                let result = unsafe { api::cuGraphAddKernelNode_v2(&mut added, graph, list, count, &params) };
+                check("cuGraphAddKernelNode", result)?;
+                if launch.has_clusters() {
+                    let cluster = launch.cluster_attribute();
+                    // SAFETY: the node lives; the value is of that attribute.
+                    let result =
+                        unsafe { api::cuGraphKernelNodeSetAttribute(added, cluster.id, &cluster.value) };
+                    check("cuGraphKernelNodeSetAttribute", result)?;
+                }
+                params.kernelParams = ptr::null_mut();
+                Params::Kernel(params)
+            }
+            Node::Clear { bytes } => {
+                let params = clear(bytes);
+                // The driver wants memory of the context, and takes any size later.
+                let first = CUDA_MEMSET_NODE_PARAMS { dst: device.placeholder()?, width: 1, ..params };
+                // SAFETY: graph and node live, the parameters are complete. Nothing is written
+                // before a launch.
+                let result = unsafe {
+                    api::cuGraphAddMemsetNode(&mut added, graph, list, count, &first, device.context())
+                };
+                check("cuGraphAddMemsetNode", result)?;
+                Params::Clear(params)
+            }
+        };
+        Ok(Self { node: added, params })
     }
 }
 
-impl Drop for Unhindered {
-    fn drop(&mut self) {
-        exchange(self.0);
+/// One row of words where the size allows it, else of bytes.
+fn clear(bytes: usize) -> CUDA_MEMSET_NODE_PARAMS {
+    let element = if bytes.is_multiple_of(4) { 4 } else { 1 };
+    CUDA_MEMSET_NODE_PARAMS {
+        dst: 0,
+        pitch: bytes,
+        value: 0,
+        elementSize: element,
+        width: bytes / element as usize,
+        height: 1,
     }
 }
 
-/// Sets the thread's mode and returns the one before. It cannot fail for modes that there are.
-fn exchange(mut mode: CUstreamCaptureMode) -> CUstreamCaptureMode {
-    // SAFETY: `mode` is valid to read and write.
-    let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
-    mode
+fn check_address(params: &CUDA_MEMSET_NODE_PARAMS) -> Result<()> {
+    if params.dst != 0 && params.dst.is_multiple_of(u64::from(params.elementSize)) {
+        return Ok(());
+    }
+    let got = format!("{:#x}", params.dst);
+    let expected = format!("device memory at a multiple of {}", params.elementSize);
+    Err(Error::new(ErrorKind::Shape, "address of a clear", got, expected))
+}
+
+fn not_a(kind: &str, node: usize) -> Error {
+    let expected = format!("the number of a {kind}");
+    Error::new(ErrorKind::Shape, "node of a chain", node, expected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clears_are_rows_of_words_or_bytes() {
+        for (bytes, element, width) in [(64, 4, 16), (4, 4, 1), (6, 1, 6), (1, 1, 1)] {
+            let params = clear(bytes);
+            assert_eq!((params.elementSize, params.width, params.height), (element, width, 1), "{bytes}");
+            let at = |dst| check_address(&CUDA_MEMSET_NODE_PARAMS { dst, ..params });
+            assert!(at(0).is_err() && at(512).is_ok(), "{bytes}");
+            assert_eq!(at(514).is_ok(), element == 1, "{bytes}");
+        }
+    }
 }

@@ -4,19 +4,22 @@ use std::ffi::{c_char, c_int};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUresult};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUstream};
 use msda::{Error, ErrorKind, Result};
 
+use super::api::{self, Code};
 use super::check::check;
+use super::relaxed::Relaxed;
+use super::stream::RawStream;
 use super::{Arch, Event, Memory, Module, Stream, library};
 
-/// A GPU. Copies are cheap and mean the same one; its primary context is kept until the process ends.
-#[derive(Clone, PartialEq, Eq)]
+/// A GPU. Clones are cheap and stand for the same GPU. Its primary context lives until the process
+/// ends.
+#[derive(Clone)]
 pub struct Device(&'static Inner);
 
-#[derive(PartialEq, Eq)]
 struct Inner {
     ordinal: usize,
     context: CUcontext,
@@ -27,23 +30,27 @@ struct Inner {
     shared_per_block: usize,
     l2_bytes: usize,
     total_memory: usize,
+    /// For copies and fills that are waited for, made with the first of them.
+    transfers: Mutex<Option<RawStream>>,
+    /// For graph nodes whose address is not known yet.
+    placeholder: OnceLock<Memory>,
 }
 
-// SAFETY: a context may be used from any thread, which is what the handle is for; the rest is plain data.
+// SAFETY: a context may be used from any thread; the rest is plain data, or behind a lock.
 unsafe impl Send for Inner {}
-// SAFETY: as above; nothing is changed after construction.
+// SAFETY: as above; all else stays as it was made.
 unsafe impl Sync for Inner {}
 
-/// Every device that was opened: one each, for the life of the process.
+/// Every device that was opened, once each, for the life of the process.
 static OPEN: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 
 impl Device {
-    /// How many GPUs the driver shows.
+    /// The number of GPUs that the driver shows.
     pub fn count() -> Result<usize> {
-        library::ready()?;
+        library::initialise()?;
         let mut count: c_int = 0;
-        // SAFETY: the driver is ready; `count` is valid to write.
-        check("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&mut count) })?;
+        // SAFETY: the driver is initialised; `count` is valid to write.
+        check("cuDeviceGetCount", unsafe { api::cuDeviceGetCount(&mut count) })?;
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
@@ -73,79 +80,116 @@ impl Device {
         &self.0.name
     }
 
-    /// What kernels are compiled for to run on it.
+    /// The architecture that its kernels are compiled for.
     pub fn arch(&self) -> Arch {
         self.0.arch
     }
 
-    /// The number of its multiprocessors.
+    /// The number of its SMs.
     pub fn multiprocessors(&self) -> u32 {
         self.0.multiprocessors
     }
 
-    /// The most shared memory that one block can have, in bytes, when [`super::Function::allow_shared`] asks for it.
+    /// Bytes of shared memory that a block can have at most, after
+    /// [`super::Function::allow_shared`].
     pub fn shared_per_block(&self) -> usize {
         self.0.shared_per_block
     }
 
-    /// The size of its second-level cache in bytes.
+    /// Bytes of its L2.
     pub fn l2_bytes(&self) -> usize {
         self.0.l2_bytes
     }
 
-    /// The size of its memory in bytes.
+    /// Bytes of its memory.
     pub fn total_memory(&self) -> usize {
         self.0.total_memory
     }
 
-    /// Where it is plugged in, such as `0000:19:00.0`: the name by which NVML knows it too.
+    /// Its address on the PCI bus, such as `0000:19:00.0`, which NVML uses too.
     pub fn pci_bus_id(&self) -> String {
         self.0.pci_bus_id.clone()
     }
 
-    /// The bytes of its memory that nobody uses now.
+    /// Bytes of its memory that are free now.
     pub fn free_memory(&self) -> Result<usize> {
         let _bound = self.bind()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: a context is current; both are valid to write.
-        check("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
+        check("cuMemGetInfo", unsafe { api::cuMemGetInfo_v2(&mut free, &mut total) })?;
         Ok(free)
     }
 
-    /// Makes its context the calling thread's, until the result is dropped. Bindings are dropped in the reverse of
-    /// the order in which they were made.
+    /// Makes its context current in the calling thread until the result is dropped. Results are
+    /// dropped in the reverse order of their creation.
     #[inline]
     pub fn bind(&self) -> Result<Bound<'_>> {
         let mut current = ptr::null_mut();
-        // SAFETY: a device exists, so the driver is ready; `current` is valid to write.
-        check("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&mut current) })?;
+        // SAFETY: a device exists, so the driver is initialised; `current` is valid to write.
+        check("cuCtxGetCurrent", unsafe { api::cuCtxGetCurrent(&mut current) })?;
         let pushed = current != self.0.context;
         if pushed {
             // SAFETY: the context is retained for the life of the process.
-            check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.0.context) })?;
+            check("cuCtxPushCurrent", unsafe { api::cuCtxPushCurrent_v2(self.0.context) })?;
         }
         Ok(Bound { pushed, device: PhantomData, thread: PhantomData })
     }
 
-    /// Waits until everything queued on it is done, on all streams. Not while a stream of it records a graph.
+    /// As [`Device::bind`], and the thread may allocate, load and wait while a stream captures a
+    /// graph.
+    pub fn bind_relaxed(&self) -> Result<(Relaxed, Bound<'_>)> {
+        Ok((Relaxed::new(), self.bind()?))
+    }
+
+    /// Queues `work` on a private stream and waits for it. The default stream cannot be used here:
+    /// while another stream captures a graph, the driver refuses it.
+    pub(super) fn transfer(&self, call: &'static str, work: impl FnOnce(CUstream) -> Code) -> Result<()> {
+        let _bound = self.bind_relaxed()?;
+        let mut transfers = self.0.transfers.lock().unwrap_or_else(PoisonError::into_inner);
+        let stream = match &*transfers {
+            Some(stream) => stream.raw(),
+            None => transfers.insert(RawStream::new()?).raw(),
+        };
+        drop(transfers);
+        check(call, work(stream))?;
+        // SAFETY: the stream lives as long as the process.
+        check("cuStreamSynchronize", unsafe { api::cuStreamSynchronize(stream) })
+    }
+
+    /// The address of 16 bytes that nobody uses.
+    pub(super) fn placeholder(&self) -> Result<u64> {
+        if let Some(memory) = self.0.placeholder.get() {
+            return Ok(memory.address());
+        }
+        let memory = self.alloc(16)?;
+        Ok(self.0.placeholder.get_or_init(|| memory).address())
+    }
+
+    pub(super) fn context(&self) -> CUcontext {
+        self.0.context
+    }
+
+    /// Waits until all work on all of its streams is done. An error while a stream captures a
+    /// graph.
     pub fn synchronize(&self) -> Result<()> {
         let _bound = self.bind()?;
         // SAFETY: a context is current.
-        check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
+        check("cuCtxSynchronize", unsafe { api::cuCtxSynchronize() })
     }
 
-    /// A new stream, which does not wait for the default one.
+    /// A new stream, which does not wait for the default stream.
     pub fn stream(&self) -> Result<Stream> {
         Stream::new(self)
     }
 
-    /// Memory on it, with whatever was there before. 0 bytes are legal and have address 0.
+    /// Uninitialised memory on it. 0 bytes are legal and have address 0.
     pub fn alloc(&self, bytes: usize) -> Result<Memory> {
         Memory::new(self, bytes)
     }
 
-    /// Loads compiled kernels.
-    pub fn load(&self, cubin: &[u8]) -> Result<Module> {
+    /// Loads compiled kernels. For this crate only: the driver trusts the image, and the kernels in
+    /// it are run.
+    pub(crate) fn load(&self, cubin: &[u8]) -> Result<Module> {
         Module::new(self, cubin)
     }
 
@@ -154,14 +198,23 @@ impl Device {
         Event::new(self)
     }
 
-    /// Gives something back while the context is bound. A failure has no one to report to: at the end of the
-    /// process the driver is gone before what it held.
-    pub(super) fn release(&self, give_back: impl FnOnce() -> CUresult) {
-        if let Ok(_bound) = self.bind() {
-            give_back();
+    /// Destroys something while the context is bound. Failures are ignored: at the end of the
+    /// process the driver may be gone already.
+    pub(super) fn release(&self, destroy: impl FnOnce() -> Code) {
+        if let Ok(_bound) = self.bind_relaxed() {
+            destroy();
         }
     }
 }
+
+/// Each GPU is opened once.
+impl PartialEq for Device {
+    fn eq(&self, other: &Self) -> bool {
+        ptr::eq(self.0, other.0)
+    }
+}
+
+impl Eq for Device {}
 
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -172,12 +225,12 @@ impl fmt::Debug for Device {
 impl Inner {
     fn new(ordinal: usize) -> Result<Self> {
         let mut device: CUdevice = 0;
-        // SAFETY: the driver is ready; `device` is valid to write; the number was checked against the count.
-        check("cuDeviceGet", unsafe { sys::cuDeviceGet(&mut device, ordinal as c_int) })?;
+        // SAFETY: `device` is valid to write; the number was checked against the count.
+        check("cuDeviceGet", unsafe { api::cuDeviceGet(&mut device, ordinal as c_int) })?;
         let number = |attribute| -> Result<u32> {
             let mut number: c_int = 0;
-            // SAFETY: `number` is valid to write; the device is one.
-            let result = unsafe { sys::cuDeviceGetAttribute(&mut number, attribute, device) };
+            // SAFETY: `number` is valid to write; the device exists.
+            let result = unsafe { api::cuDeviceGetAttribute(&mut number, attribute, device) };
             check("cuDeviceGetAttribute", result)?;
             Ok(u32::try_from(number).unwrap_or(0))
         };
@@ -187,15 +240,15 @@ impl Inner {
             number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         );
         let mut total_memory = 0;
-        // SAFETY: `total_memory` is valid to write; the device is one.
-        check("cuDeviceTotalMem", unsafe { sys::cuDeviceTotalMem_v2(&mut total_memory, device) })?;
+        // SAFETY: `total_memory` is valid to write; the device exists.
+        check("cuDeviceTotalMem", unsafe { api::cuDeviceTotalMem_v2(&mut total_memory, device) })?;
         let name = text("cuDeviceGetName", |at, length| {
             // SAFETY: `at` has room for `length` characters.
-            unsafe { sys::cuDeviceGetName(at, length, device) }
+            unsafe { api::cuDeviceGetName(at, length, device) }
         })?;
         let pci_bus_id = text("cuDeviceGetPCIBusId", |at, length| {
             // SAFETY: `at` has room for `length` characters.
-            unsafe { sys::cuDeviceGetPCIBusId(at, length, device) }
+            unsafe { api::cuDeviceGetPCIBusId(at, length, device) }
         })?;
         let mut inner = Self {
             ordinal,
@@ -207,30 +260,33 @@ impl Inner {
             shared_per_block: number(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize,
             l2_bytes: number(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
             total_memory,
+            transfers: Mutex::new(None),
+            placeholder: OnceLock::new(),
         };
-        // Last, so that nothing after it can fail: it is never released.
-        // SAFETY: the field is valid to write; the device is one.
-        let result = unsafe { sys::cuDevicePrimaryCtxRetain(&mut inner.context, device) };
+        // Last, because it is never released: nothing after it can fail.
+        let _relaxed = Relaxed::new();
+        // SAFETY: the field is valid to write; the device exists.
+        let result = unsafe { api::cuDevicePrimaryCtxRetain(&mut inner.context, device) };
         check("cuDevicePrimaryCtxRetain", result)?;
         Ok(inner)
     }
 }
 
 /// A text that the driver writes into a buffer of a given length.
-fn text(call: &'static str, write: impl FnOnce(*mut c_char, c_int) -> CUresult) -> Result<String> {
+fn text(call: &'static str, write: impl FnOnce(*mut c_char, c_int) -> Code) -> Result<String> {
     let mut buffer = [0u8; 256];
     check(call, write(buffer.as_mut_ptr().cast(), buffer.len() as c_int))?;
     let length = buffer.iter().position(|&byte| byte == 0).unwrap_or(buffer.len());
     Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
 }
 
-/// While this lives, the device's context is the calling thread's.
+/// While it lives, the device's context is current in the calling thread.
 #[derive(Debug)]
 #[must_use = "the context is bound only while this lives"]
 pub struct Bound<'a> {
     pushed: bool,
     device: PhantomData<&'a Device>,
-    /// It belongs to the thread that made it.
+    /// The current context belongs to the thread.
     thread: PhantomData<*mut ()>,
 }
 
@@ -240,7 +296,7 @@ impl Drop for Bound<'_> {
         if self.pushed {
             let mut popped = ptr::null_mut();
             // SAFETY: this thread pushed a context; `popped` is valid to write.
-            let _ = unsafe { sys::cuCtxPopCurrent_v2(&mut popped) };
+            let _ = unsafe { api::cuCtxPopCurrent_v2(&mut popped) };
         }
     }
 }

@@ -1,14 +1,15 @@
-//! Marks in a stream.
+//! Events.
 
 use std::ptr;
 
-use cudarc::driver::sys::{self, CUevent, CUevent_flags};
+use cudarc::driver::sys::{CUevent, CUevent_flags};
 use msda::Result;
 
+use super::api;
 use super::check::check;
-use super::{Device, StreamHandle, library};
+use super::{Device, StreamHandle};
 
-/// A mark in a stream: it happens when everything before it is done, and notes the time.
+/// An event in a stream: it happens when all work before it is done, and keeps the time.
 #[derive(Debug)]
 pub struct Event {
     device: Device,
@@ -22,11 +23,11 @@ unsafe impl Sync for Event {}
 
 impl Event {
     pub(super) fn new(device: &Device) -> Result<Self> {
-        let _bound = device.bind()?;
+        let _bound = device.bind_relaxed()?;
         let mut raw = ptr::null_mut();
         let flags = CUevent_flags::CU_EVENT_DEFAULT as u32;
         // SAFETY: a context is current; `raw` is valid to write.
-        check("cuEventCreate", unsafe { sys::cuEventCreate(&mut raw, flags) })?;
+        check("cuEventCreate", unsafe { api::cuEventCreate(&mut raw, flags) })?;
         Ok(Self { device: device.clone(), raw })
     }
 
@@ -34,27 +35,26 @@ impl Event {
         self.raw
     }
 
-    /// Puts the mark behind what is on `stream` now. A second call moves it.
+    /// Records it after the work that is on `stream` now. A second call moves it.
     pub fn record(&self, stream: StreamHandle<'_>) -> Result<()> {
         let _bound = self.device.bind()?;
         // SAFETY: event and stream live.
-        check("cuEventRecord", unsafe { sys::cuEventRecord(self.raw, stream.cu()) })
+        check("cuEventRecord", unsafe { api::cuEventRecord(self.raw, stream.cu()) })
     }
 
-    /// Waits until it has happened. One that was never recorded has.
+    /// Waits until it has happened. Returns at once when it was never recorded.
     pub fn synchronize(&self) -> Result<()> {
-        let _bound = self.device.bind()?;
+        let _bound = self.device.bind_relaxed()?;
         // SAFETY: the event lives.
-        check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.raw) })
+        check("cuEventSynchronize", unsafe { api::cuEventSynchronize(self.raw) })
     }
 
     /// Milliseconds between two events that have happened, to about half a microsecond.
     pub fn elapsed_ms(start: &Self, end: &Self) -> Result<f32> {
-        let elapsed_time = library::elapsed_time()?;
         let _bound = start.device.bind()?;
         let mut milliseconds = 0.0;
         // SAFETY: both events live; `milliseconds` is valid to write.
-        let result = unsafe { elapsed_time(&mut milliseconds, start.raw, end.raw) };
+        let result = unsafe { api::cuEventElapsedTime(&mut milliseconds, start.raw, end.raw) };
         check("cuEventElapsedTime", result)?;
         Ok(milliseconds)
     }
@@ -62,7 +62,8 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: the event was made by `new` and is destroyed once; the driver keeps it while it is pending.
-        self.device.release(|| unsafe { sys::cuEventDestroy_v2(self.raw) });
+        // SAFETY: the event was made by `new` and is destroyed once; the driver keeps it while it
+        // is pending.
+        self.device.release(|| unsafe { api::cuEventDestroy_v2(self.raw) });
     }
 }

@@ -1,14 +1,16 @@
-//! Recorded work.
+//! Captured graphs.
 
 use std::ptr;
 
-use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUstreamCaptureMode};
+use cudarc::driver::sys::{CUgraph, CUgraphExec, CUstreamCaptureMode};
 use msda::Result;
 
+use super::api;
 use super::check::check;
+use super::relaxed::Relaxed;
 use super::{Device, Stream, StreamHandle};
 
-/// Work that was recorded once and is launched as a whole, cheaper than piece by piece.
+/// Work that was captured once and is launched as a whole.
 #[derive(Debug)]
 pub struct Graph {
     device: Device,
@@ -21,63 +23,66 @@ unsafe impl Send for Graph {}
 unsafe impl Sync for Graph {}
 
 impl Graph {
-    /// Records what `work` queues on the stream that it is given, which is `stream`, without running it. `work` must
-    /// neither wait for the device nor allocate or free its memory.
+    /// Captures the work that `work` queues on `stream`, without running it. Plans may be made
+    /// inside the capture.
     pub fn capture(stream: &Stream, work: impl FnOnce(StreamHandle<'_>) -> Result<()>) -> Result<Self> {
+        Self::capture_in(stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, work)
+    }
+
+    pub(super) fn capture_in(
+        stream: &Stream,
+        mode: CUstreamCaptureMode,
+        work: impl FnOnce(StreamHandle<'_>) -> Result<()>,
+    ) -> Result<Self> {
         let device = stream.device();
         let _bound = device.bind()?;
-        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream lives.
-        let result = unsafe { sys::cuStreamBeginCapture_v2(stream.handle().cu(), mode) };
+        let result = unsafe { api::cuStreamBeginCapture_v2(stream.handle().cu(), mode) };
         check("cuStreamBeginCapture", result)?;
         let capture = Capture { stream, ended: false };
         let worked = work(stream.handle());
-        let recorded = capture.end();
-        // What went wrong first explains what went wrong after.
+        let captured = capture.end();
+        // The first failure explains the second.
         worked?;
-        let recorded = recorded?;
-        let mut raw = ptr::null_mut();
-        // SAFETY: the graph lives; `raw` is valid to write; no flags.
-        let result = unsafe { sys::cuGraphInstantiateWithFlags(&mut raw, recorded.0, 0) };
-        check("cuGraphInstantiate", result)?;
-        Ok(Self { device: device.clone(), raw })
+        Ok(Self { device: device.clone(), raw: captured?.instantiate()? })
     }
 
-    /// Queues all of it on `stream`.
+    /// Queues all of its work on `stream`.
     ///
     /// # Safety
-    /// What the launches in it were promised still holds: modules and memory live, and nobody else uses the memory in
-    /// a conflicting way until `stream` got there.
+    /// The promises of each captured launch still hold: until the work is done, modules and memory
+    /// live, and nobody else uses the memory in a conflicting way.
     pub unsafe fn launch(&self, stream: StreamHandle<'_>) -> Result<()> {
         let _bound = self.device.bind()?;
         // SAFETY: graph and stream live; the rest is the caller's promise.
-        check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.raw, stream.cu()) })
+        check("cuGraphLaunch", unsafe { api::cuGraphLaunch(self.raw, stream.cu()) })
     }
 }
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: made by `capture` and destroyed once; what is running of it still finishes.
-        self.device.release(|| unsafe { sys::cuGraphExecDestroy(self.raw) });
+        // SAFETY: made by `capture` and destroyed once; launches in flight still finish.
+        self.device.release(|| unsafe { api::cuGraphExecDestroy(self.raw) });
     }
 }
 
-/// A recording in progress. It ends also when the work fails or panics: a stream that records is of no other use.
+/// A capture in progress. It ends when the work fails or panics too, so that the stream works
+/// again.
 struct Capture<'a> {
     stream: &'a Stream,
     ended: bool,
 }
 
 impl Capture<'_> {
-    fn end(mut self) -> Result<Recorded> {
+    fn end(mut self) -> Result<Definition> {
         self.stop()
     }
 
-    fn stop(&mut self) -> Result<Recorded> {
+    fn stop(&mut self) -> Result<Definition> {
         self.ended = true;
-        let mut graph = Recorded(ptr::null_mut());
-        // SAFETY: the stream lives and records; the graph is valid to write.
-        let result = unsafe { sys::cuStreamEndCapture(self.stream.handle().cu(), &mut graph.0) };
+        let mut graph = Definition(ptr::null_mut());
+        // SAFETY: the stream lives and captures; the graph is valid to write.
+        let result = unsafe { api::cuStreamEndCapture(self.stream.handle().cu(), &mut graph.0) };
         check("cuStreamEndCapture", result)?;
         Ok(graph)
     }
@@ -91,15 +96,28 @@ impl Drop for Capture<'_> {
     }
 }
 
-/// A graph before it is made ready to launch; null when there is none.
+/// A graph before it is instantiated; null when there is none.
 #[derive(Debug)]
-pub(super) struct Recorded(pub(super) CUgraph);
+pub(super) struct Definition(pub(super) CUgraph);
 
-impl Drop for Recorded {
+impl Definition {
+    /// A graph that can be launched.
+    pub(super) fn instantiate(&self) -> Result<CUgraphExec> {
+        let _relaxed = Relaxed::new();
+        let mut raw = ptr::null_mut();
+        // SAFETY: the graph lives; `raw` is valid to write; no flags.
+        let result = unsafe { api::cuGraphInstantiateWithFlags(&mut raw, self.0, 0) };
+        check("cuGraphInstantiateWithFlags", result)?;
+        Ok(raw)
+    }
+}
+
+impl Drop for Definition {
     fn drop(&mut self) {
         if !self.0.is_null() {
+            let _relaxed = Relaxed::new();
             // SAFETY: made once and destroyed once.
-            let _ = unsafe { sys::cuGraphDestroy(self.0) };
+            let _ = unsafe { api::cuGraphDestroy(self.0) };
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Whether there is a driver, and whether it is new enough.
 
 use std::error::Error as _;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 
-use cudarc::driver::sys::{self, CUevent, CUresult};
 use libloading::Library;
 use msda::{Error, ErrorKind, Result};
 
+use super::api::{self, Code};
 use super::check::check;
 
 /// The oldest driver that has every function used here.
@@ -15,53 +15,73 @@ const OLDEST: (u32, u32) = (12, 0);
 
 const NAMES: &[&str] = if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so.1", "libcuda.so"] };
 
-/// The driver's library. Asked before any function of `sys`, which panics when it cannot be loaded. (`sys` has a
-/// question for this too, but not when another crate of the build makes it link instead of load.)
-fn library() -> Result<&'static Library> {
-    load().as_ref().map_err(|_| {
-        Error::new(ErrorKind::Unsupported, "CUDA driver", "none", "an NVIDIA driver")
-            .hint("install NVIDIA's driver; `nvidia-smi` tells whether it works")
-    })
-}
-
-/// Why the driver's library cannot be loaded; none if it can.
-pub fn loader_error() -> Option<&'static str> {
-    load().as_ref().err().map(String::as_str)
-}
-
-fn load() -> &'static std::result::Result<Library, String> {
+/// The driver's library, or what the system loader said about each of its names.
+fn library() -> std::result::Result<&'static Library, &'static str> {
     static LIBRARY: OnceLock<std::result::Result<Library, String>> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let mut why = Vec::new();
+    let library = LIBRARY.get_or_init(|| {
+        let mut said = Vec::new();
         for name in NAMES {
-            // SAFETY: loading the driver's library runs its initialisers, which have no requirements.
+            // SAFETY: loading the driver's library runs its initialisers, which have no
+            // requirements.
             match unsafe { Library::new(*name) } {
                 Ok(library) => return Ok(library),
-                Err(error) => why.push(explain(&error)),
+                Err(error) => said.push(explain(&error)),
             }
         }
-        Err(why.join("; "))
-    })
+        Err(said.join("; "))
+    });
+    library.as_ref().map_err(String::as_str)
 }
 
-/// What the system's loader says, which the error itself keeps to its source.
+/// Why the driver's library could not be loaded, in the words of the system loader.
+pub fn driver_problem() -> Option<&'static str> {
+    library().err()
+}
+
+/// The address of a function of the driver, for functions that are not wrapped here. Result codes are `u32`.
+pub fn symbol(name: &str) -> Result<*const c_void> {
+    driver_version()?;
+    let library =
+        library().map_err(|why| Error::new(ErrorKind::Unsupported, "CUDA driver", why, "a driver"))?;
+    // SAFETY: the address is only returned; the library is never unloaded.
+    let found = unsafe { library.get::<*const c_void>(name) }.map_err(incomplete)?;
+    Ok(*found)
+}
+
+/// What the system loader says; the error itself keeps that in its source.
 pub(crate) fn explain(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// The newest CUDA version that the driver supports, such as `(13, 0)`. An error when there is no driver, or one
-/// that is too old.
+/// The newest CUDA version that the driver supports, such as `(13, 0)`. An error when there is no
+/// driver, or when it is too old.
 pub fn driver_version() -> Result<(u32, u32)> {
     static VERSION: OnceLock<Result<(u32, u32)>> = OnceLock::new();
     VERSION.get_or_init(query_version).clone()
 }
 
 fn query_version() -> Result<(u32, u32)> {
-    library()?;
+    type GetVersion = unsafe extern "C" fn(*mut c_int) -> Code;
+    let library = library().map_err(|_| {
+        let got = "none (no NVIDIA driver was found)";
+        Error::new(ErrorKind::Unsupported, "GPU", got, "an NVIDIA GPU with its driver")
+            .hint("install NVIDIA's driver, or use a machine with a GPU; `msda doctor` has details")
+    })?;
+    // By itself, because an old driver lacks other functions.
+    // SAFETY: the type is that of cuda.h, and the library is never unloaded.
+    let get_version = *unsafe { library.get::<GetVersion>("cuDriverGetVersion") }.map_err(incomplete)?;
     let mut number: c_int = 0;
-    // SAFETY: the library is there; `number` is valid to write.
-    check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&mut number) })?;
-    supported(number)
+    // SAFETY: `number` is valid to write.
+    check("cuDriverGetVersion", unsafe { get_version(&mut number) })?;
+    let version = supported(number)?;
+    // SAFETY: the library is the driver's and is never unloaded.
+    unsafe { api::load(library) }.map_err(incomplete)?;
+    Ok(version)
+}
+
+fn incomplete(error: libloading::Error) -> Error {
+    Error::new(ErrorKind::Unsupported, "CUDA driver", explain(&error), "all functions of CUDA 12.0")
+        .hint("the driver's installation may be damaged: install it again")
 }
 
 /// The version that a driver's number stands for, unless it is too old.
@@ -77,28 +97,16 @@ fn supported(number: c_int) -> Result<(u32, u32)> {
     Ok(version)
 }
 
-/// Makes the driver ready for use. Cheap after the first call.
-pub(super) fn ready() -> Result<()> {
-    static READY: OnceLock<Result<()>> = OnceLock::new();
-    READY
+/// Initialises the driver. Cheap after the first call.
+pub(super) fn initialise() -> Result<()> {
+    static INITIALISED: OnceLock<Result<()>> = OnceLock::new();
+    INITIALISED
         .get_or_init(|| {
             driver_version()?;
-            // SAFETY: the library is there and has this function; 0 is the only flag.
-            check("cuInit", unsafe { sys::cuInit(0) })
+            // SAFETY: 0 is the only flag.
+            check("cuInit", unsafe { api::cuInit(0) })
         })
         .clone()
-}
-
-/// The function that measures between two events.
-pub(super) type ElapsedTime = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
-
-/// `cuEventElapsedTime`, by its first name: `sys` has only the second, which drivers before 12.8 lack.
-pub(super) fn elapsed_time() -> Result<ElapsedTime> {
-    // SAFETY: the type is the function's declaration in cuda.h, and the library is never unloaded.
-    let symbol = unsafe { library()?.get::<ElapsedTime>(c"cuEventElapsedTime") };
-    symbol.map(|function| *function).map_err(|error| {
-        Error::new(ErrorKind::Unsupported, "CUDA driver", explain(&error), "the function cuEventElapsedTime")
-    })
 }
 
 #[cfg(test)]

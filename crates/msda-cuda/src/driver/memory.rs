@@ -1,14 +1,12 @@
 //! Device memory.
 
-use std::ptr;
-
-use cudarc::driver::sys;
 use msda::{Error, ErrorKind, Result};
 
+use super::api;
 use super::check::check;
 use super::{Device, StreamHandle};
 
-/// Memory on a device, freed when dropped. Freeing waits for work that is queued on the device.
+/// Memory on a device, freed when dropped. Freeing waits for the work that is queued on the device.
 #[derive(Debug)]
 pub struct Memory {
     device: Device,
@@ -20,11 +18,11 @@ impl Memory {
     pub(super) fn new(device: &Device, bytes: usize) -> Result<Self> {
         let mut address = 0;
         if bytes > 0 {
-            let _bound = device.bind()?;
+            let _bound = device.bind_relaxed()?;
             // SAFETY: a context is current; `address` is valid to write.
-            check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut address, bytes) }).map_err(|error| {
+            check("cuMemAlloc", unsafe { api::cuMemAlloc_v2(&mut address, bytes) }).map_err(|error| {
                 match error.kind() {
-                    ErrorKind::Memory => refused(device, bytes),
+                    ErrorKind::Memory => too_large(device, bytes),
                     _ => error,
                 }
             })?;
@@ -37,7 +35,7 @@ impl Memory {
         &self.device
     }
 
-    /// Where it begins; a multiple of 256. 0 when it is empty.
+    /// Its address: a multiple of 256, or 0 when it is empty.
     pub fn address(&self) -> u64 {
         self.address
     }
@@ -52,34 +50,33 @@ impl Memory {
         self.bytes == 0
     }
 
-    /// Copies `bytes` to it, `offset` bytes from its beginning, and waits until they are there. Work on other streams
-    /// that uses it must be done.
+    /// Copies `bytes` to it, `offset` bytes from its beginning, and waits for the copy. Work on
+    /// streams that uses it must be done.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
         let Some(address) = self.part(offset, bytes.len())? else { return Ok(()) };
-        let _bound = self.device.bind()?;
-        // SAFETY: both sides have that many bytes.
-        let result = unsafe { sys::cuMemcpyHtoD_v2(address, bytes.as_ptr().cast(), bytes.len()) };
-        check("cuMemcpyHtoD", result)?;
-        self.arrived()
+        self.device.transfer("cuMemcpyHtoDAsync", |stream| {
+            // SAFETY: both sides have that many bytes, and live until the copy is done.
+            unsafe { api::cuMemcpyHtoDAsync_v2(address, bytes.as_ptr().cast(), bytes.len(), stream) }
+        })
     }
 
-    /// Copies from it, `offset` bytes from its beginning, into all of `bytes`. Work on other streams that writes to
-    /// it must be done.
+    /// Copies from it, `offset` bytes from its beginning, into all of `bytes`. Work on streams that
+    /// writes to it must be done.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let Some(address) = self.part(offset, bytes.len())? else { return Ok(()) };
-        let _bound = self.device.bind()?;
-        // SAFETY: both sides have that many bytes.
-        let result = unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), address, bytes.len()) };
-        check("cuMemcpyDtoH", result)
+        self.device.transfer("cuMemcpyDtoHAsync", |stream| {
+            // SAFETY: both sides have that many bytes, and live until the copy is done.
+            unsafe { api::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), address, bytes.len(), stream) }
+        })
     }
 
-    /// Sets every byte of it and waits until that is done. Work on other streams that uses it must be done.
+    /// Sets every byte of it and waits for that. Work on streams that uses it must be done.
     pub fn fill(&mut self, byte: u8) -> Result<()> {
         let Some(address) = self.part(0, self.bytes)? else { return Ok(()) };
-        let _bound = self.device.bind()?;
-        // SAFETY: the memory has that many bytes.
-        check("cuMemsetD8", unsafe { sys::cuMemsetD8_v2(address, byte, self.bytes) })?;
-        self.arrived()
+        self.device.transfer("cuMemsetD8Async", |stream| {
+            // SAFETY: the memory has that many bytes.
+            unsafe { api::cuMemsetD8Async(address, byte, self.bytes, stream) }
+        })
     }
 
     /// The address of a part of it; none when the part is empty.
@@ -91,35 +88,28 @@ impl Memory {
         }
         Ok((bytes > 0).then_some(self.address + offset as u64))
     }
-
-    /// Waits for the default stream: copies from the host and fills return before they are done there, and our
-    /// streams do not wait for it.
-    fn arrived(&self) -> Result<()> {
-        // SAFETY: a context is current; null is the default stream.
-        check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(ptr::null_mut()) })
-    }
 }
 
-fn refused(device: &Device, bytes: usize) -> Error {
-    let free = device.free_memory().map_or_else(|_| "unknown".into(), |free| format!("{free} bytes"));
-    let expected = format!("no more than is free on {} ({free})", device.name());
-    Error::new(ErrorKind::Memory, "device memory", format!("{bytes} bytes wanted"), expected)
-        .hint("free what others hold (`nvidia-smi` lists them), or take fewer images or queries at a time")
+fn too_large(device: &Device, bytes: usize) -> Error {
+    let free = device.free_memory().map_or_else(|_| "an unknown number".into(), |free| free.to_string());
+    let expected = format!("at most the {free} bytes that are free on {}", device.name());
+    Error::new(ErrorKind::Memory, "device memory", format!("a request for {bytes} bytes"), expected)
+        .hint("end other programs on the GPU (`nvidia-smi` lists them), or use smaller batches")
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.address != 0 {
             // SAFETY: the memory was made by `new` and is freed once.
-            self.device.release(|| unsafe { sys::cuMemFree_v2(self.address) });
+            self.device.release(|| unsafe { api::cuMemFree_v2(self.address) });
         }
     }
 }
 
-/// Queues setting `bytes` bytes at `address` on `device`.
+/// Queues a fill: `bytes` bytes at `address` on `device` become `byte`.
 ///
 /// # Safety
-/// They are memory that `device` can write, and nobody else uses them until `stream` got there.
+/// They are memory that `device` can write, and nobody else uses them until the fill is done.
 pub unsafe fn fill_async(
     device: &Device,
     address: u64,
@@ -132,14 +122,14 @@ pub unsafe fn fill_async(
     }
     let _bound = device.bind()?;
     // SAFETY: the caller's promise.
-    check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(address, byte, bytes, stream.cu()) })
+    check("cuMemsetD8Async", unsafe { api::cuMemsetD8Async(address, byte, bytes, stream.cu()) })
 }
 
-/// Queues copying `bytes` bytes from `from` to `to` on `device`.
+/// Queues a copy of `bytes` bytes from `from` to `to` on `device`.
 ///
 /// # Safety
-/// Both are memory that `device` can use, they do not overlap, and nobody else writes to either or reads `to` until
-/// `stream` got there.
+/// Both are memory that `device` can use, they do not overlap, and nobody else writes to either or
+/// reads `to` until the copy is done.
 pub unsafe fn copy_async(
     device: &Device,
     to: u64,
@@ -152,5 +142,5 @@ pub unsafe fn copy_async(
     }
     let _bound = device.bind()?;
     // SAFETY: the caller's promise.
-    check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.cu()) })
+    check("cuMemcpyDtoDAsync", unsafe { api::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.cu()) })
 }

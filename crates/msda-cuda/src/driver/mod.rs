@@ -1,9 +1,12 @@
-//! The CUDA driver: devices, memory, streams, modules, launches. The only place that calls it.
+//! The CUDA driver: devices, memory, streams, modules, launches. No other module calls it. Other crates find functions
+//! that are not wrapped here by [`symbol`] and turn their result codes into errors by [`check`].
 //!
-//! Every call is checked and becomes an [`msda::Error`]; nothing panics, with or without a driver. Everything that
-//! needs a context binds its device's primary context by itself, the one that torch and others use too.
+//! Every result is checked, and a failure becomes an [`msda::Error`]; nothing panics, with or
+//! without a driver. Each function binds the primary context of its device, which torch and others
+//! use too. Everything but [`Device::synchronize`] may be called while a stream captures a graph.
 #![allow(unsafe_code)]
 
+mod api;
 mod arch;
 mod chain;
 mod check;
@@ -13,18 +16,20 @@ mod graph;
 mod library;
 mod memory;
 mod module;
+mod relaxed;
 mod stream;
 
 pub use arch::Arch;
-pub use chain::Chain;
+pub use chain::{Chain, Node};
 pub use check::check;
 pub use device::{Bound, Device};
 pub use event::Event;
 pub use graph::Graph;
 pub(crate) use library::explain;
-pub use library::{driver_version, loader_error};
+pub use library::{driver_problem, driver_version, symbol};
 pub use memory::{Memory, copy_async, fill_async};
 pub use module::{Function, Launch, Module};
+pub use relaxed::Relaxed;
 pub use stream::{Stream, StreamHandle};
 
 #[cfg(test)]

@@ -6,19 +6,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::sys::{
-    self, CUDA_KERNEL_NODE_PARAMS, CUfunction, CUfunction_attribute as Attribute, CUlaunchAttribute,
+    CUDA_KERNEL_NODE_PARAMS, CUfunction, CUfunction_attribute as Attribute, CUlaunchAttribute,
     CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDim,
-    CUlaunchConfig, CUmodule,
+    CUlaunchConfig, CUmodule, CUresult,
 };
 use msda::{Error, ErrorKind, Result};
 
-use super::check::check;
+use super::api;
+use super::check::{check, is};
 use super::{Device, StreamHandle};
 
-/// Blocks that a cluster may have on every GPU that has clusters; more must be asked for.
+/// Blocks that a cluster may have on every GPU with clusters. A function must opt in to more.
 const PORTABLE_CLUSTER: u32 = 8;
 
-/// Compiled kernels on a device. Copies are cheap; it is unloaded with the last of them and of its functions.
+/// Compiled kernels on a device. Clones are cheap. It is unloaded with the last clone and the last
+/// of its functions.
 #[derive(Debug, Clone)]
 pub struct Module(Arc<Loaded>);
 
@@ -35,21 +37,23 @@ unsafe impl Sync for Loaded {}
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        // SAFETY: the module was loaded by `Module::new` and is unloaded once, after its last function.
-        self.device.release(|| unsafe { sys::cuModuleUnload(self.raw) });
+        // SAFETY: the module was loaded by `Module::new` and is unloaded once, after its last
+        // function.
+        self.device.release(|| unsafe { api::cuModuleUnload(self.raw) });
     }
 }
 
 impl Module {
     pub(super) fn new(device: &Device, cubin: &[u8]) -> Result<Self> {
-        if !is_whole(cubin) {
-            let got = format!("{} bytes that are not a whole cubin", cubin.len());
-            return Err(Error::new(ErrorKind::Format, "cuModuleLoadData", got, "a cubin"));
+        if !is_complete(cubin) {
+            let got = format!("{} bytes", cubin.len());
+            return Err(Error::new(ErrorKind::Format, "cuModuleLoadData", got, "a complete cubin"));
         }
-        let _bound = device.bind()?;
+        let _bound = device.bind_relaxed()?;
         let mut raw = ptr::null_mut();
-        // SAFETY: a context is current; `raw` is valid to write; the image says its own length, checked above.
-        check("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&mut raw, cubin.as_ptr().cast()) })?;
+        // SAFETY: a context is current; `raw` is valid to write; the image has the length that its
+        // header says.
+        check("cuModuleLoadData", unsafe { api::cuModuleLoadData(&mut raw, cubin.as_ptr().cast()) })?;
         Ok(Self(Arc::new(Loaded { device: device.clone(), raw })))
     }
 
@@ -60,26 +64,26 @@ impl Module {
 
     /// The kernel called `name`.
     pub fn function(&self, name: &str) -> Result<Function> {
-        let missing = |got: &str| Error::new(ErrorKind::Device, "kernel", got, "one that the module has");
+        let missing = |got: &str| Error::new(ErrorKind::Device, "kernel", got, "a kernel of the module");
         let text = CString::new(name).map_err(|_| missing("a name with a zero byte"))?;
-        let _bound = self.device().bind()?;
+        let _bound = self.device().bind_relaxed()?;
         let mut raw = ptr::null_mut();
         // SAFETY: the module lives; `raw` is valid to write; `text` is terminated.
-        let result = unsafe { sys::cuModuleGetFunction(&mut raw, self.0.raw, text.as_ptr()) };
-        if result == sys::CUresult::CUDA_ERROR_NOT_FOUND {
+        let result = unsafe { api::cuModuleGetFunction(&mut raw, self.0.raw, text.as_ptr()) };
+        if is(result, CUresult::CUDA_ERROR_NOT_FOUND) {
             return Err(missing(name).hint("kernels are looked up by name: declare them extern \"C\""));
         }
         check("cuModuleGetFunction", result)?;
-        Ok(Function { module: self.clone(), raw, wide: AtomicBool::new(false) })
+        Ok(Function { module: self.clone(), raw, large_clusters: AtomicBool::new(false) })
     }
 }
 
-/// Whether these bytes are an ELF file with its end: the driver is not told their length.
-fn is_whole(image: &[u8]) -> bool {
+/// Whether these bytes are an ELF file that is not cut off: the driver is not told their length.
+fn is_complete(image: &[u8]) -> bool {
     let number = |at: usize, bytes: usize| {
         image[at..at + bytes].iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte))
     };
-    // A table: where it begins, the size of an entry, the number of entries.
+    // The positions of a table's offset, entry size and entry count in the header.
     let inside = |begin: usize, size: usize, entries: usize| {
         let length = number(size, 2) * number(entries, 2);
         number(begin, 8).checked_add(length).is_some_and(|end| end <= image.len() as u64)
@@ -90,13 +94,13 @@ fn is_whole(image: &[u8]) -> bool {
 /// The shape of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Launch {
-    /// Blocks.
+    /// Blocks per grid.
     pub grid: [u32; 3],
-    /// Threads a block.
+    /// Threads per block.
     pub block: [u32; 3],
-    /// Dynamic shared memory a block, in bytes.
+    /// Bytes of dynamic shared memory per block.
     pub shared: u32,
-    /// Blocks a cluster; all ones for a launch without clusters.
+    /// Blocks per cluster; all ones for a launch without clusters.
     pub cluster: [u32; 3],
 }
 
@@ -106,7 +110,7 @@ impl Launch {
         Self { grid, block, shared: 0, cluster: [1; 3] }
     }
 
-    /// Calls `with` with the driver's description of this launch, which points into this frame.
+    /// Calls `with` with the driver's description of this launch, which points to local variables.
     #[inline]
     fn describe<R>(&self, stream: StreamHandle<'_>, with: impl FnOnce(&CUlaunchConfig) -> R) -> R {
         let mut cluster = self.cluster_attribute();
@@ -130,7 +134,7 @@ impl Launch {
         self.cluster != [1; 3]
     }
 
-    /// What asks for its clusters.
+    /// The launch attribute with its cluster size.
     #[inline]
     pub(super) fn cluster_attribute(&self) -> CUlaunchAttribute {
         let [x, y, z] = self.cluster;
@@ -146,8 +150,8 @@ impl Launch {
 pub struct Function {
     module: Module,
     raw: CUfunction,
-    /// Whether clusters of more than the portable number of blocks were asked for.
-    wide: AtomicBool,
+    /// Whether it opted in to clusters of more than the portable number of blocks.
+    large_clusters: AtomicBool,
 }
 
 // SAFETY: a function may be used from any thread, and lives as long as its module.
@@ -161,43 +165,45 @@ impl Function {
         &self.module
     }
 
-    /// Registers that a thread uses.
+    /// Registers per thread.
     pub fn registers(&self) -> Result<u32> {
         self.number(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)
     }
 
-    /// Local memory that a thread uses, in bytes: its stack and what did not fit into registers.
+    /// Bytes of local memory per thread: its stack and its spilled registers.
     pub fn local_bytes(&self) -> Result<u32> {
         self.number(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
     }
 
-    /// Static shared memory that a block uses, in bytes.
+    /// Bytes of static shared memory per block.
     pub fn shared_bytes(&self) -> Result<u32> {
         self.number(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
     }
 
-    /// The most threads that a block can have.
+    /// Threads that a block can have at most.
     pub fn max_threads(&self) -> Result<u32> {
         self.number(Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
     }
 
-    /// Allows launches with so much dynamic shared memory a block; without this, 48 KiB.
+    /// Allows launches with up to `bytes` of dynamic shared memory per block; the default is 48
+    /// KiB.
     pub fn allow_shared(&self, bytes: u32) -> Result<()> {
         self.set(Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes)
     }
 
-    /// Asks for so many percent of the first-level cache to be shared memory while the kernel runs. Only a wish.
+    /// Prefers this percentage of the L1 as shared memory while the kernel runs. The driver may
+    /// ignore it.
     pub fn prefer_shared(&self, percent: u32) -> Result<()> {
         self.set(Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, percent)
     }
 
-    /// How many blocks of `threads` threads fit on a multiprocessor at once.
+    /// Blocks of `threads` threads that are resident on an SM at once.
     pub fn occupancy(&self, threads: u32, dynamic_shared: u32) -> Result<u32> {
-        let _bound = self.module.device().bind()?;
+        let _bound = self.module.device().bind_relaxed()?;
         let mut blocks: c_int = 0;
         // SAFETY: the function lives; `blocks` is valid to write.
         let result = unsafe {
-            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            api::cuOccupancyMaxActiveBlocksPerMultiprocessor(
                 &mut blocks,
                 self.raw,
                 c_int::try_from(threads).unwrap_or(c_int::MAX),
@@ -208,15 +214,16 @@ impl Function {
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
 
-    /// How many clusters of such a launch fit on the device at once.
+    /// Clusters of such a launch that are resident on the device at once.
     pub fn max_clusters(&self, at: &Launch) -> Result<u32> {
-        let _bound = self.module.device().bind()?;
-        self.allow_cluster(at)?;
+        let _bound = self.module.device().bind_relaxed()?;
+        self.allow_clusters(at)?;
         let mut clusters: c_int = 0;
         let result = at.describe(StreamHandle::DEFAULT, |config| {
             let config = CUlaunchConfig { numAttrs: 1, ..*config };
-            // SAFETY: the function lives; `clusters` is valid to write; `config` has the one attribute.
-            unsafe { sys::cuOccupancyMaxActiveClusters(&mut clusters, self.raw, &config) }
+            // SAFETY: the function lives; `clusters` is valid to write; `config` has the one
+            // attribute.
+            unsafe { api::cuOccupancyMaxActiveClusters(&mut clusters, self.raw, &config) }
         });
         check("cuOccupancyMaxActiveClusters", result)?;
         Ok(u32::try_from(clusters).unwrap_or(0))
@@ -225,9 +232,11 @@ impl Function {
     /// Queues the kernel on `stream`. Allocates nothing.
     ///
     /// # Safety
-    /// `args` has a pointer to a value for each of the kernel's parameters, in order and of their types; the kernel
-    /// stays within the memory that its arguments name, which lives, and which nobody else uses in a conflicting
-    /// way, until `stream` got there; the module lives until then.
+    /// - `args` has a pointer to a value for each parameter of the kernel, in order and of its
+    ///   type.
+    /// - The kernel stays within the memory that its arguments name.
+    /// - Until the kernel is done, that memory and the module live, and nobody else uses the memory
+    ///   in a conflicting way.
     #[inline]
     pub unsafe fn launch(
         &self,
@@ -236,17 +245,18 @@ impl Function {
         args: &mut [*mut c_void],
     ) -> Result<()> {
         let _bound = self.module.device().bind()?;
-        self.allow_cluster(at)?;
+        self.allow_clusters(at)?;
         let result = at.describe(stream, |config| {
-            // SAFETY: function and stream live, `config` is complete; the rest is the caller's promise.
-            unsafe { sys::cuLaunchKernelEx(config, self.raw, args.as_mut_ptr(), ptr::null_mut()) }
+            // SAFETY: function and stream live, `config` is complete; the rest is the caller's
+            // promise.
+            unsafe { api::cuLaunchKernelEx(config, self.raw, args.as_mut_ptr(), ptr::null_mut()) }
         });
         check("cuLaunchKernelEx", result)
     }
 
-    /// A launch of it as a part of a graph, without its argument.
+    /// The parameters of a graph node that launches it, without its argument.
     pub(super) fn node(&self, at: &Launch) -> Result<CUDA_KERNEL_NODE_PARAMS> {
-        self.allow_cluster(at)?;
+        self.allow_clusters(at)?;
         let ([x, y, z], [columns, rows, layers]) = (at.grid, at.block);
         Ok(CUDA_KERNEL_NODE_PARAMS {
             func: self.raw,
@@ -264,31 +274,32 @@ impl Function {
         })
     }
 
-    /// Asks once for clusters of more than the portable number of blocks, when the launch has such.
+    /// Opts in, once, to clusters of more than the portable number of blocks, when the launch has
+    /// them.
     #[inline]
-    fn allow_cluster(&self, at: &Launch) -> Result<()> {
-        let blocks = at.cluster.iter().fold(1u32, |blocks, &side| blocks.saturating_mul(side));
-        if blocks > PORTABLE_CLUSTER && !self.wide.load(Ordering::Relaxed) {
+    fn allow_clusters(&self, at: &Launch) -> Result<()> {
+        let blocks = at.cluster.iter().fold(1u32, |blocks, &extent| blocks.saturating_mul(extent));
+        if blocks > PORTABLE_CLUSTER && !self.large_clusters.load(Ordering::Relaxed) {
             self.set(Attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)?;
-            self.wide.store(true, Ordering::Relaxed);
+            self.large_clusters.store(true, Ordering::Relaxed);
         }
         Ok(())
     }
 
     fn number(&self, attribute: Attribute) -> Result<u32> {
-        let _bound = self.module.device().bind()?;
+        let _bound = self.module.device().bind_relaxed()?;
         let mut number: c_int = 0;
         // SAFETY: the function lives; `number` is valid to write.
-        let result = unsafe { sys::cuFuncGetAttribute(&mut number, attribute, self.raw) };
+        let result = unsafe { api::cuFuncGetAttribute(&mut number, attribute, self.raw) };
         check("cuFuncGetAttribute", result)?;
         Ok(u32::try_from(number).unwrap_or(0))
     }
 
     fn set(&self, attribute: Attribute, number: u32) -> Result<()> {
-        let _bound = self.module.device().bind()?;
+        let _bound = self.module.device().bind_relaxed()?;
         let number = c_int::try_from(number).unwrap_or(c_int::MAX);
         // SAFETY: the function lives; the driver checks the number.
-        check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(self.raw, attribute, number) })
+        check("cuFuncSetAttribute", unsafe { api::cuFuncSetAttribute(self.raw, attribute, number) })
     }
 }
 
@@ -297,20 +308,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_without_its_end_is_noticed() {
+    fn a_file_that_is_cut_off_is_refused() {
         let mut elf = vec![0; 64 + 2 * 56 + 3 * 64];
         elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
         (elf[32], elf[40], elf[54], elf[56], elf[58], elf[60]) = (64, 176, 56, 2, 64, 3);
-        assert!(is_whole(&elf));
+        assert!(is_complete(&elf));
         for length in [0, 5, 63, 64, elf.len() - 1] {
-            assert!(!is_whole(&elf[..length]), "{length}");
+            assert!(!is_complete(&elf[..length]), "{length}");
         }
         elf[0] = b'.';
-        assert!(!is_whole(&elf));
+        assert!(!is_complete(&elf));
     }
 
     #[test]
-    fn what_the_compiler_makes_is_whole() {
+    fn compiled_cubins_are_complete() {
         use crate::jit;
         if let Err(why) = jit::nvrtc() {
             eprintln!("skipped: {why}");
@@ -318,10 +329,10 @@ mod tests {
         }
         for arch in ["sm_80", "sm_90a", "sm_120a"] {
             let unit =
-                jit::Unit::new("selftest.cu", "whole", arch.parse().unwrap()).define("ELEMENT", "float");
+                jit::Unit::new("selftest.cu", "complete", arch.parse().unwrap()).define("ELEMENT", "float");
             let cubin = jit::compile(&unit).unwrap().cubin;
-            assert!(is_whole(&cubin), "{arch}");
-            assert!(!is_whole(&cubin[..cubin.len() - 1]), "{arch}: the tables are at the end");
+            assert!(is_complete(&cubin), "{arch}");
+            assert!(!is_complete(&cubin[..cubin.len() - 1]), "{arch}: the tables are at the end");
         }
     }
 }

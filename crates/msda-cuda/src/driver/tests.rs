@@ -1,5 +1,5 @@
-//! Without a driver: that everything is refused. With a GPU: that everything works; with `MSDA_GPU=1` in the environment a missing one is a
-//! failure.
+//! Without a driver everything is refused; with a GPU everything works. With `MSDA_GPU=1` in the
+//! environment a missing GPU is a failure.
 
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
@@ -18,11 +18,14 @@ fn without_a_driver_everything_is_an_error_with_a_hint() {
     let errors = [driver_version().unwrap_err(), Device::count().unwrap_err(), Device::open(0).unwrap_err()];
     for error in errors {
         assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.to_string().contains("hint: "), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("no NVIDIA driver was found") && text.contains("hint: "), "{text}");
+        assert!(!text.contains("libcuda"), "{text}");
     }
+    assert!(driver_problem().is_some_and(|detail| detail.contains("libcuda") || cfg!(windows)));
 }
 
-/// The first GPU; nothing, said, where there is none.
+/// The first GPU. Without one the test says that it is skipped.
 fn gpu() -> Option<Device> {
     match Device::open(0) {
         Ok(device) => Some(device),
@@ -34,11 +37,12 @@ fn gpu() -> Option<Device> {
     }
 }
 
-/// Held while a graph is recorded and while all of the device is waited for: the driver forbids both at once.
-static RECORDING: Mutex<()> = Mutex::new(());
+/// Held while a graph is captured and while all of the device is waited for: the driver forbids
+/// both at once.
+static CAPTURING: Mutex<()> = Mutex::new(());
 
 fn synchronize(device: &Device) {
-    let _alone = RECORDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = CAPTURING.lock().unwrap_or_else(PoisonError::into_inner);
     device.synchronize().unwrap();
 }
 
@@ -54,7 +58,8 @@ fn numbers(memory: &Memory) -> Vec<f32> {
     bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect()
 }
 
-/// Two arrays of `COUNT` numbers, counted from 0, and the kernel that adds twice the second to the first.
+/// Two arrays of the numbers 0 to `COUNT - 1`, and the kernel that adds twice the second to the
+/// first.
 struct Adding {
     to: Memory,
     from: Memory,
@@ -79,12 +84,12 @@ impl Adding {
             (&raw mut from).cast::<c_void>(),
             (&raw mut count).cast::<c_void>(),
         ];
-        // SAFETY: two pointers and an int, as the kernel is declared; both arrays have that many numbers and live
-        // until the test, which waits for the stream, ends.
+        // SAFETY: two pointers and an int, as the kernel is declared; both arrays have that many
+        // numbers, and live until the test ends, which waits for the stream.
         unsafe { self.add.launch(at, stream, &mut args) }
     }
 
-    /// Whether the kernel ran so many times.
+    /// Checks that the kernel ran this many times.
     fn check(&self, times: usize) {
         let expected: Vec<_> = (0..COUNT).map(|i| (i + 2 * i * times) as f32).collect();
         assert_eq!(numbers(&self.to), expected, "{times}");
@@ -102,7 +107,7 @@ const WHOLE: Launch = Launch::new([COUNT as u32 / 128, 1, 1], [128, 1, 1]);
 fn a_device_describes_itself() {
     let Some(device) = gpu() else { return };
     eprintln!(
-        "{device:?} at {}: {} multiprocessors, {} bytes shared, {} bytes of cache, {} of {} bytes free",
+        "{device:?} at {}: {} SMs, {} bytes shared, {} bytes of L2, {} of {} bytes free",
         device.pci_bus_id(),
         device.multiprocessors(),
         device.shared_per_block(),
@@ -141,7 +146,7 @@ fn memory_is_written_read_and_bounded() {
 
     let error = device.alloc(device.total_memory() * 2).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Memory, "{error}");
-    assert!(error.to_string().contains("hint: free"), "{error}");
+    assert!(error.to_string().contains("hint: end other programs"), "{error}");
 }
 
 #[test]
@@ -162,7 +167,7 @@ fn fills_and_copies_are_queued() {
 }
 
 #[test]
-fn a_module_that_is_none_is_refused() {
+fn a_broken_module_is_refused() {
     let Some(device) = gpu() else { return };
     assert_eq!(device.load(b"not a cubin").unwrap_err().kind(), ErrorKind::Format);
     let error = module(&device).function("nothing").unwrap_err().to_string();
@@ -199,7 +204,7 @@ fn launches_run_and_are_timed() {
     synchronize(&device);
     adding.check(2);
 
-    // A stream that waits for another one sees what it did.
+    // A stream that waits for another stream sees its results.
     let other = device.stream().unwrap();
     adding.launch(&WHOLE, stream.handle()).unwrap();
     end.record(stream.handle()).unwrap();
@@ -208,7 +213,7 @@ fn launches_run_and_are_timed() {
     other.synchronize().unwrap();
     adding.check(4);
 
-    // From a thread that has no context yet.
+    // From a thread without a context.
     std::thread::scope(|scope| {
         scope.spawn(|| adding.launch(&WHOLE, stream.handle()).unwrap());
     });
@@ -219,7 +224,7 @@ fn launches_run_and_are_timed() {
     for _ in 0..500 {
         adding.launch(&WHOLE, stream.handle()).unwrap();
     }
-    eprintln!("a launch costs {:.2} us of the host's time", before.elapsed().as_secs_f64() * 1e6 / 500.0);
+    eprintln!("a launch takes the host {:.2} us", before.elapsed().as_secs_f64() * 1e6 / 500.0);
     stream.synchronize().unwrap();
 
     let too_much = Launch { block: [4096, 1, 1], ..WHOLE };
@@ -242,7 +247,7 @@ fn clusters_of_every_size_run() {
         let at = Launch { cluster: [blocks, 1, 1], ..WHOLE };
         match adding.add.max_clusters(&at) {
             Ok(clusters) if clusters > 0 => {}
-            // More than 8 blocks are not for every GPU.
+            // Not every GPU has clusters of more than 8 blocks.
             other if blocks > 8 => return eprintln!("skipped: clusters of {blocks}: {other:?}"),
             other => panic!("clusters of {blocks}: {other:?}"),
         }
@@ -254,9 +259,9 @@ fn clusters_of_every_size_run() {
 }
 
 #[test]
-fn graphs_are_recorded_and_run() {
+fn graphs_are_captured_and_run() {
     let Some(device) = gpu() else { return };
-    let _alone = RECORDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = CAPTURING.lock().unwrap_or_else(PoisonError::into_inner);
     let adding = Adding::new(&device);
     let stream = device.stream().unwrap();
     let graph = Graph::capture(&stream, |stream| {
@@ -272,7 +277,7 @@ fn graphs_are_recorded_and_run() {
     stream.synchronize().unwrap();
     adding.check(6);
 
-    // A recording that fails, or panics, leaves a stream that works.
+    // After a capture that fails or panics the stream works again.
     let refused = msda::Error::new(ErrorKind::Shape, "test", "this", "that");
     let failed = Graph::capture(&stream, |stream| {
         adding.launch(&WHOLE, stream)?;
@@ -286,4 +291,195 @@ fn graphs_are_recorded_and_run() {
     adding.launch(&WHOLE, stream.handle()).unwrap();
     stream.synchronize().unwrap();
     adding.check(7);
+}
+
+/// Captures on a stream in the mode that forbids most to every thread: the default of torch and of CUDA's samples.
+fn global_capture(stream: &Stream, work: impl FnOnce()) -> Graph {
+    use cudarc::driver::sys::CUstreamCaptureMode;
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    Graph::capture_in(stream, mode, |_| {
+        work();
+        Ok(())
+    })
+    .unwrap()
+}
+
+#[test]
+fn everything_can_be_made_while_a_graph_is_captured() {
+    let Some(device) = gpu() else { return };
+    let _alone = CAPTURING.lock().unwrap_or_else(PoisonError::into_inner);
+    let adding = Adding::new(&device);
+    let stream = device.stream().unwrap();
+    let make = || {
+        let mut memory = device.alloc(4096).unwrap();
+        memory.fill(3).unwrap();
+        memory.write(5, &[1, 2]).unwrap();
+        let mut read = [0; 4];
+        memory.read(4, &mut read).unwrap();
+        assert_eq!(read, [3, 1, 2, 3]);
+        let unit = jit::Unit::new("selftest.cu", "capture", device.arch()).define("ELEMENT", "float");
+        let cubin = jit::Cache::global().get(&unit).unwrap();
+        let module = device.load(&cubin.cubin).unwrap();
+        let function = module.function("selftest_reverse").unwrap();
+        assert!(function.registers().unwrap() > 0 && function.occupancy(64, 0).unwrap() > 0);
+        function.allow_shared(64 << 10).unwrap();
+        let other = device.stream().unwrap();
+        let event = device.event().unwrap();
+        event.record(other.handle()).unwrap();
+        event.synchronize().unwrap();
+        other.synchronize().unwrap();
+        // SAFETY: no kernels.
+        let chain = unsafe { Chain::new(&device, &[Node::Clear { bytes: 64 }]) };
+        drop(chain.unwrap());
+    };
+    let graph = global_capture(&stream, || {
+        adding.launch(&WHOLE, stream.handle()).unwrap();
+        make();
+        // The mode is global: it holds for other threads too.
+        std::thread::scope(|scope| scope.spawn(make).join().unwrap());
+        adding.launch(&WHOLE, stream.handle()).unwrap();
+    });
+    adding.check(0);
+    // SAFETY: the memory lives until the stream is done.
+    unsafe { graph.launch(stream.handle()) }.unwrap();
+    stream.synchronize().unwrap();
+    adding.check(2);
+}
+
+#[test]
+fn chains_clear_memory_and_take_other_addresses() {
+    let Some(device) = gpu() else { return };
+    let reverse = module(&device).function("selftest_reverse").unwrap();
+    let launch = Launch::new([1, 1, 1], [64, 1, 1]);
+    let mut memory = [(); 2].map(|()| device.alloc(512).unwrap());
+    let stream = device.stream().unwrap();
+    let mut args = memory.each_ref().map(Memory::address);
+    let nodes = [
+        Node::Clear { bytes: 128 },
+        Node::Kernel { function: &reverse, launch: &launch, arg: (&raw mut args[0]).cast() },
+        Node::Clear { bytes: 2 },
+    ];
+    // SAFETY: the kernel has one parameter, which is an address.
+    let mut chain = unsafe { Chain::new(&device, &nodes).unwrap() };
+    // SAFETY: the argument is not used: the node is no kernel.
+    assert!(unsafe { chain.set_argument(0, (&raw mut args[1]).cast()) }.is_err());
+    assert!(chain.set_address(1, args[1]).is_err() && chain.set_address(3, args[1]).is_err());
+    assert!(chain.set_address(0, args[1] + 1).unwrap_err().to_string().contains("a multiple of 4"));
+    // SAFETY: nothing is queued, because the clears have no addresses.
+    let error = unsafe { chain.launch(stream.handle()) }.unwrap_err();
+    assert!(error.to_string().contains("address of a clear"), "{error}");
+    for i in [0, 1, 0] {
+        memory.iter_mut().for_each(|memory| memory.fill(9).unwrap());
+        chain.set_address(0, args[i]).unwrap();
+        chain.set_address(2, args[i] + 127).unwrap();
+        // SAFETY: an address, as the kernel takes it.
+        unsafe { chain.set_argument(1, (&raw mut args[i]).cast()).unwrap() };
+        // SAFETY: the memory has more than 256 bytes and lives until the stream is done.
+        unsafe { chain.launch(stream.handle()).unwrap() };
+        stream.synchronize().unwrap();
+        let mut read = [0; 512];
+        memory[i].read(0, &mut read).unwrap();
+        for (at, &byte) in read.iter().enumerate() {
+            // The kernel moves the zeros to the second 128 bytes.
+            assert_eq!(byte, if (127..256).contains(&at) { 0 } else { 9 }, "{i} {at}");
+        }
+        memory[1 - i].read(0, &mut read).unwrap();
+        assert_eq!(read, [9; 512], "{i}");
+    }
+}
+
+#[test]
+fn a_loaded_kernel_is_found_without_its_source() {
+    let Some(device) = gpu() else { return };
+    module(&device);
+    let unit = jit::Unit::new("selftest.cu", "another key", device.arch()).define("ELEMENT", "float");
+    let before = Instant::now();
+    for _ in 0..1000 {
+        jit::load(&device, &unit).unwrap();
+    }
+    eprintln!("a loaded kernel is found in {:.2} us", before.elapsed().as_secs_f64() * 1e3);
+    let before = Instant::now();
+    for _ in 0..1000 {
+        jit::load(&device, &unit).unwrap().function("selftest_add").unwrap();
+    }
+    eprintln!("and its function in {:.2} us", before.elapsed().as_secs_f64() * 1e3);
+}
+
+/// A plan with a table of levels in memory, one without, and one of two kernels.
+#[test]
+fn plans_can_be_made_while_a_graph_is_captured() {
+    use crate::{Addresses, Operands, Plan, Request, Slot};
+    use msda::rng::Rng;
+    use msda::{Buffer, Dtype, Problem, Spec, Types};
+    let Some(device) = gpu() else { return };
+    let _alone = CAPTURING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut rng = Rng::new(5);
+    for (dtype, kernel) in
+        [(Dtype::F64, None), (Dtype::F32, None), (Dtype::F16, Some("rows:heads=2,block=128,walk=ordered"))]
+    {
+        let spec = Spec {
+            batch: 2,
+            queries: 5000,
+            heads: 8,
+            channels: 32,
+            levels: vec![(20, 30), (10, 15)],
+            points: vec![4, 4],
+            types: Types::uniform(dtype),
+            ..Spec::default()
+        };
+        let p = Problem::new(spec).unwrap();
+        let mut upload = |count: usize| {
+            let bytes = Buffer::from_fn(dtype, count, |_| rng.unit()).to_le_bytes();
+            let mut memory = device.alloc(bytes.len()).unwrap();
+            memory.write(0, &bytes).unwrap();
+            memory
+        };
+        let [value, locations, weights] =
+            [p.value_len(), p.locations_len(), p.weights_len()].map(&mut upload);
+        let mut output = device.alloc(p.output_len() * dtype.size()).unwrap();
+        output.fill(0xff).unwrap();
+        let workspace = device.alloc(1 << 20).unwrap();
+        let addresses = Addresses::from([
+            (Slot::Value, value.address()),
+            (Slot::Locations, locations.address()),
+            (Slot::Weights, weights.address()),
+            (Slot::Output, output.address()),
+            (Slot::Workspace, workspace.address()),
+        ]);
+        let operands = Operands::dense(&p, None);
+        let make = || {
+            let request = Request::new(&p, &operands);
+            let plan = match kernel {
+                Some(kernel) => Plan::with_kernel(&device, &request, kernel.parse().unwrap()).unwrap(),
+                None => Plan::new(&device, &request).unwrap(),
+            };
+            assert!(plan.workspace() <= workspace.len());
+            plan
+        };
+        // SAFETY: the tensors are of the problem, and live until the stream is done.
+        let launch = |plan: &Plan, stream| unsafe { plan.launch(&addresses, stream) }.unwrap();
+        let stream = device.stream().unwrap();
+        let mut plan = None;
+        let graph = global_capture(&stream, || {
+            drop(make());
+            launch(plan.insert(make()), stream.handle());
+        });
+        let read = |output: &Memory| {
+            let mut bytes = vec![0; output.len()];
+            output.read(0, &mut bytes).unwrap();
+            bytes
+        };
+        assert!(read(&output).iter().all(|&byte| byte == 0xff), "{dtype}: nothing runs in a capture");
+        // SAFETY: plan and tensors live until the stream is done.
+        unsafe { graph.launch(stream.handle()) }.unwrap();
+        stream.synchronize().unwrap();
+        let replayed = read(&output);
+        output.fill(0xff).unwrap();
+        let before = Instant::now();
+        let direct = make();
+        eprintln!("{dtype}: a plan of loaded kernels takes {:.1} us", before.elapsed().as_secs_f64() * 1e6);
+        launch(&direct, stream.handle());
+        stream.synchronize().unwrap();
+        assert!(replayed == read(&output) && replayed.iter().any(|&byte| byte != 0xff), "{dtype}");
+    }
 }

@@ -1,7 +1,11 @@
 //! Compiled units: from memory, else from a folder, else from the compiler.
 //!
-//! `MSDA_CACHE_DIR` names the folder (empty: none); without it, it is the user's cache. With `MSDA_JIT=off` nothing is
-//! compiled. A folder that cannot be used costs time, never a result.
+//! `MSDA_CACHE_DIR` names the folder; empty means none, and the default is in the user's cache.
+//! With `MSDA_JIT=off` nothing is compiled. A folder that cannot be used costs time, but never
+//! fails a call.
+//!
+//! The folder is private: it is created for this user alone, and a folder or entry that another
+//! user could change is not read.
 
 use std::env;
 use std::fs;
@@ -14,17 +18,18 @@ use msda::{Error, ErrorKind, Result};
 
 use super::slots::Slots;
 use super::{Assembled, Compiled, Unit, compile_assembled, entry};
+use msda::trust;
 
 /// Whether units may be compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Jit {
-    /// What is missing is compiled.
+    /// Missing units are compiled.
     On,
-    /// What is missing is an error.
+    /// A missing unit is an error.
     Off,
 }
 
-/// Compiled units, in memory and, if it has a folder, there.
+/// Compiled units in memory and, if it has one, in a folder.
 #[derive(Debug)]
 pub struct Cache {
     folder: Option<PathBuf>,
@@ -38,28 +43,40 @@ pub struct Cache {
 pub struct Entry {
     /// Its key.
     pub key: String,
-    /// What it is compiled for, such as `sm_90a`.
+    /// Its architecture, such as `sm_90a`.
     pub arch: String,
     /// Its folder.
     pub path: PathBuf,
-    /// Bytes of its files.
+    /// The size of its files in bytes.
     pub bytes: u64,
-    /// How long ago it was compiled.
+    /// The time since it was compiled.
     pub age: Duration,
 }
 
-/// Why the process's cache cannot keep what it compiles, if so.
+/// Why the process's cache cannot store compiled units, if it cannot.
 pub fn warning() -> Option<String> {
     Cache::global().warning().map(str::to_owned)
+}
+
+/// Creates a folder, and missing folders above it, for this user alone: other files may be beside
+/// the units.
+pub fn create_folder(folder: &Path) -> io::Result<()> {
+    entry::create_folder(folder)
 }
 
 impl Cache {
     /// A cache in a folder, or in memory only.
     pub fn at(folder: Option<PathBuf>, jit: Jit) -> Self {
-        Self { folder, jit, slots: Slots::new(), warning: OnceLock::new() }
+        let cache = Self { folder, jit, slots: Slots::new(), warning: OnceLock::new() };
+        if let Some(folder) = cache.folder().filter(|folder| folder.exists())
+            && let Err(why) = trust::check_private(folder)
+        {
+            cache.warn(format!("compiled kernels are not stored: {why}"));
+        }
+        cache
     }
 
-    /// The process's cache, as `MSDA_CACHE_DIR` and `MSDA_JIT` say when it is first used.
+    /// The process's cache. `MSDA_CACHE_DIR` and `MSDA_JIT` are read on the first call.
     pub fn global() -> &'static Self {
         static GLOBAL: OnceLock<Cache> = OnceLock::new();
         GLOBAL.get_or_init(|| {
@@ -71,8 +88,8 @@ impl Cache {
                 None => {
                     let cache = Self::at(users_folder(), jit);
                     if cache.folder.is_none() {
-                        cache
-                            .warn("compiled kernels are not kept: no home folder; set MSDA_CACHE_DIR".into());
+                        let why = "compiled kernels are not stored: no home folder; set MSDA_CACHE_DIR";
+                        cache.warn(why.into());
                     }
                     cache
                 }
@@ -85,87 +102,87 @@ impl Cache {
         self.folder.as_deref()
     }
 
-    /// Why it cannot keep what it compiles, if so: the first reason.
+    /// Why it cannot store compiled units, if it cannot: the first reason.
     pub fn warning(&self) -> Option<&str> {
         self.warning.get().map(String::as_str)
     }
 
-    /// A unit, compiled. However many threads ask at once, it is compiled once.
+    /// A compiled unit. It is compiled once, also when several threads ask at the same time.
     pub fn get(&self, unit: &Unit) -> Result<Arc<Compiled>> {
-        self.get_assembled(unit, unit.assemble()?)
-    }
-
-    pub(super) fn get_assembled(&self, unit: &Unit, assembled: Assembled) -> Result<Arc<Compiled>> {
+        let assembled = unit.assemble()?;
         self.slots.get(assembled.hash, || match &self.folder {
-            Some(folder) => self.through(folder, unit, assembled).map(Arc::new),
-            None => self.make(unit, assembled, "no cache folder").map(Arc::new),
+            Some(folder) => self.read_or_compile(folder, unit, assembled).map(Arc::new),
+            None => self.compile(unit, assembled, "no cache folder").map(Arc::new),
         })
     }
 
-    fn through(&self, folder: &Path, unit: &Unit, assembled: Assembled) -> Result<Compiled> {
+    fn read_or_compile(&self, folder: &Path, unit: &Unit, assembled: Assembled) -> Result<Compiled> {
         let missing = match entry::read(folder, &assembled) {
             Ok(Some(compiled)) => return Ok(compiled),
-            Ok(None) => format!("not in {}", folder.display()),
-            Err(why) => format!("of no use in {} ({why})", folder.display()),
+            Ok(None) => format!("no entry in {}", folder.display()),
+            Err(why) => format!("an unusable entry in {} ({why})", folder.display()),
         };
-        let compiled = self.make(unit, assembled.clone(), &missing)?;
+        let compiled = self.compile(unit, assembled.clone(), &missing)?;
         match entry::write(folder, &assembled, &compiled) {
             Ok(theirs) => Ok(theirs.unwrap_or(compiled)),
             Err(error) => {
-                self.warn(format!("compiled kernels are not kept: {}: {error}", folder.display()));
+                self.warn(format!("compiled kernels are not stored: {}: {error}", folder.display()));
                 Ok(compiled)
             }
         }
     }
 
-    /// Whether it compiles what is missing.
+    /// Whether it compiles missing units.
     pub fn compiles(&self) -> bool {
         self.jit == Jit::On
     }
 
-    /// A unit compiled anew, because what the cache has is of no use here: it may have been filled by a compiler that is newer than this
-    /// machine's driver. Where nothing may be compiled, or nothing can be, that is the error.
+    /// Compiles a unit again because its entry does not load: its compiler may be newer than this
+    /// machine's driver. `why` is the error of loading it, and is returned where the unit cannot be
+    /// compiled.
     pub fn renew(&self, unit: &Unit, why: &Error) -> Result<Arc<Compiled>> {
         let assembled = unit.assemble()?;
         let compiled = Arc::new(match self.jit {
             Jit::On => compile_assembled(unit, assembled.clone()).map_err(|_| why.clone())?,
-            Jit::Off => self.make(unit, assembled.clone(), &format!("one that does not load ({why})"))?,
+            Jit::Off => {
+                self.compile(unit, assembled.clone(), &format!("an entry that does not load ({why})"))?
+            }
         });
         if let Some(folder) = &self.folder
             && let Err(error) = entry::replace(folder, &assembled, &compiled)
         {
-            self.warn(format!("compiled kernels are not kept: {}: {error}", folder.display()));
+            self.warn(format!("compiled kernels are not stored: {}: {error}", folder.display()));
         }
         self.slots.put(assembled.hash, compiled.clone());
         Ok(compiled)
     }
 
-    fn make(&self, unit: &Unit, assembled: Assembled, missing: &str) -> Result<Compiled> {
+    fn compile(&self, unit: &Unit, assembled: Assembled, missing: &str) -> Result<Compiled> {
         match self.jit {
             Jit::On => compile_assembled(unit, assembled),
             Jit::Off => {
                 let subject = format!("kernel {}", assembled.name);
-                let expected = "one that is compiled already: MSDA_JIT is off";
+                let expected = "a compiled kernel, because MSDA_JIT is off";
                 Err(Error::new(ErrorKind::Unsupported, subject, missing, expected)
-                    .hint("unset MSDA_JIT, or fill the folder in MSDA_CACHE_DIR where compiling is allowed"))
+                    .hint("unset MSDA_JIT, or fill the cache folder on a machine that may compile"))
             }
         }
     }
 
-    /// Only the first is kept: later ones follow from it.
+    /// Stores the first warning only: later ones follow from it.
     fn warn(&self, warning: String) {
         let _ = self.warning.set(warning);
     }
 
-    /// What is in the folder, by name.
+    /// The entries of the folder, sorted by name.
     pub fn entries(&self) -> Result<Vec<Entry>> {
         let mut entries: Vec<_> = self.list()?.iter().filter_map(|path| Entry::read(path)).collect();
         entries.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(entries)
     }
 
-    /// Deletes every unit from memory and from the folder, and says how many were there. Whatever else is in the
-    /// folder stays.
+    /// Deletes every unit from memory and from the folder, and returns how many were in the folder.
+    /// Other files stay.
     pub fn clear(&self) -> Result<usize> {
         self.slots.clear();
         let mut cleared = 0;
@@ -183,7 +200,7 @@ impl Cache {
         Ok(cleared)
     }
 
-    /// All that is in the folder, which need not be there.
+    /// All files and folders in the folder, which need not exist.
     fn list(&self) -> Result<Vec<PathBuf>> {
         let Some(folder) = &self.folder else { return Ok(Vec::new()) };
         let paths = |entries: fs::ReadDir| entries.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>();
@@ -196,12 +213,12 @@ impl Cache {
 }
 
 impl Entry {
-    /// The entry in a folder, if its name is one's. Its files may be damaged.
+    /// The entry of a folder, if it has the name of an entry. Its files may be damaged.
     fn read(path: &Path) -> Option<Self> {
         let mut parts = path.file_name()?.to_str()?.rsplitn(3, '-');
         let (hash, arch, key) = (parts.next()?, parts.next()?, parts.next()?);
-        let named = hash.len() == 16 && hash.bytes().all(|digit| digit.is_ascii_hexdigit());
-        if !named || !arch.starts_with("sm_") || !path.is_dir() {
+        let is_entry = hash.len() == 16 && hash.bytes().all(|digit| digit.is_ascii_hexdigit());
+        if !is_entry || !arch.starts_with("sm_") || !path.is_dir() {
             return None;
         }
         let sizes = path.read_dir().ok()?.flatten().filter_map(|file| Some(file.metadata().ok()?.len()));
@@ -220,7 +237,7 @@ impl Entry {
 fn unusable(path: &Path, error: &io::Error) -> Error {
     let got = format!("{error} at {}", path.display());
     Error::new(ErrorKind::Unsupported, "cache", got, "a folder that can be read and written")
-        .hint("set MSDA_CACHE_DIR to one")
+        .hint("set MSDA_CACHE_DIR to such a folder")
 }
 
 /// The user's folder for caches.

@@ -1,37 +1,37 @@
-//! What the compiler made, and what it says about it.
+//! Compiled units and what the compiler reports about them.
 
 /// A compiled unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compiled {
-    /// The binary.
+    /// The cubin.
     pub cubin: Vec<u8>,
-    /// What the compiler said.
+    /// The output of the compiler.
     pub log: String,
-    /// What was compiled, with options and macros on top.
+    /// The source, with options and macros at the top.
     pub source: String,
-    /// What compiled it, such as `NVRTC 13.0`.
+    /// The compiler, such as `NVRTC 13.0`.
     pub compiler: String,
 }
 
-/// What a kernel uses, according to the compiler.
+/// The resources of a kernel, as the compiler reports them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resources {
     /// The kernel's name.
     pub entry: String,
-    /// Registers a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Bytes of registers a thread that had to be put into local memory.
+    /// Bytes of registers per thread that are spilled to local memory.
     pub spill_stores: u32,
-    /// Bytes a thread that are read back from there.
+    /// Bytes per thread that are loaded back.
     pub spill_loads: u32,
-    /// Bytes of stack a thread.
+    /// Bytes of stack per thread.
     pub stack: u32,
-    /// Bytes of static shared memory a block.
+    /// Bytes of static shared memory per block.
     pub shared: u32,
 }
 
 impl Compiled {
-    /// What each of its kernels uses, in the compiler's order.
+    /// The resources of each kernel, in the order of the log.
     pub fn resources(&self) -> Vec<Resources> {
         let mut all: Vec<Resources> = Vec::new();
         for line in self.log.lines() {
@@ -39,41 +39,41 @@ impl Compiled {
                 let entry = rest.split('\'').next().unwrap_or(rest).to_owned();
                 all.push(Resources { entry, ..Resources::default() });
             } else if let Some(last) = all.last_mut() {
-                last.note(line);
+                last.read(line);
             }
         }
         all
     }
 
-    /// The most registers a thread of any of its kernels.
+    /// Registers per thread, the largest of all kernels.
     pub fn registers(&self) -> u32 {
-        self.most(|used| used.registers)
+        self.largest(|used| used.registers)
     }
 
-    /// The most bytes a thread of any of its kernels that are put into local memory or read back.
+    /// Bytes per thread that are spilled or loaded back, the largest of all kernels.
     pub fn spills(&self) -> u32 {
-        self.most(|used| used.spill_stores + used.spill_loads)
+        self.largest(|used| used.spill_stores + used.spill_loads)
     }
 
-    /// The most bytes of stack a thread of any of its kernels.
+    /// Bytes of stack per thread, the largest of all kernels.
     pub fn stack(&self) -> u32 {
-        self.most(|used| used.stack)
+        self.largest(|used| used.stack)
     }
 
-    /// The most bytes of static shared memory a block of any of its kernels.
+    /// Bytes of static shared memory per block, the largest of all kernels.
     pub fn shared(&self) -> u32 {
-        self.most(|used| used.shared)
+        self.largest(|used| used.shared)
     }
 
-    fn most(&self, number: impl Fn(&Resources) -> u32) -> u32 {
+    fn largest(&self, number: impl Fn(&Resources) -> u32) -> u32 {
         self.resources().iter().map(number).max().unwrap_or(0)
     }
 }
 
 impl Resources {
-    /// Takes what a line of the log says: `400 bytes stack frame, 0 bytes spill stores`, `Used 10 registers, 256
-    /// bytes smem`. A kernel that calls functions has further stack lines; the largest counts.
-    fn note(&mut self, line: &str) {
+    /// Reads a line of the log: `400 bytes stack frame, 0 bytes spill stores`, `Used 10 registers,
+    /// 256 bytes smem`. A kernel that calls functions has further stack lines; the largest counts.
+    fn read(&mut self, line: &str) {
         for part in line.split(',') {
             let mut words = part.split_whitespace().skip_while(|word| word.parse::<u32>().is_err());
             let Some(number) = words.next().and_then(|word| word.parse::<u32>().ok()) else { continue };
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_is_read() {
+    fn logs_are_parsed() {
         let log = "\
 ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'k2' for 'sm_90a'
@@ -120,7 +120,7 @@ ptxas info    : Used 10 registers, used 1 barriers, 256 bytes smem, 360 bytes cm
         };
         let k = Resources { entry: "k".into(), registers: 10, shared: 256, ..Resources::default() };
         assert_eq!(compiled.resources(), [k2, k]);
-        let most = (compiled.registers(), compiled.spills(), compiled.stack(), compiled.shared());
-        assert_eq!(most, (32, 28, 400, 256));
+        let largest = (compiled.registers(), compiled.spills(), compiled.stack(), compiled.shared());
+        assert_eq!(largest, (32, 28, 400, 256));
     }
 }

@@ -1,13 +1,16 @@
-//! The instructions of kernels, through `nvdisasm`: `MSDA_NVDISASM`, or one beside NVRTC or on the path.
+//! The instructions of kernels, by `nvdisasm`: `MSDA_NVDISASM`, or the one beside NVRTC or on
+//! `PATH`.
 
 use std::env;
+use std::ffi::OsStr;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::driver::Arch;
+use msda::trust;
 
-/// The disassembler, if there is one.
+/// The path of `nvdisasm`. The error says why there is none.
 pub fn nvdisasm(nvrtc: &str) -> Result<PathBuf, String> {
     let works = |path: &Path| Command::new(path).arg("--version").output().is_ok_and(|o| o.status.success());
     if let Some(named) = env::var_os("MSDA_NVDISASM").filter(|path| !path.is_empty()) {
@@ -18,13 +21,14 @@ pub fn nvdisasm(nvrtc: &str) -> Result<PathBuf, String> {
             Err(format!("MSDA_NVDISASM: {} does not run", named.display()))
         };
     }
-    // In wheels and toolkits alike: lib/libnvrtc.so, bin/nvdisasm.
+    // Wheels and toolkits have the same folders: lib/libnvrtc.so, bin/nvdisasm.
     let beside = Path::new(nvrtc).parent().and_then(Path::parent).map(|root| root.join("bin/nvdisasm"));
-    let found = beside.into_iter().chain([PathBuf::from("nvdisasm")]).find(|path| works(path));
+    let found =
+        beside.into_iter().chain(trust::find_program(OsStr::new("nvdisasm"))).find(|path| works(path));
     found.ok_or_else(|| "no nvdisasm\nhint: `cargo xtask setup` installs it".into())
 }
 
-/// Bytes of an instruction, since sm_70.
+/// Bytes per instruction, since sm_70.
 const INSTRUCTION: usize = 16;
 
 /// The opcodes of a kernel, with their modifiers: `LDG.E.128.CONSTANT`.
@@ -34,7 +38,8 @@ pub struct Code {
 }
 
 impl Code {
-    /// Disassembles the instructions of kernels in one go: most of the time is nvdisasm's start.
+    /// Disassembles the instructions of all kernels by one process: its start takes most of the
+    /// time.
     pub fn of(kernels: &[Vec<u8>], arch: Arch, nvdisasm: &Path) -> Result<Vec<Self>, String> {
         let mut file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
         file.write_all(&kernels.concat()).map_err(|error| error.to_string())?;
@@ -49,7 +54,7 @@ impl Code {
         let mut opcodes = Self::parse(&String::from_utf8_lossy(&output.stdout)).opcodes;
         let expected = kernels.concat().len() / INSTRUCTION;
         if opcodes.len() != expected {
-            return Err(format!("nvdisasm printed {} instructions of {expected}", opcodes.len()));
+            return Err(format!("nvdisasm printed {} instructions, expected {expected}", opcodes.len()));
         }
         let mut next = |kernel: &[u8]| opcodes.drain(..kernel.len() / INSTRUCTION).collect();
         Ok(kernels.iter().map(|kernel| Self { opcodes: next(kernel) }).collect())
@@ -66,22 +71,23 @@ impl Code {
         Self { opcodes: text.lines().filter_map(opcode).collect() }
     }
 
-    /// Instructions, those that fill up the last line included.
+    /// The number of instructions, padding included.
     pub fn len(&self) -> usize {
         self.opcodes.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no instructions.
     pub fn is_empty(&self) -> bool {
         self.opcodes.is_empty()
     }
 
-    /// Instructions of a name, such as `LDS`.
+    /// The number of instructions with a name, such as `LDS`.
     pub fn count(&self, name: &str) -> usize {
         self.named(name).count()
     }
 
-    /// Loads or stores of a name, of a number of bits. What has no number is 32 bits; 8 and 16 have a letter before.
+    /// The number of loads or stores with a name and a width in bits. An opcode without a width has
+    /// 32 bits; 8 and 16 follow a letter.
     pub fn count_bits(&self, name: &str, bits: u32) -> usize {
         let bits_of = |opcode: &str| {
             let number = |part: &str| part.trim_start_matches(['U', 'S']).parse().ok();
@@ -95,7 +101,7 @@ impl Code {
         self.named(name).filter(|opcode| bits_of(opcode) == bits).count()
     }
 
-    /// Every instruction, with its modifiers.
+    /// The opcode of each instruction, with its modifiers.
     pub fn opcodes(&self) -> &[String] {
         &self.opcodes
     }
@@ -110,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instructions_are_read() {
+    fn opcodes_are_parsed() {
         let code = Code::parse(
             "\t.headerflags\t@\"EF_CUDA_SM90\"
             /*0000*/                   LDC R1, c[0x0][0x28] ;

@@ -1,14 +1,16 @@
-//! One compiled unit in a folder of the cache.
+//! One compiled unit in the cache folder.
 
 use std::fs;
-use std::io;
-use std::path::Path;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+use msda::trust;
+
 use super::{Assembled, Compiled};
 
-/// What folders that are being written begin with.
+/// The prefix of folders that are not finished.
 pub(super) const UNFINISHED: &str = ".msda-";
 
 const SOURCE: &str = "kernel.cu";
@@ -16,25 +18,39 @@ const CUBIN: &str = "kernel.cubin";
 const LOG: &str = "kernel.log";
 pub(super) const META: &str = "meta";
 
-/// The entry of a unit: none when there is none, and an error that says why when it is of no use.
+/// Reads the entry of a unit. None when there is no entry; an error that says why when it cannot be
+/// used.
+///
+/// Cubins run on the GPU with the user's rights, so the cache folder, the entry and its files must
+/// be private, and the files must have the hashes that `meta` says.
 pub(super) fn read(root: &Path, unit: &Assembled) -> Result<Option<Compiled>, String> {
-    let folder = root.join(&unit.name);
-    let file = |name: &str| fs::read(folder.join(name)).map_err(|error| format!("{name}: {error}"));
-    if !folder.try_exists().map_err(|error| error.to_string())? {
+    if !root.try_exists().map_err(|error| error.to_string())? {
         return Ok(None);
     }
+    let folder = trust::check_private(root)?.join(&unit.name);
+    // A dangling link has no target, but is in the way.
+    if fs::symlink_metadata(&folder).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        return Ok(None);
+    }
+    trust::check_own(&folder)?;
+    let file = |name: &str| {
+        let path = folder.join(name);
+        trust::check_own(&path)?;
+        fs::read(path).map_err(|error| format!("{name}: {error}"))
+    };
     let meta = String::from_utf8_lossy(&file(META)?).into_owned();
     let (cubin, log) = (file(CUBIN)?, String::from_utf8_lossy(&file(LOG)?).into_owned());
     let compiler =
         meta.lines().find_map(|line| line.strip_prefix("compiler ")).unwrap_or_default().to_owned();
     let compiled = Compiled { cubin, log, source: unit.text.clone(), compiler };
     if meta != describe(unit, &compiled) {
-        return Err(format!("{META} does not fit the files or the kernel"));
+        return Err(format!("{META} does not match the kernel or its files"));
     }
     Ok(Some(compiled))
 }
 
-/// Writes the entry of a unit. When somebody else did meanwhile, theirs stays and is returned.
+/// Writes the entry of a unit. When another process wrote it meanwhile, that entry stays and is
+/// returned.
 pub(super) fn write(root: &Path, unit: &Assembled, compiled: &Compiled) -> io::Result<Option<Compiled>> {
     let new = written(root, unit, compiled)?;
     let target = root.join(&unit.name);
@@ -51,13 +67,14 @@ pub(super) fn write(root: &Path, unit: &Assembled, compiled: &Compiled) -> io::R
         if attempts > 4 {
             return Err(error);
         }
-        // Something of no use is in the way: it goes where it is deleted. Somebody else may be doing the same.
+        // A damaged entry is in the way: move it to a folder that is deleted. Another process may
+        // do the same.
         let aside = unfinished(root)?;
         let _ = fs::rename(&target, aside.path().join("old"));
     }
 }
 
-/// Writes the entry of a unit in place of what is there.
+/// Writes the entry of a unit and replaces an existing one.
 pub(super) fn replace(root: &Path, unit: &Assembled, compiled: &Compiled) -> io::Result<()> {
     let new = written(root, unit, compiled)?;
     let (target, aside) = (root.join(&unit.name), unfinished(root)?);
@@ -67,24 +84,46 @@ pub(super) fn replace(root: &Path, unit: &Assembled, compiled: &Compiled) -> io:
             let _ = new.keep();
             Ok(())
         }
-        // Somebody else was faster.
+        // Another process was faster.
         Err(_) if target.is_dir() => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// The files of an entry, beside where they belong.
+/// Creates the cache folder for this user alone, or checks the one that exists.
+pub(super) fn make_root(root: &Path) -> io::Result<PathBuf> {
+    create_folder(root)?;
+    trust::check_private(root).map_err(|why| io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
+/// Creates a folder, and missing folders above it, for this user alone.
+pub(super) fn create_folder(folder: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(folder)
+}
+
+/// The files of an entry, in an unfinished folder.
 fn written(root: &Path, unit: &Assembled, compiled: &Compiled) -> io::Result<TempDir> {
-    fs::create_dir_all(root)?;
+    make_root(root)?;
     let new = unfinished(root)?;
-    fs::write(new.path().join(SOURCE), &unit.text)?;
-    fs::write(new.path().join(CUBIN), &compiled.cubin)?;
-    fs::write(new.path().join(LOG), &compiled.log)?;
-    fs::write(new.path().join(META), describe(unit, compiled))?;
+    let file = |name: &str, bytes: &[u8]| {
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        options.open(new.path().join(name))?.write_all(bytes)
+    };
+    file(SOURCE, unit.text.as_bytes())?;
+    file(CUBIN, &compiled.cubin)?;
+    file(LOG, compiled.log.as_bytes())?;
+    file(META, describe(unit, compiled).as_bytes())?;
     Ok(new)
 }
 
-/// What makes an entry one: it is of this unit, and its files are what was written.
+/// The content of `meta`: the unit and the hashes of its files.
 fn describe(unit: &Assembled, compiled: &Compiled) -> String {
     let sum = |bytes: &[u8]| format!("{} {}", bytes.len(), blake3::hash(bytes).to_hex());
     format!(
@@ -97,11 +136,11 @@ fn describe(unit: &Assembled, compiled: &Compiled) -> String {
     )
 }
 
-/// A folder beside the entries, deleted when dropped. As readable for others as the cache itself.
+/// A folder beside the entries, readable for this user alone and deleted when dropped.
 fn unfinished(root: &Path) -> io::Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(UNFINISHED);
     #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
     builder.tempdir_in(root)
 }

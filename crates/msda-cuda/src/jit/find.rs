@@ -5,54 +5,40 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What decides where NVRTC is looked for.
+use msda::trust;
+
+/// Where NVRTC is looked for. Nothing is taken from the current folder.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Settings {
-    /// `MSDA_NVRTC`: the library or its folder. When set, nothing else is looked at.
+    /// `MSDA_NVRTC`: the library or its folder. When set, only that is tried.
     pub(super) nvrtc: Option<PathBuf>,
-    /// `CUDA_HOME`, `CUDA_PATH` and what is installed in the usual place.
-    pub(super) toolkits: Vec<PathBuf>,
-    /// `MSDA_PYTHON`: an interpreter.
+    /// The Python that `MSDA_PYTHON` names.
     pub(super) python: Option<PathBuf>,
-    /// Python environments: the interpreter's, the active one, and a `.venv` here or above.
+    /// Python environments: of `MSDA_PYTHON`, `VIRTUAL_ENV`, `CONDA_PREFIX`.
     pub(super) environments: Vec<PathBuf>,
+    /// `CUDA_HOME`, `CUDA_PATH` and `/usr/local/cuda*`.
+    pub(super) toolkits: Vec<PathBuf>,
 }
 
 impl Settings {
     pub(super) fn from_env() -> Self {
         let path = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let python = path("MSDA_PYTHON");
+        let python = path("MSDA_PYTHON").and_then(|name| trust::find_program(name.as_os_str()));
         let of_python = python.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_owned);
-        let here = env::current_dir().unwrap_or_default();
-        let above = here.ancestors().map(|folder| folder.join(".venv"));
+        let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(path);
         let mut toolkits: Vec<_> = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(path).collect();
         toolkits.push("/usr/local/cuda".into());
         toolkits.extend(named(Path::new("/usr/local"), |name| name.starts_with("cuda-")));
         Self {
             nvrtc: path("MSDA_NVRTC"),
-            toolkits,
-            environments: of_python.into_iter().chain(path("VIRTUAL_ENV")).chain(above).collect(),
+            environments: of_python.into_iter().chain(active).collect(),
             python,
+            toolkits,
         }
     }
 
-    /// The folders to look in, in order, in groups: a later group costs more to find.
-    pub(super) fn folders(&self) -> impl Iterator<Item = Vec<PathBuf>> {
-        let groups: [fn(&Self) -> Vec<PathBuf>; 3] =
-            [Self::in_toolkits, Self::in_environments, Self::in_interpreter];
-        groups.into_iter().map(move |group| group(self))
-    }
-
-    fn in_toolkits(&self) -> Vec<PathBuf> {
-        const INSIDE: &[&str] = if cfg!(windows) {
-            &["bin", "bin/x64"]
-        } else {
-            &["lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"]
-        };
-        self.toolkits.iter().flat_map(|root| INSIDE.iter().map(move |inside| root.join(inside))).collect()
-    }
-
-    fn in_environments(&self) -> Vec<PathBuf> {
+    /// The folders of Python packages with NVRTC.
+    pub(super) fn in_environments(&self) -> Vec<PathBuf> {
         let sites = self.environments.iter().flat_map(|root| {
             let versions = match cfg!(windows) {
                 true => vec![root.join("Lib")],
@@ -63,16 +49,29 @@ impl Settings {
         sites.flat_map(|site| in_site_packages(&site)).collect()
     }
 
-    /// Asks an interpreter where its packages are: the one that was named, or `python3`.
-    fn in_interpreter(&self) -> Vec<PathBuf> {
+    /// Asks the Python of `MSDA_PYTHON` for the folders of its packages. The error says why it is
+    /// not run.
+    pub(super) fn in_interpreter(&self) -> Result<Vec<PathBuf>, String> {
         const ASK: &str =
             "import site; print('\\n'.join([*site.getsitepackages(), site.getusersitepackages()]))";
-        let python = self.python.as_deref().unwrap_or(Path::new("python3"));
-        let Ok(output) = Command::new(python).args(["-c", ASK]).stdin(Stdio::null()).output() else {
-            return Vec::new();
-        };
+        let Some(python) = &self.python else { return Ok(Vec::new()) };
+        let python = trust::check_program(python).map_err(|why| format!("{}: {why}", python.display()))?;
+        let output = Command::new(&python)
+            .args(["-I", "-c", ASK])
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| format!("{}: {error}", python.display()))?;
         let sites = String::from_utf8_lossy(&output.stdout).into_owned();
-        sites.lines().flat_map(|site| in_site_packages(Path::new(site))).collect()
+        Ok(sites.lines().flat_map(|site| in_site_packages(Path::new(site))).collect())
+    }
+
+    pub(super) fn in_toolkits(&self) -> Vec<PathBuf> {
+        const INSIDE: &[&str] = if cfg!(windows) {
+            &["bin", "bin/x64"]
+        } else {
+            &["lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"]
+        };
+        self.toolkits.iter().flat_map(|root| INSIDE.iter().map(move |inside| root.join(inside))).collect()
     }
 }
 
@@ -80,9 +79,18 @@ impl Settings {
 fn in_site_packages(site: &Path) -> Vec<PathBuf> {
     const INSIDE: &[&str] = if cfg!(windows) { &["bin/x86_64", "bin"] } else { &["lib"] };
     let nvidia = site.join("nvidia");
-    let of_a_version = |name: &str| name.strip_prefix("cu").and_then(numbers).is_some();
-    let wheels = named(&nvidia, of_a_version).into_iter().chain([nvidia.join("cuda_nvrtc")]);
+    let is_versioned = |name: &str| name.strip_prefix("cu").and_then(numbers).is_some();
+    let wheels = named(&nvidia, is_versioned).into_iter().chain([nvidia.join("cuda_nvrtc")]);
     wheels.flat_map(|wheel| INSIDE.iter().map(move |inside| wheel.join(inside))).collect()
+}
+
+/// The file of the NVRTC that this process has loaded, where the system tells.
+pub(super) fn mapped() -> Option<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let file = |line: &str| Some(PathBuf::from(&line[line.find('/')?..]));
+    maps.lines().filter_map(file).find(|file| {
+        file.file_name().and_then(|name| name.to_str()).is_some_and(|name| version(name, "nvrtc").is_some())
+    })
 }
 
 /// The NVRTC libraries in a folder, newest first.
@@ -92,7 +100,7 @@ pub(super) fn libraries(folder: &Path) -> Vec<PathBuf> {
     libraries
 }
 
-/// What the library loads by itself but does not find: the files with its builtins beside it.
+/// The files of the builtins beside the library, which it loads itself but does not always find.
 pub(super) fn builtins(library: &Path) -> Vec<PathBuf> {
     let major = major(library);
     let fits = |name: &str| {
@@ -104,7 +112,7 @@ pub(super) fn builtins(library: &Path) -> Vec<PathBuf> {
     folders.into_iter().flatten().flat_map(|folder| named(folder, fits)).collect()
 }
 
-/// The names that the system's loader may know NVRTC by.
+/// Names of NVRTC that the system loader may know.
 pub(super) fn bare_names() -> &'static [&'static str] {
     if cfg!(windows) {
         &["nvrtc64_130_0.dll", "nvrtc64_120_0.dll"]
@@ -113,7 +121,7 @@ pub(super) fn bare_names() -> &'static [&'static str] {
     }
 }
 
-/// The major version that a library's name, or the name of what it links to, tells.
+/// The major version in the name of a library, or of the file that it links to.
 pub(super) fn major(library: &Path) -> Option<u32> {
     version_of(library)?.first().copied()
 }
@@ -127,8 +135,9 @@ fn version_of(library: &Path) -> Option<Vec<u32>> {
     of_name(&library.canonicalize().ok()?)
 }
 
-/// The version in a library's file name: `[13, 0]` of `libnvrtc-builtins.so.13.0` and of `nvrtc-builtins64_130.dll`,
-/// nothing of `libnvrtc.so`. None when it is another library's, or the variant that links differently.
+/// The version in a library's file name: `[13, 0]` of `libnvrtc-builtins.so.13.0` and of
+/// `nvrtc-builtins64_130.dll`, empty for `libnvrtc.so`. None for other libraries, and for the
+/// `.alt` variant of NVRTC.
 fn version(file: &str, library: &str) -> Option<Vec<u32>> {
     if let Some(rest) = file.strip_prefix("lib").and_then(|rest| rest.strip_prefix(library)) {
         return match rest.strip_prefix(".so")? {
@@ -145,7 +154,7 @@ fn numbers(text: &str) -> Option<Vec<u32>> {
     text.split('.').map(|part| part.parse().ok()).collect()
 }
 
-/// What is in a folder under a name that `wanted` likes, later names first: that is newer versions.
+/// Entries of a folder whose names are `wanted`, in reverse order of names: newer versions first.
 fn named(folder: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let Ok(entries) = folder.read_dir() else { return Vec::new() };
     let names: BTreeSet<_> = entries.flatten().map(|entry| entry.file_name()).collect();
@@ -158,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_in_names() {
+    fn names_have_versions() {
         for (file, library, expected) in [
             ("libnvrtc.so.13", "nvrtc", Some(vec![13])),
             ("libnvrtc.so.12.8.93", "nvrtc", Some(vec![12, 8, 93])),
@@ -195,24 +204,24 @@ mod tests {
         let settings = Settings {
             toolkits: vec![root.path().join("cuda")],
             environments: vec![root.path().join("none"), root.path().join("venv")],
-            python: Some(root.path().join("no-python")),
             ..Settings::default()
         };
-        let found: Vec<_> = settings.folders().flatten().flat_map(|folder| libraries(&folder)).collect();
+        let folders = settings.in_environments().into_iter().chain(settings.in_toolkits());
+        let found: Vec<_> = folders.flat_map(|folder| libraries(&folder)).collect();
         let names: Vec<_> =
             found.iter().map(|path| path.strip_prefix(root.path()).unwrap().to_str().unwrap()).collect();
         let site = "venv/lib/python3.11/site-packages/nvidia";
         assert_eq!(
             names,
             [
-                "cuda/lib64/libnvrtc.so.12.8.93",
-                "cuda/lib64/libnvrtc.so.12",
                 &format!("{site}/cu13/lib/libnvrtc.so.13"),
                 &format!("{site}/cuda_nvrtc/lib/libnvrtc.so.12"),
+                "cuda/lib64/libnvrtc.so.12.8.93",
+                "cuda/lib64/libnvrtc.so.12",
             ]
         );
-        assert_eq!(builtins(&found[0]), [root.path().join("cuda/lib64/libnvrtc-builtins.so.12.8")]);
-        assert_eq!(builtins(&found[2]).len(), 1);
-        assert_eq!(major(&found[2]), Some(13));
+        assert_eq!(builtins(&found[2]), [root.path().join("cuda/lib64/libnvrtc-builtins.so.12.8")]);
+        assert_eq!(builtins(&found[0]).len(), 1);
+        assert_eq!(major(&found[0]), Some(13));
     }
 }

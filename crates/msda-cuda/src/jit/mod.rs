@@ -1,7 +1,8 @@
 //! Kernels compiled at run time: from a [`Unit`] to a loaded module, through a cache.
 //!
-//! Kernels are embedded in the library and compiled by NVRTC for the GPU at hand, once: the result is kept in a
-//! folder. Neither a toolkit nor header files are needed, only NVRTC, which comes with torch or a small wheel.
+//! Kernel sources are embedded in the library. NVRTC compiles them for the GPU once, and the result
+//! is stored in a folder. No toolkit and no header files are needed, only NVRTC, which comes with
+//! torch or a small wheel.
 
 pub mod cache;
 mod compiled;
@@ -13,12 +14,13 @@ mod nvrtc;
 mod search;
 mod slots;
 mod source;
+
 mod unit;
 
 pub use cache::{Cache, Entry, Jit};
 pub use compiled::{Compiled, Resources};
 pub use nvrtc::Nvrtc;
-pub use search::nvrtc;
+pub use search::{nvrtc, untrusted};
 pub use source::{KERNELS, Sources};
 pub use unit::{Assembled, Unit};
 
@@ -26,8 +28,9 @@ use msda::{ErrorKind, Result};
 
 use crate::driver::{Device, Module};
 use slots::Slots;
+use unit::Identity;
 
-/// Compiles a unit, whatever the cache has.
+/// Compiles a unit without the cache.
 pub fn compile(unit: &Unit) -> Result<Compiled> {
     compile_assembled(unit, unit.assemble()?)
 }
@@ -38,16 +41,18 @@ fn compile_assembled(unit: &Unit, assembled: Assembled) -> Result<Compiled> {
     Ok(Compiled { cubin, log, source: assembled.text, compiler: nvrtc.name() })
 }
 
-/// A unit on a device, from the process's memory, the cache or the compiler. However many ask at once, it is loaded
-/// once.
+/// A unit loaded on a device: from memory, else from the cache, else from the compiler. It is
+/// loaded once, also when several threads ask at the same time.
+///
+/// A unit that is loaded already is found by its macros, without its source: that takes about a
+/// microsecond.
 pub fn load(device: &Device, unit: &Unit) -> Result<Module> {
-    static LOADED: Slots<(usize, [u8; 32]), Module> = Slots::new();
-    let assembled = unit.assemble()?;
-    LOADED.get((device.ordinal(), assembled.hash), || {
+    static LOADED: Slots<(usize, Identity), Module> = Slots::new();
+    LOADED.get((device.ordinal(), unit.identity()?), || {
         let cache = Cache::global();
-        let found = cache.get_assembled(unit, assembled)?;
+        let found = cache.get(unit)?;
         match device.load(&found.cubin) {
-            // Of no use to this driver. Whatever else went wrong would go wrong again.
+            // This driver cannot use it. Other failures would happen again.
             Err(why) if why.kind() == ErrorKind::Format => device.load(&cache.renew(unit, &why)?.cubin),
             loaded => loaded,
         }

@@ -10,11 +10,12 @@ use msda::{Error, ErrorKind, Result};
 
 use super::{Unit, find};
 use crate::driver::explain;
+use msda::trust;
 
-/// A program of NVRTC's.
+/// NVRTC's handle of a program.
 type Program = *mut c_void;
 
-/// Declares the functions that are used, as nvrtc.h does, and how to find them all.
+/// Declares functions of nvrtc.h, and how to look them up.
 macro_rules! functions {
     ($($name:ident: $symbol:literal, fn($($argument:ty),*) -> $result:ty;)*) => {
         #[derive(Debug)]
@@ -26,7 +27,8 @@ macro_rules! functions {
             /// # Safety
             /// The library is NVRTC and is never unloaded.
             unsafe fn find(library: &Library) -> std::result::Result<Self, libloading::Error> {
-                // SAFETY: the types are those of nvrtc.h; the library stays, by the caller's promise.
+                // SAFETY: the types are those of nvrtc.h; the library stays loaded, as the caller
+                // promises.
                 Ok(unsafe { Self { $($name: *library.get($symbol)?,)* } })
             }
         }
@@ -48,12 +50,12 @@ functions! {
     error: "nvrtcGetErrorString", fn(c_int) -> *const c_char;
 }
 
-/// What NVRTC returns when the program has mistakes; 0 is success.
-const MISTAKES: c_int = 6;
+/// The result for a program with errors; 0 is success.
+const COMPILE_ERROR: c_int = 6;
 
-/// The version from which on it keeps machine code between runs where there is a driver, but not the log, which tells of registers. It is told not to:
-/// the cache here keeps both.
-const KEEPS: (u32, u32) = (12, 9);
+/// Since this version NVRTC has a cache of its own, which loses the log with the registers. It is
+/// switched off: our cache has both.
+const OWN_CACHE: (u32, u32) = (12, 9);
 
 /// NVRTC, loaded.
 #[derive(Debug)]
@@ -65,15 +67,37 @@ pub struct Nvrtc {
 }
 
 impl Nvrtc {
-    /// Loads the library at a path, or by a name that the system's loader knows, for the life of the process.
-    pub(super) fn load(library: &Path) -> std::result::Result<Self, String> {
-        // NVRTC opens its builtins by a bare name, which finds only what is already loaded.
+    /// Loads the library at a path, for the life of the process. The caller checked that nobody
+    /// else can replace it.
+    pub(super) fn open(library: &Path) -> std::result::Result<Self, String> {
         for builtins in find::builtins(library) {
+            trust::check(&builtins)?;
             keep(&builtins)?;
         }
-        let loaded = keep(library)?;
-        // SAFETY: the library is NVRTC by its name, and it was loaded to stay.
-        let functions = unsafe { Functions::find(loaded) }.map_err(|error| explain(&error))?;
+        Self::new(keep(library)?, library.display().to_string())
+    }
+
+    /// Loads the library by a name that the system loader knows, for the life of the process.
+    pub(super) fn by_name(name: &str) -> std::result::Result<Self, String> {
+        Self::new(keep(Path::new(name))?, name.to_owned())
+    }
+
+    /// The library that this process has loaded already under a name.
+    pub(super) fn loaded(name: &str) -> Option<Self> {
+        let library: &Library = Box::leak(Box::new(already_loaded(name)?));
+        let file = find::mapped();
+        for builtins in file.iter().flat_map(|file| find::builtins(file)) {
+            // It may find them by itself, so this need not succeed.
+            if trust::check(&builtins).is_ok() {
+                let _ = keep(&builtins);
+            }
+        }
+        Self::new(library, file.map_or_else(|| name.to_owned(), |file| file.display().to_string())).ok()
+    }
+
+    fn new(library: &'static Library, path: String) -> std::result::Result<Self, String> {
+        // SAFETY: the library is NVRTC by its name, and it is never unloaded.
+        let functions = unsafe { Functions::find(library) }.map_err(|error| explain(&error))?;
         let (mut major, mut minor, mut count): (c_int, c_int, c_int) = (0, 0, 0);
         // SAFETY: all are valid to write.
         let asked =
@@ -89,7 +113,7 @@ impl Nvrtc {
             functions,
             version: (number(major), number(minor)),
             archs: archs.into_iter().map(number).collect(),
-            path: library.display().to_string(),
+            path,
         })
     }
 
@@ -98,24 +122,25 @@ impl Nvrtc {
         self.version
     }
 
-    /// Where it was found: a path, or a name that the system's loader knew.
+    /// Its path, or its name where the system loader found it.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The binary and the log of a unit.
+    /// Compiles a unit to a cubin and a log.
     pub(super) fn compile(&self, unit: &Unit) -> Result<(Vec<u8>, String)> {
         if !self.archs.contains(&unit.arch.number()) {
             let got = format!("{} ({} at {})", unit.arch, self.name(), self.path);
-            let expected = format!("an architecture of {:?}", self.archs);
+            let expected = format!("one of {:?}", self.archs);
             return Err(Error::new(ErrorKind::Unsupported, "kernel compiler", got, expected)
-                .hint("newer NVRTC versions know newer GPUs: `pip install -U nvidia-cuda-nvrtc`"));
+                .hint("a newer NVRTC supports newer GPUs: `pip install -U nvidia-cuda-nvrtc`"));
         }
         let program = self.create(unit)?;
-        let own = (self.version >= KEEPS).then(|| "--no-cache".to_owned());
-        let options = terminated(unit.options().into_iter().chain(own))?;
+        let no_cache = (self.version >= OWN_CACHE).then(|| "--no-cache".to_owned());
+        let options = terminated(unit.options().into_iter().chain(no_cache))?;
         let options: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
-        // SAFETY: the program lives; the options are terminated strings that live, as many as are said.
+        // SAFETY: the program lives; the options are terminated strings that live, and their number
+        // is right.
         let result =
             unsafe { (self.functions.compile)(program.raw, options.len() as c_int, options.as_ptr()) };
         let log = program.text(self.functions.log_size, self.functions.log)?;
@@ -134,8 +159,8 @@ impl Nvrtc {
         let names: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
         let headers: Vec<_> = headers.iter().map(|text| text.as_ptr()).collect();
         let mut raw = ptr::null_mut();
-        // SAFETY: `raw` is valid to write; all are terminated strings that live, as many as are said. NVRTC copies
-        // them.
+        // SAFETY: `raw` is valid to write; all are terminated strings that live, and their number
+        // is right. NVRTC copies them.
         let result = unsafe {
             (self.functions.create)(
                 &mut raw,
@@ -150,13 +175,13 @@ impl Nvrtc {
         Ok(Made { nvrtc: self, raw })
     }
 
-    /// The error of a unit that does not compile: its first mistakes.
+    /// The error of a unit that does not compile, with the first messages of the compiler.
     fn refused(&self, unit: &Unit, result: c_int, log: &str) -> Error {
-        let is_mistake = |line: &&str| {
+        let is_error = |line: &&str| {
             (line.contains("error") || line.contains("fatal"))
                 && !line.contains("detected in the compilation")
         };
-        let mut got: Vec<_> = log.lines().filter(is_mistake).take(4).collect();
+        let mut got: Vec<_> = log.lines().filter(is_error).take(4).collect();
         let text = self.text(result);
         if got.is_empty() {
             got.push(&text);
@@ -164,7 +189,7 @@ impl Nvrtc {
         let subject = format!("kernel {}", unit.key);
         let error = Error::new(ErrorKind::Compile, subject, got.join("; "), "a kernel that compiles");
         match result {
-            MISTAKES => {
+            COMPILE_ERROR => {
                 error.hint(format!("{} compiled {} for {}", self.name(), unit.file, unit.arch.target()))
             }
             _ => error.hint(format!("{} at {} may be incomplete", self.name(), self.path)),
@@ -179,7 +204,8 @@ impl Nvrtc {
     }
 
     fn text(&self, result: c_int) -> String {
-        // SAFETY: any number is legal; the result is a terminated string that lives as long as the library.
+        // SAFETY: any number is legal; the result is a terminated string that lives as long as the
+        // library.
         unsafe { CStr::from_ptr((self.functions.error)(result)) }.to_string_lossy().into_owned()
     }
 
@@ -195,7 +221,7 @@ struct Made<'a> {
 }
 
 impl Made<'_> {
-    /// Bytes that one function tells the number of and another one writes.
+    /// Bytes that `write` writes and `size` counts.
     fn text(
         &self,
         size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
@@ -203,10 +229,10 @@ impl Made<'_> {
     ) -> Result<Vec<u8>> {
         let mut bytes = 0;
         // SAFETY: the program lives; `bytes` is valid to write.
-        self.nvrtc.check("NVRTC's size of a result", unsafe { size(self.raw, &mut bytes) })?;
+        self.nvrtc.check("NVRTC: size of a result", unsafe { size(self.raw, &mut bytes) })?;
         let mut text = vec![0u8; bytes];
-        // SAFETY: there is room for as many bytes as were told.
-        self.nvrtc.check("NVRTC's result", unsafe { write(self.raw, text.as_mut_ptr().cast()) })?;
+        // SAFETY: there is room for that many bytes.
+        self.nvrtc.check("NVRTC: result", unsafe { write(self.raw, text.as_mut_ptr().cast()) })?;
         Ok(text)
     }
 }
@@ -216,6 +242,27 @@ impl Drop for Made<'_> {
         // SAFETY: made by `create` and destroyed once.
         unsafe { (self.nvrtc.functions.destroy)(&mut self.raw) };
     }
+}
+
+/// The library of a name, if this process has loaded it.
+#[cfg(target_os = "linux")]
+fn already_loaded(name: &str) -> Option<Library> {
+    use libloading::os::unix;
+    /// `RTLD_NOLOAD` of dlfcn.h.
+    const NO_LOAD: c_int = 4;
+    // SAFETY: nothing is loaded, so no initialiser runs.
+    unsafe { unix::Library::open(Some(name), unix::RTLD_NOW | NO_LOAD) }.ok().map(Library::from)
+}
+
+/// The library of a name, if this process has loaded it.
+#[cfg(windows)]
+fn already_loaded(name: &str) -> Option<Library> {
+    libloading::os::windows::Library::open_already_loaded(name).ok().map(Library::from)
+}
+
+#[cfg(not(any(target_os = "linux", windows)))]
+fn already_loaded(_name: &str) -> Option<Library> {
+    None
 }
 
 /// Loads a library for the life of the process.
@@ -235,7 +282,7 @@ mod tests {
     use crate::jit::{self, Unit};
 
     #[test]
-    fn what_is_compiled_again_tells_of_registers_again() {
+    fn a_second_compilation_reports_registers_too() {
         if let Err(why) = jit::nvrtc() {
             eprintln!("skipped: {why}");
             return;

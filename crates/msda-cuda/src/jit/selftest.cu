@@ -1,4 +1,4 @@
-// Two small kernels, which show that the compiler, the cache and the device work. `ELEMENT` is the type they add in.
+// Two small kernels that test the compiler, the cache and the device. `ELEMENT` is the type of the numbers.
 #include "selftest.cuh"
 #include "selftest.cuh"
 
@@ -7,7 +7,7 @@ extern "C" __global__ void selftest_add(ELEMENT *to, const ELEMENT *from, int n)
     if (i < n) to[i] += doubled(from[i]);
 }
 
-// Turns every 64 numbers around, through shared memory.
+// Reverses the order of each 64 numbers through shared memory.
 extern "C" __global__ void selftest_reverse(ELEMENT *to) {
     __shared__ ELEMENT row[64];
     int i = blockIdx.x * 64 + threadIdx.x;

@@ -1,12 +1,12 @@
-//! Things that are made once for each key.
+//! Values that are made once per key.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use msda::Result;
 
-/// Values by key. Whoever asks first makes the value, whoever asks meanwhile waits for that key only, and a failure
-/// is forgotten.
+/// Values by key. The first caller makes the value; other callers with the same key wait for it. A
+/// failure is not kept.
 #[derive(Debug)]
 pub(super) struct Slots<K, V>(Mutex<BTreeMap<K, Slot<V>>>);
 
@@ -27,18 +27,18 @@ impl<K: Ord, V: Clone> Slots<K, V> {
         Ok(slot.insert(make()?).clone())
     }
 
-    /// Has `value` for `key` from now on.
+    /// Sets the value of `key`.
     pub(super) fn put(&self, key: K, value: V) {
         locked(&self.0).insert(key, Arc::new(Mutex::new(Some(value))));
     }
 
-    /// Forgets everything.
+    /// Removes all values.
     pub(super) fn clear(&self) {
         locked(&self.0).clear();
     }
 }
 
-/// A panic while making a value leaves none, so there is nothing broken to see.
+/// A panic while a value is made leaves an empty slot, which is a valid state.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

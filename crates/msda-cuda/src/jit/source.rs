@@ -10,11 +10,11 @@ use msda::{Error, ErrorKind, Result};
 /// ```
 /// use msda_cuda::jit::{KERNELS, Sources, Unit};
 ///
-/// const FILES: &[(&str, &str)] = &[("mine.cu", "#include \"prelude.cuh\"\n")];
+/// const FILES: &[(&str, &str)] = &[("mine.cu", "#include \"common/types.cuh\"\n")];
 /// static MINE: Sources = Sources::new(FILES, Some(&KERNELS));
 ///
 /// let unit = Unit::of(&MINE, "mine.cu", "mine", "sm_90".parse()?);
-/// assert!(unit.assemble()?.text.contains("// prelude.cuh"));
+/// assert!(unit.assemble()?.text.contains("// common/types.cuh"));
 /// # Ok::<(), msda::Error>(())
 /// ```
 pub struct Sources {
@@ -25,14 +25,22 @@ pub struct Sources {
 /// The kernels of this crate.
 pub static KERNELS: Sources = Sources::new(
     &[
-        ("prelude.cuh", include_str!("../../kernels/prelude.cuh")),
-        ("taps.cuh", include_str!("../../kernels/taps.cuh")),
-        ("flush.cu", include_str!("../../kernels/flush.cu")),
-        ("generic.cu", include_str!("../../kernels/generic.cu")),
+        ("common/types.cuh", include_str!("../../kernels/common/types.cuh")),
+        ("common/memory.cuh", include_str!("../../kernels/common/memory.cuh")),
+        ("common/tensor.cuh", include_str!("../../kernels/common/tensor.cuh")),
+        ("common/levels.cuh", include_str!("../../kernels/common/levels.cuh")),
+        ("common/accumulate.cuh", include_str!("../../kernels/common/accumulate.cuh")),
+        ("common/args.cuh", include_str!("../../kernels/common/args.cuh")),
+        ("common/stage.cuh", include_str!("../../kernels/common/stage.cuh")),
+        ("common/locate.cuh", include_str!("../../kernels/common/locate.cuh")),
+        ("common/walk.cuh", include_str!("../../kernels/common/walk.cuh")),
+        ("common/group.cuh", include_str!("../../kernels/common/group.cuh")),
+        ("forward/streaming.cu", include_str!("../../kernels/forward/streaming.cu")),
+        ("forward/resident.cu", include_str!("../../kernels/forward/resident.cu")),
+        ("forward/generic.cu", include_str!("../../kernels/forward/generic.cu")),
         ("order.cu", include_str!("../../kernels/order.cu")),
         ("pack.cu", include_str!("../../kernels/pack.cu")),
-        ("rows.cuh", include_str!("../../kernels/rows.cuh")),
-        ("rows.cu", include_str!("../../kernels/rows.cu")),
+        ("flush.cu", include_str!("../../kernels/flush.cu")),
         ("selftest.cuh", include_str!("selftest.cuh")),
         ("selftest.cu", include_str!("selftest.cu")),
     ],
@@ -40,7 +48,8 @@ pub static KERNELS: Sources = Sources::new(
 );
 
 impl Sources {
-    /// Files by the name that `#include` uses. A file that is not among them is looked up in `base`.
+    /// Files by the name that `#include` uses. A file that is not among them is looked up in
+    /// `base`.
     pub const fn new(files: &'static [(&'static str, &'static str)], base: Option<&'static Sources>) -> Self {
         Self { files, base }
     }

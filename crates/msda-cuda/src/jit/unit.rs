@@ -1,42 +1,54 @@
-//! What is compiled.
+//! Units of compilation.
 
 use std::fmt::Write as _;
+use std::ptr;
 
 use msda::{Error, ErrorKind, Result};
 
 use super::{KERNELS, Sources};
 use crate::driver::Arch;
 
-/// Options that every unit is compiled with. Not among them: anything that trades accuracy for speed.
+/// Options of every unit. None of them trades accuracy for speed.
 const OPTIONS: &[&str] = &["--std=c++17", "-default-device", "-lineinfo", "--ptxas-options=-v"];
 
-/// The longest key that is part of a folder's name; file systems allow 255 bytes in all.
+/// The longest key in the name of a folder; file systems allow 255 bytes in total.
 const MAX_KEY: usize = 180;
 
-/// What is compiled: a file, what is defined in it, and for which architecture.
+/// A unit of compilation: a file, its macros, and the architecture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unit {
-    /// Where the file and its headers are.
+    /// The source files.
     pub sources: &'static Sources,
     /// The file, by its name in the sources.
     pub file: &'static str,
-    /// What people call it, such as `rows-f16-d32-p4.4.4.4-bshd`: letters, digits, `.`, `_` and `-`.
+    /// Its name for people, such as `rows-f16-d32-p4.4.4.4-bshd`: letters, digits, `.`, `_` and
+    /// `-`.
     pub key: String,
     /// Macros and their values.
     pub defines: Vec<(String, String)>,
-    /// What it is compiled for.
+    /// The architecture.
     pub arch: Arch,
 }
 
-/// A unit with everything that decides about the result in one readable text.
+/// Everything that determines the result of a compilation, in one readable text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assembled {
-    /// Options, macros, the file and what it includes.
+    /// Options, macros, and the file with its includes expanded.
     pub text: String,
-    /// The text's hash: what the cache goes by.
+    /// The hash of the text, which is the key of the cache.
     pub hash: [u8; 32],
-    /// The name of its folder in the cache: key, architecture and the beginning of the hash.
+    /// The name of its folder in the cache: key, architecture and the first digits of the hash.
     pub name: String,
+}
+
+/// The identity of a unit within the process. Two units with the same identity compile to the same
+/// code.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Identity {
+    sources: usize,
+    file: &'static str,
+    arch: Arch,
+    defines: String,
 }
 
 impl Unit {
@@ -57,7 +69,7 @@ impl Unit {
         self
     }
 
-    /// What the compiler is told.
+    /// The options of the compiler.
     pub fn options(&self) -> Vec<String> {
         let defines = self.defines.iter().map(|(name, value)| format!("-D{name}={value}"));
         self.flags().chain(defines).collect()
@@ -68,7 +80,23 @@ impl Unit {
         std::iter::once(arch).chain(OPTIONS.iter().map(|&option| option.to_owned()))
     }
 
-    /// Puts together all that decides about the result.
+    /// What tells loaded units apart: sources, file, architecture and macros. Much cheaper than the
+    /// hash of the text.
+    pub(super) fn identity(&self) -> Result<Identity> {
+        let mut defines = String::with_capacity(32 * self.defines.len());
+        for (name, value) in &self.defines {
+            check_define(name, value)?;
+            defines.extend([name, " ", value, "\n"]);
+        }
+        Ok(Identity {
+            sources: ptr::from_ref(self.sources).addr(),
+            file: self.file,
+            arch: self.arch,
+            defines,
+        })
+    }
+
+    /// The text that determines the result, with its hash.
     pub fn assemble(&self) -> Result<Assembled> {
         let mut text = format!("// {} by msda-cuda {}\n", self.safe_key(), env!("CARGO_PKG_VERSION"));
         let _ = writeln!(text, "// nvrtc {} {}", self.flags().collect::<Vec<_>>().join(" "), self.file);
@@ -82,8 +110,8 @@ impl Unit {
         Ok(Assembled { text, hash: hash.into(), name })
     }
 
-    /// The key as part of a file's name: short, of harmless characters, and not hidden. Units whose keys
-    /// become the same are told apart by their hash.
+    /// The key as part of a file name: short, with harmless characters, and not hidden. Units whose
+    /// keys become the same have different hashes.
     fn safe_key(&self) -> String {
         let safe = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
         let key: String = self.key.chars().map(safe).take(MAX_KEY).collect();
@@ -91,7 +119,7 @@ impl Unit {
     }
 }
 
-/// A macro must be one line with a name, or the text would not say what was compiled.
+/// A macro must be one line with a name, or the text would differ from the compiled source.
 fn check_define(name: &str, value: &str) -> Result<()> {
     let starts = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
     let named = starts && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
@@ -111,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_harmless_whatever_the_key() {
+    fn names_are_harmless_for_any_key() {
         let name = unit("rows-f16-d32-p4.4_bshd").assemble().unwrap().name;
         assert!(name.starts_with("rows-f16-d32-p4.4_bshd-sm_90a-"), "{name}");
         let long = "x".repeat(1000);
@@ -123,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_matters_changes_the_hash() {
+    fn every_input_changes_the_hash_and_the_identity() {
         let plain = unit("a");
         let others = [
             unit("b"),
@@ -135,11 +163,15 @@ mod tests {
         assert_eq!(hash(&plain), hash(&plain.clone()));
         for other in others {
             assert_ne!(hash(&plain), hash(&other), "{other:?}");
+            let same_code = other.key != plain.key;
+            assert_eq!(plain.identity() == other.identity(), same_code, "{other:?}");
         }
+        static OTHER: Sources = Sources::new(&[], Some(&KERNELS));
+        assert_ne!(plain.identity(), Unit { sources: &OTHER, ..plain.clone() }.identity());
     }
 
     #[test]
-    fn the_text_has_everything() {
+    fn the_text_has_options_macros_and_includes() {
         let text = unit("a").assemble().unwrap().text;
         for part in ["--gpu-architecture=sm_90a", "--std=c++17", "#define ELEMENT float\n", "float doubled("]
         {
@@ -148,9 +180,27 @@ mod tests {
     }
 
     #[test]
-    fn macros_that_are_not_are_refused() {
+    fn malformed_macros_are_refused() {
         for (name, value) in [("", "1"), ("1A", "1"), ("A B", "1"), ("A", "1\n#error"), ("A", "\0")] {
-            assert!(unit("a").define(name, value).assemble().is_err(), "{name:?} {value:?}");
+            let bad = unit("a").define(name, value);
+            assert!(bad.assemble().is_err() && bad.identity().is_err(), "{name:?} {value:?}");
         }
+    }
+
+    /// The cost of finding a kernel that is loaded already, beside the cost of its hash.
+    #[test]
+    fn the_identity_is_cheap() {
+        let mut unit = Unit::new("rows.cu", "rows", Arch::new(9, 0));
+        for i in 0..24 {
+            unit = unit.define(format!("MACRO_{i}"), i);
+        }
+        let microseconds = |work: &dyn Fn()| {
+            let start = std::time::Instant::now();
+            (0..100).for_each(|_| work());
+            start.elapsed().as_secs_f64() * 1e4
+        };
+        let identity = microseconds(&|| assert!(std::hint::black_box(&unit).identity().is_ok()));
+        let hash = microseconds(&|| assert!(std::hint::black_box(&unit).assemble().is_ok()));
+        eprintln!("identity {identity:.2} us, text and hash {hash:.2} us");
     }
 }

@@ -70,8 +70,8 @@ impl Hash for dyn Custom {
 impl Kernel {
     /// The families that kernels are chosen from.
     pub const FAMILIES: [(&'static str, &'static str); 2] = [
-        ("generic", "one thread an element of the output; any problem, any strides, levels on the device"),
-        ("rows", "lanes share a query and head, 16 bytes each; tiles, order and splits are knobs"),
+        ("generic", "one thread per element of the output; any problem, any strides, levels on the device"),
+        ("rows", "a lane group computes a query and head, 16 bytes per lane; for almost every problem"),
     ];
 
     /// Why the kernel does not take a request, if it does not.
@@ -98,7 +98,7 @@ impl Kernel {
     /// What its sums are kept in.
     pub fn sums(&self) -> Sums {
         match self {
-            Self::Rows(Rows { half: true, .. }) => Sums::F16,
+            Self::Rows(Rows { f16_sums: true, .. }) => Sums::F16,
             _ => Sums::F32,
         }
     }
@@ -106,7 +106,7 @@ impl Kernel {
     /// Which sizes it is compiled for.
     pub fn sizes(&self) -> Sizes {
         match self {
-            Self::Rows(Rows { fixed: true, .. }) => Sizes::Fixed,
+            Self::Rows(Rows { fixed_sizes: true, .. }) => Sizes::Fixed,
             _ => Sizes::Any,
         }
     }

@@ -1,10 +1,11 @@
-//! `order.cu`: sorts the queries of each image by the place they look at.
+//! `order.cu`: sorts the queries of each image by the locations that they sample.
 
 use super::{Args, Call, Prepared, Region, macro_name};
 use crate::driver::{Arch, Launch};
 use crate::jit::Unit;
 use crate::request::{Request, Slot, Target};
 
+/// Threads per block.
 const THREADS: u32 = 1024;
 
 /// Workspace per query: its place in the order, and its cell.
@@ -19,18 +20,13 @@ fn blocks(arch: Arch) -> u32 {
 pub fn order_first(call: &mut Call, request: &Request<'_>, target: &Target) -> Region {
     let p = request.problem;
     let dtype = p.types().locations;
-    // A query looks at its first reference point; in the plain form, at the points of its first level.
+    // The location of a query: its reference point, or else the mean of its points on the first level.
     let (slot, points) = match request.operands.reference_kind() {
         Some(_) => (Slot::Reference, 1),
         None => (Slot::Locations, p.points()[0].clamp(1, 8)),
     };
     let strides = request.operands[slot].strides;
     let cluster = blocks(target.arch);
-    let unit = Unit::new("order.cu", format!("order-{dtype}-p{points}-c{cluster}"), target.arch)
-        .define("LOCATION", macro_name(dtype))
-        .define("POINTS", points)
-        .define("BLOCK", THREADS)
-        .define("CLUSTER", cluster);
     let order = call.arena.reserve(p.batch() * p.queries() * BYTES_PER_QUERY);
     let mut args = Args::default();
     args.pointer(slot);
@@ -39,6 +35,12 @@ pub fn order_first(call: &mut Call, request: &Request<'_>, target: &Target) -> R
     args.i32(p.queries());
     args.i32(p.batch());
     args.pointer(order);
+    let unit = Unit::new("order.cu", format!("order-{dtype}-p{points}-c{cluster}"), target.arch)
+        .define("LOCATION", macro_name(dtype))
+        .define("POINTS", points)
+        .define("THREADS", THREADS)
+        .define("CLUSTER", cluster)
+        .define("ARGS_BYTES", args.bytes().len());
     let launch = Launch::new([cluster, p.batch() as u32, 1], [THREADS, 1, 1]);
     let launch = Launch { cluster: [cluster, 1, 1], ..launch };
     call.run(

@@ -14,9 +14,6 @@ const LEVELS: usize = 32;
 pub(crate) fn pack(from: (&Problem, Operand), to: (&Problem, Operand), target: &Target) -> Vec<Prepared> {
     let ((a, from), (b, to)) = (from, to);
     let size = b.types().value.size();
-    let unit = Unit::new("pack.cu", format!("pack-{size}"), target.arch)
-        .define("SIZE", size)
-        .define("LEVELS", LEVELS);
     let ([images, positions, heads], inner) = Role::Value.shape(b);
     let launch = Launch::new([blocks(images * positions * heads * inner, target), 1, 1], [256, 1, 1]);
     let levels: Vec<_> = a.levels().iter().zip(b.levels()).collect();
@@ -39,7 +36,11 @@ pub(crate) fn pack(from: (&Problem, Operand), to: (&Problem, Operand), target: &
                 levels.get(i).map_or([0; 6], |(x, y)| [x.h, x.w, x.origin, x.pitch, y.origin, y.pitch]);
             numbers.into_iter().for_each(|n| args.i64(n as i64));
         }
-        Prepared { unit: unit.clone(), entry: "msda_pack", launch, args }
+        let unit = Unit::new("pack.cu", format!("pack-{size}"), target.arch)
+            .define("ELEMENT_BYTES", size)
+            .define("LEVELS", LEVELS)
+            .define("ARGS_BYTES", args.bytes().len());
+        Prepared { unit, entry: "msda_pack", launch, args }
     });
     prepared.collect()
 }

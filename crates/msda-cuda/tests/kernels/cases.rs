@@ -1,66 +1,15 @@
-//! What is compiled: the project's workloads, and every option at least once.
+//! The kernels to compile: those of the workloads, and every option at least once.
 
 use msda::{Dtype, Layout, Padding, Problem, ReferenceKind, Role, Sampling, Spec, Types};
 use msda_cuda::choose::choose;
 use msda_cuda::driver::Arch;
 use msda_cuda::jit::Unit;
-use msda_cuda::kernels::{Kernel, Prepared, ladder};
-use msda_cuda::{Levels, Operands, Request, Sizes, Sums, Target};
+use msda_cuda::kernels::Kernel;
+use msda_cuda::{Levels, Operands, Request, Sizes, Slot, Sums, Target};
 
-/// Architectures, one of each generation and kind.
-pub(crate) const ARCHS: [Arch; 7] = [
-    Arch::new(7, 5),
-    Arch::new(8, 0),
-    Arch::new(8, 6),
-    Arch::new(8, 9),
-    Arch::new(9, 0),
-    Arch::new(10, 0),
-    Arch::new(12, 0),
-];
+use super::harness::{Case, FULL, SMS, Weight};
 
-/// The one that everything is compiled for; the others get the workloads and a few options.
-const FULL: Arch = Arch::new(9, 0);
-
-const MULTIPROCESSORS: u32 = 132;
-
-/// How much of the list a case is part of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Weight {
-    /// What the project measures: no local memory between taps and hardly any elsewhere, on any architecture.
-    Workload,
-    /// Compiled for every architecture.
-    Everywhere,
-    /// Compiled for one.
-    Once,
-}
-
-/// A kernel to compile.
-#[derive(Debug, Clone)]
-pub(crate) struct Case {
-    pub(crate) name: String,
-    pub(crate) weight: Weight,
-    pub(crate) unit: Unit,
-    pub(crate) entry: &'static str,
-    /// Threads of a block.
-    pub(crate) threads: u32,
-    /// Bytes of the argument.
-    pub(crate) argument: usize,
-}
-
-impl Case {
-    fn new(name: String, weight: Weight, prepared: &Prepared) -> Self {
-        Self {
-            name,
-            weight,
-            entry: prepared.entry,
-            threads: prepared.launch.block.iter().product(),
-            argument: prepared.args.bytes().len(),
-            unit: prepared.unit.clone(),
-        }
-    }
-}
-
-/// A request by name.
+/// A request with a name.
 struct Asked {
     name: String,
     weight: Weight,
@@ -69,7 +18,7 @@ struct Asked {
     levels: Levels,
     sums: Sums,
     sizes: Sizes,
-    /// A certain kernel, rather than the one that is chosen.
+    /// This kernel instead of the chosen one.
     kernel: Option<Kernel>,
 }
 
@@ -94,44 +43,25 @@ impl Asked {
         Self { kernel: Some(kernel.parse().unwrap()), ..self }
     }
 
-    /// The kernel that it gets.
+    /// The last kernel of the call.
     fn case(&self, target: &Target) -> Case {
         let Self { levels, sums, sizes, .. } = *self;
         let request = Request { levels, sums, sizes, ..Request::new(&self.problem, &self.operands) };
         let kernel = self.kernel.unwrap_or_else(|| choose(&request, target).kernel);
         Case::new(self.name.clone(), self.weight, kernel.prepare(&request, target).last().unwrap())
     }
-
-    /// Every kernel of every rung of the ladder that takes it.
-    fn ladder(&self, target: &Target) -> Vec<Case> {
-        let request = Request::new(&self.problem, &self.operands);
-        let mut cases = Vec::new();
-        for kernel in ladder::RUNGS.iter().map(Kernel::Ladder) {
-            if kernel.refuses(&request, target).is_some() {
-                continue;
-            }
-            let call = kernel.prepare(&request, target);
-            let last = call.kernels().count() - 1;
-            for (i, prepared) in call.kernels().enumerate() {
-                let part = if i == last { String::new() } else { format!("-{}", prepared.entry) };
-                cases.push(Case::new(format!("{kernel}-{}{part}", self.name), self.weight, prepared));
-            }
-        }
-        cases
-    }
 }
 
-/// Everything that is compiled for an architecture.
+/// All cases for an architecture.
 pub(crate) fn cases(arch: Arch) -> Vec<Case> {
-    let target = Target { arch, multiprocessors: MULTIPROCESSORS };
+    let target = Target { arch, multiprocessors: SMS };
     let mut all: Vec<_> = workloads().iter().chain(&options()).map(|asked| asked.case(&target)).collect();
     all.extend(helpers(arch));
-    all.extend(rungs().iter().flat_map(|asked| asked.ladder(&target)));
     all.retain(|case| case.weight != Weight::Once || arch == FULL);
     all
 }
 
-/// A case by name, for one architecture.
+/// A case by name.
 pub(crate) fn case(name: &str, arch: Arch) -> Case {
     cases(arch).into_iter().find(|case| case.name == name).unwrap()
 }
@@ -140,7 +70,7 @@ fn spec(batch: usize, queries: usize, [heads, channels]: [usize; 2], levels: &[(
     Spec { batch, queries, heads, channels, levels: levels.to_vec(), ..Spec::default() }
 }
 
-/// The same number of points on each level.
+/// With the same number of points on each level.
 fn points(spec: Spec, points: usize) -> Spec {
     Spec { points: vec![points; spec.levels.len()], ..spec }
 }
@@ -206,11 +136,7 @@ fn options() -> Vec<Asked> {
     let uneven = || half(Spec { points: vec![3, 6, 3], ..rt_detr() });
     let mut all = vec![
         Asked::new("bf16", Everywhere, Spec { types: bf16, ..encoder() }),
-        Asked::new(
-            "bf16-f32-coordinates",
-            Once,
-            Spec { types: Types::with_f32_coordinates(Dtype::Bf16), ..encoder() },
-        ),
+        Asked::new("bf16-f32-coordinates", Once, Spec { types: Types::with_value(Dtype::Bf16), ..encoder() }),
         Asked::new(
             "f16-f32-locations",
             Once,
@@ -224,19 +150,15 @@ fn options() -> Vec<Asked> {
         Asked::new("planar", Once, layout(Layout::Planar)),
         Asked::new("ring", Once, layout(Layout::PlanarRing)),
         Asked::new("ring-decoder", Once, half(Spec { queries: 300, ..seed() })),
-        Asked::new("levels-kept", Once, half(seed()))
-            .kernel("rows:sides=2,split=1,heads=1,block=512,blocks=1,round=4,keep=2,walk=ordered"),
-        Asked { sums: Sums::F16, ..Asked::new("half-sums", Once, half(encoder())) },
-        Asked { sums: Sums::F16, ..Asked::new("half-sums-few", Once, half(decoder())) },
-        Asked { sums: Sums::F16, ..Asked::new("half-sums-few-of-many", Once, half(rt_detr())) },
+        Asked::new("levels-resident", Once, half(seed()))
+            .kernel("rows:tap_columns=2,threads=512,samples_per_lane=4,resident_levels=2,walk=ordered"),
+        Asked { sums: Sums::F16, ..Asked::new("f16-sums", Once, half(encoder())) },
+        Asked { sums: Sums::F16, ..Asked::new("f16-sums-few", Once, half(decoder())) },
+        Asked { sums: Sums::F16, ..Asked::new("f16-sums-few-of-many", Once, half(rt_detr())) },
         Asked { sizes: Sizes::Fixed, ..Asked::new("fixed", Once, half(encoder())) },
         Asked { sizes: Sizes::Fixed, ..Asked::new("fixed-f32", Once, encoder()) },
-        Asked { sizes: Sizes::Fixed, ..Asked::new("fixed-kept", Once, half(seed())) },
-        Asked {
-            sums: Sums::F16,
-            sizes: Sizes::Fixed,
-            ..Asked::new("fixed-half-sums", Once, half(encoder()))
-        },
+        Asked { sizes: Sizes::Fixed, ..Asked::new("fixed-resident", Once, half(seed())) },
+        Asked { sums: Sums::F16, sizes: Sizes::Fixed, ..Asked::new("fixed-f16-sums", Once, half(encoder())) },
         Asked::new("small-encoder", Everywhere, half(small_encoder())),
         Asked::new("five-levels", Everywhere, half(five_levels())),
         Asked::new("nearest", Once, nearest(half(encoder()))),
@@ -252,25 +174,21 @@ fn options() -> Vec<Asked> {
         Asked::new("fused-box-f32", Once, rt_detr()).fused(ReferenceKind::Box),
         Asked::new("fused-box-3.6.3", Once, uneven()).fused(ReferenceKind::Box),
         Asked::new("value-of-wider", Once, half(encoder())).change(|operands, problem| {
-            // A part of a tensor that holds three such: rows are apart, and still aligned.
+            // A slice of a tensor of three times the width: rows are not dense, but aligned.
             let row = 3 * problem.heads() * problem.channels();
-            operands.value.strides = [problem.positions() * row, row, problem.channels()];
+            operands[Slot::Value].strides = [problem.positions() * row, row, problem.channels()];
         }),
         Asked::new("heads-outside", Once, half(decoder())).change(|operands, problem| {
             // Locations and weights as (B, H, Q, ...).
-            for (operand, role) in
-                [(&mut operands.locations, Role::Locations), (&mut operands.weights, Role::Weights)]
-            {
+            for (slot, role) in [(Slot::Locations, Role::Locations), (Slot::Weights, Role::Weights)] {
                 let ([_, queries, heads], inner) = role.shape(problem);
-                operand.strides = [heads * queries * inner, inner, queries * inner];
+                operands[slot].strides = [heads * queries * inner, inner, queries * inner];
             }
         }),
-        Asked::new("unaligned-value", Everywhere, half(encoder())).change(|o, _| o.value.align = 4),
+        Asked::new("unaligned-value", Everywhere, half(encoder())).change(|o, _| o[Slot::Value].align = 4),
         Asked::new("unaligned-all", Once, half(decoder())).change(|operands, _| {
-            for operand in
-                [&mut operands.value, &mut operands.locations, &mut operands.weights, &mut operands.output]
-            {
-                operand.align = 2;
+            for slot in [Slot::Value, Slot::Locations, Slot::Weights, Slot::Output] {
+                operands[slot].align = 2;
             }
         }),
         Asked::new("f64", Everywhere, Spec { types: Types::uniform(Dtype::F64), ..decoder() }),
@@ -307,23 +225,7 @@ fn options() -> Vec<Asked> {
     all
 }
 
-/// What the ladder is compiled for: the shape it was made for, and others that take it through its options.
-fn rungs() -> Vec<Asked> {
-    use Weight::{Everywhere, Once};
-    let half = Types::uniform(Dtype::F16);
-    let odd = Spec { points: vec![3, 6, 3], channels: 5, ..rt_detr() };
-    vec![
-        Asked::new("seed", Everywhere, Spec { types: half, ..seed() }),
-        Asked::new("encoder-f32", Once, encoder()),
-        Asked::new("nearest-border", Once, {
-            let spec = Spec { types: Types::uniform(Dtype::Bf16), ..rt_detr() };
-            Spec { sampling: Sampling::Nearest, padding: Padding::Border, ..spec }
-        }),
-        Asked::new("d5-points-3.6.3", Once, odd),
-    ]
-}
-
-/// The kernels that go before others, as their host twins prepare them; those are not public.
+/// Kernels that run before others. Their host twins are not public, so this repeats their macros.
 fn helpers(arch: Arch) -> Vec<Case> {
     let mut all = Vec::new();
     for (name, points, weight) in
@@ -334,15 +236,19 @@ fn helpers(arch: Arch) -> Vec<Case> {
         let unit = Unit::new("order.cu", key.clone(), arch)
             .define("LOCATION", name)
             .define("POINTS", points)
-            .define("BLOCK", 1024)
-            .define("CLUSTER", cluster);
+            .define("THREADS", 1024)
+            .define("CLUSTER", cluster)
+            .define("ARGS_BYTES", 40);
         all.push(Case { name: key, weight, unit, entry: "msda_order", threads: 1024, argument: 40 });
     }
     for size in [2, 4, 8] {
         let name = format!("pack-{size}");
-        let unit = Unit::new("pack.cu", name.clone(), arch).define("SIZE", size);
+        let unit = Unit::new("pack.cu", name.clone(), arch)
+            .define("ELEMENT_BYTES", size)
+            .define("LEVELS", 32)
+            .define("ARGS_BYTES", 1656);
         let weight = if size == 2 { Weight::Everywhere } else { Weight::Once };
-        all.push(Case { name, weight, unit, entry: "msda_pack", threads: 256, argument: 120 });
+        all.push(Case { name, weight, unit, entry: "msda_pack", threads: 256, argument: 1656 });
     }
     all
 }

@@ -1,31 +1,37 @@
-// direct: every tap is read from device memory when it is needed, and whatever a query needs is found by its own threads.
+// direct: each thread locates its samples itself and loads every tap from global memory.
 //
 //   a block: a tile of queries of one head          a thread: VEC bytes of a query's row
 //
 //     query 0  [lane 0 | lane 1 | ... ]             for each sample: four taps, weighted, added
 //     query 1  [lane 0 | lane 1 | ... ]
 //
-// This is where everybody begins, and the common base on which one thing at a time can be switched on:
+// The first kernel that one would write, and the base of the suite, which changes one thing at a
+// time:
 //
-//   LINEAR    threads are counted through the whole output instead (one index, divided down)
-//   VEC       bytes that a thread reads at once: one element, or 16
-//   LOAD      which caches a row goes through, and hints to them
-//   SPLIT     groups of lanes that share the samples of a query, and add up by shuffles
-//   EACH_ONE  queries that a thread computes at a time
-//   STAGE     1: locations and weights of the tile are first brought to shared memory; 2: taps are computed there, once
-//   PIPELINE  those of the next tile are brought while this one is computed
-//   STRIDE    as many blocks as the device holds, each with every so many-th tile
-//   UNROLL    samples that are unrolled
-//   TOGETHER  samples whose locations and weights a thread reads at once, ALIGN_L and ALIGN_W bytes at a time, and unrolls
-//   HALF      products and sums in f16: 1, of the samples that are read together, which are then added in f32; 2, of all
-//   LISTED    tiles take their queries from a list, in which neighbours look at the same places
+//   LINEAR              one index over the whole output per thread, instead of tiles
+//   VEC                 bytes that a thread loads at once: one element, or 16
+//   LOAD                which caches rows go through, and hints to them
+//   SAMPLE_GROUPS       groups of lanes that share the samples of a query, and add up by shuffles
+//   QUERIES_PER_THREAD  queries that a thread computes at the same time
+//   STAGE               1: locations and weights of a tile are staged through shared memory;
+//                       2: taps are
+//   PIPELINE            inputs of the next tile are copied while this one is computed
+//   UNROLL              samples that are unrolled
+//   SAMPLES_PER_LOAD    samples whose locations and weights a thread loads at once, LOCATION_ALIGN
+//                       and WEIGHT_ALIGN bytes at a time, and unrolls
+//   F16_SUMS            products and sums in f16: 1, of SAMPLES_PER_LOAD samples, which are then
+//                       added in f32; 2, of all samples
+//   ORDERED             queries in the order of a list, in which neighbours sample the same places
 //
-// Wins: never by itself; 16 bytes a thread is what matters most. Where rows are short it is hard to beat all the same.
+// If there are fewer blocks than tiles, a block strides over the tiles.
+//
+// Bound by: the L1 data path; with one channel per thread, instructions.
+// Best for: short rows and short calls. 16 bytes per thread is what matters most.
 #include "ladder/ladder.cuh"
 
-constexpr int ITEM = LANES * SPLIT;
-constexpr int ITEMS = LINEAR ? 1 : BLOCK / ITEM; // side by side in a block
-constexpr int QUERIES = ITEMS * EACH_ONE;
+constexpr int GROUP_LANES = LANES_PER_ROW * SAMPLE_GROUPS; // lanes per query
+constexpr int GROUPS = LINEAR ? 1 : THREADS / GROUP_LANES; // side by side in a block
+constexpr int QUERIES_PER_TILE = GROUPS * QUERIES_PER_THREAD;
 
 struct Args {
     Call call;
@@ -33,142 +39,168 @@ struct Args {
     int tiles;
 };
 
-// The query at a place of a tile, or one that is not there.
-__device__ __forceinline__ int query_at(const Args &args, int image, int i) {
-    return LISTED && i < args.call.queries ? args.order[i64(image) * args.call.queries + i] : i;
+// Query number i of an image, or one past the end.
+__device__ __forceinline__ int query_of(const Args &args, int image, int i) {
+    return ORDERED && i < args.call.queries ? args.order[i64(image) * args.call.queries + i] : i;
 }
 
-// Locations and weights of a tile, as they are given.
-struct Raw {
-    __align__(16) char locations[QUERIES * SAMPLES * 2 * size_of<LOCATION>];
-    __align__(16) char weights[QUERIES * SAMPLES * size_of<WEIGHT>];
+// Locations and weights of a tile, as they are stored.
+struct RawTile {
+    __align__(16) char locations[QUERIES_PER_TILE * SAMPLES * 2 * size_of<LOCATION>];
+    __align__(16) char weights[QUERIES_PER_TILE * SAMPLES * size_of<WEIGHT>];
 };
 
-// Copies `bytes` of each of a tile's queries, four at a time, without waiting.
-__device__ __forceinline__ void copy(char *to, const Tensor &from, int bytes, int image, int head, int first, int queries) {
-    for (int i = threadIdx.x * 4; i < QUERIES * bytes; i += BLOCK * 4) {
+// Copies `bytes` per query of a tile asynchronously, four at a time.
+__device__ __forceinline__ void copy_queries(char *to, const Tensor &from, int bytes, int image,
+                                             int head, int first, int queries) {
+    for (int i = threadIdx.x * 4; i < QUERIES_PER_TILE * bytes; i += THREADS * 4) {
         const int query = first + i / bytes;
         if (query >= queries) break;
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(u32(__cvta_generic_to_shared(to + i))),
-                     "l"(from.at(image, query, head) + i % bytes));
+        asm volatile(
+            "cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(u32(__cvta_generic_to_shared(to + i))),
+            "l"(from.at(image, query, head) + i % bytes));
     }
 }
 
-__device__ __forceinline__ void bring(Raw &to, const Call &call, int image, int head, int tile) {
-    const int first = tile * QUERIES;
-    copy(to.locations, call.locations, SAMPLES * 2 * size_of<LOCATION>, image, head, first, call.queries);
-    copy(to.weights, call.weights, SAMPLES * size_of<WEIGHT>, image, head, first, call.queries);
+__device__ __forceinline__ void copy_tile(RawTile &to, const Call &call, int image, int head,
+                                          int tile) {
+    const int first = tile * QUERIES_PER_TILE;
+    copy_queries(to.locations, call.locations, SAMPLES * 2 * size_of<LOCATION>, image, head, first,
+                 call.queries);
+    copy_queries(to.weights, call.weights, SAMPLES * size_of<WEIGHT>, image, head, first,
+                 call.queries);
     asm volatile("cp.async.commit_group;");
 }
 
-// What a tile's samples are staged as.
+// The samples of a tile in shared memory.
 union Staged {
-    Given given[STAGE == 1 && !PIPELINE ? QUERIES * SAMPLES : 1];
-    Taps taps[STAGE == 2 ? QUERIES * SAMPLES : 1];
-    Raw raw[PIPELINE ? 2 : 1];
+    SampleInput input[STAGE == 1 && !PIPELINE ? QUERIES_PER_TILE * SAMPLES : 1];
+    Taps taps[STAGE == 2 ? QUERIES_PER_TILE * SAMPLES : 1];
+    RawTile raw[PIPELINE ? 2 : 1];
     __device__ Staged() {}
 };
 
-// One element, or VEC bytes, of the output.
-__device__ __forceinline__ void compute(const Args &args, const Staged &staged, const Raw &raw, int image, int head, int tile, int thread) {
+// Computes a thread's part of a tile.
+__device__ __forceinline__ void compute(const Args &args, const Staged &staged, const RawTile &raw,
+                                        int image, int head, int tile, int thread) {
     const Call &call = args.call;
-    const int item = thread / ITEM, chunk = thread % LANES, group = thread % ITEM / LANES;
-    // Past the last query a thread computes that one once more, and writes nothing: a test among the samples would keep
-    // those that are unrolled from being asked for together.
-    const int last = call.queries - 1 - tile * QUERIES;
-    float sum[EACH_ONE][EACH];
-    Halves halves[EACH_ONE] = {};
-    int places[EACH_ONE], queries[EACH_ONE];
+    const int group = thread / GROUP_LANES, chunk = thread % LANES_PER_ROW;
+    const int sample_group = thread % GROUP_LANES / LANES_PER_ROW;
+    // Past the last query a thread computes that one again and stores nothing: with a test in the
+    // loop, the loads of unrolled samples would not be issued together.
+    const int last = call.queries - 1 - tile * QUERIES_PER_TILE;
+    float sum[QUERIES_PER_THREAD][CHANNELS_PER_LANE];
+    F16Sums partial[QUERIES_PER_THREAD] = {};
+    int in_tile[QUERIES_PER_THREAD], queries[QUERIES_PER_THREAD];
 #pragma unroll
-    for (int r = 0; r < EACH_ONE; r++) {
-        places[r] = min(item + r * ITEMS, last);
-        queries[r] = query_at(args, image, tile * QUERIES + places[r]);
+    for (int r = 0; r < QUERIES_PER_THREAD; r++) {
+        in_tile[r] = min(group + r * GROUPS, last);
+        queries[r] = query_of(args, image, tile * QUERIES_PER_TILE + in_tile[r]);
 #pragma unroll
-        for (int c = 0; c < EACH; c++) sum[r][c] = 0;
+        for (int c = 0; c < CHANNELS_PER_LANE; c++) sum[r][c] = 0;
     }
-    const char *base = once(call.value.at(image, 0, head) + chunk * VEC);
+    const char *base = opaque(call.value.at(image, 0, head) + chunk * VEC);
 #pragma unroll UNROLL
-    for (int first = group * TOGETHER; first < SAMPLES; first += SPLIT * TOGETHER) {
+    for (int first = sample_group * SAMPLES_PER_LOAD; first < SAMPLES;
+         first += SAMPLE_GROUPS * SAMPLES_PER_LOAD) {
 #pragma unroll
-        for (int r = 0; r < EACH_ONE; r++) {
-            Given some[TOGETHER];
-            if constexpr (STAGE == 0 && !PIPELINE) given<TOGETHER, ALIGN_L, ALIGN_W>(some, call, image, queries[r], head, first);
+        for (int r = 0; r < QUERIES_PER_THREAD; r++) {
+            SampleInput input[SAMPLES_PER_LOAD];
+            if constexpr (STAGE == 0 && !PIPELINE) {
+                load_samples<SAMPLES_PER_LOAD, LOCATION_ALIGN, WEIGHT_ALIGN>(
+                    input, call, image, queries[r], head, first);
+            }
 #pragma unroll
-            for (int t = 0; t < TOGETHER; t++) {
-                const int s = first + t, at = places[r] * SAMPLES + s;
+            for (int t = 0; t < SAMPLES_PER_LOAD; t++) {
+                const int s = first + t, at = in_tile[r] * SAMPLES + s;
                 const Level &level = call.level[level_of(call, s)];
                 Taps taps;
                 if constexpr (STAGE == 2) {
                     taps = staged.taps[at];
                 } else if constexpr (PIPELINE) {
-                    const auto *xy = reinterpret_cast<const Element<LOCATION>::Stored *>(raw.locations) + 2 * at;
-                    const auto *weight = reinterpret_cast<const Element<WEIGHT>::Stored *>(raw.weights) + at;
-                    taps = taps_of(level, Given{widen<LOCATION>(xy[0]), widen<LOCATION>(xy[1]), widen<WEIGHT>(*weight)});
+                    typedef const Element<LOCATION>::Stored *Locations;
+                    typedef const Element<WEIGHT>::Stored *Weights;
+                    const auto *xy = reinterpret_cast<Locations>(raw.locations) + 2 * at;
+                    const auto *weight = reinterpret_cast<Weights>(raw.weights) + at;
+                    taps =
+                        taps_of(level, SampleInput{widen<LOCATION>(xy[0]), widen<LOCATION>(xy[1]),
+                                                   widen<WEIGHT>(*weight)});
                 } else {
-                    taps = taps_of(level, STAGE ? staged.given[at] : some[t]);
+                    taps = taps_of(level, STAGE ? staged.input[at] : input[t]);
                 }
-                if constexpr (HALF) {
-                    add(halves[r], base, call.value.row, taps);
+                if constexpr (F16_SUMS) {
+                    add_taps(partial[r], base, call.value.row_stride, taps);
                 } else {
-                    add(sum[r], base, call.value.row, taps);
+                    add_taps(sum[r], base, call.value.row_stride, taps);
                 }
             }
-            if constexpr (HALF == 1) gather_up(sum[r], halves[r]);
+            if constexpr (F16_SUMS == 1) flush_f16(sum[r], partial[r]);
         }
     }
 #pragma unroll
-    for (int r = 0; r < EACH_ONE; r++) {
-        if constexpr (HALF == 2) gather_up(sum[r], halves[r]);
+    for (int r = 0; r < QUERIES_PER_THREAD; r++) {
+        if constexpr (F16_SUMS == 2) flush_f16(sum[r], partial[r]);
 #pragma unroll
-        for (int step = LANES; step < ITEM; step *= 2) {
+        for (int step = LANES_PER_ROW; step < GROUP_LANES; step *= 2) {
 #pragma unroll
-            for (int c = 0; c < EACH; c++) sum[r][c] += __shfl_xor_sync(0xffffffffu, sum[r][c], step);
+            for (int c = 0; c < CHANNELS_PER_LANE; c++) {
+                sum[r][c] += __shfl_xor_sync(0xffffffffu, sum[r][c], step);
+            }
         }
-        if (group == 0 && item + r * ITEMS <= last) finish(call, image, queries[r], head, chunk * VEC, sum[r]);
+        if (sample_group == 0 && group + r * GROUPS <= last) {
+            store_output(call, image, queries[r], head, chunk * VEC, sum[r]);
+        }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 1024 / BLOCK) msda_forward(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
+    msda_forward(const __grid_constant__ Args args) {
     const Call &call = args.call;
     __shared__ Staged staged;
     if constexpr (LINEAR) {
-        const i64 i = i64(blockIdx.x) * BLOCK + threadIdx.x;
-        if (i >= i64(call.images) * call.queries * call.heads * LANES) return;
-        const int chunk = i % LANES, head = i / LANES % call.heads;
-        const i64 rest = i / LANES / call.heads;
-        // A tile of one query is the query.
+        const i64 i = i64(blockIdx.x) * THREADS + threadIdx.x;
+        if (i >= i64(call.images) * call.queries * call.heads * LANES_PER_ROW) return;
+        const int chunk = i % LANES_PER_ROW, head = i / LANES_PER_ROW % call.heads;
+        const i64 rest = i / LANES_PER_ROW / call.heads;
+        // A tile has one query here.
         compute(args, staged, staged.raw[0], rest / call.queries, head, rest % call.queries, chunk);
         return;
     }
     const int head = blockIdx.y, image = blockIdx.z;
-    // Threads beyond the last whole item have nothing to do but to help staging.
-    const bool busy = int(threadIdx.x) < ITEMS * ITEM;
-    int turn = 0;
-    if (PIPELINE && int(blockIdx.x) < args.tiles) bring(staged.raw[0], call, image, head, blockIdx.x);
-    for (int tile = blockIdx.x; tile < args.tiles; tile += gridDim.x, turn ^= 1) {
+    // Threads past the last whole group only help with staging.
+    const bool has_group = int(threadIdx.x) < GROUPS * GROUP_LANES;
+    int buffer = 0;
+    if (PIPELINE && int(blockIdx.x) < args.tiles) {
+        copy_tile(staged.raw[0], call, image, head, blockIdx.x);
+    }
+    for (int tile = blockIdx.x; tile < args.tiles; tile += gridDim.x, buffer ^= 1) {
         if constexpr (PIPELINE) {
             const int next = tile + gridDim.x;
             if (next < args.tiles) {
-                bring(staged.raw[turn ^ 1], call, image, head, next);
+                copy_tile(staged.raw[buffer ^ 1], call, image, head, next);
                 asm volatile("cp.async.wait_group 1;");
             } else {
                 asm volatile("cp.async.wait_group 0;");
             }
             __syncthreads();
         } else if constexpr (STAGE) {
-            for (int i = threadIdx.x; i < QUERIES * SAMPLES; i += BLOCK) {
-                const int query = query_at(args, image, tile * QUERIES + i / SAMPLES), s = i % SAMPLES;
+            for (int i = threadIdx.x; i < QUERIES_PER_TILE * SAMPLES; i += THREADS) {
+                const int query = query_of(args, image, tile * QUERIES_PER_TILE + i / SAMPLES);
+                const int s = i % SAMPLES;
                 if (query >= call.queries) break;
-                const Given one = given(call, image, query, head, s);
+                const SampleInput input = load_sample(call, image, query, head, s);
                 if constexpr (STAGE == 2) {
-                    staged.taps[i] = taps_of(call.level[level_of(call, s)], one);
+                    staged.taps[i] = taps_of(call.level[level_of(call, s)], input);
                 } else {
-                    staged.given[i] = one;
+                    staged.input[i] = input;
                 }
             }
             __syncthreads();
         }
-        if (busy) compute(args, staged, staged.raw[PIPELINE ? turn : 0], image, head, tile, threadIdx.x);
+        if (has_group) {
+            compute(args, staged, staged.raw[PIPELINE ? buffer : 0], image, head, tile,
+                    threadIdx.x);
+        }
         if (STAGE || PIPELINE) __syncthreads();
     }
 }

@@ -1,4 +1,5 @@
-// distributed: a plane (image and head) is kept in the shared memory of several blocks, each with some of the channels.
+// distributed: several blocks keep a plane (image and head) in their shared memory, each some of
+// the channels.
 //
 //   a cluster of 8 blocks                          a row of value
 //
@@ -7,32 +8,33 @@
 //     of every  of every        of every            block 0  block 1        block 7
 //     position  position        position
 //
-// Two kernels, by LOCAL:
+//   LOCAL 0   a block has some of the queries and loads each tap from all blocks of the cluster
+//             (distributed shared memory)
+//   LOCAL 1   a block has all queries and computes its own channels of them. Nothing is remote, so
+//             it needs no cluster; but every block locates every sample
 //
-//   0   a block has some of the queries, and reads each tap from all the blocks: a lane has some bytes of one part
-//   1   a block has all queries, and computes its own channels of them. Nothing is remote, so it needs no cluster; but
-//       every block locates every sample
+// Positions before `first_resident` did not fit and are loaded from global memory.
 //
-// Positions before `first` did not fit and are read from device memory.
+// The blocks of a cluster wait for each other twice: before the first load, and before they exit,
+// because the shared memory of a block that has exited is gone.
 //
-// Blocks of a cluster wait for each other twice: before anybody reads, and before anybody leaves, because the memory of a
-// block that has left is gone.
+// Bound by: remote loads, which are slower than L1.
+// Best for: planes whose rows are read far more often than they are copied.
 //
-// Wins: where rows come from far more often than a plane is loaded. Remote reads are slower than the first-level cache.
-//
-// Knobs: PARTS (a power of two), LOCAL, BLOCK, BLOCKS (of a multiprocessor).
+// Macros: PARTS (blocks per plane, a power of two), LOCAL, THREADS, BLOCKS_PER_SM.
 #include "ladder/ladder.cuh"
 
-constexpr int PART = ROW / PARTS;               // bytes of a row that a block has
-constexpr int PIECES = PART / VEC;              // lanes that they take
-constexpr int ITEM = LOCAL ? PIECES : LANES;    // lanes of a query
-constexpr int QUERIES = BLOCK / ITEM;           // of a tile
-constexpr bool HAND = ITEM > 1 && 32 % ITEM == 0; // lanes of a query locate a sample each and hand it to the others
-constexpr int ROUND = HAND ? ITEM : 1;
+constexpr int PART_BYTES = ROW_BYTES / PARTS; // of a row, per block
+constexpr int PART_LANES = PART_BYTES / VEC;
+constexpr int GROUP_LANES = LOCAL ? PART_LANES : LANES_PER_ROW; // per query
+constexpr int QUERIES_PER_TILE = THREADS / GROUP_LANES;
+// Each lane of a group locates a sample and stages it for the others.
+constexpr bool STAGED = GROUP_LANES > 1 && 32 % GROUP_LANES == 0;
+constexpr int SAMPLES_PER_PASS = STAGED ? GROUP_LANES : 1;
 
 struct Args {
     Call call;
-    int first, kept; // positions
+    int first_resident, resident; // positions
     int tiles;
 };
 
@@ -40,50 +42,56 @@ __device__ __forceinline__ void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// The address of a block's own shared memory in that of another one of the cluster.
-__device__ __forceinline__ u32 of_block(u32 at, u32 block) {
-    u32 there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(block));
-    return there;
+// An address of this block's shared memory, in that of another block of the cluster.
+__device__ __forceinline__ u32 address_in(u32 address, u32 block) {
+    u32 remote;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(block));
+    return remote;
 }
 
 #if LOCAL
-#define LD_KEPT "ld.shared"
+#define LD_RESIDENT "ld.shared"
 #else
-#define LD_KEPT "ld.shared::cluster"
+#define LD_RESIDENT "ld.shared::cluster"
 #endif
+#define LD_RESIDENT_IF(N) "{.reg .pred p; setp.ne.u32 p, %" #N ", 0; @p " LD_RESIDENT
 
-// Reads where it is `there`, zeros elsewhere. Volatile: not before the barrier.
-__device__ __forceinline__ Vector<VEC> kept_at(u32 at, bool there) {
+// Loads if `resident`, else zeros. Volatile: it must not move before the barrier.
+__device__ __forceinline__ Vector<VEC> load_resident(u32 from, bool resident) {
     Vector<VEC> v{};
     if constexpr (VEC == 16) {
-        asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0; @p " LD_KEPT ".v4.u32 {%0, %1, %2, %3}, [%4];}"
+        asm volatile(LD_RESIDENT_IF(5) ".v4.u32 {%0, %1, %2, %3}, [%4];}"
                      : "+r"(v.word[0]), "+r"(v.word[1]), "+r"(v.word[2]), "+r"(v.word[3])
-                     : "r"(at), "r"(u32(there)));
+                     : "r"(from), "r"(u32(resident)));
     } else if constexpr (VEC == 8) {
-        asm volatile("{.reg .pred p; setp.ne.u32 p, %3, 0; @p " LD_KEPT ".v2.u32 {%0, %1}, [%2];}"
+        asm volatile(LD_RESIDENT_IF(3) ".v2.u32 {%0, %1}, [%2];}"
                      : "+r"(v.word[0]), "+r"(v.word[1])
-                     : "r"(at), "r"(u32(there)));
+                     : "r"(from), "r"(u32(resident)));
     } else if constexpr (VEC == 4) {
-        asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p " LD_KEPT ".u32 %0, [%1];}"
+        asm volatile(LD_RESIDENT_IF(2) ".u32 %0, [%1];}"
                      : "+r"(v.word[0])
-                     : "r"(at), "r"(u32(there)));
+                     : "r"(from), "r"(u32(resident)));
     } else {
-        asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p " LD_KEPT ".u16 %0, [%1];}"
+        asm volatile(LD_RESIDENT_IF(2) ".u16 %0, [%1];}"
                      : "+r"(v.word[0])
-                     : "r"(at), "r"(u32(there)));
+                     : "r"(from), "r"(u32(resident)));
     }
     return v;
 }
 
-// Adds the taps of a sample. `kept` is where the lane's bytes of position `first` are, `base` where they are of position 0.
-__device__ __forceinline__ void add_kept(float (&sum)[EACH], const Args &args, u32 kept, const char *base, const Taps &taps) {
+// Adds the taps of a sample. `resident`: the lane's bytes of the first resident position; `base`:
+// those of position 0 in global memory.
+__device__ __forceinline__ void add_sample(float (&sum)[CHANNELS_PER_LANE], const Args &args,
+                                           u32 resident, const char *base, const Taps &taps) {
     Vector<VEC> v[TAPS];
 #pragma unroll
     for (int k = 0; k < TAPS; k++) {
         const int position = taps.position[k];
-        v[k] = kept_at(kept + (position - args.first) * PART, position >= args.first);
-        if (position != NOWHERE && position < args.first) v[k] = gather<VEC>(offset(base, position, args.call.value.row));
+        v[k] = load_resident(resident + (position - args.first_resident) * PART_BYTES,
+                             position >= args.first_resident);
+        if (position != NOWHERE && position < args.first_resident) {
+            v[k] = ld_global<VEC>(address_mad(base, position, args.call.value.row_stride));
+        }
     }
 #pragma unroll
     for (int k = 0; k < TAPS; k++) {
@@ -91,21 +99,24 @@ __device__ __forceinline__ void add_kept(float (&sum)[EACH], const Args &args, u
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+    msda_forward(const __grid_constant__ Args args) {
     const Call &call = args.call;
-    // What lanes hand each other, then the positions.
+    // Staged taps, then the resident positions.
     extern __shared__ __align__(16) char memory[];
-    Taps *handed = reinterpret_cast<Taps *>(memory);
-    char *parts = memory + (HAND ? BLOCK * sizeof(Taps) : 0);
+    Taps *staged = reinterpret_cast<Taps *>(memory);
+    char *resident_rows = memory + (STAGED ? THREADS * sizeof(Taps) : 0);
     const int head = blockIdx.y, image = blockIdx.z;
-    // Clusters are PARTS neighbours, so this is a block's rank in its cluster too.
+    // A cluster is PARTS neighbouring blocks, so this is also the block's rank in its cluster.
     const int part = blockIdx.x % PARTS;
 
-    const char *from = call.value.at(image, args.first, head) + part * PART;
+    const char *from = call.value.at(image, args.first_resident, head) + part * PART_BYTES;
 #pragma unroll 4
-    for (int i = threadIdx.x; i < args.kept * PIECES; i += BLOCK) {
-        const int position = i / PIECES, piece = i % PIECES;
-        store<VEC>(parts + i * VEC, gather<VEC>(offset(from, position, call.value.row) + piece * VEC));
+    for (int i = threadIdx.x; i < args.resident * PART_LANES; i += THREADS) {
+        const int position = i / PART_LANES, chunk = i % PART_LANES;
+        store<VEC>(
+            resident_rows + i * VEC,
+            ld_global<VEC>(address_mad(from, position, call.value.row_stride) + chunk * VEC));
     }
     if (LOCAL) {
         __syncthreads();
@@ -113,39 +124,41 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) msda_forward(const _
         cluster_barrier();
     }
 
-    const int item = threadIdx.x / ITEM, lane = threadIdx.x % ITEM;
-    // Of the lane's bytes: in the row, and in the part of it that a block has.
-    const int chunk = LOCAL ? part * PIECES + lane : lane;
-    u32 kept = __cvta_generic_to_shared(parts) + chunk % PIECES * VEC;
-    if (!LOCAL) kept = of_block(kept, chunk / PIECES);
-    const char *base = once(call.value.at(image, 0, head) + chunk * VEC);
+    const int group = threadIdx.x / GROUP_LANES, lane = threadIdx.x % GROUP_LANES;
+    const int chunk = LOCAL ? part * PART_LANES + lane : lane; // of the row
+    u32 resident = __cvta_generic_to_shared(resident_rows) + chunk % PART_LANES * VEC;
+    if (!LOCAL) resident = address_in(resident, chunk / PART_LANES);
+    const char *base = opaque(call.value.at(image, 0, head) + chunk * VEC);
     const int step = LOCAL ? gridDim.x / PARTS : gridDim.x;
     for (int tile = LOCAL ? blockIdx.x / PARTS : blockIdx.x; tile < args.tiles; tile += step) {
-        const int query = tile * QUERIES + item;
-        // Threads beyond the last whole item, and beyond the last query, only keep the others company.
-        const bool busy = item < QUERIES && query < call.queries;
-        float sum[EACH] = {};
-        for (int first = 0; first < SAMPLES; first += ROUND) {
-            const int s = first + (HAND ? lane : 0);
+        const int query = tile * QUERIES_PER_TILE + group;
+        // Threads past the last whole group or the last query only take part in __syncwarp.
+        const bool active = group < QUERIES_PER_TILE && query < call.queries;
+        float sum[CHANNELS_PER_LANE] = {};
+        for (int first = 0; first < SAMPLES; first += SAMPLES_PER_PASS) {
+            const int s = first + (STAGED ? lane : 0);
             Taps taps;
-            if (busy && s < SAMPLES) {
-                // Samples are located once a query, so there is no need to trust a ring.
-                taps = taps_of<false>(call.level[level_of(call, s)], given(call, image, query, head, s));
+            if (active && s < SAMPLES) {
+                // A sample is located once per query, so testing the edges costs little.
+                taps = taps_of<false>(call.level[level_of(call, s)],
+                                      load_sample(call, image, query, head, s));
             } else {
 #pragma unroll
                 for (int k = 0; k < TAPS; k++) taps.position[k] = NOWHERE, taps.weight[k] = 0;
             }
-            if constexpr (HAND) {
-                handed[threadIdx.x] = taps;
+            if constexpr (STAGED) {
+                staged[threadIdx.x] = taps;
                 __syncwarp();
 #pragma unroll
-                for (int i = 0; i < ROUND; i++) add_kept(sum, args, kept, base, handed[item * ITEM + i]);
+                for (int i = 0; i < SAMPLES_PER_PASS; i++) {
+                    add_sample(sum, args, resident, base, staged[group * GROUP_LANES + i]);
+                }
                 __syncwarp();
             } else {
-                add_kept(sum, args, kept, base, taps);
+                add_sample(sum, args, resident, base, taps);
             }
         }
-        if (busy) write(call.output.at(image, query, head) + chunk * VEC, sum);
+        if (active) store_sums(call.output.at(image, query, head) + chunk * VEC, sum);
     }
     if (!LOCAL) cluster_barrier();
 }

@@ -1,11 +1,11 @@
-// Taps that threads hand to others through shared memory.
+// Taps staged through shared memory, from the threads that locate samples to those that sum them.
 //
-//   positions  [ 4 of sample 0 | 4 of sample 1 | ... ]      a piece is 16 bytes: threads that are at neighbouring queries
-//   weights    [ 4 of sample 0 | 4 of sample 1 | ... ]      read neighbouring pieces, whole wavefronts of them
+//   positions  [ 4 of sample 0 | 4 of sample 1 | ... ]      16 bytes per sample: threads of
+//   weights    [ 4 of sample 0 | 4 of sample 1 | ... ]      neighbouring queries load neighbours
 #pragma once
 #include "ladder/ladder.cuh"
 
-template <int N> struct Handed {
+template <int N> struct StagedTaps {
     struct __align__(4 * TAPS) Positions {
         int tap[TAPS];
     };
@@ -15,7 +15,7 @@ template <int N> struct Handed {
     Positions positions[N];
     Weights weights[N];
 
-    __device__ __forceinline__ void put(int i, const Taps &taps) {
+    __device__ __forceinline__ void store(int i, const Taps &taps) {
         Positions p;
         Weights w;
 #pragma unroll
@@ -23,7 +23,7 @@ template <int N> struct Handed {
         positions[i] = p, weights[i] = w;
     }
 
-    __device__ __forceinline__ Taps take(int i) const {
+    __device__ __forceinline__ Taps load(int i) const {
         const Positions p = positions[i];
         const Weights w = weights[i];
         Taps taps;

@@ -1,100 +1,119 @@
-// Levels of one plane (image and head) that a block keeps in shared memory: the last ones, which are the smallest.
+// Resident levels: a block keeps the last levels of one plane (image and head) in shared memory.
 //
-//   device memory   [ level 0 ........ | level 1 ... | level 2 | level 3 ]
+//   global memory   [ level 0 ........ | level 1 ... | level 2 | level 3 ]
 //                                                      |         |
-//   shared memory                      [ level 3 | level 2 ]     a row: PART bytes, then PAD elements of nothing
+//   shared memory                      [ level 3 | level 2 ]
 //
-// Macros beside those of ladder.cuh: BLOCK; PAD; GROUPS (parts that a row is divided into: a block has one at a time);
-// PARTIAL (of one level only the end may be kept); UNROLL.
+//   a position takes GROUP_BYTES there, then PAD unused elements
+//
+// Macros beside those of ladder.cuh: THREADS; PAD; CHANNEL_GROUPS (parts that a row is divided
+// into: a block has one at a time); PARTIAL (of one level only the end may be resident); UNROLL.
 #pragma once
 #include "ladder/ladder.cuh"
 
-constexpr int PART = ROW / GROUPS;
-constexpr int ITEM = PART / VEC;                  // lanes of a query
-constexpr int STEP = PART + PAD * size_of<VALUE>; // bytes from position to position in shared memory
+constexpr int GROUP_BYTES = ROW_BYTES / CHANNEL_GROUPS;
+constexpr int GROUP_LANES = GROUP_BYTES / VEC; // lanes per query
+constexpr int SHARED_PIXEL_STRIDE = GROUP_BYTES + PAD * size_of<VALUE>;
 
-// Of a level: the first position that is kept, how many are, and how many lie before them in shared memory. Of one that
-// is not kept, the first is beyond all.
-struct Keep {
-    int from, count, at;
+// The resident positions of a level: the first, their number, and the positions before them in
+// shared memory. If a level is not resident, the first is NOT_RESIDENT.
+struct Residency {
+    int first, count, offset;
 };
-constexpr int BEYOND = 0x7fffffff;
+constexpr int NOT_RESIDENT = 0x7fffffff;
 
-// Where a block's part of a plane is.
+// A block's part of a plane.
 struct Plane {
-    const char *value; // position 0 in device memory
-    int row;           // bytes from position to position there
-    char *kept;        // shared memory
+    const char *value; // position 0 in global memory
+    int pixel_stride;  // bytes from position to position there
+    char *resident;    // shared memory
 };
 
-// Brings what is kept to shared memory, by all threads; they must meet before it is read.
-__device__ __forceinline__ void bring(const Plane &plane, const Keep (&keep)[LEVELS]) {
-    constexpr int AT_ONCE = 4; // pieces that a thread asks for before it waits
+// Copies the resident levels to shared memory, by all threads. A barrier must follow.
+__device__ __forceinline__ void load_resident(const Plane &plane,
+                                              const Residency (&residency)[LEVELS]) {
+    constexpr int LOADS_IN_FLIGHT = 4; // per thread
 #pragma unroll 1
     for (int l = 0; l < LEVELS; l++) {
-        const Keep &part = keep[l];
+        const Residency &level = residency[l];
 #pragma unroll 1
-        for (int first = threadIdx.x; first < part.count * ITEM; first += AT_ONCE * BLOCK) {
-            Vector<VEC> v[AT_ONCE];
+        for (int first = threadIdx.x; first < level.count * GROUP_LANES;
+             first += LOADS_IN_FLIGHT * THREADS) {
+            Vector<VEC> v[LOADS_IN_FLIGHT];
 #pragma unroll
-            for (int r = 0; r < AT_ONCE; r++) {
-                const int i = first + r * BLOCK, position = part.from + i / ITEM;
-                if (i < part.count * ITEM) v[r] = gather<VEC>(offset(plane.value, position, plane.row) + i % ITEM * VEC);
+            for (int r = 0; r < LOADS_IN_FLIGHT; r++) {
+                const int i = first + r * THREADS, position = level.first + i / GROUP_LANES;
+                if (i < level.count * GROUP_LANES) {
+                    const char *row = address_mad(plane.value, position, plane.pixel_stride);
+                    v[r] = ld_global<VEC>(row + i % GROUP_LANES * VEC);
+                }
             }
 #pragma unroll
-            for (int r = 0; r < AT_ONCE; r++) {
-                const int i = first + r * BLOCK, place = part.at + i / ITEM;
-                if (i < part.count * ITEM) store<VEC>(plane.kept + place * STEP + i % ITEM * VEC, v[r]);
+            for (int r = 0; r < LOADS_IN_FLIGHT; r++) {
+                const int i = first + r * THREADS, position = level.offset + i / GROUP_LANES;
+                if (i < level.count * GROUP_LANES) {
+                    char *row = plane.resident + position * SHARED_PIXEL_STRIDE;
+                    store<VEC>(row + i % GROUP_LANES * VEC, v[r]);
+                }
             }
         }
     }
 }
 
-__device__ __forceinline__ Vector<VEC> row_kept(const char *at) {
+__device__ __forceinline__ Vector<VEC> load_resident_row(const char *from) {
     Vector<VEC> v;
     if constexpr (VEC == 16) {
-        const uint4 all = *reinterpret_cast<const uint4 *>(at);
+        const uint4 all = *reinterpret_cast<const uint4 *>(from);
         v.word[0] = all.x, v.word[1] = all.y, v.word[2] = all.z, v.word[3] = all.w;
     } else if constexpr (VEC == 8) {
-        const uint2 both = *reinterpret_cast<const uint2 *>(at);
+        const uint2 both = *reinterpret_cast<const uint2 *>(from);
         v.word[0] = both.x, v.word[1] = both.y;
     } else if constexpr (VEC == 4) {
-        v.word[0] = *reinterpret_cast<const u32 *>(at);
+        v.word[0] = *reinterpret_cast<const u32 *>(from);
     } else {
-        v.word[0] = *reinterpret_cast<const u16 *>(at);
+        v.word[0] = *reinterpret_cast<const u16 *>(from);
     }
     return v;
 }
 
-// Adds the taps of a sample, from wherever they are; `chunk` is where a row has the lane's bytes.
-__device__ __forceinline__ void add(float (&sum)[EACH], const Plane &plane, int chunk, const Keep &keep, const Taps &taps) {
-    const char *base = plane.value + chunk;
-    Rows rows{};
-    if (!PARTIAL && keep.from == BEYOND) {
-        rows = rows_of(base, plane.row, taps);
+// Adds the taps of a sample, from either memory. `row_offset`: the lane's first byte of a row.
+__device__ __forceinline__ void add_taps(float (&sum)[CHANNELS_PER_LANE], const Plane &plane,
+                                         int row_offset, const Residency &residency,
+                                         const Taps &taps) {
+    const char *base = plane.value + row_offset;
+    TapRows rows{};
+    if (!PARTIAL && residency.first == NOT_RESIDENT) {
+        rows = load_taps(base, plane.pixel_stride, taps);
     } else {
-        // What is nowhere is before all that is kept. What comes from far is asked for first.
-        const auto kept = [&](int k) { return taps.position[k] >= keep.from; };
+        // NOWHERE lies before every resident position. Loads from global memory are issued first.
+        const auto is_resident = [&](int k) { return taps.position[k] >= residency.first; };
 #pragma unroll
         for (int k = 0; PARTIAL && k < TAPS; k++) {
-            rows.tap[k] = row_at(base, plane.row, kept(k) ? NOWHERE : taps.position[k]);
+            const int position = is_resident(k) ? NOWHERE : taps.position[k];
+            rows.tap[k] = load_row(base, plane.pixel_stride, position);
         }
 #pragma unroll
         for (int k = 0; k < TAPS; k++) {
-            if (kept(k)) rows.tap[k] = row_kept(plane.kept + (taps.position[k] - keep.from + keep.at) * STEP + chunk);
+            if (is_resident(k)) {
+                const int position = taps.position[k] - residency.first + residency.offset;
+                rows.tap[k] =
+                    load_resident_row(plane.resident + position * SHARED_PIXEL_STRIDE + row_offset);
+            }
         }
     }
-    add(sum, rows, taps);
+    add_taps(sum, rows, taps);
 }
 
-// The lane's bytes of a query, its taps found by the lane itself.
-__device__ __forceinline__ void sum_query(float (&sum)[EACH], const Call &call, const Keep (&keep)[LEVELS],
-                                          const Plane &plane, int image, int head, int query, int chunk) {
+// Sums the lane's bytes of a query; the lane locates all samples itself.
+__device__ __forceinline__ void sum_query(float (&sum)[CHANNELS_PER_LANE], const Call &call,
+                                          const Residency (&residency)[LEVELS], const Plane &plane,
+                                          int image, int head, int query, int row_offset) {
 #pragma unroll
-    for (int c = 0; c < EACH; c++) sum[c] = 0;
+    for (int c = 0; c < CHANNELS_PER_LANE; c++) sum[c] = 0;
 #pragma unroll UNROLL
     for (int s = 0; s < SAMPLES; s++) {
         const int l = level_of(call, s);
-        add(sum, plane, chunk, keep[l], taps_of(call.level[l], given(call, image, query, head, s)));
+        add_taps(sum, plane, row_offset, residency[l],
+                 taps_of(call.level[l], load_sample(call, image, query, head, s)));
     }
 }

@@ -1,65 +1,73 @@
-// quantised: values become bytes first, with one scale for each plane (image and head); then bytes are gathered.
+// quantised: values are first rounded to bytes, with one scale per plane (image and head); then the
+// bytes are gathered.
 //
 //   msda_top        the largest |value| of each plane
-//   msda_quantise   value  [ D elements | D elements | ... ]   -->   rows  [ D bytes, up to a multiple of PIECE | ... ]
-//   msda_forward    as direct.cu, but that a lane reads PIECE channels; the scale is multiplied in once, at the end
+//   msda_quantise   value  [ D elements | ... ]  -->  rows  [ D bytes, padded to PIECE | ... ]
+//   msda_forward    as direct.cu, but a lane loads PIECE channels; the scale is applied at the end
 //
-//   FP8     0: whole numbers from -127 to 127, 128 added to them; 1: e4m3, a float of 4 exponent and 3 fraction bits
-//   PIECE   bytes that a lane reads at once: 8 or 16
+//   FP8     0: integers from -127 to 127, stored with an offset of 128; 1: e4m3, a float of 4
+//           exponent and 3 fraction bits
+//   PIECE   bytes, and so channels, that a lane loads at once: 8 or 16
 //
-// As whole numbers every value is off by up to 1/254 of the plane's largest; as e4m3 by up to 1/16 of itself. Values that are
-// not finite do not count for the scale: infinities become the largest number, NaN becomes 0, or stays what it is in e4m3.
+// An integer is off by up to 1/254 of the plane's largest value, e4m3 by up to 1/16 of the value
+// itself. Values that are not finite do not count for the scale: infinities become the largest
+// number, NaN becomes 0, or stays NaN in e4m3.
 //
-// Wins: half the bytes through the first-level cache, which is what bounds the op, where a model can live with the error and
-// the first two kernels are paid once for many calls, or by whoever makes the values.
+// Bound by: the L1 data path, with half the bytes per row.
+// Best for: models that accept the error and quantise once for many calls.
 #include "ladder/ladder.cuh"
 
-constexpr int CHANNELS = (D + PIECE - 1) / PIECE * PIECE; // of a row of bytes
-constexpr int ITEM = CHANNELS / PIECE;                    // lanes of a query
-constexpr int ITEMS = BLOCK / ITEM;
-constexpr float TOP = FP8 ? 448 : 127; // the largest number
+constexpr int QUANTISED_ROW_BYTES = (D + PIECE - 1) / PIECE * PIECE;
+constexpr int GROUP_LANES = QUANTISED_ROW_BYTES / PIECE; // per query
+constexpr int GROUPS = THREADS / GROUP_LANES;            // queries per block
+constexpr float MAX_QUANTISED = FP8 ? 448 : 127;
 
 struct Args {
     Call call;
-    float *top; // of each plane
+    float *top; // largest |value| of each plane
     char *rows;
-    i64 plane; // bytes of rows from plane to plane
+    i64 plane_stride; // bytes of rows from plane to plane
 };
 
-// Calls `work` with every EACH channels of the levels of a plane: their position, the first of them, and where they are.
-// Between levels there may be anything.
-template <typename Work> __device__ __forceinline__ void for_each(const Call &call, int image, int head, Work work) {
+// Calls `work` for each VEC bytes of the levels of a plane: with position, first channel, values.
+// The gaps between levels are skipped: they may hold anything.
+template <typename Work>
+__device__ __forceinline__ void for_each(const Call &call, int image, int head, Work work) {
     const char *value = call.value.at(image, 0, head);
 #pragma unroll 1
     for (int l = 0; l < LEVELS; l++) {
         const Level &level = call.level[l];
         const int first = level.origin - RING * (level.pitch + 1);
-        const i64 all = i64(level.h + 2 * RING) * level.pitch * LANES;
+        const i64 all = i64(level.height + 2 * RING) * level.pitch * LANES_PER_ROW;
 #pragma unroll 2
-        for (i64 i = i64(blockIdx.x) * BLOCK + threadIdx.x; i < all; i += i64(gridDim.x) * BLOCK) {
-            const int position = first + int(i / LANES), chunk = int(i % LANES);
-            float x[EACH] = {};
-            multiply_add<VALUE>(x, gather<VEC>(offset(value, position, call.value.row) + chunk * VEC), 1.0f);
-            work(position, chunk * EACH, x);
+        for (i64 i = i64(blockIdx.x) * THREADS + threadIdx.x; i < all;
+             i += i64(gridDim.x) * THREADS) {
+            const int position = first + int(i / LANES_PER_ROW), chunk = int(i % LANES_PER_ROW);
+            float x[CHANNELS_PER_LANE] = {};
+            const char *row = address_mad(value, position, call.value.row_stride);
+            multiply_add<VALUE>(x, ld_global<VEC>(row + chunk * VEC), 1.0f);
+            work(position, chunk * CHANNELS_PER_LANE, x);
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK) msda_top(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(THREADS) msda_top(const __grid_constant__ Args args) {
     const Call &call = args.call;
     const int head = blockIdx.y, image = blockIdx.z;
     float top = 0;
-    for_each(call, image, head, [&](int, int, const float(&x)[EACH]) {
+    for_each(call, image, head, [&](int, int, const float (&x)[CHANNELS_PER_LANE]) {
 #pragma unroll
-        for (int c = 0; c < EACH; c++) {
-            // A comparison with NaN is false.
+        for (int c = 0; c < CHANNELS_PER_LANE; c++) {
+            // Comparisons with NaN are false.
             const float size = fabsf(x[c]);
-            if (size > top && size <= 3.402823466e38f) top = size;
+            if (size > top && size <= MAX_FLOAT) top = size;
         }
     });
 #pragma unroll
-    for (int step = 1; step < 32; step *= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
-    // Floats that are not negative are ordered as their bits are.
+    for (int step = 1; step < 32; step *= 2) {
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
+    }
+    // Floats that are not negative have the order of their bits.
     int *to = reinterpret_cast<int *>(args.top) + (i64(image) * call.heads + head);
     if (threadIdx.x % 32 == 0) atomicMax(to, __float_as_int(top));
 }
@@ -74,77 +82,91 @@ __device__ __forceinline__ u32 byte_of(float x) {
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK) msda_quantise(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    msda_quantise(const __grid_constant__ Args args) {
     const Call &call = args.call;
     const int head = blockIdx.y, image = blockIdx.z;
     const i64 plane = i64(image) * call.heads + head;
     const float top = args.top[plane];
-    char *rows = args.rows + plane * args.plane;
-    for_each(call, image, head, [&](int position, int channel, const float(&x)[EACH]) {
-        u32 word[(EACH + 3) / 4] = {};
+    char *rows = args.rows + plane * args.plane_stride;
+    for_each(
+        call, image, head, [&](int position, int channel, const float (&x)[CHANNELS_PER_LANE]) {
+            u32 word[(CHANNELS_PER_LANE + 3) / 4] = {};
 #pragma unroll
-        for (int c = 0; c < EACH; c++) word[c / 4] |= byte_of(top > 0 ? x[c] / top * TOP : 0) << (c % 4 * 8);
-        char *at = rows + i64(position) * CHANNELS + channel;
-        if constexpr (EACH == 8) {
-            *reinterpret_cast<uint2 *>(at) = make_uint2(word[0], word[1]);
-        } else if constexpr (EACH == 4) {
-            *reinterpret_cast<u32 *>(at) = word[0];
-        } else if constexpr (EACH == 2) {
-            *reinterpret_cast<u16 *>(at) = u16(word[0]);
-        } else {
-            *at = char(word[0]);
-        }
-    });
+            for (int c = 0; c < CHANNELS_PER_LANE; c++) {
+                word[c / 4] |= byte_of(top > 0 ? x[c] / top * MAX_QUANTISED : 0) << (c % 4 * 8);
+            }
+            char *to = rows + i64(position) * QUANTISED_ROW_BYTES + channel;
+            if constexpr (CHANNELS_PER_LANE == 8) {
+                *reinterpret_cast<uint2 *>(to) = make_uint2(word[0], word[1]);
+            } else if constexpr (CHANNELS_PER_LANE == 4) {
+                *reinterpret_cast<u32 *>(to) = word[0];
+            } else if constexpr (CHANNELS_PER_LANE == 2) {
+                *reinterpret_cast<u16 *>(to) = u16(word[0]);
+            } else {
+                *to = char(word[0]);
+            }
+        });
 }
 
-__device__ __forceinline__ void multiply_add_bytes(float (&sum)[PIECE], const Vector<PIECE> &v, float w) {
+__device__ __forceinline__ void multiply_add_bytes(float (&sum)[PIECE], const Vector<PIECE> &v,
+                                                   float weight) {
 #pragma unroll
     for (int i = 0; i < PIECE / 4; i++) {
         float x[4];
 #if FP8
         u32 low, high;
-        asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h;}"
+        asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; "
+            "cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h;}"
             : "=r"(low), "=r"(high)
             : "r"(v.word[i]));
         widen2<F16>(low, x[0], x[1]);
         widen2<F16>(high, x[2], x[3]);
 #else
-        // A byte as the last of 2^23's bits is that much more than 2^23: cheaper than a conversion.
+        // A byte in the low bits of 2^23 is the float 2^23 + byte: cheaper than a conversion.
 #pragma unroll
-        for (int c = 0; c < 4; c++) x[c] = __uint_as_float(__byte_perm(v.word[i], 0x4b000000, 0x7440 + c)) - (8388608.0f + 128);
+        for (int c = 0; c < 4; c++) {
+            const u32 bits = __byte_perm(v.word[i], 0x4b000000, 0x7440 + c);
+            x[c] = __uint_as_float(bits) - (8388608.0f + 128);
+        }
 #endif
 #pragma unroll
-        for (int c = 0; c < 4; c++) sum[4 * i + c] = fmaf(w, x[c], sum[4 * i + c]);
+        for (int c = 0; c < 4; c++) sum[4 * i + c] = fmaf(weight, x[c], sum[4 * i + c]);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 1024 / BLOCK) msda_forward(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
+    msda_forward(const __grid_constant__ Args args) {
     const Call &call = args.call;
     const int head = blockIdx.y, image = blockIdx.z;
-    const int item = threadIdx.x / ITEM, channel = threadIdx.x % ITEM * PIECE, query = int(blockIdx.x) * ITEMS + item;
-    if (item >= ITEMS || query >= call.queries) return;
+    const int group = threadIdx.x / GROUP_LANES, channel = threadIdx.x % GROUP_LANES * PIECE;
+    const int query = int(blockIdx.x) * GROUPS + group;
+    if (group >= GROUPS || query >= call.queries) return;
     const i64 plane = i64(image) * call.heads + head;
-    const char *base = args.rows + plane * args.plane + channel;
+    const char *base = args.rows + plane * args.plane_stride + channel;
     float sum[PIECE] = {};
 #pragma unroll 1
     for (int s = 0; s < SAMPLES; s++) {
-        const Taps taps = taps_of(call.level[level_of(call, s)], given(call, image, query, head, s));
+        const Taps taps =
+            taps_of(call.level[level_of(call, s)], load_sample(call, image, query, head, s));
         Vector<PIECE> row[TAPS] = {};
 #pragma unroll
         for (int k = 0; k < TAPS; k++) {
-            if (taps.position[k] != NOWHERE) row[k] = gather<PIECE>(offset(base, taps.position[k], CHANNELS));
+            if (taps.position[k] != NOWHERE) {
+                row[k] = ld_global<PIECE>(address_mad(base, taps.position[k], QUANTISED_ROW_BYTES));
+            }
         }
 #pragma unroll
         for (int k = 0; k < TAPS; k++) multiply_add_bytes(sum, row[k], taps.weight[k]);
     }
-    const float scale = args.top[plane] * (1 / TOP);
+    const float scale = args.top[plane] * (1 / MAX_QUANTISED);
     char *to = call.output.at(image, query, head);
 #pragma unroll
-    for (int first = 0; first < PIECE; first += EACH) {
-        float some[EACH];
+    for (int first = 0; first < PIECE; first += CHANNELS_PER_LANE) {
+        float some[CHANNELS_PER_LANE];
 #pragma unroll
-        for (int c = 0; c < EACH; c++) some[c] = sum[first + c] * scale;
+        for (int c = 0; c < CHANNELS_PER_LANE; c++) some[c] = sum[first + c] * scale;
         // A row of bytes may be longer than D.
-        if (channel + first < D) write(to + (channel + first) * size_of<VALUE>, some);
+        if (channel + first < D) store_sums(to + (channel + first) * size_of<VALUE>, some);
     }
 }

@@ -1,37 +1,43 @@
-// texture: the four taps of a sample are weighted by the texture unit.
+// texture: the texture unit loads and interpolates the four taps of a sample.
 //
-// A texture has four channels a texel, so value is first copied, level by level, into maps of four channels each, the
-// maps of a plane (image and head) side by side and a few planes to a row:
+// A texel has four channels. So value is first copied, level by level, into maps of four channels
+// each. The maps of a plane (image and head) lie side by side, and several planes in a row of maps:
 //
 //   . . . . . . . . . . .          a texture of one level; dots are texels that are always zero
-//   . 0 0 0 . 1 1 1 . 2 ...        map 0: channels 0 to 3 of plane 0, map 1: channels 4 to 7 of it, ...
+//   . 0 0 0 . 1 1 1 . 2 ...        map 0: channels 0 to 3 of plane 0; map 1: its channels 4 to 7
 //   . 0 0 0 . 1 1 1 . 2 ...
 //   . . . . . . . . . . .
-//   . k k k . l l l . m ...        planes that come next
+//   . k k k . l l l . m ...        the next planes
 //
-// One zero between two maps serves both. The copy writes the maps alone; the zeros are there from the beginning.
+// One zero texel between two maps serves both. The copy writes the maps only; the memory starts
+// with zeros.
 //
-// A thread has a query and SHARE maps of its plane. It locates a sample once and fetches it from each.
+//   msda_texels    one thread per pixel: the copy
+//   msda_forward   a thread has a query and MAPS_PER_THREAD maps of its plane. It locates a sample
+//                  once and fetches it from each map
 //
-// The unit's weights are multiples of 1/256, so results are only about so exact.
+// The interpolation weights of the unit are multiples of 1/256, and so is the accuracy.
 //
-// Wins: where arithmetic is the limit and an error of some thousandths does not matter.
+// Bound by: the copy, and four channels per fetch.
+// Best for: problems that are bound by arithmetic and accept errors of some thousandths.
 //
-// Knobs: SHARE, BLOCK.
+// Macros: SHARE (maps per thread), THREADS.
 #include "ladder/ladder.cuh"
 
-constexpr int MAPS = D / 4;                 // of a plane
-constexpr int TEXEL = 4 * size_of<VALUE>;   // bytes
-constexpr int PIECE = VEC < TEXEL ? VEC : TEXEL; // that a texel is copied by
-constexpr int TURNS = MAPS / SHARE;         // threads of a query
-constexpr int PARTS = SHARE * 4 / EACH;     // stores of a thread
-static_assert(MAPS % SHARE == 0 && SHARE * 4 % EACH == 0, "");
+constexpr int MAPS_PER_THREAD = SHARE;
+constexpr int MAPS = D / 4; // per plane
+constexpr int TEXEL_BYTES = 4 * size_of<VALUE>;
+constexpr int COPY_BYTES = VEC < TEXEL_BYTES ? VEC : TEXEL_BYTES; // per load of the copy
+constexpr int THREADS_PER_QUERY = MAPS / MAPS_PER_THREAD;
+constexpr int STORES_PER_THREAD = MAPS_PER_THREAD * 4 / CHANNELS_PER_LANE;
+static_assert(MAPS % MAPS_PER_THREAD == 0 && MAPS_PER_THREAD * 4 % CHANNELS_PER_LANE == 0,
+              "maps must divide evenly among threads and stores");
 
-// A level's texture: its texels, bytes from row to row, planes in a row of maps.
 struct Texture {
     u64 handle;
     char *texels;
-    int pitch, planes;
+    int pitch;          // bytes from texel row to texel row
+    int planes_per_row; // in a row of maps
 };
 
 struct Args {
@@ -39,24 +45,27 @@ struct Args {
     Texture texture[LEVELS];
 };
 
-// One thread a pixel: blockIdx.y is the level.
-extern "C" __global__ void __launch_bounds__(BLOCK) msda_texels(const __grid_constant__ Args args) {
+// blockIdx.y is the level.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    msda_texels(const __grid_constant__ Args args) {
     const Call &call = args.call;
     const Level &level = call.level[blockIdx.y];
     const Texture &texture = args.texture[blockIdx.y];
-    const i64 pixels = i64(level.h) * level.w, all = pixels * call.images * call.heads;
-    for (i64 i = i64(blockIdx.x) * BLOCK + threadIdx.x; i < all; i += i64(gridDim.x) * BLOCK) {
-        const int plane = i / pixels, pixel = i % pixels, y = pixel / level.w, x = pixel % level.w;
+    const i64 pixels = i64(level.height) * level.width, all = pixels * call.images * call.heads;
+    for (i64 i = i64(blockIdx.x) * THREADS + threadIdx.x; i < all; i += i64(gridDim.x) * THREADS) {
+        const int plane = i / pixels, pixel = i % pixels, y = pixel / level.width,
+                  x = pixel % level.width;
         const int position = level.origin + y * level.pitch + x;
         const char *from = call.value.at(plane / call.heads, position, plane % call.heads);
-        const i64 row = i64(plane / texture.planes) * (level.h + 1) + 1 + y;
-        const i64 column = i64(plane % texture.planes) * MAPS * (level.w + 1) + 1 + x;
-        char *to = texture.texels + row * texture.pitch + column * TEXEL;
+        const i64 row = i64(plane / texture.planes_per_row) * (level.height + 1) + 1 + y;
+        const i64 column = i64(plane % texture.planes_per_row) * MAPS * (level.width + 1) + 1 + x;
+        char *to = texture.texels + row * texture.pitch + column * TEXEL_BYTES;
 #pragma unroll 8
         for (int map = 0; map < MAPS; map++) {
 #pragma unroll
-            for (int k = 0; k < TEXEL; k += PIECE) {
-                store<PIECE>(to + i64(map) * (level.w + 1) * TEXEL + k, gather<PIECE>(from + map * TEXEL + k));
+            for (int k = 0; k < TEXEL_BYTES; k += COPY_BYTES) {
+                store<COPY_BYTES>(to + i64(map) * (level.width + 1) * TEXEL_BYTES + k,
+                                  ld_global<COPY_BYTES>(from + map * TEXEL_BYTES + k));
             }
         }
     }
@@ -70,47 +79,50 @@ __device__ __forceinline__ float4 fetch(u64 texture, float u, float v) {
     return texel;
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK) msda_forward(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    msda_forward(const __grid_constant__ Args args) {
     const Call &call = args.call;
     const int head = blockIdx.y, image = blockIdx.z, plane = image * call.heads + head;
-    // Neighbours in a warp are neighbouring queries with the same maps.
-    const i64 index = i64(blockIdx.x) * BLOCK + threadIdx.x;
-    const int query = index % call.queries, turn = index / call.queries;
-    if (turn >= TURNS) return;
-    float sum[SHARE * 4];
+    // Neighbouring lanes have neighbouring queries and the same maps.
+    const i64 index = i64(blockIdx.x) * THREADS + threadIdx.x;
+    const int query = index % call.queries, map_group = index / call.queries;
+    if (map_group >= THREADS_PER_QUERY) return;
+    float sum[MAPS_PER_THREAD * 4];
 #pragma unroll
-    for (int c = 0; c < SHARE * 4; c++) sum[c] = 0;
+    for (int c = 0; c < MAPS_PER_THREAD * 4; c++) sum[c] = 0;
 #pragma unroll 2
     for (int s = 0; s < SAMPLES; s++) {
         const int l = level_of(call, s);
         const Level &level = call.level[l];
         const Texture &texture = args.texture[l];
-        const Given one = given(call, image, query, head, s);
-        const Spot at = spot(level, one);
-        if (!at.there) continue;
-        // The centre of a texel is half a texel in. Whole numbers are added first: they are exact.
-        const int column = (plane % texture.planes * MAPS + turn * SHARE) * (level.w + 1) + 1 + at.i;
-        const int row = plane / texture.planes * (level.h + 1) + 1 + at.j;
+        const SampleInput input = load_sample(call, image, query, head, s);
+        const Located at = locate(level, input);
+        if (!at.counts) continue;
+        // A texel's centre is half a texel in. Integers are added first: they are exact.
+        const int map = plane % texture.planes_per_row * MAPS + map_group * MAPS_PER_THREAD;
+        const int column = map * (level.width + 1) + 1 + at.i;
+        const int row = plane / texture.planes_per_row * (level.height + 1) + 1 + at.j;
         const float v = float(row) + (at.y + 0.5f);
-        float4 texel[SHARE];
+        float4 texel[MAPS_PER_THREAD];
 #pragma unroll
-        for (int k = 0; k < SHARE; k++) {
-            texel[k] = fetch(texture.handle, float(column + k * (level.w + 1)) + (at.x + 0.5f), v);
+        for (int k = 0; k < MAPS_PER_THREAD; k++) {
+            const float u = float(column + k * (level.width + 1)) + (at.x + 0.5f);
+            texel[k] = fetch(texture.handle, u, v);
         }
 #pragma unroll
-        for (int k = 0; k < SHARE; k++) {
-            sum[4 * k] = fmaf(one.weight, texel[k].x, sum[4 * k]);
-            sum[4 * k + 1] = fmaf(one.weight, texel[k].y, sum[4 * k + 1]);
-            sum[4 * k + 2] = fmaf(one.weight, texel[k].z, sum[4 * k + 2]);
-            sum[4 * k + 3] = fmaf(one.weight, texel[k].w, sum[4 * k + 3]);
+        for (int k = 0; k < MAPS_PER_THREAD; k++) {
+            sum[4 * k] = fmaf(input.weight, texel[k].x, sum[4 * k]);
+            sum[4 * k + 1] = fmaf(input.weight, texel[k].y, sum[4 * k + 1]);
+            sum[4 * k + 2] = fmaf(input.weight, texel[k].z, sum[4 * k + 2]);
+            sum[4 * k + 3] = fmaf(input.weight, texel[k].w, sum[4 * k + 3]);
         }
     }
-    char *to = call.output.at(image, query, head) + turn * SHARE * TEXEL;
+    char *to = call.output.at(image, query, head) + map_group * MAPS_PER_THREAD * TEXEL_BYTES;
 #pragma unroll
-    for (int part = 0; part < PARTS; part++) {
-        float some[EACH];
+    for (int i = 0; i < STORES_PER_THREAD; i++) {
+        float some[CHANNELS_PER_LANE];
 #pragma unroll
-        for (int c = 0; c < EACH; c++) some[c] = sum[part * EACH + c];
-        write(to + part * VEC, some);
+        for (int c = 0; c < CHANNELS_PER_LANE; c++) some[c] = sum[i * CHANNELS_PER_LANE + c];
+        store_sums(to + i * VEC, some);
     }
 }

@@ -1,23 +1,26 @@
-// clusters: blocks of a cluster read each other's shared memory.
+// clusters: measures loads from the shared memory of other blocks of a cluster.
 //
-//   block r holds 80 KiB and reads those of r+1, r+2, ... around the ring, 16 bytes a lane; or its own as often, to compare
+//   block r holds 80 KiB and reads those of blocks r+1, r+2, ... in turn, 16 bytes per lane; or its
+//   own as often, to compare
 //
-// Memory that a neighbour still reads must not go away: nobody leaves before all have arrived at the last barrier. A kernel
-// without it reads what is no longer there, and hangs or fails as soon as other clusters wait for the room.
+// The shared memory of a block is gone when it exits, so no block exits before all have reached the
+// last barrier. Without it the kernel reads freed memory, and hangs or fails as soon as other
+// clusters wait for the SMs.
 #include "probes/data.cuh"
 
-// Knobs: CLUSTER, its blocks; REMOTE, whether neighbours are read.
+// Macros: CLUSTER, blocks per cluster; REMOTE, 1: other blocks are read.
 #define THREADS 512
 #define BYTES 81920
-#define EACH (BYTES / 16 / THREADS)
+#define LOADS (BYTES / 16 / THREADS) // per thread and pass
 
 struct Args {
     u32 *sums;
-    u32 turns; // each reads all that a block holds
+    u32 passes; // each reads all that a block holds
 };
 
 __device__ __forceinline__ void cluster_barrier() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
 }
 
 __device__ __forceinline__ Vector<16> load(u32 at) {
@@ -32,25 +35,30 @@ __device__ __forceinline__ Vector<16> load(u32 at) {
     return v;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) msda_probe(const __grid_constant__ Args args) {
-    extern __shared__ __align__(128) char held[];
-    for (u32 i = threadIdx.x; i < BYTES / 4; i += THREADS) reinterpret_cast<u32 *>(held)[i] = mix(blockIdx.x * (BYTES / 4) + i);
-    const u32 begin = u32(__cvta_generic_to_shared(held));
+extern "C" __global__ void __launch_bounds__(THREADS)
+    msda_probe(const __grid_constant__ Args args) {
+    extern __shared__ __align__(128) char memory[];
+    for (u32 i = threadIdx.x; i < BYTES / 4; i += THREADS)
+        reinterpret_cast<u32 *>(memory)[i] = mix(blockIdx.x * (BYTES / 4) + i);
+    const u32 begin = u32(__cvta_generic_to_shared(memory));
     cluster_barrier();
     u32 sum = 0;
 #pragma unroll 1
-    for (u32 turn = 0; turn < args.turns; turn++) {
+    for (u32 pass = 0; pass < args.passes; pass++) {
         u32 at = begin;
 #if REMOTE
-        asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(begin), "r"((blockIdx.x + 1 + turn % (CLUSTER - 1)) % CLUSTER));
+        asm("mapa.shared::cluster.u32 %0, %1, %2;"
+            : "=r"(at)
+            : "r"(begin), "r"((blockIdx.x + 1 + pass % (CLUSTER - 1)) % CLUSTER));
 #endif
-        // Another warp's pieces every turn: what is read is never what the registers hold.
-        at += (threadIdx.x + turn * 32) % THREADS * 16;
-        Vector<16> v[EACH];
+        // Other addresses in each pass: the compiler cannot reuse the last pass's results.
+        at += (threadIdx.x + pass * 32) % THREADS * 16;
+        Vector<16> v[LOADS];
 #pragma unroll
-        for (int k = 0; k < EACH; k++) v[k] = load(at + k * THREADS * 16);
+        for (int k = 0; k < LOADS; k++) v[k] = load(at + k * THREADS * 16);
 #pragma unroll
-        for (int k = 0; k < EACH; k++) sum += v[k].word[0] + v[k].word[1] + v[k].word[2] + v[k].word[3];
+        for (int k = 0; k < LOADS; k++)
+            sum += v[k].word[0] + v[k].word[1] + v[k].word[2] + v[k].word[3];
     }
     args.sums[blockIdx.x * THREADS + threadIdx.x] = sum;
     cluster_barrier();

@@ -1,6 +1,7 @@
-// What probes read, word by word: the host knows it too, so that sums tell whether it arrived.
+// The data that probes read. The host computes the same words, so a sum shows that all of them
+// arrived.
 #pragma once
-#include "prelude.cuh"
+#include "common/memory.cuh"
 
 __device__ __forceinline__ u32 mix(u32 i) {
     i *= 0x9e3779b1u;
@@ -9,7 +10,7 @@ __device__ __forceinline__ u32 mix(u32 i) {
     return i ^ i >> 13;
 }
 
-// The sum over the lanes of a whole warp.
+// The sum over all lanes of a warp.
 __device__ __forceinline__ u32 warp_sum(u32 x) {
 #if __CUDA_ARCH__ >= 800
     return __reduce_add_sync(~0u, x);

@@ -1,4 +1,4 @@
-// fill: word i of a buffer becomes mix(i).
+// fill: writes mix(i) to word i of a buffer. One thread per word, with a grid-stride loop.
 #include "probes/data.cuh"
 
 struct Args {
@@ -7,5 +7,7 @@ struct Args {
 };
 
 extern "C" __global__ void __launch_bounds__(256) msda_probe(const __grid_constant__ Args args) {
-    for (i64 i = i64(blockIdx.x) * 256 + threadIdx.x; i < args.count; i += i64(gridDim.x) * 256) args.words[i] = mix(u32(i));
+    for (i64 i = i64(blockIdx.x) * 256 + threadIdx.x; i < args.count; i += i64(gridDim.x) * 256) {
+        args.words[i] = mix(u32(i));
+    }
 }

@@ -1,14 +1,15 @@
-// fma: nothing but multiply-adds, eight independent ones a thread.
+// fma: measures multiply-adds. Eight independent chains per thread, nothing else.
 //
-// Every one adds 1, so that the result is how many there were; that the factor is 1 the compiler does not know. In f16 numbers
-// stay below 2048, up to which counting is exact.
+// Each multiply-add adds 1, so the result is their number. The factor is an argument, so the
+// compiler does not know that it is 1. In f16 the numbers stay below 2048, up to which counting is
+// exact.
 #include "probes/data.cuh"
 
-// Knobs: TYPE, F32 or F16 (two at a time).
+// Macros: TYPE, F32 or F16 (two numbers per instruction).
 struct Args {
     u32 *sums;
     float one;
-    int steps; // of 16 multiply-adds each
+    int steps; // of 16 multiply-adds per chain
 };
 
 extern "C" __global__ void __launch_bounds__(512) msda_probe(const __grid_constant__ Args args) {
@@ -21,7 +22,9 @@ extern "C" __global__ void __launch_bounds__(512) msda_probe(const __grid_consta
 #pragma unroll 1
     for (int i = 0; i < args.steps; i++) {
 #pragma unroll
-        for (int k = 0; k < 8 * 16; k++) asm("fma.rn.f32 %0, %0, %1, %1;" : "+f"(x[k % 8]) : "f"(args.one));
+        for (int k = 0; k < 8 * 16; k++) {
+            asm("fma.rn.f32 %0, %0, %1, %1;" : "+f"(x[k % 8]) : "f"(args.one));
+        }
     }
 #pragma unroll
     for (int k = 0; k < 8; k++) sum += x[k];
@@ -33,7 +36,9 @@ extern "C" __global__ void __launch_bounds__(512) msda_probe(const __grid_consta
 #pragma unroll 1
     for (int i = 0; i < args.steps; i++) {
 #pragma unroll
-        for (int k = 0; k < 8 * 16; k++) asm("fma.rn.f16x2 %0, %0, %1, %1;" : "+r"(x[k % 8]) : "r"(one));
+        for (int k = 0; k < 8 * 16; k++) {
+            asm("fma.rn.f16x2 %0, %0, %1, %1;" : "+r"(x[k % 8]) : "r"(one));
+        }
     }
 #pragma unroll
     for (int k = 0; k < 8; k++) {

@@ -1,6 +1,6 @@
-// stream: reads a buffer in order, 16 bytes a lane and eight loads in flight.
+// stream: measures reading a buffer in order, 16 bytes per lane, eight loads in flight.
 //
-// Every thread leaves the bits of all it read, joined by exclusive or: nothing can be left out.
+// Each thread stores the XOR of all that it loaded, so no load can be removed.
 #include "probes/data.cuh"
 
 struct Args {
@@ -11,16 +11,17 @@ struct Args {
 
 extern "C" __global__ void __launch_bounds__(512, 2) msda_probe(const __grid_constant__ Args args) {
     const u32 thread = blockIdx.x * 512 + threadIdx.x;
-    const i64 apart = i64(gridDim.x) * 512 * 16;
-    const char *at = args.data + i64(thread) * 16;
+    const i64 stride = i64(gridDim.x) * 512 * 16;
+    const char *from = args.data + i64(thread) * 16;
     u32 sum = 0;
 #pragma unroll 1
     for (int i = 0; i < args.steps; i++) {
         Vector<16> v[8];
 #pragma unroll
-        for (int k = 0; k < 8; k++, at += apart) v[k] = stream<16>(at);
+        for (int k = 0; k < 8; k++, from += stride) v[k] = ld_global_once<16>(from);
 #pragma unroll
-        for (int k = 0; k < 8; k++) sum ^= v[k].word[0] ^ v[k].word[1] ^ v[k].word[2] ^ v[k].word[3];
+        for (int k = 0; k < 8; k++)
+            sum ^= v[k].word[0] ^ v[k].word[1] ^ v[k].word[2] ^ v[k].word[3];
     }
     args.sums[thread] = sum;
 }

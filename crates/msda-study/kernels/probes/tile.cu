@@ -1,90 +1,96 @@
-// tile: what a sample needs, brought to shared memory: squares of 2x2 pixels of 32 f16 channels, from random places of a 92x160 map.
+// tile: measures four ways to bring the taps of samples to shared memory: windows of 2x2 pixels of
+// 32 f16 channels, at random pixels of a 92x160 map.
 //
-//   a block = a query = 8 points = 8 squares     square: [y][x][64 bytes]     a map of 942 KB: in the second-level cache
+//   a block = a query = 8 points = 8 windows    window: [y][x][64 bytes]    the map: 942 KB, in L2
 //
-// Loaded by the threads, 16 bytes at a time, or by the copy engine, a square at a time. Places are computed, not read: all
-// styles pay the same for them. Every warp leaves the weighted sum of the words it finds, and every block its cycles until all of
-// its squares were there.
+// The threads load 16 bytes at a time; the TMA copies a window at a time. Pixels are computed, not
+// loaded, so their cost is the same for all styles. Each warp stores the weighted sum of the words
+// that it finds, and each block the cycles until all windows had arrived.
 #include "probes/data.cuh"
 #include "probes/bulk.cuh"
 
-// How squares are loaded.
-#define MANUAL 0   // a load, a store, the next load
+// How windows are loaded.
+#define MANUAL 0   // load, store, next load
 #define PREFETCH 1 // all loads of a thread, then all stores
 #define ASYNC 2    // cp.async
 #define TMA 3      // a tensor map
 
-// Knobs: STYLE; THREADS, of a block.
+// Macros: STYLE; THREADS per block.
 #define POINTS 8
 #define HEIGHT 92
 #define WIDTH 160
 
 struct Args {
 #if STYLE == TMA
-    Map map;
+    TensorMap map;
 #endif
     const char *value;
     u32 *sums;
     i64 *cycles;
 };
 
-struct Place {
+struct Pixel {
     int x, y;
 };
 
-// The upper left pixel of a square, so that all four are on the map.
-__device__ __forceinline__ Place place(u32 point) {
+// The top left pixel of a window. All four pixels are on the map.
+__device__ __forceinline__ Pixel pixel_of(u32 point) {
     const u32 bits = mix(blockIdx.x * POINTS + point);
     return {int((bits & 0xffff) * (WIDTH - 1) >> 16), int((bits >> 16) * (HEIGHT - 1) >> 16)};
 }
 
-// Where the i-th 16 bytes of the squares are.
-__device__ __forceinline__ const char *piece(const Args &args, u32 i) {
-    const Place at = place(i / 16);
+// The address of 16-byte chunk i of all windows.
+__device__ __forceinline__ const char *chunk_address(const Args &args, u32 i) {
+    const Pixel at = pixel_of(i / 16);
     const int pixel = (at.y + i / 8 % 2) * WIDTH + at.x + i / 4 % 2;
     return args.value + pixel * 64 + i % 4 * 16;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) msda_probe(const __grid_constant__ Args args) {
-    constexpr u32 PIECES = POINTS * 16;
-    __shared__ __align__(128) char squares[PIECES * 16];
+extern "C" __global__ void __launch_bounds__(THREADS)
+    msda_probe(const __grid_constant__ Args args) {
+    constexpr u32 CHUNKS = POINTS * 16;
+    __shared__ __align__(128) char windows[CHUNKS * 16];
     const i64 start = clock64();
 #if STYLE == MANUAL
 #pragma unroll 1
-    for (u32 i = threadIdx.x; i < PIECES; i += THREADS) store<16>(squares + i * 16, gather<16>(piece(args, i)));
+    for (u32 i = threadIdx.x; i < CHUNKS; i += THREADS)
+        store<16>(windows + i * 16, ld_global<16>(chunk_address(args, i)));
     __syncthreads();
 #elif STYLE == PREFETCH
-    constexpr u32 EACH = PIECES / THREADS;
-    static_assert(EACH * THREADS == PIECES, "every thread has as many");
-    Vector<16> v[EACH];
+    constexpr u32 LOADS = CHUNKS / THREADS;
+    static_assert(LOADS * THREADS == CHUNKS, "the chunks must divide evenly among the threads");
+    Vector<16> v[LOADS];
 #pragma unroll
-    for (u32 k = 0; k < EACH; k++) v[k] = gather<16>(piece(args, k * THREADS + threadIdx.x));
+    for (u32 k = 0; k < LOADS; k++)
+        v[k] = ld_global<16>(chunk_address(args, k * THREADS + threadIdx.x));
 #pragma unroll
-    for (u32 k = 0; k < EACH; k++) store<16>(squares + (k * THREADS + threadIdx.x) * 16, v[k]);
+    for (u32 k = 0; k < LOADS; k++) store<16>(windows + (k * THREADS + threadIdx.x) * 16, v[k]);
     __syncthreads();
 #elif STYLE == ASYNC
 #pragma unroll
-    for (u32 i = threadIdx.x; i < PIECES; i += THREADS) copy_async<16>(shared_address(squares) + i * 16, piece(args, i));
-    wait_async();
+    for (u32 i = threadIdx.x; i < CHUNKS; i += THREADS)
+        cp_async_bytes<16>(shared_address(windows) + i * 16, chunk_address(args, i));
+    cp_async_wait_all();
     __syncthreads();
 #else
     __shared__ __align__(8) u64 arrived;
     const u32 barrier = shared_address(&arrived);
     if (threadIdx.x == 0) barrier_init(barrier, POINTS);
     __syncthreads();
-    constexpr u32 EACH = THREADS / POINTS;
-    if (threadIdx.x % EACH == 0) {
-        const u32 point = threadIdx.x / EACH;
-        const Place at = place(point);
+    constexpr u32 THREADS_PER_POINT = THREADS / POINTS;
+    if (threadIdx.x % THREADS_PER_POINT == 0) {
+        const u32 point = threadIdx.x / THREADS_PER_POINT;
+        const Pixel at = pixel_of(point);
         barrier_expect(barrier, 256);
-        copy_window(shared_address(squares) + point * 256, args.map, 0, at.x, at.y, barrier);
+        copy_window(shared_address(windows) + point * 256, args.map, 0, at.x, at.y, barrier);
     }
     barrier_wait(barrier);
 #endif
     if (threadIdx.x == 0) args.cycles[blockIdx.x] = clock64() - start;
     u32 sum = 0;
 #pragma unroll
-    for (u32 i = threadIdx.x; i < PIECES * 4; i += THREADS) sum += reinterpret_cast<const u32 *>(squares)[i] * (2 * i + 1);
+    for (u32 i = threadIdx.x; i < CHUNKS * 4; i += THREADS)
+        sum += reinterpret_cast<const u32 *>(windows)[i] * (2 * i + 1);
     sum = warp_sum(sum);
     if (threadIdx.x % 32 == 0) args.sums[(blockIdx.x * THREADS + threadIdx.x) / 32] = sum;
 }

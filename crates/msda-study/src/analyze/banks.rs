@@ -1,17 +1,19 @@
-//! How often the data path of shared memory and of the first-level cache is used by one instruction of a warp.
+//! Wavefronts: cycles of the data path of shared memory and L1 that one instruction of a warp
+//! takes.
 //!
-//! Both have 32 banks of 4 bytes, 128 bytes a cycle. Lanes of 4 bytes or less are served together; of 8 bytes, half
-//! a warp at a time; of 16 bytes, a quarter at a time. Within that, a bank gives one word a cycle to all lanes that
-//! want it: as many cycles are needed as some bank has different words to give. In the cache a word's bank is its
-//! place within a 128-byte line, so two rows of 64 bytes collide when both are left halves or both right halves.
+//! Both have 32 banks of 4 bytes, so 128 bytes per cycle. With 4 bytes per lane or less, all lanes
+//! are served together; with 8 bytes, half a warp at a time; with 16 bytes, a quarter. A bank
+//! delivers one word per cycle, to all lanes that need it, so the bank with the most different
+//! words sets the number of cycles. In L1 the bank of a word is its place in a 128-byte line: two
+//! rows of 64 bytes conflict when both are left halves or both are right halves.
 
-/// Bytes of a bank's word.
+/// Bytes of a word.
 const WORD: u64 = 4;
-/// Banks.
+/// Number of banks.
 const BANKS: usize = 32;
 
-/// Cycles of the data path for the lanes' addresses, each reading or writing `width` bytes. Lanes that do nothing are
-/// not among the addresses: give each group of lanes that is served together by itself, or use [`warp`].
+/// Cycles for addresses of active lanes that are served together, with `width` bytes per lane. See
+/// [`warp`].
 pub fn wavefronts(addresses: &[u64], width: usize) -> usize {
     let end = |address: u64| (address + width.max(1) as u64).div_ceil(WORD);
     let mut words: Vec<u64> = addresses.iter().flat_map(|&address| address / WORD..end(address)).collect();
@@ -24,7 +26,7 @@ pub fn wavefronts(addresses: &[u64], width: usize) -> usize {
     banks.into_iter().max().unwrap_or(0)
 }
 
-/// The same for all lanes of a warp, none standing for a lane that does nothing.
+/// Cycles for all lanes of a warp; none is an inactive lane.
 pub fn warp(lanes: &[Option<u64>], width: usize) -> usize {
     let together = match width {
         0..=4 => 32,
@@ -36,8 +38,8 @@ pub fn warp(lanes: &[Option<u64>], width: usize) -> usize {
     lanes.chunks(together).map(group).sum()
 }
 
-/// The same for shared memory, where two neighbouring groups of lanes are served together if that asks for one word a
-/// bank, as when several lanes want the same.
+/// Cycles of shared memory for all lanes of a warp. Two neighbouring groups are served together if
+/// they need one word per bank, as when lanes read the same word.
 pub fn shared(lanes: &[Option<u64>], width: usize) -> usize {
     let two = match width {
         0..=4 => return warp(lanes, width),
@@ -51,8 +53,8 @@ pub fn shared(lanes: &[Option<u64>], width: usize) -> usize {
     lanes.chunks(two).map(pair).sum()
 }
 
-/// The least that [`warp`] could be: one cycle for each group of lanes that is served together, or more where they
-/// want more than 128 bytes.
+/// The fewest possible cycles: one per group that is served together, or more if a group needs more
+/// than 128 bytes.
 pub fn least(lanes: &[Option<u64>], width: usize) -> usize {
     let together = if width <= 4 { 32 } else { 128 / width.min(16) };
     lanes.chunks(together).filter(|lanes| lanes.iter().any(Option::is_some)).count()
@@ -63,23 +65,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_of_lines_collide_with_their_like() {
+    fn equal_halves_of_lines_conflict() {
         // Eight lanes of 16 bytes: two rows of 64 bytes.
         let rows =
             |a: u64, b: u64| (0..4).map(|i| a + 16 * i).chain((0..4).map(|i| b + 16 * i)).collect::<Vec<_>>();
         assert_eq!(wavefronts(&rows(0, 64), 16), 1);
         assert_eq!(wavefronts(&rows(0, 128 + 64), 16), 1);
         assert_eq!(wavefronts(&rows(0, 128), 16), 2);
-        assert_eq!(wavefronts(&rows(0, 0), 16), 1, "the same words are given once");
+        assert_eq!(wavefronts(&rows(0, 0), 16), 1, "equal words are delivered once");
     }
 
     #[test]
-    fn a_warp_is_served_in_parts() {
+    fn a_warp_is_served_in_groups() {
         let lanes = |width: u64| (0..32).map(|i| Some(i * width)).collect::<Vec<_>>();
         assert_eq!((warp(&lanes(4), 4), warp(&lanes(8), 8), warp(&lanes(16), 16)), (1, 2, 4));
         assert_eq!(warp(&lanes(128), 4), 32, "all in one bank");
         assert_eq!(warp(&[None; 32], 4), 0);
-        // Eight lanes that want the same: four items of a warp.
+        // Eight lanes read the same: four lane groups per warp.
         let items = |width: u64| (0..32).map(|i| Some(i / 8 * width)).collect::<Vec<_>>();
         assert_eq!((shared(&items(8), 8), shared(&items(16), 16)), (1, 2));
         assert_eq!((shared(&lanes(8), 8), shared(&lanes(16), 16)), (2, 4));

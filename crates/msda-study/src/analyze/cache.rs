@@ -1,34 +1,36 @@
-//! A first-level cache: lines of 128 bytes in sectors of 32, the line that was not used for longest going first.
-//! Real ones have sets and take misses out of order; this is what a cache of the size could do.
+//! A model of L1: an LRU cache with lines of 128 bytes in sectors of 32.
+//!
+//! Real caches have sets and handle misses out of order.
 
 use std::collections::{HashMap, VecDeque};
 
 /// Bytes of a line.
 const LINE: u64 = 128;
-/// Bytes of a sector, which is what a miss brings.
+/// Bytes of a sector. A miss loads one.
 const SECTOR: u64 = 32;
 
-/// The cache, and what was asked of it.
+/// A cache and its counts.
 #[derive(Debug, Default)]
 pub struct Cache {
     lines: HashMap<u64, (u8, u64)>,
-    // Uses in their order; those that are not a line's last are passed over.
+    // Uses in order. Only the last use of a line counts.
     uses: VecDeque<(u64, u64)>,
     capacity: usize,
     clock: u64,
-    /// Sectors that were asked for.
+    /// Requested sectors.
     pub asked: u64,
-    /// Sectors that were there.
+    /// Sectors that hit.
     pub hits: u64,
 }
 
 impl Cache {
-    /// An empty one of that many bytes.
+    /// An empty cache of this many bytes.
     pub fn new(bytes: usize) -> Self {
         Self { capacity: bytes / LINE as usize, ..Self::default() }
     }
 
-    /// One instruction of a warp: each sector is asked for once. Returns how many lines it looks up.
+    /// One load of a warp, which requests each sector once. Returns the number of lines that it
+    /// looks up.
     pub fn read(&mut self, lanes: &[Option<u64>], width: usize) -> usize {
         let mut wanted: Vec<(u64, u8)> = Vec::with_capacity(8);
         for address in lanes.iter().flatten() {
@@ -57,7 +59,7 @@ impl Cache {
         wanted.len()
     }
 
-    /// Sectors that had to be fetched.
+    /// Sectors that missed.
     pub fn misses(&self) -> u64 {
         self.asked - self.hits
     }
@@ -68,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_used_last_stays() {
+    fn the_least_recently_used_line_is_evicted() {
         let mut cache = Cache::new(2 * 128);
         let row = |line: u64| (0..4).map(|i| Some(line * 128 + i * 16)).collect::<Vec<_>>();
         assert_eq!(cache.read(&row(0), 16), 1);
@@ -76,12 +78,12 @@ mod tests {
         cache.read(&row(1), 16);
         cache.read(&row(0), 16);
         assert_eq!(cache.hits, 2);
-        cache.read(&row(2), 16); // throws out 1
+        cache.read(&row(2), 16); // evicts 1
         cache.read(&row(0), 16);
         assert_eq!(cache.hits, 4);
         cache.read(&row(1), 16);
         assert_eq!((cache.hits, cache.misses()), (4, 8));
-        // The other half of a line that is there is another matter.
+        // Another sector of a cached line is a miss.
         cache.read(&[Some(128 + 64)], 16);
         assert_eq!(cache.misses(), 9);
     }

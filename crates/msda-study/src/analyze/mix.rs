@@ -1,4 +1,4 @@
-//! What the compiler made of a kernel: instructions by kind, registers, shared memory, and how many blocks fit.
+//! The compiled kernel: instructions by kind, registers, shared memory, and resident blocks per SM.
 
 use std::collections::BTreeMap;
 
@@ -8,31 +8,31 @@ use msda_cuda::jit::disassembly::{Code, nvdisasm};
 use msda_cuda::jit::{self, cubin};
 use msda_cuda::kernels::Prepared;
 
-/// What was found.
+/// Properties of a compiled kernel.
 #[derive(Debug, Clone, Default)]
 pub struct Made {
-    /// Registers a thread.
+    /// Registers per thread.
     pub registers: usize,
-    /// Bytes of shared memory a block, in all.
+    /// Bytes of shared memory per block, static and dynamic.
     pub shared: usize,
-    /// Bytes a thread that do not fit registers.
+    /// Spilled bytes per thread.
     pub spills: usize,
-    /// Blocks that a multiprocessor holds.
+    /// Resident blocks per SM.
     pub resident: usize,
-    /// What share of the threads that a multiprocessor can hold those are, in percent.
+    /// Percent of the SM's threads that are resident.
     pub occupancy: f64,
-    /// Bytes of first-level cache that are left beside their shared memory.
+    /// Bytes of L1 beside the shared memory of the resident blocks.
     pub cache: usize,
-    /// Instructions by kind, in the program's text; none without a disassembler.
+    /// Instructions of the code by kind; none without a disassembler.
     pub kinds: Option<BTreeMap<&'static str, usize>>,
-    /// Why there are none.
+    /// Why the kinds are missing.
     pub no_kinds: Option<String>,
 }
 
-/// Compiles a kernel and reads what became of it. No GPU is needed.
+/// Compiles a kernel and reads its properties. Needs no GPU.
 pub fn read(prepared: &Prepared, target: &Target) -> Result<Made> {
     let compiled = jit::compile(&prepared.unit)?;
-    // Some compilers tell nothing of a kernel: then what they made of it does.
+    // Some compilers print no resources: then the cubin has them.
     let told = compiled.resources().into_iter().find(|used| used.entry == prepared.entry);
     let found = || {
         let registers = cubin::registers(&compiled.cubin, prepared.entry)? as u32;
@@ -40,7 +40,7 @@ pub fn read(prepared: &Prepared, target: &Target) -> Result<Made> {
         Some(jit::Resources { entry: prepared.entry.into(), registers, shared, ..Default::default() })
     };
     let used = told.or_else(found);
-    let used = used.with_context(|| format!("no kernel {} in what was compiled", prepared.entry))?;
+    let used = used.with_context(|| format!("kernel {}: not in the compiled module", prepared.entry))?;
     let shared = used.shared as usize + prepared.launch.shared as usize;
     let threads = prepared.launch.block.iter().map(|&n| n as usize).product();
     let resident = resident(target, threads, used.registers as usize, shared);
@@ -62,16 +62,16 @@ pub fn read(prepared: &Prepared, target: &Target) -> Result<Made> {
     })
 }
 
-/// Bytes of shared memory of each block that the system keeps for itself, since sm_80.
+/// Bytes of shared memory per block that the system reserves, since sm_80.
 const RESERVED: usize = 1024;
 
-/// Registers of a multiprocessor, of every architecture that kernels are compiled for.
+/// Registers of an SM, on every architecture that kernels are compiled for.
 const REGISTERS: usize = 65536;
 
-/// Blocks that a multiprocessor holds: what registers, shared memory and threads allow.
+/// Resident blocks per SM, as registers, shared memory and threads allow.
 fn resident(target: &Target, threads: usize, registers: usize, shared: usize) -> usize {
     let warps = threads.div_ceil(32).max(1);
-    // Registers are given to warps in pieces of 256.
+    // Registers are allocated to warps in units of 256.
     let of_warp = (registers * 32).next_multiple_of(256).max(256);
     let by_registers = REGISTERS / (of_warp * warps);
     let by_threads = target.threads() as usize / threads.max(1);
@@ -79,7 +79,7 @@ fn resident(target: &Target, threads: usize, registers: usize, shared: usize) ->
     by_registers.min(by_threads).min(by_shared).min(32)
 }
 
-/// What is left of the memory that shared memory and first-level cache have in common.
+/// Bytes of L1, which shares its memory with shared memory.
 pub fn cache(target: &Target, shared: usize) -> usize {
     let (whole, steps): (usize, &[usize]) = match (target.arch.major, target.arch.minor) {
         (7, _) => (96, &[32, 64]),
@@ -91,7 +91,7 @@ pub fn cache(target: &Target, shared: usize) -> usize {
     (whole - taken) << 10
 }
 
-/// Instructions by kind. Loads from global memory are told apart by their bits.
+/// Instructions by kind. Loads from global memory are counted by width.
 fn kinds(code: &Code) -> BTreeMap<&'static str, usize> {
     let mut kinds = BTreeMap::new();
     for opcode in code.opcodes() {
@@ -102,7 +102,7 @@ fn kinds(code: &Code) -> BTreeMap<&'static str, usize> {
     kinds
 }
 
-/// The kind of an instruction; none for those that only fill up.
+/// The kind of an instruction; none for padding.
 fn kind(opcode: &str) -> Option<&'static str> {
     let has = |modifier: &str| opcode.split('.').skip(1).any(|m| m == modifier);
     let name = opcode.split('.').next().unwrap_or_default();
@@ -118,7 +118,7 @@ fn kind(opcode: &str) -> Option<&'static str> {
         "LDL" | "STL" => "local",
         "LDC" | "ULDC" | "LDCU" => "constants",
         "SHFL" => "shuffles",
-        // With .F32 these widen f16.
+        // With .F32 it converts f16 to f32.
         "HADD2" if has("F32") => "conversions",
         "F2F" | "F2FP" | "I2F" | "I2FP" | "F2I" | "FRND" | "I2I" => "conversions",
         "HMMA" | "IMMA" | "QMMA" | "HGMMA" | "QGMMA" => "matrix",
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_fit_by_the_scarcest() {
+    fn the_scarcest_resource_limits_resident_blocks() {
         let target = Target { arch: Arch::new(9, 0), multiprocessors: 132 };
         assert_eq!(resident(&target, 512, 40, 0), 3, "registers");
         assert_eq!(resident(&target, 1024, 32, 0), 2, "threads");

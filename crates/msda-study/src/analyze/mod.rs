@@ -1,10 +1,13 @@
-//! Why a kernel is as fast as it is: what a workload asks for, what a kernel makes of it, what the hardware counts.
+//! Analysis of a kernel: the work of the workload, predictions of a model, and counters of the
+//! hardware.
 //!
-//! Everything becomes a figure: `analyze.WORKLOAD.DTYPE.*` for the workload, `analyze.WORKLOAD.DTYPE.KERNEL.*` for a
-//! kernel on it, where `chosen` is the kernel that is chosen, and `analyze.sweep.AXIS.VALUE.*`.
+//! Each result is a figure: `analyze.WORKLOAD.DTYPE.*` for the workload,
+//! `analyze.WORKLOAD.DTYPE.KERNEL.*` for a kernel on it, and `analyze.sweep.AXIS.VALUE.*`. The
+//! chosen kernel is called `chosen`.
 
 pub mod banks;
 pub mod cache;
+mod conclude;
 pub mod mix;
 pub mod ncu;
 pub mod pattern;
@@ -14,15 +17,8 @@ mod sweep;
 
 use std::path::PathBuf;
 
-use crate::ladder::RUNGS;
 use anyhow::{Context, Result};
 use msda::{Dtype, Padding, Problem, Sampling};
-use msda_cuda::choose::choose;
-use msda_cuda::driver::Device as Gpu;
-use msda_cuda::kernels::Kernel;
-use msda_cuda::{Operands, Request, Sums, Target};
-
-use crate::facts::Facts;
 use msda_bench::bench::Progress;
 use msda_bench::engines::Engine;
 use msda_bench::gpu::{self, kernels};
@@ -30,16 +26,24 @@ use msda_bench::record::{Ceiling, Device, Figure, Pass, Record, Skipped, Source}
 use msda_bench::task::Task;
 use msda_bench::work::{self, Reads};
 use msda_bench::workload::{Data, Workload};
+use msda_cuda::choose::choose;
+use msda_cuda::driver::Device as Gpu;
+use msda_cuda::kernels::Kernel;
+use msda_cuda::{Operands, Request, Sums, Target};
+
+use crate::facts::Facts;
+use crate::ladder::RUNGS;
 use pattern::Pattern;
 
+pub use conclude::conclusions;
 pub use show::terminal;
 
-/// Stands for the kernel that is chosen.
+/// The name of the kernel that a call gets.
 pub const CHOSEN: &str = "chosen";
 /// The kernel whose output the others are compared with.
 const FIRST_RUNG: &str = "ladder:original";
 
-/// Names of the kernels that show the ladder: the one that is chosen, then every rung.
+/// Names of the chosen kernel and of every rung.
 pub fn ladder() -> Vec<String> {
     let rungs = RUNGS.iter().map(|rung| rung.kernel().to_string());
     std::iter::once(CHOSEN.to_owned()).chain(rungs).collect()
@@ -54,18 +58,18 @@ pub struct Options {
     pub dtypes: Vec<Dtype>,
     /// Kernels by name; [`CHOSEN`] when empty.
     pub kernels: Vec<String>,
-    /// Whether to read the hardware's counters: the program that launches a kernel once when it is given
+    /// The program that `ncu` runs to read counters; none to read no counters. Its arguments are
     /// `study analyze --launch`.
     pub ncu: Option<PathBuf>,
-    /// Whether to measure how time grows.
+    /// Whether to measure how time grows with the problem.
     pub sweep: bool,
-    /// Records that may have ceilings.
+    /// Records with ceilings, for a machine without a GPU.
     pub records: Vec<Source>,
     /// The command line, for the record.
     pub command: String,
 }
 
-/// Figures as they are found.
+/// Figures so far.
 #[derive(Debug, Default)]
 pub(crate) struct Figures(Vec<Figure>);
 
@@ -77,7 +81,8 @@ impl Figures {
     }
 }
 
-/// Analyses. What cannot be done here is left out and listed with the reason.
+/// Analyses. Counters and sweeps need a GPU; other results that cannot be had are left out with a
+/// reason.
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     let workloads = options.workloads.iter().map(|name| Workload::find(name)).collect::<Result<Vec<_>>>()?;
     let names = match options.kernels.as_slice() {
@@ -87,7 +92,17 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     for name in names.iter().filter(|name| *name != CHOSEN) {
         crate::kernel(name)?;
     }
-    let gpu = Gpu::open(0).ok();
+    let gpu = match Gpu::open(0) {
+        Ok(gpu) => Some(gpu),
+        Err(why) if options.sweep => return Err(why).context("nothing was analyzed: --sweep needs a GPU"),
+        Err(why) if options.ncu.is_some() => {
+            return Err(why).context("nothing was analyzed: --ncu needs a GPU");
+        }
+        Err(_) => None,
+    };
+    if options.ncu.is_some() {
+        ncu::find()?;
+    }
     let mut analysis = Analysis {
         options,
         target: kernels::target(None).0,
@@ -98,7 +113,8 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     };
     let dtypes =
         |w: &Workload| if options.dtypes.is_empty() { vec![w.dtypes[0]] } else { options.dtypes.clone() };
-    progress.begin(workloads.iter().map(|w| dtypes(w).len() * (1 + names.len())).sum());
+    let kernels: usize = workloads.iter().map(|w| dtypes(w).len() * (1 + names.len())).sum();
+    progress.begin(kernels + if options.sweep { sweep::steps() } else { 0 });
     let machine = msda_bench::machine::describe(0);
     analysis.find_ceilings()?;
     for workload in &workloads {
@@ -107,11 +123,10 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         }
     }
     if options.sweep {
-        let here = analysis.gpu.is_some();
-        sweep::run(here, &mut analysis.figures, &mut analysis.skipped, progress)?;
+        sweep::run(&mut analysis.figures, progress)?;
     }
     Ok(Record {
-        // Those of another record are not this machine's.
+        // Ceilings from a record belong to another machine.
         ceilings: if analysis.gpu.is_some() { analysis.ceilings } else { Vec::new() },
         figures: analysis.figures.0,
         skipped: analysis.skipped,
@@ -119,7 +134,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     })
 }
 
-/// Launches a kernel on a workload once, and nothing else: what `ncu` looks at.
+/// Launches a kernel once on a workload, under `ncu`.
 pub fn launch(workload: &str, dtype: Dtype, kernel: &str) -> Result<()> {
     let data = Workload::find(workload)?.data(dtype)?;
     let mut engine = crate::registry().open(&engine_of(kernel), 1)?;
@@ -130,7 +145,7 @@ fn engine_of(kernel: &str) -> String {
     if kernel == CHOSEN { "cuda".into() } else { format!("cuda:{kernel}") }
 }
 
-/// A whole workload, and the output that others are compared with.
+/// A workload's data, and the output of the first rung.
 struct First {
     data: Data,
     output: Vec<f64>,
@@ -153,7 +168,7 @@ impl Analysis<'_> {
         }
     }
 
-    /// Measured where there is a GPU, else from records.
+    /// Measures the ceilings, or takes them from records if there is no GPU.
     fn find_ceilings(&mut self) -> Result<()> {
         if let Some(gpu) = &self.gpu {
             self.ceilings = gpu::ceilings(gpu)?;
@@ -170,10 +185,10 @@ impl Analysis<'_> {
         if self.ceilings.is_empty() {
             self.skip(
                 "roofline",
-                "no GPU here, and no record with ceilings of one\nhint: --record FILE names one",
+                "no GPU, and no record with ceilings of a GPU\nhint: --record FILE names one",
             );
         } else {
-            self.skip("ceilings of this machine", "no GPU here: those of a record were taken");
+            self.skip("ceilings of this machine", "no GPU: those of a record are used");
         }
         Ok(())
     }
@@ -185,7 +200,7 @@ impl Analysis<'_> {
         names: &[String],
         progress: &mut dyn Progress,
     ) -> Result<()> {
-        progress.step(&format!("{} {dtype}: what it asks for", workload.name));
+        progress.step(&format!("{} {dtype}: work", workload.name));
         let whole = workload.problem(dtype)?;
         let data = workload.first_images(dtype, 1)?;
         let images = whole.batch();
@@ -210,11 +225,11 @@ impl Analysis<'_> {
         Ok(())
     }
 
-    /// Bytes, operations and intensity of a forward pass, and where the ceilings put it.
+    /// Bytes, operations and intensity of a forward pass, and the times that the ceilings allow.
     fn demand(&mut self, place: &str, whole: &Problem, data: &Data) {
         let times = whole.batch() as f64 / data.problem.batch().max(1) as f64;
         let first = work::count_reads(data);
-        // The images are alike: the first one is counted.
+        // Images are alike, so one is counted.
         let reads = Reads { taps: first.taps * times, rows: first.rows * times };
         let w = work::work(whole, reads, Pass::Forward, &self.ceilings, Device::Cuda, 1);
         let (channels, samples) = (whole.channels() as f64, whole.weights_len() as f64);
@@ -226,7 +241,7 @@ impl Analysis<'_> {
             ("gathered", w.gathered_bytes, "B"),
             ("compulsory", w.compulsory_bytes, "B"),
             ("operations.multiply-add", w.flops, "FLOP"),
-            // Two coordinates (multiply, subtract, floor, part) and the products of the weights of four taps.
+            // Two coordinates (multiply, subtract, floor, fraction) and the weights of four taps.
             ("operations.locate", 14.0 * samples, "FLOP"),
             ("operations.convert", if narrow { reads.taps * channels } else { 0.0 }, ""),
             ("intensity.gathered", w.flops / w.gathered_bytes, "FLOP/B"),
@@ -243,11 +258,13 @@ impl Analysis<'_> {
         }
     }
 
-    /// What the compiler made of a kernel, and what is predicted of it.
+    /// Resources of the compiled kernel, and the model's predictions.
     fn kernel(&mut self, place: &str, kernel: &Kernel, request: &Request<'_>, data: &Data, images: usize) {
         let call = kernel.prepare(request, &self.target);
-        let made =
-            call.last().context("the call has no kernel").and_then(|last| mix::read(last, &self.target));
+        let made = call
+            .last()
+            .context("kernels of the call: got none, expected one")
+            .and_then(|last| mix::read(last, &self.target));
         let (mut resident, mut cache) = (1, mix::cache(&self.target, 0));
         match made {
             Ok(made) => {
@@ -278,19 +295,22 @@ impl Analysis<'_> {
         }
         let p = request.problem;
         if p.sampling() != Sampling::Bilinear || p.padding() != Padding::Zeros {
-            return self.skip(format!("{place}: prediction"), "only for bilinear samples with zeros outside");
+            return self.skip(
+                format!("{place}: prediction"),
+                "the model has bilinear sampling with zero padding only",
+            );
         }
         let pattern = match Pattern::of(kernel, request, &self.target) {
             Ok(pattern) => pattern,
             Err(why) => return self.skip(format!("{place}: prediction"), why),
         };
-        let multiprocessors = self.target.multiprocessors as usize;
-        let machine = simulate::Machine { multiprocessors, resident, cache, warps: simulate::WARPS };
+        let sms = self.target.multiprocessors as usize;
+        let machine = simulate::Machine { sms, resident, cache, warps: simulate::WARPS };
         let predicted = simulate::predict(&pattern, data, images, machine);
         let known = [
             ("wavefronts.predicted", predicted.wavefronts(), ""),
             ("wavefronts-taps.predicted", predicted.taps, ""),
-            ("wavefronts-kept.predicted", predicted.kept, ""),
+            ("wavefronts-kept.predicted", predicted.in_shared, ""),
             ("wavefronts-staging.predicted", predicted.staging, ""),
             ("wavefronts-shared.predicted", predicted.shared(), ""),
             ("wavefronts-inputs.predicted", predicted.inputs, ""),
@@ -300,12 +320,12 @@ impl Analysis<'_> {
             ("hit-rate.predicted", predicted.hit_rate, "%"),
             ("tags.predicted", predicted.tags, ""),
             ("collisions.predicted", predicted.collisions, "x"),
-            ("collisions-kept.predicted", predicted.kept_collisions, "x"),
+            ("collisions-kept.predicted", predicted.shared_collisions, "x"),
         ];
         for (name, value, unit) in known {
             self.figures.add(&format!("{place}.{name}"), value, unit);
         }
-        // 128 bytes a cycle and multiprocessor, as the ceiling has it.
+        // 128 bytes per cycle and SM, as in the ceiling.
         if let Some(ceiling) = self.ceilings.iter().find(|c| c.name == work::GATHER_L1) {
             let us = predicted.wavefronts() * 128.0 / ceiling.rate / 1e3;
             self.figures.add(&format!("{place}.data-path-time.predicted"), us, "us");
@@ -322,7 +342,7 @@ impl Analysis<'_> {
         first: &mut Option<First>,
     ) {
         if self.gpu.is_none() {
-            return self.skip("outputs of kernels compared with each other", "no GPU");
+            return self.skip("comparison of outputs", "no GPU");
         }
         let other = FIRST_RUNG;
         let output = |data: &Data, kernel: &str| -> Result<Vec<f64>> {
@@ -346,16 +366,13 @@ impl Analysis<'_> {
         }
     }
 
-    /// The hardware's counters of one launch.
+    /// Counters of one launch.
     fn count(&mut self, place: &str, workload: &Workload, dtype: Dtype, name: &str) {
         let Some(program) = &self.options.ncu else { return };
-        if self.gpu.is_none() {
-            return self.skip("counters", "no GPU");
-        }
         let args = ["study", "analyze", "--launch", "--workload", &workload.name];
         let args = args.into_iter().chain(["--dtype", dtype.name(), "--kernel", name]);
         let args: Vec<String> = args.map(str::to_owned).collect();
-        match ncu::find().and_then(|()| ncu::count(program, &args)) {
+        match ncu::count(program, &args) {
             Ok(counters) => {
                 for (metric, end, unit) in ncu::METRICS {
                     if let Some(value) = counters.get(metric) {

@@ -1,4 +1,4 @@
-//! Counters of the hardware, where `ncu` is and may read them.
+//! Hardware counters, read by `ncu`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Counters: the metric, the end of its figure's name, and the figure's unit.
+/// Counters: metric, end of the figure's name, unit of the figure.
 pub const METRICS: [(&str, &str, &str); 13] = [
     ("gpu__time_duration.sum", "duration", "us"),
     ("l1tex__data_pipe_lsu_wavefronts.sum", "wavefronts.measured", ""),
@@ -23,15 +23,17 @@ pub const METRICS: [(&str, &str, &str); 13] = [
     ("smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio", "stall-memory.measured", ""),
 ];
 
-/// Kernels that only prepare.
+/// Kernels that only prepare inputs. Their launches do not count.
 const HELPERS: [&str; 7] =
     ["msda_order", "msda_pack", "msda_texels", "msda_top", "msda_quantise", "msda_flush", "flush"];
 
-/// Whether there is an `ncu`.
+/// An error if `ncu` is missing.
 pub fn find() -> Result<()> {
     match Command::new("ncu").arg("--version").output() {
         Ok(output) if output.status.success() => Ok(()),
-        _ => bail!("no ncu\nhint: Nsight Compute comes with the CUDA toolkit"),
+        _ => bail!(
+            "counters: got no program `ncu`, expected Nsight Compute\nhint: it is part of the CUDA toolkit"
+        ),
     }
 }
 
@@ -49,17 +51,17 @@ pub fn count(program: &Path, args: &[String]) -> Result<BTreeMap<String, f64>> {
     if !output.status.success() {
         let said: Vec<&str> = text.lines().filter(|line| line.starts_with("==")).collect();
         let also = String::from_utf8_lossy(&output.stderr);
-        bail!("ncu ended with {}: {} {}", output.status, said.join(" "), also.trim());
+        bail!("ncu: {}: {} {}", output.status, said.join(" "), also.trim());
     }
     let kernels = parse(&text)?;
     let main =
         kernels.into_iter().filter(|kernel| !HELPERS.iter().any(|helper| kernel.name.starts_with(helper)));
     let time = |kernel: &Kernel| kernel.counters.get("gpu__time_duration.sum").copied().unwrap_or(0.0);
     let longest = main.max_by(|a, b| time(a).total_cmp(&time(b)));
-    Ok(longest.context("ncu saw no kernel")?.counters)
+    Ok(longest.context("ncu: got no kernel, expected one")?.counters)
 }
 
-/// A launch that was counted.
+/// A launch and its counters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Kernel {
     /// The kernel's name.
@@ -68,8 +70,8 @@ pub struct Kernel {
     pub counters: BTreeMap<String, f64>,
 }
 
-/// Reads `ncu --csv --page raw`: a line of names, a line of units, a line for each launch. What stands before is
-/// about the run.
+/// Parses `ncu --csv --page raw`: lines about the run, a line of names, a line of units, then one
+/// line per launch.
 pub fn parse(text: &str) -> Result<Vec<Kernel>> {
     let mut lines = text.lines().skip_while(|line| !line.starts_with("\"ID\""));
     let (Some(names), Some(units)) = (lines.next(), lines.next()) else {
@@ -86,7 +88,7 @@ pub fn parse(text: &str) -> Result<Vec<Kernel>> {
         }
         let mut counters = BTreeMap::new();
         for (i, name) in names.iter().enumerate().filter(|(_, name)| name.contains("__")) {
-            // Thousands are set apart by commas in some languages' settings.
+            // Some locales separate thousands by commas.
             if let Ok(value) = cells[i].replace(',', "").parse::<f64>() {
                 let unit = units.get(i).map_or("", String::as_str);
                 counters.insert(name.clone(), value * scale(unit));
@@ -97,7 +99,7 @@ pub fn parse(text: &str) -> Result<Vec<Kernel>> {
     Ok(kernels)
 }
 
-/// What makes base units of a unit: bytes, microseconds, plain numbers.
+/// The factor from a unit to bytes, microseconds or plain numbers.
 fn scale(unit: &str) -> f64 {
     match unit {
         "Kbyte" => 1e3,
@@ -110,7 +112,7 @@ fn scale(unit: &str) -> f64 {
     }
 }
 
-/// The cells of a line: each between quotes, a quote within being doubled.
+/// The cells of a line. Each is quoted, and a quote inside is doubled.
 fn fields(line: &str) -> Vec<String> {
     let (mut cells, mut cell, mut inside) = (Vec::new(), String::new(), false);
     let mut chars = line.trim_end().chars().peekable();
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_is_refused() {
+    fn other_text_is_refused() {
         assert!(parse("==ERROR== ERR_NVGPUCTRPERM").unwrap_err().to_string().contains("no table"));
         let short = SAMPLE.lines().take(4).collect::<Vec<_>>().join("\n") + "\n\"1\",\"2\"\n";
         assert!(parse(&short).unwrap_err().to_string().contains("2 cells"));

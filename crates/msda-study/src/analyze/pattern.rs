@@ -1,80 +1,82 @@
-//! How a kernel reads: which lanes of a warp read which bytes of which rows, and how they learn where rows are.
+//! How a kernel reads: which lanes of a warp read which bytes of which rows, and how they get the
+//! positions of rows.
 //!
-//! A kernel is described, not run: whatever has a pattern can be simulated, one warp after another.
+//! [`super::simulate`] follows a pattern warp by warp. The kernel itself does not run.
 
 use crate::ladder::{self, Held, Reading, Samples, Tiles, Visits};
 use msda_cuda::kernels::Kernel;
 use msda_cuda::kernels::rows::{Division, Rows, Walk};
 use msda_cuda::{Request, Target};
 
-/// How lanes share the rows of a query and head, an item.
+/// How the lanes of a lane group share the rows of a query and head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
-    /// Lanes that share a row, or a part of one.
+    /// Lanes that share a row, or a part of a row.
     pub lanes: usize,
-    /// Bytes that each of them reads at once.
-    pub vec: usize,
-    /// Parts that rows are divided into, each an item of its own.
-    pub parts: usize,
-    /// 2: left and right taps are read by lanes of their own.
-    pub sides: usize,
-    /// Groups of lanes that share the samples of an item.
-    pub split: usize,
+    /// Bytes per lane of one load.
+    pub lane_bytes: usize,
+    /// Parts of a row; each part has its own lane group.
+    pub channel_parts: usize,
+    /// Tap columns: with 2, different lanes read left and right taps.
+    pub tap_columns: usize,
+    /// Sample groups: lanes of one group sum every so many-th sample.
+    pub sample_groups: usize,
     /// Threads of a block that gather.
     pub block: usize,
-    /// What is in shared memory, of each level; empty where nothing is.
-    pub kept: Vec<Held>,
-    /// Bytes from position to position there.
-    pub step: usize,
-    /// Whether only taps that count are read; otherwise the square of taps is moved onto the map.
+    /// The part of each level that is resident in shared memory; empty if none is.
+    pub resident: Vec<Held>,
+    /// Pixel stride there, in bytes.
+    pub pixel_stride: usize,
+    /// Whether taps outside the map are skipped. Otherwise all four are moved onto the map.
     pub masked: bool,
-    /// Whether rows go through the cache.
+    /// Whether rows are cached in L1.
     pub cached: bool,
-    /// How lanes learn where rows are.
+    /// How lanes get the positions of rows.
     pub staging: Staging,
-    /// Which items a block has at a time.
-    pub items: Items,
-    /// What it has one after another.
+    /// The queries and heads of a block.
+    pub assignment: Assignment,
+    /// The tiles of a block, one after another.
     pub tiles: Tiles,
 }
 
-/// How lanes learn where rows are.
+/// How lanes get the positions of rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Staging {
-    /// As rungs of the ladder do: every lane for itself, through tables, or from lanes that find taps.
+    /// A rung's way: each lane by itself, from tables, or from lanes that locate samples.
     Rung(Samples),
-    /// Each lane of an item locates some samples at a time, and the others read them from shared memory.
+    /// Each lane of a lane group locates samples and stages them in shared memory for the others.
     Shared {
-        /// How many.
-        round: usize,
-        /// Whether positions lie in the order of an item's samples, as many as 16 bytes hold read at a time; else those of a lane together.
+        /// Samples per lane and pass.
+        samples_per_lane: usize,
+        /// Whether positions are stored in the order of samples and read 16 bytes at a time.
+        /// Otherwise the positions of one lane are stored together.
         ordered: bool,
     },
-    /// Each lane of an item locates some samples at a time, and the others get them by shuffles.
+    /// Each lane of a lane group locates samples, and the others get them by shuffles.
     Shuffled {
-        /// How many.
-        round: usize,
-        /// Shuffles a sample.
+        /// Samples per lane and pass.
+        samples_per_lane: usize,
+        /// Shuffles per sample.
         words: usize,
     },
 }
 
-/// Which items a block has.
+/// The queries and heads of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Items {
-    /// Items that follow each other, heads within queries within images.
+pub enum Assignment {
+    /// Consecutive ones: heads within queries within images.
     Linear,
-    /// Queries of some heads; columns, heads and images are the grid's dimensions.
+    /// Queries of some heads. The dimensions of the grid are tiles of queries, heads and images.
     Grid {
-        /// Heads of a block.
+        /// Heads per block.
         heads: usize,
-        /// In which order queries are visited.
+        /// The order of queries.
         walk: Walk,
     },
 }
 
 impl Pattern {
-    /// A kernel's pattern for a request that it takes; or why it has none.
+    /// The pattern of a kernel for a request that it takes, or why there is none.
     pub fn of(kernel: &Kernel, request: &Request<'_>, target: &Target) -> Result<Self, String> {
         let pattern = match kernel {
             Kernel::Rows(knobs) => Self::rows(knobs, request, target),
@@ -84,10 +86,10 @@ impl Pattern {
                 Self::rung(rung.reading(request, target)?)
             }
         };
-        match pattern.item() {
-            1..=32 if 32 % pattern.item() == 0 => Ok(pattern),
+        match pattern.group_lanes() {
+            1..=32 if 32 % pattern.group_lanes() == 0 => Ok(pattern),
             lanes => Err(format!(
-                "{lanes} lanes for a query are no part of a warp: how they read is not described"
+                "the model has lane groups that divide a warp only, and this one has {lanes} lanes"
             )),
         }
     }
@@ -95,67 +97,70 @@ impl Pattern {
     fn rows(knobs: &Rows, request: &Request<'_>, target: &Target) -> Self {
         let (p, division) = (request.problem, Division::of(request));
         let none = Held { from: usize::MAX, count: 0, at: 0 };
-        // Kept levels lie as they do in device memory.
+        // Resident levels have the layout of device memory.
         let all = Held { from: 0, count: p.positions(), at: 0 };
-        let first = p.levels().len() - knobs.keep;
-        let kept = (0..p.levels().len()).map(|level| if level < first { none } else { all });
+        let first = p.levels().len() - knobs.resident_levels;
+        let resident = (0..p.levels().len()).map(|level| if level < first { none } else { all });
         Self {
             lanes: division.lanes,
-            vec: division.vec,
-            parts: 1,
-            sides: knobs.sides,
-            split: knobs.split,
-            block: knobs.block,
-            kept: kept.collect(),
-            step: p.channels() * p.types().value.size(),
+            lane_bytes: division.vec,
+            channel_parts: 1,
+            tap_columns: knobs.tap_columns,
+            sample_groups: knobs.sample_groups,
+            block: knobs.threads,
+            resident: resident.collect(),
+            pixel_stride: p.channels() * p.types().value.size(),
             masked: false,
             cached: true,
-            staging: Staging::Shared { round: knobs.round, ordered: knobs.parted(p, division) },
-            items: Items::Grid { heads: knobs.heads, walk: knobs.walk },
-            tiles: if knobs.keep > 0 {
-                Tiles::Following(knobs.share(p, target, division).each)
+            staging: Staging::Shared {
+                samples_per_lane: knobs.samples_per_lane,
+                ordered: knobs.static_residency(p, division),
+            },
+            assignment: Assignment::Grid { heads: knobs.heads_per_block, walk: knobs.walk },
+            tiles: if knobs.resident_levels > 0 {
+                Tiles::Following(knobs.tiling(p, target, division).tiles_per_block)
             } else {
                 Tiles::One
             },
         }
     }
 
-    /// One thread an element; described where whole rows fit a warp.
+    /// One thread per element.
     fn generic(request: &Request<'_>) -> Self {
         let p = request.problem;
         Self {
             lanes: p.channels(),
-            vec: p.types().value.size(),
-            parts: 1,
-            sides: 1,
-            split: 1,
+            lane_bytes: p.types().value.size(),
+            channel_parts: 1,
+            tap_columns: 1,
+            sample_groups: 1,
             block: 256,
-            kept: Vec::new(),
-            step: 0,
+            resident: Vec::new(),
+            pixel_stride: 0,
             masked: false,
             cached: true,
             staging: Staging::Rung(Samples::Own { together: 1 }),
-            items: Items::Linear,
+            assignment: Assignment::Linear,
             tiles: Tiles::One,
         }
     }
 
     fn rung(reading: Reading) -> Self {
-        let grid = |walk| Items::Grid { heads: 1, walk };
+        let grid = |walk| Assignment::Grid { heads: 1, walk };
         Self {
             lanes: reading.lanes,
-            vec: reading.vec,
-            parts: reading.parts,
-            sides: 1,
-            split: reading.split,
+            lane_bytes: reading.vec,
+            channel_parts: reading.parts,
+            tap_columns: 1,
+            sample_groups: reading.split,
             block: reading.tile * reading.lanes * reading.split,
-            kept: reading.kept,
-            step: reading.step,
+            resident: reading.kept,
+            pixel_stride: reading.step,
             masked: true,
             cached: reading.cached,
             staging: Staging::Rung(reading.samples),
-            items: match reading.visits {
-                Visits::Output => Items::Linear,
+            assignment: match reading.visits {
+                Visits::Output => Assignment::Linear,
                 Visits::Plane => grid(Walk::Straight),
                 Visits::Listed => grid(Walk::Ordered),
             },
@@ -163,35 +168,39 @@ impl Pattern {
         }
     }
 
-    /// Lanes of an item.
-    pub fn item(&self) -> usize {
-        self.lanes * self.sides * self.split
+    /// Lanes of a lane group, which computes a query and head.
+    pub fn group_lanes(&self) -> usize {
+        self.lanes * self.tap_columns * self.sample_groups
     }
 
-    /// Samples that are located at a time by one lane.
-    pub fn round(&self) -> usize {
+    /// Samples that a lane locates per pass.
+    pub fn samples_per_lane(&self) -> usize {
         match self.staging {
             Staging::Rung(Samples::Own { together }) => together,
             Staging::Rung(_) => 1,
-            Staging::Shared { round, .. } | Staging::Shuffled { round, .. } => round,
+            Staging::Shared { samples_per_lane, .. } | Staging::Shuffled { samples_per_lane, .. } => {
+                samples_per_lane
+            }
         }
     }
 
-    /// Samples of an item that are located together.
-    pub(super) fn together(&self) -> usize {
+    /// Samples that a lane group locates per pass.
+    pub(super) fn samples_per_pass(&self) -> usize {
         match &self.staging {
-            Staging::Rung(Samples::Own { together }) => self.split * together,
-            Staging::Rung(Samples::Tabled { .. }) => self.split,
+            Staging::Rung(Samples::Own { together }) => self.sample_groups * together,
+            Staging::Rung(Samples::Tabled { .. }) => self.sample_groups,
             Staging::Rung(Samples::Handed { round, .. }) => *round,
-            Staging::Shared { round, .. } | Staging::Shuffled { round, .. } => self.item() * round,
+            Staging::Shared { samples_per_lane, .. } | Staging::Shuffled { samples_per_lane, .. } => {
+                self.group_lanes() * samples_per_lane
+            }
         }
     }
 
-    /// What is kept of the position of a level: its place in shared memory, in bytes.
-    pub(super) fn place(&self, level: usize, position: usize) -> Option<usize> {
-        let held = self.kept.get(level)?;
+    /// The offset of a position in shared memory in bytes, if it is resident.
+    pub(super) fn shared_offset(&self, level: usize, position: usize) -> Option<usize> {
+        let held = self.resident.get(level)?;
         let inside = position >= held.from && position - held.from < held.count;
-        inside.then(|| (position - held.from + held.at) * self.step)
+        inside.then(|| (position - held.from + held.at) * self.pixel_stride)
     }
 }
 
@@ -205,14 +214,15 @@ mod tests {
     use super::*;
     use msda_bench::workload::Workload;
 
-    /// Which rungs can be followed at the seed shape; the others say why not.
+    /// On the seed shape.
     #[test]
-    fn rungs_are_described_or_say_why_not() {
+    fn rungs_have_a_pattern_or_a_reason() {
         let p = Workload::find("seed").unwrap().problem(Dtype::F16).unwrap();
         let operands = Operands::dense(&p, None);
         let request = Request::new(&p, &operands);
         let target = Target { arch: Arch::new(9, 0), multiprocessors: 132 };
-        let of = |name: &str| Pattern::of(&format!("ladder:{name}").parse().unwrap(), &request, &target);
+        let of =
+            |name: &str| Pattern::of(&crate::kernel(&format!("ladder:{name}")).unwrap(), &request, &target);
         let left_out = RUNGS.iter().filter(|r| of(r.name).is_err()).map(|r| r.name).collect::<Vec<_>>();
         let expected = [
             "distributed",
@@ -229,7 +239,7 @@ mod tests {
 
         let shape = |name: &str| {
             let p = of(name).unwrap();
-            (p.lanes, p.vec, p.split, p.block, p.step)
+            (p.lanes, p.lane_bytes, p.sample_groups, p.block, p.pixel_stride)
         };
         assert_eq!(shape("original"), (32, 2, 1, 256, 0));
         assert_eq!(shape("base"), (4, 16, 1, 256, 0));
@@ -243,12 +253,15 @@ mod tests {
         assert_eq!(shape("ultra"), (4, 16, 1, 768, 64));
         assert_eq!(shape("specialised"), (4, 16, 1, 384, 0));
         assert!(!of("base-cache").unwrap().cached);
-        assert_eq!((of("original_vector").unwrap().round(), of("base").unwrap().round()), (8, 1));
-        // The last two levels fit 227 KB, of the second a part.
-        let kept = |name: &str, level: usize| of(name).unwrap().kept[level];
+        assert_eq!(
+            (of("original_vector").unwrap().samples_per_lane(), of("base").unwrap().samples_per_lane()),
+            (8, 1)
+        );
+        // The last two levels fit 227 KB, and a part of the second level.
+        let kept = |name: &str, level: usize| of(name).unwrap().resident[level];
         assert_eq!((kept("shared_wide", 1).count, kept("shared_wide", 2).count), (0, 25 * 42));
         assert!((1..48 * 82).contains(&kept("persistent_full", 1).count));
-        assert_eq!(of("shared_wide").unwrap().place(3, kept("shared_wide", 3).from + 2), Some(128));
-        assert_eq!(of("shared_wide").unwrap().place(0, 5), None);
+        assert_eq!(of("shared_wide").unwrap().shared_offset(3, kept("shared_wide", 3).from + 2), Some(128));
+        assert_eq!(of("shared_wide").unwrap().shared_offset(0, 5), None);
     }
 }

@@ -1,37 +1,39 @@
-//! What a kernel asks of the first-level caches, predicted from its pattern and the workload's own locations.
+//! A model of L1: wavefronts of a launch, predicted from a kernel's pattern and the workload's
+//! locations.
 //!
-//! Some multiprocessors are followed through their first blocks, warp by warp, all resident warps taking turns, and
-//! what they did is scaled to the launch. Counted are cycles of the data path, wavefronts, by the rule in
-//! [`super::banks`]: taps from the cache and from levels in shared memory, samples handed on, locations and
-//! weights, output, shuffles, and fills, since what a miss brings is written through the same path at 128 bytes a cycle. Not
-//! counted: replays, look-ups of tags that take longer than the data, the filling of levels that are kept, what their blocks keep at hand, and that
-//! their last tiles are for whichever warp is free.
+//! The model follows three SMs through their first blocks, with all resident warps in turn, and
+//! scales the counts to the launch. Wavefronts are cycles of the data path, by the rules of
+//! [`super::banks`]: taps from L1, taps from levels resident in shared memory, staged samples,
+//! locations and weights, output, shuffles, and fills of L1 after misses, at 128 bytes per cycle.
+//!
+//! The model leaves out replays, tag lookups that take longer than the data, the filling of
+//! resident levels, and the last tiles of a block, which go to the warp that is free first.
 
 use crate::ladder::{Samples, Tiles};
 use msda::{Problem, Role};
+use msda_bench::workload::Data;
 use msda_cuda::kernels::rows::{SORT_CELLS, Walk};
 
 use super::banks;
 use super::cache::Cache;
-use super::pattern::{Items, Pattern, Staging};
-use msda_bench::workload::Data;
+use super::pattern::{Assignment, Pattern, Staging};
 
 /// Lanes of a warp.
 const WARP: usize = 32;
-/// Warps that are followed, usually.
+/// Warps to follow.
 pub const WARPS: usize = 4000;
-/// Rows of a strip of queries, and the side of the grid of cells by which they are ordered.
-const STRIP: usize = msda_cuda::kernels::rows::STRIP;
+/// Pixel rows of a strip of queries, and cells per side of the grid that orders queries.
+const STRIP: usize = msda_cuda::kernels::rows::STRIP_HEIGHT;
 const CELLS: f64 = 64.0;
 
-/// Wavefronts of a launch, and what the cache is asked.
+/// Wavefronts of a launch, and the behaviour of L1.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Predicted {
-    /// Rows from the cache.
+    /// Taps from L1.
     pub taps: f64,
-    /// Rows from levels in shared memory.
-    pub kept: f64,
-    /// Samples handed from lane to lane through shared memory.
+    /// Taps from levels resident in shared memory.
+    pub in_shared: f64,
+    /// Samples staged through shared memory.
     pub staging: f64,
     /// Shuffles.
     pub shuffles: f64,
@@ -39,16 +41,16 @@ pub struct Predicted {
     pub inputs: f64,
     /// Output.
     pub output: f64,
-    /// What misses bring.
+    /// Fills of L1 after misses.
     pub fills: f64,
-    /// Share of sectors that are found, in percent.
+    /// Percent of sectors that hit.
     pub hit_rate: f64,
-    /// Lines that one instruction of a warp looks up, on average.
+    /// Lines per load of a warp, on average.
     pub tags: f64,
-    /// Wavefronts of taps over those if nothing collided.
+    /// Wavefronts of taps over the fewest possible.
     pub collisions: f64,
-    /// The same of taps from levels in shared memory; not a number where none are.
-    pub kept_collisions: f64,
+    /// The same for taps from shared memory; NaN if there are none.
+    pub shared_collisions: f64,
 }
 
 impl Predicted {
@@ -57,41 +59,41 @@ impl Predicted {
         self.taps + self.shared() + self.shuffles + self.inputs + self.output + self.fills
     }
 
-    /// Those of shared memory.
+    /// Wavefronts of shared memory.
     pub fn shared(&self) -> f64 {
-        self.kept + self.staging
+        self.in_shared + self.staging
     }
 }
 
-/// The machine as far as it matters here.
+/// The GPU, as the model needs it.
 #[derive(Debug, Clone, Copy)]
 pub struct Machine {
-    /// Multiprocessors.
-    pub multiprocessors: usize,
-    /// Blocks that each holds.
+    /// Number of SMs.
+    pub sms: usize,
+    /// Resident blocks per SM.
     pub resident: usize,
-    /// Bytes of first-level cache beside the shared memory of those.
+    /// Bytes of L1 beside the shared memory of those blocks.
     pub cache: usize,
-    /// Warps that are followed, about.
+    /// Warps to follow, about.
     pub warps: usize,
 }
 
-/// Predicts a forward launch of all `images`, of the first of which `data` are the data. Bilinear samples with zeros
-/// outside only.
+/// Predicts a forward launch on `images` images like the one in `data`. Bilinear sampling with zero
+/// padding only.
 pub fn predict(pattern: &Pattern, data: &Data, images: usize, machine: Machine) -> Predicted {
     let p = &data.problem;
     let shape = Shape::new(pattern, data, images);
     let mut counts = Counts::default();
     let staged = staging(pattern, p);
-    let runs = shape.runs(machine.multiprocessors);
-    // Three multiprocessors, spread over the machine.
+    let runs = shape.runs(machine.sms);
+    // Three SMs, spread over the GPU.
     let each = machine.warps / 3;
     for k in 0..3 {
-        let sm = k * machine.multiprocessors / 3;
+        let sm = k * machine.sms / 3;
         let mut cache = Cache::new(if pattern.cached { machine.cache } else { 0 });
         let (mut next, mut done) = (sm, 0);
         while next < runs.count && done < each {
-            let step = machine.multiprocessors.max(1);
+            let step = machine.sms.max(1);
             let resident: Vec<usize> = (0..machine.resident.max(1))
                 .map(|i| next + i * step)
                 .filter(|&run| run < runs.count)
@@ -111,10 +113,10 @@ pub fn predict(pattern: &Pattern, data: &Data, images: usize, machine: Machine) 
         counts.hits += cache.hits as f64;
         counts.fills += cache.misses() as f64 * 32.0 / 128.0;
     }
-    let scale = shape.items() as f64 / (counts.items as f64).max(1.0);
+    let scale = shape.lane_groups() as f64 / (counts.lane_groups as f64).max(1.0);
     Predicted {
         taps: counts.taps * scale,
-        kept: counts.kept * scale,
+        in_shared: counts.in_shared * scale,
         staging: counts.staging * scale,
         shuffles: counts.shuffles * scale,
         inputs: counts.inputs * scale,
@@ -123,15 +125,15 @@ pub fn predict(pattern: &Pattern, data: &Data, images: usize, machine: Machine) 
         hit_rate: 100.0 * counts.hits / counts.sectors.max(1.0),
         tags: counts.tags / counts.loads.max(1.0),
         collisions: counts.taps / counts.least.max(1.0),
-        kept_collisions: counts.kept / counts.least_kept,
+        shared_collisions: counts.in_shared / counts.least_shared,
     }
 }
 
 #[derive(Default)]
 struct Counts {
-    items: usize,
+    lane_groups: usize,
     taps: f64,
-    kept: f64,
+    in_shared: f64,
     staging: f64,
     shuffles: f64,
     inputs: f64,
@@ -142,11 +144,12 @@ struct Counts {
     tags: f64,
     loads: f64,
     least: f64,
-    least_kept: f64,
+    least_shared: f64,
 }
 
-/// A query and head, or a part of its channels, and where the taps of its samples are.
-struct Item {
+/// The work of a lane group: a query and head, or a part of its channels, with the taps of its
+/// samples.
+struct LaneGroup {
     image: usize,
     query: usize,
     head: usize,
@@ -154,26 +157,27 @@ struct Item {
     taps: Vec<Taps>,
 }
 
-/// The positions of a sample's taps: top left, top right, bottom left, bottom right; none for those that are not read.
+/// Positions of a sample's taps: top left, top right, bottom left, bottom right; none if a tap is
+/// not read.
 type Taps = [Option<usize>; 4];
 
-/// The items of a warp, in the order of their lanes; none for lanes past the end.
+/// The lane groups of a warp in the order of lanes; none past the end.
 struct Warp {
-    items: Vec<Option<Item>>,
+    lane_groups: Vec<Option<LaneGroup>>,
 }
 
-/// Tiles that one block has, one after another.
+/// How tiles are divided among blocks. A run is the tiles of one block.
 struct Runs {
     length: usize,
     columns: usize,
     across: usize,
     count: usize,
-    /// Whether they are every so many-th.
+    /// Whether the tiles of a run are `across` apart. Otherwise they are consecutive.
     strided: bool,
 }
 
 impl Runs {
-    /// A tile of a run, counted through all of the launch.
+    /// The number of a run's tile in the launch.
     fn block(&self, run: usize, tile: usize) -> Option<usize> {
         let column = match self.strided {
             true => tile * self.across + run % self.across,
@@ -183,19 +187,19 @@ impl Runs {
     }
 }
 
-/// A launch: which items its blocks have.
+/// A launch: the work of its blocks.
 struct Shape<'a> {
     pattern: &'a Pattern,
     data: &'a Data,
     images: usize,
-    /// Queries by place, where they are visited so.
+    /// Queries by position, if the kernel orders them so.
     order: Vec<usize>,
 }
 
 impl<'a> Shape<'a> {
     fn new(pattern: &'a Pattern, data: &'a Data, images: usize) -> Self {
         let mut shape = Self { pattern, data, images, order: Vec::new() };
-        if let Items::Grid { heads, walk: walk @ (Walk::Ordered | Walk::Sorted) } = pattern.items {
+        if let Assignment::Grid { heads, walk: walk @ (Walk::Ordered | Walk::Sorted) } = pattern.assignment {
             let mut order: Vec<usize> = (0..data.problem.queries()).collect();
             match pattern.tiles {
                 Tiles::Following(tiles) if walk == Walk::Sorted => {
@@ -211,38 +215,37 @@ impl<'a> Shape<'a> {
         shape
     }
 
-    fn items(&self) -> usize {
+    fn lane_groups(&self) -> usize {
         let p = &self.data.problem;
-        self.images * p.queries() * p.heads() * self.pattern.parts
+        self.images * p.queries() * p.heads() * self.pattern.channel_parts
     }
 
-    /// Items of a block.
+    /// Lane groups per block.
     fn each(&self) -> usize {
-        (self.pattern.block / self.pattern.item()).max(1)
+        (self.pattern.block / self.pattern.group_lanes()).max(1)
     }
 
-    /// Columns and rows of an image's blocks.
+    /// Columns and rows of the grid for one image.
     fn grid(&self) -> (usize, usize) {
         let p = &self.data.problem;
-        match self.pattern.items {
-            Items::Linear => ((p.queries() * p.heads()).div_ceil(self.each()), 1),
-            Items::Grid { heads, .. } => {
-                let rows = p.heads().div_ceil(heads) * self.pattern.parts;
+        match self.pattern.assignment {
+            Assignment::Linear => ((p.queries() * p.heads()).div_ceil(self.each()), 1),
+            Assignment::Grid { heads, .. } => {
+                let rows = p.heads().div_ceil(heads) * self.pattern.channel_parts;
                 (p.queries().div_ceil((self.each() / heads).max(1)), rows)
             }
         }
     }
 
-    /// What falls to one block: one tile of queries, or as many as divide the planes evenly among some blocks a
-    /// multiprocessor.
-    fn runs(&self, multiprocessors: usize) -> Runs {
+    /// The runs of the launch: one tile per block, or as many as divide the planes evenly among the
+    /// blocks of each SM.
+    fn runs(&self, sms: usize) -> Runs {
         let (columns, rows) = self.grid();
         let planes = self.images * rows;
-        let shares =
-            |blocks: usize| (blocks * multiprocessors).div_ceil(planes.max(1)).clamp(1, columns.max(1));
+        let shares = |blocks: usize| (blocks * sms).div_ceil(planes.max(1)).clamp(1, columns.max(1));
         let (length, across, strided) = match self.pattern.tiles {
             Tiles::One => (1, columns, false),
-            // Blocks that go from image to image are taken for ones that do not.
+            // Blocks that continue with the next image are treated as if they did not.
             Tiles::Following(tiles) => {
                 let length = tiles.clamp(1, columns.max(1));
                 (length, columns.div_ceil(length), false)
@@ -256,34 +259,34 @@ impl<'a> Shape<'a> {
         let p = &self.data.problem;
         let (columns, rows) = self.grid();
         let (column, row, image) = (block % columns, block / columns % rows, block / columns / rows);
-        let (row, part) = (row / self.pattern.parts, row % self.pattern.parts);
-        let item = |i: usize| {
-            let (query, head) = match self.pattern.items {
-                Items::Linear => {
+        let (row, part) = (row / self.pattern.channel_parts, row % self.pattern.channel_parts);
+        let lane_group = |i: usize| {
+            let (query, head) = match self.pattern.assignment {
+                Assignment::Linear => {
                     let n = column * self.each() + i;
                     ((n < p.queries() * p.heads()).then_some(n / p.heads())?, n % p.heads())
                 }
-                Items::Grid { heads, walk } => {
+                Assignment::Grid { heads, walk } => {
                     let head = row * heads + i % heads;
                     let queries = (self.each() / heads).max(1);
                     (self.query(walk, column, queries, i / heads)?, (head < p.heads()).then_some(head)?)
                 }
             };
             let taps = positions(self.data, query, head, self.pattern.masked);
-            Some(Item { image, query, head, part, taps })
+            Some(LaneGroup { image, query, head, part, taps })
         };
-        let of_warp = (WARP / self.pattern.item()).max(1);
-        let all: Vec<Option<Item>> = (0..self.each()).map(item).collect();
+        let of_warp = (WARP / self.pattern.group_lanes()).max(1);
+        let all: Vec<Option<LaneGroup>> = (0..self.each()).map(lane_group).collect();
         let mut warps = Vec::new();
         let mut rest = all.into_iter().peekable();
         while rest.peek().is_some() {
-            warps.push(Warp { items: rest.by_ref().take(of_warp).collect() });
+            warps.push(Warp { lane_groups: rest.by_ref().take(of_warp).collect() });
         }
-        warps.retain(|w: &Warp| w.items.iter().any(Option::is_some));
+        warps.retain(|w: &Warp| w.lane_groups.iter().any(Option::is_some));
         warps
     }
 
-    /// The query that an index within a block stands for: as the kernel has it.
+    /// The query of an index within a block, in the order of the kernel.
     fn query(&self, walk: Walk, column: usize, queries: usize, i: usize) -> Option<usize> {
         let p = &self.data.problem;
         let at = column * queries + i;
@@ -301,9 +304,9 @@ impl<'a> Shape<'a> {
         Some(first + (down * STRIP + rest % high) * level.w + rest / high)
     }
 
-    /// The cell by which a block sorts its queries: a column of a strip, by the first point.
+    /// The cell by which a block sorts its queries: a column of a strip, from the first point.
     fn strip(&self, query: usize) -> usize {
-        let first = msda::op::offset(Role::Locations.dense(&self.data.problem), [0, query, 0]);
+        let first = msda::backend::offset(Role::Locations.dense(&self.data.problem), [0, query, 0]);
         let [strips, columns] = SORT_CELLS;
         let cell = |axis: usize, cells: usize| {
             let at = self.data.locations.as_slice().get(first + axis) * cells as f64;
@@ -312,10 +315,10 @@ impl<'a> Shape<'a> {
         cell(1, strips) * columns + cell(0, columns)
     }
 
-    /// The cell of a Z-curve that a query looks at: the mean of its first head's points on the first level.
+    /// The cell of a query on a Z-curve: the mean of its first head's points on the first level.
     fn cell(&self, query: usize) -> usize {
         let p = &self.data.problem;
-        let first = msda::op::offset(Role::Locations.dense(p), [0, query, 0]);
+        let first = msda::backend::offset(Role::Locations.dense(p), [0, query, 0]);
         let points = p.points()[0].max(1);
         let mean = |axis: usize| {
             let sum: f64 =
@@ -327,12 +330,13 @@ impl<'a> Shape<'a> {
     }
 }
 
-/// Where the taps of each sample are. If `masked`, those that count; otherwise the square of all four, moved onto the
-/// map where there is no ring, and at the level's first pixel where the sample does not count.
+/// Positions of the taps of each sample. With `masked`, taps outside the map are none. Otherwise
+/// all four are moved onto the map, unless there is a ring, and a sample outside the map reads the
+/// first pixel of the level.
 fn positions(data: &Data, query: usize, head: usize, masked: bool) -> Vec<Taps> {
     let p = &data.problem;
     let ring = p.layout().ring() > 0;
-    let mut at = msda::op::offset(Role::Locations.dense(p), [0, query, head]);
+    let mut at = msda::backend::offset(Role::Locations.dense(p), [0, query, head]);
     let mut all = Vec::with_capacity(p.samples());
     for (level, &points) in p.levels().iter().zip(p.points()) {
         for _ in 0..points {
@@ -359,7 +363,7 @@ fn positions(data: &Data, query: usize, head: usize, masked: bool) -> Vec<Taps> 
     all
 }
 
-/// Runs resident warps, sample by sample, taking turns.
+/// Runs resident warps in turn, sample by sample.
 fn run(
     pattern: &Pattern,
     p: &Problem,
@@ -370,21 +374,21 @@ fn run(
 ) {
     let levels: Vec<usize> =
         p.points().iter().enumerate().flat_map(|(l, &points)| std::iter::repeat_n(l, points)).collect();
-    let (item, round, samples) = (pattern.item(), pattern.round(), p.samples());
+    let (group_lanes, round, samples) = (pattern.group_lanes(), pattern.samples_per_lane(), p.samples());
     for warp in warps {
         counts.staging += staged.tile;
         if matches!(pattern.staging, Staging::Rung(Samples::Tabled { .. })) {
             counts.inputs += tabled_inputs(p, warp);
         }
     }
-    let together = pattern.together();
+    let together = pattern.samples_per_pass();
     for first in (0..samples).step_by(together.max(1)) {
         for warp in warps {
             counts.staging += staged.write;
             counts.inputs += inputs(pattern, p, warp, first);
         }
-        // The samples that a lane located follow each other; groups of lanes take every SPLIT-th lane's.
-        let steps = together / pattern.split;
+        // A lane locates consecutive samples. A sample group takes those of every so many-th lane.
+        let steps = together / pattern.sample_groups;
         for step in 0..steps {
             for warp in warps {
                 if step % round == 0 {
@@ -392,8 +396,8 @@ fn run(
                 }
                 counts.staging += staged.weights;
                 counts.shuffles += staged.shuffles;
-                let sample = |group: usize| {
-                    let from = step / round * pattern.split + group;
+                let sample = |sample_group: usize| {
+                    let from = step / round * pattern.sample_groups + sample_group;
                     Some(first + from * round + step % round).filter(|&s| s < samples)
                 };
                 taps(pattern, p, &levels, warp, sample, cache, counts);
@@ -401,51 +405,51 @@ fn run(
         }
     }
     for warp in warps {
-        counts.items += warp.items.iter().flatten().count();
+        counts.lane_groups += warp.lane_groups.iter().flatten().count();
         counts.output += output(pattern, p, warp);
-        // Sums of groups and sides meet.
+        // Sums of sample groups and tap columns are added by shuffles.
         let (mut channels, left) = left(pattern, p.types().value.size());
-        for _ in 0..(item / pattern.lanes.max(1)).max(1).ilog2() {
+        for _ in 0..(group_lanes / pattern.lanes.max(1)).max(1).ilog2() {
             channels = (channels / 2).max(left);
             counts.shuffles += channels as f64;
         }
     }
 }
 
-/// The channels that a lane sums, and those it is left with: lanes with the same channels give each other halves of them, down to
-/// 4 bytes. Those of rungs give each other all.
+/// Channels that a lane sums, and channels that it stores. Lanes with the same channels exchange
+/// halves, down to 4 bytes. Lanes of rungs exchange all.
 fn left(pattern: &Pattern, size: usize) -> (usize, usize) {
-    let each = pattern.vec / size;
+    let each = pattern.lane_bytes / size;
     match pattern.staging {
         Staging::Shared { .. } => {
-            (each, (each / (pattern.sides * pattern.split)).max(4 / size.min(4)).min(each))
+            (each, (each / (pattern.tap_columns * pattern.sample_groups)).max(4 / size.min(4)).min(each))
         }
         _ => (each, each),
     }
 }
 
-/// The lanes' addresses of one load, lane by lane.
+/// Addresses of one load, lane by lane.
 fn lanes(
     pattern: &Pattern,
     warp: &Warp,
-    address: impl Fn(&Item, usize, usize, usize) -> Option<u64>,
+    address: impl Fn(&LaneGroup, usize, usize, usize) -> Option<u64>,
 ) -> Vec<Option<u64>> {
-    let item = pattern.item();
+    let group_lanes = pattern.group_lanes();
     (0..WARP)
         .map(|lane| {
-            let of = warp.items.get(lane / item)?.as_ref()?;
-            let part = lane % item;
-            let (group, side, chunk) = (
-                part / (pattern.lanes * pattern.sides),
-                part / pattern.lanes % pattern.sides,
+            let of = warp.lane_groups.get(lane / group_lanes)?.as_ref()?;
+            let part = lane % group_lanes;
+            let (sample_group, side, chunk) = (
+                part / (pattern.lanes * pattern.tap_columns),
+                part / pattern.lanes % pattern.tap_columns,
                 part % pattern.lanes,
             );
-            address(of, group, side, chunk)
+            address(of, sample_group, side, chunk)
         })
         .collect()
 }
 
-/// All taps of one sample of every item.
+/// All taps of one sample of each lane group.
 fn taps(
     pattern: &Pattern,
     p: &Problem,
@@ -457,53 +461,60 @@ fn taps(
 ) {
     let size = p.types().value.size();
     let strides = Role::Value.dense(p);
-    let row = p.channels() * size / pattern.parts;
-    for side in 0..2 / pattern.sides {
+    let row = p.channels() * size / pattern.channel_parts;
+    for side in 0..2 / pattern.tap_columns {
         for down in 0..2 {
-            let address = |item: &Item, group: usize, own: usize, chunk: usize, shared: bool| {
-                let s = sample(group)?;
-                let position = item.taps[s][down * 2 + side + own]?;
-                (chunk * pattern.vec < row).then_some(())?;
-                let place = pattern.place(levels[s], position);
-                (place.is_some() == shared).then_some(())?;
-                let start = msda::op::offset(strides, [item.image, 0, item.head]) + position * strides[1];
-                let row = place.unwrap_or(start * size + item.part * row);
-                Some((row + chunk * pattern.vec) as u64)
-            };
-            let global =
-                lanes(pattern, warp, |item, group, own, chunk| address(item, group, own, chunk, false));
+            let address =
+                |lane_group: &LaneGroup, sample_group: usize, own: usize, chunk: usize, shared: bool| {
+                    let s = sample(sample_group)?;
+                    let position = lane_group.taps[s][down * 2 + side + own]?;
+                    (chunk * pattern.lane_bytes < row).then_some(())?;
+                    let place = pattern.shared_offset(levels[s], position);
+                    (place.is_some() == shared).then_some(())?;
+                    let start = msda::backend::offset(strides, [lane_group.image, 0, lane_group.head])
+                        + position * strides[1];
+                    let row = place.unwrap_or(start * size + lane_group.part * row);
+                    Some((row + chunk * pattern.lane_bytes) as u64)
+                };
+            let global = lanes(pattern, warp, |lane_group, sample_group, own, chunk| {
+                address(lane_group, sample_group, own, chunk, false)
+            });
             if global.iter().any(Option::is_some) {
-                counts.taps += banks::warp(&global, pattern.vec) as f64;
-                counts.tags += cache.read(&global, pattern.vec) as f64;
+                counts.taps += banks::warp(&global, pattern.lane_bytes) as f64;
+                counts.tags += cache.read(&global, pattern.lane_bytes) as f64;
                 counts.loads += 1.0;
-                counts.least += banks::least(&global, pattern.vec) as f64;
+                counts.least += banks::least(&global, pattern.lane_bytes) as f64;
             }
-            let shared =
-                lanes(pattern, warp, |item, group, own, chunk| address(item, group, own, chunk, true));
-            counts.kept += banks::shared(&shared, pattern.vec) as f64;
-            counts.least_kept += banks::least(&shared, pattern.vec) as f64;
+            let shared = lanes(pattern, warp, |lane_group, sample_group, own, chunk| {
+                address(lane_group, sample_group, own, chunk, true)
+            });
+            counts.in_shared += banks::shared(&shared, pattern.lane_bytes) as f64;
+            counts.least_shared += banks::least(&shared, pattern.lane_bytes) as f64;
         }
     }
 }
 
-/// Locations and weights: the tensor, the size of its numbers, and how many of them a sample has.
+/// Locations and weights: tensor, bytes per number, numbers per sample.
 fn given(p: &Problem) -> [(Role, usize, usize); 2] {
     let t = p.types();
     [(Role::Locations, t.locations.size(), 2), (Role::Weights, t.weights.size(), 1)]
 }
 
-/// Locations and weights of all samples, 32 after another.
+/// Loads of locations and weights of all samples, 32 at a time.
 fn tabled_inputs(p: &Problem, warp: &Warp) -> f64 {
     let samples = p.samples();
     let mut total = 0;
     for (role, size, numbers) in given(p) {
         let strides = role.dense(p);
-        for first in (0..warp.items.len() * samples).step_by(WARP) {
+        for first in (0..warp.lane_groups.len() * samples).step_by(WARP) {
             for number in 0..numbers {
                 let loads: Vec<Option<u64>> = (first..first + WARP)
                     .map(|i| {
-                        let item = warp.items.get(i / samples)?.as_ref()?;
-                        let start = msda::op::offset(strides, [item.image, item.query, item.head]);
+                        let lane_group = warp.lane_groups.get(i / samples)?.as_ref()?;
+                        let start = msda::backend::offset(
+                            strides,
+                            [lane_group.image, lane_group.query, lane_group.head],
+                        );
                         Some(((start + i % samples * numbers + number) * size) as u64)
                     })
                     .collect();
@@ -514,23 +525,23 @@ fn tabled_inputs(p: &Problem, warp: &Warp) -> f64 {
     total as f64
 }
 
-/// Locations and weights from `first` on, where lanes read them when they need them.
+/// Loads of locations and weights of one pass, from sample `first` on.
 fn inputs(pattern: &Pattern, p: &Problem, warp: &Warp, first: usize) -> f64 {
-    let (round, samples) = (pattern.round(), p.samples());
-    let exact = samples % (pattern.item() * round) == 0;
-    // Which item and which of the samples a lane reads.
+    let (round, samples) = (pattern.samples_per_lane(), p.samples());
+    let exact = samples % (pattern.group_lanes() * round) == 0;
+    // The lane group and the sample that a lane reads for.
     let reads = |lane: usize| match &pattern.staging {
         Staging::Rung(Samples::Tabled { .. }) => None,
         Staging::Rung(Samples::Own { together }) => {
-            let group = lane % pattern.item() / (pattern.lanes * pattern.sides);
-            Some((lane / pattern.item(), group * together))
+            let sample_group = lane % pattern.group_lanes() / (pattern.lanes * pattern.tap_columns);
+            Some((lane / pattern.group_lanes(), sample_group * together))
         }
         Staging::Rung(Samples::Handed { round, .. }) => Some((lane / round, lane % round)),
-        _ => Some((lane / pattern.item(), lane % pattern.item() * round)),
+        _ => Some((lane / pattern.group_lanes(), lane % pattern.group_lanes() * round)),
     };
     let mut total = 0;
     for (role, size, numbers) in given(p) {
-        // Pieces as wide as alignment allows where rounds are whole, else number by number.
+        // Loads are as wide as alignment allows if passes are full. Otherwise one number at a time.
         let bytes = numbers * round * size;
         let whole = match pattern.staging {
             Staging::Rung(_) => round > 1,
@@ -541,10 +552,12 @@ fn inputs(pattern: &Pattern, p: &Problem, warp: &Warp, first: usize) -> f64 {
         for piece in 0..bytes / width {
             let loads: Vec<Option<u64>> = (0..WARP)
                 .map(|lane| {
-                    let (item, sample) = reads(lane)?;
-                    let item = warp.items.get(item)?.as_ref()?;
+                    let (lane_group, sample) = reads(lane)?;
+                    let lane_group = warp.lane_groups.get(lane_group)?.as_ref()?;
                     let s = Some(first + sample).filter(|&s| s < samples)?;
-                    let start = msda::op::offset(strides, [item.image, item.query, item.head]) + s * numbers;
+                    let start =
+                        msda::backend::offset(strides, [lane_group.image, lane_group.query, lane_group.head])
+                            + s * numbers;
                     Some((start * size + piece * width) as u64)
                 })
                 .collect();
@@ -558,24 +571,27 @@ fn output(pattern: &Pattern, p: &Problem, warp: &Warp) -> f64 {
     let size = p.types().value.size();
     let (each, left) = left(pattern, size);
     let strides = Role::Output.dense(p);
-    let stores = lanes(pattern, warp, |item, group, side, chunk| {
-        let row = p.channels() * size / pattern.parts;
-        // One bit after another says which half a lane is left with, and when there are no more, whether another has the same.
-        let (mut channels, mut first, mut sharer) = (each, 0, group * pattern.sides + side);
+    let stores = lanes(pattern, warp, |lane_group, sample_group, side, chunk| {
+        let row = p.channels() * size / pattern.channel_parts;
+        // Each bit selects the half that a lane stores. Remaining bits select one of the lanes with
+        // equal channels.
+        let (mut channels, mut first, mut sharer) = (each, 0, sample_group * pattern.tap_columns + side);
         while channels > left {
             channels /= 2;
             first += sharer % 2 * channels;
             sharer /= 2;
         }
-        let writes = sharer == 0 && chunk * pattern.vec < row;
-        let start = msda::op::offset(strides, [item.image, item.query, item.head]) * size + item.part * row;
-        writes.then_some((start + chunk * pattern.vec + first * size) as u64)
+        let writes = sharer == 0 && chunk * pattern.lane_bytes < row;
+        let start = msda::backend::offset(strides, [lane_group.image, lane_group.query, lane_group.head])
+            * size
+            + lane_group.part * row;
+        writes.then_some((start + chunk * pattern.lane_bytes + first * size) as u64)
     });
     banks::warp(&stores, left * size) as f64
 }
 
-/// Wavefronts of a warp for handing samples on: for all of them at first, for a round, for the positions of a lane's
-/// samples, for a sample.
+/// Wavefronts per warp of staging samples: per tile, per pass (`write`), per lane's positions, and
+/// per sample (`weights`, `shuffles`).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Staged {
     tile: f64,
@@ -585,33 +601,35 @@ struct Staged {
     shuffles: f64,
 }
 
-/// Cycles of shared memory for one instruction of a whole warp.
+/// Cycles of shared memory for one instruction of a full warp.
 fn cycles(width: usize, address: &dyn Fn(usize) -> usize) -> f64 {
     let lanes: Vec<Option<u64>> = (0..WARP).map(|lane| Some(address(lane) as u64)).collect();
     banks::shared(&lanes, width) as f64
 }
 
-/// As rungs of the ladder lay samples out: it depends on no data.
+/// Staging of a rung. It does not depend on data.
 fn rung_staging(pattern: &Pattern, p: &Problem, samples: &Samples) -> Staged {
-    let item = pattern.item();
+    let group_lanes = pattern.group_lanes();
     let (tables, copied) = match samples {
         Samples::Own { .. } => return Staged::default(),
         Samples::Handed { round, pitch } => {
-            // Positions, then weights, 16 bytes each. Fewer samples than lanes share an instruction with others'.
+            // Positions and weights, 16 bytes each. Samples of several lane groups share an
+            // instruction.
             let write = cycles(16, &|lane| (lane % round * pitch + lane / round) * 16);
-            let share = (WARP / item * round) as f64 / WARP as f64;
-            let read = cycles(16, &|lane| lane / item * 16);
+            let share = (WARP / group_lanes * round) as f64 / WARP as f64;
+            let read = cycles(16, &|lane| lane / group_lanes * 16);
             return Staged { write: 2.0 * write * share, weights: 2.0 * read, ..Staged::default() };
         }
         Samples::Tabled { tables, copied } => (tables, *copied),
     };
-    let all = (WARP / item * p.samples()) as f64;
+    let all = (WARP / group_lanes * p.samples()) as f64;
     let mut staged = Staged::default();
     for &(bytes, width) in tables {
         for piece in (0..bytes).step_by(width) {
-            let group = |lane: usize| lane % item / pattern.lanes;
-            staged.weights +=
-                cycles(width, &|lane| (lane / item * p.samples() + group(lane)) * bytes + piece);
+            let sample_group = |lane: usize| lane % group_lanes / pattern.lanes;
+            staged.weights += cycles(width, &|lane| {
+                (lane / group_lanes * p.samples() + sample_group(lane)) * bytes + piece
+            });
             if !copied {
                 staged.tile += all / WARP as f64 * cycles(width, &|lane| lane * bytes + piece);
             }
@@ -623,37 +641,39 @@ fn rung_staging(pattern: &Pattern, p: &Problem, samples: &Samples) -> Staged {
     staged
 }
 
-/// As `rows.cuh` lays samples out: it depends on no data.
+/// Staging of `rows.cuh`. It does not depend on data.
 fn staging(pattern: &Pattern, p: &Problem) -> Staged {
-    let (item, sides) = (pattern.item(), pattern.sides);
+    let (group_lanes, sides) = (pattern.group_lanes(), pattern.tap_columns);
     let (round, ordered) = match pattern.staging {
         Staging::Rung(ref samples) => return rung_staging(pattern, p, samples),
         Staging::Shuffled { words, .. } => return Staged { shuffles: words as f64, ..Staged::default() },
-        Staging::Shared { round, ordered } => (round, ordered),
+        Staging::Shared { samples_per_lane, ordered } => (samples_per_lane, ordered),
     };
-    let items = WARP / item;
-    let turn = |part: usize| if item <= 4 { part * (8 / item) } else { part * items / 8 };
-    let apart = sides == 1 && item == pattern.lanes;
+    let lane_groups = WARP / group_lanes;
+    let swizzle =
+        |part: usize| if group_lanes <= 4 { part * (8 / group_lanes) } else { part * lane_groups / 8 };
+    let apart = sides == 1 && group_lanes == pattern.lanes;
     let slot = |of: usize, part: usize| match apart {
-        true => part * items + of + turn(part),
-        false => part * items + (of ^ (turn(part) & (items - 1))),
+        true => part * lane_groups + of + swizzle(part),
+        false => part * lane_groups + (of ^ (swizzle(part) & (lane_groups - 1))),
     };
-    let slots = WARP + if apart { turn(item - 1) } else { 0 };
+    let slots = WARP + if apart { swizzle(group_lanes - 1) } else { 0 };
     let position = if p.positions() <= 1 << 16 { 2 } else { 4 };
     let (wide, positions) = (round * position, round * slots * 16);
-    let own = |lane: usize| slot(lane / item, lane % item);
-    // Every lane of an item reads what one of them wrote.
-    let read = |lane: usize| slot(lane / item, lane % item / (pattern.lanes * sides));
-    let side = |lane: usize| lane % item / pattern.lanes % sides;
+    let own = |lane: usize| slot(lane / group_lanes, lane % group_lanes);
+    // Every lane of an group_lanes reads what one of them wrote.
+    let read = |lane: usize| slot(lane / group_lanes, lane % group_lanes / (pattern.lanes * sides));
+    let side = |lane: usize| lane % group_lanes / pattern.lanes % sides;
     Staged {
         tile: 0.0,
         write: round as f64 * cycles(16, &|lane| own(lane) * 16)
             + cycles(wide, &|lane| positions + if ordered { lane } else { own(lane) } * wide),
         positions: if ordered {
-            // Of so many samples at once; the figure is for those of one lane.
-            let every = item * round;
+            // Positions of several samples are read at once. The count is per lane's samples.
+            let every = group_lanes * round;
             let together = (every & every.wrapping_neg()).min(16 / position);
-            cycles(together * position, &|lane| positions + lane / item * every * position) * round as f64
+            cycles(together * position, &|lane| positions + lane / group_lanes * every * position)
+                * round as f64
                 / together as f64
         } else {
             cycles(wide, &|lane| positions + read(lane) * wide)
@@ -681,83 +701,90 @@ mod tests {
         let whole = workload.problem(Dtype::F16).unwrap();
         let operands = Operands::dense(&whole, None);
         let request = Request::new(&whole, &operands);
-        let kernel = kernel.parse().unwrap();
+        let kernel = crate::kernel(kernel).unwrap();
         let target = Target { arch: Arch::new(9, 0), multiprocessors: 132 };
         let pattern = Pattern::of(&kernel, &request, &target).unwrap();
         let data = workload.first_images(Dtype::F16, 1).unwrap();
-        let machine = Machine { multiprocessors: 132, resident: 3, cache: 156 << 10, warps };
+        let machine = Machine { sms: 132, resident: 3, cache: 156 << 10, warps };
         predict(&pattern, &data, whole.batch(), machine)
     }
 
-    /// Counted on an H200: 37 M wavefronts, of which 5.1 M of shared memory; 78 % of sectors found.
+    /// Counted on an H200: 37 M wavefronts, 5.1 M of them of shared memory; 78 % of sectors hit.
     #[test]
-    fn the_encoder_is_predicted() {
+    fn the_encoder_is_predicted_within_a_fifth() {
         let p = predicted(
             "detr-encoder",
             "rows:sides=1,split=1,heads=2,block=512,blocks=3,round=4,keep=0,walk=tiles",
         );
         assert!((p.taps / 22.8e6 - 1.0).abs() < 0.02, "{p:?}");
-        assert!((p.collisions - 1.0).abs() < 1e-6, "two heads never collide: {p:?}");
+        assert!((p.collisions - 1.0).abs() < 1e-6, "rows of two heads never conflict: {p:?}");
         assert!((p.wavefronts() / 37.0e6 - 1.0).abs() < 0.2, "{p:?} {}", p.wavefronts());
         assert!((60.0..95.0).contains(&p.hit_rate), "{p:?}");
     }
 
-    /// Rows of 64 bytes of two queries are in the same half of their lines half of the time.
+    /// Rows of 64 bytes of two queries are in the same half of a line half of the time.
     #[test]
-    fn pairs_of_queries_collide() {
+    fn rows_of_two_queries_conflict_half_of_the_time() {
         let alone = predicted("seed", "rows:sides=1,block=256,blocks=4,round=4");
         let both = predicted("seed", "rows:sides=2,block=256,blocks=4,round=4");
         assert!((alone.collisions - 1.5).abs() < 0.15, "{alone:?}");
         assert!((both.taps / 47.4e6 - 1.0).abs() < 0.35, "{both:?}");
         assert!(both.taps < alone.taps, "{both:?} {alone:?}");
-        // Four queries a warp give each other half of eight channels; of eight queries no lanes share any.
+        // With four queries per warp, lanes exchange half of eight channels. With eight queries
+        // they exchange none.
         assert!((both.shuffles / (48.0 * 15422.0) - 1.0).abs() < 0.02, "{both:?}");
         assert!(alone.shuffles == 0.0, "{alone:?}");
     }
 
-    /// A row of 16 words beside another: whole rows collide or do not; with two elements behind each nearly all do.
+    /// Two rows of 16 words conflict entirely or not at all. With padding of two elements nearly
+    /// all rows conflict.
     #[test]
     fn padding_makes_conflicts() {
         let of = |name: &str| followed("seed-ring-uniform", &format!("ladder:{name}"), 600);
         let (padded, unpadded, wide) = (of("shared_padded"), of("shared_unpadded"), of("shared_wide"));
-        assert!((unpadded.kept_collisions - 1.5).abs() < 0.1, "{unpadded:?}");
-        assert!(padded.kept_collisions > 1.8, "{padded:?}");
-        // Two rows at a time either way: wide reads save instructions, not wavefronts.
-        assert!((wide.kept / unpadded.kept - 1.0).abs() < 0.05, "{wide:?} {unpadded:?}");
-        assert!(of("base").kept_collisions.is_nan());
+        assert!((unpadded.shared_collisions - 1.5).abs() < 0.1, "{unpadded:?}");
+        assert!(padded.shared_collisions > 1.8, "{padded:?}");
+        // Two rows per wavefront in both: wide loads save instructions and no wavefronts.
+        assert!((wide.in_shared / unpadded.in_shared - 1.0).abs() < 0.05, "{wide:?} {unpadded:?}");
+        assert!(of("base").shared_collisions.is_nan());
     }
 
     #[test]
-    fn rungs_differ_where_they_should() {
+    fn rungs_differ_as_their_strategies_do() {
         let of = |name: &str| followed("seed", &format!("ladder:{name}"), 600);
         let (original, base) = (of("original"), of("base"));
         let close = |a: f64, b: f64| (a / b - 1.0).abs() < 0.01;
         assert!(close(of("simple").taps, original.taps));
-        // 94.8 M taps less those off the map, a row each; or two rows a wavefront, where they do not collide.
+        // 94.8 M taps less those outside the map, one row per wavefront; or two rows, without
+        // conflicts.
         assert!(original.taps > 0.8 * 94.8e6 && original.taps < 94.8e6, "{original:?}");
         assert!(base.taps > 0.5 * original.taps && base.taps < 0.85 * original.taps, "{base:?}");
         assert!(close(of("base+unroll").wavefronts(), base.wavefronts()));
-        // Tables cost shared memory and save locations; so do lanes that find taps for others.
+        // Tables cost shared memory and save loads of locations, and so do lanes that locate for
+        // others.
         for name in ["optimized", "base+precomputed", "base+pipeline", "ultra", "specialised"] {
             let rung = of(name);
             assert!(rung.staging > 0.0 && rung.inputs < 0.5 * base.inputs, "{name}: {rung:?} {base:?}");
         }
         assert!(of("base-cache").hit_rate < 0.5 * base.hit_rate);
-        // Locations and weights of eight samples in wide pieces take as many wavefronts as those of one, number by number.
+        // Wide loads read eight samples in as many wavefronts as narrow loads read one.
         let vector = of("original_vector");
         assert!(vector.inputs < 0.25 * base.inputs && close(vector.taps, base.taps), "{vector:?} {base:?}");
-        // Neither writing taps nor reading them collides, by whichever lanes they are found.
+        // Writing and reading staged taps has no conflicts in both.
         assert!(close(of("ultra").staging, of("specialised").staging));
         assert!(of("base+shuffle").shuffles > 0.0);
-        // What is kept is not read through the cache.
+        // Resident levels are not read through L1.
         let (some, full) = (of("persistent"), of("persistent_full"));
-        assert!(some.kept > 0.0 && full.kept > some.kept && full.taps < some.taps, "{some:?} {full:?}");
+        assert!(
+            some.in_shared > 0.0 && full.in_shared > some.in_shared && full.taps < some.taps,
+            "{some:?} {full:?}"
+        );
         let split = of("persistent_channelsplit");
         assert!(split.inputs > 3.0 * some.inputs, "{split:?} {some:?}");
     }
 
     #[test]
-    fn one_thread_an_element_reads_locations_everywhere() {
+    fn one_thread_per_element_repeats_loads_of_locations() {
         let generic = predicted("seed", "generic");
         let rows = predicted("seed", "rows:sides=2,block=256,blocks=4,round=4");
         assert!(generic.inputs > 4.0 * rows.inputs, "{generic:?}");

@@ -2,23 +2,23 @@
 
 use std::collections::BTreeSet;
 
+use msda_bench::report::number;
 use serde::Serialize;
 
 use super::{Claim, Claims, Rule, Stated, Test, Words};
 use crate::facts::{Expression, Facts, Missing, command};
-use msda_bench::report::number;
 
-/// What the facts make of a claim.
+/// How facts judge a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// They agree with it.
+    /// The facts agree with it.
     Holds,
-    /// They do not.
+    /// The facts contradict it.
     DoesNotHold,
-    /// It is about another machine, or about nothing that can be measured.
+    /// It is about another GPU, or about something that cannot be measured.
     NotComparable,
-    /// Some of them are missing.
+    /// Facts are missing.
     NotMeasured,
 }
 
@@ -26,7 +26,7 @@ impl Verdict {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Holds, Self::DoesNotHold, Self::NotComparable, Self::NotMeasured];
 
-    /// As people read it.
+    /// Its name in words.
     pub fn name(self) -> &'static str {
         match self {
             Self::Holds => "holds",
@@ -37,26 +37,26 @@ impl Verdict {
     }
 }
 
-/// A claim that was judged.
+/// A judged claim.
 #[derive(Debug, Clone)]
 pub struct Outcome<'a> {
     /// The claim.
     pub claim: &'a Claim,
     /// The verdict.
     pub verdict: Verdict,
-    /// What was measured, in the unit that the claim states.
+    /// The measured number, in the unit of the claim.
     pub measured: Option<f64>,
-    /// Why the verdict is what it is.
+    /// The reason for the verdict.
     pub why: String,
-    /// Facts that are missing.
+    /// Missing facts.
     pub missing: Vec<String>,
-    /// Commands that measure those.
+    /// Commands that measure them.
     pub commands: Vec<String>,
-    /// Where the facts come from.
+    /// The records of the facts.
     pub from: Vec<String>,
 }
 
-/// Judges every claim by facts of that GPU.
+/// Judges every claim by facts of a GPU.
 pub fn judge<'a>(claims: &'a Claims, facts: &Facts, gpu: Option<&str>) -> Vec<Outcome<'a>> {
     claims.claims.iter().map(|claim| one(claim, facts, gpu)).collect()
 }
@@ -113,7 +113,7 @@ fn verdict(claim: &Claim, value: Option<Result<f64, Missing>>, gpu: Option<&str>
 impl Rule {
     fn agrees(self, stated: &Stated, measured: f64) -> bool {
         let value = stated.value.unwrap_or(f64::NAN);
-        // What is printed the same is the same.
+        // Numbers that print alike are equal.
         let slack = 1e-9 * value.abs();
         match self {
             Self::Within(factor) => {
@@ -133,17 +133,17 @@ impl Rule {
     fn words(self, stated: &Stated) -> String {
         let unit = &stated.unit;
         match self {
-            Self::Within(factor) => format!("agrees within a factor of {}", shown(factor)),
-            Self::Margin(0.0) => "must be the same".into(),
-            Self::Margin(margin) => format!("agrees within {}", with_unit(margin, unit)),
-            Self::AtLeast => "must be at least that".into(),
-            Self::AtMost => "must be at most that".into(),
-            Self::Range => "must be in the range".into(),
+            Self::Within(factor) => format!("allowed: a factor of {}", shown(factor)),
+            Self::Margin(0.0) => "allowed: no difference".into(),
+            Self::Margin(margin) => format!("allowed: a difference of {}", with_unit(margin, unit)),
+            Self::AtLeast => "allowed: at least the stated number".into(),
+            Self::AtMost => "allowed: at most the stated number".into(),
+            Self::Range => "allowed: the stated range".into(),
         }
     }
 }
 
-/// The explanation with its numbers.
+/// The reason with its numbers.
 fn because(claim: &Claim, facts: &Facts) -> String {
     let piece = |words: &Words| match words {
         Words::Plain(text) => text.clone(),
@@ -163,7 +163,7 @@ fn sources(claim: &Claim, facts: &Facts) -> Vec<String> {
     found.into_iter().collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// A number as people read it: whole ones as they are, others to three figures.
+/// A number as text: whole numbers in full, others to three figures.
 pub(super) fn shown(value: f64) -> String {
     if value == value.round() && value.abs() < 1e12 { format!("{value}") } else { number::figure(value) }
 }

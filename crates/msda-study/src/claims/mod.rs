@@ -1,10 +1,12 @@
-//! Claims: every figure and every yes or no of the documents that the project started from, held against facts.
+//! Claims: every figure and every statement of the founding documents, judged by facts.
 //!
-//! `claims.toml` says what each document states, and how it is measured. A claim is judged by facts alone, so that the
-//! verdicts of two machines can be compared, and one that was not measured says what would measure it.
+//! `claims.toml` lists the statements of each document, and how each is measured. Facts alone
+//! decide, so verdicts of two machines can be compared. A claim that was not measured names the
+//! command that measures it.
 
 mod judge;
 mod show;
+mod system;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,9 +16,10 @@ use serde::{Deserialize, Serialize};
 use crate::facts::Expression;
 
 pub use judge::{Outcome, Verdict, judge};
-pub use show::{commands, json, markdown, measured, stated, summary, terminal};
+pub use show::{commands, json, markdown, measured, overview, source, stated, summary, terminal};
+pub use system::{SEVERAL, STATEMENT};
 
-/// The claims that come with the lab.
+/// The claims of this crate.
 const BUILT_IN: &str = include_str!("../../claims.toml");
 
 /// All claims, and the documents that make them.
@@ -24,7 +27,7 @@ const BUILT_IN: &str = include_str!("../../claims.toml");
 pub struct Claims {
     /// The documents, by number.
     pub documents: Vec<Document>,
-    /// What they claim, in their order.
+    /// Their claims, in their order.
     pub claims: Vec<Claim>,
 }
 
@@ -36,13 +39,13 @@ pub struct Document {
     pub number: usize,
     /// Its title.
     pub title: String,
-    /// Its lines with digits in them: each belongs to a claim or is left out.
+    /// Its lines that have digits. Each belongs to a claim or is left out.
     pub digits: Vec<usize>,
-    /// Lines that state nothing to be judged.
+    /// Lines without a statement to judge.
     pub left_out: Vec<LeftOut>,
 }
 
-/// Lines that state nothing to be judged.
+/// Lines without a statement to judge.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeftOut {
@@ -59,22 +62,24 @@ pub struct Claim {
     pub id: String,
     /// The number of the document that makes it.
     pub document: usize,
-    /// Under which heading.
+    /// The heading that it stands under.
     pub at: String,
-    /// In which lines.
+    /// The lines that state it.
     pub lines: Vec<usize>,
-    /// What it says, in short.
+    /// The statement, in short.
     pub says: String,
-    /// What it states.
+    /// The number that it states.
     pub stated: Stated,
     /// How it is judged.
     pub test: Test,
-    /// GPUs that a figure in units of time or rate is about; empty for what holds anywhere.
+    /// GPUs that a time or a rate is about; empty if it is about any GPU.
     pub on: Vec<String>,
-    /// Why it cannot be compared with anything, where it cannot.
+    /// Why it cannot be compared; none if it can.
     pub incomparable: Option<String>,
-    /// Why the verdict is what it is: words, with expressions between braces.
+    /// The reason for the verdict: words and expressions.
     pub because: Vec<Words>,
+    /// The system that it is about, if the file names one; otherwise [`Claim::systems`] finds it.
+    pub system: Option<String>,
 }
 
 /// A number that a claim states, or a range.
@@ -82,9 +87,9 @@ pub struct Claim {
 pub struct Stated {
     /// The number.
     pub value: Option<f64>,
-    /// Where a range begins.
+    /// The low end of a range.
     pub low: Option<f64>,
-    /// Where it ends.
+    /// The high end of a range.
     pub high: Option<f64>,
     /// Their unit.
     pub unit: String,
@@ -95,7 +100,7 @@ pub struct Stated {
 pub enum Test {
     /// By a number.
     Measure(Expression, Rule),
-    /// By a statement that is true or not.
+    /// By a condition.
     Check(Expression),
     /// Not at all.
     Nothing,
@@ -104,24 +109,24 @@ pub enum Test {
 /// When a measured number agrees with a stated one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rule {
-    /// Neither is more than this many times the other.
+    /// The larger is at most this many times the smaller.
     Within(f64),
-    /// They differ by no more than this.
+    /// They differ by at most this.
     Margin(f64),
-    /// It is no less.
+    /// The measured number is at least the stated one.
     AtLeast,
-    /// It is no more.
+    /// The measured number is at most the stated one.
     AtMost,
-    /// It is in the range.
+    /// The measured number is in the range.
     Range,
 }
 
 /// A piece of an explanation.
 #[derive(Debug, Clone)]
 pub enum Words {
-    /// As it stands.
+    /// Text.
     Plain(String),
-    /// A number.
+    /// An expression, shown as a number.
     Number(Expression),
 }
 
@@ -156,10 +161,11 @@ struct Entry {
     reason: Option<String>,
     #[serde(default)]
     because: String,
+    system: Option<String>,
 }
 
 impl Claims {
-    /// The claims that come with the lab.
+    /// The claims of this crate.
     pub fn built_in() -> Result<Self> {
         Self::parse(BUILT_IN).context("claims.toml")
     }
@@ -169,7 +175,7 @@ impl Claims {
         let file: File = toml::from_str(text)?;
         let full = |name: &str| {
             let short = file.short.iter().filter(|(short, _)| name.starts_with(*short));
-            // The longest: `ladder:base` may mean something else than `ladder:`.
+            // The longest match wins: `ladder:base` may be another abbreviation than `ladder:`.
             match short.max_by_key(|(short, _)| short.len()) {
                 Some((short, long)) => format!("{long}{}", &name[short.len()..]),
                 None => name.to_owned(),
@@ -227,6 +233,7 @@ impl Entry {
             on: self.on,
             incomparable,
             because: words(&self.because, &parse)?,
+            system: self.system,
         })
     }
 }

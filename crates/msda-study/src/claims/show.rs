@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::judge::with_unit;
-use super::{Claims, Outcome, Stated, Verdict};
+use super::{Claim, Claims, Outcome, Stated, Verdict};
 
-/// The width that lines keep within.
+/// The width of lines.
 const WIDTH: usize = 100;
+/// The column where the text of a claim begins.
+const COLUMN: usize = 16;
 
-/// What a claim states, as it states it, or that it is a yes or no.
+/// The number or range that a claim states; "yes" for a claim without one.
 pub fn stated(stated: &Stated) -> String {
     let unit = match stated.unit.as_str() {
         "" => String::new(),
@@ -24,7 +26,7 @@ pub fn stated(stated: &Stated) -> String {
     }
 }
 
-/// What was measured, or what a yes or no turned out to be.
+/// The measured number; "yes" or "no" for a claim without one.
 pub fn measured(outcome: &Outcome<'_>) -> String {
     match (outcome.measured, outcome.verdict) {
         (Some(value), _) => with_unit(value, &outcome.claim.stated.unit),
@@ -34,10 +36,25 @@ pub fn measured(outcome: &Outcome<'_>) -> String {
     }
 }
 
+/// The document and its lines that state a claim: `2:60`, `4:61-65,154`.
+pub fn source(claim: &Claim) -> String {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for &line in &claim.lines {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == line => *last = line,
+            _ => ranges.push((line, line)),
+        }
+    }
+    let range = |&(first, last): &(usize, usize)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    format!("{}:{}", claim.document, ranges.iter().map(range).collect::<Vec<_>>().join(","))
+}
+
 /// How many claims have which verdict.
 pub fn summary(outcomes: &[Outcome<'_>]) -> String {
-    let count = |v: Verdict| (v, outcomes.iter().filter(|o| o.verdict == v).count());
-    let counts = Verdict::ALL.map(count).map(|(v, n)| match (v, n) {
+    let counts = Verdict::ALL.map(|v| (v, count(outcomes, v))).map(|(v, n)| match (v, n) {
         (Verdict::Holds, 1) => "1 holds".into(),
         (Verdict::Holds, n) => format!("{n} hold"),
         (Verdict::DoesNotHold, n) if n != 1 => format!("{n} do not hold"),
@@ -46,10 +63,14 @@ pub fn summary(outcomes: &[Outcome<'_>]) -> String {
     format!("{} claims: {}", outcomes.len(), counts.join(", "))
 }
 
-/// The commands that measure what is missing; those of one workload as one.
+fn count(outcomes: &[Outcome<'_>], verdict: Verdict) -> usize {
+    outcomes.iter().filter(|o| o.verdict == verdict).count()
+}
+
+/// The commands that measure missing facts. Commands that differ in one option are one command with
+/// several of it.
 pub fn commands(outcomes: &[Outcome<'_>]) -> Vec<String> {
     let all: BTreeSet<&str> = outcomes.iter().flat_map(|o| &o.commands).map(String::as_str).collect();
-    // Those that differ in one option are one command that has it several times.
     let mut alike: BTreeMap<(String, &str), String> = BTreeMap::new();
     for command in all {
         let found = [" --engine ", " --kernel "].into_iter().find(|option| command.contains(option));
@@ -69,18 +90,48 @@ pub fn commands(outcomes: &[Outcome<'_>]) -> Vec<String> {
     alike.into_iter().map(join).collect()
 }
 
-/// All verdicts as text, document by document.
-pub fn terminal(claims: &Claims, outcomes: &[Outcome<'_>], color: bool) -> String {
+/// Outcomes by the system that they are about, in the order in which the documents come to the
+/// systems. Comparisons of several systems and statements without facts are last.
+fn by_system<'o, 'a>(outcomes: &'o [Outcome<'a>]) -> Vec<(String, Vec<&'o Outcome<'a>>)> {
+    let mut groups: Vec<(String, Vec<&Outcome<'_>>)> = Vec::new();
+    for outcome in outcomes {
+        let group = outcome.claim.group();
+        match groups.iter_mut().find(|(name, _)| *name == group) {
+            Some((_, own)) => own.push(outcome),
+            None => groups.push((group, vec![outcome])),
+        }
+    }
+    let last = [super::SEVERAL, super::STATEMENT];
+    groups.sort_by_key(|(name, _)| last.iter().position(|l| l == name).map_or(0, |i| i + 1));
+    groups
+}
+
+/// The totals, and a line for each system: a screen.
+pub fn overview(outcomes: &[Outcome<'_>]) -> String {
+    let mut out = format!("{}\n\n{:<16}{:>8}", summary(outcomes), "system", "claims");
+    for verdict in Verdict::ALL {
+        out += &format!("{:>width$}", verdict.name(), width = verdict.name().len() + 2);
+    }
+    out.push('\n');
+    for (name, own) in by_system(outcomes) {
+        out += &format!("{name:<16}{:>8}", own.len());
+        for verdict in Verdict::ALL {
+            let n = own.iter().filter(|o| o.verdict == verdict).count();
+            let text = if n == 0 { "-".into() } else { n.to_string() };
+            out += &format!("{text:>width$}", width = verdict.name().len() + 2);
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// The totals, then every verdict, system by system.
+pub fn terminal(outcomes: &[Outcome<'_>], color: bool) -> String {
     let paint =
         |text: &str, code: &str| if color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.into() };
-    let mut out = String::new();
-    for document in &claims.documents {
-        let own: Vec<_> = outcomes.iter().filter(|o| o.claim.document == document.number).collect();
-        if own.is_empty() {
-            continue;
-        }
-        let title = format!("{}. {}", document.number, document.title);
-        out += &format!("{}{}\n", if out.is_empty() { "" } else { "\n" }, paint(&title, "1"));
+    let mut out = format!("{}\n", summary(outcomes));
+    for (name, own) in by_system(outcomes) {
+        out += &format!("\n{}\n", paint(&name, "1"));
         for o in own {
             let code = match o.verdict {
                 Verdict::Holds => "32",
@@ -88,15 +139,15 @@ pub fn terminal(claims: &Claims, outcomes: &[Outcome<'_>], color: bool) -> Strin
                 Verdict::NotComparable => "2",
                 Verdict::NotMeasured => "33",
             };
-            let says = wrapped(&o.claim.says, 16);
+            let says = wrapped(&format!("{} ({})", o.claim.says, source(o.claim)), COLUMN);
             out += &format!("{}  {says}\n", paint(&format!("{:<14}", o.verdict.name()), code));
             let figures =
                 format!("{}: stated {}, measured {}", o.claim.id, stated(&o.claim.stated), measured(o));
             let rest = if o.why.is_empty() { figures } else { format!("{figures}; {}", o.why) };
-            out += &format!("{:16}{}\n", "", paint(&wrapped(&rest, 16), "2"));
+            out += &format!("{:COLUMN$}{}\n", "", paint(&wrapped(&rest, COLUMN), "2"));
         }
     }
-    out + &format!("\n{}\n", summary(outcomes))
+    out
 }
 
 /// Words in lines that begin at a column.
@@ -117,7 +168,7 @@ fn wrapped(text: &str, column: usize) -> String {
     out
 }
 
-/// All verdicts as tables, one a document.
+/// The totals, then one table per document.
 pub fn markdown(claims: &Claims, outcomes: &[Outcome<'_>]) -> String {
     let cell = |text: &str| text.replace('|', "\\|").replace('\n', " ");
     let mut out = format!("{}.\n", summary(outcomes));
@@ -127,13 +178,22 @@ pub fn markdown(claims: &Claims, outcomes: &[Outcome<'_>]) -> String {
             continue;
         }
         out += &format!("\n## {}. {}\n\n", document.number, document.title);
-        out += "| claim | stated | measured | verdict | why |\n|---|---|---|---|---|\n";
+        out +=
+            "| lines | system | claim | stated | measured | verdict | why |\n|---|---|---|---|---|---|---|\n";
         for o in own {
             let verdict = match o.verdict {
                 Verdict::Holds | Verdict::DoesNotHold => format!("**{}**", o.verdict.name()),
                 _ => o.verdict.name().into(),
             };
-            let cells = [&o.claim.says, &stated(&o.claim.stated), &measured(o), &verdict, &o.why];
+            let cells = [
+                &source(o.claim),
+                &o.claim.group(),
+                &o.claim.says,
+                &stated(&o.claim.stated),
+                &measured(o),
+                &verdict,
+                &o.why,
+            ];
             out += &format!("| {} |\n", cells.map(|text| cell(text)).join(" | "));
         }
     }
@@ -150,6 +210,7 @@ pub fn json(claims: &Claims, outcomes: &[Outcome<'_>]) -> Value {
             "title": claims.document(claim).map(|d| &d.title),
             "at": claim.at,
             "lines": claim.lines,
+            "systems": claim.systems(),
             "says": claim.says,
             "stated": claim.stated,
             "measured": o.measured,

@@ -1,8 +1,9 @@
 use std::path::Path;
 
+use msda_bench::record::sources;
+
 use super::*;
 use crate::facts::Facts;
-use msda_bench::record::sources;
 
 #[test]
 fn every_line_with_a_digit_is_claimed_or_left_out() {
@@ -26,10 +27,13 @@ fn every_line_with_a_digit_is_claimed_or_left_out() {
     assert_eq!(numbers, [1, 2, 3, 4, 5]);
 }
 
-/// Where the documents are at hand, `MSDA_DOCUMENTS` names their folder: their digits are where the list says.
+/// `MSDA_DOCUMENTS` names the folder of the documents; without it there is nothing to compare with.
 #[test]
 fn the_lists_of_lines_are_those_of_the_documents() {
-    let Some(folder) = std::env::var_os("MSDA_DOCUMENTS") else { return };
+    let Some(folder) = std::env::var_os("MSDA_DOCUMENTS") else {
+        eprintln!("skipped: MSDA_DOCUMENTS is not set");
+        return;
+    };
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
     files.sort();
     let claims = Claims::built_in().unwrap();
@@ -62,7 +66,7 @@ fn names_of_facts_begin_as_facts_do() {
         };
         for name in in_words.chain(tested).flat_map(|e| e.names()) {
             assert!(known.iter().any(|k| name.starts_with(k)), "{}: {name}", claim.id);
-            // What needs no measuring must be there.
+            // Facts that are counted and not measured must exist.
             let counted = ["seed.", "arch.", "model."].iter().any(|k| name.starts_with(k));
             assert!(!counted || facts.get(&name).is_some(), "{}: no fact {name}", claim.id);
         }
@@ -106,17 +110,18 @@ fn a_measured_ratio_gets_a_verdict_and_a_reason() {
     assert_eq!(speedup.verdict, Verdict::Holds);
     assert!(speedup.why.contains("404 us against 374 us"), "{}", speedup.why);
     assert_eq!(speedup.from, ["a record"]);
-    // A time of another GPU is not compared, but shown.
+    // A time of another GPU is shown and not compared.
     let time = find("files-original-time");
     assert_eq!((time.verdict, time.measured), (Verdict::NotComparable, Some(404.0)));
     assert!(time.why.contains("stated for RTX 5070, this is NVIDIA H200"), "{}", time.why);
 
-    for text in [terminal(&claims, &outcomes, false), markdown(&claims, &outcomes)] {
+    for text in [terminal(&outcomes, false), markdown(&claims, &outcomes)] {
         assert!(text.contains("1.08x") && text.contains(&summary(&outcomes)), "{text}");
         assert!(!text.contains('\x1b'));
     }
-    assert!(terminal(&claims, &outcomes, true).contains('\x1b'));
-    assert!(terminal(&claims, &outcomes, false).lines().all(|line| line.chars().count() <= 120));
+    assert!(terminal(&outcomes, true).contains('\x1b'));
+    assert!(terminal(&outcomes, false).lines().all(|line| line.chars().count() <= 120));
+    assert!(terminal(&outcomes, false).contains("(1:22)"), "source lines");
     let list = json(&claims, &outcomes);
     assert_eq!(list.as_array().unwrap().len(), claims.claims.len());
     assert_eq!(list[6]["id"], "report-direct-speedup");
@@ -174,4 +179,30 @@ fn rules_say_what_they_mean() {
     ] {
         assert!(Claims::parse(&text(wrong)).is_err(), "{wrong}");
     }
+}
+
+#[test]
+fn the_overview_fits_a_screen_and_counts_every_claim_once() {
+    let claims = Claims::built_in().unwrap();
+    let outcomes = judge(&claims, &Facts::of(&[]).unwrap(), None);
+    let text = overview(&outcomes);
+    assert!(text.starts_with(&summary(&outcomes)), "{text}");
+    assert!(text.lines().count() <= 24 && text.lines().all(|line| line.len() <= 80), "{text}");
+    let counts = text.lines().skip(3).map(|line| line.split_whitespace().nth(1).unwrap());
+    assert_eq!(counts.map(|n| n.parse::<usize>().unwrap()).sum::<usize>(), outcomes.len());
+}
+
+#[test]
+fn lines_are_ranges() {
+    let claims = Claims::built_in().unwrap();
+    let mut claim = claims.claims[0].clone();
+    (claim.document, claim.lines) = (4, vec![61, 62, 63, 154]);
+    assert_eq!(source(&claim), "4:61-63,154");
+}
+
+#[test]
+fn a_system_in_the_file_counts() {
+    let text = "[[document]]\nnumber = 1\ntitle = 't'\ndigits = []\nleft-out = []\n[[claim]]\nid = 'a'\n\
+                document = 1\nat = 'x'\nlines = [1]\nsays = 's'\ncheck = '`seed.planes` > 0'\nsystem = 'other'";
+    assert_eq!(Claims::parse(text).unwrap().claims[0].group(), "other");
 }

@@ -1,13 +1,13 @@
 //! Arithmetic over facts: ``(`a.time` - `b.time`) / `a.time` * 100``.
 //!
-//! Names stand between backticks, for they have dots, dashes and colons. There are numbers, `+ - * /`, parentheses,
-//! comparisons, `and`, `or`, and `min`, `max` and `abs` of expressions. What is true is 1, what is not is 0.
+//! Names are in backticks, because they contain dots, dashes and colons. There are numbers, `+ - *
+//! /`, parentheses, comparisons, `and`, `or`, `min`, `max` and `abs`. True is 1 and false is 0.
 
 use anyhow::{Result, bail};
 
 use super::{Facts, Missing};
 
-/// An expression that was understood.
+/// A parsed expression.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expression(Node);
 
@@ -44,7 +44,7 @@ enum Function {
 }
 
 impl Expression {
-    /// Reads an expression. `full` makes a name of what stands between backticks.
+    /// Parses an expression. `full` expands the names in backticks.
     pub fn parse(text: &str, full: impl Fn(&str) -> String) -> Result<Self> {
         let mut parser = Parser { text, at: 0, full: &full };
         let node = parser.either()?;
@@ -55,14 +55,14 @@ impl Expression {
         Ok(Self(node))
     }
 
-    /// Its value, or the facts that are missing: all of them.
+    /// Its value, or all missing facts.
     pub fn value(&self, facts: &Facts) -> Result<f64, Missing> {
         let mut missing = Missing::new();
         let value = evaluate(&self.0, facts, &mut missing);
         if missing.is_empty() { Ok(value) } else { Err(missing) }
     }
 
-    /// The facts that it is about.
+    /// The names of its facts.
     pub fn names(&self) -> Missing {
         self.value(&Facts::default()).err().unwrap_or_default()
     }
@@ -80,7 +80,7 @@ fn evaluate(node: &Node, facts: &Facts, missing: &mut Missing) -> f64 {
         ),
         Node::Negative(node) => -evaluate(node, facts, missing),
         Node::Both(operator, a, b) => {
-            // Both, whatever the first one is: all that is missing is to be said.
+            // Evaluate both, so that all missing facts are reported.
             let (a, b) = (evaluate(a, facts, missing), evaluate(b, facts, missing));
             operator.of(a, b)
         }
@@ -130,7 +130,7 @@ impl<'a> Parser<'a> {
         self.at = self.text.len() - self.rest().trim_start().len();
     }
 
-    /// Takes the first of some signs that stands here; longer ones come first.
+    /// Consumes the first matching sign; longer signs come first.
     fn take(&mut self, signs: &[(&str, Operator)]) -> Option<Operator> {
         self.space();
         let (sign, operator) = signs.iter().find(|(sign, _)| self.rest().starts_with(sign))?;

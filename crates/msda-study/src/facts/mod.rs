@@ -1,7 +1,8 @@
-//! Facts: numbers with names, from records and from the workloads' definitions, and arithmetic over them.
+//! Facts: named numbers, from records and from definitions, and arithmetic over them.
 //!
-//! A name goes from the general to the particular: `bench.seed.f16.forward.cuda.time`, `ceiling.cuda.copy.rate`,
-//! `machine.gpu.sms`, `seed.positions`, or whatever a figure of a record is called.
+//! Names go from the general to the particular: `bench.seed.f16.forward.cuda.time`,
+//! `ceiling.cuda.copy.rate`, `machine.gpu.sms`, `seed.positions`. A figure of a record is a fact of
+//! the same name.
 
 mod expression;
 mod records;
@@ -13,14 +14,14 @@ pub use expression::Expression;
 use msda_bench::record::Source;
 pub use records::{gpus, of_gpu};
 
-/// A number, and where it comes from.
+/// A number and its source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fact {
     /// The number.
     pub value: f64,
-    /// Its unit; empty where it has none.
+    /// Its unit; empty if it has none.
     pub unit: String,
-    /// Which record of which machine and day, or what else says so.
+    /// The record with its machine and day, or another source.
     pub from: String,
 }
 
@@ -29,8 +30,7 @@ pub struct Fact {
 pub struct Facts(BTreeMap<String, Fact>);
 
 impl Facts {
-    /// What can be known without measuring anything, and what the records say. Of two records that say the same, the
-    /// newer counts.
+    /// Facts from definitions and from records. The newest record of a fact counts.
     pub fn of(sources: &[Source]) -> anyhow::Result<Self> {
         let mut facts = Self::default();
         shape::add(&mut facts)?;
@@ -42,7 +42,7 @@ impl Facts {
         Ok(facts)
     }
 
-    /// Adds a fact, or puts it in the place of one of that name. What is not a number is no fact.
+    /// Adds a fact or replaces the one of that name. A value that is not finite is ignored.
     pub fn insert(&mut self, name: impl Into<String>, value: f64, unit: &str, from: &str) {
         if value.is_finite() {
             self.0.insert(name.into(), Fact { value, unit: unit.into(), from: from.into() });
@@ -54,26 +54,26 @@ impl Facts {
         self.0.get(name)
     }
 
-    /// All of them, by name.
+    /// All facts by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Fact)> {
         self.0.iter().map(|(name, fact)| (name.as_str(), fact))
     }
 
-    /// How many there are.
+    /// Number of facts.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there is no fact.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Names that no fact has.
+/// Names without a fact.
 pub type Missing = BTreeSet<String>;
 
-/// How a fact that is missing comes to be.
+/// The command that measures a missing fact.
 pub fn command(name: &str) -> String {
     let mut words = name.split('.');
     match words.next() {
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_names_the_command_that_measures_it() {
+    fn a_missing_fact_has_a_command() {
         for (name, expected) in [
             ("bench.seed.f16.forward.cuda:ladder:base+half.time", "msda study bench --workload seed"),
             ("bench.seed.f16.forward.cuda.time", "msda bench --workload seed --engine cuda"),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_no_fact() {
+    fn values_that_are_not_finite_are_ignored() {
         let mut facts = Facts::default();
         facts.insert("a", f64::NAN, "", "here");
         facts.insert("b", 1.0, "us", "here");

@@ -1,10 +1,10 @@
-//! What records say.
+//! Facts from records.
 
 use msda_bench::record::{Ceiling, Device, Measurement, Source};
 
 use super::Facts;
 
-/// The GPUs that the records speak of, that of the newest record first.
+/// The GPUs of the records, that of the newest record first.
 pub fn gpus(sources: &[Source]) -> Vec<String> {
     let mut newest_first: Vec<&Source> = sources.iter().collect();
     newest_first.sort_by(|a, b| b.record.created.cmp(&a.record.created));
@@ -19,13 +19,13 @@ pub fn gpus(sources: &[Source]) -> Vec<String> {
     names
 }
 
-/// The records of one GPU, and those without any: ratios between GPUs say nothing about kernels.
+/// The records of one GPU, and those without a GPU. Ratios between GPUs say nothing about kernels.
 pub fn of_gpu(mut sources: Vec<Source>, gpu: Option<&str>) -> Vec<Source> {
     sources.retain(|s| s.record.machine.gpu.as_ref().is_none_or(|own| Some(own.name.as_str()) == gpu));
     sources
 }
 
-/// Adds what a record says.
+/// Adds the facts of a record.
 pub(super) fn add(facts: &mut Facts, source: &Source) {
     let record = &source.record;
     let machine = &record.machine;
@@ -68,7 +68,7 @@ pub(super) fn add(facts: &mut Facts, source: &Source) {
     }
 }
 
-/// What a measurement is called. Of several numbers of threads the largest counts.
+/// The name of a measurement. Of several numbers of threads the largest counts.
 fn place(m: &Measurement) -> String {
     format!("bench.{}.{}.{}.{}", m.workload, m.dtype, m.pass, m.engine)
 }
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_measurement_gives_its_time_and_counted_rates() {
+    fn a_measurement_has_time_and_rates() {
         let facts = Facts::of(&committed()).unwrap();
         let fact = |name: &str| facts.get(&format!("bench.seed.f16.forward.cuda.{name}")).unwrap().value;
         assert!((300.0..500.0).contains(&fact("time")), "{}", fact("time"));
@@ -133,7 +133,7 @@ mod tests {
         all.splice(0..0, [newer, older]);
         let facts = Facts::of(&all).unwrap();
         assert_eq!(facts.get("probe.x").unwrap().value, 2.0);
-        // One and two threads of one engine were measured in one run.
+        // The run has one and two threads.
         let cpu =
             sources(&[Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join("../../records/xeon-avx512-2core/2026-11-15-cpu.json")])

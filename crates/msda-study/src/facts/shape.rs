@@ -1,19 +1,19 @@
-//! What follows from definitions, on any machine: sizes of the seed workload, what its samples read, the limits of
-//! architectures, and what the rules of memory banks make of padded rows.
+//! Facts from definitions, on any machine: sizes and reads of the seed workload, limits of
+//! architectures, and bank conflicts of padded rows.
 
 use anyhow::Result;
 use msda::{Dtype, Layout, Problem};
-
-use super::Facts;
-use crate::analyze::banks;
 use msda_bench::record::{Device, Pass};
 use msda_bench::work;
 use msda_bench::workload::Workload;
 
-/// The workload that is spoken of.
+use super::Facts;
+use crate::analyze::banks;
+
+/// The workload of the documents.
 const SEED: &str = "seed";
 
-/// KiB of shared memory that a block can have, by architecture, as the programming guide lists them.
+/// KiB of shared memory per block by architecture, from the CUDA programming guide.
 const SHARED_KIB: [(&str, usize); 9] = [
     ("sm_75", 64),
     ("sm_80", 163),
@@ -26,7 +26,7 @@ const SHARED_KIB: [(&str, usize); 9] = [
     ("sm_121", 99),
 ];
 
-/// Adds them.
+/// Adds all of them.
 pub fn add(facts: &mut Facts) -> Result<()> {
     let workload = Workload::find(SEED)?;
     let from = "the definition of workload seed";
@@ -70,7 +70,7 @@ pub fn add(facts: &mut Facts) -> Result<()> {
     add("intensity-compulsory", w.flops / w.compulsory_bytes, "FLOP/B");
     add("flop-per-output", w.flops / data.problem.output_len() as f64, "FLOP");
     add("taps-on-map", 100.0 * reads.taps / taps, "%");
-    // How often a row is read again.
+    // Reads per row.
     add("reuse", reads.taps / reads.rows, "x");
 
     let from = "the programming guide's table of compute capabilities";
@@ -81,27 +81,28 @@ pub fn add(facts: &mut Facts) -> Result<()> {
     Ok(())
 }
 
-/// First positions of the levels with all that belongs to them, and the end.
+/// First positions of the levels with their rings, and the end of the last.
 fn ends(problem: &Problem) -> Vec<usize> {
     let ring = problem.layout().ring();
     let starts = problem.levels().iter().map(|l| l.origin - ring * (l.pitch + 1));
     starts.chain([problem.positions()]).collect()
 }
 
-/// Rows of 32 channels in shared memory, read two channels a lane: 16 lanes a row, so a warp reads two rows.
+/// Rows of 32 channels in shared memory, read with two channels per lane: 16 lanes per row, two
+/// rows per warp.
 fn add_banks(facts: &mut Facts) {
     let from = "the rule of 32 banks of 4 bytes";
     for pitch in [32, 33, 34, 36, 40] {
         let row = |position: u64, lanes: u64| (0..lanes).map(move |lane| position * pitch * 2 + lane * 4);
         let pair = |other| banks::wavefronts(&row(0, 16).chain(row(other, 16)).collect::<Vec<_>>(), 4);
-        // Rows of one level, any other being as likely as any.
+        // Any two rows of a level are equally likely.
         const ROWS: u64 = 1024;
         let total: usize = (1..ROWS).map(pair).sum();
         let name = |what: &str| format!("model.banks.pitch-{pitch}.{what}");
         facts.insert(name("two-rows"), total as f64 / (ROWS - 1) as f64, "wavefronts", from);
         let one = banks::wavefronts(&row(5, 16).collect::<Vec<_>>(), 4);
         facts.insert(name("one-row"), one as f64, "wavefronts", from);
-        // The same channels of 32 rows that follow each other: what padding is made for.
+        // The same channels of 32 consecutive rows: padding is made for this access.
         let column: Vec<u64> = (0..32).map(|position| position * pitch * 2 / 4 * 4).collect();
         facts.insert(name("column"), banks::wavefronts(&column, 4) as f64, "wavefronts", from);
     }
@@ -126,7 +127,7 @@ mod tests {
             [0.0, 14720.0, 18400.0, 19320.0]
         );
         assert_eq!(fact("seed.outputs"), 23_688_192.0);
-        // Two operations for each two bytes.
+        // Two operations per two bytes.
         assert!((fact("seed.intensity-gathered") - 1.0).abs() < 1e-9);
         assert!(fact("seed.intensity-compulsory") > 10.0);
         assert!((50.0..=100.0).contains(&fact("seed.taps-on-map")));

@@ -1,4 +1,4 @@
-//! `direct.cu`: taps read when they are needed; the base of the suite.
+//! `direct.cu`: taps loaded directly from global memory; the base of the suite.
 
 use msda::{Dtype, Role, Sampling};
 
@@ -11,7 +11,7 @@ use msda_cuda::{Request, Slot, Target};
 /// Where samples are prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// By each thread for itself.
+    /// In registers of each thread.
     None,
     /// Locations and weights in shared memory.
     Given,
@@ -19,7 +19,7 @@ pub(super) enum Stage {
     Taps,
 }
 
-/// How rows are read.
+/// How rows are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Load {
     Cached,
@@ -28,21 +28,21 @@ pub(super) enum Load {
     Kept,
 }
 
-/// What is multiplied and added in `f16`.
+/// Which products and sums are `f16`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Half {
     Nothing,
-    /// The samples that a thread reads together, before they are added in `f32`.
+    /// Sums of the samples that a thread loads together; they are added up in `f32`.
     Few,
     /// Everything.
     All,
 }
 
-/// Knobs, as in the file.
+/// Knobs, as the kernel declares them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Direct {
     linear: bool,
-    /// Bytes that a thread reads at once at most; 1: an element.
+    /// The most bytes per load of a thread; 1 means one element.
     vec: usize,
     load: Load,
     split: usize,
@@ -51,19 +51,19 @@ pub(super) struct Direct {
     pipeline: bool,
     stride: bool,
     unroll: usize,
-    /// Samples whose locations and weights a thread reads together at most.
+    /// The most samples whose locations and weights a thread loads together.
     together: usize,
     half: Half,
     listed: bool,
 }
 
-/// Threads of a block, unless less shared memory asks for less.
+/// Threads per block; fewer where shared memory is short.
 const BLOCK: usize = 256;
 
-/// Blocks of a multiprocessor, where blocks are not as many as tiles.
+/// Blocks per SM, where a block processes several tiles.
 const RESIDENT: usize = 8;
 
-/// Static shared memory that any device gives a block.
+/// Static shared memory per block that every device has.
 const SHARED: usize = 48 << 10;
 
 pub(super) const SIMPLE: Direct = Direct {
@@ -84,12 +84,12 @@ pub(super) const ORIGINAL: Direct = Direct { linear: true, ..SIMPLE };
 pub(super) const BASE: Direct = Direct { vec: 16, ..SIMPLE };
 /// The documents' own first kernel, with sums in `f32`.
 pub(super) const ORIGINAL_VECTOR: Direct = Direct { linear: true, together: 8, ..BASE };
-/// The same with sums as they have them.
+/// The same with sums in `f16`, as the documents have them.
 pub(super) const ORIGINAL_HALF: Direct = Direct { half: Half::All, ..ORIGINAL_VECTOR };
 pub(super) const OPTIMIZED: Direct = METADATA;
 pub(super) const REORDERED: Direct = Direct { listed: true, ..BASE };
 
-// The suite: one thing at a time.
+// The suite: one change at a time.
 pub(super) const SHUFFLE: Direct = Direct { split: 4, ..BASE };
 pub(super) const PIPELINE: Direct = Direct { pipeline: true, ..BASE };
 pub(super) const BLOCKING: Direct = Direct { queries: 2, ..BASE };
@@ -108,30 +108,30 @@ impl Direct {
         p.channels() * p.types().value.size() / vec(request, self.vec) * self.split
     }
 
-    /// Threads of a block: as many as there is shared memory for.
+    /// Threads per block: as many as shared memory allows.
     fn block(&self, request: &Request<'_>) -> usize {
         let fits = |&block: &usize| self.shared(request, block) <= SHARED && block >= self.item(request);
         [BLOCK, BLOCK / 2, BLOCK / 4, BLOCK / 8].into_iter().find(fits).unwrap_or(0)
     }
 
-    /// Blocks, where threads are counted through the whole output.
+    /// Blocks, where threads number the whole output.
     fn counted(&self, request: &Request<'_>) -> usize {
         let p = request.problem;
         (p.output_len() * p.types().value.size() / vec(request, self.vec)).div_ceil(self.block(request))
     }
 
-    /// Queries of a tile.
+    /// Queries per tile.
     fn tile(&self, request: &Request<'_>, block: usize) -> usize {
         if self.linear { 1 } else { block / self.item(request) * self.queries }
     }
 
-    /// Samples whose locations and weights a thread reads together: a power of two that divides all.
+    /// Samples whose locations and weights a thread loads together: a power of two that divides their number.
     fn together(&self, request: &Request<'_>) -> usize {
         let grain = request.problem.samples() | self.together;
         grain & grain.wrapping_neg()
     }
 
-    /// Bytes of shared memory of a block.
+    /// Bytes of shared memory per block.
     fn shared(&self, request: &Request<'_>, block: usize) -> usize {
         let (p, t) = (request.problem, request.problem.types());
         let raw = 2 * t.locations.size() + t.weights.size();
@@ -192,7 +192,7 @@ impl Strategy for Direct {
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
         let (p, o, t) = (request.problem, request.operands, request.problem.types());
         let (block, together) = (self.block(request), self.together(request));
-        // One sample is read number by number, several in pieces that are as wide as their place allows.
+        // One sample is loaded number by number; several are loaded as wide as their alignment allows.
         let width = |role, operand, size: usize, numbers| match together {
             1 => size,
             _ => aligned(p, role, operand, size, numbers * together * size),
@@ -216,19 +216,19 @@ impl Strategy for Direct {
             if self.listed { "-listed" } else { "" },
         );
         let unit = unit("ladder/direct.cu", &key, request, target, vec(request, self.vec))
-            .define("BLOCK", block)
+            .define("THREADS", block)
             .define("LINEAR", u8::from(self.linear))
             .define("LOAD", self.load as u8)
-            .define("SPLIT", self.split)
-            .define("EACH_ONE", self.queries)
+            .define("SAMPLE_GROUPS", self.split)
+            .define("QUERIES_PER_THREAD", self.queries)
             .define("STAGE", self.stage as u8)
             .define("PIPELINE", u8::from(self.pipeline))
             .define("UNROLL", self.unroll)
-            .define("TOGETHER", together)
-            .define("ALIGN_L", width(Role::Locations, o[Slot::Locations], t.locations.size(), 2))
-            .define("ALIGN_W", width(Role::Weights, o[Slot::Weights], t.weights.size(), 1))
-            .define("HALF", self.half as u8)
-            .define("LISTED", u8::from(self.listed));
+            .define("SAMPLES_PER_LOAD", together)
+            .define("LOCATION_ALIGN", width(Role::Locations, o[Slot::Locations], t.locations.size(), 2))
+            .define("WEIGHT_ALIGN", width(Role::Weights, o[Slot::Weights], t.weights.size(), 1))
+            .define("F16_SUMS", self.half as u8)
+            .define("ORDERED", u8::from(self.listed));
         let tiles = p.queries().div_ceil(self.tile(request, block));
         let mut args = args(request);
         let mut call = Call::default();

@@ -1,4 +1,4 @@
-//! `distributed.cu`: a plane in the shared memory of several blocks.
+//! `distributed.cu`: one plane in the shared memory of several blocks.
 
 use msda::Sampling;
 
@@ -7,42 +7,42 @@ use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Target};
 
-/// Knobs, as in the file.
+/// Knobs, as the kernel declares them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Distributed {
-    /// Blocks that share a plane at most.
+    /// The most blocks that share a plane.
     most: usize,
     local: bool,
 }
 
-/// Threads of a multiprocessor: as many as there are registers for.
+/// Threads per SM: as many as registers allow.
 const THREADS: usize = 1024;
 
 pub(super) const CLUSTER: Distributed = Distributed { most: 8, local: false };
 pub(super) const CLUSTER16: Distributed = Distributed { most: 16, local: false };
 pub(super) const LOCAL: Distributed = Distributed { most: 8, local: true };
 
-/// What follows from a request.
+/// The launch of a request.
 struct Shape {
     /// Blocks that share a plane.
     parts: usize,
     vec: usize,
-    /// Lanes of a query.
+    /// Lanes per query.
     item: usize,
     block: usize,
     blocks: usize,
-    /// The first position that is kept.
+    /// The first position in shared memory.
     first: usize,
-    /// Bytes of shared memory of a block.
+    /// Bytes of shared memory per block.
     shared: usize,
 }
 
 impl Distributed {
-    /// How a request is divided, or why it cannot be.
+    /// Divides a request, or says why that is impossible.
     fn shape(&self, request: &Request<'_>, target: &Target) -> Result<Shape, String> {
         let p = request.problem;
         let row = p.channels() * p.types().value.size();
-        // Clusters of 16 are not for every architecture that has clusters.
+        // Not every architecture with clusters supports 16 blocks.
         let most = if target.arch.major == 12 { self.most.min(8) } else { self.most };
         let parts = [16, 8, 4, 2].into_iter().find(|&n| n <= most && p.channels().is_multiple_of(n));
         let parts =
@@ -52,10 +52,10 @@ impl Distributed {
         let item = if self.local { part } else { row } / vec;
         let taps = if p.sampling() == Sampling::Nearest { 8 } else { 32 };
         let handed = if item > 1 && 32usize.is_multiple_of(item) { taps } else { 0 };
-        // One block of a multiprocessor, or two where that does.
+        // One block per SM, or two if they fit.
         let fits = |blocks: usize, first: usize| {
             let bytes = (p.positions() - first) * part + THREADS / blocks * handed;
-            // Each block takes a little for itself.
+            // Each block reserves a little for itself.
             ((bytes + 1024) * blocks <= target.shared()).then_some(bytes)
         };
         let ring = p.layout().ring();
@@ -95,15 +95,15 @@ impl Strategy for Distributed {
         let unit = unit("ladder/distributed.cu", &key, request, target, vec)
             .define("PARTS", parts)
             .define("LOCAL", u8::from(self.local))
-            .define("BLOCK", block)
-            .define("BLOCKS", blocks);
+            .define("THREADS", block)
+            .define("BLOCKS_PER_SM", blocks);
         let tiles = p.queries().div_ceil(block / item);
         let mut args = args(request);
         args.i32(first);
         args.i32(p.positions() - first);
         args.i32(tiles);
         args.align(8);
-        // As many groups of blocks as the device holds at a time, and at least one a plane.
+        // As many groups of blocks as are resident at once, and at least one per plane.
         let resident = target.multiprocessors as usize * blocks / parts;
         let useful = if self.local { tiles } else { tiles.div_ceil(parts) };
         let groups = (resident / (p.batch() * p.heads())).clamp(1, useful.max(1));

@@ -1,4 +1,4 @@
-//! The host's side of `kept.cuh`: which levels a block keeps in shared memory.
+//! The host side of `kept.cuh`: which levels are resident in shared memory.
 
 use msda::Problem;
 
@@ -6,24 +6,24 @@ use super::Held;
 use msda_cuda::Target;
 use msda_cuda::kernels::Args;
 
-/// Shared memory that kernels use beside what they are given at launch, at most.
+/// The most static shared memory of a kernel.
 const STATIC: usize = 1 << 10;
 
-/// Shared memory that a block can keep levels in.
+/// Shared memory per block that levels can use.
 pub(super) fn room(target: &Target) -> usize {
     target.shared() - STATIC
 }
 
-/// Levels in shared memory: of each the first position, how many, and how many lie before.
+/// Levels in shared memory: the first position of each, their number, and their offset in positions.
 #[derive(Debug)]
 pub(super) struct Kept {
     levels: Vec<[usize; 3]>,
-    /// Bytes that they take.
+    /// Their size in bytes.
     pub(super) bytes: usize,
 }
 
-/// As many of the last levels as fit so many bytes, a position taking `step`; of the one that does not fit its end,
-/// where that is asked for.
+/// As many of the last levels as fit into `bytes` at `step` bytes per position. With `partial`, also the end of the first
+/// level that does not fit.
 pub(super) fn keep(p: &Problem, step: usize, bytes: usize, partial: bool) -> Kept {
     let ring = p.layout().ring();
     let room = bytes / step;
@@ -45,12 +45,12 @@ pub(super) fn keep(p: &Problem, step: usize, bytes: usize, partial: bool) -> Kep
 }
 
 impl Kept {
-    /// What is kept of each level.
+    /// The resident part of each level.
     pub(super) fn held(&self) -> Vec<Held> {
         self.levels.iter().map(|&[from, count, at]| Held { from, count, at }).collect()
     }
 
-    /// Puts the table into an argument.
+    /// Adds the table to an argument.
     pub(super) fn put(&self, args: &mut Args) {
         self.levels.iter().flatten().for_each(|&n| args.i32(n));
     }

@@ -1,5 +1,5 @@
-//! The ladder: strategies from the plainest on, each a file in `kernels/ladder/`, checked and measured like the kernels
-//! that are chosen, and never chosen itself.
+//! The ladder: every strategy of the founding documents, from the simplest on. Each has a kernel in `kernels/ladder/` and a
+//! host twin here. Rungs are checked and measured like the product's kernels, but never chosen.
 
 mod direct;
 mod distributed;
@@ -19,7 +19,7 @@ use msda::{Dtype, Error, ErrorKind, Result, Role};
 
 pub use self::reading::{Held, Reading, Samples, Tiles, Visits};
 use msda_cuda::jit::Unit;
-use msda_cuda::kernels::rows::grain;
+use msda_cuda::kernels::rows::{grain, strides_fit};
 use msda_cuda::kernels::{Args, Call, Custom, Kernel, Pointer, with_options};
 use msda_cuda::{Levels, Pass, Request, Slot, Target};
 
@@ -30,31 +30,35 @@ const WORKSPACE: Pointer = Pointer::Workspace(0);
 
 /// A strategy with a name.
 pub struct Rung {
-    /// Its name: after `ladder:`.
+    /// Its name, after `ladder:`.
     pub name: &'static str,
-    /// One line for people.
+    /// One line of description.
     pub about: &'static str,
     strategy: &'static dyn Strategy,
 }
 
-/// Every rung: the documents' kernels, then their suite, one thing at a time switched on or off on a common base.
+/// Every rung: the documents' kernels, then their suite, which changes one thing at a time on a common base.
 pub static RUNGS: &[Rung] = &[
-    rung("original", "a thread an element of the output, counted through all of it", &direct::ORIGINAL),
+    rung("original", "one thread per output element, numbered through the whole output", &direct::ORIGINAL),
     rung(
         "original_vector",
-        "a thread 16 bytes of the output; locations and weights 16 bytes at a time",
+        "16 output bytes per thread; locations and weights in loads of 16 bytes",
         &direct::ORIGINAL_VECTOR,
     ),
     rung("original_half", "the same with products and sums in f16", &direct::ORIGINAL_HALF),
-    rung("simple", "a block a tile of queries of one head, a thread a channel", &direct::SIMPLE),
-    rung("l2_direct", "the same with 16 bytes a thread: no shared memory, caches do the rest", &direct::BASE),
-    rung("optimized", "16 bytes a thread, locations and weights through shared memory", &direct::OPTIMIZED),
+    rung("simple", "one block per tile of queries of one head, one channel per thread", &direct::SIMPLE),
+    rung("l2_direct", "the same with 16 bytes per thread; no shared memory, only L1 and L2", &direct::BASE),
+    rung(
+        "optimized",
+        "16 bytes per thread, locations and weights staged through shared memory",
+        &direct::OPTIMIZED,
+    ),
     rung(
         "distributed",
-        "a plane in the shared memory of a cluster of 8 blocks, which read from each other",
+        "one plane in the shared memory of a cluster of 8 blocks, read across blocks",
         &distributed::CLUSTER,
     ),
-    rung("distributed16", "the same of 16 blocks", &distributed::CLUSTER16),
+    rung("distributed16", "the same with 16 blocks", &distributed::CLUSTER16),
     rung(
         "distributed_local",
         "the same planes, but each block computes its own channels",
@@ -62,42 +66,50 @@ pub static RUNGS: &[Rung] = &[
     ),
     rung(
         "tma_multilevel",
-        "the copy engine brings each sample's taps, one group while another is summed",
+        "TMA loads the taps of each sample, one group while another is summed",
         &tma_multilevel::TmaMultilevel,
     ),
-    rung("tensor_core", "the coarsest level as a product of matrices", &tensor_core::TensorCore),
-    rung("texture", "the texture unit weights the taps, to 8 bits", &texture::Texture),
-    rung("shared_padded", "coarse levels in shared memory, two elements behind each row", &shared::PADDED),
-    rung("shared_unpadded", "the same without them", &shared::UNPADDED),
-    rung("shared_wide", "the same with 16 bytes a thread", &shared::WIDE),
+    rung("tensor_core", "the coarsest level as a matrix product on tensor cores", &tensor_core::TensorCore),
+    rung("texture", "the texture unit interpolates, with 8-bit weights", &texture::Texture),
+    rung("shared_padded", "coarse levels in shared memory, rows padded by two elements", &shared::PADDED),
+    rung("shared_unpadded", "the same without padding", &shared::UNPADDED),
+    rung("shared_wide", "the same with 16 bytes per thread", &shared::WIDE),
     rung(
         "persistent",
-        "a block an SM takes work from a counter; coarse levels in 96 KB",
+        "one block per SM takes work from a counter; coarse levels in 96 KB",
         &persistent::PERSISTENT,
     ),
-    rung("persistent_full", "the same with all of the shared memory", &persistent::FULL),
-    rung("persistent_channelsplit", "the same as the first, 8 channels at a time", &persistent::CHANNELSPLIT),
-    rung("ultra", "all of it: persistent, taps found once, unrolled, values kept in L2", &persistent::ULTRA),
+    rung("persistent_full", "the same with all shared memory", &persistent::FULL),
+    rung("persistent_channelsplit", "like `persistent`, 8 channels at a time", &persistent::CHANNELSPLIT),
     rung(
-        "reordered",
-        "16 bytes a thread, queries in the order of the places they look at",
-        &direct::REORDERED,
+        "ultra",
+        "all of them: persistent, taps located once, unrolled, L2 policy for values",
+        &persistent::ULTRA,
     ),
-    rung("specialised", "some warps find taps, the others gather", &specialised::SPECIALISED),
-    rung("int8", "values as bytes, with a scale for each image and head", &quantised::INT8),
+    rung("reordered", "16 bytes per thread, queries ordered by the place they look at", &direct::REORDERED),
+    rung("specialised", "some warps locate taps, the others load rows", &specialised::SPECIALISED),
+    rung("int8", "values as int8, one scale per image and head", &quantised::INT8),
     rung("fp8", "the same in e4m3", &quantised::FP8),
-    rung("base", "what the suite begins with: 16 bytes a thread", &direct::BASE),
-    rung("base-vector", "one channel a thread", &direct::SIMPLE),
-    rung("base-cache", "rows past the first-level cache", &direct::UNCACHED),
-    rung("base+shuffle", "four groups of lanes share the samples, and add up by shuffles", &direct::SHUFFLE),
-    rung("base+pipeline", "locations and weights of the next tile are copied meanwhile", &direct::PIPELINE),
-    rung("base+blocking", "two queries a thread", &direct::BLOCKING),
-    rung("base+hints", "the second-level cache is told to read whole lines", &direct::HINTS),
-    rung("base+metadata", "locations and weights through shared memory", &direct::METADATA),
-    rung("base+redistribute", "as many blocks as the device holds walk the tiles", &direct::REDISTRIBUTE),
+    rung("base", "the base of the suite: 16 bytes per thread", &direct::BASE),
+    rung("base-vector", "one channel per thread", &direct::SIMPLE),
+    rung("base-cache", "rows bypass L1", &direct::UNCACHED),
+    rung("base+shuffle", "four lane groups share the samples and add up by shuffles", &direct::SHUFFLE),
+    rung("base+pipeline", "locations and weights of the next tile are prefetched", &direct::PIPELINE),
+    rung("base+blocking", "two queries per thread", &direct::BLOCKING),
+    rung("base+hints", "loads hint L2 to fetch whole lines", &direct::HINTS),
+    rung("base+metadata", "locations and weights staged through shared memory", &direct::METADATA),
+    rung(
+        "base+redistribute",
+        "as many blocks as are resident at once, with a stride over the tiles",
+        &direct::REDISTRIBUTE,
+    ),
     rung("base+unroll", "four samples unrolled", &direct::UNROLL),
-    rung("base+precomputed", "taps and their weights computed once, in shared memory", &direct::PRECOMPUTED),
-    rung("base+policy", "the second-level cache is told to keep values", &direct::POLICY),
+    rung(
+        "base+precomputed",
+        "taps and weights computed once and staged in shared memory",
+        &direct::PRECOMPUTED,
+    ),
+    rung("base+policy", "loads ask L2 to keep values", &direct::POLICY),
     rung("base+half", "products in f16", &direct::HALF),
 ];
 
@@ -105,9 +117,9 @@ const fn rung(name: &'static str, about: &'static str, strategy: &'static dyn St
     Rung { name, about, strategy }
 }
 
-/// How a rung computes the op.
+/// How a rung computes the operator.
 trait Strategy: Sync {
-    /// Why it does not take a request that [`refuses`] has nothing against.
+    /// Why it does not take a request, beyond the reasons of [`refuses`].
     fn refuses(&self, _request: &Request<'_>, _target: &Target) -> Option<String> {
         None
     }
@@ -118,7 +130,7 @@ trait Strategy: Sync {
     /// How it reads, for a request that it takes; or why that is not described.
     fn reading(&self, request: &Request<'_>, target: &Target) -> std::result::Result<Reading, &'static str>;
 
-    /// Whether results are as exact as sums in `f32` of exact products are.
+    /// Whether its results are as exact as `f32` sums of exact products.
     fn is_exact(&self) -> bool {
         true
     }
@@ -177,7 +189,7 @@ pub fn find(name: &str) -> Result<&'static Rung> {
     })
 }
 
-/// What no rung takes.
+/// Reasons that hold for all rungs.
 fn refuses(request: &Request<'_>) -> Option<String> {
     let (p, o, t) = (request.problem, request.operands, request.problem.types());
     if t.value == Dtype::F64 {
@@ -195,7 +207,7 @@ fn refuses(request: &Request<'_>) -> Option<String> {
     if p.samples() == 0 || p.output_len() == 0 {
         return Some("nothing is sampled".into());
     }
-    // Their table is part of the argument.
+    // The table of levels is part of the argument.
     if p.levels().len() > 64 {
         return Some(format!("{} levels: at most 64 fit the argument", p.levels().len()));
     }
@@ -206,9 +218,7 @@ fn refuses(request: &Request<'_>) -> Option<String> {
         (o[Slot::Locations], t.locations),
         (o[Slot::Weights], t.weights),
     ];
-    let strides = operands.iter().all(|(operand, dtype)| {
-        operand.strides[1..].iter().all(|s| s.checked_mul(dtype.size()).is_some_and(small))
-    });
+    let strides = operands.iter().all(|(operand, dtype)| strides_fit(*operand, dtype.size()));
     let counts = [p.queries() * p.channels(), p.positions(), p.samples() * 8].into_iter().all(small);
     if !strides || !counts {
         return Some("a stride or count does not fit 31 bits".into());
@@ -219,7 +229,7 @@ fn refuses(request: &Request<'_>) -> Option<String> {
     None
 }
 
-/// The most bytes, but not more than `most`, that a lane can read of a row at once.
+/// The most bytes, up to `most`, that one load can read of a row.
 fn vec(request: &Request<'_>, most: usize) -> usize {
     let (p, o) = (request.problem, request.operands);
     let size = p.types().value.size();
@@ -230,7 +240,7 @@ fn vec(request: &Request<'_>, most: usize) -> usize {
     (grain & grain.wrapping_neg()).max(size)
 }
 
-/// A rung's file with the macros of `ladder.cuh`.
+/// The unit of a rung, with the macros of `ladder.cuh`.
 fn unit(file: &'static str, name: &str, request: &Request<'_>, target: &Target, vec: usize) -> Unit {
     let p = request.problem;
     let uniform = p.points().iter().all(|&n| n == p.points()[0]);
@@ -240,11 +250,11 @@ fn unit(file: &'static str, name: &str, request: &Request<'_>, target: &Target, 
         .define("D", p.channels())
         .define("LEVELS", p.levels().len())
         .define("SAMPLES", p.samples())
-        .define("UNIFORM", if uniform { p.points()[0] } else { 0 })
+        .define("UNIFORM_POINTS", if uniform { p.points()[0] } else { 0 })
         .define("VEC", vec)
 }
 
-/// The argument as far as it is `Call` of `ladder.cuh`.
+/// The part of the argument that is `Call` of `ladder.cuh`.
 fn args(request: &Request<'_>) -> Args {
     let (p, o, t) = (request.problem, request.operands, request.problem.types());
     let mut args = Args::default();
@@ -262,7 +272,7 @@ fn args(request: &Request<'_>) -> Args {
         }
         sample += points;
     }
-    // As the structure ends, which begins with an address.
+    // The structure is aligned to 8 bytes.
     args.align(8);
     args
 }

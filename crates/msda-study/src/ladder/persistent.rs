@@ -1,4 +1,4 @@
-//! `persistent.cu`: one block a multiprocessor that takes work from a counter.
+//! `persistent.cu`: one block per SM that takes work from a counter.
 
 use super::direct::Load;
 use super::kept::{Kept, keep, room};
@@ -7,24 +7,24 @@ use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Target};
 
-/// Knobs, as in the file.
+/// Knobs, as the kernel declares them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Persistent {
-    /// Shared memory for levels, at most; of the level that does not fit a part is kept where there is no such bound.
+    /// The most shared memory for levels. Without a bound, a part of the first level that does not fit is resident.
     budget: Option<usize>,
-    /// Channels of a group, if not all.
+    /// Channels per pass, if not all.
     channels: Option<usize>,
     locate: bool,
     load: Load,
     unroll: usize,
-    /// Threads of a block.
+    /// Threads per block.
     block: usize,
 }
 
-/// Items that a block takes, about: few, since what is kept is brought for each, and enough to be even at the end.
+/// Work items per block, about: few, because each one loads the resident levels, but enough for an even end.
 const TURNS: usize = 8;
 
-/// What the documents give levels: 96 KB.
+/// The documents' shared memory for levels: 96 KB.
 const SOME: Option<usize> = Some(96 << 10);
 
 pub(super) const PERSISTENT: Persistent =
@@ -34,17 +34,17 @@ pub(super) const CHANNELSPLIT: Persistent = Persistent { channels: Some(8), ..PE
 pub(super) const ULTRA: Persistent =
     Persistent { locate: true, load: Load::Kept, unroll: 4, block: 768, ..FULL };
 
-/// How a request is divided.
+/// The division of a request.
 struct Division {
     vec: usize,
     groups: usize,
-    /// Lanes of a query.
+    /// Lanes per query.
     item: usize,
-    /// Queries side by side in a block.
+    /// Queries of a block at a time.
     items: usize,
 }
 
-/// Items of a call, and of a plane and group; queries of an item.
+/// Work items of a call, work items per plane and pass, queries per work item.
 struct Items {
     all: usize,
     tiles: usize,
@@ -62,7 +62,7 @@ impl Persistent {
         Division { vec, groups, item, items }
     }
 
-    /// The items; none if they are more than the counter counts to.
+    /// The work items; none if there are more than the counter can count.
     fn items(&self, request: &Request<'_>, target: &Target) -> Option<Items> {
         let (p, division) = (request.problem, self.division(request));
         let parts = (p.batch() * p.heads()).checked_mul(division.groups)?;
@@ -73,8 +73,8 @@ impl Persistent {
         (all < 1 << 30).then_some(Items { all, tiles, each })
     }
 
-    /// How taps are handed on: samples of a query that a warp finds at a time, and places from sample to sample. Eight
-    /// lanes write together, 16 bytes each: where they divide evenly, each to banks of its own.
+    /// How taps are staged: samples per query that a warp locates at a time, and the pitch between samples. Eight lanes write
+    /// together, 16 bytes each; if the numbers divide evenly, each writes to banks of its own.
     fn rounds(&self, request: &Request<'_>) -> (usize, usize) {
         let queries = 32 / self.division(request).item.min(32);
         let round = 32 / queries;
@@ -86,18 +86,18 @@ impl Persistent {
         (round, queries + apart)
     }
 
-    /// Bytes of shared memory through which taps are handed on: 16 of positions and 16 of weights a sample.
+    /// Bytes of shared memory for staged taps: 16 of positions and 16 of weights per sample.
     fn handed(&self, request: &Request<'_>) -> usize {
         let (round, pitch) = self.rounds(request);
         if self.locate { self.block / 32 * round * pitch * 32 } else { 0 }
     }
 
-    /// Whether of the level that does not fit a part is kept.
+    /// Whether a part of the first level that does not fit is resident.
     fn partial(&self) -> bool {
         self.budget.is_none()
     }
 
-    /// Bytes from position to position in shared memory.
+    /// Pixel stride in shared memory, in bytes.
     fn step(&self, request: &Request<'_>) -> usize {
         let division = self.division(request);
         division.item * division.vec
@@ -143,16 +143,16 @@ impl Strategy for Persistent {
             if self.locate { "-locate" } else { "" },
         );
         let unit = unit("ladder/persistent.cu", &key, request, target, division.vec)
-            .define("BLOCK", self.block)
+            .define("THREADS", self.block)
             .define("PAD", 0)
-            .define("GROUPS", division.groups)
+            .define("CHANNEL_GROUPS", division.groups)
             .define("PARTIAL", u8::from(partial))
             .define("LOCATE", u8::from(self.locate))
             .define("PITCH", self.rounds(request).1)
             .define("LOAD", self.load as u8)
             .define("UNROLL", self.unroll);
         let kept = self.kept(request, target);
-        // A request is only prepared when it is taken.
+        // Only requests that were not refused are prepared.
         let Items { all, tiles, each } =
             self.items(request, target).unwrap_or(Items { all: 0, tiles: 1, each: 1 });
         let mut args = args(request);

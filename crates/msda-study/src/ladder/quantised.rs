@@ -5,22 +5,22 @@ use msda_cuda::driver::{Arch, Launch};
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Target};
 
-/// Knobs, as in the file.
+/// Knobs, as the kernel declares them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Quantised {
     fp8: bool,
 }
 
-/// Threads of a block.
+/// Threads per block.
 const BLOCK: usize = 256;
 
-/// Blocks of a multiprocessor that look at values.
+/// Blocks per SM that convert values.
 const BUSY: usize = 16;
 
 pub(super) const INT8: Quantised = Quantised { fp8: false };
 pub(super) const FP8: Quantised = Quantised { fp8: true };
 
-/// Bytes that a lane reads.
+/// Bytes per load of a lane.
 fn bytes(request: &Request<'_>) -> usize {
     if request.problem.channels().is_multiple_of(16) { 16 } else { 8 }
 }
@@ -57,7 +57,7 @@ impl Strategy for Quantised {
         let vec = vec(request, 16);
         let name = if self.fp8 { "fp8" } else { "int8" };
         let unit = unit("ladder/quantised.cu", &format!("{name}-{bytes}"), request, target, vec)
-            .define("BLOCK", BLOCK)
+            .define("THREADS", BLOCK)
             .define("FP8", u8::from(self.fp8))
             .define("PIECE", bytes);
         let planes = p.batch() * p.heads();

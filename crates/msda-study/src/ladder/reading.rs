@@ -1,86 +1,86 @@
-//! How the threads of a rung read: enough to follow it without running it.
+//! How the threads of a rung load: enough for a simulation.
 
-/// How a rung reads what the queries of a request need.
+/// How a rung loads the rows of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reading {
-    /// Lanes that share a row, or a part of one.
+    /// Lanes per row, or per part of a row.
     pub lanes: usize,
-    /// Bytes that each of them reads at once.
+    /// Bytes per load of a lane.
     pub vec: usize,
-    /// Parts that rows are divided into, each computed for itself.
+    /// Parts of a row, each computed separately.
     pub parts: usize,
-    /// Groups of lanes that share the samples of a query.
+    /// Lane groups that share the samples of a query.
     pub split: usize,
-    /// Queries that a block has at a time.
+    /// Queries per tile.
     pub tile: usize,
-    /// Which tiles a block has.
+    /// The tiles of a block.
     pub tiles: Tiles,
-    /// In which order queries are visited.
+    /// The order of the queries.
     pub visits: Visits,
-    /// Whether rows go through the first-level cache.
+    /// Whether rows go through L1.
     pub cached: bool,
-    /// What is in shared memory, of each level; empty where nothing is.
+    /// The part of each level in shared memory; empty if there is none.
     pub kept: Vec<Held>,
-    /// Bytes from position to position there.
+    /// Pixel stride there, in bytes.
     pub step: usize,
-    /// How lanes learn where rows are.
+    /// How lanes get the positions of rows.
     pub samples: Samples,
 }
 
-/// Which tiles a block has.
+/// The tiles of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tiles {
     /// One.
     One,
-    /// So many that follow each other.
+    /// That many consecutive tiles.
     Following(usize),
-    /// Every so many-th: there are about so many blocks a multiprocessor.
+    /// Tiles at a stride; there are about that many blocks per SM.
     Strided(usize),
 }
 
-/// In which order queries are visited.
+/// The order of the queries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Visits {
-    /// As the output has them, heads within queries within images.
+    /// As in the output: heads within queries within images.
     Output,
-    /// Those of one image and head, as they come.
+    /// Queries of one image and head, in order.
     Plane,
-    /// Those of one image and head, along a curve over the places they look at.
+    /// Queries of one image and head, ordered by the place they look at.
     Listed,
 }
 
 /// Positions of a level that are in shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// The first; beyond all where none is.
+    /// The first position; larger than all positions if there is none.
     pub from: usize,
-    /// How many.
+    /// Their number.
     pub count: usize,
-    /// How many lie before them.
+    /// Their offset in shared memory, in positions.
     pub at: usize,
 }
 
-/// How lanes learn where rows are.
+/// How lanes get the positions of rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Samples {
-    /// Each reads the locations and weights of its query.
+    /// Each lane reads the locations and weights of its query.
     Own {
-        /// Of how many samples at a time: of one number by number, of several in pieces of up to 16 bytes.
+        /// Samples at a time: one is read number by number, several in loads of up to 16 bytes.
         together: usize,
     },
-    /// Those of a tile are brought to shared memory first: tables of one entry a sample, queries one after another.
+    /// Staged in shared memory per tile: tables of one entry per sample, query after query.
     Tabled {
-        /// Of each table, bytes of an entry and bytes of it that are read at once.
+        /// Per table: bytes per entry and bytes per load.
         tables: Vec<(usize, usize)>,
-        /// Whether they are copied as they are, four bytes at a time.
+        /// Whether they are copied unchanged, four bytes at a time.
         copied: bool,
     },
-    /// Lanes find the taps of some samples of each query at a time, and others read them from shared memory: 16 bytes of
-    /// positions and 16 of weights, sample `r` of query `q` at `r * pitch + q`.
+    /// Taps staged in shared memory: lanes locate some samples per query at a time. 16 bytes of positions and 16 of
+    /// weights, sample `r` of query `q` at `r * pitch + q`.
     Handed {
-        /// How many samples.
+        /// Samples at a time.
         round: usize,
-        /// Entries from sample to sample.
+        /// Entries between samples.
         pitch: usize,
     },
 }

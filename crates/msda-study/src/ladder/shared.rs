@@ -6,19 +6,19 @@ use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Target};
 
-/// Knobs, as in the file.
+/// Knobs, as the kernel declares them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shared {
-    /// Bytes that a lane reads at once at most.
+    /// The most bytes per load of a lane.
     vec: usize,
-    /// Elements behind each row.
+    /// Padding elements per row.
     pad: usize,
 }
 
-/// Threads of a block: all that levels which fill the shared memory leave room for.
+/// Threads per block: the most, because the levels fill the shared memory of an SM.
 const BLOCK: usize = 1024;
 
-/// Blocks that a multiprocessor computes one after another, so that none waits long for the last.
+/// Blocks per SM, one after another, for an even end.
 const TURNS: usize = 4;
 
 pub(super) const PADDED: Shared = Shared { vec: 4, pad: 2 };
@@ -30,7 +30,7 @@ impl Shared {
         request.problem.channels() * request.problem.types().value.size() / vec(request, self.vec)
     }
 
-    /// Bytes from position to position in shared memory.
+    /// Pixel stride in shared memory, in bytes.
     fn step(&self, request: &Request<'_>) -> usize {
         (request.problem.channels() + self.pad) * request.problem.types().value.size()
     }
@@ -50,9 +50,9 @@ impl Strategy for Shared {
         let p = request.problem;
         let key = format!("shared-pad{}", self.pad);
         let unit = unit("ladder/shared.cu", &key, request, target, vec(request, self.vec))
-            .define("BLOCK", BLOCK)
+            .define("THREADS", BLOCK)
             .define("PAD", self.pad)
-            .define("GROUPS", 1)
+            .define("CHANNEL_GROUPS", 1)
             .define("PARTIAL", 0)
             .define("UNROLL", 1);
         let items = BLOCK / self.item(request);

@@ -1,21 +1,21 @@
-//! `specialised.cu`: warps that find taps, and warps that gather.
+//! `specialised.cu`: warps that locate taps, and warps that load rows.
 
 use super::{Reading, Samples, Strategy, Tiles, Visits, args, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Target};
 
-/// Knobs, as in the file.
+/// Knobs, as the kernel declares them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Specialised {
-    /// Warps that find taps.
+    /// Warps that locate taps.
     producers: usize,
-    /// Warps that gather.
+    /// Warps that load rows.
     consumers: usize,
     buffers: usize,
 }
 
-/// Blocks that a multiprocessor computes: it holds two at a time.
+/// Blocks per SM; two are resident at a time.
 const TURNS: usize = 4;
 
 pub(super) const SPECIALISED: Specialised = Specialised { producers: 4, consumers: 12, buffers: 3 };
@@ -25,12 +25,12 @@ impl Specialised {
         request.problem.channels() * request.problem.types().value.size() / vec(request, 16)
     }
 
-    /// Samples of a query in a buffer: as many as there are lanes, so that buffers are equally large, but few.
+    /// Samples per query in a buffer: one per lane, so that buffers have equal size, up to a limit.
     fn round(request: &Request<'_>) -> usize {
         Self::lanes(request).min(request.problem.samples()).min(4)
     }
 
-    /// Queries of a tile.
+    /// Queries per tile.
     fn tile(&self, request: &Request<'_>) -> usize {
         self.consumers * 32 / Self::lanes(request)
     }
@@ -51,7 +51,7 @@ impl Strategy for Specialised {
         let unit = unit("ladder/specialised.cu", &key, request, target, vec(request, 16))
             .define("PRODUCERS", self.producers)
             .define("CONSUMERS", self.consumers)
-            .define("ROUND", Self::round(request))
+            .define("SAMPLES_PER_PASS", Self::round(request))
             .define("BUFFERS", self.buffers);
         let tiles = p.queries().div_ceil(self.tile(request));
         let mut args = args(request);
@@ -77,7 +77,7 @@ impl Strategy for Specialised {
             cached: true,
             kept: Vec::new(),
             step: 0,
-            // As the file lays buffers out.
+            // The layout of the buffers in the kernel.
             samples: Samples::Handed { round: Self::round(request), pitch: tile + 2 },
         })
     }

@@ -1,4 +1,4 @@
-//! `tensor_core.cu`: the coarsest level as a product of matrices.
+//! `tensor_core.cu`: the coarsest level as a matrix product.
 
 use msda::Dtype;
 
@@ -14,18 +14,18 @@ pub(super) struct TensorCore;
 const BLOCK: usize = 256;
 const QUERIES: usize = BLOCK / 4;
 
-/// The level that is multiplied, and the room that it takes.
+/// The level that is multiplied, and its size in shared memory.
 struct Coarse {
     level: usize,
-    /// Its positions, rounded up to a step of the product.
+    /// Its positions, rounded up to a step of the matrix product.
     positions: usize,
-    /// Numbers from query to query among the weights.
+    /// Row pitch of the weight matrix, in elements.
     stride: usize,
-    /// Shared memory of a block.
+    /// Shared memory per block.
     shared: usize,
 }
 
-/// Blocks that a multiprocessor has registers for at least; shared memory seldom allows more.
+/// Blocks per SM that registers must allow; shared memory seldom allows more.
 fn blocks(request: &Request<'_>) -> usize {
     if request.problem.channels() <= 64 { 4 } else { 2 }
 }
@@ -36,7 +36,7 @@ fn coarse(request: &Request<'_>) -> Option<Coarse> {
     let pixels = |l: &usize| p.levels()[*l].h * p.levels()[*l].w;
     let level = (0..p.levels().len()).filter(|&l| p.points()[l] > 0).min_by_key(pixels)?;
     let positions = pixels(&level).next_multiple_of(16);
-    // The sums take the place of the weights. Rows that begin 8 banks apart do not collide.
+    // The sums reuse the memory of the weights. Rows that begin 8 banks apart do not conflict.
     let stride = positions.max(p.channels()).next_multiple_of(32) + 8;
     let rows = positions.checked_mul(p.channels() * p.types().value.size() + 16)?;
     let shared = rows.checked_add((stride + 2).checked_mul(QUERIES * size_of::<f32>())?)?;
@@ -72,16 +72,16 @@ impl Strategy for TensorCore {
         };
         let parts = if p.types().value == Dtype::F16 { 2 } else { 3 };
         let unit = unit("ladder/tensor_core.cu", "tensor_core", request, target, vec(request, 16))
-            .define("BLOCK", BLOCK)
-            .define("BLOCKS", blocks(request))
-            .define("SPLIT", parts);
+            .define("THREADS", BLOCK)
+            .define("BLOCKS_PER_SM", blocks(request))
+            .define("WEIGHT_TERMS", parts);
         let tiles = p.queries().div_ceil(QUERIES);
         let mut args = args(request);
         for n in [tiles, level, p.points()[level], positions, stride] {
             args.i32(n);
         }
         args.align(8);
-        // As many blocks as the device holds, each with a share of one plane.
+        // As many blocks as are resident at once, each with a share of one plane.
         let resident =
             (target.shared() / (shared + 1024)).clamp(1, blocks(request)) * target.multiprocessors as usize;
         let blocks = (resident / (p.batch() * p.heads())).clamp(1, tiles);

@@ -1,4 +1,4 @@
-//! `texture.cu`: taps weighted by the texture unit.
+//! `texture.cu`: the texture unit interpolates.
 
 use std::sync::Arc;
 
@@ -17,15 +17,15 @@ pub(super) struct Texture;
 
 const BLOCK: usize = 128;
 
-/// Maps of four channels that a thread reads, at most.
+/// The most maps of four channels per thread.
 const SHARE: usize = 8;
 
-/// Texels of a level and how many planes are in a row of them.
+/// The texture of a level, and the number of planes side by side in it.
 fn texels(request: &Request<'_>, level: usize) -> (Texels, usize) {
     let (p, dtype) = (request.problem, request.problem.types().value);
     let (h, w) = (p.levels()[level].h + 1, p.levels()[level].w + 1);
     let planes = p.batch() * p.heads();
-    // About as wide as high: coordinates keep most digits for their fraction.
+    // About square, so that coordinates keep most bits for their fraction.
     let row = w * (p.channels() / 4);
     let beside = (planes as f64 * h as f64 / row as f64).sqrt().ceil() as usize;
     let beside = beside.clamp(1, planes.max(1));
@@ -71,7 +71,7 @@ impl Strategy for Texture {
         let vec = vec(request, 16 | (share * 4 * p.types().value.size()));
         let unit = unit("ladder/texture.cu", &format!("texture-{share}"), request, target, vec)
             .define("SHARE", share)
-            .define("BLOCK", BLOCK);
+            .define("THREADS", BLOCK);
         let mut textures = Textures::default();
         let mut args = args(request);
         for level in 0..p.levels().len() {

@@ -1,4 +1,4 @@
-//! `tma_multilevel.cu`: the copy engine brings the taps of a sample in one piece.
+//! `tma_multilevel.cu`: one TMA copy loads the taps of a sample.
 
 use std::sync::Arc;
 
@@ -11,43 +11,43 @@ use msda_cuda::{Request, Slot, Target};
 
 use crate::tensor_map::Window;
 
-/// The only knobs are those of the file.
+/// It has no knobs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TmaMultilevel;
 
 const WARPS: usize = 4;
 
-/// Samples of a query that are on their way at a time, at most.
+/// The most samples per query in flight.
 const GROUP: usize = 4;
 
-/// Levels whose descriptions fit the argument.
+/// The most levels whose tensor maps fit the argument.
 const LEVELS: usize = 24;
 
-/// The longest row: 16 bytes for each lane of a warp.
+/// The longest row: 16 bytes per lane of a warp.
 const ROW: usize = 512;
 
 fn row(request: &Request<'_>) -> usize {
     request.problem.channels() * request.problem.types().value.size()
 }
 
-/// Pixels on each side of a window.
+/// The side of a window in pixels.
 fn side(request: &Request<'_>) -> usize {
     if request.problem.sampling() == Sampling::Nearest { 1 } else { 2 }
 }
 
-/// Queries of a warp.
+/// Queries per warp.
 fn items(request: &Request<'_>) -> usize {
     32 / (row(request) / 16)
 }
 
 fn group(request: &Request<'_>) -> usize {
-    // Where a level has fewer points than that, a group is a level.
+    // If a level has fewer points, a group is a level.
     let p = request.problem;
     let uniform = p.points().iter().all(|&n| n == p.points()[0]);
     if uniform { p.points()[0].min(GROUP) } else { p.samples().min(GROUP) }
 }
 
-/// Shared memory of a block: as the file lays it out.
+/// Shared memory per block, as the kernel lays it out.
 fn shared(request: &Request<'_>) -> usize {
     let (windows, taps) = (items(request) * group(request), side(request).pow(2));
     let stage = windows * (taps * row(request)).next_multiple_of(128);
@@ -55,7 +55,7 @@ fn shared(request: &Request<'_>) -> usize {
     WARPS * (2 * (stage + weights) + 128)
 }
 
-/// The strides of value in bytes; where there is only one of something, any will do.
+/// The strides of value in bytes. The stride of a dimension of size 1 does not matter.
 fn strides(request: &Request<'_>) -> [u64; 3] {
     let (p, o) = (request.problem, request.operands);
     let ([images, positions, heads], _) = Role::Value.shape(p);
@@ -116,7 +116,7 @@ impl Strategy for TmaMultilevel {
             };
             args.encode(Slot::Value, 128, 128, Arc::new(window));
         }
-        // As many blocks as the device holds, each with a share of one plane.
+        // As many blocks as are resident at once, each with a share of one plane.
         let resident = (target.shared() / (shared + 1024)).clamp(1, 8) * target.multiprocessors as usize;
         let blocks = (resident / (p.batch() * p.heads())).clamp(1, tiles.div_ceil(WARPS));
         let grid = [blocks, p.heads(), p.batch()].map(|n| n as u32);

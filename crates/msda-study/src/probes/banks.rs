@@ -1,8 +1,8 @@
-//! `shared.cu`: loads from shared memory, and a model of what they cost.
+//! `shared.cu`: loads from shared memory, and a model of their cost.
 //!
-//! Shared memory has 32 banks of 4 bytes, and delivers a word of each at a time, a *wavefront*. Lanes that want different
-//! words of one bank wait for each other; lanes that want the same word do not. Loads of 8 bytes are served half a warp at a
-//! time, loads of 16 a quarter.
+//! Shared memory has 32 banks of 4 bytes and delivers one word per bank and cycle: a *wavefront*. Lanes that load different
+//! words of one bank are served one after another; lanes that load the same word are served together. Loads of 8 bytes
+//! are served for half a warp at a time, loads of 16 bytes for a quarter.
 #![allow(unsafe_code)]
 
 use msda::Result;
@@ -15,13 +15,13 @@ use msda_cuda::driver::Arch;
 
 const BANKS: usize = 32;
 const LANES: usize = 32;
-/// Warps of the block, loads of each, and words of shared memory.
+/// Warps per block, loads per warp, and words of shared memory.
 const WARPS: usize = 32;
 const LOADS: usize = 8;
 const WORDS: usize = 8192;
 
-/// Wavefronts of one load of a warp: `width` bytes, 4, 8 or 16, at each of these byte addresses, which are multiples
-/// of it. There may be fewer than 32: lanes that do not take part.
+/// Wavefronts of one load of a warp: `width` bytes (4, 8 or 16) at each of these byte addresses, which are multiples of
+/// `width`. Fewer than 32 addresses mean that some lanes are inactive.
 pub fn wavefronts(addresses: &[u32], width: u32) -> u32 {
     let together = LANES * 4 / width.max(4) as usize;
     let words = |address: &u32| (0..width / 4).map(move |i| address / 4 + i).collect::<Vec<_>>();
@@ -36,14 +36,14 @@ pub fn wavefronts(addresses: &[u32], width: u32) -> u32 {
     addresses.chunks(together).map(of_part).sum()
 }
 
-/// How lanes take rows of 32 `f16` channels from shared memory.
+/// How lanes load rows of 32 `f16` channels from shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Sixteen lanes a row, two channels each: two random rows a load.
+    /// Sixteen lanes per row, two channels per lane: two random rows per load.
     Half2,
-    /// A random row for each lane, the same two channels of all.
+    /// One random row per lane, the same two channels of each row.
     Column,
-    /// Four lanes a row, eight channels each: eight random rows a load.
+    /// Four lanes per row, eight channels per lane: eight random rows per load.
     Vector,
 }
 
@@ -61,23 +61,23 @@ impl Access {
     }
 }
 
-/// Channels of a row.
+/// Channels per row.
 pub const CHANNELS: u32 = 32;
 
-/// Distances of rows, in channels: as they are, and padded by 2 and by 8.
+/// Row pitches in channels: dense, and padded by 2 and by 8.
 pub const PITCHES: [u32; 3] = [CHANNELS, CHANNELS + 2, CHANNELS + 8];
 
-/// What the warps of a block load.
+/// The addresses that the warps of a block load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     name: String,
     width: u32,
-    /// Bytes from the beginning of shared memory: of each warp, each load, each lane.
+    /// Byte offsets into shared memory, by warp, load and lane.
     places: Vec<[u32; LANES]>,
 }
 
 impl Pattern {
-    /// Rows of `pitch` channels, taken at random. None where they would not be aligned.
+    /// Random rows with a pitch of `pitch` channels. None if they would not be aligned.
     pub fn rows(access: Access, pitch: u32) -> Option<Self> {
         const ROWS: usize = 256;
         let width = if access == Access::Vector { 16 } else { 4 };
@@ -97,7 +97,7 @@ impl Pattern {
         }))
     }
 
-    /// Pieces of 16 bytes of random rows, `degree` lanes of every quarter of a warp in the same banks: 1, 2, 4 or 8.
+    /// 16 bytes per lane of random rows; `degree` lanes (1, 2, 4 or 8) of each quarter of a warp use the same banks.
     pub fn conflicts(degree: u32) -> Self {
         const ROW: u32 = 128;
         let mut rng = Rng::new(u64::from(degree));
@@ -114,13 +114,13 @@ impl Pattern {
         Self { name, width, places: (0..WARPS * LOADS).map(|_| load()).collect() }
     }
 
-    /// Wavefronts of a load, on average, by the model.
+    /// Mean wavefronts per load, by the model.
     pub fn wavefronts(&self) -> f64 {
         let all: u32 = self.places.iter().map(|load| wavefronts(load, self.width)).sum();
         f64::from(all) / self.places.len() as f64
     }
 
-    /// Wavefronts that a load would have without conflicts.
+    /// Wavefronts per load without conflicts.
     pub fn fewest(&self) -> u32 {
         self.width / 4
     }
@@ -134,18 +134,18 @@ impl Pattern {
     }
 }
 
-/// What a pattern cost.
+/// The cost of a pattern.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// Cycles of a multiprocessor for each load of a warp, on average.
+    /// Mean SM cycles per load of a warp.
     pub cycles: f64,
-    /// Wavefronts of a load by the model, on average.
+    /// Mean wavefronts per load, by the model.
     pub wavefronts: f64,
-    /// The whole device.
+    /// Times of the whole device.
     pub timed: Timed,
 }
 
-/// What `shared.cu` takes.
+/// The argument of `shared.cu`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct Args {
@@ -165,7 +165,7 @@ pub(super) fn kernels(arch: Arch) -> Vec<Kernel> {
     [4, 16].map(|width| kernel(arch, width)).into()
 }
 
-/// Times a pattern, a block on every multiprocessor.
+/// Times a pattern with one block per SM.
 pub fn run(bench: &Bench, pattern: &Pattern) -> Result<Measured> {
     const STEPS: i32 = 256;
     let device = bench.device();
@@ -209,7 +209,7 @@ mod tests {
         for (stride, fronts) in [(4, 1), (0, 1), (8, 2), (64, 16), (128, 32), (132, 1), (68, 1)] {
             assert_eq!(wavefronts(&lanes(|lane| lane * stride), 4), fronts, "{stride}");
         }
-        // Wider loads are served in parts: neighbours, one place, a column.
+        // Wider loads are served in parts: neighbours, one address, a column.
         for (width, stride, fronts) in
             [(8, 8, 2), (8, 0, 2), (8, 128, 32), (16, 16, 4), (16, 0, 4), (16, 128, 32), (16, 144, 4)]
         {
@@ -227,12 +227,12 @@ mod tests {
         }
     }
 
-    /// Two rows of 64 bytes meet in the banks every second time; padded by two channels they nearly always do. What
-    /// padding is for is lanes that each take a row of their own.
+    /// Two rows of 64 bytes conflict every second time; padded by two channels they nearly always do. Padding helps only
+    /// if each lane loads a row of its own.
     #[test]
     fn padding_helps_columns_and_hurts_rows() {
         let fronts = |access, pitch| Pattern::rows(access, pitch).map(|pattern| pattern.wavefronts());
-        // Means of twenty thousand random loads, simulated elsewhere, and the deviation of the mean of 256.
+        // Means of 20,000 simulated random loads, and the deviation of the mean of 256.
         for (access, pitch, mean, deviation) in [
             (Access::Half2, 32, 1.491, 0.031),
             (Access::Half2, 34, 1.964, 0.012),

@@ -12,25 +12,25 @@ use super::{Bench, Kernel, Timed, agree};
 use msda_cuda::driver::Arch;
 use msda_cuda::jit;
 
-/// Where random rows come from.
+/// The memory that random rows come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// The multiprocessors' own caches: all read the same 64 KiB.
+    /// L1: all SMs read the same 64 KiB.
     L1,
-    /// The second-level cache: no more than a third of it, far more than the first-level caches hold.
+    /// L2: a third of it, far more than the L1 caches hold.
     L2,
-    /// Device memory: gigabytes.
+    /// Device memory: a few gigabytes.
     Memory,
 }
 
-/// An upper bound.
+/// A ceiling: an upper bound that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ceiling {
     /// Reading in order.
     Stream,
-    /// Random rows of so many bytes.
+    /// Random rows of that many bytes.
     Gather(Source, usize),
-    /// Loads of 16 bytes from shared memory, that many lanes of every quarter of a warp in the same banks.
+    /// Loads of 16 bytes from shared memory; that many lanes of each quarter of a warp use the same banks.
     Shared(u32),
     /// Multiply-adds of a type, `f32` or `f16`.
     Fma(Dtype),
@@ -54,7 +54,7 @@ impl Ceiling {
         Self::Fma(Dtype::F16),
     ];
 
-    /// Whether its rate is of floating-point operations; of bytes otherwise.
+    /// Whether its rate counts floating-point operations; otherwise it counts bytes.
     pub fn is_arithmetic(self) -> bool {
         matches!(self, Self::Fma(_))
     }
@@ -83,10 +83,10 @@ impl fmt::Display for Ceiling {
     }
 }
 
-/// Loads that a thread of `stream.cu` and `gather.cu` has in flight.
+/// Loads in flight per thread of `stream.cu` and `gather.cu`.
 const IN_FLIGHT: u32 = 8;
 
-/// What `stream.cu` takes.
+/// The argument of `stream.cu`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct Streamed {
@@ -95,7 +95,7 @@ struct Streamed {
     steps: i32,
 }
 
-/// What `gather.cu` takes.
+/// The argument of `gather.cu`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct Gathered {
@@ -105,7 +105,7 @@ struct Gathered {
     steps: i32,
 }
 
-/// What `fma.cu` takes.
+/// The argument of `fma.cu`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct Counted {
@@ -140,7 +140,7 @@ fn stream(bench: &Bench) -> Result<Timed> {
     let kernel = stream_kernel(device.arch());
     let at = kernel.grid(device.multiprocessors() * 2);
     let threads = at.grid[0] as usize * kernel.threads as usize;
-    // About a gibibyte.
+    // About one gibibyte.
     let loads = ((device.free_memory()? / 4).min(1 << 30) / (threads * 16)).max(1) as u32;
     let steps = loads.div_ceil(IN_FLIGHT);
     let bytes = (steps * IN_FLIGHT) as usize * threads * 16;
@@ -181,7 +181,7 @@ fn gather(bench: &Bench, name: &str, from: Source, row: usize) -> Result<Timed> 
     let ready = unsafe { Ready::new(device, &kernel, at, args)? };
     ready.function.prefer_shared(0)?;
     let loads = steps as u32 * IN_FLIGHT;
-    // What fits into the second-level cache is there after the runs that warm up.
+    // The warm-up runs bring the window into L2, if it fits.
     let timed = bench.time(threads as f64 * f64::from(loads) * 16.0, false, |stream| ready.queue(stream))?;
     let sums = words::read(&sums)?;
     for thread in some(threads) {
@@ -191,7 +191,7 @@ fn gather(bench: &Bench, name: &str, from: Source, row: usize) -> Result<Timed> 
     Ok(timed)
 }
 
-/// The bits of all that a thread of `gather.cu` reads.
+/// The exclusive or of all words that a thread of `gather.cu` reads.
 fn gathered(thread: usize, row: usize, mask: u32, steps: i32) -> u32 {
     let lanes = row / 16;
     let piece = (thread % lanes * 16) as u32;
@@ -209,12 +209,12 @@ fn gathered(thread: usize, row: usize, mask: u32, steps: i32) -> u32 {
 }
 
 fn fma(bench: &Bench, dtype: Dtype) -> Result<Timed> {
-    // Of 16 multiply-adds; with those of the start f16 counts no further.
+    // Steps of 16 multiply-adds. More would exceed the largest integer that f16 counts to.
     const STEPS: u32 = 124;
     const CHAINS: u32 = 8;
     let device = bench.device();
     let kernel = fma_kernel(device.arch(), dtype);
-    // As many blocks as run at once.
+    // As many blocks as are resident at once.
     let function = jit::load(device, &kernel.unit)?.function(Kernel::ENTRY)?;
     let at = kernel.grid(device.multiprocessors() * function.occupancy(kernel.threads, 0)?);
     let threads = at.grid[0] as usize * kernel.threads as usize;

@@ -10,22 +10,22 @@ use super::words::{self, mix, some};
 use super::{Bench, Kernel, Timed, agree};
 use msda_cuda::driver::{Arch, Launch};
 
-/// Bytes that a block holds.
+/// Bytes of shared memory per block.
 const BYTES: u32 = 80 << 10;
 const WORDS: u32 = BYTES / 4;
 const THREADS: u32 = 512;
 
-/// Clusters and the blocks of each.
+/// A number of clusters and of blocks per cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Clusters.
     pub clusters: u32,
-    /// Blocks of a cluster.
+    /// Blocks per cluster.
     pub blocks: u32,
 }
 
 impl Shape {
-    /// One cluster and many, of 8 blocks, which every GPU with clusters has, and of 16.
+    /// One cluster and many, of 8 blocks (every GPU with clusters supports that) and of 16.
     pub const ALL: [Self; 4] = [Self::new(1, 8), Self::new(96, 8), Self::new(1, 16), Self::new(48, 16)];
 
     const fn new(clusters: u32, blocks: u32) -> Self {
@@ -39,18 +39,18 @@ impl fmt::Display for Shape {
     }
 }
 
-/// What reading took.
+/// The measured times.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// Clusters of that kind that run at once.
+    /// Clusters of that shape that run at once.
     pub active: u32,
     /// Reading the neighbours' memory.
     pub remote: Timed,
-    /// Reading one's own as often.
+    /// Reading the block's own memory as often.
     pub local: Timed,
 }
 
-/// What `clusters.cu` takes.
+/// The argument of `clusters.cu`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct Args {
@@ -70,7 +70,7 @@ pub(super) fn kernels(arch: Arch) -> Vec<Kernel> {
     [8, 16].into_iter().flat_map(|blocks| [true, false].map(|remote| kernel(arch, blocks, remote))).collect()
 }
 
-/// Times a shape; one that does not fit the device is refused.
+/// Times a shape. A shape that does not fit the device is refused.
 pub fn run(bench: &Bench, shape: Shape) -> Result<Measured> {
     let (active, remote) = time(bench, shape, true)?;
     let (_, local) = time(bench, shape, false)?;
@@ -78,7 +78,7 @@ pub fn run(bench: &Bench, shape: Shape) -> Result<Measured> {
 }
 
 fn time(bench: &Bench, shape: Shape, remote: bool) -> Result<(u32, Timed)> {
-    /// Turns for each neighbour.
+    /// Passes over each neighbour.
     const ROUNDS: u32 = 8;
     let device = bench.device();
     let kernel = kernel(device.arch(), shape.blocks, remote);
@@ -93,7 +93,7 @@ fn time(bench: &Bench, shape: Shape, remote: bool) -> Result<(u32, Timed)> {
     // SAFETY: the kernel takes such a structure and is launched in clusters of as many blocks as it was compiled for;
     // every thread writes one sum; the memory lives to the end.
     let ready = unsafe { Ready::new(device, &kernel, at, args)? };
-    // Clusters that do not fit would wait for ever, or be refused without a reason.
+    // A launch of clusters that do not fit would hang or fail without a reason.
     let active = ready.function.max_clusters(&at).map_err(|why| {
         Error::new(ErrorKind::Unsupported, what.clone(), why, "a cluster that the driver can place")
     })?;
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn neighbours_are_all_others_of_the_cluster() {
-        // All threads of a block together read every neighbour once in as many turns as there are.
+        // All threads of a block together read every neighbour once per pass.
         let block = |block: u32, remote| {
             let threads = block * THREADS..(block + 1) * THREADS;
             threads.fold(0, |sum: u32, thread| sum.wrapping_add(expected(8, thread, 7, remote)))

@@ -1,4 +1,4 @@
-//! `copies.cu`: shared memory filled from device memory, in every way there is.
+//! `copies.cu`: fills shared memory from device memory in seven ways.
 #![allow(unsafe_code)]
 
 use msda::{Dtype, Result};
@@ -9,7 +9,7 @@ use super::{Bench, Kernel, Timed, agree};
 use crate::tensor_map::{TensorMap, Tiled};
 use msda_cuda::driver::{Arch, Launch, Memory};
 
-/// Bytes that a block fills, and the blocks: 48 planes of sixteen pairs of channels.
+/// Bytes per block, and the number of blocks: 48 planes of sixteen pairs of channels.
 const BYTES: u32 = 80 << 10;
 const BLOCKS: u32 = 48 * 16;
 const THREADS: u32 = 256;
@@ -17,24 +17,24 @@ const THREADS: u32 = 256;
 /// How shared memory is filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// A loop of the block, 4 bytes a thread.
+    /// A loop of the block, 4 bytes per thread.
     Words,
-    /// A loop of the block, 16 bytes a thread.
+    /// A loop of the block, 16 bytes per thread.
     Vectors,
-    /// The same, past the registers.
+    /// The same with `cp.async`, which bypasses the registers.
     Async,
-    /// By the copy engine, as bytes.
+    /// The copy engine (TMA), plain bytes.
     Bulk,
-    /// By the copy engine, as rows of a tensor.
+    /// The copy engine (TMA), rows of a tensor.
     Tensor,
-    /// Two channels of every position: 4 bytes a thread, 64 bytes apart.
+    /// Two channels of every position: 4 bytes per thread, 64 bytes apart.
     Channels,
-    /// The same, past the registers.
+    /// The same with `cp.async`, which bypasses the registers.
     ChannelsAsync,
 }
 
 impl Style {
-    /// All of them; those whose blocks take some channels of every position come last.
+    /// All of them. Styles that load some channels of every position come last.
     pub const ALL: [Self; 7] = [
         Self::Words,
         Self::Vectors,
@@ -58,7 +58,7 @@ impl Style {
         }
     }
 
-    /// What it is compared with: the plain loop that reads the same.
+    /// The baseline: the plain loop that reads the same bytes.
     pub fn baseline(self) -> Self {
         if self.takes_channels() { Self::Channels } else { Self::Words }
     }
@@ -68,17 +68,17 @@ impl Style {
     }
 }
 
-/// What `copies.cu` takes.
+/// The argument of `copies.cu`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct Args {
     data: u64,
     sums: u64,
-    /// Pieces that a thread sums up.
+    /// Pieces that a thread sums.
     rounds: i32,
 }
 
-/// The same with a tensor map before it.
+/// The same with a tensor map in front.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct Mapped {
@@ -109,12 +109,12 @@ pub struct Copies<'a> {
 }
 
 impl<'a> Copies<'a> {
-    /// 60 MiB of it.
+    /// Fills 60 MiB of data.
     pub fn new(bench: &'a Bench) -> Result<Self> {
         Ok(Self { bench, data: words::filled(bench, (BLOCKS * BYTES) as usize)? })
     }
 
-    /// Fills the shared memory of all blocks, from cold caches.
+    /// Fills the shared memory of all blocks, with cold caches.
     pub fn run(&self, style: Style) -> Result<Timed> {
         const ALL_ROUNDS: i32 = (BYTES / 16 / THREADS) as i32;
         let device = self.bench.device();
@@ -158,7 +158,7 @@ impl<'a> Copies<'a> {
     }
 }
 
-/// The weighted sum of the words that a block finds.
+/// The weighted sum of the words that a block loads.
 fn expected(style: Style, block: u32) -> u32 {
     const WORDS: u32 = BYTES / 4;
     let word = |i: u32| match style.takes_channels() {

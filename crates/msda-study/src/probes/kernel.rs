@@ -1,4 +1,4 @@
-//! A probe's kernel: how it is compiled, and a launch made ready.
+//! A probe's kernel: how it is compiled and launched.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -10,16 +10,16 @@ use msda_cuda::jit::{self, Unit};
 
 use crate::sources::SOURCES;
 
-/// A kernel of a probe. It takes one structure.
+/// A kernel of a probe. It has one argument, a structure.
 #[derive(Debug, Clone)]
 pub struct Kernel {
     /// What is compiled.
     pub unit: Unit,
-    /// Threads of a block.
+    /// Threads per block.
     pub threads: u32,
-    /// Bytes of the structure.
+    /// Bytes of the argument.
     pub argument: usize,
-    /// The first architecture that has what it needs.
+    /// The first architecture that supports it.
     pub since: Arch,
 }
 
@@ -27,7 +27,7 @@ impl Kernel {
     /// The name of every probe's kernel.
     pub const ENTRY: &'static str = "msda_probe";
 
-    /// A kernel without macros that takes an `A`.
+    /// A kernel without macros whose argument is an `A`.
     pub(super) fn new<A>(file: &'static str, key: impl Into<String>, arch: Arch, threads: u32) -> Self {
         let unit = Unit::of(&SOURCES, file, format!("probe-{}", key.into()), arch);
         Self { unit, threads, argument: size_of::<A>(), since: Arch::new(7, 5) }
@@ -42,13 +42,13 @@ impl Kernel {
         Self { since: Arch::new(major, minor), ..self }
     }
 
-    /// The shape of a launch of so many blocks.
+    /// A launch of that many blocks.
     pub(super) fn grid(&self, blocks: u32) -> Launch {
         Launch::new([blocks, 1, 1], [self.threads, 1, 1])
     }
 }
 
-/// A launch made ready.
+/// A kernel that is loaded, with its launch and argument.
 #[derive(Debug)]
 pub(super) struct Ready<A> {
     pub(super) function: Function,
@@ -60,8 +60,8 @@ impl<A: Copy> Ready<A> {
     /// Loads the kernel for launches of that shape.
     ///
     /// # Safety
-    /// The kernel takes one `A` and, launched so, stays within the memory that `args` names; that memory lives, and
-    /// nobody else uses it, while the result is used.
+    /// The argument of the kernel is an `A`. Launched in this shape, it stays within the memory that `args` names. That
+    /// memory lives, and nobody else uses it, while the result is used.
     pub(super) unsafe fn new(device: &Device, kernel: &Kernel, at: Launch, args: A) -> Result<Self> {
         super::needs(device, kernel)?;
         if at.shared as usize > device.shared_per_block() {

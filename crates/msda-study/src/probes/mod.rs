@@ -1,13 +1,13 @@
-//! Probes: what a device can do at best, and the experiments of the documents.
+//! Probes: the limits of a device, and the experiments of the founding documents.
 //!
 //! - [`ceilings`]: copying, reading in order, random rows from every level of memory, multiply-adds;
-//! - [`tile`]: what a sample needs brought to shared memory, by threads and by the copy engine;
-//! - [`copies`]: shared memory filled in every way there is;
-//! - [`clusters`]: blocks that read each other's shared memory;
-//! - [`banks`]: loads from shared memory, their conflicts counted and timed.
+//! - [`tile`]: windows of 2 x 2 pixels loaded into shared memory, by threads and by the copy engine (TMA);
+//! - [`copies`]: seven ways to fill shared memory;
+//! - [`clusters`]: blocks that read the shared memory of other blocks;
+//! - [`banks`]: bank conflicts of loads from shared memory, counted and timed.
 //!
-//! Every kernel leaves sums of what it read, and the host, which knows the data, computes them too: what loads nothing
-//! or something else is an error, not a time.
+//! Every kernel writes checksums of the data it read. The host knows the data and computes the same sums. A wrong sum is
+//! an error, so code that the compiler removed cannot pass as fast.
 
 pub mod banks;
 pub mod ceilings;
@@ -25,13 +25,13 @@ use msda_cuda::driver::{Arch, Device, Stream, StreamHandle};
 use msda_cuda::measure::Flush;
 use msda_cuda::measure::time;
 
-/// Every kernel of the probes that an architecture can run.
+/// Every kernel of the probes that an architecture supports.
 pub fn kernels(arch: Arch) -> Vec<Kernel> {
     let all = [ceilings::kernels(arch), tile::kernels(arch), copies::kernels(arch), clusters::kernels(arch)];
     all.into_iter().flatten().filter(|kernel| arch >= kernel.since).collect()
 }
 
-/// A device, and what measuring on it needs.
+/// A device with a stream and buffers for timing.
 #[derive(Debug)]
 pub struct Bench {
     device: Device,
@@ -41,7 +41,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Measures by so many runs.
+    /// Takes the number of timed runs.
     pub fn new(device: &Device, runs: usize) -> Result<Self> {
         let (stream, flush) = (device.stream()?, Flush::new(device)?);
         Ok(Self { device: device.clone(), stream, flush, runs })
@@ -52,7 +52,7 @@ impl Bench {
         &self.device
     }
 
-    /// Times a run that does `work`, after a few that warm up.
+    /// Times runs of some work, after a few warm-up runs.
     fn time(&self, work: f64, cold: bool, queue: impl Fn(StreamHandle<'_>) -> Result<()>) -> Result<Timed> {
         const WARM_UP: usize = 2;
         time(&self.stream, &self.flush, WARM_UP, cold, &queue)?;
@@ -62,7 +62,7 @@ impl Bench {
         Ok(Timed { us, work })
     }
 
-    /// Runs something once and waits for it.
+    /// Runs work once and waits for it.
     fn run(&self, queue: impl Fn(StreamHandle<'_>) -> Result<()>) -> Result<()> {
         queue(self.stream.handle())?;
         self.stream.synchronize()
@@ -74,7 +74,7 @@ impl Bench {
 pub struct Timed {
     /// Microseconds of each run, the fastest first.
     us: Vec<f64>,
-    /// What a run does: bytes that it reads, or floating-point operations.
+    /// The work of a run: bytes that it reads, or floating-point operations.
     work: f64,
 }
 
@@ -101,13 +101,13 @@ impl Timed {
         (self.us.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / n).sqrt()
     }
 
-    /// Work a second, by the median.
+    /// Work per second, by the median.
     pub fn rate(&self) -> f64 {
         self.work / (self.median() / 1e6)
     }
 }
 
-/// Refuses what a device is too old for.
+/// Refuses a kernel that the device is too old for.
 fn needs(device: &Device, kernel: &Kernel) -> Result<()> {
     if device.arch() >= kernel.since {
         return Ok(());
@@ -116,7 +116,7 @@ fn needs(device: &Device, kernel: &Kernel) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, format!("probe {}", kernel.unit.key), device.arch(), expected))
 }
 
-/// Refuses results that are not what the host computed: a probe that is wrong has no time.
+/// Refuses a checksum that differs from the host's.
 fn agree(what: &str, at: impl std::fmt::Display, got: u32, want: u32) -> Result<()> {
     if got == want {
         return Ok(());
@@ -144,7 +144,7 @@ mod tests {
         agree("x", 3, 7, 7).unwrap();
         let error = agree("gather", "thread 3", 7, 8).unwrap_err().to_string();
         assert!(error.contains("thread 3") && error.contains("0x00000008"), "{error}");
-        // The copy engine and clusters are Hopper's, cp.async is Ampere's.
+        // TMA and clusters came with Hopper, cp.async with Ampere.
         let count = |major, minor| kernels(Arch::new(major, minor)).len();
         assert!(count(7, 5) < count(8, 0) && count(8, 0) == count(8, 9) && count(8, 9) < count(9, 0));
         assert_eq!(count(9, 0), count(12, 0));

@@ -1,4 +1,4 @@
-//! `tile.cu`: the squares of pixels that samples need, brought to shared memory by threads and by the copy engine.
+//! `tile.cu`: loads the 2 x 2 windows of samples into shared memory, by threads and by the copy engine (TMA).
 #![allow(unsafe_code)]
 
 use msda::{Dtype, Result};
@@ -14,35 +14,35 @@ const HEIGHT: u32 = 92;
 const WIDTH: u32 = 160;
 const PIXEL: u32 = 64;
 
-/// Squares of a query, and their bytes.
+/// Windows per query, and bytes per window.
 const POINTS: u32 = 8;
 const SQUARE: u32 = 4 * PIXEL;
 
-/// How squares are loaded.
+/// How windows are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     /// By threads, 16 bytes at a time: a load, a store, the next load.
     Manual,
     /// By threads: all loads, then all stores.
     Prefetch,
-    /// By threads, past the registers.
+    /// By threads with `cp.async`, which bypasses the registers.
     Async,
-    /// By the copy engine, a square at a time.
+    /// By the copy engine, one window per copy.
     Tma,
 }
 
-/// A way to load them, by blocks of so many threads.
+/// A style and a block size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Way {
-    /// How.
+    /// The style.
     pub style: Style,
-    /// Threads of a block.
+    /// Threads per block.
     pub threads: u32,
 }
 
 impl Way {
-    /// All of them: in blocks of 256 threads, half of which have something to load, and in blocks of one warp, whose
-    /// threads have four pieces each. With one piece, loading all first is the manual way.
+    /// All of them: blocks of 256 threads, of which half load, and blocks of one warp, with four pieces per thread. With
+    /// one piece per thread, `Prefetch` is the same as `Manual`.
     pub const ALL: [Self; 7] = [
         Self::new(Style::Tma, 256),
         Self::new(Style::Manual, 256),
@@ -57,7 +57,7 @@ impl Way {
         Self { style, threads }
     }
 
-    /// Its name: `tma`, `manual`, `async`; of blocks of one warp `warp-tma` and so on.
+    /// Its name: `tma`, `manual`, `async`; `warp-tma` and so on for blocks of one warp.
     pub fn name(self) -> String {
         let style = match self.style {
             Style::Manual => "manual",
@@ -69,18 +69,18 @@ impl Way {
     }
 }
 
-/// What a way took.
+/// The measured times.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// Runs; their work is bytes.
+    /// Times; the work is bytes.
     pub timed: Timed,
-    /// Squares that a run loads.
+    /// Windows per run.
     pub loads: f64,
-    /// Cycles of a block until its squares were there: fewest, mean, most.
+    /// Cycles of a block until its windows arrived: least, mean, most.
     pub cycles: [f64; 3],
 }
 
-/// What `tile.cu` takes.
+/// The argument of `tile.cu`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct Args {
@@ -89,7 +89,7 @@ struct Args {
     cycles: u64,
 }
 
-/// The same with a tensor map before it.
+/// The same with a tensor map in front.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct Mapped {
@@ -111,24 +111,24 @@ pub(super) fn kernels(arch: Arch) -> Vec<Kernel> {
     Way::ALL.map(|way| kernel(arch, way)).into()
 }
 
-/// A map on a device, and the sums of what queries find there.
+/// A map on a device, and the expected sum of each query.
 #[derive(Debug)]
 pub struct Tiles<'a> {
     bench: &'a Bench,
     value: Memory,
-    /// Of each query.
+    /// One sum per query.
     expected: Vec<u32>,
 }
 
 impl<'a> Tiles<'a> {
-    /// For up to so many queries.
+    /// For at most that many queries.
     pub fn new(bench: &'a Bench, queries: u32) -> Result<Self> {
         let value = words::filled(bench, (HEIGHT * WIDTH * PIXEL) as usize)?;
         let map: Vec<u32> = (0..HEIGHT * WIDTH * PIXEL / 4).map(mix).collect();
         Ok(Self { bench, value, expected: (0..queries).map(|query| expected(&map, query)).collect() })
     }
 
-    /// Loads the squares of the first `queries` queries, a block each. The map stays in the second-level cache.
+    /// Loads the windows of the first `queries` queries, one block per query. The map stays in L2.
     pub fn run(&self, way: Way, queries: u32) -> Result<Measured> {
         let device = self.bench.device();
         let kernel = kernel(device.arch(), way);
@@ -171,7 +171,7 @@ impl<'a> Tiles<'a> {
     }
 }
 
-/// The weighted sum of the words of a query's squares.
+/// The weighted sum of the words of a query's windows.
 fn expected(map: &[u32], query: u32) -> u32 {
     let mut sum = 0u32;
     let mut index = 0u32;

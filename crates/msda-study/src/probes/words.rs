@@ -1,4 +1,4 @@
-//! Data that the host knows without reading it: word `i` of a buffer is `mix(i)`.
+//! Test data that the host can compute: word `i` of a buffer is `mix(i)`.
 #![allow(unsafe_code)]
 
 use msda::Result;
@@ -7,14 +7,14 @@ use super::kernel::Ready;
 use super::{Bench, Kernel};
 use msda_cuda::driver::{Arch, Device, Memory};
 
-/// The word at a place, as `probes/data.cuh` computes it.
+/// Word `i`, as `probes/data.cuh` computes it.
 pub(super) fn mix(i: u32) -> u32 {
     let i = i.wrapping_mul(0x9e37_79b1);
     let i = (i ^ i >> 15).wrapping_mul(0x85eb_ca77);
     i ^ i >> 13
 }
 
-/// What `fill.cu` takes.
+/// The argument of `fill.cu`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct Args {
@@ -26,7 +26,7 @@ pub(super) fn kernel(arch: Arch) -> Kernel {
     Kernel::new::<Args>("probes/fill.cu", "fill", arch, 256)
 }
 
-/// Memory full of such words, at most 16 GiB of it.
+/// Memory filled with these words, at most 16 GiB.
 pub(super) fn filled(bench: &Bench, bytes: usize) -> Result<Memory> {
     let device = bench.device();
     let memory = device.alloc(bytes)?;
@@ -39,28 +39,28 @@ pub(super) fn filled(bench: &Bench, bytes: usize) -> Result<Memory> {
     Ok(memory)
 }
 
-/// Room for `count` words, full of what is no result.
+/// Memory for `count` words, filled with a pattern that is no result.
 pub(super) fn poisoned(device: &Device, count: usize) -> Result<Memory> {
     let mut memory = device.alloc(count * 4)?;
     memory.fill(0xa5)?;
     Ok(memory)
 }
 
-/// The words that memory holds.
+/// Reads memory as 32-bit words.
 pub(super) fn read(memory: &Memory) -> Result<Vec<u32>> {
     let mut bytes = vec![0; memory.len()];
     memory.read(0, &mut bytes)?;
     Ok(bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
 }
 
-/// The numbers of 64 bits that memory holds.
+/// Reads memory as 64-bit integers.
 pub(super) fn read_i64(memory: &Memory) -> Result<Vec<i64>> {
     let mut bytes = vec![0; memory.len()];
     memory.read(0, &mut bytes)?;
     Ok(bytes.as_chunks::<8>().0.iter().map(|number| i64::from_le_bytes(*number)).collect())
 }
 
-/// Some of `count` threads, spread over all of them: what the host computes again.
+/// A sample of `count` threads, evenly spread: the host checks their sums.
 pub(super) fn some(count: usize) -> impl Iterator<Item = usize> {
     const CHECKED: usize = 97;
     (0..CHECKED.min(count)).map(move |i| i * count / CHECKED.min(count))

@@ -1,4 +1,4 @@
-//! What the documents claim, and what the records make of it.
+//! The claims of the documents and their verdicts.
 
 use anyhow::Result;
 
@@ -6,10 +6,10 @@ use super::Judge;
 use crate::claims::{Claims, Outcome, Verdict, commands, judge, measured, stated, summary};
 use crate::facts::{Facts, gpus, of_gpu};
 use msda_bench::record::{Record, Source};
-use msda_bench::report::page::{Finding, Kind, Part, Plot, Section, Table};
+use msda_bench::report::page::{Finding, Key, Kind, Part, Plot, Plots, Section, Table};
 use msda_bench::report::svg::{Shape, stack};
 
-/// The section, and how many claims hold; none where they are not judged.
+/// The section and its main finding. None if claims are not judged.
 pub(super) fn section(records: &[Record], when: Judge) -> Result<Option<(Section, Finding)>> {
     let source = |record: &Record| Source { label: record.created.clone(), record: record.clone() };
     let sources: Vec<Source> = records.iter().map(source).collect();
@@ -26,14 +26,12 @@ pub(super) fn section(records: &[Record], when: Judge) -> Result<Option<(Section
         lead: format!("{holds} of {said} claims that could be judged hold"),
         text: summary(&outcomes),
     };
-    let by =
-        gpu.map_or("definitions alone, for no record is of a GPU".into(), |gpu| format!("records of {gpu}"));
+    let by = gpu.map_or("definitions alone, because no record is from a GPU".into(), |gpu| {
+        format!("records of {gpu}")
+    });
     let section = Section {
         title: "Claims",
-        about: format!(
-            "Every figure and every yes or no of the documents that the project started from, judged by {by}. {}",
-            summary(&outcomes)
-        ),
+        about: format!("Every figure and every yes-or-no statement of the documents, judged by {by}."),
         parts: parts(&claims, &outcomes),
     };
     Ok(Some((section, finding)))
@@ -54,16 +52,18 @@ fn count(outcomes: &[Outcome<'_>], verdict: Verdict) -> usize {
 
 /// One bar of verdicts.
 fn bar(title: &str, outcomes: &[Outcome<'_>]) -> Plot {
-    let piece = |v: Verdict| (class(v).into(), count(outcomes, v), v.name());
-    let svg = stack::stack(&Verdict::ALL.map(piece), &format!("Verdicts: {title}"));
-    Plot { title: title.into(), detail: String::new(), svg }
+    let piece = |v: Verdict| (class(v).into(), count(outcomes, v));
+    Plot::new(title, "", stack::stack(&Verdict::ALL.map(piece), &format!("Verdicts: {title}")))
 }
 
 fn parts(claims: &Claims, outcomes: &[Outcome<'_>]) -> Vec<Part> {
-    let key =
-        |v: Verdict| (class(v).to_owned(), Shape::Square, format!("{}: {}", v.name(), count(outcomes, v)));
-    let mut parts =
-        vec![Part::Legend(Verdict::ALL.map(key).into()), Part::Plots(vec![bar("All claims", outcomes)])];
+    let key = |v: Verdict| Key::new(class(v), Shape::Square, format!("{}: {}", v.name(), count(outcomes, v)));
+    let all = Plots {
+        legend: Verdict::ALL.map(key).into(),
+        plots: vec![bar("All claims", outcomes)],
+        ..Plots::default()
+    };
+    let mut parts = vec![Part::Plots(all)];
     for document in &claims.documents {
         let own: Vec<Outcome<'_>> =
             outcomes.iter().filter(|o| o.claim.document == document.number).cloned().collect();
@@ -71,22 +71,21 @@ fn parts(claims: &Claims, outcomes: &[Outcome<'_>]) -> Vec<Part> {
             continue;
         }
         let title = format!("{}. {} ({})", document.number, document.title, summary(&own));
-        let bar = Part::Plots(vec![bar(&document.title, &own)]);
-        parts.push(Part::Fold(title, false, vec![bar, Part::Table(table(&document.title, &own))]));
+        parts.push(Part::closed(title, vec![Part::Table(table(&document.title, &own))]));
     }
     let missing = commands(outcomes);
     if !missing.is_empty() {
         let lines = missing.into_iter().map(Part::Command).collect();
-        parts.push(Part::Fold("Commands that measure what is missing".into(), false, lines));
+        parts.push(Part::closed("Commands for the missing measurements", lines));
     }
     parts
 }
 
-/// The verdict first: it is what people look for.
+/// The claims of a document. The verdict comes first, because readers look for it.
 fn table(title: &str, outcomes: &[Outcome<'_>]) -> Table {
     use Kind::{Text, Word};
     let columns =
-        [("verdict", Word), ("what is said", Text), ("claimed", Word), ("measured", Word), ("reason", Text)];
+        [("verdict", Word), ("claim", Text), ("claimed", Word), ("measured", Word), ("reason", Text)];
     let mut table = Table::new(title, &columns);
     for o in outcomes {
         table.push([

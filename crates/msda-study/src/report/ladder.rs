@@ -1,4 +1,5 @@
-//! The ladder: strategies from the plainest on, on one workload; and its suite, one thing at a time on a base.
+//! The ladder: one kernel per strategy, from the simplest on; and its suite of single changes to a
+//! base kernel.
 
 use crate::ladder::RUNGS;
 
@@ -7,23 +8,23 @@ use msda_bench::record::{Measurement, Record};
 use msda_bench::report::folded;
 use msda_bench::report::known::machine;
 use msda_bench::report::number::{NONE, count, figure, percent, times};
-use msda_bench::report::page::{Finding, Kind, Line, Part, Plot, Section, Table};
+use msda_bench::report::page::{Finding, Kind, Line, Part, Plot, Plots, Section, Table};
 use msda_bench::report::svg::{bars, changes};
 use msda_bench::report::{Row, Setting, dtype_order, positive};
 
-/// What the suite begins with; its other names begin so.
+/// The base of the suite. The names of its variants begin with this.
 const BASE: &str = "base";
 
-/// What the ladder is measured in comparison with.
+/// The rung that the others are compared with.
 const ORIGINAL: &str = "original";
 
-/// Engines of one GPU on one workload in one type.
+/// The kernels of a ladder on one GPU, one workload and one dtype.
 struct Ladder<'a> {
     machine: String,
     first: &'a Measurement,
-    /// Records they come from.
+    /// The runs that the times come from.
     runs: Vec<&'a str>,
-    /// In the order of the ladder; then the generic kernel and the chosen one.
+    /// In the order of the ladder, then the generic kernel and the chosen one.
     steps: Vec<&'a Measurement>,
     /// In the order of the ladder.
     suite: Vec<&'a Measurement>,
@@ -32,17 +33,19 @@ struct Ladder<'a> {
 pub(super) fn section(records: &[Record]) -> Option<Section> {
     let ladders = ladders(records);
     let title = |l: &Ladder<'_>| format!("{}, {}", l.name(), l.machine);
-    let all: Vec<(String, Vec<Part>)> = ladders.iter().map(|l| (title(l), l.parts(records))).collect();
+    let parts = |(i, l): (usize, &Ladder<'_>)| (title(l), l.parts(records, i == 0));
+    let all: Vec<(String, Vec<Part>)> = ladders.iter().enumerate().map(parts).collect();
     (!all.is_empty()).then(|| Section {
-        title: "Latency ladder",
-        about: "The documents' strategies one by one, as the ladder orders them, beside the kernel that is chosen: \
-                the same work, so only time differs"
+        title: "Ladder",
+        about: "The strategies of the documents as kernels, one per rung, beside the kernel that msda chooses. All do \
+                the same work."
             .into(),
         parts: folded(all),
     })
 }
 
-/// The chosen kernel beside the plainest rung and the fastest, on the first workload that has them.
+/// The chosen kernel against the first rung and the fastest one, on the first workload that has
+/// them.
 pub(super) fn finding(records: &[Record]) -> Option<Finding> {
     let ladders = ladders(records);
     let (ladder, chosen) =
@@ -52,19 +55,19 @@ pub(super) fn finding(records: &[Record]) -> Option<Finding> {
     let best = rungs.min_by(|a, b| a.time.median.total_cmp(&b.time.median))?;
     let over = |ms: f64| times(positive(ms / chosen.time.median));
     let mut text = format!(
-        "{} us; the fastest exact rung is {} with {} us",
+        "{} µs; the fastest exact rung, {}, takes {} µs",
         figure(chosen.time.median * 1e3),
         short(&best.engine),
         figure(best.time.median * 1e3)
     );
     if let Some(original) = ladder.time(ORIGINAL) {
-        text += &format!(", and {ORIGINAL} takes {} us: {} the time", figure(original * 1e3), over(original));
+        text += &format!(", the first rung, {ORIGINAL}, {} µs ({})", figure(original * 1e3), over(original));
     }
-    let lead = format!("The chosen kernel has {} the speed of the best rung", over(best.time.median));
+    let lead = format!("The chosen kernel is {} as fast as the best rung", over(best.time.median));
     Some(Finding { lead, text: format!("{}: {text}", ladder.name()) })
 }
 
-/// What is left of an engine's name.
+/// An engine's name without its prefix.
 fn short(engine: &str) -> &str {
     match engine {
         "cuda" => "chosen",
@@ -74,13 +77,14 @@ fn short(engine: &str) -> &str {
 
 fn about(name: &str) -> &'static str {
     match name {
-        "chosen" => "the kernel that a call gets",
-        "generic" => "the kernel that takes everything",
+        "chosen" => "the kernel that msda chooses",
+        "generic" => "the fallback for all problems",
         _ => RUNGS.iter().find(|r| r.name == name).map_or("", |r| r.about),
     }
 }
 
-/// Where an engine stands: rungs as the ladder has them, those that it does not have behind, then the others.
+/// The position of an engine: rungs in the order of the ladder, unknown rungs after them, then
+/// other kernels.
 fn order(engine: &str) -> (usize, usize) {
     let place = RUNGS.iter().position(|r| r.name == short(engine)).unwrap_or(RUNGS.len());
     match engine {
@@ -121,7 +125,7 @@ fn ladders(records: &[Record]) -> Vec<Ladder<'_>> {
         ladder.steps.sort_by_key(|m| order(&m.engine));
         ladder.suite.sort_by_key(|m| order(&m.engine));
     }
-    // f16 before the others: the ladder is about it.
+    // f16 comes first, because the documents are about it.
     all.sort_by(|a, b| {
         let dtype = |l: &Ladder<'_>| (l.first.dtype != "f16", dtype_order(&l.first.dtype).0);
         dtype(a).cmp(&dtype(b))
@@ -129,7 +133,7 @@ fn ladders(records: &[Record]) -> Vec<Ladder<'_>> {
     all
 }
 
-/// What engines must share to be compared.
+/// What measurements of one ladder share.
 fn key(m: &Measurement) -> (&str, &str, String, Setting) {
     (&m.workload, &m.dtype, m.pass.to_string(), Setting::of(m))
 }
@@ -145,30 +149,33 @@ impl<'a> Ladder<'a> {
         all.find(|m| is_rung(&m.engine) && short(&m.engine) == rung).map(|m| m.time.median)
     }
 
-    fn parts(&self, records: &[Record]) -> Vec<Part> {
+    /// The strategies are described in the first ladder only.
+    fn parts(&self, records: &[Record], described: bool) -> Vec<Part> {
         let mut parts = Vec::new();
         if self.runs.len() > 1 {
             let runs = count(self.runs.len(), "run");
             parts.push(Part::Note(format!(
-                "From {runs} on this GPU; of two times of one engine the newer counts"
+                "From {runs} on this GPU. If a kernel has two times, the newer one is shown."
             )));
         }
-        parts.push(Part::Note(
-            "Thin lines: p10 to p90. Upright marks: the floor. ~ marks results that are inexact by design"
-                .into(),
-        ));
         let suite = self.suite.len() > 1;
         let bars = (!self.steps.is_empty()).then(|| self.bars());
         let changes = (suite && self.time(BASE).is_some()).then(|| self.changes());
-        parts.push(Part::Plots(bars.into_iter().chain(changes).collect()));
+        parts.push(Part::Plots(Plots {
+            note: "Thin lines: p10 to p90. Upright marks: the floor. ~: inexact by design.".into(),
+            plots: bars.into_iter().chain(changes).collect(),
+            ..Plots::default()
+        }));
+        let mut tables = Vec::new();
         if !self.steps.is_empty() {
-            parts.push(Part::Table(self.table()));
+            tables.push(Part::Table(self.table(described)));
         }
         if suite {
-            let detail = format!("{}, {BASE} and one change each; positive is faster", self.name());
-            parts.push(Part::Heading("The suite".into(), detail));
-            parts.push(Part::Table(self.suite_table()));
+            let detail = format!("{BASE} with one change each; positive is faster");
+            tables.push(Part::Heading("Suite".into(), detail));
+            tables.push(Part::Table(self.suite_table(described)));
         }
+        parts.push(Part::closed("Numbers", tables));
         let missing = self.missing(records);
         if !missing.is_empty() {
             let engines: Vec<String> = missing.iter().map(|name| format!("--engine {RUNG}{name}")).collect();
@@ -178,7 +185,7 @@ impl<'a> Ladder<'a> {
         parts
     }
 
-    /// Rungs that have no time and are not said to be left out.
+    /// Rungs without a time that no record lists as skipped.
     fn missing(&self, records: &[Record]) -> Vec<&'static str> {
         let left_out = |name: &str| {
             let engine = format!("{RUNG}{name}");
@@ -193,7 +200,7 @@ impl<'a> Ladder<'a> {
         let bar = |m: &&Measurement| {
             let name = short(&m.engine);
             let text =
-                format!("{}{} us", if m.check.inexact { "~" } else { "" }, figure(m.time.median * 1e3));
+                format!("{}{} µs", if m.check.inexact { "~" } else { "" }, figure(m.time.median * 1e3));
             let class = match (m.engine.as_str(), m.check.inexact) {
                 ("cuda", _) => "k k2",
                 (engine, false) if is_rung(engine) => "k k0",
@@ -206,29 +213,27 @@ impl<'a> Ladder<'a> {
                 value: positive(m.time.median * 1e3),
                 spread: positive(m.time.p10 * 1e3).zip(positive(m.time.p90 * 1e3)),
                 floor: positive(m.work.floor_ms * 1e3),
-                title: format!("{name}: {text}, {}", about(name)),
                 text,
             }
         };
         let block = bars::Block { heading: String::new(), bars: self.steps.iter().map(bar).collect() };
-        let label = format!("Median time in us of {} kernels on {}", self.steps.len(), self.name());
-        let svg = bars::bars(&[block], "median time, us", &label);
-        Plot { title: self.name(), detail: self.first.problem.clone(), svg }
+        let label = format!("Median time in µs of {} kernels on {}", self.steps.len(), self.name());
+        Plot::new(self.name(), self.first.problem.clone(), bars::bars(&[block], "median time, µs", &label))
     }
 
-    fn table(&self) -> Table {
+    fn table(&self, described: bool) -> Table {
         use Kind::{Number, Text, Word};
         let mut table = Table::new(
             format!("Ladder on {}", self.name()),
             &[
                 ("rung", Word),
-                ("time us", Number),
+                ("time µs", Number),
                 ("p10..p90", Number),
                 ("over original", Number),
                 ("over the rung before", Number),
-                ("of the floor", Number),
+                ("floor", Number),
                 ("err/tol", Number),
-                ("what it does", Text),
+                ("strategy", Text),
             ],
         );
         let original = self.time(ORIGINAL);
@@ -245,15 +250,15 @@ impl<'a> Ladder<'a> {
                 over(before.filter(|_| is_rung(&m.engine))),
                 percent(row.reached()),
                 row.error_text(),
-                about(name).into(),
+                if described { about(name).into() } else { String::new() },
             ];
             before = Some(m.time.median);
-            table.lines.push(if row.is_wrong() { Line::Wrong(cells) } else { Line::Cells(cells) });
+            table.lines.push(if row.is_wrong() { Line::Failed(cells) } else { Line::Cells(cells) });
         }
         table.without_empty()
     }
 
-    /// How much faster than the base, in percent, as the documents count.
+    /// How much faster than the base, in percent, computed as in the documents.
     fn change(&self, m: &Measurement) -> Option<f64> {
         let change = (self.time(BASE)? / m.time.median - 1.0) * 100.0;
         (short(&m.engine) != BASE && change.is_finite()).then_some(change)
@@ -265,24 +270,22 @@ impl<'a> Ladder<'a> {
             .iter()
             .filter_map(|m| {
                 let (value, name) = (self.change(m)?, short(&m.engine));
-                let text = signed(value);
-                let title = format!("{name}: {text} %, {} us, {}", figure(m.time.median * 1e3), about(name));
-                Some(changes::Change { label: name.into(), value, text, title })
+                Some(changes::Change { label: name.into(), value, text: signed(value) })
             })
             .collect();
         let label = format!("Speed of {} variants against {BASE} on {}", all.len(), self.name());
         let svg = changes::changes(&all, &format!("faster than {BASE}, %"), &label);
-        Plot { title: format!("Against {BASE}"), detail: "one change each; positive is faster".into(), svg }
+        Plot::new(format!("Against {BASE}"), "one change each; positive is faster", svg)
     }
 
-    fn suite_table(&self) -> Table {
+    fn suite_table(&self, described: bool) -> Table {
         use Kind::{Number, Text, Word};
         let columns = [
             ("variant", Word),
-            ("time us", Number),
+            ("time µs", Number),
             ("against base %", Number),
             ("err/tol", Number),
-            ("what it does", Text),
+            ("strategy", Text),
         ];
         let mut table = Table::new(format!("Suite on {}", self.name()), &columns);
         for m in &self.suite {
@@ -292,11 +295,11 @@ impl<'a> Ladder<'a> {
                 figure(m.time.median * 1e3),
                 self.change(m).map_or(NONE.into(), signed),
                 row.error_text(),
-                about(name).into(),
+                if described { about(name).into() } else { String::new() },
             ];
-            table.lines.push(if row.is_wrong() { Line::Wrong(cells) } else { Line::Cells(cells) });
+            table.lines.push(if row.is_wrong() { Line::Failed(cells) } else { Line::Cells(cells) });
         }
-        table
+        table.without_empty()
     }
 }
 
@@ -304,7 +307,7 @@ fn row(m: &Measurement) -> Row<'_> {
     Row { measured: m, baseline: None }
 }
 
-/// A number with its sign and one digit behind the point: `+3.2`.
+/// A number with its sign and one decimal: `+3.2`.
 fn signed(value: f64) -> String {
     // Not `-0.0`.
     let value = (value * 10.0).round() / 10.0 + 0.0;

@@ -1,4 +1,4 @@
-//! The study's sections of the report.
+//! The study's section of the report.
 
 mod claims;
 mod ladder;
@@ -8,15 +8,16 @@ mod wavefronts;
 
 use anyhow::Result;
 use msda_bench::record::{Ceiling, Device, Record};
+use msda_bench::report::Extension;
 use msda_bench::report::known::known;
-use msda_bench::report::{Added, Extension};
+use msda_bench::report::page::{Finding, Part, Section};
 
 use crate::engines::is_rung;
 
-/// Whether the claims of the documents are judged in a report.
+/// When a report judges the claims of the documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Judge {
-    /// If a record is of a GPU: the claims are about GPUs.
+    /// If a record is from a GPU: the claims are about GPUs.
     #[default]
     Gpu,
     /// Always.
@@ -32,7 +33,7 @@ pub struct Sections {
     pub claims: Judge,
 }
 
-/// Probes that are roofs of a GPU, and GB/s or GFLOP/s per unit of the probe.
+/// Probes that measure ceilings of a GPU, and GB/s or GFLOP/s per unit of the probe.
 const ROOFS: [(&str, f64); 3] = [("gather-l2-64", 1.0), ("gather-memory-64", 1.0), ("fma-f32", 1e3)];
 
 impl Extension for Sections {
@@ -50,28 +51,45 @@ impl Extension for Sections {
         ROOFS.into_iter().filter_map(ceiling).collect()
     }
 
-    fn add(&self, records: &[Record]) -> Result<Added> {
+    fn sections(&self, records: &[Record]) -> Result<Vec<Section>> {
         let (claims, judged) = claims::section(records, self.claims)?.unzip();
-        let sections = [
+        let own = [
             ladder::section(records),
-            wavefronts::section(records),
-            sweeps::section(records),
             probes::section(records),
             claims,
+            wavefronts::section(records),
+            sweeps::section(records),
         ];
-        Ok(Added {
-            findings: ladder::finding(records).into_iter().chain(judged).collect(),
-            sections: sections.into_iter().flatten().collect(),
-            missing: missing(records),
-        })
+        let folds: Vec<Part> = own.into_iter().flatten().map(folded).collect();
+        if folds.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut parts = Vec::new();
+        let findings: Vec<Finding> = ladder::finding(records).into_iter().chain(judged).collect();
+        if !findings.is_empty() {
+            parts.push(Part::Findings(findings));
+        }
+        parts.extend(folds);
+        let missing = missing(records);
+        if !missing.is_empty() {
+            parts.push(Part::Missing(missing));
+        }
+        Ok(vec![Section { title: "The study", about: ABOUT.into(), parts }])
     }
 }
 
-/// What no record has, and the command that measures it.
+const ABOUT: &str = "The project began with five documents about this operator on GPUs. The study builds every strategy \
+    that they name as a kernel of its own, measures it, and judges every figure that they state. Users of msda do not \
+    need it.";
+
+/// A section of the study, closed at first.
+fn folded(section: Section) -> Part {
+    let about = std::iter::once(Part::Note(section.about));
+    Part::closed(section.title, about.chain(section.parts).collect())
+}
+
+/// Measurements that no record has, and the commands that make them.
 fn missing(records: &[Record]) -> Vec<(String, String)> {
-    if records.is_empty() {
-        return Vec::new();
-    }
     let rungs = records.iter().flat_map(|r| &r.measurements).any(|m| is_rung(&m.engine));
     let figures = |prefix: &str| !known(records, prefix).is_empty();
     let counted = known(records, "analyze.")
@@ -83,10 +101,10 @@ fn missing(records: &[Record]) -> Vec<(String, String)> {
         (counted, "wavefronts", "msda study analyze --workload seed --ncu --out analysis.json"),
         (
             figures("analyze.sweep."),
-            "how time grows with the problem",
+            "time against the size of the problem",
             "msda study analyze --sweep --out sweep.json",
         ),
-        (figures("probe."), "limits of the machine", "msda study probe --out probes"),
+        (figures("probe."), "the probes", "msda study probe --out probes"),
     ];
     let absent = all.into_iter().filter(|(there, ..)| !there);
     absent.map(|(_, what, command)| (what.into(), command.into())).collect()

@@ -1,10 +1,10 @@
-//! How times and rates grow with the size of the problem.
+//! Times and rates against the size of the problem.
 
 use msda_bench::record::Record;
 use msda_bench::report::folded;
 use msda_bench::report::known::{Known, known};
 use msda_bench::report::number::{NONE, figure};
-use msda_bench::report::page::{Kind, Line, Part, Plot, Section, Table};
+use msda_bench::report::page::{Key, Kind, Line, Part, Plot, Plots, Section, Table};
 use msda_bench::report::svg::{Shape, lines};
 
 const SWEEP: &str = "analyze.sweep.";
@@ -32,7 +32,7 @@ pub(super) fn section(records: &[Record]) -> Option<Section> {
         ),
         (
             tiled.is_empty(),
-            "tiles brought to shared memory against queries",
+            "copies of tiles to shared memory against queries",
             "msda study probe --only tma-tile",
         ),
     ]
@@ -45,9 +45,7 @@ pub(super) fn section(records: &[Record]) -> Option<Section> {
     }
     Some(Section {
         title: "Sweeps",
-        about: "One size of the problem varied at a time, the others kept: where time stops growing with the work, and \
-                where the machine is full"
-            .into(),
+        about: "One size of the problem varies, the others are fixed.".into(),
         parts,
     })
 }
@@ -74,92 +72,86 @@ fn sweep(known: &Known) -> Vec<Part> {
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
     }
     let plot = |(axis, points): &(&str, Points)| {
-        let point = |&(x, us, _): &(f64, f64, Option<f64>)| {
-            (x, us, format!("{axis} {}: {} us", number(x), figure(us)))
-        };
-        let points: Vec<_> = points.iter().filter(|p| p.0 > 0.0 && p.1 > 0.0).map(point).collect();
+        let points = points.iter().filter(|p| p.0 > 0.0 && p.1 > 0.0).map(|p| (p.0, p.1)).collect();
         let series = lines::Series { class: "k k0".into(), shape: Shape::Circle, points };
-        let (x, y) = (lines::Axis { title: axis, log: true }, lines::Axis { title: "time, us", log: true });
-        let svg = lines::lines(&[series], x, y, &format!("Time in us against {axis}"));
-        Plot { title: (*axis).into(), detail: String::new(), svg }
+        let (x, y) = (lines::Axis { title: axis, log: true }, lines::Axis { title: "time, µs", log: true });
+        Plot::new(*axis, "", lines::lines(&[series], x, y, &format!("Time in µs against {axis}")))
     };
     let plots = axes.iter().filter(|(_, points)| points.len() > 1).map(plot).collect();
-    let columns = [("value", Kind::Number), ("time us", Kind::Number), ("gathered GB/s", Kind::Number)];
+    let columns = [("value", Kind::Number), ("time µs", Kind::Number), ("gathered GB/s", Kind::Number)];
     let mut table = Table::new("Sweeps", &columns);
     for (axis, points) in &axes {
-        table.lines.push(Line::Group((*axis).into(), String::new(), String::new()));
+        table.lines.push(Line::Group((*axis).into()));
         for (value, us, rate) in points {
             table.push([number(*value), figure(*us), rate.map_or(NONE.into(), figure)]);
         }
     }
     vec![
         Part::Heading("Time against the problem".into(), "seed-encoder, forward".into()),
-        Part::Plots(plots),
-        Part::Fold("Numbers".into(), false, vec![Part::Table(table)]),
+        Part::plots(plots),
+        Part::closed("Numbers", vec![Part::Table(table)]),
     ]
 }
 
-/// A size as people write it.
+/// A size; whole numbers have no decimals.
 fn number(value: f64) -> String {
     if value == value.round() { format!("{value:.0}") } else { figure(value) }
 }
 
-/// Efficiency over queries, a line for each way: blocks of 256 threads, blocks of 32.
+/// Efficiency against queries, one line per method: blocks of 256 threads, and blocks of 32.
 fn tiles(known: &Known) -> Vec<Part> {
-    let mut ways: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
+    let mut methods: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
     for f in &known.figures {
         let rest = f.name.strip_prefix(TILES).and_then(|r| r.strip_suffix(".efficiency"));
-        let Some((queries, way)) =
+        let Some((queries, method)) =
             rest.and_then(|r| r.strip_prefix("queries-")).and_then(|r| r.split_once('.'))
         else {
             continue;
         };
         let Ok(queries) = queries.parse::<f64>() else { continue };
-        match ways.iter_mut().find(|(name, _)| *name == way) {
+        match methods.iter_mut().find(|(name, _)| *name == method) {
             Some((_, points)) => points.push((queries, f.value)),
-            None => ways.push((way, vec![(queries, f.value)])),
+            None => methods.push((method, vec![(queries, f.value)])),
         }
     }
-    let (warps, blocks): (Vec<_>, Vec<_>) = ways.into_iter().partition(|(way, _)| way.starts_with(WARP));
+    let (warps, blocks): (Vec<_>, Vec<_>) =
+        methods.into_iter().partition(|(method, _)| method.starts_with(WARP));
     let mut styles: Vec<&str> = Vec::new();
     let mut plots = Vec::new();
-    for (title, ways) in [("Blocks of 256 threads", blocks), ("Blocks of one warp", warps)] {
+    for (title, methods) in [("Blocks of 256 threads", blocks), ("Blocks of one warp", warps)] {
         let mut all = Vec::new();
-        for (way, mut points) in ways.into_iter().filter(|(_, points)| points.len() > 1) {
+        for (method, mut points) in methods.into_iter().filter(|(_, points)| points.len() > 1) {
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
-            let style = way.strip_prefix(WARP).unwrap_or(way);
+            let style = method.strip_prefix(WARP).unwrap_or(method);
             let i = styles.iter().position(|s| *s == style).unwrap_or_else(|| {
                 styles.push(style);
                 styles.len() - 1
             });
-            let say = |(x, y): (f64, f64)| (x, y, format!("{way}, {} queries: {} %", number(x), figure(y)));
             let (class, shape) = look(i);
-            all.push(lines::Series { class, shape, points: points.into_iter().map(say).collect() });
+            all.push(lines::Series { class, shape, points });
         }
         if all.is_empty() {
             continue;
         }
         let (x, y) = (
             lines::Axis { title: "queries", log: true },
-            lines::Axis { title: "% of the rate of a copy", log: false },
+            lines::Axis { title: "% of the copy bandwidth", log: false },
         );
         let svg = lines::lines(&all, x, y, &format!("Efficiency in % against queries: {title}"));
-        plots.push(Plot { title: title.into(), detail: String::new(), svg });
+        plots.push(Plot::new(title, "", svg));
     }
-    let key = |(i, style): (usize, &&str)| (look(i).0, look(i).1, (*style).to_owned());
+    let key = |(i, style): (usize, &&str)| Key::new(look(i).0, look(i).1, *style);
     vec![
-        Part::Heading("Squares of pixels brought to shared memory".into(), String::new()),
-        Part::Note(
-            "Share of the rate of a copy that is reached, against queries; eight squares of 256 bytes each. Numbers \
-             are among the probes"
-                .into(),
-        ),
-        Part::Legend(styles.iter().enumerate().map(key).collect()),
-        Part::Plots(plots),
+        Part::Heading("Tiles copied to shared memory".into(), String::new()),
+        Part::Plots(Plots {
+            legend: styles.iter().enumerate().map(key).collect(),
+            note: "Eight tiles of 256 bytes per query. The numbers are among the probes.".into(),
+            plots,
+        }),
     ]
 }
 
-/// The colour and the shape of a way.
+/// The colour and the shape of a method.
 fn look(i: usize) -> (String, Shape) {
     (format!("k k{}", i % 6), Shape::ALL[i % Shape::ALL.len()])
 }

@@ -1,14 +1,14 @@
-//! What kernels ask of the first-level caches: predicted by the model, counted by the hardware.
+//! Wavefronts of L1 per kernel: predicted by the model, counted by the hardware.
 
 use crate::facts::command;
 use msda_bench::record::{Figure, Record};
 use msda_bench::report::folded;
 use msda_bench::report::known::{Known, known};
 use msda_bench::report::number::{NONE, figure};
-use msda_bench::report::page::{Kind, Part, Plot, Section, Table};
+use msda_bench::report::page::{Key, Kind, Line, Part, Plot, Plots, Section, Table};
 use msda_bench::report::svg::{Shape, dots};
 
-/// Instructions by kind, as figures name them, in the order in which people ask for them.
+/// Kinds of instructions, as figures name them.
 const KINDS: [&str; 19] = [
     "loads.128",
     "loads.64",
@@ -34,7 +34,7 @@ const KINDS: [&str; 19] = [
 const PREDICTED: &str = "k k0 hollow";
 const MEASURED: &str = "k k0";
 
-/// What is known of a kernel on a workload.
+/// A kernel on a workload.
 struct Kernel<'a> {
     known: &'a Known,
     /// `WORKLOAD.DTYPE`.
@@ -53,15 +53,15 @@ pub(super) fn section(records: &[Record]) -> Option<Section> {
     }
     (!all.is_empty()).then(|| Section {
         title: "Wavefronts",
-        about: "Every read of a warp passes the data path of the first-level cache in one or more wavefronts, 128 bytes \
-                at most each: how many a kernel needs, as the model predicts and as the hardware counts"
+        about: "A load of a warp passes the data path of L1 in one or more wavefronts of at most 128 bytes. The model \
+                predicts how many a kernel needs; the hardware counts them."
             .into(),
         parts: folded(all),
     })
 }
 
-/// What is predicted of a GPU needs none: where all counters are of one GPU, predictions made elsewhere stand beside them, the
-/// newest of each.
+/// A prediction needs no GPU. If all counters come from one GPU, the newest predictions of all
+/// records are shown beside them.
 fn with_predictions(mut all: Vec<Known>, records: &[Record]) -> Vec<Known> {
     let counted = |k: &Known| k.figures.iter().any(|f| f.name.ends_with("wavefronts.measured"));
     if all.iter().filter(|k| counted(k)).count() != 1 {
@@ -79,7 +79,7 @@ fn with_predictions(mut all: Vec<Known>, records: &[Record]) -> Vec<Known> {
             }
         }
     }
-    // What only they have would be a page of its own with nothing to compare.
+    // Predictions without counters have nothing to be compared with.
     all.retain(|k| counted(k));
     all
 }
@@ -97,7 +97,8 @@ fn kernels(known: &Known) -> Vec<Kernel<'_>> {
     all
 }
 
-/// The workload with its type and the kernel of a figure that counts wavefronts. No kernel's name has a dot in it.
+/// The workload with its dtype and the kernel of a wavefront figure. Names of kernels contain no
+/// dot.
 fn split(figure: &Figure) -> Option<(String, String)> {
     match figure.name.split('.').collect::<Vec<_>>().as_slice() {
         ["analyze", workload, dtype, kernel, "wavefronts", _] => {
@@ -112,7 +113,7 @@ impl Kernel<'_> {
         self.known.get(&format!("analyze.{}.{}.{metric}", self.place, self.name))
     }
 
-    /// As text, in millions where there are so many.
+    /// The value divided by a scale, as text.
     fn text(&self, metric: &str, scale: f64) -> String {
         self.get(metric).map_or(NONE.into(), |value| figure(value / scale))
     }
@@ -120,24 +121,24 @@ impl Kernel<'_> {
 
 fn parts(kernels: &[Kernel<'_>]) -> Vec<Part> {
     let mut parts = vec![
-        Part::Legend(vec![
-            (PREDICTED.into(), Shape::Circle, "predicted by the model".into()),
-            (MEASURED.into(), Shape::Circle, "counted by the hardware".into()),
-        ]),
-        Part::Plots(
-            [
+        Part::Plots(Plots {
+            legend: vec![
+                Key::new(PREDICTED, Shape::Circle, "predicted by the model"),
+                Key::new(MEASURED, Shape::Circle, "counted by the hardware"),
+            ],
+            note: "The number is the count, or the prediction if there is no count.".into(),
+            plots: [
                 plot(kernels, "wavefronts", 1e6, "wavefronts, millions", "Wavefronts"),
-                plot(kernels, "hit-rate", 1.0, "hits in the first-level cache, %", "Hit rate"),
+                plot(kernels, "hit-rate", 1.0, "hits in L1, %", "Hit rate"),
             ]
             .into_iter()
             .flatten()
             .collect(),
-        ),
-        Part::Table(counts(kernels)),
+        }),
+        Part::closed("Numbers", vec![Part::Table(counts(kernels))]),
     ];
     if let Some(table) = instructions(kernels) {
-        parts.push(Part::Heading("Instructions of the compiled kernel by kind".into(), String::new()));
-        parts.push(Part::Table(table));
+        parts.push(Part::closed("Instructions of the compiled kernels by kind", vec![Part::Table(table)]));
     }
     let missing: Vec<(String, String)> = kernels
         .iter()
@@ -153,12 +154,11 @@ fn parts(kernels: &[Kernel<'_>]) -> Vec<Part> {
     parts
 }
 
-fn plot(kernels: &[Kernel<'_>], metric: &str, scale: f64, axis: &'static str, title: &str) -> Option<Plot> {
+fn plot(kernels: &[Kernel<'_>], metric: &str, scale: f64, axis: &str, title: &str) -> Option<Plot> {
     let row = |k: &Kernel<'_>| {
         let dot = |kind: &str, class: &str| {
             let value = k.get(&format!("{metric}.{kind}"))? / scale;
-            let title = format!("{} on {}, {kind}: {}", k.name, k.place.replace('.', " "), figure(value));
-            Some(dots::Dot { class: class.into(), value, title })
+            Some(dots::Dot { class: class.into(), value })
         };
         let (predicted, measured) = (dot("predicted", PREDICTED), dot("measured", MEASURED));
         let note = measured.as_ref().or(predicted.as_ref()).map_or(String::new(), |d| figure(d.value));
@@ -175,8 +175,7 @@ fn plot(kernels: &[Kernel<'_>], metric: &str, scale: f64, axis: &'static str, ti
     if blocks.is_empty() {
         return None;
     }
-    let svg = dots::dots(&blocks, dots::Axis::Number(axis), &format!("{title} by kernel"));
-    Some(Plot { title: title.into(), detail: "the number is the count where there is one".into(), svg })
+    Some(Plot::new(title, "", dots::dots(&blocks, axis, &format!("{title} by kernel"))))
 }
 
 fn counts(kernels: &[Kernel<'_>]) -> Table {
@@ -184,7 +183,6 @@ fn counts(kernels: &[Kernel<'_>]) -> Table {
     let mut table = Table::new(
         "Wavefronts, predicted and counted",
         &[
-            ("workload", Word),
             ("kernel", Word),
             ("wavefronts M, predicted", Number),
             ("counted", Number),
@@ -200,14 +198,16 @@ fn counts(kernels: &[Kernel<'_>]) -> Table {
             ("counted", Number),
             ("registers", Number),
             ("spills B", Number),
-            ("shared B a block", Number),
+            ("shared B per block", Number),
         ],
     );
-    for k in kernels {
+    for (i, k) in kernels.iter().enumerate() {
+        if i == 0 || kernels[i - 1].place != k.place {
+            table.lines.push(Line::Group(k.place.replace('.', " ")));
+        }
         let pair = k.get("wavefronts.predicted").zip(k.get("wavefronts.measured"));
         let ratio = pair.map(|(p, m)| p / m).filter(|r| r.is_finite());
         table.push([
-            k.place.replace('.', " "),
             k.name.clone(),
             k.text("wavefronts.predicted", 1e6),
             k.text("wavefronts.measured", 1e6),
@@ -230,14 +230,18 @@ fn counts(kernels: &[Kernel<'_>]) -> Table {
 }
 
 fn instructions(kernels: &[Kernel<'_>]) -> Option<Table> {
-    let mut columns = vec![("workload", Kind::Word), ("kernel", Kind::Word)];
+    let mut columns = vec![("kernel", Kind::Word)];
     columns
         .extend(KINDS.map(|kind| (if kind == "instructions.static" { "all" } else { kind }, Kind::Number)));
     let mut table = Table::new("Instructions by kind", &columns);
-    for k in kernels.iter().filter(|k| KINDS.iter().any(|kind| k.get(kind).is_some())) {
-        let counts = KINDS.map(|kind| k.get(kind).map_or(NONE.into(), |n| format!("{n:.0}")));
-        let cells = [k.place.replace('.', " "), k.name.clone()].into_iter().chain(counts);
-        table.lines.push(msda_bench::report::page::Line::Cells(cells.collect()));
+    let known: Vec<&Kernel<'_>> =
+        kernels.iter().filter(|k| KINDS.iter().any(|kind| k.get(kind).is_some())).collect();
+    for same in known.chunk_by(|a, b| a.place == b.place) {
+        table.lines.push(Line::Group(same[0].place.replace('.', " ")));
+        for k in same {
+            let counts = KINDS.map(|kind| k.get(kind).map_or(NONE.into(), |n| format!("{n:.0}")));
+            table.lines.push(Line::Cells(std::iter::once(k.name.clone()).chain(counts).collect()));
+        }
     }
     (!table.lines.is_empty()).then(|| table.without_empty())
 }

@@ -1,15 +1,20 @@
-//! The ladder: every rung through the battery, and every number of its output at a whole workload's shape.
+//! Checks of the ladder: every rung runs the battery, and every number of its output on a workload
+//! is compared.
 //!
-//! Everything becomes a figure: `verify.battery.ladder:NAME.*`, and `verify.WORKLOAD.DTYPE.ladder:NAME.*`, where
-//! `chosen` stands for the kernel that is chosen.
+//! Each result is a figure: `verify.battery.ladder:NAME.*`, and
+//! `verify.WORKLOAD.DTYPE.ladder:NAME.*`. The chosen kernel is called `chosen`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::ladder::{RUNGS, Rung};
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use msda::Dtype;
 use msda::conformance::{self, Group, Summary};
+use msda_bench::bench::Progress;
+use msda_bench::parallel::in_parallel;
+use msda_bench::record::{Figure, Pass, Record, Skipped};
+use msda_bench::task::Task;
+use msda_bench::workload::{Data, Workload};
 use msda_cuda::driver::Device as Gpu;
 use msda_cuda::kernels::Kernel;
 use msda_cuda::measure::Resident;
@@ -17,18 +22,14 @@ use msda_cuda::{Cuda, Target};
 use serde::Serialize;
 
 use super::whole::{self, Compared, Whole};
-use msda_bench::bench::Progress;
-use msda_bench::parallel::in_parallel;
-use msda_bench::record::{Figure, Pass, Record, Skipped};
-use msda_bench::task::Task;
-use msda_bench::workload::{Data, Workload};
+use crate::ladder::{RUNGS, Rung};
 
-/// What to verify the ladder on.
+/// What to verify.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Workloads whose whole output is compared.
+    /// Workloads whose output is compared.
     pub workloads: Vec<String>,
-    /// In which value types.
+    /// The value types.
     pub dtypes: Vec<Dtype>,
     /// The groups of the battery.
     pub groups: Vec<Group>,
@@ -36,12 +37,12 @@ pub struct Options {
     pub command: String,
 }
 
-/// What was found.
+/// The results.
 #[derive(Debug, Clone, Serialize)]
 pub struct Verified {
-    /// Of each rung that is held to the tolerance.
+    /// One per rung that is held to the tolerance.
     pub battery: Vec<Battery>,
-    /// Of each kernel on each workload and type.
+    /// One per kernel, workload and type.
     pub outputs: Vec<Output>,
     /// What was left out, and why.
     pub skipped: Vec<Skipped>,
@@ -54,13 +55,13 @@ pub struct Battery {
     pub rung: String,
     /// Cases that it computed.
     pub taken: usize,
-    /// Cases that it refused, which the generic kernel computed.
+    /// Cases that it refused; the generic kernel computed them.
     pub refused: usize,
-    /// Cases that went wrong, and how.
+    /// Failed cases, each with its reason.
     pub failed: Vec<String>,
-    /// Numbers that were compared.
+    /// How many numbers were compared.
     pub compared: usize,
-    /// The largest error as a share of what is allowed.
+    /// The largest error over the tolerance.
     pub worst: f64,
 }
 
@@ -75,29 +76,29 @@ pub struct Output {
     pub kernel: String,
     /// Whether it is held to the tolerance.
     pub exact: bool,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// What came of a kernel on a whole workload.
+/// The outcome of a kernel on a whole workload.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// It ran.
     Ran {
-        /// Its output.
+        /// How its output compares.
         compared: Compared,
         /// Whether a second run gave the same bits.
         same_bits: bool,
     },
-    /// It does not take the problem, and why.
+    /// It refused the problem, for this reason.
     Refused(String),
-    /// It could not be compiled or run, and why.
+    /// It could not be compiled or run, for this reason.
     Failed(String),
 }
 
 impl Output {
-    /// What is wrong, if anything is.
+    /// Its faults; none if it is right.
     pub fn wrong(&self) -> Option<String> {
         let (c, same_bits) = match &self.outcome {
             Outcome::Refused(_) => return None,
@@ -107,8 +108,8 @@ impl Output {
         let found = [
             (c.unwritten > 0, format!("{} numbers were not written", c.unwritten)),
             (c.not_finite > c.unwritten, format!("{} numbers are not finite", c.not_finite - c.unwritten)),
-            (self.exact && c.over > 0, format!("{} numbers are off by more than is allowed", c.over)),
-            (!same_bits, "a second run gave other bits".into()),
+            (self.exact && c.over > 0, format!("{} numbers exceed the tolerance", c.over)),
+            (!same_bits, "a second run gave different bits".into()),
         ];
         let all: Vec<String> = found.into_iter().filter(|(is, _)| *is).map(|(_, what)| what).collect();
         (!all.is_empty()).then(|| all.join("; "))
@@ -116,7 +117,7 @@ impl Output {
 }
 
 impl Verified {
-    /// Everything that is wrong, a line each.
+    /// All faults, one line each.
     pub fn wrong(&self) -> Vec<String> {
         let cases = self.battery.iter().flat_map(|b| b.failed.iter().map(|why| format!("{}: {why}", b.rung)));
         let outputs = self
@@ -126,7 +127,7 @@ impl Verified {
         cases.chain(outputs).collect()
     }
 
-    /// As numbers with names.
+    /// The results as figures.
     pub fn figures(&self) -> Vec<Figure> {
         let mut figures = Vec::new();
         let mut add = |place: &str, known: &[(&str, f64)]| {
@@ -162,25 +163,13 @@ impl Verified {
     }
 }
 
-/// Verifies the ladder. Without a GPU nothing is, and that is said.
+/// Verifies the ladder. Without a GPU this is an error.
 pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(Verified, Record)> {
     let workloads = options.workloads.iter().map(|name| Workload::find(name)).collect::<Result<Vec<_>>>()?;
     let machine = msda_bench::machine::describe(0);
+    let gpu = Gpu::open(0).context("nothing was verified: the ladder needs a GPU")?;
     let mut verified = Verified { battery: Vec::new(), outputs: Vec::new(), skipped: Vec::new() };
-    match Gpu::open(0) {
-        Err(why) => {
-            let mut leave = |what: String| {
-                verified.skipped.push(Skipped { what, why: why.to_string() });
-            };
-            leave(format!("the battery on {} rungs", exact_rungs().count()));
-            for workload in &workloads {
-                for dtype in &options.dtypes {
-                    leave(format!("the output of {} rungs on {} {dtype}", RUNGS.len(), workload.name));
-                }
-            }
-        }
-        Ok(gpu) => verify(&gpu, &workloads, options, &mut verified, progress)?,
-    }
+    verify(&gpu, &workloads, options, &mut verified, progress)?;
     let record = Record {
         figures: verified.figures(),
         skipped: verified.skipped.clone(),
@@ -189,12 +178,12 @@ pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(V
     Ok((verified, record))
 }
 
-/// Those whose results are as exact as sums in `f32` of exact products are: what the battery is for.
+/// Rungs that are held to the tolerance of the battery.
 fn exact_rungs() -> impl Iterator<Item = &'static Rung> {
     RUNGS.iter().filter(|rung| rung.kernel().is_exact())
 }
 
-/// The kernels whose outputs are compared: the chosen one, then every rung.
+/// The kernels whose outputs are compared: the chosen kernel, then every rung.
 fn subjects() -> impl Iterator<Item = Option<&'static Rung>> {
     std::iter::once(None).chain(RUNGS.iter().map(Some))
 }
@@ -223,7 +212,7 @@ fn verify(
         for &dtype in dtypes {
             let data = workload.data(dtype)?;
             let name = format!("{} {dtype}", workload.name);
-            let whole = Whole::new(&data, || step(progress, &format!("{name}: the oracle on all of it")))?;
+            let whole = Whole::new(&data, || step(progress, &format!("{name}: the oracle")))?;
             for rung in subjects() {
                 let kernel = rung.map_or_else(|| "chosen".into(), |rung| rung.kernel().to_string());
                 step(progress, &format!("{name}: {kernel}"));
@@ -241,14 +230,14 @@ fn verify(
     Ok(())
 }
 
-/// Progress that threads tell of.
+/// Progress that several threads report.
 type Shared<'a> = Mutex<&'a mut (dyn Progress + Send)>;
 
 fn step(progress: &Shared<'_>, what: &str) {
     progress.lock().unwrap_or_else(PoisonError::into_inner).step(what);
 }
 
-/// Runs a kernel twice on all of a workload, into memory full of ones.
+/// Runs a kernel twice on a workload, into memory whose bits are all set.
 fn compare(gpu: &Gpu, data: &Data, whole: &Whole, kernel: Option<Kernel>) -> Result<Outcome> {
     let task = Task::whole(data, Pass::Forward);
     let operands = msda_cuda::Operands::dense(&task.problem, None);
@@ -267,7 +256,7 @@ fn compare(gpu: &Gpu, data: &Data, whole: &Whole, kernel: Option<Kernel>) -> Res
     Ok(Outcome::Ran { compared: whole.compare(&first)?, same_bits })
 }
 
-/// The battery on every rung that it is for, on all cores: compiling is most of it.
+/// The battery on every exact rung, with all cores: most of the time goes to compiling.
 fn battery(gpu: &Gpu, groups: &[Group], progress: &Shared<'_>) -> Vec<Battery> {
     let jobs: Vec<(&'static Rung, Group)> =
         exact_rungs().flat_map(|rung| groups.iter().map(move |&group| (rung, group))).collect();
@@ -286,7 +275,7 @@ fn battery(gpu: &Gpu, groups: &[Group], progress: &Shared<'_>) -> Vec<Battery> {
     all
 }
 
-/// A group of the battery: by the rung where it takes a case, and by the generic kernel elsewhere.
+/// A group of the battery. The generic kernel computes the cases that the rung refuses.
 fn run_group(gpu: &Gpu, rung: &'static Rung, group: Group) -> Battery {
     let (kernel, target) = (rung.kernel(), Target::of(gpu));
     let asked: [Arc<AtomicBool>; 2] = Default::default();
@@ -306,7 +295,7 @@ fn run_group(gpu: &Gpu, rung: &'static Rung, group: Group) -> Battery {
 }
 
 impl Battery {
-    /// Adds a case: of one that a kernel was asked for at all, whether this one took it.
+    /// Adds a case. Some cases ask for no kernel: then it was neither taken nor refused.
     fn note(&mut self, summary: Summary, took: bool, refused: bool) {
         self.taken += usize::from(took);
         self.refused += usize::from(refused && !took);
@@ -326,7 +315,7 @@ impl Battery {
     }
 }
 
-/// As tables.
+/// The results as tables.
 pub fn text(verified: &Verified) -> String {
     let mut text = String::new();
     let width = verified.battery.iter().map(|b| b.rung.len()).max().unwrap_or(0).max(10);
@@ -367,7 +356,7 @@ pub fn text(verified: &Verified) -> String {
                 c.worst,
                 c.over,
                 c.unwritten,
-                if *same_bits { "same" } else { "other" },
+                if *same_bits { "same" } else { "differ" },
                 if o.exact { "" } else { "  inexact" },
             ),
             Outcome::Refused(why) => format!("{:<width$} refused: {why}\n", o.kernel),
@@ -383,13 +372,13 @@ pub fn text(verified: &Verified) -> String {
     text.trim_start().to_owned()
 }
 
-/// An error that names everything that is wrong, if anything is.
+/// An error that lists all faults, if there are any.
 pub fn judge(verified: &Verified) -> Result<()> {
     let wrong = verified.wrong();
     if wrong.is_empty() {
         return Ok(());
     }
-    Err(anyhow!("{} things are wrong with the ladder\n{}", wrong.len(), wrong.join("\n")))
+    Err(anyhow!("the ladder has {} faults\n{}", wrong.len(), wrong.join("\n")))
 }
 
 #[cfg(test)]
@@ -402,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_and_the_rest_is_not() {
+    fn faults_are_listed() {
         let right = Compared { outputs: 100, max_abs: 0.5, max_rel: 0.1, worst: 0.7, ..Compared::default() };
         let over = Compared { over: 3, worst: 4.0, ..right };
         let holes = Compared { not_finite: 5, unwritten: 2, ..right };
@@ -435,10 +424,10 @@ mod tests {
         let wrong = verified.wrong();
         assert_eq!(wrong.len(), 4, "{wrong:?}");
         assert!(wrong[0].starts_with("ladder:base: random/3"));
-        assert!(wrong[1].contains("ladder:simple: 3 numbers are off"));
+        assert!(wrong[1].contains("ladder:simple: 3 numbers exceed"));
         let both = &wrong[2];
         assert!(both.contains("2 numbers were not") && both.contains("3 numbers are not finite"), "{both}");
-        assert!(both.ends_with("a second run gave other bits"), "{both}");
+        assert!(both.ends_with("a second run gave different bits"), "{both}");
         assert!(wrong[3].ends_with("ladder:ultra: no room"));
         assert!(judge(&verified).is_err());
 
@@ -457,7 +446,11 @@ mod tests {
     #[test]
     fn a_case_is_taken_refused_or_neither() {
         let mut battery = Battery::default();
-        let case = || Summary { passed: 1, compared: 10, worst: 0.5, ..Summary::default() };
+        let case = || {
+            let mut summary = Summary::default();
+            (summary.passed, summary.compared, summary.worst) = (1, 10, 0.5);
+            summary
+        };
         battery.note(case(), true, false);
         battery.note(case(), false, true);
         battery.note(case(), false, false);

@@ -1,13 +1,13 @@
-//! Every number of a workload's output against the oracle.
+//! Every number of a workload's output, compared with the oracle.
 //!
-//! The oracle is slow, but plain: planes are divided into runs of queries, each evaluated on a thread of its own, and
-//! what comes out serves everything that is compared.
+//! The oracle is slow. The queries are divided into parts, which threads evaluate in parallel, and
+//! all kernels are compared with the same result.
 
 use std::ops::Range;
 
 use anyhow::{Result, bail};
 use msda::conformance::Budgeted;
-use msda::{Buffer, Inputs, Problem, Role, Slice, View, op};
+use msda::{Buffer, Inputs, Problem, Role, Slice, View, backend};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -16,16 +16,16 @@ use msda_bench::record::Pass;
 use msda_bench::task::Task;
 use msda_bench::workload::Data;
 
-/// Queries that are evaluated together, and have one tolerance.
-const TOGETHER: usize = 2048;
+/// Queries per part. A part has one tolerance.
+const QUERIES_PER_PART: usize = 2048;
 
-/// What the output of a workload should be, and how far off it may be.
+/// The expected output of a workload, with tolerances.
 pub struct Whole {
     problem: Problem,
     parts: Vec<(Part, Budgeted)>,
 }
 
-/// Some queries of one image and head.
+/// Consecutive queries of one image and head.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
     image: usize,
@@ -33,32 +33,32 @@ pub(super) struct Part {
     queries: Range<usize>,
 }
 
-/// How a whole output compares.
+/// How an output compares with the oracle.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Compared {
-    /// Numbers that were compared: all there are.
+    /// Numbers of the output; all are compared.
     pub outputs: usize,
     /// The largest difference from the oracle.
     pub max_abs: f64,
-    /// The largest difference as a share of the oracle's number, of numbers that are larger than the tolerance.
+    /// The largest relative difference, over numbers larger than the tolerance.
     pub max_rel: f64,
-    /// The largest difference as a share of what is allowed.
+    /// The largest difference over the tolerance.
     pub worst: f64,
-    /// Numbers that are off by more than is allowed.
+    /// Numbers that exceed the tolerance.
     pub over: usize,
-    /// Numbers that are not finite where the oracle's are; no differences are taken of them.
+    /// Numbers that are not finite, although the oracle's are; they have no difference.
     pub not_finite: usize,
-    /// Numbers that still are what memory was filled with.
+    /// Numbers that were not written.
     pub unwritten: usize,
 }
 
-/// The parts that the queries of all planes are divided into.
+/// The parts of a problem's queries.
 pub(super) fn parts(p: &Problem) -> Vec<Part> {
     let mut parts = Vec::new();
     for image in 0..p.batch() {
         for head in 0..p.heads() {
-            for first in (0..p.queries()).step_by(TOGETHER) {
-                let queries = first..p.queries().min(first + TOGETHER);
+            for first in (0..p.queries()).step_by(QUERIES_PER_PART) {
+                let queries = first..p.queries().min(first + QUERIES_PER_PART);
                 parts.push(Part { image, head, queries });
             }
         }
@@ -67,29 +67,29 @@ pub(super) fn parts(p: &Problem) -> Vec<Part> {
 }
 
 impl Part {
-    /// These queries as a problem of their own over the same memory.
+    /// These queries as a problem over the same memory.
     fn cut<'a>(&self, data: &'a Data) -> Result<(Problem, Inputs<'a>)> {
         let task = Task::whole(data, Pass::Forward);
-        let (plane, mut inputs) = op::plane(&task.problem, &task.inputs, self.image, self.head)?;
+        let (plane, mut inputs) = backend::plane(&task.problem, &task.inputs, self.image, self.head)?;
         let problem = plane.with(|s| s.queries = self.queries.len())?;
         let from = |view: View<'a>, role: Role| {
             let strides = view.strides.unwrap_or_else(|| role.dense(&plane));
-            View { data: view.data.from(self.queries.start * strides[1]), strides: Some(strides) }
+            View { data: view.data.tail(self.queries.start * strides[1]), strides: Some(strides) }
         };
         inputs.locations = from(inputs.locations, Role::Locations);
         inputs.weights = from(inputs.weights, Role::Weights);
         Ok((problem, inputs))
     }
 
-    /// Where the rows of its queries begin in the output.
+    /// Offsets of its rows in the output.
     fn rows(&self, p: &Problem) -> impl Iterator<Item = usize> + use<> {
         let (strides, image, head) = (Role::Output.dense(p), self.image, self.head);
-        self.queries.clone().map(move |query| op::offset(strides, [image, query, head]))
+        self.queries.clone().map(move |query| backend::offset(strides, [image, query, head]))
     }
 }
 
 impl Whole {
-    /// Evaluates the oracle on all of a workload, with all cores; `done` is called after each of its [`parts`].
+    /// Evaluates the oracle with all cores; calls `done` after each of the [`parts`].
     pub(super) fn new(data: &Data, done: impl Fn() + Sync) -> Result<Self> {
         let parts = parts(&data.problem);
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
@@ -103,7 +103,7 @@ impl Whole {
         Ok(Self { problem: data.problem.clone(), parts: parts.into_iter().zip(budgets).collect() })
     }
 
-    /// Compares all of an output, whose memory was filled with ones before.
+    /// Compares an output. All bits of its memory were set before the run.
     pub fn compare(&self, got: &Buffer) -> Result<Compared> {
         if got.len() != self.problem.output_len() {
             bail!("got {} numbers, expected {}", got.len(), self.problem.output_len());
@@ -150,7 +150,7 @@ impl Compared {
     }
 }
 
-/// Whether an element has all bits set: a NaN that no arithmetic makes.
+/// Whether all bits of an element are set: a NaN that no arithmetic produces.
 fn is_poison(data: Slice<'_>, i: usize) -> bool {
     match data {
         Slice::F64(s) => s[i].to_bits() == u64::MAX,
@@ -187,7 +187,7 @@ mod tests {
             let c = whole.compare(&right).unwrap();
             assert_eq!((c.outputs, c.over, c.not_finite, c.unwritten), (right.len(), 0, 0, 0), "{c:?}");
             assert!(c.worst > 0.0 && c.worst <= 1.0 && c.max_abs > 0.0 && c.max_rel > 0.0, "{c:?}");
-            // Anywhere.
+            // A fault anywhere is found.
             for place in [0, right.len() / 3, right.len() - 1] {
                 let mut broken = right.clone();
                 broken.as_mut().set(place, right.as_slice().get(place) + 0.05);
@@ -206,12 +206,12 @@ mod tests {
         }
     }
 
-    /// Planes that are several parts, and heads between the queries of the output.
+    /// With several parts per plane, and heads between the queries of the output.
     #[test]
-    fn parts_are_all_queries_once() {
+    fn parts_cover_every_query_once() {
         let p = Workload::find("detr-encoder").unwrap().problem(Dtype::F32).unwrap();
         let p = p.with(|s| (s.batch, s.heads) = (2, 3)).unwrap();
-        assert!(p.queries() > 2 * TOGETHER);
+        assert!(p.queries() > 2 * QUERIES_PER_PART);
         let mut rows: Vec<usize> = parts(&p).iter().flat_map(|part| part.rows(&p)).collect();
         rows.sort_unstable();
         let all: Vec<usize> = (0..2 * 3 * p.queries()).map(|row| row * p.channels()).collect();

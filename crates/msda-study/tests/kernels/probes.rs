@@ -1,13 +1,13 @@
-//! The probes' kernels: each must contain what it is there to measure, and nothing that would be measured instead.
+//! The kernels of the probes: each contains the instructions that it measures, and no others that
+//! would count.
 
 use msda_cuda::driver::Arch;
 use msda_study::probes::{self, Kernel};
 
-use super::cases::{ARCHS, Case, Weight};
-use super::{Built, build, place, tools};
+use super::harness::{ARCHS, Built, Case, Weight, build, place, tools};
 
-/// Bytes of stack that a copy by tensor map may have: newer architectures call for help when its target is not the
-/// block's own, which does not happen.
+/// Bytes of stack that a kernel with TMA copies may have: on newer architectures it contains a call
+/// for targets in other blocks, which never happens.
 const COPY_STACK: u32 = 8;
 
 fn case(kernel: Kernel) -> Case {
@@ -21,7 +21,7 @@ fn case(kernel: Kernel) -> Case {
     }
 }
 
-/// The instructions that a probe is about: their name, their bits where it loads or stores, the fewest and the most.
+/// The instructions that a probe measures: name, bits of a load or store, least and most.
 fn wanted(key: &str) -> Vec<(&'static str, Option<u32>, usize, usize)> {
     const ANY: usize = usize::MAX;
     match key.trim_start_matches("probe-") {
@@ -41,22 +41,23 @@ fn wanted(key: &str) -> Vec<(&'static str, Option<u32>, usize, usize)> {
         "copies-channels-async" => vec![("LDGSTS", Some(32), 4, 5), ("LDG", None, 0, 0)],
         "copies-bulk" => vec![("UBLKCP", None, 1, 5), ("LDG", None, 0, 0)],
         "copies-tensor" => vec![("UTMALDG", None, 1, 5), ("LDG", None, 0, 0)],
-        // A barrier before reading and one before leaving; a neighbour's memory has no loads of its own.
+        // A barrier before the first load and one before the exit. Remote loads are generic loads
+        // (LD).
         "clusters-8-remote" | "clusters-16-remote" => {
             vec![("UCGABAR_ARV", None, 2, 2), ("UCGABAR_WAIT", None, 2, 2), ("LD", Some(128), 10, 10)]
         }
         "clusters-8-local" | "clusters-16-local" => {
             vec![("UCGABAR_ARV", None, 2, 2), ("UCGABAR_WAIT", None, 2, 2), ("LDS", Some(128), 10, 10)]
         }
-        other => panic!("nothing is said about {other}"),
+        other => panic!("no instructions are listed for {other}"),
     }
 }
 
 fn broken(built: &Built) -> Vec<String> {
     let key = &built.case.unit.key;
     let mapped = key.contains("tma") || key.contains("tensor");
-    let mut broken = built.broken_rules();
-    // A tensor map is aligned: what the cubin counts has gaps before and after it.
+    let mut broken = built.broken_rules(|_, _| Vec::new());
+    // A tensor map is aligned, so the argument has gaps that the cubin does not count.
     broken.retain(|why| !(mapped && why.contains("the host passes")));
     if built.compiled.spills() > 0 {
         broken.push(format!("{} bytes of spills", built.compiled.spills()));
@@ -77,11 +78,11 @@ fn broken(built: &Built) -> Vec<String> {
 }
 
 #[test]
-fn probes_measure_what_they_say() {
+fn probes_contain_what_they_measure() {
     let Some((_, nvdisasm)) = tools() else { return };
     let mut wrong = Vec::new();
     for arch in ARCHS {
-        let cases: Vec<Case> = probe::kernels(arch).into_iter().map(case).collect();
+        let cases: Vec<Case> = probes::kernels(arch).into_iter().map(case).collect();
         match build(&cases, nvdisasm.as_deref()) {
             Ok(built) => {
                 for built in &built {
@@ -94,11 +95,11 @@ fn probes_measure_what_they_say() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A probe whose loads are gone, or are not what they were, must be noticed.
+/// A probe with other loads, or without loads, is noticed.
 #[test]
-fn probes_that_measure_something_else_are_noticed() {
+fn wrong_probes_are_noticed() {
     let Some((_, Some(nvdisasm))) = tools() else { return };
-    let all = probe::kernels(Arch::new(9, 0));
+    let all = probes::kernels(Arch::new(9, 0));
     let of = |key: &str| all.iter().find(|kernel| kernel.unit.key == key).unwrap();
     for (key, instead) in [
         ("probe-tile-tma", "probe-tile-manual"),

@@ -1,4 +1,4 @@
-//! The families of cases.
+//! The cases of each group.
 
 use super::data::{Case, Held, Kind, Spread, Wrong};
 use crate::dtype::{Dtype, Element};
@@ -7,164 +7,20 @@ use crate::problem::{Layout, Padding, Problem, Sampling, Spec, Types};
 use crate::rng::Rng;
 use crate::view::Role;
 
-/// A family of cases. Every backend passes all of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Group {
-    /// Random sizes, options, types and forms.
-    Random,
-    /// Every sample well inside its level.
-    Inside,
-    /// Every sample outside: the output and all gradients are zero.
-    Outside,
-    /// Samples exactly on every border and corner.
-    Borders,
-    /// NaN and infinite locations, among them in every pattern.
-    NotFinite,
-    /// Levels of one pixel, one row or one column.
-    OnePixel,
-    /// No images, no queries, no heads, no points.
-    Empty,
-    /// Every number of channels around the vector widths.
-    Channels,
-    /// One level and many.
-    Levels,
-    /// Different numbers of points on each level.
-    Points,
-    /// Inputs and outputs with gaps and unusual orders.
-    Strides,
-    /// Tensors that begin one element off.
-    Unaligned,
-    /// Every layout of value, with gaps between levels.
-    Layouts,
-    /// Every combination of sampling, padding and corner alignment.
-    Options,
-    /// Every supported combination of types.
-    Types,
-    /// Reference points and boxes, raw offsets and logits.
-    Fused,
-    /// NaN wherever no sample looks: it must not leak.
-    Untouched,
-    /// Terms that cancel: whatever is lost of them is all there is to see.
-    Cancelling,
-    /// Weights that are NaN or infinite, of samples anywhere.
-    Weights,
-    /// Each gradient alone.
-    Partial,
-    /// Calls that must be refused with nothing written.
-    Refusals,
-}
-
-impl Group {
-    /// Every group.
-    pub const ALL: [Self; 21] = [
-        Self::Random,
-        Self::Inside,
-        Self::Outside,
-        Self::Borders,
-        Self::NotFinite,
-        Self::OnePixel,
-        Self::Empty,
-        Self::Channels,
-        Self::Levels,
-        Self::Points,
-        Self::Strides,
-        Self::Unaligned,
-        Self::Layouts,
-        Self::Options,
-        Self::Types,
-        Self::Fused,
-        Self::Untouched,
-        Self::Cancelling,
-        Self::Weights,
-        Self::Partial,
-        Self::Refusals,
-    ];
-
-    /// The group's name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Random => "random",
-            Self::Inside => "inside",
-            Self::Outside => "outside",
-            Self::Borders => "borders",
-            Self::NotFinite => "not-finite",
-            Self::OnePixel => "one-pixel",
-            Self::Empty => "empty",
-            Self::Channels => "channels",
-            Self::Levels => "levels",
-            Self::Points => "points",
-            Self::Strides => "strides",
-            Self::Unaligned => "unaligned",
-            Self::Layouts => "layouts",
-            Self::Options => "options",
-            Self::Types => "types",
-            Self::Fused => "fused",
-            Self::Untouched => "untouched",
-            Self::Cancelling => "cancelling",
-            Self::Weights => "weights",
-            Self::Partial => "partial",
-            Self::Refusals => "refusals",
-        }
-    }
-
-    /// A case with some weights that are not finite.
-    fn weigh(make: &mut Maker, spec: Spec) {
-        make.add(spec, Places::Mixed);
-        let case = make.cases.last_mut().expect("just added");
-        case.kind = Kind::Forward;
-        let mut weights = case.weights.buffer.as_mut();
-        for i in 0..case.problem.weights_len() {
-            // Some rows of samples stay finite.
-            if (i / case.problem.samples()).is_multiple_of(3) && make.rng.below(4) == 0 {
-                weights.set(i, make.rng.pick(&[f64::NAN, f64::INFINITY, f64::NEG_INFINITY]));
-            }
-        }
-    }
-
-    /// The cases of this group.
-    pub fn cases(self, seed: u64) -> Vec<Case> {
-        let mut make = Maker { rng: Rng::new(seed ^ (self as u64) << 32), cases: Vec::new() };
-        match self {
-            Self::Random => (0..60).for_each(|_| make.random()),
-            Self::Inside => make.for_types(|m, s| m.add(s, Places::Inside)),
-            Self::Outside => make.for_types(|m, s| m.add(s, Places::Outside)),
-            Self::Borders => make.borders(),
-            Self::NotFinite => make.for_options(|m, s| m.add(s, Places::NotFinite)),
-            Self::OnePixel => make.one_pixel(),
-            Self::Empty => make.empty(),
-            Self::Channels => make.channels(),
-            Self::Levels => make.levels(),
-            Self::Points => make.points(),
-            Self::Strides => make.strides(),
-            Self::Unaligned => make.unaligned(),
-            Self::Layouts => make.layouts(),
-            Self::Options => make.for_options(|m, s| m.add(s, Places::Mixed)),
-            Self::Types => make.types(),
-            Self::Fused => make.fused(),
-            Self::Untouched => make.untouched(),
-            Self::Cancelling => make.cancelling(),
-            Self::Weights => make.for_options(Self::weigh),
-            Self::Partial => make.partial(),
-            Self::Refusals => make.refusals(),
-        }
-        make.cases
-    }
-}
-
-/// Where the samples fall.
+/// Where the samples are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Places {
     Inside,
     Outside,
-    /// Inside, at the edges and outside.
+    /// Inside, at the edges and off the map.
     Mixed,
-    /// Exactly on pixel centres and borders; the sizes must be powers of two.
+    /// Exactly on pixel centres and borders; the sizes must make the arithmetic exact.
     Borders,
     /// Mixed with NaN and infinity.
     NotFinite,
 }
 
-/// How a case lies in memory.
+/// The memory layout of a case.
 #[derive(Debug, Clone, Copy, Default)]
 struct Spreads {
     inputs: Spread,
@@ -174,12 +30,12 @@ struct Spreads {
 const NUMBERS_OF_CHANNELS: [usize; 20] =
     [1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 128];
 
-struct Maker {
+pub(super) struct Maker {
     rng: Rng,
     cases: Vec<Case>,
 }
 
-/// A small problem with everything in it.
+/// A small problem with several images, heads, levels and points.
 fn small() -> Spec {
     Spec {
         batch: 2,
@@ -193,7 +49,37 @@ fn small() -> Spec {
 }
 
 impl Maker {
-    fn random(&mut self) {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { rng: Rng::new(seed), cases: Vec::new() }
+    }
+
+    pub(super) fn into_cases(self) -> Vec<Case> {
+        self.cases
+    }
+
+    pub(super) fn random(&mut self) {
+        for _ in 0..60 {
+            self.random_case();
+        }
+    }
+
+    pub(super) fn inside(&mut self) {
+        self.for_types(|m, s| m.add(s, Places::Inside));
+    }
+
+    pub(super) fn outside(&mut self) {
+        self.for_types(|m, s| m.add(s, Places::Outside));
+    }
+
+    pub(super) fn not_finite(&mut self) {
+        self.for_options(|m, s| m.add(s, Places::NotFinite));
+    }
+
+    pub(super) fn options(&mut self) {
+        self.for_options(|m, s| m.add(s, Places::Mixed));
+    }
+
+    fn random_case(&mut self) {
         let r = &mut self.rng;
         let levels: Vec<(usize, usize)> =
             (0..1 + r.below(4)).map(|_| (1 + r.below(12), 1 + r.below(12))).collect();
@@ -220,6 +106,7 @@ impl Maker {
             start: r.below(3),
             gap: r.pick(&[None, Some(0), Some(3)]),
             reversed: r.below(2) == 0,
+            repeated: None,
         };
         let spreads = Spreads { inputs: spread(r), outputs: spread(r) };
         let form = r.pick(&[None, None, Some(ReferenceKind::Point), Some(ReferenceKind::Box)]);
@@ -228,7 +115,7 @@ impl Maker {
 
     fn for_types(&mut self, f: impl Fn(&mut Self, Spec)) {
         for dtype in Dtype::ALL {
-            for types in [Types::uniform(dtype), Types::with_f32_coordinates(dtype)] {
+            for types in [Types::uniform(dtype), Types::with_value(dtype)] {
                 f(self, Spec { types, ..small() });
             }
         }
@@ -239,7 +126,7 @@ impl Maker {
             for padding in [Padding::Zeros, Padding::Border] {
                 for align_corners in [false, true] {
                     for dtype in [Dtype::F32, Dtype::F16, Dtype::F64] {
-                        let types = Types::with_f32_coordinates(dtype);
+                        let types = Types::with_value(dtype);
                         f(self, Spec { sampling, padding, align_corners, types, ..small() });
                     }
                 }
@@ -247,7 +134,7 @@ impl Maker {
         }
     }
 
-    fn borders(&mut self) {
+    pub(super) fn borders(&mut self) {
         for sampling in [Sampling::Bilinear, Sampling::Nearest] {
             for padding in [Padding::Zeros, Padding::Border] {
                 for (align_corners, levels) in [(false, vec![(4, 8), (2, 1)]), (true, vec![(5, 9), (3, 2)])] {
@@ -266,7 +153,7 @@ impl Maker {
         }
     }
 
-    fn one_pixel(&mut self) {
+    pub(super) fn one_pixel(&mut self) {
         for levels in [vec![(1, 1)], vec![(1, 1), (1, 1)], vec![(1, 6)], vec![(6, 1), (1, 2)]] {
             for padding in [Padding::Zeros, Padding::Border] {
                 for align_corners in [false, true] {
@@ -281,7 +168,7 @@ impl Maker {
         }
     }
 
-    fn empty(&mut self) {
+    pub(super) fn empty(&mut self) {
         for form in [None, Some(ReferenceKind::Point), Some(ReferenceKind::Box)] {
             for change in [
                 |s: &mut Spec| s.batch = 0,
@@ -298,7 +185,7 @@ impl Maker {
         }
     }
 
-    fn channels(&mut self) {
+    pub(super) fn channels(&mut self) {
         for channels in NUMBERS_OF_CHANNELS {
             for dtype in Dtype::ALL {
                 let types = Types::uniform(dtype);
@@ -307,14 +194,14 @@ impl Maker {
         }
     }
 
-    fn levels(&mut self) {
+    pub(super) fn levels(&mut self) {
         for count in [1, 2, 5, 9, 17] {
             let levels = (0..count).map(|l| (1 + (l * 5) % 7, 1 + (l * 3) % 8)).collect();
             self.add(Spec { levels, points: vec![2; count], ..small() }, Places::Mixed);
         }
     }
 
-    fn points(&mut self) {
+    pub(super) fn points(&mut self) {
         for points in [vec![1, 4], vec![4, 1], vec![0, 3], vec![3, 0], vec![16, 2], vec![33, 1]] {
             for form in [None, Some(ReferenceKind::Point), Some(ReferenceKind::Box)] {
                 self.build(
@@ -327,21 +214,30 @@ impl Maker {
         }
     }
 
-    fn strides(&mut self) {
+    pub(super) fn strides(&mut self) {
         for gap in [Some(0), Some(1), Some(16)] {
             for reversed in [false, true] {
                 for layout in Layout::ALL {
                     for form in [None, Some(ReferenceKind::Box)] {
-                        let spread = Spread { start: 0, gap, reversed };
+                        let spread = Spread { gap, reversed, ..Spread::default() };
                         let spreads = Spreads { inputs: spread, outputs: spread };
                         self.build(Spec { layout, ..small() }, Places::Mixed, form, spreads);
                     }
                 }
             }
         }
+        for dim in 0..3 {
+            for layout in Layout::ALL {
+                for form in [None, Some(ReferenceKind::Box)] {
+                    let inputs = Spread { gap: Some(0), repeated: Some(dim), ..Spread::default() };
+                    let spreads = Spreads { inputs, outputs: Spread::default() };
+                    self.build(Spec { layout, ..small() }, Places::Mixed, form, spreads);
+                }
+            }
+        }
     }
 
-    fn unaligned(&mut self) {
+    pub(super) fn unaligned(&mut self) {
         for dtype in Dtype::ALL {
             for start in [1, 3] {
                 let spread = Spread { start, ..Spread::default() };
@@ -351,7 +247,7 @@ impl Maker {
         }
     }
 
-    fn layouts(&mut self) {
+    pub(super) fn layouts(&mut self) {
         for layout in Layout::ALL {
             for dtype in [Dtype::F32, Dtype::Bf16] {
                 let spec = Spec { layout, types: Types::uniform(dtype), ..small() };
@@ -363,7 +259,7 @@ impl Maker {
         }
     }
 
-    fn types(&mut self) {
+    pub(super) fn types(&mut self) {
         for value in Dtype::ALL {
             for locations in [value, Dtype::F32] {
                 for weights in [value, Dtype::F32] {
@@ -381,7 +277,7 @@ impl Maker {
         }
     }
 
-    fn fused(&mut self) {
+    pub(super) fn fused(&mut self) {
         for kind in [ReferenceKind::Point, ReferenceKind::Box] {
             for sampling in [Sampling::Bilinear, Sampling::Nearest] {
                 for padding in [Padding::Zeros, Padding::Border] {
@@ -395,11 +291,11 @@ impl Maker {
         }
     }
 
-    /// All samples on the left half of each level; the right half, gaps and rings hold NaN.
-    fn untouched(&mut self) {
+    /// All samples are on the left half of each level. The right half, gaps and rings hold NaN.
+    pub(super) fn untouched(&mut self) {
         for layout in Layout::ALL {
             for dtype in Dtype::ALL {
-                let spec = Spec { layout, types: Types::with_f32_coordinates(dtype), ..small() };
+                let spec = Spec { layout, types: Types::with_value(dtype), ..small() };
                 self.add(spec, Places::Inside);
                 let case = self.cases.last_mut().expect("just added");
                 let p = &case.problem;
@@ -422,7 +318,7 @@ impl Maker {
                         }
                     }
                 }
-                // Halve every x: with both pixels of a pair at most w/2, nothing reads the right half.
+                // With smaller x both pixels of a pair are at most w/2: the right half is not read.
                 let mut locations = case.locations.buffer.as_mut();
                 for i in (0..p.locations_len()).step_by(2) {
                     let x = locations.as_slice().get(i);
@@ -432,12 +328,12 @@ impl Maker {
         }
     }
 
-    /// Every other sample takes away what the one before it brought.
-    fn cancelling(&mut self) {
+    /// Each second sample subtracts what the sample before it added.
+    pub(super) fn cancelling(&mut self) {
         for layout in Layout::ALL {
             for dtype in Dtype::ALL {
                 for (channels, points) in [(32, vec![4, 4]), (8, vec![2, 6])] {
-                    let types = Types::with_f32_coordinates(dtype);
+                    let types = Types::with_value(dtype);
                     self.add(Spec { layout, types, channels, points, ..small() }, Places::Mixed);
                     let case = self.cases.last_mut().expect("just added");
                     let mut weights = case.weights.buffer.as_mut();
@@ -455,7 +351,98 @@ impl Maker {
         }
     }
 
-    fn partial(&mut self) {
+    /// Each tensor in turn, and all of them, with some numbers that are not finite. Locations are
+    /// inside, at the edges and off the map, so that many results stay finite.
+    pub(super) fn not_finite_data(&mut self) {
+        const NUMBERS: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+        for which in [[true, false, false], [false, true, false], [false, false, true], [true; 3]] {
+            self.for_options(|m, spec| {
+                m.add(spec, Places::Mixed);
+                m.damage(which, &NUMBERS);
+            });
+        }
+        for kind in [ReferenceKind::Point, ReferenceKind::Box] {
+            for padding in [Padding::Zeros, Padding::Border] {
+                for dtype in [Dtype::F32, Dtype::F16] {
+                    let spec = Spec { padding, types: Types::uniform(dtype), ..small() };
+                    self.build(spec.clone(), Places::Mixed, Some(kind), Spreads::default());
+                    self.damage([true, false, true], &NUMBERS);
+                    // A logit of minus infinity masks its sample.
+                    self.build(spec, Places::Mixed, Some(kind), Spreads::default());
+                    self.damage([false, true, false], &[f64::NEG_INFINITY]);
+                }
+            }
+        }
+    }
+
+    /// Replaces a few numbers of value, weights and upstream gradient of the last case.
+    fn damage<const N: usize>(&mut self, which: [bool; 3], numbers: &[f64; N]) {
+        let Self { rng, cases } = self;
+        let case = cases.last_mut().expect("just added");
+        let samples = case.problem.samples();
+        let tensors = [&mut case.value, &mut case.weights, &mut case.grad_output];
+        for (i, held) in tensors.into_iter().enumerate().filter(|(i, _)| which[*i]) {
+            let mut data = held.buffer.as_mut();
+            let len = data.as_slice().len();
+            // One value reaches many results. Of the weights, two rows of three stay finite.
+            let one_in = [24, 4, 12][i];
+            for k in 0..len {
+                let may = i != 1 || (k / samples).is_multiple_of(3) && k % samples > 0;
+                if may && rng.below(one_in) == 0 {
+                    data.set(k, rng.pick(numbers));
+                }
+            }
+        }
+    }
+
+    /// Positive terms only: in 16 bits a sum stops growing once a term is below half its last digit.
+    /// Not in `f64`: the oracle itself rounds such sums.
+    pub(super) fn crowded(&mut self) {
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+            for (queries, points) in [(600, 4), (3, 400)] {
+                let spec = Spec { batch: 1, queries, heads: 2, channels: 4, ..small() };
+                let types = Types::uniform(dtype);
+                self.add(Spec { levels: vec![(2, 3)], points: vec![points], types, ..spec }, Places::Inside);
+                let case = self.cases.last_mut().expect("just added");
+                case.value.change(f64::abs);
+                case.grad_output.change(f64::abs);
+            }
+        }
+    }
+
+    pub(super) fn extremes(&mut self) {
+        // Subnormal values, then subnormal upstream gradients.
+        for types in [Types::uniform(Dtype::F16), Types::with_value(Dtype::F16)] {
+            for sampling in [Sampling::Bilinear, Sampling::Nearest] {
+                for channels in [8, 32, 5] {
+                    for subnormal_value in [true, false] {
+                        self.add(Spec { types, sampling, channels, ..small() }, Places::Mixed);
+                        let case = self.cases.last_mut().expect("just added");
+                        let held = if subnormal_value { &mut case.value } else { &mut case.grad_output };
+                        held.change(|x| x * 2f64.powi(-17));
+                    }
+                }
+            }
+        }
+        // Outputs, then gradients of value: some overflow to infinity, the others stay far below.
+        for channels in [8, 32, 5] {
+            for overflowing_output in [true, false] {
+                let types = Types::with_value(Dtype::F16);
+                self.add(Spec { types, channels, ..small() }, Places::Inside);
+                let case = self.cases.last_mut().expect("just added");
+                let samples = case.problem.samples();
+                let held = if overflowing_output { &mut case.value } else { &mut case.grad_output };
+                held.change(|x| 1.5e4 * (1.0 + x.abs().min(1.0)));
+                let mut i = 0;
+                case.weights.change(|x| {
+                    i += 1;
+                    if ((i - 1) / samples).is_multiple_of(2) { 10.0 + x } else { 0.02 * x.min(1.0) }
+                });
+            }
+        }
+    }
+
+    pub(super) fn partial(&mut self) {
         for form in [None, Some(ReferenceKind::Point), Some(ReferenceKind::Box)] {
             for dtype in [Dtype::F32, Dtype::F16] {
                 let spec = Spec { types: Types::uniform(dtype), ..small() };
@@ -465,7 +452,7 @@ impl Maker {
         }
     }
 
-    fn refusals(&mut self) {
+    pub(super) fn refusals(&mut self) {
         for wrong in [
             Wrong::ValueLength,
             Wrong::LocationsLength,
@@ -477,7 +464,17 @@ impl Maker {
             Wrong::StridesOverrun,
             Wrong::StridesOverflow,
             Wrong::OutputOverlaps,
-            Wrong::GradientLength,
+            Wrong::UpstreamLength,
+            Wrong::UpstreamType,
+            Wrong::GradientLength(0),
+            Wrong::GradientLength(1),
+            Wrong::GradientLength(2),
+            Wrong::GradientType(0),
+            Wrong::GradientType(1),
+            Wrong::GradientType(2),
+            Wrong::GradientOverlaps(0),
+            Wrong::GradientOverlaps(1),
+            Wrong::GradientOverlaps(2),
             Wrong::ReferenceInPlainForm,
             Wrong::ReferenceLength,
         ] {
@@ -493,12 +490,12 @@ impl Maker {
     }
 
     fn build(&mut self, spec: Spec, places: Places, form: Option<ReferenceKind>, spreads: Spreads) {
-        let p = Problem::new(spec).expect("the battery's problems are legal");
+        let p = Problem::new(spec).expect("problems of the battery are legal");
         let (t, r) = (p.types(), &mut self.rng);
         let level_of: Vec<usize> =
             p.points().iter().enumerate().flat_map(|(l, &n)| std::iter::repeat_n(l, n)).collect();
 
-        // Reference points first: offsets are chosen so that the samples fall where they should.
+        // Reference points come first: the offsets place the samples relative to them.
         let dim = form.map_or(0, ReferenceKind::dim);
         let reference: Vec<f64> = (0..p.reference_len(dim))
             .map(|i| {
@@ -524,7 +521,7 @@ impl Maker {
                 };
                 *x = choose(r, &p, places, side(&p, level, axis), t.locations, start, scale);
             }
-            // Outside on one axis is enough, and the harder case.
+            // Off the map on one axis is enough, and the harder case.
             if places == Places::Outside && r.below(2) == 0 {
                 let axis = r.below(2);
                 let side = side(&p, level, axis);
@@ -540,14 +537,14 @@ impl Maker {
         let zero_ring = ring(&p);
         let value = held(Role::Value, t.value, &mut |i| if zero_ring(i) { 0.0 } else { noise(i) });
         let grad_output = held(Role::Output, t.value, &mut noise);
-        // Weights are positive, as after a softmax; logits are not.
+        // Weights are positive, like the result of a softmax. Logits have any sign.
         let weights = held(Role::Weights, t.weights, &mut |i| {
             let x = noise(i);
             if form.is_some() { x } else { x.abs() * 0.5 }
         });
         let locations = held(Role::Locations, t.locations, &mut |i| locations[i]);
         let reference =
-            form.map(|kind| (kind, held(Role::Reference { dim }, t.locations, &mut |i| reference[i])));
+            form.map(|kind| (kind, held(Role::Reference(kind), t.locations, &mut |i| reference[i])));
         self.cases.push(Case {
             value,
             locations,
@@ -566,7 +563,7 @@ fn side(p: &Problem, level: usize, axis: usize) -> usize {
     if axis == 0 { p.levels()[level].w } else { p.levels()[level].h }
 }
 
-/// Which dense elements of value belong to a ring and must be zero.
+/// Whether a dense element of value belongs to a ring and must be zero.
 fn ring(p: &Problem) -> impl Fn(usize) -> bool + use<> {
     let mut in_ring = vec![p.layout() == Layout::PlanarRing; p.positions()];
     for level in p.levels() {
@@ -575,7 +572,7 @@ fn ring(p: &Problem) -> impl Fn(usize) -> bool + use<> {
             in_ring[row..row + level.w].fill(false);
         }
     }
-    // Rings exist in planar layouts only, where the position is the innermost outer index.
+    // Only planar layouts have rings. There the position is the innermost of the outer dimensions.
     let (d, positions) = (p.channels(), p.positions());
     move |i| in_ring[(i / d) % positions]
 }
@@ -584,15 +581,15 @@ fn round(dtype: Dtype, x: f64) -> f64 {
     match dtype {
         Dtype::F64 => x,
         Dtype::F32 => f64::from(x as f32),
-        Dtype::F16 => half::f16::from_f64(x).to_f64(),
-        Dtype::Bf16 => Element::to_f64(half::bf16::from_f64(x)),
+        Dtype::F16 => <half::f16 as Element>::from_f64(x).to_f64(),
+        Dtype::Bf16 => <half::bf16 as Element>::from_f64(x).to_f64(),
     }
 }
 
 /// A raw coordinate for one axis: `start + raw * scale` is the normalised location.
 ///
-/// Away from pixel centres and midpoints, where the result or its derivative jumps and one rounding decides; but for
-/// [`Places::Borders`], where everything is exact and the points sit right there.
+/// At pixel centres and midpoints the result or its derivative jumps, so one rounding decides. Only
+/// [`Places::Borders`], where all arithmetic is exact, puts samples there.
 fn choose(
     r: &mut Rng,
     p: &Problem,
@@ -630,13 +627,13 @@ fn choose(
         let location = if to_pixel == 0.0 { pixel } else { (pixel - shift) / to_pixel };
         let raw = round(dtype, (location - start) / scale);
         let pixel = (start + raw * scale) * to_pixel + shift;
-        // How far from the nearest half pixel: 0 on centres and midpoints, 0.25 at most.
+        // Distance to the nearest centre or midpoint, 0.25 at most.
         let margin = (2.0 * pixel - (2.0 * pixel).round()).abs() / 2.0;
         let outside_enough = places != Places::Outside || pixel < -1.05 || pixel > n + 0.05;
         if (margin > 0.02 || to_pixel == 0.0) && outside_enough && raw.abs() < 3.0e4 {
             return raw;
         }
     }
-    // No number of this type will do: look nowhere.
+    // No number of this type fits. NaN reads nothing.
     f64::NAN
 }

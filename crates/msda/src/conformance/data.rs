@@ -1,4 +1,4 @@
-//! The data of a case, and the ways a tensor may lie in memory.
+//! The data of a case, and the memory layouts of its tensors.
 
 use crate::buffer::Buffer;
 use crate::dtype::{Dtype, Slice};
@@ -6,21 +6,23 @@ use crate::op::{Inputs, ReferenceKind, offset};
 use crate::problem::Problem;
 use crate::view::{Role, Strides, View, ViewMut};
 
-/// What memory holds before a backend writes: exact in every type, and unlike any result.
+/// The number in memory before a backend writes: exact in each type, and unlike any result.
 pub(super) const POISON: f64 = -12352.0;
 
-/// How a tensor lies in memory.
+/// The memory layout of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Spread {
-    /// Elements before the first one: 1 makes the start unaligned for any vector.
+    /// Elements before the first one. 1 makes it unaligned for all vector widths.
     pub(super) start: usize,
-    /// Unused elements after each innermost row; `None` is dense.
+    /// Unused elements after each innermost row; `None` means dense.
     pub(super) gap: Option<usize>,
     /// Whether the outer dimensions are stored in reverse order.
     pub(super) reversed: bool,
+    /// An outer dimension with stride 0; it needs a `gap`.
+    pub(super) repeated: Option<usize>,
 }
 
-/// A tensor in memory: elements, where it starts among them, and its strides.
+/// A tensor in memory: elements, the position of the first one, and strides.
 #[derive(Debug, Clone)]
 pub struct Held {
     pub(super) buffer: Buffer,
@@ -29,7 +31,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// A tensor of the given role, whose dense element `i` is `f(i)`. What lies between is `between`.
+    /// A tensor whose dense element `i` is `f(i)`. Unused elements are `between`.
     pub(super) fn new(
         p: &Problem,
         role: Role,
@@ -39,20 +41,17 @@ impl Held {
         mut f: impl FnMut(usize) -> f64,
     ) -> Self {
         let (extents, inner) = role.shape(p);
-        let strides = spread.gap.map(|gap| {
-            let row = inner + gap;
-            match spread.reversed {
-                false => [extents[1] * extents[2] * row, extents[2] * row, row],
-                true => [row, extents[0] * row, extents[0] * extents[1] * row],
+        let mut len = inner + spread.gap.unwrap_or(0);
+        let mut strides = [0; 3];
+        for dim in if spread.reversed { [0, 1, 2] } else { [2, 1, 0] } {
+            if spread.repeated != Some(dim) {
+                strides[dim] = len;
+                len *= extents[dim];
             }
-        });
+        }
+        let strides = spread.gap.map(|_| strides);
         let dense = role.dense(p);
         let actual = strides.unwrap_or(dense);
-        let rows = extents.iter().product::<usize>();
-        let len = match strides {
-            Some(_) => rows * (inner + spread.gap.unwrap_or(0)),
-            None => rows * inner,
-        };
         let mut buffer = Buffer::filled(dtype, spread.start + len, between);
         let mut data = buffer.as_mut();
         role.for_each_row(p, |index| {
@@ -64,18 +63,27 @@ impl Held {
         Self { buffer, start: spread.start, strides }
     }
 
-    /// The tensor as the op takes it.
-    pub fn view(&self) -> View<'_> {
-        View { data: self.buffer.as_slice().from(self.start), strides: self.strides }
+    /// Replaces each element `x` by `f(x)`, unused elements too.
+    pub(super) fn change(&mut self, mut f: impl FnMut(f64) -> f64) {
+        let mut data = self.buffer.as_mut();
+        for i in 0..data.as_slice().len() {
+            let x = data.as_slice().get(i);
+            data.set(i, f(x));
+        }
     }
 
-    /// The tensor as the op writes it.
+    /// The tensor as the operator reads it.
+    pub fn view(&self) -> View<'_> {
+        View { data: self.buffer.as_slice().tail(self.start), strides: self.strides }
+    }
+
+    /// The tensor as the operator writes it.
     pub fn view_mut(&mut self) -> ViewMut<'_> {
         let strides = self.strides;
-        ViewMut { data: self.buffer.as_mut().from(self.start), strides }
+        ViewMut { data: self.buffer.as_mut().tail(self.start), strides }
     }
 
-    /// The tensor's numbers in dense order, and how many elements outside it no longer hold `between`.
+    /// The numbers of the tensor in dense order, and the number of other elements that changed.
     pub(super) fn take(&self, p: &Problem, role: Role, between: f64) -> (Vec<f64>, usize) {
         let (extents, inner) = role.shape(p);
         let (dense, view) = (role.dense(p), self.view());
@@ -98,35 +106,33 @@ impl Held {
 /// A problem with data.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// What to compute.
+    /// The problem.
     pub problem: Problem,
     pub(super) value: Held,
     pub(super) locations: Held,
     pub(super) weights: Held,
     pub(super) reference: Option<(ReferenceKind, Held)>,
     pub(super) grad_output: Held,
-    /// How the outputs lie in memory.
+    /// The memory layout of the outputs.
     pub(super) out: Spread,
-    /// Pixel coordinates are exact in the arithmetic type, so that points may sit on boundaries.
+    /// Whether pixel coordinates are exact, so that samples may be on boundaries.
     pub(super) exact: bool,
-    /// What the case is about.
+    /// What the case checks.
     pub(super) kind: Kind,
 }
 
-/// What is done with a case.
+/// What a case checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Forward and backward must agree with the oracle.
     Compare,
-    /// Each gradient alone must equal, bit for bit, what it is together with the others.
+    /// Each gradient alone must have the same bits as together with the others.
     Partial,
-    /// The output alone: of gradients it depends on the order of products whether infinities become NaN.
-    Forward,
-    /// The call must be refused: this is what is wrong with it.
+    /// The call must be refused, because of this mistake.
     Refuse(Wrong),
 }
 
-/// Something wrong with a call.
+/// A mistake in a call. Numbers are those of gradients: value, locations, weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wrong {
     ValueLength,
@@ -139,13 +145,17 @@ pub(super) enum Wrong {
     StridesOverrun,
     StridesOverflow,
     OutputOverlaps,
-    GradientLength,
+    UpstreamLength,
+    UpstreamType,
+    GradientLength(usize),
+    GradientType(usize),
+    GradientOverlaps(usize),
     ReferenceInPlainForm,
     ReferenceLength,
 }
 
 impl Case {
-    /// The inputs as the op takes them.
+    /// The inputs as the operator takes them.
     pub fn inputs(&self) -> Inputs<'_> {
         match &self.reference {
             None => Inputs::plain(self.value.view(), self.locations.view(), self.weights.view()),
@@ -159,7 +169,7 @@ impl Case {
         }
     }
 
-    /// The problem's key and what else distinguishes the case.
+    /// The key of the problem, the form and the mistake.
     pub fn describe(&self) -> String {
         let mut s = self.problem.to_string();
         if let Some((kind, _)) = &self.reference {

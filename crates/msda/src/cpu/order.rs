@@ -1,7 +1,8 @@
 //! The order in which queries are visited.
 //!
 //! Queries that sample the same part of the pyramid should follow each other: then the rows one has brought into the
-//! cache serve the next. They are sorted along a Z-shaped curve over the places they look at. No result depends on it.
+//! cache serve the next. They are sorted along a Z-shaped curve over the places they look at. Only the rounding of the
+//! value gradient depends on the order.
 
 use rayon::prelude::*;
 

@@ -7,14 +7,14 @@ use crate::files::stored::Stored;
 
 const SUBJECT: &str = "npy header";
 
-/// What an `.npy` header says.
+/// The contents of an `.npy` header.
 #[derive(Debug)]
 pub(super) struct Header {
     pub(super) stored: Stored,
     pub(super) shape: Vec<usize>,
 }
 
-/// Reads the text between the header's length and the elements.
+/// Parses the text of the header.
 pub(super) fn parse(text: &[u8]) -> Result<Header> {
     let mut cursor = Cursor { rest: text };
     let (mut stored, mut fortran, mut shape) = (None, None, None);
@@ -56,7 +56,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Header> {
     Ok(header)
 }
 
-/// The names of the element types; of two for one type, the first is written.
+/// Names of element types. Of two names for one type, the first is written.
 const DESCRS: [(&str, Stored); 13] = [
     ("<f8", Stored::Float(Dtype::F64)),
     ("<f4", Stored::Float(Dtype::F32)),
@@ -87,7 +87,7 @@ fn from_descr(descr: &str) -> Result<Stored> {
         return Err(error.hint("save a.astype(a.dtype.newbyteorder('<')) instead"));
     }
     let hint = match descr {
-        // What NumPy makes of an extension's bfloat16: two bytes without a meaning.
+        // NumPy stores the bfloat16 of an extension as two untyped bytes.
         "<V2" | "|V2" => "if this is bfloat16, which NumPy lacks, use a .safetensors file",
         _ => "convert before saving: a.astype(np.float32)",
     };
@@ -100,7 +100,7 @@ fn refused(got: impl Into<String>, expected: impl Into<String>) -> Error {
         .hint("the file is damaged, or not written by np.save")
 }
 
-/// What is left of the text; every method skips white space first.
+/// The rest of the text. Every method skips white space first.
 struct Cursor<'a> {
     rest: &'a [u8],
 }
@@ -124,12 +124,12 @@ impl<'a> Cursor<'a> {
     }
 
     fn unexpected(&self, expected: &str) -> Error {
-        // Cut before it is copied: the header may be long.
+        // Shortened before it is copied, because the header may be long.
         let next = String::from_utf8_lossy(&self.rest[..self.rest.len().min(20)]);
         refused(if next.is_empty() { "the end of the header".into() } else { quoted(&next) }, expected)
     }
 
-    /// Takes what `belongs` off the front.
+    /// Consumes the characters at the front that satisfy `belongs`.
     fn take_while(&mut self, belongs: impl Fn(u8) -> bool) -> &'a str {
         let end = self.rest.iter().position(|b| !belongs(*b)).unwrap_or(self.rest.len());
         let (taken, rest) = self.rest.split_at(end);

@@ -1,4 +1,4 @@
-//! What was not measured, and why: each reason once.
+//! What was requested and not measured. Each reason appears once.
 
 use crate::record::Record;
 use crate::report::page::{Kind, Part, Section, Table};
@@ -14,11 +14,11 @@ pub(super) fn section(records: &[Record]) -> Option<Section> {
     }
     let mut table = Table::new("Left out", &[("what", Kind::Text), ("why", Kind::Text)]);
     for (why, what) in reasons {
-        table.push([what.join("\n"), why.into()]);
+        table.push([what.join(", "), why.into()]);
     }
     (!table.lines.is_empty()).then(|| Section {
         title: "Left out",
-        about: "What could not be measured where it was asked for, and why".into(),
-        parts: vec![Part::Table(table)],
+        about: "Requested measurements that could not be made, with the reasons.".into(),
+        parts: vec![Part::closed("Reasons", vec![Part::Table(table)])],
     })
 }

@@ -1,55 +1,44 @@
-//! The sections of a report: one a file, each there only where records have something for it.
+//! The sections of a report, one per file. A section without data is left out.
 
-mod describe;
+mod answer;
 mod left_out;
+mod machines;
+mod ratios;
 mod roofline;
-mod summary;
+mod times;
 mod workloads;
-
-use std::cmp::Reverse;
-use std::collections::BTreeSet;
 
 use anyhow::Result;
 
 use super::Extension;
-use super::page::{Part, Section};
-use super::svg::palette::Palette;
-use super::words;
-use crate::record::{Device, Record};
+use super::page::{Fold, Page, Part};
+use crate::record::Record;
 
-/// All sections that the records have something for.
-pub(super) fn all(records: &[Record], extensions: &[Box<dyn Extension>]) -> Result<Vec<Section>> {
+pub(super) use answer::headlines;
+
+/// The whole report.
+pub(super) fn page(records: &[Record], extensions: &[Box<dyn Extension>]) -> Result<Page> {
     let mut records = records.to_vec();
-    // GPUs before processors, what has most workloads before what has few, what is new before what is old.
-    let gpu = |r: &Record| r.measurements.iter().any(|m| m.device == Device::Cuda);
-    let names = |r: &Record| r.measurements.iter().map(|m| m.workload.clone()).collect::<BTreeSet<_>>().len();
-    let order = |r: &Record| Reverse((gpu(r), names(r), r.created.clone()));
-    records.sort_by_cached_key(order);
-    let palette = Palette::new(&records);
-    let (mut findings, mut added, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+    records.sort_by(|a, b| b.created.cmp(&a.created));
+    let own = [
+        machines::section(&records, extensions),
+        workloads::section(&records, extensions),
+        left_out::section(&records),
+    ];
+    let mut sections: Vec<_> = own.into_iter().flatten().collect();
     for extension in extensions {
-        let more = extension.add(&records)?;
-        findings.extend(more.findings);
-        added.extend(more.sections);
-        missing.extend(more.missing);
+        sections.extend(extension.sections(&records)?);
     }
-    let mut sections = vec![summary::section(&records, findings, missing)];
-    sections.extend(workloads::section(&records, extensions, &palette));
-    sections.extend(roofline::section(&records, extensions, &palette));
-    sections.extend(added);
-    sections.extend(left_out::section(&records));
-    Ok(sections)
+    Ok(Page { answer: answer::parts(&records), sections })
 }
 
-/// Parts of one thing among others, of which the first is open; of the only one they stand by themselves.
+/// Titled parts as folds, of which the first is open. A single one needs no fold.
 pub fn folded(all: Vec<(String, Vec<Part>)>) -> Vec<Part> {
     if all.len() == 1 {
         return all.into_iter().flat_map(|(_, parts)| parts).collect();
     }
-    all.into_iter().enumerate().map(|(i, (title, parts))| Part::Fold(title, i == 0, parts)).collect()
-}
-
-/// What a run is called.
-fn name(record: &Record) -> String {
-    format!("{}, {}", words::where_measured(record), record.created)
+    let fold = |(i, (title, parts)): (usize, (String, Vec<Part>))| {
+        Part::Fold(Fold { title, detail: String::new(), open: i == 0, parts })
+    };
+    all.into_iter().enumerate().map(fold).collect()
 }

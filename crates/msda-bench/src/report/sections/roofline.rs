@@ -1,146 +1,130 @@
-//! Rooflines: speed against intensity, under what the machine can do at best.
+//! Rooflines of a run: arithmetic rate against arithmetic intensity, with the measured ceilings.
 
-use super::describe::{by_pass, class, describe, legend};
-use super::{folded, name};
-use crate::record::{Ceiling, Device, Record};
+use crate::record::{Ceiling, Device, Pass, Record};
 use crate::report::Extension;
-use crate::report::group::{Group, Row, groups, is_pinned, positive, threads};
+use crate::report::group::{Group, Row, is_pinned, positive, threads, workloads};
 use crate::report::known::machine;
-use crate::report::page::{Part, Plot, Section};
-use crate::report::svg::palette::Palette;
+use crate::report::names::{engine, mark, order};
+use crate::report::number::{figure, maybe, percent};
+use crate::report::page::{Key, Part, Plot, Plots};
 use crate::report::svg::{Shape, roofline};
 
-pub(super) fn section(
-    records: &[Record],
-    extensions: &[Box<dyn Extension>],
-    palette: &Palette,
-) -> Option<Section> {
-    let mut all = Vec::new();
-    for record in records {
-        let groups = groups(record);
-        for device in [Device::Cuda, Device::Cpu] {
-            let drawn = |row: &Row<'_>| {
-                row.measured.device == device && row.intensity().is_some() && row.flop_rate().is_some()
-            };
-            if let Some(most) =
-                groups.iter().flat_map(|g| &g.rows).filter(|r| drawn(r)).map(|r| r.measured.threads).max()
-            {
-                let drawn = |row: &Row<'_>| drawn(row) && row.measured.threads == most;
-                let where_ = if device == Device::Cuda { "GPU" } else { "processor" };
-                let chart = Chart { records, extensions, record, device, threads: most, palette };
-                all.push((format!("{where_}: {}", name(record)), chart.parts(&groups, drawn)));
-            }
-        }
+const ABOUT: &str = "GFLOP/s against FLOP per byte of gathered rows. Slopes are bandwidths, the level line is the rate \
+    of multiply-adds. The fastest point of each dtype has the name of its workload.";
+
+/// A chart per pass, the GPU before the processor. Ceilings of the same GPU may come from other
+/// records.
+pub(super) fn parts(run: &Record, records: &[Record], extensions: &[Box<dyn Extension>]) -> Vec<Part> {
+    let groups = workloads(run, extensions);
+    let mut parts = Vec::new();
+    for device in [Device::Cuda, Device::Cpu] {
+        let on =
+            |r: &Row<'_>| r.measured.device == device && r.intensity().is_some() && r.flop_rate().is_some();
+        let rows = groups.iter().flat_map(|g| &g.rows).filter(|r| on(r));
+        let Some(most) = rows.map(|r| r.measured.threads).max() else { continue };
+        // Ceilings depend on the number of threads, so only one number is drawn.
+        let drawn = |r: &Row<'_>| on(r) && r.measured.threads == most;
+        let (roofs, note) = match device {
+            Device::Cpu => of_processor(run, most),
+            Device::Cuda => (of_gpu(run, records, extensions), String::new()),
+        };
+        parts.push(Part::Plots(plots(&groups, &roofs, format!("{ABOUT} {note}"), drawn)));
     }
-    (!all.is_empty()).then(|| Section {
-        title: "Roofline",
-        about: "Arithmetic done a second against arithmetic for each byte gathered. Slopes are rates at which bytes \
-                can be had, the level line is the rate of multiply-adds; nothing is above both for long"
-            .into(),
-        parts: folded(all),
-    })
+    parts
 }
 
-struct Chart<'a> {
-    records: &'a [Record],
-    extensions: &'a [Box<dyn Extension>],
-    record: &'a Record,
-    device: Device,
-    threads: usize,
-    palette: &'a Palette,
+fn plots(
+    groups: &[Group<'_>],
+    roofs: &[roofline::Roof],
+    note: String,
+    drawn: impl Fn(&Row<'_>) -> bool,
+) -> Plots {
+    let placed: Vec<(&Group<'_>, &Row<'_>)> =
+        groups.iter().flat_map(|g| g.rows.iter().map(move |r| (g, r))).filter(|(_, r)| drawn(r)).collect();
+    let mut plots = Vec::new();
+    for pass in [Pass::Forward, Pass::Backward] {
+        let rows: Vec<_> = placed.iter().copied().filter(|(g, _)| g.pass == pass).collect();
+        if !rows.is_empty() {
+            let label = format!("Roofline of {} times, {pass}: GFLOP/s against FLOP per byte", rows.len());
+            plots.push(Plot::new(pass.to_string(), "", roofline::roofline(roofs, &points(&rows), &label)));
+        }
+    }
+    Plots { legend: legend(&placed), note, plots }
 }
 
-impl Chart<'_> {
-    fn parts(&self, groups: &[Group<'_>], drawn: impl Fn(&Row<'_>) -> bool) -> Vec<Part> {
-        let rows = || groups.iter().flat_map(|g| &g.rows).filter(|r| drawn(r));
-        let mut dtypes: Vec<&str> = Vec::new();
-        for row in rows() {
-            if !dtypes.contains(&row.measured.dtype.as_str()) {
-                dtypes.push(&row.measured.dtype);
-            }
+fn legend(rows: &[(&Group<'_>, &Row<'_>)]) -> Vec<Key> {
+    let (mut engines, mut dtypes): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+    for m in rows.iter().map(|(_, r)| r.measured) {
+        let name = m.engine.as_str();
+        if !engines.iter().any(|e| *e == name || (is_pinned(e) && is_pinned(name))) {
+            engines.push(name);
         }
-        let (roofs, mut note) = match self.device {
-            Device::Cpu => self.of_processor(),
-            Device::Cuda => self.of_gpu(),
-        };
-        if roofs.is_empty() {
-            note += "No ceiling was measured. ";
+        if !dtypes.contains(&m.dtype.as_str()) {
+            dtypes.push(&m.dtype);
         }
-        note += "The fastest of each dtype has its workload's name and a pinned kernel has its own, where there is room";
-        let mut parts = vec![legend(rows(), self.palette, &dtypes), Part::Note(note)];
-        let mut plots = Vec::new();
-        for (pass, groups) in by_pass(groups) {
-            let rows: Vec<(&Group<'_>, &Row<'_>)> = groups
-                .iter()
-                .flat_map(|g| g.rows.iter().map(move |r| (*g, r)))
-                .filter(|(_, r)| drawn(r))
-                .collect();
-            if rows.is_empty() {
-                continue;
-            }
-            let label =
-                format!("Roofline of {} measurements, {pass}: GFLOP/s against FLOP per byte", rows.len());
-            let svg = roofline::roofline(&roofs, &points(&rows, self.palette), &label);
-            plots.push(Plot { title: pass.to_string(), detail: String::new(), svg });
-        }
-        parts.push(Part::Plots(plots));
-        parts
     }
-
-    fn of_processor(&self) -> (Vec<roofline::Roof>, String) {
-        // Points under the ceilings of other threads would mislead, so only one count is drawn.
-        let ceilings = || self.record.ceilings.iter().filter(|c| c.device == Device::Cpu);
-        let limit = if ceilings().any(|c| c.threads == self.threads) {
-            self.threads
-        } else {
-            ceilings().map(|c| c.threads).max().unwrap_or(self.threads)
-        };
-        let roofs: Vec<roofline::Roof> = ceilings()
-            .filter(|c| c.threads == limit && positive(c.rate).is_some())
-            .map(|c| roofline::Roof { name: c.name.clone(), rate: c.rate, flat: c.name == crate::work::FMA })
-            .collect();
-        let mut note = format!("Measurements with {}", threads(self.threads));
-        if !roofs.is_empty() && limit != self.threads {
-            note += &format!(", under ceilings of {}", threads(limit));
-        }
-        (roofs, note + ". ")
-    }
-
-    /// The rate of the L1 caches, and the ceilings that extensions know of the same GPU.
-    fn of_gpu(&self) -> (Vec<roofline::Roof>, String) {
-        let own = self.record.ceilings.iter();
-        let l1 = own.filter(|c| c.device == Device::Cuda && c.name == crate::work::GATHER_L1).cloned();
-        let machine = machine(self.record);
-        let more = self.extensions.iter().flat_map(|e| e.ceilings(self.records, &machine));
-        let roof = |c: Ceiling| roofline::Roof {
-            flat: c.name.starts_with(crate::work::FMA),
-            name: c.name,
-            rate: c.rate,
-        };
-        (l1.chain(more).filter(|c| positive(c.rate).is_some()).map(roof).collect(), String::new())
-    }
+    engines.sort_by_key(|e| order(e));
+    let name = |e: &str| if is_pinned(e) { "kernels selected by name".into() } else { engine(e) };
+    let keys = engines.iter().map(|e| Key::new(mark(e).0, Shape::Circle, name(e)));
+    keys.chain(dtypes.iter().map(|d| Key::new("k plain open", Shape::of(d), *d))).collect()
 }
 
-fn points(rows: &[(&Group<'_>, &Row<'_>)], palette: &Palette) -> Vec<roofline::Point> {
+fn of_processor(run: &Record, used: usize) -> (Vec<roofline::Roof>, String) {
+    let ceilings = || run.ceilings.iter().filter(|c| c.device == Device::Cpu);
+    let limit = if ceilings().any(|c| c.threads == used) {
+        used
+    } else {
+        ceilings().map(|c| c.threads).max().unwrap_or(used)
+    };
+    let roofs: Vec<roofline::Roof> = ceilings()
+        .filter(|c| c.threads == limit && positive(c.rate).is_some())
+        .map(|c| roofline::Roof { name: c.name.clone(), rate: c.rate, flat: c.name == crate::work::FMA })
+        .collect();
+    let note = match roofs.is_empty() {
+        true => format!("Times with {}; no ceiling was measured.", threads(used)),
+        false => format!("Times with {}, ceilings with {}.", threads(used), threads(limit)),
+    };
+    (roofs, note)
+}
+
+/// The L1 bandwidth of the run, and the ceilings that extensions know for the same GPU.
+fn of_gpu(run: &Record, records: &[Record], extensions: &[Box<dyn Extension>]) -> Vec<roofline::Roof> {
+    let l1 = |c: &&Ceiling| c.device == Device::Cuda && c.name == crate::work::GATHER_L1;
+    let machine = machine(run);
+    let more = extensions.iter().flat_map(|e| e.ceilings(records, &machine));
+    let roof = |c: Ceiling| roofline::Roof {
+        flat: c.name.starts_with(crate::work::FMA),
+        name: c.name,
+        rate: c.rate,
+    };
+    let all = run.ceilings.iter().filter(l1).cloned().chain(more);
+    all.filter(|c| positive(c.rate).is_some()).map(roof).collect()
+}
+
+fn points(rows: &[(&Group<'_>, &Row<'_>)]) -> Vec<roofline::Point> {
     let point = |&(group, row): &(&Group<'_>, &Row<'_>)| {
         let m = row.measured;
         let rate = row.flop_rate()?;
-        let peers = rows.iter().filter(|(_, r)| r.measured.dtype == m.dtype);
-        let best = peers.filter_map(|(_, r)| r.flop_rate()).fold(0.0, f64::max);
-        let label = match m.engine.rsplit_once(':').filter(|_| is_pinned(&m.engine)) {
-            Some((_, kernel)) => Some(kernel.into()),
-            None => (rate >= best).then(|| group.workload.into()),
-        };
+        let same = rows.iter().filter(|(_, r)| r.measured.dtype == m.dtype);
+        let best = same.filter_map(|(_, r)| r.flop_rate()).fold(0.0, f64::max);
         Some(roofline::Point {
             intensity: row.intensity()?,
             rate,
-            class: class(&m.engine, palette) + " open",
+            class: mark(&m.engine).0.to_owned() + " open",
             shape: Shape::of(&m.dtype),
-            title: describe(group, row),
-            label,
+            title: format!(
+                "{} {} {}: {} GFLOP/s, {} GB/s, {} of the floor",
+                engine(&m.engine),
+                m.dtype,
+                group.workload,
+                figure(rate),
+                maybe(row.gathered_rate()),
+                percent(row.reached())
+            ),
+            label: (rate >= best).then(|| group.workload.into()),
         })
     };
-    // The chosen kernel is drawn over the pinned ones.
+    // Kernels selected by name are drawn first, below the others.
     let (pinned, others): (Vec<_>, Vec<_>) = rows.iter().partition(|(_, r)| is_pinned(&r.measured.engine));
     pinned.into_iter().chain(others).filter_map(point).collect()
 }

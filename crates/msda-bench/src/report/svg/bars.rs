@@ -1,9 +1,9 @@
-//! Numbers as bars, under headings of what can be compared.
+//! Horizontal bars in blocks with headings; dots if the axis is logarithmic.
 
 use super::scale::Scale;
-use super::{Anchor, CHAR, Canvas, LINE, NAME, WIDTH, cut, width};
+use super::{Anchor, CHAR, Canvas, LINE, NAME, Shape, WIDTH, cut, width};
 
-/// Beyond this range a linear axis hides the small.
+/// With a larger ratio of values the axis is logarithmic.
 const LOG_FROM: f64 = 20.0;
 
 const PITCH: f64 = 16.0;
@@ -29,18 +29,16 @@ pub struct Bar {
     pub text: String,
     /// The ends of the spread.
     pub spread: Option<(f64, f64)>,
-    /// A mark across the bar.
+    /// A mark across the bar: the least time that the machine allows.
     pub floor: Option<f64>,
-    /// The text of its tooltip.
-    pub title: String,
 }
 
-/// The chart, with the title of its axis; `label` says what it shows to those who do not see it.
+/// The chart with the title of its axis. `label` describes it to screen readers.
 pub fn bars(blocks: &[Block], title: &str, label: &str) -> String {
     let all = || blocks.iter().flat_map(|b| &b.bars);
     let values = || all().flat_map(|b| [b.value, b.floor.filter(|_| b.value.is_some())]).flatten();
     let hi = values().fold(0.0, f64::max);
-    // Room for the spread, but not for an outlier that would flatten the bars.
+    // The spread fits too, unless an outlier would shorten all bars.
     let hi = all().filter_map(|b| b.spread).map(|s| s.1.min(hi * 1.25)).fold(hi, f64::max);
     let lo = values().filter(|&v| v > 0.0).fold(f64::INFINITY, f64::min);
     let log = lo > 0.0 && hi / lo > LOG_FROM;
@@ -59,20 +57,19 @@ pub fn bars(blocks: &[Block], title: &str, label: &str) -> String {
     for block in blocks {
         y = head(&mut canvas, y, &block.heading);
         for bar in &block.bars {
-            draw(&mut canvas, &scale, bar, left, y);
+            draw(&mut canvas, &scale, bar, left, y, log);
             y += PITCH;
         }
     }
-    let says = |b: &Bar| format!("{}: {}", b.label, b.text);
-    canvas.finish(label, &all().map(says).collect::<Vec<_>>())
+    canvas.finish(label)
 }
 
-/// The height that a heading takes; none where there is no heading.
+/// The height of a heading.
 pub(super) fn room(heading: &str) -> f64 {
     if heading.is_empty() { 4.0 } else { LINE + 10.0 }
 }
 
-/// Writes a heading below a place, and says where to go on.
+/// Writes a heading and returns the position below it.
 pub(super) fn head(canvas: &mut Canvas, y: f64, text: &str) -> f64 {
     if !text.is_empty() {
         let most = (WIDTH / CHAR) as usize;
@@ -81,13 +78,20 @@ pub(super) fn head(canvas: &mut Canvas, y: f64, text: &str) -> f64 {
     y + room(text)
 }
 
-fn draw(canvas: &mut Canvas, scale: &Scale, bar: &Bar, left: f64, y: f64) {
+fn draw(canvas: &mut Canvas, scale: &Scale, bar: &Bar, left: f64, y: f64, log: bool) {
     let (top, middle, base) = (y + (PITCH - THICK) / 2.0, y + PITCH / 2.0, y + PITCH / 2.0 + 4.0);
     canvas.text("tick", Anchor::End, left - 6.0, base, &cut(&bar.label, NAME));
     let mut end = left;
     if let Some(value) = bar.value {
         end = scale.at(value);
-        canvas.bar(&bar.class, left, top, end - left, THICK, &bar.title);
+        // The length of a bar means nothing on a logarithmic axis, which has no zero.
+        if log {
+            canvas.line("reach", left, middle, end, middle);
+            canvas.mark(&bar.class, Shape::Circle, end, middle, "");
+            end += 3.0;
+        } else {
+            canvas.bar(&bar.class, left, top, end - left, THICK);
+        }
         if let Some((lo, hi)) = bar.spread {
             canvas.line("spread", scale.at(lo), middle, scale.at(hi), middle);
             end = end.max(scale.at(hi));
@@ -101,12 +105,13 @@ fn draw(canvas: &mut Canvas, scale: &Scale, bar: &Bar, left: f64, y: f64) {
     canvas.text("value", Anchor::Start, end + 5.0, base, &bar.text);
 }
 
-/// A horizontal axis with its grid, at the foot of a plot.
+/// A horizontal axis with its grid at the bottom of a plot.
 pub(super) fn axis(canvas: &mut Canvas, scale: &Scale, bottom: f64, title: &str) {
-    for (value, label) in scale.ticks(5) {
-        let x = scale.at(value);
-        canvas.line("grid", x, 0.0, x, bottom);
-        canvas.text("tick", Anchor::Middle, x, bottom + LINE + 2.0, &label);
+    let ticks = scale.ticks(5);
+    let grid = ticks.iter().map(|&(value, _)| (scale.at(value), 0.0, scale.at(value), bottom));
+    canvas.lines("grid", &grid.collect::<Vec<_>>());
+    for (value, label) in &ticks {
+        canvas.text("tick", Anchor::Middle, scale.at(*value), bottom + LINE + 2.0, label);
     }
     let (from, to) = scale.ends();
     canvas.line("axis", from, bottom, to, bottom);

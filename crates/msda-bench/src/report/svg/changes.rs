@@ -1,4 +1,4 @@
-//! Differences from something, in percent, on both sides of zero.
+//! Differences in percent as bars on both sides of zero.
 
 use super::bars::axis;
 use super::scale::Scale;
@@ -11,22 +11,20 @@ const THICK: f64 = 10.0;
 pub struct Change {
     /// The text on its left.
     pub label: String,
-    /// Percent; more is better.
+    /// Percent; larger is better.
     pub value: f64,
     /// The value as text.
     pub text: String,
-    /// The text of its tooltip.
-    pub title: String,
 }
 
-/// The chart; `label` says what it shows to those who do not see it.
+/// The chart. `label` describes it to screen readers.
 pub fn changes(all: &[Change], title: &str, label: &str) -> String {
     let lo = all.iter().map(|c| c.value).fold(0.0, f64::min);
     let hi = all.iter().map(|c| c.value).fold(0.0, f64::max);
     let longest = all.iter().map(|c| c.label.chars().count()).max().unwrap_or(0).min(NAME);
     let text = all.iter().map(|c| width(&c.text)).fold(30.0, f64::max) + 8.0;
     let left = longest as f64 * CHAR + 10.0;
-    // Numbers stand outside of the bars, on the side where these end.
+    // Numbers are written outside the bars, at their ends.
     let from = if lo < 0.0 { left + text } else { left };
     let to = if hi > 0.0 { WIDTH - text } else { WIDTH - 12.0 };
     let scale = Scale::between(lo, if lo < 0.0 || hi > 0.0 { hi } else { 1.0 }, from, to);
@@ -40,7 +38,7 @@ pub fn changes(all: &[Change], title: &str, label: &str) -> String {
         let (top, base, end) = (y + (PITCH - THICK) / 2.0, y + PITCH / 2.0 + 4.0, scale.at(change.value));
         canvas.text("tick", Anchor::End, left - 6.0, base, &cut(&change.label, NAME));
         let class = if change.value < 0.0 { "k k4" } else { "k k2" };
-        canvas.bar(class, zero.min(end), top, (end - zero).abs(), THICK, &change.title);
+        canvas.bar(class, zero.min(end), top, (end - zero).abs(), THICK);
         if change.value < 0.0 {
             canvas.text("value", Anchor::End, end - 5.0, base, &change.text);
         } else {
@@ -48,6 +46,5 @@ pub fn changes(all: &[Change], title: &str, label: &str) -> String {
         }
     }
     canvas.line("one", zero, 0.0, zero, bottom);
-    let says: Vec<String> = all.iter().map(|c| format!("{}: {}", c.label, c.text)).collect();
-    canvas.finish(label, &says)
+    canvas.finish(label)
 }

@@ -1,4 +1,4 @@
-//! Engines as dots along a row: how far apart they are, at a glance.
+//! Rows of dots: the values of one thing side by side.
 
 use super::bars::{axis, head, room};
 use super::scale::Scale;
@@ -20,7 +20,7 @@ pub struct Row {
     pub label: String,
     /// Its dots.
     pub dots: Vec<Dot>,
-    /// What to say of the row at its right end.
+    /// The text at its right end.
     pub note: String,
 }
 
@@ -30,70 +30,43 @@ pub struct Dot {
     pub class: String,
     /// Its value.
     pub value: f64,
-    /// The text of its tooltip.
-    pub title: String,
 }
 
-/// What the dots are measured in.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Axis {
-    /// Ratios around one, by their logarithms.
-    Ratio,
-    /// Shares of one, in percent.
-    Share,
-    /// Numbers from zero on, of that name.
-    Number(&'static str),
-}
-
-/// The plot; `label` says what it shows to those who do not see it.
-pub fn dots(blocks: &[Block], kind: Axis, label: &str) -> String {
+/// The plot with the title of its axis, which starts at zero. `label` describes it to screen
+/// readers.
+pub fn dots(blocks: &[Block], title: &str, label: &str) -> String {
     let rows = || blocks.iter().flat_map(|b| &b.rows);
-    let values = || rows().flat_map(|r| &r.dots).map(|d| d.value);
-    let hi = values().fold(1.0, f64::max);
-    let lo = values().fold(1.0, f64::min);
-
+    let hi = rows().flat_map(|r| &r.dots).map(|d| d.value).fold(0.0, f64::max);
     let longest = rows().map(|r| r.label.chars().count()).max().unwrap_or(0).min(NAME);
     let left = longest as f64 * CHAR + 12.0;
     let right = WIDTH - rows().map(|r| width(&r.note)).fold(24.0, f64::max) - 12.0;
-    let (scale, title) = match kind {
-        Axis::Ratio => (
-            Scale::log(lo / 1.25, (hi * 1.25).max(2.0), left, right),
-            "speed-up over the baseline (log scale)",
-        ),
-        Axis::Share => (Scale::linear(hi * 100.0, left, right), "share of the floor reached, %"),
-        Axis::Number(name) => (Scale::linear(values().fold(0.0, f64::max), left, right), name),
-    };
-    let place = |v: f64| scale.at(if kind == Axis::Share { v * 100.0 } else { v });
+    let scale = Scale::linear(hi, left, right);
 
     let count = rows().count() as f64;
     let bottom = count * PITCH + blocks.iter().map(|b| room(&b.heading)).sum::<f64>() + 2.0;
     let mut canvas = Canvas::new(bottom + 38.0);
     axis(&mut canvas, &scale, bottom, title);
-    if matches!(kind, Axis::Ratio | Axis::Share) {
-        canvas.line("one", place(1.0), 0.0, place(1.0), bottom);
-    }
 
+    let (mut reaches, mut marks) = (Vec::new(), Vec::new());
     let mut y = 0.0;
     for block in blocks {
         y = head(&mut canvas, y, &block.heading);
         for row in &block.rows {
             let middle = y + PITCH / 2.0;
             canvas.text("tick", Anchor::End, left - 8.0, middle + 4.0, &cut(&row.label, NAME));
-            let places = || row.dots.iter().map(|d| place(d.value));
-            if !row.dots.is_empty() {
-                let (from, to) = (places().fold(right, f64::min), places().fold(left, f64::max));
-                canvas.line("reach", from, middle, to, middle);
-            }
-            for dot in &row.dots {
-                canvas.mark(&dot.class, Shape::Circle, place(dot.value), middle, &dot.title);
-            }
             canvas.text("value", Anchor::Start, right + 8.0, middle + 4.0, &row.note);
+            let places = || row.dots.iter().map(|d| scale.at(d.value));
+            let (from, to) = (places().fold(right, f64::min), places().fold(left, f64::max));
+            if from < to {
+                reaches.push((from, middle, to, middle));
+            }
+            marks.extend(row.dots.iter().map(|dot| (dot, middle)));
             y += PITCH;
         }
     }
-    let says = |b: &Block| {
-        let rows = b.rows.iter().map(|r| format!("{} {}: {}", b.heading, r.label, r.note));
-        rows.collect::<Vec<_>>()
-    };
-    canvas.finish(label, &blocks.iter().flat_map(says).collect::<Vec<_>>())
+    canvas.lines("reach", &reaches);
+    for (dot, middle) in marks {
+        canvas.mark(&dot.class, Shape::Circle, scale.at(dot.value), middle, "");
+    }
+    canvas.finish(label)
 }

@@ -1,4 +1,4 @@
-//! The roofline: speed against intensity, under the ceilings that were measured.
+//! The roofline: arithmetic rate against arithmetic intensity, with the measured ceilings.
 
 use super::scale::Scale;
 use super::{Anchor, CHAR, Canvas, LINE, Shape, WIDTH, cut, width};
@@ -27,11 +27,11 @@ pub(in crate::report) struct Point {
     pub class: String,
     pub shape: Shape,
     pub title: String,
-    /// Drawn beside the point where there is room.
+    /// Written beside the point if there is room.
     pub label: Option<String>,
 }
 
-/// A rectangle that later labels keep clear of.
+/// A rectangle that later labels must not cover.
 #[derive(Clone, Copy)]
 struct Space {
     x0: f64,
@@ -40,7 +40,7 @@ struct Space {
     y1: f64,
 }
 
-/// The plot; `label` says what it shows to those who do not see it.
+/// The plot. `label` describes it to screen readers.
 pub(in crate::report) fn roofline(roofs: &[Roof], points: &[Point], label: &str) -> String {
     let (x, y) = scales(roofs, points);
     let mut canvas = Canvas::new(HEIGHT);
@@ -59,15 +59,14 @@ pub(in crate::report) fn roofline(roofs: &[Roof], points: &[Point], label: &str)
     let mut named: Vec<(&String, f64, f64)> = Vec::new();
     for (point, &(px, py)) in points.iter().zip(&places) {
         let Some(text) = &point.label else { continue };
-        // Dtypes of one intensity and speed share a name.
+        // Points of one intensity and rate share a label.
         let near = |&(text0, x, y): &(&String, f64, f64)| text0 == text && (x - px).hypot(y - py) < 8.0;
         if !named.iter().any(near) {
             beside(&mut canvas, &cut(text, 30), px, py, &mut taken);
             named.push((text, px, py));
         }
     }
-    let says = points.iter().filter(|p| p.label.is_some()).map(|p| p.title.clone());
-    canvas.finish(label, &says.collect::<Vec<_>>())
+    canvas.finish(label)
 }
 
 /// An axis and the range it shows.
@@ -77,7 +76,7 @@ struct Range {
     scale: Scale,
 }
 
-/// Ranges that hold all points and, where it is not far, the corner under the highest roof.
+/// Ranges that contain all points and, if it is near, the corner below the highest roof.
 fn scales(roofs: &[Roof], points: &[Point]) -> (Range, Range) {
     let span = |values: &dyn Fn(&Point) -> f64| {
         let lo = points.iter().map(values).fold(f64::INFINITY, f64::min);
@@ -99,24 +98,25 @@ fn scales(roofs: &[Roof], points: &[Point]) -> (Range, Range) {
 }
 
 fn frame(canvas: &mut Canvas, x: &Scale, y: &Scale) {
-    for (value, label) in x.ticks(6) {
-        let at = x.at(value);
-        canvas.line("grid", at, TOP, at, BOTTOM);
-        canvas.text("tick", Anchor::Middle, at, BOTTOM + LINE + 2.0, &label);
+    let (across, up) = (x.ticks(6), y.ticks(8));
+    let upright = across.iter().map(|&(value, _)| (x.at(value), TOP, x.at(value), BOTTOM));
+    let level = up.iter().map(|&(value, _)| (LEFT, y.at(value), RIGHT, y.at(value)));
+    canvas.lines("grid", &upright.chain(level).collect::<Vec<_>>());
+    for (value, label) in &across {
+        canvas.text("tick", Anchor::Middle, x.at(*value), BOTTOM + LINE + 2.0, label);
     }
-    for (value, label) in y.ticks(8) {
-        let at = y.at(value);
-        canvas.line("grid", LEFT, at, RIGHT, at);
-        canvas.text("tick", Anchor::End, LEFT - 5.0, at + 4.0, &label);
+    for (value, label) in &up {
+        canvas.text("tick", Anchor::End, LEFT - 5.0, y.at(*value) + 4.0, label);
     }
     canvas.line("axis", LEFT, BOTTOM, RIGHT, BOTTOM);
     canvas.line("axis", LEFT, TOP, LEFT, BOTTOM);
     let middle = (LEFT + RIGHT) / 2.0;
     canvas.text("title", Anchor::Middle, middle, HEIGHT - 6.0, "FLOP per byte gathered (log scale)");
-    canvas.turned("title", Anchor::Middle, (10.0, (TOP + BOTTOM) / 2.0), -90.0, "GFLOP/s (log scale)");
+    canvas.rotated("title", Anchor::Middle, (10.0, (TOP + BOTTOM) / 2.0), -90.0, "GFLOP/s (log scale)");
 }
 
-/// Draws slopes up to the flat roof, and the flat roof from where the steepest meets it.
+/// Draws the slopes up to the flat roof, and the flat roof from its crossing with the steepest
+/// slope.
 fn ceilings(canvas: &mut Canvas, roofs: &[Roof], top: f64, x: &Range, y: &Range, taken: &mut Vec<Space>) {
     let mut slopes: Vec<&Roof> = roofs.iter().filter(|r| !r.flat).collect();
     slopes.sort_by(|a, b| b.rate.total_cmp(&a.rate));
@@ -142,13 +142,14 @@ fn ceilings(canvas: &mut Canvas, roofs: &[Roof], top: f64, x: &Range, y: &Range,
         if length < width(&text) + 12.0 {
             continue;
         }
-        // Slopes lie close together: the steepest has its name at the left, the lowest below itself.
+        // Slopes are close together: the name of the steepest is at the left, that of the lowest
+        // below it.
         let share = if i == 0 { 6.0 } else { length - width(&text) - 6.0 } / length;
         let (dx, dy) = (x1 - x0, y1 - y0);
         let lift = if i > 0 && i + 1 == slopes.len() { -13.0 } else { 4.0 };
         let lift = (lift * dy / length, -lift * dx / length);
         let at = (x0 + share * dx + lift.0, y0 + share * dy + lift.1);
-        canvas.turned("roofname", Anchor::Start, at, dy.atan2(dx).to_degrees(), &text);
+        canvas.rotated("roofname", Anchor::Start, at, dy.atan2(dx).to_degrees(), &text);
         for step in 0..text.chars().count() {
             let along = step as f64 * CHAR / length;
             let (cx, cy) = (at.0 + along * dx, at.1 + along * dy);
@@ -161,10 +162,10 @@ fn name(roof: &Roof) -> String {
     format!("{} {} {}", roof.name, short(roof.rate), if roof.flat { "GFLOP/s" } else { "GB/s" })
 }
 
-/// Writes a label where it covers nothing, or not at all: the table has every name.
+/// Writes a label where it covers nothing, or leaves it out: the table has every name.
 fn beside(canvas: &mut Canvas, text: &str, px: f64, py: f64, taken: &mut Vec<Space>) {
     let w = width(text);
-    // Above before beside: the points that carry a label are the highest of their kind.
+    // Above is tried first: points with a label are the highest of their kind.
     let tries =
         [(-w / 2.0, -9.0), (-4.0, -9.0), (4.0 - w, -9.0), (8.0, 4.0), (-8.0 - w, 4.0), (-w / 2.0, -21.0)];
     for (dx, dy) in tries {

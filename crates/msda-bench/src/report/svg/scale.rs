@@ -1,6 +1,6 @@
-//! From values to places on an axis.
+//! Axes: values to positions.
 
-/// An axis: a range of values laid over a range of places.
+/// An axis: a range of values mapped to a range of positions.
 pub(super) struct Scale {
     lo: f64,
     hi: f64,
@@ -23,14 +23,14 @@ impl Scale {
         Self { lo, hi, log: false, from, to }
     }
 
-    /// Between two positive values, by their logarithms.
+    /// Logarithmic, between two positive values.
     pub(super) fn log(lo: f64, hi: f64, from: f64, to: f64) -> Self {
         let good = lo.is_finite() && hi.is_finite() && lo > 0.0 && hi > lo;
         let (lo, hi) = if good { (lo, hi) } else { (1.0, 10.0) };
         Self { lo, hi, log: true, from, to }
     }
 
-    /// The place of a value; what lies outside is put on the edge.
+    /// The position of a value. Values outside the range are put on the edge.
     pub(super) fn at(&self, value: f64) -> f64 {
         if value.is_nan() {
             return self.from;
@@ -44,7 +44,7 @@ impl Scale {
         self.from + share * (self.to - self.from)
     }
 
-    /// The places where the axis begins and ends.
+    /// The positions of both ends.
     pub(super) fn ends(&self) -> (f64, f64) {
         (self.from, self.to)
     }
@@ -53,7 +53,7 @@ impl Scale {
     pub(super) fn ticks(&self, most: usize) -> Vec<(f64, String)> {
         let linear = || linear_ticks(self.lo, self.hi, most);
         let values = if self.log { log_ticks(self.lo, self.hi, most) } else { linear() };
-        // A short range has no two powers of ten, nor their halves, in it.
+        // A short range may contain only one round value of a logarithmic axis.
         let values = if values.len() < 2 { linear() } else { values };
         values.into_iter().map(|v| (v, label(v))).collect()
     }
@@ -85,7 +85,7 @@ fn log_ticks(lo: f64, hi: f64, most: usize) -> Vec<f64> {
     (first..=last).step_by(stride).map(|e| 10f64.powi(e)).filter(within).collect()
 }
 
-/// A round number without digits it does not need.
+/// A round number without trailing zeros.
 fn label(value: f64) -> String {
     if value == 0.0 {
         return "0".into();

@@ -2,7 +2,7 @@
 
 use msda_bench::record::Gpu;
 use msda_cuda::choose::Tuned;
-use msda_cuda::driver::{Device, driver_version, loader_error};
+use msda_cuda::driver::{Device, driver_problem, driver_version};
 use msda_cuda::jit;
 
 use super::{Finding, split_hint};
@@ -37,7 +37,7 @@ fn no_gpu(driver: Option<&Gpu>, why: &str) -> Finding {
     let (why, hint) = split_hint(why);
     let says = match driver {
         Some(gpu) => format!("{} is there but cannot be used: {why}", gpu.name),
-        None => match loader_error() {
+        None => match driver_problem() {
             Some(why) => format!("no NVIDIA driver was found ({why})"),
             None => format!("none: {why}"),
         },
@@ -53,7 +53,7 @@ fn nvrtc() -> Finding {
                 what: "compiler",
                 good: true,
                 says: format!("NVRTC {major}.{minor} at {}", nvrtc.path()),
-                hint: None,
+                hint: jit::untrusted().first().map(|why| format!("not used: {why}")),
             }
         }
         Err(why) => {

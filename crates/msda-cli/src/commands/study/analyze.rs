@@ -11,8 +11,8 @@ use crate::terminal::{Bar, print};
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "Without a GPU: what a workload asks for, what a kernel is predicted to do, and, with NVRTC and nvdisasm, \
-    what the compiler made of it. What is left out is said.
+    after_help = "Without a GPU: the work of the workload, the predictions of a model and, with NVRTC and nvdisasm, the \
+    compiled code. Results that cannot be had are listed with the reason. --ncu and --sweep need a GPU.
 
 Examples:
   msda study analyze --workload detr-encoder
@@ -27,28 +27,30 @@ pub(crate) struct Args {
     /// The value type; the workload's main one when absent. May be repeated
     #[arg(long, value_name = "TYPE")]
     dtype: Vec<Dtype>,
-    /// A kernel by name, as `msda kernels` lists them, or 'chosen'; may be repeated
+    /// A kernel by name, as `msda kernels` and `msda study list` show them, or 'chosen'; may be
+    /// repeated
     #[arg(long, value_name = "NAME", default_value = analyze::CHOSEN)]
     kernel: Vec<String>,
-    /// The kernel that is chosen and every rung of the ladder
+    /// The chosen kernel and every rung of the ladder
     #[arg(long, conflicts_with = "kernel")]
     ladder: bool,
-    /// Read the hardware's counters with Nsight Compute
+    /// Read hardware counters with Nsight Compute
     #[arg(long)]
     ncu: bool,
     /// Measure how time grows with batch, queries, points, channels and distance
     #[arg(long)]
     sweep: bool,
-    /// A record with ceilings of a GPU, or a folder of such, for a machine without one; ./records when absent
-    #[arg(long, value_name = "FILE")]
+    /// A record with ceilings of a GPU, or a folder of records, for a machine without one;
+    /// ./records when absent
+    #[arg(long, value_name = "FILE|DIR")]
     record: Vec<PathBuf>,
     /// Print the record as JSON instead of text
     #[arg(long)]
     json: bool,
-    /// Write the record there
+    /// Write the record to this file
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Launch one kernel once and nothing else
+    /// Launch one kernel once, for ncu
     #[arg(long, hide = true)]
     launch: bool,
 }

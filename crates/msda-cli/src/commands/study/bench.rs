@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use msda::Dtype;
 use msda_bench::bench;
 use msda_bench::workload::Workload;
@@ -50,7 +50,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     for name in &workloads {
         Workload::find(name)?;
     }
-    Device::open(0)?;
+    Device::open(0).context("nothing was measured: the ladder needs a GPU")?;
     let options = bench::Options {
         workloads,
         engines: engines::names(),

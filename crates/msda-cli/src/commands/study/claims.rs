@@ -4,35 +4,45 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use msda_bench::record::{Source, sources};
-use msda_study::claims::{self, Claims, Outcome};
+use msda_study::claims::{self, Claims, Outcome, Verdict};
 use msda_study::facts::{self, Facts};
 use serde_json::json;
 
 use crate::terminal::{color, print};
 
-/// Where records are looked for when none are named.
+/// The folder of records when none is named.
 const RECORDS: &str = "records";
 
 #[derive(clap::Args)]
-#[command(after_help = "Without --record: every JSON file under ./records. \
-    Without any record, what follows from definitions is judged and the rest is said to be not measured.
+#[command(
+    after_help = "Without an option: the totals and a line per system. Records are read from ./records unless --record \
+    names others; without any record, only claims about definitions are judged.
 
 Examples:
   msda study claims
-  msda study claims --only 'does not hold'
-  msda study claims --only tma --record report/record.json
-  msda study claims --facts | grep ladder")]
+  msda study claims --system persistent
+  msda study claims --document 2 --only 'does not hold'
+  msda study claims --facts | grep ladder"
+)]
 pub(crate) struct Args {
-    /// A record that bench, probe or analyze wrote, or a folder of such; may be repeated
-    #[arg(long, value_name = "FILE")]
+    /// Show every claim
+    #[arg(long)]
+    all: bool,
+    /// Show the claims of the document of this number; may be repeated
+    #[arg(long, value_name = "N")]
+    document: Vec<usize>,
+    /// Show the claims about this system, as the first column lists them; may be repeated
+    #[arg(long, value_name = "NAME")]
+    system: Vec<String>,
+    /// Show the claims with this verdict, or the claim of this name; may be repeated
+    #[arg(long, value_name = "VERDICT|NAME")]
+    only: Vec<String>,
+    /// A record, or a folder of records; may be repeated
+    #[arg(long, value_name = "FILE|DIR")]
     record: Vec<PathBuf>,
-    /// Judge by the records of this GPU (a part of its name); that of the newest record when absent
+    /// Judge by records of this GPU (a part of its name); that of the newest record when absent
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
-    /// Only claims whose name has this in it, that have this verdict, or of the document of this number; may be
-    /// repeated
-    #[arg(long, value_name = "WHAT")]
-    only: Vec<String>,
     /// List the facts instead
     #[arg(long)]
     facts: bool,
@@ -45,21 +55,17 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
+    let all = Claims::built_in()?;
+    args.check(&all)?;
     let (sources, gpu) = of_one_gpu(records(&args.record)?, args.gpu.as_deref())?;
     let facts = Facts::of(&sources)?;
     if args.facts {
         return print(&list(&facts, args.json)?);
     }
-    let all = Claims::built_in()?;
     let mut outcomes = claims::judge(&all, &facts, gpu.as_deref());
-    outcomes.retain(|outcome| args.only.is_empty() || args.only.iter().any(|what| is(outcome, what)));
+    outcomes.retain(|outcome| args.shows(outcome));
     if outcomes.is_empty() {
-        bail!(
-            "claims: got none for --only {}, expected a part of a name, a verdict or a document's number\n\
-             hint: verdicts are {}",
-            args.only.join(" --only "),
-            claims::Verdict::ALL.map(claims::Verdict::name).join(", ")
-        );
+        bail!("claims: got none with all of these properties, expected at least one");
     }
     if args.json {
         return print(&serde_json::to_string_pretty(&claims::json(&all, &outcomes))?);
@@ -67,11 +73,55 @@ pub(crate) fn main(args: Args) -> Result<()> {
     if args.markdown {
         return print(&claims::markdown(&all, &outcomes));
     }
-    print(&claims::terminal(&all, &outcomes, color()))?;
+    if !args.all && args.document.is_empty() && args.system.is_empty() && args.only.is_empty() {
+        print(&claims::overview(&outcomes))?;
+        eprintln!("hint: --system NAME, --document N, --only VERDICT or --all shows the claims");
+        return Ok(());
+    }
+    print(&claims::terminal(&outcomes, color()))?;
     for command in claims::commands(&outcomes) {
         eprintln!("hint: {command}");
     }
     Ok(())
+}
+
+impl Args {
+    /// Refuses documents, systems, verdicts and names that no claim has.
+    fn check(&self, all: &Claims) -> Result<()> {
+        let numbers: Vec<String> = all.documents.iter().map(|d| d.number.to_string()).collect();
+        if let Some(wrong) = self.document.iter().find(|n| !numbers.contains(&n.to_string())) {
+            bail!("--document: got {wrong}, expected one of {}", numbers.join(", "));
+        }
+        let systems: std::collections::BTreeSet<String> =
+            all.claims.iter().flat_map(|claim| claim.systems().into_iter().chain([claim.group()])).collect();
+        if let Some(wrong) = self.system.iter().find(|name| !systems.contains(*name)) {
+            let systems: Vec<String> = systems.into_iter().collect();
+            bail!("--system: got '{wrong}', expected one of {}", systems.join(", "));
+        }
+        let known = |what: &str| verdict(what).is_some() || all.claims.iter().any(|claim| claim.id == what);
+        if let Some(wrong) = self.only.iter().find(|what| !known(what)) {
+            bail!(
+                "--only: got '{wrong}', expected the name of a claim or a verdict\nhint: verdicts are {}; --all lists names",
+                Verdict::ALL.map(Verdict::name).join(", ")
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether a claim has the properties that were asked for.
+    fn shows(&self, outcome: &Outcome<'_>) -> bool {
+        let claim = outcome.claim;
+        let system = |name: &String| claim.systems().contains(name) || claim.group() == *name;
+        let only = |what: &String| claim.id == *what || verdict(what) == Some(outcome.verdict);
+        (self.document.is_empty() || self.document.contains(&claim.document))
+            && (self.system.is_empty() || self.system.iter().any(system))
+            && (self.only.is_empty() || self.only.iter().any(only))
+    }
+}
+
+/// The verdict called `name`; words may be joined by dashes.
+fn verdict(name: &str) -> Option<Verdict> {
+    Verdict::ALL.into_iter().find(|v| v.name() == name.replace('-', " "))
 }
 
 fn records(named: &[PathBuf]) -> Result<Vec<Source>> {
@@ -86,7 +136,7 @@ fn records(named: &[PathBuf]) -> Result<Vec<Source>> {
     Ok(Vec::new())
 }
 
-/// The records that count, and their GPU.
+/// The records of one GPU, and its name.
 fn of_one_gpu(sources: Vec<Source>, wanted: Option<&str>) -> Result<(Vec<Source>, Option<String>)> {
     let all = facts::gpus(&sources);
     let gpu = match wanted {
@@ -97,15 +147,9 @@ fn of_one_gpu(sources: Vec<Source>, wanted: Option<&str>) -> Result<(Vec<Source>
         },
     };
     if wanted.is_none() && all.len() > 1 {
-        eprintln!("note: judged by records of {}; --gpu takes others: {}", all[0], all[1..].join(", "));
+        eprintln!("note: judged by records of {}; --gpu selects another: {}", all[0], all[1..].join(", "));
     }
     Ok((facts::of_gpu(sources, gpu.as_deref()), gpu))
-}
-
-fn is(outcome: &Outcome<'_>, what: &str) -> bool {
-    outcome.claim.id.contains(what)
-        || outcome.verdict.name() == what.replace('-', " ")
-        || what.parse() == Ok(outcome.claim.document)
 }
 
 fn list(facts: &Facts, as_json: bool) -> Result<String> {

@@ -12,8 +12,7 @@ use crate::terminal::{Bar, color, print};
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "Every probe's result is checked before its time counts. Without a GPU the processor's ceilings \
-    are measured, and what is left out is said."
+    after_help = "The result of each probe is checked before it is timed. Without a GPU only the probe of the CPU runs."
 )]
 pub(crate) struct Args {
     /// A probe by name; may be repeated

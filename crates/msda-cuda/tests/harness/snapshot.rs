@@ -1,15 +1,15 @@
-//! What was measured of each kernel, as text: a file for each architecture, a line for each kernel.
+//! Snapshots of the compiled kernels: one text file per architecture, one line per kernel.
 
 use std::fmt::{self, Write as _};
 use std::path::PathBuf;
 
-/// What is counted, by column.
+/// The columns.
 pub(crate) const COLUMNS: [&str; 15] = [
     "regs", "spills", "stack", "shared", "instrs", "ldg128", "ldg64", "ldg32", "ldg16", "lds", "sts", "shfl",
     "hadd2", "ffma", "imad",
 ];
 
-/// Bytes of local memory that another compiler may need more.
+/// Bytes of local memory that another compiler version may use more.
 const SLACK: usize = 64;
 
 /// One kernel.
@@ -26,8 +26,9 @@ impl Row {
         COLUMNS.iter().position(|name| *name == column).map_or(0, |i| self.numbers[i])
     }
 
-    /// Whether this is the same code. NVRTC is not quite deterministic: compiled beside others, a kernel has now and
-    /// then a few moves more or less (an `IMAD` can be a move). All else is as it was.
+    /// Whether this is the same code. NVRTC is not quite deterministic: if it compiles several
+    /// kernels at the same time, one may have a few moves more or less (an `IMAD` can be a move).
+    /// All other numbers must be equal.
     fn is_like(&self, other: &Self) -> bool {
         let near = |(i, (&a, &b)): (usize, (&usize, &usize))| {
             let slack = match COLUMNS[i] {
@@ -49,7 +50,7 @@ impl Row {
     }
 }
 
-/// All kernels of an architecture, and what compiled them.
+/// All kernels of an architecture, and the compiler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     pub(crate) compiler: String,
@@ -70,7 +71,7 @@ impl Snapshot {
         Ok(Self { compiler, rows: rows.collect::<Result<_, _>>()? })
     }
 
-    /// Every difference, as lines that begin with `-` (recorded) and `+` (now).
+    /// All differences, as lines that begin with `-` (recorded) and `+` (now).
     pub(crate) fn difference(&self, now: &Self) -> String {
         let find = |rows: &[Row], name: &str| rows.iter().find(|row| row.name == name).cloned();
         let mut out = String::new();
@@ -87,8 +88,8 @@ impl Snapshot {
         if out.is_empty() { out } else { format!("  name key {}\n{out}", COLUMNS.join(" ")) }
     }
 
-    /// What must hold whatever the compiler's version: hardly more local memory than recorded, and wide loads where
-    /// there were.
+    /// The limits that hold for any compiler version: hardly more local memory than recorded, and
+    /// 128-bit loads if there were some.
     pub(crate) fn limits(&self, now: &Self, disassembled: bool) -> Vec<String> {
         let mut broken = Vec::new();
         for old in &self.rows {
@@ -135,7 +136,8 @@ impl fmt::Display for Snapshot {
 
 #[test]
 fn differences_are_noticed() {
-    let row = |name: &str, n| Row { name: name.into(), key: "rows-d32".into(), numbers: [n; COLUMNS.len()] };
+    let row =
+        |name: &str, n| Row { name: name.into(), key: "streaming-d32".into(), numbers: [n; COLUMNS.len()] };
     let recorded = Snapshot { compiler: "NVRTC 13.2".into(), rows: vec![row("a", 1), row("bee", 20)] };
     assert_eq!(Snapshot::parse(&recorded.to_string()), Ok(recorded.clone()));
     assert_eq!(recorded.difference(&recorded), "");

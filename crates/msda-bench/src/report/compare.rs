@@ -1,0 +1,199 @@
+//! Ours against other implementations: the same workload, pass, dtype, threads and cache state, in
+//! one run.
+
+use super::group::{Setting, is_own, is_pinned, is_torch, positive};
+use super::names;
+use crate::record::{Device, Measurement, Pass, Record};
+
+/// Beginnings of the names of workloads that are taken from models. Only these count for the
+/// headline.
+const MODELS: [&str; 7] = ["detr-", "dino-", "rt-detr-", "rf-detr-", "d-fine-", "mask2former", "bevformer-"];
+
+/// The largest error, in tolerances, that rounding locations and weights to 16 bits explains.
+const ROUNDING: f64 = 100.0;
+
+/// Whether a workload is taken from a model.
+pub(super) fn is_model(workload: &str) -> bool {
+    MODELS.iter().any(|model| workload.starts_with(model))
+}
+
+/// The outcome of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Within the tolerance.
+    Passed,
+    /// Outside the tolerance, because the engine rounds locations or sums to 16 bits.
+    Rounded,
+    /// The result is wrong, so its time means nothing.
+    Failed,
+}
+
+/// The outcome of a measurement's check.
+///
+/// An engine that is not held to the tolerance may round to 16 bits. It fails if it is outside the
+/// tolerance in a wider type: in its own type, or, on the same workload of the same run, in f32.
+pub(super) fn verdict(record: &Record, m: &Measurement) -> Verdict {
+    let within = |m: &Measurement| m.check.max_error <= m.check.tolerance;
+    if within(m) {
+        return Verdict::Passed;
+    }
+    if !m.check.inexact || !["f16", "bf16"].contains(&m.dtype.as_str()) {
+        return Verdict::Failed;
+    }
+    let twin = |t: &&Measurement| {
+        t.dtype == "f32" && (&t.engine, &t.workload, t.pass) == (&m.engine, &m.workload, m.pass)
+    };
+    let rounded = match record.measurements.iter().find(twin) {
+        Some(twin) => within(twin),
+        None => m.check.max_error <= ROUNDING * m.check.tolerance,
+    };
+    if rounded { Verdict::Rounded } else { Verdict::Failed }
+}
+
+/// Our time on a workload, and the times of others in the same run.
+pub(super) struct Comparison<'a> {
+    pub run: &'a Record,
+    pub ours: &'a Measurement,
+    /// In the order of legends.
+    pub others: Vec<Other<'a>>,
+}
+
+/// Another implementation in a comparison.
+pub(super) struct Other<'a> {
+    pub measured: &'a Measurement,
+    pub verdict: Verdict,
+    /// Its time divided by ours.
+    pub ratio: f64,
+}
+
+/// Comparisons that share everything but the workload.
+pub(super) struct Panel<'a> {
+    pub processor: String,
+    pub setting: Setting,
+    pub pass: Pass,
+    pub dtype: &'a str,
+    pub threads: usize,
+    pub rows: Vec<Comparison<'a>>,
+}
+
+impl<'a> Comparison<'a> {
+    /// The others whose result counts.
+    pub(super) fn counted(&self) -> impl Iterator<Item = &Other<'a>> {
+        self.others.iter().filter(|o| o.verdict != Verdict::Failed)
+    }
+
+    /// The fastest of the others whose result counts.
+    pub(super) fn fastest(&self) -> Option<&Other<'a>> {
+        self.counted().min_by(|a, b| a.ratio.total_cmp(&b.ratio))
+    }
+
+    /// Torch, if it was measured.
+    pub(super) fn torch(&self) -> Option<&Other<'a>> {
+        self.counted().find(|o| is_torch(&o.measured.engine))
+    }
+}
+
+/// The engine that a plain call uses in this run: `cuda`, or the best instruction set of the
+/// processor.
+pub(super) fn is_default(record: &Record, engine: &str) -> bool {
+    match record.machine.isas.first() {
+        Some(best) if engine.starts_with("cpu-") => engine == format!("cpu-{best}"),
+        _ => is_own(engine) && !engine.contains(':'),
+    }
+}
+
+/// All comparisons of a run.
+pub(super) fn comparisons(run: &Record) -> Vec<Comparison<'_>> {
+    let timed = |m: &&Measurement| positive(m.time.median).is_some();
+    let ours = run.measurements.iter().filter(timed).filter(|m| is_default(run, &m.engine));
+    let mut all = Vec::new();
+    for ours in ours.filter(|m| verdict(run, m) == Verdict::Passed) {
+        let same = |m: &&Measurement| {
+            !is_own(&m.engine) && !is_pinned(&m.engine) && m.engine != "oracle" && key(m) == key(ours)
+        };
+        let other = |m: &'_ Measurement| m.time.median / ours.time.median;
+        let mut others: Vec<Other<'_>> = run
+            .measurements
+            .iter()
+            .filter(timed)
+            .filter(same)
+            .map(|m| Other { measured: m, verdict: verdict(run, m), ratio: other(m) })
+            .filter(|o| positive(o.ratio).is_some())
+            .collect();
+        others.sort_by_key(|o| names::order(&o.measured.engine));
+        if !others.is_empty() {
+            all.push(Comparison { run, ours, others });
+        }
+    }
+    all
+}
+
+/// What measurements share that are compared.
+fn key(m: &Measurement) -> (&str, &str, Pass, &str, usize, Setting) {
+    (&m.workload, &m.problem, m.pass, &m.dtype, m.threads, Setting::of(m))
+}
+
+/// Comparisons as charts: the GPU before the processor, forward before backward, f16 before f32 on
+/// a GPU.
+pub(super) fn panels<'a>(all: impl Iterator<Item = Comparison<'a>>) -> Vec<Panel<'a>> {
+    let mut panels: Vec<Panel<'a>> = Vec::new();
+    for c in all {
+        let m = c.ours;
+        let (processor, setting) = (names::processor(c.run, m.device), Setting::of(m));
+        let same = |p: &&mut Panel<'_>| {
+            (&p.processor, p.setting, p.pass, p.dtype, p.threads)
+                == (&processor, setting, m.pass, m.dtype.as_str(), m.threads)
+        };
+        match panels.iter_mut().find(same) {
+            Some(panel) => panel.rows.push(c),
+            None => panels.push(Panel {
+                processor,
+                setting,
+                pass: m.pass,
+                dtype: &m.dtype,
+                threads: m.threads,
+                rows: vec![c],
+            }),
+        }
+    }
+    let dtype = |p: &Panel<'_>| match (p.setting.device, p.dtype) {
+        (Device::Cuda, "f16") | (Device::Cpu, "f32") => 0,
+        _ => 1 + super::dtype_order(p.dtype).0,
+    };
+    panels.sort_by(|a, b| {
+        let place = |p: &Panel<'_>| std::cmp::Reverse((p.setting.device, p.threads));
+        let passes = |p: &Panel<'_>| p.pass == Pass::Backward;
+        (place(a), &a.processor, passes(a), dtype(a)).cmp(&(place(b), &b.processor, passes(b), dtype(b)))
+    });
+    panels
+}
+
+/// The comparisons that the headline is about: model workloads, forward. A workload that several
+/// runs compare comes from the run with most other implementations, and of these from the newest.
+/// On a processor only the largest number of threads counts.
+pub(super) fn headline(records: &[Record]) -> Vec<Panel<'_>> {
+    let mut best: Vec<Comparison<'_>> = Vec::new();
+    for c in records.iter().flat_map(comparisons) {
+        if c.ours.pass != Pass::Forward || !is_model(&c.ours.workload) || c.fastest().is_none() {
+            continue;
+        }
+        let place = |c: &Comparison<'_>| names::processor(c.run, c.ours.device);
+        let same = |b: &&mut Comparison<'_>| {
+            place(b) == place(&c)
+                && (&b.ours.workload, &b.ours.dtype, Setting::of(b.ours))
+                    == (&c.ours.workload, &c.ours.dtype, Setting::of(c.ours))
+        };
+        let rank = |c: &Comparison<'_>| (c.ours.threads, c.counted().count(), c.run.created.clone());
+        match best.iter_mut().find(same) {
+            Some(b) if rank(b) < rank(&c) => *b = c,
+            Some(_) => {}
+            None => best.push(c),
+        }
+    }
+    let order = |c: &Comparison<'_>| {
+        let model = MODELS.iter().position(|model| c.ours.workload.starts_with(model));
+        (model, std::cmp::Reverse(c.ours.workload.clone()))
+    };
+    best.sort_by_key(order);
+    panels(best.into_iter())
+}

@@ -1,0 +1,124 @@
+//! The top of the report: what msda is, and how fast it is compared with other implementations.
+
+use super::ratios;
+use crate::record::{Device, Record};
+use crate::report::compare::{Panel, headline};
+use crate::report::names::{article, implementation, processor};
+use crate::report::number::{count, short};
+use crate::report::page::{Headline, Part};
+
+const MSDA: &str = "msda computes multi-scale deformable attention, the sampling operator of Deformable DETR and the \
+    models after it, on CPUs and NVIDIA GPUs.";
+
+const METHOD: &str = "Each range is over the workloads of the charts below, which are taken from models. Each ratio \
+    compares times of the same dtype within one run. The fastest peer is not the same on every workload.";
+
+pub(super) fn parts(records: &[Record]) -> Vec<Part> {
+    let panels = headline(records);
+    let mut parts = vec![Part::Note(MSDA.into())];
+    parts.extend(panels.iter().map(|p| Part::Headline(sentence(p))));
+    if !panels.is_empty() {
+        parts.push(Part::Note(METHOD.into()));
+    }
+    parts.extend(busy(records));
+    if panels.is_empty() {
+        parts.push(Part::Missing(vec![(
+            "a model's workload beside another implementation in one run".into(),
+            "msda bench --workload detr-encoder".into(),
+        )]));
+        return parts;
+    }
+    for (device, title) in [(Device::Cuda, "On the GPU"), (Device::Cpu, "On the CPU")] {
+        let own: Vec<&Panel<'_>> = panels.iter().filter(|p| p.setting.device == device).collect();
+        if !own.is_empty() {
+            parts.push(Part::Heading(format!("{title}, forward"), String::new()));
+            let mut plots = ratios::plots(&own);
+            // The first chart explains the others too.
+            if parts.iter().any(|part| matches!(part, Part::Plots(_))) {
+                plots.note.clear();
+            }
+            parts.push(Part::Plots(plots));
+        }
+    }
+    parts
+}
+
+/// The headlines as lines of text.
+pub(in crate::report) fn headlines(records: &[Record]) -> Vec<String> {
+    let line = |h: Headline| format!("{} {}{}", h.place, h.result, h.rest);
+    headline(records).iter().map(sentence).map(line).collect()
+}
+
+fn sentence(panel: &Panel<'_>) -> Headline {
+    let ratios = |of: &dyn Fn(&crate::report::compare::Comparison<'_>) -> Option<f64>| -> Vec<f64> {
+        panel.rows.iter().filter_map(of).collect()
+    };
+    let fastest = ratios(&|c| Some(c.fastest()?.ratio));
+    let torch = ratios(&|c| Some(c.torch()?.ratio));
+    let mut others: Vec<(_, String)> = Vec::new();
+    for other in panel.rows.iter().flat_map(|c| c.counted()) {
+        let name = implementation(&other.measured.engine);
+        if !others.iter().any(|(_, there)| *there == name) {
+            others.push((crate::report::names::order(&other.measured.engine), name));
+        }
+    }
+    others.sort();
+    let names: Vec<&str> = others.iter().map(|(_, name)| name.as_str()).collect();
+    let (result, rest) = match names.as_slice() {
+        [one] => (format!("{} {one}", speed(&fastest)), String::new()),
+        _ => (format!("{} the fastest peer", speed(&fastest)), format!(" ({})", names.join(", "))),
+    };
+    let torch = match torch.is_empty() || names.len() < 2 {
+        true => String::new(),
+        false => format!(", {} torch", speed(&torch)),
+    };
+    Headline {
+        place: format!("On {} {}, forward, {}:", article(&panel.processor), panel.processor, panel.dtype),
+        result,
+        rest: format!("{rest}{torch}."),
+    }
+}
+
+/// `1.5 to 2.8 times faster than`, from the smallest to the largest ratio.
+fn speed(ratios: &[f64]) -> String {
+    let lo = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+    let hi = ratios.iter().copied().fold(0.0, f64::max);
+    let range = |a: f64, b: f64| {
+        let (a, b) = (short(a), short(b));
+        if a == b { a } else { format!("{a} to {b}") }
+    };
+    if lo >= 1.0 {
+        format!("{} times faster than", range(lo, hi))
+    } else if hi <= 1.0 {
+        format!("{} times slower than", range(1.0 / hi, 1.0 / lo))
+    } else {
+        format!("from {} times slower to {} times faster than", short(1.0 / lo), short(hi))
+    }
+}
+
+/// A warning if runs of this report were made on a busy machine.
+fn busy(records: &[Record]) -> Option<Part> {
+    let busy = |r: &&Record| r.machine.load.is_some_and(|load| load.busy) && !r.measurements.is_empty();
+    let runs: Vec<String> = records
+        .iter()
+        .filter(busy)
+        .map(|r| format!("{} on {}", r.created, processor(r, Device::Cpu)))
+        .collect();
+    (!runs.is_empty()).then(|| {
+        let n = count(runs.len(), "run");
+        Part::Warning(format!("{n} made on a busy machine, so times may be too long: {}.", runs.join("; ")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::speed;
+
+    #[test]
+    fn ratios_are_said_in_words() {
+        assert_eq!(speed(&[2.75, 1.54, 1.9]), "1.5 to 2.8 times faster than");
+        assert_eq!(speed(&[3.0]), "3.0 times faster than");
+        assert_eq!(speed(&[0.5, 0.8]), "1.2 to 2.0 times slower than");
+        assert_eq!(speed(&[0.5, 4.0]), "from 2.0 times slower to 4.0 times faster than");
+    }
+}

@@ -1,0 +1,96 @@
+//! Other implementations against ours: one row per workload, one mark per implementation.
+
+use super::scale::Scale;
+use super::{Anchor, CHAR, Canvas, LINE, Shape, WIDTH, cut, width};
+use crate::report::number::times_short;
+
+const PITCH: f64 = 31.0;
+const TOP: f64 = 20.0;
+const NAME: usize = 19;
+
+/// Room at the right for crosses.
+const GUTTER: f64 = 18.0;
+
+/// A workload.
+pub(in crate::report) struct Row {
+    pub name: String,
+    /// Our time, with its unit.
+    pub time: String,
+    pub marks: Vec<Mark>,
+    /// Tooltips of implementations that failed their check.
+    pub failed: Vec<String>,
+}
+
+/// Another implementation.
+pub(in crate::report) struct Mark {
+    pub class: &'static str,
+    pub shape: Shape,
+    /// Its time divided by ours.
+    pub ratio: f64,
+    pub title: String,
+}
+
+/// The chart. `label` describes it to screen readers.
+pub(in crate::report) fn ratios(rows: &[Row], label: &str) -> String {
+    let values = || rows.iter().flat_map(|r| &r.marks).map(|m| m.ratio);
+    let (lo, hi) = (values().fold(1.0, f64::min), values().fold(1.0, f64::max));
+    let longest = rows.iter().map(|r| r.name.chars().count().max(r.time.chars().count())).max().unwrap_or(0);
+    let left = longest.min(NAME) as f64 * CHAR + 12.0;
+    let gutter = if rows.iter().any(|r| !r.failed.is_empty()) { GUTTER } else { 0.0 };
+    let right = WIDTH - width("44x") - 12.0 - gutter;
+    let from = if lo < 1.0 { lo / 1.15 } else { 0.9 };
+    let scale = Scale::log(from, (hi * 1.05).max(2.0), left, right);
+
+    let bottom = TOP + rows.len() as f64 * PITCH;
+    let mut canvas = Canvas::new(bottom + 38.0);
+    axis(&mut canvas, &scale, bottom);
+    let one = scale.at(1.0);
+    canvas.text("ours", Anchor::Middle, one.max(left + width("msda") / 2.0), TOP - 7.0, "msda");
+    for (i, row) in rows.iter().enumerate() {
+        draw(&mut canvas, row, &scale, TOP + i as f64 * PITCH);
+    }
+    canvas.line("ours", one, TOP - 2.0, one, bottom);
+    canvas.finish(label)
+}
+
+fn draw(canvas: &mut Canvas, row: &Row, scale: &Scale, y: f64) {
+    let middle = y + PITCH / 2.0 + 3.0;
+    canvas.text("name", Anchor::Start, 0.0, middle - 1.0, &cut(&row.name, NAME));
+    canvas.text("tick", Anchor::Start, 0.0, middle + LINE - 1.0, &row.time);
+    let mut marks: Vec<&Mark> = row.marks.iter().collect();
+    marks.sort_by(|a, b| a.ratio.total_cmp(&b.ratio));
+    let at = |mark: &Mark| scale.at(mark.ratio);
+    let one = scale.at(1.0);
+    if let (Some(first), Some(last)) = (marks.first(), marks.last()) {
+        canvas.line("reach", at(first).min(one), middle, at(last).max(one), middle);
+        canvas.line("gap", one, middle, at(first), middle);
+        let text = times_short(first.ratio);
+        // The number must not cross our line.
+        let room = at(first) - one > width(&text) / 2.0 + 3.0 || first.ratio < 1.0;
+        let x = if room { at(first) } else { one + width(&text) / 2.0 + 3.0 };
+        canvas.text("best", Anchor::Middle, x, middle - 8.0, &text);
+        if marks.len() > 1 {
+            canvas.text("tick", Anchor::Start, at(last) + 8.0, middle + 4.0, &times_short(last.ratio));
+        }
+    }
+    // The fastest is drawn last, over the others.
+    for mark in marks.iter().rev() {
+        canvas.mark(mark.class, mark.shape, at(mark), middle, &mark.title);
+    }
+    if !row.failed.is_empty() {
+        canvas.mark("cross", Shape::Cross, WIDTH - 7.0, middle, &row.failed.join("; "));
+    }
+}
+
+fn axis(canvas: &mut Canvas, scale: &Scale, bottom: f64) {
+    let ticks = scale.ticks(7);
+    let grid = ticks.iter().map(|&(value, _)| (scale.at(value), TOP, scale.at(value), bottom));
+    canvas.lines("grid", &grid.collect::<Vec<_>>());
+    for (value, label) in &ticks {
+        canvas.text("tick", Anchor::Middle, scale.at(*value), bottom + LINE + 2.0, &format!("{label}x"));
+    }
+    let (from, to) = scale.ends();
+    canvas.line("axis", from, bottom, to, bottom);
+    let title = "time divided by ours (log scale)";
+    canvas.text("title", Anchor::Middle, (from + to) / 2.0, bottom + 2.0 * LINE + 8.0, title);
+}

@@ -1,0 +1,73 @@
+// Weighted sums of value rows: a lane sums VEC bytes of each row.
+//
+// Macros: VALUE (element type), D (channels), VEC (bytes per lane and row).
+#pragma once
+#include "common/memory.cuh"
+
+constexpr int ROW_BYTES = D * size_of<VALUE>;
+constexpr int CHANNELS_PER_LANE = VEC / size_of<VALUE>;
+
+template <int T, int N, int BYTES>
+__device__ __forceinline__ void multiply_add(float (&sum)[N], const Vector<BYTES> &v,
+                                             float weight) {
+    if constexpr (T == F32) {
+#pragma unroll
+        for (int c = 0; c < N; c++) sum[c] = fmaf(weight, __uint_as_float(v.word[c]), sum[c]);
+    } else if constexpr (N == 1) {
+        sum[0] = fmaf(weight, widen<T>(u16(v.word[0])), sum[0]);
+    } else {
+#pragma unroll
+        for (int c = 0; c < N; c += 2) {
+            float low, high;
+            widen2<T>(v.word[c / 2], low, high);
+            sum[c] = fmaf(weight, low, sum[c]);
+            sum[c + 1] = fmaf(weight, high, sum[c + 1]);
+        }
+    }
+}
+
+// Partial sums of a few taps in f16, two channels per word.
+struct F16Sums {
+    u32 word[CHANNELS_PER_LANE > 1 ? CHANNELS_PER_LANE / 2 : 1];
+};
+
+__device__ __forceinline__ void multiply_add(F16Sums &sum, const Vector<VEC> &v, float weight) {
+    const u32 both = narrow2<F16>(weight, weight);
+#pragma unroll
+    for (int i = 0; i < Vector<VEC>::WORDS; i++) {
+        asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(sum.word[i]) : "r"(v.word[i]), "r"(both));
+    }
+}
+
+// Adds the f16 partial sums to the f32 sums and resets them.
+__device__ __forceinline__ void flush_f16(float (&sum)[CHANNELS_PER_LANE], F16Sums &partial) {
+#pragma unroll
+    for (int c = 0; c + 1 < CHANNELS_PER_LANE; c += 2) {
+        float low, high;
+        widen2<F16>(partial.word[c / 2], low, high);
+        sum[c] += low, sum[c + 1] += high;
+        partial.word[c / 2] = 0;
+    }
+}
+
+// Rounds sums to the type of the output and stores them.
+template <int N> __device__ __forceinline__ void store_sums(char *to, const float (&sum)[N]) {
+    Vector<N * size_of<VALUE>> v;
+    if constexpr (VALUE == F32) {
+#pragma unroll
+        for (int c = 0; c < N; c++) v.word[c] = __float_as_uint(sum[c]);
+    } else if constexpr (N == 1) {
+        v.word[0] = narrow<VALUE>(sum[0]);
+    } else {
+#pragma unroll
+        for (int c = 0; c < N; c += 2) v.word[c / 2] = narrow2<VALUE>(sum[c], sum[c + 1]);
+    }
+    st_global<N * size_of<VALUE>>(to, v);
+}
+
+template <int N> __device__ __forceinline__ bool all_finite(const float (&x)[N]) {
+    float zero = 0;
+#pragma unroll
+    for (int c = 0; c < N; c++) zero = fmaf(x[c], 0.0f, zero);
+    return zero == 0;
+}

@@ -1,0 +1,122 @@
+// The forward kernels' knobs, the constants that follow from them, and their argument.
+//
+// Words:
+//   row            the D channels of one pixel and head
+//   position       index of a pixel over all levels, ring pixels included
+//   tap            one of the four pixels around a sample (one pixel if sampling is nearest)
+//   lane group     GROUP_LANES lanes of a warp that compute one (query, head) together
+//   pass           the samples that a lane group locates at a time, SAMPLES_PER_LANE per lane
+//   tile           the queries that a block processes at a time
+//   resident level a level that a block keeps in shared memory (resident.cu)
+//
+// Macros, set by the host twin src/kernels/rows.rs:
+//   VALUE LOCATION WEIGHT   element types
+//   D LEVELS SAMPLES        channels; levels; samples per query and head, over all levels
+//   UNIFORM_POINTS          points per level, or 0 if levels differ
+//   VEC LANES_PER_ROW       bytes of a row per lane; lanes that cover a row
+//   TAP_COLUMNS             2: different lanes load left and right taps; 1: a lane loads both
+//   SAMPLE_GROUPS           parts of a lane group that share out the samples of a pass
+//   SAMPLES_PER_LANE        samples that a lane locates per pass
+//   HEADS_PER_BLOCK THREADS BLOCKS_PER_SM
+//   LOCATION_ALIGN WEIGHT_ALIGN   alignment in bytes of a lane's locations and weights
+//   STRIP_HEIGHT            queries are pixels, visited in strips of this many rows, if not 0
+//   ORDERED                 queries are visited in the order of a list that order.cu wrote
+//   SORTED                  a block sorts its queries by location first (resident.cu)
+//   POSITIONS_16BIT         positions fit 16 bits
+//   RING                    levels have a ring of zeros
+//   PIXEL_STRIDE            bytes from a position to the next, or 0: an argument
+//   ROW_PITCHES             bytes from image row to image row, per level, or 0: arguments
+//   F16_SUMS                the samples of a lane are summed in f16, then added to sums in f32
+//   NEAREST BORDER CORNERS  options of the problem
+//   FUSED                   0: locations and weights; 2 or 4: numbers per reference point
+//   FIRST_RESIDENT          first resident level; LEVELS: none (streaming.cu)
+//   ARGS_BYTES SHARED_BYTES sizes that the host computed: sizeof(Args), and shared memory without
+//                           resident levels
+#pragma once
+#include "common/accumulate.cuh"
+#include "common/levels.cuh"
+#include "common/tensor.cuh"
+
+constexpr int GROUP_LANES = LANES_PER_ROW * TAP_COLUMNS * SAMPLE_GROUPS;
+constexpr int GROUPS_PER_WARP = 32 / GROUP_LANES;
+constexpr int WARPS = THREADS / 32;
+constexpr int QUERIES_PER_TILE = THREADS / GROUP_LANES / HEADS_PER_BLOCK;
+constexpr bool FULL_ROW = ROW_BYTES == LANES_PER_ROW * VEC; // no lane lies past the end of a row
+
+constexpr int SAMPLES_PER_PASS = GROUP_LANES * SAMPLES_PER_LANE;
+constexpr int PASSES = (SAMPLES + SAMPLES_PER_PASS - 1) / SAMPLES_PER_PASS;
+constexpr bool FULL_PASSES = SAMPLES % SAMPLES_PER_PASS == 0;
+// Load the inputs of the next pass while this one is summed, if there are registers for it.
+constexpr bool PREFETCH = SAMPLES_PER_LANE <= 2;
+
+constexpr bool HAS_RESIDENT = FIRST_RESIDENT < LEVELS;
+// All samples that a lane locates in a pass lie on one level, so the lane reads its level once.
+constexpr int MAX_LANE_LEVEL_PASSES = HAS_RESIDENT && SAMPLE_GROUPS == 1 ? 4 : 1;
+constexpr bool LANE_LEVEL =
+    UNIFORM_POINTS > 0 && UNIFORM_POINTS % SAMPLES_PER_LANE == 0 && PASSES <= MAX_LANE_LEVEL_PASSES;
+// The compiler knows which samples lie on resident levels: passes are unrolled.
+constexpr bool STATIC_RESIDENCY = HAS_RESIDENT && LANE_LEVEL && SAMPLE_GROUPS == 1;
+constexpr int FIRST_RESIDENT_SAMPLE = STATIC_RESIDENCY ? FIRST_RESIDENT * UNIFORM_POINTS : 0;
+
+constexpr int REFERENCE_NUMBERS = FUSED == 2 ? 2 : 4; // per reference point
+constexpr int FIXED_ROW_PITCH[] = {ROW_PITCHES};
+
+struct Level {
+    int height, width;
+    int origin;           // position of pixel (0, 0)
+    int pitch, row_pitch; // from image row to image row: in positions, in bytes
+    int first_sample;
+    int first_query;     // if queries are pixels
+    float inverse_strip; // 1 / pixels of a whole strip
+    float rows, columns; // height and width as floats
+};
+
+// How tiles are divided among blocks; for resident.cu.
+struct Tiling {
+    int images_per_block, tiles_per_block, tiles_per_image;
+    int resident_positions, first_resident_position;
+};
+
+struct Args {
+    Tensor value, locations, weights, reference, output;
+    const int *order; // per image: its queries in the order to visit them (ORDERED)
+    int queries, heads, batch;
+    Tiling tiling;
+    Level level[LEVELS];
+};
+static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
+
+// The part of the work that belongs to a lane.
+struct Lane {
+    int index;        // in the warp
+    int in_group;     // lane in its group
+    int sample_group; // which samples of a pass it sums
+    int tap_column;   // 0: left taps, 1: right taps, if TAP_COLUMNS == 2
+    int row_offset;   // first byte of the row that it sums
+    bool in_row;      // false: past the end of the row; stores nothing
+
+    __device__ __forceinline__ Lane() {
+        index = threadIdx.x & 31;
+        in_group = index % GROUP_LANES;
+        sample_group = in_group / (LANES_PER_ROW * TAP_COLUMNS);
+        tap_column = in_group / LANES_PER_ROW % TAP_COLUMNS;
+        const int chunk = in_group % LANES_PER_ROW;
+        in_row = FULL_ROW || chunk * VEC < ROW_BYTES;
+        row_offset = in_row ? chunk * VEC : 0;
+    }
+    __device__ __forceinline__ int group() const { return index / GROUP_LANES; } // in the warp
+};
+
+// Bytes from image row to image row of a level. If they are macros and the level is known, this
+// costs nothing.
+__device__ __forceinline__ int row_pitch_of(const Args &args, int level) {
+    if constexpr (FIXED_ROW_PITCH[0] == 0) {
+        return args.level[level].row_pitch;
+    } else {
+        constexpr int COUNT = sizeof(FIXED_ROW_PITCH) / sizeof(int);
+        int pitch = FIXED_ROW_PITCH[0];
+#pragma unroll
+        for (int l = 1; l < COUNT; l++) pitch = level >= l ? FIXED_ROW_PITCH[l] : pitch;
+        return pitch;
+    }
+}

@@ -1,0 +1,211 @@
+// The inner loop of the forward kernels: a lane group computes one (query, head).
+//
+//   for each pass over the samples
+//       each lane locates SAMPLES_PER_LANE samples and stages them       locate.cuh, stage.cuh
+//       each lane loads the taps of all samples of its sample group      VEC bytes per tap
+//       and adds them, weighted
+//   lanes that summed the same channels add up and store                 reduce_lanes
+//
+// The kernel supplies a Source: where inputs and outputs are, and how to load taps.
+#pragma once
+#include "common/locate.cuh"
+
+// The rows of one image and head: first byte of this lane at position 0, and bytes from a position
+// to the next.
+struct HeadRows {
+    const char *base;
+    int stride;
+};
+
+typedef Vector<VEC> TapRows[2 / TAP_COLUMNS][2]; // [column][top, bottom]
+
+__device__ __forceinline__ void load_taps(TapRows &rows, const HeadRows &from, int position,
+                                          int row_pitch) {
+    const int stride = PIXEL_STRIDE > 0 ? PIXEL_STRIDE : from.stride;
+    const char *address = address_mad(from.base, position, stride);
+#pragma unroll
+    for (int i = 0; i < 2 / TAP_COLUMNS; i++) {
+        rows[i][0] = ld_global<VEC>(address + i * stride);
+        rows[i][1] = ld_global<VEC>(address + row_pitch + i * stride);
+    }
+}
+
+// Adds the taps of one sample.
+template <typename Source>
+__device__ __forceinline__ void add_sample(float (&sum)[CHANNELS_PER_LANE], F16Sums &partial,
+                                           const Source &source, const Taps &taps, int level,
+                                           int row_pitch) {
+    if constexpr (NEAREST) {
+        const int stride = PIXEL_STRIDE > 0 ? PIXEL_STRIDE : source.rows.stride;
+        const char *address = address_mad(source.rows.base, taps.position, stride);
+        multiply_add<VALUE>(sum, ld_global<VEC>(address), taps.weight[0][0]);
+    } else {
+        TapRows rows;
+        source.load_taps(rows, taps.position, level, row_pitch);
+#pragma unroll
+        for (int i = 0; i < 2 / TAP_COLUMNS; i++) {
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                if constexpr (F16_SUMS) {
+                    multiply_add(partial, rows[i][k], taps.weight[i][k]);
+                } else {
+                    multiply_add<VALUE>(sum, rows[i][k], taps.weight[i][k]);
+                }
+            }
+        }
+    }
+}
+
+// Lanes of a group that summed the same channels, and the channels that each of them stores: at
+// least 4 bytes, if a lane has them.
+constexpr int REDUCE_LANES = GROUP_LANES / LANES_PER_ROW;
+constexpr int CHANNELS_OUT = CHANNELS_PER_LANE / REDUCE_LANES * size_of<VALUE> >= 4
+                                 ? CHANNELS_PER_LANE / REDUCE_LANES
+                             : CHANNELS_PER_LANE * size_of<VALUE> >= 4 ? 4 / size_of<VALUE>
+                                                                       : CHANNELS_PER_LANE;
+
+// Adds up the sums of those lanes. In each step two lanes halve their channels, until CHANNELS_OUT
+// are left. Returns the first channel that this lane stores, or -1 if another lane stores the same.
+__device__ __forceinline__ int reduce_lanes(float (&sum)[CHANNELS_PER_LANE], int lane_in_group,
+                                            float (&out)[CHANNELS_OUT]) {
+    int first = 0, n = CHANNELS_PER_LANE;
+    bool duplicate = false;
+#pragma unroll
+    for (int step = LANES_PER_ROW; step < GROUP_LANES; step *= 2) {
+        const bool upper = lane_in_group & step;
+        const bool halve = n > CHANNELS_OUT;
+        n = halve ? n / 2 : n;
+#pragma unroll
+        for (int c = 0; c < CHANNELS_PER_LANE; c++) {
+            if (c >= n) continue;
+            const int other = halve ? c + n : c;
+            const float sent = upper ? sum[c] : sum[other];
+            sum[c] = (upper ? sum[other] : sum[c]) + __shfl_xor_sync(0xffffffffu, sent, step);
+        }
+        first += halve && upper ? n : 0, duplicate = duplicate || (!halve && upper);
+    }
+#pragma unroll
+    for (int c = 0; c < CHANNELS_OUT; c++) out[c] = sum[c];
+    return duplicate ? -1 : first;
+}
+
+// Adds one sample by the definition: a tap off the map is not read. The fast path multiplies such
+// a tap by 0, which gives NaN if the value there is not finite.
+template <int N>
+__device__ __forceinline__ void add_sample_exactly(float (&sum)[N], const char *base, int stride,
+                                                   float x, float y, float weight,
+                                                   const Level &level) {
+    if (BORDER && !(fabsf(x) <= MAX_FLOAT && fabsf(y) <= MAX_FLOAT)) return;
+    x = pixel_coordinate(x, level.columns);
+    y = pixel_coordinate(y, level.rows);
+    if (NEAREST) x = rintf(x), y = rintf(y);
+    if (!(x > -1 && y > -1 && x < level.columns && y < level.rows)) return;
+    const float left = floorf(x), top = floorf(y);
+    const float dx = x - left, dy = y - top;
+#pragma unroll
+    for (int k = 0; k < (NEAREST ? 1 : 4); k++) {
+        const int i = int(left) + (k & 1), j = int(top) + (k >> 1);
+        if (i < 0 || j < 0 || i >= level.width || j >= level.height) continue;
+        const float share = NEAREST ? 1 : (k & 1 ? dx : 1 - dx) * (k >> 1 ? dy : 1 - dy);
+        const char *address = address_mad(base, level.origin + j * level.pitch + i, stride);
+        multiply_add<VALUE>(sum, ld_global<N * size_of<VALUE>>(address), weight * share);
+    }
+}
+
+// Recomputes N channels of a (query, head), from byte `row_offset` of its rows, by the definition.
+template <int N>
+__device__ __forceinline__ void sum_exactly(float (&sum)[N], const Args &args, int image, int query,
+                                            int head, int row_offset, const Softmax &softmax) {
+    const char *locations = args.locations.address(image, query, head);
+    const char *weights = args.weights.address(image, query, head);
+    const char *base = args.value.address(image, 0, head) + row_offset;
+#pragma unroll
+    for (int c = 0; c < N; c++) sum[c] = 0;
+#pragma unroll 1
+    for (int s = 0; s < SAMPLES; s++) {
+        float xy[2], w[1];
+        load_widened<LOCATION, 2, size_of<LOCATION>>(locations + s * (2 * size_of<LOCATION>), xy);
+        load_widened<WEIGHT, 1, size_of<WEIGHT>>(weights + s * size_of<WEIGHT>, w);
+        const int l = level_of(args, s);
+        if (FUSED) unfuse(args, image, query, l, softmax, xy[0], xy[1], w[0]);
+        add_sample_exactly(sum, base, args.value.row_stride, xy[0], xy[1], w[0], args.level[l]);
+    }
+}
+
+// Computes one (query, head); query -1: none. All lanes of a warp call this together.
+template <typename Source>
+__device__ __forceinline__ void process_group(const Args &args, const Lane &lane, WarpStage &stage,
+                                              Source &source, int query, int head) {
+    const bool active = query >= 0 && (HAS_RESIDENT || head < args.heads);
+    // A warp with nothing to do still takes part in the barrier that it owes.
+    if (!source.pending() && !__any_sync(0xffffffffu, active)) return;
+    const int q = active ? query : 0, h = active ? head : 0, lane_in_group = lane.in_group;
+    const char *locations, *weights; // of the lane's samples in the first pass
+    source.inputs(args, q, h, lane_in_group, locations, weights);
+    Softmax softmax{0, 0};
+    if (FUSED) {
+        const char *logits = weights - lane_in_group * SAMPLES_PER_LANE * size_of<WEIGHT>;
+        softmax = softmax_of(logits, lane_in_group, active);
+    }
+
+    float sum[CHANNELS_PER_LANE];
+#pragma unroll
+    for (int c = 0; c < CHANNELS_PER_LANE; c++) sum[c] = 0;
+    F16Sums partial{};
+    RawSamples raw;
+    raw.load(active, locations, weights, 0, lane_in_group);
+    constexpr int UNROLLED = STATIC_RESIDENCY ? PASSES : 1;
+#pragma unroll UNROLLED
+    for (int pass = 0; pass < SAMPLES; pass += SAMPLES_PER_PASS) { // the first sample of the pass
+        __syncwarp();
+        source.load_lane_level(pass / SAMPLES_PER_LANE + lane_in_group);
+        locate_and_stage(args, raw, active, FUSED ? source.image() : 0, query, softmax,
+                         pass + lane_in_group * SAMPLES_PER_LANE, stage,
+                         slot_of(lane.group(), lane_in_group), source.lane_level);
+        __syncwarp();
+        const int next_pass = pass + SAMPLES_PER_PASS;
+        if (PREFETCH && next_pass < SAMPLES) {
+            raw.load(active, locations, weights, next_pass, lane_in_group);
+        }
+        PositionVector position_vector;
+        // The samples that lane `located_by` of the group located.
+#pragma unroll
+        for (int j = 0; j < GROUP_LANES; j += SAMPLE_GROUPS) {
+            if (pass + j * SAMPLES_PER_LANE == FIRST_RESIDENT_SAMPLE) source.wait();
+            const int located_by = j + (SAMPLE_GROUPS > 1 ? lane.sample_group : 0);
+            const int slot = slot_of(lane.group(), located_by);
+            LanePositions positions;
+            if (!STATIC_RESIDENCY) positions = stage.positions[slot];
+#pragma unroll
+            for (int i = 0; i < SAMPLES_PER_LANE; i++) {
+                const int s = pass + located_by * SAMPLES_PER_LANE + i;
+                const int k = j * SAMPLES_PER_LANE + i; // in the pass, without sample groups
+                if (STATIC_RESIDENCY && k % POSITIONS_PER_LOAD == 0) {
+                    const int load = (lane.group() * SAMPLES_PER_PASS + k) / POSITIONS_PER_LOAD;
+                    position_vector =
+                        reinterpret_cast<const PositionVector *>(stage.positions)[load];
+                }
+                if (!FULL_PASSES && s >= SAMPLES) continue;
+                const int position =
+                    int(STATIC_RESIDENCY ? position_vector.sample[k % POSITIONS_PER_LOAD]
+                                         : positions.sample[i]);
+                const Taps taps = load_staged(stage.weights[i][slot], position, lane.tap_column);
+                const int level = level_of(args, s);
+                add_sample(sum, partial, source, taps, level, row_pitch_of(args, level));
+            }
+            if (F16_SUMS) flush_f16(sum, partial);
+        }
+        if (!PREFETCH && next_pass < SAMPLES) {
+            raw.load(active, locations, weights, next_pass, lane_in_group);
+        }
+    }
+    float out[CHANNELS_OUT];
+    const int first = reduce_lanes(sum, lane_in_group, out);
+    if (active && lane.in_row && first >= 0) {
+        const int row_offset = lane.row_offset + first * size_of<VALUE>;
+        if (!all_finite(out)) {
+            sum_exactly(out, args, source.image(), query, head, row_offset, softmax);
+        }
+        store_sums(source.output(args, query, head) + row_offset, out);
+    }
+}

@@ -1,0 +1,166 @@
+// Locating: from locations and weights as they are stored to positions and tap weights.
+#pragma once
+#include "common/stage.cuh"
+
+// A located sample. Its four taps are a 2x2 square of pixels that lies on the map: a square that
+// reaches over the edge is moved onto the map, and taps that were not there get weight 0. So no
+// tap needs a test.
+struct __align__(16) Sample {
+    int position; // of the top left tap
+    float x, y;   // distance from that tap, 0 to 1
+    float weight;
+};
+
+struct Softmax {
+    float max, scale; // largest logit; 1 / sum of exp(logit - max)
+};
+
+// The softmax of the logits of a query and head, computed by the lanes of its group together.
+__device__ __forceinline__ Softmax softmax_of(const char *logits, int lane_in_group, bool active) {
+    float max = __int_as_float(0xff800000);
+    float x[1];
+    for (int s = lane_in_group; s < SAMPLES; s += GROUP_LANES) {
+        if (active) load_widened<WEIGHT, 1, size_of<WEIGHT>>(logits + s * size_of<WEIGHT>, x);
+        max = active && x[0] > max ? x[0] : max;
+    }
+#pragma unroll
+    for (int step = 1; step < GROUP_LANES; step *= 2) {
+        const float other = __shfl_xor_sync(0xffffffffu, max, step);
+        max = other > max ? other : max;
+    }
+    float sum = 0;
+    for (int s = lane_in_group; s < SAMPLES; s += GROUP_LANES) {
+        if (active) load_widened<WEIGHT, 1, size_of<WEIGHT>>(logits + s * size_of<WEIGHT>, x);
+        if (active) sum += expf(x[0] - max);
+    }
+#pragma unroll
+    for (int step = 1; step < GROUP_LANES; step *= 2) {
+        sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    }
+    return Softmax{max, 1.0f / sum};
+}
+
+// FUSED: from offset and logit to location and weight.
+__device__ __forceinline__ void unfuse(const Args &args, int image, int query, int l,
+                                       const Softmax &softmax, float &x, float &y, float &weight) {
+    const Level &level = args.level[l];
+    float ref[REFERENCE_NUMBERS];
+    load_widened<LOCATION, REFERENCE_NUMBERS, size_of<LOCATION>>(
+        args.reference.address(image, query, l), ref);
+    if (FUSED == 4) {
+        const int end =
+            l + 1 < LEVELS ? args.level[l + 1 < LEVELS ? l + 1 : 0].first_sample : SAMPLES;
+        const float scale = 0.5f / float(end - level.first_sample);
+        x = ref[0] + x * (ref[REFERENCE_NUMBERS - 2] * scale);
+        y = ref[1] + y * (ref[REFERENCE_NUMBERS - 1] * scale);
+    } else {
+        x = ref[0] + x * (1.0f / level.columns);
+        y = ref[1] + y * (1.0f / level.rows);
+    }
+    weight = expf(weight - softmax.max) * softmax.scale;
+}
+
+// Moves an interval of two pixels that begins at `low` onto an axis of `extent` pixels.
+__device__ __forceinline__ void move_onto_map(float &low, float &distance, float &weight,
+                                              float extent) {
+    const bool before = low < 0;
+    const bool after = low + 2 > extent;
+    weight *= before ? distance : after ? 1 - distance : 1;
+    distance = before ? 0 : after ? 1 : distance;
+    low = fminf(fmaxf(low, 0.0f), extent - 2);
+}
+
+// Locates a sample on its level. A sample that does not count gets weight 0.
+__device__ __forceinline__ Sample locate(bool counts, float x, float y, float weight,
+                                         const Level &level) {
+    // Comparisons with NaN are false: such a sample does not count.
+    if (BORDER) counts = counts && fabsf(x) <= MAX_FLOAT && fabsf(y) <= MAX_FLOAT;
+    x = pixel_coordinate(x, level.columns);
+    y = pixel_coordinate(y, level.rows);
+    Sample sample;
+    if (NEAREST) {
+        x = rintf(x), y = rintf(y);
+        counts = counts && x >= 0 && y >= 0 && x < level.columns && y < level.rows;
+        sample = Sample{int(y) * level.pitch + int(x), 0, 0, weight};
+    } else {
+        counts = counts && x > -1 && y > -1 && x < level.columns && y < level.rows;
+        float left = floorf(x), top = floorf(y);
+        sample = Sample{0, x - left, y - top, weight};
+        if (!RING) {
+            move_onto_map(left, sample.x, sample.weight, level.columns);
+            move_onto_map(top, sample.y, sample.weight, level.rows);
+        }
+        sample.position = int(top) * level.pitch + int(left);
+    }
+    sample.position = level.origin + (counts ? sample.position : 0);
+    sample.weight = counts ? sample.weight : 0;
+    return sample;
+}
+
+__device__ __forceinline__ TapWeights tap_weights(const Sample &sample) {
+    const float bottom = sample.weight * sample.y, top = sample.weight - bottom;
+    const float top_right = top * sample.x, bottom_right = bottom * sample.x;
+    return TapWeights{{top - top_right, bottom - bottom_right, top_right, bottom_right}};
+}
+
+// Locations and weights of the samples of a lane, as they are stored. In full passes they are
+// loaded together; otherwise one by one, because some may not exist.
+struct RawSamples {
+    static constexpr int LOADS = FULL_PASSES ? 1 : SAMPLES_PER_LANE;
+    static constexpr int SAMPLES_PER_LOAD = FULL_PASSES ? SAMPLES_PER_LANE : 1;
+    Packed<LOCATION, 2 * SAMPLES_PER_LOAD, FULL_PASSES ? LOCATION_ALIGN : size_of<LOCATION>>
+        xy[LOADS];
+    Packed<WEIGHT, SAMPLES_PER_LOAD, FULL_PASSES ? WEIGHT_ALIGN : size_of<WEIGHT>> weight[LOADS];
+
+    // Loads those of the pass that begins with sample `first`. The addresses are those of the
+    // lane's samples in the first pass.
+    __device__ __forceinline__ void load(bool active, const char *locations, const char *weights,
+                                         int first, int lane_in_group) {
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) {
+            if (active && (FULL_PASSES || first + lane_in_group * SAMPLES_PER_LANE + i < SAMPLES)) {
+                xy[i].load(locations + (first + i) * (2 * size_of<LOCATION>));
+                weight[i].load(weights + (first + i) * size_of<WEIGHT>);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void widen_to(float (&all_xy)[2 * SAMPLES_PER_LANE],
+                                             float (&all_weights)[SAMPLES_PER_LANE]) const {
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) {
+            float some_xy[2 * SAMPLES_PER_LOAD], some_weights[SAMPLES_PER_LOAD];
+            xy[i].widen_to(some_xy), weight[i].widen_to(some_weights);
+#pragma unroll
+            for (int k = 0; k < SAMPLES_PER_LOAD; k++) {
+                const int s = i * SAMPLES_PER_LOAD + k;
+                all_xy[2 * s] = some_xy[2 * k], all_xy[2 * s + 1] = some_xy[2 * k + 1];
+                all_weights[s] = some_weights[k];
+            }
+        }
+    }
+};
+
+// Locates the samples of a lane, from sample `first` on, and stages them for its group.
+// `lane_level` is their level if LANE_LEVEL.
+__device__ __forceinline__ void locate_and_stage(const Args &args, const RawSamples &raw,
+                                                 bool active, int image, int query,
+                                                 const Softmax &softmax, int first,
+                                                 WarpStage &stage, int slot,
+                                                 const Level &lane_level) {
+    LanePositions positions;
+    float xy[2 * SAMPLES_PER_LANE], weights[SAMPLES_PER_LANE];
+    raw.widen_to(xy, weights);
+#pragma unroll
+    for (int i = 0; i < SAMPLES_PER_LANE; i++) {
+        const int s = first + i, l = level_of(args, FULL_PASSES ? s : min(s, SAMPLES - 1));
+        const Level &level = LANE_LEVEL ? lane_level : args.level[l];
+        const bool counts = active && (FULL_PASSES || s < SAMPLES);
+        float x = xy[2 * i], y = xy[2 * i + 1], weight = weights[i];
+        if (FUSED && counts) unfuse(args, image, query, l, softmax, x, y, weight);
+        const Sample sample = locate(counts, x, y, weight, level);
+        stage.weights[i][slot] = tap_weights(sample);
+        positions.sample[i] = Position(sample.position);
+    }
+    stage.positions[STATIC_RESIDENCY ? int(threadIdx.x % 32) : slot] = positions;
+}

@@ -1,0 +1,81 @@
+// Integer names, element types and their conversions, and vectors of raw bytes.
+// The kernels use no headers, so NVRTC needs no include folder.
+#pragma once
+
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef long long i64;
+typedef unsigned long long u64;
+
+// Element types, as the host's macros name them.
+#define F32 0
+#define F16 1
+#define BF16 2
+#define F64 3
+
+// Stored: the type in memory. Wide: the type of the arithmetic.
+template <int T> struct Element;
+template <> struct Element<F32> { typedef float Stored; typedef float Wide; };
+template <> struct Element<F16> { typedef u16 Stored; typedef float Wide; };
+template <> struct Element<BF16> { typedef u16 Stored; typedef float Wide; };
+template <> struct Element<F64> { typedef double Stored; typedef double Wide; };
+
+template <int T> constexpr int size_of = T == F64 ? 8 : T == F32 ? 4 : 2;
+
+template <int T>
+__device__ __forceinline__ typename Element<T>::Wide widen(typename Element<T>::Stored x) {
+    if constexpr (T == F16) {
+        float y;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+        return y;
+    } else if constexpr (T == BF16) {
+        return __uint_as_float(u32(x) << 16);
+    } else {
+        return x;
+    }
+}
+
+template <int T>
+__device__ __forceinline__ typename Element<T>::Stored narrow(typename Element<T>::Wide x) {
+    if constexpr (T == F16) {
+        u16 y;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+        return y;
+    } else if constexpr (T == BF16) {
+#if __CUDA_ARCH__ >= 800
+        u16 y;
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+        return y;
+#else
+        // Round to nearest, ties to even. A NaN stays a NaN.
+        const u32 bits = __float_as_uint(x);
+        return x != x ? u16(0x7fff) : u16((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+#endif
+    } else {
+        return x;
+    }
+}
+
+// Widens both 16-bit numbers of a word.
+template <int T> __device__ __forceinline__ void widen2(u32 word, float &low, float &high) {
+    if constexpr (T == F16) {
+        asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+            : "=f"(low), "=f"(high)
+            : "r"(word));
+    } else {
+        // A byte permutation, not a shift and a mask: with those the compiler schedules half as
+        // many loads in flight.
+        asm("prmt.b32 %0, %1, 0, 0x1044;" : "=f"(low) : "r"(word));
+        asm("prmt.b32 %0, %1, 0, 0x3244;" : "=f"(high) : "r"(word));
+    }
+}
+
+template <int T> __device__ __forceinline__ u32 narrow2(float low, float high) {
+    return u32(narrow<T>(low)) | u32(narrow<T>(high)) << 16;
+}
+
+// BYTES (2 to 16) of a row as 32-bit words. Two bytes use the low half of one word.
+template <int BYTES> struct Vector {
+    static constexpr int WORDS = BYTES < 4 ? 1 : BYTES / 4;
+    u32 word[WORDS];
+};

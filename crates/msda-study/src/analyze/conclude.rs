@@ -1,0 +1,176 @@
+//! What bounds a kernel, in a sentence computed from its figures.
+
+use std::collections::BTreeMap;
+
+use msda_bench::record::Figure;
+
+use super::show::{split, value};
+
+/// Percent of its peak from which a unit counts as the bound. Below it, time goes to waiting.
+const BUSY: f64 = 60.0;
+/// Units this many percent below the busiest one bound a kernel too.
+const NEAR: f64 = 5.0;
+
+/// A sentence for each kernel, and for each workload without one.
+pub fn conclusions(figures: &[Figure]) -> Vec<(String, String)> {
+    let mut groups: Vec<(String, Metrics)> = Vec::new();
+    for figure in figures.iter().filter(|f| !f.name.starts_with("analyze.sweep.")) {
+        let (group, metric) = split(&figure.name);
+        match groups.iter_mut().find(|(g, _)| *g == group) {
+            Some((_, metrics)) => drop(metrics.insert(metric, figure.value)),
+            None => groups.push((group, Metrics::from([(metric, figure.value)]))),
+        }
+    }
+    let none = Metrics::new();
+    let mut all = Vec::new();
+    for (name, metrics) in &groups {
+        let workload: Vec<&str> = name.split(' ').take(2).collect();
+        let is_workload = *name == workload.join(" ");
+        if is_workload && groups.iter().any(|(other, _)| other.starts_with(&format!("{name} "))) {
+            continue;
+        }
+        let work = groups.iter().find(|(other, _)| *other == workload.join(" ")).map_or(&none, |(_, m)| m);
+        let sentence = measured(metrics, work).or_else(|| predicted(metrics, work));
+        all.extend(sentence.map(|sentence| (name.clone(), sentence)));
+    }
+    all
+}
+
+type Metrics = BTreeMap<String, f64>;
+
+/// By the hardware's counters: the busiest unit, or waiting.
+fn measured(kernel: &Metrics, work: &Metrics) -> Option<String> {
+    let get = |name: &str| kernel.get(name).copied();
+    let mut units: Vec<(&str, f64)> = [
+        ("the L1 data path", get("data-path.measured")),
+        ("instruction issue", get("issue.measured")),
+        ("device memory", memory(kernel, work)),
+    ]
+    .into_iter()
+    .filter_map(|(name, busy)| Some((name, busy?)))
+    .collect();
+    units.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let &(first, busiest) = units.first()?;
+    let percent = |busy: f64| format!("{busy:.0} %");
+    let others: Vec<String> =
+        units[1..].iter().map(|(name, busy)| format!("{name} {}", percent(*busy))).collect();
+    let others = if others.is_empty() { String::new() } else { format!("; {}", others.join(", ")) };
+    if busiest < BUSY {
+        let waiting = match (get("stall-memory.measured"), get("occupancy.measured")) {
+            (Some(stalled), Some(occupancy)) => format!(
+                ". Per issued instruction {stalled:.1} warps wait for memory, at an occupancy of {}",
+                percent(occupancy)
+            ),
+            _ => String::new(),
+        };
+        return Some(format!(
+            "latency bounds it: the busiest unit is {first} at {} of its peak{others}{waiting}",
+            percent(busiest)
+        ));
+    }
+    let bounds: Vec<&str> =
+        units.iter().filter(|(_, busy)| *busy >= busiest - NEAR).map(|(name, _)| *name).collect();
+    let verb = if bounds.len() == 1 { "bounds" } else { "bound" };
+    Some(format!("{} {verb} it: {first} at {} of its peak{others}", bounds.join(" and "), percent(busiest)))
+}
+
+/// Percent of the rate of a copy at which the kernel moves bytes of device memory.
+fn memory(kernel: &Metrics, work: &Metrics) -> Option<f64> {
+    let copy = work.get("compulsory")? / work.get("roof.copy.time")?;
+    Some(100.0 * kernel.get("dram.measured")? / kernel.get("duration")? / copy)
+}
+
+/// By the model and the ceilings: the longest of the times that each of them demands.
+fn predicted(kernel: &Metrics, work: &Metrics) -> Option<String> {
+    let mut times: Vec<(&str, f64)> = [
+        ("the L1 data path", kernel.get("data-path-time.predicted").or(work.get("roof.gather-l1.time"))),
+        ("device memory", work.get("roof.copy.time")),
+    ]
+    .into_iter()
+    .filter_map(|(name, time)| Some((name, *time?)))
+    .collect();
+    times.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let &(first, longest) = times.first()?;
+    let others: Vec<String> =
+        times[1..].iter().map(|(name, us)| format!("{name} {}", value(*us, "us"))).collect();
+    Some(format!(
+        "by the model {first} bounds it: it needs {} at least; {}. Not measured here: --ncu measures it on a GPU",
+        value(longest, "us"),
+        others.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(all: &[(&str, f64)]) -> Vec<Figure> {
+        let figure = |&(name, value): &(&str, f64)| Figure {
+            name: format!("analyze.seed.f16.{name}"),
+            value,
+            unit: String::new(),
+        };
+        all.iter().map(figure).collect()
+    }
+
+    const WORK: [(&str, f64); 3] =
+        [("compulsory", 2.5e8), ("roof.copy.time", 60.0), ("roof.gather-l1.time", 150.0)];
+
+    fn conclude(kernel: &[(&str, f64)]) -> String {
+        let all = conclusions(&figures(&[&WORK, kernel].concat()));
+        assert_eq!(all.len(), 1, "{all:?}");
+        assert_eq!(all[0].0, "seed f16 k");
+        all[0].1.clone()
+    }
+
+    #[test]
+    fn the_busiest_unit_bounds_a_kernel() {
+        let said = conclude(&[("k.data-path.measured", 91.0), ("k.issue.measured", 76.0)]);
+        assert!(said.starts_with("the L1 data path bounds it: the L1 data path at 91 %"), "{said}");
+        assert!(said.contains("instruction issue 76 %"), "{said}");
+        let said = conclude(&[("k.data-path.measured", 78.0), ("k.issue.measured", 81.0)]);
+        assert!(said.starts_with("instruction issue and the L1 data path bound it"), "{said}");
+        // 2e9 bytes in 600 us are 80 % of a copy that moves 2.5e8 bytes in 60 us.
+        let said = conclude(&[("k.issue.measured", 20.0), ("k.dram.measured", 2e9), ("k.duration", 600.0)]);
+        assert!(said.starts_with("device memory bounds it: device memory at 80 %"), "{said}");
+    }
+
+    #[test]
+    fn latency_bounds_a_kernel_whose_units_are_idle() {
+        let said = conclude(&[
+            ("k.data-path.measured", 24.0),
+            ("k.issue.measured", 30.0),
+            ("k.stall-memory.measured", 6.1),
+            ("k.occupancy.measured", 37.0),
+        ]);
+        assert!(
+            said.starts_with("latency bounds it: the busiest unit is instruction issue at 30 %"),
+            "{said}"
+        );
+        assert!(said.contains("6.1 warps wait for memory, at an occupancy of 37 %"), "{said}");
+    }
+
+    #[test]
+    fn without_counters_the_model_is_quoted_as_such() {
+        let said = conclude(&[("k.data-path-time.predicted", 240.0)]);
+        assert!(
+            said.starts_with("by the model the L1 data path bounds it: it needs 240 us at least"),
+            "{said}"
+        );
+        let workload = conclusions(&figures(&WORK));
+        assert!(workload[0].0 == "seed f16" && workload[0].1.contains("150 us"), "{workload:?}");
+        assert!(conclusions(&figures(&[("taps", 1.0)])).is_empty());
+    }
+
+    #[test]
+    fn committed_counters_have_conclusions() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../records/h200/2026-11-16-counters.json");
+        let record = msda_bench::record::Record::load(path.as_ref()).unwrap();
+        let all = conclusions(&record.figures);
+        assert!(all.len() > 10, "{all:?}");
+        assert!(all.iter().all(|(_, said)| said.contains("of its peak")), "{all:#?}");
+        let encoder = all.iter().find(|(name, _)| name == "detr-encoder f16 chosen");
+        assert!(encoder.is_some(), "{all:#?}");
+        println!("{all:#?}");
+    }
+}
