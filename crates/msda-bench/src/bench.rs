@@ -124,7 +124,7 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     }
     if bench.measurements.is_empty() {
         let why = bench.skipped.iter().map(|s| format!("{}: {}", s.what, s.why)).collect::<Vec<_>>();
-        bail!("nothing was measured\n{}", why.join("\n"));
+        bail!("nothing was measured\n{}\nhint: `msda doctor` shows what is missing", why.join("\n"));
     }
     machine.torch = bench.torch;
     if let Some(gpu) = &mut machine.gpu {

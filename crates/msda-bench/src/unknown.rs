@@ -32,7 +32,7 @@ impl Unknown {
 }
 
 fn most_like<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let score = |other: &str| strsim::jaro(name, other);
+    let score = |other: &str| strsim::normalized_damerau_levenshtein(name, other);
     let best = known.iter().copied().max_by(|a, b| score(a).total_cmp(&score(b)))?;
     (score(best) > ALIKE).then_some(best)
 }
@@ -51,11 +51,11 @@ mod tests {
 
     #[test]
     fn a_name_like_a_known_one_is_a_hint() {
-        let known = ["seed-encoder", "seed-decoder", "small"];
+        let known = ["detr-encoder", "seed-encoder", "small"];
         let said = Unknown::or("workload", "sede-encoder", &known, ", or a path").to_string();
         assert_eq!(
             said,
-            "workload: got 'sede-encoder', expected one of seed-encoder, seed-decoder, small, or a path\n\
+            "workload: got 'sede-encoder', expected one of detr-encoder, seed-encoder, small, or a path\n\
              hint: did you mean seed-encoder?"
         );
         assert!(!Unknown::new("workload", "xyz", &known).to_string().contains("hint"));

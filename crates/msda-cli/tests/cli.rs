@@ -147,6 +147,7 @@ fn bench_measures_writes_and_reports() {
         said.contains("small forward") && said.contains("over plain") && !said.contains("base "),
         "{said}"
     );
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         said.contains("as the plain loop (f32") && said.contains("Report: report/report.html."),
         "{said}"

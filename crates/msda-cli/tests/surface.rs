@@ -48,6 +48,7 @@ fn masked(text: &str) -> String {
             let mut masked = String::new();
             for c in word.chars() {
                 match c {
+                    // The rest of a number: `0.12`, `1e-5`, `0.9..1.2`.
                     '0'..='9' | '.' | 'e' | '-' if masked.ends_with('#') => {}
                     '0'..='9' => masked.push('#'),
                     other => masked.push(other),

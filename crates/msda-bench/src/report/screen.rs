@@ -81,17 +81,28 @@ impl Screen {
 
     /// A table of figures. Columns that do not fit are named below it.
     fn family(self, family: &Family) -> String {
+        // Figures without a metric differ in their units alone: they share one column.
+        let (bare, named): (Vec<usize>, Vec<usize>) =
+            (0..family.columns.len()).partition(|&i| is_bare_unit(&family.columns[i]));
         let mut table = Table::default().text("", 0);
-        for (i, title) in family.columns.iter().enumerate() {
+        if !bare.is_empty() {
+            table = table.text("", 0);
+        }
+        for &i in &named {
             // The spread of runs is dropped first, then the last columns.
-            let rank = if family.is_spread(i) { 255 } else { u8::try_from(i).unwrap_or(254).min(254) };
-            table = table.number(&plain(title).replace(' ', "\n"), rank);
+            let rank = if family.is_spread(i) { 255 } else { u8::try_from(i + 1).unwrap_or(254) };
+            table = table.number(&plain(&family.columns[i]).replace(' ', "\n"), rank);
         }
         for (thing, numbers) in &family.rows {
-            table.push(std::iter::once(plain(thing)).chain(numbers.iter().cloned()));
+            let first = bare.iter().find(|&&i| !numbers[i].is_empty());
+            let value =
+                first.map_or(String::new(), |&i| format!("{} {}", numbers[i], family.columns[i].trim()));
+            let bare = (!bare.is_empty()).then_some(value);
+            let named = named.iter().map(|&i| numbers[i].clone());
+            table.push(std::iter::once(plain(thing)).chain(bare).chain(named));
         }
-        let dropped: Vec<String> =
-            table.dropped(self.width).into_iter().filter(|title| !is_spread(title)).collect();
+        let spread = |title: &String| title.split(' ').any(|word| ["min", "max", "std"].contains(&word));
+        let dropped: Vec<String> = table.dropped(self.width).into_iter().filter(|t| !spread(t)).collect();
         let mut out = table.render(self.width, self.color);
         if !dropped.is_empty() {
             out += &self.paragraph(&format!("too wide to show: {}", dropped.join(", ")));
@@ -130,8 +141,9 @@ impl Screen {
     }
 }
 
-fn is_spread(title: &str) -> bool {
-    title.split(' ').any(|word| ["min", "max", "std"].contains(&word))
+/// Whether the title of a column of figures is a unit without a metric.
+fn is_bare_unit(title: &str) -> bool {
+    title.is_empty() || title.starts_with(' ')
 }
 
 /// The threads of all measurements on the processor, if they are the same.
@@ -200,14 +212,13 @@ impl Column {
 
     fn legend(self) -> Option<&'static str> {
         match self {
-            Median => Some("median: of the times of all runs."),
             Spread => Some("p10..p90: 8 of 10 runs are in this range."),
             OverPlain => Some("over plain: speed over a plain scalar loop of the same dtype and threads."),
             OverTorch => Some("over torch: speed over torch's grid_sample, likewise."),
             Reached => Some("of limit: share of the speed that the measured limits of the machine allow."),
             Error => Some("err/tol: largest error over the tolerance; with ~ it may be above 1."),
             Gathered => Some("GB/s: rows read through the caches."),
-            Dtype | Engine | Threads => None,
+            Dtype | Engine | Threads | Median => None,
         }
     }
 

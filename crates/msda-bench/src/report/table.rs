@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let expected = "                over\nengine    ms  plain  why\n------  ----  -----  ----------\n\
+        let expected = "               over\nengine    ms  plain  why\n------  ----  -----  ----------\n\
                         cpu     1.25   4.0x  it is fast\nplain   12.5   1.0x  -\n";
         assert_eq!(table().render(80, true), expected);
     }

@@ -26,11 +26,8 @@ use msda_bench::record::Device;
 /// The devices of a command.
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub(crate) enum DeviceArg {
-    /// The CPU
     Cpu,
-    /// The GPU
     Cuda,
-    /// Both
     All,
 }
 

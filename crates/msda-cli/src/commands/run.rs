@@ -25,7 +25,8 @@ Fused form:
   attention_logits         shaped as the weights, before the softmax
 For gradients, in either form:
   grad_output              (B, Q, H * D)
-Short names: value_spatial_shapes, locations, weights, reference, offsets, logits
+Other names: value_spatial_shapes, locations, weights, reference, offsets,
+  logits
 
 Results: output (B, Q, H * D); with grad_output also grad_NAME for each input.
 
@@ -46,7 +47,8 @@ pub(crate) struct Args {
     /// The points of each level, where they differ
     #[arg(long, value_name = "P,...", value_delimiter = ',')]
     points: Vec<usize>,
-    /// The memory layout of value; in `ring` each level has a border of zeros
+    /// The memory layout of value. In `ring` each level has a ring of zero pixels around it, which
+    /// count as positions
     #[arg(long, value_enum, default_value = "bshd")]
     layout: LayoutArg,
     /// Read the nearest pixel instead of interpolating

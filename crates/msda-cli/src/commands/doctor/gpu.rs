@@ -11,7 +11,7 @@ use super::{Finding, split_hint};
 pub(super) fn examine(driver: Option<&Gpu>) -> Vec<Finding> {
     let device = match Device::open(0) {
         Ok(device) => device,
-        Err(why) => return vec![no_gpu(driver, &why.to_string()), nvrtc()],
+        Err(why) => return vec![no_gpu(driver, &why.to_string())],
     };
     let count = Device::count().unwrap_or(1);
     let mut says = format!(
