@@ -150,7 +150,7 @@ fn tensors_that_cannot_be_read_back_are_not_written() {
         (npy::encode(&tensor(Some(Dtype::Bf16), &[2])), "write a .safetensors file"),
         (safetensors::encode(&[("bad".to_string(), bad)]), "tensor 'bad': got 2 elements"),
         (safetensors::encode(&[named("a"), named("a")]), "got 'a' twice"),
-        (safetensors::encode(&[named("__metadata__")]), "keeps this name for notes"),
+        (safetensors::encode(&[named("__metadata__")]), "reserves this name for notes"),
     ] {
         let text = message(error.unwrap_err());
         assert!(text.contains(expected), "{text}");
@@ -211,7 +211,7 @@ const HOSTILE: &[(&str, &str)] = &[
     ("data_missing.npy", "got 0 bytes after the header, expected 16"),
     ("data_truncated.npy", "got 15 bytes after the header, expected 16"),
     ("data_truncated.safetensors", "got 15 bytes after the header, expected 16"),
-    ("data_with_tail.npy", "hint: the file has a tail"),
+    ("data_with_tail.npy", "hint: the file has extra bytes at its end"),
     ("data_with_tail.safetensors", "got 17 bytes after the header, expected 16"),
     ("data_without_tensors.safetensors", "got 16 bytes after the header, expected 0"),
     ("empty.npy", "first bytes ''"),
