@@ -550,7 +550,7 @@ fn kernels_for_one_size_compute_the_same() {
             (plan.choice().kernel.to_string(), held.output(&p))
         };
         let (any, fixed) = (run(Sizes::Any), run(Sizes::Fixed));
-        assert_eq!(fixed.0, format!("{},fixed=1", any.0));
+        assert_eq!(fixed.0, format!("{},fixed_sizes=1", any.0));
         assert!(any.1.iter().all(|x| x.is_finite()) && any.1 == fixed.1, "{p}: {}", fixed.0);
     }
 }

@@ -146,14 +146,14 @@ mod tests {
     #[test]
     fn own_files_come_before_those_of_the_base() {
         static OTHER: Sources = Sources::new(
-            &[("other.cu", "#include \"taps.cuh\"\n#include \"selftest.cuh\"\n"), ("taps.cuh", "// own\n")],
+            &[("other.cu", "#include \"common/types.cuh\"\n#include \"selftest.cuh\"\n"), ("common/types.cuh", "// own\n")],
             Some(&KERNELS),
         );
         let text = OTHER.expanded("other.cu").unwrap();
         assert!(text.contains("// own\n") && text.contains("float doubled("), "{text}");
         let headers = |sources: &'static Sources| sources.headers().count();
         assert_eq!(headers(&OTHER), headers(&KERNELS), "a header of its own hides one of the base");
-        assert_eq!(OTHER.headers().filter(|(name, _)| *name == "taps.cuh").count(), 1);
+        assert_eq!(OTHER.headers().filter(|(name, _)| *name == "common/types.cuh").count(), 1);
         assert!(OTHER != KERNELS && OTHER == OTHER);
     }
 }

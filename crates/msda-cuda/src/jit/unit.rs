@@ -190,7 +190,7 @@ mod tests {
     /// The cost of finding a kernel that is loaded already, beside the cost of its hash.
     #[test]
     fn the_identity_is_cheap() {
-        let mut unit = Unit::new("rows.cu", "rows", Arch::new(9, 0));
+        let mut unit = Unit::new("forward/streaming.cu", "streaming", Arch::new(9, 0));
         for i in 0..24 {
             unit = unit.define(format!("MACRO_{i}"), i);
         }
