@@ -42,6 +42,7 @@ pub mod oracle;
 mod pack;
 mod problem;
 pub mod rng;
+mod threads;
 mod view;
 
 pub use half::{bf16, f16};

@@ -1,7 +1,5 @@
 //! Copying value from one layout to another.
 
-use rayon::prelude::*;
-
 use crate::dtype::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::op::offset;
@@ -74,12 +72,14 @@ impl Copy<'_> {
         if self.write == Role::Value.dense(self.to) && d > 0 {
             let (s, h) = (self.to.positions(), self.to.heads());
             let planar = self.write[1] == d;
-            packed.par_chunks_mut(d).enumerate().with_min_len(256).for_each(|(i, to)| {
-                let (image, position, head) = match planar {
-                    true => (i / (h * s), i % s, i / s % h),
-                    false => (i / (h * s), i / h % s, i % h),
-                };
-                row(image, position, head, to);
+            crate::threads::for_each_chunk(packed, 256 * d, |chunk, rows| {
+                for (i, to) in (256 * chunk..).zip(rows.chunks_exact_mut(d)) {
+                    let (image, position, head) = match planar {
+                        true => (i / (h * s), i % s, i / s % h),
+                        false => (i / (h * s), i / h % s, i % h),
+                    };
+                    row(image, position, head, to);
+                }
             });
             return;
         }
