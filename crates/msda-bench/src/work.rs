@@ -27,13 +27,13 @@ pub fn ceilings(threads: usize) -> anyhow::Result<Vec<Ceiling>> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
     let isa = Isa::best();
     let rates = pool.install(|| {
-        [
-            (FMA, probe::multiply_add(isa)),
-            (STREAM, probe::read(isa, PYRAMID, Reading::InOrder)),
-            (GATHER_L2, probe::read(isa, 512 << 10, Reading::Own)),
-            (GATHER_MEMORY, probe::read(isa, PYRAMID, Reading::Shared)),
-        ]
-    });
+        msda::Result::Ok([
+            (FMA, probe::multiply_add(isa)?),
+            (STREAM, probe::read(isa, PYRAMID, Reading::InOrder)?),
+            (GATHER_L2, probe::read(isa, 512 << 10, Reading::Own)?),
+            (GATHER_MEMORY, probe::read(isa, PYRAMID, Reading::Shared)?),
+        ])
+    })?;
     let ceiling = |(name, rate): (&str, f64)| Ceiling {
         name: name.into(),
         device: Device::Cpu,

@@ -1,4 +1,4 @@
-//! A decoder layer's cross-attention, forward and backward, the way a Rust program calls it.
+//! Cross-attention of a decoder layer, forward and backward.
 //!
 //! `cargo run --release --example decoder`
 
@@ -6,7 +6,8 @@ use msda::rng::Rng;
 use msda::{Backend, Cpu, Gradients, Inputs, Problem, ReferenceKind, Spec};
 
 fn main() -> Result<(), msda::Error> {
-    // 300 object queries look at three feature maps of one image, 8 heads of 32 channels, 4 points a level.
+    // 300 object queries look at three feature maps of one image, 8 heads of 32
+    // channels, 4 points per level.
     let problem = Problem::new(Spec {
         batch: 1,
         queries: 300,
@@ -26,14 +27,15 @@ fn main() -> Result<(), msda::Error> {
     let logits = random(problem.weights_len(), 1.0);
     let boxes: Vec<f32> = (0..problem.reference_len(4)).map(|i| [0.5, 0.4, 0.2, 0.3][i % 4]).collect();
 
-    // The fused form: reference boxes, raw offsets and raw logits go in, as a model's linear layers make them.
+    // The fused form takes reference boxes, raw offsets and raw logits, as a model's linear layers
+    // compute them.
     let inputs = Inputs::fused(&value, ReferenceKind::Box, &boxes, &offsets, &logits);
     let cpu = Cpu::new();
     let mut output = vec![0.0f32; problem.output_len()];
     cpu.forward(&problem, &inputs, (&mut output).into())?;
     println!("{}: output[0..4] = {:?}", cpu.name(), &output[..4]);
 
-    // Gradients of what is asked for; the others are not computed.
+    // Only the gradients that have a destination are computed.
     let upstream = vec![1.0f32; problem.output_len()];
     let mut grad_value = vec![0.0f32; problem.value_len()];
     let mut grad_boxes = vec![0.0f32; problem.reference_len(4)];

@@ -1,6 +1,6 @@
-//! How much of a decoder's forward pass on the CPU is loading rows.
+//! The share of loading rows in the time of a forward pass on the CPU.
 //!
-//! `cargo run --release --example loads`
+//! `cargo run --release --features measure --example loads`
 
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             ..Spec::default()
         })?;
         let mut rng = Rng::new(1);
-        // A place for each query, and around it a ray of points for each head, on every level.
+        // Each query has a place. Around it, each head has a ray of points on every level.
         let mut locations = Vec::with_capacity(problem.locations_len());
         for _ in 0..queries {
             let place = [rng.unit(), rng.unit()];
@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
         }
         let weights: Vec<f32> = (0..problem.weights_len()).map(|_| rng.unit() as f32).collect();
-        // Aligned, as tensors of frameworks are: a row is two cache lines and not parts of three.
+        // Aligned, as tensors of frameworks are: a row is two cache lines, not parts of three.
         let value = Buffer::filled(Dtype::F32, problem.value_len(), 1.0);
         let inputs = Inputs::plain(value.as_slice(), &locations, &weights);
 
@@ -51,7 +51,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         times.sort_by(f64::total_cmp);
         let (bytes, rate) = probe::replay(cpu.isa(), &problem, &inputs)?;
         println!(
-            "{queries} queries: {:.1} MB of rows; forward {:.3} ms at best, {:.3} ms in the middle; its rows only loaded {:.3} ms",
+            "{queries} queries: {:.1} MB of rows; forward {:.3} ms minimum, {:.3} ms median; \
+             loading the same rows alone {:.3} ms",
             bytes / 1e6,
             times[0],
             times[times.len() / 2],

@@ -1,5 +1,6 @@
 //! A call allocates a few megabytes, and nothing that grows with queries x levels x points.
 
+#![cfg(feature = "rayon")]
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -7,13 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use msda::{Backend, Buffer, Cpu, Dtype, Gradients, Inputs, Problem, Spec, Types};
 
-/// Counts what is allocated now and at most.
+/// Counts the bytes allocated now and their maximum.
 struct Counting;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: everything is handed to the system's allocator unchanged.
+// SAFETY: every call goes to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::SeqCst) + layout.size();
@@ -32,7 +33,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The most memory that `f` held beyond what was there before.
+/// The most memory that `f` allocated at a time.
 fn peak(f: impl FnOnce()) -> usize {
     let before = NOW.load(Ordering::SeqCst);
     PEAK.store(before, Ordering::SeqCst);
@@ -78,9 +79,9 @@ fn a_call_takes_a_few_megabytes() {
             // Two threads with at most 4 MB of sums each, and a quarter of a megabyte for the rest.
             assert!(backward < (8 << 20) + (1 << 18), "{dtype} {queries} queries: {backward} bytes");
         }
-        let [_, some, many] = forward[..] else { unreachable!("one for each number of queries") };
+        let [_, some, many] = forward[..] else { unreachable!("one per number of queries") };
         assert!(many < 1 << 19, "{dtype}: {many} bytes");
-        // Locations alone grow by 12 MB here; what may grow is the order of the queries, 10 bytes each.
+        // Locations alone grow by 12 MB here. Only the order of the queries may grow, 10 bytes each.
         assert!(many < some + 6000 * 12, "{dtype}: {forward:?} bytes");
     }
 }

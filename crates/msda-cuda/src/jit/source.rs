@@ -146,7 +146,10 @@ mod tests {
     #[test]
     fn own_files_come_before_those_of_the_base() {
         static OTHER: Sources = Sources::new(
-            &[("other.cu", "#include \"common/types.cuh\"\n#include \"selftest.cuh\"\n"), ("common/types.cuh", "// own\n")],
+            &[
+                ("other.cu", "#include \"common/types.cuh\"\n#include \"selftest.cuh\"\n"),
+                ("common/types.cuh", "// own\n"),
+            ],
             Some(&KERNELS),
         );
         let text = OTHER.expanded("other.cu").unwrap();

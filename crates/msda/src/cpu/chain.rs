@@ -1,68 +1,43 @@
-//! Gradients of locations, weights and reference points: the chain rule, query by query.
+//! Gradients of locations, weights and reference points: the chain rule.
 //!
-//! Each task takes some queries, reads their taps again and takes the rows' dot products with the output's gradient.
+//! A sample's derivatives follow from the dot products of its four rows with the output's gradient.
+//! The rows of all heads of a query are read first; the rest is then computed for all samples of
+//! the query at once.
 
-use super::backward::padded;
-use super::forward::ahead;
-use super::rows::{Rows, RowsOut, widen};
-use super::simd::{InstructionSet, Kernel, Lane, Reg, prefetch_row};
-use super::taps::{ALL_CORNERS, Sampler, Taps};
-use super::{Call, Item, Next, Query, Visitor, for_each_chunk, pipeline};
+use std::ops::Range;
+
+use super::parts::Part;
+use super::query::{Query, Step};
+use super::rows::Rows;
+use super::simd::{Block, InstructionSet, Lane, MAX_LANES, Reg, for_each_block, load_block, prefetch_row};
+use super::taps::{Body, Map, Prefetch, Sampler, Walk};
+use super::writer::NumberWriter;
+use crate::buffer::Aligned;
 use crate::dtype::Float;
-use crate::op::{ReferenceKind, Tensor, offset};
-use crate::problem::{Padding, Problem, Sampling};
-use crate::view::Strides;
+use crate::op::ReferenceKind;
+use crate::problem::Problem;
 
-impl Call<'_> {
-    pub(super) fn coordinate_gradients<T: Lane>(
-        &self,
-        order: &[usize],
-        upstream: Tensor<'_>,
-        to: CoordinateOut<T>,
-    ) {
-        let p = self.rows.p;
-        if p.output_len() == 0 {
-            to.zero_reference(&self.rows);
-            return;
-        }
-        let value = T::slice(&self.rows.args.value.data).expect("checked");
-        let sampler = Sampler::new(p, self.value_grids(), p.heads());
-        let scratch = || ([Query::new(p, p.heads()), Query::new(p, p.heads())], Derivatives::new(p));
-        for_each_chunk(order, scratch, |(memory, derivatives), pairs| {
-            let chain = Chain { rows: self.rows, sampler: &sampler, value, upstream, to, derivatives };
-            self.isa.run(Coordinates { chain, pairs, memory });
-        });
+/// Destinations of the gradients of locations, weights and reference points, where wanted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CoordinateWriters<T> {
+    pub(super) locations: Option<NumberWriter<T>>,
+    pub(super) weights: Option<NumberWriter<T>>,
+    pub(super) reference: Option<NumberWriter<T>>,
+}
+
+impl<T: Lane> CoordinateWriters<T> {
+    pub(super) fn any(&self) -> bool {
+        self.locations.is_some() || self.weights.is_some() || self.reference.is_some()
     }
 }
 
-/// Where the gradients of locations, weights and reference points go, where wanted.
-#[derive(Clone, Copy)]
-pub(super) struct CoordinateOut<T> {
-    pub(super) locations: Option<(RowsOut<T>, Strides)>,
-    pub(super) weights: Option<(RowsOut<T>, Strides)>,
-    pub(super) reference: Option<(RowsOut<T>, Strides)>,
-}
-
-impl<T: Lane> CoordinateOut<T> {
-    /// Without heads no task visits the queries, yet reference points have a gradient: zero.
-    fn zero_reference(self, rows: &Rows<'_>) {
-        let (Some((out, strides)), Some((kind, _))) = (self.reference, rows.args.reference) else { return };
-        for pair in 0..rows.p.batch() * rows.p.queries() {
-            for l in 0..rows.p.levels().len() {
-                let at = [pair / rows.p.queries(), pair % rows.p.queries(), l];
-                // SAFETY: a checked row, and no other thread writes.
-                unsafe { out.write(offset(strides, at), &[T::Acc::ZERO; 4][..kind.dim()]) };
-            }
-        }
-    }
-}
-
-/// Working memory for the derivatives of one query.
-struct Derivatives<F> {
-    /// The output's gradient, padded with zeros to whole registers.
-    gradient: Vec<F>,
-    /// For each sample and corner, the row's dot product with it.
-    dots: Vec<F>,
+/// Working memory for the derivatives of some heads of a query.
+#[derive(Debug)]
+pub(super) struct Derivatives<F> {
+    /// Partial sums of the dot products of each sample's rows with the output's gradient.
+    quads: Aligned<F>,
+    /// The dot products, for each corner a list of samples.
+    dots: [Vec<F>; 4],
     xy: Vec<F>,
     att: Vec<F>,
     /// For each level, up to four numbers.
@@ -70,11 +45,13 @@ struct Derivatives<F> {
 }
 
 impl<F: Float> Derivatives<F> {
-    fn new(p: &Problem) -> Self {
-        let n = p.samples();
+    pub(super) fn new(p: &Problem, heads: usize) -> Self {
+        let n = heads * p.samples();
+        // Quads are summed four at a time.
+        let padded = n.next_multiple_of(4);
         Self {
-            gradient: vec![F::ZERO; padded(p)],
-            dots: vec![F::ZERO; 4 * n],
+            quads: Aligned::filled(padded * MAX_LANES, F::ZERO),
+            dots: [(); 4].map(|()| vec![F::ZERO; padded]),
             xy: vec![F::ZERO; 2 * n],
             att: vec![F::ZERO; n],
             reference: vec![F::ZERO; 4 * p.levels().len()],
@@ -82,259 +59,252 @@ impl<F: Float> Derivatives<F> {
     }
 }
 
-/// The gradients of locations, weights and reference points of some (image, query) pairs.
-struct Coordinates<'a, T: Lane> {
-    chain: Chain<'a, T>,
-    pairs: &'a [usize],
-    memory: &'a mut [Query<T::Acc>; 2],
+/// The chain rule for query after query.
+pub(super) struct Chain<'a, T: Lane> {
+    pub(super) rows: Rows<'a>,
+    pub(super) sampler: &'a Sampler<T::Acc>,
+    pub(super) map: &'a Map,
+    pub(super) part: &'a Part,
+    pub(super) heads: Range<usize>,
+    pub(super) value: *const T,
+    pub(super) to: CoordinateWriters<T>,
+    pub(super) derivatives: &'a mut Derivatives<T::Acc>,
 }
 
-impl<T: Lane> Kernel for Coordinates<'_, T> {
+impl<T: Lane> Chain<'_, T> {
+    /// Reads the rows of one head. `gradient` is the output's gradient, padded to whole registers.
+    ///
+    /// # Safety
+    /// The machine must have `I`, and the step's taps must lie within the value.
     #[inline(always)]
-    unsafe fn run<I: InstructionSet>(mut self) {
-        let Chain { rows, sampler, .. } = self.chain;
-        // SAFETY: the machine has `I`.
-        unsafe {
-            pipeline::<I, T>(&rows, sampler, self.pairs, 0..rows.p.heads(), self.memory, &mut self.chain)
+    pub(super) unsafe fn visit<I: InstructionSet>(&mut self, step: &Step<'_, T::Acc>, gradient: &[T::Acc]) {
+        let first = step.k * self.sampler.samples * T::R::<I>::QUAD;
+        let mut dots = Dots {
+            walk: Walk::value(self.map, step.taps, step.next_taps),
+            plane: self.value.wrapping_add(self.rows.plane(step.at)),
+            next: self.value.wrapping_add(self.rows.plane(step.next)),
+            gradient: gradient.as_ptr(),
+            quads: self.derivatives.quads.as_mut_ptr().wrapping_add(first),
         };
+        // SAFETY: the caller's; there is a quad for each sample of every head.
+        unsafe { for_each_block::<I, T>(self.rows.p.channels(), &mut dots) };
     }
-}
 
-/// The chain rule for one (image, query, head) after another.
-struct Chain<'a, T: Lane> {
-    rows: Rows<'a>,
-    sampler: &'a Sampler<T::Acc>,
-    value: &'a [T],
-    upstream: Tensor<'a>,
-    to: CoordinateOut<T>,
-    derivatives: &'a mut Derivatives<T::Acc>,
-}
-
-impl<T: Lane> Visitor<T> for Chain<'_, T> {
-    /// Differentiates one (image, query, head) and writes what is its own; the reference's with the last head.
+    /// Computes and writes the derivatives of a query after all its heads were visited. Its samples
+    /// begin at `first` in `query`.
+    ///
+    /// # Safety
+    /// The machine must have `I`, and the query's rows must belong to this task.
     #[inline(always)]
-    unsafe fn visit<I: InstructionSet>(
+    pub(super) unsafe fn end_query<I: InstructionSet>(
         &mut self,
-        at: [usize; 3],
-        item: Item<'_, T::Acc>,
-        next: Next<'_, T::Acc>,
+        at: [usize; 2],
+        query: &Query<T::Acc>,
+        first: usize,
     ) {
-        let (p, rows, der) = (self.rows.p, &self.rows, &mut *self.derivatives);
-        let next = ahead(rows, self.value, next);
-        let plane = self.value.as_ptr().wrapping_add(rows.plane(at));
-        // SAFETY: the machine has `I`; the item's taps lie within the value.
-        unsafe {
-            widen::<I, T>(&self.upstream.data, self.upstream.at(at), &mut der.gradient[..p.channels()]);
-            let mut dots = Dots {
-                sampler: self.sampler,
-                taps: item.taps,
-                plane,
-                next,
-                gradient: &der.gradient,
-                dots: &mut der.dots,
-            };
-            dots.fill::<I>(p.channels());
-        }
-        differentiate(p, self.sampler, item, der);
-        if let Some((kind, _)) = rows.args.reference {
-            through_fusion::<T>(rows, kind, item, der, at);
-        }
-        // SAFETY: checked strides; the rows are this query's, and all its heads are visited by one task.
-        unsafe {
-            if let Some((out, strides)) = self.to.locations {
-                out.write(offset(strides, at), &der.xy);
+        let (heads, skip) = (self.heads.len(), self.part.samples.start);
+        let samples = first..first + heads * self.sampler.samples;
+        let n = samples.len();
+        // SAFETY: the lists are padded to whole groups of four quads.
+        unsafe { sum_quads::<I, T>(&self.derivatives.quads, &mut self.derivatives.dots, n) };
+        differentiate(self.sampler, query, samples, self.derivatives);
+        if let Some((kind, _)) = self.rows.args.reference {
+            self.derivatives.reference.fill(T::Acc::ZERO);
+            for k in 0..heads {
+                self.through_fusion(kind, query, first, at, k);
             }
-            if let Some((out, strides)) = self.to.weights {
-                out.write(offset(strides, at), &der.att);
+        }
+        let Derivatives { xy, att, reference, .. } = &*self.derivatives;
+        let index = [at[0], at[1], self.heads.start];
+        // SAFETY: the caller's; strides were checked.
+        unsafe {
+            if let Some(to) = self.to.locations {
+                to.write::<I>(index, 2 * skip, heads, &xy[..2 * n]);
             }
-            if let (Some((out, strides)), Some((kind, _))) = (self.to.reference, rows.args.reference)
-                && at[2] + 1 == p.heads()
-            {
-                for (l, numbers) in der.reference.chunks_exact(4).enumerate() {
-                    out.write(offset(strides, [at[0], at[1], l]), &numbers[..kind.dim()]);
+            if let Some(to) = self.to.weights {
+                to.write::<I>(index, skip, heads, &att[..n]);
+            }
+            if let (Some(to), Some((kind, _))) = (self.to.reference, self.rows.args.reference) {
+                for (l, numbers) in reference.chunks_exact(4).enumerate() {
+                    to.write::<I>([at[0], at[1], l], 0, 1, &numbers[..kind.dim()]);
                 }
             }
         }
     }
-}
 
-/// For each sample and corner, the sum over channels of `row * gradient`; 0 for corners that do not count.
-struct Dots<'a, T: Lane> {
-    sampler: &'a Sampler<T::Acc>,
-    taps: Taps<'a, T::Acc>,
-    plane: *const T,
-    next: Option<(Taps<'a, T::Acc>, *const T)>,
-    /// Padded to whole registers.
-    gradient: &'a [T::Acc],
-    dots: &'a mut [T::Acc],
-}
-
-impl<T: Lane> Dots<'_, T> {
-    /// Computes them from `d` channels.
-    ///
-    /// # Safety
-    /// The machine must have `I`, and the taps must lie within the value `plane` points into.
+    /// From derivatives by location and weight to derivatives by offset, logit and reference point.
     #[inline(always)]
-    unsafe fn fill<I: InstructionSet>(&mut self, d: usize) {
-        let lanes = T::R::<I>::LANES;
-        let mut c = 0;
-        // SAFETY: the caller's; every block stays within `d` channels.
-        unsafe {
-            while c + 4 * lanes <= d {
-                self.block::<I, 4>(c, 4 * lanes);
-                c += 4 * lanes;
-            }
-            if c + 2 * lanes <= d {
-                self.block::<I, 2>(c, 2 * lanes);
-                c += 2 * lanes;
-            }
-            while c < d {
-                let n = lanes.min(d - c);
-                self.block::<I, 1>(c, n);
-                c += n;
+    fn through_fusion(
+        &mut self,
+        kind: ReferenceKind,
+        query: &Query<T::Acc>,
+        first: usize,
+        at: [usize; 2],
+        k: usize,
+    ) {
+        let p = self.rows.p;
+        let n = p.samples();
+        let of_head = k * n..(k + 1) * n;
+        let Derivatives { xy: d_xy, att: d_att, reference, .. } = &mut *self.derivatives;
+        let d_xy = &mut d_xy[2 * of_head.start..2 * of_head.end];
+        let d_att = &mut d_att[of_head.clone()];
+        let (start, end) = (first + of_head.start, first + of_head.end);
+        let (att, xy) = (&query.att[start..end], &query.xy[2 * start..2 * end]);
+        let head = self.heads.start + k;
+        let mut mean = T::Acc::ZERO;
+        for (&w, &d) in att.iter().zip(&*d_att) {
+            mean += w * d;
+        }
+        for (&w, d) in att.iter().zip(d_att) {
+            *d = w * (*d - mean);
+        }
+        let offsets = &self.rows.args.locations;
+        let row = offsets.at([at[0], at[1], head]);
+        let mut s = 0;
+        for (l, sums) in reference.chunks_exact_mut(4).enumerate() {
+            let [_, _, scale_x, scale_y] = self.rows.reference::<T>(at, l);
+            for _ in 0..p.points()[l] {
+                let finite = xy[2 * s].is_finite() && xy[2 * s + 1].is_finite();
+                for (axis, scale) in [scale_x, scale_y].into_iter().enumerate() {
+                    let d = &mut d_xy[2 * s + axis];
+                    sums[axis] += *d;
+                    if kind == ReferenceKind::Box && finite {
+                        let raw = T::Acc::from_f64(offsets.data.get(row + 2 * s + axis));
+                        sums[2 + axis] += *d * raw * self.rows.half_share::<T>(l);
+                    }
+                    *d = if finite { *d * scale } else { T::Acc::ZERO };
+                }
+                s += 1;
             }
         }
     }
+}
 
-    /// Adds the products of `n` channels from `c` on, `R` registers; only with `R` = 1 may they be fewer. The same
-    /// channels of `next` are asked for.
+/// For each sample and corner, the sum over channels of `row * gradient`. 0 off the map.
+struct Dots<'a, T: Lane> {
+    walk: Walk<'a, T::Acc>,
+    plane: *const T,
+    next: *const T,
+    gradient: *const T::Acc,
+    quads: *mut T::Acc,
+}
+
+impl<T: Lane> Block<T> for Dots<'_, T> {
     #[inline(always)]
-    unsafe fn block<I: InstructionSet, const R: usize>(&mut self, c: usize, n: usize) {
-        let lanes = T::R::<I>::LANES;
-        let whole = R > 1 || n == lanes;
-        let Taps { at: ats, mask: masks, .. } = self.taps;
-        let plane = self.plane.wrapping_add(c);
+    unsafe fn block<I: InstructionSet, const R: usize, const WHOLE: bool>(&mut self, c: usize, n: usize) {
         // SAFETY: the caller's; the gradient is padded to whole registers.
         unsafe {
             let zero = T::R::<I>::splat(T::Acc::ZERO);
             let mut gradient = [zero; R];
             for r in 0..R {
-                gradient[r] = T::R::<I>::load(self.gradient.as_ptr().add(c + r * lanes));
+                gradient[r] = T::R::<I>::load(self.gradient.add(c + r * T::R::<I>::LANES));
             }
-            for g in &self.sampler.grids {
-                let corners = g.corners();
-                for s in g.samples.clone() {
-                    if let Some((next, plane)) = self.next
-                        && g.far
-                    {
-                        let ahead = plane.wrapping_add(c).wrapping_offset(next.at[s]);
-                        for corner in corners {
-                            prefetch_row(ahead.wrapping_offset(corner), R * lanes);
-                        }
-                    }
-                    let (mask, at) = (masks[s], plane.wrapping_offset(ats[s]));
-                    let mut sums = [zero; 4];
-                    if mask == ALL_CORNERS && whole {
-                        for k in 0..4 {
-                            let row = at.wrapping_offset(corners[k]);
-                            for r in 0..R {
-                                sums[k] = T::load::<I>(row.add(r * lanes)).mul_add(gradient[r], sums[k]);
-                            }
-                        }
-                    } else {
-                        for k in 0..4 {
-                            if mask & (1 << k) == 0 {
-                                continue;
-                            }
-                            let row = at.wrapping_offset(corners[k]);
-                            for r in 0..R {
-                                let from = row.add(r * lanes);
-                                let v = if whole { T::load::<I>(from) } else { T::load_part::<I>(from, n) };
-                                sums[k] = v.mul_add(gradient[r], sums[k]);
-                            }
-                        }
-                    }
-                    let mut sums = T::R::<I>::sum4(sums);
-                    let dots = &mut self.dots[4 * s..4 * s + 4];
-                    if c > 0 {
-                        for k in 0..4 {
-                            sums[k] += dots[k];
-                        }
-                    }
-                    dots.copy_from_slice(&sums);
-                }
-            }
+            self.walk.run(&mut DotsBody::<I, T, R, WHOLE> {
+                plane: self.plane.wrapping_add(c),
+                next: self.next.wrapping_add(c),
+                n,
+                gradient,
+                sums: [zero; 4],
+                quads: self.quads,
+                more: c > 0,
+            });
         }
     }
 }
 
-/// From dot products to the derivatives by location and weight of every sample.
+struct DotsBody<I: InstructionSet, T: Lane, const R: usize, const WHOLE: bool> {
+    plane: *const T,
+    next: *const T,
+    n: usize,
+    gradient: [T::R<I>; R],
+    sums: [T::R<I>; 4],
+    quads: *mut T::Acc,
+    /// Whether other channels came before.
+    more: bool,
+}
+
+impl<I: InstructionSet, T: Lane, const R: usize, const WHOLE: bool> Body<T::Acc>
+    for DotsBody<I, T, R, WHOLE>
+{
+    const PREFETCH: Prefetch = Prefetch::Always;
+
+    #[inline(always)]
+    unsafe fn prefetch(&self, at: isize) {
+        prefetch_row(self.next.wrapping_offset(at), R * T::R::<I>::LANES);
+    }
+
+    #[inline(always)]
+    unsafe fn tap(&mut self, k: usize, at: isize, _: T::Acc) {
+        // SAFETY: the caller's.
+        unsafe {
+            let row = load_block::<I, T, R, WHOLE>(self.plane.wrapping_offset(at), self.n);
+            for r in 0..R {
+                self.sums[k] = row[r].mul_add(self.gradient[r], self.sums[k]);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn end_sample(&mut self, s: usize) {
+        // SAFETY: the caller's; there is a quad for each sample.
+        unsafe {
+            T::R::<I>::store_quad(self.sums, self.quads.add(s * T::R::<I>::QUAD), self.more);
+            self.sums = [T::R::<I>::splat(T::Acc::ZERO); 4];
+        }
+    }
+}
+
+/// Completes the dot products of `n` samples.
+///
+/// # Safety
+/// The machine must have `I`. The lists must be padded to whole groups of four samples.
 #[inline(always)]
-fn differentiate<F: Float>(p: &Problem, sampler: &Sampler<F>, item: Item<'_, F>, der: &mut Derivatives<F>) {
-    let n = p.samples();
-    let (fx, fy, att) = (&item.taps.fx[..n], &item.taps.fy[..n], &item.att[..n]);
+unsafe fn sum_quads<I: InstructionSet, T: Lane>(quads: &[T::Acc], dots: &mut [Vec<T::Acc>; 4], n: usize) {
+    let to = dots.each_mut().map(|list| list.as_mut_ptr());
+    for s in (0..n).step_by(4) {
+        let to = to.map(|list| list.wrapping_add(s));
+        // SAFETY: the caller's.
+        unsafe { T::R::<I>::sum_quads(quads.as_ptr().add(s * T::R::<I>::QUAD), to) };
+    }
+}
+
+/// From dot products to the derivatives by location and weight of some samples of a query.
+#[inline(always)]
+fn differentiate<F: Float>(
+    sampler: &Sampler<F>,
+    query: &Query<F>,
+    samples: Range<usize>,
+    der: &mut Derivatives<F>,
+) {
+    let (n, taps) = (samples.len(), &query.taps);
+    let (fx, fy) = (&taps.fx[samples.clone()], &taps.fy[samples.clone()]);
+    let (att, mask) = (&query.att[samples.clone()], &taps.mask[samples.clone()]);
+    let xy = &query.xy[2 * samples.start..2 * samples.end];
     let (sx, sy) = (&sampler.scale_x[..n], &sampler.scale_y[..n]);
-    let (dots, d_att, d_xy) = (&der.dots[..4 * n], &mut der.att[..n], &mut der.xy[..2 * n]);
-    let (mask, moves) = (&item.taps.mask[..n], p.sampling() == Sampling::Bilinear);
+    let [uls, urs, lls, lrs] = der.dots.each_ref().map(|list| &list[..n]);
+    let (d_att, d_xy) = (&mut der.att[..n], &mut der.xy[..2 * n]);
+    let smooth = sampler.is_smooth();
     for s in 0..n {
-        let (ul, ur, ll, lr) = (dots[4 * s], dots[4 * s + 1], dots[4 * s + 2], dots[4 * s + 3]);
+        let (ul, ur, ll, lr) = (uls[s], urs[s], lls[s], lrs[s]);
         let (right, below) = (fx[s], fy[s]);
         let (left, above) = (F::ONE - right, F::ONE - below);
         d_att[s] = above * (left * ul + right * ur) + below * (left * ll + right * lr);
         let dx = att[s] * sx[s] * (above * (ur - ul) + below * (lr - ll));
         let dy = att[s] * sy[s] * (left * (ll - ul) + right * (lr - ur));
-        // Chosen, not multiplied: a weight that is not finite must not make a gradient where nothing was read.
-        let counts = moves & (mask[s] != 0);
+        // Selected, not multiplied: a weight that is not finite has no effect where nothing is read.
+        let counts = smooth & (mask[s] != 0);
         d_xy[2 * s] = if counts { dx } else { F::ZERO };
         d_xy[2 * s + 1] = if counts { dy } else { F::ZERO };
     }
-    if p.padding() == Padding::Border {
+    if sampler.clamps() {
         // A clamped coordinate does not move the sample.
-        let shift = F::from_f64(p.pixel_transform(1).1);
-        let clamped = |t: F, scale: F, side: i32| {
-            let c = t * scale + shift;
-            !(c > F::ZERO && c < F::from_f64(f64::from(side) - 1.0))
-        };
-        for g in &sampler.grids {
-            for s in g.samples.clone() {
-                if clamped(item.xy[2 * s], sx[s], g.w) {
-                    d_xy[2 * s] = F::ZERO;
-                }
-                if clamped(item.xy[2 * s + 1], sy[s], g.h) {
-                    d_xy[2 * s + 1] = F::ZERO;
+        for s in 0..n {
+            let clamped = sampler.clamped(s, [xy[2 * s], xy[2 * s + 1]]);
+            for axis in 0..2 {
+                if clamped[axis] {
+                    d_xy[2 * s + axis] = F::ZERO;
                 }
             }
-        }
-    }
-}
-
-/// From derivatives by location and weight to those by offset, logit and reference point.
-#[inline(always)]
-fn through_fusion<T: Lane>(
-    rows: &Rows<'_>,
-    kind: ReferenceKind,
-    item: Item<'_, T::Acc>,
-    der: &mut Derivatives<T::Acc>,
-    at: [usize; 3],
-) {
-    let p = rows.p;
-    let mut mean = T::Acc::ZERO;
-    for (&w, &d) in item.att.iter().zip(&der.att) {
-        mean += w * d;
-    }
-    for (&w, d) in item.att.iter().zip(&mut der.att) {
-        *d = w * (*d - mean);
-    }
-    if at[2] == 0 {
-        der.reference.fill(T::Acc::ZERO);
-    }
-    let offsets = &rows.args.locations;
-    let row = offsets.at(at);
-    let mut s = 0;
-    for (l, sums) in der.reference.chunks_exact_mut(4).enumerate() {
-        let [_, _, scale_x, scale_y] = rows.reference::<T>([at[0], at[1]], l);
-        for _ in 0..p.points()[l] {
-            for (axis, scale) in [scale_x, scale_y].into_iter().enumerate() {
-                let d = &mut der.xy[2 * s + axis];
-                sums[axis] += *d;
-                let finite = item.xy[2 * s].is_finite() && item.xy[2 * s + 1].is_finite();
-                if kind == ReferenceKind::Box && finite {
-                    let raw = T::Acc::from_f64(offsets.data.get(row + 2 * s + axis));
-                    sums[2 + axis] += *d * raw * rows.half_share::<T>(l);
-                }
-                *d = if finite { *d * scale } else { T::Acc::ZERO };
-            }
-            s += 1;
         }
     }
 }

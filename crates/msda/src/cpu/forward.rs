@@ -1,175 +1,137 @@
 //! The forward pass: for each query and head, a weighted sum of rows.
 
+use super::parts::Part;
+use super::query::{Query, Step, Stretch, Visitor, visit_all};
 use super::rows::Rows;
-use super::simd::{InstructionSet, Kernel, Lane, Reg, prefetch_row};
-use super::taps::{ALL_CORNERS, Sampler, Taps};
-use super::{Item, Next, Query, Shared, Visitor, pipeline};
+use super::simd::{
+    Block, InstructionSet, Kernel, Lane, Reg, for_each_block, load_block, prefetch_row, store_block,
+};
+use super::taps::{Body, Map, Prefetch, Sampler, Walk};
+use super::writer::Writer;
+use super::{Call, for_each_stretch, order};
 use crate::dtype::Float;
-use crate::op::offset;
-use crate::view::Strides;
 
-/// The forward pass over some (image, query) pairs.
-pub(super) struct Forward<'a, T: Lane> {
-    pub(super) sums: Sums<'a, T>,
-    pub(super) pairs: &'a [usize],
-    pub(super) memory: &'a mut [Query<T::Acc>; 2],
+impl Call<'_> {
+    pub(super) fn forward<T: Lane>(&self, output: Writer<T>) {
+        let p = self.rows.p;
+        // With nothing to compute, no tensor bounds sizes such as the points: allocate nothing.
+        if p.output_len() == 0 {
+            return;
+        }
+        let value = T::slice(&self.rows.args.value.data).expect("checked");
+        let part = &Part::all(p);
+        let map = self.value_map(part, p.heads());
+        let sampler = &Sampler::new(p, part, p.heads(), Some(map), None);
+        let memory = || [Query::new(p, p.heads()), Query::new(p, p.heads())];
+        for_each_stretch(&order::queries(&self.rows), memory, |memory, pairs| {
+            let stretch = Stretch { rows: self.rows, sampler, part, heads: 0..p.heads(), pairs };
+            self.isa.run(Forward { stretch, memory, value, output });
+        });
+    }
+}
+
+/// The forward pass over a stretch of queries.
+struct Forward<'a, T: Lane> {
+    stretch: Stretch<'a, T::Acc>,
+    memory: &'a mut [Query<T::Acc>; 2],
+    value: &'a [T],
+    output: Writer<T>,
 }
 
 impl<T: Lane> Kernel for Forward<'_, T> {
     #[inline(always)]
-    unsafe fn run<I: InstructionSet>(mut self) {
-        let Sums { rows, sampler, .. } = self.sums;
+    unsafe fn run<I: InstructionSet>(self) {
+        let Some(map) = &self.stretch.sampler.value else { return };
+        let rows = self.stretch.rows;
+        let mut sums = Sums { rows, map, value: self.value.as_ptr(), output: self.output };
         // SAFETY: the machine has `I`.
-        unsafe {
-            pipeline::<I, T>(&rows, sampler, self.pairs, 0..rows.p.heads(), self.memory, &mut self.sums)
-        };
+        unsafe { visit_all::<I, T>(&self.stretch, self.memory, &mut sums) };
     }
 }
 
-/// What is read and where the sums go.
-pub(super) struct Sums<'a, T: Lane> {
-    pub(super) rows: Rows<'a>,
-    pub(super) sampler: &'a Sampler<T::Acc>,
-    pub(super) value: &'a [T],
-    pub(super) output: Shared<T>,
-    pub(super) output_strides: Strides,
+struct Sums<'a, T> {
+    rows: Rows<'a>,
+    map: &'a Map,
+    value: *const T,
+    output: Writer<T>,
 }
 
 impl<T: Lane> Visitor<T> for Sums<'_, T> {
     #[inline(always)]
-    unsafe fn visit<I: InstructionSet>(
-        &mut self,
-        at: [usize; 3],
-        item: Item<'_, T::Acc>,
-        next: Next<'_, T::Acc>,
-    ) {
-        let next = ahead(&self.rows, self.value, next);
-        let plane = self.value.as_ptr().wrapping_add(self.rows.plane(at));
-        // SAFETY: the machine has `I`; taps lie within the levels, which lie within the checked value; the output
-        // row is this item's alone.
+    unsafe fn visit<I: InstructionSet>(&mut self, step: Step<'_, T::Acc>) {
+        let mut sum = Sum {
+            walk: Walk::value(self.map, step.taps, step.next_taps),
+            plane: self.value.wrapping_add(self.rows.plane(step.at)),
+            next: self.value.wrapping_add(self.rows.plane(step.next)),
+            out: self.output.row(step.at),
+        };
+        // SAFETY: the machine has `I`. Taps lie within the levels, which lie within the checked
+        // value; the output row belongs to this step alone.
+        unsafe { for_each_block::<I, T>(self.rows.p.channels(), &mut sum) };
+    }
+}
+
+/// `out[c]` = the sum over all taps of `weight * row[c]`.
+struct Sum<'a, T: Lane> {
+    walk: Walk<'a, T::Acc>,
+    plane: *const T,
+    next: *const T,
+    out: *mut T,
+}
+
+impl<T: Lane> Block<T> for Sum<'_, T> {
+    #[inline(always)]
+    unsafe fn block<I: InstructionSet, const R: usize, const WHOLE: bool>(&mut self, c: usize, n: usize) {
+        // SAFETY: the caller's.
         unsafe {
-            let out = self.output.at(offset(self.output_strides, at));
-            weighted_sum::<I, T>(self.sampler, item.taps, plane, next, out, self.rows.p.channels());
+            let mut body = SumBody::<I, T, R, WHOLE> {
+                plane: self.plane.wrapping_add(c),
+                next: self.next.wrapping_add(c),
+                n,
+                sums: [[T::R::<I>::splat(T::Acc::ZERO); R]; 4],
+            };
+            self.walk.run(&mut body);
+            let mut sum = body.sums[0];
+            for k in 1..chains(R) {
+                for r in 0..R {
+                    sum[r] = sum[r].add(body.sums[k][r]);
+                }
+            }
+            store_block::<I, T, R, WHOLE>(sum, self.out.wrapping_add(c), n);
         }
     }
 }
 
-/// The next item's taps with the value plane they refer to.
-#[inline(always)]
-pub(super) fn ahead<'a, T: Lane>(
-    rows: &Rows<'_>,
-    value: &[T],
-    next: Next<'a, T::Acc>,
-) -> Option<(Taps<'a, T::Acc>, *const T)> {
-    next.map(|(at, taps)| (taps, value.as_ptr().wrapping_add(rows.plane(at))))
+/// Sums per register of channels, so that additions do not wait for each other: together at most
+/// half of the 16 registers of AVX2.
+const fn chains(registers: usize) -> usize {
+    if registers > 2 { 2 } else { 4 }
 }
 
-/// `out[c]` = the sum over all taps of `weight * row[c]`, for `d` channels.
-///
-/// # Safety
-/// The machine must have `I`; the taps must lie within the value `plane` points into, and `out` must be valid for
-/// `d` elements.
-#[inline(always)]
-unsafe fn weighted_sum<I: InstructionSet, T: Lane>(
-    sampler: &Sampler<T::Acc>,
-    taps: Taps<'_, T::Acc>,
+struct SumBody<I: InstructionSet, T: Lane, const R: usize, const WHOLE: bool> {
     plane: *const T,
-    next: Option<(Taps<'_, T::Acc>, *const T)>,
-    out: *mut T,
-    d: usize,
-) {
-    let lanes = T::R::<I>::LANES;
-    let mut c = 0;
-    // SAFETY: the caller's; every block stays within `d` channels.
-    unsafe {
-        while c + 4 * lanes <= d {
-            block::<I, T, 4, 2>(sampler, taps, plane.wrapping_add(c), shift(next, c), out.add(c), 4 * lanes);
-            c += 4 * lanes;
-        }
-        if c + 2 * lanes <= d {
-            block::<I, T, 2, 4>(sampler, taps, plane.wrapping_add(c), shift(next, c), out.add(c), 2 * lanes);
-            c += 2 * lanes;
-        }
-        while c < d {
-            let n = lanes.min(d - c);
-            block::<I, T, 1, 4>(sampler, taps, plane.wrapping_add(c), shift(next, c), out.add(c), n);
-            c += n;
-        }
-    }
-}
-
-/// The same taps `c` channels further on.
-#[inline(always)]
-fn shift<F, T>(next: Option<(Taps<'_, F>, *const T)>, c: usize) -> Option<(Taps<'_, F>, *const T)> {
-    next.map(|(taps, plane)| (taps, plane.wrapping_add(c)))
-}
-
-/// `R` registers of channels and `K` sums of each, so that additions do not wait for each other. `n` channels are
-/// wanted; only with `R` = 1 may they be fewer than a register's. The same channels of `next` are asked for.
-#[inline(always)]
-unsafe fn block<I: InstructionSet, T: Lane, const R: usize, const K: usize>(
-    sampler: &Sampler<T::Acc>,
-    taps: Taps<'_, T::Acc>,
-    plane: *const T,
-    next: Option<(Taps<'_, T::Acc>, *const T)>,
-    out: *mut T,
+    next: *const T,
     n: usize,
-) {
-    let lanes = T::R::<I>::LANES;
-    let whole = R > 1 || n == lanes;
-    let (ats, masks, weights) = (taps.at.as_ptr(), taps.mask.as_ptr(), taps.weight.as_ptr());
-    // Without a next item, this one's rows are asked for once more: that costs less than a condition.
-    let (next_ats, next_plane) = match next {
-        Some((next, plane)) => (next.at.as_ptr(), plane),
-        None => (ats, plane),
-    };
-    // SAFETY: the caller's; a sample's index is below the length of every list in `taps`.
-    unsafe {
-        let mut sum = [[T::R::<I>::splat(T::Acc::ZERO); R]; K];
-        for g in &sampler.grids {
-            let corners = g.corners();
-            for s in g.samples.clone() {
-                if g.far {
-                    let ahead = next_plane.wrapping_offset(*next_ats.add(s));
-                    for corner in corners {
-                        prefetch_row::<T>(ahead.wrapping_offset(corner), R * lanes);
-                    }
-                }
-                let at = plane.wrapping_offset(*ats.add(s));
-                let (mask, weight) = (*masks.add(s), &*weights.add(s));
-                if mask == ALL_CORNERS && whole {
-                    for k in 0..4 {
-                        let (row, w) = (at.wrapping_offset(corners[k]), T::R::<I>::splat(weight[k]));
-                        for r in 0..R {
-                            sum[k % K][r] =
-                                T::load::<I>(row.wrapping_add(r * lanes)).mul_add(w, sum[k % K][r]);
-                        }
-                    }
-                } else if mask != 0 {
-                    for k in 0..4 {
-                        if mask & (1 << k) == 0 {
-                            continue;
-                        }
-                        let (row, w) = (at.wrapping_offset(corners[k]), T::R::<I>::splat(weight[k]));
-                        for r in 0..R {
-                            let from = row.wrapping_add(r * lanes);
-                            let v = if whole { T::load::<I>(from) } else { T::load_part::<I>(from, n) };
-                            sum[k % K][r] = v.mul_add(w, sum[k % K][r]);
-                        }
-                    }
-                }
-            }
-        }
-        for k in 1..K {
+    sums: [[T::R<I>; R]; 4],
+}
+
+impl<I: InstructionSet, T: Lane, const R: usize, const WHOLE: bool> Body<T::Acc> for SumBody<I, T, R, WHOLE> {
+    const PREFETCH: Prefetch = Prefetch::Always;
+
+    #[inline(always)]
+    unsafe fn prefetch(&self, at: isize) {
+        prefetch_row(self.next.wrapping_offset(at), R * T::R::<I>::LANES);
+    }
+
+    #[inline(always)]
+    unsafe fn tap(&mut self, k: usize, at: isize, weight: T::Acc) {
+        // SAFETY: the caller's.
+        unsafe {
+            let row = load_block::<I, T, R, WHOLE>(self.plane.wrapping_offset(at), self.n);
+            let weight = T::R::<I>::splat(weight);
+            let sum = &mut self.sums[k % chains(R)];
             for r in 0..R {
-                sum[0][r] = sum[0][r].add(sum[k][r]);
-            }
-        }
-        for r in 0..R {
-            if whole {
-                T::store::<I>(sum[0][r], out.add(r * lanes));
-            } else {
-                T::store_part::<I>(sum[0][r], out, n);
+                sum[r] = row[r].mul_add(weight, sum[r]);
             }
         }
     }

@@ -1,18 +1,17 @@
 //! The order in which queries are visited.
 //!
-//! Queries that sample the same part of the pyramid should follow each other: then the rows one has brought into the
-//! cache serve the next. They are sorted along a Z-shaped curve over the places they look at. Only the rounding of the
-//! value gradient depends on the order.
-
-use rayon::prelude::*;
+//! Queries that sample the same part of the pyramid should follow each other, because they then
+//! share rows in the cache. They are sorted along a Z-curve over the places they look at. Only the
+//! rounding of the value gradient depends on the order.
 
 use super::rows::Rows;
 use super::simd::prefetch;
 use crate::dtype::{Element, Slice, typed};
 use crate::op::Args;
 use crate::problem::Problem;
+use crate::threads;
 
-/// Queries whose places are looked up by one task, and how early one is asked for: each lies in a page of its own.
+/// Queries per task, and how many queries ahead a place is prefetched: each is in another page.
 const CHUNK: usize = 1024;
 const AHEAD: usize = 16;
 
@@ -27,10 +26,11 @@ pub(super) fn queries(rows: &Rows<'_>) -> Vec<usize> {
     let mut order = vec![0; batch * queries];
     let mut cells = vec![0; queries];
     for image in 0..batch {
-        cells.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, cells)| {
+        threads::for_each_chunk(&mut cells, CHUNK, |chunk, cells| {
             look_up(&rows.args, [image, chunk * CHUNK], sample, cells);
         });
-        // Sorted by counting: where each cell of the curve begins, then every query to the next place of its cell.
+        // A counting sort: where each cell of the curve begins, then each query to the next free
+        // place of its cell.
         let mut next = [0; CELLS + 1];
         for &cell in &cells {
             next[usize::from(cell) + 1] += 1;
@@ -46,7 +46,7 @@ pub(super) fn queries(rows: &Rows<'_>) -> Vec<usize> {
     order
 }
 
-/// The cells of queries from `first` on, by where each looks: at its reference point, or at one of its samples.
+/// The cells of queries from `first` on: of their reference points, or of one of their samples.
 fn look_up(args: &Args<'_>, [image, first]: [usize; 2], sample: usize, cells: &mut [u16]) {
     let (t, skip) = match &args.reference {
         Some((_, t)) => (t, 0),
@@ -63,7 +63,7 @@ fn look_up(args: &Args<'_>, [image, first]: [usize; 2], sample: usize, cells: &m
     });
 }
 
-/// The first sample of the level with the most pixels: it moves least around its query, in parts of the image.
+/// The first sample of the level with the most pixels. It lies closest to its query.
 fn finest_sample(p: &Problem) -> usize {
     let mut best = (0, 0);
     let mut first = 0;
@@ -81,7 +81,7 @@ fn finest_sample(p: &Problem) -> usize {
 const SIDE: usize = 64;
 const CELLS: usize = SIDE * SIDE;
 
-/// The cell along the curve of a place in parts of the image.
+/// The cell along the curve of a normalised location.
 fn curve(place: [f64; 2]) -> u16 {
     // The cast takes NaN to 0 and everything beyond an end to that end.
     let [x, y] = place.map(|t| ((t * SIDE as f64) as usize).min(SIDE - 1));

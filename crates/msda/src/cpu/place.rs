@@ -1,4 +1,4 @@
-//! Where the sums of the value's gradient lie while queries are added to them.
+//! Memory for the sums of the value's gradient while queries are added to them.
 
 use super::rows::Arithmetic;
 use crate::buffer::Aligned;
@@ -12,17 +12,20 @@ pub(super) trait Place<F> {
     fn open(&mut self, k: usize) -> Self::Finder;
     /// Takes a finder back after its query.
     fn close(&mut self, finder: Self::Finder);
-    /// The sums of the k-th head, where a tap's row can be asked for before the tap's turn.
-    fn ahead(&self, k: usize) -> Option<*const F>;
+    /// The sums of the k-th head, for prefetching.
+    fn ahead(&self, k: usize) -> *const F;
 }
 
-/// Finds the row of sums that belongs to a tap. A value of its own, so that it stays in registers while sums are
+/// Finds the row of sums of a tap. It is a value, so that it stays in registers while sums are
 /// stored.
 pub(super) trait Finder<F>: Copy {
+    /// Whether a tap's row is known before the tap is visited, so that it can be prefetched.
+    const PREFETCHES: bool;
+
     /// Channel `c` of the row of the tap at element `at`.
     ///
     /// # Safety
-    /// The tap must count, and be of the query and head for which the finder was opened.
+    /// The tap must be on the map, and belong to the query and head of this finder.
     unsafe fn row(&mut self, at: isize, c: usize) -> *mut F;
 }
 
@@ -49,34 +52,36 @@ impl<F: Copy> Place<F> for Fixed<F> {
     fn close(&mut self, _: FixedFinder<F>) {}
 
     #[inline(always)]
-    fn ahead(&self, k: usize) -> Option<*const F> {
-        Some(self.sums.wrapping_add(k * self.apart))
+    fn ahead(&self, k: usize) -> *const F {
+        self.sums.wrapping_add(k * self.apart)
     }
 }
 
 impl<F: Copy> Finder<F> for FixedFinder<F> {
+    const PREFETCHES: bool = true;
+
     #[inline(always)]
     unsafe fn row(&mut self, at: isize, c: usize) -> *mut F {
         self.0.wrapping_add(c).wrapping_offset(at)
     }
 }
 
-/// Rows lie one after the other in the order in which taps first fall on them: few queries touch few rows, which stay
-/// near, and what they touched is known without looking for it. A tap's element is its position.
+/// Rows lie one after the other in the order in which taps first fall on them. Few queries touch few
+/// rows: these stay in the cache, and are known without a search. A tap's element is its position.
 pub(super) struct Slots<F> {
-    /// Slot after slot, zero where nothing was added; only as many as were ever needed.
+    /// Slot after slot, zero where nothing was added. Grows with the slots in use.
     sums: Aligned<F>,
     channels: usize,
     /// The slot of each position, head after head; 0 where there is none yet.
     of: Vec<u32>,
     positions: usize,
-    /// Where in the gradient each slot's row belongs. Slot 0 is nobody's.
-    whose: Vec<usize>,
+    /// The element of the gradient that each slot's row belongs to. Slot 0 is not used.
+    owner: Vec<usize>,
     /// Elements of the gradient from one position to the next, and from one head to the next.
     strides: [usize; 2],
-    /// How many slots are taken.
+    /// Slots in use.
     taken: usize,
-    /// The most rows that a query touches.
+    /// The most rows that one head of a query touches.
     query: usize,
 }
 
@@ -86,24 +91,24 @@ impl<F: Arithmetic> Slots<F> {
         p.channels() * size_of::<F>() + size_of::<u32>() + size_of::<usize>()
     }
 
-    /// For some heads of an image, of which no more than so many rows are ever touched.
+    /// For some heads of an image, of which at most `rows` rows are touched.
     pub(super) fn new(p: &Problem, heads: usize, rows: usize, [_, position, head]: Strides) -> Self {
         Self {
             sums: Aligned::reserved((rows + 1) * p.channels()),
             channels: p.channels(),
             of: vec![0; heads * p.positions()],
             positions: p.positions(),
-            whose: vec![0; rows + 2],
+            owner: vec![0; rows + 2],
             strides: [position, head],
             taken: 1,
             query: 4 * p.samples(),
         }
     }
 
-    /// Each row that was touched, with its place in the gradient relative to the first head's.
+    /// The touched rows: the element of the gradient, relative to the first head, and the sums.
     #[inline(always)]
     pub(super) fn touched(&mut self) -> (&[usize], &mut [F]) {
-        (&self.whose[1..self.taken], &mut self.sums[self.channels..self.taken * self.channels])
+        (&self.owner[1..self.taken], &mut self.sums[self.channels..self.taken * self.channels])
     }
 
     /// Forgets which rows were touched. Their sums must be zero again.
@@ -118,7 +123,7 @@ impl<F: Arithmetic> Place<F> for &mut Slots<F> {
 
     #[inline(always)]
     fn open(&mut self, k: usize) -> SlotFinder<F> {
-        let slots = (self.taken + self.query).min(self.whose.len() - 1);
+        let slots = (self.taken + self.query).min(self.owner.len() - 1);
         if slots * self.channels > self.sums.len() {
             self.sums.grow(slots * self.channels, F::ZERO);
         }
@@ -127,7 +132,7 @@ impl<F: Arithmetic> Place<F> for &mut Slots<F> {
             sums: self.sums.as_mut_ptr(),
             channels: self.channels,
             of: self.of[k * self.positions..].as_mut_ptr(),
-            whose: self.whose.as_mut_ptr(),
+            owner: self.owner.as_mut_ptr(),
             taken: self.taken,
             position,
             head: k * head,
@@ -140,8 +145,8 @@ impl<F: Arithmetic> Place<F> for &mut Slots<F> {
     }
 
     #[inline(always)]
-    fn ahead(&self, _: usize) -> Option<*const F> {
-        None
+    fn ahead(&self, _: usize) -> *const F {
+        self.sums.as_ptr()
     }
 }
 
@@ -151,7 +156,7 @@ pub(super) struct SlotFinder<F> {
     sums: *mut F,
     channels: usize,
     of: *mut u32,
-    whose: *mut usize,
+    owner: *mut usize,
     taken: usize,
     /// The row at element `at` belongs to `at * position + head` of the gradient.
     position: usize,
@@ -159,14 +164,16 @@ pub(super) struct SlotFinder<F> {
 }
 
 impl<F: Copy> Finder<F> for SlotFinder<F> {
+    const PREFETCHES: bool = false;
+
     #[inline(always)]
     unsafe fn row(&mut self, at: isize, c: usize) -> *mut F {
-        // Whether a row is new is as good as random: the slot that is free is written in any case, and taken or not.
-        // SAFETY: a tap that counts lies on one of the head's positions; there are sums for as many slots as a query can
-        // take, and one more owner than slots.
+        // Whether a row is new is hard to predict: the owner of the free slot is written in any case.
+        // SAFETY: a tap on the map lies on one of the head's positions. There are sums for as many
+        // slots as a query can take, and one more owner than slots.
         unsafe {
             let of = self.of.offset(at);
-            *self.whose.add(self.taken) = self.head + at as usize * self.position;
+            *self.owner.add(self.taken) = self.head + at as usize * self.position;
             let new = *of == 0;
             let slot = if new { self.taken as u32 } else { *of };
             *of = slot;

@@ -1,14 +1,18 @@
-//! What the machine can do at best: the ceilings that times are held against.
+//! The speed limits of the machine, which times are compared with.
 //!
-//! All probes run on every thread of the current rayon pool and return a rate for all of them together.
+//! All probes run on every thread of the current rayon pool and return the rate of all of them
+//! together.
 
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::Instant;
 
+use super::parts::Part;
+use super::query::{Query, Step, Stretch, Visitor, visit_all};
 use super::rows::Rows;
-use super::simd::{InstructionSet, Isa, Kernel, Reg, prefetch_row};
-use super::{Call, Item, Next, Query, Sampler, Visitor, order, pipeline};
+use super::simd::{Detected, InstructionSet, Isa, Kernel, MAX_LANES, Reg, prefetch_row};
+use super::taps::{Body, Map, Prefetch, Sampler, Walk};
+use super::{Call, order};
 use crate::buffer::Aligned;
 use crate::dtype::Element;
 use crate::error::{Error, ErrorKind, Result};
@@ -19,28 +23,29 @@ use crate::rng::Rng;
 /// Elements of a row: 32 channels of `f32`, two cache lines.
 const ROW: usize = 32;
 
-/// How rows are read.
+/// The order in which rows are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
-    /// Random rows of a buffer that every thread has for itself.
+    /// Random rows, one buffer per thread.
     Own,
-    /// Random rows of one buffer for all threads.
+    /// Random rows, one buffer for all threads.
     Shared,
-    /// A buffer for each thread, read from front to back.
+    /// Rows from first to last, one buffer per thread.
     InOrder,
 }
 
-/// Rounds of a probe; the best one counts.
+/// Rounds of a probe. The best one counts.
 const ROUNDS: usize = 7;
 
-/// Bytes a second at which 128-byte rows can be read, again and again, from a buffer of `bytes`. Nothing but reading:
-/// what any kernel that takes rows from there can reach. Read in order, each thread has its own part of that size.
-pub fn read(isa: Isa, bytes: usize, reading: Reading) -> f64 {
-    assert!(isa.is_available(), "{isa} is not available");
+/// Bytes per second at which 128-byte rows can be read, again and again, from a buffer of `bytes`.
+/// It does nothing else: no kernel that reads rows from there is faster. An error where this machine
+/// lacks `isa`.
+pub fn read(isa: Isa, bytes: usize, reading: Reading) -> Result<f64> {
+    let isa = Detected::new(isa)?;
     let rows = (bytes / (4 * ROW)).max(1);
     let copies = if reading == Reading::Shared { 1 } else { rayon::current_num_threads() };
     let data = Aligned::filled(copies * rows * ROW, 1.0f32);
-    best_rate(|thread| {
+    Ok(best_rate(|thread| {
         let mut r = Rng::new(thread as u64);
         let first = if reading == Reading::Shared { 0 } else { thread * rows };
         let order: Vec<usize> = match reading {
@@ -54,23 +59,26 @@ pub fn read(isa: Isa, bytes: usize, reading: Reading) -> f64 {
             black_box(sum);
             (order.len() * ROW * 4) as f64
         }
-    })
+    }))
 }
 
-/// Bytes of rows that the forward pass reads, and how many a second when the same rows are only loaded, in the order
-/// in which it visits them: what is left of its time when locating samples and adding them up are free. For `f32` values
-/// of 32 channels.
+/// Bytes of rows that the forward pass reads, and bytes per second when the same rows are only
+/// loaded, in the same order. This is the time of a forward pass in which locating samples and
+/// summing rows cost nothing. For `f32` values of 32 channels.
 pub fn replay(isa: Isa, p: &Problem, inputs: &Inputs<'_>) -> Result<(f64, f64)> {
-    assert!(isa.is_available(), "{isa} is not available");
+    let isa = Detected::new(isa)?;
     let call = Call { isa, rows: Rows { p, args: op::check_inputs(p, inputs)? } };
     let Some(value) = f32::slice(&call.rows.args.value.data).filter(|_| p.channels() == ROW) else {
         let got = format!("{} {}", p.channels(), p.types().value);
         return Err(Error::new(ErrorKind::Unsupported, "channels to replay", got, format!("{ROW} f32")));
     };
-    let sampler = Sampler::new(p, call.value_grids(), p.heads());
-    let mut visited = Visited { rows: call.rows, sampler: &sampler, starts: Vec::new() };
-    isa.run(Visit { visited: &mut visited, pairs: &order::queries(&call.rows) });
-    let starts = visited.starts;
+    let part = &Part::all(p);
+    let map = call.value_map(part, p.heads());
+    let sampler = &Sampler::new(p, part, p.heads(), Some(map), None);
+    let pairs = &order::queries(&call.rows);
+    let mut starts = Vec::new();
+    let stretch = Stretch { rows: call.rows, sampler, part, heads: 0..p.heads(), pairs };
+    isa.run(ListRows { stretch, starts: &mut starts });
     let threads = rayon::current_num_threads();
     let rate = best_rate(|thread| {
         let part = |i: usize| i * starts.len() / threads;
@@ -85,58 +93,67 @@ pub fn replay(isa: Isa, p: &Problem, inputs: &Inputs<'_>) -> Result<(f64, f64)> 
     Ok(((starts.len() * ROW * 4) as f64, rate))
 }
 
-/// Where the rows begin that the forward pass reads, in the order in which it does.
-struct Visited<'a> {
-    rows: Rows<'a>,
-    sampler: &'a Sampler<f32>,
-    starts: Vec<usize>,
+/// Lists the first elements of the rows that the forward pass reads, in its order.
+struct ListRows<'a> {
+    stretch: Stretch<'a, f32>,
+    starts: &'a mut Vec<usize>,
 }
 
-impl Visitor<f32> for Visited<'_> {
-    #[inline(always)]
-    unsafe fn visit<I: InstructionSet>(&mut self, at: [usize; 3], item: Item<'_, f32>, _: Next<'_, f32>) {
-        let plane = self.rows.plane(at);
-        for g in &self.sampler.grids {
-            for s in g.samples.clone() {
-                let counted = |k: &usize| item.taps.mask[s] & (1 << k) != 0;
-                let corners = g.corners();
-                let start = |k| plane.wrapping_add_signed(item.taps.at[s] + corners[k]);
-                self.starts.extend((0..4).filter(counted).map(start));
-            }
-        }
-    }
-}
-
-struct Visit<'a, 'b> {
-    visited: &'a mut Visited<'b>,
-    pairs: &'a [usize],
-}
-
-impl Kernel for Visit<'_, '_> {
+impl Kernel for ListRows<'_> {
     #[inline(always)]
     unsafe fn run<I: InstructionSet>(self) {
-        let (rows, sampler) = (self.visited.rows, self.visited.sampler);
-        let heads = rows.p.heads();
-        let mut memory = [Query::new(rows.p, heads), Query::new(rows.p, heads)];
+        let rows = self.stretch.rows;
+        let (p, Some(map)) = (rows.p, &self.stretch.sampler.value) else { return };
+        let mut memory = [Query::new(p, p.heads()), Query::new(p, p.heads())];
+        let mut list = Starts { rows, map, plane: 0, starts: self.starts };
         // SAFETY: the machine has `I`.
-        unsafe { pipeline::<I, f32>(&rows, sampler, self.pairs, 0..heads, &mut memory, self.visited) };
+        unsafe { visit_all::<I, f32>(&self.stretch, &mut memory, &mut list) };
     }
 }
 
-/// Floating-point operations a second of fused multiply-adds on `f32`.
-pub fn multiply_add(isa: Isa) -> f64 {
-    assert!(isa.is_available(), "{isa} is not available");
-    best_rate(|_| {
+struct Starts<'a> {
+    rows: Rows<'a>,
+    map: &'a Map,
+    plane: usize,
+    starts: &'a mut Vec<usize>,
+}
+
+impl Visitor<f32> for Starts<'_> {
+    #[inline(always)]
+    unsafe fn visit<I: InstructionSet>(&mut self, step: Step<'_, f32>) {
+        self.plane = self.rows.plane(step.at);
+        // SAFETY: the taps were located on the map; they are only listed.
+        unsafe { Walk::value(self.map, step.taps, step.next_taps).run(self) };
+    }
+}
+
+impl Body<f32> for Starts<'_> {
+    const PREFETCH: Prefetch = Prefetch::Never;
+
+    unsafe fn prefetch(&self, _: isize) {}
+
+    #[inline(always)]
+    unsafe fn tap(&mut self, _: usize, at: isize, _: f32) {
+        self.starts.push(self.plane.wrapping_add_signed(at));
+    }
+}
+
+/// Floating-point operations per second of fused multiply-adds on `f32`. An error where this machine
+/// lacks `isa`.
+pub fn multiply_add(isa: Isa) -> Result<f64> {
+    let isa = Detected::new(isa)?;
+    Ok(best_rate(|_| {
         move || {
             let (mut flops, mut sum) = (0.0, 0.0);
             isa.run(MultiplyAdd { flops: &mut flops, sum: &mut sum });
             black_box(sum);
             flops
         }
-    })
+    }))
 }
 
-/// Lets every thread of the pool do a round of work at the same time, several times; work a second of the best round.
+/// Runs several rounds of work on every thread of the pool at once, and returns the work per second
+/// of the best round.
 ///
 /// A round lasts until its last thread is done: threads that share a core do not count twice.
 fn best_rate<W: FnMut() -> f64>(make: impl Fn(usize) -> W + Sync) -> f64 {
@@ -183,7 +200,9 @@ impl Kernel for Gather<'_> {
                     c += 1;
                 }
             }
-            *self.sum = I::F32::sum4([sums[0], sums[1], sums[2], sums[3]]).iter().sum();
+            let mut quad = [0.0; MAX_LANES];
+            I::F32::store_quad([sums[0], sums[1], sums[2], sums[3]], quad.as_mut_ptr(), false);
+            *self.sum = quad.iter().sum();
         }
     }
 }
@@ -211,7 +230,9 @@ impl Kernel for MultiplyAdd<'_> {
             for sum in &sums[1..] {
                 total = total.add(*sum);
             }
-            *self.sum = I::F32::sum4([total; 4])[0];
+            let mut lanes = [0.0; MAX_LANES];
+            total.store(lanes.as_mut_ptr());
+            *self.sum = lanes.iter().sum();
             *self.flops = (STEPS * CHAINS * I::F32::LANES * 2) as f64;
         }
     }

@@ -1,13 +1,15 @@
-//! One query's locations and weights, in the arithmetic type: read as they are, or made from the fused inputs.
+//! The locations and weights of a query, in the arithmetic type: read as they are, or computed from
+//! the inputs of the fused form.
 
 use std::ops::Range;
 
+use super::parts::Part;
 use super::simd::{InstructionSet, Lane, Reg, prefetch_row};
-use crate::dtype::{Dtype, Float, Slice, SliceMut, typed};
-use crate::op::{Args, ReferenceKind};
+use crate::dtype::{Float, Slice, typed};
+use crate::op::{Args, ReferenceKind, Tensor};
 use crate::problem::Problem;
 
-/// What the kernels need of the arithmetic types beyond [`Float`], in forms that become vector code in loops.
+/// Operations of the arithmetic types beyond [`Float`], in forms that vectorise in loops.
 pub(crate) trait Arithmetic: Float {
     /// `exp` of a number at most 0.
     fn exp_nonpositive(self) -> Self;
@@ -21,7 +23,8 @@ pub(crate) trait Arithmetic: Float {
 impl Arithmetic for f32 {
     #[inline(always)]
     fn exp_nonpositive(self) -> f32 {
-        // exp(x) = 2^n * exp(r), r within ln(2)/2 of 0. Adding and subtracting 1.5 * 2^23 rounds to an integer.
+        // exp(x) = 2^n * exp(r), r within ln(2)/2 of 0. Adding and subtracting 1.5 * 2^23 rounds to
+        // an integer.
         const ROUND: f32 = 12_582_912.0;
         // ln(2) in two parts; the first has few enough bits that n times it is exact.
         const LN2_HIGH: f32 = 0.693_359_4;
@@ -57,7 +60,7 @@ impl Arithmetic for f64 {
     }
 }
 
-/// Where the locations and weights of a query come from.
+/// The inputs of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) p: &'a Problem,
@@ -71,52 +74,58 @@ impl Rows<'_> {
         self.args.value.at([at[0], 0, at[2]])
     }
 
-    /// Asks for the locations and weights of some heads of a query.
+    /// Prefetches the locations and weights of some heads of a query.
     #[inline(always)]
-    pub(super) fn prefetch(&self, [image, query]: [usize; 2], heads: Range<usize>) {
-        let samples = self.p.samples();
-        for (t, n) in [(&self.args.locations, 2 * samples), (&self.args.weights, samples)] {
+    pub(super) fn prefetch(&self, [image, query]: [usize; 2], heads: Range<usize>, part: &Part) {
+        for (t, numbers) in [(&self.args.locations, 2), (&self.args.weights, 1)] {
+            let n = numbers * part.samples.len();
+            let start = t.at([image, query, heads.start]) + numbers * part.samples.start;
             typed!(Slice, t.data, data => {
-                for head in heads.clone() {
-                    prefetch_row(data.as_ptr().wrapping_add(t.at([image, query, head])), n);
+                let row = data.as_ptr().wrapping_add(start);
+                if t.strides[2] == n {
+                    prefetch_row(row, heads.len() * n);
+                } else {
+                    for k in 0..heads.len() {
+                        prefetch_row(row.wrapping_add(k * t.strides[2]), n);
+                    }
                 }
             });
         }
     }
 
-    /// Fills `xy` and `att` with the locations and weights of some heads of a query, one head after the other.
+    /// Fills `xy` and `att` with the locations and weights of some heads of a query on `part`, one
+    /// head after the other. `logits` is working memory for all samples of a head.
     ///
     /// # Safety
     /// The machine must have `I`.
     #[inline(always)]
     pub(super) unsafe fn fill<I: InstructionSet, T: Lane>(
         &self,
-        [image, query]: [usize; 2],
+        at: [usize; 2],
         heads: Range<usize>,
+        part: &Part,
         xy: &mut [T::Acc],
         att: &mut [T::Acc],
+        logits: &mut [T::Acc],
     ) {
-        let n = self.p.samples();
+        let (n, first) = (part.samples.len(), part.samples.start);
         // SAFETY: the caller's.
         unsafe {
-            for (t, to, n) in [(&self.args.locations, &mut *xy, 2 * n), (&self.args.weights, &mut *att, n)] {
-                let start = t.at([image, query, heads.start]);
-                if t.strides[2] == n {
-                    // Heads lie side by side: one row.
-                    widen::<I, T>(&t.data, start, &mut to[..heads.len() * n]);
-                } else {
-                    for k in 0..heads.len() {
-                        widen::<I, T>(&t.data, start + k * t.strides[2], &mut to[k * n..(k + 1) * n]);
-                    }
-                }
+            widen_rows::<I, T>(&self.args.locations, at, heads.clone(), 2 * first, 2 * n, xy);
+            if self.args.reference.is_none() {
+                widen_rows::<I, T>(&self.args.weights, at, heads, first, n, att);
+                return;
             }
-        }
-        if self.args.reference.is_some() {
-            for k in 0..heads.len() {
-                softmax(&mut att[k * n..(k + 1) * n]);
+            for (k, head) in heads.enumerate() {
+                // A softmax needs the logits of all samples, also of those on other parts.
+                let start = self.args.weights.at([at[0], at[1], head]);
+                widen::<I, T>(&self.args.weights.data, start, logits);
+                softmax(logits);
+                att[k * n..(k + 1) * n].copy_from_slice(&logits[part.samples.clone()]);
                 let mut first = k * n;
-                for (l, &points) in self.p.points().iter().enumerate() {
-                    self.locate_offsets::<T>([image, query], l, &mut xy[2 * first..2 * (first + points)]);
+                for l in part.levels.clone() {
+                    let points = self.p.points()[l];
+                    self.locate_offsets::<T>(at, l, &mut xy[2 * first..2 * (first + points)]);
                     first += points;
                 }
             }
@@ -179,6 +188,33 @@ pub(super) fn softmax<F: Arithmetic>(row: &mut [F]) {
     }
 }
 
+/// Widens `len` elements of some heads of a query, from element `skip` of each head on.
+///
+/// # Safety
+/// The machine must have `I`.
+#[inline(always)]
+unsafe fn widen_rows<I: InstructionSet, T: Lane>(
+    t: &Tensor<'_>,
+    [image, query]: [usize; 2],
+    heads: Range<usize>,
+    skip: usize,
+    len: usize,
+    to: &mut [T::Acc],
+) {
+    let start = t.at([image, query, heads.start]) + skip;
+    // SAFETY: the caller's.
+    unsafe {
+        if t.strides[2] == len {
+            // Rows side by side are one long row.
+            widen::<I, T>(&t.data, start, &mut to[..heads.len() * len]);
+        } else {
+            for k in 0..heads.len() {
+                widen::<I, T>(&t.data, start + k * t.strides[2], &mut to[k * len..(k + 1) * len]);
+            }
+        }
+    }
+}
+
 /// Reads elements of the value's type or `f32` into the arithmetic type.
 ///
 /// # Safety
@@ -200,9 +236,10 @@ pub(super) unsafe fn widen<I: InstructionSet, T: Lane>(data: &Slice<'_>, start: 
                     T::load::<I>(from.as_ptr().add(i)).store(to.as_mut_ptr().add(i));
                     i += lanes;
                 }
-            }
-            for (to, from) in to[i..].iter_mut().zip(&from[i..]) {
-                *to = from.widen();
+                if i < to.len() {
+                    let n = to.len() - i;
+                    T::load_part::<I>(from.as_ptr().add(i), n).store_part(to.as_mut_ptr().add(i), n);
+                }
             }
         }
         (None, Slice::F32(from)) => {
@@ -211,51 +248,6 @@ pub(super) unsafe fn widen<I: InstructionSet, T: Lane>(data: &Slice<'_>, start: 
             }
         }
         (None, _) => unreachable!("checked: the value's type or f32"),
-    }
-}
-
-/// A destination for rows of the value's type or `f32`, shared by threads that write different rows.
-#[derive(Clone, Copy)]
-pub(super) enum RowsOut<T> {
-    Own(*mut T),
-    F32(*mut f32),
-}
-
-// SAFETY: threads write disjoint rows: the checked strides keep outer indices apart.
-unsafe impl<T: Send> Send for RowsOut<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Sync for RowsOut<T> {}
-
-impl<T: Lane> RowsOut<T> {
-    /// The elements of a slice that was checked to be of the value's type or `f32`.
-    pub(super) fn new(data: SliceMut<'_>) -> Self {
-        match data {
-            SliceMut::F32(s) if T::DTYPE != Dtype::F32 => Self::F32(s.as_mut_ptr()),
-            data => Self::Own(T::slice_mut(data).expect("checked: the value's type or f32").as_mut_ptr()),
-        }
-    }
-
-    /// Writes a row.
-    ///
-    /// # Safety
-    /// `start .. start + row.len()` must lie within the slice, and no other thread may touch it.
-    #[inline(always)]
-    pub(super) unsafe fn write(self, start: usize, row: &[T::Acc]) {
-        // SAFETY: the caller's.
-        unsafe {
-            match self {
-                Self::Own(p) => {
-                    for (i, &x) in row.iter().enumerate() {
-                        *p.add(start + i) = T::narrow(x);
-                    }
-                }
-                Self::F32(p) => {
-                    for (i, &x) in row.iter().enumerate() {
-                        *p.add(start + i) = x.to_f64() as f32;
-                    }
-                }
-            }
-        }
     }
 }
 

@@ -1,27 +1,25 @@
-//! From sampling locations to weighted rows: where each sample falls, which of its four corners count, and how much.
+//! From sampling locations to weighted rows: the pixel of each sample, which of its four corners
+//! are on the map, and their weights.
 //!
-//! Everything about a sample that does not depend on the channel is worked out here, once, in loops over all samples
-//! of a query that the compiler turns into vector code.
+//! Everything about a sample that does not depend on the channel is computed here, once, in loops
+//! over all samples of a query that the compiler vectorises.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::parts::Part;
+use super::query::batch;
 use super::rows::Arithmetic;
 use crate::dtype::Float;
-use crate::problem::{Padding, Problem, Sampling};
+use crate::problem::{Level, Padding, Problem, Sampling};
 
-/// A level as a kernel addresses it: pixel `(y, x)` is element `origin + y * row + x * column`.
+/// The addresses of a level's pixels: pixel `(y, x)` is element `origin + y * row + x * column`.
 #[derive(Debug, Clone)]
 pub(super) struct Grid {
-    pub(super) w: i32,
-    pub(super) h: i32,
     pub(super) origin: isize,
     pub(super) row: isize,
     pub(super) column: isize,
-    /// Rows that are taken; taps on others are left out.
-    pub(super) rows: Range<i32>,
-    /// Which samples of a head read this level.
-    pub(super) samples: Range<usize>,
-    /// Whether the level is too large to be in the second-level cache anyway: then its rows are asked for early.
+    /// Whether the level is too large for L2. Its rows are then prefetched.
     pub(super) far: bool,
 }
 
@@ -29,108 +27,171 @@ pub(super) struct Grid {
 pub(super) const FAR: usize = 1 << 19;
 
 impl Grid {
-    /// What to add to the upper left corner's element to reach each corner's.
+    /// The offset of each corner from the upper left one.
     #[inline(always)]
-    pub(super) fn corners(&self) -> [isize; 4] {
+    fn corners(&self) -> [isize; 4] {
         [0, self.column, self.row, self.row + self.column]
     }
 }
 
-/// The fixed part of locating samples: options, levels, and what each sample needs of its level.
+/// The addresses of a tensor's pixels, by level and by sample.
 #[derive(Debug)]
-pub(super) struct Sampler<F> {
-    pub(super) grids: Vec<Grid>,
-    sampling: Sampling,
-    padding: Padding,
-    shift: F,
-    /// For each sample: scale from normalised to pixel coordinates, and the level's size.
-    pub(super) scale_x: Vec<F>,
-    pub(super) scale_y: Vec<F>,
-    w: Vec<F>,
-    h: Vec<F>,
-    /// For each sample: the width, the first row that is taken, and how many are.
-    columns: Vec<u32>,
-    first: Vec<i32>,
-    rows: Vec<u32>,
-    /// For each sample: the level's first element, and how far apart its rows and columns are.
+pub(super) struct Map {
+    grids: Vec<(Grid, Range<usize>)>,
+    /// For each sample of a query: [`Grid::origin`], [`Grid::row`] and [`Grid::column`].
     origin: Vec<isize>,
     row: Vec<isize>,
     column: Vec<isize>,
 }
 
-impl<F: Float> Sampler<F> {
-    /// For the samples of `heads` heads of a query, one head after the other.
-    pub(super) fn new(p: &Problem, grids: Vec<Grid>, heads: usize) -> Self {
-        let each = Each { grids: &grids, heads };
-        Self {
-            sampling: p.sampling(),
-            padding: p.padding(),
-            shift: F::from_f64(p.pixel_transform(1).1),
-            scale_x: each.sample(|g| F::from_f64(p.pixel_transform(g.w as usize).0)),
-            scale_y: each.sample(|g| F::from_f64(p.pixel_transform(g.h as usize).0)),
-            w: each.sample(|g| F::from_f64(f64::from(g.w))),
-            h: each.sample(|g| F::from_f64(f64::from(g.h))),
-            columns: each.sample(|g| g.w as u32),
-            first: each.sample(|g| g.rows.start),
-            rows: each.sample(|g| (g.rows.end - g.rows.start) as u32),
-            origin: each.sample(|g| g.origin),
-            row: each.sample(|g| g.row),
-            column: each.sample(|g| g.column),
-            grids,
-        }
+impl Map {
+    /// One grid per level of `part`, for the samples of `heads` heads of a batch of queries.
+    pub(super) fn new(p: &Problem, part: &Part, heads: usize, grid: impl Fn(usize) -> Grid) -> Self {
+        let grids: Vec<_> = part.levels.clone().map(|l| (grid(l), part.samples_of(p, l))).collect();
+        let heads = heads * batch(heads, part.samples.len());
+        let per_sample = |f: fn(&Grid) -> isize| {
+            let of_head: Vec<isize> =
+                grids.iter().flat_map(|(g, samples)| samples.clone().map(|_| f(g))).collect();
+            of_head.repeat(heads)
+        };
+        let [origin, row, column] =
+            [|g: &Grid| g.origin, |g: &Grid| g.row, |g: &Grid| g.column].map(per_sample);
+        Self { origin, row, column, grids }
     }
 
-    /// Samples located at a time.
-    fn samples(&self) -> usize {
-        self.w.len()
+    /// The element of each sample's upper left pixel.
+    #[inline(always)]
+    fn locate(&self, xs: &[i32], ys: &[i32], at: &mut [isize]) {
+        let n = self.origin.len();
+        let (xs, ys, at) = (&xs[..n], &ys[..n], &mut at[..n]);
+        let (row, column) = (&self.row[..n], &self.column[..n]);
+        for s in 0..n {
+            let down = (ys[s] as isize).wrapping_mul(row[s]);
+            let across = (xs[s] as isize).wrapping_mul(column[s]);
+            at[s] = self.origin[s].wrapping_add(down).wrapping_add(across);
+        }
     }
 }
 
-/// Repeats what belongs to a level for each of its samples.
+/// The part of locating samples that is the same for every query.
+#[derive(Debug)]
+pub(super) struct Sampler<F> {
+    /// Samples of one head.
+    pub(super) samples: usize,
+    sampling: Sampling,
+    padding: Padding,
+    shift: F,
+    /// For each sample: the scale from normalised to pixel coordinates, and the level's size.
+    pub(super) scale_x: Vec<F>,
+    pub(super) scale_y: Vec<F>,
+    w: Vec<F>,
+    h: Vec<F>,
+    /// For each sample: the width, the first row of the part, and its number of rows.
+    columns: Vec<u32>,
+    first: Vec<i32>,
+    rows: Vec<u32>,
+    /// Addresses in the value.
+    pub(super) value: Option<Map>,
+    /// Addresses in the sums of the value's gradient.
+    pub(super) sums: Option<Map>,
+}
+
+impl<F: Float> Sampler<F> {
+    /// For the samples of `heads` heads of a query on `part`, one head after the other, and of as
+    /// many queries as are prepared together.
+    pub(super) fn new(p: &Problem, part: &Part, heads: usize, value: Option<Map>, sums: Option<Map>) -> Self {
+        let each = Each { p, part, heads: heads * batch(heads, part.samples.len()) };
+        Self {
+            samples: part.samples.len(),
+            sampling: p.sampling(),
+            padding: p.padding(),
+            shift: F::from_f64(p.pixel_transform(1).1),
+            scale_x: each.sample(|l, _| F::from_f64(p.pixel_transform(l.w).0)),
+            scale_y: each.sample(|l, _| F::from_f64(p.pixel_transform(l.h).0)),
+            w: each.sample(|l, _| F::from_f64(l.w as f64)),
+            h: each.sample(|l, _| F::from_f64(l.h as f64)),
+            columns: each.sample(|l, _| l.w as u32),
+            first: each.sample(|_, rows| rows.start as i32),
+            rows: each.sample(|_, rows| rows.len() as u32),
+            value,
+            sums,
+        }
+    }
+
+    /// Whether locations outside of the map move the sample.
+    #[inline(always)]
+    pub(super) fn clamps(&self) -> bool {
+        self.padding == Padding::Border
+    }
+
+    /// Whether moving the location of a sample changes its value smoothly.
+    #[inline(always)]
+    pub(super) fn is_smooth(&self) -> bool {
+        self.sampling == Sampling::Bilinear
+    }
+
+    /// Whether the pixel coordinate of a location was clamped, for both axes of sample `s`.
+    #[inline(always)]
+    pub(super) fn clamped(&self, s: usize, [x, y]: [F; 2]) -> [bool; 2] {
+        let outside = |t: F, scale: F, size: F| {
+            let c = t * scale + self.shift;
+            !(c > F::ZERO && c < size - F::ONE)
+        };
+        [outside(x, self.scale_x[s], self.w[s]), outside(y, self.scale_y[s], self.h[s])]
+    }
+}
+
+/// Repeats a number of each level for each of its samples, and all of them for each head.
 struct Each<'a> {
-    grids: &'a [Grid],
+    p: &'a Problem,
+    part: &'a Part,
     heads: usize,
 }
 
 impl Each<'_> {
-    fn sample<T: Copy>(&self, f: impl Fn(&Grid) -> T) -> Vec<T> {
-        let of_head: Vec<T> =
-            self.grids.iter().flat_map(|g| std::iter::repeat_n(f(g), g.samples.len())).collect();
-        of_head.repeat(self.heads)
+    fn sample<N: Copy>(&self, f: impl Fn(&Level, &Range<usize>) -> N) -> Vec<N> {
+        let Self { p, part, heads } = self;
+        let of_level = |l: usize| {
+            let number = f(&p.levels()[l], &part.rows[l - part.levels.start]);
+            std::iter::repeat_n(number, p.points()[l])
+        };
+        part.levels.clone().flat_map(of_level).collect::<Vec<N>>().repeat(*heads)
     }
 }
 
 /// The pixel of a sample that lies outside: none of its corners is on any map.
 const OUTSIDE: f64 = -4.0;
 
-/// All four corners of a sample count.
-pub(super) const ALL_CORNERS: u32 = 0b1111;
+/// The mask of a sample with all four corners on the map.
+const ALL_CORNERS: u32 = 0b1111;
 
-/// Where the samples of a head fall, and what their corners weigh. Corners are upper left, upper right, lower left, lower
-/// right.
+/// The taps of one head's samples: pointers to the numbers of its first sample. Corners are upper
+/// left, upper right, lower left, lower right.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taps<'a, F> {
-    /// Distance from the upper left pixel.
-    pub(super) fx: &'a [F],
-    pub(super) fy: &'a [F],
-    /// The upper left pixel's element; meaningless, but harmless, where that corner does not count.
-    pub(super) at: &'a [isize],
-    /// Bit k is set when corner k counts.
-    pub(super) mask: &'a [u32],
-    /// Weight of each corner, the attention weight included.
-    pub(super) weight: &'a [[F; 4]],
+    /// The element of the upper left pixel, in the value and in the sums. Any number where that
+    /// corner is off the map.
+    pub(super) value_at: *const isize,
+    pub(super) sums_at: *const isize,
+    /// Bit k is set when corner k is on the map.
+    mask: *const u32,
+    /// Weight of each corner times the attention weight.
+    weight: *const [F; 4],
+    lists: PhantomData<&'a TapLists<F>>,
 }
 
-/// Memory for the taps of several heads.
+/// The taps of several heads.
 #[derive(Debug)]
 pub(super) struct TapLists<F> {
     /// The upper left pixel.
     x: Vec<i32>,
-    y: Vec<i32>,
-    fx: Vec<F>,
-    fy: Vec<F>,
-    at: Vec<isize>,
-    mask: Vec<u32>,
+    pub(super) y: Vec<i32>,
+    /// Distance from it.
+    pub(super) fx: Vec<F>,
+    pub(super) fy: Vec<F>,
+    value_at: Vec<isize>,
+    sums_at: Vec<isize>,
+    pub(super) mask: Vec<u32>,
     weight: Vec<[F; 4]>,
 }
 
@@ -141,35 +202,43 @@ impl<F: Arithmetic> TapLists<F> {
             y: vec![0; samples],
             fx: vec![F::ZERO; samples],
             fy: vec![F::ZERO; samples],
-            at: vec![0; samples],
+            value_at: vec![0; samples],
+            sums_at: vec![0; samples],
             mask: vec![0; samples],
             weight: vec![[F::ZERO; 4]; samples],
         }
     }
 
-    /// The taps of some samples.
+    /// The taps from sample `first` on.
     #[inline(always)]
-    pub(super) fn of(&self, samples: Range<usize>) -> Taps<'_, F> {
+    pub(super) fn starting_at(&self, first: usize) -> Taps<'_, F> {
         Taps {
-            fx: &self.fx[samples.clone()],
-            fy: &self.fy[samples.clone()],
-            at: &self.at[samples.clone()],
-            mask: &self.mask[samples.clone()],
-            weight: &self.weight[samples],
+            value_at: self.value_at.as_ptr().wrapping_add(first),
+            sums_at: self.sums_at.as_ptr().wrapping_add(first),
+            mask: self.mask.as_ptr().wrapping_add(first),
+            weight: self.weight.as_ptr().wrapping_add(first),
+            lists: PhantomData,
         }
     }
 
-    /// Works out all samples with normalised locations `xy`, in pairs, and attention weights `att`.
+    /// Computes the taps of samples with normalised locations `xy`, in pairs, and attention
+    /// weights `att`.
     #[inline(always)]
     pub(super) fn locate(&mut self, sampler: &Sampler<F>, xy: &[F], att: &[F]) {
         self.find_pixels(sampler, xy);
         self.find_corners(sampler, att);
+        if let Some(map) = &sampler.value {
+            map.locate(&self.x, &self.y, &mut self.value_at);
+        }
+        if let Some(map) = &sampler.sums {
+            map.locate(&self.x, &self.y, &mut self.sums_at);
+        }
     }
 
-    /// Pixel and distance of every sample. Loop bodies are free of branches, so that they become vector code.
+    /// Pixel and distance of every sample. Loop bodies have no branches, so that they vectorise.
     #[inline(always)]
     fn find_pixels(&mut self, sampler: &Sampler<F>, xy: &[F]) {
-        let n = sampler.samples();
+        let n = sampler.w.len();
         let (xy, xs, ys) = (&xy[..2 * n], &mut self.x[..n], &mut self.y[..n]);
         let (fxs, fys) = (&mut self.fx[..n], &mut self.fy[..n]);
         let (sx, sy) = (&sampler.scale_x[..n], &sampler.scale_y[..n]);
@@ -220,10 +289,10 @@ impl<F: Arithmetic> TapLists<F> {
         }
     }
 
-    /// Which corners count, and their weights.
+    /// The corners that are on the part's rows, and their weights.
     #[inline(always)]
     fn find_corners(&mut self, sampler: &Sampler<F>, att: &[F]) {
-        let n = sampler.samples();
+        let n = sampler.w.len();
         let (xs, ys, masks) = (&self.x[..n], &self.y[..n], &mut self.mask[..n]);
         let (columns, first, rows) = (&sampler.columns[..n], &sampler.first[..n], &sampler.rows[..n]);
         // A nearest sample has one corner.
@@ -240,13 +309,6 @@ impl<F: Arithmetic> TapLists<F> {
             let (left, right) = (F::ONE - fx[s], fx[s]);
             weights[s] = [left * upper, right * upper, left * lower, right * lower];
         }
-        let (ats, origin) = (&mut self.at[..n], &sampler.origin[..n]);
-        let (row, column) = (&sampler.row[..n], &sampler.column[..n]);
-        for s in 0..n {
-            let down = (ys[s] as isize).wrapping_mul(row[s]);
-            let across = (xs[s] as isize).wrapping_mul(column[s]);
-            ats[s] = origin[s].wrapping_add(down).wrapping_add(across);
-        }
     }
 }
 
@@ -254,4 +316,115 @@ impl<F: Arithmetic> TapLists<F> {
 fn clamp<F: Float>(x: F, last: F) -> F {
     let x = if x < F::ZERO { F::ZERO } else { x };
     if x > last { last } else { x }
+}
+
+/// The taps of one head and of the head after it.
+#[derive(Clone, Copy)]
+pub(super) struct Walk<'a, F> {
+    map: &'a Map,
+    at: *const isize,
+    taps: Taps<'a, F>,
+    next_at: *const isize,
+    next: Taps<'a, F>,
+}
+
+impl<'a, F: Copy> Walk<'a, F> {
+    /// Over the rows of the value.
+    #[inline(always)]
+    pub(super) fn value(map: &'a Map, taps: Taps<'a, F>, next: Taps<'a, F>) -> Self {
+        Self { map, at: taps.value_at, taps, next_at: next.value_at, next }
+    }
+
+    /// Over the rows of the value's gradient.
+    #[inline(always)]
+    pub(super) fn sums(map: &'a Map, taps: Taps<'a, F>, next: Taps<'a, F>) -> Self {
+        Self { map, at: taps.sums_at, taps, next_at: next.sums_at, next }
+    }
+
+    /// Calls `body` with every tap of the head, and prefetches rows of the next head in between.
+    ///
+    /// # Safety
+    /// The taps must have been located on `map`, and `body` must accept every tap on the map.
+    #[inline(always)]
+    pub(super) unsafe fn run<B: Body<F>>(self, body: &mut B) {
+        // SAFETY: both lists have a number for every sample of the head.
+        unsafe {
+            for (grid, samples) in &self.map.grids {
+                let corners = grid.corners();
+                for s in samples.clone() {
+                    let wanted = match B::PREFETCH {
+                        Prefetch::Never => false,
+                        Prefetch::Always => grid.far,
+                        Prefetch::OnMap => grid.far && *self.next.mask.add(s) != 0,
+                    };
+                    if wanted {
+                        let at = *self.next_at.add(s);
+                        for corner in corners {
+                            body.prefetch(at.wrapping_add(corner));
+                        }
+                    }
+                    let (at, mask) = (*self.at.add(s), *self.taps.mask.add(s));
+                    let weight = &*self.taps.weight.add(s);
+                    if mask == ALL_CORNERS {
+                        body.tap(0, at, weight[0]);
+                        body.tap(1, at.wrapping_add(corners[1]), weight[1]);
+                        body.tap(2, at.wrapping_add(corners[2]), weight[2]);
+                        body.tap(3, at.wrapping_add(corners[3]), weight[3]);
+                    } else if mask != 0 {
+                        if mask & 1 != 0 {
+                            body.tap(0, at, weight[0]);
+                        }
+                        if mask & 2 != 0 {
+                            body.tap(1, at.wrapping_add(corners[1]), weight[1]);
+                        }
+                        if mask & 4 != 0 {
+                            body.tap(2, at.wrapping_add(corners[2]), weight[2]);
+                        }
+                        if mask & 8 != 0 {
+                            body.tap(3, at.wrapping_add(corners[3]), weight[3]);
+                        }
+                    }
+                    body.end_sample(s);
+                }
+            }
+        }
+    }
+}
+
+/// Which rows of the next head a pass prefetches.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Prefetch {
+    Never,
+    /// The rows of every sample. Few samples are off the map, and a test costs more than their rows.
+    Always,
+    /// The rows of samples on the map. Most samples are off the map of a band of rows.
+    OnMap,
+}
+
+/// The work of a pass on each tap of a head, for some channels. A trait, because a closure is not
+/// compiled for the instruction set of its caller.
+pub(super) trait Body<F> {
+    /// Which rows of the next head are prefetched.
+    const PREFETCH: Prefetch;
+
+    /// Prefetches the row at element `at` of the next head.
+    ///
+    /// # Safety
+    /// None beyond the instruction set of the body; any address may be prefetched.
+    unsafe fn prefetch(&self, at: isize);
+
+    /// Corner `k` of a sample: the row at element `at`.
+    ///
+    /// # Safety
+    /// The tap must be on the map.
+    unsafe fn tap(&mut self, k: usize, at: isize, weight: F);
+
+    /// Called after the corners of sample `s`.
+    ///
+    /// # Safety
+    /// `s` must be a sample of the head.
+    #[inline(always)]
+    unsafe fn end_sample(&mut self, s: usize) {
+        let _ = s;
+    }
 }

@@ -23,12 +23,39 @@ pub(crate) struct F32x8(__m256);
 #[derive(Clone, Copy)]
 pub(crate) struct F64x4(__m256d);
 
-// SAFETY of every block below: the trait's contract gives the instructions and valid pointers; loads and stores
-// are the unaligned ones.
+/// The two halves of `a` added, then those of `b`.
+///
+/// # Safety
+/// Needs AVX.
+#[inline(always)]
+unsafe fn halves_ps(a: __m256, b: __m256) -> __m256 {
+    // SAFETY: the caller's.
+    unsafe {
+        let swapped = _mm256_permute2f128_ps::<0x21>(a, b);
+        _mm256_add_ps(_mm256_blend_ps::<0xf0>(a, b), swapped)
+    }
+}
+
+/// In each half, the sums of neighbouring lanes of `a`, then of `b`.
+///
+/// # Safety
+/// Needs AVX.
+#[inline(always)]
+unsafe fn neighbours_ps(a: __m256, b: __m256) -> __m256 {
+    // SAFETY: the caller's.
+    unsafe {
+        let even = _mm256_shuffle_ps::<0b10_00_10_00>(a, b);
+        _mm256_add_ps(even, _mm256_shuffle_ps::<0b11_01_11_01>(a, b))
+    }
+}
+
+// SAFETY of every block below: the trait's contract gives the instructions and valid pointers.
+// Loads and stores are the unaligned ones.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Reg for F32x8 {
     type Scalar = f32;
     const LANES: usize = 8;
+    const QUAD: usize = 8;
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         Self(unsafe { _mm256_set1_ps(x) })
@@ -50,39 +77,49 @@ impl Reg for F32x8 {
         Self(unsafe { _mm256_fmadd_ps(self.0, b.0, c.0) })
     }
     #[inline(always)]
-    unsafe fn sum4(r: [Self; 4]) -> [f32; 4] {
-        unsafe { sum4_ps([r[0].0, r[1].0, r[2].0, r[3].0]) }
+    unsafe fn load_part(p: *const f32, n: usize) -> Self {
+        Self(unsafe { _mm256_maskload_ps(p, first(n)) })
+    }
+    #[inline(always)]
+    unsafe fn store_part(self, p: *mut f32, n: usize) {
+        unsafe { _mm256_maskstore_ps(p, first(n), self.0) }
+    }
+    #[inline(always)]
+    unsafe fn store_quad(r: [Self; 4], p: *mut f32, more: bool) {
+        unsafe {
+            let (ab, cd) = (halves_ps(r[0].0, r[1].0), halves_ps(r[2].0, r[3].0));
+            let low = _mm256_shuffle_ps::<0b01_00_01_00>(ab, cd);
+            let quad = _mm256_add_ps(low, _mm256_shuffle_ps::<0b11_10_11_10>(ab, cd));
+            let sum = if more { _mm256_add_ps(quad, _mm256_loadu_ps(p)) } else { quad };
+            _mm256_storeu_ps(p, sum);
+        }
+    }
+    #[inline(always)]
+    unsafe fn sum_quads(from: *const f32, to: [*mut f32; 4]) {
+        unsafe {
+            // Corners 0 and 2 of two samples in the lower half, 1 and 3 in the upper half.
+            let wx = neighbours_ps(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8)));
+            let yz = neighbours_ps(_mm256_loadu_ps(from.add(16)), _mm256_loadu_ps(from.add(24)));
+            let ab = _mm256_shuffle_ps::<0b10_00_10_00>(wx, yz);
+            let cd = _mm256_shuffle_ps::<0b11_01_11_01>(wx, yz);
+            _mm_storeu_ps(to[0], _mm256_castps256_ps128(ab));
+            _mm_storeu_ps(to[1], _mm256_extractf128_ps::<1>(ab));
+            _mm_storeu_ps(to[2], _mm256_castps256_ps128(cd));
+            _mm_storeu_ps(to[3], _mm256_extractf128_ps::<1>(cd));
+        }
     }
 }
 
-/// Sums the lanes of four registers with three horizontal adds.
+/// All bits of the first `n` of eight 32-bit lanes.
 ///
 /// # Safety
-/// Needs AVX.
+/// Needs AVX2.
 #[inline(always)]
-pub(super) unsafe fn sum4_ps(r: [__m256; 4]) -> [f32; 4] {
-    // SAFETY: the caller's; the array is four floats.
+unsafe fn first(n: usize) -> __m256i {
+    // SAFETY: the caller's.
     unsafe {
-        let pairs = _mm256_hadd_ps(_mm256_hadd_ps(r[0], r[1]), _mm256_hadd_ps(r[2], r[3]));
-        let sums = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps::<1>(pairs));
-        let mut out = [0.0; 4];
-        _mm_storeu_ps(out.as_mut_ptr(), sums);
-        out
-    }
-}
-
-/// # Safety
-/// Needs AVX.
-#[inline(always)]
-pub(super) unsafe fn sum4_pd(r: [__m256d; 4]) -> [f64; 4] {
-    // SAFETY: the caller's; the array is four doubles.
-    unsafe {
-        let (a, b) = (_mm256_hadd_pd(r[0], r[1]), _mm256_hadd_pd(r[2], r[3]));
-        let low = _mm256_permute2f128_pd::<0x20>(a, b);
-        let high = _mm256_permute2f128_pd::<0x31>(a, b);
-        let mut out = [0.0; 4];
-        _mm256_storeu_pd(out.as_mut_ptr(), _mm256_add_pd(low, high));
-        out
+        let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), lane)
     }
 }
 
@@ -90,6 +127,7 @@ pub(super) unsafe fn sum4_pd(r: [__m256d; 4]) -> [f64; 4] {
 impl Reg for F64x4 {
     type Scalar = f64;
     const LANES: usize = 4;
+    const QUAD: usize = 4;
     #[inline(always)]
     unsafe fn splat(x: f64) -> Self {
         Self(unsafe { _mm256_set1_pd(x) })
@@ -111,8 +149,22 @@ impl Reg for F64x4 {
         Self(unsafe { _mm256_fmadd_pd(self.0, b.0, c.0) })
     }
     #[inline(always)]
-    unsafe fn sum4(r: [Self; 4]) -> [f64; 4] {
-        unsafe { sum4_pd([r[0].0, r[1].0, r[2].0, r[3].0]) }
+    unsafe fn load_part(p: *const f64, n: usize) -> Self {
+        Self(unsafe { _mm256_maskload_pd(p, _mm256_cvtepi32_epi64(_mm256_castsi256_si128(first(n)))) })
+    }
+    #[inline(always)]
+    unsafe fn store_part(self, p: *mut f64, n: usize) {
+        unsafe { _mm256_maskstore_pd(p, _mm256_cvtepi32_epi64(_mm256_castsi256_si128(first(n))), self.0) }
+    }
+    #[inline(always)]
+    unsafe fn store_quad(r: [Self; 4], p: *mut f64, more: bool) {
+        unsafe {
+            let (ab, cd) = (_mm256_hadd_pd(r[0].0, r[1].0), _mm256_hadd_pd(r[2].0, r[3].0));
+            let low = _mm256_permute2f128_pd::<0x20>(ab, cd);
+            let quad = _mm256_add_pd(low, _mm256_permute2f128_pd::<0x31>(ab, cd));
+            let sum = if more { _mm256_add_pd(quad, _mm256_loadu_pd(p)) } else { quad };
+            _mm256_storeu_pd(p, sum);
+        }
     }
 }
 

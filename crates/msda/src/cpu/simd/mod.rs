@@ -1,43 +1,93 @@
-//! Vector registers, one file an instruction set, and the dispatch that picks one at run time.
+//! Vector registers, one file per instruction set, and the choice of one at run time.
 //!
-//! Kernels are written once, generic over [`InstructionSet`], and are inlined whole into a wrapper that enables
-//! the instructions: that is why every method here is `#[inline(always)]` and `unsafe`.
+//! Kernels are written once, generic over [`InstructionSet`], and are inlined whole into a wrapper
+//! that enables the instructions. Every method here is therefore `#[inline(always)]` and `unsafe`.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod isa;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
 
-use std::fmt;
-use std::str::FromStr;
-
 use half::{bf16, f16};
+
+pub use self::isa::Isa;
+pub(crate) use self::isa::{Detected, Kernel};
 
 use super::rows::Arithmetic;
 use crate::dtype::{Element, Float};
-use crate::error::{Error, ErrorKind, Result};
 
-/// The most lanes any register here has.
+/// The most lanes of a register here.
 pub(crate) const MAX_LANES: usize = 16;
 
-/// A register of accumulation-type lanes.
+/// A register of lanes of an arithmetic type.
 ///
 /// # Safety
-/// Every method needs the instruction set it belongs to; pointers must be valid for [`Reg::LANES`] elements.
+/// Every method needs the instruction set that the register belongs to. Pointers must be valid for
+/// [`Reg::LANES`] elements, those of the `_part` methods for `n` elements, at most [`Reg::LANES`].
 pub(crate) trait Reg: Copy {
     type Scalar: Float;
     const LANES: usize;
+    /// Numbers that [`Reg::store_quad`] stores: 4, or a multiple of it up to [`MAX_LANES`].
+    const QUAD: usize;
+
     unsafe fn splat(x: Self::Scalar) -> Self;
     unsafe fn load(p: *const Self::Scalar) -> Self;
     unsafe fn store(self, p: *mut Self::Scalar);
     unsafe fn add(self, b: Self) -> Self;
     /// `self * b + c`, fused where the instruction set has it.
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
-    /// The lanes' sum of each of four registers.
-    unsafe fn sum4(r: [Self; 4]) -> [Self::Scalar; 4];
+
+    /// The first `n` lanes; the others are zero.
+    #[inline(always)]
+    unsafe fn load_part(p: *const Self::Scalar, n: usize) -> Self {
+        let mut lanes = [Self::Scalar::ZERO; MAX_LANES];
+        // SAFETY: the caller's; n <= LANES <= MAX_LANES.
+        unsafe {
+            std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n);
+            Self::load(lanes.as_ptr())
+        }
+    }
+
+    /// Stores the first `n` lanes.
+    #[inline(always)]
+    unsafe fn store_part(self, p: *mut Self::Scalar, n: usize) {
+        let mut lanes = [Self::Scalar::ZERO; MAX_LANES];
+        // SAFETY: the caller's; n <= LANES <= MAX_LANES.
+        unsafe {
+            self.store(lanes.as_mut_ptr());
+            std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
+        }
+    }
+
+    /// Sums the lanes of four registers as far as one register holds the result, and stores these
+    /// [`Reg::QUAD`] partial sums, added to the ones already there when `more`.
+    unsafe fn store_quad(r: [Self; 4], p: *mut Self::Scalar, more: bool);
+
+    /// Completes the sums of four stored quads: `to[k]` receives four numbers, the sums of
+    /// register `k` of each quad.
+    #[inline(always)]
+    unsafe fn sum_quads(from: *const Self::Scalar, to: [*mut Self::Scalar; 4]) {
+        // SAFETY: the caller's.
+        unsafe { transpose(from, to) };
+    }
+}
+
+/// Quads of four complete sums, as columns.
+///
+/// # Safety
+/// `from` must be valid for 16 numbers, and each of `to` for four.
+#[inline(always)]
+unsafe fn transpose<F: Copy>(from: *const F, to: [*mut F; 4]) {
+    for s in 0..4 {
+        for k in 0..4 {
+            // SAFETY: the caller's.
+            unsafe { *to[k].add(s) = *from.add(4 * s + k) };
+        }
+    }
 }
 
 /// An instruction set: its registers, and conversions from and to the 16-bit types.
@@ -51,30 +101,51 @@ pub(crate) trait InstructionSet: Copy {
     #[inline(always)]
     unsafe fn load_f16(p: *const f16) -> Self::F32 {
         // SAFETY: the caller's.
-        unsafe { widen_lanes::<f16, Self::F32>(p) }
+        unsafe { widen_lanes::<f16, Self::F32>(p, Self::F32::LANES) }
     }
     #[inline(always)]
     unsafe fn store_f16(r: Self::F32, p: *mut f16) {
         // SAFETY: the caller's.
-        unsafe { narrow_lanes(r, p) }
+        unsafe { narrow_lanes(r, p, Self::F32::LANES) }
     }
     #[inline(always)]
     unsafe fn load_bf16(p: *const bf16) -> Self::F32 {
         // SAFETY: the caller's.
-        unsafe { widen_lanes::<bf16, Self::F32>(p) }
+        unsafe { widen_lanes::<bf16, Self::F32>(p, Self::F32::LANES) }
     }
     #[inline(always)]
     unsafe fn store_bf16(r: Self::F32, p: *mut bf16) {
         // SAFETY: the caller's.
-        unsafe { narrow_lanes(r, p) }
+        unsafe { narrow_lanes(r, p, Self::F32::LANES) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16_part(p: *const f16, n: usize) -> Self::F32 {
+        // SAFETY: the caller's.
+        unsafe { widen_lanes::<f16, Self::F32>(p, n) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16_part(r: Self::F32, p: *mut f16, n: usize) {
+        // SAFETY: the caller's.
+        unsafe { narrow_lanes(r, p, n) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_part(p: *const bf16, n: usize) -> Self::F32 {
+        // SAFETY: the caller's.
+        unsafe { widen_lanes::<bf16, Self::F32>(p, n) }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16_part(r: Self::F32, p: *mut bf16, n: usize) {
+        // SAFETY: the caller's.
+        unsafe { narrow_lanes(r, p, n) }
     }
 }
 
 #[inline(always)]
-unsafe fn widen_lanes<T: Element<Acc = R::Scalar>, R: Reg>(p: *const T) -> R {
+unsafe fn widen_lanes<T: Element<Acc = R::Scalar>, R: Reg>(p: *const T, n: usize) -> R {
     let mut lanes = [R::Scalar::ZERO; MAX_LANES];
-    for (i, lane) in lanes.iter_mut().enumerate().take(R::LANES) {
-        // SAFETY: `p` is valid for LANES elements.
+    for (i, lane) in lanes.iter_mut().enumerate().take(n) {
+        // SAFETY: `p` is valid for `n` elements.
         *lane = unsafe { (*p.add(i)).widen() };
     }
     // SAFETY: LANES <= MAX_LANES.
@@ -82,79 +153,33 @@ unsafe fn widen_lanes<T: Element<Acc = R::Scalar>, R: Reg>(p: *const T) -> R {
 }
 
 #[inline(always)]
-unsafe fn narrow_lanes<T: Element<Acc = R::Scalar>, R: Reg>(r: R, p: *mut T) {
+unsafe fn narrow_lanes<T: Element<Acc = R::Scalar>, R: Reg>(r: R, p: *mut T, n: usize) {
     let mut lanes = [R::Scalar::ZERO; MAX_LANES];
-    // SAFETY: LANES <= MAX_LANES, and `p` is valid for LANES elements.
+    // SAFETY: LANES <= MAX_LANES, and `p` is valid for `n` elements.
     unsafe {
         r.store(lanes.as_mut_ptr());
-        for (i, &lane) in lanes.iter().enumerate().take(R::LANES) {
+        for (i, &lane) in lanes.iter().enumerate().take(n) {
             *p.add(i) = T::narrow(lane);
         }
-    }
-}
-
-/// The first `n` lanes; the others are zero.
-///
-/// # Safety
-/// As for [`Reg`], with `p` valid for `n` elements, no more than a register's.
-#[inline(always)]
-pub(crate) unsafe fn load_part<V: Reg>(p: *const V::Scalar, n: usize) -> V {
-    let mut lanes = [V::Scalar::ZERO; MAX_LANES];
-    // SAFETY: the caller's; n <= LANES <= MAX_LANES.
-    unsafe {
-        std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n);
-        V::load(lanes.as_ptr())
-    }
-}
-
-/// Stores the first `n` lanes.
-///
-/// # Safety
-/// As for [`load_part`].
-#[inline(always)]
-pub(crate) unsafe fn store_part<V: Reg>(r: V, p: *mut V::Scalar, n: usize) {
-    let mut lanes = [V::Scalar::ZERO; MAX_LANES];
-    // SAFETY: the caller's; n <= LANES <= MAX_LANES.
-    unsafe {
-        r.store(lanes.as_mut_ptr());
-        std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
     }
 }
 
 /// An element type as the kernels load and store it.
 ///
 /// # Safety
-/// As for [`Reg`]; the `_part` forms need only `n` valid elements.
+/// As for [`Reg`].
 pub(crate) trait Lane: Element<Acc: Arithmetic> {
     type R<I: InstructionSet>: Reg<Scalar = Self::Acc>;
     unsafe fn load<I: InstructionSet>(p: *const Self) -> Self::R<I>;
     unsafe fn store<I: InstructionSet>(r: Self::R<I>, p: *mut Self);
-
     /// The first `n` lanes; the others are zero.
-    #[inline(always)]
-    unsafe fn load_part<I: InstructionSet>(p: *const Self, n: usize) -> Self::R<I> {
-        let mut lanes = [Self::default(); MAX_LANES];
-        // SAFETY: `p` is valid for `n` elements, and n <= MAX_LANES.
-        unsafe {
-            std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n);
-            Self::load::<I>(lanes.as_ptr())
-        }
-    }
-
+    unsafe fn load_part<I: InstructionSet>(p: *const Self, n: usize) -> Self::R<I>;
     /// Stores the first `n` lanes.
-    #[inline(always)]
-    unsafe fn store_part<I: InstructionSet>(r: Self::R<I>, p: *mut Self, n: usize) {
-        let mut lanes = [Self::default(); MAX_LANES];
-        // SAFETY: `p` is valid for `n` elements, and n <= MAX_LANES.
-        unsafe {
-            Self::store::<I>(r, lanes.as_mut_ptr());
-            std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
-        }
-    }
+    unsafe fn store_part<I: InstructionSet>(r: Self::R<I>, p: *mut Self, n: usize);
 }
 
 macro_rules! lanes {
-    ($($t:ty => $reg:ident, $load:path, $store:path;)*) => {$(
+    ($($t:ty => $reg:ident, $load:path, $store:path, $load_part:path, $store_part:path;)*) => {$(
         impl Lane for $t {
             type R<I: InstructionSet> = I::$reg;
             #[inline(always)]
@@ -167,126 +192,108 @@ macro_rules! lanes {
                 // SAFETY: the caller's.
                 unsafe { $store(r, p) }
             }
+            #[inline(always)]
+            unsafe fn load_part<I: InstructionSet>(p: *const Self, n: usize) -> I::$reg {
+                // SAFETY: the caller's.
+                unsafe { $load_part(p, n) }
+            }
+            #[inline(always)]
+            unsafe fn store_part<I: InstructionSet>(r: I::$reg, p: *mut Self, n: usize) {
+                // SAFETY: the caller's.
+                unsafe { $store_part(r, p, n) }
+            }
         }
     )*};
 }
 
 lanes! {
-    f64 => F64, I::F64::load, I::F64::store;
-    f32 => F32, I::F32::load, I::F32::store;
-    f16 => F32, I::load_f16, I::store_f16;
-    bf16 => F32, I::load_bf16, I::store_bf16;
+    f64 => F64, I::F64::load, I::F64::store, I::F64::load_part, I::F64::store_part;
+    f32 => F32, I::F32::load, I::F32::store, I::F32::load_part, I::F32::store_part;
+    f16 => F32, I::load_f16, I::store_f16, I::load_f16_part, I::store_f16_part;
+    bf16 => F32, I::load_bf16, I::store_bf16, I::load_bf16_part, I::store_bf16_part;
 }
 
-/// A piece of work that is compiled once for each instruction set.
-pub(crate) trait Kernel {
+/// Work on some channels of a row, in registers.
+pub(crate) trait Block<T: Lane> {
+    /// `n` channels from `c` on: `R` whole registers where `WHOLE`, else a part of one register.
+    ///
     /// # Safety
     /// The machine must have `I`. Implementations are `#[inline(always)]`.
-    unsafe fn run<I: InstructionSet>(self);
+    unsafe fn block<I: InstructionSet, const R: usize, const WHOLE: bool>(&mut self, c: usize, n: usize);
 }
 
-/// An instruction set the CPU backend can be asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Isa {
-    /// AVX-512 F, BW, DQ, VL.
-    Avx512,
-    /// AVX2, FMA and F16C.
-    Avx2,
-    /// Arm's Advanced SIMD.
-    Neon,
-    /// Whatever the build's baseline has.
-    Portable,
+/// Calls `work` with all `d` channels of a row, in blocks of as many registers as possible.
+///
+/// # Safety
+/// The machine must have `I`.
+#[inline(always)]
+pub(crate) unsafe fn for_each_block<I: InstructionSet, T: Lane>(d: usize, work: &mut impl Block<T>) {
+    let lanes = T::R::<I>::LANES;
+    let mut c = 0;
+    // SAFETY: the caller's.
+    unsafe {
+        while c + 4 * lanes <= d {
+            work.block::<I, 4, true>(c, 4 * lanes);
+            c += 4 * lanes;
+        }
+        if c + 2 * lanes <= d {
+            work.block::<I, 2, true>(c, 2 * lanes);
+            c += 2 * lanes;
+        }
+        if c + lanes <= d {
+            work.block::<I, 1, true>(c, lanes);
+            c += lanes;
+        }
+        if c < d {
+            work.block::<I, 1, false>(c, d - c);
+        }
+    }
 }
 
-impl Isa {
-    /// All of them, fastest first.
-    pub const ALL: [Self; 4] = [Self::Avx512, Self::Avx2, Self::Neon, Self::Portable];
-
-    /// The name used in tables and options.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Avx512 => "avx512",
-            Self::Avx2 => "avx2",
-            Self::Neon => "neon",
-            Self::Portable => "portable",
+/// `R` registers from `p` on, or the first `n` elements where not `WHOLE`.
+///
+/// # Safety
+/// As for [`Lane`].
+#[inline(always)]
+pub(crate) unsafe fn load_block<I: InstructionSet, T: Lane, const R: usize, const WHOLE: bool>(
+    p: *const T,
+    n: usize,
+) -> [T::R<I>; R] {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut block = [T::R::<I>::splat(T::Acc::ZERO); R];
+        for r in 0..R {
+            let from = p.wrapping_add(r * T::R::<I>::LANES);
+            block[r] = if WHOLE { T::load::<I>(from) } else { T::load_part::<I>(from, n) };
         }
+        block
     }
+}
 
-    /// Whether this machine can run it.
-    pub fn is_available(self) -> bool {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => {
-                is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512bw")
-                    && is_x86_feature_detected!("avx512dq")
-                    && is_x86_feature_detected!("avx512vl")
-                    && Self::Avx2.is_available()
-            }
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => {
-                is_x86_feature_detected!("avx2")
-                    && is_x86_feature_detected!("fma")
-                    && is_x86_feature_detected!("f16c")
-            }
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon => true,
-            Self::Portable => true,
-            #[allow(unreachable_patterns)]
-            _ => false,
-        }
-    }
-
-    /// What this machine can run, fastest first.
-    pub fn available() -> Vec<Self> {
-        Self::ALL.into_iter().filter(|isa| isa.is_available()).collect()
-    }
-
-    /// The fastest one this machine can run.
-    pub fn best() -> Self {
-        Self::available()[0]
-    }
-
-    /// Runs `kernel` compiled for this instruction set. The machine must have it.
-    pub(crate) fn run(self, kernel: impl Kernel) {
-        debug_assert!(self.is_available());
-        // SAFETY: an `Isa` other than Portable reaches here only through `Cpu::with_isa`, which checks it.
-        unsafe {
-            match self {
-                #[cfg(target_arch = "x86_64")]
-                Self::Avx512 => avx512::run(kernel),
-                #[cfg(target_arch = "x86_64")]
-                Self::Avx2 => avx2::run(kernel),
-                #[cfg(target_arch = "aarch64")]
-                Self::Neon => neon::run(kernel),
-                _ => kernel.run::<portable::Portable>(),
+/// Stores a block that [`load_block`] loads.
+///
+/// # Safety
+/// As for [`Lane`].
+#[inline(always)]
+pub(crate) unsafe fn store_block<I: InstructionSet, T: Lane, const R: usize, const WHOLE: bool>(
+    block: [T::R<I>; R],
+    p: *mut T,
+    n: usize,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        for r in 0..R {
+            let to = p.wrapping_add(r * T::R::<I>::LANES);
+            if WHOLE {
+                T::store::<I>(block[r], to);
+            } else {
+                T::store_part::<I>(block[r], to, n);
             }
         }
     }
 }
 
-impl fmt::Display for Isa {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Isa {
-    type Err = Error;
-
-    fn from_str(s: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|isa| isa.name() == s).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Unsupported,
-                "instruction set",
-                format!("'{s}'"),
-                "avx512, avx2, neon or portable",
-            )
-        })
-    }
-}
-
-/// Asks for the cache line at `p`. Any address is allowed.
+/// Requests the cache line at `p`. Any address is allowed.
 #[inline(always)]
 pub(crate) fn prefetch<T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]
@@ -303,7 +310,7 @@ pub(crate) fn prefetch<T>(p: *const T) {
     let _ = p;
 }
 
-/// Asks for the lines of `n` elements from `p` on.
+/// Requests the cache lines of `n` elements from `p` on.
 #[inline(always)]
 pub(crate) fn prefetch_row<T>(p: *const T, n: usize) {
     let line = 64 / size_of::<T>();
@@ -311,5 +318,71 @@ pub(crate) fn prefetch_row<T>(p: *const T, n: usize) {
     while i < n {
         prefetch(p.wrapping_add(i));
         i += line;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sums of four quads, parts of registers, against sums in order.
+    struct Check<'a>(&'a mut usize);
+
+    impl Kernel for Check<'_> {
+        #[inline(always)]
+        unsafe fn run<I: InstructionSet>(self) {
+            // SAFETY: the machine has `I`.
+            *self.0 =
+                unsafe { check::<I, f32>() + check::<I, f64>() + check::<I, f16>() + check::<I, bf16>() };
+        }
+    }
+
+    unsafe fn check<I: InstructionSet, T: Lane>() -> usize {
+        let lanes = T::R::<I>::LANES;
+        let number = |i: usize| T::from_f64((i * 7 % 32) as f64);
+        let numbers: Vec<T> = (0..16 * lanes).map(number).collect();
+        // SAFETY: the machine has `I`, and every list is long enough.
+        unsafe {
+            let mut quads = [T::Acc::ZERO; 4 * MAX_LANES];
+            for s in 0..4 {
+                let r = [0, 1, 2, 3].map(|k| T::load::<I>(numbers.as_ptr().add((4 * s + k) * lanes)));
+                let quad = quads.as_mut_ptr().add(s * T::R::<I>::QUAD);
+                T::R::<I>::store_quad(r, quad, false);
+                T::R::<I>::store_quad(r, quad, true);
+            }
+            let mut sums = [[T::Acc::ZERO; 4]; 4];
+            let to = sums.each_mut().map(|list| list.as_mut_ptr());
+            T::R::<I>::sum_quads(quads.as_ptr(), to);
+            for s in 0..4 {
+                for k in 0..4 {
+                    let first = (4 * s + k) * lanes;
+                    let exact: f64 = numbers[first..first + lanes].iter().map(|x| x.to_f64()).sum();
+                    assert_eq!(sums[k][s].to_f64(), 2.0 * exact, "sample {s}, corner {k}");
+                }
+            }
+            for n in 0..=lanes {
+                let part = T::load_part::<I>(numbers.as_ptr().add(1), n);
+                let mut wide = [T::Acc::from_f64(-1.0); MAX_LANES];
+                part.store(wide.as_mut_ptr());
+                let mut narrow = [T::from_f64(-1.0); MAX_LANES];
+                T::store_part::<I>(part, narrow.as_mut_ptr(), n);
+                for i in 0..lanes {
+                    let expected = if i < n { number(i + 1).to_f64() } else { 0.0 };
+                    assert_eq!(wide[i].to_f64(), expected, "lane {i} of {n}");
+                    let expected = if i < n { expected } else { -1.0 };
+                    assert_eq!(narrow[i].to_f64(), expected, "element {i} of {n}");
+                }
+            }
+        }
+        1
+    }
+
+    #[test]
+    fn registers_add_up_and_parts_stay_within_bounds() {
+        for isa in Isa::available() {
+            let mut types = 0;
+            Detected::new(isa).unwrap().run(Check(&mut types));
+            assert_eq!(types, 4);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Advanced SIMD: four `f32` or two `f64` lanes.
+//! Arm Advanced SIMD: four `f32` or two `f64` lanes.
 
 use std::arch::aarch64::*;
 
@@ -10,7 +10,7 @@ use super::{InstructionSet, Kernel, Reg};
 pub(crate) struct Neon;
 
 /// # Safety
-/// The machine must have NEON; every aarch64 one does.
+/// The machine must have NEON; every aarch64 machine does.
 #[target_feature(enable = "neon")]
 pub(super) unsafe fn run(kernel: impl Kernel) {
     // SAFETY: the caller's.
@@ -28,6 +28,7 @@ pub(crate) struct F64x2(float64x2_t);
 impl Reg for F32x4 {
     type Scalar = f32;
     const LANES: usize = 4;
+    const QUAD: usize = 4;
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         Self(unsafe { vdupq_n_f32(x) })
@@ -49,12 +50,10 @@ impl Reg for F32x4 {
         Self(unsafe { vfmaq_f32(c.0, self.0, b.0) })
     }
     #[inline(always)]
-    unsafe fn sum4(r: [Self; 4]) -> [f32; 4] {
+    unsafe fn store_quad(r: [Self; 4], p: *mut f32, more: bool) {
         unsafe {
-            let sums = vpaddq_f32(vpaddq_f32(r[0].0, r[1].0), vpaddq_f32(r[2].0, r[3].0));
-            let mut out = [0.0; 4];
-            vst1q_f32(out.as_mut_ptr(), sums);
-            out
+            let quad = vpaddq_f32(vpaddq_f32(r[0].0, r[1].0), vpaddq_f32(r[2].0, r[3].0));
+            vst1q_f32(p, if more { vaddq_f32(quad, vld1q_f32(p)) } else { quad });
         }
     }
 }
@@ -63,6 +62,7 @@ impl Reg for F32x4 {
 impl Reg for F64x2 {
     type Scalar = f64;
     const LANES: usize = 2;
+    const QUAD: usize = 4;
     #[inline(always)]
     unsafe fn splat(x: f64) -> Self {
         Self(unsafe { vdupq_n_f64(x) })
@@ -84,8 +84,13 @@ impl Reg for F64x2 {
         Self(unsafe { vfmaq_f64(c.0, self.0, b.0) })
     }
     #[inline(always)]
-    unsafe fn sum4(r: [Self; 4]) -> [f64; 4] {
-        unsafe { [vaddvq_f64(r[0].0), vaddvq_f64(r[1].0), vaddvq_f64(r[2].0), vaddvq_f64(r[3].0)] }
+    unsafe fn store_quad(r: [Self; 4], p: *mut f64, more: bool) {
+        unsafe {
+            for k in [0, 2] {
+                let (pair, p) = (vpaddq_f64(r[k].0, r[k + 1].0), p.add(k));
+                vst1q_f64(p, if more { vaddq_f64(pair, vld1q_f64(p)) } else { pair });
+            }
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Plain arrays: whatever vectors the build's baseline has, and no fused multiply-add, which would be a call.
+//! Plain arrays, for the baseline of the build's target. Multiply-adds are not fused: without the
+//! instruction that would be a function call.
 
 use super::{InstructionSet, Reg};
 
@@ -13,6 +14,7 @@ macro_rules! array {
         impl Reg for Array<$t, $n> {
             type Scalar = $t;
             const LANES: usize = $n;
+            const QUAD: usize = 4;
             #[inline(always)]
             unsafe fn splat(x: $t) -> Self {
                 Self([x; $n])
@@ -36,8 +38,15 @@ macro_rules! array {
                 Self(std::array::from_fn(|i| self.0[i] * b.0[i] + c.0[i]))
             }
             #[inline(always)]
-            unsafe fn sum4(r: [Self; 4]) -> [$t; 4] {
-                r.map(|v| v.0.iter().sum())
+            unsafe fn store_quad(r: [Self; 4], p: *mut $t, more: bool) {
+                for (k, v) in r.into_iter().enumerate() {
+                    let sum: $t = v.0.iter().sum();
+                    // SAFETY: the caller's.
+                    unsafe {
+                        let to = p.add(k);
+                        to.write(if more { to.read() + sum } else { sum });
+                    }
+                }
             }
         }
     };
