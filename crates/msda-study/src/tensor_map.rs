@@ -125,7 +125,7 @@ impl Encode for Window {
     fn encode(&self, device: &Device, address: u64, bytes: &mut [u8]) -> Result<()> {
         let (sizes, strides, window) = (&self.sizes[..], &self.strides[..], &self.window[..]);
         let address = address + self.offset;
-        let tiled = Tiled { dtype: self.dtype, address, sizes, strides, window, ..Tiled::default() };
+        let tiled = Tiled { dtype: self.dtype, address, sizes, strides, window };
         let words = TensorMap::tiled(device, &tiled)?.0;
         for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
             *bytes = word.to_ne_bytes();

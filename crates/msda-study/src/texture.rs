@@ -20,9 +20,10 @@ use msda_cuda::kernels::{Owned, Resource};
 /// The driver's functions, which return plain numbers: a newer driver has codes that older headers lack.
 struct Functions {
     create: Create,
-    destroy: unsafe extern "C" fn(CUtexObject) -> u32,
+    destroy: Destroy,
 }
 
+type Destroy = unsafe extern "C" fn(CUtexObject) -> u32;
 type Create = unsafe extern "C" fn(
     *mut CUtexObject,
     *const CUDA_RESOURCE_DESC,
@@ -36,7 +37,10 @@ fn functions() -> Result<&'static Functions> {
         let (create, destroy) = (symbol("cuTexObjectCreate")?, symbol("cuTexObjectDestroy")?);
         // SAFETY: the types are those of cuda.h.
         Ok(unsafe {
-            Functions { create: transmute::<*const c_void, Create>(create), destroy: transmute(destroy) }
+            Functions {
+                create: transmute::<*const c_void, Create>(create),
+                destroy: transmute::<*const c_void, Destroy>(destroy),
+            }
         })
     });
     found.as_ref().map_err(Clone::clone)

@@ -132,7 +132,6 @@ impl<'a> Copies<'a> {
                 sizes: &[32, rows],
                 strides: &[64],
                 window: &[32, 256],
-                ..Tiled::default()
             };
             let map = TensorMap::tiled(device, &tensor)?;
             // SAFETY: the kernel takes such a structure; blocks read their parts of the data, and every thread writes

@@ -147,7 +147,6 @@ impl<'a> Tiles<'a> {
                 sizes: &[u64::from(PIXEL / 2), u64::from(WIDTH), u64::from(HEIGHT)],
                 strides: &[u64::from(PIXEL), u64::from(WIDTH * PIXEL)],
                 window: &[PIXEL / 2, 2, 2],
-                ..Tiled::default()
             };
             let args = Mapped { map: TensorMap::tiled(device, &tensor)?, args };
             // SAFETY: the kernel takes such a structure and reads squares of the map; sums of every warp and cycles of
