@@ -56,7 +56,7 @@ fn kernels_are_listed_and_explained_without_a_gpu() {
         .unwrap();
     let tuned = json(&msda(dir.path(), &[&args[..], &["--json"]].concat()));
     assert_eq!(tuned["problems"][0]["kernel"], "generic");
-    assert!(tuned["problems"][0]["why"].as_str().unwrap().contains("Tuning measured"), "{tuned}");
+    assert!(tuned["problems"][0]["why"].as_str().unwrap().contains("this machine"), "{tuned}");
 
     for (args, code) in [
         (vec!["kernels", "--arch", "hopper"], 2),
