@@ -56,7 +56,7 @@ impl Loaded {
         let blocks: u64 = grid.iter().map(|&n| u64::from(n)).product();
         let resident = self.function.occupancy(block.iter().product(), shared)?;
         let device = self.function.module().device();
-        Ok(blocks < 2 * u64::from(resident) * u64::from(device.multiprocessors()))
+        Ok(blocks < 2 * u64::from(resident) * u64::from(device.sms()))
     }
 
     /// Writes its argument into `room`, in 8-byte words.

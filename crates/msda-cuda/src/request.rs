@@ -332,13 +332,13 @@ pub struct Target {
     /// The architecture.
     pub arch: Arch,
     /// The number of SMs.
-    pub multiprocessors: u32,
+    pub sms: u32,
 }
 
 impl Target {
     /// The target of a device.
     pub fn of(device: &Device) -> Self {
-        Self { arch: device.arch(), multiprocessors: device.multiprocessors() }
+        Self { arch: device.arch(), sms: device.sms() }
     }
 
     /// The most shared memory per block, in bytes.

@@ -558,7 +558,7 @@ fn kernels_for_one_size_compute_the_same() {
 #[test]
 fn blocks_that_keep_levels_go_from_image_to_image() {
     let Some(device) = device() else { return };
-    // More planes than multiprocessors, an odd number of them, and of tiles: some blocks begin in one image and end in the next. And small blocks
+    // More planes than sms, an odd number of them, and of tiles: some blocks begin in one image and end in the next. And small blocks
     // with many tiles, of which the last are for whichever warp is free.
     let of = |dtype, batch, queries| {
         problem(queries, dtype).with(|s| (s.batch, s.heads, s.layout) = (batch, 1, Layout::Planar)).unwrap()

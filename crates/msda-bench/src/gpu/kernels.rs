@@ -19,7 +19,7 @@ pub fn target(arch: Option<Arch>) -> (Target, bool) {
         (Some(here), Some(arch)) if here.arch == arch => (here, true),
         (_, arch) => {
             let arch = arch.unwrap_or(USUAL);
-            (Target { arch, multiprocessors: usual_sms(arch) }, false)
+            (Target { arch, sms: usual_sms(arch) }, false)
         }
     }
 }

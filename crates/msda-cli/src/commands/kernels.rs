@@ -91,7 +91,7 @@ pub(crate) fn target(arch: Option<Arch>) -> Result<Target> {
 /// A list as JSON, with its target.
 pub(crate) fn pretty(target: Target, name: &str, list: Vec<Value>) -> Result<String> {
     let all = json!({
-        "arch": target.arch.to_string(), "multiprocessors": target.multiprocessors, name: list,
+        "arch": target.arch.to_string(), "sms": target.sms, name: list,
     });
     Ok(serde_json::to_string_pretty(&all)?)
 }

@@ -94,8 +94,8 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
     let samples = p.samples().max(1);
     let groups = p.batch() * p.queries() * p.heads();
     let lanes_needed = groups.saturating_mul(division.lanes);
-    let multiprocessors = target.multiprocessors.max(1) as usize;
-    let capacity = multiprocessors * target.threads() as usize;
+    let sms = target.sms.max(1) as usize;
+    let capacity = sms * target.threads() as usize;
     let planar = p.layout() != Layout::Bshd;
     // In (B, S, H, D) the rows of two or four heads share a line: one block computes those heads.
     let share_line = |heads: &usize| !planar && heads * row <= LINE && p.heads().is_multiple_of(*heads);
@@ -123,7 +123,7 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
         let fits = |n: &usize| lanes * n <= 32 && samples >= 2 * n;
         let sample_groups = [4 / tap_columns, 2, 1].into_iter().find(fits).unwrap_or(1);
         let threads = if sample_groups > 1 { 128 } else { 256 };
-        let per_sm = groups.saturating_mul(lanes * sample_groups).div_ceil(multiprocessors);
+        let per_sm = groups.saturating_mul(lanes * sample_groups).div_ceil(sms);
         // Widening 16 bits needs registers. If all work runs at the same time anyway, more threads
         // are better.
         let needs_48 = sample_groups > 1 && p.types().value.size() == 2 && per_sm > THREADS_OF_40;
@@ -141,7 +141,7 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
     }
     // A tile has about 64 queries; half as many if there would be fewer than two tiles per SM.
     let tile = (64 * heads_per_block * lanes).clamp(64, 512);
-    let scarce = lanes_needed.saturating_mul(tap_columns) < 2 * tile * multiprocessors;
+    let scarce = lanes_needed.saturating_mul(tap_columns) < 2 * tile * sms;
     let threads = if scarce { tile.div_ceil(2).next_multiple_of(64) } else { tile };
     // Three quarters of the threads of an SM if a query has few samples, or a lane has several
     // passes of one sample; half of them if a query has many samples, because each thread then
@@ -284,7 +284,7 @@ mod tests {
 
     /// One GPU of each generation.
     fn targets() -> impl Iterator<Item = Target> {
-        let of = |(major, minor, multiprocessors)| Target { arch: Arch::new(major, minor), multiprocessors };
+        let of = |(major, minor, sms)| Target { arch: Arch::new(major, minor), sms };
         [(7, 5, 40), (8, 0, 108), (8, 6, 84), (8, 9, 58), (9, 0, 132), (10, 0, 148), (12, 0, 170)]
             .into_iter()
             .map(of)
@@ -293,7 +293,7 @@ mod tests {
     fn with_choice<T>(p: &Problem, f: impl FnOnce(&Request<'_>, &Target, Choice) -> T) -> T {
         let operands = Operands::dense(p, None);
         let request = Request::new(p, &operands);
-        let target = Target { arch: Arch::new(9, 0), multiprocessors: 132 };
+        let target = Target { arch: Arch::new(9, 0), sms: 132 };
         f(&request, &target, choose(&request, &target))
     }
 

@@ -26,7 +26,7 @@ struct Inner {
     name: String,
     pci_bus_id: String,
     arch: Arch,
-    multiprocessors: u32,
+    sms: u32,
     shared_per_block: usize,
     l2_bytes: usize,
     total_memory: usize,
@@ -86,8 +86,8 @@ impl Device {
     }
 
     /// The number of its SMs.
-    pub fn multiprocessors(&self) -> u32 {
-        self.0.multiprocessors
+    pub fn sms(&self) -> u32 {
+        self.0.sms
     }
 
     /// Bytes of shared memory that a block can have at most, after
@@ -256,7 +256,7 @@ impl Inner {
             name,
             pci_bus_id,
             arch,
-            multiprocessors: number(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            sms: number(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             shared_per_block: number(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize,
             l2_bytes: number(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
             total_memory,

@@ -109,13 +109,13 @@ fn a_device_describes_itself() {
     eprintln!(
         "{device:?} at {}: {} SMs, {} bytes shared, {} bytes of L2, {} of {} bytes free",
         device.pci_bus_id(),
-        device.multiprocessors(),
+        device.sms(),
         device.shared_per_block(),
         device.l2_bytes(),
         device.free_memory().unwrap(),
         device.total_memory(),
     );
-    assert!(device.multiprocessors() > 0 && device.shared_per_block() >= 48 << 10 && device.l2_bytes() > 0);
+    assert!(device.sms() > 0 && device.shared_per_block() >= 48 << 10 && device.l2_bytes() > 0);
     assert!(device.free_memory().unwrap() <= device.total_memory());
     assert_eq!(device, Device::open(0).unwrap());
     let error = Device::open(1000).unwrap_err().to_string();

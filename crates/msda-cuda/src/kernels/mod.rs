@@ -190,6 +190,6 @@ pub fn with_options(mut unit: Unit, problem: &Problem, reference_numbers: usize)
 
 /// Enough blocks of 256 threads for `total` elements, but no more than the device can use at once.
 fn blocks(total: usize, target: &Target) -> u32 {
-    let most = u64::from(target.multiprocessors) * 64;
+    let most = u64::from(target.sms) * 64;
     (total.div_ceil(256) as u64).clamp(1, most.max(1)) as u32
 }

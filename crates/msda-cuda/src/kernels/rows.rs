@@ -281,7 +281,7 @@ impl Rows {
         if self.resident_levels == 0 || tiles == 0 {
             return plain;
         }
-        let at_once = (target.multiprocessors as usize * self.blocks_per_sm).max(1);
+        let at_once = (target.sms as usize * self.blocks_per_sm).max(1);
         let most = match self.walk {
             Walk::Sorted => SORT_QUERIES_PER_THREAD * self.group_lanes(division),
             _ => usize::MAX,
@@ -610,7 +610,7 @@ mod tests {
         Problem::new(spec).unwrap()
     }
 
-    const TARGET: Target = Target { arch: Arch::new(9, 0), multiprocessors: 132 };
+    const TARGET: Target = Target { arch: Arch::new(9, 0), sms: 132 };
 
     /// The tiling, and the number of blocks.
     fn tiled(change: impl FnOnce(&mut Spec), knobs: &str) -> (Tiling, usize) {

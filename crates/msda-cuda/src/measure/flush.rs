@@ -38,7 +38,7 @@ impl Flush {
             written: device.alloc(BYTES)?,
             read,
             function: jit::load(device, &unit)?.function("msda_flush")?,
-            launch: Launch::new([device.multiprocessors().max(1) * 8, 1, 1], [256, 1, 1]),
+            launch: Launch::new([device.sms().max(1) * 8, 1, 1], [256, 1, 1]),
         })
     }
 

@@ -54,7 +54,7 @@ impl Asked {
 
 /// All cases for an architecture.
 pub(crate) fn cases(arch: Arch) -> Vec<Case> {
-    let target = Target { arch, multiprocessors: SMS };
+    let target = Target { arch, sms: SMS };
     let mut all: Vec<_> = workloads().iter().chain(&options()).map(|asked| asked.case(&target)).collect();
     all.extend(helpers(arch));
     all.retain(|case| case.weight != Weight::Once || arch == FULL);

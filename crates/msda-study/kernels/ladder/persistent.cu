@@ -22,8 +22,8 @@
 //
 // Bound by: latency. With one block per SM, no other block runs while it waits.
 // Best for: many planes and uneven work.
-#include "ladder/handed.cuh"
-#include "ladder/kept.cuh"
+#include "ladder/staged.cuh"
+#include "ladder/resident.cuh"
 
 constexpr int GROUPS_PER_WARP = 32 / GROUP_LANES; // if LOCATE; 0: a group is longer than a warp
 // Queries side by side in a block.

@@ -17,7 +17,7 @@
 //
 // Bound by: the L1 data path, which serves shared memory too.
 // Best for: with 16 bytes per lane, many queries per plane. With PAD: nothing.
-#include "ladder/kept.cuh"
+#include "ladder/resident.cuh"
 
 constexpr int GROUPS = THREADS / GROUP_LANES; // queries side by side in a block
 

@@ -17,7 +17,7 @@
 // Bound by: the threads that are left for loading rows.
 // Best for: many lanes per query. Samples are located once per query, and consumers never wait for
 // locations; but rows cannot be loaded before their taps are known.
-#include "ladder/handed.cuh"
+#include "ladder/staged.cuh"
 
 constexpr int QUERIES_PER_TILE = CONSUMERS * 32 / LANES_PER_ROW;
 constexpr int PASSES = (SAMPLES + SAMPLES_PER_PASS - 1) / SAMPLES_PER_PASS;

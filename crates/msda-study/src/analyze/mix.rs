@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_scarcest_resource_limits_resident_blocks() {
-        let target = Target { arch: Arch::new(9, 0), multiprocessors: 132 };
+        let target = Target { arch: Arch::new(9, 0), sms: 132 };
         assert_eq!(resident(&target, 512, 40, 0), 3, "registers");
         assert_eq!(resident(&target, 1024, 32, 0), 2, "threads");
         assert_eq!(resident(&target, 128, 32, 100 << 10), 2, "shared memory");

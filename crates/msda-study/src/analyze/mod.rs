@@ -304,7 +304,7 @@ impl Analysis<'_> {
             Ok(pattern) => pattern,
             Err(why) => return self.skip(format!("{place}: prediction"), why),
         };
-        let sms = self.target.multiprocessors as usize;
+        let sms = self.target.sms as usize;
         let machine = simulate::Machine { sms, resident, cache, warps: simulate::WARPS };
         let predicted = simulate::predict(&pattern, data, images, machine);
         let known = [

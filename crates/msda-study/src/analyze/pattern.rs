@@ -220,7 +220,7 @@ mod tests {
         let p = Workload::find("seed").unwrap().problem(Dtype::F16).unwrap();
         let operands = Operands::dense(&p, None);
         let request = Request::new(&p, &operands);
-        let target = Target { arch: Arch::new(9, 0), multiprocessors: 132 };
+        let target = Target { arch: Arch::new(9, 0), sms: 132 };
         let of =
             |name: &str| Pattern::of(&crate::kernel(&format!("ladder:{name}")).unwrap(), &request, &target);
         let left_out = RUNGS.iter().filter(|r| of(r.name).is_err()).map(|r| r.name).collect::<Vec<_>>();

@@ -702,7 +702,7 @@ mod tests {
         let operands = Operands::dense(&whole, None);
         let request = Request::new(&whole, &operands);
         let kernel = crate::kernel(kernel).unwrap();
-        let target = Target { arch: Arch::new(9, 0), multiprocessors: 132 };
+        let target = Target { arch: Arch::new(9, 0), sms: 132 };
         let pattern = Pattern::of(&kernel, &request, &target).unwrap();
         let data = workload.first_images(Dtype::F16, 1).unwrap();
         let machine = Machine { sms: 132, resident: 3, cache: 156 << 10, warps };

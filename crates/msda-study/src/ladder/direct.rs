@@ -237,7 +237,7 @@ impl Strategy for Direct {
         args.i32(tiles);
         args.align(8);
         let planes = p.batch() * p.heads();
-        let resident = (target.multiprocessors as usize * RESIDENT).div_ceil(planes).clamp(1, tiles);
+        let resident = (target.sms as usize * RESIDENT).div_ceil(planes).clamp(1, tiles);
         let grid = match (self.linear, self.stride || self.pipeline) {
             (true, _) => [self.counted(request), 1, 1],
             (_, true) => [resident, p.heads(), p.batch()],

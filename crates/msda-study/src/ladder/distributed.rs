@@ -104,7 +104,7 @@ impl Strategy for Distributed {
         args.i32(tiles);
         args.align(8);
         // As many groups of blocks as are resident at once, and at least one per plane.
-        let resident = target.multiprocessors as usize * blocks / parts;
+        let resident = target.sms as usize * blocks / parts;
         let useful = if self.local { tiles } else { tiles.div_ceil(parts) };
         let groups = (resident / (p.batch() * p.heads())).clamp(1, useful.max(1));
         let grid = [groups * parts, p.heads(), p.batch()].map(|n| n as u32);

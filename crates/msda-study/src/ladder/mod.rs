@@ -3,10 +3,10 @@
 
 mod direct;
 mod distributed;
-mod kept;
 mod persistent;
 mod quantised;
 mod reading;
+mod resident;
 mod shared;
 mod specialised;
 mod tensor_core;

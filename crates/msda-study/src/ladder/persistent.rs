@@ -1,7 +1,7 @@
 //! `persistent.cu`: one block per SM that takes work from a counter.
 
 use super::direct::Load;
-use super::kept::{Kept, keep, room};
+use super::resident::{Kept, keep, room};
 use super::{Reading, Samples, Strategy, Tiles, Visits, args, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
@@ -66,7 +66,7 @@ impl Persistent {
     fn items(&self, request: &Request<'_>, target: &Target) -> Option<Items> {
         let (p, division) = (request.problem, self.division(request));
         let parts = (p.batch() * p.heads()).checked_mul(division.groups)?;
-        let shares = (target.multiprocessors as usize * TURNS).div_ceil(parts);
+        let shares = (target.sms as usize * TURNS).div_ceil(parts);
         let each = p.queries().div_ceil(shares).next_multiple_of(division.items);
         let tiles = p.queries().div_ceil(each);
         let all = parts.checked_mul(tiles)?;
@@ -164,7 +164,7 @@ impl Strategy for Persistent {
         }
         kept.put(&mut args);
         args.align(8);
-        let blocks = all.min(target.multiprocessors as usize).max(1) as u32;
+        let blocks = all.min(target.sms as usize).max(1) as u32;
         let shared = (kept.bytes + self.handed(request)) as u32;
         let launch = Launch { shared, ..Launch::new([blocks, 1, 1], [self.block as u32, 1, 1]) };
         call.clear(counter, "sets the work counter to zero");

@@ -71,7 +71,7 @@ impl Strategy for Quantised {
         args.pointer(rows);
         args.i64(plane as i64);
         let pieces = p.positions() * (p.channels() * p.types().value.size() / vec);
-        let columns = (target.multiprocessors as usize * BUSY).div_ceil(planes).min(pieces.div_ceil(BLOCK));
+        let columns = (target.sms as usize * BUSY).div_ceil(planes).min(pieces.div_ceil(BLOCK));
         let tiles = p.queries().div_ceil(BLOCK / p.channels().div_ceil(bytes));
         call.clear(largest, "sets the largest value of each plane to zero");
         for (entry, columns, why) in [

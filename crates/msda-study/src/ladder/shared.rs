@@ -1,6 +1,6 @@
 //! `shared.cu`: coarse levels in shared memory.
 
-use super::kept::{Kept, keep, room};
+use super::resident::{Kept, keep, room};
 use super::{Reading, Samples, Strategy, Tiles, Visits, args, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
@@ -57,7 +57,7 @@ impl Strategy for Shared {
             .define("UNROLL", 1);
         let items = BLOCK / self.item(request);
         let planes = p.batch() * p.heads();
-        let shares = (target.multiprocessors as usize * TURNS).div_ceil(planes);
+        let shares = (target.sms as usize * TURNS).div_ceil(planes);
         let each = p.queries().div_ceil(shares).next_multiple_of(items);
         let kept = self.kept(request, target);
         let mut args = args(request);

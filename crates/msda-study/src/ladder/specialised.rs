@@ -57,7 +57,7 @@ impl Strategy for Specialised {
         let mut args = args(request);
         args.i32(tiles);
         args.align(8);
-        let shares = (target.multiprocessors as usize * TURNS).div_ceil(p.batch() * p.heads());
+        let shares = (target.sms as usize * TURNS).div_ceil(p.batch() * p.heads());
         let grid = [shares.min(tiles), p.heads(), p.batch()].map(|n| n as u32);
         let threads = (self.producers + self.consumers) * 32;
         let launch = Launch::new(grid, [threads as u32, 1, 1]);

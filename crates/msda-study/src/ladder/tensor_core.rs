@@ -82,8 +82,7 @@ impl Strategy for TensorCore {
         }
         args.align(8);
         // As many blocks as are resident at once, each with a share of one plane.
-        let resident =
-            (target.shared() / (shared + 1024)).clamp(1, blocks(request)) * target.multiprocessors as usize;
+        let resident = (target.shared() / (shared + 1024)).clamp(1, blocks(request)) * target.sms as usize;
         let blocks = (resident / (p.batch() * p.heads())).clamp(1, tiles);
         let grid = [blocks, p.heads(), p.batch()].map(|n| n as u32);
         let mut launch = Launch::new(grid, [BLOCK as u32, 1, 1]);

@@ -84,7 +84,7 @@ impl Strategy for Texture {
         }
         let planes = p.batch() * p.heads();
         let pixels = p.levels().iter().map(|level| level.h * level.w).max().unwrap_or(1);
-        let most = target.multiprocessors as usize * (target.threads() as usize / BLOCK);
+        let most = target.sms as usize * (target.threads() as usize / BLOCK);
         let blocks = (pixels * planes).div_ceil(BLOCK).clamp(1, most);
         let copy = Launch::new([blocks as u32, p.levels().len() as u32, 1], [BLOCK as u32, 1, 1]);
         let blocks = (p.queries() * (maps / share)).div_ceil(BLOCK);

@@ -117,7 +117,7 @@ impl Strategy for TmaMultilevel {
             args.encode(Slot::Value, 128, 128, Arc::new(window));
         }
         // As many blocks as are resident at once, each with a share of one plane.
-        let resident = (target.shared() / (shared + 1024)).clamp(1, 8) * target.multiprocessors as usize;
+        let resident = (target.shared() / (shared + 1024)).clamp(1, 8) * target.sms as usize;
         let blocks = (resident / (p.batch() * p.heads())).clamp(1, tiles.div_ceil(WARPS));
         let grid = [blocks, p.heads(), p.batch()].map(|n| n as u32);
         let mut launch = Launch::new(grid, [32 * WARPS as u32, 1, 1]);

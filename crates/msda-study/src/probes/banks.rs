@@ -170,7 +170,7 @@ pub fn run(bench: &Bench, pattern: &Pattern) -> Result<Measured> {
     const STEPS: i32 = 256;
     let device = bench.device();
     let kernel = kernel(device.arch(), pattern.width);
-    let blocks = device.multiprocessors();
+    let blocks = device.sms();
     let threads = blocks as usize * WARPS * LANES;
     let bytes: Vec<u8> = pattern.places.iter().flatten().flat_map(|place| place.to_le_bytes()).collect();
     let mut places = device.alloc(bytes.len())?;

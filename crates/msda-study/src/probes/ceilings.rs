@@ -138,7 +138,7 @@ pub(super) fn kernels(arch: Arch) -> Vec<Kernel> {
 fn stream(bench: &Bench) -> Result<Timed> {
     let device = bench.device();
     let kernel = stream_kernel(device.arch());
-    let at = kernel.grid(device.multiprocessors() * 2);
+    let at = kernel.grid(device.sms() * 2);
     let threads = at.grid[0] as usize * kernel.threads as usize;
     // About one gibibyte.
     let loads = ((device.free_memory()? / 4).min(1 << 30) / (threads * 16)).max(1) as u32;
@@ -170,7 +170,7 @@ fn gather(bench: &Bench, name: &str, from: Source, row: usize) -> Result<Timed> 
         Source::Memory => (power((device.free_memory()? / 2).min(4 << 30)), 32),
     };
     let kernel = gather_kernel(device.arch(), row);
-    let at = kernel.grid(device.multiprocessors() * 2);
+    let at = kernel.grid(device.sms() * 2);
     let threads = at.grid[0] as usize * kernel.threads as usize;
     let data = words::filled(bench, window)?;
     let sums = words::poisoned(device, threads)?;
@@ -216,7 +216,7 @@ fn fma(bench: &Bench, dtype: Dtype) -> Result<Timed> {
     let kernel = fma_kernel(device.arch(), dtype);
     // As many blocks as are resident at once.
     let function = jit::load(device, &kernel.unit)?.function(Kernel::ENTRY)?;
-    let at = kernel.grid(device.multiprocessors() * function.occupancy(kernel.threads, 0)?);
+    let at = kernel.grid(device.sms() * function.occupancy(kernel.threads, 0)?);
     let threads = at.grid[0] as usize * kernel.threads as usize;
     let sums = words::poisoned(device, threads)?;
     let args = Counted { sums: sums.address(), one: 1.0, steps: STEPS as i32 };

@@ -9,7 +9,7 @@ use super::harness::{Case, FULL, SMS, Weight};
 
 /// All cases for an architecture.
 pub(crate) fn cases(arch: Arch) -> Vec<Case> {
-    let target = Target { arch, multiprocessors: SMS };
+    let target = Target { arch, sms: SMS };
     let mut all = Vec::new();
     for (name, weight, spec) in requests() {
         if weight != Weight::Once || arch == FULL {

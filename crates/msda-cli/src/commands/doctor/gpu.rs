@@ -18,7 +18,7 @@ pub(super) fn examine(driver: Option<&Gpu>) -> Vec<Finding> {
         "{}, {}, {} SMs, {:.0} GiB",
         device.name(),
         device.arch(),
-        device.multiprocessors(),
+        device.sms(),
         device.total_memory() as f64 / f64::from(1 << 30)
     );
     if let Some(driver) = driver {

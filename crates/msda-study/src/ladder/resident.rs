@@ -1,4 +1,4 @@
-//! The host side of `kept.cuh`: which levels are resident in shared memory.
+//! The host side of `resident.cuh`: which levels are resident in shared memory.
 
 use msda::Problem;
 
