@@ -94,7 +94,7 @@ pub(super) fn divide(p: &Problem, wanted: usize, pixels: usize) -> Vec<Part> {
 fn bands(p: &Problem, wanted: usize, pixels: usize) -> Vec<usize> {
     let levels = p.levels();
     let mut bands: Vec<usize> =
-        levels.iter().map(|l| (l.h * l.w).div_ceil(pixels.max(1)).clamp(1, l.h.max(1))).collect();
+        levels.iter().map(|l| l.h.div_ceil((pixels / l.w.max(1)).max(1)).max(1)).collect();
     while bands.iter().sum::<usize>() < wanted {
         let can_divide = |&l: &usize| p.points()[l] > 0 && levels[l].h / (bands[l] + 1) >= BAND;
         let work = |&l: &usize| (p.points()[l] * 64 / bands[l], levels[l].h);

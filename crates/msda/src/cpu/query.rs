@@ -58,7 +58,7 @@ impl<F: Arithmetic> Query<F> {
 
 /// Samples that are worth preparing together: they fill registers, and the inputs of the next batch
 /// are prefetched early enough.
-const SAMPLES: usize = 32;
+const SAMPLES: usize = 64;
 
 /// The number of queries that are prepared together.
 pub(super) fn batch(heads: usize, samples: usize) -> usize {

@@ -235,56 +235,16 @@ impl<F: Arithmetic> TapLists<F> {
         }
     }
 
-    /// Pixel and distance of every sample. Loop bodies have no branches, so that they vectorise.
     #[inline(always)]
     fn find_pixels(&mut self, sampler: &Sampler<F>, xy: &[F]) {
-        let n = sampler.w.len();
-        let (xy, xs, ys) = (&xy[..2 * n], &mut self.x[..n], &mut self.y[..n]);
-        let (fxs, fys) = (&mut self.fx[..n], &mut self.fy[..n]);
-        let (sx, sy) = (&sampler.scale_x[..n], &sampler.scale_y[..n]);
-        let (ws, hs) = (&sampler.w[..n], &sampler.h[..n]);
-        let (outside, minus_one) = (F::from_f64(OUTSIDE), F::from_f64(-1.0));
+        let Self { x, y, fx, fy, .. } = self;
         match (sampler.sampling, sampler.padding) {
-            (Sampling::Bilinear, Padding::Zeros) => {
-                for s in 0..n {
-                    let x = xy[2 * s] * sx[s] + sampler.shift;
-                    let y = xy[2 * s + 1] * sy[s] + sampler.shift;
-                    let inside = (x > minus_one) & (x < ws[s]) & (y > minus_one) & (y < hs[s]);
-                    let (x, y) = if inside { (x, y) } else { (outside, outside) };
-                    let (x0, y0) = (x.floor(), y.floor());
-                    // SAFETY: from OUTSIDE to a level's side, and not NaN.
-                    (xs[s], ys[s]) = unsafe { (x0.truncate(), y0.truncate()) };
-                    (fxs[s], fys[s]) = (x - x0, y - y0);
-                }
-            }
-            (Sampling::Bilinear, Padding::Border) => {
-                for s in 0..n {
-                    let (tx, ty) = (xy[2 * s], xy[2 * s + 1]);
-                    let inside = tx.is_finite() & ty.is_finite();
-                    let x = clamp(tx * sx[s] + sampler.shift, ws[s] - F::ONE);
-                    let y = clamp(ty * sy[s] + sampler.shift, hs[s] - F::ONE);
-                    let (x, y) = if inside { (x, y) } else { (outside, outside) };
-                    let (x0, y0) = (x.floor(), y.floor());
-                    // SAFETY: as above.
-                    (xs[s], ys[s]) = unsafe { (x0.truncate(), y0.truncate()) };
-                    (fxs[s], fys[s]) = (x - x0, y - y0);
-                }
-            }
+            (Sampling::Bilinear, Padding::Zeros) => bilinear(sampler, xy, x, y, fx, fy),
+            (Sampling::Bilinear, Padding::Border) => bilinear_clamped(sampler, xy, x, y, fx, fy),
             (Sampling::Nearest, padding) => {
-                for s in 0..n {
-                    let (tx, ty) = (xy[2 * s], xy[2 * s + 1]);
-                    let (mut x, mut y) = (tx * sx[s] + sampler.shift, ty * sy[s] + sampler.shift);
-                    if padding == Padding::Border {
-                        (x, y) = (clamp(x, ws[s] - F::ONE), clamp(y, hs[s] - F::ONE));
-                    }
-                    let (x, y) = (x.round_ties_even(), y.round_ties_even());
-                    let inside = tx.is_finite() & ty.is_finite();
-                    let inside = inside & (x >= F::ZERO) & (x < ws[s]) & (y >= F::ZERO) & (y < hs[s]);
-                    let (x, y) = if inside { (x, y) } else { (outside, outside) };
-                    // SAFETY: as above.
-                    (xs[s], ys[s]) = unsafe { (x.truncate(), y.truncate()) };
-                    (fxs[s], fys[s]) = (F::ZERO, F::ZERO);
-                }
+                nearest(sampler, padding == Padding::Border, xy, x, y);
+                fx.fill(F::ZERO);
+                fy.fill(F::ZERO);
             }
         }
     }
@@ -292,23 +252,115 @@ impl<F: Arithmetic> TapLists<F> {
     /// The corners that are on the part's rows, and their weights.
     #[inline(always)]
     fn find_corners(&mut self, sampler: &Sampler<F>, att: &[F]) {
-        let n = sampler.w.len();
-        let (xs, ys, masks) = (&self.x[..n], &self.y[..n], &mut self.mask[..n]);
-        let (columns, first, rows) = (&sampler.columns[..n], &sampler.first[..n], &sampler.rows[..n]);
         // A nearest sample has one corner.
         let kept = if sampler.sampling == Sampling::Nearest { 1 } else { ALL_CORNERS };
-        for s in 0..n {
-            let (x, y) = (xs[s], ys[s] - first[s]);
-            let (x0, x1) = (u32::from((x as u32) < columns[s]), u32::from(((x + 1) as u32) < columns[s]));
-            let (y0, y1) = (u32::from((y as u32) < rows[s]), u32::from(((y + 1) as u32) < rows[s]));
-            masks[s] = ((x0 & y0) | (x1 & y0) << 1 | (x0 & y1) << 2 | (x1 & y1) << 3) & kept;
+        corners_on_map(sampler, kept, &self.x, &self.y, &mut self.mask);
+        corner_weights(sampler.w.len(), &self.fx, &self.fy, att, &mut self.weight);
+    }
+}
+
+// The loops below have no branches and take their results as arguments, so that they vectorise
+// without tests for overlapping memory.
+
+/// Pixel and distance of every sample, with zeros around the map.
+#[inline(always)]
+fn bilinear<F: Arithmetic>(
+    sampler: &Sampler<F>,
+    xy: &[F],
+    xs: &mut [i32],
+    ys: &mut [i32],
+    fxs: &mut [F],
+    fys: &mut [F],
+) {
+    let n = sampler.w.len();
+    let (sx, sy) = (&sampler.scale_x[..n], &sampler.scale_y[..n]);
+    let (ws, hs, shift) = (&sampler.w[..n], &sampler.h[..n], sampler.shift);
+    let (xy, xs, ys, fxs, fys) = (&xy[..2 * n], &mut xs[..n], &mut ys[..n], &mut fxs[..n], &mut fys[..n]);
+    let (outside, minus_one) = (F::from_f64(OUTSIDE), F::from_f64(-1.0));
+    for s in 0..n {
+        let (x, y) = (xy[2 * s] * sx[s] + shift, xy[2 * s + 1] * sy[s] + shift);
+        let inside = (x > minus_one) & (x < ws[s]) & (y > minus_one) & (y < hs[s]);
+        let (x, y) = if inside { (x, y) } else { (outside, outside) };
+        let (x0, y0) = (x.floor(), y.floor());
+        // SAFETY: from OUTSIDE to a level's side, and not NaN.
+        (xs[s], ys[s]) = unsafe { (x0.truncate(), y0.truncate()) };
+        (fxs[s], fys[s]) = (x - x0, y - y0);
+    }
+}
+
+/// Pixel and distance of every sample, with coordinates clamped to the map.
+#[inline(always)]
+fn bilinear_clamped<F: Arithmetic>(
+    sampler: &Sampler<F>,
+    xy: &[F],
+    xs: &mut [i32],
+    ys: &mut [i32],
+    fxs: &mut [F],
+    fys: &mut [F],
+) {
+    let n = sampler.w.len();
+    let (sx, sy) = (&sampler.scale_x[..n], &sampler.scale_y[..n]);
+    let (ws, hs, shift) = (&sampler.w[..n], &sampler.h[..n], sampler.shift);
+    let (xy, xs, ys, fxs, fys) = (&xy[..2 * n], &mut xs[..n], &mut ys[..n], &mut fxs[..n], &mut fys[..n]);
+    let outside = F::from_f64(OUTSIDE);
+    for s in 0..n {
+        let (tx, ty) = (xy[2 * s], xy[2 * s + 1]);
+        let inside = tx.is_finite() & ty.is_finite();
+        let x = clamp(tx * sx[s] + shift, ws[s] - F::ONE);
+        let y = clamp(ty * sy[s] + shift, hs[s] - F::ONE);
+        let (x, y) = if inside { (x, y) } else { (outside, outside) };
+        let (x0, y0) = (x.floor(), y.floor());
+        // SAFETY: from OUTSIDE to a level's side, and not NaN.
+        (xs[s], ys[s]) = unsafe { (x0.truncate(), y0.truncate()) };
+        (fxs[s], fys[s]) = (x - x0, y - y0);
+    }
+}
+
+/// The nearest pixel of every sample.
+#[inline(always)]
+fn nearest<F: Arithmetic>(sampler: &Sampler<F>, clamps: bool, xy: &[F], xs: &mut [i32], ys: &mut [i32]) {
+    let n = sampler.w.len();
+    let (sx, sy) = (&sampler.scale_x[..n], &sampler.scale_y[..n]);
+    let (ws, hs, shift) = (&sampler.w[..n], &sampler.h[..n], sampler.shift);
+    let (xy, xs, ys) = (&xy[..2 * n], &mut xs[..n], &mut ys[..n]);
+    let outside = F::from_f64(OUTSIDE);
+    for s in 0..n {
+        let (tx, ty) = (xy[2 * s], xy[2 * s + 1]);
+        let (mut x, mut y) = (tx * sx[s] + shift, ty * sy[s] + shift);
+        if clamps {
+            (x, y) = (clamp(x, ws[s] - F::ONE), clamp(y, hs[s] - F::ONE));
         }
-        let (fx, fy, att, weights) = (&self.fx[..n], &self.fy[..n], &att[..n], &mut self.weight[..n]);
-        for s in 0..n {
-            let (upper, lower) = ((F::ONE - fy[s]) * att[s], fy[s] * att[s]);
-            let (left, right) = (F::ONE - fx[s], fx[s]);
-            weights[s] = [left * upper, right * upper, left * lower, right * lower];
-        }
+        let (x, y) = (x.round_ties_even(), y.round_ties_even());
+        let inside = tx.is_finite() & ty.is_finite();
+        let inside = inside & (x >= F::ZERO) & (x < ws[s]) & (y >= F::ZERO) & (y < hs[s]);
+        let (x, y) = if inside { (x, y) } else { (outside, outside) };
+        // SAFETY: from OUTSIDE to a level's side, and not NaN.
+        (xs[s], ys[s]) = unsafe { (x.truncate(), y.truncate()) };
+    }
+}
+
+/// A bit for each corner that is on the part's rows, of the corners in `kept`.
+#[inline(always)]
+fn corners_on_map<F>(sampler: &Sampler<F>, kept: u32, xs: &[i32], ys: &[i32], masks: &mut [u32]) {
+    let n = sampler.columns.len();
+    let (columns, first, rows) = (&sampler.columns[..n], &sampler.first[..n], &sampler.rows[..n]);
+    let (xs, ys, masks) = (&xs[..n], &ys[..n], &mut masks[..n]);
+    for s in 0..n {
+        let (x, y) = (xs[s], ys[s] - first[s]);
+        let (x0, x1) = (u32::from((x as u32) < columns[s]), u32::from(((x + 1) as u32) < columns[s]));
+        let (y0, y1) = (u32::from((y as u32) < rows[s]), u32::from(((y + 1) as u32) < rows[s]));
+        masks[s] = ((x0 & y0) | (x1 & y0) << 1 | (x0 & y1) << 2 | (x1 & y1) << 3) & kept;
+    }
+}
+
+/// The weights of the four corners of `n` samples.
+#[inline(always)]
+fn corner_weights<F: Float>(n: usize, fx: &[F], fy: &[F], att: &[F], weights: &mut [[F; 4]]) {
+    let (fx, fy, att, weights) = (&fx[..n], &fy[..n], &att[..n], &mut weights[..n]);
+    for s in 0..n {
+        let (upper, lower) = ((F::ONE - fy[s]) * att[s], fy[s] * att[s]);
+        let (left, right) = (F::ONE - fx[s], fx[s]);
+        weights[s] = [left * upper, right * upper, left * lower, right * lower];
     }
 }
 
