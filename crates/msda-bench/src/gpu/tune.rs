@@ -302,6 +302,6 @@ mod tests {
         save(&path, &[tuned("a", "generic")]).unwrap();
         save(&path, &[tuned("a", "rows:split=2")]).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
-        assert!(text.lines().count() == 1 && text.contains("split=2"), "{text}");
+        assert!(text.lines().count() == 1 && text.contains("sample_groups=2"), "{text}");
     }
 }
