@@ -1,5 +1,6 @@
 //! The ladder on a GPU: every exact rung through the battery, the others within what they promise.
 
+#[path = "../../msda-cuda/tests/common/mod.rs"]
 mod common;
 
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! The probes on a GPU: each is right, which they check themselves, and what they find can be.
 
+#[path = "../../msda-cuda/tests/common/mod.rs"]
 mod common;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

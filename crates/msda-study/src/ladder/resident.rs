@@ -14,7 +14,8 @@ pub(super) fn room(target: &Target) -> usize {
     target.shared() - STATIC
 }
 
-/// Levels in shared memory: the first position of each, their number, and their offset in positions.
+/// Levels in shared memory: the first position of each, their number, and their offset in
+/// positions.
 #[derive(Debug)]
 pub(super) struct Kept {
     levels: Vec<[usize; 3]>,
@@ -22,7 +23,8 @@ pub(super) struct Kept {
     pub(super) bytes: usize,
 }
 
-/// As many of the last levels as fit into `bytes` at `step` bytes per position. With `partial`, also the end of the first
+/// As many of the last levels as fit into `bytes` at `step` bytes per position. With `partial`,
+/// also the end of the first
 /// level that does not fit.
 pub(super) fn keep(p: &Problem, step: usize, bytes: usize, partial: bool) -> Kept {
     let ring = p.layout().ring();

@@ -1,7 +1,9 @@
 //! `shared.cu`: loads from shared memory, and a model of their cost.
 //!
-//! Shared memory has 32 banks of 4 bytes and delivers one word per bank and cycle: a *wavefront*. Lanes that load different
-//! words of one bank are served one after another; lanes that load the same word are served together. Loads of 8 bytes
+//! Shared memory has 32 banks of 4 bytes and delivers one word per bank and cycle: a *wavefront*.
+//! Lanes that load different
+//! words of one bank are served one after another; lanes that load the same word are served
+//! together. Loads of 8 bytes
 //! are served for half a warp at a time, loads of 16 bytes for a quarter.
 #![allow(unsafe_code)]
 
@@ -20,7 +22,8 @@ const WARPS: usize = 32;
 const LOADS: usize = 8;
 const WORDS: usize = 8192;
 
-/// Wavefronts of one load of a warp: `width` bytes (4, 8 or 16) at each of these byte addresses, which are multiples of
+/// Wavefronts of one load of a warp: `width` bytes (4, 8 or 16) at each of these byte addresses,
+/// which are multiples of
 /// `width`. Fewer than 32 addresses mean that some lanes are inactive.
 pub fn wavefronts(addresses: &[u32], width: u32) -> u32 {
     let together = LANES * 4 / width.max(4) as usize;
@@ -97,7 +100,8 @@ impl Pattern {
         }))
     }
 
-    /// 16 bytes per lane of random rows; `degree` lanes (1, 2, 4 or 8) of each quarter of a warp use the same banks.
+    /// 16 bytes per lane of random rows; `degree` lanes (1, 2, 4 or 8) of each quarter of a warp
+    /// use the same banks.
     pub fn conflicts(degree: u32) -> Self {
         const ROW: u32 = 128;
         let mut rng = Rng::new(u64::from(degree));
@@ -179,7 +183,8 @@ pub fn run(bench: &Bench, pattern: &Pattern) -> Result<Measured> {
     let cycles = device.alloc(blocks as usize * 8)?;
     let args =
         Args { places: places.address(), sums: sums.address(), cycles: cycles.address(), steps: STEPS };
-    // SAFETY: the kernel takes such a structure; places are within the words it has, a sum is written for each thread
+    // SAFETY: the kernel takes such a structure; places are within the words it has, a sum is
+    // written for each thread
     // and a number for each block; the memory lives to the end.
     let ready = unsafe { Ready::new(device, &kernel, kernel.grid(blocks), args)? };
     let loads = (WARPS * LOADS) as f64 * f64::from(STEPS);
@@ -227,7 +232,8 @@ mod tests {
         }
     }
 
-    /// Two rows of 64 bytes conflict every second time; padded by two channels they nearly always do. Padding helps only
+    /// Two rows of 64 bytes conflict every second time; padded by two channels they nearly always
+    /// do. Padding helps only
     /// if each lane loads a row of its own.
     #[test]
     fn padding_helps_columns_and_hurts_rows() {

@@ -1,12 +1,15 @@
 //! Probes: the limits of a device, and the experiments of the founding documents.
 //!
-//! - [`ceilings`]: copying, reading in order, random rows from every level of memory, multiply-adds;
-//! - [`tile`]: windows of 2 x 2 pixels loaded into shared memory, by threads and by the copy engine (TMA);
+//! - [`ceilings`]: copying, reading in order, random rows from every level of memory,
+//!   multiply-adds;
+//! - [`tile`]: windows of 2 x 2 pixels loaded into shared memory, by threads and by the copy engine
+//!   (TMA);
 //! - [`copies`]: seven ways to fill shared memory;
 //! - [`clusters`]: blocks that read the shared memory of other blocks;
 //! - [`banks`]: bank conflicts of loads from shared memory, counted and timed.
 //!
-//! Every kernel writes checksums of the data it read. The host knows the data and computes the same sums. A wrong sum is
+//! Every kernel writes checksums of the data it read. The host knows the data and computes the same
+//! sums. A wrong sum is
 //! an error, so code that the compiler removed cannot pass as fast.
 
 pub mod banks;

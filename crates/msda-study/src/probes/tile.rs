@@ -1,4 +1,5 @@
-//! `tile.cu`: loads the 2 x 2 windows of samples into shared memory, by threads and by the copy engine (TMA).
+//! `tile.cu`: loads the 2 x 2 windows of samples into shared memory, by threads and by the copy
+//! engine (TMA).
 #![allow(unsafe_code)]
 
 use msda::{Dtype, Result};
@@ -41,7 +42,8 @@ pub struct Way {
 }
 
 impl Way {
-    /// All of them: blocks of 256 threads, of which half load, and blocks of one warp, with four pieces per thread. With
+    /// All of them: blocks of 256 threads, of which half load, and blocks of one warp, with four
+    /// pieces per thread. With
     /// one piece per thread, `Prefetch` is the same as `Manual`.
     pub const ALL: [Self; 7] = [
         Self::new(Style::Tma, 256),
@@ -149,7 +151,8 @@ impl<'a> Tiles<'a> {
                 window: &[PIXEL / 2, 2, 2],
             };
             let args = Mapped { map: TensorMap::tiled(device, &tensor)?, args };
-            // SAFETY: the kernel takes such a structure and reads squares of the map; sums of every warp and cycles of
+            // SAFETY: the kernel takes such a structure and reads squares of the map; sums of every
+            // warp and cycles of
             // every block have room; the memory lives to the end.
             let ready = unsafe { Ready::new(device, &kernel, at, args)? };
             self.bench.time(work, false, |stream| ready.queue(stream))?
