@@ -12,6 +12,8 @@ use msda::trust;
 pub(super) struct Settings {
     /// `MSDA_NVRTC`: the library or its folder. When set, only that is tried.
     pub(super) nvrtc: Option<PathBuf>,
+    /// Folders of Python packages that the program named.
+    pub(super) packages: Vec<PathBuf>,
     /// The Python that `MSDA_PYTHON` names.
     pub(super) python: Option<PathBuf>,
     /// Python environments: of `MSDA_PYTHON`, `VIRTUAL_ENV`, `CONDA_PREFIX`.
@@ -31,6 +33,7 @@ impl Settings {
         toolkits.extend(named(Path::new("/usr/local"), |name| name.starts_with("cuda-")));
         Self {
             nvrtc: path("MSDA_NVRTC"),
+            packages: Vec::new(),
             environments: of_python.into_iter().chain(active).collect(),
             python,
             toolkits,
@@ -46,6 +49,7 @@ impl Settings {
             };
             versions.into_iter().map(|lib| lib.join("site-packages"))
         });
+        let sites = self.packages.iter().cloned().chain(sites);
         sites.flat_map(|site| in_site_packages(&site)).collect()
     }
 

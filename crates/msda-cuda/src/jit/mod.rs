@@ -20,7 +20,7 @@ mod unit;
 pub use cache::{Cache, Entry, Jit};
 pub use compiled::{Compiled, Resources};
 pub use nvrtc::Nvrtc;
-pub use search::{nvrtc, untrusted};
+pub use search::{add_packages, nvrtc, untrusted};
 pub use source::{KERNELS, Sources};
 pub use unit::{Assembled, Unit};
 

@@ -209,7 +209,8 @@ impl Nvrtc {
         unsafe { CStr::from_ptr((self.functions.error)(result)) }.to_string_lossy().into_owned()
     }
 
-    pub(super) fn name(&self) -> String {
+    /// Its name and version, such as `NVRTC 13.0`.
+    pub fn name(&self) -> String {
         format!("NVRTC {}.{}", self.version.0, self.version.1)
     }
 }

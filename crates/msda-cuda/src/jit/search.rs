@@ -2,7 +2,8 @@
 //!
 //! 1. `MSDA_NVRTC`: the library or its folder, and nothing else when it is set.
 //! 2. The NVRTC that the process has loaded already, such as torch's.
-//! 3. The wheels of the Python that `MSDA_PYTHON` names, then of `VIRTUAL_ENV` and `CONDA_PREFIX`.
+//! 3. The wheels of folders that the program named ([`add_packages`]), of the Python that
+//!    `MSDA_PYTHON` names, then of `VIRTUAL_ENV` and `CONDA_PREFIX`.
 //! 4. A toolkit: `CUDA_HOME`, `CUDA_PATH`, `/usr/local/cuda*`.
 //! 5. The system loader, which knows `LD_LIBRARY_PATH` and the installed libraries.
 //!
@@ -12,7 +13,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{self, Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use msda::{Error, ErrorKind, Result};
 
@@ -26,6 +27,15 @@ pub fn nvrtc() -> Result<&'static Nvrtc> {
     found().0.as_ref().map_err(Clone::clone)
 }
 
+/// Folders of Python packages that the program named.
+static PACKAGES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Names a folder of Python packages, such as `site-packages`, whose NVRTC may be used. It counts
+/// until the first kernel is compiled: then NVRTC is found.
+pub fn add_packages(folder: PathBuf) {
+    PACKAGES.lock().unwrap_or_else(PoisonError::into_inner).push(folder);
+}
+
 /// The NVRTC libraries and Pythons that were not used because another user could replace them, with
 /// reasons.
 pub fn untrusted() -> &'static [String] {
@@ -37,7 +47,8 @@ fn found() -> &'static (Result<Nvrtc>, Vec<String>) {
     FOUND.get_or_init(|| {
         let driver = driver_version().ok().map(|(major, _)| major);
         let mut search = Search::new(driver);
-        (search.run(&Settings::from_env()), search.untrusted)
+        let packages = PACKAGES.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (search.run(&Settings { packages, ..Settings::from_env() }), search.untrusted)
     })
 }
 

@@ -1,0 +1,35 @@
+"""Options of the operator as the numbers that the compiled part takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_SAMPLING = {"bilinear": 0, "nearest": 1}
+_PADDING = {"zeros": 0, "border": 2}
+_CORNERS = 4
+
+
+def encode_options(sampling: str, padding: str, align_corners: bool) -> int:
+    """One number for the three options."""
+    try:
+        bits = _SAMPLING[sampling]
+    except (KeyError, TypeError):
+        raise ValueError(f"sampling: got {sampling!r}, expected 'bilinear' or 'nearest'") from None
+    try:
+        bits |= _PADDING[padding]
+    except (KeyError, TypeError):
+        raise ValueError(f"padding: got {padding!r}, expected 'zeros' or 'border'") from None
+    return bits | (_CORNERS if align_corners else 0)
+
+
+def encode_points(points: Sequence[int]) -> int:
+    """Points per level as bytes of one number, the first level in the lowest byte."""
+    counts = [int(n) for n in points]
+    if not 1 <= len(counts) <= 8 or not all(0 <= n <= 255 for n in counts) or not any(counts):
+        raise ValueError(
+            f"points: got {list(points)!r}, expected one number per level, at most 8 levels, "
+            "each from 0 to 255 and at least one above 0"
+        )
+    packed = int.from_bytes(bytes(counts), "little")
+    # The schema has signed integers.
+    return packed - (1 << 64) if packed >= 1 << 63 else packed

@@ -1,0 +1,1 @@
+"""The operator for torch tensors."""

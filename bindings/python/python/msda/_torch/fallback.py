@@ -1,0 +1,177 @@
+"""Kernels in Python, for versions of torch without the stable C ABI (before 2.7)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .. import _native
+
+# Why these kernels are used; empty while they are not.
+reason = ""
+
+_NAMES = {
+    torch.float64: "float64",
+    torch.float32: "float32",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+}
+
+
+def _raw(name: str, tensor: Tensor) -> tuple[int, str, tuple[int, ...], tuple[int, ...]]:
+    dtype = _NAMES.get(tensor.dtype)
+    if dtype is None:
+        raise TypeError(
+            f"{name}: got {tensor.dtype}, expected float64, float32, float16 or bfloat16"
+        )
+    return tensor.data_ptr(), dtype, tuple(tensor.shape), tuple(tensor.stride())
+
+
+def _inner_dense(tensor: Tensor, first: int) -> bool:
+    expected = 1
+    for size, stride in zip(reversed(tensor.shape[first:]), reversed(tensor.stride()[first:])):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _dense(tensor: Tensor, first: int = 3) -> Tensor:
+    return tensor if _inner_dense(tensor, first) else tensor.contiguous()
+
+
+def _levels(shapes: Tensor, starts: Tensor, value: Tensor) -> tuple[tuple, list[Tensor]]:
+    """The levels as the compiled part takes them, and tensors that must live through the call."""
+    if shapes.dim() != 2 or shapes.shape[1] != 2:
+        raise ValueError(
+            f"spatial_shapes: got shape {list(shapes.shape)}, expected (levels, 2): height and width"
+        )
+    if list(starts.shape) != [shapes.shape[0]]:
+        raise ValueError(
+            f"level_start_index: got shape {list(starts.shape)}, expected [{shapes.shape[0]}], "
+            "one per level"
+        )
+    for name, table in (("spatial_shapes", shapes), ("level_start_index", starts)):
+        if table.dtype not in (torch.int64, torch.int32):
+            raise TypeError(f"{name}: got {table.dtype}, expected int64 or int32")
+    if shapes.device.type == "cpu" and starts.device.type == "cpu":
+        numbers = shapes.tolist() + [starts.tolist()]
+        flat = [n for row in numbers for n in row]
+        if any(n < 0 for n in flat):
+            raise ValueError(f"spatial_shapes: got {numbers}, expected numbers of at least 0")
+        return ([tuple(hw) for hw in shapes.tolist()], starts.tolist()), []
+    if shapes.device != value.device or starts.device != value.device:
+        raise ValueError(
+            "spatial_shapes and level_start_index: got tensors on different devices, expected both "
+            "on the CPU, or both on the device of value"
+        )
+    shapes, starts = shapes.to(torch.int64).contiguous(), starts.to(torch.int64).contiguous()
+    return (shapes.data_ptr(), starts.data_ptr(), shapes.shape[0]), [shapes, starts]
+
+
+def _call(value, shapes, starts, reference, locations, weights, options, points):
+    """The call as a dictionary of addresses, and tensors that must live through it."""
+    value, locations, weights = _dense(value), _dense(locations), _dense(weights)
+    given = [value, locations, weights] + ([] if reference is None else [_dense(reference)])
+    fused = reference is not None
+    for name, tensor in zip(("value", "sampling_locations", "attention_weights", "reference"), given):
+        if tensor.device != value.device:
+            raise ValueError(
+                f"{name}: got a tensor on {tensor.device}, expected one on {value.device}, where "
+                "value is"
+            )
+    levels, kept = _levels(shapes, starts, value)
+    call = {
+        "value": _raw("value", value),
+        "levels": levels,
+        "reference": _raw("reference_points", given[3]) if fused else None,
+        "locations": _raw("sampling_offsets" if fused else "sampling_locations", locations),
+        "weights": _raw("attention_logits" if fused else "attention_weights", weights),
+        "options": options,
+        "points": points,
+    }
+    return call, given + kept
+
+
+def _device(value: Tensor, kept: list[Tensor]):
+    if value.device.type != "cuda":
+        return None
+
+    def allocate(nbytes: int) -> int:
+        kept.append(torch.empty(nbytes, dtype=torch.uint8, device=value.device))
+        return kept[-1].data_ptr()
+
+    index = value.device.index
+    return index, torch.cuda.current_stream(index).cuda_stream, allocate
+
+
+def _forward(value, shapes, starts, reference, locations, weights, options, points):
+    call, kept = _call(value, shapes, starts, reference, locations, weights, options, points)
+    if value.dim() != 4 or locations.dim() < 3:
+        raise ValueError(
+            f"value: got shape {list(value.shape)}, expected 4 dimensions: batch, positions, heads, "
+            "channels"
+        )
+    batch, _, heads, channels = value.shape
+    output = value.new_empty((batch, locations.shape[1], heads * channels))
+    device = _device(value, kept)
+    _native.forward(call, _raw("output", output), device, torch.get_num_threads())
+    return output
+
+
+def _backward(grad, value, shapes, starts, reference, locations, weights, options, points, wanted):
+    call, kept = _call(value, shapes, starts, reference, locations, weights, options, points)
+    grad = _dense(grad, 2)
+    inputs = [value, locations, weights, reference]
+    results = [
+        torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        if tensor is not None and wanted >> i & 1
+        else value.new_empty(0)
+        for i, tensor in enumerate(inputs)
+    ]
+    targets = [
+        _raw("gradient", result) if tensor is not None and wanted >> i & 1 else None
+        for i, (tensor, result) in enumerate(zip(inputs, results))
+    ]
+    device = _device(value, kept)
+    _native.backward(call, _raw("grad_output", grad), targets, device, torch.get_num_threads())
+    return results
+
+
+def forward(value, shapes, starts, locations, weights, options=0, points=0):
+    return _forward(value, shapes, starts, None, locations, weights, options, points)
+
+
+def forward_fused(value, shapes, starts, reference, offsets, logits, options=0, points=0):
+    return _forward(value, shapes, starts, reference, offsets, logits, options, points)
+
+
+def backward(grad, value, shapes, starts, locations, weights, options, points, wanted):
+    results = _backward(
+        grad, value, shapes, starts, None, locations, weights, options, points, wanted
+    )
+    return tuple(results[:3])
+
+
+def backward_fused(grad, value, shapes, starts, reference, offsets, logits, options, points, wanted):
+    value, offsets, logits, reference = _backward(
+        grad, value, shapes, starts, reference, offsets, logits, options, points, wanted
+    )
+    return value, reference, offsets, logits
+
+
+def register(library: torch.library.Library) -> None:
+    """Registers these kernels for the CPU and for CUDA."""
+    kernels = {
+        "ms_deform_attn": forward,
+        "ms_deform_attn_backward": backward,
+        "ms_deform_attn_fused": forward_fused,
+        "ms_deform_attn_fused_backward": backward_fused,
+        "_forward": forward,
+        "_backward": backward,
+        "_forward_fused": forward_fused,
+        "_backward_fused": backward_fused,
+    }
+    for name, kernel in kernels.items():
+        for key in ("CPU", "CUDA"):
+            library.impl(name, kernel, key)

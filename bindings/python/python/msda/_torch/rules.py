@@ -1,0 +1,162 @@
+"""What torch must know about the operators besides their kernels: shapes, gradients, batching."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .schema import library
+
+_PLAIN_WANTED = (1, 2, 4)
+# Bits in the order of the results: value, reference points, offsets, logits.
+_FUSED_WANTED = (1, 8, 2, 4)
+
+
+def plain_wanted(needs: Sequence[bool]) -> int:
+    """The bits of the gradients that are needed: value, locations, weights."""
+    return sum(bit for bit, needed in zip(_PLAIN_WANTED, needs) if needed)
+
+
+def fused_wanted(needs: Sequence[bool]) -> int:
+    """The bits of the gradients that are needed: value, reference points, offsets, logits."""
+    return sum(bit for bit, needed in zip(_FUSED_WANTED, needs) if needed)
+
+
+def _output(value: Tensor, locations: Tensor) -> Tensor:
+    batch, _, heads, channels = value.shape
+    return value.new_empty((batch, locations.shape[1], heads * channels))
+
+
+def _like(tensor: Tensor, wanted: int, bit: int, value: Tensor) -> Tensor:
+    if not wanted & bit:
+        return value.new_empty((0,))
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+
+def _fake(value, shapes, starts, locations, weights, options=0, points=0):
+    return _output(value, locations)
+
+
+def _fake_fused(value, shapes, starts, reference, offsets, logits, options=0, points=0):
+    return _output(value, offsets)
+
+
+def _fake_backward(grad, value, shapes, starts, locations, weights, options, points, wanted):
+    tensors = (value, locations, weights)
+    return tuple(_like(t, wanted, bit, value) for t, bit in zip(tensors, _PLAIN_WANTED))
+
+
+def _fake_backward_fused(
+    grad, value, shapes, starts, reference, offsets, logits, options, points, wanted
+):
+    tensors = (value, reference, offsets, logits)
+    return tuple(_like(t, wanted, bit, value) for t, bit in zip(tensors, _FUSED_WANTED))
+
+
+def _save(ctx, inputs, output) -> None:
+    *tensors, options, points = inputs
+    ctx.save_for_backward(*tensors)
+    ctx.numbers = (options, points)
+
+
+def _gradients(ctx, grad):
+    needs = ctx.needs_input_grad
+    wanted = plain_wanted((needs[0], needs[3], needs[4]))
+    results = torch.ops.msda.ms_deform_attn_backward(
+        grad, *ctx.saved_tensors, *ctx.numbers, wanted
+    )
+    value, locations, weights = (
+        result if needed else None
+        for result, needed in zip(results, (needs[0], needs[3], needs[4]))
+    )
+    return value, None, None, locations, weights, None, None
+
+
+def _gradients_fused(ctx, grad):
+    needs = ctx.needs_input_grad
+    needed = (needs[0], *needs[3:6])
+    results = torch.ops.msda.ms_deform_attn_fused_backward(
+        grad, *ctx.saved_tensors, *ctx.numbers, fused_wanted(needed)
+    )
+    value, reference, offsets, logits = (r if n else None for r, n in zip(results, needed))
+    return value, None, None, reference, offsets, logits, None, None
+
+
+def _no_second_derivative(ctx, *grads):
+    raise NotImplementedError(
+        "msda has no second derivatives: its gradients cannot be differentiated again\n"
+        "hint: call backward without create_graph=True"
+    )
+
+
+def _fold(tensor: Tensor, dim: int | None, size: int) -> Tensor:
+    """Makes a batched dimension part of the first dimension."""
+    tensor = tensor.movedim(dim, 0) if dim is not None else tensor.expand(size, *tensor.shape)
+    return tensor.reshape(size * tensor.shape[1], *tensor.shape[2:])
+
+
+def _batched(op, levels_at: int, tensors: int):
+    def rule(info, in_dims, *args):
+        size = info.batch_size
+        for at in (levels_at, levels_at + 1):
+            if in_dims[at] is not None:
+                raise NotImplementedError(
+                    "vmap over spatial_shapes or level_start_index: got batched level sizes, "
+                    "expected the same for all"
+                )
+        folded = [
+            arg if at in (levels_at, levels_at + 1) else _fold(arg, in_dims[at], size)
+            for at, arg in enumerate(args[:tensors])
+        ]
+        results = op(*folded, *args[tensors:])
+
+        def unfold(result: Tensor) -> Tensor:
+            # A gradient that was not asked for is empty.
+            if result.dim() == 1:
+                return result.new_empty((size, 0))
+            return result.reshape(size, result.shape[0] // size, *result.shape[1:])
+
+        if isinstance(results, Tensor):
+            return unfold(results), 0
+        return tuple(unfold(r) for r in results), (0,) * len(results)
+
+    return rule
+
+
+def _register() -> None:
+    ops = torch.ops.msda
+    fakes = {
+        "ms_deform_attn": _fake,
+        "ms_deform_attn_fused": _fake_fused,
+        "ms_deform_attn_backward": _fake_backward,
+        "ms_deform_attn_fused_backward": _fake_backward_fused,
+        "_forward": _fake,
+        "_forward_fused": _fake_fused,
+        "_backward": _fake_backward,
+        "_backward_fused": _fake_backward_fused,
+    }
+    for name, fake in fakes.items():
+        torch.library.register_fake(f"msda::{name}", fake, lib=library)
+    torch.library.register_autograd(
+        "msda::ms_deform_attn", _gradients, setup_context=_save, lib=library
+    )
+    torch.library.register_autograd(
+        "msda::ms_deform_attn_fused", _gradients_fused, setup_context=_save, lib=library
+    )
+    for name in ("ms_deform_attn_backward", "ms_deform_attn_fused_backward"):
+        torch.library.register_autograd(f"msda::{name}", _no_second_derivative, lib=library)
+    torch.library.register_vmap("msda::ms_deform_attn", _batched(ops.ms_deform_attn, 1, 5))
+    torch.library.register_vmap(
+        "msda::ms_deform_attn_fused", _batched(ops.ms_deform_attn_fused, 1, 6)
+    )
+    torch.library.register_vmap(
+        "msda::ms_deform_attn_backward", _batched(ops.ms_deform_attn_backward, 2, 6)
+    )
+    torch.library.register_vmap(
+        "msda::ms_deform_attn_fused_backward", _batched(ops.ms_deform_attn_fused_backward, 2, 7)
+    )
+
+
+_register()

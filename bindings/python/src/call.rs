@@ -1,0 +1,299 @@
+//! A call as frameworks make it: tensors with sizes and strides, turned into a [`Problem`].
+
+use std::ffi::c_void;
+
+use msda::{Dtype, Layout, Padding, Problem, ReferenceKind, Sampling, Spec, Strides, Types};
+
+use crate::error::{Refused, Result};
+
+/// A tensor of the caller. The memory is as large as sizes and strides say.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tensor<'a> {
+    /// The argument's name, for messages.
+    pub(crate) name: &'static str,
+    pub(crate) data: *mut c_void,
+    pub(crate) dtype: Dtype,
+    pub(crate) sizes: &'a [i64],
+    /// In elements.
+    pub(crate) strides: &'a [i64],
+}
+
+impl<'a> Tensor<'a> {
+    /// Whether the dimensions from `first` on are contiguous.
+    pub(crate) fn dense_from(&self, first: usize) -> bool {
+        let inner = self.sizes.iter().zip(self.strides).skip(first).rev();
+        let mut next = 1;
+        inner.into_iter().all(|(&size, &stride)| {
+            let fits = size == 1 || stride == next;
+            next *= size;
+            fits
+        }) || self.sizes.contains(&0)
+    }
+
+    /// The strides of the three outer dimensions; 0 for those that are never used.
+    fn outer(&self) -> Result<Strides> {
+        let mut strides = [0; 3];
+        for (i, to) in strides.iter_mut().enumerate() {
+            let (size, stride) = (self.sizes[i], self.strides[i]);
+            if size > 1 {
+                *to = usize::try_from(stride).map_err(|_| {
+                    Refused::value(self.name, format!("stride {stride}"), "strides of at least 0")
+                })?;
+            }
+        }
+        Ok(strides)
+    }
+
+    /// Elements from the first to behind the last.
+    pub(crate) fn span(&self) -> usize {
+        if self.sizes.contains(&0) {
+            return 0;
+        }
+        let last: i64 = self.sizes.iter().zip(self.strides).map(|(&n, &stride)| (n - 1) * stride).sum();
+        usize::try_from(last).map_or(0, |last| last + 1)
+    }
+
+    /// A dimension of a tensor with that rank.
+    fn size(&self, dim: usize) -> Result<usize> {
+        let size = self.sizes[dim];
+        usize::try_from(size).map_err(|_| Refused::value(self.name, self.shape(), "sizes of at least 0"))
+    }
+
+    pub(crate) fn shape(&self) -> String {
+        format!("shape {:?}", self.sizes)
+    }
+
+    fn expect_shape(&self, expected: &[i64], words: &str) -> Result<()> {
+        if self.sizes == expected {
+            return Ok(());
+        }
+        Err(Refused::value(self.name, self.shape(), format!("{expected:?} {words}")))
+    }
+}
+
+/// Options of the operator, as one number in the operator's schema.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Options {
+    pub(crate) sampling: Sampling,
+    pub(crate) padding: Padding,
+    pub(crate) align_corners: bool,
+}
+
+impl Options {
+    pub(crate) const NEAREST: i64 = 1;
+    pub(crate) const BORDER: i64 = 2;
+    pub(crate) const CORNERS: i64 = 4;
+
+    pub(crate) fn from_bits(bits: i64) -> Result<Self> {
+        if bits & !(Self::NEAREST | Self::BORDER | Self::CORNERS) != 0 {
+            return Err(Refused::value(
+                "options",
+                bits,
+                "a sum of 1 (nearest), 2 (border) and 4 (align_corners)",
+            ));
+        }
+        Ok(Self {
+            sampling: if bits & Self::NEAREST != 0 { Sampling::Nearest } else { Sampling::Bilinear },
+            padding: if bits & Self::BORDER != 0 { Padding::Border } else { Padding::Zeros },
+            align_corners: bits & Self::CORNERS != 0,
+        })
+    }
+}
+
+/// Where the sizes of the levels are.
+#[derive(Debug, Clone)]
+pub(crate) enum LevelSizes {
+    /// In memory of the host: heights and widths, and first positions if the caller gave them.
+    Host(Vec<(usize, usize)>, Option<Vec<usize>>),
+    /// In device memory: the addresses of both tables, and the number of levels.
+    Device { shapes: u64, starts: u64, levels: usize },
+}
+
+impl LevelSizes {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Host(shapes, _) => shapes.len(),
+            Self::Device { levels, .. } => *levels,
+        }
+    }
+}
+
+/// The inputs of a call. With reference points the form is fused: `locations` are offsets, and
+/// `weights` are logits.
+#[derive(Debug, Clone)]
+pub(crate) struct Call<'a> {
+    pub(crate) value: Tensor<'a>,
+    pub(crate) levels: LevelSizes,
+    pub(crate) reference: Option<Tensor<'a>>,
+    pub(crate) locations: Tensor<'a>,
+    pub(crate) weights: Tensor<'a>,
+    pub(crate) options: i64,
+    /// Points per level as bytes of a number, the first level in the lowest; 0 if all levels have
+    /// the same number.
+    pub(crate) points: i64,
+}
+
+/// The outer strides of the inputs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InputStrides {
+    pub(crate) value: Strides,
+    pub(crate) locations: Strides,
+    pub(crate) weights: Strides,
+    pub(crate) reference: Option<Strides>,
+}
+
+impl Call<'_> {
+    /// The problem that the sizes of the tensors describe.
+    pub(crate) fn problem(&self) -> Result<Problem> {
+        let Self { value, locations, weights, .. } = self;
+        if value.sizes.len() != 4 {
+            let expected = "4 dimensions: batch, positions, heads, channels";
+            return Err(Refused::value(value.name, value.shape(), expected));
+        }
+        let rank = locations.sizes.len();
+        if rank != 5 && rank != 6 {
+            let expected = "6 dimensions (batch, queries, heads, levels, points, 2), \
+                            or 5 if levels and points are one dimension";
+            return Err(Refused::value(locations.name, locations.shape(), expected));
+        }
+        let [b, s, h, d] = [value.size(0)?, value.size(1)?, value.size(2)?, value.size(3)?];
+        let queries = locations.size(1)?;
+        let [bi, qi, hi] = [b, queries, h].map(|n| n as i64);
+        let levels = self.levels.len();
+        let points = self.points(levels)?;
+        let samples: usize = points.iter().sum();
+        let inner: Vec<i64> = match rank {
+            6 => vec![levels as i64, locations.sizes[4]],
+            _ => vec![samples as i64],
+        };
+        let mut expected = vec![bi, qi, hi];
+        expected.extend(&inner);
+        weights.expect_shape(&expected, "(batch, queries, heads, levels, points)")?;
+        expected.push(2);
+        locations.expect_shape(&expected, "(batch, queries, heads, levels, points, 2)")?;
+        if let Some(reference) = &self.reference {
+            let dim = reference.sizes.last().copied().unwrap_or(0);
+            let expected = [bi, qi, levels as i64, if dim == 4 { 4 } else { 2 }];
+            reference.expect_shape(&expected, "(batch, queries, levels, 2 or 4)")?;
+            if reference.dtype != locations.dtype {
+                return Err(Refused::wrong_type(reference.name, reference.dtype, locations.dtype));
+            }
+        }
+        let (sizes, starts) = match &self.levels {
+            LevelSizes::Host(shapes, starts) => (shapes.clone(), starts.clone()),
+            // Placeholders: only their number counts.
+            LevelSizes::Device { .. } => (vec![(1, 1); levels], None),
+        };
+        let options = Options::from_bits(self.options)?;
+        if levels > s && matches!(self.levels, LevelSizes::Device { .. }) {
+            return Err(Refused::value(
+                value.name,
+                format!("{s} positions"),
+                format!("at least {levels}, one per level"),
+            ));
+        }
+        let spec = Spec {
+            batch: b,
+            queries,
+            heads: h,
+            channels: d,
+            levels: sizes,
+            points,
+            starts,
+            positions: Some(s),
+            sampling: options.sampling,
+            padding: options.padding,
+            align_corners: options.align_corners,
+            layout: Layout::Bshd,
+            types: Types { value: value.dtype, locations: locations.dtype, weights: weights.dtype },
+        };
+        self.check_positions(&spec)?;
+        Ok(Problem::new(spec)?)
+    }
+
+    /// Frameworks count every position: a sum of sizes that differs is a mistake of the caller.
+    fn check_positions(&self, spec: &Spec) -> Result<()> {
+        let (LevelSizes::Host(shapes, None), Some(positions)) = (&self.levels, spec.positions) else {
+            return Ok(());
+        };
+        let sum = shapes.iter().try_fold(0usize, |sum, &(h, w)| sum.checked_add(h.checked_mul(w)?));
+        if sum == Some(positions) {
+            return Ok(());
+        }
+        let expected =
+            format!("{} positions, the sum over spatial_shapes {shapes:?}", sum.unwrap_or(usize::MAX));
+        Err(Refused::value(self.value.name, format!("{positions} positions"), expected))
+    }
+
+    fn points(&self, levels: usize) -> Result<Vec<usize>> {
+        let locations = &self.locations;
+        let rank6 = locations.sizes.len() == 6;
+        if self.points == 0 {
+            let all = if rank6 { locations.sizes[4] } else { locations.sizes[3] };
+            let all = usize::try_from(all).unwrap_or(0);
+            return match rank6 {
+                true => Ok(vec![all; levels]),
+                false if levels > 0 && all.is_multiple_of(levels) => Ok(vec![all / levels; levels]),
+                false => Err(Refused::value(
+                    locations.name,
+                    locations.shape(),
+                    format!("a multiple of {levels} samples, or the argument `points`"),
+                )),
+            };
+        }
+        if rank6 {
+            let expected = "5 dimensions (batch, queries, heads, samples, 2) when `points` is given";
+            return Err(Refused::value(locations.name, locations.shape(), expected));
+        }
+        if levels > 8 {
+            return Err(Refused::value("points", format!("{levels} levels"), "at most 8 levels"));
+        }
+        let bytes = self.points.to_le_bytes();
+        if bytes[levels..].iter().any(|&n| n > 0) {
+            return Err(Refused::value("points", "more numbers", format!("{levels}, one per level")));
+        }
+        Ok(bytes[..levels].iter().map(|&n| usize::from(n)).collect())
+    }
+
+    /// The kind of the reference points of the fused form.
+    pub(crate) fn reference_kind(&self) -> Option<ReferenceKind> {
+        self.reference.as_ref().map(|reference| match reference.sizes.last() {
+            Some(4) => ReferenceKind::Box,
+            _ => ReferenceKind::Point,
+        })
+    }
+
+    /// The outer strides of the inputs. Inner dimensions must be contiguous.
+    pub(crate) fn strides(&self) -> Result<InputStrides> {
+        for tensor in [Some(&self.value), Some(&self.locations), Some(&self.weights), self.reference.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            if !tensor.dense_from(3) {
+                let got = format!("strides {:?} of shape {:?}", tensor.strides, tensor.sizes);
+                return Err(Refused::value(tensor.name, got, "contiguous inner dimensions"));
+            }
+        }
+        Ok(InputStrides {
+            value: self.value.outer()?,
+            locations: self.locations.outer()?,
+            weights: self.weights.outer()?,
+            reference: self.reference.as_ref().map(Tensor::outer).transpose()?,
+        })
+    }
+}
+
+/// The gradients that a backward pass computes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted(pub(crate) i64);
+
+impl Wanted {
+    pub(crate) const VALUE: i64 = 1;
+    pub(crate) const LOCATIONS: i64 = 2;
+    pub(crate) const WEIGHTS: i64 = 4;
+    pub(crate) const REFERENCE: i64 = 8;
+
+    pub(crate) fn has(self, bit: i64) -> bool {
+        self.0 & bit != 0
+    }
+}

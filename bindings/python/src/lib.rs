@@ -1,0 +1,87 @@
+//! The compiled part of the Python package `msda`.
+//!
+//! `torch` registers operators whose kernels run without Python. `raw` takes addresses, for NumPy
+//! and for versions of torch without the stable C ABI. Both check a call (`call`) and run it on the
+//! CPU (`cpu`) or the GPU (`cuda`).
+#![deny(unsafe_code)]
+
+mod call;
+mod cpu;
+mod cuda;
+mod error;
+mod raw;
+mod threads;
+mod torch;
+
+use std::path::PathBuf;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+/// Registers the kernels with torch's dispatcher: paths of `libtorch_cpu` and `libtorch_cuda`.
+#[pyfunction]
+#[pyo3(signature = (cpu, cuda=None))]
+fn register_torch(cpu: PathBuf, cuda: Option<PathBuf>) -> PyResult<()> {
+    torch::register(&cpu, cuda.as_deref()).map_err(PyRuntimeError::new_err)
+}
+
+/// A folder of Python packages in which NVRTC may be, such as `site-packages`.
+#[pyfunction]
+fn add_packages(folder: PathBuf) {
+    msda_cuda::jit::add_packages(folder);
+}
+
+/// The instruction set that the CPU backend uses here.
+#[pyfunction]
+fn cpu_isa() -> String {
+    msda::Cpu::new().isa().to_string()
+}
+
+/// The number of threads that the CPU backend uses where the framework does not say one.
+#[pyfunction]
+fn cpu_threads() -> usize {
+    threads::default()
+}
+
+/// The GPUs: name, architecture, multiprocessors, bytes of memory. An error says why there are none.
+#[pyfunction]
+fn cuda_devices() -> PyResult<Vec<(String, String, u32, usize)>> {
+    let devices = cuda::devices()?;
+    let describe = |device: &msda_cuda::driver::Device| {
+        (device.name().to_owned(), device.arch().to_string(), device.sms(), device.total_memory())
+    };
+    Ok(devices.iter().map(describe).collect())
+}
+
+/// The newest CUDA version that the driver supports.
+#[pyfunction]
+fn cuda_driver() -> PyResult<(u32, u32)> {
+    Ok(msda_cuda::driver::driver_version().map_err(error::Refused::from)?)
+}
+
+/// The compiler of the kernels: its name and its file.
+#[pyfunction]
+fn nvrtc() -> PyResult<(String, String)> {
+    let nvrtc = msda_cuda::jit::nvrtc().map_err(error::Refused::from)?;
+    Ok((nvrtc.name(), nvrtc.path().to_owned()))
+}
+
+/// How many plans the cache of CUDA calls holds.
+#[pyfunction]
+fn cuda_plans() -> usize {
+    cuda::plans()
+}
+
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use super::raw::{backward, forward};
+    #[pymodule_export]
+    use super::{
+        add_packages, cpu_isa, cpu_threads, cuda_devices, cuda_driver, cuda_plans, nvrtc, register_torch,
+    };
+
+    #[pymodule_export]
+    #[allow(non_upper_case_globals)]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}

@@ -1,0 +1,200 @@
+//! Calls by address, for NumPy, DLPack and versions of torch without the stable C ABI.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::ptr;
+
+use msda::Dtype;
+use pyo3::prelude::*;
+
+use crate::call::{Call, LevelSizes, Tensor};
+use crate::cuda::On;
+use crate::error::{Kind, Refused, Result};
+use crate::{cpu, cuda};
+
+/// A tensor by address: address, name of the type, sizes, strides in elements.
+type Raw = (usize, String, Vec<i64>, Vec<i64>);
+
+/// Level sizes: pairs and starts, or the addresses of both tables on the device and their length.
+#[derive(FromPyObject)]
+enum RawLevels {
+    Host(Vec<(usize, usize)>, Option<Vec<usize>>),
+    Device(u64, u64, usize),
+}
+
+impl From<RawLevels> for LevelSizes {
+    fn from(levels: RawLevels) -> Self {
+        match levels {
+            RawLevels::Host(shapes, starts) => Self::Host(shapes, starts),
+            RawLevels::Device(shapes, starts, levels) => Self::Device { shapes, starts, levels },
+        }
+    }
+}
+
+fn tensor<'a>(name: &'static str, raw: &'a Raw) -> Result<Tensor<'a>> {
+    let (address, dtype, sizes, strides) = raw;
+    let dtype = match dtype.as_str() {
+        "float64" => Dtype::F64,
+        "float32" => Dtype::F32,
+        "float16" => Dtype::F16,
+        "bfloat16" => Dtype::Bf16,
+        other => {
+            return Err(Refused::wrong_type(name, other, "float64, float32, float16 or bfloat16"));
+        }
+    };
+    if sizes.len() != strides.len() {
+        return Err(Refused::value(name, format!("{} strides", strides.len()), format!("{}", sizes.len())));
+    }
+    let data = ptr::with_exposed_provenance_mut::<c_void>(*address);
+    Ok(Tensor { name, data, dtype, sizes, strides })
+}
+
+/// Inputs by address.
+#[derive(FromPyObject)]
+pub(crate) struct RawCall {
+    #[pyo3(item)]
+    value: Raw,
+    #[pyo3(item)]
+    levels: RawLevels,
+    #[pyo3(item)]
+    reference: Option<Raw>,
+    #[pyo3(item)]
+    locations: Raw,
+    #[pyo3(item)]
+    weights: Raw,
+    #[pyo3(item)]
+    options: i64,
+    #[pyo3(item)]
+    points: i64,
+}
+
+impl RawCall {
+    fn call(&self) -> Result<Call<'_>> {
+        let fused = self.reference.is_some();
+        Ok(Call {
+            value: tensor("value", &self.value)?,
+            levels: match &self.levels {
+                RawLevels::Host(shapes, starts) => LevelSizes::Host(shapes.clone(), starts.clone()),
+                &RawLevels::Device(shapes, starts, levels) => LevelSizes::Device { shapes, starts, levels },
+            },
+            reference: self.reference.as_ref().map(|raw| tensor("reference_points", raw)).transpose()?,
+            locations: tensor(
+                if fused { "sampling_offsets" } else { "sampling_locations" },
+                &self.locations,
+            )?,
+            weights: tensor(if fused { "attention_logits" } else { "attention_weights" }, &self.weights)?,
+            options: self.options,
+            points: self.points,
+        })
+    }
+}
+
+/// The device, its stream as an address, and a function that allocates bytes there.
+type RawDevice = (usize, usize, Py<PyAny>);
+
+/// Threads that are told nothing else: `None` means as many as the machine has.
+type Threads = Option<usize>;
+
+/// A pointer that may cross threads: the call does nothing with it but pass it on.
+struct Crossing<T>(T);
+// SAFETY: the memory behind the addresses stays where it is through the call, as the caller promises.
+unsafe impl<T> Send for Crossing<T> {}
+
+impl<T> Crossing<T> {
+    fn get(self) -> T {
+        self.0
+    }
+}
+
+/// Computes the output into memory of the caller.
+#[pyfunction]
+#[pyo3(signature = (call, output, device=None, threads=None))]
+pub(crate) fn forward(
+    py: Python<'_>,
+    call: RawCall,
+    output: Raw,
+    device: Option<RawDevice>,
+    threads: Threads,
+) -> PyResult<()> {
+    let inputs = call.call()?;
+    let out = tensor("output", &output)?;
+    let problem = inputs.problem()?;
+    let row = problem.heads() * problem.channels();
+    check_dense(&out, &[problem.batch(), problem.queries(), row], problem.types().value)?;
+    match device {
+        None => {
+            let all = Crossing((inputs, out));
+            // SAFETY: the Python side keeps all arrays alive through the call.
+            py.detach(move || unsafe {
+                let (inputs, out) = all.get();
+                cpu::forward(&inputs, &out, threads)
+            })?;
+        }
+        Some((device, stream, alloc)) => {
+            let on = On { device, stream: ptr::with_exposed_provenance_mut(stream) };
+            // SAFETY: as above; the memory is the device's.
+            unsafe { cuda::forward(&inputs, &out, on, |bytes| allocate(py, &alloc, bytes))? };
+        }
+    }
+    Ok(())
+}
+
+/// Computes gradients into memory of the caller: of value, locations, weights and reference points.
+#[pyfunction]
+#[pyo3(signature = (call, grad_output, gradients, device=None, threads=None))]
+pub(crate) fn backward(
+    py: Python<'_>,
+    call: RawCall,
+    grad_output: Raw,
+    gradients: [Option<Raw>; 4],
+    device: Option<RawDevice>,
+    threads: Threads,
+) -> PyResult<()> {
+    let inputs = call.call()?;
+    inputs.problem()?;
+    let grad = tensor("grad_output", &grad_output)?;
+    let likes = [Some(inputs.value), Some(inputs.locations), Some(inputs.weights), inputs.reference];
+    let names =
+        ["gradient of value", "gradient of locations", "gradient of weights", "gradient of reference"];
+    let mut grads = [None; 4];
+    for i in 0..4 {
+        let (Some(raw), Some(like)) = (&gradients[i], likes[i]) else { continue };
+        let to = tensor(names[i], raw)?;
+        let sizes: Vec<usize> = like.sizes.iter().map(|&n| usize::try_from(n).unwrap_or(0)).collect();
+        check_dense(&to, &sizes, like.dtype)?;
+        grads[i] = Some(to);
+    }
+    match device {
+        None => {
+            let all = Crossing((inputs, grad, grads));
+            // SAFETY: the Python side keeps all arrays alive through the call.
+            py.detach(move || unsafe {
+                let (inputs, grad, grads) = all.get();
+                cpu::backward(&inputs, &grad, grads, threads)
+            })?;
+        }
+        Some((device, stream, alloc)) => {
+            let on = On { device, stream: ptr::with_exposed_provenance_mut(stream) };
+            // SAFETY: as above; the memory is the device's.
+            unsafe { cuda::backward(&inputs, &grad, grads, on, |bytes| allocate(py, &alloc, bytes))? };
+        }
+    }
+    Ok(())
+}
+
+fn allocate(py: Python<'_>, alloc: &Py<PyAny>, bytes: usize) -> Result<u64> {
+    let address = alloc.call1(py, (bytes,)).and_then(|address| address.extract::<u64>(py));
+    address.map_err(|error| Refused::new(Kind::Memory, format!("workspace of {bytes} bytes: {error}")))
+}
+
+fn check_dense(tensor: &Tensor<'_>, sizes: &[usize], dtype: Dtype) -> Result<()> {
+    let expected: Vec<i64> = sizes.iter().map(|&n| n as i64).collect();
+    if tensor.sizes != expected || !tensor.dense_from(0) {
+        let got = format!("shape {:?} with strides {:?}", tensor.sizes, tensor.strides);
+        return Err(Refused::value(tensor.name, got, format!("a contiguous tensor of shape {expected:?}")));
+    }
+    if tensor.dtype != dtype {
+        return Err(Refused::wrong_type(tensor.name, tensor.dtype, dtype));
+    }
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! Tensors of torch, owned by us.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use msda::Dtype;
+
+use super::abi::{Api, Code, Handle};
+use crate::call::Tensor;
+use crate::error::{Kind, Refused, Result};
+
+/// A tensor that is deleted when dropped.
+#[derive(Debug)]
+pub(super) struct Owned {
+    api: &'static Api,
+    handle: Handle,
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: the handle is ours and is deleted once.
+        unsafe { (self.api.core.aoti_torch_delete_tensor_object)(self.handle) };
+    }
+}
+
+/// Where a tensor is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) kind: i32,
+    pub(super) index: i32,
+}
+
+/// Rank and type of a tensor, and where its elements are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Described<'a> {
+    pub(super) place: Place,
+    pub(super) dtype: i32,
+    pub(super) data: *mut c_void,
+    pub(super) sizes: &'a [i64],
+    pub(super) strides: &'a [i64],
+}
+
+fn ok(code: Code, call: &str) -> Result<()> {
+    match code {
+        0 => Ok(()),
+        _ => Err(Refused::new(Kind::Runtime, format!("torch's {call} failed"))),
+    }
+}
+
+impl Owned {
+    /// # Safety
+    /// The handle is a tensor that nobody else deletes.
+    pub(super) unsafe fn new(api: &'static Api, handle: Handle) -> Self {
+        Self { api, handle }
+    }
+
+    /// Gives the handle away.
+    pub(super) fn into_raw(self) -> Handle {
+        let handle = self.handle;
+        std::mem::forget(self);
+        handle
+    }
+
+    /// A new tensor.
+    pub(super) fn empty(api: &'static Api, sizes: &[i64], dtype: i32, place: Place) -> Result<Self> {
+        let mut strides = [1i64; 8];
+        let rank = sizes.len();
+        for i in (0..rank.saturating_sub(1)).rev() {
+            strides[i] = strides[i + 1].saturating_mul(sizes[i + 1].max(1));
+        }
+        let mut handle = ptr::null_mut();
+        // SAFETY: sizes and strides have `rank` numbers; `handle` is valid to write.
+        let code = unsafe {
+            (api.core.aoti_torch_empty_strided)(
+                rank as i64,
+                sizes.as_ptr(),
+                strides.as_ptr(),
+                dtype,
+                place.kind,
+                place.index,
+                &mut handle,
+            )
+        };
+        if code != 0 {
+            let expected = "torch had no memory for it";
+            return Err(Refused::new(Kind::Memory, format!("a tensor of shape {sizes:?}: {expected}")));
+        }
+        // SAFETY: a new tensor.
+        Ok(unsafe { Self::new(api, handle) })
+    }
+
+    /// Asks torch about the tensor.
+    pub(super) fn describe(&self) -> Result<Described<'_>> {
+        let core = &self.api.core;
+        let (mut rank, mut dtype) = (0i64, 0i32);
+        let (mut sizes, mut strides, mut data) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+        let mut place = Place { kind: 0, index: 0 };
+        // SAFETY: the tensor lives; the results are valid to write.
+        unsafe {
+            ok((core.aoti_torch_get_dim)(self.handle, &mut rank), "get_dim")?;
+            ok((core.aoti_torch_get_sizes)(self.handle, &mut sizes), "get_sizes")?;
+            ok((core.aoti_torch_get_strides)(self.handle, &mut strides), "get_strides")?;
+            ok((core.aoti_torch_get_dtype)(self.handle, &mut dtype), "get_dtype")?;
+            ok((core.aoti_torch_get_device_type)(self.handle, &mut place.kind), "get_device_type")?;
+            ok((core.aoti_torch_get_device_index)(self.handle, &mut place.index), "get_device_index")?;
+            ok((core.aoti_torch_get_data_ptr)(self.handle, &mut data), "get_data_ptr")?;
+        }
+        let rank = usize::try_from(rank).unwrap_or(0);
+        let list = |from: *mut i64| match rank {
+            0 => &[][..],
+            // SAFETY: torch returns as many numbers as the rank; they live as long as the tensor.
+            _ => unsafe { std::slice::from_raw_parts(from.cast_const(), rank) },
+        };
+        Ok(Described { place, dtype, data, sizes: list(sizes), strides: list(strides) })
+    }
+
+    /// A tensor of floats as the operator takes it.
+    pub(super) fn float(&self, name: &'static str) -> Result<(Tensor<'_>, Place)> {
+        let Described { place, dtype, data, sizes, strides } = self.describe()?;
+        let dtype = self.api.float(dtype).ok_or_else(|| {
+            let got = format!("torch dtype number {dtype}");
+            Refused::wrong_type(name, got, "float64, float32, float16 or bfloat16")
+        })?;
+        Ok((Tensor { name, data, dtype, sizes, strides }, place))
+    }
+
+    /// A copy whose dimensions are contiguous, or the tensor itself if those from `first` on are.
+    pub(super) fn dense_from(self, first: usize) -> Result<Self> {
+        let described = self.describe()?;
+        let tensor = Tensor {
+            name: "",
+            data: described.data,
+            dtype: Dtype::F32,
+            sizes: described.sizes,
+            strides: described.strides,
+        };
+        let usable = described.strides.iter().all(|&stride| stride >= 0);
+        if usable && tensor.dense_from(first.min(tensor.sizes.len())) {
+            return Ok(self);
+        }
+        let copy = Self::empty(self.api, described.sizes, described.dtype, described.place)?;
+        // SAFETY: both tensors live and have the same sizes.
+        ok(unsafe { (self.api.core.aoti_torch_copy_)(copy.handle, self.handle, 0) }, "copy_")?;
+        Ok(copy)
+    }
+}
+
+impl Api {
+    /// The operator's name of a type of torch.
+    pub(super) fn float(&self, dtype: i32) -> Option<Dtype> {
+        [(self.f32, Dtype::F32), (self.f16, Dtype::F16), (self.bf16, Dtype::Bf16), (self.f64, Dtype::F64)]
+            .into_iter()
+            .find_map(|(of_torch, ours)| (of_torch == dtype).then_some(ours))
+    }
+
+    /// Torch's number of a type.
+    pub(super) fn number(&self, dtype: Dtype) -> i32 {
+        match dtype {
+            Dtype::F32 => self.f32,
+            Dtype::F16 => self.f16,
+            Dtype::Bf16 => self.bf16,
+            Dtype::F64 => self.f64,
+        }
+    }
+}
