@@ -1,6 +1,7 @@
 //! Developer commands: `cargo xtask` lists them.
 #![forbid(unsafe_code)]
 
+mod python;
 mod sanitize;
 mod venv;
 
@@ -12,10 +13,10 @@ use anyhow::{Context, Result, bail};
 /// A command: its name, what it does, and the code.
 type Task = (&'static str, &'static str, fn() -> Result<()>);
 
-const TASKS: [Task; 9] = [
+const TASKS: [Task; 11] = [
     (
         "test",
-        "set up what the tests need and run all of them: format, lints, unit, battery, torch, examples",
+        "set up what the tests need and run all of them: format, lints, unit, battery, Python, examples",
         test,
     ),
     ("check", "format and lints only", check),
@@ -24,6 +25,12 @@ const TASKS: [Task; 9] = [
         "make .venv with torch, for comparison, and with the kernels' compiler and disassembler",
         setup,
     ),
+    (
+        "python",
+        "build the Python package and run its tests; `--torch 2.7` with another version of torch",
+        python::command,
+    ),
+    ("wheel", "make the Python package's wheels into target/wheels and check them", python::wheels),
     ("kernels", "compile the kernels for every architecture and print what became of them", kernels),
     ("gpu-bundle", "gather into target/gpu what scripts/gpu.sh runs on a machine with a GPU", gpu_bundle),
     ("record", "measure this machine with every usual workload into records/", record),
@@ -100,7 +107,8 @@ fn test() -> Result<()> {
     cargo(&["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "-D warnings".as_ref())])?;
     // The first command of the README, quickly, as a user types it.
     cargo(&["run", "--release", "--quiet", "--", "bench", "--quick", "--out", "target/xtask-report"], &env)?;
-    cargo(&["run", "--release", "--quiet", "--", "verify", "--seeds", "1"], &env)
+    cargo(&["run", "--release", "--quiet", "--", "verify", "--seeds", "1"], &env)?;
+    python::test(&venv)
 }
 
 fn kernels() -> Result<()> {

@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// What the comparison needs.
-const PACKAGES: [&str; 2] = ["torch", "numpy"];
+/// What the comparison and the tests of the Python package need.
+const PACKAGES: [&str; 4] = ["torch", "numpy", "transformers", "pytest"];
 
 /// What the kernels need: a file under `site-packages/nvidia`, and the package that has it. Torch brings an NVRTC of
 /// its own where it brings CUDA: that one is taken as it is.
@@ -27,7 +27,7 @@ pub(crate) struct Venv {
 /// `.venv` under `root`, with everything installed; what is missing is added.
 pub(crate) fn ensure(root: &Path) -> Result<Venv> {
     let folder = root.join(".venv");
-    let python = if cfg!(windows) { folder.join("Scripts/python.exe") } else { folder.join("bin/python") };
+    let python = interpreter(&folder);
     if !imports(&python) {
         make(&folder, &python)?;
     }
@@ -49,13 +49,37 @@ pub(crate) fn ensure(root: &Path) -> Result<Venv> {
     Ok(Venv { python, nvdisasm })
 }
 
-fn make(folder: &Path, python: &Path) -> Result<()> {
+/// A new, empty environment; returns its interpreter.
+pub(crate) fn new(folder: &Path) -> Result<PathBuf> {
     let base = ["python3", "python"]
         .into_iter()
         .find(|p| works(Command::new(p).args(["-c", "import venv, sys; assert sys.version_info >= (3, 10)"])))
         .context("no Python 3.10 or newer with venv was found\nhint: install python3 and python3-venv")?;
-    eprintln!("making {} with {} (once; a few minutes)", folder.display(), PACKAGES.join(" and "));
     crate::run(base, &["-m", "venv", &folder.to_string_lossy()], &[])?;
+    Ok(interpreter(folder))
+}
+
+fn interpreter(folder: &Path) -> PathBuf {
+    if cfg!(windows) { folder.join("Scripts/python.exe") } else { folder.join("bin/python") }
+}
+
+/// An environment with another version of torch, made once under `target`.
+pub(crate) fn with_torch(root: &Path, version: &str) -> Result<PathBuf> {
+    let folder = root.join("target").join(format!("venv-torch-{version}"));
+    let python = interpreter(&folder);
+    if !works(Command::new(&python).args(["-c", "import torch, numpy, pytest"])) {
+        eprintln!("making {} with torch {version} (once; a few minutes)", folder.display());
+        new(&folder)?;
+        install(&python, &[&format!("torch=={version}.*"), "numpy", "pytest"])?;
+    }
+    Ok(python)
+}
+
+fn make(folder: &Path, python: &Path) -> Result<()> {
+    if !python.is_file() {
+        eprintln!("making {} with {} (once; a few minutes)", folder.display(), PACKAGES.join(", "));
+        new(folder)?;
+    }
     install(python, &PACKAGES)?;
     if !imports(python) {
         bail!("{} was made, but does not import {}", folder.display(), PACKAGES.join(" and "));
@@ -63,7 +87,7 @@ fn make(folder: &Path, python: &Path) -> Result<()> {
     Ok(())
 }
 
-fn install(python: &Path, packages: &[&str]) -> Result<()> {
+pub(crate) fn install(python: &Path, packages: &[&str]) -> Result<()> {
     let mut args = vec!["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
     args.extend(packages);
     crate::run(python, &args, &[])

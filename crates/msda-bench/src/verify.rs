@@ -34,7 +34,8 @@ impl Subject {
     }
 
     /// All backends of a device. On the CPU: every instruction set, and the plain loop that they are compared with. On a
-    /// GPU: the chosen kernels, the same with sums of `f16` and for fixed sizes, the generic kernel, and kernels with
+    /// GPU: the chosen kernels, the same with sums of `f16`, for fixed sizes and with level
+    /// sizes in device memory, the generic kernel, and kernels with
     /// parameters that change with every case and seed.
     pub fn all(device: Device, seeds: &[u64]) -> Result<Vec<Self>> {
         let registry = Registry::default();
@@ -44,7 +45,7 @@ impl Subject {
             return isas.chain([Plain::NAME.into()]).map(|name| named(&name)).collect();
         }
         let sweep = Self { name: "cuda, any parameters".into(), device, backends: gpu::sweeps(seeds)? };
-        let chosen = ["cuda", "cuda:generic", "cuda:half", "cuda:fixed"].map(named);
+        let chosen = ["cuda", "cuda:generic", "cuda:half", "cuda:fixed", "cuda:levels"].map(named);
         chosen.into_iter().chain([Ok(sweep)]).collect()
     }
 }

@@ -11,7 +11,7 @@ use crate::choose::choose;
 use crate::driver::Device;
 use crate::kernels::{Kernel, Rows, sweep};
 use crate::plan::Plan;
-use crate::request::{Operands, Request, Slot, Sums, Target};
+use crate::request::{Levels, Operands, Request, Slot, Sums, Target};
 use crate::tensors::Tensors;
 
 /// Picks the kernel for a request; none means the generic kernel.
@@ -25,12 +25,19 @@ pub struct Cuda {
     name: String,
     pick: Option<Arc<Pick>>,
     sums: Sums,
+    levels: Levels,
 }
 
 impl Cuda {
     /// The device with the chosen kernels.
     pub fn new(device: &Device) -> Self {
-        Self { device: device.clone(), name: "cuda".into(), pick: None, sums: Sums::F32 }
+        let (sums, levels) = (Sums::F32, Levels::Host);
+        Self { device: device.clone(), name: "cuda".into(), pick: None, sums, levels }
+    }
+
+    /// The device with the kernels chosen for level sizes in device memory.
+    pub fn device_levels(device: &Device) -> Self {
+        Self { name: "cuda:levels".into(), levels: Levels::Device, ..Self::new(device) }
     }
 
     /// The device with the kernels chosen for `f16` sums.
@@ -56,7 +63,7 @@ impl Cuda {
         name: impl Into<String>,
         pick: impl Fn(&Request<'_>) -> Option<Kernel> + Send + Sync + 'static,
     ) -> Self {
-        Self { device: device.clone(), name: name.into(), pick: Some(Arc::new(pick)), sums: Sums::F32 }
+        Self { name: name.into(), pick: Some(Arc::new(pick)), ..Self::new(device) }
     }
 
     /// The device with varying knobs: one kernel of [`sweep`] per call, picked by the call and the seed. Calls that no
@@ -86,10 +93,10 @@ impl Cuda {
     }
 
     fn plan(&self, problem: &Problem, operands: &Operands) -> Result<Plan> {
+        let request = Request { levels: self.levels, ..Request::new(problem, operands) };
         let Some(pick) = &self.pick else {
-            return Plan::new(&self.device, &Request::new(problem, operands));
+            return Plan::new(&self.device, &request);
         };
-        let request = Request::new(problem, operands);
         match pick(&request) {
             Some(kernel) => {
                 Plan::with_kernel(&self.device, &Request { sums: kernel.sums(), ..request }, kernel)
@@ -126,8 +133,14 @@ impl Backend for Cuda {
         if problem.output_len() == 0 {
             return Ok(());
         }
-        let tensors = Tensors::new(&self.device, problem, inputs, Some(&output))?;
-        let plan = self.plan(problem, &tensors.operands())?;
+        let mut tensors = Tensors::new(&self.device, problem, inputs, Some(&output))?;
+        let plan = match self.levels {
+            Levels::Host => self.plan(problem, &tensors.operands())?,
+            Levels::Device => {
+                tensors.add_levels(&self.device, problem)?;
+                self.plan(&Levels::hidden(problem)?, &tensors.operands())?
+            }
+        };
         let workspace = self.device.alloc(plan.workspace())?;
         let stream = self.device.stream()?;
         // SAFETY: the tensors are on the device, checked against the problem, ours, and live until the stream is done.

@@ -2,7 +2,7 @@
 
 use std::ops::{Index, IndexMut};
 
-use msda::{Dtype, Problem, ReferenceKind, Role, Strides};
+use msda::{Dtype, Problem, ReferenceKind, Result, Role, Strides};
 
 use crate::driver::{Arch, Device};
 
@@ -260,8 +260,20 @@ pub enum Levels {
     /// The problem has them.
     #[default]
     Host,
-    /// Device memory has them. Those of the problem are placeholders; only their number and the positions count.
+    /// Device memory has them. Those of the problem are placeholders; only their number and the
+    /// positions count. A level that reaches past the end of value contributes nothing.
     Device,
+}
+
+impl Levels {
+    /// A problem as a caller sees it whose level sizes are on the device: with placeholders.
+    pub fn hidden(problem: &Problem) -> Result<Problem> {
+        problem.with(|spec| {
+            spec.positions = Some(problem.positions());
+            spec.levels.fill((1, 1));
+            spec.starts = None;
+        })
+    }
 }
 
 /// The type of the sums.
@@ -320,9 +332,14 @@ impl<'a> Request<'a> {
 impl Request<'_> {
     /// Whether the queries are the pixels of the levels, in order, as in an encoder.
     pub fn queries_are_pixels(&self) -> bool {
-        let levels = self.problem.levels();
-        self.levels == Levels::Host
-            && self.problem.queries() == levels.iter().map(|l| l.h * l.w).sum::<usize>()
+        let p = self.problem;
+        let pixels = match self.levels {
+            Levels::Host => p.levels().iter().map(|l| l.h * l.w).sum(),
+            // The kernel checks the sizes, and visits the queries in order if they do not fit.
+            Levels::Device if p.layout().ring() == 0 => p.positions(),
+            Levels::Device => return false,
+        };
+        p.queries() == pixels
     }
 }
 

@@ -96,6 +96,21 @@ impl Tensors {
         Ok(Self { slots, reference: args.reference.as_ref().map(|(kind, _)| *kind) })
     }
 
+    /// Copies the level sizes and starts, for kernels that read them from device memory.
+    pub(crate) fn add_levels(&mut self, device: &Device, problem: &Problem) -> Result<()> {
+        let ring = problem.layout().ring();
+        let levels = problem.levels();
+        let shapes: Vec<i64> = levels.iter().flat_map(|l| [l.h, l.w]).map(|n| n as i64).collect();
+        let starts: Vec<i64> = levels.iter().map(|l| (l.origin - ring * (l.pitch + 1)) as i64).collect();
+        for (slot, table) in [(Slot::Shapes, shapes), (Slot::Starts, starts)] {
+            let bytes: Vec<u8> = table.iter().flat_map(|n| n.to_le_bytes()).collect();
+            let mut memory = device.alloc(bytes.len())?;
+            memory.write(0, &bytes)?;
+            self.slots[slot] = Some(Copied { memory, offset: 0, operand: Operand::default() });
+        }
+        Ok(())
+    }
+
     /// How they lie in memory.
     pub(crate) fn operands(&self) -> Operands {
         let mut operands = Operands::none(self.reference);

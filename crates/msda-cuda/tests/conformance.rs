@@ -65,6 +65,13 @@ fn kernels_for_one_size_conform() {
 }
 
 #[test]
+fn kernels_that_read_level_sizes_conform() {
+    if let Some(device) = device() {
+        battery(&Cuda::device_levels(&device), 1);
+    }
+}
+
+#[test]
 fn the_rows_kernel_conforms_with_any_knobs() {
     if let Some(device) = device() {
         for turn in seeds(2) {

@@ -13,6 +13,7 @@ Torch tensors on the CPU and on NVIDIA GPUs, NumPy arrays, and anything else wit
 from __future__ import annotations
 
 import importlib.util
+import sys
 import typing
 
 from ._native import __version__
@@ -48,3 +49,8 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if sys.modules.get("torch") is not None:
+    # Programs that were exported or compiled call `torch.ops.msda` without the functions above.
+    from . import _torch  # noqa: F401

@@ -8,16 +8,18 @@ use msda_cuda::choose::choose;
 use msda_cuda::driver::Device as Gpu;
 use msda_cuda::kernels::Kernel;
 use msda_cuda::measure::Resident;
-use msda_cuda::{Operands, Plan, Request, Sizes, Sums, Target, jit};
+use msda_cuda::{Levels, Operands, Plan, Request, Sizes, Sums, Target, jit};
 
 use crate::engines::{Engine, Launching, split_cuda};
 use crate::record::{Device, Pass, Replay};
 use crate::task::{Key, Results, Task};
 use crate::timing::{Effort, summarize};
 
-/// Words in place of a kernel's name: sums in `f16`, and kernels for fixed sizes.
+/// Words in place of a kernel's name: sums in `f16`, kernels for fixed sizes, level sizes in device
+/// memory.
 const HALF: &str = "half";
 const FIXED: &str = "fixed";
+const LEVELS: &str = "levels";
 
 /// Warm-up runs.
 const WARM_UP: usize = 3;
@@ -49,6 +51,8 @@ enum Wanted {
     Half,
     /// The kernel chosen for fixed sizes.
     Fixed,
+    /// The kernel chosen for level sizes in device memory.
+    Levels,
     /// This kernel.
     Given(Kernel),
 }
@@ -58,6 +62,7 @@ impl Wanted {
     fn apply<'a>(self, request: Request<'a>) -> Request<'a> {
         match self {
             Self::Chosen => request,
+            Self::Levels => Request { levels: Levels::Device, ..request },
             Self::Half => Request { sums: Sums::F16, ..request },
             Self::Fixed => Request { sizes: Sizes::Fixed, ..request },
             Self::Given(kernel) => Request { sums: kernel.sums(), ..request },
@@ -66,7 +71,7 @@ impl Wanted {
 
     fn is_exact(self) -> bool {
         match self {
-            Self::Chosen | Self::Fixed => true,
+            Self::Chosen | Self::Fixed | Self::Levels => true,
             Self::Half => false,
             Self::Given(kernel) => kernel.is_exact(),
         }
@@ -86,11 +91,10 @@ fn parse(name: &str) -> Result<(usize, Wanted)> {
         None => Wanted::Chosen,
         Some(HALF) => Wanted::Half,
         Some(FIXED) => Wanted::Fixed,
-        Some(kernel) => Wanted::Given(
-            kernel
-                .parse()
-                .with_context(|| format!("engine {name}, which is neither cuda:{HALF} nor cuda:{FIXED}"))?,
-        ),
+        Some(LEVELS) => Wanted::Levels,
+        Some(kernel) => Wanted::Given(kernel.parse().with_context(|| {
+            format!("engine {name}, which is none of cuda:{HALF}, cuda:{FIXED}, cuda:{LEVELS}")
+        })?),
     };
     Ok((ordinal, wanted))
 }
@@ -108,6 +112,7 @@ pub(super) fn backend(name: &str) -> Result<Box<dyn Backend + Send>> {
         Wanted::Chosen => Box::new(msda_cuda::Cuda::new(&device)),
         Wanted::Half => Box::new(msda_cuda::Cuda::halves(&device)),
         Wanted::Fixed => Box::new(msda_cuda::Cuda::fixed(&device)),
+        Wanted::Levels => Box::new(msda_cuda::Cuda::device_levels(&device)),
         Wanted::Given(kernel) => Box::new(msda_cuda::Cuda::with_pick(&device, name, move |_| Some(kernel))),
     })
 }
@@ -138,7 +143,7 @@ impl Cuda {
     /// The kernel for a task; none for the chosen one.
     fn given(&self, task: &Task<'_>) -> Option<Kernel> {
         match self.kernel {
-            Wanted::Chosen => None,
+            Wanted::Chosen | Wanted::Levels => None,
             Wanted::Given(kernel) => Some(kernel),
             Wanted::Half | Wanted::Fixed => {
                 let operands = Operands::dense(&task.problem, None);
@@ -159,7 +164,10 @@ impl Cuda {
         let loaded = self.loaded.take().filter(|(other, _)| again && *other == key);
         let resident = match loaded {
             Some((_, resident)) => resident,
-            None => Resident::new(&self.device, &task.problem, &task.inputs, self.given(task))?,
+            None => {
+                let levels = if self.kernel == Wanted::Levels { Levels::Device } else { Levels::Host };
+                Resident::with_levels(&self.device, &task.problem, &task.inputs, self.given(task), levels)?
+            }
         };
         let kernel = resident.plan().choice().kernel.to_string();
         self.ran = Some((key.clone(), Ran { kernel, launching: Launching::default() }));
@@ -281,6 +289,7 @@ mod tests {
         assert_eq!(parse("cuda@3").unwrap(), (3, Wanted::Chosen));
         assert_eq!(parse("cuda:half").unwrap(), (0, Wanted::Half));
         assert_eq!(parse("cuda@2:fixed").unwrap(), (2, Wanted::Fixed));
+        assert_eq!(parse("cuda:levels").unwrap(), (0, Wanted::Levels));
         assert_eq!(parse("cuda:generic").unwrap(), (0, Wanted::Given(Kernel::Generic)));
         assert_eq!(parse("cuda@1:generic").unwrap(), (1, Wanted::Given(Kernel::Generic)));
         for wrong in ["cuda@", "cuda@x", "cuda@-1", "cuda:", "cuda:nothing", "cuda@0:rows:split=x"] {

@@ -29,6 +29,8 @@
 //   F16_SUMS                the samples of a lane are summed in f16, then added to sums in f32
 //   NEAREST BORDER CORNERS  options of the problem
 //   FUSED                   0: locations and weights; 2 or 4: numbers per reference point
+//   DEVICE_LEVELS           level sizes are in device memory: each block reads them (streaming.cu)
+//   THIN_LEVELS             levels may be one pixel high or wide (streaming.cu)
 //   FIRST_RESIDENT          first resident level; LEVELS: none (streaming.cu)
 //   ARGS_BYTES SHARED_BYTES sizes that the host computed: sizeof(Args), and shared memory without
 //                           resident levels
@@ -69,6 +71,9 @@ struct Level {
     int first_query;     // if queries are pixels
     float inverse_strip; // 1 / pixels of a whole strip
     float rows, columns; // height and width as floats
+#if THIN_LEVELS
+    int shift; // 1: a level of one pixel at the last position, whose square begins one pixel earlier
+#endif
 };
 
 // How tiles are divided among blocks; for resident.cu.
@@ -82,7 +87,12 @@ struct Args {
     const int *order; // per image: its queries in the order to visit them (ORDERED)
     int queries, heads, batch;
     Tiling tiling;
-    Level level[LEVELS];
+    Level level[LEVELS]; // DEVICE_LEVELS: only first_sample counts
+#if DEVICE_LEVELS
+    const i64 *shapes; // (height, width) of each level
+    const i64 *starts; // first position of each level
+    i64 positions;
+#endif
 };
 static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
 
@@ -107,11 +117,22 @@ struct Lane {
     __device__ __forceinline__ int group() const { return index / GROUP_LANES; } // in the warp
 };
 
+// A level's entry of the table: from the argument, or from the block's shared memory behind the
+// staging (levels_in_memory.cuh).
+__device__ __forceinline__ const Level &level_at(const Args &args, int l) {
+#if DEVICE_LEVELS
+    extern __shared__ uint4 shared[];
+    return reinterpret_cast<const Level *>(shared + SHARED_BYTES / 16)[l];
+#else
+    return args.level[l];
+#endif
+}
+
 // Bytes from image row to image row of a level. If they are macros and the level is known, this
 // costs nothing.
 __device__ __forceinline__ int row_pitch_of(const Args &args, int level) {
     if constexpr (FIXED_ROW_PITCH[0] == 0) {
-        return args.level[level].row_pitch;
+        return level_at(args, level).row_pitch;
     } else {
         constexpr int COUNT = sizeof(FIXED_ROW_PITCH) / sizeof(int);
         int pitch = FIXED_ROW_PITCH[0];

@@ -128,7 +128,8 @@ __device__ __forceinline__ void sum_exactly(float (&sum)[N], const Args &args, i
         load_widened<WEIGHT, 1, size_of<WEIGHT>>(weights + s * size_of<WEIGHT>, w);
         const int l = level_of(args, s);
         if (FUSED) unfuse(args, image, query, l, softmax, xy[0], xy[1], w[0]);
-        add_sample_exactly(sum, base, args.value.row_stride, xy[0], xy[1], w[0], args.level[l]);
+        add_sample_exactly(sum, base, args.value.row_stride, xy[0], xy[1], w[0],
+                           level_at(args, l));
     }
 }
 
@@ -154,6 +155,7 @@ __device__ __forceinline__ void process_group(const Args &args, const Lane &lane
     F16Sums partial{};
     RawSamples raw;
     raw.load(active, locations, weights, 0, lane_in_group);
+    source.publish_levels(args);
     constexpr int UNROLLED = STATIC_RESIDENCY ? PASSES : 1;
 #pragma unroll UNROLLED
     for (int pass = 0; pass < SAMPLES; pass += SAMPLES_PER_PASS) { // the first sample of the pass

@@ -43,7 +43,7 @@ __device__ __forceinline__ Softmax softmax_of(const char *logits, int lane_in_gr
 // FUSED: from offset and logit to location and weight.
 __device__ __forceinline__ void unfuse(const Args &args, int image, int query, int l,
                                        const Softmax &softmax, float &x, float &y, float &weight) {
-    const Level &level = args.level[l];
+    const Level &level = level_at(args, l);
     float ref[REFERENCE_NUMBERS];
     load_widened<LOCATION, REFERENCE_NUMBERS, size_of<LOCATION>>(
         args.reference.address(image, query, l), ref);
@@ -60,14 +60,20 @@ __device__ __forceinline__ void unfuse(const Args &args, int image, int query, i
     weight = expf(weight - softmax.max) * softmax.scale;
 }
 
-// Moves an interval of two pixels that begins at `low` onto an axis of `extent` pixels.
+// Moves an interval of two pixels that begins at `low` onto an axis of `extent` pixels. An axis of
+// one pixel has no such interval: the first of the two is the pixel, and the second gets weight 0.
 __device__ __forceinline__ void move_onto_map(float &low, float &distance, float &weight,
                                               float extent) {
     const bool before = low < 0;
     const bool after = low + 2 > extent;
     weight *= before ? distance : after ? 1 - distance : 1;
-    distance = before ? 0 : after ? 1 : distance;
-    low = fminf(fmaxf(low, 0.0f), extent - 2);
+    if (THIN_LEVELS) {
+        distance = before ? 0 : after ? fminf(extent - 1, 1.0f) : distance;
+        low = fmaxf(fminf(low, extent - 2), 0.0f);
+    } else {
+        distance = before ? 0 : after ? 1 : distance;
+        low = fminf(fmaxf(low, 0.0f), extent - 2);
+    }
 }
 
 // Locates a sample on its level. A sample that does not count gets weight 0.
@@ -90,9 +96,22 @@ __device__ __forceinline__ Sample locate(bool counts, float x, float y, float we
             move_onto_map(left, sample.x, sample.weight, level.columns);
             move_onto_map(top, sample.y, sample.weight, level.rows);
         }
+#if THIN_LEVELS
+        // A level one pixel wide is read like a level one pixel high: row_pitch is 0, and the two
+        // taps follow each other in memory.
+        if (level.columns == 1) {
+            sample.x = level.shift ? 1 : sample.y, sample.y = 0;
+            left = level.shift ? -1 : top, top = 0;
+        }
+#endif
         sample.position = int(top) * level.pitch + int(left);
     }
-    sample.position = level.origin + (counts ? sample.position : 0);
+#if THIN_LEVELS
+    const int nowhere = -level.shift;
+#else
+    const int nowhere = 0;
+#endif
+    sample.position = level.origin + (counts ? sample.position : nowhere);
     sample.weight = counts ? sample.weight : 0;
     return sample;
 }
@@ -154,7 +173,7 @@ __device__ __forceinline__ void locate_and_stage(const Args &args, const RawSamp
 #pragma unroll
     for (int i = 0; i < SAMPLES_PER_LANE; i++) {
         const int s = first + i, l = level_of(args, FULL_PASSES ? s : min(s, SAMPLES - 1));
-        const Level &level = LANE_LEVEL ? lane_level : args.level[l];
+        const Level &level = LANE_LEVEL ? lane_level : level_at(args, l);
         const bool counts = active && (FULL_PASSES || s < SAMPLES);
         float x = xy[2 * i], y = xy[2 * i + 1], weight = weights[i];
         if (FUSED && counts) unfuse(args, image, query, l, softmax, x, y, weight);

@@ -15,17 +15,17 @@
 #include "common/args.cuh"
 
 // The query at index q of an image's walk, or -1. SORTED: `list` has the order of the queries from
-// `list_begin` on.
+// `list_begin` on. `pixels`: false if the level sizes do not fit the queries after all.
 __device__ __forceinline__ int query_of(const Args &args, int image, int q, int list_begin,
-                                        const u16 *list) {
+                                        const u16 *list, bool pixels = true) {
     if (q >= args.queries) return -1;
     if (SORTED) return list_begin + list[q - list_begin];
     if (ORDERED) return args.order[i64(image) * args.queries + q];
-    if (STRIP_HEIGHT == 0) return q;
+    if (STRIP_HEIGHT == 0 || !pixels) return q;
     int l = 0;
 #pragma unroll
-    for (int k = 1; k < LEVELS; k++) l = q >= args.level[k].first_query ? k : l;
-    const Level &level = args.level[l];
+    for (int k = 1; k < LEVELS; k++) l = q >= level_at(args, k).first_query ? k : l;
+    const Level &level = level_at(args, l);
     const int pixel = q - level.first_query, strip_pixels = STRIP_HEIGHT * level.width;
     int strip = int((float(pixel) + 0.5f) * level.inverse_strip);
     // The product of floats may be off by one strip if a level has many pixels.

@@ -194,6 +194,8 @@ struct ResidentSource {
             lane_level.columns = __uint_as_float(u32(size >> 32));
         }
     }
+    // The level sizes are part of the argument.
+    __device__ __forceinline__ void publish_levels(const Args &) const {}
     __device__ __forceinline__ bool pending() const { return levels_pending; }
     __device__ __forceinline__ void wait() {
         if (levels_pending) {

@@ -20,6 +20,7 @@
 // Bound by: the L1 data path if queries are many, loads in flight if they are few.
 // Best for: almost every problem; see choose/ for the exceptions.
 #include "common/group.cuh"
+#include "common/levels_in_memory.cuh"
 #include "common/walk.cuh"
 
 static_assert(sizeof(WarpStage) * WARPS == SHARED_BYTES, "host and kernel disagree about staging");
@@ -29,6 +30,12 @@ struct StreamingSource {
     HeadRows rows;
     Level lane_level;
     int image_index;
+    int lane_sample; // the first sample that the lane locates
+    LoadedLevel loaded;
+
+    // Strips need the level sizes before the query is known. Otherwise the table is awaited as late
+    // as possible.
+    static constexpr bool PUBLISHES_LATE = DEVICE_LEVELS && STRIP_HEIGHT == 0;
 
     __device__ __forceinline__ int image() const { return image_index; }
     __device__ __forceinline__ void inputs(const Args &args, int query, int head, int lane_in_group,
@@ -44,9 +51,14 @@ struct StreamingSource {
     __device__ __forceinline__ void load_taps(TapRows &to, int position, int, int row_pitch) const {
         ::load_taps(to, rows, position, row_pitch);
     }
+    __device__ __forceinline__ void publish_levels(const Args &args) {
+        if (PUBLISHES_LATE) publish_level(args, loaded);
+        if (DEVICE_LEVELS && LANE_LEVEL) lane_level = level_at(args, level_of(args, lane_sample));
+    }
+    // A warp with nothing to do still takes part in the barrier of a table that is awaited late.
+    __device__ __forceinline__ bool pending() const { return PUBLISHES_LATE; }
     // Nothing to load, nothing to wait for.
     __device__ __forceinline__ void load_lane_level(int) const {}
-    __device__ __forceinline__ bool pending() const { return false; }
     __device__ __forceinline__ void wait() const {}
 };
 
@@ -54,6 +66,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     msda_forward_streaming(const __grid_constant__ Args args) {
     extern __shared__ uint4 shared[];
     WarpStage &stage = reinterpret_cast<WarpStage *>(shared)[threadIdx.x / 32];
+    const LoadedLevel loaded = load_level(args);
     const Lane lane;
     const int group = threadIdx.x / GROUP_LANES; // in the block
     const int head = blockIdx.y * HEADS_PER_BLOCK + group % HEADS_PER_BLOCK, image = blockIdx.z;
@@ -61,7 +74,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     const char *rows = args.value.address(image, lane.tap_column, head < args.heads ? head : 0);
     StreamingSource source{{rows + lane.row_offset, args.value.row_stride},
                            args.level[LANE_LEVEL ? level_of(args, first_sample) : 0],
-                           image};
+                           image,
+                           first_sample,
+                           loaded};
     const int q = blockIdx.x * QUERIES_PER_TILE + group / HEADS_PER_BLOCK;
-    process_group(args, lane, stage, source, query_of(args, image, q, 0, nullptr), head);
+    const bool pixels =
+        DEVICE_LEVELS && STRIP_HEIGHT > 0 ? publish_level(args, loaded) : STRIP_HEIGHT > 0;
+    process_group(args, lane, stage, source, query_of(args, image, q, 0, nullptr, pixels), head);
 }

@@ -8,7 +8,7 @@ use msda::{Dtype, Layout, Sampling};
 
 use crate::kernels::Kernel;
 use crate::kernels::rows::{Division, Rows, Walk};
-use crate::request::{Request, Sizes, Sums, Target};
+use crate::request::{Levels, Request, Sizes, Sums, Target};
 
 /// A kernel, and why it was chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +68,10 @@ fn with_asked(kernel: Kernel, request: &Request<'_>) -> Kernel {
     let level_known = p.points().iter().all(|&n| n == p.points()[0])
         && knobs.sample_groups == 1
         && (knobs.passes(p, division) <= 2 || knobs.static_residency(p, division));
-    let fixed_sizes = request.sizes == Sizes::Fixed && level_known && knobs.samples_per_lane > 1;
+    let fixed_sizes = request.sizes == Sizes::Fixed
+        && request.levels == Levels::Host
+        && level_known
+        && knobs.samples_per_lane > 1;
     Kernel::Rows(Rows { f16_sums, fixed_sizes, ..knobs })
 }
 

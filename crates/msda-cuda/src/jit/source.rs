@@ -31,6 +31,7 @@ pub static KERNELS: Sources = Sources::new(
         ("common/levels.cuh", include_str!("../../kernels/common/levels.cuh")),
         ("common/accumulate.cuh", include_str!("../../kernels/common/accumulate.cuh")),
         ("common/args.cuh", include_str!("../../kernels/common/args.cuh")),
+        ("common/levels_in_memory.cuh", include_str!("../../kernels/common/levels_in_memory.cuh")),
         ("common/stage.cuh", include_str!("../../kernels/common/stage.cuh")),
         ("common/locate.cuh", include_str!("../../kernels/common/locate.cuh")),
         ("common/walk.cuh", include_str!("../../kernels/common/walk.cuh")),

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use msda::{Dtype, Error, ErrorKind, Layout, Problem, Result, Role, Sampling};
+use msda::{Dtype, Error, ErrorKind, Layout, Level, Problem, Result, Role, Sampling};
 
 use super::{Args, Call, Pointer, Prepared, order_first, with_options};
 use crate::driver::Launch;
@@ -207,6 +207,25 @@ pub fn strides_fit(operand: Operand, size: usize) -> bool {
     i64::try_from(image).is_ok() && [row, head].iter().all(|&n| i32::try_from(n).is_ok())
 }
 
+/// Whether levels may be one pixel high or wide, so that they have no 2x2 square of taps. Levels on
+/// the device may be.
+fn has_thin_levels(request: &Request<'_>) -> bool {
+    let p = request.problem;
+    p.sampling() == Sampling::Bilinear
+        && p.layout() != Layout::PlanarRing
+        && (request.levels == Levels::Device || p.levels().iter().any(|l| l.h < 2 || l.w < 2))
+}
+
+/// Bytes of the level table that a block makes in its shared memory, if the sizes are on the device.
+/// An entry has ten numbers, and one more where levels may be thin: `Level` in `args.cuh`.
+fn table_bytes(request: &Request<'_>) -> usize {
+    let numbers = 10 + usize::from(has_thin_levels(request));
+    match request.levels {
+        Levels::Host => 0,
+        Levels::Device => (request.problem.levels().len() * numbers * 4).next_multiple_of(16),
+    }
+}
+
 impl Rows {
     /// Lanes per lane group: `GROUP_LANES` in the kernels.
     fn group_lanes(&self, division: Division) -> usize {
@@ -344,8 +363,14 @@ impl Rows {
         if p.types().value == Dtype::F64 {
             return Some("values are f64, and it computes in f32".into());
         }
-        if request.levels == Levels::Device {
+        let on_device = request.levels == Levels::Device;
+        if on_device && (self.resident_levels > 0 || self.fixed_sizes) {
             return Some("the level sizes are on the device".into());
+        }
+        if on_device && p.levels().len() > self.threads {
+            return Some(
+                "the level sizes are on the device, and a block has fewer threads than levels".into(),
+            );
         }
         if p.samples() == 0 || p.output_len() == 0 {
             return Some("there are no samples or no outputs".into());
@@ -354,8 +379,11 @@ impl Rows {
             return Some(format!("{} levels; at most {MAX_LEVELS} fit the argument", p.levels().len()));
         }
         let bilinear = p.sampling() == Sampling::Bilinear;
-        if bilinear && p.layout() != Layout::PlanarRing && p.levels().iter().any(|l| l.h < 2 || l.w < 2) {
+        if self.resident_levels > 0 && has_thin_levels(request) {
             return Some("a level is one pixel wide or high, so it has no 2x2 square of taps".into());
+        }
+        if has_thin_levels(request) && p.positions() < 2 {
+            return Some("value has one position, and a lane loads two".into());
         }
         let division = Division::of(request);
         let powers =
@@ -417,7 +445,7 @@ impl Rows {
         if self.sorted_queries(p, target, division) > SORT_QUERIES_PER_THREAD * self.threads {
             return Some("a block has more queries than its threads can sort".into());
         }
-        let bytes = self.shared_bytes(p, target, division);
+        let bytes = self.shared_bytes(p, target, division) + table_bytes(request);
         let most = target.shared() / self.blocks_per_sm;
         if bytes > most {
             return Some(format!(
@@ -438,7 +466,11 @@ impl Rows {
         if self.walk == Walk::Ordered && p.points()[0] == 0 {
             return Some("the first level has no points to order queries by".into());
         }
-        let longest = p.levels().iter().map(|l| l.pitch).max().unwrap_or(0);
+        let longest = match request.levels {
+            Levels::Host => p.levels().iter().map(|l| l.pitch).max().unwrap_or(0),
+            // A row of a level has at most all positions.
+            Levels::Device => p.positions(),
+        };
         let fits_31 = |n: usize| n < 1 << 31;
         let pitch =
             o[Slot::Value].strides[1].checked_mul(size).and_then(|bytes| bytes.checked_mul(longest.max(1)));
@@ -475,7 +507,7 @@ impl Rows {
         let points: Vec<String> = p.points().iter().map(ToString::to_string).collect();
         let dense = request.operands[Slot::Value].strides[1] == p.channels();
         format!(
-            "{}-d{}-p{}-v{}-t{}-g{}-h{}-b{}x{}-s{}-r{}-{:?}{}{}{}{}",
+            "{}-d{}-p{}-v{}-t{}-g{}-h{}-b{}x{}-s{}-r{}-{:?}{}{}{}{}{}{}",
             if self.resident_levels > 0 { "resident" } else { "streaming" },
             p.channels(),
             points.join("."),
@@ -491,6 +523,8 @@ impl Rows {
             if Self::positions_fit_16_bits(p) { "-pos16" } else { "" },
             if dense { "-dense" } else { "" },
             if self.f16_sums { "-f16sums" } else { "" },
+            if request.levels == Levels::Device { "-devlevels" } else { "" },
+            if has_thin_levels(request) { "-thin" } else { "" },
             if self.fixed_sizes { format!("-u{}", row_pitches.join(".")) } else { String::new() },
         )
         .to_lowercase()
@@ -503,8 +537,11 @@ impl Rows {
         let division = Division::of(request);
         let row = p.channels() * t.value.size();
         let pixel_stride = o[Slot::Value].strides[1] * t.value.size();
-        let row_pitches: Vec<String> =
-            p.levels().iter().map(|level| (level.pitch * pixel_stride).to_string()).collect();
+        // A level one pixel high or wide has one row of taps.
+        let is_thin = |level: &Level| p.layout() != Layout::PlanarRing && (level.h == 1 || level.w == 1);
+        let row_pitch = |level: &Level| if is_thin(level) { 0 } else { level.pitch * pixel_stride };
+        let row_pitches: Vec<usize> = p.levels().iter().map(row_pitch).collect();
+        let fixed_pitches: Vec<String> = row_pitches.iter().map(ToString::to_string).collect();
 
         let mut call = Call::default();
         let order = (self.walk == Walk::Ordered).then(|| order_first(&mut call, request, target));
@@ -524,26 +561,36 @@ impl Rows {
         for n in [images_per_block, tiles_per_block, tiles_per_image, resident, first] {
             args.i32(n);
         }
+        let thin = has_thin_levels(request);
         let (mut sample, mut query) = (0, 0);
-        for (level, points) in p.levels().iter().zip(p.points()) {
-            for n in [level.h, level.w, level.origin, level.pitch, level.pitch * pixel_stride, sample, query]
-            {
+        for ((level, points), row_pitch) in p.levels().iter().zip(p.points()).zip(&row_pitches) {
+            for n in [level.h, level.w, level.origin, level.pitch, *row_pitch, sample, query] {
                 args.i32(n);
             }
             for x in [1.0 / (STRIP_HEIGHT * level.w) as f32, level.h as f32, level.w as f32] {
                 args.f32(x);
+            }
+            if thin {
+                let last = (level.h, level.w) == (1, 1) && level.origin + 1 == p.positions();
+                args.i32(usize::from(last));
             }
             sample += points;
             query += level.h * level.w;
         }
         // The structure contains addresses, so its size is a multiple of 8.
         args.align(8);
+        let on_device = request.levels == Levels::Device;
+        if on_device {
+            args.pointer(Slot::Shapes);
+            args.pointer(Slot::Starts);
+            args.i64(p.positions() as i64);
+        }
 
         let (file, entry) = match self.resident_levels {
             0 => ("forward/streaming.cu", "msda_forward_streaming"),
             _ => ("forward/resident.cu", "msda_forward_resident"),
         };
-        let key = self.key(request, division, &row_pitches);
+        let key = self.key(request, division, &fixed_pitches);
         let uniform = p.points().iter().all(|&n| n == p.points()[0]);
         let align = |role, operand, dtype: Dtype, numbers: usize| {
             aligned(p, role, operand, dtype.size(), numbers * self.samples_per_lane * dtype.size())
@@ -569,8 +616,10 @@ impl Rows {
             .define("POSITIONS_16BIT", u8::from(Self::positions_fit_16_bits(p)))
             // If positions are dense, the stride is known for all sizes.
             .define("PIXEL_STRIDE", if self.fixed_sizes || pixel_stride == row { pixel_stride } else { 0 })
-            .define("ROW_PITCHES", if self.fixed_sizes { row_pitches.join(", ") } else { "0".into() })
+            .define("ROW_PITCHES", if self.fixed_sizes { fixed_pitches.join(", ") } else { "0".into() })
             .define("F16_SUMS", u8::from(self.f16_sums))
+            .define("DEVICE_LEVELS", u8::from(on_device))
+            .define("THIN_LEVELS", u8::from(thin))
             .define("FIRST_RESIDENT", p.levels().len() - self.resident_levels)
             .define("ARGS_BYTES", args.bytes().len())
             .define("SHARED_BYTES", self.fixed_shared_bytes(p, division));
@@ -579,7 +628,7 @@ impl Rows {
         let heads = p.heads().div_ceil(self.heads_per_block);
         let grid = [blocks, heads, p.batch().div_ceil(images_per_block)].map(|n| n as u32);
         let mut launch = Launch::new(grid, [self.threads as u32, 1, 1]);
-        launch.shared = self.shared_bytes(p, target, division) as u32;
+        launch.shared = (self.shared_bytes(p, target, division) + table_bytes(request)) as u32;
         call.run(Prepared { unit, entry, launch, args }, "computes the output");
         call
     }

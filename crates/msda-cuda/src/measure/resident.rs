@@ -9,13 +9,15 @@ use super::{Flush, time};
 use crate::driver::{Device, Graph, Memory, Stream, StreamHandle};
 use crate::kernels::Kernel;
 use crate::plan::Plan;
-use crate::request::{Operands, Request, Slot};
+use crate::request::{Levels, Operands, Request, Slot};
 use crate::tensors::Tensors;
 
 /// A problem with its tensors on a device, ready to be run any number of times. The output is dense.
 #[derive(Debug)]
 pub struct Resident {
+    /// With placeholders for the level sizes, if those are on the device.
     problem: Problem,
+    levels: Levels,
     operands: Operands,
     tensors: Tensors,
     plan: Plan,
@@ -33,13 +35,32 @@ impl Resident {
         inputs: &Inputs<'_>,
         kernel: Option<Kernel>,
     ) -> Result<Self> {
-        let tensors = Tensors::new(device, problem, inputs, None)?;
+        Self::with_levels(device, problem, inputs, kernel, Levels::Host)
+    }
+
+    /// As [`Resident::new`], with level sizes on the host or in device memory.
+    pub fn with_levels(
+        device: &Device,
+        problem: &Problem,
+        inputs: &Inputs<'_>,
+        kernel: Option<Kernel>,
+        levels: Levels,
+    ) -> Result<Self> {
+        let mut tensors = Tensors::new(device, problem, inputs, None)?;
+        let problem = match levels {
+            Levels::Host => problem.clone(),
+            Levels::Device => {
+                tensors.add_levels(device, problem)?;
+                Levels::hidden(problem)?
+            }
+        };
         let operands = tensors.operands();
-        let plan = plan(device, problem, &operands, kernel)?;
+        let plan = plan(device, &Request { levels, ..Request::new(&problem, &operands) }, kernel)?;
         Ok(Self {
             workspace: device.alloc(plan.workspace())?,
             stream: device.stream()?,
-            problem: problem.clone(),
+            problem,
+            levels,
             operands,
             tensors,
             plan,
@@ -49,7 +70,7 @@ impl Resident {
 
     /// Plans another kernel for the same tensors. If that fails, the old plan stays.
     pub fn replan(&mut self, kernel: Option<Kernel>) -> Result<()> {
-        let plan = plan(self.plan.device(), &self.problem, &self.operands, kernel)?;
+        let plan = plan(self.plan.device(), &self.request(), kernel)?;
         if plan.workspace() > self.workspace.len() {
             self.workspace = plan.device().alloc(plan.workspace())?;
         }
@@ -64,7 +85,7 @@ impl Resident {
 
     /// The request that was planned.
     pub fn request(&self) -> Request<'_> {
-        Request::new(&self.problem, &self.operands)
+        Request { levels: self.levels, ..Request::new(&self.problem, &self.operands) }
     }
 
     /// Runs the call once and waits for it.
@@ -152,12 +173,9 @@ impl Resident {
     }
 }
 
-fn plan(device: &Device, problem: &Problem, operands: &Operands, kernel: Option<Kernel>) -> Result<Plan> {
+fn plan(device: &Device, request: &Request<'_>, kernel: Option<Kernel>) -> Result<Plan> {
     match kernel {
-        None => Plan::new(device, &Request::new(problem, operands)),
-        Some(kernel) => {
-            let request = Request { sums: kernel.sums(), ..Request::new(problem, operands) };
-            Plan::with_kernel(device, &request, kernel)
-        }
+        None => Plan::new(device, request),
+        Some(kernel) => Plan::with_kernel(device, &Request { sums: kernel.sums(), ..*request }, kernel),
     }
 }

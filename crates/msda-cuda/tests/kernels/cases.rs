@@ -200,6 +200,12 @@ fn options() -> Vec<Asked> {
             nearest(border(Spec { types: Types::uniform(Dtype::F64), ..decoder() })),
         ),
         Asked { levels: Levels::Device, ..Asked::new("levels-on-device", Everywhere, half(encoder())) },
+        Asked { levels: Levels::Device, ..Asked::new("levels-on-device-few", Everywhere, half(decoder())) },
+        Asked::new(
+            "thin-levels",
+            Everywhere,
+            Spec { levels: vec![(1, 64), (32, 1), (1, 1)], points: vec![4; 3], ..half(decoder()) },
+        ),
         Asked {
             levels: Levels::Device,
             ..Asked::new("levels-on-device-bf16", Once, Spec { types: bf16, ..encoder() })

@@ -54,6 +54,18 @@ def _raise(error: RuntimeError) -> NoReturn:
     raise _EXCEPTIONS[name](message) from None
 
 
+def _guarded(op):
+    """A backward operator that raises what the compiled part meant."""
+
+    def run(*args):
+        try:
+            return op(*args)
+        except RuntimeError as error:
+            _raise(error)
+
+    return run
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, value, shapes, starts, locations, weights, options, points):
@@ -63,22 +75,9 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        needs = ctx.needs_input_grad
-        wanted = needs[0] + 2 * needs[3] + 4 * needs[4]
+        # With create_graph the public operator is called: its own gradient says what is missing.
         op = torch.ops.msda.ms_deform_attn_backward if torch.is_grad_enabled() else _backward_op
-        try:
-            value, locations, weights = op(grad, *ctx.saved_tensors, *ctx.numbers, wanted)
-        except RuntimeError as error:
-            _raise(error)
-        return (
-            value if needs[0] else None,
-            None,
-            None,
-            locations if needs[3] else None,
-            weights if needs[4] else None,
-            None,
-            None,
-        )
+        return rules.gradients(ctx, grad, _guarded(op))
 
 
 class _FusedAttention(torch.autograd.Function):
@@ -92,46 +91,48 @@ class _FusedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        needs = ctx.needs_input_grad
-        needed = (needs[0], needs[3], needs[4], needs[5])
-        wanted = rules.fused_wanted(needed)
-        op = (
-            torch.ops.msda.ms_deform_attn_fused_backward
-            if torch.is_grad_enabled()
-            else _backward_fused_op
-        )
-        try:
-            results = op(grad, *ctx.saved_tensors, *ctx.numbers, wanted)
-        except RuntimeError as error:
-            _raise(error)
-        value, reference, offsets, logits = (r if n else None for r, n in zip(results, needed))
-        return value, None, None, reference, offsets, logits, None, None
+        public = torch.ops.msda.ms_deform_attn_fused_backward
+        op = public if torch.is_grad_enabled() else _backward_fused_op
+        return rules.gradients_fused(ctx, grad, _guarded(op))
 
 
-def _transformed(save, public, gradients):
-    """A function for torch.func: its forward is the public operator, which has a rule for vmap."""
+def _transformable(op, save, gradients):
+    """A function for torch.func over a public operator, which has a rule for vmap."""
 
-    class Transformed(torch.autograd.Function):
+    class Transformable(torch.autograd.Function):
         generate_vmap_rule = True
 
         @staticmethod
         def forward(*args):
-            return public(*args)
+            return op(*args)
 
         @staticmethod
         def setup_context(ctx, inputs, output):
             save(ctx, inputs, output)
 
         @staticmethod
-        def backward(ctx, grad):
-            return gradients(ctx, grad)
+        def backward(ctx, *grads):
+            return gradients(ctx, *grads)
 
-    return Transformed
+    return Transformable
 
 
-_Transformed = _transformed(rules._save, torch.ops.msda.ms_deform_attn, rules._gradients)
+def _transformed(forward, backward, gradients):
+    inner = _transformable(
+        backward, lambda ctx, inputs, output: None, rules.no_second_derivative
+    )
+    return _transformable(
+        forward, rules.save, lambda ctx, grad: gradients(ctx, grad, inner.apply)
+    )
+
+
+_Transformed = _transformed(
+    torch.ops.msda.ms_deform_attn, torch.ops.msda.ms_deform_attn_backward, rules.gradients
+)
 _TransformedFused = _transformed(
-    rules._save, torch.ops.msda.ms_deform_attn_fused, rules._gradients_fused
+    torch.ops.msda.ms_deform_attn_fused,
+    torch.ops.msda.ms_deform_attn_fused_backward,
+    rules.gradients_fused,
 )
 
 # `Function.apply` first asks whether torch.func is active; these calls know that it is not.

@@ -55,36 +55,41 @@ def _fake_backward_fused(
     return tuple(_like(t, wanted, bit, value) for t, bit in zip(tensors, _FUSED_WANTED))
 
 
-def _save(ctx, inputs, output) -> None:
+def save(ctx, inputs, output) -> None:
+    """Keeps what the gradients need."""
     *tensors, options, points = inputs
     ctx.save_for_backward(*tensors)
     ctx.numbers = (options, points)
 
 
-def _gradients(ctx, grad):
+def gradients(ctx, grad, op):
+    """Gradients of the inputs of the plain form, by a backward operator."""
     needs = ctx.needs_input_grad
-    wanted = plain_wanted((needs[0], needs[3], needs[4]))
-    results = torch.ops.msda.ms_deform_attn_backward(
-        grad, *ctx.saved_tensors, *ctx.numbers, wanted
-    )
-    value, locations, weights = (
-        result if needed else None
-        for result, needed in zip(results, (needs[0], needs[3], needs[4]))
-    )
+    needed = (needs[0], needs[3], needs[4])
+    results = op(grad, *ctx.saved_tensors, *ctx.numbers, plain_wanted(needed))
+    value, locations, weights = (r if n else None for r, n in zip(results, needed))
     return value, None, None, locations, weights, None, None
 
 
-def _gradients_fused(ctx, grad):
+def gradients_fused(ctx, grad, op):
+    """Gradients of the inputs of the fused form, by a backward operator."""
     needs = ctx.needs_input_grad
     needed = (needs[0], *needs[3:6])
-    results = torch.ops.msda.ms_deform_attn_fused_backward(
-        grad, *ctx.saved_tensors, *ctx.numbers, fused_wanted(needed)
-    )
+    results = op(grad, *ctx.saved_tensors, *ctx.numbers, fused_wanted(needed))
     value, reference, offsets, logits = (r if n else None for r, n in zip(results, needed))
     return value, None, None, reference, offsets, logits, None, None
 
 
-def _no_second_derivative(ctx, *grads):
+def _gradients(ctx, grad):
+    return gradients(ctx, grad, torch.ops.msda.ms_deform_attn_backward)
+
+
+def _gradients_fused(ctx, grad):
+    return gradients_fused(ctx, grad, torch.ops.msda.ms_deform_attn_fused_backward)
+
+
+def no_second_derivative(ctx, *grads):
+    """The gradient of a backward operator."""
     raise NotImplementedError(
         "msda has no second derivatives: its gradients cannot be differentiated again\n"
         "hint: call backward without create_graph=True"
@@ -140,13 +145,13 @@ def _register() -> None:
     for name, fake in fakes.items():
         torch.library.register_fake(f"msda::{name}", fake, lib=library)
     torch.library.register_autograd(
-        "msda::ms_deform_attn", _gradients, setup_context=_save, lib=library
+        "msda::ms_deform_attn", _gradients, setup_context=save, lib=library
     )
     torch.library.register_autograd(
-        "msda::ms_deform_attn_fused", _gradients_fused, setup_context=_save, lib=library
+        "msda::ms_deform_attn_fused", _gradients_fused, setup_context=save, lib=library
     )
     for name in ("ms_deform_attn_backward", "ms_deform_attn_fused_backward"):
-        torch.library.register_autograd(f"msda::{name}", _no_second_derivative, lib=library)
+        torch.library.register_autograd(f"msda::{name}", no_second_derivative, lib=library)
     torch.library.register_vmap("msda::ms_deform_attn", _batched(ops.ms_deform_attn, 1, 5))
     torch.library.register_vmap(
         "msda::ms_deform_attn_fused", _batched(ops.ms_deform_attn_fused, 1, 6)

@@ -1,0 +1,81 @@
+"""NumPy arrays and DLPack, also where torch is not installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy
+import pytest
+import torch
+
+import msda
+from support import problem
+
+
+def arrays(dtype=torch.float32):
+    return [tensor.numpy() for tensor in problem(dtype=dtype)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+def test_numpy(dtype):
+    given = arrays(dtype)
+    output = msda.ms_deform_attn(*given)
+    assert isinstance(output, numpy.ndarray)
+    assert numpy.array_equal(output, msda.ms_deform_attn(*problem(dtype=dtype)).numpy())
+
+
+def test_numpy_with_strides():
+    value, shapes, starts, locations, weights = arrays()
+    expected = msda.ms_deform_attn(value, shapes, starts, locations, weights)
+    backwards = numpy.ascontiguousarray(value[::-1])[::-1]
+    swapped = value.astype(value.dtype.newbyteorder())
+    fortran = numpy.asfortranarray(value)
+    for other in (backwards, swapped, fortran):
+        output = msda.ms_deform_attn(other, shapes, starts, locations, weights)
+        assert numpy.array_equal(output, expected)
+
+
+def test_anything_with_dlpack():
+    class Wrapped:
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack__(self, **arguments):
+            return self.array.__dlpack__(**arguments)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+    value, shapes, starts, locations, weights = arrays()
+    output = msda.ms_deform_attn(Wrapped(value), shapes, starts, Wrapped(locations), Wrapped(weights))
+    assert numpy.array_equal(output, msda.ms_deform_attn(value, shapes, starts, locations, weights))
+
+
+def test_the_fused_form():
+    value, shapes, starts, offsets, logits = arrays()
+    reference = numpy.random.default_rng(0).random((2, 7, 1, 4), dtype=numpy.float32)
+    output = msda.ms_deform_attn_fused(value, shapes, starts, reference, offsets, logits)
+    tensors = [torch.from_numpy(a) for a in (value, shapes, starts, reference, offsets, logits)]
+    assert numpy.array_equal(output, msda.ms_deform_attn_fused(*tensors).numpy())
+
+
+def test_without_torch():
+    """A Python in which torch cannot be found."""
+    code = """
+import importlib.util, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "torch" else find(name, *rest)
+sys.modules["torch"] = None
+import numpy, msda
+value = numpy.arange(4, dtype=numpy.float32).reshape(1, 4, 1, 1)
+where = numpy.full((1, 1, 1, 1, 1, 2), 0.5, dtype=numpy.float32)
+weights = numpy.ones((1, 1, 1, 1, 1), dtype=numpy.float32)
+print(msda.ms_deform_attn(value, [(2, 2)], None, where, weights).item())
+try:
+    msda.MSDeformAttn
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["1.5", "msda.MSDeformAttn needs torch", "hint: pip install torch"]

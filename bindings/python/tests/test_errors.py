@@ -1,0 +1,89 @@
+"""What bad input gets: an exception that names the argument, and nothing else."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+import torch
+
+import msda
+from support import problem
+
+
+def call(change, **options):
+    inputs = problem()
+    given = dict(zip(("value", "shapes", "starts", "locations", "weights"), inputs))
+    given.update(change(inputs))
+    return msda.ms_deform_attn(*given.values(), **options)
+
+
+@pytest.mark.parametrize(
+    "change, error, message",
+    [
+        (lambda i: {"value": i.value[0]}, ValueError, "value: got shape .* 4 dimensions"),
+        (lambda i: {"value": i.value[:, :-1]}, ValueError, "positions: got 72, expected at least 73"),
+        (lambda i: {"value": i.value.int()}, TypeError, "value: got .* expected float64, float32"),
+        (lambda i: {"value": i.value[:1]}, ValueError, "attention_weights: got shape"),
+        (lambda i: {"shapes": i.shapes[:2]}, ValueError, "level_start_index: got shape"),
+        (lambda i: {"shapes": i.shapes.flatten()}, ValueError, "spatial_shapes: got shape"),
+        (lambda i: {"shapes": i.shapes.double()}, TypeError, "spatial_shapes: got .* expected int64"),
+        (lambda i: {"shapes": -i.shapes}, ValueError, "spatial_shapes: got -"),
+        (lambda i: {"shapes": [(1, 2, 3)]}, TypeError, "spatial_shapes: got .* expected a tensor"),
+        (lambda i: {"shapes": "shapes"}, TypeError, "spatial_shapes: got 'shapes'"),
+        (lambda i: {"starts": i.starts + 70}, ValueError, "positions: got 73"),
+        (lambda i: {"locations": i.locations[..., :1]}, ValueError, "sampling_locations: got shape"),
+        (lambda i: {"locations": i.locations[0]}, ValueError, "sampling_locations|attention_weights"),
+        (lambda i: {"weights": i.weights[..., :2]}, ValueError, "attention_weights: got shape"),
+        (lambda i: {"weights": i.weights.long()}, TypeError, "attention_weights: got"),
+    ],
+)
+def test_the_argument_is_named(change, error, message):
+    with pytest.raises(error, match=message):
+        call(change)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"sampling": "cubic"}, "sampling: got 'cubic'"),
+        ({"padding": "reflection"}, "padding: got 'reflection'"),
+        ({"points": [1, 2]}, "points|sampling_locations"),
+        ({"points": [300, 1, 1]}, "points: got"),
+    ],
+)
+def test_options_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        call(lambda i: {}, **options)
+
+
+def test_a_list_that_does_not_add_up():
+    inputs = problem()
+    with pytest.raises(ValueError, match="positions"):
+        msda.ms_deform_attn(inputs.value, [(7, 9), (3, 5), (2, 2)], None, inputs.locations, inputs.weights)
+
+
+def test_devices_must_not_be_mixed():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    inputs = problem(device="cuda")
+    for i in (0, 3, 4):
+        mixed = list(inputs)
+        mixed[i] = mixed[i].cpu()
+        with pytest.raises((ValueError, NotImplementedError, RuntimeError), match="device|CPU|cpu"):
+            msda.ms_deform_attn(*mixed)
+
+
+def test_nothing_else_takes_other_objects():
+    inputs = [numpy.asarray(t) for t in problem()]
+    with pytest.raises(TypeError, match="value: got list"):
+        msda.ms_deform_attn([1, 2], *inputs[1:])
+    with pytest.raises(TypeError, match="sampling_locations: got object"):
+        msda.ms_deform_attn(inputs[0], inputs[1], inputs[2], object(), inputs[4])
+
+
+def test_torch_says_when_there_is_no_memory():
+    inputs = problem(batch=1, queries=1)
+    locations = inputs.locations.expand(-1, 1 << 50, -1, -1, -1, -1)
+    weights = inputs.weights.expand(-1, 1 << 50, -1, -1, -1)
+    with pytest.raises((MemoryError, RuntimeError, ValueError)):
+        msda.ms_deform_attn(inputs.value, inputs.shapes, inputs.starts, locations, weights)

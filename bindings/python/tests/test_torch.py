@@ -1,0 +1,277 @@
+"""What torch expects of an operator: checks, compile, export, transforms, autocast, threads."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+
+import pytest
+import torch
+
+import msda
+from support import problem
+
+
+def fused(inputs):
+    """Inputs of the fused form."""
+    torch.manual_seed(3)
+    dtype = inputs.value.dtype
+    reference = torch.rand(2, 7, 3, 2, dtype=dtype)
+    return [
+        inputs.value,
+        inputs.shapes,
+        inputs.starts,
+        reference,
+        torch.randn(inputs.locations.shape, dtype=dtype),
+        torch.randn(inputs.weights.shape, dtype=dtype),
+    ]
+
+
+def test_the_kernels_are_native_where_torch_has_its_stable_abi():
+    from msda._torch import schema
+
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    assert schema.kernels == ("native" if version >= (2, 7) else "python")
+
+
+def test_opcheck():
+    for dtype in (torch.float32, torch.float64):
+        inputs = problem(dtype=dtype).requires_grad_()
+        torch.library.opcheck(torch.ops.msda.ms_deform_attn.default, (*inputs, 0, 0))
+        args = fused(problem(dtype=dtype))
+        for i in (0, 3, 4, 5):
+            args[i].requires_grad_()
+        torch.library.opcheck(torch.ops.msda.ms_deform_attn_fused.default, (*args, 0, 0))
+    inputs = problem()
+    grad = torch.randn(2, 7, 24)
+    for wanted in range(8):
+        torch.library.opcheck(
+            torch.ops.msda.ms_deform_attn_backward.default,
+            (grad, *inputs, 0, 0, wanted),
+            test_utils=("test_schema", "test_faketensor"),
+        )
+
+
+def test_gradcheck():
+    inputs = problem(dtype=torch.float64, batch=1, queries=2, heads=2, channels=3).requires_grad_()
+
+    def plain(value, locations, weights):
+        return msda.ms_deform_attn(value, inputs.shapes, inputs.starts, locations, weights)
+
+    assert torch.autograd.gradcheck(plain, inputs.tensors())
+    for numbers in (2, 4):
+        torch.manual_seed(4)
+        reference = torch.rand(1, 2, 3, numbers, dtype=torch.float64, requires_grad=True)
+        offsets = torch.randn(1, 2, 2, 3, 4, 2, dtype=torch.float64, requires_grad=True)
+        logits = torch.randn(1, 2, 2, 3, 4, dtype=torch.float64, requires_grad=True)
+
+        def whole(value, reference, offsets, logits):
+            return msda.ms_deform_attn_fused(
+                value, inputs.shapes, inputs.starts, reference, offsets, logits
+            )
+
+        value = inputs.value.detach().requires_grad_()
+        assert torch.autograd.gradcheck(whole, (value, reference, offsets, logits))
+
+
+def test_second_derivatives_are_refused():
+    inputs = problem(dtype=torch.float64).requires_grad_()
+    (grad,) = torch.autograd.grad(
+        msda.ms_deform_attn(*inputs).sum(), inputs.value, create_graph=True
+    )
+    with pytest.raises(NotImplementedError, match="second derivatives"):
+        grad.sum().backward()
+
+
+def test_forward_mode_is_refused():
+    import torch.autograd.forward_ad as forward_ad
+
+    inputs = problem()
+    with forward_ad.dual_level():
+        value = forward_ad.make_dual(inputs.value, torch.ones_like(inputs.value))
+        with pytest.raises(NotImplementedError, match="forward-mode"):
+            msda.ms_deform_attn(value, *list(inputs)[1:])
+
+
+def test_compile_is_one_graph_with_dynamic_sizes():
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(graph, example):
+        graphs.append(graph)
+        return graph.forward
+
+    @torch.compile(fullgraph=True, backend=backend, dynamic=True)
+    def compiled(value, shapes, starts, locations, weights):
+        return msda.ms_deform_attn(value * 2, shapes, starts, locations, weights).relu()
+
+    for queries, levels in [(7, ((6, 9), (3, 5))), (11, ((8, 8), (4, 4))), (5, ((5, 7), (3, 3)))]:
+        inputs = problem(queries=queries, levels=levels)
+        expected = msda.ms_deform_attn(inputs.value * 2, *list(inputs)[1:]).relu()
+        torch.testing.assert_close(compiled(*inputs), expected)
+    assert len(graphs) <= 2, "sizes are recompiled"
+    targets = {str(node.target) for node in graphs[0].graph.nodes}
+    assert "msda.ms_deform_attn" in " ".join(targets)
+
+
+def test_compile_computes_gradients():
+    torch._dynamo.reset()
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def compiled(value, shapes, starts, locations, weights):
+        return msda.ms_deform_attn(value, shapes, starts, locations, weights).square()
+
+    inputs = problem(dtype=torch.float64).requires_grad_()
+    expected = torch.autograd.grad(
+        msda.ms_deform_attn(*inputs).square().sum(), inputs.tensors()
+    )
+    got = torch.autograd.grad(compiled(*inputs).sum(), inputs.tensors())
+    for a, b in zip(got, expected):
+        torch.testing.assert_close(a, b)
+
+
+def test_export():
+    class Model(torch.nn.Module):
+        def forward(self, value, shapes, starts, locations, weights):
+            return msda.ms_deform_attn(value, shapes, starts, locations, weights) + 1
+
+    inputs = problem()
+    program = torch.export.export(Model(), tuple(inputs))
+    assert any("msda.ms_deform_attn" in str(node.target) for node in program.graph.nodes)
+    torch.testing.assert_close(program.module()(*inputs), msda.ms_deform_attn(*inputs) + 1)
+
+
+def test_meta_and_fake_tensors():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    inputs = problem()
+    output = msda.ms_deform_attn(*(t.to("meta") for t in inputs))
+    assert output.shape == (2, 7, 24) and output.device.type == "meta"
+    with FakeTensorMode() as mode:
+        fake = msda.ms_deform_attn(*(mode.from_tensor(t) for t in inputs))
+        assert fake.shape == (2, 7, 24)
+
+
+def test_vmap():
+    inputs = problem()
+    values = torch.randn(5, *inputs.value.shape)
+    shapes, starts, locations, weights = list(inputs)[1:]
+
+    def one(value, weights):
+        return msda.ms_deform_attn(value, shapes, starts, locations, weights)
+
+    many = torch.stack([weights * (i + 1) for i in range(5)], 2)
+    expected = torch.stack([one(v, weights * (i + 1)) for i, v in enumerate(values)])
+    torch.testing.assert_close(torch.vmap(one, in_dims=(0, 2))(values, many), expected)
+
+
+def test_func_grad_and_its_vmap():
+    inputs = problem(dtype=torch.float64)
+    shapes, starts, locations, weights = list(inputs)[1:]
+
+    def loss(value, weights):
+        return msda.ms_deform_attn(value, shapes, starts, locations, weights).square().sum()
+
+    values = torch.randn(3, *inputs.value.shape, dtype=torch.float64)
+    expected = []
+    for value in values:
+        value = value.clone().requires_grad_()
+        expected.append(torch.autograd.grad(loss(value, weights), value)[0])
+    torch.testing.assert_close(torch.func.grad(loss)(values[0], weights), expected[0])
+    batched = torch.vmap(torch.func.grad(loss), in_dims=(0, None))(values, weights)
+    torch.testing.assert_close(batched, torch.stack(expected))
+
+
+def test_autocast_keeps_types(device):
+    inputs = problem(device=device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        # A linear layer gives a value in 16 bits; locations and weights stay in float32.
+        value = torch.nn.functional.linear(inputs.value, torch.eye(8, device=device))
+        assert value.dtype == torch.bfloat16
+        output = msda.ms_deform_attn(value, *list(inputs)[1:])
+    assert output.dtype == torch.bfloat16
+    expected = msda.ms_deform_attn(value.float(), *list(inputs)[1:])
+    torch.testing.assert_close(output.float(), expected, rtol=8e-3, atol=1e-5)
+
+
+def test_inference_mode(device):
+    with torch.inference_mode():
+        inputs = problem(device=device)
+        output = msda.ms_deform_attn(*inputs)
+        assert output.is_inference()
+        listed = msda.ms_deform_attn(
+            inputs.value, [(6, 9), (3, 5), (2, 2)], None, inputs.locations, inputs.weights
+        )
+    torch.testing.assert_close(output, listed, rtol=1e-6, atol=1e-6)
+    # Tables that were made in inference mode serve training too.
+    inputs = problem().requires_grad_()
+    msda.ms_deform_attn(
+        inputs.value, [(6, 9), (3, 5), (2, 2)], None, inputs.locations, inputs.weights
+    ).sum().backward()
+
+
+def test_deterministic_algorithms():
+    torch.use_deterministic_algorithms(True)
+    try:
+        inputs = problem().requires_grad_()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            msda.ms_deform_attn(*inputs).sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_threads(device):
+    inputs = problem(device=device)
+    expected = msda.ms_deform_attn(*inputs)
+    failed = []
+
+    def work():
+        for _ in range(20):
+            if not torch.equal(msda.ms_deform_attn(*inputs), expected):
+                failed.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+def test_a_forked_child_computes():
+    import multiprocessing
+
+    inputs = problem()
+    expected = msda.ms_deform_attn(*inputs)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+
+    def child():
+        queue.put(msda.ms_deform_attn(*inputs).numpy().tobytes())
+
+    process = context.Process(target=child)
+    process.start()
+    assert queue.get(timeout=60) == expected.numpy().tobytes()
+    process.join(60)
+    assert process.exitcode == 0
+
+
+def test_errors_leak_nothing():
+    inputs = problem()
+    value = inputs.value[:, :-1]
+
+    def tensors() -> int:
+        gc.collect()
+        return sum(1 for thing in gc.get_objects() if isinstance(thing, torch.Tensor))
+
+    for _ in range(3):
+        with pytest.raises(ValueError):
+            msda.ms_deform_attn(value, *list(inputs)[1:])
+    before, references = tensors(), inputs.locations._use_count()
+    for _ in range(300):
+        with pytest.raises(ValueError):
+            msda.ms_deform_attn(value, *list(inputs)[1:])
+    assert tensors() == before
+    assert inputs.locations._use_count() == references

@@ -1,0 +1,123 @@
+//! The Python package: its extension, its tests, its wheels.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::venv::{self, Venv};
+use crate::{cargo, root, run};
+
+/// The package's folder.
+const PACKAGE: &str = "bindings/python";
+
+/// The compiled part, where Python finds it.
+fn extension() -> PathBuf {
+    root().join(PACKAGE).join("python/msda").join(if cfg!(windows) {
+        "_native.pyd"
+    } else {
+        "_native.abi3.so"
+    })
+}
+
+/// Builds the compiled part and puts it into the package's sources.
+pub(crate) fn build() -> Result<()> {
+    cargo(&["build", "--release", "--quiet", "--package", "msda-python"], &[])?;
+    let name = match std::env::consts::OS {
+        "windows" => "_native.dll",
+        "macos" => "lib_native.dylib",
+        _ => "lib_native.so",
+    };
+    let built = root().join("target/release").join(name);
+    // A new file: a running Python may have mapped the old one.
+    let _ = std::fs::remove_file(extension());
+    std::fs::copy(&built, extension()).with_context(|| format!("copying {}", built.display()))?;
+    Ok(())
+}
+
+/// Runs the package's tests with an interpreter.
+fn pytest(python: &Path, more: &[String]) -> Result<()> {
+    let sources = root().join(PACKAGE).join("python");
+    let tests = root().join(PACKAGE).join("tests").display().to_string();
+    let mut args = vec!["-m", "pytest", "--quiet", "-p", "no:cacheprovider"];
+    args.push(&tests);
+    args.extend(more.iter().map(String::as_str));
+    run(python, &args, &[("PYTHONPATH", sources.as_os_str()), ("PYTHONDONTWRITEBYTECODE", OsStr::new("1"))])
+}
+
+/// The tests with the usual environment.
+pub(crate) fn test(venv: &Venv) -> Result<()> {
+    build()?;
+    pytest(&venv.python, &[])
+}
+
+/// `cargo xtask python [--torch VERSION] [PYTEST ARGUMENTS]`.
+pub(crate) fn command() -> Result<()> {
+    let mut args: Vec<String> = std::env::args().skip(2).collect();
+    let mut version = None;
+    if args.first().is_some_and(|arg| arg == "--torch") {
+        let given = args.get(1).context("--torch needs a version, such as 2.7")?;
+        if !given.split('.').all(|part| part.parse::<u32>().is_ok()) {
+            bail!("--torch: got {given}, expected a version, such as 2.7");
+        }
+        version = Some(given.clone());
+        args.drain(..2);
+    }
+    let venv = match version {
+        None => venv::ensure(&root())?.python,
+        Some(version) => venv::with_torch(&root(), &version)?,
+    };
+    build()?;
+    pytest(&venv, &args)
+}
+
+/// Wheels for the usual systems, each checked in an environment that has nothing else.
+pub(crate) fn wheels() -> Result<()> {
+    let venv = venv::ensure(&root())?;
+    venv::install(&venv.python, &["maturin>=1.9,<2", "ziglang"])?;
+    // A compiled part from `build` must not get into the wheel twice.
+    let _ = std::fs::remove_file(extension());
+    let dist = root().join("target/wheels");
+    let manifest = root().join(PACKAGE).join("Cargo.toml").display().to_string();
+    let out = dist.display().to_string();
+    let mut made = Vec::new();
+    for target in ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"] {
+        let args = ["-m", "maturin", "build", "--release", "--zig", "--compatibility", "manylinux2014"];
+        let rest = ["--target", target, "--manifest-path", &manifest, "--out", &out];
+        let path = venv.python.parent().context("an interpreter in a folder")?.to_owned();
+        let others = std::env::var_os("PATH").unwrap_or_default();
+        let all = std::env::join_paths(std::iter::once(path).chain(std::env::split_paths(&others)))?;
+        run(&venv.python, &[&args[..], &rest[..]].concat(), &[("PATH", all.as_os_str())])?;
+        made.push(target);
+    }
+    let here = format!("{}.whl", std::env::consts::ARCH);
+    let wheel = std::fs::read_dir(&dist)?
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.to_string_lossy().ends_with(&here))
+        .max()
+        .with_context(|| format!("no wheel for {} in {out}", std::env::consts::ARCH))?;
+    check(&wheel)?;
+    eprintln!(
+        "wheels for {} are in {out}; the one for this machine was installed and run",
+        made.join(" and ")
+    );
+    Ok(())
+}
+
+/// Installs a wheel into a new environment with NumPy alone, and computes something there.
+fn check(wheel: &Path) -> Result<()> {
+    const PROGRAM: &str = "
+import numpy, msda
+value = numpy.arange(4, dtype=numpy.float32).reshape(1, 4, 1, 1)
+where = numpy.full((1, 1, 1, 1, 1, 2), 0.5, dtype=numpy.float32)
+weights = numpy.ones((1, 1, 1, 1, 1), dtype=numpy.float32)
+assert msda.ms_deform_attn(value, [(2, 2)], None, where, weights).item() == 1.5
+print('msda', msda.__version__, 'computes without torch')
+";
+    let folder = root().join("target/wheel-check");
+    let _ = std::fs::remove_dir_all(&folder);
+    let python = venv::new(&folder)?;
+    venv::install(&python, &["numpy", &wheel.display().to_string()])?;
+    run(&python, &["-I", "-c", PROGRAM], &[])
+}
