@@ -108,7 +108,7 @@ unsafe fn launch(
     let others = others.iter().map(|other| (other.slot, &other.tensor, other.strides));
     let tensors = inputs.into_iter().flatten().chain(others);
 
-    let mut key = Key::default();
+    let mut key = Key::new();
     key.push(on.device as u64);
     key.push(wanted.map_or(u64::MAX, |wanted| wanted.0 as u64));
     key.push(call.options as u64);
@@ -125,14 +125,14 @@ unsafe fn launch(
         }
         LevelSizes::Device { levels, .. } => key.push(u64::MAX - *levels as u64),
     }
-    let plan = match find(&key) {
+    let plan = match find(key.numbers()) {
         Some(plan) => plan,
         None => {
             let mut operands = Operands::none(call.reference_kind());
             for (slot, tensor, strides) in tensors.clone() {
                 operands[slot] = Operand { strides, align: align(tensor) };
             }
-            insert(key, make(call, wanted, &operands, on)?)
+            insert(key.numbers(), make(call, wanted, &operands, on)?)
         }
     };
     let mut at = Addresses::default();
@@ -191,16 +191,33 @@ fn check_process() -> Result<()> {
     }
 }
 
-/// What a plan depends on, as numbers.
-#[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
-struct Key(Vec<u64>);
+/// What a plan depends on, as numbers. Keys of usual calls need no memory.
+struct Key {
+    first: [u64; 96],
+    len: usize,
+    /// All numbers, if there are more.
+    long: Vec<u64>,
+}
 
 impl Key {
+    fn new() -> Self {
+        Self { first: [0; 96], len: 0, long: Vec::new() }
+    }
+
     fn push(&mut self, n: u64) {
-        if self.0.capacity() == 0 {
-            self.0.reserve(96);
+        if let Some(to) = self.first.get_mut(self.len) {
+            *to = n;
+        } else {
+            if self.long.is_empty() {
+                self.long.extend(self.first);
+            }
+            self.long.push(n);
         }
-        self.0.push(n);
+        self.len += 1;
+    }
+
+    fn numbers(&self) -> &[u64] {
+        if self.long.is_empty() { &self.first[..self.len] } else { &self.long }
     }
 }
 
@@ -235,19 +252,19 @@ struct Kept {
     used: AtomicU64,
 }
 
-type Plans = HashMap<Key, Kept, BuildHasherDefault<Mix>>;
+type Plans = HashMap<Box<[u64]>, Kept, BuildHasherDefault<Mix>>;
 
 static PLANS: Mutex<Option<Plans>> = Mutex::new(None);
 static CLOCK: AtomicU64 = AtomicU64::new(0);
 
-fn find(key: &Key) -> Option<Arc<Plan>> {
+fn find(key: &[u64]) -> Option<Arc<Plan>> {
     let plans = PLANS.lock().unwrap_or_else(PoisonError::into_inner);
     let kept = plans.as_ref()?.get(key)?;
     kept.used.store(CLOCK.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     Some(kept.plan.clone())
 }
 
-fn insert(key: Key, plan: Arc<Plan>) -> Arc<Plan> {
+fn insert(key: &[u64], plan: Arc<Plan>) -> Arc<Plan> {
     let mut plans = PLANS.lock().unwrap_or_else(PoisonError::into_inner);
     let plans = plans.get_or_insert_default();
     let mut dropped = None;
@@ -258,7 +275,7 @@ fn insert(key: Key, plan: Arc<Plan>) -> Arc<Plan> {
         }
     }
     let used = AtomicU64::new(CLOCK.fetch_add(1, Ordering::Relaxed));
-    plans.insert(key, Kept { plan: plan.clone(), used });
+    plans.insert(key.into(), Kept { plan: plan.clone(), used });
     drop(dropped);
     plan
 }

@@ -119,58 +119,53 @@ fn throw(api: &'static Api, message: String) {
     unsafe { (api.core.aoti_torch_check)(false, c"msda".as_ptr(), c"msda".as_ptr(), 0, pointer) };
 }
 
-/// Tensors whose inner dimensions are contiguous, in the order of the plain form after the levels:
-/// value, shapes, starts, then the rest.
-struct Arguments {
-    tensors: Vec<Owned>,
+/// Makes the inner dimensions of all tensors contiguous: value, shapes, starts, then the rest. Most
+/// calls need no copy.
+fn dense<const T: usize>(tensors: [Owned; T]) -> Result<[Owned; T]> {
+    let first = |i: usize| if i == 1 || i == 2 { 0 } else { 3 };
+    let mut copies: [Option<Owned>; T] = [const { None }; T];
+    for (i, tensor) in tensors.iter().enumerate() {
+        copies[i] = tensor.dense_from(first(i))?;
+    }
+    let mut copies = copies.into_iter();
+    Ok(tensors.map(|tensor| copies.next().flatten().unwrap_or(tensor)))
 }
 
-impl Arguments {
-    fn new(tensors: impl IntoIterator<Item = Owned>) -> Result<Self> {
-        let dense = |(i, tensor): (usize, Owned)| tensor.dense_from(if i == 1 || i == 2 { 0 } else { 3 });
-        Ok(Self { tensors: tensors.into_iter().enumerate().map(dense).collect::<Result<_>>()? })
+/// The call, and where its tensors are.
+fn call<'a, const T: usize>(
+    api: &Api,
+    tensors: &'a [Owned; T],
+    names: &[&'static str],
+    options: i64,
+    points: i64,
+) -> Result<(Call<'a>, Place)> {
+    let (value, place) = tensors[0].float(names[0])?;
+    if place.kind != api.cpu && place.kind != api.gpu {
+        return Err(Refused::new(Kind::NotImplemented, "msda works on CPU and CUDA tensors"));
     }
-
-    /// The call, and where its tensors are.
-    fn call(
-        &self,
-        api: &Api,
-        names: &[&'static str],
-        options: i64,
-        points: i64,
-    ) -> Result<(Call<'_>, Place)> {
-        let (value, place) = self.tensors[0].float(names[0])?;
-        if place.kind != api.cpu && place.kind != api.gpu {
-            return Err(Refused::new(Kind::NotImplemented, "msda works on CPU and CUDA tensors"));
+    let float = |i: usize| -> Result<Tensor<'a>> {
+        let (tensor, there) = tensors[i].float(names[i])?;
+        if there != place {
+            let say = |place: Place| match place.kind == api.cpu {
+                true => "the CPU".to_owned(),
+                false => format!("device {}", place.index),
+            };
+            let expected = format!("one on {}, where value is", say(place));
+            return Err(Refused::value(names[i], format!("a tensor on {}", say(there)), expected));
         }
-        let float = |i: usize| -> Result<Tensor<'_>> {
-            let (tensor, there) = self.tensors[i].float(names[i])?;
-            if there != place {
-                let say = |place: Place| match place.kind == api.cpu {
-                    true => "the CPU".to_owned(),
-                    false => format!("device {}", place.index),
-                };
-                return Err(Refused::value(
-                    names[i],
-                    format!("a tensor on {}", say(there)),
-                    format!("one on {}, where value is", say(place)),
-                ));
-            }
-            Ok(tensor)
-        };
-        let levels = levels(api, &self.tensors[1], &self.tensors[2], place)?;
-        let fused = self.tensors.len() == 6;
-        let call = Call {
-            value,
-            levels,
-            reference: if fused { Some(float(3)?) } else { None },
-            locations: float(self.tensors.len() - 2)?,
-            weights: float(self.tensors.len() - 1)?,
-            options,
-            points,
-        };
-        Ok((call, place))
-    }
+        Ok(tensor)
+    };
+    let levels = levels(api, &tensors[1], &tensors[2], place)?;
+    let call = Call {
+        value,
+        levels,
+        reference: if T == 6 { Some(float(3)?) } else { None },
+        locations: float(T - 2)?,
+        weights: float(T - 1)?,
+        options,
+        points,
+    };
+    Ok((call, place))
 }
 
 /// The level sizes: read here if they are in memory of the host, else left to the kernel.
@@ -257,8 +252,8 @@ fn run_forward<const T: usize>(
     names: &[&'static str],
     [options, points]: [i64; 2],
 ) -> Result<[Owned; 1]> {
-    let arguments = Arguments::new(tensors)?;
-    let (call, place) = arguments.call(api, names, options, points)?;
+    let tensors = dense(tensors)?;
+    let (call, place) = call(api, &tensors, names, options, points)?;
     // On the GPU the plan checks the problem when it is made, so that a call that was seen before
     // is not checked twice. Only the ranks matter here.
     if place.kind == api.cpu || call.value.sizes.len() != 4 || call.locations.sizes.len() < 3 {
@@ -297,10 +292,10 @@ fn run_backward<const T: usize>(
     names: &[&'static str],
     [options, points, wanted]: [i64; 3],
 ) -> Result<[Owned; 4]> {
-    let arguments = Arguments::new(tensors)?;
-    let (call, place) = arguments.call(api, names, options, points)?;
+    let tensors = dense(tensors)?;
+    let (call, place) = call(api, &tensors, names, options, points)?;
     call.problem()?;
-    let grad = grad.dense_from(2)?;
+    let grad = grad.dense_from(2)?.unwrap_or(grad);
     let (grad_output, there) = grad.float("grad_output")?;
     if there != place {
         return Err(Refused::value(

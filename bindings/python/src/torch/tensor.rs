@@ -1,5 +1,6 @@
 //! Tensors of torch, owned by us.
 
+use std::cell::OnceCell;
 use std::ffi::c_void;
 use std::ptr;
 
@@ -14,6 +15,18 @@ use crate::error::{Kind, Refused, Result};
 pub(super) struct Owned {
     api: &'static Api,
     handle: Handle,
+    /// What torch said about it; asked once, because every question costs a call.
+    described: OnceCell<Raw>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Raw {
+    place: Place,
+    dtype: i32,
+    data: *mut c_void,
+    rank: usize,
+    sizes: *const i64,
+    strides: *const i64,
 }
 
 impl Drop for Owned {
@@ -51,7 +64,7 @@ impl Owned {
     /// # Safety
     /// The handle is a tensor that nobody else deletes.
     pub(super) unsafe fn new(api: &'static Api, handle: Handle) -> Self {
-        Self { api, handle }
+        Self { api, handle, described: OnceCell::new() }
     }
 
     /// Gives the handle away.
@@ -89,8 +102,25 @@ impl Owned {
         Ok(unsafe { Self::new(api, handle) })
     }
 
-    /// Asks torch about the tensor.
+    /// The tensor as torch describes it.
     pub(super) fn describe(&self) -> Result<Described<'_>> {
+        let raw = match self.described.get() {
+            Some(raw) => *raw,
+            None => *self.described.get_or_init({
+                let raw = self.ask()?;
+                move || raw
+            }),
+        };
+        let list = |from: *const i64| match raw.rank {
+            0 => &[][..],
+            // SAFETY: torch returns as many numbers as the rank; they live as long as the tensor.
+            rank => unsafe { std::slice::from_raw_parts(from, rank) },
+        };
+        let Raw { place, dtype, data, .. } = raw;
+        Ok(Described { place, dtype, data, sizes: list(raw.sizes), strides: list(raw.strides) })
+    }
+
+    fn ask(&self) -> Result<Raw> {
         let core = &self.api.core;
         let (mut rank, mut dtype) = (0i64, 0i32);
         let (mut sizes, mut strides, mut data) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
@@ -106,12 +136,7 @@ impl Owned {
             ok((core.aoti_torch_get_data_ptr)(self.handle, &mut data), "get_data_ptr")?;
         }
         let rank = usize::try_from(rank).unwrap_or(0);
-        let list = |from: *mut i64| match rank {
-            0 => &[][..],
-            // SAFETY: torch returns as many numbers as the rank; they live as long as the tensor.
-            _ => unsafe { std::slice::from_raw_parts(from.cast_const(), rank) },
-        };
-        Ok(Described { place, dtype, data, sizes: list(sizes), strides: list(strides) })
+        Ok(Raw { place, dtype, data, rank, sizes, strides })
     }
 
     /// A tensor of floats as the operator takes it.
@@ -124,8 +149,8 @@ impl Owned {
         Ok((Tensor { name, data, dtype, sizes, strides }, place))
     }
 
-    /// A copy whose dimensions are contiguous, or the tensor itself if those from `first` on are.
-    pub(super) fn dense_from(self, first: usize) -> Result<Self> {
+    /// A contiguous copy, unless the dimensions from `first` on are contiguous already.
+    pub(super) fn dense_from(&self, first: usize) -> Result<Option<Self>> {
         let described = self.describe()?;
         let tensor = Tensor {
             name: "",
@@ -136,12 +161,12 @@ impl Owned {
         };
         let usable = described.strides.iter().all(|&stride| stride >= 0);
         if usable && tensor.dense_from(first.min(tensor.sizes.len())) {
-            return Ok(self);
+            return Ok(None);
         }
         let copy = Self::empty(self.api, described.sizes, described.dtype, described.place)?;
         // SAFETY: both tensors live and have the same sizes.
         ok(unsafe { (self.api.core.aoti_torch_copy_)(copy.handle, self.handle, 0) }, "copy_")?;
-        Ok(copy)
+        Ok(Some(copy))
     }
 }
 

@@ -76,6 +76,13 @@ struct Level {
 #endif
 };
 
+// An entry of the table that a warp makes of level sizes in device memory: levels_in_memory.cuh.
+struct __align__(16) ReadLevel {
+    int origin, pitch, row_pitch, shift;
+    float rows, columns;
+    int first_query, width;
+};
+
 // How tiles are divided among blocks; for resident.cu.
 struct Tiling {
     int images_per_block, tiles_per_block, tiles_per_image;
@@ -91,7 +98,7 @@ struct Args {
 #if DEVICE_LEVELS
     const i64 *shapes; // (height, width) of each level
     const i64 *starts; // first position of each level
-    i64 positions;
+    u32 positions, unused;
 #endif
 };
 static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
@@ -117,22 +124,36 @@ struct Lane {
     __device__ __forceinline__ int group() const { return index / GROUP_LANES; } // in the warp
 };
 
-// A level's entry of the table: from the argument, or from the block's shared memory behind the
-// staging (levels_in_memory.cuh).
-__device__ __forceinline__ const Level &level_at(const Args &args, int l) {
-#if DEVICE_LEVELS
+// The warp's table of level sizes in device memory, in shared memory behind the staging.
+__device__ __forceinline__ ReadLevel *read_levels() {
     extern __shared__ uint4 shared[];
-    return reinterpret_cast<const Level *>(shared + SHARED_BYTES / 16)[l];
-#else
-    return args.level[l];
-#endif
+    return reinterpret_cast<ReadLevel *>(shared + SHARED_BYTES / 16) + threadIdx.x / 32 * LEVELS;
 }
+
+// A level: its entry of the argument, or of the table of the warp.
+#if DEVICE_LEVELS
+__device__ __forceinline__ Level level_at(const Args &args, int l) {
+    const ReadLevel from = read_levels()[l];
+    Level level;
+    level.height = int(from.rows), level.width = from.width;
+    level.origin = from.origin, level.pitch = from.pitch, level.row_pitch = from.row_pitch;
+    level.first_sample = args.level[l].first_sample, level.first_query = from.first_query;
+    level.inverse_strip = __fdividef(1.0f, (STRIP_HEIGHT > 0 ? STRIP_HEIGHT : 1) * from.columns);
+    level.rows = from.rows, level.columns = from.columns;
+#if THIN_LEVELS
+    level.shift = from.shift;
+#endif
+    return level;
+}
+#else
+__device__ __forceinline__ const Level &level_at(const Args &args, int l) { return args.level[l]; }
+#endif
 
 // Bytes from image row to image row of a level. If they are macros and the level is known, this
 // costs nothing.
 __device__ __forceinline__ int row_pitch_of(const Args &args, int level) {
     if constexpr (FIXED_ROW_PITCH[0] == 0) {
-        return level_at(args, level).row_pitch;
+        return DEVICE_LEVELS ? read_levels()[level].row_pitch : args.level[level].row_pitch;
     } else {
         constexpr int COUNT = sizeof(FIXED_ROW_PITCH) / sizeof(int);
         int pitch = FIXED_ROW_PITCH[0];

@@ -178,6 +178,12 @@ __device__ __forceinline__ void process_group(const Args &args, const Lane &lane
             const int slot = slot_of(lane.group(), located_by);
             LanePositions positions;
             if (!STATIC_RESIDENCY) positions = stage.positions[slot];
+            // Samples that one lane located lie on one level: its row pitch is loaded once.
+            int lane_row_pitch = 0;
+            if (DEVICE_LEVELS && LANE_LEVEL) {
+                const int s = pass + located_by * SAMPLES_PER_LANE;
+                lane_row_pitch = row_pitch_of(args, level_of(args, FULL_PASSES ? s : min(s, SAMPLES - 1)));
+            }
 #pragma unroll
             for (int i = 0; i < SAMPLES_PER_LANE; i++) {
                 const int s = pass + located_by * SAMPLES_PER_LANE + i;
@@ -193,7 +199,9 @@ __device__ __forceinline__ void process_group(const Args &args, const Lane &lane
                                          : positions.sample[i]);
                 const Taps taps = load_staged(stage.weights[i][slot], position, lane.tap_column);
                 const int level = level_of(args, s);
-                add_sample(sum, partial, source, taps, level, row_pitch_of(args, level));
+                add_sample(sum, partial, source, taps, level,
+                           DEVICE_LEVELS && LANE_LEVEL ? lane_row_pitch
+                                                       : row_pitch_of(args, level));
             }
             if (F16_SUMS) flush_f16(sum, partial);
         }

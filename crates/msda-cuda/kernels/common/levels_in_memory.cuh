@@ -1,28 +1,30 @@
 // Level sizes in device memory, as frameworks keep them: the host need not wait for them.
 //
-// Each block reads the sizes once and makes the level table in its shared memory, behind the
-// staging. The loads are issued first and awaited late, so that they overlap with the loads of
-// locations and weights.
+// Each warp reads the sizes and makes a table in shared memory, behind the staging, so that no block
+// barrier is needed. Lane l reads level l. The loads are issued first and awaited late, so that they
+// overlap with the loads of locations and weights.
 #pragma once
 #include "common/args.cuh"
 
-// The sizes of one level, of the thread with its number, while they are loaded.
+static_assert(!DEVICE_LEVELS || LEVELS <= 32, "a lane reads one level");
+
+// The sizes of the level of a lane, while they are loaded.
 struct LoadedLevel {
-    i64 height, width, start;
-    i64 first_query; // the sum of the levels before; for strips only
+    u64 height, width, start;
 };
 
+__device__ __forceinline__ u64 ld_level(const i64 *from) {
+    u64 x;
+    asm volatile("ld.global.nc.u64 %0, [%1];" : "=l"(x) : "l"(from));
+    return x;
+}
+
 __device__ __forceinline__ LoadedLevel load_level(const Args &args) {
-    LoadedLevel level{0, 0, 0, 0};
+    LoadedLevel level{0, 0, 0};
 #if DEVICE_LEVELS
-    const int l = threadIdx.x;
-    if (l < LEVELS) {
-        level.height = args.shapes[2 * l], level.width = args.shapes[2 * l + 1];
-        level.start = args.starts[l];
-        for (int k = 0; STRIP_HEIGHT > 0 && k < l; k++) {
-            level.first_query += args.shapes[2 * k] * args.shapes[2 * k + 1];
-        }
-    }
+    const int l = min(int(threadIdx.x % 32), LEVELS - 1);
+    level.height = ld_level(args.shapes + 2 * l), level.width = ld_level(args.shapes + 2 * l + 1);
+    level.start = ld_level(args.starts + l);
 #endif
     return level;
 }
@@ -31,33 +33,35 @@ __device__ __forceinline__ LoadedLevel load_level(const Args &args) {
 // no sample counts. Returns whether the queries are the pixels of the levels.
 __device__ __forceinline__ bool publish_level(const Args &args, const LoadedLevel &from) {
 #if DEVICE_LEVELS
-    const int l = threadIdx.x;
-    bool fits = true;
-    if (l < LEVELS) {
-        const i64 limit = 1 << 24, pitch = from.width + 2 * RING;
-        const bool legal = from.height > 0 && from.width > 0 && from.height <= limit &&
-                           from.width <= limit && from.start >= 0 &&
-                           from.start <= args.positions &&
-                           (from.height + 2 * RING) * pitch <= args.positions - from.start;
-        Level level;
-        level.height = legal ? int(from.height) : 0, level.width = legal ? int(from.width) : 0;
-        level.rows = legal ? float(level.height) : -1.0f;
-        level.columns = legal ? float(level.width) : -1.0f;
-        level.origin = legal ? int(from.start + RING * (pitch + 1)) : 0;
-        level.pitch = legal ? int(pitch) : 0;
-        const bool thin = !RING && (level.height == 1 || level.width == 1);
-        level.row_pitch = thin ? 0 : level.pitch * args.value.row_stride;
-        level.first_sample = args.level[l].first_sample;
-        level.first_query = int(from.first_query);
-        level.inverse_strip = 1.0f / float((STRIP_HEIGHT > 0 ? STRIP_HEIGHT : 1) * level.width);
-#if THIN_LEVELS
-        level.shift = level.height == 1 && level.width == 1 && level.origin + 1 == args.positions;
-#endif
-        fits = legal &&
-               (l + 1 < LEVELS || from.first_query + from.height * from.width == args.queries);
-        const_cast<Level &>(level_at(args, l)) = level;
+    const int l = threadIdx.x % 32;
+    const u32 height = u32(from.height), width = u32(from.width), start = u32(from.start);
+    const u32 pitch = width + 2 * RING;
+    // Positions fit 31 bits, so numbers that do not fit 32 bits are illegal.
+    const bool legal = ((from.height | from.width | from.start) >> 32) == 0 &&
+                       height - 1 < 1u << 24 && width - 1 < 1u << 24 && start <= args.positions &&
+                       u64(height + 2 * RING) * pitch <= args.positions - start;
+    const u32 pixels = legal ? height * width : 0;
+    u32 sum = pixels; // of the levels up to this one
+    if (STRIP_HEIGHT > 0) {
+#pragma unroll
+        for (int step = 1; step < LEVELS; step *= 2) {
+            const u32 other = __shfl_up_sync(0xffffffffu, sum, step);
+            sum += l >= step ? other : 0;
+        }
     }
-    return __syncthreads_and(fits);
+    const bool thin = !RING && (height == 1 || width == 1);
+    ReadLevel level;
+    level.origin = legal ? int(start + RING * (pitch + 1)) : 0;
+    level.pitch = int(pitch);
+    level.row_pitch = legal && !thin ? int(pitch) * args.value.row_stride : 0;
+    level.shift = pixels == 1 && start + 1 == args.positions;
+    level.rows = legal ? float(height) : -1.0f, level.columns = legal ? float(width) : -1.0f;
+    level.first_query = int(sum - pixels), level.width = int(width);
+    if (l < LEVELS) read_levels()[l] = level;
+    __syncwarp();
+    // The sum of all levels must be the number of queries.
+    const bool fits = legal && (l != LEVELS - 1 || sum == u32(args.queries));
+    return STRIP_HEIGHT == 0 || __all_sync(0xffffffffu, l >= LEVELS || fits);
 #else
     return true;
 #endif

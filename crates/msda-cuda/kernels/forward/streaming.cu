@@ -55,10 +55,9 @@ struct StreamingSource {
         if (PUBLISHES_LATE) publish_level(args, loaded);
         if (DEVICE_LEVELS && LANE_LEVEL) lane_level = level_at(args, level_of(args, lane_sample));
     }
-    // A warp with nothing to do still takes part in the barrier of a table that is awaited late.
-    __device__ __forceinline__ bool pending() const { return PUBLISHES_LATE; }
     // Nothing to load, nothing to wait for.
     __device__ __forceinline__ void load_lane_level(int) const {}
+    __device__ __forceinline__ bool pending() const { return false; }
     __device__ __forceinline__ void wait() const {}
 };
 

@@ -216,16 +216,6 @@ fn has_thin_levels(request: &Request<'_>) -> bool {
         && (request.levels == Levels::Device || p.levels().iter().any(|l| l.h < 2 || l.w < 2))
 }
 
-/// Bytes of the level table that a block makes in its shared memory, if the sizes are on the device.
-/// An entry has ten numbers, and one more where levels may be thin: `Level` in `args.cuh`.
-fn table_bytes(request: &Request<'_>) -> usize {
-    let numbers = 10 + usize::from(has_thin_levels(request));
-    match request.levels {
-        Levels::Host => 0,
-        Levels::Device => (request.problem.levels().len() * numbers * 4).next_multiple_of(16),
-    }
-}
-
 impl Rows {
     /// Lanes per lane group: `GROUP_LANES` in the kernels.
     fn group_lanes(&self, division: Division) -> usize {
@@ -274,6 +264,15 @@ impl Rows {
         let passes = self.lane_level_passes(p, division).max(1);
         let state = 32 + 16 * self.group_lanes(division) * (1 + passes);
         self.stage_bytes(p, division) + if self.resident_levels > 0 { state } else { 0 }
+    }
+
+    /// Bytes of the tables that the warps of a block make of level sizes on the device: 32 bytes per
+    /// level, `ReadLevel` in `args.cuh`.
+    fn table_bytes(&self, request: &Request<'_>) -> usize {
+        match request.levels {
+            Levels::Host => 0,
+            Levels::Device => self.threads / 32 * request.problem.levels().len() * 32,
+        }
     }
 
     /// The positions of the resident levels: the first, and how many.
@@ -367,10 +366,8 @@ impl Rows {
         if on_device && (self.resident_levels > 0 || self.fixed_sizes) {
             return Some("the level sizes are on the device".into());
         }
-        if on_device && p.levels().len() > self.threads {
-            return Some(
-                "the level sizes are on the device, and a block has fewer threads than levels".into(),
-            );
+        if on_device && p.levels().len() > 32 {
+            return Some("the level sizes are on the device, and a warp has fewer lanes than levels".into());
         }
         if p.samples() == 0 || p.output_len() == 0 {
             return Some("there are no samples or no outputs".into());
@@ -445,7 +442,7 @@ impl Rows {
         if self.sorted_queries(p, target, division) > SORT_QUERIES_PER_THREAD * self.threads {
             return Some("a block has more queries than its threads can sort".into());
         }
-        let bytes = self.shared_bytes(p, target, division) + table_bytes(request);
+        let bytes = self.shared_bytes(p, target, division) + self.table_bytes(request);
         let most = target.shared() / self.blocks_per_sm;
         if bytes > most {
             return Some(format!(
@@ -583,7 +580,7 @@ impl Rows {
         if on_device {
             args.pointer(Slot::Shapes);
             args.pointer(Slot::Starts);
-            args.i64(p.positions() as i64);
+            args.i64(p.positions() as i64); // 31 bits
         }
 
         let (file, entry) = match self.resident_levels {
@@ -628,7 +625,7 @@ impl Rows {
         let heads = p.heads().div_ceil(self.heads_per_block);
         let grid = [blocks, heads, p.batch().div_ceil(images_per_block)].map(|n| n as u32);
         let mut launch = Launch::new(grid, [self.threads as u32, 1, 1]);
-        launch.shared = (self.shared_bytes(p, target, division) + table_bytes(request)) as u32;
+        launch.shared = (self.shared_bytes(p, target, division) + self.table_bytes(request)) as u32;
         call.run(Prepared { unit, entry, launch, args }, "computes the output");
         call
     }
