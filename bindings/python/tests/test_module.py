@@ -40,7 +40,8 @@ def plain_forward(
         else:
             locations = center[..., :2] + here / count * center[..., 2:] * 0.5
         pixels = value[:, position : position + height * width]
-        maps = pixels.view(batch, height, width, heads, channels).permute(0, 3, 4, 1, 2).flatten(0, 1)
+        maps = pixels.view(batch, height, width, heads, channels)
+        maps = maps.permute(0, 3, 4, 1, 2).flatten(0, 1)
         grid = (2 * locations - 1).transpose(1, 2).flatten(0, 1)
         samples = F.grid_sample(maps, grid, mode, padding, align_corners=corners)
         samples = samples.view(batch, heads, channels, queries, count)
@@ -246,7 +247,9 @@ def test_autocast_keeps_the_locations_of_a_wide_level():
 
 
 @pytest.mark.parametrize(
-    ("points", "backend"), [(4, "aot_eager"), ([3, 6, 3], "aot_eager"), ([3, 6, 3], "inductor")], ids=str
+    ("points", "backend"),
+    [(4, "aot_eager"), ([3, 6, 3], "aot_eager"), ([3, 6, 3], "inductor")],
+    ids=str,
 )
 def test_compiles_without_graph_breaks(points, backend):
     module = make(points)

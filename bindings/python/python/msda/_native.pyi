@@ -34,10 +34,12 @@ def backward(
     device: _Device | None = None,
     threads: int | None = None,
 ) -> None:
-    """Computes gradients into memory of the caller: of value, locations, weights and reference points."""
+    """Computes gradients into memory of the caller: of value, locations, weights and reference
+    points."""
 
 def register_torch(cpu: str | PathLike[str], cuda: str | PathLike[str] | None = None) -> None:
-    """Registers the kernels with torch's dispatcher: paths of `libtorch_cpu` and `libtorch_cuda`."""
+    """Registers the kernels with torch's dispatcher: paths of `libtorch_cpu` and
+    `libtorch_cuda`."""
 
 def add_packages(folder: str | PathLike[str]) -> None:
     """A folder of Python packages in which NVRTC may be, such as `site-packages`."""
@@ -49,7 +51,8 @@ def cpu_threads() -> int:
     """The number of threads that the CPU backend uses where the framework does not say one."""
 
 def cuda_devices() -> list[tuple[str, str, int, int]]:
-    """The GPUs: name, architecture, multiprocessors, bytes of memory. An error says why there are none."""
+    """The GPUs: name, architecture, multiprocessors, bytes of memory. An error says why there are
+    none."""
 
 def cuda_driver() -> tuple[int, int]:
     """The newest CUDA version that the driver supports."""
