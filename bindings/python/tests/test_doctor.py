@@ -132,7 +132,8 @@ def test_the_plain_operator_agrees_with_grid_sample():
     flat = _plain.inputs(sizes)
     shapes = (sizes.value, sizes.locations, sizes.weights)
     value, locations, weights = (
-        torch.tensor(numbers, dtype=torch.float64).view(shape) for numbers, shape in zip(flat, shapes)
+        torch.tensor(numbers, dtype=torch.float64).view(shape)
+        for numbers, shape in zip(flat, shapes)
     )
     total = 0
     start = 0

@@ -102,7 +102,8 @@ def _processor() -> str:
     name = ""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
-            name = next((line.split(":", 1)[1] for line in file if line.startswith("model name")), "")
+            names = (line.split(":", 1)[1] for line in file if line.startswith("model name"))
+            name = next(names, "")
     except OSError:
         pass
     return name.strip() or platform.processor() or platform.machine()
@@ -144,7 +145,7 @@ def _examine_system(torch: Any) -> list[Finding]:
             "threads",
             not few,
             f"{threads} of {cores} cores, by {'torch.get_num_threads()' if torch else 'msda'}",
-            "torch.set_num_threads, MSDA_NUM_THREADS or OMP_NUM_THREADS limits them" if few else None,
+            "look at torch.set_num_threads, MSDA_NUM_THREADS, OMP_NUM_THREADS" if few else None,
         ),
     ]
 
@@ -448,8 +449,8 @@ def text(report: dict[str, Any]) -> str:
     lines += [_wrap("problem: ", problem) for problem in report["problems"]]
     if report["ok"]:
         verdict = (
-            f"The operator runs: {report['checks']} numbers were compared with a plain computation, "
-            f"and the largest error was {report['largest_error']:.0%} of the error allowed."
+            f"The operator runs: {report['checks']} numbers were compared with a plain "
+            f"computation. The largest error was {report['largest_error']:.0%} of the error allowed."
         )
     else:
         verdict = "The operator does not run as it should here. Please report all of the above."
