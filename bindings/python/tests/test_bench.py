@@ -58,7 +58,9 @@ def test_samples_lie_around_the_image(references):
 
 
 @pytest.mark.parametrize("points", [3, (1, 4)], ids=str)
-@pytest.mark.parametrize("peer", [p for p in _peers.PEERS if "cpu" in p.devices], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "peer", [peer for peer in _peers.PEERS if "cpu" in peer.devices], ids=lambda peer: peer.name
+)
 def test_implementations_are_exact_in_float32(peer, points):
     try:
         run = peer.load("cpu")

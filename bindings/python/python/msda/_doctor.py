@@ -450,7 +450,8 @@ def text(report: dict[str, Any]) -> str:
     if report["ok"]:
         verdict = (
             f"The operator runs: {report['checks']} numbers were compared with a plain "
-            f"computation. The largest error was {report['largest_error']:.0%} of the error allowed."
+            "computation. "
+            f"The largest error was {report['largest_error']:.0%} of the error allowed."
         )
     else:
         verdict = "The operator does not run as it should here. Please report all of the above."
