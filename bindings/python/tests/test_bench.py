@@ -126,6 +126,39 @@ def test_a_wrong_result_of_ours_stops_the_run():
         _bench.measure(LITTLE, "float32", "cpu", operators, 0.01)
 
 
+def no_gradients(call):
+    output = _peers.PEERS[0].load("cpu")(call)
+    if torch.is_grad_enabled():
+        raise NotImplementedError("no gradients here")
+    return output
+
+
+def test_a_pass_that_is_planned_is_no_error():
+    operators = {_peers.OURS: no_gradients, _peers.BASE: _peers.grid_sample}
+    rows = _bench.measure(LITTLE, "float32", "cpu", operators, 0.01)
+    lines = _bench.table("test", LITTLE, rows, "float32", "cpu").splitlines()
+    assert [line for line in lines if line.startswith("msda ") and "not yet" in line]
+    assert "NotImplementedError" not in "\n".join(lines)
+
+
+def test_an_operator_that_does_not_run_stops_the_run():
+    def broken(call):
+        raise NotImplementedError("NVRTC: got none")
+
+    with pytest.raises(_bench.Wrong, match="forward: NotImplementedError: NVRTC: got none"):
+        _bench.measure(LITTLE, "float32", "cpu", {_peers.OURS: broken}, 0.01)
+
+
+def test_a_peer_that_does_not_run_is_listed_with_its_reason():
+    def broken(call):
+        raise NotImplementedError("no kernel")
+
+    operators = {_peers.OURS: _peers.PEERS[0].load("cpu"), _peers.BASE: broken}
+    rows = _bench.measure(LITTLE, "float32", "cpu", operators, 0.01)
+    text = _bench.table("test", LITTLE, rows, "float32", "cpu")
+    assert f"{_peers.BASE}: NotImplementedError: no kernel" in text
+
+
 def test_a_wrong_result_of_a_peer_is_marked():
     ours = _peers.PEERS[0].load("cpu")
     operators = {_peers.OURS: ours, _peers.BASE: wrong_image}

@@ -25,6 +25,8 @@ _WIDTH = 80
 _DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 _FORWARD, _TRAINING = "forward", "forward + backward"
 _CHECKED_QUERIES = 32
+# In place of the time of a pass that msda does not have on a device.
+_NOT_YET = "not yet"
 
 
 @dataclasses.dataclass
@@ -55,12 +57,10 @@ class Row:
 
 
 class Wrong(Exception):
-    """The operator gave a wrong result."""
+    """The operator gave a wrong result, or none."""
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, NotImplementedError):
-        return "not yet"
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0]}"
 
@@ -158,9 +158,11 @@ def measure(
                     error = checker.training(run, leaves)
                     work = lambda run=run: _train(run, leaves, grad)  # noqa: E731
             except Exception as problem:  # a peer may raise anything
-                if name == _peers.OURS and not isinstance(problem, NotImplementedError):
-                    raise
                 rows[name].missing[which] = _reason(problem)
+                if name == _peers.OURS:
+                    if which == _FORWARD or not isinstance(problem, NotImplementedError):
+                        raise Wrong(f"{which}: {_reason(problem)}") from problem
+                    rows[name].missing[which] = _NOT_YET
                 continue
             if name == _peers.OURS and error > 1:
                 raise Wrong(f"{which}: the error is {error:.3g} times the error allowed")
@@ -196,7 +198,8 @@ def measure_host(dtype: str, device: str, operators: dict[str, Operator]) -> lis
             try:
                 times[which] = _timing.host_time(work, synchronize)
             except Exception as problem:  # a peer may raise anything
-                times[which] = _reason(problem)
+                planned = name == _peers.OURS and isinstance(problem, NotImplementedError)
+                times[which] = _NOT_YET if planned else _reason(problem)
         found.append({"name": name, "host_us": times})
     return found
 
@@ -210,7 +213,7 @@ def _number(x: float) -> str:
 
 def _cells(row: Row, ours: Row, which: str, scale: float) -> tuple[str, str]:
     if which not in row.times:
-        return ("not yet" if row.missing.get(which) == "not yet" else "-"), ""
+        return (_NOT_YET if row.missing.get(which) == _NOT_YET else "-"), ""
     median = row.times[which].median
     ratio = ""
     if row is not ours and which in ours.times:
@@ -241,7 +244,7 @@ def table(name: str, workload: Workload, rows: list[Row], dtype: str, device: st
         textwrap.fill(f"{row.name}: {problem}", _WIDTH, subsequent_indent="  ")
         for row in rows
         for problem in dict.fromkeys(row.missing.values())
-        if problem != "not yet"
+        if problem != _NOT_YET
     ]
     return "\n".join(lines)
 
@@ -249,7 +252,7 @@ def table(name: str, workload: Workload, rows: list[Row], dtype: str, device: st
 def _host_cell(found: float | str) -> str:
     if isinstance(found, float):
         return _number(found)
-    return found if found == "not yet" else "-"
+    return found if found == _NOT_YET else "-"
 
 
 def host_table(found: list[dict[str, Any]]) -> str:
@@ -409,7 +412,8 @@ def main(arguments: list[str]) -> int:
         try:
             rows = measure(WORKLOADS[name], dtype, device, operators, args.seconds)
         except Wrong as wrong:
-            print(f"error: {name} in {dtype} on {device}: {wrong}", file=sys.stderr)
+            hint = "hint: `python -m msda doctor` checks the installation"
+            print(f"error: {name} in {dtype} on {device}: {wrong}\n{hint}", file=sys.stderr)
             return 1
         print("\n" + table(name, WORKLOADS[name], rows, dtype, device), flush=True)
         all_rows.append(rows)
