@@ -282,8 +282,7 @@ def _ratios(all_rows: list[list[Row]], which: str, name: str | None) -> list[flo
         times = [
             row.times[which].median
             for row in others
-            if which in row.times
-            and (row.name == name if name else row.name != _peers.BASE)
+            if which in row.times and (row.name == name if name else row.name != _peers.BASE)
         ]
         if which in ours.times and times:
             ratios.append(min(times) / ours.times[which].median)

@@ -217,7 +217,7 @@ def _check_compiled(checks: Checks) -> Finding:
         for dtype, code in (("float64", "d"), ("float32", "f")):
             data = [array.array(code, numbers) for numbers in _plain.inputs(sizes)]
             value, locations, weights = (raw(*pair, dtype) for pair in zip(data, shapes))
-            call = {
+            call: _native._Call = {
                 "value": value,
                 "levels": (list(sizes.levels), None),
                 "reference": None,
@@ -240,9 +240,7 @@ def _check_compiled(checks: Checks) -> Finding:
     return _ask("compiled part", check)
 
 
-def _try(
-    problems: list[str], what: str, trial: Callable[[], None], planned: bool = False
-) -> str:
+def _try(problems: list[str], what: str, trial: Callable[[], None], planned: bool = False) -> str:
     """Tries something. With `planned`, NotImplementedError is no failure."""
     try:
         with warnings.catch_warnings():
