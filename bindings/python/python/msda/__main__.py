@@ -1,0 +1,46 @@
+"""`python -m msda`: commands of the package."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from . import __version__
+
+_COMMANDS = {
+    "doctor": ("_doctor", "what works here and what is missing"),
+    "bench": ("_bench", "times the operator beside torch and other kernels"),
+}
+
+
+def usage() -> str:
+    """The commands, one per line."""
+    lines = [f"msda {__version__}: multi-scale deformable attention", ""]
+    lines += [f"  python -m msda {name:<8}{about}" for name, (_, about) in _COMMANDS.items()]
+    lines += ["", "`python -m msda COMMAND --help` lists the options of a command."]
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> int:
+    """Runs a command; the result is the exit code."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        print(f"msda {__version__}")
+        return 0
+    command, *rest = arguments
+    if command not in _COMMANDS:
+        expected = " or ".join(_COMMANDS)
+        print(f"error: command: got {command!r}, expected {expected}\n\n{usage()}", file=sys.stderr)
+        return 2
+    try:
+        return importlib.import_module(f".{_COMMANDS[command][0]}", __package__).main(rest)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,64 @@
+"""The compiled part of the package."""
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import TypedDict
+
+__version__: str
+
+# Address, name of the type, sizes, strides in elements.
+_Array = tuple[int, str, Sequence[int], Sequence[int]]
+# Pairs of height and width with starts, or addresses of both tables on the device, and levels.
+_Levels = tuple[Sequence[tuple[int, int]], Sequence[int] | None] | tuple[int, int, int]
+# Index of the GPU, address of its stream, and a function that allocates bytes there.
+_Device = tuple[int, int, Callable[[int], int]]
+
+class _Call(TypedDict):
+    value: _Array
+    levels: _Levels
+    reference: _Array | None
+    locations: _Array
+    weights: _Array
+    options: int
+    points: int
+
+def forward(
+    call: _Call, output: _Array, device: _Device | None = None, threads: int | None = None
+) -> None:
+    """Computes the output into memory of the caller."""
+
+def backward(
+    call: _Call,
+    grad_output: _Array,
+    gradients: Sequence[_Array | None],
+    device: _Device | None = None,
+    threads: int | None = None,
+) -> None:
+    """Computes gradients into memory of the caller: of value, locations, weights and reference
+    points."""
+
+def register_torch(cpu: str | PathLike[str], cuda: str | PathLike[str] | None = None) -> None:
+    """Registers the kernels with torch's dispatcher: paths of `libtorch_cpu` and
+    `libtorch_cuda`."""
+
+def add_packages(folder: str | PathLike[str]) -> None:
+    """A folder of Python packages in which NVRTC may be, such as `site-packages`."""
+
+def cpu_isa() -> str:
+    """The instruction set that the CPU backend uses here."""
+
+def cpu_threads() -> int:
+    """The number of threads that the CPU backend uses where the framework does not say one."""
+
+def cuda_devices() -> list[tuple[str, str, int, int]]:
+    """The GPUs: name, architecture, multiprocessors, bytes of memory. An error says why there are
+    none."""
+
+def cuda_driver() -> tuple[int, int]:
+    """The newest CUDA version that the driver supports."""
+
+def cuda_plans() -> int:
+    """How many plans the cache of CUDA calls holds."""
+
+def nvrtc() -> tuple[str, str]:
+    """The compiler of the kernels: its name and its file."""

@@ -1,0 +1,143 @@
+"""Implementations of the operator that `python -m msda bench` times, if they are installed."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ._workloads import Call
+
+Operator = Callable[[Call], Tensor]
+OURS = "msda"
+BASE = "torch grid_sample"
+
+
+def _msda(device: str) -> Operator:
+    from ._torch.functional import ms_deform_attn
+
+    def run(call: Call) -> Tensor:
+        points = None if call.same_points else call.counts
+        return ms_deform_attn(
+            call.value, call.shapes, call.starts, call.locations, call.weights, points=points
+        )
+
+    return run
+
+
+def grid_sample(call: Call) -> Tensor:
+    """The operator through torch's `grid_sample`, one level after the other."""
+    batch, _, heads, channels = call.value.shape
+    queries = call.locations.shape[1]
+    maps = call.value.split([height * width for height, width in call.levels], 1)
+    grid = (2 * call.locations - 1).view(batch, queries, heads, -1, 2)
+    grid = grid.transpose(1, 2).flatten(0, 1)
+    samples = []
+    for pixels, (height, width), part in zip(maps, call.levels, grid.split(call.counts, 2)):
+        pixels = pixels.permute(0, 2, 3, 1).reshape(batch * heads, channels, height, width)
+        samples.append(F.grid_sample(pixels, part, align_corners=False))
+    weights = call.weights.view(batch, queries, heads, -1).transpose(1, 2).flatten(0, 1)
+    output = (torch.cat(samples, -1) * weights[:, None]).sum(-1)
+    output = output.view(batch, heads * channels, queries)
+    return output.transpose(1, 2).contiguous()
+
+
+def _transformers(device: str) -> Operator:
+    folder = "transformers.models."
+    same = importlib.import_module(folder + "deformable_detr.modeling_deformable_detr")
+    differ = importlib.import_module(folder + "d_fine.modeling_d_fine")
+    module = same.MultiScaleDeformableAttention()
+
+    def run(call: Call) -> Tensor:
+        if not call.same_points:
+            return differ.multi_scale_deformable_attention_v2(
+                call.value, call.levels, call.locations, call.weights, list(call.counts), "default"
+            )
+        return module(
+            call.value, call.shapes, call.levels, call.starts, call.locations, call.weights, 64
+        )
+
+    return run
+
+
+def _mmcv(device: str) -> Operator:
+    ops = importlib.import_module("mmcv.ops.multi_scale_deform_attn")
+    if device == "cpu":
+        return lambda call: ops.multi_scale_deformable_attn_pytorch(
+            call.value, call.shapes, call.locations, call.weights
+        )
+    return lambda call: ops.MultiScaleDeformableAttnFunction.apply(
+        call.value, call.shapes, call.starts, call.locations, call.weights, 64
+    )
+
+
+def _original(device: str) -> Operator:
+    extension = importlib.import_module("MultiScaleDeformableAttention")
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+            ctx.save_for_backward(*tensors)
+            return extension.ms_deform_attn_forward(*tensors, 64)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+            value, locations, weights = extension.ms_deform_attn_backward(
+                *ctx.saved_tensors, grad.contiguous(), 64
+            )
+            return value, None, None, locations, weights
+
+    return lambda call: Function.apply(
+        call.value, call.shapes, call.starts, call.locations, call.weights
+    )
+
+
+def _triton(device: str) -> Operator:
+    """Rziga's package. Its exported function falls back to grid_sample; this one does not."""
+    run = importlib.import_module("msda_triton.frontend").triton_multiscale_deformable_attention
+    return lambda call: run(
+        call.value, call.shapes, call.locations, call.weights, "zeros", False
+    ).flatten(2)
+
+
+def _triton_blocks(device: str) -> Operator:
+    """Roulbac's package, which has the same name."""
+    run = importlib.import_module("msda_triton.ops").multi_scale_deformable_attention
+    return lambda call: run(call.value, call.shapes, call.starts, call.locations, call.weights)
+
+
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    """An implementation: where it runs, and how it is loaded."""
+
+    name: str
+    load: Callable[[str], Operator]
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    dtypes: tuple[str, ...] = ("float64", "float32", "float16", "bfloat16")
+    points_may_differ: bool = False
+
+    def refuses(self, device: str, dtype: str, call: Call) -> str:
+        """Why it cannot run a call; empty if it can."""
+        if device not in self.devices:
+            return f"does not run on {device}"
+        if dtype not in self.dtypes:
+            return f"has no {dtype}"
+        if not call.same_points and not self.points_may_differ:
+            return "needs the same number of points on each level"
+        return ""
+
+
+PEERS = (
+    Peer(OURS, _msda, points_may_differ=True),
+    Peer(BASE, lambda device: grid_sample, points_may_differ=True),
+    Peer("transformers", _transformers, points_may_differ=True),
+    Peer("mmcv", _mmcv, dtypes=("float32", "float16", "bfloat16")),
+    Peer("original extension", _original, ("cuda",), ("float64", "float32")),
+    Peer("msda-triton, rziga", _triton, ("cuda",), ("float32", "float16")),
+    Peer("msda-triton, roulbac", _triton_blocks, ("cuda",), ("float32", "float16", "bfloat16")),
+)

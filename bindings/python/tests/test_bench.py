@@ -1,0 +1,241 @@
+"""`python -m msda bench`: its workloads, its checks and its output."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the command needs torch")
+
+from msda import _bench, _peers, _timing, _workloads  # noqa: E402
+
+FILES = pathlib.Path(__file__).parents[3] / "crates" / "msda-bench" / "workloads"
+LITTLE = _workloads.Workload("a test", 2, 40, 2, 8, ((7, 9), (4, 5)), 3, "random")
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "msda", "bench", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+@pytest.mark.parametrize("name", _workloads.WORKLOADS)
+def test_workloads_are_those_of_the_repository(name):
+    tomllib = pytest.importorskip("tomllib", reason="needs Python 3.11 to read TOML")
+    if not FILES.is_dir():
+        pytest.skip(f"{FILES} is not there: this is not a checkout of the repository")
+    file = tomllib.loads((FILES / f"{name}.toml").read_text())
+    workload = _workloads.WORKLOADS[name]
+    assert workload.about == file["about"]
+    sizes = (workload.batch, workload.heads, workload.channels)
+    assert sizes == (file["batch"], file["heads"], file["channels"])
+    assert (workload.queries or "positions") == file["queries"]
+    assert [list(level) for level in workload.levels] == file["levels"]
+    points = file["points"]
+    assert workload.points == (points if isinstance(points, int) else tuple(points))
+    locations = file["locations"]
+    assert workload.references == locations.get("references", locations["kind"])
+
+
+@pytest.mark.parametrize("references", ["random", "clustered", "grid", "pixels"])
+def test_samples_lie_around_the_image(references):
+    workload = dataclasses.replace(LITTLE, references=references, queries=0)
+    call = _workloads.make(workload, torch.float32, "cpu")
+    assert call.locations.shape == (2, 83, 2, 2, 3, 2)
+    assert call.value.shape == (2, 83, 2, 8)
+    torch.testing.assert_close(call.weights.sum((-1, -2)), torch.ones(2, 83, 2))
+    assert -2 < call.locations.min() and call.locations.max() < 3
+    inside = (call.locations > 0) & (call.locations < 1)
+    assert inside.float().mean() > 0.4
+
+
+@pytest.mark.parametrize("points", [3, (1, 4)], ids=str)
+@pytest.mark.parametrize(
+    "peer", [peer for peer in _peers.PEERS if "cpu" in peer.devices], ids=lambda peer: peer.name
+)
+def test_implementations_are_exact_in_float32(peer, points):
+    try:
+        run = peer.load("cpu")
+    except ModuleNotFoundError as error:
+        pytest.skip(str(error))
+    call = _workloads.make(dataclasses.replace(LITTLE, points=points), torch.float32, "cpu")
+    refused = peer.refuses("cpu", "float32", call)
+    if refused:
+        pytest.skip(f"{peer.name} {refused}")
+    checker = _bench.Checker(call)
+    assert checker.forward(run, call) <= 1
+    assert checker.training(run, _bench._differentiable(call)) <= 1
+
+
+def wrong_weights(call):
+    return _peers.grid_sample(dataclasses.replace(call, weights=call.weights * 1.001))
+
+
+def wrong_place(call):
+    return _peers.grid_sample(dataclasses.replace(call, locations=call.locations + 1e-3))
+
+
+def wrong_image(call):
+    return _peers.grid_sample(call).flip(0)
+
+
+def not_a_number(call):
+    output = _peers.grid_sample(call)
+    return output.where(torch.arange(output.shape[-1]) > 0, float("nan"))
+
+
+class HalfGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor):
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 0.99
+
+
+@pytest.mark.parametrize("run", [wrong_weights, wrong_place, wrong_image, not_a_number])
+def test_the_check_notices_wrong_outputs(run):
+    call = _workloads.make(LITTLE, torch.float32, "cpu")
+    assert _bench.Checker(call).forward(run, call) > 1
+
+
+@pytest.mark.parametrize("which", ["value", "locations", "weights"])
+def test_the_check_notices_wrong_gradients(which):
+    def run(call):
+        wrong = {which: HalfGradient.apply(getattr(call, which))}
+        return _peers.grid_sample(dataclasses.replace(call, **wrong))
+
+    call = _workloads.make(LITTLE, torch.float32, "cpu")
+    checker = _bench.Checker(call)
+    assert checker.forward(run, call) <= 1
+    assert checker.training(run, _bench._differentiable(call)) > 1
+
+
+def test_a_wrong_result_of_ours_stops_the_run():
+    operators = {_peers.OURS: wrong_place, _peers.BASE: _peers.grid_sample}
+    with pytest.raises(_bench.Wrong, match="times the error allowed"):
+        _bench.measure(LITTLE, "float32", "cpu", operators, 0.01)
+
+
+def no_gradients(call):
+    output = _peers.PEERS[0].load("cpu")(call)
+    if torch.is_grad_enabled():
+        raise NotImplementedError("no gradients here")
+    return output
+
+
+def test_a_pass_that_is_planned_is_no_error():
+    operators = {_peers.OURS: no_gradients, _peers.BASE: _peers.grid_sample}
+    rows = _bench.measure(LITTLE, "float32", "cpu", operators, 0.01)
+    lines = _bench.table("test", LITTLE, rows, "float32", "cpu").splitlines()
+    assert [line for line in lines if line.startswith("msda ") and "not yet" in line]
+    assert "NotImplementedError" not in "\n".join(lines)
+
+
+def test_an_operator_that_does_not_run_stops_the_run():
+    def broken(call):
+        raise NotImplementedError("NVRTC: got none")
+
+    with pytest.raises(_bench.Wrong, match="forward: NotImplementedError: NVRTC: got none"):
+        _bench.measure(LITTLE, "float32", "cpu", {_peers.OURS: broken}, 0.01)
+
+
+def test_a_peer_that_does_not_run_is_listed_with_its_reason():
+    def broken(call):
+        raise NotImplementedError("no kernel")
+
+    operators = {_peers.OURS: _peers.PEERS[0].load("cpu"), _peers.BASE: broken}
+    rows = _bench.measure(LITTLE, "float32", "cpu", operators, 0.01)
+    text = _bench.table("test", LITTLE, rows, "float32", "cpu")
+    assert f"{_peers.BASE}: NotImplementedError: no kernel" in text
+
+
+def test_a_wrong_result_of_a_peer_is_marked():
+    ours = _peers.PEERS[0].load("cpu")
+    operators = {_peers.OURS: ours, _peers.BASE: wrong_image}
+    rows = _bench.measure(LITTLE, "float32", "cpu", operators, 0.01)
+    text = _bench.table("test", LITTLE, rows, "float32", "cpu")
+    lines = {line[:21].strip(): line for line in text.splitlines()}
+    assert lines[_peers.OURS].endswith("exact")
+    assert lines[_peers.BASE].endswith("x off")
+
+
+def test_times_are_medians_with_shares():
+    times = _timing.Times([5.0, 1.0, 3.0, 2.0, 4.0])
+    assert (times.median, times.share(10), times.share(90)) == (3.0, 1.0, 5.0)
+    assert not times.enough(1.0) and times.enough(1e-6)
+
+
+def test_the_command_prints_a_table_and_writes_a_record(tmp_path):
+    file = tmp_path / "record.json"
+    arguments = ("--workload", "small", "--device", "cpu", "--threads", "1", "--seconds", "0.02")
+    done = bench(*arguments, "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    text = " ".join(done.stdout.split())
+    assert "times as fast as torch's grid_sample forward and" in text
+    assert text.endswith("us on the host.")
+    record = json.loads(file.read_text())
+    found = {(r["name"], r["pass"]): r for r in record["results"]}
+    for name in (_peers.OURS, _peers.BASE):
+        for which in ("forward", "forward + backward"):
+            row = found[name, which]
+            assert row["error_over_allowed"] <= 1
+            assert 0 < row["p10_us"] <= row["median_us"] <= row["p90_us"] and row["runs"] >= 5
+    assert set(record["host"][0]["host_us"]) == {"no grad", "with grad", "forward + backward"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--workload", "detr"), "--workload: got 'detr', expected all or one of detr-encoder"),
+        (("--json", "/no/such/folder/x.json"), "the folder /no/such/folder does not exist"),
+        (("--threads", "0"), "--threads: got 0, expected at least 1"),
+    ],
+    ids=str,
+)
+def test_a_wrong_command_line_is_refused(arguments, says):
+    done = bench(*arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    assert says in done.stderr
+
+
+def test_a_missing_gpu_is_named():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    done = bench("--device", "cuda")
+    assert done.returncode == 2
+    assert "torch finds no GPU\nhint: `python -m msda doctor`" in done.stderr
+
+
+def test_workloads_are_listed():
+    done = bench("--list")
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(_workloads.WORKLOADS)
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_the_gpu_clock_leaves_out_host_time():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    import time
+
+    tensor = torch.zeros(1024, device="cuda")
+
+    def work():
+        tensor.add_(1)
+        time.sleep(0.002)
+        tensor.add_(1)
+
+    times = _timing.measure({"work": work}, _timing.CudaClock(), 0.01)["work"]
+    assert times.median < 200

@@ -1,0 +1,151 @@
+"""`python -m msda doctor`, run as people run it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import msda
+from msda import _doctor, _native, _plain
+
+PACKAGES = str(pathlib.Path(msda.__file__).parent.parent)
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+def run(*arguments: str, python: tuple[str, ...] = ("-m", "msda")) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, *python, *arguments], capture_output=True, text=True, timeout=600
+    )
+
+
+@pytest.fixture(scope="module")
+def report() -> dict:
+    done = run("doctor", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+def test_the_commands_are_listed():
+    done = run()
+    assert done.returncode == 0
+    assert "python -m msda doctor" in done.stdout and "python -m msda bench" in done.stdout
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+
+
+def test_an_unknown_command_is_refused():
+    done = run("docter")
+    assert done.returncode == 2 and done.stdout == ""
+    assert "command: got 'docter', expected doctor or bench" in done.stderr
+
+
+def test_the_machine_is_described(report):
+    says = {finding["what"]: finding["says"] for finding in report["findings"]}
+    assert msda.__version__ in says["msda"]
+    assert _native.cpu_isa() in says["processor"]
+    assert {"system", "threads", "torch", "numpy", "driver", "gpu", "nvrtc"} <= set(says)
+    if HAS_TORCH:
+        import torch
+
+        from msda._torch import functional
+
+        assert torch.__version__ in says["torch"]
+        assert f"kernels: {functional.kernels}" in says["torch"]
+
+
+def test_results_were_compared(report):
+    assert report["ok"]
+    assert report["checks"] > 300
+    assert 0 < report["largest_error"] < 1
+
+
+def test_the_table_says_what_works(report):
+    rows = {row["name"]: row for row in report["backends"]}
+    assert list(rows) == ["torch, CPU", "torch, CUDA", "NumPy, CPU"]
+    if not HAS_TORCH:
+        pytest.skip("torch is not installed")
+    import torch
+
+    cpu = rows["torch, CPU"]
+    assert cpu["types"] == ["f64", "f32", "f16", "bf16"]
+    for column in ("inference", "training", "compile", "export", "same bits"):
+        assert cpu[column] == "yes", cpu["problems"]
+    cuda = rows["torch, CUDA"]
+    if torch.cuda.is_available():
+        assert cuda["inference"] == "yes", cuda["problems"]
+    else:
+        assert cuda["inference"] == "-" and cuda["training"] == _doctor.CUDA_TRAINING
+
+
+def test_the_text_fits_a_terminal(report):
+    text = _doctor.text(report)
+    long = [line for line in text.splitlines() if len(line) > 80 and "/" not in line]
+    assert not long
+    assert "The operator runs:" in text
+    assert "torch, CPU" in text
+
+
+def test_it_works_without_torch_and_numpy():
+    # -S leaves out site-packages, where torch and NumPy are.
+    program = (
+        f"import sys; sys.path.insert(0, {PACKAGES!r}); "
+        "from msda.__main__ import main; sys.exit(main(['doctor', '--json']))"
+    )
+    done = run(python=("-I", "-S", "-c", program))
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    findings = {finding["what"]: finding for finding in report["findings"]}
+    assert findings["torch"]["says"] == "not installed"
+    assert findings["torch"]["hint"].startswith("pip install torch")
+    assert findings["compiled part"]["ok"]
+    assert report["checks"] > 100
+    assert [row["inference"] for row in report["backends"]] == ["-", "-", "-"]
+
+
+@pytest.mark.parametrize("change", ["output[0] + 1e-4", "float('nan')"])
+def test_a_wrong_result_is_noticed(change):
+    program = (
+        f"import sys; sys.path.insert(0, {PACKAGES!r})\n"
+        "from msda import _plain\n"
+        "forward = _plain.forward\n"
+        "def wrong(*args):\n"
+        "    output = forward(*args)\n"
+        f"    return [{change}, *output[1:]]\n"
+        "_plain.forward = wrong\n"
+        "from msda.__main__ import main\n"
+        "sys.exit(main(['doctor']))"
+    )
+    done = run(python=("-I", "-S", "-c", program))
+    assert done.returncode == 1
+    assert "output 0 in float64" in " ".join(done.stdout.split())
+    assert "The operator does not run as it should here." in done.stdout
+
+
+def test_the_plain_operator_agrees_with_grid_sample():
+    torch = pytest.importorskip("torch", reason="compares with torch's grid_sample")
+    sizes = _plain.SMALL
+    flat = _plain.inputs(sizes)
+    shapes = (sizes.value, sizes.locations, sizes.weights)
+    value, locations, weights = (
+        torch.tensor(numbers, dtype=torch.float64).view(shape)
+        for numbers, shape in zip(flat, shapes)
+    )
+    total = 0
+    start = 0
+    for level, (height, width) in enumerate(sizes.levels):
+        pixels = value[:, start : start + height * width]
+        maps = pixels.permute(0, 2, 3, 1).reshape(-1, sizes.channels, height, width)
+        grid = (2 * locations[:, :, :, level] - 1).transpose(1, 2).flatten(0, 1)
+        samples = torch.nn.functional.grid_sample(maps, grid, align_corners=False)
+        share = weights[:, :, :, level].transpose(1, 2).flatten(0, 1)[:, None]
+        total = total + (samples * share).sum(-1)
+        start += height * width
+    shape = (sizes.batch, sizes.heads, sizes.channels, sizes.queries)
+    expected = total.view(shape).permute(0, 3, 1, 2).reshape(-1)
+    got = torch.tensor(_plain.forward(sizes, *flat), dtype=torch.float64)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
