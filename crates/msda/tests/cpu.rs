@@ -267,6 +267,59 @@ fn samples_that_read_nothing_have_no_gradient() {
     assert_eq!(gradient(nearest, 1e25, 0.3, 1.0), [0.0; 2]);
 }
 
+/// With `align_corners` a side of one pixel has a scale of 0, and `0 * inf` is NaN: the sample must
+/// contribute nothing, as on any other level.
+#[test]
+fn locations_that_are_not_finite_read_nothing_on_a_side_of_one_pixel() {
+    let spec = |levels, sampling, padding| Spec {
+        batch: 1,
+        queries: 1,
+        heads: 1,
+        channels: 1,
+        levels: vec![levels],
+        points: vec![1],
+        align_corners: true,
+        sampling,
+        padding,
+        ..Spec::default()
+    };
+    let run = |backend: &dyn Backend, p: &Problem, location: [f32; 2]| {
+        let (value, weights) = (vec![2.0f32; p.value_len()], [3.0f32]);
+        let inputs = Inputs::plain(&value, location.as_slice(), weights.as_slice());
+        let (mut output, mut gv) = ([f32::NAN], vec![f32::NAN; p.value_len()]);
+        let (mut gl, mut gw) = ([f32::NAN; 2], [f32::NAN]);
+        backend.forward(p, &inputs, output.as_mut_slice().into()).unwrap();
+        let to = Gradients {
+            value: Some((&mut gv).into()),
+            locations: Some(gl.as_mut_slice().into()),
+            weights: Some(gw.as_mut_slice().into()),
+            reference: None,
+        };
+        backend.backward(p, &inputs, [1.0f32].as_slice().into(), to).unwrap();
+        [output.to_vec(), gv, gl.to_vec(), gw.to_vec()].concat()
+    };
+    for levels in [(1, 1), (1, 3), (3, 1)] {
+        for sampling in [msda::Sampling::Bilinear, msda::Sampling::Nearest] {
+            for padding in [msda::Padding::Zeros, msda::Padding::Border] {
+                let p = Problem::new(spec(levels, sampling, padding)).unwrap();
+                for x in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    for location in [[x, 0.5], [0.5, x], [x, x]] {
+                        for isa in Isa::available() {
+                            let numbers = run(&Cpu::with_isa(isa).unwrap(), &p, location);
+                            assert!(numbers.iter().all(|&n| n == 0.0), "{isa} {p} {location:?}: {numbers:?}");
+                        }
+                        let numbers = run(&msda::oracle::Oracle, &p, location);
+                        assert!(numbers.iter().all(|&n| n == 0.0), "oracle {p} {location:?}: {numbers:?}");
+                    }
+                }
+                let numbers = run(&Cpu::new(), &p, [0.5; 2]);
+                assert_eq!(numbers[0], 6.0, "{p}: a finite location reads the map");
+                assert_eq!(numbers, run(&msda::oracle::Oracle, &p, [0.5; 2]), "{p}");
+            }
+        }
+    }
+}
+
 /// Strides of an empty tensor, or of a dimension of size 1, are not used.
 #[test]
 fn unused_strides_may_be_anything() {

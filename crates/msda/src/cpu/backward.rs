@@ -103,10 +103,14 @@ impl<T: Lane> Pass<'_, T> {
         let keep = Keep::choose::<T>(p);
         // All sums are moved to the gradient, but there are none between the levels.
         let pixels = p.levels().iter().map(|level| level.h * level.w).sum::<usize>();
-        if nothing || keep != Keep::All || pixels < p.positions() {
-            zero(p, value);
-        }
+        let zeroes = nothing || keep != Keep::All || pixels < p.positions();
+        let zero = |image| {
+            if zeroes {
+                zero(p, value.starting_at([image, 0, 0]));
+            }
+        };
         if nothing {
+            threads::for_each(p.batch(), zero);
             return false;
         }
         let division = Division::new::<T>(p, keep);
@@ -125,24 +129,28 @@ impl<T: Lane> Pass<'_, T> {
             };
             (Scratch::new(p, group, both), sums, Vec::new())
         });
-        let planes = p.batch() * groups;
-        threads::for_each_in_order(planes * parts.len(), |task| {
-            let mut memory = pool.take();
-            let (scratch, sums, pairs) = &mut memory;
-            let (i, plane) = (task / planes, task % planes);
-            let (part, image, first) = (&parts[i], plane / groups, plane % groups * group);
-            let heads = first..(first + group).min(p.heads());
-            let all = &self.order[image * p.queries()..(image + 1) * p.queries()];
-            let pairs = match &reach {
-                Some(reach) if !part.has_whole_levels(p) => {
-                    reach.select(self.order, image, heads.clone(), i, pairs);
-                    pairs
-                }
-                _ => all,
-            };
-            let task = ValueTask { keep, part, heads, pairs, both, to: value.starting_at([image, 0, first]) };
-            self.add(task, scratch, sums);
-            pool.put(memory);
+        // Image after image: a thread that zeroes an image and adds to all its heads finds it in its
+        // caches. Threads without an image take heads and parts of the others.
+        threads::for_each(p.batch(), |image| {
+            zero(image);
+            threads::for_each_in_order(groups * parts.len(), |task| {
+                let mut memory = pool.take();
+                let (scratch, sums, pairs) = &mut memory;
+                let (i, first) = (task / groups, task % groups * group);
+                let part = &parts[i];
+                let heads = first..(first + group).min(p.heads());
+                let all = &self.order[image * p.queries()..(image + 1) * p.queries()];
+                let pairs = match &reach {
+                    Some(reach) if !part.has_whole_levels(p) => {
+                        reach.select(self.order, image, heads.clone(), i, pairs);
+                        pairs
+                    }
+                    _ => all,
+                };
+                let to = value.starting_at([image, 0, first]);
+                self.add(ValueTask { keep, part, heads, pairs, both, to }, scratch, sums);
+                pool.put(memory);
+            });
         });
         both
     }

@@ -72,6 +72,22 @@ impl Default for Cpu {
     }
 }
 
+/// Evaluates `$body` with `$t` as the element type that `$dtype` names.
+macro_rules! with_type {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        match $dtype {
+            Dtype::F64 => with_type!(@ f64, $t => $body),
+            Dtype::F32 => with_type!(@ f32, $t => $body),
+            Dtype::F16 => with_type!(@ f16, $t => $body),
+            Dtype::Bf16 => with_type!(@ bf16, $t => $body),
+        }
+    };
+    (@ $element:ty, $t:ident => $body:expr) => {{
+        type $t = $element;
+        $body
+    }};
+}
+
 impl Backend for Cpu {
     fn name(&self) -> String {
         format!("cpu-{}", self.isa())
@@ -80,12 +96,7 @@ impl Backend for Cpu {
     fn forward(&self, p: &Problem, inputs: &Inputs<'_>, output: ViewMut<'_>) -> Result<()> {
         let call = Call { isa: self.isa, rows: Rows { p, args: op::check_inputs(p, inputs)? } };
         let strides = op::check_output(p, &output)?;
-        match p.types().value {
-            Dtype::F64 => call.forward(writer::<f64>(output, strides)),
-            Dtype::F32 => call.forward(writer::<f32>(output, strides)),
-            Dtype::F16 => call.forward(writer::<f16>(output, strides)),
-            Dtype::Bf16 => call.forward(writer::<bf16>(output, strides)),
-        }
+        with_type!(p.types().value, T => call.forward(writer::<T>(output, strides)));
         Ok(())
     }
 
@@ -98,12 +109,7 @@ impl Backend for Cpu {
     ) -> Result<()> {
         let call = Call { isa: self.isa, rows: Rows { p, args: op::check_inputs(p, inputs)? } };
         let (upstream, strides) = op::check_gradients(p, &call.rows.args, &grad_output, &gradients)?;
-        match p.types().value {
-            Dtype::F64 => call.backward::<f64>(upstream, gradients, strides),
-            Dtype::F32 => call.backward::<f32>(upstream, gradients, strides),
-            Dtype::F16 => call.backward::<f16>(upstream, gradients, strides),
-            Dtype::Bf16 => call.backward::<bf16>(upstream, gradients, strides),
-        }
+        with_type!(p.types().value, T => call.backward::<T>(upstream, gradients, strides));
         Ok(())
     }
 }

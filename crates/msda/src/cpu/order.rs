@@ -24,26 +24,33 @@ pub(super) fn queries(rows: &Rows<'_>) -> Vec<usize> {
     }
     let sample = finest_sample(p);
     let mut order = vec![0; batch * queries];
-    let mut cells = vec![0; queries];
-    for image in 0..batch {
+    threads::for_each_chunk(&mut order, queries, |image, order| {
+        let mut cells = vec![0; queries];
         threads::for_each_chunk(&mut cells, CHUNK, |chunk, cells| {
             look_up(&rows.args, [image, chunk * CHUNK], sample, cells);
         });
-        // A counting sort: where each cell of the curve begins, then each query to the next free
-        // place of its cell.
-        let mut next = [0; CELLS + 1];
-        for &cell in &cells {
-            next[usize::from(cell) + 1] += 1;
-        }
-        for cell in 0..CELLS {
-            next[cell + 1] += next[cell];
-        }
-        for (query, &cell) in cells.iter().enumerate() {
-            order[image * queries + next[usize::from(cell)]] = image * queries + query;
-            next[usize::from(cell)] += 1;
-        }
-    }
+        sort(&cells, image * queries, order);
+    });
     order
+}
+
+/// Numbers from `first` on, in the order of their cells: a counting sort.
+fn sort(cells: &[u16], first: usize, order: &mut [usize]) {
+    // Larger cells order few queries as well, and there are fewer of them to count.
+    let shift = if cells.len() < CELLS / 4 { 2 } else { 0 };
+    let cells = cells.iter().map(|&cell| usize::from(cell >> shift));
+    // Where each cell begins, then the next free place of each cell.
+    let mut next = vec![0; (CELLS >> shift) + 1];
+    for cell in cells.clone() {
+        next[cell + 1] += 1;
+    }
+    for cell in 1..next.len() {
+        next[cell] += next[cell - 1];
+    }
+    for (i, cell) in cells.enumerate() {
+        order[next[cell]] = first + i;
+        next[cell] += 1;
+    }
 }
 
 /// The cells of queries from `first` on: of their reference points, or of one of their samples.

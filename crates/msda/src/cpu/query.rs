@@ -76,8 +76,7 @@ pub(super) struct Stretch<'a, F> {
     pub(super) pairs: &'a [usize],
 }
 
-/// One head of a query, and the head that is visited after it. After the last head comes the last
-/// head again: its rows are prefetched once more, which costs less than a condition.
+/// One head of a query, and a later head whose rows are prefetched.
 pub(super) struct Step<'a, F> {
     /// (image, query, head).
     pub(super) at: [usize; 3],
@@ -111,7 +110,16 @@ pub(super) trait Visitor<T: Lane> {
     }
 }
 
-/// Visits the heads of query after query. The taps of the next head are always known, so that its
+/// Samples whose rows are in flight at a time. Heads with fewer samples are prefetched several heads
+/// ahead.
+const AHEAD: usize = 16;
+
+/// The number of heads from the visited one to the one whose rows are prefetched.
+fn distance(samples: usize) -> usize {
+    (AHEAD / samples.max(1)).max(1)
+}
+
+/// Visits the heads of query after query. The taps of later heads are always known, so that their
 /// rows can be prefetched: `memory` holds two batches of queries.
 ///
 /// # Safety
@@ -124,56 +132,107 @@ pub(super) unsafe fn visit_all<I: InstructionSet, T: Lane>(
 ) {
     let Stretch { rows, sampler, part, heads, pairs } = stretch;
     let (samples, batch) = (sampler.samples, batch(heads.len(), sampler.samples));
-    let per_query = heads.len() * samples;
     let mut batches = pairs.chunks(batch);
     let mut split = Split::new(rows.p);
     let Some(mut this) = batches.next() else { return };
-    let mut following = batches.next();
+    let mut following = batches.next().unwrap_or_default();
     let [mut current, mut next] = memory.each_mut();
+    let mut ahead = Ahead::new(rows.p, this, heads.len(), samples);
+    for _ in 0..distance(samples) {
+        ahead.advance(this, following);
+    }
     // SAFETY: the caller's.
     unsafe {
-        for &pair in this.iter().chain(following.unwrap_or_default()) {
+        for &pair in this.iter().chain(following) {
             let at = split.at(pair);
             rows.prefetch(at, heads.clone(), part);
             visitor.prefetch(at);
         }
         current.prepare::<I, T>(stretch, this, &mut split);
         loop {
-            let later = batches.next();
-            for &pair in later.unwrap_or_default() {
+            let later = batches.next().unwrap_or_default();
+            for &pair in later {
                 let at = split.at(pair);
                 rows.prefetch(at, heads.clone(), part);
                 visitor.prefetch(at);
             }
-            if let Some(following) = following {
+            if !following.is_empty() {
                 next.prepare::<I, T>(stretch, following, &mut split);
             }
-            for (i, &pair) in this.iter().enumerate() {
-                let [image, query] = split.at(pair);
-                let first = i * per_query;
-                let mut taps = current.taps.starting_at(first);
+            let mut first = 0;
+            for &pair in this {
+                let ([image, query], start) = (split.at(pair), first);
                 for (k, head) in heads.clone().enumerate() {
-                    let at = [image, query, head];
-                    let (next, next_taps) = if head + 1 < heads.end {
-                        ([image, query, head + 1], current.taps.starting_at(first + (k + 1) * samples))
-                    } else if let Some(&pair) = this.get(i + 1) {
-                        let [image, query] = split.at(pair);
-                        ([image, query, heads.start], current.taps.starting_at(first + per_query))
-                    } else if let Some(&pair) = following.and_then(|pairs| pairs.first()) {
-                        let [image, query] = split.at(pair);
-                        ([image, query, heads.start], next.taps.starting_at(0))
-                    } else {
-                        (at, taps)
-                    };
-                    visitor.visit::<I>(Step { at, k, taps, next, next_taps });
-                    taps = next_taps;
+                    let lists = if ahead.in_following { &next.taps } else { &current.taps };
+                    visitor.visit::<I>(Step {
+                        at: [image, query, head],
+                        k,
+                        taps: current.taps.starting_at(first),
+                        next: [ahead.at[0], ahead.at[1], heads.start + ahead.k],
+                        next_taps: lists.starting_at(ahead.first),
+                    });
+                    first += samples;
+                    ahead.advance(this, following);
                 }
-                visitor.end_query::<I>([image, query], current, first);
+                visitor.end_query::<I>([image, query], current, start);
             }
-            let Some(batch) = following else { return };
-            (this, following) = (batch, later);
+            if following.is_empty() {
+                return;
+            }
+            (this, following) = (following, later);
+            ahead.in_following = false;
             std::mem::swap(&mut current, &mut next);
         }
+    }
+}
+
+/// The head whose rows are prefetched, in this batch of queries or in the following one.
+struct Ahead {
+    in_following: bool,
+    /// Its query's number in the batch.
+    i: usize,
+    /// Its number among the visited heads.
+    k: usize,
+    /// Its first sample in the batch.
+    first: usize,
+    /// Its (image, query).
+    at: [usize; 2],
+    heads: usize,
+    samples: usize,
+    split: Split,
+}
+
+impl Ahead {
+    /// At the first head of a batch.
+    fn new(p: &Problem, batch: &[usize], heads: usize, samples: usize) -> Self {
+        let mut split = Split::new(p);
+        let at = split.at(batch[0]);
+        Self { in_following: false, i: 0, k: 0, first: 0, at, heads, samples, split }
+    }
+
+    /// Moves to the next head. After the last head comes the last head again: its rows are
+    /// prefetched once more, which costs less than a condition.
+    #[inline(always)]
+    fn advance(&mut self, this: &[usize], following: &[usize]) {
+        if self.k + 1 < self.heads {
+            self.k += 1;
+            self.first += self.samples;
+            return;
+        }
+        let batch = if self.in_following { following } else { this };
+        if let Some(&pair) = batch.get(self.i + 1) {
+            self.i += 1;
+            self.first += self.samples;
+            self.at = self.split.at(pair);
+        } else if !self.in_following
+            && let Some(&pair) = following.first()
+        {
+            (self.in_following, self.i, self.first) = (true, 0, 0);
+            self.at = self.split.at(pair);
+        } else {
+            return;
+        }
+        self.k = 0;
     }
 }
 

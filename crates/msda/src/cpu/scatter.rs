@@ -42,12 +42,12 @@ pub(super) fn map_packed(p: &Problem, part: &Part, heads: usize) -> Map {
     })
 }
 
-/// Sets every element of the value's gradient to zero, rings and gaps included.
+/// Sets every element of an image of the value's gradient to zero, rings and gaps included.
 pub(super) fn zero<T: Lane>(p: &Problem, to: Writer<T>) {
     const ELEMENTS: usize = 1 << 15;
     const ROWS: usize = 1 << 10;
-    let (b, s, h, d) = (p.batch(), p.positions(), p.heads(), p.channels());
-    let n = p.value_len();
+    let (s, h, d) = (p.positions(), p.heads(), p.channels());
+    let n = s * h * d;
     if n == 0 {
         return;
     }
@@ -56,13 +56,13 @@ pub(super) fn zero<T: Lane>(p: &Problem, to: Writer<T>) {
         unsafe { std::slice::from_raw_parts_mut(to.element(start), n) }.fill(T::default());
     };
     // No two rows share an element: rows that span no more than their own elements leave no gap.
-    if offset(to.strides, [b - 1, s - 1, h - 1]) + d == n {
+    if offset(to.strides, [0, s - 1, h - 1]) + d == n {
         threads::for_each(n.div_ceil(ELEMENTS), |i| fill(i * ELEMENTS, ELEMENTS.min(n - i * ELEMENTS)));
     } else {
-        let rows = b * s * h;
+        let rows = s * h;
         threads::for_each(rows.div_ceil(ROWS), |i| {
             for row in i * ROWS..rows.min((i + 1) * ROWS) {
-                fill(offset(to.strides, [row / (s * h), row / h % s, row % h]), d);
+                fill(offset(to.strides, [0, row / h, row % h]), d);
             }
         });
     }

@@ -239,8 +239,8 @@ impl<F: Arithmetic> TapLists<F> {
     fn find_pixels(&mut self, sampler: &Sampler<F>, xy: &[F]) {
         let Self { x, y, fx, fy, .. } = self;
         match (sampler.sampling, sampler.padding) {
-            (Sampling::Bilinear, Padding::Zeros) => bilinear(sampler, xy, x, y, fx, fy),
-            (Sampling::Bilinear, Padding::Border) => bilinear_clamped(sampler, xy, x, y, fx, fy),
+            (Sampling::Bilinear, Padding::Zeros) => bilinear::<F, false>(sampler, xy, x, y, fx, fy),
+            (Sampling::Bilinear, Padding::Border) => bilinear::<F, true>(sampler, xy, x, y, fx, fy),
             (Sampling::Nearest, padding) => {
                 nearest(sampler, padding == Padding::Border, xy, x, y);
                 fx.fill(F::ZERO);
@@ -262,9 +262,9 @@ impl<F: Arithmetic> TapLists<F> {
 // The loops below have no branches and take their results as arguments, so that they vectorise
 // without tests for overlapping memory.
 
-/// Pixel and distance of every sample, with zeros around the map.
+/// Pixel and distance of every sample: on a map with zeros around it, or clamped to the map.
 #[inline(always)]
-fn bilinear<F: Arithmetic>(
+fn bilinear<F: Arithmetic, const CLAMPS: bool>(
     sampler: &Sampler<F>,
     xy: &[F],
     xs: &mut [i32],
@@ -278,36 +278,15 @@ fn bilinear<F: Arithmetic>(
     let (xy, xs, ys, fxs, fys) = (&xy[..2 * n], &mut xs[..n], &mut ys[..n], &mut fxs[..n], &mut fys[..n]);
     let (outside, minus_one) = (F::from_f64(OUTSIDE), F::from_f64(-1.0));
     for s in 0..n {
-        let (x, y) = (xy[2 * s] * sx[s] + shift, xy[2 * s + 1] * sy[s] + shift);
-        let inside = (x > minus_one) & (x < ws[s]) & (y > minus_one) & (y < hs[s]);
-        let (x, y) = if inside { (x, y) } else { (outside, outside) };
-        let (x0, y0) = (x.floor(), y.floor());
-        // SAFETY: from OUTSIDE to a level's side, and not NaN.
-        (xs[s], ys[s]) = unsafe { (x0.truncate(), y0.truncate()) };
-        (fxs[s], fys[s]) = (x - x0, y - y0);
-    }
-}
-
-/// Pixel and distance of every sample, with coordinates clamped to the map.
-#[inline(always)]
-fn bilinear_clamped<F: Arithmetic>(
-    sampler: &Sampler<F>,
-    xy: &[F],
-    xs: &mut [i32],
-    ys: &mut [i32],
-    fxs: &mut [F],
-    fys: &mut [F],
-) {
-    let n = sampler.w.len();
-    let (sx, sy) = (&sampler.scale_x[..n], &sampler.scale_y[..n]);
-    let (ws, hs, shift) = (&sampler.w[..n], &sampler.h[..n], sampler.shift);
-    let (xy, xs, ys, fxs, fys) = (&xy[..2 * n], &mut xs[..n], &mut ys[..n], &mut fxs[..n], &mut fys[..n]);
-    let outside = F::from_f64(OUTSIDE);
-    for s in 0..n {
         let (tx, ty) = (xy[2 * s], xy[2 * s + 1]);
-        let inside = tx.is_finite() & ty.is_finite();
-        let x = clamp(tx * sx[s] + shift, ws[s] - F::ONE);
-        let y = clamp(ty * sy[s] + shift, hs[s] - F::ONE);
+        let (mut x, mut y) = (tx * sx[s] + shift, ty * sy[s] + shift);
+        let inside = if CLAMPS {
+            (x, y) = (clamp(x, ws[s] - F::ONE), clamp(y, hs[s] - F::ONE));
+            tx.is_finite() & ty.is_finite()
+        } else {
+            // False for NaN, also where an infinite location is multiplied by a scale of 0.
+            (x > minus_one) & (x < ws[s]) & (y > minus_one) & (y < hs[s])
+        };
         let (x, y) = if inside { (x, y) } else { (outside, outside) };
         let (x0, y0) = (x.floor(), y.floor());
         // SAFETY: from OUTSIDE to a level's side, and not NaN.
