@@ -110,6 +110,25 @@ pub(crate) enum LevelSizes {
 }
 
 impl LevelSizes {
+    /// Sizes in memory of the host. Starts of levels that follow each other say nothing new: then the
+    /// sizes must add up to the positions.
+    pub(crate) fn new(shapes: Vec<(usize, usize)>, starts: Option<Vec<usize>>) -> Self {
+        let mut next = Some(0usize);
+        let packed = |starts: &Vec<usize>| {
+            starts.len() == shapes.len()
+                && starts.iter().zip(&shapes).all(|(&start, &(h, w))| {
+                    let fits = next == Some(start);
+                    next = next.and_then(|next| next.checked_add(h.checked_mul(w)?));
+                    fits
+                })
+        };
+        let starts = match starts {
+            Some(starts) if { packed }(&starts) => None,
+            starts => starts,
+        };
+        Self::Host(shapes, starts)
+    }
+
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Host(shapes, _) => shapes.len(),

@@ -172,9 +172,14 @@ fn make(call: &Call<'_>, wanted: Option<Wanted>, operands: &Operands, on: On) ->
         LevelSizes::Host(..) => Levels::Host,
         LevelSizes::Device { .. } => Levels::Device,
     };
-    let device = Device::open(on.device)?;
+    // A missing driver or compiler is not a missing feature.
+    let missing = |error: msda::Error| Refused::new(Kind::Runtime, error.to_string());
+    let device = Device::open(on.device).map_err(missing)?;
     let request = Request { pass, levels, ..Request::new(&problem, operands) };
-    Ok(Arc::new(Plan::new(&device, &request)?))
+    match Plan::new(&device, &request) {
+        Err(error) if msda_cuda::jit::nvrtc().is_err() => Err(missing(error)),
+        plan => Ok(Arc::new(plan?)),
+    }
 }
 
 /// CUDA does not work in a child that was forked after CUDA was used.

@@ -22,15 +22,6 @@ enum RawLevels {
     Device(u64, u64, usize),
 }
 
-impl From<RawLevels> for LevelSizes {
-    fn from(levels: RawLevels) -> Self {
-        match levels {
-            RawLevels::Host(shapes, starts) => Self::Host(shapes, starts),
-            RawLevels::Device(shapes, starts, levels) => Self::Device { shapes, starts, levels },
-        }
-    }
-}
-
 fn tensor<'a>(name: &'static str, raw: &'a Raw) -> Result<Tensor<'a>> {
     let (address, dtype, sizes, strides) = raw;
     let dtype = match dtype.as_str() {
@@ -74,7 +65,7 @@ impl RawCall {
         Ok(Call {
             value: tensor("value", &self.value)?,
             levels: match &self.levels {
-                RawLevels::Host(shapes, starts) => LevelSizes::Host(shapes.clone(), starts.clone()),
+                RawLevels::Host(shapes, starts) => LevelSizes::new(shapes.clone(), starts.clone()),
                 &RawLevels::Device(shapes, starts, levels) => LevelSizes::Device { shapes, starts, levels },
             },
             reference: self.reference.as_ref().map(|raw| tensor("reference_points", raw)).transpose()?,

@@ -21,7 +21,7 @@ def call(change, **options):
     "change, error, message",
     [
         (lambda i: {"value": i.value[0]}, ValueError, "value: got shape .* 4 dimensions"),
-        (lambda i: {"value": i.value[:, :-1]}, ValueError, "positions: got 72, expected at least 73"),
+        (lambda i: {"value": i.value[:, :-1]}, ValueError, "value: got 72 positions, expected 73"),
         (lambda i: {"value": i.value.int()}, TypeError, "value: got .* expected float64, float32"),
         (lambda i: {"value": i.value[:1]}, ValueError, "attention_weights: got shape"),
         (lambda i: {"shapes": i.shapes[:2]}, ValueError, "level_start_index: got shape"),

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use super::abi::{Api, Boxed, Handle};
-use super::tensor::{Described, Owned, Place};
+use super::tensor::{Described, Owned, Place, dtype_name};
 use crate::call::{Call, LevelSizes, Tensor, Wanted};
 use crate::cuda::On;
 use crate::error::{Kind, Refused, Result, panic_message};
@@ -191,7 +191,7 @@ fn levels(api: &Api, shapes: &Owned, starts: &Owned, place: Place) -> Result<Lev
                 true => "int64 or int32",
                 false => "int64 on the GPU",
             };
-            return Err(Refused::wrong_type(name, format!("torch dtype number {}", table.dtype), expected));
+            return Err(Refused::wrong_type(name, dtype_name(table.dtype), expected));
         }
     }
     let levels = usize::try_from(count).unwrap_or(0);
@@ -201,7 +201,8 @@ fn levels(api: &Api, shapes: &Owned, starts: &Owned, place: Place) -> Result<Lev
         let numbers = integers(api, &shapes, 2 * levels);
         let pairs = numbers.chunks(2).map(|hw| Ok((size(hw[0], NAMES[1])?, size(hw[1], NAMES[1])?)));
         let first = integers(api, &starts, levels).into_iter().map(|start| size(start, NAMES[2]));
-        return Ok(LevelSizes::Host(pairs.collect::<Result<_>>()?, Some(first.collect::<Result<_>>()?)));
+        let (pairs, first): (Vec<_>, Vec<_>) = (pairs.collect::<Result<_>>()?, first.collect::<Result<_>>()?);
+        return Ok(LevelSizes::new(pairs, Some(first)));
     }
     if shapes.place != place || starts.place != place {
         let expected = "both on the CPU, or both on the device of value";

@@ -143,8 +143,7 @@ impl Owned {
     pub(super) fn float(&self, name: &'static str) -> Result<(Tensor<'_>, Place)> {
         let Described { place, dtype, data, sizes, strides } = self.describe()?;
         let dtype = self.api.float(dtype).ok_or_else(|| {
-            let got = format!("torch dtype number {dtype}");
-            Refused::wrong_type(name, got, "float64, float32, float16 or bfloat16")
+            Refused::wrong_type(name, dtype_name(dtype), "float64, float32, float16 or bfloat16")
         })?;
         Ok((Tensor { name, data, dtype, sizes, strides }, place))
     }
@@ -168,6 +167,25 @@ impl Owned {
         ok(unsafe { (self.api.core.aoti_torch_copy_)(copy.handle, self.handle, 0) }, "copy_")?;
         Ok(Some(copy))
     }
+}
+
+/// Torch's name of a type, for messages. The numbers have never changed.
+pub(super) fn dtype_name(number: i32) -> String {
+    let name = match number {
+        0 => "uint8",
+        1 => "int8",
+        2 => "int16",
+        3 => "int32",
+        4 => "int64",
+        5 => "float16",
+        6 => "float32",
+        7 => "float64",
+        8..=10 => "a complex type",
+        11 => "bool",
+        15 => "bfloat16",
+        _ => return format!("type number {number} of torch"),
+    };
+    name.to_owned()
 }
 
 impl Api {

@@ -163,7 +163,8 @@ def _levels(shapes: Levels, starts: Starts) -> tuple[Tensor, Tensor]:
                 f"spatial_shapes: got {shapes!r}, expected a tensor (levels, 2), or a list of "
                 "(height, width)"
             ) from None
-        tables = _tables(pairs)
+        # While compiling, the cache would only be traced.
+        tables = _tables.__wrapped__(pairs) if _is_compiling() else _tables(pairs)
         if starts is None:
             return tables
         shapes = tables[0]
