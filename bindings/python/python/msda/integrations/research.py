@@ -1,0 +1,182 @@
+"""Research repositories: the compiled module `MultiScaleDeformableAttention`, and its relatives.
+
+    from msda.integrations import research
+
+    research.install()
+
+Afterwards `import MultiScaleDeformableAttention` gives a module with `ms_deform_attn_forward` and
+`ms_deform_attn_backward`, on the CPU and on CUDA. No file is written or replaced.
+
+For a repository that should not be edited, run its program with the module in place:
+
+    python -m msda.integrations.research train.py --epochs 50
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import pathlib
+import runpy
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._torch import functional
+from .._torch.functional import ms_deform_attn
+from ._replace import Patch, Replacements
+
+EXTENSION = "MultiScaleDeformableAttention"
+
+# Names that Deformable-DETR, detrex, mmcv and the repositories derived from them use.
+_FUNCTIONS = ("multi_scale_deformable_attn_pytorch", "ms_deform_attn_core_pytorch")
+_CLASSES = ("MultiScaleDeformableAttnFunction", "MSDeformAttnFunction")
+
+
+def ms_deform_attn_forward(
+    value: Tensor,
+    spatial_shapes: Tensor,
+    level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    im2col_step: int = 64,
+) -> Tensor:
+    """The output `(batch, queries, heads * channels)`. `im2col_step` is ignored."""
+    return ms_deform_attn(
+        value, spatial_shapes, level_start_index, sampling_locations, attention_weights
+    )
+
+
+def ms_deform_attn_backward(
+    value: Tensor,
+    spatial_shapes: Tensor,
+    level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    grad_output: Tensor,
+    im2col_step: int = 64,
+) -> list[Tensor]:
+    """The gradients of value, sampling locations and attention weights."""
+    shapes, starts = functional._levels(spatial_shapes, level_start_index)
+    results = torch.ops.msda.ms_deform_attn_backward(
+        grad_output.to(value.dtype),
+        value,
+        shapes,
+        starts,
+        functional._promote(sampling_locations, value),
+        functional._promote(attention_weights, value),
+        0,
+        0,
+        7,
+    )
+    inputs = (value, sampling_locations, attention_weights)
+    return [result.to(given.dtype) for result, given in zip(results, inputs)]
+
+
+def _apply(
+    value: Tensor,
+    spatial_shapes: Tensor,
+    level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    im2col_step: int = 64,
+) -> Tensor:
+    """`apply` of the repositories' autograd functions."""
+    return ms_deform_attn(
+        value, spatial_shapes, level_start_index, sampling_locations, attention_weights
+    )
+
+
+def _core_pytorch(
+    value: Tensor,
+    value_spatial_shapes: Tensor | Sequence[Sequence[int]],
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+) -> Tensor:
+    """The repositories' function for the CPU."""
+    return ms_deform_attn(value, value_spatial_shapes, None, sampling_locations, attention_weights)
+
+
+def _extension(name: str) -> types.ModuleType:
+    module = types.ModuleType(name, "Multi-scale deformable attention by msda.")
+    module.__spec__ = importlib.machinery.ModuleSpec(name, loader=None, origin="msda")
+    module.ms_deform_attn_forward = ms_deform_attn_forward
+    module.ms_deform_attn_backward = ms_deform_attn_backward
+    return module
+
+
+def install(*names: str) -> Patch:
+    """Makes compiled modules importable that have not been built.
+
+    Args:
+        names: names of modules. Without one it is `MultiScaleDeformableAttention`. GroundingDINO
+            has `groundingdino._C`, detrex has `detrex._C`.
+
+    A module that is imported already keeps its other functions. The result undoes the change with
+    `undo()`, or at the end of a `with` block.
+    """
+    replaced = Replacements()
+    for name in names or (EXTENSION,):
+        present = sys.modules.get(name)
+        if present is None:
+            replaced.add_module(name, _extension(name))
+            continue
+        replaced.set(present, "ms_deform_attn_forward", ms_deform_attn_forward)
+        replaced.set(present, "ms_deform_attn_backward", ms_deform_attn_backward)
+    return Patch(replaced.undo)
+
+
+def patch(module: str | types.ModuleType) -> Patch:
+    """Makes the functions of a repository call msda, its function for the CPU included.
+
+    Args:
+        module: the module, or its name, which defines `multi_scale_deformable_attn_pytorch` or
+            `ms_deform_attn_core_pytorch`, and the autograd function beside it, such as
+            `detrex.layers.multi_scale_deform_attn`.
+
+    Other modules that imported the function by name are included. The result undoes the patch with
+    `undo()`, or at the end of a `with` block.
+    """
+    replaced = Replacements()
+    replace_in(module, replaced)
+    return Patch(replaced.undo)
+
+
+def replace_in(module: str | types.ModuleType, replaced: Replacements) -> None:
+    """Replaces the functions of a module, and notes them in `replaced`."""
+    if isinstance(module, str):
+        module = importlib.import_module(module)
+    found: dict[str, Any] = vars(module)
+    functions = [found[name] for name in _FUNCTIONS if name in found]
+    classes = [found[name] for name in _CLASSES if name in found]
+    if not functions and not classes:
+        raise ValueError(
+            f"module: got {module.__name__}, expected a module with one of "
+            f"{', '.join((*_FUNCTIONS, *_CLASSES))}"
+        )
+    for cls in classes:
+        replaced.set(cls, "apply", staticmethod(_apply))
+    for function in functions:
+        if function is not _core_pytorch:
+            replaced.set_everywhere(function, _core_pytorch)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs a Python program with the modules in place."""
+    if not arguments or arguments[0].startswith("-"):
+        print("usage: python -m msda.integrations.research PROGRAM.py [ARGUMENT ...]", file=sys.stderr)
+        return 2
+    install()
+    sys.argv = list(arguments)
+    # As `python PROGRAM.py` does.
+    sys.path[0] = str(pathlib.Path(arguments[0]).resolve().parent)
+    runpy.run_path(arguments[0], run_name="__main__")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
