@@ -329,3 +329,34 @@ def test_discrete_sampling_rounds_as_transformers_does() -> None:
     assert expected.shape == got.shape
     with pytest.raises(ValueError, match="method: got 'cubic'"):
         multi_scale_deformable_attention_v2(*args[:-1], "cubic")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("family", FORMS)
+def test_a_patched_model_computes_the_same_on_the_gpu(family: str) -> None:
+    with patch_transformers():
+        expected = run(models.make(family))
+        case = models.make(family)
+        inputs = {name: tensor.cuda() for name, tensor in case.inputs.items()}
+        got = run(models.Case(case.model.cuda(), inputs))
+    assert got.calls["msda._forward"] == expected.attentions
+    for ours, theirs in zip(got.outputs, expected.outputs, strict=True):
+        # Matrix products and convolutions of the two devices differ more than the operator does.
+        assert error(ours.cpu(), theirs) <= 1e-3 * largest(theirs)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("method", ["default", "discrete"])
+def test_no_call_waits_for_the_gpu(method: str) -> None:
+    sizes, points = [(5, 7), (3, 1)], [3, 2]
+    value = torch.randn(2, 38, 2, 4, device="cuda", requires_grad=True)
+    locations = torch.rand(2, 9, 2, 5, 2, device="cuda")
+    weights = torch.rand(2, 9, 2, 5, device="cuda")
+    args = (value, sizes, locations, weights, points, method)
+    multi_scale_deformable_attention_v2(*args).sum().backward()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        multi_scale_deformable_attention_v2(*args).sum().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -24,10 +24,24 @@ _lock = threading.RLock()
 _replaced = Replacements()
 
 
+def ms_deform_attn_forward(
+    value: Tensor,
+    value_spatial_shapes: Tensor,
+    value_level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    im2col_step: int = 64,
+) -> Tensor:
+    """The compiled function of mmcv, with its names of arguments. `im2col_step` is ignored."""
+    return research.ms_deform_attn_forward(
+        value, value_spatial_shapes, value_level_start_index, sampling_locations, attention_weights
+    )
+
+
 def ms_deform_attn_backward(
     value: Tensor,
-    spatial_shapes: Tensor,
-    level_start_index: Tensor,
+    value_spatial_shapes: Tensor,
+    value_level_start_index: Tensor,
     sampling_locations: Tensor,
     attention_weights: Tensor,
     grad_output: Tensor,
@@ -39,8 +53,8 @@ def ms_deform_attn_backward(
     """The compiled function of mmcv: gradients are added to the last three tensors."""
     results = research.ms_deform_attn_backward(
         value,
-        spatial_shapes,
-        level_start_index,
+        value_spatial_shapes,
+        value_level_start_index,
         sampling_locations,
         attention_weights,
         grad_output,
@@ -69,7 +83,7 @@ def patch() -> Patch:
                 "hint: mmcv-lite has none; install mmcv"
             ) from error
         research.replace_in(module, _replaced)
-        _replaced.set(extension, "ms_deform_attn_forward", research.ms_deform_attn_forward)
+        _replaced.set(extension, "ms_deform_attn_forward", ms_deform_attn_forward)
         _replaced.set(extension, "ms_deform_attn_backward", ms_deform_attn_backward)
         return Patch(unpatch)
 

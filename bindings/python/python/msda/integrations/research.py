@@ -179,4 +179,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    # Under its own name: the program replaces `__main__`.
+    sys.exit(importlib.import_module("msda.integrations.research").main(sys.argv[1:]))
