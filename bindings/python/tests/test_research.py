@@ -137,6 +137,9 @@ def test_an_imported_extension_keeps_its_other_functions(monkeypatch) -> None:
 
 REPOSITORY = """
 import torch
+import test_research
+
+calls = 0
 
 class MSDeformAttnFunction(torch.autograd.Function):
     @staticmethod
@@ -144,7 +147,17 @@ class MSDeformAttnFunction(torch.autograd.Function):
         raise RuntimeError("the extension is not built")
 
 def multi_scale_deformable_attn_pytorch(value, shapes, locations, weights):
-    raise RuntimeError("the slow function")
+    global calls
+    calls += 1
+    return test_research.grid_sample(value, shapes, locations, weights)
+"""
+
+PLANAR = """
+import test_research
+
+def ms_deform_attn_core_pytorch(value, shapes, locations, weights):
+    weights = weights.reshape(locations.shape[:-1])
+    return test_research.grid_sample(value.permute(0, 3, 1, 2), shapes, locations, weights)
 """
 
 USER = """
@@ -164,20 +177,53 @@ def test_the_functions_of_a_repository_are_replaced(tmp_path: pathlib.Path, monk
     monkeypatch.syspath_prepend(str(tmp_path))
     user = importlib.import_module("msda_test_user")
     repository = sys.modules["msda_test_repository"]
-    before = {name: dict(vars(m)) for name, m in (("u", user), ("r", repository))}
+    kept = ["multi_scale_deformable_attn_pytorch", "MSDeformAttnFunction"]
+    before = [getattr(module, name) for module in (user, repository) for name in kept]
     value, shapes, starts, locations, weights = inputs()
     expected = grid_sample(value, shapes, locations, weights)
     with research.patch("msda_test_repository"):
+        calls = repository.calls
         torch.testing.assert_close(user.on_cpu(value, shapes, locations, weights), expected)
         torch.testing.assert_close(
             user.on_gpu(value, shapes, starts, locations, weights), expected
         )
-    assert {name: dict(vars(m)) for name, m in (("u", user), ("r", repository))} == before
+        assert repository.calls == calls
+    after = [getattr(module, name) for module in (user, repository) for name in kept]
+    assert all(a is b for a, b in zip(after, before, strict=True))
     assert "apply" not in vars(repository.MSDeformAttnFunction)
-    with pytest.raises(RuntimeError, match="the slow function"):
-        user.on_cpu(value, shapes, locations, weights)
+    user.on_cpu(value, shapes, locations, weights)
+    assert repository.calls == calls + 1
+
+
+def test_planar_values_of_lw_detr_and_rf_detr(tmp_path: pathlib.Path, monkeypatch) -> None:
+    (tmp_path / "msda_test_planar.py").write_text(PLANAR)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("msda_test_planar")
+    value, shapes, _, locations, weights = inputs()
+    given = (value.permute(0, 2, 3, 1).contiguous(), shapes, locations, weights.flatten(3))
+    original = module.ms_deform_attn_core_pytorch
+    with research.patch(module):
+        assert module.ms_deform_attn_core_pytorch is not original
+        torch.testing.assert_close(module.ms_deform_attn_core_pytorch(*given), original(*given))
+
+
+def test_a_function_that_computes_something_else_is_refused() -> None:
     with pytest.raises(ValueError, match="expected a module with one of"):
         research.patch(types.ModuleType("empty"))
+    module = types.ModuleType("other")
+
+    class MSDeformAttnFunction(torch.autograd.Function):
+        pass
+
+    def ms_deform_attn_core_pytorch(value, shapes, locations, weights):  # noqa: ANN001
+        return 2 * grid_sample(value, shapes, locations, weights)
+
+    module.ms_deform_attn_core_pytorch = ms_deform_attn_core_pytorch
+    module.MSDeformAttnFunction = MSDeformAttnFunction
+    with pytest.raises(ValueError, match="hint: its arguments have another layout"):
+        research.patch(module)
+    assert module.ms_deform_attn_core_pytorch is ms_deform_attn_core_pytorch
+    assert "apply" not in vars(MSDeformAttnFunction)
 
 
 PROGRAM = """

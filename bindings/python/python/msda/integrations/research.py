@@ -20,7 +20,7 @@ import pathlib
 import runpy
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -101,6 +101,45 @@ def _core_pytorch(
     return ms_deform_attn(value, value_spatial_shapes, None, sampling_locations, attention_weights)
 
 
+def _planar_core_pytorch(
+    value: Tensor,
+    value_spatial_shapes: Tensor | Sequence[Sequence[int]],
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    value_spatial_shapes_hw: Sequence[Sequence[int]] | None = None,
+) -> Tensor:
+    """The function of LW-DETR and RF-DETR: value is `(batch, heads, channels, positions)`."""
+    shapes = value_spatial_shapes if value_spatial_shapes_hw is None else value_spatial_shapes_hw
+    weights = attention_weights.reshape(sampling_locations.shape[:-1])
+    return ms_deform_attn(value.permute(0, 3, 1, 2), shapes, None, sampling_locations, weights)
+
+
+def _replacement(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function of msda that computes the same as this one, by a small example."""
+    shapes = torch.tensor([(2, 3), (1, 2)])
+    value = torch.linspace(-1, 1, 48).square().reshape(1, 8, 2, 3)
+    locations = torch.linspace(0.1, 0.9, 16).reshape(1, 2, 2, 2, 1, 2)
+    weights = torch.linspace(0.5, 1, 8).reshape(1, 2, 2, 2, 1)
+    expected = _core_pytorch(value, shapes, locations, weights)
+    for new, given in (
+        (_core_pytorch, value),
+        (_planar_core_pytorch, value.permute(0, 2, 3, 1).contiguous()),
+    ):
+        try:
+            got = function(given, shapes, locations, weights)
+        except Exception as error:  # noqa: BLE001
+            reason = f"{type(error).__name__}: {error}"
+            continue
+        if got.shape == expected.shape and torch.allclose(got, expected, rtol=1e-4, atol=1e-5):
+            return new
+        reason = "another result"
+    raise ValueError(
+        f"{function.__module__}.{function.__qualname__}: got {reason} for a small example, expected "
+        "the result of multi-scale deformable attention\n"
+        "hint: its arguments have another layout; call msda.ms_deform_attn in its place"
+    )
+
+
 def _extension(name: str) -> types.ModuleType:
     module = types.ModuleType(name, "Multi-scale deformable attention by msda.")
     module.__spec__ = importlib.machinery.ModuleSpec(name, loader=None, origin="msda")
@@ -138,6 +177,7 @@ def patch(module: str | types.ModuleType) -> Patch:
             `ms_deform_attn_core_pytorch`, and the autograd function beside it, such as
             `detrex.layers.multi_scale_deform_attn`.
 
+    Each function is called once with a small example: one that computes something else is refused.
     Other modules that imported the function by name are included. The result undoes the patch with
     `undo()`, or at the end of a `with` block.
     """
@@ -158,11 +198,12 @@ def replace_in(module: str | types.ModuleType, replaced: Replacements) -> None:
             f"module: got {module.__name__}, expected a module with one of "
             f"{', '.join((*_FUNCTIONS, *_CLASSES))}"
         )
+    ours = (_core_pytorch, _planar_core_pytorch)
+    pairs = [(function, _replacement(function)) for function in functions if function not in ours]
     for cls in classes:
         replaced.set(cls, "apply", staticmethod(_apply))
-    for function in functions:
-        if function is not _core_pytorch:
-            replaced.set_everywhere(function, _core_pytorch)
+    for function, new in pairs:
+        replaced.set_everywhere(function, new)
 
 
 def main(arguments: Sequence[str]) -> int:
