@@ -15,8 +15,8 @@ from torch import Tensor  # noqa: E402
 from torch.autograd.function import once_differentiable  # noqa: E402
 
 import msda.integrations.mmcv as integration  # noqa: E402
+from counting import Calls  # noqa: E402
 from test_research import SHAPES, gradients, inputs  # noqa: E402
-from test_transformers import Calls  # noqa: E402
 
 # Imported by name before the patch, as other repositories do.
 from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch  # noqa: E402

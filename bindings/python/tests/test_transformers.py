@@ -17,9 +17,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 from torch import Tensor, nn  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import transformers_models as models  # noqa: E402
+from counting import Calls  # noqa: E402
 from msda.integrations.transformers import (  # noqa: E402
     multi_scale_deformable_attention_v2,
     patch_transformers,
@@ -28,18 +28,6 @@ from msda.integrations.transformers import (  # noqa: E402
 
 # One family for each of the three forms of the operator, and both ways of sampling.
 FORMS = ["deformable_detr", "mask2former", "rt_detr_v2", "rt_detr_v2_discrete", "d_fine"]
-
-
-class Calls(TorchDispatchMode):
-    """Counts the operators that torch runs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count: collections.Counter[str] = collections.Counter()
-
-    def __torch_dispatch__(self, op, types, args=(), kwargs=None):  # noqa: ANN001
-        self.count[str(op.overloadpacket)] += 1
-        return op(*args, **(kwargs or {}))
 
 
 class Run(typing.NamedTuple):
