@@ -184,9 +184,7 @@ def test_the_functions_of_a_repository_are_replaced(tmp_path: pathlib.Path, monk
     with research.patch("msda_test_repository"):
         calls = repository.calls
         torch.testing.assert_close(user.on_cpu(value, shapes, locations, weights), expected)
-        torch.testing.assert_close(
-            user.on_gpu(value, shapes, starts, locations, weights), expected
-        )
+        torch.testing.assert_close(user.on_gpu(value, shapes, starts, locations, weights), expected)
         assert repository.calls == calls
     after = [getattr(module, name) for module in (user, repository) for name in kept]
     assert all(a is b for a, b in zip(after, before, strict=True))

@@ -37,7 +37,9 @@ def test_feature_maps_give_what_grid_sample_gives(kind: type) -> None:
 
 def test_maps_that_do_not_fit_are_refused() -> None:
     locations, weights = torch.rand(2, 7, 2, 2, 3, 2), torch.rand(2, 7, 2, 2, 3)
-    with pytest.raises(ValueError, match=r"features: got shapes \[\(2, 8, 6, 5\), \(2, 4, 3, 4\)\]"):
+    with pytest.raises(
+        ValueError, match=r"features: got shapes \[\(2, 8, 6, 5\), \(2, 4, 3, 4\)\]"
+    ):
         multi_scale_deform_attn(
             [torch.rand(2, 8, 6, 5), torch.rand(2, 4, 3, 4)], locations, weights
         )

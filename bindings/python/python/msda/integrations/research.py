@@ -134,8 +134,8 @@ def _replacement(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return new
         reason = "another result"
     raise ValueError(
-        f"{function.__module__}.{function.__qualname__}: got {reason} for a small example, expected "
-        "the result of multi-scale deformable attention\n"
+        f"{function.__module__}.{function.__qualname__}: got {reason} for a small example, "
+        "expected the result of multi-scale deformable attention\n"
         "hint: its arguments have another layout; call msda.ms_deform_attn in its place"
     )
 
@@ -209,7 +209,9 @@ def replace_in(module: str | types.ModuleType, replaced: Replacements) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Runs a Python program with the modules in place."""
     if not arguments or arguments[0].startswith("-"):
-        print("usage: python -m msda.integrations.research PROGRAM.py [ARGUMENT ...]", file=sys.stderr)
+        print(
+            "usage: python -m msda.integrations.research PROGRAM.py [ARGUMENT ...]", file=sys.stderr
+        )
         return 2
     install()
     sys.argv = list(arguments)

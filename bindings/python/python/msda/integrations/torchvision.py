@@ -2,6 +2,8 @@
 
     features = feature_pyramid(images)
     output = multi_scale_deform_attn(features, sampling_locations, attention_weights)
+
+torchvision itself is not needed.
 """
 
 from __future__ import annotations

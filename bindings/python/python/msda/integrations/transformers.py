@@ -34,8 +34,7 @@ from torch import Tensor
 from .._torch.functional import ms_deform_attn
 from ._replace import Patch, Replacements
 
-# The models of transformers, and models whose code comes from the hub.
-_MODULES = re.compile(r"transformers\.models\..*\.modeling_\w+|transformers_modules\..+")
+_MODULES = re.compile(r"transformers\.models\..*\.modeling_\w+")
 
 # D-FINE and DEIMv2 keep the function in this attribute of each attention module.
 _STORED = "ms_deformable_attn_core"
@@ -183,7 +182,9 @@ def _patch_module(module: types.ModuleType) -> None:
     if (
         isinstance(layer, type)
         and layer.__module__ == name
-        and _fits(name, "MultiScaleDeformableAttention.forward", vars(layer).get("forward"), forward)
+        and _fits(
+            name, "MultiScaleDeformableAttention.forward", vars(layer).get("forward"), forward
+        )
     ):
         _replaced.set(layer, "forward", forward)
     for new in (multi_scale_deformable_attention, multi_scale_deformable_attention_v2):
@@ -240,7 +241,9 @@ def patch_transformers() -> Patch:
     context of a `with` block, at whose end the patch is undone.
     """
     if importlib.util.find_spec("transformers") is None:
-        raise ImportError("msda.patch_transformers needs transformers\nhint: pip install transformers")
+        raise ImportError(
+            "msda.patch_transformers needs transformers\nhint: pip install transformers"
+        )
     with _lock:
         if _replaced:
             return Patch(None)
