@@ -1,0 +1,94 @@
+"""mmcv: its operator, and the modules around it, call msda.
+
+    import msda.integrations.mmcv
+
+    msda.integrations.mmcv.patch()
+
+Replaced are `multi_scale_deformable_attn_pytorch`, `MultiScaleDeformableAttnFunction.apply`, and
+the compiled functions `ms_deform_attn_forward` and `ms_deform_attn_backward`, which repositories
+such as BEVFormer call from functions of their own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import threading
+
+from torch import Tensor
+
+from . import research
+from ._replace import Patch, Replacements
+
+_lock = threading.RLock()
+_replaced = Replacements()
+
+
+def ms_deform_attn_forward(
+    value: Tensor,
+    value_spatial_shapes: Tensor,
+    value_level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    im2col_step: int = 64,
+) -> Tensor:
+    """The compiled function of mmcv, with its names of arguments. `im2col_step` is ignored."""
+    return research.ms_deform_attn_forward(
+        value, value_spatial_shapes, value_level_start_index, sampling_locations, attention_weights
+    )
+
+
+def ms_deform_attn_backward(
+    value: Tensor,
+    value_spatial_shapes: Tensor,
+    value_level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    grad_output: Tensor,
+    grad_value: Tensor,
+    grad_sampling_loc: Tensor,
+    grad_attn_weight: Tensor,
+    im2col_step: int = 64,
+) -> None:
+    """The compiled function of mmcv: gradients are added to the last three tensors."""
+    results = research.ms_deform_attn_backward(
+        value,
+        value_spatial_shapes,
+        value_level_start_index,
+        sampling_locations,
+        attention_weights,
+        grad_output,
+    )
+    for target, result in zip((grad_value, grad_sampling_loc, grad_attn_weight), results):
+        target.add_(result)
+
+
+def patch() -> Patch:
+    """Makes mmcv call msda, on the CPU and on CUDA.
+
+    Modules that imported mmcv's functions before are included. A second call does nothing. The
+    result can be the context of a `with` block, at whose end the patch is undone.
+    """
+    if importlib.util.find_spec("mmcv") is None:
+        raise ImportError("msda.integrations.mmcv needs mmcv\nhint: pip install mmcv")
+    with _lock:
+        if _replaced:
+            return Patch(None)
+        try:
+            extension = importlib.import_module("mmcv._ext")
+            module = importlib.import_module("mmcv.ops.multi_scale_deform_attn")
+        except ImportError as error:
+            raise ImportError(
+                f"msda.integrations.mmcv needs mmcv with its operators: {error}\n"
+                "hint: mmcv-lite has none; install mmcv"
+            ) from error
+        research.replace_in(module, _replaced)
+        _replaced.set(extension, "ms_deform_attn_forward", ms_deform_attn_forward)
+        _replaced.set(extension, "ms_deform_attn_backward", ms_deform_attn_backward)
+        return Patch(unpatch)
+
+
+def unpatch() -> None:
+    """Puts the functions of mmcv back. Without a patch it does nothing."""
+    with _lock:
+        _replaced.undo()

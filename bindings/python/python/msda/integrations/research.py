@@ -1,0 +1,226 @@
+"""Research repositories: the compiled module `MultiScaleDeformableAttention`, and its relatives.
+
+    from msda.integrations import research
+
+    research.install()
+
+Afterwards `import MultiScaleDeformableAttention` gives a module with `ms_deform_attn_forward` and
+`ms_deform_attn_backward`, on the CPU and on CUDA. No file is written or replaced.
+
+For a repository that should not be edited, run its program with the module in place:
+
+    python -m msda.integrations.research train.py --epochs 50
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import pathlib
+import runpy
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._torch import functional
+from .._torch.functional import ms_deform_attn
+from ._replace import Patch, Replacements
+
+EXTENSION = "MultiScaleDeformableAttention"
+
+# Names that Deformable-DETR, detrex, mmcv and the repositories derived from them use.
+_FUNCTIONS = ("multi_scale_deformable_attn_pytorch", "ms_deform_attn_core_pytorch")
+_CLASSES = ("MultiScaleDeformableAttnFunction", "MSDeformAttnFunction")
+
+
+def ms_deform_attn_forward(
+    value: Tensor,
+    spatial_shapes: Tensor,
+    level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    im2col_step: int = 64,
+) -> Tensor:
+    """The output `(batch, queries, heads * channels)`. `im2col_step` is ignored."""
+    return ms_deform_attn(
+        value, spatial_shapes, level_start_index, sampling_locations, attention_weights
+    )
+
+
+def ms_deform_attn_backward(
+    value: Tensor,
+    spatial_shapes: Tensor,
+    level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    grad_output: Tensor,
+    im2col_step: int = 64,
+) -> list[Tensor]:
+    """The gradients of value, sampling locations and attention weights."""
+    shapes, starts = functional._levels(spatial_shapes, level_start_index)
+    results = torch.ops.msda.ms_deform_attn_backward(
+        grad_output.to(value.dtype),
+        value,
+        shapes,
+        starts,
+        functional._promote(sampling_locations, value),
+        functional._promote(attention_weights, value),
+        0,
+        0,
+        7,
+    )
+    inputs = (value, sampling_locations, attention_weights)
+    return [result.to(given.dtype) for result, given in zip(results, inputs)]
+
+
+def _apply(
+    value: Tensor,
+    spatial_shapes: Tensor,
+    level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    im2col_step: int = 64,
+) -> Tensor:
+    """`apply` of the repositories' autograd functions."""
+    return ms_deform_attn(
+        value, spatial_shapes, level_start_index, sampling_locations, attention_weights
+    )
+
+
+def _core_pytorch(
+    value: Tensor,
+    value_spatial_shapes: Tensor | Sequence[Sequence[int]],
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+) -> Tensor:
+    """The repositories' function for the CPU."""
+    return ms_deform_attn(value, value_spatial_shapes, None, sampling_locations, attention_weights)
+
+
+def _planar_core_pytorch(
+    value: Tensor,
+    value_spatial_shapes: Tensor | Sequence[Sequence[int]],
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    value_spatial_shapes_hw: Sequence[Sequence[int]] | None = None,
+) -> Tensor:
+    """The function of LW-DETR and RF-DETR: value is `(batch, heads, channels, positions)`."""
+    shapes = value_spatial_shapes if value_spatial_shapes_hw is None else value_spatial_shapes_hw
+    weights = attention_weights.reshape(sampling_locations.shape[:-1])
+    return ms_deform_attn(value.permute(0, 3, 1, 2), shapes, None, sampling_locations, weights)
+
+
+def _replacement(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function of msda that computes the same as this one, by a small example."""
+    shapes = torch.tensor([(2, 3), (1, 2)])
+    value = torch.linspace(-1, 1, 48).square().reshape(1, 8, 2, 3)
+    locations = torch.linspace(0.1, 0.9, 16).reshape(1, 2, 2, 2, 1, 2)
+    weights = torch.linspace(0.5, 1, 8).reshape(1, 2, 2, 2, 1)
+    expected = _core_pytorch(value, shapes, locations, weights)
+    for new, given in (
+        (_core_pytorch, value),
+        (_planar_core_pytorch, value.permute(0, 2, 3, 1).contiguous()),
+    ):
+        try:
+            got = function(given, shapes, locations, weights)
+        except Exception as error:  # noqa: BLE001
+            reason = f"{type(error).__name__}: {error}"
+            continue
+        if got.shape == expected.shape and torch.allclose(got, expected, rtol=1e-4, atol=1e-5):
+            return new
+        reason = "another result"
+    raise ValueError(
+        f"{function.__module__}.{function.__qualname__}: got {reason} for a small example, "
+        "expected the result of multi-scale deformable attention\n"
+        "hint: its arguments have another layout; call msda.ms_deform_attn in its place"
+    )
+
+
+def _extension(name: str) -> types.ModuleType:
+    module = types.ModuleType(name, "Multi-scale deformable attention by msda.")
+    module.__spec__ = importlib.machinery.ModuleSpec(name, loader=None, origin="msda")
+    module.ms_deform_attn_forward = ms_deform_attn_forward
+    module.ms_deform_attn_backward = ms_deform_attn_backward
+    return module
+
+
+def install(*names: str) -> Patch:
+    """Makes compiled modules importable that have not been built.
+
+    Args:
+        names: names of modules. Without one it is `MultiScaleDeformableAttention`. GroundingDINO
+            has `groundingdino._C`, detrex has `detrex._C`.
+
+    A module that is imported already keeps its other functions. The result undoes the change with
+    `undo()`, or at the end of a `with` block.
+    """
+    replaced = Replacements()
+    for name in names or (EXTENSION,):
+        present = sys.modules.get(name)
+        if present is None:
+            replaced.add_module(name, _extension(name))
+            continue
+        replaced.set(present, "ms_deform_attn_forward", ms_deform_attn_forward)
+        replaced.set(present, "ms_deform_attn_backward", ms_deform_attn_backward)
+    return Patch(replaced.undo)
+
+
+def patch(module: str | types.ModuleType) -> Patch:
+    """Makes the functions of a repository call msda, its function for the CPU included.
+
+    Args:
+        module: the module, or its name, which defines `multi_scale_deformable_attn_pytorch` or
+            `ms_deform_attn_core_pytorch`, and the autograd function beside it, such as
+            `detrex.layers.multi_scale_deform_attn`.
+
+    Each function is called once with a small example: one that computes something else is refused.
+    Other modules that imported the function by name are included. The result undoes the patch with
+    `undo()`, or at the end of a `with` block.
+    """
+    replaced = Replacements()
+    replace_in(module, replaced)
+    return Patch(replaced.undo)
+
+
+def replace_in(module: str | types.ModuleType, replaced: Replacements) -> None:
+    """Replaces the functions of a module, and notes them in `replaced`."""
+    if isinstance(module, str):
+        module = importlib.import_module(module)
+    found: dict[str, Any] = vars(module)
+    functions = [found[name] for name in _FUNCTIONS if name in found]
+    classes = [found[name] for name in _CLASSES if name in found]
+    if not functions and not classes:
+        raise ValueError(
+            f"module: got {module.__name__}, expected a module with one of "
+            f"{', '.join((*_FUNCTIONS, *_CLASSES))}"
+        )
+    ours = (_core_pytorch, _planar_core_pytorch)
+    pairs = [(function, _replacement(function)) for function in functions if function not in ours]
+    for cls in classes:
+        replaced.set(cls, "apply", staticmethod(_apply))
+    for function, new in pairs:
+        replaced.set_everywhere(function, new)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs a Python program with the modules in place."""
+    if not arguments or arguments[0].startswith("-"):
+        print(
+            "usage: python -m msda.integrations.research PROGRAM.py [ARGUMENT ...]", file=sys.stderr
+        )
+        return 2
+    install()
+    sys.argv = list(arguments)
+    # As `python PROGRAM.py` does.
+    sys.path[0] = str(pathlib.Path(arguments[0]).resolve().parent)
+    runpy.run_path(arguments[0], run_name="__main__")
+    return 0
+
+
+if __name__ == "__main__":
+    # Under its own name: the program replaces `__main__`.
+    sys.exit(importlib.import_module("msda.integrations.research").main(sys.argv[1:]))

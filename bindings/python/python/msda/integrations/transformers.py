@@ -1,0 +1,260 @@
+"""Hugging Face transformers: its models call msda.
+
+    import msda
+
+    msda.patch_transformers()
+
+Transformers has the operator in three forms, each copied into the file of every model:
+
+- a layer `MultiScaleDeformableAttention` (Deformable DETR, RT-DETR, Grounding DINO, RF-DETR, ...),
+- a function `multi_scale_deformable_attention` (Mask2Former, OneFormer),
+- a function `multi_scale_deformable_attention_v2`, with points per level (RT-DETRv2, D-FINE,
+  DEIMv2).
+
+The patch finds them by name and signature, in modules that are imported already and in modules that
+are imported later.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import inspect
+import re
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._torch.functional import ms_deform_attn
+from ._replace import Patch, Replacements
+
+_MODULES = re.compile(r"transformers\.models\..*\.modeling_\w+")
+
+# D-FINE and DEIMv2 keep the function in this attribute of each attention module.
+_STORED = "ms_deformable_attn_core"
+
+Sizes = Sequence[Sequence[int]]
+
+_lock = threading.RLock()
+_replaced = Replacements()
+
+
+def _levels(sizes: Sizes | Tensor, device: torch.device) -> tuple[Sizes | Tensor, Tensor | None]:
+    """Level sizes and starts for the operator. Nothing waits for a device.
+
+    In a compiled graph they are tensors on `device`: a CPU tensor beside CUDA tensors would keep
+    the graph out of a CUDA graph.
+    """
+    if isinstance(sizes, Tensor) or not torch.compiler.is_compiling():
+        return sizes, None
+    numbers = [n for size in sizes for n in size]
+    start = 0
+    for height, width in sizes:
+        numbers.append(start)
+        start = start + height * width
+    table = torch.stack([torch.full((), n, dtype=torch.int64, device=device) for n in numbers])
+    return table[: 2 * len(sizes)].view(-1, 2), table[2 * len(sizes) :]
+
+
+def forward(
+    self: torch.nn.Module,
+    value: Tensor,
+    value_spatial_shapes: Tensor,
+    value_spatial_shapes_list: Sizes,
+    level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    im2col_step: int,
+) -> Tensor:
+    """`MultiScaleDeformableAttention.forward`. `im2col_step` is ignored."""
+    if torch.compiler.is_compiling():
+        shapes, starts = value_spatial_shapes, level_start_index
+    else:
+        # The host knows the sizes: the operator chooses its kernel by them.
+        shapes, starts = value_spatial_shapes_list, None
+    return ms_deform_attn(value, shapes, starts, sampling_locations, attention_weights)
+
+
+def multi_scale_deformable_attention(
+    value: Tensor,
+    value_spatial_shapes: Tensor | Sizes,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+) -> Tensor:
+    """The function of Mask2Former and OneFormer."""
+    shapes, starts = _levels(value_spatial_shapes, value.device)
+    return ms_deform_attn(value, shapes, starts, sampling_locations, attention_weights)
+
+
+def multi_scale_deformable_attention_v2(
+    value: Tensor,
+    value_spatial_shapes: Tensor | Sizes,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    num_points_list: list[int],
+    method: str = "default",
+) -> Tensor:
+    """The function of RT-DETRv2, D-FINE and DEIMv2: points per level, and two ways of sampling."""
+    if method not in ("default", "discrete"):
+        raise ValueError(f"method: got {method!r}, expected 'default' or 'discrete'")
+    sampling = "bilinear"
+    if method == "discrete":
+        sampling = "nearest"
+        sampling_locations = _pixel_centres(
+            sampling_locations, value_spatial_shapes, num_points_list
+        )
+    points = list(num_points_list)
+    if len(set(points)) == 1:
+        sizes = (len(points), points[0])
+        sampling_locations = sampling_locations.unflatten(3, sizes)
+        attention_weights = attention_weights.unflatten(3, sizes)
+        points = None
+    shapes, starts = _levels(value_spatial_shapes, value.device)
+    return ms_deform_attn(
+        value,
+        shapes,
+        starts,
+        sampling_locations,
+        attention_weights,
+        sampling=sampling,
+        points=points,
+    )
+
+
+def _pixel_centres(locations: Tensor, sizes: Tensor | Sizes, points: Sequence[int]) -> Tensor:
+    """The centre of the pixel that 'discrete' sampling takes: `location * size` rounded half up.
+
+    Locations outside a level take the pixel at its edge. No gradient flows to the locations.
+    """
+    if isinstance(sizes, Tensor):
+        sizes = sizes.tolist()
+    centres = []
+    for part, (height, width) in zip(locations.detach().float().split(points, dim=-2), sizes):
+        axes = []
+        for axis, size in ((0, width), (1, height)):
+            pixel = (part[..., axis] * size + 0.5).floor().clamp(0, size - 1)
+            axes.append((pixel + 0.5) / size)
+        centres.append(torch.stack(axes, dim=-1))
+    return torch.cat(centres, dim=-2)
+
+
+def _fits(module: str, name: str, found: object, new: Callable[..., Any]) -> bool:
+    """Whether a function of transformers takes the arguments that its replacement takes."""
+    if not isinstance(found, types.FunctionType):
+        return False
+    got = list(inspect.signature(found).parameters)
+    expected = list(inspect.signature(new).parameters)
+    if got == expected:
+        return True
+    warnings.warn(
+        f"msda left {module}.{name} as it is: it takes {got}, expected {expected}", stacklevel=4
+    )
+    return False
+
+
+def _stored_function(original: object, new: object) -> property:
+    """An attribute that instances keep as the original function and read as the replacement."""
+
+    def get(self: torch.nn.Module) -> object:
+        try:
+            kept = self.__dict__[_STORED]
+        except KeyError:
+            raise AttributeError(_STORED) from None
+        return new if kept is original else kept
+
+    def put(self: torch.nn.Module, function: object) -> None:
+        self.__dict__[_STORED] = function
+
+    return property(get, put)
+
+
+def _patch_module(module: types.ModuleType) -> None:
+    """Replaces every form of the operator that this module defines."""
+    name = module.__name__
+    here = vars(module)
+    layer = here.get("MultiScaleDeformableAttention")
+    if (
+        isinstance(layer, type)
+        and layer.__module__ == name
+        and _fits(
+            name, "MultiScaleDeformableAttention.forward", vars(layer).get("forward"), forward
+        )
+    ):
+        _replaced.set(layer, "forward", forward)
+    for new in (multi_scale_deformable_attention, multi_scale_deformable_attention_v2):
+        original = here.get(new.__name__)
+        if original is None or original.__module__ != name:
+            continue
+        if not _fits(name, new.__name__, original, new):
+            continue
+        owners = [cls for cls in here.values() if _stores(cls, name)]
+        for cls in owners:
+            _replaced.set(cls, _STORED, _stored_function(original, new))
+        # Where instances keep the function, its name must still give it: pickle looks there.
+        if not owners:
+            _replaced.set(module, new.__name__, new)
+
+
+def _stores(cls: object, module: str) -> bool:
+    if not (isinstance(cls, type) and cls.__module__ == module and "__init__" in vars(cls)):
+        return False
+    code = getattr(cls.__init__, "__code__", None)
+    return code is not None and _STORED in code.co_names
+
+
+class _Finder:
+    """Patches modules of transformers directly after their import."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not _MODULES.fullmatch(name):
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
+        loader = None if spec is None else spec.loader
+        if not isinstance(loader, importlib.machinery.SourceFileLoader):
+            return spec
+
+        def exec_module(module: types.ModuleType) -> None:
+            del loader.exec_module
+            loader.exec_module(module)
+            with _lock:
+                if _replaced:
+                    _patch_module(module)
+
+        loader.exec_module = exec_module
+        return spec
+
+
+def patch_transformers() -> Patch:
+    """Makes the models of transformers call msda, on the CPU and on CUDA.
+
+    Models that exist already are included. A second call does nothing. The result can be the
+    context of a `with` block, at whose end the patch is undone.
+    """
+    if importlib.util.find_spec("transformers") is None:
+        raise ImportError(
+            "msda.patch_transformers needs transformers\nhint: pip install transformers"
+        )
+    with _lock:
+        if _replaced:
+            return Patch(None)
+        _replaced.add_finder(_Finder())
+        for name, module in list(sys.modules.items()):
+            if _MODULES.fullmatch(name) and isinstance(module, types.ModuleType):
+                _patch_module(module)
+        return Patch(unpatch_transformers)
+
+
+def unpatch_transformers() -> None:
+    """Puts the functions of transformers back. Without a patch it does nothing."""
+    with _lock:
+        _replaced.undo()

@@ -1,0 +1,358 @@
+"""Models of transformers give the same results with msda, and the patch can be undone."""
+
+from __future__ import annotations
+
+import collections
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+import types
+import typing
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+from torch import Tensor, nn  # noqa: E402
+
+import transformers_models as models  # noqa: E402
+from counting import Calls  # noqa: E402
+from msda.integrations.transformers import (  # noqa: E402
+    multi_scale_deformable_attention_v2,
+    patch_transformers,
+    unpatch_transformers,
+)
+
+# One family for each of the three forms of the operator, and both ways of sampling.
+FORMS = ["deformable_detr", "mask2former", "rt_detr_v2", "rt_detr_v2_discrete", "d_fine"]
+
+
+class Run(typing.NamedTuple):
+    outputs: list[Tensor]
+    gradients: dict[str, Tensor]
+    calls: collections.Counter[str]
+    attentions: int
+
+
+@pytest.fixture(autouse=True)
+def _undone():
+    """No test leaves a patch behind. One thread: the models are small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    unpatch_transformers()
+
+
+def tensors(output: object) -> typing.Iterator[Tensor]:
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, dict):
+        for part in output.values():
+            yield from tensors(part)
+    elif isinstance(output, (list, tuple)):
+        for part in output:
+            yield from tensors(part)
+
+
+def attention_modules(model: nn.Module) -> list[nn.Module]:
+    """The modules around the operator: one call of them is one call of the operator."""
+    return [
+        module
+        for module in model.modules()
+        if hasattr(module, "sampling_offsets") and hasattr(module, "attention_weights")
+    ]
+
+
+def double(case: models.Case) -> models.Case:
+    inputs = {k: v.double() if v.is_floating_point() else v for k, v in case.inputs.items()}
+    return models.Case(case.model.double(), inputs)
+
+
+def run(case: models.Case) -> Run:
+    """Outputs, and the gradients of a random sum of all outputs."""
+    attentions = 0
+
+    def count(*_: object) -> None:
+        nonlocal attentions
+        attentions += 1
+
+    hooks = [m.register_forward_hook(count) for m in attention_modules(case.model)]
+    with Calls() as calls:
+        output = dict(case.model(**case.inputs))
+        outputs = [t for t in tensors(output) if t.is_floating_point()]
+        generator = torch.Generator().manual_seed(1)
+        loss = 0.0
+        for t in outputs:
+            if t.requires_grad:
+                factors = torch.randn(t.shape, generator=generator, dtype=torch.float64)
+                # Masked logits are infinite.
+                loss = loss + (torch.where(t.isfinite(), t, 0) * factors.to(t.dtype)).sum()
+        loss.backward()
+    for hook in hooks:
+        hook.remove()
+    gradients = {n: p.grad for n, p in case.model.named_parameters() if p.grad is not None}
+    return Run([t.detach() for t in outputs], gradients, calls.count, attentions)
+
+
+def largest(t: Tensor) -> float:
+    finite = t[t.isfinite()]
+    return finite.abs().max().item() if finite.numel() else 0.0
+
+
+def error(got: Tensor, expected: Tensor) -> float:
+    assert torch.equal(got.isfinite(), expected.isfinite())
+    return largest(got.double() - expected.double())
+
+
+@pytest.mark.parametrize("family", models.FAMILIES)
+def test_a_patched_model_computes_the_same(family: str) -> None:
+    original = run(models.make(family))
+    exact = run(double(models.make(family)))
+    # Both models exist before the patch.
+    single, precise = models.make(family), double(models.make(family))
+    with patch_transformers():
+        patched = run(single)
+        patched_exact = run(precise)
+
+    # The operator ran once per attention module, and transformers' own code did not.
+    assert original.attentions > 0
+    assert original.calls["msda._forward"] == 0
+    for got in (patched, patched_exact):
+        assert got.attentions == original.attentions
+        assert got.calls["msda._forward"] == got.attentions
+        assert got.calls["msda._backward"] == got.attentions
+        assert got.calls["aten.grid_sampler_2d"] == 0
+
+    # float64 leaves rounding errors of 1e-16 only: what remains would be another formula.
+    for got, expected in zip(patched_exact.outputs, exact.outputs, strict=True):
+        assert error(got, expected) <= 1e-12 * largest(expected)
+    assert patched_exact.gradients.keys() == exact.gradients.keys()
+    # Some gradients are zero in theory (a bias before a softmax or a normalisation). They consist
+    # of rounding errors of the largest gradients.
+    scale = max(map(largest, exact.gradients.values()))
+    for name, expected in exact.gradients.items():
+        tolerance = 1e-9 * largest(expected) + 1e-12 * scale
+        assert error(patched_exact.gradients[name], expected) <= tolerance, name
+
+    # float32 is as near to the exact result as the original is: within 8 times its error, and a
+    # floor for an original that happens to be exact.
+    for got, before, expected in zip(patched.outputs, original.outputs, exact.outputs, strict=True):
+        tolerance = 8 * error(before, expected) + 2e-6 * largest(expected)
+        assert error(got, expected) <= tolerance
+    assert patched.gradients.keys() == original.gradients.keys()
+    for name, expected in exact.gradients.items():
+        before = error(original.gradients[name], expected)
+        tolerance = 8 * before + 1e-5 * largest(expected) + 1e-7 * scale
+        assert error(patched.gradients[name], expected) <= tolerance, name
+
+
+def snapshot() -> dict[str, object]:
+    """Everything of transformers that the patch could change."""
+    found: dict[str, object] = {"meta_path": list(sys.meta_path)}
+    for name, module in list(sys.modules.items()):
+        if name.startswith("transformers.models.") and isinstance(module, types.ModuleType):
+            for key, value in list(vars(module).items()):
+                found[f"{name}.{key}"] = value
+                if isinstance(value, type) and issubclass(value, nn.Module):
+                    for attribute, member in vars(value).items():
+                        found[f"{name}.{key}.{attribute}"] = member
+    return found
+
+
+def test_the_patch_is_idempotent_and_undone_completely() -> None:
+    cases = {family: models.make(family) for family in FORMS}
+    before = snapshot()
+    patch_transformers()
+    once = snapshot()
+    patch_transformers()
+    twice = snapshot()
+    changed = {key for key in before if once.get(key) is not before[key]}
+    assert {key.rpartition(".")[2] for key in changed} == {
+        "meta_path",
+        "forward",
+        "multi_scale_deformable_attention",
+        "multi_scale_deformable_attention_v2",
+    }
+    added = {key.rpartition(".")[2] for key in set(once) - set(before)}
+    assert added == {"ms_deformable_attn_core"}
+    assert all(twice[key] is once[key] for key in once if key != "meta_path")
+    assert twice["meta_path"] == once["meta_path"]
+    unpatch_transformers()
+    after = snapshot()
+    assert after.keys() == before.keys()
+    assert after.pop("meta_path") == before.pop("meta_path")
+    assert all(after[key] is before[key] for key in before)
+    for family, case in cases.items():
+        assert run(case).calls["msda._forward"] == 0, family
+    unpatch_transformers()
+
+
+def test_a_with_block_keeps_an_earlier_patch() -> None:
+    case = models.make("rt_detr")
+    patch_transformers()
+    with patch_transformers():
+        pass
+    assert run(case).calls["msda._forward"] == 2
+    unpatch_transformers()
+    with pytest.raises(RuntimeError, match="in the block"), patch_transformers():
+        raise RuntimeError("in the block")
+    assert run(case).calls["msda._forward"] == 0
+
+
+@pytest.mark.parametrize("family", FORMS)
+def test_a_model_made_under_the_patch_outlives_it(family: str) -> None:
+    with patch_transformers():
+        case = models.make(family)
+        assert run(case).calls["msda._forward"] == 2 * (family == "deformable_detr") + 2
+    assert run(case).calls["msda._forward"] == 0
+
+
+def test_a_model_that_stores_the_function_can_be_pickled() -> None:
+    before = models.make("d_fine")
+    with patch_transformers():
+        case = models.make("d_fine")
+        saved = [pickle.dumps(before.model), pickle.dumps(case.model)]
+        for data in saved:
+            restored = models.Case(pickle.loads(data), case.inputs)
+            assert run(restored).calls["msda._forward"] == 2
+    for data in saved:
+        restored = models.Case(pickle.loads(data), case.inputs)
+        assert run(restored).calls["msda._forward"] == 0
+
+
+def test_a_function_of_the_user_stays() -> None:
+    case = models.make("d_fine")
+    attention = attention_modules(case.model)[0]
+    original = attention.ms_deformable_attn_core
+
+    def own(*args: object) -> Tensor:
+        return original(*args)
+
+    attention.ms_deformable_attn_core = own
+    with patch_transformers():
+        assert attention.ms_deformable_attn_core is own
+        calls = run(case).calls
+        assert calls["msda._forward"] == 1
+        assert calls["aten.grid_sampler_2d"] == 3
+    assert attention.ms_deformable_attn_core is own
+
+
+LATER = """
+import sys
+import msda.integrations.transformers as integration
+assert "transformers" not in sys.modules
+patch = integration.patch_transformers()
+import test_transformers as tests, transformers_models as models
+assert not any(".modeling_mask2former" in name for name in sys.modules)
+for family in tests.FORMS:
+    result = tests.run(models.make(family))
+    assert result.calls["msda._forward"] == result.attentions > 0, family
+patch.undo()
+for family in tests.FORMS:
+    assert tests.run(models.make(family)).calls["msda._forward"] == 0, family
+print("patched before the import")
+"""
+
+
+def test_modules_imported_after_the_patch_are_patched() -> None:
+    tests = pathlib.Path(__file__).parent
+    package = pathlib.Path(sys.modules["msda"].__file__).parent.parent
+    paths = os.pathsep.join([str(tests), str(package)])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LATER],
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "patched before the import"
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("family", FORMS)
+def test_a_compiled_attention_is_one_graph(family: str, dynamic: bool) -> None:
+    case = models.make(family)
+    attention = attention_modules(case.model)[0]
+    given = []
+    hook = attention.register_forward_pre_hook(
+        lambda _, args, kwargs: given.append((args, kwargs)), with_kwargs=True
+    )
+    expected = []
+    after = attention.register_forward_hook(lambda *parts: expected.append(parts[-1][0].detach()))
+    run(case)
+    hook.remove()
+    after.remove()
+    (args, kwargs), (result,) = given[0], expected
+    args = [a.detach() if isinstance(a, Tensor) else a for a in args]
+    kwargs = {k: a.detach() if isinstance(a, Tensor) else a for k, a in kwargs.items()}
+    operators = collections.Counter()
+
+    def backend(graph, inputs):  # noqa: ANN001
+        operators.update(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    torch.compiler.reset()
+    with patch_transformers():
+        # A graph break raises with fullgraph.
+        compiled = torch.compile(attention, fullgraph=True, dynamic=dynamic, backend=backend)
+        got = compiled(*args, **kwargs)[0]
+    assert operators["msda.ms_deform_attn"] == 1
+    torch.testing.assert_close(got, result, rtol=1e-5, atol=1e-6)
+
+
+def test_discrete_sampling_rounds_as_transformers_does() -> None:
+    from transformers.models.rt_detr_v2 import modeling_rt_detr_v2
+
+    torch.manual_seed(0)
+    sizes, points = [(5, 7), (3, 1)], [3, 2]
+    value = torch.randn(2, 38, 2, 4, dtype=torch.float64)
+    # Halves, edges and locations outside of the level.
+    steps = torch.arange(-9, 25, dtype=torch.float64) / 14
+    locations = steps[torch.randint(len(steps), (2, 200, 2, 5, 2))]
+    weights = torch.rand(2, 200, 2, 5, dtype=torch.float64)
+    args = (value, sizes, locations, weights, points, "discrete")
+    expected = modeling_rt_detr_v2.multi_scale_deformable_attention_v2(*args)
+    # Rounding halves needs the same arithmetic: float32 on both sides.
+    single = (value, sizes, locations.float(), weights, points, "discrete")
+    expected_single = modeling_rt_detr_v2.multi_scale_deformable_attention_v2(*single)
+    got = multi_scale_deformable_attention_v2(*single)
+    torch.testing.assert_close(got, expected_single, rtol=0, atol=1e-6)
+    assert expected.shape == got.shape
+    with pytest.raises(ValueError, match="method: got 'cubic'"):
+        multi_scale_deformable_attention_v2(*args[:-1], "cubic")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("family", FORMS)
+def test_a_patched_model_computes_the_same_on_the_gpu(family: str) -> None:
+    with patch_transformers():
+        expected = run(models.make(family))
+        case = models.make(family)
+        inputs = {name: tensor.cuda() for name, tensor in case.inputs.items()}
+        got = run(models.Case(case.model.cuda(), inputs))
+    assert got.calls["msda._forward"] == expected.attentions
+    for ours, theirs in zip(got.outputs, expected.outputs, strict=True):
+        # Matrix products and convolutions of the two devices differ more than the operator does.
+        assert error(ours.cpu(), theirs) <= 1e-3 * largest(theirs)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("method", ["default", "discrete"])
+def test_no_call_waits_for_the_gpu(method: str) -> None:
+    sizes, points = [(5, 7), (3, 1)], [3, 2]
+    value = torch.randn(2, 38, 2, 4, device="cuda", requires_grad=True)
+    locations = torch.rand(2, 9, 2, 5, 2, device="cuda")
+    weights = torch.rand(2, 9, 2, 5, device="cuda")
+    args = (value, sizes, locations, weights, points, method)
+    multi_scale_deformable_attention_v2(*args).sum().backward()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        multi_scale_deformable_attention_v2(*args).sum().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

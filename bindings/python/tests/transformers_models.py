@@ -1,0 +1,470 @@
+"""A small model of every family of transformers that has multi-scale deformable attention.
+
+All weights are random: nothing is downloaded. The operator sees several levels, and sampling
+locations in general position: `randomise` moves the offsets off the pixel grid, where the gradient
+of a location jumps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+IMAGE = 64
+
+# Before version 5 some models had a backbone of another library unless told otherwise.
+_OWN_BACKBONE = (
+    {"use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None}
+    if int(transformers.__version__.split(".")[0]) < 5
+    else {}
+)
+
+
+class Case(NamedTuple):
+    """A model and the arguments of its forward."""
+
+    model: nn.Module
+    inputs: dict[str, Tensor]
+
+
+def _resnet() -> object:
+    from transformers import ResNetConfig
+
+    return ResNetConfig(
+        embedding_size=8,
+        hidden_sizes=[8, 12, 16, 20],
+        depths=[1, 1, 1, 1],
+        layer_type="basic",
+        out_features=["stage2", "stage3", "stage4"],
+    )
+
+
+def _rt_detr_resnet() -> object:
+    from transformers import RTDetrResNetConfig
+
+    return RTDetrResNetConfig(
+        embedding_size=8,
+        hidden_sizes=[8, 12, 16, 20],
+        depths=[1, 1, 1, 1],
+        layer_type="basic",
+        out_indices=[2, 3, 4],
+    )
+
+
+def _hgnet(out_indices: tuple[int, ...] = (2, 3, 4)) -> object:
+    from transformers import HGNetV2Config
+
+    return HGNetV2Config(
+        embedding_size=8,
+        hidden_sizes=[8, 12, 16, 20],
+        depths=[1, 1, 1, 1],
+        stem_channels=[3, 8, 8],
+        stage_in_channels=[8, 8, 12, 16],
+        stage_mid_channels=[4, 4, 8, 8],
+        stage_out_channels=[8, 12, 16, 20],
+        stage_num_blocks=[1, 1, 1, 1],
+        stage_numb_of_layers=[1, 1, 1, 1],
+        stage_downsample=[False, True, True, True],
+        stage_light_block=[False, False, True, True],
+        stage_kernel_size=[3, 3, 5, 5],
+        out_indices=list(out_indices),
+    )
+
+
+def _swin(out_indices: tuple[int, ...]) -> object:
+    from transformers import SwinConfig
+
+    return SwinConfig(
+        image_size=IMAGE,
+        patch_size=4,
+        embed_dim=8,
+        depths=[1, 1, 1, 1],
+        num_heads=[1, 1, 2, 2],
+        window_size=4,
+        drop_path_rate=0.0,
+        out_indices=list(out_indices),
+    )
+
+
+# Sizes that RT-DETR and the models made after it share.
+_RT_DETR = dict(
+    encoder_in_channels=[12, 16, 20],
+    encoder_hidden_dim=32,
+    encoder_ffn_dim=16,
+    encoder_attention_heads=2,
+    d_model=32,
+    num_queries=10,
+    decoder_in_channels=[32, 32, 32],
+    decoder_ffn_dim=16,
+    decoder_layers=2,
+    decoder_attention_heads=4,
+    decoder_n_points=3,
+    num_denoising=0,
+    num_labels=5,
+)
+
+
+def _pixels() -> dict[str, Tensor]:
+    return {"pixel_values": torch.randn(2, 3, IMAGE, IMAGE)}
+
+
+def _text() -> dict[str, Tensor]:
+    ids = torch.randint(5, 90, (2, 6))
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def deformable_detr() -> Case:
+    from transformers import DeformableDetrConfig, DeformableDetrForObjectDetection
+
+    config = DeformableDetrConfig(
+        **_OWN_BACKBONE,
+        backbone_config=_resnet(),
+        num_queries=9,
+        num_labels=5,
+        d_model=32,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_n_points=3,
+        decoder_n_points=2,
+        with_box_refine=True,
+        two_stage=True,
+        two_stage_num_proposals=9,
+    )
+    mask = torch.ones(2, IMAGE, IMAGE, dtype=torch.int64)
+    mask[1, :, 40:] = 0
+    return Case(DeformableDetrForObjectDetection(config), {**_pixels(), "pixel_mask": mask})
+
+
+def rt_detr() -> Case:
+    from transformers import RTDetrConfig, RTDetrForObjectDetection
+
+    config = RTDetrConfig(backbone_config=_rt_detr_resnet(), **_RT_DETR)
+    return Case(RTDetrForObjectDetection(config), _pixels())
+
+
+def _rt_detr_v2(method: str) -> Case:
+    from transformers import RTDetrV2Config, RTDetrV2ForObjectDetection
+
+    config = RTDetrV2Config(backbone_config=_rt_detr_resnet(), decoder_method=method, **_RT_DETR)
+    return Case(RTDetrV2ForObjectDetection(config), _pixels())
+
+
+def rt_detr_v2() -> Case:
+    return _rt_detr_v2("default")
+
+
+def rt_detr_v2_discrete() -> Case:
+    return _rt_detr_v2("discrete")
+
+
+def d_fine() -> Case:
+    from transformers import DFineConfig, DFineForObjectDetection
+
+    sizes = {**_RT_DETR, "decoder_n_points": [3, 4, 2]}
+    return Case(DFineForObjectDetection(DFineConfig(backbone_config=_hgnet(), **sizes)), _pixels())
+
+
+def d_fine_discrete() -> Case:
+    from transformers import DFineConfig, DFineForObjectDetection
+
+    sizes = {**_RT_DETR, "decoder_n_points": [3, 4, 2], "decoder_method": "discrete"}
+    return Case(DFineForObjectDetection(DFineConfig(backbone_config=_hgnet(), **sizes)), _pixels())
+
+
+def deimv2() -> Case:
+    from transformers import Deimv2Config, Deimv2ForObjectDetection
+
+    sizes = {**_RT_DETR, "decoder_n_points": [3, 4, 2]}
+    config = Deimv2Config(backbone_config=_hgnet(), **sizes)
+    return Case(Deimv2ForObjectDetection(config), _pixels())
+
+
+def lw_detr() -> Case:
+    from transformers import LwDetrConfig, LwDetrForObjectDetection, LwDetrViTConfig
+
+    backbone = LwDetrViTConfig(
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=IMAGE,
+        pretrain_image_size=IMAGE,
+        patch_size=16,
+        num_windows=4,
+        window_block_indices=[0],
+        out_indices=[1, 2],
+    )
+    config = LwDetrConfig(
+        backbone_config=backbone,
+        projector_scale_factors=[2.0, 0.5],
+        d_model=32,
+        decoder_ffn_dim=16,
+        decoder_layers=2,
+        decoder_n_points=2,
+        decoder_self_attention_heads=4,
+        decoder_cross_attention_heads=4,
+        num_queries=6,
+        group_detr=2,
+        num_labels=5,
+    )
+    return Case(LwDetrForObjectDetection(config), _pixels())
+
+
+def rf_detr() -> Case:
+    from transformers import RfDetrConfig, RfDetrDinov2Config, RfDetrForObjectDetection
+
+    backbone = RfDetrDinov2Config(
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=IMAGE,
+        patch_size=16,
+        num_windows=2,
+        out_indices=[1, 2],
+    )
+    config = RfDetrConfig(
+        backbone_config=backbone,
+        d_model=32,
+        dropout=0.0,
+        decoder_ffn_dim=16,
+        decoder_layers=2,
+        decoder_n_points=2,
+        decoder_self_attention_heads=4,
+        decoder_cross_attention_heads=2,
+        num_queries=6,
+        group_detr=2,
+        num_labels=5,
+    )
+    return Case(RfDetrForObjectDetection(config), _pixels())
+
+
+def _grounding(name: str) -> Case:
+    text = transformers.BertConfig(
+        vocab_size=100,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=64,
+    )
+    config = getattr(transformers, f"{name}Config")(
+        backbone_config=_swin((2, 3, 4)),
+        text_config=text,
+        num_queries=8,
+        d_model=32,
+        dropout=0.0,
+        fusion_droppath=0.0,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_n_points=2,
+        decoder_n_points=2,
+        max_text_len=16,
+    )
+    return Case(
+        getattr(transformers, f"{name}ForObjectDetection")(config), {**_pixels(), **_text()}
+    )
+
+
+def grounding_dino() -> Case:
+    return _grounding("GroundingDino")
+
+
+def mm_grounding_dino() -> Case:
+    return _grounding("MMGroundingDino")
+
+
+def omdet_turbo() -> Case:
+    from transformers import CLIPTextConfig, OmDetTurboConfig, OmDetTurboForObjectDetection
+
+    text = CLIPTextConfig(
+        vocab_size=100,
+        hidden_size=16,
+        intermediate_size=16,
+        projection_dim=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=16,
+        bos_token_id=1,
+        eos_token_id=99,
+    )
+    config = OmDetTurboConfig(
+        **_OWN_BACKBONE,
+        backbone_config=_swin((2, 3, 4)),
+        text_config=text,
+        image_size=IMAGE,
+        apply_layernorm_after_vision_backbone=False,
+        text_projection_in_dim=16,
+        text_projection_out_dim=16,
+        class_embed_dim=16,
+        task_encoder_hidden_dim=16,
+        num_queries=8,
+        encoder_hidden_dim=32,
+        decoder_hidden_dim=32,
+        vision_features_channels=[32, 32, 32],
+        encoder_in_channels=[16, 32, 64],
+        encoder_attention_heads=2,
+        encoder_dim_feedforward=16,
+        decoder_num_heads=4,
+        decoder_num_layers=2,
+        decoder_num_points=2,
+        decoder_dim_feedforward=16,
+    )
+    ids = torch.randint(5, 90, (3, 7))
+    ids[:, -1] = 99
+    tasks = torch.randint(5, 90, (2, 7))
+    tasks[:, -1] = 99
+    inputs = {
+        **_pixels(),
+        "classes_input_ids": ids,
+        "classes_attention_mask": torch.ones_like(ids),
+        "tasks_input_ids": tasks,
+        "tasks_attention_mask": torch.ones_like(tasks),
+        "classes_structure": torch.tensor([2, 1]),
+    }
+    return Case(OmDetTurboForObjectDetection(config), inputs)
+
+
+def pp_doclayout_v2() -> Case:
+    from transformers import PPDocLayoutV2Config, PPDocLayoutV2ForObjectDetection
+
+    config = PPDocLayoutV2Config(
+        backbone_config=_hgnet(),
+        reading_order_config=dict(
+            hidden_size=16,
+            num_attention_heads=2,
+            intermediate_size=16,
+            num_hidden_layers=1,
+            coordinate_size=3,
+            shape_size=2,
+            global_pointer_head_size=8,
+            num_classes=5,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        ),
+        class_thresholds=[0.0] * 5,
+        class_order=list(range(5)),
+        **_RT_DETR,
+    )
+    return Case(PPDocLayoutV2ForObjectDetection(config), _pixels())
+
+
+def pp_doclayout_v3() -> Case:
+    from transformers import PPDocLayoutV3Config, PPDocLayoutV3ForObjectDetection
+
+    config = PPDocLayoutV3Config(
+        backbone_config=_hgnet((1, 2, 3, 4)),
+        x4_feat_dim=8,
+        mask_feature_channels=[8, 8],
+        num_prototypes=4,
+        global_pointer_head_size=8,
+        gp_dropout_value=0.0,
+        **_RT_DETR,
+    )
+    return Case(PPDocLayoutV3ForObjectDetection(config), _pixels())
+
+
+def pp_doclayout_v4() -> Case:
+    from transformers import PPDocLayoutV4Config, PPDocLayoutV4ForObjectDetection
+
+    sizes = dict(_RT_DETR)
+    sizes["hidden_size"] = sizes.pop("d_model")
+    config = PPDocLayoutV4Config(
+        backbone_config=_hgnet(), global_pointer_head_size=8, gp_dropout_value=0.0, **sizes
+    )
+    return Case(PPDocLayoutV4ForObjectDetection(config), _pixels())
+
+
+def mask2former() -> Case:
+    from transformers import Mask2FormerConfig, Mask2FormerModel
+
+    config = Mask2FormerConfig(
+        backbone_config=_swin((1, 2, 3, 4)),
+        feature_size=32,
+        mask_feature_size=16,
+        hidden_dim=32,
+        encoder_feedforward_dim=16,
+        encoder_layers=2,
+        decoder_layers=2,
+        num_attention_heads=4,
+        dim_feedforward=16,
+        num_queries=6,
+        num_labels=5,
+    )
+    return Case(Mask2FormerModel(config), _pixels())
+
+
+def oneformer() -> Case:
+    from transformers import OneFormerConfig, OneFormerModel
+
+    config = OneFormerConfig(
+        backbone_config=_swin((1, 2, 3, 4)),
+        num_queries=6,
+        num_labels=5,
+        task_seq_len=7,
+        conv_dim=32,
+        mask_dim=32,
+        hidden_dim=32,
+        encoder_feedforward_dim=16,
+        encoder_layers=2,
+        decoder_layers=2,
+        num_attention_heads=4,
+        dropout=0.0,
+        dim_feedforward=16,
+    )
+    inputs = {**_pixels(), "task_inputs": torch.randint(0, 90, (2, 7))}
+    return Case(OneFormerModel(config), inputs)
+
+
+FAMILIES: dict[str, Callable[[], Case]] = {
+    build.__name__: build
+    for build in (
+        deformable_detr,
+        rt_detr,
+        rt_detr_v2,
+        rt_detr_v2_discrete,
+        d_fine,
+        d_fine_discrete,
+        deimv2,
+        lw_detr,
+        rf_detr,
+        grounding_dino,
+        mm_grounding_dino,
+        omdet_turbo,
+        pp_doclayout_v2,
+        pp_doclayout_v3,
+        pp_doclayout_v4,
+        mask2former,
+        oneformer,
+    )
+}
+
+
+def randomise(model: nn.Module) -> None:
+    """Moves every parameter away from its initial value, so that no sample lies on the grid."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            scale = 0.4 if "sampling_offsets" in name else 0.05
+            parameter.add_(scale * torch.randn_like(parameter))
+
+
+def make(family: str) -> Case:
+    """The model and inputs of a family, always the same."""
+    torch.manual_seed(7)
+    try:
+        case = FAMILIES[family]()
+    except (ImportError, AttributeError) as error:
+        pytest.skip(f"transformers {transformers.__version__} has no {family}: {error}")
+    randomise(case.model)
+    return Case(case.model.eval(), case.inputs)
