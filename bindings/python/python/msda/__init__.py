@@ -12,6 +12,7 @@ Torch tensors on the CPU and on NVIDIA GPUs, NumPy arrays, and anything else wit
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 import typing
@@ -21,10 +22,24 @@ from ._native import __version__
 if typing.TYPE_CHECKING:
     from ._torch.functional import ms_deform_attn, ms_deform_attn_fused
     from ._torch.module import MSDeformAttn
+    from .integrations.transformers import patch_transformers, unpatch_transformers
 
-__all__ = ["MSDeformAttn", "__version__", "ms_deform_attn", "ms_deform_attn_fused"]
+__all__ = [
+    "MSDeformAttn",
+    "__version__",
+    "ms_deform_attn",
+    "ms_deform_attn_fused",
+    "patch_transformers",
+    "unpatch_transformers",
+]
 
 _FUNCTIONS = {"ms_deform_attn", "ms_deform_attn_fused"}
+# Names that need torch, and their modules.
+_WITH_TORCH = {
+    "MSDeformAttn": "._torch.module",
+    "patch_transformers": ".integrations.transformers",
+    "unpatch_transformers": ".integrations.transformers",
+}
 
 
 def __getattr__(name: str) -> object:
@@ -37,13 +52,11 @@ def __getattr__(name: str) -> object:
         for function in _FUNCTIONS:
             globals()[function] = getattr(module, function)
         return globals()[name]
-    if name == "MSDeformAttn":
+    if name in _WITH_TORCH:
         if importlib.util.find_spec("torch") is None:
-            raise ImportError("msda.MSDeformAttn needs torch\nhint: pip install torch")
-        from ._torch.module import MSDeformAttn
-
-        globals()[name] = MSDeformAttn
-        return MSDeformAttn
+            raise ImportError(f"msda.{name} needs torch\nhint: pip install torch")
+        globals()[name] = getattr(importlib.import_module(_WITH_TORCH[name], __name__), name)
+        return globals()[name]
     raise AttributeError(f"module 'msda' has no attribute {name!r}")
 
 
