@@ -20,6 +20,7 @@ pub mod probes;
 pub mod report;
 mod sources;
 mod tensor_map;
+mod persisting;
 mod texture;
 pub mod verify;
 

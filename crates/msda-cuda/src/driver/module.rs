@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::sys::{
-    CUDA_KERNEL_NODE_PARAMS, CUfunction, CUfunction_attribute as Attribute, CUlaunchAttribute,
+    CUDA_KERNEL_NODE_PARAMS, CUaccessPolicyWindow, CUaccessProperty, CUfunction,
+    CUfunction_attribute as Attribute, CUlaunchAttribute,
     CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDim,
     CUlaunchConfig, CUmodule, CUresult,
 };
@@ -102,18 +103,35 @@ pub struct Launch {
     pub shared: u32,
     /// Blocks per cluster; all ones for a launch without clusters.
     pub cluster: [u32; 3],
+    /// Memory that L2 keeps while the kernel runs.
+    pub window: Option<Window>,
+}
+
+/// A range of device memory whose lines L2 evicts last while a kernel runs. The context's limit of
+/// persisting lines says how much L2 can keep; it is 0 until it is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Its address.
+    pub address: u64,
+    /// Its length in bytes.
+    pub bytes: usize,
+    /// The share of its lines that L2 keeps, in thousandths. The device picks the lines.
+    pub kept: u16,
 }
 
 impl Launch {
     /// A launch without dynamic shared memory and without clusters.
     pub const fn new(grid: [u32; 3], block: [u32; 3]) -> Self {
-        Self { grid, block, shared: 0, cluster: [1; 3] }
+        Self { grid, block, shared: 0, cluster: [1; 3], window: None }
     }
 
     /// Calls `with` with the driver's description of this launch, which points to local variables.
     #[inline]
     fn describe<R>(&self, stream: StreamHandle<'_>, with: impl FnOnce(&CUlaunchConfig) -> R) -> R {
-        let mut cluster = self.cluster_attribute();
+        // The first attribute is left out of a launch with a window and without clusters.
+        let mut attributes =
+            [self.cluster_attribute(), window_attribute(self.window.unwrap_or(Window::NONE))];
+        let first = usize::from(self.window.is_some() && !self.has_clusters());
         with(&CUlaunchConfig {
             gridDimX: self.grid[0],
             gridDimY: self.grid[1],
@@ -123,8 +141,8 @@ impl Launch {
             blockDimZ: self.block[2],
             sharedMemBytes: self.shared,
             hStream: stream.cu(),
-            attrs: &mut cluster,
-            numAttrs: u32::from(self.has_clusters()),
+            attrs: attributes[first..].as_mut_ptr(),
+            numAttrs: u32::from(self.has_clusters()) + u32::from(self.window.is_some()),
         })
     }
 
@@ -143,6 +161,25 @@ impl Launch {
         let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
         CUlaunchAttribute { id, pad: [0 as c_char; 4], value }
     }
+}
+
+impl Window {
+    const NONE: Self = Self { address: 0, bytes: 0, kept: 0 };
+}
+
+/// The launch attribute with a window.
+#[inline]
+fn window_attribute(window: Window) -> CUlaunchAttribute {
+    let mut value = CUlaunchAttributeValue { pad: [0 as c_char; 64] };
+    value.accessPolicyWindow = CUaccessPolicyWindow {
+        base_ptr: ptr::with_exposed_provenance_mut(window.address as usize),
+        num_bytes: window.bytes,
+        hitRatio: f32::from(window.kept) / 1000.0,
+        hitProp: CUaccessProperty::CU_ACCESS_PROPERTY_PERSISTING,
+        missProp: CUaccessProperty::CU_ACCESS_PROPERTY_NORMAL,
+    };
+    let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW;
+    CUlaunchAttribute { id, pad: [0 as c_char; 4], value }
 }
 
 /// A kernel. It keeps its module loaded.
@@ -219,7 +256,7 @@ impl Function {
         let _bound = self.module.device().bind_relaxed()?;
         self.allow_clusters(at)?;
         let mut clusters: c_int = 0;
-        let result = at.describe(StreamHandle::DEFAULT, |config| {
+        let result = Launch { window: None, ..*at }.describe(StreamHandle::DEFAULT, |config| {
             let config = CUlaunchConfig { numAttrs: 1, ..*config };
             // SAFETY: the function lives; `clusters` is valid to write; `config` has the one
             // attribute.

@@ -7,13 +7,23 @@
 //   a position takes GROUP_BYTES there, then PAD unused elements
 //
 // Macros beside those of ladder.cuh: THREADS; PAD; CHANNEL_GROUPS (parts that a row is divided
-// into: a block has one at a time); PARTIAL (of one level only the end may be resident); UNROLL.
+// into: a block has one at a time); PARTIAL (of one level only the end may be resident); UNROLL;
+// COPY (bytes per load of the copy to shared memory); STORED_ROW_BYTES (bytes of a row as it is
+// gathered: ROW_BYTES, or fewer if values are quantised).
 #pragma once
 #include "ladder/ladder.cuh"
 
-constexpr int GROUP_BYTES = ROW_BYTES / CHANNEL_GROUPS;
-constexpr int GROUP_LANES = GROUP_BYTES / VEC; // lanes per query
+#ifndef STORED_ROW_BYTES
+#define STORED_ROW_BYTES ROW_BYTES
+#endif
+#ifndef COPY
+#define COPY VEC
+#endif
+
+constexpr int GROUP_BYTES = STORED_ROW_BYTES / CHANNEL_GROUPS;
+constexpr int GROUP_LANES = LANES_PER_ROW / CHANNEL_GROUPS; // lanes per query
 constexpr int SHARED_PIXEL_STRIDE = GROUP_BYTES + PAD * size_of<VALUE>;
+constexpr int COPIES_PER_ROW = GROUP_BYTES / COPY;
 
 // The resident positions of a level: the first, their number, and the positions before them in
 // shared memory. If a level is not resident, the first is NOT_RESIDENT.
@@ -37,23 +47,23 @@ __device__ __forceinline__ void load_resident(const Plane &plane,
     for (int l = 0; l < LEVELS; l++) {
         const Residency &level = residency[l];
 #pragma unroll 1
-        for (int first = threadIdx.x; first < level.count * GROUP_LANES;
+        for (int first = threadIdx.x; first < level.count * COPIES_PER_ROW;
              first += LOADS_IN_FLIGHT * THREADS) {
-            Vector<VEC> v[LOADS_IN_FLIGHT];
+            Vector<COPY> v[LOADS_IN_FLIGHT];
 #pragma unroll
             for (int r = 0; r < LOADS_IN_FLIGHT; r++) {
-                const int i = first + r * THREADS, position = level.first + i / GROUP_LANES;
-                if (i < level.count * GROUP_LANES) {
+                const int i = first + r * THREADS, position = level.first + i / COPIES_PER_ROW;
+                if (i < level.count * COPIES_PER_ROW) {
                     const char *row = address_mad(plane.value, position, plane.pixel_stride);
-                    v[r] = ld_global<VEC>(row + i % GROUP_LANES * VEC);
+                    v[r] = ld_global<COPY>(row + i % COPIES_PER_ROW * COPY);
                 }
             }
 #pragma unroll
             for (int r = 0; r < LOADS_IN_FLIGHT; r++) {
-                const int i = first + r * THREADS, position = level.offset + i / GROUP_LANES;
-                if (i < level.count * GROUP_LANES) {
+                const int i = first + r * THREADS, position = level.offset + i / COPIES_PER_ROW;
+                if (i < level.count * COPIES_PER_ROW) {
                     char *row = plane.resident + position * SHARED_PIXEL_STRIDE;
-                    store<VEC>(row + i % GROUP_LANES * VEC, v[r]);
+                    store<COPY>(row + i % COPIES_PER_ROW * COPY, v[r]);
                 }
             }
         }
@@ -104,16 +114,23 @@ __device__ __forceinline__ void add_taps(float (&sum)[CHANNELS_PER_LANE], const 
     add_taps(sum, rows, taps);
 }
 
+// Calls `add(l, input)` for each sample of a query, with its level.
+template <typename Add>
+__device__ __forceinline__ void for_each_sample(const Call &call, int image, int head, int query,
+                                                Add add) {
+#pragma unroll UNROLL
+    for (int s = 0; s < SAMPLES; s++) {
+        add(level_of(call, s), load_sample(call, image, query, head, s));
+    }
+}
+
 // Sums the lane's bytes of a query; the lane locates all samples itself.
 __device__ __forceinline__ void sum_query(float (&sum)[CHANNELS_PER_LANE], const Call &call,
                                           const Residency (&residency)[LEVELS], const Plane &plane,
                                           int image, int head, int query, int row_offset) {
 #pragma unroll
     for (int c = 0; c < CHANNELS_PER_LANE; c++) sum[c] = 0;
-#pragma unroll UNROLL
-    for (int s = 0; s < SAMPLES; s++) {
-        const int l = level_of(call, s);
-        add_taps(sum, plane, row_offset, residency[l],
-                 taps_of(call.level[l], load_sample(call, image, query, head, s)));
-    }
+    for_each_sample(call, image, head, query, [&](int l, const SampleInput &input) {
+        add_taps(sum, plane, row_offset, residency[l], taps_of(call.level[l], input));
+    });
 }
