@@ -119,3 +119,33 @@ impl Drop for SetAside {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(device: &Device) -> usize {
+        let (functions, _bound) = (functions().unwrap(), device.bind().unwrap());
+        let mut bytes = 0;
+        // SAFETY: a context is current; `bytes` is valid to write.
+        check("cuCtxGetLimit", unsafe { (functions.get_limit)(&mut bytes, LIMIT) }).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn the_last_user_puts_the_limit_back() {
+        let device = match Device::open(0) {
+            Ok(device) if device.persisting_l2().0 > 0 => device,
+            Ok(device) => return eprintln!("skipped: {} has no persisting lines", device.name()),
+            Err(why) => return eprintln!("skipped: {why}"),
+        };
+        let before = limit(&device);
+        let (first, second) = (SetAside::new(&device).unwrap(), SetAside::new(&device).unwrap());
+        // The driver may round up.
+        assert!(limit(&device) >= device.persisting_l2().0);
+        drop(first);
+        assert!(limit(&device) >= device.persisting_l2().0);
+        drop(second);
+        assert_eq!(limit(&device), before);
+    }
+}
