@@ -15,12 +15,12 @@ pub mod engines;
 pub mod facts;
 pub mod ladder;
 pub mod list;
+mod persisting;
 pub mod probe;
 pub mod probes;
 pub mod report;
 mod sources;
 mod tensor_map;
-mod persisting;
 mod texture;
 pub mod verify;
 

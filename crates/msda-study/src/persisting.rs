@@ -77,7 +77,12 @@ impl SetAside {
         let (most, _) = device.persisting_l2();
         if most == 0 {
             let subject = "persisting lines in L2";
-            return Err(Error::new(ErrorKind::Unsupported, subject, device.name(), "a device with such lines"));
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                subject,
+                device.name(),
+                "a device with such lines",
+            ));
         }
         let mut entries = SET_ASIDE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = entries.iter_mut().find(|entry| entry.device == *device) {

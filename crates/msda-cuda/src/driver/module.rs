@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::sys::{
     CUDA_KERNEL_NODE_PARAMS, CUaccessPolicyWindow, CUaccessProperty, CUfunction,
-    CUfunction_attribute as Attribute, CUlaunchAttribute,
-    CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDim,
-    CUlaunchConfig, CUmodule, CUresult,
+    CUfunction_attribute as Attribute, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDim, CUlaunchConfig, CUmodule, CUresult,
 };
 use msda::{Error, ErrorKind, Result};
 

@@ -21,6 +21,7 @@
 constexpr int LOADING_THREADS = LOADERS * 32;
 constexpr int SUMMING_THREADS = THREADS - LOADING_THREADS;
 constexpr int QUERIES_PER_TILE = SUMMING_THREADS / LANES_PER_ROW;
+constexpr bool ONE_LEVEL_PER_PASS = UNIFORM_POINTS > 0 && UNIFORM_POINTS % SAMPLES_PER_PASS == 0;
 
 struct InputBuffers {
     SampleInput input[BUFFERS][SAMPLES_PER_PASS][QUERIES_PER_TILE];
@@ -89,9 +90,10 @@ __device__ __forceinline__ void sum_tiles(InputBuffers &buffers, Cursor &cursor,
 #pragma unroll 1
         for (int s = 0; s < SAMPLES; s += SAMPLES_PER_PASS) {
             buffers.full[cursor.buffer].wait(cursor.phase);
+            const int level_of_pass = level_of(call, s);
 #pragma unroll 1
             for (int r = 0; active && r < SAMPLES_PER_PASS; r++) {
-                const int l = level_of(call, s + r);
+                const int l = ONE_LEVEL_PER_PASS ? level_of_pass : level_of(call, s + r);
                 add(sum, l, taps_of(call.level[l], buffers.input[cursor.buffer][r][q]));
             }
             buffers.empty[cursor.buffer].arrive();

@@ -32,6 +32,9 @@
 // Bound by: latency. With one block per SM, no other block runs while it waits. With one channel
 // per thread: instructions.
 // Best for: many planes and uneven work.
+// With 16 bytes per lane there are no registers for addresses.
+#define ONE_CHANNEL (VEC <= 4)
+#define HIDE_ADDRESS ONE_CHANNEL
 #include "ladder/staged.cuh"
 #include "ladder/resident.cuh"
 #if INT8
@@ -195,16 +198,21 @@ struct Worker {
                                                const QueryRows &rows) {
         const Call &call = args.call;
         float sum[CHANNELS_PER_LANE] = {};
-        const auto taps = [&](int s) {
-            return taps_of(call.level[level_of(call, s)],
-                           load_sample(call, item.image, query, item.head, s));
-        };
+        const QueryInputs inputs = inputs_of(call, item.image, query, item.head);
+        const u32 copied = hidden_address(&rows) + row_offset;
+        for_each_level(call, [&](int l, int first, int end) {
+            const Residency residency = args.residency[l];
+            const Level level = call.level[l];
 #pragma unroll UNROLL
-        for (int s = 0; s < STREAMED; s++) add_copied(sum, rows, s, row_offset, taps(s));
-#pragma unroll UNROLL
-        for (int s = STREAMED; s < SAMPLES; s++) {
-            add_taps(sum, plane, row_offset, args.residency[level_of(call, s)], taps(s));
-        }
+            for (int s = first; s < end; s++) {
+                const Taps taps = taps_of(level, inputs.load(s));
+                if (s < STREAMED) {
+                    add_copied(sum, copied, s, taps);
+                } else {
+                    add_taps(sum, plane, row_offset, residency, taps);
+                }
+            }
+        });
         store_output(call, item.image, query, item.head, row_offset, sum);
     }
 };
@@ -258,24 +266,25 @@ __device__ __forceinline__ TapBytes load_bytes(const Plane &plane, int channel,
                 : "l"(from + channel), "r"(taps.position[k]));
         }
     } else {
+        const u32 first = plane.address + residency.offset * SHARED_PIXEL_STRIDE + channel;
 #pragma unroll
         for (int k = 0; k < TAPS; k++) {
-            if (taps.position[k] == NOWHERE) continue;
-            const int position = taps.position[k] - residency.first + residency.offset;
-            const char *row = plane.resident + position * SHARED_PIXEL_STRIDE;
-            bytes.tap[k] = *reinterpret_cast<const unsigned char *>(row + channel);
+            const int i = taps.position[k] - residency.first;
+            asm volatile("{.reg .pred p; setp.ge.s32 p, %2, 0; @p ld.shared.u8 %0, [%1];}"
+                         : "+r"(bytes.tap[k])
+                         : "r"(first + i * SHARED_PIXEL_STRIDE), "r"(i));
         }
     }
     return bytes;
 }
 #endif
 
+#if ONE_CHANNEL
 // Adds a sample on level l to the sums of a lane of its group.
 __device__ __forceinline__ void add_sample(float (&sum)[CHANNELS_PER_LANE], const Args &args,
                                            const Plane &plane, const Item &item, int lane, int l,
+                                           const Level &level, const Residency &residency,
                                            const SampleInput &input) {
-    const Level &level = args.call.level[l];
-    const Residency &residency = args.residency[l];
 #if INT8
     const Taps taps = taps_of(level, SampleInput{input.x, input.y, 1});
     const TapBytes bytes = load_bytes(plane, lane, residency, taps);
@@ -295,6 +304,23 @@ __device__ __forceinline__ void add_sample(float (&sum)[CHANNELS_PER_LANE], cons
 #endif
 }
 
+// Sums the lane's channel of a query, level by level.
+__device__ __forceinline__ void sum_levels(float (&sum)[CHANNELS_PER_LANE], const Args &args,
+                                           const Plane &plane, const Item &item, int query,
+                                           int lane) {
+    const Call &call = args.call;
+    const QueryInputs inputs = inputs_of(call, item.image, query, item.head);
+    for_each_level(call, [&](int l, int first, int end) {
+        const Residency residency = args.residency[l];
+        const Level level = call.level[l];
+#pragma unroll UNROLL
+        for (int s = first; s < end; s++) {
+            add_sample(sum, args, plane, item, lane, l, level, residency, inputs.load(s));
+        }
+    });
+}
+#endif
+
 struct Worker {
     __device__ __forceinline__ void init(Stages &) {}
     __device__ __forceinline__ void compute(const Args &args, const Plane &plane, const Item &item,
@@ -310,10 +336,11 @@ struct Worker {
             const int query = i;
 #endif
             float sum[CHANNELS_PER_LANE] = {};
-            for_each_sample(call, item.image, item.head, query,
-                            [&](int l, const SampleInput &input) {
-                                add_sample(sum, args, plane, item, lane, l, input);
-                            });
+#if ONE_CHANNEL
+            sum_levels(sum, args, plane, item, query, lane);
+#else
+            sum_query(sum, call, args.residency, plane, item.image, item.head, query, lane * VEC);
+#endif
             const int offset = (item.channel_group * GROUP_LANES + lane) * VEC;
 #if INT8
             sum[0] *= args.top[item.image * call.heads + item.head] * (1.0f / 127);
@@ -335,7 +362,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __shared__ int next[2], resident_plane; // plane and channel group that shared memory holds
     const Call &call = args.call;
     Stages &stages = *reinterpret_cast<Stages *>(shared);
-    Plane plane{nullptr, call.value.row_stride, reinterpret_cast<char *>(shared) + STAGE_BYTES};
+    char *resident = reinterpret_cast<char *>(shared) + STAGE_BYTES;
+    Plane plane{nullptr, call.value.row_stride, resident, hidden_address(resident)};
 #if INT8
     plane.pixel_stride = STORED_ROW_BYTES;
 #endif

@@ -11,6 +11,8 @@
 #pragma once
 #include "ladder/resident.cuh"
 
+static_assert(SHARED_PIXEL_STRIDE == ROW_BYTES, "copied rows lie like resident ones");
+
 constexpr int ROWS_PER_TAP = STREAMED > 0 ? STREAMED : 1;
 constexpr int SAMPLES_PER_PASS = ROWS_PER_TAP < 32 ? ROWS_PER_TAP : 32; // located by a warp
 constexpr int PASSES = (STREAMED + SAMPLES_PER_PASS - 1) / SAMPLES_PER_PASS;
@@ -75,23 +77,23 @@ __device__ __forceinline__ void copy_rows(QueryRows &rows, const QueryInput &inp
                 const int piece = (i + lane) % COPIES_PER_ROW * COPY;
                 const int position = __shfl_sync(0xffffffffu, taps.position[k], sample & 31);
                 if (i + lane < COPIES && first + sample < STREAMED && position != NOWHERE) {
-                    copy_async<COPY>(rows.tap[k][first + sample] + piece,
-                                     address_mad(plane.value, position, plane.pixel_stride) + piece);
+                    const char *row = address_mad(plane.value, position, plane.pixel_stride);
+                    copy_async<COPY>(rows.tap[k][first + sample] + piece, row + piece);
                 }
             }
         }
     }
 }
 
-// Adds the taps of streamed sample s.
-__device__ __forceinline__ void add_copied(float (&sum)[CHANNELS_PER_LANE], const QueryRows &rows,
-                                           int s, int row_offset, const Taps &taps) {
-    TapRows loaded{};
+// Adds the taps of streamed sample s. `copied`: the lane's bytes of the first row.
+__device__ __forceinline__ void add_copied(float (&sum)[CHANNELS_PER_LANE], u32 copied, int s,
+                                           const Taps &taps) {
+    TapRows rows{};
 #pragma unroll
     for (int k = 0; k < TAPS; k++) {
-        if (taps.position[k] != NOWHERE) {
-            loaded.tap[k] = load_resident_row(rows.tap[k][s] + row_offset);
-        }
+        // The rows of a tap follow each other without padding. NOWHERE was not copied.
+        const u32 first = copied + k * ROWS_PER_TAP * ROW_BYTES;
+        load_row_if(rows.tap[k], first, taps.position[k] == NOWHERE ? NOWHERE : s);
     }
-    add_taps(sum, loaded, taps);
+    add_taps(sum, rows, taps);
 }

@@ -79,8 +79,7 @@ pub(super) const PERSISTENT: Persistent = Persistent {
 /// problem.
 pub(super) const FULL: Persistent = PERSISTENT;
 pub(super) const CHANNELSPLIT: Persistent = Persistent { channels: Some(8), ..PERSISTENT };
-pub(super) const ULTRA: Persistent =
-    Persistent { locate: true, load: Load::Kept, unroll: 4, ..PERSISTENT };
+pub(super) const ULTRA: Persistent = Persistent { locate: true, load: Load::Kept, unroll: 4, ..PERSISTENT };
 
 pub(super) const TEXTURE: Persistent = Persistent { change: Change::Texture, ..PERSISTENT };
 pub(super) const REORDERED: Persistent = Persistent { change: Change::Reordered, ..PERSISTENT };
