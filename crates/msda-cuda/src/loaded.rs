@@ -113,8 +113,9 @@ impl Loaded {
     ) -> Result<()> {
         let mut room: Argument = [MaybeUninit::uninit(); MAX_ARGS / 8];
         let arg = self.argument(&address, &mut room)?;
-        let launch = Launch { window: self.window(address), ..self.launch };
+        let window = self.window(address);
+        let args = &mut [arg.as_mut_ptr().cast::<c_void>()];
         // SAFETY: the kernel has one parameter, which is there; the rest is the caller's promise.
-        unsafe { self.function.launch(&launch, stream, &mut [arg.as_mut_ptr().cast::<c_void>()]) }
+        unsafe { self.function.launch_keeping(&self.launch, window, stream, args) }
     }
 }

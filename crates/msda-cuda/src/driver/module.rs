@@ -102,8 +102,6 @@ pub struct Launch {
     pub shared: u32,
     /// Blocks per cluster; all ones for a launch without clusters.
     pub cluster: [u32; 3],
-    /// Memory that L2 keeps while the kernel runs.
-    pub window: Option<Window>,
 }
 
 /// A range of device memory whose lines L2 evicts last while a kernel runs. The context's limit of
@@ -121,16 +119,20 @@ pub struct Window {
 impl Launch {
     /// A launch without dynamic shared memory and without clusters.
     pub const fn new(grid: [u32; 3], block: [u32; 3]) -> Self {
-        Self { grid, block, shared: 0, cluster: [1; 3], window: None }
+        Self { grid, block, shared: 0, cluster: [1; 3] }
     }
 
     /// Calls `with` with the driver's description of this launch, which points to local variables.
     #[inline]
-    fn describe<R>(&self, stream: StreamHandle<'_>, with: impl FnOnce(&CUlaunchConfig) -> R) -> R {
+    fn describe<R>(
+        &self,
+        stream: StreamHandle<'_>,
+        window: Option<Window>,
+        with: impl FnOnce(&CUlaunchConfig) -> R,
+    ) -> R {
         // The first attribute is left out of a launch with a window and without clusters.
-        let mut attributes =
-            [self.cluster_attribute(), window_attribute(self.window.unwrap_or(Window::NONE))];
-        let first = usize::from(self.window.is_some() && !self.has_clusters());
+        let mut attributes = [self.cluster_attribute(), window_attribute(window.unwrap_or(Window::NONE))];
+        let first = usize::from(window.is_some() && !self.has_clusters());
         with(&CUlaunchConfig {
             gridDimX: self.grid[0],
             gridDimY: self.grid[1],
@@ -141,7 +143,7 @@ impl Launch {
             sharedMemBytes: self.shared,
             hStream: stream.cu(),
             attrs: attributes[first..].as_mut_ptr(),
-            numAttrs: u32::from(self.has_clusters()) + u32::from(self.window.is_some()),
+            numAttrs: u32::from(self.has_clusters()) + u32::from(window.is_some()),
         })
     }
 
@@ -255,7 +257,7 @@ impl Function {
         let _bound = self.module.device().bind_relaxed()?;
         self.allow_clusters(at)?;
         let mut clusters: c_int = 0;
-        let result = Launch { window: None, ..*at }.describe(StreamHandle::DEFAULT, |config| {
+        let result = at.describe(StreamHandle::DEFAULT, None, |config| {
             let config = CUlaunchConfig { numAttrs: 1, ..*config };
             // SAFETY: the function lives; `clusters` is valid to write; `config` has the one
             // attribute.
@@ -268,11 +270,7 @@ impl Function {
     /// Queues the kernel on `stream`. Allocates nothing.
     ///
     /// # Safety
-    /// - `args` has a pointer to a value for each parameter of the kernel, in order and of its
-    ///   type.
-    /// - The kernel stays within the memory that its arguments name.
-    /// - Until the kernel is done, that memory and the module live, and nobody else uses the memory
-    ///   in a conflicting way.
+    /// As for [`Function::launch_keeping`].
     #[inline]
     pub unsafe fn launch(
         &self,
@@ -280,9 +278,29 @@ impl Function {
         stream: StreamHandle<'_>,
         args: &mut [*mut c_void],
     ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_keeping(at, None, stream, args) }
+    }
+
+    /// Queues the kernel on `stream`; L2 keeps the window while it runs. Allocates nothing.
+    ///
+    /// # Safety
+    /// - `args` has a pointer to a value for each parameter of the kernel, in order and of its
+    ///   type.
+    /// - The kernel stays within the memory that its arguments name.
+    /// - Until the kernel is done, that memory and the module live, and nobody else uses the memory
+    ///   in a conflicting way.
+    #[inline]
+    pub unsafe fn launch_keeping(
+        &self,
+        at: &Launch,
+        window: Option<Window>,
+        stream: StreamHandle<'_>,
+        args: &mut [*mut c_void],
+    ) -> Result<()> {
         let _bound = self.module.device().bind()?;
         self.allow_clusters(at)?;
-        let result = at.describe(stream, |config| {
+        let result = at.describe(stream, window, |config| {
             // SAFETY: function and stream live, `config` is complete; the rest is the caller's
             // promise.
             unsafe { api::cuLaunchKernelEx(config, self.raw, args.as_mut_ptr(), ptr::null_mut()) }

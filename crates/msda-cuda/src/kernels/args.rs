@@ -53,7 +53,8 @@ pub struct Args {
     bytes: Vec<u8>,
     pointers: Vec<(Pointer, usize)>,
     encoded: Vec<Encoded>,
-    window: Option<(Pointer, usize)>,
+    /// Rare, so it does not make every argument larger.
+    window: Option<Box<(Pointer, usize)>>,
 }
 
 impl Args {
@@ -69,13 +70,13 @@ impl Args {
 
     /// The memory that L2 should keep while the kernel runs, and its length in bytes.
     pub(crate) fn window(&self) -> Option<(Pointer, usize)> {
-        self.window
+        self.window.as_deref().copied()
     }
 
     /// Makes L2 keep so many bytes from a pointer on while the kernel runs, as far as the context's
     /// limit of persisting lines allows.
     pub fn keep_in_l2(&mut self, pointer: impl Into<Pointer>, bytes: usize) {
-        self.window = Some((pointer.into(), bytes));
+        self.window = Some(Box::new((pointer.into(), bytes)));
     }
 
     pub(crate) fn encoded(&self) -> &[Encoded] {
