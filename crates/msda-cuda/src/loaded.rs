@@ -7,7 +7,7 @@ use std::ptr;
 
 use msda::{Error, ErrorKind, Result};
 
-use crate::driver::{Device, Function, Launch, StreamHandle};
+use crate::driver::{Device, Function, Launch, StreamHandle, Window};
 use crate::jit;
 use crate::kernels::{Args, Pointer, Prepared};
 
@@ -48,6 +48,20 @@ impl Loaded {
                 .hint("use fewer blocks per cluster, or less shared memory"));
         }
         Ok(Self { function, launch, args })
+    }
+
+    /// Whether L2 keeps memory while it runs: a launch attribute, which has an address.
+    pub(crate) fn has_window(&self) -> bool {
+        self.args.window().is_some()
+    }
+
+    fn window(&self, address: impl Fn(Pointer) -> u64) -> Option<Window> {
+        let (pointer, bytes) = self.args.window()?;
+        let (persisting, most) = self.function.module().device().persisting_l2();
+        let bytes = bytes.min(most);
+        // If all lines of a larger window were persisting, they would evict each other.
+        let kept = if bytes <= persisting { 1000 } else { (persisting * 1000 / bytes) as u16 };
+        (bytes > 0).then(|| Window { address: address(pointer), bytes, kept })
     }
 
     /// Whether the device runs its blocks in fewer than two waves.
@@ -98,8 +112,10 @@ impl Loaded {
         stream: StreamHandle<'_>,
     ) -> Result<()> {
         let mut room: Argument = [MaybeUninit::uninit(); MAX_ARGS / 8];
-        let arg = self.argument(address, &mut room)?;
+        let arg = self.argument(&address, &mut room)?;
+        let window = self.window(address);
+        let args = &mut [arg.as_mut_ptr().cast::<c_void>()];
         // SAFETY: the kernel has one parameter, which is there; the rest is the caller's promise.
-        unsafe { self.function.launch(&self.launch, stream, &mut [arg.as_mut_ptr().cast::<c_void>()]) }
+        unsafe { self.function.launch_keeping(&self.launch, window, stream, args) }
     }
 }

@@ -300,6 +300,8 @@ impl Chained {
         match steps {
             [] => return Ok(None),
             [Step { work: Work::Run(one), .. }] if one.is_short()? => return Ok(None),
+            // A node of a graph keeps the address of its window.
+            _ if kernels(steps).any(Loaded::has_window) => return Ok(None),
             _ => (),
         }
         let words = steps.iter().map(|step| match &step.work {

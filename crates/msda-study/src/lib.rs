@@ -15,6 +15,7 @@ pub mod engines;
 pub mod facts;
 pub mod ladder;
 pub mod list;
+mod persisting;
 pub mod probe;
 pub mod probes;
 pub mod report;

@@ -46,13 +46,15 @@ fn functions() -> Result<&'static Functions> {
     found.as_ref().map_err(Clone::clone)
 }
 
-/// Rows of texels of four numbers each in device memory.
+/// Rows of texels in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Texels {
     /// Bytes from the beginning of the memory; a multiple of [`Texels::ALIGN`].
     pub(crate) at: usize,
     /// The type of the numbers: `f16` or `f32`.
     pub(crate) dtype: Dtype,
+    /// Numbers of a texel: 1 or 4.
+    pub(crate) channels: usize,
     /// Texels of a row.
     pub(crate) width: usize,
     /// Rows.
@@ -70,10 +72,10 @@ impl Texels {
 
     /// What the driver demands, and that all texels are within so many bytes.
     fn check(&self, bytes: usize) -> Result<()> {
-        let format = [Dtype::F16, Dtype::F32].contains(&self.dtype);
+        let format = [Dtype::F16, Dtype::F32].contains(&self.dtype) && [1, 4].contains(&self.channels);
         let (w, h) = Self::MOST;
         let sizes = (1..=w).contains(&self.width) && (1..=h).contains(&self.height);
-        let rows = self.pitch >= self.width.saturating_mul(4 * self.dtype.size());
+        let rows = self.pitch >= self.width.saturating_mul(self.channels * self.dtype.size());
         let aligned = self.at.is_multiple_of(Self::ALIGN) && self.pitch.is_multiple_of(128);
         let end = self.pitch.checked_mul(self.height).and_then(|length| length.checked_add(self.at));
         if format && sizes && rows && aligned && end.is_some_and(|end| end <= bytes) {
@@ -106,7 +108,7 @@ impl Texture {
                 Dtype::F16 => CUarray_format::CU_AD_FORMAT_HALF,
                 _ => CUarray_format::CU_AD_FORMAT_FLOAT,
             },
-            numChannels: 4,
+            numChannels: texels.channels as u32,
             width: texels.width,
             height: texels.height,
             pitchInBytes: texels.pitch,
@@ -199,11 +201,12 @@ mod tests {
 
     #[test]
     fn what_the_driver_would_refuse_is_refused() {
-        let good = Texels { at: 512, dtype: Dtype::F16, width: 10, height: 3, pitch: 128 };
+        let good = Texels { at: 512, dtype: Dtype::F16, channels: 4, width: 10, height: 3, pitch: 128 };
         good.check(512 + 3 * 128).unwrap();
         for bad in [
             Texels { at: 256, ..good },
             Texels { dtype: Dtype::Bf16, ..good },
+            Texels { channels: 3, ..good },
             Texels { width: 0, ..good },
             Texels { width: 17, ..good },
             Texels { height: 4, ..good },

@@ -96,10 +96,14 @@ fn allowed(rung: &Rung, sum: f64) -> f64 {
     let own = match rung.name {
         // Half a step of the largest value, for weights that add up to 1.
         "int8" => 1.0 / 254.0,
+        // The same, and interpolation weights and sums of four taps are rounded to eleven bits.
+        "int8_half" | "persistent+int8" => 1.0 / 254.0 + sum / 256.0,
         // Half a step of three bits of fraction.
         "fp8" => sum / 16.0,
         // Distances of eight bits on both axes.
-        "texture" => 1.0 / 128.0,
+        "texture" | "persistent+texture" => 1.0 / 128.0,
+        // It is compared with the same samples; the expected weights are rounded to the type.
+        "fewer_points" => sum / 256.0,
         // Weights, and each sum of 12 samples' taps, are rounded to eleven bits.
         "original_half" => sum * 49.0 / 2048.0,
         // Weights, and each sum of four taps, are.
@@ -107,6 +111,32 @@ fn allowed(rung: &Rung, sum: f64) -> f64 {
     };
     // The output is rounded too.
     own + sum / 256.0
+}
+
+/// The weights of `fewer_points`: less than a quarter of the query's mean becomes 0, and the others
+/// are scaled so that their sum stays.
+fn without_light_samples(p: &Problem, weights: &Buffer) -> Buffer {
+    let mut all: Vec<f32> = weights.to_f64().iter().map(|&w| w as f32).collect();
+    for query in all.chunks_mut(p.samples()) {
+        let total = query.iter().fold(0.0, |sum: f32, w| sum + w);
+        let least = total / (4 * p.samples()) as f32;
+        let kept = query.iter().filter(|w| **w >= least).fold(0.0, |sum: f32, w| sum + w);
+        query.iter_mut().for_each(|w| *w = if *w < least { 0.0 } else { *w * (total / kept) });
+    }
+    Buffer::from_fn(weights.dtype(), all.len(), |i| f64::from(all[i]))
+}
+
+#[test]
+fn light_samples_are_dropped_and_the_sum_stays() {
+    let (p, [_, _, weights]) = call(8, Layout::Bshd, Dtype::F32);
+    let fewer = without_light_samples(&p, &weights).to_f64();
+    let (before, all) = (weights.to_f64(), p.samples());
+    let dropped = fewer.iter().filter(|w| **w == 0.0).count();
+    assert!(dropped * 20 > fewer.len() && dropped * 4 < fewer.len(), "{dropped} of {}", fewer.len());
+    for (a, b) in before.chunks(all).zip(fewer.chunks(all)) {
+        let (a, b) = (a.iter().sum::<f64>(), b.iter().sum::<f64>());
+        assert!((a - b).abs() < 1e-6 * a, "{a} {b}");
+    }
 }
 
 #[test]
@@ -138,6 +168,9 @@ fn other_rungs_keep_what_they_promise() {
             let got = forward(&backend, &p, &inputs).unwrap();
             let again = forward(&backend, &p, &inputs).unwrap();
             assert_eq!(got.to_le_bytes(), again.to_le_bytes(), "{} on {p}: another result", rung.name);
+            if rung.name == "fewer_points" {
+                inputs[2] = without_light_samples(&p, &inputs[2]);
+            }
             let want = forward(&Cpu::new(), &p, &inputs).unwrap().to_f64();
             let sizes = inputs[0].to_f64().into_iter().map(f64::abs).collect::<Vec<_>>();
             inputs[0] = Buffer::from_fn(dtype, sizes.len(), |i| sizes[i]);

@@ -28,7 +28,7 @@ pub use graph::Graph;
 pub(crate) use library::explain;
 pub use library::{driver_problem, driver_version, symbol};
 pub use memory::{Memory, copy_async, fill_async};
-pub use module::{Function, Launch, Module};
+pub use module::{Function, Launch, Module, Window};
 pub use relaxed::Relaxed;
 pub use stream::{Stream, StreamHandle};
 

@@ -53,6 +53,8 @@ pub struct Args {
     bytes: Vec<u8>,
     pointers: Vec<(Pointer, usize)>,
     encoded: Vec<Encoded>,
+    /// Rare, so it does not make every argument larger.
+    window: Option<Box<(Pointer, usize)>>,
 }
 
 impl Args {
@@ -64,6 +66,17 @@ impl Args {
     /// The pointers and their offsets.
     pub fn pointers(&self) -> &[(Pointer, usize)] {
         &self.pointers
+    }
+
+    /// The memory that L2 should keep while the kernel runs, and its length in bytes.
+    pub(crate) fn window(&self) -> Option<(Pointer, usize)> {
+        self.window.as_deref().copied()
+    }
+
+    /// Makes L2 keep so many bytes from a pointer on while the kernel runs, as far as the context's
+    /// limit of persisting lines allows.
+    pub fn keep_in_l2(&mut self, pointer: impl Into<Pointer>, bytes: usize) {
+        self.window = Some(Box::new((pointer.into(), bytes)));
     }
 
     pub(crate) fn encoded(&self) -> &[Encoded] {

@@ -22,6 +22,8 @@
 //   F16_SUMS            products and sums in f16: 1, of SAMPLES_PER_LOAD samples, which are then
 //                       added in f32; 2, of all samples
 //   ORDERED             queries in the order of a list, in which neighbours sample the same places
+//   DROP                samples with less than 1/DROP of the query's mean weight are dropped, and
+//                       the others are scaled, so that the sum of weights stays; 0: none
 //
 // If there are fewer blocks than tiles, a block strides over the tiles.
 //
@@ -153,6 +155,54 @@ __device__ __forceinline__ void compute(const Args &args, const Staged &staged, 
     }
 }
 
+// Computes a thread's part of a tile with the samples that are not dropped.
+__device__ __forceinline__ void compute_heavy(const Args &args, int image, int head, int tile,
+                                              int thread) {
+    static_assert(!DROP || SAMPLES <= 64, "the samples of a query are bits of a word");
+    const Call &call = args.call;
+    const int query = tile * QUERIES_PER_TILE + thread / GROUP_LANES;
+    const int row_offset = thread % GROUP_LANES * VEC;
+    if (query >= call.queries) return;
+    const char *weights = call.weights.at(image, query, head);
+    // Calls `use(s, weight)` for each sample.
+    const auto for_each_weight = [&](auto use) {
+#pragma unroll 1
+        for (int first = 0; first < SAMPLES; first += SAMPLES_PER_LOAD) {
+            float weight[SAMPLES_PER_LOAD];
+            load_widened<WEIGHT, SAMPLES_PER_LOAD, WEIGHT_ALIGN>(
+                weights + first * size_of<WEIGHT>, weight);
+#pragma unroll
+            for (int t = 0; t < SAMPLES_PER_LOAD; t++) use(first + t, weight[t]);
+        }
+    };
+    float total = 0, kept = 0;
+    for_each_weight([&](int, float weight) { total += weight; });
+    // Negative weights are kept. If the sum is not finite, all are kept: comparisons with NaN are
+    // false. The dropped weights are less than 1/DROP of the sum, so kept > 0 if any are dropped.
+    const float least = total <= MAX_FLOAT ? total / ((DROP ? DROP : 1) * SAMPLES) : 0;
+    u64 samples = 0;
+    bool drops = false;
+    for_each_weight([&](int s, float weight) {
+        if (weight >= 0 && weight < least) {
+            drops = true;
+        } else {
+            samples |= u64(1) << s, kept += weight;
+        }
+    });
+    const float scale = drops ? total / kept : 1;
+    const char *base = opaque(call.value.at(image, 0, head) + row_offset);
+    float sum[CHANNELS_PER_LANE] = {};
+#pragma unroll 1
+    for (; samples != 0; samples &= samples - 1) {
+        const int s = __ffsll(samples) - 1;
+        SampleInput input = load_sample(call, image, query, head, s);
+        input.weight *= scale;
+        add_taps(sum, base, call.value.row_stride,
+                 taps_of(call.level[level_of(call, s)], input));
+    }
+    store_output(call, image, query, head, row_offset, sum);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     msda_forward(const __grid_constant__ Args args) {
     const Call &call = args.call;
@@ -197,7 +247,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
             }
             __syncthreads();
         }
-        if (has_group) {
+        if (DROP && has_group) {
+            compute_heavy(args, image, head, tile, threadIdx.x);
+        } else if (has_group) {
             compute(args, staged, staged.raw[PIPELINE ? buffer : 0], image, head, tile,
                     threadIdx.x);
         }

@@ -47,6 +47,18 @@ __device__ __forceinline__ SampleInput load_sample(const Call &call, int image, 
     return one[0];
 }
 
+// Locations and weights of one query.
+struct QueryInputs {
+    const char *locations, *weights;
+
+    __device__ __forceinline__ SampleInput load(int s) const {
+        float xy[2], weight[1];
+        load_widened<LOCATION, 2, size_of<LOCATION>>(locations + s * (2 * size_of<LOCATION>), xy);
+        load_widened<WEIGHT, 1, size_of<WEIGHT>>(weights + s * size_of<WEIGHT>, weight);
+        return SampleInput{xy[0], xy[1], weight[0]};
+    }
+};
+
 // The position of a tap that is not read and has weight 0.
 constexpr int NOWHERE = -1;
 constexpr int TAPS = NEAREST ? 1 : 4;
@@ -105,6 +117,11 @@ __device__ __forceinline__ Taps taps_of(const Level &level, const SampleInput &i
 __device__ __forceinline__ const char *opaque(const char *address) {
     asm volatile("" : "+l"(address));
     return address;
+}
+
+__device__ __forceinline__ QueryInputs inputs_of(const Call &call, int image, int query, int head) {
+    return QueryInputs{opaque(call.locations.at(image, query, head)),
+                       opaque(call.weights.at(image, query, head))};
 }
 
 // LOAD, how rows are loaded: through L1 (0), past L1 (1), with a hint that L2 fetches whole lines

@@ -8,6 +8,7 @@
 //   FP8     0: integers from -127 to 127, stored with an offset of 128; 1: e4m3, a float of 4
 //           exponent and 3 fraction bits
 //   PIECE   bytes, and so channels, that a lane loads at once: 8 or 16
+//   HALF_WEIGHTS   a sample is interpolated in f16, with f16 weights (int8.cuh), and added in f32
 //
 // An integer is off by up to 1/254 of the plane's largest value, e4m3 by up to 1/16 of the value
 // itself. Values that are not finite do not count for the scale: infinities become the largest
@@ -15,7 +16,7 @@
 //
 // Bound by: the L1 data path, with half the bytes per row.
 // Best for: models that accept the error and quantise once for many calls.
-#include "ladder/ladder.cuh"
+#include "ladder/int8.cuh"
 
 constexpr int QUANTISED_ROW_BYTES = (D + PIECE - 1) / PIECE * PIECE;
 constexpr int GROUP_LANES = QUANTISED_ROW_BYTES / PIECE; // per query
@@ -147,8 +148,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     float sum[PIECE] = {};
 #pragma unroll 1
     for (int s = 0; s < SAMPLES; s++) {
-        const Taps taps =
-            taps_of(call.level[level_of(call, s)], load_sample(call, image, query, head, s));
+        SampleInput input = load_sample(call, image, query, head, s);
+        const float weight = input.weight;
+        if (HALF_WEIGHTS) input.weight = 1;
+        const Taps taps = taps_of(call.level[level_of(call, s)], input);
         Vector<PIECE> row[TAPS] = {};
 #pragma unroll
         for (int k = 0; k < TAPS; k++) {
@@ -156,8 +159,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
                 row[k] = ld_global<PIECE>(address_mad(base, taps.position[k], QUANTISED_ROW_BYTES));
             }
         }
+        if constexpr (HALF_WEIGHTS) {
+            u32 interpolated[PIECE / 2] = {};
 #pragma unroll
-        for (int k = 0; k < TAPS; k++) multiply_add_bytes(sum, row[k], taps.weight[k]);
+            for (int k = 0; k < TAPS; k++) interpolate(interpolated, row[k].word, taps.weight[k]);
+#pragma unroll
+            for (int c = 0; c < PIECE; c += 2) {
+                float low, high;
+                widen2<F16>(interpolated[c / 2], low, high);
+                sum[c] = fmaf(weight, low, sum[c]);
+                sum[c + 1] = fmaf(weight, high, sum[c + 1]);
+            }
+        } else {
+#pragma unroll
+            for (int k = 0; k < TAPS; k++) multiply_add_bytes(sum, row[k], taps.weight[k]);
+        }
     }
     const float scale = args.top[plane] * (1 / MAX_QUANTISED);
     char *to = call.output.at(image, query, head);

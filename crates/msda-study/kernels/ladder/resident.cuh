@@ -7,13 +7,27 @@
 //   a position takes GROUP_BYTES there, then PAD unused elements
 //
 // Macros beside those of ladder.cuh: THREADS; PAD; CHANNEL_GROUPS (parts that a row is divided
-// into: a block has one at a time); PARTIAL (of one level only the end may be resident); UNROLL.
+// into: a block has one at a time); PARTIAL (of one level only the end may be resident); UNROLL;
+// COPY (bytes per load of the copy to shared memory); STORED_ROW_BYTES (bytes of a row as it is
+// gathered: ROW_BYTES, or fewer if values are quantised); HIDE_ADDRESS (the compiler does not know
+// the address of the resident levels: otherwise it computes it again for every tap).
 #pragma once
 #include "ladder/ladder.cuh"
 
-constexpr int GROUP_BYTES = ROW_BYTES / CHANNEL_GROUPS;
-constexpr int GROUP_LANES = GROUP_BYTES / VEC; // lanes per query
+#ifndef STORED_ROW_BYTES
+#define STORED_ROW_BYTES ROW_BYTES
+#endif
+#ifndef COPY
+#define COPY VEC
+#endif
+#ifndef HIDE_ADDRESS
+#define HIDE_ADDRESS 0
+#endif
+
+constexpr int GROUP_BYTES = STORED_ROW_BYTES / CHANNEL_GROUPS;
+constexpr int GROUP_LANES = LANES_PER_ROW / CHANNEL_GROUPS; // lanes per query
 constexpr int SHARED_PIXEL_STRIDE = GROUP_BYTES + PAD * size_of<VALUE>;
+constexpr int COPIES_PER_ROW = GROUP_BYTES / COPY;
 
 // The resident positions of a level: the first, their number, and the positions before them in
 // shared memory. If a level is not resident, the first is NOT_RESIDENT.
@@ -27,6 +41,7 @@ struct Plane {
     const char *value; // position 0 in global memory
     int pixel_stride;  // bytes from position to position there
     char *resident;    // shared memory
+    u32 address;       // the same, if HIDE_ADDRESS: see load_row_if
 };
 
 // Copies the resident levels to shared memory, by all threads. A barrier must follow.
@@ -37,23 +52,23 @@ __device__ __forceinline__ void load_resident(const Plane &plane,
     for (int l = 0; l < LEVELS; l++) {
         const Residency &level = residency[l];
 #pragma unroll 1
-        for (int first = threadIdx.x; first < level.count * GROUP_LANES;
+        for (int first = threadIdx.x; first < level.count * COPIES_PER_ROW;
              first += LOADS_IN_FLIGHT * THREADS) {
-            Vector<VEC> v[LOADS_IN_FLIGHT];
+            Vector<COPY> v[LOADS_IN_FLIGHT];
 #pragma unroll
             for (int r = 0; r < LOADS_IN_FLIGHT; r++) {
-                const int i = first + r * THREADS, position = level.first + i / GROUP_LANES;
-                if (i < level.count * GROUP_LANES) {
+                const int i = first + r * THREADS, position = level.first + i / COPIES_PER_ROW;
+                if (i < level.count * COPIES_PER_ROW) {
                     const char *row = address_mad(plane.value, position, plane.pixel_stride);
-                    v[r] = ld_global<VEC>(row + i % GROUP_LANES * VEC);
+                    v[r] = ld_global<COPY>(row + i % COPIES_PER_ROW * COPY);
                 }
             }
 #pragma unroll
             for (int r = 0; r < LOADS_IN_FLIGHT; r++) {
-                const int i = first + r * THREADS, position = level.offset + i / GROUP_LANES;
-                if (i < level.count * GROUP_LANES) {
+                const int i = first + r * THREADS, position = level.offset + i / COPIES_PER_ROW;
+                if (i < level.count * COPIES_PER_ROW) {
                     char *row = plane.resident + position * SHARED_PIXEL_STRIDE;
-                    store<VEC>(row + i % GROUP_LANES * VEC, v[r]);
+                    store<COPY>(row + i % COPIES_PER_ROW * COPY, v[r]);
                 }
             }
         }
@@ -76,6 +91,36 @@ __device__ __forceinline__ Vector<VEC> load_resident_row(const char *from) {
     return v;
 }
 
+// An address in shared memory. The compiler does not know where it came from.
+__device__ __forceinline__ u32 hidden_address(const void *shared) {
+    u32 address = u32(__cvta_generic_to_shared(shared));
+    asm volatile("" : "+r"(address));
+    return address;
+}
+
+// Loads the lane's bytes of position i from `base` on, if i is not negative.
+__device__ __forceinline__ void load_row_if(Vector<VEC> &v, u32 base, int i) {
+    const u32 from = base + i * SHARED_PIXEL_STRIDE;
+    if constexpr (VEC == 16) {
+        asm volatile("{.reg .pred p; setp.ge.s32 p, %5, 0; @p ld.shared.v4.u32 {%0, %1, %2, %3}, "
+                     "[%4];}"
+                     : "+r"(v.word[0]), "+r"(v.word[1]), "+r"(v.word[2]), "+r"(v.word[3])
+                     : "r"(from), "r"(i));
+    } else if constexpr (VEC == 8) {
+        asm volatile("{.reg .pred p; setp.ge.s32 p, %3, 0; @p ld.shared.v2.u32 {%0, %1}, [%2];}"
+                     : "+r"(v.word[0]), "+r"(v.word[1])
+                     : "r"(from), "r"(i));
+    } else if constexpr (VEC == 4) {
+        asm volatile("{.reg .pred p; setp.ge.s32 p, %2, 0; @p ld.shared.u32 %0, [%1];}"
+                     : "+r"(v.word[0])
+                     : "r"(from), "r"(i));
+    } else {
+        asm volatile("{.reg .pred p; setp.ge.s32 p, %2, 0; @p ld.shared.u16 %0, [%1];}"
+                     : "+r"(v.word[0])
+                     : "r"(from), "r"(i));
+    }
+}
+
 // Adds the taps of a sample, from either memory. `row_offset`: the lane's first byte of a row.
 __device__ __forceinline__ void add_taps(float (&sum)[CHANNELS_PER_LANE], const Plane &plane,
                                          int row_offset, const Residency &residency,
@@ -92,9 +137,12 @@ __device__ __forceinline__ void add_taps(float (&sum)[CHANNELS_PER_LANE], const 
             const int position = is_resident(k) ? NOWHERE : taps.position[k];
             rows.tap[k] = load_row(base, plane.pixel_stride, position);
         }
+        const u32 first = plane.address + residency.offset * SHARED_PIXEL_STRIDE + row_offset;
 #pragma unroll
         for (int k = 0; k < TAPS; k++) {
-            if (is_resident(k)) {
+            if (HIDE_ADDRESS) {
+                load_row_if(rows.tap[k], first, taps.position[k] - residency.first);
+            } else if (is_resident(k)) {
                 const int position = taps.position[k] - residency.first + residency.offset;
                 rows.tap[k] =
                     load_resident_row(plane.resident + position * SHARED_PIXEL_STRIDE + row_offset);
@@ -102,6 +150,16 @@ __device__ __forceinline__ void add_taps(float (&sum)[CHANNELS_PER_LANE], const 
         }
     }
     add_taps(sum, rows, taps);
+}
+
+// Calls `add(l, first, end)` for each level, with its samples.
+template <typename Add>
+__device__ __forceinline__ void for_each_level(const Call &call, Add add) {
+#pragma unroll 1
+    for (int l = 0; l < LEVELS; l++) {
+        const int end = l + 1 < LEVELS ? call.level[l + 1].first_sample : SAMPLES;
+        add(l, call.level[l].first_sample, end);
+    }
 }
 
 // Sums the lane's bytes of a query; the lane locates all samples itself.

@@ -28,7 +28,7 @@ use msda_bench::work::{self, Reads};
 use msda_bench::workload::{Data, Workload};
 use msda_cuda::choose::choose;
 use msda_cuda::driver::Device as Gpu;
-use msda_cuda::kernels::Kernel;
+use msda_cuda::kernels::{Kernel, Prepared};
 use msda_cuda::{Operands, Request, Sums, Target};
 
 use crate::facts::Facts;
@@ -261,7 +261,11 @@ impl Analysis<'_> {
     /// Resources of the compiled kernel, and the model's predictions.
     fn kernel(&mut self, place: &str, kernel: &Kernel, request: &Request<'_>, data: &Data, images: usize) {
         let call = kernel.prepare(request, &self.target);
+        // Kernels after it only clean up.
+        let forward = |prepared: &&Prepared| prepared.entry.starts_with("msda_forward");
         let made = call
+            .kernels()
+            .filter(forward)
             .last()
             .context("kernels of the call: got none, expected one")
             .and_then(|last| mix::read(last, &self.target));

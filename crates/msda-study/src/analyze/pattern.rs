@@ -231,8 +231,17 @@ mod tests {
             "tma_multilevel",
             "tensor_core",
             "texture",
+            "persistent+texture",
+            "persistent+int8",
+            "persistent+prefetch",
+            "persistent+specialised1",
+            "persistent+specialised2",
+            "specialised1",
+            "specialised2",
             "int8",
             "fp8",
+            "int8_half",
+            "fewer_points",
         ];
         assert_eq!(left_out, expected);
         assert!(of("texture").unwrap_err().contains("texture unit"));
@@ -249,8 +258,11 @@ mod tests {
         assert_eq!(shape("shared_padded"), (16, 4, 1, 1024, 68));
         assert_eq!(shape("shared_unpadded"), (16, 4, 1, 1024, 64));
         assert_eq!(shape("shared_wide"), (4, 16, 1, 1024, 64));
-        assert_eq!(shape("persistent_channelsplit"), (1, 16, 1, 1024, 16));
-        assert_eq!(shape("ultra"), (4, 16, 1, 768, 64));
+        assert_eq!(shape("persistent"), (32, 2, 1, 1024, 64));
+        assert_eq!(shape("persistent_channelsplit"), (8, 2, 1, 1024, 16));
+        assert_eq!(shape("persistent_channelsplit_wide"), (1, 16, 1, 1024, 16));
+        assert_eq!(shape("ultra"), (32, 2, 1, 1024, 64));
+        assert_eq!(shape("ultra_wide"), (4, 16, 1, 768, 64));
         assert_eq!(shape("specialised"), (4, 16, 1, 384, 0));
         assert!(!of("base-cache").unwrap().cached);
         assert_eq!(
@@ -260,7 +272,12 @@ mod tests {
         // The last two levels fit 227 KB, and a part of the second level.
         let kept = |name: &str, level: usize| of(name).unwrap().resident[level];
         assert_eq!((kept("shared_wide", 1).count, kept("shared_wide", 2).count), (0, 25 * 42));
-        assert!((1..48 * 82).contains(&kept("persistent_full", 1).count));
+        assert!((1..48 * 82).contains(&kept("persistent_full_wide", 1).count));
+        // In 96 KB: the last two levels, also beside staged taps; three levels of 8 channels.
+        for name in ["persistent", "ultra", "persistent+reordered"] {
+            assert_eq!((kept(name, 1).count, kept(name, 2).count), (0, 25 * 42), "{name}");
+        }
+        assert_eq!(kept("persistent_channelsplit", 1).count, 48 * 82);
         assert_eq!(of("shared_wide").unwrap().shared_offset(3, kept("shared_wide", 3).from + 2), Some(128));
         assert_eq!(of("shared_wide").unwrap().shared_offset(0, 5), None);
     }

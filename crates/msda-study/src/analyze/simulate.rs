@@ -762,7 +762,7 @@ mod tests {
         assert!(close(of("base+unroll").wavefronts(), base.wavefronts()));
         // Tables cost shared memory and save loads of locations, and so do lanes that locate for
         // others.
-        for name in ["optimized", "base+precomputed", "base+pipeline", "ultra", "specialised"] {
+        for name in ["optimized", "base+precomputed", "base+pipeline", "ultra_wide", "specialised"] {
             let rung = of(name);
             assert!(rung.staging > 0.0 && rung.inputs < 0.5 * base.inputs, "{name}: {rung:?} {base:?}");
         }
@@ -771,15 +771,15 @@ mod tests {
         let vector = of("original_vector");
         assert!(vector.inputs < 0.25 * base.inputs && close(vector.taps, base.taps), "{vector:?} {base:?}");
         // Writing and reading staged taps has no conflicts in both.
-        assert!(close(of("ultra").staging, of("specialised").staging));
+        assert!(close(of("ultra_wide").staging, of("specialised").staging));
         assert!(of("base+shuffle").shuffles > 0.0);
         // Resident levels are not read through L1.
-        let (some, full) = (of("persistent"), of("persistent_full"));
+        let (some, full) = (of("persistent_wide"), of("persistent_full_wide"));
         assert!(
             some.in_shared > 0.0 && full.in_shared > some.in_shared && full.taps < some.taps,
             "{some:?} {full:?}"
         );
-        let split = of("persistent_channelsplit");
+        let split = of("persistent_channelsplit_wide");
         assert!(split.inputs > 3.0 * some.inputs, "{split:?} {some:?}");
     }
 

@@ -1,10 +1,9 @@
 //! `direct.cu`: taps loaded directly from global memory; the base of the suite.
 
-use msda::{Dtype, Role, Sampling};
+use msda::{Dtype, Sampling};
 
-use super::{Reading, Samples, Strategy, Tiles, Visits, WORKSPACE, args, unit, vec};
+use super::{Reading, Samples, Strategy, Tiles, Visits, WORKSPACE, args, input_alignment, unit, vec, window};
 use msda_cuda::driver::Launch;
-use msda_cuda::kernels::rows::aligned;
 use msda_cuda::kernels::{Call, Pointer, Prepared, order_first};
 use msda_cuda::{Request, Slot, Target};
 
@@ -55,6 +54,10 @@ pub(super) struct Direct {
     together: usize,
     half: Half,
     listed: bool,
+    /// Samples with less than this part of the mean weight are dropped: 1 / drop. 0: none.
+    drop: usize,
+    /// L2 keeps values.
+    window: bool,
 }
 
 /// Threads per block; fewer where shared memory is short.
@@ -79,6 +82,8 @@ pub(super) const SIMPLE: Direct = Direct {
     together: 1,
     half: Half::Nothing,
     listed: false,
+    drop: 0,
+    window: false,
 };
 pub(super) const ORIGINAL: Direct = Direct { linear: true, ..SIMPLE };
 pub(super) const BASE: Direct = Direct { vec: 16, ..SIMPLE };
@@ -88,6 +93,9 @@ pub(super) const ORIGINAL_VECTOR: Direct = Direct { linear: true, together: 8, .
 pub(super) const ORIGINAL_HALF: Direct = Direct { half: Half::All, ..ORIGINAL_VECTOR };
 pub(super) const OPTIMIZED: Direct = METADATA;
 pub(super) const REORDERED: Direct = Direct { listed: true, ..BASE };
+/// Less than a quarter of the mean weight is dropped, so the dropped samples have less than a
+/// quarter of the sum.
+pub(super) const FEWER_POINTS: Direct = Direct { drop: 4, together: 8, ..BASE };
 
 // The suite: one change at a time.
 pub(super) const SHUFFLE: Direct = Direct { split: 4, ..BASE };
@@ -100,6 +108,7 @@ pub(super) const UNROLL: Direct = Direct { unroll: 4, ..BASE };
 pub(super) const PRECOMPUTED: Direct = Direct { stage: Stage::Taps, ..BASE };
 pub(super) const POLICY: Direct = Direct { load: Load::Kept, ..BASE };
 pub(super) const HALF: Direct = Direct { half: Half::Few, ..BASE };
+pub(super) const WINDOW: Direct = Direct { window: true, ..BASE };
 pub(super) const UNCACHED: Direct = Direct { load: Load::PastL1, ..BASE };
 
 impl Direct {
@@ -169,8 +178,11 @@ impl Strategy for Direct {
         if self.listed && p.points()[0] == 0 {
             return Some("no points on the first level to order queries by".into());
         }
-        if (self.pipeline || self.load == Load::Kept) && target.arch.major < 8 {
+        if (self.pipeline || self.window || self.load == Load::Kept) && target.arch.major < 8 {
             return Some(format!("{} has no such copies and hints", target.arch));
+        }
+        if self.drop > 0 && p.samples() > 64 {
+            return Some(format!("{} samples: at most 64 are marked", p.samples()));
         }
         if self.pipeline {
             let o = request.operands;
@@ -190,13 +202,8 @@ impl Strategy for Direct {
     }
 
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
-        let (p, o, t) = (request.problem, request.operands, request.problem.types());
+        let p = request.problem;
         let (block, together) = (self.block(request), self.together(request));
-        // One sample is loaded number by number; several are loaded as wide as their alignment allows.
-        let width = |role, operand, size: usize, numbers| match together {
-            1 => size,
-            _ => aligned(p, role, operand, size, numbers * together * size),
-        };
         let key = format!(
             "direct-{:?}-s{}-q{}-{:?}-u{}{}{}{}{}{}{}",
             self.load,
@@ -215,6 +222,7 @@ impl Strategy for Direct {
             if together > 1 { format!("-t{together}") } else { String::new() },
             if self.listed { "-listed" } else { "" },
         );
+        let key = if self.drop > 0 { format!("{key}-drop{}", self.drop) } else { key };
         let unit = unit("ladder/direct.cu", &key, request, target, vec(request, self.vec))
             .define("THREADS", block)
             .define("LINEAR", u8::from(self.linear))
@@ -225,10 +233,11 @@ impl Strategy for Direct {
             .define("PIPELINE", u8::from(self.pipeline))
             .define("UNROLL", self.unroll)
             .define("SAMPLES_PER_LOAD", together)
-            .define("LOCATION_ALIGN", width(Role::Locations, o[Slot::Locations], t.locations.size(), 2))
-            .define("WEIGHT_ALIGN", width(Role::Weights, o[Slot::Weights], t.weights.size(), 1))
+            .define("LOCATION_ALIGN", input_alignment(request, Slot::Locations, together))
+            .define("WEIGHT_ALIGN", input_alignment(request, Slot::Weights, together))
             .define("F16_SUMS", self.half as u8)
-            .define("ORDERED", u8::from(self.listed));
+            .define("ORDERED", u8::from(self.listed))
+            .define("DROP", self.drop);
         let tiles = p.queries().div_ceil(self.tile(request, block));
         let mut args = args(request);
         let mut call = Call::default();
@@ -236,6 +245,9 @@ impl Strategy for Direct {
         args.pointer(order.map_or(WORKSPACE, Pointer::from));
         args.i32(tiles);
         args.align(8);
+        if self.window {
+            window::keep_values(&mut call, &mut args, request);
+        }
         let planes = p.batch() * p.heads();
         let resident = (target.sms as usize * RESIDENT).div_ceil(planes).clamp(1, tiles);
         let grid = match (self.linear, self.stride || self.pipeline) {
@@ -245,10 +257,16 @@ impl Strategy for Direct {
         };
         let launch = Launch::new(grid.map(|n| n as u32), [block as u32, 1, 1]);
         call.run(Prepared { unit, entry: "msda_forward", launch, args }, "computes the output");
+        if self.window {
+            window::release_values(&mut call, request, target);
+        }
         call
     }
 
     fn reading(&self, request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
+        if self.drop > 0 {
+            return Err("the samples that are dropped depend on the weights");
+        }
         let t = request.problem.types();
         let item = self.item(request);
         let (locations, weights) = (t.locations.size(), t.weights.size());
@@ -280,6 +298,6 @@ impl Strategy for Direct {
     }
 
     fn is_exact(&self) -> bool {
-        self.half == Half::Nothing
+        self.half == Half::Nothing && self.drop == 0
     }
 }

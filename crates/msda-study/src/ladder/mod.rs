@@ -3,6 +3,7 @@
 
 mod direct;
 mod distributed;
+mod loaders;
 mod persistent;
 mod quantised;
 mod reading;
@@ -12,6 +13,7 @@ mod specialised;
 mod tensor_core;
 mod texture;
 mod tma_multilevel;
+mod window;
 
 use std::fmt;
 
@@ -19,7 +21,7 @@ use msda::{Dtype, Error, ErrorKind, Result, Role};
 
 pub use self::reading::{Held, Reading, Samples, Tiles, Visits};
 use msda_cuda::jit::Unit;
-use msda_cuda::kernels::rows::{grain, strides_fit};
+use msda_cuda::kernels::rows::{aligned, grain, strides_fit};
 use msda_cuda::kernels::{Args, Call, Custom, Kernel, Pointer, with_options};
 use msda_cuda::{Levels, Pass, Request, Slot, Target};
 
@@ -76,20 +78,59 @@ pub static RUNGS: &[Rung] = &[
     rung("shared_wide", "the same with 16 bytes per thread", &shared::WIDE),
     rung(
         "persistent",
-        "one block per SM takes work from a counter; coarse levels in 96 KB",
+        "one block per SM takes work from a counter; coarse levels in 96 KB, one channel per thread",
         &persistent::PERSISTENT,
     ),
-    rung("persistent_full", "the same with all shared memory", &persistent::FULL),
-    rung("persistent_channelsplit", "like `persistent`, 8 channels at a time", &persistent::CHANNELSPLIT),
+    rung("persistent_full", "the same kernel: small levels are resident as a whole", &persistent::FULL),
+    rung("persistent_channelsplit", "like `persistent`, 8 channels per block", &persistent::CHANNELSPLIT),
     rung(
         "ultra",
         "all of them: persistent, taps located once, unrolled, L2 policy for values",
         &persistent::ULTRA,
     ),
+    rung("persistent_wide", "like `persistent`, 16 bytes per lane", &persistent::WIDE),
+    rung("persistent_full_wide", "the same with all shared memory", &persistent::FULL_WIDE),
+    rung(
+        "persistent_channelsplit_wide",
+        "like `persistent_wide`, 8 channels per block",
+        &persistent::CHANNELSPLIT_WIDE,
+    ),
+    rung("ultra_wide", "like `ultra`, all shared memory and 16 bytes per lane", &persistent::ULTRA_WIDE),
+    rung(
+        "persistent+texture",
+        "`persistent`; the texture unit interpolates levels that are not resident",
+        &persistent::TEXTURE,
+    ),
+    rung("persistent+reordered", "`persistent`; queries ordered by position", &persistent::REORDERED),
+    rung(
+        "persistent+int8",
+        "`persistent`; int8 values, f16 interpolation weights, f32 sums",
+        &persistent::INT8,
+    ),
+    rung(
+        "persistent+prefetch",
+        "`persistent`; rows of the next query are copied to shared memory meanwhile",
+        &persistent::PREFETCH,
+    ),
+    rung(
+        "persistent+specialised1",
+        "`persistent`; one warp only loads locations and weights",
+        &persistent::SPECIALISED1,
+    ),
+    rung("persistent+specialised2", "the same with two warps", &persistent::SPECIALISED2),
+    rung("persistent+window", "`persistent`; an L2 persistence window keeps values", &persistent::WINDOW),
     rung("reordered", "16 bytes per thread, queries ordered by the place they look at", &direct::REORDERED),
     rung("specialised", "some warps locate taps, the others load rows", &specialised::SPECIALISED),
+    rung("specialised1", "one warp of 16 only loads locations and weights", &specialised::SPECIALISED1),
+    rung("specialised2", "the same with two warps", &specialised::SPECIALISED2),
     rung("int8", "values as int8, one scale per image and head", &quantised::INT8),
     rung("fp8", "the same in e4m3", &quantised::FP8),
+    rung("int8_half", "int8 values, f16 interpolation weights, f32 sums", &quantised::INT8_HALF),
+    rung(
+        "fewer_points",
+        "samples with less than a quarter of the mean weight are dropped, the others scaled",
+        &direct::FEWER_POINTS,
+    ),
     rung("base", "the base of the suite: 16 bytes per thread", &direct::BASE),
     rung("base-vector", "one channel per thread", &direct::SIMPLE),
     rung("base-cache", "rows bypass L1", &direct::UNCACHED),
@@ -111,6 +152,7 @@ pub static RUNGS: &[Rung] = &[
     ),
     rung("base+policy", "loads ask L2 to keep values", &direct::POLICY),
     rung("base+half", "products in f16", &direct::HALF),
+    rung("base+window", "an L2 persistence window keeps values", &direct::WINDOW),
 ];
 
 const fn rung(name: &'static str, about: &'static str, strategy: &'static dyn Strategy) -> Rung {
@@ -252,6 +294,20 @@ fn unit(file: &'static str, name: &str, request: &Request<'_>, target: &Target, 
         .define("SAMPLES", p.samples())
         .define("UNIFORM_POINTS", if uniform { p.points()[0] } else { 0 })
         .define("VEC", vec)
+}
+
+/// Known alignment of the locations or weights that a thread loads together, in bytes. One sample is loaded number by
+/// number.
+fn input_alignment(request: &Request<'_>, slot: Slot, samples: usize) -> usize {
+    let (p, t) = (request.problem, request.problem.types());
+    let (role, size, numbers) = match slot {
+        Slot::Locations => (Role::Locations, t.locations.size(), 2),
+        _ => (Role::Weights, t.weights.size(), 1),
+    };
+    match samples {
+        1 => size,
+        _ => aligned(p, role, request.operands[slot], size, numbers * samples * size),
+    }
 }
 
 /// The part of the argument that is `Call` of `ladder.cuh`.

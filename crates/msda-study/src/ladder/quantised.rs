@@ -2,34 +2,108 @@
 
 use super::{Reading, Strategy, args, unit, vec};
 use msda_cuda::driver::{Arch, Launch};
-use msda_cuda::kernels::{Call, Prepared};
+use msda_cuda::jit::Unit;
+use msda_cuda::kernels::{Args, Call, Prepared, Region};
 use msda_cuda::{Request, Target};
 
 /// Knobs, as the kernel declares them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Quantised {
     fp8: bool,
+    /// Interpolation weights are `f16`.
+    half_weights: bool,
 }
 
 /// Threads per block.
-const BLOCK: usize = 256;
+const THREADS: usize = 256;
 
 /// Blocks per SM that convert values.
-const BUSY: usize = 16;
+const CONVERTING_BLOCKS: usize = 16;
 
-pub(super) const INT8: Quantised = Quantised { fp8: false };
-pub(super) const FP8: Quantised = Quantised { fp8: true };
+pub(super) const INT8: Quantised = Quantised { fp8: false, half_weights: false };
+pub(super) const INT8_HALF: Quantised = Quantised { half_weights: true, ..INT8 };
+pub(super) const FP8: Quantised = Quantised { fp8: true, ..INT8 };
 
 /// Bytes per load of a lane.
-fn bytes(request: &Request<'_>) -> usize {
+pub(super) fn piece(request: &Request<'_>) -> usize {
     if request.problem.channels().is_multiple_of(16) { 16 } else { 8 }
 }
 
-/// Bytes of the quantised rows of one plane, and of all planes.
-fn row_bytes(request: &Request<'_>) -> Option<(usize, usize)> {
+/// Bytes of a quantised row.
+pub(super) fn row_bytes(request: &Request<'_>) -> usize {
+    request.problem.channels().next_multiple_of(piece(request))
+}
+
+/// Bytes of the quantised rows of one plane, and of all planes; none if no address counts to them.
+pub(super) fn plane_bytes(request: &Request<'_>) -> Option<(usize, usize)> {
     let p = request.problem;
-    let plane = p.positions().checked_mul(p.channels().next_multiple_of(bytes(request)))?;
+    let plane = p.positions().checked_mul(row_bytes(request))?;
     Some((plane, plane.checked_mul(p.batch() * p.heads())?))
+}
+
+/// Quantised values in the workspace.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rows {
+    /// The largest value of each plane.
+    top: Region,
+    rows: Region,
+    /// Bytes from plane to plane.
+    plane: usize,
+}
+
+impl Rows {
+    /// Adds them to an argument.
+    pub(super) fn put(&self, args: &mut Args) {
+        args.pointer(self.top);
+        args.pointer(self.rows);
+        args.i64(self.plane as i64);
+    }
+}
+
+/// Adds stages to a call that quantise its values to int8.
+pub(super) fn quantise_first(call: &mut Call, request: &Request<'_>, target: &Target) -> Rows {
+    INT8.quantise(call, request, target).0
+}
+
+impl Quantised {
+    fn unit(&self, request: &Request<'_>, target: &Target) -> Unit {
+        let piece = piece(request);
+        let name = match (self.fp8, self.half_weights) {
+            (true, _) => "fp8",
+            (_, true) => "int8_half",
+            (_, false) => "int8",
+        };
+        unit("ladder/quantised.cu", &format!("{name}-{piece}"), request, target, vec(request, 16))
+            .define("THREADS", THREADS)
+            .define("FP8", u8::from(self.fp8))
+            .define("HALF_WEIGHTS", u8::from(self.half_weights))
+            .define("PIECE", piece)
+    }
+
+    /// Adds the stages that quantise values; also returns the argument.
+    fn quantise(&self, call: &mut Call, request: &Request<'_>, target: &Target) -> (Rows, Args) {
+        let p = request.problem;
+        let planes = p.batch() * p.heads();
+        // Only requests that were not refused are prepared.
+        let (plane, all) = plane_bytes(request).unwrap_or_default();
+        let top = call.arena.reserve(planes * size_of::<f32>());
+        let rows = Rows { top, rows: call.arena.reserve(all), plane };
+        let mut args = args(request);
+        rows.put(&mut args);
+        let vectors = p.positions() * (p.channels() * p.types().value.size() / vec(request, 16));
+        let columns = (target.sms as usize * CONVERTING_BLOCKS).div_ceil(planes);
+        let grid = [columns.min(vectors.div_ceil(THREADS)), p.heads(), p.batch()].map(|n| n as u32);
+        let launch = Launch::new(grid, [THREADS as u32, 1, 1]);
+        call.clear(top, "sets the largest value of each plane to zero");
+        for (entry, why) in [
+            ("msda_top", "finds the largest value of each plane"),
+            ("msda_quantise", "converts values to bytes"),
+        ] {
+            let unit = self.unit(request, target);
+            call.run(Prepared { unit, entry, launch, args: args.clone() }, why);
+        }
+        (rows, args)
+    }
 }
 
 impl Strategy for Quantised {
@@ -37,11 +111,11 @@ impl Strategy for Quantised {
         if self.fp8 && target.arch < Arch::new(8, 9) {
             return Some(format!("{} does not know e4m3", target.arch));
         }
-        let item = request.problem.channels().div_ceil(bytes(request));
-        if item > BLOCK {
-            return Some(format!("{item} threads for a query: a block has {BLOCK}"));
+        let lanes = request.problem.channels().div_ceil(piece(request));
+        if lanes > THREADS {
+            return Some(format!("{lanes} threads per query: a block has {THREADS}"));
         }
-        if row_bytes(request).is_none() {
+        if plane_bytes(request).is_none() {
             return Some("the bytes of all values are more than there are addresses".into());
         }
         None
@@ -53,36 +127,13 @@ impl Strategy for Quantised {
 
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
         let p = request.problem;
-        let bytes = bytes(request);
-        let vec = vec(request, 16);
-        let name = if self.fp8 { "fp8" } else { "int8" };
-        let unit = unit("ladder/quantised.cu", &format!("{name}-{bytes}"), request, target, vec)
-            .define("THREADS", BLOCK)
-            .define("FP8", u8::from(self.fp8))
-            .define("PIECE", bytes);
-        let planes = p.batch() * p.heads();
-        // Only requests that were not refused are prepared.
-        let (plane, all) = row_bytes(request).unwrap_or_default();
         let mut call = Call::default();
-        let largest = call.arena.reserve(planes * size_of::<f32>());
-        let rows = call.arena.reserve(all);
-        let mut args = args(request);
-        args.pointer(largest);
-        args.pointer(rows);
-        args.i64(plane as i64);
-        let pieces = p.positions() * (p.channels() * p.types().value.size() / vec);
-        let columns = (target.sms as usize * BUSY).div_ceil(planes).min(pieces.div_ceil(BLOCK));
-        let tiles = p.queries().div_ceil(BLOCK / p.channels().div_ceil(bytes));
-        call.clear(largest, "sets the largest value of each plane to zero");
-        for (entry, columns, why) in [
-            ("msda_top", columns, "finds the largest value of each plane"),
-            ("msda_quantise", columns, "converts values to bytes"),
-            ("msda_forward", tiles, "computes the output"),
-        ] {
-            let grid = [columns, p.heads(), p.batch()].map(|n| n as u32);
-            let launch = Launch::new(grid, [BLOCK as u32, 1, 1]);
-            call.run(Prepared { unit: unit.clone(), entry, launch, args: args.clone() }, why);
-        }
+        let (_, args) = self.quantise(&mut call, request, target);
+        let tiles = p.queries().div_ceil(THREADS / p.channels().div_ceil(piece(request)));
+        let grid = [tiles, p.heads(), p.batch()].map(|n| n as u32);
+        let launch = Launch::new(grid, [THREADS as u32, 1, 1]);
+        let unit = self.unit(request, target);
+        call.run(Prepared { unit, entry: "msda_forward", launch, args }, "computes the output");
         call
     }
 

@@ -24,8 +24,7 @@ pub(super) struct Kept {
 }
 
 /// As many of the last levels as fit into `bytes` at `step` bytes per position. With `partial`,
-/// also the end of the first
-/// level that does not fit.
+/// also the end of the first level that does not fit.
 pub(super) fn keep(p: &Problem, step: usize, bytes: usize, partial: bool) -> Kept {
     let ring = p.layout().ring();
     let room = bytes / step;
@@ -50,6 +49,17 @@ impl Kept {
     /// The resident part of each level.
     pub(super) fn held(&self) -> Vec<Held> {
         self.levels.iter().map(|&[from, count, at]| Held { from, count, at }).collect()
+    }
+
+    /// Levels before the first that is resident.
+    pub(super) fn streamed_levels(&self, p: &Problem) -> usize {
+        let resident = |&level: &usize| self.levels[level][1] > 0;
+        (0..p.levels().len()).find(resident).unwrap_or(p.levels().len())
+    }
+
+    /// Samples on those levels.
+    pub(super) fn streamed(&self, p: &Problem) -> usize {
+        p.points()[..self.streamed_levels(p)].iter().sum()
     }
 
     /// Adds the table to an argument.
@@ -86,7 +96,9 @@ mod tests {
         let kept = keep(&planar, 10, 220, false);
         assert_eq!((&kept.levels[..], kept.bytes), (&[NO, [64, 16, 6], [80, 6, 0]][..], 224));
         assert_eq!(keep(&planar, 10, 259, true).levels, [[61, 3, 22], [64, 16, 6], [80, 6, 0]]);
-        assert_eq!(keep(&planar, 10, 59, false).levels, [NO; 3]);
+        assert_eq!((kept.streamed_levels(&planar), kept.streamed(&planar)), (1, 1));
+        let none = keep(&planar, 10, 59, false);
+        assert_eq!((&none.levels[..], none.streamed_levels(&planar)), (&[NO; 3][..], 3));
         let ring = problem(Layout::PlanarRing);
         assert_eq!(keep(&ring, 1, 56, false).levels, [NO, [100, 36, 20], [136, 20, 0]]);
     }

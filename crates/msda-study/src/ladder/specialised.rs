@@ -1,5 +1,7 @@
-//! `specialised.cu`: warps that locate taps, and warps that load rows.
+//! `specialised.cu` and `loading_warps.cu`: warps that locate samples, or load their inputs, for
+//! the others.
 
+use super::loaders::Loaders;
 use super::{Reading, Samples, Strategy, Tiles, Visits, args, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
@@ -8,77 +10,127 @@ use msda_cuda::{Request, Target};
 /// Knobs, as the kernel declares them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Specialised {
-    /// Warps that locate taps.
+    /// Warps that locate samples.
     producers: usize,
     /// Warps that load rows.
     consumers: usize,
     buffers: usize,
 }
 
+/// One or two warps that only load locations and weights.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LoadingWarps {
+    loaders: usize,
+    /// All warps of a block.
+    warps: usize,
+}
+
 /// Blocks per SM; two are resident at a time.
-const TURNS: usize = 4;
+const BLOCKS_PER_SM: usize = 4;
+
+/// Static shared memory of a block that every device has.
+const SHARED: usize = 48 << 10;
 
 pub(super) const SPECIALISED: Specialised = Specialised { producers: 4, consumers: 12, buffers: 3 };
+pub(super) const SPECIALISED1: LoadingWarps = LoadingWarps { loaders: 1, warps: 16 };
+pub(super) const SPECIALISED2: LoadingWarps = LoadingWarps { loaders: 2, warps: 16 };
+
+/// Lanes per query.
+fn lanes(request: &Request<'_>) -> usize {
+    request.problem.channels() * request.problem.types().value.size() / vec(request, 16)
+}
+
+/// Why blocks with so many threads for rows do not take a request.
+fn refuses(request: &Request<'_>, target: &Target, threads: usize) -> Option<String> {
+    if target.arch.major < 8 {
+        return Some(format!("{} has no barriers in shared memory", target.arch));
+    }
+    let lanes = lanes(request);
+    (lanes > threads).then(|| format!("{lanes} threads per query: {threads} load rows"))
+}
+
+/// A launch of blocks that stride over tiles of so many queries.
+fn launch(request: &Request<'_>, target: &Target, queries: usize, warps: usize) -> Launch {
+    let p = request.problem;
+    let shares = (target.sms as usize * BLOCKS_PER_SM).div_ceil(p.batch() * p.heads());
+    let tiles = p.queries().div_ceil(queries);
+    let grid = [shares.min(tiles), p.heads(), p.batch()].map(|n| n as u32);
+    Launch::new(grid, [warps as u32 * 32, 1, 1])
+}
 
 impl Specialised {
-    fn lanes(request: &Request<'_>) -> usize {
-        request.problem.channels() * request.problem.types().value.size() / vec(request, 16)
-    }
-
     /// Samples per query in a buffer: one per lane, so that buffers have equal size, up to a limit.
-    fn round(request: &Request<'_>) -> usize {
-        Self::lanes(request).min(request.problem.samples()).min(4)
+    fn samples_per_pass(request: &Request<'_>) -> usize {
+        lanes(request).min(request.problem.samples()).min(4)
     }
 
     /// Queries per tile.
     fn tile(&self, request: &Request<'_>) -> usize {
-        self.consumers * 32 / Self::lanes(request)
+        self.consumers * 32 / lanes(request)
     }
 }
 
 impl Strategy for Specialised {
     fn refuses(&self, request: &Request<'_>, target: &Target) -> Option<String> {
-        if target.arch.major < 8 {
-            return Some(format!("{} has no barriers in shared memory", target.arch));
-        }
-        let (lanes, threads) = (Self::lanes(request), self.consumers * 32);
-        (lanes > threads).then(|| format!("{lanes} threads for a query: {threads} gather"))
+        refuses(request, target, self.consumers * 32)
     }
 
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
-        let p = request.problem;
         let key = format!("specialised-{}+{}-b{}", self.producers, self.consumers, self.buffers);
         let unit = unit("ladder/specialised.cu", &key, request, target, vec(request, 16))
             .define("PRODUCERS", self.producers)
             .define("CONSUMERS", self.consumers)
-            .define("SAMPLES_PER_PASS", Self::round(request))
+            .define("SAMPLES_PER_PASS", Self::samples_per_pass(request))
             .define("BUFFERS", self.buffers);
-        let tiles = p.queries().div_ceil(self.tile(request));
+        let tile = self.tile(request);
         let mut args = args(request);
-        args.i32(tiles);
+        args.i32(request.problem.queries().div_ceil(tile));
         args.align(8);
-        let shares = (target.sms as usize * TURNS).div_ceil(p.batch() * p.heads());
-        let grid = [shares.min(tiles), p.heads(), p.batch()].map(|n| n as u32);
-        let threads = (self.producers + self.consumers) * 32;
-        let launch = Launch::new(grid, [threads as u32, 1, 1]);
+        let launch = launch(request, target, tile, self.producers + self.consumers);
         Prepared { unit, entry: "msda_forward", launch, args }.into()
     }
 
     fn reading(&self, request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
         let tile = self.tile(request);
         Ok(Reading {
-            lanes: Self::lanes(request),
+            lanes: lanes(request),
             vec: vec(request, 16),
             parts: 1,
             split: 1,
             tile,
-            tiles: Tiles::Strided(TURNS),
+            tiles: Tiles::Strided(BLOCKS_PER_SM),
             visits: Visits::Plane,
             cached: true,
             kept: Vec::new(),
             step: 0,
             // The layout of the buffers in the kernel.
-            samples: Samples::Handed { round: Self::round(request), pitch: tile + 2 },
+            samples: Samples::Handed { round: Self::samples_per_pass(request), pitch: tile + 2 },
         })
+    }
+}
+
+impl LoadingWarps {
+    fn loaders(&self, request: &Request<'_>) -> Loaders {
+        Loaders::new(request, self.loaders, self.warps * 32, lanes(request), SHARED)
+    }
+}
+
+impl Strategy for LoadingWarps {
+    fn refuses(&self, request: &Request<'_>, target: &Target) -> Option<String> {
+        refuses(request, target, (self.warps - self.loaders) * 32)
+    }
+
+    fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
+        let loaders = self.loaders(request);
+        let key = format!("loading_warps-{}of{}", self.loaders, self.warps);
+        let unit = unit("ladder/loading_warps.cu", &key, request, target, vec(request, 16))
+            .define("THREADS", self.warps * 32);
+        let unit = loaders.define(unit, request);
+        let launch = launch(request, target, loaders.queries(), self.warps);
+        Prepared { unit, entry: "msda_forward", launch, args: args(request) }.into()
+    }
+
+    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
+        Err("other warps load locations and weights")
     }
 }

@@ -50,7 +50,21 @@ fn broken_by_rung(file: &str, case: &Case, code: &Code) -> Vec<String> {
     let bits = define("VEC") as u32 * 8;
     match file {
         "shared.cu" | "persistent.cu" => {
+            let bits = if define("INT8") == 1 { 8 } else { bits };
             at_least("taps from shared memory", code.count_bits("LDS", bits), taps);
+            if define("TEXTURE") == 1 {
+                at_least("samples from textures", code.count("TEX"), 1);
+            } else if define("PREFETCH") == 1 {
+                at_least("copies to shared memory", code.count("LDGSTS"), taps);
+            } else {
+                at_least("taps from device memory", code.count_bits("LDG", bits), taps);
+            }
+            if define("LOADERS") > 0 {
+                at_least("barriers that are arrived at", code.count("SYNCS") + code.count("ATOMS"), 2);
+            }
+        }
+        "loading_warps.cu" => {
+            at_least("barriers that are arrived at", code.count("SYNCS") + code.count("ATOMS"), 2);
             at_least("taps from device memory", code.count_bits("LDG", bits), taps);
         }
         "specialised.cu" => {
@@ -68,6 +82,8 @@ fn broken_by_rung(file: &str, case: &Case, code: &Code) -> Vec<String> {
             // e4m3 is converted two at a time; integers are picked byte by byte, only those that are used.
             let (name, wanted) = match define("FP8") {
                 1 => ("F2FP", taps * piece.min(define("D")) / 2),
+                // Two at a time, for sums of two channels.
+                _ if define("HALF_WEIGHTS") == 1 => ("PRMT", taps * piece.min(define("D")) / 2),
                 _ => ("PRMT", taps * piece.min(define("D"))),
             };
             at_least("bytes made numbers", code.count(name), wanted);

@@ -1,0 +1,49 @@
+//! L2 keeps the values of a call while a kernel runs.
+
+use std::sync::Arc;
+
+use msda_cuda::driver::Launch;
+use msda_cuda::jit::Unit;
+use msda_cuda::kernels::{Args, Call, Prepared};
+use msda_cuda::{Request, Slot, Target};
+
+use crate::persisting::Persisting;
+use crate::sources::SOURCES;
+
+/// Bytes of a line of L2.
+const LINE: usize = 128;
+
+/// Threads per block of the kernel that releases lines, and lines per thread.
+const THREADS: usize = 256;
+const LINES_PER_THREAD: usize = 8;
+
+/// Bytes from the first value to the last.
+fn value_bytes(request: &Request<'_>) -> usize {
+    let (p, strides) = (request.problem, request.operands[Slot::Value].strides);
+    let counts = [p.batch(), p.positions(), p.heads()];
+    let last = counts.iter().zip(strides).map(|(n, stride)| (n - 1) * stride);
+    (last.sum::<usize>() + p.channels()) * p.types().value.size()
+}
+
+/// The kernel with this argument keeps values in L2. The plan sets a part of L2 aside for them, and
+/// gives it back at its end.
+pub(super) fn keep_values(call: &mut Call, args: &mut Args, request: &Request<'_>) {
+    args.keep_in_l2(Slot::Value, value_bytes(request));
+    call.resource = Some(Arc::new(Persisting));
+}
+
+/// Adds a stage that makes the lines normal again. Otherwise the next call, whatever it is, would
+/// have less L2, and a repeated call would find its values there.
+pub(super) fn release_values(call: &mut Call, request: &Request<'_>, target: &Target) {
+    let unit = Unit::of(&SOURCES, "ladder/release.cu", "release", target.arch)
+        .define("THREADS", THREADS)
+        .define("LINES_PER_THREAD", LINES_PER_THREAD);
+    // One more: values may begin within a line.
+    let lines = value_bytes(request).div_ceil(LINE) + 1;
+    let mut args = Args::default();
+    args.pointer(Slot::Value);
+    args.i64(value_bytes(request) as i64);
+    let blocks = lines.div_ceil(THREADS * LINES_PER_THREAD) as u32;
+    let launch = Launch::new([blocks, 1, 1], [THREADS as u32, 1, 1]);
+    call.run(Prepared { unit, entry: "msda_release", launch, args }, "releases the lines of values in L2");
+}
