@@ -101,7 +101,7 @@ fn allowed(rung: &Rung, sum: f64) -> f64 {
         // Distances of eight bits on both axes.
         "texture" => 1.0 / 128.0,
         // Weights, and each sum of 12 samples' taps, are rounded to eleven bits.
-        "original_half" => sum * 49.0 / 2048.0,
+        "original_half" | "distributed_fixed" => sum * 49.0 / 2048.0,
         // Weights, and each sum of four taps, are.
         _ => sum / 256.0,
     };
