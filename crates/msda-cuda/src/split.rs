@@ -86,9 +86,9 @@ impl Split {
                 .zip(&self.devices)
                 .map(|(part, device)| scope.spawn(|| Prepared::new(device, problem, inputs, part)))
                 .collect();
-            let joined = threads.into_iter().map(|thread| {
-                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            });
+            let joined = threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             joined.collect::<Result<_>>()
         })?;
         for part in &prepared {
@@ -218,7 +218,9 @@ fn copy(to: &mut SliceMut<'_>, at: usize, from: &Slice<'_>, start: usize, len: u
         (SliceMut::F64(to), Slice::F64(from)) => to[at..at + len].copy_from_slice(&from[start..start + len]),
         (SliceMut::F32(to), Slice::F32(from)) => to[at..at + len].copy_from_slice(&from[start..start + len]),
         (SliceMut::F16(to), Slice::F16(from)) => to[at..at + len].copy_from_slice(&from[start..start + len]),
-        (SliceMut::Bf16(to), Slice::Bf16(from)) => to[at..at + len].copy_from_slice(&from[start..start + len]),
+        (SliceMut::Bf16(to), Slice::Bf16(from)) => {
+            to[at..at + len].copy_from_slice(&from[start..start + len])
+        }
         _ => unreachable!("the output was checked against the problem"),
     }
 }

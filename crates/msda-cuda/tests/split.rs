@@ -47,11 +47,8 @@ fn any_number_of_devices_gives_the_result_of_the_cpu() {
         .unwrap();
         let mut rng = Rng::new(7);
         let mut random = |len| Buffer::from_fn(Dtype::F32, len, |_| rng.unit());
-        let (value, locations, weights) = (
-            random(problem.value_len()),
-            random(problem.locations_len()),
-            random(problem.weights_len()),
-        );
+        let (value, locations, weights) =
+            (random(problem.value_len()), random(problem.locations_len()), random(problem.weights_len()));
         let inputs = Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice());
         let mut output = Buffer::filled(Dtype::F32, problem.output_len(), f64::NAN);
         repeated(&device, devices).run(&problem, &inputs, output.as_mut().into()).unwrap();

@@ -27,7 +27,7 @@ constexpr int GROUPS_PER_WARP = 32 / GROUP_LANES;
 constexpr int QUERIES_PER_TILE = THREADS / GROUP_LANES;
 constexpr int SAMPLES_PER_PASS = GROUP_LANES;
 constexpr int PASSES = (SAMPLES + SAMPLES_PER_PASS - 1) / SAMPLES_PER_PASS;
-static_assert(VEC == 16, "addresses of rows have four free bits");
+static_assert(VEC == 16, "addresses of rows are multiples of 16");
 static_assert(32 % GROUP_LANES == 0, "a lane group is a part of a warp");
 
 // Where a level lies in shared memory.
@@ -44,12 +44,9 @@ struct Args {
     Division division[LEVELS];
 };
 
-// Where a tap lies: the address of a pixel in shared memory, or its position times 16, and one of
-// these.
-#define NOT_READ 0
-#define OWN 1
-#define REMOTE 2
-#define GLOBAL 4
+// Where a tap lies: the address of its pixel in the cluster's shared memory, which is a multiple of
+// 16; or its position times 16, plus this.
+constexpr int GLOBAL = 1;
 
 struct __align__(4 * TAPS) Places {
     int tap[TAPS];
@@ -97,7 +94,8 @@ __device__ __forceinline__ void copy_rows(char *to, const Args &args, const char
     cp_async_wait();
 }
 
-// Finds out where the taps of a sample lie, and their weights. `rows`: the block's shared memory.
+// Finds out where the taps of a sample lie, and their weights. `rows`: the block's rows in shared
+// memory. A tap off the map is the row of zeros before them, so no load needs a test.
 __device__ __forceinline__ void place(Places &places, Weights &weights, const Args &args, int l,
                                       const SampleInput &input, u32 rows, int part) {
     const Level &level = args.call.level[l];
@@ -113,42 +111,30 @@ __device__ __forceinline__ void place(Places &places, Weights &weights, const Ar
         const int in_block = division.in_all ? row : row - block * division.rows;
         const u32 own = rows + (division.slot + in_block * level.pitch + at.i) * ROW_BYTES;
         const u32 from = owner == part ? own : address_in(own, owner);
-        const int kind = owner == part ? OWN : REMOTE;
         const int position = level.origin + row * level.pitch + at.i;
         const float of_row = NEAREST ? input.weight : input.weight * (j ? at.y : 1 - at.y);
 #pragma unroll
         for (int i = 0; i < (NEAREST ? 1 : 2); i++) {
             const bool on_map = in_rows && at.i + i >= 0 && at.i + i < level.width;
-            int code = int(from) + i * ROW_BYTES + kind;
-            if (!ALL_RESIDENT && division.rows == 0) code = (position + i) * 16 + GLOBAL;
-            places.tap[2 * j + i] = on_map ? code : NOT_READ;
-            weights.tap[2 * j + i] =
-                on_map ? of_row * (NEAREST ? 1 : i ? at.x : 1 - at.x) : 0;
+            int tap = int(from) + i * ROW_BYTES;
+            if (!ALL_RESIDENT && division.rows == 0) tap = (position + i) * 16 + GLOBAL;
+            places.tap[2 * j + i] = on_map ? tap : int(rows) - ROW_BYTES;
+            weights.tap[2 * j + i] = on_map ? of_row * (NEAREST ? 1 : i ? at.x : 1 - at.x) : 0;
         }
     }
 }
 
-// The lane's 16 bytes of a tap. Volatile: a load must not move before the barrier.
-__device__ __forceinline__ Vector<VEC> load_tap(int code, int row_offset, const char *plane,
+// The lane's 16 bytes of a tap. Volatile: a load must not move before the barrier. The same
+// instruction reads the own block and others: an address of the own block is one of the cluster.
+__device__ __forceinline__ Vector<VEC> load_tap(int place, int row_offset, const char *plane,
                                                 int pixel_stride) {
-    Vector<VEC> v{};
-#if MERGED
-    asm volatile("{.reg .pred there; .reg .u32 bit;\n\t"
-                 "and.b32 bit, %4, 3; setp.ne.u32 there, bit, 0;\n\t"
-                 "@there ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%5];}"
-                 : "+r"(v.word[0]), "+r"(v.word[1]), "+r"(v.word[2]), "+r"(v.word[3])
-                 : "r"(code), "r"((code & ~15) + row_offset));
-#else
-    asm volatile("{.reg .pred own, remote; .reg .u32 bit;\n\t"
-                 "and.b32 bit, %4, 1; setp.ne.u32 own, bit, 0;\n\t"
-                 "and.b32 bit, %4, 2; setp.ne.u32 remote, bit, 0;\n\t"
-                 "@own ld.shared.v4.u32 {%0, %1, %2, %3}, [%5];\n\t"
-                 "@remote ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%5];}"
-                 : "+r"(v.word[0]), "+r"(v.word[1]), "+r"(v.word[2]), "+r"(v.word[3])
-                 : "r"(code), "r"((code & ~15) + row_offset));
-#endif
-    if (!ALL_RESIDENT && (code & GLOBAL)) {
-        v = ld_global<VEC>(address_mad(plane, code >> 4, pixel_stride) + row_offset);
+    Vector<VEC> v;
+    if (!ALL_RESIDENT && (place & GLOBAL)) {
+        v = ld_global<VEC>(address_mad(plane, place >> 4, pixel_stride) + row_offset);
+    } else {
+        asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
+                     : "r"(place + row_offset));
     }
     return v;
 }
@@ -158,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Call &call = args.call;
     extern __shared__ __align__(128) char memory[];
     WarpStage &stage = reinterpret_cast<WarpStage *>(memory)[threadIdx.x / 32];
-    char *resident = memory + THREADS / 32 * sizeof(WarpStage);
+    char *zeros = memory + THREADS / 32 * sizeof(WarpStage), *resident = zeros + ROW_BYTES;
     const u32 rows = u32(__cvta_generic_to_shared(resident));
     const int head = blockIdx.y, image = blockIdx.z;
     // A cluster is PARTS neighbouring blocks, so this is also the block's rank in its cluster.
@@ -179,6 +165,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     };
     int query = begin + threadIdx.x / GROUP_LANES;
     SampleInput input = load_input(query, 0);
+    if (threadIdx.x < LANES_PER_ROW) {
+        reinterpret_cast<uint4 *>(zeros)[threadIdx.x] = make_uint4(0, 0, 0, 0);
+    }
     copy_rows(resident, args, plane, part);
     cluster_barrier();
 

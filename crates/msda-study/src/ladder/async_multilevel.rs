@@ -43,7 +43,9 @@ fn rows(request: &Request<'_>, target: &Target) -> Result<Vec<usize>, String> {
         match (points, fit) {
             (0, _) => Ok(0),
             (_, fit) if fit >= level.h => Ok(level.h),
-            (_, 0 | 1) => Err(format!("two image rows of {} pixels do not fit half of the shared memory", level.w)),
+            (_, 0 | 1) => {
+                Err(format!("two image rows of {} pixels do not fit half of the shared memory", level.w))
+            }
             (_, fit) => Ok(fit - 1),
         }
     });

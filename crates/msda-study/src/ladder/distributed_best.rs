@@ -7,23 +7,19 @@ use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Target};
 
-/// Knobs, as the kernel declares them.
+/// It has no knobs.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct DistributedBest {
-    threads: usize,
-    merged: bool,
-    shares: usize,
-}
-
-pub(super) const BEST: DistributedBest = DistributedBest { threads: 1024, merged: true, shares: 4 };
-pub(super) const SPLIT: DistributedBest = DistributedBest { merged: false, ..BEST };
-pub(super) const T512: DistributedBest = DistributedBest { threads: 512, ..BEST };
-pub(super) const T512S: DistributedBest = DistributedBest { threads: 512, ..SPLIT };
-pub(super) const SHARE1: DistributedBest = DistributedBest { shares: 1, ..BEST };
+pub(super) struct DistributedBest;
 
 /// Blocks per cluster: the most that every GPU with clusters supports.
 const PARTS: usize = 8;
 
+/// Threads per block. There is one block per SM: rows fill its shared memory.
+const THREADS: usize = 1024;
+
+/// The least clusters per plane. With one, 48 planes would need four waves of the 15 clusters that
+/// an H200 holds, the last with three.
+const SHARES: usize = 4;
 
 /// Where a level lies in shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -41,9 +37,9 @@ fn row(request: &Request<'_>) -> usize {
 }
 
 /// Bytes that a block stages samples in.
-fn stage(request: &Request<'_>, threads: usize) -> usize {
+fn stage(request: &Request<'_>) -> usize {
     let taps = if request.problem.sampling() == Sampling::Nearest { 1 } else { 4 };
-    threads * 8 * taps
+    THREADS * 8 * taps
 }
 
 /// Divides levels, the coarsest first, until `pixels` per block are taken; then gives as many as
@@ -102,19 +98,19 @@ impl Strategy for DistributedBest {
 
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
         let p = request.problem;
-        let (row, stage) = (row(request), stage(request, self.threads));
-        let (division, pixels) = divide(p, (target.shared() - 1024 - stage) / row);
+        let (row, stage) = (row(request), stage(request));
+        // Before the rows there is one of zeros.
+        let (division, pixels) = divide(p, (target.shared() - 1024 - stage) / row - 1);
         let resident = division.iter().zip(p.points()).all(|(d, &points)| d.rows > 0 || points == 0);
-        let key = format!("distributed_best{}-{}-{}", if resident { "" } else { "-some" }, self.threads, self.merged);
+        let key = format!("distributed_best{}", if resident { "" } else { "-some" });
         let unit = unit("ladder/distributed_best.cu", &key, request, target, 16)
             .define("PARTS", PARTS)
-            .define("THREADS", self.threads)
-            .define("MERGED", u8::from(self.merged))
+            .define("THREADS", THREADS)
             .define("ALL_RESIDENT", u8::from(resident));
         // As many clusters as are resident at once, but enough for an even end.
         let per_block = p.queries().div_ceil(PARTS);
-        let useful = per_block.div_ceil(self.threads / (row / 16));
-        let shares = (target.sms as usize / PARTS / (p.batch() * p.heads())).max(self.shares).min(useful).max(1);
+        let useful = per_block.div_ceil(THREADS / (row / 16));
+        let shares = (target.sms as usize / PARTS / (p.batch() * p.heads())).max(SHARES).min(useful).max(1);
         let mut args = args(request);
         args.i32(per_block);
         args.i32(per_block.div_ceil(shares));
@@ -126,8 +122,8 @@ impl Strategy for DistributedBest {
         }
         args.align(8);
         let grid = [shares * PARTS, p.heads(), p.batch()].map(|n| n as u32);
-        let mut launch = Launch::new(grid, [self.threads as u32, 1, 1]);
-        launch.shared = (stage + pixels * row) as u32;
+        let mut launch = Launch::new(grid, [THREADS as u32, 1, 1]);
+        launch.shared = (stage + (1 + pixels) * row) as u32;
         launch.cluster = [PARTS as u32, 1, 1];
         Prepared { unit, entry: "msda_forward", launch, args }.into()
     }

@@ -79,12 +79,8 @@ pub static RUNGS: &[Rung] = &[
     rung(
         "distributed_best",
         "a cluster holds a plane by image rows; 16 bytes per lane, from the own block where possible",
-        &distributed_best::BEST,
+        &distributed_best::DistributedBest,
     ),
-    rung("tmp_split", "x", &distributed_best::SPLIT),
-    rung("tmp_t512", "x", &distributed_best::T512),
-    rung("tmp_t512s", "x", &distributed_best::T512S),
-    rung("tmp_share1", "x", &distributed_best::SHARE1),
     rung(
         "async_multilevel",
         "cp.async brings each level to padded shared memory while the one before is processed",

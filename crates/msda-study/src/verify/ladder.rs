@@ -197,7 +197,8 @@ fn verify(
 ) -> Result<()> {
     let rungs = named(rungs)?;
     // Only exact rungs are held to the tolerance of the battery.
-    let (exact, others): (Vec<&'static Rung>, Vec<&'static Rung>) = rungs.iter().partition(|rung| rung.kernel().is_exact());
+    let (exact, others): (Vec<&'static Rung>, Vec<&'static Rung>) =
+        rungs.iter().partition(|rung| rung.kernel().is_exact());
     let mut steps = exact.len() * groups.len();
     for workload in workloads {
         for &dtype in dtypes {
@@ -261,12 +262,7 @@ fn compare(gpu: &Gpu, data: &Data, whole: &Whole, kernel: Option<Kernel>) -> Res
 }
 
 /// The battery on every exact rung, with all cores: most of the time goes to compiling.
-fn battery(
-    gpu: &Gpu,
-    rungs: &[&'static Rung],
-    groups: &[Group],
-    progress: &Shared<'_>,
-) -> Vec<Battery> {
+fn battery(gpu: &Gpu, rungs: &[&'static Rung], groups: &[Group], progress: &Shared<'_>) -> Vec<Battery> {
     let jobs: Vec<(&'static Rung, Group)> =
         rungs.iter().flat_map(|&rung| groups.iter().map(move |&group| (rung, group))).collect();
     let workers = std::thread::available_parallelism().map_or(1, usize::from);

@@ -26,8 +26,7 @@ fn broken_by_rungs(case: &Case, code: &Code) -> Vec<String> {
         ("ladder/distributed_best.cu", _) => &[
             ("UCGABAR_ARV", 2, "blocks of a cluster wait before they read, and before they leave"),
             ("UCGABAR_WAIT", 2, "blocks of a cluster wait before they read, and before they leave"),
-            ("LD", taps, "taps are read from other blocks"),
-            ("LDS", taps, "taps are read from the own block"),
+            ("LD", taps, "taps are read from the cluster"),
             ("LDGSTS", 1, "rows are copied past the registers"),
         ],
         ("ladder/async_multilevel.cu", _) => &[
