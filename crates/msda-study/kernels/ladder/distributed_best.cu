@@ -7,7 +7,8 @@
 //                      block 7   its last rows
 //
 //   queries            block r has the r-th part of them. If queries are ordered by rows, as pixels
-//                      are, most of their taps lie in the block's own rows.
+//                      are, most of their taps lie in the block's own rows. A tile has queries of
+//                      all of these rows, so that at any time some taps are remote and others not.
 //
 // A lane group has one query. Each of its lanes locates a sample, finds out where its four taps lie,
 // and stages that; the inputs of the next pass are loaded meanwhile. Then all lanes load the taps:
@@ -24,7 +25,6 @@
 
 constexpr int GROUP_LANES = LANES_PER_ROW;
 constexpr int GROUPS_PER_WARP = 32 / GROUP_LANES;
-constexpr int QUERIES_PER_TILE = THREADS / GROUP_LANES;
 constexpr int SAMPLES_PER_PASS = GROUP_LANES;
 constexpr int PASSES = (SAMPLES + SAMPLES_PER_PASS - 1) / SAMPLES_PER_PASS;
 static_assert(VEC == 16, "addresses of rows are multiples of 16");
@@ -40,7 +40,7 @@ struct Division {
 
 struct Args {
     Call call;
-    int queries_per_block, queries_per_share;
+    int queries_per_block, tiles;
     Division division[LEVELS];
 };
 
@@ -153,9 +153,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
     const int lane = threadIdx.x % GROUP_LANES, row_offset = lane * VEC;
     const int group = threadIdx.x % 32 / GROUP_LANES; // in the warp
-    const int begin = part * args.queries_per_block + share * args.queries_per_share;
-    const int end = min(min(begin + args.queries_per_share, (part + 1) * args.queries_per_block),
-                        call.queries);
+    const int begin = part * args.queries_per_block;
+    const int end = min(begin + args.queries_per_block, call.queries);
+    const int shares = gridDim.x / PARTS;
+    const auto query_of = [&](int tile) {
+        return begin + (int(threadIdx.x / GROUP_LANES) * args.tiles + tile) * shares + share;
+    };
     const auto load_input = [&](int query, int pass) {
         const int s = pass * SAMPLES_PER_PASS + lane;
         // A sample that is not finite does not count.
@@ -163,15 +166,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (query >= end || s >= SAMPLES) return none;
         return load_sample(call, image, query, head, s);
     };
-    int query = begin + threadIdx.x / GROUP_LANES;
-    SampleInput input = load_input(query, 0);
+    SampleInput input = load_input(query_of(0), 0);
     if (threadIdx.x < LANES_PER_ROW) {
         reinterpret_cast<uint4 *>(zeros)[threadIdx.x] = make_uint4(0, 0, 0, 0);
     }
     copy_rows(resident, args, plane, part);
     cluster_barrier();
 
-    for (int tile = begin; tile < end; tile += QUERIES_PER_TILE, query += QUERIES_PER_TILE) {
+    for (int tile = 0; tile < args.tiles; tile++) {
+        const int query = query_of(tile);
         float sum[CHANNELS_PER_LANE] = {};
 #pragma unroll 1
         for (int pass = 0; pass < PASSES; pass++) {
@@ -184,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             stage.weights[lane * GROUPS_PER_WARP + group] = weights;
             __syncwarp();
             const bool last = pass == PASSES - 1;
-            input = load_input(last ? query + QUERIES_PER_TILE : query, last ? 0 : pass + 1);
+            input = load_input(last ? query_of(tile + 1) : query, last ? 0 : pass + 1);
 #pragma unroll
             for (int i = 0; i < SAMPLES_PER_PASS; i++) {
                 const Places from = stage.places[i * GROUPS_PER_WARP + group];

@@ -109,11 +109,11 @@ impl Strategy for DistributedBest {
             .define("ALL_RESIDENT", u8::from(resident));
         // As many clusters as are resident at once, but enough for an even end.
         let per_block = p.queries().div_ceil(PARTS);
-        let useful = per_block.div_ceil(THREADS / (row / 16));
-        let shares = (target.sms as usize / PARTS / (p.batch() * p.heads())).max(SHARES).min(useful).max(1);
+        let tiles = per_block.div_ceil(THREADS / (row / 16));
+        let shares = (target.sms as usize / PARTS / (p.batch() * p.heads())).max(SHARES).min(tiles).max(1);
         let mut args = args(request);
         args.i32(per_block);
-        args.i32(per_block.div_ceil(shares));
+        args.i32(tiles.div_ceil(shares));
         for d in &division {
             args.i32(d.rows);
             args.f32(if d.rows == 0 { 0.0 } else { 1.0 / d.rows as f32 });
