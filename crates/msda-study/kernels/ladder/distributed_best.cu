@@ -17,7 +17,7 @@
 // The blocks of a cluster wait for each other twice: before the first load, and before they exit,
 // because the shared memory of a block that has exited is gone.
 //
-// Bound by: remote loads if samples are anywhere; instructions if most taps are in the own block.
+// Bound by: remote loads if samples are anywhere. README.md has what was tried for other samples.
 // Best for: queries that are ordered by rows.
 //
 // Macros: PARTS (blocks per cluster), THREADS, ALL_RESIDENT (every level fits).
