@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(shape("original"), (32, 2, 1, 256, 0));
         assert_eq!(shape("base"), (4, 16, 1, 256, 0));
         assert_eq!(shape("original_half"), (4, 16, 1, 256, 0));
-        assert_eq!(shape("distributed_fixed"), (4, 16, 1, 64, 0));
+        assert_eq!(shape("distributed_fixed"), (4, 16, 1, 256, 0));
         assert_eq!(shape("base+shuffle"), (4, 16, 4, 256, 0));
         assert_eq!(shape("base+blocking"), (4, 16, 1, 512, 0));
         assert_eq!(shape("shared_padded"), (16, 4, 1, 1024, 68));
