@@ -8,6 +8,7 @@
 //! - [`Request`] says what to compute: problem, pass, tensors ([`Slot`]), options. [`choose`] picks the kernels.
 //! - [`kernels`] has the host twin of each kernel; [`jit`] compiles and caches kernels; [`driver`] calls the CUDA driver.
 //! - [`measure`] times kernels on tensors that stay on the device.
+//! - [`Split`] runs the operator on several devices: each computes some of the images or heads.
 //! - [`Cuda`] runs the operator on tensors in host memory: every kernel passes the conformance battery through it.
 #![deny(unsafe_code)]
 
@@ -21,6 +22,7 @@ mod op;
 mod packing;
 mod plan;
 mod request;
+mod split;
 mod tensors;
 
 pub use op::Cuda;
@@ -29,3 +31,4 @@ pub use plan::Plan;
 pub use request::{
     Addresses, Levels, Operand, Operands, Pass, Request, Sizes, Slot, Slots, Sums, Target, Wanted,
 };
+pub use split::Split;

@@ -13,9 +13,10 @@
 //! | `probe.copy-styles.STYLE.*` | | 80 KiB of shared memory per block filled, 768 blocks, cold caches |
 //! | `probe.clusters.CxB.{remote,local}.*` | | C clusters of B blocks that read the shared memory of their neighbours or their own |
 //! | `probe.clusters.CxB.active`, `.slowdown` | , x | clusters in flight; local rate over remote rate |
+//! | `probe.clusters.CxB.unguarded.{completed,faulted,hung}` | | 1 or 0: the outcome without the last barrier, in a process of its own; `.wrong`: wrong sums |
 //! | `probe.banks.pitch-P.ACCESS.*` | | rows of 32 `f16` in shared memory, with a row pitch of P channels |
 //!
-//! WAY: `tma`, `manual`, `async` in blocks of 256 threads, `warp-tma`, `warp-manual`,
+//! WAY: `tma`, `tma-64` (64 threads issue), `manual`, `async` in blocks of 256 threads, `warp-tma`, `warp-manual`,
 //! `warp-prefetch`, `warp-async` in blocks of 32. STYLE: `words`, `vectors`, `async`, `bulk`,
 //! `tensor`, `channels`, `channels-async`. ACCESS: `half2`, `column`, `vector`.
 //!
@@ -26,13 +27,17 @@
 //! `cycles` (of an SM per load of a warp), `wavefronts` (by the model) and `conflicts` (x,
 //! wavefronts over the fewest possible).
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
 use crate::probes::banks::{self, Access, PITCHES, Pattern};
 use crate::probes::ceilings::Ceiling;
 use crate::probes::clusters::{self, Shape};
 use crate::probes::copies::{self, Copies};
 use crate::probes::tile::{Style, Tiles, Way};
+use crate::probes::unguarded::{self, Outcome};
 use crate::probes::{self, Bench, Timed};
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use msda::ErrorKind;
 use msda_bench::bench::Progress;
 use msda_bench::parallel::in_parallel;
@@ -68,6 +73,9 @@ pub struct Options {
     pub quick: bool,
     /// The command line, for the record.
     pub command: String,
+    /// The program that runs `study probe --unguarded SHAPE`; none: clusters without their last
+    /// barrier are not tried.
+    pub program: Option<PathBuf>,
 }
 
 /// Probes the machine. A probe that this machine cannot run is skipped with a reason; a wrong
@@ -101,6 +109,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         (on_gpu(TMA_TILE), Way::ALL.len() * queries.len()),
         (on_gpu(COPY_STYLES), copies::Style::ALL.len()),
         (on_gpu(CLUSTERS), Shape::ALL.len()),
+        (on_gpu(CLUSTERS) && options.program.is_some(), Shape::ALL.len()),
         (on_gpu(BANKS), Access::ALL.len() * PITCHES.len()),
     ];
     progress.begin(steps.iter().filter(|(does, _)| *does).map(|(_, n)| n).sum());
@@ -117,7 +126,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         progress.step("ceiling: copy");
         // Efficiencies of other probes are relative to it.
         let copy = msda_cuda::measure::copy(device)?;
-        for name in wanted {
+        for &name in &wanted {
             match name {
                 CEILING => found.ceilings(&bench, copy, progress)?,
                 TMA_TILE => found.tiles(&bench, queries, copy, progress)?,
@@ -126,6 +135,10 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
                 BANKS => found.banks(&bench, progress)?,
                 _ => {}
             }
+        }
+        // Last: a kernel that hangs disturbs the others.
+        if let Some(program) = options.program.as_ref().filter(|_| on_gpu(CLUSTERS)) {
+            found.unguarded(program, progress)?;
         }
         if let Some(gpu) = &mut machine.gpu {
             gpu.after = gpu::state(0);
@@ -144,6 +157,13 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         skipped: found.skipped,
         ..Record::new(&options.command, machine)
     })
+}
+
+/// Runs clusters without their last barrier and returns how many sums are wrong. It may fault or
+/// hang: [`run`] starts it in a process of its own.
+pub fn run_unguarded(shape: &str) -> Result<usize> {
+    let shape = shape.parse()?;
+    Ok(clusters::run_unguarded(&Device::open(0)?, shape)?)
 }
 
 /// Compiles every kernel with all cores. A failure is reported when the kernel is used.
@@ -288,6 +308,41 @@ impl Found {
         Ok(())
     }
 
+    /// Clusters without their last barrier. A shape that the device does not support was skipped
+    /// before.
+    fn unguarded(&mut self, program: &Path, progress: &mut dyn Progress) -> Result<()> {
+        for shape in Shape::ALL {
+            let name = format!("{CLUSTERS}.{shape}");
+            progress.step(&format!("{CLUSTERS}: {shape} without the last barrier"));
+            if self.skipped.iter().any(|skipped| skipped.what == format!("probe.{name}")) {
+                continue;
+            }
+            let mut command = Command::new(program);
+            command.args(["study", "probe", "--unguarded", &shape.to_string()]);
+            let outcome = unguarded::watch(&mut command, unguarded::LIMIT)
+                .with_context(|| format!("starting {}", program.display()))?;
+            self.outcome(&format!("{name}.unguarded"), &outcome);
+        }
+        Ok(())
+    }
+
+    fn outcome(&mut self, name: &str, outcome: &Outcome) {
+        let is = |yes: bool| f64::from(u8::from(yes));
+        self.push(format!("{name}.completed"), is(matches!(outcome, Outcome::Completed(_))), "");
+        self.push(format!("{name}.faulted"), is(matches!(outcome, Outcome::Faulted(_))), "");
+        self.push(format!("{name}.hung"), is(*outcome == Outcome::Hung), "");
+        match outcome {
+            Outcome::Completed(wrong) => {
+                if let Ok(wrong) = wrong.parse() {
+                    self.push(format!("{name}.wrong"), wrong, "");
+                }
+            }
+            other => {
+                self.skipped.push(Skipped { what: format!("probe.{name}"), why: other.to_string() });
+            }
+        }
+    }
+
     fn banks(&mut self, bench: &Bench, progress: &mut dyn Progress) -> Result<()> {
         for pitch in PITCHES {
             for access in Access::ALL {
@@ -318,6 +373,21 @@ mod tests {
         assert!(found.skipped[0].why.contains("hint: "), "{:?}", found.skipped);
         assert!(found.got::<()>("a.c", Err(error(ErrorKind::Device))).is_err());
         assert_eq!((found.got("a.d", Ok(3)).unwrap(), found.skipped.len()), (Some(3), 1));
+    }
+
+    #[test]
+    fn the_outcome_of_a_process_is_recorded() {
+        let mut found = Found::default();
+        found.outcome("clusters.1x8.unguarded", &Outcome::Completed("3".into()));
+        found.outcome("clusters.96x8.unguarded", &Outcome::Faulted("illegal address".into()));
+        let value = |name: &str| found.figures.iter().find(|f| f.name == name).map(|f| f.value);
+        assert_eq!(value("probe.clusters.1x8.unguarded.completed"), Some(1.0));
+        assert_eq!(value("probe.clusters.1x8.unguarded.wrong"), Some(3.0));
+        assert_eq!(value("probe.clusters.96x8.unguarded.faulted"), Some(1.0));
+        assert_eq!(value("probe.clusters.96x8.unguarded.completed"), Some(0.0));
+        assert_eq!(found.skipped.len(), 1);
+        assert_eq!(found.skipped[0].why, "faulted: illegal address");
+        assert!(run_unguarded("2x2").unwrap_err().to_string().contains("96x8"));
     }
 
     #[test]

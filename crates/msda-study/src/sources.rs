@@ -8,6 +8,8 @@ pub(crate) static SOURCES: Sources = Sources::new(
         ("ladder/ladder.cuh", include_str!("../kernels/ladder/ladder.cuh")),
         ("ladder/direct.cu", include_str!("../kernels/ladder/direct.cu")),
         ("ladder/distributed.cu", include_str!("../kernels/ladder/distributed.cu")),
+        ("ladder/async_multilevel.cu", include_str!("../kernels/ladder/async_multilevel.cu")),
+        ("ladder/distributed_best.cu", include_str!("../kernels/ladder/distributed_best.cu")),
         ("ladder/tensor_core.cu", include_str!("../kernels/ladder/tensor_core.cu")),
         ("ladder/barrier.cuh", include_str!("../kernels/ladder/barrier.cuh")),
         ("ladder/int8.cuh", include_str!("../kernels/ladder/int8.cuh")),

@@ -8,28 +8,32 @@
 //     of every  of every        of every            block 0  block 1        block 7
 //     position  position        position
 //
+//   ROW_CLUSTERS  clusters that share a row: each has as many bytes of it, and computes them
 //   LOCAL 0   a block has some of the queries and loads each tap from all blocks of the cluster
 //             (distributed shared memory)
 //   LOCAL 1   a block has all queries and computes its own channels of them. Nothing is remote, so
 //             it needs no cluster; but every block locates every sample
+//   STAGE 1   each lane of a group locates a sample and stages it for the others; 0: every lane
+//             locates all samples
 //
 // Positions before `first_resident` did not fit and are loaded from global memory.
 //
 // The blocks of a cluster wait for each other twice: before the first load, and before they exit,
 // because the shared memory of a block that has exited is gone.
 //
-// Bound by: remote loads, which are slower than L1.
+// Bound by: remote loads of few bytes. Each lane of a group reads from another block.
 // Best for: planes whose rows are read far more often than they are copied.
 //
-// Macros: PARTS (blocks per plane, a power of two), LOCAL, THREADS, BLOCKS_PER_SM.
+// Macros: PARTS (blocks per cluster, a power of two), ROW_CLUSTERS, LOCAL, STAGE, THREADS,
+// BLOCKS_PER_SM.
 #include "ladder/ladder.cuh"
 
-constexpr int PART_BYTES = ROW_BYTES / PARTS; // of a row, per block
+constexpr int PART_BYTES = ROW_BYTES / (PARTS * ROW_CLUSTERS); // of a row, per block
 constexpr int PART_LANES = PART_BYTES / VEC;
-constexpr int GROUP_LANES = LOCAL ? PART_LANES : LANES_PER_ROW; // per query
+constexpr int CLUSTER_LANES = PARTS * PART_LANES; // that cover a cluster's bytes of a row
+constexpr int GROUP_LANES = LOCAL ? PART_LANES : CLUSTER_LANES; // per query
 constexpr int QUERIES_PER_TILE = THREADS / GROUP_LANES;
-// Each lane of a group locates a sample and stages it for the others.
-constexpr bool STAGED = GROUP_LANES > 1 && 32 % GROUP_LANES == 0;
+constexpr bool STAGED = STAGE && GROUP_LANES > 1 && 32 % GROUP_LANES == 0;
 constexpr int SAMPLES_PER_PASS = STAGED ? GROUP_LANES : 1;
 
 struct Args {
@@ -108,9 +112,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     char *resident_rows = memory + (STAGED ? THREADS * sizeof(Taps) : 0);
     const int head = blockIdx.y, image = blockIdx.z;
     // A cluster is PARTS neighbouring blocks, so this is also the block's rank in its cluster.
-    const int part = blockIdx.x % PARTS;
+    const int part = blockIdx.x % PARTS, cluster = blockIdx.x / PARTS;
+    // The cluster's first byte of a row, and its share of the queries.
+    const int row_offset = cluster % ROW_CLUSTERS * (PARTS * PART_BYTES);
+    const int share = cluster / ROW_CLUSTERS, shares = gridDim.x / (PARTS * ROW_CLUSTERS);
 
-    const char *from = call.value.at(image, args.first_resident, head) + part * PART_BYTES;
+    const char *from =
+        call.value.at(image, args.first_resident, head) + row_offset + part * PART_BYTES;
 #pragma unroll 4
     for (int i = threadIdx.x; i < args.resident * PART_LANES; i += THREADS) {
         const int position = i / PART_LANES, chunk = i % PART_LANES;
@@ -125,12 +133,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     }
 
     const int group = threadIdx.x / GROUP_LANES, lane = threadIdx.x % GROUP_LANES;
-    const int chunk = LOCAL ? part * PART_LANES + lane : lane; // of the row
+    const int chunk = LOCAL ? part * PART_LANES + lane : lane; // of the cluster's bytes of a row
     u32 resident = __cvta_generic_to_shared(resident_rows) + chunk % PART_LANES * VEC;
     if (!LOCAL) resident = address_in(resident, chunk / PART_LANES);
-    const char *base = opaque(call.value.at(image, 0, head) + chunk * VEC);
-    const int step = LOCAL ? gridDim.x / PARTS : gridDim.x;
-    for (int tile = LOCAL ? blockIdx.x / PARTS : blockIdx.x; tile < args.tiles; tile += step) {
+    const char *base = opaque(call.value.at(image, 0, head) + row_offset + chunk * VEC);
+    const int step = LOCAL ? shares : shares * PARTS;
+    for (int tile = LOCAL ? share : share * PARTS + part; tile < args.tiles; tile += step) {
         const int query = tile * QUERIES_PER_TILE + group;
         // Threads past the last whole group or the last query only take part in __syncwarp.
         const bool active = group < QUERIES_PER_TILE && query < call.queries;
@@ -158,7 +166,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                 add_sample(sum, args, resident, base, taps);
             }
         }
-        if (active) store_sums(call.output.at(image, query, head) + chunk * VEC, sum);
+        if (active) {
+            store_sums(call.output.at(image, query, head) + row_offset + chunk * VEC, sum);
+        }
     }
     if (!LOCAL) cluster_barrier();
 }

@@ -4,11 +4,11 @@
 //   own as often, to compare
 //
 // The shared memory of a block is gone when it exits, so no block exits before all have reached the
-// last barrier. Without it the kernel reads freed memory, and hangs or fails as soon as other
-// clusters wait for the SMs.
+// last barrier. Without it (LAST_BARRIER 0) a block may read freed memory; the probe tries that in a
+// process of its own.
 #include "probes/data.cuh"
 
-// Macros: CLUSTER, blocks per cluster; REMOTE, 1: other blocks are read.
+// Macros: CLUSTER, blocks per cluster; REMOTE, 1: other blocks are read; LAST_BARRIER.
 #define THREADS 512
 #define BYTES 81920
 #define LOADS (BYTES / 16 / THREADS) // per thread and pass
@@ -61,5 +61,5 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             sum += v[k].word[0] + v[k].word[1] + v[k].word[2] + v[k].word[3];
     }
     args.sums[blockIdx.x * THREADS + threadIdx.x] = sum;
-    cluster_barrier();
+    if (LAST_BARRIER) cluster_barrier();
 }

@@ -15,7 +15,8 @@
 #define ASYNC 2    // cp.async
 #define TMA 3      // a tensor map
 
-// Macros: STYLE; THREADS per block.
+// Macros: STYLE; THREADS per block; ISSUERS, threads per block that arrive at the barrier, of which
+// the first POINTS copy a window.
 #define POINTS 8
 #define HEIGHT 92
 #define WIDTH 160
@@ -75,14 +76,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #else
     __shared__ __align__(8) u64 arrived;
     const u32 barrier = shared_address(&arrived);
-    if (threadIdx.x == 0) barrier_init(barrier, POINTS);
+    if (threadIdx.x == 0) barrier_init(barrier, ISSUERS);
     __syncthreads();
-    constexpr u32 THREADS_PER_POINT = THREADS / POINTS;
-    if (threadIdx.x % THREADS_PER_POINT == 0) {
-        const u32 point = threadIdx.x / THREADS_PER_POINT;
-        const Pixel at = pixel_of(point);
-        barrier_expect(barrier, 256);
-        copy_window(shared_address(windows) + point * 256, args.map, 0, at.x, at.y, barrier);
+    constexpr u32 THREADS_PER_ISSUER = THREADS / ISSUERS;
+    if (threadIdx.x % THREADS_PER_ISSUER == 0) {
+        const u32 point = threadIdx.x / THREADS_PER_ISSUER;
+        const bool copies = ISSUERS == POINTS || point < POINTS;
+        barrier_expect(barrier, copies ? 256 : 0);
+        if (copies) {
+            const Pixel at = pixel_of(point);
+            copy_window(shared_address(windows) + point * 256, args.map, 0, at.x, at.y, barrier);
+        }
     }
     barrier_wait(barrier);
 #endif

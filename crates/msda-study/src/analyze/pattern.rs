@@ -226,8 +226,11 @@ mod tests {
         let left_out = RUNGS.iter().filter(|r| of(r.name).is_err()).map(|r| r.name).collect::<Vec<_>>();
         let expected = [
             "distributed",
+            "distributed_wide",
             "distributed16",
             "distributed_local",
+            "distributed_best",
+            "async_multilevel",
             "tma_multilevel",
             "tensor_core",
             "texture",
@@ -253,6 +256,7 @@ mod tests {
         assert_eq!(shape("original"), (32, 2, 1, 256, 0));
         assert_eq!(shape("base"), (4, 16, 1, 256, 0));
         assert_eq!(shape("original_half"), (4, 16, 1, 256, 0));
+        assert_eq!(shape("distributed_fixed"), (4, 16, 1, 256, 0));
         assert_eq!(shape("base+shuffle"), (4, 16, 4, 256, 0));
         assert_eq!(shape("base+blocking"), (4, 16, 1, 512, 0));
         assert_eq!(shape("shared_padded"), (16, 4, 1, 1024, 68));

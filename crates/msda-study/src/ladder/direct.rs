@@ -91,6 +91,8 @@ pub(super) const BASE: Direct = Direct { vec: 16, ..SIMPLE };
 pub(super) const ORIGINAL_VECTOR: Direct = Direct { linear: true, together: 8, ..BASE };
 /// The same with sums in `f16`, as the documents have them.
 pub(super) const ORIGINAL_HALF: Direct = Direct { half: Half::All, ..ORIGINAL_VECTOR };
+/// The same without an index over the whole output.
+pub(super) const DISTRIBUTED_FIXED: Direct = Direct { linear: false, ..ORIGINAL_HALF };
 pub(super) const OPTIMIZED: Direct = METADATA;
 pub(super) const REORDERED: Direct = Direct { listed: true, ..BASE };
 /// Less than a quarter of the mean weight is dropped, so the dropped samples have less than a

@@ -1,4 +1,4 @@
-//! `distributed.cu`: one plane in the shared memory of several blocks.
+//! `distributed.cu`: the channels of one plane in the shared memory of several blocks.
 
 use msda::Sampling;
 
@@ -10,27 +10,35 @@ use msda_cuda::{Request, Target};
 /// Knobs, as the kernel declares them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Distributed {
-    /// The most blocks that share a plane.
+    /// The most blocks per cluster.
     most: usize,
+    /// Channels per block; 0: one cluster has the whole row.
+    channels: usize,
     local: bool,
+    /// Whether a sample is located once per query and staged.
+    staged: bool,
 }
 
 /// Threads per SM: as many as registers allow.
 const THREADS: usize = 1024;
 
-pub(super) const CLUSTER: Distributed = Distributed { most: 8, local: false };
-pub(super) const CLUSTER16: Distributed = Distributed { most: 16, local: false };
-pub(super) const LOCAL: Distributed = Distributed { most: 8, local: true };
+/// As the document has it: two channels per block, and nothing else in shared memory.
+pub(super) const CLUSTER: Distributed = Distributed { most: 8, channels: 2, local: false, staged: false };
+pub(super) const WIDE: Distributed = Distributed { most: 8, channels: 0, local: false, staged: true };
+pub(super) const WIDE16: Distributed = Distributed { most: 16, ..WIDE };
+pub(super) const LOCAL: Distributed = Distributed { local: true, ..WIDE };
 
 /// The launch of a request.
 struct Shape {
-    /// Blocks that share a plane.
+    /// Blocks per cluster.
     parts: usize,
+    /// Clusters that share the rows of a plane.
+    clusters: usize,
     vec: usize,
     /// Lanes per query.
-    item: usize,
-    block: usize,
-    blocks: usize,
+    lanes: usize,
+    threads: usize,
+    blocks_per_sm: usize,
     /// The first position in shared memory.
     first: usize,
     /// Bytes of shared memory per block.
@@ -44,17 +52,21 @@ impl Distributed {
         let row = p.channels() * p.types().value.size();
         // Not every architecture with clusters supports 16 blocks.
         let most = if target.arch.major == 12 { self.most.min(8) } else { self.most };
-        let parts = [16, 8, 4, 2].into_iter().find(|&n| n <= most && p.channels().is_multiple_of(n));
-        let parts =
-            parts.ok_or_else(|| format!("{} channels: no two blocks can share them", p.channels()))?;
-        let part = row / parts;
+        let each = self.channels.max(1);
+        let divides = |&n: &usize| n <= most && p.channels().is_multiple_of(n * each);
+        let parts = [16, 8, 4, 2].into_iter().find(divides).ok_or_else(|| match self.channels {
+            0 => format!("{} channels: no two blocks can share them", p.channels()),
+            each => format!("{} channels: no two blocks can have {each} each", p.channels()),
+        })?;
+        let clusters = if self.channels == 0 { 1 } else { p.channels() / (parts * each) };
+        let part = row / (parts * clusters);
         let vec = vec(request, 16 | part);
-        let item = if self.local { part } else { row } / vec;
+        let lanes = if self.local { part } else { part * parts } / vec;
         let taps = if p.sampling() == Sampling::Nearest { 8 } else { 32 };
-        let handed = if item > 1 && 32usize.is_multiple_of(item) { taps } else { 0 };
+        let staged = if self.staged && lanes > 1 && 32usize.is_multiple_of(lanes) { taps } else { 0 };
         // One block per SM, or two if they fit.
         let fits = |blocks: usize, first: usize| {
-            let bytes = (p.positions() - first) * part + THREADS / blocks * handed;
+            let bytes = (p.positions() - first) * part + THREADS / blocks * staged;
             // Each block reserves a little for itself.
             ((bytes + 1024) * blocks <= target.shared()).then_some(bytes)
         };
@@ -65,13 +77,13 @@ impl Distributed {
         let first = starts.iter().find(|&&first| fits(1, first).is_some());
         let first = *first.ok_or("no level fits the shared memory of the blocks that share a plane")?;
         let two = fits(2, first);
-        let blocks = if two.is_some() { 2 } else { 1 };
-        let block = THREADS / blocks;
+        let blocks_per_sm = if two.is_some() { 2 } else { 1 };
+        let threads = THREADS / blocks_per_sm;
         let shared = two.or(fits(1, first)).unwrap_or(0);
-        if item > block {
-            return Err(format!("{item} threads for a query: a block has {block}"));
+        if lanes > threads {
+            return Err(format!("{lanes} threads for a query: a block has {threads}"));
         }
-        Ok(Shape { parts, vec, item, block, blocks, first, shared })
+        Ok(Shape { parts, clusters, vec, lanes, threads, blocks_per_sm, first, shared })
     }
 }
 
@@ -90,29 +102,71 @@ impl Strategy for Distributed {
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
         let p = request.problem;
         let Ok(shape) = self.shape(request, target) else { return Call::default() };
-        let Shape { parts, vec, item, block, blocks, first, shared } = shape;
-        let key = format!("distributed-{parts}{}-b{block}", if self.local { "-local" } else { "" });
+        let Shape { parts, clusters, vec, lanes, threads, blocks_per_sm, first, shared } = shape;
+        let key = format!(
+            "distributed-{parts}x{clusters}{}{}-b{threads}",
+            if self.local { "-local" } else { "" },
+            if self.staged { "" } else { "-own" }
+        );
         let unit = unit("ladder/distributed.cu", &key, request, target, vec)
             .define("PARTS", parts)
+            .define("ROW_CLUSTERS", clusters)
             .define("LOCAL", u8::from(self.local))
-            .define("THREADS", block)
-            .define("BLOCKS_PER_SM", blocks);
-        let tiles = p.queries().div_ceil(block / item);
+            .define("STAGE", u8::from(self.staged))
+            .define("THREADS", threads)
+            .define("BLOCKS_PER_SM", blocks_per_sm);
+        let tiles = p.queries().div_ceil(threads / lanes);
         let mut args = args(request);
         args.i32(first);
         args.i32(p.positions() - first);
         args.i32(tiles);
         args.align(8);
         // As many groups of blocks as are resident at once, and at least one per plane.
-        let resident = target.sms as usize * blocks / parts;
+        let resident = target.sms as usize * blocks_per_sm / (parts * clusters);
         let useful = if self.local { tiles } else { tiles.div_ceil(parts) };
         let groups = (resident / (p.batch() * p.heads())).clamp(1, useful.max(1));
-        let grid = [groups * parts, p.heads(), p.batch()].map(|n| n as u32);
-        let mut launch = Launch::new(grid, [block as u32, 1, 1]);
+        let grid = [groups * parts * clusters, p.heads(), p.batch()].map(|n| n as u32);
+        let mut launch = Launch::new(grid, [threads as u32, 1, 1]);
         launch.shared = shared as u32;
         if !self.local {
             launch.cluster = [parts as u32, 1, 1];
         }
         Prepared { unit, entry: "msda_forward", launch, args }.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use msda::{Dtype, Layout, Problem, Spec, Types};
+    use msda_cuda::Operands;
+    use msda_cuda::driver::Arch;
+
+    #[test]
+    fn at_the_seed_shape_the_division_is_the_documents() {
+        let seed = Problem::new(Spec {
+            batch: 48,
+            queries: 15422,
+            heads: 1,
+            channels: 32,
+            levels: vec![(92, 160), (46, 80), (23, 40), (12, 20)],
+            points: vec![8; 4],
+            layout: Layout::PlanarRing,
+            types: Types::uniform(Dtype::F16),
+            ..Spec::default()
+        })
+        .unwrap();
+        let operands = Operands::dense(&seed, None);
+        let request = Request::new(&seed, &operands);
+        let target = Target { arch: Arch::new(9, 0), sms: 132 };
+        let clusters = |rung: &Distributed| {
+            let call = rung.prepare(&request, &target);
+            let launch = call.kernels().next().unwrap().launch;
+            let blocks: u32 = launch.grid.iter().product();
+            (blocks / launch.cluster[0], launch.cluster[0], launch.shared)
+        };
+        // 96 clusters of 8 blocks, and 80.2 KB per block: 20,522 positions of two channels.
+        assert_eq!(clusters(&CLUSTER), (96, 8, 20522 * 4));
+        assert_eq!(clusters(&WIDE).0, 48);
     }
 }

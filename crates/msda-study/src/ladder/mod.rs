@@ -1,8 +1,10 @@
 //! The ladder: every strategy of the founding documents, from the simplest on. Each has a kernel in `kernels/ladder/` and a
 //! host twin here. Rungs are checked and measured like the product's kernels, but never chosen.
 
+mod async_multilevel;
 mod direct;
 mod distributed;
+mod distributed_best;
 mod loaders;
 mod persistent;
 mod quantised;
@@ -56,15 +58,35 @@ pub static RUNGS: &[Rung] = &[
         &direct::OPTIMIZED,
     ),
     rung(
+        "distributed_fixed",
+        "`original_half` in tiles of queries: sums in f16, no index over the whole output",
+        &direct::DISTRIBUTED_FIXED,
+    ),
+    rung(
         "distributed",
-        "one plane in the shared memory of a cluster of 8 blocks, read across blocks",
+        "clusters of 8 blocks hold two channels per block of a plane, read across blocks",
         &distributed::CLUSTER,
     ),
-    rung("distributed16", "the same with 16 blocks", &distributed::CLUSTER16),
+    rung(
+        "distributed_wide",
+        "one cluster of 8 blocks holds a plane, each an eighth of the channels",
+        &distributed::WIDE,
+    ),
+    rung("distributed16", "the same with 16 blocks", &distributed::WIDE16),
     rung(
         "distributed_local",
         "the same planes, but each block computes its own channels",
         &distributed::LOCAL,
+    ),
+    rung(
+        "distributed_best",
+        "a cluster holds a plane by image rows; 16 bytes per lane, from the own block where possible",
+        &distributed_best::DistributedBest,
+    ),
+    rung(
+        "async_multilevel",
+        "cp.async brings each level to padded shared memory while the one before is processed",
+        &async_multilevel::AsyncMultilevel,
     ),
     rung(
         "tma_multilevel",

@@ -2,13 +2,14 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::str::FromStr;
 
 use msda::{Error, ErrorKind, Result};
 
 use super::kernel::Ready;
 use super::words::{self, mix, some};
 use super::{Bench, Kernel, Timed, agree};
-use msda_cuda::driver::{Arch, Launch};
+use msda_cuda::driver::{Arch, Device, Launch, Memory};
 
 /// Bytes of shared memory per block.
 const BYTES: u32 = 80 << 10;
@@ -30,6 +31,22 @@ impl Shape {
 
     const fn new(clusters: u32, blocks: u32) -> Self {
         Self { clusters, blocks }
+    }
+
+    fn threads(self) -> u32 {
+        self.clusters * self.blocks * THREADS
+    }
+}
+
+impl FromStr for Shape {
+    type Err = Error;
+
+    /// One of [`Shape::ALL`], as it is displayed.
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|shape| shape.to_string() == text).ok_or_else(|| {
+            let all = Self::ALL.map(|shape| shape.to_string()).join(", ");
+            Error::new(ErrorKind::Format, "clusters", format!("'{text}'"), format!("one of {all}"))
+        })
     }
 }
 
@@ -58,58 +75,120 @@ struct Args {
     turns: u32,
 }
 
-fn kernel(arch: Arch, blocks: u32, remote: bool) -> Kernel {
-    let key = format!("clusters-{blocks}-{}", if remote { "remote" } else { "local" });
-    Kernel::new::<Args>("probes/clusters.cu", key, arch, THREADS)
+/// Which memory a block reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    Others,
+    Itself,
+    /// The others, without the barrier before the exit.
+    OthersUnguarded,
+}
+
+impl Reads {
+    const ALL: [Self; 3] = [Self::Others, Self::Itself, Self::OthersUnguarded];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Others => "remote",
+            Self::Itself => "local",
+            Self::OthersUnguarded => "unguarded",
+        }
+    }
+}
+
+fn kernel(arch: Arch, blocks: u32, from: Reads) -> Kernel {
+    Kernel::new::<Args>("probes/clusters.cu", format!("clusters-{blocks}-{}", from.name()), arch, THREADS)
         .since(9, 0)
         .define("CLUSTER", blocks)
-        .define("REMOTE", u32::from(remote))
+        .define("REMOTE", u32::from(from != Reads::Itself))
+        .define("LAST_BARRIER", u32::from(from != Reads::OthersUnguarded))
 }
 
 pub(super) fn kernels(arch: Arch) -> Vec<Kernel> {
-    [8, 16].into_iter().flat_map(|blocks| [true, false].map(|remote| kernel(arch, blocks, remote))).collect()
+    [8, 16].into_iter().flat_map(|blocks| Reads::ALL.map(|from| kernel(arch, blocks, from))).collect()
 }
 
 /// Times a shape. A shape that does not fit the device is refused.
 pub fn run(bench: &Bench, shape: Shape) -> Result<Measured> {
-    let (active, remote) = time(bench, shape, true)?;
-    let (_, local) = time(bench, shape, false)?;
+    let time = |from| {
+        let loaded = Loaded::new(bench.device(), shape, from)?;
+        let work = f64::from(shape.threads() / THREADS) * f64::from(loaded.turns) * f64::from(BYTES);
+        let timed = bench.time(work, false, |stream| loaded.ready.queue(stream))?;
+        let wrong = loaded.wrong()?;
+        if let Some((thread, got, want)) = wrong.first() {
+            agree(from.name(), format!("thread {thread}"), *got, *want)?;
+        }
+        Ok::<_, Error>((loaded.active, timed))
+    };
+    let (active, remote) = time(Reads::Others)?;
+    let (_, local) = time(Reads::Itself)?;
     Ok(Measured { active, remote, local })
 }
 
-fn time(bench: &Bench, shape: Shape, remote: bool) -> Result<(u32, Timed)> {
-    /// Passes over each neighbour.
-    const ROUNDS: u32 = 8;
-    let device = bench.device();
-    let kernel = kernel(device.arch(), shape.blocks, remote);
-    super::needs(device, &kernel)?;
-    let what = format!("probe clusters {shape}");
-    let blocks = shape.clusters * shape.blocks;
-    let turns = ROUNDS * (shape.blocks - 1);
-    let threads = (blocks * THREADS) as usize;
-    let sums = words::poisoned(device, threads)?;
-    let at = Launch { shared: BYTES, cluster: [shape.blocks, 1, 1], ..kernel.grid(blocks) };
-    let args = Args { sums: sums.address(), turns };
-    // SAFETY: the kernel takes such a structure and is launched in clusters of as many blocks as it was compiled for;
-    // every thread writes one sum; the memory lives to the end.
-    let ready = unsafe { Ready::new(device, &kernel, at, args)? };
-    // A launch of clusters that do not fit would hang or fail without a reason.
-    let active = ready.function.max_clusters(&at).map_err(|why| {
-        Error::new(ErrorKind::Unsupported, what.clone(), why, "a cluster that the driver can place")
-    })?;
-    if active == 0 {
-        let got =
-            format!("no room for {} blocks of {BYTES} bytes of shared memory that run at once", shape.blocks);
-        return Err(Error::new(ErrorKind::Unsupported, what, got, "room for at least one cluster"));
+/// Runs a shape a few times without the barrier before the exit. Returns how many of the sums that
+/// were compared are wrong. A block that has exited is no longer there to be read, so this may
+/// fault or hang: the process should have nothing else to do.
+pub fn run_unguarded(device: &Device, shape: Shape) -> Result<usize> {
+    const RUNS: usize = 20;
+    let loaded = Loaded::new(device, shape, Reads::OthersUnguarded)?;
+    let stream = device.stream()?;
+    for _ in 0..RUNS {
+        loaded.ready.queue(stream.handle())?;
+        stream.synchronize()?;
     }
-    let work = f64::from(blocks) * f64::from(turns) * f64::from(BYTES);
-    let timed = bench.time(work, false, |stream| ready.queue(stream))?;
-    let sums = words::read(&sums)?;
-    for thread in some(threads) {
-        let want = expected(shape.blocks, thread as u32, turns, remote);
-        agree(&kernel.unit.key, format!("thread {thread}"), sums[thread], want)?;
+    Ok(loaded.wrong()?.len())
+}
+
+/// A kernel for a shape, with its memory.
+struct Loaded {
+    shape: Shape,
+    from: Reads,
+    /// Passes over the memory of a block.
+    turns: u32,
+    /// Clusters that run at once.
+    active: u32,
+    sums: Memory,
+    ready: Ready<Args>,
+}
+
+impl Loaded {
+    fn new(device: &Device, shape: Shape, from: Reads) -> Result<Self> {
+        /// Passes over each neighbour.
+        const ROUNDS: u32 = 8;
+        let kernel = kernel(device.arch(), shape.blocks, from);
+        super::needs(device, &kernel)?;
+        let what = format!("probe clusters {shape}");
+        let turns = ROUNDS * (shape.blocks - 1);
+        let sums = words::poisoned(device, shape.threads() as usize)?;
+        let grid = kernel.grid(shape.clusters * shape.blocks);
+        let at = Launch { shared: BYTES, cluster: [shape.blocks, 1, 1], ..grid };
+        let args = Args { sums: sums.address(), turns };
+        // SAFETY: the kernel takes such a structure and is launched in clusters of as many blocks as
+        // it was compiled for; every thread writes one sum; the memory lives as long as the kernel.
+        let ready = unsafe { Ready::new(device, &kernel, at, args)? };
+        // A launch of clusters that do not fit would hang or fail without a reason.
+        let active = ready.function.max_clusters(&at).map_err(|why| {
+            Error::new(ErrorKind::Unsupported, what.clone(), why, "a cluster that the driver can place")
+        })?;
+        if active == 0 {
+            let got = format!(
+                "no room for {} blocks of {BYTES} bytes of shared memory that run at once",
+                shape.blocks
+            );
+            return Err(Error::new(ErrorKind::Unsupported, what, got, "room for at least one cluster"));
+        }
+        Ok(Self { shape, from, turns, active, sums, ready })
     }
-    Ok((active, timed))
+
+    /// Wrong sums among some threads: the thread, its sum, and the right one.
+    fn wrong(&self) -> Result<Vec<(usize, u32, u32)>> {
+        let sums = words::read(&self.sums)?;
+        let compared = some(sums.len()).map(|thread| {
+            let remote = self.from != Reads::Itself;
+            (thread, sums[thread], expected(self.shape.blocks, thread as u32, self.turns, remote))
+        });
+        Ok(compared.filter(|(_, got, want)| got != want).collect())
+    }
 }
 
 /// The sum of the words that a thread reads.

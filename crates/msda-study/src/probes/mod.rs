@@ -5,7 +5,8 @@
 //! - [`tile`]: windows of 2 x 2 pixels loaded into shared memory, by threads and by the copy engine
 //!   (TMA);
 //! - [`copies`]: seven ways to fill shared memory;
-//! - [`clusters`]: blocks that read the shared memory of other blocks;
+//! - [`clusters`]: blocks that read the shared memory of other blocks; [`unguarded`] runs the same
+//!   without the last barrier, in a process of its own;
 //! - [`banks`]: bank conflicts of loads from shared memory, counted and timed.
 //!
 //! Every kernel writes checksums of the data it read. The host knows the data and computes the same
@@ -18,6 +19,7 @@ pub mod clusters;
 pub mod copies;
 mod kernel;
 pub mod tile;
+pub mod unguarded;
 mod words;
 
 pub use kernel::Kernel;

@@ -39,14 +39,17 @@ pub struct Way {
     pub style: Style,
     /// Threads per block.
     pub threads: u32,
+    /// Threads per block that arrive at the barrier of the copies. The first eight of them copy.
+    pub issuers: u32,
 }
 
 impl Way {
     /// All of them: blocks of 256 threads, of which half load, and blocks of one warp, with four
-    /// pieces per thread. With
-    /// one piece per thread, `Prefetch` is the same as `Manual`.
-    pub const ALL: [Self; 7] = [
+    /// pieces per thread. With one piece per thread, `Prefetch` is the same as `Manual`. In the
+    /// documents every fourth thread issues copies, 64 of 256, but there are eight copies.
+    pub const ALL: [Self; 8] = [
         Self::new(Style::Tma, 256),
+        Self { issuers: 64, ..Self::new(Style::Tma, 256) },
         Self::new(Style::Manual, 256),
         Self::new(Style::Async, 256),
         Self::new(Style::Tma, 32),
@@ -56,10 +59,10 @@ impl Way {
     ];
 
     const fn new(style: Style, threads: u32) -> Self {
-        Self { style, threads }
+        Self { style, threads, issuers: POINTS }
     }
 
-    /// Its name: `tma`, `manual`, `async`; `warp-tma` and so on for blocks of one warp.
+    /// Its name: `tma`, `tma-64`, `manual`, `async`; `warp-tma` and so on for blocks of one warp.
     pub fn name(self) -> String {
         let style = match self.style {
             Style::Manual => "manual",
@@ -67,7 +70,11 @@ impl Way {
             Style::Async => "async",
             Style::Tma => "tma",
         };
-        if self.threads == 32 { format!("warp-{style}") } else { style.into() }
+        match (self.threads, self.issuers) {
+            (32, _) => format!("warp-{style}"),
+            (_, POINTS) => style.into(),
+            (_, issuers) => format!("{style}-{issuers}"),
+        }
     }
 }
 
@@ -106,7 +113,7 @@ fn kernel(arch: Arch, way: Way) -> Kernel {
         Style::Async => Kernel::new::<Args>(file, key, arch, threads).since(8, 0),
         Style::Tma => Kernel::new::<Mapped>(file, key, arch, threads).since(9, 0),
     };
-    kernel.define("STYLE", way.style as u32).define("THREADS", threads)
+    kernel.define("STYLE", way.style as u32).define("THREADS", threads).define("ISSUERS", way.issuers)
 }
 
 pub(super) fn kernels(arch: Arch) -> Vec<Kernel> {
@@ -152,8 +159,7 @@ impl<'a> Tiles<'a> {
             };
             let args = Mapped { map: TensorMap::tiled(device, &tensor)?, args };
             // SAFETY: the kernel takes such a structure and reads squares of the map; sums of every
-            // warp and cycles of
-            // every block have room; the memory lives to the end.
+            // warp and cycles of every block have room; the memory lives to the end.
             let ready = unsafe { Ready::new(device, &kernel, at, args)? };
             self.bench.time(work, false, |stream| ready.queue(stream))?
         } else {
@@ -206,6 +212,7 @@ mod tests {
     fn the_copy_engines_kernels_take_their_map_first() {
         assert_eq!((std::mem::offset_of!(Mapped, map), std::mem::offset_of!(Mapped, args)), (0, 128));
         assert_eq!(Way::ALL[0].name(), "tma");
-        assert_eq!(Way::ALL[5].name(), "warp-prefetch");
+        assert_eq!(Way::ALL[1].name(), "tma-64");
+        assert_eq!(Way::ALL[6].name(), "warp-prefetch");
     }
 }

@@ -22,7 +22,7 @@ use msda_cuda::{Cuda, Target};
 use serde::Serialize;
 
 use super::whole::{self, Compared, Whole};
-use crate::ladder::{RUNGS, Rung};
+use crate::ladder::{self, RUNGS, Rung};
 
 /// What to verify.
 #[derive(Debug, Clone)]
@@ -33,6 +33,8 @@ pub struct Options {
     pub dtypes: Vec<Dtype>,
     /// The groups of the battery.
     pub groups: Vec<Group>,
+    /// Names of rungs; empty for all.
+    pub rungs: Vec<String>,
     /// The command line, for the record.
     pub command: String,
 }
@@ -178,33 +180,35 @@ pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(V
     Ok((verified, record))
 }
 
-/// Rungs that are held to the tolerance of the battery.
-fn exact_rungs() -> impl Iterator<Item = &'static Rung> {
-    RUNGS.iter().filter(|rung| rung.kernel().is_exact())
-}
-
-/// The kernels whose outputs are compared: the chosen kernel, then every rung.
-fn subjects() -> impl Iterator<Item = Option<&'static Rung>> {
-    std::iter::once(None).chain(RUNGS.iter().map(Some))
+/// The rungs of these names; all if there are none.
+fn named(names: &[String]) -> Result<Vec<&'static Rung>> {
+    if names.is_empty() {
+        return Ok(RUNGS.iter().collect());
+    }
+    names.iter().map(|name| Ok(ladder::find(name)?)).collect()
 }
 
 fn verify(
     gpu: &Gpu,
     workloads: &[Workload],
-    Options { dtypes, groups, .. }: &Options,
+    Options { dtypes, groups, rungs, .. }: &Options,
     verified: &mut Verified,
     progress: &mut (dyn Progress + Send),
 ) -> Result<()> {
-    let mut steps = exact_rungs().count() * groups.len();
+    let rungs = named(rungs)?;
+    // Only exact rungs are held to the tolerance of the battery.
+    let (exact, others): (Vec<&'static Rung>, Vec<&'static Rung>) =
+        rungs.iter().partition(|rung| rung.kernel().is_exact());
+    let mut steps = exact.len() * groups.len();
     for workload in workloads {
         for &dtype in dtypes {
-            steps += whole::parts(&workload.problem(dtype)?).len() + subjects().count();
+            steps += whole::parts(&workload.problem(dtype)?).len() + 1 + rungs.len();
         }
     }
     progress.begin(steps);
     let progress = &Mutex::new(progress);
-    verified.battery = battery(gpu, groups, progress);
-    for rung in RUNGS.iter().filter(|rung| !rung.kernel().is_exact()) {
+    verified.battery = battery(gpu, &exact, groups, progress);
+    for rung in others {
         let what = format!("the battery on {}", rung.kernel());
         verified.skipped.push(Skipped { what, why: "it is not held to the tolerance".into() });
     }
@@ -213,7 +217,8 @@ fn verify(
             let data = workload.data(dtype)?;
             let name = format!("{} {dtype}", workload.name);
             let whole = Whole::new(&data, || step(progress, &format!("{name}: the oracle")))?;
-            for rung in subjects() {
+            // The chosen kernel, then the rungs.
+            for rung in std::iter::once(None).chain(rungs.iter().copied().map(Some)) {
                 let kernel = rung.map_or_else(|| "chosen".into(), |rung| rung.kernel().to_string());
                 step(progress, &format!("{name}: {kernel}"));
                 verified.outputs.push(Output {
@@ -257,9 +262,9 @@ fn compare(gpu: &Gpu, data: &Data, whole: &Whole, kernel: Option<Kernel>) -> Res
 }
 
 /// The battery on every exact rung, with all cores: most of the time goes to compiling.
-fn battery(gpu: &Gpu, groups: &[Group], progress: &Shared<'_>) -> Vec<Battery> {
+fn battery(gpu: &Gpu, rungs: &[&'static Rung], groups: &[Group], progress: &Shared<'_>) -> Vec<Battery> {
     let jobs: Vec<(&'static Rung, Group)> =
-        exact_rungs().flat_map(|rung| groups.iter().map(move |&group| (rung, group))).collect();
+        rungs.iter().flat_map(|&rung| groups.iter().map(move |&group| (rung, group))).collect();
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let results = in_parallel(workers, &jobs, |&(rung, group)| {
         step(progress, &format!("battery: {} {}", rung.name, group.name()));

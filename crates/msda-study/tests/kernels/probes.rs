@@ -31,7 +31,9 @@ fn wanted(key: &str) -> Vec<(&'static str, Option<u32>, usize, usize)> {
         "fma-f16" => vec![("HFMA2", None, 128, ANY)],
         "shared-4" => vec![("LDS", Some(32), 8, 8)],
         "shared-16" => vec![("LDS", Some(128), 8, 8)],
-        "tile-tma" | "tile-warp-tma" => vec![("UTMALDG", None, 1, 1), ("SYNCS", None, 3, ANY)],
+        "tile-tma" | "tile-tma-64" | "tile-warp-tma" => {
+            vec![("UTMALDG", None, 1, 1), ("SYNCS", None, 3, ANY)]
+        }
         "tile-manual" | "tile-warp-manual" => vec![("LDG", Some(128), 1, 1), ("STS", Some(128), 1, 1)],
         "tile-warp-prefetch" => vec![("LDG", Some(128), 4, 4), ("STS", Some(128), 4, 4)],
         "tile-async" | "tile-warp-async" => vec![("LDGSTS", Some(128), 1, 4), ("LDG", None, 0, 0)],
@@ -45,6 +47,10 @@ fn wanted(key: &str) -> Vec<(&'static str, Option<u32>, usize, usize)> {
         // (LD).
         "clusters-8-remote" | "clusters-16-remote" => {
             vec![("UCGABAR_ARV", None, 2, 2), ("UCGABAR_WAIT", None, 2, 2), ("LD", Some(128), 10, 10)]
+        }
+        // The same without the barrier before the exit.
+        "clusters-8-unguarded" | "clusters-16-unguarded" => {
+            vec![("UCGABAR_ARV", None, 1, 1), ("UCGABAR_WAIT", None, 1, 1), ("LD", Some(128), 10, 10)]
         }
         "clusters-8-local" | "clusters-16-local" => {
             vec![("UCGABAR_ARV", None, 2, 2), ("UCGABAR_WAIT", None, 2, 2), ("LDS", Some(128), 10, 10)]

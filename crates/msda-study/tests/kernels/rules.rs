@@ -23,6 +23,16 @@ fn broken_by_rungs(case: &Case, code: &Code) -> Vec<String> {
             ("UCGABAR_WAIT", 2, "blocks of a cluster wait before they read, and before they leave"),
             ("LD", taps, "taps are read from other blocks"),
         ],
+        ("ladder/distributed_best.cu", _) => &[
+            ("UCGABAR_ARV", 2, "blocks of a cluster wait before they read, and before they leave"),
+            ("UCGABAR_WAIT", 2, "blocks of a cluster wait before they read, and before they leave"),
+            ("LD", taps, "taps are read from the cluster"),
+            ("LDGSTS", 1, "rows are copied past the registers"),
+        ],
+        ("ladder/async_multilevel.cu", _) => &[
+            ("LDGSTS", 2, "the first tile, and the next while one is processed"),
+            ("LDS", taps, "taps are read from shared memory"),
+        ],
         ("ladder/distributed.cu", _) => &[("LDS", taps, "taps are read from shared memory")],
         ("ladder/tma_multilevel.cu", _) => {
             &[("UTMALDG", 1, "the TMA copies windows"), ("SYNCS", 4, "warps wait for stages")]

@@ -27,14 +27,25 @@ pub(crate) struct Args {
     /// Folder for record.json; without it nothing is written
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Run clusters of this shape without their last barrier, in the process of their own that the
+    /// probe starts
+    #[arg(long, hide = true, value_name = "CxB")]
+    unguarded: Option<String>,
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
+    if let Some(shape) = &args.unguarded {
+        return print(&format!("{}\n", probe::run_unguarded(shape)?));
+    }
     if let Some(out) = &args.out {
         make_folder(out)?;
     }
-    let options =
-        probe::Options { only: args.only, quick: args.quick, command: typed(std::env::args().skip(1)) };
+    let options = probe::Options {
+        only: args.only,
+        quick: args.quick,
+        command: typed(std::env::args().skip(1)),
+        program: Some(std::env::current_exe()?),
+    };
     let record = probe::run(&options, &mut Bar::new())?;
     let path = args.out.map(|out| out.join("record.json"));
     if let Some(path) = &path {

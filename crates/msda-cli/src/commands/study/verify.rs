@@ -29,6 +29,9 @@ pub(crate) struct Args {
     /// A group of the battery, as `msda verify --help` lists them; may be repeated. All when absent
     #[arg(long, value_name = "NAME")]
     group: Vec<String>,
+    /// A rung by name, as `msda study list` shows them; may be repeated. All when absent
+    #[arg(long, value_name = "NAME")]
+    rung: Vec<String>,
     /// Folder for record.json; without it nothing is written
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -44,6 +47,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let options = verify::Options {
         workloads: args.workload,
         groups: groups(&args.group)?,
+        rungs: args.rung,
         dtypes: if args.full { vec![Dtype::F16, Dtype::F32] } else { vec![Dtype::F16] },
         command: typed(std::env::args().skip(1)),
     };

@@ -1,0 +1,86 @@
+//! The cluster program without its last barrier, in a process of its own: it may fault or hang.
+
+use std::fmt;
+use std::io;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long the process may take. With the barrier it takes about a second, most of it to start.
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+/// How long a killed process may take to end.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// What became of the process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It ended in time without an error. Its output.
+    Completed(String),
+    /// It ended with an error. Its last line.
+    Faulted(String),
+    /// It did not end in time and was killed.
+    Hung,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Completed(_) => f.write_str("completed"),
+            Self::Faulted(why) => write!(f, "faulted: {why}"),
+            Self::Hung => f.write_str("hung"),
+        }
+    }
+}
+
+/// Runs a command and kills its process after `limit`. The command must print little.
+pub fn watch(command: &mut Command, limit: Duration) -> io::Result<Outcome> {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    let Some(status) = wait(&mut child, limit)? else {
+        child.kill()?;
+        // A process that a driver holds may outlive the signal; then it is left to the system.
+        wait(&mut child, GRACE)?;
+        return Ok(Outcome::Hung);
+    };
+    let read = |from: Option<&mut dyn io::Read>| -> io::Result<String> {
+        let mut text = Vec::new();
+        from.map_or(Ok(0), |from| from.read_to_end(&mut text))?;
+        Ok(String::from_utf8_lossy(&text).trim().to_owned())
+    };
+    let output = read(child.stdout.as_mut().map(|s| s as &mut dyn io::Read))?;
+    let errors = read(child.stderr.as_mut().map(|s| s as &mut dyn io::Read))?;
+    if status.success() {
+        return Ok(Outcome::Completed(output));
+    }
+    let reason = errors.lines().rev().find(|line| !line.trim().is_empty() && !line.starts_with("hint:"));
+    Ok(Outcome::Faulted(reason.map_or_else(|| status.to_string(), str::to_owned)))
+}
+
+fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    const STEP: Duration = Duration::from_millis(20);
+    let start = Instant::now();
+    loop {
+        match child.try_wait()? {
+            None if start.elapsed() < limit => std::thread::sleep(STEP),
+            status => return Ok(status),
+        }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_complete_fault_or_hang() {
+        let shell = |script: &str, limit| watch(Command::new("sh").args(["-c", script]), limit).unwrap();
+        let long = Duration::from_secs(30);
+        assert_eq!(shell("echo 3", long), Outcome::Completed("3".into()));
+        let faulted = shell("echo first >&2; echo the reason >&2; echo 'hint: none' >&2; exit 1", long);
+        assert_eq!(faulted.to_string(), "faulted: the reason");
+        assert!(shell("exit 7", long).to_string().contains('7'));
+        let start = Instant::now();
+        assert_eq!(shell("exec sleep 60", Duration::from_millis(200)), Outcome::Hung);
+        assert!(start.elapsed() < Duration::from_secs(20), "the process was not killed");
+    }
+}
