@@ -19,6 +19,7 @@ use crate::facts::Expression;
 pub use judge::{Outcome, Verdict, judge, shown};
 pub use lines::{Place, listed};
 pub use rule::{Better, Rule, Stated};
+pub(crate) use show::wrapped;
 pub use show::{commands, json, markdown, measured, overview, stated, summary, terminal};
 pub use words::{ABSENT, Words};
 

@@ -150,7 +150,7 @@ pub fn terminal(claims: &Claims, outcomes: &[Outcome<'_>], color: bool) -> Strin
 }
 
 /// Words in lines that begin at a column.
-fn wrapped(text: &str, column: usize) -> String {
+pub(crate) fn wrapped(text: &str, column: usize) -> String {
     let (mut out, mut length) = (String::new(), column);
     for word in text.split_whitespace() {
         let size = word.chars().count();
