@@ -189,7 +189,10 @@ fn claims_are_judged_with_and_without_records() {
     let facts = text(&facts.stdout);
     assert!(facts.contains("seed.positions = 20522"), "{facts}");
     // This record has the name from before the rung got its document's parameters.
-    assert!(facts.contains("ladder:persistent_wide.time") && !facts.contains("ladder:persistent.time"), "{facts}");
+    assert!(
+        facts.contains("ladder:persistent_wide.time") && !facts.contains("ladder:persistent.time"),
+        "{facts}"
+    );
 }
 
 #[test]
@@ -210,6 +213,26 @@ fn the_answer_to_the_documents_is_printed_and_written() {
     assert!(run.status.success(), "{}", text(&run.stderr));
     let page = std::fs::read_to_string(dir.path().join("FOUNDING.md")).unwrap();
     assert_eq!(page, text(&printed.stdout));
+}
+
+#[test]
+fn commands_of_the_answer_are_real() {
+    let dir = tempfile::tempdir().unwrap();
+    let founding = msda_study::founding::Founding::of(Vec::new()).unwrap();
+    let all = founding.rows.iter().map(|row| &row[2]).chain(founding.future.iter().map(|row| &row[4]));
+    // Names of engines are checked elsewhere; here the commands and their options are.
+    let engine = |word: &str| if word.starts_with("cuda:ladder:") { "cuda".to_owned() } else { word.into() };
+    let kinds: std::collections::BTreeSet<Vec<String>> = all
+        .filter(|command| !command.starts_with("cargo "))
+        .map(|command| command.split_whitespace().map(engine).collect())
+        .collect();
+    assert!(kinds.len() > 5, "{kinds:?}");
+    for words in kinds {
+        assert_eq!(words[0], "msda");
+        let args: Vec<&str> = words[1..].iter().map(String::as_str).chain(["--help"]).collect();
+        let run = msda(dir.path(), &args);
+        assert!(run.status.success(), "{words:?}: {}", text(&run.stderr));
+    }
 }
 
 #[test]

@@ -123,9 +123,11 @@ fn verdict(claim: &Claim, value: Option<Result<f64, Missing>>, gpu: Option<&str>
     }
 }
 
-/// A number as text: whole numbers in full, others to three figures.
+/// A number as text: whole numbers and numbers from 100 on without decimals, others to three
+/// figures.
 pub fn shown(value: f64) -> String {
-    if value == value.round() && value.abs() < 1e12 { format!("{value}") } else { number::figure(value) }
+    let whole = value == value.round() || value.abs() >= 100.0;
+    if whole && value.abs() < 1e12 { format!("{value:.0}") } else { number::figure(value) }
 }
 
 /// A number and its unit: `12 us`, `1.47x`, `5 %`.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use msda_bench::report::number;
 use serde_json::{Value, json};
 
 use super::judge::with_unit;
@@ -43,10 +44,16 @@ pub fn summary(outcomes: &[Outcome<'_>]) -> String {
     let line = |what: &str, own: &[&Outcome<'_>]| {
         let count = |v: Verdict| own.iter().filter(|o| o.verdict == v).count();
         let counts = Verdict::ALL.map(|v| (count(v), v.name())).into_iter().filter(|(n, _)| *n > 0);
-        let counts: Vec<String> = counts.map(|(n, name)| format!("{n} {name}")).collect();
-        format!("{what}: {} claims{}{}", own.len(), if own.is_empty() { "" } else { ", " }, counts.join(", "))
+        let counts = counts.map(|(n, name)| format!("{n} {name}"));
+        let all = std::iter::once(number::count(own.len(), "claim")).chain(counts);
+        format!("{what}: {}", all.collect::<Vec<_>>().join(", "))
     };
     format!("{}\n{}", line("measured", &measured), line("arithmetic", &arithmetic))
+}
+
+/// The summary in lines of a terminal.
+fn heading(outcomes: &[Outcome<'_>]) -> String {
+    summary(outcomes).lines().map(|line| wrapped(line, 2).trim_start().to_owned() + "\n").collect()
 }
 
 /// The commands that measure missing facts. Commands that differ in one option are one command with
@@ -81,7 +88,7 @@ fn by_system<'o, 'a>(claims: &Claims, outcomes: &'o [Outcome<'a>]) -> Vec<(usize
 
 /// The totals, and a line for each system: a screen.
 pub fn overview(claims: &Claims, outcomes: &[Outcome<'_>]) -> String {
-    let mut out = format!("{}\n\n", summary(outcomes));
+    let mut out = format!("{}\n", heading(outcomes));
     let heads = [
         ("repro-", "duced"),
         ("better", "here"),
@@ -102,9 +109,8 @@ pub fn overview(claims: &Claims, outcomes: &[Outcome<'_>]) -> String {
     for (system, own) in by_system(claims, outcomes) {
         let system = &claims.systems[system];
         out += &format!("{:<19}{:<21}", system.name, listed(&system.at));
-        let counts = Verdict::ALL.map(|verdict| {
-            own.iter().filter(|o| o.verdict == verdict && !o.claim.is_arithmetic()).count()
-        });
+        let counts = Verdict::ALL
+            .map(|verdict| own.iter().filter(|o| o.verdict == verdict && !o.claim.is_arithmetic()).count());
         let arithmetic = own.iter().filter(|o| o.claim.is_arithmetic()).count();
         for (n, head) in counts.into_iter().chain([arithmetic]).zip(heads) {
             let text = if n == 0 { "-".into() } else { n.to_string() };
@@ -123,7 +129,7 @@ fn width((first, second): (&str, &str)) -> usize {
 pub fn terminal(claims: &Claims, outcomes: &[Outcome<'_>], color: bool) -> String {
     let paint =
         |text: &str, code: &str| if color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.into() };
-    let mut out = format!("{}\n", summary(outcomes));
+    let mut out = heading(outcomes);
     for (system, own) in by_system(claims, outcomes) {
         out += &format!("\n{}\n", paint(&claims.systems[system].name, "1"));
         for o in own {
@@ -135,9 +141,10 @@ pub fn terminal(claims: &Claims, outcomes: &[Outcome<'_>], color: bool) -> Strin
             };
             let says = wrapped(&format!("{} ({})", o.claim.says, listed(&o.claim.at)), COLUMN);
             out += &format!("{}  {says}\n", paint(&format!("{:<16}", o.verdict.name()), code));
+            let found = if o.claim.is_arithmetic() { "computed" } else { "measured" };
             let figures = match (&o.claim.test, o.measured) {
                 (Test::Measure(..), Some(_)) => {
-                    format!("{}: stated {}, measured {}", o.claim.id, stated(&o.claim.stated), measured(o))
+                    format!("{}: stated {}, {found} {}", o.claim.id, stated(&o.claim.stated), measured(o))
                 }
                 (Test::Measure(..), None) => format!("{}: stated {}", o.claim.id, stated(&o.claim.stated)),
                 _ => o.claim.id.clone(),

@@ -63,9 +63,7 @@ impl Words {
         let of = |piece: &Piece| match piece {
             Piece::Plain(_) => Vec::new(),
             Piece::Number(e) => e.names().into_iter().collect(),
-            Piece::Either(e, yes, no) => {
-                e.names().into_iter().chain(yes.names()).chain(no.names()).collect()
-            }
+            Piece::Either(e, yes, no) => e.names().into_iter().chain(yes.names()).chain(no.names()).collect(),
             Piece::Fastest(rungs) => rungs.iter().flat_map(|(_, e)| e.names()).collect(),
         };
         self.0.iter().flat_map(of).collect()

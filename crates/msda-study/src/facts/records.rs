@@ -146,7 +146,8 @@ mod tests {
     #[test]
     fn times_of_rungs_come_from_one_record() {
         let all = committed();
-        let ladder = all.iter().rfind(|s| super::super::holds_ladder(&super::super::today(&s.record))).unwrap();
+        let ladder =
+            all.iter().rfind(|s| super::super::holds_ladder(&super::super::today(&s.record))).unwrap();
         let mut newer = ladder.clone();
         (newer.label, newer.record.created) = ("newer".into(), "2999-01-01T00:00:00Z".into());
         // Newer still, but a few rungs only: it is no ladder.
@@ -172,7 +173,8 @@ mod tests {
         (old.record.created, new.record.created) = ("1999".into(), "2000".into());
         new.record.figures.retain(|f| f.name == "probe.banks.a");
         let facts = Facts::of(&[new, old]).unwrap();
-        let there = ["probe.banks.a", "probe.banks.b", "probe.clusters.a"].map(|name| facts.get(name).is_some());
+        let there =
+            ["probe.banks.a", "probe.banks.b", "probe.clusters.a"].map(|name| facts.get(name).is_some());
         assert_eq!(there, [true, false, true]);
     }
 

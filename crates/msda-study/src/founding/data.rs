@@ -144,11 +144,7 @@ impl Data {
             })
         };
         let contradiction = |entry: ContradictionEntry| {
-            Ok(Contradiction {
-                at: Place::parse(&entry.at)?,
-                fact: words(&entry.fact)?,
-                says: entry.says,
-            })
+            Ok(Contradiction { at: Place::parse(&entry.at)?, fact: words(&entry.fact)?, says: entry.says })
         };
         let future = |entry: FutureEntry| {
             ensure!(

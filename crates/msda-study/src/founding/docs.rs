@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use msda_bench::record::{Measurement, Record};
-use msda_bench::report::number::{figure, times};
+use msda_bench::report::number::times;
 
-use super::page::{page, table};
 use super::Founding;
-use crate::claims::{Verdict, wrapped};
+use super::page::{page, table};
+use crate::claims::{Verdict, shown, wrapped};
 use crate::engines::RUNG;
 use crate::ladder::RUNGS;
 
@@ -63,7 +63,8 @@ fn totals(founding: &Founding) -> String {
 
 /// The rungs, and the rungs that change one thing.
 fn ladder(founding: &Founding, record: &Record) -> String {
-    let all: Vec<(&str, &Measurement)> = RUNGS.iter().filter_map(|rung| Some((rung.about, of(record, rung.name)?))).collect();
+    let all: Vec<(&str, &Measurement)> =
+        RUNGS.iter().filter_map(|rung| Some((rung.about, of(record, rung.name)?))).collect();
     let name = |m: &Measurement| m.engine.strip_prefix(RUNG).unwrap_or(&m.engine).to_owned();
     let us = |m: &Measurement| m.time.median * 1e3;
     let marked = |m: &Measurement| if m.check.inexact { " (not exact)" } else { "" };
@@ -74,11 +75,12 @@ fn ladder(founding: &Founding, record: &Record) -> String {
     );
     let seed = |m: &&Measurement| m.engine == "cuda" && m.workload == SEED && m.dtype == DTYPE;
     if let Some(chosen) = record.measurements.iter().find(seed) {
-        text += &format!(" The kernel that msda chooses took {} us in this run.", figure(us(chosen)));
+        text += &format!(" The kernel that msda chooses took {} us in this run.", shown(us(chosen)));
     }
     let clock = |state: Option<msda_bench::record::GpuState>| state.and_then(|s| s.clocks_mhz.sm);
     let gpu = record.machine.gpu.as_ref();
-    if let (Some(before), Some(after)) = (gpu.and_then(|g| clock(g.before)), gpu.and_then(|g| clock(g.after))) {
+    if let (Some(before), Some(after)) = (gpu.and_then(|g| clock(g.before)), gpu.and_then(|g| clock(g.after)))
+    {
         text += &format!(" The SM clock was {before} MHz before the run and {after} MHz after it.");
     }
     let mut out = format!("{}\n\n", wrapped(&text, 0));
@@ -86,21 +88,28 @@ fn ladder(founding: &Founding, record: &Record) -> String {
     let rungs = all.iter().filter(|(_, m)| !name(m).contains(['+', '-']) && name(m) != "base");
     let rungs = rungs.map(|(about, m)| {
         let relative = times(original.map(|original| original / us(m)));
-        vec![format!("`{}`{}", name(m), marked(m)), (*about).into(), figure(us(m)), relative]
+        vec![format!("`{}`{}", name(m), marked(m)), (*about).into(), shown(us(m)), relative]
     });
     out += &table(&["rung", "strategy", "us", "speed relative to `original`"], rungs);
     for base in ["base", "persistent"] {
         let Some(time) = of(record, base).map(us) else { continue };
-        let variant = |m: &Measurement| name(m).starts_with(&format!("{base}+")) || name(m).starts_with(&format!("{base}-"));
+        let variant = |m: &Measurement| {
+            name(m).starts_with(&format!("{base}+")) || name(m).starts_with(&format!("{base}-"))
+        };
         let mut own: Vec<_> = all.iter().filter(|(_, m)| variant(m)).collect();
         if own.is_empty() {
             continue;
         }
         own.sort_by(|a, b| us(a.1).total_cmp(&us(b.1)));
-        out += &format!("\nOne change at a time on `{base}`, {} us:\n\n", figure(time));
+        out += &format!("\nOne change at a time on `{base}`, {} us:\n\n", shown(time));
         let rows = own.into_iter().map(|(about, m)| {
             let gain = (time / us(m) - 1.0) * 100.0;
-            vec![format!("`{}`{}", name(m), marked(m)), (*about).into(), figure(us(m)), format!("{gain:+.1} %")]
+            vec![
+                format!("`{}`{}", name(m), marked(m)),
+                (*about).into(),
+                shown(us(m)),
+                format!("{gain:+.1} %"),
+            ]
         });
         out += &table(&["rung", "change", "us", "gain"], rows);
     }

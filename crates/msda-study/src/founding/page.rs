@@ -34,7 +34,8 @@ pub fn page(founding: &Founding) -> String {
     out += &format!("{}\n\n", wrapped(&text, 0));
     out += &table(&COLUMNS, founding.rows.iter().map(|row| with_code(row, 2)));
     out += "\n## Contradictions\n\n";
-    out += &table(&["lines", "the documents say", "fact"], founding.contradictions.iter().map(|c| c.to_vec()));
+    out +=
+        &table(&["lines", "the documents say", "fact"], founding.contradictions.iter().map(|c| c.to_vec()));
     out += "\n## Future work of the documents\n\n";
     let columns = ["lines", "idea", "status", "result", "command"];
     out += &table(&columns, founding.future.iter().map(|row| with_code(row, 4)));

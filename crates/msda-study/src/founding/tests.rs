@@ -70,3 +70,28 @@ fn every_claim_of_a_row_has_its_lines() {
         }
     }
 }
+
+/// The value after each option of that name.
+fn values<'a>(command: &'a str, option: &'a str) -> impl Iterator<Item = &'a str> {
+    command.split(option).skip(1).filter_map(|rest| rest.split_whitespace().next())
+}
+
+#[test]
+fn commands_name_what_exists() {
+    let founding = committed();
+    for command in founding.rows.iter().map(|row| &row[2]).chain(founding.future.iter().map(|row| &row[4])) {
+        for engine in values(command, "--engine ").filter(|engine| *engine != "cuda") {
+            let rung = engine.strip_prefix("cuda:ladder:").unwrap_or_else(|| panic!("{command}: {engine}"));
+            assert!(crate::ladder::find(rung).is_ok(), "{command}: no rung {rung}");
+        }
+        for workload in values(command, "--workload ") {
+            assert!(msda_bench::workload::Workload::find(workload).is_ok(), "{command}");
+        }
+        for probe in values(command, "--only ") {
+            assert!(crate::probe::NAMES.contains(&probe), "{command}");
+        }
+        for example in values(command, "--example ") {
+            assert!(root().join(format!("crates/msda-cuda/examples/{example}.rs")).exists(), "{command}");
+        }
+    }
+}

@@ -24,7 +24,9 @@ pub(super) fn section(records: &[Record], when: Judge) -> Result<Option<Section>
     parts.push(table("Future work of the documents", &columns, &[0], &founding.future));
     Ok(Some(Section {
         title: "Founding documents",
-        about: "Each kernel, experiment and figure of the documents beside ours. 2:60 is line 60 of document 2.".into(),
+        about:
+            "Each kernel, experiment and figure of the documents beside ours. 2:60 is line 60 of document 2."
+                .into(),
         parts,
     }))
 }

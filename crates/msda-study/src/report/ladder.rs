@@ -153,7 +153,8 @@ impl<'a> Ladder<'a> {
     fn parts(&self, records: &[Record], described: bool) -> Vec<Part> {
         let mut parts = Vec::new();
         let bars = (!self.steps.is_empty()).then(|| self.bars());
-        let changes = self.bases().into_iter().filter(|base| self.time(base).is_some()).map(|base| self.changes(base));
+        let changes =
+            self.bases().into_iter().filter(|base| self.time(base).is_some()).map(|base| self.changes(base));
         parts.push(Part::Plots(Plots {
             note: "Thin lines: p10 to p90. Upright marks: the floor. ~: inexact by design.".into(),
             plots: bars.into_iter().chain(changes).collect(),
