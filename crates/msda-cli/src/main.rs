@@ -46,7 +46,7 @@ enum Command {
     /// Make a report from the records of earlier runs
     Report(commands::report::Args),
     #[cfg(feature = "study")]
-    /// Study of the founding documents: a group of six commands
+    /// Study of the founding documents: a group of seven commands
     Study(commands::study::Args),
 }
 

@@ -131,13 +131,15 @@ fn claims_begin_with_totals_and_fit_a_screen() {
     let run = msda(dir.path(), &["study", "claims"]);
     assert!(run.status.success(), "{}", text(&run.stderr));
     let said = text(&run.stdout);
-    assert!(said.lines().next().unwrap().contains(" claims: ") && said.lines().count() <= 24, "{said}");
-    assert!(said.contains("\npersistent "), "{said}");
+    assert!(said.starts_with("measured: ") && said.contains("\narithmetic: "), "{said}");
+    let lines = said.lines().count() + text(&run.stderr).lines().count();
+    assert!(lines <= 40 && said.lines().all(|line| line.chars().count() <= 100), "{said}");
+    assert!(said.contains("\npersistent ") && said.contains(" 2:23-27 "), "{said}");
     assert!(text(&run.stderr).contains("hint: --system NAME"), "{}", text(&run.stderr));
 
     let all = text(&msda(dir.path(), &["study", "claims", "--all"]).stdout);
-    assert!(all.lines().next().unwrap().contains(" claims: ") && all.lines().count() > 300, "{all}");
-    assert!(all.contains("(1:8)"), "source lines");
+    assert!(all.starts_with("measured: ") && all.lines().count() > 300, "{all}");
+    assert!(all.contains("(1:8 3:19,54)"), "source lines");
 }
 
 #[test]
@@ -148,20 +150,22 @@ fn claims_are_selected_exactly() {
         list.as_array().unwrap().clone()
     };
     let every = list(&[]);
+    let of_second = |c: &Value| c["at"].as_array().unwrap().iter().any(|place| place["document"] == 2);
     let second = list(&["--document", "2"]);
-    assert!(!second.is_empty() && second.iter().all(|c| c["document"] == 2));
+    assert_eq!(second.len(), every.iter().filter(|c| of_second(c)).count());
+    assert!(!second.is_empty() && second.iter().all(of_second));
     let persistent = list(&["--system", "persistent"]);
-    let of = |c: &Value| c["systems"].as_array().unwrap().contains(&Value::from("persistent"));
+    let of = |c: &Value| c["system"] == "persistent";
     assert_eq!(persistent.len(), every.iter().filter(|c| of(c)).count());
     assert!(!persistent.is_empty() && persistent.len() < every.len());
     let both = list(&["--document", "2", "--system", "persistent"]);
-    assert!(both.iter().all(|c| c["document"] == 2 && of(c)), "{both:?}");
-    let holds = list(&["--only", "holds"]);
-    assert!(!holds.is_empty() && holds.iter().all(|c| c["verdict"] == "holds"));
+    assert!(both.iter().all(|c| of_second(c) && of(c)), "{both:?}");
+    let reproduced = list(&["--only", "reproduced"]);
+    assert!(!reproduced.is_empty() && reproduced.iter().all(|c| c["verdict"] == "reproduced"));
     for (args, word) in [
         (["--document", "6"], "expected one of 1, 2, 3, 4, 5"),
         (["--system", "nonsense"], "persistent"),
-        (["--only", "files"], "verdicts are holds"),
+        (["--only", "files"], "verdicts are reproduced, better here"),
     ] {
         let run = msda(dir.path(), &[&["study", "claims"], &args[..]].concat());
         assert_eq!(run.status.code(), Some(1), "{args:?}");
@@ -174,17 +178,61 @@ fn claims_are_judged_with_and_without_records() {
     let dir = tempfile::tempdir().unwrap();
     let run = msda(dir.path(), &["study", "claims", "--document", "5"]);
     assert!(text(&run.stderr).contains("hint: msda study probe"), "{}", text(&run.stderr));
-    let json = msda(dir.path(), &["study", "claims", "--json", "--only", "files-level-starts"]);
+    let json = msda(dir.path(), &["study", "claims", "--json", "--only", "level-starts"]);
     let list: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
-    assert_eq!(list[0]["verdict"], "does-not-hold", "{list}");
-    let record = concat!(env!("CARGO_MANIFEST_DIR"), "/../../records/h200/2026-11-16-forward.json");
-    let measured = msda(
-        dir.path(),
-        &["study", "claims", "--record", record, "--only", "guide-bandwidth-is-first", "--markdown"],
-    );
-    assert!(text(&measured.stdout).contains("**does not hold**"), "{}", text(&measured.stdout));
+    assert_eq!((&list[0]["verdict"], &list[0]["arithmetic"]), (&"refuted".into(), &true.into()), "{list}");
+    let record = concat!(env!("CARGO_MANIFEST_DIR"), "/../../records/h200/2026-11-15-ladder.json");
+    let measured =
+        msda(dir.path(), &["study", "claims", "--record", record, "--only", "suite-vector", "--markdown"]);
+    assert!(text(&measured.stdout).contains("| reproduced | must be at least"), "{}", text(&measured.stdout));
     let facts = msda(dir.path(), &["study", "claims", "--record", record, "--facts"]);
-    assert!(text(&facts.stdout).contains("seed.positions = 20522"), "{}", text(&facts.stdout));
+    let facts = text(&facts.stdout);
+    assert!(facts.contains("seed.positions = 20522"), "{facts}");
+    // This record has the name from before the rung got its document's parameters.
+    assert!(
+        facts.contains("ladder:persistent_wide.time") && !facts.contains("ladder:persistent.time"),
+        "{facts}"
+    );
+}
+
+#[test]
+fn the_answer_to_the_documents_is_printed_and_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let printed = msda(dir.path(), &["study", "founding"]);
+    assert!(printed.status.success(), "{}", text(&printed.stderr));
+    assert!(text(&printed.stdout).contains("\n## Contradictions\n"), "{}", text(&printed.stdout));
+    // Nothing is written when a part of STUDY.md is missing.
+    std::fs::write(dir.path().join("STUDY.md"), "no parts").unwrap();
+    let run = msda(dir.path(), &["study", "founding", "--docs", "."]);
+    assert_eq!(run.status.code(), Some(1));
+    assert!(text(&run.stderr).contains("got no part 'documents'"), "{}", text(&run.stderr));
+    assert!(!dir.path().join("FOUNDING.md").exists());
+    let study = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/STUDY.md");
+    std::fs::copy(study, dir.path().join("STUDY.md")).unwrap();
+    let run = msda(dir.path(), &["study", "founding", "--docs", "."]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let page = std::fs::read_to_string(dir.path().join("FOUNDING.md")).unwrap();
+    assert_eq!(page, text(&printed.stdout));
+}
+
+#[test]
+fn commands_of_the_answer_are_real() {
+    let dir = tempfile::tempdir().unwrap();
+    let founding = msda_study::founding::Founding::of(Vec::new()).unwrap();
+    let all = founding.rows.iter().map(|row| &row[2]).chain(founding.future.iter().map(|row| &row[4]));
+    // Names of engines are checked elsewhere; here the commands and their options are.
+    let engine = |word: &str| if word.starts_with("cuda:ladder:") { "cuda".to_owned() } else { word.into() };
+    let kinds: std::collections::BTreeSet<Vec<String>> = all
+        .filter(|command| !command.starts_with("cargo "))
+        .map(|command| command.split_whitespace().map(engine).collect())
+        .collect();
+    assert!(kinds.len() > 5, "{kinds:?}");
+    for words in kinds {
+        assert_eq!(words[0], "msda");
+        let args: Vec<&str> = words[1..].iter().map(String::as_str).chain(["--help"]).collect();
+        let run = msda(dir.path(), &args);
+        assert!(run.status.success(), "{words:?}: {}", text(&run.stderr));
+    }
 }
 
 #[test]

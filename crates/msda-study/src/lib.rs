@@ -6,6 +6,7 @@
 //! - [`verify`]: the ladder's results against the oracle;
 //! - [`analyze`]: why a kernel takes the time it takes;
 //! - [`facts`] and [`claims`]: statements of the documents, judged by records;
+//! - [`founding`]: the answer to the documents, `docs/FOUNDING.md`;
 //! - [`report`]: its sections of the report.
 #![deny(unsafe_code)]
 
@@ -13,6 +14,7 @@ pub mod analyze;
 pub mod claims;
 pub mod engines;
 pub mod facts;
+pub mod founding;
 pub mod ladder;
 pub mod list;
 mod persisting;

@@ -1,23 +1,27 @@
 //! Claims: every figure and every statement of the founding documents, judged by facts.
 //!
-//! `claims.toml` lists the statements of each document, and how each is measured. Facts alone
-//! decide, so verdicts of two machines can be compared. A claim that was not measured names the
-//! command that measures it.
+//! `claims.toml` lists the statements, and how each is measured. Facts alone decide, so verdicts of
+//! two machines can be compared. A claim that was not measured names the command that measures it.
 
 mod judge;
+mod lines;
+mod rule;
 mod show;
-mod system;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, bail, ensure};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::facts::Expression;
 
-pub use judge::{Outcome, Verdict, judge};
-pub use show::{commands, json, markdown, measured, overview, source, stated, summary, terminal};
-pub use system::{SEVERAL, STATEMENT};
+pub use judge::{Outcome, Verdict, judge, shown};
+pub use lines::{Place, listed};
+pub use rule::{Better, Rule, Stated};
+pub(crate) use show::wrapped;
+pub use show::{commands, json, markdown, measured, overview, stated, summary, terminal};
+pub use words::{ABSENT, Words};
 
 /// The claims of this crate.
 const BUILT_IN: &str = include_str!("../../claims.toml");
@@ -27,32 +31,36 @@ const BUILT_IN: &str = include_str!("../../claims.toml");
 pub struct Claims {
     /// The documents, by number.
     pub documents: Vec<Document>,
-    /// Their claims, in their order.
+    /// The systems that the claims are about, in the order of lists.
+    pub systems: Vec<System>,
+    /// The claims.
     pub claims: Vec<Claim>,
+    short: BTreeMap<String, String>,
 }
 
 /// A document.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[derive(Debug, Clone)]
 pub struct Document {
     /// Its number, from 1.
     pub number: usize,
     /// Its title.
     pub title: String,
-    /// Its lines that have digits. Each belongs to a claim or is left out.
-    pub digits: Vec<usize>,
-    /// Lines without a statement to judge.
-    pub left_out: Vec<LeftOut>,
+    /// What it states, in brief.
+    pub brief: String,
+    /// Its lines with text: no headings, no empty lines, no marks of code blocks and tables. Each
+    /// belongs to a claim or is left out.
+    pub lines: Vec<usize>,
+    /// Lines without a statement to judge, and the reason.
+    pub left_out: Vec<(Vec<usize>, String)>,
 }
 
-/// Lines without a statement to judge.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LeftOut {
-    /// Their numbers.
-    pub lines: Vec<usize>,
-    /// Why.
-    pub why: String,
+/// A kernel, an experiment or a part of the hardware that claims are about.
+#[derive(Debug, Clone)]
+pub struct System {
+    /// Its name.
+    pub name: String,
+    /// Where the documents describe it.
+    pub at: Vec<Place>,
 }
 
 /// One statement.
@@ -60,12 +68,10 @@ pub struct LeftOut {
 pub struct Claim {
     /// Its name.
     pub id: String,
-    /// The number of the document that makes it.
-    pub document: usize,
-    /// The heading that it stands under.
-    pub at: String,
+    /// The system that it is about.
+    pub system: String,
     /// The lines that state it.
-    pub lines: Vec<usize>,
+    pub at: Vec<Place>,
     /// The statement, in short.
     pub says: String,
     /// The number that it states.
@@ -74,25 +80,10 @@ pub struct Claim {
     pub test: Test,
     /// GPUs that a time or a rate is about; empty if it is about any GPU.
     pub on: Vec<String>,
-    /// Why it cannot be compared; none if it can.
-    pub incomparable: Option<String>,
-    /// The reason for the verdict: words and expressions.
-    pub because: Vec<Words>,
-    /// The system that it is about, if the file names one; otherwise [`Claim::systems`] finds it.
-    pub system: Option<String>,
-}
-
-/// A number that a claim states, or a range.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Stated {
-    /// The number.
-    pub value: Option<f64>,
-    /// The low end of a range.
-    pub low: Option<f64>,
-    /// The high end of a range.
-    pub high: Option<f64>,
-    /// Their unit.
-    pub unit: String,
+    /// Why it cannot be measured; none if it can.
+    pub reason: Option<String>,
+    /// The reason for the verdict.
+    pub because: Words,
 }
 
 /// How a claim is judged.
@@ -106,28 +97,26 @@ pub enum Test {
     Nothing,
 }
 
-/// When a measured number agrees with a stated one.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Rule {
-    /// The larger is at most this many times the smaller.
-    Within(f64),
-    /// They differ by at most this.
-    Margin(f64),
-    /// The measured number is at least the stated one.
-    AtLeast,
-    /// The measured number is at most the stated one.
-    AtMost,
-    /// The measured number is in the range.
-    Range,
-}
+impl Claim {
+    /// Whether a document makes it.
+    pub fn is_of(&self, document: usize) -> bool {
+        self.at.iter().any(|place| place.document == document)
+    }
 
-/// A piece of an explanation.
-#[derive(Debug, Clone)]
-pub enum Words {
-    /// Text.
-    Plain(String),
-    /// An expression, shown as a number.
-    Number(Expression),
+    /// The expression that decides.
+    pub fn expression(&self) -> Option<&Expression> {
+        match &self.test {
+            Test::Measure(e, _) | Test::Check(e) => Some(e),
+            Test::Nothing => None,
+        }
+    }
+
+    /// Whether arithmetic over definitions and the documents' own numbers decides. No measurement
+    /// is needed then.
+    pub fn is_arithmetic(&self) -> bool {
+        let defined = |name: &String| ["seed.", "arch.", "model."].iter().any(|d| name.starts_with(d));
+        self.reason.is_none() && self.expression().is_some_and(|e| e.names().iter().all(defined))
+    }
 }
 
 #[derive(Deserialize)]
@@ -135,17 +124,43 @@ pub enum Words {
 struct File {
     #[serde(default)]
     short: BTreeMap<String, String>,
-    document: Vec<Document>,
+    #[serde(default)]
+    rules: BTreeMap<String, String>,
+    document: Vec<DocumentEntry>,
+    system: Vec<SystemEntry>,
     claim: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct DocumentEntry {
+    number: usize,
+    title: String,
+    brief: String,
+    lines: String,
+    left_out: Vec<LeftOut>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LeftOut {
+    lines: String,
+    why: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SystemEntry {
+    name: String,
+    at: String,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
     id: String,
-    document: usize,
+    system: String,
     at: String,
-    lines: Vec<usize>,
     says: String,
     value: Option<f64>,
     low: Option<f64>,
@@ -155,13 +170,12 @@ struct Entry {
     measure: Option<String>,
     check: Option<String>,
     rule: Option<String>,
+    better: Option<Better>,
     #[serde(default)]
     on: Vec<String>,
-    comparable: Option<bool>,
     reason: Option<String>,
     #[serde(default)]
     because: String,
-    system: Option<String>,
 }
 
 impl Claims {
@@ -173,100 +187,99 @@ impl Claims {
     /// Claims from their text.
     pub fn parse(text: &str) -> Result<Self> {
         let file: File = toml::from_str(text)?;
-        let full = |name: &str| {
-            let short = file.short.iter().filter(|(short, _)| name.starts_with(*short));
-            // The longest match wins: `ladder:base` may be another abbreviation than `ladder:`.
-            match short.max_by_key(|(short, _)| short.len()) {
-                Some((short, long)) => format!("{long}{}", &name[short.len()..]),
-                None => name.to_owned(),
-            }
+        let mut all = Self {
+            documents: file.document.into_iter().map(Document::read).collect::<Result<_>>()?,
+            systems: file.system.into_iter().map(System::read).collect::<Result<_>>()?,
+            claims: Vec::new(),
+            short: file.short,
         };
         let mut ids = BTreeSet::new();
-        let mut claims = Vec::new();
         for entry in file.claim {
             let id = entry.id.clone();
             ensure!(ids.insert(id.clone()), "claim {id}: got two of that name, expected one");
+            let claim = entry.read(&file.rules, &|name| all.full(name));
+            let claim = claim.with_context(|| format!("claim {id}"))?;
+            for place in &claim.at {
+                ensure!(
+                    all.documents.iter().any(|d| d.number == place.document),
+                    "claim {id}: got document {}, expected one that is listed",
+                    place.document
+                );
+            }
             ensure!(
-                file.document.iter().any(|d| d.number == entry.document),
-                "claim {id}: got document {}, expected one that is listed",
-                entry.document
+                all.systems.iter().any(|s| s.name == claim.system),
+                "claim {id}: got system '{}', expected one that is listed",
+                claim.system
             );
-            claims.push(entry.read(&full).with_context(|| format!("claim {id}"))?);
+            all.claims.push(claim);
         }
-        Ok(Self { documents: file.document, claims })
+        Ok(all)
     }
 
-    /// The document that makes a claim.
-    pub fn document(&self, claim: &Claim) -> Option<&Document> {
-        self.documents.iter().find(|d| d.number == claim.document)
+    /// The full name of a fact. The longest abbreviation that fits counts: `ladder:base` may be
+    /// another one than `ladder:`.
+    pub fn full(&self, name: &str) -> String {
+        let short = self.short.iter().filter(|(short, _)| name.starts_with(*short));
+        match short.max_by_key(|(short, _)| short.len()) {
+            Some((short, long)) => format!("{long}{}", &name[short.len()..]),
+            None => name.to_owned(),
+        }
     }
 }
 
-impl Entry {
-    fn read(self, full: &dyn Fn(&str) -> String) -> Result<Claim> {
-        let parse = |text: &str| Expression::parse(text, full);
-        let stated = Stated { value: self.value, low: self.low, high: self.high, unit: self.unit };
-        let test = match (&self.measure, &self.check) {
-            (Some(measure), None) => Test::Measure(parse(measure)?, rule(self.rule.as_deref(), &stated)?),
-            (None, Some(check)) => Test::Check(parse(check)?),
-            (None, None) => Test::Nothing,
-            (Some(_), Some(_)) => bail!("got both 'measure' and 'check', expected one"),
-        };
-        let incomparable = match (self.comparable, self.reason) {
-            (Some(false), Some(reason)) => Some(reason),
-            (Some(false), None) => bail!("comparable = false: expected a reason"),
-            (_, Some(_)) => bail!("reason: expected comparable = false beside it"),
-            (_, None) => None,
-        };
-        ensure!(
-            incomparable.is_some() || !matches!(test, Test::Nothing),
-            "got neither 'measure' nor 'check', expected one, or comparable = false"
-        );
-        Ok(Claim {
-            id: self.id,
-            document: self.document,
-            at: self.at,
-            lines: self.lines,
-            says: self.says,
-            stated,
-            test,
-            on: self.on,
-            incomparable,
-            because: words(&self.because, &parse)?,
-            system: self.system,
+impl Document {
+    fn read(entry: DocumentEntry) -> Result<Self> {
+        let left_out = |l: LeftOut| Ok((lines::lines(&l.lines)?, l.why));
+        Ok(Self {
+            number: entry.number,
+            title: entry.title,
+            brief: entry.brief,
+            lines: lines::lines(&entry.lines)?,
+            left_out: entry.left_out.into_iter().map(left_out).collect::<Result<_>>()?,
         })
     }
 }
 
-/// `within 1.2`, `margin 3`, `at least`, `at most`; a range needs no rule.
-fn rule(text: Option<&str>, stated: &Stated) -> Result<Rule> {
-    let rule = match text.map(|text| text.split_whitespace().collect::<Vec<_>>()).as_deref() {
-        None if stated.low.is_some() && stated.high.is_some() => return Ok(Rule::Range),
-        Some(["within", factor]) => Rule::Within(factor.parse()?),
-        Some(["margin", margin]) => Rule::Margin(margin.parse()?),
-        Some(["at", "least"]) => Rule::AtLeast,
-        Some(["at", "most"]) => Rule::AtMost,
-        _ => bail!(
-            "rule: got {text:?}, expected 'within FACTOR', 'margin NUMBER', 'at least', 'at most', or low and high"
-        ),
-    };
-    ensure!(stated.value.is_some(), "rule {rule:?}: expected a value");
-    Ok(rule)
+impl System {
+    fn read(entry: SystemEntry) -> Result<Self> {
+        Ok(Self { at: Place::parse(&entry.at)?, name: entry.name })
+    }
 }
 
-fn words(text: &str, parse: &impl Fn(&str) -> Result<Expression>) -> Result<Vec<Words>> {
-    let mut all = Vec::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once('{') {
-        let Some((inside, after)) = after.split_once('}') else {
-            bail!("because: got '{text}', expected a '}}' for every '{{'");
+impl Entry {
+    fn read(self, rules: &BTreeMap<String, String>, full: &dyn Fn(&str) -> String) -> Result<Claim> {
+        let stated = Stated {
+            value: self.value,
+            low: self.low,
+            high: self.high,
+            unit: self.unit,
+            better: self.better,
         };
-        all.push(Words::Plain(before.into()));
-        all.push(Words::Number(parse(inside)?));
-        rest = after;
+        let rule = self.rule.map(|name| rules.get(&name).cloned().unwrap_or(name));
+        let test = match (&self.measure, &self.check) {
+            (Some(e), None) => {
+                Test::Measure(Expression::parse(e, full)?, Rule::parse(rule.as_deref(), &stated)?)
+            }
+            (None, Some(e)) => Test::Check(Expression::parse(e, full)?),
+            (None, None) => Test::Nothing,
+            (Some(_), Some(_)) => bail!("got both 'measure' and 'check', expected one"),
+        };
+        ensure!(
+            self.reason.is_some() || !matches!(test, Test::Nothing),
+            "got neither 'measure' nor 'check', expected one, or a reason why it cannot be measured"
+        );
+        Ok(Claim {
+            id: self.id,
+            system: self.system,
+            at: Place::parse(&self.at).context("at")?,
+            says: self.says,
+            stated,
+            test,
+            on: self.on,
+            reason: self.reason,
+            because: Words::parse(&self.because, full)?,
+        })
     }
-    all.push(Words::Plain(rest.into()));
-    Ok(all)
 }
 
 #[cfg(test)]

@@ -2,15 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use msda_bench::report::number;
 use serde_json::{Value, json};
 
 use super::judge::with_unit;
-use super::{Claim, Claims, Outcome, Stated, Verdict};
+use super::{Claims, Outcome, Stated, Test, Verdict, listed};
 
 /// The width of lines.
 const WIDTH: usize = 100;
 /// The column where the text of a claim begins.
-const COLUMN: usize = 16;
+const COLUMN: usize = 18;
 
 /// The number or range that a claim states; "yes" for a claim without one.
 pub fn stated(stated: &Stated) -> String {
@@ -28,43 +29,31 @@ pub fn stated(stated: &Stated) -> String {
 
 /// The measured number; "yes" or "no" for a claim without one.
 pub fn measured(outcome: &Outcome<'_>) -> String {
-    match (outcome.measured, outcome.verdict) {
-        (Some(value), _) => with_unit(value, &outcome.claim.stated.unit),
-        (None, Verdict::Holds) => "yes".into(),
-        (None, Verdict::DoesNotHold) => "no".into(),
+    match (outcome.measured, outcome.verdict, &outcome.claim.test) {
+        (Some(value), ..) => with_unit(value, &outcome.claim.stated.unit),
+        (None, Verdict::Reproduced, Test::Check(_)) => "yes".into(),
+        (None, Verdict::Refuted, Test::Check(_)) => "no".into(),
         _ => "-".into(),
     }
 }
 
-/// The document and its lines that state a claim: `2:60`, `4:61-65,154`.
-pub fn source(claim: &Claim) -> String {
-    let mut ranges: Vec<(usize, usize)> = Vec::new();
-    for &line in &claim.lines {
-        match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == line => *last = line,
-            _ => ranges.push((line, line)),
-        }
-    }
-    let range = |&(first, last): &(usize, usize)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
-    };
-    format!("{}:{}", claim.document, ranges.iter().map(range).collect::<Vec<_>>().join(","))
-}
-
-/// How many claims have which verdict.
+/// How many claims have which verdict: those that need a measurement, and those that arithmetic
+/// decides.
 pub fn summary(outcomes: &[Outcome<'_>]) -> String {
-    let counts = Verdict::ALL.map(|v| (v, count(outcomes, v))).map(|(v, n)| match (v, n) {
-        (Verdict::Holds, 1) => "1 holds".into(),
-        (Verdict::Holds, n) => format!("{n} hold"),
-        (Verdict::DoesNotHold, n) if n != 1 => format!("{n} do not hold"),
-        (v, n) => format!("{n} {}", v.name()),
-    });
-    format!("{} claims: {}", outcomes.len(), counts.join(", "))
+    let (arithmetic, measured): (Vec<_>, Vec<_>) = outcomes.iter().partition(|o| o.claim.is_arithmetic());
+    let line = |what: &str, own: &[&Outcome<'_>]| {
+        let count = |v: Verdict| own.iter().filter(|o| o.verdict == v).count();
+        let counts = Verdict::ALL.map(|v| (count(v), v.name())).into_iter().filter(|(n, _)| *n > 0);
+        let counts = counts.map(|(n, name)| format!("{n} {name}"));
+        let all = std::iter::once(number::count(own.len(), "claim")).chain(counts);
+        format!("{what}: {}", all.collect::<Vec<_>>().join(", "))
+    };
+    format!("{}\n{}", line("measured", &measured), line("arithmetic", &arithmetic))
 }
 
-fn count(outcomes: &[Outcome<'_>], verdict: Verdict) -> usize {
-    outcomes.iter().filter(|o| o.verdict == verdict).count()
+/// The summary in lines of a terminal.
+fn heading(outcomes: &[Outcome<'_>]) -> String {
+    summary(outcomes).lines().map(|line| wrapped(line, 2).trim_start().to_owned() + "\n").collect()
 }
 
 /// The commands that measure missing facts. Commands that differ in one option are one command with
@@ -90,59 +79,76 @@ pub fn commands(outcomes: &[Outcome<'_>]) -> Vec<String> {
     alike.into_iter().map(join).collect()
 }
 
-/// Outcomes by the system that they are about, in the order in which the documents come to the
-/// systems. Comparisons of several systems and statements without facts are last.
-fn by_system<'o, 'a>(outcomes: &'o [Outcome<'a>]) -> Vec<(String, Vec<&'o Outcome<'a>>)> {
-    let mut groups: Vec<(String, Vec<&Outcome<'_>>)> = Vec::new();
-    for outcome in outcomes {
-        let group = outcome.claim.group();
-        match groups.iter_mut().find(|(name, _)| *name == group) {
-            Some((_, own)) => own.push(outcome),
-            None => groups.push((group, vec![outcome])),
-        }
-    }
-    let last = [super::SEVERAL, super::STATEMENT];
-    groups.sort_by_key(|(name, _)| last.iter().position(|l| l == name).map_or(0, |i| i + 1));
-    groups
+/// Outcomes by the system that they are about, in the order of the systems.
+fn by_system<'o, 'a>(claims: &Claims, outcomes: &'o [Outcome<'a>]) -> Vec<(usize, Vec<&'o Outcome<'a>>)> {
+    let own = |name: &str| outcomes.iter().filter(|o| o.claim.system == name).collect::<Vec<_>>();
+    let all = claims.systems.iter().enumerate().map(|(i, system)| (i, own(&system.name)));
+    all.filter(|(_, own)| !own.is_empty()).collect()
 }
 
 /// The totals, and a line for each system: a screen.
-pub fn overview(outcomes: &[Outcome<'_>]) -> String {
-    let mut out = format!("{}\n\n{:<16}{:>8}", summary(outcomes), "system", "claims");
-    for verdict in Verdict::ALL {
-        out += &format!("{:>width$}", verdict.name(), width = verdict.name().len() + 2);
+pub fn overview(claims: &Claims, outcomes: &[Outcome<'_>]) -> String {
+    let mut out = format!("{}\n", heading(outcomes));
+    let heads = [
+        ("repro-", "duced"),
+        ("better", "here"),
+        ("", "refuted"),
+        ("other", "GPU"),
+        ("not", "measurable"),
+        ("not yet", "measured"),
+        ("arith-", "metic"),
+    ];
+    for (names, line) in [(["", ""], 0), (["system", "lines"], 1)] {
+        out += &format!("{:<19}{:<21}", names[0], names[1]);
+        for head in heads {
+            let text = if line == 0 { head.0 } else { head.1 };
+            out += &format!("{text:>width$}", width = width(head));
+        }
+        out = out.trim_end().to_owned() + "\n";
     }
-    out.push('\n');
-    for (name, own) in by_system(outcomes) {
-        out += &format!("{name:<16}{:>8}", own.len());
-        for verdict in Verdict::ALL {
-            let n = own.iter().filter(|o| o.verdict == verdict).count();
+    for (system, own) in by_system(claims, outcomes) {
+        let system = &claims.systems[system];
+        out += &format!("{:<19}{:<21}", system.name, listed(&system.at));
+        let counts = Verdict::ALL
+            .map(|verdict| own.iter().filter(|o| o.verdict == verdict && !o.claim.is_arithmetic()).count());
+        let arithmetic = own.iter().filter(|o| o.claim.is_arithmetic()).count();
+        for (n, head) in counts.into_iter().chain([arithmetic]).zip(heads) {
             let text = if n == 0 { "-".into() } else { n.to_string() };
-            out += &format!("{text:>width$}", width = verdict.name().len() + 2);
+            out += &format!("{text:>width$}", width = width(head));
         }
         out.push('\n');
     }
     out
 }
 
+fn width((first, second): (&str, &str)) -> usize {
+    first.len().max(second.len()) + 1
+}
+
 /// The totals, then every verdict, system by system.
-pub fn terminal(outcomes: &[Outcome<'_>], color: bool) -> String {
+pub fn terminal(claims: &Claims, outcomes: &[Outcome<'_>], color: bool) -> String {
     let paint =
         |text: &str, code: &str| if color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.into() };
-    let mut out = format!("{}\n", summary(outcomes));
-    for (name, own) in by_system(outcomes) {
-        out += &format!("\n{}\n", paint(&name, "1"));
+    let mut out = heading(outcomes);
+    for (system, own) in by_system(claims, outcomes) {
+        out += &format!("\n{}\n", paint(&claims.systems[system].name, "1"));
         for o in own {
             let code = match o.verdict {
-                Verdict::Holds => "32",
-                Verdict::DoesNotHold => "31",
-                Verdict::NotComparable => "2",
-                Verdict::NotMeasured => "33",
+                Verdict::Reproduced | Verdict::BetterHere => "32",
+                Verdict::Refuted => "31",
+                Verdict::OtherGpu | Verdict::NotMeasurable => "2",
+                Verdict::NotMeasuredYet => "33",
             };
-            let says = wrapped(&format!("{} ({})", o.claim.says, source(o.claim)), COLUMN);
-            out += &format!("{}  {says}\n", paint(&format!("{:<14}", o.verdict.name()), code));
-            let figures =
-                format!("{}: stated {}, measured {}", o.claim.id, stated(&o.claim.stated), measured(o));
+            let says = wrapped(&format!("{} ({})", o.claim.says, listed(&o.claim.at)), COLUMN);
+            out += &format!("{}  {says}\n", paint(&format!("{:<16}", o.verdict.name()), code));
+            let found = if o.claim.is_arithmetic() { "computed" } else { "measured" };
+            let figures = match (&o.claim.test, o.measured) {
+                (Test::Measure(..), Some(_)) => {
+                    format!("{}: stated {}, {found} {}", o.claim.id, stated(&o.claim.stated), measured(o))
+                }
+                (Test::Measure(..), None) => format!("{}: stated {}", o.claim.id, stated(&o.claim.stated)),
+                _ => o.claim.id.clone(),
+            };
             let rest = if o.why.is_empty() { figures } else { format!("{figures}; {}", o.why) };
             out += &format!("{:COLUMN$}{}\n", "", paint(&wrapped(&rest, COLUMN), "2"));
         }
@@ -151,7 +157,7 @@ pub fn terminal(outcomes: &[Outcome<'_>], color: bool) -> String {
 }
 
 /// Words in lines that begin at a column.
-fn wrapped(text: &str, column: usize) -> String {
+pub(crate) fn wrapped(text: &str, column: usize) -> String {
     let (mut out, mut length) = (String::new(), column);
     for word in text.split_whitespace() {
         let size = word.chars().count();
@@ -168,30 +174,20 @@ fn wrapped(text: &str, column: usize) -> String {
     out
 }
 
-/// The totals, then one table per document.
+/// The totals, then one table per system.
 pub fn markdown(claims: &Claims, outcomes: &[Outcome<'_>]) -> String {
     let cell = |text: &str| text.replace('|', "\\|").replace('\n', " ");
-    let mut out = format!("{}.\n", summary(outcomes));
-    for document in &claims.documents {
-        let own: Vec<_> = outcomes.iter().filter(|o| o.claim.document == document.number).collect();
-        if own.is_empty() {
-            continue;
-        }
-        out += &format!("\n## {}. {}\n\n", document.number, document.title);
-        out +=
-            "| lines | system | claim | stated | measured | verdict | why |\n|---|---|---|---|---|---|---|\n";
+    let mut out = format!("{}\n", summary(outcomes).replace('\n', "  \n"));
+    for (system, own) in by_system(claims, outcomes) {
+        out += &format!("\n## {}\n\n", claims.systems[system].name);
+        out += "| lines | claim | stated | measured | verdict | why |\n|---|---|---|---|---|---|\n";
         for o in own {
-            let verdict = match o.verdict {
-                Verdict::Holds | Verdict::DoesNotHold => format!("**{}**", o.verdict.name()),
-                _ => o.verdict.name().into(),
-            };
             let cells = [
-                &source(o.claim),
-                &o.claim.group(),
+                &listed(&o.claim.at),
                 &o.claim.says,
                 &stated(&o.claim.stated),
                 &measured(o),
-                &verdict,
+                &o.verdict.name().into(),
                 &o.why,
             ];
             out += &format!("| {} |\n", cells.map(|text| cell(text)).join(" | "));
@@ -201,20 +197,19 @@ pub fn markdown(claims: &Claims, outcomes: &[Outcome<'_>]) -> String {
 }
 
 /// All verdicts for programs.
-pub fn json(claims: &Claims, outcomes: &[Outcome<'_>]) -> Value {
+pub fn json(outcomes: &[Outcome<'_>]) -> Value {
     let outcome = |o: &Outcome<'_>| {
         let claim = o.claim;
+        let at = |place: &super::Place| json!({ "document": place.document, "lines": place.lines });
         json!({
             "id": claim.id,
-            "document": claim.document,
-            "title": claims.document(claim).map(|d| &d.title),
-            "at": claim.at,
-            "lines": claim.lines,
-            "systems": claim.systems(),
+            "system": claim.system,
+            "at": claim.at.iter().map(at).collect::<Vec<_>>(),
             "says": claim.says,
             "stated": claim.stated,
             "measured": o.measured,
             "verdict": o.verdict,
+            "arithmetic": claim.is_arithmetic(),
             "why": o.why,
             "missing": o.missing,
             "commands": o.commands,

@@ -5,13 +5,17 @@
 //! the same name.
 
 mod expression;
+mod ladder;
+mod names;
 mod records;
 pub mod shape;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use expression::Expression;
+pub use ladder::{CHOSEN, holds as holds_ladder, newest as newest_ladder};
 use msda_bench::record::Source;
+pub use names::today;
 pub use records::{gpus, of_gpu};
 
 /// A number and its source.
@@ -30,14 +34,17 @@ pub struct Fact {
 pub struct Facts(BTreeMap<String, Fact>);
 
 impl Facts {
-    /// Facts from definitions and from records. The newest record of a fact counts.
+    /// Facts from definitions and from records. The newest record of a fact counts. All facts about
+    /// times of rungs come from one record, and all facts of one probe come from one record.
     pub fn of(sources: &[Source]) -> anyhow::Result<Self> {
         let mut facts = Self::default();
         shape::add(&mut facts)?;
-        let mut newest_last: Vec<&Source> = sources.iter().collect();
+        let today = |s: &Source| Source { label: s.label.clone(), record: today(&s.record) };
+        let mut newest_last: Vec<Source> = sources.iter().map(today).collect();
         newest_last.sort_by(|a, b| a.record.created.cmp(&b.record.created));
-        for source in newest_last {
-            records::add(&mut facts, source);
+        let ladder = newest_last.iter().rposition(|source| ladder::holds(&source.record));
+        for (i, source) in newest_last.iter().enumerate() {
+            records::add(&mut facts, source, ladder == Some(i));
         }
         Ok(facts)
     }
@@ -47,6 +54,11 @@ impl Facts {
         if value.is_finite() {
             self.0.insert(name.into(), Fact { value, unit: unit.into(), from: from.into() });
         }
+    }
+
+    /// Removes all facts whose names begin so.
+    fn remove(&mut self, prefix: &str) {
+        self.0.retain(|name, _| !name.starts_with(prefix));
     }
 
     /// The fact of that name.

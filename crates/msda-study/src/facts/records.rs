@@ -1,8 +1,12 @@
 //! Facts from records.
 
-use msda_bench::record::{Ceiling, Device, Measurement, Source};
+use std::collections::BTreeSet;
 
-use super::Facts;
+use msda_bench::record::{Ceiling, Device, Measurement, Source};
+use msda_bench::work::COPY;
+
+use super::{CHOSEN, Facts};
+use crate::engines::is_rung;
 
 /// The GPUs of the records, that of the newest record first.
 pub fn gpus(sources: &[Source]) -> Vec<String> {
@@ -25,8 +29,8 @@ pub fn of_gpu(mut sources: Vec<Source>, gpu: Option<&str>) -> Vec<Source> {
     sources
 }
 
-/// Adds the facts of a record.
-pub(super) fn add(facts: &mut Facts, source: &Source) {
+/// Adds the facts of a record. Times of rungs are added if it is the run of the ladder.
+pub(super) fn add(facts: &mut Facts, source: &Source, is_ladder: bool) {
     let record = &source.record;
     let machine = &record.machine;
     let name = machine.gpu.as_ref().map_or(&machine.cpu, |gpu| &gpu.name);
@@ -60,8 +64,19 @@ pub(super) fn add(facts: &mut Facts, source: &Source) {
         let same = record.measurements.iter().filter(|o| place(o) == place(m));
         m.device == Device::Cuda || same.map(|o| o.threads).max() == Some(m.threads)
     };
+    let copy = record.ceilings.iter().find(|c| c.name == COPY && c.device == Device::Cuda).map(|c| c.rate);
     for m in record.measurements.iter().filter(|m| most(m)) {
-        add_measurement(facts, m, from);
+        if is_ladder || !is_rung(&m.engine) {
+            add_measurement(facts, &place(m), m, copy, from);
+        }
+        if is_ladder && m.engine == "cuda" {
+            let chosen = Measurement { engine: CHOSEN.into(), ..m.clone() };
+            add_measurement(facts, &place(&chosen), m, copy, from);
+        }
+    }
+    let probes: BTreeSet<&str> = record.figures.iter().filter_map(|f| probe(&f.name)).collect();
+    for name in probes {
+        facts.remove(&format!("probe.{name}."));
     }
     for figure in &record.figures {
         facts.insert(&figure.name, figure.value, &figure.unit, from);
@@ -73,9 +88,15 @@ fn place(m: &Measurement) -> String {
     format!("bench.{}.{}.{}.{}", m.workload, m.dtype, m.pass, m.engine)
 }
 
-fn add_measurement(facts: &mut Facts, m: &Measurement, from: &str) {
-    let place = place(m);
+/// The probe that a figure belongs to.
+fn probe(figure: &str) -> Option<&str> {
+    figure.strip_prefix("probe.")?.split('.').next()
+}
+
+/// `copy` is the rate of a copy in the same run.
+fn add_measurement(facts: &mut Facts, place: &str, m: &Measurement, copy: Option<f64>, from: &str) {
     let (seconds, w) = (m.time.median / 1e3, &m.work);
+    let rate = w.compulsory_bytes / seconds / 1e9;
     let known = [
         ("time", m.time.median * 1e3, "us"),
         ("p10", m.time.p10 * 1e3, "us"),
@@ -85,7 +106,8 @@ fn add_measurement(facts: &mut Facts, m: &Measurement, from: &str) {
         ("rate", w.gathered_bytes / seconds / 1e9, "GB/s"),
         ("gathered", w.gathered_bytes, "B"),
         ("compulsory", w.compulsory_bytes, "B"),
-        ("compulsory-rate", w.compulsory_bytes / seconds / 1e9, "GB/s"),
+        ("compulsory-rate", rate, "GB/s"),
+        ("copy-share", copy.map_or(f64::NAN, |copy| 100.0 * rate / copy), "%"),
         ("floor", if w.floor_ms > 0.0 { w.floor_ms * 1e3 } else { f64::NAN }, "us"),
         ("error", m.check.max_error, ""),
         ("allowed", m.check.tolerance, ""),
@@ -119,6 +141,41 @@ mod tests {
         assert_eq!(facts.get("machine.gpu.sms").unwrap().value, 132.0);
         assert!(facts.get("ceiling.cuda.copy.rate").unwrap().from.contains("H200"));
         assert_eq!(gpus(&committed()), ["NVIDIA H200"]);
+    }
+
+    #[test]
+    fn times_of_rungs_come_from_one_record() {
+        let all = committed();
+        let ladder =
+            all.iter().rfind(|s| super::super::holds_ladder(&super::super::today(&s.record))).unwrap();
+        let mut newer = ladder.clone();
+        (newer.label, newer.record.created) = ("newer".into(), "2999-01-01T00:00:00Z".into());
+        // Newer still, but a few rungs only: it is no ladder.
+        let mut few = newer.clone();
+        (few.label, few.record.created) = ("few".into(), "2999-01-02T00:00:00Z".into());
+        few.record.measurements.retain(|m| m.engine == "cuda" || m.engine.ends_with(":original"));
+        let facts = Facts::of(&[all, vec![newer, few]].concat()).unwrap();
+        let rungs: Vec<_> = facts.iter().filter(|(name, _)| name.contains("cuda:ladder:")).collect();
+        assert!(rungs.len() > 100 && rungs.iter().all(|(_, fact)| fact.from.starts_with("newer")));
+        let chosen = facts.get("bench.seed.f16.forward.cuda:ladder:chosen.time").unwrap();
+        assert!(chosen.from.starts_with("newer"), "{chosen:?}");
+        assert!(facts.get("bench.seed.f16.forward.cuda.time").unwrap().from.starts_with("few"));
+        let share = facts.get("bench.seed.f16.forward.cuda:ladder:original.copy-share").unwrap().value;
+        assert!((0.0..100.0).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn figures_of_a_probe_come_from_one_record() {
+        let mut old = committed().remove(0);
+        let figure = |name: &str| Figure { name: name.into(), value: 1.0, unit: String::new() };
+        old.record.figures = ["probe.banks.a", "probe.banks.b", "probe.clusters.a"].map(figure).into();
+        let mut new = old.clone();
+        (old.record.created, new.record.created) = ("1999".into(), "2000".into());
+        new.record.figures.retain(|f| f.name == "probe.banks.a");
+        let facts = Facts::of(&[new, old]).unwrap();
+        let there =
+            ["probe.banks.a", "probe.banks.b", "probe.clusters.a"].map(|name| facts.get(name).is_some());
+        assert_eq!(there, [true, false, true]);
     }
 
     #[test]

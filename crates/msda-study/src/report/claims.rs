@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::Judge;
-use crate::claims::{Claims, Outcome, Verdict, commands, judge, measured, stated, summary};
+use crate::claims::{Claims, Outcome, Verdict, commands, judge, listed, measured, stated, summary};
 use crate::facts::{Facts, gpus, of_gpu};
 use msda_bench::record::{Record, Source};
 use msda_bench::report::page::{Finding, Key, Kind, Part, Plot, Plots, Section, Table};
@@ -20,11 +20,11 @@ pub(super) fn section(records: &[Record], when: Judge) -> Result<Option<(Section
     let facts = Facts::of(&of_gpu(sources, gpu.as_deref()))?;
     let claims = Claims::built_in()?;
     let outcomes = judge(&claims, &facts, gpu.as_deref());
-    let holds = count(&outcomes, Verdict::Holds);
-    let said = holds + count(&outcomes, Verdict::DoesNotHold);
+    let agree = count(&outcomes, Verdict::Reproduced) + count(&outcomes, Verdict::BetterHere);
+    let judged = agree + count(&outcomes, Verdict::Refuted);
     let finding = Finding {
-        lead: format!("{holds} of {said} claims that could be judged hold"),
-        text: summary(&outcomes),
+        lead: format!("{agree} of {judged} claims that could be judged are reproduced or better here"),
+        text: summary(&outcomes).replace('\n', "; "),
     };
     let by = gpu.map_or("definitions alone, because no record is from a GPU".into(), |gpu| {
         format!("records of {gpu}")
@@ -39,10 +39,12 @@ pub(super) fn section(records: &[Record], when: Judge) -> Result<Option<(Section
 
 fn class(verdict: Verdict) -> &'static str {
     match verdict {
-        Verdict::Holds => "k k2",
-        Verdict::DoesNotHold => "k k4",
-        Verdict::NotComparable => "k kt",
-        Verdict::NotMeasured => "k kt hollow",
+        Verdict::Reproduced => "k k2",
+        Verdict::BetterHere => "k k0",
+        Verdict::Refuted => "k k4",
+        Verdict::OtherGpu => "k kt",
+        Verdict::NotMeasurable => "k k3",
+        Verdict::NotMeasuredYet => "k kt hollow",
     }
 }
 
@@ -64,14 +66,14 @@ fn parts(claims: &Claims, outcomes: &[Outcome<'_>]) -> Vec<Part> {
         ..Plots::default()
     };
     let mut parts = vec![Part::Plots(all)];
-    for document in &claims.documents {
+    for system in &claims.systems {
         let own: Vec<Outcome<'_>> =
-            outcomes.iter().filter(|o| o.claim.document == document.number).cloned().collect();
+            outcomes.iter().filter(|o| o.claim.system == system.name).cloned().collect();
         if own.is_empty() {
             continue;
         }
-        let title = format!("{}. {} ({})", document.number, document.title, summary(&own));
-        parts.push(Part::closed(title, vec![Part::Table(table(&document.title, &own))]));
+        let title = format!("{} ({}): {}", system.name, listed(&system.at), counts(&own));
+        parts.push(Part::closed(title, vec![Part::Table(table(&system.name, &own))]));
     }
     let missing = commands(outcomes);
     if !missing.is_empty() {
@@ -81,15 +83,28 @@ fn parts(claims: &Claims, outcomes: &[Outcome<'_>]) -> Vec<Part> {
     parts
 }
 
-/// The claims of a document. The verdict comes first, because readers look for it.
+/// How many claims have which verdict.
+fn counts(outcomes: &[Outcome<'_>]) -> String {
+    let all = Verdict::ALL.map(|v| (count(outcomes, v), v.name())).into_iter().filter(|(n, _)| *n > 0);
+    all.map(|(n, name)| format!("{n} {name}")).collect::<Vec<_>>().join(", ")
+}
+
+/// The claims about a system. The verdict comes first, because readers look for it.
 fn table(title: &str, outcomes: &[Outcome<'_>]) -> Table {
     use Kind::{Text, Word};
-    let columns =
-        [("verdict", Word), ("claim", Text), ("claimed", Word), ("measured", Word), ("reason", Text)];
+    let columns = [
+        ("verdict", Word),
+        ("lines", Word),
+        ("claim", Text),
+        ("stated", Word),
+        ("measured", Word),
+        ("reason", Text),
+    ];
     let mut table = Table::new(title, &columns);
     for o in outcomes {
         table.push([
             o.verdict.name().into(),
+            listed(&o.claim.at),
             o.claim.says.clone(),
             stated(&o.claim.stated),
             measured(o),

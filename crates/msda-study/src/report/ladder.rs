@@ -4,15 +4,16 @@
 use crate::ladder::RUNGS;
 
 use crate::engines::{RUNG, is_rung};
+use crate::facts::holds_ladder;
 use msda_bench::record::{Measurement, Record};
 use msda_bench::report::folded;
 use msda_bench::report::known::machine;
-use msda_bench::report::number::{NONE, count, figure, percent, times};
+use msda_bench::report::number::{NONE, figure, percent, times};
 use msda_bench::report::page::{Finding, Kind, Line, Part, Plot, Plots, Section, Table};
 use msda_bench::report::svg::{bars, changes};
 use msda_bench::report::{Row, Setting, dtype_order, positive};
 
-/// The base of the suite. The names of its variants begin with this.
+/// The base of the suite.
 const BASE: &str = "base";
 
 /// The rung that the others are compared with.
@@ -22,11 +23,9 @@ const ORIGINAL: &str = "original";
 struct Ladder<'a> {
     machine: String,
     first: &'a Measurement,
-    /// The runs that the times come from.
-    runs: Vec<&'a str>,
     /// In the order of the ladder, then the generic kernel and the chosen one.
     steps: Vec<&'a Measurement>,
-    /// In the order of the ladder.
+    /// The base of the suite and the rungs with one change, in the order of the ladder.
     suite: Vec<&'a Measurement>,
 }
 
@@ -95,32 +94,23 @@ fn order(engine: &str) -> (usize, usize) {
     }
 }
 
+/// The ladders, each from one record: the newest that holds the ladder, or else the newest with a
+/// rung. Times of two runs are not comparable.
 fn ladders(records: &[Record]) -> Vec<Ladder<'_>> {
-    let mut oldest_first: Vec<&Record> = records.iter().collect();
-    oldest_first.sort_by(|a, b| a.created.cmp(&b.created));
+    let mut best_first: Vec<&Record> = records.iter().collect();
+    best_first.sort_by(|a, b| (holds_ladder(b), &b.created).cmp(&(holds_ladder(a), &a.created)));
     let mut all: Vec<Ladder<'_>> = Vec::new();
-    for record in oldest_first {
+    for record in best_first {
         let ours = |m: &&Measurement| m.engine == "cuda" || m.engine.starts_with("cuda:");
-        for m in record.measurements.iter().filter(ours).filter(|m| positive(m.time.median).is_some()) {
-            let same = |l: &Ladder<'_>| l.machine == machine(record) && key(l.first) == key(m);
-            let at = all.iter().position(same).unwrap_or_else(|| {
-                let (steps, suite, runs) = (Vec::new(), Vec::new(), Vec::new());
-                all.push(Ladder { machine: machine(record), first: m, runs, steps, suite });
-                all.len() - 1
-            });
-            let ladder = &mut all[at];
-            let of_suite = is_rung(&m.engine) && short(&m.engine).starts_with(BASE);
-            let list = if of_suite { &mut ladder.suite } else { &mut ladder.steps };
-            match list.iter_mut().find(|old| old.engine == m.engine) {
-                Some(old) => *old = m,
-                None => list.push(m),
+        let timed = || record.measurements.iter().filter(ours).filter(|m| positive(m.time.median).is_some());
+        for rung in timed().filter(|m| is_rung(&m.engine)) {
+            if all.iter().any(|l| l.machine == machine(record) && key(l.first) == key(rung)) {
+                continue;
             }
-            if !ladder.runs.contains(&record.created.as_str()) {
-                ladder.runs.push(&record.created);
-            }
+            let (suite, steps) = timed().filter(|m| key(m) == key(rung)).partition(|m| of_suite(&m.engine));
+            all.push(Ladder { machine: machine(record), first: rung, steps, suite });
         }
     }
-    all.retain(|l| l.steps.iter().chain(&l.suite).any(|m| is_rung(&m.engine)));
     for ladder in &mut all {
         ladder.steps.sort_by_key(|m| order(&m.engine));
         ladder.suite.sort_by_key(|m| order(&m.engine));
@@ -131,6 +121,16 @@ fn ladders(records: &[Record]) -> Vec<Ladder<'_>> {
         dtype(a).cmp(&dtype(b))
     });
     all
+}
+
+/// Whether an engine is the base of the suite, or a rung with one change.
+fn of_suite(engine: &str) -> bool {
+    is_rung(engine) && (short(engine) == BASE || base_of(short(engine)).is_some())
+}
+
+/// The rung that a rung with one change is compared with: `base+half` with `base`.
+fn base_of(name: &str) -> Option<&str> {
+    name.find(['+', '-']).map(|at| &name[..at])
 }
 
 /// What measurements of one ladder share.
@@ -152,15 +152,9 @@ impl<'a> Ladder<'a> {
     /// The strategies are described in the first ladder only.
     fn parts(&self, records: &[Record], described: bool) -> Vec<Part> {
         let mut parts = Vec::new();
-        if self.runs.len() > 1 {
-            let runs = count(self.runs.len(), "run");
-            parts.push(Part::Note(format!(
-                "From {runs} on this GPU. If a kernel has two times, the newer one is shown."
-            )));
-        }
-        let suite = self.suite.len() > 1;
         let bars = (!self.steps.is_empty()).then(|| self.bars());
-        let changes = (suite && self.time(BASE).is_some()).then(|| self.changes());
+        let changes =
+            self.bases().into_iter().filter(|base| self.time(base).is_some()).map(|base| self.changes(base));
         parts.push(Part::Plots(Plots {
             note: "Thin lines: p10 to p90. Upright marks: the floor. ~: inexact by design.".into(),
             plots: bars.into_iter().chain(changes).collect(),
@@ -170,10 +164,10 @@ impl<'a> Ladder<'a> {
         if !self.steps.is_empty() {
             tables.push(Part::Table(self.table(described)));
         }
-        if suite {
-            let detail = format!("{BASE} with one change each; positive is faster");
+        for base in self.bases() {
+            let detail = format!("{base} with one change each; positive is faster");
             tables.push(Part::Heading("Suite".into(), detail));
-            tables.push(Part::Table(self.suite_table(described)));
+            tables.push(Part::Table(self.suite_table(base, described)));
         }
         parts.push(Part::closed("Numbers", tables));
         let missing = self.missing(records);
@@ -258,37 +252,52 @@ impl<'a> Ladder<'a> {
         table.without_empty()
     }
 
-    /// How much faster than the base, in percent, computed as in the documents.
+    /// The rungs that others change in one thing, in the order of the ladder.
+    fn bases(&self) -> Vec<&'a str> {
+        let mut all: Vec<&str> = Vec::new();
+        for base in self.suite.iter().filter_map(|m| base_of(short(&m.engine))) {
+            if !all.contains(&base) {
+                all.push(base);
+            }
+        }
+        all.sort_by_key(|base| order(&format!("{RUNG}{base}")));
+        all
+    }
+
+    /// The rungs that change one thing of a base.
+    fn changed(&self, base: &str) -> impl Iterator<Item = &'a Measurement> {
+        self.suite.iter().copied().filter(move |m| base_of(short(&m.engine)) == Some(base))
+    }
+
+    /// How much faster than its base, in percent, computed as in the documents.
     fn change(&self, m: &Measurement) -> Option<f64> {
-        let change = (self.time(BASE)? / m.time.median - 1.0) * 100.0;
-        (short(&m.engine) != BASE && change.is_finite()).then_some(change)
+        let change = (self.time(base_of(short(&m.engine))?)? / m.time.median - 1.0) * 100.0;
+        change.is_finite().then_some(change)
     }
 
-    fn changes(&self) -> Plot {
-        let all: Vec<changes::Change> = self
-            .suite
-            .iter()
-            .filter_map(|m| {
-                let (value, name) = (self.change(m)?, short(&m.engine));
-                Some(changes::Change { label: name.into(), value, text: signed(value) })
-            })
-            .collect();
-        let label = format!("Speed of {} variants against {BASE} on {}", all.len(), self.name());
-        let svg = changes::changes(&all, &format!("faster than {BASE}, %"), &label);
-        Plot::new(format!("Against {BASE}"), "one change each; positive is faster", svg)
+    fn changes(&self, base: &str) -> Plot {
+        let change = |m: &Measurement| {
+            let value = self.change(m)?;
+            Some(changes::Change { label: short(&m.engine).into(), value, text: signed(value) })
+        };
+        let all: Vec<changes::Change> = self.changed(base).filter_map(change).collect();
+        let label = format!("Speed of {} variants against {base} on {}", all.len(), self.name());
+        let svg = changes::changes(&all, &format!("faster than {base}, %"), &label);
+        Plot::new(format!("Against {base}"), "one change each; positive is faster", svg)
     }
 
-    fn suite_table(&self, described: bool) -> Table {
+    fn suite_table(&self, base: &str, described: bool) -> Table {
         use Kind::{Number, Text, Word};
         let columns = [
             ("variant", Word),
             ("time µs", Number),
-            ("against base %", Number),
+            ("gain %", Number),
             ("err/tol", Number),
             ("strategy", Text),
         ];
-        let mut table = Table::new(format!("Suite on {}", self.name()), &columns);
-        for m in &self.suite {
+        let mut table = Table::new(format!("Suite of {base} on {}", self.name()), &columns);
+        let itself = self.suite.iter().copied().filter(|m| short(&m.engine) == base);
+        for m in itself.chain(self.changed(base)) {
             let (row, name) = (row(m), short(&m.engine));
             let cells = vec![
                 name.into(),

@@ -1,6 +1,7 @@
 //! The study's section of the report.
 
 mod claims;
+mod founding;
 mod ladder;
 mod probes;
 mod sweeps;
@@ -13,6 +14,7 @@ use msda_bench::report::known::known;
 use msda_bench::report::page::{Finding, Part, Section};
 
 use crate::engines::is_rung;
+use crate::facts::today;
 
 /// When a report judges the claims of the documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,8 +54,10 @@ impl Extension for Sections {
     }
 
     fn sections(&self, records: &[Record]) -> Result<Vec<Section>> {
+        let records: &[Record] = &records.iter().map(today).collect::<Vec<_>>();
         let (claims, judged) = claims::section(records, self.claims)?.unzip();
         let own = [
+            founding::section(records, self.claims)?,
             ladder::section(records),
             probes::section(records),
             claims,

@@ -16,12 +16,14 @@ const RECORDS: &str = "records";
 #[derive(clap::Args)]
 #[command(
     after_help = "Without an option: the totals and a line per system. Records are read from ./records unless --record \
-    names others; without any record, only claims about definitions are judged.
+    names others; without any record, only claims that arithmetic decides are judged.
+
+Verdicts: reproduced, better here, refuted, other GPU, not measurable, not measured yet.
 
 Examples:
   msda study claims
   msda study claims --system persistent
-  msda study claims --document 2 --only 'does not hold'
+  msda study claims --document 2 --only refuted
   msda study claims --facts | grep ladder"
 )]
 pub(crate) struct Args {
@@ -68,17 +70,17 @@ pub(crate) fn main(args: Args) -> Result<()> {
         bail!("claims: got none with all of these properties, expected at least one");
     }
     if args.json {
-        return print(&serde_json::to_string_pretty(&claims::json(&all, &outcomes))?);
+        return print(&serde_json::to_string_pretty(&claims::json(&outcomes))?);
     }
     if args.markdown {
         return print(&claims::markdown(&all, &outcomes));
     }
     if !args.all && args.document.is_empty() && args.system.is_empty() && args.only.is_empty() {
-        print(&claims::overview(&outcomes))?;
+        print(&claims::overview(&all, &outcomes))?;
         eprintln!("hint: --system NAME, --document N, --only VERDICT or --all shows the claims");
         return Ok(());
     }
-    print(&claims::terminal(&outcomes, color()))?;
+    print(&claims::terminal(&all, &outcomes, color()))?;
     for command in claims::commands(&outcomes) {
         eprintln!("hint: {command}");
     }
@@ -92,10 +94,8 @@ impl Args {
         if let Some(wrong) = self.document.iter().find(|n| !numbers.contains(&n.to_string())) {
             bail!("--document: got {wrong}, expected one of {}", numbers.join(", "));
         }
-        let systems: std::collections::BTreeSet<String> =
-            all.claims.iter().flat_map(|claim| claim.systems().into_iter().chain([claim.group()])).collect();
-        if let Some(wrong) = self.system.iter().find(|name| !systems.contains(*name)) {
-            let systems: Vec<String> = systems.into_iter().collect();
+        let systems: Vec<&str> = all.systems.iter().map(|system| system.name.as_str()).collect();
+        if let Some(wrong) = self.system.iter().find(|name| !systems.contains(&name.as_str())) {
             bail!("--system: got '{wrong}', expected one of {}", systems.join(", "));
         }
         let known = |what: &str| verdict(what).is_some() || all.claims.iter().any(|claim| claim.id == what);
@@ -111,20 +111,20 @@ impl Args {
     /// Whether a claim has the properties that were asked for.
     fn shows(&self, outcome: &Outcome<'_>) -> bool {
         let claim = outcome.claim;
-        let system = |name: &String| claim.systems().contains(name) || claim.group() == *name;
         let only = |what: &String| claim.id == *what || verdict(what) == Some(outcome.verdict);
-        (self.document.is_empty() || self.document.contains(&claim.document))
-            && (self.system.is_empty() || self.system.iter().any(system))
+        (self.document.is_empty() || self.document.iter().any(|n| claim.is_of(*n)))
+            && (self.system.is_empty() || self.system.contains(&claim.system))
             && (self.only.is_empty() || self.only.iter().any(only))
     }
 }
 
 /// The verdict called `name`; words may be joined by dashes.
 fn verdict(name: &str) -> Option<Verdict> {
-    Verdict::ALL.into_iter().find(|v| v.name() == name.replace('-', " "))
+    Verdict::ALL.into_iter().find(|v| v.name().eq_ignore_ascii_case(&name.replace('-', " ")))
 }
 
-fn records(named: &[PathBuf]) -> Result<Vec<Source>> {
+/// The named records, or those of the usual folder.
+pub(super) fn records(named: &[PathBuf]) -> Result<Vec<Source>> {
     if !named.is_empty() {
         return sources(named);
     }

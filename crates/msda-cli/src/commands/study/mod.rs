@@ -3,6 +3,7 @@
 mod analyze;
 mod bench;
 mod claims;
+mod founding;
 mod list;
 mod probe;
 mod verify;
@@ -28,6 +29,8 @@ enum Command {
     Probe(probe::Args),
     /// Judge every figure of the documents by records
     Claims(claims::Args),
+    /// Print the answer to the documents, or write docs/FOUNDING.md from records
+    Founding(founding::Args),
     /// Say what bounds a kernel: bytes, operations, wavefronts, instructions, counters
     Analyze(analyze::Args),
 }
@@ -39,6 +42,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
         Command::Bench(args) => bench::main(args),
         Command::Probe(args) => probe::main(args),
         Command::Claims(args) => claims::main(args),
+        Command::Founding(args) => founding::main(args),
         Command::Analyze(args) => analyze::main(args),
     }
 }

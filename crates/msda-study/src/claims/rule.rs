@@ -1,0 +1,144 @@
+//! When a measured number agrees with a stated one.
+
+use anyhow::{Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::judge::{Verdict, with_unit};
+
+/// A number that a claim states, or a range.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Stated {
+    /// The number.
+    pub value: Option<f64>,
+    /// The low end of a range.
+    pub low: Option<f64>,
+    /// The high end of a range.
+    pub high: Option<f64>,
+    /// Their unit.
+    pub unit: String,
+    /// Which other numbers would be better; none if no number is. A larger gain is always better.
+    pub better: Option<Better>,
+}
+
+/// Which numbers are better than the stated one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// Larger ones, as for rates.
+    More,
+    /// Smaller ones, as for times.
+    Less,
+}
+
+/// When a measured number agrees with a stated one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Rule {
+    /// The larger is at most this many times the smaller.
+    Within(f64),
+    /// They differ by at most this.
+    Margin(f64),
+    /// A gain in percent, or a speed-up: both gain or both lose, and they differ by at most a
+    /// quarter of the stated gain or this many points.
+    Gain(f64),
+    /// The measured number is at least the stated one.
+    AtLeast,
+    /// The measured number is at most the stated one.
+    AtMost,
+    /// The measured number is in the range.
+    Range,
+}
+
+impl Rule {
+    /// `within 1.2`, `margin 3`, `gain 2`, `at least`, `at most`; a range needs no rule.
+    pub fn parse(text: Option<&str>, stated: &Stated) -> Result<Self> {
+        let rule = match text.map(|text| text.split_whitespace().collect::<Vec<_>>()).as_deref() {
+            None if stated.low.is_some() && stated.high.is_some() => return Ok(Self::Range),
+            Some(["within", factor]) => Self::Within(factor.parse()?),
+            Some(["margin", margin]) => Self::Margin(margin.parse()?),
+            Some(["gain", points]) => Self::Gain(points.parse()?),
+            Some(["at", "least"]) => Self::AtLeast,
+            Some(["at", "most"]) => Self::AtMost,
+            _ => bail!(
+                "rule: got {text:?}, expected a name of [rules], 'within FACTOR', 'margin NUMBER', 'gain POINTS', \
+                 'at least', 'at most', or low and high"
+            ),
+        };
+        ensure!(stated.value.is_some(), "rule {rule:?}: expected a value");
+        Ok(rule)
+    }
+
+    /// The verdict on a measured number.
+    pub fn judge(self, stated: &Stated, measured: f64) -> Verdict {
+        if self.agrees(stated, measured) {
+            return Verdict::Reproduced;
+        }
+        if self.crosses(stated, measured) {
+            return Verdict::Refuted;
+        }
+        let above = measured > stated.high.or(stated.value).unwrap_or(f64::NAN);
+        let is_gain = matches!(self, Self::Gain(_));
+        match stated.better.or(is_gain.then_some(Better::More)) {
+            Some(Better::More) if above => Verdict::BetterHere,
+            Some(Better::Less) if !above => Verdict::BetterHere,
+            _ => Verdict::Refuted,
+        }
+    }
+
+    /// Whether one of stated and measured gains and the other loses.
+    fn crosses(self, stated: &Stated, measured: f64) -> bool {
+        let value = stated.value.unwrap_or(f64::NAN);
+        matches!(self, Self::Gain(_)) && gain(value, stated) * gain(measured, stated) <= 0.0
+    }
+
+    fn agrees(self, stated: &Stated, measured: f64) -> bool {
+        let value = stated.value.unwrap_or(f64::NAN);
+        // Numbers that print alike are equal.
+        let slack = 1e-9 * value.abs();
+        match self {
+            Self::Within(factor) => {
+                let ratio = measured / value;
+                ratio <= factor && ratio >= 1.0 / factor
+            }
+            Self::Margin(margin) => (measured - value).abs() <= margin + slack,
+            Self::Gain(points) => {
+                let difference = (gain(measured, stated) - gain(value, stated)).abs();
+                !self.crosses(stated, measured) && difference <= tolerance(points, stated)
+            }
+            Self::AtLeast => measured >= value - slack,
+            Self::AtMost => measured <= value + slack,
+            Self::Range => {
+                stated.low.is_some_and(|low| measured >= low)
+                    && stated.high.is_some_and(|high| measured <= high)
+            }
+        }
+    }
+
+    /// The rule in words.
+    pub fn words(self, stated: &Stated) -> String {
+        let unit = &stated.unit;
+        match self {
+            Self::Within(factor) => format!("must agree within a factor of {factor}"),
+            Self::Margin(0.0) => "must agree exactly".into(),
+            Self::Margin(margin) => format!("must agree within {}", with_unit(margin, unit)),
+            Self::Gain(points) if unit == "x" => {
+                format!("must agree within {}", with_unit(tolerance(points, stated) / 100.0, unit))
+            }
+            Self::Gain(points) => {
+                format!("must agree within {} points", with_unit(tolerance(points, stated), ""))
+            }
+            Self::AtLeast => "must be at least the stated number".into(),
+            Self::AtMost => "must be at most the stated number".into(),
+            Self::Range => "must be in the stated range".into(),
+        }
+    }
+}
+
+/// A gain in percent, or a speed-up as one: 1.47x is 47 %.
+fn gain(number: f64, stated: &Stated) -> f64 {
+    if stated.unit == "x" { (number - 1.0) * 100.0 } else { number }
+}
+
+/// How far a gain may be from the stated one, in points.
+fn tolerance(points: f64, stated: &Stated) -> f64 {
+    points.max(gain(stated.value.unwrap_or(f64::NAN), stated).abs() / 4.0)
+}

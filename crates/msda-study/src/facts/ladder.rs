@@ -1,0 +1,26 @@
+//! The run that all times of the ladder come from.
+//!
+//! A ratio of times from two runs compares clocks and drivers too. So facts about rungs come from
+//! one record: the newest that has most of the ladder.
+
+use msda_bench::record::{Measurement, Record};
+
+use crate::engines::is_rung;
+use crate::ladder::RUNGS;
+
+/// The engine that msda chooses, as a member of the ladder: its time in the ladder's run.
+pub const CHOSEN: &str = "cuda:ladder:chosen";
+
+/// Whether a record has at least half of the rungs on one workload.
+pub fn holds(record: &Record) -> bool {
+    let rungs = || record.measurements.iter().filter(|m| is_rung(&m.engine));
+    let alike = |m: &Measurement| {
+        rungs().filter(|o| (&o.workload, &o.dtype, o.pass) == (&m.workload, &m.dtype, m.pass)).count()
+    };
+    rungs().next().is_some_and(|m| 2 * alike(m) >= RUNGS.len())
+}
+
+/// The newest record that holds the ladder.
+pub fn newest<'a>(records: impl Iterator<Item = &'a Record>) -> Option<&'a Record> {
+    records.filter(|record| holds(record)).max_by(|a, b| a.created.cmp(&b.created))
+}
