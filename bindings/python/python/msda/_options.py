@@ -30,6 +30,9 @@ def encode_points(points: Sequence[int]) -> int:
             f"points: got {list(points)!r}, expected one number per level, at most 8 levels, "
             "each from 0 to 255 and at least one above 0"
         )
-    packed = int.from_bytes(bytes(counts), "little")
+    # Plain arithmetic, which torch.compile can follow.
+    packed = 0
+    for level, count in enumerate(counts):
+        packed |= count << 8 * level
     # The schema has signed integers.
     return packed - (1 << 64) if packed >= 1 << 63 else packed

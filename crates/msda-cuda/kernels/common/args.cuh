@@ -124,9 +124,11 @@ struct Lane {
     __device__ __forceinline__ int group() const { return index / GROUP_LANES; } // in the warp
 };
 
+// The dynamic shared memory of a block: staging first.
+extern __shared__ uint4 shared[];
+
 // The warp's table of level sizes in device memory, in shared memory behind the staging.
 __device__ __forceinline__ ReadLevel *read_levels() {
-    extern __shared__ uint4 shared[];
     return reinterpret_cast<ReadLevel *>(shared + SHARED_BYTES / 16) + threadIdx.x / 32 * LEVELS;
 }
 

@@ -208,7 +208,6 @@ struct ResidentSource {
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     msda_forward_resident(const __grid_constant__ Args args) {
-    extern __shared__ uint4 shared[];
     WarpStage &stage = reinterpret_cast<WarpStage *>(shared)[threadIdx.x / 32];
     BlockState &state = reinterpret_cast<BlockState &>(shared[STATE_OFFSET / 16]);
     uint4 *resident = shared + SHARED_BYTES / 16;

@@ -63,7 +63,6 @@ struct StreamingSource {
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     msda_forward_streaming(const __grid_constant__ Args args) {
-    extern __shared__ uint4 shared[];
     WarpStage &stage = reinterpret_cast<WarpStage *>(shared)[threadIdx.x / 32];
     const LoadedLevel loaded = load_level(args);
     const Lane lane;

@@ -112,7 +112,8 @@ __device__ __forceinline__ void add_sent(float (&sum)[CHANNELS_PER_LANE], const 
     for (int k = 0; k < TAPS; k++) {
         const float share =
             NEAREST ? 1 : (k >> 1 ? sent.y : 1 - sent.y) * (k & 1 ? sent.x : 1 - sent.x);
-        multiply_add<VALUE>(sum, v[k], sent.weight * share);
+        // A tap off the map is left out: an infinite weight times 0 would be NaN.
+        if (sent.taps >> k & 1) multiply_add<VALUE>(sum, v[k], sent.weight * share);
     }
 }
 
