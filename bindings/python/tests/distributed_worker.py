@@ -1,6 +1,6 @@
-"""One process of `test_distributed.py`. It runs cases and writes what went wrong in each.
+"""The processes of `test_distributed.py`. They run cases and write what went wrong in each.
 
-    python distributed_worker.py RANK PROCESSES FOLDER
+    python distributed_worker.py PROCESSES FOLDER
 
 Every process has the whole problem, computes the expected result alone, and compares.
 """
@@ -11,6 +11,7 @@ import datetime
 import functools
 import itertools
 import json
+import multiprocessing
 import pathlib
 import sys
 import traceback
@@ -356,5 +357,19 @@ def main(rank: int, processes: int, folder: pathlib.Path) -> None:
         dist.destroy_process_group()
 
 
+def start(processes: int, folder: pathlib.Path) -> None:
+    """Starts the processes and waits for them."""
+    # Forked processes share the import of torch. No thread runs yet.
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    running = [
+        context.Process(target=main, args=(rank, processes, folder), daemon=True)
+        for rank in range(processes)
+    ]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join()
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3]))
+    start(int(sys.argv[1]), pathlib.Path(sys.argv[2]))
