@@ -349,12 +349,13 @@ def main(rank: int, processes: int, folder: pathlib.Path) -> None:
             case()
             results[name] = ""
         except Exception:
-            # The other processes may wait for this one: later cases cannot run.
             results[name] = traceback.format_exc()
-            break
-    (folder / f"{rank}.json").write_text(json.dumps(results), encoding="utf-8")
-    if all(text == "" for text in results.values()):
-        dist.destroy_process_group()
+        # gloo may abort the process in a later case.
+        (folder / f"{rank}.json").write_text(json.dumps(results), encoding="utf-8")
+        if results[name]:
+            # The other processes may wait for this one: later cases cannot run.
+            return
+    dist.destroy_process_group()
 
 
 def start(processes: int, folder: pathlib.Path) -> None:
