@@ -1,0 +1,143 @@
+"""How DTensor splits the operators between processes: by batch, by queries or by heads.
+
+`torch.distributed.tensor` is imported only by `register_sharding`: it takes a second.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from typing import Any
+
+import torch
+
+from .rules import _FUSED_WANTED, _PLAIN_WANTED
+
+# The dimension of a tensor that is split by batch, by queries and by heads. None: every process
+# has the whole tensor.
+_VALUE = (0, None, 2)
+_LEVELS = (None, None, None)
+_REFERENCE = (0, 1, None)
+_SAMPLES = (0, 1, 2)
+_OUTPUT = (0, 1, 2)
+
+_BATCH, _QUERIES, _HEADS = range(3)
+_PLAIN = (_VALUE, _LEVELS, _LEVELS, _SAMPLES, _SAMPLES)
+_FUSED = (_VALUE, _LEVELS, _LEVELS, _REFERENCE, _SAMPLES, _SAMPLES)
+# Tensors with a gradient, in the order of the gradients.
+_PLAIN_GRADIENTS = (_VALUE, _SAMPLES, _SAMPLES)
+_FUSED_GRADIENTS = (_VALUE, _REFERENCE, _SAMPLES, _SAMPLES)
+
+
+def _heads_divide(value: Any) -> bool:
+    """Whether every way to split the heads over dimensions of the mesh gives equal parts.
+
+    The last dimension of the output is heads * channels. DTensor splits it between two heads only
+    if all processes have the same number of heads.
+    """
+    heads, sizes = value.shape[2], tuple(value.mesh.shape)
+    parts = (
+        math.prod(chosen)
+        for count in range(1, len(sizes) + 1)
+        for chosen in itertools.combinations(sizes, count)
+    )
+    # DTensor itself refuses to split into more parts than there are heads.
+    return all(n > heads or heads % n == 0 for n in parts)
+
+
+def _splits(value: Any) -> tuple[int, ...]:
+    return (_BATCH, _QUERIES, _HEADS) if _heads_divide(value) else (_BATCH, _QUERIES)
+
+
+def _forward_rule(inputs: tuple) -> Any:
+    from torch.distributed.tensor import Replicate, Shard
+
+    def place(dims: tuple, split: int) -> Any:
+        return Replicate() if dims[split] is None else Shard(dims[split])
+
+    def rule(value: Any, *rest: Any) -> list:
+        numbers = [None] * (1 + len(rest) - len(inputs))
+        # DTensor takes the first of the cheapest: tensors that are whole stay whole.
+        found = [([Replicate()], [Replicate()] * len(inputs) + numbers)]
+        for split in _splits(value):
+            given = [place(dims, split) for dims in inputs]
+            found.append(([place(_OUTPUT, split)], given + numbers))
+        return found
+
+    return rule
+
+
+def _backward_rule(inputs: tuple, gradients: tuple, bits: tuple) -> Any:
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    def place(dims: tuple, split: int) -> Any:
+        return Replicate() if dims[split] is None else Shard(dims[split])
+
+    def gradient(dims: tuple, split: int, wanted: bool) -> Any:
+        # A gradient that is not wanted is an empty tensor. A tensor that all processes have gets
+        # a part of its gradient from each.
+        if not wanted:
+            return Replicate()
+        return Partial() if dims[split] is None else Shard(dims[split])
+
+    def rule(grad: Any, value: Any, *rest: Any) -> list:
+        numbers = [None] * (1 + len(rest) - len(inputs))
+        wanted = [bool(rest[-1] & bit) for bit in bits]
+        whole = [Replicate()] * (1 + len(inputs))
+        found = [([Replicate()] * len(gradients), whole + numbers)]
+        for split in _splits(value):
+            given = [place(dims, split) for dims in (_OUTPUT, *inputs)]
+            results = [gradient(dims, split, want) for dims, want in zip(gradients, wanted)]
+            found.append((results, given + numbers))
+        return found
+
+    return rule
+
+
+_registered = False
+
+
+def register_sharding() -> None:
+    """Tells DTensor how to split the operators of `torch.ops.msda` by batch, queries and heads.
+
+    `msda.ms_deform_attn` and `msda.ms_deform_attn_fused` call it for the first DTensor. Call it
+    before using the operators of `torch.ops.msda` directly, or under `torch.compile`.
+    """
+    global _registered
+    if _registered:
+        return
+    if not torch.distributed.is_available():
+        raise RuntimeError("register_sharding: this build of torch has no torch.distributed")
+    from torch.distributed.tensor import experimental
+
+    ops = torch.ops.msda
+    rules = {
+        ops.ms_deform_attn.default: _forward_rule(_PLAIN),
+        ops.ms_deform_attn_fused.default: _forward_rule(_FUSED),
+        ops.ms_deform_attn_backward.default: _backward_rule(
+            _PLAIN, _PLAIN_GRADIENTS, _PLAIN_WANTED
+        ),
+        ops.ms_deform_attn_fused_backward.default: _backward_rule(
+            _FUSED, _FUSED_GRADIENTS, _FUSED_WANTED
+        ),
+    }
+    for op, rule in rules.items():
+        experimental.register_sharding(op)(rule)
+    _registered = True
+
+
+def replicate_levels(value: Any, shapes: Any, starts: Any) -> tuple[Any, Any]:
+    """Level sizes and starts for a call: DTensors on every process if `value` is a DTensor."""
+    tensor = sys.modules.get("torch.distributed.tensor")
+    if tensor is None or not isinstance(value, tensor.DTensor):
+        return shapes, starts
+    register_sharding()
+    mesh = value.device_mesh
+    whole = [tensor.Replicate()] * mesh.ndim
+    return tuple(
+        table
+        if isinstance(table, tensor.DTensor)
+        else tensor.DTensor.from_local(table, mesh, whole, run_check=False)
+        for table in (shapes, starts)
+    )

@@ -1,0 +1,201 @@
+"""The operator for JAX arrays, on the CPU.
+
+    import msda.jax
+
+    output = msda.jax.ms_deform_attn(value, [(8, 8), (4, 4)], None, locations, weights)
+
+`jax.jit`, `jax.grad`, `jax.vjp` and `jax.vmap` work. XLA calls a function of Python on the host,
+which calls the compiled part with the addresses of XLA's buffers. There is no kernel for other
+devices: XLA refuses to compile the call there.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+try:
+    import jax
+except ImportError:
+    raise ImportError("msda.jax needs JAX\nhint: pip install jax") from None
+import jax.numpy as jnp
+import numpy as np
+
+from . import _xla
+from ._options import encode_options, encode_points
+
+__all__ = ["ms_deform_attn", "ms_deform_attn_fused"]
+
+if not hasattr(jax, "ffi"):
+    raise ImportError(f"msda.jax: got JAX {jax.__version__}, expected 0.5 or newer")
+_xla.register(jax.ffi)
+
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+
+
+def _float_array(name: str, given: Any) -> jax.Array:
+    array = jnp.asarray(given)
+    if array.dtype.name not in _FLOATS:
+        raise TypeError(
+            f"{name}: got {array.dtype}, expected float64, float32, float16 or bfloat16"
+        )
+    return array
+
+
+def _promote(array: jax.Array, value: jax.Array) -> jax.Array:
+    """Locations and weights have the type of value, or float32. Other floats become float32."""
+    if array.dtype == value.dtype or array.dtype == jnp.float32:
+        return array
+    return array.astype(jnp.float32)
+
+
+def _levels(shapes: Any, starts: Any) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
+    """Level sizes and starts as numbers."""
+    try:
+        pairs = tuple((int(height), int(width)) for height, width in shapes)
+        if starts is None:
+            ends = np.cumsum([height * width for height, width in pairs])
+            first = tuple(int(n) for n in [0, *ends[:-1]]) if pairs else ()
+        else:
+            first = tuple(int(start) for start in starts)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"spatial_shapes and level_start_index: got {shapes!r} and {starts!r}, expected a list "
+            "of (height, width) and a list of integers or None\n"
+            "hint: under jax.jit level sizes are static: use a list, not an argument of the "
+            "function"
+        ) from None
+    return pairs, first
+
+
+def _check(value: jax.Array, pairs: tuple, starts: tuple, points: int, given: dict) -> None:
+    """Refuses wrong shapes while JAX traces. Later, errors come from XLA."""
+    if value.ndim != 4:
+        raise ValueError(
+            f"value: got shape {list(value.shape)}, expected 4 dimensions: batch, positions, "
+            "heads, channels"
+        )
+    if len(starts) != len(pairs):
+        raise ValueError(f"level_start_index: got {len(starts)} numbers, expected {len(pairs)}")
+    batch, _, heads, _ = value.shape
+    names = list(given)
+    # The last tensor but one is locations or offsets, the last is weights or logits.
+    samples = given[names[-2]].shape
+    dims = 5 if points else 6
+    if len(samples) != dims or samples[-1] != 2:
+        expected = "samples" if points else "levels, points"
+        raise ValueError(
+            f"{names[-2]}: got shape {list(samples)}, expected (batch, queries, heads, {expected}, "
+            "2)"
+        )
+    queries = samples[1]
+    inner = (samples[3],) if points else (len(pairs), samples[4])
+    shape = (batch, queries, heads, *inner)
+    expected = {names[-2]: (*shape, 2), names[-1]: shape}
+    if "reference_points" in given:
+        last = given["reference_points"].shape[-1:]
+        size = last[0] if last in ((2,), (4,)) else 2
+        expected["reference_points"] = (batch, queries, len(pairs), size)
+    for name, shape in expected.items():
+        if given[name].shape != shape:
+            raise ValueError(
+                f"{name}: got shape {list(given[name].shape)}, expected {list(shape)}"
+            )
+
+
+def _call(name: str, results: Any, static: tuple, *arrays: jax.Array) -> Any:
+    shapes, starts, options, points = static
+    levels = [(*pair, start) for pair, start in zip(shapes, starts)]
+    numbers = np.array([options, points, *itertools.chain(*levels)], np.int64)
+    # With "broadcast_all", vmap adds the same first dimensions to every array: one call of the
+    # operator computes them all.
+    return jax.ffi.ffi_call(name, results, vmap_method="broadcast_all")(*arrays, numbers=numbers)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attention(static: tuple, *tensors: jax.Array) -> jax.Array:
+    value, locations = tensors[0], tensors[-2]
+    batch, _, heads, channels = value.shape
+    shape = (batch, locations.shape[1], heads * channels)
+    result = jax.ShapeDtypeStruct(shape, value.dtype)
+    return _call("msda_forward", result, static, *tensors)
+
+
+def _attention_fwd(static: tuple, *tensors: jax.Array) -> tuple[jax.Array, tuple]:
+    return _attention(static, *tensors), tensors
+
+
+def _attention_bwd(static: tuple, tensors: tuple, grad: jax.Array) -> tuple[jax.Array, ...]:
+    results = tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in tensors)
+    return _call("msda_backward", results, static, grad, *tensors)
+
+
+_attention.defvjp(_attention_fwd, _attention_bwd)
+
+
+def ms_deform_attn(
+    value: Any,
+    spatial_shapes: Sequence[Sequence[int]],
+    level_start_index: Sequence[int] | None,
+    sampling_locations: Any,
+    attention_weights: Any,
+    *,
+    sampling: str = "bilinear",
+    padding: str = "zeros",
+    align_corners: bool = False,
+    points: Sequence[int] | None = None,
+) -> jax.Array:
+    """Multi-scale deformable attention of JAX arrays, on the CPU.
+
+    Arguments and result are those of `msda.ms_deform_attn`. Level sizes and starts are static:
+    lists of numbers. Value, locations and weights have gradients, of reverse mode.
+    """
+    shapes, starts = _levels(spatial_shapes, level_start_index)
+    packed = 0 if points is None else encode_points(points)
+    value = _float_array("value", value)
+    given = {
+        "sampling_locations": _promote(
+            _float_array("sampling_locations", sampling_locations), value
+        ),
+        "attention_weights": _promote(_float_array("attention_weights", attention_weights), value),
+    }
+    _check(value, shapes, starts, packed, given)
+    static = (shapes, starts, encode_options(sampling, padding, align_corners), packed)
+    return _attention(static, value, *given.values())
+
+
+def ms_deform_attn_fused(
+    value: Any,
+    spatial_shapes: Sequence[Sequence[int]],
+    level_start_index: Sequence[int] | None,
+    reference_points: Any,
+    sampling_offsets: Any,
+    attention_logits: Any,
+    *,
+    sampling: str = "bilinear",
+    padding: str = "zeros",
+    align_corners: bool = False,
+    points: Sequence[int] | None = None,
+) -> jax.Array:
+    """The same with its softmax and its locations; see `msda.ms_deform_attn_fused`."""
+    shapes, starts = _levels(spatial_shapes, level_start_index)
+    packed = 0 if points is None else encode_points(points)
+    value = _float_array("value", value)
+    offsets = _promote(_float_array("sampling_offsets", sampling_offsets), value)
+    reference = _float_array("reference_points", reference_points)
+    # Reference points are coordinates: where the types differ, both are float32.
+    if reference.dtype != offsets.dtype:
+        reference, offsets = reference.astype(jnp.float32), offsets.astype(jnp.float32)
+    if reference.ndim == 4 and reference.shape[2] == 1:
+        shape = (*reference.shape[:2], len(shapes), reference.shape[3])
+        reference = jnp.broadcast_to(reference, shape)
+    given = {
+        "reference_points": reference,
+        "sampling_offsets": offsets,
+        "attention_logits": _promote(_float_array("attention_logits", attention_logits), value),
+    }
+    _check(value, shapes, starts, packed, given)
+    static = (shapes, starts, encode_options(sampling, padding, align_corners), packed)
+    return _attention(static, value, *given.values())

@@ -1,0 +1,107 @@
+"""Several processes give the losses, outputs and gradients of one: DDP, FSDP2 and DTensor."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch.distributed needs torch")
+
+import msda  # noqa: E402
+from distributed_worker import THROUGH_FUNCTIONS, cases  # noqa: E402
+
+HERE = pathlib.Path(__file__).parent
+EXAMPLE = HERE.parent / "examples" / "train_two_processes.py"
+SECONDS = 240
+
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32"
+    or not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
+    reason="the tests need gloo and sessions of processes",
+)
+
+
+def environment() -> dict[str, str]:
+    """Processes use the same msda, one thread, and the loopback interface."""
+    path = [str(pathlib.Path(msda.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
+    }
+
+
+def launch(processes: int, folder: pathlib.Path) -> dict[str, str]:
+    """Runs all cases: what went wrong in each, an empty text if nothing did."""
+    command = [sys.executable, str(HERE / "distributed_worker.py"), str(processes), str(folder)]
+    with open(folder / "log", "w") as log:
+        # A session of its own: its processes can be ended together.
+        running = subprocess.Popen(
+            command, stdout=log, stderr=log, env=environment(), start_new_session=True
+        )
+    try:
+        running.wait(SECONDS)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+    found: dict[str, str] = {}
+    says = (folder / "log").read_text()
+    for rank in range(processes):
+        file = folder / f"{rank}.json"
+        results = json.loads(file.read_text()) if file.exists() else {}
+        for name in cases(processes):
+            wrong = results.get(name, f"rank {rank} did not run this case; output:\n{says}")
+            found[name] = found.get(name, "") + wrong
+    return found
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> dict[int, dict[str, str]]:
+    return {n: launch(n, tmp_path_factory.mktemp(f"processes{n}")) for n in (2, 4)}
+
+
+@pytest.mark.parametrize(
+    ("processes", "case"), [(n, name) for n in (2, 4) for name in cases(n)], ids=str
+)
+def test_processes_agree_with_one(results, processes, case):
+    if case in THROUGH_FUNCTIONS and not hasattr(msda, "register_sharding"):
+        pytest.skip("this version of msda has no register_sharding")
+    if results[processes][case]:
+        pytest.fail(results[processes][case], pytrace=False)
+
+
+def test_torch_distributed_tensor_is_not_imported():
+    code = (
+        "import sys, torch, msda; msda.MSDeformAttn; import msda._torch.sharding; "
+        "print('torch.distributed.tensor' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(),
+    )
+    assert done.stdout.strip() == "False"
+
+
+def test_the_example_trains():
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE)],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env=environment(),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "both processes have the same parameters" in done.stdout

@@ -1,0 +1,276 @@
+"""`msda.jax` gives the outputs and gradients of a plain computation in JAX."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+jax = pytest.importorskip("jax", reason="JAX is not installed: pip install jax")
+
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+
+import msda.jax  # noqa: E402
+
+# Compiling takes most of the time of these tests.
+jax.config.update("jax_disable_most_optimizations", True)
+
+LEVELS = [(6, 9), (3, 5), (2, 2)]
+POSITIONS = sum(h * w for h, w in LEVELS)
+
+
+def problem(batch=2, queries=7, heads=3, channels=8, points=4, dtype="float32", seed=0):
+    """Value, locations and weights. Some locations lie off the map."""
+    generator = np.random.default_rng(seed)
+    shape = (batch, queries, heads, len(LEVELS), points)
+    value = generator.standard_normal((batch, POSITIONS, heads, channels))
+    locations = 1.4 * generator.random((*shape, 2)) - 0.2
+    return [jnp.asarray(a, dtype) for a in (value, locations, generator.random(shape))]
+
+
+def fused_problem(coordinates: int, **sizes):
+    value, offsets, logits = problem(**sizes)
+    generator = np.random.default_rng(1)
+    reference = generator.random((*offsets.shape[:2], len(LEVELS), coordinates))
+    return [value, jnp.asarray(reference, value.dtype), 3 * offsets, 5 * logits]
+
+
+@jax.jit
+def plain(value, locations, weights):
+    """The operator in JAX: every sample is the weighted sum of four pixels."""
+    batch, _, heads, channels = value.shape
+    queries = locations.shape[1]
+    output, start = 0.0, 0
+    b = jnp.arange(batch)[:, None, None, None, None]
+    h = jnp.arange(heads)[None, None, :, None, None]
+    corners = jnp.asarray([(0, 0), (1, 0), (0, 1), (1, 1)])
+    for level, (height, width) in enumerate(LEVELS):
+        size = jnp.asarray((width, height), locations.dtype)
+        where = (locations[:, :, :, level] * size - 0.5)[..., None, :]
+        pixel = jnp.floor(where) + corners
+        inside = ((pixel >= 0) & (pixel < size)).all(-1)
+        at = jnp.where(inside, pixel[..., 1] * width + pixel[..., 0], 0).astype(int) + start
+        share = (1 - jnp.abs(where - pixel)).prod(-1) * inside * weights[:, :, :, level, :, None]
+        output = output + jnp.einsum("bqhpt,bqhptc->bqhc", share, value[b, at, h])
+        start += height * width
+    return output.reshape(batch, queries, heads * channels)
+
+
+@jax.jit
+def plain_fused(value, reference, offsets, logits):
+    if reference.shape[-1] == 2:
+        sizes = jnp.asarray([(w, h) for h, w in LEVELS], offsets.dtype)[:, None]
+        locations = reference[:, :, None, :, None] + offsets / sizes
+    else:
+        box = reference[:, :, None, :, None]
+        locations = box[..., :2] + offsets / offsets.shape[4] * box[..., 2:] * 0.5
+    flat = logits.reshape(*logits.shape[:3], -1)
+    return plain(value, locations, jax.nn.softmax(flat, -1).reshape(logits.shape))
+
+
+def run(value, locations, weights):
+    return msda.jax.ms_deform_attn(value, LEVELS, None, locations, weights)
+
+
+def run_fused(value, reference, offsets, logits):
+    return msda.jax.ms_deform_attn_fused(value, LEVELS, None, reference, offsets, logits)
+
+
+FORMS = {
+    "plain": (run, plain, problem),
+    "points": (run_fused, plain_fused, lambda: fused_problem(2)),
+    "boxes": (run_fused, plain_fused, lambda: fused_problem(4)),
+}
+
+
+def python(code: str) -> str:
+    """What a new process prints. It uses the same msda."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(pathlib.Path(msda.__file__).parents[1])},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def close(got, expected, tolerance=1e-5):
+    assert got.dtype == expected.dtype and got.shape == expected.shape
+    got, expected = (np.asarray(a, np.float64) for a in (got, expected))
+    np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
+
+
+def gradients(function, inputs):
+    """Gradients of all inputs along one direction."""
+    output = jax.eval_shape(function, *inputs)
+    direction = jnp.cos(jnp.arange(output.size, dtype="float32")).reshape(output.shape)
+
+    def along(*inputs):
+        return (function(*inputs).astype("float32") * direction).sum()
+
+    # The plain computation has hundreds of operations: compile them together.
+    return jax.jit(jax.grad(along, argnums=tuple(range(len(inputs)))))(*inputs)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+def test_outputs_and_gradients(form, compiled):
+    function, expected, make = FORMS[form]
+    inputs = make()
+    with jax.disable_jit(not compiled):
+        got, got_gradients = function(*inputs), gradients(function, inputs)
+    close(got, expected(*inputs))
+    for got, want in zip(got_gradients, gradients(expected, inputs)):
+        close(got, want, 1e-4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_vmap(form):
+    function, expected, make = FORMS[form]
+    first, *rest = make()
+    # The value differs per call; the other inputs are shared, or have their new dimension last.
+    values = jnp.stack([first, 2 * first, first - 1])
+    moved = jnp.stack([rest[-1], rest[-1] + 0.5, rest[-1] * 2], -1)
+    inputs = [values, *rest[:-1], moved]
+    axes = (0, *[None] * (len(rest) - 1), -1)
+    close(jax.vmap(function, axes)(*inputs), jax.vmap(expected, axes)(*inputs))
+    for got, want in zip(
+        gradients(jax.vmap(function, axes), inputs), gradients(jax.vmap(expected, axes), inputs)
+    ):
+        close(got, want, 1e-4)
+
+
+def test_vmap_of_a_gradient_and_of_vmap():
+    value, locations, weights = problem()
+    values = jnp.stack([jnp.stack([value, -value]), jnp.stack([value + 1, value * 2])])
+
+    def gradient(function, value):
+        return jax.grad(lambda v: jnp.sin(function(v, locations, weights)).sum())(value)
+
+    got = jax.jit(jax.vmap(jax.vmap(lambda v: gradient(run, v))))(values)
+    want = jax.jit(jax.vmap(jax.vmap(lambda v: gradient(plain, v))))(values)
+    close(got, want, 1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_values_in_16_bits(dtype):
+    value, locations, weights = problem()
+    value = value.astype(dtype)
+    got = run(value, locations, weights)
+    assert got.dtype == value.dtype
+    expected = plain(value.astype("float32"), locations, weights)
+    # The sums are in float32: only the result is rounded.
+    close(got, expected.astype(dtype), 1e-3 if dtype == "float16" else 8e-3)
+    got = gradients(run, (value, locations, weights))
+    assert [g.dtype.name for g in got] == [dtype, "float32", "float32"]
+    want = gradients(plain, (value.astype("float32"), locations, weights))
+    for a, b in zip(got[1:], want[1:]):
+        np.testing.assert_allclose(a, b, rtol=2e-2, atol=5e-2)
+
+
+def test_float64():
+    with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
+        inputs = problem(dtype="float64")
+        assert inputs[0].dtype == "float64"
+        close(run(*inputs), plain(*inputs), 1e-12)
+        for a, b in zip(gradients(run, inputs), gradients(plain, inputs)):
+            close(a, b, 1e-11)
+
+
+def test_the_options_are_those_of_arrays():
+    from msda import _array
+
+    value, locations, weights = problem()
+    options = {"sampling": "nearest", "padding": "border", "align_corners": True}
+    got = msda.jax.ms_deform_attn(value, LEVELS, [0, 54, 69], locations, weights, **options)
+    arrays = [np.asarray(a) for a in (locations, weights)]
+    want = _array.ms_deform_attn(np.asarray(value), LEVELS, None, *arrays, **options)
+    assert np.array_equal(got, want)
+
+
+def test_points_per_level():
+    value, locations, weights = problem()
+    flat = locations.reshape(2, 7, 3, 12, 2), weights.reshape(2, 7, 3, 12)
+
+    def with_points(value, locations, weights):
+        return msda.jax.ms_deform_attn(value, LEVELS, None, locations, weights, points=[4, 4, 4])
+
+    close(with_points(value, *flat), plain(value, locations, weights))
+    got = gradients(with_points, (value, *flat))
+    for a, b in zip(got, gradients(plain, (value, locations, weights))):
+        close(a.reshape(b.shape), b, 1e-4)
+
+
+def test_one_level_of_reference_points_stands_for_all():
+    value, reference, offsets, logits = fused_problem(4)
+
+    def one(reference):
+        return run_fused(value, reference, offsets, logits)
+
+    def every(reference):
+        return plain_fused(value, jnp.repeat(reference, 3, 2), offsets, logits)
+
+    first = reference[:, :, :1]
+    close(one(first), every(first))
+    close(gradients(one, (first,))[0], gradients(every, (first,))[0], 1e-4)
+
+
+def test_wrong_shapes_are_refused_while_tracing():
+    value, locations, weights = problem()
+    with pytest.raises(ValueError, match=r"attention_weights: got shape \[2, 7, 3, 3, 3\], exp"):
+        run(value, locations, weights[..., :3])
+    with pytest.raises(ValueError, match=r"sampling_locations: got shape \[2, 7, 3, 3, 4, 1\]"):
+        run(value, locations[..., :1], weights)
+    with pytest.raises(ValueError, match=r"value: got shape \[2, 73, 3\], expected 4 dimensions"):
+        run(value[..., 0], locations, weights)
+    with pytest.raises(TypeError, match="value: got int32, expected float64"):
+        run(value.astype(int), locations, weights)
+    with pytest.raises(ValueError, match="reference_points: got shape"):
+        run_fused(value, weights[:, :, 0, :, :3], locations, weights)
+
+
+def test_errors_of_the_operator_come_from_xla():
+    value, locations, weights = problem()
+    with pytest.raises(jax.errors.JaxRuntimeError, match="value: got 73 positions, expected 81"):
+        msda.jax.ms_deform_attn(value, [(6, 9), (3, 5), (4, 3)], None, locations, weights)
+
+
+def test_level_sizes_are_static():
+    value, locations, weights = problem()
+
+    @jax.jit
+    def function(shapes):
+        return msda.jax.ms_deform_attn(value, shapes, None, locations, weights)
+
+    with pytest.raises(TypeError, match="hint: under jax.jit level sizes are static"):
+        function(jnp.asarray(LEVELS))
+
+
+def test_two_calls_at_once_on_one_core():
+    """Arrays that XLA copies in other threads must not be waited for in a call."""
+    code = """
+import os
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+import jax, jax.numpy as jnp, msda.jax
+value, locations = jnp.ones((4, 10000, 8, 32)), jnp.full((4, 10000, 8, 1, 4, 2), 0.5)
+weights = jnp.ones((4, 10000, 8, 1, 4))
+@jax.jit
+def both(value, locations, weights):
+    first = msda.jax.ms_deform_attn(value + 1, [(100, 100)], None, locations, weights)
+    second = msda.jax.ms_deform_attn(value * 3, [(100, 100)], None, locations, weights)
+    return first.sum(), second.sum()
+print([float(x) / value.size for x in both(value, locations, weights)])
+"""
+    assert python(code) == "[8.0, 12.0]\n"
+
+
+def test_torch_is_not_needed():
+    code = "import sys; sys.modules['torch'] = None; import msda.jax; print(msda.jax.__all__)"
+    assert python(code) == "['ms_deform_attn', 'ms_deform_attn_fused']\n"
