@@ -22,6 +22,7 @@ from ._native import __version__
 if typing.TYPE_CHECKING:
     from ._torch.functional import ms_deform_attn, ms_deform_attn_fused
     from ._torch.module import MSDeformAttn
+    from ._torch.sharding import register_sharding
     from .integrations.transformers import patch_transformers, unpatch_transformers
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "ms_deform_attn",
     "ms_deform_attn_fused",
     "patch_transformers",
+    "register_sharding",
     "unpatch_transformers",
 ]
 
@@ -38,6 +40,7 @@ _FUNCTIONS = {"ms_deform_attn", "ms_deform_attn_fused"}
 _WITH_TORCH = {
     "MSDeformAttn": "._torch.module",
     "patch_transformers": ".integrations.transformers",
+    "register_sharding": "._torch.sharding",
     "unpatch_transformers": ".integrations.transformers",
 }
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import _array
 from .._options import encode_options, encode_points
-from . import rules, schema
+from . import rules, schema, sharding
 
 Levels = Union[Tensor, Sequence[Sequence[int]]]
 Starts = Union[Tensor, Sequence[int], None]
@@ -278,7 +278,8 @@ def ms_deform_attn(
         and type(sampling_locations) in _PLAIN
         and type(attention_weights) in _PLAIN
     ):
-        return torch.ops.msda.ms_deform_attn(*args)
+        levels = sharding.replicate_levels(*args[:3])
+        return torch.ops.msda.ms_deform_attn(value, *levels, *args[3:])
     try:
         if _transforms() is not None:
             return _Transformed.apply(*args)
@@ -375,7 +376,8 @@ def ms_deform_attn_fused(
         and type(sampling_offsets) in _PLAIN
         and type(attention_logits) in _PLAIN
     ):
-        return torch.ops.msda.ms_deform_attn_fused(*args)
+        levels = sharding.replicate_levels(*args[:3])
+        return torch.ops.msda.ms_deform_attn_fused(value, *levels, *args[3:])
     try:
         if _transforms() is not None:
             return _TransformedFused.apply(*args)
