@@ -110,8 +110,8 @@ pub(crate) enum LevelSizes {
 }
 
 impl LevelSizes {
-    /// Sizes in memory of the host. Starts of levels that follow each other say nothing new: then the
-    /// sizes must add up to the positions.
+    /// Sizes in memory of the host. Starts of levels that follow each other say nothing new: then
+    /// the sizes must add up to the positions.
     pub(crate) fn new(shapes: Vec<(usize, usize)>, starts: Option<Vec<usize>>) -> Self {
         let mut next = Some(0usize);
         let packed = |starts: &Vec<usize>| {

@@ -12,7 +12,7 @@ use crate::threads;
 /// Computes the output into `output`, a dense `(B, Q, H * D)`.
 ///
 /// # Safety
-/// The memory of all tensors is there, nobody writes to the inputs, and nobody else uses the output.
+/// The memory of all tensors is there, nobody writes to the inputs, nobody else uses the output.
 pub(crate) unsafe fn forward(call: &Call<'_>, output: &Tensor<'_>, threads: Option<usize>) -> Result<()> {
     let problem = call.problem()?;
     // SAFETY: the caller's promise.

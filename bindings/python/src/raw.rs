@@ -88,7 +88,7 @@ type Threads = Option<usize>;
 
 /// A pointer that may cross threads: the call does nothing with it but pass it on.
 struct Crossing<T>(T);
-// SAFETY: the memory behind the addresses stays where it is through the call, as the caller promises.
+// SAFETY: the caller promises that the memory behind the addresses stays through the call.
 unsafe impl<T> Send for Crossing<T> {}
 
 impl<T> Crossing<T> {

@@ -26,13 +26,25 @@ def call(change, **options):
         (lambda i: {"value": i.value[:1]}, ValueError, "attention_weights: got shape"),
         (lambda i: {"shapes": i.shapes[:2]}, ValueError, "level_start_index: got shape"),
         (lambda i: {"shapes": i.shapes.flatten()}, ValueError, "spatial_shapes: got shape"),
-        (lambda i: {"shapes": i.shapes.double()}, TypeError, "spatial_shapes: got .* expected int64"),
+        (
+            lambda i: {"shapes": i.shapes.double()},
+            TypeError,
+            "spatial_shapes: got .* expected int64",
+        ),
         (lambda i: {"shapes": -i.shapes}, ValueError, "spatial_shapes: got -"),
         (lambda i: {"shapes": [(1, 2, 3)]}, TypeError, "spatial_shapes: got .* expected a tensor"),
         (lambda i: {"shapes": "shapes"}, TypeError, "spatial_shapes: got 'shapes'"),
         (lambda i: {"starts": i.starts + 70}, ValueError, "positions: got 73"),
-        (lambda i: {"locations": i.locations[..., :1]}, ValueError, "sampling_locations: got shape"),
-        (lambda i: {"locations": i.locations[0]}, ValueError, "sampling_locations|attention_weights"),
+        (
+            lambda i: {"locations": i.locations[..., :1]},
+            ValueError,
+            "sampling_locations: got shape",
+        ),
+        (
+            lambda i: {"locations": i.locations[0]},
+            ValueError,
+            "sampling_locations|attention_weights",
+        ),
         (lambda i: {"weights": i.weights[..., :2]}, ValueError, "attention_weights: got shape"),
         (lambda i: {"weights": i.weights.long()}, TypeError, "attention_weights: got"),
     ],
@@ -59,7 +71,9 @@ def test_options_are_named(options, message):
 def test_a_list_that_does_not_add_up():
     inputs = problem()
     with pytest.raises(ValueError, match="positions"):
-        msda.ms_deform_attn(inputs.value, [(7, 9), (3, 5), (2, 2)], None, inputs.locations, inputs.weights)
+        msda.ms_deform_attn(
+            inputs.value, [(7, 9), (3, 5), (2, 2)], None, inputs.locations, inputs.weights
+        )
 
 
 def test_devices_must_not_be_mixed():

@@ -44,9 +44,7 @@ def test_options_are_those_of_grid_sample(device, sampling, padding, corners):
         padding=padding,
         corners=corners,
     )
-    output = msda.ms_deform_attn(
-        *inputs, sampling=sampling, padding=padding, align_corners=corners
-    )
+    output = msda.ms_deform_attn(*inputs, sampling=sampling, padding=padding, align_corners=corners)
     torch.testing.assert_close(output, expected)
 
 
@@ -138,21 +136,19 @@ def test_level_sizes_as_list_cpu_tensor_and_device_tensor(device):
         (torch.tensor(LEVELS, device=device), None),
         (torch.tensor(LEVELS, device=device, dtype=torch.int32), None),
     ]:
-        output = msda.ms_deform_attn(
-            inputs.value, shapes, starts, inputs.locations, inputs.weights
-        )
+        output = msda.ms_deform_attn(inputs.value, shapes, starts, inputs.locations, inputs.weights)
         # The kernels for both kinds of tables locate samples alike.
         torch.testing.assert_close(output, expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("levels", [((1, 7), (5, 1), (1, 1)), ((1, 1), (1, 9)), ((3, 1),), ((4, 4), (1, 1))])
+@pytest.mark.parametrize(
+    "levels", [((1, 7), (5, 1), (1, 1)), ((1, 1), (1, 9)), ((3, 1),), ((4, 4), (1, 1))]
+)
 def test_levels_of_one_row_or_column(device, levels):
     inputs = problem(levels=levels, device=device, channels=32)
     expected = plain(inputs.value, levels, inputs.locations, inputs.weights)
     for shapes in (inputs.shapes, list(levels)):
-        output = msda.ms_deform_attn(
-            inputs.value, shapes, None, inputs.locations, inputs.weights
-        )
+        output = msda.ms_deform_attn(inputs.value, shapes, None, inputs.locations, inputs.weights)
         torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -211,7 +207,9 @@ def test_nan_and_infinite_locations_contribute_nothing(device):
 
 
 def test_same_bits_on_every_run_and_number_of_threads():
-    inputs = problem(queries=300, heads=8, channels=32, levels=((40, 40), (20, 20))).requires_grad_()
+    inputs = problem(
+        queries=300, heads=8, channels=32, levels=((40, 40), (20, 20))
+    ).requires_grad_()
     first = None
     threads = torch.get_num_threads()
     try:

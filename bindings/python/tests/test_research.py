@@ -17,7 +17,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import Tensor  # noqa: E402
 from torch.autograd.function import once_differentiable  # noqa: E402
 
-import msda  # noqa: E402
 from msda.integrations import research  # noqa: E402
 
 SHAPES = [(6, 5), (3, 4)]
@@ -233,10 +232,8 @@ print(helper.NAME, sys.argv[1:], __name__, MSDA.ms_deform_attn_forward.__module_
 
 
 def program(tmp_path: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    package = str(pathlib.Path(msda.__file__).parent.parent)
     return subprocess.run(
         [sys.executable, "-m", "msda.integrations.research", *arguments],
-        env={**os.environ, "PYTHONPATH": package},
         cwd=tmp_path,
         capture_output=True,
         text=True,

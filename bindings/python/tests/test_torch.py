@@ -123,9 +123,7 @@ def test_compile_computes_gradients():
         return msda.ms_deform_attn(value, shapes, starts, locations, weights).square()
 
     inputs = problem(dtype=torch.float64).requires_grad_()
-    expected = torch.autograd.grad(
-        msda.ms_deform_attn(*inputs).square().sum(), inputs.tensors()
-    )
+    expected = torch.autograd.grad(msda.ms_deform_attn(*inputs).square().sum(), inputs.tensors())
     got = torch.autograd.grad(compiled(*inputs).sum(), inputs.tensors())
     for a, b in zip(got, expected):
         torch.testing.assert_close(a, b)

@@ -69,8 +69,8 @@ unsafe extern "C-unwind" fn backward_fused(stack: *mut u64, _in: u64, _out: u64)
     }
 }
 
-/// Runs a kernel with `T` tensors and `I` integers that returns `R` tensors. Its inputs are deleted,
-/// and an error is thrown as torch throws it.
+/// Runs a kernel with `T` tensors and `I` integers that returns `R` tensors. Its inputs are
+/// deleted, and an error is thrown as torch throws it.
 ///
 /// # Safety
 /// `stack` has the arguments: tensors that belong to the kernel now, then integers.
@@ -284,8 +284,8 @@ fn workspace(api: &'static Api, room: &mut Option<Owned>, bytes: usize, place: P
     Ok(tensor.describe()?.data.addr() as u64)
 }
 
-/// Gradients of value, locations, weights and reference points; an empty tensor for each that is not
-/// wanted.
+/// Gradients of value, locations, weights and reference points; an empty tensor for each that is
+/// not wanted.
 fn run_backward<const T: usize>(
     api: &'static Api,
     grad: Owned,

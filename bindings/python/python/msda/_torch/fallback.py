@@ -44,7 +44,8 @@ def _levels(shapes: Tensor, starts: Tensor, value: Tensor) -> tuple[tuple, list[
     """The levels as the compiled part takes them, and tensors that must live through the call."""
     if shapes.dim() != 2 or shapes.shape[1] != 2:
         raise ValueError(
-            f"spatial_shapes: got shape {list(shapes.shape)}, expected (levels, 2): height and width"
+            f"spatial_shapes: got shape {list(shapes.shape)}, expected (levels, 2): height and "
+            "width"
         )
     if list(starts.shape) != [shapes.shape[0]]:
         raise ValueError(
@@ -74,7 +75,9 @@ def _call(value, shapes, starts, reference, locations, weights, options, points)
     value, locations, weights = _dense(value), _dense(locations), _dense(weights)
     given = [value, locations, weights] + ([] if reference is None else [_dense(reference)])
     fused = reference is not None
-    for name, tensor in zip(("value", "sampling_locations", "attention_weights", "reference"), given):
+    for name, tensor in zip(
+        ("value", "sampling_locations", "attention_weights", "reference"), given
+    ):
         if tensor.device != value.device:
             raise ValueError(
                 f"{name}: got a tensor on {tensor.device}, expected one on {value.device}, where "
@@ -109,8 +112,8 @@ def _forward(value, shapes, starts, reference, locations, weights, options, poin
     call, kept = _call(value, shapes, starts, reference, locations, weights, options, points)
     if value.dim() != 4 or locations.dim() < 3:
         raise ValueError(
-            f"value: got shape {list(value.shape)}, expected 4 dimensions: batch, positions, heads, "
-            "channels"
+            f"value: got shape {list(value.shape)}, expected 4 dimensions: batch, positions, "
+            "heads, channels"
         )
     batch, _, heads, channels = value.shape
     output = value.new_empty((batch, locations.shape[1], heads * channels))
@@ -153,7 +156,9 @@ def backward(grad, value, shapes, starts, locations, weights, options, points, w
     return tuple(results[:3])
 
 
-def backward_fused(grad, value, shapes, starts, reference, offsets, logits, options, points, wanted):
+def backward_fused(
+    grad, value, shapes, starts, reference, offsets, logits, options, points, wanted
+):
     value, offsets, logits, reference = _backward(
         grad, value, shapes, starts, reference, offsets, logits, options, points, wanted
     )

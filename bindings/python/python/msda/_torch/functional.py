@@ -29,9 +29,7 @@ _backward_op = getattr(torch.ops.msda._backward.default, "_op", torch.ops.msda._
 _backward_fused_op = getattr(
     torch.ops.msda._backward_fused.default, "_op", torch.ops.msda._backward_fused
 )
-_transforms = getattr(
-    getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None
-)
+_transforms = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
 
 _EXCEPTIONS = {
     "ValueError": ValueError,
@@ -85,9 +83,7 @@ class _FusedAttention(torch.autograd.Function):
     def forward(ctx, value, shapes, starts, reference, offsets, logits, options, points):
         ctx.save_for_backward(value, shapes, starts, reference, offsets, logits)
         ctx.numbers = (options, points)
-        return _forward_fused_op(
-            value, shapes, starts, reference, offsets, logits, options, points
-        )
+        return _forward_fused_op(value, shapes, starts, reference, offsets, logits, options, points)
 
     @staticmethod
     def backward(ctx, grad):
@@ -118,12 +114,8 @@ def _transformable(op, save, gradients):
 
 
 def _transformed(forward, backward, gradients):
-    inner = _transformable(
-        backward, lambda ctx, inputs, output: None, rules.no_second_derivative
-    )
-    return _transformable(
-        forward, rules.save, lambda ctx, grad: gradients(ctx, grad, inner.apply)
-    )
+    inner = _transformable(backward, lambda ctx, inputs, output: None, rules.no_second_derivative)
+    return _transformable(forward, rules.save, lambda ctx, grad: gradients(ctx, grad, inner.apply))
 
 
 _Transformed = _transformed(
@@ -195,7 +187,8 @@ def _check_forward_mode(*tensors: Tensor) -> None:
         torch.autograd.forward_ad.unpack_dual(t).tangent is not None for t in tensors
     ):
         raise NotImplementedError(
-            "msda has no forward-mode derivatives\nhint: use reverse mode: backward() or torch.func.grad"
+            "msda has no forward-mode derivatives\n"
+            "hint: use reverse mode: backward() or torch.func.grad"
         )
 
 
