@@ -31,7 +31,7 @@ pub(crate) fn ensure(root: &Path) -> Result<Venv> {
     if !imports(&python) {
         make(&folder, &python)?;
     }
-    // NVIDIA has such packages for Linux only. Elsewhere, tests that need them say so and are skipped.
+    // NVIDIA has such packages for Linux only. Elsewhere, tests that need them are skipped.
     if !cfg!(target_os = "linux") {
         return Ok(Venv { python, nvdisasm: None });
     }

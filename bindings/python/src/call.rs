@@ -282,6 +282,23 @@ impl Call<'_> {
         })
     }
 
+    /// The outer strides of a gradient of the output, as `(B, Q, H, D)`, if it belongs to the
+    /// problem.
+    pub(crate) fn grad_strides(&self, problem: &Problem, grad: &Tensor<'_>) -> Result<Strides> {
+        let row = problem.heads() * problem.channels();
+        let expected = [problem.batch(), problem.queries(), row].map(|n| n as i64);
+        grad.expect_shape(&expected, "(batch, queries, heads * channels)")?;
+        if grad.dtype != self.value.dtype {
+            return Err(Refused::wrong_type(grad.name, grad.dtype, self.value.dtype));
+        }
+        if !grad.dense_from(2) {
+            let got = format!("strides {:?}", grad.strides);
+            return Err(Refused::value(grad.name, got, "a contiguous last dimension"));
+        }
+        let outer = |i: usize| usize::try_from(grad.strides[i]).unwrap_or(0);
+        Ok([outer(0), outer(1), problem.channels()])
+    }
+
     /// The outer strides of the inputs. Inner dimensions must be contiguous.
     pub(crate) fn strides(&self) -> Result<InputStrides> {
         for tensor in [Some(&self.value), Some(&self.locations), Some(&self.weights), self.reference.as_ref()]

@@ -32,20 +32,7 @@ pub(crate) unsafe fn backward(
     threads: Option<usize>,
 ) -> Result<()> {
     let problem = call.problem()?;
-    let expected =
-        [problem.batch(), problem.queries(), problem.heads() * problem.channels()].map(|n| n as i64);
-    if grad_output.sizes != expected {
-        return Err(Refused::value(grad_output.name, grad_output.shape(), format!("{expected:?}")));
-    }
-    if grad_output.dtype != call.value.dtype {
-        return Err(Refused::wrong_type(grad_output.name, grad_output.dtype, call.value.dtype));
-    }
-    if !grad_output.dense_from(2) {
-        let got = format!("strides {:?}", grad_output.strides);
-        return Err(Refused::value(grad_output.name, got, "a contiguous last dimension"));
-    }
-    let outer = |i: usize| usize::try_from(grad_output.strides[i]).unwrap_or(0);
-    let grad_strides = [outer(0), outer(1), problem.channels()];
+    let grad_strides = call.grad_strides(&problem, grad_output)?;
     // SAFETY: the caller's promise.
     let (inputs, grad_view) =
         unsafe { (inputs(call)?, View { data: read(grad_output)?, strides: Some(grad_strides) }) };

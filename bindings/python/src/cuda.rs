@@ -76,8 +76,10 @@ pub(crate) unsafe fn backward(
     workspace: impl FnMut(usize) -> Result<u64>,
 ) -> Result<()> {
     let problem = call.problem()?;
-    let outer = |i: usize| usize::try_from(grad_output.strides[i]).unwrap_or(0);
-    let strides = [outer(0), outer(1), problem.channels()];
+    let strides = call.grad_strides(&problem, grad_output)?;
+    if grads.iter().all(Option::is_none) {
+        return Ok(());
+    }
     let mut others = vec![Other { slot: Slot::GradOutput, tensor: *grad_output, strides }];
     let slots = [Slot::GradValue, Slot::GradLocations, Slot::GradWeights, Slot::GradReference];
     let mut wanted = 0;

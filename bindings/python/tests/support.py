@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 
+import pytest
 import torch
 import torch.nn.functional as F
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def devices() -> list[str]:

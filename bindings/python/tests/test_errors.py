@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import msda
-from support import problem
+from support import gpu, problem
 
 
 def call(change, **options):
@@ -76,9 +76,26 @@ def test_a_list_that_does_not_add_up():
         )
 
 
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (lambda grad: grad[:1], "grad_output: got shape .*, expected"),
+        (lambda grad: grad[:, :6], "grad_output: got shape .*, expected"),
+        (lambda grad: grad[..., None], "grad_output: got shape .*, expected"),
+        (lambda grad: grad.double(), "grad_output: got f64, expected f32"),
+        (lambda grad: grad.int(), "grad_output: got int32, expected float64"),
+    ],
+)
+def test_a_wrong_gradient_is_refused(device, wrong, message):
+    inputs = problem(device=device)
+    grad = torch.ones(2, 7, 24, device=device)
+    # Autograd checks gradients itself: only a direct call can be wrong.
+    with pytest.raises((RuntimeError, ValueError, TypeError), match=message):
+        torch.ops.msda.ms_deform_attn_backward(wrong(grad), *inputs, 0, 0, 7)
+
+
+@gpu
 def test_devices_must_not_be_mixed():
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
     inputs = problem(device="cuda")
     for i in (0, 3, 4):
         mixed = list(inputs)

@@ -25,8 +25,6 @@ _WIDTH = 80
 _DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 _FORWARD, _TRAINING = "forward", "forward + backward"
 _CHECKED_QUERIES = 32
-# In place of the time of a pass that msda does not have on a device.
-_NOT_YET = "not yet"
 
 
 @dataclasses.dataclass
@@ -160,9 +158,7 @@ def measure(
             except Exception as problem:  # a peer may raise anything
                 rows[name].missing[which] = _reason(problem)
                 if name == _peers.OURS:
-                    if which == _FORWARD or not isinstance(problem, NotImplementedError):
-                        raise Wrong(f"{which}: {_reason(problem)}") from problem
-                    rows[name].missing[which] = _NOT_YET
+                    raise Wrong(f"{which}: {_reason(problem)}") from problem
                 continue
             if name == _peers.OURS and error > 1:
                 raise Wrong(f"{which}: the error is {error:.3g} times the error allowed")
@@ -198,8 +194,7 @@ def measure_host(dtype: str, device: str, operators: dict[str, Operator]) -> lis
             try:
                 times[which] = _timing.host_time(work, synchronize)
             except Exception as problem:  # a peer may raise anything
-                planned = name == _peers.OURS and isinstance(problem, NotImplementedError)
-                times[which] = _NOT_YET if planned else _reason(problem)
+                times[which] = _reason(problem)
         found.append({"name": name, "host_us": times})
     return found
 
@@ -213,7 +208,7 @@ def _number(x: float) -> str:
 
 def _cells(row: Row, ours: Row, which: str, scale: float) -> tuple[str, str]:
     if which not in row.times:
-        return (_NOT_YET if row.missing.get(which) == _NOT_YET else "-"), ""
+        return "-", ""
     median = row.times[which].median
     ratio = ""
     if row is not ours and which in ours.times:
@@ -244,15 +239,12 @@ def table(name: str, workload: Workload, rows: list[Row], dtype: str, device: st
         textwrap.fill(f"{row.name}: {problem}", _WIDTH, subsequent_indent="  ")
         for row in rows
         for problem in dict.fromkeys(row.missing.values())
-        if problem != _NOT_YET
     ]
     return "\n".join(lines)
 
 
 def _host_cell(found: float | str) -> str:
-    if isinstance(found, float):
-        return _number(found)
-    return found if found == _NOT_YET else "-"
+    return _number(found) if isinstance(found, float) else "-"
 
 
 def host_table(found: list[dict[str, Any]]) -> str:
