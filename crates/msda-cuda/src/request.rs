@@ -298,6 +298,16 @@ pub enum Sizes {
     Fixed,
 }
 
+/// How contributions to the gradient of value are added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Scatter {
+    /// In an order that depends on the inputs alone: the same bits on every run.
+    #[default]
+    Ordered,
+    /// With atomic additions, in any order: the rounding may differ from run to run.
+    Atomic,
+}
+
 /// What a kernel is chosen for.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
@@ -313,6 +323,8 @@ pub struct Request<'a> {
     pub sums: Sums,
     /// The sizes that the kernel is compiled for.
     pub sizes: Sizes,
+    /// How contributions to the gradient of value are added; the forward pass has none.
+    pub scatter: Scatter,
 }
 
 impl<'a> Request<'a> {
@@ -325,6 +337,7 @@ impl<'a> Request<'a> {
             levels: Levels::Host,
             sums: Sums::F32,
             sizes: Sizes::Any,
+            scatter: Scatter::Ordered,
         }
     }
 }
