@@ -1,5 +1,5 @@
-//! Tuning: checks and times the kernels that take a problem, and keeps the fastest for problems of
-//! its class.
+//! Tuning: checks and times the forward kernels that take a problem, and keeps the fastest for
+//! problems of its class.
 
 use std::path::Path;
 
