@@ -25,6 +25,8 @@ pub struct Options {
     pub dtypes: Vec<Dtype>,
     /// The device to measure on; all when none.
     pub device: Option<Device>,
+    /// The pass to measure; both when none.
+    pub pass: Option<Pass>,
     /// Threads; empty for one per core of the machine, and for one thread on the main workload.
     pub threads: Vec<usize>,
     /// Fewer workloads and runs.
@@ -172,6 +174,11 @@ impl Bench<'_> {
         self.options.engines.is_empty() || self.options.engines.iter().any(|e| e == engine)
     }
 
+    /// The passes that are measured.
+    fn passes(&self) -> Vec<Pass> {
+        self.options.pass.map_or_else(|| vec![Pass::Forward, Pass::Backward], |only| vec![only])
+    }
+
     /// Keeps the value types that were asked for.
     fn narrow(&mut self, workload: &mut Workload) {
         let (all, asked) = (workload.dtypes.clone(), &self.options.dtypes);
@@ -221,8 +228,11 @@ impl Bench<'_> {
                 Err(why) => self.skip("cuda".into(), gpu::missing(&why)),
             }
         }
-        if self.open.keys().any(|(name, _)| engines::is_cuda(name)) {
-            self.skip("cuda backward".into(), "no backward pass yet".into());
+        for pass in self.passes() {
+            let without = self.open.iter().filter(|(_, engine)| !engine.computes(pass));
+            for name in without.map(|((name, _), _)| name.clone()).collect::<Vec<_>>() {
+                self.skip(format!("{name} {pass}"), format!("{name} has no {pass} pass of its own"));
+            }
         }
         Ok(())
     }
@@ -296,7 +306,7 @@ impl Bench<'_> {
         };
         let best = format!("cpu-{}", Isa::best());
         let mut cells = Vec::new();
-        for pass in [Pass::Forward, Pass::Backward] {
+        for pass in self.passes() {
             for &dtype in &workload.dtypes {
                 let engines = self.engines(dtype, pass, &best);
                 let cell = |engine: &str, threads| Cell { dtype, engine: engine.to_owned(), threads, pass };
@@ -327,7 +337,7 @@ impl Bench<'_> {
         let here = |e: &String| {
             self.measures(self.device(e))
                 && (!is_guest(e) || self.guests.contains(e))
-                && !(engines::is_cuda(e) && pass == Pass::Backward)
+                && self.open.get(&(e.clone(), 1)).is_none_or(|engine| engine.computes(pass))
         };
         if !self.options.engines.is_empty() {
             return self.options.engines.iter().filter(|e| here(e)).cloned().collect();

@@ -33,10 +33,10 @@ impl Subject {
         Ok(Self { name, device, backends: vec![backend] })
     }
 
-    /// All backends of a device. On the CPU: every instruction set, and the plain loop that they are compared with. On a
-    /// GPU: the chosen kernels, the same with sums of `f16`, for fixed sizes and with level
-    /// sizes in device memory, the generic kernel, and kernels with
-    /// parameters that change with every case and seed.
+    /// All backends of a device. On the CPU: every instruction set, and the plain loop that they are
+    /// compared with. On a GPU: the chosen kernels, the same with sums of `f16`, for fixed sizes,
+    /// with level sizes in device memory and with atomic additions, the generic kernel, and kernels
+    /// with parameters that change with every case and seed.
     pub fn all(device: Device, seeds: &[u64]) -> Result<Vec<Self>> {
         let registry = Registry::default();
         let named = |name: &str| Self::named(name, &registry);
@@ -45,7 +45,8 @@ impl Subject {
             return isas.chain([Plain::NAME.into()]).map(|name| named(&name)).collect();
         }
         let sweep = Self { name: "cuda, any parameters".into(), device, backends: gpu::sweeps(seeds)? };
-        let chosen = ["cuda", "cuda:generic", "cuda:half", "cuda:fixed", "cuda:levels"].map(named);
+        let chosen =
+            ["cuda", "cuda:generic", "cuda:half", "cuda:fixed", "cuda:levels", "cuda:atomic"].map(named);
         chosen.into_iter().chain([Ok(sweep)]).collect()
     }
 }
@@ -88,6 +89,8 @@ pub struct Checked {
     pub workload: String,
     /// The value type.
     pub dtype: Dtype,
+    /// The pass.
+    pub pass: Pass,
     /// The engine.
     pub engine: String,
     /// The kernel that ran, if there are several.
@@ -106,33 +109,36 @@ pub enum Outcome {
     Skipped(String),
 }
 
-/// The types in which outputs of workloads are checked.
+/// The types in which workloads are checked.
 const TYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
-/// Checks the outputs of workloads, in three types, on some engines.
+/// Checks outputs and gradients of workloads, in three types, on some engines.
 pub fn outputs(
     workloads: &[Workload],
+    passes: &[Pass],
     engines: &[String],
     registry: &Registry,
     progress: &mut dyn Progress,
 ) -> Result<Vec<Checked>> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut open = engines.iter().map(|name| registry.open(name, threads)).collect::<Result<Vec<_>>>()?;
-    progress.begin(workloads.len() * TYPES.len() * open.len());
+    progress.begin(workloads.len() * TYPES.len() * passes.len() * open.len());
     let mut all = Vec::new();
     for workload in workloads {
         let name = &workload.name;
         for dtype in TYPES {
             let made = workload.data(dtype).and_then(|data| Ok((Expected::new(&data, name)?, data)));
-            for engine in &mut open {
-                progress.step(&format!("{name} {dtype} {}", engine.name()));
+            let pairs = passes.iter().flat_map(|&pass| (0..open.len()).map(move |i| (pass, i)));
+            for (pass, i) in pairs.collect::<Vec<_>>() {
+                let engine = &mut *open[i];
+                progress.step(&format!("{name} {pass} {dtype} {}", engine.name()));
                 let (outcome, kernel) = match &made {
                     Err(why) => (Outcome::Skipped(format!("{why:#}")), None),
                     Ok((expected, data)) => {
-                        let task = Task::whole(data, Pass::Forward);
+                        let task = Task::whole(data, pass);
                         let outcome = match engine.refuses(&task) {
                             Some(why) => Outcome::Skipped(why),
-                            None => match expected.check(&mut **engine, data, Pass::Forward) {
+                            None => match expected.check(engine, data, pass) {
                                 Ok(check) => Outcome::Right(check),
                                 Err(why) => Outcome::Wrong(format!("{why:#}")),
                             },
@@ -140,7 +146,8 @@ pub fn outputs(
                         (outcome, engine.kernel(&task))
                     }
                 };
-                all.push(Checked { workload: name.clone(), dtype, engine: engine.name(), kernel, outcome });
+                let (workload, engine) = (name.clone(), engine.name());
+                all.push(Checked { workload, dtype, pass, engine, kernel, outcome });
             }
         }
     }

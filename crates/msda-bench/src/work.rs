@@ -114,11 +114,16 @@ pub fn work(
     let multiply_adds = 2.0 * taps * p.channels() as f64;
     // Rows without a sample need not be read.
     let inputs = rows * row + coordinates;
+    // Besides the row of value, a tap needs a row for the gradient of value. On the CPU a sum is read and written. A
+    // GPU may gather rows of the gradient of output instead and sum in registers, so one row is the least.
+    let scattered = match device {
+        Device::Cpu => 2.0 * sum_row,
+        Device::Cuda => row,
+    };
     let (flops, gathered_bytes, compulsory_bytes) = match pass {
         Pass::Forward => (multiply_adds, taps * row, inputs + output),
-        // Rows are read again, and sums of the value gradient are read and written.
         Pass::Backward => {
-            (2.0 * multiply_adds, taps * (row + 2.0 * sum_row), inputs + output + value + coordinates)
+            (2.0 * multiply_adds, taps * (row + scattered), inputs + output + value + coordinates)
         }
     };
     let rate = |name: &str| {
@@ -169,6 +174,14 @@ mod tests {
         assert_eq!((cpu.bound.as_str(), gpu.bound.as_str()), (STREAM, COPY));
         assert!((cpu.floor_ms / gpu.floor_ms - 100.0).abs() < 1e-9);
         assert_eq!(gpu.gathered_bytes, 1600.0 * 128.0);
+        // Backward: every row of value's gradient is written, and every tap needs two rows.
+        let backward = |device| work(&p, reads, Pass::Backward, &ceilings, device, 1);
+        let back = backward(Device::Cuda);
+        assert_eq!((back.bound.as_str(), back.gathered_bytes), (COPY, 2.0 * gpu.gathered_bytes));
+        let (value, coordinates) = (64.0 * 128.0, 100.0 * 4.0 * 12.0);
+        assert_eq!(back.compulsory_bytes, gpu.compulsory_bytes + value + coordinates);
+        assert_eq!(backward(Device::Cpu).gathered_bytes, 3.0 * cpu.gathered_bytes);
+        assert_eq!(back.flops, 2.0 * gpu.flops);
         // Bound by gathers if memory is fast enough. Without ceilings there is no floor.
         assert_eq!(on(Device::Cuda, &ceilings[2..]).bound, "gather");
         assert_eq!((on(Device::Cuda, &[]).floor_ms, on(Device::Cuda, &[]).bound.as_str()), (0.0, "none"));

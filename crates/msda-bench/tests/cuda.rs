@@ -17,7 +17,7 @@ use msda_bench::workload::Workload;
 use msda_cuda::choose;
 use msda_cuda::driver::Device as Gpu;
 use msda_cuda::kernels::Kernel;
-use msda_cuda::measure::Resident;
+use msda_cuda::measure::{Resident, Setup};
 
 fn gpu() -> Option<Gpu> {
     match Gpu::open(0) {
@@ -83,7 +83,7 @@ fn cold_runs_are_slower_than_warm_ones_and_graphs_compute_the_same() {
     let Some(gpu) = gpu() else { return };
     let data = Workload::find("seed-encoder").unwrap().data(Dtype::F16).unwrap();
     let task = Task::whole(&data, Pass::Forward);
-    let mut resident = Resident::new(&gpu, &task.problem, &task.inputs, None).unwrap();
+    let mut resident = Resident::new(&gpu, &Setup::forward(&task.problem, &task.inputs), None).unwrap();
     resident.poison().unwrap();
     assert!(resident.output().unwrap().to_f64().iter().all(|x| x.is_nan()));
     resident.run().unwrap();
@@ -116,6 +116,7 @@ fn the_benchmark_measures_the_gpu_with_floors_and_skips_the_backward_pass_once()
         engines: vec!["cuda".into(), "cuda:generic".into()],
         dtypes: Vec::new(),
         device: None,
+        pass: None,
         threads: Vec::new(),
         quick: true,
         command: "test".into(),
@@ -142,6 +143,7 @@ fn a_kernel_that_takes_the_whole_workload_is_measured() {
         engines: vec!["cuda:rows:walk=tiles".into()],
         dtypes: vec![Dtype::F16],
         device: None,
+        pass: None,
         threads: Vec::new(),
         quick: true,
         command: "test".into(),

@@ -29,6 +29,6 @@ pub use op::Cuda;
 pub use packing::Packing;
 pub use plan::Plan;
 pub use request::{
-    Addresses, Levels, Operand, Operands, Pass, Request, Sizes, Slot, Slots, Sums, Target, Wanted,
+    Addresses, Levels, Operand, Operands, Pass, Request, Scatter, Sizes, Slot, Slots, Sums, Target, Wanted,
 };
 pub use split::Split;

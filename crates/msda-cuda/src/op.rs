@@ -4,14 +4,14 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
-use msda::backend::{check_inputs, check_output};
+use msda::backend::{check_gradients, check_inputs, check_output};
 use msda::{Backend, Error, ErrorKind, Gradients, Inputs, Problem, Result, View, ViewMut};
 
 use crate::choose::choose;
 use crate::driver::Device;
 use crate::kernels::{Kernel, Rows, sweep};
 use crate::plan::Plan;
-use crate::request::{Levels, Operands, Request, Slot, Sums, Target};
+use crate::request::{Levels, Pass, Request, Scatter, Slot, Sums, Target, Wanted};
 use crate::tensors::Tensors;
 
 /// Picks the kernel for a request; none means the generic kernel.
@@ -26,13 +26,27 @@ pub struct Cuda {
     pick: Option<Arc<Pick>>,
     sums: Sums,
     levels: Levels,
+    scatter: Scatter,
+    gradients: bool,
 }
 
 impl Cuda {
     /// The device with the chosen kernels.
     pub fn new(device: &Device) -> Self {
-        let (sums, levels) = (Sums::F32, Levels::Host);
-        Self { device: device.clone(), name: "cuda".into(), pick: None, sums, levels }
+        Self {
+            device: device.clone(),
+            name: "cuda".into(),
+            pick: None,
+            sums: Sums::F32,
+            levels: Levels::Host,
+            scatter: Scatter::Ordered,
+            gradients: true,
+        }
+    }
+
+    /// The device with the kernels chosen for atomic additions to the gradient of value.
+    pub fn atomic(device: &Device) -> Self {
+        Self { name: "cuda:atomic".into(), scatter: Scatter::Atomic, ..Self::new(device) }
     }
 
     /// The device with the kernels chosen for level sizes in device memory.
@@ -40,11 +54,12 @@ impl Cuda {
         Self { name: "cuda:levels".into(), levels: Levels::Device, ..Self::new(device) }
     }
 
-    /// The device with the kernels chosen for `f16` sums.
+    /// The device with the kernels chosen for `f16` sums. Sums of the backward pass are `f32`.
     pub fn halves(device: &Device) -> Self {
         let target = Target::of(device);
         let chosen = move |request: &Request<'_>| {
-            Some(choose(&Request { sums: Sums::F16, ..*request }, &target).kernel)
+            let sums = if request.pass == Pass::Forward { Sums::F16 } else { Sums::F32 };
+            Some(choose(&Request { sums, ..*request }, &target).kernel)
         };
         Self { sums: Sums::F16, ..Self::with_pick(device, "cuda:half", chosen) }
     }
@@ -53,7 +68,7 @@ impl Cuda {
     pub fn fixed(device: &Device) -> Self {
         let target = Target::of(device);
         Self::with_pick(device, "cuda:fixed", move |request| {
-            Some(for_one_size(choose(request, &target).kernel, true))
+            Some(for_one_size(choose(request, &target).kernel, request, &target))
         })
     }
 
@@ -66,6 +81,12 @@ impl Cuda {
         Self { name: name.into(), pick: Some(Arc::new(pick)), ..Self::new(device) }
     }
 
+    /// The same without a backward pass, for kernels that have none.
+    #[must_use]
+    pub fn forward_only(self) -> Self {
+        Self { gradients: false, ..self }
+    }
+
     /// The device with varying knobs: one kernel of [`sweep`] per call, picked by the call and the seed. Calls that no
     /// such kernel takes get the generic kernel.
     pub fn sweep(device: &Device, seed: u64) -> Self {
@@ -76,9 +97,10 @@ impl Cuda {
             let mut hash = DefaultHasher::new();
             format!("{seed} {} {:?}", request.problem, request.operands).hash(&mut hash);
             let hash = hash.finish() as usize;
+            let kernel = (!all.is_empty()).then(|| all[hash % all.len()]);
             // Half of them are compiled for one size.
-            let kernel =
-                (!all.is_empty()).then(|| for_one_size(all[hash % all.len()], hash.leading_zeros() % 2 == 1));
+            let fixed = hash.leading_zeros() % 2 == 1;
+            let kernel = kernel.map(|k| if fixed { for_one_size(k, request, &target) } else { k });
             if show {
                 let name = kernel.map_or_else(|| "generic".into(), |k| k.to_string());
                 eprintln!("{} fused {}: {name}", request.problem, request.operands.reference_numbers());
@@ -92,26 +114,43 @@ impl Cuda {
         &self.device
     }
 
-    fn plan(&self, problem: &Problem, operands: &Operands) -> Result<Plan> {
-        let request = Request { levels: self.levels, ..Request::new(problem, operands) };
+    fn plan(&self, request: &Request<'_>) -> Result<Plan> {
         let Some(pick) = &self.pick else {
-            return Plan::new(&self.device, &request);
+            return Plan::new(&self.device, request);
         };
-        match pick(&request) {
+        match pick(request) {
             Some(kernel) => {
-                Plan::with_kernel(&self.device, &Request { sums: kernel.sums(), ..request }, kernel)
+                Plan::with_kernel(&self.device, &Request { sums: kernel.sums(), ..*request }, kernel)
             }
-            None => Plan::with_kernel(&self.device, &request, Kernel::Generic),
+            None => Plan::with_kernel(&self.device, request, Kernel::Generic),
         }
+    }
+
+    /// Plans a pass on tensors that are on the device, runs it and waits for it.
+    fn run(&self, problem: &Problem, tensors: &mut Tensors, pass: Pass) -> Result<()> {
+        let hidden = match self.levels {
+            Levels::Host => None,
+            Levels::Device => {
+                tensors.add_levels(&self.device, problem)?;
+                Some(Levels::hidden(problem)?)
+            }
+        };
+        let (problem, operands) = (hidden.as_ref().unwrap_or(problem), tensors.operands());
+        let (levels, scatter) = (self.levels, self.scatter);
+        let plan = self.plan(&Request { pass, levels, scatter, ..Request::new(problem, &operands) })?;
+        let workspace = self.device.alloc(plan.workspace())?;
+        let stream = self.device.stream()?;
+        // SAFETY: the tensors are on the device, checked against the problem, ours, and live until the stream is done.
+        unsafe { plan.launch(&tensors.addresses(&workspace), stream.handle())? };
+        stream.synchronize()
     }
 }
 
-/// The kernel compiled for one size or for any, where it supports both.
-fn for_one_size(kernel: Kernel, fixed: bool) -> Kernel {
-    match kernel {
-        Kernel::Rows(knobs) => Kernel::Rows(Rows { fixed_sizes: fixed, ..knobs }),
-        _ => kernel,
-    }
+/// The kernel compiled for one size, where it supports that.
+fn for_one_size(kernel: Kernel, request: &Request<'_>, target: &Target) -> Kernel {
+    let Kernel::Rows(knobs) = kernel else { return kernel };
+    let fixed = Kernel::Rows(Rows { fixed_sizes: true, ..knobs });
+    if fixed.refuses(request, target).is_none() { fixed } else { kernel }
 }
 
 impl Backend for Cuda {
@@ -120,7 +159,11 @@ impl Backend for Cuda {
     }
 
     fn computes_gradients(&self) -> bool {
-        false
+        self.gradients
+    }
+
+    fn is_reproducible(&self) -> bool {
+        self.scatter == Scatter::Ordered
     }
 
     fn sums_in_f16(&self) -> bool {
@@ -129,34 +172,58 @@ impl Backend for Cuda {
 
     fn forward(&self, problem: &Problem, inputs: &Inputs<'_>, mut output: ViewMut<'_>) -> Result<()> {
         check_inputs(problem, inputs)?;
-        check_output(problem, &output)?;
+        let strides = check_output(problem, &output)?;
         if problem.output_len() == 0 {
             return Ok(());
         }
-        let mut tensors = Tensors::new(&self.device, problem, inputs, Some(&output))?;
-        let plan = match self.levels {
-            Levels::Host => self.plan(problem, &tensors.operands())?,
-            Levels::Device => {
-                tensors.add_levels(&self.device, problem)?;
-                self.plan(&Levels::hidden(problem)?, &tensors.operands())?
-            }
-        };
-        let workspace = self.device.alloc(plan.workspace())?;
-        let stream = self.device.stream()?;
-        // SAFETY: the tensors are on the device, checked against the problem, ours, and live until the stream is done.
-        unsafe { plan.launch(&tensors.addresses(&workspace), stream.handle())? };
-        stream.synchronize()?;
+        let mut tensors = Tensors::new(&self.device, problem, inputs)?;
+        tensors.copy(&self.device, Slot::Output, &output.data.as_slice(), strides)?;
+        self.run(problem, &mut tensors, Pass::Forward)?;
         tensors.fetch(Slot::Output, &mut output)
     }
 
     fn backward(
         &self,
         problem: &Problem,
-        _inputs: &Inputs<'_>,
-        _grad_output: View<'_>,
-        _gradients: Gradients<'_>,
+        inputs: &Inputs<'_>,
+        grad_output: View<'_>,
+        gradients: Gradients<'_>,
     ) -> Result<()> {
-        Err(Error::new(ErrorKind::Unsupported, "backward on CUDA", problem, "the forward pass")
-            .hint("the CPU backend computes gradients"))
+        if !self.gradients {
+            let got = format!("gradients of {problem}");
+            return Err(Error::new(ErrorKind::Unsupported, self.name(), got, "the forward pass"));
+        }
+        let args = check_inputs(problem, inputs)?;
+        let (grad_output, strides) = check_gradients(problem, &args, &grad_output, &gradients)?;
+        let mut results = [
+            (Slot::GradValue, gradients.value, strides.value),
+            (Slot::GradLocations, gradients.locations, strides.locations),
+            (Slot::GradWeights, gradients.weights, strides.weights),
+            (Slot::GradReference, gradients.reference, strides.reference),
+        ];
+        // Without queries or samples there still are gradients, which are zero.
+        if results.iter().all(|(_, view, _)| view.as_ref().is_none_or(|v| v.data.as_slice().is_empty())) {
+            return Ok(());
+        }
+        let mut tensors = Tensors::new(&self.device, problem, inputs)?;
+        tensors.copy(&self.device, Slot::GradOutput, &grad_output.data, grad_output.strides)?;
+        for (slot, view, strides) in &results {
+            if let (Some(view), Some(strides)) = (view, strides) {
+                tensors.copy(&self.device, *slot, &view.data.as_slice(), *strides)?;
+            }
+        }
+        let wanted = Wanted {
+            value: tensors.has(Slot::GradValue),
+            locations: tensors.has(Slot::GradLocations),
+            weights: tensors.has(Slot::GradWeights),
+            reference: tensors.has(Slot::GradReference),
+        };
+        self.run(problem, &mut tensors, Pass::Backward(wanted))?;
+        for (slot, view, _) in &mut results {
+            if let Some(view) = view {
+                tensors.fetch(*slot, view)?;
+            }
+        }
+        Ok(())
     }
 }

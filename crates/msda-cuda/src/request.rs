@@ -287,6 +287,17 @@ pub enum Sums {
     F16,
 }
 
+/// How contributions to one element of the gradient of value are added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Scatter {
+    /// In an order that depends on the inputs alone: the same bits in every run.
+    #[default]
+    Ordered,
+    /// With atomics, in any order: the last bits differ from run to run. Needs a workspace of the size of value in
+    /// `f32` if value has another type.
+    Atomic,
+}
+
 /// The sizes that a kernel is compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sizes {
@@ -313,6 +324,8 @@ pub struct Request<'a> {
     pub sums: Sums,
     /// The sizes that the kernel is compiled for.
     pub sizes: Sizes,
+    /// How the gradient of value is added up.
+    pub scatter: Scatter,
 }
 
 impl<'a> Request<'a> {
@@ -325,11 +338,28 @@ impl<'a> Request<'a> {
             levels: Levels::Host,
             sums: Sums::F32,
             sizes: Sizes::Any,
+            scatter: Scatter::Ordered,
         }
     }
 }
 
 impl Request<'_> {
+    /// The slot of the output, or of its gradient in the backward pass.
+    pub(crate) fn output(&self) -> Slot {
+        match self.pass {
+            Pass::Forward => Slot::Output,
+            Pass::Backward(_) => Slot::GradOutput,
+        }
+    }
+
+    /// The gradients that are computed: none in the forward pass.
+    pub(crate) fn wanted(&self) -> Wanted {
+        match self.pass {
+            Pass::Forward => Wanted::default(),
+            Pass::Backward(wanted) => wanted,
+        }
+    }
+
     /// Whether the queries are the pixels of the levels, in order, as in an encoder.
     pub fn queries_are_pixels(&self) -> bool {
         let p = self.problem;

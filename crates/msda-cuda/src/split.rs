@@ -140,7 +140,8 @@ impl Prepared {
             (spec.batch, spec.heads) = (part.images.len(), part.heads.len());
             spec.positions = Some(whole.positions());
         })?;
-        let tensors = Tensors::new(device, &problem, &cut_inputs(whole, &problem, inputs, &part)?, None)?;
+        let mut tensors = Tensors::new(device, &problem, &cut_inputs(whole, &problem, inputs, &part)?)?;
+        tensors.allocate(device, &problem, Slot::Output)?;
         let plan = Plan::new(device, &Request::new(&problem, &tensors.operands()))?;
         let workspace = device.alloc(plan.workspace())?;
         Ok(Self { part, problem, stream: device.stream()?, plan, tensors, workspace })
@@ -155,7 +156,7 @@ impl Prepared {
     /// Waits for the device and copies its output, which is dense.
     fn fetch(&self) -> Result<Buffer> {
         self.stream.synchronize()?;
-        let mut result = Buffer::try_filled(self.problem.types().value, self.problem.output_len(), 0.0)?;
+        let mut result = self.tensors.zeros(&self.problem, Slot::Output)?;
         self.tensors.fetch(Slot::Output, &mut result.as_mut().into())?;
         Ok(result)
     }

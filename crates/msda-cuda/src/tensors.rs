@@ -1,8 +1,11 @@
 //! Host tensors copied to a device with their strides, gaps and alignment.
 #![allow(unsafe_code)]
 
-use msda::backend::{check_inputs, check_output};
-use msda::{Inputs, Problem, ReferenceKind, Result, Role, Slice, SliceMut, Strides, ViewMut};
+use msda::backend::check_inputs;
+use msda::{
+    Buffer, Dtype, Error, ErrorKind, Inputs, Problem, ReferenceKind, Result, Role, Slice, SliceMut, Strides,
+    ViewMut,
+};
 
 use crate::driver::{Device, Memory};
 use crate::request::{Addresses, Operand, Operands, Slot, Slots};
@@ -38,13 +41,6 @@ impl Copied {
         Ok(Self { memory, offset, operand: Operand { strides, align } })
     }
 
-    /// Memory for a dense output.
-    fn dense_output(device: &Device, problem: &Problem) -> Result<Self> {
-        let bytes = problem.output_len().saturating_mul(problem.types().value.size());
-        let operand = Operand::dense(problem, Role::Output);
-        Ok(Self { memory: device.alloc(bytes)?, offset: 0, operand })
-    }
-
     fn address(&self) -> u64 {
         self.memory.address() + self.offset as u64
     }
@@ -71,29 +67,49 @@ pub(crate) struct Tensors {
 }
 
 impl Tensors {
-    /// Copies the inputs. A given output is copied too, so that the memory between its rows comes back unchanged;
-    /// otherwise a dense output is allocated.
-    pub(crate) fn new(
-        device: &Device,
-        problem: &Problem,
-        inputs: &Inputs<'_>,
-        output: Option<&ViewMut<'_>>,
-    ) -> Result<Self> {
+    /// Copies the inputs.
+    pub(crate) fn new(device: &Device, problem: &Problem, inputs: &Inputs<'_>) -> Result<Self> {
         let args = check_inputs(problem, inputs)?;
-        let strides = output.map(|output| check_output(problem, output)).transpose()?;
-        let copy = |data: &Slice<'_>, strides| Copied::new(device, data, strides).map(Some);
-        let mut slots = Slots::default();
-        slots[Slot::Value] = copy(&args.value.data, args.value.strides)?;
-        slots[Slot::Locations] = copy(&args.locations.data, args.locations.strides)?;
-        slots[Slot::Weights] = copy(&args.weights.data, args.weights.strides)?;
+        let reference = args.reference.as_ref().map(|(kind, _)| *kind);
+        let mut tensors = Self { slots: Slots::default(), reference };
+        tensors.copy(device, Slot::Value, &args.value.data, args.value.strides)?;
+        tensors.copy(device, Slot::Locations, &args.locations.data, args.locations.strides)?;
+        tensors.copy(device, Slot::Weights, &args.weights.data, args.weights.strides)?;
         if let Some((_, tensor)) = &args.reference {
-            slots[Slot::Reference] = copy(&tensor.data, tensor.strides)?;
+            tensors.copy(device, Slot::Reference, &tensor.data, tensor.strides)?;
         }
-        slots[Slot::Output] = match output.zip(strides) {
-            Some((output, strides)) => copy(&output.data.as_slice(), strides)?,
-            None => Some(Copied::dense_output(device, problem)?),
-        };
-        Ok(Self { slots, reference: args.reference.as_ref().map(|(kind, _)| *kind) })
+        Ok(tensors)
+    }
+
+    /// Copies a tensor whose strides were checked. A tensor that a kernel writes is copied too, so that the memory
+    /// between its rows comes back unchanged.
+    pub(crate) fn copy(
+        &mut self,
+        device: &Device,
+        slot: Slot,
+        data: &Slice<'_>,
+        strides: Strides,
+    ) -> Result<()> {
+        self.slots[slot] = Some(Copied::new(device, data, strides)?);
+        Ok(())
+    }
+
+    /// Allocates a dense tensor of the problem.
+    pub(crate) fn allocate(&mut self, device: &Device, problem: &Problem, slot: Slot) -> Result<()> {
+        let (role, dtype) = self.kind(slot, problem)?;
+        let memory = device.alloc(len(role, problem).saturating_mul(dtype.size()))?;
+        self.slots[slot] = Some(Copied { memory, offset: 0, operand: Operand::dense(problem, role) });
+        Ok(())
+    }
+
+    /// Zeros in host memory, as many as a dense tensor of the problem has elements.
+    pub(crate) fn zeros(&self, problem: &Problem, slot: Slot) -> Result<Buffer> {
+        let (role, dtype) = self.kind(slot, problem)?;
+        Buffer::try_filled(dtype, len(role, problem), 0.0)
+    }
+
+    fn kind(&self, slot: Slot, problem: &Problem) -> Result<(Role, Dtype)> {
+        slot.role(self.reference).zip(slot.dtype(problem)).ok_or_else(|| missing(slot))
     }
 
     /// Copies the level sizes and starts, for kernels that read them from device memory.
@@ -131,13 +147,28 @@ impl Tensors {
         addresses
     }
 
+    /// Whether a tensor is there.
+    pub(crate) fn has(&self, slot: Slot) -> bool {
+        self.slots[slot].is_some()
+    }
+
     /// Copies a tensor back, all of it.
     pub(crate) fn fetch(&self, slot: Slot, to: &mut ViewMut<'_>) -> Result<()> {
-        self.slots[slot].as_ref().map_or(Ok(()), |copied| copied.fetch(to))
+        self.slots[slot].as_ref().ok_or_else(|| missing(slot))?.fetch(to)
     }
 
     /// Sets every byte of a tensor.
     pub(crate) fn fill(&mut self, slot: Slot, byte: u8) -> Result<()> {
-        self.slots[slot].as_mut().map_or(Ok(()), |copied| copied.memory.fill(byte))
+        self.slots[slot].as_mut().ok_or_else(|| missing(slot))?.memory.fill(byte)
     }
+}
+
+/// The number of elements of a dense tensor.
+fn len(role: Role, problem: &Problem) -> usize {
+    let (extents, inner) = role.shape(problem);
+    extents.into_iter().fold(inner, usize::saturating_mul)
+}
+
+fn missing(slot: Slot) -> Error {
+    Error::new(ErrorKind::Shape, slot.name(), "no such tensor in this call", "one that the pass uses")
 }

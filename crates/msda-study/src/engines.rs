@@ -64,7 +64,9 @@ impl Source for Rungs {
     fn backend(&self, name: &str) -> Result<Box<dyn Backend + Send>> {
         let (ordinal, kernel) = Self::parse(name)?;
         let device = Device::open(ordinal).with_context(|| format!("engine {name}"))?;
-        Ok(Box::new(msda_cuda::Cuda::with_pick(&device, name, move |_| Some(kernel))))
+        let backend = msda_cuda::Cuda::with_pick(&device, name, move |_| Some(kernel));
+        // Rungs compute the forward pass only.
+        Ok(Box::new(backend.forward_only()))
     }
 }
 

@@ -29,6 +29,7 @@ fn rungs_that_refuse_a_workload_are_listed_and_the_others_are_measured() {
         engines: [half, matrix, base].map(String::from).into(),
         dtypes: vec![Dtype::F32, Dtype::F16],
         device: None,
+        pass: None,
         threads: Vec::new(),
         quick: true,
         command: "test".into(),

@@ -25,7 +25,8 @@ fn battery(rung: &'static Rung) -> Option<(usize, Vec<String>, f64)> {
         let takes = kernel.refuses(request, &target).is_none();
         count.fetch_add(usize::from(takes), Ordering::Relaxed);
         takes.then_some(kernel)
-    });
+    })
+    .forward_only();
     let backend = &backend;
     let summaries: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> =

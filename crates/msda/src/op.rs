@@ -137,6 +137,11 @@ pub trait Backend: Sync {
         false
     }
 
+    /// Whether the gradient of value has the same bits on every run. All other results always have.
+    fn is_reproducible(&self) -> bool {
+        true
+    }
+
     /// Writes the output `(B, Q, H, D)`.
     fn forward(&self, problem: &Problem, inputs: &Inputs<'_>, output: ViewMut<'_>) -> Result<()>;
 

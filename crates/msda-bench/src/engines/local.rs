@@ -5,6 +5,7 @@ use msda::Backend;
 use rayon::ThreadPool;
 
 use super::Engine;
+use crate::record::Pass;
 use crate::task::{Results, Task};
 use crate::timing::{Effort, repeat};
 
@@ -29,6 +30,10 @@ impl Engine for Local {
 
     fn refuses(&self, task: &Task<'_>) -> Option<String> {
         self.backend.supports(&task.problem).err().map(|e| e.to_string())
+    }
+
+    fn computes(&self, pass: Pass) -> bool {
+        pass == Pass::Forward || self.backend.computes_gradients()
     }
 
     fn run(&mut self, task: &Task<'_>) -> Result<Results> {

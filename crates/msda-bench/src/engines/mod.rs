@@ -17,7 +17,7 @@ pub use self::python::find_python;
 pub use self::registry::{Registry, Source};
 pub use self::torch::Torch;
 
-use crate::record::{Device, Replay};
+use crate::record::{Device, Pass, Replay};
 use crate::task::{Results, Task};
 use crate::timing::Effort;
 
@@ -28,6 +28,11 @@ pub trait Engine {
 
     /// The reason why it does not take a task; none if it does.
     fn refuses(&self, task: &Task<'_>) -> Option<String>;
+
+    /// Whether it has a pass at all.
+    fn computes(&self, _pass: Pass) -> bool {
+        true
+    }
 
     /// Whether its result must be within the tolerance. Otherwise the error is recorded and marked.
     fn exact(&self, _task: &Task<'_>) -> bool {

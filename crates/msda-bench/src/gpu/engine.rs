@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use msda::Backend;
 use msda_cuda::choose::choose;
 use msda_cuda::driver::Device as Gpu;
 use msda_cuda::kernels::Kernel;
-use msda_cuda::measure::Resident;
-use msda_cuda::{Levels, Operands, Plan, Request, Sizes, Sums, Target, jit};
+use msda_cuda::measure::{Resident, Setup};
+use msda_cuda::{Levels, Operands, Plan, Request, Scatter, Sizes, Sums, Target, Wanted, jit};
 
 use crate::engines::{Engine, Launching, split_cuda};
 use crate::record::{Device, Pass, Replay};
@@ -16,10 +16,11 @@ use crate::task::{Key, Results, Task};
 use crate::timing::{Effort, summarize};
 
 /// Words in place of a kernel's name: sums in `f16`, kernels for fixed sizes, level sizes in device
-/// memory.
+/// memory, atomic additions to the gradient of value.
 const HALF: &str = "half";
 const FIXED: &str = "fixed";
 const LEVELS: &str = "levels";
+const ATOMIC: &str = "atomic";
 
 /// Warm-up runs.
 const WARM_UP: usize = 3;
@@ -34,17 +35,17 @@ const REPLAYS: usize = 100;
 pub struct Cuda {
     name: String,
     device: Gpu,
-    kernel: Wanted,
+    kernel: Variant,
     guest: bool,
     /// The task whose tensors are on the device.
-    loaded: Option<(Key, Resident)>,
+    loaded: Option<((Key, Pass), Resident)>,
     /// The last task and its kernel.
-    ran: Option<(Key, Ran)>,
+    ran: Option<((Key, Pass), Ran)>,
 }
 
 /// Which kernel an engine runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum Variant {
     /// The chosen kernel.
     Chosen,
     /// The kernel chosen for sums in `f16`.
@@ -53,16 +54,19 @@ enum Wanted {
     Fixed,
     /// The kernel chosen for level sizes in device memory.
     Levels,
+    /// The kernel chosen for atomic additions to the gradient of value.
+    Atomic,
     /// This kernel.
     Given(Kernel),
 }
 
-impl Wanted {
-    /// The request with its sums and sizes.
+impl Variant {
+    /// The request with its options.
     fn apply<'a>(self, request: Request<'a>) -> Request<'a> {
         match self {
             Self::Chosen => request,
             Self::Levels => Request { levels: Levels::Device, ..request },
+            Self::Atomic => Request { scatter: Scatter::Atomic, ..request },
             Self::Half => Request { sums: Sums::F16, ..request },
             Self::Fixed => Request { sizes: Sizes::Fixed, ..request },
             Self::Given(kernel) => Request { sums: kernel.sums(), ..request },
@@ -71,11 +75,35 @@ impl Wanted {
 
     fn is_exact(self) -> bool {
         match self {
-            Self::Chosen | Self::Fixed | Self::Levels => true,
+            Self::Chosen | Self::Fixed | Self::Levels | Self::Atomic => true,
             Self::Half => false,
             Self::Given(kernel) => kernel.is_exact(),
         }
     }
+
+    /// Whether it has a pass that the chosen kernels do not have.
+    fn computes(self, pass: Pass) -> bool {
+        match self {
+            Self::Chosen | Self::Fixed | Self::Levels => true,
+            // Its forward pass is that of the chosen kernel.
+            Self::Atomic => pass == Pass::Backward,
+            // Kernels of other crates have no backward pass.
+            Self::Half | Self::Given(Kernel::Custom(_)) => pass == Pass::Forward,
+            Self::Given(_) => true,
+        }
+    }
+}
+
+/// The pass of a task for the kernels, and how its dense tensors lie in device memory.
+fn pass_of(task: &Task<'_>) -> (msda_cuda::Pass, Operands) {
+    let pass = match task.pass {
+        Pass::Forward => msda_cuda::Pass::Forward,
+        Pass::Backward => {
+            let wanted = Wanted { value: true, locations: true, weights: true, reference: false };
+            msda_cuda::Pass::Backward(wanted)
+        }
+    };
+    (pass, Operands::for_pass(&task.problem, None, pass))
 }
 
 /// The kernel and launches of a task.
@@ -85,15 +113,16 @@ struct Ran {
 }
 
 /// The number of the GPU and the kernel, from an engine's name.
-fn parse(name: &str) -> Result<(usize, Wanted)> {
+fn parse(name: &str) -> Result<(usize, Variant)> {
     let (ordinal, kernel) = split_cuda(name)?;
     let wanted = match kernel {
-        None => Wanted::Chosen,
-        Some(HALF) => Wanted::Half,
-        Some(FIXED) => Wanted::Fixed,
-        Some(LEVELS) => Wanted::Levels,
-        Some(kernel) => Wanted::Given(kernel.parse().with_context(|| {
-            format!("engine {name}, which is none of cuda:{HALF}, cuda:{FIXED}, cuda:{LEVELS}")
+        None => Variant::Chosen,
+        Some(HALF) => Variant::Half,
+        Some(FIXED) => Variant::Fixed,
+        Some(LEVELS) => Variant::Levels,
+        Some(ATOMIC) => Variant::Atomic,
+        Some(kernel) => Variant::Given(kernel.parse().with_context(|| {
+            format!("engine {name}, which is none of cuda:{HALF}, cuda:{FIXED}, cuda:{LEVELS}, cuda:{ATOMIC}")
         })?),
     };
     Ok((ordinal, wanted))
@@ -109,11 +138,12 @@ pub(super) fn backend(name: &str) -> Result<Box<dyn Backend + Send>> {
     let (ordinal, kernel) = parse(name)?;
     let device = Gpu::open(ordinal).with_context(|| format!("engine {name}"))?;
     Ok(match kernel {
-        Wanted::Chosen => Box::new(msda_cuda::Cuda::new(&device)),
-        Wanted::Half => Box::new(msda_cuda::Cuda::halves(&device)),
-        Wanted::Fixed => Box::new(msda_cuda::Cuda::fixed(&device)),
-        Wanted::Levels => Box::new(msda_cuda::Cuda::device_levels(&device)),
-        Wanted::Given(kernel) => Box::new(msda_cuda::Cuda::with_pick(&device, name, move |_| Some(kernel))),
+        Variant::Chosen => Box::new(msda_cuda::Cuda::new(&device)),
+        Variant::Half => Box::new(msda_cuda::Cuda::halves(&device)),
+        Variant::Fixed => Box::new(msda_cuda::Cuda::fixed(&device)),
+        Variant::Levels => Box::new(msda_cuda::Cuda::device_levels(&device)),
+        Variant::Atomic => Box::new(msda_cuda::Cuda::atomic(&device)),
+        Variant::Given(kernel) => Box::new(msda_cuda::Cuda::with_pick(&device, name, move |_| Some(kernel))),
     })
 }
 
@@ -127,10 +157,10 @@ impl Cuda {
     /// An engine called `name` that runs `kernel`; an error without the GPU. It is a guest: the
     /// benchmark notes its failures and goes on.
     pub fn with_kernel(name: &str, ordinal: usize, kernel: Kernel) -> Result<Self> {
-        Self::new(name, ordinal, Wanted::Given(kernel), true)
+        Self::new(name, ordinal, Variant::Given(kernel), true)
     }
 
-    fn new(name: &str, ordinal: usize, kernel: Wanted, guest: bool) -> Result<Self> {
+    fn new(name: &str, ordinal: usize, kernel: Variant, guest: bool) -> Result<Self> {
         let device = Gpu::open(ordinal).with_context(|| format!("engine {name}"))?;
         Ok(Self { name: name.to_owned(), device, kernel, guest, loaded: None, ran: None })
     }
@@ -143,30 +173,36 @@ impl Cuda {
     /// The kernel for a task; none for the chosen one.
     fn given(&self, task: &Task<'_>) -> Option<Kernel> {
         match self.kernel {
-            Wanted::Chosen | Wanted::Levels => None,
-            Wanted::Given(kernel) => Some(kernel),
-            Wanted::Half | Wanted::Fixed => {
-                let operands = Operands::dense(&task.problem, None);
-                let request = self.kernel.apply(Request::new(&task.problem, &operands));
+            Variant::Chosen | Variant::Levels | Variant::Atomic => None,
+            Variant::Given(kernel) => Some(kernel),
+            Variant::Half | Variant::Fixed => {
+                let (pass, operands) = pass_of(task);
+                let request = self.kernel.apply(Request { pass, ..Request::new(&task.problem, &operands) });
                 Some(choose(&request, &Target::of(&self.device)).kernel)
             }
         }
     }
 
     fn ran(&self, task: &Task<'_>) -> Option<&Ran> {
-        self.ran.as_ref().filter(|(key, _)| *key == task.key()).map(|(_, ran)| ran)
+        self.ran.as_ref().filter(|(key, _)| *key == (task.key(), task.pass)).map(|(_, ran)| ran)
     }
 
     /// The task on the device. With `again` the tensors that were copied last are used if they are
     /// the same.
     fn load(&mut self, task: &Task<'_>, again: bool) -> Result<&mut Resident> {
-        let key = task.key();
+        let key = (task.key(), task.pass);
         let loaded = self.loaded.take().filter(|(other, _)| again && *other == key);
         let resident = match loaded {
             Some((_, resident)) => resident,
             None => {
-                let levels = if self.kernel == Wanted::Levels { Levels::Device } else { Levels::Host };
-                Resident::with_levels(&self.device, &task.problem, &task.inputs, self.given(task), levels)?
+                let Task { problem, inputs, .. } = task;
+                let setup = match task.pass {
+                    Pass::Forward => Setup::forward(problem, inputs),
+                    Pass::Backward => Setup::backward(problem, inputs, task.grad_output),
+                };
+                let levels = if self.kernel == Variant::Levels { Levels::Device } else { Levels::Host };
+                let scatter = if self.kernel == Variant::Atomic { Scatter::Atomic } else { Scatter::Ordered };
+                Resident::new(&self.device, &Setup { levels, scatter, ..setup }, self.given(task))?
             }
         };
         let kernel = resident.plan().choice().kernel.to_string();
@@ -198,19 +234,19 @@ impl Engine for Cuda {
     }
 
     fn refuses(&self, task: &Task<'_>) -> Option<String> {
-        if task.pass == Pass::Backward {
-            return Some("no backward pass yet".into());
+        if !self.computes(task.pass) {
+            return Some(format!("{} has no {} pass of its own", self.name, task.pass));
         }
-        let operands = Operands::dense(&task.problem, None);
-        let request = self.kernel.apply(Request::new(&task.problem, &operands));
+        let (pass, operands) = pass_of(task);
+        let request = self.kernel.apply(Request { pass, ..Request::new(&task.problem, &operands) });
         if let Some(kernel) = self.given(task) {
-            if self.kernel == Wanted::Half && kernel.sums() != Sums::F16 {
+            if self.kernel == Variant::Half && kernel.sums() != Sums::F16 {
                 return Some(match task.problem.types().value {
                     msda::Dtype::F16 => format!("{kernel} is faster with sums in f32"),
                     _ => "sums in f16 need f16 values".into(),
                 });
             }
-            if self.kernel == Wanted::Fixed && kernel.sizes() != Sizes::Fixed {
+            if self.kernel == Variant::Fixed && kernel.sizes() != Sizes::Fixed {
                 return Some(format!("{kernel} is no faster for fixed sizes"));
             }
             return kernel.refuses(&request, &Target::of(&self.device));
@@ -218,6 +254,10 @@ impl Engine for Cuda {
         // Without a compiler only cached kernels run.
         jit::nvrtc().err()?;
         Plan::new(&self.device, &request).err().map(|why| why.to_string())
+    }
+
+    fn computes(&self, pass: Pass) -> bool {
+        self.kernel.computes(pass)
     }
 
     fn exact(&self, _task: &Task<'_>) -> bool {
@@ -245,13 +285,10 @@ impl Engine for Cuda {
     }
 
     fn run(&mut self, task: &Task<'_>) -> Result<Results> {
-        if task.pass == Pass::Backward {
-            bail!("{}: no backward pass yet", self.name);
-        }
         let resident = self.load(task, false)?;
         resident.poison()?;
         resident.run()?;
-        Ok(Results(vec![resident.output()?]))
+        Ok(Results(resident.results()?))
     }
 
     fn time(&mut self, task: &Task<'_>, effort: Effort) -> Result<Vec<f64>> {
@@ -285,18 +322,24 @@ mod tests {
 
     #[test]
     fn names_select_device_and_kernel() {
-        assert_eq!(parse("cuda").unwrap(), (0, Wanted::Chosen));
-        assert_eq!(parse("cuda@3").unwrap(), (3, Wanted::Chosen));
-        assert_eq!(parse("cuda:half").unwrap(), (0, Wanted::Half));
-        assert_eq!(parse("cuda@2:fixed").unwrap(), (2, Wanted::Fixed));
-        assert_eq!(parse("cuda:levels").unwrap(), (0, Wanted::Levels));
-        assert_eq!(parse("cuda:generic").unwrap(), (0, Wanted::Given(Kernel::Generic)));
-        assert_eq!(parse("cuda@1:generic").unwrap(), (1, Wanted::Given(Kernel::Generic)));
+        assert_eq!(parse("cuda").unwrap(), (0, Variant::Chosen));
+        assert_eq!(parse("cuda@3").unwrap(), (3, Variant::Chosen));
+        assert_eq!(parse("cuda:half").unwrap(), (0, Variant::Half));
+        assert_eq!(parse("cuda@2:fixed").unwrap(), (2, Variant::Fixed));
+        assert_eq!(parse("cuda:levels").unwrap(), (0, Variant::Levels));
+        assert_eq!(parse("cuda:atomic").unwrap(), (0, Variant::Atomic));
+        assert_eq!(parse("cuda:generic").unwrap(), (0, Variant::Given(Kernel::Generic)));
+        assert_eq!(parse("cuda@1:generic").unwrap(), (1, Variant::Given(Kernel::Generic)));
         for wrong in ["cuda@", "cuda@x", "cuda@-1", "cuda:", "cuda:nothing", "cuda@0:rows:split=x"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
         let exact = |name: &str| parse(name).unwrap().1.is_exact();
         assert!(exact("cuda") && exact("cuda:fixed") && exact("cuda:generic"));
-        assert!(!exact("cuda:half"));
+        assert!(exact("cuda:atomic") && !exact("cuda:half"));
+        let passes = |name: &str| [Pass::Forward, Pass::Backward].map(|p| parse(name).unwrap().1.computes(p));
+        for name in ["cuda", "cuda:fixed", "cuda:levels", "cuda:generic", "cuda:rows:split=2"] {
+            assert_eq!(passes(name), [true, true], "{name}");
+        }
+        assert_eq!((passes("cuda:half"), passes("cuda:atomic")), ([true, false], [false, true]));
     }
 }

@@ -1,11 +1,13 @@
 //! The families of kernels, the problems that each takes, and the kernel that a problem gets.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use msda::{Dtype, Layout, Padding, Problem, ReferenceKind, Sampling, Spec, Types};
 use msda_cuda::choose::{self, Choice};
 use msda_cuda::driver::{Arch, Device};
-use msda_cuda::kernels::Kernel;
-use msda_cuda::{Levels, Operands, Request, Target};
+use msda_cuda::kernels::{Action, Kernel};
+use msda_cuda::{Levels, Operands, Request, Scatter, Target, Wanted};
+
+use crate::record::Pass;
 
 /// The architecture to describe on a machine without a GPU.
 pub const USUAL: Arch = Arch::new(9, 0);
@@ -49,15 +51,27 @@ pub struct Family {
     pub takes: Vec<(&'static str, Option<String>)>,
 }
 
-/// Every family with the kinds of problems that it takes.
-pub fn families(target: &Target) -> Result<Vec<Family>> {
+/// The pass for the kernels: backward with all gradients that the form has.
+fn whole_pass(pass: Pass, reference: Option<ReferenceKind>) -> msda_cuda::Pass {
+    match pass {
+        Pass::Forward => msda_cuda::Pass::Forward,
+        Pass::Backward => {
+            let reference = reference.is_some();
+            msda_cuda::Pass::Backward(Wanted { value: true, locations: true, weights: true, reference })
+        }
+    }
+}
+
+/// Every family with the kinds of problems of which it computes a pass.
+pub fn families(target: &Target, pass: Pass) -> Result<Vec<Family>> {
     let questions = questions()?;
     let mut families = Vec::new();
     for (name, about) in Kernel::FAMILIES {
         let mut takes = Vec::new();
         for (what, problem, reference, levels) in &questions {
-            let operands = Operands::dense(problem, *reference);
-            let request = Request { levels: *levels, ..Request::new(problem, &operands) };
+            let pass = whole_pass(pass, *reference);
+            let operands = Operands::for_pass(problem, *reference, pass);
+            let request = Request { pass, levels: *levels, ..Request::new(problem, &operands) };
             let asked = Asked::new(&request, target, name);
             takes.push((*what, if asked.takes > 0 { None } else { asked.main_reason() }));
         }
@@ -113,10 +127,26 @@ pub struct Explained {
     pub problem: String,
     /// Its class. Problems of one class share tuned kernels.
     pub class: String,
+    /// The pass.
+    pub pass: Pass,
     /// The kernel and the reason.
     pub choice: Choice,
+    /// The stages of a launch, in order.
+    pub stages: Vec<Described>,
+    /// The workspace that a launch needs, in bytes.
+    pub workspace: usize,
     /// The candidates of each family.
     pub families: Vec<Asked>,
+}
+
+/// A stage of a launch.
+pub struct Described {
+    /// The key of its kernel; none for a memory clear.
+    pub kernel: Option<String>,
+    /// Blocks of the grid, and threads per block.
+    pub size: Option<(u64, u64)>,
+    /// Why it is there.
+    pub why: String,
 }
 
 /// The candidates of a family for a request.
@@ -161,16 +191,36 @@ fn alike(why: &str) -> String {
     why.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
-/// Explains the kernel of a call on dense tensors.
-pub fn explain(problem: &Problem, target: &Target) -> Explained {
-    let operands = Operands::dense(problem, None);
-    let request = Request::new(problem, &operands);
-    Explained {
+/// Explains the kernels of a call on dense tensors; an error if no kernel computes it.
+pub fn explain(problem: &Problem, target: &Target, pass: Pass, scatter: Scatter) -> Result<Explained> {
+    let whole = whole_pass(pass, None);
+    let operands = Operands::for_pass(problem, None, whole);
+    let request = Request { pass: whole, scatter, ..Request::new(problem, &operands) };
+    let choice = choose::choose(&request, target);
+    if let Some(why) = choice.kernel.refuses(&request, target) {
+        bail!("kernel for the {pass} pass of {problem}: got none, expected one: {why}");
+    }
+    let call = choice.kernel.prepare(&request, target);
+    let product = |n: [u32; 3]| n.into_iter().map(u64::from).product::<u64>();
+    let stages = call.stages.iter().map(|stage| {
+        let why = stage.why.to_string();
+        match &stage.action {
+            Action::Run(run) => {
+                let size = (product(run.launch.grid), product(run.launch.block));
+                Described { kernel: Some(run.unit.key.clone()), size: Some(size), why }
+            }
+            _ => Described { kernel: None, size: None, why },
+        }
+    });
+    Ok(Explained {
         problem: problem.to_string(),
         class: choose::class(&request, target),
-        choice: choose::choose(&request, target),
+        pass,
+        stages: stages.collect(),
+        workspace: call.arena.bytes(),
+        choice,
         families: Kernel::FAMILIES.iter().map(|(name, _)| Asked::new(&request, target, name)).collect(),
-    }
+    })
 }
 
 #[cfg(test)]
@@ -180,7 +230,7 @@ mod tests {
     #[test]
     fn the_generic_kernel_takes_everything_and_reasons_are_counted() {
         let (target, _) = target(Some(USUAL));
-        let families = families(&target).unwrap();
+        let families = families(&target, Pass::Forward).unwrap();
         let generic = families.iter().find(|f| f.name == "generic").unwrap();
         assert!(generic.takes.iter().all(|(_, refused)| refused.is_none()));
         let rows = families.iter().find(|f| f.name == "rows").unwrap();
@@ -189,11 +239,14 @@ mod tests {
         assert!(why("f64 values").is_some_and(|why| why.contains("f64")));
 
         let problem = &questions().unwrap()[0].1;
-        let explained = explain(problem, &target);
+        let explained = explain(problem, &target, Pass::Forward, Scatter::Ordered).unwrap();
         assert!(explained.class.starts_with("sm_90 f32 d32"), "{}", explained.class);
         for asked in &explained.families {
             let refused: usize = asked.refusals.iter().map(|(_, count)| count).sum();
             assert_eq!(asked.takes + refused, asked.candidates, "{}", asked.name);
         }
+        // The last stage writes the output, and a workspace is there for the stages before it.
+        assert!(explained.stages.last().is_some_and(|stage| stage.kernel.is_some()));
+        assert!(explained.workspace == 0 || explained.stages.len() > 1, "{}", explained.workspace);
     }
 }

@@ -1,5 +1,5 @@
-//! Tuning: checks and times the kernels that take a problem, and keeps the fastest for problems of
-//! its class.
+//! Tuning: checks and times the forward kernels that take a problem, and keeps the fastest for
+//! problems of its class.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use msda_cuda::choose::{candidates, choose, class};
 use msda_cuda::driver::Device;
 use msda_cuda::jit::Cache;
 use msda_cuda::kernels::Kernel;
-use msda_cuda::measure::Resident;
+use msda_cuda::measure::{Resident, Setup};
 use msda_cuda::{Operands, Request, Target};
 
 use crate::bench::Progress;
@@ -168,7 +168,8 @@ impl<'a> Bench<'a> {
     fn new(device: &Device, data: &'a Data, name: &str) -> Result<Self> {
         let expected = Expected::new(data, name)?;
         let task = Task::whole(data, Pass::Forward);
-        let mut resident = Resident::new(device, &task.problem, &task.inputs, Some(Kernel::Generic))?;
+        let setup = Setup::forward(&task.problem, &task.inputs);
+        let mut resident = Resident::new(device, &setup, Some(Kernel::Generic))?;
         resident.poison()?;
         resident.run()?;
         let output = resident.output()?;

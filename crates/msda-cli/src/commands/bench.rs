@@ -9,7 +9,7 @@ use msda_bench::record::{Device, Record};
 use msda_bench::workload::Workload;
 use msda_bench::{bench, report};
 
-use super::{DeviceArg, dtype, make_folder, typed};
+use super::{DeviceArg, PassArg, dtype, make_folder, typed};
 use crate::extensions::{Sections, registry};
 use crate::terminal::{Bar, print, screen};
 
@@ -39,6 +39,9 @@ pub(crate) struct Args {
     /// The device to measure on
     #[arg(long, value_enum, default_value = "all")]
     device: DeviceArg,
+    /// The pass to measure
+    #[arg(long, value_enum, default_value = "both")]
+    pass: PassArg,
     /// Number of threads; may be repeated. One per core when absent
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Vec<u16>,
@@ -63,6 +66,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
         engines: with_baseline(args.engine, args.device),
         dtypes: args.dtype,
         device: args.device.only(),
+        pass: args.pass.only(),
         threads: args.threads.into_iter().map(usize::from).collect(),
         quick: args.quick,
         command: typed(std::env::args().skip(1)),

@@ -3,24 +3,26 @@
 use anyhow::Result;
 use msda::Dtype;
 use msda_bench::Unknown;
-use msda_bench::gpu::kernels::{self, Explained, Family};
+use msda_bench::gpu::kernels::{self, Described, Explained, Family};
+use msda_bench::record::Pass;
 use msda_bench::report::{beside, wrap};
 use msda_bench::workload::Workload;
-use msda_cuda::Target;
 use msda_cuda::driver::Arch;
+use msda_cuda::{Scatter, Target};
 use serde_json::{Value, json};
 
-use super::dtype;
+use super::{PassArg, dtype};
 use crate::terminal::{print, screen};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Needs no GPU. Without --workload it lists the kernels and what each can compute.
+Needs no GPU. Without --workload it lists the kernels and what each can compute,
+with it the kernels that a launch queues and the device memory that they need.
 
 Examples:
   msda kernels
   msda kernels --workload seed-encoder --dtype f16
-  msda kernels --workload detr-decoder --arch sm_80")]
+  msda kernels --workload detr-decoder --pass backward --arch sm_80")]
 pub(crate) struct Args {
     /// A workload, or a path to a .toml file: show which kernel it uses and why
     #[arg(long, value_name = "NAME")]
@@ -28,6 +30,12 @@ pub(crate) struct Args {
     /// A value type; may be repeated. All types of the workload when absent
     #[arg(long, value_name = "TYPE", requires = "workload", value_parser = dtype())]
     dtype: Vec<Dtype>,
+    /// The pass
+    #[arg(long, value_enum, default_value = "forward")]
+    pass: PassArg,
+    /// Atomic additions to the gradient of value: its bits may differ from run to run
+    #[arg(long, requires = "workload")]
+    atomic: bool,
     /// The architecture, such as sm_90. That of the GPU when absent, or sm_90 without a GPU
     #[arg(long)]
     arch: Option<Arch>,
@@ -38,19 +46,26 @@ pub(crate) struct Args {
 
 pub(crate) fn main(args: Args) -> Result<()> {
     let target = target(args.arch)?;
+    let passes = args.pass.all();
     let Some(name) = &args.workload else {
-        let families = kernels::families(&target)?;
+        let mut families = Vec::new();
+        for &pass in &passes {
+            families.extend(kernels::families(&target, pass)?.into_iter().map(|family| (pass, family)));
+        }
         return print(&if args.json {
             pretty(target, "families", families.iter().map(family_json).collect())?
         } else {
             families.iter().map(family_text).collect::<Vec<_>>().join("\n")
         });
     };
+    let scatter = if args.atomic { Scatter::Atomic } else { Scatter::Ordered };
     let workload = Workload::find(name)?;
     let dtypes = if args.dtype.is_empty() { &workload.dtypes } else { &args.dtype };
     let mut explained = Vec::new();
-    for &dtype in dtypes {
-        explained.push(kernels::explain(&workload.problem(dtype)?, &target));
+    for &pass in &passes {
+        for &dtype in dtypes {
+            explained.push(kernels::explain(&workload.problem(dtype)?, &target, pass, scatter)?);
+        }
     }
     print(&if args.json {
         pretty(target, "problems", explained.iter().map(problem_json).collect())?
@@ -96,9 +111,9 @@ pub(crate) fn pretty(target: Target, name: &str, list: Vec<Value>) -> Result<Str
     Ok(serde_json::to_string_pretty(&all)?)
 }
 
-fn family_text(family: &Family) -> String {
+fn family_text((pass, family): &(Pass, Family)) -> String {
     let width = screen().width;
-    let mut text = wrap(&format!("{}: {}", family.name, family.about), width, 2);
+    let mut text = wrap(&format!("{}, {pass}: {}", family.name, family.about), width, 2);
     for (what, refused) in &family.takes {
         text += &match refused {
             None => format!("  yes  {what}\n"),
@@ -108,22 +123,26 @@ fn family_text(family: &Family) -> String {
     text
 }
 
-fn family_json(family: &Family) -> Value {
+fn family_json((pass, family): &(Pass, Family)) -> Value {
     let takes: Vec<Value> = family
         .takes
         .iter()
         .map(|(what, refused)| json!({ "what": what, "takes": refused.is_none(), "why_not": refused }))
         .collect();
-    json!({ "name": family.name, "about": family.about, "takes": takes })
+    json!({ "name": family.name, "pass": pass, "about": family.about, "takes": takes })
 }
 
 fn problem_text(e: &Explained) -> String {
     let width = screen().width;
     let pair = |name: &str, text: &str| beside(&format!("  {name:<7} "), text, width);
-    let mut text = format!("{}\n", e.problem);
+    let mut text = format!("{} {}\n", e.problem, e.pass);
     text += &pair("class", &e.class);
     text += &pair("kernel", &e.choice.kernel.to_string());
     text += &pair("why", &e.choice.why.to_string());
+    for (i, stage) in e.stages.iter().enumerate() {
+        text += &pair(&format!("stage {}", i + 1), &stage_text(stage));
+    }
+    text += &pair("memory", &format!("{} bytes of workspace", e.workspace));
     for asked in &e.families {
         text +=
             &format!("  {}: {} of {} variants can compute it\n", asked.name, asked.takes, asked.candidates);
@@ -132,6 +151,13 @@ fn problem_text(e: &Explained) -> String {
         }
     }
     text
+}
+
+fn stage_text(stage: &Described) -> String {
+    let what = stage.kernel.as_deref().unwrap_or("memory clear");
+    let size =
+        stage.size.map_or(String::new(), |(blocks, threads)| format!(", {blocks} blocks of {threads}"));
+    format!("{what}{size}: {}", stage.why)
 }
 
 fn problem_json(e: &Explained) -> Value {
@@ -146,8 +172,16 @@ fn problem_json(e: &Explained) -> Value {
             })
         })
         .collect();
+    let stages: Vec<Value> = e
+        .stages
+        .iter()
+        .map(|s| {
+            let (blocks, threads) = s.size.unzip();
+            json!({ "kernel": s.kernel, "blocks": blocks, "threads": threads, "why": s.why })
+        })
+        .collect();
     json!({
-        "problem": e.problem, "class": e.class, "kernel": e.choice.kernel.to_string(), "why": e.choice.why,
-        "families": families,
+        "problem": e.problem, "pass": e.pass, "class": e.class, "kernel": e.choice.kernel.to_string(),
+        "why": e.choice.why, "stages": stages, "workspace": e.workspace, "families": families,
     })
 }

@@ -21,7 +21,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use msda::Dtype;
 use msda::conformance::Group;
 use msda_bench::Unknown;
-use msda_bench::record::Device;
+use msda_bench::record::{Device, Pass};
 
 /// The devices of a command.
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -43,6 +43,30 @@ impl DeviceArg {
 
     pub(crate) fn includes(self, device: Device) -> bool {
         self.only().is_none_or(|only| only == device)
+    }
+}
+
+/// The passes of a command.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(crate) enum PassArg {
+    Forward,
+    Backward,
+    Both,
+}
+
+impl PassArg {
+    /// The pass, if it is one.
+    pub(crate) fn only(self) -> Option<Pass> {
+        match self {
+            Self::Forward => Some(Pass::Forward),
+            Self::Backward => Some(Pass::Backward),
+            Self::Both => None,
+        }
+    }
+
+    /// The passes, forward first.
+    pub(crate) fn all(self) -> Vec<Pass> {
+        self.only().map_or_else(|| vec![Pass::Forward, Pass::Backward], |only| vec![only])
     }
 }
 

@@ -19,9 +19,9 @@ const TOP: usize = 10;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Needs a GPU. Every kernel is checked before it is timed, with cold caches. The
-fastest one is then used for all problems of the same class, as shown by
-`msda kernels --workload NAME`.
+Needs a GPU. Tunes the forward pass; the backward pass is not tuned. Every kernel
+is checked before it is timed, with cold caches. The fastest one is then used for
+all problems of the same class, as shown by `msda kernels --workload NAME`.
 
 Examples:
   msda tune --workload detr-encoder --dtype f16
@@ -72,7 +72,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     } else {
         print(&jobs.iter().zip(&found).map(|(job, t)| to_text(job, t)).collect::<Vec<_>>().join("\n"))?;
     }
-    eprintln!("tuned: {}", path.display());
+    eprintln!("tuned, forward pass only: {}", path.display());
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use msda_bench::verify::{self, Checked, Outcome, Subject};
 use msda_bench::workload::{BUILT_IN, Workload};
 use serde_json::json;
 
-use super::{DeviceArg, groups};
+use super::{DeviceArg, PassArg, groups};
 use crate::extensions::registry;
 use crate::terminal::{Bar, print, screen};
 
@@ -23,7 +23,7 @@ Groups: random, inside, outside, borders, not-finite, not-finite-data,
 Examples:
   msda verify
   msda verify --engine cpu --group borders
-  msda verify --device cuda --outputs all")]
+  msda verify --device cuda --outputs all --pass backward")]
 pub(crate) struct Args {
     /// The device. On the CPU every instruction set is checked, on a GPU several choices of kernels
     #[arg(long, value_enum, default_value = "cpu")]
@@ -31,9 +31,13 @@ pub(crate) struct Args {
     /// One engine instead: cpu, cpu-ISA, plain, cuda, cuda:KERNEL, cuda@GPU or oracle; may be repeated
     #[arg(long, value_name = "NAME", conflicts_with = "device")]
     engine: Vec<String>,
-    /// Check the outputs of these workloads instead of the test cases; 'all' for every built-in one
+    /// Check outputs and gradients of these workloads instead of the test cases; 'all' for every
+    /// built-in one
     #[arg(long, value_name = "WORKLOAD", num_args = 1.., conflicts_with_all = ["group", "seed", "seeds"])]
     outputs: Vec<String>,
+    /// The pass of --outputs. Test cases always check both passes
+    #[arg(long, value_enum, default_value = "both", requires = "outputs")]
+    pass: PassArg,
     /// A group of test cases, listed below; may be repeated. All when absent
     #[arg(long, value_name = "NAME")]
     group: Vec<String>,
@@ -115,14 +119,15 @@ fn check_outputs(args: &Args) -> Result<()> {
         some => some.iter().map(String::as_str).collect(),
     };
     let workloads = names.into_iter().map(Workload::find).collect::<Result<Vec<_>>>()?;
-    let checked = verify::outputs(&workloads, &engines, &registry(), &mut Bar::new())?;
+    let checked = verify::outputs(&workloads, &args.pass.all(), &engines, &registry(), &mut Bar::new())?;
     if args.json {
         let rows: Vec<_> = checked.iter().map(checked_json).collect();
         print(&serde_json::to_string_pretty(&rows)?)?;
     } else {
         print(&checked_table(&checked).render(screen().width, false))?;
     }
-    let describe = |c: &Checked, why: &str| format!("{} {} {}: {why}", c.workload, c.dtype, c.engine);
+    let describe =
+        |c: &Checked, why: &str| format!("{} {} {} {}: {why}", c.workload, c.pass, c.dtype, c.engine);
     for c in &checked {
         if let Outcome::Skipped(why) = &c.outcome {
             eprintln!("skipped: {}", describe(c, why));
@@ -134,16 +139,16 @@ fn check_outputs(args: &Args) -> Result<()> {
     };
     let failures: Vec<String> = checked.iter().filter_map(wrong).collect();
     if !failures.is_empty() {
-        bail!("{} outputs are wrong\n{}", failures.len(), failures.join("\n"));
+        bail!("{} results are wrong\n{}", failures.len(), failures.join("\n"));
     }
     if !checked.iter().any(|c| matches!(c.outcome, Outcome::Right(_))) {
-        bail!("no output was checked: every workload was skipped");
+        bail!("nothing was checked: every workload was skipped");
     }
     Ok(())
 }
 
 fn checked_table(checked: &[Checked]) -> Table {
-    let mut table = Table::default().text("workload", 0).text("dtype", 0).text("engine", 0);
+    let mut table = Table::default().text("workload", 0).text("pass", 0).text("dtype", 0).text("engine", 0);
     table = table.number("compared", 1).number("error/tolerance", 0).text("kernel", 2);
     for c in checked {
         let (compared, error) = match &c.outcome {
@@ -154,7 +159,8 @@ fn checked_table(checked: &[Checked]) -> Table {
             Outcome::Skipped(_) => ("-".into(), "skipped".into()),
         };
         let kernel = c.kernel.as_deref().unwrap_or_default();
-        table.push([&c.workload, c.dtype.name(), &c.engine, &compared, &error, kernel]);
+        let pass = c.pass.to_string();
+        table.push([&c.workload, &pass, c.dtype.name(), &c.engine, &compared, &error, kernel]);
     }
     table
 }
@@ -166,7 +172,7 @@ fn checked_json(c: &Checked) -> serde_json::Value {
         Outcome::Skipped(why) => ("skipped", Some(why), None),
     };
     json!({
-        "workload": c.workload, "dtype": c.dtype.name(), "engine": c.engine, "kernel": c.kernel,
+        "workload": c.workload, "pass": c.pass, "dtype": c.dtype.name(), "engine": c.engine, "kernel": c.kernel,
         "outcome": outcome, "why": why, "check": check,
     })
 }

@@ -7,5 +7,5 @@ mod timing;
 
 pub use copy::copy;
 pub use flush::Flush;
-pub use resident::Resident;
+pub use resident::{Resident, Setup};
 pub use timing::time;

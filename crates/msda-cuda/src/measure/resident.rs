@@ -3,21 +3,62 @@
 
 use std::time::Instant;
 
-use msda::{Buffer, Error, ErrorKind, Inputs, Problem, Result};
+use msda::backend::{check_gradients, check_inputs};
+use msda::{Buffer, Error, ErrorKind, Gradients, Inputs, Problem, Result, View};
 
 use super::{Flush, time};
 use crate::driver::{Device, Graph, Memory, Stream, StreamHandle};
 use crate::kernels::Kernel;
 use crate::plan::Plan;
-use crate::request::{Levels, Operands, Request, Slot};
+use crate::request::{Levels, Operands, Pass, Request, Scatter, Slot, Wanted};
 use crate::tensors::Tensors;
 
-/// A problem with its tensors on a device, ready to be run any number of times. The output is dense.
+/// A call to be made resident. The constructors give the usual options; other ones are set with
+/// `Setup { levels: Levels::Device, ..Setup::forward(problem, inputs) }`.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup<'a> {
+    /// The problem.
+    pub problem: &'a Problem,
+    /// Its inputs.
+    pub inputs: &'a Inputs<'a>,
+    /// For the backward pass: the gradient of the output, and the gradients that are computed.
+    pub backward: Option<(View<'a>, Wanted)>,
+    /// Where level sizes are known.
+    pub levels: Levels,
+    /// How contributions to the gradient of value are added.
+    pub scatter: Scatter,
+}
+
+impl<'a> Setup<'a> {
+    /// The forward pass.
+    pub fn forward(problem: &'a Problem, inputs: &'a Inputs<'a>) -> Self {
+        Self { problem, inputs, backward: None, levels: Levels::Host, scatter: Scatter::Ordered }
+    }
+
+    /// The backward pass with all gradients that the form has.
+    pub fn backward(problem: &'a Problem, inputs: &'a Inputs<'a>, grad_output: View<'a>) -> Self {
+        let reference = inputs.reference.is_some();
+        let wanted = Wanted { value: true, locations: true, weights: true, reference };
+        Self { backward: Some((grad_output, wanted)), ..Self::forward(problem, inputs) }
+    }
+
+    fn pass(&self) -> Pass {
+        self.backward.map_or(Pass::Forward, |(_, wanted)| Pass::Backward(wanted))
+    }
+}
+
+/// The tensors that a pass may write, in the order of [`Resident::results`].
+const RESULTS: [Slot; 5] =
+    [Slot::Output, Slot::GradValue, Slot::GradLocations, Slot::GradWeights, Slot::GradReference];
+
+/// A problem with its tensors on a device, ready to be run any number of times. The results are dense.
 #[derive(Debug)]
 pub struct Resident {
     /// With placeholders for the level sizes, if those are on the device.
     problem: Problem,
+    pass: Pass,
     levels: Levels,
+    scatter: Scatter,
     operands: Operands,
     tensors: Tensors,
     plan: Plan,
@@ -29,24 +70,18 @@ pub struct Resident {
 
 impl Resident {
     /// Copies the inputs to the device and plans the call, with the given kernel or the chosen one.
-    pub fn new(
-        device: &Device,
-        problem: &Problem,
-        inputs: &Inputs<'_>,
-        kernel: Option<Kernel>,
-    ) -> Result<Self> {
-        Self::with_levels(device, problem, inputs, kernel, Levels::Host)
-    }
-
-    /// As [`Resident::new`], with level sizes on the host or in device memory.
-    pub fn with_levels(
-        device: &Device,
-        problem: &Problem,
-        inputs: &Inputs<'_>,
-        kernel: Option<Kernel>,
-        levels: Levels,
-    ) -> Result<Self> {
-        let mut tensors = Tensors::new(device, problem, inputs, None)?;
+    pub fn new(device: &Device, setup: &Setup<'_>, kernel: Option<Kernel>) -> Result<Self> {
+        let Setup { problem, inputs, backward, levels, scatter } = *setup;
+        let pass = setup.pass();
+        let mut tensors = Tensors::new(device, problem, inputs)?;
+        if let Some((grad_output, _)) = backward {
+            let args = check_inputs(problem, inputs)?;
+            let (tensor, _) = check_gradients(problem, &args, &grad_output, &Gradients::default())?;
+            tensors.copy(device, Slot::GradOutput, &tensor.data, tensor.strides)?;
+        }
+        for slot in RESULTS.into_iter().filter(|&slot| pass.uses(slot)) {
+            tensors.allocate(device, problem, slot)?;
+        }
         let problem = match levels {
             Levels::Host => problem.clone(),
             Levels::Device => {
@@ -55,12 +90,15 @@ impl Resident {
             }
         };
         let operands = tensors.operands();
-        let plan = plan(device, &Request { levels, ..Request::new(&problem, &operands) }, kernel)?;
+        let request = Request { pass, levels, scatter, ..Request::new(&problem, &operands) };
+        let plan = plan(device, &request, kernel)?;
         Ok(Self {
             workspace: device.alloc(plan.workspace())?,
             stream: device.stream()?,
             problem,
+            pass,
             levels,
+            scatter,
             operands,
             tensors,
             plan,
@@ -85,7 +123,8 @@ impl Resident {
 
     /// The request that was planned.
     pub fn request(&self) -> Request<'_> {
-        Request { levels: self.levels, ..Request::new(&self.problem, &self.operands) }
+        let (pass, levels, scatter) = (self.pass, self.levels, self.scatter);
+        Request { pass, levels, scatter, ..Request::new(&self.problem, &self.operands) }
     }
 
     /// Runs the call once and waits for it.
@@ -94,16 +133,32 @@ impl Resident {
         self.stream.synchronize()
     }
 
-    /// Copies the output back.
-    pub fn output(&self) -> Result<Buffer> {
-        let mut output = Buffer::try_filled(self.problem.types().value, self.problem.output_len(), 0.0)?;
-        self.tensors.fetch(Slot::Output, &mut output.as_mut().into())?;
-        Ok(output)
+    /// Copies the results back: the output, or the gradients of value, locations, weights and reference points, as
+    /// far as they are computed.
+    pub fn results(&self) -> Result<Vec<Buffer>> {
+        self.written().map(|slot| self.fetch(slot)).collect()
     }
 
-    /// Fills the output with NaN, so that an element that is not written is noticed.
+    /// Copies the output of the forward pass back.
+    pub fn output(&self) -> Result<Buffer> {
+        self.fetch(Slot::Output)
+    }
+
+    /// Fills the results with NaN, so that an element that is not written is noticed.
     pub fn poison(&mut self) -> Result<()> {
-        self.tensors.fill(Slot::Output, 0xff)
+        self.written().try_for_each(|slot| self.tensors.fill(slot, 0xff))
+    }
+
+    /// The tensors that the pass writes.
+    fn written(&self) -> impl Iterator<Item = Slot> + use<> {
+        let pass = self.pass;
+        RESULTS.into_iter().filter(move |&slot| pass.uses(slot))
+    }
+
+    fn fetch(&self, slot: Slot) -> Result<Buffer> {
+        let mut buffer = self.tensors.zeros(&self.problem, slot)?;
+        self.tensors.fetch(slot, &mut buffer.as_mut().into())?;
+        Ok(buffer)
     }
 
     /// Times some runs on the device, in milliseconds each: with cold caches, or right after another run.

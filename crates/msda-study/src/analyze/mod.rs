@@ -1,5 +1,5 @@
-//! Analysis of a kernel: the work of the workload, predictions of a model, and counters of the
-//! hardware.
+//! Analysis of a forward kernel: the work of the workload, predictions of a model, and counters of
+//! the hardware.
 //!
 //! Each result is a figure: `analyze.WORKLOAD.DTYPE.*` for the workload,
 //! `analyze.WORKLOAD.DTYPE.KERNEL.*` for a kernel on it, and `analyze.sweep.AXIS.VALUE.*`. The

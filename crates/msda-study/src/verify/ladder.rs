@@ -17,7 +17,7 @@ use msda_bench::task::Task;
 use msda_bench::workload::{Data, Workload};
 use msda_cuda::driver::Device as Gpu;
 use msda_cuda::kernels::Kernel;
-use msda_cuda::measure::Resident;
+use msda_cuda::measure::{Resident, Setup};
 use msda_cuda::{Cuda, Target};
 use serde::Serialize;
 
@@ -250,7 +250,7 @@ fn compare(gpu: &Gpu, data: &Data, whole: &Whole, kernel: Option<Kernel>) -> Res
     if let Some(why) = kernel.and_then(|kernel| kernel.refuses(&request, &Target::of(gpu))) {
         return Ok(Outcome::Refused(why));
     }
-    let mut resident = Resident::new(gpu, &task.problem, &task.inputs, kernel)?;
+    let mut resident = Resident::new(gpu, &Setup::forward(&task.problem, &task.inputs), kernel)?;
     let mut output = || -> Result<_> {
         resident.poison()?;
         resident.run()?;
@@ -289,7 +289,8 @@ fn run_group(gpu: &Gpu, rung: &'static Rung, group: Group) -> Battery {
         let takes = kernel.refuses(request, &target).is_none();
         if takes { &took } else { &refused }.store(true, Ordering::Relaxed);
         takes.then_some(kernel)
-    });
+    })
+    .forward_only();
     let mut battery = Battery { rung: kernel.to_string(), ..Battery::default() };
     for (number, case) in group.cases(1).iter().enumerate() {
         let summary = conformance::run_case(&backend, &format!("{}/{number}", group.name()), case);

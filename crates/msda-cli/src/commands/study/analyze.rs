@@ -11,7 +11,7 @@ use crate::terminal::{Bar, print};
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "Without a GPU: the work of the workload, the predictions of a model and, with NVRTC and nvdisasm, the \
+    after_help = "Analyzes the forward pass. Without a GPU: the work of the workload, the predictions of a model and, with NVRTC and nvdisasm, the \
     compiled code. Results that cannot be had are listed with the reason. --ncu and --sweep need a GPU.
 
 Examples:

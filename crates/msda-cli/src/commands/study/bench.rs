@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use msda::Dtype;
 use msda_bench::bench;
+use msda_bench::record::Pass;
 use msda_bench::workload::Workload;
 use msda_cuda::driver::Device;
 use msda_study::engines;
@@ -17,7 +18,7 @@ const WORKLOADS: [&str; 2] = ["seed", "seed-ring-uniform"];
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "Times every rung of the ladder beside the chosen kernel. Needs a GPU. One rung is also an engine \
+    after_help = "Times the forward pass of every rung of the ladder beside the chosen kernel. Needs a GPU. One rung is also an engine \
     of `msda bench`: --engine cuda:ladder:NAME.
 
 Examples:
@@ -56,6 +57,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
         engines: engines::names(),
         dtypes: args.dtype,
         device: None,
+        pass: Some(Pass::Forward),
         threads: Vec::new(),
         quick: args.quick,
         command: typed(std::env::args().skip(1)),
