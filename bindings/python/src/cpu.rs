@@ -3,21 +3,27 @@
 
 use std::slice;
 
-use msda::{Backend, Cpu, Dtype, Gradients, Inputs, Reference, Slice, SliceMut, Strides, View, ViewMut};
+use msda::{
+    Backend, Cpu, Dtype, Gradients, Inputs, Problem, Reference, Slice, SliceMut, Strides, View, ViewMut,
+};
 
 use crate::call::{Call, Tensor};
 use crate::error::{Refused, Result};
 use crate::threads;
 
-/// Computes the output into `output`, a dense `(B, Q, H * D)`.
+/// Computes the output of the call's problem into `output`, a dense `(B, Q, H * D)`.
 ///
 /// # Safety
 /// The memory of all tensors is there, nobody writes to the inputs, nobody else uses the output.
-pub(crate) unsafe fn forward(call: &Call<'_>, output: &Tensor<'_>, threads: Option<usize>) -> Result<()> {
-    let problem = call.problem()?;
+pub(crate) unsafe fn forward(
+    call: &Call<'_>,
+    problem: &Problem,
+    output: &Tensor<'_>,
+    threads: Option<usize>,
+) -> Result<()> {
     // SAFETY: the caller's promise.
     let (inputs, out) = unsafe { (inputs(call)?, write(output)?) };
-    threads::run(threads, || Cpu::new().forward(&problem, &inputs, out))??;
+    threads::run(threads, || Cpu::new().forward(problem, &inputs, out))??;
     Ok(())
 }
 
@@ -27,12 +33,13 @@ pub(crate) unsafe fn forward(call: &Call<'_>, output: &Tensor<'_>, threads: Opti
 /// As for [`forward`]; the destinations are dense.
 pub(crate) unsafe fn backward(
     call: &Call<'_>,
+    problem: &Problem,
     grad_output: &Tensor<'_>,
     grads: [Option<Tensor<'_>>; 4],
     threads: Option<usize>,
 ) -> Result<()> {
-    let problem = call.problem()?;
-    let grad_strides = call.grad_strides(&problem, grad_output)?;
+    call.check_grad(problem, grad_output)?;
+    let grad_strides = call.grad_strides(grad_output)?;
     // SAFETY: the caller's promise.
     let (inputs, grad_view) =
         unsafe { (inputs(call)?, View { data: read(grad_output)?, strides: Some(grad_strides) }) };
@@ -41,7 +48,7 @@ pub(crate) unsafe fn backward(
         grads.map(|grad| grad.map(|grad| unsafe { write(&grad) }).transpose());
     let gradients =
         Gradients { value: value?, locations: locations?, weights: weights?, reference: reference? };
-    threads::run(threads, || Cpu::new().backward(&problem, &inputs, grad_view, gradients))??;
+    threads::run(threads, || Cpu::new().backward(problem, &inputs, grad_view, gradients))??;
     Ok(())
 }
 

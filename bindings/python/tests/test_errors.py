@@ -10,8 +10,10 @@ import msda
 from support import gpu, problem
 
 
-def call(change, **options):
-    inputs = problem()
+def call(change, device="cpu", **options):
+    # Level sizes stay on the CPU: on the GPU only the kernel reads them.
+    inputs = problem(device=device)
+    inputs.shapes, inputs.starts = inputs.shapes.cpu(), inputs.starts.cpu()
     given = dict(zip(("value", "shapes", "starts", "locations", "weights"), inputs))
     given.update(change(inputs))
     return msda.ms_deform_attn(*given.values(), **options)
@@ -46,12 +48,14 @@ def call(change, **options):
             "sampling_locations|attention_weights",
         ),
         (lambda i: {"weights": i.weights[..., :2]}, ValueError, "attention_weights: got shape"),
+        (lambda i: {"weights": i.weights[0, 0]}, ValueError, "attention_weights: got shape"),
+        (lambda i: {"locations": i.locations[0, 0, 0, 0]}, ValueError, "sampling_locations: got"),
         (lambda i: {"weights": i.weights.long()}, TypeError, "attention_weights: got"),
     ],
 )
-def test_the_argument_is_named(change, error, message):
+def test_the_argument_is_named(device, change, error, message):
     with pytest.raises(error, match=message):
-        call(change)
+        call(change, device)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +106,27 @@ def test_devices_must_not_be_mixed():
         mixed[i] = mixed[i].cpu()
         with pytest.raises((ValueError, NotImplementedError, RuntimeError), match="device|CPU|cpu"):
             msda.ms_deform_attn(*mixed)
+
+
+def test_all_arguments_are_tensors_if_value_is():
+    inputs = problem()
+    for other in (inputs.weights.numpy(), inputs.weights.tolist(), None):
+        with pytest.raises(TypeError, match="attention_weights: got .*, expected a torch tensor"):
+            msda.ms_deform_attn(*list(inputs)[:4], other)
+        with pytest.raises(TypeError, match="reference_points: got .*, expected a torch tensor"):
+            msda.ms_deform_attn_fused(*list(inputs)[:3], other, inputs.locations, inputs.weights)
+
+
+@pytest.mark.parametrize(
+    "starts, error",
+    [([0, 54], ValueError), ([0, 54, "x"], TypeError), (5, TypeError), ([0, 54, -1], ValueError)],
+)
+def test_wrong_starts_in_a_list(starts, error):
+    inputs = problem()
+    levels = inputs.shapes.tolist()
+    message = "level_start_index: got|numbers of at least 0"
+    with pytest.raises(error, match=message):
+        msda.ms_deform_attn(inputs.value, levels, starts, inputs.locations, inputs.weights)
 
 
 def test_nothing_else_takes_other_objects():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import warnings
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import msda
+from counting import Calls
 from support import problem
 
 
@@ -26,6 +28,24 @@ def test_the_kernels_are_native_where_torch_has_its_stable_abi():
 
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     assert schema.kernels == ("native" if version >= (2, 7) else "python")
+
+
+def test_which_operator_runs():
+    inputs = problem().requires_grad_()
+    value, shapes, starts, locations, weights = inputs
+    for given, name in (
+        ((shapes, starts), "_tables"),
+        ((shapes.int(), None), "_tables"),
+        ((shapes.tolist(), starts), "_tables"),
+        ((shapes.tolist(), None), ""),
+        (([tuple(size) for size in shapes.tolist()], starts.tolist()), ""),
+    ):
+        with Calls() as calls:
+            output = msda.ms_deform_attn(value, *given, locations, weights)
+            output.sum().backward()
+        found = {op: n for op, n in calls.count.items() if op.startswith("msda.")}
+        assert found == {f"msda._forward{name}": 1, f"msda._backward{name}": 1}
+        torch.testing.assert_close(output, msda.ms_deform_attn(*inputs), rtol=0, atol=0)
 
 
 def test_opcheck(device):
@@ -153,6 +173,52 @@ def test_meta_and_fake_tensors():
     with FakeTensorMode() as mode:
         fake = msda.ms_deform_attn(*(mode.from_tensor(t) for t in inputs))
         assert fake.shape == (2, 7, 24)
+
+
+def test_lists_of_level_sizes_under_modes_and_transforms():
+    """A list is remembered as a tensor, but not one that a mode made."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    levels = [(9, 4), (3, 7), (2, 2)]
+    inputs = problem(levels=levels)
+    value, locations, weights = inputs.tensors()
+
+    def call(value, locations=locations, weights=weights):
+        return msda.ms_deform_attn(value, levels, None, locations, weights)
+
+    with FakeTensorMode() as mode:
+        assert call(*(mode.from_tensor(t) for t in inputs.tensors())).shape == (2, 7, 24)
+        # Real tensors inside of the mode give a fake result, or an error.
+        with contextlib.suppress(Exception):
+            call(value)
+    with torch.device("meta"):
+        assert call(value).device.type == "cpu"
+    expected = msda.ms_deform_attn(*inputs)
+    values = torch.stack([value, 2 * value])
+    mapped = torch.vmap(call)(values)
+    torch.testing.assert_close(mapped, torch.stack([expected, 2 * expected]))
+    gradient = torch.func.grad(lambda v: call(v).sum())(value)
+    with torch.inference_mode():
+        torch.testing.assert_close(call(value), expected, rtol=0, atol=0)
+    value.requires_grad_()
+    call(value).sum().backward()
+    torch.testing.assert_close(value.grad, gradient, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile_takes_lists_of_level_sizes(dynamic):
+    torch._dynamo.reset()
+
+    @torch.compile(fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    def compiled(value, levels, locations, weights):
+        starts = [0, levels[0][0] * levels[0][1]]
+        first = msda.ms_deform_attn(value, levels, None, locations, weights)
+        return first + msda.ms_deform_attn(value, levels, starts, locations, weights)
+
+    for levels in ([(6, 9), (3, 5)], [(8, 8), (4, 4)], [(5, 7), (3, 3)]):
+        inputs = problem(levels=levels)
+        expected = 2 * msda.ms_deform_attn(*inputs)
+        torch.testing.assert_close(compiled(inputs.value, levels, *list(inputs)[3:]), expected)
 
 
 def test_vmap():

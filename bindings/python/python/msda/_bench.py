@@ -25,6 +25,8 @@ _WIDTH = 80
 _DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 _FORWARD, _TRAINING = "forward", "forward + backward"
 _CHECKED_QUERIES = 32
+# The row of the host times where level sizes are a list, not tensors on the device.
+_WITH_LIST = "msda, list of sizes"
 
 
 @dataclasses.dataclass
@@ -171,23 +173,25 @@ def measure(
 
 
 def measure_host(dtype: str, device: str, operators: dict[str, Operator]) -> list[dict[str, Any]]:
-    """Microseconds of the host per eager call of each implementation."""
+    """Microseconds of the host per eager call of each implementation with one sample."""
     import torch
 
     from . import _peers, _timing, _workloads
 
     call = _workloads.make(_workloads.TINY, getattr(torch, dtype), device)
     leaves = _differentiable(call)
+    grad = torch.ones_like(_without_grad(operators[_peers.OURS], call))
     peers = {peer.name: peer for peer in _peers.PEERS}
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    listed = {_peers.OURS: operators[_peers.OURS], _WITH_LIST: _peers.msda_with_list}
     found = []
-    for name, run in operators.items():
-        if peers[name].refuses(device, dtype, call):
+    for name, run in {**listed, **operators}.items():
+        if name in peers and peers[name].refuses(device, dtype, call):
             continue
         works = {
             "no grad": lambda run=run: _without_grad(run, call),
             "with grad": lambda run=run: run(leaves),
-            _TRAINING: lambda run=run: run(leaves).sum().backward(),
+            _TRAINING: lambda run=run: _train(run, leaves, grad),
         }
         times: dict[str, Any] = {}
         for which, work in works.items():

@@ -26,8 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._torch import functional
-from .._torch.functional import ms_deform_attn
+from .._torch.functional import ms_deform_attn, promote
+from .._torch.levels import tables
 from ._replace import Patch, Replacements
 
 EXTENSION = "MultiScaleDeformableAttention"
@@ -64,14 +64,14 @@ def ms_deform_attn_backward(
     im2col_step: int = 64,
 ) -> list[Tensor]:
     """The gradients of value, sampling locations and attention weights."""
-    shapes, starts = functional._levels(spatial_shapes, level_start_index)
+    shapes, starts = tables(spatial_shapes, level_start_index)
     results = torch.ops.msda.ms_deform_attn_backward(
         grad_output.to(value.dtype),
         value,
         shapes,
         starts,
-        functional._promote(sampling_locations, value),
-        functional._promote(attention_weights, value),
+        promote("sampling_locations", sampling_locations, value),
+        promote("attention_weights", attention_weights, value),
         0,
         0,
         7,
