@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import pathlib
+import shutil
 import subprocess
 import sys
 import threading
@@ -165,6 +166,37 @@ def test_export():
     program = torch.export.export(Model(), tuple(inputs))
     assert any("msda.ms_deform_attn" in str(node.target) for node in program.graph.nodes)
     torch.testing.assert_close(program.module()(*inputs), msda.ms_deform_attn(*inputs) + 1)
+
+
+@pytest.mark.skipif(
+    sys.platform == "win32" or shutil.which("c++") is None, reason="needs a C++ compiler"
+)
+def test_aot_inductor(tmp_path, device):
+    """A compiled package runs in a process that imports msda, with another number of queries."""
+
+    class Model(torch.nn.Module):
+        def forward(self, value, shapes, starts, locations, weights):
+            return msda.ms_deform_attn(value * 2, shapes, starts, locations, weights).relu()
+
+    model, inputs = Model(), tuple(problem(queries=9, device=device))
+    queries = torch.export.Dim("queries", min=2, max=1000)
+    dynamic = (None, None, None, {1: queries}, {1: queries})
+    with torch.no_grad():
+        program = torch.export.export(model, inputs, dynamic_shapes=dynamic)
+        package = torch._inductor.aoti_compile_and_package(
+            program, package_path=str(tmp_path / "model.pt2")
+        )
+    inputs = tuple(problem(queries=7, device=device))
+    torch.save((inputs, model(*inputs)), tmp_path / "tensors.pt")
+    code = f"""
+import torch, msda
+inputs, expected = torch.load({str(tmp_path / "tensors.pt")!r})
+output = torch._inductor.aoti_load_package({package!r})(*inputs)
+torch.testing.assert_close(output, expected)
+print("the same")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "the same\n", done.stderr
 
 
 def test_meta_and_fake_tensors():
