@@ -159,8 +159,8 @@ extern "C" __global__ void __launch_bounds__(256)
                         grad_y += (k >> 1 ? share_x : -share_x) * dot;
                     }
                     // A product with 0 would make NaN of infinity.
-                    grad_x = slope_x == 0 ? 0 : grad_x * weight * slope_x;
-                    grad_y = slope_y == 0 ? 0 : grad_y * weight * slope_y;
+                    grad_x = NEAREST || slope_x == 0 ? 0 : grad_x * weight * slope_x;
+                    grad_y = NEAREST || slope_y == 0 ? 0 : grad_y * weight * slope_y;
                 }
                 if (visit == 1) {
                     store<WEIGHT>(args.grad_weights.at(image, query, head), s,

@@ -186,7 +186,9 @@ __device__ __forceinline__ void load_wide(const char *from, Wide (&x)[N]) {
             x[i] = Wide(widen<T>(reinterpret_cast<const typename Element<T>::Stored *>(from)[i]));
         }
     } else {
-        load_widened<T, N, ALIGN>(from, x);
+        Packed<T, N, ALIGN> packed;
+        packed.load_cached(from);
+        packed.widen_to(x);
     }
 }
 

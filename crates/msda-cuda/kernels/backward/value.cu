@@ -15,7 +15,7 @@
 // gradients, and both are multiplied, so the products are exact to 16 bits or more (bf16: 16,
 // f16: 22). f32 gradients are split too (tf32, three products: 21 bits). Sums are f32.
 //
-// Threads: four warps per block. Four tiles per block, one per warp; or one tile that all warps
+// Threads: four warps per block. Two by two tiles per block, one per warp; or one tile that all warps
 // share, if its level has many samples per tile or one of the four tiles has many. The warps of a
 // shared tile take every fourth group of 32 samples, and their sums are added in the order of the
 // warps, so the bits are the same in every run.
@@ -60,11 +60,11 @@ union Stages {
 };
 static_assert(sizeof(Stages) == SHARED_BYTES, "host and kernel disagree about shared memory");
 
-// How tiles are divided into units of work: one tile, or four tiles of a level.
+// How tiles are divided into units of work: one tile, or two by two tiles of a level.
 struct Units {
     int first[LEVELS];
     bool heavy[LEVELS]; // a unit is one tile
-    int count;
+    int count;          // of a plane
 };
 extern __shared__ uint4 shared[];
 
@@ -85,9 +85,10 @@ __device__ __forceinline__ int sums_of(int pixel, int four) {
     return pixel * CHUNK + (four ^ (pixel / (8 / FOURS) % FOURS)) * 4;
 }
 
+// Copies 16 bytes of a row through L1: neighbouring records often belong to the same query.
 __device__ __forceinline__ void copy_row(uint4 *to, const char *from, bool exists) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(
                      u32(__cvta_generic_to_shared(to))),
                  "l"(from), "r"(exists ? 16 : 0)
                  : "memory");
@@ -162,14 +163,15 @@ __device__ __forceinline__ void clear(Sums &sums) {
 // The share of a column of the tile.
 __device__ __forceinline__ float share_of(float distance) { return __saturatef(1 - fabsf(distance)); }
 
-// Adds 32 staged samples.
-__device__ __forceinline__ void add_step(Sums &sums, const WarpStage &stage, int buffer) {
+// Adds 32 staged samples, or `count` if those are fewer.
+__device__ __forceinline__ void add_step(Sums &sums, const WarpStage &stage, int buffer, u32 count) {
     const int lane = threadIdx.x % 32;
     const float column = float(lane / 4); // the pixel column of this lane's shares
     const uint4 *rows = stage.rows[buffer];
     if constexpr (VALUE == F32) {
 #pragma unroll
         for (int step = 0; step < 32; step += 8) { // samples step + lane % 4 and 4 more
+            if (step >= count) break;
             u32 high[2][4], low[2][4];
 #pragma unroll
             for (int half = 0; half < 2; half++) {
@@ -202,6 +204,7 @@ __device__ __forceinline__ void add_step(Sums &sums, const WarpStage &stage, int
     } else {
 #pragma unroll
         for (int step = 0; step < 32; step += 16) {
+            if (step >= count) break;
             u32 high[2][4], low[2][4];
 #pragma unroll
             for (int half = 0; half < 2; half++) { // samples k and k + 1
@@ -251,7 +254,7 @@ __device__ __forceinline__ void add_tile(Sums &sums, const Args &args, const Til
     const char *locations = args.locations.at(image, 0, head);
     const char *weights = args.weights.at(image, 0, head);
     const char *gradients = args.grad_output.at(image, 0, head) + blockIdx.y * (CHUNK * ELEMENT);
-    constexpr u32 NONE = ~0u;
+    constexpr u32 NONE = ~0u; // strides between queries fit 31 bits
     const u32 stride = groups * 32;
     auto record_at = [&](u32 i) { return i < count ? ranges.at(i) : NONE; };
     auto load = [&](Raw &raw, u32 record) {
@@ -259,11 +262,12 @@ __device__ __forceinline__ void add_tile(Sums &sums, const Args &args, const Til
         if (record == NONE) return;
         int sample;
         raw.query = query_of_record(record, level, sample);
-        raw.xy.load(locations + raw.query * args.locations.stride[1] +
-                    sample * (2 * size_of<LOCATION>));
-        raw.weight.load(weights + raw.query * args.weights.stride[1] + sample * size_of<WEIGHT>);
+        raw.xy.load_cached(address_mad(locations, raw.query, int(args.locations.stride[1])) +
+                           sample * (2 * size_of<LOCATION>));
+        raw.weight.load_cached(address_mad(weights, raw.query, int(args.weights.stride[1])) +
+                               sample * size_of<WEIGHT>);
         if (FUSED) {
-            raw.reference.load(args.reference.at(image, raw.query, tile.l));
+            raw.reference.load_cached(args.reference.at(image, raw.query, tile.l));
             raw.softmax = args.softmax[(i64(image) * args.queries + raw.query) * args.heads + head];
         }
     };
@@ -291,33 +295,36 @@ __device__ __forceinline__ void add_tile(Sums &sums, const Args &args, const Til
             const int row = (i * 32 + lane) / PARTS, part = lane % PARTS;
             const int query = __shfl_sync(0xffffffffu, raw.query, row);
             copy_row(&stage.rows[buffer][piece_of(row, part)],
-                     gradients + max(query, 0) * args.grad_output.stride[1] + part * 16, query >= 0);
+                     address_mad(gradients, max(query, 0), int(args.grad_output.stride[1])) +
+                         lane % PARTS * 16,
+                     query >= 0);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
     u32 at = first * 32; // of the step whose products come next
     if (at >= count) return;
-    u32 record = record_at(at + lane);
     Raw raw;
-    load(raw, record);
-    record = record_at(at + stride + lane);
+    load(raw, record_at(at + lane));
+    u32 record = record_at(at + stride + lane);
     put(raw, 0);
     load(raw, record);
     record = record_at(at + 2 * stride + lane);
 #pragma unroll 1
     for (int buffer = 0; at < count; at += stride, buffer ^= 1) {
-        // While the products are computed: rows of the next step, locations of the one after it,
-        // records of the third.
-        put(raw, buffer ^ 1);
-        load(raw, record);
-        record = record_at(at + 3 * stride + lane);
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        if (at + stride < count) {
+            // While the products are computed: rows of the next step, locations of the one after it,
+            // records of the third.
+            put(raw, buffer ^ 1);
+            load(raw, record);
+            record = record_at(at + 3 * stride + lane);
+            asm volatile("cp.async.wait_group 1;" ::: "memory");
+        } else {
+            asm volatile("cp.async.wait_group 0;" ::: "memory");
+        }
         __syncwarp();
-        add_step(sums, stage, buffer);
+        add_step(sums, stage, buffer, count - at);
         __syncwarp();
     }
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
-    __syncwarp();
 }
 
 // Puts the sums of a warp into shared memory.
@@ -351,8 +358,9 @@ __device__ __forceinline__ void write_piece(const Args &args, const Tile &tile, 
             v.word[i] = narrow2<VALUE>(x[i * CHANNELS_PER_PART / 4], x[i * CHANNELS_PER_PART / 4 + 1]);
         }
     }
-    char *row = args.grad_value.at(image, tile.position_of(pixel), head);
-    st_global<16>(row + blockIdx.y * (CHUNK * ELEMENT) + part * 16, v);
+    const char *row = address_mad(args.grad_value.at(image, 0, head), tile.position_of(pixel),
+                                  int(args.grad_value.stride[1]));
+    st_global<16>(const_cast<char *>(row) + blockIdx.y * (CHUNK * ELEMENT) + part * 16, v);
 }
 
 // Adds the sums of `warps` warps and writes the tile, by `threads` threads. False: a sum is not
@@ -360,7 +368,8 @@ __device__ __forceinline__ void write_piece(const Args &args, const Tile &tile, 
 __device__ __forceinline__ bool write_tile(const Args &args, const Tile &tile, int image, int head,
                                            const float (*from)[SUM_BYTES / 4], int warps, int thread,
                                            int threads) {
-    bool finite = true;
+    float zero = 0; // NaN if a sum is not finite
+#pragma unroll 4
     for (int i = thread; i < TILE_PIXELS * PARTS; i += threads) {
         const int pixel = i / PARTS, part = i % PARTS;
         float x[CHANNELS_PER_PART];
@@ -375,10 +384,10 @@ __device__ __forceinline__ bool write_tile(const Args &args, const Tile &tile, i
             x[c] = sum.x, x[c + 1] = sum.y, x[c + 2] = sum.z, x[c + 3] = sum.w;
         }
 #pragma unroll
-        for (int c = 0; c < CHANNELS_PER_PART; c++) finite = finite && x[c] - x[c] == 0;
+        for (int c = 0; c < CHANNELS_PER_PART; c++) zero = fmaf(x[c], 0.0f, zero);
         write_piece(args, tile, image, head, pixel, part, x);
     }
-    return finite;
+    return zero == 0;
 }
 
 // Computes the tile again, by the definition, with one warp.
@@ -410,36 +419,44 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     Stages &stages = *reinterpret_cast<Stages *>(shared);
     load_levels(args, levels);
     const int warp = threadIdx.x / 32;
-    const i64 planes = i64(args.batch) * args.heads;
     if (threadIdx.x == 0) {
         int count = 0;
         for (int l = LEVELS - 1; l >= 0; l--) {
-            const int next = l > 0 ? levels.level[l - 1].first_tile : levels.tiles;
-            const int tiles = next - levels.level[l].first_tile;
+            const TileLevel &level = levels.level[l];
+            const int across = level.tiles_across;
+            const int down = (level.height + TILE_HEIGHT - 1) / TILE_HEIGHT;
             // A quarter more than the samples: those that touch several tiles.
-            const i64 per_tile =
-                tiles > 0 ? i64(args.queries) * levels.level[l].points * 5 / 4 / tiles : 0;
-            units.heavy[l] = per_tile > SHARED_FROM, units.first[l] = count;
-            count += units.heavy[l] ? tiles : (tiles + WARPS - 1) / WARPS;
+            const i64 records = i64(args.queries) * level.points * 5;
+            units.heavy[l] = records > i64(4 * SHARED_FROM) * across * down;
+            units.first[l] = count;
+            count += units.heavy[l] ? across * down : (across + 1) / 2 * ((down + 1) / 2);
         }
         units.count = count;
     }
     __syncthreads();
+    // Plane by plane, so that its gradients stay in L2.
+    const u32 total = u32(units.count) * args.batch * args.heads;
 #pragma unroll 1
-    for (i64 work = blockIdx.x; work < units.count * planes; work += gridDim.x) {
-        const int unit = int(work / planes);
-        const i64 plane = work - unit * planes;
-        const int image = int(plane / args.heads), head = int(plane - i64(image) * args.heads);
+    for (u32 work = blockIdx.x; work < total; work += gridDim.x) {
+        const u32 plane = work / u32(units.count);
+        const int unit = int(work - plane * units.count);
+        const int image = plane / u32(args.heads), head = int(plane - image * u32(args.heads));
         int l = LEVELS - 1;
         while (l > 0 && unit >= units.first[l - 1]) l--;
         const TileLevel &level = levels.level[l];
-        const int end = l > 0 ? levels.level[l - 1].first_tile : levels.tiles;
         const bool heavy = units.heavy[l];
-        const int first = level.first_tile + (unit - units.first[l]) * (heavy ? 1 : WARPS);
-        const int own = first + warp;
-        const bool has = !heavy && own < end;
-        Tile tile = tile_at(levels, has ? own : first);
-        Ranges ranges = ranges_of(args, levels, plane, has ? own : first, tile);
+        const u32 in_level = u32(unit - units.first[l]);
+        const u32 across = level.tiles_across, down = (level.height + TILE_HEIGHT - 1) / TILE_HEIGHT;
+        const u32 line = heavy ? across : (across + 1) / 2; // units from unit row to unit row
+        u32 row = in_level / line, column = in_level - row * line;
+        if (!heavy) row *= 2, column *= 2;
+        // Tile t of the unit.
+        auto index_of = [&](int t) { return int(level.first_tile + (row + t / 2) * across + column + t % 2); };
+        auto exists = [&](int t) { return column + t % 2 < across && row + t / 2 < down; };
+        const bool has = !heavy && exists(warp);
+        const int own = index_of(has ? warp : 0);
+        Tile tile = tile_at(levels, own);
+        Ranges ranges = ranges_of(args, levels, plane, own, tile);
         Sums sums;
         if (!__syncthreads_or(heavy || (has && ranges.count() > SHARED_FROM))) {
             // One tile per warp.
@@ -459,11 +476,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             continue;
         }
         // All warps share the tile, or each of the four tiles.
-        const int tiles = heavy ? 1 : min(WARPS, end - first);
 #pragma unroll 1
-        for (int t = 0; t < tiles; t++) {
-            tile = tile_at(levels, first + t);
-            ranges = ranges_of(args, levels, plane, first + t, tile);
+        for (int t = 0; t < (heavy ? 1 : WARPS); t++) {
+            if (!exists(t)) continue;
+            const int index = index_of(t);
+            tile = tile_at(levels, index);
+            ranges = ranges_of(args, levels, plane, index, tile);
             clear(sums);
             add_tile(sums, args, level, ranges, tile, image, head, stages.of_warp[warp], warp, WARPS);
             __syncthreads();
@@ -473,7 +491,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                 write_tile(args, tile, image, head, stages.sums, WARPS, threadIdx.x, THREADS);
             const bool exact = __syncthreads_or(!finite);
             if (exact && warp == 0) {
-                write_exactly(args, levels, plane, first + t, stages.of_warp[0].exact);
+                write_exactly(args, levels, plane, index, stages.of_warp[0].exact);
             }
             __syncthreads();
         }
