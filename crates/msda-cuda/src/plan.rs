@@ -60,11 +60,6 @@ impl Plan {
     /// Chooses kernels for a request and loads them. If one does not compile or does not fit the device, the next
     /// choice is taken, and the reason says so.
     pub fn new(device: &Device, request: &Request<'_>) -> Result<Self> {
-        if request.pass != Pass::Forward {
-            let got = format!("gradients of {}", request.problem);
-            return Err(Error::new(ErrorKind::Unsupported, "backward pass on CUDA", got, "the forward pass")
-                .hint("the CPU backend computes gradients"));
-        }
         let mut failed: Option<(Kernel, Error)> = None;
         for Choice { kernel, why } in choices(request, &Target::of(device)) {
             let why = match &failed {
@@ -105,7 +100,7 @@ impl Plan {
             owned_bytes: 0,
             aligns: aligns(request),
             needed: Slots::default(),
-            empty: request.problem.output_len() == 0,
+            empty: writes_nothing(request),
             workspace: 0,
         };
         if plan.empty {
@@ -127,7 +122,8 @@ impl Plan {
         }
         let on_device = request.levels == Levels::Device;
         plan.needed = Slots::from([
-            (Slot::Output, true),
+            (Slot::Output, request.pass == Pass::Forward),
+            (Slot::GradValue, request.wanted().value),
             (Slot::Workspace, plan.workspace > 0),
             (Slot::Shapes, on_device),
             (Slot::Starts, on_device),
@@ -253,6 +249,12 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+/// Whether all results of a request are empty. The gradient of value is not empty if there are no queries.
+fn writes_nothing(request: &Request<'_>) -> bool {
+    let p = request.problem;
+    p.output_len() == 0 && !(request.wanted().value && p.value_len() > 0)
 }
 
 /// The alignment that each address must have.

@@ -287,6 +287,17 @@ pub enum Sums {
     F16,
 }
 
+/// How contributions to one element of the gradient of value are added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Scatter {
+    /// In an order that depends on the inputs alone: the same bits in every run.
+    #[default]
+    Ordered,
+    /// With atomics, in any order: the last bits differ from run to run. Needs a workspace of the size of value in
+    /// `f32` if value has another type.
+    Atomic,
+}
+
 /// The sizes that a kernel is compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sizes {
@@ -296,16 +307,6 @@ pub enum Sizes {
     /// Those of the problem, where that may be faster: strides are compile-time constants. Every size is compiled
     /// once.
     Fixed,
-}
-
-/// How contributions to the gradient of value are added.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Scatter {
-    /// In an order that depends on the inputs alone: the same bits on every run.
-    #[default]
-    Ordered,
-    /// With atomic additions, in any order: the rounding may differ from run to run.
-    Atomic,
 }
 
 /// What a kernel is chosen for.
@@ -323,7 +324,7 @@ pub struct Request<'a> {
     pub sums: Sums,
     /// The sizes that the kernel is compiled for.
     pub sizes: Sizes,
-    /// How contributions to the gradient of value are added; the forward pass has none.
+    /// How the gradient of value is added up.
     pub scatter: Scatter,
 }
 
@@ -343,6 +344,22 @@ impl<'a> Request<'a> {
 }
 
 impl Request<'_> {
+    /// The slot of the output, or of its gradient in the backward pass.
+    pub(crate) fn output(&self) -> Slot {
+        match self.pass {
+            Pass::Forward => Slot::Output,
+            Pass::Backward(_) => Slot::GradOutput,
+        }
+    }
+
+    /// The gradients that are computed: none in the forward pass.
+    pub(crate) fn wanted(&self) -> Wanted {
+        match self.pass {
+            Pass::Forward => Wanted::default(),
+            Pass::Backward(wanted) => wanted,
+        }
+    }
+
     /// Whether the queries are the pixels of the levels, in order, as in an encoder.
     pub fn queries_are_pixels(&self) -> bool {
         let p = self.problem;

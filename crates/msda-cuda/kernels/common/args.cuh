@@ -32,6 +32,7 @@
 //   DEVICE_LEVELS           level sizes are in device memory: each block reads them (streaming.cu)
 //   THIN_LEVELS             levels may be one pixel high or wide (streaming.cu)
 //   FIRST_RESIDENT          first resident level; LEVELS: none (streaming.cu)
+//   BACKWARD                backward/samples.cu: `output` is the gradient of the output
 //   ARGS_BYTES SHARED_BYTES sizes that the host computed: sizeof(Args), and shared memory without
 //                           resident levels
 #pragma once
@@ -99,6 +100,11 @@ struct Args {
     const i64 *shapes; // (height, width) of each level
     const i64 *starts; // first position of each level
     u32 positions, unused;
+#endif
+#if BACKWARD
+    Tensor grad_locations, grad_weights;
+    float2 *softmax;     // FUSED: (max, scale) of each image, query and head; may be null
+    float2 *grad_points; // FUSED: gradients of the locations of all samples, if they are wanted
 #endif
 };
 static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");

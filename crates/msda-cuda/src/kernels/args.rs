@@ -117,6 +117,22 @@ impl Args {
         self.i64(0);
     }
 
+    /// A pointer to a region of the workspace, or null.
+    pub(crate) fn optional(&mut self, region: Option<Region>) {
+        match region {
+            Some(region) => self.pointer(region),
+            None => self.i64(0),
+        }
+    }
+
+    /// A tensor with any strides: address and three strides in bytes.
+    pub(crate) fn strided(&mut self, slot: Slot, operand: Operand, element: usize) {
+        self.pointer(slot);
+        for stride in operand.strides {
+            self.i64(stride.wrapping_mul(element) as i64);
+        }
+    }
+
     /// A 64-bit integer.
     pub fn i64(&mut self, x: i64) {
         self.bytes.extend(x.to_le_bytes());

@@ -2,12 +2,15 @@
 //! launched.
 
 mod args;
+mod backward;
 mod call;
 mod generic;
 mod order;
 mod pack;
 pub mod rows;
+mod scatter;
 mod sweep;
+mod table;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -24,6 +27,7 @@ pub use self::order::order_first;
 pub(crate) use self::pack::pack;
 pub use self::rows::Rows;
 pub use self::sweep::sweep;
+use self::table::Table;
 
 /// A kernel that computes the operator, with its knobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,13 +80,14 @@ impl Kernel {
 
     /// Why the kernel does not take a request, if it does not.
     pub fn refuses(&self, request: &Request<'_>, target: &Target) -> Option<String> {
-        if request.pass != Pass::Forward && !matches!(self, Self::Custom(_)) {
-            return Some("it computes the forward pass only".into());
-        }
         match self {
+            Self::Custom(_) if request.pass != Pass::Forward => {
+                Some("it computes the forward pass only".into())
+            }
+            Self::Custom(kernel) => kernel.refuses(request, target),
+            _ if request.wanted().value && scatter::refuses(request).is_some() => scatter::refuses(request),
             Self::Generic => None,
             Self::Rows(knobs) => knobs.refuses(request, target),
-            Self::Custom(kernel) => kernel.refuses(request, target),
         }
     }
 

@@ -1,4 +1,4 @@
-//! `forward/streaming.cu` and `forward/resident.cu`: a lane group computes one query and head.
+//! `forward/streaming.cu`, `forward/resident.cu` and `backward/samples.cu`: a lane group computes one query and head.
 //!
 //! `common/args.cuh` explains the words: lane group, pass, tile, resident level.
 
@@ -7,10 +7,11 @@ use std::str::FromStr;
 
 use msda::{Dtype, Error, ErrorKind, Layout, Level, Problem, Result, Role, Sampling};
 
+use super::backward::{self, Shared};
 use super::{Args, Call, Pointer, Prepared, order_first, with_options};
 use crate::driver::Launch;
 use crate::jit::Unit;
-use crate::request::{Levels, Operand, Request, Slot, Sums, Target};
+use crate::request::{Levels, Operand, Pass, Request, Slot, Sums, Target};
 
 /// The order in which queries are visited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -67,6 +68,9 @@ pub struct Tiling {
 
 /// The most levels: their table is part of the argument.
 const MAX_LEVELS: usize = 64;
+
+/// The most gradients of weights that a lane keeps in registers, in the fused backward pass.
+const MAX_KEPT: usize = 16;
 
 /// Knobs of the kernels. Bytes per lane and lanes per row are not among them: they follow from the
 /// request.
@@ -181,7 +185,7 @@ impl Division {
         let grain = 16
             | row
             | grain(p, Role::Value, request.operands[Slot::Value], size)
-            | grain(p, Role::Output, request.operands[Slot::Output], size);
+            | grain(p, Role::Output, request.operands[request.output()], size);
         let vec = grain & grain.wrapping_neg();
         Self { vec, lanes: row.div_ceil(vec).next_power_of_two() }
     }
@@ -362,6 +366,10 @@ impl Rows {
         if p.types().value == Dtype::F64 {
             return Some("values are f64, and it computes in f32".into());
         }
+        let backward = request.pass != Pass::Forward;
+        if backward && (self.resident_levels > 0 || self.f16_sums) {
+            return Some("resident levels and sums in f16 belong to the forward pass".into());
+        }
         let on_device = request.levels == Levels::Device;
         if on_device && (self.resident_levels > 0 || self.fixed_sizes) {
             return Some("the level sizes are on the device".into());
@@ -422,6 +430,10 @@ impl Rows {
                 self.threads, self.heads_per_block
             ));
         }
+        let kept = self.passes(p, division) * self.samples_per_lane;
+        if backward && o.reference_kind().is_some() && kept > MAX_KEPT {
+            return Some(format!("a lane keeps the gradients of {kept} weights; at most {MAX_KEPT}"));
+        }
         if self.sample_groups > 1 && self.samples_per_lane > 4 {
             return Some("more samples per pass than there are registers for".into());
         }
@@ -473,10 +485,12 @@ impl Rows {
             o[Slot::Value].strides[1].checked_mul(size).and_then(|bytes| bytes.checked_mul(longest.max(1)));
         let strides = [
             (Slot::Value, size),
-            (Slot::Output, size),
+            (request.output(), size),
             (Slot::Locations, p.types().locations.size()),
             (Slot::Weights, p.types().weights.size()),
             (Slot::Reference, p.types().locations.size()),
+            (Slot::GradLocations, p.types().locations.size()),
+            (Slot::GradWeights, p.types().weights.size()),
         ];
         if !strides.iter().all(|(slot, size)| strides_fit(o[*slot], *size)) || !pitch.is_some_and(fits_31) {
             return Some("a stride in bytes does not fit 31 bits (63 bits between images)".into());
@@ -505,7 +519,11 @@ impl Rows {
         let dense = request.operands[Slot::Value].strides[1] == p.channels();
         format!(
             "{}-d{}-p{}-v{}-t{}-g{}-h{}-b{}x{}-s{}-r{}-{:?}{}{}{}{}{}{}",
-            if self.resident_levels > 0 { "resident" } else { "streaming" },
+            match request.pass {
+                Pass::Backward(_) => "samples",
+                Pass::Forward if self.resident_levels > 0 => "resident",
+                Pass::Forward => "streaming",
+            },
             p.channels(),
             points.join("."),
             division.vec,
@@ -528,6 +546,19 @@ impl Rows {
     }
 
     pub(super) fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
+        let mut call = Call::default();
+        match request.pass {
+            Pass::Forward => self.add(&mut call, request, target, None),
+            Pass::Backward(_) => backward::prepare(&mut call, request, target, |call, shared| {
+                self.add(call, request, target, Some(shared));
+            }),
+        }
+        call
+    }
+
+    /// Adds the kernel to a call, and before it the one that orders queries. `shared` is memory that the kernels of a
+    /// backward pass share.
+    fn add(&self, call: &mut Call, request: &Request<'_>, target: &Target, shared: Option<Shared>) {
         let p = request.problem;
         let o = request.operands;
         let t = p.types();
@@ -540,15 +571,14 @@ impl Rows {
         let row_pitches: Vec<usize> = p.levels().iter().map(row_pitch).collect();
         let fixed_pitches: Vec<String> = row_pitches.iter().map(ToString::to_string).collect();
 
-        let mut call = Call::default();
-        let order = (self.walk == Walk::Ordered).then(|| order_first(&mut call, request, target));
+        let order = (self.walk == Walk::Ordered).then(|| order_first(call, request, target));
 
         let mut args = Args::default();
         args.tensor(Slot::Value, o[Slot::Value], t.value.size());
         args.tensor(Slot::Locations, o[Slot::Locations], t.locations.size());
         args.tensor(Slot::Weights, o[Slot::Weights], t.weights.size());
         args.tensor(Slot::Reference, o[Slot::Reference], t.locations.size());
-        args.tensor(Slot::Output, o[Slot::Output], t.value.size());
+        args.tensor(request.output(), o[request.output()], t.value.size());
         args.pointer(order.map_or(Pointer::Workspace(0), Pointer::from));
         let Tiling { images_per_block, tiles_per_block, tiles_per_image } = self.tiling(p, target, division);
         let (first, resident) = if self.resident_levels > 0 { self.resident_positions(p) } else { (0, 0) };
@@ -582,17 +612,24 @@ impl Rows {
             args.pointer(Slot::Starts);
             args.i64(p.positions() as i64); // 31 bits
         }
+        if let Some(shared) = shared {
+            args.tensor(Slot::GradLocations, o[Slot::GradLocations], t.locations.size());
+            args.tensor(Slot::GradWeights, o[Slot::GradWeights], t.weights.size());
+            args.optional(shared.softmax);
+            args.optional(shared.points);
+        }
 
-        let (file, entry) = match self.resident_levels {
-            0 => ("forward/streaming.cu", "msda_forward_streaming"),
-            _ => ("forward/resident.cu", "msda_forward_resident"),
+        let (file, entry) = match (request.pass, self.resident_levels) {
+            (Pass::Backward(_), _) => ("backward/samples.cu", "msda_backward_samples"),
+            (Pass::Forward, 0) => ("forward/streaming.cu", "msda_forward_streaming"),
+            (Pass::Forward, _) => ("forward/resident.cu", "msda_forward_resident"),
         };
         let key = self.key(request, division, &fixed_pitches);
         let uniform = p.points().iter().all(|&n| n == p.points()[0]);
         let align = |role, operand, dtype: Dtype, numbers: usize| {
             aligned(p, role, operand, dtype.size(), numbers * self.samples_per_lane * dtype.size())
         };
-        let unit = with_options(Unit::new(file, key, target.arch), p, o.reference_numbers())
+        let mut unit = with_options(Unit::new(file, key, target.arch), p, o.reference_numbers())
             .define("D", p.channels())
             .define("LEVELS", p.levels().len())
             .define("SAMPLES", p.samples())
@@ -620,14 +657,22 @@ impl Rows {
             .define("FIRST_RESIDENT", p.levels().len() - self.resident_levels)
             .define("ARGS_BYTES", args.bytes().len())
             .define("SHARED_BYTES", self.fixed_shared_bytes(p, division));
+        if shared.is_some() {
+            let location_align = align(Role::Locations, o[Slot::GradLocations], t.locations, 2);
+            let weight_align = align(Role::Weights, o[Slot::GradWeights], t.weights, 1);
+            unit = backward::with_wanted(unit, request)
+                .define("BACKWARD", 1)
+                .define("GRAD_LOCATION_ALIGN", location_align)
+                .define("GRAD_WEIGHT_ALIGN", weight_align);
+        }
 
         let blocks = (images_per_block * tiles_per_image).div_ceil(tiles_per_block);
         let heads = p.heads().div_ceil(self.heads_per_block);
         let grid = [blocks, heads, p.batch().div_ceil(images_per_block)].map(|n| n as u32);
         let mut launch = Launch::new(grid, [self.threads as u32, 1, 1]);
         launch.shared = (self.shared_bytes(p, target, division) + self.table_bytes(request)) as u32;
-        call.run(Prepared { unit, entry, launch, args }, "computes the output");
-        call
+        let why = if shared.is_some() { backward::SAMPLES } else { "computes the output" };
+        call.run(Prepared { unit, entry, launch, args }, why);
     }
 }
 

@@ -1,0 +1,383 @@
+// samples: the gradients of locations and weights, or of offsets and logits.
+//
+//   dot[s, tap]          = <grad_output[b, q, h, :], value[b, tap of s, h, :]>
+//   grad_weight[s]       = sum over taps of share[s, tap] * dot[s, tap]
+//   grad_location[s].x   = weight[s] * width * ((1 - y) (dot right - dot left)  +  y (...) below)
+//
+// Threads: as in forward/streaming.cu. A lane group computes one (query, head); each lane loads 16
+// bytes of every row and multiplies them with its part of grad_output, which stays in registers.
+//
+//   for each pass over the samples
+//       each lane locates SAMPLES_PER_LANE samples and stages their positions
+//       each lane loads the taps of all samples of its sample group and computes its part of the
+//       four dot products; the lanes of a row add them up
+//       each lane reads the dot products of the samples that it located and stores their gradients
+//
+// The four sums of a sample over the lanes of a row take three exchanges: in the first, two lanes
+// swap two sums each, so that each goes on with two of them; in the second with one.
+//
+// FUSED: the kernel stores the softmax of each query and head too, for the gradient of value.
+//
+// Bound by: as the forward pass, the L1 data path if queries are many, loads in flight if few.
+#include "common/group.cuh"
+#include "common/levels_in_memory.cuh"
+#include "common/walk.cuh"
+
+// Macros besides those of common/args.cuh:
+//   WANT_LOCATIONS WANT_WEIGHTS WANT_POINTS   what is stored
+//   GRAD_LOCATION_ALIGN GRAD_WEIGHT_ALIGN     alignment of a lane's gradients
+static_assert(sizeof(WarpStage) * WARPS == SHARED_BYTES, "host and kernel disagree about staging");
+
+constexpr bool WANT_TAPS = WANT_LOCATIONS || WANT_WEIGHTS || WANT_POINTS;
+constexpr int TAPS_PER_LANE = NEAREST ? 1 : 4 / TAP_COLUMNS;
+
+// A located sample, as its lane needs it afterwards.
+struct Placed {
+    float x, y;         // distance from the top left tap
+    float weight;       // FUSED: of its logit
+    bool counts;
+    bool has_left, has_right, has_top, has_bottom; // taps on the map
+    bool moved_x, moved_y; // the square of taps was moved onto the map on that axis
+    bool slope_x, slope_y; // false: a coordinate that was clamped has no gradient
+};
+
+// Locates a sample; returns its position as locate() does.
+__device__ __forceinline__ int place(Placed &to, bool counts, float x, float y, float weight,
+                                     const Level &level) {
+    const Sample sample = locate(counts, x, y, weight, level);
+    counts = counts && fabsf(x) <= MAX_FLOAT && fabsf(y) <= MAX_FLOAT;
+    const float raw_x = CORNERS ? x * (level.columns - 1) : x * level.columns - 0.5f;
+    const float raw_y = CORNERS ? y * (level.rows - 1) : y * level.rows - 0.5f;
+    to.slope_x = !BORDER || (raw_x > 0 && raw_x < level.columns - 1);
+    to.slope_y = !BORDER || (raw_y > 0 && raw_y < level.rows - 1);
+    x = pixel_coordinate(x, level.columns), y = pixel_coordinate(y, level.rows);
+    if (NEAREST) x = rintf(x), y = rintf(y);
+    to.counts = counts && x > -1 && y > -1 && x < level.columns && y < level.rows;
+    const float left = floorf(x), top = floorf(y);
+    to.x = x - left, to.y = y - top, to.weight = weight;
+    to.has_left = left >= 0, to.has_right = left + 1 < level.columns;
+    to.has_top = top >= 0, to.has_bottom = top + 1 < level.rows;
+    to.moved_x = !RING && left != fmaxf(fminf(left, level.columns - 2), 0.0f);
+    to.moved_y = !RING && top != fmaxf(fminf(top, level.rows - 2), 0.0f);
+    return sample.position;
+}
+
+// The gradients of a sample: of its weight, and of its location in normalised coordinates.
+struct SampleGradient {
+    float weight, x, y;
+};
+
+__device__ __forceinline__ SampleGradient gradient_of(const Placed &sample, const TapWeights &dots,
+                                                      const Level &level) {
+    SampleGradient to{0, 0, 0};
+    if (!sample.counts) return to;
+    if (NEAREST) {
+        to.weight = dots.tap[0];
+        return to;
+    }
+    // Dot products of the square as it was loaded: [column][row].
+    float first_top = dots.tap[0], first_bottom = dots.tap[1];
+    float second_top = dots.tap[2], second_bottom = dots.tap[3];
+#if THIN_LEVELS
+    // A level one pixel wide was read like one that is one pixel high.
+    if (level.columns == 1) {
+        first_top = level.shift ? second_top : first_top;
+        first_bottom = second_top;
+    }
+#endif
+    const float left_top = sample.moved_x ? second_top : first_top;
+    const float left_bottom = sample.moved_x ? second_bottom : first_bottom;
+    const float right_top = sample.moved_x ? first_top : second_top;
+    const float right_bottom = sample.moved_x ? first_bottom : second_bottom;
+    const bool l = sample.has_left, r = sample.has_right, t = sample.has_top, b = sample.has_bottom;
+    const float top_left = l && t ? (sample.moved_y ? left_bottom : left_top) : 0;
+    const float bottom_left = l && b ? (sample.moved_y ? left_top : left_bottom) : 0;
+    const float top_right = r && t ? (sample.moved_y ? right_bottom : right_top) : 0;
+    const float bottom_right = r && b ? (sample.moved_y ? right_top : right_bottom) : 0;
+    const float x = sample.x, y = sample.y;
+    to.weight = (1 - y) * ((1 - x) * top_left + x * top_right) +
+                y * ((1 - x) * bottom_left + x * bottom_right);
+    const float across = (1 - y) * (top_right - top_left) + y * (bottom_right - bottom_left);
+    const float down = (1 - x) * (bottom_left - top_left) + x * (bottom_right - top_right);
+    const float columns = CORNERS ? level.columns - 1 : level.columns;
+    const float rows = CORNERS ? level.rows - 1 : level.rows;
+    to.x = sample.slope_x ? sample.weight * columns * across : 0;
+    to.y = sample.slope_y ? sample.weight * rows * down : 0;
+    return to;
+}
+
+// Products of VEC bytes of a row with the lane's part of grad_output, summed.
+__device__ __forceinline__ float dot(const Vector<VEC> &v, const float (&gradient)[CHANNELS_PER_LANE]) {
+    float sum = 0;
+    if constexpr (VALUE == F32) {
+#pragma unroll
+        for (int c = 0; c < CHANNELS_PER_LANE; c++) {
+            sum = fmaf(gradient[c], __uint_as_float(v.word[c]), sum);
+        }
+    } else if constexpr (CHANNELS_PER_LANE == 1) {
+        sum = gradient[0] * widen<VALUE>(u16(v.word[0]));
+    } else {
+#pragma unroll
+        for (int c = 0; c < CHANNELS_PER_LANE; c += 2) {
+            float low, high;
+            widen2<VALUE>(v.word[c / 2], low, high);
+            sum = fmaf(gradient[c], low, sum);
+            sum = fmaf(gradient[c + 1], high, sum);
+        }
+    }
+    return sum;
+}
+
+// Adds up N sums over the lanes of a row. Lanes halve the sums between them until each has one.
+// `first` becomes the index of the first sum that the lane has; `n` how many it has.
+template <int N>
+__device__ __forceinline__ void add_over_row(float (&sum)[N], int lane_in_group, int &first, int &n) {
+    first = 0, n = N;
+#pragma unroll
+    for (int step = 1; step < LANES_PER_ROW; step *= 2) {
+        const bool upper = lane_in_group & step;
+        const bool halve = n > 1;
+        n = halve ? n / 2 : n;
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            if (k >= n) continue;
+            const int other = halve ? k + n : k;
+            const float sent = upper ? sum[k] : sum[other];
+            sum[k] = (upper ? sum[other] : sum[k]) + __shfl_xor_sync(0xffffffffu, sent, step);
+        }
+        first += halve && upper ? n : 0;
+    }
+}
+
+// Rounds N numbers to type T and stores them.
+template <int T, int N, int ALIGN>
+__device__ __forceinline__ void store_narrowed(char *to, const float (&x)[N]) {
+    constexpr int BYTES = Packed<T, N, ALIGN>::load_bytes;
+    constexpr int NUMBERS = BYTES / size_of<T>;
+#pragma unroll
+    for (int i = 0; i < N; i += NUMBERS) {
+        Vector<BYTES> v;
+#pragma unroll
+        for (int k = 0; k < Vector<BYTES>::WORDS; k++) {
+            if constexpr (T == F32) {
+                v.word[k] = __float_as_uint(x[i + k]);
+            } else if constexpr (NUMBERS == 1) {
+                v.word[k] = narrow<T>(x[i]);
+            } else {
+                v.word[k] = narrow2<T>(x[i + 2 * k], x[i + 2 * k + 1]);
+            }
+        }
+        st_global<BYTES>(to + i * size_of<T>, v);
+    }
+}
+
+// Stores N numbers per sample of the lane's samples, from sample `first` on.
+template <int T, int N, int ALIGN>
+__device__ __forceinline__ void store_samples(char *to, int first, const float (&x)[N * SAMPLES_PER_LANE]) {
+    if constexpr (FULL_PASSES) {
+        store_narrowed<T, N * SAMPLES_PER_LANE, ALIGN>(to + first * (N * size_of<T>), x);
+    } else {
+#pragma unroll
+        for (int i = 0; i < SAMPLES_PER_LANE; i++) {
+            if (first + i >= SAMPLES) continue;
+            float some[N];
+#pragma unroll
+            for (int k = 0; k < N; k++) some[k] = x[i * N + k];
+            store_narrowed<T, N, size_of<T>>(to + (first + i) * (N * size_of<T>), some);
+        }
+    }
+}
+
+// FUSED: from the gradient of a location to that of its offset.
+__device__ __forceinline__ void scale_by_offset(const Args &args, int image, int query, int l,
+                                                SampleGradient &gradient) {
+    const Level &level = level_at(args, l);
+    if (FUSED == 4) {
+        const int end =
+            l + 1 < LEVELS ? args.level[l + 1 < LEVELS ? l + 1 : 0].first_sample : SAMPLES;
+        const float share = 0.5f / float(end - level.first_sample);
+        float reference[REFERENCE_NUMBERS];
+        load_widened<LOCATION, REFERENCE_NUMBERS, size_of<LOCATION>>(
+            args.reference.address(image, query, l), reference);
+        gradient.x *= reference[REFERENCE_NUMBERS - 2] * share;
+        gradient.y *= reference[REFERENCE_NUMBERS - 1] * share;
+    } else {
+        gradient.x *= 1.0f / level.columns, gradient.y *= 1.0f / level.rows;
+    }
+}
+
+// A lane's part of grad_output.
+__device__ __forceinline__ void load_gradient(float (&to)[CHANNELS_PER_LANE], const char *from) {
+    const Vector<VEC> v = ld_global<VEC>(from);
+    if constexpr (VALUE == F32) {
+#pragma unroll
+        for (int c = 0; c < CHANNELS_PER_LANE; c++) to[c] = __uint_as_float(v.word[c]);
+    } else if constexpr (CHANNELS_PER_LANE == 1) {
+        to[0] = widen<VALUE>(u16(v.word[0]));
+    } else {
+#pragma unroll
+        for (int c = 0; c < CHANNELS_PER_LANE; c += 2) widen2<VALUE>(v.word[c / 2], to[c], to[c + 1]);
+    }
+}
+
+// The sum of a number over the lanes of a group.
+__device__ __forceinline__ float add_over_group(float x) {
+#pragma unroll
+    for (int step = 1; step < GROUP_LANES; step *= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+    msda_backward_samples(const __grid_constant__ Args args) {
+    WarpStage &stage = reinterpret_cast<WarpStage *>(shared)[threadIdx.x / 32];
+    const LoadedLevel loaded = load_level(args);
+    const Lane lane;
+    const int group = threadIdx.x / GROUP_LANES; // in the block
+    const int head = blockIdx.y * HEADS_PER_BLOCK + group % HEADS_PER_BLOCK, image = blockIdx.z;
+    const bool pixels = publish_level(args, loaded) && STRIP_HEIGHT > 0;
+    const int index = blockIdx.x * QUERIES_PER_TILE + group / HEADS_PER_BLOCK;
+    const int query = query_of(args, image, index, 0, nullptr, pixels);
+    const bool active = query >= 0 && head < args.heads;
+    if (!__any_sync(0xffffffffu, active)) return;
+    const int q = active ? query : 0, h = active ? head : 0;
+    const HeadRows rows{args.value.address(image, lane.tap_column, h) + lane.row_offset,
+                        args.value.row_stride};
+    const int first_sample = lane.in_group * SAMPLES_PER_LANE;
+    const char *locations =
+        args.locations.address(image, q, h) + first_sample * (2 * size_of<LOCATION>);
+    const char *weights = args.weights.address(image, q, h) + first_sample * size_of<WEIGHT>;
+    Softmax softmax{0, 0};
+    if (FUSED) {
+        softmax = softmax_of(args.weights.address(image, q, h), lane.in_group, active);
+        if (args.softmax && active && lane.in_group == 0) {
+            args.softmax[(i64(image) * args.queries + query) * args.heads + head] =
+                make_float2(softmax.max, softmax.scale);
+        }
+    }
+    if (!WANT_TAPS) return;
+    float gradient[CHANNELS_PER_LANE];
+    load_gradient(gradient, args.output.address(image, q, h) + lane.row_offset);
+
+    RawSamples raw;
+    raw.load(active, locations, weights, 0, lane.in_group);
+    // FUSED: the gradients of all weights of the lane, because the gradient of a logit needs the sum
+    // over all of them.
+    constexpr int KEPT = FUSED && WANT_WEIGHTS ? PASSES : 1;
+    float kept_weight[KEPT][SAMPLES_PER_LANE], kept_gradient[KEPT][SAMPLES_PER_LANE];
+    float mean = 0;
+    constexpr int UNROLLED = FUSED && WANT_WEIGHTS ? PASSES : 1;
+#pragma unroll UNROLLED
+    for (int pass = 0; pass < SAMPLES; pass += SAMPLES_PER_PASS) { // the first sample of the pass
+        __syncwarp();
+        Placed placed[SAMPLES_PER_LANE];
+        LanePositions positions;
+        {
+            float xy[2 * SAMPLES_PER_LANE], raw_weights[SAMPLES_PER_LANE];
+            raw.widen_to(xy, raw_weights);
+#pragma unroll
+            for (int i = 0; i < SAMPLES_PER_LANE; i++) {
+                const int s = pass + first_sample + i;
+                const int l = level_of(args, FULL_PASSES ? s : min(s, SAMPLES - 1));
+                const bool exists = active && (FULL_PASSES || s < SAMPLES);
+                float x = xy[2 * i], y = xy[2 * i + 1], weight = raw_weights[i];
+                if (FUSED && exists) unfuse(args, image, query, l, softmax, x, y, weight);
+                positions.sample[i] =
+                    Position(place(placed[i], exists, x, y, exists ? weight : 0, level_at(args, l)));
+            }
+        }
+        const int own_slot = slot_of(lane.group(), lane.in_group);
+        stage.positions[own_slot] = positions;
+        __syncwarp();
+        const int next_pass = pass + SAMPLES_PER_PASS;
+        if (next_pass < SAMPLES) raw.load(active, locations, weights, next_pass, lane.in_group);
+#pragma unroll
+        for (int j = 0; j < GROUP_LANES; j += SAMPLE_GROUPS) {
+            const int located_by = j + (SAMPLE_GROUPS > 1 ? lane.sample_group : 0);
+            const int slot = slot_of(lane.group(), located_by);
+            const LanePositions located = stage.positions[slot];
+#pragma unroll
+            for (int i = 0; i < SAMPLES_PER_LANE; i++) {
+                const int s = pass + located_by * SAMPLES_PER_LANE + i;
+                // The same for all lanes, because they exchange sums.
+                if (!FULL_PASSES && pass + j * SAMPLES_PER_LANE + i >= SAMPLES) continue;
+                const int level = level_of(args, FULL_PASSES ? s : min(s, SAMPLES - 1));
+                float sum[TAPS_PER_LANE];
+                if constexpr (NEAREST) {
+                    const int stride = PIXEL_STRIDE > 0 ? PIXEL_STRIDE : rows.stride;
+                    const char *at = address_mad(rows.base, int(located.sample[i]), stride);
+                    sum[0] = dot(ld_global<VEC>(at), gradient);
+                } else {
+                    TapRows taps;
+                    load_taps(taps, rows, int(located.sample[i]), row_pitch_of(args, level));
+#pragma unroll
+                    for (int k = 0; k < TAPS_PER_LANE; k++) sum[k] = dot(taps[k / 2][k % 2], gradient);
+                }
+                if (!lane.in_row) {
+#pragma unroll
+                    for (int k = 0; k < TAPS_PER_LANE; k++) sum[k] = 0;
+                }
+                int first, n;
+                add_over_row(sum, lane.in_group, first, n);
+                // Lanes of a row beyond the number of sums have the same sums as others.
+                const bool stores = lane.in_group % LANES_PER_ROW < TAPS_PER_LANE;
+#pragma unroll
+                for (int k = 0; k < TAPS_PER_LANE; k++) {
+                    if (k >= n) continue;
+                    if (stores) {
+                        stage.weights[i][slot].tap[lane.tap_column * 2 + first + k] = sum[k];
+                    }
+                }
+            }
+        }
+        __syncwarp();
+        float location_gradients[2 * SAMPLES_PER_LANE], weight_gradients[SAMPLES_PER_LANE];
+#pragma unroll
+        for (int i = 0; i < SAMPLES_PER_LANE; i++) {
+            const int s = pass + first_sample + i;
+            const int l = level_of(args, FULL_PASSES ? s : min(s, SAMPLES - 1));
+            const bool exists = active && (FULL_PASSES || s < SAMPLES);
+            SampleGradient to = gradient_of(placed[i], stage.weights[i][own_slot], level_at(args, l));
+            if (FUSED) {
+                if (WANT_POINTS && exists) {
+                    const i64 at = ((i64(image) * args.queries + query) * args.heads + head) * SAMPLES;
+                    args.grad_points[at + s] = make_float2(to.x, to.y);
+                }
+                if (placed[i].counts) scale_by_offset(args, image, q, l, to);
+                if (WANT_WEIGHTS) {
+                    const float weight = exists ? placed[i].weight : 0;
+                    kept_weight[pass / SAMPLES_PER_PASS % KEPT][i] = weight;
+                    kept_gradient[pass / SAMPLES_PER_PASS % KEPT][i] = to.weight;
+                    mean = fmaf(weight, to.weight, mean);
+                }
+            }
+            location_gradients[2 * i] = to.x, location_gradients[2 * i + 1] = to.y;
+            weight_gradients[i] = to.weight;
+        }
+        if (active && WANT_LOCATIONS) {
+            store_samples<LOCATION, 2, GRAD_LOCATION_ALIGN>(
+                args.grad_locations.address(image, query, head), pass + first_sample,
+                location_gradients);
+        }
+        if (active && WANT_WEIGHTS && !FUSED) {
+            store_samples<WEIGHT, 1, GRAD_WEIGHT_ALIGN>(
+                args.grad_weights.address(image, query, head), pass + first_sample, weight_gradients);
+        }
+    }
+    if (FUSED && WANT_WEIGHTS) {
+        mean = add_over_group(mean);
+#pragma unroll
+        for (int pass = 0; pass < PASSES; pass++) {
+            float weight_gradients[SAMPLES_PER_LANE];
+#pragma unroll
+            for (int i = 0; i < SAMPLES_PER_LANE; i++) {
+                weight_gradients[i] =
+                    kept_weight[pass % KEPT][i] * (kept_gradient[pass % KEPT][i] - mean);
+            }
+            if (active) {
+                store_samples<WEIGHT, 1, GRAD_WEIGHT_ALIGN>(
+                    args.grad_weights.address(image, query, head),
+                    pass * SAMPLES_PER_PASS + first_sample, weight_gradients);
+            }
+        }
+    }
+}

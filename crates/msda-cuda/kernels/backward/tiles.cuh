@@ -1,0 +1,332 @@
+// Tiles: what the kernels of the value gradient share.
+//
+//   plane     one image and head
+//   tile      8 x 4 pixels of a level; a warp or a block computes the gradient of one tile at a time
+//   bin       the samples of a plane whose top left tap is in one tile, divided into four by the
+//             tiles that their taps reach: bins 4 t to 4 t + 3 belong to tile t
+//
+//               0  inside the tile        3  also the tile below
+//               1  also the tile right    2  also right, below, and diagonally below
+//
+//             So the samples that touch tile t are four ranges of the sorted list: bins 0 to 3 of the
+//             tile, 1 and 2 of its left neighbour, 2 and 3 of its upper one, 2 of the diagonal one.
+//   record    index of a sample in its plane and level: query * points of the level + point
+//   chunk     queries of a plane that a block of bin.cu sorts
+//
+// Levels are numbered from the last to the first here: the last has the fewest tiles and the most
+// samples per tile, so its tiles are computed first.
+//
+// Macros, set by the host twin src/kernels/scatter.rs:
+//   VALUE LOCATION WEIGHT   element types
+//   RING NEAREST BORDER CORNERS FUSED   see common/args.cuh
+//   LEVELS SAMPLES          levels; samples per query and head, over all levels
+//   UNIFORM_POINTS          points per level, or 0 if levels differ
+//   INLINE_LEVELS           entries of the table of levels in the argument; 0: in device memory
+//   LOCATION_ALIGN WEIGHT_ALIGN REFERENCE_ALIGN   alignment in bytes of one sample's numbers
+//   ARGS_BYTES              sizeof(Args), computed by the host
+#pragma once
+#include "common/memory.cuh"
+
+typedef Element<VALUE>::Wide Wide;
+
+constexpr int TILE_WIDTH = 8, TILE_HEIGHT = 4, TILE_PIXELS = TILE_WIDTH * TILE_HEIGHT;
+
+// A tensor with any strides, in bytes.
+struct Strided {
+    char *base;
+    i64 stride[3];
+    __device__ __forceinline__ char *at(i64 i, i64 j, i64 k) const {
+        return base + i * stride[0] + j * stride[1] + k * stride[2];
+    }
+};
+
+struct LevelSize {
+    i64 height, width, start, first_sample; // start: the first position
+};
+
+// The largest logit and 1 / sum of exp(logit - max).
+struct Softmax {
+    Wide max, scale;
+};
+
+struct Args {
+    Strided locations, weights, reference, grad_output, grad_value;
+    const i64 *shapes;      // (height, width) of each level; null if the table has them
+    const i64 *starts;      // first position of each level; null if the table has them
+    const LevelSize *table; // null if the table is `level`
+    u32 *records;           // per plane: its records, sorted by bin
+    u32 *bin_starts;        // per plane: the first record of each bin, and the end
+    u32 *counts;            // per plane and chunk: records of each bin, then those before them
+    const Softmax *softmax; // FUSED: per image, query and head
+    i64 records_per_plane;
+    int batch, queries, heads, channels;
+    int positions, chunk_queries, chunks, bin_capacity;
+    int band_bins, unused; // band_bins: an even number
+    LevelSize level[INLINE_LEVELS > 0 ? INLINE_LEVELS : 1];
+};
+static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
+
+struct TileLevel {
+    int height, width;
+    int origin, pitch; // position of pixel (0, 0); positions from image row to image row
+    int first_sample, points;
+    int first_tile, tiles_across;
+};
+
+// The levels of the call, in shared memory.
+struct Levels {
+    TileLevel level[LEVELS];
+    int tiles;      // of all levels
+    int bin_shift;  // so many tiles as a power of two share their bins; 0 unless tiles are too many
+};
+
+// Reads the table of levels. A level that reaches past the end of value has no tiles.
+__device__ __forceinline__ void load_levels(const Args &args, Levels &to) {
+    const LevelSize *table = INLINE_LEVELS > 0 ? args.level : args.table;
+    for (int l = threadIdx.x; l < LEVELS; l += blockDim.x) {
+        const i64 height = args.shapes ? args.shapes[2 * l] : table[l].height;
+        const i64 width = args.shapes ? args.shapes[2 * l + 1] : table[l].width;
+        const i64 start = args.starts ? args.starts[l] : table[l].start;
+        const i64 pitch = width + 2 * RING, limit = 1 << 24;
+        const bool legal = height > 0 && width > 0 && height <= limit && width <= limit &&
+                           start >= 0 && start <= args.positions &&
+                           (height + 2 * RING) * pitch <= args.positions - start;
+        TileLevel level;
+        level.height = legal ? int(height) : 0, level.width = legal ? int(width) : 0;
+        level.origin = int(start + RING * (pitch + 1)), level.pitch = int(pitch);
+        level.first_sample = int(table[l].first_sample);
+        const int next = l + 1 < LEVELS ? int(table[l + 1].first_sample) : SAMPLES;
+        level.points = next - level.first_sample;
+        level.tiles_across = (level.width + TILE_WIDTH - 1) / TILE_WIDTH;
+        to.level[l] = level;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        int tiles = 0;
+        for (int l = LEVELS - 1; l >= 0; l--) {
+            const TileLevel &level = to.level[l];
+            to.level[l].first_tile = tiles;
+            tiles += level.tiles_across * ((level.height + TILE_HEIGHT - 1) / TILE_HEIGHT);
+        }
+        int shift = 0;
+        while (4 * i64(((tiles - 1) >> shift) + 1) > args.bin_capacity && tiles > 0) shift++;
+        to.tiles = tiles, to.bin_shift = shift;
+    }
+    __syncthreads();
+}
+
+__device__ __forceinline__ int bins_of(const Levels &levels) {
+    return levels.tiles == 0 ? 0 : 4 * (((levels.tiles - 1) >> levels.bin_shift) + 1);
+}
+
+// Locations of one query are the sums of products that the compiler may or may not fuse. All kernels
+// must place a sample on the same pixel, so the operations are spelled out.
+__device__ __forceinline__ float multiply_add_once(float a, float b, float c) {
+    return __fmaf_rn(a, b, c);
+}
+__device__ __forceinline__ double multiply_add_once(double a, double b, double c) {
+    return __fma_rn(a, b, c);
+}
+__device__ __forceinline__ float multiply_once(float a, float b) { return __fmul_rn(a, b); }
+__device__ __forceinline__ double multiply_once(double a, double b) { return __dmul_rn(a, b); }
+__device__ __forceinline__ float divide_once(float a, float b) { return __fdiv_rn(a, b); }
+__device__ __forceinline__ double divide_once(double a, double b) { return __ddiv_rn(a, b); }
+
+// From a normalised coordinate to pixels, on an axis of `extent` pixels.
+__device__ __forceinline__ Wide pixel_of(Wide t, int extent) {
+    Wide x = CORNERS ? multiply_once(t, Wide(extent - 1))
+                     : multiply_add_once(t, Wide(extent), Wide(-0.5));
+    if (BORDER) x = x <= 0 ? 0 : x >= Wide(extent - 1) ? Wide(extent - 1) : x;
+    return NEAREST ? rint(x) : x;
+}
+
+// FUSED: from an offset to a location, given the reference point of the query and level.
+__device__ __forceinline__ void add_reference(const Wide (&reference)[FUSED ? FUSED : 1],
+                                              const TileLevel &level, Wide &x, Wide &y) {
+    Wide scale_x, scale_y;
+    if (FUSED == 4) {
+        const Wide share = divide_once(Wide(0.5), Wide(level.points));
+        scale_x = multiply_once(reference[FUSED - 2], share);
+        scale_y = multiply_once(reference[FUSED - 1], share);
+    } else {
+        scale_x = divide_once(Wide(1), Wide(level.width));
+        scale_y = divide_once(Wide(1), Wide(level.height));
+    }
+    x = multiply_add_once(x, scale_x, reference[0]);
+    y = multiply_add_once(y, scale_y, reference[FUSED ? 1 : 0]);
+}
+
+// Moves a location to pixels. False: the sample does not count.
+__device__ __forceinline__ bool place(Wide &x, Wide &y, const TileLevel &level) {
+    // x - x is 0 only if x is finite.
+    const bool finite = x - x == 0 && y - y == 0;
+    x = pixel_of(x, level.width), y = pixel_of(y, level.height);
+    return finite && x > -1 && y > -1 && x < Wide(level.width) && y < Wide(level.height);
+}
+
+// The bin of a sample at pixel (x, y) of a level.
+__device__ __forceinline__ int bin_of(const Levels &levels, const TileLevel &level, Wide x, Wide y) {
+    const int left = int(floor(x)), top = int(floor(y));
+    const int i = max(left, 0), j = max(top, 0);
+    const bool right = !NEAREST && left >= 0 && left % TILE_WIDTH == TILE_WIDTH - 1 &&
+                       left + 1 < level.width;
+    const bool below = !NEAREST && top >= 0 && top % TILE_HEIGHT == TILE_HEIGHT - 1 &&
+                       top + 1 < level.height;
+    const int tile = level.first_tile + j / TILE_HEIGHT * level.tiles_across + i / TILE_WIDTH;
+    const int reach = right ? (below ? 2 : 1) : (below ? 3 : 0);
+    return (tile >> levels.bin_shift) * 4 + reach;
+}
+
+// N numbers of type T as Wide.
+template <int T, int N, int ALIGN>
+__device__ __forceinline__ void load_wide(const char *from, Wide (&x)[N]) {
+    if constexpr (VALUE == F64) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            x[i] = Wide(widen<T>(reinterpret_cast<const typename Element<T>::Stored *>(from)[i]));
+        }
+    } else {
+        load_widened<T, N, ALIGN>(from, x);
+    }
+}
+
+// A tile of a plane.
+struct Tile {
+    int l;                    // its level
+    int x, y;                 // its first pixel
+    int width, height;        // of the level
+    int position, pitch;      // of its first pixel; from row to row
+    __device__ __forceinline__ bool has(int pixel) const {
+        return x + pixel % TILE_WIDTH < width && y + pixel / TILE_WIDTH < height;
+    }
+    __device__ __forceinline__ int position_of(int pixel) const {
+        return position + pixel / TILE_WIDTH * pitch + pixel % TILE_WIDTH;
+    }
+};
+
+__device__ __forceinline__ Tile tile_at(const Levels &levels, int index) {
+    int l = LEVELS - 1;
+    while (l > 0 && index >= levels.level[l - 1].first_tile) l--;
+    const TileLevel &level = levels.level[l];
+    const int in_level = index - level.first_tile;
+    const int row = in_level / level.tiles_across, column = in_level - row * level.tiles_across;
+    Tile tile;
+    tile.l = l, tile.x = column * TILE_WIDTH, tile.y = row * TILE_HEIGHT;
+    tile.width = level.width, tile.height = level.height;
+    tile.position = level.origin + tile.y * level.pitch + tile.x, tile.pitch = level.pitch;
+    return tile;
+}
+
+// The records of the samples that touch a tile: four ranges, one after the other.
+struct Ranges {
+    const u32 *records; // of the plane
+    u32 begin[4];       // of each range, less the records of the ranges before it
+    u32 end[4];         // records up to the end of each range
+
+    __device__ __forceinline__ u32 count() const { return end[3]; }
+    __device__ __forceinline__ u32 at(u32 i) const {
+        const u32 from = i < end[0] ? begin[0] : i < end[1] ? begin[1] : i < end[2] ? begin[2] : begin[3];
+        return records[from + i];
+    }
+};
+
+// If bins are shared, a range may hold samples that do not touch the tile. No range is taken twice.
+__device__ __forceinline__ Ranges ranges_of(const Args &args, const Levels &levels, i64 plane,
+                                            int index, const Tile &tile) {
+    const u32 *starts = args.bin_starts + plane * (args.bin_capacity + 1);
+    const int across = levels.level[tile.l].tiles_across, shift = levels.bin_shift;
+    const bool left = tile.x > 0 && !NEAREST, upper = tile.y > 0 && !NEAREST;
+    const int tiles[4] = {index, index - 1, index - across, index - across - 1};
+    const bool exists[4] = {true, left, upper, left && upper};
+    const int first[4] = {0, 1, 2, 2}, last[4] = {3, 2, 3, 2};
+    Ranges ranges;
+    ranges.records = args.records + plane * args.records_per_plane;
+    u32 total = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const int group = tiles[k] >> shift;
+        bool wanted = exists[k];
+        if (shift > 0) {
+#pragma unroll
+            for (int other = 0; other < k; other++) {
+                wanted = wanted && !(exists[other] && tiles[other] >> shift == group);
+            }
+        }
+        u32 begin = 0, count = 0;
+        if (wanted) {
+            begin = starts[group * 4 + (shift > 0 ? 0 : first[k])];
+            count = starts[group * 4 + (shift > 0 ? 3 : last[k]) + 1] - begin;
+        }
+        ranges.begin[k] = begin - total, total += count, ranges.end[k] = total;
+    }
+    return ranges;
+}
+
+// The query of a record, and its sample within the query.
+__device__ __forceinline__ int query_of_record(u32 record, const TileLevel &level, int &sample) {
+    const u32 points = UNIFORM_POINTS > 0 ? UNIFORM_POINTS : level.points;
+    const u32 query = record / points;
+    sample = level.first_sample + int(record - query * points);
+    return int(query);
+}
+
+// Adds the samples of a tile one after the other, as the definition says: lane c sums channel
+// `channel` into sums[pixel * 32 + c]. All lanes of a warp call this together.
+__device__ __forceinline__ void add_in_order(const Args &args, const Levels &levels,
+                                             const Ranges &ranges, const Tile &tile, int image,
+                                             int head, int channel, bool in_row, Wide *sums) {
+    typedef typename Element<VALUE>::Stored Stored;
+    const int lane = threadIdx.x % 32;
+    const TileLevel &level = levels.level[tile.l];
+    for (int pixel = 0; pixel < TILE_PIXELS; pixel++) sums[pixel * 32 + lane] = 0;
+    const u32 count = ranges.count();
+#pragma unroll 1
+    for (u32 begin = 0; begin < count; begin += 32) {
+        Wide xy[2] = {0, 0}, weight[1] = {0};
+        int query = 0;
+        bool counts = false;
+        if (begin + lane < count) {
+            int sample;
+            query = query_of_record(ranges.at(begin + lane), level, sample);
+            load_wide<LOCATION, 2, LOCATION_ALIGN>(
+                args.locations.at(image, query, head) + i64(sample) * (2 * size_of<LOCATION>), xy);
+            load_wide<WEIGHT, 1, WEIGHT_ALIGN>(
+                args.weights.at(image, query, head) + i64(sample) * size_of<WEIGHT>, weight);
+            if (FUSED) {
+                Wide reference[FUSED ? FUSED : 1];
+                load_wide<LOCATION, FUSED ? FUSED : 1, REFERENCE_ALIGN>(
+                    args.reference.at(image, query, tile.l), reference);
+                add_reference(reference, level, xy[0], xy[1]);
+                const Softmax softmax =
+                    args.softmax[(i64(image) * args.queries + query) * args.heads + head];
+                weight[0] = exp(weight[0] - softmax.max) * softmax.scale;
+            }
+            counts = place(xy[0], xy[1], level);
+        }
+        const u32 here = min(count - begin, 32u);
+#pragma unroll 1
+        for (u32 k = 0; k < here; k++) {
+            const Wide x = __shfl_sync(0xffffffffu, xy[0], k), y = __shfl_sync(0xffffffffu, xy[1], k);
+            const Wide w = __shfl_sync(0xffffffffu, weight[0], k);
+            const int q = __shfl_sync(0xffffffffu, query, k);
+            if (!__shfl_sync(0xffffffffu, int(counts), k) || !in_row) continue;
+            const char *row = args.grad_output.at(image, q, head);
+            const Wide gradient = Wide(widen<VALUE>(reinterpret_cast<const Stored *>(row)[channel]));
+            const Wide left = floor(x), top = floor(y);
+#pragma unroll
+            for (int tap = 0; tap < (NEAREST ? 1 : 4); tap++) {
+                const int i = int(left) + (tap & 1), j = int(top) + (tap >> 1);
+                const int column = i - tile.x, line = j - tile.y;
+                if (u32(column) >= TILE_WIDTH || u32(line) >= TILE_HEIGHT) continue;
+                if (i >= tile.width || j >= tile.height) continue;
+                Wide share = 1;
+                if (!NEAREST) {
+                    share = (tap & 1 ? x - left : 1 - (x - left)) *
+                            (tap >> 1 ? y - top : 1 - (y - top));
+                }
+                sums[(line * TILE_WIDTH + column) * 32 + lane] += w * share * gradient;
+            }
+        }
+    }
+    __syncwarp();
+}

@@ -1,0 +1,481 @@
+// value: the gradient of value on tensor cores.
+//
+//   grad_value[pixel, channel] = sum over samples of share[pixel, sample] * grad_output[sample, channel]
+//
+// A warp multiplies matrices for one tile: 32 pixels x samples times samples x CHUNK channels. The
+// samples come from the sorted list of bin.cu. Each has at most four shares that are not 0, but the
+// tensor core multiplies all 32 faster than other code would find the four.
+//
+//     shares (registers)                gradients (shared memory)      sums (registers)
+//     sample  0 1 2 .. 15               channel  0 1 2 .. 31
+//     pixel 0 . a . ..                  sample 0 . . .                 pixel 0 . . .
+//     pixel 1 . b . ..            x     sample 1 . . .            =    pixel 1 . . .
+//
+// Shares are products of three numbers in f32. They are split into two numbers of the type of the
+// gradients, and both are multiplied, so the products are exact to 16 bits or more (bf16: 16,
+// f16: 22). f32 gradients are split too (tf32, three products: 21 bits). Sums are f32.
+//
+// Threads: four warps per block. Four tiles per block, one per warp; or one tile that all warps
+// share, if its level has many samples per tile or one of the four tiles has many. The warps of a
+// shared tile take every fourth group of 32 samples, and their sums are added in the order of the
+// warps, so the bits are the same in every run.
+//
+// Pipeline of a warp, 32 samples per step:   records -> locations and weights -> shares, rows of
+// gradients (asynchronous copies to shared memory) -> products. Each stage belongs to another step.
+//
+// A share of 0 times infinity is not a number. So if a sum is not finite, the tile is computed again
+// as the definition says.
+//
+// Bound by: instructions and the tensor cores if samples are many; writing grad_value if few.
+#include "backward/tiles.cuh"
+
+// Macros besides those of tiles.cuh: CHUNK (channels of a warp: 8, 16 or 32), BLOCKS_PER_SM,
+// SHARED_BYTES.
+constexpr int WARPS = 4, THREADS = 32 * WARPS;
+constexpr int ELEMENT = size_of<VALUE>;
+constexpr int PARTS = CHUNK * ELEMENT / 16;            // pieces of 16 bytes per row
+constexpr int COLUMN_TILES = CHUNK / 8;                // matrices of 8 channels
+constexpr int CHANNELS_PER_PART = 16 / ELEMENT;
+constexpr u32 SHARED_FROM = 1024;                      // records from which all warps share a tile
+// f16 has no small numbers: shares are scaled up by this, and sums down.
+constexpr float SCALE = VALUE == F16 ? 256.0f : 1.0f;
+
+constexpr int SUM_BYTES = TILE_PIXELS * CHUNK * 4;
+constexpr int EXACT_BYTES = TILE_PIXELS * 32 * 4;
+
+struct __align__(16) WarpStage {
+    union {
+        uint4 rows[2][32 * PARTS];     // gradients of two steps
+        float sums[1][SUM_BYTES / 4];  // later the sums
+        float exact[EXACT_BYTES / 4];  // or the sums of write_exactly
+    };
+    float4 lines[2][32]; // weight * share of each of the four image rows of the tile
+    float column[2][32]; // x in the tile
+};
+
+// The stages of the warps, and later their sums.
+union Stages {
+    WarpStage of_warp[WARPS];
+    float sums[WARPS][SUM_BYTES / 4]; // of warps that share a tile
+};
+static_assert(sizeof(Stages) == SHARED_BYTES, "host and kernel disagree about shared memory");
+
+// How tiles are divided into units of work: one tile, or four tiles of a level.
+struct Units {
+    int first[LEVELS];
+    bool heavy[LEVELS]; // a unit is one tile
+    int count;
+};
+extern __shared__ uint4 shared[];
+
+// Where piece `part` of a row is, so that neither copies nor matrix loads meet bank conflicts.
+__device__ __forceinline__ int piece_of(int row, int part) {
+    if constexpr (VALUE == F32) {
+        constexpr int PAIRS = PARTS / 2;
+        const int pair = (part >> 1) ^ (PAIRS == 4 ? row & 3 : PAIRS == 2 ? row >> 1 & 1 : 0);
+        return row * PARTS + pair * 2 + (part & 1);
+    } else {
+        return row * PARTS + (part ^ (row / (8 / PARTS) % PARTS));
+    }
+}
+
+// Where four sums of a pixel are.
+__device__ __forceinline__ int sums_of(int pixel, int four) {
+    constexpr int FOURS = CHUNK / 4;
+    return pixel * CHUNK + (four ^ (pixel / (8 / FOURS) % FOURS)) * 4;
+}
+
+__device__ __forceinline__ void copy_row(uint4 *to, const char *from, bool exists) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                     u32(__cvta_generic_to_shared(to))),
+                 "l"(from), "r"(exists ? 16 : 0)
+                 : "memory");
+#endif
+}
+
+__device__ __forceinline__ void multiply(float (&sum)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+    if constexpr (VALUE == BF16) {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+            "{%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    } else if constexpr (VALUE == F16) {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+            "{%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    } else {
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+            "{%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    }
+#endif
+}
+
+// Two shares as two 16-bit numbers each: the rounded one, and the rest.
+__device__ __forceinline__ void split2(float first, float second, u32 &high, u32 &low) {
+    float high_first, high_second;
+    high = narrow2<VALUE == F32 ? F16 : VALUE>(first, second);
+    widen2<VALUE == F32 ? F16 : VALUE>(high, high_first, high_second);
+    low = narrow2<VALUE == F32 ? F16 : VALUE>(first - high_first, second - high_second);
+}
+
+// A number as two tf32 numbers.
+__device__ __forceinline__ void split(float x, u32 &high, u32 &low) {
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(high) : "f"(x));
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(low) : "f"(x - __uint_as_float(high)));
+#endif
+}
+
+constexpr int MATRICES = COLUMN_TILES > 1 ? 2 : 1; // of 8 channels, loaded at once
+
+__device__ __forceinline__ void load_matrices(u32 (&b)[MATRICES][2], const uint4 *row) {
+    const u32 address = u32(__cvta_generic_to_shared(row));
+    if constexpr (MATRICES == 2) {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(b[0][0]), "=r"(b[0][1]), "=r"(b[MATRICES - 1][0]), "=r"(b[MATRICES - 1][1])
+                     : "r"(address));
+    } else {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                     : "=r"(b[0][0]), "=r"(b[0][1])
+                     : "r"(address));
+    }
+}
+
+typedef float Sums[2][COLUMN_TILES][4]; // [two image rows of the tile][8 channels]
+
+__device__ __forceinline__ void clear(Sums &sums) {
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+#pragma unroll
+        for (int n = 0; n < COLUMN_TILES; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums[m][n][i] = 0;
+        }
+    }
+}
+
+// The share of a column of the tile.
+__device__ __forceinline__ float share_of(float distance) { return __saturatef(1 - fabsf(distance)); }
+
+// Adds 32 staged samples.
+__device__ __forceinline__ void add_step(Sums &sums, const WarpStage &stage, int buffer) {
+    const int lane = threadIdx.x % 32;
+    const float column = float(lane / 4); // the pixel column of this lane's shares
+    const uint4 *rows = stage.rows[buffer];
+    if constexpr (VALUE == F32) {
+#pragma unroll
+        for (int step = 0; step < 32; step += 8) { // samples step + lane % 4 and 4 more
+            u32 high[2][4], low[2][4];
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int k = step + half * 4 + lane % 4;
+                const float share = share_of(stage.column[buffer][k] - column);
+                const float4 lines = stage.lines[buffer][k];
+                const float line[4] = {lines.x, lines.y, lines.z, lines.w};
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    split(share * line[j], high[j / 2][half * 2 + j % 2], low[j / 2][half * 2 + j % 2]);
+                }
+            }
+#pragma unroll
+            for (int n = 0; n < COLUMN_TILES; n++) {
+                u32 b_high[2], b_low[2];
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const int k = step + half * 4 + lane % 4, channel = n * 8 + lane / 4;
+                    const uint4 *piece = rows + piece_of(k, channel / 4);
+                    split(reinterpret_cast<const float *>(piece)[channel % 4], b_high[half], b_low[half]);
+                }
+#pragma unroll
+                for (int m = 0; m < 2; m++) {
+                    multiply(sums[m][n], low[m], b_high);
+                    multiply(sums[m][n], high[m], b_low);
+                    multiply(sums[m][n], high[m], b_high);
+                }
+            }
+        }
+    } else {
+#pragma unroll
+        for (int step = 0; step < 32; step += 16) {
+            u32 high[2][4], low[2][4];
+#pragma unroll
+            for (int half = 0; half < 2; half++) { // samples k and k + 1
+                const int k = step + half * 8 + lane % 4 * 2;
+                const float2 at = *reinterpret_cast<const float2 *>(&stage.column[buffer][k]);
+                const float first = share_of(at.x - column), second = share_of(at.y - column);
+                const float4 a = stage.lines[buffer][k], b = stage.lines[buffer][k + 1];
+                split2(first * a.x, second * b.x, high[0][half * 2], low[0][half * 2]);
+                split2(first * a.y, second * b.y, high[0][half * 2 + 1], low[0][half * 2 + 1]);
+                split2(first * a.z, second * b.z, high[1][half * 2], low[1][half * 2]);
+                split2(first * a.w, second * b.w, high[1][half * 2 + 1], low[1][half * 2 + 1]);
+            }
+#pragma unroll
+            for (int n = 0; n < COLUMN_TILES; n += MATRICES) {
+                // Lanes 0 to 15 name the rows of the 16 samples, lanes 16 to 31 those of the next 8
+                // channels. The matrices are transposed.
+                u32 b[MATRICES][2];
+                load_matrices(b, rows + piece_of(step + lane % 16, n + lane / 16 % MATRICES));
+#pragma unroll
+                for (int i = 0; i < MATRICES; i++) {
+#pragma unroll
+                    for (int m = 0; m < 2; m++) {
+                        multiply(sums[m][n + i], low[m], b[i]);
+                        multiply(sums[m][n + i], high[m], b[i]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+// A sample on its way through the pipeline.
+struct Raw {
+    int query; // -1: none
+    Packed<LOCATION, 2, LOCATION_ALIGN> xy;
+    Packed<WEIGHT, 1, WEIGHT_ALIGN> weight;
+    Packed<LOCATION, FUSED ? FUSED : 1, REFERENCE_ALIGN> reference;
+    Softmax softmax;
+};
+
+// Adds the samples of a tile: groups `first`, `first + groups`, ... of 32 records.
+__device__ __forceinline__ void add_tile(Sums &sums, const Args &args, const TileLevel &level,
+                                         const Ranges &ranges, const Tile &tile, int image, int head,
+                                         WarpStage &stage, u32 first, u32 groups) {
+    const int lane = threadIdx.x % 32;
+    const u32 count = ranges.count();
+    const char *locations = args.locations.at(image, 0, head);
+    const char *weights = args.weights.at(image, 0, head);
+    const char *gradients = args.grad_output.at(image, 0, head) + blockIdx.y * (CHUNK * ELEMENT);
+    constexpr u32 NONE = ~0u;
+    const u32 stride = groups * 32;
+    auto record_at = [&](u32 i) { return i < count ? ranges.at(i) : NONE; };
+    auto load = [&](Raw &raw, u32 record) {
+        raw.query = -1;
+        if (record == NONE) return;
+        int sample;
+        raw.query = query_of_record(record, level, sample);
+        raw.xy.load(locations + raw.query * args.locations.stride[1] +
+                    sample * (2 * size_of<LOCATION>));
+        raw.weight.load(weights + raw.query * args.weights.stride[1] + sample * size_of<WEIGHT>);
+        if (FUSED) {
+            raw.reference.load(args.reference.at(image, raw.query, tile.l));
+            raw.softmax = args.softmax[(i64(image) * args.queries + raw.query) * args.heads + head];
+        }
+    };
+    auto put = [&](const Raw &raw, int buffer) {
+        float4 lines = make_float4(0, 0, 0, 0);
+        float column = 0;
+        if (raw.query >= 0) {
+            float xy[2], weight[1];
+            raw.xy.widen_to(xy), raw.weight.widen_to(weight);
+            if (FUSED) {
+                float reference[FUSED ? FUSED : 1];
+                raw.reference.widen_to(reference);
+                add_reference(reference, level, xy[0], xy[1]);
+                weight[0] = expf(weight[0] - raw.softmax.max) * raw.softmax.scale;
+            }
+            place(xy[0], xy[1], level);
+            column = xy[0] - float(tile.x);
+            const float line = xy[1] - float(tile.y), w = weight[0] * SCALE;
+            lines.x = w * share_of(line), lines.y = w * share_of(line - 1);
+            lines.z = w * share_of(line - 2), lines.w = w * share_of(line - 3);
+        }
+        stage.lines[buffer][lane] = lines, stage.column[buffer][lane] = column;
+#pragma unroll
+        for (int i = 0; i < PARTS; i++) {
+            const int row = (i * 32 + lane) / PARTS, part = lane % PARTS;
+            const int query = __shfl_sync(0xffffffffu, raw.query, row);
+            copy_row(&stage.rows[buffer][piece_of(row, part)],
+                     gradients + max(query, 0) * args.grad_output.stride[1] + part * 16, query >= 0);
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+    u32 at = first * 32; // of the step whose products come next
+    if (at >= count) return;
+    u32 record = record_at(at + lane);
+    Raw raw;
+    load(raw, record);
+    record = record_at(at + stride + lane);
+    put(raw, 0);
+    load(raw, record);
+    record = record_at(at + 2 * stride + lane);
+#pragma unroll 1
+    for (int buffer = 0; at < count; at += stride, buffer ^= 1) {
+        // While the products are computed: rows of the next step, locations of the one after it,
+        // records of the third.
+        put(raw, buffer ^ 1);
+        load(raw, record);
+        record = record_at(at + 3 * stride + lane);
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        __syncwarp();
+        add_step(sums, stage, buffer);
+        __syncwarp();
+    }
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    __syncwarp();
+}
+
+// Puts the sums of a warp into shared memory.
+__device__ __forceinline__ void put_sums(float *to, const Sums &sums) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+#pragma unroll
+        for (int n = 0; n < COLUMN_TILES; n++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int pixel = m * 16 + half * 8 + lane / 4, channel = n * 8 + lane % 4 * 2;
+                float2 *at = reinterpret_cast<float2 *>(to + sums_of(pixel, channel / 4) + channel % 4);
+                *at = make_float2(sums[m][n][half * 2] * (1 / SCALE),
+                                  sums[m][n][half * 2 + 1] * (1 / SCALE));
+            }
+        }
+    }
+}
+
+// Writes a piece of a row.
+__device__ __forceinline__ void write_piece(const Args &args, const Tile &tile, int image, int head,
+                                            int pixel, int part, const float (&x)[CHANNELS_PER_PART]) {
+    if (!tile.has(pixel)) return;
+    Vector<16> v;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if constexpr (VALUE == F32) {
+            v.word[i] = __float_as_uint(x[i]);
+        } else {
+            v.word[i] = narrow2<VALUE>(x[i * CHANNELS_PER_PART / 4], x[i * CHANNELS_PER_PART / 4 + 1]);
+        }
+    }
+    char *row = args.grad_value.at(image, tile.position_of(pixel), head);
+    st_global<16>(row + blockIdx.y * (CHUNK * ELEMENT) + part * 16, v);
+}
+
+// Adds the sums of `warps` warps and writes the tile, by `threads` threads. False: a sum is not
+// finite.
+__device__ __forceinline__ bool write_tile(const Args &args, const Tile &tile, int image, int head,
+                                           const float (*from)[SUM_BYTES / 4], int warps, int thread,
+                                           int threads) {
+    bool finite = true;
+    for (int i = thread; i < TILE_PIXELS * PARTS; i += threads) {
+        const int pixel = i / PARTS, part = i % PARTS;
+        float x[CHANNELS_PER_PART];
+#pragma unroll
+        for (int c = 0; c < CHANNELS_PER_PART; c += 4) {
+            float4 sum = make_float4(0, 0, 0, 0);
+            for (int w = 0; w < warps; w++) {
+                const float4 more = *reinterpret_cast<const float4 *>(
+                    from[w] + sums_of(pixel, part * (CHANNELS_PER_PART / 4) + c / 4));
+                sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+            }
+            x[c] = sum.x, x[c + 1] = sum.y, x[c + 2] = sum.z, x[c + 3] = sum.w;
+        }
+#pragma unroll
+        for (int c = 0; c < CHANNELS_PER_PART; c++) finite = finite && x[c] - x[c] == 0;
+        write_piece(args, tile, image, head, pixel, part, x);
+    }
+    return finite;
+}
+
+// Computes the tile again, by the definition, with one warp.
+__device__ __noinline__ void write_exactly(const Args &args, const Levels &levels, i64 plane,
+                                           int index, float *sums) {
+    const int image = int(plane / args.heads), head = int(plane - i64(image) * args.heads);
+    const int lane = threadIdx.x % 32;
+    const Tile tile = tile_at(levels, index);
+    const Ranges ranges = ranges_of(args, levels, plane, index, tile);
+    const bool in_row = lane < CHUNK;
+    add_in_order(args, levels, ranges, tile, image, head, blockIdx.y * CHUNK + (in_row ? lane : 0),
+                 in_row, sums);
+    for (int i = lane; i < TILE_PIXELS * PARTS; i += 32) {
+        const int pixel = i / PARTS, part = i % PARTS;
+        float x[CHANNELS_PER_PART];
+#pragma unroll
+        for (int c = 0; c < CHANNELS_PER_PART; c++) {
+            x[c] = sums[pixel * 32 + part * CHANNELS_PER_PART + c];
+        }
+        write_piece(args, tile, image, head, pixel, part, x);
+    }
+    __syncwarp();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+    msda_backward_value(const __grid_constant__ Args args) {
+    __shared__ Levels levels;
+    __shared__ Units units;
+    Stages &stages = *reinterpret_cast<Stages *>(shared);
+    load_levels(args, levels);
+    const int warp = threadIdx.x / 32;
+    const i64 planes = i64(args.batch) * args.heads;
+    if (threadIdx.x == 0) {
+        int count = 0;
+        for (int l = LEVELS - 1; l >= 0; l--) {
+            const int next = l > 0 ? levels.level[l - 1].first_tile : levels.tiles;
+            const int tiles = next - levels.level[l].first_tile;
+            // A quarter more than the samples: those that touch several tiles.
+            const i64 per_tile =
+                tiles > 0 ? i64(args.queries) * levels.level[l].points * 5 / 4 / tiles : 0;
+            units.heavy[l] = per_tile > SHARED_FROM, units.first[l] = count;
+            count += units.heavy[l] ? tiles : (tiles + WARPS - 1) / WARPS;
+        }
+        units.count = count;
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (i64 work = blockIdx.x; work < units.count * planes; work += gridDim.x) {
+        const int unit = int(work / planes);
+        const i64 plane = work - unit * planes;
+        const int image = int(plane / args.heads), head = int(plane - i64(image) * args.heads);
+        int l = LEVELS - 1;
+        while (l > 0 && unit >= units.first[l - 1]) l--;
+        const TileLevel &level = levels.level[l];
+        const int end = l > 0 ? levels.level[l - 1].first_tile : levels.tiles;
+        const bool heavy = units.heavy[l];
+        const int first = level.first_tile + (unit - units.first[l]) * (heavy ? 1 : WARPS);
+        const int own = first + warp;
+        const bool has = !heavy && own < end;
+        Tile tile = tile_at(levels, has ? own : first);
+        Ranges ranges = ranges_of(args, levels, plane, has ? own : first, tile);
+        Sums sums;
+        if (!__syncthreads_or(heavy || (has && ranges.count() > SHARED_FROM))) {
+            // One tile per warp.
+            if (!has) continue;
+            clear(sums);
+            WarpStage &stage = stages.of_warp[warp];
+            add_tile(sums, args, level, ranges, tile, image, head, stage, 0, 1);
+            put_sums(stage.sums[0], sums);
+            __syncwarp();
+            const bool finite =
+                write_tile(args, tile, image, head, stage.sums, 1, threadIdx.x % 32, 32);
+            __syncwarp();
+            if (!__all_sync(0xffffffffu, finite)) {
+                write_exactly(args, levels, plane, own, stage.exact);
+            }
+            __syncwarp();
+            continue;
+        }
+        // All warps share the tile, or each of the four tiles.
+        const int tiles = heavy ? 1 : min(WARPS, end - first);
+#pragma unroll 1
+        for (int t = 0; t < tiles; t++) {
+            tile = tile_at(levels, first + t);
+            ranges = ranges_of(args, levels, plane, first + t, tile);
+            clear(sums);
+            add_tile(sums, args, level, ranges, tile, image, head, stages.of_warp[warp], warp, WARPS);
+            __syncthreads();
+            put_sums(stages.sums[warp], sums);
+            __syncthreads();
+            const bool finite =
+                write_tile(args, tile, image, head, stages.sums, WARPS, threadIdx.x, THREADS);
+            const bool exact = __syncthreads_or(!finite);
+            if (exact && warp == 0) {
+                write_exactly(args, levels, plane, first + t, stages.of_warp[0].exact);
+            }
+            __syncthreads();
+        }
+    }
+}

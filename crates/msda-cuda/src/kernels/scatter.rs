@@ -1,0 +1,332 @@
+//! The gradient of value: `backward/gaps.cu`, `bin.cu`, `value.cu`, `value_plain.cu` and `value_atomic.cu`.
+//!
+//! `backward/tiles.cuh` explains the words: plane, tile, bin, record, chunk.
+
+use msda::{Dtype, Layout, Role};
+
+use super::backward::Shared;
+use super::rows::{aligned, grain};
+use super::{Args, Call, Prepared, Region, Table, blocks, with_options};
+use crate::driver::Launch;
+use crate::jit::Unit;
+use crate::request::{Levels, Request, Scatter, Slot, Target};
+
+/// Pixels of a tile.
+const TILE: [usize; 2] = [8, 4];
+
+/// Warps of a block of `value.cu`.
+const WARPS: usize = 4;
+
+/// Records per tile from which all warps of a block share it. As in `value.cu`.
+const SHARED_FROM: usize = 1024;
+
+/// Samples of a chunk: enough to hide what a block does once.
+const CHUNK_SAMPLES: usize = 8192;
+
+/// A plane with at most so many samples is one chunk.
+const ONE_CHUNK: usize = 16384;
+
+/// The most shared memory of a block that counts, if that is enough: several blocks fit an SM.
+const COUNTER_BYTES: usize = 64 << 10;
+
+/// Sizes of the call's tables.
+struct Sizes {
+    planes: usize,
+    /// Tiles of a plane, or an estimate if the level sizes are on the device.
+    tiles: usize,
+    /// The most bins of a plane. If there are more tiles, several share their bins.
+    bins: usize,
+    chunk_queries: usize,
+    chunks: usize,
+    threads: usize,
+    /// Bins that a block counts at a time.
+    band_bins: usize,
+    counters_16bit: bool,
+}
+
+impl Sizes {
+    fn new(request: &Request<'_>, target: &Target) -> Self {
+        let p = request.problem;
+        let samples = p.queries().saturating_mul(p.samples());
+        let tiles = match request.levels {
+            Levels::Host => p.levels().iter().map(|l| l.w.div_ceil(TILE[0]) * l.h.div_ceil(TILE[1])).sum(),
+            // Twice as many as levels of many pixels have.
+            Levels::Device => p.positions() / 16 + 8 * p.levels().len(),
+        };
+        let bins = 4 * tiles;
+        let one = samples <= ONE_CHUNK;
+        // Counts take no more memory than records.
+        let most = CHUNK_SAMPLES.max(bins);
+        let group = 32 * 8;
+        let chunk_queries = match one {
+            true => p.queries(),
+            false => most.div_ceil(p.samples()).next_multiple_of(group).min(p.queries()),
+        };
+        let counters_16bit = chunk_queries.saturating_mul(p.samples()) <= 0xffff;
+        let counter = if counters_16bit { 2 } else { 4 };
+        let even = |n: usize| n.next_multiple_of(2).max(2);
+        let bytes = |warps: usize, bins: usize| even(bins).saturating_mul(4 + counter * warps);
+        let most_warps = if one { p.queries().div_ceil(32).clamp(1, 16) } else { 8 };
+        let fits = |&warps: &usize| bytes(warps, bins) <= COUNTER_BYTES.min(target.shared());
+        let warps = [16, 8, 4, 2].map(|n| n.min(most_warps)).into_iter().find(fits).unwrap_or(2.min(most_warps));
+        let room = (target.shared() - 1024) / (4 + counter * warps);
+        Self {
+            planes: p.batch() * p.heads(),
+            tiles,
+            bins,
+            chunk_queries,
+            chunks: p.queries().div_ceil(chunk_queries.max(1)),
+            threads: 32 * warps,
+            band_bins: even(bins).min(room / 2 * 2),
+            counters_16bit,
+        }
+    }
+
+    fn counter_bytes(&self, warps: usize) -> usize {
+        self.band_bins * (4 + if self.counters_16bit { 2 } else { 4 } * warps)
+    }
+}
+
+/// Regions of the workspace.
+#[derive(Default)]
+struct Regions {
+    records: Option<Region>,
+    bin_starts: Option<Region>,
+    counts: Option<Region>,
+}
+
+/// Why the problem does not fit the kernels, if it does not.
+pub(super) fn refuses(request: &Request<'_>) -> Option<String> {
+    let p = request.problem;
+    let fits = |n: usize| n < 1 << 30;
+    let per_plane = p.queries().checked_mul(p.samples()).is_some_and(|n| n < 1 << 32);
+    let counts = [p.queries().saturating_add(1 << 16), p.heads(), p.positions(), p.samples(), p.channels(), p.batch()];
+    let planes = p.batch().checked_mul(p.heads()).is_some_and(fits);
+    let levels = p.levels().len() <= 1024;
+    (!per_plane || !planes || !levels || !counts.into_iter().all(fits))
+        .then(|| "a count does not fit the kernels of the gradient of value".into())
+}
+
+/// Adds the stages that compute the gradient of value.
+pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, shared: Shared) {
+    let p = request.problem;
+    let sizes = Sizes::new(request, target);
+    let empty = p.queries() == 0 || p.samples() == 0;
+    let pixels: usize = p.levels().iter().map(|l| l.h * l.w).sum();
+    let gaps = request.levels == Levels::Device || p.layout() == Layout::PlanarRing || pixels != p.positions();
+    let mut regions = Regions::default();
+    if p.batch() == 0 || p.heads() == 0 {
+        return;
+    }
+    if request.scatter == Scatter::Atomic && !empty {
+        return atomic(call, request, target, &sizes, shared);
+    }
+    if empty || gaps {
+        let mut stage = Stage::new(request, target, &sizes, &regions, shared, "backward/gaps.cu", "gaps");
+        stage.unit = stage.unit.define("CLEAR_ALL", u8::from(empty));
+        let rows = p.positions().saturating_mul(sizes.planes);
+        let blocks = rows.div_ceil(8).clamp(1, target.sms as usize * 32) as u32;
+        stage.launch(call, "msda_backward_gaps", [blocks, 1], 256, 0, "clears what is not a pixel in the gradient of value");
+    }
+    if empty {
+        return;
+    }
+    let words = |n: usize| n.saturating_mul(sizes.planes).saturating_mul(4);
+    regions.records = Some(call.arena.reserve(words(p.queries() * p.samples())));
+    regions.bin_starts = Some(call.arena.reserve(words(sizes.bins + 1)));
+    if sizes.chunks > 1 {
+        regions.counts = Some(call.arena.reserve(words(sizes.bins.saturating_mul(sizes.chunks))));
+    }
+    let bin = |entry: &'static str, call: &mut Call, blocks: usize, threads: usize, bytes: usize, why: &'static str| {
+        let points = points_per_load(request);
+        let mut stage = Stage::new(request, target, &sizes, &regions, shared, "backward/bin.cu", "bin");
+        let align = stage.align(Slot::Locations, Role::Locations, 2 * points);
+        stage.unit.key += &format!("-b{}-n{points}-a{align}", sizes.threads);
+        stage.unit.key += if sizes.chunks == 1 { "-one" } else { "" };
+        stage.unit = stage
+            .unit
+            .define("LOCATION_ALIGN", align)
+            .define("THREADS", sizes.threads)
+            .define("ONE_CHUNK", u8::from(sizes.chunks == 1))
+            .define("COUNTERS_16BIT", u8::from(sizes.counters_16bit))
+            .define("POINTS_PER_LOAD", points);
+        stage.launch(call, entry, [blocks as u32, 1], threads as u32, bytes as u32, why);
+    };
+    let warps = sizes.threads / 32;
+    let blocks = sizes.planes * sizes.chunks;
+    if sizes.chunks > 1 {
+        bin("msda_bin_count", call, blocks, sizes.threads, sizes.band_bins * 4, "counts samples by the tiles they touch");
+        bin("msda_bin_scan", call, sizes.planes, 1024, 0, "turns the counts into places");
+    }
+    let bytes = sizes.counter_bytes(warps);
+    bin("msda_bin_write", call, blocks, sizes.threads, bytes, "sorts samples by the tiles they touch");
+
+    match matrix_chunk(request, target) {
+        Some(chunk) => {
+            let element = p.types().value.size();
+            let mut stage = Stage::new(request, target, &sizes, &regions, shared, "backward/value.cu", "value");
+            let align = stage.align(Slot::Locations, Role::Locations, 2);
+            let rows = (2 * 32 * chunk * element).max(32 * 32 * 4);
+            let bytes = WARPS * (rows + 2 * 32 * 20);
+            stage.unit.key += &format!("-c{chunk}-a{align}");
+            stage.unit = stage
+                .unit
+                .define("LOCATION_ALIGN", align)
+                .define("CHUNK", chunk)
+                .define("BLOCKS_PER_SM", 4)
+                .define("SHARED_BYTES", bytes);
+            let grid = [units(request, &sizes).saturating_mul(sizes.planes).clamp(1, 1 << 30) as u32, (p.channels() / chunk) as u32];
+            let why = "computes the gradient of value tile by tile, on tensor cores";
+            stage.launch(call, "msda_backward_value", grid, 32 * WARPS as u32, bytes as u32, why);
+        }
+        None => {
+            let mut stage = Stage::new(request, target, &sizes, &regions, shared, "backward/value_plain.cu", "value-plain");
+            let align = stage.align(Slot::Locations, Role::Locations, 2);
+            stage.unit.key += &format!("-a{align}");
+            stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("WARPS", WARPS);
+            let bytes = WARPS * 32 * 32 * p.types().value.accumulator().size();
+            let warps = sizes.tiles.saturating_mul(sizes.planes).saturating_mul(p.channels().div_ceil(32));
+            let blocks = warps.div_ceil(WARPS).clamp(1, target.sms as usize * 64) as u32;
+            let why = "computes the gradient of value tile by tile";
+            stage.launch(call, "msda_backward_value_plain", [blocks, 1], 32 * WARPS as u32, bytes as u32, why);
+        }
+    }
+    Table::new(p).keep(call);
+}
+
+/// Adds the stages that compute the gradient of value with atomics: clear, add, round.
+fn atomic(call: &mut Call, request: &Request<'_>, target: &Target, sizes: &Sizes, shared: Shared) {
+    let p = request.problem;
+    let bytes = p.positions().saturating_mul(sizes.planes).saturating_mul(p.channels());
+    let sums = call.arena.reserve(bytes.saturating_mul(p.types().value.accumulator().size()));
+    call.clear(sums, "clears the sums of the gradient of value");
+    let regions = Regions { records: Some(sums), ..Regions::default() };
+    let numbers = if p.channels().is_multiple_of(4) { 4 } else { 1 };
+    let mut run = |entry, threads, why| {
+        let file = "backward/value_atomic.cu";
+        let mut stage = Stage::new(request, target, sizes, &regions, shared, file, "value-atomic");
+        let align = stage.align(Slot::Locations, Role::Locations, 2);
+        stage.unit.key += &format!("-n{numbers}-a{align}");
+        stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("NUMBERS", numbers);
+        stage.launch(call, entry, [blocks(threads, target), 1], 256, 0, why);
+    };
+    let why = "adds to the gradient of value with atomics";
+    run("msda_backward_value_atomic", p.output_len() / numbers, why);
+    run("msda_backward_value_round", bytes, "rounds the gradient of value");
+    Table::new(p).keep(call);
+}
+
+/// Samples that a lane of `bin.cu` loads at once: as many as divide the points of each level and fit 16 bytes.
+fn points_per_load(request: &Request<'_>) -> usize {
+    let p = request.problem;
+    let most = (16 / (2 * p.types().locations.size())).max(1);
+    let fits = |n: &usize| p.points().iter().all(|points| points.is_multiple_of(*n));
+    (1..=most).rev().filter(|n| n.is_power_of_two()).find(fits).unwrap_or(1)
+}
+
+/// Channels that a warp of `value.cu` takes; none if that kernel does not take the request.
+fn matrix_chunk(request: &Request<'_>, target: &Target) -> Option<usize> {
+    let p = request.problem;
+    let value = p.types().value;
+    let whole = |slot, role| grain(p, role, request.operands[slot], value.size()).is_multiple_of(16);
+    let aligned = whole(Slot::GradOutput, Role::Output) && whole(Slot::GradValue, Role::Value);
+    let fits = value != Dtype::F64 && target.arch.major >= 8 && aligned && p.channels() / 8 <= 65535;
+    [32, 16, 8].into_iter().find(|&chunk| fits && p.channels().is_multiple_of(chunk))
+}
+
+/// Units of work per plane of `value.cu`.
+fn units(request: &Request<'_>, sizes: &Sizes) -> usize {
+    let p = request.problem;
+    if request.levels == Levels::Device {
+        return p.positions() / 100 + 8 * p.levels().len();
+    }
+    let of_level = |(level, points): (&msda::Level, &usize)| {
+        let tiles = level.w.div_ceil(TILE[0]) * level.h.div_ceil(TILE[1]);
+        let per_tile = p.queries() * points * 5 / 4 / tiles;
+        if per_tile > SHARED_FROM { tiles } else { tiles.div_ceil(WARPS) }
+    };
+    p.levels().iter().zip(p.points()).map(of_level).sum::<usize>().min(sizes.tiles)
+}
+
+/// A kernel that works on tiles, while it is prepared.
+struct Stage<'a> {
+    request: &'a Request<'a>,
+    unit: Unit,
+    args: Args,
+}
+
+impl<'a> Stage<'a> {
+    fn new(
+        request: &'a Request<'a>,
+        target: &Target,
+        sizes: &Sizes,
+        regions: &Regions,
+        shared: Shared,
+        file: &'static str,
+        key: &str,
+    ) -> Self {
+        let p = request.problem;
+        let o = request.operands;
+        let table = Table::new(p);
+        let mut args = Args::default();
+        for slot in [Slot::Locations, Slot::Weights, Slot::Reference, Slot::GradOutput, Slot::GradValue] {
+            args.strided(slot, o[slot], slot.dtype(p).map_or(0, Dtype::size));
+        }
+        for slot in [Slot::Shapes, Slot::Starts] {
+            if request.levels == Levels::Device { args.pointer(slot) } else { args.i64(0) }
+        }
+        table.add_pointer(&mut args);
+        for region in [regions.records, regions.bin_starts, regions.counts, shared.softmax] {
+            args.optional(region);
+        }
+        args.i64((p.queries() * p.samples()) as i64);
+        for n in [p.batch(), p.queries(), p.heads(), p.channels(), p.positions()] {
+            args.i32(n);
+        }
+        for n in [sizes.chunk_queries, sizes.chunks, sizes.bins, sizes.band_bins, 0] {
+            args.i32(n);
+        }
+        table.add_entries(&mut args);
+        let points: Vec<String> = p.points().iter().map(ToString::to_string).collect();
+        let uniform = p.points().iter().all(|&n| n == p.points()[0]);
+        let key = format!("{key}-p{}", points.join("."));
+        let unit = with_options(Unit::new(file, key, target.arch), p, o.reference_numbers());
+        let mut stage = Self { request, unit, args };
+        let weight_align = stage.align(Slot::Weights, Role::Weights, 1);
+        let reference_align = match o.reference_kind() {
+            Some(kind) => stage.align(Slot::Reference, Role::Reference(kind), kind.dim()),
+            None => p.types().locations.size(),
+        };
+        stage.unit = stage
+            .unit
+            .define("LEVELS", p.levels().len())
+            .define("SAMPLES", p.samples())
+            .define("UNIFORM_POINTS", if uniform { p.points()[0] } else { 0 })
+            .define("INLINE_LEVELS", table.inline())
+            .define("WEIGHT_ALIGN", weight_align)
+            .define("REFERENCE_ALIGN", reference_align)
+            .define("ARGS_BYTES", stage.args.bytes().len());
+        stage
+    }
+
+    /// Bytes that can be loaded at once of so many numbers of a tensor.
+    fn align(&self, slot: Slot, role: Role, numbers: usize) -> usize {
+        let p = self.request.problem;
+        let size = slot.dtype(p).map_or(1, Dtype::size);
+        aligned(p, role, self.request.operands[slot], size, numbers * size)
+    }
+
+    fn launch(
+        self,
+        call: &mut Call,
+        entry: &'static str,
+        grid: [u32; 2],
+        threads: u32,
+        shared: u32,
+        why: &'static str,
+    ) {
+        let mut launch = Launch::new([grid[0], grid[1], 1], [threads, 1, 1]);
+        launch.shared = shared;
+        call.run(Prepared { unit: self.unit, entry, launch, args: self.args }, why);
+    }
+}
