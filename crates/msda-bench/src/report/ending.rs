@@ -63,7 +63,8 @@ impl Place<'_> {
         let forward = ours.iter().any(|m| m.pass == Pass::Forward);
         let pass = if forward { Pass::Forward } else { Pass::Backward };
         let gain = |m: &&Measurement| self.gain(&m.engine, base, pass).map_or(0.0, |(gain, _)| gain);
-        let best = ours.iter().copied().max_by(|a, b| gain(a).total_cmp(&gain(b)))?;
+        let best =
+            ours.iter().copied().filter(|m| m.pass == pass).max_by(|a, b| gain(a).total_cmp(&gain(b)))?;
         Some(&best.engine)
     }
 

@@ -68,7 +68,8 @@ impl Sizes {
         let bytes = |warps: usize, bins: usize| even(bins).saturating_mul(4 + counter * warps);
         let most_warps = if one { p.queries().div_ceil(32).clamp(1, 16) } else { 8 };
         let fits = |&warps: &usize| bytes(warps, bins) <= COUNTER_BYTES.min(target.shared());
-        let warps = [16, 8, 4, 2].map(|n| n.min(most_warps)).into_iter().find(fits).unwrap_or(2.min(most_warps));
+        let warps =
+            [16, 8, 4, 2].map(|n| n.min(most_warps)).into_iter().find(fits).unwrap_or(2.min(most_warps));
         let room = (target.shared() - 1024) / (4 + counter * warps);
         Self {
             planes: p.batch() * p.heads(),
@@ -100,7 +101,8 @@ pub(super) fn refuses(request: &Request<'_>) -> Option<String> {
     let p = request.problem;
     let fits = |n: usize| n < 1 << 30;
     let per_plane = p.queries().checked_mul(p.samples()).is_some_and(|n| n < 1 << 32);
-    let counts = [p.queries().saturating_add(1 << 16), p.heads(), p.positions(), p.samples(), p.channels(), p.batch()];
+    let counts =
+        [p.queries().saturating_add(1 << 16), p.heads(), p.positions(), p.samples(), p.channels(), p.batch()];
     let planes = p.batch().checked_mul(p.heads()).is_some_and(fits);
     let levels = p.levels().len() <= 1024;
     (!per_plane || !planes || !levels || !counts.into_iter().all(fits))
@@ -113,7 +115,8 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     let sizes = Sizes::new(request, target);
     let empty = p.queries() == 0 || p.samples() == 0;
     let pixels: usize = p.levels().iter().map(|l| l.h * l.w).sum();
-    let gaps = request.levels == Levels::Device || p.layout() == Layout::PlanarRing || pixels != p.positions();
+    let gaps =
+        request.levels == Levels::Device || p.layout() == Layout::PlanarRing || pixels != p.positions();
     let mut regions = Regions::default();
     if p.batch() == 0 || p.heads() == 0 {
         return;
@@ -126,7 +129,14 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
         stage.unit = stage.unit.define("CLEAR_ALL", u8::from(empty));
         let rows = p.positions().saturating_mul(sizes.planes);
         let blocks = rows.div_ceil(8).clamp(1, target.sms as usize * 32) as u32;
-        stage.launch(call, "msda_backward_gaps", [blocks, 1], 256, 0, "clears what is not a pixel in the gradient of value");
+        stage.launch(
+            call,
+            "msda_backward_gaps",
+            [blocks, 1],
+            256,
+            0,
+            "clears what is not a pixel in the gradient of value",
+        );
     }
     if empty {
         return;
@@ -137,7 +147,12 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     if sizes.chunks > 1 {
         regions.counts = Some(call.arena.reserve(words(sizes.bins.saturating_mul(sizes.chunks))));
     }
-    let bin = |entry: &'static str, call: &mut Call, blocks: usize, threads: usize, bytes: usize, why: &'static str| {
+    let bin = |entry: &'static str,
+               call: &mut Call,
+               blocks: usize,
+               threads: usize,
+               bytes: usize,
+               why: &'static str| {
         let points = points_per_load(request);
         let mut stage = Stage::new(request, target, &sizes, &regions, shared, "backward/bin.cu", "bin");
         let align = stage.align(Slot::Locations, Role::Locations, 2 * points);
@@ -155,7 +170,14 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     let warps = sizes.threads / 32;
     let blocks = sizes.planes * sizes.chunks;
     if sizes.chunks > 1 {
-        bin("msda_bin_count", call, blocks, sizes.threads, sizes.band_bins * 4, "counts samples by the tiles they touch");
+        bin(
+            "msda_bin_count",
+            call,
+            blocks,
+            sizes.threads,
+            sizes.band_bins * 4,
+            "counts samples by the tiles they touch",
+        );
         bin("msda_bin_scan", call, sizes.planes, 1024, 0, "turns the counts into places");
     }
     let bytes = sizes.counter_bytes(warps);
@@ -164,7 +186,8 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     match matrix_chunk(request, target) {
         Some(chunk) => {
             let element = p.types().value.size();
-            let mut stage = Stage::new(request, target, &sizes, &regions, shared, "backward/value.cu", "value");
+            let mut stage =
+                Stage::new(request, target, &sizes, &regions, shared, "backward/value.cu", "value");
             let align = stage.align(Slot::Locations, Role::Locations, 2);
             let rows = (2 * 32 * chunk * element).max(32 * 32 * 4);
             let bytes = WARPS * (rows + 2 * 32 * 20);
@@ -175,12 +198,23 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
                 .define("CHUNK", chunk)
                 .define("BLOCKS_PER_SM", 4)
                 .define("SHARED_BYTES", bytes);
-            let grid = [units(request, &sizes).saturating_mul(sizes.planes).clamp(1, 1 << 30) as u32, (p.channels() / chunk) as u32];
+            let grid = [
+                units(request, &sizes).saturating_mul(sizes.planes).clamp(1, 1 << 30) as u32,
+                (p.channels() / chunk) as u32,
+            ];
             let why = "computes the gradient of value tile by tile, on tensor cores";
             stage.launch(call, "msda_backward_value", grid, 32 * WARPS as u32, bytes as u32, why);
         }
         None => {
-            let mut stage = Stage::new(request, target, &sizes, &regions, shared, "backward/value_plain.cu", "value-plain");
+            let mut stage = Stage::new(
+                request,
+                target,
+                &sizes,
+                &regions,
+                shared,
+                "backward/value_plain.cu",
+                "value-plain",
+            );
             let align = stage.align(Slot::Locations, Role::Locations, 2);
             stage.unit.key += &format!("-a{align}");
             stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("WARPS", WARPS);
@@ -188,7 +222,14 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
             let warps = sizes.tiles.saturating_mul(sizes.planes).saturating_mul(p.channels().div_ceil(32));
             let blocks = warps.div_ceil(WARPS).clamp(1, target.sms as usize * 64) as u32;
             let why = "computes the gradient of value tile by tile";
-            stage.launch(call, "msda_backward_value_plain", [blocks, 1], 32 * WARPS as u32, bytes as u32, why);
+            stage.launch(
+                call,
+                "msda_backward_value_plain",
+                [blocks, 1],
+                32 * WARPS as u32,
+                bytes as u32,
+                why,
+            );
         }
     }
     Table::new(p).keep(call);
