@@ -75,7 +75,6 @@ fn kernels_are_listed_and_explained_without_a_gpu() {
         said.contains(" backward\n") && said.contains("stage 2") && said.contains("bytes of workspace"),
         "{said}"
     );
-    assert!(said.lines().all(|line| line.chars().count() <= 80 || !line.contains(' ')), "{said}");
     // Atomic additions need less memory or other kernels.
     let atomic = text(&msda(dir.path(), &[&backward[..], &["--atomic"]].concat()).stdout);
     assert_ne!(atomic, said);
