@@ -567,7 +567,7 @@ fn fused_samples_far_outside_have_finite_gradients() {
                 let row = given.problem.locations_len() / given.problem.queries() / given.problem.batch();
                 let near = given.locations.as_slice();
                 let locations = Buffer::from_fn(dtype, near.len(), |i| {
-                    if offset.abs() > 1.0 && (i / row) % 2 == 0 { near.get(i) } else { offset }
+                    if offset.abs() > 1.0 && (i / row).is_multiple_of(2) { near.get(i) } else { offset }
                 });
                 given.locations = locations;
                 for backend in [Cuda::new(&device), Cuda::atomic(&device), Cuda::device_levels(&device)] {
