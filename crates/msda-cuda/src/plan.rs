@@ -123,7 +123,7 @@ impl Plan {
         let on_device = request.levels == Levels::Device;
         plan.needed = Slots::from([
             (Slot::Output, request.pass == Pass::Forward),
-            (Slot::GradValue, request.wanted().value),
+            (Slot::GradValue, request.wanted().value && request.problem.value_len() > 0),
             (Slot::Workspace, plan.workspace > 0),
             (Slot::Shapes, on_device),
             (Slot::Starts, on_device),

@@ -111,15 +111,38 @@ struct Work {
         }
         return true;
     }
+    // One sample per lane and unit: four units at a time, so that their loads overlap.
+    template <typename F>
+    __device__ __forceinline__ void for_each_of_four(const Args &args, const Levels &levels, F f) const {
+#pragma unroll 1
+        for (int unit = first_unit; unit < end_unit; unit += 4) {
+            Wide xy[4][2], reference[4][FUSED ? FUSED : 1];
+            bool active[4];
+#pragma unroll
+            for (int u = 0; u < 4; u++) {
+                active[u] = load<1>(args, levels, unit + u, 0, xy[u], reference[u]);
+            }
+#pragma unroll
+            for (int u = 0; u < 4; u++) {
+                const TileLevel &level = levels.level[(unit + u) % LEVELS];
+                f(bin_of_location(levels, level, reference[u], xy[u][0], xy[u][1], active[u]),
+                  u32(query_of(unit + u)) * POINTS + point_of(0));
+            }
+        }
+    }
     // Calls f(bin, record) for all samples. All lanes of a warp do that together.
     template <typename F>
     __device__ __forceinline__ void for_each(const Args &args, const Levels &levels, F f) const {
+        if constexpr (POINT_LANES > 1) {
+            for_each_of_four(args, levels, f);
+            return;
+        }
 #pragma unroll 1
         for (int unit = first_unit; unit < end_unit; unit++) {
             const TileLevel level = levels.level[unit % LEVELS];
             const int points = UNIFORM_POINTS > 0 ? UNIFORM_POINTS : level.points;
 #pragma unroll 1
-            for (int p = 0; p < (POINT_LANES > 1 ? 1 : points); p += POINTS_PER_LOAD) {
+            for (int p = 0; p < points; p += POINTS_PER_LOAD) {
                 Wide xy[2 * POINTS_PER_LOAD], reference[FUSED ? FUSED : 1];
                 const bool active = load<POINTS_PER_LOAD>(args, levels, unit, p, xy, reference);
 #pragma unroll
@@ -253,8 +276,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, THREADS <= 256 ? 3 : 1)
     if constexpr (UNITS > 0) {
         // All bins fit one band. A sample keeps its bin and its rank among those of its warp.
         constexpr u32 NOWHERE = ~0u;
-        constexpr int AT_ONCE = UNITS < 4 ? UNITS : 4; // loads in flight
-        u32 kept[UNITS][LANE_SAMPLES];
+        constexpr int KEPT = UNITS > 0 ? UNITS : 1;
+        constexpr int AT_ONCE = KEPT < 4 ? KEPT : 4; // loads in flight
+        u32 kept[KEPT][LANE_SAMPLES];
         for (int i = threadIdx.x; i < WARPS * warp_words; i += THREADS) counters[i] = 0;
         __syncthreads();
 #pragma unroll

@@ -20,8 +20,9 @@
 // shared tile take every fourth group of 32 samples, and their sums are added in the order of the
 // warps, so the bits are the same in every run.
 //
-// Pipeline of a warp, 32 samples per step:   records -> locations and weights -> shares, rows of
-// gradients (asynchronous copies to shared memory) -> products. Each stage belongs to another step.
+// Pipeline of a warp, 32 samples per step: while the products of one step are computed, locations,
+// weights and rows of gradients of the next one are on their way (the rows to shared memory), and the
+// records of the one after it.
 //
 // A share of 0 times infinity is not a number. So if a sum is not finite, the tile is computed again
 // as the definition says.
@@ -124,12 +125,11 @@ __device__ __forceinline__ void split2(float first, float second, u32 &high, u32
     low = narrow2<VALUE == F32 ? F16 : VALUE>(first - high_first, second - high_second);
 }
 
-// A number as two tf32 numbers.
+// A number as two tf32 numbers: rounded, and the rest. The tensor core ignores the low 13 bits. NaN
+// stays NaN in the rest.
 __device__ __forceinline__ void split(float x, u32 &high, u32 &low) {
-#if __CUDA_ARCH__ >= 800
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(high) : "f"(x));
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(low) : "f"(x - __uint_as_float(high)));
-#endif
+    high = (__float_as_uint(x) + 0x1000) & 0xffffe000;
+    low = __float_as_uint(x - __uint_as_float(high));
 }
 
 constexpr int MATRICES = COLUMN_TILES > 1 ? 2 : 1; // of 8 channels, loaded at once
@@ -257,11 +257,22 @@ __device__ __forceinline__ void add_tile(Sums &sums, const Args &args, const Til
     constexpr u32 NONE = ~0u; // strides between queries fit 31 bits
     const u32 stride = groups * 32;
     auto record_at = [&](u32 i) { return i < count ? ranges.at(i) : NONE; };
-    auto load = [&](Raw &raw, u32 record) {
+    // Loads the location and weight of a record, and copies its row of gradients to a buffer.
+    auto load = [&](Raw &raw, u32 record, int buffer) {
         raw.query = -1;
-        if (record == NONE) return;
-        int sample;
-        raw.query = query_of_record(record, level, sample);
+        int sample = 0;
+        if (record != NONE) raw.query = query_of_record(record, level, sample);
+#pragma unroll
+        for (int i = 0; i < PARTS; i++) {
+            const int row = (i * 32 + lane) / PARTS;
+            const int query = __shfl_sync(0xffffffffu, raw.query, row);
+            copy_row(&stage.rows[buffer][piece_of(row, lane % PARTS)],
+                     address_mad(gradients, max(query, 0), int(args.grad_output.stride[1])) +
+                         lane % PARTS * 16,
+                     query >= 0);
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        if (raw.query < 0) return;
         raw.xy.load_cached(address_mad(locations, raw.query, int(args.locations.stride[1])) +
                            sample * (2 * size_of<LOCATION>));
         raw.weight.load_cached(address_mad(weights, raw.query, int(args.weights.stride[1])) +
@@ -271,6 +282,7 @@ __device__ __forceinline__ void add_tile(Sums &sums, const Args &args, const Til
             raw.softmax = args.softmax[(i64(image) * args.queries + raw.query) * args.heads + head];
         }
     };
+    // Locates a sample and stages its shares.
     auto put = [&](const Raw &raw, int buffer) {
         float4 lines = make_float4(0, 0, 0, 0);
         float column = 0;
@@ -290,33 +302,21 @@ __device__ __forceinline__ void add_tile(Sums &sums, const Args &args, const Til
             lines.z = w * share_of(line - 2), lines.w = w * share_of(line - 3);
         }
         stage.lines[buffer][lane] = lines, stage.column[buffer][lane] = column;
-#pragma unroll
-        for (int i = 0; i < PARTS; i++) {
-            const int row = (i * 32 + lane) / PARTS, part = lane % PARTS;
-            const int query = __shfl_sync(0xffffffffu, raw.query, row);
-            copy_row(&stage.rows[buffer][piece_of(row, part)],
-                     address_mad(gradients, max(query, 0), int(args.grad_output.stride[1])) +
-                         lane % PARTS * 16,
-                     query >= 0);
-        }
-        asm volatile("cp.async.commit_group;" ::: "memory");
     };
     u32 at = first * 32; // of the step whose products come next
     if (at >= count) return;
     Raw raw;
-    load(raw, record_at(at + lane));
-    u32 record = record_at(at + stride + lane);
-    put(raw, 0);
-    load(raw, record);
-    record = record_at(at + 2 * stride + lane);
+    u32 record = record_at(at + lane);
+    load(raw, record, 0);
+    record = record_at(at + stride + lane);
 #pragma unroll 1
     for (int buffer = 0; at < count; at += stride, buffer ^= 1) {
+        put(raw, buffer);
         if (at + stride < count) {
-            // While the products are computed: rows of the next step, locations of the one after it,
-            // records of the third.
-            put(raw, buffer ^ 1);
-            load(raw, record);
-            record = record_at(at + 3 * stride + lane);
+            // While the products are computed, those of the next step are loaded, and the records of
+            // the one after it.
+            load(raw, record, buffer ^ 1);
+            record = record_at(at + 2 * stride + lane);
             asm volatile("cp.async.wait_group 1;" ::: "memory");
         } else {
             asm volatile("cp.async.wait_group 0;" ::: "memory");

@@ -17,8 +17,8 @@ const TILE: [usize; 2] = [8, 4];
 /// Warps of a block of `value.cu`.
 const WARPS: usize = 4;
 
-/// Blocks per SM of `value.cu`: 128 registers per thread. `f32` needs more.
-const BLOCKS_PER_SM: usize = 4;
+/// Samples per tile below which tiles are light.
+const LIGHT: usize = 64;
 
 /// Records per tile from which all warps of a block share it. As in `value.cu`.
 const SHARED_FROM: usize = 1024;
@@ -196,20 +196,22 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     match matrix_chunk(request, target) {
         Some(chunk) => {
             let element = p.types().value.size();
+            // With few samples per tile the latency of loads counts, and more warps hide it.
+            let light = p.queries() * p.samples() < LIGHT * sizes.tiles;
+            let blocks_per_sm = if element == 4 { 3 } else { 4 } + usize::from(light);
             let mut stage = Stage::new(request, target, &sizes, &regions, shared, "backward/value.cu", "value");
             let align = stage.align(Slot::Locations, Role::Locations, 2);
             let rows = (2 * 32 * chunk * element).max(32 * 32 * 4);
             let bytes = WARPS * (rows + 2 * 32 * 20);
-            stage.unit.key += &format!("-c{chunk}-a{align}");
+            stage.unit.key += &format!("-c{chunk}-a{align}-x{blocks_per_sm}");
             stage.unit = stage
                 .unit
                 .define("LOCATION_ALIGN", align)
                 .define("CHUNK", chunk)
-                .define("BLOCKS_PER_SM", if element == 4 { 3 } else { BLOCKS_PER_SM })
+                .define("BLOCKS_PER_SM", blocks_per_sm)
                 .define("SHARED_BYTES", bytes);
             // With few samples per tile, blocks take many units: they read the table of levels once.
-            let light = p.queries() * p.samples() < 64 * sizes.tiles;
-            let most = if light { target.sms as usize * BLOCKS_PER_SM * 4 } else { 1 << 30 };
+            let most = if light { target.sms as usize * blocks_per_sm * 4 } else { 1 << 30 };
             let blocks = units(request, &sizes).saturating_mul(sizes.planes).clamp(1, most);
             let grid = [blocks as u32, (p.channels() / chunk) as u32];
             let why = "computes the gradient of value tile by tile, on tensor cores";
