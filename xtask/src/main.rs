@@ -82,7 +82,8 @@ fn cargo(args: &[&str], env: &[(&str, &std::ffi::OsStr)]) -> Result<()> {
     run(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), args, env)
 }
 
-/// With these set, tests that need torch, NVRTC or nvdisasm fail instead of skipping when those do not work.
+/// With these set, tests that need torch, NVRTC or nvdisasm fail instead of skipping when those do
+/// not work.
 fn env_of(venv: &venv::Venv) -> Vec<(&'static str, &std::ffi::OsStr)> {
     let nvdisasm = venv.nvdisasm.as_ref().map(|path| ("MSDA_NVDISASM", path.as_os_str()));
     [("MSDA_PYTHON", venv.python.as_os_str())].into_iter().chain(nvdisasm).collect()

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 /// What the comparison and the tests of the Python package need.
 const PACKAGES: [&str; 4] = ["torch", "numpy", "transformers", "pytest"];
 
-/// What the kernels need: a file under `site-packages/nvidia`, and the package that has it. Torch brings an NVRTC of
-/// its own where it brings CUDA: that one is taken as it is.
+/// What the kernels need: a file under `site-packages/nvidia`, and the package that has it. Torch
+/// brings an NVRTC of its own where it brings CUDA: that one is taken as it is.
 const TOOLS: [(&str, &str); 2] = [
     ("cu13/lib/libnvrtc.so.13", "nvidia-cuda-nvrtc>=13,<14"),
     ("cu13/bin/nvdisasm", "nvidia-cuda-nvdisasm>=13,<14"),
@@ -31,7 +31,7 @@ pub(crate) fn ensure(root: &Path) -> Result<Venv> {
     if !imports(&python) {
         make(&folder, &python)?;
     }
-    // NVIDIA's packages are for Linux in this form; elsewhere what needs them says so and is skipped.
+    // NVIDIA has such packages for Linux only. Elsewhere, tests that need them are skipped.
     if !cfg!(target_os = "linux") {
         return Ok(Venv { python, nvdisasm: None });
     }

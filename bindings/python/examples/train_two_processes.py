@@ -9,7 +9,6 @@ starts both processes itself, on the CPU. It exits with 0 if the distance has be
 from __future__ import annotations
 
 import argparse
-import datetime
 import pathlib
 import sys
 import tempfile
@@ -80,13 +79,8 @@ class Finder(nn.Module):
 def train(rank: int, steps: int, rendezvous: str) -> None:
     """One of the processes."""
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{rendezvous}",
-        rank=rank,
-        world_size=PROCESSES,
-        timeout=datetime.timedelta(seconds=60),
-    )
+    init = f"file://{rendezvous}"
+    dist.init_process_group("gloo", init_method=init, rank=rank, world_size=PROCESSES)
     # Each process starts differently: DistributedDataParallel copies the parameters of rank 0.
     torch.manual_seed(rank)
     model = DistributedDataParallel(Finder())

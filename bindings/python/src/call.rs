@@ -33,8 +33,7 @@ impl<'a> Tensor<'a> {
     /// The strides of the three outer dimensions; 0 for those that are never used.
     fn outer(&self) -> Result<Strides> {
         let mut strides = [0; 3];
-        for (i, to) in strides.iter_mut().enumerate() {
-            let (size, stride) = (self.sizes[i], self.strides[i]);
+        for (to, (&size, &stride)) in strides.iter_mut().zip(self.sizes.iter().zip(self.strides)) {
             if size > 1 {
                 *to = usize::try_from(stride).map_err(|_| {
                     Refused::value(self.name, format!("stride {stride}"), "strides of at least 0")
@@ -42,6 +41,12 @@ impl<'a> Tensor<'a> {
             }
         }
         Ok(strides)
+    }
+
+    /// The strides of the three outer dimensions of a dense tensor.
+    pub(crate) fn dense_outer(&self) -> Strides {
+        let inner = |from: usize| self.sizes.iter().skip(from).map(|&n| n as usize).product();
+        [inner(1), inner(2), inner(3)]
     }
 
     /// Elements from the first to behind the last.
@@ -110,8 +115,8 @@ pub(crate) enum LevelSizes {
 }
 
 impl LevelSizes {
-    /// Sizes in memory of the host. Starts of levels that follow each other say nothing new: then the
-    /// sizes must add up to the positions.
+    /// Sizes in memory of the host. Starts of levels that follow each other say nothing new: then
+    /// the sizes must add up to the positions.
     pub(crate) fn new(shapes: Vec<(usize, usize)>, starts: Option<Vec<usize>>) -> Self {
         let mut next = Some(0usize);
         let packed = |starts: &Vec<usize>| {
@@ -280,6 +285,27 @@ impl Call<'_> {
             Some(4) => ReferenceKind::Box,
             _ => ReferenceKind::Point,
         })
+    }
+
+    /// Refuses a gradient of the output that does not belong to the problem.
+    pub(crate) fn check_grad(&self, problem: &Problem, grad: &Tensor<'_>) -> Result<()> {
+        let row = problem.heads() * problem.channels();
+        let expected = [problem.batch(), problem.queries(), row].map(|n| n as i64);
+        grad.expect_shape(&expected, "(batch, queries, heads * channels)")?;
+        if grad.dtype != self.value.dtype {
+            return Err(Refused::wrong_type(grad.name, grad.dtype, self.value.dtype));
+        }
+        Ok(())
+    }
+
+    /// The outer strides of a gradient of the output, as `(B, Q, H, D)`.
+    pub(crate) fn grad_strides(&self, grad: &Tensor<'_>) -> Result<Strides> {
+        if !grad.dense_from(2) {
+            let got = format!("strides {:?}", grad.strides);
+            return Err(Refused::value(grad.name, got, "a contiguous last dimension"));
+        }
+        let [batch, query, _] = grad.outer()?;
+        Ok([batch, query, self.value.sizes.last().map_or(0, |&n| n as usize)])
     }
 
     /// The outer strides of the inputs. Inner dimensions must be contiguous.

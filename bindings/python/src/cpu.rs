@@ -3,21 +3,27 @@
 
 use std::slice;
 
-use msda::{Backend, Cpu, Dtype, Gradients, Inputs, Reference, Slice, SliceMut, Strides, View, ViewMut};
+use msda::{
+    Backend, Cpu, Dtype, Gradients, Inputs, Problem, Reference, Slice, SliceMut, Strides, View, ViewMut,
+};
 
 use crate::call::{Call, Tensor};
 use crate::error::{Refused, Result};
 use crate::threads;
 
-/// Computes the output into `output`, a dense `(B, Q, H * D)`.
+/// Computes the output of the call's problem into `output`, a dense `(B, Q, H * D)`.
 ///
 /// # Safety
-/// The memory of all tensors is there, nobody writes to the inputs, and nobody else uses the output.
-pub(crate) unsafe fn forward(call: &Call<'_>, output: &Tensor<'_>, threads: Option<usize>) -> Result<()> {
-    let problem = call.problem()?;
+/// The memory of all tensors is there, nobody writes to the inputs, nobody else uses the output.
+pub(crate) unsafe fn forward(
+    call: &Call<'_>,
+    problem: &Problem,
+    output: &Tensor<'_>,
+    threads: Option<usize>,
+) -> Result<()> {
     // SAFETY: the caller's promise.
     let (inputs, out) = unsafe { (inputs(call)?, write(output)?) };
-    threads::run(threads, || Cpu::new().forward(&problem, &inputs, out))??;
+    threads::run(threads, || Cpu::new().forward(problem, &inputs, out))??;
     Ok(())
 }
 
@@ -27,25 +33,13 @@ pub(crate) unsafe fn forward(call: &Call<'_>, output: &Tensor<'_>, threads: Opti
 /// As for [`forward`]; the destinations are dense.
 pub(crate) unsafe fn backward(
     call: &Call<'_>,
+    problem: &Problem,
     grad_output: &Tensor<'_>,
     grads: [Option<Tensor<'_>>; 4],
     threads: Option<usize>,
 ) -> Result<()> {
-    let problem = call.problem()?;
-    let expected =
-        [problem.batch(), problem.queries(), problem.heads() * problem.channels()].map(|n| n as i64);
-    if grad_output.sizes != expected {
-        return Err(Refused::value(grad_output.name, grad_output.shape(), format!("{expected:?}")));
-    }
-    if grad_output.dtype != call.value.dtype {
-        return Err(Refused::wrong_type(grad_output.name, grad_output.dtype, call.value.dtype));
-    }
-    if !grad_output.dense_from(2) {
-        let got = format!("strides {:?}", grad_output.strides);
-        return Err(Refused::value(grad_output.name, got, "a contiguous last dimension"));
-    }
-    let outer = |i: usize| usize::try_from(grad_output.strides[i]).unwrap_or(0);
-    let grad_strides = [outer(0), outer(1), problem.channels()];
+    call.check_grad(problem, grad_output)?;
+    let grad_strides = call.grad_strides(grad_output)?;
     // SAFETY: the caller's promise.
     let (inputs, grad_view) =
         unsafe { (inputs(call)?, View { data: read(grad_output)?, strides: Some(grad_strides) }) };
@@ -54,7 +48,7 @@ pub(crate) unsafe fn backward(
         grads.map(|grad| grad.map(|grad| unsafe { write(&grad) }).transpose());
     let gradients =
         Gradients { value: value?, locations: locations?, weights: weights?, reference: reference? };
-    threads::run(threads, || Cpu::new().backward(&problem, &inputs, grad_view, gradients))??;
+    threads::run(threads, || Cpu::new().backward(problem, &inputs, grad_view, gradients))??;
     Ok(())
 }
 

@@ -26,12 +26,12 @@ pub(crate) struct On {
     pub(crate) stream: *mut c_void,
 }
 
-/// A tensor that the call writes or reads besides its inputs.
+/// A tensor that the call writes: new and dense, so that its sizes follow from the inputs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Other<'a> {
-    pub(crate) slot: Slot,
-    pub(crate) tensor: Tensor<'a>,
-    pub(crate) strides: Strides,
+struct Written<'a> {
+    slot: Slot,
+    tensor: Tensor<'a>,
+    strides: Strides,
 }
 
 /// Computes the output into `output`, a dense `(B, Q, H * D)`. `workspace` gets a number of bytes
@@ -45,26 +45,16 @@ pub(crate) unsafe fn forward(
     on: On,
     workspace: impl FnMut(usize) -> Result<u64>,
 ) -> Result<()> {
-    let others = [Other { slot: Slot::Output, tensor: *output, strides: output_strides(call)? }];
+    let [batch, row, _] = output.dense_outer();
+    let channels = call.value.sizes.last().map_or(0, |&n| n as usize);
+    let strides = [batch, row, channels];
+    let results = [Some(Written { slot: Slot::Output, tensor: *output, strides })];
     // SAFETY: the caller's promise.
-    unsafe { launch(call, None, &others, on, workspace) }
+    unsafe { launch(call, None, &results, on, workspace) }
 }
 
-/// The outer strides of a dense output.
-fn output_strides(call: &Call<'_>) -> Result<Strides> {
-    let size = |n: i64| usize::try_from(n).unwrap_or(0);
-    let (queries, heads) = (call.locations.sizes.get(1), call.value.sizes.get(2));
-    let channels = size(call.value.sizes.get(3).copied().unwrap_or(0));
-    let heads = size(heads.copied().unwrap_or(0));
-    let queries = size(queries.copied().unwrap_or(0));
-    let strides =
-        channels.checked_mul(heads).and_then(|row| Some([row.checked_mul(queries)?, row, channels]));
-    strides.ok_or_else(|| {
-        Refused::value("output", "a size that overflows", "a tensor that fits the address space")
-    })
-}
-
-/// Computes the gradients that have a destination.
+/// Computes the gradients that have a destination: of value, locations, weights and reference
+/// points.
 ///
 /// # Safety
 /// As for [`forward`].
@@ -75,49 +65,55 @@ pub(crate) unsafe fn backward(
     on: On,
     workspace: impl FnMut(usize) -> Result<u64>,
 ) -> Result<()> {
-    let problem = call.problem()?;
-    let outer = |i: usize| usize::try_from(grad_output.strides[i]).unwrap_or(0);
-    let strides = [outer(0), outer(1), problem.channels()];
-    let mut others = vec![Other { slot: Slot::GradOutput, tensor: *grad_output, strides }];
     let slots = [Slot::GradValue, Slot::GradLocations, Slot::GradWeights, Slot::GradReference];
     let mut wanted = 0;
+    let mut results = [None; 4];
     for (i, (slot, grad)) in slots.into_iter().zip(grads).enumerate() {
         let Some(tensor) = grad else { continue };
         wanted |= 1 << i;
-        let Some(role) = slot.role(call.reference_kind()) else { continue };
-        others.push(Other { slot, tensor, strides: role.dense(&problem) });
+        results[i] = Some(Written { slot, tensor, strides: tensor.dense_outer() });
+    }
+    if wanted == 0 {
+        return call.check_grad(&call.problem()?, grad_output);
     }
     // SAFETY: the caller's promise.
-    unsafe { launch(call, Some(Wanted(wanted)), &others, on, workspace) }
+    unsafe { launch(call, Some((Wanted(wanted), grad_output)), &results, on, workspace) }
 }
 
+/// Finds or makes the plan of a call, and queues it. A backward pass has the gradient of the output.
 unsafe fn launch(
     call: &Call<'_>,
-    wanted: Option<Wanted>,
-    others: &[Other<'_>],
+    backward: Option<(Wanted, &Tensor<'_>)>,
+    results: &[Option<Written<'_>>],
     on: On,
     mut workspace: impl FnMut(usize) -> Result<u64>,
 ) -> Result<()> {
     let strides = call.strides()?;
-    let inputs = [
+    let grad = match backward {
+        Some((_, grad)) => Some((Slot::GradOutput, grad, call.grad_strides(grad)?)),
+        None => None,
+    };
+    let reference = call.reference.as_ref().zip(strides.reference);
+    let read = [
         Some((Slot::Value, &call.value, strides.value)),
         Some((Slot::Locations, &call.locations, strides.locations)),
         Some((Slot::Weights, &call.weights, strides.weights)),
-        call.reference.as_ref().zip(strides.reference).map(|(t, strides)| (Slot::Reference, t, strides)),
+        reference.map(|(tensor, strides)| (Slot::Reference, tensor, strides)),
+        grad,
     ];
-    let others = others.iter().map(|other| (other.slot, &other.tensor, other.strides));
-    let tensors = inputs.into_iter().flatten().chain(others);
+    let read = read.iter().flatten().copied();
+    let written = results.iter().flatten().map(|result| (result.slot, &result.tensor, result.strides));
 
     let mut key = Key::new();
-    key.push(on.device as u64);
-    key.push(wanted.map_or(u64::MAX, |wanted| wanted.0 as u64));
+    key.push(on.device as u64 | (backward.map_or(u64::MAX, |(wanted, _)| wanted.0 as u64)) << 32);
     key.push(call.options as u64);
     key.push(call.points as u64);
-    for (slot, tensor, strides) in tensors.clone() {
-        key.push(slot as u64 | (tensor.dtype as u64) << 8 | (align(tensor) as u64) << 16);
+    for (slot, tensor, strides) in read.clone() {
+        key.push(header(slot, tensor));
         tensor.sizes.iter().for_each(|&size| key.push(size as u64));
         strides.iter().for_each(|&stride| key.push(stride as u64));
     }
+    written.clone().for_each(|(slot, tensor, _)| key.push(header(slot, tensor)));
     match &call.levels {
         LevelSizes::Host(shapes, starts) => {
             shapes.iter().for_each(|&(h, w)| key.push((h as u64) << 32 ^ w as u64));
@@ -129,14 +125,14 @@ unsafe fn launch(
         Some(plan) => plan,
         None => {
             let mut operands = Operands::none(call.reference_kind());
-            for (slot, tensor, strides) in tensors.clone() {
+            for (slot, tensor, strides) in read.clone().chain(written.clone()) {
                 operands[slot] = Operand { strides, align: align(tensor) };
             }
-            insert(key.numbers(), make(call, wanted, &operands, on)?)
+            insert(key.numbers(), make(call, backward, &operands, on)?)
         }
     };
     let mut at = Addresses::default();
-    for (slot, tensor, _) in tensors {
+    for (slot, tensor, _) in read.chain(written) {
         at[slot] = tensor.data.addr() as u64;
     }
     if let LevelSizes::Device { shapes, starts, .. } = call.levels {
@@ -151,16 +147,30 @@ unsafe fn launch(
     Ok(())
 }
 
+/// Slot, type, alignment and rank of a tensor as one number.
+fn header(slot: Slot, tensor: &Tensor<'_>) -> u64 {
+    let rank = tensor.sizes.len() as u64;
+    slot as u64 | (tensor.dtype as u64) << 8 | (align(tensor) as u64) << 16 | rank << 32
+}
+
 /// The alignment of a tensor's address: at most 16 bytes matter.
 fn align(tensor: &Tensor<'_>) -> usize {
     let address = tensor.data.addr() | 16;
     address & address.wrapping_neg()
 }
 
-fn make(call: &Call<'_>, wanted: Option<Wanted>, operands: &Operands, on: On) -> Result<Arc<Plan>> {
+fn make(
+    call: &Call<'_>,
+    backward: Option<(Wanted, &Tensor<'_>)>,
+    operands: &Operands,
+    on: On,
+) -> Result<Arc<Plan>> {
     check_process()?;
     let problem: Problem = call.problem()?;
-    let pass = wanted.map_or(Pass::Forward, |wanted| {
+    if let Some((_, grad)) = backward {
+        call.check_grad(&problem, grad)?;
+    }
+    let pass = backward.map_or(Pass::Forward, |(wanted, _)| {
         Pass::Backward(Gradients {
             value: wanted.has(Wanted::VALUE),
             locations: wanted.has(Wanted::LOCATIONS),

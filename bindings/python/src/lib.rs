@@ -43,7 +43,7 @@ fn cpu_threads() -> usize {
     threads::default()
 }
 
-/// The GPUs: name, architecture, multiprocessors, bytes of memory. An error says why there are none.
+/// The GPUs: name, architecture, SMs, bytes of memory. An error says why there are none.
 #[pyfunction]
 fn cuda_devices() -> PyResult<Vec<(String, String, u32, usize)>> {
     let devices = cuda::devices()?;

@@ -88,7 +88,7 @@ type Threads = Option<usize>;
 
 /// A pointer that may cross threads: the call does nothing with it but pass it on.
 struct Crossing<T>(T);
-// SAFETY: the memory behind the addresses stays where it is through the call, as the caller promises.
+// SAFETY: the caller promises that the memory behind the addresses stays through the call.
 unsafe impl<T> Send for Crossing<T> {}
 
 impl<T> Crossing<T> {
@@ -118,7 +118,7 @@ pub(crate) fn forward(
             // SAFETY: the Python side keeps all arrays alive through the call.
             py.detach(move || unsafe {
                 let (inputs, out) = all.get();
-                cpu::forward(&inputs, &out, threads)
+                cpu::forward(&inputs, &problem, &out, threads)
             })?;
         }
         Some((device, stream, alloc)) => {
@@ -142,7 +142,7 @@ pub(crate) fn backward(
     threads: Threads,
 ) -> PyResult<()> {
     let inputs = call.call()?;
-    inputs.problem()?;
+    let problem = inputs.problem()?;
     let grad = tensor("grad_output", &grad_output)?;
     let likes = [Some(inputs.value), Some(inputs.locations), Some(inputs.weights), inputs.reference];
     let names =
@@ -161,7 +161,7 @@ pub(crate) fn backward(
             // SAFETY: the Python side keeps all arrays alive through the call.
             py.detach(move || unsafe {
                 let (inputs, grad, grads) = all.get();
-                cpu::backward(&inputs, &grad, grads, threads)
+                cpu::backward(&inputs, &problem, &grad, grads, threads)
             })?;
         }
         Some((device, stream, alloc)) => {

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import msda
+
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE))
+# Processes that tests start use the same msda, and modules of this folder.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(
+        None,
+        [str(HERE), str(pathlib.Path(msda.__file__).parents[1]), os.environ.get("PYTHONPATH")],
+    )
+)
 
 from support import devices  # noqa: E402
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 import msda
 from msda._torch.sharding import register_sharding
 from support import problem
+from test_readme import blocks
 
 LEVELS = ((6, 9), (3, 5), (2, 2))
 
@@ -216,33 +217,12 @@ def fsdp(module: nn.Module) -> nn.Module:
 
 
 def check_tensor_parallel() -> None:
-    """The module with its heads split between the processes."""
-    from torch.distributed.tensor import Replicate
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        PrepareModuleInput,
-        RowwiseParallel,
-        parallelize_module,
-    )
-
+    """The module with its heads split between the processes, by the code of the document."""
     module, data = module_problem()
     expected, expected_gradients = train(module, data, lambda loss: loss)
     module, data = module_problem()
-    by_heads = ColwiseParallel(use_local_output=False)
-    parallelize_module(
-        module,
-        mesh_of(dist.get_world_size()),
-        {
-            "": PrepareModuleInput(
-                input_layouts=(None, Replicate(), None, None),
-                desired_input_layouts=(None, Replicate(), None, None),
-            ),
-            "value_proj": by_heads,
-            "sampling_offsets": by_heads,
-            "attention_weights": by_heads,
-            "output_proj": RowwiseParallel(),
-        },
-    )
+    (block,) = (b for b in blocks("docs/DISTRIBUTED.md") if b.needs == ["processes"])
+    exec(block.code, {"attention": module, "mesh": mesh_of(dist.get_world_size())})
     losses, gradients = train(module, data, lambda loss: loss)
     torch.testing.assert_close(losses, expected)
     for name, want in expected_gradients.items():
@@ -327,10 +307,6 @@ def cases(processes: int) -> dict[str, Callable[[], None]]:
     return found
 
 
-# Cases that need `msda.ms_deform_attn` to call `replicate_levels`.
-THROUGH_FUNCTIONS = ("functions", "tensor-parallel", "compiled")
-
-
 def main(rank: int, processes: int, folder: pathlib.Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -343,8 +319,6 @@ def main(rank: int, processes: int, folder: pathlib.Path) -> None:
     register_sharding()
     results: dict[str, str] = {}
     for name, case in cases(processes).items():
-        if name in THROUGH_FUNCTIONS and not hasattr(msda, "register_sharding"):
-            continue
         try:
             case()
             results[name] = ""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 
+import pytest
 import torch
 import torch.nn.functional as F
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def devices() -> list[str]:
@@ -88,9 +91,9 @@ def locations_of(reference, offsets, levels):
     """The locations that the fused form computes."""
     points = offsets.shape[4]
     if reference.shape[-1] == 2:
-        sizes = torch.tensor([(w, h) for h, w in levels], dtype=offsets.dtype, device=offsets.device)
+        sizes = torch.tensor(
+            [(w, h) for h, w in levels], dtype=offsets.dtype, device=offsets.device
+        )
         return reference[:, :, None, :, None] + offsets / sizes[None, None, None, :, None]
     centre, size = reference[..., :2], reference[..., 2:]
-    return (
-        centre[:, :, None, :, None] + offsets / points * size[:, :, None, :, None] * 0.5
-    )
+    return centre[:, :, None, :, None] + offsets / points * size[:, :, None, :, None] * 0.5

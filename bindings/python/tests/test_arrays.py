@@ -48,7 +48,9 @@ def test_anything_with_dlpack():
             return self.array.__dlpack_device__()
 
     value, shapes, starts, locations, weights = arrays()
-    output = msda.ms_deform_attn(Wrapped(value), shapes, starts, Wrapped(locations), Wrapped(weights))
+    output = msda.ms_deform_attn(
+        Wrapped(value), shapes, starts, Wrapped(locations), Wrapped(weights)
+    )
     assert numpy.array_equal(output, msda.ms_deform_attn(value, shapes, starts, locations, weights))
 
 
@@ -78,4 +80,8 @@ except ImportError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["1.5", "msda.MSDeformAttn needs torch", "hint: pip install torch"]
+    assert done.stdout.splitlines() == [
+        "1.5",
+        "msda.MSDeformAttn needs torch",
+        "hint: pip install torch",
+    ]

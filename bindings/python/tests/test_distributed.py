@@ -13,8 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch.distributed needs torch")
 
-import msda  # noqa: E402
-from distributed_worker import THROUGH_FUNCTIONS, cases  # noqa: E402
+from distributed_worker import cases  # noqa: E402
 
 HERE = pathlib.Path(__file__).parent
 EXAMPLE = HERE.parent / "examples" / "train_two_processes.py"
@@ -27,15 +26,12 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def environment() -> dict[str, str]:
-    """Processes use the same msda, one thread, and the loopback interface."""
-    path = [str(pathlib.Path(msda.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, path)),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
-    }
+# One thread per process, and the loopback interface.
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
+}
 
 
 def launch(processes: int, folder: pathlib.Path) -> dict[str, str]:
@@ -44,7 +40,7 @@ def launch(processes: int, folder: pathlib.Path) -> dict[str, str]:
     with open(folder / "log", "w") as log:
         # A session of its own: its processes can be ended together.
         running = subprocess.Popen(
-            command, stdout=log, stderr=log, env=environment(), start_new_session=True
+            command, stdout=log, stderr=log, env=ENVIRONMENT, start_new_session=True
         )
     try:
         running.wait(SECONDS)
@@ -74,8 +70,6 @@ def results(tmp_path_factory) -> dict[int, dict[str, str]]:
     ("processes", "case"), [(n, name) for n in (2, 4) for name in cases(n)], ids=str
 )
 def test_processes_agree_with_one(results, processes, case):
-    if case in THROUGH_FUNCTIONS and not hasattr(msda, "register_sharding"):
-        pytest.skip("this version of msda has no register_sharding")
     if results[processes][case]:
         pytest.fail(results[processes][case], pytrace=False)
 
@@ -90,7 +84,7 @@ def test_torch_distributed_tensor_is_not_imported():
         capture_output=True,
         text=True,
         check=True,
-        env=environment(),
+        env=ENVIRONMENT,
     )
     assert done.stdout.strip() == "False"
 
@@ -101,7 +95,7 @@ def test_the_example_trains():
         capture_output=True,
         text=True,
         timeout=SECONDS,
-        env=environment(),
+        env=ENVIRONMENT,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "both processes have the same parameters" in done.stdout

@@ -7,11 +7,13 @@ import pytest
 import torch
 
 import msda
-from support import problem
+from support import gpu, problem
 
 
-def call(change, **options):
-    inputs = problem()
+def call(change, device="cpu", **options):
+    # Level sizes stay on the CPU: on the GPU only the kernel reads them.
+    inputs = problem(device=device)
+    inputs.shapes, inputs.starts = inputs.shapes.cpu(), inputs.starts.cpu()
     given = dict(zip(("value", "shapes", "starts", "locations", "weights"), inputs))
     given.update(change(inputs))
     return msda.ms_deform_attn(*given.values(), **options)
@@ -26,20 +28,34 @@ def call(change, **options):
         (lambda i: {"value": i.value[:1]}, ValueError, "attention_weights: got shape"),
         (lambda i: {"shapes": i.shapes[:2]}, ValueError, "level_start_index: got shape"),
         (lambda i: {"shapes": i.shapes.flatten()}, ValueError, "spatial_shapes: got shape"),
-        (lambda i: {"shapes": i.shapes.double()}, TypeError, "spatial_shapes: got .* expected int64"),
+        (
+            lambda i: {"shapes": i.shapes.double()},
+            TypeError,
+            "spatial_shapes: got .* expected int64",
+        ),
         (lambda i: {"shapes": -i.shapes}, ValueError, "spatial_shapes: got -"),
         (lambda i: {"shapes": [(1, 2, 3)]}, TypeError, "spatial_shapes: got .* expected a tensor"),
         (lambda i: {"shapes": "shapes"}, TypeError, "spatial_shapes: got 'shapes'"),
         (lambda i: {"starts": i.starts + 70}, ValueError, "positions: got 73"),
-        (lambda i: {"locations": i.locations[..., :1]}, ValueError, "sampling_locations: got shape"),
-        (lambda i: {"locations": i.locations[0]}, ValueError, "sampling_locations|attention_weights"),
+        (
+            lambda i: {"locations": i.locations[..., :1]},
+            ValueError,
+            "sampling_locations: got shape",
+        ),
+        (
+            lambda i: {"locations": i.locations[0]},
+            ValueError,
+            "sampling_locations|attention_weights",
+        ),
         (lambda i: {"weights": i.weights[..., :2]}, ValueError, "attention_weights: got shape"),
+        (lambda i: {"weights": i.weights[0, 0]}, ValueError, "attention_weights: got shape"),
+        (lambda i: {"locations": i.locations[0, 0, 0, 0]}, ValueError, "sampling_locations: got"),
         (lambda i: {"weights": i.weights.long()}, TypeError, "attention_weights: got"),
     ],
 )
-def test_the_argument_is_named(change, error, message):
+def test_the_argument_is_named(device, change, error, message):
     with pytest.raises(error, match=message):
-        call(change)
+        call(change, device)
 
 
 @pytest.mark.parametrize(
@@ -59,18 +75,58 @@ def test_options_are_named(options, message):
 def test_a_list_that_does_not_add_up():
     inputs = problem()
     with pytest.raises(ValueError, match="positions"):
-        msda.ms_deform_attn(inputs.value, [(7, 9), (3, 5), (2, 2)], None, inputs.locations, inputs.weights)
+        msda.ms_deform_attn(
+            inputs.value, [(7, 9), (3, 5), (2, 2)], None, inputs.locations, inputs.weights
+        )
 
 
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (lambda grad: grad[:1], "grad_output: got shape .*, expected"),
+        (lambda grad: grad[:, :6], "grad_output: got shape .*, expected"),
+        (lambda grad: grad[..., None], "grad_output: got shape .*, expected"),
+        (lambda grad: grad.double(), "grad_output: got f64, expected f32"),
+        (lambda grad: grad.int(), "grad_output: got int32, expected float64"),
+    ],
+)
+def test_a_wrong_gradient_is_refused(device, wrong, message):
+    inputs = problem(device=device)
+    grad = torch.ones(2, 7, 24, device=device)
+    # Autograd checks gradients itself: only a direct call can be wrong.
+    with pytest.raises((RuntimeError, ValueError, TypeError), match=message):
+        torch.ops.msda.ms_deform_attn_backward(wrong(grad), *inputs, 0, 0, 7)
+
+
+@gpu
 def test_devices_must_not_be_mixed():
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
     inputs = problem(device="cuda")
     for i in (0, 3, 4):
         mixed = list(inputs)
         mixed[i] = mixed[i].cpu()
         with pytest.raises((ValueError, NotImplementedError, RuntimeError), match="device|CPU|cpu"):
             msda.ms_deform_attn(*mixed)
+
+
+def test_all_arguments_are_tensors_if_value_is():
+    inputs = problem()
+    for other in (inputs.weights.numpy(), inputs.weights.tolist(), None):
+        with pytest.raises(TypeError, match="attention_weights: got .*, expected a torch tensor"):
+            msda.ms_deform_attn(*list(inputs)[:4], other)
+        with pytest.raises(TypeError, match="reference_points: got .*, expected a torch tensor"):
+            msda.ms_deform_attn_fused(*list(inputs)[:3], other, inputs.locations, inputs.weights)
+
+
+@pytest.mark.parametrize(
+    "starts, error",
+    [([0, 54], ValueError), ([0, 54, "x"], TypeError), (5, TypeError), ([0, 54, -1], ValueError)],
+)
+def test_wrong_starts_in_a_list(starts, error):
+    inputs = problem()
+    levels = inputs.shapes.tolist()
+    message = "level_start_index: got|numbers of at least 0"
+    with pytest.raises(error, match=message):
+        msda.ms_deform_attn(inputs.value, levels, starts, inputs.locations, inputs.weights)
 
 
 def test_nothing_else_takes_other_objects():

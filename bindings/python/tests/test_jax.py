@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
 import subprocess
 import sys
 
@@ -15,6 +13,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
 import msda.jax  # noqa: E402
+from test_readme import blocks  # noqa: E402
 
 # Compiling takes most of the time of these tests.
 jax.config.update("jax_disable_most_optimizations", True)
@@ -94,7 +93,6 @@ def python(code: str) -> str:
         capture_output=True,
         text=True,
         timeout=120,
-        env={**os.environ, "PYTHONPATH": str(pathlib.Path(msda.__file__).parents[1])},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -274,3 +272,10 @@ print([float(x) / value.size for x in both(value, locations, weights)])
 def test_torch_is_not_needed():
     code = "import sys; sys.modules['torch'] = None; import msda.jax; print(msda.jax.__all__)"
     assert python(code) == "['ms_deform_attn', 'ms_deform_attn_fused']\n"
+
+
+def test_the_code_of_the_document_runs():
+    (block,) = (b for b in blocks("docs/DISTRIBUTED.md") if b.needs == ["jax"])
+    names = {}
+    exec(block.code, names)
+    assert names["gradient"].shape == names["value"].shape

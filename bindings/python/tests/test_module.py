@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="the module needs torch")
 import torch.nn.functional as F  # noqa: E402
 
 import msda  # noqa: E402
+from support import gpu  # noqa: E402
 
 SHAPES = [(9, 7), (5, 4), (3, 2)]
 POSITIONS = sum(height * width for height, width in SHAPES)
@@ -309,16 +310,29 @@ def test_can_be_made_on_the_meta_device():
     assert module.value_proj.weight.isfinite().all()
 
 
-def test_runs_on_a_gpu_as_on_the_cpu():
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
-    module = make().float()
-    query, reference, pyramid = (t.detach() for t in inputs(dtype=torch.float32))
-    expected = module(query, reference, pyramid, SHAPES).detach()
-    module.cuda()
-    with torch.no_grad():
-        got = module(query.cuda(), reference.cuda(), pyramid.cuda(), torch.tensor(SHAPES).cuda())
-    torch.testing.assert_close(got.cpu(), expected, rtol=1e-4, atol=1e-4)
+def train(module, shapes, device="cpu", steps=3):
+    """Losses and parameters of a few steps."""
+    module.to(device)
+    query, reference, pyramid = (t.detach().to(device) for t in inputs())
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = (module(query, reference, pyramid, shapes) - 1).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return [torch.stack(losses), *(p.detach() for p in module.parameters())]
+
+
+@gpu
+@pytest.mark.parametrize("points", [4, [3, 6, 3]], ids=str)
+def test_trains_on_a_gpu_as_on_the_cpu(points):
+    expected = train(make(points), SHAPES)
+    assert expected[0][-1] < expected[0][0]
+    for shapes in (SHAPES, torch.tensor(SHAPES), torch.tensor(SHAPES, device="cuda")):
+        for got, want in zip(train(make(points), shapes, "cuda"), expected, strict=True):
+            torch.testing.assert_close(got.cpu(), want)
 
 
 @pytest.mark.parametrize("reference", [2, 4])

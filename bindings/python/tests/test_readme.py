@@ -50,10 +50,6 @@ def missing(needs: list[str]) -> str:
             import torch
 
             there = torch.cuda.is_available()
-        elif need == "patch_transformers":
-            import msda
-
-            there = hasattr(msda, need)
         else:
             there = importlib.util.find_spec(need) is not None
         if not there:
@@ -82,10 +78,10 @@ def test_python_blocks_run_from_top_to_bottom(document, capsys):
             code = "\n" * block.line + block.code
             exec(compile(code, str(PACKAGE / document), "exec"), names)
             ran += 1
-            if "patch_transformers" in block.needs:
+            if "transformers" in block.needs:
                 import msda
 
-                undo.callback(getattr(msda, "unpatch_transformers", lambda: None))
+                undo.callback(msda.unpatch_transformers)
     assert ran >= 5
 
 
@@ -125,7 +121,7 @@ def test_commands_run_in_their_order(tmp_path):
     assert (tmp_path / "looks.png").is_file()
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("document", (*DOCUMENTS, "docs/MIGRATION.md", "docs/DISTRIBUTED.md"))
 def test_links_lead_somewhere(document):
     path = PACKAGE / document
     text = path.read_text(encoding="utf-8")

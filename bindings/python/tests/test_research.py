@@ -17,46 +17,34 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import Tensor  # noqa: E402
 from torch.autograd.function import once_differentiable  # noqa: E402
 
-import msda  # noqa: E402
 from msda.integrations import research  # noqa: E402
+from support import plain  # noqa: E402
 
 SHAPES = [(6, 5), (3, 4)]
 
 
-def inputs(dtype: torch.dtype = torch.float64) -> list[Tensor]:
+def inputs(dtype: torch.dtype = torch.float64, device: str = "cpu") -> list[Tensor]:
     """value, spatial_shapes, level_start_index, sampling_locations, attention_weights."""
     torch.manual_seed(3)
-    return [
+    made = [
         torch.randn(2, 42, 2, 4, dtype=dtype),
         torch.tensor(SHAPES),
         torch.tensor([0, 30]),
         torch.rand(2, 7, 2, 2, 3, 2, dtype=dtype) * 1.4 - 0.2,
         torch.rand(2, 7, 2, 2, 3, dtype=dtype),
     ]
+    return [t.to(device) for t in made]
 
 
 def grid_sample(value: Tensor, shapes: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
     """The operator from torch's own functions."""
-    batch, _, heads, channels = value.shape
-    output = 0.0
-    start = 0
-    for level, (height, width) in enumerate(shapes.tolist()):
-        pixels = value[:, start : start + height * width].permute(0, 2, 3, 1)
-        start += height * width
-        sampled = torch.nn.functional.grid_sample(
-            pixels.reshape(batch * heads, channels, height, width),
-            locations[:, :, :, level].transpose(1, 2).flatten(0, 1) * 2 - 1,
-            align_corners=False,
-        )
-        part = weights[:, :, :, level].transpose(1, 2).flatten(0, 1)
-        output = output + (sampled * part.unsqueeze(1)).sum(-1)
-    return output.reshape(batch, heads * channels, -1).transpose(1, 2)
+    return plain(value, shapes.tolist(), locations, weights)
 
 
 def gradients(output: Tensor, wanted: list[Tensor]) -> tuple[Tensor, ...]:
     generator = torch.Generator().manual_seed(5)
     factors = torch.randn(output.shape, generator=generator, dtype=torch.float64)
-    return torch.autograd.grad(output, wanted, factors.to(output.dtype))
+    return torch.autograd.grad(output, wanted, factors.to(output))
 
 
 def repository_function(extension: types.ModuleType) -> type[torch.autograd.Function]:
@@ -82,14 +70,14 @@ def repository_function(extension: types.ModuleType) -> type[torch.autograd.Func
     return Function
 
 
-def test_the_module_can_be_imported_and_computes_output_and_gradients() -> None:
+def test_the_module_can_be_imported_and_computes_output_and_gradients(device: str) -> None:
     assert importlib.util.find_spec(research.EXTENSION) is None, "the real extension is installed"
     with research.install():
         extension = importlib.import_module("MultiScaleDeformableAttention")
         assert importlib.util.find_spec("MultiScaleDeformableAttention").origin == "msda"
         function = repository_function(extension)
     assert research.EXTENSION not in sys.modules
-    value, shapes, starts, locations, weights = inputs()
+    value, shapes, starts, locations, weights = inputs(device=device)
     wanted = [t.requires_grad_() for t in (value, locations, weights)]
     # Two images: 64 is no divisor of the batch, which the extension would refuse.
     got = function.apply(value, shapes, starts, locations, weights, 64)
@@ -233,10 +221,8 @@ print(helper.NAME, sys.argv[1:], __name__, MSDA.ms_deform_attn_forward.__module_
 
 
 def program(tmp_path: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    package = str(pathlib.Path(msda.__file__).parent.parent)
     return subprocess.run(
         [sys.executable, "-m", "msda.integrations.research", *arguments],
-        env={**os.environ, "PYTHONPATH": package},
         cwd=tmp_path,
         capture_output=True,
         text=True,

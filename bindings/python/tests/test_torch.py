@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import warnings
@@ -10,22 +11,16 @@ import pytest
 import torch
 
 import msda
+from counting import Calls
 from support import problem
 
 
 def fused(inputs):
     """Inputs of the fused form."""
     torch.manual_seed(3)
-    dtype = inputs.value.dtype
-    reference = torch.rand(2, 7, 3, 2, dtype=dtype)
-    return [
-        inputs.value,
-        inputs.shapes,
-        inputs.starts,
-        reference,
-        torch.randn(inputs.locations.shape, dtype=dtype),
-        torch.randn(inputs.weights.shape, dtype=dtype),
-    ]
+    shapes = (2, 7, 3, 2), inputs.locations.shape, inputs.weights.shape
+    made = [torch.randn(shape).to(inputs.value) for shape in shapes]
+    return [inputs.value, inputs.shapes, inputs.starts, made[0].sigmoid(), *made[1:]]
 
 
 def test_the_kernels_are_native_where_torch_has_its_stable_abi():
@@ -35,16 +30,34 @@ def test_the_kernels_are_native_where_torch_has_its_stable_abi():
     assert schema.kernels == ("native" if version >= (2, 7) else "python")
 
 
-def test_opcheck():
+def test_which_operator_runs():
+    inputs = problem().requires_grad_()
+    value, shapes, starts, locations, weights = inputs
+    for given, name in (
+        ((shapes, starts), "_tables"),
+        ((shapes.int(), None), "_tables"),
+        ((shapes.tolist(), starts), "_tables"),
+        ((shapes.tolist(), None), ""),
+        (([tuple(size) for size in shapes.tolist()], starts.tolist()), ""),
+    ):
+        with Calls() as calls:
+            output = msda.ms_deform_attn(value, *given, locations, weights)
+            output.sum().backward()
+        found = {op: n for op, n in calls.count.items() if op.startswith("msda.")}
+        assert found == {f"msda._forward{name}": 1, f"msda._backward{name}": 1}
+        torch.testing.assert_close(output, msda.ms_deform_attn(*inputs), rtol=0, atol=0)
+
+
+def test_opcheck(device):
     for dtype in (torch.float32, torch.float64):
-        inputs = problem(dtype=dtype).requires_grad_()
+        inputs = problem(dtype=dtype, device=device).requires_grad_()
         torch.library.opcheck(torch.ops.msda.ms_deform_attn.default, (*inputs, 0, 0))
-        args = fused(problem(dtype=dtype))
+        args = fused(problem(dtype=dtype, device=device))
         for i in (0, 3, 4, 5):
             args[i].requires_grad_()
         torch.library.opcheck(torch.ops.msda.ms_deform_attn_fused.default, (*args, 0, 0))
-    inputs = problem()
-    grad = torch.randn(2, 7, 24)
+    inputs = problem(device=device)
+    grad = torch.randn(2, 7, 24).to(device)
     for wanted in range(8):
         torch.library.opcheck(
             torch.ops.msda.ms_deform_attn_backward.default,
@@ -53,8 +66,10 @@ def test_opcheck():
         )
 
 
-def test_gradcheck():
-    inputs = problem(dtype=torch.float64, batch=1, queries=2, heads=2, channels=3).requires_grad_()
+def test_gradcheck(device):
+    inputs = problem(
+        dtype=torch.float64, device=device, batch=1, queries=2, heads=2, channels=3
+    ).requires_grad_()
 
     def plain(value, locations, weights):
         return msda.ms_deform_attn(value, inputs.shapes, inputs.starts, locations, weights)
@@ -62,9 +77,9 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(plain, inputs.tensors())
     for numbers in (2, 4):
         torch.manual_seed(4)
-        reference = torch.rand(1, 2, 3, numbers, dtype=torch.float64, requires_grad=True)
-        offsets = torch.randn(1, 2, 2, 3, 4, 2, dtype=torch.float64, requires_grad=True)
-        logits = torch.randn(1, 2, 2, 3, 4, dtype=torch.float64, requires_grad=True)
+        shapes = (1, 2, 3, numbers), (1, 2, 2, 3, 4, 2), (1, 2, 2, 3, 4)
+        made = [torch.randn(shape, dtype=torch.float64).to(device) for shape in shapes]
+        reference, offsets, logits = (t.requires_grad_() for t in (made[0].sigmoid(), *made[1:]))
 
         def whole(value, reference, offsets, logits):
             return msda.ms_deform_attn_fused(
@@ -75,13 +90,22 @@ def test_gradcheck():
         assert torch.autograd.gradcheck(whole, (value, reference, offsets, logits))
 
 
-def test_second_derivatives_are_refused():
-    inputs = problem(dtype=torch.float64).requires_grad_()
+def test_second_derivatives_are_refused(device):
+    inputs = problem(dtype=torch.float64, device=device).requires_grad_()
     (grad,) = torch.autograd.grad(
         msda.ms_deform_attn(*inputs).sum(), inputs.value, create_graph=True
     )
     with pytest.raises(NotImplementedError, match="second derivatives"):
         grad.sum().backward()
+
+
+def test_tensors_that_change_before_the_backward_pass_are_refused(device):
+    for changed in range(5):
+        inputs = problem(device=device).requires_grad_()
+        output = msda.ms_deform_attn(*inputs)
+        list(inputs)[changed].detach().add_(0)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            output.sum().backward()
 
 
 def test_forward_mode_is_refused():
@@ -115,17 +139,15 @@ def test_compile_is_one_graph_with_dynamic_sizes():
     assert "msda.ms_deform_attn" in " ".join(targets)
 
 
-def test_compile_computes_gradients():
+def test_compile_computes_gradients(device):
     torch._dynamo.reset()
 
     @torch.compile(fullgraph=True, backend="aot_eager")
     def compiled(value, shapes, starts, locations, weights):
         return msda.ms_deform_attn(value, shapes, starts, locations, weights).square()
 
-    inputs = problem(dtype=torch.float64).requires_grad_()
-    expected = torch.autograd.grad(
-        msda.ms_deform_attn(*inputs).square().sum(), inputs.tensors()
-    )
+    inputs = problem(dtype=torch.float64, device=device).requires_grad_()
+    expected = torch.autograd.grad(msda.ms_deform_attn(*inputs).square().sum(), inputs.tensors())
     got = torch.autograd.grad(compiled(*inputs).sum(), inputs.tensors())
     for a, b in zip(got, expected):
         torch.testing.assert_close(a, b)
@@ -153,6 +175,52 @@ def test_meta_and_fake_tensors():
         assert fake.shape == (2, 7, 24)
 
 
+def test_lists_of_level_sizes_under_modes_and_transforms():
+    """A list is remembered as a tensor, but not one that a mode made."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    levels = [(9, 4), (3, 7), (2, 2)]
+    inputs = problem(levels=levels)
+    value, locations, weights = inputs.tensors()
+
+    def call(value, locations=locations, weights=weights):
+        return msda.ms_deform_attn(value, levels, None, locations, weights)
+
+    with FakeTensorMode() as mode:
+        assert call(*(mode.from_tensor(t) for t in inputs.tensors())).shape == (2, 7, 24)
+        # Real tensors inside of the mode give a fake result, or an error.
+        with contextlib.suppress(Exception):
+            call(value)
+    with torch.device("meta"):
+        assert call(value).device.type == "cpu"
+    expected = msda.ms_deform_attn(*inputs)
+    values = torch.stack([value, 2 * value])
+    mapped = torch.vmap(call)(values)
+    torch.testing.assert_close(mapped, torch.stack([expected, 2 * expected]))
+    gradient = torch.func.grad(lambda v: call(v).sum())(value)
+    with torch.inference_mode():
+        torch.testing.assert_close(call(value), expected, rtol=0, atol=0)
+    value.requires_grad_()
+    call(value).sum().backward()
+    torch.testing.assert_close(value.grad, gradient, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile_takes_lists_of_level_sizes(dynamic):
+    torch._dynamo.reset()
+
+    @torch.compile(fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    def compiled(value, levels, locations, weights):
+        starts = [0, levels[0][0] * levels[0][1]]
+        first = msda.ms_deform_attn(value, levels, None, locations, weights)
+        return first + msda.ms_deform_attn(value, levels, starts, locations, weights)
+
+    for levels in ([(6, 9), (3, 5)], [(8, 8), (4, 4)], [(5, 7), (3, 3)]):
+        inputs = problem(levels=levels)
+        expected = 2 * msda.ms_deform_attn(*inputs)
+        torch.testing.assert_close(compiled(inputs.value, levels, *list(inputs)[3:]), expected)
+
+
 def test_vmap():
     inputs = problem()
     values = torch.randn(5, *inputs.value.shape)
@@ -166,14 +234,14 @@ def test_vmap():
     torch.testing.assert_close(torch.vmap(one, in_dims=(0, 2))(values, many), expected)
 
 
-def test_func_grad_and_its_vmap():
-    inputs = problem(dtype=torch.float64)
+def test_func_grad_and_its_vmap(device):
+    inputs = problem(dtype=torch.float64, device=device)
     shapes, starts, locations, weights = list(inputs)[1:]
 
     def loss(value, weights):
         return msda.ms_deform_attn(value, shapes, starts, locations, weights).square().sum()
 
-    values = torch.randn(3, *inputs.value.shape, dtype=torch.float64)
+    values = torch.randn(3, *inputs.value.shape, dtype=torch.float64).to(device)
     expected = []
     for value in values:
         value = value.clone().requires_grad_()
@@ -211,10 +279,10 @@ def test_inference_mode(device):
     ).sum().backward()
 
 
-def test_deterministic_algorithms():
+def test_deterministic_algorithms(device):
     torch.use_deterministic_algorithms(True)
     try:
-        inputs = problem().requires_grad_()
+        inputs = problem(device=device).requires_grad_()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             msda.ms_deform_attn(*inputs).sum().backward()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import os
-import pathlib
 import pickle
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from torch import Tensor, nn  # noqa: E402
 
 import transformers_models as models  # noqa: E402
 from counting import Calls  # noqa: E402
+from support import gpu  # noqa: E402
 from msda.integrations.transformers import (  # noqa: E402
     multi_scale_deformable_attention_v2,
     patch_transformers,
@@ -90,7 +90,7 @@ def run(case: models.Case, gradients: bool = True) -> Run:
             if t.requires_grad:
                 factors = torch.randn(t.shape, generator=generator, dtype=torch.float64)
                 # Masked logits are infinite.
-                loss = loss + (torch.where(t.isfinite(), t, 0) * factors.to(t.dtype)).sum()
+                loss = loss + (torch.where(t.isfinite(), t, 0) * factors.to(t)).sum()
         if gradients:
             loss.backward()
     for hook in hooks:
@@ -107,6 +107,23 @@ def largest(t: Tensor) -> float:
 def error(got: Tensor, expected: Tensor) -> float:
     assert torch.equal(got.isfinite(), expected.isfinite())
     return largest(got.double() - expected.double())
+
+
+def compare_exactly(patched: Run, exact: Run) -> float:
+    """Compares two runs in float64. The result is the largest gradient.
+
+    Rounding errors are 1e-16: a larger difference would be another formula.
+    """
+    for got, expected in zip(patched.outputs, exact.outputs, strict=True):
+        assert error(got, expected) <= 1e-12 * largest(expected)
+    assert patched.gradients.keys() == exact.gradients.keys()
+    # Some gradients are zero in theory (a bias before a softmax or a normalisation). They consist
+    # of rounding errors of the largest gradients.
+    scale = max(map(largest, exact.gradients.values()))
+    for name, expected in exact.gradients.items():
+        tolerance = 1e-9 * largest(expected) + 1e-12 * scale
+        assert error(patched.gradients[name], expected) <= tolerance, name
+    return scale
 
 
 @pytest.mark.parametrize("family", models.FAMILIES)
@@ -128,16 +145,7 @@ def test_a_patched_model_computes_the_same(family: str) -> None:
         assert got.calls["msda._backward"] == got.attentions
         assert got.calls["aten.grid_sampler_2d"] == 0
 
-    # float64 leaves rounding errors of 1e-16 only: what remains would be another formula.
-    for got, expected in zip(patched_exact.outputs, exact.outputs, strict=True):
-        assert error(got, expected) <= 1e-12 * largest(expected)
-    assert patched_exact.gradients.keys() == exact.gradients.keys()
-    # Some gradients are zero in theory (a bias before a softmax or a normalisation). They consist
-    # of rounding errors of the largest gradients.
-    scale = max(map(largest, exact.gradients.values()))
-    for name, expected in exact.gradients.items():
-        tolerance = 1e-9 * largest(expected) + 1e-12 * scale
-        assert error(patched_exact.gradients[name], expected) <= tolerance, name
+    scale = compare_exactly(patched_exact, exact)
 
     # float32 is as near to the exact result as the original is: within 8 times its error, and a
     # floor for an original that happens to be exact.
@@ -260,12 +268,9 @@ print("patched before the import")
 
 
 def test_modules_imported_after_the_patch_are_patched() -> None:
-    tests = pathlib.Path(__file__).parent
-    package = pathlib.Path(sys.modules["msda"].__file__).parent.parent
-    paths = os.pathsep.join([str(tests), str(package)])
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", LATER],
-        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
@@ -328,22 +333,24 @@ def test_discrete_sampling_rounds_as_transformers_does() -> None:
         multi_scale_deformable_attention_v2(*args[:-1], "cubic")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-@pytest.mark.parametrize("family", FORMS)
+def on_gpu(case: models.Case) -> models.Case:
+    inputs = {name: tensor.cuda() for name, tensor in case.inputs.items()}
+    return models.Case(case.model.cuda(), inputs)
+
+
+@gpu
+@pytest.mark.parametrize("family", models.FAMILIES)
 def test_a_patched_model_computes_the_same_on_the_gpu(family: str) -> None:
+    exact = run(on_gpu(double(models.make(family))))
     with patch_transformers():
-        expected = run(models.make(family), gradients=False)
-        case = models.make(family)
-        inputs = {name: tensor.cuda() for name, tensor in case.inputs.items()}
-        # There are no gradients on the GPU yet.
-        got = run(models.Case(case.model.cuda(), inputs), gradients=False)
-    assert got.calls["msda._forward"] == expected.attentions
-    for ours, theirs in zip(got.outputs, expected.outputs, strict=True):
-        # Matrix products and convolutions of the two devices differ more than the operator does.
-        assert error(ours.cpu(), theirs) <= 1e-3 * largest(theirs)
+        patched = run(on_gpu(double(models.make(family))))
+    assert patched.calls["msda._forward"] == patched.attentions == exact.attentions > 0
+    assert patched.calls["msda._backward"] == patched.attentions
+    assert patched.calls["aten.grid_sampler_2d"] == 0
+    compare_exactly(patched, exact)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@gpu
 @pytest.mark.parametrize("method", ["default", "discrete"])
 def test_no_call_waits_for_the_gpu(method: str) -> None:
     sizes, points = [(5, 7), (3, 1)], [3, 2]

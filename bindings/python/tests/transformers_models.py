@@ -32,28 +32,22 @@ class Case(NamedTuple):
     inputs: dict[str, Tensor]
 
 
+# Sizes that the ResNets of Deformable DETR and of RT-DETR share.
+_RESNET = dict(
+    embedding_size=8, hidden_sizes=[8, 12, 16, 20], depths=[1, 1, 1, 1], layer_type="basic"
+)
+
+
 def _resnet() -> object:
     from transformers import ResNetConfig
 
-    return ResNetConfig(
-        embedding_size=8,
-        hidden_sizes=[8, 12, 16, 20],
-        depths=[1, 1, 1, 1],
-        layer_type="basic",
-        out_features=["stage2", "stage3", "stage4"],
-    )
+    return ResNetConfig(out_features=["stage2", "stage3", "stage4"], **_RESNET)
 
 
 def _rt_detr_resnet() -> object:
     from transformers import RTDetrResNetConfig
 
-    return RTDetrResNetConfig(
-        embedding_size=8,
-        hidden_sizes=[8, 12, 16, 20],
-        depths=[1, 1, 1, 1],
-        layer_type="basic",
-        out_indices=[2, 3, 4],
-    )
+    return RTDetrResNetConfig(out_indices=[2, 3, 4], **_RESNET)
 
 
 def _hgnet(out_indices: tuple[int, ...] = (2, 3, 4)) -> object:
@@ -166,18 +160,19 @@ def rt_detr_v2_discrete() -> Case:
     return _rt_detr_v2("discrete")
 
 
-def d_fine() -> Case:
+def _d_fine(method: str) -> Case:
     from transformers import DFineConfig, DFineForObjectDetection
 
-    sizes = {**_RT_DETR, "decoder_n_points": [3, 4, 2]}
+    sizes = {**_RT_DETR, "decoder_n_points": [3, 4, 2], "decoder_method": method}
     return Case(DFineForObjectDetection(DFineConfig(backbone_config=_hgnet(), **sizes)), _pixels())
+
+
+def d_fine() -> Case:
+    return _d_fine("default")
 
 
 def d_fine_discrete() -> Case:
-    from transformers import DFineConfig, DFineForObjectDetection
-
-    sizes = {**_RT_DETR, "decoder_n_points": [3, 4, 2], "decoder_method": "discrete"}
-    return Case(DFineForObjectDetection(DFineConfig(backbone_config=_hgnet(), **sizes)), _pixels())
+    return _d_fine("discrete")
 
 
 def deimv2() -> Case:
@@ -188,32 +183,38 @@ def deimv2() -> Case:
     return Case(Deimv2ForObjectDetection(config), _pixels())
 
 
+# Sizes that LW-DETR and RF-DETR share.
+_VIT = dict(
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    image_size=IMAGE,
+    patch_size=16,
+    out_indices=[1, 2],
+)
+_LW_DETR = dict(
+    d_model=32,
+    decoder_ffn_dim=16,
+    decoder_layers=2,
+    decoder_n_points=2,
+    decoder_self_attention_heads=4,
+    num_queries=6,
+    group_detr=2,
+    num_labels=5,
+)
+
+
 def lw_detr() -> Case:
     from transformers import LwDetrConfig, LwDetrForObjectDetection, LwDetrViTConfig
 
     backbone = LwDetrViTConfig(
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        image_size=IMAGE,
-        pretrain_image_size=IMAGE,
-        patch_size=16,
-        num_windows=4,
-        window_block_indices=[0],
-        out_indices=[1, 2],
+        pretrain_image_size=IMAGE, num_windows=4, window_block_indices=[0], **_VIT
     )
     config = LwDetrConfig(
         backbone_config=backbone,
         projector_scale_factors=[2.0, 0.5],
-        d_model=32,
-        decoder_ffn_dim=16,
-        decoder_layers=2,
-        decoder_n_points=2,
-        decoder_self_attention_heads=4,
         decoder_cross_attention_heads=4,
-        num_queries=6,
-        group_detr=2,
-        num_labels=5,
+        **_LW_DETR,
     )
     return Case(LwDetrForObjectDetection(config), _pixels())
 
@@ -221,27 +222,9 @@ def lw_detr() -> Case:
 def rf_detr() -> Case:
     from transformers import RfDetrConfig, RfDetrDinov2Config, RfDetrForObjectDetection
 
-    backbone = RfDetrDinov2Config(
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        image_size=IMAGE,
-        patch_size=16,
-        num_windows=2,
-        out_indices=[1, 2],
-    )
+    backbone = RfDetrDinov2Config(num_windows=2, **_VIT)
     config = RfDetrConfig(
-        backbone_config=backbone,
-        d_model=32,
-        dropout=0.0,
-        decoder_ffn_dim=16,
-        decoder_layers=2,
-        decoder_n_points=2,
-        decoder_self_attention_heads=4,
-        decoder_cross_attention_heads=2,
-        num_queries=6,
-        group_detr=2,
-        num_labels=5,
+        backbone_config=backbone, dropout=0.0, decoder_cross_attention_heads=2, **_LW_DETR
     )
     return Case(RfDetrForObjectDetection(config), _pixels())
 
@@ -386,21 +369,24 @@ def pp_doclayout_v4() -> Case:
     return Case(PPDocLayoutV4ForObjectDetection(config), _pixels())
 
 
+# Sizes that Mask2Former and OneFormer share.
+_MASK2FORMER = dict(
+    hidden_dim=32,
+    encoder_feedforward_dim=16,
+    encoder_layers=2,
+    decoder_layers=2,
+    num_attention_heads=4,
+    dim_feedforward=16,
+    num_queries=6,
+    num_labels=5,
+)
+
+
 def mask2former() -> Case:
     from transformers import Mask2FormerConfig, Mask2FormerModel
 
     config = Mask2FormerConfig(
-        backbone_config=_swin((1, 2, 3, 4)),
-        feature_size=32,
-        mask_feature_size=16,
-        hidden_dim=32,
-        encoder_feedforward_dim=16,
-        encoder_layers=2,
-        decoder_layers=2,
-        num_attention_heads=4,
-        dim_feedforward=16,
-        num_queries=6,
-        num_labels=5,
+        backbone_config=_swin((1, 2, 3, 4)), feature_size=32, mask_feature_size=16, **_MASK2FORMER
     )
     return Case(Mask2FormerModel(config), _pixels())
 
@@ -410,18 +396,11 @@ def oneformer() -> Case:
 
     config = OneFormerConfig(
         backbone_config=_swin((1, 2, 3, 4)),
-        num_queries=6,
-        num_labels=5,
         task_seq_len=7,
         conv_dim=32,
         mask_dim=32,
-        hidden_dim=32,
-        encoder_feedforward_dim=16,
-        encoder_layers=2,
-        decoder_layers=2,
-        num_attention_heads=4,
         dropout=0.0,
-        dim_feedforward=16,
+        **_MASK2FORMER,
     )
     inputs = {**_pixels(), "task_inputs": torch.randint(0, 90, (2, 7))}
     return Case(OneFormerModel(config), inputs)

@@ -46,7 +46,7 @@ _WITH_TORCH = {
 
 
 def __getattr__(name: str) -> object:
-    """Imports torch, if it is installed, when the operator is asked for: `import msda` stays fast."""
+    """Imports torch when a name needs it and it is installed: `import msda` stays fast."""
     if name in _FUNCTIONS:
         if importlib.util.find_spec("torch") is not None:
             from ._torch import functional as module

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _native
-from ._options import encode_options, encode_points
+from ._arguments import fused_tensors, level_sizes, plain_tensors
+from ._options import encode
 
 if TYPE_CHECKING:
     import numpy
@@ -57,39 +58,20 @@ def _raw(array: numpy.ndarray) -> tuple[int, str, tuple[int, ...], tuple[int, ..
     return array.ctypes.data, array.dtype.name, array.shape, strides
 
 
-def _levels(shapes: object, starts: object) -> tuple[list[tuple[int, int]], list[int] | None]:
-    try:
-        pairs = [(int(height), int(width)) for height, width in shapes]
-        first = None if starts is None else [int(start) for start in starts]
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"spatial_shapes and level_start_index: got {shapes!r} and {starts!r}, expected a list "
-            "of (height, width) and a list of integers or None"
-        ) from None
-    if any(n < 0 for pair in pairs for n in pair) or any(n < 0 for n in first or []):
-        raise ValueError(f"spatial_shapes: got {pairs} from {first}, expected numbers of at least 0")
-    return pairs, first
-
-
-def _promote(array: numpy.ndarray, value: numpy.ndarray) -> numpy.ndarray:
-    if array.dtype == value.dtype or array.dtype.name == "float32":
-        return array
-    return array.astype("float32")
-
-
-def _run(value, shapes, starts, reference, locations, weights, options, points):
-    np = _numpy()
-    if len(value.shape) != 4 or len(locations.shape) < 3:
+def _run(tensors: dict[str, Any], levels: tuple, options: int, points: int) -> numpy.ndarray:
+    value, *reference, locations, weights = tensors.values()
+    if value.ndim != 4 or locations.ndim < 3:
         raise ValueError(
-            f"value: got shape {list(value.shape)}, expected 4 dimensions: batch, positions, heads, "
-            "channels"
+            f"value: got shape {list(value.shape)}, expected 4 dimensions: batch, positions, "
+            "heads, channels"
         )
     batch, _, heads, channels = value.shape
-    output = np.empty((batch, locations.shape[1], heads * channels), dtype=value.dtype)
+    shape = (batch, locations.shape[1], heads * channels)
+    output = _numpy().empty(shape, dtype=value.dtype)
     call = {
         "value": _raw(value),
-        "levels": _levels(shapes, starts),
-        "reference": None if reference is None else _raw(reference),
+        "levels": levels,
+        "reference": _raw(reference[0]) if reference else None,
         "locations": _raw(locations),
         "weights": _raw(weights),
         "options": options,
@@ -112,17 +94,9 @@ def ms_deform_attn(
     points: Sequence[int] | None = None,
 ) -> numpy.ndarray:
     """Multi-scale deformable attention of arrays; see `msda.ms_deform_attn` with torch."""
-    value = _array("value", value)
-    return _run(
-        value,
-        spatial_shapes,
-        level_start_index,
-        None,
-        _promote(_array("sampling_locations", sampling_locations), value),
-        _promote(_array("attention_weights", attention_weights), value),
-        encode_options(sampling, padding, align_corners),
-        0 if points is None else encode_points(points),
-    )
+    tensors = plain_tensors(_array, value, sampling_locations, attention_weights)
+    levels = level_sizes(spatial_shapes, level_start_index)
+    return _run(tensors, levels, *encode(sampling, padding, align_corners, points))
 
 
 def ms_deform_attn_fused(
@@ -139,23 +113,14 @@ def ms_deform_attn_fused(
     points: Sequence[int] | None = None,
 ) -> numpy.ndarray:
     """The same with its softmax and its locations; see `msda.ms_deform_attn_fused` with torch."""
-    np = _numpy()
-    value = _array("value", value)
-    offsets = _promote(_array("sampling_offsets", sampling_offsets), value)
-    reference = _array("reference_points", reference_points)
-    if reference.dtype != offsets.dtype:
-        reference, offsets = reference.astype("float32"), offsets.astype("float32")
-    levels = len(spatial_shapes)
-    if reference.ndim == 4 and reference.shape[2] == 1 and levels != 1:
-        shape = (*reference.shape[:2], levels, reference.shape[3])
-        reference = np.broadcast_to(reference, shape)
-    return _run(
+    levels = level_sizes(spatial_shapes, level_start_index)
+    tensors = fused_tensors(
+        _array,
+        _numpy().broadcast_to,
+        len(levels[0]),
         value,
-        spatial_shapes,
-        level_start_index,
-        reference,
-        offsets,
-        _promote(_array("attention_logits", attention_logits), value),
-        encode_options(sampling, padding, align_corners),
-        0 if points is None else encode_points(points),
+        reference_points,
+        sampling_offsets,
+        attention_logits,
     )
+    return _run(tensors, levels, *encode(sampling, padding, align_corners, points))

@@ -25,8 +25,8 @@ _WIDTH = 80
 _DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 _FORWARD, _TRAINING = "forward", "forward + backward"
 _CHECKED_QUERIES = 32
-# In place of the time of a pass that msda does not have on a device.
-_NOT_YET = "not yet"
+# The row of the host times where level sizes are a list, not tensors on the device.
+_WITH_LIST = "msda, list of sizes"
 
 
 @dataclasses.dataclass
@@ -160,9 +160,7 @@ def measure(
             except Exception as problem:  # a peer may raise anything
                 rows[name].missing[which] = _reason(problem)
                 if name == _peers.OURS:
-                    if which == _FORWARD or not isinstance(problem, NotImplementedError):
-                        raise Wrong(f"{which}: {_reason(problem)}") from problem
-                    rows[name].missing[which] = _NOT_YET
+                    raise Wrong(f"{which}: {_reason(problem)}") from problem
                 continue
             if name == _peers.OURS and error > 1:
                 raise Wrong(f"{which}: the error is {error:.3g} times the error allowed")
@@ -175,31 +173,32 @@ def measure(
 
 
 def measure_host(dtype: str, device: str, operators: dict[str, Operator]) -> list[dict[str, Any]]:
-    """Microseconds of the host per eager call of each implementation."""
+    """Microseconds of the host per eager call of each implementation with one sample."""
     import torch
 
     from . import _peers, _timing, _workloads
 
     call = _workloads.make(_workloads.TINY, getattr(torch, dtype), device)
     leaves = _differentiable(call)
+    grad = torch.ones_like(_without_grad(operators[_peers.OURS], call))
     peers = {peer.name: peer for peer in _peers.PEERS}
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    listed = {_peers.OURS: operators[_peers.OURS], _WITH_LIST: _peers.msda_with_list}
     found = []
-    for name, run in operators.items():
-        if peers[name].refuses(device, dtype, call):
+    for name, run in {**listed, **operators}.items():
+        if name in peers and peers[name].refuses(device, dtype, call):
             continue
         works = {
             "no grad": lambda run=run: _without_grad(run, call),
             "with grad": lambda run=run: run(leaves),
-            _TRAINING: lambda run=run: run(leaves).sum().backward(),
+            _TRAINING: lambda run=run: _train(run, leaves, grad),
         }
         times: dict[str, Any] = {}
         for which, work in works.items():
             try:
                 times[which] = _timing.host_time(work, synchronize)
             except Exception as problem:  # a peer may raise anything
-                planned = name == _peers.OURS and isinstance(problem, NotImplementedError)
-                times[which] = _NOT_YET if planned else _reason(problem)
+                times[which] = _reason(problem)
         found.append({"name": name, "host_us": times})
     return found
 
@@ -213,7 +212,7 @@ def _number(x: float) -> str:
 
 def _cells(row: Row, ours: Row, which: str, scale: float) -> tuple[str, str]:
     if which not in row.times:
-        return (_NOT_YET if row.missing.get(which) == _NOT_YET else "-"), ""
+        return "-", ""
     median = row.times[which].median
     ratio = ""
     if row is not ours and which in ours.times:
@@ -244,15 +243,12 @@ def table(name: str, workload: Workload, rows: list[Row], dtype: str, device: st
         textwrap.fill(f"{row.name}: {problem}", _WIDTH, subsequent_indent="  ")
         for row in rows
         for problem in dict.fromkeys(row.missing.values())
-        if problem != _NOT_YET
     ]
     return "\n".join(lines)
 
 
 def _host_cell(found: float | str) -> str:
-    if isinstance(found, float):
-        return _number(found)
-    return found if found == _NOT_YET else "-"
+    return _number(found) if isinstance(found, float) else "-"
 
 
 def host_table(found: list[dict[str, Any]]) -> str:

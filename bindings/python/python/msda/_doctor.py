@@ -17,9 +17,6 @@ from typing import Any
 
 from . import __version__, _native, _plain
 
-# The table says this about training on CUDA where there is no GPU to ask.
-CUDA_TRAINING = "not yet"
-
 _WIDTH = 80
 _COLUMNS = ("inference", "training", "compile", "export", "same bits")
 _ROUNDING = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -38,7 +35,7 @@ class Finding:
 
 @dataclasses.dataclass
 class Backend:
-    """A row of the table: column to 'yes', 'no', 'not yet', 'fails' or '-'."""
+    """A row of the table: column to 'yes', 'no', 'fails' or '-'."""
 
     name: str
     columns: dict[str, str]
@@ -240,16 +237,14 @@ def _check_compiled(checks: Checks) -> Finding:
     return _ask("compiled part", check)
 
 
-def _try(problems: list[str], what: str, trial: Callable[[], None], planned: bool = False) -> str:
-    """Tries something. With `planned`, NotImplementedError is no failure."""
+def _try(problems: list[str], what: str, trial: Callable[[], None]) -> str:
+    """Tries something."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             trial()
         return "yes"
     except Exception as error:
-        if planned and isinstance(error, NotImplementedError):
-            return "not yet"
         problems.append(f"{what}: {_first_line(error)}")
         return "fails"
 
@@ -286,8 +281,7 @@ def _check_torch(torch: Any, device: str, checks: Checks) -> Backend:
     def compile() -> None:
         compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
         infer("float32", compiled)
-        if columns["training"] == "yes":
-            train("float32", compiled)
+        train("float32", compiled)
 
     def export() -> None:
         class Model(torch.nn.Module):
@@ -303,14 +297,12 @@ def _check_torch(torch: Any, device: str, checks: Checks) -> Backend:
             torch.rand(shape, generator=generator).to(device)
             for shape in ((2, 1200, 4, 32), (2, 700, 4, 1, 4, 2), (2, 700, 4, 1, 4))
         ]
-        train_too = columns["training"] == "yes"
 
         def results() -> list[Any]:
-            fresh = [t.clone().requires_grad_(train_too) for t in given]
+            fresh = [t.clone().requires_grad_() for t in given]
             output = ms_deform_attn(fresh[0], [(30, 40)], None, fresh[1], fresh[2])
-            if train_too:
-                output.sum().backward()
-            return [output, *(t.grad for t in fresh if train_too)]
+            output.sum().backward()
+            return [output, *(t.grad for t in fresh)]
 
         threads = torch.get_num_threads()
         first = results()
@@ -326,11 +318,8 @@ def _check_torch(torch: Any, device: str, checks: Checks) -> Backend:
     columns: dict[str, str] = {}
     works = {d: _try(problems, f"inference in {d}", lambda d=d: infer(d)) for d in _ROUNDING}
     columns["inference"] = "yes" if set(works.values()) == {"yes"} else "fails"
-    planned = columns["inference"] == "yes"
-    trains = {
-        d: _try(problems, f"training in {d}", lambda d=d: train(d), planned) for d in _ROUNDING
-    }
-    columns["training"] = next((t for t in ("fails", "not yet") if t in trains.values()), "yes")
+    trains = {_try(problems, f"training in {d}", lambda d=d: train(d)) for d in _ROUNDING}
+    columns["training"] = "yes" if trains == {"yes"} else "fails"
     columns["compile"] = _try(problems, "compile", compile)
     columns["export"] = _try(problems, "export", export)
     columns["same bits"] = _try(problems, "same bits", repeat)
@@ -368,8 +357,8 @@ def _check_numpy(numpy: Any, checks: Checks) -> Backend:
     return Backend("NumPy, CPU", columns, types, problems)
 
 
-def _absent(name: str, **known: str) -> Backend:
-    return Backend(name, {**dict.fromkeys(_COLUMNS, "-"), **known}, [], [])
+def _absent(name: str) -> Backend:
+    return Backend(name, dict.fromkeys(_COLUMNS, "-"), [], [])
 
 
 def examine() -> dict[str, Any]:
@@ -393,14 +382,13 @@ def examine() -> dict[str, Any]:
         findings.append(Finding("torch", False, "torch cannot use the GPU", "pip install torch"))
     backends = [
         _check_torch(torch, "cpu", checks) if torch else _absent("torch, CPU"),
-        _check_torch(torch, "cuda", checks)
-        if gpu
-        else _absent("torch, CUDA", training=CUDA_TRAINING),
+        _check_torch(torch, "cuda", checks) if gpu else _absent("torch, CUDA"),
         _check_numpy(numpy, checks) if numpy else _absent("NumPy, CPU"),
     ]
     problems = [f"{b.name}: {problem}" for b in backends for problem in b.problems]
     return {
-        "ok": compiled.ok and not any("fails" == b.columns["inference"] for b in backends),
+        "ok": compiled.ok
+        and not any("fails" in (b.columns["inference"], b.columns["training"]) for b in backends),
         "findings": [dataclasses.asdict(finding) for finding in findings],
         "backends": [
             {"name": b.name, **b.columns, "types": b.types, "problems": b.problems}
@@ -440,8 +428,8 @@ def text(report: dict[str, Any]) -> str:
         lines.append(f"{backend['name']:<13}{cells}{' '.join(backend['types']) or '-'}")
     lines += [
         "",
-        "yes: tried here, and right. no: not offered. not yet: planned. -: could not be",
-        "tried here. fails: see below. same bits: runs and numbers of threads agree.",
+        "yes: tried here, and right. no: not offered. -: could not be tried here.",
+        "fails: see below. same bits: runs and numbers of threads agree.",
         "",
     ]
     lines += [_wrap("problem: ", problem) for problem in report["problems"]]

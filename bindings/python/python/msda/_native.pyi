@@ -51,8 +51,7 @@ def cpu_threads() -> int:
     """The number of threads that the CPU backend uses where the framework does not say one."""
 
 def cuda_devices() -> list[tuple[str, str, int, int]]:
-    """The GPUs: name, architecture, multiprocessors, bytes of memory. An error says why there are
-    none."""
+    """The GPUs: name, architecture, SMs, bytes of memory. An error says why there are none."""
 
 def cuda_driver() -> tuple[int, int]:
     """The newest CUDA version that the driver supports."""

@@ -9,6 +9,14 @@ _PADDING = {"zeros": 0, "border": 2}
 _CORNERS = 4
 
 
+def encode(
+    sampling: str, padding: str, align_corners: bool, points: Sequence[int] | None
+) -> tuple[int, int]:
+    """The number of the options, and the number of the points: 0 if all levels have the same."""
+    options = encode_options(sampling, padding, align_corners)
+    return options, 0 if points is None else encode_points(points)
+
+
 def encode_options(sampling: str, padding: str, align_corners: bool) -> int:
     """One number for the three options."""
     try:

@@ -30,6 +30,13 @@ def _msda(device: str) -> Operator:
     return run
 
 
+def msda_with_list(call: Call) -> Tensor:
+    """The same with level sizes in a list, for the table of host times."""
+    from ._torch.functional import ms_deform_attn
+
+    return ms_deform_attn(call.value, call.levels, None, call.locations, call.weights)
+
+
 def grid_sample(call: Call) -> Tensor:
     """The operator through torch's `grid_sample`, one level after the other."""
     batch, _, heads, channels = call.value.shape

@@ -24,7 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import _xla
-from ._options import encode_options, encode_points
+from ._arguments import fused_tensors, level_sizes, plain_tensors
+from ._options import encode
 
 __all__ = ["ms_deform_attn", "ms_deform_attn_fused"]
 
@@ -44,34 +45,19 @@ def _float_array(name: str, given: Any) -> jax.Array:
     return array
 
 
-def _promote(array: jax.Array, value: jax.Array) -> jax.Array:
-    """Locations and weights have the type of value, or float32. Other floats become float32."""
-    if array.dtype == value.dtype or array.dtype == jnp.float32:
-        return array
-    return array.astype(jnp.float32)
-
-
 def _levels(shapes: Any, starts: Any) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
     """Level sizes and starts as numbers."""
-    try:
-        pairs = tuple((int(height), int(width)) for height, width in shapes)
-        if starts is None:
-            ends = np.cumsum([height * width for height, width in pairs])
-            first = tuple(int(n) for n in [0, *ends[:-1]]) if pairs else ()
-        else:
-            first = tuple(int(start) for start in starts)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"spatial_shapes and level_start_index: got {shapes!r} and {starts!r}, expected a list "
-            "of (height, width) and a list of integers or None\n"
-            "hint: under jax.jit level sizes are static: use a list, not an argument of the "
-            "function"
-        ) from None
+    hint = "under jax.jit level sizes are static: use a list, not an argument of the function"
+    pairs, first = level_sizes(shapes, starts, f"\nhint: {hint}")
+    if first is None:
+        ends = itertools.accumulate((height * width for height, width in pairs), initial=0)
+        first = tuple(ends)[:-1]
     return pairs, first
 
 
-def _check(value: jax.Array, pairs: tuple, starts: tuple, points: int, given: dict) -> None:
+def _check(given: dict[str, jax.Array], pairs: tuple, starts: tuple, points: int) -> None:
     """Refuses wrong shapes while JAX traces. Later, errors come from XLA."""
+    value = given["value"]
     if value.ndim != 4:
         raise ValueError(
             f"value: got shape {list(value.shape)}, expected 4 dimensions: batch, positions, "
@@ -100,9 +86,7 @@ def _check(value: jax.Array, pairs: tuple, starts: tuple, points: int, given: di
         expected["reference_points"] = (batch, queries, len(pairs), size)
     for name, shape in expected.items():
         if given[name].shape != shape:
-            raise ValueError(
-                f"{name}: got shape {list(given[name].shape)}, expected {list(shape)}"
-            )
+            raise ValueError(f"{name}: got shape {list(given[name].shape)}, expected {list(shape)}")
 
 
 def _call(name: str, results: Any, static: tuple, *arrays: jax.Array) -> Any:
@@ -135,6 +119,11 @@ def _attention_bwd(static: tuple, tensors: tuple, grad: jax.Array) -> tuple[jax.
 _attention.defvjp(_attention_fwd, _attention_bwd)
 
 
+def _run(given: dict[str, jax.Array], levels: tuple, options: int, points: int) -> jax.Array:
+    _check(given, *levels, points)
+    return _attention((*levels, options, points), *given.values())
+
+
 def ms_deform_attn(
     value: Any,
     spatial_shapes: Sequence[Sequence[int]],
@@ -152,18 +141,9 @@ def ms_deform_attn(
     Arguments and result are those of `msda.ms_deform_attn`. Level sizes and starts are static:
     lists of numbers. Value, locations and weights have gradients, of reverse mode.
     """
-    shapes, starts = _levels(spatial_shapes, level_start_index)
-    packed = 0 if points is None else encode_points(points)
-    value = _float_array("value", value)
-    given = {
-        "sampling_locations": _promote(
-            _float_array("sampling_locations", sampling_locations), value
-        ),
-        "attention_weights": _promote(_float_array("attention_weights", attention_weights), value),
-    }
-    _check(value, shapes, starts, packed, given)
-    static = (shapes, starts, encode_options(sampling, padding, align_corners), packed)
-    return _attention(static, value, *given.values())
+    tensors = plain_tensors(_float_array, value, sampling_locations, attention_weights)
+    levels = _levels(spatial_shapes, level_start_index)
+    return _run(tensors, levels, *encode(sampling, padding, align_corners, points))
 
 
 def ms_deform_attn_fused(
@@ -180,22 +160,14 @@ def ms_deform_attn_fused(
     points: Sequence[int] | None = None,
 ) -> jax.Array:
     """The same with its softmax and its locations; see `msda.ms_deform_attn_fused`."""
-    shapes, starts = _levels(spatial_shapes, level_start_index)
-    packed = 0 if points is None else encode_points(points)
-    value = _float_array("value", value)
-    offsets = _promote(_float_array("sampling_offsets", sampling_offsets), value)
-    reference = _float_array("reference_points", reference_points)
-    # Reference points are coordinates: where the types differ, both are float32.
-    if reference.dtype != offsets.dtype:
-        reference, offsets = reference.astype(jnp.float32), offsets.astype(jnp.float32)
-    if reference.ndim == 4 and reference.shape[2] == 1:
-        shape = (*reference.shape[:2], len(shapes), reference.shape[3])
-        reference = jnp.broadcast_to(reference, shape)
-    given = {
-        "reference_points": reference,
-        "sampling_offsets": offsets,
-        "attention_logits": _promote(_float_array("attention_logits", attention_logits), value),
-    }
-    _check(value, shapes, starts, packed, given)
-    static = (shapes, starts, encode_options(sampling, padding, align_corners), packed)
-    return _attention(static, value, *given.values())
+    levels = _levels(spatial_shapes, level_start_index)
+    tensors = fused_tensors(
+        _float_array,
+        jnp.broadcast_to,
+        len(levels[0]),
+        value,
+        reference_points,
+        sampling_offsets,
+        attention_logits,
+    )
+    return _run(tensors, levels, *encode(sampling, padding, align_corners, points))

@@ -13,47 +13,90 @@ use crate::error::{Kind, Refused, Result, panic_message};
 use crate::{cpu, cuda};
 
 /// The kernels by the names of their operators.
-pub(super) const KERNELS: [(&CStr, Boxed); 8] = [
+pub(super) const KERNELS: [(&CStr, Boxed); 12] = [
     (c"ms_deform_attn", forward),
     (c"ms_deform_attn_backward", backward),
     (c"ms_deform_attn_fused", forward_fused),
     (c"ms_deform_attn_fused_backward", backward_fused),
     // The same for eager calls: these have no autograd formula that Python would have to run.
-    (c"_forward", forward),
-    (c"_backward", backward),
-    (c"_forward_fused", forward_fused),
-    (c"_backward_fused", backward_fused),
+    (c"_forward_tables", forward),
+    (c"_backward_tables", backward),
+    (c"_forward_fused_tables", forward_fused),
+    (c"_backward_fused_tables", backward_fused),
+    // Level sizes and options in one tensor: every argument less costs less host time.
+    (c"_forward", forward_setup),
+    (c"_backward", backward_setup),
+    (c"_forward_fused", forward_fused_setup),
+    (c"_backward_fused", backward_fused_setup),
 ];
 
-/// Names of the tensors of the plain and of the fused form.
-const NAMES: [&str; 5] =
-    ["value", "spatial_shapes", "level_start_index", "sampling_locations", "attention_weights"];
-const FUSED_NAMES: [&str; 6] = [
-    "value",
-    "spatial_shapes",
-    "level_start_index",
-    "reference_points",
-    "sampling_offsets",
-    "attention_logits",
-];
+/// Where a kernel finds the level sizes, and the options and points.
+enum Levels {
+    /// Two tensors, of sizes and of first positions.
+    Tables([Owned; 2], [i64; 2]),
+    /// A tensor of int64 on the CPU: options, points, then height, width and first position of each
+    /// level. The Python side makes it.
+    Setup(Owned),
+}
+
+/// Names of the floating-point tensors: value, locations and weights; the fused form has reference
+/// points behind value.
+const fn names<const T: usize>() -> [&'static str; T] {
+    let mut names = ["value"; T];
+    if T == 3 {
+        names[1] = "sampling_locations";
+        names[2] = "attention_weights";
+    } else {
+        names[1] = "reference_points";
+        names[2] = "sampling_offsets";
+        names[3] = "attention_logits";
+    }
+    names
+}
 
 unsafe extern "C-unwind" fn forward(stack: *mut u64, _in: u64, _out: u64) {
     // SAFETY: torch calls the kernel with the arguments of its schema.
-    unsafe { boxed::<5, 2, 1>(stack, |api, tensors, ints| run_forward(api, tensors, &NAMES, ints)) }
+    unsafe {
+        boxed(stack, |api, [value, shapes, starts, locations, weights], numbers: [i64; 2]| {
+            run_forward(api, [value, locations, weights], Levels::Tables([shapes, starts], numbers))
+        })
+    }
 }
 
 unsafe extern "C-unwind" fn forward_fused(stack: *mut u64, _in: u64, _out: u64) {
     // SAFETY: as above.
-    unsafe { boxed::<6, 2, 1>(stack, |api, tensors, ints| run_forward(api, tensors, &FUSED_NAMES, ints)) }
+    unsafe {
+        boxed(stack, |api, [value, shapes, starts, reference, offsets, logits], numbers: [i64; 2]| {
+            let levels = Levels::Tables([shapes, starts], numbers);
+            run_forward(api, [value, reference, offsets, logits], levels)
+        })
+    }
+}
+
+unsafe extern "C-unwind" fn forward_setup(stack: *mut u64, _in: u64, _out: u64) {
+    // SAFETY: as above.
+    unsafe {
+        boxed(stack, |api, [floats @ .., setup]: [Owned; 4], []| {
+            run_forward::<3>(api, floats, Levels::Setup(setup))
+        })
+    }
+}
+
+unsafe extern "C-unwind" fn forward_fused_setup(stack: *mut u64, _in: u64, _out: u64) {
+    // SAFETY: as above.
+    unsafe {
+        boxed(stack, |api, [floats @ .., setup]: [Owned; 5], []| {
+            run_forward::<4>(api, floats, Levels::Setup(setup))
+        })
+    }
 }
 
 unsafe extern "C-unwind" fn backward(stack: *mut u64, _in: u64, _out: u64) {
     // SAFETY: as above.
     unsafe {
-        boxed::<6, 3, 3>(stack, |api, tensors, ints| {
-            let [grad, tensors @ ..] = tensors;
-            let [value, locations, weights, _] = run_backward(api, grad, tensors, &NAMES, ints)?;
-            Ok([value, locations, weights])
+        boxed(stack, |api, [grad, value, shapes, starts, locations, weights], [options, points, wanted]| {
+            let levels = Levels::Tables([shapes, starts], [options, points]);
+            run_backward(api, grad, [value, locations, weights], levels, Wanted(wanted))
         })
     }
 }
@@ -61,16 +104,37 @@ unsafe extern "C-unwind" fn backward(stack: *mut u64, _in: u64, _out: u64) {
 unsafe extern "C-unwind" fn backward_fused(stack: *mut u64, _in: u64, _out: u64) {
     // SAFETY: as above.
     unsafe {
-        boxed::<7, 3, 4>(stack, |api, tensors, ints| {
-            let [grad, tensors @ ..] = tensors;
-            let [value, offsets, logits, reference] = run_backward(api, grad, tensors, &FUSED_NAMES, ints)?;
-            Ok([value, reference, offsets, logits])
+        boxed(
+            stack,
+            |api, [grad, value, shapes, starts, rest @ ..]: [Owned; 7], [options, points, wanted]| {
+                let [reference, offsets, logits] = rest;
+                let levels = Levels::Tables([shapes, starts], [options, points]);
+                run_backward(api, grad, [value, reference, offsets, logits], levels, Wanted(wanted))
+            },
+        )
+    }
+}
+
+unsafe extern "C-unwind" fn backward_setup(stack: *mut u64, _in: u64, _out: u64) {
+    // SAFETY: as above.
+    unsafe {
+        boxed(stack, |api, [grad, floats @ .., setup]: [Owned; 5], [wanted]| {
+            run_backward::<3>(api, grad, floats, Levels::Setup(setup), Wanted(wanted))
         })
     }
 }
 
-/// Runs a kernel with `T` tensors and `I` integers that returns `R` tensors. Its inputs are deleted,
-/// and an error is thrown as torch throws it.
+unsafe extern "C-unwind" fn backward_fused_setup(stack: *mut u64, _in: u64, _out: u64) {
+    // SAFETY: as above.
+    unsafe {
+        boxed(stack, |api, [grad, floats @ .., setup]: [Owned; 6], [wanted]| {
+            run_backward::<4>(api, grad, floats, Levels::Setup(setup), Wanted(wanted))
+        })
+    }
+}
+
+/// Runs a kernel with `T` tensors and `I` integers that returns `R` tensors. Its inputs are
+/// deleted, and an error is thrown as torch throws it.
 ///
 /// # Safety
 /// `stack` has the arguments: tensors that belong to the kernel now, then integers.
@@ -119,32 +183,25 @@ fn throw(api: &'static Api, message: String) {
     unsafe { (api.core.aoti_torch_check)(false, c"msda".as_ptr(), c"msda".as_ptr(), 0, pointer) };
 }
 
-/// Makes the inner dimensions of all tensors contiguous: value, shapes, starts, then the rest. Most
-/// calls need no copy.
-fn dense<const T: usize>(tensors: [Owned; T]) -> Result<[Owned; T]> {
-    let first = |i: usize| if i == 1 || i == 2 { 0 } else { 3 };
+/// Makes the dimensions of tensors from `first` on contiguous. Most calls need no copy.
+fn dense<const T: usize>(tensors: [Owned; T], first: usize) -> Result<[Owned; T]> {
     let mut copies: [Option<Owned>; T] = [const { None }; T];
-    for (i, tensor) in tensors.iter().enumerate() {
-        copies[i] = tensor.dense_from(first(i))?;
+    for (copy, tensor) in copies.iter_mut().zip(&tensors) {
+        *copy = tensor.dense_from(first)?;
     }
     let mut copies = copies.into_iter();
     Ok(tensors.map(|tensor| copies.next().flatten().unwrap_or(tensor)))
 }
 
-/// The call, and where its tensors are.
-fn call<'a, const T: usize>(
-    api: &Api,
-    tensors: &'a [Owned; T],
-    names: &[&'static str],
-    options: i64,
-    points: i64,
-) -> Result<(Call<'a>, Place)> {
-    let (value, place) = tensors[0].float(names[0])?;
+/// The call of floating-point tensors, and where they are.
+fn call<'a, const T: usize>(api: &Api, floats: &'a [Owned; T], levels: &Levels) -> Result<(Call<'a>, Place)> {
+    let names = const { names::<T>() };
+    let (value, place) = floats[0].float(names[0])?;
     if place.kind != api.cpu && place.kind != api.gpu {
         return Err(Refused::new(Kind::NotImplemented, "msda works on CPU and CUDA tensors"));
     }
     let float = |i: usize| -> Result<Tensor<'a>> {
-        let (tensor, there) = tensors[i].float(names[i])?;
+        let (tensor, there) = floats[i].float(names[i])?;
         if there != place {
             let say = |place: Place| match place.kind == api.cpu {
                 true => "the CPU".to_owned(),
@@ -155,37 +212,52 @@ fn call<'a, const T: usize>(
         }
         Ok(tensor)
     };
-    let levels = levels(api, &tensors[1], &tensors[2], place)?;
-    let call = Call {
-        value,
-        levels,
-        reference: if T == 6 { Some(float(3)?) } else { None },
-        locations: float(T - 2)?,
-        weights: float(T - 1)?,
-        options,
-        points,
+    let (levels, [options, points]) = match levels {
+        Levels::Tables([shapes, starts], numbers) => (level_sizes(api, shapes, starts, place)?, *numbers),
+        Levels::Setup(setup) => read_setup(api, setup)?,
     };
-    Ok((call, place))
+    let reference = if T == 4 { Some(float(1)?) } else { None };
+    let (locations, weights) = (float(T - 2)?, float(T - 1)?);
+    Ok((Call { value, levels, reference, locations, weights, options, points }, place))
+}
+
+/// The level sizes, and options and points, of a tensor that the Python side made.
+fn read_setup(api: &Api, setup: &Owned) -> Result<(LevelSizes, [i64; 2])> {
+    let setup = setup.describe()?;
+    let &[count] = setup.sizes else {
+        return Err(Refused::value("setup", format!("shape {:?}", setup.sizes), "one dimension"));
+    };
+    if setup.dtype != api.i64 || setup.place.kind != api.cpu || setup.strides != [1] {
+        return Err(Refused::wrong_type("setup", "another tensor", "contiguous int64 on the CPU"));
+    }
+    // SAFETY: the tensor is contiguous, has so many elements of that type, and lives.
+    let numbers = unsafe { std::slice::from_raw_parts(setup.data.cast::<i64>(), count as usize) };
+    let Some((&[options, points], levels)) = numbers.split_first_chunk() else {
+        return Err(Refused::value("setup", format!("{count} numbers"), "at least 2"));
+    };
+    let (levels, _) = levels.as_chunks::<3>();
+    if let Some(n) = levels.as_flattened().iter().find(|&&n| n < 0) {
+        return Err(Refused::value("spatial_shapes", n, "numbers of at least 0"));
+    }
+    let pairs = levels.iter().map(|&[height, width, _]| (height as usize, width as usize)).collect();
+    let starts = levels.iter().map(|&[_, _, start]| start as usize).collect();
+    Ok((LevelSizes::new(pairs, Some(starts)), [options, points]))
 }
 
 /// The level sizes: read here if they are in memory of the host, else left to the kernel.
-fn levels(api: &Api, shapes: &Owned, starts: &Owned, place: Place) -> Result<LevelSizes> {
+fn level_sizes(api: &Api, shapes: &Owned, starts: &Owned, place: Place) -> Result<LevelSizes> {
+    const SHAPES: &str = "spatial_shapes";
+    const STARTS: &str = "level_start_index";
     let (shapes, starts) = (shapes.describe()?, starts.describe()?);
     let [count, 2] = *shapes.sizes else {
-        return Err(Refused::value(
-            NAMES[1],
-            format!("shape {:?}", shapes.sizes),
-            "(levels, 2): height and width",
-        ));
+        let got = format!("shape {:?}", shapes.sizes);
+        return Err(Refused::value(SHAPES, got, "(levels, 2): height and width"));
     };
     if starts.sizes != [count] {
-        return Err(Refused::value(
-            NAMES[2],
-            format!("shape {:?}", starts.sizes),
-            format!("[{count}], one per level"),
-        ));
+        let got = format!("shape {:?}", starts.sizes);
+        return Err(Refused::value(STARTS, got, format!("[{count}], one per level")));
     }
-    for (name, table) in [(NAMES[1], &shapes), (NAMES[2], &starts)] {
+    for (name, table) in [(SHAPES, &shapes), (STARTS, &starts)] {
         if table.dtype != api.i64 && !(table.dtype == api.i32 && table.place.kind == api.cpu) {
             let expected = match table.place.kind == api.cpu {
                 true => "int64 or int32",
@@ -196,38 +268,33 @@ fn levels(api: &Api, shapes: &Owned, starts: &Owned, place: Place) -> Result<Lev
     }
     let levels = usize::try_from(count).unwrap_or(0);
     if shapes.place.kind == api.cpu && starts.place.kind == api.cpu {
-        let size =
-            |n: i64, name| usize::try_from(n).map_err(|_| Refused::value(name, n, "numbers of at least 0"));
-        let numbers = integers(api, &shapes, 2 * levels);
-        let pairs = numbers.chunks(2).map(|hw| Ok((size(hw[0], NAMES[1])?, size(hw[1], NAMES[1])?)));
-        let first = integers(api, &starts, levels).into_iter().map(|start| size(start, NAMES[2]));
-        let (pairs, first): (Vec<_>, Vec<_>) = (pairs.collect::<Result<_>>()?, first.collect::<Result<_>>()?);
+        let size = |table, i, name| {
+            let n = integer(api, table, i);
+            usize::try_from(n).map_err(|_| Refused::value(name, n, "numbers of at least 0"))
+        };
+        let pair = |i| Ok((size(&shapes, 2 * i, SHAPES)?, size(&shapes, 2 * i + 1, SHAPES)?));
+        let pairs = (0..levels).map(pair).collect::<Result<_>>()?;
+        let first = (0..levels).map(|i| size(&starts, i, STARTS)).collect::<Result<_>>()?;
         return Ok(LevelSizes::new(pairs, Some(first)));
     }
     if shapes.place != place || starts.place != place {
-        let expected = "both on the CPU, or both on the device of value";
         return Err(Refused::value(
             "spatial_shapes and level_start_index",
             "tensors on different devices",
-            expected,
+            "both on the CPU, or both on the device of value",
         ));
     }
     let address = |table: &Described<'_>| table.data.addr() as u64;
     Ok(LevelSizes::Device { shapes: address(&shapes), starts: address(&starts), levels })
 }
 
-/// Integers of a contiguous tensor on the CPU.
-fn integers(api: &Api, table: &Described<'_>, count: usize) -> Vec<i64> {
-    if count == 0 {
-        return Vec::new();
-    }
+/// An integer of a contiguous tensor on the CPU, which has more than `i`.
+fn integer(api: &Api, table: &Described<'_>, i: usize) -> i64 {
     // SAFETY: the tensor is contiguous, has so many elements of that type, and lives.
     unsafe {
-        if table.dtype == api.i64 {
-            std::slice::from_raw_parts(table.data.cast::<i64>().cast_const(), count).to_vec()
-        } else {
-            let numbers = std::slice::from_raw_parts(table.data.cast::<i32>().cast_const(), count);
-            numbers.iter().map(|&n| i64::from(n)).collect()
+        match table.dtype == api.i64 {
+            true => *table.data.cast::<i64>().add(i),
+            false => i64::from(*table.data.cast::<i32>().add(i)),
         }
     }
 }
@@ -247,28 +314,36 @@ fn current(api: &Api, place: Place) -> Result<On> {
     Ok(On { device: usize::try_from(place.index).unwrap_or(0), stream })
 }
 
-fn run_forward<const T: usize>(
-    api: &'static Api,
-    tensors: [Owned; T],
-    names: &[&'static str],
-    [options, points]: [i64; 2],
-) -> Result<[Owned; 1]> {
-    let tensors = dense(tensors)?;
-    let (call, place) = call(api, &tensors, names, options, points)?;
+/// Makes tables contiguous.
+fn dense_levels(levels: Levels) -> Result<Levels> {
+    Ok(match levels {
+        Levels::Tables(tables, numbers) => Levels::Tables(dense(tables, 0)?, numbers),
+        setup => setup,
+    })
+}
+
+/// The output. The floating-point tensors are value, the reference points of the fused form,
+/// locations and weights.
+fn run_forward<const T: usize>(api: &'static Api, floats: [Owned; T], levels: Levels) -> Result<[Owned; 1]> {
+    let (floats, levels) = (dense(floats, 3)?, dense_levels(levels)?);
+    let (call, place) = call(api, &floats, &levels)?;
+    let on_cpu = place.kind == api.cpu;
     // On the GPU the plan checks the problem when it is made, so that a call that was seen before
     // is not checked twice. Only the ranks matter here.
-    if place.kind == api.cpu || call.value.sizes.len() != 4 || call.locations.sizes.len() < 3 {
+    let (&[batch, _, heads, channels], &[_, queries, _, ..]) = (call.value.sizes, call.locations.sizes)
+    else {
         call.problem()?;
-    }
-    let (v, q) = (call.value.sizes, call.locations.sizes[1]);
-    let row = v[2]
-        .checked_mul(v[3])
+        return Err(Refused::new(Kind::Runtime, "internal error: ranks"));
+    };
+    let problem = if on_cpu { Some(call.problem()?) } else { None };
+    let row = heads
+        .checked_mul(channels)
         .ok_or_else(|| Refused::value("value", call.value.shape(), "sizes that fit"))?;
-    let output = Owned::empty(api, &[v[0], q, row], api.number(call.value.dtype), place)?;
+    let output = Owned::empty(api, &[batch, queries, row], api.number(call.value.dtype), place)?;
     let (out, _) = output.float("output")?;
-    if place.kind == api.cpu {
+    if let Some(problem) = problem {
         // SAFETY: torch's tensors live through the call; the output is new.
-        unsafe { cpu::forward(&call, &out, api.num_threads())? };
+        unsafe { cpu::forward(&call, &problem, &out, api.num_threads())? };
     } else {
         let mut scratch = None;
         let on = current(api, place)?;
@@ -284,19 +359,18 @@ fn workspace(api: &'static Api, room: &mut Option<Owned>, bytes: usize, place: P
     Ok(tensor.describe()?.data.addr() as u64)
 }
 
-/// Gradients of value, locations, weights and reference points; an empty tensor for each that is not
+/// Gradients of the floating-point tensors in their order; an empty tensor for each that is not
 /// wanted.
 fn run_backward<const T: usize>(
     api: &'static Api,
     grad: Owned,
-    tensors: [Owned; T],
-    names: &[&'static str],
-    [options, points, wanted]: [i64; 3],
-) -> Result<[Owned; 4]> {
-    let tensors = dense(tensors)?;
-    let (call, place) = call(api, &tensors, names, options, points)?;
-    call.problem()?;
-    let grad = grad.dense_from(2)?.unwrap_or(grad);
+    floats: [Owned; T],
+    levels: Levels,
+    wanted: Wanted,
+) -> Result<[Owned; T]> {
+    let (floats, levels) = (dense(floats, 3)?, dense_levels(levels)?);
+    let [grad] = dense([grad], 2)?;
+    let (call, place) = call(api, &floats, &levels)?;
     let (grad_output, there) = grad.float("grad_output")?;
     if there != place {
         return Err(Refused::value(
@@ -305,34 +379,24 @@ fn run_backward<const T: usize>(
             "one on the device of value",
         ));
     }
-    let wanted = Wanted(wanted);
-    let likes = [
-        (Wanted::VALUE, Some(&call.value)),
-        (Wanted::LOCATIONS, Some(&call.locations)),
-        (Wanted::WEIGHTS, Some(&call.weights)),
-        (Wanted::REFERENCE, call.reference.as_ref()),
-    ];
-    let mut results = Vec::with_capacity(4);
-    for (bit, like) in likes {
-        let (sizes, dtype) = match like.filter(|_| wanted.has(bit)) {
-            Some(like) => (like.sizes, like.dtype),
-            None => (&[0][..], call.value.dtype),
-        };
-        results.push(Owned::empty(api, sizes, api.number(dtype), place)?);
-    }
-    let results: [Owned; 4] = match results.try_into() {
-        Ok(results) => results,
-        Err(_) => return Err(Refused::new(Kind::Runtime, "internal error: four gradients")),
-    };
+    let problem = if place.kind == api.cpu { Some(call.problem()?) } else { None };
+    // The operator's order is value, locations, weights, reference points.
+    let order: &[usize] = if T == 3 { &[0, 1, 2] } else { &[0, 3, 1, 2] };
     let mut grads = [None; 4];
-    for (i, (bit, like)) in likes.into_iter().enumerate() {
-        if like.is_some() && wanted.has(bit) {
-            grads[i] = Some(results[i].float("gradient")?.0);
+    let mut results: [Option<Owned>; T] = [const { None }; T];
+    for (i, result) in results.iter_mut().enumerate() {
+        let (like, _) = floats[i].float("input")?;
+        let wants = wanted.has(1 << order[i]);
+        let sizes = if wants { like.sizes } else { &[0] };
+        let dtype = if wants { like.dtype } else { call.value.dtype };
+        let made = result.insert(Owned::empty(api, sizes, api.number(dtype), place)?);
+        if wants {
+            grads[order[i]] = Some(made.float("gradient")?.0);
         }
     }
-    if place.kind == api.cpu {
+    if let Some(problem) = problem {
         // SAFETY: torch's tensors live through the call; the gradients are new.
-        unsafe { cpu::backward(&call, &grad_output, grads, api.num_threads())? };
+        unsafe { cpu::backward(&call, &problem, &grad_output, grads, api.num_threads())? };
     } else {
         let mut scratch = None;
         let on = current(api, place)?;
@@ -343,5 +407,5 @@ fn run_backward<const T: usize>(
             })?
         };
     }
-    Ok(results)
+    Ok(results.map(|result| result.expect("the loop made every gradient")))
 }

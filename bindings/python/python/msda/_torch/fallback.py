@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .. import _native
+from .levels import read_setup
 
 # Why these kernels are used; empty while they are not.
 reason = ""
@@ -44,7 +45,8 @@ def _levels(shapes: Tensor, starts: Tensor, value: Tensor) -> tuple[tuple, list[
     """The levels as the compiled part takes them, and tensors that must live through the call."""
     if shapes.dim() != 2 or shapes.shape[1] != 2:
         raise ValueError(
-            f"spatial_shapes: got shape {list(shapes.shape)}, expected (levels, 2): height and width"
+            f"spatial_shapes: got shape {list(shapes.shape)}, expected (levels, 2): height and "
+            "width"
         )
     if list(starts.shape) != [shapes.shape[0]]:
         raise ValueError(
@@ -74,7 +76,9 @@ def _call(value, shapes, starts, reference, locations, weights, options, points)
     value, locations, weights = _dense(value), _dense(locations), _dense(weights)
     given = [value, locations, weights] + ([] if reference is None else [_dense(reference)])
     fused = reference is not None
-    for name, tensor in zip(("value", "sampling_locations", "attention_weights", "reference"), given):
+    for name, tensor in zip(
+        ("value", "sampling_locations", "attention_weights", "reference"), given
+    ):
         if tensor.device != value.device:
             raise ValueError(
                 f"{name}: got a tensor on {tensor.device}, expected one on {value.device}, where "
@@ -109,8 +113,8 @@ def _forward(value, shapes, starts, reference, locations, weights, options, poin
     call, kept = _call(value, shapes, starts, reference, locations, weights, options, points)
     if value.dim() != 4 or locations.dim() < 3:
         raise ValueError(
-            f"value: got shape {list(value.shape)}, expected 4 dimensions: batch, positions, heads, "
-            "channels"
+            f"value: got shape {list(value.shape)}, expected 4 dimensions: batch, positions, "
+            "heads, channels"
         )
     batch, _, heads, channels = value.shape
     output = value.new_empty((batch, locations.shape[1], heads * channels))
@@ -122,6 +126,7 @@ def _forward(value, shapes, starts, reference, locations, weights, options, poin
 def _backward(grad, value, shapes, starts, reference, locations, weights, options, points, wanted):
     call, kept = _call(value, shapes, starts, reference, locations, weights, options, points)
     grad = _dense(grad, 2)
+    # In the order of the bits of `wanted`.
     inputs = [value, locations, weights, reference]
     results = [
         torch.empty_like(tensor, memory_format=torch.contiguous_format)
@@ -135,42 +140,70 @@ def _backward(grad, value, shapes, starts, reference, locations, weights, option
     ]
     device = _device(value, kept)
     _native.backward(call, _raw("grad_output", grad), targets, device, torch.get_num_threads())
-    return results
+    value, locations, weights, reference = results
+    if inputs[3] is None:
+        return value, locations, weights
+    return value, reference, locations, weights
 
 
-def forward(value, shapes, starts, locations, weights, options=0, points=0):
+# Torch leaves out arguments that have their default.
+
+
+def _plain(value, shapes, starts, locations, weights, options=0, points=0):
     return _forward(value, shapes, starts, None, locations, weights, options, points)
 
 
-def forward_fused(value, shapes, starts, reference, offsets, logits, options=0, points=0):
+def _plain_backward(grad, value, shapes, starts, locations, weights, options=0, points=0, wanted=7):
+    tensors = (value, shapes, starts, None, locations, weights)
+    return _backward(grad, *tensors, options, points, wanted)
+
+
+def _setup(value, locations, weights, setup):
+    shapes, starts, *numbers = read_setup(setup)
+    return _forward(value, shapes, starts, None, locations, weights, *numbers)
+
+
+def _setup_backward(grad, value, locations, weights, setup, wanted=7):
+    shapes, starts, *numbers = read_setup(setup)
+    return _backward(grad, value, shapes, starts, None, locations, weights, *numbers, wanted)
+
+
+def _fused(value, shapes, starts, reference, offsets, logits, options=0, points=0):
     return _forward(value, shapes, starts, reference, offsets, logits, options, points)
 
 
-def backward(grad, value, shapes, starts, locations, weights, options, points, wanted):
-    results = _backward(
-        grad, value, shapes, starts, None, locations, weights, options, points, wanted
-    )
-    return tuple(results[:3])
+def _fused_backward(
+    grad, value, shapes, starts, reference, offsets, logits, options=0, points=0, wanted=15
+):
+    tensors = (value, shapes, starts, reference, offsets, logits)
+    return _backward(grad, *tensors, options, points, wanted)
 
 
-def backward_fused(grad, value, shapes, starts, reference, offsets, logits, options, points, wanted):
-    value, offsets, logits, reference = _backward(
-        grad, value, shapes, starts, reference, offsets, logits, options, points, wanted
-    )
-    return value, reference, offsets, logits
+def _fused_setup(value, reference, offsets, logits, setup):
+    shapes, starts, *numbers = read_setup(setup)
+    return _forward(value, shapes, starts, reference, offsets, logits, *numbers)
+
+
+def _fused_setup_backward(grad, value, reference, offsets, logits, setup, wanted=15):
+    shapes, starts, *numbers = read_setup(setup)
+    return _backward(grad, value, shapes, starts, reference, offsets, logits, *numbers, wanted)
 
 
 def register(library: torch.library.Library) -> None:
     """Registers these kernels for the CPU and for CUDA."""
     kernels = {
-        "ms_deform_attn": forward,
-        "ms_deform_attn_backward": backward,
-        "ms_deform_attn_fused": forward_fused,
-        "ms_deform_attn_fused_backward": backward_fused,
-        "_forward": forward,
-        "_backward": backward,
-        "_forward_fused": forward_fused,
-        "_backward_fused": backward_fused,
+        "ms_deform_attn": _plain,
+        "ms_deform_attn_backward": _plain_backward,
+        "ms_deform_attn_fused": _fused,
+        "ms_deform_attn_fused_backward": _fused_backward,
+        "_forward_tables": _plain,
+        "_backward_tables": _plain_backward,
+        "_forward_fused_tables": _fused,
+        "_backward_fused_tables": _fused_backward,
+        "_forward": _setup,
+        "_backward": _setup_backward,
+        "_forward_fused": _fused_setup,
+        "_backward_fused": _fused_setup_backward,
     }
     for name, kernel in kernels.items():
         for key in ("CPU", "CUDA"):

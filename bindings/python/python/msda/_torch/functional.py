@@ -1,202 +1,29 @@
-"""The operator for torch tensors: what an eager call runs."""
+"""The functions of the operator for torch tensors."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from typing import NoReturn, Union
 
 import torch
 from torch import Tensor
 
 from .. import _array
-from .._options import encode_options, encode_points
-from . import rules, schema, sharding
-
-Levels = Union[Tensor, Sequence[Sequence[int]]]
-Starts = Union[Tensor, Sequence[int], None]
+from .._options import encode
+from . import eager, schema
+from .levels import Levels, Starts, count
 
 _float32 = torch.float32
-_is_compiling = torch.compiler.is_compiling
-_PLAIN = frozenset((Tensor, torch.nn.Parameter))
-
-# Private parts of torch, each with a public way around it.
-_forward_op = getattr(torch.ops.msda._forward.default, "_op", torch.ops.msda._forward)
-_forward_fused_op = getattr(
-    torch.ops.msda._forward_fused.default, "_op", torch.ops.msda._forward_fused
-)
-_backward_op = getattr(torch.ops.msda._backward.default, "_op", torch.ops.msda._backward)
-_backward_fused_op = getattr(
-    torch.ops.msda._backward_fused.default, "_op", torch.ops.msda._backward_fused
-)
-_transforms = getattr(
-    getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None
-)
-
-_EXCEPTIONS = {
-    "ValueError": ValueError,
-    "TypeError": TypeError,
-    "NotImplementedError": NotImplementedError,
-    "MemoryError": getattr(torch, "OutOfMemoryError", MemoryError),
-    "RuntimeError": RuntimeError,
-}
+_DEFAULTS = ("bilinear", "zeros", False)
 
 
-def _raise(error: RuntimeError) -> NoReturn:
-    """Raises the exception that the compiled part meant: torch's C ABI has `RuntimeError` only."""
-    text = str(error)
-    at = text.find("msda.")
-    name, _, message = text[at + 5 :].partition(": ")
-    if at < 0 or name not in _EXCEPTIONS:
-        raise error
-    # Torch adds lines about its own C++ code.
-    message = message.split("\nException raised from msda", 1)[0]
-    raise _EXCEPTIONS[name](message) from None
-
-
-def _guarded(op):
-    """A backward operator that raises what the compiled part meant."""
-
-    def run(*args):
-        try:
-            return op(*args)
-        except RuntimeError as error:
-            _raise(error)
-
-    return run
-
-
-class _Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, value, shapes, starts, locations, weights, options, points):
-        ctx.save_for_backward(value, shapes, starts, locations, weights)
-        ctx.numbers = (options, points)
-        return _forward_op(value, shapes, starts, locations, weights, options, points)
-
-    @staticmethod
-    def backward(ctx, grad):
-        # With create_graph the public operator is called: its own gradient says what is missing.
-        op = torch.ops.msda.ms_deform_attn_backward if torch.is_grad_enabled() else _backward_op
-        return rules.gradients(ctx, grad, _guarded(op))
-
-
-class _FusedAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, value, shapes, starts, reference, offsets, logits, options, points):
-        ctx.save_for_backward(value, shapes, starts, reference, offsets, logits)
-        ctx.numbers = (options, points)
-        return _forward_fused_op(
-            value, shapes, starts, reference, offsets, logits, options, points
-        )
-
-    @staticmethod
-    def backward(ctx, grad):
-        public = torch.ops.msda.ms_deform_attn_fused_backward
-        op = public if torch.is_grad_enabled() else _backward_fused_op
-        return rules.gradients_fused(ctx, grad, _guarded(op))
-
-
-def _transformable(op, save, gradients):
-    """A function for torch.func over a public operator, which has a rule for vmap."""
-
-    class Transformable(torch.autograd.Function):
-        generate_vmap_rule = True
-
-        @staticmethod
-        def forward(*args):
-            return op(*args)
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            save(ctx, inputs, output)
-
-        @staticmethod
-        def backward(ctx, *grads):
-            return gradients(ctx, *grads)
-
-    return Transformable
-
-
-def _transformed(forward, backward, gradients):
-    inner = _transformable(
-        backward, lambda ctx, inputs, output: None, rules.no_second_derivative
-    )
-    return _transformable(
-        forward, rules.save, lambda ctx, grad: gradients(ctx, grad, inner.apply)
-    )
-
-
-_Transformed = _transformed(
-    torch.ops.msda.ms_deform_attn, torch.ops.msda.ms_deform_attn_backward, rules.gradients
-)
-_TransformedFused = _transformed(
-    torch.ops.msda.ms_deform_attn_fused,
-    torch.ops.msda.ms_deform_attn_fused_backward,
-    rules.gradients_fused,
-)
-
-# `Function.apply` first asks whether torch.func is active; these calls know that it is not.
-_apply = super(torch.autograd.Function, _Attention).apply
-_apply_fused = super(torch.autograd.Function, _FusedAttention).apply
-
-
-@functools.lru_cache(maxsize=1024)
-def _tables(shapes: tuple[tuple[int, int], ...]) -> tuple[Tensor, Tensor]:
-    """Level sizes and starts as CPU tensors."""
-    with torch.inference_mode(False):
-        starts = [0]
-        for height, width in shapes:
-            starts.append(starts[-1] + height * width)
-        return (
-            torch.tensor(shapes, dtype=torch.int64).reshape(-1, 2),
-            torch.tensor(starts[:-1], dtype=torch.int64),
-        )
-
-
-def _levels(shapes: Levels, starts: Starts) -> tuple[Tensor, Tensor]:
-    """Level sizes and starts as tensors of int64. Nothing waits for a device."""
-    if not isinstance(shapes, Tensor):
-        try:
-            pairs = tuple((int(height), int(width)) for height, width in shapes)
-        except (TypeError, ValueError):
-            raise TypeError(
-                f"spatial_shapes: got {shapes!r}, expected a tensor (levels, 2), or a list of "
-                "(height, width)"
-            ) from None
-        # While compiling, the cache would only be traced.
-        tables = _tables.__wrapped__(pairs) if _is_compiling() else _tables(pairs)
-        if starts is None:
-            return tables
-        shapes = tables[0]
-    if shapes.dtype is not torch.int64 and not shapes.is_floating_point():
-        shapes = shapes.to(torch.int64)
-    if starts is None:
-        sizes = shapes.prod(1)
-        starts = sizes.cumsum(0) - sizes
-    elif not isinstance(starts, Tensor):
-        starts = torch.tensor(starts, dtype=torch.int64)
-        if shapes.device.type != "cpu":
-            starts = starts.to(shapes.device, non_blocking=True)
-    elif starts.dtype is not torch.int64 and not starts.is_floating_point():
-        starts = starts.to(torch.int64)
-    return shapes, starts
-
-
-def _promote(tensor: Tensor, value: Tensor) -> Tensor:
+def promote(name: str, tensor: Tensor, value: Tensor) -> Tensor:
     """Locations and weights have the type of value, or float32. Other floats become float32."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name}: got {type(tensor).__name__}, expected a torch tensor like value")
     dtype = tensor.dtype
     if dtype is value.dtype or dtype is _float32 or not tensor.is_floating_point():
         return tensor
     return tensor.to(_float32)
-
-
-def _check_forward_mode(*tensors: Tensor) -> None:
-    if torch.autograd.forward_ad._current_level >= 0 and any(
-        torch.autograd.forward_ad.unpack_dual(t).tangent is not None for t in tensors
-    ):
-        raise NotImplementedError(
-            "msda has no forward-mode derivatives\nhint: use reverse mode: backward() or torch.func.grad"
-        )
 
 
 def ms_deform_attn(
@@ -246,54 +73,16 @@ def ms_deform_attn(
             align_corners=align_corners,
             points=points,
         )
-    options = (
-        0
-        if sampling == "bilinear" and padding == "zeros" and not align_corners
-        else encode_options(sampling, padding, align_corners)
-    )
-    packed = 0 if points is None else encode_points(points)
-    if (
-        type(spatial_shapes) is not Tensor
-        or type(level_start_index) is not Tensor
-        or spatial_shapes.dtype is not torch.int64
-        or level_start_index.dtype is not torch.int64
-    ):
-        spatial_shapes, level_start_index = _levels(spatial_shapes, level_start_index)
+    numbers = eager.USUAL
+    if points is not None or (sampling, padding, align_corners) != _DEFAULTS:
+        numbers = encode(sampling, padding, align_corners, points)
     dtype = value.dtype
-    if sampling_locations.dtype is not dtype:
-        sampling_locations = _promote(sampling_locations, value)
-    if attention_weights.dtype is not dtype:
-        attention_weights = _promote(attention_weights, value)
-    args = (
-        value,
-        spatial_shapes,
-        level_start_index,
-        sampling_locations,
-        attention_weights,
-        options,
-        packed,
-    )
-    if _is_compiling() or not (
-        type(value) in _PLAIN
-        and type(sampling_locations) in _PLAIN
-        and type(attention_weights) in _PLAIN
-    ):
-        levels = sharding.replicate_levels(*args[:3])
-        return torch.ops.msda.ms_deform_attn(value, *levels, *args[3:])
-    try:
-        if _transforms() is not None:
-            return _Transformed.apply(*args)
-        if torch.autograd.forward_ad._current_level >= 0:
-            _check_forward_mode(value, sampling_locations, attention_weights)
-        if torch.is_grad_enabled() and (
-            value.requires_grad
-            or sampling_locations.requires_grad
-            or attention_weights.requires_grad
-        ):
-            return _apply(*args)
-        return _forward_op(*args)
-    except RuntimeError as error:
-        _raise(error)
+    if type(sampling_locations) is not Tensor or sampling_locations.dtype is not dtype:
+        sampling_locations = promote("sampling_locations", sampling_locations, value)
+    if type(attention_weights) is not Tensor or attention_weights.dtype is not dtype:
+        attention_weights = promote("attention_weights", attention_weights, value)
+    tensors = (value, sampling_locations, attention_weights)
+    return eager.plain.run(tensors, spatial_shapes, level_start_index, numbers)
 
 
 def ms_deform_attn_fused(
@@ -335,64 +124,26 @@ def ms_deform_attn_fused(
             align_corners=align_corners,
             points=points,
         )
-    options = (
-        0
-        if sampling == "bilinear" and padding == "zeros" and not align_corners
-        else encode_options(sampling, padding, align_corners)
-    )
-    packed = 0 if points is None else encode_points(points)
-    if (
-        type(spatial_shapes) is not Tensor
-        or type(level_start_index) is not Tensor
-        or spatial_shapes.dtype is not torch.int64
-        or level_start_index.dtype is not torch.int64
-    ):
-        spatial_shapes, level_start_index = _levels(spatial_shapes, level_start_index)
-    if sampling_offsets.dtype is not value.dtype:
-        sampling_offsets = _promote(sampling_offsets, value)
-    if attention_logits.dtype is not value.dtype:
-        attention_logits = _promote(attention_logits, value)
+    numbers = eager.USUAL
+    if points is not None or (sampling, padding, align_corners) != _DEFAULTS:
+        numbers = encode(sampling, padding, align_corners, points)
+    dtype = value.dtype
+    if type(sampling_offsets) is not Tensor or sampling_offsets.dtype is not dtype:
+        sampling_offsets = promote("sampling_offsets", sampling_offsets, value)
+    if type(attention_logits) is not Tensor or attention_logits.dtype is not dtype:
+        attention_logits = promote("attention_logits", attention_logits, value)
+    if type(reference_points) is not Tensor:
+        reference_points = promote("reference_points", reference_points, value)
     # Reference points are coordinates: where the types differ, both are float32.
     if reference_points.dtype is not sampling_offsets.dtype:
         reference_points = reference_points.to(_float32)
         sampling_offsets = sampling_offsets.to(_float32)
     if reference_points.dim() == 4 and reference_points.shape[2] == 1:
-        levels = spatial_shapes.shape[0]
+        levels = count(spatial_shapes)
         if levels != 1:
             reference_points = reference_points.expand(-1, -1, levels, -1)
-    args = (
-        value,
-        spatial_shapes,
-        level_start_index,
-        reference_points,
-        sampling_offsets,
-        attention_logits,
-        options,
-        packed,
-    )
-    if _is_compiling() or not (
-        type(value) in _PLAIN
-        and type(reference_points) in _PLAIN
-        and type(sampling_offsets) in _PLAIN
-        and type(attention_logits) in _PLAIN
-    ):
-        levels = sharding.replicate_levels(*args[:3])
-        return torch.ops.msda.ms_deform_attn_fused(value, *levels, *args[3:])
-    try:
-        if _transforms() is not None:
-            return _TransformedFused.apply(*args)
-        if torch.autograd.forward_ad._current_level >= 0:
-            _check_forward_mode(value, reference_points, sampling_offsets, attention_logits)
-        if torch.is_grad_enabled() and (
-            value.requires_grad
-            or sampling_offsets.requires_grad
-            or attention_logits.requires_grad
-            or reference_points.requires_grad
-        ):
-            return _apply_fused(*args)
-        return _forward_fused_op(*args)
-    except RuntimeError as error:
-        _raise(error)
+    tensors = (value, reference_points, sampling_offsets, attention_logits)
+    return eager.fused.run(tensors, spatial_shapes, level_start_index, numbers)
 
 
 kernels = schema.kernels

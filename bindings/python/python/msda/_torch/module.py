@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from .._options import encode_options, encode_points
-from .functional import Levels, Starts, ms_deform_attn_fused
+from .functional import ms_deform_attn_fused
+from .levels import Levels, Starts
 
 
 def _points_per_level(points: int | Sequence[int], levels: int) -> tuple[int, ...]:

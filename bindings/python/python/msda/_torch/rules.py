@@ -9,19 +9,10 @@ from torch import Tensor
 
 from .schema import library
 
-_PLAIN_WANTED = (1, 2, 4)
-# Bits in the order of the results: value, reference points, offsets, logits.
-_FUSED_WANTED = (1, 8, 2, 4)
-
-
-def plain_wanted(needs: Sequence[bool]) -> int:
-    """The bits of the gradients that are needed: value, locations, weights."""
-    return sum(bit for bit, needed in zip(_PLAIN_WANTED, needs) if needed)
-
-
-def fused_wanted(needs: Sequence[bool]) -> int:
-    """The bits of the gradients that are needed: value, reference points, offsets, logits."""
-    return sum(bit for bit, needed in zip(_FUSED_WANTED, needs) if needed)
+# The bits of the gradients in their order: value, locations, weights.
+PLAIN_WANTED = (1, 2, 4)
+# Value, reference points, offsets, logits.
+FUSED_WANTED = (1, 8, 2, 4)
 
 
 def _output(value: Tensor, locations: Tensor) -> Tensor:
@@ -43,16 +34,32 @@ def _fake_fused(value, shapes, starts, reference, offsets, logits, options=0, po
     return _output(value, offsets)
 
 
-def _fake_backward(grad, value, shapes, starts, locations, weights, options, points, wanted):
-    tensors = (value, locations, weights)
-    return tuple(_like(t, wanted, bit, value) for t, bit in zip(tensors, _PLAIN_WANTED))
+def _fake_setup(value, locations, weights, setup):
+    return _output(value, locations)
+
+
+def _fake_fused_setup(value, reference, offsets, logits, setup):
+    return _output(value, offsets)
+
+
+def _fake_backward(grad, value, shapes, starts, locations, weights, options=0, points=0, wanted=7):
+    return _fake_backward_setup(grad, value, locations, weights, None, wanted)
 
 
 def _fake_backward_fused(
-    grad, value, shapes, starts, reference, offsets, logits, options, points, wanted
+    grad, value, shapes, starts, reference, offsets, logits, options=0, points=0, wanted=15
 ):
+    return _fake_backward_fused_setup(grad, value, reference, offsets, logits, None, wanted)
+
+
+def _fake_backward_setup(grad, value, locations, weights, setup, wanted=7):
+    tensors = (value, locations, weights)
+    return tuple(_like(t, wanted, bit, value) for t, bit in zip(tensors, PLAIN_WANTED))
+
+
+def _fake_backward_fused_setup(grad, value, reference, offsets, logits, setup, wanted=15):
     tensors = (value, reference, offsets, logits)
-    return tuple(_like(t, wanted, bit, value) for t, bit in zip(tensors, _FUSED_WANTED))
+    return tuple(_like(t, wanted, bit, value) for t, bit in zip(tensors, FUSED_WANTED))
 
 
 def save(ctx, inputs, output) -> None:
@@ -62,30 +69,18 @@ def save(ctx, inputs, output) -> None:
     ctx.numbers = (options, points)
 
 
-def gradients(ctx, grad, op):
-    """Gradients of the inputs of the plain form, by a backward operator."""
-    needs = ctx.needs_input_grad
-    needed = (needs[0], needs[3], needs[4])
-    results = op(grad, *ctx.saved_tensors, *ctx.numbers, plain_wanted(needed))
-    value, locations, weights = (r if n else None for r, n in zip(results, needed))
-    return value, None, None, locations, weights, None, None
+def gradients(bits: Sequence[int], op):
+    """The gradients of a public operator's inputs, by its backward operator."""
 
+    def run(ctx, grad):
+        # Torch may leave out the numbers at the end.
+        needed = (ctx.needs_input_grad[0], *ctx.needs_input_grad[3 : 2 + len(bits)])
+        wanted = sum(bit for bit, needs in zip(bits, needed) if needs)
+        results = op(grad, *ctx.saved_tensors, *ctx.numbers, wanted)
+        value, *others = (r if needs else None for r, needs in zip(results, needed))
+        return value, None, None, *others, None, None
 
-def gradients_fused(ctx, grad, op):
-    """Gradients of the inputs of the fused form, by a backward operator."""
-    needs = ctx.needs_input_grad
-    needed = (needs[0], *needs[3:6])
-    results = op(grad, *ctx.saved_tensors, *ctx.numbers, fused_wanted(needed))
-    value, reference, offsets, logits = (r if n else None for r, n in zip(results, needed))
-    return value, None, None, reference, offsets, logits, None, None
-
-
-def _gradients(ctx, grad):
-    return gradients(ctx, grad, torch.ops.msda.ms_deform_attn_backward)
-
-
-def _gradients_fused(ctx, grad):
-    return gradients_fused(ctx, grad, torch.ops.msda.ms_deform_attn_fused_backward)
+    return run
 
 
 def no_second_derivative(ctx, *grads):
@@ -137,19 +132,20 @@ def _register() -> None:
         "ms_deform_attn_fused": _fake_fused,
         "ms_deform_attn_backward": _fake_backward,
         "ms_deform_attn_fused_backward": _fake_backward_fused,
-        "_forward": _fake,
-        "_forward_fused": _fake_fused,
-        "_backward": _fake_backward,
-        "_backward_fused": _fake_backward_fused,
+        "_forward_tables": _fake,
+        "_forward_fused_tables": _fake_fused,
+        "_backward_tables": _fake_backward,
+        "_backward_fused_tables": _fake_backward_fused,
+        "_forward": _fake_setup,
+        "_forward_fused": _fake_fused_setup,
+        "_backward": _fake_backward_setup,
+        "_backward_fused": _fake_backward_fused_setup,
     }
     for name, fake in fakes.items():
         torch.library.register_fake(f"msda::{name}", fake, lib=library)
-    torch.library.register_autograd(
-        "msda::ms_deform_attn", _gradients, setup_context=save, lib=library
-    )
-    torch.library.register_autograd(
-        "msda::ms_deform_attn_fused", _gradients_fused, setup_context=save, lib=library
-    )
+    for name, bits in (("ms_deform_attn", PLAIN_WANTED), ("ms_deform_attn_fused", FUSED_WANTED)):
+        formula = gradients(bits, getattr(ops, f"{name}_backward"))
+        torch.library.register_autograd(f"msda::{name}", formula, setup_context=save, lib=library)
     for name in ("ms_deform_attn_backward", "ms_deform_attn_fused_backward"):
         torch.library.register_autograd(f"msda::{name}", no_second_derivative, lib=library)
     torch.library.register_vmap("msda::ms_deform_attn", _batched(ops.ms_deform_attn, 1, 5))

@@ -13,41 +13,42 @@ import torch
 
 from .. import _native
 
-_TENSORS = "Tensor value, Tensor spatial_shapes, Tensor level_start_index"
-_PLAIN = f"{_TENSORS}, Tensor sampling_locations, Tensor attention_weights"
-_FUSED = f"{_TENSORS}, Tensor reference_points, Tensor sampling_offsets, Tensor attention_logits"
-
-# `options` and `points` are explained in `_options.py`. `wanted` has a bit per gradient: 1 value,
-# 2 locations or offsets, 4 weights or logits, 8 reference points.
-_SIGNATURES = {
-    "ms_deform_attn": f"({_PLAIN}, int options=0, int points=0) -> Tensor",
-    "ms_deform_attn_backward": (
-        f"(Tensor grad_output, {_PLAIN}, int options, int points, int wanted)"
-        " -> (Tensor, Tensor, Tensor)"
-    ),
-    "ms_deform_attn_fused": f"({_FUSED}, int options=0, int points=0) -> Tensor",
-    "ms_deform_attn_fused_backward": (
-        f"(Tensor grad_output, {_FUSED}, int options, int points, int wanted)"
-        " -> (Tensor, Tensor, Tensor, Tensor)"
-    ),
-}
-
-# Private operators for eager calls: without an autograd formula the dispatcher runs no Python.
-_PRIVATE = {
-    "_forward": "ms_deform_attn",
-    "_backward": "ms_deform_attn_backward",
-    "_forward_fused": "ms_deform_attn_fused",
-    "_backward_fused": "ms_deform_attn_fused_backward",
-}
+_PLAIN = "Tensor sampling_locations, Tensor attention_weights"
+_FUSED = "Tensor reference_points, Tensor sampling_offsets, Tensor attention_logits"
+_TABLES = "Tensor spatial_shapes, Tensor level_start_index, "
 
 library = torch.library.Library("msda", "DEF")
 
 
 def _define() -> None:
-    for name, signature in _SIGNATURES.items():
-        library.define(name + signature)
-    for name, public in _PRIVATE.items():
-        library.define(name + _SIGNATURES[public])
+    """Defines the operators. `_options.py` explains `options` and `points`.
+
+    `wanted` has a bit per gradient: 1 value, 2 locations or offsets, 4 weights or logits,
+    8 reference points.
+
+    The operators whose names begin with `_` are for eager calls: they have no autograd formula,
+    so that the dispatcher runs no Python. Those without `_tables` take level sizes, options and
+    points in one tensor `setup`: every argument less costs less host time.
+    """
+    for suffix, others in (("", _PLAIN), ("_fused", _FUSED)):
+        count = 2 + others.count(",")
+        results = "(" + ", ".join(["Tensor"] * count) + ")"
+        wanted = f"int wanted={2**count - 1}"
+        tensors = f"Tensor value, {_TABLES}{others}"
+        numbers = "int options=0, int points=0"
+        public, tables = f"ms_deform_attn{suffix}", f"{suffix}_tables"
+        library.define(f"{public}({tensors}, {numbers}) -> Tensor")
+        library.define(
+            f"{public}_backward(Tensor grad_output, {tensors}, int options, int points, "
+            f"int wanted) -> {results}"
+        )
+        library.define(f"_forward{tables}({tensors}, {numbers}) -> Tensor")
+        library.define(
+            f"_backward{tables}(Tensor grad_output, {tensors}, {numbers}, {wanted}) -> {results}"
+        )
+        tensors = f"Tensor value, {others}, Tensor setup"
+        library.define(f"_forward{suffix}({tensors}) -> Tensor")
+        library.define(f"_backward{suffix}(Tensor grad_output, {tensors}, {wanted}) -> {results}")
 
 
 def _libraries() -> tuple[pathlib.Path, pathlib.Path | None]:

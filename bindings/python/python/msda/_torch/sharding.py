@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .rules import _FUSED_WANTED, _PLAIN_WANTED
+from .rules import FUSED_WANTED, PLAIN_WANTED
 
 # The dimension of a tensor that is split by batch, by queries and by heads. None: every process
 # has the whole tensor.
@@ -115,11 +115,9 @@ def register_sharding() -> None:
     rules = {
         ops.ms_deform_attn.default: _forward_rule(_PLAIN),
         ops.ms_deform_attn_fused.default: _forward_rule(_FUSED),
-        ops.ms_deform_attn_backward.default: _backward_rule(
-            _PLAIN, _PLAIN_GRADIENTS, _PLAIN_WANTED
-        ),
+        ops.ms_deform_attn_backward.default: _backward_rule(_PLAIN, _PLAIN_GRADIENTS, PLAIN_WANTED),
         ops.ms_deform_attn_fused_backward.default: _backward_rule(
-            _FUSED, _FUSED_GRADIENTS, _FUSED_WANTED
+            _FUSED, _FUSED_GRADIENTS, FUSED_WANTED
         ),
     }
     for op, rule in rules.items():

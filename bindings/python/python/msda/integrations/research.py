@@ -26,8 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._torch import functional
-from .._torch.functional import ms_deform_attn
+from .._torch.functional import ms_deform_attn, promote
+from .._torch.levels import tables
 from ._replace import Patch, Replacements
 
 EXTENSION = "MultiScaleDeformableAttention"
@@ -45,7 +45,10 @@ def ms_deform_attn_forward(
     attention_weights: Tensor,
     im2col_step: int = 64,
 ) -> Tensor:
-    """The output `(batch, queries, heads * channels)`. `im2col_step` is ignored."""
+    """The output `(batch, queries, heads * channels)`. `im2col_step` is ignored.
+
+    It has gradients, so it is also `apply` of the repositories' autograd functions.
+    """
     return ms_deform_attn(
         value, spatial_shapes, level_start_index, sampling_locations, attention_weights
     )
@@ -61,34 +64,20 @@ def ms_deform_attn_backward(
     im2col_step: int = 64,
 ) -> list[Tensor]:
     """The gradients of value, sampling locations and attention weights."""
-    shapes, starts = functional._levels(spatial_shapes, level_start_index)
+    shapes, starts = tables(spatial_shapes, level_start_index)
     results = torch.ops.msda.ms_deform_attn_backward(
         grad_output.to(value.dtype),
         value,
         shapes,
         starts,
-        functional._promote(sampling_locations, value),
-        functional._promote(attention_weights, value),
+        promote("sampling_locations", sampling_locations, value),
+        promote("attention_weights", attention_weights, value),
         0,
         0,
         7,
     )
     inputs = (value, sampling_locations, attention_weights)
     return [result.to(given.dtype) for result, given in zip(results, inputs)]
-
-
-def _apply(
-    value: Tensor,
-    spatial_shapes: Tensor,
-    level_start_index: Tensor,
-    sampling_locations: Tensor,
-    attention_weights: Tensor,
-    im2col_step: int = 64,
-) -> Tensor:
-    """`apply` of the repositories' autograd functions."""
-    return ms_deform_attn(
-        value, spatial_shapes, level_start_index, sampling_locations, attention_weights
-    )
 
 
 def _core_pytorch(
@@ -201,7 +190,7 @@ def replace_in(module: str | types.ModuleType, replaced: Replacements) -> None:
     ours = (_core_pytorch, _planar_core_pytorch)
     pairs = [(function, _replacement(function)) for function in functions if function not in ours]
     for cls in classes:
-        replaced.set(cls, "apply", staticmethod(_apply))
+        replaced.set(cls, "apply", staticmethod(ms_deform_attn_forward))
     for function, new in pairs:
         replaced.set_everywhere(function, new)
 

@@ -1,0 +1,107 @@
+"""Level sizes and first positions, as lists and tensors of the caller give them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Union
+
+import torch
+from torch import Tensor
+
+Levels = Union[Tensor, Sequence[Sequence[int]]]
+Starts = Union[Tensor, Sequence[int], None]
+
+_int64 = torch.int64
+
+# Tensors that `setup_of` made, by options and points, first positions, and level sizes.
+_MOST_SETUPS = 1024
+_setups: dict[tuple, tuple[Tensor]] = {}
+
+
+def setup_of(shapes: Levels, starts: Starts, numbers: tuple[int, int]) -> tuple[Tensor] | None:
+    """Options, points and the levels of lists as one tensor; None where levels are in tensors."""
+    try:
+        # Most calls end here. A list of lists cannot be a key, and is converted first.
+        if starts is None:
+            return _setups[numbers, None, tuple(shapes)]
+    except (KeyError, TypeError):
+        pass
+    if isinstance(shapes, Tensor) or isinstance(starts, Tensor):
+        return None
+    pairs, first = _numbers(shapes, starts)
+    key = (numbers, None if starts is None else first, pairs)
+    if key in _setups:
+        return _setups[key]
+    levels = ((*pair, start) for pair, start in zip(pairs, first))
+    with torch.inference_mode(False):
+        table = [*numbers, *itertools.chain.from_iterable(levels)]
+        made = (torch.tensor(table, dtype=_int64, device="cpu"),)
+    if len(_setups) >= _MOST_SETUPS:
+        _setups.clear()
+    # A mode may have made something else than a tensor.
+    if type(made[0]) is Tensor:
+        _setups[key] = made
+    return made
+
+
+def read_setup(setup: Tensor) -> tuple[Tensor, Tensor, int, int]:
+    """Level sizes, starts, options and points of a tensor that `setup_of` made."""
+    options, points = setup[:2].tolist()
+    levels = setup[2:].view(-1, 3)
+    return levels[:, :2], levels[:, 2], options, points
+
+
+def _numbers(
+    shapes: Sequence[Sequence[int]], starts: Sequence[int] | None
+) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
+    """Level sizes and first positions of lists."""
+    try:
+        pairs = tuple((int(height), int(width)) for height, width in shapes)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"spatial_shapes: got {shapes!r}, expected a tensor (levels, 2), or a list of "
+            "(height, width)"
+        ) from None
+    if starts is None:
+        sizes = (height * width for height, width in pairs)
+        return pairs, tuple(itertools.accumulate(sizes, initial=0))[:-1]
+    try:
+        first = tuple(int(start) for start in starts)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"level_start_index: got {starts!r}, expected a tensor (levels), a list of integers, "
+            "or None"
+        ) from None
+    if len(first) != len(pairs):
+        raise ValueError(
+            f"level_start_index: got {len(first)} numbers, expected {len(pairs)}, one per level"
+        )
+    return pairs, first
+
+
+def tables(shapes: Levels, starts: Starts) -> tuple[Tensor, Tensor]:
+    """Level sizes and starts as tensors of int64. Nothing waits for a device."""
+    if type(shapes) is type(starts) is Tensor and shapes.dtype is starts.dtype is _int64:
+        return shapes, starts
+    if not isinstance(shapes, Tensor):
+        pairs, first = _numbers(shapes, None if isinstance(starts, Tensor) else starts)
+        starts = starts if isinstance(starts, Tensor) else first
+        shapes = torch.tensor(pairs, dtype=_int64, device="cpu").reshape(-1, 2)
+    elif shapes.dtype is not _int64 and not shapes.is_floating_point():
+        shapes = shapes.to(_int64)
+    if starts is None:
+        sizes = shapes.prod(1)
+        starts = sizes.cumsum(0) - sizes
+    elif not isinstance(starts, Tensor):
+        starts = torch.tensor(starts, dtype=_int64, device="cpu")
+        if shapes.device.type != "cpu":
+            starts = starts.to(shapes.device, non_blocking=True)
+    elif starts.dtype is not _int64 and not starts.is_floating_point():
+        starts = starts.to(_int64)
+    return shapes, starts
+
+
+def count(shapes: Levels) -> int:
+    """The number of levels."""
+    return shapes.shape[0] if isinstance(shapes, Tensor) else len(_numbers(shapes, None)[0])
