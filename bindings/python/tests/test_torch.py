@@ -341,5 +341,6 @@ def test_errors_leak_nothing():
     for _ in range(300):
         with pytest.raises(ValueError):
             msda.ms_deform_attn(value, *list(inputs)[1:])
-    assert tensors() == before
+    # What another test left behind may be freed meanwhile.
+    assert tensors() <= before
     assert inputs.locations._use_count() == references

@@ -130,13 +130,9 @@ struct Work {
             }
         }
     }
-    // Calls f(bin, record) for all samples. All lanes of a warp do that together.
+    // All points of a query per lane.
     template <typename F>
-    __device__ __forceinline__ void for_each(const Args &args, const Levels &levels, F f) const {
-        if constexpr (POINT_LANES > 1) {
-            for_each_of_four(args, levels, f);
-            return;
-        }
+    __device__ __forceinline__ void for_each_query(const Args &args, const Levels &levels, F f) const {
 #pragma unroll 1
         for (int unit = first_unit; unit < end_unit; unit++) {
             const TileLevel level = levels.level[unit % LEVELS];
@@ -151,6 +147,15 @@ struct Work {
                       u32(query_of(unit)) * points + point_of(p + i));
                 }
             }
+        }
+    }
+    // Calls f(bin, record) for all samples. All lanes of a warp do that together.
+    template <typename F>
+    __device__ __forceinline__ void for_each(const Args &args, const Levels &levels, F f) const {
+        if constexpr (POINT_LANES > 1) {
+            for_each_of_four(args, levels, f);
+        } else {
+            for_each_query(args, levels, f);
         }
     }
 };
