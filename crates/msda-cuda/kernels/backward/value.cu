@@ -132,6 +132,11 @@ __device__ __forceinline__ void split(float x, u32 &high, u32 &low) {
     low = __float_as_uint(x - __uint_as_float(high));
 }
 
+// Tensor cores cut sums off instead of rounding them, so an error grows with each addition. f32: the
+// sums of a step are added to others that are rounded. 16 bits: those of MAX_STEPS steps are.
+constexpr bool ROUND_EACH_STEP = VALUE == F32;
+constexpr u32 MAX_STEPS = 256;
+
 constexpr int MATRICES = COLUMN_TILES > 1 ? 2 : 1; // of 8 channels, loaded at once
 
 __device__ __forceinline__ void load_matrices(u32 (&b)[MATRICES][2], const uint4 *row) {
@@ -162,6 +167,18 @@ __device__ __forceinline__ void clear(Sums &sums) {
 
 // The share of a column of the tile.
 __device__ __forceinline__ float share_of(float distance) { return __saturatef(1 - fabsf(distance)); }
+
+// Adds partial sums.
+__device__ __forceinline__ void add(Sums &to, const Sums &more) {
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+#pragma unroll
+        for (int n = 0; n < COLUMN_TILES; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) to[m][n][i] += more[m][n][i];
+        }
+    }
+}
 
 // Adds 32 staged samples, or `count` if those are fewer.
 __device__ __forceinline__ void add_step(Sums &sums, const WarpStage &stage, int buffer, u32 count) {
@@ -245,12 +262,12 @@ struct Raw {
     Softmax softmax;
 };
 
-// Adds the samples of a tile: groups `first`, `first + groups`, ... of 32 records.
+// Adds the records of a tile from `from` up to `count`: groups `first`, `first + groups`, ... of 32.
 __device__ __forceinline__ void add_tile(Sums &sums, const Args &args, const TileLevel &level,
                                          const Ranges &ranges, const Tile &tile, int image, int head,
-                                         WarpStage &stage, u32 first, u32 groups) {
+                                         WarpStage &stage, u32 from, u32 count, u32 first,
+                                         u32 groups) {
     const int lane = threadIdx.x % 32;
-    const u32 count = ranges.count();
     const char *locations = args.locations.at(image, 0, head);
     const char *weights = args.weights.at(image, 0, head);
     const char *gradients = args.grad_output.at(image, 0, head) + blockIdx.y * (CHUNK * ELEMENT);
@@ -303,7 +320,7 @@ __device__ __forceinline__ void add_tile(Sums &sums, const Args &args, const Til
         }
         stage.lines[buffer][lane] = lines, stage.column[buffer][lane] = column;
     };
-    u32 at = first * 32; // of the step whose products come next
+    u32 at = from + first * 32; // of the step whose products come next
     if (at >= count) return;
     Raw raw;
     u32 record = record_at(at + lane);
@@ -322,7 +339,14 @@ __device__ __forceinline__ void add_tile(Sums &sums, const Args &args, const Til
             asm volatile("cp.async.wait_group 0;" ::: "memory");
         }
         __syncwarp();
-        add_step(sums, stage, buffer, count - at);
+        if constexpr (ROUND_EACH_STEP) {
+            Sums part;
+            clear(part);
+            add_step(part, stage, buffer, count - at);
+            add(sums, part);
+        } else {
+            add_step(sums, stage, buffer, count - at);
+        }
         __syncwarp();
     }
 }
@@ -463,7 +487,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             if (!has) continue;
             clear(sums);
             WarpStage &stage = stages.of_warp[warp];
-            add_tile(sums, args, level, ranges, tile, image, head, stage, 0, 1);
+            add_tile(sums, args, level, ranges, tile, image, head, stage, 0, ranges.count(), 0, 1);
             put_sums(stage.sums[0], sums);
             __syncwarp();
             const bool finite =
@@ -483,7 +507,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             tile = tile_at(levels, index);
             ranges = ranges_of(args, levels, plane, index, tile);
             clear(sums);
-            add_tile(sums, args, level, ranges, tile, image, head, stages.of_warp[warp], warp, WARPS);
+            const u32 count = ranges.count();
+            WarpStage &stage = stages.of_warp[warp];
+            if constexpr (ROUND_EACH_STEP) {
+                add_tile(sums, args, level, ranges, tile, image, head, stage, 0, count, warp, WARPS);
+            } else {
+                constexpr u32 ROUND = MAX_STEPS * THREADS;
+#pragma unroll 1
+                for (u32 from = 0; from < count; from += ROUND) {
+                    Sums part;
+                    clear(part);
+                    add_tile(part, args, level, ranges, tile, image, head, stage, from,
+                             min(from + ROUND, count), warp, WARPS);
+                    add(sums, part);
+                }
+            }
             __syncthreads();
             put_sums(stages.sums[warp], sums);
             __syncthreads();

@@ -198,7 +198,7 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
             let element = p.types().value.size();
             // With few samples per tile the latency of loads counts, and more warps hide it.
             let light = p.queries() * p.samples() < LIGHT * sizes.tiles;
-            let blocks_per_sm = if element == 4 { 3 } else { 4 } + usize::from(light);
+            let blocks_per_sm = if element == 4 { 3 } else { 4 + usize::from(light) };
             let mut stage = Stage::new(request, target, &sizes, &regions, shared, "backward/value.cu", "value");
             let align = stage.align(Slot::Locations, Role::Locations, 2);
             let rows = (2 * 32 * chunk * element).max(32 * 32 * 4);
