@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import pathlib
+import subprocess
+import sys
 import threading
 import warnings
 
@@ -308,6 +311,21 @@ def test_threads(device):
     assert not failed
 
 
+@pytest.mark.skipif(not pathlib.Path("/proc/self/task").is_dir(), reason="needs /proc")
+def test_the_number_of_threads_is_that_of_torch():
+    code = """
+import pathlib, torch, msda
+torch.set_num_threads(3)
+msda.ms_deform_attn(
+    torch.rand(1, 16, 1, 8), [(4, 4)], None, torch.rand(1, 9, 1, 1, 2, 2), torch.rand(1, 9, 1, 1, 2)
+)
+names = [file.read_text() for file in pathlib.Path("/proc/self/task").glob("*/comm")]
+print(sum(name.startswith("msda-") for name in names))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "3\n"
+
+
 def test_a_forked_child_computes():
     import multiprocessing
 
@@ -341,6 +359,5 @@ def test_errors_leak_nothing():
     for _ in range(300):
         with pytest.raises(ValueError):
             msda.ms_deform_attn(value, *list(inputs)[1:])
-    # What another test left behind may be freed meanwhile.
     assert tensors() <= before
     assert inputs.locations._use_count() == references

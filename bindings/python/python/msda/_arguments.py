@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 # Checks an argument, given its name, and makes it an array.
@@ -27,6 +27,22 @@ def level_sizes(
             "at least 0"
         )
     return pairs, first
+
+
+def output_shape(value: Sequence[int], name: str, locations: Sequence[int]) -> tuple[int, ...]:
+    """The shape of the output, given the shapes of value and of the tensor called `name`."""
+    if len(value) != 4:
+        raise ValueError(
+            f"value: got shape {list(value)}, expected 4 dimensions: batch, positions, heads, "
+            "channels"
+        )
+    if len(locations) < 3:
+        raise ValueError(
+            f"{name}: got shape {list(locations)}, expected 6 dimensions (batch, queries, heads, "
+            "levels, points, 2), or 5 if levels and points are one dimension"
+        )
+    batch, _, heads, channels = value
+    return batch, locations[1], heads * channels
 
 
 def plain_tensors(convert: Convert, value: Any, locations: Any, weights: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _native
-from ._arguments import fused_tensors, level_sizes, plain_tensors
+from ._arguments import fused_tensors, level_sizes, output_shape, plain_tensors
 from ._options import encode
 
 if TYPE_CHECKING:
@@ -60,13 +60,7 @@ def _raw(array: numpy.ndarray) -> tuple[int, str, tuple[int, ...], tuple[int, ..
 
 def _run(tensors: dict[str, Any], levels: tuple, options: int, points: int) -> numpy.ndarray:
     value, *reference, locations, weights = tensors.values()
-    if value.ndim != 4 or locations.ndim < 3:
-        raise ValueError(
-            f"value: got shape {list(value.shape)}, expected 4 dimensions: batch, positions, "
-            "heads, channels"
-        )
-    batch, _, heads, channels = value.shape
-    shape = (batch, locations.shape[1], heads * channels)
+    shape = output_shape(value.shape, list(tensors)[-2], locations.shape)
     output = _numpy().empty(shape, dtype=value.dtype)
     call = {
         "value": _raw(value),

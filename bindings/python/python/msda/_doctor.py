@@ -285,10 +285,12 @@ def _check_torch(torch: Any, device: str, checks: Checks) -> Backend:
 
     def export() -> None:
         class Model(torch.nn.Module):
-            def forward(self, *given: Any) -> Any:
-                return call(*given)
+            def forward(self, value: Any, levels: Any, starts: Any, *others: Any) -> Any:
+                return ms_deform_attn(value, levels, starts, *others)
 
-        infer("float32", torch.export.export(Model(), tuple(tensors("float32"))).module())
+        value, *others = tensors("float32")
+        program = torch.export.export(Model(), (value, levels, starts, *others)).module()
+        infer("float32", lambda value, *others: program(value, levels, starts, *others))
 
     def repeat() -> None:
         """The same bits twice, and on the CPU with one thread too."""

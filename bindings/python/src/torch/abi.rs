@@ -82,12 +82,16 @@ functions! {
 /// The number of threads that torch is set to; exists from 2.10 on.
 type NumThreads = unsafe extern "C-unwind" fn(*mut u32) -> Code;
 
+/// The same of OpenMP, which torch uses, for older versions.
+type OpenMpThreads = unsafe extern "C-unwind" fn() -> i32;
+
 /// Everything that was found, and torch's constants.
 #[derive(Debug)]
 pub(crate) struct Api {
     pub(crate) core: Core,
     pub(crate) cuda: Option<Cuda>,
     num_threads: Option<NumThreads>,
+    openmp_threads: Option<OpenMpThreads>,
     pub(crate) cpu: i32,
     pub(crate) gpu: i32,
     pub(crate) f64: i32,
@@ -117,12 +121,17 @@ impl Api {
         };
         // SAFETY: the type is that of torch's header.
         let num_threads = unsafe { library.get::<NumThreads>("torch_get_num_threads\0") }.ok().map(|f| *f);
+        // SAFETY: the type is that of OpenMP's header. The search includes the libraries that
+        // torch's library needs.
+        let openmp_threads = unsafe { library.get::<OpenMpThreads>("omp_get_max_threads\0") };
+        let openmp_threads = openmp_threads.ok().map(|f| *f);
         // SAFETY: functions without requirements.
         let api = unsafe {
             Self {
                 core,
                 cuda,
                 num_threads,
+                openmp_threads,
                 cpu: (core.aoti_torch_device_type_cpu)(),
                 gpu: (core.aoti_torch_device_type_cuda)(),
                 f64: (core.aoti_torch_dtype_float64)(),
@@ -142,12 +151,17 @@ impl Api {
         API.get()
     }
 
-    /// The number of threads that torch is set to, where torch tells.
+    /// The number of threads that torch is set to, if torch or OpenMP tells.
     pub(crate) fn num_threads(&self) -> Option<usize> {
         let mut count = 0;
-        // SAFETY: `count` is valid to write.
-        let code = unsafe { self.num_threads?(&mut count) };
-        (code == 0 && count > 0).then_some(count as usize)
+        match (self.num_threads, self.openmp_threads) {
+            // SAFETY: `count` is valid to write.
+            (Some(threads), _) if unsafe { threads(&mut count) } == 0 => {}
+            // SAFETY: a function without requirements.
+            (_, Some(threads)) => count = unsafe { threads() }.try_into().unwrap_or(0),
+            _ => {}
+        }
+        (count > 0).then_some(count as usize)
     }
 
     /// Registers kernels of one dispatch key. They stay registered for the life of the process.

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .. import _native
+from .._arguments import output_shape
 from .levels import read_setup
 
 # Why these kernels are used; empty while they are not.
@@ -22,9 +23,8 @@ _NAMES = {
 def _raw(name: str, tensor: Tensor) -> tuple[int, str, tuple[int, ...], tuple[int, ...]]:
     dtype = _NAMES.get(tensor.dtype)
     if dtype is None:
-        raise TypeError(
-            f"{name}: got {tensor.dtype}, expected float64, float32, float16 or bfloat16"
-        )
+        got = str(tensor.dtype).removeprefix("torch.")
+        raise TypeError(f"{name}: got {got}, expected float64, float32, float16 or bfloat16")
     return tensor.data_ptr(), dtype, tuple(tensor.shape), tuple(tensor.stride())
 
 
@@ -57,11 +57,12 @@ def _levels(shapes: Tensor, starts: Tensor, value: Tensor) -> tuple[tuple, list[
         if table.dtype not in (torch.int64, torch.int32):
             raise TypeError(f"{name}: got {table.dtype}, expected int64 or int32")
     if shapes.device.type == "cpu" and starts.device.type == "cpu":
-        numbers = shapes.tolist() + [starts.tolist()]
-        flat = [n for row in numbers for n in row]
-        if any(n < 0 for n in flat):
-            raise ValueError(f"spatial_shapes: got {numbers}, expected numbers of at least 0")
-        return ([tuple(hw) for hw in shapes.tolist()], starts.tolist()), []
+        pairs, first = [tuple(hw) for hw in shapes.tolist()], starts.tolist()
+        for name, numbers in (("spatial_shapes", sum(pairs, ())), ("level_start_index", first)):
+            wrong = [n for n in numbers if n < 0]
+            if wrong:
+                raise ValueError(f"{name}: got {wrong[0]}, expected numbers of at least 0")
+        return (pairs, first), []
     if shapes.device != value.device or starts.device != value.device:
         raise ValueError(
             "spatial_shapes and level_start_index: got tensors on different devices, expected both "
@@ -111,13 +112,8 @@ def _device(value: Tensor, kept: list[Tensor]):
 
 def _forward(value, shapes, starts, reference, locations, weights, options, points):
     call, kept = _call(value, shapes, starts, reference, locations, weights, options, points)
-    if value.dim() != 4 or locations.dim() < 3:
-        raise ValueError(
-            f"value: got shape {list(value.shape)}, expected 4 dimensions: batch, positions, "
-            "heads, channels"
-        )
-    batch, _, heads, channels = value.shape
-    output = value.new_empty((batch, locations.shape[1], heads * channels))
+    name = "sampling_locations" if reference is None else "sampling_offsets"
+    output = value.new_empty(output_shape(value.shape, name, locations.shape))
     device = _device(value, kept)
     _native.forward(call, _raw("output", output), device, torch.get_num_threads())
     return output

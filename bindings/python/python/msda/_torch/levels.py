@@ -64,8 +64,11 @@ def _numbers(
             "(height, width)"
         ) from None
     if starts is None:
-        sizes = (height * width for height, width in pairs)
-        return pairs, tuple(itertools.accumulate(sizes, initial=0))[:-1]
+        # Plain arithmetic, which torch.compile can follow.
+        ends = [0]
+        for height, width in pairs:
+            ends.append(ends[-1] + height * width)
+        return pairs, tuple(ends[:-1])
     try:
         first = tuple(int(start) for start in starts)
     except (TypeError, ValueError):
