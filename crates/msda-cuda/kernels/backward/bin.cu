@@ -7,34 +7,35 @@
 //
 // Planes with few queries are one chunk: msda_bin_write alone counts, scans and writes (ONE_CHUNK).
 //
-// Threads: a warp takes neighbouring queries and a level at a time: 8 queries of 4 points, a sample per
-// lane; or 32 queries, if the number of points does not divide a warp.
+// Threads: a warp takes neighbouring queries and a level at a time: 8 queries of 4 points, a sample
+// per lane; or 32 queries, if the number of points does not divide a warp.
 //
 //     counters of a block in msda_bin_write:   bin     0   1   2   3  ...
 //                                     warp 0           2   0   1   0         16 bits each
 //                                     warp 1           1   4   0   0
 //
 // The order of the records of a bin is always the same: by chunk, warp, group of queries, level,
-// query, point. Lanes of a warp with the same bin find each other with match_any; atomics only count.
+// query, point. Lanes of a warp with the same bin find each other with match_any; atomics only
+// count.
 //
-// If a block has no room for the counters of all bins, it goes through its samples several times and
-// takes band_bins of them at a time.
+// If a block has no room for the counters of all bins, it goes through its samples several times
+// and takes band_bins of them at a time.
 //
 // Bound by: L2, which takes the records in small pieces; latency if there are few queries.
 #include "backward/tiles.cuh"
 
 // Macros besides those of tiles.cuh: THREADS; ONE_CHUNK; COUNTERS_16BIT: no block has more records;
-// POINTS_PER_LOAD, which divides the points of each level (1 if lanes share a query); UNITS: the units
-// of a warp if their bins are kept in registers, so that locations are read once, or 0.
+// POINTS_PER_LOAD, which divides the points of each level (1 if lanes share a query); UNITS: the
+// units of a warp if their bins are kept in registers, so that locations are read once, or 0.
 constexpr int WARPS = THREADS / 32;
 constexpr int COUNTERS_PER_WORD = COUNTERS_16BIT ? 2 : 1;
 constexpr int COUNTER_BITS = 32 / COUNTERS_PER_WORD;
 constexpr int POINTS = UNIFORM_POINTS > 0 ? UNIFORM_POINTS : 1;
-// Lanes that share a query: its points, if they divide a warp. So the records of a query follow each
-// other in a bin, and value.cu loads what it needs of the query at once.
+// Lanes that share a query: its points, if they divide a warp. So the records of a query follow
+// each other in a bin, and value.cu loads what it needs of the query at once.
 constexpr int POINT_LANES = POINTS <= 32 && (POINTS & (POINTS - 1)) == 0 ? POINTS : 1;
 constexpr int UNIT_QUERIES = 32 / POINT_LANES;
-constexpr int LANE_SAMPLES = POINT_LANES > 1 ? 1 : POINTS; // of a unit, if points are the same on all levels
+constexpr int LANE_SAMPLES = POINT_LANES > 1 ? 1 : POINTS; // of a unit
 static_assert(UNITS == 0 || UNIFORM_POINTS > 0, "kept bins need the same points on all levels");
 
 extern __shared__ uint4 shared[];
@@ -47,8 +48,8 @@ __device__ __forceinline__ int bin_of_location(const Levels &levels, const TileL
     return active && place(x, y, level) ? bin_of(levels, level, x, y) : -1;
 }
 
-// The exclusive prefix sum of x[0..n) on top of `before`, by all threads of a block. Returns the sum
-// of all. x is in shared or global memory of the block.
+// The exclusive prefix sum of x[0..n) on top of `before`, by all threads of a block. Returns the
+// sum of all. x is in shared or global memory of the block.
 __device__ __forceinline__ u32 scan_in_place(u32 *x, int n, u32 before) {
     __shared__ u32 of_warp[32];
     for (int begin = 0; begin < n; begin += blockDim.x) {
@@ -74,8 +75,8 @@ __device__ __forceinline__ u32 scan_in_place(u32 *x, int n, u32 before) {
     return before;
 }
 
-// What a warp works on: units of UNIT_QUERIES queries and a level. A lane has one sample of a unit, or
-// all points of a query.
+// What a warp works on: units of UNIT_QUERIES queries and a level. A lane has one sample of a unit,
+// or all points of a query.
 struct Work {
     i64 plane;
     int image, head, chunk, first, end; // first and last query of the block
@@ -113,7 +114,8 @@ struct Work {
     }
     // One sample per lane and unit: four units at a time, so that their loads overlap.
     template <typename F>
-    __device__ __forceinline__ void for_each_of_four(const Args &args, const Levels &levels, F f) const {
+    __device__ __forceinline__ void for_each_of_four(const Args &args, const Levels &levels,
+                                                     F f) const {
 #pragma unroll 1
         for (int unit = first_unit; unit < end_unit; unit += 4) {
             Wide xy[4][2], reference[4][FUSED ? FUSED : 1];
@@ -132,7 +134,8 @@ struct Work {
     }
     // All points of a query per lane.
     template <typename F>
-    __device__ __forceinline__ void for_each_query(const Args &args, const Levels &levels, F f) const {
+    __device__ __forceinline__ void for_each_query(const Args &args, const Levels &levels,
+                                                   F f) const {
 #pragma unroll 1
         for (int unit = first_unit; unit < end_unit; unit++) {
             const TileLevel level = levels.level[unit % LEVELS];
@@ -224,8 +227,8 @@ __device__ __forceinline__ u32 counter_at(const u32 *counters, u32 b) {
     return COUNTERS_PER_WORD == 1 ? word : word >> (b % COUNTERS_PER_WORD * 16) & 0xffff;
 }
 
-// Counts the samples of a warp, one per lane, and returns the rank of each in its bin. All lanes call
-// this together.
+// Counts the samples of a warp, one per lane, and returns the rank of each in its bin. All lanes
+// call this together.
 __device__ __forceinline__ u32 rank_of(u32 *own, u32 b, bool counts, int lane) {
     const u32 same = __match_any_sync(0xffffffffu, counts ? b : ~0u);
     const int leader = __ffs(int(same)) - 1;
@@ -239,8 +242,8 @@ __device__ __forceinline__ u32 rank_of(u32 *own, u32 b, bool counts, int lane) {
 }
 
 // Counts of the warps become records of the warps before, word by word: sums of halves do not run
-// over into each other, because no block has more records than a counter holds. `base` gets the first
-// record of each bin, or the count of the block if ONE_CHUNK.
+// over into each other, because no block has more records than a counter holds. `base` gets the
+// first record of each bin, or the count of the block if ONE_CHUNK.
 __device__ __forceinline__ void add_up_warps(const Args &args, u32 *base, u32 *counters,
                                              const u32 *starts, const u32 *before, int band,
                                              int here) {

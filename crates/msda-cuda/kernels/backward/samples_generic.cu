@@ -1,15 +1,17 @@
-// samples_generic: the gradients of locations and weights, or of offsets and logits, for any problem.
+// samples_generic: the gradients of locations and weights, or of offsets and logits, for any
+// problem.
 //
 // Threads: a warp per (image, query, head), with a grid-stride loop; a lane takes every 32nd sample
-// and goes through its channels alone. FUSED: the gradient of a logit needs the sum over all samples,
-// so the samples are visited twice.
+// and goes through its channels alone. FUSED: the gradient of a logit needs the sum over all
+// samples, so the samples are visited twice.
 //
 // Bound by: loads; neighbouring lanes read different rows.
 // Best for: problems that samples.cu does not accept.
 #include "common/types.cuh"
 
 // Macros: VALUE LOCATION WEIGHT, RING, NEAREST BORDER CORNERS, FUSED: see common/args.cuh.
-// INLINE_LEVELS: entries of the table of levels in the argument; 0 if the table is in device memory.
+// INLINE_LEVELS: entries of the table of levels in the argument; 0 if the table is in device
+// memory.
 // WANT_LOCATIONS WANT_WEIGHTS WANT_POINTS: see samples.cu. ARGS_BYTES: sizeof(Args).
 typedef Element<VALUE>::Wide Wide;
 

@@ -1,6 +1,7 @@
 // value: the gradient of value on tensor cores.
 //
-//   grad_value[pixel, channel] = sum over samples of share[pixel, sample] * grad_output[sample, channel]
+//   grad_value[pixel, channel] =
+//       sum over samples of share[pixel, sample] * grad_output[sample, channel]
 //
 // A warp multiplies matrices for one tile: 32 pixels x samples times samples x CHUNK channels. The
 // samples come from the sorted list of bin.cu. Each has at most four shares that are not 0, but the
@@ -15,17 +16,17 @@
 // gradients, and both are multiplied, so the products are exact to 16 bits or more (bf16: 16,
 // f16: 22). f32 gradients are split too (tf32, three products: 21 bits). Sums are f32.
 //
-// Threads: four warps per block. Two by two tiles per block, one per warp; or one tile that all warps
-// share, if its level has many samples per tile or one of the four tiles has many. The warps of a
-// shared tile take every fourth group of 32 samples, and their sums are added in the order of the
-// warps, so the bits are the same in every run.
+// Threads: four warps per block. Two by two tiles per block, one per warp; or one tile that all
+// warps share, if its level has many samples per tile or one of the four tiles has many. The warps
+// of a shared tile take every fourth group of 32 samples, and their sums are added in the order of
+// the warps, so the bits are the same in every run.
 //
 // Pipeline of a warp, 32 samples per step: while the products of one step are computed, locations,
-// weights and rows of gradients of the next one are on their way (the rows to shared memory), and the
-// records of the one after it.
+// weights and rows of gradients of the next one are on their way (the rows to shared memory), and
+// the records of the one after it.
 //
-// A share of 0 times infinity is not a number. So if a sum is not finite, the tile is computed again
-// as the definition says.
+// A share of 0 times infinity is not a number. So if a sum is not finite, the tile is computed
+// again as the definition says.
 //
 // Bound by: instructions and the tensor cores if samples are many; writing grad_value if few.
 #include "backward/tiles.cuh"
@@ -132,8 +133,8 @@ __device__ __forceinline__ void split(float x, u32 &high, u32 &low) {
     low = __float_as_uint(x - __uint_as_float(high));
 }
 
-// Tensor cores cut sums off instead of rounding them, so an error grows with each addition. f32: the
-// sums of a step are added to others that are rounded. 16 bits: those of MAX_STEPS steps are.
+// Tensor cores cut sums off instead of rounding them, so an error grows with each addition. f32:
+// the sums of a step are added to others that are rounded. 16 bits: those of MAX_STEPS steps are.
 constexpr bool ROUND_EACH_STEP = VALUE == F32;
 constexpr u32 MAX_STEPS = 256;
 
@@ -262,7 +263,8 @@ struct Raw {
     Softmax softmax;
 };
 
-// Adds the records of a tile from `from` up to `count`: groups `first`, `first + groups`, ... of 32.
+// Adds the records of a tile from `from` up to `count`: groups `first`, `first + groups`, ... of
+// 32.
 __device__ __forceinline__ void add_tile(Sums &sums, const Args &args, const TileLevel &level,
                                          const Ranges &ranges, const Tile &tile, int image, int head,
                                          WarpStage &stage, u32 from, u32 count, u32 first,
@@ -330,8 +332,8 @@ __device__ __forceinline__ void add_tile(Sums &sums, const Args &args, const Til
     for (int buffer = 0; at < count; at += stride, buffer ^= 1) {
         put(raw, buffer);
         if (at + stride < count) {
-            // While the products are computed, those of the next step are loaded, and the records of
-            // the one after it.
+            // While the products are computed, those of the next step are loaded, and the records
+            // of the one after it.
             load(raw, record, buffer ^ 1);
             record = record_at(at + 2 * stride + lane);
             asm volatile("cp.async.wait_group 1;" ::: "memory");
@@ -475,7 +477,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         u32 row = in_level / line, column = in_level - row * line;
         if (!heavy) row *= 2, column *= 2;
         // Tile t of the unit.
-        auto index_of = [&](int t) { return int(level.first_tile + (row + t / 2) * across + column + t % 2); };
+        auto index_of = [&](int t) {
+            return int(level.first_tile + (row + t / 2) * across + column + t % 2);
+        };
         auto exists = [&](int t) { return column + t % 2 < across && row + t / 2 < down; };
         const bool has = !heavy && exists(warp);
         const int own = index_of(has ? warp : 0);

@@ -85,15 +85,19 @@ impl Sizes {
         let bytes = |warps: usize, bins: usize| even(bins).saturating_mul(4 + counter * warps);
         // A block that has a plane to itself shares it among many warps. Otherwise several blocks share an SM.
         let (most_warps, most_bytes) = match one {
-            true => ((p.queries().div_ceil(unit_queries) * p.levels().len()).clamp(1, 32), target.shared() - 1024),
+            true => {
+                ((p.queries().div_ceil(unit_queries) * p.levels().len()).clamp(1, 32), target.shared() - 1024)
+            }
             false => (8, COUNTER_BYTES.min(target.shared() - 1024)),
         };
         let fits = |&warps: &usize| bytes(warps, bins) <= most_bytes;
-        let warps = [32, 16, 8, 4, 2].map(|n| n.min(most_warps)).into_iter().find(fits).unwrap_or(2.min(most_warps));
+        let warps =
+            [32, 16, 8, 4, 2].map(|n| n.min(most_warps)).into_iter().find(fits).unwrap_or(2.min(most_warps));
         let room = (target.shared() - 1024) / (4 + counter * warps);
         let band_bins = even(bins).min(room / 2 * 2);
         // Units of a warp, rounded up so that few kernels are compiled.
-        let units = (chunk_queries.div_ceil(unit_queries) * p.levels().len()).div_ceil(warps).next_power_of_two();
+        let units =
+            (chunk_queries.div_ceil(unit_queries) * p.levels().len()).div_ceil(warps).next_power_of_two();
         // A block of more than 16 warps has 64 registers per thread.
         let kept = units <= if warps > 16 { kept_units / 2 } else { kept_units };
         Self {
@@ -127,7 +131,8 @@ pub(super) fn refuses(request: &Request<'_>) -> Option<String> {
     let p = request.problem;
     let fits = |n: usize| n < 1 << 30;
     let per_plane = p.queries().checked_mul(p.samples()).is_some_and(|n| n < 1 << 32);
-    let counts = [p.queries().saturating_add(1 << 16), p.heads(), p.positions(), p.samples(), p.channels(), p.batch()];
+    let counts =
+        [p.queries().saturating_add(1 << 16), p.heads(), p.positions(), p.samples(), p.channels(), p.batch()];
     let planes = p.batch().checked_mul(p.heads()).is_some_and(fits);
     let levels = p.levels().len() <= 1024;
     (!per_plane || !planes || !levels || !counts.into_iter().all(fits))
@@ -140,7 +145,8 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     let sizes = Sizes::new(request, target);
     let empty = p.queries() == 0 || p.samples() == 0;
     let pixels: usize = p.levels().iter().map(|l| l.h * l.w).sum();
-    let gaps = request.levels == Levels::Device || p.layout() == Layout::PlanarRing || pixels != p.positions();
+    let gaps =
+        request.levels == Levels::Device || p.layout() == Layout::PlanarRing || pixels != p.positions();
     let mut regions = Regions::default();
     if p.batch() == 0 || p.heads() == 0 {
         return;
@@ -154,7 +160,14 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
         stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("CLEAR_ALL", u8::from(empty));
         let rows = p.positions().saturating_mul(sizes.planes);
         let blocks = rows.div_ceil(8).clamp(1, target.sms as usize * 32) as u32;
-        stage.launch(call, "msda_backward_gaps", [blocks, 1], 256, 0, "clears what is not a pixel in the gradient of value");
+        stage.launch(
+            call,
+            "msda_backward_gaps",
+            [blocks, 1],
+            256,
+            0,
+            "clears what is not a pixel in the gradient of value",
+        );
     }
     if empty {
         return;
@@ -165,7 +178,12 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     if sizes.chunks > 1 {
         regions.counts = Some(call.arena.reserve(words(sizes.bins.saturating_mul(sizes.chunks))));
     }
-    let bin = |entry: &'static str, call: &mut Call, blocks: usize, threads: usize, bytes: usize, why: &'static str| {
+    let bin = |entry: &'static str,
+               call: &mut Call,
+               blocks: usize,
+               threads: usize,
+               bytes: usize,
+               why: &'static str| {
         let points = points_per_load(request);
         let mut stage = Stage::new(request, target, &sizes, &regions, shared, "backward/bin.cu", "bin");
         let align = stage.align(Slot::Locations, Role::Locations, 2 * points);
@@ -185,7 +203,14 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     let warps = sizes.threads / 32;
     let blocks = sizes.planes * sizes.chunks;
     if sizes.chunks > 1 {
-        bin("msda_bin_count", call, blocks, sizes.threads, sizes.band_bins * 4, "counts samples by the tiles they touch");
+        bin(
+            "msda_bin_count",
+            call,
+            blocks,
+            sizes.threads,
+            sizes.band_bins * 4,
+            "counts samples by the tiles they touch",
+        );
         let columns = sizes.planes * sizes.bins.div_ceil(256);
         bin("msda_bin_columns", call, columns, 256, 0, "adds up the counts of each tile");
         bin("msda_bin_scan", call, sizes.planes, 1024, 0, "turns the counts into places");
@@ -199,7 +224,8 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
             // With few samples per tile the latency of loads counts, and more warps hide it.
             let light = p.queries() * p.samples() < LIGHT * sizes.tiles;
             let blocks_per_sm = if element == 4 { 3 } else { 4 + usize::from(light) };
-            let mut stage = Stage::new(request, target, &sizes, &regions, shared, "backward/value.cu", "value");
+            let mut stage =
+                Stage::new(request, target, &sizes, &regions, shared, "backward/value.cu", "value");
             let align = stage.align(Slot::Locations, Role::Locations, 2);
             let rows = (2 * 32 * chunk * element).max(32 * 32 * 4);
             let bytes = WARPS * (rows + 2 * 32 * 20);
@@ -218,7 +244,15 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
             stage.launch(call, "msda_backward_value", grid, 32 * WARPS as u32, bytes as u32, why);
         }
         None => {
-            let mut stage = Stage::new(request, target, &sizes, &regions, shared, "backward/value_plain.cu", "value-plain");
+            let mut stage = Stage::new(
+                request,
+                target,
+                &sizes,
+                &regions,
+                shared,
+                "backward/value_plain.cu",
+                "value-plain",
+            );
             let align = stage.align(Slot::Locations, Role::Locations, 2);
             stage.unit.key += &format!("-a{align}");
             stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("WARPS", WARPS);
@@ -226,7 +260,14 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
             let warps = sizes.tiles.saturating_mul(sizes.planes).saturating_mul(p.channels().div_ceil(32));
             let blocks = warps.div_ceil(WARPS).clamp(1, target.sms as usize * 64) as u32;
             let why = "computes the gradient of value tile by tile";
-            stage.launch(call, "msda_backward_value_plain", [blocks, 1], 32 * WARPS as u32, bytes as u32, why);
+            stage.launch(
+                call,
+                "msda_backward_value_plain",
+                [blocks, 1],
+                32 * WARPS as u32,
+                bytes as u32,
+                why,
+            );
         }
     }
     Table::new(p).keep(call);
@@ -280,7 +321,8 @@ fn matrix_chunk(request: &Request<'_>, target: &Target) -> Option<usize> {
     let aligned = whole(Slot::GradOutput, Role::Output) && whole(Slot::GradValue, Role::Value);
     let tiles = p.positions().saturating_mul(p.batch() * p.heads());
     let strides = [Slot::Locations, Slot::Weights, Slot::GradOutput, Slot::GradValue];
-    let fit = strides.iter().all(|&slot| strides_fit(request.operands[slot], slot.dtype(p).map_or(8, Dtype::size)));
+    let fit =
+        strides.iter().all(|&slot| strides_fit(request.operands[slot], slot.dtype(p).map_or(8, Dtype::size)));
     let small = p.channels() / 8 <= 65535 && tiles < 1 << 32 && fit;
     let fits = value != Dtype::F64 && target.arch.major >= 8 && aligned && small;
     [32, 16, 8].into_iter().find(|&chunk| fits && p.channels().is_multiple_of(chunk))

@@ -286,7 +286,11 @@ fn gradients() -> Vec<Asked> {
         of("d16-f16", Once, half(Spec { channels: 16, ..encoder() })),
         of("d8-f32", Once, Spec { channels: 8, ..encoder() }),
         of("d17-f16", Once, half(Spec { channels: 17, ..encoder() })),
-        of("nearest-border", Once, half(Spec { sampling: Sampling::Nearest, padding: Padding::Border, ..decoder() })),
+        of(
+            "nearest-border",
+            Once,
+            half(Spec { sampling: Sampling::Nearest, padding: Padding::Border, ..decoder() }),
+        ),
         of("f64", Everywhere, typed(decoder(), Dtype::F64)),
         fused("fused-point-f16", Once, half(encoder()), ReferenceKind::Point),
         fused("fused-box-f32", Once, decoder(), ReferenceKind::Box),
