@@ -35,20 +35,24 @@ pub(crate) fn build() -> Result<()> {
     Ok(())
 }
 
-/// Runs the package's tests with an interpreter.
-fn pytest(python: &Path, more: &[String]) -> Result<()> {
-    let sources = root().join(PACKAGE).join("python");
-    let tests = root().join(PACKAGE).join("tests").display().to_string();
+/// Runs tests of the package in a folder with an interpreter.
+fn pytest(python: &Path, package: &Path, tests: &[&str], more: &[String]) -> Result<()> {
+    let folder = root().join(PACKAGE).join("tests");
+    let tests: Vec<_> = tests.iter().map(|name| folder.join(name).display().to_string()).collect();
     let mut args = vec!["-m", "pytest", "--quiet", "-p", "no:cacheprovider"];
-    args.push(&tests);
-    args.extend(more.iter().map(String::as_str));
-    run(python, &args, &[("PYTHONPATH", sources.as_os_str()), ("PYTHONDONTWRITEBYTECODE", OsStr::new("1"))])
+    args.extend(tests.iter().chain(more).map(String::as_str));
+    run(python, &args, &[("PYTHONPATH", package.as_os_str()), ("PYTHONDONTWRITEBYTECODE", OsStr::new("1"))])
+}
+
+/// The package's sources, with the compiled part that `build` put there.
+fn sources() -> PathBuf {
+    root().join(PACKAGE).join("python")
 }
 
 /// The tests with the usual environment.
 pub(crate) fn test(venv: &Venv) -> Result<()> {
     build()?;
-    pytest(&venv.python, &[])
+    pytest(&venv.python, &sources(), &[""], &[])
 }
 
 /// `cargo xtask python [--torch VERSION] [PYTEST ARGUMENTS]`.
@@ -68,7 +72,7 @@ pub(crate) fn command() -> Result<()> {
         Some(version) => venv::with_torch(&root(), &version)?,
     };
     build()?;
-    pytest(&venv, &args)
+    pytest(&venv, &sources(), &[""], &args)
 }
 
 /// Wheels for the usual systems, each checked in an environment that has nothing else.
@@ -82,6 +86,7 @@ pub(crate) fn wheels() -> Result<()> {
     let out = dist.display().to_string();
     let mut made = Vec::new();
     for target in ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"] {
+        run("rustup", &["target", "add", target], &[]).context("hint: install https://rustup.rs")?;
         let args = ["-m", "maturin", "build", "--release", "--zig", "--compatibility", "manylinux2014"];
         let rest = ["--target", target, "--manifest-path", &manifest, "--out", &out];
         let path = venv.python.parent().context("an interpreter in a folder")?.to_owned();
@@ -98,14 +103,13 @@ pub(crate) fn wheels() -> Result<()> {
         .max()
         .with_context(|| format!("no wheel for {} in {out}", std::env::consts::ARCH))?;
     check(&wheel)?;
-    eprintln!(
-        "wheels for {} are in {out}; the one for this machine was installed and run",
-        made.join(" and ")
-    );
+    check_with_torch(&wheel, &venv)?;
+    eprintln!("wheels for {} are in {out}; the one for this machine was tested", made.join(" and "));
     Ok(())
 }
 
-/// Installs a wheel into a new environment with NumPy alone, and computes something there.
+/// Installs a wheel into a new environment with NumPy alone, computes something there, and runs the
+/// package's own checks.
 fn check(wheel: &Path) -> Result<()> {
     const PROGRAM: &str = "
 import numpy, msda
@@ -119,5 +123,16 @@ print('msda', msda.__version__, 'computes without torch')
     let _ = std::fs::remove_dir_all(&folder);
     let python = venv::new(&folder)?;
     venv::install(&python, &["numpy", &wheel.display().to_string()])?;
-    run(&python, &["-I", "-c", PROGRAM], &[])
+    run(&python, &["-I", "-c", PROGRAM], &[])?;
+    run(&python, &["-I", "-m", "msda", "doctor"], &[])
+}
+
+/// Tests a wheel with torch. Errors matter most: C++ exceptions pass through the compiled part, and
+/// zig links it with another unwinder than `cargo build` does.
+fn check_with_torch(wheel: &Path, venv: &Venv) -> Result<()> {
+    let package = root().join("target/wheel-check/package");
+    let (to, wheel) = (package.display().to_string(), wheel.display().to_string());
+    venv::install(&venv.python, &["--no-deps", "--upgrade", "--target", &to, &wheel])?;
+    let tests = ["test_abi.py", "test_errors.py", "test_operator.py", "test_torch.py"];
+    pytest(&venv.python, &package, &tests, &[])
 }

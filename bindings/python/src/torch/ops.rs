@@ -1,7 +1,7 @@
 //! The kernels. One function serves the CPU and CUDA: the tensors say where they are.
 
 use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
@@ -57,130 +57,135 @@ const fn names<const T: usize>() -> [&'static str; T] {
 unsafe extern "C-unwind" fn forward(stack: *mut u64, _in: u64, _out: u64) {
     // SAFETY: torch calls the kernel with the arguments of its schema.
     unsafe {
-        boxed(stack, |api, [value, shapes, starts, locations, weights], numbers: [i64; 2]| {
+        throw(boxed(stack, |api, [value, shapes, starts, locations, weights], numbers: [i64; 2]| {
             run_forward(api, [value, locations, weights], Levels::Tables([shapes, starts], numbers))
-        })
+        }))
     }
 }
 
 unsafe extern "C-unwind" fn forward_fused(stack: *mut u64, _in: u64, _out: u64) {
     // SAFETY: as above.
     unsafe {
-        boxed(stack, |api, [value, shapes, starts, reference, offsets, logits], numbers: [i64; 2]| {
+        throw(boxed(stack, |api, [value, shapes, starts, reference, offsets, logits], numbers: [i64; 2]| {
             let levels = Levels::Tables([shapes, starts], numbers);
             run_forward(api, [value, reference, offsets, logits], levels)
-        })
+        }))
     }
 }
 
 unsafe extern "C-unwind" fn forward_setup(stack: *mut u64, _in: u64, _out: u64) {
     // SAFETY: as above.
     unsafe {
-        boxed(stack, |api, [floats @ .., setup]: [Owned; 4], []| {
+        throw(boxed(stack, |api, [floats @ .., setup]: [Owned; 4], []| {
             run_forward::<3>(api, floats, Levels::Setup(setup))
-        })
+        }))
     }
 }
 
 unsafe extern "C-unwind" fn forward_fused_setup(stack: *mut u64, _in: u64, _out: u64) {
     // SAFETY: as above.
     unsafe {
-        boxed(stack, |api, [floats @ .., setup]: [Owned; 5], []| {
+        throw(boxed(stack, |api, [floats @ .., setup]: [Owned; 5], []| {
             run_forward::<4>(api, floats, Levels::Setup(setup))
-        })
+        }))
     }
 }
 
 unsafe extern "C-unwind" fn backward(stack: *mut u64, _in: u64, _out: u64) {
     // SAFETY: as above.
     unsafe {
-        boxed(stack, |api, [grad, value, shapes, starts, locations, weights], [options, points, wanted]| {
+        throw(boxed(stack, |api, [grad, value, shapes, starts, locations, weights], numbers| {
+            let [options, points, wanted] = numbers;
             let levels = Levels::Tables([shapes, starts], [options, points]);
             run_backward(api, grad, [value, locations, weights], levels, Wanted(wanted))
-        })
+        }))
     }
 }
 
 unsafe extern "C-unwind" fn backward_fused(stack: *mut u64, _in: u64, _out: u64) {
     // SAFETY: as above.
     unsafe {
-        boxed(
-            stack,
-            |api, [grad, value, shapes, starts, rest @ ..]: [Owned; 7], [options, points, wanted]| {
-                let [reference, offsets, logits] = rest;
-                let levels = Levels::Tables([shapes, starts], [options, points]);
-                run_backward(api, grad, [value, reference, offsets, logits], levels, Wanted(wanted))
-            },
-        )
+        throw(boxed(stack, |api, [grad, value, shapes, starts, rest @ ..]: [Owned; 7], numbers| {
+            let ([reference, offsets, logits], [options, points, wanted]) = (rest, numbers);
+            let levels = Levels::Tables([shapes, starts], [options, points]);
+            run_backward(api, grad, [value, reference, offsets, logits], levels, Wanted(wanted))
+        }))
     }
 }
 
 unsafe extern "C-unwind" fn backward_setup(stack: *mut u64, _in: u64, _out: u64) {
     // SAFETY: as above.
     unsafe {
-        boxed(stack, |api, [grad, floats @ .., setup]: [Owned; 5], [wanted]| {
+        throw(boxed(stack, |api, [grad, floats @ .., setup]: [Owned; 5], [wanted]| {
             run_backward::<3>(api, grad, floats, Levels::Setup(setup), Wanted(wanted))
-        })
+        }))
     }
 }
 
 unsafe extern "C-unwind" fn backward_fused_setup(stack: *mut u64, _in: u64, _out: u64) {
     // SAFETY: as above.
     unsafe {
-        boxed(stack, |api, [grad, floats @ .., setup]: [Owned; 6], [wanted]| {
+        throw(boxed(stack, |api, [grad, floats @ .., setup]: [Owned; 6], [wanted]| {
             run_backward::<4>(api, grad, floats, Levels::Setup(setup), Wanted(wanted))
-        })
+        }))
     }
 }
 
 /// Runs a kernel with `T` tensors and `I` integers that returns `R` tensors. Its inputs are
-/// deleted, and an error is thrown as torch throws it.
+/// deleted. The result is null, or the message of an error, which belongs to this thread until its
+/// next error.
 ///
 /// # Safety
 /// `stack` has the arguments: tensors that belong to the kernel now, then integers.
+#[inline(never)]
 unsafe fn boxed<const T: usize, const I: usize, const R: usize>(
     stack: *mut u64,
     kernel: impl FnOnce(&'static Api, [Owned; T], [i64; I]) -> Result<[Owned; R]>,
-) {
-    // Kernels are registered after the table was loaded.
-    let Some(api) = Api::get() else { return };
-    let message = {
-        // SAFETY: the caller's promise.
-        let tensors: [Owned; T] = std::array::from_fn(|i| unsafe {
-            Owned::new(api, ptr::with_exposed_provenance_mut(*stack.add(i) as usize))
-        });
-        // SAFETY: the caller's promise.
-        let ints: [i64; I] = std::array::from_fn(|i| unsafe { *stack.add(T + i) } as i64);
-        match catch_unwind(AssertUnwindSafe(|| kernel(api, tensors, ints))) {
-            Ok(Ok(results)) => {
-                for (i, result) in results.into_iter().enumerate() {
-                    let handle: Handle = result.into_raw();
-                    // SAFETY: the stack has room for the results.
-                    unsafe { *stack.add(i) = handle.expose_provenance() as u64 };
-                }
-                return;
-            }
-            Ok(Err(refused)) => refused.tagged(),
-            Err(panic) => Refused::new(Kind::Runtime, panic_message(&*panic)).tagged(),
-        }
-    };
-    throw(api, message);
-}
-
-/// Throws a C++ exception through this frame. Everything that was owned is dropped already, except
-/// the message, which is copied to the stack of this thread's last error.
-fn throw(api: &'static Api, message: String) {
+) -> *const c_char {
     thread_local! {
         static LAST: RefCell<CString> = RefCell::default();
     }
+    // Kernels are registered after the table was loaded.
+    let Some(api) = Api::get() else { return ptr::null() };
+    // SAFETY: the caller's promise.
+    let tensors: [Owned; T] = std::array::from_fn(|i| unsafe {
+        Owned::new(api, ptr::with_exposed_provenance_mut(*stack.add(i) as usize))
+    });
+    // SAFETY: the caller's promise.
+    let ints: [i64; I] = std::array::from_fn(|i| unsafe { *stack.add(T + i) } as i64);
+    let message = match catch_unwind(AssertUnwindSafe(|| kernel(api, tensors, ints))) {
+        Ok(Ok(results)) => {
+            for (i, result) in results.into_iter().enumerate() {
+                let handle: Handle = result.into_raw();
+                // SAFETY: the stack has room for the results.
+                unsafe { *stack.add(i) = handle.expose_provenance() as u64 };
+            }
+            return ptr::null();
+        }
+        Ok(Err(refused)) => refused.tagged(),
+        Err(panic) => Refused::new(Kind::Runtime, panic_message(&*panic)).tagged(),
+    };
     let text = CString::new(message.replace('\0', " ")).unwrap_or_default();
-    let pointer = LAST.with(|last| {
+    LAST.with(|last| {
         *last.borrow_mut() = text;
         last.borrow().as_ptr()
-    });
-    // SAFETY: the strings live through the call: the message belongs to this thread until its next
-    // error.
-    unsafe { (api.core.aoti_torch_check)(false, c"msda".as_ptr(), c"msda".as_ptr(), 0, pointer) };
+    })
+}
+
+/// Throws a C++ exception with a message, if there is one.
+///
+/// The exception passes the frame of the kernel. That function has nothing to drop, and `boxed` is
+/// never inlined into it: so the frame has no personality function, which would have to come from
+/// the same unwinder as torch's. A wheel that was linked with zig has its own.
+///
+/// # Safety
+/// The message is null, or lives through the call.
+#[inline(always)]
+unsafe fn throw(message: *const c_char) {
+    if let (false, Some(api)) = (message.is_null(), Api::get()) {
+        // SAFETY: the strings live through the call.
+        unsafe { (api.core.aoti_torch_check)(false, c"msda".as_ptr(), c"msda".as_ptr(), 0, message) };
+    }
 }
 
 /// Makes the dimensions of tensors from `first` on contiguous. Most calls need no copy.
