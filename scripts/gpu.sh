@@ -33,6 +33,7 @@ others=(rf-detr-decoder d-fine-decoder mask2former bevformer-temporal bevformer-
 if has test; then
     step driver "$bin/driver" --test-threads=2
     step gpu-tests "$bin/gpu" --test-threads=2
+    step backward "$bin/backward" --test-threads=2
     step split "$bin/split" --test-threads=2
     step ladder-tests "$bin/ladder" --nocapture
     step probe-tests "$bin/probes" --nocapture
@@ -52,6 +53,9 @@ if has sanitize && there compute-sanitizer sanitize; then
     step memcheck sanitize memcheck "" "$bin/conformance" --test-threads=2 &
     step initcheck sanitize initcheck "" "$bin/conformance" --test-threads=2 &
     step racecheck sanitize racecheck $some "$bin/conformance" --test-threads=2 &
+    # The backward pass at sizes that fill the GPU: crowded pixels, workspaces with guards.
+    step memcheck-backward sanitize memcheck "" "$bin/backward" --test-threads=1 the_workspace_has &
+    step racecheck-backward sanitize racecheck "" "$bin/backward" --test-threads=1 all_samples_may &
     # Plans: levels resident in shared memory, sums that cancel, kernels queued as one graph.
     step memcheck-kept sanitize memcheck "" "$bin/gpu" --test-threads=1 blocks_that_keep &
     step memcheck-chain sanitize memcheck "" "$bin/gpu" --test-threads=1 kernels_that &
@@ -71,7 +75,8 @@ fi
 if has bench; then
     args=()
     for w in "${workloads[@]}" "${others[@]}"; do args+=(--workload "$w"); done
-    step bench "$bin/msda" bench --engine cuda --engine cuda:half --engine cuda:fixed "${args[@]}" --out "$out/bench"
+    step bench "$bin/msda" bench --engine cuda --engine cuda:half --engine cuda:fixed --engine cuda:atomic \
+        "${args[@]}" --out "$out/bench"
     args=()
     for w in "${workloads[@]}"; do args+=(--workload "$w"); done
     step bench-beside "$bin/msda" bench --device cuda "${args[@]}" --out "$out/bench-beside"

@@ -513,4 +513,5 @@ def test_no_memory_is_lost():
     for _ in range(50):
         call.results()
     torch.cuda.synchronize()
-    assert torch.cuda.memory_allocated() == before
+    # What another test left behind may be freed meanwhile.
+    assert torch.cuda.memory_allocated() <= before

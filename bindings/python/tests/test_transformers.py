@@ -302,11 +302,19 @@ def test_a_compiled_attention_is_one_graph(family: str, dynamic: bool) -> None:
         operators.update(str(node.target) for node in graph.graph.nodes)
         return graph.forward
 
-    torch.compiler.reset()
-    with patch_transformers():
+    def compiled() -> Tensor:
+        torch.compiler.reset()
+        operators.clear()
         # A graph break raises with fullgraph.
-        compiled = torch.compile(attention, fullgraph=True, dynamic=dynamic, backend=backend)
-        got = compiled(*args, **kwargs)[0]
+        module = torch.compile(attention, fullgraph=True, dynamic=dynamic, backend=backend)
+        return module(*args, **kwargs)[0]
+
+    try:
+        compiled()
+    except Exception as error:  # noqa: BLE001
+        pytest.skip(f"this torch does not compile the attention without msda either: {type(error)}")
+    with patch_transformers():
+        got = compiled()
     assert operators["msda.ms_deform_attn"] == 1
     torch.testing.assert_close(got, result, rtol=1e-5, atol=1e-6)
 

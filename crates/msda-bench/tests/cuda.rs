@@ -14,10 +14,10 @@ use msda_bench::record::{Device, Pass};
 use msda_bench::task::Task;
 use msda_bench::timing::Effort;
 use msda_bench::workload::Workload;
-use msda_cuda::choose;
 use msda_cuda::driver::Device as Gpu;
 use msda_cuda::kernels::Kernel;
 use msda_cuda::measure::{Resident, Setup};
+use msda_cuda::{Levels, choose};
 
 fn gpu() -> Option<Gpu> {
     match Gpu::open(0) {
@@ -47,31 +47,38 @@ fn the_engine_is_right_and_names_its_kernel() {
     for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
         let data = workload.data(dtype).unwrap();
         let expected = Expected::new(&data, "small").unwrap();
-        let task = Task::whole(&data, Pass::Forward);
-        for name in ["cuda", "cuda:generic", "cuda@0"] {
+        for name in ["cuda", "cuda:generic", "cuda@0", "cuda:levels", "cuda:atomic"] {
             let mut engine = Cuda::open(name).unwrap();
             assert_eq!(
                 (engine.name().as_str(), engine.device(), engine.is_cold()),
                 (name, Device::Cuda, true)
             );
-            assert_eq!((engine.refuses(&task), engine.kernel(&task)), (None, None));
-            assert!(engine.refuses(&Task::whole(&data, Pass::Backward)).unwrap().contains("backward"));
-            let check = expected.check(&mut engine, &data, Pass::Forward).unwrap();
-            assert!(check.compared > 0 && !check.inexact);
-            let kernel = engine.kernel(&task).unwrap();
-            assert_eq!(kernel == "generic", name == "cuda:generic", "{kernel}");
-            let effort =
-                Effort { budget: Duration::from_millis(50), at_least: 3, at_most: 1000, warm_up: true };
-            let times = engine.time(&task, effort).unwrap();
-            assert!((3..=200).contains(&times.len()) && times.iter().all(|t| *t > 0.0), "{times:?}");
-            assert_eq!(engine.kernel(&task), Some(kernel));
-            let measured = engine.launching(&task);
-            assert!(measured.host_us.is_some_and(|us| us > 0.0 && us < 1000.0));
-            assert_eq!(
-                measured.compile_ms.is_some(),
-                msda_cuda::jit::nvrtc().is_ok() && msda_cuda::jit::Cache::global().compiles()
-            );
-            assert!(measured.replay.is_some_and(|r| r.cold > 0.0 && r.warm > 0.0));
+            for pass in [Pass::Forward, Pass::Backward] {
+                let task = Task::whole(&data, pass);
+                if !engine.computes(pass) {
+                    assert_eq!((name, pass), ("cuda:atomic", Pass::Forward));
+                    assert!(engine.refuses(&task).unwrap().contains("forward pass"));
+                    continue;
+                }
+                // What ran is known for the pass that ran.
+                assert_eq!((engine.refuses(&task), engine.kernel(&task)), (None, None));
+                let check = expected.check(&mut engine, &data, pass).unwrap();
+                assert!(check.compared > 0 && !check.inexact);
+                let kernel = engine.kernel(&task).unwrap();
+                assert_eq!(kernel == "generic", name == "cuda:generic", "{kernel}");
+                let effort =
+                    Effort { budget: Duration::from_millis(50), at_least: 3, at_most: 1000, warm_up: true };
+                let times = engine.time(&task, effort).unwrap();
+                assert!((3..=200).contains(&times.len()) && times.iter().all(|t| *t > 0.0), "{times:?}");
+                assert_eq!(engine.kernel(&task), Some(kernel));
+                let measured = engine.launching(&task);
+                assert!(measured.host_us.is_some_and(|us| us > 0.0 && us < 1000.0));
+                assert_eq!(
+                    measured.compile_ms.is_some(),
+                    msda_cuda::jit::nvrtc().is_ok() && msda_cuda::jit::Cache::global().compiles()
+                );
+                assert!(measured.replay.is_some_and(|r| r.cold > 0.0 && r.warm > 0.0));
+            }
         }
     }
     let missing = Cuda::open("cuda@99").err().map(|why| format!("{why:#}"));
@@ -106,14 +113,45 @@ fn cold_runs_are_slower_than_warm_ones_and_graphs_compute_the_same() {
     assert!(resident.output().unwrap().to_f64().iter().all(|x| x.is_finite()));
 }
 
+/// Gradients are poisoned, written by each run, and the same from a graph.
 #[test]
-fn the_benchmark_measures_the_gpu_with_floors_and_skips_the_backward_pass_once() {
+fn gradients_stay_on_the_device_and_have_the_same_bits_on_every_run() {
+    let Some(gpu) = gpu() else { return };
+    let data = Workload::find("small").unwrap().data(Dtype::F16).unwrap();
+    let task = Task::whole(&data, Pass::Backward);
+    for levels in [Levels::Host, Levels::Device] {
+        let setup = Setup { levels, ..Setup::backward(&task.problem, &task.inputs, task.grad_output) };
+        let mut resident = Resident::new(&gpu, &setup, None).unwrap();
+        let bytes = |resident: &Resident| {
+            resident.results().unwrap().iter().map(msda::Buffer::to_le_bytes).collect::<Vec<_>>()
+        };
+        resident.poison().unwrap();
+        let results = resident.results().unwrap();
+        assert_eq!(results.len(), 3);
+        assert!(results.iter().all(|r| r.to_f64().iter().all(|x| x.is_nan())));
+        assert!(resident.output().is_err(), "the backward pass has no output");
+        resident.run().unwrap();
+        let first = bytes(&resident);
+        assert!(resident.results().unwrap().iter().all(|r| r.to_f64().iter().all(|x| x.is_finite())));
+        assert!(resident.host_cost().unwrap() > 0.0);
+        resident.poison().unwrap();
+        assert_eq!(resident.time_graph(3, true).unwrap().len(), 3);
+        assert!(bytes(&resident) == first);
+        resident.replan(Some(Kernel::Generic)).unwrap();
+        resident.poison().unwrap();
+        resident.run().unwrap();
+        assert!(resident.results().unwrap().iter().all(|r| r.to_f64().iter().all(|x| x.is_finite())));
+    }
+}
+
+#[test]
+fn the_benchmark_measures_both_passes_of_the_gpu_with_floors() {
     if gpu().is_none() {
         return;
     }
     let options = bench::Options {
         workloads: vec!["small".into(), "seed-decoder".into()],
-        engines: vec!["cuda".into(), "cuda:generic".into()],
+        engines: ["cuda", "cuda:generic", "cuda:atomic"].map(String::from).into(),
         dtypes: Vec::new(),
         device: None,
         pass: None,
@@ -122,13 +160,40 @@ fn the_benchmark_measures_the_gpu_with_floors_and_skips_the_backward_pass_once()
         command: "test".into(),
     };
     let record = bench::run(&options, &Registry::default(), &mut Silent).unwrap();
-    assert_eq!(record.measurements.len(), 2 * 3 * 2, "workloads, types, engines");
+    let of = |pass, engine: &str| {
+        record.measurements.iter().filter(|m| m.pass == pass && m.engine == engine).count()
+    };
+    for engine in ["cuda", "cuda:generic"] {
+        let counts = (of(Pass::Forward, engine), of(Pass::Backward, engine));
+        assert_eq!(counts, (2 * 3, 2 * 3), "{engine}: workloads, types");
+    }
+    assert_eq!((of(Pass::Forward, "cuda:atomic"), of(Pass::Backward, "cuda:atomic")), (0, 2 * 3));
     for m in &record.measurements {
-        assert_eq!((m.device, m.cold, m.pass), (Device::Cuda, true, Pass::Forward));
-        assert!(m.kernel.is_some() && m.work.floor_ms > 0.0, "{m:?}");
+        assert_eq!((m.device, m.cold), (Device::Cuda, true));
+        assert!(m.kernel.is_some() && m.work.floor_ms > 0.0 && m.check.compared > 0, "{m:?}");
     }
     assert!(record.ceilings.iter().all(|c| c.device == Device::Cuda && c.rate > 0.0));
-    assert_eq!(record.skipped.iter().filter(|s| s.why.contains("backward")).count(), 1);
+    let skipped: Vec<&str> = record.skipped.iter().map(|s| s.what.as_str()).collect();
+    assert_eq!(skipped, ["cuda:atomic forward"]);
+}
+
+#[test]
+fn one_pass_is_measured_where_one_is_asked_for() {
+    if gpu().is_none() {
+        return;
+    }
+    let options = bench::Options {
+        workloads: vec!["small".into()],
+        engines: vec!["cuda".into()],
+        dtypes: vec![Dtype::F16],
+        device: None,
+        pass: Some(Pass::Backward),
+        threads: Vec::new(),
+        quick: true,
+        command: "test".into(),
+    };
+    let record = bench::run(&options, &Registry::default(), &mut Silent).unwrap();
+    assert_eq!(record.measurements.iter().map(|m| m.pass).collect::<Vec<_>>(), [Pass::Backward]);
 }
 
 /// A kernel is checked by the call that is timed: it may refuse the few queries which the oracle
@@ -143,7 +208,7 @@ fn a_kernel_that_takes_the_whole_workload_is_measured() {
         engines: vec!["cuda:rows:walk=tiles".into()],
         dtypes: vec![Dtype::F16],
         device: None,
-        pass: None,
+        pass: Some(Pass::Forward),
         threads: Vec::new(),
         quick: true,
         command: "test".into(),

@@ -305,6 +305,9 @@ fn the_gpu_is_described_and_compared_with_itself() {
     for expected in [
         "On an Example GPU 200, forward, f32: **2.0 times faster than the fastest peer** (mmcv, original, torch), \
          30 times faster than torch.",
+        "On an Example GPU 200, backward, f32: **2.0 times faster than the fastest peer** (mmcv, original, torch), \
+         30 times faster than torch.",
+        "Backward on the GPU",
         "forward, f32: **10 times faster than torch**.",
         "Example GPU 200 (132 SMs, 141 GiB, driver 580.10,",
         "before: 345 MHz memory 3201 MHz 31 C 76 W, after: 1980 MHz memory 3201 MHz 31 C 313 W",
@@ -317,7 +320,15 @@ fn the_gpu_is_described_and_compared_with_itself() {
     ] {
         assert!(text.contains(expected), "{expected}\n\n{text}");
     }
+    let ending = report::verdict(&records[0]);
+    let expected = "cuda is 30.0x as fast forward and 30.0x as fast backward as torch (f32).";
+    assert!(ending.iter().any(|line| line == expected), "{ending:?}");
+    let mut backward = records[0].clone();
+    backward.measurements.retain(|m| m.pass == Pass::Backward);
+    assert_eq!(report::verdict(&backward), ["cuda is 30.0x as fast backward as torch (f32)."]);
+    assert!(html(&records).contains("On the GPU, backward"));
     let shown = terminal(&records, false);
+    assert!(shown.contains("detr-encoder backward on the GPU, cold caches"), "{shown}");
     assert!(shown.contains("Example GPU 200") && shown.lines().all(|l| l.chars().count() <= 80), "{shown}");
     let back = Record::parse(&serde_json::to_string(&records[0]).unwrap()).unwrap();
     assert_eq!(back, records[0]);

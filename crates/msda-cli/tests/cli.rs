@@ -174,6 +174,9 @@ fn bench_measures_writes_and_reports() {
     let kept = std::fs::read_dir(dir.path().join("report")).unwrap();
     let kept = kept.filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with("record-20"));
     assert_eq!(kept.count(), 1);
+    let one = msda(dir.path(), &[&args[..], &["--json", "--dtype", "f16", "--pass", "backward"]].concat());
+    let record = msda_bench::record::Record::parse(&text(&one.stdout)).unwrap();
+    assert_eq!(record.measurements.len(), 3, "one pass, one type, two engines and the baseline");
     let none = msda(dir.path(), &[&args[..], &["--dtype", "f64"]].concat());
     assert_eq!(none.status.code(), Some(1));
     assert!(text(&none.stderr).contains("not in f64"), "{}", text(&none.stderr));
@@ -195,7 +198,9 @@ fn verify_and_doctor_speak_to_people_and_programs() {
     let args = ["verify", "--outputs", "small", "--engine", "cpu", "--engine", "plain"];
     let run = msda(dir.path(), &args);
     assert!(run.status.success(), "{}", text(&run.stderr));
-    assert_eq!(text(&run.stdout).matches("\nsmall ").count(), 6, "three types, two engines");
+    assert_eq!(text(&run.stdout).matches("\nsmall ").count(), 12, "two passes, three types, two engines");
+    let run = msda(dir.path(), &[&args[..], &["--pass", "backward"]].concat());
+    assert_eq!(text(&run.stdout).matches("\nsmall     backward").count(), 6, "{}", text(&run.stdout));
     let doctor = msda(dir.path(), &["doctor", "--json"]);
     let findings: serde_json::Value = serde_json::from_slice(&doctor.stdout).unwrap();
     assert!(findings.as_array().unwrap().iter().any(|f| f["what"] == "vectors"));

@@ -33,7 +33,9 @@ fn kernels_are_listed_and_explained_without_a_gpu() {
     assert!(text(&run.stderr).contains("there is no GPU, so this is about sm_90"), "{}", text(&run.stderr));
     let said = text(&run.stdout);
     assert!(
-        said.contains("generic: ") && said.contains("rows: ") && said.contains("no   f64 values"),
+        said.contains("generic, forward: ")
+            && said.contains("rows, forward: ")
+            && said.contains("no   f64 values"),
         "{said}"
     );
 
@@ -50,6 +52,33 @@ fn kernels_are_listed_and_explained_without_a_gpu() {
             family["refusals"].as_array().unwrap().iter().map(|r| r["count"].as_u64().unwrap()).sum();
         assert_eq!(family["takes"].as_u64().unwrap() + refused, family["candidates"].as_u64().unwrap());
     }
+    // The stages of a launch, forward and backward; the last one of each writes a result.
+    let both = json(&msda(dir.path(), &[&args[..], &["--pass", "both", "--json"]].concat()));
+    let passes: Vec<&str> =
+        both["problems"].as_array().unwrap().iter().map(|p| p["pass"].as_str().unwrap()).collect();
+    assert_eq!(passes, ["forward", "backward"]);
+    for problem in both["problems"].as_array().unwrap() {
+        let stages = problem["stages"].as_array().unwrap();
+        assert!(
+            !stages.is_empty() && stages.iter().all(|s| !s["why"].as_str().unwrap().is_empty()),
+            "{problem}"
+        );
+        assert!(
+            stages.iter().any(|s| s["kernel"].is_string() && s["blocks"].as_u64() > Some(0)),
+            "{problem}"
+        );
+        assert!(problem["workspace"].is_u64());
+    }
+    let backward = [&args[..], &["--pass", "backward"]].concat();
+    let said = text(&msda(dir.path(), &backward).stdout);
+    assert!(
+        said.contains(" backward\n") && said.contains("stage 2") && said.contains("bytes of workspace"),
+        "{said}"
+    );
+    // Atomic additions need less memory or other kernels.
+    let atomic = text(&msda(dir.path(), &[&backward[..], &["--atomic"]].concat()).stdout);
+    assert_ne!(atomic, said);
+
     // A tuned kernel is used, and the reason says so.
     let class = problem["class"].as_str().unwrap();
     std::fs::write(dir.path().join("tuned.txt"), format!("{class} = generic  # 1.0 us, small f16\n"))
@@ -63,6 +92,8 @@ fn kernels_are_listed_and_explained_without_a_gpu() {
         (vec!["kernels", "--dtype", "f16"], 2),
         (vec!["kernels", "--workload", "small", "--dtype", "f8"], 2),
         (vec!["kernels", "--workload", "nope"], 2),
+        (vec!["kernels", "--pass", "sideways"], 2),
+        (vec!["kernels", "--atomic"], 2),
         (vec!["kernels", "--arch", "sm_999"], 2),
     ] {
         assert_eq!(msda(dir.path(), &args).status.code(), Some(code), "{args:?}");

@@ -65,6 +65,27 @@ device = "cpu"
 dtypes = ["f16"]
 backward = true
 
+[peer.softmax]
+about = "takes logits, and completes the gradient of the weights"
+import = "attention_of_mine"
+prepare = "logits = weights.log()"
+call = "attention(value, shapes, starts, locations, logits.flatten(-2).softmax(-1).view_as(logits))"
+finish = "grad_weights = grad_weights + (output * grad).sum(-1)[..., None, None]"
+device = "cpu"
+dtypes = ["f32"]
+backward = true
+exact = false
+
+[peer.unfinished]
+about = "takes logits, and does not complete the gradient of the weights"
+import = "attention_of_mine"
+prepare = "logits = weights.log()"
+call = "attention(value, shapes, starts, locations, logits.flatten(-2).softmax(-1).view_as(logits))"
+device = "cpu"
+dtypes = ["f32"]
+backward = true
+exact = false
+
 [peer.absent]
 about = "not installed"
 import = "no_such_module_anywhere"
@@ -107,7 +128,8 @@ fn peers_are_measured_beside_ours_and_their_failures_are_noted() {
     let engines = dir.path().join("mine.toml");
     std::fs::write(&engines, PEERS).unwrap();
     std::fs::write(dir.path().join("attention_of_mine.py"), MODULE).unwrap();
-    let names = ["good", "rough", "wrong", "crooked", "narrow", "absent"].map(|n| format!("peer:{n}"));
+    let names = ["good", "rough", "wrong", "crooked", "narrow", "softmax", "unfinished", "absent"];
+    let names = names.map(|n| format!("peer:{n}"));
     let mut args =
         vec!["bench", "--quick", "--workload", "small", "--engine", "cpu", "--threads", "1", "--json"];
     args.extend(names.iter().flat_map(|n| ["--engine", n]));
@@ -132,6 +154,12 @@ fn peers_are_measured_beside_ours_and_their_failures_are_noted() {
     let rough = of("peer:rough");
     assert_eq!(rough.len(), 1, "{:?}", record.skipped);
     assert!(rough[0].check.inexact && rough[0].check.max_error > 10.0 * rough[0].check.tolerance);
+    // Gradients through a softmax can be completed, or else they differ.
+    let errors =
+        |engine| of(engine).iter().map(|m| m.check.max_error / m.check.tolerance).collect::<Vec<_>>();
+    let (softmax, unfinished) = (errors("peer:softmax"), errors("peer:unfinished"));
+    assert!(softmax.len() == 2 && softmax.iter().all(|&error| error < 3.0), "{softmax:?}");
+    assert!(unfinished[0] < 3.0 && unfinished[1] > 100.0, "{unfinished:?}");
     assert!(why("small peer:rough f32").contains("the backward pass"));
     assert!(why("small peer:good f16").contains("values of type f16"));
     assert!(why("small peer:wrong f32 forward").contains("peer:wrong is wrong"));

@@ -123,7 +123,7 @@ impl Plan {
         let on_device = request.levels == Levels::Device;
         plan.needed = Slots::from([
             (Slot::Output, request.pass == Pass::Forward),
-            (Slot::GradValue, request.wanted().value),
+            (Slot::GradValue, request.wanted().value && request.problem.value_len() > 0),
             (Slot::Workspace, plan.workspace > 0),
             (Slot::Shapes, on_device),
             (Slot::Starts, on_device),
@@ -251,10 +251,14 @@ impl Plan {
     }
 }
 
-/// Whether all results of a request are empty. The gradient of value is not empty if there are no queries.
+/// Whether all results of a request are empty. Without queries the gradient of value is still there, and without heads
+/// that of the reference points.
 fn writes_nothing(request: &Request<'_>) -> bool {
-    let p = request.problem;
-    p.output_len() == 0 && !(request.wanted().value && p.value_len() > 0)
+    let (p, wanted) = (request.problem, request.wanted());
+    let numbers = request.operands.reference_numbers();
+    p.output_len() == 0
+        && !(wanted.value && p.value_len() > 0)
+        && !(wanted.reference && p.reference_len(numbers) > 0)
 }
 
 /// The alignment that each address must have.

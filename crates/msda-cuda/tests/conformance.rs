@@ -72,6 +72,13 @@ fn kernels_that_read_level_sizes_conform() {
 }
 
 #[test]
+fn kernels_with_atomic_additions_conform() {
+    if let Some(device) = device() {
+        battery(&Cuda::atomic(&device), 1);
+    }
+}
+
+#[test]
 fn the_rows_kernel_conforms_with_any_knobs() {
     if let Some(device) = device() {
         for turn in seeds(2) {

@@ -479,6 +479,65 @@ impl Backend for Unsteady {
     }
 }
 
+/// A backend that changes the last bit of a gradient, or the first element of it, in every second call.
+struct UnsteadyGradient {
+    calls: std::sync::atomic::AtomicUsize,
+    /// Whether it says that the gradient of value differs from run to run.
+    admits: bool,
+    /// The gradient: of value, or of weights.
+    of_value: bool,
+    /// Whether the difference is more than rounding explains.
+    far: bool,
+}
+
+impl UnsteadyGradient {
+    fn new(admits: bool, of_value: bool, far: bool) -> Self {
+        Self { calls: Default::default(), admits, of_value, far }
+    }
+}
+
+impl Backend for UnsteadyGradient {
+    fn name(&self) -> String {
+        format!(
+            "has an unsteady gradient (of value: {}, admits it: {}, far off: {})",
+            self.of_value, self.admits, self.far
+        )
+    }
+
+    fn is_reproducible(&self) -> bool {
+        !self.admits
+    }
+
+    fn forward(&self, p: &Problem, inputs: &Inputs<'_>, output: ViewMut<'_>) -> Result<()> {
+        Cpu::new().forward(p, inputs, output)
+    }
+
+    fn backward(&self, p: &Problem, inputs: &Inputs<'_>, g: View<'_>, mut to: Gradients<'_>) -> Result<()> {
+        Cpu::new().backward(p, inputs, g, to.reborrow())?;
+        let calls = self.calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let data = if self.of_value { to.value } else { to.weights }.map(|view| view.data);
+        if let (true, Some(msda::SliceMut::F32([first, ..]))) = (calls % 2 == 1, data) {
+            *first = if self.far { *first + 100.0 } else { f32::from_bits(first.to_bits() ^ 1) };
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_gradient_that_differs_from_run_to_run_must_be_admitted_and_right() {
+    assert_eq!(first_failure(&UnsteadyGradient::new(true, true, false)), None);
+    for (admits, of_value, far) in [(false, true, false), (true, false, false), (true, true, true)] {
+        let backend = UnsteadyGradient::new(admits, of_value, far);
+        let failure = first_failure(&backend);
+        assert!(failure.is_some(), "the battery accepts a backend that {}", backend.name());
+    }
+    // Also where each gradient is computed alone.
+    let alone = |backend: UnsteadyGradient| conformance::run(&backend, Group::Partial, 1).failed.len();
+    assert_eq!(alone(UnsteadyGradient::new(true, true, false)), 0);
+    assert!(alone(UnsteadyGradient::new(true, true, true)) > 0);
+    assert!(alone(UnsteadyGradient::new(false, true, false)) > 0);
+}
+
 /// A backend without gradients that accepts a value that is too short.
 struct AcceptsAnyLength;
 

@@ -37,6 +37,9 @@ pub struct Peer {
     pub prepare: String,
     /// The expression that is timed.
     pub call: String,
+    /// Statements that run after a backward pass that is checked, not timed.
+    #[serde(default)]
+    pub finish: String,
     /// Where it computes.
     pub device: Device,
     /// The value types it takes.
@@ -66,7 +69,10 @@ impl Peer {
 
     /// The request that makes Python import it.
     pub(super) fn request(&self) -> Value {
-        json!({ "import": self.import, "setup": self.setup, "prepare": self.prepare, "call": self.call })
+        json!({
+            "import": self.import, "setup": self.setup, "prepare": self.prepare, "call": self.call,
+            "finish": self.finish,
+        })
     }
 
     /// The reason why it does not take a problem, if there is one.

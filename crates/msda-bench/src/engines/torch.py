@@ -82,9 +82,10 @@ class Peer:
         exec(compile(peer["setup"], "setup", "exec"), self.names)
         self.prepare = compile(peer["prepare"], "prepare", "exec")
         self.call = compile(peer["call"], "call", "eval")
+        self.finish = compile(peer["finish"], "finish", "exec")
 
     def formulation(self, task, value, locations, weights):
-        """Two functions: the preparation, which is not timed, and the call, which is."""
+        """Three functions: the preparation, the call, and the completion of gradients. The call is timed."""
         b, q, h, d = (task[name] for name in ("batch", "queries", "heads", "channels"))
         shapes = torch.tensor(task["levels"], dtype=torch.int64, device=value.device).view(-1, 2)
         starts = torch.cat((shapes.new_zeros(1), shapes.prod(1).cumsum(0)[:-1]))
@@ -104,7 +105,15 @@ class Peer:
                 raise ValueError(f"the call returned {tuple(output.shape)}, expected {(b, q, h * d)}")
             return output.reshape(b, q, h, d)
 
-        return lambda: exec(self.prepare, names), call
+        def finish(output, grad, grads):
+            gradients = dict(zip(("grad_value", "grad_locations", "grad_weights"), grads))
+            gradients["grad_locations"] = gradients["grad_locations"].view(b, q, h, levels, points, 2)
+            gradients["grad_weights"] = gradients["grad_weights"].view(b, q, h, levels, points)
+            scope = {**names, **gradients, "output": output.detach(), "grad": grad}
+            exec(self.finish, scope)
+            return [scope[name] for name in gradients]
+
+        return lambda: exec(self.prepare, names), call, finish
 
 
 class Wall:
@@ -193,20 +202,23 @@ def answer(task, peer, device, clock):
             t.requires_grad_()
     if peer is None:
         prepare, compute = (lambda: None), (lambda: forward(task, value, locations, weights))
+        finish = lambda output, grad, grads: grads
     else:
-        prepare, compute = peer.formulation(task, value, locations, weights)
+        prepare, compute, finish = peer.formulation(task, value, locations, weights)
 
-    def run():
+    def run(complete=False):
+        """The results and their milliseconds. A backward pass is timed without the forward pass before it."""
         with torch.set_grad_enabled(backward):
             prepare()
             if not backward:
                 result, ms = clock.time(compute)
                 return [result], ms
             output = compute()
-            return clock.time(lambda: torch.autograd.grad(output, (value, locations, weights), grad))
+            grads, ms = clock.time(lambda: torch.autograd.grad(output, (value, locations, weights), grad))
+        return finish(output, grad, grads) if complete else grads, ms
 
     if task["effort"] is None:
-        for path, result in zip(task["results"], run()[0]):
+        for path, result in zip(task["results"], run(complete=True)[0]):
             save(path, task["dtype"], result)
         return {}
     return repeat(run, clock, task["effort"])

@@ -168,20 +168,20 @@ pub(super) fn panels<'a>(all: impl Iterator<Item = Comparison<'a>>) -> Vec<Panel
     panels
 }
 
-/// The comparisons that the headline is about: model workloads, forward. A workload that several
+/// The comparisons that the headline is about: model workloads, both passes. A workload that several
 /// runs compare comes from the run with most other implementations, and of these from the newest.
 /// On a processor only the largest number of threads counts.
 pub(super) fn headline(records: &[Record]) -> Vec<Panel<'_>> {
     let mut best: Vec<Comparison<'_>> = Vec::new();
     for c in records.iter().flat_map(comparisons) {
-        if c.ours.pass != Pass::Forward || !is_model(&c.ours.workload) || c.fastest().is_none() {
+        if !is_model(&c.ours.workload) || c.fastest().is_none() {
             continue;
         }
         let place = |c: &Comparison<'_>| names::processor(c.run, c.ours.device);
         let same = |b: &&mut Comparison<'_>| {
             place(b) == place(&c)
-                && (&b.ours.workload, &b.ours.dtype, Setting::of(b.ours))
-                    == (&c.ours.workload, &c.ours.dtype, Setting::of(c.ours))
+                && (&b.ours.workload, b.ours.pass, &b.ours.dtype, Setting::of(b.ours))
+                    == (&c.ours.workload, c.ours.pass, &c.ours.dtype, Setting::of(c.ours))
         };
         let rank = |c: &Comparison<'_>| (c.ours.threads, c.counted().count(), c.run.created.clone());
         match best.iter_mut().find(same) {

@@ -58,10 +58,13 @@ fn of_device(record: &Record, device: Device) -> Option<String> {
 }
 
 impl Place<'_> {
-    /// Our engine with the largest gain over a baseline.
+    /// Our engine with the largest gain over a baseline, forward if that was measured.
     fn fastest<'m>(&self, ours: &[&'m Measurement], base: fn(&str) -> bool) -> Option<&'m str> {
-        let gain = |m: &&Measurement| self.gain(&m.engine, base, Pass::Forward).map_or(0.0, |(gain, _)| gain);
-        let best = ours.iter().copied().max_by(|a, b| gain(a).total_cmp(&gain(b)))?;
+        let forward = ours.iter().any(|m| m.pass == Pass::Forward);
+        let pass = if forward { Pass::Forward } else { Pass::Backward };
+        let gain = |m: &&Measurement| self.gain(&m.engine, base, pass).map_or(0.0, |(gain, _)| gain);
+        let best =
+            ours.iter().copied().filter(|m| m.pass == pass).max_by(|a, b| gain(a).total_cmp(&gain(b)))?;
         Some(&best.engine)
     }
 

@@ -54,4 +54,4 @@ pub(crate) fn main(args: Args) -> Result<()> {
 }
 
 /// The largest number of lines before the paths.
-const SUMMARY: usize = 4;
+const SUMMARY: usize = 8;

@@ -19,9 +19,10 @@ const TOP: usize = 10;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Needs a GPU. Tunes the forward pass; the backward pass is not tuned. Every kernel
-is checked before it is timed, with cold caches. The fastest one is then used for
-all problems of the same class, as shown by `msda kernels --workload NAME`.
+Needs a GPU. Tunes the forward pass; the backward pass is not tuned. Every
+kernel is checked before it is timed, with cold caches. The fastest one is then
+used for all problems of the same class, as shown by
+`msda kernels --workload NAME`.
 
 Examples:
   msda tune --workload detr-encoder --dtype f16

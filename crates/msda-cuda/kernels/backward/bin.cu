@@ -1,71 +1,55 @@
 // bin: sorts the samples of each plane by the tiles that they touch, for the gradient of value.
 //
 //   msda_bin_count    a block counts the bins of a chunk of queries
-//   msda_bin_scan     a block per plane turns counts into first records
+//   msda_bin_columns  a thread per bin adds up the counts of its chunks
+//   msda_bin_scan     a block per plane turns the sums into first records
 //   msda_bin_write    a block per chunk writes the records of its samples to their places
 //
 // Planes with few queries are one chunk: msda_bin_write alone counts, scans and writes (ONE_CHUNK).
 //
-// Threads: one per query. A warp takes 32 neighbouring queries and goes through their samples
-// together, so that lanes that look at the same place write beside each other.
+// Threads: a warp takes neighbouring queries and a level at a time: 8 queries of 4 points, a sample
+// per lane; or 32 queries, if the number of points does not divide a warp.
 //
 //     counters of a block in msda_bin_write:   bin     0   1   2   3  ...
 //                                     warp 0           2   0   1   0         16 bits each
 //                                     warp 1           1   4   0   0
 //
-// The order of the records of a bin is always the same: by chunk, warp, group of 32 queries, sample,
-// lane. Lanes of a warp with the same bin find each other with match_any; atomics only count.
+// The order of the records of a bin is always the same: by chunk, warp, group of queries, level,
+// query, point. Lanes of a warp with the same bin find each other with match_any; atomics only
+// count.
 //
-// If a block has no room for the counters of all bins, it goes through its samples several times and
-// takes band_bins of them at a time.
+// If a block has no room for the counters of all bins, it goes through its samples several times
+// and takes band_bins of them at a time.
 //
 // Bound by: L2, which takes the records in small pieces; latency if there are few queries.
 #include "backward/tiles.cuh"
 
 // Macros besides those of tiles.cuh: THREADS; ONE_CHUNK; COUNTERS_16BIT: no block has more records;
-// POINTS_PER_LOAD, which divides the points of each level.
+// POINTS_PER_LOAD, which divides the points of each level (1 if lanes share a query); UNITS: the
+// units of a warp if their bins are kept in registers, so that locations are read once, or 0.
 constexpr int WARPS = THREADS / 32;
 constexpr int COUNTERS_PER_WORD = COUNTERS_16BIT ? 2 : 1;
 constexpr int COUNTER_BITS = 32 / COUNTERS_PER_WORD;
+constexpr int POINTS = UNIFORM_POINTS > 0 ? UNIFORM_POINTS : 1;
+// Lanes that share a query: its points, if they divide a warp. So the records of a query follow
+// each other in a bin, and value.cu loads what it needs of the query at once.
+constexpr int POINT_LANES = POINTS <= 32 && (POINTS & (POINTS - 1)) == 0 ? POINTS : 1;
+constexpr int UNIT_QUERIES = 32 / POINT_LANES;
+constexpr int LANE_SAMPLES = POINT_LANES > 1 ? 1 : POINTS; // of a unit
+static_assert(UNITS == 0 || UNIFORM_POINTS > 0, "kept bins need the same points on all levels");
 
 extern __shared__ uint4 shared[];
 
-// Calls f(bin, record) for every sample of a query; bin -1: the sample does not count. All lanes of
-// a warp call this together.
-template <typename F>
-__device__ __forceinline__ void for_each_sample(const Args &args, const Levels &levels, int image,
-                                                int head, int query, bool active, F f) {
-    const char *locations = args.locations.at(image, active ? query : 0, head);
-#pragma unroll 1
-    for (int l = 0; l < LEVELS; l++) {
-        const TileLevel level = levels.level[l];
-        const int points = UNIFORM_POINTS > 0 ? UNIFORM_POINTS : level.points;
-        Wide reference[FUSED ? FUSED : 1];
-        if (FUSED && active) {
-            load_wide<LOCATION, FUSED ? FUSED : 1, REFERENCE_ALIGN>(
-                args.reference.at(image, query, l), reference);
-        }
-#pragma unroll 1
-        for (int p = 0; p < points; p += POINTS_PER_LOAD) {
-            Wide xy[2 * POINTS_PER_LOAD];
-            if (active) {
-                constexpr int ALIGN = LOCATION_ALIGN;
-                load_wide<LOCATION, 2 * POINTS_PER_LOAD, ALIGN>(
-                    locations + i64(level.first_sample + p) * (2 * size_of<LOCATION>), xy);
-            }
-#pragma unroll
-            for (int i = 0; i < POINTS_PER_LOAD; i++) {
-                Wide x = xy[2 * i], y = xy[2 * i + 1];
-                if (FUSED && active) add_reference(reference, level, x, y);
-                const bool counts = active && place(x, y, level);
-                f(counts ? bin_of(levels, level, x, y) : -1, u32(query) * points + p + i);
-            }
-        }
-    }
+// The bin of a sample; -1: it does not count.
+__device__ __forceinline__ int bin_of_location(const Levels &levels, const TileLevel &level,
+                                               const Wide (&reference)[FUSED ? FUSED : 1], Wide x,
+                                               Wide y, bool active) {
+    if (FUSED && active) add_reference(reference, level, x, y);
+    return active && place(x, y, level) ? bin_of(levels, level, x, y) : -1;
 }
 
-// The exclusive prefix sum of x[0..n) on top of `before`, by all threads of a block. Returns the sum
-// of all. x is in shared or global memory of the block.
+// The exclusive prefix sum of x[0..n) on top of `before`, by all threads of a block. Returns the
+// sum of all. x is in shared or global memory of the block.
 __device__ __forceinline__ u32 scan_in_place(u32 *x, int n, u32 before) {
     __shared__ u32 of_warp[32];
     for (int begin = 0; begin < n; begin += blockDim.x) {
@@ -91,15 +75,91 @@ __device__ __forceinline__ u32 scan_in_place(u32 *x, int n, u32 before) {
     return before;
 }
 
-// What a block works on.
+// What a warp works on: units of UNIT_QUERIES queries and a level. A lane has one sample of a unit,
+// or all points of a query.
 struct Work {
     i64 plane;
-    int image, head, chunk, first, end; // queries
+    int image, head, chunk, first, end; // first and last query of the block
+    int first_unit, end_unit;
     __device__ __forceinline__ Work(const Args &args) {
         plane = blockIdx.x / args.chunks, chunk = blockIdx.x - int(plane) * args.chunks;
         image = int(plane / args.heads), head = int(plane - i64(image) * args.heads);
         first = chunk * args.chunk_queries;
         end = min(first + args.chunk_queries, args.queries);
+        const int units = (end - first + UNIT_QUERIES - 1) / UNIT_QUERIES * LEVELS;
+        const int share = (units + WARPS - 1) / WARPS;
+        first_unit = threadIdx.x / 32 * share, end_unit = min(first_unit + share, units);
+    }
+    __device__ __forceinline__ int query_of(int unit) const {
+        return first + unit / LEVELS * UNIT_QUERIES + int(threadIdx.x % 32) / POINT_LANES;
+    }
+    __device__ __forceinline__ int point_of(int i) const {
+        return POINT_LANES > 1 ? int(threadIdx.x % POINT_LANES) : i;
+    }
+    // Loads the locations of the lane's samples p to p + N of a unit, and the reference point.
+    template <int N>
+    __device__ __forceinline__ bool load(const Args &args, const Levels &levels, int unit, int p,
+                                         Wide (&xy)[2 * N],
+                                         Wide (&reference)[FUSED ? FUSED : 1]) const {
+        const int query = query_of(unit), l = unit % LEVELS;
+        if (unit >= end_unit || query >= end) return false;
+        const char *from = args.locations.at(image, query, head);
+        load_wide<LOCATION, 2 * N, LOCATION_ALIGN>(
+            from + i64(levels.level[l].first_sample + point_of(p)) * (2 * size_of<LOCATION>), xy);
+        if (FUSED) {
+            load_wide<LOCATION, FUSED ? FUSED : 1, REFERENCE_ALIGN>(
+                args.reference.at(image, query, l), reference);
+        }
+        return true;
+    }
+    // One sample per lane and unit: four units at a time, so that their loads overlap.
+    template <typename F>
+    __device__ __forceinline__ void for_each_of_four(const Args &args, const Levels &levels,
+                                                     F f) const {
+#pragma unroll 1
+        for (int unit = first_unit; unit < end_unit; unit += 4) {
+            Wide xy[4][2], reference[4][FUSED ? FUSED : 1];
+            bool active[4];
+#pragma unroll
+            for (int u = 0; u < 4; u++) {
+                active[u] = load<1>(args, levels, unit + u, 0, xy[u], reference[u]);
+            }
+#pragma unroll
+            for (int u = 0; u < 4; u++) {
+                const TileLevel &level = levels.level[(unit + u) % LEVELS];
+                f(bin_of_location(levels, level, reference[u], xy[u][0], xy[u][1], active[u]),
+                  u32(query_of(unit + u)) * POINTS + point_of(0));
+            }
+        }
+    }
+    // All points of a query per lane.
+    template <typename F>
+    __device__ __forceinline__ void for_each_query(const Args &args, const Levels &levels,
+                                                   F f) const {
+#pragma unroll 1
+        for (int unit = first_unit; unit < end_unit; unit++) {
+            const TileLevel level = levels.level[unit % LEVELS];
+            const int points = UNIFORM_POINTS > 0 ? UNIFORM_POINTS : level.points;
+#pragma unroll 1
+            for (int p = 0; p < points; p += POINTS_PER_LOAD) {
+                Wide xy[2 * POINTS_PER_LOAD], reference[FUSED ? FUSED : 1];
+                const bool active = load<POINTS_PER_LOAD>(args, levels, unit, p, xy, reference);
+#pragma unroll
+                for (int i = 0; i < POINTS_PER_LOAD; i++) {
+                    f(bin_of_location(levels, level, reference, xy[2 * i], xy[2 * i + 1], active),
+                      u32(query_of(unit)) * points + point_of(p + i));
+                }
+            }
+        }
+    }
+    // Calls f(bin, record) for all samples. All lanes of a warp do that together.
+    template <typename F>
+    __device__ __forceinline__ void for_each(const Args &args, const Levels &levels, F f) const {
+        if constexpr (POINT_LANES > 1) {
+            for_each_of_four(args, levels, f);
+        } else {
+            for_each_query(args, levels, f);
+        }
     }
 };
 
@@ -115,42 +175,99 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const int here = min(band_bins, bins - band);
         for (int b = threadIdx.x; b < here; b += THREADS) counters[b] = 0;
         __syncthreads();
-#pragma unroll 1
-        for (int query = work.first + threadIdx.x; query < work.end; query += THREADS) {
-            for_each_sample(args, levels, work.image, work.head, query, true, [&](int bin, u32) {
-                if (u32(bin - band) < u32(here)) atomicAdd(&counters[bin - band], 1u);
-            });
-        }
+        work.for_each(args, levels, [&](int bin, u32) {
+            if (u32(bin - band) < u32(here)) atomicAdd(&counters[bin - band], 1u);
+        });
         __syncthreads();
         for (int b = threadIdx.x; b < here; b += THREADS) to[band + b] = counters[b];
         __syncthreads();
     }
 }
 
+// A thread per bin: the counts of its chunks become the records of the chunks before.
+extern "C" __global__ void __launch_bounds__(256)
+    msda_bin_columns(const __grid_constant__ Args args) {
+    const int blocks = (args.bin_capacity + 255) / 256; // per plane
+    const i64 plane = blockIdx.x / blocks;
+    const int b = (blockIdx.x - int(plane) * blocks) * 256 + threadIdx.x;
+    __shared__ Levels levels;
+    load_levels(args, levels);
+    if (b >= bins_of(levels)) return;
+    u32 *column = args.counts + plane * args.chunks * args.bin_capacity + b;
+    constexpr int AT_ONCE = 16; // loads in flight
+    u32 sum = 0;
+    for (int first = 0; first < args.chunks; first += AT_ONCE) {
+        u32 count[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            count[i] = first + i < args.chunks ? column[i64(first + i) * args.bin_capacity] : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (first + i < args.chunks) column[i64(first + i) * args.bin_capacity] = sum;
+            sum += count[i];
+        }
+    }
+    args.bin_starts[plane * (args.bin_capacity + 1) + b] = sum;
+}
+
+// A block per plane: the counts of bins become their first records.
 extern "C" __global__ void __launch_bounds__(1024)
     msda_bin_scan(const __grid_constant__ Args args) {
     __shared__ Levels levels;
     load_levels(args, levels);
     const int bins = bins_of(levels);
-    const i64 plane = blockIdx.x;
-    u32 *starts = args.bin_starts + plane * (args.bin_capacity + 1);
-    for (int b = threadIdx.x; b < bins; b += blockDim.x) {
-        u32 *count = args.counts + plane * args.chunks * args.bin_capacity + b;
-        u32 sum = 0;
-#pragma unroll 8
-        for (int chunk = 0; chunk < args.chunks; chunk++) {
-            const u32 here = *count;
-            *count = sum, sum += here;
-            count += args.bin_capacity;
-        }
-        starts[b] = sum;
-    }
-    __syncthreads();
+    u32 *starts = args.bin_starts + i64(blockIdx.x) * (args.bin_capacity + 1);
     const u32 total = scan_in_place(starts, bins, 0);
     if (threadIdx.x == 0) starts[bins] = total;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+__device__ __forceinline__ u32 counter_at(const u32 *counters, u32 b) {
+    const u32 word = counters[b / COUNTERS_PER_WORD];
+    return COUNTERS_PER_WORD == 1 ? word : word >> (b % COUNTERS_PER_WORD * 16) & 0xffff;
+}
+
+// Counts the samples of a warp, one per lane, and returns the rank of each in its bin. All lanes
+// call this together.
+__device__ __forceinline__ u32 rank_of(u32 *own, u32 b, bool counts, int lane) {
+    const u32 same = __match_any_sync(0xffffffffu, counts ? b : ~0u);
+    const int leader = __ffs(int(same)) - 1;
+    u32 first = 0;
+    if (counts && lane == leader) {
+        const int bit = int(b % COUNTERS_PER_WORD) * COUNTER_BITS;
+        const u32 old = atomicAdd(&own[b / COUNTERS_PER_WORD], u32(__popc(same)) << bit);
+        first = COUNTERS_PER_WORD == 1 ? old : old >> bit & 0xffff;
+    }
+    return __shfl_sync(0xffffffffu, first, leader) + __popc(same & ((1u << lane) - 1));
+}
+
+// Counts of the warps become records of the warps before, word by word: sums of halves do not run
+// over into each other, because no block has more records than a counter holds. `base` gets the
+// first record of each bin, or the count of the block if ONE_CHUNK.
+__device__ __forceinline__ void add_up_warps(const Args &args, u32 *base, u32 *counters,
+                                             const u32 *starts, const u32 *before, int band,
+                                             int here) {
+    const int warp_words = args.band_bins / COUNTERS_PER_WORD;
+    for (int i = threadIdx.x; i * COUNTERS_PER_WORD < here; i += THREADS) {
+        u32 sum = 0;
+        for (int w = 0; w < WARPS; w++) {
+            const u32 count = counters[w * warp_words + i];
+            counters[w * warp_words + i] = sum, sum += count;
+        }
+#pragma unroll
+        for (int k = 0; k < COUNTERS_PER_WORD; k++) {
+            const int b = i * COUNTERS_PER_WORD + k;
+            if (b >= here) continue;
+            if (ONE_CHUNK) {
+                base[b] = COUNTERS_PER_WORD == 1 ? sum : sum >> (k * 16) & 0xffff;
+            } else {
+                base[b] = starts[band + b] + before[band + b];
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, THREADS <= 256 ? 3 : 1)
     msda_bin_write(const __grid_constant__ Args args) {
     __shared__ Levels levels;
     u32 *base = reinterpret_cast<u32 *>(shared); // first record of each bin of the band
@@ -163,75 +280,79 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     u32 *starts = args.bin_starts + work.plane * (args.bin_capacity + 1);
     const u32 *before = args.counts + (work.plane * args.chunks + work.chunk) * args.bin_capacity;
     u32 *records = args.records + work.plane * args.records_per_plane;
-    // Each warp takes whole groups of 32 queries, one after the other.
-    const int groups = (work.end - work.first + 31) / 32;
-    const int groups_per_warp = (groups + WARPS - 1) / WARPS;
-    const int first_group = warp * groups_per_warp;
-    const int end_group = min(first_group + groups_per_warp, groups);
     u32 total = 0; // ONE_CHUNK: records of the bands before
-    for (int band = 0; band < bins; band += band_bins) {
-        const int here = min(band_bins, bins - band);
+    if constexpr (UNITS > 0) {
+        // All bins fit one band. A sample keeps its bin and its rank among those of its warp.
+        constexpr u32 NOWHERE = ~0u;
+        constexpr int KEPT = UNITS > 0 ? UNITS : 1;
+        constexpr int AT_ONCE = KEPT < 4 ? KEPT : 4; // loads in flight
+        u32 kept[KEPT][LANE_SAMPLES];
         for (int i = threadIdx.x; i < WARPS * warp_words; i += THREADS) counters[i] = 0;
         __syncthreads();
-#pragma unroll 1
-        for (int group = first_group; group < end_group; group++) {
-            const int query = work.first + group * 32 + lane;
-            for_each_sample(args, levels, work.image, work.head, query, query < work.end,
-                            [&](int bin, u32) {
-                                const u32 b = u32(bin - band);
-                                if (b >= u32(here)) return;
-                                atomicAdd(&own[b / COUNTERS_PER_WORD],
-                                          1u << (b % COUNTERS_PER_WORD * COUNTER_BITS));
-                            });
-        }
-        __syncthreads();
-        // Counts of the warps become records of the warps before, word by word: sums of halves do
-        // not run over into each other, because no block has more records than a counter holds.
-        for (int i = threadIdx.x; i < warp_words; i += THREADS) {
-            u32 sum = 0;
-            for (int w = 0; w < WARPS; w++) {
-                const u32 count = counters[w * warp_words + i];
-                counters[w * warp_words + i] = sum, sum += count;
+#pragma unroll
+        for (int first = 0; first < UNITS; first += AT_ONCE) {
+            Wide xy[AT_ONCE][2 * LANE_SAMPLES], reference[AT_ONCE][FUSED ? FUSED : 1];
+            bool active[AT_ONCE];
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; u++) {
+                active[u] = work.load<LANE_SAMPLES>(args, levels, work.first_unit + first + u, 0,
+                                                    xy[u], reference[u]);
             }
 #pragma unroll
-            for (int k = 0; k < COUNTERS_PER_WORD; k++) {
-                const int b = i * COUNTERS_PER_WORD + k;
-                if (b >= here) continue;
-                if (ONE_CHUNK) {
-                    base[b] = COUNTERS_PER_WORD == 1 ? sum : (sum >> (k * 16)) & 0xffff;
-                } else {
-                    base[b] = starts[band + b] + before[band + b];
+            for (int u = 0; u < AT_ONCE; u++) {
+                const TileLevel &level = levels.level[(work.first_unit + first + u) % LEVELS];
+#pragma unroll
+                for (int i = 0; i < LANE_SAMPLES; i++) {
+                    const int bin = bin_of_location(levels, level, reference[u], xy[u][2 * i],
+                                                    xy[u][2 * i + 1], active[u]);
+                    const u32 rank = rank_of(own, u32(bin), bin >= 0, lane);
+                    kept[first + u][i] = bin >= 0 ? u32(bin) << 16 | rank : NOWHERE;
                 }
             }
         }
         __syncthreads();
-        if (ONE_CHUNK) {
-            total = scan_in_place(base, here, total);
-            for (int b = threadIdx.x; b < here; b += THREADS) starts[band + b] = base[b];
-        }
-#pragma unroll 1
-        for (int group = first_group; group < end_group; group++) {
-            const int query = work.first + group * 32 + lane;
-            for_each_sample(args, levels, work.image, work.head, query, query < work.end,
-                            [&](int bin, u32 record) {
-                                const u32 b = u32(bin - band);
-                                const bool in_band = b < u32(here);
-                                const u32 same = __match_any_sync(0xffffffffu, in_band ? b : ~0u);
-                                const int leader = __ffs(int(same)) - 1;
-                                u32 first = 0;
-                                if (in_band && lane == leader) {
-                                    const int bit = int(b % COUNTERS_PER_WORD) * COUNTER_BITS;
-                                    const u32 old = atomicAdd(&own[b / COUNTERS_PER_WORD],
-                                                              u32(__popc(same)) << bit);
-                                    first = COUNTERS_PER_WORD == 1 ? old : (old >> bit) & 0xffff;
-                                }
-                                first = __shfl_sync(0xffffffffu, first, leader);
-                                if (!in_band) return;
-                                const u32 rank = first + __popc(same & ((1u << lane) - 1));
-                                records[base[b] + rank] = record;
-                            });
-        }
+        add_up_warps(args, base, counters, starts, before, 0, bins);
         __syncthreads();
+        if (ONE_CHUNK) {
+            total = scan_in_place(base, bins, 0);
+            for (int b = threadIdx.x; b < bins; b += THREADS) starts[b] = base[b];
+        }
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) {
+            const u32 record = u32(work.query_of(work.first_unit + u)) * POINTS;
+#pragma unroll
+            for (int i = 0; i < LANE_SAMPLES; i++) {
+                if (kept[u][i] == NOWHERE) continue;
+                const u32 b = kept[u][i] >> 16;
+                const u32 place = base[b] + counter_at(own, b) + (kept[u][i] & 0xffff);
+                records[place] = record + work.point_of(i);
+            }
+        }
+    } else {
+        for (int band = 0; band < bins; band += band_bins) {
+            const int here = min(band_bins, bins - band);
+            for (int i = threadIdx.x; i < WARPS * warp_words; i += THREADS) counters[i] = 0;
+            __syncthreads();
+            work.for_each(args, levels, [&](int bin, u32) {
+                const u32 b = u32(bin - band);
+                if (b >= u32(here)) return;
+                atomicAdd(&own[b / COUNTERS_PER_WORD], 1u << (b % COUNTERS_PER_WORD * COUNTER_BITS));
+            });
+            __syncthreads();
+            add_up_warps(args, base, counters, starts, before, band, here);
+            __syncthreads();
+            if (ONE_CHUNK) {
+                total = scan_in_place(base, here, total);
+                for (int b = threadIdx.x; b < here; b += THREADS) starts[band + b] = base[b];
+            }
+            work.for_each(args, levels, [&](int bin, u32 record) {
+                const u32 b = u32(bin - band);
+                const bool in_band = b < u32(here);
+                const u32 rank = rank_of(own, b, in_band, lane);
+                if (in_band) records[base[b] + rank] = record;
+            });
+            __syncthreads();
+        }
     }
     if (ONE_CHUNK && threadIdx.x == 0) starts[bins] = total;
 }

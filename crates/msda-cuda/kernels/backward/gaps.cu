@@ -1,5 +1,5 @@
-// gaps: zeros in the gradient of value at positions that are not pixels: between levels, in the ring
-// around a level, and everywhere if there are no samples.
+// gaps: zeros in the gradient of value at positions that are not pixels: between levels, in the
+// ring around a level, and everywhere if there are no samples.
 //
 // Threads: a warp per position, image and head, with a grid-stride loop.
 #include "backward/tiles.cuh"

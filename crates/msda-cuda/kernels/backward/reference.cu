@@ -3,8 +3,8 @@
 //   grad_reference[b, q, l, 0:2] = sum over heads and points of grad_location
 //   grad_reference[b, q, l, 2:4] = sum over heads and points of grad_location * offset / 2 / points
 //
-// Threads: one per (image, query, level), with a grid-stride loop. Sums are in the order of heads and
-// points.
+// Threads: one per (image, query, level), with a grid-stride loop. Sums are in the order of heads
+// and points.
 //
 // Bound by: reading the gradients of the locations.
 #include "common/types.cuh"

@@ -260,8 +260,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 
     RawSamples raw;
     raw.load(active, locations, weights, 0, lane.in_group);
-    // FUSED: the gradients of all weights of the lane, because the gradient of a logit needs the sum
-    // over all of them.
+    // FUSED: the gradients of all weights of the lane, because the gradient of a logit needs the
+    // sum over all of them.
     constexpr int KEPT = FUSED && WANT_WEIGHTS ? PASSES : 1;
     float kept_weight[KEPT][SAMPLES_PER_LANE], kept_gradient[KEPT][SAMPLES_PER_LANE];
     float mean = 0;

@@ -1,15 +1,17 @@
-// samples_generic: the gradients of locations and weights, or of offsets and logits, for any problem.
+// samples_generic: the gradients of locations and weights, or of offsets and logits, for any
+// problem.
 //
 // Threads: a warp per (image, query, head), with a grid-stride loop; a lane takes every 32nd sample
-// and goes through its channels alone. FUSED: the gradient of a logit needs the sum over all samples,
-// so the samples are visited twice.
+// and goes through its channels alone. FUSED: the gradient of a logit needs the sum over all
+// samples, so the samples are visited twice.
 //
 // Bound by: loads; neighbouring lanes read different rows.
 // Best for: problems that samples.cu does not accept.
 #include "common/types.cuh"
 
 // Macros: VALUE LOCATION WEIGHT, RING, NEAREST BORDER CORNERS, FUSED: see common/args.cuh.
-// INLINE_LEVELS: entries of the table of levels in the argument; 0 if the table is in device memory.
+// INLINE_LEVELS: entries of the table of levels in the argument; 0 if the table is in device
+// memory.
 // WANT_LOCATIONS WANT_WEIGHTS WANT_POINTS: see samples.cu. ARGS_BYTES: sizeof(Args).
 typedef Element<VALUE>::Wide Wide;
 
@@ -159,8 +161,8 @@ extern "C" __global__ void __launch_bounds__(256)
                         grad_y += (k >> 1 ? share_x : -share_x) * dot;
                     }
                     // A product with 0 would make NaN of infinity.
-                    grad_x = slope_x == 0 ? 0 : grad_x * weight * slope_x;
-                    grad_y = slope_y == 0 ? 0 : grad_y * weight * slope_y;
+                    grad_x = NEAREST || slope_x == 0 ? 0 : grad_x * weight * slope_x;
+                    grad_y = NEAREST || slope_y == 0 ? 0 : grad_y * weight * slope_y;
                 }
                 if (visit == 1) {
                     store<WEIGHT>(args.grad_weights.at(image, query, head), s,

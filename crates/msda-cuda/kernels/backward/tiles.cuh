@@ -1,15 +1,16 @@
 // Tiles: what the kernels of the value gradient share.
 //
 //   plane     one image and head
-//   tile      8 x 4 pixels of a level; a warp or a block computes the gradient of one tile at a time
+//   tile      8 x 4 pixels of a level; a warp or a block computes the gradient of a tile at a time
 //   bin       the samples of a plane whose top left tap is in one tile, divided into four by the
 //             tiles that their taps reach: bins 4 t to 4 t + 3 belong to tile t
 //
 //               0  inside the tile        3  also the tile below
 //               1  also the tile right    2  also right, below, and diagonally below
 //
-//             So the samples that touch tile t are four ranges of the sorted list: bins 0 to 3 of the
-//             tile, 1 and 2 of its left neighbour, 2 and 3 of its upper one, 2 of the diagonal one.
+//             So the samples that touch tile t are four ranges of the sorted list: bins 0 to 3 of
+//             the tile, 1 and 2 of its left neighbour, 2 and 3 of its upper one, 2 of the diagonal
+//             one.
 //   record    index of a sample in its plane and level: query * points of the level + point
 //   chunk     queries of a plane that a block of bin.cu sorts
 //
@@ -119,8 +120,8 @@ __device__ __forceinline__ int bins_of(const Levels &levels) {
     return levels.tiles == 0 ? 0 : 4 * (((levels.tiles - 1) >> levels.bin_shift) + 1);
 }
 
-// Locations of one query are the sums of products that the compiler may or may not fuse. All kernels
-// must place a sample on the same pixel, so the operations are spelled out.
+// Locations of one query are the sums of products that the compiler may or may not fuse. All
+// kernels must place a sample on the same pixel, so the operations are spelled out.
 __device__ __forceinline__ float multiply_add_once(float a, float b, float c) {
     return __fmaf_rn(a, b, c);
 }
@@ -186,7 +187,9 @@ __device__ __forceinline__ void load_wide(const char *from, Wide (&x)[N]) {
             x[i] = Wide(widen<T>(reinterpret_cast<const typename Element<T>::Stored *>(from)[i]));
         }
     } else {
-        load_widened<T, N, ALIGN>(from, x);
+        Packed<T, N, ALIGN> packed;
+        packed.load_cached(from);
+        packed.widen_to(x);
     }
 }
 

@@ -1,6 +1,7 @@
 // value: the gradient of value on tensor cores.
 //
-//   grad_value[pixel, channel] = sum over samples of share[pixel, sample] * grad_output[sample, channel]
+//   grad_value[pixel, channel] =
+//       sum over samples of share[pixel, sample] * grad_output[sample, channel]
 //
 // A warp multiplies matrices for one tile: 32 pixels x samples times samples x CHUNK channels. The
 // samples come from the sorted list of bin.cu. Each has at most four shares that are not 0, but the
@@ -15,16 +16,17 @@
 // gradients, and both are multiplied, so the products are exact to 16 bits or more (bf16: 16,
 // f16: 22). f32 gradients are split too (tf32, three products: 21 bits). Sums are f32.
 //
-// Threads: four warps per block. Four tiles per block, one per warp; or one tile that all warps
-// share, if its level has many samples per tile or one of the four tiles has many. The warps of a
-// shared tile take every fourth group of 32 samples, and their sums are added in the order of the
-// warps, so the bits are the same in every run.
+// Threads: four warps per block. Two by two tiles per block, one per warp; or one tile that all
+// warps share, if its level has many samples per tile or one of the four tiles has many. The warps
+// of a shared tile take every fourth group of 32 samples, and their sums are added in the order of
+// the warps, so the bits are the same in every run.
 //
-// Pipeline of a warp, 32 samples per step:   records -> locations and weights -> shares, rows of
-// gradients (asynchronous copies to shared memory) -> products. Each stage belongs to another step.
+// Pipeline of a warp, 32 samples per step: while the products of one step are computed, locations,
+// weights and rows of gradients of the next one are on their way (the rows to shared memory), and
+// the records of the one after it.
 //
-// A share of 0 times infinity is not a number. So if a sum is not finite, the tile is computed again
-// as the definition says.
+// A share of 0 times infinity is not a number. So if a sum is not finite, the tile is computed
+// again as the definition says.
 //
 // Bound by: instructions and the tensor cores if samples are many; writing grad_value if few.
 #include "backward/tiles.cuh"
@@ -60,11 +62,11 @@ union Stages {
 };
 static_assert(sizeof(Stages) == SHARED_BYTES, "host and kernel disagree about shared memory");
 
-// How tiles are divided into units of work: one tile, or four tiles of a level.
+// How tiles are divided into units of work: one tile, or two by two tiles of a level.
 struct Units {
     int first[LEVELS];
     bool heavy[LEVELS]; // a unit is one tile
-    int count;
+    int count;          // of a plane
 };
 extern __shared__ uint4 shared[];
 
@@ -85,9 +87,10 @@ __device__ __forceinline__ int sums_of(int pixel, int four) {
     return pixel * CHUNK + (four ^ (pixel / (8 / FOURS) % FOURS)) * 4;
 }
 
+// Copies 16 bytes of a row through L1: neighbouring records often belong to the same query.
 __device__ __forceinline__ void copy_row(uint4 *to, const char *from, bool exists) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(
                      u32(__cvta_generic_to_shared(to))),
                  "l"(from), "r"(exists ? 16 : 0)
                  : "memory");
@@ -123,13 +126,17 @@ __device__ __forceinline__ void split2(float first, float second, u32 &high, u32
     low = narrow2<VALUE == F32 ? F16 : VALUE>(first - high_first, second - high_second);
 }
 
-// A number as two tf32 numbers.
+// A number as two tf32 numbers: rounded, and the rest. The tensor core ignores the low 13 bits. NaN
+// stays NaN in the rest.
 __device__ __forceinline__ void split(float x, u32 &high, u32 &low) {
-#if __CUDA_ARCH__ >= 800
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(high) : "f"(x));
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(low) : "f"(x - __uint_as_float(high)));
-#endif
+    high = (__float_as_uint(x) + 0x1000) & 0xffffe000;
+    low = __float_as_uint(x - __uint_as_float(high));
 }
+
+// Tensor cores cut sums off instead of rounding them, so an error grows with each addition. f32:
+// the sums of a step are added to others that are rounded. 16 bits: those of MAX_STEPS steps are.
+constexpr bool ROUND_EACH_STEP = VALUE == F32;
+constexpr u32 MAX_STEPS = 256;
 
 constexpr int MATRICES = COLUMN_TILES > 1 ? 2 : 1; // of 8 channels, loaded at once
 
@@ -162,14 +169,27 @@ __device__ __forceinline__ void clear(Sums &sums) {
 // The share of a column of the tile.
 __device__ __forceinline__ float share_of(float distance) { return __saturatef(1 - fabsf(distance)); }
 
-// Adds 32 staged samples.
-__device__ __forceinline__ void add_step(Sums &sums, const WarpStage &stage, int buffer) {
+// Adds partial sums.
+__device__ __forceinline__ void add(Sums &to, const Sums &more) {
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+#pragma unroll
+        for (int n = 0; n < COLUMN_TILES; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) to[m][n][i] += more[m][n][i];
+        }
+    }
+}
+
+// Adds 32 staged samples, or `count` if those are fewer.
+__device__ __forceinline__ void add_step(Sums &sums, const WarpStage &stage, int buffer, u32 count) {
     const int lane = threadIdx.x % 32;
     const float column = float(lane / 4); // the pixel column of this lane's shares
     const uint4 *rows = stage.rows[buffer];
     if constexpr (VALUE == F32) {
 #pragma unroll
         for (int step = 0; step < 32; step += 8) { // samples step + lane % 4 and 4 more
+            if (step >= count) break;
             u32 high[2][4], low[2][4];
 #pragma unroll
             for (int half = 0; half < 2; half++) {
@@ -202,6 +222,7 @@ __device__ __forceinline__ void add_step(Sums &sums, const WarpStage &stage, int
     } else {
 #pragma unroll
         for (int step = 0; step < 32; step += 16) {
+            if (step >= count) break;
             u32 high[2][4], low[2][4];
 #pragma unroll
             for (int half = 0; half < 2; half++) { // samples k and k + 1
@@ -242,31 +263,45 @@ struct Raw {
     Softmax softmax;
 };
 
-// Adds the samples of a tile: groups `first`, `first + groups`, ... of 32 records.
+// Adds the records of a tile from `from` up to `count`: groups `first`, `first + groups`, ... of
+// 32.
 __device__ __forceinline__ void add_tile(Sums &sums, const Args &args, const TileLevel &level,
                                          const Ranges &ranges, const Tile &tile, int image, int head,
-                                         WarpStage &stage, u32 first, u32 groups) {
+                                         WarpStage &stage, u32 from, u32 count, u32 first,
+                                         u32 groups) {
     const int lane = threadIdx.x % 32;
-    const u32 count = ranges.count();
     const char *locations = args.locations.at(image, 0, head);
     const char *weights = args.weights.at(image, 0, head);
     const char *gradients = args.grad_output.at(image, 0, head) + blockIdx.y * (CHUNK * ELEMENT);
-    constexpr u32 NONE = ~0u;
+    constexpr u32 NONE = ~0u; // strides between queries fit 31 bits
     const u32 stride = groups * 32;
     auto record_at = [&](u32 i) { return i < count ? ranges.at(i) : NONE; };
-    auto load = [&](Raw &raw, u32 record) {
+    // Loads the location and weight of a record, and copies its row of gradients to a buffer.
+    auto load = [&](Raw &raw, u32 record, int buffer) {
         raw.query = -1;
-        if (record == NONE) return;
-        int sample;
-        raw.query = query_of_record(record, level, sample);
-        raw.xy.load(locations + raw.query * args.locations.stride[1] +
-                    sample * (2 * size_of<LOCATION>));
-        raw.weight.load(weights + raw.query * args.weights.stride[1] + sample * size_of<WEIGHT>);
+        int sample = 0;
+        if (record != NONE) raw.query = query_of_record(record, level, sample);
+#pragma unroll
+        for (int i = 0; i < PARTS; i++) {
+            const int row = (i * 32 + lane) / PARTS;
+            const int query = __shfl_sync(0xffffffffu, raw.query, row);
+            copy_row(&stage.rows[buffer][piece_of(row, lane % PARTS)],
+                     address_mad(gradients, max(query, 0), int(args.grad_output.stride[1])) +
+                         lane % PARTS * 16,
+                     query >= 0);
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        if (raw.query < 0) return;
+        raw.xy.load_cached(address_mad(locations, raw.query, int(args.locations.stride[1])) +
+                           sample * (2 * size_of<LOCATION>));
+        raw.weight.load_cached(address_mad(weights, raw.query, int(args.weights.stride[1])) +
+                               sample * size_of<WEIGHT>);
         if (FUSED) {
-            raw.reference.load(args.reference.at(image, raw.query, tile.l));
+            raw.reference.load_cached(args.reference.at(image, raw.query, tile.l));
             raw.softmax = args.softmax[(i64(image) * args.queries + raw.query) * args.heads + head];
         }
     };
+    // Locates a sample and stages its shares.
     auto put = [&](const Raw &raw, int buffer) {
         float4 lines = make_float4(0, 0, 0, 0);
         float column = 0;
@@ -286,38 +321,36 @@ __device__ __forceinline__ void add_tile(Sums &sums, const Args &args, const Til
             lines.z = w * share_of(line - 2), lines.w = w * share_of(line - 3);
         }
         stage.lines[buffer][lane] = lines, stage.column[buffer][lane] = column;
-#pragma unroll
-        for (int i = 0; i < PARTS; i++) {
-            const int row = (i * 32 + lane) / PARTS, part = lane % PARTS;
-            const int query = __shfl_sync(0xffffffffu, raw.query, row);
-            copy_row(&stage.rows[buffer][piece_of(row, part)],
-                     gradients + max(query, 0) * args.grad_output.stride[1] + part * 16, query >= 0);
-        }
-        asm volatile("cp.async.commit_group;" ::: "memory");
     };
-    u32 at = first * 32; // of the step whose products come next
+    u32 at = from + first * 32; // of the step whose products come next
     if (at >= count) return;
-    u32 record = record_at(at + lane);
     Raw raw;
-    load(raw, record);
+    u32 record = record_at(at + lane);
+    load(raw, record, 0);
     record = record_at(at + stride + lane);
-    put(raw, 0);
-    load(raw, record);
-    record = record_at(at + 2 * stride + lane);
 #pragma unroll 1
     for (int buffer = 0; at < count; at += stride, buffer ^= 1) {
-        // While the products are computed: rows of the next step, locations of the one after it,
-        // records of the third.
-        put(raw, buffer ^ 1);
-        load(raw, record);
-        record = record_at(at + 3 * stride + lane);
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        put(raw, buffer);
+        if (at + stride < count) {
+            // While the products are computed, those of the next step are loaded, and the records
+            // of the one after it.
+            load(raw, record, buffer ^ 1);
+            record = record_at(at + 2 * stride + lane);
+            asm volatile("cp.async.wait_group 1;" ::: "memory");
+        } else {
+            asm volatile("cp.async.wait_group 0;" ::: "memory");
+        }
         __syncwarp();
-        add_step(sums, stage, buffer);
+        if constexpr (ROUND_EACH_STEP) {
+            Sums part;
+            clear(part);
+            add_step(part, stage, buffer, count - at);
+            add(sums, part);
+        } else {
+            add_step(sums, stage, buffer, count - at);
+        }
         __syncwarp();
     }
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
-    __syncwarp();
 }
 
 // Puts the sums of a warp into shared memory.
@@ -351,8 +384,9 @@ __device__ __forceinline__ void write_piece(const Args &args, const Tile &tile, 
             v.word[i] = narrow2<VALUE>(x[i * CHANNELS_PER_PART / 4], x[i * CHANNELS_PER_PART / 4 + 1]);
         }
     }
-    char *row = args.grad_value.at(image, tile.position_of(pixel), head);
-    st_global<16>(row + blockIdx.y * (CHUNK * ELEMENT) + part * 16, v);
+    const char *row = address_mad(args.grad_value.at(image, 0, head), tile.position_of(pixel),
+                                  int(args.grad_value.stride[1]));
+    st_global<16>(const_cast<char *>(row) + blockIdx.y * (CHUNK * ELEMENT) + part * 16, v);
 }
 
 // Adds the sums of `warps` warps and writes the tile, by `threads` threads. False: a sum is not
@@ -360,7 +394,8 @@ __device__ __forceinline__ void write_piece(const Args &args, const Tile &tile, 
 __device__ __forceinline__ bool write_tile(const Args &args, const Tile &tile, int image, int head,
                                            const float (*from)[SUM_BYTES / 4], int warps, int thread,
                                            int threads) {
-    bool finite = true;
+    float zero = 0; // NaN if a sum is not finite
+#pragma unroll 4
     for (int i = thread; i < TILE_PIXELS * PARTS; i += threads) {
         const int pixel = i / PARTS, part = i % PARTS;
         float x[CHANNELS_PER_PART];
@@ -375,10 +410,10 @@ __device__ __forceinline__ bool write_tile(const Args &args, const Tile &tile, i
             x[c] = sum.x, x[c + 1] = sum.y, x[c + 2] = sum.z, x[c + 3] = sum.w;
         }
 #pragma unroll
-        for (int c = 0; c < CHANNELS_PER_PART; c++) finite = finite && x[c] - x[c] == 0;
+        for (int c = 0; c < CHANNELS_PER_PART; c++) zero = fmaf(x[c], 0.0f, zero);
         write_piece(args, tile, image, head, pixel, part, x);
     }
-    return finite;
+    return zero == 0;
 }
 
 // Computes the tile again, by the definition, with one warp.
@@ -410,43 +445,53 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     Stages &stages = *reinterpret_cast<Stages *>(shared);
     load_levels(args, levels);
     const int warp = threadIdx.x / 32;
-    const i64 planes = i64(args.batch) * args.heads;
     if (threadIdx.x == 0) {
         int count = 0;
         for (int l = LEVELS - 1; l >= 0; l--) {
-            const int next = l > 0 ? levels.level[l - 1].first_tile : levels.tiles;
-            const int tiles = next - levels.level[l].first_tile;
+            const TileLevel &level = levels.level[l];
+            const int across = level.tiles_across;
+            const int down = (level.height + TILE_HEIGHT - 1) / TILE_HEIGHT;
             // A quarter more than the samples: those that touch several tiles.
-            const i64 per_tile =
-                tiles > 0 ? i64(args.queries) * levels.level[l].points * 5 / 4 / tiles : 0;
-            units.heavy[l] = per_tile > SHARED_FROM, units.first[l] = count;
-            count += units.heavy[l] ? tiles : (tiles + WARPS - 1) / WARPS;
+            const i64 records = i64(args.queries) * level.points * 5;
+            units.heavy[l] = records > i64(4 * SHARED_FROM) * across * down;
+            units.first[l] = count;
+            count += units.heavy[l] ? across * down : (across + 1) / 2 * ((down + 1) / 2);
         }
         units.count = count;
     }
     __syncthreads();
+    // Plane by plane, so that its gradients stay in L2.
+    const u32 total = u32(units.count) * args.batch * args.heads;
 #pragma unroll 1
-    for (i64 work = blockIdx.x; work < units.count * planes; work += gridDim.x) {
-        const int unit = int(work / planes);
-        const i64 plane = work - unit * planes;
-        const int image = int(plane / args.heads), head = int(plane - i64(image) * args.heads);
+    for (u32 work = blockIdx.x; work < total; work += gridDim.x) {
+        const u32 plane = work / u32(units.count);
+        const int unit = int(work - plane * units.count);
+        const int image = plane / u32(args.heads), head = int(plane - image * u32(args.heads));
         int l = LEVELS - 1;
         while (l > 0 && unit >= units.first[l - 1]) l--;
         const TileLevel &level = levels.level[l];
-        const int end = l > 0 ? levels.level[l - 1].first_tile : levels.tiles;
         const bool heavy = units.heavy[l];
-        const int first = level.first_tile + (unit - units.first[l]) * (heavy ? 1 : WARPS);
-        const int own = first + warp;
-        const bool has = !heavy && own < end;
-        Tile tile = tile_at(levels, has ? own : first);
-        Ranges ranges = ranges_of(args, levels, plane, has ? own : first, tile);
+        const u32 in_level = u32(unit - units.first[l]);
+        const u32 across = level.tiles_across, down = (level.height + TILE_HEIGHT - 1) / TILE_HEIGHT;
+        const u32 line = heavy ? across : (across + 1) / 2; // units from unit row to unit row
+        u32 row = in_level / line, column = in_level - row * line;
+        if (!heavy) row *= 2, column *= 2;
+        // Tile t of the unit.
+        auto index_of = [&](int t) {
+            return int(level.first_tile + (row + t / 2) * across + column + t % 2);
+        };
+        auto exists = [&](int t) { return column + t % 2 < across && row + t / 2 < down; };
+        const bool has = !heavy && exists(warp);
+        const int own = index_of(has ? warp : 0);
+        Tile tile = tile_at(levels, own);
+        Ranges ranges = ranges_of(args, levels, plane, own, tile);
         Sums sums;
         if (!__syncthreads_or(heavy || (has && ranges.count() > SHARED_FROM))) {
             // One tile per warp.
             if (!has) continue;
             clear(sums);
             WarpStage &stage = stages.of_warp[warp];
-            add_tile(sums, args, level, ranges, tile, image, head, stage, 0, 1);
+            add_tile(sums, args, level, ranges, tile, image, head, stage, 0, ranges.count(), 0, 1);
             put_sums(stage.sums[0], sums);
             __syncwarp();
             const bool finite =
@@ -459,13 +504,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             continue;
         }
         // All warps share the tile, or each of the four tiles.
-        const int tiles = heavy ? 1 : min(WARPS, end - first);
 #pragma unroll 1
-        for (int t = 0; t < tiles; t++) {
-            tile = tile_at(levels, first + t);
-            ranges = ranges_of(args, levels, plane, first + t, tile);
+        for (int t = 0; t < (heavy ? 1 : WARPS); t++) {
+            if (!exists(t)) continue;
+            const int index = index_of(t);
+            tile = tile_at(levels, index);
+            ranges = ranges_of(args, levels, plane, index, tile);
             clear(sums);
-            add_tile(sums, args, level, ranges, tile, image, head, stages.of_warp[warp], warp, WARPS);
+            const u32 count = ranges.count();
+            WarpStage &stage = stages.of_warp[warp];
+            if constexpr (ROUND_EACH_STEP) {
+                add_tile(sums, args, level, ranges, tile, image, head, stage, 0, count, warp, WARPS);
+            } else {
+                constexpr u32 ROUND = MAX_STEPS * THREADS;
+#pragma unroll 1
+                for (u32 from = 0; from < count; from += ROUND) {
+                    Sums part;
+                    clear(part);
+                    add_tile(part, args, level, ranges, tile, image, head, stage, from,
+                             min(from + ROUND, count), warp, WARPS);
+                    add(sums, part);
+                }
+            }
             __syncthreads();
             put_sums(stages.sums[warp], sums);
             __syncthreads();
@@ -473,7 +533,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                 write_tile(args, tile, image, head, stages.sums, WARPS, threadIdx.x, THREADS);
             const bool exact = __syncthreads_or(!finite);
             if (exact && warp == 0) {
-                write_exactly(args, levels, plane, first + t, stages.of_warp[0].exact);
+                write_exactly(args, levels, plane, index, stages.of_warp[0].exact);
             }
             __syncthreads();
         }

@@ -21,16 +21,19 @@ __device__ __forceinline__ Wide *sums_of(const Args &args, i64 image, i64 positi
 
 __device__ __forceinline__ void add(Wide *to, const Wide (&x)[NUMBERS]) {
 #if __CUDA_ARCH__ >= 900
-    if constexpr (NUMBERS == 4 && VALUE != F64) {
+    constexpr bool FOUR = NUMBERS == 4 && VALUE != F64;
+#else
+    constexpr bool FOUR = false;
+#endif
+    if constexpr (FOUR) {
         asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(float(x[0])),
                      "f"(float(x[NUMBERS / 4])), "f"(float(x[NUMBERS / 2])),
                      "f"(float(x[NUMBERS - 1]))
                      : "memory");
-        return;
-    }
-#endif
+    } else {
 #pragma unroll
-    for (int c = 0; c < NUMBERS; c++) atomicAdd(to + c, x[c]);
+        for (int c = 0; c < NUMBERS; c++) atomicAdd(to + c, x[c]);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(256)

@@ -1,10 +1,11 @@
 // value_plain: the gradient of value, for any type, number of channels and strides.
 //
-//   grad_value[pixel, channel] = sum over samples of share[pixel, sample] * grad_output[sample, channel]
+//   grad_value[pixel, channel] =
+//       sum over samples of share[pixel, sample] * grad_output[sample, channel]
 //
 // Threads: a warp computes 32 channels of a tile; lane c sums channel c of its 32 pixels in shared
-// memory. The warp goes through the sorted list of bin.cu: its lanes locate 32 samples at a time, and
-// then all lanes add one sample after the other.
+// memory. The warp goes through the sorted list of bin.cu: its lanes locate 32 samples at a time,
+// and then all lanes add one sample after the other.
 //
 // Bound by: latency of shared memory and instructions; 3 to 5 times slower than value.cu.
 // Best for: what value.cu does not take: f64, rows that are not multiples of 16 bytes, old GPUs.

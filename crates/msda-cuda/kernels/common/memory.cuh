@@ -108,6 +108,13 @@ template <int T, int N, int ALIGN> struct Packed {
             loaded[i] = ld_global_once<load_bytes>(from + i * load_bytes);
         }
     }
+    // The same for data whose neighbours are read soon: L1 keeps the line.
+    __device__ __forceinline__ void load_cached(const char *from) {
+#pragma unroll
+        for (int i = 0; i < N / numbers_per_load; i++) {
+            loaded[i] = ld_global<load_bytes>(from + i * load_bytes);
+        }
+    }
 
     __device__ __forceinline__ void widen_to(float (&x)[N]) const {
 #pragma unroll

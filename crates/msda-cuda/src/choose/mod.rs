@@ -8,7 +8,7 @@ use msda::{Dtype, Layout, Sampling};
 
 use crate::kernels::Kernel;
 use crate::kernels::rows::{Division, Rows, Walk};
-use crate::request::{Levels, Request, Sizes, Sums, Target};
+use crate::request::{Levels, Pass, Request, Sizes, Sums, Target};
 
 /// A kernel, and why it was chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -151,6 +151,8 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
     // needs more registers.
     let resident = (target.threads() as usize / threads).max(1);
     let light = samples <= 16 || (samples_per_lane == 1 && samples > lanes);
+    // The backward pass keeps the gradient of the output and the located samples in registers too.
+    let light = light && request.pass == Pass::Forward;
     let blocks_per_sm = if light { resident * 3 / 4 } else { resident / 2 }.max(1);
     // Planes with many queries: the coarse levels become resident, as many as leave half of L1. If
     // a row fills a line, L1 holds half as many rows, and sorting a block's queries pays.

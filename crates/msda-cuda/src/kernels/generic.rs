@@ -46,13 +46,15 @@ fn add(call: &mut Call, request: &Request<'_>, target: &Target, shared: Option<S
     table.add_entries(&mut args);
     let (file, entry, key) = match shared {
         None => ("forward/generic.cu", "msda_forward_generic", "generic"),
-        Some(_) => {
-            ("backward/samples_generic.cu", "msda_backward_samples_generic", "samples-generic")
-        }
+        Some(_) => ("backward/samples_generic.cu", "msda_backward_samples_generic", "samples-generic"),
     };
-    let mut unit = with_options(Unit::new(file, format!("{key}-l{}", table.inline()), target.arch), p, o.reference_numbers())
-        .define("INLINE_LEVELS", table.inline())
-        .define("ARGS_BYTES", args.bytes().len());
+    let mut unit = with_options(
+        Unit::new(file, format!("{key}-l{}", table.inline()), target.arch),
+        p,
+        o.reference_numbers(),
+    )
+    .define("INLINE_LEVELS", table.inline())
+    .define("ARGS_BYTES", args.bytes().len());
     // One thread per element of the output; in the backward pass a warp per row of it.
     let (threads, why) = match shared {
         None => (p.output_len(), "computes the output"),

@@ -5,7 +5,7 @@
 use msda::{Dtype, Layout, Role};
 
 use super::backward::Shared;
-use super::rows::{aligned, grain};
+use super::rows::{aligned, grain, strides_fit};
 use super::{Args, Call, Prepared, Region, Table, blocks, with_options};
 use crate::driver::Launch;
 use crate::jit::Unit;
@@ -17,8 +17,14 @@ const TILE: [usize; 2] = [8, 4];
 /// Warps of a block of `value.cu`.
 const WARPS: usize = 4;
 
+/// Samples per tile below which tiles are light.
+const LIGHT: usize = 64;
+
 /// Records per tile from which all warps of a block share it. As in `value.cu`.
 const SHARED_FROM: usize = 1024;
+
+/// The most samples whose bins a lane of `bin.cu` keeps in registers.
+const MAX_KEPT: usize = 32;
 
 /// Samples of a chunk: enough to hide what a block does once.
 const CHUNK_SAMPLES: usize = 8192;
@@ -42,6 +48,8 @@ struct Sizes {
     /// Bins that a block counts at a time.
     band_bins: usize,
     counters_16bit: bool,
+    /// Units of a warp of `bin.cu`, 32 queries on a level each, if it keeps their bins in registers; else 0.
+    kept_units: usize,
 }
 
 impl Sizes {
@@ -57,19 +65,41 @@ impl Sizes {
         let one = samples <= ONE_CHUNK;
         // Counts take no more memory than records.
         let most = CHUNK_SAMPLES.max(bins);
+        // Bins kept in registers need the same points on each level, and numbers of bins that fit 16 bits.
+        let points = p.points()[0];
+        let uniform = p.points().iter().all(|&n| n == points) && points > 0;
+        let lanes = point_lanes(request);
+        let (unit_queries, lane_samples) = (32 / lanes, if lanes > 1 { 1 } else { points });
+        let keeps = uniform && bins < 0xffff && bins <= CHUNK_SAMPLES;
+        let kept_units = if keeps { MAX_KEPT / lane_samples } else { 0 };
         let group = 32 * 8;
         let chunk_queries = match one {
             true => p.queries(),
-            false => most.div_ceil(p.samples()).next_multiple_of(group).min(p.queries()),
+            false if kept_units * 8 >= p.levels().len() => kept_units * 8 / p.levels().len() * unit_queries,
+            false => most.div_ceil(p.samples()).next_multiple_of(group),
         };
+        let chunk_queries = chunk_queries.min(p.queries());
         let counters_16bit = chunk_queries.saturating_mul(p.samples()) <= 0xffff;
         let counter = if counters_16bit { 2 } else { 4 };
         let even = |n: usize| n.next_multiple_of(2).max(2);
         let bytes = |warps: usize, bins: usize| even(bins).saturating_mul(4 + counter * warps);
-        let most_warps = if one { p.queries().div_ceil(32).clamp(1, 16) } else { 8 };
-        let fits = |&warps: &usize| bytes(warps, bins) <= COUNTER_BYTES.min(target.shared());
-        let warps = [16, 8, 4, 2].map(|n| n.min(most_warps)).into_iter().find(fits).unwrap_or(2.min(most_warps));
+        // A block that has a plane to itself shares it among many warps. Otherwise several blocks share an SM.
+        let (most_warps, most_bytes) = match one {
+            true => {
+                ((p.queries().div_ceil(unit_queries) * p.levels().len()).clamp(1, 32), target.shared() - 1024)
+            }
+            false => (8, COUNTER_BYTES.min(target.shared() - 1024)),
+        };
+        let fits = |&warps: &usize| bytes(warps, bins) <= most_bytes;
+        let warps =
+            [32, 16, 8, 4, 2].map(|n| n.min(most_warps)).into_iter().find(fits).unwrap_or(2.min(most_warps));
         let room = (target.shared() - 1024) / (4 + counter * warps);
+        let band_bins = even(bins).min(room / 2 * 2);
+        // Units of a warp, rounded up so that few kernels are compiled.
+        let units =
+            (chunk_queries.div_ceil(unit_queries) * p.levels().len()).div_ceil(warps).next_power_of_two();
+        // A block of more than 16 warps has 64 registers per thread.
+        let kept = units <= if warps > 16 { kept_units / 2 } else { kept_units };
         Self {
             planes: p.batch() * p.heads(),
             tiles,
@@ -77,7 +107,8 @@ impl Sizes {
             chunk_queries,
             chunks: p.queries().div_ceil(chunk_queries.max(1)),
             threads: 32 * warps,
-            band_bins: even(bins).min(room / 2 * 2),
+            kept_units: if kept && band_bins >= bins && counters_16bit { units } else { 0 },
+            band_bins,
             counters_16bit,
         }
     }
@@ -100,7 +131,8 @@ pub(super) fn refuses(request: &Request<'_>) -> Option<String> {
     let p = request.problem;
     let fits = |n: usize| n < 1 << 30;
     let per_plane = p.queries().checked_mul(p.samples()).is_some_and(|n| n < 1 << 32);
-    let counts = [p.queries().saturating_add(1 << 16), p.heads(), p.positions(), p.samples(), p.channels(), p.batch()];
+    let counts =
+        [p.queries().saturating_add(1 << 16), p.heads(), p.positions(), p.samples(), p.channels(), p.batch()];
     let planes = p.batch().checked_mul(p.heads()).is_some_and(fits);
     let levels = p.levels().len() <= 1024;
     (!per_plane || !planes || !levels || !counts.into_iter().all(fits))
@@ -113,7 +145,8 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     let sizes = Sizes::new(request, target);
     let empty = p.queries() == 0 || p.samples() == 0;
     let pixels: usize = p.levels().iter().map(|l| l.h * l.w).sum();
-    let gaps = request.levels == Levels::Device || p.layout() == Layout::PlanarRing || pixels != p.positions();
+    let gaps =
+        request.levels == Levels::Device || p.layout() == Layout::PlanarRing || pixels != p.positions();
     let mut regions = Regions::default();
     if p.batch() == 0 || p.heads() == 0 {
         return;
@@ -123,10 +156,18 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     }
     if empty || gaps {
         let mut stage = Stage::new(request, target, &sizes, &regions, shared, "backward/gaps.cu", "gaps");
-        stage.unit = stage.unit.define("CLEAR_ALL", u8::from(empty));
+        let align = stage.align(Slot::Locations, Role::Locations, 2);
+        stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("CLEAR_ALL", u8::from(empty));
         let rows = p.positions().saturating_mul(sizes.planes);
         let blocks = rows.div_ceil(8).clamp(1, target.sms as usize * 32) as u32;
-        stage.launch(call, "msda_backward_gaps", [blocks, 1], 256, 0, "clears what is not a pixel in the gradient of value");
+        stage.launch(
+            call,
+            "msda_backward_gaps",
+            [blocks, 1],
+            256,
+            0,
+            "clears what is not a pixel in the gradient of value",
+        );
     }
     if empty {
         return;
@@ -137,25 +178,41 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     if sizes.chunks > 1 {
         regions.counts = Some(call.arena.reserve(words(sizes.bins.saturating_mul(sizes.chunks))));
     }
-    let bin = |entry: &'static str, call: &mut Call, blocks: usize, threads: usize, bytes: usize, why: &'static str| {
+    let bin = |entry: &'static str,
+               call: &mut Call,
+               blocks: usize,
+               threads: usize,
+               bytes: usize,
+               why: &'static str| {
         let points = points_per_load(request);
         let mut stage = Stage::new(request, target, &sizes, &regions, shared, "backward/bin.cu", "bin");
         let align = stage.align(Slot::Locations, Role::Locations, 2 * points);
         stage.unit.key += &format!("-b{}-n{points}-a{align}", sizes.threads);
         stage.unit.key += if sizes.chunks == 1 { "-one" } else { "" };
+        stage.unit.key += &format!("-u{}", sizes.kept_units);
         stage.unit = stage
             .unit
             .define("LOCATION_ALIGN", align)
             .define("THREADS", sizes.threads)
             .define("ONE_CHUNK", u8::from(sizes.chunks == 1))
             .define("COUNTERS_16BIT", u8::from(sizes.counters_16bit))
-            .define("POINTS_PER_LOAD", points);
+            .define("POINTS_PER_LOAD", points)
+            .define("UNITS", sizes.kept_units);
         stage.launch(call, entry, [blocks as u32, 1], threads as u32, bytes as u32, why);
     };
     let warps = sizes.threads / 32;
     let blocks = sizes.planes * sizes.chunks;
     if sizes.chunks > 1 {
-        bin("msda_bin_count", call, blocks, sizes.threads, sizes.band_bins * 4, "counts samples by the tiles they touch");
+        bin(
+            "msda_bin_count",
+            call,
+            blocks,
+            sizes.threads,
+            sizes.band_bins * 4,
+            "counts samples by the tiles they touch",
+        );
+        let columns = sizes.planes * sizes.bins.div_ceil(256);
+        bin("msda_bin_columns", call, columns, 256, 0, "adds up the counts of each tile");
         bin("msda_bin_scan", call, sizes.planes, 1024, 0, "turns the counts into places");
     }
     let bytes = sizes.counter_bytes(warps);
@@ -164,23 +221,38 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     match matrix_chunk(request, target) {
         Some(chunk) => {
             let element = p.types().value.size();
-            let mut stage = Stage::new(request, target, &sizes, &regions, shared, "backward/value.cu", "value");
+            // With few samples per tile the latency of loads counts, and more warps hide it.
+            let light = p.queries() * p.samples() < LIGHT * sizes.tiles;
+            let blocks_per_sm = if element == 4 { 3 } else { 4 + usize::from(light) };
+            let mut stage =
+                Stage::new(request, target, &sizes, &regions, shared, "backward/value.cu", "value");
             let align = stage.align(Slot::Locations, Role::Locations, 2);
             let rows = (2 * 32 * chunk * element).max(32 * 32 * 4);
             let bytes = WARPS * (rows + 2 * 32 * 20);
-            stage.unit.key += &format!("-c{chunk}-a{align}");
+            stage.unit.key += &format!("-c{chunk}-a{align}-x{blocks_per_sm}");
             stage.unit = stage
                 .unit
                 .define("LOCATION_ALIGN", align)
                 .define("CHUNK", chunk)
-                .define("BLOCKS_PER_SM", 4)
+                .define("BLOCKS_PER_SM", blocks_per_sm)
                 .define("SHARED_BYTES", bytes);
-            let grid = [units(request, &sizes).saturating_mul(sizes.planes).clamp(1, 1 << 30) as u32, (p.channels() / chunk) as u32];
+            // With few samples per tile, blocks take many units: they read the table of levels once.
+            let most = if light { target.sms as usize * blocks_per_sm * 4 } else { 1 << 30 };
+            let blocks = units(request, &sizes).saturating_mul(sizes.planes).clamp(1, most);
+            let grid = [blocks as u32, (p.channels() / chunk) as u32];
             let why = "computes the gradient of value tile by tile, on tensor cores";
             stage.launch(call, "msda_backward_value", grid, 32 * WARPS as u32, bytes as u32, why);
         }
         None => {
-            let mut stage = Stage::new(request, target, &sizes, &regions, shared, "backward/value_plain.cu", "value-plain");
+            let mut stage = Stage::new(
+                request,
+                target,
+                &sizes,
+                &regions,
+                shared,
+                "backward/value_plain.cu",
+                "value-plain",
+            );
             let align = stage.align(Slot::Locations, Role::Locations, 2);
             stage.unit.key += &format!("-a{align}");
             stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("WARPS", WARPS);
@@ -188,7 +260,14 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
             let warps = sizes.tiles.saturating_mul(sizes.planes).saturating_mul(p.channels().div_ceil(32));
             let blocks = warps.div_ceil(WARPS).clamp(1, target.sms as usize * 64) as u32;
             let why = "computes the gradient of value tile by tile";
-            stage.launch(call, "msda_backward_value_plain", [blocks, 1], 32 * WARPS as u32, bytes as u32, why);
+            stage.launch(
+                call,
+                "msda_backward_value_plain",
+                [blocks, 1],
+                32 * WARPS as u32,
+                bytes as u32,
+                why,
+            );
         }
     }
     Table::new(p).keep(call);
@@ -216,9 +295,19 @@ fn atomic(call: &mut Call, request: &Request<'_>, target: &Target, sizes: &Sizes
     Table::new(p).keep(call);
 }
 
+/// Lanes of `bin.cu` that share a query: its points, if they divide a warp and are the same on all levels.
+fn point_lanes(request: &Request<'_>) -> usize {
+    let points = request.problem.points();
+    let same = points.iter().all(|&n| n == points[0]);
+    if same && points[0] <= 32 && points[0].is_power_of_two() { points[0] } else { 1 }
+}
+
 /// Samples that a lane of `bin.cu` loads at once: as many as divide the points of each level and fit 16 bytes.
 fn points_per_load(request: &Request<'_>) -> usize {
     let p = request.problem;
+    if point_lanes(request) > 1 {
+        return 1;
+    }
     let most = (16 / (2 * p.types().locations.size())).max(1);
     let fits = |n: &usize| p.points().iter().all(|points| points.is_multiple_of(*n));
     (1..=most).rev().filter(|n| n.is_power_of_two()).find(fits).unwrap_or(1)
@@ -230,7 +319,12 @@ fn matrix_chunk(request: &Request<'_>, target: &Target) -> Option<usize> {
     let value = p.types().value;
     let whole = |slot, role| grain(p, role, request.operands[slot], value.size()).is_multiple_of(16);
     let aligned = whole(Slot::GradOutput, Role::Output) && whole(Slot::GradValue, Role::Value);
-    let fits = value != Dtype::F64 && target.arch.major >= 8 && aligned && p.channels() / 8 <= 65535;
+    let tiles = p.positions().saturating_mul(p.batch() * p.heads());
+    let strides = [Slot::Locations, Slot::Weights, Slot::GradOutput, Slot::GradValue];
+    let fit =
+        strides.iter().all(|&slot| strides_fit(request.operands[slot], slot.dtype(p).map_or(8, Dtype::size)));
+    let small = p.channels() / 8 <= 65535 && tiles < 1 << 32 && fit;
+    let fits = value != Dtype::F64 && target.arch.major >= 8 && aligned && small;
     [32, 16, 8].into_iter().find(|&chunk| fits && p.channels().is_multiple_of(chunk))
 }
 
@@ -241,9 +335,9 @@ fn units(request: &Request<'_>, sizes: &Sizes) -> usize {
         return p.positions() / 100 + 8 * p.levels().len();
     }
     let of_level = |(level, points): (&msda::Level, &usize)| {
-        let tiles = level.w.div_ceil(TILE[0]) * level.h.div_ceil(TILE[1]);
-        let per_tile = p.queries() * points * 5 / 4 / tiles;
-        if per_tile > SHARED_FROM { tiles } else { tiles.div_ceil(WARPS) }
+        let [across, down] = [level.w.div_ceil(TILE[0]), level.h.div_ceil(TILE[1])];
+        let heavy = p.queries() * points * 5 > 4 * SHARED_FROM * across * down;
+        if heavy { across * down } else { across.div_ceil(2) * down.div_ceil(2) }
     };
     p.levels().iter().zip(p.points()).map(of_level).sum::<usize>().min(sizes.tiles)
 }

@@ -92,4 +92,3 @@ impl Owned for Placed {
         self.0
     }
 }
-

@@ -115,13 +115,16 @@ pub(crate) struct Built {
     pub(crate) code: Option<Code>,
 }
 
-impl Built {
-    fn compile(case: &Case) -> Result<Self, String> {
-        let start = Instant::now();
-        let compiled = jit::compile(&case.unit).map_err(|error| format!("{}: {error}", place(case)))?;
-        Ok(Self { case: case.clone(), compiled, took: start.elapsed(), code: None })
-    }
+/// The cases of one unit, compiled once: a file may have several kernels.
+fn compile(cases: &[&Case]) -> Result<Vec<Built>, String> {
+    let start = Instant::now();
+    let compiled = jit::compile(&cases[0].unit).map_err(|error| format!("{}: {error}", place(cases[0])))?;
+    let took = start.elapsed();
+    let built = |case: &&Case| Built { case: (*case).clone(), compiled: compiled.clone(), took, code: None };
+    Ok(cases.iter().map(built).collect())
+}
 
+impl Built {
     /// The rules that it breaks: those that hold for all kernels, and some more.
     pub(crate) fn broken_rules(&self, more: Rules) -> Vec<String> {
         let mut broken = rules::broken(&self.case, &self.compiled, self.code.as_ref());
@@ -149,12 +152,21 @@ pub(crate) fn place(case: &Case) -> String {
 
 /// Compiles cases of one architecture and disassembles them, if there is a disassembler. Returns all errors.
 pub(crate) fn build(cases: &[Case], nvdisasm: Option<&Path>) -> Result<Vec<Built>, Vec<String>> {
+    let mut units: Vec<Vec<&Case>> = Vec::new();
+    for case in cases {
+        match units.iter_mut().find(|unit| unit[0].unit == case.unit) {
+            Some(unit) => unit.push(case),
+            None => units.push(vec![case]),
+        }
+    }
     let (good, bad): (Vec<_>, Vec<_>) =
-        in_parallel(cases, Built::compile).into_iter().partition(Result::is_ok);
+        in_parallel(&units, |unit| compile(unit)).into_iter().partition(Result::is_ok);
     if !bad.is_empty() {
         return Err(bad.into_iter().filter_map(Result::err).collect());
     }
-    let mut built: Vec<Built> = good.into_iter().flatten().collect();
+    let mut built: Vec<Built> = good.into_iter().flatten().flatten().collect();
+    let index = |built: &Built| cases.iter().position(|case| case.name == built.case.name);
+    built.sort_by_key(index);
     if let (Some(nvdisasm), Some(first)) = (nvdisasm, cases.first()) {
         let code = |built: &Built| cubin::instructions(&built.compiled.cubin, built.case.entry).to_vec();
         let kernels: Vec<_> = built.iter().map(code).collect();

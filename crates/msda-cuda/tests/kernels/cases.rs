@@ -5,7 +5,7 @@ use msda_cuda::choose::choose;
 use msda_cuda::driver::Arch;
 use msda_cuda::jit::Unit;
 use msda_cuda::kernels::Kernel;
-use msda_cuda::{Levels, Operands, Request, Sizes, Slot, Sums, Target};
+use msda_cuda::{Levels, Operands, Pass, Request, Scatter, Sizes, Slot, Sums, Target, Wanted};
 
 use super::harness::{Case, FULL, SMS, Weight};
 
@@ -14,10 +14,12 @@ struct Asked {
     name: String,
     weight: Weight,
     problem: Problem,
+    pass: Pass,
     operands: Operands,
     levels: Levels,
     sums: Sums,
     sizes: Sizes,
+    scatter: Scatter,
     /// This kernel instead of the chosen one.
     kernel: Option<Kernel>,
 }
@@ -26,8 +28,26 @@ impl Asked {
     fn new(name: impl Into<String>, weight: Weight, spec: Spec) -> Self {
         let problem = Problem::new(spec).unwrap();
         let operands = Operands::dense(&problem, None);
-        let (levels, sums, sizes) = (Levels::Host, Sums::F32, Sizes::Any);
-        Self { name: name.into(), weight, problem, operands, levels, sums, sizes, kernel: None }
+        Self {
+            name: name.into(),
+            weight,
+            problem,
+            pass: Pass::Forward,
+            operands,
+            levels: Levels::Host,
+            sums: Sums::F32,
+            sizes: Sizes::Any,
+            scatter: Scatter::Ordered,
+            kernel: None,
+        }
+    }
+
+    /// All gradients; in the fused form with a kind of reference points.
+    fn backward(self, kind: Option<ReferenceKind>) -> Self {
+        let reference = kind.is_some();
+        let pass = Pass::Backward(Wanted { value: true, locations: true, weights: true, reference });
+        let operands = Operands::for_pass(&self.problem, kind, pass);
+        Self { pass, operands, ..self }
     }
 
     fn change(mut self, change: impl FnOnce(&mut Operands, &Problem)) -> Self {
@@ -43,19 +63,29 @@ impl Asked {
         Self { kernel: Some(kernel.parse().unwrap()), ..self }
     }
 
-    /// The last kernel of the call.
-    fn case(&self, target: &Target) -> Case {
-        let Self { levels, sums, sizes, .. } = *self;
-        let request = Request { levels, sums, sizes, ..Request::new(&self.problem, &self.operands) };
+    /// The last kernel of a forward pass; all kernels of a backward pass.
+    fn cases(&self, target: &Target) -> Vec<Case> {
+        let Self { pass, levels, sums, sizes, scatter, .. } = *self;
+        let request =
+            Request { pass, levels, sums, sizes, scatter, ..Request::new(&self.problem, &self.operands) };
         let kernel = self.kernel.unwrap_or_else(|| choose(&request, target).kernel);
-        Case::new(self.name.clone(), self.weight, kernel.prepare(&request, target).last().unwrap())
+        let call = kernel.prepare(&request, target);
+        if pass == Pass::Forward {
+            return vec![Case::new(self.name.clone(), self.weight, call.last().unwrap())];
+        }
+        let name = |entry: &str| {
+            let stage = entry.trim_start_matches("msda_").trim_start_matches("backward_");
+            format!("{}-{}", self.name, stage.replace('_', "-"))
+        };
+        call.kernels().map(|kernel| Case::new(name(kernel.entry), self.weight, kernel)).collect()
     }
 }
 
 /// All cases for an architecture.
 pub(crate) fn cases(arch: Arch) -> Vec<Case> {
     let target = Target { arch, sms: SMS };
-    let mut all: Vec<_> = workloads().iter().chain(&options()).map(|asked| asked.case(&target)).collect();
+    let asked = [workloads(), options(), gradients()];
+    let mut all: Vec<_> = asked.iter().flatten().flat_map(|asked| asked.cases(&target)).collect();
     all.extend(helpers(arch));
     all.retain(|case| case.weight != Weight::Once || arch == FULL);
     all
@@ -229,6 +259,44 @@ fn options() -> Vec<Asked> {
         Asked::new(format!("d{channels}-{dtype}"), weight, spec)
     }));
     all
+}
+
+/// Backward passes.
+fn gradients() -> Vec<Asked> {
+    use Weight::{Everywhere, Once};
+    let typed = |spec: Spec, dtype| Spec { types: Types::uniform(dtype), ..spec };
+    let half = |spec: Spec| typed(spec, Dtype::F16);
+    let of = |name: &str, weight, spec| Asked::new(format!("backward-{name}"), weight, spec).backward(None);
+    let fused = |name: &str, weight, spec, kind| {
+        Asked::new(format!("backward-{name}"), weight, spec).backward(Some(kind))
+    };
+    let on_device = |asked: Asked| {
+        let problem = Levels::hidden(&asked.problem).unwrap();
+        Asked { levels: Levels::Device, problem, ..asked }
+    };
+    vec![
+        of("detr-encoder-f16", Everywhere, half(encoder())),
+        of("detr-encoder-bf16", Once, typed(encoder(), Dtype::Bf16)),
+        of("detr-encoder-f32", Everywhere, encoder()),
+        of("rt-detr-decoder-f16", Once, half(rt_detr())),
+        of("detr-decoder-f32", Once, decoder()),
+        of("seed-f16", Once, half(seed())),
+        on_device(of("levels-on-device", Once, half(encoder()))),
+        of("points-3.6.3", Once, half(Spec { points: vec![3, 6, 3], ..rt_detr() })),
+        of("d16-f16", Once, half(Spec { channels: 16, ..encoder() })),
+        of("d8-f32", Once, Spec { channels: 8, ..encoder() }),
+        of("d17-f16", Once, half(Spec { channels: 17, ..encoder() })),
+        of(
+            "nearest-border",
+            Once,
+            half(Spec { sampling: Sampling::Nearest, padding: Padding::Border, ..decoder() }),
+        ),
+        of("f64", Everywhere, typed(decoder(), Dtype::F64)),
+        fused("fused-point-f16", Once, half(encoder()), ReferenceKind::Point),
+        fused("fused-box-f32", Once, decoder(), ReferenceKind::Box),
+        fused("f64-fused-box", Once, typed(decoder(), Dtype::F64), ReferenceKind::Box),
+        Asked { scatter: Scatter::Atomic, ..of("atomic-f16", Everywhere, half(encoder())) },
+    ]
 }
 
 /// Kernels that run before others. Their host twins are not public, so this repeats their macros.

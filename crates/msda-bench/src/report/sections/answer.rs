@@ -1,7 +1,7 @@
 //! The top of the report: what msda is, and how fast it is compared with other implementations.
 
 use super::ratios;
-use crate::record::{Device, Record};
+use crate::record::{Device, Pass, Record};
 use crate::report::compare::{Panel, headline};
 use crate::report::names::{article, implementation, processor};
 use crate::report::number::{count, short};
@@ -28,10 +28,15 @@ pub(super) fn parts(records: &[Record]) -> Vec<Part> {
         )]));
         return parts;
     }
-    for (device, title) in [(Device::Cuda, "On the GPU"), (Device::Cpu, "On the CPU")] {
-        let own: Vec<&Panel<'_>> = panels.iter().filter(|p| p.setting.device == device).collect();
+    let devices = [(Device::Cuda, "On the GPU"), (Device::Cpu, "On the CPU")];
+    for (device, title, pass) in devices
+        .into_iter()
+        .flat_map(|(d, title)| [Pass::Forward, Pass::Backward].map(|pass| (d, title, pass)))
+    {
+        let here = |p: &&Panel<'_>| p.setting.device == device && p.pass == pass;
+        let own: Vec<&Panel<'_>> = panels.iter().filter(here).collect();
         if !own.is_empty() {
-            parts.push(Part::Heading(format!("{title}, forward"), String::new()));
+            parts.push(Part::Heading(format!("{title}, {pass}"), String::new()));
             let mut plots = ratios::plots(&own);
             // The first chart explains the others too.
             if parts.iter().any(|part| matches!(part, Part::Plots(_))) {
@@ -73,7 +78,13 @@ fn sentence(panel: &Panel<'_>) -> Headline {
         false => format!(", {} torch", speed(&torch)),
     };
     Headline {
-        place: format!("On {} {}, forward, {}:", article(&panel.processor), panel.processor, panel.dtype),
+        place: format!(
+            "On {} {}, {}, {}:",
+            article(&panel.processor),
+            panel.processor,
+            panel.pass,
+            panel.dtype
+        ),
         result,
         rest: format!("{rest}{torch}."),
     }

@@ -46,8 +46,13 @@ pub(super) fn plots(panels: &[&Panel<'_>]) -> Plots {
 fn plot(panel: &Panel<'_>) -> Plot {
     let rows: Vec<ratios::Row> = panel.rows.iter().map(row).collect();
     let title = format!("{}, {}", panel.processor, panel.dtype);
-    let says: Vec<String> = panel.rows.iter().map(describe).collect();
-    let label = format!("Times of other implementations divided by ours, {}: {}", title, says.join("; "));
+    // Each mark has a title with its numbers.
+    let workloads: Vec<&str> = panel.rows.iter().map(|c| c.ours.workload.as_str()).collect();
+    let label = format!(
+        "Times of other implementations divided by ours, {title}, {}: {}",
+        panel.pass,
+        workloads.join(", ")
+    );
     let cold = if panel.setting.cold { ", cold caches" } else { "" };
     let detail = match panel.setting.device {
         Device::Cuda => format!("{}{cold}", panel.pass),
@@ -89,15 +94,6 @@ fn wrong(m: &Measurement) -> String {
         "failed its check, the error is {} times the tolerance",
         short(m.check.max_error / m.check.tolerance)
     )
-}
-
-fn describe(c: &Comparison<'_>) -> String {
-    let other = |o: &crate::report::compare::Other<'_>| match o.verdict {
-        Verdict::Failed => format!("{} failed its check", engine(&o.measured.engine)),
-        _ => format!("{} {}", engine(&o.measured.engine), times(Some(o.ratio))),
-    };
-    let others: Vec<String> = c.others.iter().map(other).collect();
-    format!("{} {}, {}", c.ours.workload, time(c.ours), others.join(", "))
 }
 
 /// The numbers of a chart.
