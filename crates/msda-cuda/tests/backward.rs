@@ -305,6 +305,19 @@ fn a_backward_launch_can_be_captured_and_replayed() {
     }
 }
 
+/// The host does not know the sizes, so it expects fewer tiles than thin levels have. Tiles share bins then.
+#[test]
+fn thin_levels_on_the_device_may_have_more_tiles_than_expected() {
+    let Some(device) = device() else { return };
+    let levels = vec![(1, 400), (400, 1), (3, 5), (200, 2)];
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::F64] {
+        let sizes = Spec { levels: levels.clone(), points: vec![4, 2, 4, 3], ..spec(600, dtype) };
+        let given = Given::new(sizes);
+        let backend = Cuda::device_levels(&device);
+        given.check(&backend.name(), &given.run(&backend));
+    }
+}
+
 /// Every sum of the gradient of value that is not zero has thousands of terms.
 #[test]
 fn all_samples_may_be_on_one_pixel() {

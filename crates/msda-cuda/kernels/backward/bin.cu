@@ -7,8 +7,9 @@
 //
 // Planes with few queries are one chunk: msda_bin_write alone counts, scans and writes (ONE_CHUNK).
 //
-// Threads: a warp takes neighbouring queries and a level at a time: 8 queries of 4 points, a sample
-// per lane; or 32 queries, if the number of points does not divide a warp.
+// Threads: a warp takes neighbouring queries and a level at a time. To count: 32 queries, with all
+// points of a query per lane. To write: 8 queries of 4 points, a sample per lane, if the number of
+// points divides a warp.
 //
 //     counters of a block in msda_bin_write:   bin     0   1   2   3  ...
 //                                     warp 0           2   0   1   0         16 bits each
@@ -21,22 +22,20 @@
 // If a block has no room for the counters of all bins, it goes through its samples several times
 // and takes band_bins of them at a time.
 //
-// Bound by: L2, which takes the records in small pieces; latency if there are few queries.
+// Bound by: instructions (count) and latency (write).
 #include "backward/tiles.cuh"
 
 // Macros besides those of tiles.cuh: THREADS; ONE_CHUNK; COUNTERS_16BIT: no block has more records;
-// POINTS_PER_LOAD, which divides the points of each level (1 if lanes share a query); UNITS: the
-// units of a warp if their bins are kept in registers, so that locations are read once, or 0.
+// POINTS_PER_LOAD, which divides the points of each level; MAX_POINTS of a level; KEPT: the samples
+// of a lane if their bins are kept in shared memory, so that samples are located once, or 0.
 constexpr int WARPS = THREADS / 32;
 constexpr int COUNTERS_PER_WORD = COUNTERS_16BIT ? 2 : 1;
 constexpr int COUNTER_BITS = 32 / COUNTERS_PER_WORD;
 constexpr int POINTS = UNIFORM_POINTS > 0 ? UNIFORM_POINTS : 1;
-// Lanes that share a query: its points, if they divide a warp. So the records of a query follow
-// each other in a bin, and value.cu loads what it needs of the query at once.
+// Lanes that share a query when records are written: its points, if they divide a warp. So the
+// records of a query follow each other in a bin, and value.cu loads its gradients once.
 constexpr int POINT_LANES = POINTS <= 32 && (POINTS & (POINTS - 1)) == 0 ? POINTS : 1;
-constexpr int UNIT_QUERIES = 32 / POINT_LANES;
-constexpr int LANE_SAMPLES = POINT_LANES > 1 ? 1 : POINTS; // of a unit
-static_assert(UNITS == 0 || UNIFORM_POINTS > 0, "kept bins need the same points on all levels");
+constexpr int LANE_SAMPLES = POINT_LANES > 1 ? 1 : MAX_POINTS; // of a unit
 
 extern __shared__ uint4 shared[];
 
@@ -75,9 +74,10 @@ __device__ __forceinline__ u32 scan_in_place(u32 *x, int n, u32 before) {
     return before;
 }
 
-// What a warp works on: units of UNIT_QUERIES queries and a level. A lane has one sample of a unit,
-// or all points of a query.
-struct Work {
+// What a warp works on: units of UNIT_QUERIES queries and a level. LANES lanes share a query: a lane
+// has one sample of a unit, or all points of a query.
+template <int LANES> struct Work {
+    static constexpr int UNIT_QUERIES = 32 / LANES;
     i64 plane;
     int image, head, chunk, first, end; // first and last query of the block
     int first_unit, end_unit;
@@ -91,10 +91,10 @@ struct Work {
         first_unit = threadIdx.x / 32 * share, end_unit = min(first_unit + share, units);
     }
     __device__ __forceinline__ int query_of(int unit) const {
-        return first + unit / LEVELS * UNIT_QUERIES + int(threadIdx.x % 32) / POINT_LANES;
+        return first + unit / LEVELS * UNIT_QUERIES + int(threadIdx.x % 32) / LANES;
     }
     __device__ __forceinline__ int point_of(int i) const {
-        return POINT_LANES > 1 ? int(threadIdx.x % POINT_LANES) : i;
+        return LANES > 1 ? int(threadIdx.x % LANES) : i;
     }
     // Loads the locations of the lane's samples p to p + N of a unit, and the reference point.
     template <int N>
@@ -112,54 +112,58 @@ struct Work {
         }
         return true;
     }
-    // One sample per lane and unit: four units at a time, so that their loads overlap.
+    // Calls f(bin, unit, point) for all samples. All lanes of a warp do that together. Several
+    // loads are in flight.
     template <typename F>
-    __device__ __forceinline__ void for_each_of_four(const Args &args, const Levels &levels,
-                                                     F f) const {
+    __device__ __forceinline__ void for_each(const Args &args, const Levels &levels, F f) const {
+        constexpr int N = LANES > 1 ? 1 : POINTS_PER_LOAD, AT_ONCE = N > 1 ? 2 : 4;
+        const int points_of_lane = LANES > 1 ? 1 : UNIFORM_POINTS;
+        // Loads of a unit, if the points are the same on all levels.
+        const int loads = points_of_lane / N;
+        if constexpr (UNIFORM_POINTS > 0) {
 #pragma unroll 1
-        for (int unit = first_unit; unit < end_unit; unit += 4) {
-            Wide xy[4][2], reference[4][FUSED ? FUSED : 1];
-            bool active[4];
+            for (int k = first_unit * loads; k < end_unit * loads; k += AT_ONCE) {
+                Wide xy[AT_ONCE][2 * N], reference[AT_ONCE][FUSED ? FUSED : 1];
+                bool active[AT_ONCE];
 #pragma unroll
-            for (int u = 0; u < 4; u++) {
-                active[u] = load<1>(args, levels, unit + u, 0, xy[u], reference[u]);
+                for (int u = 0; u < AT_ONCE; u++) {
+                    active[u] = load<N>(args, levels, (k + u) / loads, (k + u) % loads * N, xy[u],
+                                        reference[u]);
+                }
+#pragma unroll
+                for (int u = 0; u < AT_ONCE; u++) {
+                    const int unit = (k + u) / loads;
+                    const TileLevel &level = levels.level[unit % LEVELS];
+#pragma unroll
+                    for (int i = 0; i < N; i++) {
+                        f(bin_of_location(levels, level, reference[u], xy[u][2 * i],
+                                          xy[u][2 * i + 1], active[u]),
+                          unit, (k + u) % loads * N + i);
+                    }
+                }
             }
-#pragma unroll
-            for (int u = 0; u < 4; u++) {
-                const TileLevel &level = levels.level[(unit + u) % LEVELS];
-                f(bin_of_location(levels, level, reference[u], xy[u][0], xy[u][1], active[u]),
-                  u32(query_of(unit + u)) * POINTS + point_of(0));
-            }
-        }
-    }
-    // All points of a query per lane.
-    template <typename F>
-    __device__ __forceinline__ void for_each_query(const Args &args, const Levels &levels,
-                                                   F f) const {
+        } else {
 #pragma unroll 1
-        for (int unit = first_unit; unit < end_unit; unit++) {
-            const TileLevel level = levels.level[unit % LEVELS];
-            const int points = UNIFORM_POINTS > 0 ? UNIFORM_POINTS : level.points;
+            for (int unit = first_unit; unit < end_unit; unit++) {
+                const TileLevel &level = levels.level[unit % LEVELS];
 #pragma unroll 1
-            for (int p = 0; p < points; p += POINTS_PER_LOAD) {
-                Wide xy[2 * POINTS_PER_LOAD], reference[FUSED ? FUSED : 1];
-                const bool active = load<POINTS_PER_LOAD>(args, levels, unit, p, xy, reference);
+                for (int p = 0; p < level.points; p += N) {
+                    Wide xy[2 * N], reference[FUSED ? FUSED : 1];
+                    const bool active = load<N>(args, levels, unit, p, xy, reference);
 #pragma unroll
-                for (int i = 0; i < POINTS_PER_LOAD; i++) {
-                    f(bin_of_location(levels, level, reference, xy[2 * i], xy[2 * i + 1], active),
-                      u32(query_of(unit)) * points + point_of(p + i));
+                    for (int i = 0; i < N; i++) {
+                        f(bin_of_location(levels, level, reference, xy[2 * i], xy[2 * i + 1],
+                                          active),
+                          unit, p + i);
+                    }
                 }
             }
         }
     }
-    // Calls f(bin, record) for all samples. All lanes of a warp do that together.
-    template <typename F>
-    __device__ __forceinline__ void for_each(const Args &args, const Levels &levels, F f) const {
-        if constexpr (POINT_LANES > 1) {
-            for_each_of_four(args, levels, f);
-        } else {
-            for_each_query(args, levels, f);
-        }
+    __device__ __forceinline__ u32 record_of(const Levels &levels, int unit, int i) const {
+        const int l = unit % LEVELS;
+        const u32 points = UNIFORM_POINTS > 0 ? UNIFORM_POINTS : levels.level[l].points;
+        return u32(query_of(unit)) * points + point_of(i);
     }
 };
 
@@ -167,15 +171,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     msda_bin_count(const __grid_constant__ Args args) {
     __shared__ Levels levels;
     u32 *counters = reinterpret_cast<u32 *>(shared);
-    const Work work(args);
+    const Work<1> work(args);
     load_levels(args, levels);
-    const int bins = bins_of(levels), band_bins = args.band_bins;
+    const int bins = levels.bins, band_bins = args.band_bins;
     u32 *to = args.counts + (work.plane * args.chunks + work.chunk) * args.bin_capacity;
     for (int band = 0; band < bins; band += band_bins) {
         const int here = min(band_bins, bins - band);
         for (int b = threadIdx.x; b < here; b += THREADS) counters[b] = 0;
         __syncthreads();
-        work.for_each(args, levels, [&](int bin, u32) {
+        work.for_each(args, levels, [&](int bin, int, int) {
             if (u32(bin - band) < u32(here)) atomicAdd(&counters[bin - band], 1u);
         });
         __syncthreads();
@@ -192,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(256)
     const int b = (blockIdx.x - int(plane) * blocks) * 256 + threadIdx.x;
     __shared__ Levels levels;
     load_levels(args, levels);
-    if (b >= bins_of(levels)) return;
+    if (b >= levels.bins) return;
     u32 *column = args.counts + plane * args.chunks * args.bin_capacity + b;
     constexpr int AT_ONCE = 16; // loads in flight
     u32 sum = 0;
@@ -216,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     msda_bin_scan(const __grid_constant__ Args args) {
     __shared__ Levels levels;
     load_levels(args, levels);
-    const int bins = bins_of(levels);
+    const int bins = levels.bins;
     u32 *starts = args.bin_starts + i64(blockIdx.x) * (args.bin_capacity + 1);
     const u32 total = scan_in_place(starts, bins, 0);
     if (threadIdx.x == 0) starts[bins] = total;
@@ -272,44 +276,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, THREADS <= 256 ? 3 : 1)
     __shared__ Levels levels;
     u32 *base = reinterpret_cast<u32 *>(shared); // first record of each bin of the band
     u32 *counters = base + args.band_bins;
-    const Work work(args);
+    const Work<POINT_LANES> work(args);
     load_levels(args, levels);
-    const int bins = bins_of(levels), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int bins = levels.bins, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int band_bins = args.band_bins, warp_words = band_bins / COUNTERS_PER_WORD;
     u32 *own = counters + warp * warp_words;
     u32 *starts = args.bin_starts + work.plane * (args.bin_capacity + 1);
     const u32 *before = args.counts + (work.plane * args.chunks + work.chunk) * args.bin_capacity;
     u32 *records = args.records + work.plane * args.records_per_plane;
     u32 total = 0; // ONE_CHUNK: records of the bands before
-    if constexpr (UNITS > 0) {
-        // All bins fit one band. A sample keeps its bin and its rank among those of its warp.
-        constexpr u32 NOWHERE = ~0u;
-        constexpr int KEPT = UNITS > 0 ? UNITS : 1;
-        constexpr int AT_ONCE = KEPT < 4 ? KEPT : 4; // loads in flight
-        u32 kept[KEPT][LANE_SAMPLES];
+    if constexpr (KEPT > 0) {
+        // All bins fit one band, and the bins of all samples fit shared memory.
+        constexpr u16 NOWHERE = 0xffff;
+        u16 *kept = reinterpret_cast<u16 *>(counters + WARPS * warp_words) + warp * (KEPT * 32) + lane;
         for (int i = threadIdx.x; i < WARPS * warp_words; i += THREADS) counters[i] = 0;
-        __syncthreads();
-#pragma unroll
-        for (int first = 0; first < UNITS; first += AT_ONCE) {
-            Wide xy[AT_ONCE][2 * LANE_SAMPLES], reference[AT_ONCE][FUSED ? FUSED : 1];
-            bool active[AT_ONCE];
-#pragma unroll
-            for (int u = 0; u < AT_ONCE; u++) {
-                active[u] = work.load<LANE_SAMPLES>(args, levels, work.first_unit + first + u, 0,
-                                                    xy[u], reference[u]);
-            }
-#pragma unroll
-            for (int u = 0; u < AT_ONCE; u++) {
-                const TileLevel &level = levels.level[(work.first_unit + first + u) % LEVELS];
-#pragma unroll
-                for (int i = 0; i < LANE_SAMPLES; i++) {
-                    const int bin = bin_of_location(levels, level, reference[u], xy[u][2 * i],
-                                                    xy[u][2 * i + 1], active[u]);
-                    const u32 rank = rank_of(own, u32(bin), bin >= 0, lane);
-                    kept[first + u][i] = bin >= 0 ? u32(bin) << 16 | rank : NOWHERE;
-                }
-            }
+        if (UNIFORM_POINTS == 0) {
+            for (int k = 0; k < KEPT; k++) kept[k * 32] = NOWHERE;
         }
+        __syncthreads();
+        work.for_each(args, levels, [&](int bin, int unit, int i) {
+            if (unit >= work.end_unit) return;
+            kept[((unit - work.first_unit) * LANE_SAMPLES + i) * 32] = u16(bin);
+            if (bin < 0) return;
+            atomicAdd(&own[bin / COUNTERS_PER_WORD], 1u << (bin % COUNTERS_PER_WORD * COUNTER_BITS));
+        });
         __syncthreads();
         add_up_warps(args, base, counters, starts, before, 0, bins);
         __syncthreads();
@@ -317,23 +307,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, THREADS <= 256 ? 3 : 1)
             total = scan_in_place(base, bins, 0);
             for (int b = threadIdx.x; b < bins; b += THREADS) starts[b] = base[b];
         }
-#pragma unroll
-        for (int u = 0; u < UNITS; u++) {
-            const u32 record = u32(work.query_of(work.first_unit + u)) * POINTS;
-#pragma unroll
-            for (int i = 0; i < LANE_SAMPLES; i++) {
-                if (kept[u][i] == NOWHERE) continue;
-                const u32 b = kept[u][i] >> 16;
-                const u32 place = base[b] + counter_at(own, b) + (kept[u][i] & 0xffff);
-                records[place] = record + work.point_of(i);
-            }
+        const int end = (work.end_unit - work.first_unit) * LANE_SAMPLES;
+#pragma unroll 4
+        for (int k = 0; k < end; k++) {
+            const u32 b = kept[k * 32];
+            const u32 rank = rank_of(own, b, b != NOWHERE, lane);
+            if (b == NOWHERE) continue;
+            records[base[b] + rank] =
+                work.record_of(levels, work.first_unit + k / LANE_SAMPLES, k % LANE_SAMPLES);
         }
     } else {
         for (int band = 0; band < bins; band += band_bins) {
             const int here = min(band_bins, bins - band);
             for (int i = threadIdx.x; i < WARPS * warp_words; i += THREADS) counters[i] = 0;
             __syncthreads();
-            work.for_each(args, levels, [&](int bin, u32) {
+            work.for_each(args, levels, [&](int bin, int, int) {
                 const u32 b = u32(bin - band);
                 if (b >= u32(here)) return;
                 atomicAdd(&own[b / COUNTERS_PER_WORD], 1u << (b % COUNTERS_PER_WORD * COUNTER_BITS));
@@ -345,11 +333,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, THREADS <= 256 ? 3 : 1)
                 total = scan_in_place(base, here, total);
                 for (int b = threadIdx.x; b < here; b += THREADS) starts[band + b] = base[b];
             }
-            work.for_each(args, levels, [&](int bin, u32 record) {
+            work.for_each(args, levels, [&](int bin, int unit, int i) {
                 const u32 b = u32(bin - band);
                 const bool in_band = b < u32(here);
                 const u32 rank = rank_of(own, b, in_band, lane);
-                if (in_band) records[base[b] + rank] = record;
+                if (in_band) records[base[b] + rank] = work.record_of(levels, unit, i);
             });
             __syncthreads();
         }

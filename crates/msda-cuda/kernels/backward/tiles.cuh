@@ -5,12 +5,13 @@
 //   bin       the samples of a plane whose top left tap is in one tile, divided into four by the
 //             tiles that their taps reach: bins 4 t to 4 t + 3 belong to tile t
 //
-//               0  inside the tile        3  also the tile below
-//               1  also the tile right    2  also right, below, and diagonally below
+//               0  also the tile below      2  also the tile right
+//               1  inside the tile          3  also right, below, and diagonally below
 //
-//             So the samples that touch tile t are four ranges of the sorted list: bins 0 to 3 of
-//             the tile, 1 and 2 of its left neighbour, 2 and 3 of its upper one, 2 of the diagonal
-//             one.
+//             The bins of a row of tiles follow each other. So the samples that touch tile t are
+//             three ranges of the sorted list: bins 2 and 3 of its left neighbour and all of its
+//             own; bin 3 of the diagonal neighbour and 0 of the upper one; bin 3 of the upper one.
+//             The last tile of a row has no bins 2 and 3, so nothing runs over into the next row.
 //   record    index of a sample in its plane and level: query * points of the level + point
 //   chunk     queries of a plane that a block of bin.cu sorts
 //
@@ -71,14 +72,15 @@ struct TileLevel {
     int height, width;
     int origin, pitch; // position of pixel (0, 0); positions from image row to image row
     int first_sample, points;
-    int first_tile, tiles_across;
+    int first_tile, tiles_across, tiles;
+    int first_bin;
 };
 
 // The levels of the call, in shared memory.
 struct Levels {
     TileLevel level[LEVELS];
-    int tiles;      // of all levels
-    int bin_shift;  // so many tiles as a power of two share their bins; 0 unless tiles are too many
+    int tiles, bins; // of all levels
+    int bin_shift; // so many tiles as a power of two share their bins; 0 unless tiles are too many
 };
 
 // Reads the table of levels. A level that reaches past the end of value has no tiles.
@@ -99,25 +101,24 @@ __device__ __forceinline__ void load_levels(const Args &args, Levels &to) {
         const int next = l + 1 < LEVELS ? int(table[l + 1].first_sample) : SAMPLES;
         level.points = next - level.first_sample;
         level.tiles_across = (level.width + TILE_WIDTH - 1) / TILE_WIDTH;
+        level.tiles = level.tiles_across * ((level.height + TILE_HEIGHT - 1) / TILE_HEIGHT);
         to.level[l] = level;
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-        int tiles = 0;
-        for (int l = LEVELS - 1; l >= 0; l--) {
-            const TileLevel &level = to.level[l];
-            to.level[l].first_tile = tiles;
-            tiles += level.tiles_across * ((level.height + TILE_HEIGHT - 1) / TILE_HEIGHT);
-        }
-        int shift = 0;
-        while (4 * i64(((tiles - 1) >> shift) + 1) > args.bin_capacity && tiles > 0) shift++;
-        to.tiles = tiles, to.bin_shift = shift;
+        int tiles = 0, bins = 0, shift = -1;
+        do {
+            shift++, tiles = 0, bins = 0;
+            for (int l = LEVELS - 1; l >= 0; l--) {
+                TileLevel &level = to.level[l];
+                level.first_tile = tiles, level.first_bin = bins;
+                tiles += level.tiles;
+                bins += level.tiles == 0 ? 0 : 4 * (((level.tiles - 1) >> shift) + 1);
+            }
+        } while (bins > args.bin_capacity && shift < 30);
+        to.tiles = tiles, to.bins = bins, to.bin_shift = shift;
     }
     __syncthreads();
-}
-
-__device__ __forceinline__ int bins_of(const Levels &levels) {
-    return levels.tiles == 0 ? 0 : 4 * (((levels.tiles - 1) >> levels.bin_shift) + 1);
 }
 
 // Locations of one query are the sums of products that the compiler may or may not fuse. All
@@ -173,9 +174,9 @@ __device__ __forceinline__ int bin_of(const Levels &levels, const TileLevel &lev
                        left + 1 < level.width;
     const bool below = !NEAREST && top >= 0 && top % TILE_HEIGHT == TILE_HEIGHT - 1 &&
                        top + 1 < level.height;
-    const int tile = level.first_tile + j / TILE_HEIGHT * level.tiles_across + i / TILE_WIDTH;
-    const int reach = right ? (below ? 2 : 1) : (below ? 3 : 0);
-    return (tile >> levels.bin_shift) * 4 + reach;
+    const int tile = j / TILE_HEIGHT * level.tiles_across + i / TILE_WIDTH; // in its level
+    const int reach = right ? (below ? 3 : 2) : (below ? 0 : 1);
+    return level.first_bin + (tile >> levels.bin_shift) * 4 + reach;
 }
 
 // N numbers of type T as Wide.
@@ -220,45 +221,46 @@ __device__ __forceinline__ Tile tile_at(const Levels &levels, int index) {
     return tile;
 }
 
-// The records of the samples that touch a tile: four ranges, one after the other.
+// The records of the samples that touch a tile: three ranges, one after the other.
 struct Ranges {
     const u32 *records; // of the plane
-    u32 begin[4];       // of each range, less the records of the ranges before it
-    u32 end[4];         // records up to the end of each range
+    u32 begin[3];       // of each range, less the records of the ranges before it
+    u32 end[3];         // records up to the end of each range
 
-    __device__ __forceinline__ u32 count() const { return end[3]; }
+    __device__ __forceinline__ u32 count() const { return end[2]; }
     __device__ __forceinline__ u32 at(u32 i) const {
-        const u32 from = i < end[0] ? begin[0] : i < end[1] ? begin[1] : i < end[2] ? begin[2] : begin[3];
+        const u32 from = i < end[0] ? begin[0] : i < end[1] ? begin[1] : begin[2];
         return records[from + i];
     }
 };
 
-// If bins are shared, a range may hold samples that do not touch the tile. No range is taken twice.
+// If bins are shared, a range may hold samples that do not touch the tile.
 __device__ __forceinline__ Ranges ranges_of(const Args &args, const Levels &levels, i64 plane,
                                             int index, const Tile &tile) {
-    const u32 *starts = args.bin_starts + plane * (args.bin_capacity + 1);
-    const int across = levels.level[tile.l].tiles_across, shift = levels.bin_shift;
-    const bool left = tile.x > 0 && !NEAREST, upper = tile.y > 0 && !NEAREST;
-    const int tiles[4] = {index, index - 1, index - across, index - across - 1};
-    const bool exists[4] = {true, left, upper, left && upper};
-    const int first[4] = {0, 1, 2, 2}, last[4] = {3, 2, 3, 2};
+    const TileLevel &level = levels.level[tile.l];
+    const u32 *starts = args.bin_starts + plane * (args.bin_capacity + 1) + level.first_bin;
+    const int shift = levels.bin_shift, own = index - level.first_tile;
+    const int upper = own - level.tiles_across;
+    // Bins of the level: from, to.
+    int bins[3][2];
+    if (shift == 0) {
+        bins[0][0] = max(4 * own - 2, 0), bins[0][1] = 4 * own + 4;
+        bins[1][0] = max(4 * upper - 1, 0), bins[1][1] = 4 * upper + 1;
+        bins[2][0] = 4 * upper + 3, bins[2][1] = 4 * upper + 4;
+    } else {
+        bins[0][0] = max(own - 1, 0) >> shift << 2, bins[0][1] = ((own >> shift) + 1) << 2;
+        bins[1][0] = max(upper - 1, 0) >> shift << 2;
+        bins[1][1] = min(((upper >> shift) + 1) << 2, bins[0][0]);
+        bins[2][0] = bins[2][1] = 0;
+    }
     Ranges ranges;
     ranges.records = args.records + plane * args.records_per_plane;
     u32 total = 0;
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-        const int group = tiles[k] >> shift;
-        bool wanted = exists[k];
-        if (shift > 0) {
-#pragma unroll
-            for (int other = 0; other < k; other++) {
-                wanted = wanted && !(exists[other] && tiles[other] >> shift == group);
-            }
-        }
+    for (int k = 0; k < 3; k++) {
         u32 begin = 0, count = 0;
-        if (wanted) {
-            begin = starts[group * 4 + (shift > 0 ? 0 : first[k])];
-            count = starts[group * 4 + (shift > 0 ? 3 : last[k]) + 1] - begin;
+        if (k == 0 || (upper >= 0 && bins[k][0] < bins[k][1])) {
+            begin = starts[bins[k][0]], count = starts[bins[k][1]] - begin;
         }
         ranges.begin[k] = begin - total, total += count, ranges.end[k] = total;
     }

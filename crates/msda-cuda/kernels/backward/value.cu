@@ -353,6 +353,43 @@ __device__ __forceinline__ void add_tile(Sums &sums, const Args &args, const Til
     }
 }
 
+// Adds all records of a tile, or those that this warp has of a tile that all warps share.
+__device__ __forceinline__ void add_records(Sums &sums, const Args &args, const TileLevel &level,
+                                            const Ranges &ranges, const Tile &tile, int image,
+                                            int head, WarpStage &stage, bool together) {
+    const u32 count = ranges.count(), groups = together ? WARPS : 1;
+    const u32 first = together ? threadIdx.x / 32 : 0;
+    clear(sums);
+    if constexpr (ROUND_EACH_STEP) {
+        add_tile(sums, args, level, ranges, tile, image, head, stage, 0, count, first, groups);
+    } else {
+        // Volatile, so that the sums of the rounds before are in memory: few tiles need them.
+        volatile float before[2 * COLUMN_TILES * 4];
+        constexpr u32 ROUND = MAX_STEPS * THREADS;
+#pragma unroll 1
+        for (u32 from = 0;; from += ROUND) {
+            const bool last = count - from <= ROUND;
+            add_tile(sums, args, level, ranges, tile, image, head, stage, from,
+                     last ? count : from + ROUND, first, groups);
+            if (last && from == 0) break;
+#pragma unroll
+            for (int i = 0; i < 2 * COLUMN_TILES * 4; i++) {
+                float &sum = sums[i / 4 / COLUMN_TILES][i / 4 % COLUMN_TILES][i % 4];
+                if (from > 0) sum += before[i];
+                before[i] = sum;
+                if (!last) sum = 0;
+            }
+            if (last) break;
+        }
+    }
+}
+
+// The same number. The compiler does not know that, so it does not keep what it computed from it.
+__device__ __forceinline__ int forget(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 // Puts the sums of a warp into shared memory.
 __device__ __forceinline__ void put_sums(float *to, const Sums &sums) {
     const int lane = threadIdx.x % 32;
@@ -482,60 +519,41 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         };
         auto exists = [&](int t) { return column + t % 2 < across && row + t / 2 < down; };
         const bool has = !heavy && exists(warp);
-        const int own = index_of(has ? warp : 0);
-        Tile tile = tile_at(levels, own);
-        Ranges ranges = ranges_of(args, levels, plane, own, tile);
-        Sums sums;
-        if (!__syncthreads_or(heavy || (has && ranges.count() > SHARED_FROM))) {
-            // One tile per warp.
-            if (!has) continue;
-            clear(sums);
-            WarpStage &stage = stages.of_warp[warp];
-            add_tile(sums, args, level, ranges, tile, image, head, stage, 0, ranges.count(), 0, 1);
-            put_sums(stage.sums[0], sums);
-            __syncwarp();
-            const bool finite =
-                write_tile(args, tile, image, head, stage.sums, 1, threadIdx.x % 32, 32);
-            __syncwarp();
-            if (!__all_sync(0xffffffffu, finite)) {
-                write_exactly(args, levels, plane, own, stage.exact);
-            }
-            __syncwarp();
-            continue;
-        }
-        // All warps share the tile, or each of the four tiles.
+        int index = index_of(has ? warp : 0);
+        Tile tile = tile_at(levels, index);
+        Ranges ranges = ranges_of(args, levels, plane, index, tile);
+        // All warps share the tile, or each of the four tiles. Otherwise: one tile per warp.
+        const bool together = __syncthreads_or(heavy || (has && ranges.count() > SHARED_FROM));
+        if (!together && !has) continue;
+        WarpStage &stage = stages.of_warp[warp];
 #pragma unroll 1
-        for (int t = 0; t < (heavy ? 1 : WARPS); t++) {
-            if (!exists(t)) continue;
-            const int index = index_of(t);
-            tile = tile_at(levels, index);
-            ranges = ranges_of(args, levels, plane, index, tile);
-            clear(sums);
-            const u32 count = ranges.count();
-            WarpStage &stage = stages.of_warp[warp];
-            if constexpr (ROUND_EACH_STEP) {
-                add_tile(sums, args, level, ranges, tile, image, head, stage, 0, count, warp, WARPS);
+        for (int t = 0; t < (together && !heavy ? WARPS : 1); t++) {
+            if (together) {
+                if (!exists(t)) continue;
+                index = index_of(t), tile = tile_at(levels, index);
+                ranges = ranges_of(args, levels, plane, index, tile);
+            }
+            Sums sums;
+            add_records(sums, args, level, ranges, tile, image, head, stage, together);
+            // What is known of the tile is computed again: registers are few in between.
+            index = forget(index), tile = tile_at(levels, index);
+            if (together) __syncthreads();
+            put_sums(together ? stages.sums[warp] : stage.sums[0], sums);
+            bool finite;
+            if (together) {
+                __syncthreads();
+                finite = write_tile(args, tile, image, head, stages.sums, WARPS, threadIdx.x, THREADS);
+                finite = !__syncthreads_or(!finite);
             } else {
-                constexpr u32 ROUND = MAX_STEPS * THREADS;
-#pragma unroll 1
-                for (u32 from = 0; from < count; from += ROUND) {
-                    Sums part;
-                    clear(part);
-                    add_tile(part, args, level, ranges, tile, image, head, stage, from,
-                             min(from + ROUND, count), warp, WARPS);
-                    add(sums, part);
-                }
+                __syncwarp();
+                finite = write_tile(args, tile, image, head, stage.sums, 1, threadIdx.x % 32, 32);
+                finite = __all_sync(0xffffffffu, finite);
             }
-            __syncthreads();
-            put_sums(stages.sums[warp], sums);
-            __syncthreads();
-            const bool finite =
-                write_tile(args, tile, image, head, stages.sums, WARPS, threadIdx.x, THREADS);
-            const bool exact = __syncthreads_or(!finite);
-            if (exact && warp == 0) {
-                write_exactly(args, levels, plane, index, stages.of_warp[0].exact);
+            if (!finite && !(together && warp > 0)) {
+                write_exactly(args, levels, plane, index, stages.of_warp[warp].exact);
             }
-            __syncthreads();
+            if (together) __syncthreads();
+            __syncwarp();
         }
     }
 }

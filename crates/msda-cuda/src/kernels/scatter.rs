@@ -23,17 +23,14 @@ const LIGHT: usize = 64;
 /// Records per tile from which all warps of a block share it. As in `value.cu`.
 const SHARED_FROM: usize = 1024;
 
-/// The most samples whose bins a lane of `bin.cu` keeps in registers.
-const MAX_KEPT: usize = 32;
-
 /// Samples of a chunk: enough to hide what a block does once.
 const CHUNK_SAMPLES: usize = 8192;
 
 /// A plane with at most so many samples is one chunk.
 const ONE_CHUNK: usize = 16384;
 
-/// The most shared memory of a block that counts, if that is enough: several blocks fit an SM.
-const COUNTER_BYTES: usize = 64 << 10;
+/// The most shared memory of a block that counts, if that is enough: three blocks fit an SM.
+const COUNTER_BYTES: usize = 74 << 10;
 
 /// Sizes of the call's tables.
 struct Sizes {
@@ -48,8 +45,8 @@ struct Sizes {
     /// Bins that a block counts at a time.
     band_bins: usize,
     counters_16bit: bool,
-    /// Units of a warp of `bin.cu`, 32 queries on a level each, if it keeps their bins in registers; else 0.
-    kept_units: usize,
+    /// Samples of a lane of `bin.cu`, if it keeps their bins in shared memory; else 0.
+    kept: usize,
 }
 
 impl Sizes {
@@ -65,41 +62,34 @@ impl Sizes {
         let one = samples <= ONE_CHUNK;
         // Counts take no more memory than records.
         let most = CHUNK_SAMPLES.max(bins);
-        // Bins kept in registers need the same points on each level, and numbers of bins that fit 16 bits.
-        let points = p.points()[0];
-        let uniform = p.points().iter().all(|&n| n == points) && points > 0;
         let lanes = point_lanes(request);
-        let (unit_queries, lane_samples) = (32 / lanes, if lanes > 1 { 1 } else { points });
-        let keeps = uniform && bins < 0xffff && bins <= CHUNK_SAMPLES;
-        let kept_units = if keeps { MAX_KEPT / lane_samples } else { 0 };
-        let group = 32 * 8;
+        let (unit_queries, lane_samples) = (32 / lanes, if lanes > 1 { 1 } else { max_points(request) });
+        let unit_samples = 32 * lane_samples * p.levels().len();
         let chunk_queries = match one {
             true => p.queries(),
-            false if kept_units * 8 >= p.levels().len() => kept_units * 8 / p.levels().len() * unit_queries,
-            false => most.div_ceil(p.samples()).next_multiple_of(group),
+            false => most.div_ceil(unit_samples) * unit_queries,
         };
         let chunk_queries = chunk_queries.min(p.queries());
         let counters_16bit = chunk_queries.saturating_mul(p.samples()) <= 0xffff;
         let counter = if counters_16bit { 2 } else { 4 };
         let even = |n: usize| n.next_multiple_of(2).max(2);
         let bytes = |warps: usize, bins: usize| even(bins).saturating_mul(4 + counter * warps);
-        // A block that has a plane to itself shares it among many warps. Otherwise several blocks share an SM.
-        let (most_warps, most_bytes) = match one {
-            true => {
-                ((p.queries().div_ceil(unit_queries) * p.levels().len()).clamp(1, 32), target.shared() - 1024)
-            }
-            false => (8, COUNTER_BYTES.min(target.shared() - 1024)),
-        };
-        let fits = |&warps: &usize| bytes(warps, bins) <= most_bytes;
-        let warps =
-            [32, 16, 8, 4, 2].map(|n| n.min(most_warps)).into_iter().find(fits).unwrap_or(2.min(most_warps));
-        let room = (target.shared() - 1024) / (4 + counter * warps);
-        let band_bins = even(bins).min(room / 2 * 2);
         // Units of a warp, rounded up so that few kernels are compiled.
-        let units =
-            (chunk_queries.div_ceil(unit_queries) * p.levels().len()).div_ceil(warps).next_power_of_two();
-        // A block of more than 16 warps has 64 registers per thread.
-        let kept = units <= if warps > 16 { kept_units / 2 } else { kept_units };
+        let units = chunk_queries.div_ceil(unit_queries).saturating_mul(p.levels().len());
+        let kept = |warps: usize| units.div_ceil(warps).next_power_of_two().saturating_mul(lane_samples);
+        let kept_bytes = |warps: usize| kept(warps).saturating_mul(warps * 64);
+        // A block that has a plane to itself shares it among many warps. Otherwise several blocks share an SM.
+        let room = target.shared() - 1024;
+        let (most_warps, most_bytes) = match one {
+            true => (units.clamp(1, 32), room),
+            false => (8, COUNTER_BYTES.min(room)),
+        };
+        let choices = [32, 16, 8, 4, 2].map(|n| n.min(most_warps));
+        let fits = |&warps: &usize| bytes(warps, bins).saturating_add(kept_bytes(warps)) <= most_bytes;
+        let fewer = |&warps: &usize| bytes(warps, bins) <= most_bytes;
+        let keeping = choices.into_iter().find(fits).filter(|_| counters_16bit && bins < 0xffff);
+        let warps = keeping.or(choices.into_iter().find(fewer)).unwrap_or(2.min(most_warps));
+        let band_bins = even(bins).min(room / (4 + counter * warps) / 2 * 2);
         Self {
             planes: p.batch() * p.heads(),
             tiles,
@@ -107,14 +97,14 @@ impl Sizes {
             chunk_queries,
             chunks: p.queries().div_ceil(chunk_queries.max(1)),
             threads: 32 * warps,
-            kept_units: if kept && band_bins >= bins && counters_16bit { units } else { 0 },
+            kept: keeping.map_or(0, kept),
             band_bins,
             counters_16bit,
         }
     }
 
     fn counter_bytes(&self, warps: usize) -> usize {
-        self.band_bins * (4 + if self.counters_16bit { 2 } else { 4 } * warps)
+        self.band_bins * (4 + if self.counters_16bit { 2 } else { 4 } * warps) + self.kept * warps * 64
     }
 }
 
@@ -155,7 +145,8 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
         return atomic(call, request, target, &sizes, shared);
     }
     if empty || gaps {
-        let mut stage = Stage::new(request, target, &sizes, &regions, shared, "backward/gaps.cu", "gaps");
+        let file = "backward/gaps.cu";
+        let mut stage = Stage::new(request, target, &sizes, &regions, shared, file, "gaps");
         let align = stage.align(Slot::Locations, Role::Locations, 2);
         stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("CLEAR_ALL", u8::from(empty));
         let rows = p.positions().saturating_mul(sizes.planes);
@@ -178,18 +169,30 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     if sizes.chunks > 1 {
         regions.counts = Some(call.arena.reserve(words(sizes.bins.saturating_mul(sizes.chunks))));
     }
-    let bin = |entry: &'static str,
-               call: &mut Call,
-               blocks: usize,
-               threads: usize,
-               bytes: usize,
-               why: &'static str| {
+    sort(call, request, target, &sizes, &regions, shared);
+    match matrix_chunk(request, target) {
+        Some(chunk) => add_matrices(call, request, target, &sizes, &regions, shared, chunk),
+        None => add_plainly(call, request, target, &sizes, &regions, shared),
+    }
+    Table::new(p).keep(call);
+}
+
+/// Adds the stages that sort the samples by the tiles they touch.
+fn sort(
+    call: &mut Call,
+    request: &Request<'_>,
+    target: &Target,
+    sizes: &Sizes,
+    regions: &Regions,
+    shared: Shared,
+) {
+    let mut bin = |entry: &'static str, blocks: usize, threads: usize, bytes: usize, why: &'static str| {
         let points = points_per_load(request);
-        let mut stage = Stage::new(request, target, &sizes, &regions, shared, "backward/bin.cu", "bin");
+        let mut stage = Stage::new(request, target, sizes, regions, shared, "backward/bin.cu", "bin");
         let align = stage.align(Slot::Locations, Role::Locations, 2 * points);
         stage.unit.key += &format!("-b{}-n{points}-a{align}", sizes.threads);
         stage.unit.key += if sizes.chunks == 1 { "-one" } else { "" };
-        stage.unit.key += &format!("-u{}", sizes.kept_units);
+        stage.unit.key += &format!("-k{}", sizes.kept);
         stage.unit = stage
             .unit
             .define("LOCATION_ALIGN", align)
@@ -197,80 +200,76 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
             .define("ONE_CHUNK", u8::from(sizes.chunks == 1))
             .define("COUNTERS_16BIT", u8::from(sizes.counters_16bit))
             .define("POINTS_PER_LOAD", points)
-            .define("UNITS", sizes.kept_units);
+            .define("MAX_POINTS", max_points(request))
+            .define("KEPT", sizes.kept);
         stage.launch(call, entry, [blocks as u32, 1], threads as u32, bytes as u32, why);
     };
-    let warps = sizes.threads / 32;
     let blocks = sizes.planes * sizes.chunks;
     if sizes.chunks > 1 {
-        bin(
-            "msda_bin_count",
-            call,
-            blocks,
-            sizes.threads,
-            sizes.band_bins * 4,
-            "counts samples by the tiles they touch",
-        );
+        let counters = sizes.band_bins * 4;
+        bin("msda_bin_count", blocks, sizes.threads, counters, "counts samples by the tiles they touch");
         let columns = sizes.planes * sizes.bins.div_ceil(256);
-        bin("msda_bin_columns", call, columns, 256, 0, "adds up the counts of each tile");
-        bin("msda_bin_scan", call, sizes.planes, 1024, 0, "turns the counts into places");
+        bin("msda_bin_columns", columns, 256, 0, "adds up the counts of each tile");
+        bin("msda_bin_scan", sizes.planes, 1024, 0, "turns the counts into places");
     }
-    let bytes = sizes.counter_bytes(warps);
-    bin("msda_bin_write", call, blocks, sizes.threads, bytes, "sorts samples by the tiles they touch");
+    let bytes = sizes.counter_bytes(sizes.threads / 32);
+    bin("msda_bin_write", blocks, sizes.threads, bytes, "sorts samples by the tiles they touch");
+}
 
-    match matrix_chunk(request, target) {
-        Some(chunk) => {
-            let element = p.types().value.size();
-            // With few samples per tile the latency of loads counts, and more warps hide it.
-            let light = p.queries() * p.samples() < LIGHT * sizes.tiles;
-            let blocks_per_sm = if element == 4 { 3 } else { 4 + usize::from(light) };
-            let mut stage =
-                Stage::new(request, target, &sizes, &regions, shared, "backward/value.cu", "value");
-            let align = stage.align(Slot::Locations, Role::Locations, 2);
-            let rows = (2 * 32 * chunk * element).max(32 * 32 * 4);
-            let bytes = WARPS * (rows + 2 * 32 * 20);
-            stage.unit.key += &format!("-c{chunk}-a{align}-x{blocks_per_sm}");
-            stage.unit = stage
-                .unit
-                .define("LOCATION_ALIGN", align)
-                .define("CHUNK", chunk)
-                .define("BLOCKS_PER_SM", blocks_per_sm)
-                .define("SHARED_BYTES", bytes);
-            // With few samples per tile, blocks take many units: they read the table of levels once.
-            let most = if light { target.sms as usize * blocks_per_sm * 4 } else { 1 << 30 };
-            let blocks = units(request, &sizes).saturating_mul(sizes.planes).clamp(1, most);
-            let grid = [blocks as u32, (p.channels() / chunk) as u32];
-            let why = "computes the gradient of value tile by tile, on tensor cores";
-            stage.launch(call, "msda_backward_value", grid, 32 * WARPS as u32, bytes as u32, why);
-        }
-        None => {
-            let mut stage = Stage::new(
-                request,
-                target,
-                &sizes,
-                &regions,
-                shared,
-                "backward/value_plain.cu",
-                "value-plain",
-            );
-            let align = stage.align(Slot::Locations, Role::Locations, 2);
-            stage.unit.key += &format!("-a{align}");
-            stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("WARPS", WARPS);
-            let bytes = WARPS * 32 * 32 * p.types().value.accumulator().size();
-            let warps = sizes.tiles.saturating_mul(sizes.planes).saturating_mul(p.channels().div_ceil(32));
-            let blocks = warps.div_ceil(WARPS).clamp(1, target.sms as usize * 64) as u32;
-            let why = "computes the gradient of value tile by tile";
-            stage.launch(
-                call,
-                "msda_backward_value_plain",
-                [blocks, 1],
-                32 * WARPS as u32,
-                bytes as u32,
-                why,
-            );
-        }
-    }
-    Table::new(p).keep(call);
+/// Adds the stage that computes the gradient of value on tensor cores.
+fn add_matrices(
+    call: &mut Call,
+    request: &Request<'_>,
+    target: &Target,
+    sizes: &Sizes,
+    regions: &Regions,
+    shared: Shared,
+    chunk: usize,
+) {
+    let p = request.problem;
+    let element = p.types().value.size();
+    // With few samples per tile the latency of loads counts, and more warps hide it.
+    let light = p.queries() * p.samples() < LIGHT * sizes.tiles;
+    let blocks_per_sm = if element == 4 { 3 } else { 4 + usize::from(light) };
+    let mut stage = Stage::new(request, target, sizes, regions, shared, "backward/value.cu", "value");
+    let align = stage.align(Slot::Locations, Role::Locations, 2);
+    let rows = (2 * 32 * chunk * element).max(32 * 32 * 4);
+    let bytes = WARPS * (rows + 2 * 32 * 20);
+    stage.unit.key += &format!("-c{chunk}-a{align}-x{blocks_per_sm}");
+    stage.unit = stage
+        .unit
+        .define("LOCATION_ALIGN", align)
+        .define("CHUNK", chunk)
+        .define("BLOCKS_PER_SM", blocks_per_sm)
+        .define("SHARED_BYTES", bytes);
+    // With few samples per tile, blocks take many units: they read the table of levels once.
+    let most = if light { target.sms as usize * blocks_per_sm * 4 } else { 1 << 30 };
+    let blocks = units(request, sizes).saturating_mul(sizes.planes).clamp(1, most);
+    let grid = [blocks as u32, (p.channels() / chunk) as u32];
+    let why = "computes the gradient of value tile by tile, on tensor cores";
+    stage.launch(call, "msda_backward_value", grid, 32 * WARPS as u32, bytes as u32, why);
+}
+
+/// Adds the stage that computes the gradient of value for any type and shape.
+fn add_plainly(
+    call: &mut Call,
+    request: &Request<'_>,
+    target: &Target,
+    sizes: &Sizes,
+    regions: &Regions,
+    shared: Shared,
+) {
+    let p = request.problem;
+    let file = "backward/value_plain.cu";
+    let mut stage = Stage::new(request, target, sizes, regions, shared, file, "value-plain");
+    let align = stage.align(Slot::Locations, Role::Locations, 2);
+    stage.unit.key += &format!("-a{align}");
+    stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("WARPS", WARPS);
+    let bytes = WARPS * 32 * 32 * p.types().value.accumulator().size();
+    let warps = sizes.tiles.saturating_mul(sizes.planes).saturating_mul(p.channels().div_ceil(32));
+    let blocks = warps.div_ceil(WARPS).clamp(1, target.sms as usize * 64) as u32;
+    let why = "computes the gradient of value tile by tile";
+    stage.launch(call, "msda_backward_value_plain", [blocks, 1], 32 * WARPS as u32, bytes as u32, why);
 }
 
 /// Adds the stages that compute the gradient of value with atomics: clear, add, round.
@@ -302,12 +301,14 @@ fn point_lanes(request: &Request<'_>) -> usize {
     if same && points[0] <= 32 && points[0].is_power_of_two() { points[0] } else { 1 }
 }
 
+/// The most points of a level.
+fn max_points(request: &Request<'_>) -> usize {
+    request.problem.points().iter().copied().max().unwrap_or(1).max(1)
+}
+
 /// Samples that a lane of `bin.cu` loads at once: as many as divide the points of each level and fit 16 bytes.
 fn points_per_load(request: &Request<'_>) -> usize {
     let p = request.problem;
-    if point_lanes(request) > 1 {
-        return 1;
-    }
     let most = (16 / (2 * p.types().locations.size())).max(1);
     let fits = |n: &usize| p.points().iter().all(|points| points.is_multiple_of(*n));
     (1..=most).rev().filter(|n| n.is_power_of_two()).find(fits).unwrap_or(1)
