@@ -110,7 +110,7 @@ fn the_committed_records_make_a_small_page() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records");
     let records = msda_bench::record::sources(&[folder]).unwrap();
     let page = html(&records.into_iter().map(|s| s.record).collect::<Vec<_>>());
-    assert!(page.len() < 480 << 10, "{} bytes", page.len());
+    assert!(page.len() < 400_000, "{} bytes", page.len());
 }
 
 #[test]

@@ -101,6 +101,17 @@ fn plots(all: &Plots) -> String {
     out + &format!("<div class=\"plots\">\n{}</div>\n", all.plots.iter().map(plot).collect::<String>())
 }
 
+/// The most columns of a line that becomes a card; the style sheet numbers them.
+const CARD_COLUMNS: usize = 9;
+
+/// Titles of columns for the style sheet, written once and not in every cell.
+fn card_titles(columns: &[Column]) -> String {
+    let quoted = |text: &str| escape(&text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', " "));
+    let title = |(i, c): (usize, &Column)| format!("--t{}:&quot;{}: &quot;", i + 1, quoted(&c.title));
+    let all: Vec<String> = columns.iter().enumerate().map(title).collect();
+    format!(" class=\"cards\" style=\"{}\"", all.join(";"))
+}
+
 /// A table in its own box, which scrolls on a narrow screen while the first column stays in place.
 fn table(table: &Table) -> String {
     // Most cells are numbers, so numbers need no class; nor do names in the first column.
@@ -111,13 +122,13 @@ fn table(table: &Table) -> String {
         Kind::Number | Kind::Word => "",
     };
     // Lines with several sentences become cards on a narrow screen.
-    let cards = table.columns.iter().filter(|c| c.kind == Kind::Text).count() > 1;
+    let cards = table.columns.iter().filter(|c| c.kind == Kind::Text).count() > 1
+        && table.columns.len() <= CARD_COLUMNS;
     let title = |(i, c): (usize, &Column)| format!("<th{}>{}</th>", class((i, c)), escape(&c.title));
     let titles: String = table.columns.iter().enumerate().map(title).collect();
     let cells = |cells: &[String]| -> String {
         let cell = |((i, c), text): ((usize, &Column), &String)| {
-            let title = if cards { format!(" data-title=\"{}\"", escape(&c.title)) } else { String::new() };
-            format!("<td{}{title}>{}</td>", class((i, c)), by_line(text, "<br>", escape))
+            format!("<td{}>{}</td>", class((i, c)), by_line(text, "<br>", escape))
         };
         table.columns.iter().enumerate().zip(cells).map(cell).collect()
     };
@@ -134,7 +145,7 @@ fn table(table: &Table) -> String {
         "<div class=\"box\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table{}>\n\
          <thead>\n<tr>{titles}</tr>\n</thead>\n<tbody>\n{}</tbody>\n</table></div>\n",
         escape(&table.title),
-        if cards { " class=\"cards\"" } else { "" },
+        if cards { card_titles(&table.columns) } else { String::new() },
         table.lines.iter().map(line).collect::<String>()
     )
 }

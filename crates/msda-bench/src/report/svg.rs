@@ -35,11 +35,13 @@ enum Anchor {
 struct Canvas {
     height: f64,
     body: String,
+    /// Texts by class, so that each class is written once.
+    texts: Vec<(String, String)>,
 }
 
 impl Canvas {
     fn new(height: f64) -> Self {
-        Self { height, body: String::new() }
+        Self { height, body: String::new(), texts: Vec::new() }
     }
 
     fn line(&mut self, class: &str, x1: f64, y1: f64, x2: f64, y2: f64) {
@@ -63,25 +65,22 @@ impl Canvas {
     }
 
     fn text(&mut self, class: &str, anchor: Anchor, x: f64, y: f64, text: &str) {
-        self.body += &format!(
-            "<text class=\"{class}{}\" x=\"{}\" y=\"{}\">{}</text>\n",
-            anchor.class(),
-            n(x),
-            n(y),
-            escape(text)
-        );
+        self.put_text(class, anchor, &format!("x=\"{}\" y=\"{}\"", n(x), n(y)), text);
     }
 
     /// Text rotated about its anchor, in degrees.
     fn rotated(&mut self, class: &str, anchor: Anchor, at: (f64, f64), degrees: f64, text: &str) {
-        self.body += &format!(
-            "<text class=\"{class}{}\" transform=\"translate({} {}) rotate({})\">{}</text>\n",
-            anchor.class(),
-            n(at.0),
-            n(at.1),
-            n(degrees),
-            escape(text)
-        );
+        let place = format!("transform=\"translate({} {}) rotate({})\"", n(at.0), n(at.1), n(degrees));
+        self.put_text(class, anchor, &place, text);
+    }
+
+    fn put_text(&mut self, class: &str, anchor: Anchor, place: &str, text: &str) {
+        let class = format!("{class}{}", anchor.class());
+        let element = format!("<text {place}>{}</text>\n", escape(text));
+        match self.texts.iter_mut().find(|(own, _)| *own == class) {
+            Some((_, all)) => *all += &element,
+            None => self.texts.push((class, element)),
+        }
     }
 
     fn bar(&mut self, class: &str, x: f64, y: f64, width: f64, height: f64) {
@@ -112,14 +111,23 @@ impl Canvas {
         };
     }
 
-    /// The drawing. `label` describes it to screen readers.
+    /// Circles of one class, without tooltips.
+    fn circles(&mut self, class: &str, places: &[(f64, f64)]) {
+        let circle = |&(x, y): &(f64, f64)| format!("<circle cx=\"{}\" cy=\"{}\" r=\"4\"/>\n", n(x), n(y));
+        let all: String = places.iter().map(circle).collect();
+        self.body += &format!("<g class=\"{class}\">\n{all}</g>\n");
+    }
+
+    /// The drawing: texts lie over all else. `label` describes it to screen readers.
     fn finish(self, label: &str) -> String {
+        let group = |(class, all): &(String, String)| format!("<g class=\"{class}\">\n{all}</g>\n");
         format!(
-            "<svg viewBox=\"0 0 {} {}\" role=\"img\">\n<title>{}</title>\n{}</svg>\n",
+            "<svg viewBox=\"0 0 {} {}\" role=\"img\">\n<title>{}</title>\n{}{}</svg>\n",
             n(WIDTH),
             n(self.height),
             escape(label),
-            self.body
+            self.body,
+            self.texts.iter().map(group).collect::<String>()
         )
     }
 }

@@ -95,7 +95,7 @@ function inspect(frame) {
       if (size < 8.5) fault("small", `${what}: "${t.textContent}" is ${size.toFixed(1)} px`);
     }
     // The box of a rotated text is larger than the text.
-    const level = texts.filter(([t]) => !t.classList.contains("roofname"));
+    const level = texts.filter(([t]) => !t.closest(".roofname"));
     for (let i = 0; i < level.length; i += 1) {
       for (let j = i + 1; j < level.length; j += 1) {
         const [a, b] = [level[i][1], level[j][1]];

@@ -35,7 +35,8 @@ pub struct Facts(BTreeMap<String, Fact>);
 
 impl Facts {
     /// Facts from definitions and from records. The newest record of a fact counts. All facts about
-    /// times of rungs come from one record, and all facts of one probe come from one record.
+    /// times of rungs come from one record, and all facts of one probe come from one record. A ratio
+    /// of one rung's times on two workloads comes from any record that has both.
     pub fn of(sources: &[Source]) -> anyhow::Result<Self> {
         let mut facts = Self::default();
         shape::add(&mut facts)?;
@@ -97,6 +98,11 @@ pub fn command(name: &str) -> String {
                 None => format!("msda bench --workload {workload} --engine {engine}"),
             }
         }
+        Some("ratio") => {
+            let workload = words.next().unwrap_or("NAME");
+            let rung = words.nth(2).unwrap_or("NAME");
+            format!("msda bench --workload seed --workload {workload} --engine cuda:{rung}")
+        }
         Some("ceiling") => "msda bench".into(),
         Some("probe") => "msda study probe".into(),
         Some("verify") => match words.next() {
@@ -123,6 +129,10 @@ mod tests {
         for (name, expected) in [
             ("bench.seed.f16.forward.cuda:ladder:base+half.time", "msda study bench --workload seed"),
             ("bench.seed.f16.forward.cuda.time", "msda bench --workload seed --engine cuda"),
+            (
+                "ratio.seed-ring-uniform.f16.forward.ladder:base",
+                "msda bench --workload seed --workload seed-ring-uniform --engine cuda:ladder:base",
+            ),
             ("probe.ceiling.copy.rate", "msda study probe"),
             ("verify.seed.f16.ladder:base.over", "msda study verify --workload seed"),
             ("verify.battery.ladder:base.taken", "msda study verify"),

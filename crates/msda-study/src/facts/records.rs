@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use msda_bench::record::{Ceiling, Device, Measurement, Source};
 use msda_bench::work::COPY;
 
+use super::shape::SEED;
 use super::{CHOSEN, Facts};
 use crate::engines::is_rung;
 
@@ -73,6 +74,14 @@ pub(super) fn add(facts: &mut Facts, source: &Source, is_ladder: bool) {
             let chosen = Measurement { engine: CHOSEN.into(), ..m.clone() };
             add_measurement(facts, &place(&chosen), m, copy, from);
         }
+        // Both times come from one run, so a record that is no ladder may have it too.
+        let seed = record.measurements.iter().find(|o| place(o) == place_of(SEED, m));
+        if let Some((seed, rung)) = seed.zip(is_rung(&m.engine).then(|| m.engine.replacen("cuda:", "", 1)))
+            && m.workload != SEED
+        {
+            let name = format!("ratio.{}.{}.{}.{rung}", m.workload, m.dtype, m.pass);
+            facts.insert(name, m.time.median / seed.time.median, "x", from);
+        }
     }
     let probes: BTreeSet<&str> = record.figures.iter().filter_map(|f| probe(&f.name)).collect();
     for name in probes {
@@ -85,7 +94,12 @@ pub(super) fn add(facts: &mut Facts, source: &Source, is_ladder: bool) {
 
 /// The name of a measurement. Of several numbers of threads the largest counts.
 fn place(m: &Measurement) -> String {
-    format!("bench.{}.{}.{}.{}", m.workload, m.dtype, m.pass, m.engine)
+    place_of(&m.workload, m)
+}
+
+/// The name of the same measurement on a workload.
+fn place_of(workload: &str, m: &Measurement) -> String {
+    format!("bench.{workload}.{}.{}.{}", m.dtype, m.pass, m.engine)
 }
 
 /// The probe that a figure belongs to.
@@ -162,6 +176,20 @@ mod tests {
         assert!(facts.get("bench.seed.f16.forward.cuda.time").unwrap().from.starts_with("few"));
         let share = facts.get("bench.seed.f16.forward.cuda:ladder:original.copy-share").unwrap().value;
         assert!((0.0..100.0).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn a_ratio_of_workloads_comes_from_one_record() {
+        let all = committed();
+        let name = "ratio.seed-ring-uniform.f16.forward.ladder:persistent_full";
+        let ratio = Facts::of(&all).unwrap().get(name).unwrap().clone();
+        let from = |s: &&Source| ratio.from.starts_with(&format!("{},", s.label));
+        let record = &all.iter().find(from).unwrap().record;
+        let time = |workload: &str| {
+            let own = |m: &&Measurement| m.workload == workload && m.engine.ends_with(":persistent_full");
+            record.measurements.iter().find(own).unwrap().time.median
+        };
+        assert_eq!(ratio.value, time("seed-ring-uniform") / time("seed"));
     }
 
     #[test]

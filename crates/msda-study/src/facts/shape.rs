@@ -11,7 +11,7 @@ use super::Facts;
 use crate::analyze::banks;
 
 /// The workload of the documents.
-const SEED: &str = "seed";
+pub(super) const SEED: &str = "seed";
 
 /// KiB of shared memory per block by architecture, from the CUDA programming guide.
 const SHARED_KIB: [(&str, usize); 9] = [

@@ -2,7 +2,7 @@
 
 use super::bars::{axis, head, room};
 use super::scale::Scale;
-use super::{Anchor, CHAR, Canvas, NAME, Shape, WIDTH, cut, width};
+use super::{Anchor, CHAR, Canvas, NAME, WIDTH, cut, width};
 
 const PITCH: f64 = 15.0;
 
@@ -47,7 +47,8 @@ pub fn dots(blocks: &[Block], title: &str, label: &str) -> String {
     let mut canvas = Canvas::new(bottom + 38.0);
     axis(&mut canvas, &scale, bottom, title);
 
-    let (mut reaches, mut marks) = (Vec::new(), Vec::new());
+    let mut reaches = Vec::new();
+    let mut marks: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
     let mut y = 0.0;
     for block in blocks {
         y = head(&mut canvas, y, &block.heading);
@@ -60,13 +61,19 @@ pub fn dots(blocks: &[Block], title: &str, label: &str) -> String {
             if from < to {
                 reaches.push((from, middle, to, middle));
             }
-            marks.extend(row.dots.iter().map(|dot| (dot, middle)));
+            for dot in &row.dots {
+                let place = (scale.at(dot.value), middle);
+                match marks.iter_mut().find(|(class, _)| *class == dot.class) {
+                    Some((_, places)) => places.push(place),
+                    None => marks.push((&dot.class, vec![place])),
+                }
+            }
             y += PITCH;
         }
     }
     canvas.lines("reach", &reaches);
-    for (dot, middle) in marks {
-        canvas.mark(&dot.class, Shape::Circle, scale.at(dot.value), middle, "");
+    for (class, places) in marks {
+        canvas.circles(class, &places);
     }
     canvas.finish(label)
 }
