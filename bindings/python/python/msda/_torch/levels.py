@@ -15,17 +15,22 @@ Starts = Union[Tensor, Sequence[int], None]
 _int64 = torch.int64
 _LARGEST = 2**63 - 1
 
-# Tensors that `setup_of` made, by options and points, first positions, and level sizes.
+# Tensors that `setup_of` made, by options and points, first positions, and level sizes; those of
+# the usual options and positions also by level sizes alone, because a short key is found faster.
 _MOST_SETUPS = 1024
 _setups: dict[tuple, tuple[Tensor]] = {}
+_usual_setups: dict[tuple, tuple[Tensor]] = {}
+
+# The numbers of the usual options, and of levels with the same points.
+USUAL = (0, 0)
 
 
 def setup_of(shapes: Levels, starts: Starts, numbers: tuple[int, int]) -> tuple[Tensor] | None:
     """Options, points and the levels of lists as one tensor; None where levels are in tensors."""
     try:
         # Most calls end here. A list of lists cannot be a key, and is converted first.
-        if starts is None:
-            return _setups[numbers, None, tuple(shapes)]
+        if starts is None and numbers is USUAL:
+            return _usual_setups[tuple(shapes)]
     except (KeyError, TypeError):
         pass
     if isinstance(shapes, Tensor) or isinstance(starts, Tensor):
@@ -45,9 +50,12 @@ def setup_of(shapes: Levels, starts: Starts, numbers: tuple[int, int]) -> tuple[
         made = (torch.tensor([*numbers, *levels], dtype=_int64, device="cpu"),)
     if len(_setups) >= _MOST_SETUPS:
         _setups.clear()
+        _usual_setups.clear()
     # A mode may have made something else than a tensor.
     if type(made[0]) is Tensor:
         _setups[key] = made
+        if starts is None and numbers == USUAL:
+            _usual_setups[pairs] = made
     return made
 
 
