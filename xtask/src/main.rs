@@ -3,6 +3,7 @@
 
 mod python;
 mod sanitize;
+mod unwinder;
 mod venv;
 
 use std::path::{Path, PathBuf};

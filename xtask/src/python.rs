@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::venv::{self, Venv};
-use crate::{cargo, root, run};
+use crate::{cargo, root, run, unwinder};
 
 /// The package's folder.
 const PACKAGE: &str = "bindings/python";
@@ -85,10 +85,15 @@ pub(crate) fn wheels() -> Result<()> {
     let manifest = root().join(PACKAGE).join("Cargo.toml").display().to_string();
     let out = dist.display().to_string();
     let mut made = Vec::new();
-    for target in ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"] {
-        run("rustup", &["target", "add", target], &[]).context("hint: install https://rustup.rs")?;
+    for arch in ["x86_64", "aarch64"] {
+        let target = format!("{arch}-unknown-linux-gnu");
+        run("rustup", &["target", "add", &target], &[]).context("hint: install https://rustup.rs")?;
+        let unwinder = unwinder::make(&venv.python, &root().join("target"), arch)?;
+        let folder = format!("-Lnative={}", unwinder.display());
+        let library = format!("-ldylib={}", unwinder::NAME);
         let args = ["-m", "maturin", "build", "--release", "--zig", "--compatibility", "manylinux2014"];
-        let rest = ["--target", target, "--manifest-path", &manifest, "--out", &out];
+        let rest =
+            ["--target", &target, "--manifest-path", &manifest, "--out", &out, "--", &folder, &library];
         let path = venv.python.parent().context("an interpreter in a folder")?.to_owned();
         let others = std::env::var_os("PATH").unwrap_or_default();
         let all = std::env::join_paths(std::iter::once(path).chain(std::env::split_paths(&others)))?;
@@ -127,12 +132,12 @@ print('msda', msda.__version__, 'computes without torch')
     run(&python, &["-I", "-m", "msda", "doctor"], &[])
 }
 
-/// Tests a wheel with torch. Errors matter most: C++ exceptions pass through the compiled part, and
-/// zig links it with another unwinder than `cargo build` does.
+/// Tests a wheel with torch. Errors and the ends of threads matter most: zig links the compiled part
+/// in another way than `cargo build` does.
 fn check_with_torch(wheel: &Path, venv: &Venv) -> Result<()> {
     let package = root().join("target/wheel-check/package");
     let (to, wheel) = (package.display().to_string(), wheel.display().to_string());
     venv::install(&venv.python, &["--no-deps", "--upgrade", "--target", &to, &wheel])?;
-    let tests = ["test_abi.py", "test_errors.py", "test_operator.py", "test_torch.py"];
+    let tests = ["test_abi.py", "test_arrays.py", "test_errors.py", "test_operator.py", "test_torch.py"];
     pytest(&venv.python, &package, &tests, &[])
 }

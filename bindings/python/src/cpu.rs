@@ -3,9 +3,7 @@
 
 use std::slice;
 
-use msda::{
-    Backend, Cpu, Dtype, Gradients, Inputs, Problem, Reference, Slice, SliceMut, Strides, View, ViewMut,
-};
+use msda::{Backend, Dtype, Gradients, Inputs, Problem, Reference, Slice, SliceMut, Strides, View, ViewMut};
 
 use crate::call::{Call, Tensor};
 use crate::error::{Refused, Result};
@@ -23,7 +21,7 @@ pub(crate) unsafe fn forward(
 ) -> Result<()> {
     // SAFETY: the caller's promise.
     let (inputs, out) = unsafe { (inputs(call)?, write(output)?) };
-    threads::run(threads, || Cpu::new().forward(problem, &inputs, out))??;
+    threads::run(threads, problem, |cpu| cpu.forward(problem, &inputs, out))??;
     Ok(())
 }
 
@@ -48,7 +46,7 @@ pub(crate) unsafe fn backward(
         grads.map(|grad| grad.map(|grad| unsafe { write(&grad) }).transpose());
     let gradients =
         Gradients { value: value?, locations: locations?, weights: weights?, reference: reference? };
-    threads::run(threads, || Cpu::new().backward(problem, &inputs, grad_view, gradients))??;
+    threads::run(threads, problem, |cpu| cpu.backward(problem, &inputs, grad_view, gradients))??;
     Ok(())
 }
 

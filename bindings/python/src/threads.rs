@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::process;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use msda::{Cpu, Problem};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::error::{Kind, Refused, Result};
@@ -17,10 +18,20 @@ struct Pools {
 
 static POOLS: Mutex<Option<Pools>> = Mutex::new(None);
 
-/// Runs `work` on that many threads; `None` means one per core.
-pub(crate) fn run<T: Send>(threads: Option<usize>, work: impl FnOnce() -> T + Send) -> Result<T> {
-    let threads = threads.unwrap_or_else(default).max(1);
-    Ok(pool(threads)?.install(work))
+/// Runs `work` with the backend for a problem on that many threads; `None` means one per core.
+pub(crate) fn run<T: Send>(
+    threads: Option<usize>,
+    problem: &Problem,
+    work: impl FnOnce(Cpu) -> T + Send,
+) -> Result<T> {
+    let cpu = Cpu::new();
+    if cpu.runs_alone(problem) {
+        return Ok(work(cpu));
+    }
+    match threads.unwrap_or_else(default) {
+        0 | 1 => Ok(work(cpu.on_calling_thread())),
+        threads => Ok(pool(threads)?.install(|| work(cpu))),
+    }
 }
 
 /// The number of threads where the framework does not say one.

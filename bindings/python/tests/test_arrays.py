@@ -31,7 +31,9 @@ def test_numpy_with_strides():
     backwards = numpy.ascontiguousarray(value[::-1])[::-1]
     swapped = value.astype(value.dtype.newbyteorder())
     fortran = numpy.asfortranarray(value)
-    for other in (backwards, swapped, fortran):
+    odd = numpy.frombuffer(b"x" + value.tobytes(), value.dtype, offset=1).reshape(value.shape)
+    assert not odd.flags.aligned
+    for other in (backwards, swapped, fortran, odd):
         output = msda.ms_deform_attn(other, shapes, starts, locations, weights)
         assert numpy.array_equal(output, expected)
 
@@ -60,6 +62,34 @@ def test_the_fused_form():
     output = msda.ms_deform_attn_fused(value, shapes, starts, reference, offsets, logits)
     tensors = [torch.from_numpy(a) for a in (value, shapes, starts, reference, offsets, logits)]
     assert numpy.array_equal(output, msda.ms_deform_attn_fused(*tensors).numpy())
+
+
+def test_sizes_that_no_array_has():
+    value, _, _, locations, weights = arrays()
+    for size in (2**62, 2**70):
+        with pytest.raises(ValueError, match="positions|spatial_shapes"):
+            msda.ms_deform_attn(value, [(size, 2)] * 3, None, locations, weights)
+
+
+def test_python_exits_while_a_daemon_thread_computes():
+    """Before Python 3.14 such a thread ends in the call: its unwinder passes our frames."""
+    code = """
+import threading, time, numpy, msda
+value = numpy.ones((1, 4096, 8, 32), dtype=numpy.float32)
+where = numpy.full((1, 2000, 8, 1, 4, 2), 0.5, dtype=numpy.float32)
+weights = numpy.ones((1, 2000, 8, 1, 4), dtype=numpy.float32)
+started = threading.Event()
+def compute():
+    while True:
+        msda.ms_deform_attn(value, [(64, 64)], None, where, weights)
+        started.set()
+threads = [threading.Thread(target=compute, daemon=True) for _ in range(4)]
+for thread in threads:
+    thread.start()
+started.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_without_torch():

@@ -89,10 +89,11 @@ def test_the_text_fits_a_terminal(report):
     assert "torch, CPU" in text
 
 
-def test_it_works_without_torch_and_numpy():
-    # -S leaves out site-packages, where torch and NumPy are.
+def test_it_works_without_torch_and_numpy(tmp_path):
+    # -S leaves out site-packages, where torch and NumPy are, and msda too if it is installed.
+    (tmp_path / "msda").symlink_to(pathlib.Path(PACKAGES, "msda"), target_is_directory=True)
     program = (
-        f"import sys; sys.path.insert(0, {PACKAGES!r}); "
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); "
         "from msda.__main__ import main; sys.exit(main(['doctor', '--json']))"
     )
     done = run(python=("-I", "-S", "-c", program))

@@ -347,23 +347,29 @@ def test_threads(device):
 def test_the_number_of_threads_is_that_of_torch():
     code = """
 import pathlib, time, torch, msda
-torch.set_num_threads(3)
-msda.ms_deform_attn(
-    torch.rand(1, 16, 1, 8), [(4, 4)], None, torch.rand(1, 9, 1, 1, 2, 2), torch.rand(1, 9, 1, 1, 2)
-)
-# A thread gets its name when it first runs.
-time.sleep(0.5)
-names = [file.read_text() for file in pathlib.Path("/proc/self/task").glob("*/comm")]
-print(sum(name.startswith("msda-") for name in names))
+
+def call(queries, threads):
+    # The number of threads that msda has started after a call.
+    torch.set_num_threads(threads)
+    locations, weights = torch.rand(1, queries, 8, 1, 4, 2), torch.rand(1, queries, 8, 1, 4)
+    msda.ms_deform_attn(torch.rand(1, 16, 8, 32), [(4, 4)], None, locations, weights)
+    # A thread gets its name when it first runs.
+    time.sleep(0.5)
+    names = [file.read_text() for file in pathlib.Path("/proc/self/task").glob("*/comm")]
+    return sum(name.startswith("msda-") for name in names)
+
+# Small calls, and all calls with one thread, run on the calling thread.
+print(call(1, threads=3), call(1000, threads=1), call(1000, threads=3))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "3\n"
+    assert done.stdout == "0 0 3\n"
 
 
 def test_a_forked_child_computes():
     import multiprocessing
 
-    inputs = problem()
+    # Enough queries for several threads, which a forked child does not have.
+    inputs = problem(queries=500)
     expected = msda.ms_deform_attn(*inputs)
     context = multiprocessing.get_context("fork")
     queue = context.Queue()

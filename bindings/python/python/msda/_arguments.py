@@ -16,7 +16,7 @@ def level_sizes(
     try:
         pairs = tuple((int(height), int(width)) for height, width in shapes)
         first = None if starts is None else tuple(int(start) for start in starts)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         raise TypeError(
             f"spatial_shapes and level_start_index: got {shapes!r} and {starts!r}, expected a list "
             f"of (height, width) and a list of integers or None{hint}"
@@ -25,6 +25,11 @@ def level_sizes(
         raise ValueError(
             f"spatial_shapes and level_start_index: got {pairs} and {first}, expected numbers of "
             "at least 0"
+        )
+    if any(n >= 2**63 for pair in pairs for n in pair) or any(n >= 2**63 for n in first or ()):
+        raise ValueError(
+            f"spatial_shapes and level_start_index: got {pairs} and {first}, expected numbers "
+            "below 2**63"
         )
     return pairs, first
 

@@ -41,8 +41,9 @@ def _array(name: str, given: object) -> numpy.ndarray:
             ) from None
     if given.dtype.name not in ("float64", "float32", "float16"):
         raise TypeError(f"{name}: got {given.dtype}, expected float64, float32 or float16")
-    if not given.dtype.isnative or any(stride % given.itemsize for stride in given.strides):
-        return np.ascontiguousarray(given, dtype=given.dtype.newbyteorder("="))
+    usable = given.dtype.isnative and given.flags.aligned
+    if not usable or any(stride % given.itemsize for stride in given.strides):
+        return np.array(given, dtype=given.dtype.newbyteorder("="), order="C")
     expected = given.itemsize
     for size, stride in zip(reversed(given.shape[3:]), reversed(given.strides[3:])):
         if size != 1 and stride != expected:

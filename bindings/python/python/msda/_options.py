@@ -32,12 +32,15 @@ def encode_options(sampling: str, padding: str, align_corners: bool) -> int:
 
 def encode_points(points: Sequence[int]) -> int:
     """Points per level as bytes of one number, the first level in the lowest byte."""
-    counts = [int(n) for n in points]
+    expected = (
+        "expected one number per level, at most 8 levels, each from 0 to 255 and at least one above 0"
+    )
+    try:
+        counts = [int(n) for n in points]
+    except (OverflowError, TypeError, ValueError):
+        raise TypeError(f"points: got {points!r}, {expected}") from None
     if not 1 <= len(counts) <= 8 or not all(0 <= n <= 255 for n in counts) or not any(counts):
-        raise ValueError(
-            f"points: got {list(points)!r}, expected one number per level, at most 8 levels, "
-            "each from 0 to 255 and at least one above 0"
-        )
+        raise ValueError(f"points: got {counts!r}, {expected}")
     # Plain arithmetic, which torch.compile can follow.
     packed = 0
     for level, count in enumerate(counts):

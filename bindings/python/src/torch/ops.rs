@@ -30,6 +30,10 @@ pub(super) const KERNELS: [(&CStr, Boxed); 12] = [
     (c"_backward_fused", backward_fused_setup),
 ];
 
+/// Names of the arguments with the level sizes.
+const SHAPES: &str = "spatial_shapes";
+const STARTS: &str = "level_start_index";
+
 /// Where a kernel finds the level sizes, and the options and points.
 enum Levels {
     /// Two tensors, of sizes and of first positions.
@@ -174,9 +178,9 @@ unsafe fn boxed<const T: usize, const I: usize, const R: usize>(
 
 /// Throws a C++ exception with a message, if there is one.
 ///
-/// The exception passes the frame of the kernel. That function has nothing to drop, and `boxed` is
-/// never inlined into it: so the frame has no personality function, which would have to come from
-/// the same unwinder as torch's. A wheel that was linked with zig has its own.
+/// This is the last call of a kernel, which has nothing to drop: in optimised builds it is a jump, so
+/// that the exception passes no frame of ours. `boxed` is never inlined into a kernel, so that without
+/// optimisation the kernel's frame at least has no personality function.
 ///
 /// # Safety
 /// The message is null, or lives through the call.
@@ -241,8 +245,9 @@ fn read_setup(api: &Api, setup: &Owned) -> Result<(LevelSizes, [i64; 2])> {
         return Err(Refused::value("setup", format!("{count} numbers"), "at least 2"));
     };
     let (levels, _) = levels.as_chunks::<3>();
-    if let Some(n) = levels.as_flattened().iter().find(|&&n| n < 0) {
-        return Err(Refused::value("spatial_shapes", n, "numbers of at least 0"));
+    if let Some((i, n)) = levels.as_flattened().iter().enumerate().find(|&(_, &n)| n < 0) {
+        let name = if i % 3 == 2 { STARTS } else { SHAPES };
+        return Err(Refused::value(name, n, "numbers of at least 0"));
     }
     let pairs = levels.iter().map(|&[height, width, _]| (height as usize, width as usize)).collect();
     let starts = levels.iter().map(|&[_, _, start]| start as usize).collect();
@@ -251,8 +256,6 @@ fn read_setup(api: &Api, setup: &Owned) -> Result<(LevelSizes, [i64; 2])> {
 
 /// The level sizes: read here if they are in memory of the host, else left to the kernel.
 fn level_sizes(api: &Api, shapes: &Owned, starts: &Owned, place: Place) -> Result<LevelSizes> {
-    const SHAPES: &str = "spatial_shapes";
-    const STARTS: &str = "level_start_index";
     let (shapes, starts) = (shapes.describe()?, starts.describe()?);
     let [count, 2] = *shapes.sizes else {
         let got = format!("shape {:?}", shapes.sizes);

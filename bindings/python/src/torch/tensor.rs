@@ -10,6 +10,9 @@ use super::abi::{Api, Code, Handle};
 use crate::call::Tensor;
 use crate::error::{Kind, Refused, Result};
 
+/// More dimensions than any tensor of the operator has.
+const MOST_DIMENSIONS: usize = 8;
+
 /// A tensor that is deleted when dropped.
 #[derive(Debug)]
 pub(super) struct Owned {
@@ -74,10 +77,14 @@ impl Owned {
         handle
     }
 
-    /// A new tensor.
+    /// A new tensor of at most [`MOST_DIMENSIONS`].
     pub(super) fn empty(api: &'static Api, sizes: &[i64], dtype: i32, place: Place) -> Result<Self> {
-        let mut strides = [1i64; 8];
+        let mut strides = [1i64; MOST_DIMENSIONS];
         let rank = sizes.len();
+        if rank > MOST_DIMENSIONS {
+            let expected = format!("at most {MOST_DIMENSIONS} dimensions");
+            return Err(Refused::value("a tensor", format!("shape {sizes:?}"), expected));
+        }
         for i in (0..rank.saturating_sub(1)).rev() {
             strides[i] = strides[i + 1].saturating_mul(sizes[i + 1].max(1));
         }
@@ -159,7 +166,9 @@ impl Owned {
             strides: described.strides,
         };
         let usable = described.strides.iter().all(|&stride| stride >= 0);
-        if usable && tensor.dense_from(first.min(tensor.sizes.len())) {
+        // A tensor of too many dimensions is refused by its name when the shapes are checked.
+        let refused = tensor.sizes.len() > MOST_DIMENSIONS;
+        if refused || usable && tensor.dense_from(first.min(tensor.sizes.len())) {
             return Ok(None);
         }
         let copy = Self::empty(self.api, described.sizes, described.dtype, described.place)?;

@@ -42,22 +42,40 @@ use crate::problem::Problem;
 use crate::threads;
 use crate::view::{View, ViewMut};
 
-/// The CPU backend with one instruction set. Runs on the current rayon thread pool; without the
-/// feature `rayon`, on the calling thread.
+/// The most multiplications and additions of a call that other threads would not make faster. They
+/// take about as long as two threads need to wake.
+const SMALL: usize = 1 << 16;
+
+/// The CPU backend with one instruction set. Runs on the current rayon thread pool; small calls, and
+/// all without the feature `rayon`, run on the calling thread.
 #[derive(Debug, Clone, Copy)]
 pub struct Cpu {
     isa: Detected,
+    alone: bool,
 }
 
 impl Cpu {
     /// The fastest instruction set this machine has.
     pub fn new() -> Self {
-        Self { isa: Detected::best() }
+        Self { isa: Detected::best(), alone: false }
     }
 
     /// A particular instruction set, if this machine has it.
     pub fn with_isa(isa: Isa) -> Result<Self> {
-        Ok(Self { isa: Detected::new(isa)? })
+        Ok(Self { isa: Detected::new(isa)?, alone: false })
+    }
+
+    /// The same on the calling thread alone.
+    pub fn on_calling_thread(self) -> Self {
+        Self { alone: true, ..self }
+    }
+
+    /// Whether a call runs on the calling thread alone.
+    pub fn runs_alone(&self, p: &Problem) -> bool {
+        // A sample is a weighted sum of four rows. The backward pass also clears the value's gradient.
+        let sizes = [p.batch(), p.queries(), p.heads(), p.channels(), p.samples(), 4];
+        let sums = sizes.into_iter().try_fold(1usize, usize::checked_mul);
+        self.alone || sums.is_some_and(|sums| sums.max(p.value_len()) <= SMALL)
     }
 
     /// The instruction set in use.
@@ -96,7 +114,9 @@ impl Backend for Cpu {
     fn forward(&self, p: &Problem, inputs: &Inputs<'_>, output: ViewMut<'_>) -> Result<()> {
         let call = Call { isa: self.isa, rows: Rows { p, args: op::check_inputs(p, inputs)? } };
         let strides = op::check_output(p, &output)?;
-        with_type!(p.types().value, T => call.forward(writer::<T>(output, strides)));
+        threads::run(self.runs_alone(p), || {
+            with_type!(p.types().value, T => call.forward(writer::<T>(output, strides)));
+        });
         Ok(())
     }
 
@@ -109,7 +129,9 @@ impl Backend for Cpu {
     ) -> Result<()> {
         let call = Call { isa: self.isa, rows: Rows { p, args: op::check_inputs(p, inputs)? } };
         let (upstream, strides) = op::check_gradients(p, &call.rows.args, &grad_output, &gradients)?;
-        with_type!(p.types().value, T => call.backward::<T>(upstream, gradients, strides));
+        threads::run(self.runs_alone(p), || {
+            with_type!(p.types().value, T => call.backward::<T>(upstream, gradients, strides));
+        });
         Ok(())
     }
 }

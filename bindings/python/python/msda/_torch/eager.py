@@ -11,10 +11,7 @@ import torch
 from torch import Tensor
 
 from . import rules, sharding
-from .levels import Levels, Starts, read_setup, setup_of, tables
-
-# The numbers of the usual options, and of levels with the same points.
-USUAL = (0, 0)
+from .levels import USUAL, Levels, Starts, read_setup, setup_of, tables
 
 _TENSORS = frozenset((Tensor, torch.nn.Parameter))
 _is_compiling = torch.compiler.is_compiling
@@ -130,18 +127,16 @@ class Form:
         """Runs the operator. `tensors` are value and the tensors behind the level sizes."""
         if _is_compiling():
             return self._run_public(tensors, shapes, starts, numbers)
-        grad = False
         for tensor in tensors:
             if type(tensor) not in _TENSORS:
                 return self._run_public(tensors, shapes, starts, numbers)
-            grad = grad or tensor.requires_grad
         try:
             if _transforms() is not None:
                 value, *others = tensors
                 return self.transformed.apply(value, *tables(shapes, starts), *others, *numbers)
             if _forward_ad._current_level >= 0:
                 _check_forward_mode(*tensors)
-            grad = grad and _is_grad_enabled()
+            grad = _is_grad_enabled() and _requires_grad(tensors)
             if type(shapes) is not Tensor:
                 setup = setup_of(shapes, starts, numbers)
                 if setup is not None:
@@ -163,6 +158,14 @@ class Form:
         value, *others = tensors
         levels = sharding.replicate_levels(value, *tables(shapes, starts))
         return self.public(value, *levels, *others, *numbers)
+
+
+def _requires_grad(tensors: tuple[Tensor, ...]) -> bool:
+    # A loop takes half the time of `any` with a generator.
+    for tensor in tensors:
+        if tensor.requires_grad:
+            return True
+    return False
 
 
 def _transformable(op, save, gradients):

@@ -10,10 +10,9 @@ from torch import Tensor
 from .. import _array
 from .._options import encode
 from . import eager, schema
-from .levels import Levels, Starts, count
+from .levels import USUAL, Levels, Starts, count
 
 _float32 = torch.float32
-_DEFAULTS = ("bilinear", "zeros", False)
 
 
 def promote(name: str, tensor: Tensor, value: Tensor) -> Tensor:
@@ -73,8 +72,8 @@ def ms_deform_attn(
             align_corners=align_corners,
             points=points,
         )
-    numbers = eager.USUAL
-    if points is not None or (sampling, padding, align_corners) != _DEFAULTS:
+    numbers = USUAL
+    if points is not None or align_corners or sampling != "bilinear" or padding != "zeros":
         numbers = encode(sampling, padding, align_corners, points)
     dtype = value.dtype
     if type(sampling_locations) is not Tensor or sampling_locations.dtype is not dtype:
@@ -124,8 +123,8 @@ def ms_deform_attn_fused(
             align_corners=align_corners,
             points=points,
         )
-    numbers = eager.USUAL
-    if points is not None or (sampling, padding, align_corners) != _DEFAULTS:
+    numbers = USUAL
+    if points is not None or align_corners or sampling != "bilinear" or padding != "zeros":
         numbers = encode(sampling, padding, align_corners, points)
     dtype = value.dtype
     if type(sampling_offsets) is not Tensor or sampling_offsets.dtype is not dtype:

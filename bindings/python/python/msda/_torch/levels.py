@@ -13,18 +13,24 @@ Levels = Union[Tensor, Sequence[Sequence[int]]]
 Starts = Union[Tensor, Sequence[int], None]
 
 _int64 = torch.int64
+_LARGEST = 2**63 - 1
 
-# Tensors that `setup_of` made, by options and points, first positions, and level sizes.
+# Tensors that `setup_of` made, by options and points, first positions, and level sizes; those of
+# the usual options and positions also by level sizes alone, because a short key is found faster.
 _MOST_SETUPS = 1024
 _setups: dict[tuple, tuple[Tensor]] = {}
+_usual_setups: dict[tuple, tuple[Tensor]] = {}
+
+# The numbers of the usual options, and of levels with the same points.
+USUAL = (0, 0)
 
 
 def setup_of(shapes: Levels, starts: Starts, numbers: tuple[int, int]) -> tuple[Tensor] | None:
     """Options, points and the levels of lists as one tensor; None where levels are in tensors."""
     try:
         # Most calls end here. A list of lists cannot be a key, and is converted first.
-        if starts is None:
-            return _setups[numbers, None, tuple(shapes)]
+        if starts is None and numbers is USUAL:
+            return _usual_setups[tuple(shapes)]
     except (KeyError, TypeError):
         pass
     if isinstance(shapes, Tensor) or isinstance(starts, Tensor):
@@ -33,15 +39,23 @@ def setup_of(shapes: Levels, starts: Starts, numbers: tuple[int, int]) -> tuple[
     key = (numbers, None if starts is None else first, pairs)
     if key in _setups:
         return _setups[key]
-    levels = ((*pair, start) for pair, start in zip(pairs, first))
+    triples = ((*pair, start) for pair, start in zip(pairs, first))
+    levels = list(itertools.chain.from_iterable(triples))
+    if any(abs(n) > _LARGEST for n in levels):
+        raise ValueError(
+            f"spatial_shapes and level_start_index: got {shapes!r} and {starts!r}, expected sizes "
+            "whose sum is below 2**63"
+        )
     with torch.inference_mode(False):
-        table = [*numbers, *itertools.chain.from_iterable(levels)]
-        made = (torch.tensor(table, dtype=_int64, device="cpu"),)
+        made = (torch.tensor([*numbers, *levels], dtype=_int64, device="cpu"),)
     if len(_setups) >= _MOST_SETUPS:
         _setups.clear()
+        _usual_setups.clear()
     # A mode may have made something else than a tensor.
     if type(made[0]) is Tensor:
         _setups[key] = made
+        if starts is None and numbers == USUAL:
+            _usual_setups[pairs] = made
     return made
 
 
@@ -58,7 +72,7 @@ def _numbers(
     """Level sizes and first positions of lists."""
     try:
         pairs = tuple((int(height), int(width)) for height, width in shapes)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         raise TypeError(
             f"spatial_shapes: got {shapes!r}, expected a tensor (levels, 2), or a list of "
             "(height, width)"
@@ -69,18 +83,30 @@ def _numbers(
         for height, width in pairs:
             ends.append(ends[-1] + height * width)
         return pairs, tuple(ends[:-1])
-    try:
-        first = tuple(int(start) for start in starts)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"level_start_index: got {starts!r}, expected a tensor (levels), a list of integers, "
-            "or None"
-        ) from None
+    first = _starts(starts)
     if len(first) != len(pairs):
         raise ValueError(
             f"level_start_index: got {len(first)} numbers, expected {len(pairs)}, one per level"
         )
     return pairs, first
+
+
+def _starts(starts: Sequence[int]) -> tuple[int, ...]:
+    """First positions of a list."""
+    try:
+        return tuple(int(start) for start in starts)
+    except (OverflowError, TypeError, ValueError):
+        raise TypeError(
+            f"level_start_index: got {starts!r}, expected a tensor (levels), a list of integers, "
+            "or None"
+        ) from None
+
+
+def _integers(table: Tensor) -> Tensor:
+    """A table as int64; the kernel refuses floats."""
+    if table.dtype is _int64 or table.is_floating_point() or table.is_complex():
+        return table
+    return table.to(_int64)
 
 
 def tables(shapes: Levels, starts: Starts) -> tuple[Tensor, Tensor]:
@@ -91,17 +117,17 @@ def tables(shapes: Levels, starts: Starts) -> tuple[Tensor, Tensor]:
         pairs, first = _numbers(shapes, None if isinstance(starts, Tensor) else starts)
         starts = starts if isinstance(starts, Tensor) else first
         shapes = torch.tensor(pairs, dtype=_int64, device="cpu").reshape(-1, 2)
-    elif shapes.dtype is not _int64 and not shapes.is_floating_point():
-        shapes = shapes.to(_int64)
+    else:
+        shapes = _integers(shapes)
     if starts is None:
         sizes = shapes.prod(1)
         starts = sizes.cumsum(0) - sizes
     elif not isinstance(starts, Tensor):
-        starts = torch.tensor(starts, dtype=_int64, device="cpu")
+        starts = torch.tensor(_starts(starts), dtype=_int64, device="cpu")
         if shapes.device.type != "cpu":
             starts = starts.to(shapes.device, non_blocking=True)
-    elif starts.dtype is not _int64 and not starts.is_floating_point():
-        starts = starts.to(_int64)
+    else:
+        starts = _integers(starts)
     return shapes, starts
 
 
