@@ -132,166 +132,155 @@ pub(super) fn refuses(request: &Request<'_>) -> Option<String> {
 /// Adds the stages that compute the gradient of value.
 pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, shared: Shared) {
     let p = request.problem;
+    if p.batch() == 0 || p.heads() == 0 {
+        return;
+    }
     let sizes = Sizes::new(request, target);
+    let mut job = Job { request, target, sizes, regions: Regions::default(), shared };
     let empty = p.queries() == 0 || p.samples() == 0;
     let pixels: usize = p.levels().iter().map(|l| l.h * l.w).sum();
     let gaps =
         request.levels == Levels::Device || p.layout() == Layout::PlanarRing || pixels != p.positions();
-    let mut regions = Regions::default();
-    if p.batch() == 0 || p.heads() == 0 {
-        return;
-    }
     if request.scatter == Scatter::Atomic && !empty {
-        return atomic(call, request, target, &sizes, shared);
+        return job.add_atomically(call);
     }
     if empty || gaps {
-        let file = "backward/gaps.cu";
-        let mut stage = Stage::new(request, target, &sizes, &regions, shared, file, "gaps");
-        let align = stage.align(Slot::Locations, Role::Locations, 2);
-        stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("CLEAR_ALL", u8::from(empty));
-        let rows = p.positions().saturating_mul(sizes.planes);
-        let blocks = rows.div_ceil(8).clamp(1, target.sms as usize * 32) as u32;
-        stage.launch(
-            call,
-            "msda_backward_gaps",
-            [blocks, 1],
-            256,
-            0,
-            "clears what is not a pixel in the gradient of value",
-        );
+        job.clear_gaps(call, empty);
     }
     if empty {
         return;
     }
-    let words = |n: usize| n.saturating_mul(sizes.planes).saturating_mul(4);
-    regions.records = Some(call.arena.reserve(words(p.queries() * p.samples())));
-    regions.bin_starts = Some(call.arena.reserve(words(sizes.bins + 1)));
-    if sizes.chunks > 1 {
-        regions.counts = Some(call.arena.reserve(words(sizes.bins.saturating_mul(sizes.chunks))));
-    }
-    sort(call, request, target, &sizes, &regions, shared);
+    let words = |n: usize| n.saturating_mul(job.sizes.planes).saturating_mul(4);
+    job.regions = Regions {
+        records: Some(call.arena.reserve(words(p.queries() * p.samples()))),
+        bin_starts: Some(call.arena.reserve(words(job.sizes.bins + 1))),
+        counts: (job.sizes.chunks > 1)
+            .then(|| call.arena.reserve(words(job.sizes.bins.saturating_mul(job.sizes.chunks)))),
+    };
+    job.sort(call);
     match matrix_chunk(request, target) {
-        Some(chunk) => add_matrices(call, request, target, &sizes, &regions, shared, chunk),
-        None => add_plainly(call, request, target, &sizes, &regions, shared),
+        Some(chunk) => job.add_matrices(call, chunk),
+        None => job.add_plainly(call),
     }
     Table::new(p).keep(call);
 }
 
-/// Adds the stages that sort the samples by the tiles they touch.
-fn sort(
-    call: &mut Call,
-    request: &Request<'_>,
-    target: &Target,
-    sizes: &Sizes,
-    regions: &Regions,
+/// What all stages of a call need to know.
+struct Job<'a> {
+    request: &'a Request<'a>,
+    target: &'a Target,
+    sizes: Sizes,
+    regions: Regions,
     shared: Shared,
-) {
-    let mut bin = |entry: &'static str, blocks: usize, threads: usize, bytes: usize, why: &'static str| {
-        let points = points_per_load(request);
-        let mut stage = Stage::new(request, target, sizes, regions, shared, "backward/bin.cu", "bin");
-        let align = stage.align(Slot::Locations, Role::Locations, 2 * points);
-        stage.unit.key += &format!("-b{}-n{points}-a{align}", sizes.threads);
-        stage.unit.key += if sizes.chunks == 1 { "-one" } else { "" };
-        stage.unit.key += &format!("-k{}", sizes.kept);
+}
+
+impl Job<'_> {
+    /// Clears what is not a pixel, or everything.
+    fn clear_gaps(&self, call: &mut Call, everything: bool) {
+        let mut stage = Stage::new(self, "backward/gaps.cu", "gaps");
+        let align = stage.align(Slot::Locations, Role::Locations, 2);
+        stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("CLEAR_ALL", u8::from(everything));
+        let rows = self.request.problem.positions().saturating_mul(self.sizes.planes);
+        let blocks = rows.div_ceil(8).clamp(1, self.target.sms as usize * 32) as u32;
+        let why = "clears what is not a pixel in the gradient of value";
+        stage.launch(call, "msda_backward_gaps", [blocks, 1], 256, 0, why);
+    }
+
+    /// Adds the stages that sort the samples by the tiles they touch.
+    fn sort(&self, call: &mut Call) {
+        let sizes = &self.sizes;
+        let mut bin =
+            |entry: &'static str, blocks: usize, threads: usize, bytes: usize, why: &'static str| {
+                let points = points_per_load(self.request);
+                let mut stage = Stage::new(self, "backward/bin.cu", "bin");
+                let align = stage.align(Slot::Locations, Role::Locations, 2 * points);
+                stage.unit.key += &format!("-b{}-n{points}-a{align}", sizes.threads);
+                stage.unit.key += if sizes.chunks == 1 { "-one" } else { "" };
+                stage.unit.key += &format!("-k{}", sizes.kept);
+                stage.unit = stage
+                    .unit
+                    .define("LOCATION_ALIGN", align)
+                    .define("THREADS", sizes.threads)
+                    .define("ONE_CHUNK", u8::from(sizes.chunks == 1))
+                    .define("COUNTERS_16BIT", u8::from(sizes.counters_16bit))
+                    .define("POINTS_PER_LOAD", points)
+                    .define("MAX_POINTS", max_points(self.request))
+                    .define("KEPT", sizes.kept);
+                stage.launch(call, entry, [blocks as u32, 1], threads as u32, bytes as u32, why);
+            };
+        let blocks = sizes.planes * sizes.chunks;
+        if sizes.chunks > 1 {
+            let counters = sizes.band_bins * 4;
+            bin("msda_bin_count", blocks, sizes.threads, counters, "counts samples by the tiles they touch");
+            let columns = sizes.planes * sizes.bins.div_ceil(256);
+            bin("msda_bin_columns", columns, 256, 0, "adds up the counts of each tile");
+            bin("msda_bin_scan", sizes.planes, 1024, 0, "turns the counts into places");
+        }
+        let bytes = sizes.counter_bytes(sizes.threads / 32);
+        bin("msda_bin_write", blocks, sizes.threads, bytes, "sorts samples by the tiles they touch");
+    }
+
+    /// Adds the stage that computes the gradient of value on tensor cores.
+    fn add_matrices(&self, call: &mut Call, chunk: usize) {
+        let p = self.request.problem;
+        let element = p.types().value.size();
+        // With few samples per tile the latency of loads counts, and more warps hide it.
+        let light = p.queries() * p.samples() < LIGHT * self.sizes.tiles;
+        let blocks_per_sm = if element == 4 { 3 } else { 4 + usize::from(light) };
+        let mut stage = Stage::new(self, "backward/value.cu", "value");
+        let align = stage.align(Slot::Locations, Role::Locations, 2);
+        let rows = (2 * 32 * chunk * element).max(32 * 32 * 4);
+        let bytes = WARPS * (rows + 2 * 32 * 20);
+        stage.unit.key += &format!("-c{chunk}-a{align}-x{blocks_per_sm}");
         stage.unit = stage
             .unit
             .define("LOCATION_ALIGN", align)
-            .define("THREADS", sizes.threads)
-            .define("ONE_CHUNK", u8::from(sizes.chunks == 1))
-            .define("COUNTERS_16BIT", u8::from(sizes.counters_16bit))
-            .define("POINTS_PER_LOAD", points)
-            .define("MAX_POINTS", max_points(request))
-            .define("KEPT", sizes.kept);
-        stage.launch(call, entry, [blocks as u32, 1], threads as u32, bytes as u32, why);
-    };
-    let blocks = sizes.planes * sizes.chunks;
-    if sizes.chunks > 1 {
-        let counters = sizes.band_bins * 4;
-        bin("msda_bin_count", blocks, sizes.threads, counters, "counts samples by the tiles they touch");
-        let columns = sizes.planes * sizes.bins.div_ceil(256);
-        bin("msda_bin_columns", columns, 256, 0, "adds up the counts of each tile");
-        bin("msda_bin_scan", sizes.planes, 1024, 0, "turns the counts into places");
+            .define("CHUNK", chunk)
+            .define("BLOCKS_PER_SM", blocks_per_sm)
+            .define("SHARED_BYTES", bytes);
+        // With few samples per tile, blocks take many units: they read the table of levels once.
+        let most = if light { self.target.sms as usize * blocks_per_sm * 4 } else { 1 << 30 };
+        let blocks = units(self.request, &self.sizes).saturating_mul(self.sizes.planes).clamp(1, most);
+        let grid = [blocks as u32, (p.channels() / chunk) as u32];
+        let why = "computes the gradient of value tile by tile, on tensor cores";
+        stage.launch(call, "msda_backward_value", grid, 32 * WARPS as u32, bytes as u32, why);
     }
-    let bytes = sizes.counter_bytes(sizes.threads / 32);
-    bin("msda_bin_write", blocks, sizes.threads, bytes, "sorts samples by the tiles they touch");
-}
 
-/// Adds the stage that computes the gradient of value on tensor cores.
-fn add_matrices(
-    call: &mut Call,
-    request: &Request<'_>,
-    target: &Target,
-    sizes: &Sizes,
-    regions: &Regions,
-    shared: Shared,
-    chunk: usize,
-) {
-    let p = request.problem;
-    let element = p.types().value.size();
-    // With few samples per tile the latency of loads counts, and more warps hide it.
-    let light = p.queries() * p.samples() < LIGHT * sizes.tiles;
-    let blocks_per_sm = if element == 4 { 3 } else { 4 + usize::from(light) };
-    let mut stage = Stage::new(request, target, sizes, regions, shared, "backward/value.cu", "value");
-    let align = stage.align(Slot::Locations, Role::Locations, 2);
-    let rows = (2 * 32 * chunk * element).max(32 * 32 * 4);
-    let bytes = WARPS * (rows + 2 * 32 * 20);
-    stage.unit.key += &format!("-c{chunk}-a{align}-x{blocks_per_sm}");
-    stage.unit = stage
-        .unit
-        .define("LOCATION_ALIGN", align)
-        .define("CHUNK", chunk)
-        .define("BLOCKS_PER_SM", blocks_per_sm)
-        .define("SHARED_BYTES", bytes);
-    // With few samples per tile, blocks take many units: they read the table of levels once.
-    let most = if light { target.sms as usize * blocks_per_sm * 4 } else { 1 << 30 };
-    let blocks = units(request, sizes).saturating_mul(sizes.planes).clamp(1, most);
-    let grid = [blocks as u32, (p.channels() / chunk) as u32];
-    let why = "computes the gradient of value tile by tile, on tensor cores";
-    stage.launch(call, "msda_backward_value", grid, 32 * WARPS as u32, bytes as u32, why);
-}
-
-/// Adds the stage that computes the gradient of value for any type and shape.
-fn add_plainly(
-    call: &mut Call,
-    request: &Request<'_>,
-    target: &Target,
-    sizes: &Sizes,
-    regions: &Regions,
-    shared: Shared,
-) {
-    let p = request.problem;
-    let file = "backward/value_plain.cu";
-    let mut stage = Stage::new(request, target, sizes, regions, shared, file, "value-plain");
-    let align = stage.align(Slot::Locations, Role::Locations, 2);
-    stage.unit.key += &format!("-a{align}");
-    stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("WARPS", WARPS);
-    let bytes = WARPS * 32 * 32 * p.types().value.accumulator().size();
-    let warps = sizes.tiles.saturating_mul(sizes.planes).saturating_mul(p.channels().div_ceil(32));
-    let blocks = warps.div_ceil(WARPS).clamp(1, target.sms as usize * 64) as u32;
-    let why = "computes the gradient of value tile by tile";
-    stage.launch(call, "msda_backward_value_plain", [blocks, 1], 32 * WARPS as u32, bytes as u32, why);
-}
-
-/// Adds the stages that compute the gradient of value with atomics: clear, add, round.
-fn atomic(call: &mut Call, request: &Request<'_>, target: &Target, sizes: &Sizes, shared: Shared) {
-    let p = request.problem;
-    let bytes = p.positions().saturating_mul(sizes.planes).saturating_mul(p.channels());
-    let sums = call.arena.reserve(bytes.saturating_mul(p.types().value.accumulator().size()));
-    call.clear(sums, "clears the sums of the gradient of value");
-    let regions = Regions { records: Some(sums), ..Regions::default() };
-    let numbers = if p.channels().is_multiple_of(4) { 4 } else { 1 };
-    let mut run = |entry, threads, why| {
-        let file = "backward/value_atomic.cu";
-        let mut stage = Stage::new(request, target, sizes, &regions, shared, file, "value-atomic");
+    /// Adds the stage that computes the gradient of value for any type and shape.
+    fn add_plainly(&self, call: &mut Call) {
+        let p = self.request.problem;
+        let mut stage = Stage::new(self, "backward/value_plain.cu", "value-plain");
         let align = stage.align(Slot::Locations, Role::Locations, 2);
-        stage.unit.key += &format!("-n{numbers}-a{align}");
-        stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("NUMBERS", numbers);
-        stage.launch(call, entry, [blocks(threads, target), 1], 256, 0, why);
-    };
-    let why = "adds to the gradient of value with atomics";
-    run("msda_backward_value_atomic", p.output_len() / numbers, why);
-    run("msda_backward_value_round", bytes, "rounds the gradient of value");
-    Table::new(p).keep(call);
+        stage.unit.key += &format!("-a{align}");
+        stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("WARPS", WARPS);
+        let bytes = WARPS * 32 * 32 * p.types().value.accumulator().size();
+        let tiles = self.sizes.tiles.saturating_mul(self.sizes.planes);
+        let warps = tiles.saturating_mul(p.channels().div_ceil(32));
+        let blocks = warps.div_ceil(WARPS).clamp(1, self.target.sms as usize * 64) as u32;
+        let why = "computes the gradient of value tile by tile";
+        stage.launch(call, "msda_backward_value_plain", [blocks, 1], 32 * WARPS as u32, bytes as u32, why);
+    }
+
+    /// Adds the stages that compute the gradient of value with atomics: clear, add, round.
+    fn add_atomically(&mut self, call: &mut Call) {
+        let p = self.request.problem;
+        let len = p.positions().saturating_mul(self.sizes.planes).saturating_mul(p.channels());
+        let sums = call.arena.reserve(len.saturating_mul(p.types().value.accumulator().size()));
+        call.clear(sums, "clears the sums of the gradient of value");
+        self.regions.records = Some(sums);
+        let numbers = if p.channels().is_multiple_of(4) { 4 } else { 1 };
+        let mut run = |entry, threads, why| {
+            let mut stage = Stage::new(self, "backward/value_atomic.cu", "value-atomic");
+            let align = stage.align(Slot::Locations, Role::Locations, 2);
+            stage.unit.key += &format!("-n{numbers}-a{align}");
+            stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("NUMBERS", numbers);
+            stage.launch(call, entry, [blocks(threads, self.target), 1], 256, 0, why);
+        };
+        let why = "adds to the gradient of value with atomics";
+        run("msda_backward_value_atomic", p.output_len() / numbers, why);
+        run("msda_backward_value_round", len, "rounds the gradient of value");
+        Table::new(p).keep(call);
+    }
 }
 
 /// Lanes of `bin.cu` that share a query: its points, if they divide a warp and are the same on all levels.
@@ -351,15 +340,8 @@ struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    fn new(
-        request: &'a Request<'a>,
-        target: &Target,
-        sizes: &Sizes,
-        regions: &Regions,
-        shared: Shared,
-        file: &'static str,
-        key: &str,
-    ) -> Self {
+    fn new(job: &Job<'a>, file: &'static str, key: &str) -> Self {
+        let Job { request, target, ref sizes, ref regions, shared } = *job;
         let p = request.problem;
         let o = request.operands;
         let table = Table::new(p);
