@@ -329,8 +329,6 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
 
 def _refusal(args: argparse.Namespace) -> str:
     """What is wrong with the command line, before anything is measured."""
-    if importlib.util.find_spec("torch") is None:
-        return "torch: not installed, expected for timing\nhint: pip install torch"
     import torch
 
     from ._workloads import WORKLOADS
@@ -379,6 +377,10 @@ def _machine(device: str) -> str:
 def main(arguments: list[str]) -> int:
     """Prints the tables. The result is 1 if a result of msda is wrong."""
     args = _arguments(arguments)
+    if importlib.util.find_spec("torch") is None:
+        missing = "torch: not installed, expected for timing\nhint: pip install torch"
+        print(f"error: {missing}", file=sys.stderr)
+        return 1
     refused = _refusal(args)
     if refused:
         print(f"error: {refused}", file=sys.stderr)

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import sys
+import sysconfig
 import textwrap
 import warnings
 from collections.abc import Callable
@@ -371,6 +372,9 @@ def examine() -> dict[str, Any]:
         # Loading the operator tells the compiled part where packages are: NVRTC may be in one.
         _, problem = _import("msda._torch.functional")
         torch, why_no_torch = (None, f"msda's part for it {problem}") if problem else (torch, "")
+    else:
+        for key in ("purelib", "platlib"):
+            _native.add_packages(sysconfig.get_paths()[key])
     findings = _examine_system(torch)
     findings.append(_examine_torch(torch, why_no_torch))
     findings.append(_examine_numpy(numpy, why_no_numpy))
