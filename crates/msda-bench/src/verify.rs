@@ -46,7 +46,8 @@ impl Subject {
         }
         let sweep = Self { name: "cuda, any parameters".into(), device, backends: gpu::sweeps(seeds)? };
         let chosen =
-            ["cuda", "cuda:generic", "cuda:half", "cuda:fixed", "cuda:levels", "cuda:atomic"].map(named);
+            ["cuda", "cuda:generic", "cuda:half", "cuda:fixed", "cuda:levels", "cuda:sorted", "cuda:atomic"]
+                .map(named);
         chosen.into_iter().chain([Ok(sweep)]).collect()
     }
 }

@@ -49,6 +49,11 @@ impl Cuda {
         Self { name: "cuda:atomic".into(), scatter: Scatter::Atomic, ..Self::new(device) }
     }
 
+    /// The device with the kernels that sort samples for the gradient of value, however few those are.
+    pub fn sorted(device: &Device) -> Self {
+        Self { name: "cuda:sorted".into(), scatter: Scatter::Sorted, ..Self::new(device) }
+    }
+
     /// The device with the kernels chosen for level sizes in device memory.
     pub fn device_levels(device: &Device) -> Self {
         Self { name: "cuda:levels".into(), levels: Levels::Device, ..Self::new(device) }
@@ -163,7 +168,7 @@ impl Backend for Cuda {
     }
 
     fn is_reproducible(&self) -> bool {
-        self.scatter == Scatter::Ordered
+        self.scatter != Scatter::Atomic
     }
 
     fn sums_in_f16(&self) -> bool {

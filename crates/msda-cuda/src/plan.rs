@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use msda::{Error, ErrorKind, Result};
 
 use crate::choose::{Choice, choices};
-use crate::driver::{Chain, Device, Function, Node, StreamHandle, fill_async};
+use crate::driver::{Captured, Chain, Device, Function, Node, StreamHandle, fill_async};
 use crate::kernels::{Action, Kernel, Owned, Pointer, Region, Stage};
 use crate::loaded::{Argument, Loaded, MAX_ARGS};
 use crate::request::{Addresses, Levels, Operands, Pass, Request, Slot, Slots, Target};
@@ -38,6 +38,8 @@ pub struct Plan {
 #[derive(Debug)]
 struct Step {
     work: Work,
+    /// The steps that must be done before it.
+    after: Vec<usize>,
     why: String,
 }
 
@@ -110,12 +112,12 @@ impl Plan {
         plan.workspace = call.arena.bytes();
         plan.owned_bytes = call.owned_bytes();
         plan.owned = call.resource.map(|resource| resource.make(device)).transpose()?;
-        for Stage { action, why } in call.stages {
+        for Stage { action, after, why } in call.stages {
             let work = match action {
                 Action::Clear(region) => Work::Clear(region),
                 Action::Run(prepared) => Work::Run(Box::new(Loaded::new(device, prepared)?)),
             };
-            plan.steps.push(Step { work, why: why.into_owned() });
+            plan.steps.push(Step { work, after, why: why.into_owned() });
         }
         if plan.workspace > 0 {
             plan.aligns[Slot::Workspace] = 16;
@@ -184,18 +186,49 @@ impl Plan {
         if unsafe { self.launch_chained(at, stream)? } {
             return Ok(());
         }
-        for step in &self.steps {
-            match &step.work {
-                Work::Clear(region) => {
-                    let address = self.address(at, Pointer::from(*region));
-                    // SAFETY: the caller's promise: the workspace has as many bytes as the plan says.
-                    unsafe { fill_async(&self.device, address, 0, region.bytes, stream)? };
-                }
-                // SAFETY: the caller's promise; the argument was laid out for the kernel.
-                Work::Run(loaded) => unsafe { loaded.launch(|pointer| self.address(at, pointer), stream)? },
-            }
+        if self.branches() && stream.is_capturing(&self.device)? {
+            // SAFETY: the caller's promise.
+            return unsafe { self.capture(at, stream) };
         }
-        Ok(())
+        // SAFETY: the caller's promise.
+        self.steps.iter().try_for_each(|step| unsafe { self.queue(step, at, stream) })
+    }
+
+    /// Queues one step.
+    unsafe fn queue(&self, step: &Step, at: &Addresses, stream: StreamHandle<'_>) -> Result<()> {
+        match &step.work {
+            Work::Clear(region) => {
+                let address = self.address(at, Pointer::from(*region));
+                // SAFETY: the caller's promise: the workspace has as many bytes as the plan says.
+                unsafe { fill_async(&self.device, address, 0, region.bytes, stream) }
+            }
+            // SAFETY: the caller's promise; the argument was laid out for the kernel.
+            Work::Run(loaded) => unsafe { loaded.launch(|pointer| self.address(at, pointer), stream) },
+        }
+    }
+
+    /// Whether some steps may run at the same time.
+    fn branches(&self) -> bool {
+        self.steps.iter().enumerate().any(|(i, step)| i > 0 && step.after != [i - 1])
+    }
+
+    /// Adds all steps to the graph that the stream captures, each after the steps that it waits for.
+    unsafe fn capture(&self, at: &Addresses, stream: StreamHandle<'_>) -> Result<()> {
+        let before = stream.captured(&self.device)?;
+        let mut done: Vec<Vec<Captured>> = Vec::new();
+        let all = |numbers: &[usize], done: &[Vec<Captured>]| -> Vec<Captured> {
+            numbers.iter().flat_map(|&number| done[number].iter().copied()).collect()
+        };
+        for step in &self.steps {
+            let after = if step.after.is_empty() { before.clone() } else { all(&step.after, &done) };
+            stream.wait_for_captured(&self.device, &after)?;
+            // SAFETY: the caller's promise.
+            unsafe { self.queue(step, at, stream)? };
+            done.push(stream.captured(&self.device)?);
+        }
+        let is_last = |number: &usize| self.steps.iter().all(|step| !step.after.contains(number));
+        let last: Vec<usize> = (0..self.steps.len()).filter(is_last).collect();
+        stream.wait_for_captured(&self.device, &all(&last, &done))
     }
 
     /// Queues all stages as one graph and returns true, unless another thread is doing that, the stream is not the
@@ -315,12 +348,15 @@ impl Chained {
             Work::Run(loaded) => loaded.words(),
         });
         let mut args: Vec<Vec<u64>> = words.map(|words| vec![0; words]).collect();
-        let nodes = steps.iter().zip(&mut args).map(|(step, arg)| match &step.work {
-            Work::Clear(region) => Node::Clear { bytes: region.bytes },
-            Work::Run(loaded) => {
-                let (function, launch) = (&loaded.function, &loaded.launch);
-                Node::Kernel { function, launch, arg: arg.as_mut_ptr().cast() }
-            }
+        let nodes = steps.iter().zip(&mut args).map(|(step, arg)| {
+            let node = match &step.work {
+                Work::Clear(region) => Node::Clear { bytes: region.bytes },
+                Work::Run(loaded) => {
+                    let (function, launch) = (&loaded.function, &loaded.launch);
+                    Node::Kernel { function, launch, arg: arg.as_mut_ptr().cast() }
+                }
+            };
+            (step.after.as_slice(), node)
         });
         let nodes: Vec<_> = nodes.collect();
         // SAFETY: each kernel has one parameter, for which there is room. The plan drops its functions after the chain.

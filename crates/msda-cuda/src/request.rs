@@ -293,6 +293,8 @@ pub enum Scatter {
     /// In an order that depends on the inputs alone: the same bits in every run.
     #[default]
     Ordered,
+    /// The same, and samples are sorted however few they are. For tests and measurements.
+    Sorted,
     /// With atomics, in any order: the last bits differ from run to run. Needs a workspace of the size of value in
     /// `f32` if value has another type.
     Atomic,

@@ -72,6 +72,13 @@ fn kernels_that_read_level_sizes_conform() {
 }
 
 #[test]
+fn kernels_that_sort_few_samples_conform() {
+    if let Some(device) = device() {
+        battery(&Cuda::sorted(&device), 1);
+    }
+}
+
+#[test]
 fn kernels_with_atomic_additions_conform() {
     if let Some(device) = device() {
         battery(&Cuda::atomic(&device), 1);

@@ -16,10 +16,11 @@ use crate::task::{Key, Results, Task};
 use crate::timing::{Effort, summarize};
 
 /// Words in place of a kernel's name: sums in `f16`, kernels for fixed sizes, level sizes in device
-/// memory, atomic additions to the gradient of value.
+/// memory; for the gradient of value, samples sorted however few they are, or atomic additions.
 const HALF: &str = "half";
 const FIXED: &str = "fixed";
 const LEVELS: &str = "levels";
+const SORTED: &str = "sorted";
 const ATOMIC: &str = "atomic";
 
 /// Warm-up runs.
@@ -54,6 +55,8 @@ enum Variant {
     Fixed,
     /// The kernel chosen for level sizes in device memory.
     Levels,
+    /// The kernels that sort samples for the gradient of value, however few those are.
+    Sorted,
     /// The kernel chosen for atomic additions to the gradient of value.
     Atomic,
     /// This kernel.
@@ -66,16 +69,24 @@ impl Variant {
         match self {
             Self::Chosen => request,
             Self::Levels => Request { levels: Levels::Device, ..request },
-            Self::Atomic => Request { scatter: Scatter::Atomic, ..request },
+            Self::Sorted | Self::Atomic => Request { scatter: self.scatter(), ..request },
             Self::Half => Request { sums: Sums::F16, ..request },
             Self::Fixed => Request { sizes: Sizes::Fixed, ..request },
             Self::Given(kernel) => Request { sums: kernel.sums(), ..request },
         }
     }
 
+    fn scatter(self) -> Scatter {
+        match self {
+            Self::Sorted => Scatter::Sorted,
+            Self::Atomic => Scatter::Atomic,
+            _ => Scatter::Ordered,
+        }
+    }
+
     fn is_exact(self) -> bool {
         match self {
-            Self::Chosen | Self::Fixed | Self::Levels | Self::Atomic => true,
+            Self::Chosen | Self::Fixed | Self::Levels | Self::Sorted | Self::Atomic => true,
             Self::Half => false,
             Self::Given(kernel) => kernel.is_exact(),
         }
@@ -86,7 +97,7 @@ impl Variant {
         match self {
             Self::Chosen | Self::Fixed | Self::Levels => true,
             // Its forward pass is that of the chosen kernel.
-            Self::Atomic => pass == Pass::Backward,
+            Self::Sorted | Self::Atomic => pass == Pass::Backward,
             // Kernels of other crates have no backward pass.
             Self::Half | Self::Given(Kernel::Custom(_)) => pass == Pass::Forward,
             Self::Given(_) => true,
@@ -120,9 +131,13 @@ fn parse(name: &str) -> Result<(usize, Variant)> {
         Some(HALF) => Variant::Half,
         Some(FIXED) => Variant::Fixed,
         Some(LEVELS) => Variant::Levels,
+        Some(SORTED) => Variant::Sorted,
         Some(ATOMIC) => Variant::Atomic,
         Some(kernel) => Variant::Given(kernel.parse().with_context(|| {
-            format!("engine {name}, which is none of cuda:{HALF}, cuda:{FIXED}, cuda:{LEVELS}, cuda:{ATOMIC}")
+            format!(
+                "engine {name}, which is none of cuda:{HALF}, cuda:{FIXED}, cuda:{LEVELS}, cuda:{SORTED}, \
+                 cuda:{ATOMIC}"
+            )
         })?),
     };
     Ok((ordinal, wanted))
@@ -142,6 +157,7 @@ pub(super) fn backend(name: &str) -> Result<Box<dyn Backend + Send>> {
         Variant::Half => Box::new(msda_cuda::Cuda::halves(&device)),
         Variant::Fixed => Box::new(msda_cuda::Cuda::fixed(&device)),
         Variant::Levels => Box::new(msda_cuda::Cuda::device_levels(&device)),
+        Variant::Sorted => Box::new(msda_cuda::Cuda::sorted(&device)),
         Variant::Atomic => Box::new(msda_cuda::Cuda::atomic(&device)),
         Variant::Given(kernel) => Box::new(msda_cuda::Cuda::with_pick(&device, name, move |_| Some(kernel))),
     })
@@ -173,7 +189,7 @@ impl Cuda {
     /// The kernel for a task; none for the chosen one.
     fn given(&self, task: &Task<'_>) -> Option<Kernel> {
         match self.kernel {
-            Variant::Chosen | Variant::Levels | Variant::Atomic => None,
+            Variant::Chosen | Variant::Levels | Variant::Sorted | Variant::Atomic => None,
             Variant::Given(kernel) => Some(kernel),
             Variant::Half | Variant::Fixed => {
                 let (pass, operands) = pass_of(task);
@@ -201,7 +217,7 @@ impl Cuda {
                     Pass::Backward => Setup::backward(problem, inputs, task.grad_output),
                 };
                 let levels = if self.kernel == Variant::Levels { Levels::Device } else { Levels::Host };
-                let scatter = if self.kernel == Variant::Atomic { Scatter::Atomic } else { Scatter::Ordered };
+                let scatter = self.kernel.scatter();
                 Resident::new(&self.device, &Setup { levels, scatter, ..setup }, self.given(task))?
             }
         };
@@ -327,6 +343,7 @@ mod tests {
         assert_eq!(parse("cuda:half").unwrap(), (0, Variant::Half));
         assert_eq!(parse("cuda@2:fixed").unwrap(), (2, Variant::Fixed));
         assert_eq!(parse("cuda:levels").unwrap(), (0, Variant::Levels));
+        assert_eq!(parse("cuda:sorted").unwrap(), (0, Variant::Sorted));
         assert_eq!(parse("cuda:atomic").unwrap(), (0, Variant::Atomic));
         assert_eq!(parse("cuda:generic").unwrap(), (0, Variant::Given(Kernel::Generic)));
         assert_eq!(parse("cuda@1:generic").unwrap(), (1, Variant::Given(Kernel::Generic)));
@@ -341,5 +358,6 @@ mod tests {
             assert_eq!(passes(name), [true, true], "{name}");
         }
         assert_eq!((passes("cuda:half"), passes("cuda:atomic")), ([true, false], [false, true]));
+        assert_eq!(passes("cuda:sorted"), [false, true]);
     }
 }

@@ -208,17 +208,22 @@ struct Tile {
     }
 };
 
-__device__ __forceinline__ Tile tile_at(const Levels &levels, int index) {
-    int l = LEVELS - 1;
-    while (l > 0 && index >= levels.level[l - 1].first_tile) l--;
-    const TileLevel &level = levels.level[l];
-    const int in_level = index - level.first_tile;
-    const int row = in_level / level.tiles_across, column = in_level - row * level.tiles_across;
+// A tile of level l, by its number in the level.
+__device__ __forceinline__ Tile tile_of_level(const TileLevel &level, int l, int in_level) {
+    const int row = u32(in_level) / u32(level.tiles_across);
+    const int column = in_level - row * level.tiles_across;
     Tile tile;
     tile.l = l, tile.x = column * TILE_WIDTH, tile.y = row * TILE_HEIGHT;
     tile.width = level.width, tile.height = level.height;
     tile.position = level.origin + tile.y * level.pitch + tile.x, tile.pitch = level.pitch;
     return tile;
+}
+
+// A tile by its number over all levels.
+__device__ __forceinline__ Tile tile_at(const Levels &levels, int index) {
+    int l = LEVELS - 1;
+    while (l > 0 && index >= levels.level[l - 1].first_tile) l--;
+    return tile_of_level(levels.level[l], l, index - levels.level[l].first_tile);
 }
 
 // The records of the samples that touch a tile: three ranges, one after the other.
@@ -275,16 +280,27 @@ __device__ __forceinline__ int query_of_record(u32 record, const TileLevel &leve
     return int(query);
 }
 
-// Adds the samples of a tile one after the other, as the definition says: lane c sums channel
-// `channel` into sums[pixel * 32 + c]. All lanes of a warp call this together.
+// All records of a level.
+struct AllRecords {
+    u32 all;
+    __device__ __forceinline__ u32 count() const { return all; }
+    __device__ __forceinline__ u32 at(u32 i) const { return i; }
+};
+
+// Adds the samples of LINES image rows of a tile one after the other, as the definition says: lane c
+// sums channel `channel` into sums[pixel * 32 + c]; pixels are counted from image row `first_line`
+// of the tile. All lanes of a warp call this together. `records` may name samples that do not touch
+// the tile.
+template <int LINES, typename R>
 __device__ __forceinline__ void add_in_order(const Args &args, const Levels &levels,
-                                             const Ranges &ranges, const Tile &tile, int image,
-                                             int head, int channel, bool in_row, Wide *sums) {
+                                             const R &records, const Tile &tile, int first_line,
+                                             int image, int head, int channel, bool in_row,
+                                             Wide *sums) {
     typedef typename Element<VALUE>::Stored Stored;
     const int lane = threadIdx.x % 32;
     const TileLevel &level = levels.level[tile.l];
-    for (int pixel = 0; pixel < TILE_PIXELS; pixel++) sums[pixel * 32 + lane] = 0;
-    const u32 count = ranges.count();
+    for (int pixel = 0; pixel < LINES * TILE_WIDTH; pixel++) sums[pixel * 32 + lane] = 0;
+    const u32 count = records.count();
 #pragma unroll 1
     for (u32 begin = 0; begin < count; begin += 32) {
         Wide xy[2] = {0, 0}, weight[1] = {0};
@@ -292,7 +308,7 @@ __device__ __forceinline__ void add_in_order(const Args &args, const Levels &lev
         bool counts = false;
         if (begin + lane < count) {
             int sample;
-            query = query_of_record(ranges.at(begin + lane), level, sample);
+            query = query_of_record(records.at(begin + lane), level, sample);
             load_wide<LOCATION, 2, LOCATION_ALIGN>(
                 args.locations.at(image, query, head) + i64(sample) * (2 * size_of<LOCATION>), xy);
             load_wide<WEIGHT, 1, WEIGHT_ALIGN>(
@@ -321,8 +337,8 @@ __device__ __forceinline__ void add_in_order(const Args &args, const Levels &lev
 #pragma unroll
             for (int tap = 0; tap < (NEAREST ? 1 : 4); tap++) {
                 const int i = int(left) + (tap & 1), j = int(top) + (tap >> 1);
-                const int column = i - tile.x, line = j - tile.y;
-                if (u32(column) >= TILE_WIDTH || u32(line) >= TILE_HEIGHT) continue;
+                const int column = i - tile.x, line = j - tile.y - first_line;
+                if (u32(column) >= TILE_WIDTH || u32(line) >= LINES) continue;
                 if (i >= tile.width || j >= tile.height) continue;
                 Wide share = 1;
                 if (!NEAREST) {

@@ -3,18 +3,8 @@
 //   grad_value[pixel, channel] =
 //       sum over samples of share[pixel, sample] * grad_output[sample, channel]
 //
-// A warp multiplies matrices for one tile: 32 pixels x samples times samples x CHUNK channels. The
-// samples come from the sorted list of bin.cu. Each has at most four shares that are not 0, but the
-// tensor core multiplies all 32 faster than other code would find the four.
-//
-//     shares (registers)                gradients (shared memory)      sums (registers)
-//     sample  0 1 2 .. 15               channel  0 1 2 .. 31
-//     pixel 0 . a . ..                  sample 0 . . .                 pixel 0 . . .
-//     pixel 1 . b . ..            x     sample 1 . . .            =    pixel 1 . . .
-//
-// Shares are products of three numbers in f32. They are split into two numbers of the type of the
-// gradients, and both are multiplied, so the products are exact to 16 bits or more (bf16: 16,
-// f16: 22). f32 gradients are split too (tf32, three products: 21 bits). Sums are f32.
+// A warp multiplies matrices for one tile: see matrix.cuh. The samples come from the sorted list of
+// bin.cu.
 //
 // Threads: four warps per block. Two by two tiles per block, one per warp; or one tile that all
 // warps share, if its level has many samples per tile or one of the four tiles has many. The warps
@@ -25,34 +15,21 @@
 // weights and rows of gradients of the next one are on their way (the rows to shared memory), and
 // the records of the one after it.
 //
-// A share of 0 times infinity is not a number. So if a sum is not finite, the tile is computed
-// again as the definition says.
-//
 // Bound by: instructions and the tensor cores if samples are many; writing grad_value if few.
-#include "backward/tiles.cuh"
+#include "backward/matrix.cuh"
 
-// Macros besides those of tiles.cuh: CHUNK (channels of a warp: 8, 16 or 32), BLOCKS_PER_SM,
-// SHARED_BYTES.
+// Macros besides those of matrix.cuh: BLOCKS_PER_SM, SHARED_BYTES.
 constexpr int WARPS = 4, THREADS = 32 * WARPS;
-constexpr int ELEMENT = size_of<VALUE>;
-constexpr int PARTS = CHUNK * ELEMENT / 16;            // pieces of 16 bytes per row
-constexpr int COLUMN_TILES = CHUNK / 8;                // matrices of 8 channels
-constexpr int CHANNELS_PER_PART = 16 / ELEMENT;
-constexpr u32 SHARED_FROM = 1024;                      // records from which all warps share a tile
-// f16 has no small numbers: shares are scaled up by this, and sums down.
-constexpr float SCALE = VALUE == F16 ? 256.0f : 1.0f;
-
+constexpr u32 SHARED_FROM = 1024; // records from which all warps share a tile
+constexpr u32 MAX_STEPS = 256;    // 16 bits: sums of so many steps are added to others
 constexpr int SUM_BYTES = TILE_PIXELS * CHUNK * 4;
-constexpr int EXACT_BYTES = TILE_PIXELS * 32 * 4;
 
 struct __align__(16) WarpStage {
     union {
-        uint4 rows[2][32 * PARTS];     // gradients of two steps
-        float sums[1][SUM_BYTES / 4];  // later the sums
-        float exact[EXACT_BYTES / 4];  // or the sums of write_exactly
+        uint4 rows[2][32 * PARTS];    // gradients of two steps
+        float exact[EXACT_BYTES / 4]; // later the sums of write_exactly
     };
-    float4 lines[2][32]; // weight * share of each of the four image rows of the tile
-    float column[2][32]; // x in the tile
+    Shares shares[2];
 };
 
 // The stages of the warps, and later their sums.
@@ -70,17 +47,6 @@ struct Units {
 };
 extern __shared__ uint4 shared[];
 
-// Where piece `part` of a row is, so that neither copies nor matrix loads meet bank conflicts.
-__device__ __forceinline__ int piece_of(int row, int part) {
-    if constexpr (VALUE == F32) {
-        constexpr int PAIRS = PARTS / 2;
-        const int pair = (part >> 1) ^ (PAIRS == 4 ? row & 3 : PAIRS == 2 ? row >> 1 & 1 : 0);
-        return row * PARTS + pair * 2 + (part & 1);
-    } else {
-        return row * PARTS + (part ^ (row / (8 / PARTS) % PARTS));
-    }
-}
-
 // Where four sums of a pixel are.
 __device__ __forceinline__ int sums_of(int pixel, int four) {
     constexpr int FOURS = CHUNK / 4;
@@ -95,163 +61,6 @@ __device__ __forceinline__ void copy_row(uint4 *to, const char *from, bool exist
                  "l"(from), "r"(exists ? 16 : 0)
                  : "memory");
 #endif
-}
-
-__device__ __forceinline__ void multiply(float (&sum)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-#if __CUDA_ARCH__ >= 800
-    if constexpr (VALUE == BF16) {
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-            "{%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-    } else if constexpr (VALUE == F16) {
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-            "{%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-    } else {
-        asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-            "{%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-    }
-#endif
-}
-
-// Two shares as two 16-bit numbers each: the rounded one, and the rest.
-__device__ __forceinline__ void split2(float first, float second, u32 &high, u32 &low) {
-    float high_first, high_second;
-    high = narrow2<VALUE == F32 ? F16 : VALUE>(first, second);
-    widen2<VALUE == F32 ? F16 : VALUE>(high, high_first, high_second);
-    low = narrow2<VALUE == F32 ? F16 : VALUE>(first - high_first, second - high_second);
-}
-
-// A number as two tf32 numbers: rounded, and the rest. The tensor core ignores the low 13 bits. NaN
-// stays NaN in the rest.
-__device__ __forceinline__ void split(float x, u32 &high, u32 &low) {
-    high = (__float_as_uint(x) + 0x1000) & 0xffffe000;
-    low = __float_as_uint(x - __uint_as_float(high));
-}
-
-// Tensor cores cut sums off instead of rounding them, so an error grows with each addition. f32:
-// the sums of a step are added to others that are rounded. 16 bits: those of MAX_STEPS steps are.
-constexpr bool ROUND_EACH_STEP = VALUE == F32;
-constexpr u32 MAX_STEPS = 256;
-
-constexpr int MATRICES = COLUMN_TILES > 1 ? 2 : 1; // of 8 channels, loaded at once
-
-__device__ __forceinline__ void load_matrices(u32 (&b)[MATRICES][2], const uint4 *row) {
-    const u32 address = u32(__cvta_generic_to_shared(row));
-    if constexpr (MATRICES == 2) {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(b[0][0]), "=r"(b[0][1]), "=r"(b[MATRICES - 1][0]), "=r"(b[MATRICES - 1][1])
-                     : "r"(address));
-    } else {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                     : "=r"(b[0][0]), "=r"(b[0][1])
-                     : "r"(address));
-    }
-}
-
-typedef float Sums[2][COLUMN_TILES][4]; // [two image rows of the tile][8 channels]
-
-__device__ __forceinline__ void clear(Sums &sums) {
-#pragma unroll
-    for (int m = 0; m < 2; m++) {
-#pragma unroll
-        for (int n = 0; n < COLUMN_TILES; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) sums[m][n][i] = 0;
-        }
-    }
-}
-
-// The share of a column of the tile.
-__device__ __forceinline__ float share_of(float distance) { return __saturatef(1 - fabsf(distance)); }
-
-// Adds partial sums.
-__device__ __forceinline__ void add(Sums &to, const Sums &more) {
-#pragma unroll
-    for (int m = 0; m < 2; m++) {
-#pragma unroll
-        for (int n = 0; n < COLUMN_TILES; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) to[m][n][i] += more[m][n][i];
-        }
-    }
-}
-
-// Adds 32 staged samples, or `count` if those are fewer.
-__device__ __forceinline__ void add_step(Sums &sums, const WarpStage &stage, int buffer, u32 count) {
-    const int lane = threadIdx.x % 32;
-    const float column = float(lane / 4); // the pixel column of this lane's shares
-    const uint4 *rows = stage.rows[buffer];
-    if constexpr (VALUE == F32) {
-#pragma unroll
-        for (int step = 0; step < 32; step += 8) { // samples step + lane % 4 and 4 more
-            if (step >= count) break;
-            u32 high[2][4], low[2][4];
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int k = step + half * 4 + lane % 4;
-                const float share = share_of(stage.column[buffer][k] - column);
-                const float4 lines = stage.lines[buffer][k];
-                const float line[4] = {lines.x, lines.y, lines.z, lines.w};
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    split(share * line[j], high[j / 2][half * 2 + j % 2], low[j / 2][half * 2 + j % 2]);
-                }
-            }
-#pragma unroll
-            for (int n = 0; n < COLUMN_TILES; n++) {
-                u32 b_high[2], b_low[2];
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const int k = step + half * 4 + lane % 4, channel = n * 8 + lane / 4;
-                    const uint4 *piece = rows + piece_of(k, channel / 4);
-                    split(reinterpret_cast<const float *>(piece)[channel % 4], b_high[half], b_low[half]);
-                }
-#pragma unroll
-                for (int m = 0; m < 2; m++) {
-                    multiply(sums[m][n], low[m], b_high);
-                    multiply(sums[m][n], high[m], b_low);
-                    multiply(sums[m][n], high[m], b_high);
-                }
-            }
-        }
-    } else {
-#pragma unroll
-        for (int step = 0; step < 32; step += 16) {
-            if (step >= count) break;
-            u32 high[2][4], low[2][4];
-#pragma unroll
-            for (int half = 0; half < 2; half++) { // samples k and k + 1
-                const int k = step + half * 8 + lane % 4 * 2;
-                const float2 at = *reinterpret_cast<const float2 *>(&stage.column[buffer][k]);
-                const float first = share_of(at.x - column), second = share_of(at.y - column);
-                const float4 a = stage.lines[buffer][k], b = stage.lines[buffer][k + 1];
-                split2(first * a.x, second * b.x, high[0][half * 2], low[0][half * 2]);
-                split2(first * a.y, second * b.y, high[0][half * 2 + 1], low[0][half * 2 + 1]);
-                split2(first * a.z, second * b.z, high[1][half * 2], low[1][half * 2]);
-                split2(first * a.w, second * b.w, high[1][half * 2 + 1], low[1][half * 2 + 1]);
-            }
-#pragma unroll
-            for (int n = 0; n < COLUMN_TILES; n += MATRICES) {
-                // Lanes 0 to 15 name the rows of the 16 samples, lanes 16 to 31 those of the next 8
-                // channels. The matrices are transposed.
-                u32 b[MATRICES][2];
-                load_matrices(b, rows + piece_of(step + lane % 16, n + lane / 16 % MATRICES));
-#pragma unroll
-                for (int i = 0; i < MATRICES; i++) {
-#pragma unroll
-                    for (int m = 0; m < 2; m++) {
-                        multiply(sums[m][n + i], low[m], b[i]);
-                        multiply(sums[m][n + i], high[m], b[i]);
-                    }
-                }
-            }
-        }
-    }
 }
 
 // A sample on its way through the pipeline.
@@ -303,10 +112,8 @@ __device__ __forceinline__ void add_tile(Sums &sums, const Args &args, const Til
     };
     // Locates a sample and stages its shares.
     auto put = [&](const Raw &raw, int buffer) {
-        float4 lines = make_float4(0, 0, 0, 0);
-        float column = 0;
+        float xy[2] = {0, 0}, weight[1] = {0};
         if (raw.query >= 0) {
-            float xy[2], weight[1];
             raw.xy.widen_to(xy), raw.weight.widen_to(weight);
             if (FUSED) {
                 float reference[FUSED ? FUSED : 1];
@@ -315,12 +122,11 @@ __device__ __forceinline__ void add_tile(Sums &sums, const Args &args, const Til
                 weight[0] = expf(weight[0] - raw.softmax.max) * raw.softmax.scale;
             }
             place(xy[0], xy[1], level);
-            column = xy[0] - float(tile.x);
-            const float line = xy[1] - float(tile.y), w = weight[0] * SCALE;
-            lines.x = w * share_of(line), lines.y = w * share_of(line - 1);
-            lines.z = w * share_of(line - 2), lines.w = w * share_of(line - 3);
         }
-        stage.lines[buffer][lane] = lines, stage.column[buffer][lane] = column;
+        stage.shares[buffer].put(tile, raw.query >= 0, xy[0], xy[1], weight[0]);
+    };
+    auto add = [&](Sums &to, int buffer, u32 left) {
+        add_step(to, stage.shares[buffer], stage.rows[buffer], left, [](int k) { return k; });
     };
     u32 at = from + first * 32; // of the step whose products come next
     if (at >= count) return;
@@ -344,10 +150,10 @@ __device__ __forceinline__ void add_tile(Sums &sums, const Args &args, const Til
         if constexpr (ROUND_EACH_STEP) {
             Sums part;
             clear(part);
-            add_step(part, stage, buffer, count - at);
-            add(sums, part);
+            add(part, buffer, count - at);
+            add_sums(sums, part);
         } else {
-            add_step(sums, stage, buffer, count - at);
+            add(sums, buffer, count - at);
         }
         __syncwarp();
     }
@@ -408,38 +214,18 @@ __device__ __forceinline__ void put_sums(float *to, const Sums &sums) {
     }
 }
 
-// Writes a piece of a row.
-__device__ __forceinline__ void write_piece(const Args &args, const Tile &tile, int image, int head,
-                                            int pixel, int part, const float (&x)[CHANNELS_PER_PART]) {
-    if (!tile.has(pixel)) return;
-    Vector<16> v;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if constexpr (VALUE == F32) {
-            v.word[i] = __float_as_uint(x[i]);
-        } else {
-            v.word[i] = narrow2<VALUE>(x[i * CHANNELS_PER_PART / 4], x[i * CHANNELS_PER_PART / 4 + 1]);
-        }
-    }
-    const char *row = address_mad(args.grad_value.at(image, 0, head), tile.position_of(pixel),
-                                  int(args.grad_value.stride[1]));
-    st_global<16>(const_cast<char *>(row) + blockIdx.y * (CHUNK * ELEMENT) + part * 16, v);
-}
-
-// Adds the sums of `warps` warps and writes the tile, by `threads` threads. False: a sum is not
-// finite.
+// Adds the sums of all warps and writes the tile. False: a sum is not finite.
 __device__ __forceinline__ bool write_tile(const Args &args, const Tile &tile, int image, int head,
-                                           const float (*from)[SUM_BYTES / 4], int warps, int thread,
-                                           int threads) {
+                                           const float (*from)[SUM_BYTES / 4]) {
     float zero = 0; // NaN if a sum is not finite
 #pragma unroll 4
-    for (int i = thread; i < TILE_PIXELS * PARTS; i += threads) {
+    for (int i = threadIdx.x; i < TILE_PIXELS * PARTS; i += THREADS) {
         const int pixel = i / PARTS, part = i % PARTS;
         float x[CHANNELS_PER_PART];
 #pragma unroll
         for (int c = 0; c < CHANNELS_PER_PART; c += 4) {
             float4 sum = make_float4(0, 0, 0, 0);
-            for (int w = 0; w < warps; w++) {
+            for (int w = 0; w < WARPS; w++) {
                 const float4 more = *reinterpret_cast<const float4 *>(
                     from[w] + sums_of(pixel, part * (CHANNELS_PER_PART / 4) + c / 4));
                 sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
@@ -451,28 +237,6 @@ __device__ __forceinline__ bool write_tile(const Args &args, const Tile &tile, i
         write_piece(args, tile, image, head, pixel, part, x);
     }
     return zero == 0;
-}
-
-// Computes the tile again, by the definition, with one warp.
-__device__ __noinline__ void write_exactly(const Args &args, const Levels &levels, i64 plane,
-                                           int index, float *sums) {
-    const int image = int(plane / args.heads), head = int(plane - i64(image) * args.heads);
-    const int lane = threadIdx.x % 32;
-    const Tile tile = tile_at(levels, index);
-    const Ranges ranges = ranges_of(args, levels, plane, index, tile);
-    const bool in_row = lane < CHUNK;
-    add_in_order(args, levels, ranges, tile, image, head, blockIdx.y * CHUNK + (in_row ? lane : 0),
-                 in_row, sums);
-    for (int i = lane; i < TILE_PIXELS * PARTS; i += 32) {
-        const int pixel = i / PARTS, part = i % PARTS;
-        float x[CHANNELS_PER_PART];
-#pragma unroll
-        for (int c = 0; c < CHANNELS_PER_PART; c++) {
-            x[c] = sums[pixel * 32 + part * CHANNELS_PER_PART + c];
-        }
-        write_piece(args, tile, image, head, pixel, part, x);
-    }
-    __syncwarp();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
@@ -537,20 +301,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             add_records(sums, args, level, ranges, tile, image, head, stage, together);
             // What is known of the tile is computed again: registers are few in between.
             index = forget(index), tile = tile_at(levels, index);
-            if (together) __syncthreads();
-            put_sums(together ? stages.sums[warp] : stage.sums[0], sums);
             bool finite;
             if (together) {
                 __syncthreads();
-                finite = write_tile(args, tile, image, head, stages.sums, WARPS, threadIdx.x, THREADS);
-                finite = !__syncthreads_or(!finite);
+                put_sums(stages.sums[warp], sums);
+                __syncthreads();
+                finite = !__syncthreads_or(!write_tile(args, tile, image, head, stages.sums));
             } else {
-                __syncwarp();
-                finite = write_tile(args, tile, image, head, stage.sums, 1, threadIdx.x % 32, 32);
-                finite = __all_sync(0xffffffffu, finite);
+                finite = __all_sync(0xffffffffu, store_sums(args, tile, image, head, sums));
             }
             if (!finite && !(together && warp > 0)) {
-                write_exactly(args, levels, plane, index, stages.of_warp[warp].exact);
+                const Tile again = tile_at(levels, index);
+                write_exactly(args, levels, ranges_of(args, levels, plane, index, again), again,
+                              image, head, stages.of_warp[warp].exact);
             }
             if (together) __syncthreads();
             __syncwarp();

@@ -36,7 +36,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const int image = int(plane / args.heads), head = int(plane - i64(image) * args.heads);
         const Tile tile = tile_at(levels, index);
         const Ranges ranges = ranges_of(args, levels, plane, index, tile);
-        add_in_order(args, levels, ranges, tile, image, head, in_row ? channel : 0, in_row, sums);
+        add_in_order<TILE_HEIGHT>(args, levels, ranges, tile, 0, image, head, in_row ? channel : 0,
+                                  in_row, sums);
         for (int pixel = 0; pixel < TILE_PIXELS && in_row; pixel++) {
             if (!tile.has(pixel)) continue;
             char *row = args.grad_value.at(image, tile.position_of(pixel), head);

@@ -152,8 +152,22 @@ functions! {
     cuStreamCreate(stream: *mut CUstream, flags: c_uint);
     cuStreamDestroy_v2(stream: CUstream);
     cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
+    cuStreamGetCaptureInfo_v2(
+        stream: CUstream,
+        status: *mut c_uint,
+        id: *mut c_ulonglong,
+        graph: *mut CUgraph,
+        dependencies: *mut *const CUgraphNode,
+        count: *mut usize,
+    );
     cuStreamIsCapturing(stream: CUstream, status: *mut c_uint);
     cuStreamSynchronize(stream: CUstream);
+    cuStreamUpdateCaptureDependencies(
+        stream: CUstream,
+        dependencies: *mut CUgraphNode,
+        count: usize,
+        flags: c_uint,
+    );
     cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
     cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);
 }

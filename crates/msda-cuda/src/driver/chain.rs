@@ -13,8 +13,8 @@ use super::check::check;
 use super::graph::Definition;
 use super::{Device, Function, Launch, StreamHandle};
 
-/// Kernels and clears that run one after another and are queued by one call, which costs the host
-/// less than one kernel launch. It is a graph whose arguments can be changed. The driver makes
+/// Kernels and clears that are queued by one call, which costs the host less than one kernel launch.
+/// Each runs after others, or after none: branches run at the same time. It is a graph whose arguments can be changed. The driver makes
 /// launches of a chain wait for each other, also on different streams: use it on one stream.
 #[derive(Debug)]
 pub struct Chain {
@@ -63,21 +63,24 @@ enum Params {
 unsafe impl Send for Chain {}
 
 impl Chain {
-    /// A chain of nodes.
+    /// A chain of nodes, each with the numbers of the nodes that it runs after.
     ///
     /// # Safety
     /// Each kernel has one parameter, and its node has the address of an argument. The functions
     /// outlive the chain.
-    pub unsafe fn new(device: &Device, nodes: &[Node<'_>]) -> Result<Self> {
+    pub unsafe fn new(device: &Device, nodes: &[(&[usize], Node<'_>)]) -> Result<Self> {
         let _bound = device.bind_relaxed()?;
         let mut graph = Definition(ptr::null_mut());
         // SAFETY: the graph is valid to write; 0 is the only flag.
         check("cuGraphCreate", unsafe { api::cuGraphCreate(&mut graph.0, 0) })?;
         let mut links: Vec<Link> = Vec::new();
-        for node in nodes {
-            let before = links.last().map(|link| link.node);
+        for (after, node) in nodes {
+            let node_of = |&number: &usize| {
+                links.get(number).map(|link| link.node).ok_or_else(|| not_a("node before it", number))
+            };
+            let before = after.iter().map(node_of).collect::<Result<Vec<_>>>()?;
             // SAFETY: the caller's promise.
-            links.push(unsafe { Link::add(device, graph.0, before, node)? });
+            links.push(unsafe { Link::add(device, graph.0, &before, node)? });
         }
         Ok(Self { device: device.clone(), raw: graph.instantiate()?, links, graph })
     }
@@ -147,18 +150,12 @@ impl Drop for Chain {
 }
 
 impl Link {
-    /// Adds a node to a graph, after the node before it.
+    /// Adds a node to a graph, after the nodes before it.
     ///
     /// # Safety
-    /// As for [`Chain::new`]. The graph lives, the node before it is of the graph, and the context
+    /// As for [`Chain::new`]. The graph lives, the nodes before it are of the graph, and the context
     /// is current.
-    unsafe fn add(
-        device: &Device,
-        graph: CUgraph,
-        before: Option<CUgraphNode>,
-        node: &Node<'_>,
-    ) -> Result<Self> {
-        let before = before.as_slice();
+    unsafe fn add(device: &Device, graph: CUgraph, before: &[CUgraphNode], node: &Node<'_>) -> Result<Self> {
         let (list, count, mut added) = (before.as_ptr(), before.len(), ptr::null_mut());
         let params = match *node {
             Node::Kernel { function, launch, mut arg } => {

@@ -30,6 +30,7 @@ pub use library::{driver_problem, driver_version, symbol};
 pub use memory::{Memory, copy_async, fill_async};
 pub use module::{Function, Launch, Module, Window};
 pub use relaxed::Relaxed;
+pub(crate) use stream::Captured;
 pub use stream::{Stream, StreamHandle};
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr;
 
-use cudarc::driver::sys::{CUstream, CUstream_flags, CUstreamCaptureStatus};
+use cudarc::driver::sys::{CUgraphNode, CUstream, CUstream_flags, CUstreamCaptureStatus};
 use msda::Result;
 
 use super::api;
@@ -81,6 +81,10 @@ impl Drop for Stream {
     }
 }
 
+/// Work in a graph that is captured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Captured(CUgraphNode);
+
 /// The driver's handle of the per-thread default stream.
 const PER_THREAD: usize = 2;
 
@@ -121,6 +125,36 @@ impl<'a> StreamHandle<'a> {
         // SAFETY: the stream lives; `status` is valid to write.
         check("cuStreamIsCapturing", unsafe { api::cuStreamIsCapturing(self.raw, &mut status) })?;
         Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32)
+    }
+
+    /// The work that the next work in a capture will wait for. The stream captures a graph.
+    pub(crate) fn captured(self, device: &Device) -> Result<Vec<Captured>> {
+        let _bound = device.bind()?;
+        let (mut status, mut id, mut graph, mut list, mut count) =
+            (0, 0, ptr::null_mut(), ptr::null::<CUgraphNode>(), 0);
+        // SAFETY: the stream lives; the rest is valid to write.
+        let result = unsafe {
+            api::cuStreamGetCaptureInfo_v2(self.raw, &mut status, &mut id, &mut graph, &mut list, &mut count)
+        };
+        check("cuStreamGetCaptureInfo", result)?;
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        // SAFETY: the driver's list is valid until the next call with the stream.
+        Ok(unsafe { std::slice::from_raw_parts(list, count) }.iter().map(|&node| Captured(node)).collect())
+    }
+
+    /// Makes the next work in a capture wait for this work, and for no other. The stream captures
+    /// the graph that the work is of.
+    pub(crate) fn wait_for_captured(self, device: &Device, work: &[Captured]) -> Result<()> {
+        /// Replaces the list.
+        const SET: u32 = 1;
+        let _bound = device.bind()?;
+        let mut nodes: Vec<CUgraphNode> = work.iter().map(|captured| captured.0).collect();
+        // SAFETY: the stream lives and captures the graph of these nodes.
+        let result =
+            unsafe { api::cuStreamUpdateCaptureDependencies(self.raw, nodes.as_mut_ptr(), nodes.len(), SET) };
+        check("cuStreamUpdateCaptureDependencies", result)
     }
 
     /// Whether it is the per-thread default stream: another stream in every thread.

@@ -329,7 +329,7 @@ fn everything_can_be_made_while_a_graph_is_captured() {
         event.synchronize().unwrap();
         other.synchronize().unwrap();
         // SAFETY: no kernels.
-        let chain = unsafe { Chain::new(&device, &[Node::Clear { bytes: 64 }]) };
+        let chain = unsafe { Chain::new(&device, &[(&[], Node::Clear { bytes: 64 })]) };
         drop(chain.unwrap());
     };
     let graph = global_capture(&stream, || {
@@ -354,11 +354,12 @@ fn chains_clear_memory_and_take_other_addresses() {
     let mut memory = [(); 2].map(|()| device.alloc(512).unwrap());
     let stream = device.stream().unwrap();
     let mut args = memory.each_ref().map(Memory::address);
-    let nodes = [
-        Node::Clear { bytes: 128 },
-        Node::Kernel { function: &reverse, launch: &launch, arg: (&raw mut args[0]).cast() },
-        Node::Clear { bytes: 2 },
-    ];
+    let kernel = Node::Kernel { function: &reverse, launch: &launch, arg: (&raw mut args[0]).cast() };
+    let nodes: [(&[usize], _); 3] =
+        [(&[], Node::Clear { bytes: 128 }), (&[0], kernel), (&[0, 1], Node::Clear { bytes: 2 })];
+    // SAFETY: no kernels.
+    let error = unsafe { Chain::new(&device, &[(&[0], Node::Clear { bytes: 2 })]) }.unwrap_err();
+    assert!(error.to_string().contains("node before it"), "{error}");
     // SAFETY: the kernel has one parameter, which is an address.
     let mut chain = unsafe { Chain::new(&device, &nodes).unwrap() };
     // SAFETY: the argument is not used: the node is no kernel.

@@ -22,6 +22,8 @@ pub(super) struct Shared {
     pub(super) softmax: Option<Region>,
     /// Fused form: gradients of the locations of all samples.
     pub(super) points: Option<Region>,
+    /// The stage that writes them.
+    pub(super) samples: Option<usize>,
 }
 
 /// Adds the stages of a backward pass. `samples` adds the kernel that computes gradients of locations and weights.
@@ -47,11 +49,13 @@ pub(super) fn prepare(
     let own = wanted.locations || wanted.weights || shared.softmax.is_some() || shared.points.is_some();
     if own && rows > 0 && p.samples() > 0 {
         samples(call, shared);
+        shared.samples = call.stages.len().checked_sub(1);
     }
     if let Some(points) = shared.points {
         reference(call, request, target, points);
     }
     if wanted.value {
+        call.branch();
         scatter(call, request, target, shared);
     }
 }

@@ -1,8 +1,8 @@
 //! A call: the stages that a plan queues, in order, and the device memory that they need.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
+use std::{fmt, mem};
 
 use msda::Result;
 
@@ -19,6 +19,10 @@ pub struct Call {
     pub arena: Arena,
     /// Objects that must exist before a launch and live as long as the plan, such as textures.
     pub resource: Option<Arc<dyn Resource>>,
+    /// The next stage does not wait for the one before it.
+    branches: bool,
+    /// Other stages that the next stage waits for.
+    joins: Vec<usize>,
 }
 
 /// One stage of a call, and why it is there.
@@ -26,6 +30,8 @@ pub struct Call {
 pub struct Stage {
     /// What is queued.
     pub action: Action,
+    /// The stages that must be done before it. They come earlier.
+    pub after: Vec<usize>,
     /// The reason, for people.
     pub why: Cow<'static, str>,
 }
@@ -55,12 +61,32 @@ pub struct Prepared {
 impl Call {
     /// Adds a kernel.
     pub fn run(&mut self, prepared: Prepared, why: impl Into<Cow<'static, str>>) {
-        self.stages.push(Stage { action: Action::Run(prepared), why: why.into() });
+        self.add(Action::Run(prepared), why.into());
     }
 
     /// Adds a stage that sets a region of the workspace to zero.
     pub fn clear(&mut self, region: Region, why: impl Into<Cow<'static, str>>) {
-        self.stages.push(Stage { action: Action::Clear(region), why: why.into() });
+        self.add(Action::Clear(region), why.into());
+    }
+
+    /// The next stage need not wait for the stages before it.
+    pub fn branch(&mut self) {
+        self.branches = true;
+    }
+
+    /// The next stage also waits for that stage.
+    pub fn join(&mut self, stage: usize) {
+        self.joins.push(stage);
+    }
+
+    fn add(&mut self, action: Action, why: Cow<'static, str>) {
+        let mut after = mem::take(&mut self.joins);
+        if !mem::take(&mut self.branches) {
+            after.extend(self.stages.len().checked_sub(1));
+        }
+        after.sort_unstable();
+        after.dedup();
+        self.stages.push(Stage { action, after, why });
     }
 
     /// Device memory that a plan of it owns, in bytes.

@@ -1,4 +1,5 @@
-//! The gradient of value: `backward/gaps.cu`, `bin.cu`, `value.cu`, `value_plain.cu` and `value_atomic.cu`.
+//! The gradient of value: `backward/gaps.cu`, `value_few.cu`, `bin.cu`, `value.cu`, `value_plain.cu` and
+//! `value_atomic.cu`.
 //!
 //! `backward/tiles.cuh` explains the words: plane, tile, bin, record, chunk.
 
@@ -32,6 +33,15 @@ const ONE_CHUNK: usize = 16384;
 /// The most shared memory of a block that counts, if that is enough: three blocks fit an SM.
 const COUNTER_BYTES: usize = 74 << 10;
 
+/// Samples of a plane and level up to which `value_few.cu` computes the gradient of value.
+const FEW: usize = 4096;
+
+/// Warps of a block of `value_few.cu`.
+const FEW_WARPS: usize = 8;
+
+/// Shared memory of a warp of `value_few.cu`.
+const FEW_STAGE: usize = 32 * 20 + 1024;
+
 /// Sizes of the call's tables.
 struct Sizes {
     planes: usize,
@@ -54,7 +64,7 @@ impl Sizes {
         let p = request.problem;
         let samples = p.queries().saturating_mul(p.samples());
         let tiles = match request.levels {
-            Levels::Host => p.levels().iter().map(|l| l.w.div_ceil(TILE[0]) * l.h.div_ceil(TILE[1])).sum(),
+            Levels::Host => p.levels().iter().map(tiles_of).sum(),
             // Twice as many as levels of many pixels have.
             Levels::Device => p.positions() / 16 + 8 * p.levels().len(),
         };
@@ -150,6 +160,10 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     if empty {
         return;
     }
+    Table::new(p).keep(call);
+    if let Some(few) = Few::new(request, target, &job.sizes) {
+        return job.add_few(call, &few);
+    }
     let words = |n: usize| n.saturating_mul(job.sizes.planes).saturating_mul(4);
     job.regions = Regions {
         records: Some(call.arena.reserve(words(p.queries() * p.samples()))),
@@ -162,7 +176,6 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
         Some(chunk) => job.add_matrices(call, chunk),
         None => job.add_plainly(call),
     }
-    Table::new(p).keep(call);
 }
 
 /// What all stages of a call need to know.
@@ -175,6 +188,13 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// The next stage reads weights, which the fused form computes with the softmax of the samples' stage.
+    fn wait_for_softmax(&self, call: &mut Call) {
+        if let (Some(_), Some(stage)) = (self.shared.softmax, self.shared.samples) {
+            call.join(stage);
+        }
+    }
+
     /// Clears what is not a pixel, or everything.
     fn clear_gaps(&self, call: &mut Call, everything: bool) {
         let mut stage = Stage::new(self, "backward/gaps.cu", "gaps");
@@ -184,6 +204,31 @@ impl Job<'_> {
         let blocks = rows.div_ceil(8).clamp(1, self.target.sms as usize * 32) as u32;
         let why = "clears what is not a pixel in the gradient of value";
         stage.launch(call, "msda_backward_gaps", [blocks, 1], 256, 0, why);
+    }
+
+    /// Adds the stage that computes the gradient of value for few queries, without sorting them.
+    fn add_few(&self, call: &mut Call, few: &Few) {
+        let Few { chunk, run_tiles, words, blocks_per_sm, bytes, runs } = *few;
+        let points = common_points(self.request, 4);
+        let mut stage = Stage::new(self, "backward/value_few.cu", "value-few");
+        let align = stage.align(Slot::Locations, Role::Locations, 2 * points);
+        let config = format!("-c{chunk}-n{points}-a{align}-w{words}-r{run_tiles}-x{blocks_per_sm}");
+        stage.unit.key += &config;
+        stage.unit = stage
+            .unit
+            .define("LOCATION_ALIGN", align)
+            .define("CHUNK", chunk)
+            .define("THREADS", 32 * FEW_WARPS)
+            .define("RUN_TILES", run_tiles)
+            .define("STAGE_BYTES", FEW_STAGE)
+            .define("LANE_WORDS", words)
+            .define("BLOCKS_PER_SM", blocks_per_sm)
+            .define("POINTS", points);
+        let channels = self.request.problem.channels();
+        let grid = [runs.clamp(1, 1 << 30) as u32, (channels / chunk) as u32];
+        self.wait_for_softmax(call);
+        let why = "computes the gradient of value from few queries, without sorting their samples";
+        stage.launch(call, "msda_backward_value_few", grid, 32 * FEW_WARPS as u32, bytes as u32, why);
     }
 
     /// Adds the stages that sort the samples by the tiles they touch.
@@ -224,12 +269,11 @@ impl Job<'_> {
     fn add_matrices(&self, call: &mut Call, chunk: usize) {
         let p = self.request.problem;
         let element = p.types().value.size();
-        // With few samples per tile the latency of loads counts, and more warps hide it.
         let light = p.queries() * p.samples() < LIGHT * self.sizes.tiles;
-        let blocks_per_sm = if element == 4 { 3 } else { 4 + usize::from(light) };
+        let blocks_per_sm = if element == 4 { 3 } else { 4 };
         let mut stage = Stage::new(self, "backward/value.cu", "value");
         let align = stage.align(Slot::Locations, Role::Locations, 2);
-        let rows = (2 * 32 * chunk * element).max(32 * 32 * 4);
+        let rows = (2 * 32 * chunk * element).max(1024);
         let bytes = WARPS * (rows + 2 * 32 * 20);
         stage.unit.key += &format!("-c{chunk}-a{align}-x{blocks_per_sm}");
         stage.unit = stage
@@ -242,6 +286,7 @@ impl Job<'_> {
         let most = if light { self.target.sms as usize * blocks_per_sm * 4 } else { 1 << 30 };
         let blocks = units(self.request, &self.sizes).saturating_mul(self.sizes.planes).clamp(1, most);
         let grid = [blocks as u32, (p.channels() / chunk) as u32];
+        self.wait_for_softmax(call);
         let why = "computes the gradient of value tile by tile, on tensor cores";
         stage.launch(call, "msda_backward_value", grid, 32 * WARPS as u32, bytes as u32, why);
     }
@@ -257,6 +302,7 @@ impl Job<'_> {
         let tiles = self.sizes.tiles.saturating_mul(self.sizes.planes);
         let warps = tiles.saturating_mul(p.channels().div_ceil(32));
         let blocks = warps.div_ceil(WARPS).clamp(1, self.target.sms as usize * 64) as u32;
+        self.wait_for_softmax(call);
         let why = "computes the gradient of value tile by tile";
         stage.launch(call, "msda_backward_value_plain", [blocks, 1], 32 * WARPS as u32, bytes as u32, why);
     }
@@ -267,6 +313,7 @@ impl Job<'_> {
         let len = p.positions().saturating_mul(self.sizes.planes).saturating_mul(p.channels());
         let sums = call.arena.reserve(len.saturating_mul(p.types().value.accumulator().size()));
         call.clear(sums, "clears the sums of the gradient of value");
+        self.wait_for_softmax(call);
         self.regions.records = Some(sums);
         let numbers = if p.channels().is_multiple_of(4) { 4 } else { 1 };
         let mut run = |entry, threads, why| {
@@ -297,10 +344,65 @@ fn max_points(request: &Request<'_>) -> usize {
 
 /// Samples that a lane of `bin.cu` loads at once: as many as divide the points of each level and fit 16 bytes.
 fn points_per_load(request: &Request<'_>) -> usize {
-    let p = request.problem;
-    let most = (16 / (2 * p.types().locations.size())).max(1);
-    let fits = |n: &usize| p.points().iter().all(|points| points.is_multiple_of(*n));
+    common_points(request, (16 / (2 * request.problem.types().locations.size())).max(1))
+}
+
+/// The largest power of two up to `most` that divides the points of each level.
+fn common_points(request: &Request<'_>, most: usize) -> usize {
+    let fits = |n: &usize| request.problem.points().iter().all(|points| points.is_multiple_of(*n));
     (1..=most).rev().filter(|n| n.is_power_of_two()).find(fits).unwrap_or(1)
+}
+
+/// How `value_few.cu` computes a request.
+struct Few {
+    /// Channels of a block.
+    chunk: usize,
+    /// The most tiles of a run.
+    run_tiles: usize,
+    /// Words of a tile's bits per lane.
+    words: usize,
+    blocks_per_sm: usize,
+    /// Shared memory of a block.
+    bytes: usize,
+    /// Runs of all planes.
+    runs: usize,
+}
+
+impl Few {
+    /// None if that kernel does not take the request.
+    fn new(request: &Request<'_>, target: &Target, sizes: &Sizes) -> Option<Self> {
+        let p = request.problem;
+        let samples = p.queries().saturating_mul(max_points(request));
+        let pixels = p.positions().saturating_mul(sizes.planes);
+        let few = samples <= FEW && p.levels().len() <= 64 && pixels < 1 << 31;
+        if !few || request.scatter == Scatter::Sorted {
+            return None;
+        }
+        let chunk = matrix_chunk(request, target)?;
+        let element = p.types().value.size();
+        let words = samples.div_ceil(1024).max(1);
+        let with = |run_tiles: usize| {
+            let rows = p.queries() * chunk * element;
+            let bytes = FEW_WARPS * FEW_STAGE + rows + run_tiles * words * 128 + samples * 12;
+            let most = if element == 4 { 2 } else { 3 };
+            let blocks_per_sm = (target.shared() / (bytes + 2048)).min(most);
+            let runs_of = |tiles: usize| tiles.div_ceil(run_tiles);
+            let runs: usize = match request.levels {
+                Levels::Host => p.levels().iter().map(|l| runs_of(tiles_of(l))).sum(),
+                Levels::Device => runs_of(sizes.tiles) + p.levels().len(),
+            };
+            Self { chunk, run_tiles, words, blocks_per_sm, bytes, runs: runs.saturating_mul(sizes.planes) }
+        };
+        // Long runs, so that samples are looked at few times, but enough of them to keep all SMs busy.
+        let busy = |few: &Self| 2 * few.runs >= 3 * few.blocks_per_sm * target.sms as usize;
+        let fits = |few: &Self| few.blocks_per_sm > 0;
+        let choices = || [128, 64, 32].into_iter().map(with).filter(fits);
+        choices().find(busy).or_else(|| choices().next_back())
+    }
+}
+
+fn tiles_of(level: &msda::Level) -> usize {
+    level.w.div_ceil(TILE[0]) * level.h.div_ceil(TILE[1])
 }
 
 /// Channels that a warp of `value.cu` takes; none if that kernel does not take the request.

@@ -106,7 +106,8 @@ impl Strategy for Texture {
         let blocks = (p.queries() * (maps / share)).div_ceil(THREADS);
         let grid = [blocks, p.heads(), p.batch()].map(|n| n as u32);
         let read = Launch::new(grid, [THREADS as u32, 1, 1]);
-        let mut call = Call { resource: Some(Arc::new(textures)), ..Call::default() };
+        let mut call = Call::default();
+        call.resource = Some(Arc::new(textures));
         for (entry, launch, why) in [
             ("msda_texels", copy, "copies values to textures"),
             ("msda_forward", read, "computes the output"),

@@ -1,0 +1,322 @@
+// Matrices: products of shares and gradients on tensor cores, for value.cu and value_few.cu.
+//
+// A warp multiplies matrices for one tile: 32 pixels x samples times samples x CHUNK channels. Each
+// sample has at most four shares that are not 0, but the tensor core multiplies all 32 faster than
+// other code would find the four.
+//
+//     shares (registers)                gradients (shared memory)      sums (registers)
+//     sample  0 1 2 .. 15               channel  0 1 2 .. 31
+//     pixel 0 . a . ..                  sample 0 . . .                 pixel 0 . . .
+//     pixel 1 . b . ..            x     sample 1 . . .            =    pixel 1 . . .
+//
+// Shares are products of three numbers in f32. They are split into two numbers of the type of the
+// gradients, and both are multiplied, so the products are exact to 16 bits or more (bf16: 16,
+// f16: 22). f32 gradients are split too (tf32, three products: 21 bits). Sums are f32.
+//
+// A share of 0 times infinity is not a number. So if a sum is not finite, the tile is computed
+// again as the definition says.
+#pragma once
+#include "backward/tiles.cuh"
+
+// Macro besides those of tiles.cuh: CHUNK, the channels of a warp: 8, 16 or 32.
+constexpr int ELEMENT = size_of<VALUE>;
+constexpr int PARTS = CHUNK * ELEMENT / 16;            // pieces of 16 bytes per row
+constexpr int COLUMN_TILES = CHUNK / 8;                // matrices of 8 channels
+constexpr int CHANNELS_PER_PART = 16 / ELEMENT;
+// f16 has no small numbers: shares are scaled up by this, and sums down.
+constexpr float SCALE = VALUE == F16 ? 256.0f : 1.0f;
+constexpr int EXACT_BYTES = TILE_WIDTH * 32 * 4;
+
+// Where piece `part` of a row is, so that neither copies nor matrix loads meet bank conflicts.
+__device__ __forceinline__ int piece_of(int row, int part) {
+    if constexpr (VALUE == F32) {
+        constexpr int PAIRS = PARTS / 2;
+        const int pair = (part >> 1) ^ (PAIRS == 4 ? row & 3 : PAIRS == 2 ? row >> 1 & 1 : 0);
+        return row * PARTS + pair * 2 + (part & 1);
+    } else {
+        return row * PARTS + (part ^ (row / (8 / PARTS) % PARTS));
+    }
+}
+
+__device__ __forceinline__ void multiply(float (&sum)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+    if constexpr (VALUE == BF16) {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+            "{%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    } else if constexpr (VALUE == F16) {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+            "{%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    } else {
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+            "{%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    }
+#endif
+}
+
+// Two shares as two 16-bit numbers each: the rounded one, and the rest.
+__device__ __forceinline__ void split2(float first, float second, u32 &high, u32 &low) {
+    float high_first, high_second;
+    high = narrow2<VALUE == F32 ? F16 : VALUE>(first, second);
+    widen2<VALUE == F32 ? F16 : VALUE>(high, high_first, high_second);
+    low = narrow2<VALUE == F32 ? F16 : VALUE>(first - high_first, second - high_second);
+}
+
+// A number as two tf32 numbers: rounded, and the rest. The tensor core ignores the low 13 bits. NaN
+// stays NaN in the rest.
+__device__ __forceinline__ void split(float x, u32 &high, u32 &low) {
+    high = (__float_as_uint(x) + 0x1000) & 0xffffe000;
+    low = __float_as_uint(x - __uint_as_float(high));
+}
+
+// Tensor cores cut sums off instead of rounding them, so an error grows with each addition. f32:
+// the sums of a step are added to others that are rounded. 16 bits: those of many steps are.
+constexpr bool ROUND_EACH_STEP = VALUE == F32;
+
+constexpr int MATRICES = COLUMN_TILES > 1 ? 2 : 1; // of 8 channels, loaded at once
+
+__device__ __forceinline__ void load_matrices(u32 (&b)[MATRICES][2], const uint4 *row) {
+    const u32 address = u32(__cvta_generic_to_shared(row));
+    if constexpr (MATRICES == 2) {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(b[0][0]), "=r"(b[0][1]), "=r"(b[MATRICES - 1][0]), "=r"(b[MATRICES - 1][1])
+                     : "r"(address));
+    } else {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                     : "=r"(b[0][0]), "=r"(b[0][1])
+                     : "r"(address));
+    }
+}
+
+typedef float Sums[2][COLUMN_TILES][4]; // [two image rows of the tile][8 channels]
+
+__device__ __forceinline__ void clear(Sums &sums) {
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+#pragma unroll
+        for (int n = 0; n < COLUMN_TILES; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums[m][n][i] = 0;
+        }
+    }
+}
+
+// The share of a pixel at this distance from a sample, on one axis.
+__device__ __forceinline__ float share_of(float distance) { return __saturatef(1 - fabsf(distance)); }
+
+// Adds partial sums.
+__device__ __forceinline__ void add_sums(Sums &to, const Sums &more) {
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+#pragma unroll
+        for (int n = 0; n < COLUMN_TILES; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) to[m][n][i] += more[m][n][i];
+        }
+    }
+}
+
+// The shares of up to 32 samples of a tile, in shared memory.
+struct __align__(16) Shares {
+    float4 lines[32]; // weight * share of each of the four image rows of the tile
+    float column[32]; // x in the tile
+
+    // Puts the sample of this lane, at pixel (x, y) of the level.
+    __device__ __forceinline__ void put(const Tile &tile, bool exists, float x, float y, float weight) {
+        const int lane = threadIdx.x % 32;
+        const float line = y - float(tile.y), w = weight * SCALE;
+        float4 to = make_float4(0, 0, 0, 0);
+        if (exists) {
+            to.x = w * share_of(line), to.y = w * share_of(line - 1);
+            to.z = w * share_of(line - 2), to.w = w * share_of(line - 3);
+        }
+        lines[lane] = to, column[lane] = exists ? x - float(tile.x) : 0;
+    }
+};
+
+// Adds 32 samples, or `count` if those are fewer. row_of(k) is the row of sample k in `rows`. All
+// lanes of a warp call this together.
+template <typename F>
+__device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const uint4 *rows,
+                                         u32 count, F row_of) {
+    const int lane = threadIdx.x % 32;
+    const float column = float(lane / 4); // the pixel column of this lane's shares
+    if constexpr (VALUE == F32) {
+#pragma unroll
+        for (int step = 0; step < 32; step += 8) { // samples step + lane % 4 and 4 more
+            if (step >= count) break;
+            u32 high[2][4], low[2][4];
+            int row[2];
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int k = step + half * 4 + lane % 4;
+                row[half] = row_of(k);
+                const float share = share_of(shares.column[k] - column);
+                const float4 lines = shares.lines[k];
+                const float line[4] = {lines.x, lines.y, lines.z, lines.w};
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    split(share * line[j], high[j / 2][half * 2 + j % 2], low[j / 2][half * 2 + j % 2]);
+                }
+            }
+#pragma unroll
+            for (int n = 0; n < COLUMN_TILES; n++) {
+                u32 b_high[2], b_low[2];
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const int channel = n * 8 + lane / 4;
+                    const uint4 *piece = rows + piece_of(row[half], channel / 4);
+                    split(reinterpret_cast<const float *>(piece)[channel % 4], b_high[half], b_low[half]);
+                }
+#pragma unroll
+                for (int m = 0; m < 2; m++) {
+                    multiply(sums[m][n], low[m], b_high);
+                    multiply(sums[m][n], high[m], b_low);
+                    multiply(sums[m][n], high[m], b_high);
+                }
+            }
+        }
+    } else {
+#pragma unroll
+        for (int step = 0; step < 32; step += 16) {
+            if (step >= count) break;
+            u32 high[2][4], low[2][4];
+#pragma unroll
+            for (int half = 0; half < 2; half++) { // samples k and k + 1
+                const int k = step + half * 8 + lane % 4 * 2;
+                const float2 at = *reinterpret_cast<const float2 *>(&shares.column[k]);
+                const float first = share_of(at.x - column), second = share_of(at.y - column);
+                const float4 a = shares.lines[k], b = shares.lines[k + 1];
+                split2(first * a.x, second * b.x, high[0][half * 2], low[0][half * 2]);
+                split2(first * a.y, second * b.y, high[0][half * 2 + 1], low[0][half * 2 + 1]);
+                split2(first * a.z, second * b.z, high[1][half * 2], low[1][half * 2]);
+                split2(first * a.w, second * b.w, high[1][half * 2 + 1], low[1][half * 2 + 1]);
+            }
+            const int row = row_of(step + lane % 16);
+#pragma unroll
+            for (int n = 0; n < COLUMN_TILES; n += MATRICES) {
+                // Lanes 0 to 15 name the rows of the 16 samples, lanes 16 to 31 those of the next 8
+                // channels. The matrices are transposed.
+                u32 b[MATRICES][2];
+                load_matrices(b, rows + piece_of(row, n + lane / 16 % MATRICES));
+#pragma unroll
+                for (int i = 0; i < MATRICES; i++) {
+#pragma unroll
+                    for (int m = 0; m < 2; m++) {
+                        multiply(sums[m][n + i], low[m], b[i]);
+                        multiply(sums[m][n + i], high[m], b[i]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Writes a piece of a row.
+__device__ __forceinline__ void write_piece(const Args &args, const Tile &tile, int image, int head,
+                                            int pixel, int part, const float (&x)[CHANNELS_PER_PART]) {
+    if (!tile.has(pixel)) return;
+    Vector<16> v;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if constexpr (VALUE == F32) {
+            v.word[i] = __float_as_uint(x[i]);
+        } else {
+            v.word[i] = narrow2<VALUE>(x[i * CHANNELS_PER_PART / 4], x[i * CHANNELS_PER_PART / 4 + 1]);
+        }
+    }
+    const char *row = address_mad(args.grad_value.at(image, 0, head), tile.position_of(pixel),
+                                  int(args.grad_value.stride[1]));
+    st_global<16>(const_cast<char *>(row) + blockIdx.y * (CHUNK * ELEMENT) + part * 16, v);
+}
+
+// A word of two numbers, times 0, plus `zero`: not 0 if one of them is not finite.
+__device__ __forceinline__ u32 add_zero_times(u32 zero, u32 word) {
+#if __CUDA_ARCH__ >= 800
+    if constexpr (VALUE == BF16) {
+        asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(zero) : "r"(word), "r"(0));
+    } else {
+        asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(zero) : "r"(word), "r"(0));
+    }
+#endif
+    return zero;
+}
+
+// Stores the sums of a warp. Every four lanes write 32 bytes that follow each other. False: a sum
+// is not finite, or its rounded value is not.
+__device__ __forceinline__ bool store_sums(const Args &args, const Tile &tile, int image, int head,
+                                           const Sums &sums) {
+    const int lane = threadIdx.x % 32, column = lane / 4, quarter = lane % 4;
+    const int stride = int(args.grad_value.stride[1]);
+    const char *row = address_mad(args.grad_value.at(image, 0, head) + blockIdx.y * (CHUNK * ELEMENT),
+                                  tile.position + column, stride);
+    const bool in_line = tile.x + column < tile.width;
+    float zero = 0; // NaN if a sum is not finite
+    u32 zeros = 0;  // the same of two numbers
+#pragma unroll
+    for (int line = 0; line < TILE_HEIGHT; line++, row = address_mad(row, tile.pitch, stride)) {
+        const bool inside = in_line && tile.y + line < tile.height;
+        const int m = line / 2, i = line % 2 * 2;
+        char *to = const_cast<char *>(row);
+        if constexpr (VALUE == F32) {
+#pragma unroll
+            for (int n = 0; n < COLUMN_TILES; n++) {
+                zero = fmaf(sums[m][n][i], 0.0f, zero), zero = fmaf(sums[m][n][i + 1], 0.0f, zero);
+                const Vector<8> v{{__float_as_uint(sums[m][n][i]), __float_as_uint(sums[m][n][i + 1])}};
+                if (inside) st_global<8>(to + n * 32 + quarter * 8, v);
+            }
+        } else {
+            u32 word[COLUMN_TILES];
+#pragma unroll
+            for (int n = 0; n < COLUMN_TILES; n++) {
+                word[n] = narrow2<VALUE>(sums[m][n][i] * (1 / SCALE), sums[m][n][i + 1] * (1 / SCALE));
+                zeros = add_zero_times(zeros, word[n]);
+            }
+            if constexpr (COLUMN_TILES == 1) {
+                if (inside) st_global<4>(to + quarter * 4, Vector<4>{{word[0]}});
+            } else {
+                // Two lanes exchange a word, so that each has 8 bytes of one matrix.
+                const bool odd = quarter % 2;
+#pragma unroll
+                for (int n = 0; n < COLUMN_TILES; n += 2) {
+                    const u32 other =
+                        __shfl_xor_sync(0xffffffffu, odd ? word[n] : word[n + 1], 1);
+                    const Vector<8> v{{odd ? other : word[n], odd ? word[n + 1] : other}};
+                    if (inside) {
+                        st_global<8>(to + (n + quarter % 2) * 16 + quarter / 2 * 8, v);
+                    }
+                }
+            }
+        }
+    }
+    return zero == 0 && (zeros & 0x7fff7fff) == 0;
+}
+
+// Computes a tile again, by the definition, with one warp, an image row at a time. `sums`: EXACT_BYTES
+// of shared memory.
+template <typename R>
+__device__ __noinline__ void write_exactly(const Args &args, const Levels &levels, const R &records,
+                                           const Tile &tile, int image, int head, float *sums) {
+    const int lane = threadIdx.x % 32;
+    const bool in_row = lane < CHUNK;
+#pragma unroll 1
+    for (int line = 0; line < TILE_HEIGHT; line++) {
+        add_in_order<1>(args, levels, records, tile, line, image, head,
+                        blockIdx.y * CHUNK + (in_row ? lane : 0), in_row, sums);
+        for (int i = lane; i < TILE_WIDTH * PARTS; i += 32) {
+            const int pixel = i / PARTS, part = i % PARTS;
+            float x[CHANNELS_PER_PART];
+#pragma unroll
+            for (int c = 0; c < CHANNELS_PER_PART; c++) {
+                x[c] = sums[pixel * 32 + part * CHANNELS_PER_PART + c];
+            }
+            write_piece(args, tile, image, head, line * TILE_WIDTH + pixel, part, x);
+        }
+        __syncwarp();
+    }
+}

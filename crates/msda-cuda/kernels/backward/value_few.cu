@@ -1,0 +1,239 @@
+// value_few: the gradient of value for few queries, without a sorted list, on tensor cores.
+//
+//   grad_value[pixel, channel] =
+//       sum over samples of share[pixel, sample] * grad_output[sample, channel]
+//
+// A block computes a run of consecutive tiles of a level. The samples of a plane and level are few,
+// so all that the run needs fits shared memory:
+//
+//     rows    grad_output of all queries of the plane
+//     kept    the samples that touch the run: place and weight
+//     bits    per tile, one bit per sample: it touches the tile
+//
+//             sample   0 1 2 3 4 5 ..
+//             tile 7   0 0 1 0 0 1 ..   adds samples 2 and 5, in this order
+//             tile 8   0 0 1 0 0 0 ..   adds sample 2
+//
+// Then each warp computes tiles of the run: see matrix.cuh. Bits are set with atomics, in any order.
+// They are read in the order of the samples, so the results have the same bits every time.
+//
+// Threads: to look at samples, POINTS points of a query per thread. To add, a tile per warp.
+//
+// Bound by: instructions; writing grad_value in f32.
+// Best for: decoders. The time to look grows with queries * tiles.
+#include "backward/matrix.cuh"
+
+// Macros besides those of matrix.cuh: THREADS; RUN_TILES, the most tiles of a run; BLOCKS_PER_SM;
+// POINTS, which divides the points of each level; LANE_WORDS, words of a tile's bits per lane;
+// STAGE_BYTES, sizeof(WarpStage).
+constexpr int WARPS = THREADS / 32, WORDS = 32 * LANE_WORDS;
+constexpr int LISTED = 512; // samples that a warp lists at a time
+
+// A sample that touches the run: its place in pixels of the level.
+struct Kept {
+    float x, y, weight;
+};
+
+struct __align__(16) WarpStage {
+    Shares shares;
+    union {
+        u16 list[LISTED];             // samples of the tile
+        float exact[EXACT_BYTES / 4]; // later the sums of write_exactly
+    };
+};
+static_assert(sizeof(WarpStage) == STAGE_BYTES, "host and kernel disagree about shared memory");
+
+// What a block has in shared memory.
+struct Stage {
+    WarpStage *of_warp;
+    uint4 *rows; // [query][PARTS]
+    u32 *bits;   // [tile][WORDS]
+    Kept *kept;  // [sample]
+    __device__ __forceinline__ Stage(const Args &args) {
+        extern __shared__ uint4 shared[];
+        of_warp = reinterpret_cast<WarpStage *>(shared);
+        rows = reinterpret_cast<uint4 *>(of_warp + WARPS);
+        bits = reinterpret_cast<u32 *>(rows + args.queries * PARTS);
+        kept = reinterpret_cast<Kept *>(bits + RUN_TILES * WORDS);
+    }
+};
+
+// How the levels are divided into runs.
+struct Runs {
+    int tiles[LEVELS], count[LEVELS]; // tiles of a run; runs of the level in a plane
+    int first[LEVELS + 1];            // first[l + 1]: the first run of level l, over all planes
+};
+
+__device__ __forceinline__ void divide_levels(const Args &args, const Levels &levels, Runs &runs) {
+    if (threadIdx.x == 0) {
+        int first = 0;
+        for (int l = LEVELS - 1; l >= 0; l--) {
+            const int tiles = levels.level[l].tiles;
+            runs.count[l] = (tiles + RUN_TILES - 1) / RUN_TILES;
+            runs.tiles[l] = runs.count[l] > 0 ? (tiles + runs.count[l] - 1) / runs.count[l] : 0;
+            runs.first[l + 1] = first;
+            first += runs.count[l] * args.batch * args.heads;
+        }
+        runs.first[0] = first;
+    }
+    __syncthreads();
+}
+
+// Sets the bits of a sample in the tiles of the run that it touches. False: there are none.
+__device__ __forceinline__ bool set_bits(const Stage &stage, const TileLevel &level, int first,
+                                         int tiles, float x, float y, int sample) {
+    const int left = int(floorf(x)), top = int(floorf(y));
+    const int tile = max(top, 0) / TILE_HEIGHT * level.tiles_across + max(left, 0) / TILE_WIDTH - first;
+    const bool right = !NEAREST && left >= 0 && left % TILE_WIDTH == TILE_WIDTH - 1 &&
+                       left + 1 < level.width;
+    const bool below = !NEAREST && top >= 0 && top % TILE_HEIGHT == TILE_HEIGHT - 1 &&
+                       top + 1 < level.height;
+    bool touches = false;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const int other = tile + (k & 1) + (k >> 1) * level.tiles_across;
+        const bool set = ((k & 1) == 0 || right) && ((k >> 1) == 0 || below);
+        if (set && u32(other) < u32(tiles)) {
+            atomicOr(&stage.bits[other * WORDS + sample / 32], 1u << sample % 32);
+            touches = true;
+        }
+    }
+    return touches;
+}
+
+// The sum of x over the lanes up to this one.
+__device__ __forceinline__ int sum_of_lanes(int x) {
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        asm volatile("{.reg .pred below; .reg .s32 other;"
+                     "shfl.sync.up.b32 other|below, %0, %1, 0, 0xffffffff;"
+                     "@below add.s32 %0, %0, other;}"
+                     : "+r"(x)
+                     : "r"(step));
+    }
+    return x;
+}
+
+// Adds the samples of a tile. All lanes of a warp call this together.
+__device__ __forceinline__ void add_kept(Sums &sums, const Stage &stage, WarpStage &own,
+                                         const u32 *bits, const Tile &tile, int points) {
+    const int lane = threadIdx.x % 32;
+    u32 words[LANE_WORDS];
+    int mine = 0;
+#pragma unroll
+    for (int w = 0; w < LANE_WORDS; w++) {
+        words[w] = bits[lane * LANE_WORDS + w], mine += __popc(words[w]);
+    }
+    const int up_to = sum_of_lanes(mine), count = __shfl_sync(0xffffffffu, up_to, 31);
+#pragma unroll 1
+    for (int listed = 0; listed < count; listed += LISTED) {
+        int at = up_to - mine - listed; // place in the list
+#pragma unroll
+        for (int w = 0; w < LANE_WORDS; w++) {
+            const int first = (lane * LANE_WORDS + w) * 32;
+            for (u32 word = words[w]; word != 0; word &= word - 1, at++) {
+                if (u32(at) < LISTED) own.list[at] = u16(first + __ffs(int(word)) - 1);
+            }
+        }
+        __syncwarp();
+        const int here = min(count - listed, LISTED);
+#pragma unroll 1
+        for (int from = 0; from < here; from += 32) {
+            const bool exists = from + lane < here;
+            const int sample = own.list[exists ? from + lane : from];
+            const Kept kept = stage.kept[sample];
+            own.shares.put(tile, exists, kept.x, kept.y, kept.weight);
+            __syncwarp();
+            const int query = sample / points;
+            auto row_of = [&](int k) { return __shfl_sync(0xffffffffu, query, k); };
+            if constexpr (ROUND_EACH_STEP) {
+                Sums part;
+                clear(part);
+                add_step(part, own.shares, stage.rows, u32(here - from), row_of);
+                add_sums(sums, part);
+            } else {
+                add_step(sums, own.shares, stage.rows, u32(here - from), row_of);
+            }
+            __syncwarp();
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+    msda_backward_value_few(const __grid_constant__ Args args) {
+    __shared__ Levels levels;
+    __shared__ Runs runs;
+    __shared__ int next; // tile of the run
+    load_levels(args, levels);
+    divide_levels(args, levels, runs);
+    const Stage stage(args);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    WarpStage &own = stage.of_warp[warp];
+#pragma unroll 1
+    for (int work = blockIdx.x; work < runs.first[0]; work += gridDim.x) {
+        int l = LEVELS - 1;
+        while (l > 0 && work >= runs.first[l]) l--;
+        const TileLevel &level = levels.level[l];
+        const int in_level = work - runs.first[l + 1];
+        const int plane = in_level / runs.count[l];
+        const int first = (in_level - plane * runs.count[l]) * runs.tiles[l];
+        const int tiles = min(runs.tiles[l], level.tiles - first);
+        const int image = plane / args.heads, head = plane - image * args.heads;
+        const int points = UNIFORM_POINTS > 0 ? UNIFORM_POINTS : level.points;
+        for (int i = threadIdx.x; i < args.queries * PARTS; i += THREADS) {
+            const int query = i / PARTS, part = i % PARTS;
+            cp_async(&stage.rows[piece_of(query, part)], args.grad_output.at(image, query, head) +
+                                                             blockIdx.y * (CHUNK * ELEMENT) + part * 16);
+        }
+        for (int i = threadIdx.x; i < tiles * WORDS; i += THREADS) stage.bits[i] = 0;
+        if (threadIdx.x == 0) next = 0;
+        __syncthreads();
+        const int pieces = points / POINTS; // of a query
+#pragma unroll 1
+        for (int piece = threadIdx.x; piece < args.queries * pieces; piece += THREADS) {
+            const int query = piece / pieces;
+            const int sample = level.first_sample + (piece - query * pieces) * POINTS;
+            float xy[2 * POINTS], weight[POINTS];
+            load_wide<LOCATION, 2 * POINTS, LOCATION_ALIGN>(
+                args.locations.at(image, query, head) + sample * (2 * size_of<LOCATION>), xy);
+            load_wide<WEIGHT, POINTS, WEIGHT_ALIGN>(
+                args.weights.at(image, query, head) + sample * size_of<WEIGHT>, weight);
+            float reference[FUSED ? FUSED : 1];
+            Softmax softmax{0, 1};
+            if (FUSED) {
+                load_wide<LOCATION, FUSED ? FUSED : 1, REFERENCE_ALIGN>(
+                    args.reference.at(image, query, l), reference);
+                softmax = args.softmax[(i64(image) * args.queries + query) * args.heads + head];
+            }
+#pragma unroll
+            for (int i = 0; i < POINTS; i++) {
+                float x = xy[2 * i], y = xy[2 * i + 1];
+                if (FUSED) {
+                    add_reference(reference, level, x, y);
+                    weight[i] = expf(weight[i] - softmax.max) * softmax.scale;
+                }
+                if (!place(x, y, level)) continue;
+                if (set_bits(stage, level, first, tiles, x, y, piece * POINTS + i)) {
+                    stage.kept[piece * POINTS + i] = Kept{x, y, weight[i]};
+                }
+            }
+        }
+        cp_async_wait();
+        __syncthreads();
+        // Warps take tiles as they come. That changes no result.
+        auto take = [&] { return __shfl_sync(0xffffffffu, lane == 0 ? atomicAdd(&next, 1) : 0, 0); };
+#pragma unroll 1
+        for (int t = take(); t < tiles; t = take()) {
+            const Tile tile = tile_of_level(level, l, first + t);
+            Sums sums;
+            clear(sums);
+            add_kept(sums, stage, own, stage.bits + t * WORDS, tile, points);
+            if (!__all_sync(0xffffffffu, store_sums(args, tile, image, head, sums))) {
+                const Tile again = tile_of_level(level, l, first + t);
+                const AllRecords all{u32(args.queries * points)};
+                write_exactly(args, levels, all, again, image, head, own.exact);
+            }
+        }
+        __syncthreads();
+    }
+}
