@@ -55,7 +55,6 @@ pub(super) fn prepare(
         reference(call, request, target, points);
     }
     if wanted.value {
-        call.branch();
         scatter(call, request, target, shared);
     }
 }

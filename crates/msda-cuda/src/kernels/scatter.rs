@@ -162,6 +162,12 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     }
     Table::new(p).keep(call);
     if let Some(few) = Few::new(request, target, &job.sizes) {
+        // At the same time as the gradients of the samples, unless it needs their softmax. The kernels that sort
+        // are slower that way for some problems, and hardly faster for others.
+        call.branch();
+        if let (Some(_), Some(samples)) = (shared.softmax, shared.samples) {
+            call.join(samples);
+        }
         return job.add_few(call, &few);
     }
     let words = |n: usize| n.saturating_mul(job.sizes.planes).saturating_mul(4);
@@ -188,13 +194,6 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// The next stage reads weights, which the fused form computes with the softmax of the samples' stage.
-    fn wait_for_softmax(&self, call: &mut Call) {
-        if let (Some(_), Some(stage)) = (self.shared.softmax, self.shared.samples) {
-            call.join(stage);
-        }
-    }
-
     /// Clears what is not a pixel, or everything.
     fn clear_gaps(&self, call: &mut Call, everything: bool) {
         let mut stage = Stage::new(self, "backward/gaps.cu", "gaps");
@@ -226,7 +225,6 @@ impl Job<'_> {
             .define("POINTS", points);
         let channels = self.request.problem.channels();
         let grid = [runs.clamp(1, 1 << 30) as u32, (channels / chunk) as u32];
-        self.wait_for_softmax(call);
         let why = "computes the gradient of value from few queries, without sorting their samples";
         stage.launch(call, "msda_backward_value_few", grid, 32 * FEW_WARPS as u32, bytes as u32, why);
     }
@@ -286,7 +284,6 @@ impl Job<'_> {
         let most = if light { self.target.sms as usize * blocks_per_sm * 4 } else { 1 << 30 };
         let blocks = units(self.request, &self.sizes).saturating_mul(self.sizes.planes).clamp(1, most);
         let grid = [blocks as u32, (p.channels() / chunk) as u32];
-        self.wait_for_softmax(call);
         let why = "computes the gradient of value tile by tile, on tensor cores";
         stage.launch(call, "msda_backward_value", grid, 32 * WARPS as u32, bytes as u32, why);
     }
@@ -302,7 +299,6 @@ impl Job<'_> {
         let tiles = self.sizes.tiles.saturating_mul(self.sizes.planes);
         let warps = tiles.saturating_mul(p.channels().div_ceil(32));
         let blocks = warps.div_ceil(WARPS).clamp(1, self.target.sms as usize * 64) as u32;
-        self.wait_for_softmax(call);
         let why = "computes the gradient of value tile by tile";
         stage.launch(call, "msda_backward_value_plain", [blocks, 1], 32 * WARPS as u32, bytes as u32, why);
     }
@@ -313,7 +309,6 @@ impl Job<'_> {
         let len = p.positions().saturating_mul(self.sizes.planes).saturating_mul(p.channels());
         let sums = call.arena.reserve(len.saturating_mul(p.types().value.accumulator().size()));
         call.clear(sums, "clears the sums of the gradient of value");
-        self.wait_for_softmax(call);
         self.regions.records = Some(sums);
         let numbers = if p.channels().is_multiple_of(4) { 4 } else { 1 };
         let mut run = |entry, threads, why| {
