@@ -2,7 +2,8 @@
 //!
 //! 1. `samples.cu` or `samples_generic.cu`: gradients of locations and weights.
 //! 2. `reference.cu`: the gradient of the reference points.
-//! 3. `gaps.cu`, `bin.cu`, `value.cu` or `value_plain.cu`: the gradient of value ([`super::scatter`]).
+//! 3. `gaps.cu`, then `value_few.cu`, or `bin.cu` and `value.cu` or `value_plain.cu`: the gradient of value
+//!    ([`super::scatter`]).
 
 use msda::Dtype;
 
