@@ -422,7 +422,7 @@ impl Extension for More {
 #[test]
 fn an_extension_adds_sections_at_the_end_and_shows_its_engines_itself() {
     let page = report::html(&[with_gpu()], &[Box::new(More)]).unwrap();
-    assert_eq!(titles(&page), ["Measurements", "Workloads", "Left out", "More"]);
+    assert_eq!(titles(&page), ["Error of the gradients", "Measurements", "Workloads", "Left out", "More"]);
     assert!(page.contains("fma-x"));
     let text = report::markdown(&[with_gpu()], &[Box::new(More)]).unwrap();
     assert!(text.contains("| workload | dtype | cuda | original | torch |"), "{text}");

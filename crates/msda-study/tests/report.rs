@@ -79,7 +79,7 @@ fn study(page: &str) -> Vec<&str> {
 fn the_study_comes_last_under_one_heading() {
     assert_eq!(titles(&html(&[])), Vec::<&str>::new());
     assert_eq!(titles(&html(&[realistic()])), ["Measurements", "Workloads", "Left out"]);
-    let all = ["Measurements", "Workloads", "Left out", "The study"];
+    let all = ["Error of the gradients", "Measurements", "Workloads", "Left out", "The study"];
     assert_eq!(titles(&html(&everything())), all);
     let sections = ["Founding documents", "Ladder", "Probes", "Claims", "Wavefronts", "Sweeps"];
     assert_eq!(study(&html(&everything())), sections);
@@ -111,6 +111,7 @@ fn the_committed_records_make_a_small_page() {
     let records = msda_bench::record::sources(&[folder]).unwrap();
     let page = html(&records.into_iter().map(|s| s.record).collect::<Vec<_>>());
     assert!(page.len() < 400_000, "{} bytes", page.len());
+    assert!(page.contains("Error of the gradients"));
 }
 
 #[test]

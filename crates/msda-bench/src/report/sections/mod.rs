@@ -1,6 +1,7 @@
 //! The sections of a report, one per file. A section without data is left out.
 
 mod answer;
+mod errors;
 mod left_out;
 mod machines;
 mod ratios;
@@ -21,6 +22,7 @@ pub(super) fn page(records: &[Record], extensions: &[Box<dyn Extension>]) -> Res
     let mut records = records.to_vec();
     records.sort_by(|a, b| b.created.cmp(&a.created));
     let own = [
+        errors::section(&records, extensions),
         machines::section(&records, extensions),
         workloads::section(&records, extensions),
         left_out::section(&records),

@@ -24,12 +24,7 @@ pub(super) fn plots(panels: &[&Panel<'_>]) -> Plots {
             engines.push(name);
         }
     }
-    engines.sort_by_key(|e| order(e));
-    let key = |e: &&str| {
-        let (class, shape) = mark(e);
-        Key::new(class, shape, engine(e))
-    };
-    let mut legend: Vec<Key> = engines.iter().map(key).collect();
+    let mut legend = legend_of(engines.iter().copied());
     if !failed.is_empty() {
         let name = format!("wrong result, no time shown: {}", failed.join("; "));
         legend.push(Key::new("cross", Shape::Cross, name));
@@ -41,6 +36,18 @@ pub(super) fn plots(panels: &[&Panel<'_>]) -> Plots {
         note += " FlashDeformAttn computes the softmax of the weights too; the others get weights.";
     }
     Plots { legend, note, plots: panels.iter().map(|p| plot(p)).collect() }
+}
+
+/// The marks of engines, each once, in the order of legends.
+pub(super) fn legend_of<'a>(engines: impl Iterator<Item = &'a str>) -> Vec<Key> {
+    let mut all: Vec<&str> = engines.collect();
+    all.sort_by_key(|e| order(e));
+    all.dedup_by_key(|e| engine(e));
+    let key = |e: &str| {
+        let (class, shape) = mark(e);
+        Key::new(class, shape, engine(e))
+    };
+    all.into_iter().map(key).collect()
 }
 
 fn plot(panel: &Panel<'_>) -> Plot {
@@ -58,7 +65,8 @@ fn plot(panel: &Panel<'_>) -> Plot {
         Device::Cuda => format!("{}{cold}", panel.pass),
         Device::Cpu => format!("{}, {}{cold}", panel.pass, super::times::threads(panel.threads)),
     };
-    Plot { title, detail, svg: ratios::ratios(&rows, &label), table: Some(table(panel)) }
+    let words = ratios::Words { line: "msda", axis: "time divided by ours (log scale)" };
+    Plot { title, detail, svg: ratios::ratios(&rows, &words, &label), table: Some(table(panel)) }
 }
 
 fn row(c: &Comparison<'_>) -> ratios::Row {

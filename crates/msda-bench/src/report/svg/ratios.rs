@@ -14,7 +14,7 @@ const GUTTER: f64 = 18.0;
 /// A workload.
 pub(in crate::report) struct Row {
     pub name: String,
-    /// Our time, with its unit.
+    /// A text below the name.
     pub time: String,
     pub marks: Vec<Mark>,
     /// Tooltips of implementations that failed their check.
@@ -25,27 +25,35 @@ pub(in crate::report) struct Row {
 pub(in crate::report) struct Mark {
     pub class: &'static str,
     pub shape: Shape,
-    /// Its time divided by ours.
+    /// Its place on the axis.
     pub ratio: f64,
     pub title: String,
 }
 
+/// The texts of a chart.
+pub(in crate::report) struct Words {
+    /// What the vertical line at 1 is.
+    pub line: &'static str,
+    /// The title of the axis.
+    pub axis: &'static str,
+}
+
 /// The chart. `label` describes it to screen readers.
-pub(in crate::report) fn ratios(rows: &[Row], label: &str) -> String {
+pub(in crate::report) fn ratios(rows: &[Row], words: &Words, label: &str) -> String {
     let values = || rows.iter().flat_map(|r| &r.marks).map(|m| m.ratio);
     let (lo, hi) = (values().fold(1.0, f64::min), values().fold(1.0, f64::max));
     let longest = rows.iter().map(|r| r.name.chars().count().max(r.time.chars().count())).max().unwrap_or(0);
     let left = longest.min(NAME) as f64 * CHAR + 12.0;
     let gutter = if rows.iter().any(|r| !r.failed.is_empty()) { GUTTER } else { 0.0 };
-    let right = WIDTH - width("44x") - 12.0 - gutter;
+    let right = WIDTH - width(&times_short(hi)).max(width("44x")) - 12.0 - gutter;
     let from = if lo < 1.0 { lo / 1.15 } else { 0.9 };
     let scale = Scale::log(from, (hi * 1.05).max(2.0), left, right);
 
     let bottom = TOP + rows.len() as f64 * PITCH;
     let mut canvas = Canvas::new(bottom + 38.0);
-    axis(&mut canvas, &scale, bottom);
+    axis(&mut canvas, &scale, bottom, words.axis);
     let one = scale.at(1.0);
-    canvas.text("ours", Anchor::Middle, one.max(left + width("msda") / 2.0), TOP - 7.0, "msda");
+    canvas.text("ours", Anchor::Middle, one.max(left + width(words.line) / 2.0), TOP - 7.0, words.line);
     for (i, row) in rows.iter().enumerate() {
         draw(&mut canvas, row, &scale, TOP + i as f64 * PITCH);
     }
@@ -69,7 +77,8 @@ fn draw(canvas: &mut Canvas, row: &Row, scale: &Scale, y: f64) {
         let room = at(first) - one > width(&text) / 2.0 + 3.0 || first.ratio < 1.0;
         let x = if room { at(first) } else { one + width(&text) / 2.0 + 3.0 };
         canvas.text("best", Anchor::Middle, x, middle - 8.0, &text);
-        if marks.len() > 1 {
+        // Left of our line it would be written over the gap.
+        if marks.len() > 1 && last.ratio >= 1.0 {
             canvas.text("tick", Anchor::Start, at(last) + 8.0, middle + 4.0, &times_short(last.ratio));
         }
     }
@@ -82,7 +91,7 @@ fn draw(canvas: &mut Canvas, row: &Row, scale: &Scale, y: f64) {
     }
 }
 
-fn axis(canvas: &mut Canvas, scale: &Scale, bottom: f64) {
+fn axis(canvas: &mut Canvas, scale: &Scale, bottom: f64, title: &str) {
     let ticks = scale.ticks(7);
     let grid = ticks.iter().map(|&(value, _)| (scale.at(value), TOP, scale.at(value), bottom));
     canvas.lines("grid", &grid.collect::<Vec<_>>());
@@ -91,6 +100,5 @@ fn axis(canvas: &mut Canvas, scale: &Scale, bottom: f64) {
     }
     let (from, to) = scale.ends();
     canvas.line("axis", from, bottom, to, bottom);
-    let title = "time divided by ours (log scale)";
     canvas.text("title", Anchor::Middle, (from + to) / 2.0, bottom + 2.0 * LINE + 8.0, title);
 }
