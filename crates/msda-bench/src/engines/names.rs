@@ -22,8 +22,8 @@ pub fn split_cuda(name: &str) -> Result<(usize, Option<&str>)> {
         None if number.is_empty() => Ok((0, kernel)),
         Some(Ok(ordinal)) => Ok((ordinal, kernel)),
         _ => bail!(
-            "engine: got '{name}', expected cuda, cuda@N, cuda:KERNEL, cuda:half, cuda:fixed, cuda:levels, cuda:sorted, \
-             cuda:atomic or cuda@N:KERNEL"
+            "engine: got '{name}', expected cuda, cuda@N, cuda:KERNEL, cuda:half, cuda:fixed, cuda:levels, \
+             cuda:sorted, cuda:atomic or cuda@N:KERNEL"
         ),
     }
 }

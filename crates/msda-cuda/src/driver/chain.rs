@@ -14,8 +14,9 @@ use super::graph::Definition;
 use super::{Device, Function, Launch, StreamHandle};
 
 /// Kernels and clears that are queued by one call, which costs the host less than one kernel launch.
-/// Each runs after others, or after none: branches run at the same time. It is a graph whose arguments can be changed. The driver makes
-/// launches of a chain wait for each other, also on different streams: use it on one stream.
+/// Each names the nodes that it runs after. Nodes that do not wait for each other may run at the
+/// same time. It is a graph whose arguments can be changed. The driver makes launches of a chain wait
+/// for each other, also on different streams: use it on one stream.
 #[derive(Debug)]
 pub struct Chain {
     device: Device,

@@ -162,8 +162,8 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     }
     Table::new(p).keep(call);
     if let Some(few) = Few::new(request, target, &job.sizes) {
-        // At the same time as the gradients of the samples, unless it needs their softmax. The kernels that sort
-        // are slower that way for some problems, and hardly faster for others.
+        // It runs at the same time as `samples.cu`, unless it needs the softmax that `samples.cu` stores. The
+        // kernels that sort do not: some problems became slower that way, and others hardly faster.
         call.branch();
         if let (Some(_), Some(samples)) = (shared.softmax, shared.samples) {
             call.join(samples);
@@ -194,14 +194,14 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Clears what is not a pixel, or everything.
+    /// Adds the stage that sets positions between levels and in rings to zero; with `everything`, pixels too.
     fn clear_gaps(&self, call: &mut Call, everything: bool) {
         let mut stage = Stage::new(self, "backward/gaps.cu", "gaps");
         let align = stage.align(Slot::Locations, Role::Locations, 2);
         stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("CLEAR_ALL", u8::from(everything));
         let rows = self.request.problem.positions().saturating_mul(self.sizes.planes);
         let blocks = rows.div_ceil(8).clamp(1, self.target.sms as usize * 32) as u32;
-        let why = "clears what is not a pixel in the gradient of value";
+        let why = "sets the gradient of value to zero between levels and in rings";
         stage.launch(call, "msda_backward_gaps", [blocks, 1], 256, 0, why);
     }
 
@@ -388,7 +388,8 @@ impl Few {
             };
             Self { chunk, run_tiles, words, blocks_per_sm, bytes, runs: runs.saturating_mul(sizes.planes) }
         };
-        // Long runs, so that samples are looked at few times, but enough of them to keep all SMs busy.
+        // Each run looks at all samples of its plane and level, so long runs cost less. But there must be
+        // enough runs to keep all SMs busy.
         let busy = |few: &Self| 2 * few.runs >= 3 * few.blocks_per_sm * target.sms as usize;
         let fits = |few: &Self| few.blocks_per_sm > 0;
         let choices = || [128, 64, 32].into_iter().map(with).filter(fits);

@@ -16,7 +16,8 @@ pub fn page(founding: &Founding) -> String {
     let mut out = HEAD.to_owned();
     if let (Some(gpu), Some(record)) = (&founding.gpu, &founding.record) {
         let text = format!(
-            "Measured on an {gpu}. All times of the ladder's kernels come from one run, `{record}`: seed shape, f16, cold caches. Probes and counters have records of their own."
+            "Measured on an {gpu}. All times of the ladder's kernels come from one run, `{record}`: seed shape, \
+             f16, cold caches. Probes and counters have records of their own."
         );
         out += &format!("\n{}\n", wrapped(&text, 0));
     }

@@ -14,13 +14,13 @@ const ABOUT: &str = "The largest error of the gradients against the f64 oracle, 
     workloads of models on a GPU. The vertical line is the tolerance; further right is worse. Implementations that \
     add or locate in 16 bits are right of it.";
 
-/// The newest result of an engine on a workload.
-struct Result<'a> {
+/// The newest measurement of an engine on a workload, whose gradients were checked.
+struct Checked<'a> {
     run: &'a Record,
     measured: &'a Measurement,
 }
 
-impl Result<'_> {
+impl Checked<'_> {
     /// The largest error in tolerances. Results without any error are put at the left end.
     fn error(&self) -> f64 {
         let check = &self.measured.check;
@@ -30,7 +30,7 @@ impl Result<'_> {
 
 /// The records are sorted, newest first.
 pub(super) fn section(records: &[Record], extensions: &[Box<dyn Extension>]) -> Option<Section> {
-    let mut results: Vec<Result<'_>> = Vec::new();
+    let mut results: Vec<Checked<'_>> = Vec::new();
     for run in records {
         for measured in &run.measurements {
             let ours = is_own(&measured.engine) && is_default(run, &measured.engine);
@@ -40,13 +40,13 @@ pub(super) fn section(records: &[Record], extensions: &[Box<dyn Extension>]) -> 
             let new = || results.iter().all(|r| key(r.measured) != key(measured));
             let elsewhere = extensions.iter().any(|extension| extension.shows(&measured.engine));
             if counts && here && !elsewhere && is_model(&measured.workload) && new() {
-                results.push(Result { run, measured });
+                results.push(Checked { run, measured });
             }
         }
     }
     // Charts and rows with our gradients only.
-    let ours = |r: &Result<'_>| is_own(&r.measured.engine);
-    let key = |r: &Result<'_>| (r.measured.workload.clone(), r.measured.dtype.clone());
+    let ours = |r: &Checked<'_>| is_own(&r.measured.engine);
+    let key = |r: &Checked<'_>| (r.measured.workload.clone(), r.measured.dtype.clone());
     let known: Vec<_> = results.iter().filter(|r| ours(r)).map(key).collect();
     results.retain(|r| known.contains(&key(r)));
     let mut dtypes: Vec<&str> =
@@ -57,7 +57,7 @@ pub(super) fn section(records: &[Record], extensions: &[Box<dyn Extension>]) -> 
         return None;
     }
     let of = |dtype: &&str| results.iter().filter(|r| r.measured.dtype == **dtype).collect();
-    let charts: Vec<(_, Vec<&Result<'_>>)> = dtypes.iter().map(|dtype| (*dtype, of(dtype))).collect();
+    let charts: Vec<(_, Vec<&Checked<'_>>)> = dtypes.iter().map(|dtype| (*dtype, of(dtype))).collect();
     let (wrong, others): (Vec<_>, Vec<_>) = results.iter().filter(|r| !ours(r)).partition(|r| failed(r));
     let (class, shape) = mark("cuda");
     let mut legend = vec![Key::new(class, shape, name("cuda"))];
@@ -77,7 +77,7 @@ pub(super) fn section(records: &[Record], extensions: &[Box<dyn Extension>]) -> 
 }
 
 /// Whether rounding to 16 bits does not explain the error.
-fn failed(result: &Result<'_>) -> bool {
+fn failed(result: &Checked<'_>) -> bool {
     verdict(result.run, result.measured) == Verdict::Failed
 }
 
@@ -85,11 +85,11 @@ fn name(of: &str) -> String {
     if is_own(of) { "msda".into() } else { engine(of) }
 }
 
-fn plot(dtype: &str, results: &[&Result<'_>]) -> Plot {
+fn plot(dtype: &str, results: &[&Checked<'_>]) -> Plot {
     let mut workloads: Vec<&str> = results.iter().map(|r| r.measured.workload.as_str()).collect();
     workloads.sort_unstable();
     workloads.dedup();
-    let of = |workload: &str| -> Vec<&&Result<'_>> {
+    let of = |workload: &str| -> Vec<&&Checked<'_>> {
         results.iter().filter(|r| r.measured.workload == workload).collect()
     };
     let rows: Vec<ratios::Row> = workloads.iter().map(|w| row(w, &of(w))).collect();
@@ -102,10 +102,10 @@ fn plot(dtype: &str, results: &[&Result<'_>]) -> Plot {
     Plot { title, detail: "backward".into(), svg: ratios::ratios(&rows, &words, &label), table: Some(table) }
 }
 
-fn row(workload: &str, results: &[&&Result<'_>]) -> ratios::Row {
-    let said = |r: &Result<'_>| format!("{}: {}", name(&r.measured.engine), short(r.error()));
+fn row(workload: &str, results: &[&&Checked<'_>]) -> ratios::Row {
+    let said = |r: &Checked<'_>| format!("{}: {}", name(&r.measured.engine), short(r.error()));
     let (wrong, counted): (Vec<_>, Vec<_>) = results.iter().partition(|r| failed(r));
-    let mark_of = |r: &&&&Result<'_>| {
+    let mark_of = |r: &&&&Checked<'_>| {
         let (class, shape) = mark(&r.measured.engine);
         ratios::Mark { class, shape, ratio: r.error(), title: said(r) }
     };
@@ -118,7 +118,7 @@ fn row(workload: &str, results: &[&&Result<'_>]) -> ratios::Row {
 }
 
 /// The numbers of a chart.
-fn table(workloads: &[&str], results: &[&Result<'_>]) -> Table {
+fn table(workloads: &[&str], results: &[&Checked<'_>]) -> Table {
     let mut engines: Vec<&str> = results.iter().map(|r| r.measured.engine.as_str()).collect();
     engines.sort_by_key(|e| (order(e), *e));
     engines.dedup();
@@ -126,7 +126,7 @@ fn table(workloads: &[&str], results: &[&Result<'_>]) -> Table {
     table.columns.extend(engines.iter().map(|e| Column { title: name(e), kind: Kind::Number }));
     for workload in workloads {
         let cell = |e: &&str| {
-            let same = |r: &&&Result<'_>| r.measured.engine == *e && r.measured.workload == *workload;
+            let same = |r: &&&Checked<'_>| r.measured.engine == *e && r.measured.workload == *workload;
             results.iter().find(same).map_or_else(String::new, |r| short(r.error()))
         };
         table
