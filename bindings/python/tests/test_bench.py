@@ -185,7 +185,8 @@ def test_the_command_prints_a_table_and_writes_a_record(tmp_path):
             assert 0 < row["p10_us"] <= row["median_us"] <= row["p90_us"] and row["runs"] >= 5
     names = [entry["name"] for entry in record["host"]]
     assert names[:3] == [_peers.OURS, "msda, list of sizes", _peers.BASE]
-    for entry in record["host"][:3]:
+    assert names[-1] == "torch, value + value"
+    for entry in (*record["host"][:3], record["host"][-1]):
         assert set(entry["host_us"]) == {"no grad", "with grad", "forward + backward"}
         assert all(0 < time < 1e5 for time in entry["host_us"].values())
 

@@ -64,15 +64,6 @@ impl Loaded {
         (bytes > 0).then(|| Window { address: address(pointer), bytes, kept })
     }
 
-    /// Whether the device runs its blocks in fewer than two waves.
-    pub(crate) fn is_short(&self) -> Result<bool> {
-        let Launch { grid, block, shared, .. } = self.launch;
-        let blocks: u64 = grid.iter().map(|&n| u64::from(n)).product();
-        let resident = self.function.occupancy(block.iter().product(), shared)?;
-        let device = self.function.module().device();
-        Ok(blocks < 2 * u64::from(resident) * u64::from(device.sms()))
-    }
-
     /// Writes its argument into `room`, in 8-byte words.
     pub(crate) fn argument<'a>(
         &self,

@@ -21,7 +21,7 @@ use crate::request::{Addresses, Levels, Operands, Pass, Request, Slot, Slots, Ta
 pub struct Plan {
     device: Device,
     choice: Choice,
-    /// All stages as one graph, where that is faster to queue.
+    /// All stages as one graph, which costs the host less to queue than its kernels.
     chained: Mutex<Option<Chained>>,
     steps: Vec<Step>,
     owned: Option<Box<dyn Owned>>,
@@ -334,14 +334,11 @@ fn kernels(steps: &[Step]) -> impl Iterator<Item = &Loaded> {
 }
 
 impl Chained {
-    /// The stages as one graph. None where it does not pay: a single short kernel starts a little earlier by itself.
+    /// The stages as one graph, if there is one.
     fn new(device: &Device, steps: &[Step]) -> Result<Option<Self>> {
-        match steps {
-            [] => return Ok(None),
-            [Step { work: Work::Run(one), .. }] if one.is_short()? => return Ok(None),
-            // A node of a graph keeps the address of its window.
-            _ if kernels(steps).any(Loaded::has_window) => return Ok(None),
-            _ => (),
+        // A node of a graph keeps the address of its window.
+        if steps.is_empty() || kernels(steps).any(Loaded::has_window) {
+            return Ok(None);
         }
         let words = steps.iter().map(|step| match &step.work {
             Work::Clear(_) => 1,

@@ -25,8 +25,11 @@ _WIDTH = 80
 _DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 _FORWARD, _TRAINING = "forward", "forward + backward"
 _CHECKED_QUERIES = 32
-# The row of the host times where level sizes are a list, not tensors on the device.
+# Rows of the host times: level sizes in a list, not in tensors on the device; and what torch takes
+# for an operator that only starts one kernel.
 _WITH_LIST = "msda, list of sizes"
+_CHEAPEST = "torch, value + value"
+_HOST_COLUMNS = ("no grad", "with grad", _TRAINING)
 
 
 @dataclasses.dataclass
@@ -181,24 +184,33 @@ def measure_host(dtype: str, device: str, operators: dict[str, Operator]) -> lis
     call = _workloads.make(_workloads.TINY, getattr(torch, dtype), device)
     leaves = _differentiable(call)
     grad = torch.ones_like(_without_grad(operators[_peers.OURS], call))
+    ones = torch.ones_like(call.value)
     peers = {peer.name: peer for peer in _peers.PEERS}
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     listed = {_peers.OURS: operators[_peers.OURS], _WITH_LIST: _peers.msda_with_list}
-    found = []
+    works = {}
     for name, run in {**listed, **operators}.items():
         if name in peers and peers[name].refuses(device, dtype, call):
             continue
-        works = {
-            "no grad": lambda run=run: _without_grad(run, call),
-            "with grad": lambda run=run: run(leaves),
-            _TRAINING: lambda run=run: _train(run, leaves, grad),
-        }
+        works[name] = (
+            lambda run=run: run(call),
+            lambda run=run: run(leaves),
+            lambda run=run: _train(run, leaves, grad),
+        )
+    works[_CHEAPEST] = (
+        lambda: call.value + call.value,
+        lambda: leaves.value + leaves.value,
+        lambda: torch.autograd.grad(leaves.value + leaves.value, leaves.value, ones),
+    )
+    found = []
+    for name, row in works.items():
         times: dict[str, Any] = {}
-        for which, work in works.items():
+        for column, work in zip(_HOST_COLUMNS, row):
             try:
-                times[which] = _timing.host_time(work, synchronize)
+                with torch.set_grad_enabled(column != _HOST_COLUMNS[0]):
+                    times[column] = _timing.host_time(work, synchronize)
             except Exception as problem:  # a peer may raise anything
-                times[which] = _reason(problem)
+                times[column] = _reason(problem)
         found.append({"name": name, "host_us": times})
     return found
 
@@ -253,13 +265,12 @@ def _host_cell(found: float | str) -> str:
 
 def host_table(found: list[dict[str, Any]]) -> str:
     """The table of host times."""
-    columns = ("no grad", "with grad", _TRAINING)
     lines = [
         "host time of an eager call with one sample, microseconds",
         f"{'implementation':<21}{'no grad':>12}{'with grad':>12}{'fwd + bwd':>12}",
     ]
     for entry in found:
-        cells = [_host_cell(entry["host_us"][column]) for column in columns]
+        cells = [_host_cell(entry["host_us"][column]) for column in _HOST_COLUMNS]
         lines.append(f"{entry['name']:<21}" + "".join(f"{cell:>12}" for cell in cells))
     return "\n".join(lines)
 

@@ -286,35 +286,48 @@ extern "C" __global__ void __launch_bounds__(THREADS, THREADS <= 256 ? 3 : 1)
     u32 *records = args.records + work.plane * args.records_per_plane;
     u32 total = 0; // ONE_CHUNK: records of the bands before
     if constexpr (KEPT > 0) {
-        // All bins fit one band, and the bins of all samples fit shared memory.
         constexpr u16 NOWHERE = 0xffff;
         u16 *kept = reinterpret_cast<u16 *>(counters + WARPS * warp_words) + warp * (KEPT * 32) + lane;
-        for (int i = threadIdx.x; i < WARPS * warp_words; i += THREADS) counters[i] = 0;
+        const int end = (work.end_unit - work.first_unit) * LANE_SAMPLES;
+        auto count = [&](u32 b, int here) {
+            if (b >= u32(here)) return;
+            atomicAdd(&own[b / COUNTERS_PER_WORD], 1u << (b % COUNTERS_PER_WORD * COUNTER_BITS));
+        };
         if (UNIFORM_POINTS == 0) {
             for (int k = 0; k < KEPT; k++) kept[k * 32] = NOWHERE;
         }
-        __syncthreads();
-        work.for_each(args, levels, [&](int bin, int unit, int i) {
-            if (unit >= work.end_unit) return;
-            kept[((unit - work.first_unit) * LANE_SAMPLES + i) * 32] = u16(bin);
-            if (bin < 0) return;
-            atomicAdd(&own[bin / COUNTERS_PER_WORD], 1u << (bin % COUNTERS_PER_WORD * COUNTER_BITS));
-        });
-        __syncthreads();
-        add_up_warps(args, base, counters, starts, before, 0, bins);
-        __syncthreads();
-        if (ONE_CHUNK) {
-            total = scan_in_place(base, bins, 0);
-            for (int b = threadIdx.x; b < bins; b += THREADS) starts[b] = base[b];
-        }
-        const int end = (work.end_unit - work.first_unit) * LANE_SAMPLES;
+        // One band is the rule.
+#pragma unroll 1
+        for (int band = 0; band < bins; band += band_bins) {
+            const int here = min(band_bins, bins - band);
+            for (int i = threadIdx.x; i < WARPS * warp_words; i += THREADS) counters[i] = 0;
+            __syncthreads();
+            if (band == 0) {
+                work.for_each(args, levels, [&](int bin, int unit, int i) {
+                    if (unit >= work.end_unit) return;
+                    kept[((unit - work.first_unit) * LANE_SAMPLES + i) * 32] = u16(bin);
+                    count(u32(bin), here);
+                });
+            } else {
+                for (int k = 0; k < end; k++) count(u32(kept[k * 32]) - band, here);
+            }
+            __syncthreads();
+            add_up_warps(args, base, counters, starts, before, band, here);
+            __syncthreads();
+            if (ONE_CHUNK) {
+                total = scan_in_place(base, here, total);
+                for (int b = threadIdx.x; b < here; b += THREADS) starts[band + b] = base[b];
+            }
 #pragma unroll 4
-        for (int k = 0; k < end; k++) {
-            const u32 b = kept[k * 32];
-            const u32 rank = rank_of(own, b, b != NOWHERE, lane);
-            if (b == NOWHERE) continue;
-            records[base[b] + rank] =
-                work.record_of(levels, work.first_unit + k / LANE_SAMPLES, k % LANE_SAMPLES);
+            for (int k = 0; k < end; k++) {
+                const u32 b = u32(kept[k * 32]) - band;
+                const bool in_band = b < u32(here);
+                const u32 rank = rank_of(own, b, in_band, lane);
+                if (!in_band) continue;
+                records[base[b] + rank] =
+                    work.record_of(levels, work.first_unit + k / LANE_SAMPLES, k % LANE_SAMPLES);
+            }
+            __syncthreads();
         }
     } else {
         for (int band = 0; band < bins; band += band_bins) {

@@ -30,6 +30,8 @@ static_assert(sizeof(WarpStage) * WARPS == SHARED_BYTES, "host and kernel disagr
 
 constexpr bool WANT_TAPS = WANT_LOCATIONS || WANT_WEIGHTS || WANT_POINTS;
 constexpr int TAPS_PER_LANE = NEAREST ? 1 : 4 / TAP_COLUMNS;
+// Levels are in shared memory, and all samples of a lane lie on one: it is read once.
+constexpr bool READS_LEVEL_ONCE = DEVICE_LEVELS && LANE_LEVEL;
 
 // A located sample, as its lane needs it afterwards.
 struct Placed {
@@ -234,7 +236,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     const Lane lane;
     const int group = threadIdx.x / GROUP_LANES; // in the block
     const int head = blockIdx.y * HEADS_PER_BLOCK + group % HEADS_PER_BLOCK, image = blockIdx.z;
-    const bool pixels = publish_level(args, loaded) && STRIP_HEIGHT > 0;
+    const bool pixels = STRIP_HEIGHT > 0 && publish_level(args, loaded);
     const int index = blockIdx.x * QUERIES_PER_TILE + group / HEADS_PER_BLOCK;
     const int query = query_of(args, image, index, 0, nullptr, pixels);
     const bool active = query >= 0 && head < args.heads;
@@ -260,11 +262,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 
     RawSamples raw;
     raw.load(active, locations, weights, 0, lane.in_group);
+    if (STRIP_HEIGHT == 0) publish_level(args, loaded);
     // FUSED: the gradients of all weights of the lane, because the gradient of a logit needs the
     // sum over all of them.
     constexpr int KEPT = FUSED && WANT_WEIGHTS ? PASSES : 1;
     float kept_weight[KEPT][SAMPLES_PER_LANE], kept_gradient[KEPT][SAMPLES_PER_LANE];
     float mean = 0;
+    const int lane_level_index = READS_LEVEL_ONCE ? level_of(args, min(first_sample, SAMPLES - 1)) : 0;
     constexpr int UNROLLED = FUSED && WANT_WEIGHTS ? PASSES : 1;
 #pragma unroll UNROLLED
     for (int pass = 0; pass < SAMPLES; pass += SAMPLES_PER_PASS) { // the first sample of the pass
@@ -274,15 +278,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         {
             float xy[2 * SAMPLES_PER_LANE], raw_weights[SAMPLES_PER_LANE];
             raw.widen_to(xy, raw_weights);
+            const Level lane_level = level_at(args, lane_level_index);
 #pragma unroll
             for (int i = 0; i < SAMPLES_PER_LANE; i++) {
                 const int s = pass + first_sample + i;
                 const int l = level_of(args, FULL_PASSES ? s : min(s, SAMPLES - 1));
+                const Level &level = READS_LEVEL_ONCE ? lane_level : level_at(args, l);
                 const bool exists = active && (FULL_PASSES || s < SAMPLES);
                 float x = xy[2 * i], y = xy[2 * i + 1], weight = raw_weights[i];
                 if (FUSED && exists) unfuse(args, image, query, l, softmax, x, y, weight);
                 positions.sample[i] =
-                    Position(place(placed[i], exists, x, y, exists ? weight : 0, level_at(args, l)));
+                    Position(place(placed[i], exists, x, y, exists ? weight : 0, level));
             }
         }
         const int own_slot = slot_of(lane.group(), lane.in_group);
@@ -295,6 +301,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             const int located_by = j + (SAMPLE_GROUPS > 1 ? lane.sample_group : 0);
             const int slot = slot_of(lane.group(), located_by);
             const LanePositions located = stage.positions[slot];
+            int row_pitch = 0;
+            if (READS_LEVEL_ONCE) {
+                const int s = pass + located_by * SAMPLES_PER_LANE;
+                row_pitch = row_pitch_of(args, level_of(args, FULL_PASSES ? s : min(s, SAMPLES - 1)));
+            }
 #pragma unroll
             for (int i = 0; i < SAMPLES_PER_LANE; i++) {
                 const int s = pass + located_by * SAMPLES_PER_LANE + i;
@@ -308,7 +319,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                     sum[0] = dot(ld_global<VEC>(at), gradient);
                 } else {
                     TapRows taps;
-                    load_taps(taps, rows, int(located.sample[i]), row_pitch_of(args, level));
+                    load_taps(taps, rows, int(located.sample[i]),
+                              READS_LEVEL_ONCE ? row_pitch : row_pitch_of(args, level));
 #pragma unroll
                     for (int k = 0; k < TAPS_PER_LANE; k++) sum[k] = dot(taps[k / 2][k % 2], gradient);
                 }
@@ -331,12 +343,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         }
         __syncwarp();
         float location_gradients[2 * SAMPLES_PER_LANE], weight_gradients[SAMPLES_PER_LANE];
+        const Level lane_level = level_at(args, lane_level_index);
 #pragma unroll
         for (int i = 0; i < SAMPLES_PER_LANE; i++) {
             const int s = pass + first_sample + i;
             const int l = level_of(args, FULL_PASSES ? s : min(s, SAMPLES - 1));
             const bool exists = active && (FULL_PASSES || s < SAMPLES);
-            SampleGradient to = gradient_of(placed[i], stage.weights[i][own_slot], level_at(args, l));
+            const Level &level = READS_LEVEL_ONCE ? lane_level : level_at(args, l);
+            SampleGradient to = gradient_of(placed[i], stage.weights[i][own_slot], level);
             if (FUSED) {
                 if (WANT_POINTS && exists) {
                     const i64 at = ((i64(image) * args.queries + query) * args.heads + head) * SAMPLES;

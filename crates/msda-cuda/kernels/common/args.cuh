@@ -77,7 +77,7 @@ struct Level {
 #endif
 };
 
-// An entry of the table that a warp makes of level sizes in device memory: levels_in_memory.cuh.
+// An entry of the table made of level sizes in device memory: levels_in_memory.cuh.
 struct __align__(16) ReadLevel {
     int origin, pitch, row_pitch, shift;
     float rows, columns;
@@ -133,12 +133,14 @@ struct Lane {
 // The dynamic shared memory of a block: staging first.
 extern __shared__ uint4 shared[];
 
-// The warp's table of level sizes in device memory, in shared memory behind the staging.
+// The table of level sizes in device memory, in shared memory behind the staging: of the warp, or
+// of the block if queries are visited in strips.
 __device__ __forceinline__ ReadLevel *read_levels() {
-    return reinterpret_cast<ReadLevel *>(shared + SHARED_BYTES / 16) + threadIdx.x / 32 * LEVELS;
+    const int warp = STRIP_HEIGHT > 0 ? 0 : threadIdx.x / 32;
+    return reinterpret_cast<ReadLevel *>(shared + SHARED_BYTES / 16) + warp * LEVELS;
 }
 
-// A level: its entry of the argument, or of the table of the warp.
+// A level: its entry of the argument, or of the table made of device memory.
 #if DEVICE_LEVELS
 __device__ __forceinline__ Level level_at(const Args &args, int l) {
     const ReadLevel from = read_levels()[l];

@@ -1,12 +1,15 @@
 // Level sizes in device memory, as frameworks keep them: the host need not wait for them.
 //
-// Each warp reads the sizes and makes a table in shared memory, behind the staging, so that no block
-// barrier is needed. Lane l reads level l. The loads are issued first and awaited late, so that they
-// overlap with the loads of locations and weights.
+// A warp reads the sizes, lane l those of level l, and makes a table in shared memory, behind the
+// staging. Where queries are visited in input order, each warp makes its own table: no block
+// barrier is needed, and the loads overlap with those of locations and weights. Strips need the
+// sizes before the query is known, so all warps wait anyway: one warp makes the table of the block.
 #pragma once
 #include "common/args.cuh"
 
 static_assert(!DEVICE_LEVELS || LEVELS <= 32, "a lane reads one level");
+
+__device__ __forceinline__ bool makes_table() { return STRIP_HEIGHT == 0 || threadIdx.x < 32; }
 
 // The sizes of the level of a lane, while they are loaded.
 struct LoadedLevel {
@@ -22,6 +25,7 @@ __device__ __forceinline__ u64 ld_level(const i64 *from) {
 __device__ __forceinline__ LoadedLevel load_level(const Args &args) {
     LoadedLevel level{0, 0, 0};
 #if DEVICE_LEVELS
+    if (!makes_table()) return level;
     const int l = min(int(threadIdx.x % 32), LEVELS - 1);
     level.height = ld_level(args.shapes + 2 * l), level.width = ld_level(args.shapes + 2 * l + 1);
     level.start = ld_level(args.starts + l);
@@ -29,10 +33,11 @@ __device__ __forceinline__ LoadedLevel load_level(const Args &args) {
     return level;
 }
 
-// Writes the table and waits for it. A level that reaches past the end of value gets sizes at which
-// no sample counts. Returns whether the queries are the pixels of the levels.
-__device__ __forceinline__ bool publish_level(const Args &args, const LoadedLevel &from) {
+// Writes the table. A level that reaches past the end of value gets sizes at which no sample counts.
+// STRIP_HEIGHT > 0: if the queries are not the pixels of the levels, the first query of level 0
+// becomes -1.
 #if DEVICE_LEVELS
+__device__ __forceinline__ void write_table(const Args &args, const LoadedLevel &from) {
     const int l = threadIdx.x % 32;
     const u32 height = u32(from.height), width = u32(from.width), start = u32(from.start);
     const u32 pitch = width + 2 * RING;
@@ -42,12 +47,16 @@ __device__ __forceinline__ bool publish_level(const Args &args, const LoadedLeve
                        u64(height + 2 * RING) * pitch <= args.positions - start;
     const u32 pixels = legal ? height * width : 0;
     u32 sum = pixels; // of the levels up to this one
+    bool fits = true;
     if (STRIP_HEIGHT > 0) {
 #pragma unroll
         for (int step = 1; step < LEVELS; step *= 2) {
             const u32 other = __shfl_up_sync(0xffffffffu, sum, step);
             sum += l >= step ? other : 0;
         }
+        // The sum of all levels must be the number of queries.
+        fits = legal && (l != LEVELS - 1 || sum == u32(args.queries));
+        fits = __all_sync(0xffffffffu, l >= LEVELS || fits);
     }
     const bool thin = !RING && (height == 1 || width == 1);
     ReadLevel level;
@@ -56,12 +65,21 @@ __device__ __forceinline__ bool publish_level(const Args &args, const LoadedLeve
     level.row_pitch = legal && !thin ? int(pitch) * args.value.row_stride : 0;
     level.shift = pixels == 1 && start + 1 == args.positions;
     level.rows = legal ? float(height) : -1.0f, level.columns = legal ? float(width) : -1.0f;
-    level.first_query = int(sum - pixels), level.width = int(width);
+    level.first_query = fits ? int(sum - pixels) : -1, level.width = int(width);
     if (l < LEVELS) read_levels()[l] = level;
-    __syncwarp();
-    // The sum of all levels must be the number of queries.
-    const bool fits = legal && (l != LEVELS - 1 || sum == u32(args.queries));
-    return STRIP_HEIGHT == 0 || __all_sync(0xffffffffu, l >= LEVELS || fits);
+}
+#endif
+
+// Makes the table and waits for it. Returns whether the queries are the pixels of the levels.
+__device__ __forceinline__ bool publish_level(const Args &args, const LoadedLevel &from) {
+#if DEVICE_LEVELS
+    if (makes_table()) write_table(args, from);
+    if (STRIP_HEIGHT == 0) {
+        __syncwarp();
+        return true;
+    }
+    __syncthreads();
+    return read_levels()[0].first_query >= 0;
 #else
     return true;
 #endif

@@ -270,11 +270,12 @@ impl Rows {
         self.stage_bytes(p, division) + if self.resident_levels > 0 { state } else { 0 }
     }
 
-    /// Bytes of the tables that the warps of a block make of level sizes on the device: 32 bytes per
-    /// level, `ReadLevel` in `args.cuh`.
+    /// Bytes of the tables made of level sizes on the device, one per warp, or one per block if queries
+    /// are visited in strips: 32 bytes per level, `ReadLevel` in `args.cuh`.
     fn table_bytes(&self, request: &Request<'_>) -> usize {
         match request.levels {
             Levels::Host => 0,
+            Levels::Device if self.walk == Walk::Tiles => request.problem.levels().len() * 32,
             Levels::Device => self.threads / 32 * request.problem.levels().len() * 32,
         }
     }

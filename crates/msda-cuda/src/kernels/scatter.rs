@@ -31,7 +31,7 @@ const CHUNK_SAMPLES: usize = 8192;
 const ONE_CHUNK: usize = 16384;
 
 /// The most shared memory of a block that counts, if that is enough: three blocks fit an SM.
-const COUNTER_BYTES: usize = 74 << 10;
+const COUNTER_BYTES: usize = 76_500;
 
 /// Samples of a plane and level up to which `value_few.cu` computes the gradient of value.
 const FEW: usize = 4096;
@@ -45,7 +45,7 @@ const FEW_STAGE: usize = 32 * 20 + 1024;
 /// Sizes of the call's tables.
 struct Sizes {
     planes: usize,
-    /// Tiles of a plane, or an estimate if the level sizes are on the device.
+    /// Tiles of a plane; if the level sizes are on the device, as many as are to be expected.
     tiles: usize,
     /// The most bins of a plane. If there are more tiles, several share their bins.
     bins: usize,
@@ -63,12 +63,14 @@ impl Sizes {
     fn new(request: &Request<'_>, target: &Target) -> Self {
         let p = request.problem;
         let samples = p.queries().saturating_mul(p.samples());
-        let tiles = match request.levels {
-            Levels::Host => p.levels().iter().map(tiles_of).sum(),
-            // Twice as many as levels of many pixels have.
-            Levels::Device => p.positions() / 16 + 8 * p.levels().len(),
+        let (tiles, most_tiles) = match request.levels {
+            Levels::Host => {
+                let tiles = p.levels().iter().map(tiles_of).sum();
+                (tiles, tiles)
+            }
+            Levels::Device => estimated_tiles(p.positions(), p.levels().len()),
         };
-        let bins = 4 * tiles;
+        let (expected_bins, bins) = (4 * tiles, 4 * most_tiles);
         let one = samples <= ONE_CHUNK;
         // Counts take no more memory than records.
         let most = CHUNK_SAMPLES.max(bins);
@@ -95,11 +97,12 @@ impl Sizes {
             false => (8, COUNTER_BYTES.min(room)),
         };
         let choices = [32, 16, 8, 4, 2].map(|n| n.min(most_warps));
-        let fits = |&warps: &usize| bytes(warps, bins).saturating_add(kept_bytes(warps)) <= most_bytes;
-        let fewer = |&warps: &usize| bytes(warps, bins) <= most_bytes;
+        let fits =
+            |&warps: &usize| bytes(warps, expected_bins).saturating_add(kept_bytes(warps)) <= most_bytes;
+        let fewer = |&warps: &usize| bytes(warps, expected_bins) <= most_bytes;
         let keeping = choices.into_iter().find(fits).filter(|_| counters_16bit && bins < 0xffff);
         let warps = keeping.or(choices.into_iter().find(fewer)).unwrap_or(2.min(most_warps));
-        let band_bins = even(bins).min(room / (4 + counter * warps) / 2 * 2);
+        let band_bins = even(expected_bins).min(room / (4 + counter * warps) / 2 * 2);
         Self {
             planes: p.batch() * p.heads(),
             tiles,
@@ -154,22 +157,26 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     if request.scatter == Scatter::Atomic && !empty {
         return job.add_atomically(call);
     }
+    let before = call.stages.len().checked_sub(1);
     if empty || gaps {
+        // No other stage writes there, so none waits for it.
+        call.branch();
         job.clear_gaps(call, empty);
     }
     if empty {
         return;
     }
     Table::new(p).keep(call);
+    call.branch();
     if let Some(few) = Few::new(request, target, &job.sizes) {
         // It runs at the same time as `samples.cu`, unless it needs the softmax that `samples.cu` stores. The
         // kernels that sort do not: some problems became slower that way, and others hardly faster.
-        call.branch();
         if let (Some(_), Some(samples)) = (shared.softmax, shared.samples) {
             call.join(samples);
         }
         return job.add_few(call, &few);
     }
+    before.into_iter().for_each(|stage| call.join(stage));
     let words = |n: usize| n.saturating_mul(job.sizes.planes).saturating_mul(4);
     job.regions = Regions {
         records: Some(call.arena.reserve(words(p.queries() * p.samples()))),
@@ -199,8 +206,9 @@ impl Job<'_> {
         let mut stage = Stage::new(self, "backward/gaps.cu", "gaps");
         let align = stage.align(Slot::Locations, Role::Locations, 2);
         stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("CLEAR_ALL", u8::from(everything));
-        let rows = self.request.problem.positions().saturating_mul(self.sizes.planes);
-        let blocks = rows.div_ceil(8).clamp(1, self.target.sms as usize * 32) as u32;
+        let p = self.request.problem;
+        let warps = p.positions().div_ceil(32).saturating_mul(p.batch());
+        let blocks = warps.div_ceil(8).clamp(1, self.target.sms as usize * 8) as u32;
         let why = "sets the gradient of value to zero between levels and in rings";
         stage.launch(call, "msda_backward_gaps", [blocks, 1], 256, 0, why);
     }
@@ -395,6 +403,15 @@ impl Few {
         let choices = || [128, 64, 32].into_iter().map(with).filter(fits);
         choices().find(busy).or_else(|| choices().next_back())
     }
+}
+
+/// Tiles of so many positions, if the levels are squares of equal size: as many as are to be expected, and
+/// the most. Levels of other sizes have about as many. If there are more after all, several share their bins.
+fn estimated_tiles(positions: usize, levels: usize) -> (usize, usize) {
+    // A square of n x n pixels has at most (n + 7) * (n + 3) / 32 tiles.
+    let side = (positions as f64 / levels.max(1) as f64).sqrt();
+    let with_edges = |edges: f64| ((positions as f64 + levels as f64 * edges) / 32.0).ceil() as usize;
+    (with_edges(5.0 * side + 16.0), with_edges(10.0 * side + 32.0))
 }
 
 fn tiles_of(level: &msda::Level) -> usize {
