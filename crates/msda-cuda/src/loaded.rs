@@ -37,10 +37,10 @@ impl Loaded {
             return Err(Error::new(ErrorKind::Unsupported, "kernel argument", got, expected));
         }
         let function = jit::load(device, &unit)?.function(entry)?;
-        if launch.shared > DEFAULT_SHARED {
+        let own_shared = function.shared_bytes()?;
+        if own_shared.saturating_add(launch.shared) > DEFAULT_SHARED {
             // Other plans use the same function with other sizes: allow all that the device has.
-            let most = (device.shared_per_block() as u32).saturating_sub(function.shared_bytes()?);
-            function.allow_shared(most)?;
+            function.allow_shared((device.shared_per_block() as u32).saturating_sub(own_shared))?;
         }
         if launch.cluster != [1; 3] && function.max_clusters(&launch)? == 0 {
             let got = format!("{:?} blocks of {} bytes of shared memory", launch.cluster, launch.shared);

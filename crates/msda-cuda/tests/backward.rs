@@ -305,17 +305,36 @@ fn a_backward_launch_can_be_captured_and_replayed() {
     }
 }
 
-/// The host does not know the sizes, so it expects fewer tiles than thin levels have. Tiles share bins then.
+/// The host does not know the sizes, so it expects fewer tiles than these levels have.
 #[test]
-fn thin_levels_on_the_device_may_have_more_tiles_than_expected() {
+fn levels_on_the_device_may_have_more_tiles_than_expected() {
     let Some(device) = device() else { return };
-    let levels = vec![(1, 400), (400, 1), (3, 5), (200, 2)];
+    let backend = Cuda::device_levels(&device);
     for dtype in [Dtype::F32, Dtype::F16, Dtype::F64] {
-        let sizes = Spec { levels: levels.clone(), points: vec![4, 2, 4, 3], ..spec(600, dtype) };
-        let given = Given::new(sizes);
-        let backend = Cuda::device_levels(&device);
-        given.check(&backend.name(), &given.run(&backend));
+        // With 600 queries and 16-bit or 32-bit values, nothing is sorted.
+        for queries in [600, 1100] {
+            // Thin levels have so many tiles that tiles share bins.
+            let levels = vec![(1, 400), (400, 1), (3, 5), (200, 2)];
+            let thin = Spec { levels, points: vec![4, 2, 4, 3], ..spec(queries, dtype) };
+            // The last tile of each row and column has one pixel: a few more bins than a block counts at a time.
+            let levels = vec![(97, 129), (49, 65)];
+            let odd = Spec { batch: 1, channels: 8, levels, points: vec![4, 4], ..spec(queries, dtype) };
+            for sizes in [thin, odd] {
+                let given = Given::new(sizes);
+                given.check(&backend.name(), &given.run(&backend));
+            }
+        }
     }
+}
+
+/// A block that sorts asks for 48 KiB here, and has a little shared memory besides.
+#[test]
+fn a_block_may_need_a_little_more_than_48_kib_of_shared_memory() {
+    let Some(device) = device() else { return };
+    let levels = vec![(128, 128)];
+    let sizes = Spec { batch: 1, channels: 8, levels, points: vec![4], ..spec(1100, Dtype::F16) };
+    let (given, backend) = (Given::new(sizes), Cuda::new(&device));
+    given.check(&backend.name(), &given.run(&backend));
 }
 
 /// Every sum of the gradient of value that is not zero has thousands of terms.

@@ -38,6 +38,7 @@ __device__ __forceinline__ int piece_of(int row, int part) {
     }
 }
 
+// 16 pixels x 16 samples times 16 samples x 8 channels; f32: 8 samples.
 __device__ __forceinline__ void multiply(float (&sum)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
     if constexpr (VALUE == BF16) {
@@ -55,6 +56,23 @@ __device__ __forceinline__ void multiply(float (&sum)[4], const u32 (&a)[4], con
             "{%8,%9}, {%0,%1,%2,%3};"
             : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    }
+#endif
+}
+
+// The same with 8 samples of 16-bit numbers.
+__device__ __forceinline__ void multiply(float (&sum)[4], const u32 (&a)[2], const u32 (&b)[1]) {
+#if __CUDA_ARCH__ >= 800
+    if constexpr (VALUE == BF16) {
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+            "{%0,%1,%2,%3};"
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+            : "r"(a[0]), "r"(a[1]), "r"(b[0]));
+    } else {
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+            "{%0,%1,%2,%3};"
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+            : "r"(a[0]), "r"(a[1]), "r"(b[0]));
     }
 #endif
 }
@@ -78,17 +96,21 @@ __device__ __forceinline__ void split(float x, u32 &high, u32 &low) {
 // the sums of a step are added to others that are rounded. 16 bits: those of many steps are.
 constexpr bool ROUND_EACH_STEP = VALUE == F32;
 
-constexpr int MATRICES = COLUMN_TILES > 1 ? 2 : 1; // of 8 channels, loaded at once
-
-__device__ __forceinline__ void load_matrices(u32 (&b)[MATRICES][2], const uint4 *row) {
+// Loads N matrices of 8 x 8 16-bit numbers, transposed. Lane i names row i % 8 of matrix i / 8.
+template <int N> __device__ __forceinline__ void load_matrices(u32 (&b)[N], const uint4 *row) {
+    static_assert(N == 1 || N == 2 || N == 4, "what ldmatrix loads");
     const u32 address = u32(__cvta_generic_to_shared(row));
-    if constexpr (MATRICES == 2) {
+    if constexpr (N == 4) {
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(b[0][0]), "=r"(b[0][1]), "=r"(b[MATRICES - 1][0]), "=r"(b[MATRICES - 1][1])
+                     : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+                     : "r"(address));
+    } else if constexpr (N == 2) {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                     : "=r"(b[0]), "=r"(b[1])
                      : "r"(address));
     } else {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                     : "=r"(b[0][0]), "=r"(b[0][1])
+        asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
+                     : "=r"(b[0])
                      : "r"(address));
     }
 }
@@ -139,9 +161,49 @@ struct __align__(16) Shares {
     }
 };
 
-// Adds 32 samples, or `count` if those are fewer. row_of(k) is the row of sample k in `rows`. All
-// lanes of a warp call this together.
-template <typename F>
+// 16-bit types: adds 8 * EIGHTS samples from sample `step` on.
+template <int EIGHTS, typename F>
+__device__ __forceinline__ void add_samples(Sums &sums, const Shares &shares, const uint4 *rows,
+                                            int step, F row_of) {
+    const int lane = threadIdx.x % 32;
+    const float column = float(lane / 4); // the pixel column of this lane's shares
+    u32 high[2][2 * EIGHTS], low[2][2 * EIGHTS];
+#pragma unroll
+    for (int half = 0; half < EIGHTS; half++) { // samples k and k + 1
+        const int k = step + half * 8 + lane % 4 * 2;
+        const float2 at = *reinterpret_cast<const float2 *>(&shares.column[k]);
+        const float first = share_of(at.x - column), second = share_of(at.y - column);
+        const float4 a = shares.lines[k], b = shares.lines[k + 1];
+        split2(first * a.x, second * b.x, high[0][half * 2], low[0][half * 2]);
+        split2(first * a.y, second * b.y, high[0][half * 2 + 1], low[0][half * 2 + 1]);
+        split2(first * a.z, second * b.z, high[1][half * 2], low[1][half * 2]);
+        split2(first * a.w, second * b.w, high[1][half * 2 + 1], low[1][half * 2 + 1]);
+    }
+    // Lanes name the rows that are loaded as matrices of 8 samples and 8 channels, which are
+    // transposed: first all samples, then the next 8 channels.
+    const int row = row_of(step + lane % (8 * EIGHTS));
+    constexpr int AT_ONCE = COLUMN_TILES < 4 / EIGHTS ? COLUMN_TILES : 4 / EIGHTS; // of 8 channels
+#pragma unroll
+    for (int n = 0; n < COLUMN_TILES; n += AT_ONCE) {
+        u32 b[AT_ONCE * EIGHTS];
+        load_matrices(b, rows + piece_of(row, n + lane / (8 * EIGHTS) % AT_ONCE));
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            u32 of_eight[EIGHTS];
+#pragma unroll
+            for (int half = 0; half < EIGHTS; half++) of_eight[half] = b[i * EIGHTS + half];
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                multiply(sums[m][n + i], low[m], of_eight);
+                multiply(sums[m][n + i], high[m], of_eight);
+            }
+        }
+    }
+}
+
+// Adds 32 samples, or `count` if those are fewer. row_of(k) is the row of sample k in `rows`. FEW: 8
+// samples or fewer are usual. All lanes of a warp call this together.
+template <bool FEW, typename F>
 __device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const uint4 *rows,
                                          u32 count, F row_of) {
     const int lane = threadIdx.x % 32;
@@ -185,33 +247,10 @@ __device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const
 #pragma unroll
         for (int step = 0; step < 32; step += 16) {
             if (step >= count) break;
-            u32 high[2][4], low[2][4];
-#pragma unroll
-            for (int half = 0; half < 2; half++) { // samples k and k + 1
-                const int k = step + half * 8 + lane % 4 * 2;
-                const float2 at = *reinterpret_cast<const float2 *>(&shares.column[k]);
-                const float first = share_of(at.x - column), second = share_of(at.y - column);
-                const float4 a = shares.lines[k], b = shares.lines[k + 1];
-                split2(first * a.x, second * b.x, high[0][half * 2], low[0][half * 2]);
-                split2(first * a.y, second * b.y, high[0][half * 2 + 1], low[0][half * 2 + 1]);
-                split2(first * a.z, second * b.z, high[1][half * 2], low[1][half * 2]);
-                split2(first * a.w, second * b.w, high[1][half * 2 + 1], low[1][half * 2 + 1]);
-            }
-            const int row = row_of(step + lane % 16);
-#pragma unroll
-            for (int n = 0; n < COLUMN_TILES; n += MATRICES) {
-                // Lanes 0 to 15 name the rows of the 16 samples, lanes 16 to 31 those of the next 8
-                // channels. The matrices are transposed.
-                u32 b[MATRICES][2];
-                load_matrices(b, rows + piece_of(row, n + lane / 16 % MATRICES));
-#pragma unroll
-                for (int i = 0; i < MATRICES; i++) {
-#pragma unroll
-                    for (int m = 0; m < 2; m++) {
-                        multiply(sums[m][n + i], low[m], b[i]);
-                        multiply(sums[m][n + i], high[m], b[i]);
-                    }
-                }
+            if (!FEW || count - step > 8) {
+                add_samples<2>(sums, shares, rows, step, row_of);
+            } else {
+                add_samples<1>(sums, shares, rows, step, row_of);
             }
         }
     }

@@ -13,7 +13,7 @@
 //             own; bin 3 of the diagonal neighbour and 0 of the upper one; bin 3 of the upper one.
 //             The last tile of a row has no bins 2 and 3, so nothing runs over into the next row.
 //   record    index of a sample in its plane and level: query * points of the level + point
-//   chunk     queries of a plane that a block of bin.cu sorts
+//   chunk     queries of a plane, and one level, whose samples a block of bin.cu sorts
 //
 // Levels are numbered from the last to the first here: the last has the fewest tiles and the most
 // samples per tile, so its tiles are computed first.
@@ -58,12 +58,13 @@ struct Args {
     const LevelSize *table; // null if the table is `level`
     u32 *records;           // per plane: its records, sorted by bin
     u32 *bin_starts;        // per plane: the first record of each bin, and the end
-    u32 *counts;            // per plane and chunk: records of each bin, then those before them
+    u32 *counts;            // per plane and queries: records of each bin, then those before them
     const Softmax *softmax; // FUSED: per image, query and head
     i64 records_per_plane;
     int batch, queries, heads, channels;
     int positions, chunk_queries, chunks, bin_capacity;
-    int band_bins, unused; // band_bins: an even number
+    int band_bins;    // an even number
+    int sample_words; // of 32 samples, for all samples of a plane and level
     LevelSize level[INLINE_LEVELS > 0 ? INLINE_LEVELS : 1];
 };
 static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
@@ -166,7 +167,7 @@ __device__ __forceinline__ bool place(Wide &x, Wide &y, const TileLevel &level) 
     return finite && x > -1 && y > -1 && x < Wide(level.width) && y < Wide(level.height);
 }
 
-// The bin of a sample at pixel (x, y) of a level.
+// The bin of a sample at pixel (x, y) of a level, counted from the first of the level.
 __device__ __forceinline__ int bin_of(const Levels &levels, const TileLevel &level, Wide x, Wide y) {
     const int left = int(floor(x)), top = int(floor(y));
     const int i = max(left, 0), j = max(top, 0);
@@ -176,7 +177,12 @@ __device__ __forceinline__ int bin_of(const Levels &levels, const TileLevel &lev
                        top + 1 < level.height;
     const int tile = j / TILE_HEIGHT * level.tiles_across + i / TILE_WIDTH; // in its level
     const int reach = right ? (below ? 3 : 2) : (below ? 0 : 1);
-    return level.first_bin + (tile >> levels.bin_shift) * 4 + reach;
+    return (tile >> levels.bin_shift) * 4 + reach;
+}
+
+// Bins of a level.
+__device__ __forceinline__ int bins_of(const Levels &levels, const TileLevel &level) {
+    return level.tiles == 0 ? 0 : (((level.tiles - 1) >> levels.bin_shift) + 1) * 4;
 }
 
 // N numbers of type T as Wide.

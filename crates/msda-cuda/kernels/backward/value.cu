@@ -126,7 +126,7 @@ __device__ __forceinline__ void add_tile(Sums &sums, const Args &args, const Til
         stage.shares[buffer].put(tile, raw.query >= 0, xy[0], xy[1], weight[0]);
     };
     auto add = [&](Sums &to, int buffer, u32 left) {
-        add_step(to, stage.shares[buffer], stage.rows[buffer], left, [](int k) { return k; });
+        add_step<false>(to, stage.shares[buffer], stage.rows[buffer], left, [](int k) { return k; });
     };
     u32 at = from + first * 32; // of the step whose products come next
     if (at >= count) return;

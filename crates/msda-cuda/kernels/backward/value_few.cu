@@ -26,7 +26,7 @@
 // Macros besides those of matrix.cuh: THREADS; RUN_TILES, the most tiles of a run; BLOCKS_PER_SM;
 // POINTS, which divides the points of each level; LANE_WORDS, words of a tile's bits per lane;
 // STAGE_BYTES, sizeof(WarpStage).
-constexpr int WARPS = THREADS / 32, WORDS = 32 * LANE_WORDS;
+constexpr int WARPS = THREADS / 32;
 constexpr int LISTED = 512; // samples that a warp lists at a time
 
 // A sample that touches the run: its place in pixels of the level.
@@ -47,14 +47,16 @@ static_assert(sizeof(WarpStage) == STAGE_BYTES, "host and kernel disagree about 
 struct Stage {
     WarpStage *of_warp;
     uint4 *rows; // [query][PARTS]
-    u32 *bits;   // [tile][WORDS]
-    Kept *kept;  // [sample]
+    u32 *bits;   // [tile][words], a bit per sample
+    int words;
+    Kept *kept; // [sample]
     __device__ __forceinline__ Stage(const Args &args) {
         extern __shared__ uint4 shared[];
         of_warp = reinterpret_cast<WarpStage *>(shared);
         rows = reinterpret_cast<uint4 *>(of_warp + WARPS);
         bits = reinterpret_cast<u32 *>(rows + args.queries * PARTS);
-        kept = reinterpret_cast<Kept *>(bits + RUN_TILES * WORDS);
+        words = args.sample_words;
+        kept = reinterpret_cast<Kept *>(bits + RUN_TILES * words);
     }
 };
 
@@ -94,44 +96,62 @@ __device__ __forceinline__ bool set_bits(const Stage &stage, const TileLevel &le
         const int other = tile + (k & 1) + (k >> 1) * level.tiles_across;
         const bool set = ((k & 1) == 0 || right) && ((k >> 1) == 0 || below);
         if (set && u32(other) < u32(tiles)) {
-            atomicOr(&stage.bits[other * WORDS + sample / 32], 1u << sample % 32);
+            atomicOr(&stage.bits[other * stage.words + sample / 32], 1u << sample % 32);
             touches = true;
         }
     }
     return touches;
 }
 
-// The sum of x over the lanes up to this one.
-__device__ __forceinline__ int sum_of_lanes(int x) {
+// The sum of x over the lanes up to this one, and over all lanes.
+struct LaneSums {
+    int up_to, all;
+    __device__ __forceinline__ LaneSums(int x) {
+        const int lane = threadIdx.x % 32;
+        if (__all_sync(0xffffffffu, x < 4)) { // of two bits: usual, and faster
+            const u32 ones = __ballot_sync(0xffffffffu, x & 1), twos = __ballot_sync(0xffffffffu, x & 2);
+            const u32 below = ~0u >> (31 - lane);
+            up_to = __popc(ones & below) + 2 * __popc(twos & below);
+            all = __popc(ones) + 2 * __popc(twos);
+        } else {
 #pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        asm volatile("{.reg .pred below; .reg .s32 other;"
-                     "shfl.sync.up.b32 other|below, %0, %1, 0, 0xffffffff;"
-                     "@below add.s32 %0, %0, other;}"
-                     : "+r"(x)
-                     : "r"(step));
+            for (int step = 1; step < 32; step *= 2) {
+                const int other = __shfl_up_sync(0xffffffffu, x, step);
+                x += lane >= step ? other : 0;
+            }
+            up_to = x, all = __shfl_sync(0xffffffffu, x, 31);
+        }
     }
-    return x;
-}
+};
+
+// The bits of a tile, in the registers of a warp.
+struct TileBits {
+    u32 word[LANE_WORDS];
+    __device__ __forceinline__ TileBits(const Stage &stage, int t, int tiles) {
+#pragma unroll
+        for (int w = 0; w < LANE_WORDS; w++) {
+            const int at = threadIdx.x % 32 * LANE_WORDS + w;
+            word[w] = t < tiles && at < stage.words ? stage.bits[t * stage.words + at] : 0;
+        }
+    }
+};
 
 // Adds the samples of a tile. All lanes of a warp call this together.
 __device__ __forceinline__ void add_kept(Sums &sums, const Stage &stage, WarpStage &own,
-                                         const u32 *bits, const Tile &tile, int points) {
+                                         const TileBits &bits, const Tile &tile, int points) {
     const int lane = threadIdx.x % 32;
-    u32 words[LANE_WORDS];
     int mine = 0;
 #pragma unroll
-    for (int w = 0; w < LANE_WORDS; w++) {
-        words[w] = bits[lane * LANE_WORDS + w], mine += __popc(words[w]);
-    }
-    const int up_to = sum_of_lanes(mine), count = __shfl_sync(0xffffffffu, up_to, 31);
+    for (int w = 0; w < LANE_WORDS; w++) mine += __popc(bits.word[w]);
+    const LaneSums places(mine);
+    const int count = places.all;
 #pragma unroll 1
     for (int listed = 0; listed < count; listed += LISTED) {
-        int at = up_to - mine - listed; // place in the list
+        int at = places.up_to - mine - listed; // place in the list
 #pragma unroll
         for (int w = 0; w < LANE_WORDS; w++) {
             const int first = (lane * LANE_WORDS + w) * 32;
-            for (u32 word = words[w]; word != 0; word &= word - 1, at++) {
+            for (u32 word = bits.word[w]; word != 0; word &= word - 1, at++) {
                 if (u32(at) < LISTED) own.list[at] = u16(first + __ffs(int(word)) - 1);
             }
         }
@@ -149,10 +169,10 @@ __device__ __forceinline__ void add_kept(Sums &sums, const Stage &stage, WarpSta
             if constexpr (ROUND_EACH_STEP) {
                 Sums part;
                 clear(part);
-                add_step(part, own.shares, stage.rows, u32(here - from), row_of);
+                add_step<true>(part, own.shares, stage.rows, u32(here - from), row_of);
                 add_sums(sums, part);
             } else {
-                add_step(sums, own.shares, stage.rows, u32(here - from), row_of);
+                add_step<true>(sums, own.shares, stage.rows, u32(here - from), row_of);
             }
             __syncwarp();
         }
@@ -185,7 +205,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             cp_async(&stage.rows[piece_of(query, part)], args.grad_output.at(image, query, head) +
                                                              blockIdx.y * (CHUNK * ELEMENT) + part * 16);
         }
-        for (int i = threadIdx.x; i < tiles * WORDS; i += THREADS) stage.bits[i] = 0;
+        for (int i = threadIdx.x; i < tiles * stage.words; i += THREADS) stage.bits[i] = 0;
         if (threadIdx.x == 0) next = 0;
         __syncthreads();
         const int pieces = points / POINTS; // of a query
@@ -220,19 +240,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         }
         cp_async_wait();
         __syncthreads();
-        // Warps take tiles as they come. That changes no result.
-        auto take = [&] { return __shfl_sync(0xffffffffu, lane == 0 ? atomicAdd(&next, 1) : 0, 0); };
+        // Warps take tiles as they come, the next one before they compute one. That changes no
+        // result.
+        auto take = [&] { return lane == 0 ? atomicAdd(&next, 1) : 0; };
+        auto taken_by_lane_0 = [&](int t) { return __shfl_sync(0xffffffffu, t, 0); };
+        int t = taken_by_lane_0(take());
+        TileBits bits(stage, t, tiles);
 #pragma unroll 1
-        for (int t = take(); t < tiles; t = take()) {
+        while (t < tiles) {
+            const int taken = take();
             const Tile tile = tile_of_level(level, l, first + t);
             Sums sums;
             clear(sums);
-            add_kept(sums, stage, own, stage.bits + t * WORDS, tile, points);
+            add_kept(sums, stage, own, bits, tile, points);
+            const int following = taken_by_lane_0(taken);
+            bits = TileBits(stage, following, tiles);
             if (!__all_sync(0xffffffffu, store_sums(args, tile, image, head, sums))) {
                 const Tile again = tile_of_level(level, l, first + t);
                 const AllRecords all{u32(args.queries * points)};
                 write_exactly(args, levels, all, again, image, head, own.exact);
             }
+            t = following;
         }
         __syncthreads();
     }

@@ -25,13 +25,10 @@ const LIGHT: usize = 64;
 const SHARED_FROM: usize = 1024;
 
 /// Samples of a chunk: enough to hide what a block does once.
-const CHUNK_SAMPLES: usize = 8192;
+const CHUNK_SAMPLES: usize = 4096;
 
-/// A plane with at most so many samples is one chunk.
-const ONE_CHUNK: usize = 16384;
-
-/// The most shared memory of a block that counts, if that is enough: three blocks fit an SM.
-const COUNTER_BYTES: usize = 76_500;
+/// The most shared memory of a block of `bin.cu`, if that is enough: at least three blocks fit an SM.
+const BIN_BYTES: usize = 76_500;
 
 /// Samples of a plane and level up to which `value_few.cu` computes the gradient of value.
 const FEW: usize = 4096;
@@ -49,7 +46,9 @@ struct Sizes {
     tiles: usize,
     /// The most bins of a plane. If there are more tiles, several share their bins.
     bins: usize,
+    /// Queries of a chunk.
     chunk_queries: usize,
+    /// Chunks of a plane and level.
     chunks: usize,
     threads: usize,
     /// Bins that a block counts at a time.
@@ -62,47 +61,40 @@ struct Sizes {
 impl Sizes {
     fn new(request: &Request<'_>, target: &Target) -> Self {
         let p = request.problem;
-        let samples = p.queries().saturating_mul(p.samples());
-        let (tiles, most_tiles) = match request.levels {
+        let levels = p.levels().len().max(1);
+        // Tiles of a plane: expected, and at most; and of its largest level.
+        let (tiles, most_tiles, largest) = match request.levels {
             Levels::Host => {
-                let tiles = p.levels().iter().map(tiles_of).sum();
-                (tiles, tiles)
+                let tiles: usize = p.levels().iter().map(tiles_of).sum();
+                (tiles, tiles, p.levels().iter().map(tiles_of).max().unwrap_or(0))
             }
-            Levels::Device => estimated_tiles(p.positions(), p.levels().len()),
+            Levels::Device => {
+                let (tiles, most) = estimated_tiles(p.positions(), levels);
+                // The largest level of a pyramid has three quarters of the pixels, or a little more.
+                (tiles, most, if levels > 1 { (tiles * 4).div_ceil(5) } else { tiles })
+            }
         };
-        let (expected_bins, bins) = (4 * tiles, 4 * most_tiles);
-        let one = samples <= ONE_CHUNK;
+        let bins = 4 * most_tiles;
         // Counts take no more memory than records.
-        let most = CHUNK_SAMPLES.max(bins);
+        let chunk_samples = CHUNK_SAMPLES.max(bins / levels);
         let lanes = point_lanes(request);
         let (unit_queries, lane_samples) = (32 / lanes, if lanes > 1 { 1 } else { max_points(request) });
-        let unit_samples = 32 * lane_samples * p.levels().len();
-        let chunk_queries = match one {
-            true => p.queries(),
-            false => most.div_ceil(unit_samples) * unit_queries,
-        };
-        let chunk_queries = chunk_queries.min(p.queries());
-        let counters_16bit = chunk_queries.saturating_mul(p.samples()) <= 0xffff;
+        let chunk_queries = (chunk_samples.div_ceil(32 * lane_samples) * unit_queries).min(p.queries());
+        let counters_16bit = chunk_queries.saturating_mul(max_points(request)) <= 0xffff;
         let counter = if counters_16bit { 2 } else { 4 };
         let even = |n: usize| n.next_multiple_of(2).max(2);
-        let bytes = |warps: usize, bins: usize| even(bins).saturating_mul(4 + counter * warps);
+        let level_bins = even(4 * largest);
+        let bytes = |warps: usize| level_bins.saturating_mul(4 + counter * warps);
         // Units of a warp, rounded up so that few kernels are compiled.
-        let units = chunk_queries.div_ceil(unit_queries).saturating_mul(p.levels().len());
+        let units = chunk_queries.div_ceil(unit_queries);
         let kept = |warps: usize| units.div_ceil(warps).next_power_of_two().saturating_mul(lane_samples);
         let kept_bytes = |warps: usize| kept(warps).saturating_mul(warps * 64);
-        // A block that has a plane to itself shares it among many warps. Otherwise several blocks share an SM.
         let room = target.shared() - 1024;
-        let (most_warps, most_bytes) = match one {
-            true => (units.clamp(1, 32), room),
-            false => (8, COUNTER_BYTES.min(room)),
-        };
-        let choices = [32, 16, 8, 4, 2].map(|n| n.min(most_warps));
-        let fits =
-            |&warps: &usize| bytes(warps, expected_bins).saturating_add(kept_bytes(warps)) <= most_bytes;
-        let fewer = |&warps: &usize| bytes(warps, expected_bins) <= most_bytes;
+        let choices = [8, 4, 2].map(|n: usize| n.min(units.max(1)));
+        let fits = |&warps: &usize| bytes(warps).saturating_add(kept_bytes(warps)) <= BIN_BYTES.min(room);
+        let fewer = |&warps: &usize| bytes(warps) <= BIN_BYTES.min(room);
         let keeping = choices.into_iter().find(fits).filter(|_| counters_16bit && bins < 0xffff);
-        let warps = keeping.or(choices.into_iter().find(fewer)).unwrap_or(2.min(most_warps));
-        let band_bins = even(expected_bins).min(room / (4 + counter * warps) / 2 * 2);
+        let warps = keeping.or(choices.into_iter().find(fewer)).unwrap_or(choices[2]);
         Self {
             planes: p.batch() * p.heads(),
             tiles,
@@ -110,9 +102,9 @@ impl Sizes {
             chunk_queries,
             chunks: p.queries().div_ceil(chunk_queries.max(1)),
             threads: 32 * warps,
-            kept: keeping.map_or(0, kept),
-            band_bins,
+            band_bins: level_bins.min(room / (4 + counter * warps) / 2 * 2),
             counters_16bit,
+            kept: keeping.map_or(0, kept),
         }
     }
 
@@ -136,7 +128,8 @@ pub(super) fn refuses(request: &Request<'_>) -> Option<String> {
     let per_plane = p.queries().checked_mul(p.samples()).is_some_and(|n| n < 1 << 32);
     let counts =
         [p.queries().saturating_add(1 << 16), p.heads(), p.positions(), p.samples(), p.channels(), p.batch()];
-    let planes = p.batch().checked_mul(p.heads()).is_some_and(fits);
+    let planes = p.batch().checked_mul(p.heads()).and_then(|n| n.checked_mul(p.levels().len()));
+    let planes = planes.is_some_and(fits);
     let levels = p.levels().len() <= 1024;
     (!per_plane || !planes || !levels || !counts.into_iter().all(fits))
         .then(|| "a count does not fit the kernels of the gradient of value".into())
@@ -181,8 +174,7 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     job.regions = Regions {
         records: Some(call.arena.reserve(words(p.queries() * p.samples()))),
         bin_starts: Some(call.arena.reserve(words(job.sizes.bins + 1))),
-        counts: (job.sizes.chunks > 1)
-            .then(|| call.arena.reserve(words(job.sizes.bins.saturating_mul(job.sizes.chunks)))),
+        counts: Some(call.arena.reserve(words(job.sizes.bins.saturating_mul(job.sizes.chunks)))),
     };
     job.sort(call);
     match matrix_chunk(request, target) {
@@ -246,27 +238,22 @@ impl Job<'_> {
                 let mut stage = Stage::new(self, "backward/bin.cu", "bin");
                 let align = stage.align(Slot::Locations, Role::Locations, 2 * points);
                 stage.unit.key += &format!("-b{}-n{points}-a{align}", sizes.threads);
-                stage.unit.key += if sizes.chunks == 1 { "-one" } else { "" };
                 stage.unit.key += &format!("-k{}", sizes.kept);
                 stage.unit = stage
                     .unit
                     .define("LOCATION_ALIGN", align)
                     .define("THREADS", sizes.threads)
-                    .define("ONE_CHUNK", u8::from(sizes.chunks == 1))
                     .define("COUNTERS_16BIT", u8::from(sizes.counters_16bit))
                     .define("POINTS_PER_LOAD", points)
                     .define("MAX_POINTS", max_points(self.request))
-                    .define("KEPT", sizes.kept);
+                    .define("KEPT", sizes.kept)
+                    .define("BLOCKS_PER_SM", 4);
                 stage.launch(call, entry, [blocks as u32, 1], threads as u32, bytes as u32, why);
             };
-        let blocks = sizes.planes * sizes.chunks;
-        if sizes.chunks > 1 {
-            let counters = sizes.band_bins * 4;
-            bin("msda_bin_count", blocks, sizes.threads, counters, "counts samples by the tiles they touch");
-            let columns = sizes.planes * sizes.bins.div_ceil(256);
-            bin("msda_bin_columns", columns, 256, 0, "adds up the counts of each tile");
-            bin("msda_bin_scan", sizes.planes, 1024, 0, "turns the counts into places");
-        }
+        let blocks = sizes.planes * sizes.chunks * self.request.problem.levels().len();
+        let counters = sizes.band_bins * 4;
+        bin("msda_bin_count", blocks, sizes.threads, counters, "counts samples by the tiles they touch");
+        bin("msda_bin_scan", sizes.planes, 1024, 0, "turns the counts into places");
         let bytes = sizes.counter_bytes(sizes.threads / 32);
         bin("msda_bin_write", blocks, sizes.threads, bytes, "sorts samples by the tiles they touch");
     }
@@ -386,9 +373,9 @@ impl Few {
         let words = samples.div_ceil(1024).max(1);
         let with = |run_tiles: usize| {
             let rows = p.queries() * chunk * element;
-            let bytes = FEW_WARPS * FEW_STAGE + rows + run_tiles * words * 128 + samples * 12;
-            let most = if element == 4 { 2 } else { 3 };
-            let blocks_per_sm = (target.shared() / (bytes + 2048)).min(most);
+            let bytes = FEW_WARPS * FEW_STAGE + rows + run_tiles * samples.div_ceil(32) * 4 + samples * 12;
+            // Three blocks of 16-bit values would fit, but were slower: registers are few.
+            let blocks_per_sm = (target.shared() / (bytes + 2048)).min(2);
             let runs_of = |tiles: usize| tiles.div_ceil(run_tiles);
             let runs: usize = match request.levels {
                 Levels::Host => p.levels().iter().map(|l| runs_of(tiles_of(l))).sum(),
@@ -475,7 +462,8 @@ impl<'a> Stage<'a> {
         for n in [p.batch(), p.queries(), p.heads(), p.channels(), p.positions()] {
             args.i32(n);
         }
-        for n in [sizes.chunk_queries, sizes.chunks, sizes.bins, sizes.band_bins, 0] {
+        let sample_words = p.queries().saturating_mul(max_points(request)).div_ceil(32).min(1 << 30);
+        for n in [sizes.chunk_queries, sizes.chunks, sizes.bins, sizes.band_bins, sample_words] {
             args.i32(n);
         }
         table.add_entries(&mut args);
