@@ -23,8 +23,7 @@
 
 // Macros besides those of tiles.cuh: THREADS; COUNTERS_16BIT: no block has more records;
 // POINTS_PER_LOAD, which divides the points of each level; MAX_POINTS of a level; KEPT: the samples
-// of a lane if their bins are kept in shared memory, so that samples are located once, or 0;
-// BLOCKS_PER_SM of msda_bin_write.
+// of a lane if their bins are kept in shared memory, so that samples are located once, or 0.
 constexpr int WARPS = THREADS / 32;
 constexpr int COUNTERS_PER_WORD = COUNTERS_16BIT ? 2 : 1;
 constexpr int COUNTER_BITS = 32 / COUNTERS_PER_WORD;
@@ -264,7 +263,7 @@ __device__ __forceinline__ void add_up_warps(const Args &args, u32 *base, u32 *c
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+extern "C" __global__ void __launch_bounds__(THREADS, VALUE == F64 ? 2 : 4)
     msda_bin_write(const __grid_constant__ Args args) {
     __shared__ Levels levels;
     u32 *base = reinterpret_cast<u32 *>(shared); // first record of each bin of the band

@@ -30,8 +30,9 @@ static_assert(sizeof(WarpStage) * WARPS == SHARED_BYTES, "host and kernel disagr
 
 constexpr bool WANT_TAPS = WANT_LOCATIONS || WANT_WEIGHTS || WANT_POINTS;
 constexpr int TAPS_PER_LANE = NEAREST ? 1 : 4 / TAP_COLUMNS;
-// Levels are in shared memory, and all samples of a lane lie on one: it is read once.
-constexpr bool READS_LEVEL_ONCE = DEVICE_LEVELS && LANE_LEVEL;
+// Levels are in shared memory, or there are reference points, and all samples of a lane lie on one
+// level: it is read once.
+constexpr bool READS_LEVEL_ONCE = (DEVICE_LEVELS || FUSED) && LANE_LEVEL;
 
 // A located sample, as its lane needs it afterwards.
 struct Placed {
@@ -190,24 +191,6 @@ __device__ __forceinline__ void store_samples(char *to, int first, const float (
     }
 }
 
-// FUSED: from the gradient of a location to that of its offset.
-__device__ __forceinline__ void scale_by_offset(const Args &args, int image, int query, int l,
-                                                SampleGradient &gradient) {
-    const Level &level = level_at(args, l);
-    if (FUSED == 4) {
-        const int end =
-            l + 1 < LEVELS ? args.level[l + 1 < LEVELS ? l + 1 : 0].first_sample : SAMPLES;
-        const float share = 0.5f / float(end - level.first_sample);
-        float reference[REFERENCE_NUMBERS];
-        load_widened<LOCATION, REFERENCE_NUMBERS, size_of<LOCATION>>(
-            args.reference.address(image, query, l), reference);
-        gradient.x *= reference[REFERENCE_NUMBERS - 2] * share;
-        gradient.y *= reference[REFERENCE_NUMBERS - 1] * share;
-    } else {
-        gradient.x *= 1.0f / level.columns, gradient.y *= 1.0f / level.rows;
-    }
-}
-
 // A lane's part of grad_output.
 __device__ __forceinline__ void load_gradient(float (&to)[CHANNELS_PER_LANE], const char *from) {
     const Vector<VEC> v = ld_global<VEC>(from);
@@ -220,13 +203,6 @@ __device__ __forceinline__ void load_gradient(float (&to)[CHANNELS_PER_LANE], co
 #pragma unroll
         for (int c = 0; c < CHANNELS_PER_LANE; c += 2) widen2<VALUE>(v.word[c / 2], to[c], to[c + 1]);
     }
-}
-
-// The sum of a number over the lanes of a group.
-__device__ __forceinline__ float add_over_group(float x) {
-#pragma unroll
-    for (int step = 1; step < GROUP_LANES; step *= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
@@ -248,9 +224,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     const char *locations =
         args.locations.address(image, q, h) + first_sample * (2 * size_of<LOCATION>);
     const char *weights = args.weights.address(image, q, h) + first_sample * size_of<WEIGHT>;
+    RawSamples raw;
+    raw.load(active, locations, weights, 0, lane.in_group);
     Softmax softmax{0, 0};
     if (FUSED) {
-        softmax = softmax_of(args.weights.address(image, q, h), lane.in_group, active);
+        softmax = PASSES == 1 ? softmax_of(raw, lane.in_group, active)
+                              : softmax_of(args.weights.address(image, q, h), lane.in_group, active);
         if (args.softmax && active && lane.in_group == 0) {
             args.softmax[(i64(image) * args.queries + query) * args.heads + head] =
                 make_float2(softmax.max, softmax.scale);
@@ -259,9 +238,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     if (!WANT_TAPS) return;
     float gradient[CHANNELS_PER_LANE];
     load_gradient(gradient, args.output.address(image, q, h) + lane.row_offset);
-
-    RawSamples raw;
-    raw.load(active, locations, weights, 0, lane.in_group);
     if (STRIP_HEIGHT == 0) publish_level(args, loaded);
     // FUSED: the gradients of all weights of the lane, because the gradient of a logit needs the
     // sum over all of them.
@@ -279,6 +255,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             float xy[2 * SAMPLES_PER_LANE], raw_weights[SAMPLES_PER_LANE];
             raw.widen_to(xy, raw_weights);
             const Level lane_level = level_at(args, lane_level_index);
+            Reference reference{};
+            if (FUSED && READS_LEVEL_ONCE) {
+                reference = reference_of(args, image, q, lane_level_index, lane_level);
+            }
 #pragma unroll
             for (int i = 0; i < SAMPLES_PER_LANE; i++) {
                 const int s = pass + first_sample + i;
@@ -286,7 +266,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                 const Level &level = READS_LEVEL_ONCE ? lane_level : level_at(args, l);
                 const bool exists = active && (FULL_PASSES || s < SAMPLES);
                 float x = xy[2 * i], y = xy[2 * i + 1], weight = raw_weights[i];
-                if (FUSED && exists) unfuse(args, image, query, l, softmax, x, y, weight);
+                if (FUSED && exists) {
+                    if (!READS_LEVEL_ONCE) reference = reference_of(args, image, q, l, level);
+                    unfuse(reference, softmax, x, y, weight);
+                }
                 positions.sample[i] =
                     Position(place(placed[i], exists, x, y, exists ? weight : 0, level));
             }
@@ -344,6 +327,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         __syncwarp();
         float location_gradients[2 * SAMPLES_PER_LANE], weight_gradients[SAMPLES_PER_LANE];
         const Level lane_level = level_at(args, lane_level_index);
+        Reference reference{};
+        if (FUSED && READS_LEVEL_ONCE) {
+            reference = reference_of(args, image, q, lane_level_index, lane_level);
+        }
 #pragma unroll
         for (int i = 0; i < SAMPLES_PER_LANE; i++) {
             const int s = pass + first_sample + i;
@@ -356,7 +343,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                     const i64 at = ((i64(image) * args.queries + query) * args.heads + head) * SAMPLES;
                     args.grad_points[at + s] = make_float2(to.x, to.y);
                 }
-                if (placed[i].counts) scale_by_offset(args, image, q, l, to);
+                if (placed[i].counts) {
+                    if (!READS_LEVEL_ONCE) reference = reference_of(args, image, q, l, level);
+                    to.x *= reference.scale_x, to.y *= reference.scale_y;
+                }
                 if (WANT_WEIGHTS) {
                     const float weight = exists ? placed[i].weight : 0;
                     kept_weight[pass / SAMPLES_PER_PASS % KEPT][i] = weight;

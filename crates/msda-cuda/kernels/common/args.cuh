@@ -72,6 +72,9 @@ struct Level {
     int first_query;     // if queries are pixels
     float inverse_strip; // 1 / pixels of a whole strip
     float rows, columns; // height and width as floats
+#if FUSED == 2
+    float inverse_rows, inverse_columns; // not of levels in device memory
+#endif
 #if THIN_LEVELS
     int shift; // 1: a level of one pixel at the last position, whose square begins one pixel earlier
 #endif

@@ -127,7 +127,10 @@ __device__ __forceinline__ void sum_exactly(float (&sum)[N], const Args &args, i
         load_widened<LOCATION, 2, size_of<LOCATION>>(locations + s * (2 * size_of<LOCATION>), xy);
         load_widened<WEIGHT, 1, size_of<WEIGHT>>(weights + s * size_of<WEIGHT>, w);
         const int l = level_of(args, s);
-        if (FUSED) unfuse(args, image, query, l, softmax, xy[0], xy[1], w[0]);
+        if (FUSED) {
+            const Reference reference = reference_of(args, image, query, l, level_at(args, l));
+            unfuse(reference, softmax, xy[0], xy[1], w[0]);
+        }
         add_sample_exactly(sum, base, args.value.row_stride, xy[0], xy[1], w[0],
                            level_at(args, l));
     }
@@ -143,12 +146,6 @@ __device__ __forceinline__ void process_group(const Args &args, const Lane &lane
     const int q = active ? query : 0, h = active ? head : 0, lane_in_group = lane.in_group;
     const char *locations, *weights; // of the lane's samples in the first pass
     source.inputs(args, q, h, lane_in_group, locations, weights);
-    Softmax softmax{0, 0};
-    if (FUSED) {
-        const char *logits = weights - lane_in_group * SAMPLES_PER_LANE * size_of<WEIGHT>;
-        softmax = softmax_of(logits, lane_in_group, active);
-    }
-
     float sum[CHANNELS_PER_LANE];
 #pragma unroll
     for (int c = 0; c < CHANNELS_PER_LANE; c++) sum[c] = 0;
@@ -156,6 +153,13 @@ __device__ __forceinline__ void process_group(const Args &args, const Lane &lane
     RawSamples raw;
     raw.load(active, locations, weights, 0, lane_in_group);
     source.publish_levels(args);
+    Softmax softmax{0, 0};
+    if (FUSED && PASSES == 1) {
+        softmax = softmax_of(raw, lane_in_group, active);
+    } else if (FUSED) {
+        const char *logits = weights - lane_in_group * SAMPLES_PER_LANE * size_of<WEIGHT>;
+        softmax = softmax_of(logits, lane_in_group, active);
+    }
     constexpr int UNROLLED = STATIC_RESIDENCY ? PASSES : 1;
 #pragma unroll UNROLLED
     for (int pass = 0; pass < SAMPLES; pass += SAMPLES_PER_PASS) { // the first sample of the pass

@@ -15,48 +15,70 @@ struct Softmax {
     float max, scale; // largest logit; 1 / sum of exp(logit - max)
 };
 
+// The largest number of the lanes of a group.
+__device__ __forceinline__ float max_over_group(float x) {
+#pragma unroll
+    for (int step = 1; step < GROUP_LANES; step *= 2) {
+        const float other = __shfl_xor_sync(0xffffffffu, x, step);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+
+// The sum of a number over the lanes of a group.
+__device__ __forceinline__ float add_over_group(float x) {
+#pragma unroll
+    for (int step = 1; step < GROUP_LANES; step *= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
+}
+
+constexpr float MINUS_INFINITY = -1.0f / 0.0f;
+
 // The softmax of the logits of a query and head, computed by the lanes of its group together.
 __device__ __forceinline__ Softmax softmax_of(const char *logits, int lane_in_group, bool active) {
-    float max = __int_as_float(0xff800000);
+    float max = MINUS_INFINITY;
     float x[1];
     for (int s = lane_in_group; s < SAMPLES; s += GROUP_LANES) {
         if (active) load_widened<WEIGHT, 1, size_of<WEIGHT>>(logits + s * size_of<WEIGHT>, x);
         max = active && x[0] > max ? x[0] : max;
     }
-#pragma unroll
-    for (int step = 1; step < GROUP_LANES; step *= 2) {
-        const float other = __shfl_xor_sync(0xffffffffu, max, step);
-        max = other > max ? other : max;
-    }
+    max = max_over_group(max);
     float sum = 0;
     for (int s = lane_in_group; s < SAMPLES; s += GROUP_LANES) {
         if (active) load_widened<WEIGHT, 1, size_of<WEIGHT>>(logits + s * size_of<WEIGHT>, x);
         if (active) sum += expf(x[0] - max);
     }
-#pragma unroll
-    for (int step = 1; step < GROUP_LANES; step *= 2) {
-        sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    }
-    return Softmax{max, 1.0f / sum};
+    return Softmax{max, __frcp_rn(add_over_group(sum))};
 }
 
-// FUSED: from offset and logit to location and weight.
-__device__ __forceinline__ void unfuse(const Args &args, int image, int query, int l,
-                                       const Softmax &softmax, float &x, float &y, float &weight) {
-    const Level &level = level_at(args, l);
+// FUSED: location = (x, y) + offset * scale, for all samples of a query on a level.
+struct Reference {
+    float x, y, scale_x, scale_y;
+};
+
+__device__ __forceinline__ Reference reference_of(const Args &args, int image, int query, int l,
+                                                  const Level &level) {
     float ref[REFERENCE_NUMBERS];
     load_widened<LOCATION, REFERENCE_NUMBERS, size_of<LOCATION>>(
         args.reference.address(image, query, l), ref);
-    if (FUSED == 4) {
-        const int end =
-            l + 1 < LEVELS ? args.level[l + 1 < LEVELS ? l + 1 : 0].first_sample : SAMPLES;
-        const float scale = 0.5f / float(end - level.first_sample);
-        x = ref[0] + x * (ref[REFERENCE_NUMBERS - 2] * scale);
-        y = ref[1] + y * (ref[REFERENCE_NUMBERS - 1] * scale);
-    } else {
-        x = ref[0] + x * (1.0f / level.columns);
-        y = ref[1] + y * (1.0f / level.rows);
-    }
+    Reference to{ref[0], ref[1], 0, 0};
+#if FUSED == 2
+    to.scale_x = DEVICE_LEVELS ? __frcp_rn(level.columns) : args.level[l].inverse_columns;
+    to.scale_y = DEVICE_LEVELS ? __frcp_rn(level.rows) : args.level[l].inverse_rows;
+#else
+    const int end = l + 1 < LEVELS ? args.level[l + 1 < LEVELS ? l + 1 : 0].first_sample : SAMPLES;
+    const float scale = 0.5f / float(end - level.first_sample);
+    to.scale_x = ref[REFERENCE_NUMBERS - 2] * scale;
+    to.scale_y = ref[REFERENCE_NUMBERS - 1] * scale;
+#endif
+    return to;
+}
+
+// From offset and logit to location and weight.
+__device__ __forceinline__ void unfuse(const Reference &reference, const Softmax &softmax, float &x,
+                                       float &y, float &weight) {
+    x = reference.x + x * reference.scale_x;
+    y = reference.y + y * reference.scale_y;
     weight = expf(weight - softmax.max) * softmax.scale;
 }
 
@@ -160,6 +182,22 @@ struct RawSamples {
     }
 };
 
+// The softmax of the logits that the lanes of a group have loaded, if those are all: PASSES is 1.
+__device__ __forceinline__ Softmax softmax_of(const RawSamples &raw, int lane_in_group, bool active) {
+    float xy[2 * SAMPLES_PER_LANE], logits[SAMPLES_PER_LANE];
+    raw.widen_to(xy, logits);
+    auto exists = [&](int i) {
+        return active && (FULL_PASSES || lane_in_group * SAMPLES_PER_LANE + i < SAMPLES);
+    };
+    float max = MINUS_INFINITY, sum = 0;
+#pragma unroll
+    for (int i = 0; i < SAMPLES_PER_LANE; i++) max = exists(i) && logits[i] > max ? logits[i] : max;
+    max = max_over_group(max);
+#pragma unroll
+    for (int i = 0; i < SAMPLES_PER_LANE; i++) sum += exists(i) ? expf(logits[i] - max) : 0;
+    return Softmax{max, __frcp_rn(add_over_group(sum))};
+}
+
 // Locates the samples of a lane, from sample `first` on, and stages them for its group.
 // `lane_level` is their level if LANE_LEVEL.
 __device__ __forceinline__ void locate_and_stage(const Args &args, const RawSamples &raw,
@@ -170,13 +208,21 @@ __device__ __forceinline__ void locate_and_stage(const Args &args, const RawSamp
     LanePositions positions;
     float xy[2 * SAMPLES_PER_LANE], weights[SAMPLES_PER_LANE];
     raw.widen_to(xy, weights);
+    Reference reference{};
+    if (FUSED && LANE_LEVEL && active) {
+        const int l = level_of(args, FULL_PASSES ? first : min(first, SAMPLES - 1));
+        reference = reference_of(args, image, query, l, lane_level);
+    }
 #pragma unroll
     for (int i = 0; i < SAMPLES_PER_LANE; i++) {
         const int s = first + i, l = level_of(args, FULL_PASSES ? s : min(s, SAMPLES - 1));
         const Level &level = LANE_LEVEL ? lane_level : level_at(args, l);
         const bool counts = active && (FULL_PASSES || s < SAMPLES);
         float x = xy[2 * i], y = xy[2 * i + 1], weight = weights[i];
-        if (FUSED && counts) unfuse(args, image, query, l, softmax, x, y, weight);
+        if (FUSED && counts) {
+            if (!LANE_LEVEL) reference = reference_of(args, image, query, l, level);
+            unfuse(reference, softmax, x, y, weight);
+        }
         const Sample sample = locate(counts, x, y, weight, level);
         stage.weights[i][slot] = tap_weights(sample);
         positions.sample[i] = Position(sample.position);

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use msda::{Dtype, Error, ErrorKind, Layout, Level, Problem, Result, Role, Sampling};
+use msda::{Dtype, Error, ErrorKind, Layout, Level, Problem, ReferenceKind, Result, Role, Sampling};
 
 use super::backward::{self, Shared};
 use super::{Args, Call, Pointer, Prepared, order_first, with_options};
@@ -597,6 +597,10 @@ impl Rows {
             }
             for x in [1.0 / (STRIP_HEIGHT * level.w) as f32, level.h as f32, level.w as f32] {
                 args.f32(x);
+            }
+            if o.reference_kind() == Some(ReferenceKind::Point) {
+                args.f32(1.0 / level.h as f32);
+                args.f32(1.0 / level.w as f32);
             }
             if thin {
                 let last = (level.h, level.w) == (1, 1) && level.origin + 1 == p.positions();

@@ -246,8 +246,7 @@ impl Job<'_> {
                     .define("COUNTERS_16BIT", u8::from(sizes.counters_16bit))
                     .define("POINTS_PER_LOAD", points)
                     .define("MAX_POINTS", max_points(self.request))
-                    .define("KEPT", sizes.kept)
-                    .define("BLOCKS_PER_SM", 4);
+                    .define("KEPT", sizes.kept);
                 stage.launch(call, entry, [blocks as u32, 1], threads as u32, bytes as u32, why);
             };
         let blocks = sizes.planes * sizes.chunks * self.request.problem.levels().len();
