@@ -59,7 +59,7 @@ def many_dimensions():
         (lambda i: {"shapes": many_dimensions().long()}, ValueError, "spatial_shapes: got shape"),
         (lambda i: {"locations": many_dimensions()}, ValueError, "sampling_locations: got shape"),
         (lambda i: {"weights": many_dimensions()}, ValueError, "attention_weights: got shape"),
-        (lambda i: {"shapes": i.shapes.cfloat()}, TypeError, "spatial_shapes: got a complex type"),
+        (lambda i: {"shapes": i.shapes.cfloat()}, TypeError, "spatial_shapes: got .*complex"),
         (lambda i: {"starts": "abc"}, TypeError, "level_start_index: got 'abc', expected"),
         (lambda i: {"starts": object()}, TypeError, "level_start_index: got <object"),
         (lambda i: {"shapes": [(2**62, 2)] * 3, "starts": None}, ValueError, "spatial_shapes"),
