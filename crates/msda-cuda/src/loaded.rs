@@ -14,7 +14,7 @@ use crate::kernels::{Args, Pointer, Prepared};
 /// The most bytes that a kernel's argument can have with every driver.
 pub(crate) const MAX_ARGS: usize = 4096;
 
-/// Dynamic shared memory that a block gets without opting in to more.
+/// Shared memory that a block gets without opting in to more.
 const DEFAULT_SHARED: u32 = 48 << 10;
 
 /// Room for a kernel's argument.

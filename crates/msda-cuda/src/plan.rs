@@ -334,7 +334,7 @@ fn kernels(steps: &[Step]) -> impl Iterator<Item = &Loaded> {
 }
 
 impl Chained {
-    /// The stages as one graph, if there is one.
+    /// The stages as one graph. None without stages, or if a kernel keeps lines in L2.
     fn new(device: &Device, steps: &[Step]) -> Result<Option<Self>> {
         // A node of a graph keeps the address of its window.
         if steps.is_empty() || kernels(steps).any(Loaded::has_window) {

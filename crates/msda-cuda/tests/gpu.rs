@@ -7,7 +7,9 @@ mod common;
 mod counting;
 
 use msda::rng::Rng;
-use msda::{Backend, Buffer, Cpu, Dtype, ErrorKind, Inputs, Layout, Problem, Spec, Types, pack};
+use msda::{
+    Backend, Buffer, Cpu, Dtype, ErrorKind, Inputs, Layout, Problem, ReferenceKind, Spec, Types, pack,
+};
 use msda_cuda::driver::{Device, Graph, Memory, StreamHandle};
 use msda_cuda::kernels::Kernel;
 use msda_cuda::{Addresses, Cuda, Levels, Operands, Packing, Plan, Request, Sizes, Slot, Sums};
@@ -582,6 +584,31 @@ fn blocks_that_keep_levels_go_from_image_to_image() {
                     stream.synchronize().unwrap();
                     close(&held.output(&p), &want, tolerance);
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn fused_calls_may_keep_levels() {
+    let Some(device) = device() else { return };
+    let mut rng = Rng::new(9);
+    for (dtype, sides, tolerance) in [(Dtype::F16, 2, 2e-3), (Dtype::F32, 1, 1e-5)] {
+        let p = problem(3000, dtype).with(|s| (s.batch, s.heads, s.layout) = (3, 1, Layout::Planar)).unwrap();
+        let [value, ..] = tensors(&p);
+        let logits = Buffer::from_fn(dtype, p.weights_len(), |_| rng.unit() * 4.0 - 2.0);
+        for kind in [ReferenceKind::Point, ReferenceKind::Box] {
+            let reference = Buffer::from_fn(dtype, p.reference_len(kind.dim()), |_| 0.1 + 0.8 * rng.unit());
+            let offsets = Buffer::from_fn(dtype, p.locations_len(), |_| rng.unit() * 4.0 - 2.0);
+            let [value, reference, offsets, logits] =
+                [&value, &reference, &offsets, &logits].map(Buffer::as_slice);
+            let inputs = Inputs::fused(value, kind, reference, offsets, logits);
+            let want = Cpu::new().output(&p, &inputs).unwrap().to_f64();
+            for keep in 1..=3 {
+                let kernel: Kernel =
+                    format!("rows:sides={sides},block=256,round=2,keep={keep}").parse().unwrap();
+                let backend = Cuda::with_pick(&device, "resident", move |_| Some(kernel));
+                close(&backend.output(&p, &inputs).unwrap().to_f64(), &want, tolerance);
             }
         }
     }

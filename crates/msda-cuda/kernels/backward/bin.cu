@@ -12,8 +12,9 @@
 //                                     warp 0           2   0   1   0         16 bits each
 //                                     warp 1           1   4   0   0
 //
-// The order of the records of a bin is always the same: by chunk, warp and group of queries, then by
-// lane. Lanes of a warp with the same bin find each other with match_any; atomics only count.
+// The order of the records of a bin is always the same: by chunk, warp and group of queries, then
+// by lane, or by point and lane where a lane has all points of a query. Lanes of a warp with the
+// same bin find each other with match_any; atomics only count.
 //
 // If a block has no room for the counters of all bins of its level, it goes through its samples
 // several times and takes band_bins of them at a time.
@@ -21,7 +22,7 @@
 // Bound by: instructions (count) and latency (write).
 #include "backward/tiles.cuh"
 
-// Macros besides those of tiles.cuh: THREADS; COUNTERS_16BIT: no block has more records;
+// Macros besides those of tiles.cuh: THREADS; COUNTERS_16BIT: a block has < 2^16 records;
 // POINTS_PER_LOAD, which divides the points of each level; MAX_POINTS of a level; KEPT: the samples
 // of a lane if their bins are kept in shared memory, so that samples are located once, or 0.
 constexpr int WARPS = THREADS / 32;
@@ -49,7 +50,7 @@ template <int LANES> struct Work {
     static constexpr int UNIT_QUERIES = 32 / LANES;
     i64 plane;
     int image, head, chunk, l;
-    int first, end; // first and last query
+    int first, end; // first query, and one past the last
     int first_unit, end_unit;
     __device__ __forceinline__ Work(const Args &args) {
         // Chunks of the same queries follow each other: their locations are in the same lines.
@@ -188,7 +189,7 @@ __device__ __forceinline__ uint4 add_up_chunks(const Args &args, u32 *counts) {
     return sum;
 }
 
-// A block per plane. A thread takes the four bins of a tile.
+// A block per plane. A thread takes four bins.
 extern "C" __global__ void __launch_bounds__(1024)
     msda_bin_scan(const __grid_constant__ Args args) {
     __shared__ Levels levels;
@@ -283,6 +284,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, VALUE == F64 ? 2 : 4)
     u16 *kept = reinterpret_cast<u16 *>(counters + WARPS * warp_words) + warp * (KEPT * 32) + lane;
     const int kept_end = (work.end_unit - work.first_unit) * LANE_SAMPLES;
     if (UNIFORM_POINTS == 0) {
+        // Levels with fewer points than others set only some of them.
         for (int k = 0; k < KEPT; k++) kept[k * 32] = NOWHERE;
     }
 #pragma unroll 1

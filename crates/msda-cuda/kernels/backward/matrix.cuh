@@ -201,8 +201,8 @@ __device__ __forceinline__ void add_samples(Sums &sums, const Shares &shares, co
     }
 }
 
-// Adds 32 samples, or `count` if those are fewer. row_of(k) is the row of sample k in `rows`. FEW: 8
-// samples or fewer are usual. All lanes of a warp call this together.
+// Adds 32 samples, or `count` if those are fewer. row_of(k) is the row of sample k in `rows`. FEW:
+// 8 samples or fewer are usual. All lanes of a warp call this together.
 template <bool FEW, typename F>
 __device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const uint4 *rows,
                                          u32 count, F row_of) {
@@ -336,8 +336,8 @@ __device__ __forceinline__ bool store_sums(const Args &args, const Tile &tile, i
     return zero == 0 && (zeros & 0x7fff7fff) == 0;
 }
 
-// Computes a tile again, by the definition, with one warp, an image row at a time. `sums`: EXACT_BYTES
-// of shared memory.
+// Computes a tile again, by the definition, with one warp, an image row at a time. `sums` has
+// EXACT_BYTES of shared memory.
 template <typename R>
 __device__ __noinline__ void write_exactly(const Args &args, const Levels &levels, const R &records,
                                            const Tile &tile, int image, int head, float *sums) {

@@ -31,7 +31,7 @@ static_assert(sizeof(WarpStage) * WARPS == SHARED_BYTES, "host and kernel disagr
 constexpr bool WANT_TAPS = WANT_LOCATIONS || WANT_WEIGHTS || WANT_POINTS;
 constexpr int TAPS_PER_LANE = NEAREST ? 1 : 4 / TAP_COLUMNS;
 // Levels are in shared memory, or there are reference points, and all samples of a lane lie on one
-// level: it is read once.
+// level: it is not read again for each sample.
 constexpr bool READS_LEVEL_ONCE = (DEVICE_LEVELS || FUSED) && LANE_LEVEL;
 
 // A located sample, as its lane needs it afterwards.

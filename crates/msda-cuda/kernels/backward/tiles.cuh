@@ -58,13 +58,13 @@ struct Args {
     const LevelSize *table; // null if the table is `level`
     u32 *records;           // per plane: its records, sorted by bin
     u32 *bin_starts;        // per plane: the first record of each bin, and the end
-    u32 *counts;            // per plane and queries: records of each bin, then those before them
+    u32 *counts;            // per plane and queries of a chunk: records of each bin
     const Softmax *softmax; // FUSED: per image, query and head
     i64 records_per_plane;
     int batch, queries, heads, channels;
     int positions, chunk_queries, chunks, bin_capacity;
     int band_bins;    // an even number
-    int sample_words; // of 32 samples, for all samples of a plane and level
+    int sample_words; // words with a bit per sample of a plane and level: value_few.cu
     LevelSize level[INLINE_LEVELS > 0 ? INLINE_LEVELS : 1];
 };
 static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
@@ -293,10 +293,10 @@ struct AllRecords {
     __device__ __forceinline__ u32 at(u32 i) const { return i; }
 };
 
-// Adds the samples of LINES image rows of a tile one after the other, as the definition says: lane c
-// sums channel `channel` into sums[pixel * 32 + c]; pixels are counted from image row `first_line`
-// of the tile. All lanes of a warp call this together. `records` may name samples that do not touch
-// the tile.
+// Adds the samples of LINES image rows of a tile one after the other, as the definition says: lane
+// c sums channel `channel` into sums[pixel * 32 + c]; pixels are counted from image row
+// `first_line` of the tile. All lanes of a warp call this together. `records` may name samples that
+// do not touch the tile.
 template <int LINES, typename R>
 __device__ __forceinline__ void add_in_order(const Args &args, const Levels &levels,
                                              const R &records, const Tile &tile, int first_line,

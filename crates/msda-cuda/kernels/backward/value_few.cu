@@ -14,7 +14,7 @@
 //             tile 7   0 0 1 0 0 1 ..   adds samples 2 and 5, in this order
 //             tile 8   0 0 1 0 0 0 ..   adds sample 2
 //
-// Then each warp computes tiles of the run: see matrix.cuh. Bits are set with atomics, in any order.
+// Then each warp computes tiles of the run: see matrix.cuh. Atomics set the bits, in any order.
 // They are read in the order of the samples, so the results have the same bits every time.
 //
 // Threads: to look at samples, POINTS points of a query per thread. To add, a tile per warp.
@@ -110,8 +110,8 @@ struct LaneSums {
         const int lane = threadIdx.x % 32;
         if (__all_sync(0xffffffffu, x < 4)) { // of two bits: usual, and faster
             const u32 ones = __ballot_sync(0xffffffffu, x & 1), twos = __ballot_sync(0xffffffffu, x & 2);
-            const u32 below = ~0u >> (31 - lane);
-            up_to = __popc(ones & below) + 2 * __popc(twos & below);
+            const u32 up_to_here = ~0u >> (31 - lane);
+            up_to = __popc(ones & up_to_here) + 2 * __popc(twos & up_to_here);
             all = __popc(ones) + 2 * __popc(twos);
         } else {
 #pragma unroll

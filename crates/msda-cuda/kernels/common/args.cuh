@@ -29,7 +29,7 @@
 //   F16_SUMS                the samples of a lane are summed in f16, then added to sums in f32
 //   NEAREST BORDER CORNERS  options of the problem
 //   FUSED                   0: locations and weights; 2 or 4: numbers per reference point
-//   DEVICE_LEVELS           level sizes are in device memory: each block reads them (streaming.cu)
+//   DEVICE_LEVELS           level sizes are in device memory: levels_in_memory.cuh
 //   THIN_LEVELS             levels may be one pixel high or wide (streaming.cu)
 //   FIRST_RESIDENT          first resident level; LEVELS: none (streaming.cu)
 //   BACKWARD                backward/samples.cu: `output` is the gradient of the output
@@ -73,10 +73,10 @@ struct Level {
     float inverse_strip; // 1 / pixels of a whole strip
     float rows, columns; // height and width as floats
 #if FUSED == 2
-    float inverse_rows, inverse_columns; // not of levels in device memory
+    float inverse_rows, inverse_columns; // unset for levels in device memory
 #endif
 #if THIN_LEVELS
-    int shift; // 1: a level of one pixel at the last position, whose square begins one pixel earlier
+    int shift; // 1: a level of one pixel at the last position; its square begins one pixel earlier
 #endif
 };
 

@@ -33,9 +33,8 @@ __device__ __forceinline__ LoadedLevel load_level(const Args &args) {
     return level;
 }
 
-// Writes the table. A level that reaches past the end of value gets sizes at which no sample counts.
-// STRIP_HEIGHT > 0: if the queries are not the pixels of the levels, the first query of level 0
-// becomes -1.
+// Writes the table. If a level reaches past the end of value, no sample counts there.
+// STRIP_HEIGHT > 0: if the queries are not the pixels of the levels, first queries become -1.
 #if DEVICE_LEVELS
 __device__ __forceinline__ void write_table(const Args &args, const LoadedLevel &from) {
     const int l = threadIdx.x % 32;

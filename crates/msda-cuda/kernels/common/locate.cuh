@@ -32,11 +32,12 @@ __device__ __forceinline__ float add_over_group(float x) {
     return x;
 }
 
-constexpr float MINUS_INFINITY = -1.0f / 0.0f;
+// Less than all other numbers.
+__device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
 
 // The softmax of the logits of a query and head, computed by the lanes of its group together.
 __device__ __forceinline__ Softmax softmax_of(const char *logits, int lane_in_group, bool active) {
-    float max = MINUS_INFINITY;
+    float max = minus_infinity();
     float x[1];
     for (int s = lane_in_group; s < SAMPLES; s += GROUP_LANES) {
         if (active) load_widened<WEIGHT, 1, size_of<WEIGHT>>(logits + s * size_of<WEIGHT>, x);
@@ -67,7 +68,7 @@ __device__ __forceinline__ Reference reference_of(const Args &args, int image, i
     to.scale_y = DEVICE_LEVELS ? __frcp_rn(level.rows) : args.level[l].inverse_rows;
 #else
     const int end = l + 1 < LEVELS ? args.level[l + 1 < LEVELS ? l + 1 : 0].first_sample : SAMPLES;
-    const float scale = 0.5f / float(end - level.first_sample);
+    const float scale = 0.5f / float(end - args.level[l].first_sample);
     to.scale_x = ref[REFERENCE_NUMBERS - 2] * scale;
     to.scale_y = ref[REFERENCE_NUMBERS - 1] * scale;
 #endif
@@ -189,7 +190,7 @@ __device__ __forceinline__ Softmax softmax_of(const RawSamples &raw, int lane_in
     auto exists = [&](int i) {
         return active && (FULL_PASSES || lane_in_group * SAMPLES_PER_LANE + i < SAMPLES);
     };
-    float max = MINUS_INFINITY, sum = 0;
+    float max = minus_infinity(), sum = 0;
 #pragma unroll
     for (int i = 0; i < SAMPLES_PER_LANE; i++) max = exists(i) && logits[i] > max ? logits[i] : max;
     max = max_over_group(max);

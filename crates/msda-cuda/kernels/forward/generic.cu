@@ -18,7 +18,7 @@
 #include "common/types.cuh"
 
 // Macros: VALUE LOCATION WEIGHT, RING, NEAREST BORDER CORNERS, FUSED: see common/args.cuh.
-// INLINE_LEVELS: entries of the table of levels in the argument; 0 if the table is in device memory.
+// INLINE_LEVELS: entries of the table of levels in the argument; 0: it is in device memory.
 // ARGS_BYTES: sizeof(Args), computed by the host.
 typedef Element<VALUE>::Wide Wide;
 

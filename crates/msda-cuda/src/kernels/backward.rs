@@ -2,7 +2,7 @@
 //!
 //! 1. `samples.cu` or `samples_generic.cu`: gradients of locations and weights.
 //! 2. `reference.cu`: the gradient of the reference points.
-//! 3. `gaps.cu`, then `value_few.cu`, or `bin.cu` and `value.cu` or `value_plain.cu`: the gradient of value
+//! 3. `gaps.cu`; `value_few.cu`, or `bin.cu` and `value.cu` or `value_plain.cu`: the gradient of value
 //!    ([`super::scatter`]).
 
 use msda::Dtype;

@@ -27,8 +27,15 @@ const SHARED_FROM: usize = 1024;
 /// Samples of a chunk: enough to hide what a block does once.
 const CHUNK_SAMPLES: usize = 4096;
 
-/// The most shared memory of a block of `bin.cu`, if that is enough: at least three blocks fit an SM.
+/// The most shared memory of a block of `bin.cu`, if that is enough: three blocks fit an SM of an H200.
 const BIN_BYTES: usize = 76_500;
+
+/// Shared memory that a level takes in each kernel (`TileLevel`), and in `value_few.cu` besides (`Runs`).
+const LEVEL_BYTES: usize = 40;
+const RUN_BYTES: usize = 12;
+
+/// Shared memory that blocks take besides, and that the GPU takes for itself.
+const OWN_SHARED: usize = 2048;
 
 /// Samples of a plane and level up to which `value_few.cu` computes the gradient of value.
 const FEW: usize = 4096;
@@ -61,7 +68,7 @@ struct Sizes {
 impl Sizes {
     fn new(request: &Request<'_>, target: &Target) -> Self {
         let p = request.problem;
-        let levels = p.levels().len().max(1);
+        let levels = p.levels().len();
         // Tiles of a plane: expected, and at most; and of its largest level.
         let (tiles, most_tiles, largest) = match request.levels {
             Levels::Host => {
@@ -75,7 +82,7 @@ impl Sizes {
             }
         };
         let bins = 4 * most_tiles;
-        // Counts take no more memory than records.
+        // So that counts take no more memory than records, if all levels have as many points.
         let chunk_samples = CHUNK_SAMPLES.max(bins / levels);
         let lanes = point_lanes(request);
         let (unit_queries, lane_samples) = (32 / lanes, if lanes > 1 { 1 } else { max_points(request) });
@@ -89,7 +96,7 @@ impl Sizes {
         let units = chunk_queries.div_ceil(unit_queries);
         let kept = |warps: usize| units.div_ceil(warps).next_power_of_two().saturating_mul(lane_samples);
         let kept_bytes = |warps: usize| kept(warps).saturating_mul(warps * 64);
-        let room = target.shared() - 1024;
+        let room = target.shared().saturating_sub(OWN_SHARED + LEVEL_BYTES * levels);
         let choices = [8, 4, 2].map(|n: usize| n.min(units.max(1)));
         let fits = |&warps: &usize| bytes(warps).saturating_add(kept_bytes(warps)) <= BIN_BYTES.min(room);
         let fewer = |&warps: &usize| bytes(warps) <= BIN_BYTES.min(room);
@@ -129,7 +136,9 @@ pub(super) fn refuses(request: &Request<'_>) -> Option<String> {
     let counts =
         [p.queries().saturating_add(1 << 16), p.heads(), p.positions(), p.samples(), p.channels(), p.batch()];
     let planes = p.batch().checked_mul(p.heads()).and_then(|n| n.checked_mul(p.levels().len()));
-    let planes = planes.is_some_and(fits);
+    // A chunk has at least 32 queries, and a grid of one block per chunk fits 31 bits.
+    let chunks = planes.and_then(|n| n.checked_mul(p.queries() / 32 + 1)).is_some_and(|n| n < 1 << 31);
+    let planes = planes.is_some_and(fits) && chunks;
     let levels = p.levels().len() <= 1024;
     (!per_plane || !planes || !levels || !counts.into_iter().all(fits))
         .then(|| "a count does not fit the kernels of the gradient of value".into())
@@ -150,6 +159,7 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     if request.scatter == Scatter::Atomic && !empty {
         return job.add_atomically(call);
     }
+    // Sorting waits for the stages up to here.
     let before = call.stages.len().checked_sub(1);
     if empty || gaps {
         // No other stage writes there, so none waits for it.
@@ -374,7 +384,8 @@ impl Few {
             let rows = p.queries() * chunk * element;
             let bytes = FEW_WARPS * FEW_STAGE + rows + run_tiles * samples.div_ceil(32) * 4 + samples * 12;
             // Three blocks of 16-bit values would fit, but were slower: registers are few.
-            let blocks_per_sm = (target.shared() / (bytes + 2048)).min(2);
+            let own = OWN_SHARED + (LEVEL_BYTES + RUN_BYTES) * p.levels().len();
+            let blocks_per_sm = (target.shared() / (bytes + own)).min(2);
             let runs_of = |tiles: usize| tiles.div_ceil(run_tiles);
             let runs: usize = match request.levels {
                 Levels::Host => p.levels().iter().map(|l| runs_of(tiles_of(l))).sum(),
@@ -394,7 +405,7 @@ impl Few {
 /// Tiles of so many positions, if the levels are squares of equal size: as many as are to be expected, and
 /// the most. Levels of other sizes have about as many. If there are more after all, several share their bins.
 fn estimated_tiles(positions: usize, levels: usize) -> (usize, usize) {
-    // A square of n x n pixels has at most (n + 7) * (n + 3) / 32 tiles.
+    // A square of n x n pixels has at most (n + 7) * (n + 3) / 32 tiles, and every level has one.
     let side = (positions as f64 / levels.max(1) as f64).sqrt();
     let with_edges = |edges: f64| ((positions as f64 + levels as f64 * edges) / 32.0).ceil() as usize;
     (with_edges(5.0 * side + 16.0), with_edges(10.0 * side + 32.0))
