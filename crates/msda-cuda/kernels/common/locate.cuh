@@ -68,7 +68,7 @@ __device__ __forceinline__ Reference reference_of(const Args &args, int image, i
     to.scale_y = DEVICE_LEVELS ? __frcp_rn(level.rows) : args.level[l].inverse_rows;
 #else
     const int end = l + 1 < LEVELS ? args.level[l + 1 < LEVELS ? l + 1 : 0].first_sample : SAMPLES;
-    const float scale = 0.5f / float(end - args.level[l].first_sample);
+    const float scale = 0.5f / float(end - level.first_sample);
     to.scale_x = ref[REFERENCE_NUMBERS - 2] * scale;
     to.scale_y = ref[REFERENCE_NUMBERS - 1] * scale;
 #endif

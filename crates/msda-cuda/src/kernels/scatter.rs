@@ -89,8 +89,7 @@ impl Sizes {
         let chunk_queries = (chunk_samples.div_ceil(32 * lane_samples) * unit_queries).min(p.queries());
         let counters_16bit = chunk_queries.saturating_mul(max_points(request)) <= 0xffff;
         let counter = if counters_16bit { 2 } else { 4 };
-        let even = |n: usize| n.next_multiple_of(2).max(2);
-        let level_bins = even(4 * largest);
+        let level_bins = (4 * largest).max(2);
         let bytes = |warps: usize| level_bins.saturating_mul(4 + counter * warps);
         // Units of a warp, rounded up so that few kernels are compiled.
         let units = chunk_queries.div_ceil(unit_queries);
@@ -115,7 +114,9 @@ impl Sizes {
         }
     }
 
-    fn counter_bytes(&self, warps: usize) -> usize {
+    /// Shared memory of a block that writes records.
+    fn write_bytes(&self) -> usize {
+        let warps = self.threads / 32;
         self.band_bins * (4 + if self.counters_16bit { 2 } else { 4 } * warps) + self.kept * warps * 64
     }
 }
@@ -263,7 +264,7 @@ impl Job<'_> {
         let counters = sizes.band_bins * 4;
         bin("msda_bin_count", blocks, sizes.threads, counters, "counts samples by the tiles they touch");
         bin("msda_bin_scan", sizes.planes, 1024, 0, "turns the counts into places");
-        let bytes = sizes.counter_bytes(sizes.threads / 32);
+        let bytes = sizes.write_bytes();
         bin("msda_bin_write", blocks, sizes.threads, bytes, "sorts samples by the tiles they touch");
     }
 

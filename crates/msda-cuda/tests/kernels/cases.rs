@@ -203,6 +203,7 @@ fn options() -> Vec<Asked> {
         Asked::new("fused-box", Once, half(rt_detr())).fused(ReferenceKind::Box),
         Asked::new("fused-box-f32", Once, rt_detr()).fused(ReferenceKind::Box),
         Asked::new("fused-box-3.6.3", Once, uneven()).fused(ReferenceKind::Box),
+        Asked::new("fused-box-resident", Once, half(seed())).fused(ReferenceKind::Box),
         Asked::new("value-of-wider", Once, half(encoder())).change(|operands, problem| {
             // A slice of a tensor of three times the width: rows are not dense, but aligned.
             let row = 3 * problem.heads() * problem.channels();
