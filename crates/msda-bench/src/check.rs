@@ -86,14 +86,48 @@ impl Expected {
         Ok(check)
     }
 
-    /// Compares an output with the oracle at the sampled queries, and everywhere with another
-    /// output that was compared so. Returns the largest error over the tolerance.
+    /// Compares results with the oracle at the sampled queries, and everywhere with the results of
+    /// another kernel that [`are_right`](Self::are_right). Returns the largest error over the tolerance.
+    /// The gradient of value does not depend on the kernel, so it must have the same bits.
+    pub fn agree(&self, data: &Data, pass: Pass, got: &Results, other: &Results) -> Result<f64> {
+        let mut worst = 0.0f64;
+        for (i, (tensor, expected)) in self.pairs(got, pass).into_iter().enumerate() {
+            let other = &other.0[i];
+            let share = match pass == Pass::Backward && i == 0 {
+                true if tensor.to_le_bytes() == other.to_le_bytes() => Ok(0.0),
+                true => Err(anyhow::anyhow!("got other bits than with another kernel, expected the same")),
+                false => self.agrees(data, role_of(pass, i), expected, tensor, other),
+            };
+            worst = worst.max(share.with_context(|| name_of(pass, i))?);
+        }
+        Ok(worst)
+    }
+
+    /// Compares results with the oracle at the sampled queries. The gradient of value must satisfy the
+    /// identity with the gradient of the weights.
+    pub fn are_right(&self, data: &Data, pass: Pass, got: &Results) -> Result<()> {
+        self.agree(data, pass, got, got)?;
+        if pass == Pass::Backward {
+            identity(data, got).context(name_of(pass, 0))?;
+        }
+        Ok(())
+    }
+
+    /// Compares a tensor with the oracle at the sampled queries, and everywhere with another tensor
+    /// that was compared so.
     ///
     /// Each of the two may differ by the tolerance, which grows with the numbers, and other queries
     /// may have larger numbers than the sampled ones.
-    pub fn agrees(&self, data: &Data, got: &Buffer, other: &Buffer) -> Result<f64> {
-        let Budgeted { exact, tolerance, .. } = &self.budget.output;
-        let sampled = self.look_up(&Task::whole(data, Pass::Forward), Role::Output, got.as_slice());
+    fn agrees(
+        &self,
+        data: &Data,
+        role: Role,
+        expected: &Budgeted,
+        got: &Buffer,
+        other: &Buffer,
+    ) -> Result<f64> {
+        let Budgeted { exact, tolerance, .. } = expected;
+        let sampled = self.look_up(&Task::whole(data, Pass::Forward), role, got.as_slice());
         let share = compare(&sampled, exact, *tolerance).map_err(anyhow::Error::msg)?;
         if got.len() != other.len() {
             bail!("got {} numbers, expected {}", got.len(), other.len());
@@ -114,7 +148,7 @@ impl Expected {
         let allowed =
             2.0 * tolerance * (size / largest(&mut exact.iter().copied()).max(f64::MIN_POSITIVE)).max(1.0);
         if off > allowed {
-            bail!("outputs of two kernels: got a difference of {off:e}, expected at most {allowed:e}");
+            bail!("results of two kernels: got a difference of {off:e}, expected at most {allowed:e}");
         }
         Ok(share.max(off / allowed.max(f64::MIN_POSITIVE)))
     }
@@ -249,29 +283,61 @@ mod tests {
     use super::*;
     use crate::workload::Workload;
 
+    /// Results of two instruction sets. The gradient of value is that of the first: kernels of one GPU give
+    /// the same bits there.
+    fn results(data: &Data, pass: Pass) -> [Results; 2] {
+        let task = Task::whole(data, pass);
+        let mut both = [Isa::best(), Isa::Portable].map(|isa| {
+            let mut results = task.poisoned();
+            task.run(&Cpu::with_isa(isa).unwrap(), &mut results).unwrap();
+            results
+        });
+        if pass == Pass::Backward {
+            both[1].0[0] = both[0].0[0].clone();
+        }
+        both
+    }
+
     #[test]
-    fn outputs_agree_unless_one_number_is_wrong() {
-        for dtype in [Dtype::F32, Dtype::F16] {
+    fn results_agree_unless_one_number_is_wrong() {
+        for (dtype, pass) in [
+            (Dtype::F32, Pass::Forward),
+            (Dtype::F16, Pass::Forward),
+            (Dtype::F32, Pass::Backward),
+            (Dtype::F16, Pass::Backward),
+        ] {
             let data = Workload::find("small").unwrap().data(dtype).unwrap();
             let expected = Expected::new(&data, "small").unwrap();
-            let task = Task::whole(&data, Pass::Forward);
-            let output = |isa| {
-                let mut results = task.poisoned();
-                task.run(&Cpu::with_isa(isa).unwrap(), &mut results).unwrap();
-                results.0.remove(0)
-            };
-            let (one, other) = (output(Isa::best()), output(Isa::Portable));
-            let share = expected.agrees(&data, &one, &other).unwrap();
-            assert!(share <= 1.0, "{share}");
+            let [one, other] = results(&data, pass);
+            expected.are_right(&data, pass, &other).unwrap();
+            let share = expected.agree(&data, pass, &one, &other).unwrap();
+            assert!(share <= 1.0, "{pass} {share}");
             // Also outside the sampled queries.
-            for place in [0, one.len() / 2, one.len() - 1] {
-                for wrong in [f64::NAN, 100.0, one.as_slice().get(place) + 0.05] {
-                    let mut broken = one.clone();
-                    broken.as_mut().set(place, wrong);
-                    assert!(expected.agrees(&data, &broken, &other).is_err(), "{wrong} at {place}");
+            for (i, tensor) in one.0.iter().enumerate() {
+                let largest = tensor.to_f64().into_iter().map(f64::abs).fold(0.0, f64::max);
+                for place in [0, tensor.len() / 2, tensor.len() - 1] {
+                    for wrong in [f64::NAN, 100.0 * largest, tensor.as_slice().get(place) + 0.05 * largest] {
+                        let mut broken = one.clone();
+                        broken.0[i].as_mut().set(place, wrong);
+                        let what = format!("{pass} {i}: {wrong} at {place}");
+                        assert!(expected.agree(&data, pass, &broken, &other).is_err(), "{what}");
+                    }
                 }
             }
-            assert!(expected.agrees(&data, &task.poisoned().0[0], &other).is_err());
+            let poisoned = Task::whole(&data, pass).poisoned();
+            assert!(expected.agree(&data, pass, &poisoned, &other).is_err());
+            assert!(expected.are_right(&data, pass, &poisoned).is_err());
         }
+    }
+
+    #[test]
+    fn a_lost_part_of_the_gradient_of_value_is_noticed() {
+        let data = Workload::find("small").unwrap().data(Dtype::F32).unwrap();
+        let expected = Expected::new(&data, "small").unwrap();
+        let [mut results, _] = results(&data, Pass::Backward);
+        let half = results.0[0].len() / 2;
+        (0..half).for_each(|i| results.0[0].as_mut().set(i, 0.0));
+        let why = expected.are_right(&data, Pass::Backward, &results).unwrap_err();
+        assert!(format!("{why:#}").contains("gradient of value"), "{why:#}");
     }
 }

@@ -220,14 +220,19 @@ fn a_kernel_that_takes_the_whole_workload_is_measured() {
 #[test]
 fn tuning_checks_times_and_writes_a_line() {
     let Some(gpu) = gpu() else { return };
-    let job = Job::new(&gpu, &Workload::find("small").unwrap(), Dtype::F16, 6).unwrap();
-    assert!(job.tried.len() == 6 && job.tried[0] == job.now);
-    let tuned = job.run(&gpu, &mut Silent).unwrap();
-    assert_eq!(tuned.timed + tuned.rejected.len(), 6, "{:?}", tuned.rejected);
-    assert!(tuned.before.1.is_some() && tuned.best.windows(2).all(|w| w[0].1 <= w[1].1));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tuned.txt");
-    tune::save(&path, &[tuned]).unwrap();
+    let mut classes = Vec::new();
+    for pass in [Pass::Forward, Pass::Backward] {
+        let job = Job::new(&gpu, &Workload::find("small").unwrap(), Dtype::F16, pass, 6).unwrap();
+        assert!(job.tried.len() == 6 && job.tried[0] == job.now);
+        let tuned = job.run(&gpu, &mut Silent).unwrap();
+        assert_eq!(tuned.timed + tuned.rejected.len(), 6, "{pass}: {:?}", tuned.rejected);
+        assert!(tuned.timed > 1, "{pass}: {:?}", tuned.rejected);
+        assert!(tuned.before.1.is_some() && tuned.best.windows(2).all(|w| w[0].1 <= w[1].1));
+        tune::save(&path, &[tuned]).unwrap();
+        classes.push(job.class);
+    }
     let read = choose::Tuned::parse(&std::fs::read_to_string(&path).unwrap(), "test");
-    assert!(read.find(&job.class).is_some());
+    assert!(classes.iter().all(|class| read.find(class).is_some()), "{classes:?}");
 }

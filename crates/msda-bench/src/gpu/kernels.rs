@@ -52,7 +52,7 @@ pub struct Family {
 }
 
 /// The pass for the kernels: backward with all gradients that the form has.
-fn whole_pass(pass: Pass, reference: Option<ReferenceKind>) -> msda_cuda::Pass {
+pub(super) fn whole_pass(pass: Pass, reference: Option<ReferenceKind>) -> msda_cuda::Pass {
     match pass {
         Pass::Forward => msda_cuda::Pass::Forward,
         Pass::Backward => {

@@ -1,10 +1,13 @@
-//! Tuning: checks and times the forward kernels that take a problem, and keeps the fastest for
+//! Tuning: checks and times the kernels that take a problem and a pass, and keeps the fastest for
 //! problems of its class.
+//!
+//! Kernels of the backward pass differ in how they compute the gradients of locations and weights.
+//! The gradient of value is timed with them, and is the same.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use msda::{Buffer, Dtype};
+use msda::Dtype;
 use msda_cuda::choose::{candidates, choose, class};
 use msda_cuda::driver::Device;
 use msda_cuda::jit::Cache;
@@ -14,9 +17,10 @@ use msda_cuda::{Operands, Request, Target};
 
 use crate::bench::Progress;
 use crate::check::Expected;
+use crate::gpu::kernels::whole_pass;
 use crate::parallel::in_parallel;
 use crate::record::Pass;
-use crate::task::Task;
+use crate::task::{Results, Task};
 use crate::timing::summarize;
 use crate::workload::{Data, Workload};
 
@@ -28,12 +32,14 @@ const WARM_UP: usize = 2;
 /// Number of kernels in the second round.
 const FINALISTS: usize = 12;
 
-/// A workload in a type, and the kernels to try.
+/// A workload in a type, a pass, and the kernels to try.
 pub struct Job {
     /// The workload.
     pub workload: Workload,
     /// The value type.
     pub dtype: Dtype,
+    /// The pass.
+    pub pass: Pass,
     /// The class of the problem.
     pub class: String,
     /// Its kernel before tuning.
@@ -50,6 +56,8 @@ pub struct Tuned {
     pub workload: String,
     /// The value type.
     pub dtype: Dtype,
+    /// The pass.
+    pub pass: Pass,
     /// The class of the problem.
     pub class: String,
     /// The kernel before tuning with its median in microseconds; none if it failed.
@@ -64,17 +72,19 @@ pub struct Tuned {
 
 impl Job {
     /// The job of a workload: at most `limit` kernels, spread over all that take it.
-    pub fn new(device: &Device, workload: &Workload, dtype: Dtype, limit: usize) -> Result<Self> {
+    pub fn new(device: &Device, workload: &Workload, dtype: Dtype, pass: Pass, limit: usize) -> Result<Self> {
         let target = Target::of(device);
         let problem = workload.problem(dtype)?;
-        let operands = Operands::dense(&problem, None);
-        let request = Request::new(&problem, &operands);
+        let whole = whole_pass(pass, None);
+        let operands = Operands::for_pass(&problem, None, whole);
+        let request = Request { pass: whole, ..Request::new(&problem, &operands) };
         let mut all = candidates(&request, &target);
         all.retain(|kernel| kernel.refuses(&request, &target).is_none());
         let now = choose(&request, &target).kernel;
         Ok(Self {
             workload: workload.clone(),
             dtype,
+            pass,
             class: class(&request, &target),
             now,
             takes: all.len(),
@@ -89,10 +99,10 @@ impl Job {
 
     /// Compiles, checks and times.
     pub fn run(&self, device: &Device, progress: &mut dyn Progress) -> Result<Tuned> {
-        let name = format!("{} {}", self.workload.name, self.dtype);
+        let name = format!("{} {} {}", self.workload.name, self.dtype, self.pass);
         progress.step(&format!("{name}: data and oracle"));
         let data = self.workload.data(self.dtype)?;
-        let mut bench = Bench::new(device, &data, &self.workload.name)?;
+        let mut bench = Bench::new(device, &data, self.pass, &self.workload.name)?;
         progress.step(&format!("{name}: compiling {} kernels", self.tried.len()));
         let mut rejected = bench.compile(&self.tried);
         let mut times: Vec<(Kernel, f64)> = Vec::new();
@@ -127,6 +137,7 @@ impl Job {
         Ok(Tuned {
             workload: self.workload.name.clone(),
             dtype: self.dtype,
+            pass: self.pass,
             class: self.class.clone(),
             before: (self.now, now),
             best,
@@ -155,26 +166,28 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// A workload on the device, and its expected output.
+/// A workload on the device, and its expected results.
 struct Bench<'a> {
     data: &'a Data,
+    pass: Pass,
     expected: Expected,
-    /// The output of the generic kernel, checked against the oracle.
-    output: Buffer,
+    /// The results of the generic kernel, checked against the oracle.
+    results: Results,
     resident: Resident,
 }
 
 impl<'a> Bench<'a> {
-    fn new(device: &Device, data: &'a Data, name: &str) -> Result<Self> {
+    fn new(device: &Device, data: &'a Data, pass: Pass, name: &str) -> Result<Self> {
         let expected = Expected::new(data, name)?;
-        let task = Task::whole(data, Pass::Forward);
-        let setup = Setup::forward(&task.problem, &task.inputs);
+        let task = Task::whole(data, pass);
+        let setup = match pass {
+            Pass::Forward => Setup::forward(&task.problem, &task.inputs),
+            Pass::Backward => Setup::backward(&task.problem, &task.inputs, task.grad_output),
+        };
         let mut resident = Resident::new(device, &setup, Some(Kernel::Generic))?;
-        resident.poison()?;
-        resident.run()?;
-        let output = resident.output()?;
-        expected.agrees(data, &output, &output).context("the generic kernel is wrong")?;
-        Ok(Self { data, expected, output, resident })
+        let results = run_poisoned(&mut resident)?;
+        expected.are_right(data, pass, &results).context("the generic kernel is wrong")?;
+        Ok(Self { data, pass, expected, results, resident })
     }
 
     /// Compiles kernels with all cores. Returns those that fail, with reasons.
@@ -196,13 +209,11 @@ impl<'a> Bench<'a> {
         failed.into_iter().flatten().collect()
     }
 
-    /// The median in microseconds; an error if the output is wrong.
+    /// The median in microseconds; an error if a result is wrong.
     fn check_and_time(&mut self, kernel: Kernel, runs: usize) -> Result<f64> {
         self.resident.replan(Some(kernel))?;
-        self.resident.poison()?;
-        self.resident.run()?;
-        let output = self.resident.output()?;
-        self.expected.agrees(self.data, &output, &self.output)?;
+        let results = run_poisoned(&mut self.resident)?;
+        self.expected.agree(self.data, self.pass, &results, &self.results)?;
         self.resident.time(WARM_UP, true)?;
         Ok(summarize(&self.resident.time(runs, true)?).median * 1e3)
     }
@@ -212,6 +223,13 @@ impl<'a> Bench<'a> {
         self.resident.replan(Some(Kernel::Generic))?;
         Ok(self.resident.run()?)
     }
+}
+
+/// Runs into poisoned memory.
+fn run_poisoned(resident: &mut Resident) -> Result<Results> {
+    resident.poison()?;
+    resident.run()?;
+    Ok(Results(resident.results()?))
 }
 
 /// Writes results to a file of tuned kernels, in place of lines of the same classes.
@@ -242,8 +260,8 @@ fn merged(old: &str, found: &[Tuned]) -> String {
         old.lines().filter(|line| !replaced(line)).map(|line| format!("{line}\n")).collect();
     for tuned in found {
         if let Some((kernel, time)) = tuned.best.first() {
-            let Tuned { workload, dtype, class, .. } = tuned;
-            text += &format!("{class} = {kernel}  # {time:.1} us, {workload} {dtype}\n");
+            let Tuned { workload, dtype, pass, class, .. } = tuned;
+            text += &format!("{class} = {kernel}  # {time:.1} us, {workload} {dtype} {pass}\n");
         }
     }
     text
@@ -280,6 +298,7 @@ mod tests {
         let tuned = |class: &str, kernel: &str| Tuned {
             workload: "small".into(),
             dtype: Dtype::F16,
+            pass: Pass::Forward,
             class: class.into(),
             before: (Kernel::Generic, None),
             best: vec![(kernel.parse().unwrap(), 12.34), (Kernel::Generic, 50.0)],
@@ -291,7 +310,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[..2], ["# measured here", "a b c = generic"]);
         assert!(
-            lines[2].starts_with("a b = rows:") && lines[2].ends_with("  # 12.3 us, small f16"),
+            lines[2].starts_with("a b = rows:") && lines[2].ends_with("  # 12.3 us, small f16 forward"),
             "{text}"
         );
         assert_eq!(lines.len(), 4, "{text}");

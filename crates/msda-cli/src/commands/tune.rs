@@ -11,7 +11,7 @@ use msda_cuda::choose;
 use msda_cuda::driver::Device;
 use serde_json::json;
 
-use super::dtype;
+use super::{PassArg, dtype};
 use crate::terminal::{Bar, print};
 
 /// Kernels to print per problem.
@@ -19,14 +19,15 @@ const TOP: usize = 10;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Needs a GPU. Tunes the forward pass; the backward pass is not tuned. Every
-kernel is checked before it is timed, with cold caches. The fastest one is then
-used for all problems of the same class, as shown by
-`msda kernels --workload NAME`.
+Needs a GPU. Every kernel is checked before it is timed, with cold caches. The
+fastest one is then used for all problems of the same class, as shown by
+`msda kernels --workload NAME`. In the backward pass, kernels differ in how they
+compute the gradients of locations and weights. Until the backward pass of a
+class is tuned, it uses the kernel that was tuned for the forward pass.
 
 Examples:
   msda tune --workload detr-encoder --dtype f16
-  msda tune --all")]
+  msda tune --all --pass backward")]
 pub(crate) struct Args {
     /// A workload, or a path to a .toml file; may be repeated
     #[arg(long, value_name = "NAME", required_unless_present = "all")]
@@ -37,6 +38,9 @@ pub(crate) struct Args {
     /// A value type; may be repeated. All types of the workload when absent
     #[arg(long, value_name = "TYPE", value_parser = dtype())]
     dtype: Vec<Dtype>,
+    /// The pass to tune
+    #[arg(long, value_enum, default_value = "both")]
+    pass: PassArg,
     /// The largest number of kernels to try per problem
     #[arg(long, value_name = "N", default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
@@ -73,7 +77,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     } else {
         print(&jobs.iter().zip(&found).map(|(job, t)| to_text(job, t)).collect::<Vec<_>>().join("\n"))?;
     }
-    eprintln!("tuned, forward pass only: {}", path.display());
+    eprintln!("tuned: {}", path.display());
     Ok(())
 }
 
@@ -88,11 +92,12 @@ fn jobs(args: &Args, device: &Device) -> Result<Vec<Job>> {
     for name in &names {
         let workload = Workload::find(name)?;
         let dtypes = if args.dtype.is_empty() { workload.dtypes.clone() } else { args.dtype.clone() };
-        for dtype in dtypes {
-            let job = Job::new(device, &workload, dtype, args.limit as usize)?;
+        let passes = args.pass.all();
+        for (dtype, pass) in dtypes.iter().flat_map(|&dtype| passes.iter().map(move |&pass| (dtype, pass))) {
+            let job = Job::new(device, &workload, dtype, pass, args.limit as usize)?;
             match jobs.iter().find(|other| other.class == job.class) {
                 Some(other) => {
-                    eprintln!("note: {name} {dtype} has the same class as {}", other.workload.name)
+                    eprintln!("note: {name} {dtype} {pass} has the same class as {}", other.workload.name)
                 }
                 None => jobs.push(job),
             }
@@ -102,7 +107,7 @@ fn jobs(args: &Args, device: &Device) -> Result<Vec<Job>> {
 }
 
 fn to_text(job: &Job, tuned: &Tuned) -> String {
-    let mut text = format!("{} {}: {}\n", tuned.workload, tuned.dtype, tuned.class);
+    let mut text = format!("{} {} {}: {}\n", tuned.workload, tuned.dtype, tuned.pass, tuned.class);
     text += &format!(
         "{} of {} possible kernels were timed, {} were rejected\n",
         tuned.timed,
@@ -131,7 +136,8 @@ fn to_json(tuned: &Tuned) -> serde_json::Value {
         .map(|(kernel, why)| json!({ "kernel": kernel.to_string(), "why": why }))
         .collect();
     json!({
-        "workload": tuned.workload, "dtype": tuned.dtype.name(), "class": tuned.class,
+        "workload": tuned.workload, "dtype": tuned.dtype.name(), "pass": tuned.pass.to_string(),
+        "class": tuned.class,
         "before": { "kernel": tuned.before.0.to_string(), "us": tuned.before.1 },
         "best": best, "timed": tuned.timed, "rejected": rejected,
     })

@@ -29,7 +29,7 @@ pub fn choose(request: &Request<'_>, target: &Target) -> Choice {
 /// accepts everything.
 pub fn choices(request: &Request<'_>, target: &Target) -> Vec<Choice> {
     let mut choices = Vec::new();
-    if let Some((kernel, source)) = Tuned::global().find(&class(request, target)) {
+    if let Some((kernel, source)) = Tuned::global().kernel(request, target) {
         let kernel = with_asked(kernel, request);
         if kernel.refuses(request, target).is_none() {
             let why =

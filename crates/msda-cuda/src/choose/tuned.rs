@@ -11,7 +11,7 @@ use msda::{Padding, Sampling};
 
 use crate::jit::Cache;
 use crate::kernels::Kernel;
-use crate::request::{Request, Target};
+use crate::request::{Pass, Request, Target};
 
 /// The lines that come with the library.
 const SHIPPED: &str = include_str!("tuned.txt");
@@ -77,6 +77,13 @@ impl Tuned {
         &self.problems
     }
 
+    /// The kernel for a request, and the source of its line. If the backward pass has no line, that of
+    /// the forward pass counts.
+    pub fn kernel(&self, request: &Request<'_>, target: &Target) -> Option<(Kernel, &'static str)> {
+        let forward = Request { pass: Pass::Forward, ..*request };
+        self.find(&class(request, target)).or_else(|| self.find(&class(&forward, target)))
+    }
+
     /// The kernel for a class, and the source of its line.
     pub fn find(&self, class: &str) -> Option<(Kernel, &'static str)> {
         let line = self.lines.iter().rev().find(|(c, _, _)| c == class)?;
@@ -107,12 +114,41 @@ pub fn class(request: &Request<'_>, target: &Target) -> String {
     words.extend(options.into_iter().filter(|(on, _)| *on).map(|(_, word)| word));
     words.push(if request.queries_are_pixels() { "pixels" } else { "free" }.into());
     words.push(format!("2^{}", (p.batch() * p.queries() * p.heads()).max(1).ilog2()));
+    if request.pass != Pass::Forward {
+        words.push("backward".into());
+    }
     words.join(" ")
 }
 
 #[cfg(test)]
 mod tests {
+    use msda::{Problem, Spec};
+
     use super::*;
+    use crate::driver::Arch;
+    use crate::request::{Operands, Wanted};
+
+    #[test]
+    fn the_backward_pass_has_its_own_lines_or_those_of_the_forward_pass() {
+        let (levels, points) = (vec![(4, 4)], vec![1]);
+        let sizes = Spec { batch: 1, queries: 9, heads: 1, channels: 8, levels, points, ..Spec::default() };
+        let p = Problem::new(sizes).unwrap();
+        let wanted = Wanted { value: true, locations: true, weights: true, reference: false };
+        let pass = Pass::Backward(wanted);
+        let operands = Operands::for_pass(&p, None, pass);
+        let backward = Request { pass, ..Request::new(&p, &operands) };
+        let forward = Request { pass: Pass::Forward, ..backward };
+        let target = Target { arch: Arch::new(9, 0), sms: 132 };
+        let line = |request, threads| format!("{} = rows:threads={threads}\n", class(request, &target));
+        let threads = |tuned: &Tuned, request| match tuned.kernel(request, &target) {
+            Some((Kernel::Rows(knobs), _)) => knobs.threads,
+            other => panic!("{other:?}"),
+        };
+        let one = Tuned::parse(&line(&forward, 64), "test");
+        assert_eq!((threads(&one, &forward), threads(&one, &backward)), (64, 64));
+        let both = Tuned::parse(&(line(&forward, 64) + &line(&backward, 256)), "test");
+        assert_eq!((threads(&both, &forward), threads(&both, &backward)), (64, 256));
+    }
 
     #[test]
     fn shipped_lines_can_be_read_and_later_lines_win() {
