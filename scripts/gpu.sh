@@ -4,11 +4,11 @@
 #   cargo xtask gpu-bundle            # where Rust is: builds and gathers what this script runs into target/gpu
 #   scripts/gpu.sh target/gpu OUT     # where the GPU is
 #
-# Needs a driver and NVRTC; compute-sanitizer and ncu are used where they are, and what is missing is said.
+# Needs a driver and NVRTC; the Python tests need torch, pytest and transformers; compute-sanitizer and ncu are used where they are, and what is missing is said.
 set -uo pipefail
 bin=$(cd "${1:?folder with what gpu-bundle gathers}" && pwd)
 out=${2:?folder for the results}
-steps=${3:-test sanitize verify bench probe ladder profile}
+steps=${3:-test python sanitize verify bench probe ladder profile}
 mkdir -p "$out"
 rm -f "$out/failed"
 export MSDA_GPU=1 MSDA_PYTHON=${MSDA_PYTHON:-python3}
@@ -41,6 +41,16 @@ if has test; then
     step study-tests "$bin/study" --test-threads=2
     MSDA_BIN="$bin/msda" step cli "$bin/cli" --test-threads=2
     step plan "$bin/plan"
+fi
+if has python; then
+    if python3 -c "import torch, pytest, transformers" 2>/dev/null; then
+        # The checkout's package with the compiled part of the bundle.
+        package=$(cd "$(dirname "$0")/../bindings/python" && pwd)
+        cp "$bin"/_native.* "$package/python/msda/"
+        PYTHONPATH=$package/python step python python3 -m pytest --quiet -rs -p no:cacheprovider "$package/tests"
+    else
+        echo "skipped python: no torch, pytest or transformers"
+    fi
 fi
 if has sanitize && there compute-sanitizer sanitize; then
     sanitize() { # tool, groups of the battery ("" for all), program, arguments

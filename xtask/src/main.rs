@@ -129,6 +129,7 @@ fn record() -> Result<()> {
 /// The programs that need a GPU, without their debugging tables where `strip` is there.
 fn gpu_bundle() -> Result<()> {
     cargo(&["build", "--release"], &[])?;
+    python::build()?;
     // One command, so that the crates are built once, with the features of all tests.
     let mut args = vec!["test", "--release", "--no-run", "--message-format=json"];
     for package in ["msda-cuda", "msda-bench", "msda-study", "msda-cli"] {
@@ -149,7 +150,8 @@ fn gpu_bundle() -> Result<()> {
         bail!("cargo {} ended with {}", args.join(" "), built.status);
     }
     let messages = String::from_utf8_lossy(&built.stdout);
-    let mut programs = vec![("msda", root().join("target/release/msda"))];
+    let mut programs =
+        vec![("msda", root().join("target/release/msda")), (python::EXTENSION, python::extension())];
     for (name, package, target) in [
         ("plan", "msda-cuda", "plan"),
         ("driver", "msda-cuda", "msda_cuda"),

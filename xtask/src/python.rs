@@ -11,13 +11,12 @@ use crate::{cargo, root, run, unwinder};
 /// The package's folder.
 const PACKAGE: &str = "bindings/python";
 
+/// The compiled part's file.
+pub(crate) const EXTENSION: &str = if cfg!(windows) { "_native.pyd" } else { "_native.abi3.so" };
+
 /// The compiled part, where Python finds it.
-fn extension() -> PathBuf {
-    root().join(PACKAGE).join("python/msda").join(if cfg!(windows) {
-        "_native.pyd"
-    } else {
-        "_native.abi3.so"
-    })
+pub(crate) fn extension() -> PathBuf {
+    root().join(PACKAGE).join("python/msda").join(EXTENSION)
 }
 
 /// Builds the compiled part and puts it into the package's sources.
