@@ -305,18 +305,18 @@ fn a_backward_launch_can_be_captured_and_replayed() {
     }
 }
 
-/// The host does not know the sizes, so it expects fewer tiles than these levels have.
+/// The host does not know the sizes, so it expects fewer cells than these levels have.
 #[test]
-fn levels_on_the_device_may_have_more_tiles_than_expected() {
+fn levels_on_the_device_may_have_more_cells_than_expected() {
     let Some(device) = device() else { return };
     let backend = Cuda::device_levels(&device);
     for dtype in [Dtype::F32, Dtype::F16, Dtype::F64] {
         // With 600 queries and 16-bit or 32-bit values, nothing is sorted.
         for queries in [600, 1100] {
-            // Thin levels have so many tiles that tiles share bins.
+            // Thin levels have so many cells that cells share bins.
             let levels = vec![(1, 400), (400, 1), (3, 5), (200, 2)];
             let thin = Spec { levels, points: vec![4, 2, 4, 3], ..spec(queries, dtype) };
-            // The last tile of each row and column has one pixel: a few more bins than a block counts at a time.
+            // The last cell of each row has one pixel, and so have the last tiles.
             let levels = vec![(97, 129), (49, 65)];
             let odd = Spec { batch: 1, channels: 8, levels, points: vec![4, 4], ..spec(queries, dtype) };
             for sizes in [thin, odd] {
@@ -327,14 +327,38 @@ fn levels_on_the_device_may_have_more_tiles_than_expected() {
     }
 }
 
-/// A block that sorts asks for 48 KiB here, and has a little shared memory besides.
+/// Large levels: a block sorts its samples in several batches, and the bins of the last one need more than 16 bits. On
+/// the first level, the block that counts needs a little less than 48 KiB of shared memory, and a little besides.
 #[test]
-fn a_block_may_need_a_little_more_than_48_kib_of_shared_memory() {
+fn levels_may_be_large() {
     let Some(device) = device() else { return };
-    let levels = vec![(128, 128)];
-    let sizes = Spec { batch: 1, channels: 8, levels, points: vec![4], ..spec(1100, Dtype::F16) };
+    for (level, dtype) in [((307, 160), Dtype::F16), ((307, 160), Dtype::F64), ((1100, 240), Dtype::F32)] {
+        let sizes = Spec {
+            batch: 1,
+            heads: 2,
+            channels: 8,
+            levels: vec![level],
+            points: vec![4],
+            ..spec(6000, dtype)
+        };
+        let given = Given::new(sizes);
+        for backend in [Cuda::new(&device), Cuda::device_levels(&device)] {
+            given.check(&backend.name(), &given.run(&backend));
+        }
+    }
+}
+
+/// The table of many levels is in device memory.
+#[test]
+fn a_call_with_many_levels_may_have_no_queries() {
+    let Some(device) = device() else { return };
+    let sizes = Spec { levels: vec![(2, 1); 70], points: vec![1; 70], ..spec(0, Dtype::F32) };
     let (given, backend) = (Given::new(sizes), Cuda::new(&device));
-    given.check(&backend.name(), &given.run(&backend));
+    let results = given.run(&backend);
+    assert!(
+        results[0].to_f64().iter().all(|&x| x == 0.0),
+        "no samples, and a gradient of value that is not 0"
+    );
 }
 
 /// Every sum of the gradient of value that is not zero has thousands of terms.

@@ -1,145 +1,96 @@
-// bin: sorts the samples of each plane by the tiles that they touch, for the gradient of value.
+// bin: sorts the samples of each plane by their bins, for the gradient of value.
 //
-//   msda_bin_count    a block counts the bins of a chunk: some queries and one level
+//   msda_bin_count    a block per chunk counts the samples of each bin
 //   msda_bin_scan     a block per plane turns the counts into first records
-//   msda_bin_write    a block per chunk writes the records of its samples to their places
+//   msda_bin_write    a block per chunk sorts its samples in shared memory, and writes their records
 //
-// Threads: a warp takes neighbouring queries at a time. To count: 32 queries, with all points of a
-// query per lane. To write: 8 queries of 4 points, a sample per lane, if the number of points
-// divides a warp.
+// Threads: to count, POINTS_PER_LOAD samples of a query per lane; to write, one sample per lane.
 //
-//     counters of a block in msda_bin_write:   bin     0   1   2   3  ...
-//                                     warp 0           2   0   1   0         16 bits each
-//                                     warp 1           1   4   0   0
+// A block sorts by digits of the bins, the lowest first. A warp counts the digits of its samples;
+// lanes with the same digit find each other with match_any. The samples of a digit keep their order:
+// by warp, by 32 samples, by lane. So the order of the records is always the same. Atomics only
+// count. Records of a bin follow each other in shared memory, so stores to device memory touch few
+// lines.
 //
-// The order of the records of a bin is always the same: by chunk, warp and group of queries, then
-// by lane, or by point and lane where a lane has all points of a query. Lanes of a warp with the
-// same bin find each other with match_any; atomics only count.
-//
-// If a block has no room for the counters of all bins of its level, it goes through its samples
-// several times and takes band_bins of them at a time.
-//
-// Bound by: instructions (count) and latency (write).
+// Bound by: instructions (count, write) and latency (scan).
 #include "backward/tiles.cuh"
 
-// Macros besides those of tiles.cuh: THREADS; COUNTERS_16BIT: a block has < 2^16 records;
-// POINTS_PER_LOAD, which divides the points of each level; MAX_POINTS of a level; KEPT: the samples
-// of a lane if their bins are kept in shared memory, so that samples are located once, or 0.
+// Macros besides those of tiles.cuh: THREADS; POINTS_PER_LOAD, 1, 2 or 4, which divides the points of
+// each level; WIDE_KEYS: a level may have 2^16 - 1 bins or more.
 constexpr int WARPS = THREADS / 32;
-constexpr int COUNTERS_PER_WORD = COUNTERS_16BIT ? 2 : 1;
-constexpr int COUNTER_BITS = 32 / COUNTERS_PER_WORD;
-constexpr int POINTS = UNIFORM_POINTS > 0 ? UNIFORM_POINTS : 1;
-// Lanes that share a query when records are written: its points, if they divide a warp. So the
-// records of a query follow each other in a bin, and value.cu loads its gradients once.
-constexpr int POINT_LANES = POINTS <= 32 && (POINTS & (POINTS - 1)) == 0 ? POINTS : 1;
-constexpr int LANE_SAMPLES = POINT_LANES > 1 ? 1 : MAX_POINTS; // of a unit
+constexpr int DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS;
 
 extern __shared__ uint4 shared[];
 
 // The bin of a sample, counted from the first of its level; -1: it does not count.
-__device__ __forceinline__ int bin_of_location(const Levels &levels, const TileLevel &level,
+__device__ __forceinline__ int bin_of_location(const Levels &levels, int l,
                                                const Wide (&reference)[FUSED ? FUSED : 1], Wide x,
-                                               Wide y, bool active) {
-    if (FUSED && active) add_reference(reference, level, x, y);
-    return active && place(x, y, level) ? bin_of(levels, level, x, y) : -1;
+                                               Wide y) {
+    const TileLevel &level = levels.level[l];
+    if (FUSED) add_reference(reference, levels, l, x, y);
+    return place(x, y, level) ? bin_of(levels, level, x, y) : -1;
 }
 
-// A chunk of a block, and what a warp of it works on: units of UNIT_QUERIES queries. LANES lanes
-// share a query: a lane has one sample of a unit, or all points of a query.
-template <int LANES> struct Work {
-    static constexpr int UNIT_QUERIES = 32 / LANES;
+// A chunk of a block. Lanes take N samples at a time.
+template <int N> struct Work {
     i64 plane;
     int image, head, chunk, l;
-    int first, end; // first query, and one past the last
-    int first_unit, end_unit;
+    u32 first, count; // records of the level
     __device__ __forceinline__ Work(const Args &args) {
         // Chunks of the same queries follow each other: their locations are in the same lines.
         const u32 rest = blockIdx.x / LEVELS;
         l = int(blockIdx.x - rest * LEVELS);
         plane = rest / args.chunks, chunk = int(rest - u32(plane) * args.chunks);
         image = int(plane / args.heads), head = int(plane - i64(image) * args.heads);
-        first = chunk * args.chunk_queries;
-        end = min(first + args.chunk_queries, args.queries);
-        const int units = (end - first + UNIT_QUERIES - 1) / UNIT_QUERIES;
-        const int share = (units + WARPS - 1) / WARPS;
-        first_unit = min(int(threadIdx.x) / 32 * share, units);
-        end_unit = min(first_unit + share, units);
+    }
+    // Finds the samples of the chunk.
+    __device__ __forceinline__ void divide(const Args &args, const TileLevel &level) {
+        const i64 all = i64(args.queries) * level.points, begin = i64(chunk) * args.chunk_samples;
+        first = u32(begin < all ? begin : all);
+        count = u32(all - first < args.chunk_samples ? all - first : args.chunk_samples);
     }
     // The counts of the chunk, for the bins of its level.
     __device__ __forceinline__ u32 *counts(const Args &args, const TileLevel &level) const {
         return args.counts + (plane * args.chunks + chunk) * args.bin_capacity + level.first_bin;
     }
-    __device__ __forceinline__ int query_of(int unit) const {
-        return first + unit * UNIT_QUERIES + int(threadIdx.x % 32) / LANES;
-    }
-    __device__ __forceinline__ int point_of(int i) const {
-        return LANES > 1 ? int(threadIdx.x % LANES) : i;
-    }
-    // Loads the locations of the lane's samples p to p + N of a unit, and the reference point.
-    template <int N>
-    __device__ __forceinline__ bool load(const Args &args, const TileLevel &level, int unit, int p,
+    // Loads the locations of N samples, and the reference point of their query.
+    __device__ __forceinline__ void load(const Args &args, const TileLevel &level, u32 record,
                                          Wide (&xy)[2 * N],
                                          Wide (&reference)[FUSED ? FUSED : 1]) const {
-        const int query = query_of(unit);
-        if (unit >= end_unit || query >= end) return false;
-        const char *from = args.locations.at(image, query, head);
+        int sample;
+        const int query = query_of_record(record, level, sample);
         load_wide<LOCATION, 2 * N, LOCATION_ALIGN>(
-            from + i64(level.first_sample + point_of(p)) * (2 * size_of<LOCATION>), xy);
+            args.locations.at(image, query, head) + i64(sample) * (2 * size_of<LOCATION>), xy);
         if (FUSED) {
             load_wide<LOCATION, FUSED ? FUSED : 1, REFERENCE_ALIGN>(
                 args.reference.at(image, query, l), reference);
         }
-        return true;
     }
-    // Calls f(bin, unit, point) for all samples. All lanes of a warp do that together. Several
-    // loads are in flight.
+    // Calls f(bin, index) for n samples from a record on. Several loads are in flight.
     template <typename F>
-    __device__ __forceinline__ void for_each(const Args &args, const Levels &levels, F f) const {
-        constexpr int N = LANES > 1 ? 1 : POINTS_PER_LOAD, AT_ONCE = N > 1 ? 2 : 4;
+    __device__ __forceinline__ void for_each(const Args &args, const Levels &levels, u32 from, u32 n,
+                                             F f) const {
+        constexpr int AT_ONCE = N > 1 ? 2 : 4;
         const TileLevel &level = levels.level[l];
-        const int points_of_lane = LANES > 1 ? 1 : UNIFORM_POINTS;
-        // Loads of a unit, if the points are the same on all levels.
-        const int loads = points_of_lane / N;
-        if constexpr (UNIFORM_POINTS > 0) {
 #pragma unroll 1
-            for (int k = first_unit * loads; k < end_unit * loads; k += AT_ONCE) {
-                Wide xy[AT_ONCE][2 * N], reference[AT_ONCE][FUSED ? FUSED : 1];
-                bool active[AT_ONCE];
+        for (u32 begin = threadIdx.x * N; begin < n; begin += AT_ONCE * THREADS * N) {
+            Wide xy[AT_ONCE][2 * N], reference[AT_ONCE][FUSED ? FUSED : 1];
 #pragma unroll
-                for (int u = 0; u < AT_ONCE; u++) {
-                    active[u] = load<N>(args, level, (k + u) / loads, (k + u) % loads * N, xy[u],
-                                        reference[u]);
-                }
-#pragma unroll
-                for (int u = 0; u < AT_ONCE; u++) {
-#pragma unroll
-                    for (int i = 0; i < N; i++) {
-                        f(bin_of_location(levels, level, reference[u], xy[u][2 * i],
-                                          xy[u][2 * i + 1], active[u]),
-                          (k + u) / loads, (k + u) % loads * N + i);
-                    }
-                }
+            for (int u = 0; u < AT_ONCE; u++) {
+                const u32 index = begin + u * (THREADS * N);
+                if (index < n) load(args, level, from + index, xy[u], reference[u]);
             }
-        } else {
-#pragma unroll 1
-            for (int unit = first_unit; unit < end_unit; unit++) {
-#pragma unroll 1
-                for (int p = 0; p < level.points; p += N) {
-                    Wide xy[2 * N], reference[FUSED ? FUSED : 1];
-                    const bool active = load<N>(args, level, unit, p, xy, reference);
 #pragma unroll
-                    for (int i = 0; i < N; i++) {
-                        f(bin_of_location(levels, level, reference, xy[2 * i], xy[2 * i + 1],
-                                          active),
-                          unit, p + i);
-                    }
+            for (int u = 0; u < AT_ONCE; u++) {
+                const u32 index = begin + u * (THREADS * N);
+                if (index >= n) break;
+#pragma unroll
+                for (int i = 0; i < N; i++) {
+                    f(bin_of_location(levels, l, reference[u], xy[u][2 * i], xy[u][2 * i + 1]),
+                      index + i);
                 }
             }
         }
-    }
-    __device__ __forceinline__ u32 record_of(const TileLevel &level, int unit, int i) const {
-        const u32 points = UNIFORM_POINTS > 0 ? UNIFORM_POINTS : level.points;
-        return u32(query_of(unit)) * points + point_of(i);
     }
 };
 
@@ -147,17 +98,18 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     msda_bin_count(const __grid_constant__ Args args) {
     __shared__ Levels levels;
     u32 *counters = reinterpret_cast<u32 *>(shared);
-    const Work<1> work(args);
+    Work<POINTS_PER_LOAD> work(args);
     load_levels(args, levels);
     const TileLevel &level = levels.level[work.l];
-    const int bins = bins_of(levels, level), band_bins = args.band_bins;
+    work.divide(args, level);
+    const int bins = bins_of(level, levels.bin_shift), band_bins = args.count_bins;
     u32 *to = work.counts(args, level);
 #pragma unroll 1
     for (int band = 0; band < bins; band += band_bins) {
         const int here = min(band_bins, bins - band);
         for (int b = threadIdx.x; b < here; b += THREADS) counters[b] = 0;
         __syncthreads();
-        work.for_each(args, levels, [&](int bin, int, int) {
+        work.for_each(args, levels, work.first, work.count, [&](int bin, u32) {
             if (u32(bin - band) < u32(here)) atomicAdd(&counters[bin - band], 1u);
         });
         __syncthreads();
@@ -204,6 +156,10 @@ extern "C" __global__ void __launch_bounds__(1024)
         const int b = begin + 4 * threadIdx.x;
         uint4 own = make_uint4(0, 0, 0, 0);
         if (b < bins) own = add_up_chunks(args, args.counts + plane * args.chunks * args.bin_capacity + b);
+        // Counts behind the last bin were not set.
+        if (b + 2 > bins) own.y = 0;
+        if (b + 3 > bins) own.z = 0;
+        if (b + 4 > bins) own.w = 0;
         const u32 all_four = own.x + own.y + own.z + own.w;
         u32 sum = all_four;
 #pragma unroll
@@ -220,6 +176,7 @@ extern "C" __global__ void __launch_bounds__(1024)
         }
         if (b < bins) {
             lower += sum - all_four;
+            // At the end some are not bins, but there is room for them.
             starts[b] = lower, starts[b + 1] = lower + own.x;
             starts[b + 2] = lower + own.x + own.y, starts[b + 3] = lower + own.x + own.y + own.z;
         }
@@ -229,101 +186,215 @@ extern "C" __global__ void __launch_bounds__(1024)
     if (threadIdx.x == 0) starts[bins] = before;
 }
 
-// Counts the samples of a warp, one per lane, and returns the rank of each in its bin. All lanes
-// call this together.
-__device__ __forceinline__ u32 rank_of(u32 *own, u32 b, bool counts, int lane) {
-    const u32 same = __match_any_sync(0xffffffffu, counts ? b : ~0u);
-    const int leader = __ffs(int(same)) - 1;
-    u32 first = 0;
-    if (counts && lane == leader) {
-        const int bit = int(b % COUNTERS_PER_WORD) * COUNTER_BITS;
-        const u32 old = atomicAdd(&own[b / COUNTERS_PER_WORD], u32(__popc(same)) << bit);
-        first = COUNTERS_PER_WORD == 1 ? old : old >> bit & 0xffff;
+// A sample of a chunk: its bin, or NO_BIN, in the lower half; its index in the chunk in the upper.
+#if WIDE_KEYS
+typedef u64 Key;
+constexpr u32 NO_BIN = 0xffffffff;
+#else
+typedef u32 Key;
+constexpr u32 NO_BIN = 0xffff;
+#endif
+constexpr int HALF = sizeof(Key) * 4;
+__device__ __forceinline__ Key make_key(int bin, u32 index) {
+    return (Key(index) << HALF) + (u32(bin) & NO_BIN);
+}
+__device__ __forceinline__ u32 bin_of_key(Key key) { return u32(key) & NO_BIN; }
+
+// What a block has in shared memory, besides keys and, for each, its rank among the samples of a warp
+// with the same digit.
+struct Sorting {
+    u32 count[WARPS][DIGITS / 2]; // of samples, 16 bits each; later the place of the first one
+    u32 of_warp[WARPS];
+    u32 lowest, highest; // bins
+    __device__ __forceinline__ u32 place(u32 warp, u32 digit) const {
+        return reinterpret_cast<const u16 *>(count[warp])[digit];
     }
-    return __shfl_sync(0xffffffffu, first, leader) + __popc(same & ((1u << lane) - 1));
+};
+
+__device__ __forceinline__ u32 min_of_warp(u32 x) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_min_sync(0xffffffffu, x);
+#else
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) x = min(x, __shfl_xor_sync(0xffffffffu, x, step));
+    return x;
+#endif
 }
 
-// Counts of the warps become records of the warps before, word by word: sums of halves do not run
-// over into each other, because no block has more records than a counter holds. `base` gets the
-// first record of each bin.
-__device__ __forceinline__ void add_up_warps(const Args &args, u32 *base, u32 *counters,
-                                             const u32 *starts, const u32 *before, int here) {
-    const int warp_words = args.band_bins / COUNTERS_PER_WORD;
-    for (int i = threadIdx.x; i * COUNTERS_PER_WORD < here; i += THREADS) {
-        u32 sum = 0;
+// Turns the counts of digits into places: by digit, then by warp. A thread takes some digits, two per
+// word: no sum runs over, because there are fewer than 2^16 samples. All threads call this together.
+__device__ __forceinline__ void scan_counts(Sorting &own) {
+    constexpr int WORDS = DIGITS / 2 < THREADS ? 1 : DIGITS / 2 / THREADS;
+    const bool has_digits = threadIdx.x * WORDS < DIGITS / 2;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u32 counts[WARPS][WORDS], of_digits[WORDS] = {}, all = 0;
+#pragma unroll
+    for (int i = 0; i < WORDS; i++) {
 #pragma unroll
         for (int w = 0; w < WARPS; w++) {
-            const u32 count = counters[w * warp_words + i];
-            counters[w * warp_words + i] = sum, sum += count;
+            counts[w][i] = has_digits ? own.count[w][threadIdx.x * WORDS + i] : 0;
+            of_digits[i] += counts[w][i];
         }
+        all += (of_digits[i] & 0xffff) + (of_digits[i] >> 16);
+    }
+    u32 sum = all;
 #pragma unroll
-        for (int k = 0; k < COUNTERS_PER_WORD; k++) {
-            const int b = i * COUNTERS_PER_WORD + k;
-            if (b < here) base[b] = starts[b] + before[b];
+    for (int step = 1; step < 32; step *= 2) {
+        const u32 other = __shfl_up_sync(0xffffffffu, sum, step);
+        sum += lane >= step ? other : 0;
+    }
+    if (lane == 31) own.of_warp[warp] = sum;
+    __syncthreads();
+    sum -= all;
+    for (int w = 0; w < WARPS; w++) sum += w < warp ? own.of_warp[w] : 0;
+#pragma unroll
+    for (int i = 0; i < WORDS; i++) {
+        const u32 first = of_digits[i] & 0xffff, second = of_digits[i] >> 16;
+        u32 places = sum + ((sum + first) << 16);
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            if (has_digits) own.count[w][threadIdx.x * WORDS + i] = places;
+            places += counts[w][i];
         }
+        sum += first + second;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, VALUE == F64 ? 2 : 4)
+// Sorts n samples by the digit of their bins from bit `shift` on. Bins are counted from `lowest`;
+// samples without a bin count as bin `bins`. All threads call this together.
+__device__ __forceinline__ void sort_by_digit(Sorting &own, const Key *from, Key *to, u16 *ranks, u32 n,
+                                              u32 lowest, u32 bins, int shift) {
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const u32 share = (n + 32 * WARPS - 1) / (32 * WARPS) * 32; // samples of a warp
+    const u32 begin = warp * share, end = min(begin + share, n);
+    auto digit_of = [&](Key key) {
+        return min(bin_of_key(key) - lowest, bins) >> shift & (DIGITS - 1);
+    };
+#pragma unroll
+    for (int i = 0; i < DIGITS / 2 / 32; i++) own.count[0][i * THREADS + threadIdx.x] = 0;
+    __syncthreads();
+#pragma unroll 4
+    for (u32 first = begin; first < end; first += 32) {
+        const bool exists = first + lane < end;
+        const u32 digit = exists ? digit_of(from[first + lane]) : ~0u;
+        const u32 same = __match_any_sync(0xffffffffu, digit), lower = same & ((1u << lane) - 1);
+        u32 before = 0;
+        if (exists && lower == 0) {
+            const u32 bit = digit % 2 * 16;
+            before = atomicAdd(&own.count[warp][digit / 2], u32(__popc(same)) << bit) >> bit & 0xffff;
+        }
+        before = __shfl_sync(0xffffffffu, before, __ffs(int(same)) - 1);
+        if (exists) ranks[first + lane] = u16(before + __popc(lower));
+    }
+    __syncthreads();
+    scan_counts(own);
+    __syncthreads();
+#pragma unroll 4
+    for (u32 i = begin + lane; i < end; i += 32) {
+        const Key key = from[i];
+        to[own.place(warp, digit_of(key)) + ranks[i]] = key;
+    }
+    __syncthreads();
+}
+
+// The first of n sorted samples with this bin.
+__device__ __forceinline__ u32 first_with(const Key *keys, u32 n, u32 bin) {
+    u32 begin = 0, end = n; // it is in between
+    while (begin < end) {
+        const u32 middle = (begin + end) / 2;
+        if (bin_of_key(keys[middle]) < bin) begin = middle + 1; else end = middle;
+    }
+    return begin;
+}
+
+// Writes the records of n sorted samples, of which the first in the chunk is record `first`. `before`
+// has the records of the bins in chunks before; with `more`, those of these samples are added to it.
+// All threads call this together.
+__device__ __forceinline__ void write_records(u32 *records, const Key *keys, u32 n, u32 first,
+                                              const u32 *starts, u32 *before, bool more) {
+    const u32 lane = threadIdx.x % 32, share = (n + THREADS - 1) / THREADS * 32; // of a warp
+    const u32 begin = threadIdx.x / 32 * share, end = min(begin + share, n);
+    // The place of the samples of a bin, less that of its first one in shared memory. `carried`: of
+    // the last one of the 32 before.
+    auto place_of = [&](u32 bin, u32 index) { return starts[bin] + before[bin] - index; };
+    u32 carried = 0;
+    if (begin < end && bin_of_key(keys[begin]) != NO_BIN) {
+        const u32 bin = bin_of_key(keys[begin]);
+        carried = place_of(bin, first_with(keys, begin, bin));
+    }
+    constexpr int AT_ONCE = 4; // times 32 samples, so that several loads are in flight
+#pragma unroll 1
+    for (u32 at = begin; at < end; at += 32 * AT_ONCE) {
+        Key key[AT_ONCE];
+        u32 place[AT_ONCE];
+        bool is_first[AT_ONCE];
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) {
+            const u32 i = at + u * 32 + lane;
+            key[u] = i < end ? keys[i] : Key(NO_BIN);
+            const u32 bin = bin_of_key(key[u]);
+            is_first[u] = i > begin && bin != NO_BIN && bin != bin_of_key(keys[i - 1]);
+            place[u] = is_first[u] ? place_of(bin, i) : 0;
+        }
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) {
+            const u32 up_to_here = __ballot_sync(0xffffffffu, is_first[u]) & (~0u >> (31 - lane));
+            const u32 found = __shfl_sync(0xffffffffu, place[u], 31 - __clz(int(up_to_here)));
+            const u32 to = up_to_here == 0 ? carried : found;
+            const u32 i = at + u * 32 + lane;
+            if (bin_of_key(key[u]) != NO_BIN) records[to + i] = first + u32(key[u] >> HALF);
+            carried = __shfl_sync(0xffffffffu, to, 31);
+        }
+    }
+    if (!more) return;
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < n; i += THREADS) {
+        const u32 bin = bin_of_key(keys[i]);
+        const bool is_last = i + 1 == n || bin != bin_of_key(keys[i + 1]);
+        if (is_last && bin != NO_BIN) before[bin] += i + 1 - first_with(keys, i, bin);
+    }
+}
+
+// As many blocks as shared memory has room for on sm_90, and registers on others.
+constexpr int WRITE_BLOCKS = VALUE == F64 ? 2 : __CUDA_ARCH__ >= 800 ? 5 : 4;
+
+extern "C" __global__ void __launch_bounds__(THREADS, WRITE_BLOCKS)
     msda_bin_write(const __grid_constant__ Args args) {
     __shared__ Levels levels;
-    u32 *base = reinterpret_cast<u32 *>(shared); // first record of each bin of the band
-    u32 *counters = base + args.band_bins;
-    const Work<POINT_LANES> work(args);
+    __shared__ Sorting own;
+    Work<1> work(args);
     load_levels(args, levels);
     const TileLevel &level = levels.level[work.l];
-    const int bins = bins_of(levels, level), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int band_bins = args.band_bins, warp_words = band_bins / COUNTERS_PER_WORD;
-    u32 *own = counters + warp * warp_words;
-    const u32 *starts =
-        args.bin_starts + work.plane * (args.bin_capacity + 1) + level.first_bin;
-    const u32 *before = work.counts(args, level);
+    if (level.cells() == 0) return;
+    work.divide(args, level);
+    const u32 *starts = bin_starts(args, level, work.plane);
+    u32 *before = work.counts(args, level);
     u32 *records = args.records + work.plane * args.records_per_plane;
-    // KEPT: the bins of the lane's samples, which fit 16 bits.
-    constexpr u16 NOWHERE = 0xffff;
-    u16 *kept = reinterpret_cast<u16 *>(counters + WARPS * warp_words) + warp * (KEPT * 32) + lane;
-    const int kept_end = (work.end_unit - work.first_unit) * LANE_SAMPLES;
-    if (UNIFORM_POINTS == 0) {
-        // Levels with fewer points than others set only some of them.
-        for (int k = 0; k < KEPT; k++) kept[k * 32] = NOWHERE;
-    }
+    // As many samples at a time as shared memory has room for: usually all of the chunk.
 #pragma unroll 1
-    for (int band = 0; band < bins; band += band_bins) {
-        const int here = min(band_bins, bins - band);
-        auto count = [&](u32 b) {
-            if (b >= u32(here)) return;
-            atomicAdd(&own[b / COUNTERS_PER_WORD], 1u << (b % COUNTERS_PER_WORD * COUNTER_BITS));
-        };
-        auto write = [&](u32 b, int unit, int i) {
-            const bool in_band = b < u32(here);
-            const u32 rank = rank_of(own, b, in_band, lane);
-            if (in_band) records[base[b] + rank] = work.record_of(level, unit, i);
-        };
-        for (int i = threadIdx.x; i < WARPS * warp_words; i += THREADS) counters[i] = 0;
+    for (u32 done = 0; done < work.count; done += args.batch_samples) {
+        const u32 n = min(work.count - done, u32(args.batch_samples)), first = work.first + done;
+        Key *keys = reinterpret_cast<Key *>(shared), *other = keys + args.batch_samples;
+        u16 *ranks = reinterpret_cast<u16 *>(other + args.batch_samples);
+        if (threadIdx.x == 0) own.lowest = NO_BIN, own.highest = 0;
         __syncthreads();
-        if (KEPT == 0 || band == 0) {
-            work.for_each(args, levels, [&](int bin, int unit, int i) {
-                if (KEPT > 0 && unit < work.end_unit) {
-                    kept[((unit - work.first_unit) * LANE_SAMPLES + i) * 32] = u16(bin);
-                }
-                count(u32(bin - band));
-            });
-        } else {
-            for (int k = 0; k < kept_end; k++) count(u32(kept[k * 32]) - band);
+        u32 low = NO_BIN, high = 0; // the largest bin + 1
+        work.for_each(args, levels, first, n, [&](int bin, u32 index) {
+            keys[index] = make_key(bin, index);
+            if (bin >= 0) low = min(low, u32(bin)), high = max(high, u32(bin) + 1);
+        });
+        __syncwarp();
+        low = min_of_warp(low), high = ~min_of_warp(~high);
+        if (threadIdx.x % 32 == 0) atomicMin(&own.lowest, low), atomicMax(&own.highest, high);
+        __syncthreads();
+        const u32 lowest = own.lowest, bins = own.highest == 0 ? 0 : own.highest - lowest;
+#pragma unroll 1
+        for (int shift = 0; shift < 32 && bins >> shift != 0; shift += DIGIT_BITS) {
+            sort_by_digit(own, keys, other, ranks, n, lowest, bins, shift);
+            Key *const sorted = other;
+            other = keys, keys = sorted;
         }
-        __syncthreads();
-        add_up_warps(args, base, counters, starts + band, before + band, here);
-        __syncthreads();
-        if constexpr (KEPT > 0) {
-#pragma unroll 4
-            for (int k = 0; k < kept_end; k++) {
-                write(u32(kept[k * 32]) - band, work.first_unit + k / LANE_SAMPLES, k % LANE_SAMPLES);
-            }
-        } else {
-            work.for_each(args, levels, [&](int bin, int unit, int i) {
-                write(u32(bin - band), unit, i);
-            });
-        }
+        if (bins > 0) write_records(records, keys, n, first, starts, before, n < work.count);
         __syncthreads();
     }
 }

@@ -1,8 +1,8 @@
 // Matrices: products of shares and gradients on tensor cores, for value.cu and value_few.cu.
 //
-// A warp multiplies matrices for one tile: 32 pixels x samples times samples x CHUNK channels. Each
-// sample has at most four shares that are not 0, but the tensor core multiplies all 32 faster than
-// other code would find the four.
+// A warp multiplies matrices for SUM_LINES image rows of 8 pixels: pixels x samples times samples x CHUNK
+// channels. Each sample has at most four shares that are not 0, but the tensor core multiplies all
+// faster than other code would find the four.
 //
 //     shares (registers)                gradients (shared memory)      sums (registers)
 //     sample  0 1 2 .. 15               channel  0 1 2 .. 31
@@ -17,8 +17,9 @@
 // again as the definition says.
 #pragma once
 #include "backward/tiles.cuh"
+#include "common/mma.cuh"
 
-// Macro besides those of tiles.cuh: CHUNK, the channels of a warp: 8, 16 or 32.
+// Macros besides those of tiles.cuh: CHUNK, the channels of a warp: 8, 16 or 32; SUM_LINES: 2 or 4.
 constexpr int ELEMENT = size_of<VALUE>;
 constexpr int PARTS = CHUNK * ELEMENT / 16;            // pieces of 16 bytes per row
 constexpr int COLUMN_TILES = CHUNK / 8;                // matrices of 8 channels
@@ -36,45 +37,6 @@ __device__ __forceinline__ int piece_of(int row, int part) {
     } else {
         return row * PARTS + (part ^ (row / (8 / PARTS) % PARTS));
     }
-}
-
-// 16 pixels x 16 samples times 16 samples x 8 channels; f32: 8 samples.
-__device__ __forceinline__ void multiply(float (&sum)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-#if __CUDA_ARCH__ >= 800
-    if constexpr (VALUE == BF16) {
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-            "{%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-    } else if constexpr (VALUE == F16) {
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-            "{%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-    } else {
-        asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-            "{%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-    }
-#endif
-}
-
-// The same with 8 samples of 16-bit numbers.
-__device__ __forceinline__ void multiply(float (&sum)[4], const u32 (&a)[2], const u32 (&b)[1]) {
-#if __CUDA_ARCH__ >= 800
-    if constexpr (VALUE == BF16) {
-        asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
-            "{%0,%1,%2,%3};"
-            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-            : "r"(a[0]), "r"(a[1]), "r"(b[0]));
-    } else {
-        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
-            "{%0,%1,%2,%3};"
-            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-            : "r"(a[0]), "r"(a[1]), "r"(b[0]));
-    }
-#endif
 }
 
 // Two shares as two 16-bit numbers each: the rounded one, and the rest.
@@ -97,9 +59,8 @@ __device__ __forceinline__ void split(float x, u32 &high, u32 &low) {
 constexpr bool ROUND_EACH_STEP = VALUE == F32;
 
 // Loads N matrices of 8 x 8 16-bit numbers, transposed. Lane i names row i % 8 of matrix i / 8.
-template <int N> __device__ __forceinline__ void load_matrices(u32 (&b)[N], const uint4 *row) {
+template <int N> __device__ __forceinline__ void load_matrices(u32 (&b)[N], u32 address) {
     static_assert(N == 1 || N == 2 || N == 4, "what ldmatrix loads");
-    const u32 address = u32(__cvta_generic_to_shared(row));
     if constexpr (N == 4) {
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
@@ -115,11 +76,11 @@ template <int N> __device__ __forceinline__ void load_matrices(u32 (&b)[N], cons
     }
 }
 
-typedef float Sums[2][COLUMN_TILES][4]; // [two image rows of the tile][8 channels]
+typedef float Sums[SUM_LINES / 2][COLUMN_TILES][4]; // [two image rows][8 channels]
 
 __device__ __forceinline__ void clear(Sums &sums) {
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
+    for (int m = 0; m < SUM_LINES / 2; m++) {
 #pragma unroll
         for (int n = 0; n < COLUMN_TILES; n++) {
 #pragma unroll
@@ -134,7 +95,7 @@ __device__ __forceinline__ float share_of(float distance) { return __saturatef(1
 // Adds partial sums.
 __device__ __forceinline__ void add_sums(Sums &to, const Sums &more) {
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
+    for (int m = 0; m < SUM_LINES / 2; m++) {
 #pragma unroll
         for (int n = 0; n < COLUMN_TILES; n++) {
 #pragma unroll
@@ -143,57 +104,92 @@ __device__ __forceinline__ void add_sums(Sums &to, const Sums &more) {
     }
 }
 
-// The shares of up to 32 samples of a tile, in shared memory.
-struct __align__(16) Shares {
-    float4 lines[32]; // weight * share of each of the four image rows of the tile
-    float column[32]; // x in the tile
+// Shares of image rows.
+struct __align__(SUM_LINES * 4) Lines {
+    float share[SUM_LINES];
+};
+struct __align__(16) TwoLines {
+    Lines of[2];
+};
 
-    // Puts the sample of this lane, at pixel (x, y) of the level.
-    __device__ __forceinline__ void put(const Tile &tile, bool exists, float x, float y, float weight) {
-        const int lane = threadIdx.x % 32;
-        const float line = y - float(tile.y), w = weight * SCALE;
-        float4 to = make_float4(0, 0, 0, 0);
-        if (exists) {
-            to.x = w * share_of(line), to.y = w * share_of(line - 1);
-            to.z = w * share_of(line - 2), to.w = w * share_of(line - 3);
-        }
-        lines[lane] = to, column[lane] = exists ? x - float(tile.x) : 0;
+// The shares of up to 32 samples, in shared memory.
+struct __align__(16) Shares {
+    Lines lines[32];  // weight * share of each image row
+    float column[32]; // x, from the first pixel column
+
+    // Puts the sample of this lane, at (x, y) from the first pixel. Its weight is 0 if there is none.
+    __device__ __forceinline__ void put(float x, float y, float weight) {
+        Lines to;
+#pragma unroll
+        for (int j = 0; j < SUM_LINES; j++) to.share[j] = weight * SCALE * share_of(y - float(j));
+        lines[threadIdx.x % 32] = to, column[threadIdx.x % 32] = x;
+    }
+    // The share of sample k in the pixel column of this lane, of its image rows.
+    static __device__ __forceinline__ void multiply(float x, const Lines &from, float (&share)[SUM_LINES]) {
+        const float of_column = share_of(x - float(threadIdx.x % 32 / 4));
+#pragma unroll
+        for (int j = 0; j < SUM_LINES; j++) share[j] = of_column * from.share[j];
+    }
+    __device__ __forceinline__ void read(int k, float (&share)[SUM_LINES]) const {
+        multiply(column[k], lines[k], share);
+    }
+    // The same of samples k and k + 1, where k is even.
+    __device__ __forceinline__ void read_two(int k, float (&first)[SUM_LINES],
+                                             float (&second)[SUM_LINES]) const {
+        const float2 x = *reinterpret_cast<const float2 *>(&column[k]);
+        const TwoLines both = *reinterpret_cast<const TwoLines *>(&lines[k]);
+        multiply(x.x, both.of[0], first), multiply(x.y, both.of[1], second);
     }
 };
 
+// Rows of gradients in shared memory that follow each other, one per sample.
+struct RowsInOrder {
+    const uint4 *rows;
+    u32 first_piece; // see `of`: the piece of a lane
+
+    static constexpr int AT_ONCE = COLUMN_TILES < 2 ? COLUMN_TILES : 2; // matrices of 8 channels
+    // The address of the piece of this lane, of the first 16 rows. `lane`: of the warp.
+    static __device__ __forceinline__ u32 of(const uint4 *rows, u32 lane) {
+        return u32(__cvta_generic_to_shared(rows + piece_of(lane % 16, lane / 16 % AT_ONCE)));
+    }
+    __device__ __forceinline__ int place(int k) const { return k; }
+    template <int EIGHTS> __device__ __forceinline__ u32 find(int step) const {
+        return first_piece + step * (PARTS * 16);
+    }
+    // The piece n matrices later: piece_of exchanges pieces by exclusive or.
+    __device__ __forceinline__ u32 later(u32 piece, int n) const { return piece ^ (n * 16); }
+};
+
 // 16-bit types: adds 8 * EIGHTS samples from sample `step` on.
-template <int EIGHTS, typename F>
-__device__ __forceinline__ void add_samples(Sums &sums, const Shares &shares, const uint4 *rows,
-                                            int step, F row_of) {
+template <int EIGHTS, typename R>
+__device__ __forceinline__ void add_samples(Sums &sums, const Shares &shares, int step, const R &rows) {
     const int lane = threadIdx.x % 32;
-    const float column = float(lane / 4); // the pixel column of this lane's shares
-    u32 high[2][2 * EIGHTS], low[2][2 * EIGHTS];
+    u32 high[SUM_LINES / 2][2 * EIGHTS], low[SUM_LINES / 2][2 * EIGHTS];
 #pragma unroll
-    for (int half = 0; half < EIGHTS; half++) { // samples k and k + 1
-        const int k = step + half * 8 + lane % 4 * 2;
-        const float2 at = *reinterpret_cast<const float2 *>(&shares.column[k]);
-        const float first = share_of(at.x - column), second = share_of(at.y - column);
-        const float4 a = shares.lines[k], b = shares.lines[k + 1];
-        split2(first * a.x, second * b.x, high[0][half * 2], low[0][half * 2]);
-        split2(first * a.y, second * b.y, high[0][half * 2 + 1], low[0][half * 2 + 1]);
-        split2(first * a.z, second * b.z, high[1][half * 2], low[1][half * 2]);
-        split2(first * a.w, second * b.w, high[1][half * 2 + 1], low[1][half * 2 + 1]);
+    for (int half = 0; half < EIGHTS; half++) {
+        float first[SUM_LINES], second[SUM_LINES];
+        shares.read_two(step + half * 8 + lane % 4 * 2, first, second);
+#pragma unroll
+        for (int j = 0; j < SUM_LINES; j++) {
+            const int i = half * 2 + j % 2;
+            split2(first[j], second[j], high[j / 2][i], low[j / 2][i]);
+        }
     }
     // Lanes name the rows that are loaded as matrices of 8 samples and 8 channels, which are
     // transposed: first all samples, then the next 8 channels.
-    const int row = row_of(step + lane % (8 * EIGHTS));
     constexpr int AT_ONCE = COLUMN_TILES < 4 / EIGHTS ? COLUMN_TILES : 4 / EIGHTS; // of 8 channels
+    const u32 piece = rows.template find<EIGHTS>(step);
 #pragma unroll
     for (int n = 0; n < COLUMN_TILES; n += AT_ONCE) {
         u32 b[AT_ONCE * EIGHTS];
-        load_matrices(b, rows + piece_of(row, n + lane / (8 * EIGHTS) % AT_ONCE));
+        load_matrices(b, rows.later(piece, n));
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             u32 of_eight[EIGHTS];
 #pragma unroll
             for (int half = 0; half < EIGHTS; half++) of_eight[half] = b[i * EIGHTS + half];
 #pragma unroll
-            for (int m = 0; m < 2; m++) {
+            for (int m = 0; m < SUM_LINES / 2; m++) {
                 multiply(sums[m][n + i], low[m], of_eight);
                 multiply(sums[m][n + i], high[m], of_eight);
             }
@@ -201,29 +197,26 @@ __device__ __forceinline__ void add_samples(Sums &sums, const Shares &shares, co
     }
 }
 
-// Adds 32 samples, or `count` if those are fewer. row_of(k) is the row of sample k in `rows`. FEW:
+// Adds 32 samples, or `count` if those are fewer. `rows` says where their rows are. FEW:
 // 8 samples or fewer are usual. All lanes of a warp call this together.
-template <bool FEW, typename F>
-__device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const uint4 *rows,
-                                         u32 count, F row_of) {
+template <bool FEW, typename R>
+__device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const R &rows, u32 count) {
     const int lane = threadIdx.x % 32;
-    const float column = float(lane / 4); // the pixel column of this lane's shares
     if constexpr (VALUE == F32) {
 #pragma unroll
         for (int step = 0; step < 32; step += 8) { // samples step + lane % 4 and 4 more
             if (step >= count) break;
-            u32 high[2][4], low[2][4];
+            u32 high[SUM_LINES / 2][4], low[SUM_LINES / 2][4];
             int row[2];
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int k = step + half * 4 + lane % 4;
-                row[half] = row_of(k);
-                const float share = share_of(shares.column[k] - column);
-                const float4 lines = shares.lines[k];
-                const float line[4] = {lines.x, lines.y, lines.z, lines.w};
+                row[half] = rows.place(k);
+                float share[SUM_LINES];
+                shares.read(k, share);
 #pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    split(share * line[j], high[j / 2][half * 2 + j % 2], low[j / 2][half * 2 + j % 2]);
+                for (int j = 0; j < SUM_LINES; j++) {
+                    split(share[j], high[j / 2][half * 2 + j % 2], low[j / 2][half * 2 + j % 2]);
                 }
             }
 #pragma unroll
@@ -232,11 +225,11 @@ __device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     const int channel = n * 8 + lane / 4;
-                    const uint4 *piece = rows + piece_of(row[half], channel / 4);
+                    const uint4 *piece = rows.rows + piece_of(row[half], channel / 4);
                     split(reinterpret_cast<const float *>(piece)[channel % 4], b_high[half], b_low[half]);
                 }
 #pragma unroll
-                for (int m = 0; m < 2; m++) {
+                for (int m = 0; m < SUM_LINES / 2; m++) {
                     multiply(sums[m][n], low[m], b_high);
                     multiply(sums[m][n], high[m], b_low);
                     multiply(sums[m][n], high[m], b_high);
@@ -248,9 +241,9 @@ __device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const
         for (int step = 0; step < 32; step += 16) {
             if (step >= count) break;
             if (!FEW || count - step > 8) {
-                add_samples<2>(sums, shares, rows, step, row_of);
+                add_samples<2>(sums, shares, step, rows);
             } else {
-                add_samples<1>(sums, shares, rows, step, row_of);
+                add_samples<1>(sums, shares, step, rows);
             }
         }
     }
@@ -286,76 +279,66 @@ __device__ __forceinline__ u32 add_zero_times(u32 zero, u32 word) {
     return zero;
 }
 
-// Stores the sums of a warp. Every four lanes write 32 bytes that follow each other. False: a sum
-// is not finite, or its rounded value is not.
-__device__ __forceinline__ bool store_sums(const Args &args, const Tile &tile, int image, int head,
-                                           const Sums &sums) {
-    const int lane = threadIdx.x % 32, column = lane / 4, quarter = lane % 4;
-    const int stride = int(args.grad_value.stride[1]);
-    const char *row = address_mad(args.grad_value.at(image, 0, head) + blockIdx.y * (CHUNK * ELEMENT),
-                                  tile.position + column, stride);
-    const bool in_line = tile.x + column < tile.width;
+// Finds sums that are not finite, or whose rounded value is not.
+struct Finite {
     float zero = 0; // NaN if a sum is not finite
     u32 zeros = 0;  // the same of two numbers
+    __device__ __forceinline__ bool all() const { return zero == 0 && (zeros & 0x7fff7fff) == 0; }
+};
+
+// Stores the sums of the pixel of a lane in image row `line` of the sums. Every four lanes write 32
+// bytes that follow each other.
+__device__ __forceinline__ void store_line(char *row, bool inside, const Sums &sums, int line,
+                                           Finite &finite) {
+    const int quarter = threadIdx.x % 4, m = line / 2, i = line % 2 * 2;
+    if constexpr (VALUE == F32) {
 #pragma unroll
-    for (int line = 0; line < TILE_HEIGHT; line++, row = address_mad(row, tile.pitch, stride)) {
-        const bool inside = in_line && tile.y + line < tile.height;
-        const int m = line / 2, i = line % 2 * 2;
-        char *to = const_cast<char *>(row);
-        if constexpr (VALUE == F32) {
+        for (int n = 0; n < COLUMN_TILES; n++) {
+            finite.zero = fmaf(sums[m][n][i], 0.0f, finite.zero);
+            finite.zero = fmaf(sums[m][n][i + 1], 0.0f, finite.zero);
+            const Vector<8> v{{__float_as_uint(sums[m][n][i]), __float_as_uint(sums[m][n][i + 1])}};
+            if (inside) st_global<8>(row + n * 32 + quarter * 8, v);
+        }
+    } else {
+        u32 word[COLUMN_TILES];
 #pragma unroll
-            for (int n = 0; n < COLUMN_TILES; n++) {
-                zero = fmaf(sums[m][n][i], 0.0f, zero), zero = fmaf(sums[m][n][i + 1], 0.0f, zero);
-                const Vector<8> v{{__float_as_uint(sums[m][n][i]), __float_as_uint(sums[m][n][i + 1])}};
-                if (inside) st_global<8>(to + n * 32 + quarter * 8, v);
-            }
+        for (int n = 0; n < COLUMN_TILES; n++) {
+            word[n] = narrow2<VALUE>(sums[m][n][i] * (1 / SCALE), sums[m][n][i + 1] * (1 / SCALE));
+            finite.zeros = add_zero_times(finite.zeros, word[n]);
+        }
+        if constexpr (COLUMN_TILES == 1) {
+            if (inside) st_global<4>(row + quarter * 4, Vector<4>{{word[0]}});
         } else {
-            u32 word[COLUMN_TILES];
+            // Two lanes exchange a word, so that each has 8 bytes of one matrix.
+            const bool odd = quarter % 2;
 #pragma unroll
-            for (int n = 0; n < COLUMN_TILES; n++) {
-                word[n] = narrow2<VALUE>(sums[m][n][i] * (1 / SCALE), sums[m][n][i + 1] * (1 / SCALE));
-                zeros = add_zero_times(zeros, word[n]);
-            }
-            if constexpr (COLUMN_TILES == 1) {
-                if (inside) st_global<4>(to + quarter * 4, Vector<4>{{word[0]}});
-            } else {
-                // Two lanes exchange a word, so that each has 8 bytes of one matrix.
-                const bool odd = quarter % 2;
-#pragma unroll
-                for (int n = 0; n < COLUMN_TILES; n += 2) {
-                    const u32 other =
-                        __shfl_xor_sync(0xffffffffu, odd ? word[n] : word[n + 1], 1);
-                    const Vector<8> v{{odd ? other : word[n], odd ? word[n + 1] : other}};
-                    if (inside) {
-                        st_global<8>(to + (n + quarter % 2) * 16 + quarter / 2 * 8, v);
-                    }
-                }
+            for (int n = 0; n < COLUMN_TILES; n += 2) {
+                const u32 other = __shfl_xor_sync(0xffffffffu, odd ? word[n] : word[n + 1], 1);
+                const Vector<8> v{{odd ? other : word[n], odd ? word[n + 1] : other}};
+                if (inside) st_global<8>(row + (n + quarter % 2) * 16 + quarter / 2 * 8, v);
             }
         }
     }
-    return zero == 0 && (zeros & 0x7fff7fff) == 0;
 }
 
-// Computes a tile again, by the definition, with one warp, an image row at a time. `sums` has
-// EXACT_BYTES of shared memory.
+// Computes an image row of a tile again, by the definition, with one warp. `sums` has EXACT_BYTES of
+// shared memory.
 template <typename R>
 __device__ __noinline__ void write_exactly(const Args &args, const Levels &levels, const R &records,
-                                           const Tile &tile, int image, int head, float *sums) {
+                                           const Tile &tile, int line, int image, int head,
+                                           float *sums) {
     const int lane = threadIdx.x % 32;
     const bool in_row = lane < CHUNK;
-#pragma unroll 1
-    for (int line = 0; line < TILE_HEIGHT; line++) {
-        add_in_order<1>(args, levels, records, tile, line, image, head,
-                        blockIdx.y * CHUNK + (in_row ? lane : 0), in_row, sums);
-        for (int i = lane; i < TILE_WIDTH * PARTS; i += 32) {
-            const int pixel = i / PARTS, part = i % PARTS;
-            float x[CHANNELS_PER_PART];
+    add_in_order<1>(args, levels, records, tile, line, image, head,
+                    blockIdx.y * CHUNK + (in_row ? lane : 0), in_row, sums);
+    for (int i = lane; i < TILE_WIDTH * PARTS; i += 32) {
+        const int pixel = i / PARTS, part = i % PARTS;
+        float x[CHANNELS_PER_PART];
 #pragma unroll
-            for (int c = 0; c < CHANNELS_PER_PART; c++) {
-                x[c] = sums[pixel * 32 + part * CHANNELS_PER_PART + c];
-            }
-            write_piece(args, tile, image, head, line * TILE_WIDTH + pixel, part, x);
+        for (int c = 0; c < CHANNELS_PER_PART; c++) {
+            x[c] = sums[pixel * 32 + part * CHANNELS_PER_PART + c];
         }
-        __syncwarp();
+        write_piece(args, tile, image, head, line * TILE_WIDTH + pixel, part, x);
     }
+    __syncwarp();
 }

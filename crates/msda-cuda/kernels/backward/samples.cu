@@ -16,11 +16,18 @@
 // The four sums of a sample over the lanes of a row take three exchanges: in the first, two lanes
 // swap two sums each, so that each goes on with two of them; in the second with one.
 //
+// Rows of 64 bytes of 16-bit numbers: tensor cores compute the dot products. Four lanes have a row,
+// as a product of matrices wants it, if both matrices have their channels in the same other order.
+// Rows g and g + 8 of the first matrix are taps of lanes 4 g to 4 g + 3, and column g of the second
+// one is their row of grad_output. Only column g of these two rows is used, but no number is
+// converted and no sum is exchanged.
+//
 // FUSED: the kernel stores the softmax of each query and head too, for the gradient of value.
 //
 // Bound by: as the forward pass, the L1 data path if queries are many, loads in flight if few.
 #include "common/group.cuh"
 #include "common/levels_in_memory.cuh"
+#include "common/mma.cuh"
 #include "common/walk.cuh"
 
 // Macros besides those of common/args.cuh:
@@ -131,6 +138,41 @@ __device__ __forceinline__ float dot(const Vector<VEC> &v, const float (&gradien
     return sum;
 }
 
+// Whether tensor cores compute the dot products.
+#if __CUDA_ARCH__ >= 800
+constexpr bool ON_TENSOR_CORES =
+    (VALUE == F16 || VALUE == BF16) && VEC == 16 && LANES_PER_ROW == 4 && FULL_ROW;
+#else
+constexpr bool ON_TENSOR_CORES = false;
+#endif
+
+// A lane's part of grad_output: as it is stored, for tensor cores, and widened.
+struct Gradient {
+    Vector<VEC> stored;
+    float wide[CHANNELS_PER_LANE];
+};
+
+// The dot products of N rows, each of four lanes, with grad_output. All lanes of a warp call this
+// together. Lane g / 2 of lanes 4 g to 4 g + 3 gets the result.
+template <int N>
+__device__ __forceinline__ void multiply_rows(float (&dots)[N], const Vector<VEC> (&rows)[N],
+                                              const Vector<VEC> &gradient) {
+    const bool odd = threadIdx.x / 4 % 2;
+#pragma unroll
+    for (int k = 0; k < N; k += 2) {
+        const Vector<VEC> &second = rows[k + 1 < N ? k + 1 : k];
+        float sum[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int w = 0; w + 1 < Vector<VEC>::WORDS; w += 2) {
+            const u32 a[4] = {rows[k].word[w], second.word[w], rows[k].word[w + 1], second.word[w + 1]};
+            const u32 b[2] = {gradient.word[w], gradient.word[w + 1]};
+            multiply(sum, a, b);
+        }
+        dots[k] = odd ? sum[1] : sum[0];
+        if (k + 1 < N) dots[k + 1 < N ? k + 1 : k] = odd ? sum[3] : sum[2];
+    }
+}
+
 // Adds up N sums over the lanes of a row. Lanes halve the sums between them until each has one.
 // `first` becomes the index of the first sum that the lane has; `n` how many it has.
 template <int N>
@@ -191,17 +233,45 @@ __device__ __forceinline__ void store_samples(char *to, int first, const float (
     }
 }
 
-// A lane's part of grad_output.
-__device__ __forceinline__ void load_gradient(float (&to)[CHANNELS_PER_LANE], const char *from) {
+__device__ __forceinline__ void load_gradient(Gradient &to, const char *from) {
     const Vector<VEC> v = ld_global<VEC>(from);
+    to.stored = v;
     if constexpr (VALUE == F32) {
 #pragma unroll
-        for (int c = 0; c < CHANNELS_PER_LANE; c++) to[c] = __uint_as_float(v.word[c]);
+        for (int c = 0; c < CHANNELS_PER_LANE; c++) to.wide[c] = __uint_as_float(v.word[c]);
     } else if constexpr (CHANNELS_PER_LANE == 1) {
-        to[0] = widen<VALUE>(u16(v.word[0]));
+        to.wide[0] = widen<VALUE>(u16(v.word[0]));
     } else {
 #pragma unroll
-        for (int c = 0; c < CHANNELS_PER_LANE; c += 2) widen2<VALUE>(v.word[c / 2], to[c], to[c + 1]);
+        for (int c = 0; c < CHANNELS_PER_LANE; c += 2) {
+            widen2<VALUE>(v.word[c / 2], to.wide[c], to.wide[c + 1]);
+        }
+    }
+}
+
+// Computes the dot products of the taps of a sample and stores them in `to`, from `first_tap` on. All
+// lanes of a warp call this together.
+__device__ __forceinline__ void store_dots(TapWeights &to, int first_tap,
+                                           const Vector<VEC> (&rows)[TAPS_PER_LANE],
+                                           const Gradient &gradient, const Lane &lane) {
+    float sum[TAPS_PER_LANE];
+    if constexpr (ON_TENSOR_CORES) {
+        multiply_rows(sum, rows, gradient.stored);
+        if (threadIdx.x % 4 == threadIdx.x / 8 % 4) {
+#pragma unroll
+            for (int k = 0; k < TAPS_PER_LANE; k++) to.tap[first_tap + k] = sum[k];
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < TAPS_PER_LANE; k++) sum[k] = lane.in_row ? dot(rows[k], gradient.wide) : 0;
+        int first, n;
+        add_over_row(sum, lane.in_group, first, n);
+        // Lanes of a row beyond the number of sums have the same sums as others.
+        const bool stores = lane.in_group % LANES_PER_ROW < TAPS_PER_LANE;
+#pragma unroll
+        for (int k = 0; k < TAPS_PER_LANE; k++) {
+            if (k < n && stores) to.tap[first_tap + first + k] = sum[k];
+        }
     }
 }
 
@@ -236,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         }
     }
     if (!WANT_TAPS) return;
-    float gradient[CHANNELS_PER_LANE];
+    Gradient gradient;
     load_gradient(gradient, args.output.address(image, q, h) + lane.row_offset);
     if (STRIP_HEIGHT == 0) publish_level(args, loaded);
     // FUSED: the gradients of all weights of the lane, because the gradient of a logit needs the
@@ -295,33 +365,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                 // The same for all lanes, because they exchange sums.
                 if (!FULL_PASSES && pass + j * SAMPLES_PER_LANE + i >= SAMPLES) continue;
                 const int level = level_of(args, FULL_PASSES ? s : min(s, SAMPLES - 1));
-                float sum[TAPS_PER_LANE];
+                Vector<VEC> taps[TAPS_PER_LANE];
                 if constexpr (NEAREST) {
                     const int stride = PIXEL_STRIDE > 0 ? PIXEL_STRIDE : rows.stride;
-                    const char *at = address_mad(rows.base, int(located.sample[i]), stride);
-                    sum[0] = dot(ld_global<VEC>(at), gradient);
+                    taps[0] = ld_global<VEC>(address_mad(rows.base, int(located.sample[i]), stride));
                 } else {
-                    TapRows taps;
-                    load_taps(taps, rows, int(located.sample[i]),
+                    TapRows square;
+                    load_taps(square, rows, int(located.sample[i]),
                               READS_LEVEL_ONCE ? row_pitch : row_pitch_of(args, level));
 #pragma unroll
-                    for (int k = 0; k < TAPS_PER_LANE; k++) sum[k] = dot(taps[k / 2][k % 2], gradient);
+                    for (int k = 0; k < TAPS_PER_LANE; k++) taps[k] = square[k / 2][k % 2];
                 }
-                if (!lane.in_row) {
-#pragma unroll
-                    for (int k = 0; k < TAPS_PER_LANE; k++) sum[k] = 0;
-                }
-                int first, n;
-                add_over_row(sum, lane.in_group, first, n);
-                // Lanes of a row beyond the number of sums have the same sums as others.
-                const bool stores = lane.in_group % LANES_PER_ROW < TAPS_PER_LANE;
-#pragma unroll
-                for (int k = 0; k < TAPS_PER_LANE; k++) {
-                    if (k >= n) continue;
-                    if (stores) {
-                        stage.weights[i][slot].tap[lane.tap_column * 2 + first + k] = sum[k];
-                    }
-                }
+                store_dots(stage.weights[i][slot], lane.tap_column * 2, taps, gradient, lane);
             }
         }
         __syncwarp();

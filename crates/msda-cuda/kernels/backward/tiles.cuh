@@ -1,22 +1,26 @@
 // Tiles: what the kernels of the value gradient share.
 //
 //   plane     one image and head
-//   tile      8 x 4 pixels of a level; a warp or a block computes the gradient of a tile at a time
-//   bin       the samples of a plane whose top left tap is in one tile, divided into four by the
-//             tiles that their taps reach: bins 4 t to 4 t + 3 belong to tile t
+//   tile      8 x 4 pixels of a level
+//   strip     8 pixel columns of a level
+//   cell      8 pixels: an image row of a strip
+//   bin       the samples of a plane whose top left tap is in one cell, or nearest to it where the
+//             tap is outside the map, divided into two: bin 2 c belongs to cell c; bin 2 c + 1 too,
+//             but its samples also touch the next strip.
 //
-//               0  also the tile below      2  also the tile right
-//               1  inside the tile          3  also right, below, and diagonally below
+//               strip 0            strip 1
+//               . . . . . . . o    . . . . . . . .     o: a sample of bin 2 c + 1 touches
+//               . . . . . . . .    . . . . . . . .        strips 0 and 1, rows r and r + 1
 //
-//             The bins of a row of tiles follow each other. So the samples that touch tile t are
-//             three ranges of the sorted list: bins 2 and 3 of its left neighbour and all of its
-//             own; bin 3 of the diagonal neighbour and 0 of the upper one; bin 3 of the upper one.
-//             The last tile of a row has no bins 2 and 3, so nothing runs over into the next row.
+//             The bins of an image row follow each other. So the samples whose top left tap is in
+//             row r and that touch a strip are one range of the sorted list: bin 2 c - 1 of its
+//             left neighbour, and bins 2 c and 2 c + 1. The last strip has no bin 2 c + 1, so
+//             nothing runs over into the next row.
 //   record    index of a sample in its plane and level: query * points of the level + point
-//   chunk     queries of a plane, and one level, whose samples a block of bin.cu sorts
+//   chunk     samples of a plane and level that a block of bin.cu sorts; their records are consecutive
 //
-// Levels are numbered from the last to the first here: the last has the fewest tiles and the most
-// samples per tile, so its tiles are computed first.
+// Levels are numbered from the last to the first here: the last has the fewest cells and the most
+// samples per cell, so its cells are computed first.
 //
 // Macros, set by the host twin src/kernels/scatter.rs:
 //   VALUE LOCATION WEIGHT   element types
@@ -58,16 +62,23 @@ struct Args {
     const LevelSize *table; // null if the table is `level`
     u32 *records;           // per plane: its records, sorted by bin
     u32 *bin_starts;        // per plane: the first record of each bin, and the end
-    u32 *counts;            // per plane and queries of a chunk: records of each bin
+    u32 *counts;            // per plane and chunk, over all levels: records of each bin
     const Softmax *softmax; // FUSED: per image, query and head
     i64 records_per_plane;
     int batch, queries, heads, channels;
-    int positions, chunk_queries, chunks, bin_capacity;
-    int band_bins;    // an even number
-    int sample_words; // words with a bit per sample of a plane and level: value_few.cu
+    int positions, chunks, bin_capacity;
+    int chunk_samples; // a multiple of 128
+    int batch_samples; // that a block of bin.cu sorts at a time: fewer than 2^16
+    int count_bins;    // that a block of bin.cu counts at a time
+    int sample_words;  // words with a bit per sample of a plane and level: value_few.cu
     LevelSize level[INLINE_LEVELS > 0 ? INLINE_LEVELS : 1];
 };
 static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
+
+// FUSED: what offsets are multiplied by, besides the size of the box.
+struct OffsetScale {
+    Wide x, y;
+};
 
 struct TileLevel {
     int height, width;
@@ -75,14 +86,46 @@ struct TileLevel {
     int first_sample, points;
     int first_tile, tiles_across, tiles;
     int first_bin;
+    __device__ __forceinline__ int strips() const { return tiles_across; }
+    __device__ __forceinline__ int cells() const { return height * tiles_across; }
 };
+
+// Divisions are slow, but shared memory has no room for the quotients of very many levels.
+constexpr bool KEEP_SCALES = FUSED && LEVELS <= 64;
 
 // The levels of the call, in shared memory.
 struct Levels {
     TileLevel level[LEVELS];
+    OffsetScale scale[KEEP_SCALES ? LEVELS : 1];
     int tiles, bins; // of all levels
-    int bin_shift; // so many tiles as a power of two share their bins; 0 unless tiles are too many
+    int bin_shift; // so many cells as a power of two share their bins; 0 unless cells are too many
 };
+
+// Bins of a level.
+__device__ __forceinline__ int bins_of(const TileLevel &level, int shift) {
+    return level.cells() == 0 ? 0 : 2 * (((level.cells() - 1) >> shift) + 1);
+}
+
+// Locations of one query are the sums of products that the compiler may or may not fuse. All
+// kernels must place a sample on the same pixel, so the operations are spelled out.
+__device__ __forceinline__ float multiply_add_once(float a, float b, float c) {
+    return __fmaf_rn(a, b, c);
+}
+__device__ __forceinline__ double multiply_add_once(double a, double b, double c) {
+    return __fma_rn(a, b, c);
+}
+__device__ __forceinline__ float multiply_once(float a, float b) { return __fmul_rn(a, b); }
+__device__ __forceinline__ double multiply_once(double a, double b) { return __dmul_rn(a, b); }
+__device__ __forceinline__ float divide_once(float a, float b) { return __fdiv_rn(a, b); }
+__device__ __forceinline__ double divide_once(double a, double b) { return __ddiv_rn(a, b); }
+
+__device__ __forceinline__ OffsetScale scale_of(const TileLevel &level) {
+    if (FUSED == 4) {
+        const Wide share = divide_once(Wide(0.5), Wide(level.points));
+        return OffsetScale{share, share};
+    }
+    return OffsetScale{divide_once(Wide(1), Wide(level.width)), divide_once(Wide(1), Wide(level.height))};
+}
 
 // Reads the table of levels. A level that reaches past the end of value has no tiles.
 __device__ __forceinline__ void load_levels(const Args &args, Levels &to) {
@@ -101,39 +144,28 @@ __device__ __forceinline__ void load_levels(const Args &args, Levels &to) {
         level.first_sample = int(table[l].first_sample);
         const int next = l + 1 < LEVELS ? int(table[l + 1].first_sample) : SAMPLES;
         level.points = next - level.first_sample;
+        if (KEEP_SCALES) to.scale[l] = scale_of(level);
         level.tiles_across = (level.width + TILE_WIDTH - 1) / TILE_WIDTH;
         level.tiles = level.tiles_across * ((level.height + TILE_HEIGHT - 1) / TILE_HEIGHT);
         to.level[l] = level;
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-        int tiles = 0, bins = 0, shift = -1;
+        int tiles = 0, shift = -1;
+        i64 bins = 0; // of levels that overlap there may be very many
         do {
             shift++, tiles = 0, bins = 0;
             for (int l = LEVELS - 1; l >= 0; l--) {
                 TileLevel &level = to.level[l];
-                level.first_tile = tiles, level.first_bin = bins;
+                level.first_tile = tiles, level.first_bin = int(bins);
                 tiles += level.tiles;
-                bins += level.tiles == 0 ? 0 : 4 * (((level.tiles - 1) >> shift) + 1);
+                bins += bins_of(level, shift);
             }
         } while (bins > args.bin_capacity && shift < 30);
-        to.tiles = tiles, to.bins = bins, to.bin_shift = shift;
+        to.tiles = tiles, to.bins = int(bins), to.bin_shift = shift;
     }
     __syncthreads();
 }
-
-// Locations of one query are the sums of products that the compiler may or may not fuse. All
-// kernels must place a sample on the same pixel, so the operations are spelled out.
-__device__ __forceinline__ float multiply_add_once(float a, float b, float c) {
-    return __fmaf_rn(a, b, c);
-}
-__device__ __forceinline__ double multiply_add_once(double a, double b, double c) {
-    return __fma_rn(a, b, c);
-}
-__device__ __forceinline__ float multiply_once(float a, float b) { return __fmul_rn(a, b); }
-__device__ __forceinline__ double multiply_once(double a, double b) { return __dmul_rn(a, b); }
-__device__ __forceinline__ float divide_once(float a, float b) { return __fdiv_rn(a, b); }
-__device__ __forceinline__ double divide_once(double a, double b) { return __ddiv_rn(a, b); }
 
 // From a normalised coordinate to pixels, on an axis of `extent` pixels.
 __device__ __forceinline__ Wide pixel_of(Wide t, int extent) {
@@ -143,17 +175,14 @@ __device__ __forceinline__ Wide pixel_of(Wide t, int extent) {
     return NEAREST ? rint(x) : x;
 }
 
-// FUSED: from an offset to a location, given the reference point of the query and level.
+// FUSED: from an offset to a location on level l, given the reference point of the query.
 __device__ __forceinline__ void add_reference(const Wide (&reference)[FUSED ? FUSED : 1],
-                                              const TileLevel &level, Wide &x, Wide &y) {
-    Wide scale_x, scale_y;
+                                              const Levels &levels, int l, Wide &x, Wide &y) {
+    const OffsetScale scale = KEEP_SCALES ? levels.scale[KEEP_SCALES ? l : 0] : scale_of(levels.level[l]);
+    Wide scale_x = scale.x, scale_y = scale.y;
     if (FUSED == 4) {
-        const Wide share = divide_once(Wide(0.5), Wide(level.points));
-        scale_x = multiply_once(reference[FUSED - 2], share);
-        scale_y = multiply_once(reference[FUSED - 1], share);
-    } else {
-        scale_x = divide_once(Wide(1), Wide(level.width));
-        scale_y = divide_once(Wide(1), Wide(level.height));
+        scale_x = multiply_once(reference[FUSED - 2], scale_x);
+        scale_y = multiply_once(reference[FUSED - 1], scale_y);
     }
     x = multiply_add_once(x, scale_x, reference[0]);
     y = multiply_add_once(y, scale_y, reference[FUSED ? 1 : 0]);
@@ -161,29 +190,20 @@ __device__ __forceinline__ void add_reference(const Wide (&reference)[FUSED ? FU
 
 // Moves a location to pixels. False: the sample does not count.
 __device__ __forceinline__ bool place(Wide &x, Wide &y, const TileLevel &level) {
-    // x - x is 0 only if x is finite.
-    const bool finite = x - x == 0 && y - y == 0;
+    // x - x is 0 only if x is finite. Without BORDER, other numbers fail the tests below.
+    const bool finite = !BORDER || (x - x == 0 && y - y == 0);
     x = pixel_of(x, level.width), y = pixel_of(y, level.height);
     return finite && x > -1 && y > -1 && x < Wide(level.width) && y < Wide(level.height);
 }
 
 // The bin of a sample at pixel (x, y) of a level, counted from the first of the level.
 __device__ __forceinline__ int bin_of(const Levels &levels, const TileLevel &level, Wide x, Wide y) {
-    const int left = int(floor(x)), top = int(floor(y));
-    const int i = max(left, 0), j = max(top, 0);
-    const bool right = !NEAREST && left >= 0 && left % TILE_WIDTH == TILE_WIDTH - 1 &&
-                       left + 1 < level.width;
-    const bool below = !NEAREST && top >= 0 && top % TILE_HEIGHT == TILE_HEIGHT - 1 &&
-                       top + 1 < level.height;
-    const int tile = j / TILE_HEIGHT * level.tiles_across + i / TILE_WIDTH; // in its level
-    const int reach = right ? (below ? 3 : 2) : (below ? 0 : 1);
-    return (tile >> levels.bin_shift) * 4 + reach;
+    const int left = int(floor(x)), row = max(int(floor(y)), 0);
+    const int strip = max(left, 0) >> 3, last = min(left + 1, level.width - 1) >> 3;
+    const int reach = NEAREST ? 0 : last - strip; // 1: it touches the next strip
+    return 2 * ((row * level.strips() + strip) >> levels.bin_shift) + reach;
 }
-
-// Bins of a level.
-__device__ __forceinline__ int bins_of(const Levels &levels, const TileLevel &level) {
-    return level.tiles == 0 ? 0 : (((level.tiles - 1) >> levels.bin_shift) + 1) * 4;
-}
+static_assert(TILE_WIDTH == 8, "shifts by 3");
 
 // N numbers of type T as Wide.
 template <int T, int N, int ALIGN>
@@ -232,51 +252,52 @@ __device__ __forceinline__ Tile tile_at(const Levels &levels, int index) {
     return tile_of_level(levels.level[l], l, index - levels.level[l].first_tile);
 }
 
-// The records of the samples that touch a tile: three ranges, one after the other.
-struct Ranges {
-    const u32 *records; // of the plane
-    u32 begin[3];       // of each range, less the records of the ranges before it
-    u32 end[3];         // records up to the end of each range
+// The first records of the bins of a plane and level.
+__device__ __forceinline__ const u32 *bin_starts(const Args &args, const TileLevel &level, i64 plane) {
+    return args.bin_starts + plane * (args.bin_capacity + 1) + level.first_bin;
+}
 
-    __device__ __forceinline__ u32 count() const { return end[2]; }
+// The bins of the samples whose top left tap is in an image row and that touch a strip: from, to. If
+// bins are shared, they may hold other samples too.
+__device__ __forceinline__ int2 bins_of_cell(const TileLevel &level, int shift, int strip, int row) {
+    const int cell = row * level.strips() + strip;
+    return shift == 0 ? make_int2(max(2 * cell - 1, 0), 2 * cell + 2)
+                      : make_int2(2 * (max(cell - 1, 0) >> shift), 2 * (cell >> shift) + 2);
+}
+
+// The records of the samples that touch ROWS image rows of a strip, from `row` on, and some more if
+// bins are shared.
+template <int ROWS> struct RowRecords {
+    const u32 *records;    // of the plane
+    u32 begin[ROWS + 1];   // records of a row, less those of the rows before
+    u32 end[ROWS + 1];     // records up to the end of the row
+
+    __device__ __forceinline__ RowRecords(const Args &args, const Levels &levels, i64 plane, int l,
+                                          int strip, int row) {
+        const TileLevel &level = levels.level[l];
+        const u32 *starts = bin_starts(args, level, plane);
+        records = args.records + plane * args.records_per_plane;
+        u32 total = 0;
+        int used = 0; // bins up to here
+        for (int i = 0; i <= ROWS; i++) {
+            const int top = row - 1 + i;
+            u32 first = 0, count = 0;
+            if (top >= 0 && top < level.height) {
+                const int2 bins = bins_of_cell(level, levels.bin_shift, strip, top);
+                const int from = max(bins.x, used);
+                if (from < bins.y) first = starts[from], count = starts[bins.y] - first;
+                used = max(used, bins.y);
+            }
+            begin[i] = first - total, total += count, end[i] = total;
+        }
+    }
+    __device__ __forceinline__ u32 count() const { return end[ROWS]; }
     __device__ __forceinline__ u32 at(u32 i) const {
-        const u32 from = i < end[0] ? begin[0] : i < end[1] ? begin[1] : begin[2];
-        return records[from + i];
+        int row = 0;
+        while (i >= end[row]) row++;
+        return records[begin[row] + i];
     }
 };
-
-// If bins are shared, a range may hold samples that do not touch the tile.
-__device__ __forceinline__ Ranges ranges_of(const Args &args, const Levels &levels, i64 plane,
-                                            int index, const Tile &tile) {
-    const TileLevel &level = levels.level[tile.l];
-    const u32 *starts = args.bin_starts + plane * (args.bin_capacity + 1) + level.first_bin;
-    const int shift = levels.bin_shift, own = index - level.first_tile;
-    const int upper = own - level.tiles_across;
-    // Bins of the level: from, to.
-    int bins[3][2];
-    if (shift == 0) {
-        bins[0][0] = max(4 * own - 2, 0), bins[0][1] = 4 * own + 4;
-        bins[1][0] = max(4 * upper - 1, 0), bins[1][1] = 4 * upper + 1;
-        bins[2][0] = 4 * upper + 3, bins[2][1] = 4 * upper + 4;
-    } else {
-        bins[0][0] = max(own - 1, 0) >> shift << 2, bins[0][1] = ((own >> shift) + 1) << 2;
-        bins[1][0] = max(upper - 1, 0) >> shift << 2;
-        bins[1][1] = min(((upper >> shift) + 1) << 2, bins[0][0]);
-        bins[2][0] = bins[2][1] = 0;
-    }
-    Ranges ranges;
-    ranges.records = args.records + plane * args.records_per_plane;
-    u32 total = 0;
-#pragma unroll
-    for (int k = 0; k < 3; k++) {
-        u32 begin = 0, count = 0;
-        if (k == 0 || (upper >= 0 && bins[k][0] < bins[k][1])) {
-            begin = starts[bins[k][0]], count = starts[bins[k][1]] - begin;
-        }
-        ranges.begin[k] = begin - total, total += count, ranges.end[k] = total;
-    }
-    return ranges;
-}
 
 // The query of a record, and its sample within the query.
 __device__ __forceinline__ int query_of_record(u32 record, const TileLevel &level, int &sample) {
@@ -323,7 +344,7 @@ __device__ __forceinline__ void add_in_order(const Args &args, const Levels &lev
                 Wide reference[FUSED ? FUSED : 1];
                 load_wide<LOCATION, FUSED ? FUSED : 1, REFERENCE_ALIGN>(
                     args.reference.at(image, query, tile.l), reference);
-                add_reference(reference, level, xy[0], xy[1]);
+                add_reference(reference, levels, tile.l, xy[0], xy[1]);
                 const Softmax softmax =
                     args.softmax[(i64(image) * args.queries + query) * args.heads + head];
                 weight[0] = exp(weight[0] - softmax.max) * softmax.scale;

@@ -3,49 +3,56 @@
 //   grad_value[pixel, channel] =
 //       sum over samples of share[pixel, sample] * grad_output[sample, channel]
 //
-// A warp multiplies matrices for one tile: see matrix.cuh. The samples come from the sorted list of
-// bin.cu.
+// The samples come from the sorted list of bin.cu. A sample touches two image rows: that of its top
+// left tap and the next one. So a warp goes down a strip, one top row after the other, and has the
+// sums of two image rows in registers; matrix.cuh explains how it adds.
 //
-// Threads: four warps per block. Two by two tiles per block, one per warp; or one tile that all
-// warps share, if its level has many samples per tile or one of the four tiles has many. The warps
-// of a shared tile take every fourth group of 32 samples, and their sums are added in the order of
-// the warps, so the bits are the same in every run.
+//     top row r        sums of rows r and r + 1
+//                      store row r; row r + 1 becomes the upper one
+//     top row r + 1    sums of rows r + 1 and r + 2
 //
-// Pipeline of a warp, 32 samples per step: while the products of one step are computed, locations,
-// weights and rows of gradients of the next one are on their way (the rows to shared memory), and
-// the records of the one after it.
+// Threads: four warps per block. A unit of work is some rows of a strip. A block takes four
+// neighbouring units, one per warp; or one unit that all warps share, if its level has many samples per cell or
+// one of the four units has many. The warps of a shared unit take every fourth group of 32 samples of
+// a top row, and their sums are added in the order of the warps, so the bits are the same in every
+// run.
 //
-// Bound by: instructions and the tensor cores if samples are many; writing grad_value if few.
+// Pipeline of a warp, up to 32 samples of a top row per step: while the products of one step are
+// computed, locations, weights and rows of gradients of the next one are on their way (the rows to
+// shared memory), and the records of the one after it.
+//
+// Bound by: the data path of L1 and shared memory if samples are many; writing grad_value if few.
+#define SUM_LINES 2
 #include "backward/matrix.cuh"
 
 // Macros besides those of matrix.cuh: BLOCKS_PER_SM, SHARED_BYTES.
 constexpr int WARPS = 4, THREADS = 32 * WARPS;
-constexpr u32 SHARED_FROM = 1024; // records from which all warps share a tile
-constexpr u32 MAX_STEPS = 256;    // 16 bits: sums of so many steps are added to others
-constexpr int SUM_BYTES = TILE_PIXELS * CHUNK * 4;
+constexpr int ROWS = 8, HEAVY_ROWS = 4; // image rows of a unit of a warp, and of a block
+constexpr int HEAVY_FROM = 2048;        // samples of a warp's unit from which levels are heavy
+constexpr u32 SHARED_FROM = 4096;       // records of a unit from which all warps share it
+constexpr int MAX_STEPS = 256;          // 16 bits: sums of so many steps are added to others
 
-struct __align__(16) WarpStage {
+struct __align__(128) WarpStage {
     union {
         uint4 rows[2][32 * PARTS];    // gradients of two steps
         float exact[EXACT_BYTES / 4]; // later the sums of write_exactly
     };
-    Shares shares[2];
+    Shares shares;
 };
 
-// The stages of the warps, and later their sums.
-union Stages {
+struct Stages {
     WarpStage of_warp[WARPS];
-    float sums[WARPS][SUM_BYTES / 4]; // of warps that share a tile
+    float line[2][WARPS][TILE_WIDTH * CHUNK]; // sums of an image row, of warps that share a unit
 };
 static_assert(sizeof(Stages) == SHARED_BYTES, "host and kernel disagree about shared memory");
 
-// How tiles are divided into units of work: one tile, or two by two tiles of a level.
+// How levels are divided into what a block takes at a time: one heavy unit, or four units.
 struct Units {
     int first[LEVELS];
-    bool heavy[LEVELS]; // a unit is one tile
-    int count;          // of a plane
+    bool heavy[LEVELS];
+    int count; // of a plane
 };
-extern __shared__ uint4 shared[];
+extern __shared__ __align__(128) uint4 shared[];
 
 // Where four sums of a pixel are.
 __device__ __forceinline__ int sums_of(int pixel, int four) {
@@ -54,189 +61,244 @@ __device__ __forceinline__ int sums_of(int pixel, int four) {
 }
 
 // Copies 16 bytes of a row through L1: neighbouring records often belong to the same query.
-__device__ __forceinline__ void copy_row(uint4 *to, const char *from, bool exists) {
+__device__ __forceinline__ void copy_row(u32 to, const char *from) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(
-                     u32(__cvta_generic_to_shared(to))),
-                 "l"(from), "r"(exists ? 16 : 0)
-                 : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 #endif
 }
 
+// The compiler keeps such a number in registers, instead of computing it again in each step.
+__device__ __forceinline__ const char *keep(const char *x) {
+    asm volatile("" : "+l"(x));
+    return x;
+}
+__device__ __forceinline__ u32 keep(u32 x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+// A unit of work: image rows `first` to `end` of a strip of a plane.
+struct Unit {
+    const Args &args;
+    const Levels &levels;
+    i64 plane;
+    int image, head;
+    int l, strip, first, end;
+    __device__ __forceinline__ const TileLevel &level() const { return levels.level[l]; }
+    __device__ __forceinline__ int first_top() const { return max(first - 1, 0); }
+};
+
+// Takes up to 32 records of a top row at a time.
+struct Steps {
+    const u32 *records;      // of the plane
+    u32 own_begin, own_end;  // lane i: the records of top row i of the unit
+    u32 offset, stride;
+    u32 lane;
+    int top, end;            // top rows, from the first of the unit
+    u32 at, row_end;
+
+    __device__ __forceinline__ Steps(const Unit &unit) {
+        const Args &args = unit.args;
+        lane = keep(threadIdx.x % 32);
+        const int row = unit.first_top() + int(lane);
+        records = args.records + unit.plane * args.records_per_plane;
+        own_begin = own_end = 0;
+        if (row < unit.end) {
+            const u32 *starts = bin_starts(args, unit.level(), unit.plane);
+            const int2 bins = bins_of_cell(unit.level(), unit.levels.bin_shift, unit.strip, row);
+            own_begin = starts[bins.x], own_end = starts[bins.y];
+        }
+        top = -1, end = unit.end - unit.first_top(), at = row_end = 0;
+    }
+    __device__ __forceinline__ u32 count() const {
+        u32 sum = own_end - own_begin;
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        return sum;
+    }
+    // The next step: loads its records and returns how many there are in its row; 0: no more. Lanes
+    // without a record of their own load the last one.
+    __device__ __forceinline__ u32 next(u32 &record) {
+        while (at >= row_end) {
+            if (++top >= end) return 0;
+            at = __shfl_sync(0xffffffffu, own_begin, top) + offset;
+            row_end = __shfl_sync(0xffffffffu, own_end, top);
+        }
+        const u32 left = row_end - at;
+        record = records[at + min(lane, left - 1)];
+        at += stride;
+        return left;
+    }
+};
+static_assert(ROWS < 32, "a lane has the records of a top row");
+
 // A sample on its way through the pipeline.
 struct Raw {
-    int query; // -1: none
     Packed<LOCATION, 2, LOCATION_ALIGN> xy;
     Packed<WEIGHT, 1, WEIGHT_ALIGN> weight;
     Packed<LOCATION, FUSED ? FUSED : 1, REFERENCE_ALIGN> reference;
     Softmax softmax;
 };
 
-// Adds the records of a tile from `from` up to `count`: groups `first`, `first + groups`, ... of
-// 32.
-__device__ __forceinline__ void add_tile(Sums &sums, const Args &args, const TileLevel &level,
-                                         const Ranges &ranges, const Tile &tile, int image, int head,
-                                         WarpStage &stage, u32 from, u32 count, u32 first,
-                                         u32 groups) {
-    const int lane = threadIdx.x % 32;
-    const char *locations = args.locations.at(image, 0, head);
-    const char *weights = args.weights.at(image, 0, head);
-    const char *gradients = args.grad_output.at(image, 0, head) + blockIdx.y * (CHUNK * ELEMENT);
-    constexpr u32 NONE = ~0u; // strides between queries fit 31 bits
-    const u32 stride = groups * 32;
-    auto record_at = [&](u32 i) { return i < count ? ranges.at(i) : NONE; };
+// Computes a unit and stores it. Returns the image rows whose sums are not finite, a bit per row. With
+// `together`, all warps of the block call this.
+__device__ __forceinline__ u32 add_unit(const Unit &unit, Steps &steps, Stages &stages, bool together,
+                                        int &turn) {
+    const Args &args = unit.args;
+    const TileLevel &level = unit.level();
+    const u32 lane = steps.lane, warp = threadIdx.x / 32;
+    WarpStage &stage = stages.of_warp[warp];
+    const char *locations = keep(args.locations.at(unit.image, 0, unit.head));
+    const char *weights = keep(args.weights.at(unit.image, 0, unit.head));
+    const char *gradients = keep(args.grad_output.at(unit.image, 0, unit.head) +
+                                 blockIdx.y * (CHUNK * ELEMENT) + lane % PARTS * 16);
+    char *values = args.grad_value.at(unit.image, 0, unit.head) + blockIdx.y * (CHUNK * ELEMENT);
+    const int first_top = unit.first_top(), column = unit.strip * TILE_WIDTH;
+    steps.offset = together ? warp * 32 : 0, steps.stride = together ? THREADS : 32;
+
     // Loads the location and weight of a record, and copies its row of gradients to a buffer.
+    const u32 own_piece =
+        keep(u32(__cvta_generic_to_shared(&stage.rows[0][piece_of(lane / PARTS, lane % PARTS)])));
     auto load = [&](Raw &raw, u32 record, int buffer) {
-        raw.query = -1;
-        int sample = 0;
-        if (record != NONE) raw.query = query_of_record(record, level, sample);
+        int sample;
+        const int query = query_of_record(record, level, sample);
 #pragma unroll
         for (int i = 0; i < PARTS; i++) {
-            const int row = (i * 32 + lane) / PARTS;
-            const int query = __shfl_sync(0xffffffffu, raw.query, row);
-            copy_row(&stage.rows[buffer][piece_of(row, lane % PARTS)],
-                     address_mad(gradients, max(query, 0), int(args.grad_output.stride[1])) +
-                         lane % PARTS * 16,
-                     query >= 0);
+            const int other = __shfl_sync(0xffffffffu, query, i * (32 / PARTS) + lane / PARTS);
+            // The piece 32 pieces later: piece_of moves all of them alike.
+            copy_row(own_piece + buffer * (32 * PARTS * 16) + i * 512,
+                     address_mad(gradients, other, int(args.grad_output.stride[1])));
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
-        if (raw.query < 0) return;
-        raw.xy.load_cached(address_mad(locations, raw.query, int(args.locations.stride[1])) +
+        raw.xy.load_cached(address_mad(locations, query, int(args.locations.stride[1])) +
                            sample * (2 * size_of<LOCATION>));
-        raw.weight.load_cached(address_mad(weights, raw.query, int(args.weights.stride[1])) +
+        raw.weight.load_cached(address_mad(weights, query, int(args.weights.stride[1])) +
                                sample * size_of<WEIGHT>);
         if (FUSED) {
-            raw.reference.load_cached(args.reference.at(image, raw.query, tile.l));
-            raw.softmax = args.softmax[(i64(image) * args.queries + raw.query) * args.heads + head];
+            raw.reference.load_cached(args.reference.at(unit.image, query, unit.l));
+            raw.softmax = args.softmax[(i64(unit.image) * args.queries + query) * args.heads + unit.head];
         }
     };
-    // Locates a sample and stages its shares.
-    auto put = [&](const Raw &raw, int buffer) {
-        float xy[2] = {0, 0}, weight[1] = {0};
-        if (raw.query >= 0) {
-            raw.xy.widen_to(xy), raw.weight.widen_to(weight);
-            if (FUSED) {
-                float reference[FUSED ? FUSED : 1];
-                raw.reference.widen_to(reference);
-                add_reference(reference, level, xy[0], xy[1]);
-                weight[0] = expf(weight[0] - raw.softmax.max) * raw.softmax.scale;
+    // Locates a sample and stages its shares in image rows `top` and `top + 1`.
+    auto put = [&](const Raw &raw, int top, bool exists) {
+        float xy[2], weight[1];
+        raw.xy.widen_to(xy), raw.weight.widen_to(weight);
+        if (FUSED) {
+            float reference[FUSED ? FUSED : 1];
+            raw.reference.widen_to(reference);
+            add_reference(reference, unit.levels, unit.l, xy[0], xy[1]);
+            weight[0] = expf(weight[0] - raw.softmax.max) * raw.softmax.scale;
+        }
+        place(xy[0], xy[1], level);
+        // Bins that are shared hold samples of other top rows too.
+        if (unit.levels.bin_shift > 0) exists = exists && max(int(floorf(xy[1])), 0) == top;
+        stage.shares.put(xy[0] - float(column), xy[1] - float(top), exists ? weight[0] : 0);
+    };
+    Sums sums;
+    clear(sums);
+    // 16 bits: the sums of many steps before. Volatile, so that they are in memory: few units need
+    // them.
+    volatile float before[COLUMN_TILES * 4];
+    int rounded = 0, steps_of_sums = 0; // rounded: of how many image rows `before` has sums
+    auto round = [&] {
+#pragma unroll
+        for (int i = 0; i < COLUMN_TILES * 4; i++) {
+            float &sum = sums[0][i / 4][i % 4];
+            before[i] = (rounded > 0 ? before[i] : 0) + sum, sum = 0;
+        }
+        rounded = 2, steps_of_sums = 0;
+    };
+    // Stores the upper row of the sums.
+    u32 not_finite = 0;
+    auto store = [&](int row) {
+        const int pixel = int(lane / 4);
+        if (together) {
+            float(&lines)[WARPS][TILE_WIDTH * CHUNK] = stages.line[turn % 2];
+            auto at = [&](int w, int n) {
+                const int channel = n * 8 + int(lane % 4 * 2);
+                return reinterpret_cast<float2 *>(lines[w] + sums_of(pixel, channel / 4) + channel % 4);
+            };
+#pragma unroll
+            for (int n = 0; n < COLUMN_TILES; n++) {
+                *at(warp, n) = make_float2(sums[0][n][0], sums[0][n][1]);
             }
-            place(xy[0], xy[1], level);
+            __syncthreads();
+            // One warp adds them. The others go on, and write to the other half of the buffer.
+            if (u32(turn++ % WARPS) != warp) return;
+#pragma unroll
+            for (int n = 0; n < COLUMN_TILES; n++) {
+                float2 sum = make_float2(0, 0);
+                for (int w = 0; w < WARPS; w++) sum.x += at(w, n)->x, sum.y += at(w, n)->y;
+                sums[0][n][0] = sum.x, sums[0][n][1] = sum.y;
+            }
         }
-        stage.shares[buffer].put(tile, raw.query >= 0, xy[0], xy[1], weight[0]);
+        const char *to = address_mad(values, level.origin + row * level.pitch + column + pixel,
+                                     int(args.grad_value.stride[1]));
+        Finite finite;
+        store_line(const_cast<char *>(to), column + pixel < level.width, sums, 0, finite);
+        if (!__all_sync(0xffffffffu, finite.all())) not_finite |= 1u << (row - unit.first);
     };
-    auto add = [&](Sums &to, int buffer, u32 left) {
-        add_step<false>(to, stage.shares[buffer], stage.rows[buffer], left, [](int k) { return k; });
+    // Ends a top row.
+    auto finish = [&](int top) {
+        if (!ROUND_EACH_STEP && rounded > 0) {
+#pragma unroll
+            for (int n = 0; n < COLUMN_TILES; n++) {
+                sums[0][n][0] += before[4 * n], sums[0][n][1] += before[4 * n + 1];
+                before[4 * n] = before[4 * n + 2], before[4 * n + 1] = before[4 * n + 3];
+                before[4 * n + 2] = before[4 * n + 3] = 0;
+            }
+            rounded--;
+        }
+        if (top >= unit.first) store(top);
+#pragma unroll
+        for (int n = 0; n < COLUMN_TILES; n++) {
+            sums[0][n][0] = sums[0][n][2], sums[0][n][1] = sums[0][n][3];
+            sums[0][n][2] = sums[0][n][3] = 0;
+        }
     };
-    u32 at = from + first * 32; // of the step whose products come next
-    if (at >= count) return;
+    const u32 first_piece = keep(RowsInOrder::of(stage.rows[0], lane));
     Raw raw;
-    u32 record = record_at(at + lane);
-    load(raw, record, 0);
-    record = record_at(at + stride + lane);
+    u32 record = 0;
+    int top = first_top; // of the sums
+    u32 here = steps.next(record);
+    int here_top = first_top + steps.top;
+    if (here > 0) load(raw, record, 0);
+    u32 following = here > 0 ? steps.next(record) : 0;
+    int buffer = 0;
 #pragma unroll 1
-    for (int buffer = 0; at < count; at += stride, buffer ^= 1) {
-        put(raw, buffer);
-        if (at + stride < count) {
+    while (top < unit.end) {
+        if (here == 0 || top < here_top) {
+            finish(top++);
+            continue;
+        }
+        put(raw, top, lane < here);
+        const int following_top = first_top + steps.top;
+        u32 then = 0;
+        if (following > 0) {
             // While the products are computed, those of the next step are loaded, and the records
             // of the one after it.
             load(raw, record, buffer ^ 1);
-            record = record_at(at + 2 * stride + lane);
+            then = steps.next(record);
             asm volatile("cp.async.wait_group 1;" ::: "memory");
         } else {
             asm volatile("cp.async.wait_group 0;" ::: "memory");
         }
         __syncwarp();
+        const RowsInOrder rows{stage.rows[buffer], first_piece + buffer * (32 * PARTS * 16)};
+        auto add = [&](Sums &to) { add_step<false>(to, stage.shares, rows, here); };
         if constexpr (ROUND_EACH_STEP) {
             Sums part;
             clear(part);
-            add(part, buffer, count - at);
+            add(part);
             add_sums(sums, part);
         } else {
-            add(sums, buffer, count - at);
+            add(sums);
+            if (++steps_of_sums == MAX_STEPS) round();
         }
         __syncwarp();
+        here = following, here_top = following_top, following = then, buffer ^= 1;
     }
-}
-
-// Adds all records of a tile, or those that this warp has of a tile that all warps share.
-__device__ __forceinline__ void add_records(Sums &sums, const Args &args, const TileLevel &level,
-                                            const Ranges &ranges, const Tile &tile, int image,
-                                            int head, WarpStage &stage, bool together) {
-    const u32 count = ranges.count(), groups = together ? WARPS : 1;
-    const u32 first = together ? threadIdx.x / 32 : 0;
-    clear(sums);
-    if constexpr (ROUND_EACH_STEP) {
-        add_tile(sums, args, level, ranges, tile, image, head, stage, 0, count, first, groups);
-    } else {
-        // Volatile, so that the sums of the rounds before are in memory: few tiles need them.
-        volatile float before[2 * COLUMN_TILES * 4];
-        constexpr u32 ROUND = MAX_STEPS * THREADS;
-#pragma unroll 1
-        for (u32 from = 0;; from += ROUND) {
-            const bool last = count - from <= ROUND;
-            add_tile(sums, args, level, ranges, tile, image, head, stage, from,
-                     last ? count : from + ROUND, first, groups);
-            if (last && from == 0) break;
-#pragma unroll
-            for (int i = 0; i < 2 * COLUMN_TILES * 4; i++) {
-                float &sum = sums[i / 4 / COLUMN_TILES][i / 4 % COLUMN_TILES][i % 4];
-                if (from > 0) sum += before[i];
-                before[i] = sum;
-                if (!last) sum = 0;
-            }
-            if (last) break;
-        }
-    }
-}
-
-// The same number. The compiler does not know that, so it does not keep what it computed from it.
-__device__ __forceinline__ int forget(int x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
-// Puts the sums of a warp into shared memory.
-__device__ __forceinline__ void put_sums(float *to, const Sums &sums) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int m = 0; m < 2; m++) {
-#pragma unroll
-        for (int n = 0; n < COLUMN_TILES; n++) {
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int pixel = m * 16 + half * 8 + lane / 4, channel = n * 8 + lane % 4 * 2;
-                float2 *at = reinterpret_cast<float2 *>(to + sums_of(pixel, channel / 4) + channel % 4);
-                *at = make_float2(sums[m][n][half * 2] * (1 / SCALE),
-                                  sums[m][n][half * 2 + 1] * (1 / SCALE));
-            }
-        }
-    }
-}
-
-// Adds the sums of all warps and writes the tile. False: a sum is not finite.
-__device__ __forceinline__ bool write_tile(const Args &args, const Tile &tile, int image, int head,
-                                           const float (*from)[SUM_BYTES / 4]) {
-    float zero = 0; // NaN if a sum is not finite
-#pragma unroll 4
-    for (int i = threadIdx.x; i < TILE_PIXELS * PARTS; i += THREADS) {
-        const int pixel = i / PARTS, part = i % PARTS;
-        float x[CHANNELS_PER_PART];
-#pragma unroll
-        for (int c = 0; c < CHANNELS_PER_PART; c += 4) {
-            float4 sum = make_float4(0, 0, 0, 0);
-            for (int w = 0; w < WARPS; w++) {
-                const float4 more = *reinterpret_cast<const float4 *>(
-                    from[w] + sums_of(pixel, part * (CHANNELS_PER_PART / 4) + c / 4));
-                sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
-            }
-            x[c] = sum.x, x[c + 1] = sum.y, x[c + 2] = sum.z, x[c + 3] = sum.w;
-        }
-#pragma unroll
-        for (int c = 0; c < CHANNELS_PER_PART; c++) zero = fmaf(x[c], 0.0f, zero);
-        write_piece(args, tile, image, head, pixel, part, x);
-    }
-    return zero == 0;
+    return not_finite;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
@@ -247,76 +309,62 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     load_levels(args, levels);
     const int warp = threadIdx.x / 32;
     if (threadIdx.x == 0) {
-        int count = 0;
+        i64 count = 0;
         for (int l = LEVELS - 1; l >= 0; l--) {
             const TileLevel &level = levels.level[l];
-            const int across = level.tiles_across;
-            const int down = (level.height + TILE_HEIGHT - 1) / TILE_HEIGHT;
-            // A quarter more than the samples: those that touch several tiles.
-            const i64 records = i64(args.queries) * level.points * 5;
-            units.heavy[l] = records > i64(4 * SHARED_FROM) * across * down;
-            units.first[l] = count;
-            count += units.heavy[l] ? across * down : (across + 1) / 2 * ((down + 1) / 2);
+            const i64 samples = i64(args.queries) * level.points * ROWS;
+            units.heavy[l] = samples > i64(HEAVY_FROM) * level.cells();
+            units.first[l] = int(count);
+            const int rows = units.heavy[l] ? HEAVY_ROWS : ROWS;
+            const int all = level.strips() * ((level.height + rows - 1) / rows);
+            count += units.heavy[l] ? all : (all + WARPS - 1) / WARPS;
+            // Only of levels that overlap there can be more.
+            count = count < 1 << 30 ? count : 1 << 30;
         }
-        units.count = count;
+        units.count = int(count);
     }
     __syncthreads();
+    int turn = 0; // rows that all warps have stored together
     // Plane by plane, so that its gradients stay in L2.
     const u32 total = u32(units.count) * args.batch * args.heads;
 #pragma unroll 1
     for (u32 work = blockIdx.x; work < total; work += gridDim.x) {
         const u32 plane = work / u32(units.count);
-        const int unit = int(work - plane * units.count);
+        const int index = int(work - plane * units.count);
         const int image = plane / u32(args.heads), head = int(plane - image * u32(args.heads));
         int l = LEVELS - 1;
-        while (l > 0 && unit >= units.first[l - 1]) l--;
+        while (l > 0 && index >= units.first[l - 1]) l--;
         const TileLevel &level = levels.level[l];
         const bool heavy = units.heavy[l];
-        const u32 in_level = u32(unit - units.first[l]);
-        const u32 across = level.tiles_across, down = (level.height + TILE_HEIGHT - 1) / TILE_HEIGHT;
-        const u32 line = heavy ? across : (across + 1) / 2; // units from unit row to unit row
-        u32 row = in_level / line, column = in_level - row * line;
-        if (!heavy) row *= 2, column *= 2;
-        // Tile t of the unit.
-        auto index_of = [&](int t) {
-            return int(level.first_tile + (row + t / 2) * across + column + t % 2);
+        const u32 first_unit = u32(index - units.first[l]) * (heavy ? 1 : WARPS);
+        const int rows = heavy ? HEAVY_ROWS : ROWS;
+        // Unit u of the block: neighbouring strips. It may have no rows.
+        auto unit_at = [&](int u) {
+            const int down = int((first_unit + u) / u32(level.strips()));
+            const int strip = int(first_unit + u) - down * level.strips();
+            const int first = rows * down, end = min(first + rows, level.height);
+            return Unit{args, levels, plane, image, head, l, strip, first, end};
         };
-        auto exists = [&](int t) { return column + t % 2 < across && row + t / 2 < down; };
-        const bool has = !heavy && exists(warp);
-        int index = index_of(has ? warp : 0);
-        Tile tile = tile_at(levels, index);
-        Ranges ranges = ranges_of(args, levels, plane, index, tile);
-        // All warps share the tile, or each of the four tiles. Otherwise: one tile per warp.
-        const bool together = __syncthreads_or(heavy || (has && ranges.count() > SHARED_FROM));
-        if (!together && !has) continue;
-        WarpStage &stage = stages.of_warp[warp];
-#pragma unroll 1
-        for (int t = 0; t < (together && !heavy ? WARPS : 1); t++) {
-            if (together) {
-                if (!exists(t)) continue;
-                index = index_of(t), tile = tile_at(levels, index);
-                ranges = ranges_of(args, levels, plane, index, tile);
-            }
-            Sums sums;
-            add_records(sums, args, level, ranges, tile, image, head, stage, together);
-            // What is known of the tile is computed again: registers are few in between.
-            index = forget(index), tile = tile_at(levels, index);
-            bool finite;
-            if (together) {
-                __syncthreads();
-                put_sums(stages.sums[warp], sums);
-                __syncthreads();
-                finite = !__syncthreads_or(!write_tile(args, tile, image, head, stages.sums));
-            } else {
-                finite = __all_sync(0xffffffffu, store_sums(args, tile, image, head, sums));
-            }
-            if (!finite && !(together && warp > 0)) {
-                const Tile again = tile_at(levels, index);
-                write_exactly(args, levels, ranges_of(args, levels, plane, index, again), again,
-                              image, head, stages.of_warp[warp].exact);
-            }
-            if (together) __syncthreads();
-            __syncwarp();
+        bool together = heavy;
+        if (!heavy) {
+            const Unit own = unit_at(warp);
+            together = __syncthreads_or(own.first < own.end && Steps(own).count() > SHARED_FROM);
         }
+#pragma unroll 1
+        for (int u = together ? 0 : warp; u < (heavy ? 1 : together ? WARPS : warp + 1); u++) {
+            const Unit unit = unit_at(u);
+            if (unit.first >= unit.end) continue;
+            Steps steps(unit);
+            u32 not_finite = add_unit(unit, steps, stages, together, turn);
+            for (; not_finite != 0; not_finite &= not_finite - 1) {
+                const int row = unit.first + __ffs(int(not_finite)) - 1;
+                const int tile_row = row / TILE_HEIGHT;
+                const Tile tile = tile_of_level(level, l, tile_row * level.tiles_across + unit.strip);
+                const RowRecords<1> records(args, levels, plane, l, unit.strip, row);
+                write_exactly(args, levels, records, tile, row % TILE_HEIGHT, image, head,
+                              stages.of_warp[warp].exact);
+            }
+        }
+        __syncwarp();
     }
 }

@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(256)
                     locations + i64(s) * (2 * size_of<LOCATION>), xy);
                 load_wide<WEIGHT, 1, WEIGHT_ALIGN>(weights + i64(s) * size_of<WEIGHT>, weight);
                 if (FUSED) {
-                    add_reference(reference, level, xy[0], xy[1]);
+                    add_reference(reference, levels, l, xy[0], xy[1]);
                     weight[0] = exp(weight[0] - softmax.max) * softmax.scale;
                 }
                 if (!place(xy[0], xy[1], level)) continue;

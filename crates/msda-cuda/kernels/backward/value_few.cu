@@ -21,6 +21,7 @@
 //
 // Bound by: instructions; writing grad_value in f32.
 // Best for: decoders. The time to look grows with queries * tiles.
+#define SUM_LINES 4 // a tile
 #include "backward/matrix.cuh"
 
 // Macros besides those of matrix.cuh: THREADS; RUN_TILES, the most tiles of a run; BLOCKS_PER_SM;
@@ -51,9 +52,10 @@ struct Stage {
     int words;
     Kept *kept; // [sample]
     __device__ __forceinline__ Stage(const Args &args) {
-        extern __shared__ uint4 shared[];
+        extern __shared__ __align__(128) uint4 shared[];
         of_warp = reinterpret_cast<WarpStage *>(shared);
         rows = reinterpret_cast<uint4 *>(of_warp + WARPS);
+        static_assert(sizeof(WarpStage) % 128 == 0, "rows of 128 bytes are aligned");
         bits = reinterpret_cast<u32 *>(rows + args.queries * PARTS);
         words = args.sample_words;
         kept = reinterpret_cast<Kept *>(bits + RUN_TILES * words);
@@ -136,6 +138,19 @@ struct TileBits {
     }
 };
 
+// Rows of gradients of queries: lane k has the query of sample k.
+struct RowsOfQueries {
+    const uint4 *rows;
+    int query;
+    __device__ __forceinline__ int place(int k) const { return __shfl_sync(0xffffffffu, query, k); }
+    template <int EIGHTS> __device__ __forceinline__ u32 find(int step) const {
+        constexpr int AT_ONCE = COLUMN_TILES < 4 / EIGHTS ? COLUMN_TILES : 4 / EIGHTS;
+        const int lane = threadIdx.x % 32, row = place(step + lane % (8 * EIGHTS));
+        return u32(__cvta_generic_to_shared(rows + piece_of(row, lane / (8 * EIGHTS) % AT_ONCE)));
+    }
+    __device__ __forceinline__ u32 later(u32 piece, int n) const { return piece ^ (n * 16); }
+};
+
 // Adds the samples of a tile. All lanes of a warp call this together.
 __device__ __forceinline__ void add_kept(Sums &sums, const Stage &stage, WarpStage &own,
                                          const TileBits &bits, const Tile &tile, int points) {
@@ -162,21 +177,35 @@ __device__ __forceinline__ void add_kept(Sums &sums, const Stage &stage, WarpSta
             const bool exists = from + lane < here;
             const int sample = own.list[exists ? from + lane : from];
             const Kept kept = stage.kept[sample];
-            own.shares.put(tile, exists, kept.x, kept.y, kept.weight);
+            own.shares.put(kept.x - float(tile.x), kept.y - float(tile.y), exists ? kept.weight : 0);
             __syncwarp();
-            const int query = sample / points;
-            auto row_of = [&](int k) { return __shfl_sync(0xffffffffu, query, k); };
+            const RowsOfQueries rows{stage.rows, sample / points};
             if constexpr (ROUND_EACH_STEP) {
                 Sums part;
                 clear(part);
-                add_step<true>(part, own.shares, stage.rows, u32(here - from), row_of);
+                add_step<true>(part, own.shares, rows, u32(here - from));
                 add_sums(sums, part);
             } else {
-                add_step<true>(sums, own.shares, stage.rows, u32(here - from), row_of);
+                add_step<true>(sums, own.shares, rows, u32(here - from));
             }
             __syncwarp();
         }
     }
+}
+
+// Stores the sums of a tile. False: some are not finite.
+__device__ __forceinline__ bool store_sums(const Args &args, const Tile &tile, int image, int head,
+                                           const Sums &sums) {
+    const int column = threadIdx.x % 32 / 4, stride = int(args.grad_value.stride[1]);
+    const char *row = address_mad(args.grad_value.at(image, 0, head) + blockIdx.y * (CHUNK * ELEMENT),
+                                  tile.position + column, stride);
+    const bool in_line = tile.x + column < tile.width;
+    Finite finite;
+#pragma unroll
+    for (int line = 0; line < TILE_HEIGHT; line++, row = address_mad(row, tile.pitch, stride)) {
+        store_line(const_cast<char *>(row), in_line && tile.y + line < tile.height, sums, line, finite);
+    }
+    return finite.all();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
@@ -229,7 +258,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             for (int i = 0; i < POINTS; i++) {
                 float x = xy[2 * i], y = xy[2 * i + 1];
                 if (FUSED) {
-                    add_reference(reference, level, x, y);
+                    add_reference(reference, levels, l, x, y);
                     weight[i] = expf(weight[i] - softmax.max) * softmax.scale;
                 }
                 if (!place(x, y, level)) continue;
@@ -258,7 +287,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             if (!__all_sync(0xffffffffu, store_sums(args, tile, image, head, sums))) {
                 const Tile again = tile_of_level(level, l, first + t);
                 const AllRecords all{u32(args.queries * points)};
-                write_exactly(args, levels, all, again, image, head, own.exact);
+                for (int line = 0; line < TILE_HEIGHT; line++) {
+                    write_exactly(args, levels, all, again, line, image, head, own.exact);
+                }
             }
             t = following;
         }

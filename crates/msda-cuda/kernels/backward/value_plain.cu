@@ -35,8 +35,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const bool in_row = channel < args.channels;
         const int image = int(plane / args.heads), head = int(plane - i64(image) * args.heads);
         const Tile tile = tile_at(levels, index);
-        const Ranges ranges = ranges_of(args, levels, plane, index, tile);
-        add_in_order<TILE_HEIGHT>(args, levels, ranges, tile, 0, image, head, in_row ? channel : 0,
+        const RowRecords<TILE_HEIGHT> records(args, levels, plane, tile.l, tile.x / TILE_WIDTH, tile.y);
+        add_in_order<TILE_HEIGHT>(args, levels, records, tile, 0, image, head, in_row ? channel : 0,
                                   in_row, sums);
         for (int pixel = 0; pixel < TILE_PIXELS && in_row; pixel++) {
             if (!tile.has(pixel)) continue;

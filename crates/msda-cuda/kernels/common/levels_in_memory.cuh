@@ -53,8 +53,9 @@ __device__ __forceinline__ void write_table(const Args &args, const LoadedLevel 
             const u32 other = __shfl_up_sync(0xffffffffu, sum, step);
             sum += l >= step ? other : 0;
         }
-        // The sum of all levels must be the number of queries.
-        fits = legal && (l != LEVELS - 1 || sum == u32(args.queries));
+        // The sum of all levels must be the number of queries. No sum runs over 32 bits unless one
+        // before it is larger than that.
+        fits = legal && sum <= u32(args.queries) && (l != LEVELS - 1 || sum == u32(args.queries));
         fits = __all_sync(0xffffffffu, l >= LEVELS || fits);
     }
     const bool thin = !RING && (height == 1 || width == 1);

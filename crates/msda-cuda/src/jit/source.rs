@@ -32,6 +32,7 @@ pub static KERNELS: Sources = Sources::new(
         ("common/accumulate.cuh", include_str!("../../kernels/common/accumulate.cuh")),
         ("common/args.cuh", include_str!("../../kernels/common/args.cuh")),
         ("common/levels_in_memory.cuh", include_str!("../../kernels/common/levels_in_memory.cuh")),
+        ("common/mma.cuh", include_str!("../../kernels/common/mma.cuh")),
         ("common/stage.cuh", include_str!("../../kernels/common/stage.cuh")),
         ("common/locate.cuh", include_str!("../../kernels/common/locate.cuh")),
         ("common/walk.cuh", include_str!("../../kernels/common/walk.cuh")),

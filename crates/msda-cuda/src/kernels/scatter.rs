@@ -15,27 +15,34 @@ use crate::request::{Levels, Request, Scatter, Slot, Target};
 /// Pixels of a tile.
 const TILE: [usize; 2] = [8, 4];
 
-/// Warps of a block of `value.cu`.
+/// Warps of a block of `value.cu`, and its blocks per SM: with more, L1 has no room for rows of gradients.
 const WARPS: usize = 4;
+const VALUE_BLOCKS: usize = 4;
 
 /// Samples per tile below which tiles are light.
 const LIGHT: usize = 64;
 
-/// Records per tile from which all warps of a block share it. As in `value.cu`.
-const SHARED_FROM: usize = 1024;
+/// Image rows that a warp of `value.cu` takes at a time, that a block takes, and the samples of a warp from
+/// which a block takes a level. As in `value.cu`.
+const ROWS: usize = 8;
+const HEAVY_ROWS: usize = 4;
+const HEAVY_FROM: usize = 2048;
 
-/// Samples of a chunk: enough to hide what a block does once.
+/// Samples of a chunk: enough to hide what a block does once. Five blocks of `bin.cu` fit an SM.
 const CHUNK_SAMPLES: usize = 4096;
 
-/// The most shared memory of a block of `bin.cu`, if that is enough: three blocks fit an SM of an H200.
-const BIN_BYTES: usize = 76_500;
+/// Warps of a block of `bin.cu`.
+const BIN_WARPS: usize = 8;
+
+/// Digits of the keys that a block of `bin.cu` sorts by.
+const DIGITS: usize = 256;
 
 /// Shared memory that a level takes in each kernel (`TileLevel`), and in `value_few.cu` besides (`Runs`).
 const LEVEL_BYTES: usize = 40;
 const RUN_BYTES: usize = 12;
 
 /// Shared memory that blocks take besides, and that the GPU takes for itself.
-const OWN_SHARED: usize = 2048;
+const OWN_SHARED: usize = 3072;
 
 /// Samples of a plane and level up to which `value_few.cu` computes the gradient of value.
 const FEW: usize = 4096;
@@ -51,73 +58,61 @@ struct Sizes {
     planes: usize,
     /// Tiles of a plane; if the level sizes are on the device, as many as are to be expected.
     tiles: usize,
-    /// The most bins of a plane. If there are more tiles, several share their bins.
+    /// The most bins of a plane. If there are more cells, several share their bins.
     bins: usize,
-    /// Queries of a chunk.
-    chunk_queries: usize,
-    /// Chunks of a plane and level.
+    /// Samples of a chunk, and those that a block sorts at a time: multiples of 128.
+    chunk_samples: usize,
+    batch_samples: usize,
+    /// Chunks of a plane and level at most.
     chunks: usize,
     threads: usize,
     /// Bins that a block counts at a time.
-    band_bins: usize,
-    counters_16bit: bool,
-    /// Samples of a lane of `bin.cu`, if it keeps their bins in shared memory; else 0.
-    kept: usize,
+    count_bins: usize,
+    /// The bins of a level may not fit 16 bits.
+    wide_keys: bool,
 }
 
 impl Sizes {
     fn new(request: &Request<'_>, target: &Target) -> Self {
         let p = request.problem;
         let levels = p.levels().len();
-        // Tiles of a plane: expected, and at most; and of its largest level.
-        let (tiles, most_tiles, largest) = match request.levels {
+        // Tiles of a plane, as many as are to be expected; cells at most; cells of its largest level at most.
+        let (tiles, most_cells, largest) = match request.levels {
             Levels::Host => {
-                let tiles: usize = p.levels().iter().map(tiles_of).sum();
-                (tiles, tiles, p.levels().iter().map(tiles_of).max().unwrap_or(0))
+                let cells = p.levels().iter().map(cells_of);
+                (p.levels().iter().map(tiles_of).sum(), cells.clone().sum(), cells.max().unwrap_or(0))
             }
             Levels::Device => {
-                let (tiles, most) = estimated_tiles(p.positions(), levels);
-                // The largest level of a pyramid has three quarters of the pixels, or a little more.
-                (tiles, most, if levels > 1 { (tiles * 4).div_ceil(5) } else { tiles })
+                let (tiles, most) = estimated(p.positions(), levels);
+                (tiles, most, most)
             }
         };
-        let bins = 4 * most_tiles;
-        // So that counts take no more memory than records, if all levels have as many points.
-        let chunk_samples = CHUNK_SAMPLES.max(bins / levels);
-        let lanes = point_lanes(request);
-        let (unit_queries, lane_samples) = (32 / lanes, if lanes > 1 { 1 } else { max_points(request) });
-        let chunk_queries = (chunk_samples.div_ceil(32 * lane_samples) * unit_queries).min(p.queries());
-        let counters_16bit = chunk_queries.saturating_mul(max_points(request)) <= 0xffff;
-        let counter = if counters_16bit { 2 } else { 4 };
-        let level_bins = (4 * largest).max(2);
-        let bytes = |warps: usize| level_bins.saturating_mul(4 + counter * warps);
-        // Units of a warp, rounded up so that few kernels are compiled.
-        let units = chunk_queries.div_ceil(unit_queries);
-        let kept = |warps: usize| units.div_ceil(warps).next_power_of_two().saturating_mul(lane_samples);
-        let kept_bytes = |warps: usize| kept(warps).saturating_mul(warps * 64);
+        let bins = (2 * most_cells).min(1 << 29).next_multiple_of(4);
         let room = target.shared().saturating_sub(OWN_SHARED + LEVEL_BYTES * levels);
-        let choices = [8, 4, 2].map(|n: usize| n.min(units.max(1)));
-        let fits = |&warps: &usize| bytes(warps).saturating_add(kept_bytes(warps)) <= BIN_BYTES.min(room);
-        let fewer = |&warps: &usize| bytes(warps) <= BIN_BYTES.min(room);
-        let keeping = choices.into_iter().find(fits).filter(|_| counters_16bit && bins < 0xffff);
-        let warps = keeping.or(choices.into_iter().find(fewer)).unwrap_or(choices[2]);
+        let wide_keys = bins.min(2 * largest + 4) >= 0xffff;
+        let samples = p.queries().saturating_mul(max_points(request)).next_multiple_of(128).max(128);
+        // So that counts take no more memory than records, if all levels have as many points.
+        let chunk_samples = CHUNK_SAMPLES.max(bins / levels.max(1)).next_multiple_of(128).min(samples);
+        let bytes = 2 * if wide_keys { 8 } else { 4 } + 2;
+        let batch = (room.saturating_sub(BIN_WARPS * DIGITS * 2) / bytes).min(CHUNK_SAMPLES) / 128 * 128;
+        let batch_samples = batch.clamp(128, chunk_samples);
+        let warps = (batch_samples / 32).min(BIN_WARPS).next_power_of_two();
         Self {
             planes: p.batch() * p.heads(),
             tiles,
             bins,
-            chunk_queries,
-            chunks: p.queries().div_ceil(chunk_queries.max(1)),
+            chunk_samples,
+            batch_samples,
+            chunks: samples.div_ceil(chunk_samples),
             threads: 32 * warps,
-            band_bins: level_bins.min(room / (4 + counter * warps) / 2 * 2),
-            counters_16bit,
-            kept: keeping.map_or(0, kept),
+            count_bins: (2 * largest.max(1)).min(room / 4),
+            wide_keys,
         }
     }
 
-    /// Shared memory of a block that writes records.
+    /// Shared memory of a block that writes records: keys, twice, and ranks.
     fn write_bytes(&self) -> usize {
-        let warps = self.threads / 32;
-        self.band_bins * (4 + if self.counters_16bit { 2 } else { 4 } * warps) + self.kept * warps * 64
+        self.batch_samples * (2 * if self.wide_keys { 8 } else { 4 } + 2)
     }
 }
 
@@ -133,12 +128,13 @@ struct Regions {
 pub(super) fn refuses(request: &Request<'_>) -> Option<String> {
     let p = request.problem;
     let fits = |n: usize| n < 1 << 30;
-    let per_plane = p.queries().checked_mul(p.samples()).is_some_and(|n| n < 1 << 32);
+    let per_plane = p.queries().checked_mul(p.samples()).is_some_and(|n| n < (1 << 32) - (1 << 16));
     let counts =
         [p.queries().saturating_add(1 << 16), p.heads(), p.positions(), p.samples(), p.channels(), p.batch()];
     let planes = p.batch().checked_mul(p.heads()).and_then(|n| n.checked_mul(p.levels().len()));
-    // A chunk has at least 32 queries, and a grid of one block per chunk fits 31 bits.
-    let chunks = planes.and_then(|n| n.checked_mul(p.queries() / 32 + 1)).is_some_and(|n| n < 1 << 31);
+    // A chunk has at least 128 samples, and a grid of one block per chunk fits 31 bits.
+    let most = p.queries().saturating_mul(max_points(request)) / 128 + 1;
+    let chunks = planes.and_then(|n| n.checked_mul(most)).is_some_and(|n| n < 1 << 31);
     let planes = planes.is_some_and(fits) && chunks;
     let levels = p.levels().len() <= 1024;
     (!per_plane || !planes || !levels || !counts.into_iter().all(fits))
@@ -162,6 +158,7 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     }
     // Sorting waits for the stages up to here.
     let before = call.stages.len().checked_sub(1);
+    Table::new(p).keep(call);
     if empty || gaps {
         // No other stage writes there, so none waits for it.
         call.branch();
@@ -170,7 +167,6 @@ pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, s
     if empty {
         return;
     }
-    Table::new(p).keep(call);
     call.branch();
     if let Some(few) = Few::new(request, target, &job.sizes) {
         // It runs at the same time as `samples.cu`, unless it needs the softmax that `samples.cu` stores. The
@@ -249,19 +245,17 @@ impl Job<'_> {
                 let mut stage = Stage::new(self, "backward/bin.cu", "bin");
                 let align = stage.align(Slot::Locations, Role::Locations, 2 * points);
                 stage.unit.key += &format!("-b{}-n{points}-a{align}", sizes.threads);
-                stage.unit.key += &format!("-k{}", sizes.kept);
+                stage.unit.key += if sizes.wide_keys { "-wide" } else { "" };
                 stage.unit = stage
                     .unit
                     .define("LOCATION_ALIGN", align)
                     .define("THREADS", sizes.threads)
-                    .define("COUNTERS_16BIT", u8::from(sizes.counters_16bit))
                     .define("POINTS_PER_LOAD", points)
-                    .define("MAX_POINTS", max_points(self.request))
-                    .define("KEPT", sizes.kept);
+                    .define("WIDE_KEYS", u8::from(sizes.wide_keys));
                 stage.launch(call, entry, [blocks as u32, 1], threads as u32, bytes as u32, why);
             };
         let blocks = sizes.planes * sizes.chunks * self.request.problem.levels().len();
-        let counters = sizes.band_bins * 4;
+        let counters = sizes.count_bins * 4;
         bin("msda_bin_count", blocks, sizes.threads, counters, "counts samples by the tiles they touch");
         bin("msda_bin_scan", sizes.planes, 1024, 0, "turns the counts into places");
         let bytes = sizes.write_bytes();
@@ -273,21 +267,21 @@ impl Job<'_> {
         let p = self.request.problem;
         let element = p.types().value.size();
         let light = p.queries() * p.samples() < LIGHT * self.sizes.tiles;
-        let blocks_per_sm = if element == 4 { 3 } else { 4 };
         let mut stage = Stage::new(self, "backward/value.cu", "value");
         let align = stage.align(Slot::Locations, Role::Locations, 2);
         let rows = (2 * 32 * chunk * element).max(1024);
-        let bytes = WARPS * (rows + 2 * 32 * 20);
-        stage.unit.key += &format!("-c{chunk}-a{align}-x{blocks_per_sm}");
+        // Two image rows and a column per sample; an image row of each warp, twice.
+        let bytes = WARPS * (rows + 32 * 12 + 2 * TILE[0] * chunk * 4);
+        stage.unit.key += &format!("-c{chunk}-a{align}");
         stage.unit = stage
             .unit
             .define("LOCATION_ALIGN", align)
             .define("CHUNK", chunk)
-            .define("BLOCKS_PER_SM", blocks_per_sm)
+            .define("BLOCKS_PER_SM", VALUE_BLOCKS)
             .define("SHARED_BYTES", bytes);
         // With few samples per tile, blocks take many units: they read the table of levels once.
-        let most = if light { self.target.sms as usize * blocks_per_sm * 4 } else { 1 << 30 };
-        let blocks = units(self.request, &self.sizes).saturating_mul(self.sizes.planes).clamp(1, most);
+        let most = if light { self.target.sms as usize * VALUE_BLOCKS * 4 } else { 1 << 30 };
+        let blocks = units(self.request).saturating_mul(self.sizes.planes).clamp(1, most);
         let grid = [blocks as u32, (p.channels() / chunk) as u32];
         let why = "computes the gradient of value tile by tile, on tensor cores";
         stage.launch(call, "msda_backward_value", grid, 32 * WARPS as u32, bytes as u32, why);
@@ -299,13 +293,16 @@ impl Job<'_> {
         let mut stage = Stage::new(self, "backward/value_plain.cu", "value-plain");
         let align = stage.align(Slot::Locations, Role::Locations, 2);
         stage.unit.key += &format!("-a{align}");
-        stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("WARPS", WARPS);
-        let bytes = WARPS * 32 * 32 * p.types().value.accumulator().size();
+        let of_warp = 32 * 32 * p.types().value.accumulator().size();
+        let room = self.target.shared().saturating_sub(OWN_SHARED + LEVEL_BYTES * p.levels().len());
+        let warps = [WARPS, 2].into_iter().find(|n| n * of_warp <= room).unwrap_or(1);
+        stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("WARPS", warps);
+        let bytes = warps * of_warp;
         let tiles = self.sizes.tiles.saturating_mul(self.sizes.planes);
-        let warps = tiles.saturating_mul(p.channels().div_ceil(32));
-        let blocks = warps.div_ceil(WARPS).clamp(1, self.target.sms as usize * 64) as u32;
+        let work = tiles.saturating_mul(p.channels().div_ceil(32));
+        let blocks = work.div_ceil(warps).clamp(1, self.target.sms as usize * 64) as u32;
         let why = "computes the gradient of value tile by tile";
-        stage.launch(call, "msda_backward_value_plain", [blocks, 1], 32 * WARPS as u32, bytes as u32, why);
+        stage.launch(call, "msda_backward_value_plain", [blocks, 1], 32 * warps as u32, bytes as u32, why);
     }
 
     /// Adds the stages that compute the gradient of value with atomics: clear, add, round.
@@ -328,13 +325,6 @@ impl Job<'_> {
         run("msda_backward_value_round", len, "rounds the gradient of value");
         Table::new(p).keep(call);
     }
-}
-
-/// Lanes of `bin.cu` that share a query: its points, if they divide a warp and are the same on all levels.
-fn point_lanes(request: &Request<'_>) -> usize {
-    let points = request.problem.points();
-    let same = points.iter().all(|&n| n == points[0]);
-    if same && points[0] <= 32 && points[0].is_power_of_two() { points[0] } else { 1 }
 }
 
 /// The most points of a level.
@@ -403,13 +393,18 @@ impl Few {
     }
 }
 
-/// Tiles of so many positions, if the levels are squares of equal size: as many as are to be expected, and
-/// the most. Levels of other sizes have about as many. If there are more after all, several share their bins.
-fn estimated_tiles(positions: usize, levels: usize) -> (usize, usize) {
-    // A square of n x n pixels has at most (n + 7) * (n + 3) / 32 tiles, and every level has one.
+/// Of so many positions, if the levels are squares of equal size: as many tiles as are to be expected, and
+/// the most cells. Levels of other sizes have about as many. If there are more after all, several share their
+/// bins.
+fn estimated(positions: usize, levels: usize) -> (usize, usize) {
+    // A square of n x n pixels has at most (n + 7) * (n + 3) / 32 tiles and (n + 7) * n / 8 cells.
     let side = (positions as f64 / levels.max(1) as f64).sqrt();
-    let with_edges = |edges: f64| ((positions as f64 + levels as f64 * edges) / 32.0).ceil() as usize;
-    (with_edges(5.0 * side + 16.0), with_edges(10.0 * side + 32.0))
+    let of = |edges: f64, pixels: f64| ((positions as f64 + levels as f64 * edges) / pixels).ceil() as usize;
+    (of(5.0 * side + 16.0, 32.0), of(7.0 * side + 8.0, 8.0))
+}
+
+fn cells_of(level: &msda::Level) -> usize {
+    level.w.div_ceil(TILE[0]) * level.h
 }
 
 fn tiles_of(level: &msda::Level) -> usize {
@@ -432,17 +427,21 @@ fn matrix_chunk(request: &Request<'_>, target: &Target) -> Option<usize> {
 }
 
 /// Units of work per plane of `value.cu`.
-fn units(request: &Request<'_>, sizes: &Sizes) -> usize {
+fn units(request: &Request<'_>) -> usize {
     let p = request.problem;
     if request.levels == Levels::Device {
-        return p.positions() / 100 + 8 * p.levels().len();
+        return p.positions() / 200 + 8 * p.levels().len();
     }
     let of_level = |(level, points): (&msda::Level, &usize)| {
-        let [across, down] = [level.w.div_ceil(TILE[0]), level.h.div_ceil(TILE[1])];
-        let heavy = p.queries() * points * 5 > 4 * SHARED_FROM * across * down;
-        if heavy { across * down } else { across.div_ceil(2) * down.div_ceil(2) }
+        let strips = level.w.div_ceil(TILE[0]);
+        let heavy = p.queries() * points * ROWS > HEAVY_FROM * cells_of(level);
+        if heavy {
+            strips * level.h.div_ceil(HEAVY_ROWS)
+        } else {
+            (strips * level.h.div_ceil(ROWS)).div_ceil(WARPS)
+        }
     };
-    p.levels().iter().zip(p.points()).map(of_level).sum::<usize>().min(sizes.tiles)
+    p.levels().iter().zip(p.points()).map(of_level).sum()
 }
 
 /// A kernel that works on tiles, while it is prepared.
@@ -474,9 +473,11 @@ impl<'a> Stage<'a> {
             args.i32(n);
         }
         let sample_words = p.queries().saturating_mul(max_points(request)).div_ceil(32).min(1 << 30);
-        for n in [sizes.chunk_queries, sizes.chunks, sizes.bins, sizes.band_bins, sample_words] {
+        let samples = [sizes.chunk_samples, sizes.batch_samples];
+        for n in [sizes.chunks, sizes.bins, samples[0], samples[1], sizes.count_bins, sample_words] {
             args.i32(n);
         }
+        args.align(8);
         table.add_entries(&mut args);
         let points: Vec<String> = p.points().iter().map(ToString::to_string).collect();
         let uniform = p.points().iter().all(|&n| n == p.points()[0]);
