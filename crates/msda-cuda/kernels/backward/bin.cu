@@ -2,21 +2,21 @@
 //
 //   msda_bin_count    a block per chunk counts the samples of each bin
 //   msda_bin_scan     a block per plane turns the counts into first records
-//   msda_bin_write    a block per chunk sorts its samples in shared memory, and writes their records
+//   msda_bin_write    a block per chunk sorts its samples in shared memory, then writes records
 //
 // Threads: to count, POINTS_PER_LOAD samples of a query per lane; to write, one sample per lane.
 //
 // A block sorts by digits of the bins, the lowest first. A warp counts the digits of its samples;
-// lanes with the same digit find each other with match_any. The samples of a digit keep their order:
-// by warp, by 32 samples, by lane. So the order of the records is always the same. Atomics only
-// count. Records of a bin follow each other in shared memory, so stores to device memory touch few
-// lines.
+// lanes with the same digit find each other with match_any. The samples of a digit keep their
+// order: by warp, by 32 samples, by lane. So the order of the records is always the same. Atomics
+// only count. Records of a bin follow each other in shared memory, so stores to device memory touch
+// few lines.
 //
 // Bound by: instructions (count, write) and latency (scan).
 #include "backward/tiles.cuh"
 
-// Macros besides those of tiles.cuh: THREADS; POINTS_PER_LOAD, 1, 2 or 4, which divides the points of
-// each level; WIDE_KEYS: a level may have 2^16 - 1 bins or more.
+// Macros besides those of tiles.cuh: THREADS; POINTS_PER_LOAD, 1, 2 or 4, which divides the points
+// of each level; WIDE_KEYS: a level may have 2^16 - 1 bins or more.
 constexpr int WARPS = THREADS / 32;
 constexpr int DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS;
 
@@ -200,8 +200,8 @@ __device__ __forceinline__ Key make_key(int bin, u32 index) {
 }
 __device__ __forceinline__ u32 bin_of_key(Key key) { return u32(key) & NO_BIN; }
 
-// What a block has in shared memory, besides keys and, for each, its rank among the samples of a warp
-// with the same digit.
+// What a block has in shared memory, besides keys and, for each, its rank among the samples of a
+// warp with the same digit.
 struct Sorting {
     u32 count[WARPS][DIGITS / 2]; // of samples, 16 bits each; later the place of the first one
     u32 of_warp[WARPS];
@@ -221,8 +221,9 @@ __device__ __forceinline__ u32 min_of_warp(u32 x) {
 #endif
 }
 
-// Turns the counts of digits into places: by digit, then by warp. A thread takes some digits, two per
-// word: no sum runs over, because there are fewer than 2^16 samples. All threads call this together.
+// Turns the counts of digits into places: by digit, then by warp. A thread takes some digits, two
+// per word: no sum runs over, because there are fewer than 2^16 samples. All threads call this
+// together.
 __device__ __forceinline__ void scan_counts(Sorting &own) {
     constexpr int WORDS = DIGITS / 2 < THREADS ? 1 : DIGITS / 2 / THREADS;
     const bool has_digits = threadIdx.x * WORDS < DIGITS / 2;
@@ -307,9 +308,9 @@ __device__ __forceinline__ u32 first_with(const Key *keys, u32 n, u32 bin) {
     return begin;
 }
 
-// Writes the records of n sorted samples, of which the first in the chunk is record `first`. `before`
-// has the records of the bins in chunks before; with `more`, those of these samples are added to it.
-// All threads call this together.
+// Writes the records of n sorted samples, of which the first in the chunk is record `first`.
+// `before` has the records of the bins in chunks before; with `more`, those of these samples are
+// added to it. All threads call this together.
 __device__ __forceinline__ void write_records(u32 *records, const Key *keys, u32 n, u32 first,
                                               const u32 *starts, u32 *before, bool more) {
     const u32 lane = threadIdx.x % 32, share = (n + THREADS - 1) / THREADS * 32; // of a warp

@@ -1,8 +1,8 @@
 // Matrices: products of shares and gradients on tensor cores, for value.cu and value_few.cu.
 //
-// A warp multiplies matrices for SUM_LINES image rows of 8 pixels: pixels x samples times samples x CHUNK
-// channels. Each sample has at most four shares that are not 0, but the tensor core multiplies all
-// faster than other code would find the four.
+// A warp multiplies matrices for SUM_LINES image rows of 8 pixels: pixels x samples times samples x
+// CHUNK channels. Each sample has at most four shares that are not 0, but the tensor core
+// multiplies all faster than other code would find the four.
 //
 //     shares (registers)                gradients (shared memory)      sums (registers)
 //     sample  0 1 2 .. 15               channel  0 1 2 .. 31
@@ -117,7 +117,8 @@ struct __align__(16) Shares {
     Lines lines[32];  // weight * share of each image row
     float column[32]; // x, from the first pixel column
 
-    // Puts the sample of this lane, at (x, y) from the first pixel. Its weight is 0 if there is none.
+    // Puts the sample of this lane, at (x, y) from the first pixel. Its weight is 0 if there is
+    // none.
     __device__ __forceinline__ void put(float x, float y, float weight) {
         Lines to;
 #pragma unroll
@@ -321,8 +322,8 @@ __device__ __forceinline__ void store_line(char *row, bool inside, const Sums &s
     }
 }
 
-// Computes an image row of a tile again, by the definition, with one warp. `sums` has EXACT_BYTES of
-// shared memory.
+// Computes an image row of a tile again, by the definition, with one warp. `sums` has EXACT_BYTES
+// of shared memory.
 template <typename R>
 __device__ __noinline__ void write_exactly(const Args &args, const Levels &levels, const R &records,
                                            const Tile &tile, int line, int image, int head,

@@ -249,8 +249,8 @@ __device__ __forceinline__ void load_gradient(Gradient &to, const char *from) {
     }
 }
 
-// Computes the dot products of the taps of a sample and stores them in `to`, from `first_tap` on. All
-// lanes of a warp call this together.
+// Computes the dot products of the taps of a sample and stores them in `to`, from `first_tap` on.
+// All lanes of a warp call this together.
 __device__ __forceinline__ void store_dots(TapWeights &to, int first_tap,
                                            const Vector<VEC> (&rows)[TAPS_PER_LANE],
                                            const Gradient &gradient, const Lane &lane) {

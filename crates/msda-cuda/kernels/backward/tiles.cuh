@@ -17,7 +17,7 @@
 //             left neighbour, and bins 2 c and 2 c + 1. The last strip has no bin 2 c + 1, so
 //             nothing runs over into the next row.
 //   record    index of a sample in its plane and level: query * points of the level + point
-//   chunk     samples of a plane and level that a block of bin.cu sorts; their records are consecutive
+//   chunk     samples of a plane and level, with consecutive records, that a block of bin.cu sorts
 //
 // Levels are numbered from the last to the first here: the last has the fewest cells and the most
 // samples per cell, so its cells are computed first.
@@ -257,8 +257,8 @@ __device__ __forceinline__ const u32 *bin_starts(const Args &args, const TileLev
     return args.bin_starts + plane * (args.bin_capacity + 1) + level.first_bin;
 }
 
-// The bins of the samples whose top left tap is in an image row and that touch a strip: from, to. If
-// bins are shared, they may hold other samples too.
+// The bins of the samples whose top left tap is in an image row and that touch a strip: from, to.
+// If bins are shared, they may hold other samples too.
 __device__ __forceinline__ int2 bins_of_cell(const TileLevel &level, int shift, int strip, int row) {
     const int cell = row * level.strips() + strip;
     return shift == 0 ? make_int2(max(2 * cell - 1, 0), 2 * cell + 2)

@@ -12,10 +12,10 @@
 //     top row r + 1    sums of rows r + 1 and r + 2
 //
 // Threads: four warps per block. A unit of work is some rows of a strip. A block takes four
-// neighbouring units, one per warp; or one unit that all warps share, if its level has many samples per cell or
-// one of the four units has many. The warps of a shared unit take every fourth group of 32 samples of
-// a top row, and their sums are added in the order of the warps, so the bits are the same in every
-// run.
+// neighbouring units, one per warp; or one unit that all warps share, if its level has many samples
+// per cell or one of the four units has many. The warps of a shared unit take every fourth group of
+// 32 samples of a top row, and their sums are added in the order of the warps, so the bits are the
+// same in every run.
 //
 // Pipeline of a warp, up to 32 samples of a top row per step: while the products of one step are
 // computed, locations, weights and rows of gradients of the next one are on their way (the rows to
@@ -140,8 +140,8 @@ struct Raw {
     Softmax softmax;
 };
 
-// Computes a unit and stores it. Returns the image rows whose sums are not finite, a bit per row. With
-// `together`, all warps of the block call this.
+// Computes a unit and stores it. Returns the image rows whose sums are not finite, a bit per row.
+// With `together`, all warps of the block call this.
 __device__ __forceinline__ u32 add_unit(const Unit &unit, Steps &steps, Stages &stages, bool together,
                                         int &turn) {
     const Args &args = unit.args;

@@ -1,9 +1,10 @@
-// Products of matrices on tensor cores, from sm_80 on. A warp multiplies together; with g = lane / 4
-// and j = lane % 4, a lane has, of 16-bit numbers,
+// Products of matrices on tensor cores, from sm_80 on. A warp multiplies together; with g = lane /
+// 4 and j = lane % 4, a lane has, of 16-bit numbers,
 //
-//   a[0], a[1]   rows g and g + 8, numbers 2 j and 2 j + 1        b[0]   column g, numbers 2 j, 2 j + 1
-//   a[2], a[3]   the same rows, numbers 2 j + 8 and 2 j + 9       b[1]   numbers 2 j + 8, 2 j + 9
-//   sum[0..1]    row g, columns 2 j and 2 j + 1                   sum[2..3]   row g + 8
+//   a[0], a[1]   rows g and g + 8, numbers 2 j and 2 j + 1
+//   a[2], a[3]   the same rows, numbers 2 j + 8 and 2 j + 9
+//   b[0], b[1]   column g, numbers 2 j and 2 j + 1, then 2 j + 8 and 2 j + 9
+//   sum[0..3]    row g, columns 2 j and 2 j + 1; then row g + 8
 #pragma once
 #include "common/types.cuh"
 

@@ -236,7 +236,7 @@ impl Job<'_> {
         stage.launch(call, "msda_backward_value_few", grid, 32 * FEW_WARPS as u32, bytes as u32, why);
     }
 
-    /// Adds the stages that sort the samples by the tiles they touch.
+    /// Adds the stages that sort the samples by their bins.
     fn sort(&self, call: &mut Call) {
         let sizes = &self.sizes;
         let mut bin =
@@ -256,10 +256,10 @@ impl Job<'_> {
             };
         let blocks = sizes.planes * sizes.chunks * self.request.problem.levels().len();
         let counters = sizes.count_bins * 4;
-        bin("msda_bin_count", blocks, sizes.threads, counters, "counts samples by the tiles they touch");
+        bin("msda_bin_count", blocks, sizes.threads, counters, "counts samples by image row and strip");
         bin("msda_bin_scan", sizes.planes, 1024, 0, "turns the counts into places");
         let bytes = sizes.write_bytes();
-        bin("msda_bin_write", blocks, sizes.threads, bytes, "sorts samples by the tiles they touch");
+        bin("msda_bin_write", blocks, sizes.threads, bytes, "sorts samples by image row and strip");
     }
 
     /// Adds the stage that computes the gradient of value on tensor cores.
@@ -283,7 +283,7 @@ impl Job<'_> {
         let most = if light { self.target.sms as usize * VALUE_BLOCKS * 4 } else { 1 << 30 };
         let blocks = units(self.request).saturating_mul(self.sizes.planes).clamp(1, most);
         let grid = [blocks as u32, (p.channels() / chunk) as u32];
-        let why = "computes the gradient of value tile by tile, on tensor cores";
+        let why = "computes the gradient of value row by row, on tensor cores";
         stage.launch(call, "msda_backward_value", grid, 32 * WARPS as u32, bytes as u32, why);
     }
 
