@@ -44,13 +44,13 @@ if has test; then
     step plan "$bin/plan"
 fi
 if has python; then
-    if python3 -c "import torch, pytest, transformers" 2>/dev/null; then
+    if missing=$("$MSDA_PYTHON" -c "import torch, pytest, transformers" 2>&1 >/dev/null); then
         # The checkout's package with the compiled part of the bundle.
         package=$(cd "$(dirname "$0")/../bindings/python" && pwd)
         cp "$bin"/_native.* "$package/python/msda/"
-        PYTHONPATH=$package/python step python python3 -m pytest --quiet -rs -p no:cacheprovider "$package/tests"
+        PYTHONPATH=$package/python step python "$MSDA_PYTHON" -m pytest --quiet -rs -p no:cacheprovider "$package/tests"
     else
-        echo "skipped python: no torch, pytest or transformers"
+        echo "skipped python: ${missing##*$'\n'}"
     fi
 fi
 if has sanitize && there compute-sanitizer sanitize; then

@@ -19,7 +19,8 @@ def call(change, device="cpu", **options):
     return msda.ms_deform_attn(*given.values(), **options)
 
 
-def many_dimensions(like):
+def deep(like):
+    """A tensor of twelve dimensions, on the device of another one."""
     return torch.zeros([1, 2] * 6, device=like.device).transpose(1, 11)
 
 
@@ -55,10 +56,10 @@ def many_dimensions(like):
         (lambda i: {"weights": i.weights[0, 0]}, ValueError, "attention_weights: got shape"),
         (lambda i: {"locations": i.locations[0, 0, 0, 0]}, ValueError, "sampling_locations: got"),
         (lambda i: {"weights": i.weights.long()}, TypeError, "attention_weights: got"),
-        (lambda i: {"value": many_dimensions(i.value)}, ValueError, "value: got shape"),
-        (lambda i: {"shapes": many_dimensions(i.shapes).long()}, ValueError, "spatial_shapes: got shape"),
-        (lambda i: {"locations": many_dimensions(i.value)}, ValueError, "sampling_locations: got shape"),
-        (lambda i: {"weights": many_dimensions(i.value)}, ValueError, "attention_weights: got shape"),
+        (lambda i: {"value": deep(i.value)}, ValueError, "value: got shape"),
+        (lambda i: {"shapes": deep(i.shapes).long()}, ValueError, "spatial_shapes: got shape"),
+        (lambda i: {"locations": deep(i.value)}, ValueError, "sampling_locations: got shape"),
+        (lambda i: {"weights": deep(i.value)}, ValueError, "attention_weights: got shape"),
         (lambda i: {"shapes": i.shapes.cfloat()}, TypeError, "spatial_shapes: got .*complex"),
         (lambda i: {"starts": "abc"}, TypeError, "level_start_index: got 'abc', expected"),
         (lambda i: {"starts": object()}, TypeError, "level_start_index: got <object"),

@@ -66,7 +66,7 @@ template <int N> struct Work {
                 args.reference.at(image, query, l), reference);
         }
     }
-    // Calls f(bin, index) for n samples from a record on. Several loads are in flight.
+    // Calls f(bin, index) for n samples, from record `from` on. Several loads are in flight.
     template <typename F>
     __device__ __forceinline__ void for_each(const Args &args, const Levels &levels, u32 from, u32 n,
                                              F f) const {
@@ -156,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(1024)
         const int b = begin + 4 * threadIdx.x;
         uint4 own = make_uint4(0, 0, 0, 0);
         if (b < bins) own = add_up_chunks(args, args.counts + plane * args.chunks * args.bin_capacity + b);
-        // Counts behind the last bin were not set.
+        // There are no counts after those of the last bin.
         if (b + 2 > bins) own.y = 0;
         if (b + 3 > bins) own.z = 0;
         if (b + 4 > bins) own.w = 0;
@@ -176,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(1024)
         }
         if (b < bins) {
             lower += sum - all_four;
-            // At the end some are not bins, but there is room for them.
+            // The last of these four may not be bins; the array has room for them.
             starts[b] = lower, starts[b + 1] = lower + own.x;
             starts[b + 2] = lower + own.x + own.y, starts[b + 3] = lower + own.x + own.y + own.z;
         }
@@ -315,8 +315,8 @@ __device__ __forceinline__ void write_records(u32 *records, const Key *keys, u32
                                               const u32 *starts, u32 *before, bool more) {
     const u32 lane = threadIdx.x % 32, share = (n + THREADS - 1) / THREADS * 32; // of a warp
     const u32 begin = threadIdx.x / 32 * share, end = min(begin + share, n);
-    // The place of the samples of a bin, less that of its first one in shared memory. `carried`: of
-    // the last one of the 32 before.
+    // From the index of a sample in shared memory to its record: the distance is the same for all
+    // samples of a bin. `carried`: the distance of the sample before the next 32.
     auto place_of = [&](u32 bin, u32 index) { return starts[bin] + before[bin] - index; };
     u32 carried = 0;
     if (begin < end && bin_of_key(keys[begin]) != NO_BIN) {
@@ -356,7 +356,7 @@ __device__ __forceinline__ void write_records(u32 *records, const Key *keys, u32
     }
 }
 
-// As many blocks as shared memory has room for on sm_90, and registers on others.
+// Blocks per SM. Shared memory limits them on sm_90, the number of threads on sm_75.
 constexpr int WRITE_BLOCKS = VALUE == F64 ? 2 : __CUDA_ARCH__ >= 800 ? 5 : 4;
 
 extern "C" __global__ void __launch_bounds__(THREADS, WRITE_BLOCKS)

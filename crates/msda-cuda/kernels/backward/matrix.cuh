@@ -117,8 +117,8 @@ struct __align__(16) Shares {
     Lines lines[32];  // weight * share of each image row
     float column[32]; // x, from the first pixel column
 
-    // Puts the sample of this lane, at (x, y) from the first pixel. Its weight is 0 if there is
-    // none.
+    // Stores the shares of this lane's sample. (x, y): its distance from the first pixel. The
+    // weight is 0 if the lane has no sample.
     __device__ __forceinline__ void put(float x, float y, float weight) {
         Lines to;
 #pragma unroll
@@ -149,7 +149,7 @@ struct RowsInOrder {
     u32 first_piece; // see `of`: the piece of a lane
 
     static constexpr int AT_ONCE = COLUMN_TILES < 2 ? COLUMN_TILES : 2; // matrices of 8 channels
-    // The address of the piece of this lane, of the first 16 rows. `lane`: of the warp.
+    // The address that this lane gives to ldmatrix for the first 16 rows.
     static __device__ __forceinline__ u32 of(const uint4 *rows, u32 lane) {
         return u32(__cvta_generic_to_shared(rows + piece_of(lane % 16, lane / 16 % AT_ONCE)));
     }
@@ -157,7 +157,7 @@ struct RowsInOrder {
     template <int EIGHTS> __device__ __forceinline__ u32 find(int step) const {
         return first_piece + step * (PARTS * 16);
     }
-    // The piece n matrices later: piece_of exchanges pieces by exclusive or.
+    // The same address for the n-th matrix of 8 channels: piece_of swizzles with XOR.
     __device__ __forceinline__ u32 later(u32 piece, int n) const { return piece ^ (n * 16); }
 };
 

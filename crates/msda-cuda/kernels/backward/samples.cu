@@ -16,11 +16,12 @@
 // The four sums of a sample over the lanes of a row take three exchanges: in the first, two lanes
 // swap two sums each, so that each goes on with two of them; in the second with one.
 //
-// Rows of 64 bytes of 16-bit numbers: tensor cores compute the dot products. Four lanes have a row,
-// as a product of matrices wants it, if both matrices have their channels in the same other order.
-// Rows g and g + 8 of the first matrix are taps of lanes 4 g to 4 g + 3, and column g of the second
-// one is their row of grad_output. Only column g of these two rows is used, but no number is
-// converted and no sum is exchanged.
+// Rows of 64 bytes of 16-bit numbers: tensor cores compute the dot products. Lanes 4 g to 4 g + 3
+// load a row, 16 bytes per lane. The matrix product takes these registers as they are: that
+// permutes the channels, in the same way in both matrices. Rows g and g + 8 of the first matrix are
+// two taps of these lanes, and column g of the second matrix is their row of grad_output. Only
+// column g of the two rows of the product is used. But no number is converted, and no sum is
+// exchanged.
 //
 // FUSED: the kernel stores the softmax of each query and head too, for the gradient of value.
 //

@@ -4,9 +4,9 @@
 //   tile      8 x 4 pixels of a level
 //   strip     8 pixel columns of a level
 //   cell      8 pixels: an image row of a strip
-//   bin       the samples of a plane whose top left tap is in one cell, or nearest to it where the
-//             tap is outside the map, divided into two: bin 2 c belongs to cell c; bin 2 c + 1 too,
-//             but its samples also touch the next strip.
+//   bin       samples of a plane whose top left tap is in the same cell; if that tap is outside the
+//             map, the nearest pixel counts. Cell c has two bins: the samples of bin 2 c touch one
+//             strip, those of bin 2 c + 1 also touch the next strip.
 //
 //               strip 0            strip 1
 //               . . . . . . . o    . . . . . . . .     o: a sample of bin 2 c + 1 touches
@@ -19,8 +19,8 @@
 //   record    index of a sample in its plane and level: query * points of the level + point
 //   chunk     samples of a plane and level, with consecutive records, that a block of bin.cu sorts
 //
-// Levels are numbered from the last to the first here: the last has the fewest cells and the most
-// samples per cell, so its cells are computed first.
+// Levels are numbered from the last to the first here: usually the last has the fewest cells and
+// the most samples per cell, so its cells are computed first.
 //
 // Macros, set by the host twin src/kernels/scatter.rs:
 //   VALUE LOCATION WEIGHT   element types

@@ -17,9 +17,9 @@
 // 32 samples of a top row, and their sums are added in the order of the warps, so the bits are the
 // same in every run.
 //
-// Pipeline of a warp, up to 32 samples of a top row per step: while the products of one step are
-// computed, locations, weights and rows of gradients of the next one are on their way (the rows to
-// shared memory), and the records of the one after it.
+// Pipeline of a warp, up to 32 samples of a top row per step. While the products of one step are
+// computed, the warp loads the locations, weights and rows of gradients of the next step (the rows
+// into shared memory), and the records of the step after that.
 //
 // Bound by: the data path of L1 and shared memory if samples are many; writing grad_value if few.
 #define SUM_LINES 2
@@ -67,7 +67,8 @@ __device__ __forceinline__ void copy_row(u32 to, const char *from) {
 #endif
 }
 
-// The compiler keeps such a number in registers, instead of computing it again in each step.
+// Hides how x was computed. So the compiler keeps it in a register, instead of computing it again
+// in each step.
 __device__ __forceinline__ const char *keep(const char *x) {
     asm volatile("" : "+l"(x));
     return x;
@@ -165,7 +166,7 @@ __device__ __forceinline__ u32 add_unit(const Unit &unit, Steps &steps, Stages &
 #pragma unroll
         for (int i = 0; i < PARTS; i++) {
             const int other = __shfl_sync(0xffffffffu, query, i * (32 / PARTS) + lane / PARTS);
-            // The piece 32 pieces later: piece_of moves all of them alike.
+            // 32 pieces further: piece_of swizzles all rows of this lane alike.
             copy_row(own_piece + buffer * (32 * PARTS * 16) + i * 512,
                      address_mad(gradients, other, int(args.grad_output.stride[1])));
         }
@@ -196,8 +197,8 @@ __device__ __forceinline__ u32 add_unit(const Unit &unit, Steps &steps, Stages &
     };
     Sums sums;
     clear(sums);
-    // 16 bits: the sums of many steps before. Volatile, so that they are in memory: few units need
-    // them.
+    // 16-bit types: sums of earlier steps. Volatile keeps them out of registers, because few units
+    // need them.
     volatile float before[COLUMN_TILES * 4];
     int rounded = 0, steps_of_sums = 0; // rounded: of how many image rows `before` has sums
     auto round = [&] {
@@ -238,7 +239,7 @@ __device__ __forceinline__ u32 add_unit(const Unit &unit, Steps &steps, Stages &
         store_line(const_cast<char *>(to), column + pixel < level.width, sums, 0, finite);
         if (!__all_sync(0xffffffffu, finite.all())) not_finite |= 1u << (row - unit.first);
     };
-    // Ends a top row.
+    // Completes image row `top`: stores it. The lower row of the sums becomes the upper one.
     auto finish = [&](int top) {
         if (!ROUND_EACH_STEP && rounded > 0) {
 #pragma unroll
@@ -318,7 +319,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             const int rows = units.heavy[l] ? HEAVY_ROWS : ROWS;
             const int all = level.strips() * ((level.height + rows - 1) / rows);
             count += units.heavy[l] ? all : (all + WARPS - 1) / WARPS;
-            // Only of levels that overlap there can be more.
+            // Only levels that overlap can have more units.
             count = count < 1 << 30 ? count : 1 << 30;
         }
         units.count = int(count);

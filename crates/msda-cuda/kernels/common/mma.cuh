@@ -1,5 +1,5 @@
-// Products of matrices on tensor cores, from sm_80 on. A warp multiplies together; with g = lane /
-// 4 and j = lane % 4, a lane has, of 16-bit numbers,
+// Products of matrices on tensor cores, from sm_80 on. The lanes of a warp share the matrices. With
+// g = lane / 4 and j = lane % 4, a lane has these parts of matrices of 16-bit numbers:
 //
 //   a[0], a[1]   rows g and g + 8, numbers 2 j and 2 j + 1
 //   a[2], a[3]   the same rows, numbers 2 j + 8 and 2 j + 9
@@ -30,7 +30,7 @@ __device__ __forceinline__ void multiply(float (&sum)[4], const u32 (&a)[4], con
 #endif
 }
 
-// The same with 8 16-bit numbers.
+// The same with 8 numbers of 16 bits.
 __device__ __forceinline__ void multiply(float (&sum)[4], const u32 (&a)[2], const u32 (&b)[1]) {
 #if __CUDA_ARCH__ >= 800
     if constexpr (VALUE == BF16) {

@@ -430,6 +430,7 @@ fn matrix_chunk(request: &Request<'_>, target: &Target) -> Option<usize> {
 fn units(request: &Request<'_>) -> usize {
     let p = request.problem;
     if request.levels == Levels::Device {
+        // Four units of 8 x 8 pixels per block, some of them at the edge of a level.
         return p.positions() / 200 + 8 * p.levels().len();
     }
     let of_level = |(level, points): (&msda::Level, &usize)| {
