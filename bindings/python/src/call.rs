@@ -301,6 +301,8 @@ impl Call<'_> {
     /// The outer strides of a gradient of the output, as `(B, Q, H, D)`.
     pub(crate) fn grad_strides(&self, grad: &Tensor<'_>) -> Result<Strides> {
         if !grad.dense_from(2) {
+            // A wrong shape is the better reason.
+            self.check_grad(&self.problem()?, grad)?;
             let got = format!("strides {:?}", grad.strides);
             return Err(Refused::value(grad.name, got, "a contiguous last dimension"));
         }
@@ -315,6 +317,8 @@ impl Call<'_> {
             .flatten()
         {
             if !tensor.dense_from(3) {
+                // A wrong shape is the better reason.
+                self.problem()?;
                 let got = format!("strides {:?} of shape {:?}", tensor.strides, tensor.sizes);
                 return Err(Refused::value(tensor.name, got, "contiguous inner dimensions"));
             }

@@ -327,8 +327,7 @@ fn levels_on_the_device_may_have_more_cells_than_expected() {
     }
 }
 
-/// Large levels: a block sorts its samples in several batches, and the bins of the last one need more than 16 bits. On
-/// the first level, the block that counts needs a little less than 48 KiB of shared memory, and a little besides.
+/// Large levels: a block sorts its samples in several batches, and the bins of the last one need more than 16 bits.
 #[test]
 fn levels_may_be_large() {
     let Some(device) = device() else { return };
@@ -340,6 +339,29 @@ fn levels_may_be_large() {
             levels: vec![level],
             points: vec![4],
             ..spec(6000, dtype)
+        };
+        let given = Given::new(sizes);
+        for backend in [Cuda::new(&device), Cuda::device_levels(&device)] {
+            given.check(&backend.name(), &given.run(&backend));
+        }
+    }
+}
+
+/// Very many samples on few pixels: a block sorts its samples in several batches. In the last case their number in a
+/// chunk does not fit 16 bits.
+#[test]
+fn queries_may_be_very_many() {
+    let Some(device) = device() else { return };
+    for (queries, dtype) in
+        [(40_000, Dtype::F16), (70_000, Dtype::F32), (35_000, Dtype::F64), (550_000, Dtype::F16)]
+    {
+        let sizes = Spec {
+            batch: 1,
+            heads: 1,
+            channels: 8,
+            levels: vec![(13, 21), (4, 3)],
+            points: vec![4, 1],
+            ..spec(queries, dtype)
         };
         let given = Given::new(sizes);
         for backend in [Cuda::new(&device), Cuda::device_levels(&device)] {

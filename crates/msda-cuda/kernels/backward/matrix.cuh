@@ -324,13 +324,13 @@ __device__ __forceinline__ void store_line(char *row, bool inside, const Sums &s
 
 // Computes an image row of a tile again, by the definition, with one warp. `sums` has EXACT_BYTES
 // of shared memory.
-template <typename R>
-__device__ __noinline__ void write_exactly(const Args &args, const Levels &levels, const R &records,
+template <typename S>
+__device__ __noinline__ void write_exactly(const Args &args, const Levels &levels, const S &samples,
                                            const Tile &tile, int line, int image, int head,
                                            float *sums) {
     const int lane = threadIdx.x % 32;
     const bool in_row = lane < CHUNK;
-    add_in_order<1>(args, levels, records, tile, line, image, head,
+    add_in_order<1>(args, levels, samples, tile, line, image, head,
                     blockIdx.y * CHUNK + (in_row ? lane : 0), in_row, sums);
     for (int i = lane; i < TILE_WIDTH * PARTS; i += 32) {
         const int pixel = i / PARTS, part = i % PARTS;

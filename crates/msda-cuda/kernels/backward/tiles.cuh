@@ -16,8 +16,11 @@
 //             row r and that touch a strip are one range of the sorted list: bin 2 c - 1 of its
 //             left neighbour, and bins 2 c and 2 c + 1. The last strip has no bin 2 c + 1, so
 //             nothing runs over into the next row.
-//   record    index of a sample in its plane and level: query * points of the level + point
-//   chunk     samples of a plane and level, with consecutive records, that a block of bin.cu sorts
+//   chunk     samples of a plane and level that follow each other; sort.cu sorts each by bins
+//   record    index of a sample in its plane and level: query * points of the level + point. The
+//             records of a chunk follow each other, sorted by bins.
+//   ends      table per plane: for each chunk and bin, the records of the chunk up to the end of the
+//             bin. So the samples of a cell are one range of records per chunk.
 //
 // Levels are numbered from the last to the first here: usually the last has the fewest cells and
 // the most samples per cell, so its cells are computed first.
@@ -27,6 +30,7 @@
 //   RING NEAREST BORDER CORNERS FUSED   see common/args.cuh
 //   LEVELS SAMPLES          levels; samples per query and head, over all levels
 //   UNIFORM_POINTS          points per level, or 0 if levels differ
+//   WIDE_ENDS               1: ends do not fit 16 bits
 //   INLINE_LEVELS           entries of the table of levels in the argument; 0: in device memory
 //   LOCATION_ALIGN WEIGHT_ALIGN REFERENCE_ALIGN   alignment in bytes of one sample's numbers
 //   ARGS_BYTES              sizeof(Args), computed by the host
@@ -50,6 +54,13 @@ struct LevelSize {
     i64 height, width, start, first_sample; // start: the first position
 };
 
+// An entry of the table of ends.
+#if WIDE_ENDS
+typedef u32 End;
+#else
+typedef u16 End;
+#endif
+
 // The largest logit and 1 / sum of exp(logit - max).
 struct Softmax {
     Wide max, scale;
@@ -60,17 +71,16 @@ struct Args {
     const i64 *shapes;      // (height, width) of each level; null if the table has them
     const i64 *starts;      // first position of each level; null if the table has them
     const LevelSize *table; // null if the table is `level`
-    u32 *records;           // per plane: its records, sorted by bin
-    u32 *bin_starts;        // per plane: the first record of each bin, and the end
-    u32 *counts;            // per plane and chunk, over all levels: records of each bin
+    u32 *records;           // per plane
+    End *ends;              // see Ends
     const Softmax *softmax; // FUSED: per image, query and head
     i64 records_per_plane;
     int batch, queries, heads, channels;
-    int positions, chunks, bin_capacity;
-    int chunk_samples; // a multiple of 128
-    int batch_samples; // that a block of bin.cu sorts at a time: fewer than 2^16
-    int count_bins;    // that a block of bin.cu counts at a time
-    int sample_words;  // words with a bit per sample of a plane and level: value_few.cu
+    int positions, bin_capacity;
+    int chunks;             // of a level: at most 32
+    int chunk_samples;      // a multiple of 128
+    int batch_samples;      // that a block of sort.cu sorts at a time: fewer than 2^16
+    int sample_words;       // words with a bit per sample of a plane and level: value_few.cu
     LevelSize level[INLINE_LEVELS > 0 ? INLINE_LEVELS : 1];
 };
 static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
@@ -100,6 +110,9 @@ struct Levels {
     int tiles, bins; // of all levels
     int bin_shift; // so many cells as a power of two share their bins; 0 unless cells are too many
 };
+
+// Each level begins at a multiple of so many bins.
+constexpr int BIN_ALIGN = 16;
 
 // Bins of a level.
 __device__ __forceinline__ int bins_of(const TileLevel &level, int shift) {
@@ -159,7 +172,7 @@ __device__ __forceinline__ void load_levels(const Args &args, Levels &to) {
                 TileLevel &level = to.level[l];
                 level.first_tile = tiles, level.first_bin = int(bins);
                 tiles += level.tiles;
-                bins += bins_of(level, shift);
+                bins += (bins_of(level, shift) + BIN_ALIGN - 1) / BIN_ALIGN * BIN_ALIGN;
             }
         } while (bins > args.bin_capacity && shift < 30);
         to.tiles = tiles, to.bins = int(bins), to.bin_shift = shift;
@@ -252,10 +265,22 @@ __device__ __forceinline__ Tile tile_at(const Levels &levels, int index) {
     return tile_of_level(levels.level[l], l, index - levels.level[l].first_tile);
 }
 
-// The first records of the bins of a plane and level.
-__device__ __forceinline__ const u32 *bin_starts(const Args &args, const TileLevel &level, i64 plane) {
-    return args.bin_starts + plane * (args.bin_capacity + 1) + level.first_bin;
-}
+// The ends of a chunk, for the bins of its level. 32 bytes of a chunk are followed by those of the
+// next one: sort.cu stores whole sectors, and value.cu loads few lines for all chunks of a bin.
+struct Ends {
+    static constexpr int PER_SECTOR = 32 / sizeof(End);
+    End *sectors; // of the chunk
+    int chunks;
+    __device__ __forceinline__ Ends(const Args &args, const TileLevel &level, i64 plane, int chunk) {
+        const i64 first = plane * args.bin_capacity + level.first_bin;
+        sectors = args.ends + first * args.chunks + chunk * PER_SECTOR, chunks = args.chunks;
+    }
+    __device__ __forceinline__ End &at(int bin) const {
+        return sectors[i64(bin / PER_SECTOR) * (chunks * PER_SECTOR) + bin % PER_SECTOR];
+    }
+    // Records up to the bin, without its own.
+    __device__ __forceinline__ u32 before(int bin) const { return bin > 0 ? at(bin - 1) : 0; }
+};
 
 // The bins of the samples whose top left tap is in an image row and that touch a strip: from, to.
 // If bins are shared, they may hold other samples too.
@@ -265,40 +290,6 @@ __device__ __forceinline__ int2 bins_of_cell(const TileLevel &level, int shift, 
                       : make_int2(2 * (max(cell - 1, 0) >> shift), 2 * (cell >> shift) + 2);
 }
 
-// The records of the samples that touch ROWS image rows of a strip, from `row` on, and some more if
-// bins are shared.
-template <int ROWS> struct RowRecords {
-    const u32 *records;    // of the plane
-    u32 begin[ROWS + 1];   // records of a row, less those of the rows before
-    u32 end[ROWS + 1];     // records up to the end of the row
-
-    __device__ __forceinline__ RowRecords(const Args &args, const Levels &levels, i64 plane, int l,
-                                          int strip, int row) {
-        const TileLevel &level = levels.level[l];
-        const u32 *starts = bin_starts(args, level, plane);
-        records = args.records + plane * args.records_per_plane;
-        u32 total = 0;
-        int used = 0; // bins up to here
-        for (int i = 0; i <= ROWS; i++) {
-            const int top = row - 1 + i;
-            u32 first = 0, count = 0;
-            if (top >= 0 && top < level.height) {
-                const int2 bins = bins_of_cell(level, levels.bin_shift, strip, top);
-                const int from = max(bins.x, used);
-                if (from < bins.y) first = starts[from], count = starts[bins.y] - first;
-                used = max(used, bins.y);
-            }
-            begin[i] = first - total, total += count, end[i] = total;
-        }
-    }
-    __device__ __forceinline__ u32 count() const { return end[ROWS]; }
-    __device__ __forceinline__ u32 at(u32 i) const {
-        int row = 0;
-        while (i >= end[row]) row++;
-        return records[begin[row] + i];
-    }
-};
-
 // The query of a record, and its sample within the query.
 __device__ __forceinline__ int query_of_record(u32 record, const TileLevel &level, int &sample) {
     const u32 points = UNIFORM_POINTS > 0 ? UNIFORM_POINTS : level.points;
@@ -307,56 +298,110 @@ __device__ __forceinline__ int query_of_record(u32 record, const TileLevel &leve
     return int(query);
 }
 
-// All records of a level.
-struct AllRecords {
-    u32 all;
-    __device__ __forceinline__ u32 count() const { return all; }
-    __device__ __forceinline__ u32 at(u32 i) const { return i; }
+// The first record of a chunk, counted from the first of its plane.
+__device__ __forceinline__ u32 first_record(const Args &args, const TileLevel &level, int chunk) {
+    return u32(args.queries) * u32(level.first_sample) + u32(chunk) * u32(args.chunk_samples);
+}
+
+// A sample, not yet located.
+struct Given {
+    int query;
+    Wide xy[2], weight; // FUSED: an offset and a logit
+};
+
+// Loads the sample of a record.
+__device__ __forceinline__ Given load_sample(const Args &args, const TileLevel &level, int image,
+                                                int head, u32 record) {
+    Given to;
+    int sample;
+    Wide weight[1];
+    to.query = query_of_record(record, level, sample);
+    load_wide<LOCATION, 2, LOCATION_ALIGN>(
+        args.locations.at(image, to.query, head) + i64(sample) * (2 * size_of<LOCATION>), to.xy);
+    load_wide<WEIGHT, 1, WEIGHT_ALIGN>(
+        args.weights.at(image, to.query, head) + i64(sample) * size_of<WEIGHT>, weight);
+    to.weight = weight[0];
+    return to;
+}
+
+// The samples that touch some image rows of a strip, and some more if bins are shared.
+struct RecordsOfRows {
+    const Args &args;
+    const Levels &levels;
+    i64 plane;
+    int image, head, l, strip, row, rows;
+
+    // Calls f(begin, end) for each range of records.
+    template <typename F> __device__ __forceinline__ void for_each_range(F f) const {
+        const TileLevel &level = levels.level[l];
+#pragma unroll 1
+        for (int chunk = 0; chunk < args.chunks; chunk++) {
+            const Ends ends(args, level, plane, chunk);
+            const u32 first = first_record(args, level, chunk);
+            int used = 0; // bins up to here
+#pragma unroll 1
+            for (int top = max(row - 1, 0); top < min(row + rows, level.height); top++) {
+                const int2 bins = bins_of_cell(level, levels.bin_shift, strip, top);
+                const int from = max(bins.x, used);
+                if (from < bins.y) f(first + ends.before(from), first + ends.before(bins.y));
+                used = max(used, bins.y);
+            }
+        }
+    }
+    __device__ __forceinline__ Given load(u32 i) const {
+        const u32 record = args.records[plane * args.records_per_plane + i];
+        return load_sample(args, levels.level[l], image, head, record);
+    }
+};
+
+// All samples of a level.
+struct AllSamples {
+    const Args &args;
+    const TileLevel &level;
+    int image, head;
+    template <typename F> __device__ __forceinline__ void for_each_range(F f) const {
+        f(0u, u32(args.queries) * u32(level.points));
+    }
+    __device__ __forceinline__ Given load(u32 i) const {
+        return load_sample(args, level, image, head, i);
+    }
 };
 
 // Adds the samples of LINES image rows of a tile one after the other, as the definition says: lane
 // c sums channel `channel` into sums[pixel * 32 + c]; pixels are counted from image row
-// `first_line` of the tile. All lanes of a warp call this together. `records` may name samples that
-// do not touch the tile.
-template <int LINES, typename R>
-__device__ __forceinline__ void add_in_order(const Args &args, const Levels &levels,
-                                             const R &records, const Tile &tile, int first_line,
-                                             int image, int head, int channel, bool in_row,
-                                             Wide *sums) {
+// `first_line` of the tile. All lanes of a warp call this together. There may be samples that do
+// not touch the tile.
+template <int LINES, typename S>
+__device__ __forceinline__ void add_in_order(const Args &args, const Levels &levels, const S &samples,
+                                             const Tile &tile, int first_line, int image, int head,
+                                             int channel, bool in_row, Wide *sums) {
     typedef typename Element<VALUE>::Stored Stored;
     const int lane = threadIdx.x % 32;
     const TileLevel &level = levels.level[tile.l];
     for (int pixel = 0; pixel < LINES * TILE_WIDTH; pixel++) sums[pixel * 32 + lane] = 0;
-    const u32 count = records.count();
-#pragma unroll 1
-    for (u32 begin = 0; begin < count; begin += 32) {
-        Wide xy[2] = {0, 0}, weight[1] = {0};
-        int query = 0;
+    // Adds up to 32 samples.
+    auto add = [&](u32 begin, u32 here) {
+        Given own{0, {0, 0}, 0};
         bool counts = false;
-        if (begin + lane < count) {
-            int sample;
-            query = query_of_record(records.at(begin + lane), level, sample);
-            load_wide<LOCATION, 2, LOCATION_ALIGN>(
-                args.locations.at(image, query, head) + i64(sample) * (2 * size_of<LOCATION>), xy);
-            load_wide<WEIGHT, 1, WEIGHT_ALIGN>(
-                args.weights.at(image, query, head) + i64(sample) * size_of<WEIGHT>, weight);
+        if (lane < here) {
+            own = samples.load(begin + lane);
             if (FUSED) {
                 Wide reference[FUSED ? FUSED : 1];
                 load_wide<LOCATION, FUSED ? FUSED : 1, REFERENCE_ALIGN>(
-                    args.reference.at(image, query, tile.l), reference);
-                add_reference(reference, levels, tile.l, xy[0], xy[1]);
+                    args.reference.at(image, own.query, tile.l), reference);
+                add_reference(reference, levels, tile.l, own.xy[0], own.xy[1]);
                 const Softmax softmax =
-                    args.softmax[(i64(image) * args.queries + query) * args.heads + head];
-                weight[0] = exp(weight[0] - softmax.max) * softmax.scale;
+                    args.softmax[(i64(image) * args.queries + own.query) * args.heads + head];
+                own.weight = exp(own.weight - softmax.max) * softmax.scale;
             }
-            counts = place(xy[0], xy[1], level);
+            counts = place(own.xy[0], own.xy[1], level);
         }
-        const u32 here = min(count - begin, 32u);
 #pragma unroll 1
         for (u32 k = 0; k < here; k++) {
-            const Wide x = __shfl_sync(0xffffffffu, xy[0], k), y = __shfl_sync(0xffffffffu, xy[1], k);
-            const Wide w = __shfl_sync(0xffffffffu, weight[0], k);
-            const int q = __shfl_sync(0xffffffffu, query, k);
+            const Wide x = __shfl_sync(0xffffffffu, own.xy[0], k);
+            const Wide y = __shfl_sync(0xffffffffu, own.xy[1], k);
+            const Wide w = __shfl_sync(0xffffffffu, own.weight, k);
+            const int q = __shfl_sync(0xffffffffu, own.query, k);
             if (!__shfl_sync(0xffffffffu, int(counts), k) || !in_row) continue;
             const char *row = args.grad_output.at(image, q, head);
             const Wide gradient = Wide(widen<VALUE>(reinterpret_cast<const Stored *>(row)[channel]));
@@ -375,6 +420,10 @@ __device__ __forceinline__ void add_in_order(const Args &args, const Levels &lev
                 sums[(line * TILE_WIDTH + column) * 32 + lane] += w * share * gradient;
             }
         }
-    }
+    };
+    samples.for_each_range([&](u32 begin, u32 end) {
+#pragma unroll 1
+        for (; begin < end; begin += 32) add(begin, min(end - begin, 32u));
+    });
     __syncwarp();
 }

@@ -3,7 +3,7 @@
 //   grad_value[pixel, channel] =
 //       sum over samples of share[pixel, sample] * grad_output[sample, channel]
 //
-// The samples come from the sorted list of bin.cu. A sample touches two image rows: that of its top
+// The samples come from the sorted list of sort.cu. A sample touches two image rows: that of its top
 // left tap and the next one. So a warp goes down a strip, one top row after the other, and has the
 // sums of two image rows in registers; matrix.cuh explains how it adds.
 //
@@ -17,9 +17,13 @@
 // 32 samples of a top row, and their sums are added in the order of the warps, so the bits are the
 // same in every run.
 //
-// Pipeline of a warp, up to 32 samples of a top row per step. While the products of one step are
-// computed, the warp loads the locations, weights and rows of gradients of the next step (the rows
-// into shared memory), and the records of the step after that.
+// The samples of a top row are one range of records per chunk. A warp reads all ranges of its unit
+// first, a chunk per lane. For each top row it adds up their lengths, and then takes up to 32 records
+// per step, from one or more ranges.
+//
+// Pipeline of a warp: while the products of one step are computed, the warp loads the rows of
+// gradients of the next step into shared memory, its locations and weights, and the records of the
+// step after that.
 //
 // Bound by: the data path of L1 and shared memory if samples are many; writing grad_value if few.
 #define SUM_LINES 2
@@ -32,12 +36,24 @@ constexpr int HEAVY_FROM = 2048;        // samples of a warp's unit from which l
 constexpr u32 SHARED_FROM = 4096;       // records of a unit from which all warps share it
 constexpr int MAX_STEPS = 256;          // 16 bits: sums of so many steps are added to others
 
+// Records of a chunk: from the first to before `end`.
+struct Range {
+#if WIDE_ENDS
+    u32 begin, end;
+#else
+    u16 begin, end;
+#endif
+    __device__ __forceinline__ u32 count() const { return u32(end) - u32(begin); }
+};
+
 struct __align__(128) WarpStage {
     union {
         uint4 rows[2][32 * PARTS];    // gradients of two steps
         float exact[EXACT_BYTES / 4]; // later the sums of write_exactly
     };
     Shares shares;
+    Range ranges[ROWS + 1][32]; // of the top rows of a unit, a chunk per lane
+    uint2 pieces[32];           // see Steps::begin_row
 };
 
 struct Stages {
@@ -48,9 +64,11 @@ static_assert(sizeof(Stages) == SHARED_BYTES, "host and kernel disagree about sh
 
 // How levels are divided into what a block takes at a time: one heavy unit, or four units.
 struct Units {
-    int first[LEVELS];
+    int first[LEVELS]; // by the order in which levels are visited
     bool heavy[LEVELS];
+    bool ascending; // whether that order is ascending
     int count; // of a plane
+    __device__ __forceinline__ int level_at(int i) const { return ascending ? i : LEVELS - 1 - i; }
 };
 extern __shared__ __align__(128) uint4 shared[];
 
@@ -89,49 +107,97 @@ struct Unit {
     __device__ __forceinline__ int first_top() const { return max(first - 1, 0); }
 };
 
+// Loads the ranges of records of a unit. Returns how many records there are. All lanes of a warp
+// call this together.
+__device__ __forceinline__ u32 load_ranges(const Unit &unit, WarpStage &stage) {
+    const Args &args = unit.args;
+    const u32 lane = threadIdx.x % 32;
+    const Ends ends(args, unit.level(), unit.plane, lane);
+    const int first_top = unit.first_top();
+    u32 sum = 0;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i <= ROWS; i++) {
+        if (first_top + i >= unit.end) break;
+        const int2 bins = bins_of_cell(unit.level(), unit.levels.bin_shift, unit.strip, first_top + i);
+        Range range{0, 0};
+        if (lane < args.chunks) range.begin = ends.before(bins.x), range.end = ends.before(bins.y);
+        stage.ranges[i][lane] = range;
+        sum += range.count();
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    return sum;
+}
+
+__device__ __forceinline__ u32 or_of_warp(u32 x) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_or_sync(0xffffffffu, x);
+#else
+    return x; // value.cu needs tensor cores
+#endif
+}
+
 // Takes up to 32 records of a top row at a time.
 struct Steps {
-    const u32 *records;      // of the plane
-    u32 own_begin, own_end;  // lane i: the records of top row i of the unit
+    WarpStage &stage;
+    const u32 *records;  // of the plane
+    u32 chunk_first;     // the first record of chunk `lane`
     u32 offset, stride;
     u32 lane;
-    int top, end;            // top rows, from the first of the unit
-    u32 at, row_end;
+    int top, end;        // top rows, from the first of the unit
+    u32 at, row_end;     // records of the row
+    u32 piece_first, piece_distance; // see begin_row
 
-    __device__ __forceinline__ Steps(const Unit &unit) {
-        const Args &args = unit.args;
+    __device__ __forceinline__ Steps(const Unit &unit, WarpStage &stage) : stage(stage) {
         lane = keep(threadIdx.x % 32);
-        const int row = unit.first_top() + int(lane);
-        records = args.records + unit.plane * args.records_per_plane;
-        own_begin = own_end = 0;
-        if (row < unit.end) {
-            const u32 *starts = bin_starts(args, unit.level(), unit.plane);
-            const int2 bins = bins_of_cell(unit.level(), unit.levels.bin_shift, unit.strip, row);
-            own_begin = starts[bins.x], own_end = starts[bins.y];
-        }
+        records = unit.args.records + unit.plane * unit.args.records_per_plane;
+        chunk_first = first_record(unit.args, unit.level(), lane);
         top = -1, end = unit.end - unit.first_top(), at = row_end = 0;
+        piece_first = piece_distance = 0;
     }
-    __device__ __forceinline__ u32 count() const {
-        u32 sum = own_end - own_begin;
+    // Numbers the records of a row. Lane i gets the i-th range that is not empty: how many records
+    // come before it, and the distance from the number of a record to its place.
+    __device__ __forceinline__ void begin_row() {
+        const Range range = stage.ranges[top][lane];
+        const u32 count = range.count();
+        u32 sum = count;
 #pragma unroll
-        for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-        return sum;
+        for (int step = 1; step < 32; step *= 2) {
+            const u32 other = __shfl_up_sync(0xffffffffu, sum, step);
+            sum += lane >= step ? other : 0;
+        }
+        row_end = __shfl_sync(0xffffffffu, sum, 31);
+        const u32 present = __ballot_sync(0xffffffffu, count > 0);
+        const u32 first = sum - count;
+        __syncwarp();
+        if (count > 0) {
+            stage.pieces[__popc(present & ((1u << lane) - 1))] =
+                make_uint2(first, chunk_first + range.begin - first);
+        }
+        __syncwarp();
+        const uint2 piece = stage.pieces[lane];
+        piece_first = lane < __popc(present) ? piece.x : ~0u, piece_distance = piece.y;
     }
     // The next step: loads its records and returns how many there are in its row; 0: no more. Lanes
     // without a record of their own load the last one.
     __device__ __forceinline__ u32 next(u32 &record) {
         while (at >= row_end) {
             if (++top >= end) return 0;
-            at = __shfl_sync(0xffffffffu, own_begin, top) + offset;
-            row_end = __shfl_sync(0xffffffffu, own_end, top);
+            begin_row();
+            at = offset;
         }
-        const u32 left = row_end - at;
-        record = records[at + min(lane, left - 1)];
+        const u32 left = row_end - at, k = min(lane, left - 1);
+        // Which of the next 32 records begin a range; and the ranges before.
+        const u32 ahead = piece_first - at;
+        const u32 begins = or_of_warp(ahead < 32 ? 1u << ahead : 0);
+        const int before = __popc(__ballot_sync(0xffffffffu, piece_first < at));
+        const int piece = before + __popc(begins & (~0u >> (31 - k))) - 1;
+        record = records[__shfl_sync(0xffffffffu, piece_distance, piece) + at + k];
         at += stride;
         return left;
     }
 };
-static_assert(ROWS < 32, "a lane has the records of a top row");
 
 // A sample on its way through the pipeline.
 struct Raw {
@@ -311,11 +377,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     const int warp = threadIdx.x / 32;
     if (threadIdx.x == 0) {
         i64 count = 0;
-        for (int l = LEVELS - 1; l >= 0; l--) {
+        // From the level with the fewest cells, and the most samples per cell, to the largest.
+        units.ascending = levels.level[0].cells() < levels.level[LEVELS - 1].cells();
+        for (int i = 0; i < LEVELS; i++) {
+            const int l = units.level_at(i);
             const TileLevel &level = levels.level[l];
             const i64 samples = i64(args.queries) * level.points * ROWS;
             units.heavy[l] = samples > i64(HEAVY_FROM) * level.cells();
-            units.first[l] = int(count);
+            units.first[i] = int(count);
             const int rows = units.heavy[l] ? HEAVY_ROWS : ROWS;
             const int all = level.strips() * ((level.height + rows - 1) / rows);
             count += units.heavy[l] ? all : (all + WARPS - 1) / WARPS;
@@ -333,11 +402,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         const u32 plane = work / u32(units.count);
         const int index = int(work - plane * units.count);
         const int image = plane / u32(args.heads), head = int(plane - image * u32(args.heads));
-        int l = LEVELS - 1;
-        while (l > 0 && index >= units.first[l - 1]) l--;
+        int visited = 0;
+        while (visited + 1 < LEVELS && index >= units.first[visited + 1]) visited++;
+        const int l = units.level_at(visited);
         const TileLevel &level = levels.level[l];
         const bool heavy = units.heavy[l];
-        const u32 first_unit = u32(index - units.first[l]) * (heavy ? 1 : WARPS);
+        const u32 first_unit = u32(index - units.first[visited]) * (heavy ? 1 : WARPS);
         const int rows = heavy ? HEAVY_ROWS : ROWS;
         // Unit u of the block: neighbouring strips. It may have no rows.
         auto unit_at = [&](int u) {
@@ -346,24 +416,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             const int first = rows * down, end = min(first + rows, level.height);
             return Unit{args, levels, plane, image, head, l, strip, first, end};
         };
+        WarpStage &stage = stages.of_warp[warp];
         bool together = heavy;
         if (!heavy) {
             const Unit own = unit_at(warp);
-            together = __syncthreads_or(own.first < own.end && Steps(own).count() > SHARED_FROM);
+            together = __syncthreads_or(own.first < own.end && load_ranges(own, stage) > SHARED_FROM);
         }
 #pragma unroll 1
         for (int u = together ? 0 : warp; u < (heavy ? 1 : together ? WARPS : warp + 1); u++) {
             const Unit unit = unit_at(u);
             if (unit.first >= unit.end) continue;
-            Steps steps(unit);
+            if (together) load_ranges(unit, stage);
+            Steps steps(unit, stage);
             u32 not_finite = add_unit(unit, steps, stages, together, turn);
             for (; not_finite != 0; not_finite &= not_finite - 1) {
                 const int row = unit.first + __ffs(int(not_finite)) - 1;
                 const int tile_row = row / TILE_HEIGHT;
                 const Tile tile = tile_of_level(level, l, tile_row * level.tiles_across + unit.strip);
-                const RowRecords<1> records(args, levels, plane, l, unit.strip, row);
-                write_exactly(args, levels, records, tile, row % TILE_HEIGHT, image, head,
-                              stages.of_warp[warp].exact);
+                const RecordsOfRows samples{args, levels, plane, image, head, l, unit.strip, row, 1};
+                write_exactly(args, levels, samples, tile, row % TILE_HEIGHT, image, head,
+                              stage.exact);
             }
         }
         __syncwarp();

@@ -286,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             bits = TileBits(stage, following, tiles);
             if (!__all_sync(0xffffffffu, store_sums(args, tile, image, head, sums))) {
                 const Tile again = tile_of_level(level, l, first + t);
-                const AllRecords all{u32(args.queries * points)};
+                const AllSamples all{args, level, image, head};
                 for (int line = 0; line < TILE_HEIGHT; line++) {
                     write_exactly(args, levels, all, again, line, image, head, own.exact);
                 }

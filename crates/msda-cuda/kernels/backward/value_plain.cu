@@ -4,7 +4,7 @@
 //       sum over samples of share[pixel, sample] * grad_output[sample, channel]
 //
 // Threads: a warp computes 32 channels of a tile; lane c sums channel c of its 32 pixels in shared
-// memory. The warp goes through the sorted list of bin.cu: its lanes locate 32 samples at a time,
+// memory. The warp goes through the sorted list of sort.cu: its lanes locate 32 samples at a time,
 // and then all lanes add one sample after the other.
 //
 // Bound by: latency of shared memory and instructions; 3 to 5 times slower than value.cu.
@@ -35,8 +35,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const bool in_row = channel < args.channels;
         const int image = int(plane / args.heads), head = int(plane - i64(image) * args.heads);
         const Tile tile = tile_at(levels, index);
-        const RowRecords<TILE_HEIGHT> records(args, levels, plane, tile.l, tile.x / TILE_WIDTH, tile.y);
-        add_in_order<TILE_HEIGHT>(args, levels, records, tile, 0, image, head, in_row ? channel : 0,
+        const RecordsOfRows samples{args,   levels, plane,  image,       head,
+                                    tile.l, tile.x / TILE_WIDTH, tile.y, TILE_HEIGHT};
+        add_in_order<TILE_HEIGHT>(args, levels, samples, tile, 0, image, head, in_row ? channel : 0,
                                   in_row, sums);
         for (int pixel = 0; pixel < TILE_PIXELS && in_row; pixel++) {
             if (!tile.has(pixel)) continue;

@@ -42,7 +42,7 @@ pub static KERNELS: Sources = Sources::new(
         ("forward/generic.cu", include_str!("../../kernels/forward/generic.cu")),
         ("backward/matrix.cuh", include_str!("../../kernels/backward/matrix.cuh")),
         ("backward/tiles.cuh", include_str!("../../kernels/backward/tiles.cuh")),
-        ("backward/bin.cu", include_str!("../../kernels/backward/bin.cu")),
+        ("backward/sort.cu", include_str!("../../kernels/backward/sort.cu")),
         ("backward/value.cu", include_str!("../../kernels/backward/value.cu")),
         ("backward/value_few.cu", include_str!("../../kernels/backward/value_few.cu")),
         ("backward/value_plain.cu", include_str!("../../kernels/backward/value_plain.cu")),

@@ -1,13 +1,13 @@
 //! The backward pass: which kernels it takes, and the memory that they share.
 //!
-//! 1. `samples.cu` or `samples_generic.cu`: gradients of locations and weights.
-//! 2. `reference.cu`: the gradient of the reference points.
-//! 3. `gaps.cu`; `value_few.cu`, or `bin.cu` and `value.cu` or `value_plain.cu`: the gradient of value
-//!    ([`super::scatter`]).
+//! 1. `sort.cu`, unless samples are few: sorts them for the gradient of value ([`super::scatter`]).
+//! 2. `samples.cu` or `samples_generic.cu`: gradients of locations and weights.
+//! 3. `reference.cu`: the gradient of the reference points.
+//! 4. `gaps.cu`; `value_few.cu`, `value.cu` or `value_plain.cu`: the gradient of value.
 
 use msda::Dtype;
 
-use super::scatter::scatter;
+use super::scatter::ValueGradient;
 use super::{Args, Call, Prepared, Region, Table, blocks, with_options};
 use crate::driver::Launch;
 use crate::jit::Unit;
@@ -23,8 +23,8 @@ pub(super) struct Shared {
     pub(super) softmax: Option<Region>,
     /// Fused form: gradients of the locations of all samples.
     pub(super) points: Option<Region>,
-    /// The stage that writes them.
-    pub(super) samples: Option<usize>,
+    /// The stage that sorts the samples for the gradient of value.
+    pub(super) sorted: Option<usize>,
 }
 
 /// Adds the stages of a backward pass. `samples` adds the kernel that computes gradients of locations and weights.
@@ -47,16 +47,20 @@ pub(super) fn prepare(
         let bytes = rows.saturating_mul(p.samples()).saturating_mul(2 * wide);
         shared.points = Some(call.arena.reserve(bytes));
     }
+    let mut value = ValueGradient::new(request, target, shared.softmax);
+    // Sorting at the same time as `samples.cu` would make some problems slower, and others hardly faster.
+    shared.sorted = value.as_mut().and_then(|value| value.sort_first(call));
     let own = wanted.locations || wanted.weights || shared.softmax.is_some() || shared.points.is_some();
+    let mut stored = None; // the stage that stores the softmax
     if own && rows > 0 && p.samples() > 0 {
         samples(call, shared);
-        shared.samples = call.stages.len().checked_sub(1);
+        stored = call.stages.len().checked_sub(1);
     }
     if let Some(points) = shared.points {
         reference(call, request, target, points);
     }
-    if wanted.value {
-        scatter(call, request, target, shared);
+    if let Some(value) = value {
+        value.add(call, stored);
     }
 }
 

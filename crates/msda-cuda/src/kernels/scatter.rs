@@ -1,11 +1,10 @@
-//! The gradient of value: `backward/gaps.cu`, `value_few.cu`, `bin.cu`, `value.cu`, `value_plain.cu` and
+//! The gradient of value: `backward/gaps.cu`, `value_few.cu`, `sort.cu`, `value.cu`, `value_plain.cu` and
 //! `value_atomic.cu`.
 //!
-//! `backward/tiles.cuh` explains the words: plane, tile, bin, record, chunk.
+//! `backward/tiles.cuh` explains the words: plane, tile, bin, chunk, record, ends.
 
 use msda::{Dtype, Layout, Role};
 
-use super::backward::Shared;
 use super::rows::{aligned, grain, strides_fit};
 use super::{Args, Call, Prepared, Region, Table, blocks, with_options};
 use crate::driver::Launch;
@@ -15,9 +14,8 @@ use crate::request::{Levels, Request, Scatter, Slot, Target};
 /// Pixels of a tile.
 const TILE: [usize; 2] = [8, 4];
 
-/// Warps of a block of `value.cu`, and its blocks per SM: with more, L1 has no room for rows of gradients.
+/// Warps of a block of `value.cu`.
 const WARPS: usize = 4;
-const VALUE_BLOCKS: usize = 4;
 
 /// Samples per tile below which tiles are light.
 const LIGHT: usize = 64;
@@ -28,13 +26,25 @@ const ROWS: usize = 8;
 const HEAVY_ROWS: usize = 4;
 const HEAVY_FROM: usize = 2048;
 
-/// Samples of a chunk: enough to hide what a block does once. Five blocks of `bin.cu` fit an SM.
-const CHUNK_SAMPLES: usize = 4096;
+/// Samples that a block of `sort.cu` sorts at a time: enough to hide what a block does once. Five such blocks fit an SM.
+const BATCH_SAMPLES: usize = 4096;
 
-/// Warps of a block of `bin.cu`.
-const BIN_WARPS: usize = 8;
+/// Samples of a chunk at least.
+const CHUNK_SAMPLES: usize = 2048;
 
-/// Digits of the keys that a block of `bin.cu` sorts by.
+/// The most chunks of a plane and level: a lane of `value.cu` takes one.
+const MAX_CHUNKS: usize = 32;
+
+/// Levels begin at multiples of so many bins: `BIN_ALIGN` in `tiles.cuh`.
+const BIN_ALIGN: usize = 16;
+
+/// The most shared memory that a block of `sort.cu` takes to count: three such blocks fit an SM.
+const COUNT_BYTES: usize = 72 << 10;
+
+/// Warps of a block of `sort.cu`.
+const SORT_WARPS: usize = 8;
+
+/// Digits of the keys that a block of `sort.cu` sorts by.
 const DIGITS: usize = 256;
 
 /// Shared memory that a level takes in each kernel (`TileLevel`), and in `value_few.cu` besides (`Runs`).
@@ -66,37 +76,46 @@ struct Sizes {
     /// Chunks of a plane and level at most.
     chunks: usize,
     threads: usize,
-    /// Bins that a block counts at a time.
-    count_bins: usize,
     /// The bins of a level may not fit 16 bits.
     wide_keys: bool,
+    /// The ends of bins may not fit 16 bits.
+    wide_ends: bool,
+    /// Shared memory of a block that sorts.
+    sort_bytes: usize,
 }
 
 impl Sizes {
     fn new(request: &Request<'_>, target: &Target) -> Self {
         let p = request.problem;
         let levels = p.levels().len();
-        // Tiles of a plane, as many as are to be expected; cells at most; cells of its largest level at most.
-        let (tiles, most_cells, largest) = match request.levels {
+        // Tiles of a plane, as many as are to be expected; its bins; bins of its largest level at most.
+        let bins_of = |cells: usize| (2 * cells).next_multiple_of(BIN_ALIGN);
+        let (tiles, bins, largest) = match request.levels {
             Levels::Host => {
-                let cells = p.levels().iter().map(cells_of);
-                (p.levels().iter().map(tiles_of).sum(), cells.clone().sum(), cells.max().unwrap_or(0))
+                let bins = p.levels().iter().map(|level| bins_of(cells_of(level)));
+                (p.levels().iter().map(tiles_of).sum(), bins.clone().sum(), bins.max().unwrap_or(0))
             }
             Levels::Device => {
-                let (tiles, most) = estimated(p.positions(), levels);
-                (tiles, most, most)
+                let (tiles, cells) = estimated(p.positions(), levels);
+                let bins = bins_of(cells) + levels * BIN_ALIGN;
+                (tiles, bins, bins)
             }
         };
-        let bins = (2 * most_cells).min(1 << 29).next_multiple_of(4);
-        let room = target.shared().saturating_sub(OWN_SHARED + LEVEL_BYTES * levels);
-        let wide_keys = bins.min(2 * largest + 4) >= 0xffff;
+        let bins = bins.min(1 << 29);
+        let wide_keys = bins.min(largest) >= 0xffff;
         let samples = p.queries().saturating_mul(max_points(request)).next_multiple_of(128).max(128);
-        // So that counts take no more memory than records, if all levels have as many points.
-        let chunk_samples = CHUNK_SAMPLES.max(bins / levels.max(1)).next_multiple_of(128).min(samples);
+        // Few enough chunks, and no more ends than records if all levels have as many points.
+        let least = samples.div_ceil(MAX_CHUNKS).max(bins / levels.max(1));
+        let chunk_samples = CHUNK_SAMPLES.max(least).next_multiple_of(128).min(samples);
+        // Keys, twice, and ranks.
         let bytes = 2 * if wide_keys { 8 } else { 4 } + 2;
-        let batch = (room.saturating_sub(BIN_WARPS * DIGITS * 2) / bytes).min(CHUNK_SAMPLES) / 128 * 128;
+        let room = target.shared().saturating_sub(OWN_SHARED + LEVEL_BYTES * levels);
+        let batch = (room.saturating_sub(SORT_WARPS * DIGITS * 2) / bytes).min(BATCH_SAMPLES) / 128 * 128;
         let batch_samples = batch.clamp(128, chunk_samples);
-        let warps = (batch_samples / 32).min(BIN_WARPS).next_power_of_two();
+        // Chunks of several batches are counted first, with a counter per bin if there is room.
+        let counters =
+            if chunk_samples > batch_samples { (4 * largest).min(COUNT_BYTES).min(room) } else { 0 };
+        let warps = (batch_samples / 32).min(SORT_WARPS).next_power_of_two();
         Self {
             planes: p.batch() * p.heads(),
             tiles,
@@ -105,23 +124,18 @@ impl Sizes {
             batch_samples,
             chunks: samples.div_ceil(chunk_samples),
             threads: 32 * warps,
-            count_bins: (2 * largest.max(1)).min(room / 4),
             wide_keys,
+            wide_ends: chunk_samples > 0xffff,
+            sort_bytes: (batch_samples * bytes).max(counters),
         }
-    }
-
-    /// Shared memory of a block that writes records: keys, twice, and ranks.
-    fn write_bytes(&self) -> usize {
-        self.batch_samples * (2 * if self.wide_keys { 8 } else { 4 } + 2)
     }
 }
 
-/// Regions of the workspace.
+/// Where the records and the ends of bins are.
 #[derive(Default)]
 struct Regions {
     records: Option<Region>,
-    bin_starts: Option<Region>,
-    counts: Option<Region>,
+    ends: Option<Region>,
 }
 
 /// Why the problem does not fit the kernels, if it does not.
@@ -133,7 +147,7 @@ pub(super) fn refuses(request: &Request<'_>) -> Option<String> {
         [p.queries().saturating_add(1 << 16), p.heads(), p.positions(), p.samples(), p.channels(), p.batch()];
     let planes = p.batch().checked_mul(p.heads()).and_then(|n| n.checked_mul(p.levels().len()));
     // A chunk has at least 128 samples, and a grid of one block per chunk fits 31 bits.
-    let most = p.queries().saturating_mul(max_points(request)) / 128 + 1;
+    let most = (p.queries().saturating_mul(max_points(request)) / 128 + 1).min(MAX_CHUNKS);
     let chunks = planes.and_then(|n| n.checked_mul(most)).is_some_and(|n| n < 1 << 31);
     let planes = planes.is_some_and(fits) && chunks;
     let levels = p.levels().len() <= 1024;
@@ -141,70 +155,86 @@ pub(super) fn refuses(request: &Request<'_>) -> Option<String> {
         .then(|| "a count does not fit the kernels of the gradient of value".into())
 }
 
-/// Adds the stages that compute the gradient of value.
-pub(super) fn scatter(call: &mut Call, request: &Request<'_>, target: &Target, shared: Shared) {
-    let p = request.problem;
-    if p.batch() == 0 || p.heads() == 0 {
-        return;
-    }
-    let sizes = Sizes::new(request, target);
-    let mut job = Job { request, target, sizes, regions: Regions::default(), shared };
-    let empty = p.queries() == 0 || p.samples() == 0;
-    let pixels: usize = p.levels().iter().map(|l| l.h * l.w).sum();
-    let gaps =
-        request.levels == Levels::Device || p.layout() == Layout::PlanarRing || pixels != p.positions();
-    if request.scatter == Scatter::Atomic && !empty {
-        return job.add_atomically(call);
-    }
-    // Sorting waits for the stages up to here.
-    let before = call.stages.len().checked_sub(1);
-    Table::new(p).keep(call);
-    if empty || gaps {
-        // No other stage writes there, so none waits for it.
-        call.branch();
-        job.clear_gaps(call, empty);
-    }
-    if empty {
-        return;
-    }
-    call.branch();
-    if let Some(few) = Few::new(request, target, &job.sizes) {
-        // It runs at the same time as `samples.cu`, unless it needs the softmax that `samples.cu` stores. The
-        // kernels that sort do not: some problems became slower that way, and others hardly faster.
-        if let (Some(_), Some(samples)) = (shared.softmax, shared.samples) {
-            call.join(samples);
-        }
-        return job.add_few(call, &few);
-    }
-    before.into_iter().for_each(|stage| call.join(stage));
-    let words = |n: usize| n.saturating_mul(job.sizes.planes).saturating_mul(4);
-    job.regions = Regions {
-        records: Some(call.arena.reserve(words(p.queries() * p.samples()))),
-        bin_starts: Some(call.arena.reserve(words(job.sizes.bins + 1))),
-        counts: Some(call.arena.reserve(words(job.sizes.bins.saturating_mul(job.sizes.chunks)))),
-    };
-    job.sort(call);
-    match matrix_chunk(request, target) {
-        Some(chunk) => job.add_matrices(call, chunk),
-        None => job.add_plainly(call),
-    }
-}
-
-/// What all stages of a call need to know.
-struct Job<'a> {
+/// The gradient of value, while its stages are added.
+pub(super) struct ValueGradient<'a> {
     request: &'a Request<'a>,
     target: &'a Target,
     sizes: Sizes,
     regions: Regions,
-    shared: Shared,
+    /// Fused form: largest logit and scale of each image, query and head.
+    softmax: Option<Region>,
+    /// There are no samples.
+    empty: bool,
 }
 
-impl Job<'_> {
-    /// Adds the stage that sets positions between levels and in rings to zero; with `everything`, pixels too.
-    fn clear_gaps(&self, call: &mut Call, everything: bool) {
+impl<'a> ValueGradient<'a> {
+    /// None if there is nothing to compute.
+    pub(super) fn new(request: &'a Request<'a>, target: &'a Target, softmax: Option<Region>) -> Option<Self> {
+        let p = request.problem;
+        let sizes = Sizes::new(request, target);
+        let empty = p.queries() == 0 || p.samples() == 0;
+        let job = Self { request, target, sizes, regions: Regions::default(), softmax, empty };
+        (request.wanted().value && p.batch() > 0 && p.heads() > 0).then_some(job)
+    }
+
+    /// Adds the stage that sorts the samples, if there is one. Returns it.
+    pub(super) fn sort_first(&mut self, call: &mut Call) -> Option<usize> {
+        let atomic = self.request.scatter == Scatter::Atomic;
+        if self.empty || atomic || Few::new(self.request, self.target, &self.sizes).is_some() {
+            return None;
+        }
+        let (p, sizes) = (self.request.problem, &self.sizes);
+        let ends =
+            sizes.bins.saturating_mul(sizes.chunks).saturating_mul(if sizes.wide_ends { 4 } else { 2 });
+        let records = p.queries().saturating_mul(p.samples()).saturating_mul(4);
+        self.regions = Regions {
+            records: Some(call.arena.reserve(records.saturating_mul(sizes.planes))),
+            ends: Some(call.arena.reserve(ends.saturating_mul(sizes.planes))),
+        };
+        self.sort(call);
+        call.stages.len().checked_sub(1)
+    }
+
+    /// Adds the other stages. `samples`: the stage that stores the softmax.
+    pub(super) fn add(mut self, call: &mut Call, samples: Option<usize>) {
+        let p = self.request.problem;
+        if self.request.scatter == Scatter::Atomic && !self.empty {
+            return self.add_atomically(call);
+        }
+        let before = call.stages.len().checked_sub(1);
+        Table::new(p).keep(call);
+        let pixels: usize = p.levels().iter().map(|l| l.h * l.w).sum();
+        let gaps = self.request.levels == Levels::Device
+            || p.layout() == Layout::PlanarRing
+            || pixels != p.positions();
+        if self.empty || gaps {
+            // No other stage writes there, so none waits for it.
+            call.branch();
+            self.clear_gaps(call);
+        }
+        if self.empty {
+            return;
+        }
+        call.branch();
+        if let Some(few) = Few::new(self.request, self.target, &self.sizes) {
+            // It runs at the same time as `samples.cu`, unless it needs the softmax that `samples.cu` stores.
+            if let (Some(_), Some(samples)) = (self.softmax, samples) {
+                call.join(samples);
+            }
+            return self.add_few(call, &few);
+        }
+        before.into_iter().for_each(|stage| call.join(stage));
+        match matrix_chunk(self.request, self.target) {
+            Some(chunk) => self.add_matrices(call, chunk),
+            None => self.add_plainly(call),
+        }
+    }
+
+    /// Adds the stage that sets positions between levels and in rings to zero; without samples, pixels too.
+    fn clear_gaps(&self, call: &mut Call) {
         let mut stage = Stage::new(self, "backward/gaps.cu", "gaps");
         let align = stage.align(Slot::Locations, Role::Locations, 2);
-        stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("CLEAR_ALL", u8::from(everything));
+        stage.unit = stage.unit.define("LOCATION_ALIGN", align).define("CLEAR_ALL", u8::from(self.empty));
         let p = self.request.problem;
         let warps = p.positions().div_ceil(32).saturating_mul(p.batch());
         let blocks = warps.div_ceil(8).clamp(1, self.target.sms as usize * 8) as u32;
@@ -236,30 +266,30 @@ impl Job<'_> {
         stage.launch(call, "msda_backward_value_few", grid, 32 * FEW_WARPS as u32, bytes as u32, why);
     }
 
-    /// Adds the stages that sort the samples by their bins.
+    /// Adds the stage that sorts the samples by their bins.
     fn sort(&self, call: &mut Call) {
         let sizes = &self.sizes;
-        let mut bin =
-            |entry: &'static str, blocks: usize, threads: usize, bytes: usize, why: &'static str| {
-                let points = points_per_load(self.request);
-                let mut stage = Stage::new(self, "backward/bin.cu", "bin");
-                let align = stage.align(Slot::Locations, Role::Locations, 2 * points);
-                stage.unit.key += &format!("-b{}-n{points}-a{align}", sizes.threads);
-                stage.unit.key += if sizes.wide_keys { "-wide" } else { "" };
-                stage.unit = stage
-                    .unit
-                    .define("LOCATION_ALIGN", align)
-                    .define("THREADS", sizes.threads)
-                    .define("POINTS_PER_LOAD", points)
-                    .define("WIDE_KEYS", u8::from(sizes.wide_keys));
-                stage.launch(call, entry, [blocks as u32, 1], threads as u32, bytes as u32, why);
-            };
+        let points = points_per_load(self.request);
+        let mut stage = Stage::new(self, "backward/sort.cu", "sort");
+        let align = stage.align(Slot::Locations, Role::Locations, 2 * points);
+        stage.unit.key += &format!("-b{}-n{points}-a{align}", sizes.threads);
+        stage.unit.key += if sizes.wide_keys { "-wide" } else { "" };
+        stage.unit = stage
+            .unit
+            .define("LOCATION_ALIGN", align)
+            .define("THREADS", sizes.threads)
+            .define("POINTS_PER_LOAD", points)
+            .define("WIDE_KEYS", u8::from(sizes.wide_keys));
         let blocks = sizes.planes * sizes.chunks * self.request.problem.levels().len();
-        let counters = sizes.count_bins * 4;
-        bin("msda_bin_count", blocks, sizes.threads, counters, "counts samples by image row and strip");
-        bin("msda_bin_scan", sizes.planes, 1024, 0, "turns the counts into places");
-        let bytes = sizes.write_bytes();
-        bin("msda_bin_write", blocks, sizes.threads, bytes, "sorts samples by image row and strip");
+        let (threads, bytes) = (sizes.threads as u32, sizes.sort_bytes as u32);
+        stage.launch(
+            call,
+            "msda_sort",
+            [blocks as u32, 1],
+            threads,
+            bytes,
+            "sorts samples by image row and strip",
+        );
     }
 
     /// Adds the stage that computes the gradient of value on tensor cores.
@@ -267,20 +297,27 @@ impl Job<'_> {
         let p = self.request.problem;
         let element = p.types().value.size();
         let light = p.queries() * p.samples() < LIGHT * self.sizes.tiles;
+        // L1 keeps rows of gradients. The more it keeps the better, if neighbouring queries sample the same pixels.
+        let per_sm = match (element, self.request.queries_are_pixels()) {
+            (4, _) => 3,
+            (_, true) => 4,
+            (_, false) => 5,
+        };
         let mut stage = Stage::new(self, "backward/value.cu", "value");
         let align = stage.align(Slot::Locations, Role::Locations, 2);
         let rows = (2 * 32 * chunk * element).max(1024);
-        // Two image rows and a column per sample; an image row of each warp, twice.
-        let bytes = WARPS * (rows + 32 * 12 + 2 * TILE[0] * chunk * 4);
-        stage.unit.key += &format!("-c{chunk}-a{align}");
+        let range = if self.sizes.wide_ends { 8 } else { 4 };
+        // Two image rows and a column per sample; ranges of records; an image row of each warp, twice.
+        let bytes = WARPS * (rows + 32 * 12 + 32 * (ROWS + 1) * range + 32 * 8 + 2 * TILE[0] * chunk * 4);
+        stage.unit.key += &format!("-c{chunk}-a{align}-x{per_sm}");
         stage.unit = stage
             .unit
             .define("LOCATION_ALIGN", align)
             .define("CHUNK", chunk)
-            .define("BLOCKS_PER_SM", VALUE_BLOCKS)
+            .define("BLOCKS_PER_SM", per_sm)
             .define("SHARED_BYTES", bytes);
         // With few samples per tile, blocks take many units: they read the table of levels once.
-        let most = if light { self.target.sms as usize * VALUE_BLOCKS * 4 } else { 1 << 30 };
+        let most = if light { self.target.sms as usize * per_sm * 4 } else { 1 << 30 };
         let blocks = units(self.request).saturating_mul(self.sizes.planes).clamp(1, most);
         let grid = [blocks as u32, (p.channels() / chunk) as u32];
         let why = "computes the gradient of value row by row, on tensor cores";
@@ -332,7 +369,7 @@ fn max_points(request: &Request<'_>) -> usize {
     request.problem.points().iter().copied().max().unwrap_or(1).max(1)
 }
 
-/// Samples that a lane of `bin.cu` loads at once: as many as divide the points of each level and fit 16 bytes.
+/// Samples that a lane of `sort.cu` loads at once: as many as divide the points of each level and fit 16 bytes.
 fn points_per_load(request: &Request<'_>) -> usize {
     common_points(request, (16 / (2 * request.problem.types().locations.size())).max(1))
 }
@@ -453,8 +490,8 @@ struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    fn new(job: &Job<'a>, file: &'static str, key: &str) -> Self {
-        let Job { request, target, ref sizes, ref regions, shared } = *job;
+    fn new(job: &ValueGradient<'a>, file: &'static str, key: &str) -> Self {
+        let ValueGradient { request, target, ref sizes, ref regions, softmax, .. } = *job;
         let p = request.problem;
         let o = request.operands;
         let table = Table::new(p);
@@ -466,7 +503,7 @@ impl<'a> Stage<'a> {
             if request.levels == Levels::Device { args.pointer(slot) } else { args.i64(0) }
         }
         table.add_pointer(&mut args);
-        for region in [regions.records, regions.bin_starts, regions.counts, shared.softmax] {
+        for region in [regions.records, regions.ends, softmax] {
             args.optional(region);
         }
         args.i64((p.queries() * p.samples()) as i64);
@@ -474,15 +511,14 @@ impl<'a> Stage<'a> {
             args.i32(n);
         }
         let sample_words = p.queries().saturating_mul(max_points(request)).div_ceil(32).min(1 << 30);
-        let samples = [sizes.chunk_samples, sizes.batch_samples];
-        for n in [sizes.chunks, sizes.bins, samples[0], samples[1], sizes.count_bins, sample_words] {
+        for n in [sizes.bins, sizes.chunks, sizes.chunk_samples, sizes.batch_samples, sample_words] {
             args.i32(n);
         }
         args.align(8);
         table.add_entries(&mut args);
         let points: Vec<String> = p.points().iter().map(ToString::to_string).collect();
         let uniform = p.points().iter().all(|&n| n == p.points()[0]);
-        let key = format!("{key}-p{}", points.join("."));
+        let key = format!("{key}-p{}{}", points.join("."), if sizes.wide_ends { "-ends32" } else { "" });
         let unit = with_options(Unit::new(file, key, target.arch), p, o.reference_numbers());
         let mut stage = Self { request, unit, args };
         let weight_align = stage.align(Slot::Weights, Role::Weights, 1);
@@ -495,6 +531,7 @@ impl<'a> Stage<'a> {
             .define("LEVELS", p.levels().len())
             .define("SAMPLES", p.samples())
             .define("UNIFORM_POINTS", if uniform { p.points()[0] } else { 0 })
+            .define("WIDE_ENDS", u8::from(sizes.wide_ends))
             .define("INLINE_LEVELS", table.inline())
             .define("WEIGHT_ALIGN", weight_align)
             .define("REFERENCE_ALIGN", reference_align)

@@ -1,18 +1,19 @@
-// bin: sorts the samples of each plane by their bins, for the gradient of value.
+// sort: sorts the samples of each plane and level by their bins, for the gradient of value.
 //
-//   msda_bin_count    a block per chunk counts the samples of each bin
-//   msda_bin_scan     a block per plane turns the counts into first records
-//   msda_bin_write    a block per chunk sorts its samples in shared memory, then writes records
+// Threads: a block per chunk. To locate, a lane takes POINTS_PER_LOAD samples of a query.
 //
-// Threads: to count, POINTS_PER_LOAD samples of a query per lane; to write, one sample per lane.
+//   1. locate the samples: a key is the bin and the index of a sample
+//   2. sort the keys in shared memory by digits of the bins, the lowest first. A warp counts the
+//      digits of its samples; lanes with the same digit find each other with match_any. The samples
+//      of a digit keep their order: by warp, by 32 samples, by lane. So the order of the records is
+//      always the same. Atomics only count.
+//   3. store the ends of the bins
+//   4. store the records, one after the other
 //
-// A block sorts by digits of the bins, the lowest first. A warp counts the digits of its samples;
-// lanes with the same digit find each other with match_any. The samples of a digit keep their
-// order: by warp, by 32 samples, by lane. So the order of the records is always the same. Atomics
-// only count. Records of a bin follow each other in shared memory, so stores to device memory touch
-// few lines.
+// A chunk that does not fit shared memory (large levels, very many queries) is sorted in batches:
+// the block counts the samples of each bin first, and then knows where those of a batch go.
 //
-// Bound by: instructions (count, write) and latency (scan).
+// Bound by: latency, of shared memory and barriers.
 #include "backward/tiles.cuh"
 
 // Macros besides those of tiles.cuh: THREADS; POINTS_PER_LOAD, 1, 2 or 4, which divides the points
@@ -31,11 +32,12 @@ __device__ __forceinline__ int bin_of_location(const Levels &levels, int l,
     return place(x, y, level) ? bin_of(levels, level, x, y) : -1;
 }
 
-// A chunk of a block. Lanes take N samples at a time.
-template <int N> struct Work {
+// A chunk of a block. Lanes take N samples of a query at a time.
+struct Work {
+    static constexpr int N = POINTS_PER_LOAD;
     i64 plane;
     int image, head, chunk, l;
-    u32 first, count; // records of the level
+    u32 first, count; // samples of the level
     __device__ __forceinline__ Work(const Args &args) {
         // Chunks of the same queries follow each other: their locations are in the same lines.
         const u32 rest = blockIdx.x / LEVELS;
@@ -49,16 +51,12 @@ template <int N> struct Work {
         first = u32(begin < all ? begin : all);
         count = u32(all - first < args.chunk_samples ? all - first : args.chunk_samples);
     }
-    // The counts of the chunk, for the bins of its level.
-    __device__ __forceinline__ u32 *counts(const Args &args, const TileLevel &level) const {
-        return args.counts + (plane * args.chunks + chunk) * args.bin_capacity + level.first_bin;
-    }
     // Loads the locations of N samples, and the reference point of their query.
-    __device__ __forceinline__ void load(const Args &args, const TileLevel &level, u32 record,
+    __device__ __forceinline__ void load(const Args &args, const TileLevel &level, u32 index,
                                          Wide (&xy)[2 * N],
                                          Wide (&reference)[FUSED ? FUSED : 1]) const {
         int sample;
-        const int query = query_of_record(record, level, sample);
+        const int query = query_of_record(index, level, sample);
         load_wide<LOCATION, 2 * N, LOCATION_ALIGN>(
             args.locations.at(image, query, head) + i64(sample) * (2 * size_of<LOCATION>), xy);
         if (FUSED) {
@@ -66,7 +64,8 @@ template <int N> struct Work {
                 args.reference.at(image, query, l), reference);
         }
     }
-    // Calls f(bin, index) for n samples, from record `from` on. Several loads are in flight.
+    // Calls f(bins of N samples, index of the first) for n samples, from sample `from` on. Several
+    // loads are in flight.
     template <typename F>
     __device__ __forceinline__ void for_each(const Args &args, const Levels &levels, u32 from, u32 n,
                                              F f) const {
@@ -84,109 +83,18 @@ template <int N> struct Work {
             for (int u = 0; u < AT_ONCE; u++) {
                 const u32 index = begin + u * (THREADS * N);
                 if (index >= n) break;
+                int bins[N];
 #pragma unroll
                 for (int i = 0; i < N; i++) {
-                    f(bin_of_location(levels, l, reference[u], xy[u][2 * i], xy[u][2 * i + 1]),
-                      index + i);
+                    bins[i] = bin_of_location(levels, l, reference[u], xy[u][2 * i], xy[u][2 * i + 1]);
                 }
+                f(bins, index);
             }
         }
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    msda_bin_count(const __grid_constant__ Args args) {
-    __shared__ Levels levels;
-    u32 *counters = reinterpret_cast<u32 *>(shared);
-    Work<POINTS_PER_LOAD> work(args);
-    load_levels(args, levels);
-    const TileLevel &level = levels.level[work.l];
-    work.divide(args, level);
-    const int bins = bins_of(level, levels.bin_shift), band_bins = args.count_bins;
-    u32 *to = work.counts(args, level);
-#pragma unroll 1
-    for (int band = 0; band < bins; band += band_bins) {
-        const int here = min(band_bins, bins - band);
-        for (int b = threadIdx.x; b < here; b += THREADS) counters[b] = 0;
-        __syncthreads();
-        work.for_each(args, levels, work.first, work.count, [&](int bin, u32) {
-            if (u32(bin - band) < u32(here)) atomicAdd(&counters[bin - band], 1u);
-        });
-        __syncthreads();
-        for (int b = threadIdx.x; b < here; b += THREADS) to[band + b] = counters[b];
-        __syncthreads();
-    }
-}
-
-// The counts of the chunks of four bins become the records of the chunks before. Returns the sums.
-__device__ __forceinline__ uint4 add_up_chunks(const Args &args, u32 *counts) {
-    constexpr int AT_ONCE = 8; // loads in flight
-    uint4 sum = make_uint4(0, 0, 0, 0);
-#pragma unroll 1
-    for (int first = 0; first < args.chunks; first += AT_ONCE) {
-        uint4 count[AT_ONCE];
-        auto at = [&](int i) {
-            return reinterpret_cast<uint4 *>(counts + i64(first + i) * args.bin_capacity);
-        };
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            count[i] = first + i < args.chunks ? *at(i) : make_uint4(0, 0, 0, 0);
-        }
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            if (first + i < args.chunks) *at(i) = sum;
-            sum.x += count[i].x, sum.y += count[i].y, sum.z += count[i].z, sum.w += count[i].w;
-        }
-    }
-    return sum;
-}
-
-// A block per plane. A thread takes four bins.
-extern "C" __global__ void __launch_bounds__(1024)
-    msda_bin_scan(const __grid_constant__ Args args) {
-    __shared__ Levels levels;
-    __shared__ u32 of_warp[32];
-    load_levels(args, levels);
-    const i64 plane = blockIdx.x;
-    const int bins = levels.bins, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    u32 *starts = args.bin_starts + plane * (args.bin_capacity + 1);
-    u32 before = 0; // records of the bins before
-#pragma unroll 1
-    for (int begin = 0; begin < bins; begin += 4 * 1024) {
-        const int b = begin + 4 * threadIdx.x;
-        uint4 own = make_uint4(0, 0, 0, 0);
-        if (b < bins) own = add_up_chunks(args, args.counts + plane * args.chunks * args.bin_capacity + b);
-        // There are no counts after those of the last bin.
-        if (b + 2 > bins) own.y = 0;
-        if (b + 3 > bins) own.z = 0;
-        if (b + 4 > bins) own.w = 0;
-        const u32 all_four = own.x + own.y + own.z + own.w;
-        u32 sum = all_four;
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            const u32 other = __shfl_up_sync(0xffffffffu, sum, step);
-            sum += lane >= step ? other : 0;
-        }
-        if (lane == 31) of_warp[warp] = sum;
-        __syncthreads();
-        u32 lower = before, all = 0;
-        for (int w = 0; w < 32; w++) {
-            lower += w < warp ? of_warp[w] : 0;
-            all += of_warp[w];
-        }
-        if (b < bins) {
-            lower += sum - all_four;
-            // The last of these four may not be bins; the array has room for them.
-            starts[b] = lower, starts[b + 1] = lower + own.x;
-            starts[b + 2] = lower + own.x + own.y, starts[b + 3] = lower + own.x + own.y + own.z;
-        }
-        before += all;
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) starts[bins] = before;
-}
-
-// A sample of a chunk: its bin, or NO_BIN, in the lower half; its index in the chunk in the upper.
+// A sample of a batch: its bin, or NO_BIN, in the lower half; its index in the batch in the upper.
 #if WIDE_KEYS
 typedef u64 Key;
 constexpr u32 NO_BIN = 0xffffffff;
@@ -202,7 +110,7 @@ __device__ __forceinline__ u32 bin_of_key(Key key) { return u32(key) & NO_BIN; }
 
 // What a block has in shared memory, besides keys and, for each, its rank among the samples of a
 // warp with the same digit.
-struct Sorting {
+struct __align__(16) Sorting {
     u32 count[WARPS][DIGITS / 2]; // of samples, 16 bits each; later the place of the first one
     u32 of_warp[WARPS];
     u32 lowest, highest; // bins
@@ -298,7 +206,7 @@ __device__ __forceinline__ void sort_by_digit(Sorting &own, const Key *from, Key
     __syncthreads();
 }
 
-// The first of n sorted samples with this bin.
+// The first of n sorted samples with this bin, or a later one.
 __device__ __forceinline__ u32 first_with(const Key *keys, u32 n, u32 bin) {
     u32 begin = 0, end = n; // it is in between
     while (begin < end) {
@@ -308,26 +216,129 @@ __device__ __forceinline__ u32 first_with(const Key *keys, u32 n, u32 bin) {
     return begin;
 }
 
-// Writes the records of n sorted samples, of which the first in the chunk is record `first`.
-// `before` has the records of the bins in chunks before; with `more`, those of these samples are
-// added to it. All threads call this together.
-__device__ __forceinline__ void write_records(u32 *records, const Key *keys, u32 n, u32 first,
-                                              const u32 *starts, u32 *before, bool more) {
+// Stores the ends of all bins of a level. The n sorted samples have bins from `lowest` to before
+// `highest`. A thread takes 8 bins. All threads call this together.
+__device__ __forceinline__ void store_ends(const Ends &ends, const Key *keys, u32 n, u32 bins, u32 lowest,
+                                           u32 highest, Sorting &own) {
+    static_assert(sizeof(own.count) == 16 * THREADS, "room for 8 ends per thread");
+    u16 *found = reinterpret_cast<u16 *>(own.count); // the end of each bin that has samples, or 0
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u32 done = 0; // samples of the bins before
+#pragma unroll 1
+    for (u32 section = 0; section < bins; section += 8 * THREADS) {
+        const u32 bin = section + 8 * threadIdx.x, section_end = section + 8 * THREADS;
+        u32 largest = done, word[4] = {0, 0, 0, 0}; // two ends per word
+        if (section < highest && section_end > lowest) {
+            uint4 &eight = *reinterpret_cast<uint4 *>(found + 8 * threadIdx.x);
+            eight = make_uint4(0, 0, 0, 0);
+            __syncthreads();
+            const u32 end = section_end < highest ? first_with(keys, n, section_end) : n;
+            for (u32 i = done + threadIdx.x; i < end; i += THREADS) {
+                const u32 own_bin = bin_of_key(keys[i]);
+                const bool is_last = i + 1 == n || bin_of_key(keys[i + 1]) != own_bin;
+                if (is_last) found[own_bin - section] = u16(i + 1);
+            }
+            __syncthreads();
+            done = end;
+            word[0] = eight.x, word[1] = eight.y, word[2] = eight.z, word[3] = eight.w;
+            // A bin without samples ends where the one before ends: ends never become smaller.
+            u32 sum = 0;
+#pragma unroll
+            for (int i = 0; i < 4; i++) sum = max(sum, max(word[i] & 0xffff, word[i] >> 16));
+#pragma unroll
+            for (int step = 1; step < 32; step *= 2) {
+                const u32 other = __shfl_up_sync(0xffffffffu, sum, step);
+                sum = lane >= step ? max(sum, other) : sum;
+            }
+            if (lane == 31) own.of_warp[warp] = sum;
+            const u32 before = __shfl_up_sync(0xffffffffu, sum, 1);
+            __syncthreads();
+            largest = max(largest, lane == 0 ? 0 : before);
+            for (u32 w = 0; w < warp; w++) largest = max(largest, own.of_warp[w]);
+        }
+        if (bin >= bins) continue;
+        u32 of_bin[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            largest = max(largest, word[i / 2] >> (i % 2 * 16) & 0xffff), of_bin[i] = largest;
+        }
+        End *to = &ends.at(int(bin));
+#if WIDE_ENDS
+        reinterpret_cast<uint4 *>(to)[0] = make_uint4(of_bin[0], of_bin[1], of_bin[2], of_bin[3]);
+        reinterpret_cast<uint4 *>(to)[1] = make_uint4(of_bin[4], of_bin[5], of_bin[6], of_bin[7]);
+#else
+        *reinterpret_cast<uint4 *>(to) =
+            make_uint4(of_bin[0] | of_bin[1] << 16, of_bin[2] | of_bin[3] << 16,
+                       of_bin[4] | of_bin[5] << 16, of_bin[6] | of_bin[7] << 16);
+#endif
+    }
+}
+
+// Counts the samples of a chunk: the ends become the number of samples in the bins before. All
+// threads call this together.
+__device__ __forceinline__ void count_samples(const Args &args, const Levels &levels, const Work &work,
+                                              const Ends &ends, u32 bins, Sorting &own) {
+    u32 *counters = reinterpret_cast<u32 *>(shared);
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u32 band_bins; // as many as there is room for
+    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(band_bins));
+    band_bins /= 4;
+    u32 before = 0; // samples in the bins before the band
+#pragma unroll 1
+    for (u32 band = 0; band < bins; band += band_bins) {
+        const u32 here = min(band_bins, bins - band);
+        for (u32 b = threadIdx.x; b < here; b += THREADS) counters[b] = 0;
+        __syncthreads();
+        work.for_each(args, levels, work.first, work.count, [&](const int (&bin)[Work::N], u32) {
+#pragma unroll
+            for (int i = 0; i < Work::N; i++) {
+                if (bin[i] >= 0 && u32(bin[i]) - band < here) atomicAdd(&counters[bin[i] - band], 1u);
+            }
+        });
+        __syncthreads();
+        // A thread takes some bins that follow each other.
+        const u32 each = (here + THREADS - 1) / THREADS;
+        const u32 begin = min(threadIdx.x * each, here), end = min(begin + each, here);
+        u32 all = 0;
+        for (u32 b = begin; b < end; b++) all += counters[b];
+        u32 sum = all;
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+            const u32 other = __shfl_up_sync(0xffffffffu, sum, step);
+            sum += lane >= step ? other : 0;
+        }
+        if (lane == 31) own.of_warp[warp] = sum;
+        __syncthreads();
+        u32 place = before + sum - all;
+        for (u32 w = 0; w < WARPS; w++) {
+            place += w < warp ? own.of_warp[w] : 0;
+            before += own.of_warp[w];
+        }
+        for (u32 b = begin; b < end; b++) ends.at(int(band + b)) = End(place), place += counters[b];
+        __syncthreads();
+    }
+}
+
+// Stores the records of a batch of n sorted samples, some of which may have no bin. `first`: the
+// first sample of the batch. `ends` has the place of the next record of each bin, and is moved on.
+// All threads call this together.
+__device__ __forceinline__ void store_batch(u32 *records, const Key *keys, u32 n, u32 first,
+                                            const Ends &ends) {
     const u32 lane = threadIdx.x % 32, share = (n + THREADS - 1) / THREADS * 32; // of a warp
     const u32 begin = threadIdx.x / 32 * share, end = min(begin + share, n);
     // From the index of a sample in shared memory to its record: the distance is the same for all
     // samples of a bin. `carried`: the distance of the sample before the next 32.
-    auto place_of = [&](u32 bin, u32 index) { return starts[bin] + before[bin] - index; };
+    auto distance_of = [&](u32 bin, u32 index) { return u32(ends.at(int(bin))) - index; };
     u32 carried = 0;
     if (begin < end && bin_of_key(keys[begin]) != NO_BIN) {
         const u32 bin = bin_of_key(keys[begin]);
-        carried = place_of(bin, first_with(keys, begin, bin));
+        carried = distance_of(bin, first_with(keys, begin, bin));
     }
     constexpr int AT_ONCE = 4; // times 32 samples, so that several loads are in flight
 #pragma unroll 1
     for (u32 at = begin; at < end; at += 32 * AT_ONCE) {
         Key key[AT_ONCE];
-        u32 place[AT_ONCE];
+        u32 distance[AT_ONCE];
         bool is_first[AT_ONCE];
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
@@ -335,67 +346,89 @@ __device__ __forceinline__ void write_records(u32 *records, const Key *keys, u32
             key[u] = i < end ? keys[i] : Key(NO_BIN);
             const u32 bin = bin_of_key(key[u]);
             is_first[u] = i > begin && bin != NO_BIN && bin != bin_of_key(keys[i - 1]);
-            place[u] = is_first[u] ? place_of(bin, i) : 0;
+            distance[u] = is_first[u] ? distance_of(bin, i) : 0;
         }
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
             const u32 up_to_here = __ballot_sync(0xffffffffu, is_first[u]) & (~0u >> (31 - lane));
-            const u32 found = __shfl_sync(0xffffffffu, place[u], 31 - __clz(int(up_to_here)));
+            const u32 found = __shfl_sync(0xffffffffu, distance[u], 31 - __clz(int(up_to_here)));
             const u32 to = up_to_here == 0 ? carried : found;
-            const u32 i = at + u * 32 + lane;
-            if (bin_of_key(key[u]) != NO_BIN) records[to + i] = first + u32(key[u] >> HALF);
+            const u32 place = to + at + u * 32 + lane;
+            if (bin_of_key(key[u]) != NO_BIN) records[place] = first + u32(key[u] >> HALF);
             carried = __shfl_sync(0xffffffffu, to, 31);
         }
     }
-    if (!more) return;
     __syncthreads();
     for (u32 i = threadIdx.x; i < n; i += THREADS) {
         const u32 bin = bin_of_key(keys[i]);
         const bool is_last = i + 1 == n || bin != bin_of_key(keys[i + 1]);
-        if (is_last && bin != NO_BIN) before[bin] += i + 1 - first_with(keys, i, bin);
+        if (is_last && bin != NO_BIN) {
+            End &end = ends.at(int(bin));
+            end = End(end + i + 1 - first_with(keys, i, bin));
+        }
     }
 }
 
 // Blocks per SM. Shared memory limits them on sm_90, the number of threads on sm_75.
-constexpr int WRITE_BLOCKS = VALUE == F64 ? 2 : __CUDA_ARCH__ >= 800 ? 5 : 4;
+constexpr int SORT_BLOCKS = VALUE == F64 ? 2 : __CUDA_ARCH__ >= 800 ? 5 : 4;
 
-extern "C" __global__ void __launch_bounds__(THREADS, WRITE_BLOCKS)
-    msda_bin_write(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(THREADS, SORT_BLOCKS)
+    msda_sort(const __grid_constant__ Args args) {
     __shared__ Levels levels;
     __shared__ Sorting own;
-    Work<1> work(args);
+    Work work(args);
     load_levels(args, levels);
     const TileLevel &level = levels.level[work.l];
     if (level.cells() == 0) return;
     work.divide(args, level);
-    const u32 *starts = bin_starts(args, level, work.plane);
-    u32 *before = work.counts(args, level);
-    u32 *records = args.records + work.plane * args.records_per_plane;
-    // As many samples at a time as shared memory has room for: usually all of the chunk.
+    const Ends ends(args, level, work.plane, work.chunk);
+    const u32 bins_of_level = u32(bins_of(level, levels.bin_shift));
+    const u32 batch_samples = u32(args.batch_samples);
+    const bool one_batch = work.count <= batch_samples;
+    if (!one_batch) count_samples(args, levels, work, ends, bins_of_level, own);
+    u32 *records =
+        args.records + work.plane * args.records_per_plane + first_record(args, level, work.chunk);
+    u32 done = 0;
 #pragma unroll 1
-    for (u32 done = 0; done < work.count; done += args.batch_samples) {
-        const u32 n = min(work.count - done, u32(args.batch_samples)), first = work.first + done;
-        Key *keys = reinterpret_cast<Key *>(shared), *other = keys + args.batch_samples;
-        u16 *ranks = reinterpret_cast<u16 *>(other + args.batch_samples);
+    do {
+        const u32 n = min(work.count - done, batch_samples), first = work.first + done;
+        Key *keys = reinterpret_cast<Key *>(shared), *other = keys + batch_samples;
+        u16 *ranks = reinterpret_cast<u16 *>(other + batch_samples);
         if (threadIdx.x == 0) own.lowest = NO_BIN, own.highest = 0;
         __syncthreads();
         u32 low = NO_BIN, high = 0; // the largest bin + 1
-        work.for_each(args, levels, first, n, [&](int bin, u32 index) {
-            keys[index] = make_key(bin, index);
-            if (bin >= 0) low = min(low, u32(bin)), high = max(high, u32(bin) + 1);
+        work.for_each(args, levels, first, n, [&](const int (&bin)[Work::N], u32 index) {
+            struct __align__(sizeof(Key) * Work::N < 16 ? sizeof(Key) * Work::N : 16) Keys {
+                Key of[Work::N];
+            } own_keys;
+#pragma unroll
+            for (int i = 0; i < Work::N; i++) {
+                own_keys.of[i] = make_key(bin[i], index + i);
+                if (bin[i] >= 0) low = min(low, u32(bin[i])), high = max(high, u32(bin[i]) + 1);
+            }
+            *reinterpret_cast<Keys *>(keys + index) = own_keys;
         });
         __syncwarp();
         low = min_of_warp(low), high = ~min_of_warp(~high);
         if (threadIdx.x % 32 == 0) atomicMin(&own.lowest, low), atomicMax(&own.highest, high);
         __syncthreads();
-        const u32 lowest = own.lowest, bins = own.highest == 0 ? 0 : own.highest - lowest;
+        const u32 highest = own.highest, lowest = min(own.lowest, highest), bins = highest - lowest;
 #pragma unroll 1
         for (int shift = 0; shift < 32 && bins >> shift != 0; shift += DIGIT_BITS) {
             sort_by_digit(own, keys, other, ranks, n, lowest, bins, shift);
             Key *const sorted = other;
             other = keys, keys = sorted;
         }
-        if (bins > 0) write_records(records, keys, n, first, starts, before, n < work.count);
+        // Samples without a bin are the last ones.
+        const u32 with_bin = bins == 0 ? 0 : first_with(keys, n, NO_BIN);
+        if (one_batch) store_ends(ends, keys, with_bin, bins_of_level, lowest, highest, own);
+        if (one_batch) {
+#pragma unroll 4
+            for (u32 i = threadIdx.x; i < with_bin; i += THREADS) records[i] = first + u32(keys[i] >> HALF);
+        } else if (bins > 0) {
+            store_batch(records, keys, n, first, ends);
+        }
         __syncthreads();
-    }
+        done += batch_samples;
+    } while (done < work.count);
 }
