@@ -369,7 +369,7 @@ __device__ __forceinline__ void store_batch(u32 *records, const Key *keys, u32 n
     }
 }
 
-// Blocks per SM. Shared memory limits them on sm_90, the number of threads on sm_75.
+// Blocks per SM. Shared memory limits them on sm_90. An SM of sm_75 has 1024 threads.
 constexpr int SORT_BLOCKS = VALUE == F64 ? 2 : __CUDA_ARCH__ >= 800 ? 5 : 4;
 
 extern "C" __global__ void __launch_bounds__(THREADS, SORT_BLOCKS)

@@ -12,9 +12,9 @@
 //               . . . . . . . o    . . . . . . . .     o: a sample of bin 2 c + 1 touches
 //               . . . . . . . .    . . . . . . . .        strips 0 and 1, rows r and r + 1
 //
-//             The bins of an image row follow each other. So the samples whose top left tap is in
-//             row r and that touch a strip are one range of the sorted list: bin 2 c - 1 of its
-//             left neighbour, and bins 2 c and 2 c + 1. The last strip has no bin 2 c + 1, so
+//             The bins of an image row follow each other. So the samples of a chunk whose top left
+//             tap is in row r and that touch a strip are one range of records: bin 2 c - 1 of its
+//             left neighbour, and bins 2 c and 2 c + 1. In the last strip bin 2 c + 1 is empty, so
 //             nothing runs over into the next row.
 //   chunk     samples of a plane and level that follow each other; sort.cu sorts each by bins
 //   record    index of a sample in its plane and level: query * points of the level + point. The
@@ -71,7 +71,7 @@ struct Args {
     const i64 *shapes;      // (height, width) of each level; null if the table has them
     const i64 *starts;      // first position of each level; null if the table has them
     const LevelSize *table; // null if the table is `level`
-    u32 *records;           // per plane
+    u32 *records;           // per plane, level and chunk, sorted; sums in value_atomic.cu
     End *ends;              // see Ends
     const Softmax *softmax; // FUSED: per image, query and head
     i64 records_per_plane;

@@ -3,7 +3,7 @@
 //   grad_value[pixel, channel] =
 //       sum over samples of share[pixel, sample] * grad_output[sample, channel]
 //
-// The samples come from the sorted list of sort.cu. A sample touches two image rows: that of its top
+// The samples come from the sorted chunks of sort.cu. A sample touches two image rows: that of its top
 // left tap and the next one. So a warp goes down a strip, one top row after the other, and has the
 // sums of two image rows in registers; matrix.cuh explains how it adds.
 //
@@ -36,7 +36,7 @@ constexpr int HEAVY_FROM = 2048;        // samples of a warp's unit from which l
 constexpr u32 SHARED_FROM = 4096;       // records of a unit from which all warps share it
 constexpr int MAX_STEPS = 256;          // 16 bits: sums of so many steps are added to others
 
-// Records of a chunk: from the first to before `end`.
+// Records of a chunk: from `begin` to before `end`.
 struct Range {
 #if WIDE_ENDS
     u32 begin, end;

@@ -4,7 +4,7 @@
 //       sum over samples of share[pixel, sample] * grad_output[sample, channel]
 //
 // Threads: a warp computes 32 channels of a tile; lane c sums channel c of its 32 pixels in shared
-// memory. The warp goes through the sorted list of sort.cu: its lanes locate 32 samples at a time,
+// memory. The warp goes through the sorted chunks of sort.cu: its lanes locate 32 samples at a time,
 // and then all lanes add one sample after the other.
 //
 // Bound by: latency of shared memory and instructions; 3 to 5 times slower than value.cu.

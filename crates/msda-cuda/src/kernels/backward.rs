@@ -16,7 +16,7 @@ use crate::request::{Request, Slot, Target};
 /// Why the kernel of the samples is there.
 pub(super) const SAMPLES: &str = "computes the gradients of locations and weights";
 
-/// Regions of the workspace that several kernels use.
+/// What the kernels share: regions of the workspace, and a stage that others wait for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Shared {
     /// Fused form: largest logit and scale of each image, query and head.

@@ -575,7 +575,9 @@ impl Rows {
         // Queries are ordered while samples are sorted. The kernel waits for both.
         let sorted = shared.and_then(|shared| shared.sorted);
         let order = (self.walk == Walk::Ordered).then(|| {
-            sorted.is_some().then(|| call.branch());
+            if sorted.is_some() {
+                call.branch();
+            }
             let order = order_first(call, request, target);
             sorted.into_iter().for_each(|stage| call.join(stage));
             order

@@ -26,7 +26,8 @@ const ROWS: usize = 8;
 const HEAVY_ROWS: usize = 4;
 const HEAVY_FROM: usize = 2048;
 
-/// Samples that a block of `sort.cu` sorts at a time: enough to hide what a block does once. Five such blocks fit an SM.
+/// Samples that a block of `sort.cu` sorts at a time: enough to hide what a block does once. Five such blocks fit an SM
+/// of `sm_90`.
 const BATCH_SAMPLES: usize = 4096;
 
 /// Samples of a chunk at least.
@@ -38,8 +39,8 @@ const MAX_CHUNKS: usize = 32;
 /// Levels begin at multiples of so many bins: `BIN_ALIGN` in `tiles.cuh`.
 const BIN_ALIGN: usize = 16;
 
-/// The most shared memory that a block of `sort.cu` takes to count: three such blocks fit an SM.
-const COUNT_BYTES: usize = 72 << 10;
+/// Shared memory of the counters of a block of `sort.cu`, if three blocks are to fit an SM of `sm_90`.
+const COUNT_BYTES: usize = 70 << 10;
 
 /// Warps of a block of `sort.cu`.
 const SORT_WARPS: usize = 8;
@@ -109,12 +110,17 @@ impl Sizes {
         let chunk_samples = CHUNK_SAMPLES.max(least).next_multiple_of(128).min(samples);
         // Keys, twice, and ranks.
         let bytes = 2 * if wide_keys { 8 } else { 4 } + 2;
-        let room = target.shared().saturating_sub(OWN_SHARED + LEVEL_BYTES * levels);
-        let batch = (room.saturating_sub(SORT_WARPS * DIGITS * 2) / bytes).min(BATCH_SAMPLES) / 128 * 128;
+        let own = OWN_SHARED + LEVEL_BYTES * levels + SORT_WARPS * DIGITS * 2;
+        let room = target.shared().saturating_sub(own);
+        let batch = (room / bytes).min(BATCH_SAMPLES) / 128 * 128;
         let batch_samples = batch.clamp(128, chunk_samples);
-        // Chunks of several batches are counted first, with a counter per bin if there is room.
-        let counters =
-            if chunk_samples > batch_samples { (4 * largest).min(COUNT_BYTES).min(room) } else { 0 };
+        // Chunks of several batches are counted first. If not all counters have room, the samples are located again
+        // for each part of the bins, so the parts are as large as possible.
+        let counters = match 4 * largest {
+            _ if chunk_samples == batch_samples => 0,
+            bytes if bytes <= COUNT_BYTES.min(room) => bytes,
+            _ => room,
+        };
         let warps = (batch_samples / 32).min(SORT_WARPS).next_power_of_two();
         Self {
             planes: p.batch() * p.heads(),
@@ -131,7 +137,7 @@ impl Sizes {
     }
 }
 
-/// Where the records and the ends of bins are.
+/// Where the records and the ends of bins are. `value_atomic.cu` has its sums in place of the records.
 #[derive(Default)]
 struct Regions {
     records: Option<Region>,
@@ -171,10 +177,12 @@ impl<'a> ValueGradient<'a> {
     /// None if there is nothing to compute.
     pub(super) fn new(request: &'a Request<'a>, target: &'a Target, softmax: Option<Region>) -> Option<Self> {
         let p = request.problem;
+        if !request.wanted().value || p.batch() == 0 || p.heads() == 0 {
+            return None;
+        }
         let sizes = Sizes::new(request, target);
         let empty = p.queries() == 0 || p.samples() == 0;
-        let job = Self { request, target, sizes, regions: Regions::default(), softmax, empty };
-        (request.wanted().value && p.batch() > 0 && p.heads() > 0).then_some(job)
+        Some(Self { request, target, sizes, regions: Regions::default(), softmax, empty })
     }
 
     /// Adds the stage that sorts the samples, if there is one. Returns it.
@@ -516,9 +524,12 @@ impl<'a> Stage<'a> {
         }
         args.align(8);
         table.add_entries(&mut args);
-        let points: Vec<String> = p.points().iter().map(ToString::to_string).collect();
         let uniform = p.points().iter().all(|&n| n == p.points()[0]);
-        let key = format!("{key}-p{}{}", points.join("."), if sizes.wide_ends { "-ends32" } else { "" });
+        let points = match p.points() {
+            [first, ..] if uniform && p.points().len() > 8 => format!("{first}x{}", p.points().len()),
+            all => all.iter().map(ToString::to_string).collect::<Vec<_>>().join("."),
+        };
+        let key = format!("{key}-p{points}{}", if sizes.wide_ends { "-ends32" } else { "" });
         let unit = with_options(Unit::new(file, key, target.arch), p, o.reference_numbers());
         let mut stage = Self { request, unit, args };
         let weight_align = stage.align(Slot::Weights, Role::Weights, 1);

@@ -66,6 +66,8 @@ pub(crate) struct Case {
     pub(crate) threads: u32,
     /// Bytes of the argument.
     pub(crate) argument: usize,
+    /// Bytes of shared memory that the launch asks for.
+    pub(crate) shared: usize,
 }
 
 impl Case {
@@ -74,6 +76,7 @@ impl Case {
             name,
             weight,
             entry: prepared.entry,
+            shared: prepared.launch.shared as usize,
             threads: prepared.launch.block.iter().product(),
             argument: prepared.args.bytes().len(),
             unit: prepared.unit.clone(),

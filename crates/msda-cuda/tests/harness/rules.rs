@@ -1,5 +1,6 @@
 //! Rules for every kernel, independent of the snapshots.
 
+use msda_cuda::Target;
 use msda_cuda::jit::disassembly::Code;
 use msda_cuda::jit::{Compiled, cubin};
 
@@ -32,6 +33,10 @@ pub(crate) fn broken(case: &Case, compiled: &Compiled, code: Option<&Code>) -> V
     let most = (REGISTERS.0 / (case.threads as usize * blocks) / 8 * 8).min(REGISTERS.1);
     let registers = used.registers as usize;
     rule((1..=most).contains(&registers), format!("{registers} registers, at most {most} fit"));
+
+    let room = Target { arch: case.unit.arch, sms: 1 }.shared();
+    let shared = used.shared as usize + case.shared;
+    rule(shared <= room, format!("{shared} bytes of shared memory, at most {room} fit"));
 
     let (spills, stack) = (used.spill_stores + used.spill_loads, used.stack);
     if case.weight == Weight::Workload {

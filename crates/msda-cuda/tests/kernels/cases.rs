@@ -285,6 +285,11 @@ fn gradients() -> Vec<Asked> {
         on_device(of("levels-on-device-few", Once, half(decoder()))),
         of("seed-f16", Once, half(seed())),
         on_device(of("levels-on-device", Once, half(encoder()))),
+        // Several batches per block, with a counter per bin in shared memory.
+        of("large-level", Everywhere, points(spec(1, 2000, [2, 8], &[(256, 256)]), 4)),
+        of("f64-large-level", Once, typed(points(spec(1, 2000, [2, 8], &[(1100, 240)]), 4), Dtype::F64)),
+        // Shared memory has the sizes of all levels.
+        of("many-levels", Everywhere, points(spec(1, 9000, [1, 8], &[(2, 3); 1024]), 1)),
         of("points-3.6.3", Once, half(Spec { points: vec![3, 6, 3], ..rt_detr() })),
         of("d16-f16", Once, half(Spec { channels: 16, ..encoder() })),
         of("d8-f32", Once, Spec { channels: 8, ..encoder() }),
@@ -316,7 +321,15 @@ fn helpers(arch: Arch) -> Vec<Case> {
             .define("THREADS", 1024)
             .define("CLUSTER", cluster)
             .define("ARGS_BYTES", 40);
-        all.push(Case { name: key, weight, unit, entry: "msda_order", threads: 1024, argument: 40 });
+        all.push(Case {
+            name: key,
+            weight,
+            unit,
+            entry: "msda_order",
+            threads: 1024,
+            argument: 40,
+            shared: 0,
+        });
     }
     for size in [2, 4, 8] {
         let name = format!("pack-{size}");
@@ -325,7 +338,7 @@ fn helpers(arch: Arch) -> Vec<Case> {
             .define("LEVELS", 32)
             .define("ARGS_BYTES", 1656);
         let weight = if size == 2 { Weight::Everywhere } else { Weight::Once };
-        all.push(Case { name, weight, unit, entry: "msda_pack", threads: 256, argument: 1656 });
+        all.push(Case { name, weight, unit, entry: "msda_pack", threads: 256, argument: 1656, shared: 0 });
     }
     all
 }

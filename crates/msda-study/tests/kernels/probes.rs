@@ -17,6 +17,7 @@ fn case(kernel: Kernel) -> Case {
         entry: Kernel::ENTRY,
         threads: kernel.threads,
         argument: kernel.argument,
+        shared: 0,
         unit: kernel.unit,
     }
 }
