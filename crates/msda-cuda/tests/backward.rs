@@ -120,6 +120,14 @@ impl Given {
     }
 }
 
+/// Checks the gradients of random numbers, with level sizes on the host and on the device.
+fn check_both(device: &Device, sizes: Spec) {
+    let given = Given::new(sizes);
+    for backend in [Cuda::new(device), Cuda::device_levels(device)] {
+        given.check(&backend.name(), &given.run(&backend));
+    }
+}
+
 fn bytes(results: &[Buffer]) -> Vec<Vec<u8>> {
     results.iter().map(Buffer::to_le_bytes).collect()
 }
@@ -340,10 +348,7 @@ fn levels_may_be_large() {
             points: vec![4],
             ..spec(6000, dtype)
         };
-        let given = Given::new(sizes);
-        for backend in [Cuda::new(&device), Cuda::device_levels(&device)] {
-            given.check(&backend.name(), &given.run(&backend));
-        }
+        check_both(&device, sizes);
     }
 }
 
@@ -363,10 +368,7 @@ fn queries_may_be_very_many() {
             points: vec![4, 1],
             ..spec(queries, dtype)
         };
-        let given = Given::new(sizes);
-        for backend in [Cuda::new(&device), Cuda::device_levels(&device)] {
-            given.check(&backend.name(), &given.run(&backend));
-        }
+        check_both(&device, sizes);
     }
 }
 

@@ -13,7 +13,7 @@
 // A chunk that does not fit shared memory (large levels, very many queries) is sorted in batches:
 // the block counts the samples of each bin first, and then knows where those of a batch go.
 //
-// Bound by: latency, of shared memory and barriers.
+// Bound by: latency, of global memory, shared memory and barriers.
 #include "backward/tiles.cuh"
 
 // Macros besides those of tiles.cuh: THREADS; POINTS_PER_LOAD, 1, 2 or 4, which divides the points
@@ -146,12 +146,7 @@ __device__ __forceinline__ void scan_counts(Sorting &own) {
         }
         all += (of_digits[i] & 0xffff) + (of_digits[i] >> 16);
     }
-    u32 sum = all;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const u32 other = __shfl_up_sync(0xffffffffu, sum, step);
-        sum += lane >= step ? other : 0;
-    }
+    u32 sum = sum_up_to_lane(all);
     if (lane == 31) own.of_warp[warp] = sum;
     __syncthreads();
     sum -= all;
@@ -301,12 +296,7 @@ __device__ __forceinline__ void count_samples(const Args &args, const Levels &le
         const u32 begin = min(threadIdx.x * each, here), end = min(begin + each, here);
         u32 all = 0;
         for (u32 b = begin; b < end; b++) all += counters[b];
-        u32 sum = all;
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            const u32 other = __shfl_up_sync(0xffffffffu, sum, step);
-            sum += lane >= step ? other : 0;
-        }
+        const u32 sum = sum_up_to_lane(all);
         if (lane == 31) own.of_warp[warp] = sum;
         __syncthreads();
         u32 place = before + sum - all;

@@ -218,6 +218,17 @@ __device__ __forceinline__ int bin_of(const Levels &levels, const TileLevel &lev
 }
 static_assert(TILE_WIDTH == 8, "shifts by 3");
 
+// The sum of x over the lanes up to this one.
+__device__ __forceinline__ u32 sum_up_to_lane(u32 x) {
+    const u32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const u32 other = __shfl_up_sync(0xffffffffu, x, step);
+        x += lane >= step ? other : 0;
+    }
+    return x;
+}
+
 // N numbers of type T as Wide.
 template <int T, int N, int ALIGN>
 __device__ __forceinline__ void load_wide(const char *from, Wide (&x)[N]) {

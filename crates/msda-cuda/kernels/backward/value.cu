@@ -161,12 +161,7 @@ struct Steps {
     __device__ __forceinline__ void begin_row() {
         const Range range = stage.ranges[top][lane];
         const u32 count = range.count();
-        u32 sum = count;
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            const u32 other = __shfl_up_sync(0xffffffffu, sum, step);
-            sum += lane >= step ? other : 0;
-        }
+        const u32 sum = sum_up_to_lane(count);
         row_end = __shfl_sync(0xffffffffu, sum, 31);
         const u32 present = __ballot_sync(0xffffffffu, count > 0);
         const u32 first = sum - count;

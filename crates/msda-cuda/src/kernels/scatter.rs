@@ -39,8 +39,8 @@ const MAX_CHUNKS: usize = 32;
 /// Levels begin at multiples of so many bins: `BIN_ALIGN` in `tiles.cuh`.
 const BIN_ALIGN: usize = 16;
 
-/// Shared memory of the counters of a block of `sort.cu`, if three blocks are to fit an SM of `sm_90`.
-const COUNT_BYTES: usize = 70 << 10;
+/// The most shared memory of the counters of a block of `sort.cu`. Two such blocks fit an SM of `sm_90`.
+const COUNT_BYTES: usize = 72 << 10;
 
 /// Warps of a block of `sort.cu`.
 const SORT_WARPS: usize = 8;
@@ -115,12 +115,9 @@ impl Sizes {
         let batch = (room / bytes).min(BATCH_SAMPLES) / 128 * 128;
         let batch_samples = batch.clamp(128, chunk_samples);
         // Chunks of several batches are counted first. If not all counters have room, the samples are located again
-        // for each part of the bins, so the parts are as large as possible.
-        let counters = match 4 * largest {
-            _ if chunk_samples == batch_samples => 0,
-            bytes if bytes <= COUNT_BYTES.min(room) => bytes,
-            _ => room,
-        };
+        // for each part of the bins.
+        let counted = chunk_samples > batch_samples;
+        let counters = if counted { (4 * largest).min(COUNT_BYTES).min(room) } else { 0 };
         let warps = (batch_samples / 32).min(SORT_WARPS).next_power_of_two();
         Self {
             planes: p.batch() * p.heads(),
@@ -305,7 +302,8 @@ impl<'a> ValueGradient<'a> {
         let p = self.request.problem;
         let element = p.types().value.size();
         let light = p.queries() * p.samples() < LIGHT * self.sizes.tiles;
-        // L1 keeps rows of gradients. The more it keeps the better, if neighbouring queries sample the same pixels.
+        // Measured. Fewer blocks leave more of L1 for rows of gradients, which helps most if neighbouring queries
+        // sample the same pixels.
         let per_sm = match (element, self.request.queries_are_pixels()) {
             (4, _) => 3,
             (_, true) => 4,
