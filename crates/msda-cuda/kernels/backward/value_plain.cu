@@ -7,7 +7,7 @@
 // memory. The warp goes through the sorted chunks of sort.cu: its lanes locate 32 samples at a time,
 // and then all lanes add one sample after the other.
 //
-// Bound by: latency of shared memory and instructions; 3 to 5 times slower than value.cu.
+// Bound by: latency of memory, and instructions; several times slower than value.cu.
 // Best for: what value.cu does not take: f64, rows that are not multiples of 16 bytes, old GPUs.
 #include "backward/tiles.cuh"
 
