@@ -352,14 +352,18 @@ fn levels_may_be_large() {
     }
 }
 
-/// Very many samples on few pixels: a block sorts its samples in several batches. In the last case their number in a
+/// Very many samples on few pixels: a block sorts its samples in several batches. In the last cases their number in a
 /// chunk does not fit 16 bits.
 #[test]
 fn queries_may_be_very_many() {
     let Some(device) = device() else { return };
-    for (queries, dtype) in
-        [(40_000, Dtype::F16), (70_000, Dtype::F32), (35_000, Dtype::F64), (550_000, Dtype::F16)]
-    {
+    for (queries, dtype) in [
+        (40_000, Dtype::F16),
+        (70_000, Dtype::F32),
+        (35_000, Dtype::F64),
+        (550_000, Dtype::F16),
+        (530_000, Dtype::F64),
+    ] {
         let sizes = Spec {
             batch: 1,
             heads: 1,
@@ -369,6 +373,68 @@ fn queries_may_be_very_many() {
             ..spec(queries, dtype)
         };
         check_both(&device, sizes);
+    }
+}
+
+/// Several batches per block, and cells that share bins because the host expects fewer cells.
+#[test]
+fn thin_levels_on_the_device_may_have_very_many_queries() {
+    let Some(device) = device() else { return };
+    let levels = vec![(1, 400), (400, 1), (200, 2)];
+    for dtype in [Dtype::F16, Dtype::F64] {
+        let levels = levels.clone();
+        let sizes =
+            Spec { batch: 1, heads: 1, channels: 8, levels, points: vec![4; 3], ..spec(35_000, dtype) };
+        let given = Given::new(sizes);
+        let backend = Cuda::device_levels(&device);
+        given.check(&backend.name(), &given.run(&backend));
+    }
+}
+
+/// Samples are sorted by counting if bins have few of them, else by digits: spread out, half of them on one pixel, and in
+/// groups of some that share a bin.
+#[test]
+fn bins_may_have_few_or_many_samples() {
+    let Some(device) = device() else { return };
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::F64] {
+        let sizes = Spec {
+            batch: 1,
+            heads: 2,
+            channels: 8,
+            levels: vec![(64, 100), (31, 57)],
+            points: vec![4, 3],
+            ..spec(1500, dtype)
+        };
+        for group in [1, 2, 40] {
+            let mut given = Given::new(sizes.clone());
+            let places = given.locations.to_f64();
+            let crowded = |i: usize| {
+                if group == 2 && (i / 2).is_multiple_of(2) {
+                    i % 2
+                } else {
+                    i / 2 / group * group * 2 + i % 2
+                }
+            };
+            given.locations = Buffer::from_fn(dtype, places.len(), |i| places[crowded(i)]);
+            for backend in [Cuda::new(&device), Cuda::device_levels(&device)] {
+                let first = given.run(&backend);
+                given.check(&backend.name(), &first);
+                assert_eq!(bytes(&first), bytes(&given.run(&backend)), "{}: other bits", backend.name());
+            }
+        }
+    }
+}
+
+/// More levels than fit the argument.
+#[test]
+fn levels_may_be_many() {
+    let Some(device) = device() else { return };
+    for (count, dtype) in [(70, Dtype::F16), (70, Dtype::F32), (300, Dtype::F64)] {
+        let levels = (0..count).map(|l| (1 + l % 3, 2 + l % 5)).collect();
+        let sizes = Spec { heads: 2, channels: 8, levels, points: vec![1; count], ..spec(5000, dtype) };
+        let given = Given::new(sizes);
+        let backend = Cuda::new(&device);
+        given.check(&backend.name(), &given.run(&backend));
     }
 }
 

@@ -3,12 +3,14 @@
 // Threads: a block per chunk. To locate, a lane takes POINTS_PER_LOAD samples of a query.
 //
 //   1. locate the samples: a key is the bin and the index of a sample
-//   2. sort the keys in shared memory by digits of the bins, the lowest first. A warp counts the
-//      digits of its samples; lanes with the same digit find each other with match_any. The samples
-//      of a digit keep their order: by warp, by 32 samples, by lane. So the order of the records is
-//      always the same. Atomics only count.
+//   2. sort the keys in shared memory
 //   3. store the ends of the bins
 //   4. store the records, one after the other
+//
+// Bins with few samples: sort_by_counting. Others: by digits of the bins, the lowest first. A warp
+// counts the digits of its samples; lanes with the same digit find each other with match_any. The
+// samples of a digit keep their order: by warp, by 32 samples, by lane. Either way the order of the
+// records is always the same. Atomics only count.
 //
 // A chunk that does not fit shared memory (large levels, very many queries) is sorted in batches:
 // the block counts the samples of each bin first, and then knows where those of a batch go.
@@ -114,6 +116,7 @@ struct __align__(16) Sorting {
     u32 count[WARPS][DIGITS / 2]; // of samples, 16 bits each; later the place of the first one
     u32 of_warp[WARPS];
     u32 lowest, highest; // bins
+    u32 pairs;           // of samples with the same bin
     __device__ __forceinline__ u32 place(u32 warp, u32 digit) const {
         return reinterpret_cast<const u16 *>(count[warp])[digit];
     }
@@ -125,6 +128,22 @@ __device__ __forceinline__ u32 min_of_warp(u32 x) {
 #else
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) x = min(x, __shfl_xor_sync(0xffffffffu, x, step));
+    return x;
+#endif
+}
+
+__device__ __forceinline__ u32 shared_bytes() {
+    u32 bytes;
+    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+    return bytes;
+}
+
+__device__ __forceinline__ u32 sum_of_warp(u32 x) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_add_sync(0xffffffffu, x);
+#else
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
     return x;
 #endif
 }
@@ -211,6 +230,22 @@ __device__ __forceinline__ u32 first_with(const Key *keys, u32 n, u32 bin) {
     return begin;
 }
 
+// Eight numbers of 16 bits.
+__device__ __forceinline__ uint4 pack_eight(const u32 (&x)[8]) {
+    return make_uint4(x[0] | x[1] << 16, x[2] | x[3] << 16, x[4] | x[5] << 16, x[6] | x[7] << 16);
+}
+
+// Stores the ends of 8 bins, of which the first is a multiple of 8.
+__device__ __forceinline__ void store_eight(const Ends &ends, u32 bin, const u32 (&of_bin)[8]) {
+    uint4 *to = reinterpret_cast<uint4 *>(&ends.at(int(bin)));
+#if WIDE_ENDS
+    to[0] = make_uint4(of_bin[0], of_bin[1], of_bin[2], of_bin[3]);
+    to[1] = make_uint4(of_bin[4], of_bin[5], of_bin[6], of_bin[7]);
+#else
+    to[0] = pack_eight(of_bin);
+#endif
+}
+
 // Stores the ends of all bins of a level. The n sorted samples have bins from `lowest` to before
 // `highest`. A thread takes 8 bins. All threads call this together.
 __device__ __forceinline__ void store_ends(const Ends &ends, const Key *keys, u32 n, u32 bins, u32 lowest,
@@ -257,15 +292,7 @@ __device__ __forceinline__ void store_ends(const Ends &ends, const Key *keys, u3
         for (int i = 0; i < 8; i++) {
             largest = max(largest, word[i / 2] >> (i % 2 * 16) & 0xffff), of_bin[i] = largest;
         }
-        End *to = &ends.at(int(bin));
-#if WIDE_ENDS
-        reinterpret_cast<uint4 *>(to)[0] = make_uint4(of_bin[0], of_bin[1], of_bin[2], of_bin[3]);
-        reinterpret_cast<uint4 *>(to)[1] = make_uint4(of_bin[4], of_bin[5], of_bin[6], of_bin[7]);
-#else
-        *reinterpret_cast<uint4 *>(to) =
-            make_uint4(of_bin[0] | of_bin[1] << 16, of_bin[2] | of_bin[3] << 16,
-                       of_bin[4] | of_bin[5] << 16, of_bin[6] | of_bin[7] << 16);
-#endif
+        store_eight(ends, bin, of_bin);
     }
 }
 
@@ -275,9 +302,7 @@ __device__ __forceinline__ void count_samples(const Args &args, const Levels &le
                                               const Ends &ends, u32 bins, Sorting &own) {
     u32 *counters = reinterpret_cast<u32 *>(shared);
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    u32 band_bins; // as many as there is room for
-    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(band_bins));
-    band_bins /= 4;
+    const u32 band_bins = shared_bytes() / 4; // as many as there is room for
     u32 before = 0; // samples in the bins before the band
 #pragma unroll 1
     for (u32 band = 0; band < bins; band += band_bins) {
@@ -359,6 +384,96 @@ __device__ __forceinline__ void store_batch(u32 *records, const Key *keys, u32 n
     }
 }
 
+// Sorts the n samples of a chunk by counting, and stores ends and records. Returns false, and
+// leaves the keys as they were, where that would be slow or there is no room: with few bins, or if
+// bins have many samples. All threads call this together.
+//
+//   1. count the samples of each bin. The counter's old value is the number of the sample in its
+//      bin: each has another one, but which one varies from run to run
+//   2. add up the counts: the ends of the bins
+//   3. each sample takes its slot
+//   4. each slot finds the place of its sample: it counts those of the same bin with a lower index.
+//      So the order of the records is always the same.
+__device__ __forceinline__ bool sort_by_counting(Sorting &own, u32 *keys, u32 batch_samples, u32 n,
+                                                 u32 lowest, u32 highest, const Ends &ends,
+                                                 u32 bins_of_level, u32 *records, u32 first) {
+    const u32 bins = highest - lowest, base = lowest & ~7u, span = (highest - base + 7) & ~7u;
+    // One digit is faster, and so are two if there are more than two samples per bin.
+    if (bins < DIGITS || n > 2 * bins || 2 * span + 6 * batch_samples > shared_bytes()) return false;
+    u16 *slots = reinterpret_cast<u16 *>(keys + batch_samples);
+    u16 *end_of = slots + batch_samples; // first the counts
+    uint4 *eights = reinterpret_cast<uint4 *>(end_of);
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (u32 i = threadIdx.x; i < span / 8; i += THREADS) eights[i] = make_uint4(0, 0, 0, 0);
+    __syncthreads();
+    u32 pairs = 0;
+#pragma unroll 4
+    for (u32 i = threadIdx.x; i < n; i += THREADS) {
+        const u32 bin = keys[i] & 0xffff;
+        if (bin == 0xffff) continue;
+        const u32 bit = bin % 2 * 16; // base is even
+        u32 *count = reinterpret_cast<u32 *>(end_of) + (bin - base) / 2;
+        const u32 number = atomicAdd(count, 1u << bit) >> bit & 0xffff;
+        keys[i] = number << 16 | bin;
+        pairs += number;
+    }
+    __syncwarp();
+    pairs = sum_of_warp(pairs);
+    if (lane == 0) atomicAdd(&own.pairs, pairs);
+    __syncthreads();
+    if (own.pairs > 4 * n) { // a slot would look at nine samples on average
+        for (u32 i = threadIdx.x; i < n; i += THREADS) keys[i] = i << 16 | (keys[i] & 0xffff);
+        __syncthreads();
+        return false;
+    }
+    u32 done = 0; // samples of the bins before
+#pragma unroll 1
+    for (u32 section = 0; section < span; section += 8 * THREADS) {
+        const u32 at = section + 8 * threadIdx.x;
+        const uint4 eight = at < span ? eights[at / 8] : make_uint4(0, 0, 0, 0);
+        const u32 word[4] = {eight.x, eight.y, eight.z, eight.w};
+        u32 of_bin[8], all = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++) all += word[i / 2] >> (i % 2 * 16) & 0xffff, of_bin[i] = all;
+        const u32 sum = sum_up_to_lane(all);
+        if (lane == 31) own.of_warp[warp] = sum;
+        __syncthreads();
+        u32 before = done + sum - all;
+        for (u32 w = 0; w < WARPS; w++) {
+            before += w < warp ? own.of_warp[w] : 0;
+            done += own.of_warp[w];
+        }
+        if (at < span) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) of_bin[i] += before;
+            eights[at / 8] = pack_eight(of_bin);
+            store_eight(ends, base + at, of_bin);
+        }
+        __syncthreads();
+    }
+    for (u32 bin = 8 * threadIdx.x; bin < bins_of_level; bin += 8 * THREADS) {
+        if (bin >= base && bin < base + span) continue;
+        const u32 end = bin < base ? 0 : done;
+        const u32 of_bin[8] = {end, end, end, end, end, end, end, end};
+        store_eight(ends, bin, of_bin);
+    }
+#pragma unroll 4
+    for (u32 i = threadIdx.x; i < n; i += THREADS) {
+        const u32 key = keys[i], bin = key & 0xffff;
+        if (bin != 0xffff) slots[end_of[bin - base] - 1 - (key >> 16)] = u16(i);
+    }
+    __syncthreads();
+#pragma unroll 2
+    for (u32 slot = threadIdx.x; slot < done; slot += THREADS) {
+        const u32 i = slots[slot], bin = (keys[i] & 0xffff) - base;
+        const u32 begin = bin > 0 ? end_of[bin - 1] : 0, end = end_of[bin];
+        u32 place = begin;
+        for (u32 other = begin; other < end; other++) place += slots[other] < i;
+        records[place] = first + i;
+    }
+    return true;
+}
+
 // Blocks per SM. Shared memory limits them on sm_90. An SM of sm_75 has 1024 threads.
 constexpr int SORT_BLOCKS = VALUE == F64 ? 2 : __CUDA_ARCH__ >= 800 ? 5 : 4;
 
@@ -384,7 +499,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, SORT_BLOCKS)
         const u32 n = min(work.count - done, batch_samples), first = work.first + done;
         Key *keys = reinterpret_cast<Key *>(shared), *other = keys + batch_samples;
         u16 *ranks = reinterpret_cast<u16 *>(other + batch_samples);
-        if (threadIdx.x == 0) own.lowest = NO_BIN, own.highest = 0;
+        if (threadIdx.x == 0) own.lowest = NO_BIN, own.highest = own.pairs = 0;
         __syncthreads();
         u32 low = NO_BIN, high = 0; // the largest bin + 1
         work.for_each(args, levels, first, n, [&](const int (&bin)[Work::N], u32 index) {
@@ -403,6 +518,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, SORT_BLOCKS)
         if (threadIdx.x % 32 == 0) atomicMin(&own.lowest, low), atomicMax(&own.highest, high);
         __syncthreads();
         const u32 highest = own.highest, lowest = min(own.lowest, highest), bins = highest - lowest;
+#if !WIDE_KEYS
+        if (one_batch && sort_by_counting(own, keys, batch_samples, n, lowest, highest, ends,
+                                          bins_of_level, records, first)) {
+            return;
+        }
+#endif
 #pragma unroll 1
         for (int shift = 0; shift < 32 && bins >> shift != 0; shift += DIGIT_BITS) {
             sort_by_digit(own, keys, other, ranks, n, lowest, bins, shift);

@@ -107,7 +107,7 @@ constexpr bool KEEP_SCALES = FUSED && LEVELS <= 64;
 struct Levels {
     TileLevel level[LEVELS];
     OffsetScale scale[KEEP_SCALES ? LEVELS : 1];
-    int tiles, bins; // of all levels
+    int tiles; // of all levels
     int bin_shift; // so many cells as a power of two share their bins; 0 unless cells are too many
 };
 
@@ -175,7 +175,7 @@ __device__ __forceinline__ void load_levels(const Args &args, Levels &to) {
                 bins += (bins_of(level, shift) + BIN_ALIGN - 1) / BIN_ALIGN * BIN_ALIGN;
             }
         } while (bins > args.bin_capacity && shift < 30);
-        to.tiles = tiles, to.bins = int(bins), to.bin_shift = shift;
+        to.tiles = tiles, to.bin_shift = shift;
     }
     __syncthreads();
 }
@@ -342,20 +342,34 @@ struct RecordsOfRows {
     i64 plane;
     int image, head, l, strip, row, rows;
 
-    // Calls f(begin, end) for each range of records.
-    template <typename F> __device__ __forceinline__ void for_each_range(F f) const {
+    // Calls f(record of this lane, how many lanes have one) for up to 32 records at a time, row by
+    // row, and in a row chunk by chunk. All lanes of a warp call this together.
+    template <typename F> __device__ __forceinline__ void for_each(F f) const {
         const TileLevel &level = levels.level[l];
+        const u32 lane = threadIdx.x % 32; // a chunk per lane
+        const Ends ends(args, level, plane, lane);
+        int used = 0; // bins up to here
 #pragma unroll 1
-        for (int chunk = 0; chunk < args.chunks; chunk++) {
-            const Ends ends(args, level, plane, chunk);
-            const u32 first = first_record(args, level, chunk);
-            int used = 0; // bins up to here
+        for (int top = max(row - 1, 0); top < min(row + rows, level.height); top++) {
+            const int2 bins = bins_of_cell(level, levels.bin_shift, strip, top);
+            const int from = max(bins.x, used);
+            u32 begin = 0, count = 0;
+            if (lane < args.chunks && from < bins.y) {
+                begin = ends.before(from), count = ends.before(bins.y) - begin;
+            }
+            used = max(used, bins.y);
+            const u32 sum = sum_up_to_lane(count);
+            const u32 all = __shfl_sync(0xffffffffu, sum, 31), before = sum - count;
+            const u32 distance = first_record(args, level, lane) + begin - before;
 #pragma unroll 1
-            for (int top = max(row - 1, 0); top < min(row + rows, level.height); top++) {
-                const int2 bins = bins_of_cell(level, levels.bin_shift, strip, top);
-                const int from = max(bins.x, used);
-                if (from < bins.y) f(first + ends.before(from), first + ends.before(bins.y));
-                used = max(used, bins.y);
+            for (u32 at = 0; at < all; at += 32) {
+                const u32 here = min(all - at, 32u), k = at + min(lane, here - 1);
+                int chunk = 0; // the last one whose records begin at k or before
+#pragma unroll
+                for (int step = 16; step > 0; step /= 2) {
+                    chunk += __shfl_sync(0xffffffffu, before, chunk + step) <= k ? step : 0;
+                }
+                f(__shfl_sync(0xffffffffu, distance, chunk) + k, here);
             }
         }
     }
@@ -370,8 +384,10 @@ struct AllSamples {
     const Args &args;
     const TileLevel &level;
     int image, head;
-    template <typename F> __device__ __forceinline__ void for_each_range(F f) const {
-        f(0u, u32(args.queries) * u32(level.points));
+    template <typename F> __device__ __forceinline__ void for_each(F f) const {
+        const u32 all = u32(args.queries) * u32(level.points);
+#pragma unroll 1
+        for (u32 at = 0; at < all; at += 32) f(at + threadIdx.x % 32, min(all - at, 32u));
     }
     __device__ __forceinline__ Given load(u32 i) const {
         return load_sample(args, level, image, head, i);
@@ -390,12 +406,11 @@ __device__ __forceinline__ void add_in_order(const Args &args, const Levels &lev
     const int lane = threadIdx.x % 32;
     const TileLevel &level = levels.level[tile.l];
     for (int pixel = 0; pixel < LINES * TILE_WIDTH; pixel++) sums[pixel * 32 + lane] = 0;
-    // Adds up to 32 samples.
-    auto add = [&](u32 begin, u32 here) {
+    samples.for_each([&](u32 record, u32 here) {
         Given own{0, {0, 0}, 0};
         bool counts = false;
         if (lane < here) {
-            own = samples.load(begin + lane);
+            own = samples.load(record);
             if (FUSED) {
                 Wide reference[FUSED ? FUSED : 1];
                 load_wide<LOCATION, FUSED ? FUSED : 1, REFERENCE_ALIGN>(
@@ -431,10 +446,6 @@ __device__ __forceinline__ void add_in_order(const Args &args, const Levels &lev
                 sums[(line * TILE_WIDTH + column) * 32 + lane] += w * share * gradient;
             }
         }
-    };
-    samples.for_each_range([&](u32 begin, u32 end) {
-#pragma unroll 1
-        for (; begin < end; begin += 32) add(begin, min(end - begin, 32u));
     });
     __syncwarp();
 }

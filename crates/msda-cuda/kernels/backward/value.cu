@@ -37,12 +37,8 @@ constexpr u32 SHARED_FROM = 4096;       // records of a unit from which all warp
 constexpr int MAX_STEPS = 256;          // 16 bits: sums of so many steps are added to others
 
 // Records of a chunk: from `begin` to before `end`.
-struct Range {
-#if WIDE_ENDS
-    u32 begin, end;
-#else
-    u16 begin, end;
-#endif
+struct __align__(2 * sizeof(End)) Range {
+    End begin, end;
     __device__ __forceinline__ u32 count() const { return u32(end) - u32(begin); }
 };
 
@@ -121,7 +117,7 @@ __device__ __forceinline__ u32 load_ranges(const Unit &unit, WarpStage &stage) {
         if (first_top + i >= unit.end) break;
         const int2 bins = bins_of_cell(unit.level(), unit.levels.bin_shift, unit.strip, first_top + i);
         Range range{0, 0};
-        if (lane < args.chunks) range.begin = ends.before(bins.x), range.end = ends.before(bins.y);
+        if (lane < args.chunks) range = Range{End(ends.before(bins.x)), End(ends.before(bins.y))};
         stage.ranges[i][lane] = range;
         sum += range.count();
     }
@@ -384,25 +380,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             const int all = level.strips() * ((level.height + rows - 1) / rows);
             count += units.heavy[l] ? all : (all + WARPS - 1) / WARPS;
             // Only levels that overlap can have more units.
-            count = count < 1 << 30 ? count : 1 << 30;
+            count = min(count, (i64(1) << 31) / (i64(args.batch) * args.heads));
         }
         units.count = int(count);
     }
     __syncthreads();
     int turn = 0; // rows that all warps have stored together
-    // Plane by plane, so that its gradients stay in L2.
-    const u32 total = u32(units.count) * args.batch * args.heads;
+    // Image by image, so that its gradients stay in L2; of an image level by level, so that no heavy
+    // unit is among the last.
+    const u32 of_image = u32(units.count) * args.heads, total = of_image * args.batch;
 #pragma unroll 1
     for (u32 work = blockIdx.x; work < total; work += gridDim.x) {
-        const u32 plane = work / u32(units.count);
-        const int index = int(work - plane * units.count);
-        const int image = plane / u32(args.heads), head = int(plane - image * u32(args.heads));
+        const int image = work / of_image;
+        u32 rest = work - image * of_image;
         int visited = 0;
-        while (visited + 1 < LEVELS && index >= units.first[visited + 1]) visited++;
+        while (visited + 1 < LEVELS && rest >= u32(units.first[visited + 1]) * args.heads) visited++;
+        const int first = units.first[visited];
+        const u32 of_level = u32((visited + 1 < LEVELS ? units.first[visited + 1] : units.count) - first);
+        rest -= u32(first) * args.heads;
+        const int head = rest / of_level, index = int(rest - head * of_level); // of the level
+        const u32 plane = u32(image) * args.heads + head;
         const int l = units.level_at(visited);
         const TileLevel &level = levels.level[l];
         const bool heavy = units.heavy[l];
-        const u32 first_unit = u32(index - units.first[visited]) * (heavy ? 1 : WARPS);
+        const u32 first_unit = u32(index) * (heavy ? 1 : WARPS);
         const int rows = heavy ? HEAVY_ROWS : ROWS;
         // Unit u of the block: neighbouring strips. It may have no rows.
         auto unit_at = [&](int u) {

@@ -111,6 +111,10 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
     // pass.
     let most = samples.div_ceil(lanes).clamp(1, 4);
     let samples_per_lane = (1..=most).rev().find(|n| samples.is_multiple_of(lanes * n)).unwrap_or(most);
+    // The backward pass keeps more in registers: two, if that leaves no lane idle either.
+    let backward = request.pass != Pass::Forward;
+    let two = backward && samples_per_lane > 2 && samples.is_multiple_of(2 * lanes);
+    let samples_per_lane = if two { 2 } else { samples_per_lane };
     let rows = |knobs: Rows| Kernel::Rows(knobs.fitting(p, target, division));
 
     let mut table = Vec::new();
@@ -152,7 +156,7 @@ fn table(request: &Request<'_>, target: &Target) -> Vec<(Kernel, &'static str)> 
     let resident = (target.threads() as usize / threads).max(1);
     let light = samples <= 16 || (samples_per_lane == 1 && samples > lanes);
     // The backward pass keeps the gradient of the output and the located samples in registers too.
-    let light = light && request.pass == Pass::Forward;
+    let light = light && !backward;
     let blocks_per_sm = if light { resident * 3 / 4 } else { resident / 2 }.max(1);
     // Planes with many queries: the coarse levels become resident, as many as leave half of L1. If
     // a row fills a line, L1 holds half as many rows, and sorting a block's queries pays.

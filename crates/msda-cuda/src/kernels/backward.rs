@@ -1,9 +1,9 @@
 //! The backward pass: which kernels it takes, and the memory that they share.
 //!
-//! 1. `sort.cu`, unless samples are few: sorts them for the gradient of value ([`super::scatter`]).
-//! 2. `samples.cu` or `samples_generic.cu`: gradients of locations and weights.
-//! 3. `reference.cu`: the gradient of the reference points.
-//! 4. `gaps.cu`; `value_few.cu`, `value.cu` or `value_plain.cu`: the gradient of value.
+//! 1. `samples.cu` or `samples_generic.cu`: gradients of locations and weights.
+//! 2. `reference.cu`: the gradient of the reference points.
+//! 3. `gaps.cu`; `value_few.cu`, or `sort.cu` and `value.cu` or `value_plain.cu`: the gradient of value
+//!    ([`super::scatter`]).
 
 use msda::Dtype;
 
@@ -16,15 +16,13 @@ use crate::request::{Request, Slot, Target};
 /// Why the kernel of the samples is there.
 pub(super) const SAMPLES: &str = "computes the gradients of locations and weights";
 
-/// What the kernels share: regions of the workspace, and a stage that others wait for.
+/// Regions of the workspace that the kernels share.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Shared {
     /// Fused form: largest logit and scale of each image, query and head.
     pub(super) softmax: Option<Region>,
     /// Fused form: gradients of the locations of all samples.
     pub(super) points: Option<Region>,
-    /// The stage that sorts the samples for the gradient of value.
-    pub(super) sorted: Option<usize>,
 }
 
 /// Adds the stages of a backward pass. `samples` adds the kernel that computes gradients of locations and weights.
@@ -47,9 +45,6 @@ pub(super) fn prepare(
         let bytes = rows.saturating_mul(p.samples()).saturating_mul(2 * wide);
         shared.points = Some(call.arena.reserve(bytes));
     }
-    let mut value = ValueGradient::new(request, target, shared.softmax);
-    // Sorting at the same time as `samples.cu` would make some problems slower, and others hardly faster.
-    shared.sorted = value.as_mut().and_then(|value| value.sort_first(call));
     let own = wanted.locations || wanted.weights || shared.softmax.is_some() || shared.points.is_some();
     let mut stored = None; // the stage that stores the softmax
     if own && rows > 0 && p.samples() > 0 {
@@ -59,7 +54,7 @@ pub(super) fn prepare(
     if let Some(points) = shared.points {
         reference(call, request, target, points);
     }
-    if let Some(value) = value {
+    if let Some(value) = ValueGradient::new(request, target, shared.softmax) {
         value.add(call, stored);
     }
 }

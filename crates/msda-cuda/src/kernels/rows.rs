@@ -572,16 +572,7 @@ impl Rows {
         let row_pitches: Vec<usize> = p.levels().iter().map(row_pitch).collect();
         let fixed_pitches: Vec<String> = row_pitches.iter().map(ToString::to_string).collect();
 
-        // Queries are ordered while samples are sorted. The kernel waits for both.
-        let sorted = shared.and_then(|shared| shared.sorted);
-        let order = (self.walk == Walk::Ordered).then(|| {
-            if sorted.is_some() {
-                call.branch();
-            }
-            let order = order_first(call, request, target);
-            sorted.into_iter().for_each(|stage| call.join(stage));
-            order
-        });
+        let order = (self.walk == Walk::Ordered).then(|| order_first(call, request, target));
 
         let mut args = Args::default();
         args.tensor(Slot::Value, o[Slot::Value], t.value.size());

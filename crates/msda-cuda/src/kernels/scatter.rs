@@ -39,8 +39,11 @@ const MAX_CHUNKS: usize = 32;
 /// Levels begin at multiples of so many bins: `BIN_ALIGN` in `tiles.cuh`.
 const BIN_ALIGN: usize = 16;
 
-/// The most shared memory of the counters of a block of `sort.cu`. Two such blocks fit an SM of `sm_90`.
-const COUNT_BYTES: usize = 72 << 10;
+/// Shared memory of the counters of a block of `sort.cu`, if three blocks are to fit an SM of `sm_90`.
+const COUNT_BYTES: usize = 70 << 10;
+
+/// The most shared memory that a block of `sort.cu` takes to sort by counting. Five such blocks fit an SM of `sm_90`.
+const COUNTING_BYTES: usize = 40 << 10;
 
 /// Warps of a block of `sort.cu`.
 const SORT_WARPS: usize = 8;
@@ -115,9 +118,16 @@ impl Sizes {
         let batch = (room / bytes).min(BATCH_SAMPLES) / 128 * 128;
         let batch_samples = batch.clamp(128, chunk_samples);
         // Chunks of several batches are counted first. If not all counters have room, the samples are located again
-        // for each part of the bins.
-        let counted = chunk_samples > batch_samples;
-        let counters = if counted { (4 * largest).min(COUNT_BYTES).min(room) } else { 0 };
+        // for each part of the bins, so the parts are as large as possible.
+        let counters = match 4 * largest {
+            _ if chunk_samples == batch_samples => 0,
+            bytes if bytes <= COUNT_BYTES.min(room) => bytes,
+            _ => room,
+        };
+        // To sort by counting: keys, slots, and a counter of 16 bits per bin. If they take more, `sort.cu` does
+        // without.
+        let counting = 6 * batch_samples + 2 * (largest + 16);
+        let counting = if wide_keys || counting > COUNTING_BYTES.min(room) { 0 } else { counting };
         let warps = (batch_samples / 32).min(SORT_WARPS).next_power_of_two();
         Self {
             planes: p.batch() * p.heads(),
@@ -129,7 +139,7 @@ impl Sizes {
             threads: 32 * warps,
             wide_keys,
             wide_ends: chunk_samples > 0xffff,
-            sort_bytes: (batch_samples * bytes).max(counters),
+            sort_bytes: (batch_samples * bytes).max(counters).max(counting),
         }
     }
 }
@@ -182,25 +192,7 @@ impl<'a> ValueGradient<'a> {
         Some(Self { request, target, sizes, regions: Regions::default(), softmax, empty })
     }
 
-    /// Adds the stage that sorts the samples, if there is one. Returns it.
-    pub(super) fn sort_first(&mut self, call: &mut Call) -> Option<usize> {
-        let atomic = self.request.scatter == Scatter::Atomic;
-        if self.empty || atomic || Few::new(self.request, self.target, &self.sizes).is_some() {
-            return None;
-        }
-        let (p, sizes) = (self.request.problem, &self.sizes);
-        let ends =
-            sizes.bins.saturating_mul(sizes.chunks).saturating_mul(if sizes.wide_ends { 4 } else { 2 });
-        let records = p.queries().saturating_mul(p.samples()).saturating_mul(4);
-        self.regions = Regions {
-            records: Some(call.arena.reserve(records.saturating_mul(sizes.planes))),
-            ends: Some(call.arena.reserve(ends.saturating_mul(sizes.planes))),
-        };
-        self.sort(call);
-        call.stages.len().checked_sub(1)
-    }
-
-    /// Adds the other stages. `samples`: the stage that stores the softmax.
+    /// Adds the stages. `samples`: the stage that stores the softmax.
     pub(super) fn add(mut self, call: &mut Call, samples: Option<usize>) {
         let p = self.request.problem;
         if self.request.scatter == Scatter::Atomic && !self.empty {
@@ -229,6 +221,7 @@ impl<'a> ValueGradient<'a> {
             return self.add_few(call, &few);
         }
         before.into_iter().for_each(|stage| call.join(stage));
+        self.sort(call);
         match matrix_chunk(self.request, self.target) {
             Some(chunk) => self.add_matrices(call, chunk),
             None => self.add_plainly(call),
@@ -272,8 +265,15 @@ impl<'a> ValueGradient<'a> {
     }
 
     /// Adds the stage that sorts the samples by their bins.
-    fn sort(&self, call: &mut Call) {
-        let sizes = &self.sizes;
+    fn sort(&mut self, call: &mut Call) {
+        let (p, sizes) = (self.request.problem, &self.sizes);
+        let ends =
+            sizes.bins.saturating_mul(sizes.chunks).saturating_mul(if sizes.wide_ends { 4 } else { 2 });
+        let records = p.queries().saturating_mul(p.samples()).saturating_mul(4);
+        self.regions = Regions {
+            records: Some(call.arena.reserve(records.saturating_mul(sizes.planes))),
+            ends: Some(call.arena.reserve(ends.saturating_mul(sizes.planes))),
+        };
         let points = points_per_load(self.request);
         let mut stage = Stage::new(self, "backward/sort.cu", "sort");
         let align = stage.align(Slot::Locations, Role::Locations, 2 * points);
@@ -285,7 +285,7 @@ impl<'a> ValueGradient<'a> {
             .define("THREADS", sizes.threads)
             .define("POINTS_PER_LOAD", points)
             .define("WIDE_KEYS", u8::from(sizes.wide_keys));
-        let blocks = sizes.planes * sizes.chunks * self.request.problem.levels().len();
+        let blocks = sizes.planes * sizes.chunks * p.levels().len();
         let (threads, bytes) = (sizes.threads as u32, sizes.sort_bytes as u32);
         stage.launch(
             call,
