@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, on a machine that may have no Rust: tests, sanitizers, the battery, times and counters.
+# Everything that needs a GPU, on a machine that may have no Rust: tests, sanitizers, the battery,
+# times and counters.
 #
-#   cargo xtask gpu-bundle            # where Rust is: builds and gathers what this script runs into target/gpu
-#   scripts/gpu.sh target/gpu OUT     # where the GPU is
+#   cargo xtask gpu-bundle          # where Rust is: gathers what this script runs into target/gpu
+#   scripts/gpu.sh target/gpu OUT   # where the GPU is
 #
-# Needs a driver and NVRTC; the Python tests need torch, pytest and transformers. compute-sanitizer and ncu are used
-# where they are, and what is missing is said.
+# Needs a driver and NVRTC; the Python tests need torch, pytest and transformers. compute-sanitizer
+# and ncu are used where they are, and what is missing is said.
 set -uo pipefail
 bin=$(cd "${1:?folder with what gpu-bundle gathers}" && pwd)
 out=${2:?folder for the results}

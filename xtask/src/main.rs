@@ -1,6 +1,7 @@
 //! Developer commands: `cargo xtask` lists them.
 #![forbid(unsafe_code)]
 
+mod columns;
 mod python;
 mod sanitize;
 mod unwinder;
@@ -20,7 +21,7 @@ const TASKS: [Task; 11] = [
         "set up what the tests need and run all of them: format, lints, unit, battery, Python, examples",
         test,
     ),
-    ("check", "format and lints only", check),
+    ("check", "format, lints and the width of prose only", check),
     (
         "setup",
         "make .venv with torch, for comparison, and with the kernels' compiler and disassembler",
@@ -91,6 +92,7 @@ fn env_of(venv: &venv::Venv) -> Vec<(&'static str, &std::ffi::OsStr)> {
 }
 
 fn check() -> Result<()> {
+    columns::check(&root())?;
     cargo(&["fmt", "--all", "--check"], &[])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], &[])
 }

@@ -131,8 +131,8 @@ print('msda', msda.__version__, 'computes without torch')
     run(&python, &["-I", "-m", "msda", "doctor"], &[])
 }
 
-/// Tests a wheel with torch. Errors and the ends of threads matter most: zig links the compiled part
-/// in another way than `cargo build` does.
+/// Tests a wheel with torch. Errors and the ends of threads matter most: zig links the compiled
+/// part in another way than `cargo build` does.
 fn check_with_torch(wheel: &Path, venv: &Venv) -> Result<()> {
     let package = root().join("target/wheel-check/package");
     let (to, wheel) = (package.display().to_string(), wheel.display().to_string());

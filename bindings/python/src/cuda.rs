@@ -80,7 +80,8 @@ pub(crate) unsafe fn backward(
     unsafe { launch(call, Some((Wanted(wanted), grad_output)), &results, on, workspace) }
 }
 
-/// Finds or makes the plan of a call, and queues it. A backward pass has the gradient of the output.
+/// Finds or makes the plan of a call, and queues it. A backward pass has the gradient of the
+/// output.
 unsafe fn launch(
     call: &Call<'_>,
     backward: Option<(Wanted, &Tensor<'_>)>,

@@ -168,6 +168,28 @@ def test_export():
     torch.testing.assert_close(program.module()(*inputs), msda.ms_deform_attn(*inputs) + 1)
 
 
+class Compiled:
+    """A model compiled by AOTInductor, and another process that runs it."""
+
+    def __init__(self, model, folder):
+        self.model, self.package, self.tensors = model, folder / "model.pt2", folder / "tensors.pt"
+        folder.mkdir()
+
+    def run(self, imports, example, inputs, dynamic):
+        with torch.no_grad():
+            program = torch.export.export(self.model, example, dynamic_shapes=dynamic)
+            torch._inductor.aoti_compile_and_package(program, package_path=str(self.package))
+            torch.save((inputs, self.model(*inputs)), self.tensors)
+        code = f"""
+import {imports}
+inputs, expected = torch.load({str(self.tensors)!r})
+output = torch._inductor.aoti_load_package({str(self.package)!r})(*inputs)
+torch.testing.assert_close(output, expected)
+print("the same")
+"""
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
 @pytest.mark.skipif(
     sys.platform == "win32" or shutil.which("c++") is None, reason="needs a C++ compiler"
 )
@@ -178,25 +200,21 @@ def test_aot_inductor(tmp_path, device):
         def forward(self, value, shapes, starts, locations, weights):
             return msda.ms_deform_attn(value * 2, shapes, starts, locations, weights).relu()
 
-    model, inputs = Model(), tuple(problem(queries=9, device=device))
+    class OnlyTorch(torch.nn.Module):
+        def forward(self, value):
+            return (value * 2).relu()
+
+    example = tuple(problem(queries=9, device=device))
+    inputs = tuple(problem(queries=7, device=device))
     queries = torch.export.Dim("queries", min=2, max=1000)
     dynamic = (None, None, None, {1: queries}, {1: queries})
-    with torch.no_grad():
-        program = torch.export.export(model, inputs, dynamic_shapes=dynamic)
-        package = torch._inductor.aoti_compile_and_package(
-            program, package_path=str(tmp_path / "model.pt2")
-        )
-    inputs = tuple(problem(queries=7, device=device))
-    torch.save((inputs, model(*inputs)), tmp_path / "tensors.pt")
-    code = f"""
-import torch, msda
-inputs, expected = torch.load({str(tmp_path / "tensors.pt")!r})
-output = torch._inductor.aoti_load_package({package!r})(*inputs)
-torch.testing.assert_close(output, expected)
-print("the same")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "the same\n", done.stderr
+    done = Compiled(Model(), tmp_path / "msda").run("torch, msda", example, inputs, dynamic)
+    if done.returncode < 0:  # it crashed
+        plain = Compiled(OnlyTorch(), tmp_path / "torch")
+        without = plain.run("torch", inputs[:1], inputs[:1], None)
+        if without.returncode < 0:
+            pytest.skip(f"torch's AOTInductor crashes here without msda too ({without.returncode})")
+    assert done.stdout == "the same\n", (done.returncode, done.stderr)
 
 
 def test_meta_and_fake_tensors():

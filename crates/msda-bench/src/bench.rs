@@ -140,8 +140,8 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     })
 }
 
-/// The engines and value types of a workload are timed on the processor in this many turns, so that a disturbance
-/// of the machine affects all of them alike.
+/// The engines and value types of a workload are timed on the processor in this many turns, so that
+/// a disturbance of the machine affects all of them alike.
 const TURNS: u32 = 6;
 
 /// Runs longer than this many milliseconds need no warm-up after their first turn.
@@ -210,7 +210,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Opens the CUDA backend. An engine that was named must open; otherwise a missing GPU is noted once.
+    /// Opens the CUDA backend. An engine that was named must open; otherwise a missing GPU is noted
+    /// once.
     fn find_cuda(&mut self) -> Result<()> {
         if !self.measures(Device::Cuda) {
             return Ok(());
@@ -245,7 +246,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Looks for torch and for peers, so that a missing one is noted once and not for each workload.
+    /// Looks for torch and for peers, so that a missing one is noted once and not for each
+    /// workload.
     fn find_guests(&mut self) -> Result<()> {
         let mut wanted: Vec<String> = ["torch", "torch-cuda"].map(String::from).into();
         if self.options.engines.is_empty()
@@ -314,7 +316,8 @@ impl Bench<'_> {
                     engines.iter().partition(|e| self.device(e) == Device::Cuda);
                 for &threads in &threads {
                     cells.extend(cpu.iter().map(|e| cell(e, threads)));
-                    // Other instruction sets and one thread are measured on the main workload alone.
+                    // Other instruction sets and one thread are measured on the main workload
+                    // alone.
                     let main = workload.name == MAIN && dtype == Dtype::F32;
                     if self.options.engines.is_empty() && main && self.measures(Device::Cpu) {
                         cells.extend(
@@ -379,8 +382,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Checks every engine in one value type and times it: fully on a GPU, for the first turn on the processor. Returns
-    /// what is to be timed again.
+    /// Checks every engine in one value type and times it: fully on a GPU, for the first turn on
+    /// the processor. Returns what is to be timed again.
     fn measure_type(
         &mut self,
         workload: &Workload,

@@ -155,7 +155,8 @@ impl<'a> Call<'a> {
             layout: options.layout,
             types,
         })?;
-        // The operator checks lengths. A shape with the same length in another order is refused here.
+        // The operator checks lengths. A shape with the same length in another order is refused
+        // here.
         let outer = &[batch, queries, heads];
         let got = locations.1.shape.get(..3).unwrap_or_default();
         ensure!(

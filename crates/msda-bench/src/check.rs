@@ -48,8 +48,8 @@ impl Expected {
     }
 
     /// Runs the engine on the workload and compares the sampled queries; for a backward pass also
-    /// on these queries alone, if the engine takes them. For an inexact engine the error is recorded, and only results that
-    /// are not finite are refused.
+    /// on these queries alone, if the engine takes them. For an inexact engine the error is
+    /// recorded, and only results that are not finite are refused.
     pub fn check(&self, engine: &mut dyn Engine, data: &Data, pass: Pass) -> Result<Check> {
         let whole = Task::whole(data, pass);
         let inexact = !engine.exact(&whole);
@@ -58,7 +58,8 @@ impl Expected {
         let wrong = |what: &str| format!("{name} is wrong on {} ({what})", data.problem);
 
         let few = whole.sampled(self.image, self.head, self.step)?;
-        // A kernel that was selected by name may take the whole workload and not a few queries of it.
+        // A kernel that was selected by name may take the whole workload and not a few queries of
+        // it.
         if pass == Pass::Backward && engine.refuses(&few).is_none() {
             let few = engine.run(&few)?;
             for (i, (tensor, expected)) in self.pairs(&few, pass).into_iter().enumerate() {
@@ -87,8 +88,9 @@ impl Expected {
     }
 
     /// Compares results with the oracle at the sampled queries, and everywhere with the results of
-    /// another kernel that [`are_right`](Self::are_right). Returns the largest error over the tolerance.
-    /// The gradient of value does not depend on the kernel, so it must have the same bits.
+    /// another kernel that [`are_right`](Self::are_right). Returns the largest error over the
+    /// tolerance. The gradient of value does not depend on the kernel, so it must have the same
+    /// bits.
     pub fn agree(&self, data: &Data, pass: Pass, got: &Results, other: &Results) -> Result<f64> {
         let mut worst = 0.0f64;
         for (i, (tensor, expected)) in self.pairs(got, pass).into_iter().enumerate() {
@@ -103,8 +105,8 @@ impl Expected {
         Ok(worst)
     }
 
-    /// Compares results with the oracle at the sampled queries. The gradient of value must satisfy the
-    /// identity with the gradient of the weights.
+    /// Compares results with the oracle at the sampled queries. The gradient of value must satisfy
+    /// the identity with the gradient of the weights.
     pub fn are_right(&self, data: &Data, pass: Pass, got: &Results) -> Result<()> {
         self.agree(data, pass, got, got)?;
         if pass == Pass::Backward {
@@ -283,8 +285,8 @@ mod tests {
     use super::*;
     use crate::workload::Workload;
 
-    /// Results of two instruction sets. The gradient of value is that of the first: kernels of one GPU give
-    /// the same bits there.
+    /// Results of two instruction sets. The gradient of value is that of the first: kernels of one
+    /// GPU give the same bits there.
     fn results(data: &Data, pass: Pass) -> [Results; 2] {
         let task = Task::whole(data, pass);
         let mut both = [Isa::best(), Isa::Portable].map(|isa| {

@@ -33,10 +33,10 @@ impl Subject {
         Ok(Self { name, device, backends: vec![backend] })
     }
 
-    /// All backends of a device. On the CPU: every instruction set, and the plain loop that they are
-    /// compared with. On a GPU: the chosen kernels, the same with sums of `f16`, for fixed sizes,
-    /// with level sizes in device memory and with atomic additions, the generic kernel, and kernels
-    /// with parameters that change with every case and seed.
+    /// All backends of a device. On the CPU: every instruction set, and the plain loop that they
+    /// are compared with. On a GPU: the chosen kernels, the same with sums of `f16`, for fixed
+    /// sizes, with level sizes in device memory and with atomic additions, the generic kernel, and
+    /// kernels with parameters that change with every case and seed.
     pub fn all(device: Device, seeds: &[u64]) -> Result<Vec<Self>> {
         let registry = Registry::default();
         let named = |name: &str| Self::named(name, &registry);
@@ -69,7 +69,8 @@ pub fn battery(
     }
     progress.begin(jobs.len());
     let progress = Mutex::new(progress);
-    // On a GPU most of the time is spent on compiling, which several workers share. CPU backends use every core.
+    // On a GPU most of the time is spent on compiling, which several workers share. CPU backends
+    // use every core.
     let gpu = subjects.iter().any(|subject| subject.device == Device::Cuda);
     let workers = if gpu { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
     let results = in_parallel(workers, &jobs, |(subject, group, seed, backend)| {

@@ -114,8 +114,9 @@ pub fn work(
     let multiply_adds = 2.0 * taps * p.channels() as f64;
     // Rows without a sample need not be read.
     let inputs = rows * row + coordinates;
-    // Besides the row of value, a tap needs a row for the gradient of value. On the CPU a sum is read and written. A
-    // GPU may gather rows of the gradient of output instead and sum in registers, so one row is the least.
+    // Besides the row of value, a tap needs a row for the gradient of value. On the CPU a sum is
+    // read and written. A GPU may gather rows of the gradient of output instead and sum in
+    // registers, so one row is the least.
     let scattered = match device {
         Device::Cpu => 2.0 * sum_row,
         Device::Cuda => row,

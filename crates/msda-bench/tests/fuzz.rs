@@ -1,8 +1,8 @@
 //! A fuzzer of the readers of files: valid and hostile files, damaged at random.
 //!
-//! A damaged file must be read or refused: no panic, and no more memory than its size allows. A file
-//! that is read must survive being written and read again. The cases are the same on each run. A
-//! failure prints the seed, the number of the case and the file.
+//! A damaged file must be read or refused: no panic, and no more memory than its size allows. A
+//! file that is read must survive being written and read again. The cases are the same on each run.
+//! A failure prints the seed, the number of the case and the file.
 //!
 //! `MSDA_FUZZ_SECONDS=60` runs each reader for that time, with other seeds.
 

@@ -1,4 +1,5 @@
-//! The engines and report sections of this build: those of the study where the feature `study` is on.
+//! The engines and report sections of this build: those of the study where the feature `study` is
+//! on.
 
 pub(crate) use build::{Sections, registry};
 

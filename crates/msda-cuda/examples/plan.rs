@@ -1,4 +1,5 @@
-//! The op on tensors that are on the device: a plan made once, launched many times. Prints what each step costs.
+//! The op on tensors that are on the device: a plan made once, launched many times. Prints what
+//! each step costs.
 //!
 //! ```sh
 //! cargo run --release -p msda-cuda --example plan

@@ -17,8 +17,8 @@ use crate::tensors::Tensors;
 /// Picks the kernel for a request; none means the generic kernel.
 type Pick = dyn Fn(&Request<'_>) -> Option<Kernel> + Send + Sync;
 
-/// A device as a backend. Every call copies its tensors to the device and back: that is good for checking kernels.
-/// Programs whose tensors are on the device use [`Plan`].
+/// A device as a backend. Every call copies its tensors to the device and back: that is good for
+/// checking kernels. Programs whose tensors are on the device use [`Plan`].
 #[derive(Clone)]
 pub struct Cuda {
     device: Device,
@@ -49,7 +49,8 @@ impl Cuda {
         Self { name: "cuda:atomic".into(), scatter: Scatter::Atomic, ..Self::new(device) }
     }
 
-    /// The device with the kernels that sort samples for the gradient of value, however few those are.
+    /// The device with the kernels that sort samples for the gradient of value, however few those
+    /// are.
     pub fn sorted(device: &Device) -> Self {
         Self { name: "cuda:sorted".into(), scatter: Scatter::Sorted, ..Self::new(device) }
     }
@@ -92,8 +93,8 @@ impl Cuda {
         Self { gradients: false, ..self }
     }
 
-    /// The device with varying knobs: one kernel of [`sweep`] per call, picked by the call and the seed. Calls that no
-    /// such kernel takes get the generic kernel.
+    /// The device with varying knobs: one kernel of [`sweep`] per call, picked by the call and the
+    /// seed. Calls that no such kernel takes get the generic kernel.
     pub fn sweep(device: &Device, seed: u64) -> Self {
         let target = Target::of(device);
         let show = std::env::var_os("MSDA_SHOW_KERNELS").is_some();
@@ -145,7 +146,8 @@ impl Cuda {
         let plan = self.plan(&Request { pass, levels, scatter, ..Request::new(problem, &operands) })?;
         let workspace = self.device.alloc(plan.workspace())?;
         let stream = self.device.stream()?;
-        // SAFETY: the tensors are on the device, checked against the problem, ours, and live until the stream is done.
+        // SAFETY: the tensors are on the device, checked against the problem, ours, and live until
+        // the stream is done.
         unsafe { plan.launch(&tensors.addresses(&workspace), stream.handle())? };
         stream.synchronize()
     }

@@ -8,7 +8,8 @@ use crate::kernels::{Pointer, pack};
 use crate::loaded::Loaded;
 use crate::request::{Operand, Slot, Target};
 
-/// A copy of value from one layout to another, ready to be launched. A captured launch may outlive it.
+/// A copy of value from one layout to another, ready to be launched. A captured launch may outlive
+/// it.
 #[derive(Debug)]
 pub struct Packing {
     /// One kernel per group of levels: the table of levels is part of the argument.
@@ -37,8 +38,9 @@ impl Packing {
     /// Queues the copy.
     ///
     /// # Safety
-    /// Both addresses are device memory that the device can access, of dense tensors as the problems say. Until
-    /// `stream` has run the copy, both stay allocated, nobody else writes to them, and nobody reads `to`.
+    /// Both addresses are device memory that the device can access, of dense tensors as the
+    /// problems say. Until `stream` has run the copy, both stay allocated, nobody else writes to
+    /// them, and nobody reads `to`.
     pub unsafe fn launch(&self, from: u64, to: u64, stream: StreamHandle<'_>) -> Result<()> {
         let address = |pointer| match pointer {
             Pointer::Slot(Slot::Value) => from,

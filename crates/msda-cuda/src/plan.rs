@@ -12,11 +12,11 @@ use crate::kernels::{Action, Kernel, Owned, Pointer, Region, Stage};
 use crate::loaded::{Argument, Loaded, MAX_ARGS};
 use crate::request::{Addresses, Levels, Operands, Pass, Request, Slot, Slots, Target};
 
-/// The kernels of a call, ready to be launched. A launch allocates nothing and waits for nothing, and it can be
-/// captured in a graph.
+/// The kernels of a call, ready to be launched. A launch allocates nothing and waits for nothing,
+/// and it can be captured in a graph.
 ///
-/// A launch takes one address per tensor ([`Addresses`]). Kernels read everything else from their argument, so a
-/// captured launch may outlive the plan, unless the plan [owns](Self::owned) memory.
+/// A launch takes one address per tensor ([`Addresses`]). Kernels read everything else from their
+/// argument, so a captured launch may outlive the plan, unless the plan [owns](Self::owned) memory.
 #[derive(Debug)]
 pub struct Plan {
     device: Device,
@@ -54,13 +54,14 @@ enum Work {
 struct Chained {
     chain: Chain,
     args: Vec<Vec<u64>>,
-    /// The stream of its first launch. Launches of a graph wait for each other, so other streams do without it.
+    /// The stream of its first launch. Launches of a graph wait for each other, so other streams do
+    /// without it.
     stream: Option<usize>,
 }
 
 impl Plan {
-    /// Chooses kernels for a request and loads them. If one does not compile or does not fit the device, the next
-    /// choice is taken, and the reason says so.
+    /// Chooses kernels for a request and loads them. If one does not compile or does not fit the
+    /// device, the next choice is taken, and the reason says so.
     pub fn new(device: &Device, request: &Request<'_>) -> Result<Self> {
         let mut failed: Option<(Kernel, Error)> = None;
         for Choice { kernel, why } in choices(request, &Target::of(device)) {
@@ -145,7 +146,8 @@ impl Plan {
         &self.choice
     }
 
-    /// Every stage that a launch queues, with its reason: a kernel's key, or none for a memory clear.
+    /// Every stage that a launch queues, with its reason: a kernel's key, or none for a memory
+    /// clear.
     pub fn stages(&self) -> impl Iterator<Item = (Option<&Function>, &str)> {
         self.steps.iter().map(|step| match &step.work {
             Work::Clear(_) => (None, step.why.as_str()),
@@ -171,12 +173,14 @@ impl Plan {
     /// Queues the call on a stream.
     ///
     /// # Safety
-    /// - The addresses are device memory that the plan's device can access. The tensors there have the strides and
-    ///   types of the plan's request, and the workspace has [`Plan::workspace`] bytes.
+    /// - The addresses are device memory that the plan's device can access. The tensors there have
+    ///   the strides and types of the plan's request, and the workspace has [`Plan::workspace`]
+    ///   bytes.
     /// - Outputs overlap neither inputs nor themselves.
-    /// - Until `stream` has run the call, the memory stays allocated, nobody else writes to it, and nobody reads the
-    ///   outputs or uses the workspace.
-    /// - Launches of a plan that [owns](Self::owned) memory do not overlap, and the plan outlives them.
+    /// - Until `stream` has run the call, the memory stays allocated, nobody else writes to it, and
+    ///   nobody reads the outputs or uses the workspace.
+    /// - Launches of a plan that [owns](Self::owned) memory do not overlap, and the plan outlives
+    ///   them.
     pub unsafe fn launch(&self, at: &Addresses, stream: StreamHandle<'_>) -> Result<()> {
         if self.empty {
             return Ok(());
@@ -212,7 +216,8 @@ impl Plan {
         self.steps.iter().enumerate().any(|(i, step)| i > 0 && step.after != [i - 1])
     }
 
-    /// Adds all steps to the graph that the stream captures, each after the steps that it waits for.
+    /// Adds all steps to the graph that the stream captures, each after the steps that it waits
+    /// for.
     unsafe fn capture(&self, at: &Addresses, stream: StreamHandle<'_>) -> Result<()> {
         let before = stream.captured(&self.device)?;
         let mut done: Vec<Vec<Captured>> = Vec::new();
@@ -231,8 +236,8 @@ impl Plan {
         stream.wait_for_captured(&self.device, &all(&last, &done))
     }
 
-    /// Queues all stages as one graph and returns true, unless another thread is doing that, the stream is not the
-    /// one of the first launch, or the stream is capturing.
+    /// Queues all stages as one graph and returns true, unless another thread is doing that, the
+    /// stream is not the one of the first launch, or the stream is capturing.
     unsafe fn launch_chained(&self, at: &Addresses, stream: StreamHandle<'_>) -> Result<bool> {
         let Ok(mut guard) = self.chained.try_lock() else { return Ok(false) };
         let Some(chained) = guard.as_mut() else { return Ok(false) };
@@ -284,8 +289,8 @@ impl Plan {
     }
 }
 
-/// Whether all results of a request are empty. Without queries the gradient of value is still there, and without heads
-/// that of the reference points.
+/// Whether all results of a request are empty. Without queries the gradient of value is still
+/// there, and without heads that of the reference points.
 fn writes_nothing(request: &Request<'_>) -> bool {
     let (p, wanted) = (request.problem, request.wanted());
     let numbers = request.operands.reference_numbers();
@@ -306,7 +311,8 @@ fn aligns(request: &Request<'_>) -> Slots<usize> {
     aligns
 }
 
-/// Refuses operands that are missing for the pass, or whose alignment is not a power of two of at least one element.
+/// Refuses operands that are missing for the pass, or whose alignment is not a power of two of at
+/// least one element.
 fn check_operands(request: &Request<'_>) -> Result<()> {
     let Request { problem, operands, pass, .. } = *request;
     for slot in Slot::ALL.into_iter().filter(|&slot| pass.uses(slot)) {
@@ -356,13 +362,14 @@ impl Chained {
             (step.after.as_slice(), node)
         });
         let nodes: Vec<_> = nodes.collect();
-        // SAFETY: each kernel has one parameter, for which there is room. The plan drops its functions after the chain.
+        // SAFETY: each kernel has one parameter, for which there is room. The plan drops its
+        // functions after the chain.
         let chain = unsafe { Chain::new(device, &nodes)? };
         Ok(Some(Self { chain, args, stream: None }))
     }
 
-    /// Gives a node the argument that it has with these addresses, if it is another one. False where the driver
-    /// refuses.
+    /// Gives a node the argument that it has with these addresses, if it is another one. False
+    /// where the driver refuses.
     fn update(&mut self, node: usize, step: &Step, address: impl Fn(Pointer) -> u64) -> Result<bool> {
         let now = &mut self.args[node];
         let updated = match &step.work {

@@ -135,8 +135,8 @@ impl<T: Default, const N: usize> From<[(Slot, T); N]> for Slots<T> {
     }
 }
 
-/// Device addresses of a call's tensors, the level tables of plans with [`Levels::Device`], and the workspace: 0 where
-/// a plan does not ask for one.
+/// Device addresses of a call's tensors, the level tables of plans with [`Levels::Device`], and the
+/// workspace: 0 where a plan does not ask for one.
 pub type Addresses = Slots<u64>;
 
 /// How a tensor lies in device memory. The default stands for a tensor that is not there.
@@ -282,8 +282,8 @@ pub enum Sums {
     /// `f32` (`f64` for `f64` values).
     #[default]
     F32,
-    /// `f16` values may be summed in `f16`, a few samples at a time, where that is faster. The error is two to four
-    /// times larger.
+    /// `f16` values may be summed in `f16`, a few samples at a time, where that is faster. The
+    /// error is two to four times larger.
     F16,
 }
 
@@ -295,8 +295,8 @@ pub enum Scatter {
     Ordered,
     /// The same, and samples are sorted however few they are. For tests and measurements.
     Sorted,
-    /// With atomics, in any order: the last bits differ from run to run. Needs a workspace of the size of value in
-    /// `f32` if value has another type.
+    /// With atomics, in any order: the last bits differ from run to run. Needs a workspace of the
+    /// size of value in `f32` if value has another type.
     Atomic,
 }
 
@@ -306,8 +306,8 @@ pub enum Sizes {
     /// Any: images of another size use the same kernel.
     #[default]
     Any,
-    /// Those of the problem, where that may be faster: strides are compile-time constants. Every size is compiled
-    /// once.
+    /// Those of the problem, where that may be faster: strides are compile-time constants. Every
+    /// size is compiled once.
     Fixed,
 }
 
@@ -331,7 +331,8 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// The forward pass with level sizes known on the host, sums in `f32` and a kernel for any size.
+    /// The forward pass with level sizes known on the host, sums in `f32` and a kernel for any
+    /// size.
     pub fn new(problem: &'a Problem, operands: &'a Operands) -> Self {
         Self {
             problem,

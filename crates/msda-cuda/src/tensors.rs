@@ -81,8 +81,8 @@ impl Tensors {
         Ok(tensors)
     }
 
-    /// Copies a tensor whose strides were checked. A tensor that a kernel writes is copied too, so that the memory
-    /// between its rows comes back unchanged.
+    /// Copies a tensor whose strides were checked. A tensor that a kernel writes is copied too, so
+    /// that the memory between its rows comes back unchanged.
     pub(crate) fn copy(
         &mut self,
         device: &Device,

@@ -1,7 +1,9 @@
-//! What plans of the backward pass promise, on a GPU: the same bits on every run, graphs, crowded pixels, sizes past
-//! 2^31, gradients alone, a workspace of the size that the plan says, any strides, finite gradients far outside.
+//! What plans of the backward pass promise, on a GPU: the same bits on every run, graphs, crowded
+//! pixels, sizes past 2^31, gradients alone, a workspace of the size that the plan says, any
+//! strides, finite gradients far outside.
 //!
-//! Without a GPU every test says that it skipped; with `MSDA_GPU=1` in the environment it fails instead.
+//! Without a GPU every test says that it skipped; with `MSDA_GPU=1` in the environment it fails
+//! instead.
 #![allow(unsafe_code)]
 
 mod common;
@@ -335,7 +337,8 @@ fn levels_on_the_device_may_have_more_cells_than_expected() {
     }
 }
 
-/// Large levels: a block sorts its samples in several batches, and the bins of the last one need more than 16 bits.
+/// Large levels: a block sorts its samples in several batches, and the bins of the last one need
+/// more than 16 bits.
 #[test]
 fn levels_may_be_large() {
     let Some(device) = device() else { return };
@@ -352,8 +355,8 @@ fn levels_may_be_large() {
     }
 }
 
-/// Very many samples on few pixels: a block sorts its samples in several batches. In the last cases their number in a
-/// chunk does not fit 16 bits.
+/// Very many samples on few pixels: a block sorts its samples in several batches. In the last cases
+/// their number in a chunk does not fit 16 bits.
 #[test]
 fn queries_may_be_very_many() {
     let Some(device) = device() else { return };
@@ -391,8 +394,8 @@ fn thin_levels_on_the_device_may_have_very_many_queries() {
     }
 }
 
-/// Samples are sorted by counting if bins have few of them, else by digits: spread out, half of them on one pixel, and in
-/// groups of some that share a bin.
+/// Samples are sorted by counting if bins have few of them, else by digits: spread out, half of
+/// them on one pixel, and in groups of some that share a bin.
 #[test]
 fn bins_may_have_few_or_many_samples() {
     let Some(device) = device() else { return };
@@ -533,7 +536,8 @@ fn value_and_its_gradient_may_have_more_than_2_to_the_31_elements() {
         tensor.fill(0xff).unwrap();
         memory.push((slot, tensor));
     }
-    // The first and the last, and those around element 2^31 and byte 2^31. All others have the same data.
+    // The first and the last, and those around element 2^31 and byte 2^31. All others have the same
+    // data.
     let checked = [0, 1023, 1024, 2047, 2048, images - 1];
     let inputs = |given: &Given| {
         [&given.value, &given.locations, &given.weights, &given.grad_output].map(Buffer::to_le_bytes)
@@ -599,7 +603,8 @@ fn each_gradient_alone_has_the_same_bits() {
     }
 }
 
-/// The workspace lies between two guards. It holds NaN before the launch, and the guards are as before after it.
+/// The workspace lies between two guards. It holds NaN before the launch, and the guards are as
+/// before after it.
 #[test]
 fn the_workspace_has_the_size_that_the_plan_says() {
     const GUARD: usize = 4096;
@@ -629,7 +634,8 @@ fn the_workspace_has_the_size_that_the_plan_says() {
     }
 }
 
-/// A destination of a gradient that begins one element after an aligned address and has gaps between its rows.
+/// A destination of a gradient that begins one element after an aligned address and has gaps
+/// between its rows.
 struct Spread {
     buffer: Buffer,
     strides: [usize; 3],
@@ -693,8 +699,8 @@ fn gradients_may_be_strided_and_unaligned() {
     }
 }
 
-/// Offsets and reference points as large as their type allows, and not finite ones: no sample is on the map, and no
-/// gradient is infinite or NaN.
+/// Offsets and reference points as large as their type allows, and not finite ones: no sample is on
+/// the map, and no gradient is infinite or NaN.
 #[test]
 fn fused_samples_far_outside_have_finite_gradients() {
     let Some(device) = device() else { return };
@@ -769,7 +775,8 @@ fn a_backward_plan_serves_many_threads() {
                     held.poison();
                     let stream = device.stream().unwrap();
                     for _ in 0..10 {
-                        // SAFETY: the tensors are of the problem, and live until the stream is done.
+                        // SAFETY: the tensors are of the problem, and live until the stream is
+                        // done.
                         unsafe { plan.launch(&held.addresses(), stream.handle()).unwrap() };
                     }
                     stream.synchronize().unwrap();

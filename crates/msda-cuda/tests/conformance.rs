@@ -1,7 +1,8 @@
 //! The battery on a GPU, for the kernels that are chosen and for each family with many knobs.
 //!
-//! Without a GPU every test says that it skipped; with `MSDA_GPU=1` in the environment it fails instead. `MSDA_GROUPS=layouts,points`
-//! leaves it at those groups and the first seed: a sanitizer takes its time.
+//! Without a GPU every test says that it skipped; with `MSDA_GPU=1` in the environment it fails
+//! instead. `MSDA_GROUPS=layouts,points` leaves it at those groups and the first seed: a sanitizer
+//! takes its time.
 
 mod common;
 

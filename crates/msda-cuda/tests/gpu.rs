@@ -1,6 +1,8 @@
-//! What plans promise, on a GPU: graphs, threads, devices, no allocations, levels on the device, packing, sizes past 2^31, clear errors.
+//! What plans promise, on a GPU: graphs, threads, devices, no allocations, levels on the device,
+//! packing, sizes past 2^31, clear errors.
 //!
-//! Without a GPU every test says that it skipped; with `MSDA_GPU=1` in the environment it fails instead.
+//! Without a GPU every test says that it skipped; with `MSDA_GPU=1` in the environment it fails
+//! instead.
 #![allow(unsafe_code)]
 
 mod common;
@@ -116,8 +118,8 @@ fn a_launch_can_be_captured_and_replayed() {
     }
 }
 
-/// Plans are made during a capture and dropped before the replay: chosen kernels, the generic kernel with a table of
-/// levels in its argument, and one whose table is too long for that.
+/// Plans are made during a capture and dropped before the replay: chosen kernels, the generic
+/// kernel with a table of levels in its argument, and one whose table is too long for that.
 #[test]
 fn plans_are_made_inside_a_capture_and_replayed_after_they_are_gone() {
     let Some(device) = device() else { return };
@@ -183,7 +185,8 @@ fn kernels_that_are_queued_together_take_other_tensors_and_streams() {
         device.synchronize().unwrap();
         close(&held[0].output(&p), &want, 2e-3);
     }
-    // Tensors and streams of one launch after the other; the last one is recorded, and then run, while others make plans and drop them.
+    // Tensors and streams of one launch after the other; the last one is recorded, and then run,
+    // while others make plans and drop them.
     for (tensors, on, recorded) in [
         (0, 0, false),
         (0, 0, false),
@@ -211,7 +214,8 @@ fn kernels_that_are_queued_together_take_other_tensors_and_streams() {
         stream.synchronize().unwrap();
         close(&held.output(&p), &want, 2e-3);
     }
-    // One behind the other, each with its own tensors: those of a launch are as they were when it was queued.
+    // One behind the other, each with its own tensors: those of a launch are as they were when it
+    // was queued.
     for held in &mut held {
         held.output.fill(0xff).unwrap();
     }
@@ -315,7 +319,8 @@ fn packing_is_the_hosts_packing() {
                 let mut packed = device.alloc(b.value_len() * dtype.size()).unwrap();
                 packed.fill(0xff).unwrap();
                 let packing = Packing::new(&device, &a, &b).unwrap();
-                // SAFETY: both are dense tensors of the problems, and live until the stream is done.
+                // SAFETY: both are dense tensors of the problems, and live until the stream is
+                // done.
                 unsafe { packing.launch(source.address(), packed.address(), stream.handle()).unwrap() };
                 stream.synchronize().unwrap();
                 let mut bytes = vec![0; packed.len()];
@@ -371,7 +376,8 @@ fn value_may_have_more_than_2_to_the_31_elements() {
         close(&output.to_f64(), &want, 1e-3);
     }
 
-    // The same as planes, packed on the device; and so many queries that blocks keep the coarse level.
+    // The same as planes, packed on the device; and so many queries that blocks keep the coarse
+    // level.
     for queries in [40, 20_000] {
         let p = p.with(|s| s.queries = queries).unwrap();
         let planar = p.with(|s| s.layout = Layout::Planar).unwrap();
@@ -486,7 +492,8 @@ fn what_cannot_be_done_is_a_clear_error() {
     let held = Held::new(&device, &p, plan.workspace());
     let stream = device.stream().unwrap();
     let crooked = held.addresses().with(Slot::Value, held.value.address() + 2);
-    // SAFETY: addresses that are not aligned as the plan wants are refused before anything is queued.
+    // SAFETY: addresses that are not aligned as the plan wants are refused before anything is
+    // queued.
     let error = unsafe { plan.launch(&crooked, stream.handle()) }.unwrap_err();
     assert!(error.to_string().contains("hint: "), "{error}");
     stream.synchronize().unwrap();
@@ -560,8 +567,9 @@ fn kernels_for_one_size_compute_the_same() {
 #[test]
 fn blocks_that_keep_levels_go_from_image_to_image() {
     let Some(device) = device() else { return };
-    // More planes than sms, an odd number of them, and of tiles: some blocks begin in one image and end in the next. And small blocks
-    // with many tiles, of which the last are for whichever warp is free.
+    // More planes than sms, an odd number of them, and of tiles: some blocks begin in one image and
+    // end in the next. And small blocks with many tiles, of which the last are for whichever warp
+    // is free.
     let of = |dtype, batch, queries| {
         problem(queries, dtype).with(|s| (s.batch, s.heads, s.layout) = (batch, 1, Layout::Planar)).unwrap()
     };

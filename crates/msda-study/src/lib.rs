@@ -1,8 +1,10 @@
 //! The study: strategies for multi-scale deformable attention that the project's founding documents
 //! name, measured one by one, and every figure of those documents compared with measurements.
 //!
-//! - [`ladder`]: every strategy as a kernel with its host twin; [`engines`] makes each one an engine;
-//! - [`probes`]: kernels that measure limits of a GPU, and the documents' experiments; [`probe`] runs them;
+//! - [`ladder`]: every strategy as a kernel with its host twin; [`engines`] makes each one an
+//!   engine;
+//! - [`probes`]: kernels that measure limits of a GPU, and the documents' experiments; [`probe`]
+//!   runs them;
 //! - [`verify`]: the ladder's results against the oracle;
 //! - [`analyze`]: why a kernel takes the time it takes;
 //! - [`facts`] and [`claims`]: statements of the documents, judged by records;

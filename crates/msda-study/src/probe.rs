@@ -16,9 +16,9 @@
 //! | `probe.clusters.CxB.unguarded.{completed,faulted,hung}` | | 1 or 0: the outcome without the last barrier, in a process of its own; `.wrong`: wrong sums |
 //! | `probe.banks.pitch-P.ACCESS.*` | | rows of 32 `f16` in shared memory, with a row pitch of P channels |
 //!
-//! WAY: `tma`, `tma-64` (64 threads issue), `manual`, `async` in blocks of 256 threads, `warp-tma`, `warp-manual`,
-//! `warp-prefetch`, `warp-async` in blocks of 32. STYLE: `words`, `vectors`, `async`, `bulk`,
-//! `tensor`, `channels`, `channels-async`. ACCESS: `half2`, `column`, `vector`.
+//! WAY: `tma`, `tma-64` (64 threads issue), `manual`, `async` in blocks of 256 threads, `warp-tma`,
+//! `warp-manual`, `warp-prefetch`, `warp-async` in blocks of 32. STYLE: `words`, `vectors`,
+//! `async`, `bulk`, `tensor`, `channels`, `channels-async`. ACCESS: `half2`, `column`, `vector`.
 //!
 //! Metrics: `time` (median, us), `time.min`, `time.max`, `time.std` (us), `rate` (GB/s), `loads`
 //! (M/s), `load-time` (ns), `efficiency` (% of the rate of a copy), `cycles.min`, `cycles.mean`,

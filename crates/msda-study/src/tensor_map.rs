@@ -14,7 +14,8 @@ use msda::{Dtype, Error, ErrorKind, Result};
 use msda_cuda::driver::{Device, check, symbol};
 use msda_cuda::kernels::Encode;
 
-/// The driver's function. It returns a plain number: a newer driver has codes that older headers lack.
+/// The driver's function. It returns a plain number: a newer driver has codes that older headers
+/// lack.
 type EncodeTiled = unsafe extern "C" fn(
     *mut CUtensorMap,
     DataType,
@@ -42,8 +43,8 @@ fn encode_tiled() -> Result<EncodeTiled> {
 /// Most dimensions that a tensor can have here.
 const MAX_RANK: usize = 5;
 
-/// A tensor in device memory and the window of it that one bulk copy brings into shared memory. Dimensions are listed
-/// from the one whose elements are neighbours.
+/// A tensor in device memory and the window of it that one bulk copy brings into shared memory.
+/// Dimensions are listed from the one whose elements are neighbours.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tiled<'a> {
     /// The type of its elements.
@@ -54,7 +55,8 @@ pub(crate) struct Tiled<'a> {
     pub(crate) sizes: &'a [u64],
     /// Bytes from one element to the next in each dimension but the first; multiples of 16.
     pub(crate) strides: &'a [u64],
-    /// The window's size in each dimension, in elements, at most 256; its rows are a multiple of 16 bytes.
+    /// The window's size in each dimension, in elements, at most 256; its rows are a multiple of 16
+    /// bytes.
     pub(crate) window: &'a [u32],
 }
 
@@ -65,8 +67,8 @@ impl Default for Tiled<'_> {
     }
 }
 
-/// The driver's encoding of a [`Tiled`] tensor: a `__grid_constant__ const` parameter of a kernel. What a copy reads
-/// outside the tensor is zero.
+/// The driver's encoding of a [`Tiled`] tensor: a `__grid_constant__ const` parameter of a kernel.
+/// What a copy reads outside the tensor is zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(128))]
 pub(crate) struct TensorMap([u64; 16]);
@@ -78,8 +80,8 @@ impl TensorMap {
         let _bound = device.bind()?;
         let mut map = CUtensorMap { opaque: [0; 16] };
         let every_element = [1; MAX_RANK];
-        // SAFETY: `map` is valid to write and aligned by its type; the arrays have as many elements as the rank
-        // says (strides one less), which `check` saw; the address is only encoded.
+        // SAFETY: `map` is valid to write and aligned by its type; the arrays have as many elements
+        // as the rank says (strides one less), which `check` saw; the address is only encoded.
         let result = unsafe {
             encode_tiled()?(
                 &mut map,

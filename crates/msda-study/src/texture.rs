@@ -17,7 +17,8 @@ use msda::{Dtype, Error, ErrorKind, Result};
 use msda_cuda::driver::{Device, Memory, check, symbol};
 use msda_cuda::kernels::{Owned, Resource};
 
-/// The driver's functions, which return plain numbers: a newer driver has codes that older headers lack.
+/// The driver's functions, which return plain numbers: a newer driver has codes that older headers
+/// lack.
 struct Functions {
     create: Create,
     destroy: Destroy,
@@ -86,8 +87,8 @@ impl Texels {
     }
 }
 
-/// A texture: coordinates count texels, the centre of the first being 0.5, and what lies between centres is
-/// interpolated. Its memory must outlive its use.
+/// A texture: coordinates count texels, the centre of the first being 0.5, and what lies between
+/// centres is interpolated. Its memory must outlive its use.
 #[derive(Debug)]
 pub(crate) struct Texture {
     device: Device,
@@ -128,8 +129,8 @@ impl Texture {
             reserved: [0; 12],
         };
         let mut handle = 0;
-        // SAFETY: a context is current; `handle` is valid to write; both descriptions are complete; the texels are within
-        // the memory, which `check` saw.
+        // SAFETY: a context is current; `handle` is valid to write; both descriptions are complete;
+        // the texels are within the memory, which `check` saw.
         let result = unsafe { (functions()?.create)(&mut handle, &resource, &reading, ptr::null()) };
         check("cuTexObjectCreate", result)?;
         Ok(Self { device: device.clone(), handle })
@@ -144,7 +145,8 @@ impl Texture {
 impl Drop for Texture {
     fn drop(&mut self) {
         if let (Ok(_bound), Ok(functions)) = (self.device.bind_relaxed(), functions()) {
-            // SAFETY: the texture was made by `new` and is destroyed once. A failure has no one to report to.
+            // SAFETY: the texture was made by `new` and is destroyed once. A failure has no one to
+            // report to.
             let _ = unsafe { (functions.destroy)(self.handle) };
         }
     }

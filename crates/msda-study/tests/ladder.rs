@@ -14,7 +14,8 @@ use msda_study::ladder::{self, Rung};
 
 use common::{device, groups, named_groups};
 
-/// The battery, by a rung where it takes a case and by the generic kernel elsewhere; says how many it took.
+/// The battery, by a rung where it takes a case and by the generic kernel elsewhere; says how many
+/// it took.
 fn battery(rung: &'static Rung) -> Option<(usize, Vec<String>, f64)> {
     let device = device()?;
     let target = Target::of(&device);
@@ -38,7 +39,8 @@ fn battery(rung: &'static Rung) -> Option<(usize, Vec<String>, f64)> {
     Some((taken.load(Ordering::Relaxed), failed, worst))
 }
 
-/// The rungs, exact ones or others; of them those that `MSDA_RUNGS` names, if it names some: a sanitizer takes its time.
+/// The rungs, exact ones or others; of them those that `MSDA_RUNGS` names, if it names some: a
+/// sanitizer takes its time.
 fn rungs(exact: bool) -> impl Iterator<Item = &'static Rung> {
     let named = std::env::var("MSDA_RUNGS").unwrap_or_default();
     let wanted = move |rung: &&Rung| named.is_empty() || named.split(',').any(|name| name == rung.name);
@@ -63,7 +65,8 @@ fn every_exact_rung_conforms() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A call whose weights add up to at most 1, and whose values are of at least a quarter, at most 1, and either sign.
+/// A call whose weights add up to at most 1, and whose values are of at least a quarter, at most 1,
+/// and either sign.
 fn call(channels: usize, layout: Layout, dtype: Dtype) -> (Problem, [Buffer; 3]) {
     let p = Problem::new(Spec {
         batch: 2,

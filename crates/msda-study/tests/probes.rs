@@ -87,7 +87,8 @@ fn one_cluster_and_many_read_their_neighbours() {
     }
 }
 
-/// Whether cycles are the model's wavefronts is for a person to see; that more conflicts cost more must hold.
+/// Whether cycles are the model's wavefronts is for a person to see; that more conflicts cost more
+/// must hold.
 #[test]
 fn conflicts_cost_cycles() {
     let Some(device) = device() else { return };

@@ -12,8 +12,8 @@ const ALIGNMENT: usize = 128;
 
 /// Elements whose first one is aligned to 128 bytes.
 ///
-/// A large `Vec` begins 16 bytes into a page, so each of its 128-byte rows touches three cache lines
-/// instead of two.
+/// A large `Vec` begins 16 bytes into a page, so each of its 128-byte rows touches three cache
+/// lines instead of two.
 #[derive(Debug)]
 pub struct Aligned<T> {
     raw: Vec<T>,

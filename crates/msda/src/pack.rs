@@ -7,7 +7,8 @@ use crate::problem::Problem;
 use crate::threads;
 use crate::view::{Role, Strides, View, ViewMut, check_read, check_write};
 
-/// Copies `value`, laid out as in `from`, to `packed`, laid out as in `to`. Rings and gaps become 0.
+/// Copies `value`, laid out as in `from`, to `packed`, laid out as in `to`. Rings and gaps become
+/// 0.
 ///
 /// The two problems must have the same images, heads, channels, levels and value type. Layout,
 /// starts of levels and positions may differ. Each pixel is copied to one place, so the gradient of
@@ -88,8 +89,8 @@ impl Copy<'_> {
         });
     }
 
-    /// The pieces of the destination, grouped into tasks: one per image and block of positions, or one
-    /// per block if images lie inside the positions.
+    /// The pieces of the destination, grouped into tasks: one per image and block of positions, or
+    /// one per block if images lie inside the positions.
     fn tasks<'t, T: Element>(&self, packed: &'t mut [T]) -> Vec<Vec<Piece<'t, T>>> {
         let (extents, _) = Role::Value.shape(self.to);
         let mut larger: Vec<usize> =

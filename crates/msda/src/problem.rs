@@ -122,8 +122,8 @@ pub struct Spec {
     pub levels: Vec<(usize, usize)>,
     /// Sampling points on each level.
     pub points: Vec<usize>,
-    /// First position of each level, or of its ring if the layout has one. Levels may be in any order
-    /// and have gaps between them, but must not overlap. `None` packs them in order.
+    /// First position of each level, or of its ring if the layout has one. Levels may be in any
+    /// order and have gaps between them, but must not overlap. `None` packs them in order.
     pub starts: Option<Vec<usize>>,
     /// Positions per image; `None` means that the last level ends the image.
     pub positions: Option<usize>,

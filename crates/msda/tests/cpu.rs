@@ -97,8 +97,8 @@ mod same_bits {
         }
     }
 
-    /// Few points: one thread takes several heads together, many threads one head each. Few heads: many
-    /// threads divide the levels, and then the rows.
+    /// Few points: one thread takes several heads together, many threads one head each. Few heads:
+    /// many threads divide the levels, and then the rows.
     #[test]
     fn with_few_points_and_few_heads() {
         for (heads, queries, points) in
@@ -130,7 +130,8 @@ mod same_bits {
         }
     }
 
-    /// The sums of one plane exceed the working memory of a task: even one thread divides it by rows.
+    /// The sums of one plane exceed the working memory of a task: even one thread divides it by
+    /// rows.
     #[test]
     fn with_large_planes() {
         let spec =
@@ -236,8 +237,8 @@ fn missing_instruction_sets_are_refused() {
     assert!(error.contains("one this machine has"), "{error}");
 }
 
-/// Where a sample reads nothing, a weight that is not finite makes no gradient. A nearest sample of a
-/// huge value makes none either.
+/// Where a sample reads nothing, a weight that is not finite makes no gradient. A nearest sample of
+/// a huge value makes none either.
 #[test]
 fn samples_that_read_nothing_have_no_gradient() {
     let spec = Spec {

@@ -81,7 +81,8 @@ fn a_call_takes_a_few_megabytes() {
         }
         let [_, some, many] = forward[..] else { unreachable!("one per number of queries") };
         assert!(many < 1 << 19, "{dtype}: {many} bytes");
-        // Locations alone grow by 12 MB here. Only the order of the queries may grow, 10 bytes each.
+        // Locations alone grow by 12 MB here. Only the order of the queries may grow, 10 bytes
+        // each.
         assert!(many < some + 6000 * 12, "{dtype}: {forward:?} bytes");
     }
 }

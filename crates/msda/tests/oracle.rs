@@ -122,7 +122,8 @@ fn one_sample_has_the_results_computed_by_hand() {
     assert_eq!(g.locations, [6.0, 9.0]);
 }
 
-/// Where the operator has no gradient, numbers that are not finite do not make one: `0 * inf` is NaN.
+/// Where the operator has no gradient, numbers that are not finite do not make one: `0 * inf` is
+/// NaN.
 #[test]
 fn without_a_gradient_the_result_is_exactly_0() {
     let spec = Spec {

@@ -1,7 +1,7 @@
 //! The battery finds mistakes that implementations really make.
 //!
-//! Each sabotaged backend is the CPU backend with one mistake added to its results. The battery must
-//! reject it. Without a mistake the same wrapper must pass.
+//! Each sabotaged backend is the CPU backend with one mistake added to its results. The battery
+//! must reject it. Without a mistake the same wrapper must pass.
 
 use msda::backend::{check_gradients, check_inputs, check_output, offset};
 use msda::conformance::{self, Group};
@@ -479,7 +479,8 @@ impl Backend for Unsteady {
     }
 }
 
-/// A backend that changes the last bit of a gradient, or the first element of it, in every second call.
+/// A backend that changes the last bit of a gradient, or the first element of it, in every second
+/// call.
 struct UnsteadyGradient {
     calls: std::sync::atomic::AtomicUsize,
     /// Whether it says that the gradient of value differs from run to run.

@@ -178,9 +178,9 @@ unsafe fn boxed<const T: usize, const I: usize, const R: usize>(
 
 /// Throws a C++ exception with a message, if there is one.
 ///
-/// This is the last call of a kernel, which has nothing to drop: in optimised builds it is a jump, so
-/// that the exception passes no frame of ours. `boxed` is never inlined into a kernel, so that without
-/// optimisation the kernel's frame at least has no personality function.
+/// This is the last call of a kernel, which has nothing to drop: in optimised builds it is a jump,
+/// so that the exception passes no frame of ours. `boxed` is never inlined into a kernel, so that
+/// without optimisation the kernel's frame at least has no personality function.
 ///
 /// # Safety
 /// The message is null, or lives through the call.

@@ -39,7 +39,8 @@ pub trait Engine {
         true
     }
 
-    /// Whether it is a guest: its failures are noted and the benchmark goes on. Other failures end the benchmark.
+    /// Whether it is a guest: its failures are noted and the benchmark goes on. Other failures end
+    /// the benchmark.
     fn is_guest(&self) -> bool {
         false
     }

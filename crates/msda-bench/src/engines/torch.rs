@@ -171,8 +171,8 @@ impl Engine for Torch {
             return peer.refuses(&task.problem, task.pass);
         }
         let dtype = task.problem.types().value;
-        // In 16 bits torch computes coordinates in 16 bits as well. Models do this on the GPU: there
-        // it is measured and marked.
+        // In 16 bits torch computes coordinates in 16 bits as well. Models do this on the GPU:
+        // there it is measured and marked.
         (self.device == Device::Cpu && is_narrow(dtype))
             .then(|| format!("grid_sample in {dtype} computes coordinates in {dtype}"))
     }

@@ -168,9 +168,9 @@ pub(super) fn panels<'a>(all: impl Iterator<Item = Comparison<'a>>) -> Vec<Panel
     panels
 }
 
-/// The comparisons that the headline is about: model workloads, both passes. A workload that several
-/// runs compare comes from the run with most other implementations, and of these from the newest.
-/// On a processor only the largest number of threads counts.
+/// The comparisons that the headline is about: model workloads, both passes. A workload that
+/// several runs compare comes from the run with most other implementations, and of these from the
+/// newest. On a processor only the largest number of threads counts.
 pub(super) fn headline(records: &[Record]) -> Vec<Panel<'_>> {
     let mut best: Vec<Comparison<'_>> = Vec::new();
     for c in records.iter().flat_map(comparisons) {

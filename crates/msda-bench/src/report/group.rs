@@ -115,7 +115,8 @@ pub(super) fn is_own(engine: &str) -> bool {
     ours && !is_pinned(engine)
 }
 
-/// Whether an engine is one of our kernels, selected by name or by an option that changes what it computes.
+/// Whether an engine is one of our kernels, selected by name or by an option that changes what it
+/// computes.
 pub(super) fn is_pinned(engine: &str) -> bool {
     let kernel = engine.strip_prefix("cuda").and_then(|rest| rest.split_once(':'));
     kernel.is_some_and(|(_, kernel)| !["half", "fixed"].contains(&kernel))

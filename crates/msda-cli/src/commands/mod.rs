@@ -70,7 +70,8 @@ impl PassArg {
     }
 }
 
-/// The command line without the folder of the results: a record does not name folders of this machine.
+/// The command line without the folder of the results: a record does not name folders of this
+/// machine.
 pub(crate) fn typed(mut args: impl Iterator<Item = String>) -> String {
     let mut words = vec!["msda".to_owned()];
     while let Some(word) = args.next() {

@@ -28,7 +28,8 @@ pub(crate) struct Args {
     /// The device. On the CPU every instruction set is checked, on a GPU several choices of kernels
     #[arg(long, value_enum, default_value = "cpu")]
     device: DeviceArg,
-    /// One engine instead: cpu, cpu-ISA, plain, cuda, cuda:KERNEL, cuda@GPU or oracle; may be repeated
+    /// One engine instead: cpu, cpu-ISA, plain, cuda, cuda:KERNEL, cuda@GPU or oracle; may be
+    /// repeated
     #[arg(long, value_name = "NAME", conflicts_with = "device")]
     engine: Vec<String>,
     /// Check outputs and gradients of these workloads instead of the test cases; 'all' for every

@@ -19,8 +19,8 @@
 //   chunk     samples of a plane and level that follow each other; sort.cu sorts each by bins
 //   record    index of a sample in its plane and level: query * points of the level + point. The
 //             records of a chunk follow each other, sorted by bins.
-//   ends      table per plane: for each chunk and bin, the records of the chunk up to the end of the
-//             bin. So the samples of a cell are one range of records per chunk.
+//   ends      table per plane: for each chunk and bin, the records of the chunk up to the end of
+//             the bin. So the samples of a cell are one range of records per chunk.
 //
 // Levels are numbered from the last to the first here: usually the last has the fewest cells and
 // the most samples per cell, so its cells are computed first.

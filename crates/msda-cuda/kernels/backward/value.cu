@@ -3,9 +3,9 @@
 //   grad_value[pixel, channel] =
 //       sum over samples of share[pixel, sample] * grad_output[sample, channel]
 //
-// The samples come from the sorted chunks of sort.cu. A sample touches two image rows: that of its top
-// left tap and the next one. So a warp goes down a strip, one top row after the other, and has the
-// sums of two image rows in registers; matrix.cuh explains how it adds.
+// The samples come from the sorted chunks of sort.cu. A sample touches two image rows: that of its
+// top left tap and the next one. So a warp goes down a strip, one top row after the other, and has
+// the sums of two image rows in registers; matrix.cuh explains how it adds.
 //
 //     top row r        sums of rows r and r + 1
 //                      store row r; row r + 1 becomes the upper one
@@ -18,8 +18,8 @@
 // same in every run.
 //
 // The samples of a top row are one range of records per chunk. A warp reads all ranges of its unit
-// first, a chunk per lane. For each top row it adds up their lengths, and then takes up to 32 records
-// per step, from one or more ranges.
+// first, a chunk per lane. For each top row it adds up their lengths, and then takes up to 32
+// records per step, from one or more ranges.
 //
 // Pipeline of a warp: while the products of one step are computed, the warp loads the rows of
 // gradients of the next step into shared memory, its locations and weights, and the records of the
@@ -386,8 +386,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     }
     __syncthreads();
     int turn = 0; // rows that all warps have stored together
-    // Image by image, so that its gradients stay in L2; of an image level by level, so that no heavy
-    // unit is among the last.
+    // Image by image, so that its gradients stay in L2; of an image level by level, so that no
+    // heavy unit is among the last.
     const u32 of_image = u32(units.count) * args.heads, total = of_image * args.batch;
 #pragma unroll 1
     for (u32 work = blockIdx.x; work < total; work += gridDim.x) {

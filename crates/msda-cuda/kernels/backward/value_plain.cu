@@ -4,8 +4,8 @@
 //       sum over samples of share[pixel, sample] * grad_output[sample, channel]
 //
 // Threads: a warp computes 32 channels of a tile; lane c sums channel c of its 32 pixels in shared
-// memory. The warp goes through the sorted chunks of sort.cu: its lanes locate 32 samples at a time,
-// and then all lanes add one sample after the other.
+// memory. The warp goes through the sorted chunks of sort.cu: its lanes locate 32 samples at a
+// time, and then all lanes add one sample after the other.
 //
 // Bound by: latency of memory, and instructions; several times slower than value.cu.
 // Best for: what value.cu does not take: f64, rows that are not multiples of 16 bytes, old GPUs.

@@ -77,8 +77,8 @@ impl Tuned {
         &self.problems
     }
 
-    /// The kernel for a request, and the source of its line. If the backward pass has no line, that of
-    /// the forward pass counts.
+    /// The kernel for a request, and the source of its line. If the backward pass has no line, that
+    /// of the forward pass counts.
     pub fn kernel(&self, request: &Request<'_>, target: &Target) -> Option<(Kernel, &'static str)> {
         let forward = Request { pass: Pass::Forward, ..*request };
         self.find(&class(request, target)).or_else(|| self.find(&class(&forward, target)))

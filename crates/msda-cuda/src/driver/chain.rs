@@ -13,10 +13,10 @@ use super::check::check;
 use super::graph::Definition;
 use super::{Device, Function, Launch, StreamHandle};
 
-/// Kernels and clears that are queued by one call, which costs the host less than one kernel launch.
-/// Each names the nodes that it runs after. Nodes that do not wait for each other may run at the
-/// same time. It is a graph whose arguments can be changed. The driver makes launches of a chain wait
-/// for each other, also on different streams: use it on one stream.
+/// Kernels and clears that are queued by one call, which costs the host less than one kernel
+/// launch. Each names the nodes that it runs after. Nodes that do not wait for each other may run
+/// at the same time. It is a graph whose arguments can be changed. The driver makes launches of a
+/// chain wait for each other, also on different streams: use it on one stream.
 #[derive(Debug)]
 pub struct Chain {
     device: Device,
@@ -154,8 +154,8 @@ impl Link {
     /// Adds a node to a graph, after the nodes before it.
     ///
     /// # Safety
-    /// As for [`Chain::new`]. The graph lives, the nodes before it are of the graph, and the context
-    /// is current.
+    /// As for [`Chain::new`]. The graph lives, the nodes before it are of the graph, and the
+    /// context is current.
     unsafe fn add(device: &Device, graph: CUgraph, before: &[CUgraphNode], node: &Node<'_>) -> Result<Self> {
         let (list, count, mut added) = (before.as_ptr(), before.len(), ptr::null_mut());
         let params = match *node {

@@ -38,7 +38,8 @@ pub fn driver_problem() -> Option<&'static str> {
     library().err()
 }
 
-/// The address of a function of the driver, for functions that are not wrapped here. Result codes are `u32`.
+/// The address of a function of the driver, for functions that are not wrapped here. Result codes
+/// are `u32`.
 pub fn symbol(name: &str) -> Result<*const c_void> {
     driver_version()?;
     let library =

@@ -1,5 +1,6 @@
-//! The CUDA driver: devices, memory, streams, modules, launches. No other module calls it. Other crates find functions
-//! that are not wrapped here by [`symbol`] and turn their result codes into errors by [`check`].
+//! The CUDA driver: devices, memory, streams, modules, launches. No other module calls it. Other
+//! crates find functions that are not wrapped here by [`symbol`] and turn their result codes into
+//! errors by [`check`].
 //!
 //! Every result is checked, and a failure becomes an [`msda::Error`]; nothing panics, with or
 //! without a driver. Each function binds the primary context of its device, which torch and others

@@ -293,7 +293,8 @@ fn graphs_are_captured_and_run() {
     adding.check(7);
 }
 
-/// Captures on a stream in the mode that forbids most to every thread: the default of torch and of CUDA's samples.
+/// Captures on a stream in the mode that forbids most to every thread: the default of torch and of
+/// CUDA's samples.
 fn global_capture(stream: &Stream, work: impl FnOnce()) -> Graph {
     use cudarc::driver::sys::CUstreamCaptureMode;
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;

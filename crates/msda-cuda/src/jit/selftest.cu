@@ -1,4 +1,5 @@
-// Two small kernels that test the compiler, the cache and the device. `ELEMENT` is the type of the numbers.
+// Two small kernels that test the compiler, the cache and the device. `ELEMENT` is the type of the
+// numbers.
 #include "selftest.cuh"
 #include "selftest.cuh"
 

@@ -83,7 +83,8 @@ impl Args {
         &self.encoded
     }
 
-    /// Room for `bytes` bytes, at a multiple of `align`, that are computed from an address at launch.
+    /// Room for `bytes` bytes, at a multiple of `align`, that are computed from an address at
+    /// launch.
     pub fn encode(
         &mut self,
         pointer: impl Into<Pointer>,

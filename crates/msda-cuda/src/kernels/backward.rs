@@ -2,8 +2,8 @@
 //!
 //! 1. `samples.cu` or `samples_generic.cu`: gradients of locations and weights.
 //! 2. `reference.cu`: the gradient of the reference points.
-//! 3. `gaps.cu`; `value_few.cu`, or `sort.cu` and `value.cu` or `value_plain.cu`: the gradient of value
-//!    ([`super::scatter`]).
+//! 3. `gaps.cu`; `value_few.cu`, or `sort.cu` and `value.cu` or `value_plain.cu`: the gradient of
+//!    value ([`super::scatter`]).
 
 use msda::Dtype;
 
@@ -25,7 +25,8 @@ pub(super) struct Shared {
     pub(super) points: Option<Region>,
 }
 
-/// Adds the stages of a backward pass. `samples` adds the kernel that computes gradients of locations and weights.
+/// Adds the stages of a backward pass. `samples` adds the kernel that computes gradients of
+/// locations and weights.
 pub(super) fn prepare(
     call: &mut Call,
     request: &Request<'_>,

@@ -135,7 +135,8 @@ impl Arena {
     /// Every region begins at a multiple of so many bytes from the start of the workspace.
     pub const ALIGN: usize = 256;
 
-    /// Reserves a region. A workspace of more bytes than an address can count saturates, and allocating it fails.
+    /// Reserves a region. A workspace of more bytes than an address can count saturates, and
+    /// allocating it fails.
     pub fn reserve(&mut self, bytes: usize) -> Region {
         let offset = self.bytes.checked_next_multiple_of(Self::ALIGN).unwrap_or(usize::MAX);
         self.bytes = offset.saturating_add(bytes);
@@ -157,7 +158,8 @@ pub trait Resource: fmt::Debug + Send + Sync {
     fn make(&self, device: &Device) -> Result<Box<dyn Owned>>;
 }
 
-/// Objects that a plan owns. Launches of such a plan must not overlap: each writes what it then reads.
+/// Objects that a plan owns. Launches of such a plan must not overlap: each writes what it then
+/// reads.
 pub trait Owned: fmt::Debug + Send + Sync {
     /// The address or handle with that number: see [`super::Pointer::Owned`].
     fn word(&self, index: usize) -> u64;

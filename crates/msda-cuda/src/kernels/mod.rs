@@ -1,5 +1,5 @@
-//! The kernels' host twins: for each file in `kernels/`, which requests it takes, how it is compiled, and how it is
-//! launched.
+//! The kernels' host twins: for each file in `kernels/`, which requests it takes, how it is
+//! compiled, and how it is launched.
 
 mod args;
 mod backward;

@@ -16,11 +16,13 @@ fn blocks(arch: Arch) -> u32 {
     if arch.major >= 9 { 8 } else { 1 }
 }
 
-/// Adds a stage to a call that orders the queries of a request. The region begins with the order, one `i32` per query.
+/// Adds a stage to a call that orders the queries of a request. The region begins with the order,
+/// one `i32` per query.
 pub fn order_first(call: &mut Call, request: &Request<'_>, target: &Target) -> Region {
     let p = request.problem;
     let dtype = p.types().locations;
-    // The location of a query: its reference point, or else the mean of its points on the first level.
+    // The location of a query: its reference point, or else the mean of its points on the first
+    // level.
     let (slot, points) = match request.operands.reference_kind() {
         Some(_) => (Slot::Reference, 1),
         None => (Slot::Locations, p.points()[0].clamp(1, 8)),

@@ -10,7 +10,8 @@ use crate::request::{Operand, Slot, Target};
 /// Levels per launch: their table is part of the argument.
 const LEVELS: usize = 32;
 
-/// Prepares the kernels: one per group of levels. [`Slot::Value`] is the source, [`Slot::Output`] the destination.
+/// Prepares the kernels: one per group of levels. [`Slot::Value`] is the source, [`Slot::Output`]
+/// the destination.
 pub(crate) fn pack(from: (&Problem, Operand), to: (&Problem, Operand), target: &Target) -> Vec<Prepared> {
     let ((a, from), (b, to)) = (from, to);
     let size = b.types().value.size();

@@ -1,4 +1,5 @@
-//! `forward/streaming.cu`, `forward/resident.cu` and `backward/samples.cu`: a lane group computes one query and head.
+//! `forward/streaming.cu`, `forward/resident.cu` and `backward/samples.cu`: a lane group computes
+//! one query and head.
 //!
 //! `common/args.cuh` explains the words: lane group, pass, tile, resident level.
 
@@ -204,7 +205,8 @@ pub fn aligned(p: &Problem, role: Role, operand: Operand, size: usize, bytes: us
     (grain & grain.wrapping_neg()).clamp(size, 16)
 }
 
-/// Whether the strides of a tensor fit a kernel's argument in bytes: 63 bits between images, 31 bits otherwise.
+/// Whether the strides of a tensor fit a kernel's argument in bytes: 63 bits between images, 31
+/// bits otherwise.
 pub fn strides_fit(operand: Operand, size: usize) -> bool {
     let bytes = operand.strides.map(|stride| stride.checked_mul(size));
     let [image, row, head] = bytes.map(|bytes| bytes.unwrap_or(usize::MAX));
@@ -270,8 +272,8 @@ impl Rows {
         self.stage_bytes(p, division) + if self.resident_levels > 0 { state } else { 0 }
     }
 
-    /// Bytes of the tables made of level sizes on the device, one per warp, or one per block if queries
-    /// are visited in strips: 32 bytes per level, `ReadLevel` in `args.cuh`.
+    /// Bytes of the tables made of level sizes on the device, one per warp, or one per block if
+    /// queries are visited in strips: 32 bytes per level, `ReadLevel` in `args.cuh`.
     fn table_bytes(&self, request: &Request<'_>) -> usize {
         match request.levels {
             Levels::Host => 0,
@@ -557,8 +559,8 @@ impl Rows {
         call
     }
 
-    /// Adds the kernel to a call, and before it the one that orders queries. `shared` is memory that the kernels of a
-    /// backward pass share.
+    /// Adds the kernel to a call, and before it the one that orders queries. `shared` is memory
+    /// that the kernels of a backward pass share.
     fn add(&self, call: &mut Call, request: &Request<'_>, target: &Target, shared: Option<Shared>) {
         let p = request.problem;
         let o = request.operands;

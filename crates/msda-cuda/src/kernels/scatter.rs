@@ -1,5 +1,5 @@
-//! The gradient of value: `backward/gaps.cu`, `value_few.cu`, `sort.cu`, `value.cu`, `value_plain.cu` and
-//! `value_atomic.cu`.
+//! The gradient of value: `backward/gaps.cu`, `value_few.cu`, `sort.cu`, `value.cu`,
+//! `value_plain.cu` and `value_atomic.cu`.
 //!
 //! `backward/tiles.cuh` explains the words: plane, tile, bin, chunk, record, ends.
 
@@ -20,14 +20,14 @@ const WARPS: usize = 4;
 /// Samples per tile below which tiles are light.
 const LIGHT: usize = 64;
 
-/// Image rows that a warp of `value.cu` takes at a time, that a block takes, and the samples of a warp from
-/// which a block takes a level. As in `value.cu`.
+/// Image rows that a warp of `value.cu` takes at a time, that a block takes, and the samples of a
+/// warp from which a block takes a level. As in `value.cu`.
 const ROWS: usize = 8;
 const HEAVY_ROWS: usize = 4;
 const HEAVY_FROM: usize = 2048;
 
-/// Samples that a block of `sort.cu` sorts at a time: enough to hide what a block does once. Five such blocks fit an SM
-/// of `sm_90`.
+/// Samples that a block of `sort.cu` sorts at a time: enough to hide what a block does once. Five
+/// such blocks fit an SM of `sm_90`.
 const BATCH_SAMPLES: usize = 4096;
 
 /// Samples of a chunk at least.
@@ -39,10 +39,12 @@ const MAX_CHUNKS: usize = 32;
 /// Levels begin at multiples of so many bins: `BIN_ALIGN` in `tiles.cuh`.
 const BIN_ALIGN: usize = 16;
 
-/// Shared memory of the counters of a block of `sort.cu`, if three blocks are to fit an SM of `sm_90`.
+/// Shared memory of the counters of a block of `sort.cu`, if three blocks are to fit an SM of
+/// `sm_90`.
 const COUNT_BYTES: usize = 70 << 10;
 
-/// The most shared memory that a block of `sort.cu` takes to sort by counting. Five such blocks fit an SM of `sm_90`.
+/// The most shared memory that a block of `sort.cu` takes to sort by counting. Five such blocks fit
+/// an SM of `sm_90`.
 const COUNTING_BYTES: usize = 40 << 10;
 
 /// Warps of a block of `sort.cu`.
@@ -51,7 +53,8 @@ const SORT_WARPS: usize = 8;
 /// Digits of the keys that a block of `sort.cu` sorts by.
 const DIGITS: usize = 256;
 
-/// Shared memory that a level takes in each kernel (`TileLevel`), and in `value_few.cu` besides (`Runs`).
+/// Shared memory that a level takes in each kernel (`TileLevel`), and in `value_few.cu` besides
+/// (`Runs`).
 const LEVEL_BYTES: usize = 40;
 const RUN_BYTES: usize = 12;
 
@@ -92,7 +95,8 @@ impl Sizes {
     fn new(request: &Request<'_>, target: &Target) -> Self {
         let p = request.problem;
         let levels = p.levels().len();
-        // Tiles of a plane, as many as are to be expected; its bins; bins of its largest level at most.
+        // Tiles of a plane, as many as are to be expected; its bins; bins of its largest level at
+        // most.
         let bins_of = |cells: usize| (2 * cells).next_multiple_of(BIN_ALIGN);
         let (tiles, bins, largest) = match request.levels {
             Levels::Host => {
@@ -117,15 +121,15 @@ impl Sizes {
         let room = target.shared().saturating_sub(own);
         let batch = (room / bytes).min(BATCH_SAMPLES) / 128 * 128;
         let batch_samples = batch.clamp(128, chunk_samples);
-        // Chunks of several batches are counted first. If not all counters have room, the samples are located again
-        // for each part of the bins, so the parts are as large as possible.
+        // Chunks of several batches are counted first. If not all counters have room, the samples
+        // are located again for each part of the bins, so the parts are as large as possible.
         let counters = match 4 * largest {
             _ if chunk_samples == batch_samples => 0,
             bytes if bytes <= COUNT_BYTES.min(room) => bytes,
             _ => room,
         };
-        // To sort by counting: keys, slots, and a counter of 16 bits per bin. If they take more, `sort.cu` does
-        // without.
+        // To sort by counting: keys, slots, and a counter of 16 bits per bin. If they take more,
+        // `sort.cu` does without.
         let counting = 6 * batch_samples + 2 * (largest + 16);
         let counting = if wide_keys || counting > COUNTING_BYTES.min(room) { 0 } else { counting };
         let warps = (batch_samples / 32).min(SORT_WARPS).next_power_of_two();
@@ -144,7 +148,8 @@ impl Sizes {
     }
 }
 
-/// Where the records and the ends of bins are. `value_atomic.cu` has its sums in place of the records.
+/// Where the records and the ends of bins are. `value_atomic.cu` has its sums in place of the
+/// records.
 #[derive(Default)]
 struct Regions {
     records: Option<Region>,
@@ -214,7 +219,8 @@ impl<'a> ValueGradient<'a> {
         }
         call.branch();
         if let Some(few) = Few::new(self.request, self.target, &self.sizes) {
-            // It runs at the same time as `samples.cu`, unless it needs the softmax that `samples.cu` stores.
+            // It runs at the same time as `samples.cu`, unless it needs the softmax that
+            // `samples.cu` stores.
             if let (Some(_), Some(samples)) = (self.softmax, samples) {
                 call.join(samples);
             }
@@ -228,7 +234,8 @@ impl<'a> ValueGradient<'a> {
         }
     }
 
-    /// Adds the stage that sets positions between levels and in rings to zero; without samples, pixels too.
+    /// Adds the stage that sets positions between levels and in rings to zero; without samples,
+    /// pixels too.
     fn clear_gaps(&self, call: &mut Call) {
         let mut stage = Stage::new(self, "backward/gaps.cu", "gaps");
         let align = stage.align(Slot::Locations, Role::Locations, 2);
@@ -302,8 +309,8 @@ impl<'a> ValueGradient<'a> {
         let p = self.request.problem;
         let element = p.types().value.size();
         let light = p.queries() * p.samples() < LIGHT * self.sizes.tiles;
-        // Measured. Fewer blocks leave more of L1 for rows of gradients, which helps most if neighbouring queries
-        // sample the same pixels.
+        // Measured. Fewer blocks leave more of L1 for rows of gradients, which helps most if
+        // neighbouring queries sample the same pixels.
         let per_sm = match (element, self.request.queries_are_pixels()) {
             (4, _) => 3,
             (_, true) => 4,
@@ -313,7 +320,8 @@ impl<'a> ValueGradient<'a> {
         let align = stage.align(Slot::Locations, Role::Locations, 2);
         let rows = (2 * 32 * chunk * element).max(1024);
         let range = if self.sizes.wide_ends { 8 } else { 4 };
-        // Two image rows and a column per sample; ranges of records; an image row of each warp, twice.
+        // Two image rows and a column per sample; ranges of records; an image row of each warp,
+        // twice.
         let bytes = WARPS * (rows + 32 * 12 + 32 * (ROWS + 1) * range + 32 * 8 + 2 * TILE[0] * chunk * 4);
         stage.unit.key += &format!("-c{chunk}-a{align}-x{per_sm}");
         stage.unit = stage
@@ -375,7 +383,8 @@ fn max_points(request: &Request<'_>) -> usize {
     request.problem.points().iter().copied().max().unwrap_or(1).max(1)
 }
 
-/// Samples that a lane of `sort.cu` loads at once: as many as divide the points of each level and fit 16 bytes.
+/// Samples that a lane of `sort.cu` loads at once: as many as divide the points of each level and
+/// fit 16 bytes.
 fn points_per_load(request: &Request<'_>) -> usize {
     common_points(request, (16 / (2 * request.problem.types().locations.size())).max(1))
 }
@@ -427,8 +436,8 @@ impl Few {
             };
             Self { chunk, run_tiles, words, blocks_per_sm, bytes, runs: runs.saturating_mul(sizes.planes) }
         };
-        // Each run looks at all samples of its plane and level, so long runs cost less. But there must be
-        // enough runs to keep all SMs busy.
+        // Each run looks at all samples of its plane and level, so long runs cost less. But there
+        // must be enough runs to keep all SMs busy.
         let busy = |few: &Self| 2 * few.runs >= 3 * few.blocks_per_sm * target.sms as usize;
         let fits = |few: &Self| few.blocks_per_sm > 0;
         let choices = || [128, 64, 32].into_iter().map(with).filter(fits);
@@ -436,9 +445,9 @@ impl Few {
     }
 }
 
-/// Of so many positions, if the levels are squares of equal size: as many tiles as are to be expected, and
-/// the most cells. Levels of other sizes have about as many. If there are more after all, several share their
-/// bins.
+/// Of so many positions, if the levels are squares of equal size: as many tiles as are to be
+/// expected, and the most cells. Levels of other sizes have about as many. If there are more after
+/// all, several share their bins.
 fn estimated(positions: usize, levels: usize) -> (usize, usize) {
     // A square of n x n pixels has at most (n + 7) * (n + 3) / 32 tiles and (n + 7) * n / 8 cells.
     let side = (positions as f64 / levels.max(1) as f64).sqrt();

@@ -68,7 +68,8 @@ impl Resource for LongTable {
         0
     }
 
-    /// Tables stay allocated for the life of the process, one per content: a captured launch may outlive its plan.
+    /// Tables stay allocated for the life of the process, one per content: a captured launch may
+    /// outlive its plan.
     fn make(&self, device: &Device) -> Result<Box<dyn Owned>> {
         type Tables = HashMap<(usize, Vec<[i64; 4]>), Memory>;
         static TABLES: Mutex<Option<Tables>> = Mutex::new(None);

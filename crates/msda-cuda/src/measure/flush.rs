@@ -42,15 +42,17 @@ impl Flush {
         })
     }
 
-    /// Queues a write of one buffer, which evicts the present contents of the caches, and then a read of the other,
-    /// which evicts the first: dirty lines would be written back at the expense of the next kernel.
+    /// Queues a write of one buffer, which evicts the present contents of the caches, and then a
+    /// read of the other, which evicts the first: dirty lines would be written back at the expense
+    /// of the next kernel.
     pub fn queue(&self, stream: StreamHandle<'_>) -> Result<()> {
         let device = self.written.device();
         // SAFETY: the memory is ours, freeing it waits for the device, and nobody reads it.
         unsafe { fill_async(device, self.written.address(), 0, BYTES, stream)? };
         let mut args =
             Args { data: self.read.address(), count: (BYTES / 16) as i64, never: self.written.address() };
-        // SAFETY: the kernel takes one such structure and reads the whole buffer; modules are never unloaded.
+        // SAFETY: the kernel takes one such structure and reads the whole buffer; modules are never
+        // unloaded.
         unsafe { self.function.launch(&self.launch, stream, &mut [(&raw mut args).cast::<c_void>()]) }
     }
 }

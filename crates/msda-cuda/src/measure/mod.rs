@@ -1,4 +1,5 @@
-//! Measuring on a device: calls whose tensors stay there, cold caches, times by events, the rate of a copy.
+//! Measuring on a device: calls whose tensors stay there, cold caches, times by events, the rate of
+//! a copy.
 
 mod copy;
 mod flush;

@@ -51,7 +51,8 @@ impl<'a> Setup<'a> {
 const RESULTS: [Slot; 5] =
     [Slot::Output, Slot::GradValue, Slot::GradLocations, Slot::GradWeights, Slot::GradReference];
 
-/// A problem with its tensors on a device, ready to be run any number of times. The results are dense.
+/// A problem with its tensors on a device, ready to be run any number of times. The results are
+/// dense.
 #[derive(Debug)]
 pub struct Resident {
     /// With placeholders for the level sizes, if those are on the device.
@@ -133,8 +134,8 @@ impl Resident {
         self.stream.synchronize()
     }
 
-    /// Copies the results back: the output, or the gradients of value, locations, weights and reference points, as
-    /// far as they are computed.
+    /// Copies the results back: the output, or the gradients of value, locations, weights and
+    /// reference points, as far as they are computed.
     pub fn results(&self) -> Result<Vec<Buffer>> {
         self.written().map(|slot| self.fetch(slot)).collect()
     }
@@ -161,7 +162,8 @@ impl Resident {
         Ok(buffer)
     }
 
-    /// Times some runs on the device, in milliseconds each: with cold caches, or right after another run.
+    /// Times some runs on the device, in milliseconds each: with cold caches, or right after
+    /// another run.
     pub fn time(&mut self, runs: usize, cold: bool) -> Result<Vec<f64>> {
         self.prepare_flush()?;
         self.time_with(runs, cold, |stream| self.queue(stream))
@@ -203,8 +205,8 @@ impl Resident {
     }
 
     fn queue(&self, stream: StreamHandle<'_>) -> Result<()> {
-        // SAFETY: the tensors are on the device, checked against the problem, and ours; freeing them waits for the
-        // device. Two queued runs write the same numbers, one after the other.
+        // SAFETY: the tensors are on the device, checked against the problem, and ours; freeing
+        // them waits for the device. Two queued runs write the same numbers, one after the other.
         unsafe { self.plan.launch(&self.tensors.addresses(&self.workspace), stream) }
     }
 

@@ -8,9 +8,9 @@ use crate::driver::{Event, Stream, StreamHandle};
 /// Runs that are queued before the host waits for the device.
 const QUEUED: usize = 16;
 
-/// Times `runs` runs of the work that `queue` queues, in milliseconds each: with cold caches, or warm, right after another
-/// run. Every batch begins with a flush. It keeps the device busy while the host queues the events and the work, so
-/// that no event waits for the host.
+/// Times `runs` runs of the work that `queue` queues, in milliseconds each: with cold caches, or
+/// warm, right after another run. Every batch begins with a flush. It keeps the device busy while
+/// the host queues the events and the work, so that no event waits for the host.
 pub fn time(
     stream: &Stream,
     flush: &Flush,

@@ -5,7 +5,8 @@
 use msda::conformance::Group;
 use msda_cuda::driver::Device;
 
-/// The first GPU. Without one the test says that it skipped; with `MSDA_GPU=1` in the environment it fails instead.
+/// The first GPU. Without one the test says that it skipped; with `MSDA_GPU=1` in the environment
+/// it fails instead.
 pub(crate) fn device() -> Option<Device> {
     match Device::open(0) {
         Ok(device) => Some(device),
@@ -17,7 +18,8 @@ pub(crate) fn device() -> Option<Device> {
     }
 }
 
-/// The groups of the battery that `MSDA_GROUPS` names, `layouts,points` for example: a sanitizer takes its time.
+/// The groups of the battery that `MSDA_GROUPS` names, `layouts,points` for example: a sanitizer
+/// takes its time.
 pub(crate) fn named_groups() -> Vec<Group> {
     let names = std::env::var("MSDA_GROUPS").unwrap_or_default();
     let group = |name: &str| {

@@ -1,7 +1,9 @@
-//! Compiles kernels with NVRTC, without a GPU, and compares the machine code with rules and snapshots.
+//! Compiles kernels with NVRTC, without a GPU, and compares the machine code with rules and
+//! snapshots.
 //!
-//! Without NVRTC or nvdisasm the tests say so and skip that part. With `MSDA_NVRTC` or `MSDA_PYTHON` (`MSDA_NVDISASM`)
-//! set, they fail instead. `MSDA_UPDATE_SNAPSHOTS=1` updates the snapshots in `tests/snapshots/`.
+//! Without NVRTC or nvdisasm the tests say so and skip that part. With `MSDA_NVRTC` or
+//! `MSDA_PYTHON` (`MSDA_NVDISASM`) set, they fail instead. `MSDA_UPDATE_SNAPSHOTS=1` updates the
+//! snapshots in `tests/snapshots/`.
 
 pub(crate) mod rules;
 pub(crate) mod snapshot;
@@ -47,7 +49,8 @@ pub(crate) const SMS: u32 = 132;
 /// For which architectures a case is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weight {
-    /// All of them, and with the rule for workloads: hardly any local memory, and none between taps.
+    /// All of them, and with the rule for workloads: hardly any local memory, and none between
+    /// taps.
     Workload,
     /// All of them.
     Everywhere,
@@ -153,7 +156,8 @@ pub(crate) fn place(case: &Case) -> String {
     format!("{} {} ({})", case.unit.arch.target(), case.name, case.unit.key)
 }
 
-/// Compiles cases of one architecture and disassembles them, if there is a disassembler. Returns all errors.
+/// Compiles cases of one architecture and disassembles them, if there is a disassembler. Returns
+/// all errors.
 pub(crate) fn build(cases: &[Case], nvdisasm: Option<&Path>) -> Result<Vec<Built>, Vec<String>> {
     let mut units: Vec<Vec<&Case>> = Vec::new();
     for case in cases {

@@ -9,8 +9,8 @@ use super::{Case, Weight};
 /// Registers per SM, and the most per thread.
 const REGISTERS: (usize, usize) = (65536, 255);
 
-/// Bytes that the kernel of a workload may spill, with any compiler: a few numbers per query. The snapshots have the
-/// exact number for one compiler.
+/// Bytes that the kernel of a workload may spill, with any compiler: a few numbers per query. The
+/// snapshots have the exact number for one compiler.
 const MAY_SPILL: u32 = 64;
 
 /// The rules that a kernel breaks.

@@ -1,5 +1,6 @@
-//! The kernels of this crate without a GPU: NVRTC compiles the chosen kernels for every architecture, and the machine code
-//! is compared with rules and with the snapshots in `tests/snapshots/`.
+//! The kernels of this crate without a GPU: NVRTC compiles the chosen kernels for every
+//! architecture, and the machine code is compared with rules and with the snapshots in
+//! `tests/snapshots/`.
 
 mod cases;
 #[path = "../harness/mod.rs"]
@@ -16,7 +17,8 @@ use harness::{Built, build, check, tools};
 
 #[test]
 fn chosen_kernels_match_the_snapshots() {
-    // This machine's tuned kernels would be chosen first. Run the test in a process that does not read them.
+    // This machine's tuned kernels would be chosen first. Run the test in a process that does not
+    // read them.
     if Tuned::path().is_some_and(|path| path.exists()) {
         let name = thread::current().name().unwrap_or_default().to_owned();
         let child = Command::new(env::current_exe().unwrap())

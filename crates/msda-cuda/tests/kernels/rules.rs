@@ -14,7 +14,8 @@ pub(crate) fn broken(case: &Case, code: &Code) -> Vec<String> {
     }
 }
 
-/// Streaming and resident load 16 bytes of a row at a time, each tap once, and staged weights in one load.
+/// Streaming and resident load 16 bytes of a row at a time, each tap once, and staged weights in
+/// one load.
 fn broken_by_rows(case: &Case, code: &Code) -> Vec<String> {
     let define = |name| number(case, name).unwrap_or(0);
     let mut broken = Vec::new();
@@ -31,8 +32,8 @@ fn broken_by_rows(case: &Case, code: &Code) -> Vec<String> {
     let samples = pass.min(define("SAMPLES")) / define("SAMPLE_GROUPS");
     let taps = if define("NEAREST") == 1 { 1 } else { 4 / define("TAP_COLUMNS") };
     let wide = code.count_bits("LDG", 128);
-    // Samples that load from global memory, and from shared memory. If the compiler does not know which samples lie on
-    // resident levels, all have code for both.
+    // Samples that load from global memory, and from shared memory. If the compiler does not know
+    // which samples lie on resident levels, all have code for both.
     let (first, levels, points) = (define("FIRST_RESIDENT"), define("LEVELS"), define("UNIFORM_POINTS"));
     let known = points > 0 && points % define("SAMPLES_PER_LANE") == 0;
     let (global, shared) = match first < levels {
@@ -53,8 +54,9 @@ fn broken_by_rows(case: &Case, code: &Code) -> Vec<String> {
     if case.weight == Weight::Workload && spills_among(code, global * taps) {
         broken.push("local memory is used between taps".into());
     }
-    // Narrower loads: locations and weights, at worst number by number, of this pass, the next pass and the exact sum;
-    // the order of queries; and in the exact sum the taps of lanes that share channels.
+    // Narrower loads: locations and weights, at worst number by number, of this pass, the next pass
+    // and the exact sum; the order of queries; and in the exact sum the taps of lanes that share
+    // channels.
     let narrow = code.count("LDG") - wide;
     let exact = match (define("TAP_COLUMNS") * define("SAMPLE_GROUPS"), define("NEAREST")) {
         (1, _) => 0,
@@ -67,7 +69,8 @@ fn broken_by_rows(case: &Case, code: &Code) -> Vec<String> {
     broken
 }
 
-/// Whether local memory is used between the taps: where so many loads of 128 bits are closest together.
+/// Whether local memory is used between the taps: where so many loads of 128 bits are closest
+/// together.
 fn spills_among(code: &Code, loads: usize) -> bool {
     let opcodes = code.opcodes();
     let is_wide = |opcode: &str| opcode.starts_with("LDG") && opcode.split('.').any(|part| part == "128");

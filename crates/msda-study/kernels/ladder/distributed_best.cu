@@ -10,9 +10,9 @@
 //                      are, most of their taps lie in the block's own rows. A tile has queries of
 //                      all of these rows, so that at any time some taps are remote and others not.
 //
-// A lane group has one query. Each of its lanes locates a sample, finds out where its four taps lie,
-// and stages that; the inputs of the next pass are loaded meanwhile. Then all lanes load the taps:
-// from their own block, from another block, or from global memory if the level does not fit.
+// A lane group has one query. Each of its lanes locates a sample, finds out where its four taps
+// lie, and stages that; the inputs of the next pass are loaded meanwhile. Then all lanes load the
+// taps: from their own block, from another block, or from global memory if the level does not fit.
 //
 // The blocks of a cluster wait for each other twice: before the first load, and before they exit,
 // because the shared memory of a block that has exited is gone.

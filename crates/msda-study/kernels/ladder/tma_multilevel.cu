@@ -1,9 +1,9 @@
 // tma_multilevel: one TMA copy brings the four taps of a sample to shared memory.
 //
-//   a level as the TMA knows it:       a sample:                     in shared memory:
+//   a level as the TMA knows it:       a sample:                  in shared memory:
 //   {channels, heads, width, height,   . . . .
-//    images} with any strides          . 0 1 .   one 2x2 window      [ row 0 | row 1 | row 2 | row 3 ]
-//                                      . 2 3 .   of all channels     and their weights [ w w w w ]
+//    images} with any strides          . 0 1 .   one 2x2 window   [ row 0 | row 1 | row 2 | row 3 ]
+//                                      . 2 3 .   of all channels  and their weights [ w w w w ]
 //
 // Threads: a warp has a few queries and processes GROUP samples of each at a time, with two stages:
 // while the windows of one group are summed, those of the next are in flight. All samples of all

@@ -4,8 +4,8 @@
 //   own as often, to compare
 //
 // The shared memory of a block is gone when it exits, so no block exits before all have reached the
-// last barrier. Without it (LAST_BARRIER 0) a block may read freed memory; the probe tries that in a
-// process of its own.
+// last barrier. Without it (LAST_BARRIER 0) a block may read freed memory; the probe tries that in
+// a process of its own.
 #include "probes/data.cuh"
 
 // Macros: CLUSTER, blocks per cluster; REMOTE, 1: other blocks are read; LAST_BARRIER.

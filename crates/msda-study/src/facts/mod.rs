@@ -35,8 +35,8 @@ pub struct Facts(BTreeMap<String, Fact>);
 
 impl Facts {
     /// Facts from definitions and from records. The newest record of a fact counts. All facts about
-    /// times of rungs come from one record, and all facts of one probe come from one record. A ratio
-    /// of one rung's times on two workloads comes from any record that has both.
+    /// times of rungs come from one record, and all facts of one probe come from one record. A
+    /// ratio of one rung's times on two workloads comes from any record that has both.
     pub fn of(sources: &[Source]) -> anyhow::Result<Self> {
         let mut facts = Self::default();
         shape::add(&mut facts)?;

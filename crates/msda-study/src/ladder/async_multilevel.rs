@@ -35,7 +35,8 @@ fn buffer(target: &Target) -> usize {
     (target.shared() - 1024) / 2 / 16 * 16
 }
 
-/// Image rows per tile of each level, without the row below them. The level that has no points has none.
+/// Image rows per tile of each level, without the row below them. The level that has no points has
+/// none.
 fn rows(request: &Request<'_>, target: &Target) -> Result<Vec<usize>, String> {
     let p = request.problem;
     let rows = p.levels().iter().zip(p.points()).map(|(level, &points)| {

@@ -136,7 +136,8 @@ impl Direct {
         if self.linear { 1 } else { block / self.item(request) * self.queries }
     }
 
-    /// Samples whose locations and weights a thread loads together: a power of two that divides their number.
+    /// Samples whose locations and weights a thread loads together: a power of two that divides
+    /// their number.
     fn together(&self, request: &Request<'_>) -> usize {
         let grain = request.problem.samples() | self.together;
         grain & grain.wrapping_neg()

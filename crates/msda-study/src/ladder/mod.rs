@@ -1,5 +1,6 @@
-//! The ladder: every strategy of the founding documents, from the simplest on. Each has a kernel in `kernels/ladder/` and a
-//! host twin here. Rungs are checked and measured like the product's kernels, but never chosen.
+//! The ladder: every strategy of the founding documents, from the simplest on. Each has a kernel in
+//! `kernels/ladder/` and a host twin here. Rungs are checked and measured like the product's
+//! kernels, but never chosen.
 
 mod async_multilevel;
 mod direct;
@@ -41,7 +42,8 @@ pub struct Rung {
     strategy: &'static dyn Strategy,
 }
 
-/// Every rung: the documents' kernels, then their suite, which changes one thing at a time on a common base.
+/// Every rung: the documents' kernels, then their suite, which changes one thing at a time on a
+/// common base.
 pub static RUNGS: &[Rung] = &[
     rung("original", "one thread per output element, numbered through the whole output", &direct::ORIGINAL),
     rung(
@@ -318,8 +320,8 @@ fn unit(file: &'static str, name: &str, request: &Request<'_>, target: &Target, 
         .define("VEC", vec)
 }
 
-/// Known alignment of the locations or weights that a thread loads together, in bytes. One sample is loaded number by
-/// number.
+/// Known alignment of the locations or weights that a thread loads together, in bytes. One sample
+/// is loaded number by number.
 fn input_alignment(request: &Request<'_>, slot: Slot, samples: usize) -> usize {
     let (p, t) = (request.problem, request.problem.types());
     let (role, size, numbers) = match slot {

@@ -75,8 +75,8 @@ pub enum Samples {
         /// Whether they are copied unchanged, four bytes at a time.
         copied: bool,
     },
-    /// Taps staged in shared memory: lanes locate some samples per query at a time. 16 bytes of positions and 16 of
-    /// weights, sample `r` of query `q` at `r * pitch + q`.
+    /// Taps staged in shared memory: lanes locate some samples per query at a time. 16 bytes of
+    /// positions and 16 of weights, sample `r` of query `q` at `r * pitch + q`.
     Handed {
         /// Samples at a time.
         round: usize,

@@ -30,7 +30,8 @@ pub enum Ceiling {
     Stream,
     /// Random rows of that many bytes.
     Gather(Source, usize),
-    /// Loads of 16 bytes from shared memory; that many lanes of each quarter of a warp use the same banks.
+    /// Loads of 16 bytes from shared memory; that many lanes of each quarter of a warp use the same
+    /// banks.
     Shared(u32),
     /// Multiply-adds of a type, `f32` or `f16`.
     Fma(Dtype),
@@ -147,8 +148,8 @@ fn stream(bench: &Bench) -> Result<Timed> {
     let data = words::filled(bench, bytes)?;
     let sums = words::poisoned(device, threads)?;
     let args = Streamed { data: data.address(), sums: sums.address(), steps: steps as i32 };
-    // SAFETY: the kernel takes such a structure; every thread reads 16 bytes as often as `bytes` was computed from
-    // and writes one sum; the memory lives to the end.
+    // SAFETY: the kernel takes such a structure; every thread reads 16 bytes as often as `bytes`
+    // was computed from and writes one sum; the memory lives to the end.
     let ready = unsafe { Ready::new(device, &kernel, at, args)? };
     let timed = bench.time(bytes as f64, true, |stream| ready.queue(stream))?;
     let sums = words::read(&sums)?;
@@ -176,8 +177,8 @@ fn gather(bench: &Bench, name: &str, from: Source, row: usize) -> Result<Timed> 
     let sums = words::poisoned(device, threads)?;
     let mask = (window - row) as u32;
     let args = Gathered { window: data.address(), sums: sums.address(), mask, steps };
-    // SAFETY: the kernel takes such a structure; with that mask it stays within the window, and every thread writes
-    // one sum; the memory lives to the end.
+    // SAFETY: the kernel takes such a structure; with that mask it stays within the window, and
+    // every thread writes one sum; the memory lives to the end.
     let ready = unsafe { Ready::new(device, &kernel, at, args)? };
     ready.function.prefer_shared(0)?;
     let loads = steps as u32 * IN_FLIGHT;
@@ -220,7 +221,8 @@ fn fma(bench: &Bench, dtype: Dtype) -> Result<Timed> {
     let threads = at.grid[0] as usize * kernel.threads as usize;
     let sums = words::poisoned(device, threads)?;
     let args = Counted { sums: sums.address(), one: 1.0, steps: STEPS as i32 };
-    // SAFETY: the kernel takes such a structure, and every thread writes one sum; the memory lives to the end.
+    // SAFETY: the kernel takes such a structure, and every thread writes one sum; the memory lives
+    // to the end.
     let ready = unsafe { Ready::new(device, &kernel, at, args)? };
     let wide = if dtype == Dtype::F16 { 2 } else { 1 };
     let count = wide * CHAINS * 16 * STEPS;

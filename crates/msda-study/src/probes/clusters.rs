@@ -163,8 +163,9 @@ impl Loaded {
         let grid = kernel.grid(shape.clusters * shape.blocks);
         let at = Launch { shared: BYTES, cluster: [shape.blocks, 1, 1], ..grid };
         let args = Args { sums: sums.address(), turns };
-        // SAFETY: the kernel takes such a structure and is launched in clusters of as many blocks as
-        // it was compiled for; every thread writes one sum; the memory lives as long as the kernel.
+        // SAFETY: the kernel takes such a structure and is launched in clusters of as many blocks
+        // as it was compiled for; every thread writes one sum; the memory lives as long as the
+        // kernel.
         let ready = unsafe { Ready::new(device, &kernel, at, args)? };
         // A launch of clusters that do not fit would hang or fail without a reason.
         let active = ready.function.max_clusters(&at).map_err(|why| {

@@ -134,8 +134,8 @@ impl<'a> Copies<'a> {
                 window: &[32, 256],
             };
             let map = TensorMap::tiled(device, &tensor)?;
-            // SAFETY: the kernel takes such a structure; blocks read their parts of the data, and every thread writes
-            // one sum; the memory lives to the end.
+            // SAFETY: the kernel takes such a structure; blocks read their parts of the data, and
+            // every thread writes one sum; the memory lives to the end.
             let mut ready = unsafe { Ready::new(device, &kernel, at, Mapped { map, args: args(1) })? };
             let timed = self.bench.time(work, true, |stream| ready.queue(stream))?;
             ready.args.args = args(ALL_ROUNDS);

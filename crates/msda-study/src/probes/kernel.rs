@@ -60,8 +60,8 @@ impl<A: Copy> Ready<A> {
     /// Loads the kernel for launches of that shape.
     ///
     /// # Safety
-    /// The argument of the kernel is an `A`. Launched in this shape, it stays within the memory that `args` names. That
-    /// memory lives, and nobody else uses it, while the result is used.
+    /// The argument of the kernel is an `A`. Launched in this shape, it stays within the memory
+    /// that `args` names. That memory lives, and nobody else uses it, while the result is used.
     pub(super) unsafe fn new(device: &Device, kernel: &Kernel, at: Launch, args: A) -> Result<Self> {
         super::needs(device, kernel)?;
         if at.shared as usize > device.shared_per_block() {
@@ -79,7 +79,8 @@ impl<A: Copy> Ready<A> {
     /// Queues it. Two runs write the same numbers, one after the other.
     pub(super) fn queue(&self, stream: StreamHandle<'_>) -> Result<()> {
         let mut args = self.args;
-        // SAFETY: by the promise of `new`; freeing memory waits for the device, and the module is kept loaded.
+        // SAFETY: by the promise of `new`; freeing memory waits for the device, and the module is
+        // kept loaded.
         unsafe { self.function.launch(&self.at, stream, &mut [(&raw mut args).cast::<c_void>()]) }
     }
 }

@@ -32,7 +32,8 @@ pub(super) fn filled(bench: &Bench, bytes: usize) -> Result<Memory> {
     let memory = device.alloc(bytes)?;
     let kernel = kernel(device.arch());
     let args = Args { words: memory.address(), count: (bytes / 4) as i64 };
-    // SAFETY: the kernel takes such a structure and writes as many words as the memory has, which lives until it ran.
+    // SAFETY: the kernel takes such a structure and writes as many words as the memory has, which
+    // lives until it ran.
     let fill = unsafe { Ready::new(device, &kernel, kernel.grid(device.sms().max(1) * 8), args)? };
     bench.run(|stream| fill.queue(stream))?;
     Ok(memory)

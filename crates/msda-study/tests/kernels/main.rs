@@ -1,5 +1,6 @@
 //! The kernels of the study without a GPU: NVRTC compiles the ladder and the probes for every
-//! architecture. The machine code is compared with rules and with the snapshots in `tests/snapshots/`.
+//! architecture. The machine code is compared with rules and with the snapshots in
+//! `tests/snapshots/`.
 
 mod cases;
 #[path = "../../../msda-cuda/tests/harness/mod.rs"]

@@ -89,7 +89,8 @@ fn broken_by_rung(file: &str, case: &Case, code: &Code) -> Vec<String> {
         "quantised.cu" => {
             let piece = define("PIECE");
             at_least("taps of whole pieces", code.count_bits("LDG", piece as u32 * 8), taps);
-            // e4m3 is converted two at a time; integers are picked byte by byte, only those that are used.
+            // e4m3 is converted two at a time; integers are picked byte by byte, only those that
+            // are used.
             let (name, wanted) = match define("FP8") {
                 1 => ("F2FP", taps * piece.min(define("D")) / 2),
                 // Two at a time, for sums of two channels.

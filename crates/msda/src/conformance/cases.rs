@@ -395,8 +395,8 @@ impl Maker {
         }
     }
 
-    /// Positive terms only: in 16 bits a sum stops growing once a term is below half its last digit.
-    /// Not in `f64`: the oracle itself rounds such sums.
+    /// Positive terms only: in 16 bits a sum stops growing once a term is below half its last
+    /// digit. Not in `f64`: the oracle itself rounds such sums.
     pub(super) fn crowded(&mut self) {
         for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
             for (queries, points) in [(600, 4), (3, 400)] {

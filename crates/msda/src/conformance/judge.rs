@@ -133,8 +133,8 @@ fn same_bits(a: &Held, b: &Held) -> bool {
     a.buffer.to_le_bytes() == b.buffer.to_le_bytes()
 }
 
-/// Each gradient alone must have the same bits as together with the others. One that differs from run to run must
-/// agree with the oracle.
+/// Each gradient alone must have the same bits as together with the others. One that differs from
+/// run to run must agree with the oracle.
 fn compare_parts(backend: &dyn Backend, case: &Case) -> Verdict<Outcome> {
     let p = &case.problem;
     let mut worst = 0.0f64;
@@ -212,8 +212,8 @@ fn evaluate<F: Float>(p: &Problem, inputs: &Inputs<'_>, grad: Option<&View<'_>>)
 }
 
 impl Budgeted {
-    /// The budget of the output for one backend. If it sums in `f16`, at most [`HALVES`] products are
-    /// added in a row, and each product and each weight is rounded.
+    /// The budget of the output for one backend. If it sums in `f16`, at most [`HALVES`] products
+    /// are added in a row, and each product and each weight is rounded.
     fn of(&self, backend: &dyn Backend, case: &Case) -> crate::Result<Self> {
         let p = &case.problem;
         let mut budget = self.clone();
@@ -234,8 +234,8 @@ impl Budgeted {
 
 impl Budget {
     /// Evaluates the case exactly, then in the arithmetic type, and with `nudge` exactly with each
-    /// location rounded once up or down. The error allowed is twice the largest of these errors, plus
-    /// one rounding to the type of the result and a few roundings of the largest sum.
+    /// location rounded once up or down. The error allowed is twice the largest of these errors,
+    /// plus one rounding to the type of the result and a few roundings of the largest sum.
     pub fn new(p: &Problem, inputs: &Inputs<'_>, grad: &View<'_>, nudge: bool) -> crate::Result<Self> {
         Self::of(p, inputs, Some(grad), nudge)
     }
@@ -303,8 +303,8 @@ impl Wide {
         })
     }
 
-    /// Calls `f` with each location changed by `change`; in the fused form, each reference point and
-    /// offset.
+    /// Calls `f` with each location changed by `change`; in the fused form, each reference point
+    /// and offset.
     fn with<R>(&self, change: impl Fn(f64) -> f64, f: impl FnOnce(&Inputs<'_>, Option<&View<'_>>) -> R) -> R {
         let locations: Vec<f64> = self.locations.iter().copied().map(&change).collect();
         let reference =
@@ -353,7 +353,8 @@ pub(super) enum NotFinite {
 }
 
 impl Budgeted {
-    /// Compares results with the exact numbers; returns the largest error relative to the tolerance.
+    /// Compares results with the exact numbers; returns the largest error relative to the
+    /// tolerance.
     pub(super) fn compare(&self, got: &[f64], rule: NotFinite) -> Result<f64, String> {
         compare_with(got, &self.exact, self.tolerance, |got, want| match want.is_finite() {
             // A finite number of the oracle may be too large for the type of the result.

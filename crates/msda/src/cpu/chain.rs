@@ -291,7 +291,8 @@ fn differentiate<F: Float>(
         d_att[s] = above * (left * ul + right * ur) + below * (left * ll + right * lr);
         let dx = att[s] * sx[s] * (above * (ur - ul) + below * (lr - ll));
         let dy = att[s] * sy[s] * (left * (ll - ul) + right * (lr - ur));
-        // Selected, not multiplied: a weight that is not finite has no effect where nothing is read.
+        // Selected, not multiplied: a weight that is not finite has no effect where nothing is
+        // read.
         let counts = smooth & (mask[s] != 0);
         d_xy[2 * s] = if counts { dx } else { F::ZERO };
         d_xy[2 * s + 1] = if counts { dy } else { F::ZERO };

@@ -1,10 +1,11 @@
 //! The CPU backend: one generic body for every instruction set, on the threads of the current rayon
 //! pool.
 //!
-//! Both passes turn a query's samples into weighted rows (`taps`) and visit query after query, in an
-//! order that reuses the cache (`order`). Forward sums the rows. Backward takes their dot products
-//! with the output's gradient, and adds to rows of the value's gradient that one task owns. No sum
-//! depends on the division of the work: the result has the same bits for any number of threads.
+//! Both passes turn a query's samples into weighted rows (`taps`) and visit query after query, in
+//! an order that reuses the cache (`order`). Forward sums the rows. Backward takes their dot
+//! products with the output's gradient, and adds to rows of the value's gradient that one task
+//! owns. No sum depends on the division of the work: the result has the same bits for any number of
+//! threads.
 
 #![allow(unsafe_code)]
 
@@ -46,8 +47,8 @@ use crate::view::{View, ViewMut};
 /// take about as long as two threads need to wake.
 const SMALL: usize = 1 << 16;
 
-/// The CPU backend with one instruction set. Runs on the current rayon thread pool; small calls, and
-/// all without the feature `rayon`, run on the calling thread.
+/// The CPU backend with one instruction set. Runs on the current rayon thread pool; small calls,
+/// and all without the feature `rayon`, run on the calling thread.
 #[derive(Debug, Clone, Copy)]
 pub struct Cpu {
     isa: Detected,
@@ -72,7 +73,8 @@ impl Cpu {
 
     /// Whether a call runs on the calling thread alone.
     pub fn runs_alone(&self, p: &Problem) -> bool {
-        // A sample is a weighted sum of four rows. The backward pass also clears the value's gradient.
+        // A sample is a weighted sum of four rows. The backward pass also clears the value's
+        // gradient.
         let sizes = [p.batch(), p.queries(), p.heads(), p.channels(), p.samples(), 4];
         let sums = sizes.into_iter().try_fold(1usize, usize::checked_mul);
         self.alone || sums.is_some_and(|sums| sums.max(p.value_len()) <= SMALL)
@@ -148,7 +150,8 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// The addresses of the levels in the value, relative to the first element of an image and head.
+    /// The addresses of the levels in the value, relative to the first element of an image and
+    /// head.
     fn value_map(&self, part: &Part, heads: usize) -> Map {
         let (p, value) = (self.rows.p, &self.rows.args.value);
         let position = value.strides[1];

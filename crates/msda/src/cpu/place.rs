@@ -66,8 +66,9 @@ impl<F: Copy> Finder<F> for FixedFinder<F> {
     }
 }
 
-/// Rows lie one after the other in the order in which taps first fall on them. Few queries touch few
-/// rows: these stay in the cache, and are known without a search. A tap's element is its position.
+/// Rows lie one after the other in the order in which taps first fall on them. Few queries touch
+/// few rows: these stay in the cache, and are known without a search. A tap's element is its
+/// position.
 pub(super) struct Slots<F> {
     /// Slot after slot, zero where nothing was added. Grows with the slots in use.
     sums: Aligned<F>,
@@ -168,9 +169,9 @@ impl<F: Copy> Finder<F> for SlotFinder<F> {
 
     #[inline(always)]
     unsafe fn row(&mut self, at: isize, c: usize) -> *mut F {
-        // Whether a row is new is hard to predict: the owner of the free slot is written in any case.
-        // SAFETY: a tap on the map lies on one of the head's positions. There are sums for as many
-        // slots as a query can take, and one more owner than slots.
+        // Whether a row is new is hard to predict: the owner of the free slot is written in any
+        // case. SAFETY: a tap on the map lies on one of the head's positions. There are sums for as
+        // many slots as a query can take, and one more owner than slots.
         unsafe {
             let of = self.of.offset(at);
             *self.owner.add(self.taken) = self.head + at as usize * self.position;

@@ -38,8 +38,8 @@ pub enum Reading {
 const ROUNDS: usize = 7;
 
 /// Bytes per second at which 128-byte rows can be read, again and again, from a buffer of `bytes`.
-/// It does nothing else: no kernel that reads rows from there is faster. An error where this machine
-/// lacks `isa`.
+/// It does nothing else: no kernel that reads rows from there is faster. An error where this
+/// machine lacks `isa`.
 pub fn read(isa: Isa, bytes: usize, reading: Reading) -> Result<f64> {
     let isa = Detected::new(isa)?;
     let rows = (bytes / (4 * ROW)).max(1);
@@ -138,8 +138,8 @@ impl Body<f32> for Starts<'_> {
     }
 }
 
-/// Floating-point operations per second of fused multiply-adds on `f32`. An error where this machine
-/// lacks `isa`.
+/// Floating-point operations per second of fused multiply-adds on `f32`. An error where this
+/// machine lacks `isa`.
 pub fn multiply_add(isa: Isa) -> Result<f64> {
     let isa = Detected::new(isa)?;
     Ok(best_rate(|_| {
@@ -248,7 +248,8 @@ mod tests {
         let spec = Spec { batch: 1, queries: 1, heads: 2, channels: ROW, ..Spec::default() };
         let p = Problem::new(Spec { levels: vec![(3, 4)], points: vec![2], ..spec }).unwrap();
         let value = vec![0.0f32; p.value_len()];
-        // Of each head one sample with four corners on the map, then one with two, and one far away.
+        // Of each head one sample with four corners on the map, then one with two, and one far
+        // away.
         let locations = vec![0.5f32, 0.5, 0.0, 0.5, 0.5, 0.5, 9.0, 9.0];
         let weights = vec![1.0f32; 4];
         let inputs = Inputs::plain(&value, &locations, &weights);

@@ -110,8 +110,8 @@ pub(super) trait Visitor<T: Lane> {
     }
 }
 
-/// Samples whose rows are in flight at a time. Heads with fewer samples are prefetched several heads
-/// ahead.
+/// Samples whose rows are in flight at a time. Heads with fewer samples are prefetched several
+/// heads ahead.
 const AHEAD: usize = 16;
 
 /// The number of heads from the visited one to the one whose rows are prefetched.

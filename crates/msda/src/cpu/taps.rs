@@ -426,7 +426,8 @@ impl<'a, F: Copy> Walk<'a, F> {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Prefetch {
     Never,
-    /// The rows of every sample. Few samples are off the map, and a test costs more than their rows.
+    /// The rows of every sample. Few samples are off the map, and a test costs more than their
+    /// rows.
     Always,
     /// The rows of samples on the map. Most samples are off the map of a band of rows.
     OnMap,

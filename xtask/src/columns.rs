@@ -1,0 +1,95 @@
+//! Lines of prose and comments have at most 100 columns. Tables, code and addresses of pages may
+//! have more.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+const MOST: usize = 100;
+
+/// What a line of a file is.
+#[derive(Clone, Copy)]
+enum Prose {
+    /// All lines, without code and tables.
+    Text,
+    /// Lines that begin with this mark.
+    Comment(&'static str),
+}
+
+impl Prose {
+    fn of(path: &Path) -> Option<Self> {
+        match path.extension()?.to_str()? {
+            "md" => Some(Self::Text),
+            "rs" | "cu" | "cuh" => Some(Self::Comment("//")),
+            "py" | "pyi" | "sh" | "toml" | "yml" => Some(Self::Comment("#")),
+            _ => None,
+        }
+    }
+
+    /// The numbers of the lines that are too long.
+    fn too_long(self, text: &str) -> Vec<usize> {
+        let mut in_code = false;
+        let mut numbers = Vec::new();
+        for (i, line) in text.lines().enumerate() {
+            let trimmed = line.trim_start();
+            in_code ^= trimmed.starts_with("```");
+            let (counts, words) = match self {
+                Self::Text => (!in_code, trimmed),
+                Self::Comment(mark) => {
+                    (trimmed.starts_with(mark), trimmed.trim_start_matches(['/', '!', '#', ' ']))
+                }
+            };
+            let free = words.starts_with('|') || words.contains("://");
+            if counts && !free && line.chars().count() > MOST {
+                numbers.push(i + 1);
+            }
+        }
+        numbers
+    }
+}
+
+/// Refuses files under `root` with lines of prose that are too long.
+pub(crate) fn check(root: &Path) -> Result<()> {
+    let mut wrong = Vec::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
+            let entry = entry?;
+            let (path, name) = (entry.path(), entry.file_name());
+            if name.to_string_lossy().starts_with('.') || ["target", "build"].iter().any(|skip| name == *skip)
+            {
+                continue;
+            }
+            if entry.file_type()?.is_dir() {
+                folders.push(path);
+            } else if let Some(prose) = Prose::of(&path) {
+                let text =
+                    fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+                let shown = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+                wrong.extend(prose.too_long(&text).iter().map(|line| format!("{shown}:{line}")));
+            }
+        }
+    }
+    wrong.sort();
+    if !wrong.is_empty() {
+        bail!("lines of prose or comments with more than {MOST} columns:\n  {}", wrong.join("\n  "));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prose_is_short_and_tables_and_code_may_be_long() {
+        let long = "x ".repeat(60);
+        let rust = Prose::Comment("//");
+        assert_eq!(rust.too_long(&format!("// {long}\n    /// {long}\nlet a = 1; // {long}")), [1, 2]);
+        assert_eq!(rust.too_long(&format!("//! | {long}\n// see https://example.org/{long}")), []);
+        let text = format!("{long}\n| {long}\n```\n{long}\n```\n{long}");
+        assert_eq!(Prose::Text.too_long(&text), [1, 6]);
+        assert_eq!(Prose::Text.too_long(&"é".repeat(100)), []);
+    }
+}
