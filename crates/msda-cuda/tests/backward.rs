@@ -124,9 +124,14 @@ impl Given {
 
 /// Checks the gradients of random numbers, with level sizes on the host and on the device.
 fn check_both(device: &Device, sizes: Spec) {
+    check_on(&[Cuda::new(device), Cuda::device_levels(device)], sizes);
+}
+
+/// Runs random data on backends and compares with the oracle.
+fn check_on(backends: &[Cuda], sizes: Spec) {
     let given = Given::new(sizes);
-    for backend in [Cuda::new(device), Cuda::device_levels(device)] {
-        given.check(&backend.name(), &given.run(&backend));
+    for backend in backends {
+        given.check(&backend.name(), &given.run(backend));
     }
 }
 
@@ -388,9 +393,7 @@ fn thin_levels_on_the_device_may_have_very_many_queries() {
         let levels = levels.clone();
         let sizes =
             Spec { batch: 1, heads: 1, channels: 8, levels, points: vec![4; 3], ..spec(35_000, dtype) };
-        let given = Given::new(sizes);
-        let backend = Cuda::device_levels(&device);
-        given.check(&backend.name(), &given.run(&backend));
+        check_on(&[Cuda::device_levels(&device)], sizes);
     }
 }
 
@@ -435,9 +438,7 @@ fn levels_may_be_many() {
     for (count, dtype) in [(70, Dtype::F16), (70, Dtype::F32), (300, Dtype::F64)] {
         let levels = (0..count).map(|l| (1 + l % 3, 2 + l % 5)).collect();
         let sizes = Spec { heads: 2, channels: 8, levels, points: vec![1; count], ..spec(5000, dtype) };
-        let given = Given::new(sizes);
-        let backend = Cuda::new(&device);
-        given.check(&backend.name(), &given.run(&backend));
+        check_on(&[Cuda::new(&device)], sizes);
     }
 }
 

@@ -7,10 +7,11 @@
 //   3. store the ends of the bins
 //   4. store the records, one after the other
 //
-// Bins with few samples: sort_by_counting. Others: by digits of the bins, the lowest first. A warp
-// counts the digits of its samples; lanes with the same digit find each other with match_any. The
-// samples of a digit keep their order: by warp, by 32 samples, by lane. Either way the order of the
-// records is always the same. Atomics only count.
+// If bins have few samples, the block sorts by counting: see sort_by_counting. Otherwise it sorts by
+// digits of the bins (a radix sort), the lowest digit first. A warp counts the digits of its
+// samples; lanes with the same digit find each other with match_any. The samples of a digit keep
+// their order: by warp, by 32 samples, by lane. Either way the order of the records is always the
+// same, because atomics only count.
 //
 // A chunk that does not fit shared memory (large levels, very many queries) is sorted in batches:
 // the block counts the samples of each bin first, and then knows where those of a batch go.
@@ -148,13 +149,28 @@ __device__ __forceinline__ u32 sum_of_warp(u32 x) {
 #endif
 }
 
+// The sum of a number per thread over the threads before this one, and `total`. Adds the sum over
+// all threads to `total`. All threads call this together, and meet at a barrier before they call it
+// again.
+__device__ __forceinline__ u32 sum_before(Sorting &own, u32 x, u32 &total) {
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const u32 sum = sum_up_to_lane(x);
+    if (lane == 31) own.of_warp[warp] = sum;
+    __syncthreads();
+    u32 before = total + sum - x;
+    for (u32 w = 0; w < WARPS; w++) {
+        before += w < warp ? own.of_warp[w] : 0;
+        total += own.of_warp[w];
+    }
+    return before;
+}
+
 // Turns the counts of digits into places: by digit, then by warp. A thread takes some digits, two
 // per word: no sum runs over, because there are fewer than 2^16 samples. All threads call this
 // together.
 __device__ __forceinline__ void scan_counts(Sorting &own) {
     constexpr int WORDS = DIGITS / 2 < THREADS ? 1 : DIGITS / 2 / THREADS;
     const bool has_digits = threadIdx.x * WORDS < DIGITS / 2;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 counts[WARPS][WORDS], of_digits[WORDS] = {}, all = 0;
 #pragma unroll
     for (int i = 0; i < WORDS; i++) {
@@ -165,11 +181,7 @@ __device__ __forceinline__ void scan_counts(Sorting &own) {
         }
         all += (of_digits[i] & 0xffff) + (of_digits[i] >> 16);
     }
-    u32 sum = sum_up_to_lane(all);
-    if (lane == 31) own.of_warp[warp] = sum;
-    __syncthreads();
-    sum -= all;
-    for (int w = 0; w < WARPS; w++) sum += w < warp ? own.of_warp[w] : 0;
+    u32 total = 0, sum = sum_before(own, all, total);
 #pragma unroll
     for (int i = 0; i < WORDS; i++) {
         const u32 first = of_digits[i] & 0xffff, second = of_digits[i] >> 16;
@@ -301,11 +313,9 @@ __device__ __forceinline__ void store_ends(const Ends &ends, const Key *keys, u3
 __device__ __forceinline__ void count_samples(const Args &args, const Levels &levels, const Work &work,
                                               const Ends &ends, u32 bins, Sorting &own) {
     u32 *counters = reinterpret_cast<u32 *>(shared);
-    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const u32 band_bins = shared_bytes() / 4; // as many as there is room for
-    u32 before = 0; // samples in the bins before the band
 #pragma unroll 1
-    for (u32 band = 0; band < bins; band += band_bins) {
+    for (u32 band = 0, before = 0; band < bins; band += band_bins) { // before: samples so far
         const u32 here = min(band_bins, bins - band);
         for (u32 b = threadIdx.x; b < here; b += THREADS) counters[b] = 0;
         __syncthreads();
@@ -321,14 +331,7 @@ __device__ __forceinline__ void count_samples(const Args &args, const Levels &le
         const u32 begin = min(threadIdx.x * each, here), end = min(begin + each, here);
         u32 all = 0;
         for (u32 b = begin; b < end; b++) all += counters[b];
-        const u32 sum = sum_up_to_lane(all);
-        if (lane == 31) own.of_warp[warp] = sum;
-        __syncthreads();
-        u32 place = before + sum - all;
-        for (u32 w = 0; w < WARPS; w++) {
-            place += w < warp ? own.of_warp[w] : 0;
-            before += own.of_warp[w];
-        }
+        u32 place = sum_before(own, all, before);
         for (u32 b = begin; b < end; b++) ends.at(int(band + b)) = End(place), place += counters[b];
         __syncthreads();
     }
@@ -388,8 +391,8 @@ __device__ __forceinline__ void store_batch(u32 *records, const Key *keys, u32 n
 // leaves the keys as they were, where that would be slow or there is no room: with few bins, or if
 // bins have many samples. All threads call this together.
 //
-//   1. count the samples of each bin. The counter's old value is the number of the sample in its
-//      bin: each has another one, but which one varies from run to run
+//   1. count the samples of each bin. The counter's old value becomes the number of the sample in
+//      its bin. Which sample of a bin gets which number varies from run to run
 //   2. add up the counts: the ends of the bins
 //   3. each sample takes its slot
 //   4. each slot finds the place of its sample: it counts those of the same bin with a lower index.
@@ -398,12 +401,11 @@ __device__ __forceinline__ bool sort_by_counting(Sorting &own, u32 *keys, u32 ba
                                                  u32 lowest, u32 highest, const Ends &ends,
                                                  u32 bins_of_level, u32 *records, u32 first) {
     const u32 bins = highest - lowest, base = lowest & ~7u, span = (highest - base + 7) & ~7u;
-    // One digit is faster, and so are two if there are more than two samples per bin.
+    // Sorting by one digit is faster, and so is sorting by two if bins have more than two samples.
     if (bins < DIGITS || n > 2 * bins || 2 * span + 6 * batch_samples > shared_bytes()) return false;
     u16 *slots = reinterpret_cast<u16 *>(keys + batch_samples);
     u16 *end_of = slots + batch_samples; // first the counts
     uint4 *eights = reinterpret_cast<uint4 *>(end_of);
-    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (u32 i = threadIdx.x; i < span / 8; i += THREADS) eights[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
     u32 pairs = 0;
@@ -419,7 +421,7 @@ __device__ __forceinline__ bool sort_by_counting(Sorting &own, u32 *keys, u32 ba
     }
     __syncwarp();
     pairs = sum_of_warp(pairs);
-    if (lane == 0) atomicAdd(&own.pairs, pairs);
+    if (threadIdx.x % 32 == 0) atomicAdd(&own.pairs, pairs);
     __syncthreads();
     if (own.pairs > 4 * n) { // a slot would look at nine samples on average
         for (u32 i = threadIdx.x; i < n; i += THREADS) keys[i] = i << 16 | (keys[i] & 0xffff);
@@ -435,14 +437,7 @@ __device__ __forceinline__ bool sort_by_counting(Sorting &own, u32 *keys, u32 ba
         u32 of_bin[8], all = 0;
 #pragma unroll
         for (int i = 0; i < 8; i++) all += word[i / 2] >> (i % 2 * 16) & 0xffff, of_bin[i] = all;
-        const u32 sum = sum_up_to_lane(all);
-        if (lane == 31) own.of_warp[warp] = sum;
-        __syncthreads();
-        u32 before = done + sum - all;
-        for (u32 w = 0; w < WARPS; w++) {
-            before += w < warp ? own.of_warp[w] : 0;
-            done += own.of_warp[w];
-        }
+        const u32 before = sum_before(own, all, done);
         if (at < span) {
 #pragma unroll
             for (int i = 0; i < 8; i++) of_bin[i] += before;
