@@ -7,8 +7,8 @@
 //   3. store the ends of the bins
 //   4. store the records, one after the other
 //
-// If bins have few samples, the block sorts by counting: see sort_by_counting. Otherwise it sorts by
-// digits of the bins (a radix sort), the lowest digit first. A warp counts the digits of its
+// If bins have few samples, the block sorts by counting: see sort_by_counting. Otherwise it sorts
+// by digits of the bins (a radix sort), the lowest digit first. A warp counts the digits of its
 // samples; lanes with the same digit find each other with match_any. The samples of a digit keep
 // their order: by warp, by 32 samples, by lane. Either way the order of the records is always the
 // same, because atomics only count.

@@ -386,8 +386,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     }
     __syncthreads();
     int turn = 0; // rows that all warps have stored together
-    // Blocks compute image by image, so that the gradients of the image stay in L2. In an image they
-    // go level by level, so that heavy units are not among the last ones.
+    // Blocks compute image by image, so that the gradients of the image stay in L2. In an image
+    // they go level by level, so that heavy units are not among the last ones.
     const u32 of_image = u32(units.count) * args.heads, total = of_image * args.batch;
 #pragma unroll 1
     for (u32 work = blockIdx.x; work < total; work += gridDim.x) {
