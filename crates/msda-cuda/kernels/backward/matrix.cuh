@@ -19,7 +19,18 @@
 #include "backward/tiles.cuh"
 #include "common/mma.cuh"
 
-// Macros besides those of tiles.cuh: CHUNK, the channels of a warp: 8, 16 or 32; SUM_LINES: 2 or 4.
+// Columns of the second matrix are channels, in any order. Lane j of four gets the sums of columns
+// 2 j and 2 j + 1 of every matrix. They should be channels that follow each other, so that the lane
+// stores up to 16 bytes at once:
+//
+//   f32, CHUNK 32        column 2 j + e of matrix n is channel 4 j + 16 e + n
+//   f32, smaller         column 2 j + e of matrix n is channel COLUMN_TILES * (2 j + e) + n
+//   16, OWN_CHANNELS     ldmatrix takes 8 numbers that follow each other in shared memory, so rows
+//                        have another order there: see copy_rows in value_few.cu
+//   16, otherwise        column c of matrix n is channel 8 n + c; lanes exchange words to store
+//
+// Macros besides those of tiles.cuh: CHUNK, the channels of a warp: 8, 16 or 32; SUM_LINES: 2 or 4;
+// OWN_CHANNELS: see above.
 constexpr int ELEMENT = size_of<VALUE>;
 constexpr int PARTS = CHUNK * ELEMENT / 16;            // pieces of 16 bytes per row
 constexpr int COLUMN_TILES = CHUNK / 8;                // matrices of 8 channels
@@ -27,16 +38,26 @@ constexpr int CHANNELS_PER_PART = 16 / ELEMENT;
 // f16 has no small numbers: shares are scaled up by this, and sums down.
 constexpr float SCALE = VALUE == F16 ? 256.0f : 1.0f;
 constexpr int EXACT_BYTES = TILE_WIDTH * 32 * 4;
+constexpr bool HAS_OWN_CHANNELS = VALUE == F32 || OWN_CHANNELS;
 
 // Where piece `part` of a row is, so that neither copies nor matrix loads meet bank conflicts.
 __device__ __forceinline__ int piece_of(int row, int part) {
     if constexpr (VALUE == F32) {
-        constexpr int PAIRS = PARTS / 2;
-        const int pair = (part >> 1) ^ (PAIRS == 4 ? row & 3 : PAIRS == 2 ? row >> 1 & 1 : 0);
-        return row * PARTS + pair * 2 + (part & 1);
+        return row * PARTS + (part ^ (PARTS == 8 ? row & 3 : PARTS == 4 ? row & 2 : 0));
     } else {
         return row * PARTS + (part ^ (row / (8 / PARTS) % PARTS));
     }
+}
+
+// Hides how x was computed. So the compiler keeps it in a register, instead of computing it again
+// in each step.
+__device__ __forceinline__ const char *keep(const char *x) {
+    asm volatile("" : "+l"(x));
+    return x;
+}
+__device__ __forceinline__ u32 keep(u32 x) {
+    asm volatile("" : "+r"(x));
+    return x;
 }
 
 // Two shares as two 16-bit numbers each: the rounded one, and the rest.
@@ -123,22 +144,24 @@ struct __align__(16) Shares {
         Lines to;
 #pragma unroll
         for (int j = 0; j < SUM_LINES; j++) to.share[j] = weight * SCALE * share_of(y - float(j));
-        lines[threadIdx.x % 32] = to, column[threadIdx.x % 32] = x;
+        const int at = place_of(threadIdx.x % 32);
+        lines[at] = to, column[at] = x;
     }
-    // The share of sample k in the pixel column of this lane, of its image rows.
+    // Where sample k is. f32: a lane reads samples j and j + 4 of eight together.
+    static __device__ __forceinline__ int place_of(int k) {
+        return VALUE == F32 ? (k & 24) | (k & 3) << 1 | (k >> 2 & 1) : k;
+    }
     static __device__ __forceinline__ void multiply(float x, const Lines &from, float (&share)[SUM_LINES]) {
         const float of_column = share_of(x - float(threadIdx.x % 32 / 4));
 #pragma unroll
         for (int j = 0; j < SUM_LINES; j++) share[j] = of_column * from.share[j];
     }
-    __device__ __forceinline__ void read(int k, float (&share)[SUM_LINES]) const {
-        multiply(column[k], lines[k], share);
-    }
-    // The same of samples k and k + 1, where k is even.
-    __device__ __forceinline__ void read_two(int k, float (&first)[SUM_LINES],
+    // The shares of the samples at places `at` and at + 1 in the pixel column of this lane, of its
+    // image rows. `at` is even.
+    __device__ __forceinline__ void read_two(int at, float (&first)[SUM_LINES],
                                              float (&second)[SUM_LINES]) const {
-        const float2 x = *reinterpret_cast<const float2 *>(&column[k]);
-        const TwoLines both = *reinterpret_cast<const TwoLines *>(&lines[k]);
+        const float2 x = *reinterpret_cast<const float2 *>(&column[at]);
+        const TwoLines both = *reinterpret_cast<const TwoLines *>(&lines[at]);
         multiply(x.x, both.of[0], first), multiply(x.y, both.of[1], second);
     }
 };
@@ -198,6 +221,22 @@ __device__ __forceinline__ void add_samples(Sums &sums, const Shares &shares, in
     }
 }
 
+// f32: loads the channels of this lane's columns of a row.
+__device__ __forceinline__ void load_channels(float (&to)[COLUMN_TILES], const uint4 *rows, int row) {
+    const int column = threadIdx.x % 32 / 4, first = column * COLUMN_TILES;
+    const int part = COLUMN_TILES == 4 ? column / 2 + column % 2 * 4 : first / 4;
+    const float *from = reinterpret_cast<const float *>(rows + piece_of(row, part)) + first % 4;
+    if constexpr (COLUMN_TILES == 4) {
+        const float4 v = *reinterpret_cast<const float4 *>(from);
+        to[0] = v.x, to[1 % COLUMN_TILES] = v.y, to[2 % COLUMN_TILES] = v.z, to[3 % COLUMN_TILES] = v.w;
+    } else if constexpr (COLUMN_TILES == 2) {
+        const float2 v = *reinterpret_cast<const float2 *>(from);
+        to[0] = v.x, to[1 % COLUMN_TILES] = v.y;
+    } else {
+        to[0] = *from;
+    }
+}
+
 // Adds 32 samples, or `count` if those are fewer. `rows` says where their rows are. FEW:
 // 8 samples or fewer are usual. All lanes of a warp call this together.
 template <bool FEW, typename R>
@@ -208,27 +247,22 @@ __device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const
         for (int step = 0; step < 32; step += 8) { // samples step + lane % 4 and 4 more
             if (step >= count) break;
             u32 high[SUM_LINES / 2][4], low[SUM_LINES / 2][4];
-            int row[2];
+            float share[2][SUM_LINES], gradient[2][COLUMN_TILES];
+            shares.read_two(step + lane % 4 * 2, share[0], share[1]);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int k = step + half * 4 + lane % 4;
-                row[half] = rows.place(k);
-                float share[SUM_LINES];
-                shares.read(k, share);
+                load_channels(gradient[half], rows.rows, rows.place(step + half * 4 + lane % 4));
 #pragma unroll
                 for (int j = 0; j < SUM_LINES; j++) {
-                    split(share[j], high[j / 2][half * 2 + j % 2], low[j / 2][half * 2 + j % 2]);
+                    const int i = half * 2 + j % 2;
+                    split(share[half][j], high[j / 2][i], low[j / 2][i]);
                 }
             }
 #pragma unroll
             for (int n = 0; n < COLUMN_TILES; n++) {
                 u32 b_high[2], b_low[2];
 #pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const int channel = n * 8 + lane / 4;
-                    const uint4 *piece = rows.rows + piece_of(row[half], channel / 4);
-                    split(reinterpret_cast<const float *>(piece)[channel % 4], b_high[half], b_low[half]);
-                }
+                for (int half = 0; half < 2; half++) split(gradient[half][n], b_high[half], b_low[half]);
 #pragma unroll
                 for (int m = 0; m < SUM_LINES / 2; m++) {
                     multiply(sums[m][n], low[m], b_high);
@@ -287,36 +321,52 @@ struct Finite {
     __device__ __forceinline__ bool all() const { return zero == 0 && (zeros & 0x7fff7fff) == 0; }
 };
 
-// Stores the sums of the pixel of a lane in image row `line` of the sums. Every four lanes write 32
-// bytes that follow each other.
-__device__ __forceinline__ void store_line(char *row, bool inside, const Sums &sums, int line,
+// The first byte of a row that this lane stores, see store_line.
+__device__ __forceinline__ int first_byte() {
+    const int quarter = threadIdx.x % 4;
+    constexpr int BYTES = CHUNK * ELEMENT / 4 < 16 ? CHUNK * ELEMENT / 4 : 16;
+    return HAS_OWN_CHANNELS || COLUMN_TILES == 1 ? quarter * BYTES : quarter % 2 * 16 + quarter / 2 * 8;
+}
+
+// Stores the sums of the pixel of a lane in image row `line` of the sums. `to` is the first byte of
+// the lane.
+__device__ __forceinline__ void store_line(char *to, bool inside, const Sums &sums, int line,
                                            Finite &finite) {
-    const int quarter = threadIdx.x % 4, m = line / 2, i = line % 2 * 2;
+    const int m = line / 2, i = line % 2 * 2;
     if constexpr (VALUE == F32) {
+        constexpr int BYTES = 2 * COLUMN_TILES * 4 < 16 ? 2 * COLUMN_TILES * 4 : 16;
+        u32 word[2 * COLUMN_TILES];
 #pragma unroll
-        for (int n = 0; n < COLUMN_TILES; n++) {
-            finite.zero = fmaf(sums[m][n][i], 0.0f, finite.zero);
-            finite.zero = fmaf(sums[m][n][i + 1], 0.0f, finite.zero);
-            const Vector<8> v{{__float_as_uint(sums[m][n][i]), __float_as_uint(sums[m][n][i + 1])}};
-            if (inside) st_global<8>(row + n * 32 + quarter * 8, v);
+        for (int c = 0; c < 2 * COLUMN_TILES; c++) {
+            const float sum = sums[m][c % COLUMN_TILES][i + c / COLUMN_TILES];
+            finite.zero = fmaf(sum, 0.0f, finite.zero);
+            word[c] = __float_as_uint(sum);
+        }
+#pragma unroll
+        for (int c = 0; c < 2 * COLUMN_TILES; c += BYTES / 4) {
+            Vector<BYTES> v;
+#pragma unroll
+            for (int k = 0; k < BYTES / 4; k++) v.word[k] = word[c + k];
+            if (inside) st_global<BYTES>(to + c * 16, v);
         }
     } else {
-        u32 word[COLUMN_TILES];
+        Vector<COLUMN_TILES * 4> all;
 #pragma unroll
         for (int n = 0; n < COLUMN_TILES; n++) {
-            word[n] = narrow2<VALUE>(sums[m][n][i] * (1 / SCALE), sums[m][n][i + 1] * (1 / SCALE));
-            finite.zeros = add_zero_times(finite.zeros, word[n]);
+            all.word[n] = narrow2<VALUE>(sums[m][n][i] * (1 / SCALE), sums[m][n][i + 1] * (1 / SCALE));
+            finite.zeros = add_zero_times(finite.zeros, all.word[n]);
         }
-        if constexpr (COLUMN_TILES == 1) {
-            if (inside) st_global<4>(row + quarter * 4, Vector<4>{{word[0]}});
+        if constexpr (HAS_OWN_CHANNELS || COLUMN_TILES == 1) {
+            if (inside) st_global<COLUMN_TILES * 4>(to, all);
         } else {
             // Two lanes exchange a word, so that each has 8 bytes of one matrix.
-            const bool odd = quarter % 2;
+            const bool odd = threadIdx.x % 2;
 #pragma unroll
             for (int n = 0; n < COLUMN_TILES; n += 2) {
-                const u32 other = __shfl_xor_sync(0xffffffffu, odd ? word[n] : word[n + 1], 1);
-                const Vector<8> v{{odd ? other : word[n], odd ? word[n + 1] : other}};
-                if (inside) st_global<8>(row + (n + quarter % 2) * 16 + quarter / 2 * 8, v);
+                const u32 first = all.word[n], second = all.word[n + 1 < COLUMN_TILES ? n + 1 : n];
+                const u32 other = __shfl_xor_sync(0xffffffffu, odd ? first : second, 1);
+                const Vector<8> v{{odd ? other : first, odd ? second : other}};
+                if (inside) st_global<8>(to + n * 16, v);
             }
         }
     }

@@ -59,7 +59,7 @@ struct Work {
                                          Wide (&xy)[2 * N],
                                          Wide (&reference)[FUSED ? FUSED : 1]) const {
         int sample;
-        const int query = query_of_record(index, level, sample);
+        const int query = query_of_sample(index, level, sample);
         load_wide<LOCATION, 2 * N, LOCATION_ALIGN>(
             args.locations.at(image, query, head) + i64(sample) * (2 * size_of<LOCATION>), xy);
         if (FUSED) {
@@ -338,9 +338,9 @@ __device__ __forceinline__ void count_samples(const Args &args, const Levels &le
 }
 
 // Stores the records of a batch of n sorted samples, some of which may have no bin. `first`: the
-// first sample of the batch. `ends` has the place of the next record of each bin, and is moved on.
-// All threads call this together.
-__device__ __forceinline__ void store_batch(u32 *records, const Key *keys, u32 n, u32 first,
+// first sample of the batch, counted from that of the chunk. `ends` has the place of the next
+// record of each bin, and is moved on. All threads call this together.
+__device__ __forceinline__ void store_batch(Record *records, const Key *keys, u32 n, u32 first,
                                             const Ends &ends) {
     const u32 lane = threadIdx.x % 32, share = (n + THREADS - 1) / THREADS * 32; // of a warp
     const u32 begin = threadIdx.x / 32 * share, end = min(begin + share, n);
@@ -372,7 +372,7 @@ __device__ __forceinline__ void store_batch(u32 *records, const Key *keys, u32 n
             const u32 found = __shfl_sync(0xffffffffu, distance[u], 31 - __clz(int(up_to_here)));
             const u32 to = up_to_here == 0 ? carried : found;
             const u32 place = to + at + u * 32 + lane;
-            if (bin_of_key(key[u]) != NO_BIN) records[place] = first + u32(key[u] >> HALF);
+            if (bin_of_key(key[u]) != NO_BIN) records[place] = Record(first + u32(key[u] >> HALF));
             carried = __shfl_sync(0xffffffffu, to, 31);
         }
     }
@@ -399,7 +399,7 @@ __device__ __forceinline__ void store_batch(u32 *records, const Key *keys, u32 n
 //      So the order of the records is always the same.
 __device__ __forceinline__ bool sort_by_counting(Sorting &own, u32 *keys, u32 batch_samples, u32 n,
                                                  u32 lowest, u32 highest, const Ends &ends,
-                                                 u32 bins_of_level, u32 *records, u32 first) {
+                                                 u32 bins_of_level, Record *records) {
     const u32 bins = highest - lowest, base = lowest & ~7u, span = (highest - base + 7) & ~7u;
     // Sorting by one digit is faster, and so is sorting by two if bins have more than two samples.
     if (bins < DIGITS || n > 2 * bins || 2 * span + 6 * batch_samples > shared_bytes()) return false;
@@ -464,7 +464,7 @@ __device__ __forceinline__ bool sort_by_counting(Sorting &own, u32 *keys, u32 ba
         const u32 begin = bin > 0 ? end_of[bin - 1] : 0, end = end_of[bin];
         u32 place = begin;
         for (u32 other = begin; other < end; other++) place += slots[other] < i;
-        records[place] = first + i;
+        records[place] = Record(i);
     }
     return true;
 }
@@ -486,18 +486,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, SORT_BLOCKS)
     const u32 batch_samples = u32(args.batch_samples);
     const bool one_batch = work.count <= batch_samples;
     if (!one_batch) count_samples(args, levels, work, ends, bins_of_level, own);
-    u32 *records =
+    Record *records =
         args.records + work.plane * args.records_per_plane + first_record(args, level, work.chunk);
     u32 done = 0;
 #pragma unroll 1
     do {
-        const u32 n = min(work.count - done, batch_samples), first = work.first + done;
+        const u32 n = min(work.count - done, batch_samples);
         Key *keys = reinterpret_cast<Key *>(shared), *other = keys + batch_samples;
         u16 *ranks = reinterpret_cast<u16 *>(other + batch_samples);
         if (threadIdx.x == 0) own.lowest = NO_BIN, own.highest = own.pairs = 0;
         __syncthreads();
         u32 low = NO_BIN, high = 0; // the largest bin + 1
-        work.for_each(args, levels, first, n, [&](const int (&bin)[Work::N], u32 index) {
+        work.for_each(args, levels, work.first + done, n, [&](const int (&bin)[Work::N], u32 index) {
             struct __align__(sizeof(Key) * Work::N < 16 ? sizeof(Key) * Work::N : 16) Keys {
                 Key of[Work::N];
             } own_keys;
@@ -515,7 +515,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, SORT_BLOCKS)
         const u32 highest = own.highest, lowest = min(own.lowest, highest), bins = highest - lowest;
 #if !WIDE_KEYS
         if (one_batch && sort_by_counting(own, keys, batch_samples, n, lowest, highest, ends,
-                                          bins_of_level, records, first)) {
+                                          bins_of_level, records)) {
             return;
         }
 #endif
@@ -530,9 +530,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, SORT_BLOCKS)
         if (one_batch) store_ends(ends, keys, with_bin, bins_of_level, lowest, highest, own);
         if (one_batch) {
 #pragma unroll 4
-            for (u32 i = threadIdx.x; i < with_bin; i += THREADS) records[i] = first + u32(keys[i] >> HALF);
+            for (u32 i = threadIdx.x; i < with_bin; i += THREADS) records[i] = Record(keys[i] >> HALF);
         } else if (bins > 0) {
-            store_batch(records, keys, n, first, ends);
+            store_batch(records, keys, n, done, ends);
         }
         __syncthreads();
         done += batch_samples;

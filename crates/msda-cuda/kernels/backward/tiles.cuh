@@ -17,8 +17,9 @@
 //             left neighbour, and bins 2 c and 2 c + 1. In the last strip bin 2 c + 1 is empty, so
 //             nothing runs over into the next row.
 //   chunk     samples of a plane and level that follow each other; sort.cu sorts each by bins
-//   record    index of a sample in its plane and level: query * points of the level + point. The
-//             records of a chunk follow each other, sorted by bins.
+//   record    index of a sample in its chunk. In a plane and level, the index of a sample is
+//             query * points of the level + point. The records of a chunk follow each other,
+//             sorted by bins.
 //   ends      table per plane: for each chunk and bin, the records of the chunk up to the end of
 //             the bin. So the samples of a cell are one range of records per chunk.
 //
@@ -30,7 +31,7 @@
 //   RING NEAREST BORDER CORNERS FUSED   see common/args.cuh
 //   LEVELS SAMPLES          levels; samples per query and head, over all levels
 //   UNIFORM_POINTS          points per level, or 0 if levels differ
-//   WIDE_ENDS               1: ends do not fit 16 bits
+//   WIDE_ENDS               1: records and ends do not fit 16 bits
 //   INLINE_LEVELS           entries of the table of levels in the argument; 0: in device memory
 //   LOCATION_ALIGN WEIGHT_ALIGN REFERENCE_ALIGN   alignment in bytes of one sample's numbers
 //   ARGS_BYTES              sizeof(Args), computed by the host
@@ -54,11 +55,11 @@ struct LevelSize {
     i64 height, width, start, first_sample; // start: the first position
 };
 
-// An entry of the table of ends.
+// An entry of the table of ends; and a record: the index of a sample in its chunk.
 #if WIDE_ENDS
-typedef u32 End;
+typedef u32 End, Record;
 #else
-typedef u16 End;
+typedef u16 End, Record;
 #endif
 
 // The largest logit and 1 / sum of exp(logit - max).
@@ -71,7 +72,7 @@ struct Args {
     const i64 *shapes;      // (height, width) of each level; null if the table has them
     const i64 *starts;      // first position of each level; null if the table has them
     const LevelSize *table; // null if the table is `level`
-    u32 *records;           // per plane, level and chunk, sorted; sums in value_atomic.cu
+    Record *records;        // per plane, level and chunk, sorted; sums in value_atomic.cu
     End *ends;              // see Ends
     const Softmax *softmax; // FUSED: per image, query and head
     i64 records_per_plane;
@@ -140,8 +141,9 @@ __device__ __forceinline__ OffsetScale scale_of(const TileLevel &level) {
     return OffsetScale{divide_once(Wide(1), Wide(level.width)), divide_once(Wide(1), Wide(level.height))};
 }
 
-// Reads the table of levels. A level that reaches past the end of value has no tiles.
-__device__ __forceinline__ void load_levels(const Args &args, Levels &to) {
+// Reads the table of levels, without the numbers of tiles and bins. A level that reaches past the
+// end of value has no tiles. A thread reads a level; others may use it after a barrier.
+__device__ __forceinline__ void read_levels(const Args &args, Levels &to) {
     const LevelSize *table = INLINE_LEVELS > 0 ? args.level : args.table;
     for (int l = threadIdx.x; l < LEVELS; l += blockDim.x) {
         const i64 height = args.shapes ? args.shapes[2 * l] : table[l].height;
@@ -162,6 +164,11 @@ __device__ __forceinline__ void load_levels(const Args &args, Levels &to) {
         level.tiles = level.tiles_across * ((level.height + TILE_HEIGHT - 1) / TILE_HEIGHT);
         to.level[l] = level;
     }
+}
+
+// Reads the table of levels and numbers tiles and bins. All threads call this together.
+__device__ __forceinline__ void load_levels(const Args &args, Levels &to) {
+    read_levels(args, to);
     __syncthreads();
     if (threadIdx.x == 0) {
         int tiles = 0, shift = -1;
@@ -258,15 +265,19 @@ struct Tile {
     }
 };
 
-// A tile of level l, by its number in the level.
-__device__ __forceinline__ Tile tile_of_level(const TileLevel &level, int l, int in_level) {
-    const int row = u32(in_level) / u32(level.tiles_across);
-    const int column = in_level - row * level.tiles_across;
+// A tile of level l, by its row and column of tiles.
+__device__ __forceinline__ Tile tile_at_place(const TileLevel &level, int l, int row, int column) {
     Tile tile;
     tile.l = l, tile.x = column * TILE_WIDTH, tile.y = row * TILE_HEIGHT;
     tile.width = level.width, tile.height = level.height;
     tile.position = level.origin + tile.y * level.pitch + tile.x, tile.pitch = level.pitch;
     return tile;
+}
+
+// The same by its number in the level.
+__device__ __forceinline__ Tile tile_of_level(const TileLevel &level, int l, int in_level) {
+    const int row = u32(in_level) / u32(level.tiles_across);
+    return tile_at_place(level, l, row, in_level - row * level.tiles_across);
 }
 
 // A tile by its number over all levels.
@@ -301,11 +312,11 @@ __device__ __forceinline__ int2 bins_of_cell(const TileLevel &level, int shift, 
                       : make_int2(2 * (max(cell - 1, 0) >> shift), 2 * (cell >> shift) + 2);
 }
 
-// The query of a record, and its sample within the query.
-__device__ __forceinline__ int query_of_record(u32 record, const TileLevel &level, int &sample) {
+// The query of a sample of a level, and its number within the query.
+__device__ __forceinline__ int query_of_sample(u32 index, const TileLevel &level, int &sample) {
     const u32 points = UNIFORM_POINTS > 0 ? UNIFORM_POINTS : level.points;
-    const u32 query = record / points;
-    sample = level.first_sample + int(record - query * points);
+    const u32 query = index / points;
+    sample = level.first_sample + int(index - query * points);
     return int(query);
 }
 
@@ -320,13 +331,13 @@ struct Given {
     Wide xy[2], weight; // FUSED: an offset and a logit
 };
 
-// Loads the sample of a record.
+// Loads sample `index` of a level.
 __device__ __forceinline__ Given load_sample(const Args &args, const TileLevel &level, int image,
-                                                int head, u32 record) {
+                                                int head, u32 index) {
     Given to;
     int sample;
     Wide weight[1];
-    to.query = query_of_record(record, level, sample);
+    to.query = query_of_sample(index, level, sample);
     load_wide<LOCATION, 2, LOCATION_ALIGN>(
         args.locations.at(image, to.query, head) + i64(sample) * (2 * size_of<LOCATION>), to.xy);
     load_wide<WEIGHT, 1, WEIGHT_ALIGN>(
@@ -374,8 +385,11 @@ struct RecordsOfRows {
         }
     }
     __device__ __forceinline__ Given load(u32 i) const {
-        const u32 record = args.records[plane * args.records_per_plane + i];
-        return load_sample(args, levels.level[l], image, head, record);
+        const TileLevel &level = levels.level[l];
+        const u32 in_level = i - first_record(args, level, 0), size = u32(args.chunk_samples);
+        const u32 first = in_level / size * size; // sample of the chunk
+        return load_sample(args, level, image, head,
+                           first + args.records[plane * args.records_per_plane + i]);
     }
 };
 

@@ -27,6 +27,7 @@
 //
 // Bound by: the data path of L1 and shared memory if samples are many; writing grad_value if few.
 #define SUM_LINES 2
+#define OWN_CHANNELS 0
 #include "backward/matrix.cuh"
 
 // Macros besides those of matrix.cuh: BLOCKS_PER_SM, SHARED_BYTES.
@@ -49,7 +50,7 @@ struct __align__(128) WarpStage {
     };
     Shares shares;
     Range ranges[ROWS + 1][32]; // of the top rows of a unit, a chunk per lane
-    uint2 pieces[32];           // see Steps::begin_row
+    uint2 pieces[32];           // of a top row, see Steps::begin_row
 };
 
 struct Stages {
@@ -79,17 +80,6 @@ __device__ __forceinline__ void copy_row(u32 to, const char *from) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 #endif
-}
-
-// Hides how x was computed. So the compiler keeps it in a register, instead of computing it again
-// in each step.
-__device__ __forceinline__ const char *keep(const char *x) {
-    asm volatile("" : "+l"(x));
-    return x;
-}
-__device__ __forceinline__ u32 keep(u32 x) {
-    asm volatile("" : "+r"(x));
-    return x;
 }
 
 // A unit of work: image rows `first` to `end` of a strip of a plane.
@@ -137,23 +127,25 @@ __device__ __forceinline__ u32 or_of_warp(u32 x) {
 // Takes up to 32 records of a top row at a time.
 struct Steps {
     WarpStage &stage;
-    const u32 *records;  // of the plane
-    u32 chunk_first;     // the first record of chunk `lane`
+    const Record *records; // of the plane and level
+    u32 chunk_first;       // the first sample of chunk `lane`
     u32 offset, stride;
     u32 lane;
-    int top, end;        // top rows, from the first of the unit
-    u32 at, row_end;     // records of the row
-    u32 piece_first, piece_distance; // see begin_row
+    int top, end;    // top rows, from the first of the unit
+    u32 at, row_end; // records of the row
+    u32 piece_first; // see begin_row
 
     __device__ __forceinline__ Steps(const Unit &unit, WarpStage &stage) : stage(stage) {
         lane = keep(threadIdx.x % 32);
-        records = unit.args.records + unit.plane * unit.args.records_per_plane;
-        chunk_first = first_record(unit.args, unit.level(), lane);
+        records = unit.args.records + unit.plane * unit.args.records_per_plane +
+                  first_record(unit.args, unit.level(), 0);
+        chunk_first = lane * u32(unit.args.chunk_samples);
         top = -1, end = unit.end - unit.first_top(), at = row_end = 0;
-        piece_first = piece_distance = 0;
+        piece_first = 0;
     }
-    // Numbers the records of a row. Lane i gets the i-th range that is not empty: how many records
-    // come before it, and the distance from the number of a record to its place.
+    // Numbers the records of a row. Piece i is the i-th range that is not empty: the distance from
+    // the number of a record to its place, and the first sample of its chunk. Lane i gets how many
+    // records come before it.
     __device__ __forceinline__ void begin_row() {
         const Range range = stage.ranges[top][lane];
         const u32 count = range.count();
@@ -162,17 +154,19 @@ struct Steps {
         const u32 present = __ballot_sync(0xffffffffu, count > 0);
         const u32 first = sum - count;
         __syncwarp();
+        u32 *firsts = reinterpret_cast<u32 *>(stage.ranges[top]); // in place of the ranges
         if (count > 0) {
-            stage.pieces[__popc(present & ((1u << lane) - 1))] =
-                make_uint2(first, chunk_first + range.begin - first);
+            const int piece = __popc(present & ((1u << lane) - 1));
+            stage.pieces[piece] = make_uint2(chunk_first + range.begin - first, chunk_first);
+            firsts[piece] = first;
         }
         __syncwarp();
-        const uint2 piece = stage.pieces[lane];
-        piece_first = lane < __popc(present) ? piece.x : ~0u, piece_distance = piece.y;
+        piece_first = lane < __popc(present) ? firsts[lane] : ~0u;
     }
-    // The next step: loads its records and returns how many there are in its row; 0: no more. Lanes
-    // without a record of their own load the last one.
-    __device__ __forceinline__ u32 next(u32 &record) {
+    // The next step: finds its samples and returns how many there are in its row; 0: no more. Lanes
+    // without a sample of their own take the last one. It is sample `record` + `first`: the sum
+    // would wait for the record.
+    __device__ __forceinline__ u32 next(u32 &record, u32 &first) {
         while (at >= row_end) {
             if (++top >= end) return 0;
             begin_row();
@@ -184,7 +178,8 @@ struct Steps {
         const u32 begins = or_of_warp(ahead < 32 ? 1u << ahead : 0);
         const int before = __popc(__ballot_sync(0xffffffffu, piece_first < at));
         const int piece = before + __popc(begins & (~0u >> (31 - k))) - 1;
-        record = records[__shfl_sync(0xffffffffu, piece_distance, piece) + at + k];
+        const uint2 found = stage.pieces[piece];
+        record = records[found.x + at + k], first = found.y;
         at += stride;
         return left;
     }
@@ -210,16 +205,17 @@ __device__ __forceinline__ u32 add_unit(const Unit &unit, Steps &steps, Stages &
     const char *weights = keep(args.weights.at(unit.image, 0, unit.head));
     const char *gradients = keep(args.grad_output.at(unit.image, 0, unit.head) +
                                  blockIdx.y * (CHUNK * ELEMENT) + lane % PARTS * 16);
-    char *values = args.grad_value.at(unit.image, 0, unit.head) + blockIdx.y * (CHUNK * ELEMENT);
+    char *values =
+        args.grad_value.at(unit.image, 0, unit.head) + blockIdx.y * (CHUNK * ELEMENT) + first_byte();
     const int first_top = unit.first_top(), column = unit.strip * TILE_WIDTH;
     steps.offset = together ? warp * 32 : 0, steps.stride = together ? THREADS : 32;
 
-    // Loads the location and weight of a record, and copies its row of gradients to a buffer.
+    // Loads the location and weight of a sample, and copies its row of gradients to a buffer.
     const u32 own_piece =
         keep(u32(__cvta_generic_to_shared(&stage.rows[0][piece_of(lane / PARTS, lane % PARTS)])));
-    auto load = [&](Raw &raw, u32 record, int buffer) {
+    auto load = [&](Raw &raw, u32 index, int buffer) {
         int sample;
-        const int query = query_of_record(record, level, sample);
+        const int query = query_of_sample(index, level, sample);
 #pragma unroll
         for (int i = 0; i < PARTS; i++) {
             const int other = __shfl_sync(0xffffffffu, query, i * (32 / PARTS) + lane / PARTS);
@@ -316,12 +312,12 @@ __device__ __forceinline__ u32 add_unit(const Unit &unit, Steps &steps, Stages &
     };
     const u32 first_piece = keep(RowsInOrder::of(stage.rows[0], lane));
     Raw raw;
-    u32 record = 0;
+    u32 record = 0, first = 0; // see Steps::next
     int top = first_top; // of the sums
-    u32 here = steps.next(record);
+    u32 here = steps.next(record, first);
     int here_top = first_top + steps.top;
-    if (here > 0) load(raw, record, 0);
-    u32 following = here > 0 ? steps.next(record) : 0;
+    if (here > 0) load(raw, first + record, 0);
+    u32 following = here > 0 ? steps.next(record, first) : 0;
     int buffer = 0;
 #pragma unroll 1
     while (top < unit.end) {
@@ -335,8 +331,8 @@ __device__ __forceinline__ u32 add_unit(const Unit &unit, Steps &steps, Stages &
         if (following > 0) {
             // While the products are computed, those of the next step are loaded, and the records
             // of the one after it.
-            load(raw, record, buffer ^ 1);
-            then = steps.next(record);
+            load(raw, first + record, buffer ^ 1);
+            then = steps.next(record, first);
             asm volatile("cp.async.wait_group 1;" ::: "memory");
         } else {
             asm volatile("cp.async.wait_group 0;" ::: "memory");
@@ -386,19 +382,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     }
     __syncthreads();
     int turn = 0; // rows that all warps have stored together
-    // Blocks compute image by image, so that the gradients of the image stay in L2. In an image
-    // they go level by level, so that heavy units are not among the last ones.
+    // Blocks compute two heads of an image after the other, and those level by level: what they
+    // load stays in L2. They compute all heads of the last image together, so that heavy units are
+    // not among the last ones.
     const u32 of_image = u32(units.count) * args.heads, total = of_image * args.batch;
 #pragma unroll 1
     for (u32 work = blockIdx.x; work < total; work += gridDim.x) {
         const int image = work / of_image;
         u32 rest = work - image * of_image;
+        const u32 heads = image + 1 == args.batch ? args.heads : args.heads % 2 == 0 ? 2 : 1;
+        const u32 group = rest / (u32(units.count) * heads);
+        rest -= group * (u32(units.count) * heads);
         int visited = 0;
-        while (visited + 1 < LEVELS && rest >= u32(units.first[visited + 1]) * args.heads) visited++;
+        while (visited + 1 < LEVELS && rest >= u32(units.first[visited + 1]) * heads) visited++;
         const int first = units.first[visited];
         const u32 of_level = u32((visited + 1 < LEVELS ? units.first[visited + 1] : units.count) - first);
-        rest -= u32(first) * args.heads;
-        const int head = rest / of_level, index = int(rest - head * of_level); // of the level
+        rest -= u32(first) * heads;
+        const u32 in_group = rest / of_level;
+        const int head = int(group * heads + in_group);
+        const int index = int(rest - in_group * of_level); // of the level
         const u32 plane = u32(image) * args.heads + head;
         const int l = units.level_at(visited);
         const TileLevel &level = levels.level[l];

@@ -6,7 +6,7 @@
 // A block computes a run of consecutive tiles of a level. The samples of a plane and level are few,
 // so all that the run needs fits shared memory:
 //
-//     rows    grad_output of all queries of the plane
+//     rows    grad_output of all queries of the plane; 16 bits: in the order of copy_rows
 //     kept    the samples that touch the run: place and weight
 //     bits    per tile, one bit per sample: it touches the tile
 //
@@ -22,6 +22,7 @@
 // Bound by: instructions; writing grad_value in f32.
 // Best for: decoders. The time to look grows with queries * tiles.
 #define SUM_LINES 4 // a tile
+#define OWN_CHANNELS 1
 #include "backward/matrix.cuh"
 
 // Macros besides those of matrix.cuh: THREADS; RUN_TILES, the most tiles of a run; BLOCKS_PER_SM;
@@ -62,25 +63,57 @@ struct Stage {
     }
 };
 
+// Copies the rows of all queries of a plane. In 16 bits two channels are a word. Piece n of a row
+// in shared memory is matrix n of the product: it gets words n, PARTS + n, .. of the row. So lane j
+// of four sums words PARTS * j to PARTS * j + PARTS - 1, which follow each other.
+__device__ __forceinline__ void copy_rows(const Args &args, uint4 *rows, int image, int head) {
+    constexpr int BYTES = VALUE == F32 ? 16 : 4, PER_ROW = CHUNK * ELEMENT / BYTES;
+    constexpr int STEP = THREADS / PER_ROW; // rows that the block copies at once
+    static_assert(STEP % 8 == 0, "a thread's piece is at the same place in all of its rows");
+    const int i = threadIdx.x % PER_ROW, first = threadIdx.x / PER_ROW;
+    const char *from = args.grad_output.at(image, first, head) + blockIdx.y * (CHUNK * ELEMENT) + i * BYTES;
+    uint4 *piece = rows + piece_of(first, VALUE == F32 ? i : i % PARTS);
+    char *to = reinterpret_cast<char *>(piece) + (VALUE == F32 ? 0 : i / PARTS * 4);
+    const i64 step = i64(args.grad_output.stride[1]) * STEP;
+    for (int row = first; row < args.queries; row += STEP) {
+        cp_async<BYTES>(to, from);
+        from += step, to += STEP * CHUNK * ELEMENT;
+    }
+}
+
+// A divisor and its reciprocal.
+struct Divisor {
+    u32 n, reciprocal;
+    __device__ __forceinline__ explicit Divisor(int n) : n(u32(n)), reciprocal(0xffffffffu / u32(n)) {}
+    // Quotient and rest. The product is too small by less than 1.
+    __device__ __forceinline__ int2 divide(int x) const {
+        const u32 quotient = __umulhi(u32(x), reciprocal), rest = u32(x) - quotient * n;
+        return rest < n ? make_int2(int(quotient), int(rest))
+                        : make_int2(int(quotient + 1), int(rest - n));
+    }
+};
+
 // How the levels are divided into runs.
 struct Runs {
     int tiles[LEVELS], count[LEVELS]; // tiles of a run; runs of the level in a plane
-    int first[LEVELS + 1];            // first[l + 1]: the first run of level l, over all planes
 };
 
-__device__ __forceinline__ void divide_levels(const Args &args, const Levels &levels, Runs &runs) {
-    if (threadIdx.x == 0) {
-        int first = 0;
-        for (int l = LEVELS - 1; l >= 0; l--) {
-            const int tiles = levels.level[l].tiles;
-            runs.count[l] = (tiles + RUN_TILES - 1) / RUN_TILES;
-            runs.tiles[l] = runs.count[l] > 0 ? (tiles + runs.count[l] - 1) / runs.count[l] : 0;
-            runs.first[l + 1] = first;
-            first += runs.count[l] * args.batch * args.heads;
-        }
-        runs.first[0] = first;
+// A thread divides the levels that it has read. Others may use them after a barrier.
+__device__ __forceinline__ void divide_levels(const Levels &levels, Runs &runs) {
+#pragma unroll 1
+    for (int l = threadIdx.x; l < LEVELS; l += THREADS) {
+        const int tiles = levels.level[l].tiles;
+        runs.count[l] = (tiles + RUN_TILES - 1) / RUN_TILES;
+        runs.tiles[l] = runs.count[l] > 0 ? (tiles + runs.count[l] - 1) / runs.count[l] : 0;
     }
-    __syncthreads();
+}
+
+// The level of a run, from the last to the first. `run` becomes its number in the level, over all
+// planes. -1: there is no such run.
+__device__ __forceinline__ int level_of_run(const Runs &runs, u32 planes, u32 &run) {
+    int l = LEVELS - 1;
+    for (; l >= 0 && run >= runs.count[l] * planes; l--) run -= runs.count[l] * planes;
+    return l;
 }
 
 // Sets the bits of a sample in the tiles of the run that it touches. False: there are none.
@@ -151,6 +184,30 @@ struct RowsOfQueries {
     __device__ __forceinline__ u32 later(u32 piece, int n) const { return piece ^ (n * 16); }
 };
 
+// Sums of the steps before the present one. Few tiles have more than one step. Volatile: the
+// compiler may keep them out of registers.
+struct SumsBefore {
+    volatile float sum[SUM_LINES / 2][COLUMN_TILES][4];
+    // Adds the sums of a step to those before it, if there are any.
+    __device__ __forceinline__ void add(const Sums &more, bool any) {
+#pragma unroll
+        for (int m = 0; m < SUM_LINES / 2; m++) {
+#pragma unroll
+            for (int i = 0; i < COLUMN_TILES * 4; i++) {
+                volatile float &to = sum[m][i / 4][i % 4];
+                to = (any ? to : 0) + more[m][i / 4][i % 4];
+            }
+        }
+    }
+    __device__ __forceinline__ void add_to(Sums &to) const {
+#pragma unroll
+        for (int m = 0; m < SUM_LINES / 2; m++) {
+#pragma unroll
+            for (int i = 0; i < COLUMN_TILES * 4; i++) to[m][i / 4][i % 4] += sum[m][i / 4][i % 4];
+        }
+    }
+};
+
 // Adds the samples of a tile. All lanes of a warp call this together.
 __device__ __forceinline__ void add_kept(Sums &sums, const Stage &stage, WarpStage &own,
                                          const TileBits &bits, const Tile &tile, int points) {
@@ -160,15 +217,24 @@ __device__ __forceinline__ void add_kept(Sums &sums, const Stage &stage, WarpSta
     for (int w = 0; w < LANE_WORDS; w++) mine += __popc(bits.word[w]);
     const LaneSums places(mine);
     const int count = places.all;
-#pragma unroll 1
-    for (int listed = 0; listed < count; listed += LISTED) {
-        int at = places.up_to - mine - listed; // place in the list
+    SumsBefore before;
+    // Lists the samples of this lane. `at`: where its first one belongs.
+    auto list = [&](int at, auto fits) {
 #pragma unroll
         for (int w = 0; w < LANE_WORDS; w++) {
             const int first = (lane * LANE_WORDS + w) * 32;
             for (u32 word = bits.word[w]; word != 0; word &= word - 1, at++) {
-                if (u32(at) < LISTED) own.list[at] = u16(first + __ffs(int(word)) - 1);
+                if (fits(at)) own.list[at] = u16(first + __ffs(int(word)) - 1);
             }
+        }
+    };
+#pragma unroll 1
+    for (int listed = 0; listed < count; listed += LISTED) {
+        const int at = places.up_to - mine - listed;
+        if (count <= LISTED) { // usual, and faster
+            list(at, [](int) { return true; });
+        } else {
+            list(at, [](int at) { return u32(at) < LISTED; });
         }
         __syncwarp();
         const int here = min(count - listed, LISTED);
@@ -180,25 +246,20 @@ __device__ __forceinline__ void add_kept(Sums &sums, const Stage &stage, WarpSta
             own.shares.put(kept.x - float(tile.x), kept.y - float(tile.y), exists ? kept.weight : 0);
             __syncwarp();
             const RowsOfQueries rows{stage.rows, sample / points};
-            if constexpr (ROUND_EACH_STEP) {
-                Sums part;
-                clear(part);
-                add_step<true>(part, own.shares, rows, u32(here - from));
-                add_sums(sums, part);
-            } else {
-                add_step<true>(sums, own.shares, rows, u32(here - from));
-            }
+            if (ROUND_EACH_STEP && listed + from > 0) before.add(sums, listed + from > 32), clear(sums);
+            add_step<true>(sums, own.shares, rows, u32(here - from));
             __syncwarp();
         }
     }
+    if (ROUND_EACH_STEP && count > 32) before.add_to(sums);
 }
 
-// Stores the sums of a tile. False: some are not finite.
-__device__ __forceinline__ bool store_sums(const Args &args, const Tile &tile, int image, int head,
+// Stores the sums of a tile. `values`: the first byte of this lane at position 0. False: some are
+// not finite.
+__device__ __forceinline__ bool store_sums(const char *values, int stride, const Tile &tile,
                                            const Sums &sums) {
-    const int column = threadIdx.x % 32 / 4, stride = int(args.grad_value.stride[1]);
-    const char *row = address_mad(args.grad_value.at(image, 0, head) + blockIdx.y * (CHUNK * ELEMENT),
-                                  tile.position + column, stride);
+    const int column = threadIdx.x % 32 / 4;
+    const char *row = address_mad(values, tile.position + column, stride);
     const bool in_line = tile.x + column < tile.width;
     Finite finite;
 #pragma unroll
@@ -208,45 +269,70 @@ __device__ __forceinline__ bool store_sums(const Args &args, const Tile &tile, i
     return finite.all();
 }
 
+// Adds 1 to a counter in shared memory and returns its old value. The compiler makes an addition
+// for all lanes of a warp out of atomicAdd, with many more instructions.
+__device__ __forceinline__ int take_next(int *counter) {
+    int taken;
+    asm volatile("atom.shared.inc.u32 %0, [%1], 0x7fffffff;"
+                 : "=r"(taken)
+                 : "r"(u32(__cvta_generic_to_shared(counter)))
+                 : "memory");
+    return taken;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     msda_backward_value_few(const __grid_constant__ Args args) {
     __shared__ Levels levels;
     __shared__ Runs runs;
     __shared__ int next; // tile of the run
-    load_levels(args, levels);
-    divide_levels(args, levels, runs);
+    read_levels(args, levels);
+    divide_levels(levels, runs);
+    __syncthreads();
     const Stage stage(args);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     WarpStage &own = stage.of_warp[warp];
 #pragma unroll 1
-    for (int work = blockIdx.x; work < runs.first[0]; work += gridDim.x) {
-        int l = LEVELS - 1;
-        while (l > 0 && work >= runs.first[l]) l--;
+    for (u32 work = blockIdx.x;; work += gridDim.x) {
+        u32 run = work;
+        const int l = level_of_run(runs, u32(args.batch) * args.heads, run);
+        if (l < 0) break;
         const TileLevel &level = levels.level[l];
-        const int in_level = work - runs.first[l + 1];
-        const int plane = in_level / runs.count[l];
-        const int first = (in_level - plane * runs.count[l]) * runs.tiles[l];
+        const int plane = int(run / u32(runs.count[l]));
+        const int first = (int(run) - plane * runs.count[l]) * runs.tiles[l];
         const int tiles = min(runs.tiles[l], level.tiles - first);
         const int image = plane / args.heads, head = plane - image * args.heads;
         const int points = UNIFORM_POINTS > 0 ? UNIFORM_POINTS : level.points;
-        for (int i = threadIdx.x; i < args.queries * PARTS; i += THREADS) {
-            const int query = i / PARTS, part = i % PARTS;
-            cp_async(&stage.rows[piece_of(query, part)], args.grad_output.at(image, query, head) +
-                                                             blockIdx.y * (CHUNK * ELEMENT) + part * 16);
-        }
-        for (int i = threadIdx.x; i < tiles * stage.words; i += THREADS) stage.bits[i] = 0;
-        if (threadIdx.x == 0) next = 0;
-        __syncthreads();
         const int pieces = points / POINTS; // of a query
-#pragma unroll 1
-        for (int piece = threadIdx.x; piece < args.queries * pieces; piece += THREADS) {
+        const int count = args.queries * pieces;
+        // What a thread loads at once: the samples of a piece.
+        struct Piece {
+            Packed<LOCATION, 2 * POINTS, LOCATION_ALIGN> locations;
+            Packed<WEIGHT, POINTS, WEIGHT_ALIGN> weights;
+        };
+        auto load = [&](int piece) {
             const int query = piece / pieces;
             const int sample = level.first_sample + (piece - query * pieces) * POINTS;
+            Piece to;
+            to.locations.load_cached(args.locations.at(image, query, head) +
+                                     sample * (2 * size_of<LOCATION>));
+            to.weights.load_cached(args.weights.at(image, query, head) + sample * size_of<WEIGHT>);
+            return to;
+        };
+        Piece following;
+        if (threadIdx.x < count) following = load(threadIdx.x);
+        copy_rows(args, stage.rows, image, head);
+        static_assert(RUN_TILES % 4 == 0, "bits are cleared 16 bytes at a time");
+        for (int i = threadIdx.x * 4; i < tiles * stage.words; i += THREADS * 4) {
+            *reinterpret_cast<uint4 *>(stage.bits + i) = make_uint4(0, 0, 0, 0);
+        }
+        if (threadIdx.x == 0) next = 0;
+        __syncthreads();
+#pragma unroll 1
+        for (int piece = threadIdx.x; piece < count; piece += THREADS) {
+            const int query = piece / pieces;
             float xy[2 * POINTS], weight[POINTS];
-            load_wide<LOCATION, 2 * POINTS, LOCATION_ALIGN>(
-                args.locations.at(image, query, head) + sample * (2 * size_of<LOCATION>), xy);
-            load_wide<WEIGHT, POINTS, WEIGHT_ALIGN>(
-                args.weights.at(image, query, head) + sample * size_of<WEIGHT>, weight);
+            following.locations.widen_to(xy), following.weights.widen_to(weight);
+            if (piece + THREADS < count) following = load(piece + THREADS);
             float reference[FUSED ? FUSED : 1];
             Softmax softmax{0, 1};
             if (FUSED) {
@@ -271,20 +357,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         __syncthreads();
         // Warps take tiles as they come, the next one before they compute one. That changes no
         // result.
-        auto take = [&] { return lane == 0 ? atomicAdd(&next, 1) : 0; };
+        auto take = [&] { return lane == 0 ? take_next(&next) : 0; };
         auto taken_by_lane_0 = [&](int t) { return __shfl_sync(0xffffffffu, t, 0); };
         int t = taken_by_lane_0(take());
         TileBits bits(stage, t, tiles);
+        const Divisor across(level.tiles_across);
+        const char *values = keep(args.grad_value.at(image, 0, head) +
+                                  blockIdx.y * (CHUNK * ELEMENT) + first_byte());
+        const int stride = int(args.grad_value.stride[1]);
 #pragma unroll 1
         while (t < tiles) {
             const int taken = take();
-            const Tile tile = tile_of_level(level, l, first + t);
+            const int2 at = across.divide(first + t); // row and column of tiles
+            const Tile tile = tile_at_place(level, l, at.x, at.y);
             Sums sums;
             clear(sums);
             add_kept(sums, stage, own, bits, tile, points);
             const int following = taken_by_lane_0(taken);
             bits = TileBits(stage, following, tiles);
-            if (!__all_sync(0xffffffffu, store_sums(args, tile, image, head, sums))) {
+            if (!__all_sync(0xffffffffu, store_sums(values, stride, tile, sums))) {
                 const Tile again = tile_of_level(level, l, first + t);
                 const AllSamples all{args, level, image, head};
                 for (int line = 0; line < TILE_HEIGHT; line++) {

@@ -66,16 +66,17 @@ template <int BYTES> __device__ __forceinline__ void store(char *to, const Vecto
     }
 }
 
-// Copies 16 bytes to shared memory. They are visible after `cp_async_wait` and a barrier.
-__device__ __forceinline__ void cp_async(uint4 *to, const char *from) {
+// Copies 4 or 16 bytes to shared memory. They are visible after `cp_async_wait` and a barrier.
+template <int BYTES = 16> __device__ __forceinline__ void cp_async(void *to, const char *from) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile(
-        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(u32(__cvta_generic_to_shared(to))),
-        "l"(from)
-        : "memory");
+    const u32 address = u32(__cvta_generic_to_shared(to));
+    if constexpr (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(from) : "memory");
+    }
 #else
-    const Vector<16> v = ld_global<16>(from);
-    *to = make_uint4(v.word[0], v.word[1], v.word[2], v.word[3]);
+    *reinterpret_cast<Vector<BYTES> *>(to) = ld_global<BYTES>(from);
 #endif
 }
 

@@ -3,7 +3,7 @@
 //! 1. `samples.cu` or `samples_generic.cu`: gradients of locations and weights.
 //! 2. `reference.cu`: the gradient of the reference points.
 //! 3. `gaps.cu`; `value_few.cu`, or `sort.cu` and `value.cu` or `value_plain.cu`: the gradient of
-//!    value ([`super::scatter`]).
+//!    value ([`super::scatter`]). In the plain form `value_few.cu` is queued first.
 
 use msda::Dtype;
 
@@ -48,6 +48,11 @@ pub(super) fn prepare(
     }
     let own = wanted.locations || wanted.weights || shared.softmax.is_some() || shared.points.is_some();
     let mut stored = None; // the stage that stores the softmax
+    let mut value = ValueGradient::new(request, target, shared.softmax);
+    if let Some(value) = value.take_if(|value| value.comes_first()) {
+        value.add(call, None);
+        call.branch();
+    }
     if own && rows > 0 && p.samples() > 0 {
         samples(call, shared);
         stored = call.stages.len().checked_sub(1);
@@ -55,7 +60,7 @@ pub(super) fn prepare(
     if let Some(points) = shared.points {
         reference(call, request, target, points);
     }
-    if let Some(value) = ValueGradient::new(request, target, shared.softmax) {
+    if let Some(value) = value {
         value.add(call, stored);
     }
 }

@@ -56,7 +56,7 @@ const DIGITS: usize = 256;
 /// Shared memory that a level takes in each kernel (`TileLevel`), and in `value_few.cu` besides
 /// (`Runs`).
 const LEVEL_BYTES: usize = 40;
-const RUN_BYTES: usize = 12;
+const RUN_BYTES: usize = 8;
 
 /// Shared memory that blocks take besides, and that the GPU takes for itself.
 const OWN_SHARED: usize = 3072;
@@ -85,7 +85,7 @@ struct Sizes {
     threads: usize,
     /// The bins of a level may not fit 16 bits.
     wide_keys: bool,
-    /// The ends of bins may not fit 16 bits.
+    /// Records and the ends of bins may not fit 16 bits.
     wide_ends: bool,
     /// Shared memory of a block that sorts.
     sort_bytes: usize,
@@ -183,6 +183,8 @@ pub(super) struct ValueGradient<'a> {
     softmax: Option<Region>,
     /// There are no samples.
     empty: bool,
+    /// How `value_few.cu` computes it, if it does.
+    few: Option<Few>,
 }
 
 impl<'a> ValueGradient<'a> {
@@ -194,7 +196,14 @@ impl<'a> ValueGradient<'a> {
         }
         let sizes = Sizes::new(request, target);
         let empty = p.queries() == 0 || p.samples() == 0;
-        Some(Self { request, target, sizes, regions: Regions::default(), softmax, empty })
+        let few = if empty { None } else { Few::new(request, target, &sizes) };
+        Some(Self { request, target, sizes, regions: Regions::default(), softmax, empty, few })
+    }
+
+    /// Whether it comes before the gradients of locations and weights: if one kernel computes it,
+    /// which does not need the softmax. Both run at the same time, and the longer one starts first.
+    pub(super) fn comes_first(&self) -> bool {
+        self.few.is_some() && self.softmax.is_none()
     }
 
     /// Adds the stages. `samples`: the stage that stores the softmax.
@@ -218,13 +227,13 @@ impl<'a> ValueGradient<'a> {
             return;
         }
         call.branch();
-        if let Some(few) = Few::new(self.request, self.target, &self.sizes) {
+        if let Some(few) = &self.few {
             // It runs at the same time as `samples.cu`, unless it needs the softmax that
             // `samples.cu` stores.
             if let (Some(_), Some(samples)) = (self.softmax, samples) {
                 call.join(samples);
             }
-            return self.add_few(call, &few);
+            return self.add_few(call, few);
         }
         before.into_iter().for_each(|stage| call.join(stage));
         self.sort(call);
@@ -250,7 +259,7 @@ impl<'a> ValueGradient<'a> {
     /// Adds the stage that computes the gradient of value for few queries, without sorting them.
     fn add_few(&self, call: &mut Call, few: &Few) {
         let Few { chunk, run_tiles, words, blocks_per_sm, bytes, runs } = *few;
-        let points = common_points(self.request, 4);
+        let points = common_points(self.request, 2);
         let mut stage = Stage::new(self, "backward/value_few.cu", "value-few");
         let align = stage.align(Slot::Locations, Role::Locations, 2 * points);
         let config = format!("-c{chunk}-n{points}-a{align}-w{words}-r{run_tiles}-x{blocks_per_sm}");
@@ -274,9 +283,9 @@ impl<'a> ValueGradient<'a> {
     /// Adds the stage that sorts the samples by their bins.
     fn sort(&mut self, call: &mut Call) {
         let (p, sizes) = (self.request.problem, &self.sizes);
-        let ends =
-            sizes.bins.saturating_mul(sizes.chunks).saturating_mul(if sizes.wide_ends { 4 } else { 2 });
-        let records = p.queries().saturating_mul(p.samples()).saturating_mul(4);
+        let bytes = if sizes.wide_ends { 4 } else { 2 };
+        let ends = sizes.bins.saturating_mul(sizes.chunks).saturating_mul(bytes);
+        let records = p.queries().saturating_mul(p.samples()).saturating_mul(bytes);
         self.regions = Regions {
             records: Some(call.arena.reserve(records.saturating_mul(sizes.planes))),
             ends: Some(call.arena.reserve(ends.saturating_mul(sizes.planes))),
@@ -417,7 +426,7 @@ impl Few {
         let samples = p.queries().saturating_mul(max_points(request));
         let pixels = p.positions().saturating_mul(sizes.planes);
         let few = samples <= FEW && p.levels().len() <= 64 && pixels < 1 << 31;
-        if !few || request.scatter == Scatter::Sorted {
+        if !few || request.scatter != Scatter::Ordered {
             return None;
         }
         let chunk = matrix_chunk(request, target)?;
@@ -438,7 +447,7 @@ impl Few {
         };
         // Each run looks at all samples of its plane and level, so long runs cost less. But there
         // must be enough runs to keep all SMs busy.
-        let busy = |few: &Self| 2 * few.runs >= 3 * few.blocks_per_sm * target.sms as usize;
+        let busy = |few: &Self| 3 * few.runs >= 4 * few.blocks_per_sm * target.sms as usize;
         let fits = |few: &Self| few.blocks_per_sm > 0;
         let choices = || [128, 64, 32].into_iter().map(with).filter(fits);
         choices().find(busy).or_else(|| choices().next_back())
