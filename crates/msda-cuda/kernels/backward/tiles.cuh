@@ -353,8 +353,9 @@ struct RecordsOfRows {
     i64 plane;
     int image, head, l, strip, row, rows;
 
-    // Calls f(record of this lane, how many lanes have one) for up to 32 records at a time, row by
-    // row, and in a row chunk by chunk. All lanes of a warp call this together.
+    // Calls f(place of this lane's record in the plane, how many lanes have one) for up to 32
+    // records at a time, row by row, and in a row chunk by chunk. All lanes of a warp call this
+    // together.
     template <typename F> __device__ __forceinline__ void for_each(F f) const {
         const TileLevel &level = levels.level[l];
         const u32 lane = threadIdx.x % 32; // a chunk per lane

@@ -49,7 +49,7 @@ struct __align__(128) WarpStage {
         float exact[EXACT_BYTES / 4]; // later the sums of write_exactly
     };
     Shares shares;
-    Range ranges[ROWS + 1][32]; // of the top rows of a unit, a chunk per lane
+    Range ranges[ROWS + 1][32]; // of top rows of a unit, a chunk per lane; begin_row reuses them
     uint2 pieces[32];           // of a top row, see Steps::begin_row
 };
 
@@ -164,8 +164,8 @@ struct Steps {
         piece_first = lane < __popc(present) ? firsts[lane] : ~0u;
     }
     // The next step: finds its samples and returns how many there are in its row; 0: no more. Lanes
-    // without a sample of their own take the last one. It is sample `record` + `first`: the sum
-    // would wait for the record.
+    // without a sample of their own take the last one. The sample is number `first` + `record` of
+    // the level. The caller adds them later, so that the load of the record stays in flight.
     __device__ __forceinline__ u32 next(u32 &record, u32 &first) {
         while (at >= row_end) {
             if (++top >= end) return 0;
@@ -382,9 +382,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     }
     __syncthreads();
     int turn = 0; // rows that all warps have stored together
-    // Blocks compute two heads of an image after the other, and those level by level: what they
-    // load stays in L2. They compute all heads of the last image together, so that heavy units are
-    // not among the last ones.
+    // Blocks compute two heads of an image at a time (one, if the number of heads is odd), level by
+    // level: what they load stays in L2. They compute all heads of the last image at a time, so
+    // that heavy units are not among the last ones.
     const u32 of_image = u32(units.count) * args.heads, total = of_image * args.batch;
 #pragma unroll 1
     for (u32 work = blockIdx.x; work < total; work += gridDim.x) {

@@ -184,8 +184,8 @@ struct RowsOfQueries {
     __device__ __forceinline__ u32 later(u32 piece, int n) const { return piece ^ (n * 16); }
 };
 
-// Sums of the steps before the present one. Few tiles have more than one step. Volatile: the
-// compiler may keep them out of registers.
+// Sums of the steps before the present one. Few tiles have more than one step, so they need not be
+// in registers: volatile.
 struct SumsBefore {
     volatile float sum[SUM_LINES / 2][COLUMN_TILES][4];
     // Adds the sums of a step to those before it, if there are any.

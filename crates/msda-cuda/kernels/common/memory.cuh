@@ -76,7 +76,7 @@ template <int BYTES = 16> __device__ __forceinline__ void cp_async(void *to, con
         asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(from) : "memory");
     }
 #else
-    *reinterpret_cast<Vector<BYTES> *>(to) = ld_global<BYTES>(from);
+    store<BYTES>(reinterpret_cast<char *>(to), ld_global<BYTES>(from));
 #endif
 }
 

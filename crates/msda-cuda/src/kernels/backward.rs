@@ -3,7 +3,7 @@
 //! 1. `samples.cu` or `samples_generic.cu`: gradients of locations and weights.
 //! 2. `reference.cu`: the gradient of the reference points.
 //! 3. `gaps.cu`; `value_few.cu`, or `sort.cu` and `value.cu` or `value_plain.cu`: the gradient of
-//!    value ([`super::scatter`]). In the plain form `value_few.cu` is queued first.
+//!    value ([`super::scatter`]). Unless the form is fused, `value_few.cu` comes before 1.
 
 use msda::Dtype;
 
