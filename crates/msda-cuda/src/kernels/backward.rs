@@ -51,9 +51,9 @@ pub(super) fn prepare(
     let mut value = ValueGradient::new(request, target, shared.softmax);
     if let Some(value) = value.take_if(|value| value.comes_first()) {
         value.add(call, None);
-        call.branch();
     }
     if own && rows > 0 && p.samples() > 0 {
+        call.branch();
         samples(call, shared);
         stored = call.stages.len().checked_sub(1);
     }
