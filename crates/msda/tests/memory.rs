@@ -43,7 +43,8 @@ fn peak(f: impl FnOnce()) -> usize {
 
 #[test]
 fn a_call_takes_a_few_megabytes() {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    let threads = |n| rayon::ThreadPoolBuilder::new().num_threads(n).build().unwrap();
+    let (one, two) = (threads(1), threads(2));
     for dtype in [Dtype::F32, Dtype::F16] {
         let mut forward = Vec::new();
         for queries in [300, 2000, 8000] {
@@ -70,17 +71,18 @@ fn a_call_takes_a_few_megabytes() {
             ];
             let inputs = Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice());
             let cpu = Cpu::new();
-            forward.push(peak(|| pool.install(|| cpu.forward(&p, &inputs, output.as_mut().into()).unwrap())));
+            // One thread: whether two of them hold their buffers at the same time is chance.
+            forward.push(peak(|| one.install(|| cpu.forward(&p, &inputs, output.as_mut().into()).unwrap())));
             let backward = peak(|| {
                 let [value, locations, weights] = grads.each_mut().map(|b| Some(b.as_mut().into()));
                 let to = Gradients { value, locations, weights, reference: None };
-                pool.install(|| cpu.backward(&p, &inputs, grad.as_slice().into(), to).unwrap());
+                two.install(|| cpu.backward(&p, &inputs, grad.as_slice().into(), to).unwrap());
             });
             // Two threads with at most 4 MB of sums each, and a quarter of a megabyte for the rest.
             assert!(backward < (8 << 20) + (1 << 18), "{dtype} {queries} queries: {backward} bytes");
         }
         let [_, some, many] = forward[..] else { unreachable!("one per number of queries") };
-        assert!(many < 1 << 19, "{dtype}: {many} bytes");
+        assert!(many < 1 << 18, "{dtype}: {many} bytes");
         // Locations alone grow by 12 MB here. Only the order of the queries may grow, 10 bytes
         // each.
         assert!(many < some + 6000 * 12, "{dtype}: {forward:?} bytes");
