@@ -323,7 +323,7 @@ def main(rank: int, processes: int, folder: pathlib.Path) -> None:
         init_method=f"file://{folder / 'rendezvous'}",
         rank=rank,
         world_size=processes,
-        timeout=datetime.timedelta(seconds=60),
+        timeout=datetime.timedelta(seconds=300),
     )
     register_sharding()
     results: dict[str, str] = {}

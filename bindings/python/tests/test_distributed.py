@@ -17,7 +17,7 @@ from distributed_worker import UNSUPPORTED, cases  # noqa: E402
 
 HERE = pathlib.Path(__file__).parent
 EXAMPLE = HERE.parent / "examples" / "train_two_processes.py"
-SECONDS = 240
+SECONDS = 600
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32"
