@@ -232,7 +232,7 @@ impl Call<'_> {
             types: Types { value: value.dtype, locations: locations.dtype, weights: weights.dtype },
         };
         self.check_positions(&spec)?;
-        Ok(Problem::new(spec)?)
+        Problem::new(spec).map_err(|error| named(error, self))
     }
 
     /// Frameworks count every position: a sum of sizes that differs is a mistake of the caller.
@@ -330,6 +330,24 @@ impl Call<'_> {
             reference: self.reference.as_ref().map(Tensor::outer).transpose()?,
         })
     }
+}
+
+/// An error of a problem, with the argument in front that its subject belongs to.
+fn named(error: msda::Error, call: &Call<'_>) -> Refused {
+    let subject = error.subject();
+    let argument = match subject {
+        "channels" | "positions" | "size of value" | "type of value" => call.value.name,
+        "size of locations" | "type of locations" => call.locations.name,
+        "size of weights" | "type of weights" => call.weights.name,
+        "level starts" => "level_start_index",
+        _ if subject.starts_with("start of level") || subject.starts_with("end of level") => {
+            "level_start_index"
+        }
+        _ if subject.contains("level") => "spatial_shapes",
+        _ => return error.into(),
+    };
+    let refused = Refused::from(error);
+    Refused::new(refused.kind, format!("{argument}: {}", refused.message))
 }
 
 /// The gradients that a backward pass computes.

@@ -39,8 +39,8 @@ fn cpu_isa() -> String {
 
 /// The number of threads that the CPU backend uses where the framework does not say one.
 #[pyfunction]
-fn cpu_threads() -> usize {
-    threads::default()
+fn cpu_threads() -> PyResult<usize> {
+    Ok(threads::default()?)
 }
 
 /// The GPUs: name, architecture, SMs, bytes of memory. An error says why there are none.

@@ -28,18 +28,23 @@ pub(crate) fn run<T: Send>(
     if cpu.runs_alone(problem) {
         return Ok(work(cpu));
     }
-    match threads.unwrap_or_else(default) {
+    match threads.map_or_else(default, Ok)? {
         0 | 1 => Ok(work(cpu.on_calling_thread())),
         threads => Ok(pool(threads)?.install(|| work(cpu))),
     }
 }
 
 /// The number of threads where the framework does not say one.
-pub(crate) fn default() -> usize {
-    let set = ["MSDA_NUM_THREADS", "OMP_NUM_THREADS"]
-        .into_iter()
-        .find_map(|name| std::env::var(name).ok()?.trim().parse().ok().filter(|&n: &usize| n > 0));
-    set.or_else(|| std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1)
+pub(crate) fn default() -> Result<usize> {
+    let number = |text: &str| text.trim().parse().ok().filter(|&n: &usize| n > 0);
+    let ours = "MSDA_NUM_THREADS";
+    if let Some(text) = std::env::var(ours).ok().filter(|text| !text.is_empty()) {
+        return number(&text).ok_or_else(|| Refused::value(ours, format!("{text:?}"), "a number above 0"));
+    }
+    // OpenMP also takes lists, which mean nothing here.
+    let openmp = std::env::var("OMP_NUM_THREADS").ok().and_then(|text| number(&text));
+    let cores = || std::thread::available_parallelism().ok().map(usize::from);
+    Ok(openmp.or_else(cores).unwrap_or(1))
 }
 
 fn pool(threads: usize) -> Result<Arc<ThreadPool>> {

@@ -56,6 +56,24 @@ def test_anything_with_dlpack():
     assert numpy.array_equal(output, msda.ms_deform_attn(value, shapes, starts, locations, weights))
 
 
+def test_points_and_sizes_are_checked():
+    value, shapes, starts, locations, weights = arrays()
+    with pytest.raises(ValueError, match="points: got .*, expected 3 numbers"):
+        msda.ms_deform_attn(value, shapes, starts, locations, weights, points=[12])
+    with pytest.raises(TypeError, match="spatial_shapes and level_start_index: got"):
+        msda.ms_deform_attn(value, shapes.astype(float), starts, locations, weights)
+
+
+def test_a_wrong_number_of_threads_is_refused(monkeypatch):
+    given = [array.numpy() for array in problem(queries=2000)]
+    for wrong in ("abc", "0", "-1", "1e3"):
+        monkeypatch.setenv("MSDA_NUM_THREADS", wrong)
+        with pytest.raises(ValueError, match=f"MSDA_NUM_THREADS: got .{wrong}., expected a number"):
+            msda.ms_deform_attn(*given)
+    monkeypatch.setenv("MSDA_NUM_THREADS", "")
+    assert msda.ms_deform_attn(*given).shape == (2, 2000, 24)
+
+
 def test_the_fused_form():
     value, shapes, starts, offsets, logits = arrays()
     reference = numpy.random.default_rng(0).random((2, 7, 1, 4), dtype=numpy.float32)

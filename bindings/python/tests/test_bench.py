@@ -195,8 +195,13 @@ def test_the_command_prints_a_table_and_writes_a_record(tmp_path):
     ("arguments", "says"),
     [
         (("--workload", "detr"), "--workload: got 'detr', expected all or one of detr-encoder"),
-        (("--json", "/no/such/folder/x.json"), "the folder /no/such/folder does not exist"),
+        (("--json", "/no/such/folder/x.json"), "--json: got /no/such/folder/x.json, which cannot"),
+        (("--json", str(pathlib.Path(__file__).parent)), "which cannot be written: Is a directory"),
         (("--threads", "0"), "--threads: got 0, expected at least 1"),
+        (("--seconds", "nan"), "--seconds: got nan, expected a finite number larger than 0"),
+        (("--seconds", "inf"), "--seconds: got inf, expected a finite number larger than 0"),
+        (("--seconds", "0"), "--seconds: got 0.0, expected a finite number larger than 0"),
+        (("--seconds", "-1"), "--seconds: got -1.0, expected a finite number larger than 0"),
     ],
     ids=str,
 )
@@ -204,6 +209,31 @@ def test_a_wrong_command_line_is_refused(arguments, says):
     done = bench(*arguments)
     assert done.returncode == 2 and done.stdout == ""
     assert says in done.stderr
+
+
+def test_the_check_of_the_file_leaves_nothing_behind(tmp_path):
+    old, new, link = (tmp_path / name for name in ("old.json", "new.json", "link.json"))
+    old.write_text("{}")
+    link.symlink_to(new)
+    assert [_bench._unwritable(path) for path in (old, new, link)] == ["", "", ""]
+    assert old.read_text() == "{}" and link.is_symlink() and not new.exists()
+
+
+def test_a_missing_torch_is_not_a_wrong_result():
+    program = (
+        "import sys; sys.modules['torch'] = None; "
+        "from msda.__main__ import main; sys.exit(main(['bench']))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == (
+        "error: torch: not installed, expected for timing\nhint: pip install torch\n"
+    )
+
+
+def test_the_help_lists_the_exit_codes():
+    text = " ".join(bench("--help").stdout.split())
+    assert "0: measured. 1: a result of msda is wrong. 2: wrong arguments, or torch" in text
 
 
 def test_a_missing_gpu_is_named():

@@ -63,6 +63,23 @@ def deep(like):
         (lambda i: {"shapes": i.shapes.cfloat()}, TypeError, "spatial_shapes: got .*complex"),
         (lambda i: {"starts": "abc"}, TypeError, "level_start_index: got 'abc', expected"),
         (lambda i: {"starts": object()}, TypeError, "level_start_index: got <object"),
+        (lambda i: {"shapes": [(6.9, 9), (3, 5), (2, 2)]}, TypeError, "spatial_shapes: got .*6.9"),
+        (lambda i: {"shapes": ["69", "35", "22"]}, TypeError, "spatial_shapes: got .*'69'"),
+        (
+            lambda i: {"shapes": [(6, 9), (3, 5), (2, 2)], "starts": [0, 54.5, 69]},
+            TypeError,
+            "level_start_index: got .*54.5",
+        ),
+        (lambda i: {"value": i.value[..., :0]}, ValueError, "value: channels: got 0"),
+        (
+            lambda i: {"shapes": i.shapes[:0], "starts": i.starts[:0]},
+            ValueError,
+            "attention_weights|spatial_shapes",
+        ),
+        (lambda i: {"starts": i.starts * 0}, ValueError, "level_start_index: start of level 1"),
+        (lambda i: {"locations": i.locations.to("meta")}, ValueError, "sampling_locations: got"),
+        (lambda i: {"weights": i.weights.to("meta")}, ValueError, "attention_weights: got a ten"),
+        (lambda i: {"shapes": i.shapes.to("meta")}, ValueError, "spatial_shapes and .*on meta"),
         (lambda i: {"shapes": [(2**62, 2)] * 3, "starts": None}, ValueError, "spatial_shapes"),
         (lambda i: {"shapes": [(2**70, 2)] * 3, "starts": None}, ValueError, "spatial_shapes"),
     ],
@@ -81,11 +98,44 @@ def test_the_argument_is_named(device, change, error, message):
         ({"points": [300, 1, 1]}, ValueError, "points: got"),
         ({"points": "four"}, TypeError, "points: got 'four'"),
         ({"points": 4}, TypeError, "points: got 4"),
+        ({"points": [2.9, 2.1, 1]}, TypeError, "points: got .*2.9"),
+        ({"points": [12]}, ValueError, "points: got .12., expected 3 numbers"),
+        ({"points": [4, 4, 4, 0]}, ValueError, "points: got .*, expected 3 numbers"),
     ],
 )
 def test_options_are_named(options, error, message):
     with pytest.raises(error, match=message):
         call(lambda i: {}, **options)
+
+
+@pytest.mark.parametrize("wrong", [torch.int64, torch.bool, torch.complex64])
+def test_the_fused_form_takes_floats_only(device, wrong):
+    inputs = problem(device=device)
+    reference = torch.rand(2, 7, 1, 2, device=device)
+    tensors = {
+        "reference_points": reference,
+        "sampling_offsets": inputs.locations,
+        "attention_logits": inputs.weights,
+    }
+    for name, tensor in tensors.items():
+        with pytest.raises(TypeError, match=f"{name}: got .*, expected float64"):
+            msda.ms_deform_attn_fused(*list(inputs)[:3], **{**tensors, name: tensor.to(wrong)})
+
+
+def test_compiled_functions_name_the_argument():
+    inputs = problem()
+    compiled = torch.compile(msda.ms_deform_attn, backend="eager", fullgraph=True)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="value: got shape .*, expected 4 dimensions"):
+        compiled(inputs.value[0], *list(inputs)[1:])
+
+
+def test_subclasses_get_the_same_exceptions():
+    class Subclass(torch.Tensor):
+        pass
+
+    with pytest.raises(ValueError, match="value: got shape .*, expected 4 dimensions"):
+        call(lambda i: {"value": i.value[0].as_subclass(Subclass)})
 
 
 def test_a_list_that_does_not_add_up():

@@ -15,6 +15,7 @@ from torch import Tensor  # noqa: E402
 from torch.autograd.function import once_differentiable  # noqa: E402
 
 import msda.integrations.mmcv as integration  # noqa: E402
+from msda.integrations import research  # noqa: E402
 from counting import Calls  # noqa: E402
 from test_research import SHAPES, gradients, inputs  # noqa: E402
 
@@ -89,6 +90,21 @@ def test_the_patch_is_idempotent_and_undone_completely() -> None:
         False,
     ]
     integration.unpatch()
+    assert all(a is b for a, b in zip(state(), before, strict=True))
+
+
+def test_a_handle_undoes_only_its_own_call() -> None:
+    before = state()
+    stale = integration.patch()
+    integration.unpatch()
+    # The same functions, by another way.
+    other = research.patch(original)
+    handle = integration.patch()
+    once = state()
+    stale.undo()
+    other.undo()
+    assert all(a is b for a, b in zip(state(), once, strict=True))
+    handle.undo()
     assert all(a is b for a, b in zip(state(), before, strict=True))
 
 

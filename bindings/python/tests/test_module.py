@@ -362,6 +362,15 @@ def test_wrong_arguments_are_refused_at_once(wrong, says):
         msda.MSDeformAttn(**wrong)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"points": 2.5}, {"points": "ab"}, {"points": [2.7] * 4}, {"levels": 2.0}], ids=str
+)
+def test_numbers_are_integers(wrong):
+    (name,) = wrong
+    with pytest.raises(TypeError, match=f"{name}.*: got .*, expected"):
+        msda.MSDeformAttn(**wrong)
+
+
 def test_wrong_inputs_are_named():
     module = make()
     query, reference, pyramid = inputs()
@@ -369,6 +378,23 @@ def test_wrong_inputs_are_named():
         module(query, reference[..., :1], pyramid, SHAPES)
     with pytest.raises(ValueError, match="positions"):
         module(query, reference, pyramid, SHAPES[:2] + [(4, 4)])
+    with pytest.raises(ValueError, match="query: got shape"):
+        module(query[0], reference, pyramid, SHAPES)
+    with pytest.raises(ValueError, match="input_flatten: got shape"):
+        module(query, reference, pyramid[..., :-1], SHAPES)
+    mask = torch.zeros(pyramid.shape[:2], dtype=torch.bool)
+    for wrong in (mask.float(), mask[:, :-1], mask[0]):
+        with pytest.raises(ValueError, match="padding_mask: got"):
+            module(query, reference, pyramid, SHAPES, None, wrong)
+
+
+def test_sizes_from_a_generator():
+    module = make()
+    query, reference, pyramid = inputs()
+    one = reference[:, :, :1]
+    sizes = (size for size in SHAPES)
+    expected = module(query, one, pyramid, SHAPES)
+    torch.testing.assert_close(module(query, one, pyramid, sizes), expected)
 
 
 def test_repr_says_what_was_made():

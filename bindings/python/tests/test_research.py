@@ -123,6 +123,25 @@ def test_an_imported_extension_keeps_its_other_functions(monkeypatch) -> None:
     assert not hasattr(present, "ms_deform_attn_backward")
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=str)
+def test_the_module_stays_until_all_calls_are_undone(order: tuple[int, int]) -> None:
+    handles = [research.install(), research.install()]
+    module = sys.modules[research.EXTENSION]
+    for _ in range(2):
+        handles[order[0]].undo()
+        assert sys.modules[research.EXTENSION] is module
+    handles[order[1]].undo()
+    assert research.EXTENSION not in sys.modules
+
+
+def test_a_module_of_others_stays_when_a_call_is_undone(monkeypatch) -> None:
+    patch = research.install("msda_test_extension")
+    theirs = types.ModuleType("msda_test_extension")
+    monkeypatch.setitem(sys.modules, "msda_test_extension", theirs)
+    patch.undo()
+    assert sys.modules["msda_test_extension"] is theirs
+
+
 REPOSITORY = """
 import torch
 import test_research
@@ -179,6 +198,67 @@ def test_the_functions_of_a_repository_are_replaced(tmp_path: pathlib.Path, monk
     assert "apply" not in vars(repository.MSDeformAttnFunction)
     user.on_cpu(value, shapes, locations, weights)
     assert repository.calls == calls + 1
+
+
+def load(folder: pathlib.Path, name: str, code: str) -> types.ModuleType:
+    """A module that `sys.modules` does not have."""
+    file = folder / f"{name}.py"
+    file.write_text(code)
+    spec = importlib.util.spec_from_file_location(name, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_module_outside_of_sys_modules_is_patched(tmp_path: pathlib.Path) -> None:
+    module = load(tmp_path, "msda_test_outside", REPOSITORY)
+    original = module.multi_scale_deformable_attn_pytorch
+    value, shapes, starts, locations, weights = inputs()
+    expected = original(value, shapes, locations, weights)
+    with research.patch(module):
+        calls = module.calls
+        got = module.multi_scale_deformable_attn_pytorch(value, shapes, locations, weights)
+        torch.testing.assert_close(got, expected)
+        got = module.MSDeformAttnFunction.apply(value, shapes, starts, locations, weights, 64)
+        torch.testing.assert_close(got, expected)
+        assert module.calls == calls
+    assert module.multi_scale_deformable_attn_pytorch is original
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=str)
+@pytest.mark.parametrize("other", [False, True], ids=["same module", "module that imports it"])
+def test_functions_stay_until_all_calls_are_undone(
+    tmp_path: pathlib.Path, other: bool, order: tuple[int, int]
+) -> None:
+    module = load(tmp_path, "msda_test_twice", REPOSITORY)
+    second = module
+    if other:
+        second = types.ModuleType("msda_test_other")
+        second.MSDeformAttnFunction = module.MSDeformAttnFunction
+        second.multi_scale_deformable_attn_pytorch = module.multi_scale_deformable_attn_pytorch
+    original = module.multi_scale_deformable_attn_pytorch
+    handles = [research.patch(module), research.patch(second)]
+    owner = (module, second)[order[1]]
+    for _ in range(2):
+        handles[order[0]].undo()
+        assert owner.multi_scale_deformable_attn_pytorch is research._core_pytorch
+        assert "apply" in vars(module.MSDeformAttnFunction)
+    handles[order[1]].undo()
+    for each in (module, second):
+        assert each.multi_scale_deformable_attn_pytorch is original
+    assert "apply" not in vars(module.MSDeformAttnFunction)
+
+
+def test_a_module_that_was_loaded_again_is_patched_again(tmp_path: pathlib.Path) -> None:
+    module = load(tmp_path, "msda_test_again", REPOSITORY)
+    first = research.patch(module)
+    module.__spec__.loader.exec_module(module)
+    fresh = module.multi_scale_deformable_attn_pytorch
+    second = research.patch(module)
+    assert module.multi_scale_deformable_attn_pytorch is research._core_pytorch
+    second.undo()
+    first.undo()
+    assert module.multi_scale_deformable_attn_pytorch is fresh
 
 
 def test_planar_values_of_lw_detr_and_rf_detr(tmp_path: pathlib.Path, monkeypatch) -> None:

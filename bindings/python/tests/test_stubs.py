@@ -1,14 +1,19 @@
-"""`_native.pyi` says what the compiled module has."""
+"""`_native.pyi` says what the compiled module has, and `__all__` what the package has."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import pathlib
+import subprocess
+import sys
+
+import pytest
 
 import msda
 from msda import _native
 
+WITHOUT_TORCH = ["__version__", "ms_deform_attn", "ms_deform_attn_fused"]
 STUB = pathlib.Path(msda.__file__).with_name("_native.pyi")
 
 
@@ -49,3 +54,39 @@ def test_the_results_have_the_types_of_the_stub():
     assert isinstance(_native.cpu_isa(), str)
     assert isinstance(_native.cpu_threads(), int)
     assert isinstance(_native.cuda_plans(), int)
+
+
+def test_all_names_that_are_listed_exist():
+    pytest.importorskip("torch", reason="most names need torch")
+    assert set(WITHOUT_TORCH) < set(msda.__all__)
+    assert dir(msda) == sorted(msda.__all__)
+    assert set(msda._WITH_TORCH) == set(msda.__all__) - set(WITHOUT_TORCH)
+    assert all(hasattr(msda, name) for name in msda.__all__)
+
+
+def test_listing_the_names_imports_no_torch():
+    program = "import sys, msda; dir(msda), msda.__all__; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
+
+
+def test_names_that_need_torch_are_not_listed_without_it():
+    program = """
+import sys
+sys.modules["torch"] = None
+import inspect, msda
+from msda import *
+help(msda)
+print("LISTED", dir(msda), sorted(msda.__all__), [name for name, _ in inspect.getmembers(msda)])
+try:
+    msda.MSDeformAttn
+except ImportError as error:
+    print("ERROR", str(error).splitlines())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    help_text, _, rest = done.stdout.partition("LISTED ")
+    assert "ms_deform_attn_fused(" in help_text
+    lines = ["{0} {0} {0}".format(WITHOUT_TORCH)]
+    lines += ["ERROR ['msda.MSDeformAttn needs torch', 'hint: pip install torch']"]
+    assert rest.splitlines() == lines

@@ -112,14 +112,50 @@ def test_tensors_that_change_before_the_backward_pass_are_refused(device):
             output.sum().backward()
 
 
-def test_forward_mode_is_refused():
+@pytest.mark.parametrize("operator", ["msda", "torch.ops.msda"])
+def test_forward_mode_is_refused(operator):
     import torch.autograd.forward_ad as forward_ad
 
+    class Subclass(torch.Tensor):
+        pass
+
     inputs = problem()
+    function = msda.ms_deform_attn if operator == "msda" else torch.ops.msda.ms_deform_attn
+
+    def call(value):
+        return function(value, *list(inputs)[1:])
+
     with forward_ad.dual_level():
         value = forward_ad.make_dual(inputs.value, torch.ones_like(inputs.value))
+        for dual in (value, value.as_subclass(Subclass)):
+            with pytest.raises(NotImplementedError, match="forward-mode"):
+                call(dual)
+    for refused in (
+        lambda value: torch.func.jvp(call, (value,), (value,)),
+        torch.func.jacfwd(call),
+        torch.func.grad(lambda value: torch.func.jvp(call, (value,), (value,))[1].sum()),
+    ):
         with pytest.raises(NotImplementedError, match="forward-mode"):
-            msda.ms_deform_attn(value, *list(inputs)[1:])
+            refused(inputs.value)
+
+    # Torch may wrap the exception.
+    @torch.compile(backend="eager")
+    def compiled(value):
+        return torch.func.jvp(call, (value,), (value,))[1]
+
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="forward-mode"):
+        compiled(inputs.value)
+
+
+@pytest.mark.parametrize(
+    "imports",
+    ["import torch, msda", "import msda, torch", "import msda; msda.ms_deform_attn; import torch"],
+)
+def test_the_operators_are_registered_in_any_order_of_imports(imports):
+    code = f"{imports}; print(torch.ops.msda.ms_deform_attn)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "msda.ms_deform_attn\n"
 
 
 def test_compile_is_one_graph_with_dynamic_sizes():
@@ -285,6 +321,29 @@ def test_vmap():
     many = torch.stack([weights * (i + 1) for i in range(5)], 2)
     expected = torch.stack([one(v, weights * (i + 1)) for i, v in enumerate(values)])
     torch.testing.assert_close(torch.vmap(one, in_dims=(0, 2))(values, many), expected)
+    assert torch.vmap(one, in_dims=(0, None))(values[:0], weights).shape == (0, *expected.shape[1:])
+    assert torch.vmap(one, in_dims=(None, 0))(values[0], weights[None][:0]).shape[0] == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore::torch.jit.TracerWarning")
+def test_traced_functions_have_gradients_and_can_be_saved(tmp_path):
+    inputs = problem()
+
+    def call(value, weights):
+        levels = inputs.shapes.tolist()
+        return msda.ms_deform_attn(value, levels, None, inputs.locations, weights)
+
+    with torch.no_grad():
+        traced = torch.jit.trace(call, (inputs.value, inputs.weights))
+    file = str(tmp_path / "traced.pt")
+    torch.jit.save(traced, file)
+    loaded = torch.jit.load(file)
+    results = []
+    for function in (call, loaded):
+        value = inputs.value.clone().requires_grad_()
+        output = function(value, inputs.weights)
+        results.append((output, *torch.autograd.grad(output.square().sum(), value)))
+    torch.testing.assert_close(*results)
 
 
 def test_func_grad_and_its_vmap(device):

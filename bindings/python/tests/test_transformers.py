@@ -212,6 +212,24 @@ def test_a_with_block_keeps_an_earlier_patch() -> None:
     assert run(case).calls["msda._forward"] == 0
 
 
+def test_a_handle_undoes_only_its_own_call() -> None:
+    before = list(sys.meta_path)
+    stale = patch_transformers()
+    unpatch_transformers()
+    first, second = patch_transformers(), patch_transformers()
+    patched = list(sys.meta_path)
+    assert patched != before
+    for handle in (stale, first, first):
+        handle.undo()
+        assert sys.meta_path == patched
+    second.undo()
+    assert sys.meta_path == before
+    patch_transformers()
+    patch_transformers()
+    unpatch_transformers()
+    assert sys.meta_path == before
+
+
 @pytest.mark.parametrize("family", FORMS)
 def test_a_model_made_under_the_patch_outlives_it(family: str) -> None:
     with patch_transformers():

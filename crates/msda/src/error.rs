@@ -73,6 +73,11 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
+
+    /// What the error is about, such as `channels` or `start of level 2`.
+    pub fn subject(&self) -> &str {
+        &self.subject
+    }
 }
 
 impl std::error::Error for Error {}

@@ -15,8 +15,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import types
 import typing
+import warnings
 
+from ._imports import AfterImport
 from ._native import __version__
 
 if typing.TYPE_CHECKING:
@@ -44,6 +47,10 @@ _WITH_TORCH = {
     "unpatch_transformers": ".integrations.transformers",
 }
 
+if importlib.util.find_spec("torch") is None:
+    # `from msda import *` and `help(msda)` ask for every name that is listed.
+    __all__[:] = [name for name in __all__ if name not in _WITH_TORCH]
+
 
 def __getattr__(name: str) -> object:
     """Imports torch when a name needs it and it is installed: `import msda` stays fast."""
@@ -67,6 +74,17 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
+def _register(torch: types.ModuleType) -> None:
+    """Registers the operators after a later import of torch, which must not fail because of it."""
+    try:
+        importlib.import_module("._torch", __name__)
+    except Exception as error:
+        # The functions above will raise the exception again.
+        warnings.warn(f"torch.ops.msda does not work: {error}", RuntimeWarning, stacklevel=2)
+
+
+# Programs that were exported or compiled call `torch.ops.msda` without the functions above.
 if sys.modules.get("torch") is not None:
-    # Programs that were exported or compiled call `torch.ops.msda` without the functions above.
     from . import _torch  # noqa: F401
+elif importlib.util.find_spec("torch") is not None:
+    sys.meta_path.insert(0, AfterImport("torch".__eq__, _register))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,9 +15,9 @@ def level_sizes(
 ) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...] | None]:
     """Heights and widths of the levels, and their first positions if they are given."""
     try:
-        pairs = tuple((int(height), int(width)) for height, width in shapes)
-        first = None if starts is None else tuple(int(start) for start in starts)
-    except (OverflowError, TypeError, ValueError):
+        pairs = tuple((operator.index(h), operator.index(w)) for h, w in shapes)
+        first = None if starts is None else tuple(operator.index(start) for start in starts)
+    except (TypeError, ValueError):
         raise TypeError(
             f"spatial_shapes and level_start_index: got {shapes!r} and {starts!r}, expected a list "
             f"of (height, width) and a list of integers or None{hint}"

@@ -91,7 +91,8 @@ def ms_deform_attn(
     """Multi-scale deformable attention of arrays; see `msda.ms_deform_attn` with torch."""
     tensors = plain_tensors(_array, value, sampling_locations, attention_weights)
     levels = level_sizes(spatial_shapes, level_start_index)
-    return _run(tensors, levels, *encode(sampling, padding, align_corners, points))
+    numbers = encode(sampling, padding, align_corners, points, len(levels[0]))
+    return _run(tensors, levels, *numbers)
 
 
 def ms_deform_attn_fused(
@@ -118,4 +119,5 @@ def ms_deform_attn_fused(
         sampling_offsets,
         attention_logits,
     )
-    return _run(tensors, levels, *encode(sampling, padding, align_corners, points))
+    numbers = encode(sampling, padding, align_corners, points, len(levels[0]))
+    return _run(tensors, levels, *numbers)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
-import importlib.util
 import json
+import math
+import os
 import pathlib
 import platform
 import sys
@@ -14,6 +15,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from . import __version__, _native
+from ._doctor import _import, _processor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -322,7 +324,8 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m msda bench",
         description="Checks the operator and other implementations that are installed, and times "
-        "them. CPU: caches are warm. CUDA: L2 is flushed, and host time is measured apart.",
+        "them. CPU: caches are warm. CUDA: L2 is flushed, and host time is measured apart. Exit "
+        "code 0: measured. 1: a result of msda is wrong. 2: wrong arguments, or torch is missing.",
     )
     parser.add_argument("--list", action="store_true", help="list the workloads and stop")
     parser.add_argument(
@@ -338,6 +341,20 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _unwritable(path: pathlib.Path) -> str:
+    """Why a file cannot be written; empty if it can. No new file stays."""
+    new = not os.path.exists(path)
+    try:
+        with open(path, "a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        return error.strerror or str(error)
+    if new:
+        # The path may be a link, which stays.
+        os.remove(os.path.realpath(path))
+    return ""
+
+
 def _refusal(args: argparse.Namespace) -> str:
     """What is wrong with the command line, before anything is measured."""
     import torch
@@ -351,8 +368,10 @@ def _refusal(args: argparse.Namespace) -> str:
         return "--device: got cuda, but torch finds no GPU\nhint: `python -m msda doctor`"
     if args.threads is not None and args.threads < 1:
         return f"--threads: got {args.threads}, expected at least 1"
-    if args.json is not None and not args.json.parent.is_dir():
-        return f"--json: got {args.json}, but the folder {args.json.parent} does not exist"
+    if not (math.isfinite(args.seconds) and args.seconds > 0):
+        return f"--seconds: got {args.seconds}, expected a finite number larger than 0"
+    if args.json is not None and (why := _unwritable(args.json)):
+        return f"--json: got {args.json}, which cannot be written: {why}"
     return ""
 
 
@@ -377,8 +396,6 @@ def _load(device: str) -> tuple[dict[str, Operator], list[str]]:
 def _machine(device: str) -> str:
     import torch
 
-    from ._doctor import _processor
-
     if device == "cuda":
         return torch.cuda.get_device_name()
     threads = torch.get_num_threads()
@@ -386,18 +403,17 @@ def _machine(device: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the tables. The result is 1 if a result of msda is wrong."""
+    """Prints the tables. The result is 1 if a result of msda is wrong, 2 if nothing can run."""
     args = _arguments(arguments)
-    if importlib.util.find_spec("torch") is None:
-        missing = "torch: not installed, expected for timing\nhint: pip install torch"
+    torch, missing = _import("torch")
+    if missing:
+        missing = f"torch: {missing}, expected for timing\nhint: pip install torch"
         print(f"error: {missing}", file=sys.stderr)
-        return 1
+        return 2
     refused = _refusal(args)
     if refused:
         print(f"error: {refused}", file=sys.stderr)
         return 2
-    import torch
-
     from ._workloads import WORKLOADS
 
     if args.list:

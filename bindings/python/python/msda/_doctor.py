@@ -123,11 +123,23 @@ def _import(name: str) -> tuple[Any, str]:
         return None, f"cannot be imported: {_first_line(error)}"
 
 
+def _examine_threads(torch: Any) -> Finding:
+    cores = _cores()
+    try:
+        threads = torch.get_num_threads() if torch else _native.cpu_threads()
+    except ValueError as error:
+        return Finding("threads", False, str(error), "calls with arrays fail until it is corrected")
+    few = threads < cores
+    return Finding(
+        "threads",
+        not few,
+        f"{threads} of {cores} cores, by {'torch.get_num_threads()' if torch else 'msda'}",
+        "look at torch.set_num_threads, MSDA_NUM_THREADS, OMP_NUM_THREADS" if few else None,
+    )
+
+
 def _examine_system(torch: Any) -> list[Finding]:
     isa = _native.cpu_isa()
-    cores = _cores()
-    threads = torch.get_num_threads() if torch else _native.cpu_threads()
-    few = threads < cores
     settings = [f"{key}={value}" for key, value in sorted(os.environ.items()) if key[:5] == "MSDA_"]
     system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
     return [
@@ -139,12 +151,7 @@ def _examine_system(torch: Any) -> list[Finding]:
             f"{_processor()}; instruction set: {isa}",
             "without vector instructions the CPU backend is slower" if isa == "portable" else None,
         ),
-        Finding(
-            "threads",
-            not few,
-            f"{threads} of {cores} cores, by {'torch.get_num_threads()' if torch else 'msda'}",
-            "look at torch.set_num_threads, MSDA_NUM_THREADS, OMP_NUM_THREADS" if few else None,
-        ),
+        _examine_threads(torch),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 _SAMPLING = {"bilinear": 0, "nearest": 1}
@@ -10,11 +11,11 @@ _CORNERS = 4
 
 
 def encode(
-    sampling: str, padding: str, align_corners: bool, points: Sequence[int] | None
+    sampling: str, padding: str, align_corners: bool, points: Sequence[int] | None, levels: int
 ) -> tuple[int, int]:
     """The number of the options, and the number of the points: 0 if all levels have the same."""
     options = encode_options(sampling, padding, align_corners)
-    return options, 0 if points is None else encode_points(points)
+    return options, 0 if points is None else encode_points(points, levels)
 
 
 def encode_options(sampling: str, padding: str, align_corners: bool) -> int:
@@ -30,16 +31,18 @@ def encode_options(sampling: str, padding: str, align_corners: bool) -> int:
     return bits | (_CORNERS if align_corners else 0)
 
 
-def encode_points(points: Sequence[int]) -> int:
+def encode_points(points: Sequence[int], levels: int) -> int:
     """Points per level as bytes of one number, the first level in the lowest byte."""
     expected = (
-        "expected one number per level, at most 8 levels, each from 0 to 255 and at least one above 0"
+        f"expected {levels} numbers, one per level (at most 8 levels), each from 0 to 255 and at "
+        "least one above 0"
     )
     try:
-        counts = [int(n) for n in points]
-    except (OverflowError, TypeError, ValueError):
+        counts = [operator.index(n) for n in points]
+    except TypeError:
         raise TypeError(f"points: got {points!r}, {expected}") from None
-    if not 1 <= len(counts) <= 8 or not all(0 <= n <= 255 for n in counts) or not any(counts):
+    fits = len(counts) == levels <= 8 and all(0 <= n <= 255 for n in counts)
+    if not fits or not any(counts):
         raise ValueError(f"points: got {counts!r}, {expected}")
     # Plain arithmetic, which torch.compile can follow.
     packed = 0

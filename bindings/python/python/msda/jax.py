@@ -143,7 +143,8 @@ def ms_deform_attn(
     """
     tensors = plain_tensors(_float_array, value, sampling_locations, attention_weights)
     levels = _levels(spatial_shapes, level_start_index)
-    return _run(tensors, levels, *encode(sampling, padding, align_corners, points))
+    numbers = encode(sampling, padding, align_corners, points, len(levels[0]))
+    return _run(tensors, levels, *numbers)
 
 
 def ms_deform_attn_fused(
@@ -170,4 +171,5 @@ def ms_deform_attn_fused(
         sampling_offsets,
         attention_logits,
     )
-    return _run(tensors, levels, *encode(sampling, padding, align_corners, points))
+    numbers = encode(sampling, padding, align_corners, points, len(levels[0]))
+    return _run(tensors, levels, *numbers)

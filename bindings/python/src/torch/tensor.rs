@@ -192,6 +192,7 @@ pub(super) fn dtype_name(number: i32) -> String {
         8..=10 => "a complex type",
         11 => "bool",
         15 => "bfloat16",
+        23..=26 => "an 8-bit floating-point type",
         _ => return format!("type number {number} of torch"),
     };
     name.to_owned()

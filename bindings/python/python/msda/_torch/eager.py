@@ -10,15 +10,15 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from . import rules, sharding
+from . import forward_mode, rules, sharding
 from .levels import USUAL, Levels, Starts, read_setup, setup_of, tables
 
 _TENSORS = frozenset((Tensor, torch.nn.Parameter))
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
+_is_tracing = torch._C._is_tracing
 _forward_ad = torch.autograd.forward_ad
-# A private part of torch: whether torch.func is active.
-_transforms = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
+_transforms = forward_mode.transforms
 
 
 def _direct(name: str) -> Callable[..., Any]:
@@ -125,17 +125,18 @@ class Form:
         self, tensors: tuple[Tensor, ...], shapes: Levels, starts: Starts, numbers: tuple[int, int]
     ) -> Tensor:
         """Runs the operator. `tensors` are value and the tensors behind the level sizes."""
-        if _is_compiling():
+        if _is_compiling() or _is_tracing():
             return self._run_public(tensors, shapes, starts, numbers)
-        for tensor in tensors:
-            if type(tensor) not in _TENSORS:
-                return self._run_public(tensors, shapes, starts, numbers)
         try:
+            for tensor in tensors:
+                if type(tensor) not in _TENSORS:
+                    return self._run_public(tensors, shapes, starts, numbers)
             if _transforms() is not None:
+                forward_mode.refuse(tensors)
                 value, *others = tensors
                 return self.transformed.apply(value, *tables(shapes, starts), *others, *numbers)
             if _forward_ad._current_level >= 0:
-                _check_forward_mode(*tensors)
+                forward_mode.refuse(tensors)
             grad = _is_grad_enabled() and _requires_grad(tensors)
             if type(shapes) is not Tensor:
                 setup = setup_of(shapes, starts, numbers)
@@ -154,7 +155,7 @@ class Form:
     def _run_public(
         self, tensors: tuple[Tensor, ...], shapes: Levels, starts: Starts, numbers: tuple[int, int]
     ) -> Tensor:
-        """Runs the public operator: for compiled functions and for subclasses of tensors."""
+        """Runs the public operator: for compiled and traced functions, and for subclasses."""
         value, *others = tensors
         levels = sharding.replicate_levels(value, *tables(shapes, starts))
         return self.public(value, *levels, *others, *numbers)
@@ -187,16 +188,6 @@ def _transformable(op, save, gradients):
             return gradients(ctx, *grads)
 
     return Transformable
-
-
-def _check_forward_mode(*tensors: Tensor) -> None:
-    if torch.autograd.forward_ad._current_level >= 0 and any(
-        torch.autograd.forward_ad.unpack_dual(t).tangent is not None for t in tensors
-    ):
-        raise NotImplementedError(
-            "msda has no forward-mode derivatives\n"
-            "hint: use reverse mode: backward() or torch.func.grad"
-        )
 
 
 plain = Form("", rules.PLAIN_WANTED)

@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import _array
 from .._options import encode
 from . import eager, schema
-from .levels import USUAL, Levels, Starts, count
+from .levels import USUAL, Levels, Starts, count, listed
 
 _float32 = torch.float32
 
@@ -74,7 +74,8 @@ def ms_deform_attn(
         )
     numbers = USUAL
     if points is not None or align_corners or sampling != "bilinear" or padding != "zeros":
-        numbers = encode(sampling, padding, align_corners, points)
+        spatial_shapes = listed(spatial_shapes)
+        numbers = encode(sampling, padding, align_corners, points, count(spatial_shapes))
     dtype = value.dtype
     if type(sampling_locations) is not Tensor or sampling_locations.dtype is not dtype:
         sampling_locations = promote("sampling_locations", sampling_locations, value)
@@ -125,7 +126,8 @@ def ms_deform_attn_fused(
         )
     numbers = USUAL
     if points is not None or align_corners or sampling != "bilinear" or padding != "zeros":
-        numbers = encode(sampling, padding, align_corners, points)
+        spatial_shapes = listed(spatial_shapes)
+        numbers = encode(sampling, padding, align_corners, points, count(spatial_shapes))
     dtype = value.dtype
     if type(sampling_offsets) is not Tensor or sampling_offsets.dtype is not dtype:
         sampling_offsets = promote("sampling_offsets", sampling_offsets, value)
@@ -133,11 +135,14 @@ def ms_deform_attn_fused(
         attention_logits = promote("attention_logits", attention_logits, value)
     if type(reference_points) is not Tensor:
         reference_points = promote("reference_points", reference_points, value)
-    # Reference points are coordinates: where the types differ, both are float32.
+    # Reference points are coordinates: where the types differ, both are float32. The kernel refuses
+    # other types than floats.
     if reference_points.dtype is not sampling_offsets.dtype:
-        reference_points = reference_points.to(_float32)
-        sampling_offsets = sampling_offsets.to(_float32)
+        if reference_points.is_floating_point() and sampling_offsets.is_floating_point():
+            reference_points = reference_points.to(_float32)
+            sampling_offsets = sampling_offsets.to(_float32)
     if reference_points.dim() == 4 and reference_points.shape[2] == 1:
+        spatial_shapes = listed(spatial_shapes)
         levels = count(spatial_shapes)
         if levels != 1:
             reference_points = reference_points.expand(-1, -1, levels, -1)

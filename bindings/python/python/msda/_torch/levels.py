@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from typing import Union
 
@@ -66,13 +67,18 @@ def read_setup(setup: Tensor) -> tuple[Tensor, Tensor, int, int]:
     return levels[:, :2], levels[:, 2], options, points
 
 
+def _integer(number: object) -> int:
+    """An integer; sizes that torch traces stay symbols. Floats and texts are a `TypeError`."""
+    return number if isinstance(number, (int, torch.SymInt)) else operator.index(number)
+
+
 def _numbers(
     shapes: Sequence[Sequence[int]], starts: Sequence[int] | None
 ) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
     """Level sizes and first positions of lists."""
     try:
-        pairs = tuple((int(height), int(width)) for height, width in shapes)
-    except (OverflowError, TypeError, ValueError):
+        pairs = tuple((_integer(height), _integer(width)) for height, width in shapes)
+    except (TypeError, ValueError):
         raise TypeError(
             f"spatial_shapes: got {shapes!r}, expected a tensor (levels, 2), or a list of "
             "(height, width)"
@@ -94,8 +100,8 @@ def _numbers(
 def _starts(starts: Sequence[int]) -> tuple[int, ...]:
     """First positions of a list."""
     try:
-        return tuple(int(start) for start in starts)
-    except (OverflowError, TypeError, ValueError):
+        return tuple(_integer(start) for start in starts)
+    except TypeError:
         raise TypeError(
             f"level_start_index: got {starts!r}, expected a tensor (levels), a list of integers, "
             "or None"
@@ -133,4 +139,14 @@ def tables(shapes: Levels, starts: Starts) -> tuple[Tensor, Tensor]:
 
 def count(shapes: Levels) -> int:
     """The number of levels."""
-    return shapes.shape[0] if isinstance(shapes, Tensor) else len(_numbers(shapes, None)[0])
+    if not isinstance(shapes, Tensor):
+        return len(_numbers(shapes, None)[0])
+    # The kernel refuses other ranks.
+    return shapes.shape[0] if shapes.dim() else 0
+
+
+def listed(shapes: Levels) -> Levels:
+    """Level sizes that can be read more than once: a generator becomes a list."""
+    if isinstance(shapes, Tensor) or not hasattr(shapes, "__next__"):
+        return shapes
+    return list(shapes)

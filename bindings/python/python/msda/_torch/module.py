@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -14,11 +15,14 @@ from .levels import Levels, Starts
 
 
 def _points_per_level(points: int | Sequence[int], levels: int) -> tuple[int, ...]:
-    counts = (points,) * levels if isinstance(points, int) else tuple(int(n) for n in points)
+    expected = f"expected a number above 0, or {levels} numbers, one per level"
+    try:
+        counts = (points,) * levels if isinstance(points, int) else tuple(points)
+        counts = tuple(operator.index(n) for n in counts)
+    except TypeError:
+        raise TypeError(f"points: got {points!r}, {expected}") from None
     if len(counts) != levels or any(n < 0 for n in counts) or not any(counts):
-        raise ValueError(
-            f"points: got {points!r}, expected a number above 0, or {levels} numbers, one per level"
-        )
+        raise ValueError(f"points: got {points!r}, {expected}")
     return counts
 
 
@@ -51,11 +55,15 @@ class MSDeformAttn(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if levels < 1 or heads < 1 or embed_dim < 1 or embed_dim % heads:
-            raise ValueError(
-                f"embed_dim, levels, heads: got {embed_dim}, {levels}, {heads}, expected numbers "
-                "above 0, and an embed_dim that is a multiple of heads"
-            )
+        sizes = (embed_dim, levels, heads)
+        expected = (
+            f"embed_dim, levels, heads: got {embed_dim!r}, {levels!r}, {heads!r}, expected "
+            "integers above 0, and an embed_dim that is a multiple of heads"
+        )
+        if not all(isinstance(n, int) for n in sizes):
+            raise TypeError(expected)
+        if min(sizes) < 1 or embed_dim % heads:
+            raise ValueError(expected)
         self.embed_dim = embed_dim
         self.levels = levels
         self.heads = heads
@@ -67,7 +75,7 @@ class MSDeformAttn(nn.Module):
         encode_options(sampling, padding, align_corners)
         self._points_differ = len(set(self.points)) > 1
         if self._points_differ:
-            encode_points(self.points)
+            encode_points(self.points, levels)
         samples = heads * sum(self.points)
         made = {"device": device, "dtype": dtype}
         self.sampling_offsets = nn.Linear(embed_dim, samples * 2, **made)
@@ -92,6 +100,13 @@ class MSDeformAttn(nn.Module):
         for layer in (self.value_proj, self.output_proj):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
+
+    def _check(self, name: str, tensor: Tensor) -> None:
+        if tensor.dim() != 3 or tensor.shape[-1] != self.embed_dim:
+            raise ValueError(
+                f"{name}: got shape {list(tensor.shape)}, expected 3 dimensions, the last of "
+                f"{self.embed_dim} channels"
+            )
 
     def _offsets_and_logits(self, query: Tensor) -> tuple[Tensor, Tensor]:
         samples = (sum(self.points),) if self._points_differ else (self.levels, self.points[0])
@@ -126,8 +141,16 @@ class MSDeformAttn(nn.Module):
         Under autocast the linear layers and the value are in 16 bits. Offsets are added to the
         reference points in float32: locations are never rounded to 16 bits.
         """
+        self._check("query", query)
+        self._check("input_flatten", input_flatten)
         value = self.value_proj(input_flatten)
         if padding_mask is not None:
+            expected = input_flatten.shape[:2]
+            if padding_mask.dtype is not torch.bool or padding_mask.shape != expected:
+                raise ValueError(
+                    f"padding_mask: got {padding_mask.dtype} of shape {list(padding_mask.shape)}, "
+                    f"expected torch.bool of shape {list(expected)}"
+                )
             value = value.masked_fill(padding_mask[..., None], 0.0)
         value = value.view(*value.shape[:2], self.heads, self.embed_dim // self.heads)
         offsets, logits = self._offsets_and_logits(query)

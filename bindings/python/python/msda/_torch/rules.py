@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .._arguments import output_shape
 from .schema import library
 
 # The bits of the gradients in their order: value, locations, weights.
@@ -15,9 +16,22 @@ PLAIN_WANTED = (1, 2, 4)
 FUSED_WANTED = (1, 8, 2, 4)
 
 
-def _output(value: Tensor, locations: Tensor) -> Tensor:
-    batch, _, heads, channels = value.shape
-    return value.new_empty((batch, locations.shape[1], heads * channels))
+def _output(value: Tensor, tables: Sequence[Tensor], floats: dict[str, Tensor]) -> Tensor:
+    """The output of the floating-point tensors behind value; the last but one has the queries."""
+    for name, tensor in floats.items():
+        if tensor.device != value.device:
+            raise ValueError(
+                f"{name}: got a tensor on {tensor.device}, expected one on {value.device}, where "
+                "value is"
+            )
+    for table in tables:
+        if table.device != value.device and table.device.type != "cpu":
+            raise ValueError(
+                f"spatial_shapes and level_start_index: got tensors on {table.device}, expected "
+                f"both on the CPU, or both on {value.device}, where value is"
+            )
+    name = list(floats)[-2]
+    return value.new_empty(output_shape(value.shape, name, floats[name].shape))
 
 
 def _like(tensor: Tensor, wanted: int, bit: int, value: Tensor) -> Tensor:
@@ -27,19 +41,25 @@ def _like(tensor: Tensor, wanted: int, bit: int, value: Tensor) -> Tensor:
 
 
 def _fake(value, shapes, starts, locations, weights, options=0, points=0):
-    return _output(value, locations)
+    floats = {"sampling_locations": locations, "attention_weights": weights}
+    return _output(value, (shapes, starts), floats)
 
 
 def _fake_fused(value, shapes, starts, reference, offsets, logits, options=0, points=0):
-    return _output(value, offsets)
+    floats = {
+        "reference_points": reference,
+        "sampling_offsets": offsets,
+        "attention_logits": logits,
+    }
+    return _output(value, (shapes, starts), floats)
 
 
 def _fake_setup(value, locations, weights, setup):
-    return _output(value, locations)
+    return _fake(value, setup, setup, locations, weights)
 
 
 def _fake_fused_setup(value, reference, offsets, logits, setup):
-    return _output(value, offsets)
+    return _fake_fused(value, setup, setup, reference, offsets, logits)
 
 
 def _fake_backward(grad, value, shapes, starts, locations, weights, options=0, points=0, wanted=7):
@@ -111,12 +131,13 @@ def _batched(op, levels_at: int, tensors: int):
             for at, arg in enumerate(args[:tensors])
         ]
         results = op(*folded, *args[tensors:])
+        batch = args[0].movedim(in_dims[0] or 0, 0).shape[0 if in_dims[0] is None else 1]
 
         def unfold(result: Tensor) -> Tensor:
             # A gradient that was not asked for is empty.
             if result.dim() == 1:
                 return result.new_empty((size, 0))
-            return result.reshape(size, result.shape[0] // size, *result.shape[1:])
+            return result.reshape(size, batch, *result.shape[1:])
 
         if isinstance(results, Tensor):
             return unfold(results), 0

@@ -12,12 +12,27 @@ import sysconfig
 import torch
 
 from .. import _native
+from . import forward_mode
 
 _PLAIN = "Tensor sampling_locations, Tensor attention_weights"
 _FUSED = "Tensor reference_points, Tensor sampling_offsets, Tensor attention_logits"
 _TABLES = "Tensor spatial_shapes, Tensor level_start_index, "
 
-library = torch.library.Library("msda", "DEF")
+class _Library(torch.library.Library):
+    """A library whose operators refuse forward mode: torch would take their derivatives for 0."""
+
+    def impl(self, op_name, fn, dispatch_key="", **options):
+        if dispatch_key == "Autograd":
+            # `register_autograd` gives the keys of the dispatcher in front.
+            def checked(keys, *args, kernel=fn):
+                forward_mode.refuse(args)
+                return kernel(keys, *args)
+
+            fn = checked
+        super().impl(op_name, fn, dispatch_key, **options)
+
+
+library = _Library("msda", "DEF")
 
 
 def _define() -> None:

@@ -2,74 +2,147 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+import threading
 import types
 from collections.abc import Callable
 
-_ABSENT = object()
+ABSENT = object()
+
+# Held while attributes are replaced or put back.
+lock = threading.RLock()
+
+
+@dataclasses.dataclass(eq=False)
+class _Layer:
+    """One replacement of an attribute."""
+
+    owner: object
+    name: str
+    old: object
+    new: object
+
+
+# The replacements of each attribute, the newest last. They can be undone in any order.
+_layers: dict[tuple[int, str], list[_Layer]] = {}
+
+
+def _get(owner: object, name: str) -> object:
+    """An attribute of the owner itself, or an entry of a dictionary."""
+    return (owner if isinstance(owner, dict) else vars(owner)).get(name, ABSENT)
+
+
+def _put(owner: object, name: str, value: object) -> None:
+    if isinstance(owner, dict):
+        if value is ABSENT:
+            del owner[name]
+        else:
+            owner[name] = value
+    elif value is ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, value)
+
+
+def original(owner: object, name: str) -> object:
+    """An attribute as it is without any replacement, or ABSENT."""
+    value = _get(owner, name)
+    for layer in reversed(_layers.get((id(owner), name), [])):
+        if value is layer.new:
+            value = layer.old
+    return value
+
+
+def _remove(layer: _Layer) -> None:
+    """Takes one replacement away. Newer ones stay, and so does what others have set since."""
+    layers = _layers[id(layer.owner), layer.name]
+    place = layers.index(layer)
+    newer = layers[place + 1 :]
+    if newer:
+        if newer[0].old is layer.new:
+            newer[0].old = layer.old
+    elif _get(layer.owner, layer.name) is layer.new:
+        _put(layer.owner, layer.name, layer.old)
+    del layers[place]
+    if not layers:
+        del _layers[id(layer.owner), layer.name]
 
 
 class Replacements:
-    """A list of replaced attributes that can be undone."""
+    """A list of replaced attributes. They stay until all handles are undone."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
+        self._handles: set[Patch] = set()
 
     def __bool__(self) -> bool:
         return bool(self._undo)
 
     def set(self, owner: object, name: str, new: object) -> None:
-        """Sets an attribute of a module or of a class. Inherited attributes stay as they are."""
-        old = vars(owner).get(name, _ABSENT)
-        setattr(owner, name, new)
-        if old is _ABSENT:
-            self._undo.append(lambda: delattr(owner, name))
-        else:
-            self._undo.append(lambda: setattr(owner, name, old))
+        """Sets an attribute of a module or of a class, or an entry of a dictionary.
 
-    def set_everywhere(self, function: object, new: object) -> None:
-        """Replaces a function in every imported module that has it as a global."""
-        for module in list(sys.modules.values()):
-            if not isinstance(module, types.ModuleType):
+        Inherited attributes stay as they are.
+        """
+        with lock:
+            layer = _Layer(owner, name, _get(owner, name), new)
+            _put(owner, name, new)
+            _layers.setdefault((id(owner), name), []).append(layer)
+            self._undo.append(lambda: _remove(layer))
+
+    def set_everywhere(self, module: types.ModuleType, function: object, new: object) -> None:
+        """Replaces a function in a module, and in every imported module that has it as a global."""
+        found = {id(m): m for m in (module, *sys.modules.values())}
+        for owner in found.values():
+            if not isinstance(owner, types.ModuleType):
                 continue
-            for name, value in list(vars(module).items()):
-                if value is function:
-                    self.set(module, name, new)
-
-    def add_module(self, name: str, module: types.ModuleType) -> None:
-        """Makes `import name` give this module."""
-        old = sys.modules.get(name, _ABSENT)
-        sys.modules[name] = module
-        if old is _ABSENT:
-            self._undo.append(lambda: sys.modules.pop(name, None))
-        else:
-            self._undo.append(lambda: sys.modules.__setitem__(name, old))
+            for name, value in list(vars(owner).items()):
+                # Where an earlier call has replaced it, this call replaces it too.
+                again = value is new and original(owner, name) is function
+                if value is function or again:
+                    self.set(owner, name, new)
 
     def add_finder(self, finder: object) -> None:
         """Asks this finder first at every import."""
         sys.meta_path.insert(0, finder)
         self._undo.append(lambda: sys.meta_path.remove(finder))
 
+    def handle(self) -> Patch:
+        """One more handle."""
+        with lock:
+            handle = Patch(self)
+            self._handles.add(handle)
+            return handle
+
+    def release(self, handle: Patch) -> None:
+        """Undoes a handle. After the last one, the original attributes are back."""
+        with lock:
+            if handle in self._handles:
+                self._handles.remove(handle)
+                if not self._handles:
+                    self.undo()
+
     def undo(self) -> None:
-        """Puts the original attributes back, the last one first."""
-        while self._undo:
-            self._undo.pop()()
+        """Undoes all handles: puts the original attributes back, the last one first."""
+        with lock:
+            self._handles.clear()
+            while self._undo:
+                self._undo.pop()()
 
 
 class Patch:
-    """What a patch function returns: `undo()`, or the end of a `with` block, undoes the patch.
+    """What a patch function returns: `undo()`, or the end of a `with` block, undoes the call.
 
-    A patch that was in place before is not undone by the `with` block of a second call.
+    Each call gives its own handle, which undoes nothing else. What several calls have replaced
+    stays replaced until all their handles are undone. The functions that unpatch undo all handles.
     """
 
-    def __init__(self, undo: Callable[[], None] | None) -> None:
-        self._undo = undo
+    def __init__(self, replaced: Replacements) -> None:
+        self._replaced = replaced
 
     def undo(self) -> None:
         """Undoes what this call did. A second call does nothing."""
-        undo, self._undo = self._undo, None
-        if undo is not None:
-            undo()
+        self._replaced.release(self)
 
     def __enter__(self) -> Patch:
         return self

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import threading
 
 from torch import Tensor
 
 from . import research
-from ._replace import Patch, Replacements
+from ._replace import Patch, Replacements, lock
 
-_lock = threading.RLock()
 _replaced = Replacements()
 
 
@@ -66,29 +64,27 @@ def ms_deform_attn_backward(
 def patch() -> Patch:
     """Makes mmcv call msda, on the CPU and on CUDA.
 
-    Modules that imported mmcv's functions before are included. A second call does nothing. The
-    result can be the context of a `with` block, at whose end the patch is undone.
+    Modules that imported mmcv's functions before are included. The result undoes the call with
+    `undo()`, or at the end of a `with` block; the patch stays until all calls are undone.
     """
     if importlib.util.find_spec("mmcv") is None:
         raise ImportError("msda.integrations.mmcv needs mmcv\nhint: pip install mmcv")
-    with _lock:
-        if _replaced:
-            return Patch(None)
-        try:
-            extension = importlib.import_module("mmcv._ext")
-            module = importlib.import_module("mmcv.ops.multi_scale_deform_attn")
-        except ImportError as error:
-            raise ImportError(
-                f"msda.integrations.mmcv needs mmcv with its operators: {error}\n"
-                "hint: mmcv-lite has none; install mmcv"
-            ) from error
-        research.replace_in(module, _replaced)
-        _replaced.set(extension, "ms_deform_attn_forward", ms_deform_attn_forward)
-        _replaced.set(extension, "ms_deform_attn_backward", ms_deform_attn_backward)
-        return Patch(unpatch)
+    try:
+        extension = importlib.import_module("mmcv._ext")
+        module = importlib.import_module("mmcv.ops.multi_scale_deform_attn")
+    except ImportError as error:
+        raise ImportError(
+            f"msda.integrations.mmcv needs mmcv with its operators: {error}\n"
+            "hint: mmcv-lite has none; install mmcv"
+        ) from error
+    with lock:
+        if not _replaced:
+            research.replace_in(module, _replaced)
+            _replaced.set(extension, "ms_deform_attn_forward", ms_deform_attn_forward)
+            _replaced.set(extension, "ms_deform_attn_backward", ms_deform_attn_backward)
+        return _replaced.handle()
 
 
 def unpatch() -> None:
-    """Puts the functions of mmcv back. Without a patch it does nothing."""
-    with _lock:
-        _replaced.undo()
+    """Undoes all calls of `patch`. Without a patch it does nothing."""
+    _replaced.undo()

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from .._torch.functional import ms_deform_attn, promote
 from .._torch.levels import tables
-from ._replace import Patch, Replacements
+from ._replace import ABSENT, Patch, Replacements, lock, original
 
 EXTENSION = "MultiScaleDeformableAttention"
 
@@ -144,18 +144,19 @@ def install(*names: str) -> Patch:
         names: names of modules. Without one it is `MultiScaleDeformableAttention`. GroundingDINO
             has `groundingdino._C`, detrex has `detrex._C`.
 
-    A module that is imported already keeps its other functions. The result undoes the change with
-    `undo()`, or at the end of a `with` block.
+    A module that is imported already keeps its other functions. The result undoes the call with
+    `undo()`, or at the end of a `with` block; a module stays until all calls for it are undone.
     """
     replaced = Replacements()
-    for name in names or (EXTENSION,):
-        present = sys.modules.get(name)
-        if present is None:
-            replaced.add_module(name, _extension(name))
-            continue
-        replaced.set(present, "ms_deform_attn_forward", ms_deform_attn_forward)
-        replaced.set(present, "ms_deform_attn_backward", ms_deform_attn_backward)
-    return Patch(replaced.undo)
+    with lock:
+        for name in names or (EXTENSION,):
+            present = sys.modules.get(name)
+            if original(sys.modules, name) in (ABSENT, None):
+                replaced.set(sys.modules, name, present or _extension(name))
+                continue
+            replaced.set(present, "ms_deform_attn_forward", ms_deform_attn_forward)
+            replaced.set(present, "ms_deform_attn_backward", ms_deform_attn_backward)
+        return replaced.handle()
 
 
 def patch(module: str | types.ModuleType) -> Patch:
@@ -167,20 +168,20 @@ def patch(module: str | types.ModuleType) -> Patch:
             `detrex.layers.multi_scale_deform_attn`.
 
     Each function is called once with a small example: one that computes something else is refused.
-    Other modules that imported the function by name are included. The result undoes the patch with
-    `undo()`, or at the end of a `with` block.
+    Other modules that imported the function by name are included. The result undoes the call with
+    `undo()`, or at the end of a `with` block; a function stays until all calls for it are undone.
     """
-    replaced = Replacements()
-    replace_in(module, replaced)
-    return Patch(replaced.undo)
-
-
-def replace_in(module: str | types.ModuleType, replaced: Replacements) -> None:
-    """Replaces the functions of a module, and notes them in `replaced`."""
     if isinstance(module, str):
         module = importlib.import_module(module)
+    replaced = Replacements()
+    replace_in(module, replaced)
+    return replaced.handle()
+
+
+def replace_in(module: types.ModuleType, replaced: Replacements) -> None:
+    """Replaces the functions of a module, and notes them in `replaced`."""
     found: dict[str, Any] = vars(module)
-    functions = [found[name] for name in _FUNCTIONS if name in found]
+    functions: list[Any] = [original(module, name) for name in _FUNCTIONS if name in found]
     classes = [found[name] for name in _CLASSES if name in found]
     if not functions and not classes:
         raise ValueError(
@@ -192,7 +193,7 @@ def replace_in(module: str | types.ModuleType, replaced: Replacements) -> None:
     for cls in classes:
         replaced.set(cls, "apply", staticmethod(ms_deform_attn_forward))
     for function, new in pairs:
-        replaced.set_everywhere(function, new)
+        replaced.set_everywhere(module, function, new)
 
 
 def main(arguments: Sequence[str]) -> int:

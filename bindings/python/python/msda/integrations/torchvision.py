@@ -17,11 +17,44 @@ from torch import Tensor
 from .._torch.functional import ms_deform_attn
 
 
+def _maps(features: Sequence[Tensor] | Mapping[str, Tensor]) -> list[Tensor]:
+    given = features.values() if isinstance(features, Mapping) else features
+    try:
+        maps = list(given)
+    except TypeError:
+        maps = [given]
+    for found in maps:
+        if not isinstance(found, Tensor):
+            raise TypeError(
+                f"features: got {type(found).__name__}, expected torch tensors in a list or in a "
+                "dictionary"
+            )
+    return maps
+
+
+def _heads(sampling_locations: Tensor) -> int:
+    if not isinstance(sampling_locations, Tensor):
+        got = type(sampling_locations).__name__
+        raise TypeError(f"sampling_locations: got {got}, expected a torch tensor")
+    shape = sampling_locations.shape
+    if len(shape) not in (5, 6) or shape[2] < 1:
+        raise ValueError(
+            f"sampling_locations: got shape {list(shape)}, expected 6 dimensions (batch, queries, "
+            "heads, levels, points, 2), or 5 if levels and points are one dimension, and at least "
+            "1 head"
+        )
+    return shape[2]
+
+
 def flatten_features(
     features: Sequence[Tensor] | Mapping[str, Tensor], heads: int
 ) -> tuple[Tensor, list[tuple[int, int]]]:
     """The value of the operator, and the height and width of each level."""
-    maps = list(features.values()) if isinstance(features, Mapping) else list(features)
+    maps = _maps(features)
+    if not isinstance(heads, (int, torch.SymInt)):
+        raise TypeError(f"heads: got {type(heads).__name__}, expected an integer")
+    if heads < 1:
+        raise ValueError(f"heads: got {heads}, expected at least 1")
     if not maps or any(m.dim() != 4 or m.shape[:2] != maps[0].shape[:2] for m in maps):
         raise ValueError(
             f"features: got shapes {[tuple(m.shape) for m in maps]}, expected at least one map "
@@ -54,5 +87,5 @@ def multi_scale_deform_attn(
     Returns:
         `(batch, queries, channels)`.
     """
-    value, shapes = flatten_features(features, sampling_locations.shape[2])
+    value, shapes = flatten_features(features, _heads(sampling_locations))
     return ms_deform_attn(value, shapes, None, sampling_locations, attention_weights, **options)

@@ -17,12 +17,10 @@ are imported later.
 
 from __future__ import annotations
 
-import importlib.machinery
 import importlib.util
 import inspect
 import re
 import sys
-import threading
 import types
 import warnings
 from collections.abc import Callable, Sequence
@@ -31,8 +29,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._imports import AfterImport
 from .._torch.functional import ms_deform_attn
-from ._replace import Patch, Replacements
+from ._replace import Patch, Replacements, lock
 
 _MODULES = re.compile(r"transformers\.models\..*\.modeling_\w+")
 
@@ -41,7 +40,6 @@ _STORED = "ms_deformable_attn_core"
 
 Sizes = Sequence[Sequence[int]]
 
-_lock = threading.RLock()
 _replaced = Replacements()
 
 
@@ -208,53 +206,31 @@ def _stores(cls: object, module: str) -> bool:
     return code is not None and _STORED in code.co_names
 
 
-class _Finder:
-    """Patches modules of transformers directly after their import."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if not _MODULES.fullmatch(name):
-            return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        specs = (finder.find_spec(name, path, target) for finder in others)
-        spec = next((spec for spec in specs if spec is not None), None)
-        loader = None if spec is None else spec.loader
-        if not isinstance(loader, importlib.machinery.SourceFileLoader):
-            return spec
-
-        def exec_module(module: types.ModuleType) -> None:
-            del loader.exec_module
-            loader.exec_module(module)
-            with _lock:
-                if _replaced:
-                    _patch_module(module)
-
-        loader.exec_module = exec_module
-        return spec
+def _after_import(module: types.ModuleType) -> None:
+    with lock:
+        if _replaced:
+            _patch_module(module)
 
 
 def patch_transformers() -> Patch:
     """Makes the models of transformers call msda, on the CPU and on CUDA.
 
-    Models that exist already are included. A second call does nothing. The result can be the
-    context of a `with` block, at whose end the patch is undone.
+    Models that exist already are included. The result undoes the call with `undo()`, or at the end
+    of a `with` block; the patch stays until all calls are undone.
     """
     if importlib.util.find_spec("transformers") is None:
         raise ImportError(
             "msda.patch_transformers needs transformers\nhint: pip install transformers"
         )
-    with _lock:
-        if _replaced:
-            return Patch(None)
-        _replaced.add_finder(_Finder())
-        for name, module in list(sys.modules.items()):
-            if _MODULES.fullmatch(name) and isinstance(module, types.ModuleType):
-                _patch_module(module)
-        return Patch(unpatch_transformers)
+    with lock:
+        if not _replaced:
+            _replaced.add_finder(AfterImport(_MODULES.fullmatch, _after_import))
+            for name, module in list(sys.modules.items()):
+                if _MODULES.fullmatch(name) and isinstance(module, types.ModuleType):
+                    _patch_module(module)
+        return _replaced.handle()
 
 
 def unpatch_transformers() -> None:
-    """Puts the functions of transformers back. Without a patch it does nothing."""
-    with _lock:
-        _replaced.undo()
+    """Undoes all calls of `patch_transformers`. Without a patch it does nothing."""
+    _replaced.undo()
