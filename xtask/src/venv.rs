@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 /// What the comparison and the tests of the Python package need.
-const PACKAGES: [&str; 4] = ["torch", "numpy", "transformers", "pytest"];
+const PACKAGES: [&str; 5] = ["torch", "numpy", "transformers", "jax", "pytest"];
 
 /// What the kernels need: a file under `site-packages/nvidia`, and the package that has it. Torch
 /// brings an NVRTC of its own where it brings CUDA: that one is taken as it is.

@@ -39,7 +39,8 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        return 1
+        # As a program that the signal of a closed pipe has ended.
+        return 141
 
 
 if __name__ == "__main__":
