@@ -336,13 +336,11 @@ impl Call<'_> {
 fn named(error: msda::Error, call: &Call<'_>) -> Refused {
     let subject = error.subject();
     let argument = match subject {
-        "channels" | "positions" | "size of value" | "type of value" => call.value.name,
+        "channels" | "positions" | "size of value" => call.value.name,
         "size of locations" | "type of locations" => call.locations.name,
-        "size of weights" | "type of weights" => call.weights.name,
-        "level starts" => "level_start_index",
-        _ if subject.starts_with("start of level") || subject.starts_with("end of level") => {
-            "level_start_index"
-        }
+        "type of weights" => call.weights.name,
+        "size of reference" => "reference_points",
+        _ if subject.contains("start") || subject.starts_with("end of level") => "level_start_index",
         _ if subject.contains("level") => "spatial_shapes",
         _ => return error.into(),
     };

@@ -71,7 +71,7 @@ fn a_call_takes_a_few_megabytes() {
             ];
             let inputs = Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice());
             let cpu = Cpu::new();
-            // One thread: whether two of them hold their buffers at the same time is chance.
+            // One thread: with two, the peak depends on whether both hold buffers at the same time.
             forward.push(peak(|| one.install(|| cpu.forward(&p, &inputs, output.as_mut().into()).unwrap())));
             let backward = peak(|| {
                 let [value, locations, weights] = grads.each_mut().map(|b| Some(b.as_mut().into()));

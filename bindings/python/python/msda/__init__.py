@@ -47,7 +47,12 @@ _WITH_TORCH = {
     "unpatch_transformers": ".integrations.transformers",
 }
 
-if importlib.util.find_spec("torch") is None:
+
+def _has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
+if not _has_torch():
     # `from msda import *` and `help(msda)` ask for every name that is listed.
     __all__[:] = [name for name in __all__ if name not in _WITH_TORCH]
 
@@ -55,7 +60,7 @@ if importlib.util.find_spec("torch") is None:
 def __getattr__(name: str) -> object:
     """Imports torch when a name needs it and it is installed: `import msda` stays fast."""
     if name in _FUNCTIONS:
-        if importlib.util.find_spec("torch") is not None:
+        if _has_torch():
             from ._torch import functional as module
         else:
             from . import _array as module
@@ -63,7 +68,7 @@ def __getattr__(name: str) -> object:
             globals()[function] = getattr(module, function)
         return globals()[name]
     if name in _WITH_TORCH:
-        if importlib.util.find_spec("torch") is None:
+        if not _has_torch():
             raise ImportError(f"msda.{name} needs torch\nhint: pip install torch")
         globals()[name] = getattr(importlib.import_module(_WITH_TORCH[name], __name__), name)
         return globals()[name]
@@ -86,5 +91,5 @@ def _register(torch: types.ModuleType) -> None:
 # Programs that were exported or compiled call `torch.ops.msda` without the functions above.
 if sys.modules.get("torch") is not None:
     from . import _torch  # noqa: F401
-elif importlib.util.find_spec("torch") is not None:
+elif _has_torch():
     sys.meta_path.insert(0, AfterImport("torch".__eq__, _register))

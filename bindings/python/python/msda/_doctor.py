@@ -128,7 +128,7 @@ def _examine_threads(torch: Any) -> Finding:
     try:
         threads = torch.get_num_threads() if torch else _native.cpu_threads()
     except ValueError as error:
-        return Finding("threads", False, str(error), "calls with arrays fail until it is corrected")
+        return Finding("threads", False, str(error), "calls with arrays fail until it is a number above 0")
     few = threads < cores
     return Finding(
         "threads",

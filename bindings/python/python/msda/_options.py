@@ -34,7 +34,7 @@ def encode_options(sampling: str, padding: str, align_corners: bool) -> int:
 def encode_points(points: Sequence[int], levels: int) -> int:
     """Points per level as bytes of one number, the first level in the lowest byte."""
     expected = (
-        f"expected {levels} numbers, one per level (at most 8 levels), each from 0 to 255 and at "
+        f"expected one number for each of the {levels} levels (at most 8), from 0 to 255 and at "
         "least one above 0"
     )
     try:

@@ -21,11 +21,11 @@ def refuse(arguments: Iterable[Any]) -> None:
     if innermost is None:
         if _forward_ad._current_level < 0:
             return
-    # Other transforms have no tangents, and run the operator again without themselves.
+    # Other transforms run the operator again without themselves: tangents are found then.
     elif innermost.key() != _JVP:
         return
     for tensor in filter(lambda argument: isinstance(argument, Tensor), arguments):
-        # Torch has one level.
+        # Forward mode cannot be nested, so its level is always 0.
         if _forward_ad.unpack_dual(tensor, level=0).tangent is not None:
             raise NotImplementedError(
                 "msda has no forward-mode derivatives\n"

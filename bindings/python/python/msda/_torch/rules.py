@@ -117,6 +117,14 @@ def _fold(tensor: Tensor, dim: int | None, size: int) -> Tensor:
     return tensor.reshape(size * tensor.shape[1], *tensor.shape[2:])
 
 
+def _first_size(tensor: Tensor, dim: int | None) -> int:
+    """The first size of a tensor without its batched dimension."""
+    sizes = list(tensor.shape)
+    if dim is not None:
+        del sizes[dim]
+    return sizes[0]
+
+
 def _batched(op, levels_at: int, tensors: int):
     def rule(info, in_dims, *args):
         size = info.batch_size
@@ -131,7 +139,7 @@ def _batched(op, levels_at: int, tensors: int):
             for at, arg in enumerate(args[:tensors])
         ]
         results = op(*folded, *args[tensors:])
-        batch = args[0].movedim(in_dims[0] or 0, 0).shape[0 if in_dims[0] is None else 1]
+        batch = _first_size(args[0], in_dims[0])
 
         def unfold(result: Tensor) -> Tensor:
             # A gradient that was not asked for is empty.

@@ -19,17 +19,22 @@ _FUSED = "Tensor reference_points, Tensor sampling_offsets, Tensor attention_log
 _TABLES = "Tensor spatial_shapes, Tensor level_start_index, "
 
 class _Library(torch.library.Library):
-    """A library whose operators refuse forward mode: torch would take their derivatives for 0."""
+    """A library whose operators refuse forward mode. Torch would silently use a derivative of 0."""
 
     def impl(self, op_name, fn, dispatch_key="", **options):
         if dispatch_key == "Autograd":
-            # `register_autograd` gives the keys of the dispatcher in front.
-            def checked(keys, *args, kernel=fn):
-                forward_mode.refuse(args)
-                return kernel(keys, *args)
-
-            fn = checked
+            fn = _without_forward_mode(fn)
         super().impl(op_name, fn, dispatch_key, **options)
+
+
+def _without_forward_mode(kernel):
+    """A kernel of `register_autograd`, whose first argument are the dispatch keys."""
+
+    def checked(keys, *args):
+        forward_mode.refuse(args)
+        return kernel(keys, *args)
+
+    return checked
 
 
 library = _Library("msda", "DEF")
