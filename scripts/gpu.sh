@@ -48,7 +48,7 @@ if has python; then
     if missing=$("$MSDA_PYTHON" -c "import torch, pytest, transformers" 2>&1 >/dev/null); then
         # The checkout's package with the compiled part of the bundle.
         package=$(cd "$(dirname "$0")/../bindings/python" && pwd)
-        cp "$bin"/_native.* "$package/python/msda/"
+        cp "$bin"/_native.* "$package/python/msda_attn/"
         PYTHONPATH=$package/python step python "$MSDA_PYTHON" -m pytest --quiet -rs -p no:cacheprovider "$package/tests"
     else
         echo "skipped python: ${missing##*$'\n'}"

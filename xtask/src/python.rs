@@ -16,7 +16,7 @@ pub(crate) const EXTENSION: &str = if cfg!(windows) { "_native.pyd" } else { "_n
 
 /// The compiled part, where Python finds it.
 pub(crate) fn extension() -> PathBuf {
-    root().join(PACKAGE).join("python/msda").join(EXTENSION)
+    root().join(PACKAGE).join("python/msda_attn").join(EXTENSION)
 }
 
 /// Builds the compiled part and puts it into the package's sources.
@@ -116,7 +116,7 @@ pub(crate) fn wheels() -> Result<()> {
 /// package's own checks.
 fn check(wheel: &Path) -> Result<()> {
     const PROGRAM: &str = "
-import numpy, msda
+import numpy, msda_attn as msda
 value = numpy.arange(4, dtype=numpy.float32).reshape(1, 4, 1, 1)
 where = numpy.full((1, 1, 1, 1, 1, 2), 0.5, dtype=numpy.float32)
 weights = numpy.ones((1, 1, 1, 1, 1), dtype=numpy.float32)
@@ -128,7 +128,7 @@ print('msda', msda.__version__, 'computes without torch')
     let python = venv::new(&folder)?;
     venv::install(&python, &["numpy", &wheel.display().to_string()])?;
     run(&python, &["-I", "-c", PROGRAM], &[])?;
-    run(&python, &["-I", "-m", "msda", "doctor"], &[])
+    run(&python, &["-I", "-m", "msda_attn", "doctor"], &[])
 }
 
 /// Tests a wheel with torch. Errors and the ends of threads matter most: zig links the compiled

@@ -14,7 +14,7 @@ import time
 
 import torch
 
-import msda
+import msda_attn as msda
 
 
 def make_model() -> torch.nn.Module:

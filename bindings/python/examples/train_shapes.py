@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import msda
-import msda.plot
+import msda_attn as msda
+import msda_attn.plot
 
 SIDE = 64  # pixels of an image
 CELLS = 4  # queries per row and column: each is responsible for one cell of the image
@@ -191,7 +191,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     args.out.mkdir(parents=True, exist_ok=True)
     model, curve, reached = train(args.steps, args.goal, lambda line: print(line, flush=True))
-    msda.plot.line_chart(
+    msda_attn.plot.line_chart(
         args.out / "loss.png",
         {"each step": curve, "mean of 21": smooth(curve)},
         title="A detector of shapes learns",

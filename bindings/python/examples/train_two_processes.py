@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-import msda
+import msda_attn as msda
 
 PROCESSES = 2
 SIDE = 16  # pixels of an image

@@ -15,7 +15,7 @@ import sys
 
 import torch
 
-import msda.plot
+import msda_attn.plot
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from train_shapes import NAMES, Detector, make_images, train  # noqa: E402
@@ -34,7 +34,7 @@ def draw(model: Detector, path: pathlib.Path, seed: int) -> str:
         layer.norms[0](given), reference[:, :, None], shapes
     )
     says = f"query {query}: {NAMES[guess[query]]}, truth: {NAMES[classes[0, query]]}"
-    msda.plot.sampling_points(
+    msda_attn.plot.sampling_points(
         path,
         images[0].permute(1, 2, 0),
         locations[0, query],

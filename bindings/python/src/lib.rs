@@ -1,4 +1,4 @@
-//! The compiled part of the Python package `msda`.
+//! The compiled part of the Python package `msda_attn`.
 //!
 //! `torch` registers operators whose kernels run without Python. `raw` takes addresses, for NumPy
 //! and for versions of torch without the stable C ABI. Both check a call (`call`) and run it on the

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-import msda
+import msda_attn as msda
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE))

@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-import msda
-from msda._torch.sharding import register_sharding
+import msda_attn as msda
+from msda_attn._torch.sharding import register_sharding
 from support import problem
 from test_readme import blocks
 

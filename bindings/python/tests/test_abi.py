@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from msda import _native
+from msda_attn import _native
 
 FILE = pathlib.Path(_native.__file__)
 SOURCE = pathlib.Path(__file__).parents[1] / "src" / "torch" / "abi.rs"
@@ -87,7 +87,7 @@ def test_the_file_is_named_for_the_stable_abi():
 
 def test_torch_declares_every_function_in_its_stable_headers():
     torch = pytest.importorskip("torch", reason="compares with torch's headers")
-    from msda._torch import schema
+    from msda_attn._torch import schema
 
     if schema.kernels != "native":
         pytest.skip(f"torch {torch.__version__} is too old for the compiled kernels")

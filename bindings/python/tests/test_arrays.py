@@ -9,7 +9,7 @@ import numpy
 import pytest
 import torch
 
-import msda
+import msda_attn as msda
 from support import problem
 
 
@@ -92,7 +92,7 @@ def test_sizes_that_no_array_has():
 def test_python_exits_while_a_daemon_thread_computes():
     """Before Python 3.14 such a thread ends in the call: its unwinder passes our frames."""
     code = """
-import threading, time, numpy, msda
+import threading, time, numpy, msda_attn as msda
 value = numpy.ones((1, 4096, 8, 32), dtype=numpy.float32)
 where = numpy.full((1, 2000, 8, 1, 4, 2), 0.5, dtype=numpy.float32)
 weights = numpy.ones((1, 2000, 8, 1, 4), dtype=numpy.float32)
@@ -117,7 +117,7 @@ import importlib.util, sys
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "torch" else find(name, *rest)
 sys.modules["torch"] = None
-import numpy, msda
+import numpy, msda_attn as msda
 value = numpy.arange(4, dtype=numpy.float32).reshape(1, 4, 1, 1)
 where = numpy.full((1, 1, 1, 1, 1, 2), 0.5, dtype=numpy.float32)
 weights = numpy.ones((1, 1, 1, 1, 1), dtype=numpy.float32)
@@ -130,6 +130,6 @@ except ImportError as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "1.5",
-        "msda.MSDeformAttn needs torch",
+        "msda_attn.MSDeformAttn needs torch",
         "hint: pip install torch",
     ]

@@ -1,4 +1,4 @@
-"""`python -m msda bench`: its workloads, its checks and its output."""
+"""`python -m msda_attn bench`: its workloads, its checks and its output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the command needs torch")
 
-from msda import _bench, _peers, _timing, _workloads  # noqa: E402
+from msda_attn import _bench, _peers, _timing, _workloads  # noqa: E402
 from support import gpu  # noqa: E402
 
 FILES = pathlib.Path(__file__).parents[3] / "crates" / "msda-bench" / "workloads"
@@ -22,7 +22,7 @@ LITTLE = _workloads.Workload("a test", 2, 40, 2, 8, ((7, 9), (4, 5)), 3, "random
 
 def bench(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-m", "msda", "bench", *arguments],
+        [sys.executable, "-m", "msda_attn", "bench", *arguments],
         capture_output=True,
         text=True,
         timeout=600,
@@ -222,7 +222,7 @@ def test_the_check_of_the_file_leaves_nothing_behind(tmp_path):
 def test_a_missing_torch_is_not_a_wrong_result():
     program = (
         "import sys; sys.modules['torch'] = None; "
-        "from msda.__main__ import main; sys.exit(main(['bench']))"
+        "from msda_attn.__main__ import main; sys.exit(main(['bench']))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 2 and done.stdout == ""
@@ -241,7 +241,7 @@ def test_a_missing_gpu_is_named():
         pytest.skip("there is a GPU")
     done = bench("--device", "cuda")
     assert done.returncode == 2
-    assert "torch finds no GPU\nhint: `python -m msda doctor`" in done.stderr
+    assert "torch finds no GPU\nhint: `python -m msda_attn doctor`" in done.stderr
 
 
 def test_workloads_are_listed():

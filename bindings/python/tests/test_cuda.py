@@ -10,7 +10,7 @@ import warnings
 import pytest
 import torch
 
-import msda
+import msda_attn as msda
 from support import gpu, problem
 
 pytestmark = gpu

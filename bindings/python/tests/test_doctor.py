@@ -1,4 +1,4 @@
-"""`python -m msda doctor`, run as people run it."""
+"""`python -m msda_attn doctor`, run as people run it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import sys
 
 import pytest
 
-import msda
-from msda import _doctor, _native, _plain
+import msda_attn as msda
+from msda_attn import _doctor, _native, _plain
 
 PACKAGES = str(pathlib.Path(msda.__file__).parent.parent)
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
-def run(*arguments: str, python: tuple[str, ...] = ("-m", "msda")) -> subprocess.CompletedProcess:
+def run(*arguments: str, python: tuple[str, ...] = ("-m", "msda_attn")) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, *python, *arguments], capture_output=True, text=True, timeout=600
     )
@@ -34,7 +34,7 @@ def report() -> dict:
 def test_the_commands_are_listed():
     done = run()
     assert done.returncode == 0
-    assert "python -m msda doctor" in done.stdout and "python -m msda bench" in done.stdout
+    assert "python -m msda_attn doctor" in done.stdout and "python -m msda_attn bench" in done.stdout
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
 
 
@@ -52,7 +52,7 @@ def test_the_machine_is_described(report):
     if HAS_TORCH:
         import torch
 
-        from msda._torch import functional
+        from msda_attn._torch import functional
 
         assert torch.__version__ in says["torch"]
         assert f"kernels: {functional.kernels}" in says["torch"]
@@ -91,10 +91,10 @@ def test_the_text_fits_a_terminal(report):
 
 def test_it_works_without_torch_and_numpy(tmp_path):
     # -S leaves out site-packages, where torch and NumPy are, and msda too if it is installed.
-    (tmp_path / "msda").symlink_to(pathlib.Path(PACKAGES, "msda"), target_is_directory=True)
+    (tmp_path / "msda_attn").symlink_to(pathlib.Path(PACKAGES, "msda_attn"), target_is_directory=True)
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); "
-        "from msda.__main__ import main; sys.exit(main(['doctor', '--json']))"
+        "from msda_attn.__main__ import main; sys.exit(main(['doctor', '--json']))"
     )
     done = run(python=("-I", "-S", "-c", program))
     assert done.returncode == 0, done.stderr
@@ -111,13 +111,13 @@ def test_it_works_without_torch_and_numpy(tmp_path):
 def test_a_wrong_result_is_noticed(change):
     program = (
         f"import sys; sys.path.insert(0, {PACKAGES!r})\n"
-        "from msda import _plain\n"
+        "from msda_attn import _plain\n"
         "forward = _plain.forward\n"
         "def wrong(*args):\n"
         "    output = forward(*args)\n"
         f"    return [{change}, *output[1:]]\n"
         "_plain.forward = wrong\n"
-        "from msda.__main__ import main\n"
+        "from msda_attn.__main__ import main\n"
         "sys.exit(main(['doctor']))"
     )
     done = run(python=("-I", "-S", "-c", program))

@@ -6,7 +6,7 @@ import numpy
 import pytest
 import torch
 
-import msda
+import msda_attn as msda
 from support import gpu, problem
 
 

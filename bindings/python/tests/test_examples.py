@@ -12,7 +12,7 @@ import zlib
 
 import pytest
 
-from msda import plot
+from msda_attn import plot
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 
@@ -32,7 +32,7 @@ def run(name: str, *arguments: object, threads: int = 1) -> str:
 
 
 def read_png(path: pathlib.Path) -> tuple[int, int, list[bytes]]:
-    """Width, height and rows of a PNG of msda.plot, with every checksum checked."""
+    """Width, height and rows of a PNG of msda_attn.plot, with every checksum checked."""
     data = path.read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     at, chunks = 8, {}
@@ -87,7 +87,7 @@ def test_the_picture_shows_where_a_query_looks(trained, tmp_path):
 def test_msda_can_be_swapped_into_transformers():
     pytest.importorskip("torch", reason="the example needs torch")
     pytest.importorskip("transformers", reason="the example needs transformers")
-    import msda
+    import msda_attn as msda
 
     if not hasattr(msda, "patch_transformers"):
         pytest.skip("this version of msda has no patch_transformers")

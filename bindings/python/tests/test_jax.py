@@ -1,4 +1,4 @@
-"""`msda.jax` gives the outputs and gradients of a plain computation in JAX."""
+"""`msda_attn.jax` gives the outputs and gradients of a plain computation in JAX."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ jax = pytest.importorskip("jax", reason="JAX is not installed: pip install jax")
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
-import msda.jax  # noqa: E402
+import msda_attn.jax  # noqa: E402
 from test_readme import blocks  # noqa: E402
 
 # Compiling takes most of the time of these tests.
@@ -72,11 +72,11 @@ def plain_fused(value, reference, offsets, logits):
 
 
 def run(value, locations, weights):
-    return msda.jax.ms_deform_attn(value, LEVELS, None, locations, weights)
+    return msda_attn.jax.ms_deform_attn(value, LEVELS, None, locations, weights)
 
 
 def run_fused(value, reference, offsets, logits):
-    return msda.jax.ms_deform_attn_fused(value, LEVELS, None, reference, offsets, logits)
+    return msda_attn.jax.ms_deform_attn_fused(value, LEVELS, None, reference, offsets, logits)
 
 
 FORMS = {
@@ -182,11 +182,11 @@ def test_float64():
 
 
 def test_the_options_are_those_of_arrays():
-    from msda import _array
+    from msda_attn import _array
 
     value, locations, weights = problem()
     options = {"sampling": "nearest", "padding": "border", "align_corners": True}
-    got = msda.jax.ms_deform_attn(value, LEVELS, [0, 54, 69], locations, weights, **options)
+    got = msda_attn.jax.ms_deform_attn(value, LEVELS, [0, 54, 69], locations, weights, **options)
     arrays = [np.asarray(a) for a in (locations, weights)]
     want = _array.ms_deform_attn(np.asarray(value), LEVELS, None, *arrays, **options)
     assert np.array_equal(got, want)
@@ -197,7 +197,7 @@ def test_points_per_level():
     flat = locations.reshape(2, 7, 3, 12, 2), weights.reshape(2, 7, 3, 12)
 
     def with_points(value, locations, weights):
-        return msda.jax.ms_deform_attn(value, LEVELS, None, locations, weights, points=[4, 4, 4])
+        return msda_attn.jax.ms_deform_attn(value, LEVELS, None, locations, weights, points=[4, 4, 4])
 
     close(with_points(value, *flat), plain(value, locations, weights))
     got = gradients(with_points, (value, *flat))
@@ -236,7 +236,7 @@ def test_wrong_shapes_are_refused_while_tracing():
 def test_errors_of_the_operator_come_from_xla():
     value, locations, weights = problem()
     with pytest.raises(jax.errors.JaxRuntimeError, match="value: got 73 positions, expected 81"):
-        msda.jax.ms_deform_attn(value, [(6, 9), (3, 5), (4, 3)], None, locations, weights)
+        msda_attn.jax.ms_deform_attn(value, [(6, 9), (3, 5), (4, 3)], None, locations, weights)
 
 
 def test_level_sizes_are_static():
@@ -244,7 +244,7 @@ def test_level_sizes_are_static():
 
     @jax.jit
     def function(shapes):
-        return msda.jax.ms_deform_attn(value, shapes, None, locations, weights)
+        return msda_attn.jax.ms_deform_attn(value, shapes, None, locations, weights)
 
     with pytest.raises(TypeError, match="hint: under jax.jit level sizes are static"):
         function(jnp.asarray(LEVELS))
@@ -256,13 +256,13 @@ def test_two_calls_at_once_on_one_core():
 import os
 if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-import jax, jax.numpy as jnp, msda.jax
+import jax, jax.numpy as jnp, msda_attn.jax
 value, locations = jnp.ones((4, 10000, 8, 32)), jnp.full((4, 10000, 8, 1, 4, 2), 0.5)
 weights = jnp.ones((4, 10000, 8, 1, 4))
 @jax.jit
 def both(value, locations, weights):
-    first = msda.jax.ms_deform_attn(value + 1, [(100, 100)], None, locations, weights)
-    second = msda.jax.ms_deform_attn(value * 3, [(100, 100)], None, locations, weights)
+    first = msda_attn.jax.ms_deform_attn(value + 1, [(100, 100)], None, locations, weights)
+    second = msda_attn.jax.ms_deform_attn(value * 3, [(100, 100)], None, locations, weights)
     return first.sum(), second.sum()
 print([float(x) / value.size for x in both(value, locations, weights)])
 """
@@ -270,7 +270,7 @@ print([float(x) / value.size for x in both(value, locations, weights)])
 
 
 def test_torch_is_not_needed():
-    code = "import sys; sys.modules['torch'] = None; import msda.jax; print(msda.jax.__all__)"
+    code = "import sys; sys.modules['torch'] = None; import msda_attn.jax; print(msda_attn.jax.__all__)"
     assert python(code) == "['ms_deform_attn', 'ms_deform_attn_fused']\n"
 
 

@@ -14,8 +14,8 @@ from mmcv.ops import multi_scale_deform_attn as original  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.autograd.function import once_differentiable  # noqa: E402
 
-import msda.integrations.mmcv as integration  # noqa: E402
-from msda.integrations import research  # noqa: E402
+import msda_attn.integrations.mmcv as integration  # noqa: E402
+from msda_attn.integrations import research  # noqa: E402
 from counting import Calls  # noqa: E402
 from test_research import SHAPES, gradients, inputs  # noqa: E402
 

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="the module needs torch")
 
 import torch.nn.functional as F  # noqa: E402
 
-import msda  # noqa: E402
+import msda_attn as msda  # noqa: E402
 from support import gpu  # noqa: E402
 
 SHAPES = [(9, 7), (5, 4), (3, 2)]
@@ -213,7 +213,7 @@ def test_autocast_gives_16_bit_values_and_float32_locations(dtype, monkeypatch):
     module = make([3, 6, 3]).float()
     query, reference, pyramid = inputs(dtype=torch.float32)
     exact = module(query, reference, pyramid, SHAPES)
-    from msda._torch import module as file
+    from msda_attn._torch import module as file
 
     seen = []
 

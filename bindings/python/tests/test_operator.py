@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-import msda
+import msda_attn as msda
 from support import locations_of, plain, problem
 
 LEVELS = ((6, 9), (3, 5), (2, 2))

@@ -79,7 +79,7 @@ def test_python_blocks_run_from_top_to_bottom(document, capsys):
             exec(compile(code, str(PACKAGE / document), "exec"), names)
             ran += 1
             if "transformers" in block.needs:
-                import msda
+                import msda_attn as msda
 
                 undo.callback(msda.unpatch_transformers)
     assert ran >= 5
@@ -105,7 +105,7 @@ def test_commands_run_in_their_order(tmp_path):
         program, *arguments = shlex.split(command)
         assert program == "python", command
         # The commands are the same, but for less work.
-        if arguments[:3] == ["-m", "msda", "bench"]:
+        if arguments[:3] == ["-m", "msda_attn", "bench"]:
             arguments += ["--seconds", "0.01"]
         elif arguments[0].endswith("train_shapes.py"):
             arguments += ["--goal", "0.5"]
@@ -146,7 +146,7 @@ def test_signatures_of_the_reference_are_those_of_the_code():
     pytest.importorskip("torch", reason="the functions need torch")
     import inspect
 
-    import msda
+    import msda_attn as msda
 
     text = " ".join((PACKAGE / "docs/API.md").read_text(encoding="utf-8").split())
     forms = {

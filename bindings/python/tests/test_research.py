@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import Tensor  # noqa: E402
 from torch.autograd.function import once_differentiable  # noqa: E402
 
-from msda.integrations import research  # noqa: E402
+from msda_attn.integrations import research  # noqa: E402
 from support import plain  # noqa: E402
 
 SHAPES = [(6, 5), (3, 4)]
@@ -302,7 +302,7 @@ print(helper.NAME, sys.argv[1:], __name__, MSDA.ms_deform_attn_forward.__module_
 
 def program(tmp_path: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "msda.integrations.research", *arguments],
+        [sys.executable, "-m", "msda_attn.integrations.research", *arguments],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -317,7 +317,7 @@ def test_a_program_runs_with_the_module_in_place(tmp_path: pathlib.Path) -> None
     (folder / "helper.py").write_text("NAME = 'helper beside the program'\n")
     done = program(tmp_path, "repository/train.py", "--epochs", "50")
     assert done.returncode == 0, done.stderr
-    expected = "helper beside the program ['--epochs', '50'] __main__ msda.integrations.research"
+    expected = "helper beside the program ['--epochs', '50'] __main__ msda_attn.integrations.research"
     assert done.stdout.strip() == expected
     # The module does not run twice: runpy warns when it was imported before it is run.
     assert "RuntimeWarning" not in done.stderr

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-import msda
-from msda import _native
+import msda_attn as msda
+from msda_attn import _native
 
 WITHOUT_TORCH = ["__version__", "ms_deform_attn", "ms_deform_attn_fused"]
 STUB = pathlib.Path(msda.__file__).with_name("_native.pyi")
@@ -65,7 +65,7 @@ def test_all_names_that_are_listed_exist():
 
 
 def test_listing_the_names_imports_no_torch():
-    program = "import sys, msda; dir(msda), msda.__all__; print('torch' in sys.modules)"
+    program = "import sys, msda_attn as msda; dir(msda), msda.__all__; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr
 
@@ -74,8 +74,8 @@ def test_names_that_need_torch_are_not_listed_without_it():
     program = """
 import sys
 sys.modules["torch"] = None
-import inspect, msda
-from msda import *
+import inspect, msda_attn as msda
+from msda_attn import *
 help(msda)
 print("LISTED", dir(msda), sorted(msda.__all__), [name for name, _ in inspect.getmembers(msda)])
 try:
@@ -88,5 +88,5 @@ except ImportError as error:
     help_text, _, rest = done.stdout.partition("LISTED ")
     assert "ms_deform_attn_fused(" in help_text
     lines = ["{0} {0} {0}".format(WITHOUT_TORCH)]
-    lines += ["ERROR ['msda.MSDeformAttn needs torch', 'hint: pip install torch']"]
+    lines += ["ERROR ['msda_attn.MSDeformAttn needs torch', 'hint: pip install torch']"]
     assert rest.splitlines() == lines

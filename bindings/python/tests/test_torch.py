@@ -14,7 +14,7 @@ import warnings
 import pytest
 import torch
 
-import msda
+import msda_attn as msda
 from counting import Calls
 from support import problem
 
@@ -28,7 +28,7 @@ def fused(inputs):
 
 
 def test_the_kernels_are_native_where_torch_has_its_stable_abi():
-    from msda._torch import schema
+    from msda_attn._torch import schema
 
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     assert schema.kernels == ("native" if version >= (2, 7) else "python")
@@ -150,7 +150,11 @@ def test_forward_mode_is_refused(operator):
 
 @pytest.mark.parametrize(
     "imports",
-    ["import torch, msda", "import msda, torch", "import msda; msda.ms_deform_attn; import torch"],
+    [
+        "import torch, msda_attn",
+        "import msda_attn, torch",
+        "import msda_attn; msda_attn.ms_deform_attn; import torch",
+    ],
 )
 def test_the_operators_are_registered_in_any_order_of_imports(imports):
     code = f"{imports}; print(torch.ops.msda.ms_deform_attn)"
@@ -244,7 +248,7 @@ def test_aot_inductor(tmp_path, device):
     inputs = tuple(problem(queries=7, device=device))
     queries = torch.export.Dim("queries", min=2, max=1000)
     dynamic = (None, None, None, {1: queries}, {1: queries})
-    done = Compiled(Model(), tmp_path / "msda").run("torch, msda", example, inputs, dynamic)
+    done = Compiled(Model(), tmp_path / "msda").run("torch, msda_attn", example, inputs, dynamic)
     if done.returncode < 0:  # it crashed
         plain = Compiled(OnlyTorch(), tmp_path / "torch")
         without = plain.run("torch", inputs[:1], inputs[:1], None)
@@ -423,7 +427,7 @@ def test_threads(device):
 @pytest.mark.skipif(not pathlib.Path("/proc/self/task").is_dir(), reason="needs /proc")
 def test_the_number_of_threads_is_that_of_torch():
     code = """
-import pathlib, time, torch, msda
+import pathlib, time, torch, msda_attn as msda
 
 def call(queries, threads, expected):
     # The number of threads that msda has started after a call.

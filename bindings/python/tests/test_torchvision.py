@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from msda.integrations.torchvision import (  # noqa: E402
+from msda_attn.integrations.torchvision import (  # noqa: E402
     flatten_features,
     multi_scale_deform_attn,
 )

@@ -20,7 +20,7 @@ from torch import Tensor, nn  # noqa: E402
 import transformers_models as models  # noqa: E402
 from counting import Calls  # noqa: E402
 from support import gpu  # noqa: E402
-from msda.integrations.transformers import (  # noqa: E402
+from msda_attn.integrations.transformers import (  # noqa: E402
     multi_scale_deformable_attention_v2,
     patch_transformers,
     unpatch_transformers,
@@ -270,7 +270,7 @@ def test_a_function_of_the_user_stays() -> None:
 
 LATER = """
 import sys
-import msda.integrations.transformers as integration
+import msda_attn.integrations.transformers as integration
 assert "transformers" not in sys.modules
 patch = integration.patch_transformers()
 import test_transformers as tests, transformers_models as models

@@ -1,6 +1,7 @@
 //! Torch operators whose kernels are Rust functions, registered through torch's stable C ABI.
 //!
-//! Python defines the schemas; see `python/msda/_torch/schema.py`. No Python code runs in a call.
+//! Python defines the schemas; see `python/msda_attn/_torch/schema.py`. No Python code runs in
+//! a call.
 #![allow(unsafe_code)]
 
 mod abi;

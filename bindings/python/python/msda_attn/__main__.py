@@ -1,4 +1,4 @@
-"""`python -m msda`: commands of the package."""
+"""`python -m msda_attn`: commands of the package."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _COMMANDS = {
 def usage() -> str:
     """The commands, one per line."""
     lines = [f"msda {__version__}: multi-scale deformable attention", ""]
-    lines += [f"  python -m msda {name:<8}{about}" for name, (_, about) in _COMMANDS.items()]
-    lines += ["", "`python -m msda COMMAND --help` lists the options of a command."]
+    lines += [f"  python -m msda_attn {name:<8}{about}" for name, (_, about) in _COMMANDS.items()]
+    lines += ["", "`python -m msda_attn COMMAND --help` lists the options of a command."]
     return "\n".join(lines)
 
 

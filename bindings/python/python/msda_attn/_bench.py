@@ -1,4 +1,4 @@
-"""`python -m msda bench`: times the operator beside torch and other implementations."""
+"""`python -m msda_attn bench`: times the operator beside torch and other implementations."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ def summary(all_rows: list[list[Row]], host: list[dict[str, Any]], where: str) -
 
 def _arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m msda bench",
+        prog="python -m msda_attn bench",
         description="Checks the operator and other implementations that are installed, and times "
         "them. CPU: caches are warm. CUDA: L2 is flushed, and host time is measured apart. Exit "
         "code 0: measured. 1: a result of msda is wrong. 2: wrong arguments, or torch is missing.",
@@ -365,7 +365,7 @@ def _refusal(args: argparse.Namespace) -> str:
         if name != "all" and name not in WORKLOADS:
             return f"--workload: got {name!r}, expected all or one of {', '.join(WORKLOADS)}"
     if args.device == "cuda" and not torch.cuda.is_available():
-        return "--device: got cuda, but torch finds no GPU\nhint: `python -m msda doctor`"
+        return "--device: got cuda, but torch finds no GPU\nhint: `python -m msda_attn doctor`"
     if args.threads is not None and args.threads < 1:
         return f"--threads: got {args.threads}, expected at least 1"
     if not (math.isfinite(args.seconds) and args.seconds > 0):
@@ -436,7 +436,7 @@ def main(arguments: list[str]) -> int:
         try:
             rows = measure(WORKLOADS[name], dtype, device, operators, args.seconds)
         except Wrong as wrong:
-            hint = "hint: `python -m msda doctor` checks the installation"
+            hint = "hint: `python -m msda_attn doctor` checks the installation"
             print(f"error: {name} in {dtype} on {device}: {wrong}\n{hint}", file=sys.stderr)
             return 1
         print("\n" + table(name, WORKLOADS[name], rows, dtype, device), flush=True)

@@ -1,4 +1,4 @@
-"""`python -m msda doctor`: what works here, what is missing, and what to do about it."""
+"""`python -m msda_attn doctor`: what works here, what is missing, and what to do about it."""
 
 from __future__ import annotations
 
@@ -377,7 +377,7 @@ def examine() -> dict[str, Any]:
     numpy, why_no_numpy = _import("numpy")
     if torch is not None:
         # Loading the operator tells the compiled part where packages are: NVRTC may be in one.
-        _, problem = _import("msda._torch.functional")
+        _, problem = _import("msda_attn._torch.functional")
         torch, why_no_torch = (None, f"msda's part for it {problem}") if problem else (torch, "")
     else:
         for key in ("purelib", "platlib"):
@@ -460,7 +460,7 @@ def text(report: dict[str, Any]) -> str:
 def main(arguments: list[str]) -> int:
     """Prints the report. The result is 0 if the operator runs and 1 otherwise."""
     parser = argparse.ArgumentParser(
-        prog="python -m msda doctor",
+        prog="python -m msda_attn doctor",
         description="Says what works here and what is missing. Exit code 0: the operator runs and "
         "its results are right. 1: it does not.",
     )

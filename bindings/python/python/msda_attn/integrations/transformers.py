@@ -1,6 +1,6 @@
 """Hugging Face transformers: its models call msda.
 
-    import msda
+    import msda_attn as msda
 
     msda.patch_transformers()
 
@@ -220,7 +220,7 @@ def patch_transformers() -> Patch:
     """
     if importlib.util.find_spec("transformers") is None:
         raise ImportError(
-            "msda.patch_transformers needs transformers\nhint: pip install transformers"
+            "msda_attn.patch_transformers needs transformers\nhint: pip install transformers"
         )
     with lock:
         if not _replaced:

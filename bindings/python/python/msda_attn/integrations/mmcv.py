@@ -1,8 +1,8 @@
 """mmcv: its operator, and the modules around it, call msda.
 
-    import msda.integrations.mmcv
+    import msda_attn.integrations.mmcv
 
-    msda.integrations.mmcv.patch()
+    msda_attn.integrations.mmcv.patch()
 
 Replaced are `multi_scale_deformable_attn_pytorch`, `MultiScaleDeformableAttnFunction.apply`, and
 the compiled functions `ms_deform_attn_forward` and `ms_deform_attn_backward`, which repositories
@@ -68,13 +68,13 @@ def patch() -> Patch:
     `undo()`, or at the end of a `with` block; the patch stays until all calls are undone.
     """
     if importlib.util.find_spec("mmcv") is None:
-        raise ImportError("msda.integrations.mmcv needs mmcv\nhint: pip install mmcv")
+        raise ImportError("msda_attn.integrations.mmcv needs mmcv\nhint: pip install mmcv")
     try:
         extension = importlib.import_module("mmcv._ext")
         module = importlib.import_module("mmcv.ops.multi_scale_deform_attn")
     except ImportError as error:
         raise ImportError(
-            f"msda.integrations.mmcv needs mmcv with its operators: {error}\n"
+            f"msda_attn.integrations.mmcv needs mmcv with its operators: {error}\n"
             "hint: mmcv-lite has none; install mmcv"
         ) from error
     with lock:

@@ -1,4 +1,4 @@
-"""Calls of well-known models, for `python -m msda bench`."""
+"""Calls of well-known models, for `python -m msda_attn bench`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Implementations of the operator that `python -m msda bench` times, if they are installed."""
+"""Implementations of the operator that `python -m msda_attn bench` times, if they are installed."""
 
 from __future__ import annotations
 

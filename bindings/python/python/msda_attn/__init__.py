@@ -1,13 +1,14 @@
 """Multi-scale deformable attention: fast, exact and reproducible, on CPU and GPU.
 
-    import msda
+    import msda_attn as msda
 
     output = msda.ms_deform_attn(
         value, spatial_shapes, level_start_index, sampling_locations, attention_weights
     )
 
 Torch tensors on the CPU and on NVIDIA GPUs, NumPy arrays, and anything else with DLPack on the CPU.
-`msda.MSDeformAttn` is the module around the operator. `python -m msda doctor` says what works here.
+`msda.MSDeformAttn` is the module around the operator. `python -m msda_attn doctor` says what works
+here.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ def _has_torch() -> bool:
 
 
 if not _has_torch():
-    # `from msda import *` and `help(msda)` ask for every name that is listed.
+    # `from msda_attn import *` and `help(msda)` ask for every name that is listed.
     __all__[:] = [name for name in __all__ if name not in _WITH_TORCH]
 
 
 def __getattr__(name: str) -> object:
-    """Imports torch when a name needs it and it is installed: `import msda` stays fast."""
+    """Imports torch when a name needs it and it is installed: `import msda_attn` stays fast."""
     if name in _FUNCTIONS:
         if _has_torch():
             from ._torch import functional as module
@@ -69,10 +70,10 @@ def __getattr__(name: str) -> object:
         return globals()[name]
     if name in _WITH_TORCH:
         if not _has_torch():
-            raise ImportError(f"msda.{name} needs torch\nhint: pip install torch")
+            raise ImportError(f"msda_attn.{name} needs torch\nhint: pip install torch")
         globals()[name] = getattr(importlib.import_module(_WITH_TORCH[name], __name__), name)
         return globals()[name]
-    raise AttributeError(f"module 'msda' has no attribute {name!r}")
+    raise AttributeError(f"module 'msda_attn' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Clocks for `python -m msda bench`."""
+"""Clocks for `python -m msda_attn bench`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The operator for JAX arrays, on the CPU.
 
-    import msda.jax
+    import msda_attn.jax
 
-    output = msda.jax.ms_deform_attn(value, [(8, 8), (4, 4)], None, locations, weights)
+    output = msda_attn.jax.ms_deform_attn(value, [(8, 8), (4, 4)], None, locations, weights)
 
 `jax.jit`, `jax.grad`, `jax.vjp` and `jax.vmap` work. XLA calls a function of Python on the host,
 which calls the compiled part with the addresses of XLA's buffers. There is no kernel for other
@@ -19,7 +19,7 @@ from typing import Any
 try:
     import jax
 except ImportError:
-    raise ImportError("msda.jax needs JAX\nhint: pip install jax") from None
+    raise ImportError("msda_attn.jax needs JAX\nhint: pip install jax") from None
 import jax.numpy as jnp
 import numpy as np
 
@@ -30,7 +30,7 @@ from ._options import encode
 __all__ = ["ms_deform_attn", "ms_deform_attn_fused"]
 
 if not hasattr(jax, "ffi"):
-    raise ImportError(f"msda.jax: got JAX {jax.__version__}, expected 0.5 or newer")
+    raise ImportError(f"msda_attn.jax: got JAX {jax.__version__}, expected 0.5 or newer")
 _xla.register(jax.ffi)
 
 _FLOATS = ("float64", "float32", "float16", "bfloat16")

@@ -1,6 +1,6 @@
 """Research repositories: the compiled module `MultiScaleDeformableAttention`, and its relatives.
 
-    from msda.integrations import research
+    from msda_attn.integrations import research
 
     research.install()
 
@@ -9,7 +9,7 @@ Afterwards `import MultiScaleDeformableAttention` gives a module with `ms_deform
 
 For a repository that should not be edited, run its program with the module in place:
 
-    python -m msda.integrations.research train.py --epochs 50
+    python -m msda_attn.integrations.research train.py --epochs 50
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def main(arguments: Sequence[str]) -> int:
     """Runs a Python program with the modules in place."""
     if not arguments or arguments[0].startswith("-"):
         print(
-            "usage: python -m msda.integrations.research PROGRAM.py [ARGUMENT ...]", file=sys.stderr
+            "usage: python -m msda_attn.integrations.research PROGRAM.py [ARGUMENT ...]", file=sys.stderr
         )
         return 2
     install()
@@ -213,4 +213,4 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     # Under its own name: the program replaces `__main__`.
-    sys.exit(importlib.import_module("msda.integrations.research").main(sys.argv[1:]))
+    sys.exit(importlib.import_module("msda_attn.integrations.research").main(sys.argv[1:]))
