@@ -197,7 +197,9 @@ def test_points_per_level():
     flat = locations.reshape(2, 7, 3, 12, 2), weights.reshape(2, 7, 3, 12)
 
     def with_points(value, locations, weights):
-        return msda_attn.jax.ms_deform_attn(value, LEVELS, None, locations, weights, points=[4, 4, 4])
+        return msda_attn.jax.ms_deform_attn(
+            value, LEVELS, None, locations, weights, points=[4, 4, 4]
+        )
 
     close(with_points(value, *flat), plain(value, locations, weights))
     got = gradients(with_points, (value, *flat))
