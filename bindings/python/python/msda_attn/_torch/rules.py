@@ -26,9 +26,10 @@ def _output(value: Tensor, tables: Sequence[Tensor], floats: dict[str, Tensor]) 
             )
     for table in tables:
         if table.device != value.device and table.device.type != "cpu":
+            where = "" if value.device.type == "cpu" else f" or on {value.device}, where value is"
             raise ValueError(
                 f"spatial_shapes and level_start_index: got tensors on {table.device}, expected "
-                f"both on the CPU, or both on {value.device}, where value is"
+                f"both on the CPU{where}"
             )
     name = list(floats)[-2]
     return value.new_empty(output_shape(value.shape, name, floats[name].shape))
@@ -62,6 +63,24 @@ def _fake_fused_setup(value, reference, offsets, logits, setup):
     return _fake_fused(value, setup, setup, reference, offsets, logits)
 
 
+def _fake_list(value, levels, locations, weights, options=0, points=0):
+    return _fake(value, value, value, locations, weights)
+
+
+def _fake_fused_list(value, levels, reference, offsets, logits, options=0, points=0):
+    return _fake_fused(value, value, value, reference, offsets, logits)
+
+
+def _fake_backward_list(grad, value, levels, locations, weights, options, points, wanted):
+    return _fake_backward_setup(grad, value, locations, weights, None, wanted)
+
+
+def _fake_backward_fused_list(
+    grad, value, levels, reference, offsets, logits, options, points, wanted
+):
+    return _fake_backward_fused_setup(grad, value, reference, offsets, logits, None, wanted)
+
+
 def _fake_backward(grad, value, shapes, starts, locations, weights, options=0, points=0, wanted=7):
     return _fake_backward_setup(grad, value, locations, weights, None, wanted)
 
@@ -84,8 +103,10 @@ def _fake_backward_fused_setup(grad, value, reference, offsets, logits, setup, w
 
 def save(ctx, inputs, output) -> None:
     """Keeps what the gradients need."""
-    *tensors, options, points = inputs
-    ctx.save_for_backward(*tensors)
+    *arguments, options, points = inputs
+    ctx.save_for_backward(*(a for a in arguments if isinstance(a, Tensor)))
+    # Level sizes that are numbers.
+    ctx.levels = [a for a in arguments if not isinstance(a, Tensor)]
     ctx.numbers = (options, points)
 
 
@@ -93,12 +114,14 @@ def gradients(bits: Sequence[int], op):
     """The gradients of a public operator's inputs, by its backward operator."""
 
     def run(ctx, grad):
+        gap = 1 if ctx.levels else 2
         # Torch may leave out the numbers at the end.
-        needed = (ctx.needs_input_grad[0], *ctx.needs_input_grad[3 : 2 + len(bits)])
+        needed = (ctx.needs_input_grad[0], *ctx.needs_input_grad[1 + gap : gap + len(bits)])
         wanted = sum(bit for bit, needs in zip(bits, needed) if needs)
-        results = op(grad, *ctx.saved_tensors, *ctx.numbers, wanted)
+        value, *others = ctx.saved_tensors
+        results = op(grad, value, *ctx.levels, *others, *ctx.numbers, wanted)
         value, *others = (r if needs else None for r, needs in zip(results, needed))
-        return value, None, None, *others, None, None
+        return value, *[None] * gap, *others, None, None
 
     return run
 
@@ -125,17 +148,18 @@ def _first_size(tensor: Tensor, dim: int | None) -> int:
     return sizes[0]
 
 
-def _batched(op, levels_at: int, tensors: int):
+def _batched(op, levels: range, tensors: int):
+    """The rule of vmap for an operator: where its level sizes are, and how many tensors it has."""
+
     def rule(info, in_dims, *args):
         size = info.batch_size
-        for at in (levels_at, levels_at + 1):
-            if in_dims[at] is not None:
-                raise NotImplementedError(
-                    "vmap over spatial_shapes or level_start_index: got batched level sizes, "
-                    "expected the same for all"
-                )
+        if any(isinstance(in_dims[at], int) for at in levels):
+            raise NotImplementedError(
+                "vmap over spatial_shapes or level_start_index: got batched level sizes, "
+                "expected the same for all"
+            )
         folded = [
-            arg if at in (levels_at, levels_at + 1) else _fold(arg, in_dims[at], size)
+            arg if at in levels else _fold(arg, in_dims[at], size)
             for at, arg in enumerate(args[:tensors])
         ]
         results = op(*folded, *args[tensors:])
@@ -161,6 +185,10 @@ def _register() -> None:
         "ms_deform_attn_fused": _fake_fused,
         "ms_deform_attn_backward": _fake_backward,
         "ms_deform_attn_fused_backward": _fake_backward_fused,
+        "ms_deform_attn_list": _fake_list,
+        "ms_deform_attn_fused_list": _fake_fused_list,
+        "ms_deform_attn_list_backward": _fake_backward_list,
+        "ms_deform_attn_fused_list_backward": _fake_backward_fused_list,
         "_forward_tables": _fake,
         "_forward_fused_tables": _fake_fused,
         "_backward_tables": _fake_backward,
@@ -172,21 +200,22 @@ def _register() -> None:
     }
     for name, fake in fakes.items():
         torch.library.register_fake(f"msda::{name}", fake, lib=library)
-    for name, bits in (("ms_deform_attn", PLAIN_WANTED), ("ms_deform_attn_fused", FUSED_WANTED)):
-        formula = gradients(bits, getattr(ops, f"{name}_backward"))
-        torch.library.register_autograd(f"msda::{name}", formula, setup_context=save, lib=library)
-    for name in ("ms_deform_attn_backward", "ms_deform_attn_fused_backward"):
-        torch.library.register_autograd(f"msda::{name}", no_second_derivative, lib=library)
-    torch.library.register_vmap("msda::ms_deform_attn", _batched(ops.ms_deform_attn, 1, 5))
-    torch.library.register_vmap(
-        "msda::ms_deform_attn_fused", _batched(ops.ms_deform_attn_fused, 1, 6)
-    )
-    torch.library.register_vmap(
-        "msda::ms_deform_attn_backward", _batched(ops.ms_deform_attn_backward, 2, 6)
-    )
-    torch.library.register_vmap(
-        "msda::ms_deform_attn_fused_backward", _batched(ops.ms_deform_attn_fused_backward, 2, 7)
-    )
+    for suffix, bits in (("", PLAIN_WANTED), ("_fused", FUSED_WANTED)):
+        for name, tables in ((f"ms_deform_attn{suffix}", 2), (f"ms_deform_attn{suffix}_list", 1)):
+            forward, backward = getattr(ops, name), getattr(ops, f"{name}_backward")
+            torch.library.register_autograd(
+                f"msda::{name}", gradients(bits, backward), setup_context=save, lib=library
+            )
+            torch.library.register_autograd(
+                f"msda::{name}_backward", no_second_derivative, lib=library
+            )
+            count = tables + len(bits)
+            torch.library.register_vmap(
+                f"msda::{name}", _batched(forward, range(1, 1 + tables), count)
+            )
+            torch.library.register_vmap(
+                f"msda::{name}_backward", _batched(backward, range(2, 2 + tables), 1 + count)
+            )
 
 
 _register()
