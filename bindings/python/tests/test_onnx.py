@@ -36,7 +36,7 @@ def export(model, args, path, exporter: str) -> None:
         pytest.importorskip("onnxscript", reason="onnxscript is not installed")
         torch.onnx.export(model, args, str(path), dynamo=True, verbose=False)
     else:
-        torch.onnx.export(model, args, str(path), dynamo=False, opset_version=17)
+        torch.onnx.export(model, args, str(path), dynamo=False, opset_version=20)
 
 
 def check(model, args, path, exporter: str) -> None:
@@ -46,14 +46,16 @@ def check(model, args, path, exporter: str) -> None:
         export(model, args, path, exporter)
     found = operators(path)
     assert "::GridSample" in found and not any("msda" in name for name in found)
-    try:
-        from onnx.reference import ReferenceEvaluator
+    from onnx.reference import ReferenceEvaluator
 
-        session = ReferenceEvaluator(str(path))
-    except Exception as error:  # the evaluator does not have every operator
-        pytest.skip(f"exported, but not run: {error}")
-    names = [i.name for i in session.proto_.graph.input]
-    got = session.run(None, dict(zip(names, (a.numpy() for a in args if torch.is_tensor(a)))))
+    proto = onnx.load(path)
+    for node in proto.graph.node:
+        for attribute in node.attribute:
+            # The evaluator knows the newer name only.
+            if node.op_type == "GridSample" and attribute.s == b"bilinear":
+                attribute.s = b"linear"
+    names = [i.name for i in proto.graph.input]
+    got = ReferenceEvaluator(proto).run(None, dict(zip(names, (a.numpy() for a in args))))
     torch.testing.assert_close(torch.from_numpy(got[0]), expected, rtol=1e-3, atol=1e-4)
 
 

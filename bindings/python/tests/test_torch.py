@@ -325,6 +325,7 @@ def test_compile_takes_lists_of_level_sizes(dynamic):
 @pytest.mark.parametrize("what", ["function", "module"])
 def test_a_graph_with_a_list_of_sizes_has_no_tensor_of_sizes(what, grad):
     """A tensor on the CPU would keep a graph of GPU tensors out of a CUDA graph."""
+    from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
 
     torch._dynamo.reset()
@@ -332,7 +333,7 @@ def test_a_graph_with_a_list_of_sizes_has_no_tensor_of_sizes(what, grad):
 
     def keep(graph, example):
         graphs.append(graph)
-        return graph
+        return make_boxed_func(graph.forward)
 
     inputs = problem(levels=((6, 9), (3, 5))).requires_grad_()
     args, function = [*inputs.tensors(), [(6, 9), (3, 5)]], msda.ms_deform_attn

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,8 +14,6 @@ from . import eager, schema
 from .levels import USUAL, Levels, Starts, count, listed
 
 if TYPE_CHECKING:
-    from typing import Any
-
     import numpy
 
 _float32 = torch.float32
@@ -35,11 +33,13 @@ def promote(name: str, tensor: Tensor, value: Tensor) -> Tensor:
     return tensor.to(_float32)
 
 
-def _refuse_tensors(**arrays: object) -> None:
-    """Raises if one of the arrays beside a value that is no tensor is a tensor."""
-    for name, array in arrays.items():
+def _of_arrays(function: Callable[..., Any], *levels: Any, given: dict, options: tuple) -> Any:
+    """Calls the function for arrays. Tensors beside a value that is none are refused."""
+    for name, array in given.items():
         if isinstance(array, Tensor):
             raise TypeError(f"{name}: got a torch tensor, expected an array, as value is none")
+    names = ("sampling", "padding", "align_corners", "points")
+    return function(*levels, *given.values(), **dict(zip(names, options)))
 
 
 def ms_deform_attn(
@@ -78,17 +78,16 @@ def ms_deform_attn(
     Locations and weights have the type of `value` or float32; other types become float32.
     """
     if not isinstance(value, Tensor):
-        _refuse_tensors(sampling_locations=sampling_locations, attention_weights=attention_weights)
-        return _array.ms_deform_attn(
+        return _of_arrays(
+            _array.ms_deform_attn,
             value,
             spatial_shapes,
             level_start_index,
-            sampling_locations,
-            attention_weights,
-            sampling=sampling,
-            padding=padding,
-            align_corners=align_corners,
-            points=points,
+            given={
+                "sampling_locations": sampling_locations,
+                "attention_weights": attention_weights,
+            },
+            options=(sampling, padding, align_corners, points),
         )
     numbers = USUAL
     if points is not None or (sampling, padding, align_corners) != _DEFAULTS:
@@ -130,22 +129,18 @@ def ms_deform_attn_fused(
     The other arguments and the result are those of `ms_deform_attn`.
     """
     if not isinstance(value, Tensor):
-        _refuse_tensors(
-            reference_points=reference_points,
-            sampling_offsets=sampling_offsets,
-            attention_logits=attention_logits,
-        )
-        return _array.ms_deform_attn_fused(
+        given = {
+            "reference_points": reference_points,
+            "sampling_offsets": sampling_offsets,
+            "attention_logits": attention_logits,
+        }
+        return _of_arrays(
+            _array.ms_deform_attn_fused,
             value,
             spatial_shapes,
             level_start_index,
-            reference_points,
-            sampling_offsets,
-            attention_logits,
-            sampling=sampling,
-            padding=padding,
-            align_corners=align_corners,
-            points=points,
+            given=given,
+            options=(sampling, padding, align_corners, points),
         )
     numbers = USUAL
     if points is not None or (sampling, padding, align_corners) != _DEFAULTS:

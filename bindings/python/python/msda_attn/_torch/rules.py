@@ -15,6 +15,10 @@ PLAIN_WANTED = (1, 2, 4)
 # Value, reference points, offsets, logits.
 FUSED_WANTED = (1, 8, 2, 4)
 
+# Names of the tensors behind value.
+_PLAIN = ("sampling_locations", "attention_weights")
+_FUSED = ("reference_points", "sampling_offsets", "attention_logits")
+
 
 def _output(value: Tensor, tables: Sequence[Tensor], floats: dict[str, Tensor]) -> Tensor:
     """The output of the floating-point tensors behind value; the last but one has the queries."""
@@ -41,64 +45,26 @@ def _like(tensor: Tensor, wanted: int, bit: int, value: Tensor) -> Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
-def _fake(value, shapes, starts, locations, weights, options=0, points=0):
-    floats = {"sampling_locations": locations, "attention_weights": weights}
-    return _output(value, (shapes, starts), floats)
+def _fake(names: Sequence[str], gap: int):
+    """The output without its numbers. `gap` arguments with level sizes stand behind value."""
+
+    def fake(value, *rest):
+        tables = [table for table in rest[:gap] if isinstance(table, Tensor)]
+        return _output(value, tables, dict(zip(names, rest[gap:])))
+
+    return fake
 
 
-def _fake_fused(value, shapes, starts, reference, offsets, logits, options=0, points=0):
-    floats = {
-        "reference_points": reference,
-        "sampling_offsets": offsets,
-        "attention_logits": logits,
-    }
-    return _output(value, (shapes, starts), floats)
+def _fake_backward(bits: Sequence[int], gap: int, numbers: int):
+    """Gradients without their numbers. `numbers` arguments stand before `wanted`."""
 
+    def fake(grad, value, *rest):
+        tensors = (value, *rest[gap : gap + len(bits) - 1])
+        # Torch leaves it out where all gradients are wanted.
+        wanted = rest[gap + len(bits) - 1 + numbers :] or (sum(bits),)
+        return tuple(_like(t, wanted[0], bit, value) for t, bit in zip(tensors, bits))
 
-def _fake_setup(value, locations, weights, setup):
-    return _fake(value, setup, setup, locations, weights)
-
-
-def _fake_fused_setup(value, reference, offsets, logits, setup):
-    return _fake_fused(value, setup, setup, reference, offsets, logits)
-
-
-def _fake_list(value, levels, locations, weights, options=0, points=0):
-    return _fake(value, value, value, locations, weights)
-
-
-def _fake_fused_list(value, levels, reference, offsets, logits, options=0, points=0):
-    return _fake_fused(value, value, value, reference, offsets, logits)
-
-
-def _fake_backward_list(grad, value, levels, locations, weights, options, points, wanted):
-    return _fake_backward_setup(grad, value, locations, weights, None, wanted)
-
-
-def _fake_backward_fused_list(
-    grad, value, levels, reference, offsets, logits, options, points, wanted
-):
-    return _fake_backward_fused_setup(grad, value, reference, offsets, logits, None, wanted)
-
-
-def _fake_backward(grad, value, shapes, starts, locations, weights, options=0, points=0, wanted=7):
-    return _fake_backward_setup(grad, value, locations, weights, None, wanted)
-
-
-def _fake_backward_fused(
-    grad, value, shapes, starts, reference, offsets, logits, options=0, points=0, wanted=15
-):
-    return _fake_backward_fused_setup(grad, value, reference, offsets, logits, None, wanted)
-
-
-def _fake_backward_setup(grad, value, locations, weights, setup, wanted=7):
-    tensors = (value, locations, weights)
-    return tuple(_like(t, wanted, bit, value) for t, bit in zip(tensors, PLAIN_WANTED))
-
-
-def _fake_backward_fused_setup(grad, value, reference, offsets, logits, setup, wanted=15):
-    tensors = (value, reference, offsets, logits)
-    return tuple(_like(t, wanted, bit, value) for t, bit in zip(tensors, FUSED_WANTED))
+    return fake
 
 
 def save(ctx, inputs, output) -> None:
@@ -180,28 +146,19 @@ def _batched(op, levels: range, tensors: int):
 
 def _register() -> None:
     ops = torch.ops.msda
-    fakes = {
-        "ms_deform_attn": _fake,
-        "ms_deform_attn_fused": _fake_fused,
-        "ms_deform_attn_backward": _fake_backward,
-        "ms_deform_attn_fused_backward": _fake_backward_fused,
-        "ms_deform_attn_list": _fake_list,
-        "ms_deform_attn_fused_list": _fake_fused_list,
-        "ms_deform_attn_list_backward": _fake_backward_list,
-        "ms_deform_attn_fused_list_backward": _fake_backward_fused_list,
-        "_forward_tables": _fake,
-        "_forward_fused_tables": _fake_fused,
-        "_backward_tables": _fake_backward,
-        "_backward_fused_tables": _fake_backward_fused,
-        "_forward": _fake_setup,
-        "_forward_fused": _fake_fused_setup,
-        "_backward": _fake_backward_setup,
-        "_backward_fused": _fake_backward_fused_setup,
-    }
-    for name, fake in fakes.items():
-        torch.library.register_fake(f"msda::{name}", fake, lib=library)
-    for suffix, bits in (("", PLAIN_WANTED), ("_fused", FUSED_WANTED)):
-        for name, tables in ((f"ms_deform_attn{suffix}", 2), (f"ms_deform_attn{suffix}_list", 1)):
+    for suffix, bits, names in (("", PLAIN_WANTED, _PLAIN), ("_fused", FUSED_WANTED, _FUSED)):
+        public = f"ms_deform_attn{suffix}"
+        for forward, backward, gap, numbers in (
+            (public, f"{public}_backward", 2, 2),
+            (f"{public}_list", f"{public}_list_backward", 1, 2),
+            (f"_forward{suffix}_tables", f"_backward{suffix}_tables", 2, 2),
+            # Level sizes and numbers are one tensor at the end.
+            (f"_forward{suffix}", f"_backward{suffix}", 0, 1),
+        ):
+            torch.library.register_fake(f"msda::{forward}", _fake(names, gap), lib=library)
+            fake = _fake_backward(bits, gap, numbers)
+            torch.library.register_fake(f"msda::{backward}", fake, lib=library)
+        for name, tables in ((public, 2), (f"{public}_list", 1)):
             forward, backward = getattr(ops, name), getattr(ops, f"{name}_backward")
             torch.library.register_autograd(
                 f"msda::{name}", gradients(bits, backward), setup_context=save, lib=library
