@@ -375,6 +375,12 @@ def test_vmap():
     many = torch.stack([weights * (i + 1) for i in range(5)], 2)
     expected = torch.stack([one(v, weights * (i + 1)) for i, v in enumerate(values)])
     torch.testing.assert_close(torch.vmap(one, in_dims=(0, 2))(values, many), expected)
+    levels = [n for (h, w), at in zip(shapes.tolist(), starts.tolist()) for n in (h, w, at)]
+
+    def listed(value, weights):
+        return torch.ops.msda.ms_deform_attn_list(value, levels, locations, weights)
+
+    torch.testing.assert_close(torch.vmap(listed, in_dims=(0, 2))(values, many), expected)
     assert torch.vmap(one, in_dims=(0, None))(values[:0], weights).shape == (0, *expected.shape[1:])
     assert torch.vmap(one, in_dims=(None, 0))(values[0], weights[None][:0]).shape[0] == 0
 
@@ -527,25 +533,28 @@ import os, threading, time, torch, msda_attn as msda
 from support import problem
 
 inputs = problem(queries=500)
+# Things that are made once are made before the fork; the number of threads is the thread's own.
+torch.set_num_threads(2)
+msda.ms_deform_attn(*inputs)
 started = threading.Event()
 
 def start_pools():
-    for threads in range(8, 32):
-        started.set()
+    for threads in range(8, 40):
         torch.set_num_threads(threads)
+        started.set()
         msda.ms_deform_attn(*inputs)
 
 other = threading.Thread(target=start_pools)
 other.start()
 started.wait()
 children = []
-while other.is_alive() and len(children) < 10:
+while other.is_alive() and len(children) < 24:
     child = os.fork()
     if child == 0:
-        torch.set_num_threads(2)
         msda.ms_deform_attn(*inputs)
         os._exit(0)
     children.append(child)
+    time.sleep(0.002)
 other.join()
 deadline = time.monotonic() + 120
 while children and time.monotonic() < deadline:

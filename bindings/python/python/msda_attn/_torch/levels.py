@@ -27,7 +27,10 @@ USUAL = (0, 0)
 
 def setup_of(shapes: Levels, starts: Starts, numbers: tuple[int, int]) -> tuple[Tensor] | None:
     """Options, points and the levels of lists as one tensor; None where levels are in tensors."""
-    if isinstance(shapes, Tensor) or isinstance(starts, Tensor):
+    # A test of the type is faster than `isinstance`, and most calls have these types.
+    if type(shapes) is not list and isinstance(shapes, Tensor):
+        return None
+    if starts is not None and isinstance(starts, Tensor):
         return None
     # Always checked, so that a wrong list is refused whatever was called before.
     sizes = pairs(shapes)
