@@ -252,10 +252,9 @@ impl Call<'_> {
             return Err(Refused::value(locations.name, locations.shape(), expected));
         }
         if levels == 0 || rank == 6 && locations.sizes[3] != levels as i64 {
-            let per_level = (rank == 6).then(|| locations.sizes[3]);
-            let expected = match per_level {
-                Some(n) => format!("{n}, as in {} of shape {:?}", locations.name, locations.sizes),
-                None => "at least 1".to_owned(),
+            let expected = match rank {
+                6 => format!("{}, as in {} of {}", locations.sizes[3], locations.name, locations.shape()),
+                _ => "at least 1".to_owned(),
             };
             return Err(Refused::value("spatial_shapes", format!("{levels} levels"), expected));
         }
@@ -267,18 +266,17 @@ impl Call<'_> {
     fn check_common_sizes(&self) -> Result<()> {
         let Self { value, locations, weights, .. } = self;
         for (dim, what) in [(0, "batch"), (2, "heads")] {
-            let [v, l, w] = [value, locations, weights].map(|tensor| tensor.sizes.get(dim));
-            let (wrong, got, first, second) = match () {
-                () if v != l && l == w => (value, v, locations, weights),
-                () if l != v && v == w => (locations, l, value, weights),
-                () => continue,
+            let size = |tensor: &Tensor<'_>| tensor.sizes.get(dim).copied().unwrap_or(-1);
+            let [v, l, w] = [value, locations, weights].map(size);
+            let (wrong, first, second) = match l {
+                _ if v != l && l == w => (value, locations, weights),
+                _ if v != l && v == w => (locations, value, weights),
+                _ => continue,
             };
-            let turned = dim == 2 && value.sizes.get(1) == l;
+            let turned = dim == 2 && value.sizes[1] == l;
             let hint = if turned { "\nhint: value is (batch, positions, heads, channels)" } else { "" };
-            let size = got.copied().unwrap_or(0);
-            let got = format!("{} with {what} {size}", wrong.shape());
-            let expected = first.sizes.get(dim).copied().unwrap_or(0);
-            let expected = format!("{expected}, as in {} and {}{hint}", first.name, second.name);
+            let got = format!("{} with {what} {}", wrong.shape(), size(wrong));
+            let expected = format!("{}, as in {} and {}{hint}", size(first), first.name, second.name);
             return Err(Refused::value(wrong.name, got, expected));
         }
         Ok(())

@@ -53,7 +53,7 @@ def deep(like):
         (
             lambda i: {"locations": i.locations[:1]},
             ValueError,
-            "sampling_locations: got .* with batch 1, expected 2, as in value and attention_weights",
+            "sampling_locations: got .* with batch 1, expected 2, as in value and attention_w",
         ),
         (lambda i: {"weights": i.weights[:1]}, ValueError, "attention_weights: got shape .1, "),
         (lambda i: {"weights": i.weights[:, :1]}, ValueError, "attention_weights: got shape .2, 1"),

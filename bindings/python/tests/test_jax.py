@@ -272,7 +272,7 @@ print([float(x) / value.size for x in both(value, locations, weights)])
 
 
 def test_torch_is_not_needed():
-    code = "import sys; sys.modules['torch'] = None; import msda_attn.jax; print(msda_attn.jax.__all__)"
+    code = "import sys; sys.modules['torch'] = None; import msda_attn.jax as j; print(j.__all__)"
     assert python(code) == "['ms_deform_attn', 'ms_deform_attn_fused']\n"
 
 

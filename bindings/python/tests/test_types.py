@@ -28,7 +28,7 @@ value, locations, weights = torch.rand(1), torch.rand(1), torch.rand(1)
 sizes = torch.tensor([(4, 4)])
 tensor: torch.Tensor = msda.ms_deform_attn(value, sizes, None, locations, weights, padding="border")
 tensor = msda.ms_deform_attn_fused(value, [(4, 4)], [0], value, locations, weights, points=[1])
-tensor = msda.MSDeformAttn(256, levels=1, points=[4], sampling="nearest")(value, value, value, sizes)
+tensor = msda.MSDeformAttn(256, levels=1, sampling="nearest")(value, value, value, sizes)
 """
 WRONG = [
     'msda.ms_deform_attn(value, sizes, None, locations, weights, sampling="bicubic")',
