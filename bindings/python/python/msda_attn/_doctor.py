@@ -164,14 +164,11 @@ def _examine_system(torch: Any) -> list[Finding]:
 
 def _examine_old_package() -> list[Finding]:
     """The package's former self, if it is installed. Other packages named msda do not matter."""
-    try:
-        spec = importlib.util.find_spec("msda")
-    except (ImportError, ValueError):
-        return []
+    spec = importlib.util.find_spec("msda")
     folders = list(spec.submodule_search_locations or []) if spec else []
-    found = [f for f in folders if any(pathlib.Path(f).glob("_native.*"))]
-    hint = OLD_HINT.removeprefix("hint: ")
+    found = [folder for folder in folders if any(pathlib.Path(folder).glob("_native.*"))]
     says = f"{OLD_PACKAGE} is in {{}}: a process can import one of the two"
+    hint = OLD_HINT.removeprefix("hint: ")
     return [Finding("old package", False, says.format(folder), hint) for folder in found]
 
 

@@ -71,20 +71,15 @@ def _define() -> None:
         count = 2 + others.count(",")
         results = "(" + ", ".join(["Tensor"] * count) + ")"
         wanted = f"int wanted={2**count - 1}"
-        tensors = f"Tensor value, {_TABLES}{others}"
         numbers = "int options=0, int points=0"
         public, tables = f"ms_deform_attn{suffix}", f"{suffix}_tables"
-        library.define(f"{public}({tensors}, {numbers}) -> Tensor")
-        library.define(
-            f"{public}_backward(Tensor grad_output, {tensors}, int options, int points, "
-            f"int wanted) -> {results}"
-        )
-        listed = f"Tensor value, SymInt[] levels, {others}"
-        library.define(f"{public}_list({listed}, {numbers}) -> Tensor")
-        library.define(
-            f"{public}_list_backward(Tensor grad_output, {listed}, int options, int points, "
-            f"int wanted) -> {results}"
-        )
+        for name, levels in ((f"{public}_list", "SymInt[] levels, "), (public, _TABLES)):
+            tensors = f"Tensor value, {levels}{others}"
+            library.define(f"{name}({tensors}, {numbers}) -> Tensor")
+            library.define(
+                f"{name}_backward(Tensor grad_output, {tensors}, int options, int points, "
+                f"int wanted) -> {results}"
+            )
         library.define(f"_forward{tables}({tensors}, {numbers}) -> Tensor")
         library.define(
             f"_backward{tables}(Tensor grad_output, {tensors}, {numbers}, {wanted}) -> {results}"

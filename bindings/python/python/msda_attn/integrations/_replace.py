@@ -49,9 +49,8 @@ def _full_name(owner: object, name: str) -> str:
     """An attribute's name with its owner's; of an entry of `sys.modules`, the module's name."""
     if isinstance(owner, dict):
         return name
-    module = getattr(owner, "__module__", None) if isinstance(owner, type) else None
-    parts = (module, getattr(owner, "__qualname__", getattr(owner, "__name__", "")), name)
-    return ".".join(filter(None, parts))
+    is_class = isinstance(owner, type)
+    return f"{f'{owner.__module__}.{owner.__qualname__}' if is_class else owner.__name__}.{name}"
 
 
 def original(owner: object, name: str) -> object:
