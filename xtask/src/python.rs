@@ -116,7 +116,8 @@ pub(crate) fn wheels() -> Result<()> {
 /// package's own checks.
 fn check(wheel: &Path) -> Result<()> {
     const PROGRAM: &str = "
-import numpy, msda_attn as msda
+import importlib.metadata, numpy, msda_attn as msda
+assert {'LICENSE-MIT', 'LICENSE-APACHE'} <= {f.name for f in importlib.metadata.files('msda-attn')}
 value = numpy.arange(4, dtype=numpy.float32).reshape(1, 4, 1, 1)
 where = numpy.full((1, 1, 1, 1, 1, 2), 0.5, dtype=numpy.float32)
 weights = numpy.ones((1, 1, 1, 1, 1), dtype=numpy.float32)

@@ -182,19 +182,24 @@ impl Call<'_> {
         }
         let [b, s, h, d] = [value.size(0)?, value.size(1)?, value.size(2)?, value.size(3)?];
         let queries = locations.size(1)?;
-        let [bi, qi, hi] = [b, queries, h].map(|n| n as i64);
         let levels = self.levels.len();
+        self.check_ranks(levels)?;
+        self.check_common_sizes()?;
+        let [bi, qi, hi] = [b, queries, h].map(|n| n as i64);
         let points = self.points(levels)?;
         let samples: usize = points.iter().sum();
-        let inner: Vec<i64> = match rank {
-            6 => vec![levels as i64, locations.sizes[4]],
-            _ => vec![samples as i64],
-        };
         let mut expected = vec![bi, qi, hi];
-        expected.extend(&inner);
-        weights.expect_shape(&expected, "(batch, queries, heads, levels, points)")?;
+        match rank {
+            6 => expected.extend([levels as i64, locations.sizes[4]]),
+            _ => expected.push(samples as i64),
+        }
+        let names = match rank {
+            6 => "batch, queries, heads, levels, points",
+            _ => "batch, queries, heads, samples",
+        };
+        weights.expect_shape(&expected, &format!("({names})"))?;
         expected.push(2);
-        locations.expect_shape(&expected, "(batch, queries, heads, levels, points, 2)")?;
+        locations.expect_shape(&expected, &format!("({names}, 2)"))?;
         if let Some(reference) = &self.reference {
             let dim = reference.sizes.last().copied().unwrap_or(0);
             let expected = [bi, qi, levels as i64, if dim == 4 { 4 } else { 2 }];
@@ -235,6 +240,48 @@ impl Call<'_> {
         Problem::new(spec).map_err(|error| named(error, self))
     }
 
+    /// Refuses what makes all other sizes misleading: coordinates that are no pairs, and another
+    /// number of levels.
+    fn check_ranks(&self, levels: usize) -> Result<()> {
+        let Self { locations, weights, .. } = self;
+        let rank = locations.sizes.len();
+        if locations.sizes[rank - 1] != 2 {
+            let swapped = weights.sizes.len() == rank + 1 && weights.sizes[rank] == 2;
+            let hint = format!("\nhint: {} and {} are swapped", locations.name, weights.name);
+            let expected = format!("a last dimension of 2: x and y{}", if swapped { &hint } else { "" });
+            return Err(Refused::value(locations.name, locations.shape(), expected));
+        }
+        if levels == 0 || rank == 6 && locations.sizes[3] != levels as i64 {
+            let expected = match rank {
+                6 => format!("{}, as in {} of {}", locations.sizes[3], locations.name, locations.shape()),
+                _ => "at least 1".to_owned(),
+            };
+            return Err(Refused::value("spatial_shapes", format!("{levels} levels"), expected));
+        }
+        Ok(())
+    }
+
+    /// Batch and heads, which value, locations and weights share: if two of them agree, the third is
+    /// wrong.
+    fn check_common_sizes(&self) -> Result<()> {
+        let Self { value, locations, weights, .. } = self;
+        for (dim, what) in [(0, "batch"), (2, "heads")] {
+            let size = |tensor: &Tensor<'_>| tensor.sizes.get(dim).copied().unwrap_or(-1);
+            let [v, l, w] = [value, locations, weights].map(size);
+            let (wrong, first, second) = match l {
+                _ if v != l && l == w => (value, locations, weights),
+                _ if v != l && v == w => (locations, value, weights),
+                _ => continue,
+            };
+            let turned = dim == 2 && value.sizes[1] == l;
+            let hint = if turned { "\nhint: value is (batch, positions, heads, channels)" } else { "" };
+            let got = format!("{} with {what} {}", wrong.shape(), size(wrong));
+            let expected = format!("{}, as in {} and {}{hint}", size(first), first.name, second.name);
+            return Err(Refused::value(wrong.name, got, expected));
+        }
+        Ok(())
+    }
+
     /// Frameworks count every position: a sum of sizes that differs is a mistake of the caller.
     fn check_positions(&self, spec: &Spec) -> Result<()> {
         let (LevelSizes::Host(shapes, None), Some(positions)) = (&self.levels, spec.positions) else {
@@ -255,15 +302,14 @@ impl Call<'_> {
         if self.points == 0 {
             let all = if rank6 { locations.sizes[4] } else { locations.sizes[3] };
             let all = usize::try_from(all).unwrap_or(0);
-            return match rank6 {
-                true => Ok(vec![all; levels]),
-                false if levels > 0 && all.is_multiple_of(levels) => Ok(vec![all / levels; levels]),
-                false => Err(Refused::value(
-                    locations.name,
-                    locations.shape(),
-                    format!("a multiple of {levels} samples, or the argument `points`"),
-                )),
-            };
+            if rank6 || levels == 1 {
+                return Ok(vec![all; levels]);
+            }
+            let expected = format!(
+                "6 dimensions (batch, queries, heads, levels, points, 2), or the argument `points` \
+                 with the number of each of the {levels} levels"
+            );
+            return Err(Refused::value(locations.name, locations.shape(), expected));
         }
         if rank6 {
             let expected = "5 dimensions (batch, queries, heads, samples, 2) when `points` is given";

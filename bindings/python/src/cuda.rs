@@ -89,6 +89,8 @@ unsafe fn launch(
     on: On,
     mut workspace: impl FnMut(usize) -> Result<u64>,
 ) -> Result<()> {
+    // Before the table of plans: a fork may have left it locked.
+    check_process()?;
     let strides = call.strides()?;
     let grad = match backward {
         Some((_, grad)) => Some((Slot::GradOutput, grad, call.grad_strides(grad)?)),
@@ -105,23 +107,8 @@ unsafe fn launch(
     let read = read.iter().flatten().copied();
     let written = results.iter().flatten().map(|result| (result.slot, &result.tensor, result.strides));
 
-    let mut key = Key::new();
-    key.push(on.device as u64 | (backward.map_or(u64::MAX, |(wanted, _)| wanted.0 as u64)) << 32);
-    key.push(call.options as u64);
-    key.push(call.points as u64);
-    for (slot, tensor, strides) in read.clone() {
-        key.push(header(slot, tensor));
-        tensor.sizes.iter().for_each(|&size| key.push(size as u64));
-        strides.iter().for_each(|&stride| key.push(stride as u64));
-    }
-    written.clone().for_each(|(slot, tensor, _)| key.push(header(slot, tensor)));
-    match &call.levels {
-        LevelSizes::Host(shapes, starts) => {
-            shapes.iter().for_each(|&(h, w)| key.push((h as u64) << 32 ^ w as u64));
-            starts.iter().flatten().for_each(|&start| key.push(start as u64));
-        }
-        LevelSizes::Device { levels, .. } => key.push(u64::MAX - *levels as u64),
-    }
+    let pass = backward.map_or(u64::MAX, |(wanted, _)| wanted.0 as u64);
+    let key = key(call, on.device as u64 | pass << 32, read.clone(), written.clone());
     let plan = match find(key.numbers()) {
         Some(plan) => plan,
         None => {
@@ -148,6 +135,47 @@ unsafe fn launch(
     Ok(())
 }
 
+/// What the plan of a call depends on. `first` is the device and the pass.
+fn key<'a>(
+    call: &Call<'_>,
+    first: u64,
+    read: impl Iterator<Item = (Slot, &'a Tensor<'a>, Strides)>,
+    written: impl Iterator<Item = (Slot, &'a Tensor<'a>, Strides)>,
+) -> Key {
+    let mut key = Key::new();
+    key.push(first);
+    key.push(call.options as u64);
+    key.push(call.points as u64);
+    push_levels(&mut key, &call.levels);
+    for (slot, tensor, strides) in read {
+        key.push(header(slot, tensor));
+        tensor.sizes.iter().for_each(|&size| key.push(size as u64));
+        strides.iter().for_each(|&stride| key.push(stride as u64));
+    }
+    written.for_each(|(slot, tensor, _)| key.push(header(slot, tensor)));
+    key
+}
+
+/// The levels of a key. Their number comes first, so that lists of different lengths never meet.
+fn push_levels(key: &mut Key, levels: &LevelSizes) {
+    key.push(levels.len() as u64);
+    match levels {
+        LevelSizes::Host(shapes, starts) => {
+            key.push(u64::from(starts.is_some()));
+            shapes.iter().for_each(|&(h, w)| [h, w].into_iter().for_each(|n| key.push(n as u64)));
+            starts.iter().flatten().for_each(|&start| key.push(start as u64));
+        }
+        LevelSizes::Device { .. } => key.push(u64::MAX),
+    }
+}
+
+/// The levels of a plan's key, for tests.
+pub(crate) fn level_key(levels: &LevelSizes) -> Vec<u64> {
+    let mut key = Key::new();
+    push_levels(&mut key, levels);
+    key.numbers().to_vec()
+}
+
 /// Slot, type, alignment and rank of a tensor as one number.
 fn header(slot: Slot, tensor: &Tensor<'_>) -> u64 {
     let rank = tensor.sizes.len() as u64;
@@ -166,7 +194,6 @@ fn make(
     operands: &Operands,
     on: On,
 ) -> Result<Arc<Plan>> {
-    check_process()?;
     let problem: Problem = call.problem()?;
     if let Some((_, grad)) = backward {
         call.check_grad(&problem, grad)?;
@@ -281,17 +308,17 @@ fn find(key: &[u64]) -> Option<Arc<Plan>> {
 }
 
 fn insert(key: &[u64], plan: Arc<Plan>) -> Arc<Plan> {
-    let mut plans = PLANS.lock().unwrap_or_else(PoisonError::into_inner);
-    let plans = plans.get_or_insert_default();
-    let mut dropped = None;
-    if plans.len() >= MOST_PLANS {
-        let oldest = plans.iter().min_by_key(|(_, kept)| kept.used.load(Ordering::Relaxed));
-        if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-            dropped = plans.remove(&oldest);
-        }
-    }
     let used = AtomicU64::new(CLOCK.fetch_add(1, Ordering::Relaxed));
-    plans.insert(key.into(), Kept { plan: plan.clone(), used });
+    let mut plans = PLANS.lock().unwrap_or_else(PoisonError::into_inner);
+    let table = plans.get_or_insert_default();
+    let mut dropped = [table.insert(key.into(), Kept { plan: plan.clone(), used }), None];
+    if table.len() > MOST_PLANS {
+        let oldest = table.iter().min_by_key(|(_, kept)| kept.used.load(Ordering::Relaxed));
+        let oldest = oldest.map(|(key, _)| key.clone());
+        dropped[1] = oldest.and_then(|key| table.remove(&key));
+    }
+    // Other threads need not wait while plans are freed.
+    drop(plans);
     drop(dropped);
     plan
 }

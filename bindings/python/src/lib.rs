@@ -75,7 +75,7 @@ fn cuda_plans() -> usize {
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use super::raw::{backward, forward};
+    use super::raw::{backward, cuda_level_key, forward};
     #[pymodule_export]
     use super::{
         add_packages, cpu_isa, cpu_threads, cuda_devices, cuda_driver, cuda_plans, nvrtc, register_torch,

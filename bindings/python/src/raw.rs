@@ -17,7 +17,7 @@ type Raw = (usize, String, Vec<i64>, Vec<i64>);
 
 /// Level sizes: pairs and starts, or the addresses of both tables on the device and their length.
 #[derive(FromPyObject)]
-enum RawLevels {
+pub(crate) enum RawLevels {
     Host(Vec<(usize, usize)>, Option<Vec<usize>>),
     Device(u64, u64, usize),
 }
@@ -59,15 +59,27 @@ pub(crate) struct RawCall {
     points: i64,
 }
 
+impl RawLevels {
+    fn sizes(&self) -> LevelSizes {
+        match self {
+            Self::Host(shapes, starts) => LevelSizes::new(shapes.clone(), starts.clone()),
+            &Self::Device(shapes, starts, levels) => LevelSizes::Device { shapes, starts, levels },
+        }
+    }
+}
+
+/// The part of the key of a CUDA plan that level sizes give.
+#[pyfunction]
+pub(crate) fn cuda_level_key(levels: RawLevels) -> Vec<u64> {
+    cuda::level_key(&levels.sizes())
+}
+
 impl RawCall {
     fn call(&self) -> Result<Call<'_>> {
         let fused = self.reference.is_some();
         Ok(Call {
             value: tensor("value", &self.value)?,
-            levels: match &self.levels {
-                RawLevels::Host(shapes, starts) => LevelSizes::new(shapes.clone(), starts.clone()),
-                &RawLevels::Device(shapes, starts, levels) => LevelSizes::Device { shapes, starts, levels },
-            },
+            levels: self.levels.sizes(),
             reference: self.reference.as_ref().map(|raw| tensor("reference_points", raw)).transpose()?,
             locations: tensor(
                 if fused { "sampling_offsets" } else { "sampling_locations" },

@@ -1,22 +1,25 @@
 //! Thread pools: as many threads as the framework is set to, and new ones after a fork.
 
 use std::collections::HashMap;
-use std::process;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::{process, ptr};
 
 use msda::{Cpu, Problem};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::error::{Kind, Refused, Result};
 
-/// The pools of this process, by their number of threads, and the process that made them. A forked
-/// child has the memory of its parent's pools but not their threads.
+/// The pools of one process, by their number of threads.
 struct Pools {
     process: u32,
-    by_threads: HashMap<usize, Arc<ThreadPool>>,
+    by_threads: Mutex<HashMap<usize, Arc<ThreadPool>>>,
 }
 
-static POOLS: Mutex<Option<Pools>> = Mutex::new(None);
+/// The pools of the process that used them last. A forked child has the memory of its parent's
+/// pools but not their threads, and another thread may have held the lock at the fork: the child
+/// makes pools of its own, and never touches the parent's, which stay in memory.
+static POOLS: AtomicPtr<Pools> = AtomicPtr::new(ptr::null_mut());
 
 /// Runs `work` with the backend for a problem on that many threads; `None` means one per core.
 pub(crate) fn run<T: Send>(
@@ -47,18 +50,31 @@ pub(crate) fn default() -> Result<usize> {
     Ok(openmp.or_else(cores).unwrap_or(1))
 }
 
-fn pool(threads: usize) -> Result<Arc<ThreadPool>> {
-    let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+/// The pools of this process. No lock is taken: a fork could have left it locked.
+#[allow(unsafe_code)]
+fn pools() -> &'static Pools {
     let here = process::id();
-    if pools.as_ref().is_none_or(|pools| pools.process != here) {
-        // Dropping the parent's pools would wait for threads that do not exist here.
-        if let Some(old) = pools.take() {
-            std::mem::forget(old);
+    let mut found = POOLS.load(Ordering::Acquire);
+    loop {
+        // SAFETY: the pointer is null or comes from `Box::into_raw` below, and is never freed.
+        match unsafe { found.as_ref() } {
+            Some(pools) if pools.process == here => return pools,
+            _ => {}
         }
-        *pools = Some(Pools { process: here, by_threads: HashMap::new() });
+        let new = Box::into_raw(Box::new(Pools { process: here, by_threads: Mutex::default() }));
+        match POOLS.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => found = new,
+            Err(other) => {
+                // SAFETY: `new` comes from `Box::into_raw`, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(new) });
+                found = other;
+            }
+        }
     }
-    let by_threads =
-        &mut pools.get_or_insert_with(|| Pools { process: here, by_threads: HashMap::new() }).by_threads;
+}
+
+fn pool(threads: usize) -> Result<Arc<ThreadPool>> {
+    let mut by_threads = pools().by_threads.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(pool) = by_threads.get(&threads) {
         return Ok(pool.clone());
     }

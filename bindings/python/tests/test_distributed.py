@@ -78,7 +78,7 @@ def test_processes_agree_with_one(results, processes, case):
 
 def test_torch_distributed_tensor_is_not_imported():
     code = (
-        "import sys, torch, msda_attn as msda; msda.MSDeformAttn; import msda_attn._torch.sharding; "
+        "import sys, torch, msda_attn as m; m.MSDeformAttn; import msda_attn._torch.sharding; "
         "print('torch.distributed.tensor' in sys.modules)"
     )
     done = subprocess.run(

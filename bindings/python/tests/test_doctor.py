@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -17,9 +18,13 @@ PACKAGES = str(pathlib.Path(msda.__file__).parent.parent)
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
-def run(*arguments: str, python: tuple[str, ...] = ("-m", "msda_attn")) -> subprocess.CompletedProcess:
+def run(*arguments: str, python: tuple[str, ...] = ("-m", "msda_attn"), environment=None):
     return subprocess.run(
-        [sys.executable, *python, *arguments], capture_output=True, text=True, timeout=600
+        [sys.executable, *python, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, **(environment or {})},
     )
 
 
@@ -34,7 +39,7 @@ def report() -> dict:
 def test_the_commands_are_listed():
     done = run()
     assert done.returncode == 0
-    assert "python -m msda_attn doctor" in done.stdout and "python -m msda_attn bench" in done.stdout
+    assert all(f"python -m msda_attn {name}" in done.stdout for name in ("doctor", "bench"))
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
 
 
@@ -89,9 +94,24 @@ def test_the_text_fits_a_terminal(report):
     assert "torch, CPU" in text
 
 
+def test_a_wrong_number_of_threads_is_a_failure():
+    done = run("doctor", environment={"MSDA_NUM_THREADS": "abc"})
+    assert done.returncode == 1
+    text = " ".join(done.stdout.split())
+    assert 'MSDA_NUM_THREADS: got "abc", expected a number above 0 hint: ' in text
+
+
+def test_it_is_short_without_a_gpu(report):
+    found = {finding["what"]: finding for finding in report["findings"]}
+    if found["driver"]["ok"]:
+        pytest.skip("there is a driver")
+    assert found["gpu"]["says"] == found["nvrtc"]["says"] == "not used without a driver"
+    assert len(_doctor.text(report).splitlines()) <= 26
+
+
 def test_it_works_without_torch_and_numpy(tmp_path):
     # -S leaves out site-packages, where torch and NumPy are, and msda too if it is installed.
-    (tmp_path / "msda_attn").symlink_to(pathlib.Path(PACKAGES, "msda_attn"), target_is_directory=True)
+    (tmp_path / "msda_attn").symlink_to(pathlib.Path(PACKAGES, "msda_attn"))
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); "
         "from msda_attn.__main__ import main; sys.exit(main(['doctor', '--json']))"

@@ -30,7 +30,38 @@ def deep(like):
         (lambda i: {"value": i.value[0]}, ValueError, "value: got shape .* 4 dimensions"),
         (lambda i: {"value": i.value[:, :-1]}, ValueError, "value: got 72 positions, expected 73"),
         (lambda i: {"value": i.value.int()}, TypeError, "value: got .* expected float64, float32"),
-        (lambda i: {"value": i.value[:1]}, ValueError, "attention_weights: got shape"),
+        (lambda i: {"value": i.value[:1]}, ValueError, "value: got .* with batch 1, expected 2"),
+        (
+            lambda i: {"value": i.value.transpose(1, 2)},
+            ValueError,
+            "value: got .* with heads 73, expected 3, as in sampling_locations and "
+            "attention_weights\nhint: value is .batch, positions, heads, channels",
+        ),
+        (lambda i: {"value": i.value.flatten(2)}, ValueError, "value: got shape .* 4 dimensions"),
+        (
+            lambda i: {"locations": i.weights, "weights": i.locations},
+            ValueError,
+            "sampling_locations: got .*, expected a last dimension of 2: x and y\n"
+            "hint: sampling_locations and attention_weights are swapped",
+        ),
+        (lambda i: {"shapes": [], "starts": None}, ValueError, "spatial_shapes: got 0 levels"),
+        (
+            lambda i: {"shapes": [(73, 1)], "starts": None},
+            ValueError,
+            "spatial_shapes: got 1 levels, expected 3, as in sampling_locations of shape",
+        ),
+        (
+            lambda i: {"locations": i.locations[:1]},
+            ValueError,
+            "sampling_locations: got .* with batch 1, expected 2, as in value and attention_w",
+        ),
+        (lambda i: {"weights": i.weights[:1]}, ValueError, "attention_weights: got shape .1, "),
+        (lambda i: {"weights": i.weights[:, :1]}, ValueError, "attention_weights: got shape .2, 1"),
+        (
+            lambda i: {"locations": i.locations.flatten(3, 4), "weights": i.weights.flatten(3)},
+            ValueError,
+            "sampling_locations: got .* expected 6 dimensions .*, or the argument `points`",
+        ),
         (lambda i: {"shapes": i.shapes[:2]}, ValueError, "level_start_index: got shape"),
         (lambda i: {"shapes": i.shapes.flatten()}, ValueError, "spatial_shapes: got shape"),
         (
@@ -74,7 +105,7 @@ def deep(like):
         (
             lambda i: {"shapes": i.shapes[:0], "starts": i.starts[:0]},
             ValueError,
-            "attention_weights|spatial_shapes",
+            "spatial_shapes: got 0 levels, expected 3",
         ),
         (lambda i: {"starts": i.starts * 0}, ValueError, "level_start_index: start of level 1"),
         (lambda i: {"locations": i.locations.to("meta")}, ValueError, "sampling_locations: got"),
@@ -97,6 +128,9 @@ def test_the_argument_is_named(device, change, error, message):
         ({"points": [1, 2]}, ValueError, "points|sampling_locations"),
         ({"points": [300, 1, 1]}, ValueError, "points: got"),
         ({"points": "four"}, TypeError, "points: got 'four'"),
+        ({"align_corners": "no"}, ValueError, "align_corners: got 'no', expected True or False"),
+        ({"align_corners": ""}, ValueError, "align_corners: got '', expected True or False"),
+        ({"align_corners": None}, ValueError, "align_corners: got None, expected True or False"),
         ({"points": 4}, TypeError, "points: got 4"),
         ({"points": [2.9, 2.1, 1]}, TypeError, "points: got .*2.9"),
         ({"points": [12]}, ValueError, "points: got .12., expected one number"),
@@ -200,6 +234,25 @@ def test_nothing_else_takes_other_objects():
         msda.ms_deform_attn([1, 2], *inputs[1:])
     with pytest.raises(TypeError, match="sampling_locations: got object"):
         msda.ms_deform_attn(inputs[0], inputs[1], inputs[2], object(), inputs[4])
+
+
+def test_arrays_and_tensors_are_not_mixed():
+    value, shapes, starts, locations, weights = problem()
+    levels = shapes.tolist()
+    array = [t.numpy() for t in (value, locations, weights)]
+    for name, given in (
+        ("sampling_locations", (locations, array[2])),
+        ("attention_weights", (array[1], weights)),
+    ):
+        with pytest.raises(TypeError, match=f"{name}: got a torch tensor, expected an array"):
+            msda.ms_deform_attn(array[0], levels, None, *given)
+    with pytest.raises(TypeError, match="reference_points: got a torch tensor"):
+        msda.ms_deform_attn_fused(array[0], levels, None, torch.rand(2, 7, 1, 2), *array[1:])
+
+
+def test_a_place_for_level_sizes_is_named_once():
+    with pytest.raises(ValueError, match="got tensors on meta, expected both on the CPU$"):
+        call(lambda i: {"shapes": i.shapes.to("meta")})
 
 
 def test_torch_says_when_there_is_no_memory():

@@ -197,7 +197,9 @@ def test_points_per_level():
     flat = locations.reshape(2, 7, 3, 12, 2), weights.reshape(2, 7, 3, 12)
 
     def with_points(value, locations, weights):
-        return msda_attn.jax.ms_deform_attn(value, LEVELS, None, locations, weights, points=[4, 4, 4])
+        return msda_attn.jax.ms_deform_attn(
+            value, LEVELS, None, locations, weights, points=[4, 4, 4]
+        )
 
     close(with_points(value, *flat), plain(value, locations, weights))
     got = gradients(with_points, (value, *flat))
@@ -270,7 +272,7 @@ print([float(x) / value.size for x in both(value, locations, weights)])
 
 
 def test_torch_is_not_needed():
-    code = "import sys; sys.modules['torch'] = None; import msda_attn.jax; print(msda_attn.jax.__all__)"
+    code = "import sys; sys.modules['torch'] = None; import msda_attn.jax as j; print(j.__all__)"
     assert python(code) == "['ms_deform_attn', 'ms_deform_attn_fused']\n"
 
 

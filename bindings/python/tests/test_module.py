@@ -371,21 +371,51 @@ def test_numbers_are_integers(wrong):
         msda.MSDeformAttn(**wrong)
 
 
-def test_wrong_inputs_are_named():
-    module = make()
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (lambda q, r, p: (q, r[..., :1], p, SHAPES), "reference_points: got shape"),
+        (lambda q, r, p: (q, r[:1], p, SHAPES), "reference_points: got shape .1, 6,"),
+        (lambda q, r, p: (q, r[:, :2], p, SHAPES), "reference_points: got shape .2, 2,"),
+        (lambda q, r, p: (q, r[:, :, :2], p, SHAPES), "reference_points: .* expected .2, 6, 3 "),
+        (lambda q, r, p: (q, r, p, [*SHAPES[:2], (4, 4)]), "value: got 89 positions, expected 99"),
+        (lambda q, r, p: (q, r, p, SHAPES[:2]), "spatial_shapes: got 2 levels, expected 3"),
+        (lambda q, r, p: (q, r, p, []), "spatial_shapes: got 0 levels, expected 3"),
+        (lambda q, r, p: (q[0], r, p, SHAPES), "query: got shape"),
+        (lambda q, r, p: (q, r, p[..., :-1], SHAPES), "input_flatten: got shape"),
+        (lambda q, r, p: (q, r, p[:1], SHAPES), "input_flatten: got batch 1, expected 2"),
+        (lambda q, r, p: (q, r, p, SHAPES, None, p[..., 0]), "padding_mask: got"),
+        (lambda q, r, p: (q, r, p, SHAPES, None, p[:, :-1, 0] > 0), "padding_mask: got"),
+        (lambda q, r, p: (q, r, p, SHAPES, None, p[0, :, 0] > 0), "padding_mask: got"),
+    ],
+)
+def test_wrong_inputs_are_named(change, says):
+    with pytest.raises(ValueError, match=says):
+        make()(*change(*inputs()))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "embed_dim levels heads points spatial_shapes padding_mask",
+        "d_model n_levels n_heads n_points input_spatial_shapes input_padding_mask",
+        "embed_dims num_levels num_heads num_points spatial_shapes padding_mask",
+    ],
+)
+def test_names_of_other_libraries(names):
+    names = names.split()
+    module = msda.MSDeformAttn(**dict(zip(names, (16, 3, 2, 4))), dtype=torch.float64)
+    module.load_state_dict(make().state_dict())
     query, reference, pyramid = inputs()
-    with pytest.raises(ValueError, match="reference_points"):
-        module(query, reference[..., :1], pyramid, SHAPES)
-    with pytest.raises(ValueError, match="positions"):
-        module(query, reference, pyramid, SHAPES[:2] + [(4, 4)])
-    with pytest.raises(ValueError, match="query: got shape"):
-        module(query[0], reference, pyramid, SHAPES)
-    with pytest.raises(ValueError, match="input_flatten: got shape"):
-        module(query, reference, pyramid[..., :-1], SHAPES)
     mask = torch.zeros(pyramid.shape[:2], dtype=torch.bool)
-    for wrong in (mask.float(), mask[:, :-1], mask[0]):
-        with pytest.raises(ValueError, match="padding_mask: got"):
-            module(query, reference, pyramid, SHAPES, None, wrong)
+    expected = make()(query, reference, pyramid, SHAPES)
+    given = dict(zip(names[4:], (SHAPES, mask)))
+    starts = {"input_level_start_index": [0, 63, 83]} if names[0] == "d_model" else {}
+    torch.testing.assert_close(module(query, reference, pyramid, **given, **starts), expected)
+    with pytest.raises(TypeError, match="n_heads: got it beside heads"):
+        msda.MSDeformAttn(heads=8, n_heads=8)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'dropout'"):
+        msda.MSDeformAttn(dropout=0.1)
 
 
 def test_sizes_from_a_generator():

@@ -317,7 +317,9 @@ def test_a_program_runs_with_the_module_in_place(tmp_path: pathlib.Path) -> None
     (folder / "helper.py").write_text("NAME = 'helper beside the program'\n")
     done = program(tmp_path, "repository/train.py", "--epochs", "50")
     assert done.returncode == 0, done.stderr
-    expected = "helper beside the program ['--epochs', '50'] __main__ msda_attn.integrations.research"
+    expected = (
+        "helper beside the program ['--epochs', '50'] __main__ msda_attn.integrations.research"
+    )
     assert done.stdout.strip() == expected
     # The module does not run twice: runpy warns when it was imported before it is run.
     assert "RuntimeWarning" not in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import pathlib
 import shutil
 import subprocess
@@ -60,6 +61,12 @@ def test_opcheck(device):
         for i in (0, 3, 4, 5):
             args[i].requires_grad_()
         torch.library.opcheck(torch.ops.msda.ms_deform_attn_fused.default, (*args, 0, 0))
+        # Level sizes as numbers.
+        levels = [n for (h, w), at in zip(args[1].tolist(), args[2].tolist()) for n in (h, w, at)]
+        listed = torch.ops.msda.ms_deform_attn_fused_list.default
+        torch.library.opcheck(listed, (args[0], levels, *args[3:], 0, 0))
+        listed = torch.ops.msda.ms_deform_attn_list.default
+        torch.library.opcheck(listed, (inputs.value, levels, inputs.locations, inputs.weights))
     inputs = problem(device=device)
     grad = torch.randn(2, 7, 24).to(device)
     for wanted in range(8):
@@ -314,6 +321,49 @@ def test_compile_takes_lists_of_level_sizes(dynamic):
         torch.testing.assert_close(compiled(inputs.value, levels, *list(inputs)[3:]), expected)
 
 
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("what", ["function", "module"])
+def test_a_graph_with_a_list_of_sizes_has_no_tensor_of_sizes(what, grad):
+    """A tensor on the CPU would keep a graph of GPU tensors out of a CUDA graph."""
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    torch._dynamo.reset()
+    graphs = []
+
+    def keep(graph, example):
+        graphs.append(graph)
+        return make_boxed_func(graph.forward)
+
+    inputs = problem(levels=((6, 9), (3, 5))).requires_grad_()
+    args, function = [*inputs.tensors(), [(6, 9), (3, 5)]], msda.ms_deform_attn
+    if what == "module":
+        function = msda.MSDeformAttn(24, levels=2, heads=3, points=4)
+        query, pyramid = torch.rand(2, 7, 24), torch.rand(2, 69, 24)
+        args = [query, torch.rand(2, 7, 1, 2), pyramid, [(6, 9), (3, 5)]]
+    args = [a.requires_grad_(grad) if isinstance(a, torch.Tensor) else a for a in args]
+
+    def call(first, second, third, sizes):
+        if what == "module":
+            return function(first, second, third, sizes)
+        return function(first, sizes, None, second, third)
+
+    backend = aot_autograd(fw_compiler=keep, bw_compiler=keep)
+    with torch.set_grad_enabled(grad):
+        output = torch.compile(call, fullgraph=True, backend=backend)(*args)
+        torch.testing.assert_close(output, call(*args))
+        if grad:
+            output.sum().backward()
+    assert len(graphs) == 1 + grad
+    operators = [str(node.target) for graph in graphs for node in graph.graph.nodes]
+    assert sum("msda.ms_deform_attn" in name and "_list" in name for name in operators) == 1 + grad
+    for graph in graphs:
+        for node in graph.graph.nodes:
+            assert node.op != "get_attr", node
+            found = node.meta.get("val")
+            assert not isinstance(found, torch.Tensor) or found.is_floating_point(), node
+
+
 def test_vmap():
     inputs = problem()
     values = torch.randn(5, *inputs.value.shape)
@@ -325,6 +375,12 @@ def test_vmap():
     many = torch.stack([weights * (i + 1) for i in range(5)], 2)
     expected = torch.stack([one(v, weights * (i + 1)) for i, v in enumerate(values)])
     torch.testing.assert_close(torch.vmap(one, in_dims=(0, 2))(values, many), expected)
+    levels = [n for (h, w), at in zip(shapes.tolist(), starts.tolist()) for n in (h, w, at)]
+
+    def listed(value, weights):
+        return torch.ops.msda.ms_deform_attn_list(value, levels, locations, weights)
+
+    torch.testing.assert_close(torch.vmap(listed, in_dims=(0, 2))(values, many), expected)
     assert torch.vmap(one, in_dims=(0, None))(values[:0], weights).shape == (0, *expected.shape[1:])
     assert torch.vmap(one, in_dims=(None, 0))(values[0], weights[None][:0]).shape[0] == 0
 
@@ -467,6 +523,49 @@ def test_a_forked_child_computes():
     assert queue.get(timeout=300) == expected.numpy().tobytes()
     process.join(300)
     assert process.exitcode == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_does_not_wait_for_locks_of_other_threads():
+    """Another thread starts pools of threads, and holds their lock, while this one forks."""
+    code = """
+import os, threading, time, torch, msda_attn as msda
+from support import problem
+
+inputs = problem(queries=500)
+# Things that are made once are made before the fork; the number of threads is the thread's own.
+torch.set_num_threads(2)
+msda.ms_deform_attn(*inputs)
+started = threading.Event()
+
+def start_pools():
+    for threads in range(8, 40):
+        torch.set_num_threads(threads)
+        started.set()
+        msda.ms_deform_attn(*inputs)
+
+other = threading.Thread(target=start_pools)
+other.start()
+started.wait()
+children = []
+while other.is_alive() and len(children) < 24:
+    child = os.fork()
+    if child == 0:
+        msda.ms_deform_attn(*inputs)
+        os._exit(0)
+    children.append(child)
+    time.sleep(0.002)
+other.join()
+deadline = time.monotonic() + 120
+while children and time.monotonic() < deadline:
+    children = [child for child in children if os.waitpid(child, os.WNOHANG) == (0, 0)]
+    time.sleep(0.01)
+for child in children:
+    os.kill(child, 9)
+print(len(children), "children wait")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)
+    assert done.stdout == "0 children wait\n", done.stderr
 
 
 def test_errors_leak_nothing():

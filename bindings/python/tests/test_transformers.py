@@ -297,6 +297,18 @@ def test_modules_imported_after_the_patch_are_patched() -> None:
     assert done.stdout.strip() == "patched before the import"
 
 
+def test_a_patch_tells_what_it_replaced() -> None:
+    models.make("deformable_detr")
+    assert patch_transformers().replaced == (patch := patch_transformers()).replaced
+    name = (
+        "transformers.models.deformable_detr.modeling_deformable_detr."
+        "MultiScaleDeformableAttention.forward"
+    )
+    assert name in patch.replaced and name in repr(patch)
+    unpatch_transformers()
+    assert patch.replaced == [] and repr(patch) == "<Patch of nothing>"
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("family", FORMS)
 def test_a_compiled_attention_is_one_graph(family: str, dynamic: bool) -> None:
@@ -333,7 +345,7 @@ def test_a_compiled_attention_is_one_graph(family: str, dynamic: bool) -> None:
         pytest.skip(f"this torch does not compile the attention without msda either: {type(error)}")
     with patch_transformers():
         got = compiled()
-    assert operators["msda.ms_deform_attn"] == 1
+    assert operators["msda.ms_deform_attn_list"] == 1
     torch.testing.assert_close(got, result, rtol=1e-5, atol=1e-6)
 
 

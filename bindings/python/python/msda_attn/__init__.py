@@ -20,8 +20,10 @@ import types
 import typing
 import warnings
 
-from ._imports import AfterImport
+from ._imports import AfterImport, refuse_old_package
 from ._native import __version__
+
+refuse_old_package()
 
 if typing.TYPE_CHECKING:
     from ._torch.functional import ms_deform_attn, ms_deform_attn_fused

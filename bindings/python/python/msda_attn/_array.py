@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _native
 from ._arguments import fused_tensors, level_sizes, output_shape, plain_tensors
-from ._options import encode
+from ._options import Padding, Sampling, encode
 
 if TYPE_CHECKING:
     import numpy
@@ -83,8 +83,8 @@ def ms_deform_attn(
     sampling_locations: Any,
     attention_weights: Any,
     *,
-    sampling: str = "bilinear",
-    padding: str = "zeros",
+    sampling: Sampling = "bilinear",
+    padding: Padding = "zeros",
     align_corners: bool = False,
     points: Sequence[int] | None = None,
 ) -> numpy.ndarray:
@@ -103,8 +103,8 @@ def ms_deform_attn_fused(
     sampling_offsets: Any,
     attention_logits: Any,
     *,
-    sampling: str = "bilinear",
-    padding: str = "zeros",
+    sampling: Sampling = "bilinear",
+    padding: Padding = "zeros",
     align_corners: bool = False,
     points: Sequence[int] | None = None,
 ) -> numpy.ndarray:

@@ -428,7 +428,7 @@ def main(arguments: list[str]) -> int:
     names = list(WORKLOADS) if "all" in names else list(dict.fromkeys(names))
     operators, absent = _load(device)
     where = _machine(device)
-    print(f"msda {__version__}, torch {torch.__version__}, {where}")
+    print(textwrap.fill(f"msda {__version__}, torch {torch.__version__}, {where}", _WIDTH))
     if absent:
         print(textwrap.fill(f"not installed: {', '.join(absent)}", _WIDTH))
     all_rows, records = [], []

@@ -8,6 +8,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import pathlib
 import platform
 import sys
 import sysconfig
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import __version__, _native, _plain
+from ._imports import OLD_HINT, OLD_PACKAGE
 
 _WIDTH = 80
 _COLUMNS = ("inference", "training", "compile", "export", "same bits")
@@ -26,12 +28,16 @@ _SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf1
 
 @dataclasses.dataclass
 class Finding:
-    """One thing that was looked for. `ok` is False where it is missing or does not work."""
+    """One thing that was looked for. `ok` is False where it is missing or does not work.
+
+    The command fails where a thing that is not ok is `required`.
+    """
 
     what: str
     ok: bool
     says: str
     hint: str | None = None
+    required: bool = False
 
 
 @dataclasses.dataclass
@@ -126,9 +132,10 @@ def _import(name: str) -> tuple[Any, str]:
 def _examine_threads(torch: Any) -> Finding:
     cores = _cores()
     try:
-        threads = torch.get_num_threads() if torch else _native.cpu_threads()
+        for_arrays = _native.cpu_threads()
     except ValueError as error:
-        return Finding("threads", False, str(error), "calls with arrays fail until it is a number above 0")
+        return Finding("threads", False, str(error), "calls with arrays fail until it is one", True)
+    threads = torch.get_num_threads() if torch else for_arrays
     few = threads < cores
     return Finding(
         "threads",
@@ -153,6 +160,16 @@ def _examine_system(torch: Any) -> list[Finding]:
         ),
         _examine_threads(torch),
     ]
+
+
+def _examine_old_package() -> list[Finding]:
+    """The package's former self, if it is installed. Other packages named msda do not matter."""
+    spec = importlib.util.find_spec("msda")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    found = [folder for folder in folders if any(pathlib.Path(folder).glob("_native.*"))]
+    says = f"{OLD_PACKAGE} is in {{}}: a process can import one of the two"
+    hint = OLD_HINT.removeprefix("hint: ")
+    return [Finding("old package", False, says.format(folder), hint) for folder in found]
 
 
 def _examine_torch(torch: Any, why: str) -> Finding:
@@ -201,10 +218,13 @@ def _examine_gpu() -> list[Finding]:
         return f"{name} at {path}"
 
     found = _ask("driver", driver)
-    if not found.ok:
-        found.hint = "the CPU works without it; GPUs need NVIDIA's driver"
-        return [found, Finding("gpu", False, "none without a driver"), _ask("nvrtc", nvrtc)]
-    return [found, _ask("gpu", gpus), _ask("nvrtc", nvrtc)]
+    if found.ok:
+        return [found, _ask("gpu", gpus), _ask("nvrtc", nvrtc)]
+    found.hint = "the CPU works without it; GPUs need NVIDIA's driver"
+    return [
+        found,
+        *(Finding(what, False, "not used without a driver") for what in ("gpu", "nvrtc")),
+    ]
 
 
 def _check_compiled(checks: Checks) -> Finding:
@@ -242,7 +262,7 @@ def _check_compiled(checks: Checks) -> Finding:
             checks.gradients(dtype, [list(numbers) for numbers in grads], inputs)
         return "output and gradients equal the plain computation"
 
-    return _ask("compiled part", check)
+    return dataclasses.replace(_ask("compiled part", check), required=True)
 
 
 def _try(problems: list[str], what: str, trial: Callable[[], None]) -> str:
@@ -385,11 +405,10 @@ def examine() -> dict[str, Any]:
     findings = _examine_system(torch)
     findings.append(_examine_torch(torch, why_no_torch))
     findings.append(_examine_numpy(numpy, why_no_numpy))
-    findings += _examine_gpu()
+    findings += _examine_gpu() + _examine_old_package()
 
     checks = Checks()
-    compiled = _check_compiled(checks)
-    findings.append(compiled)
+    findings.append(_check_compiled(checks))
     gpu = torch is not None and torch.cuda.is_available()
     if torch and not gpu and any(f.what == "gpu" and f.ok for f in findings):
         findings.append(Finding("torch", False, "torch cannot use the GPU", "pip install torch"))
@@ -400,7 +419,7 @@ def examine() -> dict[str, Any]:
     ]
     problems = [f"{b.name}: {problem}" for b in backends for problem in b.problems]
     return {
-        "ok": compiled.ok
+        "ok": all(finding.ok for finding in findings if finding.required)
         and not any("fails" in (b.columns["inference"], b.columns["training"]) for b in backends),
         "findings": [dataclasses.asdict(finding) for finding in findings],
         "backends": [
@@ -453,7 +472,10 @@ def text(report: dict[str, Any]) -> str:
             f"The largest error was {report['largest_error']:.0%} of the error allowed."
         )
     else:
-        verdict = "The operator does not run as it should here. Please report all of the above."
+        verdict = (
+            "The operator does not run as it should here. Where the lines above have no hint that "
+            "helps, please report them."
+        )
     return "\n".join([*lines, textwrap.fill(verdict, _WIDTH)])
 
 

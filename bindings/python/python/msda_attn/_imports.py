@@ -1,4 +1,4 @@
-"""Work to do directly after other modules are imported."""
+"""Other modules: an old package in the way, and work to do directly after an import."""
 
 from __future__ import annotations
 
@@ -8,8 +8,18 @@ import types
 from collections.abc import Callable, Sequence
 
 
+OLD_PACKAGE = "the package msda of the old distribution msda-rs"
+OLD_HINT = "hint: pip uninstall msda-rs, and import msda_attn only"
+
+
+def refuse_old_package() -> None:
+    """Raises if this package's former self is imported: both define `torch.ops.msda`."""
+    if "msda._native" in sys.modules:
+        raise ImportError(f"msda_attn: got {OLD_PACKAGE} imported in this process\n{OLD_HINT}")
+
+
 class AfterImport:
-    """A finder for `sys.meta_path` that passes modules to a function directly after their import."""
+    """A finder for `sys.meta_path`: it calls a function with modules after their import."""
 
     def __init__(
         self, wanted: Callable[[str], object], then: Callable[[types.ModuleType], None]

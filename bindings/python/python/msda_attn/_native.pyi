@@ -37,6 +37,9 @@ def backward(
     """Computes gradients into memory of the caller: of value, locations, weights and reference
     points."""
 
+def cuda_level_key(levels: _Levels) -> list[int]:
+    """The part of the key of a CUDA plan that level sizes give."""
+
 def register_torch(cpu: str | PathLike[str], cuda: str | PathLike[str] | None = None) -> None:
     """Registers the kernels with torch's dispatcher: paths of `libtorch_cpu` and
     `libtorch_cuda`."""

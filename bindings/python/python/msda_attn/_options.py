@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from typing import Any, Literal
+
+Sampling = Literal["bilinear", "nearest"]
+Padding = Literal["zeros", "border"]
 
 _SAMPLING = {"bilinear": 0, "nearest": 1}
 _PADDING = {"zeros": 0, "border": 2}
@@ -28,7 +32,19 @@ def encode_options(sampling: str, padding: str, align_corners: bool) -> int:
         bits |= _PADDING[padding]
     except (KeyError, TypeError):
         raise ValueError(f"padding: got {padding!r}, expected 'zeros' or 'border'") from None
+    if align_corners not in (False, True):
+        raise ValueError(f"align_corners: got {align_corners!r}, expected True or False")
     return bits | (_CORNERS if align_corners else 0)
+
+
+def decode(options: int, points: int, levels: int) -> tuple[dict[str, Any], list[int]]:
+    """The options as `grid_sample` names them, and points per level: none if all have the same."""
+    named = {
+        "mode": "nearest" if options & _SAMPLING["nearest"] else "bilinear",
+        "padding_mode": "border" if options & _PADDING["border"] else "zeros",
+        "align_corners": bool(options & _CORNERS),
+    }
+    return named, [points >> 8 * level & 255 for level in range(levels)] if points else []
 
 
 def encode_points(points: Sequence[int], levels: int) -> int:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from ._torch.grid import sample
 from ._workloads import Call
 
 Operator = Callable[[Call], Tensor]
@@ -39,19 +39,7 @@ def msda_with_list(call: Call) -> Tensor:
 
 def grid_sample(call: Call) -> Tensor:
     """The operator through torch's `grid_sample`, one level after the other."""
-    batch, _, heads, channels = call.value.shape
-    queries = call.locations.shape[1]
-    maps = call.value.split([height * width for height, width in call.levels], 1)
-    grid = (2 * call.locations - 1).view(batch, queries, heads, -1, 2)
-    grid = grid.transpose(1, 2).flatten(0, 1)
-    samples = []
-    for pixels, (height, width), part in zip(maps, call.levels, grid.split(call.counts, 2)):
-        pixels = pixels.permute(0, 2, 3, 1).reshape(batch * heads, channels, height, width)
-        samples.append(F.grid_sample(pixels, part, align_corners=False))
-    weights = call.weights.view(batch, queries, heads, -1).transpose(1, 2).flatten(0, 1)
-    output = (torch.cat(samples, -1) * weights[:, None]).sum(-1)
-    output = output.view(batch, heads * channels, queries)
-    return output.transpose(1, 2).contiguous()
+    return sample(call.value, call.levels, call.locations, call.weights, call.counts)
 
 
 def _transformers(device: str) -> Operator:

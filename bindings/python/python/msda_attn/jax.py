@@ -25,7 +25,7 @@ import numpy as np
 
 from . import _xla
 from ._arguments import fused_tensors, level_sizes, plain_tensors
-from ._options import encode
+from ._options import Padding, Sampling, encode
 
 __all__ = ["ms_deform_attn", "ms_deform_attn_fused"]
 
@@ -131,8 +131,8 @@ def ms_deform_attn(
     sampling_locations: Any,
     attention_weights: Any,
     *,
-    sampling: str = "bilinear",
-    padding: str = "zeros",
+    sampling: Sampling = "bilinear",
+    padding: Padding = "zeros",
     align_corners: bool = False,
     points: Sequence[int] | None = None,
 ) -> jax.Array:
@@ -155,8 +155,8 @@ def ms_deform_attn_fused(
     sampling_offsets: Any,
     attention_logits: Any,
     *,
-    sampling: str = "bilinear",
-    padding: str = "zeros",
+    sampling: Sampling = "bilinear",
+    padding: Padding = "zeros",
     align_corners: bool = False,
     points: Sequence[int] | None = None,
 ) -> jax.Array:

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from . import forward_mode, rules, sharding
-from .levels import USUAL, Levels, Starts, read_setup, setup_of, tables
+from . import forward_mode, grid, rules, sharding
+from .levels import USUAL, Levels, Starts, flat, read_setup, setup_of, tables
 
 _TENSORS = frozenset((Tensor, torch.nn.Parameter))
 _is_compiling = torch.compiler.is_compiling
@@ -58,6 +58,7 @@ class Form:
         self.bits = bits
         self.public = getattr(torch.ops.msda, f"ms_deform_attn{suffix}")
         self.public_backward = getattr(torch.ops.msda, f"ms_deform_attn{suffix}_backward")
+        self.public_list = getattr(torch.ops.msda, f"ms_deform_attn{suffix}_list")
         # Level sizes in one tensor that was made here, and in two tensors of the caller.
         self.forward = _direct(f"_forward{suffix}")
         self.forward_tables = _direct(f"_forward{suffix}_tables")
@@ -126,6 +127,12 @@ class Form:
     ) -> Tensor:
         """Runs the operator. `tensors` are value and the tensors behind the level sizes."""
         if _is_compiling() or _is_tracing():
+            if torch.onnx.is_in_onnx_export():
+                return grid.run(tensors, shapes, numbers)
+            in_lists = not isinstance(shapes, Tensor) and not isinstance(starts, Tensor)
+            if in_lists and _is_compiling() and not sharding.is_dtensor(tensors[0]):
+                value, *others = tensors
+                return self.public_list(value, flat(shapes, starts), *others, *numbers)
             return self._run_public(tensors, shapes, starts, numbers)
         try:
             for tensor in tensors:

@@ -142,65 +142,38 @@ def _backward(grad, value, shapes, starts, reference, locations, weights, option
     return value, reference, locations, weights
 
 
-# Torch leaves out arguments that have their default.
-
-
-def _plain(value, shapes, starts, locations, weights, options=0, points=0):
-    return _forward(value, shapes, starts, None, locations, weights, options, points)
-
-
-def _plain_backward(grad, value, shapes, starts, locations, weights, options=0, points=0, wanted=7):
-    tensors = (value, shapes, starts, None, locations, weights)
-    return _backward(grad, *tensors, options, points, wanted)
-
-
-def _setup(value, locations, weights, setup):
-    shapes, starts, *numbers = read_setup(setup)
-    return _forward(value, shapes, starts, None, locations, weights, *numbers)
-
-
-def _setup_backward(grad, value, locations, weights, setup, wanted=7):
-    shapes, starts, *numbers = read_setup(setup)
-    return _backward(grad, value, shapes, starts, None, locations, weights, *numbers, wanted)
-
-
-def _fused(value, shapes, starts, reference, offsets, logits, options=0, points=0):
-    return _forward(value, shapes, starts, reference, offsets, logits, options, points)
-
-
-def _fused_backward(
-    grad, value, shapes, starts, reference, offsets, logits, options=0, points=0, wanted=15
-):
-    tensors = (value, shapes, starts, reference, offsets, logits)
-    return _backward(grad, *tensors, options, points, wanted)
-
-
-def _fused_setup(value, reference, offsets, logits, setup):
-    shapes, starts, *numbers = read_setup(setup)
-    return _forward(value, shapes, starts, reference, offsets, logits, *numbers)
-
-
-def _fused_setup_backward(grad, value, reference, offsets, logits, setup, wanted=15):
-    shapes, starts, *numbers = read_setup(setup)
-    return _backward(grad, value, shapes, starts, reference, offsets, logits, *numbers, wanted)
+def _arguments(rest: tuple, count: int, in_tables: bool) -> tuple[tuple, list[int]]:
+    """Levels and tensors behind value as `_forward` takes them; options, points and `wanted`."""
+    if in_tables:
+        (shapes, starts), tensors, numbers = rest[:2], rest[2 : 2 + count], [*rest[2 + count :]]
+    else:
+        tensors, (setup, *wanted) = rest[:count], rest[count:]
+        shapes, starts, *numbers = read_setup(setup)
+        numbers += wanted
+    # Torch leaves out arguments that have their default.
+    numbers += (0, 0, 2 ** (count + 1) - 1)[len(numbers) :]
+    reference = tensors[0] if count == 3 else None
+    return (shapes, starts, reference, *tensors[-2:]), numbers
 
 
 def register(library: torch.library.Library) -> None:
     """Registers these kernels for the CPU and for CUDA."""
-    kernels = {
-        "ms_deform_attn": _plain,
-        "ms_deform_attn_backward": _plain_backward,
-        "ms_deform_attn_fused": _fused,
-        "ms_deform_attn_fused_backward": _fused_backward,
-        "_forward_tables": _plain,
-        "_backward_tables": _plain_backward,
-        "_forward_fused_tables": _fused,
-        "_backward_fused_tables": _fused_backward,
-        "_forward": _setup,
-        "_backward": _setup_backward,
-        "_forward_fused": _fused_setup,
-        "_backward_fused": _fused_setup_backward,
-    }
-    for name, kernel in kernels.items():
-        for key in ("CPU", "CUDA"):
-            library.impl(name, kernel, key)
+    for suffix, count in (("", 2), ("_fused", 3)):
+        public = f"ms_deform_attn{suffix}"
+        for forward, backward, in_tables in (
+            (public, f"{public}_backward", True),
+            (f"_forward{suffix}_tables", f"_backward{suffix}_tables", True),
+            (f"_forward{suffix}", f"_backward{suffix}", False),
+        ):
+
+            def run(value, *rest, how=(count, in_tables)):
+                tensors, (options, points, _) = _arguments(rest, *how)
+                return _forward(value, *tensors, options, points)
+
+            def run_backward(grad, value, *rest, how=(count, in_tables)):
+                tensors, numbers = _arguments(rest, *how)
+                return _backward(grad, value, *tensors, *numbers)
+
+            for key in ("CPU", "CUDA"):
+                library.impl(forward, run, key)
+                library.impl(backward, run_backward, key)

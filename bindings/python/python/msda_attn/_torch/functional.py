@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from .. import _array
-from .._options import encode
+from .._options import Padding, Sampling, encode
 from . import eager, schema
 from .levels import USUAL, Levels, Starts, count, listed
 
+if TYPE_CHECKING:
+    import numpy
+
 _float32 = torch.float32
+_DEFAULTS = ("bilinear", "zeros", False)
+
+# Arrays of one kind go in, and an array of that kind comes out.
+Array = TypeVar("Array", Tensor, "numpy.ndarray[Any, Any]")
 
 
 def promote(name: str, tensor: Tensor, value: Tensor) -> Tensor:
@@ -25,18 +33,27 @@ def promote(name: str, tensor: Tensor, value: Tensor) -> Tensor:
     return tensor.to(_float32)
 
 
+def _of_arrays(function: Callable[..., Any], *levels: Any, given: dict, options: tuple) -> Any:
+    """Calls the function for arrays. Tensors beside a value that is none are refused."""
+    for name, array in given.items():
+        if isinstance(array, Tensor):
+            raise TypeError(f"{name}: got a torch tensor, expected an array, as value is none")
+    names = ("sampling", "padding", "align_corners", "points")
+    return function(*levels, *given.values(), **dict(zip(names, options)))
+
+
 def ms_deform_attn(
-    value: Tensor,
+    value: Array,
     spatial_shapes: Levels,
     level_start_index: Starts,
-    sampling_locations: Tensor,
-    attention_weights: Tensor,
+    sampling_locations: Array,
+    attention_weights: Array,
     *,
-    sampling: str = "bilinear",
-    padding: str = "zeros",
+    sampling: Sampling = "bilinear",
+    padding: Padding = "zeros",
     align_corners: bool = False,
     points: Sequence[int] | None = None,
-) -> Tensor:
+) -> Array:
     """Multi-scale deformable attention.
 
     Args:
@@ -61,19 +78,19 @@ def ms_deform_attn(
     Locations and weights have the type of `value` or float32; other types become float32.
     """
     if not isinstance(value, Tensor):
-        return _array.ms_deform_attn(
+        return _of_arrays(
+            _array.ms_deform_attn,
             value,
             spatial_shapes,
             level_start_index,
-            sampling_locations,
-            attention_weights,
-            sampling=sampling,
-            padding=padding,
-            align_corners=align_corners,
-            points=points,
+            given={
+                "sampling_locations": sampling_locations,
+                "attention_weights": attention_weights,
+            },
+            options=(sampling, padding, align_corners, points),
         )
     numbers = USUAL
-    if points is not None or align_corners or sampling != "bilinear" or padding != "zeros":
+    if points is not None or (sampling, padding, align_corners) != _DEFAULTS:
         spatial_shapes = listed(spatial_shapes)
         numbers = encode(sampling, padding, align_corners, points, count(spatial_shapes))
     dtype = value.dtype
@@ -86,18 +103,18 @@ def ms_deform_attn(
 
 
 def ms_deform_attn_fused(
-    value: Tensor,
+    value: Array,
     spatial_shapes: Levels,
     level_start_index: Starts,
-    reference_points: Tensor,
-    sampling_offsets: Tensor,
-    attention_logits: Tensor,
+    reference_points: Array,
+    sampling_offsets: Array,
+    attention_logits: Array,
     *,
-    sampling: str = "bilinear",
-    padding: str = "zeros",
+    sampling: Sampling = "bilinear",
+    padding: Padding = "zeros",
     align_corners: bool = False,
     points: Sequence[int] | None = None,
-) -> Tensor:
+) -> Array:
     """Multi-scale deformable attention with its softmax and its locations.
 
     Args:
@@ -112,20 +129,21 @@ def ms_deform_attn_fused(
     The other arguments and the result are those of `ms_deform_attn`.
     """
     if not isinstance(value, Tensor):
-        return _array.ms_deform_attn_fused(
+        given = {
+            "reference_points": reference_points,
+            "sampling_offsets": sampling_offsets,
+            "attention_logits": attention_logits,
+        }
+        return _of_arrays(
+            _array.ms_deform_attn_fused,
             value,
             spatial_shapes,
             level_start_index,
-            reference_points,
-            sampling_offsets,
-            attention_logits,
-            sampling=sampling,
-            padding=padding,
-            align_corners=align_corners,
-            points=points,
+            given=given,
+            options=(sampling, padding, align_corners, points),
         )
     numbers = USUAL
-    if points is not None or align_corners or sampling != "bilinear" or padding != "zeros":
+    if points is not None or (sampling, padding, align_corners) != _DEFAULTS:
         spatial_shapes = listed(spatial_shapes)
         numbers = encode(sampling, padding, align_corners, points, count(spatial_shapes))
     dtype = value.dtype

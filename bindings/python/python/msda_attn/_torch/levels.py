@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections.abc import Sequence
 from typing import Union
@@ -16,10 +15,10 @@ Starts = Union[Tensor, Sequence[int], None]
 _int64 = torch.int64
 _LARGEST = 2**63 - 1
 
-# Tensors that `setup_of` made, by options and points, first positions, and level sizes; those of
-# the usual options and positions also by level sizes alone, because a short key is found faster.
+# Tensors that `setup` made, by their numbers.
 _MOST_SETUPS = 1024
 _setups: dict[tuple, tuple[Tensor]] = {}
+# Those of the usual options and positions, by level sizes: a short key is found faster.
 _usual_setups: dict[tuple, tuple[Tensor]] = {}
 
 # The numbers of the usual options, and of levels with the same points.
@@ -28,35 +27,41 @@ USUAL = (0, 0)
 
 def setup_of(shapes: Levels, starts: Starts, numbers: tuple[int, int]) -> tuple[Tensor] | None:
     """Options, points and the levels of lists as one tensor; None where levels are in tensors."""
-    try:
-        # Most calls end here. A list of lists cannot be a key, and is converted first.
-        if starts is None and numbers is USUAL:
-            return _usual_setups[tuple(shapes)]
-    except (KeyError, TypeError):
-        pass
-    if isinstance(shapes, Tensor) or isinstance(starts, Tensor):
+    # A test of the type is faster than `isinstance`, and most calls have these types.
+    if type(shapes) is not list and isinstance(shapes, Tensor):
         return None
-    pairs, first = _numbers(shapes, starts)
-    key = (numbers, None if starts is None else first, pairs)
-    if key in _setups:
-        return _setups[key]
-    triples = ((*pair, start) for pair, start in zip(pairs, first))
-    levels = list(itertools.chain.from_iterable(triples))
-    if any(abs(n) > _LARGEST for n in levels):
+    if starts is not None and isinstance(starts, Tensor):
+        return None
+    # Always checked, so that a wrong list is refused whatever was called before.
+    sizes = pairs(shapes)
+    if starts is not None or numbers is not USUAL:
+        return setup((*numbers, *flat(sizes, starts)))
+    made = _usual_setups.get(sizes)
+    if made is None:
+        made = setup((*numbers, *flat(sizes, None)))
+        if type(made[0]) is Tensor:
+            _usual_setups[sizes] = made
+    return made
+
+
+def setup(numbers: tuple[int, ...]) -> tuple[Tensor]:
+    """Options, points and the numbers of `flat` as one tensor."""
+    made = _setups.get(numbers)
+    if made is not None:
+        return made
+    if any(abs(n) > _LARGEST for n in numbers):
         raise ValueError(
-            f"spatial_shapes and level_start_index: got {shapes!r} and {starts!r}, expected sizes "
-            "whose sum is below 2**63"
+            f"spatial_shapes and level_start_index: got heights, widths and starts {numbers[2:]}, "
+            "expected sizes whose sum is below 2**63"
         )
     with torch.inference_mode(False):
-        made = (torch.tensor([*numbers, *levels], dtype=_int64, device="cpu"),)
+        made = (torch.tensor(numbers, dtype=_int64, device="cpu"),)
     if len(_setups) >= _MOST_SETUPS:
         _setups.clear()
         _usual_setups.clear()
     # A mode may have made something else than a tensor.
     if type(made[0]) is Tensor:
-        _setups[key] = made
-        if starts is None and numbers == USUAL:
-            _usual_setups[pairs] = made
+        _setups[numbers] = made
     return made
 
 
@@ -72,29 +77,37 @@ def _integer(number: object) -> int:
     return number if isinstance(number, (int, torch.SymInt)) else operator.index(number)
 
 
-def _numbers(
-    shapes: Sequence[Sequence[int]], starts: Sequence[int] | None
-) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
-    """Level sizes and first positions of lists."""
+def pairs(shapes: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
+    """Level sizes of a list."""
+    found = []
     try:
-        pairs = tuple((_integer(height), _integer(width)) for height, width in shapes)
+        for height, width in shapes:
+            # A test of the type takes less time than a call.
+            if type(height) is not int or type(width) is not int:
+                height, width = _integer(height), _integer(width)
+            found.append((height, width))
     except (TypeError, ValueError):
         raise TypeError(
             f"spatial_shapes: got {shapes!r}, expected a tensor (levels, 2), or a list of "
             "(height, width)"
         ) from None
-    if starts is None:
-        # Plain arithmetic, which torch.compile can follow.
-        ends = [0]
-        for height, width in pairs:
-            ends.append(ends[-1] + height * width)
-        return pairs, tuple(ends[:-1])
-    first = _starts(starts)
-    if len(first) != len(pairs):
+    return tuple(found)
+
+
+def flat(shapes: Sequence[Sequence[int]], starts: Sequence[int] | None) -> list[int]:
+    """Height, width and first position of each level, one after the other."""
+    sizes = pairs(shapes)
+    first = _starts(starts) if starts is not None else None
+    if first is not None and len(first) != len(sizes):
         raise ValueError(
-            f"level_start_index: got {len(first)} numbers, expected {len(pairs)}, one per level"
+            f"level_start_index: got {len(first)} numbers, expected {len(sizes)}, one per level"
         )
-    return pairs, first
+    # Plain arithmetic, which torch.compile can follow.
+    numbers, end = [], 0
+    for level, (height, width) in enumerate(sizes):
+        numbers += [height, width, end if first is None else first[level]]
+        end = end + height * width
+    return numbers
 
 
 def _starts(starts: Sequence[int]) -> tuple[int, ...]:
@@ -120,9 +133,9 @@ def tables(shapes: Levels, starts: Starts) -> tuple[Tensor, Tensor]:
     if type(shapes) is type(starts) is Tensor and shapes.dtype is starts.dtype is _int64:
         return shapes, starts
     if not isinstance(shapes, Tensor):
-        pairs, first = _numbers(shapes, None if isinstance(starts, Tensor) else starts)
-        starts = starts if isinstance(starts, Tensor) else first
-        shapes = torch.tensor(pairs, dtype=_int64, device="cpu").reshape(-1, 2)
+        numbers = flat(shapes, None if isinstance(starts, Tensor) else starts)
+        table = torch.tensor(numbers, dtype=_int64, device="cpu").reshape(-1, 3)
+        shapes, starts = table[:, :2], starts if isinstance(starts, Tensor) else table[:, 2]
     else:
         shapes = _integers(shapes)
     if starts is None:
@@ -140,7 +153,7 @@ def tables(shapes: Levels, starts: Starts) -> tuple[Tensor, Tensor]:
 def count(shapes: Levels) -> int:
     """The number of levels."""
     if not isinstance(shapes, Tensor):
-        return len(_numbers(shapes, None)[0])
+        return len(pairs(shapes))
     # The kernel refuses other ranks.
     return shapes.shape[0] if shapes.dim() else 0
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .._options import encode_options, encode_points
+from .._options import Padding, Sampling, encode_options, encode_points
 from .functional import ms_deform_attn_fused
-from .levels import Levels, Starts
+from .grid import locations_of
+from .levels import Levels, Starts, count, listed
 
 
 def _points_per_level(points: int | Sequence[int], levels: int) -> tuple[int, ...]:
@@ -24,6 +27,37 @@ def _points_per_level(points: int | Sequence[int], levels: int) -> tuple[int, ..
     if len(counts) != levels or any(n < 0 for n in counts) or not any(counts):
         raise ValueError(f"points: got {points!r}, {expected}")
     return counts
+
+
+# Names of the same arguments in Deformable-DETR, DINO, mmcv and transformers.
+_OTHER_NAMES = {
+    "d_model": "embed_dim",
+    "embed_dims": "embed_dim",
+    "n_levels": "levels",
+    "num_levels": "levels",
+    "n_heads": "heads",
+    "num_heads": "heads",
+    "n_points": "points",
+    "num_points": "points",
+    "input_spatial_shapes": "spatial_shapes",
+    "input_level_start_index": "level_start_index",
+    "input_padding_mask": "padding_mask",
+}
+
+
+def _takes_other_names(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which also takes arguments by their names in other libraries."""
+
+    @functools.wraps(function)
+    def renamed(*args: Any, **given: Any) -> Any:
+        for other in [name for name in given if name in _OTHER_NAMES]:
+            name = _OTHER_NAMES[other]
+            if name in given:
+                raise TypeError(f"{other}: got it beside {name}, expected one of the two")
+            given[name] = given.pop(other)
+        return function(*args, **given)
+
+    return renamed
 
 
 class MSDeformAttn(nn.Module):
@@ -39,8 +73,12 @@ class MSDeformAttn(nn.Module):
         points: sampling points per head and level, or a list with one number per level.
         sampling, padding, align_corners: options of `msda.ms_deform_attn`.
         device, dtype: of the parameters.
+
+    The constructor and `forward` also take arguments by their names in Deformable-DETR and mmcv,
+    such as `d_model`, `num_heads` and `input_padding_mask`.
     """
 
+    @_takes_other_names
     def __init__(
         self,
         embed_dim: int = 256,
@@ -48,8 +86,8 @@ class MSDeformAttn(nn.Module):
         heads: int = 8,
         points: int | Sequence[int] = 4,
         *,
-        sampling: str = "bilinear",
-        padding: str = "zeros",
+        sampling: Sampling = "bilinear",
+        padding: Padding = "zeros",
         align_corners: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -101,11 +139,29 @@ class MSDeformAttn(nn.Module):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
 
-    def _check(self, name: str, tensor: Tensor) -> None:
-        if tensor.dim() != 3 or tensor.shape[-1] != self.embed_dim:
+    def _check(self, query: Tensor, reference: Tensor, pixels: Tensor, sizes: Levels) -> None:
+        for name, tensor in (("query", query), ("input_flatten", pixels)):
+            if tensor.dim() != 3 or tensor.shape[-1] != self.embed_dim:
+                raise ValueError(
+                    f"{name}: got shape {list(tensor.shape)}, expected 3 dimensions, the last of "
+                    f"{self.embed_dim} channels"
+                )
+        batch, queries = query.shape[:2]
+        if pixels.shape[0] != batch:
             raise ValueError(
-                f"{name}: got shape {list(tensor.shape)}, expected 3 dimensions, the last of "
-                f"{self.embed_dim} channels"
+                f"input_flatten: got batch {pixels.shape[0]}, expected {batch}, as in query"
+            )
+        levels = count(sizes)
+        if levels != self.levels:
+            raise ValueError(
+                f"spatial_shapes: got {levels} levels, expected {self.levels}, as the module has"
+            )
+        shape = list(reference.shape)
+        fits = len(shape) == 4 and shape[2] in (1, self.levels) and shape[3] in (2, 4)
+        if not fits or shape[0] != batch or shape[1] != queries:
+            raise ValueError(
+                f"reference_points: got shape {shape}, expected ({batch}, {queries}, "
+                f"{self.levels} or 1, 2 or 4): batch and queries of query, levels of the module"
             )
 
     def _offsets_and_logits(self, query: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,6 +170,7 @@ class MSDeformAttn(nn.Module):
         offsets = self.sampling_offsets(query).view(*shape, 2)
         return offsets, self.attention_weights(query).view(shape)
 
+    @_takes_other_names
     def forward(
         self,
         query: Tensor,
@@ -141,8 +198,8 @@ class MSDeformAttn(nn.Module):
         Under autocast the linear layers and the value are in 16 bits. Offsets are added to the
         reference points in float32: locations are never rounded to 16 bits.
         """
-        self._check("query", query)
-        self._check("input_flatten", input_flatten)
+        spatial_shapes = listed(spatial_shapes)
+        self._check(query, reference_points, input_flatten, spatial_shapes)
         value = self.value_proj(input_flatten)
         if padding_mask is not None:
             expected = input_flatten.shape[:2]
@@ -180,16 +237,10 @@ class MSDeformAttn(nn.Module):
         """
         offsets, logits = self._offsets_and_logits(query)
         offsets = offsets.reshape(*query.shape[:2], self.heads, -1, 2)
-        counts = torch.tensor(self.points, device=query.device)
         reference = reference_points.expand(-1, -1, self.levels, -1)
-        reference = reference.repeat_interleave(counts, 2)[:, :, None]
-        if reference.shape[-1] == 2:
-            sizes = torch.as_tensor(spatial_shapes, device=query.device).flip(-1)
-            scale = 1 / sizes.to(reference.dtype).repeat_interleave(counts, 0)
-        else:
-            scale = reference[..., 2:] / (2 * counts.repeat_interleave(counts)[:, None])
-        weights = logits.reshape(*offsets.shape[:-1]).softmax(-1)
-        return reference[..., :2] + offsets * scale, weights
+        sizes = spatial_shapes.tolist() if isinstance(spatial_shapes, Tensor) else spatial_shapes
+        locations = locations_of(reference, offsets, list(sizes), self.points)
+        return locations, logits.reshape(offsets.shape[:-1]).softmax(-1)
 
     def extra_repr(self) -> str:
         points = list(self.points) if self._points_differ else self.points[0]

@@ -15,6 +15,10 @@ PLAIN_WANTED = (1, 2, 4)
 # Value, reference points, offsets, logits.
 FUSED_WANTED = (1, 8, 2, 4)
 
+# Names of the tensors behind value.
+_PLAIN = ("sampling_locations", "attention_weights")
+_FUSED = ("reference_points", "sampling_offsets", "attention_logits")
+
 
 def _output(value: Tensor, tables: Sequence[Tensor], floats: dict[str, Tensor]) -> Tensor:
     """The output of the floating-point tensors behind value; the last but one has the queries."""
@@ -26,9 +30,10 @@ def _output(value: Tensor, tables: Sequence[Tensor], floats: dict[str, Tensor]) 
             )
     for table in tables:
         if table.device != value.device and table.device.type != "cpu":
+            where = "" if value.device.type == "cpu" else f" or on {value.device}, where value is"
             raise ValueError(
                 f"spatial_shapes and level_start_index: got tensors on {table.device}, expected "
-                f"both on the CPU, or both on {value.device}, where value is"
+                f"both on the CPU{where}"
             )
     name = list(floats)[-2]
     return value.new_empty(output_shape(value.shape, name, floats[name].shape))
@@ -40,52 +45,34 @@ def _like(tensor: Tensor, wanted: int, bit: int, value: Tensor) -> Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
-def _fake(value, shapes, starts, locations, weights, options=0, points=0):
-    floats = {"sampling_locations": locations, "attention_weights": weights}
-    return _output(value, (shapes, starts), floats)
+def _fake(names: Sequence[str], gap: int):
+    """The output without its numbers. `gap` arguments with level sizes stand behind value."""
+
+    def fake(value, *rest):
+        tables = [table for table in rest[:gap] if isinstance(table, Tensor)]
+        return _output(value, tables, dict(zip(names, rest[gap:])))
+
+    return fake
 
 
-def _fake_fused(value, shapes, starts, reference, offsets, logits, options=0, points=0):
-    floats = {
-        "reference_points": reference,
-        "sampling_offsets": offsets,
-        "attention_logits": logits,
-    }
-    return _output(value, (shapes, starts), floats)
+def _fake_backward(bits: Sequence[int], gap: int, numbers: int):
+    """Gradients without their numbers. `numbers` arguments stand before `wanted`."""
 
+    def fake(grad, value, *rest):
+        tensors = (value, *rest[gap : gap + len(bits) - 1])
+        # Torch leaves it out where all gradients are wanted.
+        wanted = rest[gap + len(bits) - 1 + numbers :] or (sum(bits),)
+        return tuple(_like(t, wanted[0], bit, value) for t, bit in zip(tensors, bits))
 
-def _fake_setup(value, locations, weights, setup):
-    return _fake(value, setup, setup, locations, weights)
-
-
-def _fake_fused_setup(value, reference, offsets, logits, setup):
-    return _fake_fused(value, setup, setup, reference, offsets, logits)
-
-
-def _fake_backward(grad, value, shapes, starts, locations, weights, options=0, points=0, wanted=7):
-    return _fake_backward_setup(grad, value, locations, weights, None, wanted)
-
-
-def _fake_backward_fused(
-    grad, value, shapes, starts, reference, offsets, logits, options=0, points=0, wanted=15
-):
-    return _fake_backward_fused_setup(grad, value, reference, offsets, logits, None, wanted)
-
-
-def _fake_backward_setup(grad, value, locations, weights, setup, wanted=7):
-    tensors = (value, locations, weights)
-    return tuple(_like(t, wanted, bit, value) for t, bit in zip(tensors, PLAIN_WANTED))
-
-
-def _fake_backward_fused_setup(grad, value, reference, offsets, logits, setup, wanted=15):
-    tensors = (value, reference, offsets, logits)
-    return tuple(_like(t, wanted, bit, value) for t, bit in zip(tensors, FUSED_WANTED))
+    return fake
 
 
 def save(ctx, inputs, output) -> None:
     """Keeps what the gradients need."""
-    *tensors, options, points = inputs
-    ctx.save_for_backward(*tensors)
+    *arguments, options, points = inputs
+    ctx.save_for_backward(*(a for a in arguments if isinstance(a, Tensor)))
+    # Level sizes that are numbers.
+    ctx.levels = [a for a in arguments if not isinstance(a, Tensor)]
     ctx.numbers = (options, points)
 
 
@@ -93,12 +80,14 @@ def gradients(bits: Sequence[int], op):
     """The gradients of a public operator's inputs, by its backward operator."""
 
     def run(ctx, grad):
+        gap = 1 if ctx.levels else 2
         # Torch may leave out the numbers at the end.
-        needed = (ctx.needs_input_grad[0], *ctx.needs_input_grad[3 : 2 + len(bits)])
+        needed = (ctx.needs_input_grad[0], *ctx.needs_input_grad[1 + gap : gap + len(bits)])
         wanted = sum(bit for bit, needs in zip(bits, needed) if needs)
-        results = op(grad, *ctx.saved_tensors, *ctx.numbers, wanted)
+        value, *others = ctx.saved_tensors
+        results = op(grad, value, *ctx.levels, *others, *ctx.numbers, wanted)
         value, *others = (r if needs else None for r, needs in zip(results, needed))
-        return value, None, None, *others, None, None
+        return value, *[None] * gap, *others, None, None
 
     return run
 
@@ -125,17 +114,18 @@ def _first_size(tensor: Tensor, dim: int | None) -> int:
     return sizes[0]
 
 
-def _batched(op, levels_at: int, tensors: int):
+def _batched(op, levels: range, tensors: int):
+    """The rule of vmap for an operator: where its level sizes are, and how many tensors it has."""
+
     def rule(info, in_dims, *args):
         size = info.batch_size
-        for at in (levels_at, levels_at + 1):
-            if in_dims[at] is not None:
-                raise NotImplementedError(
-                    "vmap over spatial_shapes or level_start_index: got batched level sizes, "
-                    "expected the same for all"
-                )
+        if any(isinstance(in_dims[at], int) for at in levels):
+            raise NotImplementedError(
+                "vmap over spatial_shapes or level_start_index: got batched level sizes, "
+                "expected the same for all"
+            )
         folded = [
-            arg if at in (levels_at, levels_at + 1) else _fold(arg, in_dims[at], size)
+            arg if at in levels else _fold(arg, in_dims[at], size)
             for at, arg in enumerate(args[:tensors])
         ]
         results = op(*folded, *args[tensors:])
@@ -156,37 +146,33 @@ def _batched(op, levels_at: int, tensors: int):
 
 def _register() -> None:
     ops = torch.ops.msda
-    fakes = {
-        "ms_deform_attn": _fake,
-        "ms_deform_attn_fused": _fake_fused,
-        "ms_deform_attn_backward": _fake_backward,
-        "ms_deform_attn_fused_backward": _fake_backward_fused,
-        "_forward_tables": _fake,
-        "_forward_fused_tables": _fake_fused,
-        "_backward_tables": _fake_backward,
-        "_backward_fused_tables": _fake_backward_fused,
-        "_forward": _fake_setup,
-        "_forward_fused": _fake_fused_setup,
-        "_backward": _fake_backward_setup,
-        "_backward_fused": _fake_backward_fused_setup,
-    }
-    for name, fake in fakes.items():
-        torch.library.register_fake(f"msda::{name}", fake, lib=library)
-    for name, bits in (("ms_deform_attn", PLAIN_WANTED), ("ms_deform_attn_fused", FUSED_WANTED)):
-        formula = gradients(bits, getattr(ops, f"{name}_backward"))
-        torch.library.register_autograd(f"msda::{name}", formula, setup_context=save, lib=library)
-    for name in ("ms_deform_attn_backward", "ms_deform_attn_fused_backward"):
-        torch.library.register_autograd(f"msda::{name}", no_second_derivative, lib=library)
-    torch.library.register_vmap("msda::ms_deform_attn", _batched(ops.ms_deform_attn, 1, 5))
-    torch.library.register_vmap(
-        "msda::ms_deform_attn_fused", _batched(ops.ms_deform_attn_fused, 1, 6)
-    )
-    torch.library.register_vmap(
-        "msda::ms_deform_attn_backward", _batched(ops.ms_deform_attn_backward, 2, 6)
-    )
-    torch.library.register_vmap(
-        "msda::ms_deform_attn_fused_backward", _batched(ops.ms_deform_attn_fused_backward, 2, 7)
-    )
+    for suffix, bits, names in (("", PLAIN_WANTED, _PLAIN), ("_fused", FUSED_WANTED, _FUSED)):
+        public = f"ms_deform_attn{suffix}"
+        for forward, backward, gap, numbers in (
+            (public, f"{public}_backward", 2, 2),
+            (f"{public}_list", f"{public}_list_backward", 1, 2),
+            (f"_forward{suffix}_tables", f"_backward{suffix}_tables", 2, 2),
+            # Level sizes and numbers are one tensor at the end.
+            (f"_forward{suffix}", f"_backward{suffix}", 0, 1),
+        ):
+            torch.library.register_fake(f"msda::{forward}", _fake(names, gap), lib=library)
+            fake = _fake_backward(bits, gap, numbers)
+            torch.library.register_fake(f"msda::{backward}", fake, lib=library)
+        for name, tables in ((public, 2), (f"{public}_list", 1)):
+            forward, backward = getattr(ops, name), getattr(ops, f"{name}_backward")
+            torch.library.register_autograd(
+                f"msda::{name}", gradients(bits, backward), setup_context=save, lib=library
+            )
+            torch.library.register_autograd(
+                f"msda::{name}_backward", no_second_derivative, lib=library
+            )
+            count = tables + len(bits)
+            torch.library.register_vmap(
+                f"msda::{name}", _batched(forward, range(1, 1 + tables), count)
+            )
+            torch.library.register_vmap(
+                f"msda::{name}_backward", _batched(backward, range(2, 2 + tables), 1 + count)
+            )
 
 
 _register()

@@ -12,11 +12,14 @@ import sysconfig
 import torch
 
 from .. import _native
+from .._imports import OLD_HINT, OLD_PACKAGE
 from . import forward_mode
+from .levels import setup
 
 _PLAIN = "Tensor sampling_locations, Tensor attention_weights"
 _FUSED = "Tensor reference_points, Tensor sampling_offsets, Tensor attention_logits"
 _TABLES = "Tensor spatial_shapes, Tensor level_start_index, "
+
 
 class _Library(torch.library.Library):
     """A library whose operators refuse forward mode. Torch would silently use a derivative of 0."""
@@ -37,7 +40,18 @@ def _without_forward_mode(kernel):
     return checked
 
 
-library = _Library("msda", "DEF")
+def _make() -> _Library:
+    try:
+        return _Library("msda", "DEF")
+    except RuntimeError as error:
+        # Torch's message has the place of the first registration, and lines about its C++ code.
+        raise ImportError(
+            "torch.ops.msda: got operators of another package, expected none; it may be "
+            f"{OLD_PACKAGE}\n{OLD_HINT}"
+        ) from error
+
+
+library = _make()
 
 
 def _define() -> None:
@@ -45,6 +59,9 @@ def _define() -> None:
 
     `wanted` has a bit per gradient: 1 value, 2 locations or offsets, 4 weights or logits,
     8 reference points.
+
+    The operators with `_list` take level sizes as numbers: height, width and first position of
+    each level. Compiled functions call them, so that no tensor on the CPU is in their graph.
 
     The operators whose names begin with `_` are for eager calls: they have no autograd formula,
     so that the dispatcher runs no Python. Those without `_tables` take level sizes, options and
@@ -54,14 +71,15 @@ def _define() -> None:
         count = 2 + others.count(",")
         results = "(" + ", ".join(["Tensor"] * count) + ")"
         wanted = f"int wanted={2**count - 1}"
-        tensors = f"Tensor value, {_TABLES}{others}"
         numbers = "int options=0, int points=0"
         public, tables = f"ms_deform_attn{suffix}", f"{suffix}_tables"
-        library.define(f"{public}({tensors}, {numbers}) -> Tensor")
-        library.define(
-            f"{public}_backward(Tensor grad_output, {tensors}, int options, int points, "
-            f"int wanted) -> {results}"
-        )
+        for name, levels in ((f"{public}_list", "SymInt[] levels, "), (public, _TABLES)):
+            tensors = f"Tensor value, {levels}{others}"
+            library.define(f"{name}({tensors}, {numbers}) -> Tensor")
+            library.define(
+                f"{name}_backward(Tensor grad_output, {tensors}, int options, int points, "
+                f"int wanted) -> {results}"
+            )
         library.define(f"_forward{tables}({tensors}, {numbers}) -> Tensor")
         library.define(
             f"_backward{tables}(Tensor grad_output, {tensors}, {numbers}, {wanted}) -> {results}"
@@ -69,6 +87,27 @@ def _define() -> None:
         tensors = f"Tensor value, {others}, Tensor setup"
         library.define(f"_forward{suffix}({tensors}) -> Tensor")
         library.define(f"_backward{suffix}(Tensor grad_output, {tensors}, {wanted}) -> {results}")
+
+
+def _define_lists() -> None:
+    """The kernels of the operators with `_list`: they call the operators for eager calls."""
+    ops = torch.ops.msda
+    for suffix, others in (("", 2), ("_fused", 3)):
+        forward = getattr(ops, f"_forward{suffix}").default
+        backward = getattr(ops, f"_backward{suffix}").default
+
+        def run(value, levels, *rest, forward=forward, others=others):
+            # Torch leaves out numbers that have their default.
+            numbers = (*rest[others:], 0, 0)[:2]
+            return forward(value, *rest[:others], *setup((*numbers, *levels)))
+
+        def run_backward(grad, value, levels, *rest, backward=backward):
+            *tensors, options, points, wanted = rest
+            return backward(grad, value, *tensors, *setup((options, points, *levels)), wanted)
+
+        for key in ("CPU", "CUDA"):
+            library.impl(f"ms_deform_attn{suffix}_list", run, key)
+            library.impl(f"ms_deform_attn{suffix}_list_backward", run_backward, key)
 
 
 def _libraries() -> tuple[pathlib.Path, pathlib.Path | None]:
@@ -103,3 +142,4 @@ def _register() -> str:
 
 _define()
 kernels = _register()
+_define_lists()

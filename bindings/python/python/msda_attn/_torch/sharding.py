@@ -125,11 +125,17 @@ def register_sharding() -> None:
     _registered = True
 
 
+def is_dtensor(value: Any) -> bool:
+    """Whether a tensor is a DTensor. Their module is not imported for that."""
+    tensor = sys.modules.get("torch.distributed.tensor")
+    return tensor is not None and isinstance(value, tensor.DTensor)
+
+
 def replicate_levels(value: Any, shapes: Any, starts: Any) -> tuple[Any, Any]:
     """Level sizes and starts for a call: DTensors on every process if `value` is a DTensor."""
-    tensor = sys.modules.get("torch.distributed.tensor")
-    if tensor is None or not isinstance(value, tensor.DTensor):
+    if not is_dtensor(value):
         return shapes, starts
+    tensor = sys.modules["torch.distributed.tensor"]
     register_sharding()
     mesh = value.device_mesh
     whole = [tensor.Replicate()] * mesh.ndim

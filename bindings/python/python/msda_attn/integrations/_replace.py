@@ -45,6 +45,14 @@ def _put(owner: object, name: str, value: object) -> None:
         setattr(owner, name, value)
 
 
+def _full_name(owner: object, name: str) -> str:
+    """An attribute's name with its owner's; of an entry of `sys.modules`, the module's name."""
+    if isinstance(owner, dict):
+        return name
+    is_class = isinstance(owner, type)
+    return f"{f'{owner.__module__}.{owner.__qualname__}' if is_class else owner.__name__}.{name}"
+
+
 def original(owner: object, name: str) -> object:
     """An attribute as it is without any replacement, or ABSENT."""
     value = _get(owner, name)
@@ -74,6 +82,7 @@ class Replacements:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
+        self.names: list[str] = []
         self._handles: set[Patch] = set()
 
     def __bool__(self) -> bool:
@@ -89,6 +98,7 @@ class Replacements:
             _put(owner, name, new)
             _layers.setdefault((id(owner), name), []).append(layer)
             self._undo.append(lambda: _remove(layer))
+            self.names.append(_full_name(owner, name))
 
     def set_everywhere(self, module: types.ModuleType, function: object, new: object) -> None:
         """Replaces a function in a module, and in every imported module that has it as a global."""
@@ -126,6 +136,7 @@ class Replacements:
         """Undoes all handles: puts the original attributes back, the last one first."""
         with lock:
             self._handles.clear()
+            self.names.clear()
             while self._undo:
                 self._undo.pop()()
 
@@ -140,9 +151,18 @@ class Patch:
     def __init__(self, replaced: Replacements) -> None:
         self._replaced = replaced
 
+    @property
+    def replaced(self) -> list[str]:
+        """Full names of the attributes that are replaced now, in their order."""
+        return list(self._replaced.names)
+
     def undo(self) -> None:
         """Undoes what this call did. A second call does nothing."""
         self._replaced.release(self)
+
+    def __repr__(self) -> str:
+        names = self.replaced
+        return f"<Patch of {len(names)}: {', '.join(names)}>" if names else "<Patch of nothing>"
 
     def __enter__(self) -> Patch:
         return self

@@ -199,9 +199,8 @@ def replace_in(module: types.ModuleType, replaced: Replacements) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Runs a Python program with the modules in place."""
     if not arguments or arguments[0].startswith("-"):
-        print(
-            "usage: python -m msda_attn.integrations.research PROGRAM.py [ARGUMENT ...]", file=sys.stderr
-        )
+        usage = "usage: python -m msda_attn.integrations.research PROGRAM.py [ARGUMENT ...]"
+        print(usage, file=sys.stderr)
         return 2
     install()
     sys.argv = list(arguments)

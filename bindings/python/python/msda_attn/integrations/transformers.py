@@ -43,23 +43,6 @@ Sizes = Sequence[Sequence[int]]
 _replaced = Replacements()
 
 
-def _levels(sizes: Sizes | Tensor, device: torch.device) -> tuple[Sizes | Tensor, Tensor | None]:
-    """Level sizes and starts for the operator. Nothing waits for a device.
-
-    In a compiled graph they are tensors on `device`: a CPU tensor beside CUDA tensors would keep
-    the graph out of a CUDA graph.
-    """
-    if isinstance(sizes, Tensor) or not torch.compiler.is_compiling():
-        return sizes, None
-    numbers = [n for size in sizes for n in size]
-    start = 0
-    for height, width in sizes:
-        numbers.append(start)
-        start = start + height * width
-    table = torch.stack([torch.full((), n, dtype=torch.int64, device=device) for n in numbers])
-    return table[: 2 * len(sizes)].view(-1, 2), table[2 * len(sizes) :]
-
-
 def forward(
     self: torch.nn.Module,
     value: Tensor,
@@ -71,12 +54,9 @@ def forward(
     im2col_step: int,
 ) -> Tensor:
     """`MultiScaleDeformableAttention.forward`. `im2col_step` is ignored."""
-    if torch.compiler.is_compiling():
-        shapes, starts = value_spatial_shapes, level_start_index
-    else:
-        # The host knows the sizes: the operator chooses its kernel by them.
-        shapes, starts = value_spatial_shapes_list, None
-    return ms_deform_attn(value, shapes, starts, sampling_locations, attention_weights)
+    # The host knows the sizes in the list: the operator chooses its kernel by them.
+    sizes = value_spatial_shapes_list
+    return ms_deform_attn(value, sizes, None, sampling_locations, attention_weights)
 
 
 def multi_scale_deformable_attention(
@@ -86,8 +66,8 @@ def multi_scale_deformable_attention(
     attention_weights: Tensor,
 ) -> Tensor:
     """The function of Mask2Former and OneFormer."""
-    shapes, starts = _levels(value_spatial_shapes, value.device)
-    return ms_deform_attn(value, shapes, starts, sampling_locations, attention_weights)
+    shapes = value_spatial_shapes
+    return ms_deform_attn(value, shapes, None, sampling_locations, attention_weights)
 
 
 def multi_scale_deformable_attention_v2(
@@ -113,11 +93,10 @@ def multi_scale_deformable_attention_v2(
         sampling_locations = sampling_locations.unflatten(3, sizes)
         attention_weights = attention_weights.unflatten(3, sizes)
         points = None
-    shapes, starts = _levels(value_spatial_shapes, value.device)
     return ms_deform_attn(
         value,
-        shapes,
-        starts,
+        value_spatial_shapes,
+        None,
         sampling_locations,
         attention_weights,
         sampling=sampling,
