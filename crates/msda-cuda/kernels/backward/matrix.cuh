@@ -38,6 +38,9 @@ constexpr int CHANNELS_PER_PART = 16 / ELEMENT;
 // f16 has no small numbers: shares are scaled up by this, and sums down.
 constexpr float SCALE = VALUE == F16 ? 256.0f : 1.0f;
 constexpr int EXACT_BYTES = TILE_WIDTH * 32 * 4;
+static_assert(CHUNK == 8 || CHUNK == 16 || CHUNK == 32, "matrices of 8 channels, a lane per channel");
+static_assert(SUM_LINES == 2 || SUM_LINES == 4, "a matrix has two image rows");
+static_assert(VALUE != F64, "tensor cores multiply f16, bf16 and tf32");
 constexpr bool HAS_OWN_CHANNELS = VALUE == F32 || OWN_CHANNELS;
 
 // Where piece `part` of a row is, so that neither copies nor matrix loads meet bank conflicts.

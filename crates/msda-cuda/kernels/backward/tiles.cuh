@@ -36,24 +36,18 @@
 //   LOCATION_ALIGN WEIGHT_ALIGN REFERENCE_ALIGN   alignment in bytes of one sample's numbers
 //   ARGS_BYTES              sizeof(Args), computed by the host
 #pragma once
-#include "common/memory.cuh"
+#include "common/level_table.cuh"
+#include "common/softmax.cuh"
+#include "common/taps.cuh"
+#include "common/tensor.cuh"
 
+static_assert(UNIFORM_POINTS == 0 || UNIFORM_POINTS * LEVELS == SAMPLES, "samples of all levels");
+static_assert(INLINE_LEVELS == 0 || INLINE_LEVELS >= LEVELS, "the table has all levels");
+static_assert(FUSED == 0 || FUSED == 2 || FUSED == 4, "numbers per reference point");
 typedef Element<VALUE>::Wide Wide;
+typedef SoftmaxOf<Wide> Softmax;
 
 constexpr int TILE_WIDTH = 8, TILE_HEIGHT = 4, TILE_PIXELS = TILE_WIDTH * TILE_HEIGHT;
-
-// A tensor with any strides, in bytes.
-struct Strided {
-    char *base;
-    i64 stride[3];
-    __device__ __forceinline__ char *at(i64 i, i64 j, i64 k) const {
-        return base + i * stride[0] + j * stride[1] + k * stride[2];
-    }
-};
-
-struct LevelSize {
-    i64 height, width, start, first_sample; // start: the first position
-};
 
 // An entry of the table of ends; and a record: the index of a sample in its chunk.
 #if WIDE_ENDS
@@ -62,16 +56,11 @@ typedef u32 End, Record;
 typedef u16 End, Record;
 #endif
 
-// The largest logit and 1 / sum of exp(logit - max).
-struct Softmax {
-    Wide max, scale;
-};
-
 struct Args {
     Strided locations, weights, reference, grad_output, grad_value;
     const i64 *shapes;      // (height, width) of each level; null if the table has them
     const i64 *starts;      // first position of each level; null if the table has them
-    const LevelSize *table; // null if the table is `level`
+    const LevelEntry *table; // null if the table is `level`
     Record *records;        // per plane, level and chunk, sorted; sums in value_atomic.cu
     End *ends;              // see Ends
     const Softmax *softmax; // FUSED: per image, query and head
@@ -82,7 +71,7 @@ struct Args {
     int chunk_samples;      // a multiple of 128
     int batch_samples;      // that a block of sort.cu sorts at a time: fewer than 2^16
     int sample_words;       // words with a bit per sample of a plane and level: value_few.cu
-    LevelSize level[INLINE_LEVELS > 0 ? INLINE_LEVELS : 1];
+    LevelEntry level[INLINE_LEVELS > 0 ? INLINE_LEVELS : 1];
 };
 static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
 
@@ -144,21 +133,12 @@ __device__ __forceinline__ OffsetScale scale_of(const TileLevel &level) {
 // Reads the table of levels, without the numbers of tiles and bins. A level that reaches past the
 // end of value has no tiles. A thread reads a level; others may use it after a barrier.
 __device__ __forceinline__ void read_levels(const Args &args, Levels &to) {
-    const LevelSize *table = INLINE_LEVELS > 0 ? args.level : args.table;
     for (int l = threadIdx.x; l < LEVELS; l += blockDim.x) {
-        const i64 height = args.shapes ? args.shapes[2 * l] : table[l].height;
-        const i64 width = args.shapes ? args.shapes[2 * l + 1] : table[l].width;
-        const i64 start = args.starts ? args.starts[l] : table[l].start;
-        const i64 pitch = width + 2 * RING, limit = 1 << 24;
-        const bool legal = height > 0 && width > 0 && height <= limit && width <= limit &&
-                           start >= 0 && start <= args.positions &&
-                           (height + 2 * RING) * pitch <= args.positions - start;
+        const LevelSize from(args, l, LEVELS, SAMPLES);
         TileLevel level;
-        level.height = legal ? int(height) : 0, level.width = legal ? int(width) : 0;
-        level.origin = int(start + RING * (pitch + 1)), level.pitch = int(pitch);
-        level.first_sample = int(table[l].first_sample);
-        const int next = l + 1 < LEVELS ? int(table[l + 1].first_sample) : SAMPLES;
-        level.points = next - level.first_sample;
+        level.height = from.legal ? int(from.height) : 0, level.width = from.legal ? int(from.width) : 0;
+        level.origin = int(from.origin()), level.pitch = int(from.pitch());
+        level.first_sample = int(from.first_sample), level.points = int(from.points());
         if (KEEP_SCALES) to.scale[l] = scale_of(level);
         level.tiles_across = (level.width + TILE_WIDTH - 1) / TILE_WIDTH;
         level.tiles = level.tiles_across * ((level.height + TILE_HEIGHT - 1) / TILE_HEIGHT);
@@ -433,7 +413,7 @@ __device__ __forceinline__ void add_in_order(const Args &args, const Levels &lev
                 add_reference(reference, levels, tile.l, own.xy[0], own.xy[1]);
                 const Softmax softmax =
                     args.softmax[(i64(image) * args.queries + own.query) * args.heads + head];
-                own.weight = exp(own.weight - softmax.max) * softmax.scale;
+                own.weight = softmax.weight_of(own.weight);
             }
             counts = place(own.xy[0], own.xy[1], level);
         }
@@ -446,20 +426,11 @@ __device__ __forceinline__ void add_in_order(const Args &args, const Levels &lev
             if (!__shfl_sync(0xffffffffu, int(counts), k) || !in_row) continue;
             const char *row = args.grad_output.at(image, q, head);
             const Wide gradient = Wide(widen<VALUE>(reinterpret_cast<const Stored *>(row)[channel]));
-            const Wide left = floor(x), top = floor(y);
-#pragma unroll
-            for (int tap = 0; tap < (NEAREST ? 1 : 4); tap++) {
-                const int i = int(left) + (tap & 1), j = int(top) + (tap >> 1);
-                const int column = i - tile.x, line = j - tile.y - first_line;
-                if (u32(column) >= TILE_WIDTH || u32(line) >= LINES) continue;
-                if (i >= tile.width || j >= tile.height) continue;
-                Wide share = 1;
-                if (!NEAREST) {
-                    share = (tap & 1 ? x - left : 1 - (x - left)) *
-                            (tap >> 1 ? y - top : 1 - (y - top));
-                }
-                sums[(line * TILE_WIDTH + column) * 32 + lane] += w * share * gradient;
-            }
+            for_each_tap(x, y, tile.width, tile.height, [&](const auto &tap) {
+                const int column = tap.column - tile.x, line = tap.row - tile.y - first_line;
+                if (u32(column) >= TILE_WIDTH || u32(line) >= LINES) return;
+                sums[(line * TILE_WIDTH + column) * 32 + lane] += w * tap.share() * gradient;
+            });
         }
     });
     __syncwarp();

@@ -29,6 +29,9 @@
 // POINTS, which divides the points of each level; LANE_WORDS, words of a tile's bits per lane;
 // STAGE_BYTES, sizeof(WarpStage).
 constexpr int WARPS = THREADS / 32;
+static_assert(THREADS % 32 == 0, "whole warps");
+static_assert(UNIFORM_POINTS % POINTS == 0, "a thread's points belong to one query");
+static_assert(LANE_WORDS >= 1 && LANE_WORDS <= 4, "samples of a plane and level: at most 4096");
 constexpr int LISTED = 512; // samples that a warp lists at a time
 
 // A sample that touches the run: its place in pixels of the level.
@@ -345,7 +348,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                 float x = xy[2 * i], y = xy[2 * i + 1];
                 if (FUSED) {
                     add_reference(reference, levels, l, x, y);
-                    weight[i] = expf(weight[i] - softmax.max) * softmax.scale;
+                    weight[i] = softmax.weight_of(weight[i]);
                 }
                 if (!place(x, y, level)) continue;
                 if (set_bits(stage, level, first, tiles, x, y, piece * POINTS + i)) {
