@@ -378,13 +378,10 @@ __device__ __forceinline__ void store_line(char *to, bool inside, const Sums &su
 // Computes an image row of a tile again, by the definition, with one warp. `sums` has EXACT_BYTES
 // of shared memory.
 template <typename S>
-__device__ __noinline__ void write_exactly(const Args &args, const Levels &levels, const S &samples,
-                                           const Tile &tile, int line, int image, int head,
-                                           float *sums) {
-    const int lane = threadIdx.x % 32;
-    const bool in_row = lane < CHUNK;
-    add_in_order<1>(args, levels, samples, tile, line, image, head,
-                    blockIdx.y * CHUNK + (in_row ? lane : 0), in_row, sums);
+__device__ __noinline__ void write_exactly(const Args &args, const S &samples, const Tile &tile,
+                                           int line, int image, int head, float *sums) {
+    const int lane = threadIdx.x % 32, channel = blockIdx.y * CHUNK + (lane < CHUNK ? lane : 0);
+    add_in_order<1>(samples, tile, line, channel, sums);
     for (int i = lane; i < TILE_WIDTH * PARTS; i += 32) {
         const int pixel = i / PARTS, part = i % PARTS;
         float x[CHANNELS_PER_PART];

@@ -385,8 +385,7 @@ __device__ __forceinline__ void write_rows_exactly(const Unit &unit, u32 rows, W
         const Tile tile = tile_of_level(level, unit.l, tile_row * level.tiles_across + unit.strip);
         const RecordsOfRows samples{unit.args, unit.levels, unit.plane, unit.image, unit.head,
                                     unit.l,    unit.strip,  row,        1};
-        write_exactly(unit.args, unit.levels, samples, tile, row % TILE_HEIGHT, unit.image, unit.head,
-                      stage.exact);
+        write_exactly(unit.args, samples, tile, row % TILE_HEIGHT, unit.image, unit.head, stage.exact);
     }
 }
 
