@@ -291,18 +291,10 @@ __device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const
 __device__ __forceinline__ void write_piece(const Args &args, const Tile &tile, int image, int head,
                                             int pixel, int part, const float (&x)[CHANNELS_PER_PART]) {
     if (!tile.has(pixel)) return;
-    Vector<16> v;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if constexpr (VALUE == F32) {
-            v.word[i] = __float_as_uint(x[i]);
-        } else {
-            v.word[i] = narrow2<VALUE>(x[i * CHANNELS_PER_PART / 4], x[i * CHANNELS_PER_PART / 4 + 1]);
-        }
-    }
     const char *row = address_mad(args.grad_value.at(image, 0, head), tile.position_of(pixel),
                                   int(args.grad_value.stride[1]));
-    st_global<16>(const_cast<char *>(row) + blockIdx.y * (CHUNK * ELEMENT) + part * 16, v);
+    st_global<16>(const_cast<char *>(row) + blockIdx.y * (CHUNK * ELEMENT) + part * 16,
+                  narrow_all<VALUE, CHANNELS_PER_PART>(x));
 }
 
 // A word of two numbers, times 0, plus `zero`: not 0 if one of them is not finite.

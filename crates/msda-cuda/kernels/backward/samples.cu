@@ -116,23 +116,10 @@ __device__ __forceinline__ SampleGradient gradient_of(const Placed &sample, cons
 
 // Products of VEC bytes of a row with the lane's part of grad_output, summed.
 __device__ __forceinline__ float dot(const Vector<VEC> &v, const float (&gradient)[CHANNELS_PER_LANE]) {
-    float sum = 0;
-    if constexpr (VALUE == F32) {
+    float x[CHANNELS_PER_LANE], sum = 0;
+    widen_all<VALUE, CHANNELS_PER_LANE>(v, x);
 #pragma unroll
-        for (int c = 0; c < CHANNELS_PER_LANE; c++) {
-            sum = fmaf(gradient[c], __uint_as_float(v.word[c]), sum);
-        }
-    } else if constexpr (CHANNELS_PER_LANE == 1) {
-        sum = gradient[0] * widen<VALUE>(u16(v.word[0]));
-    } else {
-#pragma unroll
-        for (int c = 0; c < CHANNELS_PER_LANE; c += 2) {
-            float low, high;
-            widen2<VALUE>(v.word[c / 2], low, high);
-            sum = fmaf(gradient[c], low, sum);
-            sum = fmaf(gradient[c + 1], high, sum);
-        }
-    }
+    for (int c = 0; c < CHANNELS_PER_LANE; c++) sum = fmaf(gradient[c], x[c], sum);
     return sum;
 }
 
@@ -195,22 +182,10 @@ __device__ __forceinline__ void add_over_row(float (&sum)[N], int lane_in_group,
 // Rounds N numbers to type T and stores them.
 template <int T, int N, int ALIGN>
 __device__ __forceinline__ void store_narrowed(char *to, const float (&x)[N]) {
-    constexpr int BYTES = Packed<T, N, ALIGN>::load_bytes;
-    constexpr int NUMBERS = BYTES / size_of<T>;
+    constexpr int NUMBERS = Packed<T, N, ALIGN>::numbers_per_load;
 #pragma unroll
     for (int i = 0; i < N; i += NUMBERS) {
-        Vector<BYTES> v;
-#pragma unroll
-        for (int k = 0; k < Vector<BYTES>::WORDS; k++) {
-            if constexpr (T == F32) {
-                v.word[k] = __float_as_uint(x[i + k]);
-            } else if constexpr (NUMBERS == 1) {
-                v.word[k] = narrow<T>(x[i]);
-            } else {
-                v.word[k] = narrow2<T>(x[i + 2 * k], x[i + 2 * k + 1]);
-            }
-        }
-        st_global<BYTES>(to + i * size_of<T>, v);
+        st_global<NUMBERS * size_of<T>>(to + i * size_of<T>, narrow_all<T, NUMBERS>(x + i));
     }
 }
 
@@ -232,19 +207,8 @@ __device__ __forceinline__ void store_samples(char *to, int first, const float (
 }
 
 __device__ __forceinline__ void load_gradient(Gradient &to, const char *from) {
-    const Vector<VEC> v = ld_global<VEC>(from);
-    to.stored = v;
-    if constexpr (VALUE == F32) {
-#pragma unroll
-        for (int c = 0; c < CHANNELS_PER_LANE; c++) to.wide[c] = __uint_as_float(v.word[c]);
-    } else if constexpr (CHANNELS_PER_LANE == 1) {
-        to.wide[0] = widen<VALUE>(u16(v.word[0]));
-    } else {
-#pragma unroll
-        for (int c = 0; c < CHANNELS_PER_LANE; c += 2) {
-            widen2<VALUE>(v.word[c / 2], to.wide[c], to.wide[c + 1]);
-        }
-    }
+    to.stored = ld_global<VEC>(from);
+    widen_all<VALUE, CHANNELS_PER_LANE>(to.stored, to.wide);
 }
 
 // Computes the dot products of the taps of a sample and stores them in `to`, from `first_tap` on.
