@@ -35,7 +35,6 @@ others=(rf-detr-decoder d-fine-decoder mask2former bevformer-temporal bevformer-
 if has test; then
     step driver "$bin/driver" --test-threads=2
     step gpu-tests "$bin/gpu" --test-threads=2
-    step backward "$bin/backward" --test-threads=2
     step split "$bin/split" --test-threads=2
     step ladder-tests "$bin/ladder" --nocapture
     step probe-tests "$bin/probes" --nocapture
@@ -65,14 +64,18 @@ if has sanitize && there compute-sanitizer sanitize; then
     step memcheck sanitize memcheck "" "$bin/conformance" --test-threads=2 &
     step initcheck sanitize initcheck "" "$bin/conformance" --test-threads=2 &
     step racecheck sanitize racecheck $some "$bin/conformance" --test-threads=2 &
-    # The backward pass at sizes that fill the GPU: crowded pixels, workspaces with guards.
-    step memcheck-backward sanitize memcheck "" "$bin/backward" --test-threads=1 the_workspace_has &
-    step racecheck-backward sanitize racecheck "" "$bin/backward" --test-threads=1 all_samples_may &
-    # Plans: levels resident in shared memory, sums that cancel, kernels queued as one graph.
-    step memcheck-kept sanitize memcheck "" "$bin/gpu" --test-threads=1 blocks_that_keep &
-    step memcheck-chain sanitize memcheck "" "$bin/gpu" --test-threads=1 kernels_that &
-    step memcheck-fixed sanitize memcheck "" "$bin/gpu" --test-threads=1 kernels_for_one &
-    step racecheck-kept sanitize racecheck "" "$bin/gpu" --test-threads=1 what_cancels &
+    # Both passes at sizes that fill the GPU: workspaces with guards, every way to sort, crowded
+    # pixels, sums that are not finite, shapes of training.
+    plans() { # tool, test...
+        for test in "${@:2}"; do
+            step "$1-$test" sanitize "$1" "" "$bin/gpu" --test-threads=1 "$test" &
+        done
+    }
+    plans memcheck the_workspace_has bins_may decoders_in_training weights_may_be_large
+    plans racecheck all_samples_may bins_may
+    # Levels resident in shared memory, kernels queued as one graph, sums that cancel.
+    plans memcheck blocks_that_keep kernels_that kernels_for_one
+    plans racecheck what_cancels
     for tool in racecheck memcheck; do
         for rung in $("$bin/msda" study list --json | grep -o '"name": *"[^"]*"' | cut -d'"' -f4); do
             at_once

@@ -138,7 +138,7 @@ fn gpu_bundle() -> Result<()> {
         args.extend(["-p", package]);
     }
     args.extend(["--lib", "--example", "plan"]);
-    for test in ["gpu", "backward", "conformance", "split", "ladder", "probes", "cuda"] {
+    for test in ["gpu", "conformance", "split", "ladder", "probes", "cuda"] {
         args.extend(["--test", test]);
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -158,7 +158,6 @@ fn gpu_bundle() -> Result<()> {
         ("plan", "msda-cuda", "plan"),
         ("driver", "msda-cuda", "msda_cuda"),
         ("gpu", "msda-cuda", "gpu"),
-        ("backward", "msda-cuda", "backward"),
         ("conformance", "msda-cuda", "conformance"),
         ("split", "msda-cuda", "split"),
         ("ladder", "msda-study", "ladder"),

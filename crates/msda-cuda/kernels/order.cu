@@ -30,9 +30,12 @@ struct Args {
 };
 static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
 
+static_assert(THREADS % 32 == 0 && THREADS <= 1024, "whole warps of one block");
+static_assert(CLUSTER >= 1 && CLUSTER <= 8, "blocks of a cluster that every GPU runs");
 constexpr int GRID = 64, CELLS = GRID * GRID;
 constexpr int CELLS_PER_BLOCK = CELLS / CLUSTER; // in step 2
 constexpr int CELLS_PER_THREAD = CELLS_PER_BLOCK > THREADS ? CELLS_PER_BLOCK / THREADS : 1;
+static_assert(CELLS % CLUSTER == 0 && CELLS_PER_BLOCK <= CELLS_PER_THREAD * THREADS, "every cell");
 constexpr bool ALL_THREADS_HAVE_CELLS = CELLS_PER_BLOCK >= THREADS;
 
 __device__ __forceinline__ u16 *cells_of(const Args &args, int image) {

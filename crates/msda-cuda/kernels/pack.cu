@@ -9,6 +9,7 @@
 
 // Macros: ELEMENT_BYTES, 2 to 8; LEVELS, the most levels per launch; ARGS_BYTES: sizeof(Args),
 // computed by the host.
+static_assert(LEVELS > 0, "a launch has levels");
 template <int N> struct Word;
 template <> struct Word<2> { typedef u16 Type; };
 template <> struct Word<4> { typedef u32 Type; };

@@ -38,6 +38,9 @@ constexpr int CHANNELS_PER_PART = 16 / ELEMENT;
 // f16 has no small numbers: shares are scaled up by this, and sums down.
 constexpr float SCALE = VALUE == F16 ? 256.0f : 1.0f;
 constexpr int EXACT_BYTES = TILE_WIDTH * 32 * 4;
+static_assert(CHUNK == 8 || CHUNK == 16 || CHUNK == 32, "matrices of 8 channels, a lane per channel");
+static_assert(SUM_LINES == 2 || SUM_LINES == 4, "a matrix has two image rows");
+static_assert(VALUE != F64, "tensor cores multiply f16, bf16 and tf32");
 constexpr bool HAS_OWN_CHANNELS = VALUE == F32 || OWN_CHANNELS;
 
 // Where piece `part` of a row is, so that neither copies nor matrix loads meet bank conflicts.
@@ -288,18 +291,10 @@ __device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const
 __device__ __forceinline__ void write_piece(const Args &args, const Tile &tile, int image, int head,
                                             int pixel, int part, const float (&x)[CHANNELS_PER_PART]) {
     if (!tile.has(pixel)) return;
-    Vector<16> v;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if constexpr (VALUE == F32) {
-            v.word[i] = __float_as_uint(x[i]);
-        } else {
-            v.word[i] = narrow2<VALUE>(x[i * CHANNELS_PER_PART / 4], x[i * CHANNELS_PER_PART / 4 + 1]);
-        }
-    }
     const char *row = address_mad(args.grad_value.at(image, 0, head), tile.position_of(pixel),
                                   int(args.grad_value.stride[1]));
-    st_global<16>(const_cast<char *>(row) + blockIdx.y * (CHUNK * ELEMENT) + part * 16, v);
+    st_global<16>(const_cast<char *>(row) + blockIdx.y * (CHUNK * ELEMENT) + part * 16,
+                  narrow_all<VALUE, CHANNELS_PER_PART>(x));
 }
 
 // A word of two numbers, times 0, plus `zero`: not 0 if one of them is not finite.
@@ -375,13 +370,10 @@ __device__ __forceinline__ void store_line(char *to, bool inside, const Sums &su
 // Computes an image row of a tile again, by the definition, with one warp. `sums` has EXACT_BYTES
 // of shared memory.
 template <typename S>
-__device__ __noinline__ void write_exactly(const Args &args, const Levels &levels, const S &samples,
-                                           const Tile &tile, int line, int image, int head,
-                                           float *sums) {
-    const int lane = threadIdx.x % 32;
-    const bool in_row = lane < CHUNK;
-    add_in_order<1>(args, levels, samples, tile, line, image, head,
-                    blockIdx.y * CHUNK + (in_row ? lane : 0), in_row, sums);
+__device__ __noinline__ void write_exactly(const Args &args, const S &samples, const Tile &tile,
+                                           int line, int image, int head, float *sums) {
+    const int lane = threadIdx.x % 32, channel = blockIdx.y * CHUNK + (lane < CHUNK ? lane : 0);
+    add_in_order<1>(samples, tile, line, channel, sums);
     for (int i = lane; i < TILE_WIDTH * PARTS; i += 32) {
         const int pixel = i / PARTS, part = i % PARTS;
         float x[CHANNELS_PER_PART];

@@ -7,7 +7,7 @@
 // and points.
 //
 // Bound by: reading the gradients of the locations.
-#include "common/types.cuh"
+#include "common/level_table.cuh"
 
 // Macros: VALUE LOCATION: element types; FUSED: numbers per reference point;
 // INLINE_LEVELS: entries of the table of levels in the argument; 0 if it is in device memory;
@@ -18,24 +18,20 @@ struct Pair {
     Wide x, y;
 };
 
-struct Level {
-    i64 height, width, start, first_sample;
-};
-
 struct Args {
     const Pair *grad_points; // of each image, query, head and sample
     char *offsets, *grad_reference;
     i64 offset_stride[3], reference_stride[3]; // in bytes
     i64 batch, queries, heads, levels, samples;
-    const Level *table; // null if the table is `level`
-    Level level[INLINE_LEVELS > 0 ? INLINE_LEVELS : 1];
+    const LevelEntry *table; // null if the table is `level`
+    LevelEntry level[INLINE_LEVELS > 0 ? INLINE_LEVELS : 1];
 };
 static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
 
 extern "C" __global__ void __launch_bounds__(256)
     msda_backward_reference(const __grid_constant__ Args args) {
     typedef Element<LOCATION>::Stored Stored;
-    const Level *table = INLINE_LEVELS > 0 ? args.level : args.table;
+    const LevelEntry *table = INLINE_LEVELS > 0 ? args.level : args.table;
     const i64 total = args.batch * args.queries * args.levels;
     for (i64 index = blockIdx.x * i64(256) + threadIdx.x; index < total;
          index += i64(gridDim.x) * 256) {

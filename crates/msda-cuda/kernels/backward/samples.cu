@@ -89,13 +89,10 @@ __device__ __forceinline__ SampleGradient gradient_of(const Placed &sample, cons
     // Dot products of the square as it was loaded: [column][row].
     float first_top = dots.tap[0], first_bottom = dots.tap[1];
     float second_top = dots.tap[2], second_bottom = dots.tap[3];
-#if THIN_LEVELS
-    // A level one pixel wide was read like one that is one pixel high.
-    if (level.columns == 1) {
-        first_top = level.shift ? second_top : first_top;
+    if (THIN_LEVELS && level.columns == 1) { // its column was read as a row: lay_down
+        first_top = shift_of(level) ? second_top : first_top;
         first_bottom = second_top;
     }
-#endif
     const float left_top = sample.moved_x ? second_top : first_top;
     const float left_bottom = sample.moved_x ? second_bottom : first_bottom;
     const float right_top = sample.moved_x ? first_top : second_top;
@@ -119,23 +116,10 @@ __device__ __forceinline__ SampleGradient gradient_of(const Placed &sample, cons
 
 // Products of VEC bytes of a row with the lane's part of grad_output, summed.
 __device__ __forceinline__ float dot(const Vector<VEC> &v, const float (&gradient)[CHANNELS_PER_LANE]) {
-    float sum = 0;
-    if constexpr (VALUE == F32) {
+    float x[CHANNELS_PER_LANE], sum = 0;
+    widen_all<VALUE, CHANNELS_PER_LANE>(v, x);
 #pragma unroll
-        for (int c = 0; c < CHANNELS_PER_LANE; c++) {
-            sum = fmaf(gradient[c], __uint_as_float(v.word[c]), sum);
-        }
-    } else if constexpr (CHANNELS_PER_LANE == 1) {
-        sum = gradient[0] * widen<VALUE>(u16(v.word[0]));
-    } else {
-#pragma unroll
-        for (int c = 0; c < CHANNELS_PER_LANE; c += 2) {
-            float low, high;
-            widen2<VALUE>(v.word[c / 2], low, high);
-            sum = fmaf(gradient[c], low, sum);
-            sum = fmaf(gradient[c + 1], high, sum);
-        }
-    }
+    for (int c = 0; c < CHANNELS_PER_LANE; c++) sum = fmaf(gradient[c], x[c], sum);
     return sum;
 }
 
@@ -198,22 +182,10 @@ __device__ __forceinline__ void add_over_row(float (&sum)[N], int lane_in_group,
 // Rounds N numbers to type T and stores them.
 template <int T, int N, int ALIGN>
 __device__ __forceinline__ void store_narrowed(char *to, const float (&x)[N]) {
-    constexpr int BYTES = Packed<T, N, ALIGN>::load_bytes;
-    constexpr int NUMBERS = BYTES / size_of<T>;
+    constexpr int NUMBERS = Packed<T, N, ALIGN>::numbers_per_load;
 #pragma unroll
     for (int i = 0; i < N; i += NUMBERS) {
-        Vector<BYTES> v;
-#pragma unroll
-        for (int k = 0; k < Vector<BYTES>::WORDS; k++) {
-            if constexpr (T == F32) {
-                v.word[k] = __float_as_uint(x[i + k]);
-            } else if constexpr (NUMBERS == 1) {
-                v.word[k] = narrow<T>(x[i]);
-            } else {
-                v.word[k] = narrow2<T>(x[i + 2 * k], x[i + 2 * k + 1]);
-            }
-        }
-        st_global<BYTES>(to + i * size_of<T>, v);
+        st_global<NUMBERS * size_of<T>>(to + i * size_of<T>, narrow_all<T, NUMBERS>(x + i));
     }
 }
 
@@ -235,19 +207,8 @@ __device__ __forceinline__ void store_samples(char *to, int first, const float (
 }
 
 __device__ __forceinline__ void load_gradient(Gradient &to, const char *from) {
-    const Vector<VEC> v = ld_global<VEC>(from);
-    to.stored = v;
-    if constexpr (VALUE == F32) {
-#pragma unroll
-        for (int c = 0; c < CHANNELS_PER_LANE; c++) to.wide[c] = __uint_as_float(v.word[c]);
-    } else if constexpr (CHANNELS_PER_LANE == 1) {
-        to.wide[0] = widen<VALUE>(u16(v.word[0]));
-    } else {
-#pragma unroll
-        for (int c = 0; c < CHANNELS_PER_LANE; c += 2) {
-            widen2<VALUE>(v.word[c / 2], to.wide[c], to.wide[c + 1]);
-        }
-    }
+    to.stored = ld_global<VEC>(from);
+    widen_all<VALUE, CHANNELS_PER_LANE>(to.stored, to.wide);
 }
 
 // Computes the dot products of the taps of a sample and stores them in `to`, from `first_tap` on.
@@ -276,6 +237,162 @@ __device__ __forceinline__ void store_dots(TapWeights &to, int first_tap,
     }
 }
 
+// What a lane group computes: one query and head. Without one (not active), query and head are 0.
+struct Item {
+    int image, query, head;
+    bool active;
+    int first_sample; // that the lane locates in the first pass
+    int lane_level;   // READS_LEVEL_ONCE: of the lane's samples
+
+    // Its place in tensors of (image, query, head).
+    __device__ __forceinline__ i64 index(const Args &args) const {
+        return (i64(image) * args.queries + query) * args.heads + head;
+    }
+    __device__ __forceinline__ bool has(int s) const { return active && (FULL_PASSES || s < SAMPLES); }
+};
+
+// The level of all samples of a lane, and the query's reference point there, if READS_LEVEL_ONCE.
+struct LaneLevel {
+    Level level;
+    Reference reference{};
+    __device__ __forceinline__ LaneLevel(const Args &args, const Item &item)
+        : level(level_at(args, item.lane_level)) {
+        if (FUSED && READS_LEVEL_ONCE) {
+            reference = reference_of(args, item.image, item.query, item.lane_level, level);
+        }
+    }
+    __device__ __forceinline__ Reference reference_on(const Args &args, const Item &item, int l,
+                                                      const Level &level) const {
+        return READS_LEVEL_ONCE ? reference : reference_of(args, item.image, item.query, l, level);
+    }
+};
+
+// Locates the samples of a lane in the pass that begins with sample `pass`.
+__device__ __forceinline__ LanePositions locate_samples(const Args &args, const Item &item,
+                                                        const RawSamples &raw, const Softmax &softmax,
+                                                        int pass, Placed (&placed)[SAMPLES_PER_LANE]) {
+    LanePositions positions;
+    float xy[2 * SAMPLES_PER_LANE], weights[SAMPLES_PER_LANE];
+    raw.widen_to(xy, weights);
+    const LaneLevel lane_level(args, item);
+#pragma unroll
+    for (int i = 0; i < SAMPLES_PER_LANE; i++) {
+        const int s = pass + item.first_sample + i, l = level_or_last(args, s);
+        const Level &level = READS_LEVEL_ONCE ? lane_level.level : level_at(args, l);
+        const bool exists = item.has(s);
+        float x = xy[2 * i], y = xy[2 * i + 1], weight = weights[i];
+        if (FUSED && exists) unfuse(lane_level.reference_on(args, item, l, level), softmax, x, y, weight);
+        positions.sample[i] = Position(place(placed[i], exists, x, y, exists ? weight : 0, level));
+    }
+    return positions;
+}
+
+// Loads the taps of a sample that this lane multiplies.
+__device__ __forceinline__ void load_lane_taps(Vector<VEC> (&taps)[TAPS_PER_LANE], const HeadRows &rows,
+                                               int position, int row_pitch) {
+    if constexpr (NEAREST) {
+        const int stride = PIXEL_STRIDE > 0 ? PIXEL_STRIDE : rows.stride;
+        taps[0] = ld_global<VEC>(address_mad(rows.base, position, stride));
+    } else {
+        TapRows square;
+        load_taps(square, rows, position, row_pitch);
+#pragma unroll
+        for (int k = 0; k < TAPS_PER_LANE; k++) taps[k] = square[k / 2][k % 2];
+    }
+}
+
+// Computes the dot products of all samples of a pass that the lane's sample group multiplies, and
+// stages them. All lanes of a warp call this together.
+__device__ __forceinline__ void stage_dots(const Args &args, const Lane &lane, WarpStage &stage,
+                                           const HeadRows &rows, const Gradient &gradient, int pass) {
+#pragma unroll
+    for (int j = 0; j < GROUP_LANES; j += SAMPLE_GROUPS) {
+        const int located_by = j + (SAMPLE_GROUPS > 1 ? lane.sample_group : 0);
+        const int slot = slot_of(lane.group(), located_by);
+        const LanePositions located = stage.positions[slot];
+        const int first = pass + located_by * SAMPLES_PER_LANE;
+        int row_pitch = 0;
+        if (READS_LEVEL_ONCE) row_pitch = row_pitch_of(args, level_or_last(args, first));
+#pragma unroll
+        for (int i = 0; i < SAMPLES_PER_LANE; i++) {
+            // The same for all lanes, because they exchange sums.
+            if (!FULL_PASSES && pass + j * SAMPLES_PER_LANE + i >= SAMPLES) continue;
+            const int level = level_or_last(args, first + i);
+            Vector<VEC> taps[TAPS_PER_LANE];
+            load_lane_taps(taps, rows, int(located.sample[i]),
+                           READS_LEVEL_ONCE ? row_pitch : row_pitch_of(args, level));
+            store_dots(stage.weights[i][slot], lane.tap_column * 2, taps, gradient, lane);
+        }
+    }
+}
+
+// The gradients of the samples of a lane, from the staged dot products. FUSED: those of offsets.
+__device__ __forceinline__ void compute_gradients(const Args &args, const Item &item,
+                                                  const WarpStage &stage, int slot, int pass,
+                                                  const Placed (&placed)[SAMPLES_PER_LANE],
+                                                  SampleGradient (&to)[SAMPLES_PER_LANE]) {
+    const LaneLevel lane_level(args, item);
+#pragma unroll
+    for (int i = 0; i < SAMPLES_PER_LANE; i++) {
+        const int s = pass + item.first_sample + i, l = level_or_last(args, s);
+        const Level &level = READS_LEVEL_ONCE ? lane_level.level : level_at(args, l);
+        to[i] = gradient_of(placed[i], stage.weights[i][slot], level);
+        if (FUSED && WANT_POINTS && item.has(s)) {
+            args.grad_points[item.index(args) * SAMPLES + s] = make_float2(to[i].x, to[i].y);
+        }
+        if (FUSED && placed[i].counts) {
+            const Reference reference = lane_level.reference_on(args, item, l, level);
+            to[i].x *= reference.scale_x, to[i].y *= reference.scale_y;
+        }
+    }
+}
+
+__device__ __forceinline__ void store_locations(const Args &args, const Item &item, int pass,
+                                                const SampleGradient (&from)[SAMPLES_PER_LANE]) {
+    float x[2 * SAMPLES_PER_LANE];
+#pragma unroll
+    for (int i = 0; i < SAMPLES_PER_LANE; i++) x[2 * i] = from[i].x, x[2 * i + 1] = from[i].y;
+    store_samples<LOCATION, 2, GRAD_LOCATION_ALIGN>(
+        args.grad_locations.address(item.image, item.query, item.head), pass + item.first_sample, x);
+}
+
+__device__ __forceinline__ void store_weights(const Args &args, const Item &item, int pass,
+                                              const float (&x)[SAMPLES_PER_LANE]) {
+    store_samples<WEIGHT, 1, GRAD_WEIGHT_ALIGN>(
+        args.grad_weights.address(item.image, item.query, item.head), pass + item.first_sample, x);
+}
+
+// FUSED: the weights of all samples of the lane and their gradients. The gradient of a logit needs
+// the sum over all of them.
+struct KeptWeights {
+    static constexpr int KEPT = FUSED && WANT_WEIGHTS ? PASSES : 1;
+    float weight[KEPT][SAMPLES_PER_LANE], gradient[KEPT][SAMPLES_PER_LANE];
+    float mean = 0; // of gradients, by weights
+
+    __device__ __forceinline__ void keep(const Item &item, int pass,
+                                         const Placed (&placed)[SAMPLES_PER_LANE],
+                                         const SampleGradient (&from)[SAMPLES_PER_LANE]) {
+        const int p = pass / SAMPLES_PER_PASS % KEPT;
+#pragma unroll
+        for (int i = 0; i < SAMPLES_PER_LANE; i++) {
+            weight[p][i] = item.has(pass + item.first_sample + i) ? placed[i].weight : 0;
+            gradient[p][i] = from[i].weight;
+            mean = fmaf(weight[p][i], gradient[p][i], mean);
+        }
+    }
+    // All lanes of a warp call this together.
+    __device__ __forceinline__ void store_logits(const Args &args, const Item &item) {
+        mean = add_over_group(mean);
+#pragma unroll
+        for (int p = 0; p < PASSES; p++) {
+            float x[SAMPLES_PER_LANE];
+#pragma unroll
+            for (int i = 0; i < SAMPLES_PER_LANE; i++) x[i] = weight[p % KEPT][i] * (gradient[p % KEPT][i] - mean);
+            if (item.active) store_weights(args, item, p * SAMPLES_PER_PASS, x);
+        }
+    }
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     msda_backward_samples(const __grid_constant__ Args args) {
     WarpStage &stage = reinterpret_cast<WarpStage *>(shared)[threadIdx.x / 32];
@@ -288,156 +405,50 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     const int query = query_of(args, image, index, 0, nullptr, pixels);
     const bool active = query >= 0 && head < args.heads;
     if (!__any_sync(0xffffffffu, active)) return;
-    const int q = active ? query : 0, h = active ? head : 0;
-    const HeadRows rows{args.value.address(image, lane.tap_column, h) + lane.row_offset,
-                        args.value.row_stride};
     const int first_sample = lane.in_group * SAMPLES_PER_LANE;
+    const Item item{image, active ? query : 0, active ? head : 0, active, first_sample,
+                    READS_LEVEL_ONCE ? level_of(args, min(first_sample, SAMPLES - 1)) : 0};
+    const HeadRows rows{args.value.address(image, lane.tap_column, item.head) + lane.row_offset,
+                        args.value.row_stride};
     const char *locations =
-        args.locations.address(image, q, h) + first_sample * (2 * size_of<LOCATION>);
-    const char *weights = args.weights.address(image, q, h) + first_sample * size_of<WEIGHT>;
+        args.locations.address(image, item.query, item.head) + first_sample * (2 * size_of<LOCATION>);
+    const char *logits = args.weights.address(image, item.query, item.head);
+    const char *weights = logits + first_sample * size_of<WEIGHT>;
     RawSamples raw;
     raw.load(active, locations, weights, 0, lane.in_group);
     Softmax softmax{0, 0};
     if (FUSED) {
         softmax = PASSES == 1 ? softmax_of(raw, lane.in_group, active)
-                              : softmax_of(args.weights.address(image, q, h), lane.in_group, active);
-        if (args.softmax && active && lane.in_group == 0) {
-            args.softmax[(i64(image) * args.queries + query) * args.heads + head] =
-                make_float2(softmax.max, softmax.scale);
-        }
+                              : softmax_of(logits, lane.in_group, active);
+        if (args.softmax && active && lane.in_group == 0) args.softmax[item.index(args)] = softmax;
     }
     if (!WANT_TAPS) return;
     Gradient gradient;
-    load_gradient(gradient, args.output.address(image, q, h) + lane.row_offset);
+    load_gradient(gradient, args.output.address(image, item.query, item.head) + lane.row_offset);
     if (STRIP_HEIGHT == 0) publish_level(args, loaded);
-    // FUSED: the gradients of all weights of the lane, because the gradient of a logit needs the
-    // sum over all of them.
-    constexpr int KEPT = FUSED && WANT_WEIGHTS ? PASSES : 1;
-    float kept_weight[KEPT][SAMPLES_PER_LANE], kept_gradient[KEPT][SAMPLES_PER_LANE];
-    float mean = 0;
-    const int lane_level_index = READS_LEVEL_ONCE ? level_of(args, min(first_sample, SAMPLES - 1)) : 0;
-    constexpr int UNROLLED = FUSED && WANT_WEIGHTS ? PASSES : 1;
+    KeptWeights kept;
+    const int own_slot = slot_of(lane.group(), lane.in_group);
+    constexpr int UNROLLED = KeptWeights::KEPT;
 #pragma unroll UNROLLED
     for (int pass = 0; pass < SAMPLES; pass += SAMPLES_PER_PASS) { // the first sample of the pass
         __syncwarp();
         Placed placed[SAMPLES_PER_LANE];
-        LanePositions positions;
-        {
-            float xy[2 * SAMPLES_PER_LANE], raw_weights[SAMPLES_PER_LANE];
-            raw.widen_to(xy, raw_weights);
-            const Level lane_level = level_at(args, lane_level_index);
-            Reference reference{};
-            if (FUSED && READS_LEVEL_ONCE) {
-                reference = reference_of(args, image, q, lane_level_index, lane_level);
-            }
-#pragma unroll
-            for (int i = 0; i < SAMPLES_PER_LANE; i++) {
-                const int s = pass + first_sample + i;
-                const int l = level_of(args, FULL_PASSES ? s : min(s, SAMPLES - 1));
-                const Level &level = READS_LEVEL_ONCE ? lane_level : level_at(args, l);
-                const bool exists = active && (FULL_PASSES || s < SAMPLES);
-                float x = xy[2 * i], y = xy[2 * i + 1], weight = raw_weights[i];
-                if (FUSED && exists) {
-                    if (!READS_LEVEL_ONCE) reference = reference_of(args, image, q, l, level);
-                    unfuse(reference, softmax, x, y, weight);
-                }
-                positions.sample[i] =
-                    Position(place(placed[i], exists, x, y, exists ? weight : 0, level));
-            }
-        }
-        const int own_slot = slot_of(lane.group(), lane.in_group);
-        stage.positions[own_slot] = positions;
+        stage.positions[own_slot] = locate_samples(args, item, raw, softmax, pass, placed);
         __syncwarp();
         const int next_pass = pass + SAMPLES_PER_PASS;
         if (next_pass < SAMPLES) raw.load(active, locations, weights, next_pass, lane.in_group);
-#pragma unroll
-        for (int j = 0; j < GROUP_LANES; j += SAMPLE_GROUPS) {
-            const int located_by = j + (SAMPLE_GROUPS > 1 ? lane.sample_group : 0);
-            const int slot = slot_of(lane.group(), located_by);
-            const LanePositions located = stage.positions[slot];
-            int row_pitch = 0;
-            if (READS_LEVEL_ONCE) {
-                const int s = pass + located_by * SAMPLES_PER_LANE;
-                row_pitch = row_pitch_of(args, level_of(args, FULL_PASSES ? s : min(s, SAMPLES - 1)));
-            }
-#pragma unroll
-            for (int i = 0; i < SAMPLES_PER_LANE; i++) {
-                const int s = pass + located_by * SAMPLES_PER_LANE + i;
-                // The same for all lanes, because they exchange sums.
-                if (!FULL_PASSES && pass + j * SAMPLES_PER_LANE + i >= SAMPLES) continue;
-                const int level = level_of(args, FULL_PASSES ? s : min(s, SAMPLES - 1));
-                Vector<VEC> taps[TAPS_PER_LANE];
-                if constexpr (NEAREST) {
-                    const int stride = PIXEL_STRIDE > 0 ? PIXEL_STRIDE : rows.stride;
-                    taps[0] = ld_global<VEC>(address_mad(rows.base, int(located.sample[i]), stride));
-                } else {
-                    TapRows square;
-                    load_taps(square, rows, int(located.sample[i]),
-                              READS_LEVEL_ONCE ? row_pitch : row_pitch_of(args, level));
-#pragma unroll
-                    for (int k = 0; k < TAPS_PER_LANE; k++) taps[k] = square[k / 2][k % 2];
-                }
-                store_dots(stage.weights[i][slot], lane.tap_column * 2, taps, gradient, lane);
-            }
-        }
+        stage_dots(args, lane, stage, rows, gradient, pass);
         __syncwarp();
-        float location_gradients[2 * SAMPLES_PER_LANE], weight_gradients[SAMPLES_PER_LANE];
-        const Level lane_level = level_at(args, lane_level_index);
-        Reference reference{};
-        if (FUSED && READS_LEVEL_ONCE) {
-            reference = reference_of(args, image, q, lane_level_index, lane_level);
-        }
-#pragma unroll
-        for (int i = 0; i < SAMPLES_PER_LANE; i++) {
-            const int s = pass + first_sample + i;
-            const int l = level_of(args, FULL_PASSES ? s : min(s, SAMPLES - 1));
-            const bool exists = active && (FULL_PASSES || s < SAMPLES);
-            const Level &level = READS_LEVEL_ONCE ? lane_level : level_at(args, l);
-            SampleGradient to = gradient_of(placed[i], stage.weights[i][own_slot], level);
-            if (FUSED) {
-                if (WANT_POINTS && exists) {
-                    const i64 at = ((i64(image) * args.queries + query) * args.heads + head) * SAMPLES;
-                    args.grad_points[at + s] = make_float2(to.x, to.y);
-                }
-                if (placed[i].counts) {
-                    if (!READS_LEVEL_ONCE) reference = reference_of(args, image, q, l, level);
-                    to.x *= reference.scale_x, to.y *= reference.scale_y;
-                }
-                if (WANT_WEIGHTS) {
-                    const float weight = exists ? placed[i].weight : 0;
-                    kept_weight[pass / SAMPLES_PER_PASS % KEPT][i] = weight;
-                    kept_gradient[pass / SAMPLES_PER_PASS % KEPT][i] = to.weight;
-                    mean = fmaf(weight, to.weight, mean);
-                }
-            }
-            location_gradients[2 * i] = to.x, location_gradients[2 * i + 1] = to.y;
-            weight_gradients[i] = to.weight;
-        }
-        if (active && WANT_LOCATIONS) {
-            store_samples<LOCATION, 2, GRAD_LOCATION_ALIGN>(
-                args.grad_locations.address(image, query, head), pass + first_sample,
-                location_gradients);
-        }
+        SampleGradient gradients[SAMPLES_PER_LANE];
+        compute_gradients(args, item, stage, own_slot, pass, placed, gradients);
+        if (FUSED && WANT_WEIGHTS) kept.keep(item, pass, placed, gradients);
+        if (active && WANT_LOCATIONS) store_locations(args, item, pass, gradients);
         if (active && WANT_WEIGHTS && !FUSED) {
-            store_samples<WEIGHT, 1, GRAD_WEIGHT_ALIGN>(
-                args.grad_weights.address(image, query, head), pass + first_sample, weight_gradients);
+            float x[SAMPLES_PER_LANE];
+#pragma unroll
+            for (int i = 0; i < SAMPLES_PER_LANE; i++) x[i] = gradients[i].weight;
+            store_weights(args, item, pass, x);
         }
     }
-    if (FUSED && WANT_WEIGHTS) {
-        mean = add_over_group(mean);
-#pragma unroll
-        for (int pass = 0; pass < PASSES; pass++) {
-            float weight_gradients[SAMPLES_PER_LANE];
-#pragma unroll
-            for (int i = 0; i < SAMPLES_PER_LANE; i++) {
-                weight_gradients[i] =
-                    kept_weight[pass % KEPT][i] * (kept_gradient[pass % KEPT][i] - mean);
-            }
-            if (active) {
-                store_samples<WEIGHT, 1, GRAD_WEIGHT_ALIGN>(
-                    args.grad_weights.address(image, query, head),
-                    pass * SAMPLES_PER_PASS + first_sample, weight_gradients);
-            }
-        }
-    }
+    if (FUSED && WANT_WEIGHTS) kept.store_logits(args, item);
 }

@@ -36,24 +36,18 @@
 //   LOCATION_ALIGN WEIGHT_ALIGN REFERENCE_ALIGN   alignment in bytes of one sample's numbers
 //   ARGS_BYTES              sizeof(Args), computed by the host
 #pragma once
-#include "common/memory.cuh"
+#include "common/level_table.cuh"
+#include "common/softmax.cuh"
+#include "common/taps.cuh"
+#include "common/tensor.cuh"
 
+static_assert(UNIFORM_POINTS == 0 || UNIFORM_POINTS * LEVELS == SAMPLES, "samples of all levels");
+static_assert(INLINE_LEVELS == 0 || INLINE_LEVELS >= LEVELS, "the table has all levels");
+static_assert(FUSED == 0 || FUSED == 2 || FUSED == 4, "numbers per reference point");
 typedef Element<VALUE>::Wide Wide;
+typedef SoftmaxOf<Wide> Softmax;
 
 constexpr int TILE_WIDTH = 8, TILE_HEIGHT = 4, TILE_PIXELS = TILE_WIDTH * TILE_HEIGHT;
-
-// A tensor with any strides, in bytes.
-struct Strided {
-    char *base;
-    i64 stride[3];
-    __device__ __forceinline__ char *at(i64 i, i64 j, i64 k) const {
-        return base + i * stride[0] + j * stride[1] + k * stride[2];
-    }
-};
-
-struct LevelSize {
-    i64 height, width, start, first_sample; // start: the first position
-};
 
 // An entry of the table of ends; and a record: the index of a sample in its chunk.
 #if WIDE_ENDS
@@ -62,16 +56,11 @@ typedef u32 End, Record;
 typedef u16 End, Record;
 #endif
 
-// The largest logit and 1 / sum of exp(logit - max).
-struct Softmax {
-    Wide max, scale;
-};
-
 struct Args {
     Strided locations, weights, reference, grad_output, grad_value;
     const i64 *shapes;      // (height, width) of each level; null if the table has them
     const i64 *starts;      // first position of each level; null if the table has them
-    const LevelSize *table; // null if the table is `level`
+    const LevelEntry *table; // null if the table is `level`
     Record *records;        // per plane, level and chunk, sorted; sums in value_atomic.cu
     End *ends;              // see Ends
     const Softmax *softmax; // FUSED: per image, query and head
@@ -82,7 +71,7 @@ struct Args {
     int chunk_samples;      // a multiple of 128
     int batch_samples;      // that a block of sort.cu sorts at a time: fewer than 2^16
     int sample_words;       // words with a bit per sample of a plane and level: value_few.cu
-    LevelSize level[INLINE_LEVELS > 0 ? INLINE_LEVELS : 1];
+    LevelEntry level[INLINE_LEVELS > 0 ? INLINE_LEVELS : 1];
 };
 static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
 
@@ -144,21 +133,12 @@ __device__ __forceinline__ OffsetScale scale_of(const TileLevel &level) {
 // Reads the table of levels, without the numbers of tiles and bins. A level that reaches past the
 // end of value has no tiles. A thread reads a level; others may use it after a barrier.
 __device__ __forceinline__ void read_levels(const Args &args, Levels &to) {
-    const LevelSize *table = INLINE_LEVELS > 0 ? args.level : args.table;
     for (int l = threadIdx.x; l < LEVELS; l += blockDim.x) {
-        const i64 height = args.shapes ? args.shapes[2 * l] : table[l].height;
-        const i64 width = args.shapes ? args.shapes[2 * l + 1] : table[l].width;
-        const i64 start = args.starts ? args.starts[l] : table[l].start;
-        const i64 pitch = width + 2 * RING, limit = 1 << 24;
-        const bool legal = height > 0 && width > 0 && height <= limit && width <= limit &&
-                           start >= 0 && start <= args.positions &&
-                           (height + 2 * RING) * pitch <= args.positions - start;
+        const LevelSize from(args, l, LEVELS, SAMPLES);
         TileLevel level;
-        level.height = legal ? int(height) : 0, level.width = legal ? int(width) : 0;
-        level.origin = int(start + RING * (pitch + 1)), level.pitch = int(pitch);
-        level.first_sample = int(table[l].first_sample);
-        const int next = l + 1 < LEVELS ? int(table[l + 1].first_sample) : SAMPLES;
-        level.points = next - level.first_sample;
+        level.height = from.legal ? int(from.height) : 0, level.width = from.legal ? int(from.width) : 0;
+        level.origin = int(from.origin()), level.pitch = int(from.pitch());
+        level.first_sample = int(from.first_sample), level.points = int(from.points());
         if (KEEP_SCALES) to.scale[l] = scale_of(level);
         level.tiles_across = (level.width + TILE_WIDTH - 1) / TILE_WIDTH;
         level.tiles = level.tiles_across * ((level.height + TILE_HEIGHT - 1) / TILE_HEIGHT);
@@ -325,26 +305,12 @@ __device__ __forceinline__ u32 first_record(const Args &args, const TileLevel &l
     return u32(args.queries) * u32(level.first_sample) + u32(chunk) * u32(args.chunk_samples);
 }
 
-// A sample, not yet located.
-struct Given {
+// A sample in pixels of its level.
+struct PlacedSample {
     int query;
-    Wide xy[2], weight; // FUSED: an offset and a logit
+    Wide x, y, weight;
+    bool counts;
 };
-
-// Loads sample `index` of a level.
-__device__ __forceinline__ Given load_sample(const Args &args, const TileLevel &level, int image,
-                                                int head, u32 index) {
-    Given to;
-    int sample;
-    Wide weight[1];
-    to.query = query_of_sample(index, level, sample);
-    load_wide<LOCATION, 2, LOCATION_ALIGN>(
-        args.locations.at(image, to.query, head) + i64(sample) * (2 * size_of<LOCATION>), to.xy);
-    load_wide<WEIGHT, 1, WEIGHT_ALIGN>(
-        args.weights.at(image, to.query, head) + i64(sample) * size_of<WEIGHT>, weight);
-    to.weight = weight[0];
-    return to;
-}
 
 // The samples that touch some image rows of a strip, and some more if bins are shared.
 struct RecordsOfRows {
@@ -353,7 +319,7 @@ struct RecordsOfRows {
     i64 plane;
     int image, head, l, strip, row, rows;
 
-    // Calls f(place of this lane's record in the plane, how many lanes have one) for up to 32
+    // Calls f(place of this lane's record in the plane, the lanes that have one) for up to 32
     // records at a time, row by row, and in a row chunk by chunk. All lanes of a warp call this
     // together.
     template <typename F> __device__ __forceinline__ void for_each(F f) const {
@@ -381,31 +347,37 @@ struct RecordsOfRows {
                 for (int step = 16; step > 0; step /= 2) {
                     chunk += __shfl_sync(0xffffffffu, before, chunk + step) <= k ? step : 0;
                 }
-                f(__shfl_sync(0xffffffffu, distance, chunk) + k, here);
+                f(__shfl_sync(0xffffffffu, distance, chunk) + k, ~0u >> (32 - here));
             }
         }
     }
-    __device__ __forceinline__ Given load(u32 i) const {
+    __device__ __forceinline__ PlacedSample load(u32 i) const {
         const TileLevel &level = levels.level[l];
         const u32 in_level = i - first_record(args, level, 0), size = u32(args.chunk_samples);
         const u32 first = in_level / size * size; // sample of the chunk
-        return load_sample(args, level, image, head,
-                           first + args.records[plane * args.records_per_plane + i]);
+        int sample;
+        const int query = query_of_sample(first + args.records[plane * args.records_per_plane + i],
+                                          level, sample);
+        Wide xy[2], weight[1];
+        load_wide<LOCATION, 2, LOCATION_ALIGN>(
+            args.locations.at(image, query, head) + i64(sample) * (2 * size_of<LOCATION>), xy);
+        load_wide<WEIGHT, 1, WEIGHT_ALIGN>(
+            args.weights.at(image, query, head) + i64(sample) * size_of<WEIGHT>, weight);
+        if (FUSED) {
+            Wide reference[FUSED ? FUSED : 1];
+            load_wide<LOCATION, FUSED ? FUSED : 1, REFERENCE_ALIGN>(
+                args.reference.at(image, query, l), reference);
+            add_reference(reference, levels, l, xy[0], xy[1]);
+            weight[0] = args.softmax[(i64(image) * args.queries + query) * args.heads + head]
+                            .weight_of(weight[0]);
+        }
+        const bool counts = place(xy[0], xy[1], level);
+        return PlacedSample{query, xy[0], xy[1], weight[0], counts};
     }
-};
-
-// All samples of a level.
-struct AllSamples {
-    const Args &args;
-    const TileLevel &level;
-    int image, head;
-    template <typename F> __device__ __forceinline__ void for_each(F f) const {
-        const u32 all = u32(args.queries) * u32(level.points);
-#pragma unroll 1
-        for (u32 at = 0; at < all; at += 32) f(at + threadIdx.x % 32, min(all - at, 32u));
-    }
-    __device__ __forceinline__ Given load(u32 i) const {
-        return load_sample(args, level, image, head, i);
+    // A number of grad_output.
+    __device__ __forceinline__ Wide gradient(int query, int channel) const {
+        const char *row = args.grad_output.at(image, query, head);
+        return Wide(widen<VALUE>(reinterpret_cast<const Element<VALUE>::Stored *>(row)[channel]));
     }
 };
 
@@ -414,51 +386,39 @@ struct AllSamples {
 // `first_line` of the tile. All lanes of a warp call this together. There may be samples that do
 // not touch the tile.
 template <int LINES, typename S>
-__device__ __forceinline__ void add_in_order(const Args &args, const Levels &levels, const S &samples,
-                                             const Tile &tile, int first_line, int image, int head,
-                                             int channel, bool in_row, Wide *sums) {
-    typedef typename Element<VALUE>::Stored Stored;
-    const int lane = threadIdx.x % 32;
-    const TileLevel &level = levels.level[tile.l];
+__device__ __forceinline__ void add_in_order(const S &samples, const Tile &tile, int first_line,
+                                             int channel, Wide *sums) {
+    const int lane = threadIdx.x % 32, first_row = tile.y + first_line;
     for (int pixel = 0; pixel < LINES * TILE_WIDTH; pixel++) sums[pixel * 32 + lane] = 0;
-    samples.for_each([&](u32 record, u32 here) {
-        Given own{0, {0, 0}, 0};
-        bool counts = false;
-        if (lane < here) {
-            own = samples.load(record);
-            if (FUSED) {
-                Wide reference[FUSED ? FUSED : 1];
-                load_wide<LOCATION, FUSED ? FUSED : 1, REFERENCE_ALIGN>(
-                    args.reference.at(image, own.query, tile.l), reference);
-                add_reference(reference, levels, tile.l, own.xy[0], own.xy[1]);
-                const Softmax softmax =
-                    args.softmax[(i64(image) * args.queries + own.query) * args.heads + head];
-                own.weight = exp(own.weight - softmax.max) * softmax.scale;
-            }
-            counts = place(own.xy[0], own.xy[1], level);
-        }
+    samples.for_each([&](u32 record, u32 lanes) {
+        PlacedSample own{0, 0, 0, 0, false};
+        if (lanes >> lane & 1) own = samples.load(record);
+        const int left = int(floor(own.x)), top = int(floor(own.y));
+        const bool touches = own.counts && left + 1 >= tile.x && left < tile.x + TILE_WIDTH &&
+                             top + 1 >= first_row && top < first_row + LINES;
+        u32 rest = __ballot_sync(0xffffffffu, touches); // lanes whose sample is still to be added
 #pragma unroll 1
-        for (u32 k = 0; k < here; k++) {
-            const Wide x = __shfl_sync(0xffffffffu, own.xy[0], k);
-            const Wide y = __shfl_sync(0xffffffffu, own.xy[1], k);
-            const Wide w = __shfl_sync(0xffffffffu, own.weight, k);
-            const int q = __shfl_sync(0xffffffffu, own.query, k);
-            if (!__shfl_sync(0xffffffffu, int(counts), k) || !in_row) continue;
-            const char *row = args.grad_output.at(image, q, head);
-            const Wide gradient = Wide(widen<VALUE>(reinterpret_cast<const Stored *>(row)[channel]));
-            const Wide left = floor(x), top = floor(y);
+        while (rest != 0) {
+            constexpr int AT_ONCE = 4; // loads of gradients in flight
+            int from[AT_ONCE];         // lanes; -1: none
+            Wide gradient[AT_ONCE];
 #pragma unroll
-            for (int tap = 0; tap < (NEAREST ? 1 : 4); tap++) {
-                const int i = int(left) + (tap & 1), j = int(top) + (tap >> 1);
-                const int column = i - tile.x, line = j - tile.y - first_line;
-                if (u32(column) >= TILE_WIDTH || u32(line) >= LINES) continue;
-                if (i >= tile.width || j >= tile.height) continue;
-                Wide share = 1;
-                if (!NEAREST) {
-                    share = (tap & 1 ? x - left : 1 - (x - left)) *
-                            (tap >> 1 ? y - top : 1 - (y - top));
-                }
-                sums[(line * TILE_WIDTH + column) * 32 + lane] += w * share * gradient;
+            for (int u = 0; u < AT_ONCE; u++, rest &= rest - 1) {
+                from[u] = __ffs(int(rest)) - 1;
+                if (from[u] < 0) continue;
+                gradient[u] = samples.gradient(__shfl_sync(0xffffffffu, own.query, from[u]), channel);
+            }
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; u++) {
+                if (from[u] < 0) continue;
+                const Wide x = __shfl_sync(0xffffffffu, own.x, from[u]);
+                const Wide y = __shfl_sync(0xffffffffu, own.y, from[u]);
+                const Wide w = __shfl_sync(0xffffffffu, own.weight, from[u]);
+                for_each_tap(x, y, tile.width, tile.height, [&](const auto &tap) {
+                    const int column = tap.column - tile.x, line = tap.row - first_row;
+                    if (u32(column) >= TILE_WIDTH || u32(line) >= LINES) return;
+                    sums[(line * TILE_WIDTH + column) * 32 + lane] += w * tap.share() * gradient[u];
+                });
             }
         }
     });

@@ -29,11 +29,9 @@
 #define SUM_LINES 2
 #define OWN_CHANNELS 0
 #include "backward/matrix.cuh"
+#include "backward/units.cuh"
 
 // Macros besides those of matrix.cuh: BLOCKS_PER_SM, SHARED_BYTES.
-constexpr int WARPS = 4, THREADS = 32 * WARPS;
-constexpr int ROWS = 8, HEAVY_ROWS = 4; // image rows of a unit of a warp, and of a block
-constexpr int HEAVY_FROM = 2048;        // samples of a warp's unit from which levels are heavy
 constexpr u32 SHARED_FROM = 4096;       // records of a unit from which all warps share it
 constexpr int MAX_STEPS = 256;          // 16 bits: sums of so many steps are added to others
 
@@ -59,14 +57,6 @@ struct Stages {
 };
 static_assert(sizeof(Stages) == SHARED_BYTES, "host and kernel disagree about shared memory");
 
-// How levels are divided into what a block takes at a time: one heavy unit, or four units.
-struct Units {
-    int first[LEVELS]; // by the order in which levels are visited
-    bool heavy[LEVELS];
-    bool ascending; // whether that order is ascending
-    int count; // of a plane
-    __device__ __forceinline__ int level_at(int i) const { return ascending ? i : LEVELS - 1 - i; }
-};
 extern __shared__ __align__(128) uint4 shared[];
 
 // Where four sums of a pixel are.
@@ -81,17 +71,6 @@ __device__ __forceinline__ void copy_row(u32 to, const char *from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 #endif
 }
-
-// A unit of work: image rows `first` to `end` of a strip of a plane.
-struct Unit {
-    const Args &args;
-    const Levels &levels;
-    i64 plane;
-    int image, head;
-    int l, strip, first, end;
-    __device__ __forceinline__ const TileLevel &level() const { return levels.level[l]; }
-    __device__ __forceinline__ int first_top() const { return max(first - 1, 0); }
-};
 
 // Loads the ranges of records of a unit. Returns how many records there are. All lanes of a warp
 // call this together.
@@ -124,37 +103,49 @@ __device__ __forceinline__ u32 or_of_warp(u32 x) {
 #endif
 }
 
-// Takes up to 32 records of a top row at a time.
+// A step of a warp: up to 32 samples of a top row. The sample of this lane is number `chunk_first` +
+// `record` of the level; lanes without a sample of their own take the last one. The two are added
+// late, so that the load of the record stays in flight.
+struct Step {
+    u32 left = 0; // samples of the top row, from this step on; 0: there is no step
+    int top = 0;
+    u32 record = 0, chunk_first = 0;
+};
+
+// Goes through the samples of a unit, top row by top row.
 struct Steps {
     WarpStage &stage;
     const Record *records; // of the plane and level
-    u32 chunk_first;       // the first sample of chunk `lane`
-    u32 offset, stride;
     u32 lane;
-    int top, end;    // top rows, from the first of the unit
-    u32 at, row_end; // records of the row
-    u32 piece_first; // see begin_row
+    u32 chunk_first;       // the first sample of chunk `lane`
+    u32 offset, stride;    // of this warp's records in a row
+    int first_top;
+    int row, rows;         // top rows, from the first of the unit
+    u32 at, row_end;       // records of the row
+    u32 piece_first;       // see begin_row
 
-    __device__ __forceinline__ Steps(const Unit &unit, WarpStage &stage) : stage(stage) {
+    __device__ __forceinline__ Steps(const Unit &unit, WarpStage &stage, bool together) : stage(stage) {
         lane = keep(threadIdx.x % 32);
         records = unit.args.records + unit.plane * unit.args.records_per_plane +
                   first_record(unit.args, unit.level(), 0);
         chunk_first = lane * u32(unit.args.chunk_samples);
-        top = -1, end = unit.end - unit.first_top(), at = row_end = 0;
+        offset = together ? threadIdx.x / 32 * 32 : 0, stride = together ? THREADS : 32;
+        first_top = unit.first_top();
+        row = -1, rows = unit.end - first_top, at = row_end = 0;
         piece_first = 0;
     }
     // Numbers the records of a row. Piece i is the i-th range that is not empty: the distance from
     // the number of a record to its place, and the first sample of its chunk. Lane i gets how many
     // records come before it.
     __device__ __forceinline__ void begin_row() {
-        const Range range = stage.ranges[top][lane];
+        const Range range = stage.ranges[row][lane];
         const u32 count = range.count();
         const u32 sum = sum_up_to_lane(count);
         row_end = __shfl_sync(0xffffffffu, sum, 31);
         const u32 present = __ballot_sync(0xffffffffu, count > 0);
         const u32 first = sum - count;
         __syncwarp();
-        u32 *firsts = reinterpret_cast<u32 *>(stage.ranges[top]); // in place of the ranges
+        u32 *firsts = reinterpret_cast<u32 *>(stage.ranges[row]); // in place of the ranges
         if (count > 0) {
             const int piece = __popc(present & ((1u << lane) - 1));
             stage.pieces[piece] = make_uint2(chunk_first + range.begin - first, chunk_first);
@@ -163,25 +154,24 @@ struct Steps {
         __syncwarp();
         piece_first = lane < __popc(present) ? firsts[lane] : ~0u;
     }
-    // The next step: finds its samples and returns how many there are in its row; 0: no more. Lanes
-    // without a sample of their own take the last one. The sample is number `first` + `record` of
-    // the level. The caller adds them later, so that the load of the record stays in flight.
-    __device__ __forceinline__ u32 next(u32 &record, u32 &first) {
+    __device__ __forceinline__ Step next() {
+        Step step;
         while (at >= row_end) {
-            if (++top >= end) return 0;
+            if (++row >= rows) return step;
             begin_row();
             at = offset;
         }
-        const u32 left = row_end - at, k = min(lane, left - 1);
+        step.left = row_end - at, step.top = first_top + row;
+        const u32 k = min(lane, step.left - 1);
         // Which of the next 32 records begin a range; and the ranges before.
         const u32 ahead = piece_first - at;
         const u32 begins = or_of_warp(ahead < 32 ? 1u << ahead : 0);
         const int before = __popc(__ballot_sync(0xffffffffu, piece_first < at));
         const int piece = before + __popc(begins & (~0u >> (31 - k))) - 1;
         const uint2 found = stage.pieces[piece];
-        record = records[found.x + at + k], first = found.y;
+        step.record = records[found.x + at + k], step.chunk_first = found.y;
         at += stride;
-        return left;
+        return step;
     }
 };
 
@@ -193,34 +183,36 @@ struct Raw {
     Softmax softmax;
 };
 
-// Computes a unit and stores it. Returns the image rows whose sums are not finite, a bit per row.
-// With `together`, all warps of the block call this.
-__device__ __forceinline__ u32 add_unit(const Unit &unit, Steps &steps, Stages &stages, bool together,
-                                        int &turn) {
-    const Args &args = unit.args;
-    const TileLevel &level = unit.level();
-    const u32 lane = steps.lane, warp = threadIdx.x / 32;
-    WarpStage &stage = stages.of_warp[warp];
-    const char *locations = keep(args.locations.at(unit.image, 0, unit.head));
-    const char *weights = keep(args.weights.at(unit.image, 0, unit.head));
-    const char *gradients = keep(args.grad_output.at(unit.image, 0, unit.head) +
-                                 blockIdx.y * (CHUNK * ELEMENT) + lane % PARTS * 16);
-    char *values =
-        args.grad_value.at(unit.image, 0, unit.head) + blockIdx.y * (CHUNK * ELEMENT) + first_byte();
-    const int first_top = unit.first_top(), column = unit.strip * TILE_WIDTH;
-    steps.offset = together ? warp * 32 : 0, steps.stride = together ? THREADS : 32;
+constexpr u32 BUFFER_BYTES = 32 * PARTS * 16; // rows of gradients of a step
 
-    // Loads the location and weight of a sample, and copies its row of gradients to a buffer.
-    const u32 own_piece =
-        keep(u32(__cvta_generic_to_shared(&stage.rows[0][piece_of(lane / PARTS, lane % PARTS)])));
-    auto load = [&](Raw &raw, u32 index, int buffer) {
+// Loads the samples of a step.
+struct Loader {
+    const Unit &unit;
+    u32 lane;
+    const char *locations, *weights, *gradients; // of the plane; gradients: the piece of this lane
+    u32 own_piece;                               // where the lane copies its pieces to
+
+    __device__ __forceinline__ Loader(const Unit &unit, WarpStage &stage, u32 lane)
+        : unit(unit), lane(lane) {
+        const Args &args = unit.args;
+        locations = keep(args.locations.at(unit.image, 0, unit.head));
+        weights = keep(args.weights.at(unit.image, 0, unit.head));
+        gradients = keep(args.grad_output.at(unit.image, 0, unit.head) +
+                         blockIdx.y * (CHUNK * ELEMENT) + lane % PARTS * 16);
+        const uint4 *piece = &stage.rows[0][piece_of(lane / PARTS, lane % PARTS)];
+        own_piece = keep(u32(__cvta_generic_to_shared(piece)));
+    }
+    // Loads the location and weight of this lane's sample. Copies the rows of gradients of all
+    // samples to a buffer; PARTS lanes copy a row.
+    __device__ __forceinline__ void load(Raw &raw, const Step &step, int buffer) const {
+        const Args &args = unit.args;
         int sample;
-        const int query = query_of_sample(index, level, sample);
+        const int query = query_of_sample(step.chunk_first + step.record, unit.level(), sample);
 #pragma unroll
         for (int i = 0; i < PARTS; i++) {
             const int other = __shfl_sync(0xffffffffu, query, i * (32 / PARTS) + lane / PARTS);
             // 32 pieces further: piece_of swizzles all rows of this lane alike.
-            copy_row(own_piece + buffer * (32 * PARTS * 16) + i * 512,
+            copy_row(own_piece + buffer * BUFFER_BYTES + i * 512,
                      address_mad(gradients, other, int(args.grad_output.stride[1])));
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
@@ -232,209 +224,199 @@ __device__ __forceinline__ u32 add_unit(const Unit &unit, Steps &steps, Stages &
             raw.reference.load_cached(args.reference.at(unit.image, query, unit.l));
             raw.softmax = args.softmax[(i64(unit.image) * args.queries + query) * args.heads + unit.head];
         }
-    };
-    // Locates a sample and stages its shares in image rows `top` and `top + 1`.
-    auto put = [&](const Raw &raw, int top, bool exists) {
-        float xy[2], weight[1];
-        raw.xy.widen_to(xy), raw.weight.widen_to(weight);
-        if (FUSED) {
-            float reference[FUSED ? FUSED : 1];
-            raw.reference.widen_to(reference);
-            add_reference(reference, unit.levels, unit.l, xy[0], xy[1]);
-            weight[0] = expf(weight[0] - raw.softmax.max) * raw.softmax.scale;
-        }
-        place(xy[0], xy[1], level);
-        // Bins that are shared hold samples of other top rows too.
-        if (unit.levels.bin_shift > 0) exists = exists && max(int(floorf(xy[1])), 0) == top;
-        stage.shares.put(xy[0] - float(column), xy[1] - float(top), exists ? weight[0] : 0);
-    };
-    Sums sums;
-    clear(sums);
-    // 16-bit types: sums of earlier steps. Volatile keeps them out of registers, because few units
-    // need them.
-    volatile float before[COLUMN_TILES * 4];
-    int rounded = 0, steps_of_sums = 0; // rounded: of how many image rows `before` has sums
-    auto round = [&] {
+    }
+};
+
+// Locates a sample and stages its shares in image rows `top` and `top + 1`.
+__device__ __forceinline__ void stage_shares(const Unit &unit, WarpStage &stage, const Raw &raw, int top,
+                                             bool exists) {
+    float xy[2], weight[1];
+    raw.xy.widen_to(xy), raw.weight.widen_to(weight);
+    if (FUSED) {
+        float reference[FUSED ? FUSED : 1];
+        raw.reference.widen_to(reference);
+        add_reference(reference, unit.levels, unit.l, xy[0], xy[1]);
+        weight[0] = raw.softmax.weight_of(weight[0]);
+    }
+    place(xy[0], xy[1], unit.level());
+    // Bins that are shared hold samples of other top rows too.
+    if (unit.levels.bin_shift > 0) exists = exists && max(int(floorf(xy[1])), 0) == top;
+    stage.shares.put(xy[0] - float(unit.first_column()), xy[1] - float(top), exists ? weight[0] : 0);
+}
+
+// 16-bit types: sums of two image rows, of earlier steps. Volatile keeps them out of registers,
+// because few units need them.
+struct EarlierSums {
+    volatile float sum[COLUMN_TILES * 4];
+    int rows = 0;  // of how many image rows there are sums
+    int steps = 0; // since sums were moved here
+
+    // Counts a step. After MAX_STEPS, moves the sums here.
+    __device__ __forceinline__ void count_step(Sums &sums) {
+        if (++steps < MAX_STEPS) return;
 #pragma unroll
         for (int i = 0; i < COLUMN_TILES * 4; i++) {
-            float &sum = sums[0][i / 4][i % 4];
-            before[i] = (rounded > 0 ? before[i] : 0) + sum, sum = 0;
+            float &from = sums[0][i / 4][i % 4];
+            sum[i] = (rows > 0 ? sum[i] : 0) + from, from = 0;
         }
-        rounded = 2, steps_of_sums = 0;
-    };
-    // Stores the upper row of the sums.
-    u32 not_finite = 0;
-    auto store = [&](int row) {
-        const int pixel = int(lane / 4);
-        if (together) {
-            float(&lines)[WARPS][TILE_WIDTH * CHUNK] = stages.line[turn % 2];
-            auto at = [&](int w, int n) {
-                const int channel = n * 8 + int(lane % 4 * 2);
-                return reinterpret_cast<float2 *>(lines[w] + sums_of(pixel, channel / 4) + channel % 4);
-            };
-#pragma unroll
-            for (int n = 0; n < COLUMN_TILES; n++) {
-                *at(warp, n) = make_float2(sums[0][n][0], sums[0][n][1]);
-            }
-            __syncthreads();
-            // One warp adds them. The others go on, and write to the other half of the buffer.
-            if (u32(turn++ % WARPS) != warp) return;
-#pragma unroll
-            for (int n = 0; n < COLUMN_TILES; n++) {
-                float2 sum = make_float2(0, 0);
-                for (int w = 0; w < WARPS; w++) sum.x += at(w, n)->x, sum.y += at(w, n)->y;
-                sums[0][n][0] = sum.x, sums[0][n][1] = sum.y;
-            }
-        }
-        const char *to = address_mad(values, level.origin + row * level.pitch + column + pixel,
-                                     int(args.grad_value.stride[1]));
-        Finite finite;
-        store_line(const_cast<char *>(to), column + pixel < level.width, sums, 0, finite);
-        if (!__all_sync(0xffffffffu, finite.all())) not_finite |= 1u << (row - unit.first);
-    };
-    // Completes image row `top`: stores it. The lower row of the sums becomes the upper one.
-    auto finish = [&](int top) {
-        if (!ROUND_EACH_STEP && rounded > 0) {
-#pragma unroll
-            for (int n = 0; n < COLUMN_TILES; n++) {
-                sums[0][n][0] += before[4 * n], sums[0][n][1] += before[4 * n + 1];
-                before[4 * n] = before[4 * n + 2], before[4 * n + 1] = before[4 * n + 3];
-                before[4 * n + 2] = before[4 * n + 3] = 0;
-            }
-            rounded--;
-        }
-        if (top >= unit.first) store(top);
+        rows = 2, steps = 0;
+    }
+    // Moves the upper row back. The lower one becomes the upper one.
+    __device__ __forceinline__ void move_row_to(Sums &sums) {
+        if (rows == 0) return;
 #pragma unroll
         for (int n = 0; n < COLUMN_TILES; n++) {
-            sums[0][n][0] = sums[0][n][2], sums[0][n][1] = sums[0][n][3];
-            sums[0][n][2] = sums[0][n][3] = 0;
+            sums[0][n][0] += sum[4 * n], sums[0][n][1] += sum[4 * n + 1];
+            sum[4 * n] = sum[4 * n + 2], sum[4 * n + 1] = sum[4 * n + 3];
+            sum[4 * n + 2] = sum[4 * n + 3] = 0;
         }
+        rows--;
+    }
+};
+
+// Adds the upper rows of the sums of all warps. Returns whether this warp has the result: the warps
+// take turns. The others go on, and write to the other half of the buffer.
+__device__ __forceinline__ bool add_over_warps(Sums &sums, Stages &stages, int &turn) {
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float(&lines)[WARPS][TILE_WIDTH * CHUNK] = stages.line[turn % 2];
+    auto at = [&](int w, int n) {
+        const int pixel = int(lane / 4), channel = n * 8 + int(lane % 4 * 2);
+        return reinterpret_cast<float2 *>(lines[w] + sums_of(pixel, channel / 4) + channel % 4);
     };
-    const u32 first_piece = keep(RowsInOrder::of(stage.rows[0], lane));
-    Raw raw;
-    u32 record = 0, first = 0; // see Steps::next
-    int top = first_top; // of the sums
-    u32 here = steps.next(record, first);
-    int here_top = first_top + steps.top;
-    if (here > 0) load(raw, first + record, 0);
-    u32 following = here > 0 ? steps.next(record, first) : 0;
+#pragma unroll
+    for (int n = 0; n < COLUMN_TILES; n++) {
+        *at(warp, n) = make_float2(sums[0][n][0], sums[0][n][1]);
+    }
+    __syncthreads();
+    if (u32(turn++ % WARPS) != warp) return false;
+#pragma unroll
+    for (int n = 0; n < COLUMN_TILES; n++) {
+        float2 sum = make_float2(0, 0);
+        for (int w = 0; w < WARPS; w++) sum.x += at(w, n)->x, sum.y += at(w, n)->y;
+        sums[0][n][0] = sum.x, sums[0][n][1] = sum.y;
+    }
+    return true;
+}
+
+// Stores the upper row of the sums as image row `row`. Returns whether all of them are finite.
+__device__ __forceinline__ bool store_row(const Unit &unit, char *values, const Sums &sums, int row) {
+    const int column = unit.first_column() + int(threadIdx.x % 32 / 4);
+    const TileLevel &level = unit.level();
+    const char *to = address_mad(values, level.origin + row * level.pitch + column,
+                                 int(unit.args.grad_value.stride[1]));
+    Finite finite;
+    store_line(const_cast<char *>(to), column < level.width, sums, 0, finite);
+    return __all_sync(0xffffffffu, finite.all());
+}
+
+// The lower row of the sums becomes the upper one.
+__device__ __forceinline__ void move_down(Sums &sums) {
+#pragma unroll
+    for (int n = 0; n < COLUMN_TILES; n++) {
+        sums[0][n][0] = sums[0][n][2], sums[0][n][1] = sums[0][n][3];
+        sums[0][n][2] = sums[0][n][3] = 0;
+    }
+}
+
+// Computes a unit and stores it. Returns the image rows whose sums are not finite, a bit per row.
+// With `together`, all warps of the block call this.
+__device__ __forceinline__ u32 add_unit(const Unit &unit, Stages &stages, bool together, int &turn) {
+    WarpStage &stage = stages.of_warp[threadIdx.x / 32];
+    Steps steps(unit, stage, together);
+    const Loader loader(unit, stage, steps.lane);
+    char *values = unit.args.grad_value.at(unit.image, 0, unit.head) +
+                   blockIdx.y * (CHUNK * ELEMENT) + first_byte();
+    const u32 first_piece = keep(RowsInOrder::of(stage.rows[0], steps.lane));
+    Sums sums; // of image rows `top` and `top + 1`
+    clear(sums);
+    EarlierSums earlier;
+    u32 not_finite = 0;
+    Raw raw; // samples of the current step, then of the next one
     int buffer = 0;
+    Step current = steps.next(), next;
+    if (current.left > 0) {
+        loader.load(raw, current, buffer);
+        next = steps.next();
+    }
+    int top = steps.first_top;
 #pragma unroll 1
     while (top < unit.end) {
-        if (here == 0 || top < here_top) {
-            finish(top++);
+        if (current.left == 0 || top < current.top) { // image row `top` is complete
+            if (!ROUND_EACH_STEP) earlier.move_row_to(sums);
+            if (top >= unit.first && (!together || add_over_warps(sums, stages, turn)) &&
+                !store_row(unit, values, sums, top)) {
+                not_finite |= 1u << (top - unit.first);
+            }
+            move_down(sums);
+            top++;
             continue;
         }
-        put(raw, top, lane < here);
-        const int following_top = first_top + steps.top;
-        u32 then = 0;
-        if (following > 0) {
-            // While the products are computed, those of the next step are loaded, and the records
-            // of the one after it.
-            load(raw, first + record, buffer ^ 1);
-            then = steps.next(record, first);
+        stage_shares(unit, stage, raw, top, steps.lane < current.left);
+        Step after_next;
+        if (next.left > 0) {
+            loader.load(raw, next, buffer ^ 1);
+            after_next = steps.next();
             asm volatile("cp.async.wait_group 1;" ::: "memory");
         } else {
             asm volatile("cp.async.wait_group 0;" ::: "memory");
         }
         __syncwarp();
-        const RowsInOrder rows{stage.rows[buffer], first_piece + buffer * (32 * PARTS * 16)};
-        auto add = [&](Sums &to) { add_step<false>(to, stage.shares, rows, here); };
+        const RowsInOrder rows{stage.rows[buffer], first_piece + buffer * BUFFER_BYTES};
         if constexpr (ROUND_EACH_STEP) {
-            Sums part;
-            clear(part);
-            add(part);
-            add_sums(sums, part);
+            Sums of_step;
+            clear(of_step);
+            add_step<false>(of_step, stage.shares, rows, current.left);
+            add_sums(sums, of_step);
         } else {
-            add(sums);
-            if (++steps_of_sums == MAX_STEPS) round();
+            add_step<false>(sums, stage.shares, rows, current.left);
+            earlier.count_step(sums);
         }
         __syncwarp();
-        here = following, here_top = following_top, following = then, buffer ^= 1;
+        current = next, next = after_next, buffer ^= 1;
     }
     return not_finite;
+}
+
+// Computes image rows of a unit again, by the definition. `rows`: a bit per row.
+__device__ __forceinline__ void write_rows_exactly(const Unit &unit, u32 rows, WarpStage &stage) {
+    const TileLevel &level = unit.level();
+    for (; rows != 0; rows &= rows - 1) {
+        const int row = unit.first + __ffs(int(rows)) - 1, tile_row = row / TILE_HEIGHT;
+        const Tile tile = tile_of_level(level, unit.l, tile_row * level.tiles_across + unit.strip);
+        const RecordsOfRows samples{unit.args, unit.levels, unit.plane, unit.image, unit.head,
+                                    unit.l,    unit.strip,  row,        1};
+        write_exactly(unit.args, samples, tile, row % TILE_HEIGHT, unit.image, unit.head, stage.exact);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     msda_backward_value(const __grid_constant__ Args args) {
     __shared__ Levels levels;
-    __shared__ Units units;
+    __shared__ Groups groups;
     Stages &stages = *reinterpret_cast<Stages *>(shared);
     load_levels(args, levels);
-    const int warp = threadIdx.x / 32;
-    if (threadIdx.x == 0) {
-        i64 count = 0;
-        // From the level with the fewest cells, and the most samples per cell, to the largest.
-        units.ascending = levels.level[0].cells() < levels.level[LEVELS - 1].cells();
-        for (int i = 0; i < LEVELS; i++) {
-            const int l = units.level_at(i);
-            const TileLevel &level = levels.level[l];
-            const i64 samples = i64(args.queries) * level.points * ROWS;
-            units.heavy[l] = samples > i64(HEAVY_FROM) * level.cells();
-            units.first[i] = int(count);
-            const int rows = units.heavy[l] ? HEAVY_ROWS : ROWS;
-            const int all = level.strips() * ((level.height + rows - 1) / rows);
-            count += units.heavy[l] ? all : (all + WARPS - 1) / WARPS;
-            // Only levels that overlap can have more units.
-            count = min(count, (i64(1) << 31) / (i64(args.batch) * args.heads));
-        }
-        units.count = int(count);
-    }
+    if (threadIdx.x == 0) groups.divide(args, levels);
     __syncthreads();
+    const int warp = threadIdx.x / 32;
+    WarpStage &stage = stages.of_warp[warp];
     int turn = 0; // rows that all warps have stored together
-    // Blocks compute two heads of an image at a time (one, if the number of heads is odd), level by
-    // level: what they load stays in L2. They compute all heads of the last image at a time, so
-    // that heavy units are not among the last ones.
-    const u32 of_image = u32(units.count) * args.heads, total = of_image * args.batch;
+    const u32 total = u32(groups.count) * args.heads * args.batch;
 #pragma unroll 1
-    for (u32 work = blockIdx.x; work < total; work += gridDim.x) {
-        const int image = work / of_image;
-        u32 rest = work - image * of_image;
-        const u32 heads = image + 1 == args.batch ? args.heads : args.heads % 2 == 0 ? 2 : 1;
-        const u32 group = rest / (u32(units.count) * heads);
-        rest -= group * (u32(units.count) * heads);
-        int visited = 0;
-        while (visited + 1 < LEVELS && rest >= u32(units.first[visited + 1]) * heads) visited++;
-        const int first = units.first[visited];
-        const u32 of_level = u32((visited + 1 < LEVELS ? units.first[visited + 1] : units.count) - first);
-        rest -= u32(first) * heads;
-        const u32 in_group = rest / of_level;
-        const int head = int(group * heads + in_group);
-        const int index = int(rest - in_group * of_level); // of the level
-        const u32 plane = u32(image) * args.heads + head;
-        const int l = units.level_at(visited);
-        const TileLevel &level = levels.level[l];
-        const bool heavy = units.heavy[l];
-        const u32 first_unit = u32(index) * (heavy ? 1 : WARPS);
-        const int rows = heavy ? HEAVY_ROWS : ROWS;
-        // Unit u of the block: neighbouring strips. It may have no rows.
-        auto unit_at = [&](int u) {
-            const int down = int((first_unit + u) / u32(level.strips()));
-            const int strip = int(first_unit + u) - down * level.strips();
-            const int first = rows * down, end = min(first + rows, level.height);
-            return Unit{args, levels, plane, image, head, l, strip, first, end};
-        };
-        WarpStage &stage = stages.of_warp[warp];
-        bool together = heavy;
-        if (!heavy) {
-            const Unit own = unit_at(warp);
-            together = __syncthreads_or(own.first < own.end && load_ranges(own, stage) > SHARED_FROM);
+    for (u32 number = blockIdx.x; number < total; number += gridDim.x) {
+        const Group group(args, groups, number);
+        bool together = group.heavy;
+        if (!group.heavy) {
+            const Unit own = group.unit_at(args, levels, warp);
+            together = __syncthreads_or(own.has_rows() && load_ranges(own, stage) > SHARED_FROM);
         }
+        const int end = group.heavy ? 1 : together ? WARPS : warp + 1;
 #pragma unroll 1
-        for (int u = together ? 0 : warp; u < (heavy ? 1 : together ? WARPS : warp + 1); u++) {
-            const Unit unit = unit_at(u);
-            if (unit.first >= unit.end) continue;
+        for (int u = together ? 0 : warp; u < end; u++) {
+            const Unit unit = group.unit_at(args, levels, u);
+            if (!unit.has_rows()) continue;
             if (together) load_ranges(unit, stage);
-            Steps steps(unit, stage);
-            u32 not_finite = add_unit(unit, steps, stages, together, turn);
-            for (; not_finite != 0; not_finite &= not_finite - 1) {
-                const int row = unit.first + __ffs(int(not_finite)) - 1;
-                const int tile_row = row / TILE_HEIGHT;
-                const Tile tile = tile_of_level(level, l, tile_row * level.tiles_across + unit.strip);
-                const RecordsOfRows samples{args, levels, plane, image, head, l, unit.strip, row, 1};
-                write_exactly(args, levels, samples, tile, row % TILE_HEIGHT, image, head,
-                              stage.exact);
-            }
+            const u32 not_finite = add_unit(unit, stages, together, turn);
+            write_rows_exactly(unit, not_finite, stage);
         }
         __syncwarp();
     }

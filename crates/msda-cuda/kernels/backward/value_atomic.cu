@@ -71,24 +71,16 @@ extern "C" __global__ void __launch_bounds__(256)
                 load_wide<WEIGHT, 1, WEIGHT_ALIGN>(weights + i64(s) * size_of<WEIGHT>, weight);
                 if (FUSED) {
                     add_reference(reference, levels, l, xy[0], xy[1]);
-                    weight[0] = exp(weight[0] - softmax.max) * softmax.scale;
+                    weight[0] = softmax.weight_of(weight[0]);
                 }
                 if (!place(xy[0], xy[1], level)) continue;
-                const Wide left = floor(xy[0]), top = floor(xy[1]);
-                const Wide dx = xy[0] - left, dy = xy[1] - top;
-#pragma unroll
-                for (int tap = 0; tap < (NEAREST ? 1 : 4); tap++) {
-                    const int i = int(left) + (tap & 1), j = int(top) + (tap >> 1);
-                    if (i < 0 || j < 0 || i >= level.width || j >= level.height) continue;
-                    const Wide share = NEAREST ? Wide(1)
-                                               : (tap & 1 ? dx : 1 - dx) * (tap >> 1 ? dy : 1 - dy);
+                for_each_tap(xy[0], xy[1], level.width, level.height, [&](const auto &tap) {
                     Wide x[NUMBERS];
 #pragma unroll
-                    for (int c = 0; c < NUMBERS; c++) x[c] = weight[0] * share * gradient[c];
-                    add(sums_of(args, image, level.origin + j * level.pitch + i, head) +
-                            part * NUMBERS,
-                        x);
-                }
+                    for (int c = 0; c < NUMBERS; c++) x[c] = weight[0] * tap.share() * gradient[c];
+                    const i64 position = level.origin + tap.row * level.pitch + tap.column;
+                    add(sums_of(args, image, position, head) + part * NUMBERS, x);
+                });
             }
         }
     }

@@ -29,6 +29,9 @@
 // POINTS, which divides the points of each level; LANE_WORDS, words of a tile's bits per lane;
 // STAGE_BYTES, sizeof(WarpStage).
 constexpr int WARPS = THREADS / 32;
+static_assert(THREADS % 32 == 0, "whole warps");
+static_assert(UNIFORM_POINTS % POINTS == 0, "a thread's points belong to one query");
+static_assert(LANE_WORDS >= 1 && LANE_WORDS <= 4, "samples of a plane and level: at most 4096");
 constexpr int LISTED = 512; // samples that a warp lists at a time
 
 // A sample that touches the run: its place in pixels of the level.
@@ -167,6 +170,43 @@ struct TileBits {
         for (int w = 0; w < LANE_WORDS; w++) {
             const int at = threadIdx.x % 32 * LANE_WORDS + w;
             word[w] = t < tiles && at < stage.words ? stage.bits[t * stage.words + at] : 0;
+        }
+    }
+};
+
+// The samples of a tile, for write_exactly.
+struct SamplesOfTile {
+    const Stage &stage;
+    TileBits bits;
+    int points;
+
+    // Calls f(sample of this lane, the lanes that have one) for each word of bits.
+    template <typename F> __device__ __forceinline__ void for_each(F f) const {
+        u32 any = 0;
+#pragma unroll
+        for (int w = 0; w < LANE_WORDS; w++) any |= bits.word[w];
+#pragma unroll 1
+        for (u32 owners = __ballot_sync(0xffffffffu, any != 0); owners != 0; owners &= owners - 1) {
+            const int owner = __ffs(int(owners)) - 1;
+#pragma unroll 1
+            for (int w = 0; w < LANE_WORDS; w++) {
+                const u32 word = __shfl_sync(0xffffffffu, bits.word[w], owner);
+                if (word != 0) f((owner * LANE_WORDS + w) * 32 + threadIdx.x % 32, word);
+            }
+        }
+    }
+    __device__ __forceinline__ PlacedSample load(u32 sample) const {
+        const Kept kept = stage.kept[sample];
+        return PlacedSample{int(sample) / points, kept.x, kept.y, kept.weight, true};
+    }
+    // A number of grad_output: where copy_rows put it.
+    __device__ __forceinline__ float gradient(int query, int channel) const {
+        const int c = channel % CHUNK, word = c / 2;
+        if constexpr (VALUE == F32) {
+            return reinterpret_cast<const float *>(stage.rows + piece_of(query, c / 4))[c % 4];
+        } else {
+            const uint4 *piece = stage.rows + piece_of(query, word % PARTS);
+            return widen<VALUE>(reinterpret_cast<const u16 *>(piece)[word / PARTS * 2 + c % 2]);
         }
     }
 };
@@ -345,7 +385,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                 float x = xy[2 * i], y = xy[2 * i + 1];
                 if (FUSED) {
                     add_reference(reference, levels, l, x, y);
-                    weight[i] = expf(weight[i] - softmax.max) * softmax.scale;
+                    weight[i] = softmax.weight_of(weight[i]);
                 }
                 if (!place(x, y, level)) continue;
                 if (set_bits(stage, level, first, tiles, x, y, piece * POINTS + i)) {
@@ -377,9 +417,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             bits = TileBits(stage, following, tiles);
             if (!__all_sync(0xffffffffu, store_sums(values, stride, tile, sums))) {
                 const Tile again = tile_of_level(level, l, first + t);
-                const AllSamples all{args, level, image, head};
+                const SamplesOfTile samples{stage, TileBits(stage, t, tiles), points};
                 for (int line = 0; line < TILE_HEIGHT; line++) {
-                    write_exactly(args, levels, all, again, line, image, head, own.exact);
+                    write_exactly(args, samples, again, line, image, head, own.exact);
                 }
             }
             t = following;

@@ -37,8 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const Tile tile = tile_at(levels, index);
         const RecordsOfRows samples{args,   levels, plane,  image,       head,
                                     tile.l, tile.x / TILE_WIDTH, tile.y, TILE_HEIGHT};
-        add_in_order<TILE_HEIGHT>(args, levels, samples, tile, 0, image, head, in_row ? channel : 0,
-                                  in_row, sums);
+        add_in_order<TILE_HEIGHT>(samples, tile, 0, in_row ? channel : 0, sums);
         for (int pixel = 0; pixel < TILE_PIXELS && in_row; pixel++) {
             if (!tile.has(pixel)) continue;
             char *row = args.grad_value.at(image, tile.position_of(pixel), head);

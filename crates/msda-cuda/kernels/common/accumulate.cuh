@@ -10,20 +10,10 @@ constexpr int CHANNELS_PER_LANE = VEC / size_of<VALUE>;
 template <int T, int N, int BYTES>
 __device__ __forceinline__ void multiply_add(float (&sum)[N], const Vector<BYTES> &v,
                                              float weight) {
-    if constexpr (T == F32) {
+    float x[N];
+    widen_all<T, N>(v, x);
 #pragma unroll
-        for (int c = 0; c < N; c++) sum[c] = fmaf(weight, __uint_as_float(v.word[c]), sum[c]);
-    } else if constexpr (N == 1) {
-        sum[0] = fmaf(weight, widen<T>(u16(v.word[0])), sum[0]);
-    } else {
-#pragma unroll
-        for (int c = 0; c < N; c += 2) {
-            float low, high;
-            widen2<T>(v.word[c / 2], low, high);
-            sum[c] = fmaf(weight, low, sum[c]);
-            sum[c + 1] = fmaf(weight, high, sum[c + 1]);
-        }
-    }
+    for (int c = 0; c < N; c++) sum[c] = fmaf(weight, x[c], sum[c]);
 }
 
 // Partial sums of a few taps in f16, two channels per word.
@@ -52,17 +42,7 @@ __device__ __forceinline__ void flush_f16(float (&sum)[CHANNELS_PER_LANE], F16Su
 
 // Rounds sums to the type of the output and stores them.
 template <int N> __device__ __forceinline__ void store_sums(char *to, const float (&sum)[N]) {
-    Vector<N * size_of<VALUE>> v;
-    if constexpr (VALUE == F32) {
-#pragma unroll
-        for (int c = 0; c < N; c++) v.word[c] = __float_as_uint(sum[c]);
-    } else if constexpr (N == 1) {
-        v.word[0] = narrow<VALUE>(sum[0]);
-    } else {
-#pragma unroll
-        for (int c = 0; c < N; c += 2) v.word[c / 2] = narrow2<VALUE>(sum[c], sum[c + 1]);
-    }
-    st_global<N * size_of<VALUE>>(to, v);
+    st_global<N * size_of<VALUE>>(to, narrow_all<VALUE, N>(sum));
 }
 
 template <int N> __device__ __forceinline__ bool all_finite(const float (&x)[N]) {

@@ -38,11 +38,23 @@
 #pragma once
 #include "common/accumulate.cuh"
 #include "common/levels.cuh"
+#include "common/softmax.cuh"
+#include "common/taps.cuh"
 #include "common/tensor.cuh"
 
 constexpr int GROUP_LANES = LANES_PER_ROW * TAP_COLUMNS * SAMPLE_GROUPS;
 constexpr int GROUPS_PER_WARP = 32 / GROUP_LANES;
 constexpr int WARPS = THREADS / 32;
+static_assert(THREADS % 32 == 0, "whole warps");
+static_assert(TAP_COLUMNS == 1 || TAP_COLUMNS == 2, "a square of taps has two columns");
+static_assert(VEC == 2 || VEC == 4 || VEC == 8 || VEC == 16, "what a load takes");
+static_assert(CHANNELS_PER_LANE * size_of<VALUE> == VEC, "whole channels per lane");
+static_assert(GROUP_LANES <= 32 && 32 % GROUP_LANES == 0, "whole lane groups per warp");
+static_assert(THREADS % (GROUP_LANES * HEADS_PER_BLOCK) == 0, "all heads of a query in a block");
+static_assert(LANES_PER_ROW * VEC >= ROW_BYTES, "the lanes cover a row");
+static_assert(UNIFORM_POINTS == 0 || UNIFORM_POINTS * LEVELS == SAMPLES, "samples of all levels");
+static_assert(FUSED == 0 || FUSED == 2 || FUSED == 4, "numbers per reference point");
+static_assert(!(SORTED && ORDERED) && !(STRIP_HEIGHT > 0 && (SORTED || ORDERED)), "one walk");
 constexpr int QUERIES_PER_TILE = THREADS / GROUP_LANES / HEADS_PER_BLOCK;
 constexpr bool FULL_ROW = ROW_BYTES == LANES_PER_ROW * VEC; // no lane lies past the end of a row
 
@@ -61,8 +73,12 @@ constexpr bool LANE_LEVEL =
 constexpr bool STATIC_RESIDENCY = HAS_RESIDENT && LANE_LEVEL && SAMPLE_GROUPS == 1;
 constexpr int FIRST_RESIDENT_SAMPLE = STATIC_RESIDENCY ? FIRST_RESIDENT * UNIFORM_POINTS : 0;
 
+static_assert(!HAS_RESIDENT || (!DEVICE_LEVELS && !NEAREST && VEC == 16), "what resident.cu reads");
+static_assert(!DEVICE_LEVELS || PIXEL_STRIDE == 0, "sizes on the device are not known before");
 constexpr int REFERENCE_NUMBERS = FUSED == 2 ? 2 : 4; // per reference point
 constexpr int FIXED_ROW_PITCH[] = {ROW_PITCHES};
+
+typedef SoftmaxOf<float> Softmax;
 
 struct Level {
     int height, width;
@@ -76,9 +92,18 @@ struct Level {
     float inverse_rows, inverse_columns; // unset for levels in device memory
 #endif
 #if THIN_LEVELS
-    int shift; // 1: a level of one pixel at the last position; its square begins one pixel earlier
+    int shift; // see shift_of
 #endif
 };
+
+// 1: a level of one pixel at the last position. Its square of taps begins one pixel earlier.
+__device__ __forceinline__ int shift_of(const Level &level) {
+#if THIN_LEVELS
+    return level.shift;
+#else
+    return 0;
+#endif
+}
 
 // An entry of the table made of level sizes in device memory: levels_in_memory.cuh.
 struct __align__(16) ReadLevel {
@@ -106,7 +131,7 @@ struct Args {
 #endif
 #if BACKWARD
     Tensor grad_locations, grad_weights;
-    float2 *softmax;     // FUSED: (max, scale) of each image, query and head; may be null
+    Softmax *softmax;    // FUSED: of each image, query and head; may be null
     float2 *grad_points; // FUSED: gradients of the locations of all samples, if they are wanted
 #endif
 };

@@ -100,16 +100,11 @@ __device__ __forceinline__ void add_sample_exactly(float (&sum)[N], const char *
     y = pixel_coordinate(y, level.rows);
     if (NEAREST) x = rintf(x), y = rintf(y);
     if (!(x > -1 && y > -1 && x < level.columns && y < level.rows)) return;
-    const float left = floorf(x), top = floorf(y);
-    const float dx = x - left, dy = y - top;
-#pragma unroll
-    for (int k = 0; k < (NEAREST ? 1 : 4); k++) {
-        const int i = int(left) + (k & 1), j = int(top) + (k >> 1);
-        if (i < 0 || j < 0 || i >= level.width || j >= level.height) continue;
-        const float share = NEAREST ? 1 : (k & 1 ? dx : 1 - dx) * (k >> 1 ? dy : 1 - dy);
-        const char *address = address_mad(base, level.origin + j * level.pitch + i, stride);
-        multiply_add<VALUE>(sum, ld_global<N * size_of<VALUE>>(address), weight * share);
-    }
+    for_each_tap(x, y, level.width, level.height, [&](const auto &tap) {
+        const int position = level.origin + tap.row * level.pitch + tap.column;
+        const char *address = address_mad(base, position, stride);
+        multiply_add<VALUE>(sum, ld_global<N * size_of<VALUE>>(address), weight * tap.share());
+    });
 }
 
 // Recomputes N channels of a (query, head), from byte `row_offset` of its rows, by the definition.
@@ -136,85 +131,76 @@ __device__ __forceinline__ void sum_exactly(float (&sum)[N], const Args &args, i
     }
 }
 
-// Computes one (query, head); query -1: none. All lanes of a warp call this together.
+// FUSED: the softmax of the logits. `weights`: of the lane's samples in the first pass.
+__device__ __forceinline__ Softmax softmax_of_group(const RawSamples &raw, const char *weights,
+                                                    int lane_in_group, bool active) {
+    if (PASSES == 1) return softmax_of(raw, lane_in_group, active);
+    const char *logits = weights - lane_in_group * SAMPLES_PER_LANE * size_of<WEIGHT>;
+    return softmax_of(logits, lane_in_group, active);
+}
+
+// The staged positions of the samples of a pass. STATIC_RESIDENCY: they are in the order of the
+// group's samples, and a lane loads several at once. Otherwise those of a locating lane are together.
+struct StagedPositions {
+    LanePositions of_lane;
+    PositionVector in_order;
+
+    __device__ __forceinline__ void load_lane(const WarpStage &stage, int slot) {
+        if (!STATIC_RESIDENCY) of_lane = stage.positions[slot];
+    }
+    // Sample i of the lane. `k`: its number in the pass, without sample groups.
+    __device__ __forceinline__ void load_next(const WarpStage &stage, int group, int k) {
+        if (STATIC_RESIDENCY && k % POSITIONS_PER_LOAD == 0) {
+            const int load = (group * SAMPLES_PER_PASS + k) / POSITIONS_PER_LOAD;
+            in_order = reinterpret_cast<const PositionVector *>(stage.positions)[load];
+        }
+    }
+    __device__ __forceinline__ int get(int i, int k) const {
+        return int(STATIC_RESIDENCY ? in_order.sample[k % POSITIONS_PER_LOAD] : of_lane.sample[i]);
+    }
+};
+
+// Adds the staged samples of the pass that begins with sample `pass`: those of the lane's sample
+// group.
 template <typename Source>
-__device__ __forceinline__ void process_group(const Args &args, const Lane &lane, WarpStage &stage,
-                                              Source &source, int query, int head) {
-    const bool active = query >= 0 && (HAS_RESIDENT || head < args.heads);
-    // A warp with nothing to do still takes part in the barrier that it owes.
-    if (!source.pending() && !__any_sync(0xffffffffu, active)) return;
-    const int q = active ? query : 0, h = active ? head : 0, lane_in_group = lane.in_group;
-    const char *locations, *weights; // of the lane's samples in the first pass
-    source.inputs(args, q, h, lane_in_group, locations, weights);
-    float sum[CHANNELS_PER_LANE];
+__device__ __forceinline__ void add_pass(float (&sum)[CHANNELS_PER_LANE], F16Sums &partial,
+                                         const Args &args, const Lane &lane, const WarpStage &stage,
+                                         Source &source, int pass) {
+    // Samples that one lane located lie on one level: its row pitch is loaded once.
+    constexpr bool LOADS_PITCH_ONCE = DEVICE_LEVELS && LANE_LEVEL;
+    StagedPositions positions;
 #pragma unroll
-    for (int c = 0; c < CHANNELS_PER_LANE; c++) sum[c] = 0;
-    F16Sums partial{};
-    RawSamples raw;
-    raw.load(active, locations, weights, 0, lane_in_group);
-    source.publish_levels(args);
-    Softmax softmax{0, 0};
-    if (FUSED && PASSES == 1) {
-        softmax = softmax_of(raw, lane_in_group, active);
-    } else if (FUSED) {
-        const char *logits = weights - lane_in_group * SAMPLES_PER_LANE * size_of<WEIGHT>;
-        softmax = softmax_of(logits, lane_in_group, active);
-    }
-    constexpr int UNROLLED = STATIC_RESIDENCY ? PASSES : 1;
-#pragma unroll UNROLLED
-    for (int pass = 0; pass < SAMPLES; pass += SAMPLES_PER_PASS) { // the first sample of the pass
-        __syncwarp();
-        source.load_lane_level(pass / SAMPLES_PER_LANE + lane_in_group);
-        locate_and_stage(args, raw, active, FUSED ? source.image() : 0, query, softmax,
-                         pass + lane_in_group * SAMPLES_PER_LANE, stage,
-                         slot_of(lane.group(), lane_in_group), source.lane_level);
-        __syncwarp();
-        const int next_pass = pass + SAMPLES_PER_PASS;
-        if (PREFETCH && next_pass < SAMPLES) {
-            raw.load(active, locations, weights, next_pass, lane_in_group);
-        }
-        PositionVector position_vector;
+    for (int j = 0; j < GROUP_LANES; j += SAMPLE_GROUPS) {
+        if (pass + j * SAMPLES_PER_LANE == FIRST_RESIDENT_SAMPLE) source.wait();
         // The samples that lane `located_by` of the group located.
+        const int located_by = j + (SAMPLE_GROUPS > 1 ? lane.sample_group : 0);
+        const int slot = slot_of(lane.group(), located_by);
+        const int first = pass + located_by * SAMPLES_PER_LANE;
+        positions.load_lane(stage, slot);
+        int lane_pitch = 0;
+        if (LOADS_PITCH_ONCE) lane_pitch = row_pitch_of(args, level_or_last(args, first));
 #pragma unroll
-        for (int j = 0; j < GROUP_LANES; j += SAMPLE_GROUPS) {
-            if (pass + j * SAMPLES_PER_LANE == FIRST_RESIDENT_SAMPLE) source.wait();
-            const int located_by = j + (SAMPLE_GROUPS > 1 ? lane.sample_group : 0);
-            const int slot = slot_of(lane.group(), located_by);
-            LanePositions positions;
-            if (!STATIC_RESIDENCY) positions = stage.positions[slot];
-            // Samples that one lane located lie on one level: its row pitch is loaded once.
-            int lane_row_pitch = 0;
-            if (DEVICE_LEVELS && LANE_LEVEL) {
-                const int s = pass + located_by * SAMPLES_PER_LANE;
-                lane_row_pitch = row_pitch_of(args, level_of(args, FULL_PASSES ? s : min(s, SAMPLES - 1)));
-            }
-#pragma unroll
-            for (int i = 0; i < SAMPLES_PER_LANE; i++) {
-                const int s = pass + located_by * SAMPLES_PER_LANE + i;
-                const int k = j * SAMPLES_PER_LANE + i; // in the pass, without sample groups
-                if (STATIC_RESIDENCY && k % POSITIONS_PER_LOAD == 0) {
-                    const int load = (lane.group() * SAMPLES_PER_PASS + k) / POSITIONS_PER_LOAD;
-                    position_vector =
-                        reinterpret_cast<const PositionVector *>(stage.positions)[load];
-                }
-                if (!FULL_PASSES && s >= SAMPLES) continue;
-                const int position =
-                    int(STATIC_RESIDENCY ? position_vector.sample[k % POSITIONS_PER_LOAD]
-                                         : positions.sample[i]);
-                const Taps taps = load_staged(stage.weights[i][slot], position, lane.tap_column);
-                const int level = level_of(args, s);
-                add_sample(sum, partial, source, taps, level,
-                           DEVICE_LEVELS && LANE_LEVEL ? lane_row_pitch
-                                                       : row_pitch_of(args, level));
-            }
-            if (F16_SUMS) flush_f16(sum, partial);
+        for (int i = 0; i < SAMPLES_PER_LANE; i++) {
+            const int k = j * SAMPLES_PER_LANE + i;
+            positions.load_next(stage, lane.group(), k);
+            if (!FULL_PASSES && first + i >= SAMPLES) continue;
+            const Taps taps = load_staged(stage.weights[i][slot], positions.get(i, k), lane.tap_column);
+            const int level = level_of(args, first + i);
+            add_sample(sum, partial, source, taps, level,
+                       LOADS_PITCH_ONCE ? lane_pitch : row_pitch_of(args, level));
         }
-        if (!PREFETCH && next_pass < SAMPLES) {
-            raw.load(active, locations, weights, next_pass, lane_in_group);
-        }
+        if (F16_SUMS) flush_f16(sum, partial);
     }
+}
+
+// Adds up the sums of the lanes and stores the output of a (query, head). Sums that are not finite
+// are computed again by the definition.
+template <typename Source>
+__device__ __forceinline__ void store_output(float (&sum)[CHANNELS_PER_LANE], const Args &args,
+                                             const Lane &lane, const Source &source, bool active,
+                                             int query, int head, const Softmax &softmax) {
     float out[CHANNELS_OUT];
-    const int first = reduce_lanes(sum, lane_in_group, out);
+    const int first = reduce_lanes(sum, lane.in_group, out);
     if (active && lane.in_row && first >= 0) {
         const int row_offset = lane.row_offset + first * size_of<VALUE>;
         if (!all_finite(out)) {
@@ -222,4 +208,42 @@ __device__ __forceinline__ void process_group(const Args &args, const Lane &lane
         }
         store_sums(source.output(args, query, head) + row_offset, out);
     }
+}
+
+// Computes one (query, head); query -1: none. All lanes of a warp call this together.
+template <typename Source>
+__device__ __forceinline__ void process_group(const Args &args, const Lane &lane, WarpStage &stage,
+                                              Source &source, int query, int head) {
+    const bool active = query >= 0 && (HAS_RESIDENT || head < args.heads);
+    // A warp with nothing to do still takes part in the barrier that it owes.
+    if (!source.pending() && !__any_sync(0xffffffffu, active)) return;
+    const char *locations, *weights; // of the lane's samples in the first pass
+    source.inputs(args, active ? query : 0, active ? head : 0, lane.in_group, locations, weights);
+    float sum[CHANNELS_PER_LANE];
+#pragma unroll
+    for (int c = 0; c < CHANNELS_PER_LANE; c++) sum[c] = 0;
+    F16Sums partial{};
+    RawSamples raw;
+    raw.load(active, locations, weights, 0, lane.in_group);
+    source.publish_levels(args);
+    Softmax softmax{0, 0};
+    if (FUSED) softmax = softmax_of_group(raw, weights, lane.in_group, active);
+    constexpr int UNROLLED = STATIC_RESIDENCY ? PASSES : 1;
+#pragma unroll UNROLLED
+    for (int pass = 0; pass < SAMPLES; pass += SAMPLES_PER_PASS) { // the first sample of the pass
+        __syncwarp();
+        source.load_lane_level(pass / SAMPLES_PER_LANE + lane.in_group);
+        locate_and_stage(args, raw, active, FUSED ? source.image() : 0, query, softmax,
+                         pass + lane.in_group * SAMPLES_PER_LANE, stage,
+                         slot_of(lane.group(), lane.in_group), source.lane_level);
+        __syncwarp();
+        const bool more = pass + SAMPLES_PER_PASS < SAMPLES;
+        auto load_next = [&] {
+            if (more) raw.load(active, locations, weights, pass + SAMPLES_PER_PASS, lane.in_group);
+        };
+        if (PREFETCH) load_next();
+        add_pass(sum, partial, args, lane, stage, source, pass);
+        if (!PREFETCH) load_next();
+    }
+    store_output(sum, args, lane, source, active, query, head, softmax);
 }

@@ -6,6 +6,7 @@
 // sizes before the query is known, so all warps wait anyway: one warp makes the table of the block.
 #pragma once
 #include "common/args.cuh"
+#include "common/level_table.cuh"
 
 static_assert(!DEVICE_LEVELS || LEVELS <= 32, "a lane reads one level");
 
@@ -40,10 +41,7 @@ __device__ __forceinline__ void write_table(const Args &args, const LoadedLevel 
     const int l = threadIdx.x % 32;
     const u32 height = u32(from.height), width = u32(from.width), start = u32(from.start);
     const u32 pitch = width + 2 * RING;
-    // Positions fit 31 bits, so numbers that do not fit 32 bits are illegal.
-    const bool legal = ((from.height | from.width | from.start) >> 32) == 0 &&
-                       height - 1 < 1u << 24 && width - 1 < 1u << 24 && start <= args.positions &&
-                       u64(height + 2 * RING) * pitch <= args.positions - start;
+    const bool legal = is_legal(from.height, from.width, from.start, args.positions);
     const u32 pixels = legal ? height * width : 0;
     u32 sum = pixels; // of the levels up to this one
     bool fits = true;

@@ -11,10 +11,6 @@ struct __align__(16) Sample {
     float weight;
 };
 
-struct Softmax {
-    float max, scale; // largest logit; 1 / sum of exp(logit - max)
-};
-
 // The largest number of the lanes of a group.
 __device__ __forceinline__ float max_over_group(float x) {
 #pragma unroll
@@ -31,9 +27,6 @@ __device__ __forceinline__ float add_over_group(float x) {
     for (int step = 1; step < GROUP_LANES; step *= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
     return x;
 }
-
-// Less than all other numbers.
-__device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
 
 // The softmax of the logits of a query and head, computed by the lanes of its group together.
 __device__ __forceinline__ Softmax softmax_of(const char *logits, int lane_in_group, bool active) {
@@ -80,7 +73,7 @@ __device__ __forceinline__ void unfuse(const Reference &reference, const Softmax
                                        float &y, float &weight) {
     x = reference.x + x * reference.scale_x;
     y = reference.y + y * reference.scale_y;
-    weight = expf(weight - softmax.max) * softmax.scale;
+    weight = softmax.weight_of(weight);
 }
 
 // Moves an interval of two pixels that begins at `low` onto an axis of `extent` pixels. An axis of
@@ -97,6 +90,15 @@ __device__ __forceinline__ void move_onto_map(float &low, float &distance, float
         distance = before ? 0 : after ? 1 : distance;
         low = fminf(fmaxf(low, 0.0f), extent - 2);
     }
+}
+
+// Thin levels, if there is no ring. The row pitch is 0, so a lane reads one image row twice: two
+// pixels that follow each other in memory. A level one pixel wide is read like that too, as if it
+// were lying: its column is read as a row. A level of one pixel at the last position has no pixel
+// behind it (shift_of is 1): the two pixels begin one earlier, and its pixel is the second one.
+__device__ __forceinline__ void lay_down(float &left, float &top, Sample &sample, int shift) {
+    sample.x = shift ? 1 : sample.y, sample.y = 0;
+    left = shift ? -1 : top, top = 0;
 }
 
 // Locates a sample on its level. A sample that does not count gets weight 0.
@@ -119,22 +121,11 @@ __device__ __forceinline__ Sample locate(bool counts, float x, float y, float we
             move_onto_map(left, sample.x, sample.weight, level.columns);
             move_onto_map(top, sample.y, sample.weight, level.rows);
         }
-#if THIN_LEVELS
-        // A level one pixel wide is read like a level one pixel high: row_pitch is 0, and the two
-        // taps follow each other in memory.
-        if (level.columns == 1) {
-            sample.x = level.shift ? 1 : sample.y, sample.y = 0;
-            left = level.shift ? -1 : top, top = 0;
-        }
-#endif
+        if (THIN_LEVELS && level.columns == 1) lay_down(left, top, sample, shift_of(level));
         sample.position = int(top) * level.pitch + int(left);
     }
-#if THIN_LEVELS
-    const int nowhere = -level.shift;
-#else
-    const int nowhere = 0;
-#endif
-    sample.position = level.origin + (counts ? sample.position : nowhere);
+    // A sample that does not count reads the first pixels of the level.
+    sample.position = level.origin + (counts ? sample.position : -shift_of(level));
     sample.weight = counts ? sample.weight : 0;
     return sample;
 }
@@ -199,6 +190,11 @@ __device__ __forceinline__ Softmax softmax_of(const RawSamples &raw, int lane_in
     return Softmax{max, __frcp_rn(add_over_group(sum))};
 }
 
+// The level of sample s, or of the last one if s does not exist.
+__device__ __forceinline__ int level_or_last(const Args &args, int s) {
+    return level_of(args, FULL_PASSES ? s : min(s, SAMPLES - 1));
+}
+
 // Locates the samples of a lane, from sample `first` on, and stages them for its group.
 // `lane_level` is their level if LANE_LEVEL.
 __device__ __forceinline__ void locate_and_stage(const Args &args, const RawSamples &raw,
@@ -211,12 +207,12 @@ __device__ __forceinline__ void locate_and_stage(const Args &args, const RawSamp
     raw.widen_to(xy, weights);
     Reference reference{};
     if (FUSED && LANE_LEVEL && active) {
-        const int l = level_of(args, FULL_PASSES ? first : min(first, SAMPLES - 1));
+        const int l = level_or_last(args, first);
         reference = reference_of(args, image, query, l, lane_level);
     }
 #pragma unroll
     for (int i = 0; i < SAMPLES_PER_LANE; i++) {
-        const int s = first + i, l = level_of(args, FULL_PASSES ? s : min(s, SAMPLES - 1));
+        const int s = first + i, l = level_or_last(args, s);
         const Level &level = LANE_LEVEL ? lane_level : level_at(args, l);
         const bool counts = active && (FULL_PASSES || s < SAMPLES);
         float x = xy[2 * i], y = xy[2 * i + 1], weight = weights[i];

@@ -119,19 +119,8 @@ template <int T, int N, int ALIGN> struct Packed {
 
     __device__ __forceinline__ void widen_to(float (&x)[N]) const {
 #pragma unroll
-        for (int i = 0; i < N; i += numbers_per_load) {
-            const Vector<load_bytes> &v = loaded[i / numbers_per_load];
-            if constexpr (T == F32) {
-#pragma unroll
-                for (int k = 0; k < numbers_per_load; k++) x[i + k] = __uint_as_float(v.word[k]);
-            } else if constexpr (numbers_per_load == 1) {
-                x[i] = widen<T>(u16(v.word[0]));
-            } else {
-#pragma unroll
-                for (int k = 0; k < numbers_per_load; k += 2) {
-                    widen2<T>(v.word[k / 2], x[i + k], x[i + k + 1]);
-                }
-            }
+        for (int i = 0; i < N / numbers_per_load; i++) {
+            widen_all<T, numbers_per_load>(loaded[i], x + i * numbers_per_load);
         }
     }
 };

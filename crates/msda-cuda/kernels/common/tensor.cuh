@@ -1,4 +1,4 @@
-// A tensor of the call: base address and byte strides.
+// Tensors of the call: base address and byte strides.
 #pragma once
 #include "common/memory.cuh"
 
@@ -17,5 +17,14 @@ struct Tensor {
     __device__ __forceinline__ char *address(int image, int row, int head) const {
         const char *of_row = address_mad(base + image * image_stride, row, row_stride);
         return const_cast<char *>(address_mad(of_row, head, head_stride));
+    }
+};
+
+// The same with any strides.
+struct Strided {
+    char *base;
+    i64 stride[3];
+    __device__ __forceinline__ char *at(i64 i, i64 j, i64 k) const {
+        return base + i * stride[0] + j * stride[1] + k * stride[2];
     }
 };

@@ -79,3 +79,32 @@ template <int BYTES> struct Vector {
     static constexpr int WORDS = BYTES < 4 ? 1 : BYTES / 4;
     u32 word[WORDS];
 };
+
+// The N numbers of a vector, widened.
+template <int T, int N>
+__device__ __forceinline__ void widen_all(const Vector<N * size_of<T>> &v, float *x) {
+    if constexpr (T == F32) {
+#pragma unroll
+        for (int i = 0; i < N; i++) x[i] = __uint_as_float(v.word[i]);
+    } else if constexpr (N == 1) {
+        x[0] = widen<T>(u16(v.word[0]));
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i += 2) widen2<T>(v.word[i / 2], x[i], x[i + 1]);
+    }
+}
+
+// Rounds N numbers to type T.
+template <int T, int N> __device__ __forceinline__ Vector<N * size_of<T>> narrow_all(const float *x) {
+    Vector<N * size_of<T>> v;
+    if constexpr (T == F32) {
+#pragma unroll
+        for (int i = 0; i < N; i++) v.word[i] = __float_as_uint(x[i]);
+    } else if constexpr (N == 1) {
+        v.word[0] = narrow<T>(x[0]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i += 2) v.word[i / 2] = narrow2<T>(x[i], x[i + 1]);
+    }
+    return v;
+}

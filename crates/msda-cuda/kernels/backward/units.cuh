@@ -1,0 +1,85 @@
+// Units: how value.cu divides the work among blocks and warps.
+#pragma once
+#include "backward/tiles.cuh"
+
+constexpr int WARPS = 4, THREADS = 32 * WARPS;
+constexpr int ROWS = 8, HEAVY_ROWS = 4; // image rows of a unit of a warp, and of a block
+constexpr int HEAVY_FROM = 2048;        // samples of a warp's unit from which levels are heavy
+
+// How the levels of a plane are divided into groups of units. A block takes a group at a time: one
+// heavy unit, or a unit per warp.
+struct Groups {
+    int first[LEVELS]; // the first group, by the order in which levels are visited
+    bool heavy[LEVELS];
+    bool ascending; // whether that order is ascending
+    int count;      // of a plane
+    __device__ __forceinline__ int level_at(int i) const { return ascending ? i : LEVELS - 1 - i; }
+    __device__ __forceinline__ int end(int i) const { return i + 1 < LEVELS ? first[i + 1] : count; }
+
+    // One thread calls this.
+    __device__ __forceinline__ void divide(const Args &args, const Levels &levels) {
+        i64 sum = 0;
+        // From the level with the fewest cells, and the most samples per cell, to the largest.
+        ascending = levels.level[0].cells() < levels.level[LEVELS - 1].cells();
+        for (int i = 0; i < LEVELS; i++) {
+            const int l = level_at(i);
+            const TileLevel &level = levels.level[l];
+            const i64 samples = i64(args.queries) * level.points * ROWS;
+            heavy[l] = samples > i64(HEAVY_FROM) * level.cells();
+            first[i] = int(sum);
+            const int rows = heavy[l] ? HEAVY_ROWS : ROWS;
+            const int units = level.strips() * ((level.height + rows - 1) / rows);
+            sum += heavy[l] ? units : (units + WARPS - 1) / WARPS;
+            // Only levels that overlap can have more.
+            sum = min(sum, (i64(1) << 31) / (i64(args.batch) * args.heads));
+        }
+        count = int(sum);
+    }
+};
+// A unit of work: image rows `first` to `end` of a strip of a plane.
+struct Unit {
+    const Args &args;
+    const Levels &levels;
+    i64 plane;
+    int image, head;
+    int l, strip, first, end;
+    __device__ __forceinline__ const TileLevel &level() const { return levels.level[l]; }
+    __device__ __forceinline__ int first_top() const { return max(first - 1, 0); }
+    __device__ __forceinline__ int first_column() const { return strip * TILE_WIDTH; }
+    __device__ __forceinline__ bool has_rows() const { return first < end; }
+};
+
+// A group of units, by its number over all planes. Blocks compute two heads of an image at a time
+// (one, if the number of heads is odd), level by level: what they load stays in L2. They compute all
+// heads of the last image at a time, so that heavy units are not among the last ones.
+struct Group {
+    int image, head, l;
+    u32 index; // in the level
+    bool heavy;
+
+    __device__ __forceinline__ Group(const Args &args, const Groups &groups, u32 number) {
+        const u32 count = u32(groups.count), of_image = count * args.heads;
+        image = number / of_image;
+        u32 rest = number - image * of_image;
+        const u32 heads = image + 1 == args.batch ? args.heads : args.heads % 2 == 0 ? 2 : 1;
+        const u32 turn = rest / (count * heads); // of `heads` heads
+        rest -= turn * (count * heads);
+        int visited = 0;
+        while (visited + 1 < LEVELS && rest >= u32(groups.first[visited + 1]) * heads) visited++;
+        const u32 of_level = u32(groups.end(visited) - groups.first[visited]);
+        rest -= u32(groups.first[visited]) * heads;
+        const u32 in_turn = rest / of_level;
+        head = int(turn * heads + in_turn), index = rest - in_turn * of_level;
+        l = groups.level_at(visited), heavy = groups.heavy[l];
+    }
+    // Unit u of the group: neighbouring strips. It may have no rows.
+    __device__ __forceinline__ Unit unit_at(const Args &args, const Levels &levels, int u) const {
+        const TileLevel &level = levels.level[l];
+        const u32 unit = index * (heavy ? 1 : WARPS) + u;
+        const int rows = heavy ? HEAVY_ROWS : ROWS;
+        const int down = int(unit / u32(level.strips())), strip = int(unit) - down * level.strips();
+        const u32 plane = u32(image) * args.heads + head;
+        const int first = rows * down, end = min(first + rows, level.height);
+        return Unit{args, levels, plane, image, head, l, strip, first, end};
+    }
+};

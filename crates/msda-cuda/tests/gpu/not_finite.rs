@@ -1,0 +1,125 @@
+//! Numbers that are not finite, and numbers that are very large, in the backward pass. Training in
+//! f16 overflows now and then: all gradients of such a step are infinite or NaN.
+
+use msda::conformance::compare;
+use msda::{Backend, Buffer, Dtype, ReferenceKind, Spec};
+use msda_cuda::Cuda;
+use msda_cuda::driver::Device;
+use msda_cuda::kernels::Kernel;
+
+use crate::calls::{Given, MANY_BINS, spec};
+use crate::common::device;
+
+/// Every way to add up the gradient of value.
+fn scatters(device: &Device) -> [Cuda; 5] {
+    [
+        Cuda::new(device),
+        Cuda::sorted(device),
+        Cuda::atomic(device),
+        Cuda::device_levels(device),
+        Cuda::with_pick(device, "generic", |_| Some(Kernel::Generic)),
+    ]
+}
+
+/// The gradient of value is infinite or NaN exactly where the oracle's is. Tensor cores multiply by
+/// shares of 0, so other pixels of the same strip and image row become NaN unless a kernel computes
+/// them again.
+fn check_value(device: &Device, given: &Given, what: &str) {
+    let want = &given.gradients()[0];
+    for backend in scatters(device) {
+        let got = given.run(&backend)[0].to_f64();
+        if let Err(why) = compare(&got, &want.exact, want.tolerance) {
+            panic!("{what}: {} on {}: {why}", backend.name(), given.problem);
+        }
+    }
+}
+
+/// Few queries, many, and so many that the warps of a block share all of its work. Locations are
+/// multiples of 1/256: all types and the oracle find the same pixels, and some shares are 0.
+fn calls(dtype: Dtype) -> impl Iterator<Item = Given> {
+    let levels = vec![MANY_BINS, (10, 15), (5, 8)];
+    let sizes = [
+        Spec { heads: 2, levels: levels.clone(), ..spec(300, dtype) },
+        Spec { heads: 2, levels, ..spec(2000, dtype) },
+        Spec { heads: 1, levels: vec![(5, 8)], points: vec![4], ..spec(6000, dtype) },
+    ];
+    sizes.into_iter().map(move |sizes| {
+        let mut given = Given::new(sizes);
+        let places = given.locations.to_f64();
+        given.locations = Buffer::from_fn(dtype, places.len(), |i| (places[i] * 256.0).floor() / 256.0);
+        given.exact = true;
+        given
+    })
+}
+
+#[test]
+fn gradients_that_are_not_finite_stay_where_they_belong() {
+    let Some(device) = device() else { return };
+    const NUMBERS: [f64; 3] = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
+    for dtype in [Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::F64] {
+        // One of so many elements is not finite.
+        for every in [1, 7, 997, 30_011] {
+            for mut given in calls(dtype) {
+                let usual = given.grad_output.to_f64();
+                let damaged = |i: usize| if i % every == 0 { NUMBERS[i / every % 3] } else { usual[i] };
+                given.grad_output = Buffer::from_fn(dtype, usual.len(), damaged);
+                check_value(&device, &given, &format!("one of {every}"));
+            }
+        }
+        for all in NUMBERS {
+            for mut given in calls(dtype) {
+                given.grad_output = Buffer::filled(dtype, given.grad_output.len(), all);
+                check_value(&device, &given, &format!("all {all}"));
+            }
+        }
+    }
+}
+
+/// In f16, shares are scaled by 256 before they are multiplied: such weights become infinite.
+#[test]
+fn weights_may_be_large() {
+    let Some(device) = device() else { return };
+    for dtype in [Dtype::F16, Dtype::F32] {
+        for mut given in calls(dtype) {
+            let usual = given.weights.to_f64();
+            let large = |i: usize| if i.is_multiple_of(61) { 300.0 } else { usual[i] };
+            given.weights = Buffer::from_fn(dtype, usual.len(), large);
+            check_value(&device, &given, "large weights");
+        }
+    }
+}
+
+/// Offsets and reference points as large as their type allows, and not finite ones: no sample is on
+/// the map, and no gradient is infinite or NaN.
+#[test]
+fn fused_samples_far_outside_have_finite_gradients() {
+    let Some(device) = device() else { return };
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+        for kind in [ReferenceKind::Point, ReferenceKind::Box] {
+            let far = if dtype == Dtype::F16 { 6e4 } else { 3e38 };
+            for (reference, offset) in
+                [(far, 1.0), (-far, -1.0), (0.5, far), (far, far), (far, f64::INFINITY)]
+            {
+                let mut given = Given::fused(spec(300, dtype), kind);
+                let len = given.problem.reference_len(kind.dim());
+                given.reference = Some((kind, Buffer::filled(dtype, len, reference)));
+                // Every second query stays on the map.
+                let row = given.problem.locations_len() / given.problem.queries() / given.problem.batch();
+                let near = given.locations.to_f64();
+                given.locations = Buffer::from_fn(dtype, near.len(), |i| {
+                    if offset.abs() > 1.0 && (i / row).is_multiple_of(2) { near[i] } else { offset }
+                });
+                for backend in [Cuda::new(&device), Cuda::atomic(&device), Cuda::device_levels(&device)] {
+                    let results = given.run(&backend);
+                    let what = format!("{} with {reference} and {offset}", backend.name());
+                    for (i, gradient) in results.iter().enumerate() {
+                        let bad = gradient.to_f64().iter().filter(|x| !x.is_finite()).count();
+                        assert_eq!(bad, 0, "{what}: gradient {i} of {}", given.problem);
+                    }
+                    // The gradients of logits, which every sample of a query shares.
+                    given.check(&what, given.backward(), &results);
+                }
+            }
+        }
+    }
+}
