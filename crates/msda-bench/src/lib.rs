@@ -15,6 +15,7 @@ pub mod parallel;
 pub mod record;
 pub mod report;
 pub mod task;
+pub mod terminal;
 pub mod timing;
 mod unknown;
 pub mod verify;

@@ -73,7 +73,7 @@ pub struct Options {
     pub quick: bool,
     /// The command line, for the record.
     pub command: String,
-    /// The program that runs `study probe --unguarded SHAPE`; none: clusters without their last
+    /// The program that runs `probe --unguarded SHAPE`; none: clusters without their last
     /// barrier are not tried.
     pub program: Option<PathBuf>,
 }
@@ -318,7 +318,7 @@ impl Found {
                 continue;
             }
             let mut command = Command::new(program);
-            command.args(["study", "probe", "--unguarded", &shape.to_string()]);
+            command.args(["probe", "--unguarded", &shape.to_string()]);
             let outcome = unguarded::watch(&mut command, unguarded::LIMIT)
                 .with_context(|| format!("starting {}", program.display()))?;
             self.outcome(&format!("{name}.unguarded"), &outcome);

@@ -117,13 +117,13 @@ fn the_committed_records_make_a_small_page() {
 #[test]
 fn a_missing_measurement_has_its_command() {
     let text = markdown(&[analysis()]);
-    for expected in ["`msda study bench`", "`msda study probe --out probes`"] {
+    for expected in ["`msda-study bench`", "`msda-study probe --out probes`"] {
         assert!(text.contains(expected), "{expected}\n{text}");
     }
-    assert!(markdown(&[probes()]).contains("`msda study analyze --sweep"));
-    assert!(!markdown(&everything()).contains("`msda study probe --out"));
+    assert!(markdown(&[probes()]).contains("`msda-study analyze --sweep"));
+    assert!(!markdown(&everything()).contains("`msda-study probe --out"));
     assert!(text.contains(
-        "counters of generic on seed f16. `msda study analyze --workload seed --kernel generic --ncu`"
+        "counters of generic on seed f16. `msda-study analyze --workload seed --kernel generic --ncu`"
     ));
 }
 

@@ -105,7 +105,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     }
     let mut analysis = Analysis {
         options,
-        target: kernels::target(None).0,
+        target: kernels::find_target(None).0,
         ceilings: Vec::new(),
         gpu,
         figures: Figures::default(),
@@ -373,7 +373,7 @@ impl Analysis<'_> {
     /// Counters of one launch.
     fn count(&mut self, place: &str, workload: &Workload, dtype: Dtype, name: &str) {
         let Some(program) = &self.options.ncu else { return };
-        let args = ["study", "analyze", "--launch", "--workload", &workload.name];
+        let args = ["analyze", "--launch", "--workload", &workload.name];
         let args = args.into_iter().chain(["--dtype", dtype.name(), "--kernel", name]);
         let args: Vec<String> = args.map(str::to_owned).collect();
         match ncu::count(program, &args) {

@@ -114,9 +114,9 @@ fn without_records_arithmetic_is_judged() {
         assert_eq!(decided, o.claim.is_arithmetic(), "{}", o.claim.id);
     }
     let speedup = outcomes.iter().find(|o| o.claim.id == "tma-speedup").unwrap();
-    assert_eq!(speedup.commands, ["msda study probe"]);
+    assert_eq!(speedup.commands, ["msda-study probe"]);
     assert_eq!(speedup.missing.len(), 2);
-    assert!(commands(&outcomes).iter().any(|c| c == "msda study bench --workload seed"));
+    assert!(commands(&outcomes).iter().any(|c| c == "msda-study bench --workload seed"));
 }
 
 #[test]

@@ -67,8 +67,8 @@ impl Future {
 
 /// A command from the file, or the one that times rungs in one run.
 fn command(command: Option<&str>, rungs: &[String]) -> String {
-    let engines = || rungs.iter().map(|rung| format!(" --engine cuda:ladder:{rung}")).collect::<String>();
-    command.map_or_else(|| format!("msda bench --workload seed --dtype f16{}", engines()), str::to_owned)
+    let options = || rungs.iter().map(|rung| format!(" --rung {rung}")).collect::<String>();
+    command.map_or_else(|| format!("msda-study bench --workload seed{}", options()), str::to_owned)
 }
 
 #[derive(Deserialize)]

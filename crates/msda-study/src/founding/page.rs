@@ -7,7 +7,7 @@ const HEAD: &str = "# The founding documents, answered
 
 This page is for the author of the five documents that msda began with. It puts each of their
 kernels, experiments and figures beside ours. `2:60` is line 60 of document 2. The command
-`msda study founding --docs docs` makes this page from the committed records; `msda study claims`
+`msda-study founding --docs docs` makes this page from the committed records; `msda-study claims`
 shows every statement with its verdict. [STUDY.md](STUDY.md) describes the study.
 ";
 

@@ -80,8 +80,7 @@ fn values<'a>(command: &'a str, option: &'a str) -> impl Iterator<Item = &'a str
 fn commands_name_what_exists() {
     let founding = committed();
     for command in founding.rows.iter().map(|row| &row[2]).chain(founding.future.iter().map(|row| &row[4])) {
-        for engine in values(command, "--engine ").filter(|engine| *engine != "cuda") {
-            let rung = engine.strip_prefix("cuda:ladder:").unwrap_or_else(|| panic!("{command}: {engine}"));
+        for rung in values(command, "--rung ") {
             assert!(crate::ladder::find(rung).is_ok(), "{command}: no rung {rung}");
         }
         for workload in values(command, "--workload ") {

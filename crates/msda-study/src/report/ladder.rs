@@ -172,8 +172,8 @@ impl<'a> Ladder<'a> {
         parts.push(Part::closed("Numbers", tables));
         let missing = self.missing(records);
         if !missing.is_empty() {
-            let engines: Vec<String> = missing.iter().map(|name| format!("--engine {RUNG}{name}")).collect();
-            let command = format!("msda bench --workload {} {}", self.first.workload, engines.join(" "));
+            let rungs: Vec<String> = missing.iter().map(|name| format!("--rung {name}")).collect();
+            let command = format!("msda-study bench --workload {} {}", self.first.workload, rungs.join(" "));
             parts.push(Part::Missing(vec![(missing.join(", "), command)]));
         }
         parts

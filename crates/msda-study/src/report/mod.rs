@@ -101,14 +101,14 @@ fn missing(records: &[Record]) -> Vec<(String, String)> {
         .flat_map(|k| &k.figures)
         .any(|f| f.name.ends_with(".wavefronts.predicted") || f.name.ends_with(".wavefronts.measured"));
     let all = [
-        (rungs, "the ladder", "msda study bench"),
-        (counted, "wavefronts", "msda study analyze --workload seed --ncu --out analysis.json"),
+        (rungs, "the ladder", "msda-study bench"),
+        (counted, "wavefronts", "msda-study analyze --workload seed --ncu --out analysis.json"),
         (
             figures("analyze.sweep."),
             "time against the size of the problem",
-            "msda study analyze --sweep --out sweep.json",
+            "msda-study analyze --sweep --out sweep.json",
         ),
-        (figures("probe."), "the probes", "msda study probe --out probes"),
+        (figures("probe."), "the probes", "msda-study probe --out probes"),
     ];
     let absent = all.into_iter().filter(|(there, ..)| !there);
     absent.map(|(_, what, command)| (what.into(), command.into())).collect()

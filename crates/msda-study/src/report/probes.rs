@@ -22,7 +22,7 @@ pub(super) fn section(records: &[Record]) -> Option<Section> {
     let missing: Vec<&str> = NAMES.into_iter().filter(|name| !there(name)).collect();
     if !missing.is_empty() {
         let only: Vec<String> = missing.iter().map(|name| format!("--only {name}")).collect();
-        let command = format!("msda study probe {}", only.join(" "));
+        let command = format!("msda-study probe {}", only.join(" "));
         parts.push(Part::Missing(vec![(missing.join(", "), command)]));
     }
     Some(Section {

@@ -28,12 +28,12 @@ pub(super) fn section(records: &[Record]) -> Option<Section> {
         (
             swept.is_empty(),
             "time against batch, queries, points, channels and distance",
-            "msda study analyze --sweep",
+            "msda-study analyze --sweep",
         ),
         (
             tiled.is_empty(),
             "copies of tiles to shared memory against queries",
-            "msda study probe --only tma-tile",
+            "msda-study probe --only tma-tile",
         ),
     ]
     .into_iter()
