@@ -32,7 +32,7 @@ enum Command {
     Claims(commands::claims::Args),
     /// Print the answer to the documents, or write docs/FOUNDING.md from records
     Founding(commands::founding::Args),
-    /// Say what bounds a kernel: bytes, operations, wavefronts, instructions, counters
+    /// Say what bounds a kernel: bytes, operations, instructions, counters
     Analyze(commands::analyze::Args),
     /// Make a report from records, with sections about the ladder, the probes and the claims
     Report(commands::report::Args),

@@ -1,7 +1,5 @@
 //! An analysis as text: figures under headings, then the conclusions.
 
-use std::collections::BTreeMap;
-
 use msda_bench::record::{Figure, Record};
 use msda_bench::report::number;
 
@@ -13,11 +11,8 @@ const HEADINGS: [(&str, &[&str]); 7] = [
     ("work of the workload", &["taps", "rows", "reuse", "gathered", "compulsory", "operations", "intensity"]),
     ("shortest possible time", &["roof"]),
     ("execution", &["duration", "occupancy", "issue", "stall-memory", "difference"]),
-    ("registers and shared memory", &["registers", "spills", "shared", "resident-blocks", "cache"]),
-    (
-        "L1 and shared memory traffic",
-        &["wavefronts", "data-path", "hit-rate", "bank-conflicts", "tags", "collisions"],
-    ),
+    ("registers and shared memory", &["registers", "spills", "shared", "resident-blocks"]),
+    ("L1 and shared memory traffic", &["wavefronts", "data-path", "hit-rate", "bank-conflicts"]),
     ("L2 and device memory traffic", &["l2-sectors", "dram"]),
     // Kinds of instructions, and what no other heading has.
     ("instructions", &[]),
@@ -58,7 +53,7 @@ pub fn terminal(record: &Record) -> String {
 }
 
 /// A number and its unit, in millions or billions where it is that large.
-pub(super) fn value(value: f64, unit: &str) -> String {
+fn value(value: f64, unit: &str) -> String {
     let (scaled, letter) = match value.abs() {
         x if x >= 1e9 => (value / 1e9, "G"),
         x if x >= 1e6 => (value / 1e6, "M"),
@@ -92,36 +87,19 @@ fn heading(metric: &str) -> usize {
     found.unwrap_or(HEADINGS.len() - 1)
 }
 
-/// Metrics under their headings. Predictions and measurements of one metric are one line.
+/// Metrics under their headings. Older records also have predictions of a model; they are left out.
 fn under(rows: &[(String, &Figure)]) -> String {
-    let mut lines: Vec<(usize, String, BTreeMap<&str, String>)> = Vec::new();
-    for (metric, figure) in rows {
-        let (stem, kind) = match metric.rsplit_once('.') {
-            Some((stem, kind @ ("predicted" | "measured"))) => (stem, kind),
-            _ => (metric.as_str(), ""),
-        };
-        let text = value(figure.value, &figure.unit);
-        match lines.iter_mut().find(|(_, other, _)| other == stem) {
-            Some((_, _, values)) => drop(values.insert(kind, text)),
-            None => lines.push((heading(metric), stem.to_owned(), BTreeMap::from([(kind, text)]))),
-        }
-    }
     let mut out = String::new();
     for (i, (title, _)) in HEADINGS.iter().enumerate() {
-        let own: Vec<_> = lines.iter().filter(|(heading, ..)| *heading == i).collect();
-        if own.is_empty() {
-            continue;
-        }
-        let compared = own.iter().any(|(_, _, values)| values.contains_key("measured"));
-        let columns =
-            if compared { format!("{:>12} {:>12}", "predicted", "measured") } else { String::new() };
-        out += format!("  {title:<26}{columns}").trim_end();
-        out.push('\n');
-        for (_, stem, values) in own {
-            let cell = |kind: &str| values.get(kind).map_or("", String::as_str);
-            let plain = if values.contains_key("") { cell("") } else { cell("predicted") };
-            out += format!("    {stem:<24}{plain:>12} {:>12}", cell("measured")).trim_end();
-            out.push('\n');
+        let own = rows.iter().filter(|(metric, _)| heading(metric) == i && !metric.ends_with(".predicted"));
+        let lines: String = own
+            .map(|(metric, figure)| {
+                let name = metric.strip_suffix(".measured").unwrap_or(metric);
+                format!("    {name:<24}{:>12}\n", value(figure.value, &figure.unit))
+            })
+            .collect();
+        if !lines.is_empty() {
+            out += &format!("  {title}\n{lines}");
         }
     }
     out
@@ -158,8 +136,8 @@ mod tests {
         assert_eq!(parts("analyze.seed.f16.taps"), "seed f16 | taps");
         assert_eq!(parts("analyze.seed.f16.roof.copy.time"), "seed f16 | roof.copy.time");
         assert_eq!(
-            parts("analyze.seed.f16.rows:sides=2.wavefronts.predicted"),
-            "seed f16 rows:sides=2 | wavefronts.predicted"
+            parts("analyze.seed.f16.rows:sides=2.wavefronts.measured"),
+            "seed f16 rows:sides=2 | wavefronts.measured"
         );
         assert_eq!(parts("analyze.sweep.batch.4.time"), "sweep batch | 4.time");
     }
@@ -173,19 +151,14 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_under_headings_and_predictions_beside_measurements() {
-        let all = [
-            figure("a.predicted", 80.0, "%"),
-            figure("shared", 0.0, "B"),
-            figure("b.measured", 78.0, "%"),
-            figure("shared-loads", 9.0, ""),
-        ];
+    fn metrics_are_under_headings_without_old_predictions() {
         let names = ["hit-rate.predicted", "shared", "hit-rate.measured", "shared-loads"];
+        let all = names.map(|name| figure(name, 78.0, "%"));
         let rows: Vec<(String, &Figure)> = names.iter().map(ToString::to_string).zip(&all).collect();
         let text = under(&rows);
         let place = |words: &str| text.find(words).unwrap_or_else(|| panic!("{words}: {text}"));
-        assert!(text.contains("80 %         78 %"), "{text}");
         assert!(place("registers and shared memory") < place("    shared "), "{text}");
-        assert!(place("    hit-rate") < place("  instructions\n    shared-loads"), "{text}");
+        assert!(place("    hit-rate  ") < place("  instructions\n    shared-loads"), "{text}");
+        assert_eq!(text.matches("hit-rate").count(), 1, "{text}");
     }
 }

@@ -11,8 +11,7 @@ use msda_bench::terminal::{Bar, print, typed};
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "Analyzes the forward pass. Without a GPU: the work of the workload, the predictions of a model and, with NVRTC and nvdisasm, the \
-    compiled code. Results that cannot be had are listed with the reason. --ncu and --sweep need a GPU.
+    after_help = "Analyzes the forward pass. Without a GPU: the work of the workload and, with NVRTC and nvdisasm, the compiled code. Results that cannot be had are listed with the reason. --ncu and --sweep need a GPU.
 
 Examples:
   msda-study analyze --workload detr-encoder

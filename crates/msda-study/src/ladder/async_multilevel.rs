@@ -1,6 +1,6 @@
 //! `async_multilevel.cu`: all levels pass through padded, double-buffered shared memory.
 
-use super::{Reading, Strategy, args, unit, vec};
+use super::{Strategy, args, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Target};
@@ -74,10 +74,6 @@ impl Strategy for AsyncMultilevel {
             return Some(format!("{lanes} lanes per query: shuffles need a part of a warp"));
         }
         rows(request, target).err()
-    }
-
-    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
-        Err("every level passes through shared memory")
     }
 
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {

@@ -2,7 +2,7 @@
 
 use msda::{Dtype, Sampling};
 
-use super::{Reading, Samples, Strategy, Tiles, Visits, WORKSPACE, args, input_alignment, unit, vec, window};
+use super::{Strategy, WORKSPACE, args, input_alignment, unit, vec, window};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Pointer, Prepared, order_first};
 use msda_cuda::{Request, Slot, Target};
@@ -264,40 +264,6 @@ impl Strategy for Direct {
             window::release_values(&mut call, request, target);
         }
         call
-    }
-
-    fn reading(&self, request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
-        if self.drop > 0 {
-            return Err("the samples that are dropped depend on the weights");
-        }
-        let t = request.problem.types();
-        let item = self.item(request);
-        let (locations, weights) = (t.locations.size(), t.weights.size());
-        let samples = match (self.pipeline, self.stage) {
-            (true, _) => {
-                Samples::Tabled { tables: vec![(2 * locations, locations), (weights, weights)], copied: true }
-            }
-            (_, Stage::None) => Samples::Own { together: self.together(request) },
-            (_, Stage::Given) => Samples::Tabled { tables: vec![(12, 4)], copied: false },
-            (_, Stage::Taps) => Samples::Tabled { tables: vec![(32, 16)], copied: false },
-        };
-        Ok(Reading {
-            lanes: item / self.split,
-            vec: vec(request, self.vec),
-            parts: 1,
-            split: self.split,
-            tile: self.block(request) / item * self.queries,
-            tiles: if self.stride || self.pipeline { Tiles::Strided(RESIDENT) } else { Tiles::One },
-            visits: match (self.linear, self.listed) {
-                (true, _) => Visits::Output,
-                (_, true) => Visits::Listed,
-                (_, false) => Visits::Plane,
-            },
-            cached: self.load != Load::PastL1,
-            kept: Vec::new(),
-            step: 0,
-            samples,
-        })
     }
 
     fn is_exact(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use msda::Sampling;
 
-use super::{Reading, Strategy, args, unit, vec};
+use super::{Strategy, args, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Target};
@@ -93,10 +93,6 @@ impl Strategy for Distributed {
             return Some(format!("{} has no clusters", target.arch));
         }
         self.shape(request, target).err()
-    }
-
-    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
-        Err("blocks read from each other's shared memory")
     }
 
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {

@@ -2,7 +2,7 @@
 
 use msda::{Problem, Sampling};
 
-use super::{Reading, Strategy, args, unit, vec};
+use super::{Strategy, args, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Target};
@@ -90,10 +90,6 @@ impl Strategy for DistributedBest {
             return Some(format!("{} positions: they need more than 27 bits", request.problem.positions()));
         }
         None
-    }
-
-    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
-        Err("blocks read from each other's shared memory")
     }
 
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {

@@ -9,7 +9,6 @@ mod distributed_best;
 mod loaders;
 mod persistent;
 mod quantised;
-mod reading;
 mod resident;
 mod shared;
 mod specialised;
@@ -22,7 +21,6 @@ use std::fmt;
 
 use msda::{Dtype, Error, ErrorKind, Result, Role};
 
-pub use self::reading::{Held, Reading, Samples, Tiles, Visits};
 use msda_cuda::jit::Unit;
 use msda_cuda::kernels::rows::{aligned, grain, strides_fit};
 use msda_cuda::kernels::{Args, Call, Custom, Kernel, Pointer, with_options};
@@ -193,9 +191,6 @@ trait Strategy: Sync {
     /// The call for a request that it takes.
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call;
 
-    /// How it reads, for a request that it takes; or why that is not described.
-    fn reading(&self, request: &Request<'_>, target: &Target) -> std::result::Result<Reading, &'static str>;
-
     /// Whether its results are as exact as `f32` sums of exact products.
     fn is_exact(&self) -> bool {
         true
@@ -203,15 +198,6 @@ trait Strategy: Sync {
 }
 
 impl Rung {
-    /// How its last kernel reads, for a request that it takes; or why that is not described.
-    pub fn reading(
-        &self,
-        request: &Request<'_>,
-        target: &Target,
-    ) -> std::result::Result<Reading, &'static str> {
-        self.strategy.reading(request, target)
-    }
-
     /// The rung as a kernel that plans take.
     pub fn kernel(&'static self) -> Kernel {
         Kernel::Custom(self)
@@ -240,11 +226,6 @@ impl fmt::Debug for Rung {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
-}
-
-/// The rung that is a kernel, if it is one.
-pub fn of(kernel: &Kernel) -> Option<&'static Rung> {
-    RUNGS.iter().find(|rung| rung.kernel() == *kernel)
 }
 
 /// A rung by name.

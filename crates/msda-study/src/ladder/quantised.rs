@@ -1,6 +1,6 @@
 //! `quantised.cu`: values as bytes.
 
-use super::{Reading, Strategy, args, unit, vec};
+use super::{Strategy, args, unit, vec};
 use msda_cuda::driver::{Arch, Launch};
 use msda_cuda::jit::Unit;
 use msda_cuda::kernels::{Args, Call, Prepared, Region};
@@ -119,10 +119,6 @@ impl Strategy for Quantised {
             return Some("the bytes of all values are more than there are addresses".into());
         }
         None
-    }
-
-    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
-        Err("rows are bytes in the workspace")
     }
 
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {

@@ -1,7 +1,7 @@
 //! `shared.cu`: coarse levels in shared memory.
 
 use super::resident::{Kept, keep, room};
-use super::{Reading, Samples, Strategy, Tiles, Visits, args, unit, vec};
+use super::{Strategy, args, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Target};
@@ -67,22 +67,5 @@ impl Strategy for Shared {
         let grid = [p.queries().div_ceil(each), p.heads(), p.batch()].map(|n| n as u32);
         let launch = Launch { shared: kept.bytes as u32, ..Launch::new(grid, [BLOCK as u32, 1, 1]) };
         Prepared { unit, entry: "msda_forward", launch, args }.into()
-    }
-
-    fn reading(&self, request: &Request<'_>, target: &Target) -> Result<Reading, &'static str> {
-        let lanes = self.item(request);
-        Ok(Reading {
-            lanes,
-            vec: vec(request, self.vec),
-            parts: 1,
-            split: 1,
-            tile: BLOCK / lanes,
-            tiles: Tiles::Following(TURNS),
-            visits: Visits::Plane,
-            cached: true,
-            kept: self.kept(request, target).held(),
-            step: self.step(request),
-            samples: Samples::Own { together: 1 },
-        })
     }
 }

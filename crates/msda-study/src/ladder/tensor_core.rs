@@ -2,7 +2,7 @@
 
 use msda::Dtype;
 
-use super::{Reading, Strategy, args, unit, vec};
+use super::{Strategy, args, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Target};
@@ -59,10 +59,6 @@ impl Strategy for TensorCore {
             Some(coarse) if coarse.shared <= target.shared() => None,
             _ => Some("the smallest level does not fit shared memory with its weights".into()),
         }
-    }
-
-    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
-        Err("one level is multiplied, not gathered")
     }
 
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use msda::{Dtype, Sampling};
 
-use super::{Reading, Strategy, args, unit, vec};
+use super::{Strategy, args, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Args, Call, Pointer, Prepared};
 use msda_cuda::{Request, Target};
@@ -84,10 +84,6 @@ pub(super) fn copy_launch(request: &Request<'_>, target: &Target, levels: usize,
 impl Strategy for Texture {
     fn refuses(&self, request: &Request<'_>, _target: &Target) -> Option<String> {
         refuses(request, CHANNELS)
-    }
-
-    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
-        Err("the texture unit reads, not the lanes")
     }
 
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {

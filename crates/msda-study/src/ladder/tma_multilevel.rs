@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use msda::{Role, Sampling};
 
-use super::{Reading, Strategy, args, unit, vec};
+use super::{Strategy, args, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Slot, Target};
@@ -87,10 +87,6 @@ impl Strategy for TmaMultilevel {
             return Some("a stride of value is 0 or too long to be described".into());
         }
         None
-    }
-
-    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
-        Err("the copy engine reads, not the lanes")
     }
 
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {

@@ -1,11 +1,11 @@
 //! The study's section of the report.
 
 mod claims;
+mod counters;
 mod founding;
 mod ladder;
 mod probes;
 mod sweeps;
-mod wavefronts;
 
 use anyhow::Result;
 use msda_bench::record::{Ceiling, Device, Record};
@@ -61,7 +61,7 @@ impl Extension for Sections {
             ladder::section(records),
             probes::section(records),
             claims,
-            wavefronts::section(records),
+            counters::section(records),
             sweeps::section(records),
         ];
         let folds: Vec<Part> = own.into_iter().flatten().map(folded).collect();
@@ -99,7 +99,7 @@ fn missing(records: &[Record]) -> Vec<(String, String)> {
     let counted = known(records, "analyze.")
         .iter()
         .flat_map(|k| &k.figures)
-        .any(|f| f.name.ends_with(".wavefronts.predicted") || f.name.ends_with(".wavefronts.measured"));
+        .any(|f| f.name.ends_with(".wavefronts.measured"));
     let all = [
         (rungs, "the ladder", "msda-study bench"),
         (counted, "wavefronts", "msda-study analyze --workload seed --ncu --out analysis.json"),
