@@ -2,7 +2,7 @@
 //!
 //! Other crates add engines with [`engines::Source`] and sections of the report with
 //! [`report::Extension`].
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod bench;
 pub mod call;

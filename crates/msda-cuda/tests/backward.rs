@@ -17,9 +17,9 @@ use msda::{
     Backend, Buffer, Dtype, ErrorKind, GradientBuffers, Gradients, Inputs, Layout, Problem, ReferenceKind,
     Role, Spec, Types, View, ViewMut,
 };
+use msda_bench::gpu::measure::Flush;
 use msda_cuda::driver::{Device, Graph, Memory, StreamHandle};
 use msda_cuda::kernels::Kernel;
-use msda_cuda::measure::Flush;
 use msda_cuda::{Addresses, Cuda, Operands, Pass, Plan, Request, Scatter, Slot, Wanted};
 
 use common::device;

@@ -125,7 +125,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         let bench = Bench::new(device, if options.quick { FEW_RUNS } else { RUNS })?;
         progress.step("ceiling: copy");
         // Efficiencies of other probes are relative to it.
-        let copy = msda_cuda::measure::copy(device)?;
+        let copy = msda_bench::gpu::measure::copy(device)?;
         for &name in &wanted {
             match name {
                 CEILING => found.ceilings(&bench, copy, progress)?,

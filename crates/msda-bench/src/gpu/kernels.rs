@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn the_generic_kernel_takes_everything_and_reasons_are_counted() {
-        let (target, _) = target(Some(USUAL));
+        let (target, _) = find_target(Some(USUAL));
         let families = families(&target, Pass::Forward).unwrap();
         let generic = families.iter().find(|f| f.name == "generic").unwrap();
         assert!(generic.takes.iter().all(|(_, refused)| refused.is_none()));

@@ -29,7 +29,7 @@ pub use graph::Graph;
 pub(crate) use library::explain;
 pub use library::{driver_problem, driver_version, symbol};
 pub use memory::{Memory, copy_async, fill_async};
-pub use module::{Function, Launch, Module, Window};
+pub use module::{Function, Launch, Module};
 pub use relaxed::Relaxed;
 pub(crate) use stream::Captured;
 pub use stream::{Stream, StreamHandle};

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, anyhow};
+use msda_bench::gpu::cubin;
+use msda_bench::gpu::disassembly::{Code, nvdisasm};
 use msda_cuda::Target;
-use msda_cuda::jit::disassembly::{Code, nvdisasm};
-use msda_cuda::jit::{self, cubin};
+use msda_cuda::jit;
 use msda_cuda::kernels::Prepared;
 
 /// Properties of a compiled kernel.

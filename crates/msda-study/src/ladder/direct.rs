@@ -249,7 +249,7 @@ impl Strategy for Direct {
         args.i32(tiles);
         args.align(8);
         if self.window {
-            window::keep_values(&mut call, &mut args, request);
+            window::keep_values(&mut call, request);
         }
         let planes = p.batch() * p.heads();
         let resident = (target.sms as usize * RESIDENT).div_ceil(planes).clamp(1, tiles);

@@ -222,8 +222,7 @@ impl Persistent {
                 texture::put(&mut textures, args, request, 1);
                 call.resource = Some(Arc::new(textures));
             }
-            Change::Window => window::keep_values(call, args, request),
-            Change::None | Change::Prefetch | Change::Loaders(_) => (),
+            Change::None | Change::Prefetch | Change::Loaders(_) | Change::Window => (),
         }
     }
 
@@ -358,6 +357,9 @@ impl Strategy for Persistent {
         let shared = (block.levels.bytes + block.stage_bytes) as u32;
         let launch = Launch { shared, ..Launch::new([blocks, 1, 1], [block.threads as u32, 1, 1]) };
         call.clear(counter, "sets the work counter to zero");
+        if self.change == Change::Window {
+            window::keep_values(&mut call, request);
+        }
         call.run(Prepared { unit, entry: "msda_forward", launch, args }, "computes the output");
         if self.change == Change::Window {
             window::release_values(&mut call, request, target);

@@ -9,7 +9,7 @@ use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Slot, Target};
 
-use crate::tensor_map::Window;
+use crate::tensor_map::{Window, Windows};
 
 /// It has no knobs.
 #[derive(Debug, Clone, Copy)]
@@ -102,15 +102,16 @@ impl Strategy for TmaMultilevel {
         args.i32(tiles);
         let [image, position, head] = strides(request);
         let (channels, side) = (p.channels() as u64, side(request) as u32);
+        let mut windows = Windows::default();
         for level in p.levels() {
-            let window = Window {
+            windows.0.push(Window {
+                place: args.room(128, 128),
                 offset: level.origin as u64 * position,
                 dtype: p.types().value,
                 sizes: vec![channels, p.heads() as u64, level.w as u64, level.h as u64, p.batch() as u64],
                 strides: vec![head, position, position * level.pitch as u64, image],
                 window: vec![channels as u32, 1, side, side, 1],
-            };
-            args.encode(Slot::Value, 128, 128, Arc::new(window));
+            });
         }
         // As many blocks as are resident at once, each with a share of one plane.
         let resident = (target.shared() / (shared + 1024)).clamp(1, 8) * target.sms as usize;
@@ -118,6 +119,8 @@ impl Strategy for TmaMultilevel {
         let grid = [blocks, p.heads(), p.batch()].map(|n| n as u32);
         let mut launch = Launch::new(grid, [32 * WARPS as u32, 1, 1]);
         launch.shared = shared as u32;
-        Prepared { unit, entry: "msda_forward", launch, args }.into()
+        let mut call = Call::from(Prepared { unit, entry: "msda_forward", launch, args });
+        call.resource = Some(Arc::new(windows));
+        call
     }
 }

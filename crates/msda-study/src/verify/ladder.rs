@@ -11,13 +11,13 @@ use anyhow::{Context, Result, anyhow};
 use msda::Dtype;
 use msda::conformance::{self, Group, Summary};
 use msda_bench::bench::Progress;
+use msda_bench::gpu::measure::{Resident, Setup};
 use msda_bench::parallel::in_parallel;
 use msda_bench::record::{Figure, Pass, Record, Skipped};
 use msda_bench::task::Task;
 use msda_bench::workload::{Data, Workload};
 use msda_cuda::driver::Device as Gpu;
 use msda_cuda::kernels::Kernel;
-use msda_cuda::measure::{Resident, Setup};
 use msda_cuda::{Cuda, Target};
 use serde::Serialize;
 
