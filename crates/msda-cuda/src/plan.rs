@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use msda::{Error, ErrorKind, Result};
 
 use crate::choose::{Choice, choices};
-use crate::driver::{Captured, Chain, Device, Function, Node, StreamHandle, fill_async};
+use crate::driver::{Captured, Device, Function, LaunchGraph, Node, StreamHandle, fill_async};
 use crate::kernels::{Action, Hook, Kernel, Owned, Pointer, Region, Stage};
 use crate::loaded::{Argument, Loaded, MAX_ARGS};
 use crate::request::{Addresses, Levels, Operands, Pass, Request, Slot, Slots, Target};
@@ -52,7 +52,7 @@ enum Work {
 /// The stages as one graph, with the arguments that they have now.
 #[derive(Debug)]
 struct Chained {
-    chain: Chain,
+    chain: LaunchGraph,
     args: Vec<Vec<u64>>,
     /// The stream of its first launch. Launches of a graph wait for each other, so other streams do
     /// without it.
@@ -376,7 +376,7 @@ impl Chained {
         let nodes: Vec<_> = nodes.collect();
         // SAFETY: each kernel has one parameter, for which there is room. The plan drops its
         // functions after the chain.
-        let chain = unsafe { Chain::new(device, &nodes)? };
+        let chain = unsafe { LaunchGraph::new(device, &nodes)? };
         Ok(Some(Self { chain, args, stream: None }))
     }
 

@@ -22,20 +22,20 @@ const PORTABLE_CLUSTER: u32 = 8;
 /// Compiled kernels on a device. Clones are cheap. It is unloaded with the last clone and the last
 /// of its functions.
 #[derive(Debug, Clone)]
-pub struct Module(Arc<Loaded>);
+pub struct Module(Arc<Inner>);
 
 #[derive(Debug)]
-struct Loaded {
+struct Inner {
     device: Device,
     raw: CUmodule,
 }
 
 // SAFETY: a module may be used from any thread.
-unsafe impl Send for Loaded {}
+unsafe impl Send for Inner {}
 // SAFETY: as above; the driver serialises calls on it.
-unsafe impl Sync for Loaded {}
+unsafe impl Sync for Inner {}
 
-impl Drop for Loaded {
+impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: the module was loaded by `Module::new` and is unloaded once, after its last
         // function.
@@ -54,7 +54,7 @@ impl Module {
         // SAFETY: a context is current; `raw` is valid to write; the image has the length that its
         // header says.
         check("cuModuleLoadData", unsafe { api::cuModuleLoadData(&mut raw, cubin.as_ptr().cast()) })?;
-        Ok(Self(Arc::new(Loaded { device: device.clone(), raw })))
+        Ok(Self(Arc::new(Inner { device: device.clone(), raw })))
     }
 
     /// Its device.
@@ -244,11 +244,13 @@ impl Function {
         stream: StreamHandle<'_>,
         args: &mut [*mut c_void],
     ) -> Result<()> {
+        debug_assert!(args.iter().all(|arg| !arg.is_null()), "every parameter has a value");
+        debug_assert!(at.grid.iter().chain(&at.block).all(|&n| n > 0), "a launch has threads: {at:?}");
         let _bound = self.module.device().bind()?;
         self.allow_clusters(at)?;
         let result = at.describe(stream, |config| {
-            // SAFETY: function and stream live, `config` is complete; the rest is the caller's
-            // promise.
+            // SAFETY: function and stream live, `config` is complete. The arguments fit the kernel,
+            // which stays within their memory, by the caller's promise.
             unsafe { api::cuLaunchKernelEx(config, self.raw, args.as_mut_ptr(), ptr::null_mut()) }
         });
         check("cuLaunchKernelEx", result)

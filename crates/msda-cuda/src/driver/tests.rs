@@ -330,7 +330,7 @@ fn everything_can_be_made_while_a_graph_is_captured() {
         event.synchronize().unwrap();
         other.synchronize().unwrap();
         // SAFETY: no kernels.
-        let chain = unsafe { Chain::new(&device, &[(&[], Node::Clear { bytes: 64 })]) };
+        let chain = unsafe { LaunchGraph::new(&device, &[(&[], Node::Clear { bytes: 64 })]) };
         drop(chain.unwrap());
     };
     let graph = global_capture(&stream, || {
@@ -359,10 +359,10 @@ fn chains_clear_memory_and_take_other_addresses() {
     let nodes: [(&[usize], _); 3] =
         [(&[], Node::Clear { bytes: 128 }), (&[0], kernel), (&[0, 1], Node::Clear { bytes: 2 })];
     // SAFETY: no kernels.
-    let error = unsafe { Chain::new(&device, &[(&[0], Node::Clear { bytes: 2 })]) }.unwrap_err();
+    let error = unsafe { LaunchGraph::new(&device, &[(&[0], Node::Clear { bytes: 2 })]) }.unwrap_err();
     assert!(error.to_string().contains("node before it"), "{error}");
     // SAFETY: the kernel has one parameter, which is an address.
-    let mut chain = unsafe { Chain::new(&device, &nodes).unwrap() };
+    let mut chain = unsafe { LaunchGraph::new(&device, &nodes).unwrap() };
     // SAFETY: the argument is not used: the node is no kernel.
     assert!(unsafe { chain.set_argument(0, (&raw mut args[1]).cast()) }.is_err());
     assert!(chain.set_address(1, args[1]).is_err() && chain.set_address(3, args[1]).is_err());

@@ -48,11 +48,8 @@ pub(crate) struct Args {
     /// List the facts instead
     #[arg(long)]
     facts: bool,
-    /// Print Markdown
-    #[arg(long)]
-    markdown: bool,
     /// Print JSON
-    #[arg(long, conflicts_with = "markdown")]
+    #[arg(long)]
     json: bool,
 }
 
@@ -71,9 +68,6 @@ pub(crate) fn main(args: Args) -> Result<()> {
     }
     if args.json {
         return print(&serde_json::to_string_pretty(&claims::json(&outcomes))?);
-    }
-    if args.markdown {
-        return print(&claims::markdown(&all, &outcomes));
     }
     if !args.all && args.document.is_empty() && args.system.is_empty() && args.only.is_empty() {
         print(&claims::overview(&all, &outcomes))?;

@@ -6,7 +6,7 @@ use anyhow::Result;
 use msda::Dtype;
 use msda_study::verify;
 
-use msda_bench::terminal::{Bar, groups, make_folder, print, typed};
+use msda_bench::terminal::{Bar, groups, make_folder, print, screen, typed};
 
 #[derive(clap::Args)]
 #[command(
@@ -58,7 +58,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     if args.json {
         print(&serde_json::to_string_pretty(&verified)?)?;
     } else {
-        print(&verify::text(&verified))?;
+        print(&verify::text(&verified, screen().width))?;
     }
     verify::judge(&verified)
 }

@@ -9,7 +9,7 @@ use msda_cuda::{Request, Slot, Target};
 
 /// Where samples are prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum Staging {
     /// In registers of each thread.
     None,
     /// Locations and weights in shared memory.
@@ -46,7 +46,7 @@ pub(super) struct Direct {
     load: Load,
     split: usize,
     queries: usize,
-    stage: Stage,
+    stage: Staging,
     pipeline: bool,
     stride: bool,
     unroll: usize,
@@ -75,7 +75,7 @@ pub(super) const SIMPLE: Direct = Direct {
     load: Load::Cached,
     split: 1,
     queries: 1,
-    stage: Stage::None,
+    stage: Staging::None,
     pipeline: false,
     stride: false,
     unroll: 1,
@@ -104,10 +104,10 @@ pub(super) const SHUFFLE: Direct = Direct { split: 4, ..BASE };
 pub(super) const PIPELINE: Direct = Direct { pipeline: true, ..BASE };
 pub(super) const BLOCKING: Direct = Direct { queries: 2, ..BASE };
 pub(super) const HINTS: Direct = Direct { load: Load::WholeLines, ..BASE };
-pub(super) const METADATA: Direct = Direct { stage: Stage::Given, ..BASE };
+pub(super) const METADATA: Direct = Direct { stage: Staging::Given, ..BASE };
 pub(super) const REDISTRIBUTE: Direct = Direct { stride: true, ..BASE };
 pub(super) const UNROLL: Direct = Direct { unroll: 4, ..BASE };
-pub(super) const PRECOMPUTED: Direct = Direct { stage: Stage::Taps, ..BASE };
+pub(super) const PRECOMPUTED: Direct = Direct { stage: Staging::Taps, ..BASE };
 pub(super) const POLICY: Direct = Direct { load: Load::Kept, ..BASE };
 pub(super) const HALF: Direct = Direct { half: Half::Few, ..BASE };
 pub(super) const WINDOW: Direct = Direct { window: true, ..BASE };
@@ -149,9 +149,9 @@ impl Direct {
         let raw = 2 * t.locations.size() + t.weights.size();
         let sample = match (self.pipeline, self.stage) {
             (true, _) => 2 * raw,
-            (_, Stage::None) => return 0,
-            (_, Stage::Given) => 12,
-            (_, Stage::Taps) => 32,
+            (_, Staging::None) => return 0,
+            (_, Staging::Given) => 12,
+            (_, Staging::Taps) => 32,
         };
         self.tile(request, block) * p.samples() * sample + 64
     }
