@@ -24,47 +24,17 @@ fn cases() -> Vec<Vec<Record>> {
     vec![vec![], vec![ladder()], vec![probes()], vec![analysis()], everything()]
 }
 
+#[test]
+fn pages_and_texts_are_well_formed() {
+    for records in cases() {
+        fixtures::product::check_page(&html(&records));
+        fixtures::product::check_markdown(&markdown(&records));
+    }
+}
+
 /// The sections of a page, in order.
 fn titles(page: &str) -> Vec<&str> {
     page.split("<h2>").skip(1).filter_map(|rest| rest.split("</h2>").next()).collect()
-}
-
-#[test]
-fn pages_have_numbers_only_and_balanced_tags() {
-    for records in cases() {
-        let page = html(&records);
-        let mut words = page.split(|c: char| !c.is_ascii_alphabetic());
-        let found = words.find(|w| ["nan", "inf", "infinity"].contains(&w.to_lowercase().as_str()));
-        assert_eq!(found, None);
-        let mut open: Vec<&str> = Vec::new();
-        for tag in page.split('<').skip(1) {
-            let inside = tag.split('>').next().unwrap();
-            let name = inside.trim_start_matches('/').split([' ', '/']).next().unwrap();
-            if inside.starts_with('/') {
-                assert_eq!(open.pop(), Some(name));
-            } else if !inside.ends_with('/') && !["!doctype", "meta", "br"].contains(&name) {
-                open.push(name);
-            }
-        }
-        assert_eq!(open, Vec::<&str>::new());
-    }
-}
-
-#[test]
-fn markdown_tables_are_rectangular() {
-    for records in cases() {
-        let text = markdown(&records);
-        let mut columns = None;
-        for line in text.lines() {
-            if !line.starts_with('|') {
-                columns = None;
-                continue;
-            }
-            let count = line.replace("\\|", "").matches('|').count();
-            assert_eq!(*columns.get_or_insert(count), count, "{line}");
-        }
-        assert!(!text.contains("NaN"));
-    }
 }
 
 /// The sections of the study in a page, in order.
@@ -90,19 +60,6 @@ fn the_study_comes_last_under_one_heading() {
     assert_eq!(of_text, all);
     assert!(!study(&judged(&everything(), Judge::Never)).contains(&"Claims"));
     assert!(study(&judged(&[realistic()], Judge::Always)).contains(&"Claims"));
-}
-
-#[test]
-fn markdown_has_no_empty_section() {
-    for records in cases() {
-        let text = markdown(&records);
-        let level = |line: &str| line.bytes().take_while(|b| *b == b'#').count();
-        let lines: Vec<&str> = text.lines().filter(|l| !l.is_empty()).collect();
-        for (i, line) in lines.iter().enumerate().filter(|(_, l)| l.starts_with('#')) {
-            let next = lines.get(i + 1).copied().unwrap_or("#");
-            assert!(level(next) == 0 || level(next) > level(line), "{line} is empty\n\n{text}");
-        }
-    }
 }
 
 #[test]
@@ -149,15 +106,4 @@ fn the_ladder_is_compared_with_its_first_rung_and_the_one_before() {
 fn reasons_are_said_once() {
     let text = markdown(&[analysis(), analysis()]);
     assert_eq!(text.matches("no ncu<br>hint:").count(), 1, "{text}");
-}
-
-#[test]
-fn no_plot_is_empty_and_no_coordinate_is_outside() {
-    for records in cases() {
-        let page = html(&records);
-        for plot in page.split("role=\"img\">").skip(1).map(|rest| rest.split("</svg>").next().unwrap()) {
-            let marks = ["<rect", "<path", "<circle"].iter().map(|m| plot.matches(m).count()).sum::<usize>();
-            assert!(marks > 0 && !plot.contains("=\"-"), "{plot}");
-        }
-    }
 }

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 
 use msda_bench::record::Figure;
 
-use super::show::split;
-
 /// Percent of its peak from which a unit counts as the bound. Below it, time goes to waiting.
 const BUSY: f64 = 60.0;
 /// Units this many percent below the busiest one bound a kernel too.
@@ -75,6 +73,21 @@ fn memory(kernel: &Metrics, work: &Metrics) -> Option<f64> {
     Some(100.0 * kernel.get("dram.measured")? / kernel.get("duration")? / copy)
 }
 
+/// The workload, or workload and kernel, that a figure belongs to, and its metric. The name of a
+/// kernel has no dot.
+fn split(name: &str) -> (String, String) {
+    let words: Vec<&str> = name.split('.').collect();
+    let of_workload = |word: &str| {
+        ["taps", "rows", "reuse", "gathered", "compulsory", "operations", "intensity", "roof"].contains(&word)
+    };
+    let head = match words.as_slice() {
+        [_, _, _, word, _, ..] if !of_workload(word) => 4,
+        _ => 3,
+    }
+    .min(words.len().saturating_sub(1));
+    (words[head.min(1)..head].join(" "), words[head..].join("."))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +108,17 @@ mod tests {
         assert_eq!(all.len(), 1, "{all:?}");
         assert_eq!(all[0].0, "seed f16 k");
         all[0].1.clone()
+    }
+
+    #[test]
+    fn names_are_split_into_groups() {
+        for (name, group, metric) in [
+            ("analyze.seed.f16.taps", "seed f16", "taps"),
+            ("analyze.seed.f16.roof.copy.time", "seed f16", "roof.copy.time"),
+            ("analyze.seed.f16.rows:sides=2.issue.measured", "seed f16 rows:sides=2", "issue.measured"),
+        ] {
+            assert_eq!(split(name), (group.into(), metric.into()), "{name}");
+        }
     }
 
     #[test]

@@ -8,7 +8,6 @@
 mod conclude;
 mod mix;
 mod ncu;
-mod show;
 mod sweep;
 
 use std::path::PathBuf;
@@ -31,7 +30,6 @@ use crate::facts::Facts;
 use crate::ladder::RUNGS;
 
 pub use conclude::conclusions;
-pub use show::terminal;
 
 /// The name of the kernel that a call gets.
 pub const CHOSEN: &str = "chosen";

@@ -92,7 +92,7 @@ fn by_system<'o, 'a>(
 /// The totals, and a line for each system: a screen.
 pub fn overview(claims: &Claims, outcomes: &[Outcome<'_>]) -> String {
     let mut table = Table::default().text("\nsystem", 0).text("\nlines", 0);
-    for title in ["repro-\nduced", "better\nhere", "\nrefuted", "other\nGPU", "not\nmeasurable"] {
+    for title in ["repro-\nduced", "better\nhere", "\nrefuted", "other\nGPU", "not mea-\nsurable"] {
         table = table.number(title, 0);
     }
     table = table.number("not yet\nmeasured", 0).number("arith-\nmetic", 0);

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use msda::Dtype;
 use msda_bench::record::sources;
+use msda_bench::report;
 use msda_study::analyze;
 
-use msda_bench::terminal::{Bar, print, typed};
+use msda_bench::terminal::{Bar, color, print, typed};
 
 #[derive(clap::Args)]
 #[command(
@@ -81,6 +82,9 @@ pub(crate) fn main(args: Args) -> Result<()> {
     if args.json {
         print(&serde_json::to_string_pretty(&record)?)
     } else {
-        print(&analyze::terminal(&record))
+        let kernels = analyze::conclusions(&record.figures);
+        let lines: String =
+            kernels.iter().map(|(kernel, sentence)| format!("{kernel}: {sentence}\n")).collect();
+        print(&(report::terminal(&[record], color()) + &lines))
     }
 }

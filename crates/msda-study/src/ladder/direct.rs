@@ -2,7 +2,7 @@
 
 use msda::{Dtype, Sampling};
 
-use super::{Strategy, WORKSPACE, args, input_alignment, unit, vec, window};
+use super::{Strategy, WORKSPACE, args, input_alignment, row_bytes, unit, vec, window};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Pointer, Prepared, order_first};
 use msda_cuda::{Request, Slot, Target};
@@ -115,8 +115,7 @@ pub(super) const UNCACHED: Direct = Direct { load: Load::PastL1, ..BASE };
 
 impl Direct {
     fn item(&self, request: &Request<'_>) -> usize {
-        let p = request.problem;
-        p.channels() * p.types().value.size() / vec(request, self.vec) * self.split
+        row_bytes(request) / vec(request, self.vec) * self.split
     }
 
     /// Threads per block: as many as shared memory allows.

@@ -19,8 +19,9 @@ mod window;
 
 use std::fmt;
 
-use msda::{Dtype, Error, ErrorKind, Result, Role};
+use msda::{Dtype, Error, ErrorKind, Problem, Result, Role};
 
+use msda_cuda::driver::Launch;
 use msda_cuda::jit::Unit;
 use msda_cuda::kernels::rows::{aligned, grain, strides_fit};
 use msda_cuda::kernels::{Args, Call, Custom, Kernel, Pointer, with_options};
@@ -287,6 +288,16 @@ fn vec(request: &Request<'_>, most: usize) -> usize {
     (grain & grain.wrapping_neg()).max(size)
 }
 
+/// Bytes of a row of value: the channels of a pixel and head.
+fn row_bytes(request: &Request<'_>) -> usize {
+    request.problem.channels() * request.problem.types().value.size()
+}
+
+/// A launch of so many blocks for each image and head.
+fn per_plane(p: &Problem, blocks: usize, threads: usize) -> Launch {
+    Launch::new([blocks, p.heads(), p.batch()].map(|n| n as u32), [threads as u32, 1, 1])
+}
+
 /// The unit of a rung, with the macros of `ladder.cuh`.
 fn unit(file: &'static str, name: &str, request: &Request<'_>, target: &Target, vec: usize) -> Unit {
     let p = request.problem;
@@ -336,4 +347,18 @@ fn args(request: &Request<'_>) -> Args {
     // The structure is aligned to 8 bytes.
     args.align(8);
     args
+}
+
+#[cfg(test)]
+mod tests {
+    use msda_bench::workload::Workload;
+    use msda_cuda::driver::Arch;
+
+    use super::*;
+
+    /// The problem of the documents, and an H200.
+    pub(super) fn seed() -> (Problem, Target) {
+        let problem = Workload::find("seed").unwrap().problem(Dtype::F16).unwrap();
+        (problem, Target { arch: Arch::new(9, 0), sms: 132 })
+    }
 }

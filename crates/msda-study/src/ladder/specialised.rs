@@ -2,7 +2,7 @@
 //! the others.
 
 use super::loaders::Loaders;
-use super::{Strategy, args, unit, vec};
+use super::{Strategy, args, row_bytes, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Target};
@@ -37,7 +37,7 @@ pub(super) const SPECIALISED2: LoadingWarps = LoadingWarps { loaders: 2, warps: 
 
 /// Lanes per query.
 fn lanes(request: &Request<'_>) -> usize {
-    request.problem.channels() * request.problem.types().value.size() / vec(request, 16)
+    row_bytes(request) / vec(request, 16)
 }
 
 /// Why blocks with so many threads for rows do not take a request.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use msda::{Role, Sampling};
 
-use super::{Strategy, args, unit, vec};
+use super::{Strategy, args, row_bytes, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Slot, Target};
@@ -26,10 +26,6 @@ const LEVELS: usize = 24;
 /// The longest row: 16 bytes per lane of a warp.
 const ROW: usize = 512;
 
-fn row(request: &Request<'_>) -> usize {
-    request.problem.channels() * request.problem.types().value.size()
-}
-
 /// The side of a window in pixels.
 fn side(request: &Request<'_>) -> usize {
     if request.problem.sampling() == Sampling::Nearest { 1 } else { 2 }
@@ -37,7 +33,7 @@ fn side(request: &Request<'_>) -> usize {
 
 /// Queries per warp.
 fn items(request: &Request<'_>) -> usize {
-    32 / (row(request) / 16)
+    32 / (row_bytes(request) / 16)
 }
 
 fn group(request: &Request<'_>) -> usize {
@@ -50,7 +46,7 @@ fn group(request: &Request<'_>) -> usize {
 /// Shared memory per block, as the kernel lays it out.
 fn shared(request: &Request<'_>) -> usize {
     let (windows, taps) = (items(request) * group(request), side(request).pow(2));
-    let stage = windows * (taps * row(request)).next_multiple_of(128);
+    let stage = windows * (taps * row_bytes(request)).next_multiple_of(128);
     let weights = (windows * taps * size_of::<f32>()).next_multiple_of(128);
     WARPS * (2 * (stage + weights) + 128)
 }
@@ -61,7 +57,7 @@ fn strides(request: &Request<'_>) -> [u64; 3] {
     let ([images, positions, heads], _) = Role::Value.shape(p);
     let size = p.types().value.size();
     let [image, position, head] = o[Slot::Value].strides.map(|stride| stride.wrapping_mul(size) as u64);
-    let of = |extent: usize, stride: u64| if extent > 1 { stride } else { row(request) as u64 };
+    let of = |extent: usize, stride: u64| if extent > 1 { stride } else { row_bytes(request) as u64 };
     [of(images, image), of(positions, position), of(heads, head)]
 }
 
@@ -74,8 +70,8 @@ impl Strategy for TmaMultilevel {
         if vec(request, 16) < 16 {
             return Some("rows are not at multiples of 16 bytes".into());
         }
-        if row(request) > ROW || p.channels() > 256 {
-            return Some(format!("rows of {} bytes: a warp reads at most {ROW}", row(request)));
+        if row_bytes(request) > ROW || p.channels() > 256 {
+            return Some(format!("rows of {} bytes: a warp reads at most {ROW}", row_bytes(request)));
         }
         if p.levels().len() > LEVELS {
             return Some(format!("{} levels: {LEVELS} descriptions fit the argument", p.levels().len()));
