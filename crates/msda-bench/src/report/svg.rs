@@ -1,7 +1,6 @@
 //! Plots as inline SVG. The style sheet of the page sets the colours.
 
 pub mod bars;
-pub mod changes;
 pub(super) mod ratios;
 pub(super) mod roofline;
 mod scale;

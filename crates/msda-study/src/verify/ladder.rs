@@ -208,7 +208,7 @@ fn verify(
     }
     progress.begin(steps);
     let progress = &Mutex::new(progress);
-    verified.battery = battery(gpu, &exact, groups, progress);
+    verified.battery = battery(gpu, &exact, groups, &|what| step(progress, what));
     for rung in others {
         let what = format!("the battery on {}", rung.kernel());
         verified.skipped.push(Skipped { what, why: "it is not held to the tolerance".into() });
@@ -262,13 +262,18 @@ fn compare(gpu: &Gpu, data: &Data, whole: &Whole, kernel: Option<Kernel>) -> Res
     Ok(Outcome::Ran { compared: whole.compare(&first)?, same_bits })
 }
 
-/// The battery on every exact rung, with all cores: most of the time goes to compiling.
-fn battery(gpu: &Gpu, rungs: &[&'static Rung], groups: &[Group], progress: &Shared<'_>) -> Vec<Battery> {
+/// Groups of the battery on rungs, with all cores: most of the time goes to compiling.
+pub fn battery(
+    gpu: &Gpu,
+    rungs: &[&'static Rung],
+    groups: &[Group],
+    step: &(dyn Fn(&str) + Sync),
+) -> Vec<Battery> {
     let jobs: Vec<(&'static Rung, Group)> =
         rungs.iter().flat_map(|&rung| groups.iter().map(move |&group| (rung, group))).collect();
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let results = in_parallel(workers, &jobs, |&(rung, group)| {
-        step(progress, &format!("battery: {} {}", rung.name, group.name()));
+        step(&format!("battery: {} {}", rung.name, group.name()));
         run_group(gpu, rung, group)
     });
     let mut all: Vec<Battery> = Vec::new();
