@@ -77,7 +77,7 @@ if has sanitize && there compute-sanitizer sanitize; then
     plans memcheck blocks_that_keep kernels_that kernels_for_one
     plans racecheck what_cancels
     for tool in racecheck memcheck; do
-        for rung in $("$bin/msda" study list --json | grep -o '"name": *"[^"]*"' | cut -d'"' -f4); do
+        for rung in $("$bin/msda-study" list --json | grep -o '"name": *"[^"]*"' | cut -d'"' -f4); do
             at_once
             MSDA_RUNGS=$rung step "$tool-$rung" sanitize $tool $some "$bin/ladder" &
         done
@@ -97,20 +97,20 @@ if has bench; then
     step bench-beside "$bin/msda" bench --device cuda "${args[@]}" --out "$out/bench-beside"
 fi
 if has probe; then
-    step probe "$bin/msda" study probe --out "$out/probe"
+    step probe "$bin/msda-study" probe --out "$out/probe"
 fi
 if has ladder; then
-    step ladder-verify "$bin/msda" study verify --out "$out/ladder-verify"
-    step ladder-bench "$bin/msda" study bench --out "$out/ladder-bench"
+    step ladder-verify "$bin/msda-study" verify --out "$out/ladder-verify"
+    step ladder-bench "$bin/msda-study" bench --out "$out/ladder-bench"
     mkdir -p "$out/ladder-analyze"
-    step ladder-analyze "$bin/msda" study analyze --workload seed --ladder --ncu --out "$out/ladder-analyze/record.json"
-    has probe || step probe "$bin/msda" study probe --out "$out/probe"
+    step ladder-analyze "$bin/msda-study" analyze --workload seed --ladder --ncu --out "$out/ladder-analyze/record.json"
+    has probe || step probe "$bin/msda-study" probe --out "$out/probe"
     # The claims, judged by these records.
-    step ladder-claims "$bin/msda" study claims --record "$out"
+    step ladder-claims "$bin/msda-study" claims --record "$out"
 fi
 if has profile && there ncu profile; then
     args=()
     for w in "${workloads[@]}" "${others[@]}"; do args+=(--workload "$w"); done
-    step counters "$bin/msda" study analyze "${args[@]}" --kernel chosen --ncu --out "$out/counters.json"
+    step counters "$bin/msda-study" analyze "${args[@]}" --kernel chosen --ncu --out "$out/counters.json"
 fi
 [[ ! -e $out/failed ]]

@@ -130,7 +130,7 @@ fn record() -> Result<()> {
 
 /// The programs that need a GPU, without their debugging tables where `strip` is there.
 fn gpu_bundle() -> Result<()> {
-    cargo(&["build", "--release"], &[])?;
+    cargo(&["build", "--release", "-p", "msda-cli", "-p", "msda-study", "--bins"], &[])?;
     python::build()?;
     // One command, so that the crates are built once, with the features of all tests.
     let mut args = vec!["test", "--release", "--no-run", "--message-format=json"];
@@ -152,8 +152,9 @@ fn gpu_bundle() -> Result<()> {
         bail!("cargo {} ended with {}", args.join(" "), built.status);
     }
     let messages = String::from_utf8_lossy(&built.stdout);
-    let mut programs =
-        vec![("msda", root().join("target/release/msda")), (python::EXTENSION, python::extension())];
+    let mut programs: Vec<(&str, PathBuf)> =
+        ["msda", "msda-study"].map(|name| (name, root().join("target/release").join(name))).into();
+    programs.push((python::EXTENSION, python::extension()));
     for (name, package, target) in [
         ("plan", "msda-cuda", "plan"),
         ("driver", "msda-cuda", "msda_cuda"),

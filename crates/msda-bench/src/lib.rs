@@ -2,7 +2,7 @@
 //!
 //! Other crates add engines with [`engines::Source`] and sections of the report with
 //! [`report::Extension`].
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod bench;
 pub mod call;
@@ -15,6 +15,7 @@ pub mod parallel;
 pub mod record;
 pub mod report;
 pub mod task;
+pub mod terminal;
 pub mod timing;
 mod unknown;
 pub mod verify;

@@ -9,6 +9,7 @@ use msda_bench::bench::{self, Progress};
 use msda_bench::check::Expected;
 use msda_bench::engines::{Engine as _, Registry};
 use msda_bench::gpu::Cuda;
+use msda_bench::gpu::measure::{Resident, Setup};
 use msda_bench::gpu::tune::{self, Job};
 use msda_bench::record::{Device, Pass};
 use msda_bench::task::Task;
@@ -16,7 +17,6 @@ use msda_bench::timing::Effort;
 use msda_bench::workload::Workload;
 use msda_cuda::driver::Device as Gpu;
 use msda_cuda::kernels::Kernel;
-use msda_cuda::measure::{Resident, Setup};
 use msda_cuda::{Levels, choose};
 
 fn gpu() -> Option<Gpu> {

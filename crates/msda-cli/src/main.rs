@@ -4,13 +4,11 @@
 #![forbid(unsafe_code)]
 
 mod commands;
-mod extensions;
-mod moved;
-mod terminal;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use msda_bench::terminal;
 
 /// Multi-scale deformable attention: run it on files, verify it, measure it
 #[derive(Parser)]
@@ -45,14 +43,10 @@ enum Command {
     Cache(commands::cache::Args),
     /// Make a report from the records of earlier runs
     Report(commands::report::Args),
-    #[cfg(feature = "study")]
-    /// Study of the founding documents: a group of seven commands
-    Study(commands::study::Args),
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::try_parse().unwrap_or_else(|error| moved::exit(&error));
-    let result = match cli.command {
+    terminal::exit_code(match Cli::parse().command {
         Command::Doctor(args) => commands::doctor::main(args),
         Command::Run(args) => commands::run::main(args),
         Command::Verify(args) => commands::verify::main(args),
@@ -64,17 +58,5 @@ fn main() -> ExitCode {
         #[cfg(feature = "cuda")]
         Command::Cache(args) => commands::cache::main(args),
         Command::Report(args) => commands::report::main(args),
-        #[cfg(feature = "study")]
-        Command::Study(args) => commands::study::main(args),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if terminal::is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            // A name that is not known is a mistake of the command line.
-            let is_unknown = error.downcast_ref::<msda_bench::Unknown>().is_some();
-            ExitCode::from(if is_unknown { 2 } else { 1 })
-        }
-    }
+    })
 }

@@ -10,7 +10,6 @@
 //!   the kernels.
 //! - [`kernels`] has the host twin of each kernel; [`jit`] compiles and caches kernels; [`driver`]
 //!   calls the CUDA driver.
-//! - [`measure`] times kernels on tensors that stay on the device.
 //! - [`Split`] runs the operator on several devices: each computes some of the images or heads.
 //! - [`Cuda`] runs the operator on tensors in host memory: every kernel passes the conformance
 //!   battery through it.
@@ -21,7 +20,6 @@ pub mod driver;
 pub mod jit;
 pub mod kernels;
 mod loaded;
-pub mod measure;
 mod op;
 mod packing;
 mod plan;
@@ -36,3 +34,4 @@ pub use request::{
     Addresses, Levels, Operand, Operands, Pass, Request, Scatter, Sizes, Slot, Slots, Sums, Target, Wanted,
 };
 pub use split::Split;
+pub use tensors::Tensors;

@@ -7,7 +7,7 @@ use std::ptr;
 
 use msda::{Error, ErrorKind, Result};
 
-use crate::driver::{Device, Function, Launch, StreamHandle, Window};
+use crate::driver::{Device, Function, Launch, StreamHandle};
 use crate::jit;
 use crate::kernels::{Args, Pointer, Prepared};
 
@@ -50,42 +50,22 @@ impl Loaded {
         Ok(Self { function, launch, args })
     }
 
-    /// Whether L2 keeps memory while it runs: a launch attribute, which has an address.
-    pub(crate) fn has_window(&self) -> bool {
-        self.args.window().is_some()
-    }
-
-    fn window(&self, address: impl Fn(Pointer) -> u64) -> Option<Window> {
-        let (pointer, bytes) = self.args.window()?;
-        let (persisting, most) = self.function.module().device().persisting_l2();
-        let bytes = bytes.min(most);
-        // If all lines of a larger window were persisting, they would evict each other.
-        let kept = if bytes <= persisting { 1000 } else { (persisting * 1000 / bytes) as u16 };
-        (bytes > 0).then(|| Window { address: address(pointer), bytes, kept })
-    }
-
     /// Writes its argument into `room`, in 8-byte words.
     pub(crate) fn argument<'a>(
         &self,
         address: impl Fn(Pointer) -> u64,
         room: &'a mut Argument,
-    ) -> Result<&'a mut [u64]> {
+    ) -> &'a mut [u64] {
         let words = &mut room[..self.words()];
         words.fill(MaybeUninit::new(0));
         // SAFETY: all of them were just written.
         let words: &'a mut [u64] = unsafe { &mut *(ptr::from_mut(words) as *mut [u64]) };
-        // SAFETY: the bytes of these words, while they are borrowed; any bytes are words.
-        let bytes =
-            unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), 8 * words.len()) };
+        let bytes = bytes_of(words);
         bytes[..self.args.bytes().len()].copy_from_slice(self.args.bytes());
         for &(pointer, offset) in self.args.pointers() {
             bytes[offset..offset + 8].copy_from_slice(&address(pointer).to_ne_bytes());
         }
-        for late in self.args.encoded() {
-            let part = &mut bytes[late.offset..late.offset + late.bytes];
-            late.encode.encode(self.function.module().device(), address(late.pointer), part)?;
-        }
-        Ok(words)
+        words
     }
 
     /// The size of its argument in 8-byte words; `new` checked that they fit.
@@ -93,20 +73,26 @@ impl Loaded {
         self.args.bytes().len().div_ceil(8)
     }
 
-    /// Queues it.
+    /// Queues it with the argument that `before` may change.
     ///
     /// # Safety
     /// As for [`crate::Plan::launch`], for the memory that its pointers name.
     pub(crate) unsafe fn launch(
         &self,
         address: impl Fn(Pointer) -> u64,
+        before: impl FnOnce(&mut [u8]) -> Result<()>,
         stream: StreamHandle<'_>,
     ) -> Result<()> {
         let mut room: Argument = [MaybeUninit::uninit(); MAX_ARGS / 8];
-        let arg = self.argument(&address, &mut room)?;
-        let window = self.window(address);
+        let arg = self.argument(address, &mut room);
+        before(bytes_of(arg))?;
         let args = &mut [arg.as_mut_ptr().cast::<c_void>()];
         // SAFETY: the kernel has one parameter, which is there; the rest is the caller's promise.
-        unsafe { self.function.launch_keeping(&self.launch, window, stream, args) }
+        unsafe { self.function.launch(&self.launch, stream, args) }
     }
+}
+
+fn bytes_of(words: &mut [u64]) -> &mut [u8] {
+    // SAFETY: the bytes of these words, while they are borrowed; any bytes are words.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), size_of_val(words)) }
 }

@@ -49,7 +49,7 @@ impl Packing {
         };
         for kernel in &self.kernels {
             // SAFETY: the caller's promise.
-            unsafe { kernel.launch(address, stream)? };
+            unsafe { kernel.launch(address, |_| Ok(()), stream)? };
         }
         Ok(())
     }

@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use msda::{Error, ErrorKind, Result};
 
 use crate::choose::{Choice, choices};
-use crate::driver::{Captured, Chain, Device, Function, Node, StreamHandle, fill_async};
-use crate::kernels::{Action, Kernel, Owned, Pointer, Region, Stage};
+use crate::driver::{Captured, Device, Function, LaunchGraph, Node, StreamHandle, fill_async};
+use crate::kernels::{Action, Hook, Kernel, Owned, Pointer, Region, Stage};
 use crate::loaded::{Argument, Loaded, MAX_ARGS};
 use crate::request::{Addresses, Levels, Operands, Pass, Request, Slot, Slots, Target};
 
@@ -52,7 +52,7 @@ enum Work {
 /// The stages as one graph, with the arguments that they have now.
 #[derive(Debug)]
 struct Chained {
-    chain: Chain,
+    chain: LaunchGraph,
     args: Vec<Vec<u64>>,
     /// The stream of its first launch. Launches of a graph wait for each other, so other streams do
     /// without it.
@@ -131,8 +131,11 @@ impl Plan {
             (Slot::Shapes, on_device),
             (Slot::Starts, on_device),
         ]);
-        // Without a graph a launch costs the host more, and computes the same.
-        plan.chained = Mutex::new(Chained::new(device, &plan.steps).ok().flatten());
+        // Without a graph a launch costs the host more, and computes the same. A hook changes the
+        // stream, which a graph does not follow.
+        if plan.hook().is_none() {
+            plan.chained = Mutex::new(Chained::new(device, &plan.steps).ok().flatten());
+        }
         Ok(plan)
     }
 
@@ -195,19 +198,29 @@ impl Plan {
             return unsafe { self.capture(at, stream) };
         }
         // SAFETY: the caller's promise.
-        self.steps.iter().try_for_each(|step| unsafe { self.queue(step, at, stream) })
+        (0..self.steps.len()).try_for_each(|number| unsafe { self.queue(number, at, stream) })
+    }
+
+    fn hook(&self) -> Option<&dyn Hook> {
+        self.owned.as_ref().and_then(|owned| owned.hook())
     }
 
     /// Queues one step.
-    unsafe fn queue(&self, step: &Step, at: &Addresses, stream: StreamHandle<'_>) -> Result<()> {
-        match &step.work {
+    unsafe fn queue(&self, number: usize, at: &Addresses, stream: StreamHandle<'_>) -> Result<()> {
+        match &self.steps[number].work {
             Work::Clear(region) => {
                 let address = self.address(at, Pointer::from(*region));
                 // SAFETY: the caller's promise: the workspace has as many bytes as the plan says.
                 unsafe { fill_async(&self.device, address, 0, region.bytes, stream) }
             }
-            // SAFETY: the caller's promise; the argument was laid out for the kernel.
-            Work::Run(loaded) => unsafe { loaded.launch(|pointer| self.address(at, pointer), stream) },
+            Work::Run(loaded) => {
+                let before = |argument: &mut [u8]| match self.hook() {
+                    Some(hook) => hook.before(number, at, argument, stream),
+                    None => Ok(()),
+                };
+                // SAFETY: the caller's promise; the argument was laid out for the kernel.
+                unsafe { loaded.launch(|pointer| self.address(at, pointer), before, stream) }
+            }
         }
     }
 
@@ -224,11 +237,11 @@ impl Plan {
         let all = |numbers: &[usize], done: &[Vec<Captured>]| -> Vec<Captured> {
             numbers.iter().flat_map(|&number| done[number].iter().copied()).collect()
         };
-        for step in &self.steps {
+        for (number, step) in self.steps.iter().enumerate() {
             let after = if step.after.is_empty() { before.clone() } else { all(&step.after, &done) };
             stream.wait_for_captured(&self.device, &after)?;
             // SAFETY: the caller's promise.
-            unsafe { self.queue(step, at, stream)? };
+            unsafe { self.queue(number, at, stream)? };
             done.push(stream.captured(&self.device)?);
         }
         let is_last = |number: &usize| self.steps.iter().all(|step| !step.after.contains(number));
@@ -340,10 +353,9 @@ fn kernels(steps: &[Step]) -> impl Iterator<Item = &Loaded> {
 }
 
 impl Chained {
-    /// The stages as one graph. None without stages, or if a kernel keeps lines in L2.
+    /// The stages as one graph. None without stages.
     fn new(device: &Device, steps: &[Step]) -> Result<Option<Self>> {
-        // A node of a graph keeps the address of its window.
-        if steps.is_empty() || kernels(steps).any(Loaded::has_window) {
+        if steps.is_empty() {
             return Ok(None);
         }
         let words = steps.iter().map(|step| match &step.work {
@@ -364,7 +376,7 @@ impl Chained {
         let nodes: Vec<_> = nodes.collect();
         // SAFETY: each kernel has one parameter, for which there is room. The plan drops its
         // functions after the chain.
-        let chain = unsafe { Chain::new(device, &nodes)? };
+        let chain = unsafe { LaunchGraph::new(device, &nodes)? };
         Ok(Some(Self { chain, args, stream: None }))
     }
 
@@ -383,7 +395,7 @@ impl Chained {
             }
             Work::Run(loaded) => {
                 let mut room: Argument = [MaybeUninit::uninit(); MAX_ARGS / 8];
-                let arg = loaded.argument(address, &mut room)?;
+                let arg = loaded.argument(address, &mut room);
                 if arg == now.as_slice() {
                     return Ok(true);
                 }

@@ -61,14 +61,14 @@ impl Copied {
 
 /// All tensors of a call on the device.
 #[derive(Debug)]
-pub(crate) struct Tensors {
+pub struct Tensors {
     slots: Slots<Option<Copied>>,
     reference: Option<ReferenceKind>,
 }
 
 impl Tensors {
     /// Copies the inputs.
-    pub(crate) fn new(device: &Device, problem: &Problem, inputs: &Inputs<'_>) -> Result<Self> {
+    pub fn new(device: &Device, problem: &Problem, inputs: &Inputs<'_>) -> Result<Self> {
         let args = check_inputs(problem, inputs)?;
         let reference = args.reference.as_ref().map(|(kind, _)| *kind);
         let mut tensors = Self { slots: Slots::default(), reference };
@@ -83,19 +83,13 @@ impl Tensors {
 
     /// Copies a tensor whose strides were checked. A tensor that a kernel writes is copied too, so
     /// that the memory between its rows comes back unchanged.
-    pub(crate) fn copy(
-        &mut self,
-        device: &Device,
-        slot: Slot,
-        data: &Slice<'_>,
-        strides: Strides,
-    ) -> Result<()> {
+    pub fn copy(&mut self, device: &Device, slot: Slot, data: &Slice<'_>, strides: Strides) -> Result<()> {
         self.slots[slot] = Some(Copied::new(device, data, strides)?);
         Ok(())
     }
 
     /// Allocates a dense tensor of the problem.
-    pub(crate) fn allocate(&mut self, device: &Device, problem: &Problem, slot: Slot) -> Result<()> {
+    pub fn allocate(&mut self, device: &Device, problem: &Problem, slot: Slot) -> Result<()> {
         let (role, dtype) = self.kind(slot, problem)?;
         let memory = device.alloc(len(role, problem).saturating_mul(dtype.size()))?;
         self.slots[slot] = Some(Copied { memory, offset: 0, operand: Operand::dense(problem, role) });
@@ -103,7 +97,7 @@ impl Tensors {
     }
 
     /// Zeros in host memory, as many as a dense tensor of the problem has elements.
-    pub(crate) fn zeros(&self, problem: &Problem, slot: Slot) -> Result<Buffer> {
+    pub fn zeros(&self, problem: &Problem, slot: Slot) -> Result<Buffer> {
         let (role, dtype) = self.kind(slot, problem)?;
         Buffer::try_filled(dtype, len(role, problem), 0.0)
     }
@@ -113,7 +107,7 @@ impl Tensors {
     }
 
     /// Copies the level sizes and starts, for kernels that read them from device memory.
-    pub(crate) fn add_levels(&mut self, device: &Device, problem: &Problem) -> Result<()> {
+    pub fn add_levels(&mut self, device: &Device, problem: &Problem) -> Result<()> {
         let ring = problem.layout().ring();
         let levels = problem.levels();
         let shapes: Vec<i64> = levels.iter().flat_map(|l| [l.h, l.w]).map(|n| n as i64).collect();
@@ -128,7 +122,7 @@ impl Tensors {
     }
 
     /// How they lie in memory.
-    pub(crate) fn operands(&self) -> Operands {
+    pub fn operands(&self) -> Operands {
         let mut operands = Operands::none(self.reference);
         for slot in Slot::ALL {
             operands[slot] = self.slots[slot].as_ref().map_or_else(Operand::default, |copied| copied.operand);
@@ -137,7 +131,7 @@ impl Tensors {
     }
 
     /// Their addresses, and that of the workspace.
-    pub(crate) fn addresses(&self, workspace: &Memory) -> Addresses {
+    pub fn addresses(&self, workspace: &Memory) -> Addresses {
         let mut addresses = Addresses::from([(Slot::Workspace, workspace.address())]);
         for slot in Slot::ALL {
             if let Some(copied) = &self.slots[slot] {
@@ -148,17 +142,17 @@ impl Tensors {
     }
 
     /// Whether a tensor is there.
-    pub(crate) fn has(&self, slot: Slot) -> bool {
+    pub fn has(&self, slot: Slot) -> bool {
         self.slots[slot].is_some()
     }
 
     /// Copies a tensor back, all of it.
-    pub(crate) fn fetch(&self, slot: Slot, to: &mut ViewMut<'_>) -> Result<()> {
+    pub fn fetch(&self, slot: Slot, to: &mut ViewMut<'_>) -> Result<()> {
         self.slots[slot].as_ref().ok_or_else(|| missing(slot))?.fetch(to)
     }
 
     /// Sets every byte of a tensor.
-    pub(crate) fn fill(&mut self, slot: Slot, byte: u8) -> Result<()> {
+    pub fn fill(&mut self, slot: Slot, byte: u8) -> Result<()> {
         self.slots[slot].as_mut().ok_or_else(|| missing(slot))?.memory.fill(byte)
     }
 }

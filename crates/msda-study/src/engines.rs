@@ -30,9 +30,16 @@ pub fn registry() -> Registry {
     Registry::default().with(Rungs)
 }
 
-/// Names of the engines that show the ladder: the chosen kernel, then every rung.
-pub fn names() -> Vec<String> {
-    std::iter::once("cuda".to_owned()).chain(Rungs.names()).collect()
+/// Names of the engines that show these rungs of the ladder, or all: the chosen kernel, then rungs.
+pub fn names(rungs: &[String]) -> Result<Vec<String>> {
+    let rungs = match rungs {
+        [] => Rungs.names(),
+        some => some
+            .iter()
+            .map(|name| ladder::find(name).map(|rung| format!("{RUNG}{}", rung.name)))
+            .collect::<Result<_, _>>()?,
+    };
+    Ok(std::iter::once("cuda".to_owned()).chain(rungs).collect())
 }
 
 /// The rungs of the ladder as a source of engines.

@@ -1,15 +1,19 @@
 //! The study: strategies for multi-scale deformable attention that the project's founding documents
 //! name, measured one by one, and every figure of those documents compared with measurements.
 //!
-//! - [`ladder`]: every strategy as a kernel with its host twin; [`engines`] makes each one an
-//!   engine;
-//! - [`probes`]: kernels that measure limits of a GPU, and the documents' experiments; [`probe`]
-//!   runs them;
-//! - [`verify`]: the ladder's results against the oracle;
-//! - [`analyze`]: why a kernel takes the time it takes;
-//! - [`facts`] and [`claims`]: statements of the documents, judged by records;
-//! - [`founding`]: the answer to the documents, `docs/FOUNDING.md`;
-//! - [`report`]: its sections of the report.
+//! | module | what it has |
+//! |---|---|
+//! | [`ladder`] | every strategy as a kernel with its host twin |
+//! | [`engines`], [`list`], [`verify`] | the rungs as engines; what each takes; their results against the oracle |
+//! | [`probes`], [`probe`] | kernels that measure limits of a GPU, and the documents' experiments; their run |
+//! | [`analyze`] | the work of a workload, the compiled kernel, hardware counters |
+//! | [`facts`] | named numbers from records and definitions, and arithmetic over them |
+//! | [`claims`] | statements of the documents (`claims.toml`), judged by facts |
+//! | [`founding`] | the answer to the documents (`founding.toml`), `docs/FOUNDING.md` |
+//! | [`report`] | the study's sections of a report |
+//! | `tensor_map`, `texture`, `persisting` | parts of the driver that only rungs use |
+//!
+//! `main.rs` and `commands/` are the program `msda-study`.
 #![deny(unsafe_code)]
 
 pub mod analyze;

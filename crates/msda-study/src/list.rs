@@ -50,7 +50,7 @@ pub fn rungs(problem: &Problem, target: &Target) -> Vec<Step> {
 #[cfg(test)]
 mod tests {
     use msda::Dtype;
-    use msda_bench::gpu::kernels::{USUAL, target};
+    use msda_bench::gpu::kernels::{USUAL, find_target};
     use msda_bench::workload::Workload;
     use msda_cuda::driver::Arch;
 
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn rungs_have_a_call_or_a_reason() {
         let seed = Workload::find("seed").unwrap().problem(Dtype::F16).unwrap();
-        let of = |arch| rungs(&seed, &target(Some(arch)).0);
+        let of = |arch| rungs(&seed, &find_target(Some(arch)).0);
         let (hopper, turing) = (of(USUAL), of(Arch::new(7, 5)));
         assert_eq!((hopper.len(), turing.len()), (RUNGS.len(), RUNGS.len()));
         let call = |steps: &[Step], name: &str| steps.iter().find(|s| s.name == name).unwrap().call.clone();

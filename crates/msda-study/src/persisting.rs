@@ -1,15 +1,20 @@
-//! The part of L2 that is set aside for persisting lines.
+//! The part of L2 that is set aside for persisting lines, and the window of memory that it keeps.
 #![allow(unsafe_code)]
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_int, c_void};
 use std::mem::transmute;
+use std::ptr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use cudarc::driver::sys::CUlimit;
+use cudarc::driver::sys::{
+    CUaccessPolicyWindow, CUaccessProperty, CUdevice, CUdevice_attribute as Attribute, CUlaunchAttributeID,
+    CUlaunchAttributeValue, CUlimit, CUstream,
+};
 use msda::{Error, ErrorKind, Result};
 
-use msda_cuda::driver::{Device, check, symbol};
-use msda_cuda::kernels::{Owned, Resource};
+use msda_cuda::driver::{Device, StreamHandle, check, symbol};
+use msda_cuda::kernels::{Hook, Owned, Resource};
+use msda_cuda::{Addresses, Slot};
 
 /// The driver's functions, which return plain numbers: a newer driver has codes that older headers
 /// lack.
@@ -17,11 +22,17 @@ struct Functions {
     get_limit: GetLimit,
     set_limit: SetLimit,
     reset: Reset,
+    get_device: GetDevice,
+    get_attribute: GetAttribute,
+    set_stream: SetStream,
 }
 
 type GetLimit = unsafe extern "C" fn(*mut usize, CUlimit) -> u32;
 type SetLimit = unsafe extern "C" fn(CUlimit, usize) -> u32;
 type Reset = unsafe extern "C" fn() -> u32;
+type GetDevice = unsafe extern "C" fn(*mut CUdevice) -> u32;
+type GetAttribute = unsafe extern "C" fn(*mut c_int, Attribute, CUdevice) -> u32;
+type SetStream = unsafe extern "C" fn(CUstream, CUlaunchAttributeID, *const CUlaunchAttributeValue) -> u32;
 
 const LIMIT: CUlimit = CUlimit::CU_LIMIT_PERSISTING_L2_CACHE_SIZE;
 
@@ -30,21 +41,51 @@ fn functions() -> Result<&'static Functions> {
     let found = FUNCTIONS.get_or_init(|| {
         let (get, set) = (symbol("cuCtxGetLimit")?, symbol("cuCtxSetLimit")?);
         let reset = symbol("cuCtxResetPersistingL2Cache")?;
+        let (device, attribute) = (symbol("cuCtxGetDevice")?, symbol("cuDeviceGetAttribute")?);
+        let stream = symbol("cuStreamSetAttribute")?;
         // SAFETY: the types are those of cuda.h.
         Ok(unsafe {
             Functions {
                 get_limit: transmute::<*const c_void, GetLimit>(get),
                 set_limit: transmute::<*const c_void, SetLimit>(set),
                 reset: transmute::<*const c_void, Reset>(reset),
+                get_device: transmute::<*const c_void, GetDevice>(device),
+                get_attribute: transmute::<*const c_void, GetAttribute>(attribute),
+                set_stream: transmute::<*const c_void, SetStream>(stream),
             }
         })
     });
     found.as_ref().map_err(Clone::clone)
 }
 
-/// As much of L2 for persisting lines as the device allows, while a plan lives.
-#[derive(Debug)]
-pub(crate) struct Persisting;
+/// The most bytes of L2 that a context can set aside for persisting lines, and the most bytes of a
+/// window over them. 0 without such lines.
+fn limits(device: &Device) -> Result<(usize, usize)> {
+    let (functions, _bound) = (functions()?, device.bind_relaxed()?);
+    let mut raw = 0;
+    // SAFETY: a context is current; `raw` is valid to write.
+    check("cuCtxGetDevice", unsafe { (functions.get_device)(&mut raw) })?;
+    let number = |attribute| {
+        let mut number = 0;
+        // SAFETY: the device exists; `number` is valid to write.
+        check("cuDeviceGetAttribute", unsafe { (functions.get_attribute)(&mut number, attribute, raw) })?;
+        Ok(usize::try_from(number).unwrap_or(0))
+    };
+    Ok((
+        number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE)?,
+        number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE)?,
+    ))
+}
+
+/// L2 keeps the values of a call while one of its kernels runs. As much of L2 as the device allows
+/// is set aside for them while the plan lives.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Persisting {
+    /// The stage of the kernel.
+    pub(crate) stage: usize,
+    /// Bytes from the first value to the last.
+    pub(crate) bytes: usize,
+}
 
 impl Resource for Persisting {
     fn bytes(&self) -> usize {
@@ -52,7 +93,59 @@ impl Resource for Persisting {
     }
 
     fn make(&self, device: &Device) -> Result<Box<dyn Owned>> {
-        Ok(Box::new(SetAside::new(device)?))
+        Ok(Box::new(Window { at: *self, limits: limits(device)?, aside: SetAside::new(device)? }))
+    }
+}
+
+/// The window of a plan.
+#[derive(Debug)]
+struct Window {
+    at: Persisting,
+    limits: (usize, usize),
+    aside: SetAside,
+}
+
+impl Owned for Window {
+    /// Kernels need no address of it.
+    fn word(&self, _index: usize) -> u64 {
+        0
+    }
+
+    fn hook(&self) -> Option<&dyn Hook> {
+        Some(self)
+    }
+}
+
+impl Hook for Window {
+    /// The stream has the window for one kernel. The next kernel runs without it.
+    fn before(
+        &self,
+        stage: usize,
+        at: &Addresses,
+        _argument: &mut [u8],
+        stream: StreamHandle<'_>,
+    ) -> Result<()> {
+        let bytes = if stage == self.at.stage { self.at.bytes.min(self.limits.1) } else { 0 };
+        // If all lines of a larger window were persisting, they would evict each other.
+        let kept = (self.limits.0 as f64 / bytes.max(1) as f64).min(1.0);
+        let hit = if bytes > 0 {
+            CUaccessProperty::CU_ACCESS_PROPERTY_PERSISTING
+        } else {
+            CUaccessProperty::CU_ACCESS_PROPERTY_NORMAL
+        };
+        let mut value = CUlaunchAttributeValue { pad: [0 as c_char; 64] };
+        value.accessPolicyWindow = CUaccessPolicyWindow {
+            base_ptr: ptr::with_exposed_provenance_mut(at[Slot::Value] as usize),
+            num_bytes: bytes,
+            hitRatio: kept as f32,
+            hitProp: hit,
+            missProp: CUaccessProperty::CU_ACCESS_PROPERTY_NORMAL,
+        };
+        let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW;
+        let _bound = self.aside.0.bind()?;
+        // SAFETY: a context is current, the stream lives, and the value is the one of that
+        // attribute.
+        check("cuStreamSetAttribute", unsafe { (functions()?.set_stream)(stream.raw().cast(), id, &value) })
     }
 }
 
@@ -74,7 +167,7 @@ struct SetAside(Device);
 
 impl SetAside {
     fn new(device: &Device) -> Result<Self> {
-        let (most, _) = device.persisting_l2();
+        let (most, _) = limits(device)?;
         if most == 0 {
             let subject = "persisting lines in L2";
             return Err(Error::new(
@@ -97,13 +190,6 @@ impl SetAside {
         check("cuCtxSetLimit", unsafe { (functions.set_limit)(LIMIT, most) })?;
         entries.push(Entry { device: device.clone(), users: 1, before });
         Ok(Self(device.clone()))
-    }
-}
-
-impl Owned for SetAside {
-    /// Kernels need no address of it.
-    fn word(&self, _index: usize) -> u64 {
-        0
     }
 }
 
@@ -140,16 +226,19 @@ mod tests {
     #[test]
     fn the_last_user_puts_the_limit_back() {
         let device = match Device::open(0) {
-            Ok(device) if device.persisting_l2().0 > 0 => device,
-            Ok(device) => return eprintln!("skipped: {} has no persisting lines", device.name()),
+            Ok(device) => device,
             Err(why) => return eprintln!("skipped: {why}"),
         };
+        let (most, _) = limits(&device).unwrap();
+        if most == 0 {
+            return eprintln!("skipped: {} has no persisting lines", device.name());
+        }
         let before = limit(&device);
         let (first, second) = (SetAside::new(&device).unwrap(), SetAside::new(&device).unwrap());
         // The driver may round up.
-        assert!(limit(&device) >= device.persisting_l2().0);
+        assert!(limit(&device) >= most);
         drop(first);
-        assert!(limit(&device) >= device.persisting_l2().0);
+        assert!(limit(&device) >= most);
         drop(second);
         assert_eq!(limit(&device), before);
     }

@@ -73,7 +73,7 @@ pub struct Options {
     pub quick: bool,
     /// The command line, for the record.
     pub command: String,
-    /// The program that runs `study probe --unguarded SHAPE`; none: clusters without their last
+    /// The program that runs `probe --unguarded SHAPE`; none: clusters without their last
     /// barrier are not tried.
     pub program: Option<PathBuf>,
 }
@@ -125,7 +125,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         let bench = Bench::new(device, if options.quick { FEW_RUNS } else { RUNS })?;
         progress.step("ceiling: copy");
         // Efficiencies of other probes are relative to it.
-        let copy = msda_cuda::measure::copy(device)?;
+        let copy = msda_bench::gpu::measure::copy(device)?;
         for &name in &wanted {
             match name {
                 CEILING => found.ceilings(&bench, copy, progress)?,
@@ -202,9 +202,13 @@ impl Found {
         }
     }
 
+    /// Figures of one subject: metric, value, unit.
+    fn push_all<const N: usize>(&mut self, name: &str, all: [(&str, f64, &str); N]) {
+        all.into_iter().for_each(|(metric, value, unit)| self.push(format!("{name}.{metric}"), value, unit));
+    }
+
     fn time_and_rate(&mut self, name: &str, timed: &Timed) {
-        self.push(format!("{name}.time"), timed.median(), "us");
-        self.push(format!("{name}.rate"), timed.rate() / 1e9, "GB/s");
+        self.push_all(name, [("time", timed.median(), "us"), ("rate", timed.rate() / 1e9, "GB/s")]);
     }
 
     fn cpu(&mut self, ceilings: &[Recorded]) {
@@ -220,12 +224,8 @@ impl Found {
             let name = format!("{CEILING}.{ceiling}");
             progress.step(&format!("{CEILING}: {ceiling}"));
             let Some(timed) = self.got(&name, ceiling.run(bench))? else { continue };
-            self.push(format!("{name}.time"), timed.median(), "us");
-            if ceiling.is_arithmetic() {
-                self.push(format!("{name}.rate"), timed.rate() / 1e12, "TFLOP/s");
-            } else {
-                self.push(format!("{name}.rate"), timed.rate() / 1e9, "GB/s");
-            }
+            let (scale, unit) = if ceiling.is_arithmetic() { (1e12, "TFLOP/s") } else { (1e9, "GB/s") };
+            self.push_all(&name, [("time", timed.median(), "us"), ("rate", timed.rate() / scale, unit)]);
         }
         Ok(())
     }
@@ -251,18 +251,21 @@ impl Found {
                     continue;
                 };
                 let name = format!("{TMA_TILE}.queries-{n}.{}", way.name());
-                let timed = &found.timed;
-                self.push(format!("{name}.time"), timed.median(), "us");
-                self.push(format!("{name}.time.min"), timed.min(), "us");
-                self.push(format!("{name}.time.max"), timed.max(), "us");
-                self.push(format!("{name}.time.std"), timed.deviation(), "us");
-                self.push(format!("{name}.rate"), timed.rate() / 1e9, "GB/s");
-                self.push(format!("{name}.loads"), found.loads / timed.median(), "M/s");
-                self.push(format!("{name}.load-time"), timed.median() * 1e3 / found.loads, "ns");
-                self.push(format!("{name}.efficiency"), timed.rate() / copy * 100.0, "%");
-                for (which, cycles) in ["min", "mean", "max"].iter().zip(found.cycles) {
-                    self.push(format!("{name}.cycles.{which}"), cycles, "cycles");
-                }
+                let (timed, [least, mean, most]) = (&found.timed, found.cycles);
+                let all = [
+                    ("time", timed.median(), "us"),
+                    ("time.min", timed.min(), "us"),
+                    ("time.max", timed.max(), "us"),
+                    ("time.std", timed.deviation(), "us"),
+                    ("rate", timed.rate() / 1e9, "GB/s"),
+                    ("loads", found.loads / timed.median(), "M/s"),
+                    ("load-time", timed.median() * 1e3 / found.loads, "ns"),
+                    ("efficiency", timed.rate() / copy * 100.0, "%"),
+                    ("cycles.min", least, "cycles"),
+                    ("cycles.mean", mean, "cycles"),
+                    ("cycles.max", most, "cycles"),
+                ];
+                self.push_all(&name, all);
                 times.push((way, timed.median()));
                 if way.style == Style::Manual {
                     manual.push((way.threads, timed.median()));
@@ -300,8 +303,8 @@ impl Found {
             let name = format!("{CLUSTERS}.{shape}");
             progress.step(&format!("{CLUSTERS}: {shape}"));
             let Some(found) = self.got(&name, clusters::run(bench, shape))? else { continue };
-            self.push(format!("{name}.active"), f64::from(found.active), "");
-            self.push(format!("{name}.slowdown"), found.local.rate() / found.remote.rate(), "x");
+            let slowdown = found.local.rate() / found.remote.rate();
+            self.push_all(&name, [("active", f64::from(found.active), ""), ("slowdown", slowdown, "x")]);
             self.time_and_rate(&format!("{name}.remote"), &found.remote);
             self.time_and_rate(&format!("{name}.local"), &found.local);
         }
@@ -318,7 +321,7 @@ impl Found {
                 continue;
             }
             let mut command = Command::new(program);
-            command.args(["study", "probe", "--unguarded", &shape.to_string()]);
+            command.args(["probe", "--unguarded", &shape.to_string()]);
             let outcome = unguarded::watch(&mut command, unguarded::LIMIT)
                 .with_context(|| format!("starting {}", program.display()))?;
             self.outcome(&format!("{name}.unguarded"), &outcome);
@@ -328,9 +331,12 @@ impl Found {
 
     fn outcome(&mut self, name: &str, outcome: &Outcome) {
         let is = |yes: bool| f64::from(u8::from(yes));
-        self.push(format!("{name}.completed"), is(matches!(outcome, Outcome::Completed(_))), "");
-        self.push(format!("{name}.faulted"), is(matches!(outcome, Outcome::Faulted(_))), "");
-        self.push(format!("{name}.hung"), is(*outcome == Outcome::Hung), "");
+        let all = [
+            ("completed", is(matches!(outcome, Outcome::Completed(_))), ""),
+            ("faulted", is(matches!(outcome, Outcome::Faulted(_))), ""),
+            ("hung", is(*outcome == Outcome::Hung), ""),
+        ];
+        self.push_all(name, all);
         match outcome {
             Outcome::Completed(wrong) => {
                 if let Ok(wrong) = wrong.parse() {
@@ -351,9 +357,10 @@ impl Found {
                 // Some pitches do not align 16-byte accesses.
                 let Some(pattern) = Pattern::rows(access, pitch) else { continue };
                 let Some(found) = self.got(&name, banks::run(bench, &pattern))? else { continue };
+                let conflicts = found.wavefronts / f64::from(pattern.fewest());
+                let counted = [("wavefronts", found.wavefronts, ""), ("conflicts", conflicts, "x")];
                 self.push(format!("{name}.cycles"), found.cycles, "cycles");
-                self.push(format!("{name}.wavefronts"), found.wavefronts, "");
-                self.push(format!("{name}.conflicts"), found.wavefronts / f64::from(pattern.fewest()), "x");
+                self.push_all(&name, counted);
             }
         }
         Ok(())

@@ -11,8 +11,9 @@ use cudarc::driver::sys::{
 };
 use msda::{Dtype, Error, ErrorKind, Result};
 
-use msda_cuda::driver::{Device, check, symbol};
-use msda_cuda::kernels::Encode;
+use msda_cuda::driver::{Device, StreamHandle, check, symbol};
+use msda_cuda::kernels::{Hook, Owned, Resource};
+use msda_cuda::{Addresses, Slot};
 
 /// The driver's function. It returns a plain number: a newer driver has codes that older headers
 /// lack.
@@ -108,9 +109,11 @@ impl TensorMap {
     }
 }
 
-/// A window of a tensor that is described when the tensor's address is known: see [`Tiled`].
+/// A window of value that is described when its address is known: see [`Tiled`].
 #[derive(Debug, Clone)]
 pub(crate) struct Window {
+    /// Where the description lies in the kernel's argument.
+    pub(crate) place: usize,
     /// Bytes from the tensor's address to its first element.
     pub(crate) offset: u64,
     /// The type of its elements.
@@ -123,14 +126,46 @@ pub(crate) struct Window {
     pub(crate) window: Vec<u32>,
 }
 
-impl Encode for Window {
-    fn encode(&self, device: &Device, address: u64, bytes: &mut [u8]) -> Result<()> {
-        let (sizes, strides, window) = (&self.sizes[..], &self.strides[..], &self.window[..]);
-        let address = address + self.offset;
-        let tiled = Tiled { dtype: self.dtype, address, sizes, strides, window };
-        let words = TensorMap::tiled(device, &tiled)?.0;
-        for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-            *bytes = word.to_ne_bytes();
+/// The windows of a call with one kernel.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Windows(pub(crate) Vec<Window>);
+
+impl Resource for Windows {
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    fn make(&self, device: &Device) -> Result<Box<dyn Owned>> {
+        Ok(Box::new(Placed { device: device.clone(), windows: self.0.clone() }))
+    }
+}
+
+#[derive(Debug)]
+struct Placed {
+    device: Device,
+    windows: Vec<Window>,
+}
+
+impl Owned for Placed {
+    /// Kernels need no address of it.
+    fn word(&self, _index: usize) -> u64 {
+        0
+    }
+
+    fn hook(&self) -> Option<&dyn Hook> {
+        Some(self)
+    }
+}
+
+impl Hook for Placed {
+    fn before(&self, _: usize, at: &Addresses, argument: &mut [u8], _: StreamHandle<'_>) -> Result<()> {
+        for Window { place, offset, dtype, sizes, strides, window } in &self.windows {
+            let address = at[Slot::Value] + offset;
+            let words =
+                TensorMap::tiled(&self.device, &Tiled { dtype: *dtype, address, sizes, strides, window })?.0;
+            for (bytes, word) in argument[*place..].as_chunks_mut::<8>().0.iter_mut().zip(words) {
+                *bytes = word.to_ne_bytes();
+            }
         }
         Ok(())
     }

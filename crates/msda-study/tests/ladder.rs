@@ -3,41 +3,13 @@
 #[path = "../../msda-cuda/tests/common/mod.rs"]
 mod common;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use msda::conformance::run;
 use msda::rng::Rng;
 use msda::{Backend, Buffer, Cpu, Dtype, Inputs, Layout, Problem, Result, Spec, Types, pack};
 use msda_cuda::{Cuda, Operands, Request, Target};
 use msda_study::ladder::{self, Rung};
+use msda_study::verify::battery;
 
 use common::{device, groups, named_groups};
-
-/// The battery, by a rung where it takes a case and by the generic kernel elsewhere; says how many
-/// it took.
-fn battery(rung: &'static Rung) -> Option<(usize, Vec<String>, f64)> {
-    let device = device()?;
-    let target = Target::of(&device);
-    let taken = Arc::new(AtomicUsize::new(0));
-    let count = taken.clone();
-    let backend = Cuda::with_pick(&device, rung.name, move |request| {
-        let kernel = rung.kernel();
-        let takes = kernel.refuses(request, &target).is_none();
-        count.fetch_add(usize::from(takes), Ordering::Relaxed);
-        takes.then_some(kernel)
-    })
-    .forward_only();
-    let backend = &backend;
-    let summaries: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            groups().into_iter().map(|group| scope.spawn(move || run(backend, group, 1))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    let failed = summaries.iter().flat_map(|s| &s.failed).map(ToString::to_string).collect();
-    let worst = summaries.iter().fold(0.0, |worst: f64, s| worst.max(s.worst));
-    Some((taken.load(Ordering::Relaxed), failed, worst))
-}
 
 /// The rungs, exact ones or others; of them those that `MSDA_RUNGS` names, if it names some: a
 /// sanitizer takes its time.
@@ -49,18 +21,15 @@ fn rungs(exact: bool) -> impl Iterator<Item = &'static Rung> {
 
 #[test]
 fn every_exact_rung_conforms() {
+    let Some(device) = device() else { return };
     let mut wrong = Vec::new();
-    for rung in rungs(true) {
-        let Some((taken, failed, worst)) = battery(rung) else { return };
-        eprintln!(
-            "{}: took {taken} cases, {} wrong, worst error {worst:.2} of what is allowed",
-            rung.name,
-            failed.len()
-        );
-        if taken < 20 && named_groups().is_empty() {
-            wrong.push(format!("{} took only {taken} cases", rung.name));
+    for b in battery(&device, &rungs(true).collect::<Vec<_>>(), &groups(), &|_| ()) {
+        let name = &b.rung;
+        eprintln!("{name}: took {} cases, {} wrong, err/tol {:.2}", b.taken, b.failed.len(), b.worst);
+        if b.taken < 20 && named_groups().is_empty() {
+            wrong.push(format!("{name} took only {} cases", b.taken));
         }
-        wrong.extend(failed.iter().take(5).map(|why| format!("{}: {why}", rung.name)));
+        wrong.extend(b.failed.iter().take(5).map(|why| format!("{name}: {why}")));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

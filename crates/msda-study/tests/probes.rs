@@ -41,7 +41,7 @@ fn able<T>(what: &str, result: msda::Result<T>) -> Option<T> {
 fn ceilings_are_measured() {
     let Some(device) = device() else { return };
     let (bench, _alone) = bench(&device);
-    let copy = msda_cuda::measure::copy(&device).unwrap();
+    let copy = msda_bench::gpu::measure::copy(&device).unwrap();
     eprintln!("copy: {:.0} GB/s", copy / 1e9);
     for ceiling in Ceiling::ALL {
         let rate = ceiling.run(&bench).unwrap().rate();

@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
+use super::measure::{Resident, Setup};
 use anyhow::{Context, Result};
 use msda::Backend;
 use msda_cuda::choose::choose;
 use msda_cuda::driver::Device as Gpu;
 use msda_cuda::kernels::Kernel;
-use msda_cuda::measure::{Resident, Setup};
 use msda_cuda::{Levels, Operands, Plan, Request, Scatter, Sizes, Sums, Target, Wanted, jit};
 
 use crate::engines::{Engine, Launching, split_cuda};

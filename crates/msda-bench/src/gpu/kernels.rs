@@ -7,6 +7,9 @@ use msda_cuda::driver::{Arch, Device};
 use msda_cuda::kernels::{Action, Kernel};
 use msda_cuda::{Levels, Operands, Request, Scatter, Target, Wanted};
 
+use serde_json::{Value, json};
+
+use crate::Unknown;
 use crate::record::Pass;
 
 /// The architecture to describe on a machine without a GPU.
@@ -14,7 +17,7 @@ pub const USUAL: Arch = Arch::new(9, 0);
 
 /// The target for an architecture, or for the GPU of this machine; and whether the GPU is in this
 /// machine.
-pub fn target(arch: Option<Arch>) -> (Target, bool) {
+pub fn find_target(arch: Option<Arch>) -> (Target, bool) {
     let here = Device::open(0).ok().map(|device| Target::of(&device));
     match (here, arch) {
         (Some(here), None) => (here, true),
@@ -24,6 +27,43 @@ pub fn target(arch: Option<Arch>) -> (Target, bool) {
             (Target { arch, sms: usual_sms(arch) }, false)
         }
     }
+}
+
+/// The architectures that CUDA 12 and 13 compile for and that the kernels support.
+const ARCHITECTURES: [Arch; 12] = [
+    Arch::new(7, 5),
+    Arch::new(8, 0),
+    Arch::new(8, 6),
+    Arch::new(8, 7),
+    Arch::new(8, 9),
+    Arch::new(9, 0),
+    Arch::new(10, 0),
+    Arch::new(10, 1),
+    Arch::new(10, 3),
+    Arch::new(11, 0),
+    Arch::new(12, 0),
+    Arch::new(12, 1),
+];
+
+/// The target of an architecture, or of the GPU of this machine. Prints a note if there is none.
+pub fn target(arch: Option<Arch>) -> Result<Target> {
+    if let Some(arch) = arch.filter(|arch| !ARCHITECTURES.contains(arch)) {
+        let known = ARCHITECTURES.map(|arch| arch.to_string());
+        return Err(Unknown::new("architecture", &arch.to_string(), &known).into());
+    }
+    let (target, here) = find_target(arch);
+    if arch.is_none() && !here {
+        eprintln!("note: there is no GPU, so this is about {}", target.arch);
+    }
+    Ok(target)
+}
+
+/// A list as JSON, with its target.
+pub fn pretty(target: Target, name: &str, list: Vec<Value>) -> Result<String> {
+    let all = json!({
+        "arch": target.arch.to_string(), "sms": target.sms, name: list,
+    });
+    Ok(serde_json::to_string_pretty(&all)?)
 }
 
 /// SMs of the largest common GPU of an architecture.
@@ -229,7 +269,7 @@ mod tests {
 
     #[test]
     fn the_generic_kernel_takes_everything_and_reasons_are_counted() {
-        let (target, _) = target(Some(USUAL));
+        let (target, _) = find_target(Some(USUAL));
         let families = families(&target, Pass::Forward).unwrap();
         let generic = families.iter().find(|f| f.name == "generic").unwrap();
         assert!(generic.takes.iter().all(|(_, refused)| refused.is_none()));

@@ -2,9 +2,15 @@
 //! is on: without it the same functions find no GPU and refuse engines with a reason.
 
 #[cfg(feature = "cuda")]
+pub mod cubin;
+#[cfg(feature = "cuda")]
+pub mod disassembly;
+#[cfg(feature = "cuda")]
 mod engine;
 #[cfg(feature = "cuda")]
 pub mod kernels;
+#[cfg(feature = "cuda")]
+pub mod measure;
 #[cfg(feature = "cuda")]
 mod nvml;
 #[cfg(feature = "cuda")]

@@ -56,7 +56,7 @@ pub fn ceilings(device: &Device) -> Result<Vec<Ceiling>> {
     /// Bytes that the L1 cache of an SM delivers per cycle.
     const L1_BYTES_PER_CYCLE: f64 = 128.0;
     let l1 = highest_clock(&device.pci_bus_id()).map(|hz| f64::from(device.sms()) * L1_BYTES_PER_CYCLE * hz);
-    let rates = [(COPY, Some(msda_cuda::measure::copy(device)?)), (GATHER_L1, l1)];
+    let rates = [(COPY, Some(super::measure::copy(device)?)), (GATHER_L1, l1)];
     let ceiling = |(name, rate): (&str, Option<f64>)| {
         Some(Ceiling { name: name.into(), device: record::Device::Cuda, threads: 1, rate: rate? / 1e9 })
     };

@@ -6,13 +6,13 @@
 
 use std::path::Path;
 
+use super::measure::{Resident, Setup};
 use anyhow::{Context, Result, bail};
 use msda::Dtype;
 use msda_cuda::choose::{candidates, choose, class};
 use msda_cuda::driver::Device;
 use msda_cuda::jit::Cache;
 use msda_cuda::kernels::Kernel;
-use msda_cuda::measure::{Resident, Setup};
 use msda_cuda::{Operands, Request, Target};
 
 use crate::bench::Progress;

@@ -1,9 +1,6 @@
 //! Plots as inline SVG. The style sheet of the page sets the colours.
 
 pub mod bars;
-pub mod changes;
-pub mod dots;
-pub mod lines;
 pub(super) mod ratios;
 pub(super) mod roofline;
 mod scale;
@@ -93,12 +90,6 @@ impl Canvas {
         );
     }
 
-    /// A line through points.
-    fn path(&mut self, class: &str, points: &[(f64, f64)]) {
-        let points: Vec<String> = points.iter().map(|&(x, y)| format!("{} {}", n(x), n(y))).collect();
-        self.body += &format!("<path class=\"{class}\" d=\"M{}\"/>\n", points.join("L"));
-    }
-
     /// A mark with a tooltip; none if the title is empty.
     fn mark(&mut self, class: &str, shape: Shape, x: f64, y: f64, title: &str) {
         let (tag, place) = match shape {
@@ -109,13 +100,6 @@ impl Canvas {
             "" => format!("<{tag} class=\"{class}\" {place}/>\n"),
             title => format!("<{tag} class=\"{class}\" {place}><title>{}</title></{tag}>\n", escape(title)),
         };
-    }
-
-    /// Circles of one class, without tooltips.
-    fn circles(&mut self, class: &str, places: &[(f64, f64)]) {
-        let circle = |&(x, y): &(f64, f64)| format!("<circle cx=\"{}\" cy=\"{}\" r=\"4\"/>\n", n(x), n(y));
-        let all: String = places.iter().map(circle).collect();
-        self.body += &format!("<g class=\"{class}\">\n{all}</g>\n");
     }
 
     /// The drawing: texts lie over all else. `label` describes it to screen readers.

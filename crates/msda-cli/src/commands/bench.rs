@@ -1,17 +1,16 @@
 //! `msda bench`
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use msda::Dtype;
-use msda_bench::engines::Plain;
-use msda_bench::record::{Device, Record};
+use msda_bench::bench;
+use msda_bench::engines::{Plain, Registry};
+use msda_bench::record::Device;
+use msda_bench::terminal::{Bar, finish, make_folder, typed};
 use msda_bench::workload::Workload;
-use msda_bench::{bench, report};
 
-use super::{DeviceArg, PassArg, dtype, make_folder, typed};
-use crate::extensions::{Sections, registry};
-use crate::terminal::{Bar, print, screen};
+use super::{DeviceArg, PassArg, dtype};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -54,7 +53,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
-    let registry = registry();
+    let registry = Registry::default();
     for name in &args.engine {
         registry.check(name)?;
     }
@@ -69,11 +68,11 @@ pub(crate) fn main(args: Args) -> Result<()> {
         pass: args.pass.only(),
         threads: args.threads.into_iter().map(usize::from).collect(),
         quick: args.quick,
-        command: typed(std::env::args().skip(1)),
+        command: typed("msda"),
     };
     make_folder(&args.out)?;
-    let record = bench::run(&options, &registry, &mut Bar::new())?;
-    finish(record, &args.out, args.json)
+    let record = bench::run(&options, &registry, &mut Bar::default())?;
+    finish(record, &[], &args.out, args.json)
 }
 
 /// The engines by the names that records have, with the plain loop beside engines of the CPU.
@@ -87,39 +86,4 @@ fn with_baseline(engines: Vec<String>, device: DeviceArg) -> Vec<String> {
         names.push(Plain::NAME.into());
     }
     names
-}
-
-/// Writes the record and its report into a folder, and prints the record or its tables.
-pub(crate) fn finish(record: Record, out: &Path, json: bool) -> Result<()> {
-    let path = out.join("record.json");
-    if let Some(kept) = keep_old(&path)? {
-        eprintln!("note: the record of the last run is now {}", kept.display());
-    }
-    record.save(&path)?;
-    let records = [record];
-    let written = report::write(&records, &Sections::of_bench().extensions(), out)?;
-    if json {
-        return print(&serde_json::to_string_pretty(&records[0])?);
-    }
-    let screen = screen();
-    print(&screen.tables(&records))?;
-    let mut sentences = report::verdict(&records[0]);
-    sentences.push(format!("Report: {}. Record: {}.", written.html.display(), path.display()));
-    sentences.extend(report::advice(&records[0]));
-    let wrapped: String = sentences.iter().map(|text| report::wrap(text, screen.width, 0)).collect();
-    print(&format!("\n{wrapped}"))
-}
-
-/// Renames the record of an earlier run after its date, so that it is not overwritten.
-fn keep_old(path: &Path) -> Result<Option<PathBuf>> {
-    if !path.exists() {
-        return Ok(None);
-    }
-    let date = Record::load(path).map_or("old".into(), |record| record.created.replace(':', "-"));
-    let name =
-        |n: usize| if n == 1 { format!("record-{date}.json") } else { format!("record-{date}-{n}.json") };
-    let free = (1..).map(|n| path.with_file_name(name(n))).find(|path| !path.exists());
-    let to = free.context("no free name for the old record")?;
-    std::fs::rename(path, &to).with_context(|| format!("renaming {} to {}", path.display(), to.display()))?;
-    Ok(Some(to))
 }

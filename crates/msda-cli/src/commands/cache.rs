@@ -5,7 +5,7 @@ use msda_bench::report::Table;
 use msda_cuda::jit::Cache;
 use serde_json::json;
 
-use crate::terminal::{print, screen};
+use msda_bench::terminal::{print, screen};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -10,7 +10,7 @@ use msda_bench::machine;
 use msda_bench::report::beside;
 use serde_json::json;
 
-use crate::terminal::{print, screen};
+use msda_bench::terminal::{print, screen};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

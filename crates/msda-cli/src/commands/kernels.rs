@@ -2,17 +2,16 @@
 
 use anyhow::Result;
 use msda::Dtype;
-use msda_bench::Unknown;
-use msda_bench::gpu::kernels::{self, Described, Explained, Family};
+use msda_bench::gpu::kernels::{self, Described, Explained, Family, pretty, target};
 use msda_bench::record::Pass;
 use msda_bench::report::{beside, wrap};
 use msda_bench::workload::Workload;
+use msda_cuda::Scatter;
 use msda_cuda::driver::Arch;
-use msda_cuda::{Scatter, Target};
 use serde_json::{Value, json};
 
 use super::{PassArg, dtype};
-use crate::terminal::{print, screen};
+use msda_bench::terminal::{print, screen};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -72,43 +71,6 @@ pub(crate) fn main(args: Args) -> Result<()> {
     } else {
         explained.iter().map(problem_text).collect::<Vec<_>>().join("\n")
     })
-}
-
-/// The architectures that CUDA 12 and 13 compile for and that the kernels support.
-const ARCHITECTURES: [Arch; 12] = [
-    Arch::new(7, 5),
-    Arch::new(8, 0),
-    Arch::new(8, 6),
-    Arch::new(8, 7),
-    Arch::new(8, 9),
-    Arch::new(9, 0),
-    Arch::new(10, 0),
-    Arch::new(10, 1),
-    Arch::new(10, 3),
-    Arch::new(11, 0),
-    Arch::new(12, 0),
-    Arch::new(12, 1),
-];
-
-/// The target of an architecture, or of the GPU of this machine. Prints a note if there is none.
-pub(crate) fn target(arch: Option<Arch>) -> Result<Target> {
-    if let Some(arch) = arch.filter(|arch| !ARCHITECTURES.contains(arch)) {
-        let known = ARCHITECTURES.map(|arch| arch.to_string());
-        return Err(Unknown::new("architecture", &arch.to_string(), &known).into());
-    }
-    let (target, here) = kernels::target(arch);
-    if arch.is_none() && !here {
-        eprintln!("note: there is no GPU, so this is about {}", target.arch);
-    }
-    Ok(target)
-}
-
-/// A list as JSON, with its target.
-pub(crate) fn pretty(target: Target, name: &str, list: Vec<Value>) -> Result<String> {
-    let all = json!({
-        "arch": target.arch.to_string(), "sms": target.sms, name: list,
-    });
-    Ok(serde_json::to_string_pretty(&all)?)
 }
 
 fn family_text((pass, family): &(Pass, Family)) -> String {

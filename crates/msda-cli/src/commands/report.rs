@@ -2,12 +2,8 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
-use msda_bench::record::{Record, sources};
-use msda_bench::report;
-
-use crate::extensions::Sections;
-use crate::terminal::{color, print};
+use anyhow::Result;
+use msda_bench::terminal::{self, Printed};
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -22,8 +18,6 @@ pub(crate) struct Args {
     /// are printed
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    #[command(flatten)]
-    sections: Sections,
     /// Print Markdown instead of tables
     #[arg(long)]
     markdown: bool,
@@ -33,25 +27,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
-    let records: Vec<Record> = sources(&args.records)?.into_iter().map(|s| s.record).collect();
-    if records.is_empty() {
-        let places: Vec<String> = args.records.iter().map(|p| p.display().to_string()).collect();
-        bail!("report: got no JSON file in {}, expected a record", places.join(", "));
-    }
-    let extensions = args.sections.extensions();
-    let written = args.out.as_ref().map(|out| report::write(&records, &extensions, out)).transpose()?;
-    if args.json {
-        return print(&serde_json::to_string_pretty(&records)?);
-    }
-    if args.markdown {
-        return print(&report::markdown(&records, &extensions)?);
-    }
-    let Some(written) = written else { return print(&report::terminal(&records, color())) };
-    let mut lines = report::summary(&records);
-    lines.truncate(SUMMARY);
-    lines.extend([written.html.display().to_string(), written.markdown.display().to_string()]);
-    print(&lines.join("\n"))
+    let printed = match (args.json, args.markdown) {
+        (true, _) => Printed::Json,
+        (_, true) => Printed::Markdown,
+        _ => Printed::Tables,
+    };
+    terminal::report(&args.records, &[], args.out.as_deref(), printed)
 }
-
-/// The largest number of lines before the paths.
-const SUMMARY: usize = 8;

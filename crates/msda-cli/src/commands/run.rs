@@ -7,7 +7,7 @@ use msda::{Layout, Padding, Sampling};
 use msda_bench::call::{Call, Options, Tensors};
 use msda_bench::files;
 
-use crate::extensions::registry;
+use msda_bench::engines::Registry;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -78,7 +78,7 @@ fn level(text: &str) -> Result<(usize, usize), String> {
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
-    let registry = registry();
+    let registry = Registry::default();
     registry.check(&args.engine)?;
     check_output(&args.output, &args.inputs)?;
     let mut tensors = Tensors::new();

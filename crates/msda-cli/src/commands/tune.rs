@@ -12,7 +12,7 @@ use msda_cuda::driver::Device;
 use serde_json::json;
 
 use super::{PassArg, dtype};
-use crate::terminal::{Bar, print};
+use msda_bench::terminal::{Bar, print};
 
 /// Kernels to print per problem.
 const TOP: usize = 10;
@@ -61,7 +61,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
         "file of tuned kernels: got none, expected one\nhint: give --file FILE, or set MSDA_TUNED or MSDA_CACHE_DIR",
     )?;
     let jobs = jobs(&args, &device)?;
-    let mut bar = Bar::new();
+    let mut bar = Bar::default();
     bar.begin(jobs.iter().map(Job::steps).sum());
     let mut found = Vec::new();
     for job in &jobs {

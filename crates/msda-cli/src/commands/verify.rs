@@ -9,9 +9,9 @@ use msda_bench::verify::{self, Checked, Outcome, Subject};
 use msda_bench::workload::{BUILT_IN, Workload};
 use serde_json::json;
 
-use super::{DeviceArg, PassArg, groups};
-use crate::extensions::registry;
-use crate::terminal::{Bar, print, screen};
+use super::{DeviceArg, PassArg};
+use msda_bench::engines::Registry;
+use msda_bench::terminal::{Bar, groups, print, screen};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -61,7 +61,7 @@ fn run_battery(args: &Args) -> Result<()> {
     let seeds: Vec<u64> = (args.seed..args.seed.saturating_add(args.seeds)).collect();
     let groups = groups(&args.group)?;
     let subjects = subjects(args, &seeds)?;
-    let totals = verify::battery(&subjects, &groups, &seeds, &mut Bar::new());
+    let totals = verify::battery(&subjects, &groups, &seeds, &mut Bar::default());
     let rows: Vec<(&str, Summary)> = subjects.iter().map(|s| s.name.as_str()).zip(totals).collect();
     let failures: Vec<String> =
         rows.iter().flat_map(|(name, s)| s.failed.iter().map(move |f| format!("{name} {f}"))).collect();
@@ -97,7 +97,7 @@ fn run_battery(args: &Args) -> Result<()> {
 
 fn subjects(args: &Args, seeds: &[u64]) -> Result<Vec<Subject>> {
     if !args.engine.is_empty() {
-        return args.engine.iter().map(|name| Subject::named(name, &registry())).collect();
+        return args.engine.iter().map(|name| Subject::named(name, &Registry::default())).collect();
     }
     let mut all = Vec::new();
     for device in [Device::Cpu, Device::Cuda] {
@@ -120,7 +120,8 @@ fn check_outputs(args: &Args) -> Result<()> {
         some => some.iter().map(String::as_str).collect(),
     };
     let workloads = names.into_iter().map(Workload::find).collect::<Result<Vec<_>>>()?;
-    let checked = verify::outputs(&workloads, &args.pass.all(), &engines, &registry(), &mut Bar::new())?;
+    let checked =
+        verify::outputs(&workloads, &args.pass.all(), &engines, &Registry::default(), &mut Bar::default())?;
     if args.json {
         let rows: Vec<_> = checked.iter().map(checked_json).collect();
         print(&serde_json::to_string_pretty(&rows)?)?;

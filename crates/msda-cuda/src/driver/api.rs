@@ -36,7 +36,8 @@ macro_rules! functions {
             #[inline]
             pub(super) unsafe fn $name($($argument: $kind),*) -> Code {
                 match TABLE.get() {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the function of that name of NVIDIA's driver, which has this type; the
+                    // arguments are right by the caller's promise.
                     Some(table) => unsafe { (table.$name)($($argument),*) },
                     None => CUresult::CUDA_ERROR_NOT_INITIALIZED as Code,
                 }
@@ -53,7 +54,8 @@ static TABLE: OnceLock<Table> = OnceLock::new();
 /// The library is NVIDIA's driver and is never unloaded.
 pub(super) unsafe fn load(library: &Library) -> Result<(), libloading::Error> {
     if TABLE.get().is_none() {
-        // SAFETY: the caller's promise.
+        // SAFETY: it is NVIDIA's driver and stays loaded, so functions of these names have these
+        // types and can always be called.
         let _ = TABLE.set(unsafe { Table::find(library)? });
     }
     Ok(())

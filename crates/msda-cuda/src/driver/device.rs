@@ -29,8 +29,6 @@ struct Inner {
     sms: u32,
     shared_per_block: usize,
     l2_bytes: usize,
-    /// The most bytes of L2 for persisting lines, and of a window over them.
-    persisting: (usize, usize),
     total_memory: usize,
     /// For copies and fills that are waited for, made with the first of them.
     transfers: Mutex<Option<RawStream>>,
@@ -101,12 +99,6 @@ impl Device {
     /// Bytes of its L2.
     pub fn l2_bytes(&self) -> usize {
         self.0.l2_bytes
-    }
-
-    /// The most bytes of L2 that a context can set aside for persisting lines, and the most bytes
-    /// of a [`super::Window`] over them. 0 without such lines.
-    pub fn persisting_l2(&self) -> (usize, usize) {
-        self.0.persisting
     }
 
     /// Bytes of its memory.
@@ -267,10 +259,6 @@ impl Inner {
             sms: number(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             shared_per_block: number(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize,
             l2_bytes: number(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
-            persisting: (
-                number(A::CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE)? as usize,
-                number(A::CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE)? as usize,
-            ),
             total_memory,
             transfers: Mutex::new(None),
             placeholder: OnceLock::new(),

@@ -117,12 +117,11 @@ pub unsafe fn fill_async(
     bytes: usize,
     stream: StreamHandle<'_>,
 ) -> Result<()> {
-    if bytes == 0 {
-        return Ok(());
-    }
-    let _bound = device.bind()?;
-    // SAFETY: the caller's promise.
-    check("cuMemsetD8Async", unsafe { api::cuMemsetD8Async(address, byte, bytes, stream.cu()) })
+    debug_assert!(bytes == 0 || address != 0, "a fill of {bytes} bytes has an address");
+    // SAFETY: the stream lives; `bytes` bytes at `address` may be written, by the caller's promise.
+    queue(device, "cuMemsetD8Async", bytes, || unsafe {
+        api::cuMemsetD8Async(address, byte, bytes, stream.cu())
+    })
 }
 
 /// Queues a copy of `bytes` bytes from `from` to `to` on `device`.
@@ -137,10 +136,19 @@ pub unsafe fn copy_async(
     bytes: usize,
     stream: StreamHandle<'_>,
 ) -> Result<()> {
+    debug_assert!(bytes == 0 || (to != 0 && from != 0), "a copy of {bytes} bytes has two addresses");
+    debug_assert!(to.abs_diff(from) >= bytes as u64, "{from:#x} and {to:#x} overlap in {bytes} bytes");
+    // SAFETY: the stream lives; both sides have `bytes` bytes, by the caller's promise.
+    queue(device, "cuMemcpyDtoDAsync", bytes, || unsafe {
+        api::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.cu())
+    })
+}
+
+/// Makes a call that queues work on so many bytes, unless there are none.
+fn queue(device: &Device, name: &'static str, bytes: usize, call: impl FnOnce() -> u32) -> Result<()> {
     if bytes == 0 {
         return Ok(());
     }
     let _bound = device.bind()?;
-    // SAFETY: the caller's promise.
-    check("cuMemcpyDtoDAsync", unsafe { api::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.cu()) })
+    check(name, call())
 }

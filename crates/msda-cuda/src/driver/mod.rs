@@ -9,11 +9,11 @@
 
 mod api;
 mod arch;
-mod chain;
 mod check;
 mod device;
 mod event;
 mod graph;
+mod launch_graph;
 mod library;
 mod memory;
 mod module;
@@ -21,15 +21,15 @@ mod relaxed;
 mod stream;
 
 pub use arch::Arch;
-pub use chain::{Chain, Node};
 pub use check::check;
 pub use device::{Bound, Device};
 pub use event::Event;
 pub use graph::Graph;
+pub use launch_graph::{LaunchGraph, Node};
 pub(crate) use library::explain;
 pub use library::{driver_problem, driver_version, symbol};
 pub use memory::{Memory, copy_async, fill_async};
-pub use module::{Function, Launch, Module, Window};
+pub use module::{Function, Launch, Module};
 pub use relaxed::Relaxed;
 pub(crate) use stream::Captured;
 pub use stream::{Stream, StreamHandle};

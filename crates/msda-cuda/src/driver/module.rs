@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::sys::{
-    CUDA_KERNEL_NODE_PARAMS, CUaccessPolicyWindow, CUaccessProperty, CUfunction,
-    CUfunction_attribute as Attribute, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
-    CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDim, CUlaunchConfig, CUmodule, CUresult,
+    CUDA_KERNEL_NODE_PARAMS, CUfunction, CUfunction_attribute as Attribute, CUlaunchAttribute,
+    CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDim,
+    CUlaunchConfig, CUmodule, CUresult,
 };
 use msda::{Error, ErrorKind, Result};
 
@@ -22,20 +22,20 @@ const PORTABLE_CLUSTER: u32 = 8;
 /// Compiled kernels on a device. Clones are cheap. It is unloaded with the last clone and the last
 /// of its functions.
 #[derive(Debug, Clone)]
-pub struct Module(Arc<Loaded>);
+pub struct Module(Arc<Inner>);
 
 #[derive(Debug)]
-struct Loaded {
+struct Inner {
     device: Device,
     raw: CUmodule,
 }
 
 // SAFETY: a module may be used from any thread.
-unsafe impl Send for Loaded {}
+unsafe impl Send for Inner {}
 // SAFETY: as above; the driver serialises calls on it.
-unsafe impl Sync for Loaded {}
+unsafe impl Sync for Inner {}
 
-impl Drop for Loaded {
+impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: the module was loaded by `Module::new` and is unloaded once, after its last
         // function.
@@ -54,7 +54,7 @@ impl Module {
         // SAFETY: a context is current; `raw` is valid to write; the image has the length that its
         // header says.
         check("cuModuleLoadData", unsafe { api::cuModuleLoadData(&mut raw, cubin.as_ptr().cast()) })?;
-        Ok(Self(Arc::new(Loaded { device: device.clone(), raw })))
+        Ok(Self(Arc::new(Inner { device: device.clone(), raw })))
     }
 
     /// Its device.
@@ -104,18 +104,6 @@ pub struct Launch {
     pub cluster: [u32; 3],
 }
 
-/// A range of device memory whose lines L2 evicts last while a kernel runs. The context's limit of
-/// persisting lines says how much L2 can keep; it is 0 until it is set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
-    /// Its address.
-    pub address: u64,
-    /// Its length in bytes.
-    pub bytes: usize,
-    /// The share of its lines that L2 keeps, in thousandths. The device picks the lines.
-    pub kept: u16,
-}
-
 impl Launch {
     /// A launch without dynamic shared memory and without clusters.
     pub const fn new(grid: [u32; 3], block: [u32; 3]) -> Self {
@@ -124,15 +112,8 @@ impl Launch {
 
     /// Calls `with` with the driver's description of this launch, which points to local variables.
     #[inline]
-    fn describe<R>(
-        &self,
-        stream: StreamHandle<'_>,
-        window: Option<Window>,
-        with: impl FnOnce(&CUlaunchConfig) -> R,
-    ) -> R {
-        // The first attribute is left out of a launch with a window and without clusters.
-        let mut attributes = [self.cluster_attribute(), window_attribute(window.unwrap_or(Window::NONE))];
-        let first = usize::from(window.is_some() && !self.has_clusters());
+    fn describe<R>(&self, stream: StreamHandle<'_>, with: impl FnOnce(&CUlaunchConfig) -> R) -> R {
+        let mut attribute = self.cluster_attribute();
         with(&CUlaunchConfig {
             gridDimX: self.grid[0],
             gridDimY: self.grid[1],
@@ -142,8 +123,8 @@ impl Launch {
             blockDimZ: self.block[2],
             sharedMemBytes: self.shared,
             hStream: stream.cu(),
-            attrs: attributes[first..].as_mut_ptr(),
-            numAttrs: u32::from(self.has_clusters()) + u32::from(window.is_some()),
+            attrs: &mut attribute,
+            numAttrs: u32::from(self.has_clusters()),
         })
     }
 
@@ -162,25 +143,6 @@ impl Launch {
         let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
         CUlaunchAttribute { id, pad: [0 as c_char; 4], value }
     }
-}
-
-impl Window {
-    const NONE: Self = Self { address: 0, bytes: 0, kept: 0 };
-}
-
-/// The launch attribute with a window.
-#[inline]
-fn window_attribute(window: Window) -> CUlaunchAttribute {
-    let mut value = CUlaunchAttributeValue { pad: [0 as c_char; 64] };
-    value.accessPolicyWindow = CUaccessPolicyWindow {
-        base_ptr: ptr::with_exposed_provenance_mut(window.address as usize),
-        num_bytes: window.bytes,
-        hitRatio: f32::from(window.kept) / 1000.0,
-        hitProp: CUaccessProperty::CU_ACCESS_PROPERTY_PERSISTING,
-        missProp: CUaccessProperty::CU_ACCESS_PROPERTY_NORMAL,
-    };
-    let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW;
-    CUlaunchAttribute { id, pad: [0 as c_char; 4], value }
 }
 
 /// A kernel. It keeps its module loaded.
@@ -257,7 +219,7 @@ impl Function {
         let _bound = self.module.device().bind_relaxed()?;
         self.allow_clusters(at)?;
         let mut clusters: c_int = 0;
-        let result = at.describe(StreamHandle::DEFAULT, None, |config| {
+        let result = at.describe(StreamHandle::DEFAULT, |config| {
             let config = CUlaunchConfig { numAttrs: 1, ..*config };
             // SAFETY: the function lives; `clusters` is valid to write; `config` has the one
             // attribute.
@@ -270,7 +232,11 @@ impl Function {
     /// Queues the kernel on `stream`. Allocates nothing.
     ///
     /// # Safety
-    /// As for [`Function::launch_keeping`].
+    /// - `args` has a pointer to a value for each parameter of the kernel, in order and of its
+    ///   type.
+    /// - The kernel stays within the memory that its arguments name.
+    /// - Until the kernel is done, that memory and the module live, and nobody else uses the memory
+    ///   in a conflicting way.
     #[inline]
     pub unsafe fn launch(
         &self,
@@ -278,31 +244,13 @@ impl Function {
         stream: StreamHandle<'_>,
         args: &mut [*mut c_void],
     ) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.launch_keeping(at, None, stream, args) }
-    }
-
-    /// Queues the kernel on `stream`; L2 keeps the window while it runs. Allocates nothing.
-    ///
-    /// # Safety
-    /// - `args` has a pointer to a value for each parameter of the kernel, in order and of its
-    ///   type.
-    /// - The kernel stays within the memory that its arguments name.
-    /// - Until the kernel is done, that memory and the module live, and nobody else uses the memory
-    ///   in a conflicting way.
-    #[inline]
-    pub unsafe fn launch_keeping(
-        &self,
-        at: &Launch,
-        window: Option<Window>,
-        stream: StreamHandle<'_>,
-        args: &mut [*mut c_void],
-    ) -> Result<()> {
+        debug_assert!(args.iter().all(|arg| !arg.is_null()), "every parameter has a value");
+        debug_assert!(at.grid.iter().chain(&at.block).all(|&n| n > 0), "a launch has threads: {at:?}");
         let _bound = self.module.device().bind()?;
         self.allow_clusters(at)?;
-        let result = at.describe(stream, window, |config| {
-            // SAFETY: function and stream live, `config` is complete; the rest is the caller's
-            // promise.
+        let result = at.describe(stream, |config| {
+            // SAFETY: function and stream live, `config` is complete. The arguments fit the kernel,
+            // which stays within their memory, by the caller's promise.
             unsafe { api::cuLaunchKernelEx(config, self.raw, args.as_mut_ptr(), ptr::null_mut()) }
         });
         check("cuLaunchKernelEx", result)

@@ -330,8 +330,8 @@ fn everything_can_be_made_while_a_graph_is_captured() {
         event.synchronize().unwrap();
         other.synchronize().unwrap();
         // SAFETY: no kernels.
-        let chain = unsafe { Chain::new(&device, &[(&[], Node::Clear { bytes: 64 })]) };
-        drop(chain.unwrap());
+        let graph = unsafe { LaunchGraph::new(&device, &[(&[], Node::Clear { bytes: 64 })]) };
+        drop(graph.unwrap());
     };
     let graph = global_capture(&stream, || {
         adding.launch(&WHOLE, stream.handle()).unwrap();
@@ -348,7 +348,7 @@ fn everything_can_be_made_while_a_graph_is_captured() {
 }
 
 #[test]
-fn chains_clear_memory_and_take_other_addresses() {
+fn launch_graphs_clear_memory_and_take_other_addresses() {
     let Some(device) = gpu() else { return };
     let reverse = module(&device).function("selftest_reverse").unwrap();
     let launch = Launch::new([1, 1, 1], [64, 1, 1]);
@@ -359,25 +359,25 @@ fn chains_clear_memory_and_take_other_addresses() {
     let nodes: [(&[usize], _); 3] =
         [(&[], Node::Clear { bytes: 128 }), (&[0], kernel), (&[0, 1], Node::Clear { bytes: 2 })];
     // SAFETY: no kernels.
-    let error = unsafe { Chain::new(&device, &[(&[0], Node::Clear { bytes: 2 })]) }.unwrap_err();
+    let error = unsafe { LaunchGraph::new(&device, &[(&[0], Node::Clear { bytes: 2 })]) }.unwrap_err();
     assert!(error.to_string().contains("node before it"), "{error}");
     // SAFETY: the kernel has one parameter, which is an address.
-    let mut chain = unsafe { Chain::new(&device, &nodes).unwrap() };
+    let mut graph = unsafe { LaunchGraph::new(&device, &nodes).unwrap() };
     // SAFETY: the argument is not used: the node is no kernel.
-    assert!(unsafe { chain.set_argument(0, (&raw mut args[1]).cast()) }.is_err());
-    assert!(chain.set_address(1, args[1]).is_err() && chain.set_address(3, args[1]).is_err());
-    assert!(chain.set_address(0, args[1] + 1).unwrap_err().to_string().contains("a multiple of 4"));
+    assert!(unsafe { graph.set_argument(0, (&raw mut args[1]).cast()) }.is_err());
+    assert!(graph.set_address(1, args[1]).is_err() && graph.set_address(3, args[1]).is_err());
+    assert!(graph.set_address(0, args[1] + 1).unwrap_err().to_string().contains("a multiple of 4"));
     // SAFETY: nothing is queued, because the clears have no addresses.
-    let error = unsafe { chain.launch(stream.handle()) }.unwrap_err();
+    let error = unsafe { graph.launch(stream.handle()) }.unwrap_err();
     assert!(error.to_string().contains("address of a clear"), "{error}");
     for i in [0, 1, 0] {
         memory.iter_mut().for_each(|memory| memory.fill(9).unwrap());
-        chain.set_address(0, args[i]).unwrap();
-        chain.set_address(2, args[i] + 127).unwrap();
+        graph.set_address(0, args[i]).unwrap();
+        graph.set_address(2, args[i] + 127).unwrap();
         // SAFETY: an address, as the kernel takes it.
-        unsafe { chain.set_argument(1, (&raw mut args[i]).cast()).unwrap() };
+        unsafe { graph.set_argument(1, (&raw mut args[i]).cast()).unwrap() };
         // SAFETY: the memory has more than 256 bytes and lives until the stream is done.
-        unsafe { chain.launch(stream.handle()).unwrap() };
+        unsafe { graph.launch(stream.handle()).unwrap() };
         stream.synchronize().unwrap();
         let mut read = [0; 512];
         memory[i].read(0, &mut read).unwrap();

@@ -6,8 +6,6 @@
 
 pub mod cache;
 mod compiled;
-pub mod cubin;
-pub mod disassembly;
 mod entry;
 mod find;
 mod nvrtc;

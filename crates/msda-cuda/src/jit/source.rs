@@ -61,7 +61,6 @@ pub static KERNELS: Sources = Sources::new(
         ("backward/reference.cu", include_str!("../../kernels/backward/reference.cu")),
         ("order.cu", include_str!("../../kernels/order.cu")),
         ("pack.cu", include_str!("../../kernels/pack.cu")),
-        ("flush.cu", include_str!("../../kernels/flush.cu")),
         ("selftest.cuh", include_str!("selftest.cuh")),
         ("selftest.cu", include_str!("selftest.cu")),
     ],

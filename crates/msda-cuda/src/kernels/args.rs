@@ -1,12 +1,6 @@
 //! A kernel's argument: one structure, laid out here field by field as the kernel declares it.
 
-use std::fmt;
-use std::sync::Arc;
-
-use msda::Result;
-
 use super::Region;
-use crate::driver::Device;
 use crate::request::{Operand, Slot};
 
 /// A pointer in a kernel's argument. Its value is known when the plan is launched.
@@ -32,29 +26,11 @@ impl From<Region> for Pointer {
     }
 }
 
-/// Writes bytes of an argument that depend on an address, such as the description of a tensor.
-pub trait Encode: fmt::Debug + Send + Sync {
-    /// Fills `bytes` for the tensor at `address`.
-    fn encode(&self, device: &Device, address: u64, bytes: &mut [u8]) -> Result<()>;
-}
-
-/// Bytes that an [`Encode`] fills.
-#[derive(Debug, Clone)]
-pub(crate) struct Encoded {
-    pub(crate) pointer: Pointer,
-    pub(crate) offset: usize,
-    pub(crate) bytes: usize,
-    pub(crate) encode: Arc<dyn Encode>,
-}
-
 /// A kernel's argument: its bytes, and the places that are filled in at launch.
 #[derive(Debug, Clone, Default)]
 pub struct Args {
     bytes: Vec<u8>,
     pointers: Vec<(Pointer, usize)>,
-    encoded: Vec<Encoded>,
-    /// Rare, so it does not make every argument larger.
-    window: Option<Box<(Pointer, usize)>>,
 }
 
 impl Args {
@@ -68,34 +44,13 @@ impl Args {
         &self.pointers
     }
 
-    /// The memory that L2 should keep while the kernel runs, and its length in bytes.
-    pub(crate) fn window(&self) -> Option<(Pointer, usize)> {
-        self.window.as_deref().copied()
-    }
-
-    /// Makes L2 keep so many bytes from a pointer on while the kernel runs, as far as the context's
-    /// limit of persisting lines allows.
-    pub fn keep_in_l2(&mut self, pointer: impl Into<Pointer>, bytes: usize) {
-        self.window = Some(Box::new((pointer.into(), bytes)));
-    }
-
-    pub(crate) fn encoded(&self) -> &[Encoded] {
-        &self.encoded
-    }
-
-    /// Room for `bytes` bytes, at a multiple of `align`, that are computed from an address at
-    /// launch.
-    pub fn encode(
-        &mut self,
-        pointer: impl Into<Pointer>,
-        align: usize,
-        bytes: usize,
-        encode: Arc<dyn Encode>,
-    ) {
+    /// Room for so many bytes at a multiple of `align`, which a [`super::Hook`] fills. Returns its
+    /// offset.
+    pub fn room(&mut self, align: usize, bytes: usize) -> usize {
         self.align(align);
         let offset = self.bytes.len();
-        self.encoded.push(Encoded { pointer: pointer.into(), offset, bytes, encode });
         self.bytes.resize(offset + bytes, 0);
+        offset
     }
 
     /// Zeros up to a multiple of so many bytes.

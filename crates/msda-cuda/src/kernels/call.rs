@@ -7,8 +7,9 @@ use std::{fmt, mem};
 use msda::Result;
 
 use super::Args;
-use crate::driver::{Device, Launch};
+use crate::driver::{Device, Launch, StreamHandle};
 use crate::jit::Unit;
+use crate::request::Addresses;
 
 /// Everything that one call queues.
 #[derive(Debug, Clone, Default)]
@@ -163,6 +164,24 @@ pub trait Resource: fmt::Debug + Send + Sync {
 pub trait Owned: fmt::Debug + Send + Sync {
     /// The address or handle with that number: see [`super::Pointer::Owned`].
     fn word(&self, index: usize) -> u64;
+
+    /// What is called before every kernel of a launch. Most objects need nothing.
+    fn hook(&self) -> Option<&dyn Hook> {
+        None
+    }
+}
+
+/// Prepares the launch of a kernel from its addresses, for kernels of other crates.
+pub trait Hook {
+    /// Called before the kernel of stage `stage` is queued. It may change the kernel's argument and
+    /// the attributes of the stream.
+    fn before(
+        &self,
+        stage: usize,
+        at: &Addresses,
+        argument: &mut [u8],
+        stream: StreamHandle<'_>,
+    ) -> Result<()>;
 }
 
 #[cfg(test)]

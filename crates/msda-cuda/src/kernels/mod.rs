@@ -21,8 +21,8 @@ use msda::{Dtype, Error, ErrorKind, Padding, Problem, Result, Sampling};
 use crate::jit::Unit;
 use crate::request::{Pass, Request, Sizes, Sums, Target};
 
-pub use self::args::{Args, Encode, Pointer};
-pub use self::call::{Action, Arena, Call, Owned, Prepared, Region, Resource, Stage};
+pub use self::args::{Args, Pointer};
+pub use self::call::{Action, Arena, Call, Hook, Owned, Prepared, Region, Resource, Stage};
 pub use self::order::order_first;
 pub(crate) use self::pack::pack;
 pub use self::rows::Rows;

@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
+use msda_bench::gpu::cubin;
+use msda_bench::gpu::disassembly::{self, Code};
 use msda_cuda::driver::Arch;
-use msda_cuda::jit::disassembly::{self, Code};
-use msda_cuda::jit::{self, Compiled, Unit, cubin};
+use msda_cuda::jit::{self, Compiled, Unit};
 use msda_cuda::kernels::Prepared;
 
 use snapshot::{Row, Snapshot};

@@ -1,8 +1,9 @@
 //! Rules for every kernel, independent of the snapshots.
 
+use msda_bench::gpu::cubin;
+use msda_bench::gpu::disassembly::Code;
 use msda_cuda::Target;
-use msda_cuda::jit::disassembly::Code;
-use msda_cuda::jit::{Compiled, cubin};
+use msda_cuda::jit::Compiled;
 
 use super::{Case, Weight};
 

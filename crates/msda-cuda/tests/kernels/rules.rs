@@ -1,6 +1,6 @@
 //! Rules for the kernels of this crate.
 
-use msda_cuda::jit::disassembly::Code;
+use msda_bench::gpu::disassembly::Code;
 
 use super::harness::rules::number;
 use super::harness::{Case, Weight};

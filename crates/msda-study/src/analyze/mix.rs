@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, anyhow};
+use msda_bench::gpu::cubin;
+use msda_bench::gpu::disassembly::{Code, nvdisasm};
 use msda_cuda::Target;
-use msda_cuda::jit::disassembly::{Code, nvdisasm};
-use msda_cuda::jit::{self, cubin};
+use msda_cuda::jit;
 use msda_cuda::kernels::Prepared;
 
 /// Properties of a compiled kernel.
-#[derive(Debug, Clone, Default)]
-pub struct Made {
+#[derive(Debug)]
+pub(super) struct Made {
     /// Registers per thread.
     pub registers: usize,
     /// Bytes of shared memory per block, static and dynamic.
@@ -19,18 +20,12 @@ pub struct Made {
     pub spills: usize,
     /// Resident blocks per SM.
     pub resident: usize,
-    /// Percent of the SM's threads that are resident.
-    pub occupancy: f64,
-    /// Bytes of L1 beside the shared memory of the resident blocks.
-    pub cache: usize,
-    /// Instructions of the code by kind; none without a disassembler.
-    pub kinds: Option<BTreeMap<&'static str, usize>>,
-    /// Why the kinds are missing.
-    pub no_kinds: Option<String>,
+    /// Instructions of the code by kind, or why they are not known.
+    pub kinds: Result<BTreeMap<&'static str, usize>>,
 }
 
 /// Compiles a kernel and reads its properties. Needs no GPU.
-pub fn read(prepared: &Prepared, target: &Target) -> Result<Made> {
+pub(super) fn read(prepared: &Prepared, target: &Target) -> Result<Made> {
     let compiled = jit::compile(&prepared.unit)?;
     // Some compilers print no resources: then the cubin has them.
     let told = compiled.resources().into_iter().find(|used| used.entry == prepared.entry);
@@ -43,7 +38,6 @@ pub fn read(prepared: &Prepared, target: &Target) -> Result<Made> {
     let used = used.with_context(|| format!("kernel {}: not in the compiled module", prepared.entry))?;
     let shared = used.shared as usize + prepared.launch.shared as usize;
     let threads = prepared.launch.block.iter().map(|&n| n as usize).product();
-    let resident = resident(target, threads, used.registers as usize, shared);
     let code = cubin::instructions(&compiled.cubin, prepared.entry).to_vec();
     let kinds = jit::nvrtc()
         .map_err(anyhow::Error::from)
@@ -54,11 +48,8 @@ pub fn read(prepared: &Prepared, target: &Target) -> Result<Made> {
         registers: used.registers as usize,
         shared,
         spills: (used.spill_stores + used.spill_loads) as usize,
-        resident,
-        occupancy: 100.0 * (resident * threads) as f64 / f64::from(target.threads()),
-        cache: cache(target, resident * (shared + RESERVED)),
-        no_kinds: kinds.as_ref().err().map(ToString::to_string),
-        kinds: kinds.ok(),
+        resident: resident(target, threads, used.registers as usize, shared),
+        kinds,
     })
 }
 
@@ -77,18 +68,6 @@ fn resident(target: &Target, threads: usize, registers: usize, shared: usize) ->
     let by_threads = target.threads() as usize / threads.max(1);
     let by_shared = (target.shared() + RESERVED) / (shared + RESERVED);
     by_registers.min(by_threads).min(by_shared).min(32)
-}
-
-/// Bytes of L1, which shares its memory with shared memory.
-pub fn cache(target: &Target, shared: usize) -> usize {
-    let (whole, steps): (usize, &[usize]) = match (target.arch.major, target.arch.minor) {
-        (7, _) => (96, &[32, 64]),
-        (8, 0 | 7) => (192, &[0, 8, 16, 32, 64, 100, 132, 164]),
-        (9 | 10, _) => (256, &[0, 8, 16, 32, 64, 100, 132, 164, 196, 228]),
-        _ => (128, &[0, 8, 16, 32, 64, 100]),
-    };
-    let taken = steps.iter().find(|&&step| step << 10 >= shared).or(steps.last()).copied().unwrap_or(0);
-    (whole - taken) << 10
 }
 
 /// Instructions by kind. Loads from global memory are counted by width.
@@ -161,7 +140,5 @@ mod tests {
         assert_eq!(resident(&target, 1024, 32, 0), 2, "threads");
         assert_eq!(resident(&target, 128, 32, 100 << 10), 2, "shared memory");
         assert_eq!(resident(&target, 32, 16, 0), 32, "blocks");
-        assert_eq!(cache(&target, 0), 256 << 10);
-        assert_eq!(cache(&target, 101 << 10), (256 - 132) << 10);
     }
 }

@@ -1,24 +1,19 @@
-//! Analysis of a forward kernel: the work of the workload, predictions of a model, and counters of
-//! the hardware.
+//! Analysis of a forward kernel: the work of the workload, what the compiler made of the kernel,
+//! and counters of the hardware.
 //!
 //! Each result is a figure: `analyze.WORKLOAD.DTYPE.*` for the workload,
 //! `analyze.WORKLOAD.DTYPE.KERNEL.*` for a kernel on it, and `analyze.sweep.AXIS.VALUE.*`. The
 //! chosen kernel is called `chosen`.
 
-pub mod banks;
-pub mod cache;
 mod conclude;
-pub mod mix;
-pub mod ncu;
-pub mod pattern;
-mod show;
-pub mod simulate;
+mod mix;
+mod ncu;
 mod sweep;
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use msda::{Dtype, Padding, Problem, Sampling};
+use msda::{Dtype, Problem};
 use msda_bench::bench::Progress;
 use msda_bench::engines::Engine;
 use msda_bench::gpu::{self, kernels};
@@ -33,10 +28,8 @@ use msda_cuda::{Operands, Request, Sums, Target};
 
 use crate::facts::Facts;
 use crate::ladder::RUNGS;
-use pattern::Pattern;
 
 pub use conclude::conclusions;
-pub use show::terminal;
 
 /// The name of the kernel that a call gets.
 pub const CHOSEN: &str = "chosen";
@@ -59,7 +52,7 @@ pub struct Options {
     /// Kernels by name; [`CHOSEN`] when empty.
     pub kernels: Vec<String>,
     /// The program that `ncu` runs to read counters; none to read no counters. Its arguments are
-    /// `study analyze --launch`.
+    /// `analyze --launch`.
     pub ncu: Option<PathBuf>,
     /// Whether to measure how time grows with the problem.
     pub sweep: bool,
@@ -105,7 +98,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     }
     let mut analysis = Analysis {
         options,
-        target: kernels::target(None).0,
+        target: kernels::find_target(None).0,
         ceilings: Vec::new(),
         gpu,
         figures: Figures::default(),
@@ -203,7 +196,6 @@ impl Analysis<'_> {
         progress.step(&format!("{} {dtype}: work", workload.name));
         let whole = workload.problem(dtype)?;
         let data = workload.first_images(dtype, 1)?;
-        let images = whole.batch();
         let place = format!("analyze.{}.{dtype}", workload.name);
         self.demand(&place, &whole, &data);
         let mut first = None;
@@ -218,7 +210,7 @@ impl Analysis<'_> {
                 continue;
             }
             let place = format!("{place}.{name}");
-            self.kernel(&place, &kernel, &request, &data, images);
+            self.kernel(&place, &kernel, &request);
             self.compare(&place, workload, dtype, name, &mut first);
             self.count(&place, workload, dtype, name);
         }
@@ -258,8 +250,8 @@ impl Analysis<'_> {
         }
     }
 
-    /// Resources of the compiled kernel, and the model's predictions.
-    fn kernel(&mut self, place: &str, kernel: &Kernel, request: &Request<'_>, data: &Data, images: usize) {
+    /// Resources and instructions of the compiled kernel.
+    fn kernel(&mut self, place: &str, kernel: &Kernel, request: &Request<'_>) {
         let call = kernel.prepare(request, &self.target);
         // Kernels after it only clean up.
         let forward = |prepared: &&Prepared| prepared.entry.starts_with("msda_forward");
@@ -269,70 +261,28 @@ impl Analysis<'_> {
             .last()
             .context("kernels of the call: got none, expected one")
             .and_then(|last| mix::read(last, &self.target));
-        let (mut resident, mut cache) = (1, mix::cache(&self.target, 0));
-        match made {
-            Ok(made) => {
-                (resident, cache) = (made.resident.max(1), made.cache);
-                let known = [
-                    ("registers", made.registers as f64, ""),
-                    ("spills", made.spills as f64, "B"),
-                    ("shared", made.shared as f64, "B"),
-                    ("resident-blocks", made.resident as f64, ""),
-                    ("occupancy.predicted", made.occupancy, "%"),
-                    ("cache", made.cache as f64, "B"),
-                ];
-                for (name, value, unit) in known {
-                    self.figures.add(&format!("{place}.{name}"), value, unit);
-                }
-                match made.kinds {
-                    Some(kinds) => {
-                        let total: usize = kinds.values().sum();
-                        self.figures.add(&format!("{place}.instructions.static"), total as f64, "");
-                        for (kind, count) in kinds {
-                            self.figures.add(&format!("{place}.{kind}"), count as f64, "");
-                        }
-                    }
-                    None => self.skip("instructions by kind", made.no_kinds.unwrap_or_default()),
-                }
-            }
-            Err(why) => self.skip("registers and instructions", format!("{why:#}")),
-        }
-        let p = request.problem;
-        if p.sampling() != Sampling::Bilinear || p.padding() != Padding::Zeros {
-            return self.skip(
-                format!("{place}: prediction"),
-                "the model has bilinear sampling with zero padding only",
-            );
-        }
-        let pattern = match Pattern::of(kernel, request, &self.target) {
-            Ok(pattern) => pattern,
-            Err(why) => return self.skip(format!("{place}: prediction"), why),
+        let made = match made {
+            Ok(made) => made,
+            Err(why) => return self.skip("registers and instructions", format!("{why:#}")),
         };
-        let sms = self.target.sms as usize;
-        let machine = simulate::Machine { sms, resident, cache, warps: simulate::WARPS };
-        let predicted = simulate::predict(&pattern, data, images, machine);
         let known = [
-            ("wavefronts.predicted", predicted.wavefronts(), ""),
-            ("wavefronts-taps.predicted", predicted.taps, ""),
-            ("wavefronts-kept.predicted", predicted.in_shared, ""),
-            ("wavefronts-staging.predicted", predicted.staging, ""),
-            ("wavefronts-shared.predicted", predicted.shared(), ""),
-            ("wavefronts-inputs.predicted", predicted.inputs, ""),
-            ("wavefronts-output.predicted", predicted.output, ""),
-            ("wavefronts-shuffles.predicted", predicted.shuffles, ""),
-            ("wavefronts-fills.predicted", predicted.fills, ""),
-            ("hit-rate.predicted", predicted.hit_rate, "%"),
-            ("tags.predicted", predicted.tags, ""),
-            ("collisions.predicted", predicted.collisions, "x"),
-            ("collisions-kept.predicted", predicted.shared_collisions, "x"),
+            ("registers", made.registers, ""),
+            ("spills", made.spills, "B"),
+            ("shared", made.shared, "B"),
+            ("resident-blocks", made.resident, ""),
         ];
         for (name, value, unit) in known {
-            self.figures.add(&format!("{place}.{name}"), value, unit);
+            self.figures.add(&format!("{place}.{name}"), value as f64, unit);
         }
-        // 128 bytes per cycle and SM, as in the ceiling.
-        if let Some(ceiling) = self.ceilings.iter().find(|c| c.name == work::GATHER_L1) {
-            let us = predicted.wavefronts() * 128.0 / ceiling.rate / 1e3;
-            self.figures.add(&format!("{place}.data-path-time.predicted"), us, "us");
+        match made.kinds {
+            Ok(kinds) => {
+                let total: usize = kinds.values().sum();
+                self.figures.add(&format!("{place}.instructions.static"), total as f64, "");
+                for (kind, count) in kinds {
+                    self.figures.add(&format!("{place}.{kind}"), count as f64, "");
+                }
+            }
+            Err(why) => self.skip("instructions by kind", why),
         }
     }
 
@@ -373,7 +323,7 @@ impl Analysis<'_> {
     /// Counters of one launch.
     fn count(&mut self, place: &str, workload: &Workload, dtype: Dtype, name: &str) {
         let Some(program) = &self.options.ncu else { return };
-        let args = ["study", "analyze", "--launch", "--workload", &workload.name];
+        let args = ["analyze", "--launch", "--workload", &workload.name];
         let args = args.into_iter().chain(["--dtype", dtype.name(), "--kernel", name]);
         let args: Vec<String> = args.map(str::to_owned).collect();
         match ncu::count(program, &args) {

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 /// Counters: metric, end of the figure's name, unit of the figure.
-pub const METRICS: [(&str, &str, &str); 13] = [
+pub(super) const METRICS: [(&str, &str, &str); 13] = [
     ("gpu__time_duration.sum", "duration", "us"),
     ("l1tex__data_pipe_lsu_wavefronts.sum", "wavefronts.measured", ""),
     ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", "wavefronts-shared.measured", ""),
@@ -28,7 +28,7 @@ const HELPERS: [&str; 7] =
     ["msda_order", "msda_pack", "msda_texels", "msda_top", "msda_quantise", "msda_flush", "flush"];
 
 /// An error if `ncu` is missing.
-pub fn find() -> Result<()> {
+pub(super) fn find() -> Result<()> {
     match Command::new("ncu").arg("--version").output() {
         Ok(output) if output.status.success() => Ok(()),
         _ => bail!(
@@ -38,7 +38,7 @@ pub fn find() -> Result<()> {
 }
 
 /// Runs a program that launches the kernel once and returns its counters, by metric, in base units.
-pub fn count(program: &Path, args: &[String]) -> Result<BTreeMap<String, f64>> {
+pub(super) fn count(program: &Path, args: &[String]) -> Result<BTreeMap<String, f64>> {
     let metrics: Vec<&str> = METRICS.iter().map(|(metric, ..)| *metric).collect();
     let output = Command::new("ncu")
         .args(["--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"])
@@ -63,7 +63,7 @@ pub fn count(program: &Path, args: &[String]) -> Result<BTreeMap<String, f64>> {
 
 /// A launch and its counters.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Kernel {
+pub(super) struct Kernel {
     /// The kernel's name.
     pub name: String,
     /// Counters by metric. Times are in microseconds.
@@ -72,7 +72,7 @@ pub struct Kernel {
 
 /// Parses `ncu --csv --page raw`: lines about the run, a line of names, a line of units, then one
 /// line per launch.
-pub fn parse(text: &str) -> Result<Vec<Kernel>> {
+pub(super) fn parse(text: &str) -> Result<Vec<Kernel>> {
     let mut lines = text.lines().skip_while(|line| !line.starts_with("\"ID\""));
     let (Some(names), Some(units)) = (lines.next(), lines.next()) else {
         bail!("ncu: got no table, expected a line that begins with \"ID\"");

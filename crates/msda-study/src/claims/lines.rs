@@ -3,6 +3,7 @@
 use std::fmt;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
 
 /// Some lines of one document.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,29 +14,44 @@ pub struct Place {
     pub lines: Vec<usize>,
 }
 
-impl Place {
-    /// Places from text: `1:8; 3:19,54-56`.
-    pub fn parse(text: &str) -> Result<Vec<Self>> {
+/// Places from text: `1:8; 3:19,54-56`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Places(pub Vec<Place>);
+
+impl TryFrom<String> for Places {
+    type Error = anyhow::Error;
+
+    fn try_from(text: String) -> Result<Self> {
         let place = |part: &str| {
             let Some((document, own)) = part.trim().split_once(':') else {
                 bail!("got '{part}', expected 'DOCUMENT:LINES'");
             };
-            Ok(Self { document: document.parse().with_context(|| format!("'{part}'"))?, lines: lines(own)? })
+            let document = document.parse().with_context(|| format!("'{part}'"))?;
+            Ok(Place { document, lines: Lines::try_from(own.to_owned())?.0 })
         };
-        text.split(';').map(place).collect()
+        Ok(Self(text.split(';').map(place).collect::<Result<_>>()?))
     }
 }
 
-/// Lines from text: `7-14,22`.
-pub(super) fn lines(text: &str) -> Result<Vec<usize>> {
-    let mut all = Vec::new();
-    for part in text.split(',').map(str::trim) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let number = |n: &str| n.parse::<usize>().with_context(|| format!("lines: got '{text}'"));
-        all.extend(number(first)?..=number(last)?);
+/// Lines from text, in order: `7-14,22`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Lines(pub Vec<usize>);
+
+impl TryFrom<String> for Lines {
+    type Error = anyhow::Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        let mut all = Vec::new();
+        for part in text.split(',').map(str::trim) {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let number = |n: &str| n.parse::<usize>().with_context(|| format!("lines: got '{text}'"));
+            all.extend(number(first)?..=number(last)?);
+        }
+        ensure!(!all.is_empty() && all.is_sorted(), "lines: got '{text}', expected numbers in order");
+        Ok(Self(all))
     }
-    ensure!(!all.is_empty() && all.is_sorted(), "lines: got '{text}', expected numbers in order");
-    Ok(all)
 }
 
 impl fmt::Display for Place {
@@ -55,9 +71,11 @@ impl fmt::Display for Place {
     }
 }
 
-/// Places as one text: `1:8 3:19,54`.
-pub fn listed(places: &[Place]) -> String {
-    places.iter().map(Place::to_string).collect::<Vec<_>>().join(" ")
+impl fmt::Display for Places {
+    /// `1:8 3:19,54`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.iter().map(Place::to_string).collect::<Vec<_>>().join(" "))
+    }
 }
 
 #[cfg(test)]
@@ -66,11 +84,12 @@ mod tests {
 
     #[test]
     fn text_and_back() {
-        let places = Place::parse("4:61-63,154; 2:60").unwrap();
-        assert_eq!(places[0], Place { document: 4, lines: vec![61, 62, 63, 154] });
-        assert_eq!(listed(&places), "4:61-63,154 2:60");
+        let parse = |text: &str| Places::try_from(text.to_owned());
+        let places = parse("4:61-63,154; 2:60").unwrap();
+        assert_eq!(places.0[0], Place { document: 4, lines: vec![61, 62, 63, 154] });
+        assert_eq!(places.to_string(), "4:61-63,154 2:60");
         for wrong in ["", "60", "2:", "2:a", "x:1", "2:5,3", "2:9-8"] {
-            assert!(Place::parse(wrong).is_err(), "{wrong}");
+            assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -17,10 +17,9 @@ use serde::Deserialize;
 use crate::facts::Expression;
 
 pub use judge::{Outcome, Verdict, judge, shown};
-pub use lines::{Place, listed};
+pub use lines::{Lines, Place, Places};
 pub use rule::{Better, Rule, Stated};
-pub(crate) use show::wrapped;
-pub use show::{commands, json, markdown, measured, overview, stated, summary, terminal};
+pub use show::{commands, json, measured, overview, stated, summary, terminal};
 pub use words::{ABSENT, Words};
 
 /// The claims of this crate.
@@ -39,7 +38,8 @@ pub struct Claims {
 }
 
 /// A document.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Document {
     /// Its number, from 1.
     pub number: usize,
@@ -49,18 +49,29 @@ pub struct Document {
     pub brief: String,
     /// Its lines with text: no headings, no empty lines, no marks of code blocks and tables. Each
     /// belongs to a claim or is left out.
-    pub lines: Vec<usize>,
-    /// Lines without a statement to judge, and the reason.
-    pub left_out: Vec<(Vec<usize>, String)>,
+    pub lines: Lines,
+    /// Lines without a statement to judge.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// Lines without a statement to judge.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeftOut {
+    /// The lines.
+    pub lines: Lines,
+    /// The reason.
+    pub why: String,
 }
 
 /// A kernel, an experiment or a part of the hardware that claims are about.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct System {
     /// Its name.
     pub name: String,
     /// Where the documents describe it.
-    pub at: Vec<Place>,
+    pub at: Places,
 }
 
 /// One statement.
@@ -71,7 +82,7 @@ pub struct Claim {
     /// The system that it is about.
     pub system: String,
     /// The lines that state it.
-    pub at: Vec<Place>,
+    pub at: Places,
     /// The statement, in short.
     pub says: String,
     /// The number that it states.
@@ -100,7 +111,7 @@ pub enum Test {
 impl Claim {
     /// Whether a document makes it.
     pub fn is_of(&self, document: usize) -> bool {
-        self.at.iter().any(|place| place.document == document)
+        self.at.0.iter().any(|place| place.document == document)
     }
 
     /// The expression that decides.
@@ -114,10 +125,13 @@ impl Claim {
     /// Whether arithmetic over definitions and the documents' own numbers decides. No measurement
     /// is needed then.
     pub fn is_arithmetic(&self) -> bool {
-        let defined = |name: &String| ["seed.", "arch.", "model."].iter().any(|d| name.starts_with(d));
+        let defined = |name: &String| DEFINED.iter().any(|d| name.starts_with(d));
         self.reason.is_none() && self.expression().is_some_and(|e| e.names().iter().all(defined))
     }
 }
+
+/// How the names of facts begin that need no measurement.
+const DEFINED: [&str; 2] = ["seed.", "arch."];
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -126,33 +140,9 @@ struct File {
     short: BTreeMap<String, String>,
     #[serde(default)]
     rules: BTreeMap<String, String>,
-    document: Vec<DocumentEntry>,
-    system: Vec<SystemEntry>,
+    document: Vec<Document>,
+    system: Vec<System>,
     claim: Vec<Entry>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct DocumentEntry {
-    number: usize,
-    title: String,
-    brief: String,
-    lines: String,
-    left_out: Vec<LeftOut>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LeftOut {
-    lines: String,
-    why: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SystemEntry {
-    name: String,
-    at: String,
 }
 
 #[derive(Deserialize)]
@@ -160,22 +150,22 @@ struct SystemEntry {
 struct Entry {
     id: String,
     system: String,
-    at: String,
+    at: Places,
     says: String,
     value: Option<f64>,
     low: Option<f64>,
     high: Option<f64>,
     #[serde(default)]
     unit: String,
-    measure: Option<String>,
-    check: Option<String>,
+    measure: Option<Expression>,
+    check: Option<Expression>,
     rule: Option<String>,
     better: Option<Better>,
     #[serde(default)]
     on: Vec<String>,
     reason: Option<String>,
     #[serde(default)]
-    because: String,
+    because: Words,
 }
 
 impl Claims {
@@ -186,20 +176,21 @@ impl Claims {
 
     /// Claims from their text.
     pub fn parse(text: &str) -> Result<Self> {
-        let file: File = toml::from_str(text)?;
-        let mut all = Self {
-            documents: file.document.into_iter().map(Document::read).collect::<Result<_>>()?,
-            systems: file.system.into_iter().map(System::read).collect::<Result<_>>()?,
-            claims: Vec::new(),
-            short: file.short,
-        };
+        #[derive(Deserialize)]
+        struct Short {
+            #[serde(default)]
+            short: BTreeMap<String, String>,
+        }
+        let Short { short } = toml::from_str(text)?;
+        let file: File = toml::from_str(&expand(text, &short))?;
+        let mut all =
+            Self { documents: file.document, systems: file.system, claims: Vec::new(), short: file.short };
         let mut ids = BTreeSet::new();
         for entry in file.claim {
             let id = entry.id.clone();
             ensure!(ids.insert(id.clone()), "claim {id}: got two of that name, expected one");
-            let claim = entry.read(&file.rules, &|name| all.full(name));
-            let claim = claim.with_context(|| format!("claim {id}"))?;
-            for place in &claim.at {
+            let claim = entry.read(&file.rules).with_context(|| format!("claim {id}"))?;
+            for place in &claim.at.0 {
                 ensure!(
                     all.documents.iter().any(|d| d.number == place.document),
                     "claim {id}: got document {}, expected one that is listed",
@@ -216,38 +207,29 @@ impl Claims {
         Ok(all)
     }
 
-    /// The full name of a fact. The longest abbreviation that fits counts: `ladder:base` may be
-    /// another one than `ladder:`.
-    pub fn full(&self, name: &str) -> String {
-        let short = self.short.iter().filter(|(short, _)| name.starts_with(*short));
-        match short.max_by_key(|(short, _)| short.len()) {
-            Some((short, long)) => format!("{long}{}", &name[short.len()..]),
-            None => name.to_owned(),
-        }
+    /// A text with full names of facts.
+    pub(crate) fn expand(&self, text: &str) -> String {
+        expand(text, &self.short)
     }
 }
 
-impl Document {
-    fn read(entry: DocumentEntry) -> Result<Self> {
-        let left_out = |l: LeftOut| Ok((lines::lines(&l.lines)?, l.why));
-        Ok(Self {
-            number: entry.number,
-            title: entry.title,
-            brief: entry.brief,
-            lines: lines::lines(&entry.lines)?,
-            left_out: entry.left_out.into_iter().map(left_out).collect::<Result<_>>()?,
-        })
-    }
-}
-
-impl System {
-    fn read(entry: SystemEntry) -> Result<Self> {
-        Ok(Self { at: Place::parse(&entry.at)?, name: entry.name })
-    }
+/// A text whose names between backticks are written in full. The longest abbreviation that fits
+/// counts: `ladder:base` may be another one than `ladder:`.
+fn expand(text: &str, short: &BTreeMap<String, String>) -> String {
+    let full = |name: &str| {
+        let fits = short.iter().filter(|(short, _)| name.starts_with(*short));
+        let longest = fits.max_by_key(|(short, _)| short.len());
+        longest.map_or(name.to_owned(), |(short, long)| format!("{long}{}", &name[short.len()..]))
+    };
+    let expand_line = |line: &str| {
+        let part = |(i, part): (usize, &str)| if i % 2 == 1 { full(part) } else { part.to_owned() };
+        line.split('`').enumerate().map(part).collect::<Vec<_>>().join("`")
+    };
+    text.lines().map(|line| expand_line(line) + "\n").collect()
 }
 
 impl Entry {
-    fn read(self, rules: &BTreeMap<String, String>, full: &dyn Fn(&str) -> String) -> Result<Claim> {
+    fn read(self, rules: &BTreeMap<String, String>) -> Result<Claim> {
         let stated = Stated {
             value: self.value,
             low: self.low,
@@ -256,11 +238,9 @@ impl Entry {
             better: self.better,
         };
         let rule = self.rule.map(|name| rules.get(&name).cloned().unwrap_or(name));
-        let test = match (&self.measure, &self.check) {
-            (Some(e), None) => {
-                Test::Measure(Expression::parse(e, full)?, Rule::parse(rule.as_deref(), &stated)?)
-            }
-            (None, Some(e)) => Test::Check(Expression::parse(e, full)?),
+        let test = match (self.measure, self.check) {
+            (Some(e), None) => Test::Measure(e, Rule::parse(rule.as_deref(), &stated)?),
+            (None, Some(e)) => Test::Check(e),
             (None, None) => Test::Nothing,
             (Some(_), Some(_)) => bail!("got both 'measure' and 'check', expected one"),
         };
@@ -271,13 +251,13 @@ impl Entry {
         Ok(Claim {
             id: self.id,
             system: self.system,
-            at: Place::parse(&self.at).context("at")?,
+            at: self.at,
             says: self.says,
             stated,
             test,
             on: self.on,
             reason: self.reason,
-            because: Words::parse(&self.because, full)?,
+            because: self.because,
         })
     }
 }

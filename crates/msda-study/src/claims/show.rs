@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use msda_bench::report::number;
+use msda_bench::report::{Table, beside, number, wrap};
 use serde_json::{Value, json};
 
 use super::judge::with_unit;
-use super::{Claims, Outcome, Stated, Test, Verdict, listed};
+use super::{Claims, Outcome, Stated, System, Test, Verdict};
 
 /// The width of lines.
 const WIDTH: usize = 100;
@@ -53,7 +53,7 @@ pub fn summary(outcomes: &[Outcome<'_>]) -> String {
 
 /// The summary in lines of a terminal.
 fn heading(outcomes: &[Outcome<'_>]) -> String {
-    summary(outcomes).lines().map(|line| wrapped(line, 2).trim_start().to_owned() + "\n").collect()
+    summary(outcomes).lines().map(|line| wrap(line, WIDTH, 2)).collect()
 }
 
 /// The commands that measure missing facts. Commands that differ in one option are one command with
@@ -62,7 +62,8 @@ pub fn commands(outcomes: &[Outcome<'_>]) -> Vec<String> {
     let all: BTreeSet<&str> = outcomes.iter().flat_map(|o| &o.commands).map(String::as_str).collect();
     let mut alike: BTreeMap<(String, &str), String> = BTreeMap::new();
     for command in all {
-        let found = [" --engine ", " --kernel "].into_iter().find(|option| command.contains(option));
+        let found =
+            [" --rung ", " --engine ", " --kernel "].into_iter().find(|option| command.contains(option));
         let Some((option, (before, after))) =
             found.and_then(|option| Some((option, command.split_once(option)?)))
         else {
@@ -80,49 +81,31 @@ pub fn commands(outcomes: &[Outcome<'_>]) -> Vec<String> {
 }
 
 /// Outcomes by the system that they are about, in the order of the systems.
-fn by_system<'o, 'a>(claims: &Claims, outcomes: &'o [Outcome<'a>]) -> Vec<(usize, Vec<&'o Outcome<'a>>)> {
+fn by_system<'o, 'a>(
+    claims: &'o Claims,
+    outcomes: &'o [Outcome<'a>],
+) -> impl Iterator<Item = (&'o System, Vec<&'o Outcome<'a>>)> {
     let own = |name: &str| outcomes.iter().filter(|o| o.claim.system == name).collect::<Vec<_>>();
-    let all = claims.systems.iter().enumerate().map(|(i, system)| (i, own(&system.name)));
-    all.filter(|(_, own)| !own.is_empty()).collect()
+    claims.systems.iter().map(move |system| (system, own(&system.name))).filter(|(_, own)| !own.is_empty())
 }
 
 /// The totals, and a line for each system: a screen.
 pub fn overview(claims: &Claims, outcomes: &[Outcome<'_>]) -> String {
-    let mut out = format!("{}\n", heading(outcomes));
-    let heads = [
-        ("repro-", "duced"),
-        ("better", "here"),
-        ("", "refuted"),
-        ("other", "GPU"),
-        ("not", "measurable"),
-        ("not yet", "measured"),
-        ("arith-", "metic"),
-    ];
-    for (names, line) in [(["", ""], 0), (["system", "lines"], 1)] {
-        out += &format!("{:<19}{:<21}", names[0], names[1]);
-        for head in heads {
-            let text = if line == 0 { head.0 } else { head.1 };
-            out += &format!("{text:>width$}", width = width(head));
-        }
-        out = out.trim_end().to_owned() + "\n";
+    let mut table = Table::default().text("\nsystem", 0).text("\nlines", 0);
+    for title in ["repro-\nduced", "better\nhere", "\nrefuted", "other\nGPU", "not mea-\nsurable"] {
+        table = table.number(title, 0);
     }
+    table = table.number("not yet\nmeasured", 0).number("arith-\nmetic", 0);
     for (system, own) in by_system(claims, outcomes) {
-        let system = &claims.systems[system];
-        out += &format!("{:<19}{:<21}", system.name, listed(&system.at));
-        let counts = Verdict::ALL
-            .map(|verdict| own.iter().filter(|o| o.verdict == verdict && !o.claim.is_arithmetic()).count());
-        let arithmetic = own.iter().filter(|o| o.claim.is_arithmetic()).count();
-        for (n, head) in counts.into_iter().chain([arithmetic]).zip(heads) {
-            let text = if n == 0 { "-".into() } else { n.to_string() };
-            out += &format!("{text:>width$}", width = width(head));
-        }
-        out.push('\n');
+        let count = |counted: &dyn Fn(&Outcome<'_>) -> bool| match own.iter().filter(|o| counted(o)).count() {
+            0 => "-".to_owned(),
+            n => n.to_string(),
+        };
+        let counts = Verdict::ALL.map(|v| count(&|o| o.verdict == v && !o.claim.is_arithmetic()));
+        let names = [system.name.clone(), system.at.to_string()];
+        table.push(names.into_iter().chain(counts).chain([count(&|o| o.claim.is_arithmetic())]));
     }
-    out
-}
-
-fn width((first, second): (&str, &str)) -> usize {
-    first.len().max(second.len()) + 1
+    format!("{}\n{}", heading(outcomes), table.render(WIDTH, false))
 }
 
 /// The totals, then every verdict, system by system.
@@ -131,7 +114,7 @@ pub fn terminal(claims: &Claims, outcomes: &[Outcome<'_>], color: bool) -> Strin
         |text: &str, code: &str| if color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.into() };
     let mut out = heading(outcomes);
     for (system, own) in by_system(claims, outcomes) {
-        out += &format!("\n{}\n", paint(&claims.systems[system].name, "1"));
+        out += &format!("\n{}\n", paint(&system.name, "1"));
         for o in own {
             let code = match o.verdict {
                 Verdict::Reproduced | Verdict::BetterHere => "32",
@@ -139,8 +122,9 @@ pub fn terminal(claims: &Claims, outcomes: &[Outcome<'_>], color: bool) -> Strin
                 Verdict::OtherGpu | Verdict::NotMeasurable => "2",
                 Verdict::NotMeasuredYet => "33",
             };
-            let says = wrapped(&format!("{} ({})", o.claim.says, listed(&o.claim.at)), COLUMN);
-            out += &format!("{}  {says}\n", paint(&format!("{:<16}", o.verdict.name()), code));
+            let label = format!("{:<COLUMN$}", o.verdict.name());
+            let says = beside(&label, &format!("{} ({})", o.claim.says, o.claim.at), WIDTH);
+            out += &says.replacen(&label, &paint(&label, code), 1);
             let found = if o.claim.is_arithmetic() { "computed" } else { "measured" };
             let figures = match (&o.claim.test, o.measured) {
                 (Test::Measure(..), Some(_)) => {
@@ -150,47 +134,7 @@ pub fn terminal(claims: &Claims, outcomes: &[Outcome<'_>], color: bool) -> Strin
                 _ => o.claim.id.clone(),
             };
             let rest = if o.why.is_empty() { figures } else { format!("{figures}; {}", o.why) };
-            out += &format!("{:COLUMN$}{}\n", "", paint(&wrapped(&rest, COLUMN), "2"));
-        }
-    }
-    out
-}
-
-/// Words in lines that begin at a column.
-pub(crate) fn wrapped(text: &str, column: usize) -> String {
-    let (mut out, mut length) = (String::new(), column);
-    for word in text.split_whitespace() {
-        let size = word.chars().count();
-        if length > column && length + 1 + size > WIDTH {
-            out += &format!("\n{:column$}", "");
-            length = column;
-        } else if length > column {
-            out.push(' ');
-            length += 1;
-        }
-        out += word;
-        length += size;
-    }
-    out
-}
-
-/// The totals, then one table per system.
-pub fn markdown(claims: &Claims, outcomes: &[Outcome<'_>]) -> String {
-    let cell = |text: &str| text.replace('|', "\\|").replace('\n', " ");
-    let mut out = format!("{}\n", summary(outcomes).replace('\n', "  \n"));
-    for (system, own) in by_system(claims, outcomes) {
-        out += &format!("\n## {}\n\n", claims.systems[system].name);
-        out += "| lines | claim | stated | measured | verdict | why |\n|---|---|---|---|---|---|\n";
-        for o in own {
-            let cells = [
-                &listed(&o.claim.at),
-                &o.claim.says,
-                &stated(&o.claim.stated),
-                &measured(o),
-                &o.verdict.name().into(),
-                &o.why,
-            ];
-            out += &format!("| {} |\n", cells.map(|text| cell(text)).join(" | "));
+            out += &paint(&beside(&" ".repeat(COLUMN), &rest, WIDTH), "2");
         }
     }
     out
@@ -204,7 +148,7 @@ pub fn json(outcomes: &[Outcome<'_>]) -> Value {
         json!({
             "id": claim.id,
             "system": claim.system,
-            "at": claim.at.iter().map(at).collect::<Vec<_>>(),
+            "at": claim.at.0.iter().map(at).collect::<Vec<_>>(),
             "says": claim.says,
             "stated": claim.stated,
             "measured": o.measured,

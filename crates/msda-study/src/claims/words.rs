@@ -7,12 +7,15 @@
 //! | `fastest NAME, NAME` | the rung with the least time, and its time |
 
 use anyhow::{Result, bail};
+use serde::Deserialize;
 
 use super::judge::shown;
+use crate::engines::RUNG;
 use crate::facts::{Expression, Facts};
 
 /// A sentence.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(try_from = "String")]
 pub struct Words(Vec<Piece>);
 
 #[derive(Debug, Clone)]
@@ -26,9 +29,17 @@ enum Piece {
 /// The text of a number that no record has.
 pub const ABSENT: &str = "(not measured yet)";
 
+impl TryFrom<String> for Words {
+    type Error = anyhow::Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        Self::parse(&text)
+    }
+}
+
 impl Words {
-    /// Parses a sentence. `full` expands names of facts.
-    pub fn parse(text: &str, full: &dyn Fn(&str) -> String) -> Result<Self> {
+    /// Parses a sentence.
+    pub fn parse(text: &str) -> Result<Self> {
         let mut pieces = Vec::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('{') {
@@ -36,7 +47,7 @@ impl Words {
                 bail!("sentence: got '{text}', expected a '}}' for every '{{'");
             };
             pieces.push(Piece::Plain(before.into()));
-            pieces.push(piece(&after[..end], full)?);
+            pieces.push(piece(&after[..end])?);
             rest = &after[end + 1..];
         }
         pieces.push(Piece::Plain(rest.into()));
@@ -83,21 +94,21 @@ fn fastest(rungs: &[(String, Expression)], facts: &Facts) -> String {
     least.map_or_else(|| ABSENT.into(), |(name, time)| format!("`{name}` with {} us", shown(time)))
 }
 
-fn piece(inside: &str, full: &dyn Fn(&str) -> String) -> Result<Piece> {
+fn piece(inside: &str) -> Result<Piece> {
     if let Some(names) = inside.strip_prefix("fastest ") {
         let rung = |name: &str| {
-            let time = format!("`ladder:{}.time`", name.trim());
-            Ok((name.trim().to_owned(), Expression::parse(&time, full)?))
+            let time = format!("`bench.seed.f16.forward.{RUNG}{}.time`", name.trim());
+            Ok((name.trim().to_owned(), Expression::parse(&time)?))
         };
         return Ok(Piece::Fastest(names.split(',').map(rung).collect::<Result<_>>()?));
     }
     let Some(condition) = inside.strip_prefix('?') else {
-        return Ok(Piece::Number(Expression::parse(inside, full)?));
+        return Ok(Piece::Number(Expression::parse(inside)?));
     };
     let [condition, yes, no] = branches(condition)[..] else {
         bail!("sentence: got '{{{inside}}}', expected '{{?EXPRESSION|TEXT|TEXT}}'");
     };
-    Ok(Piece::Either(Expression::parse(condition, full)?, Words::parse(yes, full)?, Words::parse(no, full)?))
+    Ok(Piece::Either(Expression::parse(condition)?, Words::parse(yes)?, Words::parse(no)?))
 }
 
 /// Where the brace that is open ends.
@@ -141,9 +152,9 @@ mod tests {
     fn text(words: &str) -> String {
         let mut facts = Facts::default();
         facts.insert("a", 2.0, "", "");
-        facts.insert("ladder:x.time", 3.0, "us", "");
-        facts.insert("ladder:y+z.time", 2.5, "us", "");
-        Words::parse(words, &str::to_owned).unwrap().text(&facts)
+        facts.insert("bench.seed.f16.forward.cuda:ladder:x.time", 3.0, "us", "");
+        facts.insert("bench.seed.f16.forward.cuda:ladder:y+z.time", 2.5, "us", "");
+        Words::parse(words).unwrap().text(&facts)
     }
 
     #[test]
@@ -159,7 +170,7 @@ mod tests {
             assert_eq!(text(words), expected);
         }
         for wrong in ["{", "{1", "{?1|a}", "{?1|a|b|c}", "{?|a|b}", "{a}"] {
-            assert!(Words::parse(wrong, &str::to_owned).is_err(), "{wrong}");
+            assert!(Words::parse(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Facts from definitions, on any machine: sizes and reads of the seed workload, limits of
-//! architectures, and bank conflicts of padded rows.
+//! Facts from definitions, on any machine: sizes and reads of the seed workload, and limits of
+//! architectures.
 
 use anyhow::Result;
 use msda::{Dtype, Layout, Problem};
@@ -8,7 +8,6 @@ use msda_bench::work;
 use msda_bench::workload::Workload;
 
 use super::Facts;
-use crate::analyze::banks;
 
 /// The workload of the documents.
 pub(super) const SEED: &str = "seed";
@@ -77,7 +76,6 @@ pub fn add(facts: &mut Facts) -> Result<()> {
     for (arch, kib) in SHARED_KIB {
         facts.insert(format!("arch.{arch}.shared-per-block"), kib as f64, "KiB", from);
     }
-    add_banks(facts);
     Ok(())
 }
 
@@ -86,26 +84,6 @@ fn ends(problem: &Problem) -> Vec<usize> {
     let ring = problem.layout().ring();
     let starts = problem.levels().iter().map(|l| l.origin - ring * (l.pitch + 1));
     starts.chain([problem.positions()]).collect()
-}
-
-/// Rows of 32 channels in shared memory, read with two channels per lane: 16 lanes per row, two
-/// rows per warp.
-fn add_banks(facts: &mut Facts) {
-    let from = "the rule of 32 banks of 4 bytes";
-    for pitch in [32, 33, 34, 36, 40] {
-        let row = |position: u64, lanes: u64| (0..lanes).map(move |lane| position * pitch * 2 + lane * 4);
-        let pair = |other| banks::wavefronts(&row(0, 16).chain(row(other, 16)).collect::<Vec<_>>(), 4);
-        // Any two rows of a level are equally likely.
-        const ROWS: u64 = 1024;
-        let total: usize = (1..ROWS).map(pair).sum();
-        let name = |what: &str| format!("model.banks.pitch-{pitch}.{what}");
-        facts.insert(name("two-rows"), total as f64 / (ROWS - 1) as f64, "wavefronts", from);
-        let one = banks::wavefronts(&row(5, 16).collect::<Vec<_>>(), 4);
-        facts.insert(name("one-row"), one as f64, "wavefronts", from);
-        // The same channels of 32 consecutive rows: padding is made for this access.
-        let column: Vec<u64> = (0..32).map(|position| position * pitch * 2 / 4 * 4).collect();
-        facts.insert(name("column"), banks::wavefronts(&column, 4) as f64, "wavefronts", from);
-    }
 }
 
 #[cfg(test)]
@@ -131,16 +109,5 @@ mod tests {
         assert!((fact("seed.intensity-gathered") - 1.0).abs() < 1e-9);
         assert!(fact("seed.intensity-compulsory") > 10.0);
         assert!((50.0..=100.0).contains(&fact("seed.taps-on-map")));
-    }
-
-    #[test]
-    fn padding_helps_columns_and_harms_pairs_of_rows() {
-        let mut facts = Facts::default();
-        add_banks(&mut facts);
-        let fact = |name: &str| facts.get(&format!("model.banks.{name}")).unwrap().value;
-        assert_eq!((fact("pitch-32.column"), fact("pitch-34.column")), (16.0, 1.0));
-        assert_eq!((fact("pitch-32.one-row"), fact("pitch-34.one-row")), (1.0, 1.0));
-        assert!((fact("pitch-32.two-rows") - 1.5).abs() < 0.01);
-        assert!(fact("pitch-34.two-rows") > 1.9);
     }
 }

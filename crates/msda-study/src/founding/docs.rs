@@ -7,10 +7,11 @@ use msda_bench::record::{Measurement, Record};
 use msda_bench::report::number::times;
 
 use super::Founding;
-use super::page::{page, table};
-use crate::claims::{Verdict, shown, wrapped};
+use super::page::{WIDTH, page, table};
+use crate::claims::{Verdict, shown};
 use crate::engines::RUNG;
 use crate::ladder::RUNGS;
+use msda_bench::report::{beside, wrap};
 
 const FOUNDING: &str = "FOUNDING.md";
 const STUDY: &str = "STUDY.md";
@@ -38,7 +39,7 @@ fn filled(text: &str, name: &str, part: &str) -> Result<String> {
 
 /// The generated parts of `STUDY.md` by name.
 fn parts(founding: &Founding) -> Vec<(&'static str, String)> {
-    let findings = founding.findings.iter().map(|text| format!("- {}\n", wrapped(text, 2)));
+    let findings = founding.findings.iter().map(|text| beside("- ", text, WIDTH));
     vec![
         ("documents", titles(founding)),
         ("ladder", founding.ladder.as_ref().map(|record| ladder(founding, record)).unwrap_or_default()),
@@ -83,7 +84,7 @@ fn ladder(founding: &Founding, record: &Record) -> String {
     {
         text += &format!(" The SM clock was {before} MHz before the run and {after} MHz after it.");
     }
-    let mut out = format!("{}\n\n", wrapped(&text, 0));
+    let mut out = format!("{}\n", wrap(&text, WIDTH, 0));
     let original = of(record, "original").map(us);
     let rungs = all.iter().filter(|(_, m)| !name(m).contains(['+', '-']) && name(m) != "base");
     let rungs = rungs.map(|(about, m)| {

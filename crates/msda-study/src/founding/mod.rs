@@ -8,10 +8,10 @@ mod page;
 use anyhow::{Context, Result, bail};
 use msda_bench::record::{Record, Source};
 
-use crate::claims::{self, Claims, Outcome, Verdict, listed};
+use crate::claims::{self, Claims, Outcome, Verdict};
 use crate::facts::{Facts, gpus, newest_ladder, of_gpu, today};
 
-use data::{Data, Future, Row};
+use data::{Data, Future, Row, command};
 
 pub use docs::documents;
 pub use page::page;
@@ -72,7 +72,7 @@ impl Founding {
             contradictions: data
                 .contradiction
                 .iter()
-                .map(|c| [listed(&c.at), c.says.clone(), c.fact.text(&facts)])
+                .map(|c| [c.at.to_string(), c.says.clone(), c.fact.text(&facts)])
                 .collect(),
             future: data.future.iter().map(|f| future(f, &facts)).collect(),
             totals: totals(&claims, &outcomes),
@@ -142,9 +142,9 @@ fn row(row: &Row, facts: &Facts, outcomes: &[Outcome<'_>]) -> Result<[String; 8]
     let verdicts: Vec<&str> = own.iter().map(|o| o.verdict.name()).collect();
     let alike = verdicts.iter().all(|v| *v == verdicts[0]);
     Ok([
-        listed(&row.at),
+        row.at.to_string(),
         row.system.clone(),
-        row.command(),
+        command(row.command.as_deref(), &row.rungs),
         row.theirs.clone(),
         row.ours.clone(),
         row.figure.clone().unwrap_or_else(|| join(&|o| figure(o))),
@@ -163,11 +163,11 @@ fn figure(outcome: &Outcome<'_>) -> String {
 
 fn future(future: &Future, facts: &Facts) -> [String; 5] {
     [
-        listed(&future.at),
+        future.at.to_string(),
         future.idea.clone(),
         future.status.clone(),
         future.result.text(facts),
-        future.command(),
+        command(future.command.as_deref(), &future.rungs),
     ]
 }
 

@@ -1,15 +1,19 @@
 //! `docs/FOUNDING.md`.
 
 use super::{COLUMNS, Founding};
-use crate::claims::{Verdict, wrapped};
+use crate::claims::Verdict;
+use msda_bench::report::{beside, wrap};
 
 const HEAD: &str = "# The founding documents, answered
 
 This page is for the author of the five documents that msda began with. It puts each of their
 kernels, experiments and figures beside ours. `2:60` is line 60 of document 2. The command
-`msda study founding --docs docs` makes this page from the committed records; `msda study claims`
+`msda-study founding --docs docs` makes this page from the committed records; `msda-study claims`
 shows every statement with its verdict. [STUDY.md](STUDY.md) describes the study.
 ";
+
+/// The width of lines.
+pub(super) const WIDTH: usize = 100;
 
 /// The page as Markdown.
 pub fn page(founding: &Founding) -> String {
@@ -19,11 +23,11 @@ pub fn page(founding: &Founding) -> String {
             "Measured on an {gpu}. All times of the ladder's kernels come from one run, `{record}`: seed shape, \
              f16, cold caches. Probes and counters have records of their own."
         );
-        out += &format!("\n{}\n", wrapped(&text, 0));
+        out += &format!("\n{}", wrap(&text, WIDTH, 0));
     }
     out += "\n## The answer\n\n";
     for (i, sentence) in founding.answer.iter().enumerate() {
-        out += &format!("{}. {}\n", i + 1, wrapped(sentence, 3));
+        out += &beside(&format!("{}. ", i + 1), sentence, WIDTH);
     }
     let verdicts = Verdict::ALL.map(|v| format!("`{}`", v.name())).join(", ");
     out += "\n## Their kernels, experiments and figures\n\n";
@@ -32,7 +36,7 @@ pub fn page(founding: &Founding) -> String {
          a rate within a factor of 1.25. Where a row has several figures, the verdicts are in the same order. \"a \
          gain\" stands for an optimisation without a figure."
     );
-    out += &format!("{}\n\n", wrapped(&text, 0));
+    out += &format!("{}\n", wrap(&text, WIDTH, 0));
     out += &table(&COLUMNS, founding.rows.iter().map(|row| with_code(row, 2)));
     out += "\n## Contradictions\n\n";
     out +=

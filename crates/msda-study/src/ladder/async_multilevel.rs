@@ -1,6 +1,6 @@
 //! `async_multilevel.cu`: all levels pass through padded, double-buffered shared memory.
 
-use super::{Reading, Strategy, args, unit, vec};
+use super::{Strategy, args, per_plane, row_bytes, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Target};
@@ -22,7 +22,7 @@ const PAD: usize = 2;
 const QUERIES: usize = 8;
 
 fn lanes(request: &Request<'_>) -> usize {
-    request.problem.channels() * request.problem.types().value.size() / VEC
+    row_bytes(request) / VEC
 }
 
 /// Bytes of a pixel in shared memory.
@@ -76,10 +76,6 @@ impl Strategy for AsyncMultilevel {
         rows(request, target).err()
     }
 
-    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
-        Err("every level passes through shared memory")
-    }
-
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
         let p = request.problem;
         let Ok(rows) = rows(request, target) else { return Call::default() };
@@ -94,8 +90,7 @@ impl Strategy for AsyncMultilevel {
         rows.iter().for_each(|&n| args.i32(n));
         args.align(8);
         let blocks = p.queries().div_ceil(THREADS / lanes(request) * queries);
-        let grid = [blocks, p.heads(), p.batch()].map(|n| n as u32);
-        let launch = Launch { shared: 2 * buffer as u32, ..Launch::new(grid, [THREADS as u32, 1, 1]) };
+        let launch = Launch { shared: 2 * buffer as u32, ..per_plane(p, blocks, THREADS) };
         Prepared { unit, entry: "msda_forward", launch, args }.into()
     }
 }
@@ -103,34 +98,17 @@ impl Strategy for AsyncMultilevel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use msda::{Dtype, Layout, Problem, Spec, Types};
     use msda_cuda::Operands;
-    use msda_cuda::driver::Arch;
 
     #[test]
     fn fine_levels_are_streamed_in_tiles() {
-        let problem = |levels| {
-            Problem::new(Spec {
-                batch: 48,
-                queries: 15422,
-                heads: 1,
-                channels: 32,
-                levels,
-                points: vec![8; 4],
-                layout: Layout::PlanarRing,
-                types: Types::uniform(Dtype::F16),
-                ..Spec::default()
-            })
-            .unwrap()
-        };
-        let target = Target { arch: Arch::new(9, 0), sms: 132 };
-        let seed = problem(vec![(92, 160), (46, 80), (23, 40), (12, 20)]);
+        let (seed, target) = crate::ladder::tests::seed();
         let operands = Operands::dense(&seed, None);
         let request = Request::new(&seed, &operands);
         // A row of the first level has 162 pixels of 68 bytes.
         assert_eq!(rows(&request, &target).unwrap(), [9, 19, 23, 12]);
         assert_eq!(queries(&request, &target), 8);
-        let wide = problem(vec![(92, 1600), (46, 80), (23, 40), (12, 20)]);
+        let wide = seed.with(|s| s.levels[0] = (92, 1600)).unwrap();
         let operands = Operands::dense(&wide, None);
         let why = rows(&Request::new(&wide, &operands), &target).unwrap_err();
         assert!(why.contains("1600 pixels"), "{why}");

@@ -2,14 +2,14 @@
 
 use msda::{Dtype, Sampling};
 
-use super::{Reading, Samples, Strategy, Tiles, Visits, WORKSPACE, args, input_alignment, unit, vec, window};
+use super::{Strategy, WORKSPACE, args, input_alignment, row_bytes, unit, vec, window};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Pointer, Prepared, order_first};
 use msda_cuda::{Request, Slot, Target};
 
 /// Where samples are prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum Staging {
     /// In registers of each thread.
     None,
     /// Locations and weights in shared memory.
@@ -46,7 +46,7 @@ pub(super) struct Direct {
     load: Load,
     split: usize,
     queries: usize,
-    stage: Stage,
+    stage: Staging,
     pipeline: bool,
     stride: bool,
     unroll: usize,
@@ -75,7 +75,7 @@ pub(super) const SIMPLE: Direct = Direct {
     load: Load::Cached,
     split: 1,
     queries: 1,
-    stage: Stage::None,
+    stage: Staging::None,
     pipeline: false,
     stride: false,
     unroll: 1,
@@ -104,10 +104,10 @@ pub(super) const SHUFFLE: Direct = Direct { split: 4, ..BASE };
 pub(super) const PIPELINE: Direct = Direct { pipeline: true, ..BASE };
 pub(super) const BLOCKING: Direct = Direct { queries: 2, ..BASE };
 pub(super) const HINTS: Direct = Direct { load: Load::WholeLines, ..BASE };
-pub(super) const METADATA: Direct = Direct { stage: Stage::Given, ..BASE };
+pub(super) const METADATA: Direct = Direct { stage: Staging::Given, ..BASE };
 pub(super) const REDISTRIBUTE: Direct = Direct { stride: true, ..BASE };
 pub(super) const UNROLL: Direct = Direct { unroll: 4, ..BASE };
-pub(super) const PRECOMPUTED: Direct = Direct { stage: Stage::Taps, ..BASE };
+pub(super) const PRECOMPUTED: Direct = Direct { stage: Staging::Taps, ..BASE };
 pub(super) const POLICY: Direct = Direct { load: Load::Kept, ..BASE };
 pub(super) const HALF: Direct = Direct { half: Half::Few, ..BASE };
 pub(super) const WINDOW: Direct = Direct { window: true, ..BASE };
@@ -115,8 +115,7 @@ pub(super) const UNCACHED: Direct = Direct { load: Load::PastL1, ..BASE };
 
 impl Direct {
     fn item(&self, request: &Request<'_>) -> usize {
-        let p = request.problem;
-        p.channels() * p.types().value.size() / vec(request, self.vec) * self.split
+        row_bytes(request) / vec(request, self.vec) * self.split
     }
 
     /// Threads per block: as many as shared memory allows.
@@ -149,9 +148,9 @@ impl Direct {
         let raw = 2 * t.locations.size() + t.weights.size();
         let sample = match (self.pipeline, self.stage) {
             (true, _) => 2 * raw,
-            (_, Stage::None) => return 0,
-            (_, Stage::Given) => 12,
-            (_, Stage::Taps) => 32,
+            (_, Staging::None) => return 0,
+            (_, Staging::Given) => 12,
+            (_, Staging::Taps) => 32,
         };
         self.tile(request, block) * p.samples() * sample + 64
     }
@@ -249,7 +248,7 @@ impl Strategy for Direct {
         args.i32(tiles);
         args.align(8);
         if self.window {
-            window::keep_values(&mut call, &mut args, request);
+            window::keep_values(&mut call, request);
         }
         let planes = p.batch() * p.heads();
         let resident = (target.sms as usize * RESIDENT).div_ceil(planes).clamp(1, tiles);
@@ -264,40 +263,6 @@ impl Strategy for Direct {
             window::release_values(&mut call, request, target);
         }
         call
-    }
-
-    fn reading(&self, request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
-        if self.drop > 0 {
-            return Err("the samples that are dropped depend on the weights");
-        }
-        let t = request.problem.types();
-        let item = self.item(request);
-        let (locations, weights) = (t.locations.size(), t.weights.size());
-        let samples = match (self.pipeline, self.stage) {
-            (true, _) => {
-                Samples::Tabled { tables: vec![(2 * locations, locations), (weights, weights)], copied: true }
-            }
-            (_, Stage::None) => Samples::Own { together: self.together(request) },
-            (_, Stage::Given) => Samples::Tabled { tables: vec![(12, 4)], copied: false },
-            (_, Stage::Taps) => Samples::Tabled { tables: vec![(32, 16)], copied: false },
-        };
-        Ok(Reading {
-            lanes: item / self.split,
-            vec: vec(request, self.vec),
-            parts: 1,
-            split: self.split,
-            tile: self.block(request) / item * self.queries,
-            tiles: if self.stride || self.pipeline { Tiles::Strided(RESIDENT) } else { Tiles::One },
-            visits: match (self.linear, self.listed) {
-                (true, _) => Visits::Output,
-                (_, true) => Visits::Listed,
-                (_, false) => Visits::Plane,
-            },
-            cached: self.load != Load::PastL1,
-            kept: Vec::new(),
-            step: 0,
-            samples,
-        })
     }
 
     fn is_exact(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use msda::Sampling;
 
-use super::{Reading, Strategy, args, unit, vec};
+use super::{Strategy, args, per_plane, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Target};
@@ -95,10 +95,6 @@ impl Strategy for Distributed {
         self.shape(request, target).err()
     }
 
-    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
-        Err("blocks read from each other's shared memory")
-    }
-
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
         let p = request.problem;
         let Ok(shape) = self.shape(request, target) else { return Call::default() };
@@ -125,9 +121,7 @@ impl Strategy for Distributed {
         let resident = target.sms as usize * blocks_per_sm / (parts * clusters);
         let useful = if self.local { tiles } else { tiles.div_ceil(parts) };
         let groups = (resident / (p.batch() * p.heads())).clamp(1, useful.max(1));
-        let grid = [groups * parts * clusters, p.heads(), p.batch()].map(|n| n as u32);
-        let mut launch = Launch::new(grid, [threads as u32, 1, 1]);
-        launch.shared = shared as u32;
+        let mut launch = Launch { shared: shared as u32, ..per_plane(p, groups * parts * clusters, threads) };
         if !self.local {
             launch.cluster = [parts as u32, 1, 1];
         }
@@ -138,27 +132,13 @@ impl Strategy for Distributed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use msda::{Dtype, Layout, Problem, Spec, Types};
     use msda_cuda::Operands;
-    use msda_cuda::driver::Arch;
 
     #[test]
     fn at_the_seed_shape_the_division_is_the_documents() {
-        let seed = Problem::new(Spec {
-            batch: 48,
-            queries: 15422,
-            heads: 1,
-            channels: 32,
-            levels: vec![(92, 160), (46, 80), (23, 40), (12, 20)],
-            points: vec![8; 4],
-            layout: Layout::PlanarRing,
-            types: Types::uniform(Dtype::F16),
-            ..Spec::default()
-        })
-        .unwrap();
+        let (seed, target) = crate::ladder::tests::seed();
         let operands = Operands::dense(&seed, None);
         let request = Request::new(&seed, &operands);
-        let target = Target { arch: Arch::new(9, 0), sms: 132 };
         let clusters = |rung: &Distributed| {
             let call = rung.prepare(&request, &target);
             let launch = call.kernels().next().unwrap().launch;

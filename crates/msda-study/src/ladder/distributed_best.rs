@@ -2,8 +2,7 @@
 
 use msda::{Problem, Sampling};
 
-use super::{Reading, Strategy, args, unit, vec};
-use msda_cuda::driver::Launch;
+use super::{Strategy, args, per_plane, row_bytes, unit, vec};
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Target};
 
@@ -30,10 +29,6 @@ struct Division {
     slot: usize,
     /// Whether every block has all rows.
     in_all: bool,
-}
-
-fn row(request: &Request<'_>) -> usize {
-    request.problem.channels() * request.problem.types().value.size()
 }
 
 /// Bytes that a block stages samples in.
@@ -82,7 +77,7 @@ impl Strategy for DistributedBest {
         if vec(request, 16) < 16 {
             return Some("rows are not at multiples of 16 bytes".into());
         }
-        let lanes = row(request) / 16;
+        let lanes = row_bytes(request) / 16;
         if !lanes.is_power_of_two() || lanes > 32 {
             return Some(format!("{lanes} lanes per query: a lane group is a part of a warp"));
         }
@@ -92,13 +87,9 @@ impl Strategy for DistributedBest {
         None
     }
 
-    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
-        Err("blocks read from each other's shared memory")
-    }
-
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
         let p = request.problem;
-        let (row, stage) = (row(request), stage(request));
+        let (row, stage) = (row_bytes(request), stage(request));
         // Before the rows there is one of zeros.
         let (division, pixels) = divide(p, (target.shared() - 1024 - stage) / row - 1);
         let resident = division.iter().zip(p.points()).all(|(d, &points)| d.rows > 0 || points == 0);
@@ -121,8 +112,7 @@ impl Strategy for DistributedBest {
             args.i32(usize::from(d.in_all));
         }
         args.align(8);
-        let grid = [shares * PARTS, p.heads(), p.batch()].map(|n| n as u32);
-        let mut launch = Launch::new(grid, [THREADS as u32, 1, 1]);
+        let mut launch = per_plane(p, shares * PARTS, THREADS);
         launch.shared = (stage + (1 + pixels) * row) as u32;
         launch.cluster = [PARTS as u32, 1, 1];
         Prepared { unit, entry: "msda_forward", launch, args }.into()
@@ -132,21 +122,10 @@ impl Strategy for DistributedBest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use msda::{Layout, Spec};
 
     #[test]
     fn levels_are_divided_by_rows_and_the_coarsest_are_in_every_block() {
-        let p = Problem::new(Spec {
-            batch: 1,
-            queries: 1,
-            heads: 1,
-            channels: 8,
-            levels: vec![(92, 160), (46, 80), (23, 40), (12, 20)],
-            points: vec![1; 4],
-            layout: Layout::PlanarRing,
-            ..Spec::default()
-        })
-        .unwrap();
+        let (p, _) = crate::ladder::tests::seed();
         let of = |rows, slot, in_all| Division { rows, slot, in_all };
         let divided = [of(12, 0, false), of(6, 1944, false), of(3, 2436, false), of(2, 2562, false)];
         assert_eq!(divide(&p, 2606), (divided.to_vec(), 2606));

@@ -9,7 +9,6 @@ mod distributed_best;
 mod loaders;
 mod persistent;
 mod quantised;
-mod reading;
 mod resident;
 mod shared;
 mod specialised;
@@ -20,9 +19,9 @@ mod window;
 
 use std::fmt;
 
-use msda::{Dtype, Error, ErrorKind, Result, Role};
+use msda::{Dtype, Error, ErrorKind, Problem, Result, Role};
 
-pub use self::reading::{Held, Reading, Samples, Tiles, Visits};
+use msda_cuda::driver::Launch;
 use msda_cuda::jit::Unit;
 use msda_cuda::kernels::rows::{aligned, grain, strides_fit};
 use msda_cuda::kernels::{Args, Call, Custom, Kernel, Pointer, with_options};
@@ -193,9 +192,6 @@ trait Strategy: Sync {
     /// The call for a request that it takes.
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call;
 
-    /// How it reads, for a request that it takes; or why that is not described.
-    fn reading(&self, request: &Request<'_>, target: &Target) -> std::result::Result<Reading, &'static str>;
-
     /// Whether its results are as exact as `f32` sums of exact products.
     fn is_exact(&self) -> bool {
         true
@@ -203,15 +199,6 @@ trait Strategy: Sync {
 }
 
 impl Rung {
-    /// How its last kernel reads, for a request that it takes; or why that is not described.
-    pub fn reading(
-        &self,
-        request: &Request<'_>,
-        target: &Target,
-    ) -> std::result::Result<Reading, &'static str> {
-        self.strategy.reading(request, target)
-    }
-
     /// The rung as a kernel that plans take.
     pub fn kernel(&'static self) -> Kernel {
         Kernel::Custom(self)
@@ -240,11 +227,6 @@ impl fmt::Debug for Rung {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
-}
-
-/// The rung that is a kernel, if it is one.
-pub fn of(kernel: &Kernel) -> Option<&'static Rung> {
-    RUNGS.iter().find(|rung| rung.kernel() == *kernel)
 }
 
 /// A rung by name.
@@ -306,6 +288,16 @@ fn vec(request: &Request<'_>, most: usize) -> usize {
     (grain & grain.wrapping_neg()).max(size)
 }
 
+/// Bytes of a row of value: the channels of a pixel and head.
+fn row_bytes(request: &Request<'_>) -> usize {
+    request.problem.channels() * request.problem.types().value.size()
+}
+
+/// A launch of so many blocks for each image and head.
+fn per_plane(p: &Problem, blocks: usize, threads: usize) -> Launch {
+    Launch::new([blocks, p.heads(), p.batch()].map(|n| n as u32), [threads as u32, 1, 1])
+}
+
 /// The unit of a rung, with the macros of `ladder.cuh`.
 fn unit(file: &'static str, name: &str, request: &Request<'_>, target: &Target, vec: usize) -> Unit {
     let p = request.problem;
@@ -355,4 +347,18 @@ fn args(request: &Request<'_>) -> Args {
     // The structure is aligned to 8 bytes.
     args.align(8);
     args
+}
+
+#[cfg(test)]
+mod tests {
+    use msda_bench::workload::Workload;
+    use msda_cuda::driver::Arch;
+
+    use super::*;
+
+    /// The problem of the documents, and an H200.
+    pub(super) fn seed() -> (Problem, Target) {
+        let problem = Workload::find("seed").unwrap().problem(Dtype::F16).unwrap();
+        (problem, Target { arch: Arch::new(9, 0), sms: 132 })
+    }
 }

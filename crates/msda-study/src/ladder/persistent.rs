@@ -7,7 +7,7 @@ use msda::Sampling;
 use super::direct::Load;
 use super::loaders::Loaders;
 use super::resident::{Kept, keep, room};
-use super::{Reading, Samples, Strategy, Tiles, Visits, args, quantised, texture, unit, vec, window};
+use super::{Strategy, args, quantised, texture, unit, vec, window};
 use crate::texture::Textures;
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Args, Call, Prepared, order_first};
@@ -222,8 +222,7 @@ impl Persistent {
                 texture::put(&mut textures, args, request, 1);
                 call.resource = Some(Arc::new(textures));
             }
-            Change::Window => window::keep_values(call, args, request),
-            Change::None | Change::Prefetch | Change::Loaders(_) => (),
+            Change::None | Change::Prefetch | Change::Loaders(_) | Change::Window => (),
         }
     }
 
@@ -358,38 +357,14 @@ impl Strategy for Persistent {
         let shared = (block.levels.bytes + block.stage_bytes) as u32;
         let launch = Launch { shared, ..Launch::new([blocks, 1, 1], [block.threads as u32, 1, 1]) };
         call.clear(counter, "sets the work counter to zero");
+        if self.change == Change::Window {
+            window::keep_values(&mut call, request);
+        }
         call.run(Prepared { unit, entry: "msda_forward", launch, args }, "computes the output");
         if self.change == Change::Window {
             window::release_values(&mut call, request, target);
         }
         call
-    }
-
-    fn reading(&self, request: &Request<'_>, target: &Target) -> Result<Reading, &'static str> {
-        match self.change {
-            Change::Texture => return Err("the texture unit reads, not the lanes"),
-            Change::Int8 => return Err("rows are bytes in the workspace"),
-            Change::Prefetch => return Err("rows are copied to shared memory before they are read"),
-            Change::Loaders(_) => return Err("other warps load locations and weights"),
-            Change::None | Change::Reordered | Change::Window => (),
-        }
-        let lanes = self.lanes(request);
-        let block = self.block(request, target).ok_or("the buffers do not fit")?;
-        let (located, _, pitch) = self.staging(request);
-        let staged = Samples::Handed { round: located, pitch };
-        Ok(Reading {
-            lanes: lanes.per_query,
-            vec: lanes.vec,
-            parts: lanes.channel_groups,
-            split: 1,
-            tile: block.queries,
-            tiles: Tiles::Following(ITEMS_PER_BLOCK),
-            visits: if self.change == Change::Reordered { Visits::Listed } else { Visits::Plane },
-            cached: true,
-            kept: block.levels.held(),
-            step: lanes.row,
-            samples: if self.locate { staged } else { Samples::Own { together: 1 } },
-        })
     }
 
     fn is_exact(&self) -> bool {

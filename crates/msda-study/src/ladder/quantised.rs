@@ -1,7 +1,7 @@
 //! `quantised.cu`: values as bytes.
 
-use super::{Reading, Strategy, args, unit, vec};
-use msda_cuda::driver::{Arch, Launch};
+use super::{Strategy, args, per_plane, unit, vec};
+use msda_cuda::driver::Arch;
 use msda_cuda::jit::Unit;
 use msda_cuda::kernels::{Args, Call, Prepared, Region};
 use msda_cuda::{Request, Target};
@@ -92,8 +92,7 @@ impl Quantised {
         rows.put(&mut args);
         let vectors = p.positions() * (p.channels() * p.types().value.size() / vec(request, 16));
         let columns = (target.sms as usize * CONVERTING_BLOCKS).div_ceil(planes);
-        let grid = [columns.min(vectors.div_ceil(THREADS)), p.heads(), p.batch()].map(|n| n as u32);
-        let launch = Launch::new(grid, [THREADS as u32, 1, 1]);
+        let launch = per_plane(p, columns.min(vectors.div_ceil(THREADS)), THREADS);
         call.clear(top, "sets the largest value of each plane to zero");
         for (entry, why) in [
             ("msda_top", "finds the largest value of each plane"),
@@ -121,17 +120,12 @@ impl Strategy for Quantised {
         None
     }
 
-    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
-        Err("rows are bytes in the workspace")
-    }
-
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
         let p = request.problem;
         let mut call = Call::default();
         let (_, args) = self.quantise(&mut call, request, target);
         let tiles = p.queries().div_ceil(THREADS / p.channels().div_ceil(piece(request)));
-        let grid = [tiles, p.heads(), p.batch()].map(|n| n as u32);
-        let launch = Launch::new(grid, [THREADS as u32, 1, 1]);
+        let launch = per_plane(p, tiles, THREADS);
         let unit = self.unit(request, target);
         call.run(Prepared { unit, entry: "msda_forward", launch, args }, "computes the output");
         call

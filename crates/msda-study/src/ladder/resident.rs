@@ -2,7 +2,6 @@
 
 use msda::Problem;
 
-use super::Held;
 use msda_cuda::Target;
 use msda_cuda::kernels::Args;
 
@@ -46,11 +45,6 @@ pub(super) fn keep(p: &Problem, step: usize, bytes: usize, partial: bool) -> Kep
 }
 
 impl Kept {
-    /// The resident part of each level.
-    pub(super) fn held(&self) -> Vec<Held> {
-        self.levels.iter().map(|&[from, count, at]| Held { from, count, at }).collect()
-    }
-
     /// Levels before the first that is resident.
     pub(super) fn streamed_levels(&self, p: &Problem) -> usize {
         let resident = |&level: &usize| self.levels[level][1] > 0;

@@ -1,7 +1,7 @@
 //! `shared.cu`: coarse levels in shared memory.
 
 use super::resident::{Kept, keep, room};
-use super::{Reading, Samples, Strategy, Tiles, Visits, args, unit, vec};
+use super::{Strategy, args, per_plane, row_bytes, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Target};
@@ -27,7 +27,7 @@ pub(super) const WIDE: Shared = Shared { vec: 16, pad: 0 };
 
 impl Shared {
     fn item(&self, request: &Request<'_>) -> usize {
-        request.problem.channels() * request.problem.types().value.size() / vec(request, self.vec)
+        row_bytes(request) / vec(request, self.vec)
     }
 
     /// Pixel stride in shared memory, in bytes.
@@ -64,25 +64,7 @@ impl Strategy for Shared {
         args.i32(each);
         kept.put(&mut args);
         args.align(8);
-        let grid = [p.queries().div_ceil(each), p.heads(), p.batch()].map(|n| n as u32);
-        let launch = Launch { shared: kept.bytes as u32, ..Launch::new(grid, [BLOCK as u32, 1, 1]) };
+        let launch = Launch { shared: kept.bytes as u32, ..per_plane(p, p.queries().div_ceil(each), BLOCK) };
         Prepared { unit, entry: "msda_forward", launch, args }.into()
-    }
-
-    fn reading(&self, request: &Request<'_>, target: &Target) -> Result<Reading, &'static str> {
-        let lanes = self.item(request);
-        Ok(Reading {
-            lanes,
-            vec: vec(request, self.vec),
-            parts: 1,
-            split: 1,
-            tile: BLOCK / lanes,
-            tiles: Tiles::Following(TURNS),
-            visits: Visits::Plane,
-            cached: true,
-            kept: self.kept(request, target).held(),
-            step: self.step(request),
-            samples: Samples::Own { together: 1 },
-        })
     }
 }

@@ -2,7 +2,7 @@
 //! the others.
 
 use super::loaders::Loaders;
-use super::{Reading, Samples, Strategy, Tiles, Visits, args, unit, vec};
+use super::{Strategy, args, row_bytes, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Target};
@@ -37,7 +37,7 @@ pub(super) const SPECIALISED2: LoadingWarps = LoadingWarps { loaders: 2, warps: 
 
 /// Lanes per query.
 fn lanes(request: &Request<'_>) -> usize {
-    request.problem.channels() * request.problem.types().value.size() / vec(request, 16)
+    row_bytes(request) / vec(request, 16)
 }
 
 /// Why blocks with so many threads for rows do not take a request.
@@ -89,24 +89,6 @@ impl Strategy for Specialised {
         let launch = launch(request, target, tile, self.producers + self.consumers);
         Prepared { unit, entry: "msda_forward", launch, args }.into()
     }
-
-    fn reading(&self, request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
-        let tile = self.tile(request);
-        Ok(Reading {
-            lanes: lanes(request),
-            vec: vec(request, 16),
-            parts: 1,
-            split: 1,
-            tile,
-            tiles: Tiles::Strided(BLOCKS_PER_SM),
-            visits: Visits::Plane,
-            cached: true,
-            kept: Vec::new(),
-            step: 0,
-            // The layout of the buffers in the kernel.
-            samples: Samples::Handed { round: Self::samples_per_pass(request), pitch: tile + 2 },
-        })
-    }
 }
 
 impl LoadingWarps {
@@ -128,9 +110,5 @@ impl Strategy for LoadingWarps {
         let unit = loaders.define(unit, request);
         let launch = launch(request, target, loaders.queries(), self.warps);
         Prepared { unit, entry: "msda_forward", launch, args: args(request) }.into()
-    }
-
-    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
-        Err("other warps load locations and weights")
     }
 }

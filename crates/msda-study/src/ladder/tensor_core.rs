@@ -2,7 +2,7 @@
 
 use msda::Dtype;
 
-use super::{Reading, Strategy, args, unit, vec};
+use super::{Strategy, args, per_plane, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Target};
@@ -61,10 +61,6 @@ impl Strategy for TensorCore {
         }
     }
 
-    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
-        Err("one level is multiplied, not gathered")
-    }
-
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
         let p = request.problem;
         let Some(Coarse { level, positions, stride, shared }) = coarse(request) else {
@@ -84,9 +80,7 @@ impl Strategy for TensorCore {
         // As many blocks as are resident at once, each with a share of one plane.
         let resident = (target.shared() / (shared + 1024)).clamp(1, blocks(request)) * target.sms as usize;
         let blocks = (resident / (p.batch() * p.heads())).clamp(1, tiles);
-        let grid = [blocks, p.heads(), p.batch()].map(|n| n as u32);
-        let mut launch = Launch::new(grid, [BLOCK as u32, 1, 1]);
-        launch.shared = shared as u32;
+        let launch = Launch { shared: shared as u32, ..per_plane(p, blocks, BLOCK) };
         Prepared { unit, entry: "msda_forward", launch, args }.into()
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use msda::{Dtype, Sampling};
 
-use super::{Reading, Strategy, args, unit, vec};
+use super::{Strategy, args, per_plane, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Args, Call, Pointer, Prepared};
 use msda_cuda::{Request, Target};
@@ -86,10 +86,6 @@ impl Strategy for Texture {
         refuses(request, CHANNELS)
     }
 
-    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
-        Err("the texture unit reads, not the lanes")
-    }
-
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
         let p = request.problem;
         let maps = p.channels() / CHANNELS;
@@ -104,8 +100,7 @@ impl Strategy for Texture {
         put(&mut textures, &mut args, request, CHANNELS);
         let copy = copy_launch(request, target, p.levels().len(), THREADS);
         let blocks = (p.queries() * (maps / share)).div_ceil(THREADS);
-        let grid = [blocks, p.heads(), p.batch()].map(|n| n as u32);
-        let read = Launch::new(grid, [THREADS as u32, 1, 1]);
+        let read = per_plane(p, blocks, THREADS);
         let mut call = Call::default();
         call.resource = Some(Arc::new(textures));
         for (entry, launch, why) in [

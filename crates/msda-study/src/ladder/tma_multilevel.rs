@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use msda::{Role, Sampling};
 
-use super::{Reading, Strategy, args, unit, vec};
+use super::{Strategy, args, row_bytes, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Slot, Target};
 
-use crate::tensor_map::Window;
+use crate::tensor_map::{Window, Windows};
 
 /// It has no knobs.
 #[derive(Debug, Clone, Copy)]
@@ -26,10 +26,6 @@ const LEVELS: usize = 24;
 /// The longest row: 16 bytes per lane of a warp.
 const ROW: usize = 512;
 
-fn row(request: &Request<'_>) -> usize {
-    request.problem.channels() * request.problem.types().value.size()
-}
-
 /// The side of a window in pixels.
 fn side(request: &Request<'_>) -> usize {
     if request.problem.sampling() == Sampling::Nearest { 1 } else { 2 }
@@ -37,7 +33,7 @@ fn side(request: &Request<'_>) -> usize {
 
 /// Queries per warp.
 fn items(request: &Request<'_>) -> usize {
-    32 / (row(request) / 16)
+    32 / (row_bytes(request) / 16)
 }
 
 fn group(request: &Request<'_>) -> usize {
@@ -50,7 +46,7 @@ fn group(request: &Request<'_>) -> usize {
 /// Shared memory per block, as the kernel lays it out.
 fn shared(request: &Request<'_>) -> usize {
     let (windows, taps) = (items(request) * group(request), side(request).pow(2));
-    let stage = windows * (taps * row(request)).next_multiple_of(128);
+    let stage = windows * (taps * row_bytes(request)).next_multiple_of(128);
     let weights = (windows * taps * size_of::<f32>()).next_multiple_of(128);
     WARPS * (2 * (stage + weights) + 128)
 }
@@ -61,7 +57,7 @@ fn strides(request: &Request<'_>) -> [u64; 3] {
     let ([images, positions, heads], _) = Role::Value.shape(p);
     let size = p.types().value.size();
     let [image, position, head] = o[Slot::Value].strides.map(|stride| stride.wrapping_mul(size) as u64);
-    let of = |extent: usize, stride: u64| if extent > 1 { stride } else { row(request) as u64 };
+    let of = |extent: usize, stride: u64| if extent > 1 { stride } else { row_bytes(request) as u64 };
     [of(images, image), of(positions, position), of(heads, head)]
 }
 
@@ -74,8 +70,8 @@ impl Strategy for TmaMultilevel {
         if vec(request, 16) < 16 {
             return Some("rows are not at multiples of 16 bytes".into());
         }
-        if row(request) > ROW || p.channels() > 256 {
-            return Some(format!("rows of {} bytes: a warp reads at most {ROW}", row(request)));
+        if row_bytes(request) > ROW || p.channels() > 256 {
+            return Some(format!("rows of {} bytes: a warp reads at most {ROW}", row_bytes(request)));
         }
         if p.levels().len() > LEVELS {
             return Some(format!("{} levels: {LEVELS} descriptions fit the argument", p.levels().len()));
@@ -87,10 +83,6 @@ impl Strategy for TmaMultilevel {
             return Some("a stride of value is 0 or too long to be described".into());
         }
         None
-    }
-
-    fn reading(&self, _request: &Request<'_>, _target: &Target) -> Result<Reading, &'static str> {
-        Err("the copy engine reads, not the lanes")
     }
 
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
@@ -106,15 +98,16 @@ impl Strategy for TmaMultilevel {
         args.i32(tiles);
         let [image, position, head] = strides(request);
         let (channels, side) = (p.channels() as u64, side(request) as u32);
+        let mut windows = Windows::default();
         for level in p.levels() {
-            let window = Window {
+            windows.0.push(Window {
+                place: args.room(128, 128),
                 offset: level.origin as u64 * position,
                 dtype: p.types().value,
                 sizes: vec![channels, p.heads() as u64, level.w as u64, level.h as u64, p.batch() as u64],
                 strides: vec![head, position, position * level.pitch as u64, image],
                 window: vec![channels as u32, 1, side, side, 1],
-            };
-            args.encode(Slot::Value, 128, 128, Arc::new(window));
+            });
         }
         // As many blocks as are resident at once, each with a share of one plane.
         let resident = (target.shared() / (shared + 1024)).clamp(1, 8) * target.sms as usize;
@@ -122,6 +115,8 @@ impl Strategy for TmaMultilevel {
         let grid = [blocks, p.heads(), p.batch()].map(|n| n as u32);
         let mut launch = Launch::new(grid, [32 * WARPS as u32, 1, 1]);
         launch.shared = shared as u32;
-        Prepared { unit, entry: "msda_forward", launch, args }.into()
+        let mut call = Call::from(Prepared { unit, entry: "msda_forward", launch, args });
+        call.resource = Some(Arc::new(windows));
+        call
     }
 }

@@ -25,11 +25,10 @@ fn value_bytes(request: &Request<'_>) -> usize {
     (last.sum::<usize>() + p.channels()) * p.types().value.size()
 }
 
-/// The kernel with this argument keeps values in L2. The plan sets a part of L2 aside for them, and
-/// gives it back at its end.
-pub(super) fn keep_values(call: &mut Call, args: &mut Args, request: &Request<'_>) {
-    args.keep_in_l2(Slot::Value, value_bytes(request));
-    call.resource = Some(Arc::new(Persisting));
+/// The next stage of the call keeps values in L2. The plan sets a part of L2 aside for them, and
+/// gives it back at its end. [`release_values`] must follow.
+pub(super) fn keep_values(call: &mut Call, request: &Request<'_>) {
+    call.resource = Some(Arc::new(Persisting { stage: call.stages.len(), bytes: value_bytes(request) }));
 }
 
 /// Adds a stage that makes the lines normal again. Otherwise the next call, whatever it is, would

@@ -111,14 +111,14 @@ pub(super) fn kernels(arch: Arch) -> Vec<Kernel> {
 /// Times a shape. A shape that does not fit the device is refused.
 pub fn run(bench: &Bench, shape: Shape) -> Result<Measured> {
     let time = |from| {
-        let loaded = Loaded::new(bench.device(), shape, from)?;
-        let work = f64::from(shape.threads() / THREADS) * f64::from(loaded.turns) * f64::from(BYTES);
-        let timed = bench.time(work, false, |stream| loaded.ready.queue(stream))?;
-        let wrong = loaded.wrong()?;
+        let clusters = Clusters::new(bench.device(), shape, from)?;
+        let work = f64::from(shape.threads() / THREADS) * f64::from(clusters.turns) * f64::from(BYTES);
+        let timed = bench.time(work, false, |stream| clusters.ready.queue(stream))?;
+        let wrong = clusters.wrong()?;
         if let Some((thread, got, want)) = wrong.first() {
             agree(from.name(), format!("thread {thread}"), *got, *want)?;
         }
-        Ok::<_, Error>((loaded.active, timed))
+        Ok::<_, Error>((clusters.active, timed))
     };
     let (active, remote) = time(Reads::Others)?;
     let (_, local) = time(Reads::Itself)?;
@@ -130,17 +130,17 @@ pub fn run(bench: &Bench, shape: Shape) -> Result<Measured> {
 /// fault or hang: the process should have nothing else to do.
 pub fn run_unguarded(device: &Device, shape: Shape) -> Result<usize> {
     const RUNS: usize = 20;
-    let loaded = Loaded::new(device, shape, Reads::OthersUnguarded)?;
+    let clusters = Clusters::new(device, shape, Reads::OthersUnguarded)?;
     let stream = device.stream()?;
     for _ in 0..RUNS {
-        loaded.ready.queue(stream.handle())?;
+        clusters.ready.queue(stream.handle())?;
         stream.synchronize()?;
     }
-    Ok(loaded.wrong()?.len())
+    Ok(clusters.wrong()?.len())
 }
 
 /// A kernel for a shape, with its memory.
-struct Loaded {
+struct Clusters {
     shape: Shape,
     from: Reads,
     /// Passes over the memory of a block.
@@ -151,7 +151,7 @@ struct Loaded {
     ready: Ready<Args>,
 }
 
-impl Loaded {
+impl Clusters {
     fn new(device: &Device, shape: Shape, from: Reads) -> Result<Self> {
         /// Passes over each neighbour.
         const ROUNDS: u32 = 8;

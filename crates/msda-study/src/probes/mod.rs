@@ -26,9 +26,9 @@ pub use kernel::Kernel;
 
 use msda::{Error, ErrorKind, Result};
 
+use msda_bench::gpu::measure::Flush;
+use msda_bench::gpu::measure::time;
 use msda_cuda::driver::{Arch, Device, Stream, StreamHandle};
-use msda_cuda::measure::Flush;
-use msda_cuda::measure::time;
 
 /// Every kernel of the probes that an architecture supports.
 pub fn kernels(arch: Arch) -> Vec<Kernel> {

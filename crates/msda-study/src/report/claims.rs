@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::Judge;
-use crate::claims::{Claims, Outcome, Verdict, commands, judge, listed, measured, stated, summary};
+use crate::claims::{Claims, Outcome, Verdict, commands, judge, measured, stated, summary};
 use crate::facts::{Facts, gpus, of_gpu};
 use msda_bench::record::{Record, Source};
 use msda_bench::report::page::{Finding, Key, Kind, Part, Plot, Plots, Section, Table};
@@ -72,7 +72,7 @@ fn parts(claims: &Claims, outcomes: &[Outcome<'_>]) -> Vec<Part> {
         if own.is_empty() {
             continue;
         }
-        let title = format!("{} ({}): {}", system.name, listed(&system.at), counts(&own));
+        let title = format!("{} ({}): {}", system.name, system.at, counts(&own));
         parts.push(Part::closed(title, vec![Part::Table(table(&system.name, &own))]));
     }
     let missing = commands(outcomes);
@@ -104,7 +104,7 @@ fn table(title: &str, outcomes: &[Outcome<'_>]) -> Table {
     for o in outcomes {
         table.push([
             o.verdict.name().into(),
-            listed(&o.claim.at),
+            o.claim.at.to_string(),
             o.claim.says.clone(),
             stated(&o.claim.stated),
             measured(o),

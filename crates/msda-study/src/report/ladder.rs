@@ -10,7 +10,7 @@ use msda_bench::report::folded;
 use msda_bench::report::known::machine;
 use msda_bench::report::number::{NONE, figure, percent, times};
 use msda_bench::report::page::{Finding, Kind, Line, Part, Plot, Plots, Section, Table};
-use msda_bench::report::svg::{bars, changes};
+use msda_bench::report::svg::bars;
 use msda_bench::report::{Row, Setting, dtype_order, positive};
 
 /// The base of the suite.
@@ -25,8 +25,6 @@ struct Ladder<'a> {
     first: &'a Measurement,
     /// In the order of the ladder, then the generic kernel and the chosen one.
     steps: Vec<&'a Measurement>,
-    /// The base of the suite and the rungs with one change, in the order of the ladder.
-    suite: Vec<&'a Measurement>,
 }
 
 pub(super) fn section(records: &[Record]) -> Option<Section> {
@@ -49,7 +47,7 @@ pub(super) fn finding(records: &[Record]) -> Option<Finding> {
     let ladders = ladders(records);
     let (ladder, chosen) =
         ladders.iter().find_map(|l| Some((l, l.steps.iter().find(|m| m.engine == "cuda")?)))?;
-    let right = |m: &&&Measurement| is_rung(&m.engine) && row(m).within();
+    let right = |m: &&&Measurement| is_rung(&m.engine) && !of_suite(&m.engine) && row(m).within();
     let rungs = ladder.steps.iter().filter(right);
     let best = rungs.min_by(|a, b| a.time.median.total_cmp(&b.time.median))?;
     let over = |ms: f64| times(positive(ms / chosen.time.median));
@@ -107,13 +105,12 @@ fn ladders(records: &[Record]) -> Vec<Ladder<'_>> {
             if all.iter().any(|l| l.machine == machine(record) && key(l.first) == key(rung)) {
                 continue;
             }
-            let (suite, steps) = timed().filter(|m| key(m) == key(rung)).partition(|m| of_suite(&m.engine));
-            all.push(Ladder { machine: machine(record), first: rung, steps, suite });
+            let steps = timed().filter(|m| key(m) == key(rung)).collect();
+            all.push(Ladder { machine: machine(record), first: rung, steps });
         }
     }
     for ladder in &mut all {
         ladder.steps.sort_by_key(|m| order(&m.engine));
-        ladder.suite.sort_by_key(|m| order(&m.engine));
     }
     // f16 comes first, because the documents are about it.
     all.sort_by(|a, b| {
@@ -138,42 +135,30 @@ fn key(m: &Measurement) -> (&str, &str, String, Setting) {
     (&m.workload, &m.dtype, m.pass.to_string(), Setting::of(m))
 }
 
-impl<'a> Ladder<'a> {
+impl Ladder<'_> {
     fn name(&self) -> String {
         let m = self.first;
         format!("{} {} {}{}", m.workload, m.dtype, m.pass, Setting::of(m).words())
     }
 
     fn time(&self, rung: &str) -> Option<f64> {
-        let mut all = self.steps.iter().chain(&self.suite);
-        all.find(|m| is_rung(&m.engine) && short(&m.engine) == rung).map(|m| m.time.median)
+        self.steps.iter().find(|m| is_rung(&m.engine) && short(&m.engine) == rung).map(|m| m.time.median)
     }
 
     /// The strategies are described in the first ladder only.
     fn parts(&self, records: &[Record], described: bool) -> Vec<Part> {
-        let mut parts = Vec::new();
-        let bars = (!self.steps.is_empty()).then(|| self.bars());
-        let changes =
-            self.bases().into_iter().filter(|base| self.time(base).is_some()).map(|base| self.changes(base));
-        parts.push(Part::Plots(Plots {
-            note: "Thin lines: p10 to p90. Upright marks: the floor. ~: inexact by design.".into(),
-            plots: bars.into_iter().chain(changes).collect(),
-            ..Plots::default()
-        }));
-        let mut tables = Vec::new();
-        if !self.steps.is_empty() {
-            tables.push(Part::Table(self.table(described)));
-        }
-        for base in self.bases() {
-            let detail = format!("{base} with one change each; positive is faster");
-            tables.push(Part::Heading("Suite".into(), detail));
-            tables.push(Part::Table(self.suite_table(base, described)));
-        }
-        parts.push(Part::closed("Numbers", tables));
+        let mut parts = vec![
+            Part::Plots(Plots {
+                note: "Thin lines: p10 to p90. Upright marks: the floor. ~: inexact by design.".into(),
+                plots: vec![self.bars()],
+                ..Plots::default()
+            }),
+            Part::closed("Numbers", vec![Part::Table(self.table(described))]),
+        ];
         let missing = self.missing(records);
         if !missing.is_empty() {
-            let engines: Vec<String> = missing.iter().map(|name| format!("--engine {RUNG}{name}")).collect();
-            let command = format!("msda bench --workload {} {}", self.first.workload, engines.join(" "));
+            let rungs: Vec<String> = missing.iter().map(|name| format!("--rung {name}")).collect();
+            let command = format!("msda-study bench --workload {} {}", self.first.workload, rungs.join(" "));
             parts.push(Part::Missing(vec![(missing.join(", "), command)]));
         }
         parts
@@ -224,14 +209,13 @@ impl<'a> Ladder<'a> {
                 ("time µs", Number),
                 ("p10..p90", Number),
                 ("over original", Number),
-                ("over the rung before", Number),
+                ("gain over its base %", Number),
                 ("floor", Number),
                 ("err/tol", Number),
                 ("strategy", Text),
             ],
         );
         let original = self.time(ORIGINAL);
-        let mut before = None;
         for m in &self.steps {
             let (row, us) = (row(m), |ms: f64| figure(ms * 1e3));
             let over = |other: Option<f64>| times(other.and_then(|o| positive(o / m.time.median)));
@@ -241,74 +225,21 @@ impl<'a> Ladder<'a> {
                 us(m.time.median),
                 format!("{}..{}", us(m.time.p10), us(m.time.p90)),
                 if name == ORIGINAL { NONE.into() } else { over(original) },
-                over(before.filter(|_| is_rung(&m.engine))),
+                self.gain(m).map_or(NONE.into(), signed),
                 percent(row.reached()),
                 row.error_text(),
                 if described { about(name).into() } else { String::new() },
             ];
-            before = Some(m.time.median);
             table.lines.push(if row.is_wrong() { Line::Failed(cells) } else { Line::Cells(cells) });
         }
         table.without_empty()
     }
 
-    /// The rungs that others change in one thing, in the order of the ladder.
-    fn bases(&self) -> Vec<&'a str> {
-        let mut all: Vec<&str> = Vec::new();
-        for base in self.suite.iter().filter_map(|m| base_of(short(&m.engine))) {
-            if !all.contains(&base) {
-                all.push(base);
-            }
-        }
-        all.sort_by_key(|base| order(&format!("{RUNG}{base}")));
-        all
-    }
-
-    /// The rungs that change one thing of a base.
-    fn changed(&self, base: &str) -> impl Iterator<Item = &'a Measurement> {
-        self.suite.iter().copied().filter(move |m| base_of(short(&m.engine)) == Some(base))
-    }
-
-    /// How much faster than its base, in percent, computed as in the documents.
-    fn change(&self, m: &Measurement) -> Option<f64> {
-        let change = (self.time(base_of(short(&m.engine))?)? / m.time.median - 1.0) * 100.0;
-        change.is_finite().then_some(change)
-    }
-
-    fn changes(&self, base: &str) -> Plot {
-        let change = |m: &Measurement| {
-            let value = self.change(m)?;
-            Some(changes::Change { label: short(&m.engine).into(), value, text: signed(value) })
-        };
-        let all: Vec<changes::Change> = self.changed(base).filter_map(change).collect();
-        let label = format!("Speed of {} variants against {base} on {}", all.len(), self.name());
-        let svg = changes::changes(&all, &format!("faster than {base}, %"), &label);
-        Plot::new(format!("Against {base}"), "one change each; positive is faster", svg)
-    }
-
-    fn suite_table(&self, base: &str, described: bool) -> Table {
-        use Kind::{Number, Text, Word};
-        let columns = [
-            ("variant", Word),
-            ("time µs", Number),
-            ("gain %", Number),
-            ("err/tol", Number),
-            ("strategy", Text),
-        ];
-        let mut table = Table::new(format!("Suite of {base} on {}", self.name()), &columns);
-        let itself = self.suite.iter().copied().filter(|m| short(&m.engine) == base);
-        for m in itself.chain(self.changed(base)) {
-            let (row, name) = (row(m), short(&m.engine));
-            let cells = vec![
-                name.into(),
-                figure(m.time.median * 1e3),
-                self.change(m).map_or(NONE.into(), signed),
-                row.error_text(),
-                if described { about(name).into() } else { String::new() },
-            ];
-            table.lines.push(if row.is_wrong() { Line::Failed(cells) } else { Line::Cells(cells) });
-        }
-        table.without_empty()
+    /// How much faster than the rung that it changes in one thing, in percent, as in the documents.
+    fn gain(&self, m: &Measurement) -> Option<f64> {
+        let base = base_of(short(&m.engine)).filter(|_| is_rung(&m.engine))?;
+        let gain = (self.time(base)? / m.time.median - 1.0) * 100.0;
+        gain.is_finite().then_some(gain)
     }
 }
 

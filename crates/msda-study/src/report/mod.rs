@@ -1,11 +1,9 @@
 //! The study's section of the report.
 
 mod claims;
+mod figures;
 mod founding;
 mod ladder;
-mod probes;
-mod sweeps;
-mod wavefronts;
 
 use anyhow::Result;
 use msda_bench::record::{Ceiling, Device, Record};
@@ -59,10 +57,9 @@ impl Extension for Sections {
         let own = [
             founding::section(records, self.claims)?,
             ladder::section(records),
-            probes::section(records),
             claims,
-            wavefronts::section(records),
-            sweeps::section(records),
+            figures::section(records, "probe.", "Probes", PROBES),
+            figures::section(records, "analyze.", "Analysis", ANALYSIS),
         ];
         let folds: Vec<Part> = own.into_iter().flatten().map(folded).collect();
         if folds.is_empty() {
@@ -92,23 +89,30 @@ fn folded(section: Section) -> Part {
     Part::closed(section.title, about.chain(section.parts).collect())
 }
 
+const PROBES: &str = "Limits of the machine, each measured alone, and the experiments of the documents.";
+const ANALYSIS: &str = "What a workload needs, what the compiler made of a kernel, what the hardware counted, and how \
+    time grows with the problem.";
+
 /// Measurements that no record has, and the commands that make them.
 fn missing(records: &[Record]) -> Vec<(String, String)> {
     let rungs = records.iter().flat_map(|r| &r.measurements).any(|m| is_rung(&m.engine));
-    let figures = |prefix: &str| !known(records, prefix).is_empty();
-    let counted = known(records, "analyze.")
-        .iter()
-        .flat_map(|k| &k.figures)
-        .any(|f| f.name.ends_with(".wavefronts.predicted") || f.name.ends_with(".wavefronts.measured"));
+    let figure = |prefix: &str, end: &str| {
+        let mut all = records.iter().flat_map(|r| &r.figures);
+        all.any(|f| f.name.starts_with(prefix) && f.name.ends_with(end))
+    };
     let all = [
-        (rungs, "the ladder", "msda study bench"),
-        (counted, "wavefronts", "msda study analyze --workload seed --ncu --out analysis.json"),
+        (rungs, "the ladder", "msda-study bench"),
         (
-            figures("analyze.sweep."),
-            "time against the size of the problem",
-            "msda study analyze --sweep --out sweep.json",
+            figure("analyze.", ".wavefronts.measured"),
+            "counters",
+            "msda-study analyze --workload seed --ncu --out analysis.json",
         ),
-        (figures("probe."), "the probes", "msda study probe --out probes"),
+        (
+            figure("analyze.sweep.", ""),
+            "time against the size of the problem",
+            "msda-study analyze --sweep --out sweep.json",
+        ),
+        (figure("probe.", ""), "the probes", "msda-study probe --out probes"),
     ];
     let absent = all.into_iter().filter(|(there, ..)| !there);
     absent.map(|(_, what, command)| (what.into(), command.into())).collect()

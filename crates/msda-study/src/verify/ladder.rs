@@ -11,13 +11,14 @@ use anyhow::{Context, Result, anyhow};
 use msda::Dtype;
 use msda::conformance::{self, Group, Summary};
 use msda_bench::bench::Progress;
+use msda_bench::gpu::measure::{Resident, Setup};
 use msda_bench::parallel::in_parallel;
 use msda_bench::record::{Figure, Pass, Record, Skipped};
+use msda_bench::report::Table;
 use msda_bench::task::Task;
 use msda_bench::workload::{Data, Workload};
 use msda_cuda::driver::Device as Gpu;
 use msda_cuda::kernels::Kernel;
-use msda_cuda::measure::{Resident, Setup};
 use msda_cuda::{Cuda, Target};
 use serde::Serialize;
 
@@ -207,7 +208,7 @@ fn verify(
     }
     progress.begin(steps);
     let progress = &Mutex::new(progress);
-    verified.battery = battery(gpu, &exact, groups, progress);
+    verified.battery = battery(gpu, &exact, groups, &|what| step(progress, what));
     for rung in others {
         let what = format!("the battery on {}", rung.kernel());
         verified.skipped.push(Skipped { what, why: "it is not held to the tolerance".into() });
@@ -261,13 +262,18 @@ fn compare(gpu: &Gpu, data: &Data, whole: &Whole, kernel: Option<Kernel>) -> Res
     Ok(Outcome::Ran { compared: whole.compare(&first)?, same_bits })
 }
 
-/// The battery on every exact rung, with all cores: most of the time goes to compiling.
-fn battery(gpu: &Gpu, rungs: &[&'static Rung], groups: &[Group], progress: &Shared<'_>) -> Vec<Battery> {
+/// Groups of the battery on rungs, with all cores: most of the time goes to compiling.
+pub fn battery(
+    gpu: &Gpu,
+    rungs: &[&'static Rung],
+    groups: &[Group],
+    step: &(dyn Fn(&str) + Sync),
+) -> Vec<Battery> {
     let jobs: Vec<(&'static Rung, Group)> =
         rungs.iter().flat_map(|&rung| groups.iter().map(move |&group| (rung, group))).collect();
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let results = in_parallel(workers, &jobs, |&(rung, group)| {
-        step(progress, &format!("battery: {} {}", rung.name, group.name()));
+        step(&format!("battery: {} {}", rung.name, group.name()));
         run_group(gpu, rung, group)
     });
     let mut all: Vec<Battery> = Vec::new();
@@ -295,20 +301,21 @@ fn run_group(gpu: &Gpu, rung: &'static Rung, group: Group) -> Battery {
     for (number, case) in group.cases(1).iter().enumerate() {
         let summary = conformance::run_case(&backend, &format!("{}/{number}", group.name()), case);
         let [took, refused] = asked.each_ref().map(|flag| flag.swap(false, Ordering::Relaxed));
-        battery.note(summary, took, refused);
+        battery.add(Battery::of_case(&summary, took, refused));
     }
     battery
 }
 
 impl Battery {
-    /// Adds a case. Some cases ask for no kernel: then it was neither taken nor refused.
-    fn note(&mut self, summary: Summary, took: bool, refused: bool) {
-        self.taken += usize::from(took);
-        self.refused += usize::from(refused && !took);
-        self.failed.extend(summary.failed.iter().map(ToString::to_string));
-        if took {
-            self.compared += summary.compared;
-            self.worst = self.worst.max(summary.worst);
+    /// One case. Some cases ask for no kernel: then it was neither taken nor refused.
+    fn of_case(summary: &Summary, took: bool, refused: bool) -> Self {
+        Self {
+            rung: String::new(),
+            taken: usize::from(took),
+            refused: usize::from(refused && !took),
+            failed: summary.failed.iter().map(ToString::to_string).collect(),
+            compared: if took { summary.compared } else { 0 },
+            worst: if took { summary.worst } else { 0.0 },
         }
     }
 
@@ -322,60 +329,49 @@ impl Battery {
 }
 
 /// The results as tables.
-pub fn text(verified: &Verified) -> String {
-    let mut text = String::new();
-    let width = verified.battery.iter().map(|b| b.rung.len()).max().unwrap_or(0).max(10);
-    if !verified.battery.is_empty() {
-        text += &format!(
-            "{:<width$} {:>7} {:>7} {:>7} {:>12} {:>8}\n",
-            "battery", "taken", "refused", "failed", "compared", "err/tol"
-        );
-    }
+pub fn text(verified: &Verified, width: usize) -> String {
+    let mut parts = Vec::new();
+    let mut table = Table::default().text("battery", 0).number("taken", 0).number("refused", 0);
+    table = table.number("failed", 0).number("compared", 1).number("err/tol", 0);
     for b in &verified.battery {
-        text += &format!(
-            "{:<width$} {:>7} {:>7} {:>7} {:>12} {:>8.3}\n",
-            b.rung,
-            b.taken,
-            b.refused,
-            b.failed.len(),
-            b.compared,
-            b.worst
-        );
+        let counts = [b.taken, b.refused, b.failed.len(), b.compared].map(|n| n.to_string());
+        table.push([b.rung.clone()].into_iter().chain(counts).chain([format!("{:.3}", b.worst)]));
     }
-    let mut title = String::new();
-    for o in &verified.outputs {
-        let own = format!("{} {}", o.workload, o.dtype);
-        if own != title {
-            title = own;
-            text += &format!(
-                "\n{title:<width$} {:>10} {:>9} {:>9} {:>8} {:>9} {:>9} {:>5}\n",
-                "outputs", "max abs", "max rel", "err/tol", "over", "unwritten", "bits"
-            );
+    if !verified.battery.is_empty() {
+        parts.push(table.render(width, false));
+    }
+    for same in verified.outputs.chunk_by(|a, b| (&a.workload, &a.dtype) == (&b.workload, &b.dtype)) {
+        let title = format!("{} {}", same[0].workload, same[0].dtype);
+        let mut table = Table::default().text(&title, 0).number("outputs", 3).number("max abs", 1);
+        table = table.number("max rel", 2).number("err/tol", 0).number("over", 0).number("unwritten", 1);
+        table = table.number("bits", 0).text("", 0);
+        let mut others = String::new();
+        for o in same {
+            match &o.outcome {
+                Outcome::Ran { compared: c, same_bits } => table.push([
+                    o.kernel.clone(),
+                    c.outputs.to_string(),
+                    format!("{:.2e}", c.max_abs),
+                    format!("{:.2e}", c.max_rel),
+                    format!("{:.3}", c.worst),
+                    c.over.to_string(),
+                    c.unwritten.to_string(),
+                    if *same_bits { "same" } else { "differ" }.into(),
+                    if o.exact { "" } else { "inexact" }.into(),
+                ]),
+                Outcome::Refused(why) => others += &format!("{}: refused: {why}\n", o.kernel),
+                Outcome::Failed(why) => {
+                    others += &format!("{}: failed: {}\n", o.kernel, why.replace('\n', "; "));
+                }
+            }
         }
-        text += &match &o.outcome {
-            Outcome::Ran { compared: c, same_bits } => format!(
-                "{:<width$} {:>10} {:>9.2e} {:>9.2e} {:>8.3} {:>9} {:>9} {:>5}{}\n",
-                o.kernel,
-                c.outputs,
-                c.max_abs,
-                c.max_rel,
-                c.worst,
-                c.over,
-                c.unwritten,
-                if *same_bits { "same" } else { "differ" },
-                if o.exact { "" } else { "  inexact" },
-            ),
-            Outcome::Refused(why) => format!("{:<width$} refused: {why}\n", o.kernel),
-            Outcome::Failed(why) => format!("{:<width$} failed: {}\n", o.kernel, why.replace('\n', "; ")),
-        };
+        parts.push(table.render(width, false) + &others);
     }
     if !verified.skipped.is_empty() {
-        text += "\nleft out\n";
+        let line = |s: &Skipped| format!("  {}: {}\n", s.what, s.why.replace('\n', "\n    "));
+        parts.push(format!("left out\n{}", verified.skipped.iter().map(line).collect::<String>()));
     }
-    for s in &verified.skipped {
-        text += &format!("  {}: {}\n", s.what, s.why.replace('\n', "\n    "));
-    }
-    text.trim_start().to_owned()
+    parts.join("\n")
 }
 
 /// An error that lists all faults, if there are any.
@@ -445,7 +441,7 @@ mod tests {
         assert_eq!(figure("verify.seed.f16.ladder:original.unwritten"), Some(2.0));
         assert_eq!(figure("verify.seed.f16.ladder:simple.over"), Some(3.0));
         assert_eq!(figure("verify.seed.f16.ladder:ultra.over"), None);
-        let said = text(&verified);
+        let said = text(&verified, 100);
         assert!(said.contains("refused: no clusters") && said.contains("inexact"), "{said}");
     }
 
@@ -457,9 +453,9 @@ mod tests {
             (summary.passed, summary.compared, summary.worst) = (1, 10, 0.5);
             summary
         };
-        battery.note(case(), true, false);
-        battery.note(case(), false, true);
-        battery.note(case(), false, false);
+        for (took, refused) in [(true, false), (false, true), (false, false)] {
+            battery.add(Battery::of_case(&case(), took, refused));
+        }
         assert_eq!((battery.taken, battery.refused, battery.compared, battery.worst), (1, 1, 10, 0.5));
     }
 }

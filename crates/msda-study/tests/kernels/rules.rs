@@ -1,6 +1,6 @@
 //! Rules for the kernels of the ladder.
 
-use msda_cuda::jit::disassembly::Code;
+use msda_bench::gpu::disassembly::Code;
 
 use super::harness::Case;
 use super::harness::rules::number;

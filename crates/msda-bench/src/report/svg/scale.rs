@@ -16,13 +16,6 @@ impl Scale {
         Self { lo: 0.0, hi, log: false, from, to }
     }
 
-    /// Between two values around zero.
-    pub(super) fn between(lo: f64, hi: f64, from: f64, to: f64) -> Self {
-        let good = lo.is_finite() && hi.is_finite() && hi > lo;
-        let (lo, hi) = if good { (lo, hi) } else { (0.0, 1.0) };
-        Self { lo, hi, log: false, from, to }
-    }
-
     /// Logarithmic, between two positive values.
     pub(super) fn log(lo: f64, hi: f64, from: f64, to: f64) -> Self {
         let good = lo.is_finite() && hi.is_finite() && lo > 0.0 && hi > lo;
@@ -113,7 +106,6 @@ mod tests {
     fn ticks_are_round() {
         assert_eq!(labels(&Scale::linear(9.3, 0.0, 1.0), 5), ["0", "2", "4", "6", "8"]);
         assert_eq!(labels(&Scale::linear(0.31, 0.0, 1.0), 4), ["0", "0.1", "0.2", "0.3"]);
-        assert_eq!(labels(&Scale::between(-12.0, 31.0, 0.0, 1.0), 5), ["-10", "0", "10", "20", "30"]);
         assert_eq!(labels(&Scale::log(0.4, 12.0, 0.0, 1.0), 6), ["0.5", "1", "2", "5", "10"]);
         assert_eq!(labels(&Scale::log(0.01, 1e4, 0.0, 1.0), 5), ["0.01", "1", "100", "10k"]);
     }

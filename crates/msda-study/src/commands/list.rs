@@ -1,4 +1,4 @@
-//! `msda study list`
+//! `msda-study list`
 
 use anyhow::Result;
 use msda::Dtype;
@@ -7,13 +7,13 @@ use msda_cuda::driver::Arch;
 use msda_study::list::{Step, rungs};
 use serde_json::{Value, json};
 
-use crate::commands::kernels::{pretty, target};
-use crate::terminal::print;
+use msda_bench::gpu::kernels::{pretty, target};
+use msda_bench::terminal::print;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  msda study list
-  msda study list --workload detr-encoder --dtype f16 --arch sm_80")]
+  msda-study list
+  msda-study list --workload detr-encoder --dtype f16 --arch sm_80")]
 pub(crate) struct Args {
     /// The workload that the rungs are asked for: a name, or a path to a .toml file
     #[arg(long, value_name = "NAME", default_value = "seed")]

@@ -1,24 +1,24 @@
-//! `msda study analyze`
+//! `msda-study analyze`
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use msda::Dtype;
 use msda_bench::record::sources;
+use msda_bench::report;
 use msda_study::analyze;
 
-use crate::terminal::{Bar, print};
+use msda_bench::terminal::{Bar, color, print, typed};
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "Analyzes the forward pass. Without a GPU: the work of the workload, the predictions of a model and, with NVRTC and nvdisasm, the \
-    compiled code. Results that cannot be had are listed with the reason. --ncu and --sweep need a GPU.
+    after_help = "Analyzes the forward pass. Without a GPU: the work of the workload and, with NVRTC and nvdisasm, the compiled code. Results that cannot be had are listed with the reason. --ncu and --sweep need a GPU.
 
 Examples:
-  msda study analyze --workload detr-encoder
-  msda study analyze --workload seed --kernel chosen --kernel generic --ncu --out analysis.json
-  msda study analyze --workload seed --ladder
-  msda study analyze --sweep"
+  msda-study analyze --workload detr-encoder
+  msda-study analyze --workload seed --kernel chosen --kernel generic --ncu --out analysis.json
+  msda-study analyze --workload seed --ladder
+  msda-study analyze --sweep"
 )]
 pub(crate) struct Args {
     /// A workload by name, or a path to a .toml file; may be repeated. The seed shape when absent
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// The value type; the workload's main one when absent. May be repeated
     #[arg(long, value_name = "TYPE")]
     dtype: Vec<Dtype>,
-    /// A kernel by name, as `msda kernels` and `msda study list` show them, or 'chosen'; may be
+    /// A kernel by name, as `msda kernels` and `msda-study list` show them, or 'chosen'; may be
     /// repeated
     #[arg(long, value_name = "NAME", default_value = analyze::CHOSEN)]
     kernel: Vec<String>,
@@ -72,9 +72,9 @@ pub(crate) fn main(args: Args) -> Result<()> {
         ncu: args.ncu.then(std::env::current_exe).transpose()?,
         sweep: args.sweep,
         records,
-        command: crate::commands::typed(std::env::args().skip(1)),
+        command: typed("msda-study"),
     };
-    let record = analyze::run(&options, &mut Bar::new())?;
+    let record = analyze::run(&options, &mut Bar::default())?;
     if let Some(path) = &args.out {
         record.save(path)?;
         eprintln!("record: {}", path.display());
@@ -82,6 +82,9 @@ pub(crate) fn main(args: Args) -> Result<()> {
     if args.json {
         print(&serde_json::to_string_pretty(&record)?)
     } else {
-        print(&analyze::terminal(&record))
+        let kernels = analyze::conclusions(&record.figures);
+        let lines: String =
+            kernels.iter().map(|(kernel, sentence)| format!("{kernel}: {sentence}\n")).collect();
+        print(&(report::terminal(&[record], color()) + &lines))
     }
 }

@@ -1,4 +1,4 @@
-//! `msda study founding`
+//! `msda-study founding`
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use msda_study::founding::{Founding, documents, page};
 
 use super::claims::records;
-use crate::terminal::print;
+use msda_bench::terminal::print;
 
 #[derive(clap::Args)]
 #[command(
@@ -14,8 +14,8 @@ use crate::terminal::print;
     their future work, as Markdown. Records are read from ./records unless --record names others.
 
 Examples:
-  msda study founding
-  msda study founding --docs docs"
+  msda-study founding
+  msda-study founding --docs docs"
 )]
 pub(crate) struct Args {
     /// A record, or a folder of records; may be repeated

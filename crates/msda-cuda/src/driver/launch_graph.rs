@@ -15,10 +15,10 @@ use super::{Device, Function, Launch, StreamHandle};
 
 /// Kernels and clears that are queued by one call, which costs the host less than one kernel
 /// launch. Each names the nodes that it runs after. Nodes that do not wait for each other may run
-/// at the same time. It is a graph whose arguments can be changed. The driver makes launches of a
-/// chain wait for each other, also on different streams: use it on one stream.
+/// at the same time. It is a CUDA graph whose arguments can be changed. The driver makes launches of
+/// one graph wait for each other, also on different streams: use it on one stream.
 #[derive(Debug)]
-pub struct Chain {
+pub struct LaunchGraph {
     device: Device,
     raw: CUgraphExec,
     links: Vec<Link>,
@@ -26,7 +26,7 @@ pub struct Chain {
     graph: Definition,
 }
 
-/// A part of a [`Chain`].
+/// A part of a [`LaunchGraph`].
 #[derive(Debug, Clone, Copy)]
 pub enum Node<'a> {
     /// A kernel with one parameter.
@@ -60,15 +60,15 @@ enum Params {
     Clear(CUDA_MEMSET_NODE_PARAMS),
 }
 
-// SAFETY: a chain may be used from any thread, by one at a time: every change takes `&mut self`.
-unsafe impl Send for Chain {}
+// SAFETY: a graph may be used from any thread, by one at a time: every change takes `&mut self`.
+unsafe impl Send for LaunchGraph {}
 
-impl Chain {
-    /// A chain of nodes, each with the numbers of the nodes that it runs after.
+impl LaunchGraph {
+    /// A graph of nodes, each with the numbers of the nodes that it runs after.
     ///
     /// # Safety
     /// Each kernel has one parameter, and its node has the address of an argument. The functions
-    /// outlive the chain.
+    /// outlive the graph.
     pub unsafe fn new(device: &Device, nodes: &[(&[usize], Node<'_>)]) -> Result<Self> {
         let _bound = device.bind_relaxed()?;
         let mut graph = Definition(ptr::null_mut());
@@ -80,7 +80,8 @@ impl Chain {
                 links.get(number).map(|link| link.node).ok_or_else(|| not_a("node before it", number))
             };
             let before = after.iter().map(node_of).collect::<Result<Vec<_>>>()?;
-            // SAFETY: the caller's promise.
+            // SAFETY: graph and context live here; the nodes in `before` were just added to it; kernel
+            // and argument are right by the caller's promise.
             links.push(unsafe { Link::add(device, graph.0, &before, node)? });
         }
         Ok(Self { device: device.clone(), raw: graph.instantiate()?, links, graph })
@@ -96,9 +97,10 @@ impl Chain {
         };
         // The driver takes the function to be of the context that is current.
         let _bound = self.device.bind()?;
+        debug_assert!(!arg.is_null(), "a kernel's argument has an address");
         let mut arg = arg;
         params.kernelParams = &mut arg;
-        // SAFETY: chain and node live, and the node is of the chain; the argument is copied.
+        // SAFETY: graph and node live, and the node is of the graph; the argument is copied.
         let result = unsafe { api::cuGraphExecKernelNodeSetParams_v2(self.raw, node, &params) };
         check("cuGraphExecKernelNodeSetParams", result)
     }
@@ -111,7 +113,7 @@ impl Chain {
         let new = CUDA_MEMSET_NODE_PARAMS { dst: address, ..*params };
         check_address(&new)?;
         let _bound = self.device.bind()?;
-        // SAFETY: chain and node live, and the node is of the chain. Nothing is written before a
+        // SAFETY: graph and node live, and the node is of the graph. Nothing is written before a
         // launch.
         let result =
             unsafe { api::cuGraphExecMemsetNodeSetParams(self.raw, *node, &new, self.device.context()) };
@@ -132,12 +134,13 @@ impl Chain {
             }
         }
         let _bound = self.device.bind()?;
-        // SAFETY: chain and stream live; the rest is the caller's promise.
+        // SAFETY: graph and stream live and the stream does not capture; every clear has an address, and
+        // kernels stay within their memory by the caller's promise.
         check("cuGraphLaunch", unsafe { api::cuGraphLaunch(self.raw, stream.cu()) })
     }
 }
 
-impl Drop for Chain {
+impl Drop for LaunchGraph {
     fn drop(&mut self) {
         let graph = mem::replace(&mut self.graph, Definition(ptr::null_mut()));
         self.device.release(|| {
@@ -154,12 +157,13 @@ impl Link {
     /// Adds a node to a graph, after the nodes before it.
     ///
     /// # Safety
-    /// As for [`Chain::new`]. The graph lives, the nodes before it are of the graph, and the
+    /// As for [`LaunchGraph::new`]. The graph lives, the nodes before it are of the graph, and the
     /// context is current.
     unsafe fn add(device: &Device, graph: CUgraph, before: &[CUgraphNode], node: &Node<'_>) -> Result<Self> {
         let (list, count, mut added) = (before.as_ptr(), before.len(), ptr::null_mut());
         let params = match *node {
             Node::Kernel { function, launch, mut arg } => {
+                debug_assert!(!arg.is_null(), "a kernel's argument has an address");
                 let mut params = function.node(launch)?;
                 params.kernelParams = &mut arg;
                 // SAFETY: graph and node live, the parameters are complete, the argument is copied.
@@ -176,6 +180,7 @@ impl Link {
                 Params::Kernel(params)
             }
             Node::Clear { bytes } => {
+                debug_assert!(bytes > 0, "a clear has bytes");
                 let params = clear(bytes);
                 // The driver wants memory of the context, and takes any size later.
                 let first = CUDA_MEMSET_NODE_PARAMS { dst: device.placeholder()?, width: 1, ..params };
@@ -216,7 +221,7 @@ fn check_address(params: &CUDA_MEMSET_NODE_PARAMS) -> Result<()> {
 
 fn not_a(kind: &str, node: usize) -> Error {
     let expected = format!("the number of a {kind}");
-    Error::new(ErrorKind::Shape, "node of a chain", node, expected)
+    Error::new(ErrorKind::Shape, "node of a launch graph", node, expected)
 }
 
 #[cfg(test)]

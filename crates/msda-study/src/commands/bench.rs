@@ -1,4 +1,4 @@
-//! `msda study bench`
+//! `msda-study bench`
 
 use std::path::PathBuf;
 
@@ -10,21 +10,18 @@ use msda_bench::workload::Workload;
 use msda_cuda::driver::Device;
 use msda_study::engines;
 
-use crate::commands::{bench::finish, make_folder, typed};
-use crate::terminal::Bar;
+use msda_bench::terminal::{Bar, finish, make_folder, typed};
+use msda_study::report::{Judge, Sections};
 
 /// The workloads of the ladder: the documents' shape, with samples near their query and anywhere.
 const WORKLOADS: [&str; 2] = ["seed", "seed-ring-uniform"];
 
 #[derive(clap::Args)]
-#[command(
-    after_help = "Times the forward pass of every rung of the ladder beside the chosen kernel. Needs a GPU. One rung is also an engine \
-    of `msda bench`: --engine cuda:ladder:NAME.
+#[command(after_help = "Times the forward pass of rungs of the ladder beside the chosen kernel. Needs a GPU.
 
 Examples:
-  msda study bench --out ladder
-  msda study bench --quick --workload detr-encoder --dtype f16"
-)]
+  msda-study bench --out ladder
+  msda-study bench --quick --workload detr-encoder --dtype f16 --rung base")]
 pub(crate) struct Args {
     /// Fewer runs
     #[arg(long)]
@@ -35,6 +32,9 @@ pub(crate) struct Args {
     /// The value type; may be repeated
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     dtype: Vec<Dtype>,
+    /// A rung by name, as `msda-study list` shows them; may be repeated. All when absent
+    #[arg(long, value_name = "NAME")]
+    rung: Vec<String>,
     /// Print the record as JSON instead of a table
     #[arg(long)]
     json: bool,
@@ -48,21 +48,24 @@ pub(crate) fn main(args: Args) -> Result<()> {
         [] => WORKLOADS.map(String::from).into(),
         some => some.to_vec(),
     };
+    let engines = engines::names(&args.rung)?;
     for name in &workloads {
         Workload::find(name)?;
     }
     Device::open(0).context("nothing was measured: the ladder needs a GPU")?;
     let options = bench::Options {
         workloads,
-        engines: engines::names(),
+        engines,
         dtypes: args.dtype,
         device: None,
         pass: Some(Pass::Forward),
         threads: Vec::new(),
         quick: args.quick,
-        command: typed(std::env::args().skip(1)),
+        command: typed("msda-study"),
     };
     make_folder(&args.out)?;
-    let record = bench::run(&options, &engines::registry(), &mut Bar::new())?;
-    finish(record, &args.out, args.json)
+    let record = bench::run(&options, &engines::registry(), &mut Bar::default())?;
+    // The claims need records of probes too, so a report of one run judges none.
+    let sections = Sections { claims: Judge::Never };
+    finish(record, &[Box::new(sections)], &args.out, args.json)
 }

@@ -3,7 +3,7 @@
 
 use msda::Result;
 
-use crate::driver::{Device, Event, copy_async};
+use msda_cuda::driver::{Device, Event, copy_async};
 
 /// Bytes per second that a copy within device memory moves: each byte is read and written.
 pub fn copy(device: &Device) -> Result<f64> {

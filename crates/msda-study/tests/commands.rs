@@ -1,12 +1,12 @@
-//! The group `msda study`, without a GPU: on any machine, with the GPUs it has hidden.
+//! The command `msda-study` without a GPU: on any machine, with the GPUs it has hidden.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-fn msda(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_msda"))
+fn study(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_msda-study"))
         .args(args)
         .current_dir(folder)
         .env("CUDA_VISIBLE_DEVICES", "-1")
@@ -26,13 +26,13 @@ fn json(output: &Output) -> Value {
 #[test]
 fn rungs_are_listed() {
     let dir = tempfile::tempdir().unwrap();
-    let ladder = msda(dir.path(), &["study", "list", "--arch", "sm_80"]);
+    let ladder = study(dir.path(), &["list", "--arch", "sm_80"]);
     let said = text(&ladder.stdout);
     assert!(said.contains("b48_q15422") && said.contains("refused: sm_80 has no clusters"), "{said}");
     assert!(said.contains("original ") && said.contains("base+half") && said.contains("MiB"), "{said}");
-    let list = json(&msda(
+    let list = json(&study(
         dir.path(),
-        &["study", "list", "--workload", "small", "--dtype", "f16", "--arch", "sm_80", "--json"],
+        &["list", "--workload", "small", "--dtype", "f16", "--arch", "sm_80", "--json"],
     ));
     let rungs = list["problems"][0]["rungs"].as_array().unwrap();
     assert_eq!(rungs.len(), msda_study::ladder::RUNGS.len());
@@ -41,41 +41,23 @@ fn rungs_are_listed() {
 }
 
 #[test]
-fn old_names_lead_to_the_new_ones() {
-    let dir = tempfile::tempdir().unwrap();
-    for (args, command) in [
-        (vec!["claims", "--json"], "claims"),
-        (vec!["probe"], "probe"),
-        (vec!["analyze", "--sweep"], "analyze"),
-        (vec!["bench", "--ladder"], "bench"),
-        (vec!["verify", "--ladder"], "verify"),
-        (vec!["kernels", "--ladder"], "list"),
-    ] {
-        let run = msda(dir.path(), &args);
-        assert_eq!(run.status.code(), Some(2), "{args:?}");
-        let hint = format!("hint: this is now `msda study {command}`");
-        assert!(text(&run.stderr).contains(&hint), "{args:?}: {}", text(&run.stderr));
-    }
-}
-
-#[test]
 fn the_report_has_the_sections_of_the_study() {
     let dir = tempfile::tempdir().unwrap();
     let records = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records/h200");
     let records = records.to_str().unwrap();
-    let run = msda(dir.path(), &["report", records, "--out", "out"]);
+    let run = study(dir.path(), &["report", records, "--out", "out"]);
     assert!(run.status.success(), "{}", text(&run.stderr));
     let read = |name: &str| std::fs::read_to_string(dir.path().join("out").join(name)).unwrap();
     assert!(read("report.html").contains("<summary>Claims</summary>"), "a record is from a GPU");
     assert!(read("report.md").contains("\n### Claims\n"));
-    let run = msda(dir.path(), &["report", records, "--markdown", "--claims", "never"]);
+    let run = study(dir.path(), &["report", records, "--markdown", "--claims", "never"]);
     assert!(text(&run.stdout).contains("## Measurements") && !text(&run.stdout).contains("### Claims"));
 }
 
 #[test]
 fn without_a_gpu_the_cpu_is_probed_and_other_probes_are_skipped() {
     let dir = tempfile::tempdir().unwrap();
-    let run = msda(dir.path(), &["study", "probe", "--quick", "--out", "probed"]);
+    let run = study(dir.path(), &["probe", "--quick", "--out", "probed"]);
     assert!(run.status.success(), "{}", text(&run.stderr));
     let said = text(&run.stdout);
     assert!(said.contains("probe.cpu") && said.contains("gather-memory") && said.contains("GB/s"), "{said}");
@@ -88,8 +70,8 @@ fn without_a_gpu_the_cpu_is_probed_and_other_probes_are_skipped() {
     let skipped: Vec<&str> = record.skipped.iter().map(|s| s.what.as_str()).collect();
     let gpu = ["ceiling", "tma-tile", "copy-styles", "clusters", "banks"].map(|name| format!("probe.{name}"));
     assert_eq!(skipped, gpu);
-    assert_eq!(record.command, "msda study probe --quick");
-    let unknown = msda(dir.path(), &["study", "probe", "--only", "tma"]);
+    assert_eq!(record.command, "msda-study probe --quick");
+    let unknown = study(dir.path(), &["probe", "--only", "tma"]);
     assert_eq!(unknown.status.code(), Some(2));
     assert!(text(&unknown.stderr).contains("tma-tile"), "{}", text(&unknown.stderr));
 }
@@ -108,7 +90,7 @@ fn a_command_that_can_do_nothing_without_a_gpu_fails_and_writes_nothing() {
         (vec!["analyze", "--workload", "small", "--ncu", "--out", "out.json"], "nothing was analyzed"),
         (vec!["analyze", "--workload", "small", "--sweep"], "nothing was analyzed"),
     ] {
-        let run = msda(dir.path(), &[&["study"], &args[..]].concat());
+        let run = study(dir.path(), &args);
         assert_eq!(run.status.code(), Some(1), "{args:?}: {}", text(&run.stdout));
         let error = text(&run.stderr);
         assert!(error.contains(said) && error.contains("hint: "), "{args:?}: {error}");
@@ -121,14 +103,14 @@ fn a_command_that_can_do_nothing_without_a_gpu_fails_and_writes_nothing() {
         (vec!["verify", "--workload", "nope"], 2),
         (vec!["bench", "--workload", "nope"], 2),
     ] {
-        assert_eq!(msda(dir.path(), &[&["study"], &args[..]].concat()).status.code(), Some(code), "{args:?}");
+        assert_eq!(study(dir.path(), &args).status.code(), Some(code), "{args:?}");
     }
 }
 
 #[test]
 fn claims_begin_with_totals_and_fit_a_screen() {
     let dir = tempfile::tempdir().unwrap();
-    let run = msda(dir.path(), &["study", "claims"]);
+    let run = study(dir.path(), &["claims"]);
     assert!(run.status.success(), "{}", text(&run.stderr));
     let said = text(&run.stdout);
     assert!(said.starts_with("measured: ") && said.contains("\narithmetic: "), "{said}");
@@ -137,7 +119,7 @@ fn claims_begin_with_totals_and_fit_a_screen() {
     assert!(said.contains("\npersistent ") && said.contains(" 2:23-27 "), "{said}");
     assert!(text(&run.stderr).contains("hint: --system NAME"), "{}", text(&run.stderr));
 
-    let all = text(&msda(dir.path(), &["study", "claims", "--all"]).stdout);
+    let all = text(&study(dir.path(), &["claims", "--all"]).stdout);
     assert!(all.starts_with("measured: ") && all.lines().count() > 300, "{all}");
     assert!(all.contains("(1:8 3:19,54)"), "source lines");
 }
@@ -146,7 +128,7 @@ fn claims_begin_with_totals_and_fit_a_screen() {
 fn claims_are_selected_exactly() {
     let dir = tempfile::tempdir().unwrap();
     let list = |args: &[&str]| {
-        let list = json(&msda(dir.path(), &[&["study", "claims", "--json"], args].concat()));
+        let list = json(&study(dir.path(), &[&["claims", "--json"], args].concat()));
         list.as_array().unwrap().clone()
     };
     let every = list(&[]);
@@ -167,7 +149,7 @@ fn claims_are_selected_exactly() {
         (["--system", "nonsense"], "persistent"),
         (["--only", "files"], "verdicts are reproduced, better here"),
     ] {
-        let run = msda(dir.path(), &[&["study", "claims"], &args[..]].concat());
+        let run = study(dir.path(), &[&["claims"], &args[..]].concat());
         assert_eq!(run.status.code(), Some(1), "{args:?}");
         assert!(text(&run.stderr).contains(word), "{args:?}: {}", text(&run.stderr));
     }
@@ -176,16 +158,15 @@ fn claims_are_selected_exactly() {
 #[test]
 fn claims_are_judged_with_and_without_records() {
     let dir = tempfile::tempdir().unwrap();
-    let run = msda(dir.path(), &["study", "claims", "--document", "5"]);
-    assert!(text(&run.stderr).contains("hint: msda study probe"), "{}", text(&run.stderr));
-    let json = msda(dir.path(), &["study", "claims", "--json", "--only", "level-starts"]);
+    let run = study(dir.path(), &["claims", "--document", "5"]);
+    assert!(text(&run.stderr).contains("hint: msda-study probe"), "{}", text(&run.stderr));
+    let json = study(dir.path(), &["claims", "--json", "--only", "level-starts"]);
     let list: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!((&list[0]["verdict"], &list[0]["arithmetic"]), (&"refuted".into(), &true.into()), "{list}");
     let record = concat!(env!("CARGO_MANIFEST_DIR"), "/../../records/h200/2026-11-15-ladder.json");
-    let measured =
-        msda(dir.path(), &["study", "claims", "--record", record, "--only", "suite-vector", "--markdown"]);
-    assert!(text(&measured.stdout).contains("| reproduced | must be at least"), "{}", text(&measured.stdout));
-    let facts = msda(dir.path(), &["study", "claims", "--record", record, "--facts"]);
+    let measured = study(dir.path(), &["claims", "--record", record, "--only", "suite-vector"]);
+    assert!(text(&measured.stdout).contains("must be at least"), "{}", text(&measured.stdout));
+    let facts = study(dir.path(), &["claims", "--record", record, "--facts"]);
     let facts = text(&facts.stdout);
     assert!(facts.contains("seed.positions = 20522"), "{facts}");
     // This record has the name from before the rung got its document's parameters.
@@ -198,18 +179,18 @@ fn claims_are_judged_with_and_without_records() {
 #[test]
 fn the_answer_to_the_documents_is_printed_and_written() {
     let dir = tempfile::tempdir().unwrap();
-    let printed = msda(dir.path(), &["study", "founding"]);
+    let printed = study(dir.path(), &["founding"]);
     assert!(printed.status.success(), "{}", text(&printed.stderr));
     assert!(text(&printed.stdout).contains("\n## Contradictions\n"), "{}", text(&printed.stdout));
     // Nothing is written when a part of STUDY.md is missing.
     std::fs::write(dir.path().join("STUDY.md"), "no parts").unwrap();
-    let run = msda(dir.path(), &["study", "founding", "--docs", "."]);
+    let run = study(dir.path(), &["founding", "--docs", "."]);
     assert_eq!(run.status.code(), Some(1));
     assert!(text(&run.stderr).contains("got no part 'documents'"), "{}", text(&run.stderr));
     assert!(!dir.path().join("FOUNDING.md").exists());
-    let study = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/STUDY.md");
-    std::fs::copy(study, dir.path().join("STUDY.md")).unwrap();
-    let run = msda(dir.path(), &["study", "founding", "--docs", "."]);
+    let original = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/STUDY.md");
+    std::fs::copy(original, dir.path().join("STUDY.md")).unwrap();
+    let run = study(dir.path(), &["founding", "--docs", "."]);
     assert!(run.status.success(), "{}", text(&run.stderr));
     let page = std::fs::read_to_string(dir.path().join("FOUNDING.md")).unwrap();
     assert_eq!(page, text(&printed.stdout));
@@ -220,49 +201,34 @@ fn commands_of_the_answer_are_real() {
     let dir = tempfile::tempdir().unwrap();
     let founding = msda_study::founding::Founding::of(Vec::new()).unwrap();
     let all = founding.rows.iter().map(|row| &row[2]).chain(founding.future.iter().map(|row| &row[4]));
-    // Names of engines are checked elsewhere; here the commands and their options are.
-    let engine = |word: &str| if word.starts_with("cuda:ladder:") { "cuda".to_owned() } else { word.into() };
-    let kinds: std::collections::BTreeSet<Vec<String>> = all
-        .filter(|command| !command.starts_with("cargo "))
-        .map(|command| command.split_whitespace().map(engine).collect())
-        .collect();
-    assert!(kinds.len() > 5, "{kinds:?}");
-    for words in kinds {
-        assert_eq!(words[0], "msda");
-        let args: Vec<&str> = words[1..].iter().map(String::as_str).chain(["--help"]).collect();
-        let run = msda(dir.path(), &args);
+    // Names of rungs are checked elsewhere; here the commands and their options are.
+    let commands: std::collections::BTreeSet<&str> =
+        all.filter_map(|command| command.strip_prefix("msda-study ")).collect();
+    assert!(commands.len() > 5, "{commands:?}");
+    for words in commands {
+        let args: Vec<&str> = words.split_whitespace().chain(["--help"]).collect();
+        let run = study(dir.path(), &args);
         assert!(run.status.success(), "{words:?}: {}", text(&run.stderr));
     }
 }
 
 #[test]
-fn an_analysis_has_headings_and_ends_with_a_conclusion() {
+fn an_analysis_has_tables_and_says_what_was_left_out() {
     let dir = tempfile::tempdir().unwrap();
-    let run = msda(
-        dir.path(),
-        &["study", "analyze", "--workload", "small", "--dtype", "f16", "--out", "a.json", "--json"],
-    );
+    let args = ["analyze", "--workload", "small", "--dtype", "f16", "--out", "a.json", "--json"];
+    let run = study(dir.path(), &args);
     assert!(run.status.success(), "{}", text(&run.stderr));
     let record = msda_bench::record::Record::parse(&text(&run.stdout)).unwrap();
     let figure = |name: &str| record.figures.iter().find(|f| f.name == name).map(|f| f.value);
     assert!((figure("analyze.small.f16.intensity.gathered").unwrap() - 1.0).abs() < 1e-9);
-    assert!(figure("analyze.small.f16.chosen.wavefronts.predicted").unwrap() > 0.0);
     assert_eq!(msda_bench::record::Record::load(&dir.path().join("a.json")).unwrap(), record);
-    assert_eq!(record.command, "msda study analyze --workload small --dtype f16 --json");
-    let shown = msda(dir.path(), &["study", "analyze", "--workload", "small"]);
-    let said = text(&shown.stdout);
-    assert!(
-        said.contains("small f32 chosen\n") && said.contains("\n  L1 and shared memory traffic"),
-        "{said}"
-    );
-    // Without a record there are no ceilings, so there is nothing to conclude from.
-    assert!(!said.contains("conclusion") && said.contains("left out\n"), "{said}");
-    let record = concat!(env!("CARGO_MANIFEST_DIR"), "/../../records/h200/2026-11-16-forward.json");
-    let shown = msda(dir.path(), &["study", "analyze", "--workload", "small", "--record", record]);
-    let said = text(&shown.stdout);
-    let last = said.lines().last().unwrap();
-    assert!(said.contains("\nconclusion\n") && last.contains("small f32 chosen: by the model"), "{said}");
-    let wrong = msda(dir.path(), &["study", "analyze", "--kernel", "nonsense"]);
+    assert_eq!(record.command, "msda-study analyze --workload small --dtype f16 --json");
+    let records = concat!(env!("CARGO_MANIFEST_DIR"), "/../../records/h200/2026-11-16-forward.json");
+    let said = text(&study(dir.path(), &["analyze", "--workload", "small", "--record", records]).stdout);
+    assert!(said.contains("analyze.small") && said.contains("roof"), "{said}");
+    // Without counters there is no conclusion.
+    assert!(said.contains("skipped") && !said.contains("bounds it"), "{said}");
+    let wrong = study(dir.path(), &["analyze", "--kernel", "nonsense"]);
     assert_eq!(wrong.status.code(), Some(1));
     assert!(text(&wrong.stderr).contains("hint: `msda kernels`"), "{}", text(&wrong.stderr));
 }

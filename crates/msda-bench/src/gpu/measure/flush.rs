@@ -5,8 +5,15 @@ use std::ffi::c_void;
 
 use msda::Result;
 
-use crate::driver::{Device, Function, Launch, Memory, StreamHandle, fill_async};
-use crate::jit::{self, Unit};
+use msda_cuda::driver::{Arch, Device, Function, Launch, Memory, StreamHandle, fill_async};
+use msda_cuda::jit::{self, KERNELS, Sources, Unit};
+
+static SOURCES: Sources =
+    Sources::new(&[("flush.cu", include_str!("../../../kernels/flush.cu"))], Some(&KERNELS));
+
+fn unit(arch: Arch) -> Unit {
+    Unit::of(&SOURCES, "flush.cu", "flush", arch)
+}
 
 /// More than any L2 holds.
 const BYTES: usize = 256 << 20;
@@ -31,7 +38,7 @@ struct Args {
 impl Flush {
     /// Allocates the buffers and loads the kernel.
     pub fn new(device: &Device) -> Result<Self> {
-        let unit = Unit::new("flush.cu", "flush", device.arch());
+        let unit = unit(device.arch());
         let mut read = device.alloc(BYTES)?;
         read.fill(0)?;
         Ok(Self {
@@ -68,7 +75,7 @@ mod tests {
             return;
         }
         for arch in ["sm_75", "sm_80", "sm_90a", "sm_120a"] {
-            let compiled = jit::compile(&Unit::new("flush.cu", "flush", arch.parse().unwrap())).unwrap();
+            let compiled = jit::compile(&unit(arch.parse().unwrap())).unwrap();
             assert!((8..=64).contains(&compiled.registers()), "{arch}: {}", compiled.log);
             assert_eq!((compiled.spills(), compiled.stack()), (0, 0), "{arch}");
         }

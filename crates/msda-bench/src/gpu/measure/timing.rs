@@ -3,7 +3,7 @@
 use msda::Result;
 
 use super::Flush;
-use crate::driver::{Event, Stream, StreamHandle};
+use msda_cuda::driver::{Event, Stream, StreamHandle};
 
 /// Runs that are queued before the host waits for the device.
 const QUEUED: usize = 16;

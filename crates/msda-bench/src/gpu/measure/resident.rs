@@ -7,11 +7,9 @@ use msda::backend::{check_gradients, check_inputs};
 use msda::{Buffer, Error, ErrorKind, Gradients, Inputs, Problem, Result, View};
 
 use super::{Flush, time};
-use crate::driver::{Device, Graph, Memory, Stream, StreamHandle};
-use crate::kernels::Kernel;
-use crate::plan::Plan;
-use crate::request::{Levels, Operands, Pass, Request, Scatter, Slot, Wanted};
-use crate::tensors::Tensors;
+use msda_cuda::driver::{Device, Graph, Memory, Stream, StreamHandle};
+use msda_cuda::kernels::Kernel;
+use msda_cuda::{Levels, Operands, Pass, Plan, Request, Scatter, Slot, Tensors, Wanted};
 
 /// A call to be made resident. The constructors give the usual options; other ones are set with
 /// `Setup { levels: Levels::Device, ..Setup::forward(problem, inputs) }`.

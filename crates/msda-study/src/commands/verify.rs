@@ -1,4 +1,4 @@
-//! `msda study verify`
+//! `msda-study verify`
 
 use std::path::PathBuf;
 
@@ -6,8 +6,7 @@ use anyhow::Result;
 use msda::Dtype;
 use msda_study::verify;
 
-use crate::commands::{groups, make_folder, typed};
-use crate::terminal::{Bar, print};
+use msda_bench::terminal::{Bar, groups, make_folder, print, screen, typed};
 
 #[derive(clap::Args)]
 #[command(
@@ -15,9 +14,9 @@ use crate::terminal::{Bar, print};
     output of the seed shape is compared with the oracle.
 
 Examples:
-  msda study verify
-  msda study verify --full --out verified
-  msda study verify --workload detr-encoder --group borders"
+  msda-study verify
+  msda-study verify --full --out verified
+  msda-study verify --workload detr-encoder --group borders"
 )]
 pub(crate) struct Args {
     /// Compare outputs in f32 too, besides f16
@@ -29,7 +28,7 @@ pub(crate) struct Args {
     /// A group of the battery, as `msda verify --help` lists them; may be repeated. All when absent
     #[arg(long, value_name = "NAME")]
     group: Vec<String>,
-    /// A rung by name, as `msda study list` shows them; may be repeated. All when absent
+    /// A rung by name, as `msda-study list` shows them; may be repeated. All when absent
     #[arg(long, value_name = "NAME")]
     rung: Vec<String>,
     /// Folder for record.json; without it nothing is written
@@ -49,9 +48,9 @@ pub(crate) fn main(args: Args) -> Result<()> {
         groups: groups(&args.group)?,
         rungs: args.rung,
         dtypes: if args.full { vec![Dtype::F16, Dtype::F32] } else { vec![Dtype::F16] },
-        command: typed(std::env::args().skip(1)),
+        command: typed("msda-study"),
     };
-    let (verified, record) = verify::run(&options, &mut Bar::new())?;
+    let (verified, record) = verify::run(&options, &mut Bar::default())?;
     if let Some(path) = args.out.map(|out| out.join("record.json")) {
         record.save(&path)?;
         eprintln!("record: {}", path.display());
@@ -59,7 +58,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     if args.json {
         print(&serde_json::to_string_pretty(&verified)?)?;
     } else {
-        print(&verify::text(&verified))?;
+        print(&verify::text(&verified, screen().width))?;
     }
     verify::judge(&verified)
 }

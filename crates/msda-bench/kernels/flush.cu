@@ -13,7 +13,7 @@ struct Args {
     i64 count; // of 16-byte vectors
     u32 *never_written;
 };
-static_assert(sizeof(Args) == 24, "src/flush.rs has the same structure");
+static_assert(sizeof(Args) == 24, "measure/flush.rs has the same structure");
 
 extern "C" __global__ void __launch_bounds__(256) msda_flush(const __grid_constant__ Args args) {
     u32 bits = 0;

@@ -1,4 +1,4 @@
-//! `msda study claims`
+//! `msda-study claims`
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use msda_study::claims::{self, Claims, Outcome, Verdict};
 use msda_study::facts::{self, Facts};
 use serde_json::json;
 
-use crate::terminal::{color, print};
+use msda_bench::terminal::{color, print};
 
 /// The folder of records when none is named.
 const RECORDS: &str = "records";
@@ -21,10 +21,10 @@ const RECORDS: &str = "records";
 Verdicts: reproduced, better here, refuted, other GPU, not measurable, not measured yet.
 
 Examples:
-  msda study claims
-  msda study claims --system persistent
-  msda study claims --document 2 --only refuted
-  msda study claims --facts | grep ladder"
+  msda-study claims
+  msda-study claims --system persistent
+  msda-study claims --document 2 --only refuted
+  msda-study claims --facts | grep ladder"
 )]
 pub(crate) struct Args {
     /// Show every claim
@@ -48,11 +48,8 @@ pub(crate) struct Args {
     /// List the facts instead
     #[arg(long)]
     facts: bool,
-    /// Print Markdown
-    #[arg(long)]
-    markdown: bool,
     /// Print JSON
-    #[arg(long, conflicts_with = "markdown")]
+    #[arg(long)]
     json: bool,
 }
 
@@ -71,9 +68,6 @@ pub(crate) fn main(args: Args) -> Result<()> {
     }
     if args.json {
         return print(&serde_json::to_string_pretty(&claims::json(&outcomes))?);
-    }
-    if args.markdown {
-        return print(&claims::markdown(&all, &outcomes));
     }
     if !args.all && args.document.is_empty() && args.system.is_empty() && args.only.is_empty() {
         print(&claims::overview(&all, &outcomes))?;

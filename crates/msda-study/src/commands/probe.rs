@@ -1,4 +1,4 @@
-//! `msda study probe`
+//! `msda-study probe`
 
 use std::path::PathBuf;
 
@@ -7,8 +7,7 @@ use clap::builder::PossibleValuesParser;
 use msda_bench::report;
 use msda_study::probe;
 
-use crate::commands::{make_folder, typed};
-use crate::terminal::{Bar, color, print};
+use msda_bench::terminal::{Bar, color, make_folder, print, typed};
 
 #[derive(clap::Args)]
 #[command(
@@ -43,10 +42,10 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let options = probe::Options {
         only: args.only,
         quick: args.quick,
-        command: typed(std::env::args().skip(1)),
+        command: typed("msda-study"),
         program: Some(std::env::current_exe()?),
     };
-    let record = probe::run(&options, &mut Bar::new())?;
+    let record = probe::run(&options, &mut Bar::default())?;
     let path = args.out.map(|out| out.join("record.json"));
     if let Some(path) = &path {
         record.save(path)?;
