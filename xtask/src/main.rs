@@ -5,6 +5,7 @@ mod columns;
 mod files;
 mod python;
 mod sanitize;
+mod style;
 mod unwinder;
 mod venv;
 
@@ -16,16 +17,17 @@ use anyhow::{Context, Result, bail};
 /// A command: its name, what it does, and the code.
 type Task = (&'static str, &'static str, fn() -> Result<()>);
 
-const TASKS: [Task; 11] = [
+const TASKS: [Task; 12] = [
     (
         "test",
         "set up what the tests need and run all of them: format, lints, unit, battery, Python, examples",
         test,
     ),
-    ("check", "format, lints and the width of prose only", check),
+    ("check", "format, lints, types of Python and the width of prose only", style::check),
+    ("format", "format all Rust, Python and kernels", style::format),
     (
         "setup",
-        "make .venv with torch, for comparison, and with the kernels' compiler and disassembler",
+        "make .venv with torch, the kernels' compiler and disassembler, formatters and checkers",
         setup,
     ),
     (
@@ -78,7 +80,8 @@ fn run_in(
     env: &[(&str, &std::ffi::OsStr)],
 ) -> Result<()> {
     let program = program.as_ref();
-    eprintln!("$ {} {}", program.to_string_lossy(), args.join(" "));
+    let line = command_line(program, args);
+    eprintln!("$ {line}");
     let status = Command::new(program)
         .args(args)
         .envs(env.iter().copied())
@@ -86,9 +89,18 @@ fn run_in(
         .status()
         .with_context(|| format!("starting {}", program.to_string_lossy()))?;
     if !status.success() {
-        bail!("{} {} ended with {status}", program.to_string_lossy(), args.join(" "));
+        bail!("{line} ended with {status}");
     }
     Ok(())
+}
+
+/// A command for people; a long list of files is cut.
+fn command_line(program: &std::ffi::OsStr, args: &[&str]) -> String {
+    const MOST: usize = 16;
+    let shown = args[..args.len().min(MOST)].join(" ");
+    let more = args.len().saturating_sub(MOST);
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{} {shown}{rest}", program.to_string_lossy())
 }
 
 fn cargo(args: &[&str], env: &[(&str, &std::ffi::OsStr)]) -> Result<()> {
@@ -102,12 +114,6 @@ fn env_of(venv: &venv::Venv) -> Vec<(&'static str, &std::ffi::OsStr)> {
     [("MSDA_PYTHON", venv.python.as_os_str())].into_iter().chain(nvdisasm).collect()
 }
 
-fn check() -> Result<()> {
-    columns::check(&root())?;
-    cargo(&["fmt", "--all", "--check"], &[])?;
-    cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], &[])
-}
-
 fn setup() -> Result<()> {
     let venv = venv::ensure(&root())?;
     eprintln!("ready: {}", venv.python.display());
@@ -116,7 +122,7 @@ fn setup() -> Result<()> {
 
 fn test() -> Result<()> {
     let venv = venv::ensure(&root())?;
-    check()?;
+    style::check()?;
     let env = env_of(&venv);
     cargo(&["test", "--workspace", "--quiet"], &env)?;
     cargo(&["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "-D warnings".as_ref())])?;
