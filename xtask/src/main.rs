@@ -126,9 +126,11 @@ fn test() -> Result<()> {
     let env = env_of(&venv);
     cargo(&["test", "--workspace", "--quiet"], &env)?;
     cargo(&["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "-D warnings".as_ref())])?;
-    cargo(&["build", "--release", "--quiet"], &[])?;
+    // One build for the command and for the Python package, with the features of both: apart, the
+    // crates that they share would be compiled twice.
+    cargo(&["build", "--release", "--workspace", "--exclude", "xtask", "--quiet"], &[])?;
     readme(&env)?;
-    cargo(&["run", "--release", "--quiet", "--", "verify", "--seeds", "1"], &env)?;
+    run(root().join("target/release/msda"), &["verify", "--seeds", "1"], &env)?;
     python::test(&venv)
 }
 
