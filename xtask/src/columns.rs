@@ -6,6 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
+use crate::files;
+
 const MOST: usize = 100;
 
 /// What a line of a file is.
@@ -49,27 +51,14 @@ impl Prose {
     }
 }
 
-/// Refuses files under `root` with lines of prose that are too long.
+/// Refuses tracked files under `root` with lines of prose that are too long.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let mut wrong = Vec::new();
-    let mut folders = vec![root.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
-            let entry = entry?;
-            let (path, name) = (entry.path(), entry.file_name());
-            if name.to_string_lossy().starts_with('.') || ["target", "build"].iter().any(|skip| name == *skip)
-            {
-                continue;
-            }
-            if entry.file_type()?.is_dir() {
-                folders.push(path);
-            } else if let Some(prose) = Prose::of(&path) {
-                let text =
-                    fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-                let shown = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-                wrong.extend(prose.too_long(&text).iter().map(|line| format!("{shown}:{line}")));
-            }
-        }
+    for path in files::tracked(root)? {
+        let Some(prose) = Prose::of(&path) else { continue };
+        let text =
+            fs::read_to_string(root.join(&path)).with_context(|| format!("reading {}", path.display()))?;
+        wrong.extend(prose.too_long(&text).iter().map(|line| format!("{}:{line}", path.display())));
     }
     wrong.sort();
     if !wrong.is_empty() {
@@ -91,5 +80,37 @@ mod tests {
         let text = format!("{long}\n| {long}\n```\n{long}\n```\n{long}");
         assert_eq!(Prose::Text.too_long(&text), [1, 6]);
         assert_eq!(Prose::Text.too_long(&"é".repeat(100)), []);
+    }
+
+    #[test]
+    fn only_tracked_files_are_checked() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        fs::create_dir(root.join("report")).unwrap();
+        fs::write(root.join("README.md"), "short\n").unwrap();
+        fs::write(root.join("report/report.md"), "x ".repeat(60)).unwrap();
+        if let Err(why) = files::git(root, &["init", "--quiet"]) {
+            return eprintln!("skipped: {why:#}");
+        }
+        files::git(root, &["add", "README.md"]).unwrap();
+        check(root).unwrap();
+        files::git(root, &["add", "report/report.md"]).unwrap();
+        let why = check(root).unwrap_err().to_string();
+        assert!(why.ends_with("columns:\n  report/report.md:1"), "{why}");
+        fs::remove_file(root.join("report/report.md")).unwrap();
+        check(root).unwrap();
+    }
+
+    #[test]
+    fn without_a_repository_outputs_are_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        fs::write(root.join(".gitignore"), "/report\n*.pyc\nbuild/\n").unwrap();
+        for name in ["report", "docs/build", ".venv", "docs/report"] {
+            fs::create_dir_all(root.join(name)).unwrap();
+            fs::write(root.join(name).join("page.md"), "x ".repeat(60)).unwrap();
+        }
+        let why = check(root).unwrap_err().to_string();
+        assert!(why.ends_with("columns:\n  docs/report/page.md:1"), "{why}");
     }
 }

@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 
 mod columns;
+mod files;
 mod python;
 mod sanitize;
+mod style;
 mod unwinder;
 mod venv;
 
@@ -15,16 +17,17 @@ use anyhow::{Context, Result, bail};
 /// A command: its name, what it does, and the code.
 type Task = (&'static str, &'static str, fn() -> Result<()>);
 
-const TASKS: [Task; 11] = [
+const TASKS: [Task; 12] = [
     (
         "test",
         "set up what the tests need and run all of them: format, lints, unit, battery, Python, examples",
         test,
     ),
-    ("check", "format, lints and the width of prose only", check),
+    ("check", "format, lints, types of Python and the width of prose only", style::check),
+    ("format", "format all Rust, Python and kernels", style::format),
     (
         "setup",
-        "make .venv with torch, for comparison, and with the kernels' compiler and disassembler",
+        "make .venv with torch, the kernels' compiler and disassembler, formatters and checkers",
         setup,
     ),
     (
@@ -66,18 +69,38 @@ fn root() -> PathBuf {
 
 /// Runs a program in the root and fails with its command line.
 fn run(program: impl AsRef<std::ffi::OsStr>, args: &[&str], env: &[(&str, &std::ffi::OsStr)]) -> Result<()> {
+    run_in(&root(), program, args, env)
+}
+
+/// As [`run`], in another folder.
+fn run_in(
+    folder: &Path,
+    program: impl AsRef<std::ffi::OsStr>,
+    args: &[&str],
+    env: &[(&str, &std::ffi::OsStr)],
+) -> Result<()> {
     let program = program.as_ref();
-    eprintln!("$ {} {}", program.to_string_lossy(), args.join(" "));
+    let line = command_line(program, args);
+    eprintln!("$ {line}");
     let status = Command::new(program)
         .args(args)
         .envs(env.iter().copied())
-        .current_dir(root())
+        .current_dir(folder)
         .status()
         .with_context(|| format!("starting {}", program.to_string_lossy()))?;
     if !status.success() {
-        bail!("{} {} ended with {status}", program.to_string_lossy(), args.join(" "));
+        bail!("{line} ended with {status}");
     }
     Ok(())
+}
+
+/// A command for people; a long list of files is cut.
+fn command_line(program: &std::ffi::OsStr, args: &[&str]) -> String {
+    const MOST: usize = 16;
+    let shown = args[..args.len().min(MOST)].join(" ");
+    let more = args.len().saturating_sub(MOST);
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{} {shown}{rest}", program.to_string_lossy())
 }
 
 fn cargo(args: &[&str], env: &[(&str, &std::ffi::OsStr)]) -> Result<()> {
@@ -91,12 +114,6 @@ fn env_of(venv: &venv::Venv) -> Vec<(&'static str, &std::ffi::OsStr)> {
     [("MSDA_PYTHON", venv.python.as_os_str())].into_iter().chain(nvdisasm).collect()
 }
 
-fn check() -> Result<()> {
-    columns::check(&root())?;
-    cargo(&["fmt", "--all", "--check"], &[])?;
-    cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], &[])
-}
-
 fn setup() -> Result<()> {
     let venv = venv::ensure(&root())?;
     eprintln!("ready: {}", venv.python.display());
@@ -105,14 +122,31 @@ fn setup() -> Result<()> {
 
 fn test() -> Result<()> {
     let venv = venv::ensure(&root())?;
-    check()?;
+    style::check()?;
     let env = env_of(&venv);
     cargo(&["test", "--workspace", "--quiet"], &env)?;
     cargo(&["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "-D warnings".as_ref())])?;
-    // The first command of the README, quickly, as a user types it.
-    cargo(&["run", "--release", "--quiet", "--", "bench", "--quick", "--out", "target/xtask-report"], &env)?;
-    cargo(&["run", "--release", "--quiet", "--", "verify", "--seeds", "1"], &env)?;
+    // One build for the command and for the Python package, with the features of both: apart, the
+    // crates that they share would be compiled twice.
+    cargo(&["build", "--release", "--workspace", "--exclude", "xtask", "--quiet"], &[])?;
+    readme(&env)?;
+    run(root().join("target/release/msda"), &["verify", "--seeds", "1"], &env)?;
     python::test(&venv)
+}
+
+/// The commands of the README in their order, in a copy of the project: `bench`, in its quick form,
+/// writes a report, and what `test` looks at first must not mind.
+fn readme(env: &[(&str, &std::ffi::OsStr)]) -> Result<()> {
+    let copy = root().join("target/xtask-readme");
+    let _ = std::fs::remove_dir_all(&copy);
+    files::copy(&root(), &copy)?;
+    run_in(&copy, root().join("target/release/msda"), &["bench", "--quick"], env)?;
+    let report = copy.join("report/report.md");
+    if !report.is_file() {
+        bail!("`bench --quick` wrote no {}", report.display());
+    }
+    columns::check(&copy)?;
+    std::fs::remove_dir_all(&copy).with_context(|| format!("removing {}", copy.display()))
 }
 
 fn kernels() -> Result<()> {

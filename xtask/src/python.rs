@@ -22,6 +22,11 @@ pub(crate) fn extension() -> PathBuf {
 /// Builds the compiled part and puts it into the package's sources.
 pub(crate) fn build() -> Result<()> {
     cargo(&["build", "--release", "--quiet", "--package", "msda-python"], &[])?;
+    place()
+}
+
+/// Puts the compiled part that was built last into the package's sources.
+fn place() -> Result<()> {
     let name = match std::env::consts::OS {
         "windows" => "_native.dll",
         "macos" => "lib_native.dylib",
@@ -48,9 +53,9 @@ fn sources() -> PathBuf {
     root().join(PACKAGE).join("python")
 }
 
-/// The tests with the usual environment.
+/// The tests with the usual environment, of the compiled part that was built last.
 pub(crate) fn test(venv: &Venv) -> Result<()> {
-    build()?;
+    place()?;
     pytest(&venv.python, &sources(), &[""], &[])
 }
 

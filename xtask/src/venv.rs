@@ -1,4 +1,5 @@
-//! A virtual environment with torch, the kernels' compiler and their disassembler, made once.
+//! A virtual environment with torch, the kernels' compiler and disassembler, formatters and
+//! checkers, made once.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,6 +8,9 @@ use anyhow::{Context, Result, bail};
 
 /// What the comparison and the tests of the Python package need.
 const PACKAGES: [&str; 5] = ["torch", "numpy", "transformers", "jax", "pytest"];
+
+/// Formatters and checkers. Another version formats other lines and finds other faults.
+const PINNED: [(&str, &str); 3] = [("ruff", "0.17.5"), ("mypy", "2.4.1"), ("clang-format", "23.1.3")];
 
 /// What the kernels need: a file under `site-packages/nvidia`, and the package that has it. Torch
 /// brings an NVRTC of its own where it brings CUDA: that one is taken as it is.
@@ -28,20 +32,23 @@ pub(crate) struct Venv {
 pub(crate) fn ensure(root: &Path) -> Result<Venv> {
     let folder = root.join(".venv");
     let python = interpreter(&folder);
-    if !imports(&python) {
+    if !has_packages(&python) {
         make(&folder, &python)?;
     }
+    let pinned = |(name, version): &(&str, &str)| {
+        find(&folder, &format!("{}-{version}.dist-info/METADATA", name.replace('-', "_"))).is_some()
+    };
+    let missing = PINNED.iter().filter(|package| !pinned(package));
+    let missing: Vec<_> = missing.map(|(name, version)| format!("{name}=={version}")).collect();
+    add(&folder, &python, &missing)?;
     // NVIDIA has such packages for Linux only. Elsewhere, tests that need them are skipped.
     if !cfg!(target_os = "linux") {
         return Ok(Venv { python, nvdisasm: None });
     }
-    let missing: Vec<_> = TOOLS.into_iter().filter(|(file, _)| find(&folder, file).is_none()).collect();
-    if !missing.is_empty() {
-        let packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
-        eprintln!("adding {} to {}", packages.join(" and "), folder.display());
-        install(&python, &packages)?;
-    }
-    let [nvrtc, nvdisasm] = TOOLS.map(|(file, _)| find(&folder, file));
+    let tool = |file: &str| find(&folder, &format!("nvidia/{file}"));
+    let missing: Vec<_> = TOOLS.into_iter().filter(|(file, _)| tool(file).is_none()).collect();
+    add(&folder, &python, &missing.iter().map(|(_, package)| (*package).to_owned()).collect::<Vec<_>>())?;
+    let [nvrtc, nvdisasm] = TOOLS.map(|(file, _)| tool(file));
     if nvrtc.is_none() || nvdisasm.is_none() {
         let files = TOOLS.map(|(file, _)| file).join(" or no nvidia/");
         bail!("{} has no nvidia/{files}\nhint: delete it and run `cargo xtask setup`", folder.display());
@@ -81,10 +88,19 @@ fn make(folder: &Path, python: &Path) -> Result<()> {
         new(folder)?;
     }
     install(python, &PACKAGES)?;
-    if !imports(python) {
-        bail!("{} was made, but does not import {}", folder.display(), PACKAGES.join(" and "));
+    if !has_packages(python) {
+        bail!("{} was made, but does not have {}", folder.display(), PACKAGES.join(" and "));
     }
     Ok(())
+}
+
+/// Installs packages, if there are any.
+fn add(folder: &Path, python: &Path, packages: &[String]) -> Result<()> {
+    if packages.is_empty() {
+        return Ok(());
+    }
+    eprintln!("adding {} to {}", packages.join(" and "), folder.display());
+    install(python, &packages.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 pub(crate) fn install(python: &Path, packages: &[&str]) -> Result<()> {
@@ -93,14 +109,20 @@ pub(crate) fn install(python: &Path, packages: &[&str]) -> Result<()> {
     crate::run(python, &args, &[])
 }
 
-/// A file under `site-packages/nvidia`.
+/// A file under `site-packages`.
 fn find(folder: &Path, file: &str) -> Option<PathBuf> {
+    if cfg!(windows) {
+        return Some(folder.join("Lib/site-packages").join(file)).filter(|path| path.is_file());
+    }
     let versions = folder.join("lib").read_dir().ok()?.flatten();
-    versions.map(|version| version.path().join("site-packages/nvidia").join(file)).find(|path| path.is_file())
+    versions.map(|version| version.path().join("site-packages").join(file)).find(|path| path.is_file())
 }
 
-fn imports(python: &Path) -> bool {
-    works(Command::new(python).args(["-c", &format!("import {}", PACKAGES.join(", "))]))
+/// Whether all packages are installed. Importing them would take many seconds.
+fn has_packages(python: &Path) -> bool {
+    let program =
+        "import sys; from importlib.util import find_spec; sys.exit(not all(map(find_spec, sys.argv[1:])))";
+    works(Command::new(python).args(["-c", program]).args(PACKAGES))
 }
 
 fn works(command: &mut Command) -> bool {

@@ -12,8 +12,6 @@ mod pack;
 mod problem;
 pub mod rng;
 mod threads;
-#[doc(hidden)]
-pub mod trust;
 mod view;
 
 /// The checks and checked arguments that implementations of [`Backend`] start from.

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
-use msda::trust;
+use msda_trust as trust;
 use serde::Deserialize;
 use serde_json::Value;
 use tempfile::TempDir;

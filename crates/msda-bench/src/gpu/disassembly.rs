@@ -7,8 +7,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use msda::trust;
 use msda_cuda::driver::Arch;
+use msda_trust as trust;
 
 /// The path of `nvdisasm`. The error says why there is none.
 pub fn nvdisasm(nvrtc: &str) -> Result<PathBuf, String> {

@@ -18,7 +18,7 @@ use msda::{Error, ErrorKind, Result};
 
 use super::slots::Slots;
 use super::{Assembled, Compiled, Unit, compile_assembled, entry};
-use msda::trust;
+use msda_trust as trust;
 
 /// Whether units may be compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use msda::trust;
+use msda_trust as trust;
 
 use super::{Assembled, Compiled};
 

@@ -5,7 +5,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use msda::trust;
+use msda_trust as trust;
 
 /// Where NVRTC is looked for. Nothing is taken from the current folder.
 #[derive(Debug, Clone, Default)]

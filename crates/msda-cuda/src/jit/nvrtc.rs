@@ -10,7 +10,7 @@ use msda::{Error, ErrorKind, Result};
 
 use super::{Unit, find};
 use crate::driver::explain;
-use msda::trust;
+use msda_trust as trust;
 
 /// NVRTC's handle of a program.
 type Program = *mut c_void;

@@ -20,7 +20,7 @@ use msda::{Error, ErrorKind, Result};
 use super::Nvrtc;
 use super::find::{self, Settings};
 use crate::driver::driver_version;
-use msda::trust;
+use msda_trust as trust;
 
 /// The process's NVRTC, found and loaded on the first call.
 pub fn nvrtc() -> Result<&'static Nvrtc> {
