@@ -313,7 +313,7 @@ impl<'a> Ladder<'a> {
 }
 
 fn row(m: &Measurement) -> Row<'_> {
-    Row { measured: m, baseline: None }
+    Row { measured: m }
 }
 
 /// A number with its sign and one decimal: `+3.2`.

@@ -28,6 +28,8 @@ pub(in crate::report) struct Mark {
     /// Its place on the axis.
     pub ratio: f64,
     pub title: String,
+    /// Whether its number is written in bold above it: one mark of a row.
+    pub bold: bool,
 }
 
 /// The texts of a chart.
@@ -72,15 +74,17 @@ fn draw(canvas: &mut Canvas, row: &Row, scale: &Scale, y: f64) {
     if let (Some(first), Some(last)) = (marks.first(), marks.last()) {
         canvas.line("reach", at(first).min(one), middle, at(last).max(one), middle);
         canvas.line("gap", one, middle, at(first), middle);
-        let text = times_short(first.ratio);
-        // The number must not cross our line.
-        let room = at(first) - one > width(&text) / 2.0 + 3.0 || first.ratio < 1.0;
-        let x = if room { at(first) } else { one + width(&text) / 2.0 + 3.0 };
-        canvas.text("best", Anchor::Middle, x, middle - 8.0, &text);
         // Left of our line it would be written over the gap.
-        if marks.len() > 1 && last.ratio >= 1.0 {
+        if marks.len() > 1 && last.ratio >= 1.0 && !last.bold {
             canvas.text("tick", Anchor::Start, at(last) + 8.0, middle + 4.0, &times_short(last.ratio));
         }
+    }
+    if let Some(bold) = marks.iter().find(|mark| mark.bold) {
+        let (text, x) = (times_short(bold.ratio), at(bold));
+        // The number must not cross the line.
+        let half = width(&text) / 2.0 + 3.0;
+        let x = if (x - one).abs() >= half { x } else { one + if x < one { -half } else { half } };
+        canvas.text("best", Anchor::Middle, x.max(scale.ends().0 + half), middle - 8.0, &text);
     }
     // The fastest is drawn last, over the others.
     for mark in marks.iter().rev() {
