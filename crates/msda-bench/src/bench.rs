@@ -268,7 +268,8 @@ impl Bench<'_> {
                 // Where torch was looked for is for `msda doctor` to say.
                 let why = format!("{why:#}");
                 let first = why.lines().next().unwrap_or_default();
-                self.skip("torch".into(), first.split(": got ").next().unwrap_or_default().to_owned());
+                let missing = first.starts_with(engines::NO_TORCH);
+                self.skip("torch".into(), if missing { engines::NO_TORCH } else { first }.to_owned());
                 return Ok(());
             }
         };

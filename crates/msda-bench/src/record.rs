@@ -45,7 +45,7 @@ pub struct Figure {
 }
 
 /// A computer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// The name of the processor.
     pub cpu: String,

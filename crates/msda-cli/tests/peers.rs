@@ -234,10 +234,14 @@ for line in sys.stdin:
 
 #[cfg(unix)]
 fn failing_python(folder: &Path) -> Command {
-    use std::os::unix::fs::PermissionsExt;
-    let python = folder.join("python");
-    std::fs::write(&python, FAILING).unwrap();
-    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+    // In folders that only this user can write to. Another process writes the file: one that this
+    // process holds open for writing, in whatever thread, cannot be started.
+    let (text, bin) = (folder.join("failing.py"), folder.join("env/bin"));
+    let python = bin.join("python");
+    std::fs::create_dir_all(&bin).unwrap();
+    std::fs::write(&text, FAILING).unwrap();
+    let copied = Command::new("install").args(["-m", "755"]).args([&text, &python]).status().unwrap();
+    assert!(copied.success());
     let mut command = Command::new(env!("CARGO_BIN_EXE_msda"));
     command.current_dir(folder).env("MSDA_PYTHON", python).env("MSDA_PYTHON_TIMEOUT", "10");
     command.args(["bench", "--quick", "--workload", "small", "--dtype", "f32", "--threads", "1"]);

@@ -14,6 +14,7 @@ pub use self::local::Local;
 pub use self::names::{is_cuda, ordinal, split_cuda};
 pub use self::plain::Plain;
 pub(crate) use self::plain::for_each_tap;
+pub(crate) use self::python::NO_TORCH;
 pub use self::python::find_python;
 pub use self::registry::{Registry, Source};
 pub use self::torch::Torch;

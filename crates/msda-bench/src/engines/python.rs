@@ -36,6 +36,9 @@ fn timeout() -> Result<Duration> {
     Ok(Duration::from_secs(seconds))
 }
 
+/// The first words of the error if no Python has torch.
+pub(crate) const NO_TORCH: &str = "no Python with torch";
+
 /// Waits for a process to end, but not longer than `limit`.
 fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
     let begin = Instant::now();
@@ -66,7 +69,7 @@ pub fn find_python() -> Result<PathBuf> {
         }
     }
     bail!(
-        "no Python with torch: got {}, expected a Python that imports torch\nhint: run `cargo xtask setup` in the \
+        "{NO_TORCH}: got {}, expected a Python that imports torch\nhint: run `cargo xtask setup` in the \
          project's folder, or set MSDA_PYTHON",
         if tried.is_empty() { "none".into() } else { tried.join("; ") }
     )

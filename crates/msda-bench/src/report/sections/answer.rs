@@ -13,7 +13,7 @@ const MSDA: &str = "msda computes multi-scale deformable attention, the sampling
 const METHOD: &str = "Each range is over the workloads of the charts below. Each ratio compares times of the same \
     dtype within one run. The fastest implementation is not the same on every workload.";
 
-const NO_MODEL: &str = "None of these workloads is taken from a model: `msda bench` without --quick measures some that \
+const NO_MODEL: &str = "None of these workloads is taken from a model. Without --quick, msda bench measures some that \
     are.";
 
 pub(super) fn parts(records: &[Record]) -> Vec<Part> {

@@ -59,8 +59,8 @@ pub(super) fn plots(panels: &[&Panel<'_>]) -> Plots {
 /// Charts with a common legend. A cross means what `failed` says.
 pub(super) fn drawn(charts: &[Chart], failed: &str) -> Plots {
     let mut marks: Vec<&Mark> = charts.iter().flat_map(|c| &c.rows).flat_map(|r| &r.marks).collect();
-    marks.sort_by_key(|m| (order(&m.engine), &m.name));
-    marks.dedup_by_key(|m| (&m.name, m.failed));
+    marks.sort_by_key(|m| (m.failed, order(&m.engine), &m.name));
+    marks.dedup_by_key(|m| (m.failed, &m.name));
     let (wrong, right): (Vec<&Mark>, Vec<&Mark>) = marks.into_iter().partition(|m| m.failed);
     let key = |m: &&Mark| Key::new(mark(&m.engine).0, mark(&m.engine).1, &m.name);
     let mut legend: Vec<Key> = right.iter().map(key).collect();

@@ -1,6 +1,5 @@
 //! Differences in percent as bars on both sides of zero.
 
-use super::bars::axis;
 use super::scale::Scale;
 use super::{Anchor, CHAR, Canvas, NAME, WIDTH, cut, width};
 
@@ -31,7 +30,7 @@ pub fn changes(all: &[Change], title: &str, label: &str) -> String {
 
     let bottom = all.len() as f64 * PITCH + 6.0;
     let mut canvas = Canvas::new(bottom + 38.0);
-    axis(&mut canvas, &scale, bottom, title);
+    canvas.axis(&scale, (0.0, bottom), "", title);
     let zero = scale.at(0.0);
     for (i, change) in all.iter().enumerate() {
         let y = 4.0 + i as f64 * PITCH;

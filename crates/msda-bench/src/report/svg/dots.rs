@@ -1,6 +1,6 @@
 //! Rows of dots: the values of one thing side by side.
 
-use super::bars::{axis, head, room};
+use super::bars::{head, room};
 use super::scale::Scale;
 use super::{Anchor, CHAR, Canvas, NAME, WIDTH, cut, width};
 
@@ -45,7 +45,7 @@ pub fn dots(blocks: &[Block], title: &str, label: &str) -> String {
     let count = rows().count() as f64;
     let bottom = count * PITCH + blocks.iter().map(|b| room(&b.heading)).sum::<f64>() + 2.0;
     let mut canvas = Canvas::new(bottom + 38.0);
-    axis(&mut canvas, &scale, bottom, title);
+    canvas.axis(&scale, (0.0, bottom), "", title);
 
     let mut reaches = Vec::new();
     let mut marks: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();

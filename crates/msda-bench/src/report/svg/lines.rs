@@ -1,7 +1,7 @@
 //! One number against another as lines through the measured points.
 
 use super::scale::Scale;
-use super::{Anchor, Canvas, LINE, Shape, WIDTH};
+use super::{Canvas, Shape, WIDTH};
 
 const HEIGHT: f64 = 230.0;
 const LEFT: f64 = 50.0;
@@ -34,21 +34,8 @@ pub fn lines(all: &[Series], x: Axis<'_>, y: Axis<'_>, label: &str) -> String {
     let across = scale(x, &|| Box::new(points().map(|p| p.0)), LEFT, RIGHT);
     let up = scale(y, &|| Box::new(points().map(|p| p.1)), BOTTOM, TOP);
     let mut canvas = Canvas::new(HEIGHT);
-    let (ups, acrosses) = (up.ticks(5), across.ticks(5));
-    let level = ups.iter().map(|&(value, _)| (LEFT, up.at(value), RIGHT, up.at(value)));
-    let upright = acrosses.iter().map(|&(value, _)| (across.at(value), TOP, across.at(value), BOTTOM));
-    canvas.lines("grid", &level.chain(upright).collect::<Vec<_>>());
-    for (value, text) in &ups {
-        canvas.text("tick", Anchor::End, LEFT - 5.0, up.at(*value) + 4.0, text);
-    }
-    for (value, text) in &acrosses {
-        canvas.text("tick", Anchor::Middle, across.at(*value), BOTTOM + LINE + 2.0, text);
-    }
-    canvas.line("axis", LEFT, BOTTOM, RIGHT, BOTTOM);
-    canvas.line("axis", LEFT, TOP, LEFT, BOTTOM);
     let named = |axis: Axis<'_>| axis.title.to_owned() + if axis.log { " (log scale)" } else { "" };
-    canvas.text("title", Anchor::Middle, (LEFT + RIGHT) / 2.0, HEIGHT - 6.0, &named(x));
-    canvas.rotated("title", Anchor::Middle, (10.0, (TOP + BOTTOM) / 2.0), -90.0, &named(y));
+    canvas.axes((&across, &named(x)), (&up, &named(y)));
     for series in all {
         let places: Vec<(f64, f64)> = series.points.iter().map(|p| (across.at(p.0), up.at(p.1))).collect();
         canvas.path(&format!("{} curve", series.class), &places);

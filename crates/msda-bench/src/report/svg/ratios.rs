@@ -8,6 +8,9 @@ const PITCH: f64 = 31.0;
 const TOP: f64 = 20.0;
 const NAME: usize = 19;
 
+/// Room for a number left of the line.
+const NUMBER: f64 = 48.0;
+
 /// Room at the right for crosses.
 const GUTTER: f64 = 18.0;
 
@@ -48,12 +51,15 @@ pub(in crate::report) fn ratios(rows: &[Row], words: &Words, label: &str) -> Str
     let left = longest.min(NAME) as f64 * CHAR + 12.0;
     let gutter = if rows.iter().any(|r| !r.failed.is_empty()) { GUTTER } else { 0.0 };
     let right = WIDTH - width(&times_short(hi)).max(width("44x")) - 12.0 - gutter;
-    let from = if lo < 1.0 { lo / 1.15 } else { 0.9 };
-    let scale = Scale::log(from, (hi * 1.05).max(2.0), left, right);
+    let end = (hi * 1.05).max(2.0);
+    // Left of the line there is room for a number.
+    let share = NUMBER / (right - left);
+    let from = if lo < 1.0 { (lo / 1.15).min(end.powf(-share / (1.0 - share))) } else { 0.9 };
+    let scale = Scale::log(from, end, left, right);
 
     let bottom = TOP + rows.len() as f64 * PITCH;
     let mut canvas = Canvas::new(bottom + 38.0);
-    axis(&mut canvas, &scale, bottom, words.axis);
+    canvas.axis(&scale, (TOP, bottom), "x", words.axis);
     let one = scale.at(1.0);
     canvas.text("ours", Anchor::Middle, one.max(left + width(words.line) / 2.0), TOP - 7.0, words.line);
     for (i, row) in rows.iter().enumerate() {
@@ -93,16 +99,4 @@ fn draw(canvas: &mut Canvas, row: &Row, scale: &Scale, y: f64) {
     if !row.failed.is_empty() {
         canvas.mark("cross", Shape::Cross, WIDTH - 7.0, middle, &row.failed.join("; "));
     }
-}
-
-fn axis(canvas: &mut Canvas, scale: &Scale, bottom: f64, title: &str) {
-    let ticks = scale.ticks(7);
-    let grid = ticks.iter().map(|&(value, _)| (scale.at(value), TOP, scale.at(value), bottom));
-    canvas.lines("grid", &grid.collect::<Vec<_>>());
-    for (value, label) in &ticks {
-        canvas.text("tick", Anchor::Middle, scale.at(*value), bottom + LINE + 2.0, &format!("{label}x"));
-    }
-    let (from, to) = scale.ends();
-    canvas.line("axis", from, bottom, to, bottom);
-    canvas.text("title", Anchor::Middle, (from + to) / 2.0, bottom + 2.0 * LINE + 8.0, title);
 }
