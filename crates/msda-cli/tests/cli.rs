@@ -152,7 +152,7 @@ fn bench_measures_writes_and_reports() {
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         said.contains("forward, f32: ")
-            && said.contains("faster than a plain loop")
+            && said.contains(" than a plain loop")
             && said.contains("Report: report/report.html."),
         "{said}"
     );

@@ -205,8 +205,3 @@ impl Row<'_> {
         }
     }
 }
-
-/// `1 thread`, `2 threads`.
-pub(super) fn threads(n: usize) -> String {
-    super::number::count(n, "thread")
-}

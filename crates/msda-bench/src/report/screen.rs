@@ -1,7 +1,8 @@
 //! Records as tables for a terminal.
 
 use super::group::{Group, Row, groups, is_plain, is_torch};
-use super::number::{NONE, figure, maybe, percent, times};
+use super::known::machine;
+use super::number::{NONE, count, figure, maybe, percent, times};
 use super::pivot::{Family, families};
 use super::table::{Cell, Color, TextTable, USUAL_WIDTH, beside, wrap};
 use super::{plain, words};
@@ -39,10 +40,8 @@ impl Screen {
 
     fn run(self, record: &Record) -> String {
         let mut out = self.bold(&format!("msda {}, {}", record.version, record.created));
-        out += &self.paragraph(&words::machine(&record.machine));
-        if let Some(gpu) = &record.machine.gpu {
-            out += &self.paragraph(&words::gpu(gpu));
-        }
+        out += &self.paragraph(&format!("{}, {}", machine(record), words::machine_note(&record.machine)));
+        out += &self.paragraph(&words::about(record));
         if let Some(busy) = words::busy(record) {
             out += &self.bold(&busy);
         }
@@ -68,7 +67,7 @@ impl Screen {
         let mut out = String::new();
         for (group, table) in groups.iter().zip(&tables) {
             let threads = common_threads(&groups).filter(|_| group.setting.device == Device::Cpu);
-            let threads = threads.map_or(String::new(), |n| format!(", {}", super::group::threads(n)));
+            let threads = threads.map_or(String::new(), |n| format!(", {}", count(n, "thread")));
             out += &format!("\n{}", self.bold(&(group.title() + &threads)));
             out += &self.paragraph(&group.problems());
             out += &table.render(self.width, self.color);

@@ -31,6 +31,7 @@ Other names: value_spatial_shapes, locations, weights, reference, offsets,
 Results: output (B, Q, H * D); with grad_output also grad_NAME for each input.
 
 Examples:
+  msda run inputs.safetensors --output out.safetensors
   msda run inputs.safetensors --output out.safetensors --device cuda
   msda run value.npy locations.npy weights.npy --levels 92x160,46x80 \\
     --output output.npy")]
