@@ -1,18 +1,18 @@
 //! The benchmark: checks engines on workloads, times them, and makes a record.
 
+mod measure;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use msda::{Dtype, Isa};
 
-use crate::check::Expected;
 use crate::engines::peers::{self, Peer};
-use crate::engines::{self, Engine, Launching, Plain, Registry};
+use crate::engines::{self, Engine, Plain, Registry};
 use crate::record::{Ceiling, Device, GpuState, Measurement, Pass, Record, Skipped};
-use crate::task::Task;
-use crate::timing::{Effort, summarize};
-use crate::workload::{Data, Workload};
+use crate::workload::Workload;
 use crate::{gpu, machine, work};
+use measure::TURNS;
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -81,6 +81,7 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     // Before anything runs, so that it has the clocks and temperature of an idle GPU.
     let mut machine = machine::describe(ordinal);
     let mut bench = Bench {
+        progress,
         options,
         registry,
         all_threads: std::thread::available_parallelism().map_or(1, usize::from),
@@ -94,7 +95,14 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
         ordinal,
         gpu: None,
         open: BTreeMap::new(),
+        lost: BTreeSet::new(),
     };
+    if let Some(load) = machine.load.filter(|load| load.busy) {
+        bench.progress.note(&format!(
+            "note: the machine is busy (load {:.2} per core): times and ratios will vary",
+            load.per_core
+        ));
+    }
     for workload in &mut workloads {
         bench.narrow(workload);
     }
@@ -103,26 +111,20 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     let plans: Vec<Vec<Cell>> = workloads.iter().map(|w| bench.plan(w)).collect();
     let on_cpu = |c: &&Cell| bench.device(&c.engine) == Device::Cpu;
     let threads: BTreeSet<usize> = plans.iter().flatten().filter(on_cpu).map(|c| c.threads).collect();
-    if let Some(load) = machine.load.filter(|load| load.busy) {
-        progress.note(&format!(
-            "note: the machine is busy (load {:.2} per core): times and ratios will vary",
-            load.per_core
-        ));
-    }
     let gpu = plans.iter().flatten().any(|c| !on_cpu(&c));
     let again = plans.iter().filter(|plan| plan.iter().any(|c| on_cpu(&c))).count() * (TURNS - 1) as usize;
     let cells = plans.iter().map(Vec::len).sum::<usize>();
-    progress.begin(threads.len() + usize::from(gpu) + cells + again);
+    bench.progress.begin(threads.len() + usize::from(gpu) + cells + again);
     for threads in threads {
-        progress.step(&format!("ceilings of this machine, {threads} thread(s)"));
+        bench.progress.step(&format!("ceilings of this machine, {threads} thread(s)"));
         bench.ceilings.extend(work::ceilings(threads)?);
     }
     if gpu {
-        progress.step("ceilings of the GPU");
+        bench.progress.step("ceilings of the GPU");
         bench.measure_gpu_ceilings();
     }
     for (workload, plan) in workloads.iter().zip(&plans) {
-        bench.measure(workload, plan, progress)?;
+        bench.measure(workload, plan)?;
     }
     if bench.measurements.is_empty() {
         let why = bench.skipped.iter().map(|s| format!("{}: {}", s.what, s.why)).collect::<Vec<_>>();
@@ -140,14 +142,8 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     })
 }
 
-/// The engines and value types of a workload are timed on the processor in this many turns, so that
-/// a disturbance of the machine affects all of them alike.
-const TURNS: u32 = 6;
-
-/// Runs longer than this many milliseconds need no warm-up after their first turn.
-const LONG: f64 = 50.0;
-
 struct Bench<'a> {
+    progress: &'a mut dyn Progress,
     options: &'a Options,
     registry: &'a Registry,
     all_threads: usize,
@@ -167,6 +163,8 @@ struct Bench<'a> {
     gpu: Option<GpuState>,
     /// Open engines by name and threads. Starting one can take seconds.
     open: BTreeMap<(String, usize), Box<dyn Engine>>,
+    /// Engines whose process ended or gave no answer. They are not asked again.
+    lost: BTreeSet<String>,
 }
 
 impl Bench<'_> {
@@ -269,7 +267,9 @@ impl Bench<'_> {
             Err(why) => {
                 // Where torch was looked for is for `msda doctor` to say.
                 let why = format!("{why:#}");
-                self.skip("torch".into(), why.split([':', '\n']).next().unwrap_or_default().to_owned());
+                let first = why.lines().next().unwrap_or_default();
+                let missing = first.starts_with(engines::NO_TORCH);
+                self.skip("torch".into(), if missing { engines::NO_TORCH } else { first }.to_owned());
                 return Ok(());
             }
         };
@@ -358,161 +358,4 @@ impl Bench<'_> {
         names.retain(here);
         names
     }
-
-    fn measure(&mut self, workload: &Workload, plan: &[Cell], progress: &mut dyn Progress) -> Result<()> {
-        let mut turns = Vec::new();
-        for &dtype in &workload.dtypes {
-            let cells: Vec<&Cell> = plan.iter().filter(|c| c.dtype == dtype).collect();
-            if !cells.is_empty() {
-                let data = workload.data(dtype)?;
-                let timed = self.measure_type(workload, &data, &cells, progress)?;
-                if !timed.is_empty() {
-                    turns.push((data, timed));
-                }
-            }
-        }
-        for turn in 1..TURNS {
-            if !turns.is_empty() {
-                progress.step(&format!("{}, turn {} of {TURNS}", workload.name, turn + 1));
-            }
-            for (data, timed) in &mut turns {
-                self.take_turn(turn, data, timed)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks every engine in one value type and times it: fully on a GPU, for the first turn on
-    /// the processor. Returns what is to be timed again.
-    fn measure_type(
-        &mut self,
-        workload: &Workload,
-        data: &Data,
-        cells: &[&Cell],
-        progress: &mut dyn Progress,
-    ) -> Result<Vec<Timed>> {
-        let expected = Expected::new(data, &workload.name)?;
-        let reads = work::count_reads(data);
-        let mut timed = Vec::new();
-        for cell in cells {
-            progress.step(&format!("{} {} {} {}", workload.name, cell.pass, cell.dtype, cell.engine));
-            let key = (cell.engine.clone(), cell.threads);
-            let what = || format!("{} {} {}", workload.name, cell.engine, cell.dtype);
-            let mut engine = match self.open.remove(&key) {
-                Some(engine) => engine,
-                None => match self.registry.open(&cell.engine, cell.threads) {
-                    Ok(engine) => engine,
-                    Err(why) if self.guests.contains(&cell.engine) => {
-                        self.skip(what(), format!("{why:#}"));
-                        continue;
-                    }
-                    Err(why) => return Err(why),
-                },
-            };
-            match self.measure_cell(workload, data, &expected, reads, cell, &mut *engine) {
-                Ok(Outcome::Measured(measurement, times)) => {
-                    if engine.device() == Device::Cpu {
-                        let measurement = self.measurements.len();
-                        timed.push(Timed { measurement, engine: key.clone(), pass: cell.pass, times });
-                    }
-                    self.measurements.push(*measurement);
-                }
-                Ok(Outcome::Refused(why)) => self.skip(what(), why),
-                Err(why) if engine.is_guest() => {
-                    self.skip(format!("{} {}", what(), cell.pass), format!("{why:#}"))
-                }
-                Err(why) => return Err(why),
-            }
-            if engine.device() == Device::Cuda {
-                self.gpu = gpu::state(self.ordinal);
-            }
-            self.open.insert(key, engine);
-        }
-        Ok(timed)
-    }
-
-    /// One more turn, after `turns`, for each that has not yet used its share of the time.
-    fn take_turn(&mut self, turns: u32, data: &Data, timed: &mut [Timed]) -> Result<()> {
-        let (whole, part) = (self.whole_effort(), self.effort(Device::Cpu));
-        for Timed { measurement, engine, pass, times } in timed {
-            let Some(open) = self.open.get_mut(engine).filter(|_| !whole.is_spent(times, turns + 1, TURNS))
-            else {
-                continue;
-            };
-            let effort = Effort { warm_up: summarize(times).median < LONG, ..part };
-            match open.time(&Task::whole(data, *pass), effort) {
-                Ok(more) => times.extend(more),
-                // Its earlier times stay.
-                Err(_) if open.is_guest() => continue,
-                Err(why) => return Err(why).with_context(|| format!("timing {}", engine.0)),
-            }
-            self.measurements[*measurement].time = summarize(times);
-        }
-        Ok(())
-    }
-
-    /// The effort of one turn. On a GPU, which has no other user, all of it is spent at once.
-    fn effort(&self, device: Device) -> Effort {
-        if device == Device::Cpu { self.whole_effort().part(TURNS) } else { self.whole_effort() }
-    }
-
-    fn whole_effort(&self) -> Effort {
-        if self.options.quick { Effort::QUICK } else { Effort::FULL }
-    }
-
-    /// Checks an engine on a task, then times it.
-    fn measure_cell(
-        &self,
-        workload: &Workload,
-        data: &Data,
-        expected: &Expected,
-        reads: work::Reads,
-        cell: &Cell,
-        engine: &mut dyn Engine,
-    ) -> Result<Outcome> {
-        let task = Task::whole(data, cell.pass);
-        if let Some(why) = engine.refuses(&task) {
-            return Ok(Outcome::Refused(why));
-        }
-        let check = expected.check(engine, data, cell.pass)?;
-        let effort = self.effort(engine.device());
-        let times = engine.time(&task, effort).with_context(|| format!("timing {}", cell.engine))?;
-        let Launching { host_us, compile_ms, replay } = engine.launching(&task);
-        let measurement = Box::new(Measurement {
-            workload: workload.name.clone(),
-            problem: data.problem.to_string(),
-            engine: engine.name(),
-            pass: cell.pass,
-            dtype: cell.dtype.name().into(),
-            threads: cell.threads,
-            device: engine.device(),
-            cold: engine.is_cold(),
-            kernel: engine.kernel(&task),
-            host_us,
-            compile_ms,
-            replay,
-            time: summarize(&times),
-            work: work::work(&data.problem, reads, cell.pass, &self.ceilings, engine.device(), cell.threads),
-            check,
-        });
-        Ok(Outcome::Measured(measurement, times))
-    }
-}
-
-/// The timings of an engine on a task.
-struct Timed {
-    /// The index of the measurement.
-    measurement: usize,
-    /// The name and threads of the engine.
-    engine: (String, usize),
-    pass: Pass,
-    /// Milliseconds of all runs so far.
-    times: Vec<f64>,
-}
-
-/// The result of one engine on one task.
-enum Outcome {
-    /// The measurement so far, and its times in milliseconds.
-    Measured(Box<Measurement>, Vec<f64>),
-    Refused(String),
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
 /// The version of the layout. Readers refuse other versions.
@@ -45,7 +45,7 @@ pub struct Figure {
 }
 
 /// A computer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// The name of the processor.
     pub cpu: String,
@@ -281,6 +281,9 @@ pub struct Skipped {
     pub why: String,
 }
 
+/// The error of a file that is something else.
+const NO_RECORD: &str = "got a file that is no record, expected one that `msda bench` wrote";
+
 impl Record {
     /// An empty record with the current time.
     pub fn new(command: &str, machine: Machine) -> Self {
@@ -299,8 +302,9 @@ impl Record {
 
     /// Reads a record.
     pub fn load(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-        Self::parse(&text).with_context(|| format!("in {}", path.display()))
+        let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+        let text = str::from_utf8(&bytes).map_err(|_| anyhow!("{NO_RECORD}: it is not text"));
+        text.and_then(Self::parse).with_context(|| format!("in {}", path.display()))
     }
 
     /// Reads a record from its text.
@@ -309,8 +313,10 @@ impl Record {
         struct Version {
             schema: u32,
         }
-        let value: serde_json::Value = serde_json::from_str(text).context("not JSON")?;
-        let Version { schema } = serde_json::from_value(value).context("not a record: no 'schema' number")?;
+        let value: serde_json::Value =
+            serde_json::from_str(text).with_context(|| format!("{NO_RECORD}: it is not JSON"))?;
+        let Version { schema } = serde_json::from_value(value)
+            .with_context(|| format!("{NO_RECORD}: it has no 'schema' number"))?;
         if schema != SCHEMA {
             bail!(
                 "record schema: got {schema}, expected {SCHEMA}\nhint: measure again with this version of msda"

@@ -152,7 +152,7 @@ pub fn finish(record: Record, extensions: &[Box<dyn Extension>], out: &Path, jso
     }
     let screen = screen();
     print(&screen.tables(&records))?;
-    let mut sentences = report::verdict(&records[0]);
+    let mut sentences = report::summary(&records).split_off(1);
     sentences.push(format!("Report: {}. Record: {}.", written.html.display(), path.display()));
     sentences.extend(report::advice(&records[0]));
     let wrapped: String = sentences.iter().map(|text| report::wrap(text, screen.width, 0)).collect();

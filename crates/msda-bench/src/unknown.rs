@@ -19,8 +19,9 @@ impl Unknown {
     pub fn or(kind: &str, name: &str, known: &[impl AsRef<str>], others: &str) -> Self {
         let known: Vec<&str> = known.iter().map(AsRef::as_ref).collect();
         let mut text = format!("{kind}: got '{name}', expected one of {}{others}", known.join(", "));
-        if let Some(like) = most_like(name, &known) {
-            text += &format!("\nhint: did you mean {like}?");
+        if let Some((last, first)) = similar(name, &known).split_last() {
+            let first = if first.is_empty() { String::new() } else { format!("{} or ", first.join(", ")) };
+            text += &format!("\nhint: did you mean {first}{last}?");
         }
         Self(text)
     }
@@ -31,10 +32,15 @@ impl Unknown {
     }
 }
 
-fn most_like<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let score = |other: &str| strsim::normalized_damerau_levenshtein(name, other);
-    let best = known.iter().copied().max_by(|a, b| score(a).total_cmp(&score(b)))?;
-    (score(best) > ALIKE).then_some(best)
+/// The name that is most like `name`, or else all names that contain it.
+fn similar<'a>(name: &str, known: &[&'a str]) -> Vec<&'a str> {
+    let name = name.to_lowercase();
+    let score = |other: &str| strsim::normalized_damerau_levenshtein(&name, other);
+    let best = known.iter().copied().max_by(|a, b| score(a).total_cmp(&score(b)));
+    match best.filter(|best| score(best) > ALIKE) {
+        Some(best) => vec![best],
+        None => known.iter().copied().filter(|other| !name.is_empty() && other.contains(&name)).collect(),
+    }
 }
 
 impl fmt::Display for Unknown {
@@ -58,6 +64,10 @@ mod tests {
             "workload: got 'sede-encoder', expected one of detr-encoder, seed-encoder, small, or a path\n\
              hint: did you mean seed-encoder?"
         );
-        assert!(!Unknown::new("workload", "xyz", &known).to_string().contains("hint"));
+        let said = Unknown::new("workload", "Encoder", &known).to_string();
+        assert!(said.ends_with("\nhint: did you mean detr-encoder or seed-encoder?"), "{said}");
+        for name in ["xyz", ""] {
+            assert!(!Unknown::new("workload", name, &known).to_string().contains("hint"));
+        }
     }
 }

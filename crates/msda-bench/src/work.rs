@@ -4,7 +4,9 @@ use msda::cpu::probe::{self, Reading};
 use msda::{Isa, Problem};
 use rayon::prelude::*;
 
+use crate::engines::for_each_tap;
 use crate::record::{Ceiling, Device, Pass, Work};
+use crate::task::Task;
 use crate::workload::Data;
 
 /// Names of ceilings: fused multiply-adds.
@@ -54,45 +56,21 @@ pub struct Reads {
 
 /// Counts the rows that the bilinear samples of a workload read.
 pub fn count_reads(data: &Data) -> Reads {
-    let p = &data.problem;
+    let (p, task) = (&data.problem, Task::whole(data, Pass::Forward));
+    let args = msda::backend::check_inputs(p, &task.inputs).expect("workloads make legal inputs");
     let counts = (0..p.batch() * p.heads()).into_par_iter().map(|plane| {
         let mut seen = vec![false; p.positions()];
         let mut taps = 0usize;
-        for_each_tap(data, plane / p.heads(), plane % p.heads(), |position| {
-            taps += 1;
-            seen[position] = true;
-        });
+        for query in 0..p.queries() {
+            for_each_tap::<f64>(p, &args, [plane / p.heads(), query, plane % p.heads()], |_, _, tap| {
+                taps += 1;
+                seen[tap.position] = true;
+            });
+        }
         (taps as f64, seen.iter().filter(|s| **s).count() as f64)
     });
     let (taps, rows) = counts.reduce(|| (0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
     Reads { taps, rows }
-}
-
-fn for_each_tap(data: &Data, image: usize, head: usize, mut f: impl FnMut(usize)) {
-    let p = &data.problem;
-    let (locations, strides) = (data.locations.as_slice(), msda::Role::Locations.dense(p));
-    for query in 0..p.queries() {
-        let mut s = msda::backend::offset(strides, [image, query, head]);
-        for (level, &points) in p.levels().iter().zip(p.points()) {
-            for _ in 0..points {
-                let xs = neighbours(p, locations.get(s), level.w);
-                let ys = neighbours(p, locations.get(s + 1), level.h);
-                for y in ys.into_iter().flatten() {
-                    for x in xs.into_iter().flatten() {
-                        f(level.position(y, x));
-                    }
-                }
-                s += 2;
-            }
-        }
-    }
-}
-
-/// The two neighbours of a bilinear sample on one axis, without those off the map.
-fn neighbours(p: &Problem, t: f64, side: usize) -> [Option<usize>; 2] {
-    let (scale, shift) = p.pixel_transform(side);
-    let low = (t * scale + shift).floor();
-    [low, low + 1.0].map(|i| (i >= 0.0 && i < side as f64).then_some(i as usize))
 }
 
 /// The work of a pass, and its floor from the ceilings of the device for `threads` threads.

@@ -40,9 +40,11 @@ fn inputs(folder: &Path) {
 fn run_computes_what_the_oracle_does_and_gradients_on_request() {
     let dir = tempfile::tempdir().unwrap();
     inputs(dir.path());
-    for engine in ["cpu", "cpu-portable", "plain", "oracle"] {
+    for (option, engine) in
+        [("--device", "cpu"), ("--engine", "cpu-portable"), ("--engine", "plain"), ("--engine", "oracle")]
+    {
         let out = format!("{engine}.safetensors");
-        let run = msda(dir.path(), &["run", "in.safetensors", "--output", &out, "--engine", engine]);
+        let run = msda(dir.path(), &["run", "in.safetensors", "--output", &out, option, engine]);
         assert!(run.status.success(), "{}", text(&run.stderr));
     }
     let read = |name: &str| files::read(dir.path().join(name)).unwrap()["output"].clone();
@@ -149,7 +151,9 @@ fn bench_measures_writes_and_reports() {
     );
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
-        said.contains("as the plain loop (f32") && said.contains("Report: report/report.html."),
+        said.contains("forward, f32: ")
+            && said.contains(" than a plain loop")
+            && said.contains("Report: report/report.html."),
         "{said}"
     );
     // In a pipe: no escape sequences, and no progress bar.
@@ -185,6 +189,17 @@ fn bench_measures_writes_and_reports() {
     let old = msda(dir.path(), &["report", "old.json"]);
     assert_eq!(old.status.code(), Some(1));
     assert!(text(&old.stderr).contains("expected 1"), "{}", text(&old.stderr));
+    files::write(dir.path().join("value.npy"), &[("value".into(), float(&[2], |_| 0.5))]).unwrap();
+    std::fs::write(dir.path().join("text.json"), "hello").unwrap();
+    for (name, why) in [("value.npy", "it is not text"), ("text.json", "it is not JSON")] {
+        let run = msda(dir.path(), &["report", name]);
+        let said = text(&run.stderr);
+        assert_eq!(run.status.code(), Some(1));
+        assert!(
+            said.contains(&format!("in {name}: got a file that is no record")) && said.contains(why),
+            "{said}"
+        );
+    }
 }
 
 #[test]
@@ -214,6 +229,12 @@ fn unknown_names_are_refused_with_the_known_ones() {
     inputs(dir.path());
     for (args, words) in [
         (vec!["bench", "--workload", "sead-encoder"], ["rt-detr-decoder", "did you mean seed-encoder?"]),
+        (
+            vec!["bench", "--workload", "detr"],
+            ["seed-encoder", "did you mean detr-encoder, detr-decoder, rt-detr-decoder or rf-detr-decoder?"],
+        ),
+        (vec!["run", "in.safetensors", "--output", "o.npy", "--device", "tpu"], ["'tpu'", "cuda:N"]),
+        (vec!["run", "in.safetensors", "--output", "o.npy", "--device", "cuda:x"], ["'cuda:x'", "cuda:N"]),
         (vec!["bench", "--engine", "plian"], ["cpu", "did you mean plain?"]),
         (vec!["bench", "--dtype", "fp16"], ["bf16", "f16"]),
         (vec!["verify", "--engine", "gpu"], ["cpu", "cuda"]),
@@ -272,9 +293,11 @@ fn report_takes_folders_and_writes_a_page() {
 fn a_gpu_that_is_missing_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     inputs(dir.path());
-    let run = msda(dir.path(), &["run", "in.safetensors", "--output", "o.npy", "--engine", "cuda@99"]);
-    assert_eq!(run.status.code(), Some(1));
-    let said = text(&run.stderr);
-    assert!(said.contains("engine cuda@99") && said.contains("hint: "), "{said}");
-    assert_eq!(said.contains("this build has no CUDA support"), !cfg!(feature = "cuda"), "{said}");
+    for wanted in [["--engine", "cuda@99"], ["--device", "cuda:99"]] {
+        let run = msda(dir.path(), &[&["run", "in.safetensors", "--output", "o.npy"], &wanted[..]].concat());
+        assert_eq!(run.status.code(), Some(1));
+        let said = text(&run.stderr);
+        assert!(said.contains("engine cuda@99") && said.contains("hint: "), "{said}");
+        assert_eq!(said.contains("this build has no CUDA support"), !cfg!(feature = "cuda"), "{said}");
+    }
 }

@@ -98,6 +98,11 @@ fn kernels_are_listed_and_explained_without_a_gpu() {
     ] {
         assert_eq!(msda(dir.path(), &args).status.code(), Some(code), "{args:?}");
     }
+    let old = msda(dir.path(), &["kernels", "--arch", "sm_60"]);
+    let said = text(&old.stderr);
+    assert_eq!(old.status.code(), Some(2));
+    assert!(said.contains("sm_60, which is not supported: it is older than sm_75"), "{said}");
+    assert!(!said.contains("did you mean"), "{said}");
     let run = msda(dir.path(), &["kernels", "--arch", "sm_999"]);
     assert!(
         text(&run.stderr).contains("got 'sm_999', expected one of sm_75, sm_80"),
@@ -168,7 +173,8 @@ fn a_missing_gpu_is_noted_once_and_refused_where_it_was_asked_for() {
         (vec!["tune", "--workload", "small", "--out", "x"], 2, "--file FILE"),
         (vec!["bench", "--device", "tpu"], 2, "cuda"),
         (vec!["verify", "--device", "cuda", "--engine", "cpu"], 2, "cannot be used"),
-        (vec!["tune"], 2, "--workload"),
+        (vec!["tune"], 2, "<--workload <NAME>|--all>"),
+        (vec!["tune", "--all", "--workload", "small"], 2, "cannot be used with"),
         (vec!["tune", "--workload", "small", "--limit", "0"], 2, "--limit"),
     ] {
         let run = msda(dir.path(), &args);

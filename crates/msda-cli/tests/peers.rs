@@ -86,6 +86,13 @@ dtypes = ["f32"]
 backward = true
 exact = false
 
+[peer.dies]
+about = "ends the process"
+import = "os"
+call = "_exit(3)"
+device = "cpu"
+dtypes = ["f32"]
+
 [peer.absent]
 about = "not installed"
 import = "no_such_module_anywhere"
@@ -128,7 +135,7 @@ fn peers_are_measured_beside_ours_and_their_failures_are_noted() {
     let engines = dir.path().join("mine.toml");
     std::fs::write(&engines, PEERS).unwrap();
     std::fs::write(dir.path().join("attention_of_mine.py"), MODULE).unwrap();
-    let names = ["good", "rough", "wrong", "crooked", "narrow", "softmax", "unfinished", "absent"];
+    let names = ["good", "rough", "wrong", "crooked", "narrow", "softmax", "unfinished", "dies", "absent"];
     let names = names.map(|n| format!("peer:{n}"));
     let mut args =
         vec!["bench", "--quick", "--workload", "small", "--engine", "cpu", "--threads", "1", "--json"];
@@ -164,6 +171,7 @@ fn peers_are_measured_beside_ours_and_their_failures_are_noted() {
     assert!(why("small peer:good f16").contains("values of type f16"));
     assert!(why("small peer:wrong f32 forward").contains("peer:wrong is wrong"));
     assert!(why("small peer:crooked f32 forward").contains("the call returned (3,)"));
+    assert!(why("small peer:dies f32 forward").contains("Python ended without an answer (exit status: 3)"));
     assert!(why("peer:absent").contains("no_such_module_anywhere"));
     assert_eq!(record.skipped.iter().filter(|s| s.what.contains("absent")).count(), 1);
 
@@ -196,4 +204,134 @@ fn bad_files_and_names_are_refused() {
 
     let run = msda(dir.path(), &dir.path().join("gone.toml"), &args);
     assert!(text(&run.stderr).contains("gone.toml"), "{}", text(&run.stderr));
+}
+
+/// A Python that speaks the protocol of the benchmark and fails as the name of a peer says.
+#[cfg(unix)]
+const FAILING: &str = r#"#!/usr/bin/env python3
+import json, os, sys, time
+
+if sys.argv[1] == "-c":  # the question whether torch is installed
+    sys.exit(1 if os.environ.get("FAILS") == "no torch" else 0)
+start, peer = os.environ.get("FAILS"), ""
+if start == "hangs at the start":
+    time.sleep(1000)
+if start == "dies at the start":
+    sys.exit("no memory left")
+print("garbage" if start == "garbage at the start" else json.dumps({"torch": "0.0", "cuda": False}), flush=True)
+for line in sys.stdin:
+    request = json.loads(line)
+    peer = request.get("import", peer)
+    if peer == "never_ready" or ("import" not in request and peer == "hangs"):
+        time.sleep(1000)
+    elif peer == "dies_at_import" or ("import" not in request and peer == "dies"):
+        sys.exit("a fault of the module")
+    elif "import" not in request:
+        print({"garbage": "no answer", "flood": "x" * (1 << 25)}[peer], flush=True)
+    else:
+        print("{}", flush=True)
+"#;
+
+#[cfg(unix)]
+fn failing_python(folder: &Path) -> Command {
+    // In folders that only this user can write to. Another process writes the file: one that this
+    // process holds open for writing, in whatever thread, cannot be started.
+    let (text, bin) = (folder.join("failing.py"), folder.join("env/bin"));
+    let python = bin.join("python");
+    std::fs::create_dir_all(&bin).unwrap();
+    std::fs::write(&text, FAILING).unwrap();
+    let copied = Command::new("install").args(["-m", "755"]).args([&text, &python]).status().unwrap();
+    assert!(copied.success());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_msda"));
+    command.current_dir(folder).env("MSDA_PYTHON", python).env("MSDA_PYTHON_TIMEOUT", "10");
+    command.args(["bench", "--quick", "--workload", "small", "--dtype", "f32", "--threads", "1"]);
+    command.args(["--pass", "forward", "--json"]);
+    command
+}
+
+/// Each failure ends with a reason, within the timeout, and the other engines are measured. Lines of
+/// results appear while the benchmark runs.
+#[cfg(unix)]
+#[test]
+fn a_peer_that_hangs_or_dies_ends_in_a_message_and_the_run_goes_on() {
+    use std::io::{BufRead, BufReader};
+    use std::process::Stdio;
+
+    let dir = tempfile::tempdir().unwrap();
+    let names = ["never_ready", "dies_at_import", "hangs", "dies", "garbage", "flood"];
+    let entry = |name: &&str| {
+        format!(
+            "[peer.{name}]\nabout = \"-\"\nimport = \"{name}\"\ncall = \"-\"\ndevice = \"cpu\"\ndtypes = [\"f32\"]\n"
+        )
+    };
+    let file = dir.path().join("engines.toml");
+    std::fs::write(&file, names.iter().map(entry).collect::<String>()).unwrap();
+    let mut command = failing_python(dir.path());
+    command.env("MSDA_ENGINES", &file).args(["--engine", "cpu"]);
+    command.args(names.iter().flat_map(|name| ["--engine".into(), format!("peer:{name}")]));
+    let mut child =
+        command.args(["--engine", "oracle"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    for line in BufReader::new(child.stderr.take().unwrap()).lines() {
+        let line = line.unwrap();
+        if line.starts_with("small forward f32 cpu-") {
+            assert!(
+                child.try_wait().unwrap().is_none(),
+                "the line of the first engine comes while others run"
+            );
+        }
+        said += &format!("{line}\n");
+    }
+    let run = child.wait_with_output().unwrap();
+    assert!(run.status.success(), "{said}");
+    let record = Record::parse(&text(&run.stdout)).unwrap();
+    let engines: Vec<&str> =
+        record.measurements.iter().map(|m| m.engine.split('-').next().unwrap()).collect();
+    assert_eq!(engines, ["cpu", "oracle", "plain"]);
+    for (what, why) in [
+        ("peer:never_ready", "no answer within 10 s; the process was ended"),
+        ("peer:dies_at_import", "Python ended without an answer (exit status: 1): a fault of the module"),
+        ("small peer:hangs f32 forward", "no answer within 10 s; the process was ended"),
+        (
+            "small peer:dies f32 forward",
+            "Python ended without an answer (exit status: 1): a fault of the module",
+        ),
+        ("small peer:garbage f32 forward", "got 'no answer' from Python, expected an answer in JSON"),
+        ("small peer:flood f32 forward", "got 'xxx"),
+    ] {
+        let found = record.skipped.iter().find(|s| s.what == what);
+        let found = found.unwrap_or_else(|| panic!("{what} in {:?}", record.skipped));
+        assert!(found.why.contains(why), "{found:?}");
+        let measured = what.starts_with("small");
+        assert_eq!(said.contains(&format!("failed: {what}: ")), measured, "{said}");
+        assert_eq!(found.why.contains("is left out of the rest of this run"), measured, "{found:?}");
+    }
+}
+
+/// A Python that never starts is left out, and a GPU or CPU engine is measured all the same.
+#[cfg(unix)]
+#[test]
+fn a_python_that_does_not_start_is_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    for (fails, why) in [
+        ("no torch", "no Python with torch"),
+        ("hangs at the start", "no answer within 10 s"),
+        ("dies at the start", "Python ended without an answer (exit status: 1): no memory left"),
+        ("garbage at the start", "got 'garbage' from Python"),
+    ] {
+        let mut command = failing_python(dir.path());
+        let run =
+            command.env("FAILS", fails).args(["--engine", "cpu", "--engine", "torch"]).output().unwrap();
+        assert!(run.status.success(), "{}", text(&run.stderr));
+        let record = Record::parse(&text(&run.stdout)).unwrap();
+        assert_eq!(record.measurements.len(), 2, "cpu and plain");
+        assert!(
+            record.skipped.iter().any(|s| s.what == "torch" && s.why.contains(why)),
+            "{:?}",
+            record.skipped
+        );
+    }
+    let mut command = failing_python(dir.path());
+    let run = command.env("MSDA_PYTHON_TIMEOUT", "soon").args(["--engine", "torch"]).output().unwrap();
+    assert!(text(&run.stderr).contains("MSDA_PYTHON_TIMEOUT: got 'soon'"), "{}", text(&run.stderr));
 }

@@ -89,9 +89,11 @@ fn typical_outputs() {
     let args =
         ["bench", "--quick", "--workload", "small", "--dtype", "f32", "--threads", "1", "--device", "cpu"];
     let bench = output(dir.path(), &args);
-    // The first lines name this machine.
-    let tables = bench.split_once("\nsmall forward").map(|(_, rest)| format!("small forward{rest}")).unwrap();
-    compare("bench", &masked(&tables));
+    // The first lines and the result name this machine.
+    let (_, rest) = bench.split_once("\nsmall forward").unwrap();
+    let (tables, rest) = rest.split_once("\nOn a").unwrap();
+    let (_, end) = rest.split_once("\nReport: ").unwrap();
+    compare("bench", &masked(&format!("small forward{tables}\nReport: {end}")));
     let doctor = output(dir.path(), &["doctor"]);
     for (name, text) in [("kernels", kernels), ("verify", verify), ("bench", bench), ("doctor", doctor)] {
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{name}: {text}");

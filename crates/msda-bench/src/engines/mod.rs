@@ -13,6 +13,8 @@ use anyhow::Result;
 pub use self::local::Local;
 pub use self::names::{is_cuda, ordinal, split_cuda};
 pub use self::plain::Plain;
+pub(crate) use self::plain::for_each_tap;
+pub(crate) use self::python::NO_TORCH;
 pub use self::python::find_python;
 pub use self::registry::{Registry, Source};
 pub use self::torch::Torch;
@@ -43,6 +45,11 @@ pub trait Engine {
     /// the benchmark.
     fn is_guest(&self) -> bool {
         false
+    }
+
+    /// Whether it can run another task. A process that has ended cannot.
+    fn is_alive(&self) -> bool {
+        true
     }
 
     /// The device that it computes on.

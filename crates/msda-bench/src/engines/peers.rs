@@ -163,7 +163,15 @@ pub fn survey(peers: &[Peer]) -> Result<Vec<Option<String>>> {
         return Ok(Vec::new());
     }
     let mut python = Python::start(1, Device::Cpu)?;
-    Ok(peers.iter().map(|peer| python.ask(&peer.request()).err().map(|why| format!("{why:#}"))).collect())
+    let mut missing = Vec::new();
+    for peer in peers {
+        // The import before this one may have ended the process.
+        let started =
+            if python.alive { Ok(()) } else { Python::start(1, Device::Cpu).map(|new| python = new) };
+        let imported = started.and_then(|()| python.ask(&peer.request()));
+        missing.push(imported.err().map(|why| format!("{why:#}")));
+    }
+    Ok(missing)
 }
 
 #[cfg(test)]

@@ -184,7 +184,11 @@ impl Engine for Torch {
     }
 
     fn is_guest(&self) -> bool {
-        self.peer.is_some() || self.device == Device::Cuda
+        true
+    }
+
+    fn is_alive(&self) -> bool {
+        self.python.alive
     }
 
     fn device(&self) -> Device {

@@ -7,7 +7,7 @@ mod header;
 
 use msda::{Error, ErrorKind, Result};
 
-use super::stored::{self, Stored};
+use super::stored;
 use super::tensor::{Tensor, byte_len};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
@@ -19,7 +19,7 @@ const ALIGNMENT: usize = 64;
 pub fn parse(bytes: &[u8]) -> Result<Tensor> {
     let (header, data) = split(bytes)?;
     let header::Header { stored, shape } = header::parse(header)?;
-    let expected = byte_len(SUBJECT, &shape, stored.size())?;
+    let expected = byte_len(SUBJECT, &shape, stored::size(stored, SUBJECT)?)?;
     if data.len() != expected {
         let got = format!("{} bytes after the header", data.len());
         let expected_text = format!("{expected} for the shape {shape:?} of {stored}");
@@ -31,16 +31,16 @@ pub fn parse(bytes: &[u8]) -> Result<Tensor> {
         return Err(Error::new(ErrorKind::Shape, SUBJECT, got, expected_text)
             .hint(format!("{hint}: save it again with np.save")));
     }
-    let data = stored.decode(SUBJECT, data)?;
+    let data = stored::decode(stored, SUBJECT, data)?;
     Ok(Tensor { shape, data })
 }
 
 /// The bytes of an `.npy` file, version 1.0.
 pub fn encode(tensor: &Tensor) -> Result<Vec<u8>> {
     tensor.check("npy")?;
-    let stored = Stored::of(&tensor.data);
+    let stored = stored::stored(&tensor.data);
     let descr = header::descr(stored).ok_or_else(|| {
-        Error::new(ErrorKind::Type, "npy", format!("{stored} elements"), "f64, f32, f16 or integers")
+        Error::new(ErrorKind::Type, "npy", format!("{stored} elements"), "F64, F32, F16 or integers")
             .hint("NumPy has no bfloat16: write a .safetensors file")
     })?;
     let lengths: String = tensor.shape.iter().map(|n| format!("{n}, ")).collect();

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 
+use ::safetensors::View;
 use ::safetensors::tensor::{Metadata, TensorInfo};
-use ::safetensors::{Dtype as Code, View};
-use msda::{Dtype, Error, ErrorKind, Result};
+use msda::{Error, ErrorKind, Result};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
@@ -25,7 +25,7 @@ pub fn parse(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>> {
     let Header(infos) = serde_json::from_slice(header).map_err(|e| malformed(&e.to_string()))?;
     let mut infos: Vec<_> = infos.into_iter().collect();
     infos.sort_by_key(|(_, info)| info.data_offsets);
-    let types = infos.iter().map(|(name, info)| check(name, info)).collect::<Result<Vec<_>>>()?;
+    infos.iter().try_for_each(|(name, info)| check(name, info))?;
 
     // Not `SafeTensors::deserialize`: it adds the header's length to the last offset without a
     // check.
@@ -37,9 +37,9 @@ pub fn parse(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>> {
             .hint("the file is truncated or has extra bytes at its end: save it again"));
     }
 
-    let decoded = infos.into_iter().zip(types).map(|((name, info), stored)| {
+    let decoded = infos.into_iter().map(|(name, info)| {
         let (begin, end) = info.data_offsets;
-        let data = stored.decode(&subject(&name), &data[begin..end])?;
+        let data = stored::decode(info.dtype, &subject(&name), &data[begin..end])?;
         Ok((name, Tensor { shape: info.shape, data }))
     });
     decoded.collect()
@@ -90,46 +90,24 @@ fn malformed(got: &str) -> Error {
 }
 
 /// Checks the type of a tensor, and that its bytes match its shape.
-fn check(name: &str, info: &TensorInfo) -> Result<Stored> {
+fn check(name: &str, info: &TensorInfo) -> Result<()> {
     let subject = subject(name);
-    let stored = Stored::ALL.into_iter().find(|stored| code(*stored) == info.dtype).ok_or_else(|| {
-        Error::new(ErrorKind::Type, &subject, info.dtype, "F64, F32, F16, BF16, I8..I64 or U8..U64")
-            .hint("convert before saving: t.float() or t.long()")
-    })?;
-    let expected = byte_len(&subject, &info.shape, stored.size())?;
+    let expected = byte_len(&subject, &info.shape, stored::size(info.dtype, &subject)?)?;
     let (begin, end) = info.data_offsets;
     if end.checked_sub(begin) == Some(expected) {
-        return Ok(stored);
+        return Ok(());
     }
-    let expected = format!("{expected} bytes for the shape {:?} of {stored}", info.shape);
+    let expected = format!("{expected} bytes for the shape {:?} of {}", info.shape, info.dtype);
     Err(Error::new(ErrorKind::Shape, subject, format!("bytes {begin} to {end}"), expected)
         .hint("the file is damaged, or not written by safetensors"))
-}
-
-/// The format's name of an element type.
-fn code(stored: Stored) -> Code {
-    match stored {
-        Stored::Float(Dtype::F64) => Code::F64,
-        Stored::Float(Dtype::F32) => Code::F32,
-        Stored::Float(Dtype::F16) => Code::F16,
-        Stored::Float(Dtype::Bf16) => Code::BF16,
-        Stored::I8 => Code::I8,
-        Stored::I16 => Code::I16,
-        Stored::I32 => Code::I32,
-        Stored::I64 => Code::I64,
-        Stored::U8 => Code::U8,
-        Stored::U16 => Code::U16,
-        Stored::U32 => Code::U32,
-        Stored::U64 => Code::U64,
-    }
 }
 
 /// A tensor that is converted to bytes when it is written, so that one copy at a time is in memory.
 struct Writable<'a>(&'a Tensor);
 
 impl View for Writable<'_> {
-    fn dtype(&self) -> Code {
-        code(Stored::of(&self.0.data))
+    fn dtype(&self) -> Stored {
+        stored::stored(&self.0.data)
     }
 
     fn shape(&self) -> &[usize] {
@@ -141,7 +119,7 @@ impl View for Writable<'_> {
     }
 
     fn data_len(&self) -> usize {
-        self.0.data.len() * Stored::of(&self.0.data).size()
+        self.0.data.len() * self.dtype().bitsize() / 8
     }
 }
 

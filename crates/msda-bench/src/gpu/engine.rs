@@ -15,13 +15,14 @@ use crate::record::{Device, Pass, Replay};
 use crate::task::{Key, Results, Task};
 use crate::timing::{Effort, summarize};
 
-/// Words in place of a kernel's name: sums in `f16`, kernels for fixed sizes, level sizes in device
-/// memory; for the gradient of value, samples sorted however few they are, or atomic additions.
-const HALF: &str = "half";
-const FIXED: &str = "fixed";
-const LEVELS: &str = "levels";
-const SORTED: &str = "sorted";
-const ATOMIC: &str = "atomic";
+/// Words in place of a kernel's name.
+const WORDS: [(&str, Variant); 5] = [
+    ("half", Variant::Half),
+    ("fixed", Variant::Fixed),
+    ("levels", Variant::Levels),
+    ("sorted", Variant::Sorted),
+    ("atomic", Variant::Atomic),
+];
 
 /// Warm-up runs.
 const WARM_UP: usize = 3;
@@ -128,17 +129,13 @@ fn parse(name: &str) -> Result<(usize, Variant)> {
     let (ordinal, kernel) = split_cuda(name)?;
     let wanted = match kernel {
         None => Variant::Chosen,
-        Some(HALF) => Variant::Half,
-        Some(FIXED) => Variant::Fixed,
-        Some(LEVELS) => Variant::Levels,
-        Some(SORTED) => Variant::Sorted,
-        Some(ATOMIC) => Variant::Atomic,
-        Some(kernel) => Variant::Given(kernel.parse().with_context(|| {
-            format!(
-                "engine {name}, which is none of cuda:{HALF}, cuda:{FIXED}, cuda:{LEVELS}, cuda:{SORTED}, \
-                 cuda:{ATOMIC}"
-            )
-        })?),
+        Some(word) => match WORDS.iter().find(|(own, _)| *own == word) {
+            Some((_, variant)) => *variant,
+            None => Variant::Given(word.parse().with_context(|| {
+                let words = WORDS.map(|(word, _)| format!("cuda:{word}"));
+                format!("engine {name}, which is none of {}", words.join(", "))
+            })?),
+        },
     };
     Ok((ordinal, wanted))
 }

@@ -1,11 +1,12 @@
 //! The families of kernels, the problems that each takes, and the kernel that a problem gets.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use msda::{Dtype, Layout, Padding, Problem, ReferenceKind, Sampling, Spec, Types};
-use msda_cuda::choose::{self, Choice};
+use msda_cuda::choose;
 use msda_cuda::driver::{Arch, Device};
 use msda_cuda::kernels::{Action, Kernel};
 use msda_cuda::{Levels, Operands, Request, Scatter, Target, Wanted};
+use serde::Serialize;
 
 use serde_json::{Value, json};
 
@@ -48,6 +49,11 @@ const ARCHITECTURES: [Arch; 12] = [
 /// The target of an architecture, or of the GPU of this machine. Prints a note if there is none.
 pub fn target(arch: Option<Arch>) -> Result<Target> {
     if let Some(arch) = arch.filter(|arch| !ARCHITECTURES.contains(arch)) {
+        let oldest = ARCHITECTURES[0];
+        if arch < oldest {
+            let why = anyhow!("architecture: got {arch}, which is not supported: it is older than {oldest}");
+            return Err(Unknown::because(&why).into());
+        }
         let known = ARCHITECTURES.map(|arch| arch.to_string());
         return Err(Unknown::new("architecture", &arch.to_string(), &known).into());
     }
@@ -81,14 +87,28 @@ fn usual_sms(arch: Arch) -> u32 {
     }
 }
 
-/// A family of kernels and the problems that it takes.
+/// A family of kernels and the problems of which it computes a pass.
+#[derive(Serialize)]
 pub struct Family {
     /// Its name.
     pub name: &'static str,
+    /// The pass.
+    pub pass: Pass,
     /// One line of description.
     pub about: &'static str,
-    /// Kinds of problems, each with the reason why it is refused; none if it is taken.
-    pub takes: Vec<(&'static str, Option<String>)>,
+    /// Its answer for each kind of problem.
+    pub takes: Vec<Answer>,
+}
+
+/// Whether a family takes a kind of problem.
+#[derive(Serialize)]
+pub struct Answer {
+    /// The kind of problem.
+    pub what: &'static str,
+    /// Whether it is taken.
+    pub takes: bool,
+    /// The reason of a refusal.
+    pub why_not: Option<String>,
 }
 
 /// The pass for the kernels: backward with all gradients that the form has.
@@ -109,13 +129,15 @@ pub fn families(target: &Target, pass: Pass) -> Result<Vec<Family>> {
     for (name, about) in Kernel::FAMILIES {
         let mut takes = Vec::new();
         for (what, problem, reference, levels) in &questions {
-            let pass = whole_pass(pass, *reference);
-            let operands = Operands::for_pass(problem, *reference, pass);
-            let request = Request { pass, levels: *levels, ..Request::new(problem, &operands) };
+            let whole = whole_pass(pass, *reference);
+            let operands = Operands::for_pass(problem, *reference, whole);
+            let request = Request { pass: whole, levels: *levels, ..Request::new(problem, &operands) };
             let asked = Asked::new(&request, target, name);
-            takes.push((*what, if asked.takes > 0 { None } else { asked.main_reason() }));
+            let takes_it = asked.takes > 0;
+            let why_not = if takes_it { None } else { asked.main_reason() };
+            takes.push(Answer { what, takes: takes_it, why_not });
         }
-        families.push(Family { name, about, takes });
+        families.push(Family { name, pass, about, takes });
     }
     Ok(families)
 }
@@ -162,15 +184,18 @@ fn questions() -> Result<Vec<Question>> {
 }
 
 /// The kernel of a problem, and why others refuse it.
+#[derive(Serialize)]
 pub struct Explained {
     /// The problem's readable key.
     pub problem: String,
-    /// Its class. Problems of one class share tuned kernels.
-    pub class: String,
     /// The pass.
     pub pass: Pass,
-    /// The kernel and the reason.
-    pub choice: Choice,
+    /// Its class. Problems of one class share tuned kernels.
+    pub class: String,
+    /// The kernel.
+    pub kernel: String,
+    /// The reason of this choice.
+    pub why: String,
     /// The stages of a launch, in order.
     pub stages: Vec<Described>,
     /// The workspace that a launch needs, in bytes.
@@ -180,16 +205,20 @@ pub struct Explained {
 }
 
 /// A stage of a launch.
+#[derive(Serialize)]
 pub struct Described {
     /// The key of its kernel; none for a memory clear.
     pub kernel: Option<String>,
-    /// Blocks of the grid, and threads per block.
-    pub size: Option<(u64, u64)>,
+    /// Blocks of the grid.
+    pub blocks: Option<u64>,
+    /// Threads per block.
+    pub threads: Option<u64>,
     /// Why it is there.
     pub why: String,
 }
 
 /// The candidates of a family for a request.
+#[derive(Serialize)]
 pub struct Asked {
     /// The family.
     pub name: &'static str,
@@ -199,7 +228,16 @@ pub struct Asked {
     pub takes: usize,
     /// Reasons of the others with their counts, the most frequent first. Reasons that differ only
     /// in numbers are one.
-    pub refusals: Vec<(String, usize)>,
+    pub refusals: Vec<Refusal>,
+}
+
+/// A reason of refusals.
+#[derive(Serialize)]
+pub struct Refusal {
+    /// The reason.
+    pub why: String,
+    /// How many candidates have it.
+    pub count: usize,
 }
 
 impl Asked {
@@ -210,19 +248,19 @@ impl Asked {
             asked.candidates += 1;
             match kernel.refuses(request, target) {
                 None => asked.takes += 1,
-                Some(why) => match asked.refusals.iter_mut().find(|(other, _)| alike(other) == alike(&why)) {
-                    Some((_, count)) => *count += 1,
-                    None => asked.refusals.push((why, 1)),
+                Some(why) => match asked.refusals.iter_mut().find(|r| alike(&r.why) == alike(&why)) {
+                    Some(refusal) => refusal.count += 1,
+                    None => asked.refusals.push(Refusal { why, count: 1 }),
                 },
             }
         }
-        asked.refusals.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        asked.refusals.sort_by_key(|r| std::cmp::Reverse(r.count));
         asked
     }
 
     fn main_reason(&self) -> Option<String> {
         let none = || "no candidate has a fitting number of lanes".to_owned();
-        Some(self.refusals.first().map_or_else(none, |(why, _)| why.clone()))
+        Some(self.refusals.first().map_or_else(none, |r| r.why.clone()))
     }
 }
 
@@ -246,10 +284,11 @@ pub fn explain(problem: &Problem, target: &Target, pass: Pass, scatter: Scatter)
         let why = stage.why.to_string();
         match &stage.action {
             Action::Run(run) => {
-                let size = (product(run.launch.grid), product(run.launch.block));
-                Described { kernel: Some(run.unit.key.clone()), size: Some(size), why }
+                let (blocks, threads) = (product(run.launch.grid), product(run.launch.block));
+                let (blocks, threads) = (Some(blocks), Some(threads));
+                Described { kernel: Some(run.unit.key.clone()), blocks, threads, why }
             }
-            _ => Described { kernel: None, size: None, why },
+            _ => Described { kernel: None, blocks: None, threads: None, why },
         }
     });
     Ok(Explained {
@@ -258,7 +297,8 @@ pub fn explain(problem: &Problem, target: &Target, pass: Pass, scatter: Scatter)
         pass,
         stages: stages.collect(),
         workspace: call.arena.bytes(),
-        choice,
+        kernel: choice.kernel.to_string(),
+        why: choice.why.to_string(),
         families: Kernel::FAMILIES.iter().map(|(name, _)| Asked::new(&request, target, name)).collect(),
     })
 }
@@ -272,9 +312,9 @@ mod tests {
         let (target, _) = find_target(Some(USUAL));
         let families = families(&target, Pass::Forward).unwrap();
         let generic = families.iter().find(|f| f.name == "generic").unwrap();
-        assert!(generic.takes.iter().all(|(_, refused)| refused.is_none()));
+        assert!(generic.takes.iter().all(|answer| answer.takes));
         let rows = families.iter().find(|f| f.name == "rows").unwrap();
-        let why = |what: &str| rows.takes.iter().find(|(w, _)| *w == what).unwrap().1.clone();
+        let why = |what: &str| rows.takes.iter().find(|a| a.what == what).unwrap().why_not.clone();
         assert_eq!(why("f16 values"), None);
         assert!(why("f64 values").is_some_and(|why| why.contains("f64")));
 
@@ -282,7 +322,7 @@ mod tests {
         let explained = explain(problem, &target, Pass::Forward, Scatter::Ordered).unwrap();
         assert!(explained.class.starts_with("sm_90 f32 d32"), "{}", explained.class);
         for asked in &explained.families {
-            let refused: usize = asked.refusals.iter().map(|(_, count)| count).sum();
+            let refused: usize = asked.refusals.iter().map(|r| r.count).sum();
             assert_eq!(asked.takes + refused, asked.candidates, "{}", asked.name);
         }
         // The last stage writes the output, and a workspace is there for the stages before it.

@@ -168,15 +168,16 @@ pub(super) fn panels<'a>(all: impl Iterator<Item = Comparison<'a>>) -> Vec<Panel
     panels
 }
 
-/// The comparisons that the headline is about: model workloads, both passes. A workload that
-/// several runs compare comes from the run with most other implementations, and of these from the
-/// newest. On a processor only the largest number of threads counts.
+/// The comparisons that the headline is about: workloads of models, or all if there is none of a
+/// model. A workload that several runs compare comes from the run with most other implementations,
+/// and of these from the newest. On a processor only the largest number of threads counts.
 pub(super) fn headline(records: &[Record]) -> Vec<Panel<'_>> {
     let mut best: Vec<Comparison<'_>> = Vec::new();
-    for c in records.iter().flat_map(comparisons) {
-        if !is_model(&c.ours.workload) || c.fastest().is_none() {
-            continue;
-        }
+    let mut all: Vec<_> = records.iter().flat_map(comparisons).filter(|c| c.fastest().is_some()).collect();
+    if all.iter().any(|c| is_model(&c.ours.workload)) {
+        all.retain(|c| is_model(&c.ours.workload));
+    }
+    for c in all {
         let place = |c: &Comparison<'_>| names::processor(c.run, c.ours.device);
         let same = |b: &&mut Comparison<'_>| {
             place(b) == place(&c)

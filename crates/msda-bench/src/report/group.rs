@@ -1,4 +1,4 @@
-//! Measurements in groups that can be compared, and their baselines.
+//! Measurements in groups that can be compared.
 
 use std::collections::BTreeSet;
 
@@ -25,12 +25,10 @@ pub struct Setting {
     pub cold: bool,
 }
 
-/// A measurement and its baseline.
+/// A measurement, with what follows from it.
 pub struct Row<'a> {
     /// The measurement.
     pub measured: &'a Measurement,
-    /// None if no time of the group is usable.
-    pub baseline: Option<&'a Measurement>,
 }
 
 /// The groups of a run: workloads in the order of measurement, the processor before the GPU,
@@ -72,31 +70,11 @@ fn grouped<'a>(measurements: &[&'a Measurement]) -> Vec<Group<'a>> {
                     .then(a.threads.cmp(&b.threads))
                     .then(a.time.median.total_cmp(&b.time.median))
             });
-            let rows =
-                members.iter().map(|&m| Row { measured: m, baseline: baseline(m, &members) }).collect();
+            let rows = members.into_iter().map(|measured| Row { measured }).collect();
             groups.push(Group { workload, setting, pass, rows });
         }
     }
     groups
-}
-
-/// Torch of the same dtype, else torch f32, else the slowest engine of the processor; with the same
-/// number of threads if there is such a time.
-fn baseline<'a>(row: &Measurement, members: &[&'a Measurement]) -> Option<&'a Measurement> {
-    let usable = || members.iter().copied().filter(|m| positive(m.time.median).is_some());
-    let torch = |dtype: &str| {
-        usable().filter(|m| is_torch(&m.engine) && m.dtype == dtype).min_by(|a, b| {
-            // Another number of threads is used only if the same one is missing; the largest comes
-            // first.
-            let key = |m: &Measurement| (m.threads != row.threads, std::cmp::Reverse(m.threads));
-            key(a).cmp(&key(b)).then(a.time.median.total_cmp(&b.time.median))
-        })
-    };
-    torch(&row.dtype).or_else(|| torch("f32")).or_else(|| {
-        usable()
-            .filter(|m| m.dtype == row.dtype && m.threads == row.threads && m.device == Device::Cpu)
-            .max_by(|a, b| a.time.median.total_cmp(&b.time.median))
-    })
 }
 
 /// Whether an engine is torch.
@@ -177,16 +155,6 @@ impl Row<'_> {
         positive(self.measured.time.median)
     }
 
-    /// Whether the row is the baseline of others.
-    pub fn is_baseline(&self) -> bool {
-        self.baseline.is_some_and(|b| std::ptr::eq(b, self.measured))
-    }
-
-    /// How many times faster than the baseline.
-    pub fn speedup(&self) -> Option<f64> {
-        positive(self.baseline?.time.median / self.median()?)
-    }
-
     /// The floor divided by the median: 1 is the limit of the machine.
     pub fn reached(&self) -> Option<f64> {
         positive(self.measured.work.floor_ms / self.median()?)
@@ -236,9 +204,4 @@ impl Row<'_> {
             (false, false) => format!("{share} over"),
         }
     }
-}
-
-/// `1 thread`, `2 threads`.
-pub(super) fn threads(n: usize) -> String {
-    super::number::count(n, "thread")
 }

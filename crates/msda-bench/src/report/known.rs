@@ -50,31 +50,16 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Machine, SCHEMA};
+    use crate::record::Machine;
 
     #[test]
     fn the_newest_figure_of_a_machine_counts() {
         let record = |created: &str, cpu: &str, value| Record {
-            schema: SCHEMA,
             created: created.into(),
-            version: String::new(),
-            command: String::new(),
-            machine: Machine {
-                cpu: cpu.into(),
-                cores: 1,
-                memory_gib: 1.0,
-                os: String::new(),
-                isas: Vec::new(),
-                torch: None,
-                gpu: None,
-                load: None,
-            },
-            ceilings: Vec::new(),
-            measurements: Vec::new(),
             figures: [("probe.x", value), ("probe.none", f64::NAN), ("other.y", 1.0)]
                 .map(|(name, value)| Figure { name: name.into(), value, unit: String::new() })
                 .into(),
-            skipped: Vec::new(),
+            ..Record::new("", Machine { cpu: cpu.into(), ..Machine::default() })
         };
         let all = [record("2026-03", "a", 3.0), record("2026-01", "a", 1.0), record("2026-02", "b", 2.0)];
         let known = known(&all, "probe.");

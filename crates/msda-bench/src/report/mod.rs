@@ -1,7 +1,6 @@
 //! Reports on records: as text for a terminal, as Markdown, and as an HTML page.
 
 mod compare;
-mod ending;
 mod escape;
 mod extend;
 mod group;
@@ -24,12 +23,11 @@ use anyhow::{Context, Result};
 
 use crate::record::{Ceiling, Device, Record};
 
-pub use ending::{advice, verdict};
 pub use extend::Extension;
 pub use group::{Row, Setting, dtype_order, positive};
 pub use screen::{Screen, terminal};
 pub use sections::folded;
-pub use table::{Cell, Color, Table, USUAL_WIDTH, beside, wrap};
+pub use table::{Cell, Color, TextTable, USUAL_WIDTH, beside, wrap};
 
 const TITLE: &str = "msda: multi-scale deformable attention, measured";
 
@@ -52,6 +50,21 @@ pub fn summary(records: &[Record]) -> Vec<String> {
     let mut lines = vec![format!("{runs} on {}", number::count(machines.len(), "machine"))];
     lines.extend(sections::headlines(records));
     lines
+}
+
+/// How to measure what a run left out for want of torch or a GPU.
+pub fn advice(record: &Record) -> Option<String> {
+    let advice = [
+        (
+            "torch",
+            "To compare with torch, run `cargo xtask setup` in the project's folder, or set MSDA_PYTHON to a \
+             Python that has torch.",
+        ),
+        ("cuda", "To measure a GPU, install NVIDIA's driver and NVRTC; `msda doctor` shows what is missing."),
+    ];
+    let missing = advice.iter().filter(|(what, _)| record.skipped.iter().any(|s| s.what == *what));
+    let all: Vec<&str> = missing.map(|(_, text)| *text).collect();
+    (!all.is_empty()).then(|| all.join(" "))
 }
 
 /// The files of a report.

@@ -3,17 +3,18 @@
 use super::group::{is_own, is_pinned, is_torch};
 use super::number::count;
 use super::svg::Shape;
-use crate::engines::peers;
+use crate::engines::{Plain, peers};
 use crate::record::{Device, Machine, Record};
 
 /// Other implementations: engine, name, class and shape of the mark. The order is that of legends.
-const OTHERS: [(&str, &str, &str, Shape); 8] = [
+const OTHERS: [(&str, &str, &str, Shape); 9] = [
     ("peer:dcnv4-safe", "FlashDeformAttn", "k k4", Shape::Square),
     ("peer:dcnv4", "FlashDeformAttn, as published", "k k4 hollow", Shape::Square),
     ("peer:triton", "msda-triton", "k k1", Shape::Triangle),
     ("peer:mmcv", "mmcv", "k k2", Shape::Diamond),
     ("peer:original", "original", "k k3", Shape::Circle),
     ("peer:hub", "transformers", "k k5", Shape::Diamond),
+    (Plain::NAME, "plain loop", "k kt hollow", Shape::Diamond),
     ("torch-cuda", "torch", "k kt", Shape::Circle),
     ("torch", "torch", "k kt", Shape::Circle),
 ];
@@ -28,7 +29,8 @@ pub(super) fn engine(name: &str) -> String {
 
 /// The implementation that an engine runs, however it is launched.
 pub(super) fn implementation(name: &str) -> String {
-    engine(name).trim_end_matches(", as published").into()
+    let article = if name == Plain::NAME { "a " } else { "" };
+    format!("{article}{}", engine(name).trim_end_matches(", as published"))
 }
 
 /// The position of an engine in legends and columns: ours, pinned kernels, others, torch.

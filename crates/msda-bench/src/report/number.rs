@@ -3,9 +3,8 @@
 /// The text of a value that is missing or not finite.
 pub const NONE: &str = "-";
 
-/// Three significant figures without an exponent in the range people read: `0.0123`, `1.23`,
-/// `12.3`, `1230`.
-pub fn figure(value: f64) -> String {
+/// A number rounded to `digits` significant figures, without an exponent in the range people read.
+fn rounded(value: f64, digits: i32, range: std::ops::RangeInclusive<i32>) -> String {
     if !value.is_finite() {
         return NONE.into();
     }
@@ -13,12 +12,18 @@ pub fn figure(value: f64) -> String {
         return "0".into();
     }
     // Rounding comes first, so that 9.999 becomes `10.0`, not `10.00`.
-    let size: f64 = format!("{value:.2e}").parse().unwrap_or(value);
-    let exponent = size.abs().log10().floor();
-    if !(-4.0..=9.0).contains(&exponent) {
-        return format!("{value:.2e}");
+    let text = format!("{value:.*e}", digits as usize - 1);
+    let size: f64 = text.parse().unwrap_or(value);
+    let exponent = size.abs().log10().floor() as i32;
+    if !range.contains(&exponent) {
+        return text;
     }
-    format!("{size:.*}", (2.0 - exponent).max(0.0) as usize)
+    format!("{size:.*}", (digits - 1 - exponent).max(0) as usize)
+}
+
+/// Three significant figures: `0.0123`, `1.23`, `12.3`, `1230`.
+pub fn figure(value: f64) -> String {
+    rounded(value, 3, -4..=9)
 }
 
 /// [`figure`], or a dash.
@@ -46,17 +51,9 @@ pub fn percent(value: Option<f64>) -> String {
     }
 }
 
-/// Two significant figures.
+/// Two significant figures: `0.42`, `12`, `1e-5`.
 pub fn short(value: f64) -> String {
-    if !value.is_finite() {
-        return NONE.into();
-    }
-    let size: f64 = format!("{value:.1e}").parse().unwrap_or(value);
-    match size.abs() {
-        0.0 => "0".into(),
-        s if s < 1e-3 => format!("{value:.0e}"),
-        s => format!("{size:.*}", (1.0 - s.log10().floor()).max(0.0) as usize),
-    }
+    rounded(value, 2, -3..=18).replace(".0e", "e")
 }
 
 /// A count and its noun: `1 thread`, `2 threads`.

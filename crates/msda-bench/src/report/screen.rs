@@ -1,9 +1,10 @@
 //! Records as tables for a terminal.
 
 use super::group::{Group, Row, groups, is_plain, is_torch};
-use super::number::{NONE, figure, maybe, percent, times};
+use super::known::machine;
+use super::number::{NONE, count, figure, maybe, percent, times};
 use super::pivot::{Family, families};
-use super::table::{Cell, Color, Table, USUAL_WIDTH, beside, wrap};
+use super::table::{Cell, Color, TextTable, USUAL_WIDTH, beside, wrap};
 use super::{plain, words};
 use crate::record::{Device, Measurement, Record};
 
@@ -39,10 +40,8 @@ impl Screen {
 
     fn run(self, record: &Record) -> String {
         let mut out = self.bold(&format!("msda {}, {}", record.version, record.created));
-        out += &self.paragraph(&words::machine(&record.machine));
-        if let Some(gpu) = &record.machine.gpu {
-            out += &self.paragraph(&words::gpu(gpu));
-        }
+        out += &self.paragraph(&format!("{}, {}", machine(record), words::machine_note(&record.machine)));
+        out += &self.paragraph(&words::about(record));
         if let Some(busy) = words::busy(record) {
             out += &self.bold(&busy);
         }
@@ -59,16 +58,16 @@ impl Screen {
             return if record.figures.is_empty() { "\nnothing was measured\n".into() } else { String::new() };
         }
         let shown = Column::of(&groups);
-        let mut tables: Vec<Table> = groups.iter().map(|group| group_table(group, &shown)).collect();
+        let mut tables: Vec<TextTable> = groups.iter().map(|group| group_table(group, &shown)).collect();
         // The tables of a run line up.
-        let widths: Vec<Vec<usize>> = tables.iter().map(Table::widths).collect();
+        let widths: Vec<Vec<usize>> = tables.iter().map(TextTable::widths).collect();
         for table in &mut tables {
             widths.iter().for_each(|widths| table.widen(widths));
         }
         let mut out = String::new();
         for (group, table) in groups.iter().zip(&tables) {
             let threads = common_threads(&groups).filter(|_| group.setting.device == Device::Cpu);
-            let threads = threads.map_or(String::new(), |n| format!(", {}", super::group::threads(n)));
+            let threads = threads.map_or(String::new(), |n| format!(", {}", count(n, "thread")));
             out += &format!("\n{}", self.bold(&(group.title() + &threads)));
             out += &self.paragraph(&group.problems());
             out += &table.render(self.width, self.color);
@@ -84,7 +83,7 @@ impl Screen {
         // Figures without a metric differ in their units alone: they share one column.
         let (bare, named): (Vec<usize>, Vec<usize>) =
             (0..family.columns.len()).partition(|&i| is_bare_unit(&family.columns[i]));
-        let mut table = Table::default().text("", 0);
+        let mut table = TextTable::default().text("", 0);
         if !bare.is_empty() {
             table = table.text("", 0);
         }
@@ -261,8 +260,8 @@ fn over(group: &Group<'_>, row: &Row<'_>, is_baseline: impl Fn(&str) -> bool) ->
     Some(base.median()? / row.median()?)
 }
 
-fn group_table(group: &Group<'_>, columns: &[Column]) -> Table {
-    let mut table = Table::default();
+fn group_table(group: &Group<'_>, columns: &[Column]) -> TextTable {
+    let mut table = TextTable::default();
     for column in columns {
         table = match column {
             Dtype | Engine => table.text(column.title(), column.rank()),

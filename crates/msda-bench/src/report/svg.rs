@@ -6,6 +6,7 @@ pub(super) mod roofline;
 mod scale;
 pub mod stack;
 
+use self::scale::Scale;
 use super::escape::escape;
 
 /// The width of every plot in its own units; narrow, so that text stays legible on a phone.
@@ -100,6 +101,40 @@ impl Canvas {
             "" => format!("<{tag} class=\"{class}\" {place}/>\n"),
             title => format!("<{tag} class=\"{class}\" {place}><title>{}</title></{tag}>\n", escape(title)),
         };
+    }
+
+    /// A horizontal axis at the bottom of a plot, with its grid from `top` to `bottom`. Labels end with
+    /// `unit`; those that would touch the one before are left out.
+    fn axis(&mut self, scale: &Scale, (top, bottom): (f64, f64), unit: &str, title: &str) {
+        let ticks = scale.ticks(6);
+        let grid = ticks.iter().map(|&(value, _)| (scale.at(value), top, scale.at(value), bottom));
+        self.lines("grid", &grid.collect::<Vec<_>>());
+        let mut free = f64::NEG_INFINITY;
+        for (value, label) in &ticks {
+            let (text, x) = (format!("{label}{unit}"), scale.at(*value));
+            let half = width(&text) / 2.0;
+            if x - half >= free {
+                self.text("tick", Anchor::Middle, x, bottom + LINE + 2.0, &text);
+                free = x + half + CHAR;
+            }
+        }
+        let (from, to) = scale.ends();
+        self.line("axis", from, bottom, to, bottom);
+        self.text("title", Anchor::Middle, (from + to) / 2.0, bottom + 2.0 * LINE + 8.0, title);
+    }
+
+    /// Both axes of a plot, with their titles.
+    fn axes(&mut self, x: (&Scale, &str), y: (&Scale, &str)) {
+        let ((left, right), (bottom, top)) = (x.0.ends(), y.0.ends());
+        self.axis(x.0, (top, bottom), "", x.1);
+        let ticks = y.0.ticks(6);
+        let level = ticks.iter().map(|&(value, _)| (left, y.0.at(value), right, y.0.at(value)));
+        self.lines("grid", &level.collect::<Vec<_>>());
+        for (value, text) in &ticks {
+            self.text("tick", Anchor::End, left - 5.0, y.0.at(*value) + 4.0, text);
+        }
+        self.line("axis", left, top, left, bottom);
+        self.rotated("title", Anchor::Middle, (10.0, (top + bottom) / 2.0), -90.0, y.1);
     }
 
     /// The drawing: texts lie over all else. `label` describes it to screen readers.

@@ -8,7 +8,7 @@ const GAP: usize = 2;
 
 /// A table that drops columns where it would be too wide.
 #[derive(Debug, Clone, Default)]
-pub struct Table {
+pub struct TextTable {
     columns: Vec<Column>,
     rows: Vec<Vec<Cell>>,
 }
@@ -53,7 +53,7 @@ impl Cell {
     }
 }
 
-impl Table {
+impl TextTable {
     /// A column of text. Of the columns that do not fit, the one with the highest rank is dropped
     /// first; rank 0 is never dropped. A newline in the title begins a second line.
     #[must_use]
@@ -199,9 +199,9 @@ pub fn beside(label: &str, text: &str, width: usize) -> String {
 mod tests {
     use super::*;
 
-    fn table() -> Table {
+    fn table() -> TextTable {
         let mut table =
-            Table::default().text("engine", 0).number("ms", 0).number("over\nplain", 2).text("why", 9);
+            TextTable::default().text("engine", 0).number("ms", 0).number("over\nplain", 2).text("why", 9);
         table.push(["cpu", "1.25", "4.0x", "it is fast"]);
         table.push(["plain", "12.5", "1.0x", "-"]);
         table

@@ -49,34 +49,6 @@ pub(super) fn busy(run: &Record) -> Option<String> {
     ))
 }
 
-/// The processor, in one line.
-pub(super) fn machine(m: &Machine) -> String {
-    let mut parts = vec![m.cpu.clone(), count(m.cores, "logical processor")];
-    if let Some(gib) = super::group::positive(m.memory_gib) {
-        parts.push(format!("{} GiB", figure(gib)));
-    }
-    parts.push(m.os.clone());
-    if !m.isas.is_empty() {
-        parts.push(m.isas.join(" "));
-    }
-    parts.push(m.torch.as_ref().map_or("no torch".into(), |v| format!("torch {v}")));
-    parts.retain(|p| !p.is_empty());
-    parts.join(", ")
-}
-
-/// The GPU and its sensors, in one line.
-pub(super) fn gpu(gpu: &Gpu) -> String {
-    let mut parts = vec![gpu.name.clone()];
-    if gpu.memory_bytes > 0 {
-        parts.push(format!("{} GiB", figure(gpu.memory_bytes as f64 / f64::from(1 << 30))));
-    }
-    parts.extend(gpu.sms.map(|n| format!("{n} SMs")));
-    parts.push(format!("driver {}", gpu.driver));
-    parts.push(format!("CUDA {}", gpu.cuda));
-    parts.extend(states(gpu));
-    parts.join(", ")
-}
-
 /// The machine below its name, in one line.
 pub(super) fn machine_note(m: &Machine) -> String {
     let mut parts = Vec::new();

@@ -1,7 +1,7 @@
 //! `msda cache`
 
 use anyhow::Result;
-use msda_bench::report::Table;
+use msda_bench::report::TextTable;
 use msda_cuda::jit::Cache;
 use serde_json::json;
 
@@ -65,7 +65,7 @@ fn list(cache: &Cache, as_json: bool) -> Result<()> {
         eprintln!("no compiled kernels");
         return Ok(());
     }
-    let mut table = Table::default().text("arch", 0).number("KiB", 1).number("age", 2).text("key", 0);
+    let mut table = TextTable::default().text("arch", 0).number("KiB", 1).number("age", 2).text("key", 0);
     for e in &entries {
         table.push([
             e.arch.clone(),

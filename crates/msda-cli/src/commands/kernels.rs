@@ -2,13 +2,12 @@
 
 use anyhow::Result;
 use msda::Dtype;
-use msda_bench::gpu::kernels::{self, Described, Explained, Family, pretty, target};
-use msda_bench::record::Pass;
+use msda_bench::gpu::kernels::{self, Answer, Described, Explained, Family, pretty, target};
 use msda_bench::report::{beside, wrap};
 use msda_bench::workload::Workload;
 use msda_cuda::Scatter;
 use msda_cuda::driver::Arch;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{PassArg, dtype};
 use msda_bench::terminal::{print, screen};
@@ -49,10 +48,10 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let Some(name) = &args.workload else {
         let mut families = Vec::new();
         for &pass in &passes {
-            families.extend(kernels::families(&target, pass)?.into_iter().map(|family| (pass, family)));
+            families.extend(kernels::families(&target, pass)?);
         }
         return print(&if args.json {
-            pretty(target, "families", families.iter().map(family_json).collect())?
+            pretty(target, "families", families.iter().map(|f| json!(f)).collect())?
         } else {
             families.iter().map(family_text).collect::<Vec<_>>().join("\n")
         });
@@ -67,17 +66,17 @@ pub(crate) fn main(args: Args) -> Result<()> {
         }
     }
     print(&if args.json {
-        pretty(target, "problems", explained.iter().map(problem_json).collect())?
+        pretty(target, "problems", explained.iter().map(|e| json!(e)).collect())?
     } else {
         explained.iter().map(problem_text).collect::<Vec<_>>().join("\n")
     })
 }
 
-fn family_text((pass, family): &(Pass, Family)) -> String {
+fn family_text(family: &Family) -> String {
     let width = screen().width;
-    let mut text = wrap(&format!("{}, {pass}: {}", family.name, family.about), width, 2);
-    for (what, refused) in &family.takes {
-        text += &match refused {
+    let mut text = wrap(&format!("{}, {}: {}", family.name, family.pass, family.about), width, 2);
+    for Answer { what, why_not, .. } in &family.takes {
+        text += &match why_not {
             None => format!("  yes  {what}\n"),
             Some(why) => beside("  no   ", &format!("{what}: {why}"), width),
         };
@@ -85,22 +84,13 @@ fn family_text((pass, family): &(Pass, Family)) -> String {
     text
 }
 
-fn family_json((pass, family): &(Pass, Family)) -> Value {
-    let takes: Vec<Value> = family
-        .takes
-        .iter()
-        .map(|(what, refused)| json!({ "what": what, "takes": refused.is_none(), "why_not": refused }))
-        .collect();
-    json!({ "name": family.name, "pass": pass, "about": family.about, "takes": takes })
-}
-
 fn problem_text(e: &Explained) -> String {
     let width = screen().width;
     let pair = |name: &str, text: &str| beside(&format!("  {name:<7} "), text, width);
     let mut text = format!("{} {}\n", e.problem, e.pass);
     text += &pair("class", &e.class);
-    text += &pair("kernel", &e.choice.kernel.to_string());
-    text += &pair("why", &e.choice.why.to_string());
+    text += &pair("kernel", &e.kernel);
+    text += &pair("why", &e.why);
     for (i, stage) in e.stages.iter().enumerate() {
         text += &pair(&format!("stage {}", i + 1), &stage_text(stage));
     }
@@ -108,8 +98,8 @@ fn problem_text(e: &Explained) -> String {
     for asked in &e.families {
         text +=
             &format!("  {}: {} of {} variants can compute it\n", asked.name, asked.takes, asked.candidates);
-        for (why, count) in &asked.refusals {
-            text += &beside(&format!("    {count:>6}  "), why, width);
+        for refusal in &asked.refusals {
+            text += &beside(&format!("    {:>6}  ", refusal.count), &refusal.why, width);
         }
     }
     text
@@ -117,33 +107,7 @@ fn problem_text(e: &Explained) -> String {
 
 fn stage_text(stage: &Described) -> String {
     let what = stage.kernel.as_deref().unwrap_or("memory clear");
-    let size =
-        stage.size.map_or(String::new(), |(blocks, threads)| format!(", {blocks} blocks of {threads}"));
+    let size = stage.blocks.zip(stage.threads);
+    let size = size.map_or(String::new(), |(blocks, threads)| format!(", {blocks} blocks of {threads}"));
     format!("{what}{size}: {}", stage.why)
-}
-
-fn problem_json(e: &Explained) -> Value {
-    let families: Vec<Value> = e
-        .families
-        .iter()
-        .map(|asked| {
-            let refusals: Vec<Value> =
-                asked.refusals.iter().map(|(why, count)| json!({ "why": why, "count": count })).collect();
-            json!({
-                "name": asked.name, "candidates": asked.candidates, "takes": asked.takes, "refusals": refusals,
-            })
-        })
-        .collect();
-    let stages: Vec<Value> = e
-        .stages
-        .iter()
-        .map(|s| {
-            let (blocks, threads) = s.size.unzip();
-            json!({ "kernel": s.kernel, "blocks": blocks, "threads": threads, "why": s.why })
-        })
-        .collect();
-    json!({
-        "problem": e.problem, "pass": e.pass, "class": e.class, "kernel": e.choice.kernel.to_string(),
-        "why": e.choice.why, "stages": stages, "workspace": e.workspace, "families": families,
-    })
 }

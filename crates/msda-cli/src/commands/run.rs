@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
 use msda::{Layout, Padding, Sampling};
-use msda_bench::call::{Call, Options, Tensors};
+use msda_bench::evaluation::{Evaluation, Options, Tensors};
 use msda_bench::files;
 
 use msda_bench::engines::Registry;
@@ -32,6 +32,7 @@ Results: output (B, Q, H * D); with grad_output also grad_NAME for each input.
 
 Examples:
   msda run inputs.safetensors --output out.safetensors
+  msda run inputs.safetensors --output out.safetensors --device cuda
   msda run value.npy locations.npy weights.npy --levels 92x160,46x80 \\
     --output output.npy")]
 pub(crate) struct Args {
@@ -61,8 +62,20 @@ pub(crate) struct Args {
     #[arg(long)]
     align_corners: bool,
     /// The engine: cpu, cpu-ISA, plain, cuda, cuda:KERNEL, cuda@GPU or oracle
-    #[arg(long, value_name = "NAME", default_value = "cpu")]
+    #[arg(long, value_name = "NAME", default_value = "cpu", conflicts_with = "device")]
     engine: String,
+    /// The device: cpu, cuda or cuda:N. The CPU when absent
+    #[arg(long, value_name = "DEVICE", value_parser = device)]
+    device: Option<String>,
+}
+
+/// The name of the engine that computes on a device.
+fn device(text: &str) -> Result<String, String> {
+    match text.split_once(':') {
+        None if ["cpu", "cuda"].contains(&text) => Ok(text.into()),
+        Some(("cuda", number)) if number.parse::<u16>().is_ok() => Ok(format!("cuda@{number}")),
+        _ => Err("expected cpu, cuda, or cuda:N with the number of a GPU".into()),
+    }
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -79,7 +92,8 @@ fn level(text: &str) -> Result<(usize, usize), String> {
 
 pub(crate) fn main(args: Args) -> Result<()> {
     let registry = Registry::default();
-    registry.check(&args.engine)?;
+    let engine = args.device.unwrap_or(args.engine);
+    registry.check(&engine)?;
     check_output(&args.output, &args.inputs)?;
     let mut tensors = Tensors::new();
     for path in &args.inputs {
@@ -100,9 +114,9 @@ pub(crate) fn main(args: Args) -> Result<()> {
         padding: if args.border { Padding::Border } else { Padding::Zeros },
         align_corners: args.align_corners,
     };
-    let backend = registry.backend(&args.engine)?;
-    let call = Call::new(&tensors, &options)?;
-    let unused = call.unused(&tensors);
+    let backend = registry.backend(&engine)?;
+    let evaluation = Evaluation::new(&tensors, &options)?;
+    let unused = evaluation.unused(&tensors);
     // The user named each .npy file, so ignoring one would be a surprise.
     if let Some(path) = args.inputs.iter().find(|path| is_unused_npy(path, &unused)) {
         bail!(
@@ -115,13 +129,13 @@ pub(crate) fn main(args: Args) -> Result<()> {
     }
     let one_file = args.output.extension().is_some_and(|e| e == "npy");
     ensure!(
-        !(one_file && call.wants_backward()),
+        !(one_file && evaluation.wants_backward()),
         "output file: got {}, expected a .safetensors file: with grad_output there are several results",
         args.output.display()
     );
-    let results = call.run(&*backend)?;
+    let results = evaluation.run(&*backend)?;
     files::write(&args.output, &results)?;
-    eprintln!("{}: {}", backend.name(), call.problem);
+    eprintln!("{}: {}", backend.name(), evaluation.problem);
     for (name, tensor) in &results {
         eprintln!("{name} {:?} -> {}", tensor.shape, args.output.display());
     }

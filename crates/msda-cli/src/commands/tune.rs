@@ -28,12 +28,13 @@ class is tuned, it uses the kernel that was tuned for the forward pass.
 Examples:
   msda tune --workload detr-encoder --dtype f16
   msda tune --all --pass backward")]
+#[command(group = clap::ArgGroup::new("what").required(true))]
 pub(crate) struct Args {
     /// A workload, or a path to a .toml file; may be repeated
-    #[arg(long, value_name = "NAME", required_unless_present = "all")]
+    #[arg(long, value_name = "NAME", group = "what")]
     workload: Vec<String>,
     /// Every built-in workload
-    #[arg(long, conflicts_with = "workload")]
+    #[arg(long, group = "what")]
     all: bool,
     /// A value type; may be repeated. All types of the workload when absent
     #[arg(long, value_name = "TYPE", value_parser = dtype())]

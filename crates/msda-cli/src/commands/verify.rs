@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use msda::Isa;
 use msda::conformance::Summary;
 use msda_bench::record::Device;
-use msda_bench::report::Table;
+use msda_bench::report::TextTable;
 use msda_bench::verify::{self, Checked, Outcome, Subject};
 use msda_bench::workload::{BUILT_IN, Workload};
 use serde_json::json;
@@ -77,7 +77,7 @@ fn run_battery(args: &Args) -> Result<()> {
             .collect();
         print(&serde_json::to_string_pretty(&rows)?)?;
     } else {
-        let mut table = Table::default().text("engine", 0).number("passed", 0).number("failed", 0);
+        let mut table = TextTable::default().text("engine", 0).number("passed", 0).number("failed", 0);
         table = table.number("skipped", 1).number("compared", 3).number("error/tolerance", 2);
         for (name, s) in &rows {
             let counts = [s.passed, s.failed.len(), s.skipped.len(), s.compared].map(|n| n.to_string());
@@ -149,8 +149,9 @@ fn check_outputs(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn checked_table(checked: &[Checked]) -> Table {
-    let mut table = Table::default().text("workload", 0).text("pass", 0).text("dtype", 0).text("engine", 0);
+fn checked_table(checked: &[Checked]) -> TextTable {
+    let mut table =
+        TextTable::default().text("workload", 0).text("pass", 0).text("dtype", 0).text("engine", 0);
     table = table.number("compared", 1).number("error/tolerance", 0).text("kernel", 2);
     for c in checked {
         let (compared, error) = match &c.outcome {

@@ -186,21 +186,4 @@ mod tests {
             assert!(bad.assemble().is_err() && bad.identity().is_err(), "{name:?} {value:?}");
         }
     }
-
-    /// The cost of finding a kernel that is loaded already, beside the cost of its hash.
-    #[test]
-    fn the_identity_is_cheap() {
-        let mut unit = Unit::new("forward/streaming.cu", "streaming", Arch::new(9, 0));
-        for i in 0..24 {
-            unit = unit.define(format!("MACRO_{i}"), i);
-        }
-        let microseconds = |work: &dyn Fn()| {
-            let start = std::time::Instant::now();
-            (0..100).for_each(|_| work());
-            start.elapsed().as_secs_f64() * 1e4
-        };
-        let identity = microseconds(&|| assert!(std::hint::black_box(&unit).identity().is_ok()));
-        let hash = microseconds(&|| assert!(std::hint::black_box(&unit).assemble().is_ok()));
-        eprintln!("identity {identity:.2} us, text and hash {hash:.2} us");
-    }
 }

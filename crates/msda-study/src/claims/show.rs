@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use msda_bench::report::{Table, beside, number, wrap};
+use msda_bench::report::{TextTable, beside, number, wrap};
 use serde_json::{Value, json};
 
 use super::judge::with_unit;
@@ -91,7 +91,7 @@ fn by_system<'o, 'a>(
 
 /// The totals, and a line for each system: a screen.
 pub fn overview(claims: &Claims, outcomes: &[Outcome<'_>]) -> String {
-    let mut table = Table::default().text("\nsystem", 0).text("\nlines", 0);
+    let mut table = TextTable::default().text("\nsystem", 0).text("\nlines", 0);
     for title in ["repro-\nduced", "better\nhere", "\nrefuted", "other\nGPU", "not mea-\nsurable"] {
         table = table.number(title, 0);
     }

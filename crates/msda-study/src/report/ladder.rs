@@ -244,7 +244,7 @@ impl Ladder<'_> {
 }
 
 fn row(m: &Measurement) -> Row<'_> {
-    Row { measured: m, baseline: None }
+    Row { measured: m }
 }
 
 /// A number with its sign and one decimal: `+3.2`.

@@ -14,7 +14,7 @@ use msda_bench::bench::Progress;
 use msda_bench::gpu::measure::{Resident, Setup};
 use msda_bench::parallel::in_parallel;
 use msda_bench::record::{Figure, Pass, Record, Skipped};
-use msda_bench::report::Table;
+use msda_bench::report::TextTable;
 use msda_bench::task::Task;
 use msda_bench::workload::{Data, Workload};
 use msda_cuda::driver::Device as Gpu;
@@ -331,7 +331,7 @@ impl Battery {
 /// The results as tables.
 pub fn text(verified: &Verified, width: usize) -> String {
     let mut parts = Vec::new();
-    let mut table = Table::default().text("battery", 0).number("taken", 0).number("refused", 0);
+    let mut table = TextTable::default().text("battery", 0).number("taken", 0).number("refused", 0);
     table = table.number("failed", 0).number("compared", 1).number("err/tol", 0);
     for b in &verified.battery {
         let counts = [b.taken, b.refused, b.failed.len(), b.compared].map(|n| n.to_string());
@@ -342,7 +342,7 @@ pub fn text(verified: &Verified, width: usize) -> String {
     }
     for same in verified.outputs.chunk_by(|a, b| (&a.workload, &a.dtype) == (&b.workload, &b.dtype)) {
         let title = format!("{} {}", same[0].workload, same[0].dtype);
-        let mut table = Table::default().text(&title, 0).number("outputs", 3).number("max abs", 1);
+        let mut table = TextTable::default().text(&title, 0).number("outputs", 3).number("max abs", 1);
         table = table.number("max rel", 2).number("err/tol", 0).number("over", 0).number("unwritten", 1);
         table = table.number("bits", 0).text("", 0);
         let mut others = String::new();

@@ -1,6 +1,6 @@
 //! The dict in an `.npy` header: exactly the keys `descr`, `fortran_order` and `shape`.
 
-use msda::{Dtype, Error, ErrorKind, Result};
+use msda::{Error, ErrorKind, Result};
 
 use crate::files::quoted;
 use crate::files::stored::Stored;
@@ -58,9 +58,9 @@ pub(super) fn parse(text: &[u8]) -> Result<Header> {
 
 /// Names of element types. Of two names for one type, the first is written.
 const DESCRS: [(&str, Stored); 13] = [
-    ("<f8", Stored::Float(Dtype::F64)),
-    ("<f4", Stored::Float(Dtype::F32)),
-    ("<f2", Stored::Float(Dtype::F16)),
+    ("<f8", Stored::F64),
+    ("<f4", Stored::F32),
+    ("<f2", Stored::F16),
     ("|i1", Stored::I8),
     ("<i1", Stored::I8),
     ("<i2", Stored::I16),

@@ -2,7 +2,7 @@
 
 use super::ratios;
 use crate::record::{Device, Pass, Record};
-use crate::report::compare::{Panel, headline};
+use crate::report::compare::{Comparison, Panel, headline, is_model};
 use crate::report::names::{article, implementation, processor};
 use crate::report::number::{count, short};
 use crate::report::page::{Headline, Part};
@@ -10,15 +10,19 @@ use crate::report::page::{Headline, Part};
 const MSDA: &str = "msda computes multi-scale deformable attention, the sampling operator of Deformable DETR and the \
     models after it, on CPUs and NVIDIA GPUs.";
 
-const METHOD: &str = "Each range is over the workloads of the charts below, which are taken from models. Each ratio \
-    compares times of the same dtype within one run. The fastest peer is not the same on every workload.";
+const METHOD: &str = "Each range is over the workloads of the charts below. Each ratio compares times of the same \
+    dtype within one run. The fastest implementation is not the same on every workload.";
+
+const NO_MODEL: &str = "None of these workloads is taken from a model. Without --quick, msda bench measures some that \
+    are.";
 
 pub(super) fn parts(records: &[Record]) -> Vec<Part> {
     let panels = headline(records);
     let mut parts = vec![Part::Note(MSDA.into())];
     parts.extend(panels.iter().map(|p| Part::Headline(sentence(p))));
     if !panels.is_empty() {
-        parts.push(Part::Note(METHOD.into()));
+        let model = panels.iter().flat_map(|p| &p.rows).any(|c| is_model(&c.ours.workload));
+        parts.push(Part::Note(if model { METHOD.into() } else { format!("{METHOD} {NO_MODEL}") }));
     }
     parts.extend(busy(records));
     if panels.is_empty() {
@@ -48,14 +52,17 @@ pub(super) fn parts(records: &[Record]) -> Vec<Part> {
     parts
 }
 
-/// The headlines as lines of text.
+/// The headlines as lines of text, of one dtype per device and pass.
 pub(in crate::report) fn headlines(records: &[Record]) -> Vec<String> {
+    let mut panels = headline(records);
+    // The main dtype comes first.
+    panels.dedup_by(|b, a| (&a.processor, a.setting, a.pass) == (&b.processor, b.setting, b.pass));
     let line = |h: Headline| format!("{} {}{}", h.place, h.result, h.rest);
-    headline(records).iter().map(sentence).map(line).collect()
+    panels.iter().map(sentence).map(line).collect()
 }
 
 fn sentence(panel: &Panel<'_>) -> Headline {
-    let ratios = |of: &dyn Fn(&crate::report::compare::Comparison<'_>) -> Option<f64>| -> Vec<f64> {
+    let ratios = |of: &dyn Fn(&Comparison<'_>) -> Option<f64>| -> Vec<f64> {
         panel.rows.iter().filter_map(of).collect()
     };
     let fastest = ratios(&|c| Some(c.fastest()?.ratio));
@@ -71,7 +78,7 @@ fn sentence(panel: &Panel<'_>) -> Headline {
     let names: Vec<&str> = others.iter().map(|(_, name)| name.as_str()).collect();
     let (result, rest) = match names.as_slice() {
         [one] => (format!("{} {one}", speed(&fastest)), String::new()),
-        _ => (format!("{} the fastest peer", speed(&fastest)), format!(" ({})", names.join(", "))),
+        _ => (format!("{} the fastest", speed(&fastest)), format!(" of {}", names.join(", "))),
     };
     let torch = match torch.is_empty() || names.len() < 2 {
         true => String::new(),

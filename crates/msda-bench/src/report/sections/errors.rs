@@ -1,18 +1,18 @@
 //! How far the gradients of each implementation are from the oracle.
 
-use super::ratios::legend_of;
+use super::ratios::{Chart, Mark, Row, drawn};
 use crate::record::{Device, Measurement, Pass, Record};
 use crate::report::compare::{Verdict, is_default, is_model, verdict};
 use crate::report::group::{is_own, is_pinned};
-use crate::report::names::{engine, mark, order, processor};
+use crate::report::names::{engine, processor};
 use crate::report::number::short;
-use crate::report::page::{Column, Key, Kind, Line, Part, Plot, Plots, Section, Table};
-use crate::report::svg::{Shape, ratios};
+use crate::report::page::{Part, Section};
+use crate::report::svg::ratios;
 use crate::report::{Extension, dtype_order, positive};
 
 const ABOUT: &str = "The largest error of the gradients against the f64 oracle, divided by the tolerance, for \
-    workloads of models on a GPU. The vertical line is the tolerance; further right is worse. Implementations that \
-    add or locate in 16 bits are right of it.";
+    workloads of models on a GPU. The vertical line is the tolerance; further right is worse. The bold number is \
+    msda's. Implementations that add or locate in 16 bits are right of the line.";
 
 /// The newest measurement of an engine on a workload, whose gradients were checked.
 struct Checked<'a> {
@@ -56,82 +56,45 @@ pub(super) fn section(records: &[Record], extensions: &[Box<dyn Extension>]) -> 
     if dtypes.is_empty() {
         return None;
     }
-    let of = |dtype: &&str| results.iter().filter(|r| r.measured.dtype == **dtype).collect();
-    let charts: Vec<(_, Vec<&Checked<'_>>)> = dtypes.iter().map(|dtype| (*dtype, of(dtype))).collect();
-    let (wrong, others): (Vec<_>, Vec<_>) = results.iter().filter(|r| !ours(r)).partition(|r| failed(r));
-    let (class, shape) = mark("cuda");
-    let mut legend = vec![Key::new(class, shape, name("cuda"))];
-    legend.extend(legend_of(others.iter().map(|r| r.measured.engine.as_str())));
-    let mut wrong: Vec<String> = wrong.iter().map(|r| name(&r.measured.engine)).collect();
-    wrong.sort();
-    wrong.dedup();
-    if !wrong.is_empty() {
-        legend.push(Key::new("cross", Shape::Cross, format!("wrong also in f32: {}", wrong.join("; "))));
-    }
-    let plots = charts.iter().map(|(dtype, own)| plot(dtype, own)).collect();
+    let charts: Vec<Chart> = dtypes.iter().map(|dtype| chart(dtype, &results)).collect();
     Some(Section {
         title: "Error of the gradients",
         about: ABOUT.into(),
-        parts: vec![Part::Plots(Plots { legend, note: String::new(), plots })],
+        parts: vec![Part::Plots(drawn(&charts, "wrong also in f32"))],
     })
 }
 
-/// Whether rounding to 16 bits does not explain the error.
-fn failed(result: &Checked<'_>) -> bool {
-    verdict(result.run, result.measured) == Verdict::Failed
-}
-
-fn name(of: &str) -> String {
-    if is_own(of) { "msda".into() } else { engine(of) }
-}
-
-fn plot(dtype: &str, results: &[&Checked<'_>]) -> Plot {
-    let mut workloads: Vec<&str> = results.iter().map(|r| r.measured.workload.as_str()).collect();
-    workloads.sort_unstable();
-    workloads.dedup();
-    let of = |workload: &str| -> Vec<&&Checked<'_>> {
-        results.iter().filter(|r| r.measured.workload == workload).collect()
-    };
-    let rows: Vec<ratios::Row> = workloads.iter().map(|w| row(w, &of(w))).collect();
+fn chart(dtype: &str, results: &[Checked<'_>]) -> Chart {
+    let mut results: Vec<_> = results.iter().filter(|r| r.measured.dtype == dtype).collect();
+    results.sort_by_key(|r| &r.measured.workload);
     let processor = results.first().map(|r| processor(r.run, Device::Cuda)).unwrap_or_default();
-    let title = format!("{processor}, {dtype}");
-    let label =
-        format!("Largest error of the gradients over the tolerance, {title}: {}", workloads.join(", "));
-    let words = ratios::Words { line: "tolerance", axis: "largest error over the tolerance (log scale)" };
-    let table = table(&workloads, results);
-    Plot { title, detail: "backward".into(), svg: ratios::ratios(&rows, &words, &label), table: Some(table) }
-}
-
-fn row(workload: &str, results: &[&&Checked<'_>]) -> ratios::Row {
-    let said = |r: &Checked<'_>| format!("{}: {}", name(&r.measured.engine), short(r.error()));
-    let (wrong, counted): (Vec<_>, Vec<_>) = results.iter().partition(|r| failed(r));
-    let mark_of = |r: &&&&Checked<'_>| {
-        let (class, shape) = mark(&r.measured.engine);
-        ratios::Mark { class, shape, ratio: r.error(), title: said(r) }
+    let row = |same: &[&Checked<'_>]| Row {
+        workload: same[0].measured.workload.clone(),
+        own: Default::default(),
+        marks: same.iter().map(|r| mark(r)).collect(),
     };
-    ratios::Row {
-        name: workload.into(),
-        time: String::new(),
-        marks: counted.iter().map(mark_of).collect(),
-        failed: wrong.iter().map(|r| said(r)).collect(),
+    Chart {
+        title: format!("{processor}, {dtype}"),
+        detail: "backward".into(),
+        about: "Largest error of the gradients over the tolerance",
+        words: ratios::Words { line: "tolerance", axis: "largest error over the tolerance (log scale)" },
+        own: String::new(),
+        rows: results.chunk_by(|a, b| a.measured.workload == b.measured.workload).map(row).collect(),
     }
 }
 
-/// The numbers of a chart.
-fn table(workloads: &[&str], results: &[&Checked<'_>]) -> Table {
-    let mut engines: Vec<&str> = results.iter().map(|r| r.measured.engine.as_str()).collect();
-    engines.sort_by_key(|e| (order(e), *e));
-    engines.dedup();
-    let mut table = Table::new("Errors", &[("workload", Kind::Word)]);
-    table.columns.extend(engines.iter().map(|e| Column { title: name(e), kind: Kind::Number }));
-    for workload in workloads {
-        let cell = |e: &&str| {
-            let same = |r: &&&Checked<'_>| r.measured.engine == *e && r.measured.workload == *workload;
-            results.iter().find(same).map_or_else(String::new, |r| short(r.error()))
-        };
-        table
-            .lines
-            .push(Line::Cells([(*workload).into()].into_iter().chain(engines.iter().map(cell)).collect()));
+fn mark(result: &Checked<'_>) -> Mark {
+    let (m, error) = (result.measured, result.error());
+    let ours = is_own(&m.engine);
+    let name = if ours { "msda".into() } else { engine(&m.engine) };
+    Mark {
+        engine: m.engine.clone(),
+        value: error,
+        text: short(error),
+        title: format!("{name}: {}", short(error)),
+        // Rounding to 16 bits does not explain the error.
+        failed: !ours && verdict(result.run, m) == Verdict::Failed,
+        bold: ours,
+        name,
     }
-    table
 }

@@ -2,7 +2,7 @@
 //! the same command are shown as one.
 
 use super::{ratios, roofline, times};
-use crate::record::{Pass, Record};
+use crate::record::Record;
 use crate::report::compare::{comparisons, is_model, panels};
 use crate::report::group::workloads;
 use crate::report::known::machine;
@@ -73,10 +73,11 @@ fn of_machine(
 }
 
 fn of_run(run: &Record, extensions: &[Box<dyn Extension>]) -> Vec<Part> {
-    let mut parts: Vec<Part> = words::busy(run).map(Part::Warning).into_iter().collect();
-    parts.push(Part::Command(run.command.clone()));
-    parts.push(Part::Note(words::about(run)));
-    parts.push(Part::Findings(words::findings(run, extensions)));
+    let mut parts = vec![
+        Part::Command(run.command.clone()),
+        Part::Note(words::about(run)),
+        Part::Findings(words::findings(run, extensions)),
+    ];
     parts.extend(times::parts(run, extensions));
     parts
 }
@@ -85,12 +86,15 @@ fn of_run(run: &Record, extensions: &[Box<dyn Extension>]) -> Vec<Part> {
 /// ceilings, rooflines.
 fn more(run: &Record, records: &[Record], extensions: &[Box<dyn Extension>]) -> Vec<Part> {
     let mut parts = Vec::new();
-    let shown = |pass, workload: &str| pass == Pass::Forward && is_model(workload);
-    let rest = comparisons(run).into_iter().filter(|c| !shown(c.ours.pass, &c.ours.workload));
-    let panels = panels(rest.filter(|c| c.fastest().is_some()));
-    if !panels.is_empty() {
+    // The charts of models are at the top. If there are none, the others are.
+    let (models, others): (Vec<_>, Vec<_>) = comparisons(run)
+        .into_iter()
+        .filter(|c| c.fastest().is_some())
+        .partition(|c| is_model(&c.ours.workload));
+    let panels = panels(others.into_iter());
+    if !models.is_empty() && !panels.is_empty() {
         let charts = Part::Plots(ratios::plots(&panels.iter().collect::<Vec<_>>()));
-        parts.push(Part::closed("Charts of the other workloads and of the backward pass", vec![charts]));
+        parts.push(Part::closed("Charts of workloads that are not taken from models", vec![charts]));
     }
     let roofs = roofline::parts(run, records, extensions);
     if !roofs.is_empty() || !run.ceilings.is_empty() {

@@ -2,10 +2,10 @@
 
 use crate::record::{Ceiling, Device, Pass, Record};
 use crate::report::Extension;
-use crate::report::group::{Group, Row, is_pinned, positive, threads, workloads};
+use crate::report::group::{Group, Row, is_pinned, positive, workloads};
 use crate::report::known::machine;
 use crate::report::names::{engine, mark, order};
-use crate::report::number::{figure, maybe, percent};
+use crate::report::number::{count, figure, maybe, percent};
 use crate::report::page::{Key, Part, Plot, Plots};
 use crate::report::svg::{Shape, roofline};
 
@@ -80,6 +80,7 @@ fn of_processor(run: &Record, used: usize) -> (Vec<roofline::Roof>, String) {
         .filter(|c| c.threads == limit && positive(c.rate).is_some())
         .map(|c| roofline::Roof { name: c.name.clone(), rate: c.rate, flat: c.name == crate::work::FMA })
         .collect();
+    let threads = |n| count(n, "thread");
     let note = match roofs.is_empty() {
         true => format!("Times with {}; no ceiling was measured.", threads(used)),
         false => format!("Times with {}, ceilings with {}.", threads(used), threads(limit)),

@@ -6,7 +6,7 @@ use crate::report::Extension;
 use crate::report::compare::{Verdict, is_default, verdict};
 use crate::report::group::{Group, Row, workloads};
 use crate::report::names::{date, engine, order};
-use crate::report::number::{NONE, count, figure, maybe, percent, times_short};
+use crate::report::number::{NONE, figure, maybe, percent, times_short};
 use crate::report::page::{Column, Kind, Line, Part, Table};
 
 /// How milliseconds become the unit of a device's times, and that unit.
@@ -15,11 +15,6 @@ pub(super) fn unit(device: Device) -> (f64, &'static str) {
         Device::Cuda => (1e3, "µs"),
         Device::Cpu => (1.0, "ms"),
     }
-}
-
-/// `1 thread`, `2 threads`.
-pub(super) fn threads(n: usize) -> String {
-    count(n, "thread")
 }
 
 /// One table per device and cache state, and the meaning of its columns.

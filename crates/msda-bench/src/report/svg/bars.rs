@@ -51,7 +51,7 @@ pub fn bars(blocks: &[Block], title: &str, label: &str) -> String {
     let rows: usize = blocks.iter().map(|b| b.bars.len()).sum();
     let bottom = rows as f64 * PITCH + blocks.iter().map(|b| room(&b.heading)).sum::<f64>() + 2.0;
     let mut canvas = Canvas::new(bottom + 38.0);
-    axis(&mut canvas, &scale, bottom, &if log { format!("{title} (log scale)") } else { title.into() });
+    canvas.axis(&scale, (0.0, bottom), "", &if log { format!("{title} (log scale)") } else { title.into() });
 
     let mut y = 0.0;
     for block in blocks {
@@ -103,17 +103,4 @@ fn draw(canvas: &mut Canvas, scale: &Scale, bar: &Bar, left: f64, y: f64, log: b
         }
     }
     canvas.text("value", Anchor::Start, end + 5.0, base, &bar.text);
-}
-
-/// A horizontal axis with its grid at the bottom of a plot.
-pub(super) fn axis(canvas: &mut Canvas, scale: &Scale, bottom: f64, title: &str) {
-    let ticks = scale.ticks(5);
-    let grid = ticks.iter().map(|&(value, _)| (scale.at(value), 0.0, scale.at(value), bottom));
-    canvas.lines("grid", &grid.collect::<Vec<_>>());
-    for (value, label) in &ticks {
-        canvas.text("tick", Anchor::Middle, scale.at(*value), bottom + LINE + 2.0, label);
-    }
-    let (from, to) = scale.ends();
-    canvas.line("axis", from, bottom, to, bottom);
-    canvas.text("title", Anchor::Middle, (from + to) / 2.0, bottom + 2.0 * LINE + 8.0, title);
 }

@@ -8,6 +8,9 @@ const PITCH: f64 = 31.0;
 const TOP: f64 = 20.0;
 const NAME: usize = 19;
 
+/// Room for a number left of the line.
+const NUMBER: f64 = 48.0;
+
 /// Room at the right for crosses.
 const GUTTER: f64 = 18.0;
 
@@ -28,6 +31,8 @@ pub(in crate::report) struct Mark {
     /// Its place on the axis.
     pub ratio: f64,
     pub title: String,
+    /// Whether its number is written in bold above it: one mark of a row.
+    pub bold: bool,
 }
 
 /// The texts of a chart.
@@ -46,12 +51,15 @@ pub(in crate::report) fn ratios(rows: &[Row], words: &Words, label: &str) -> Str
     let left = longest.min(NAME) as f64 * CHAR + 12.0;
     let gutter = if rows.iter().any(|r| !r.failed.is_empty()) { GUTTER } else { 0.0 };
     let right = WIDTH - width(&times_short(hi)).max(width("44x")) - 12.0 - gutter;
-    let from = if lo < 1.0 { lo / 1.15 } else { 0.9 };
-    let scale = Scale::log(from, (hi * 1.05).max(2.0), left, right);
+    let end = (hi * 1.05).max(2.0);
+    // Left of the line there is room for a number.
+    let share = NUMBER / (right - left);
+    let from = if lo < 1.0 { (lo / 1.15).min(end.powf(-share / (1.0 - share))) } else { 0.9 };
+    let scale = Scale::log(from, end, left, right);
 
     let bottom = TOP + rows.len() as f64 * PITCH;
     let mut canvas = Canvas::new(bottom + 38.0);
-    axis(&mut canvas, &scale, bottom, words.axis);
+    canvas.axis(&scale, (TOP, bottom), "x", words.axis);
     let one = scale.at(1.0);
     canvas.text("ours", Anchor::Middle, one.max(left + width(words.line) / 2.0), TOP - 7.0, words.line);
     for (i, row) in rows.iter().enumerate() {
@@ -72,15 +80,17 @@ fn draw(canvas: &mut Canvas, row: &Row, scale: &Scale, y: f64) {
     if let (Some(first), Some(last)) = (marks.first(), marks.last()) {
         canvas.line("reach", at(first).min(one), middle, at(last).max(one), middle);
         canvas.line("gap", one, middle, at(first), middle);
-        let text = times_short(first.ratio);
-        // The number must not cross our line.
-        let room = at(first) - one > width(&text) / 2.0 + 3.0 || first.ratio < 1.0;
-        let x = if room { at(first) } else { one + width(&text) / 2.0 + 3.0 };
-        canvas.text("best", Anchor::Middle, x, middle - 8.0, &text);
         // Left of our line it would be written over the gap.
-        if marks.len() > 1 && last.ratio >= 1.0 {
+        if marks.len() > 1 && last.ratio >= 1.0 && !last.bold {
             canvas.text("tick", Anchor::Start, at(last) + 8.0, middle + 4.0, &times_short(last.ratio));
         }
+    }
+    if let Some(bold) = marks.iter().find(|mark| mark.bold) {
+        let (text, x) = (times_short(bold.ratio), at(bold));
+        // The number must not cross the line.
+        let half = width(&text) / 2.0 + 3.0;
+        let x = if (x - one).abs() >= half { x } else { one + if x < one { -half } else { half } };
+        canvas.text("best", Anchor::Middle, x.max(scale.ends().0 + half), middle - 8.0, &text);
     }
     // The fastest is drawn last, over the others.
     for mark in marks.iter().rev() {
@@ -89,16 +99,4 @@ fn draw(canvas: &mut Canvas, row: &Row, scale: &Scale, y: f64) {
     if !row.failed.is_empty() {
         canvas.mark("cross", Shape::Cross, WIDTH - 7.0, middle, &row.failed.join("; "));
     }
-}
-
-fn axis(canvas: &mut Canvas, scale: &Scale, bottom: f64, title: &str) {
-    let ticks = scale.ticks(7);
-    let grid = ticks.iter().map(|&(value, _)| (scale.at(value), TOP, scale.at(value), bottom));
-    canvas.lines("grid", &grid.collect::<Vec<_>>());
-    for (value, label) in &ticks {
-        canvas.text("tick", Anchor::Middle, scale.at(*value), bottom + LINE + 2.0, &format!("{label}x"));
-    }
-    let (from, to) = scale.ends();
-    canvas.line("axis", from, bottom, to, bottom);
-    canvas.text("title", Anchor::Middle, (from + to) / 2.0, bottom + 2.0 * LINE + 8.0, title);
 }

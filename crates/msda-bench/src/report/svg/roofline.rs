@@ -1,7 +1,7 @@
 //! The roofline: arithmetic rate against arithmetic intensity, with the measured ceilings.
 
 use super::scale::Scale;
-use super::{Anchor, CHAR, Canvas, LINE, Shape, WIDTH, cut, width};
+use super::{Anchor, CHAR, Canvas, Shape, WIDTH, cut, width};
 use crate::report::number::short;
 
 const HEIGHT: f64 = 330.0;
@@ -44,7 +44,8 @@ struct Space {
 pub(in crate::report) fn roofline(roofs: &[Roof], points: &[Point], label: &str) -> String {
     let (x, y) = scales(roofs, points);
     let mut canvas = Canvas::new(HEIGHT);
-    frame(&mut canvas, &x.scale, &y.scale);
+    let titles = ("FLOP per byte gathered (log scale)", "GFLOP/s (log scale)");
+    canvas.axes((&x.scale, titles.0), (&y.scale, titles.1));
 
     let mut taken: Vec<Space> = Vec::new();
     let top = roofs.iter().filter(|r| r.flat).map(|r| r.rate).fold(f64::INFINITY, f64::min);
@@ -95,24 +96,6 @@ fn scales(roofs: &[Roof], points: &[Point]) -> (Range, Range) {
     let (lo, hi) = (y0 / 2.0, y1.max(roof.min(y1 * 1e4)) * 1.8);
     let y = Range { lo, hi, scale: Scale::log(lo, hi, BOTTOM, TOP) };
     (x, y)
-}
-
-fn frame(canvas: &mut Canvas, x: &Scale, y: &Scale) {
-    let (across, up) = (x.ticks(6), y.ticks(8));
-    let upright = across.iter().map(|&(value, _)| (x.at(value), TOP, x.at(value), BOTTOM));
-    let level = up.iter().map(|&(value, _)| (LEFT, y.at(value), RIGHT, y.at(value)));
-    canvas.lines("grid", &upright.chain(level).collect::<Vec<_>>());
-    for (value, label) in &across {
-        canvas.text("tick", Anchor::Middle, x.at(*value), BOTTOM + LINE + 2.0, label);
-    }
-    for (value, label) in &up {
-        canvas.text("tick", Anchor::End, LEFT - 5.0, y.at(*value) + 4.0, label);
-    }
-    canvas.line("axis", LEFT, BOTTOM, RIGHT, BOTTOM);
-    canvas.line("axis", LEFT, TOP, LEFT, BOTTOM);
-    let middle = (LEFT + RIGHT) / 2.0;
-    canvas.text("title", Anchor::Middle, middle, HEIGHT - 6.0, "FLOP per byte gathered (log scale)");
-    canvas.rotated("title", Anchor::Middle, (10.0, (TOP + BOTTOM) / 2.0), -90.0, "GFLOP/s (log scale)");
 }
 
 /// Draws the slopes up to the flat roof, and the flat roof from its crossing with the steepest

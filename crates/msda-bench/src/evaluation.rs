@@ -1,4 +1,4 @@
-//! A call of the operator on tensors from files, with names and shapes as models save them.
+//! An evaluation of the operator on tensors from files, with names and shapes as models save them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use msda::{
 
 use crate::files::{Data, Tensor};
 
-/// The parameters of a call that are not in its tensors.
+/// The parameters that are not in the tensors.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Height and width of each level; empty to read them from `spatial_shapes`.
@@ -43,7 +43,7 @@ pub type Tensors = BTreeMap<String, Tensor>;
 
 /// A problem and the names of its tensors.
 #[derive(Debug)]
-pub struct Call<'a> {
+pub struct Evaluation<'a> {
     /// The problem.
     pub problem: Problem,
     value: &'a Buffer,
@@ -86,7 +86,7 @@ fn shape<'a, const N: usize>(name: &str, tensor: &'a Tensor, meaning: &str) -> R
     })
 }
 
-impl<'a> Call<'a> {
+impl<'a> Evaluation<'a> {
     /// Derives the problem from names and shapes of tensors.
     pub fn new(tensors: &'a Tensors, options: &Options) -> Result<Self> {
         refuse_two_names(tensors)?;
@@ -201,7 +201,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Names of `tensors` that a call of this form does not read. They may be misspelt.
+    /// Names of `tensors` that this form does not read. They may be misspelt.
     pub fn unused<'t>(&self, tensors: &'t Tensors) -> Vec<&'t str> {
         let form = if self.reference.is_some() { [OFFSETS, LOGITS] } else { [LOCATIONS, WEIGHTS] };
         let read = [VALUE, SHAPES, STARTS, REFERENCE, GRADIENT, form[0], form[1]];

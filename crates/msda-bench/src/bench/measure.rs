@@ -1,0 +1,220 @@
+//! Checks and times the engines of one workload.
+
+use anyhow::{Context, Result};
+
+use super::{Bench, Cell};
+use crate::check::Expected;
+use crate::engines::{Engine, Launching};
+use crate::record::{Device, Measurement, Pass};
+use crate::report::number::{count, figure};
+use crate::task::Task;
+use crate::timing::{Effort, summarize};
+use crate::workload::{Data, Workload};
+use crate::{gpu, work};
+
+/// The engines and value types of a workload are timed on the processor in this many turns, so that
+/// a disturbance of the machine affects all of them alike.
+pub(super) const TURNS: u32 = 6;
+
+/// Runs longer than this many milliseconds need no warm-up after their first turn.
+const LONG: f64 = 50.0;
+
+/// One value type of a workload.
+struct TypedWorkload<'a> {
+    workload: &'a Workload,
+    data: Data,
+    expected: Expected,
+    reads: work::Reads,
+}
+
+/// The timings of an engine on a task.
+struct Timed {
+    /// The index of the measurement.
+    measurement: usize,
+    /// The name and threads of the engine.
+    engine: (String, usize),
+    pass: Pass,
+    /// Milliseconds of all runs so far.
+    times: Vec<f64>,
+}
+
+/// The result of one engine on one task.
+enum Outcome {
+    /// The measurement so far, and its times in milliseconds.
+    Measured(Box<Measurement>, Vec<f64>),
+    Refused(String),
+}
+
+impl Bench<'_> {
+    /// Measures the plan of a workload. Every engine is reported when its first turn is over.
+    pub(super) fn measure(&mut self, workload: &Workload, plan: &[Cell]) -> Result<()> {
+        let mut turns = Vec::new();
+        for &dtype in &workload.dtypes {
+            let cells: Vec<&Cell> = plan.iter().filter(|c| c.dtype == dtype).collect();
+            if cells.is_empty() {
+                continue;
+            }
+            let data = workload.data(dtype)?;
+            let (expected, reads) = (Expected::new(&data, &workload.name)?, work::count_reads(&data));
+            let typed = TypedWorkload { workload, data, expected, reads };
+            let mut timed = Vec::new();
+            for cell in cells {
+                let what = format!("{} {} {} {}", workload.name, cell.pass, dtype, cell.engine);
+                self.progress.step(&what);
+                timed.extend(self.first_turn(&typed, cell)?);
+            }
+            if !timed.is_empty() {
+                turns.push((typed.data, timed));
+            }
+        }
+        for turn in 1..TURNS {
+            if !turns.is_empty() {
+                self.progress.step(&format!("{}, turn {} of {TURNS}", workload.name, turn + 1));
+            }
+            for (data, timed) in &mut turns {
+                self.take_turn(turn, data, timed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks an engine and times it: fully on a GPU, for the first turn on the processor. Returns
+    /// what is to be timed again.
+    fn first_turn(&mut self, typed: &TypedWorkload<'_>, cell: &Cell) -> Result<Option<Timed>> {
+        if self.lost.contains(&cell.engine) {
+            return Ok(None);
+        }
+        let key = (cell.engine.clone(), cell.threads);
+        let what = format!("{} {} {}", typed.workload.name, cell.engine, cell.dtype);
+        let mut engine = match self.open.remove(&key) {
+            Some(engine) => engine,
+            None => match self.registry.open(&cell.engine, cell.threads) {
+                Ok(engine) => engine,
+                Err(why) if self.guests.contains(&cell.engine) => {
+                    self.lose(&cell.engine, what, &why);
+                    return Ok(None);
+                }
+                Err(why) => return Err(why),
+            },
+        };
+        let mut timed = None;
+        match self.measure_cell(typed, cell, &mut *engine) {
+            Ok(Outcome::Measured(measurement, times)) => {
+                self.progress.note(&line(&measurement));
+                if engine.device() == Device::Cpu {
+                    let (measurement, engine) = (self.measurements.len(), key.clone());
+                    timed = Some(Timed { measurement, engine, pass: cell.pass, times });
+                }
+                self.measurements.push(*measurement);
+            }
+            Ok(Outcome::Refused(why)) => self.skip(what, why),
+            Err(why) if engine.is_guest() => {
+                let what = format!("{what} {}", cell.pass);
+                if !engine.is_alive() {
+                    self.lose(&cell.engine, what, &why);
+                    return Ok(None);
+                }
+                self.fail(what, format!("{why:#}"));
+            }
+            Err(why) => return Err(why),
+        }
+        if engine.device() == Device::Cuda {
+            self.gpu = gpu::state(self.ordinal);
+        }
+        self.open.insert(key, engine);
+        Ok(timed)
+    }
+
+    /// Notes a failure at once, and in the record.
+    fn fail(&mut self, what: String, why: String) {
+        self.progress.note(&format!("failed: {what}: {why}"));
+        self.skip(what, why);
+    }
+
+    /// Notes that an engine has failed and is left out from now on.
+    fn lose(&mut self, engine: &str, what: String, why: &anyhow::Error) {
+        self.lost.insert(engine.to_owned());
+        self.fail(what, format!("{why:#}\n{engine} is left out of the rest of this run"));
+    }
+
+    /// One more turn, after `turns`, for each that has not yet used its share of the time.
+    fn take_turn(&mut self, turns: u32, data: &Data, timed: &mut [Timed]) -> Result<()> {
+        let (whole, part) = (self.whole_effort(), self.effort(Device::Cpu));
+        for Timed { measurement, engine, pass, times } in timed {
+            let Some(open) = self.open.get_mut(engine).filter(|_| !whole.is_spent(times, turns + 1, TURNS))
+            else {
+                continue;
+            };
+            let effort = Effort { warm_up: summarize(times).median < LONG, ..part };
+            match open.time(&Task::whole(data, *pass), effort) {
+                Ok(more) => times.extend(more),
+                // Its earlier times stay.
+                Err(why) if open.is_guest() => {
+                    if !open.is_alive() {
+                        self.open.remove(engine);
+                        self.lose(&engine.0, format!("{} {pass}, turn {}", engine.0, turns + 1), &why);
+                    }
+                    continue;
+                }
+                Err(why) => return Err(why).with_context(|| format!("timing {}", engine.0)),
+            }
+            self.measurements[*measurement].time = summarize(times);
+        }
+        Ok(())
+    }
+
+    /// The effort of one turn. On a GPU, which has no other user, all of it is spent at once.
+    fn effort(&self, device: Device) -> Effort {
+        if device == Device::Cpu { self.whole_effort().part(TURNS) } else { self.whole_effort() }
+    }
+
+    fn whole_effort(&self) -> Effort {
+        if self.options.quick { Effort::QUICK } else { Effort::FULL }
+    }
+
+    /// Checks an engine on a task, then times it.
+    fn measure_cell(
+        &self,
+        typed: &TypedWorkload<'_>,
+        cell: &Cell,
+        engine: &mut dyn Engine,
+    ) -> Result<Outcome> {
+        let TypedWorkload { workload, data, expected, reads } = typed;
+        let task = Task::whole(data, cell.pass);
+        if let Some(why) = engine.refuses(&task) {
+            return Ok(Outcome::Refused(why));
+        }
+        let check = expected.check(engine, data, cell.pass)?;
+        let effort = self.effort(engine.device());
+        let times = engine.time(&task, effort).with_context(|| format!("timing {}", cell.engine))?;
+        let Launching { host_us, compile_ms, replay } = engine.launching(&task);
+        let measurement = Box::new(Measurement {
+            workload: workload.name.clone(),
+            problem: data.problem.to_string(),
+            engine: engine.name(),
+            pass: cell.pass,
+            dtype: cell.dtype.name().into(),
+            threads: cell.threads,
+            device: engine.device(),
+            cold: engine.is_cold(),
+            kernel: engine.kernel(&task),
+            host_us,
+            compile_ms,
+            replay,
+            time: summarize(&times),
+            work: work::work(&data.problem, *reads, cell.pass, &self.ceilings, engine.device(), cell.threads),
+            check,
+        });
+        Ok(Outcome::Measured(measurement, times))
+    }
+}
+
+/// The line of a measurement that is printed while the benchmark runs.
+fn line(m: &Measurement) -> String {
+    let (threads, turn) = match m.device {
+        Device::Cpu => (format!(" on {}", count(m.threads, "thread")), format!(", turn 1 of {TURNS}")),
+        Device::Cuda => (String::new(), String::new()),
+    };
+    let time = figure(m.time.median);
+    format!("{} {} {} {}{threads}: {time} ms{turn}", m.workload, m.pass, m.dtype, m.engine)
+}
