@@ -20,6 +20,7 @@
 // Bound by: latency, of atomics and cluster barriers.
 // Best for: many queries in no spatial order, where it costs less than the cache misses it avoids.
 #include "common/memory.cuh"
+#include "common/warp.cuh"
 
 // Macros: LOCATION (element type), THREADS, CLUSTER; POINTS, whose mean is taken; ARGS_BYTES.
 struct Args {
@@ -142,12 +143,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             sum += n;
         }
     }
-    int before = sum;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const int other = __shfl_up_sync(0xffffffffu, before, step);
-        if (lane >= step) before += other;
-    }
+    int before = int(sum_up_to_lane(u32(sum)));
     if (lane == 31) warp_sums[warp] = before;
     __syncthreads();
     for (int w = 0; w < warp; w++) before += warp_sums[w];

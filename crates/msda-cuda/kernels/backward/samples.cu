@@ -382,7 +382,7 @@ struct KeptWeights {
     }
     // All lanes of a warp call this together.
     __device__ __forceinline__ void store_logits(const Args &args, const Item &item) {
-        mean = add_over_group(mean);
+        mean = sum_over<GROUP_LANES>(mean);
 #pragma unroll
         for (int p = 0; p < PASSES; p++) {
             float x[SAMPLES_PER_LANE];

@@ -32,12 +32,6 @@ template <int T> __device__ __forceinline__ void store(char *to, i64 i, Wide x) 
         narrow<T>(typename Element<T>::Wide(x));
 }
 
-__device__ __forceinline__ Wide add_over_warp(Wide x) {
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
-}
-
 __device__ __forceinline__ i64 level_of(const Args &args, i64 s) {
     const LevelEntry *table = INLINE_LEVELS > 0 ? args.level : args.table;
     i64 l = 0;
@@ -120,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(256)
                     store<LOCATION>(row, 2 * s, to.x), store<LOCATION>(row, 2 * s + 1, to.y);
                 }
             }
-            if (visit == 0) mean = add_over_warp(mean);
+            if (visit == 0) mean = sum_over<32>(mean);
         }
     }
 }

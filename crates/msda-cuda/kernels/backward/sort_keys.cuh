@@ -48,9 +48,7 @@ __device__ __forceinline__ u32 min_of_warp(u32 x) {
 #if __CUDA_ARCH__ >= 800
     return __reduce_min_sync(0xffffffffu, x);
 #else
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) x = min(x, __shfl_xor_sync(0xffffffffu, x, step));
-    return x;
+    return ~max_over<32>(~x);
 #endif
 }
 
@@ -64,9 +62,7 @@ __device__ __forceinline__ u32 sum_of_warp(u32 x) {
 #if __CUDA_ARCH__ >= 800
     return __reduce_add_sync(0xffffffffu, x);
 #else
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
+    return sum_over<32>(x);
 #endif
 }
 

@@ -40,6 +40,7 @@
 #include "common/softmax.cuh"
 #include "common/taps.cuh"
 #include "common/tensor.cuh"
+#include "common/warp.cuh"
 
 static_assert(UNIFORM_POINTS == 0 || UNIFORM_POINTS * LEVELS == SAMPLES, "samples of all levels");
 static_assert(INLINE_LEVELS == 0 || INLINE_LEVELS >= LEVELS, "the table has all levels");
@@ -204,17 +205,6 @@ __device__ __forceinline__ int bin_of(const Levels &levels, const TileLevel &lev
     return 2 * ((row * level.strips() + strip) >> levels.bin_shift) + reach;
 }
 static_assert(TILE_WIDTH == 8, "shifts by 3");
-
-// The sum of x over the lanes up to this one.
-__device__ __forceinline__ u32 sum_up_to_lane(u32 x) {
-    const u32 lane = threadIdx.x % 32;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const u32 other = __shfl_up_sync(0xffffffffu, x, step);
-        x += lane >= step ? other : 0;
-    }
-    return x;
-}
 
 // N numbers of type T as Wide.
 template <int T, int N, int ALIGN>

@@ -90,9 +90,7 @@ __device__ __forceinline__ u32 load_ranges(const Unit &unit, WarpStage &stage) {
         stage.ranges[i][lane] = range;
         sum += range.count();
     }
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    return sum;
+    return sum_over<32>(sum);
 }
 
 __device__ __forceinline__ u32 or_of_warp(u32 x) {

@@ -152,12 +152,7 @@ struct LaneSums {
             up_to = __popc(ones & up_to_here) + 2 * __popc(twos & up_to_here);
             all = __popc(ones) + 2 * __popc(twos);
         } else {
-#pragma unroll
-            for (int step = 1; step < 32; step *= 2) {
-                const int other = __shfl_up_sync(0xffffffffu, x, step);
-                x += lane >= step ? other : 0;
-            }
-            up_to = x, all = __shfl_sync(0xffffffffu, x, 31);
+            up_to = int(sum_up_to_lane(u32(x))), all = __shfl_sync(0xffffffffu, up_to, 31);
         }
     }
 };

@@ -8,6 +8,7 @@
 #include "common/softmax.cuh"
 #include "common/taps.cuh"
 #include "common/tensor.cuh"
+#include "common/warp.cuh"
 
 typedef Element<VALUE>::Wide Wide;
 typedef SoftmaxOf<Wide> Softmax;
@@ -25,15 +26,9 @@ __device__ __forceinline__ Softmax softmax_of(const char *logits, i64 samples) {
         const Wide x = load<WEIGHT>(logits, s);
         max = x > max ? x : max;
     }
-#pragma unroll
-    for (int step = LANES / 2; step > 0; step /= 2) {
-        const Wide other = __shfl_xor_sync(0xffffffffu, max, step);
-        max = other > max ? other : max;
-    }
+    max = max_over<LANES>(max);
     for (i64 s = lane; s < samples; s += LANES) sum += exp(load<WEIGHT>(logits, s) - max);
-#pragma unroll
-    for (int step = LANES / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    return Softmax{max, 1 / sum};
+    return Softmax{max, 1 / sum_over<LANES>(sum)};
 }
 
 // A coordinate in pixels. `slope`: its change per unit of the normalised coordinate; 0 if clamped.

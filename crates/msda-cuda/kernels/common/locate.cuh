@@ -1,6 +1,7 @@
 // Locating: from locations and weights as they are stored to positions and tap weights.
 #pragma once
 #include "common/stage.cuh"
+#include "common/warp.cuh"
 
 // A located sample. Its four taps are a 2x2 square of pixels that lies on the map: a square that
 // reaches over the edge is moved onto the map, and taps that were not there get weight 0. So no
@@ -11,23 +12,6 @@ struct __align__(16) Sample {
     float weight;
 };
 
-// The largest number of the lanes of a group.
-__device__ __forceinline__ float max_over_group(float x) {
-#pragma unroll
-    for (int step = 1; step < GROUP_LANES; step *= 2) {
-        const float other = __shfl_xor_sync(0xffffffffu, x, step);
-        x = other > x ? other : x;
-    }
-    return x;
-}
-
-// The sum of a number over the lanes of a group.
-__device__ __forceinline__ float add_over_group(float x) {
-#pragma unroll
-    for (int step = 1; step < GROUP_LANES; step *= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
-}
-
 // The softmax of the logits of a query and head, computed by the lanes of its group together.
 __device__ __forceinline__ Softmax softmax_of(const char *logits, int lane_in_group, bool active) {
     float max = minus_infinity();
@@ -36,13 +20,13 @@ __device__ __forceinline__ Softmax softmax_of(const char *logits, int lane_in_gr
         if (active) load_widened<WEIGHT, 1, size_of<WEIGHT>>(logits + s * size_of<WEIGHT>, x);
         max = active && x[0] > max ? x[0] : max;
     }
-    max = max_over_group(max);
+    max = max_over<GROUP_LANES>(max);
     float sum = 0;
     for (int s = lane_in_group; s < SAMPLES; s += GROUP_LANES) {
         if (active) load_widened<WEIGHT, 1, size_of<WEIGHT>>(logits + s * size_of<WEIGHT>, x);
         if (active) sum += expf(x[0] - max);
     }
-    return Softmax{max, __frcp_rn(add_over_group(sum))};
+    return Softmax{max, __frcp_rn(sum_over<GROUP_LANES>(sum))};
 }
 
 // FUSED: location = (x, y) + offset * scale, for all samples of a query on a level.
@@ -184,10 +168,10 @@ __device__ __forceinline__ Softmax softmax_of(const RawSamples &raw, int lane_in
     float max = minus_infinity(), sum = 0;
 #pragma unroll
     for (int i = 0; i < SAMPLES_PER_LANE; i++) max = exists(i) && logits[i] > max ? logits[i] : max;
-    max = max_over_group(max);
+    max = max_over<GROUP_LANES>(max);
 #pragma unroll
     for (int i = 0; i < SAMPLES_PER_LANE; i++) sum += exists(i) ? expf(logits[i] - max) : 0;
-    return Softmax{max, __frcp_rn(add_over_group(sum))};
+    return Softmax{max, __frcp_rn(sum_over<GROUP_LANES>(sum))};
 }
 
 // The level of sample s, or of the last one if s does not exist.

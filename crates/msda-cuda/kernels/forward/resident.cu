@@ -127,13 +127,7 @@ __device__ __forceinline__ void sort_queries(const Args &args, int image, int he
         int *own = cells + threadIdx.x * CELLS_PER_LANE, sum = 0;
 #pragma unroll
         for (int i = 0; i < CELLS_PER_LANE; i++) sum += own[i];
-        int before = sum;
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            const int other = __shfl_up_sync(0xffffffffu, before, step);
-            if (threadIdx.x >= step) before += other;
-        }
-        before -= sum;
+        int before = int(sum_up_to_lane(u32(sum))) - sum;
 #pragma unroll
         for (int i = 0; i < CELLS_PER_LANE; i++) {
             const int n = own[i];

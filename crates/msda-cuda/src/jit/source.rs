@@ -28,6 +28,7 @@ pub static KERNELS: Sources = Sources::new(
         ("common/types.cuh", include_str!("../../kernels/common/types.cuh")),
         ("common/memory.cuh", include_str!("../../kernels/common/memory.cuh")),
         ("common/tensor.cuh", include_str!("../../kernels/common/tensor.cuh")),
+        ("common/warp.cuh", include_str!("../../kernels/common/warp.cuh")),
         ("common/levels.cuh", include_str!("../../kernels/common/levels.cuh")),
         ("common/level_table.cuh", include_str!("../../kernels/common/level_table.cuh")),
         ("common/softmax.cuh", include_str!("../../kernels/common/softmax.cuh")),
