@@ -21,6 +21,7 @@ pub mod claims;
 pub mod engines;
 pub mod facts;
 pub mod founding;
+mod functions;
 pub mod ladder;
 pub mod list;
 mod persisting;

@@ -1,10 +1,9 @@
 //! The part of L2 that is set aside for persisting lines, and the window of memory that it keeps.
 #![allow(unsafe_code)]
 
-use std::ffi::{c_char, c_int, c_void};
-use std::mem::transmute;
+use std::ffi::{c_char, c_int};
 use std::ptr;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::sys::{
     CUaccessPolicyWindow, CUaccessProperty, CUdevice, CUdevice_attribute as Attribute, CUlaunchAttributeID,
@@ -12,51 +11,21 @@ use cudarc::driver::sys::{
 };
 use msda::{Error, ErrorKind, Result};
 
-use msda_cuda::driver::{Device, StreamHandle, check, symbol};
+use crate::functions::functions;
+use msda_cuda::driver::{Device, StreamHandle, check};
 use msda_cuda::kernels::{Hook, Owned, Resource};
 use msda_cuda::{Addresses, Slot};
 
-/// The driver's functions, which return plain numbers: a newer driver has codes that older headers
-/// lack.
-struct Functions {
-    get_limit: GetLimit,
-    set_limit: SetLimit,
-    reset: Reset,
-    get_device: GetDevice,
-    get_attribute: GetAttribute,
-    set_stream: SetStream,
+functions! {
+    get_limit: "cuCtxGetLimit" => fn(*mut usize, CUlimit),
+    set_limit: "cuCtxSetLimit" => fn(CUlimit, usize),
+    reset: "cuCtxResetPersistingL2Cache" => fn(),
+    get_device: "cuCtxGetDevice" => fn(*mut CUdevice),
+    get_attribute: "cuDeviceGetAttribute" => fn(*mut c_int, Attribute, CUdevice),
+    set_stream: "cuStreamSetAttribute" => fn(CUstream, CUlaunchAttributeID, *const CUlaunchAttributeValue),
 }
-
-type GetLimit = unsafe extern "C" fn(*mut usize, CUlimit) -> u32;
-type SetLimit = unsafe extern "C" fn(CUlimit, usize) -> u32;
-type Reset = unsafe extern "C" fn() -> u32;
-type GetDevice = unsafe extern "C" fn(*mut CUdevice) -> u32;
-type GetAttribute = unsafe extern "C" fn(*mut c_int, Attribute, CUdevice) -> u32;
-type SetStream = unsafe extern "C" fn(CUstream, CUlaunchAttributeID, *const CUlaunchAttributeValue) -> u32;
 
 const LIMIT: CUlimit = CUlimit::CU_LIMIT_PERSISTING_L2_CACHE_SIZE;
-
-fn functions() -> Result<&'static Functions> {
-    static FUNCTIONS: OnceLock<Result<Functions>> = OnceLock::new();
-    let found = FUNCTIONS.get_or_init(|| {
-        let (get, set) = (symbol("cuCtxGetLimit")?, symbol("cuCtxSetLimit")?);
-        let reset = symbol("cuCtxResetPersistingL2Cache")?;
-        let (device, attribute) = (symbol("cuCtxGetDevice")?, symbol("cuDeviceGetAttribute")?);
-        let stream = symbol("cuStreamSetAttribute")?;
-        // SAFETY: the types are those of cuda.h.
-        Ok(unsafe {
-            Functions {
-                get_limit: transmute::<*const c_void, GetLimit>(get),
-                set_limit: transmute::<*const c_void, SetLimit>(set),
-                reset: transmute::<*const c_void, Reset>(reset),
-                get_device: transmute::<*const c_void, GetDevice>(device),
-                get_attribute: transmute::<*const c_void, GetAttribute>(attribute),
-                set_stream: transmute::<*const c_void, SetStream>(stream),
-            }
-        })
-    });
-    found.as_ref().map_err(Clone::clone)
-}
 
 /// The most bytes of L2 that a context can set aside for persisting lines, and the most bytes of a
 /// window over them. 0 without such lines.

@@ -2,8 +2,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::mem::transmute;
-use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
     CUtensorMap, CUtensorMapDataType as DataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave,
@@ -11,34 +9,26 @@ use cudarc::driver::sys::{
 };
 use msda::{Dtype, Error, ErrorKind, Result};
 
-use msda_cuda::driver::{Device, StreamHandle, check, symbol};
+use crate::functions::functions;
+use msda_cuda::driver::{Device, StreamHandle, check};
 use msda_cuda::kernels::{Hook, Owned, Resource};
 use msda_cuda::{Addresses, Slot};
 
-/// The driver's function. It returns a plain number: a newer driver has codes that older headers
-/// lack.
-type EncodeTiled = unsafe extern "C" fn(
-    *mut CUtensorMap,
-    DataType,
-    u32,
-    *mut c_void,
-    *const u64,
-    *const u64,
-    *const u32,
-    *const u32,
-    CUtensorMapInterleave,
-    CUtensorMapSwizzle,
-    Promote,
-    CUtensorMapFloatOOBfill,
-) -> u32;
-
-fn encode_tiled() -> Result<EncodeTiled> {
-    static FOUND: OnceLock<Result<EncodeTiled>> = OnceLock::new();
-    let found = FOUND.get_or_init(|| {
-        // SAFETY: the type is that of cuda.h.
-        Ok(unsafe { transmute::<*const c_void, EncodeTiled>(symbol("cuTensorMapEncodeTiled")?) })
-    });
-    found.clone()
+functions! {
+    encode_tiled: "cuTensorMapEncodeTiled" => fn(
+        *mut CUtensorMap,
+        DataType,
+        u32,
+        *mut c_void,
+        *const u64,
+        *const u64,
+        *const u32,
+        *const u32,
+        CUtensorMapInterleave,
+        CUtensorMapSwizzle,
+        Promote,
+        CUtensorMapFloatOOBfill
+    ),
 }
 
 /// Most dimensions that a tensor can have here.
@@ -84,7 +74,7 @@ impl TensorMap {
         // SAFETY: `map` is valid to write and aligned by its type; the arrays have as many elements
         // as the rank says (strides one less), which `check` saw; the address is only encoded.
         let result = unsafe {
-            encode_tiled()?(
+            (functions()?.encode_tiled)(
                 &mut map,
                 match tensor.dtype {
                     Dtype::F64 => DataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT64,

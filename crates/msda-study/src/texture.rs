@@ -1,10 +1,7 @@
 //! Textures: memory that kernels read through the texture unit.
 #![allow(unsafe_code)]
 
-use std::ffi::c_void;
-use std::mem::transmute;
 use std::ptr;
-use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
     CUDA_RESOURCE_DESC, CUDA_RESOURCE_DESC_st__bindgen_ty_1 as Described,
@@ -14,37 +11,18 @@ use cudarc::driver::sys::{
 };
 use msda::{Dtype, Error, ErrorKind, Result};
 
-use msda_cuda::driver::{Device, Memory, check, symbol};
+use crate::functions::functions;
+use msda_cuda::driver::{Device, Memory, check};
 use msda_cuda::kernels::{Owned, Resource};
 
-/// The driver's functions, which return plain numbers: a newer driver has codes that older headers
-/// lack.
-struct Functions {
-    create: Create,
-    destroy: Destroy,
-}
-
-type Destroy = unsafe extern "C" fn(CUtexObject) -> u32;
-type Create = unsafe extern "C" fn(
-    *mut CUtexObject,
-    *const CUDA_RESOURCE_DESC,
-    *const CUDA_TEXTURE_DESC,
-    *const CUDA_RESOURCE_VIEW_DESC,
-) -> u32;
-
-fn functions() -> Result<&'static Functions> {
-    static FUNCTIONS: OnceLock<Result<Functions>> = OnceLock::new();
-    let found = FUNCTIONS.get_or_init(|| {
-        let (create, destroy) = (symbol("cuTexObjectCreate")?, symbol("cuTexObjectDestroy")?);
-        // SAFETY: the types are those of cuda.h.
-        Ok(unsafe {
-            Functions {
-                create: transmute::<*const c_void, Create>(create),
-                destroy: transmute::<*const c_void, Destroy>(destroy),
-            }
-        })
-    });
-    found.as_ref().map_err(Clone::clone)
+functions! {
+    create: "cuTexObjectCreate" => fn(
+        *mut CUtexObject,
+        *const CUDA_RESOURCE_DESC,
+        *const CUDA_TEXTURE_DESC,
+        *const CUDA_RESOURCE_VIEW_DESC
+    ),
+    destroy: "cuTexObjectDestroy" => fn(CUtexObject),
 }
 
 /// Rows of texels in device memory.

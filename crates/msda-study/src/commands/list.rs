@@ -8,7 +8,8 @@ use msda_study::list::{Step, rungs};
 use serde_json::{Value, json};
 
 use msda_bench::gpu::kernels::{pretty, target};
-use msda_bench::terminal::print;
+use msda_bench::report::Table;
+use msda_bench::terminal::{print, screen};
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -46,30 +47,21 @@ pub(crate) fn main(args: Args) -> Result<()> {
 }
 
 fn ladder_text((problem, steps): &(String, Vec<Step>)) -> String {
-    let width = steps.iter().map(|s| s.name.len()).max().unwrap_or(0);
-    let lines: String = steps.iter().map(|step| step_text(step, width)).collect();
-    format!("{problem}\n  {:<width$}  kernels  workspace\n{lines}", "rung")
+    let mut table = Table::default().text("rung", 0).number("kernels", 0).number("workspace", 0);
+    table = table.text("strategy", 0);
+    for step in steps {
+        let inexact = if step.exact { "" } else { " (inexact)" };
+        let (kernels, memory, about) = match &step.call {
+            Ok(q) => (q.kernels.to_string(), bytes(q.workspace + q.owned), step.about.to_owned()),
+            Err(why) => ("-".into(), "-".into(), format!("refused: {why}")),
+        };
+        table.push([step.name.to_owned(), kernels, memory, about + inexact]);
+    }
+    format!("{problem}\n{}", table.render(screen().width, false))
 }
 
 fn ladder_json((problem, steps): &(String, Vec<Step>)) -> Value {
     json!({ "problem": problem, "rungs": steps.iter().map(step_json).collect::<Vec<_>>() })
-}
-
-fn step_text(step: &Step, width: usize) -> String {
-    let inexact = if step.exact { "" } else { " (inexact)" };
-    match &step.call {
-        Ok(queued) => format!(
-            "  {:<width$}  {:>7}  {:>9}  {}{inexact}\n",
-            step.name,
-            queued.kernels,
-            bytes(queued.workspace + queued.owned),
-            step.about
-        ),
-        Err(why) => format!(
-            "  {:<width$}  {:>7}  {:>9}  {}{inexact}\n  {:<width$}  refused: {why}\n",
-            step.name, "-", "-", step.about, ""
-        ),
-    }
 }
 
 /// Bytes, of many the MiB.
