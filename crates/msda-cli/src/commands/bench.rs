@@ -16,8 +16,9 @@ use super::{DeviceArg, PassArg, dtype};
 #[command(after_help = "\
 Every engine is checked against an exact implementation before it is timed.
 The engine `plain`, a scalar loop without tricks, is always measured beside the
-others. torch and the GPU are measured where they are installed. torch, or a peer,
-that gives no answer for 300 s is left out: MSDA_PYTHON_TIMEOUT sets this time.
+others. torch and the GPU are measured where they are installed. An engine in
+Python that gives no answer for 300 s is left out; MSDA_PYTHON_TIMEOUT sets this
+time.
 
 Examples:
   msda bench --quick
