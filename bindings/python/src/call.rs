@@ -268,10 +268,12 @@ impl Call<'_> {
         for (dim, what) in [(0, "batch"), (2, "heads")] {
             let size = |tensor: &Tensor<'_>| tensor.sizes.get(dim).copied().unwrap_or(-1);
             let [v, l, w] = [value, locations, weights].map(size);
-            let (wrong, first, second) = match l {
-                _ if v != l && l == w => (value, locations, weights),
-                _ if v != l && v == w => (locations, value, weights),
-                _ => continue,
+            let (wrong, first, second) = if v != l && l == w {
+                (value, locations, weights)
+            } else if v != l && v == w {
+                (locations, value, weights)
+            } else {
+                continue;
             };
             let turned = dim == 2 && value.sizes[1] == l;
             let hint = if turned { "\nhint: value is (batch, positions, heads, channels)" } else { "" };
