@@ -34,10 +34,8 @@
 constexpr int ELEMENT = size_of<VALUE>;
 constexpr int PARTS = CHUNK * ELEMENT / 16;            // pieces of 16 bytes per row
 constexpr int COLUMN_TILES = CHUNK / 8;                // matrices of 8 channels
-constexpr int CHANNELS_PER_PART = 16 / ELEMENT;
 // f16 has no small numbers: shares are scaled up by this, and sums down.
 constexpr float SCALE = VALUE == F16 ? 256.0f : 1.0f;
-constexpr int EXACT_BYTES = TILE_WIDTH * 32 * 4;
 static_assert(CHUNK == 8 || CHUNK == 16 || CHUNK == 32, "matrices of 8 channels, a lane per channel");
 static_assert(SUM_LINES == 2 || SUM_LINES == 4, "a matrix has two image rows");
 static_assert(VALUE != F64, "tensor cores multiply f16, bf16 and tf32");
@@ -287,16 +285,6 @@ __device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const
     }
 }
 
-// Writes a piece of a row.
-__device__ __forceinline__ void write_piece(const Args &args, const Tile &tile, int image, int head,
-                                            int pixel, int part, const float (&x)[CHANNELS_PER_PART]) {
-    if (!tile.has(pixel)) return;
-    const char *row = address_mad(args.grad_value.at(image, 0, head), tile.position_of(pixel),
-                                  int(args.grad_value.stride[1]));
-    st_global<16>(const_cast<char *>(row) + blockIdx.y * (CHUNK * ELEMENT) + part * 16,
-                  narrow_all<VALUE, CHANNELS_PER_PART>(x));
-}
-
 // A word of two numbers, times 0, plus `zero`: not 0 if one of them is not finite.
 __device__ __forceinline__ u32 add_zero_times(u32 zero, u32 word) {
 #if __CUDA_ARCH__ >= 800
@@ -367,21 +355,12 @@ __device__ __forceinline__ void store_line(char *to, bool inside, const Sums &su
     }
 }
 
-// Computes an image row of a tile again, by the definition, with one warp. `sums` has EXACT_BYTES
-// of shared memory.
+// Computes `lines` image rows of a tile again, by the definition, with one warp.
 template <typename S>
 __device__ __noinline__ void write_exactly(const Args &args, const S &samples, const Tile &tile,
-                                           int line, int image, int head, float *sums) {
-    const int lane = threadIdx.x % 32, channel = blockIdx.y * CHUNK + (lane < CHUNK ? lane : 0);
-    add_in_order<1>(samples, tile, line, channel, sums);
-    for (int i = lane; i < TILE_WIDTH * PARTS; i += 32) {
-        const int pixel = i / PARTS, part = i % PARTS;
-        float x[CHANNELS_PER_PART];
-#pragma unroll
-        for (int c = 0; c < CHANNELS_PER_PART; c++) {
-            x[c] = sums[pixel * 32 + part * CHANNELS_PER_PART + c];
-        }
-        write_piece(args, tile, image, head, line * TILE_WIDTH + pixel, part, x);
-    }
-    __syncwarp();
+                                           int first_line, int lines, int image, int head) {
+    const int lane = threadIdx.x % 32;
+    const bool in_row = lane < CHUNK;
+    const int channel = int(blockIdx.y) * CHUNK + (in_row ? lane : 0);
+    write_in_order(args, samples, tile, first_line, lines, image, head, channel, in_row);
 }

@@ -371,21 +371,23 @@ struct RecordsOfRows {
     }
 };
 
-// Adds the samples of LINES image rows of a tile one after the other, as the definition says: lane
-// c sums channel `channel` into sums[pixel * 32 + c]; pixels are counted from image row
-// `first_line` of the tile. All lanes of a warp call this together. There may be samples that do
-// not touch the tile.
-template <int LINES, typename S>
-__device__ __forceinline__ void add_in_order(const S &samples, const Tile &tile, int first_line,
-                                             int channel, Wide *sums) {
+// Computes `lines` image rows of a tile by the definition: adds the samples one after the other.
+// Lane c computes channel `channel`, and stores it if `in_row`. All lanes of a warp call this
+// together. There may be samples that do not touch these rows.
+template <typename S>
+__device__ __forceinline__ void write_in_order(const Args &args, const S &samples, const Tile &tile,
+                                               int first_line, int lines, int image, int head,
+                                               int channel, bool in_row) {
+    typedef typename Element<VALUE>::Stored Stored;
     const int lane = threadIdx.x % 32, first_row = tile.y + first_line;
-    for (int pixel = 0; pixel < LINES * TILE_WIDTH; pixel++) sums[pixel * 32 + lane] = 0;
+    Wide sums[TILE_PIXELS]; // in local memory
+    for (int pixel = 0; pixel < TILE_PIXELS; pixel++) sums[pixel] = 0;
     samples.for_each([&](u32 record, u32 lanes) {
         PlacedSample own{0, 0, 0, 0, false};
         if (lanes >> lane & 1) own = samples.load(record);
         const int left = int(floor(own.x)), top = int(floor(own.y));
         const bool touches = own.counts && left + 1 >= tile.x && left < tile.x + TILE_WIDTH &&
-                             top + 1 >= first_row && top < first_row + LINES;
+                             top + 1 >= first_row && top < first_row + lines;
         u32 rest = __ballot_sync(0xffffffffu, touches); // lanes whose sample is still to be added
 #pragma unroll 1
         while (rest != 0) {
@@ -406,11 +408,17 @@ __device__ __forceinline__ void add_in_order(const S &samples, const Tile &tile,
                 const Wide w = __shfl_sync(0xffffffffu, own.weight, from[u]);
                 for_each_tap(x, y, tile.width, tile.height, [&](const auto &tap) {
                     const int column = tap.column - tile.x, line = tap.row - first_row;
-                    if (u32(column) >= TILE_WIDTH || u32(line) >= LINES) return;
-                    sums[(line * TILE_WIDTH + column) * 32 + lane] += w * tap.share() * gradient[u];
+                    if (u32(column) >= TILE_WIDTH || u32(line) >= u32(lines)) return;
+                    sums[line * TILE_WIDTH + column] += w * tap.share() * gradient[u];
                 });
             }
         }
     });
+    for (int i = 0; i < lines * TILE_WIDTH && in_row; i++) {
+        const int pixel = first_line * TILE_WIDTH + i;
+        if (!tile.has(pixel)) continue;
+        char *row = args.grad_value.at(image, tile.position_of(pixel), head);
+        reinterpret_cast<Stored *>(row)[channel] = narrow<VALUE>(sums[i]);
+    }
     __syncwarp();
 }

@@ -42,10 +42,7 @@ struct __align__(2 * sizeof(End)) Range {
 };
 
 struct __align__(128) WarpStage {
-    union {
-        uint4 rows[2][32 * PARTS];    // gradients of two steps
-        float exact[EXACT_BYTES / 4]; // later the sums of write_exactly
-    };
+    uint4 rows[2][32 * PARTS]; // gradients of two steps
     Shares shares;
     Range ranges[ROWS + 1][32]; // of top rows of a unit, a chunk per lane; begin_row reuses them
     uint2 pieces[32];           // of a top row, see Steps::begin_row
@@ -375,15 +372,19 @@ __device__ __forceinline__ u32 add_unit(const Unit &unit, Stages &stages, bool t
     return not_finite;
 }
 
-// Computes image rows of a unit again, by the definition. `rows`: a bit per row.
-__device__ __forceinline__ void write_rows_exactly(const Unit &unit, u32 rows, WarpStage &stage) {
+// Computes image rows of a unit again, by the definition. `rows`: a bit per row. A warp that has all
+// rows of the unit computes those of a tile at once. With `together` other warps have the rows
+// beside it, so it computes one row at a time.
+__device__ __forceinline__ void write_rows_exactly(const Unit &unit, u32 rows, bool together) {
     const TileLevel &level = unit.level();
-    for (; rows != 0; rows &= rows - 1) {
-        const int row = unit.first + __ffs(int(rows)) - 1, tile_row = row / TILE_HEIGHT;
-        const Tile tile = tile_of_level(level, unit.l, tile_row * level.tiles_across + unit.strip);
+    while (rows != 0) {
+        const int row = unit.first + __ffs(int(rows)) - 1, line = row % TILE_HEIGHT;
+        const int lines = together ? 1 : min(TILE_HEIGHT - line, unit.end - row);
+        rows &= ~(((1u << lines) - 1) << (row - unit.first));
+        const Tile tile = tile_of_level(level, unit.l, row / TILE_HEIGHT * level.tiles_across + unit.strip);
         const RecordsOfRows samples{unit.args, unit.levels, unit.plane, unit.image, unit.head,
-                                    unit.l,    unit.strip,  row,        1};
-        write_exactly(unit.args, samples, tile, row % TILE_HEIGHT, unit.image, unit.head, stage.exact);
+                                    unit.l,    unit.strip,  row,        lines};
+        write_exactly(unit.args, samples, tile, line, lines, unit.image, unit.head);
     }
 }
 
@@ -414,7 +415,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             if (!unit.has_rows()) continue;
             if (together) load_ranges(unit, stage);
             const u32 not_finite = add_unit(unit, stages, together, turn);
-            write_rows_exactly(unit, not_finite, stage);
+            write_rows_exactly(unit, not_finite, together);
         }
         __syncwarp();
     }

@@ -41,10 +41,7 @@ struct Kept {
 
 struct __align__(16) WarpStage {
     Shares shares;
-    union {
-        u16 list[LISTED];             // samples of the tile
-        float exact[EXACT_BYTES / 4]; // later the sums of write_exactly
-    };
+    u16 list[LISTED]; // samples of the tile
 };
 static_assert(sizeof(WarpStage) == STAGE_BYTES, "host and kernel disagree about shared memory");
 
@@ -169,9 +166,10 @@ struct TileBits {
     }
 };
 
-// The samples of a tile, for write_exactly.
+// The samples of a tile, for write_exactly. It has a copy of the stage: with a reference, the stage
+// itself would be in local memory instead of registers.
 struct SamplesOfTile {
-    const Stage &stage;
+    Stage stage;
     TileBits bits;
     int points;
 
@@ -413,9 +411,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             if (!__all_sync(0xffffffffu, store_sums(values, stride, tile, sums))) {
                 const Tile again = tile_of_level(level, l, first + t);
                 const SamplesOfTile samples{stage, TileBits(stage, t, tiles), points};
-                for (int line = 0; line < TILE_HEIGHT; line++) {
-                    write_exactly(args, samples, again, line, image, head, own.exact);
-                }
+                write_exactly(args, samples, again, 0, TILE_HEIGHT, image, head);
             }
             t = following;
         }

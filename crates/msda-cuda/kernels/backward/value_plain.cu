@@ -3,9 +3,9 @@
 //   grad_value[pixel, channel] =
 //       sum over samples of share[pixel, sample] * grad_output[sample, channel]
 //
-// Threads: a warp computes 32 channels of a tile; lane c sums channel c of its 32 pixels in shared
-// memory. The warp goes through the sorted chunks of sort.cu: its lanes locate 32 samples at a
-// time, and then all lanes add one sample after the other.
+// Threads: a warp computes 32 channels of a tile; lane c sums channel c of its 32 pixels. The
+// warp goes through the sorted chunks of sort.cu: its lanes locate 32 samples at a time, and then
+// all lanes add one sample after the other.
 //
 // Bound by: latency of memory, and instructions; several times slower than value.cu.
 // Best for: what value.cu does not take: f64, rows that are not multiples of 16 bytes, old GPUs.
@@ -14,15 +14,11 @@
 // Macro besides those of tiles.cuh: WARPS.
 constexpr int THREADS = 32 * WARPS;
 
-extern __shared__ uint4 shared[];
-
 extern "C" __global__ void __launch_bounds__(THREADS)
     msda_backward_value_plain(const __grid_constant__ Args args) {
     __shared__ Levels levels;
     load_levels(args, levels);
-    typedef typename Element<VALUE>::Stored Stored;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    Wide *sums = reinterpret_cast<Wide *>(shared) + warp * (TILE_PIXELS * 32);
     const i64 planes = i64(args.batch) * args.heads;
     const i64 chunks = (args.channels + 31) / 32;
     const i64 total = planes * chunks * levels.tiles;
@@ -37,12 +33,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const Tile tile = tile_at(levels, index);
         const RecordsOfRows samples{args,   levels, plane,  image,       head,
                                     tile.l, tile.x / TILE_WIDTH, tile.y, TILE_HEIGHT};
-        add_in_order<TILE_HEIGHT>(samples, tile, 0, in_row ? channel : 0, sums);
-        for (int pixel = 0; pixel < TILE_PIXELS && in_row; pixel++) {
-            if (!tile.has(pixel)) continue;
-            char *row = args.grad_value.at(image, tile.position_of(pixel), head);
-            reinterpret_cast<Stored *>(row)[channel] = narrow<VALUE>(sums[pixel * 32 + lane]);
-        }
-        __syncwarp();
+        write_in_order(args, samples, tile, 0, TILE_HEIGHT, image, head, in_row ? channel : 0, in_row);
     }
 }
