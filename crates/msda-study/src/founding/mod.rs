@@ -17,7 +17,7 @@ pub use docs::documents;
 pub use page::page;
 
 /// The columns of the rows.
-const COLUMNS: [&str; 8] = [
+pub const COLUMNS: [&str; 8] = [
     "document and line",
     "system",
     "command",
