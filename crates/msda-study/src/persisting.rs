@@ -62,19 +62,19 @@ impl Resource for Persisting {
     }
 
     fn make(&self, device: &Device) -> Result<Box<dyn Owned>> {
-        Ok(Box::new(Window { at: *self, limits: limits(device)?, aside: SetAside::new(device)? }))
+        Ok(Box::new(L2Window { at: *self, limits: limits(device)?, aside: SetAside::new(device)? }))
     }
 }
 
 /// The window of a plan.
 #[derive(Debug)]
-struct Window {
+struct L2Window {
     at: Persisting,
     limits: (usize, usize),
     aside: SetAside,
 }
 
-impl Owned for Window {
+impl Owned for L2Window {
     /// Kernels need no address of it.
     fn word(&self, _index: usize) -> u64 {
         0
@@ -85,7 +85,7 @@ impl Owned for Window {
     }
 }
 
-impl Hook for Window {
+impl Hook for L2Window {
     /// The stream has the window for one kernel. The next kernel runs without it.
     fn before(
         &self,

@@ -101,7 +101,7 @@ impl TensorMap {
 
 /// A window of value that is described when its address is known: see [`Tiled`].
 #[derive(Debug, Clone)]
-pub(crate) struct Window {
+pub(crate) struct TmaWindow {
     /// Where the description lies in the kernel's argument.
     pub(crate) place: usize,
     /// Bytes from the tensor's address to its first element.
@@ -118,9 +118,9 @@ pub(crate) struct Window {
 
 /// The windows of a call with one kernel.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Windows(pub(crate) Vec<Window>);
+pub(crate) struct TmaWindows(pub(crate) Vec<TmaWindow>);
 
-impl Resource for Windows {
+impl Resource for TmaWindows {
     fn bytes(&self) -> usize {
         0
     }
@@ -133,7 +133,7 @@ impl Resource for Windows {
 #[derive(Debug)]
 struct Placed {
     device: Device,
-    windows: Vec<Window>,
+    windows: Vec<TmaWindow>,
 }
 
 impl Owned for Placed {
@@ -149,7 +149,7 @@ impl Owned for Placed {
 
 impl Hook for Placed {
     fn before(&self, _: usize, at: &Addresses, argument: &mut [u8], _: StreamHandle<'_>) -> Result<()> {
-        for Window { place, offset, dtype, sizes, strides, window } in &self.windows {
+        for TmaWindow { place, offset, dtype, sizes, strides, window } in &self.windows {
             let address = at[Slot::Value] + offset;
             let words =
                 TensorMap::tiled(&self.device, &Tiled { dtype: *dtype, address, sizes, strides, window })?.0;

@@ -18,12 +18,12 @@ fn page(records: &[Record]) -> String {
 
 #[test]
 fn a_page_of_everything_is_fine() {
-    is_fine("everything", &page(&fixtures::everything()), 25);
+    is_fine("everything", &page(&fixtures::everything()), 10);
 }
 
 #[test]
 fn a_page_of_the_committed_records_is_fine() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records");
     let records: Vec<Record> = sources(&[folder]).unwrap().into_iter().map(|s| s.record).collect();
-    is_fine("committed", &page(&records), 20);
+    is_fine("committed", &page(&records), 10);
 }

@@ -5,7 +5,7 @@
 
 use msda::Dtype;
 use msda_bench::bench::{self, Progress};
-use msda_cuda::driver::Device as Gpu;
+use msda_cuda::driver::{Arch, Device as Gpu};
 use msda_study::registry;
 
 struct Silent;
@@ -18,15 +18,19 @@ impl Progress for Silent {
 
 #[test]
 fn rungs_that_refuse_a_workload_are_listed_and_the_others_are_measured() {
-    if let Err(why) = Gpu::open(0) {
-        assert!(std::env::var_os("MSDA_GPU").is_none(), "{why}");
-        eprintln!("skipped: {why}");
-        return;
-    }
+    let gpu = match Gpu::open(0) {
+        Ok(gpu) => gpu,
+        Err(why) => {
+            assert!(std::env::var_os("MSDA_GPU").is_none(), "{why}");
+            return eprintln!("skipped: {why}");
+        }
+    };
     let (base, half, matrix) = ("cuda:ladder:base", "cuda:ladder:base+half", "cuda:ladder:tensor_core");
+    // Their plans have hooks, which run before each launch, also while a graph is captured.
+    let (window, tma) = ("cuda:ladder:base+window", "cuda:ladder:tma_multilevel");
     let options = bench::Options {
         workloads: vec!["small".into()],
-        engines: [half, matrix, base].map(String::from).into(),
+        engines: [half, matrix, base, window, tma].map(String::from).into(),
         dtypes: vec![Dtype::F32, Dtype::F16],
         device: None,
         pass: None,
@@ -37,6 +41,11 @@ fn rungs_that_refuse_a_workload_are_listed_and_the_others_are_measured() {
     let record = bench::run(&options, &registry(), &mut Silent).unwrap();
     let of = |engine: &str| record.measurements.iter().filter(|m| m.engine == engine).collect::<Vec<_>>();
     assert_eq!((of(base).len(), of(half).len(), of(matrix).len()), (2, 1, 1), "{:?}", record.skipped);
+    if gpu.arch() >= Arch::new(9, 0) {
+        let right = |engine: &str| of(engine).iter().all(|m| m.check.max_error <= m.check.tolerance);
+        assert!(!of(window).is_empty() && !of(tma).is_empty(), "{:?}", record.skipped);
+        assert!(right(window) && right(tma));
+    }
     assert!(of(base).iter().all(|m| !m.check.inexact && m.check.compared > 0));
     assert!(of(half).iter().all(|m| m.check.inexact));
     let said = |engine: &str| record.skipped.iter().any(|s| s.what == format!("small {engine} f32"));

@@ -40,7 +40,7 @@ fn titles(page: &str) -> Vec<&str> {
 /// The sections of the study in a page, in order.
 fn study(page: &str) -> Vec<&str> {
     let Some((_, study)) = page.split_once("<h2>The study</h2>") else { return Vec::new() };
-    let names = ["Founding documents", "Ladder", "Claims", "Probes", "Analysis"];
+    let names = ["Ladder", "Claims", "Probes", "Analysis"];
     let all = study.split("<summary>").skip(1).filter_map(|rest| rest.split("</summary>").next());
     all.filter(|title| names.contains(title)).collect()
 }
@@ -51,10 +51,10 @@ fn the_study_comes_last_under_one_heading() {
     assert_eq!(titles(&html(&[realistic()])), ["Measurements", "Workloads", "Left out"]);
     let all = ["Error of the gradients", "Measurements", "Workloads", "Left out", "The study"];
     assert_eq!(titles(&html(&everything())), all);
-    let sections = ["Founding documents", "Ladder", "Claims", "Probes", "Analysis"];
+    let sections = ["Ladder", "Claims", "Probes", "Analysis"];
     assert_eq!(study(&html(&everything())), sections);
-    assert_eq!(study(&html(&[probes()])), ["Founding documents", "Claims", "Probes"]);
-    assert_eq!(study(&html(&[analysis()])), ["Founding documents", "Claims", "Analysis"]);
+    assert_eq!(study(&html(&[probes()])), ["Claims", "Probes"]);
+    assert_eq!(study(&html(&[analysis()])), ["Claims", "Analysis"]);
     let text = markdown(&everything());
     let of_text: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("## ")).collect();
     assert_eq!(of_text, all);

@@ -11,7 +11,7 @@ use msda_cuda::kernels::Prepared;
 
 /// Properties of a compiled kernel.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct Properties {
     /// Registers per thread.
     pub registers: usize,
     /// Bytes of shared memory per block, static and dynamic.
@@ -25,7 +25,7 @@ pub(super) struct Made {
 }
 
 /// Compiles a kernel and reads its properties. Needs no GPU.
-pub(super) fn read(prepared: &Prepared, target: &Target) -> Result<Made> {
+pub(super) fn read(prepared: &Prepared, target: &Target) -> Result<Properties> {
     let compiled = jit::compile(&prepared.unit)?;
     // Some compilers print no resources: then the cubin has them.
     let told = compiled.resources().into_iter().find(|used| used.entry == prepared.entry);
@@ -44,7 +44,7 @@ pub(super) fn read(prepared: &Prepared, target: &Target) -> Result<Made> {
         .and_then(|nvrtc| nvdisasm(nvrtc.path()).map_err(|why| anyhow!(why)))
         .and_then(|nvdisasm| Code::of(&[code], target.arch, &nvdisasm).map_err(|why| anyhow!(why)))
         .map(|code| kinds(&code[0]));
-    Ok(Made {
+    Ok(Properties {
         registers: used.registers as usize,
         shared,
         spills: (used.spill_stores + used.spill_loads) as usize,

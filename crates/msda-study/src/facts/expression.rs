@@ -20,11 +20,14 @@ pub struct Expression {
 enum Node {
     Number(f64),
     Name(String),
-    Apply(fn(&[f64]) -> f64, Vec<Node>),
+    Apply(Compute, Vec<Node>),
 }
 
+/// What an operator or a function computes of its operands.
+type Compute = fn(&[f64]) -> f64;
+
 /// A sign between two operands, how strongly it binds, and what it computes.
-type Operator = (&'static str, u8, fn(&[f64]) -> f64);
+type Operator = (&'static str, u8, Compute);
 
 /// Comparisons do not chain.
 const COMPARISON: u8 = 2;
@@ -140,7 +143,7 @@ impl Parser<'_> {
     }
 
     fn atom(&mut self) -> Result<Node> {
-        const FUNCTIONS: [(&str, fn(&[f64]) -> f64); 3] = [
+        const FUNCTIONS: [(&str, Compute); 3] = [
             ("min", |x| x.iter().copied().fold(f64::INFINITY, f64::min)),
             ("max", |x| x.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
             ("abs", |x| x[0].abs()),

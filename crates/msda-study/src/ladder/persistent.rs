@@ -6,7 +6,7 @@ use msda::Sampling;
 
 use super::direct::Load;
 use super::loaders::Loaders;
-use super::resident::{Kept, keep, room};
+use super::resident::{ResidentLevels, resident_levels, room};
 use super::{Strategy, args, quantised, texture, unit, vec, window};
 use crate::texture::Textures;
 use msda_cuda::driver::Launch;
@@ -116,7 +116,7 @@ struct Block {
     queries: usize,
     /// Shared memory before the levels.
     stage_bytes: usize,
-    levels: Kept,
+    levels: ResidentLevels,
 }
 
 /// Work items of a call, work items per plane and group of channels, queries per work item.
@@ -174,7 +174,7 @@ impl Persistent {
         let (threads, warps) = (self.threads, self.threads / 32);
         let all = room(target);
         let most = self.budget.map_or(all, |most| most.min(all));
-        let levels = |bytes: usize| keep(request.problem, lanes.row, bytes, self.partial());
+        let levels = |bytes: usize| resident_levels(request.problem, lanes.row, bytes, self.partial());
         if self.change == Change::Prefetch {
             // The buffers lie beside the levels. If they do not fit, no level is resident.
             return [most, 0].into_iter().find_map(|bytes| {
@@ -289,7 +289,7 @@ impl Strategy for Persistent {
         let lanes = self.lanes(request);
         let (located, staged, pitch) = self.staging(request);
         // Only requests that were not refused are prepared.
-        let levels = keep(p, lanes.row, 0, false);
+        let levels = resident_levels(p, lanes.row, 0, false);
         let block = self.block(request, target).unwrap_or(Block {
             threads: self.threads,
             queries: 1,

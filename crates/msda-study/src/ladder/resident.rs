@@ -16,7 +16,7 @@ pub(super) fn room(target: &Target) -> usize {
 /// Levels in shared memory: the first position of each, their number, and their offset in
 /// positions.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct ResidentLevels {
     levels: Vec<[usize; 3]>,
     /// Their size in bytes.
     pub(super) bytes: usize,
@@ -24,7 +24,7 @@ pub(super) struct Kept {
 
 /// As many of the last levels as fit into `bytes` at `step` bytes per position. With `partial`,
 /// also the end of the first level that does not fit.
-pub(super) fn keep(p: &Problem, step: usize, bytes: usize, partial: bool) -> Kept {
+pub(super) fn resident_levels(p: &Problem, step: usize, bytes: usize, partial: bool) -> ResidentLevels {
     let ring = p.layout().ring();
     let room = bytes / step;
     let mut levels = vec![[i32::MAX as usize, 0, 0]; p.levels().len()];
@@ -41,10 +41,10 @@ pub(super) fn keep(p: &Problem, step: usize, bytes: usize, partial: bool) -> Kep
             break;
         }
     }
-    Kept { levels, bytes: (taken * step).next_multiple_of(16) }
+    ResidentLevels { levels, bytes: (taken * step).next_multiple_of(16) }
 }
 
-impl Kept {
+impl ResidentLevels {
     /// Levels before the first that is resident.
     pub(super) fn streamed_levels(&self, p: &Problem) -> usize {
         let resident = |&level: &usize| self.levels[level][1] > 0;
@@ -83,17 +83,17 @@ mod tests {
     }
 
     #[test]
-    fn the_last_levels_that_fit_are_kept() {
+    fn the_last_levels_that_fit_are_resident() {
         const NO: [usize; 3] = [i32::MAX as usize, 0, 0];
         let planar = problem(Layout::Planar);
-        assert_eq!(keep(&planar, 10, 219, false).levels, [NO, NO, [80, 6, 0]]);
-        let kept = keep(&planar, 10, 220, false);
+        assert_eq!(resident_levels(&planar, 10, 219, false).levels, [NO, NO, [80, 6, 0]]);
+        let kept = resident_levels(&planar, 10, 220, false);
         assert_eq!((&kept.levels[..], kept.bytes), (&[NO, [64, 16, 6], [80, 6, 0]][..], 224));
-        assert_eq!(keep(&planar, 10, 259, true).levels, [[61, 3, 22], [64, 16, 6], [80, 6, 0]]);
+        assert_eq!(resident_levels(&planar, 10, 259, true).levels, [[61, 3, 22], [64, 16, 6], [80, 6, 0]]);
         assert_eq!((kept.streamed_levels(&planar), kept.streamed(&planar)), (1, 1));
-        let none = keep(&planar, 10, 59, false);
+        let none = resident_levels(&planar, 10, 59, false);
         assert_eq!((&none.levels[..], none.streamed_levels(&planar)), (&[NO; 3][..], 3));
         let ring = problem(Layout::PlanarRing);
-        assert_eq!(keep(&ring, 1, 56, false).levels, [NO, [100, 36, 20], [136, 20, 0]]);
+        assert_eq!(resident_levels(&ring, 1, 56, false).levels, [NO, [100, 36, 20], [136, 20, 0]]);
     }
 }

@@ -1,6 +1,6 @@
 //! `shared.cu`: coarse levels in shared memory.
 
-use super::resident::{Kept, keep, room};
+use super::resident::{ResidentLevels, resident_levels, room};
 use super::{Strategy, args, per_plane, row_bytes, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
@@ -35,8 +35,8 @@ impl Shared {
         (request.problem.channels() + self.pad) * request.problem.types().value.size()
     }
 
-    fn kept(&self, request: &Request<'_>, target: &Target) -> Kept {
-        keep(request.problem, self.step(request), room(target), false)
+    fn kept(&self, request: &Request<'_>, target: &Target) -> ResidentLevels {
+        resident_levels(request.problem, self.step(request), room(target), false)
     }
 }
 

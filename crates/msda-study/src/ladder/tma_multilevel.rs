@@ -9,7 +9,7 @@ use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Slot, Target};
 
-use crate::tensor_map::{Window, Windows};
+use crate::tensor_map::{TmaWindow, TmaWindows};
 
 /// It has no knobs.
 #[derive(Debug, Clone, Copy)]
@@ -98,9 +98,9 @@ impl Strategy for TmaMultilevel {
         args.i32(tiles);
         let [image, position, head] = strides(request);
         let (channels, side) = (p.channels() as u64, side(request) as u32);
-        let mut windows = Windows::default();
+        let mut windows = TmaWindows::default();
         for level in p.levels() {
-            windows.0.push(Window {
+            windows.0.push(TmaWindow {
                 place: args.room(128, 128),
                 offset: level.origin as u64 * position,
                 dtype: p.types().value,

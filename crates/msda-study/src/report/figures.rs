@@ -6,11 +6,22 @@ use msda_bench::report::known::{Known, known};
 use msda_bench::report::page::{Column, Kind, Line, Part, Section, Table};
 use msda_bench::report::pivot::{Family, families};
 
-/// The figures whose names begin with a prefix, machine by machine. None if there are none.
-pub(super) fn section(records: &[Record], prefix: &str, title: &'static str, about: &str) -> Option<Section> {
-    let mut known = known(records, prefix);
-    // Older records have predictions of a model that is gone.
-    known.iter_mut().for_each(|k| k.figures.retain(|f| !f.name.ends_with(".predicted")));
+/// Probes, machine by machine. None if there are none.
+pub(super) fn probes(records: &[Record]) -> Option<Section> {
+    let about = "Limits of the machine, each measured alone, and the experiments of the documents.";
+    section(&known(records, "probe."), "Probes", about)
+}
+
+/// Counters and sweeps, machine by machine. None if there are none.
+pub(super) fn analysis(records: &[Record]) -> Option<Section> {
+    let mut known = known(records, "analyze.");
+    let shown = |name: &str| name.ends_with(".measured") || name.starts_with("analyze.sweep.");
+    known.iter_mut().for_each(|k| k.figures.retain(|f| shown(&f.name)));
+    known.retain(|k| !k.figures.is_empty());
+    section(&known, "Analysis", "What the hardware counted, and how time grows with the problem.")
+}
+
+fn section(known: &[Known], title: &'static str, about: &str) -> Option<Section> {
     let of_machine = |k: &Known| (k.machine.clone(), families(&k.figures).iter().map(table).collect());
     (!known.is_empty()).then(|| Section {
         title,

@@ -2,7 +2,6 @@
 
 mod claims;
 mod figures;
-mod founding;
 mod ladder;
 
 use anyhow::Result;
@@ -54,13 +53,7 @@ impl Extension for Sections {
     fn sections(&self, records: &[Record]) -> Result<Vec<Section>> {
         let records: &[Record] = &records.iter().map(today).collect::<Vec<_>>();
         let (claims, judged) = claims::section(records, self.claims)?.unzip();
-        let own = [
-            founding::section(records, self.claims)?,
-            ladder::section(records),
-            claims,
-            figures::section(records, "probe.", "Probes", PROBES),
-            figures::section(records, "analyze.", "Analysis", ANALYSIS),
-        ];
+        let own = [ladder::section(records), claims, figures::probes(records), figures::analysis(records)];
         let folds: Vec<Part> = own.into_iter().flatten().map(folded).collect();
         if folds.is_empty() {
             return Ok(Vec::new());
@@ -88,10 +81,6 @@ fn folded(section: Section) -> Part {
     let about = std::iter::once(Part::Note(section.about));
     Part::closed(section.title, about.chain(section.parts).collect())
 }
-
-const PROBES: &str = "Limits of the machine, each measured alone, and the experiments of the documents.";
-const ANALYSIS: &str = "What a workload needs, what the compiler made of a kernel, what the hardware counted, and how \
-    time grows with the problem.";
 
 /// Measurements that no record has, and the commands that make them.
 fn missing(records: &[Record]) -> Vec<(String, String)> {
