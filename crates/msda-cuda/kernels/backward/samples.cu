@@ -387,7 +387,9 @@ struct KeptWeights {
         for (int p = 0; p < PASSES; p++) {
             float x[SAMPLES_PER_LANE];
 #pragma unroll
-            for (int i = 0; i < SAMPLES_PER_LANE; i++) x[i] = weight[p % KEPT][i] * (gradient[p % KEPT][i] - mean);
+            for (int i = 0; i < SAMPLES_PER_LANE; i++) {
+                x[i] = weight[p % KEPT][i] * (gradient[p % KEPT][i] - mean);
+            }
             if (item.active) store_weights(args, item, p * SAMPLES_PER_PASS, x);
         }
     }

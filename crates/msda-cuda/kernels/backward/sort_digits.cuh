@@ -1,6 +1,6 @@
 // Sorting by digits of the bins (a radix sort), the lowest digit first. A warp counts the digits of
-// its samples; lanes with the same digit find each other with match_any. The samples of a digit keep
-// their order: by warp, by 32 samples, by lane.
+// its samples; lanes with the same digit find each other with match_any. The samples of a digit
+// keep their order: by warp, by 32 samples, by lane.
 #pragma once
 #include "backward/sort_keys.cuh"
 

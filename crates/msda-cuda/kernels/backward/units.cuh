@@ -50,8 +50,8 @@ struct Unit {
 };
 
 // A group of units, by its number over all planes. Blocks compute two heads of an image at a time
-// (one, if the number of heads is odd), level by level: what they load stays in L2. They compute all
-// heads of the last image at a time, so that heavy units are not among the last ones.
+// (one, if the number of heads is odd), level by level: what they load stays in L2. They compute
+// all heads of the last image at a time, so that heavy units are not among the last ones.
 struct Group {
     int image, head, l;
     u32 index; // in the level

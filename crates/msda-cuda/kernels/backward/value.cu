@@ -98,9 +98,9 @@ __device__ __forceinline__ u32 or_of_warp(u32 x) {
 #endif
 }
 
-// A step of a warp: up to 32 samples of a top row. The sample of this lane is number `chunk_first` +
-// `record` of the level; lanes without a sample of their own take the last one. The two are added
-// late, so that the load of the record stays in flight.
+// A step of a warp: up to 32 samples of a top row. The sample of this lane is number
+// `chunk_first` + `record` of the level; lanes without a sample of their own take the last one. The
+// two are added late, so that the load of the record stays in flight.
 struct Step {
     u32 left = 0; // samples of the top row, from this step on; 0: there is no step
     int top = 0;

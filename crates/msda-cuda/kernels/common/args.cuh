@@ -51,7 +51,6 @@ static_assert(VEC == 2 || VEC == 4 || VEC == 8 || VEC == 16, "what a load takes"
 static_assert(CHANNELS_PER_LANE * size_of<VALUE> == VEC, "whole channels per lane");
 static_assert(GROUP_LANES <= 32 && 32 % GROUP_LANES == 0, "whole lane groups per warp");
 static_assert(THREADS % (GROUP_LANES * HEADS_PER_BLOCK) == 0, "all heads of a query in a block");
-static_assert(LANES_PER_ROW * VEC >= ROW_BYTES, "the lanes cover a row");
 static_assert(UNIFORM_POINTS == 0 || UNIFORM_POINTS * LEVELS == SAMPLES, "samples of all levels");
 static_assert(FUSED == 0 || FUSED == 2 || FUSED == 4, "numbers per reference point");
 static_assert(!(SORTED && ORDERED) && !(STRIP_HEIGHT > 0 && (SORTED || ORDERED)), "one walk");

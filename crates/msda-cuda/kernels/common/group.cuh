@@ -140,7 +140,8 @@ __device__ __forceinline__ Softmax softmax_of_group(const RawSamples &raw, const
 }
 
 // The staged positions of the samples of a pass. STATIC_RESIDENCY: they are in the order of the
-// group's samples, and a lane loads several at once. Otherwise those of a locating lane are together.
+// group's samples, and a lane loads several at once. Otherwise those of a locating lane are
+// together.
 struct StagedPositions {
     LanePositions of_lane;
     PositionVector in_order;

@@ -176,7 +176,7 @@ fn what_cancels_is_nothing_on_levels_that_are_kept() {
         let layout = Layout::Planar;
         let mut given = Given::new(Spec { batch: 1, heads: 1, levels, points, layout, ..spec(5000, dtype) });
         // Rows of pixels with signs in turn, and samples midway between two of them.
-        let sign = |i: usize| if i / (16 * 32) % 2 == 0 { 1000.0 } else { -1000.0 };
+        let sign = |i: usize| if (i / (16 * 32)).is_multiple_of(2) { 1000.0 } else { -1000.0 };
         given.value = Buffer::from_fn(dtype, given.value.len(), sign);
         let mut rng = Rng::new(3);
         let mut sixteenths = |_| (1 + rng.below(15)) as f64 / 16.0;

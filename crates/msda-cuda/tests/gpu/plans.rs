@@ -16,7 +16,7 @@ use crate::counting;
 fn while_busy(device: &Device, work: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     let (started, is_busy) = std::sync::mpsc::channel();
-    let given = Given::new(Spec { batch: 16, ..spec(20_000, Dtype::F32) });
+    let given = Given::new(spec(20_000, Dtype::F32));
     let plan = given.plan(device, Pass::Forward);
     let held = Held::new(device, &given, Pass::Forward, plan.workspace());
     std::thread::scope(|scope| {
