@@ -138,7 +138,7 @@ fn gpu_bundle() -> Result<()> {
         args.extend(["-p", package]);
     }
     args.extend(["--lib", "--example", "plan"]);
-    for test in ["gpu", "backward", "conformance", "split", "ladder", "probes", "cuda"] {
+    for test in ["gpu", "backward", "conformance", "ladder", "probes", "cuda"] {
         args.extend(["--test", test]);
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -160,7 +160,6 @@ fn gpu_bundle() -> Result<()> {
         ("gpu", "msda-cuda", "gpu"),
         ("backward", "msda-cuda", "backward"),
         ("conformance", "msda-cuda", "conformance"),
-        ("split", "msda-cuda", "split"),
         ("ladder", "msda-study", "ladder"),
         ("probes", "msda-study", "probes"),
         ("bench", "msda-bench", "cuda"),

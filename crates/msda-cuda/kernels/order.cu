@@ -21,14 +21,14 @@
 // Best for: many queries in no spatial order, where it costs less than the cache misses it avoids.
 #include "common/memory.cuh"
 
-// Macros: LOCATION (element type), THREADS, CLUSTER; POINTS, whose mean is taken; ARGS_BYTES.
+// Macros: LOCATION (element type), THREADS, CLUSTER; POINTS, whose mean is taken; see CHECK_ARGS.
 struct Args {
     const char *locations;
     i64 image_stride, query_stride; // in bytes
     int queries, batch;
     int *order; // the order of each image's queries, then the cells of all queries (u16)
 };
-static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
+CHECK_ARGS;
 
 constexpr int GRID = 64, CELLS = GRID * GRID;
 constexpr int CELLS_PER_BLOCK = CELLS / CLUSTER; // in step 2

@@ -614,7 +614,9 @@ fn fused_calls_may_keep_levels() {
             let want = Cpu::new().output(&p, &inputs).unwrap().to_f64();
             for keep in 1..=3 {
                 let kernel: Kernel =
-                    format!("rows:sides={sides},block=256,round=2,keep={keep}").parse().unwrap();
+                    format!("rows:tap_columns={sides},threads=256,samples_per_lane=2,resident_levels={keep}")
+                        .parse()
+                        .unwrap();
                 let backend = Cuda::with_pick(&device, "resident", move |_| Some(kernel));
                 close(&backend.output(&p, &inputs).unwrap().to_f64(), &want, tolerance);
             }

@@ -1,6 +1,6 @@
 //! The families of kernels, the problems that each takes, and the kernel that a problem gets.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use msda::{Dtype, Layout, Padding, Problem, ReferenceKind, Sampling, Spec, Types};
 use msda_cuda::choose::{self, Choice};
 use msda_cuda::driver::{Arch, Device};
@@ -196,10 +196,7 @@ pub fn explain(problem: &Problem, target: &Target, pass: Pass, scatter: Scatter)
     let whole = whole_pass(pass, None);
     let operands = Operands::for_pass(problem, None, whole);
     let request = Request { pass: whole, scatter, ..Request::new(problem, &operands) };
-    let choice = choose::choose(&request, target);
-    if let Some(why) = choice.kernel.refuses(&request, target) {
-        bail!("kernel for the {pass} pass of {problem}: got none, expected one: {why}");
-    }
+    let choice = choose::choose(&request, target)?;
     let call = choice.kernel.prepare(&request, target);
     let product = |n: [u32; 3]| n.into_iter().map(u64::from).product::<u64>();
     let stages = call.stages.iter().map(|stage| {

@@ -12,7 +12,7 @@
 // Macros: VALUE LOCATION WEIGHT, RING, NEAREST BORDER CORNERS, FUSED: see common/args.cuh.
 // INLINE_LEVELS: entries of the table of levels in the argument; 0 if the table is in device
 // memory.
-// WANT_LOCATIONS WANT_WEIGHTS WANT_POINTS: see samples.cu. ARGS_BYTES: sizeof(Args).
+// WANT_LOCATIONS WANT_WEIGHTS WANT_POINTS: see samples.cu. See CHECK_ARGS.
 typedef Element<VALUE>::Wide Wide;
 
 struct Strided {
@@ -45,7 +45,7 @@ struct Args {
     i64 batch, queries, heads, channels, levels, positions, samples;
     Level level[INLINE_LEVELS > 0 ? INLINE_LEVELS : 1];
 };
-static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
+CHECK_ARGS;
 
 template <int T> __device__ __forceinline__ Wide load(const char *from, i64 i) {
     return Wide(widen<T>(reinterpret_cast<const typename Element<T>::Stored *>(from)[i]));

@@ -22,7 +22,7 @@
 // Macros besides those of tiles.cuh: THREADS; POINTS_PER_LOAD, 1, 2 or 4, which divides the points
 // of each level; WIDE_KEYS: a level may have 2^16 - 1 bins or more.
 constexpr int WARPS = THREADS / 32;
-constexpr int DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS;
+constexpr int DIGIT_BITS = HOST_DIGIT_BITS, DIGITS = 1 << DIGIT_BITS;
 
 extern __shared__ uint4 shared[];
 

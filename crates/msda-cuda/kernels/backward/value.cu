@@ -31,9 +31,10 @@
 #include "backward/matrix.cuh"
 
 // Macros besides those of matrix.cuh: BLOCKS_PER_SM, SHARED_BYTES.
-constexpr int WARPS = 4, THREADS = 32 * WARPS;
-constexpr int ROWS = 8, HEAVY_ROWS = 4; // image rows of a unit of a warp, and of a block
-constexpr int HEAVY_FROM = 2048;        // samples of a warp's unit from which levels are heavy
+constexpr int WARPS = HOST_WARPS, THREADS = 32 * WARPS;
+// Image rows of a unit of a warp, and of a block.
+constexpr int ROWS = HOST_ROWS, HEAVY_ROWS = HOST_HEAVY_ROWS;
+constexpr int HEAVY_FROM = HOST_HEAVY_FROM; // samples of a warp's unit from which levels are heavy
 constexpr u32 SHARED_FROM = 4096;       // records of a unit from which all warps share it
 constexpr int MAX_STEPS = 256;          // 16 bits: sums of so many steps are added to others
 

@@ -79,3 +79,12 @@ template <int BYTES> struct Vector {
     static constexpr int WORDS = BYTES < 4 ? 1 : BYTES / 4;
     u32 word[WORDS];
 };
+
+// Compares the argument with the one that the host laid out: the host defines ARGS_BYTES, and
+// ARGS_FIELDS as a list of ARG(field, offset).
+#define ARG(field, offset)                                                                         \
+    static_assert(__builtin_offsetof(Args, field) == offset,                                       \
+                  "host and kernel disagree about the argument: " #field);
+#define CHECK_ARGS                                                                                 \
+    static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");      \
+    ARGS_FIELDS static_assert(true, "")

@@ -19,7 +19,7 @@
 
 // Macros: VALUE LOCATION WEIGHT, RING, NEAREST BORDER CORNERS, FUSED: see common/args.cuh.
 // INLINE_LEVELS: entries of the table of levels in the argument; 0: it is in device memory.
-// ARGS_BYTES: sizeof(Args), computed by the host.
+// See CHECK_ARGS.
 typedef Element<VALUE>::Wide Wide;
 
 struct Tensor {
@@ -42,7 +42,7 @@ struct Args {
     i64 batch, queries, heads, channels, levels, positions, samples;
     Level level[INLINE_LEVELS > 0 ? INLINE_LEVELS : 1];
 };
-static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
+CHECK_ARGS;
 
 template <int T> __device__ __forceinline__ Wide load(const char *from, i64 i) {
     return Wide(widen<T>(reinterpret_cast<const typename Element<T>::Stored *>(from)[i]));

@@ -5,7 +5,7 @@
 
 use crate::ladder::{self, Held, Reading, Samples, Tiles, Visits};
 use msda_cuda::kernels::Kernel;
-use msda_cuda::kernels::rows::{Division, Rows, Walk};
+use msda_cuda::kernels::{Division, Rows, Walk};
 use msda_cuda::{Request, Target};
 
 /// How the lanes of a lane group share the rows of a query and head.

@@ -158,8 +158,8 @@ mod tests {
         assert_eq!(parts("analyze.seed.f16.taps"), "seed f16 | taps");
         assert_eq!(parts("analyze.seed.f16.roof.copy.time"), "seed f16 | roof.copy.time");
         assert_eq!(
-            parts("analyze.seed.f16.rows:sides=2.wavefronts.predicted"),
-            "seed f16 rows:sides=2 | wavefronts.predicted"
+            parts("analyze.seed.f16.rows:tap_columns=2.wavefronts.predicted"),
+            "seed f16 rows:tap_columns=2 | wavefronts.predicted"
         );
         assert_eq!(parts("analyze.sweep.batch.4.time"), "sweep batch | 4.time");
     }

@@ -12,7 +12,7 @@
 use crate::ladder::{Samples, Tiles};
 use msda::{Problem, Role};
 use msda_bench::workload::Data;
-use msda_cuda::kernels::rows::{SORT_CELLS, Walk};
+use msda_cuda::kernels::{SORT_CELLS, Walk};
 
 use super::banks;
 use super::cache::Cache;
@@ -23,7 +23,7 @@ const WARP: usize = 32;
 /// Warps to follow.
 pub const WARPS: usize = 4000;
 /// Pixel rows of a strip of queries, and cells per side of the grid that orders queries.
-const STRIP: usize = msda_cuda::kernels::rows::STRIP_HEIGHT;
+const STRIP: usize = msda_cuda::kernels::STRIP_HEIGHT;
 const CELLS: f64 = 64.0;
 
 /// Wavefronts of a launch, and the behaviour of L1.
@@ -714,7 +714,7 @@ mod tests {
     fn the_encoder_is_predicted_within_a_fifth() {
         let p = predicted(
             "detr-encoder",
-            "rows:sides=1,split=1,heads=2,block=512,blocks=3,round=4,keep=0,walk=tiles",
+            "rows:heads_per_block=2,threads=512,blocks_per_sm=3,samples_per_lane=4,walk=tiles",
         );
         assert!((p.taps / 22.8e6 - 1.0).abs() < 0.02, "{p:?}");
         assert!((p.collisions - 1.0).abs() < 1e-6, "rows of two heads never conflict: {p:?}");
@@ -725,8 +725,8 @@ mod tests {
     /// Rows of 64 bytes of two queries are in the same half of a line half of the time.
     #[test]
     fn rows_of_two_queries_conflict_half_of_the_time() {
-        let alone = predicted("seed", "rows:sides=1,block=256,blocks=4,round=4");
-        let both = predicted("seed", "rows:sides=2,block=256,blocks=4,round=4");
+        let alone = predicted("seed", "rows:threads=256,blocks_per_sm=4,samples_per_lane=4");
+        let both = predicted("seed", "rows:tap_columns=2,threads=256,blocks_per_sm=4,samples_per_lane=4");
         assert!((alone.collisions - 1.5).abs() < 0.15, "{alone:?}");
         assert!((both.taps / 47.4e6 - 1.0).abs() < 0.35, "{both:?}");
         assert!(both.taps < alone.taps, "{both:?} {alone:?}");
@@ -786,7 +786,7 @@ mod tests {
     #[test]
     fn one_thread_per_element_repeats_loads_of_locations() {
         let generic = predicted("seed", "generic");
-        let rows = predicted("seed", "rows:sides=2,block=256,blocks=4,round=4");
+        let rows = predicted("seed", "rows:tap_columns=2,threads=256,blocks_per_sm=4,samples_per_lane=4");
         assert!(generic.inputs > 4.0 * rows.inputs, "{generic:?}");
         assert!(generic.taps > 1.5 * rows.taps, "{generic:?}");
     }
