@@ -42,21 +42,26 @@ struct Asked<'a> {
 }
 
 /// A reason if the condition holds.
-fn reason(holds: bool, why: impl Into<String>) -> Option<String> {
-    holds.then(|| why.into())
+fn reason<T: Into<String>>(holds: bool, why: impl FnOnce() -> T) -> Option<String> {
+    holds.then(|| why().into())
 }
 
 impl Rows {
-    /// Why the kernel does not take a request: all reasons, in no order that matters. If the knobs
-    /// themselves are wrong, only the reasons for that.
+    /// Why the kernel does not take a request. The reasons come in three groups. A group is asked
+    /// if those before it had no reason, because it computes with what they checked; within a
+    /// group all reasons are listed, and their order does not matter.
     pub(super) fn reasons(&self, request: &Request<'_>, target: &Target) -> Vec<String> {
         let asked = Asked { knobs: *self, request, target, division: Division::of(request) };
-        let wrong: Vec<String> = asked.wrong_knobs().into_iter().flatten().collect();
-        if !wrong.is_empty() {
-            return wrong;
+        let knobs: Vec<String> = asked.wrong_knobs().into_iter().flatten().collect();
+        if !knobs.is_empty() {
+            return knobs;
         }
-        let all = asked.types().into_iter().chain(asked.levels()).chain(asked.samples());
-        all.chain(asked.walk()).chain(asked.room()).chain(asked.numbers()).flatten().collect()
+        let request = asked.types().into_iter().chain(asked.levels()).chain(asked.samples());
+        let request: Vec<String> = request.chain(asked.walk()).chain(asked.numbers()).flatten().collect();
+        if !request.is_empty() {
+            return request;
+        }
+        asked.room().into_iter().flatten().collect()
     }
 }
 
@@ -94,17 +99,16 @@ impl Asked<'_> {
             // The reason that people ask for first, and true for any knobs.
             reason(
                 self.request.problem.types().value == Dtype::F64,
-                "values are f64, and it computes in f32",
+                || "values are f64, and it computes in f32",
             ),
-            reason(tap_columns == 2 && !self.bilinear(), "nearest sampling has no left and right taps"),
-            reason(lanes > 32, format!("{lanes} lanes per query and head; a warp has 32")),
-            reason(
-                lanes <= 32 && !divides,
+            reason(tap_columns == 2 && !self.bilinear(), || "nearest sampling has no left and right taps"),
+            reason(lanes > 32, || format!("{lanes} lanes per query and head; a warp has 32")),
+            reason(lanes <= 32 && !divides, || {
                 format!(
                     "{threads} threads do not divide into warps, and into {heads_per_block} heads of {lanes} lanes"
-                ),
-            ),
-            reason(resident > levels, format!("{resident} resident levels; there are {levels}")),
+                )
+            }),
+            reason(resident > levels, || format!("{resident} resident levels; there are {levels}")),
         ]
     }
 
@@ -114,10 +118,10 @@ impl Asked<'_> {
         let asked = self.request.sums == Sums::F16 && value == Dtype::F16;
         let sums = self.knobs.f16_sums;
         [
-            reason(sums && !asked, "sums in f16 need f16 values and a request that allows them"),
+            reason(sums && !asked, || "sums in f16 need f16 values and a request that allows them"),
             reason(
                 sums && (!self.bilinear() || self.division.vec < 4),
-                "sums in f16 need bilinear sampling and two channels per lane",
+                || "sums in f16 need bilinear sampling and two channels per lane",
             ),
         ]
     }
@@ -134,22 +138,24 @@ impl Asked<'_> {
         [
             reason(
                 self.backward() && (resident || knobs.f16_sums),
-                "resident levels and sums in f16 belong to the forward pass",
+                || "resident levels and sums in f16 belong to the forward pass",
             ),
-            reason(on_device && (resident || knobs.fixed_sizes), "the level sizes are on the device"),
-            reason(
-                on_device && levels > MAX_DEVICE_LEVELS,
+            reason(on_device && (resident || knobs.fixed_sizes), || "the level sizes are on the device"),
+            reason(on_device && levels > MAX_DEVICE_LEVELS, || {
                 format!(
                     "{levels} levels, whose sizes are on the device; a warp has {MAX_DEVICE_LEVELS} lanes"
-                ),
+                )
+            }),
+            reason(levels > MAX_LEVELS, || format!("{levels} levels; at most {MAX_LEVELS} fit the argument")),
+            reason(resident && thin, || "a level is one pixel wide or high, so it has no 2x2 square of taps"),
+            reason(thin && p.positions() < 2, || "value has one position, and a lane loads two"),
+            reason(
+                resident && !whole_rows,
+                || "resident levels need planar values with rows of whole 16 bytes",
             ),
-            reason(levels > MAX_LEVELS, format!("{levels} levels; at most {MAX_LEVELS} fit the argument")),
-            reason(resident && thin, "a level is one pixel wide or high, so it has no 2x2 square of taps"),
-            reason(thin && p.positions() < 2, "value has one position, and a lane loads two"),
-            reason(resident && !whole_rows, "resident levels need planar values with rows of whole 16 bytes"),
             reason(
                 resident && (knobs.heads_per_block != 1 || !self.bilinear()),
-                "resident levels need one head per block and bilinear sampling",
+                || "resident levels need one head per block and bilinear sampling",
             ),
         ]
     }
@@ -161,66 +167,56 @@ impl Asked<'_> {
         let kept = knobs.passes(p, *division) * knobs.samples_per_lane;
         let keeps = self.backward() && request.operands.reference_kind().is_some();
         [
-            reason(p.samples() == 0 || p.output_len() == 0, "there are no samples or no outputs"),
-            reason(
-                keeps && kept > MAX_KEPT,
-                format!("a lane keeps the gradients of {kept} weights; at most {MAX_KEPT}"),
-            ),
+            reason(p.samples() == 0 || p.output_len() == 0, || "there are no samples or no outputs"),
+            reason(keeps && kept > MAX_KEPT, || {
+                format!("a lane keeps the gradients of {kept} weights; at most {MAX_KEPT}")
+            }),
             reason(
                 knobs.sample_groups > 1 && knobs.samples_per_lane > MAX_SHARED_SAMPLES,
-                "more samples per pass than there are registers for",
+                || "more samples per pass than there are registers for",
             ),
         ]
     }
 
     /// The order in which queries are visited.
-    fn walk(&self) -> [Option<String>; 4] {
-        let Self { knobs, request, target, division } = self;
-        let p = request.problem;
-        let sorted = knobs.walk == Walk::Sorted && self.tiles_fit();
-        let queries = if sorted { knobs.sorted_queries(p, target, *division) } else { 0 };
+    fn walk(&self) -> [Option<String>; 3] {
+        let Self { knobs, request, .. } = self;
         [
             reason(
                 knobs.walk == Walk::Sorted && knobs.resident_levels == 0,
-                "without resident levels a block has too few queries to sort",
-            ),
-            reason(
-                queries > SORT_QUERIES_PER_THREAD * knobs.threads,
-                "a block has more queries than its threads can sort",
+                || "without resident levels a block has too few queries to sort",
             ),
             reason(
                 knobs.walk == Walk::Tiles && !request.queries_are_pixels(),
-                "the queries are not the pixels of the levels",
+                || "the queries are not the pixels of the levels",
             ),
             reason(
-                knobs.walk == Walk::Ordered && p.points()[0] == 0,
-                "the first level has no points to order queries by",
+                knobs.walk == Walk::Ordered && request.problem.points()[0] == 0,
+                || "the first level has no points to order queries by",
             ),
         ]
     }
 
-    /// Shared memory and threads of an SM.
-    fn room(&self) -> [Option<String>; 2] {
+    /// Shared memory and threads of an SM, and the queries that a block sorts.
+    fn room(&self) -> [Option<String>; 3] {
         let Self { knobs, request, target, division } = self;
-        let bytes = if self.tiles_fit() { knobs.shared_bytes(request, target, *division) } else { 0 };
+        let sorted = knobs.sorted_queries(request.problem, target, *division);
+        let bytes = knobs.shared_bytes(request, target, *division);
         let most = target.shared() / knobs.blocks_per_sm;
         let (threads, held) = (knobs.threads * knobs.blocks_per_sm, target.threads() as usize);
         [
             reason(
-                bytes > most,
-                format!(
-                    "{bytes} bytes of shared memory per block; with {} blocks per SM there are {most}",
-                    knobs.blocks_per_sm
-                ),
+                sorted > SORT_QUERIES_PER_THREAD * knobs.threads,
+                || "a block has more queries than its threads can sort",
             ),
-            reason(threads > held, format!("{threads} threads per SM; an SM holds {held}")),
+            reason(bytes > most, || {
+                let blocks = knobs.blocks_per_sm;
+                format!(
+                    "{bytes} bytes of shared memory per block; with {blocks} blocks per SM there are {most}"
+                )
+            }),
+            reason(threads > held, || format!("{threads} threads per SM; an SM holds {held}")),
         ]
-    }
-
-    /// Whether the number of tiles fits, so that they can be divided among blocks.
-    fn tiles_fit(&self) -> bool {
-        let tiles = self.request.problem.queries().div_ceil(self.knobs.queries_per_tile(self.division));
-        self.knobs.resident_levels == 0 || tiles < MAX_TILES
     }
 
     /// Numbers that the argument or the grid cannot hold.
@@ -239,17 +235,19 @@ impl Asked<'_> {
         let strides = Slot::ALL.iter().filter(read).all(fit);
         let pitch = pixel.saturating_mul(longest.max(1)) < MAX_COUNT;
         let blocks = p.heads().div_ceil(knobs.heads_per_block);
+        let tiles = p.queries().div_ceil(knobs.queries_per_tile(self.division));
+        let tiles = if knobs.resident_levels > 0 { tiles } else { 0 };
         let count = |what: &str, n: usize, limit: usize| {
-            reason(n >= limit, format!("{n} {what}; expected fewer than {limit}"))
+            reason(n >= limit, || format!("{n} {what}; expected fewer than {limit}"))
         };
         [
-            reason(!strides || !pitch, "a stride in bytes does not fit 31 bits (63 bits between images)"),
+            reason(!strides || !pitch, || "a stride in bytes does not fit 31 bits (63 bits between images)"),
             count("queries", p.queries(), MAX_COUNT - PAST_QUERIES),
             count("positions", p.positions(), MAX_COUNT),
             count("samples per query and head", p.samples(), MAX_COUNT / 8),
             count("images", p.batch(), MAX_GRID + 1),
             count("blocks of heads", blocks, MAX_GRID + 1),
-            reason(!self.tiles_fit(), format!("the number of tiles does not fit {MAX_TILES}")),
+            count("tiles of resident levels", tiles, MAX_TILES),
         ]
     }
 }
