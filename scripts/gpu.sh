@@ -35,7 +35,6 @@ others=(rf-detr-decoder d-fine-decoder mask2former bevformer-temporal bevformer-
 if has test; then
     step driver "$bin/driver" --test-threads=2
     step gpu-tests "$bin/gpu" --test-threads=2
-    step split "$bin/split" --test-threads=2
     step ladder-tests "$bin/ladder" --nocapture
     step probe-tests "$bin/probes" --nocapture
     step bench-tests "$bin/bench" --test-threads=2

@@ -172,7 +172,7 @@ fn gpu_bundle() -> Result<()> {
         args.extend(["-p", package]);
     }
     args.extend(["--lib", "--example", "plan"]);
-    for test in ["gpu", "conformance", "split", "ladder", "probes", "cuda"] {
+    for test in ["gpu", "conformance", "ladder", "probes", "cuda"] {
         args.extend(["--test", test]);
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -194,7 +194,6 @@ fn gpu_bundle() -> Result<()> {
         ("driver", "msda-cuda", "msda_cuda"),
         ("gpu", "msda-cuda", "gpu"),
         ("conformance", "msda-cuda", "conformance"),
-        ("split", "msda-cuda", "split"),
         ("ladder", "msda-study", "ladder"),
         ("probes", "msda-study", "probes"),
         ("bench", "msda-bench", "cuda"),

@@ -22,14 +22,14 @@
 #include "common/memory.cuh"
 #include "common/warp.cuh"
 
-// Macros: LOCATION (element type), THREADS, CLUSTER; POINTS, whose mean is taken; ARGS_BYTES.
+// Macros: LOCATION (element type), THREADS, CLUSTER; POINTS, whose mean is taken; see CHECK_ARGS.
 struct Args {
     const char *locations;
     i64 image_stride, query_stride; // in bytes
     int queries, batch;
     int *order; // the order of each image's queries, then the cells of all queries (u16)
 };
-static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
+CHECK_ARGS;
 
 static_assert(THREADS % 32 == 0 && THREADS <= 1024, "whole warps of one block");
 static_assert(CLUSTER >= 1 && CLUSTER <= 8, "blocks of a cluster that every GPU runs");

@@ -7,8 +7,7 @@
 // Best for: values that many calls read in a layout other than the one they have.
 #include "common/types.cuh"
 
-// Macros: ELEMENT_BYTES, 2 to 8; LEVELS, the most levels per launch; ARGS_BYTES: sizeof(Args),
-// computed by the host.
+// Macros: ELEMENT_BYTES, 2 to 8; LEVELS, the most levels per launch; see CHECK_ARGS.
 static_assert(LEVELS > 0, "a launch has levels");
 template <int N> struct Word;
 template <> struct Word<2> { typedef u16 Type; };
@@ -30,7 +29,7 @@ struct Args {
     i64 all;    // also write zeros to positions that belong to none of the levels
     Level level[LEVELS];
 };
-static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
+CHECK_ARGS;
 
 extern "C" __global__ void __launch_bounds__(256) msda_pack(const __grid_constant__ Args args) {
     const i64 total = args.batch * args.positions * args.heads * args.channels;

@@ -5,14 +5,20 @@
 //! size use the same kernel. Building needs neither the CUDA toolkit nor a C++ compiler. Running
 //! needs NVIDIA's driver, and NVRTC or a filled cache.
 //!
-//! - [`Plan`] is a call ready to be launched: a launch allocates nothing and waits for nothing.
-//! - [`Request`] says what to compute: problem, pass, tensors ([`Slot`]), options. [`choose`] picks
-//!   the kernels.
-//! - [`kernels`] has the host twin of each kernel; [`jit`] compiles and caches kernels; [`driver`]
-//!   calls the CUDA driver.
-//! - [`Split`] runs the operator on several devices: each computes some of the images or heads.
-//! - [`Cuda`] runs the operator on tensors in host memory: every kernel passes the conformance
-//!   battery through it.
+//! The modules, from a call down to the driver:
+//!
+//! | module | what it has |
+//! |---|---|
+//! | [`Request`], [`Target`] | what to compute: problem, pass, tensors ([`Slot`]), options; and the GPU |
+//! | [`choose`] | the kernel for a request, with its reason: measured lines, else a table |
+//! | [`kernels`] | the host twin of each kernel file: what it accepts, its argument, its launch |
+//! | [`jit`] | compiles kernels with NVRTC and caches them |
+//! | [`Plan`] | the kernels of a request, loaded: a launch allocates nothing and waits for nothing |
+//! | [`Packing`] | a copy of value from one layout to another |
+//! | [`driver`] | calls the CUDA driver |
+//! | [`Cuda`] | the operator on tensors in host memory: the conformance battery runs every kernel |
+//!
+//! One process per GPU, as torch's DDP and DTensor run it, serves several GPUs.
 #![deny(unsafe_code)]
 
 pub mod choose;
@@ -24,14 +30,14 @@ mod op;
 mod packing;
 mod plan;
 mod request;
-mod split;
+mod target;
 mod tensors;
 
 pub use op::Cuda;
 pub use packing::Packing;
 pub use plan::Plan;
 pub use request::{
-    Addresses, Levels, Operand, Operands, Pass, Request, Scatter, Sizes, Slot, Slots, Sums, Target, Wanted,
+    Addresses, Levels, Operand, Operands, Pass, Request, Scatter, Sizes, Slot, Slots, Sums, Wanted,
 };
-pub use split::Split;
+pub use target::Target;
 pub use tensors::Tensors;

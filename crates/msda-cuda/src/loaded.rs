@@ -22,15 +22,16 @@ pub(crate) type Argument = [MaybeUninit<u64>; MAX_ARGS / 8];
 
 /// A kernel that is loaded on a device.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedKernel {
     pub(crate) function: Function,
     pub(crate) launch: Launch,
     args: Args,
 }
 
-impl Loaded {
+impl LoadedKernel {
     pub(crate) fn new(device: &Device, prepared: Prepared) -> Result<Self> {
         let Prepared { unit, entry, launch, args } = prepared;
+        args.check()?;
         if args.bytes().len() > MAX_ARGS {
             let got = format!("{} bytes", args.bytes().len());
             let expected = format!("at most {MAX_ARGS}");
@@ -58,11 +59,12 @@ impl Loaded {
     ) -> &'a mut [u64] {
         let words = &mut room[..self.words()];
         words.fill(MaybeUninit::new(0));
-        // SAFETY: all of them were just written.
+        // SAFETY: `fill` initialised all of them, and the layouts are the same.
         let words: &'a mut [u64] = unsafe { &mut *(ptr::from_mut(words) as *mut [u64]) };
         let bytes = bytes_of(words);
         bytes[..self.args.bytes().len()].copy_from_slice(self.args.bytes());
         for &(pointer, offset) in self.args.pointers() {
+            debug_assert!(offset.is_multiple_of(8), "{pointer:?} is at {offset}");
             bytes[offset..offset + 8].copy_from_slice(&address(pointer).to_ne_bytes());
         }
         words
@@ -87,7 +89,9 @@ impl Loaded {
         let arg = self.argument(address, &mut room);
         before(bytes_of(arg))?;
         let args = &mut [arg.as_mut_ptr().cast::<c_void>()];
-        // SAFETY: the kernel has one parameter, which is there; the rest is the caller's promise.
+        // SAFETY: the kernel has one parameter of as many bytes as `arg`: it compared the size and
+        // all offsets when it was compiled. The memory that its pointers name is valid, as this
+        // function's contract says.
         unsafe { self.function.launch(&self.launch, stream, args) }
     }
 }

@@ -11,7 +11,8 @@ use crate::choose::choose;
 use crate::driver::Device;
 use crate::kernels::{Kernel, Rows, sweep};
 use crate::plan::Plan;
-use crate::request::{Levels, Pass, Request, Scatter, Slot, Sums, Target, Wanted};
+use crate::request::{Levels, Pass, Request, Scatter, Slot, Sums, Wanted};
+use crate::target::Target;
 use crate::tensors::Tensors;
 
 /// Picks the kernel for a request; none means the generic kernel.
@@ -65,7 +66,7 @@ impl Cuda {
         let target = Target::of(device);
         let chosen = move |request: &Request<'_>| {
             let sums = if request.pass == Pass::Forward { Sums::F16 } else { Sums::F32 };
-            Some(choose(&Request { sums, ..*request }, &target).kernel)
+            Some(choose(&Request { sums, ..*request }, &target).ok()?.kernel)
         };
         Self { sums: Sums::F16, ..Self::with_pick(device, "cuda:half", chosen) }
     }
@@ -74,7 +75,7 @@ impl Cuda {
     pub fn fixed(device: &Device) -> Self {
         let target = Target::of(device);
         Self::with_pick(device, "cuda:fixed", move |request| {
-            Some(for_one_size(choose(request, &target).kernel, request, &target))
+            Some(for_one_size(choose(request, &target).ok()?.kernel, request, &target))
         })
     }
 
@@ -124,12 +125,8 @@ impl Cuda {
         let Some(pick) = &self.pick else {
             return Plan::new(&self.device, request);
         };
-        match pick(request) {
-            Some(kernel) => {
-                Plan::with_kernel(&self.device, &Request { sums: kernel.sums(), ..*request }, kernel)
-            }
-            None => Plan::with_kernel(&self.device, request, Kernel::Generic),
-        }
+        let kernel = pick(request).unwrap_or(Kernel::Generic);
+        Plan::with_kernel(&self.device, &Request { sums: kernel.sums(), ..*request }, kernel)
     }
 
     /// Plans a pass on tensors that are on the device, runs it and waits for it.

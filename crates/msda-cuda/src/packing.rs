@@ -5,15 +5,16 @@ use msda::{Error, ErrorKind, Problem, Result, Role};
 
 use crate::driver::{Device, StreamHandle};
 use crate::kernels::{Pointer, pack};
-use crate::loaded::Loaded;
-use crate::request::{Operand, Slot, Target};
+use crate::loaded::LoadedKernel;
+use crate::request::{Operand, Slot};
+use crate::target::Target;
 
 /// A copy of value from one layout to another, ready to be launched. A captured launch may outlive
 /// it.
 #[derive(Debug)]
 pub struct Packing {
     /// One kernel per group of levels: the table of levels is part of the argument.
-    kernels: Vec<Loaded>,
+    kernels: Vec<LoadedKernel>,
 }
 
 impl Packing {
@@ -31,7 +32,7 @@ impl Packing {
         let dense = |p| Operand::dense(p, Role::Value);
         let prepared = pack((from, dense(from)), (to, dense(to)), &Target::of(device));
         let kernels =
-            prepared.into_iter().map(|kernel| Loaded::new(device, kernel)).collect::<Result<_>>()?;
+            prepared.into_iter().map(|kernel| LoadedKernel::new(device, kernel)).collect::<Result<_>>()?;
         Ok(Self { kernels })
     }
 
@@ -48,7 +49,8 @@ impl Packing {
             _ => 0,
         };
         for kernel in &self.kernels {
-            // SAFETY: the caller's promise.
+            // SAFETY: the kernel reads and writes nothing but the two tensors, which this function's
+            // contract says are valid.
             unsafe { kernel.launch(address, |_| Ok(()), stream)? };
         }
         Ok(())

@@ -6,17 +6,21 @@ use std::sync::Mutex;
 
 use msda::{Error, ErrorKind, Result};
 
-use crate::choose::{Choice, choices};
+use crate::choose::{Choice, choices, refused};
 use crate::driver::{Captured, Device, Function, LaunchGraph, Node, StreamHandle, fill_async};
 use crate::kernels::{Action, Hook, Kernel, Owned, Pointer, Region, Stage};
-use crate::loaded::{Argument, Loaded, MAX_ARGS};
-use crate::request::{Addresses, Levels, Operands, Pass, Request, Slot, Slots, Target};
+use crate::loaded::{Argument, LoadedKernel, MAX_ARGS};
+use crate::request::{Addresses, Levels, Operands, Pass, Request, Slot, Slots};
+use crate::target::Target;
 
 /// The kernels of a call, ready to be launched. A launch allocates nothing and waits for nothing,
 /// and it can be captured in a graph.
 ///
 /// A launch takes one address per tensor ([`Addresses`]). Kernels read everything else from their
 /// argument, so a captured launch may outlive the plan, unless the plan [owns](Self::owned) memory.
+/// For that reason two things stay on the device for the life of the process: loaded kernels, one
+/// per set of compile-time constants; and for problems of more than 64 levels the table of their
+/// sizes, 32 bytes per level, one per list of sizes.
 #[derive(Debug)]
 pub struct Plan {
     device: Device,
@@ -31,6 +35,8 @@ pub struct Plan {
     /// Addresses that must not be 0.
     needed: Slots<bool>,
     empty: bool,
+    /// Some steps may run at the same time.
+    branches: bool,
     workspace: usize,
 }
 
@@ -46,7 +52,7 @@ struct Step {
 #[derive(Debug)]
 enum Work {
     Clear(Region),
-    Run(Box<Loaded>),
+    Run(Box<LoadedKernel>),
 }
 
 /// The stages as one graph, with the arguments that they have now.
@@ -61,10 +67,15 @@ struct Chained {
 
 impl Plan {
     /// Chooses kernels for a request and loads them. If one does not compile or does not fit the
-    /// device, the next choice is taken, and the reason says so.
+    /// device, the next choice is taken, and the reason says so. A request that no kernel accepts
+    /// is an error with all reasons.
     pub fn new(device: &Device, request: &Request<'_>) -> Result<Self> {
+        if writes_nothing(request) {
+            let why = "There is nothing to compute.".into();
+            return Self::load(device, request, Choice { kernel: Kernel::Generic, why });
+        }
         let mut failed: Option<(Kernel, Error)> = None;
-        for Choice { kernel, why } in choices(request, &Target::of(device)) {
+        for Choice { kernel, why } in choices(request, &Target::of(device))? {
             let why = match &failed {
                 Some((first, error)) => format!("{why}; the first choice, {first}, failed: {error}"),
                 None => why,
@@ -76,19 +87,11 @@ impl Plan {
                 made => return made,
             }
         }
-        Err(failed.map_or_else(
-            || Error::new(ErrorKind::Unsupported, "kernel", "none that takes the request", "at least one"),
-            |(_, error)| error,
-        ))
+        Err(failed.map_or_else(|| refused("kernel", &[]), |(_, error)| error))
     }
 
     /// Loads a given kernel, if it takes the request.
     pub fn with_kernel(device: &Device, request: &Request<'_>, kernel: Kernel) -> Result<Self> {
-        if let Some(why) = kernel.refuses(request, &Target::of(device)) {
-            let expected = "a kernel that takes the problem";
-            return Err(Error::new(ErrorKind::Unsupported, format!("kernel {kernel}"), why, expected)
-                .hint("`msda kernels` lists the kernels that take a problem, and why others do not"));
-        }
         Self::load(device, request, Choice { kernel, why: "requested by name".into() })
     }
 
@@ -104,19 +107,26 @@ impl Plan {
             aligns: aligns(request),
             needed: Slots::default(),
             empty: writes_nothing(request),
+            branches: false,
             workspace: 0,
         };
         if plan.empty {
             return Ok(plan);
         }
-        let call = plan.choice.kernel.prepare(request, &Target::of(device));
+        let (kernel, target) = (plan.choice.kernel, Target::of(device));
+        let reasons = kernel.reasons(request, &target);
+        if !reasons.is_empty() {
+            return Err(refused(&format!("kernel {kernel}"), &reasons));
+        }
+        let call = kernel.prepare(request, &target);
+        plan.branches = call.branches();
         plan.workspace = call.arena.bytes();
         plan.owned_bytes = call.owned_bytes();
         plan.owned = call.resource.map(|resource| resource.make(device)).transpose()?;
         for Stage { action, after, why } in call.stages {
             let work = match action {
                 Action::Clear(region) => Work::Clear(region),
-                Action::Run(prepared) => Work::Run(Box::new(Loaded::new(device, prepared)?)),
+                Action::Run(prepared) => Work::Run(Box::new(LoadedKernel::new(device, prepared)?)),
             };
             plan.steps.push(Step { work, after, why: why.into_owned() });
         }
@@ -189,15 +199,15 @@ impl Plan {
             return Ok(());
         }
         self.check(at)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract, which the three ways to queue the steps share.
         if unsafe { self.launch_chained(at, stream)? } {
             return Ok(());
         }
-        if self.branches() && stream.is_capturing(&self.device)? {
-            // SAFETY: the caller's promise.
+        if self.branches && stream.is_capturing(&self.device)? {
+            // SAFETY: as above.
             return unsafe { self.capture(at, stream) };
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: as above. A stream runs the steps in order, so each runs after those it waits for.
         (0..self.steps.len()).try_for_each(|number| unsafe { self.queue(number, at, stream) })
     }
 
@@ -206,11 +216,16 @@ impl Plan {
     }
 
     /// Queues one step.
+    ///
+    /// # Safety
+    /// As for [`Self::launch`], and the steps that it waits for come before it.
     unsafe fn queue(&self, number: usize, at: &Addresses, stream: StreamHandle<'_>) -> Result<()> {
         match &self.steps[number].work {
             Work::Clear(region) => {
                 let address = self.address(at, Pointer::from(*region));
-                // SAFETY: the caller's promise: the workspace has as many bytes as the plan says.
+                debug_assert!(region.offset.saturating_add(region.bytes) <= self.workspace);
+                // SAFETY: the region lies in the workspace, which has as many bytes as the plan
+                // says and is not in use.
                 unsafe { fill_async(&self.device, address, 0, region.bytes, stream) }
             }
             Work::Run(loaded) => {
@@ -218,19 +233,18 @@ impl Plan {
                     Some(hook) => hook.before(number, at, argument, stream),
                     None => Ok(()),
                 };
-                // SAFETY: the caller's promise; the argument was laid out for the kernel.
+                // SAFETY: the argument was laid out for the kernel, and its pointers are tensors,
+                // the workspace and memory of the plan, all valid by this function's contract.
                 unsafe { loaded.launch(|pointer| self.address(at, pointer), before, stream) }
             }
         }
     }
 
-    /// Whether some steps may run at the same time.
-    fn branches(&self) -> bool {
-        self.steps.iter().enumerate().any(|(i, step)| i > 0 && step.after != [i - 1])
-    }
-
     /// Adds all steps to the graph that the stream captures, each after the steps that it waits
     /// for.
+    ///
+    /// # Safety
+    /// As for [`Self::launch`].
     unsafe fn capture(&self, at: &Addresses, stream: StreamHandle<'_>) -> Result<()> {
         let before = stream.captured(&self.device)?;
         let mut done: Vec<Vec<Captured>> = Vec::new();
@@ -240,7 +254,9 @@ impl Plan {
         for (number, step) in self.steps.iter().enumerate() {
             let after = if step.after.is_empty() { before.clone() } else { all(&step.after, &done) };
             stream.wait_for_captured(&self.device, &after)?;
-            // SAFETY: the caller's promise.
+            debug_assert!(step.after.iter().all(|&before| before < done.len()));
+            // SAFETY: the graph runs the step after those that it waits for; the rest is this
+            // function's contract.
             unsafe { self.queue(number, at, stream)? };
             done.push(stream.captured(&self.device)?);
         }
@@ -251,6 +267,9 @@ impl Plan {
 
     /// Queues all stages as one graph and returns true, unless another thread is doing that, the
     /// stream is not the one of the first launch, or the stream is capturing.
+    ///
+    /// # Safety
+    /// As for [`Self::launch`].
     unsafe fn launch_chained(&self, at: &Addresses, stream: StreamHandle<'_>) -> Result<bool> {
         let Ok(mut guard) = self.chained.try_lock() else { return Ok(false) };
         let Some(chained) = guard.as_mut() else { return Ok(false) };
@@ -269,7 +288,8 @@ impl Plan {
                 return Ok(false);
             }
         }
-        // SAFETY: the caller's promise; the stream is not capturing.
+        // SAFETY: every node has the argument for these addresses, whose memory is valid by this
+        // function's contract; the stream is not capturing.
         unsafe { chained.chain.launch(stream)? };
         chained.stream = Some(here);
         Ok(true)
@@ -345,7 +365,7 @@ fn is_used(slot: Slot, operands: &Operands) -> bool {
     slot.role(operands.reference_kind()).is_some()
 }
 
-fn kernels(steps: &[Step]) -> impl Iterator<Item = &Loaded> {
+fn kernels(steps: &[Step]) -> impl Iterator<Item = &LoadedKernel> {
     steps.iter().filter_map(|step| match &step.work {
         Work::Run(loaded) => Some(&**loaded),
         Work::Clear(_) => None,
@@ -400,10 +420,43 @@ impl Chained {
                     return Ok(true);
                 }
                 now.copy_from_slice(arg);
-                // SAFETY: an argument of that kernel.
+                debug_assert_eq!(arg.len(), loaded.words());
+                // SAFETY: the node is that kernel, and the argument has its size.
                 unsafe { self.chain.set_argument(node, arg.as_mut_ptr().cast()) }
             }
         };
         Ok(updated.is_ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use msda::{Problem, Spec};
+
+    use super::*;
+    use crate::request::Wanted;
+
+    /// 2^31 positions: the gradient of value has no kernel for so many. Nothing is allocated.
+    #[test]
+    fn a_request_that_no_kernel_accepts_is_an_error() {
+        let device = match Device::open(0) {
+            Ok(device) => device,
+            Err(why) => return eprintln!("skipped: {why}"),
+        };
+        let (levels, points) = (vec![(1 << 8, 1 << 23)], vec![1]);
+        let sizes = Spec { batch: 1, queries: 4, heads: 1, channels: 1, levels, points, ..Spec::default() };
+        let p = Problem::new(sizes).unwrap();
+        let pass = Pass::Backward(Wanted { value: true, ..Wanted::default() });
+        let operands = Operands::for_pass(&p, None, pass);
+        let request = Request { pass, ..Request::new(&p, &operands) };
+        let made = [Plan::new(&device, &request), Plan::with_kernel(&device, &request, Kernel::Generic)];
+        for error in made.map(Result::unwrap_err) {
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains("2147483648 positions"), "{error}");
+        }
+        // Without images there is nothing to compute.
+        let none = p.with(|s| s.batch = 0).unwrap();
+        let operands = Operands::for_pass(&none, None, pass);
+        Plan::new(&device, &Request { pass, ..Request::new(&none, &operands) }).unwrap();
     }
 }

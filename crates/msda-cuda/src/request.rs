@@ -1,10 +1,8 @@
-//! A request: the problem, the pass, how the tensors lie in device memory, and the device.
+//! A request: the problem, the pass, the options, and how the tensors lie in device memory.
 
 use std::ops::{Index, IndexMut};
 
 use msda::{Dtype, Problem, ReferenceKind, Result, Role, Strides};
-
-use crate::driver::{Arch, Device};
 
 /// A tensor or buffer of a call: what plans take addresses of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -261,7 +259,13 @@ pub enum Levels {
     #[default]
     Host,
     /// Device memory has them. Those of the problem are placeholders; only their number and the
-    /// positions count. A level that reaches past the end of value contributes nothing.
+    /// positions count.
+    ///
+    /// The host never reads such sizes, so they cannot be checked before the launch. A level that is
+    /// empty or reaches past the end of value contributes nothing, and its gradients are zero.
+    /// Levels that overlap are not noticed: the output is right, but each pixel that they share gets
+    /// the gradient of one of the levels instead of the sum, unless the request asks for
+    /// [`Scatter::Atomic`].
     Device,
 }
 
@@ -373,42 +377,5 @@ impl Request<'_> {
             Levels::Device => return false,
         };
         p.queries() == pixels
-    }
-}
-
-/// The hardware that a kernel is compiled and launched for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Target {
-    /// The architecture.
-    pub arch: Arch,
-    /// The number of SMs.
-    pub sms: u32,
-}
-
-impl Target {
-    /// The target of a device.
-    pub fn of(device: &Device) -> Self {
-        Self { arch: device.arch(), sms: device.sms() }
-    }
-
-    /// The most shared memory per block, in bytes.
-    pub fn shared(&self) -> usize {
-        let kilobytes = match (self.arch.major, self.arch.minor) {
-            (7, 5) => 64,
-            (8, 0 | 7) => 163,
-            (9 | 10, _) => 227,
-            // Every other architecture has at least this much.
-            _ => 96,
-        };
-        kilobytes << 10
-    }
-
-    /// The most threads per SM.
-    pub fn threads(&self) -> u32 {
-        match (self.arch.major, self.arch.minor) {
-            (7, 5) => 1024,
-            (8, 6 | 7 | 9) | (12, _) => 1536,
-            _ => 2048,
-        }
     }
 }

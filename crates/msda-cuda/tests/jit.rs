@@ -343,6 +343,52 @@ fn entries_that_do_not_load_are_compiled_again_unless_jit_is_off() {
     check_shared(folder.path());
 }
 
+/// Another library of the same version is another compiler: here a copy with bytes at its end.
+#[cfg(target_os = "linux")]
+#[test]
+fn another_compiler_has_another_entry() {
+    use std::io::Write as _;
+    if !ready() {
+        return;
+    }
+    let (entries, _) = filled();
+    let own = Path::new(jit::nvrtc().unwrap().path());
+    let copy = folder();
+    for file in fs::read_dir(own.parent().unwrap()).unwrap().flatten() {
+        let name = file.file_name().into_string().unwrap_or_default();
+        if name.starts_with("libnvrtc-builtins") && !name.contains(".alt.") {
+            fs::copy(file.path(), copy.path().join(name)).unwrap();
+        }
+    }
+    let library = copy.path().join(own.file_name().unwrap());
+    fs::copy(own, &library).unwrap();
+    fs::OpenOptions::new().append(true).open(&library).unwrap().write_all(b"other").unwrap();
+    let compile = || {
+        let child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "child_process"])
+            .env(CHILD, entries.path())
+            .env("MSDA_NVRTC", &library)
+            .stdout(Stdio::null())
+            .status();
+        assert!(child.unwrap().success());
+    };
+    let compilers = || {
+        let meta = |entry: &jit::Entry| fs::read_to_string(entry.path.join("meta")).unwrap();
+        let line = |meta: String| meta.lines().find(|line| line.starts_with("compiler ")).unwrap().to_owned();
+        let entries = cache(entries.path(), Jit::Off).entries().unwrap();
+        entries.iter().map(|entry| line(meta(entry))).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(compilers().len(), 1);
+    compile();
+    assert_eq!(compilers().len(), 2, "{:?}", compilers());
+    // Both find their entries again, and where nothing is compiled any entry will do.
+    compile();
+    let here = cache(entries.path(), Jit::On).get(&unit("sm_90a")).unwrap();
+    assert_eq!(here.compiler, jit::nvrtc().unwrap().identity());
+    cache(entries.path(), Jit::Off).get(&unit("sm_90a")).unwrap();
+    assert_eq!(cache(entries.path(), Jit::Off).clear().unwrap(), 2);
+}
+
 #[test]
 fn clearing_leaves_other_files() {
     if !ready() {

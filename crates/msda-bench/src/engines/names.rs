@@ -67,7 +67,7 @@ mod tests {
         for mixed in [&["cuda@1", "cuda"], &["cuda@1", "torch-cuda"]] {
             assert!(of(mixed).unwrap_err().to_string().contains("[0, 1]"));
         }
-        assert!(is_cuda("cuda") && is_cuda("cuda@1") && is_cuda("cuda:rows:split=2"));
+        assert!(is_cuda("cuda") && is_cuda("cuda@1") && is_cuda("cuda:rows:sample_groups=2"));
         assert!(!is_cuda("cudax") && !is_cuda("torch-cuda") && !is_cuda("cpu"));
     }
 }

@@ -191,7 +191,7 @@ impl Cuda {
             Variant::Half | Variant::Fixed => {
                 let (pass, operands) = pass_of(task);
                 let request = self.kernel.apply(Request { pass, ..Request::new(&task.problem, &operands) });
-                Some(choose(&request, &Target::of(&self.device)).kernel)
+                Some(choose(&request, &Target::of(&self.device)).ok()?.kernel)
             }
         }
     }
@@ -351,7 +351,7 @@ mod tests {
         assert!(exact("cuda") && exact("cuda:fixed") && exact("cuda:generic"));
         assert!(exact("cuda:atomic") && !exact("cuda:half"));
         let passes = |name: &str| [Pass::Forward, Pass::Backward].map(|p| parse(name).unwrap().1.computes(p));
-        for name in ["cuda", "cuda:fixed", "cuda:levels", "cuda:generic", "cuda:rows:split=2"] {
+        for name in ["cuda", "cuda:fixed", "cuda:levels", "cuda:generic", "cuda:rows:sample_groups=2"] {
             assert_eq!(passes(name), [true, true], "{name}");
         }
         assert_eq!((passes("cuda:half"), passes("cuda:atomic")), ([true, false], [false, true]));

@@ -1,6 +1,6 @@
 //! The families of kernels, the problems that each takes, and the kernel that a problem gets.
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use msda::{Dtype, Layout, Padding, Problem, ReferenceKind, Sampling, Spec, Types};
 use msda_cuda::choose;
 use msda_cuda::driver::{Arch, Device};
@@ -274,10 +274,7 @@ pub fn explain(problem: &Problem, target: &Target, pass: Pass, scatter: Scatter)
     let whole = whole_pass(pass, None);
     let operands = Operands::for_pass(problem, None, whole);
     let request = Request { pass: whole, scatter, ..Request::new(problem, &operands) };
-    let choice = choose::choose(&request, target);
-    if let Some(why) = choice.kernel.refuses(&request, target) {
-        bail!("kernel for the {pass} pass of {problem}: got none, expected one: {why}");
-    }
+    let choice = choose::choose(&request, target)?;
     let call = choice.kernel.prepare(&request, target);
     let product = |n: [u32; 3]| n.into_iter().map(u64::from).product::<u64>();
     let stages = call.stages.iter().map(|stage| {

@@ -80,7 +80,7 @@ impl Job {
         let request = Request { pass: whole, ..Request::new(&problem, &operands) };
         let mut all = candidates(&request, &target);
         all.retain(|kernel| kernel.refuses(&request, &target).is_none());
-        let now = choose(&request, &target).kernel;
+        let now = choose(&request, &target)?.kernel;
         Ok(Self {
             workload: workload.clone(),
             dtype,
@@ -306,7 +306,7 @@ mod tests {
             rejected: Vec::new(),
         };
         let old = "# measured here\na b = generic  # 3 us\na b c = generic\n";
-        let text = merged(old, &[tuned("a b", "rows:split=2"), tuned("d", "generic")]);
+        let text = merged(old, &[tuned("a b", "rows:sample_groups=2"), tuned("d", "generic")]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[..2], ["# measured here", "a b c = generic"]);
         assert!(
@@ -320,7 +320,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/tuned.txt");
         save(&path, &[tuned("a", "generic")]).unwrap();
-        save(&path, &[tuned("a", "rows:split=2")]).unwrap();
+        save(&path, &[tuned("a", "rows:sample_groups=2")]).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.lines().count() == 1 && text.contains("sample_groups=2"), "{text}");
     }

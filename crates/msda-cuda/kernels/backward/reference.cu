@@ -11,7 +11,7 @@
 
 // Macros: VALUE LOCATION: element types; FUSED: numbers per reference point;
 // INLINE_LEVELS: entries of the table of levels in the argument; 0 if it is in device memory;
-// ARGS_BYTES.
+// see CHECK_ARGS.
 typedef Element<VALUE>::Wide Wide;
 
 struct Pair {
@@ -26,7 +26,7 @@ struct Args {
     const LevelEntry *table; // null if the table is `level`
     LevelEntry level[INLINE_LEVELS > 0 ? INLINE_LEVELS : 1];
 };
-static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
+CHECK_ARGS;
 
 extern "C" __global__ void __launch_bounds__(256)
     msda_backward_reference(const __grid_constant__ Args args) {

@@ -10,7 +10,7 @@
 #include "common/generic.cuh"
 
 // Macros: those of common/generic.cuh; WANT_LOCATIONS WANT_WEIGHTS WANT_POINTS: see samples.cu;
-// ARGS_BYTES: sizeof(Args), computed by the host.
+// See CHECK_ARGS.
 struct Pair {
     Wide x, y;
 };
@@ -25,7 +25,7 @@ struct Args {
     i64 batch, queries, heads, channels, levels, positions, samples;
     LevelEntry level[INLINE_LEVELS > 0 ? INLINE_LEVELS : 1];
 };
-static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
+CHECK_ARGS;
 
 template <int T> __device__ __forceinline__ void store(char *to, i64 i, Wide x) {
     reinterpret_cast<typename Element<T>::Stored *>(to)[i] =

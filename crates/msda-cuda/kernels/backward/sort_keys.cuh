@@ -5,7 +5,7 @@
 #include "backward/tiles.cuh"
 
 constexpr int WARPS = THREADS / 32;
-constexpr int DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS;
+constexpr int DIGIT_BITS = HOST_DIGIT_BITS, DIGITS = 1 << DIGIT_BITS;
 static_assert(THREADS % 32 == 0, "whole warps");
 
 // A sample of a batch: its bin, or NO_BIN, in the lower half; its index in the batch in the upper.

@@ -26,7 +26,7 @@
 // Levels are numbered from the last to the first here: usually the last has the fewest cells and
 // the most samples per cell, so its cells are computed first.
 //
-// Macros, set by the host twin src/kernels/scatter.rs:
+// Macros, set by the host twin src/kernels/backward/tiles.rs:
 //   VALUE LOCATION WEIGHT   element types
 //   RING NEAREST BORDER CORNERS FUSED   see common/args.cuh
 //   LEVELS SAMPLES          levels; samples per query and head, over all levels
@@ -34,7 +34,8 @@
 //   WIDE_ENDS               1: records and ends do not fit 16 bits
 //   INLINE_LEVELS           entries of the table of levels in the argument; 0: in device memory
 //   LOCATION_ALIGN WEIGHT_ALIGN REFERENCE_ALIGN   alignment in bytes of one sample's numbers
-//   ARGS_BYTES              sizeof(Args), computed by the host
+//   HOST_*                  constants that the host computes with
+//   ARGS_BYTES ARGS_FIELDS  the argument of the host: see CHECK_ARGS
 #pragma once
 #include "common/level_table.cuh"
 #include "common/softmax.cuh"
@@ -48,7 +49,7 @@ static_assert(FUSED == 0 || FUSED == 2 || FUSED == 4, "numbers per reference poi
 typedef Element<VALUE>::Wide Wide;
 typedef SoftmaxOf<Wide> Softmax;
 
-constexpr int TILE_WIDTH = 8, TILE_HEIGHT = 4, TILE_PIXELS = TILE_WIDTH * TILE_HEIGHT;
+constexpr int TILE_WIDTH = HOST_TILE_WIDTH, TILE_HEIGHT = HOST_TILE_HEIGHT, TILE_PIXELS = TILE_WIDTH * TILE_HEIGHT;
 
 // An entry of the table of ends; and a record: the index of a sample in its chunk.
 #if WIDE_ENDS
@@ -74,7 +75,7 @@ struct Args {
     int sample_words;       // words with a bit per sample of a plane and level: value_few.cu
     LevelEntry level[INLINE_LEVELS > 0 ? INLINE_LEVELS : 1];
 };
-static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
+CHECK_ARGS;
 
 // FUSED: what offsets are multiplied by, besides the size of the box.
 struct OffsetScale {
@@ -91,6 +92,8 @@ struct TileLevel {
     __device__ __forceinline__ int cells() const { return height * tiles_across; }
 };
 
+static_assert(sizeof(TileLevel) == HOST_LEVEL_BYTES, "host and kernel disagree about a level");
+
 // Divisions are slow, but shared memory has no room for the quotients of very many levels.
 constexpr bool KEEP_SCALES = FUSED && LEVELS <= 64;
 
@@ -103,7 +106,7 @@ struct Levels {
 };
 
 // Each level begins at a multiple of so many bins.
-constexpr int BIN_ALIGN = 16;
+constexpr int BIN_ALIGN = HOST_BIN_ALIGN;
 
 // Bins of a level.
 __device__ __forceinline__ int bins_of(const TileLevel &level, int shift) {
@@ -205,6 +208,7 @@ __device__ __forceinline__ int bin_of(const Levels &levels, const TileLevel &lev
     return 2 * ((row * level.strips() + strip) >> levels.bin_shift) + reach;
 }
 static_assert(TILE_WIDTH == 8, "shifts by 3");
+static_assert(HOST_MAX_CHUNKS <= 32, "a lane takes a chunk");
 
 // N numbers of type T as Wide.
 template <int T, int N, int ALIGN>

@@ -2,9 +2,11 @@
 #pragma once
 #include "backward/tiles.cuh"
 
-constexpr int WARPS = 4, THREADS = 32 * WARPS;
-constexpr int ROWS = 8, HEAVY_ROWS = 4; // image rows of a unit of a warp, and of a block
-constexpr int HEAVY_FROM = 2048;        // samples of a warp's unit from which levels are heavy
+// Macros of the host: see value.rs.
+constexpr int WARPS = HOST_WARPS, THREADS = 32 * WARPS;
+// Image rows of a unit of a warp, and of a block.
+constexpr int ROWS = HOST_ROWS, HEAVY_ROWS = HOST_HEAVY_ROWS;
+constexpr int HEAVY_FROM = HOST_HEAVY_FROM; // samples of a warp's unit from which levels are heavy
 
 // How the levels of a plane are divided into groups of units. A block takes a group at a time: one
 // heavy unit, or a unit per warp.

@@ -98,6 +98,8 @@ struct Runs {
     int tiles[LEVELS], count[LEVELS]; // tiles of a run; runs of the level in a plane
 };
 
+static_assert(sizeof(Runs) == LEVELS * HOST_RUN_BYTES, "host and kernel disagree about runs");
+
 // A thread divides the levels that it has read. Others may use them after a barrier.
 __device__ __forceinline__ void divide_levels(const Levels &levels, Runs &runs) {
 #pragma unroll 1

@@ -9,7 +9,7 @@
 //   tile           the queries that a block processes at a time
 //   resident level a level that a block keeps in shared memory (resident.cu)
 //
-// Macros, set by the host twin src/kernels/rows.rs:
+// Macros, set by the host twin src/kernels/lane_groups.rs:
 //   VALUE LOCATION WEIGHT   element types
 //   D LEVELS SAMPLES        channels; levels; samples per query and head, over all levels
 //   UNIFORM_POINTS          points per level, or 0 if levels differ
@@ -33,8 +33,9 @@
 //   THIN_LEVELS             levels may be one pixel high or wide (streaming.cu)
 //   FIRST_RESIDENT          first resident level; LEVELS: none (streaming.cu)
 //   BACKWARD                backward/samples.cu: `output` is the gradient of the output
-//   ARGS_BYTES SHARED_BYTES sizes that the host computed: sizeof(Args), and shared memory without
-//                           resident levels
+//   SHARED_BYTES            shared memory without resident levels, computed by the host
+//   ARGS_BYTES ARGS_FIELDS  the argument of the host: see CHECK_ARGS
+//   HOST_*                  constants that the host computes with
 #pragma once
 #include "common/accumulate.cuh"
 #include "common/levels.cuh"
@@ -111,6 +112,8 @@ struct __align__(16) ReadLevel {
     int first_query, width;
 };
 
+static_assert(sizeof(ReadLevel) == HOST_READ_LEVEL_BYTES, "host and kernel disagree about a level");
+
 // How tiles are divided among blocks; for resident.cu.
 struct Tiling {
     int images_per_block, tiles_per_block, tiles_per_image;
@@ -134,7 +137,7 @@ struct Args {
     float2 *grad_points; // FUSED: gradients of the locations of all samples, if they are wanted
 #endif
 };
-static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
+CHECK_ARGS;
 
 // The part of the work that belongs to a lane.
 struct Lane {

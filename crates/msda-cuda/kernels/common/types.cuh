@@ -108,3 +108,12 @@ template <int T, int N> __device__ __forceinline__ Vector<N * size_of<T>> narrow
     }
     return v;
 }
+// Compares the argument with the one that the host laid out: the host defines ARGS_BYTES, and
+// ARGS_FIELDS as a list of ARG(field, offset). NVRTC has no offsetof; __INTADDR__ is its way to use
+// an address in a constant.
+#define ARG(field, offset)                                                                         \
+    static_assert(__INTADDR__(&((Args *)0)->field) == offset,                                      \
+                  "host and kernel disagree about the argument: " #field);
+#define CHECK_ARGS                                                                                 \
+    static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");      \
+    ARGS_FIELDS static_assert(true, "")

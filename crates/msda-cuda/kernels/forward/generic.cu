@@ -17,7 +17,7 @@
 // Best for: problems that no other kernel accepts.
 #include "common/generic.cuh"
 
-// Macros: those of common/generic.cuh; ARGS_BYTES: sizeof(Args), computed by the host.
+// Macros: those of common/generic.cuh; see CHECK_ARGS.
 struct Args {
     Strided value, locations, weights, reference, output;
     const i64 *shapes;       // (height, width) of each level; null if the table has them
@@ -26,7 +26,7 @@ struct Args {
     i64 batch, queries, heads, channels, levels, positions, samples;
     LevelEntry level[INLINE_LEVELS > 0 ? INLINE_LEVELS : 1];
 };
-static_assert(sizeof(Args) == ARGS_BYTES, "host and kernel disagree about the argument");
+CHECK_ARGS;
 
 extern "C" __global__ void __launch_bounds__(256)
     msda_forward_generic(const __grid_constant__ Args args) {

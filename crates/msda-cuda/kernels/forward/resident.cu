@@ -85,8 +85,9 @@ struct __align__(16) BlockState {
 
 // SORTED: a block counts its queries by cell of the image: columns of strips. Its counters lie
 // where samples are staged later.
-constexpr int SORT_STRIPS = 8, SORT_COLUMNS = 64, SORT_CELLS = SORT_STRIPS * SORT_COLUMNS;
-constexpr int SORT_QUERIES_PER_THREAD = 4; // at most
+constexpr int SORT_STRIPS = HOST_SORT_STRIPS, SORT_COLUMNS = HOST_SORT_COLUMNS;
+constexpr int SORT_CELLS = SORT_STRIPS * SORT_COLUMNS;
+constexpr int SORT_QUERIES_PER_THREAD = HOST_SORT_QUERIES_PER_THREAD; // at most
 
 constexpr int STAGE_BYTES = WARPS * int(sizeof(WarpStage));
 constexpr int COUNTER_BYTES = SORTED ? SORT_CELLS * 4 : 0;

@@ -11,7 +11,8 @@ use msda::{Padding, Sampling};
 
 use crate::jit::Cache;
 use crate::kernels::Kernel;
-use crate::request::{Pass, Request, Target};
+use crate::request::{Pass, Request};
+use crate::target::Target;
 
 /// The lines that come with the library.
 const SHIPPED: &str = include_str!("tuned.txt");
@@ -161,7 +162,7 @@ mod tests {
              resident_levels=0,walk=straight"
         );
         assert!(tuned.find("a").is_none());
-        for wrong in ["a b", "a = unknown", "a = rows:split=x", "a = rows:walk=away"] {
+        for wrong in ["a b", "a = unknown", "a = rows:sample_groups=x", "a = rows:walk=away"] {
             assert_eq!(Tuned::parse(wrong, "test").problems().len(), 1, "{wrong}");
         }
     }

@@ -416,9 +416,11 @@ fn plans_can_be_made_while_a_graph_is_captured() {
     let Some(device) = gpu() else { return };
     let _alone = CAPTURING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut rng = Rng::new(5);
-    for (dtype, kernel) in
-        [(Dtype::F64, None), (Dtype::F32, None), (Dtype::F16, Some("rows:heads=2,block=128,walk=ordered"))]
-    {
+    for (dtype, kernel) in [
+        (Dtype::F64, None),
+        (Dtype::F32, None),
+        (Dtype::F16, Some("rows:heads_per_block=2,threads=128,walk=ordered")),
+    ] {
         let spec = Spec {
             batch: 2,
             queries: 5000,

@@ -4,6 +4,9 @@
 //! With `MSDA_JIT=off` nothing is compiled. A folder that cannot be used costs time, but never
 //! fails a call.
 //!
+//! An entry belongs to its source, macros, options and compiler: another NVRTC compiles again. Where
+//! nothing can be compiled, without NVRTC or with `MSDA_JIT=off`, entries of any compiler are used.
+//!
 //! The folder is private: it is created for this user alone, and a folder or entry that another
 //! user could change is not read.
 
@@ -16,9 +19,10 @@ use std::time::{Duration, SystemTime};
 
 use msda::{Error, ErrorKind, Result};
 
-use super::slots::Slots;
-use super::{Assembled, Compiled, Unit, compile_assembled, entry};
 use msda_trust as trust;
+
+use super::once::OncePerKey;
+use super::{Assembled, Compiled, Unit, compile_assembled, entry, nvrtc};
 
 /// Whether units may be compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,12 +33,17 @@ pub enum Jit {
     Off,
 }
 
+/// Compiled units that stay in memory. More would help nobody: a unit that is loaded is found
+/// without the cache.
+const MAX_RECENT: usize = 64;
+
 /// Compiled units in memory and, if it has one, in a folder.
 #[derive(Debug)]
 pub struct Cache {
     folder: Option<PathBuf>,
     jit: Jit,
-    slots: Slots<[u8; 32], Arc<Compiled>>,
+    /// Units that were asked for last.
+    recent: OncePerKey<[u8; 32], Arc<Compiled>>,
     warning: OnceLock<String>,
 }
 
@@ -67,7 +76,7 @@ pub fn create_folder(folder: &Path) -> io::Result<()> {
 impl Cache {
     /// A cache in a folder, or in memory only.
     pub fn at(folder: Option<PathBuf>, jit: Jit) -> Self {
-        let cache = Self { folder, jit, slots: Slots::new(), warning: OnceLock::new() };
+        let cache = Self { folder, jit, recent: OncePerKey::new(MAX_RECENT), warning: OnceLock::new() };
         if let Some(folder) = cache.folder().filter(|folder| folder.exists())
             && let Err(why) = trust::check_private(folder)
         {
@@ -110,14 +119,14 @@ impl Cache {
     /// A compiled unit. It is compiled once, also when several threads ask at the same time.
     pub fn get(&self, unit: &Unit) -> Result<Arc<Compiled>> {
         let assembled = unit.assemble()?;
-        self.slots.get(assembled.hash, || match &self.folder {
+        self.recent.get(assembled.hash, || match &self.folder {
             Some(folder) => self.read_or_compile(folder, unit, assembled).map(Arc::new),
             None => self.compile(unit, assembled, "no cache folder").map(Arc::new),
         })
     }
 
     fn read_or_compile(&self, folder: &Path, unit: &Unit, assembled: Assembled) -> Result<Compiled> {
-        let missing = match entry::read(folder, &assembled) {
+        let missing = match entry::read(folder, &assembled, self.compiler().as_deref()) {
             Ok(Some(compiled)) => return Ok(compiled),
             Ok(None) => format!("no entry in {}", folder.display()),
             Err(why) => format!("an unusable entry in {} ({why})", folder.display()),
@@ -129,6 +138,14 @@ impl Cache {
                 self.warn(format!("compiled kernels are not stored: {}: {error}", folder.display()));
                 Ok(compiled)
             }
+        }
+    }
+
+    /// The compiler of missing units; none if it compiles none.
+    fn compiler(&self) -> Option<String> {
+        match self.jit {
+            Jit::On => nvrtc().ok().map(|nvrtc| nvrtc.identity()),
+            Jit::Off => None,
         }
     }
 
@@ -153,7 +170,7 @@ impl Cache {
         {
             self.warn(format!("compiled kernels are not stored: {}: {error}", folder.display()));
         }
-        self.slots.put(assembled.hash, compiled.clone());
+        self.recent.put(assembled.hash, compiled.clone());
         Ok(compiled)
     }
 
@@ -184,7 +201,7 @@ impl Cache {
     /// Deletes every unit from memory and from the folder, and returns how many were in the folder.
     /// Other files stay.
     pub fn clear(&self) -> Result<usize> {
-        self.slots.clear();
+        self.recent.clear();
         let mut cleared = 0;
         for path in self.list()? {
             let unfinished = path
@@ -217,7 +234,8 @@ impl Entry {
     fn read(path: &Path) -> Option<Self> {
         let mut parts = path.file_name()?.to_str()?.rsplitn(3, '-');
         let (hash, arch, key) = (parts.next()?, parts.next()?, parts.next()?);
-        let is_entry = hash.len() == 16 && hash.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let is_entry =
+            hash.len() == entry::HASH_DIGITS && hash.bytes().all(|digit| digit.is_ascii_hexdigit());
         if !is_entry || !arch.starts_with("sm_") || !path.is_dir() {
             return None;
         }

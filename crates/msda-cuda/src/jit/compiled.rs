@@ -9,7 +9,7 @@ pub struct Compiled {
     pub log: String,
     /// The source, with options and macros at the top.
     pub source: String,
-    /// The compiler, such as `NVRTC 13.0`.
+    /// The compiler, such as `NVRTC 13.0 of 104857600 bytes`.
     pub compiler: String,
 }
 

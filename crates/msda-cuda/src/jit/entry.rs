@@ -18,21 +18,63 @@ const CUBIN: &str = "kernel.cubin";
 const LOG: &str = "kernel.log";
 pub(super) const META: &str = "meta";
 
-/// Reads the entry of a unit. None when there is no entry; an error that says why when it cannot be
-/// used.
+/// Digits of the hash in the name of an entry.
+pub(super) const HASH_DIGITS: usize = 16;
+
+/// The name of the folder of a unit and a compiler.
+fn name(unit: &Assembled, compiler: &str) -> String {
+    let mut hash = blake3::Hasher::new();
+    hash.update(&unit.hash).update(compiler.as_bytes());
+    format!("{}-{}", stem(unit), &hash.finalize().to_hex()[..HASH_DIGITS])
+}
+
+/// The part of the name that does not depend on the compiler.
+fn stem(unit: &Assembled) -> &str {
+    unit.name.rsplit_once('-').map_or(&unit.name, |(stem, _)| stem)
+}
+
+/// Reads the entry of a unit and a compiler; without a compiler, an entry of any. None when there
+/// is no entry; an error that says why when it cannot be used.
 ///
 /// Cubins run on the GPU with the user's rights, so the cache folder, the entry and its files must
 /// be private, and the files must have the hashes that `meta` says.
-pub(super) fn read(root: &Path, unit: &Assembled) -> Result<Option<Compiled>, String> {
+pub(super) fn read(
+    root: &Path,
+    unit: &Assembled,
+    compiler: Option<&str>,
+) -> Result<Option<Compiled>, String> {
     if !root.try_exists().map_err(|error| error.to_string())? {
         return Ok(None);
     }
-    let folder = trust::check_private(root)?.join(&unit.name);
+    let root = trust::check_private(root)?;
+    let Some(compiler) = compiler else { return read_any(&root, unit) };
+    let folder = root.join(name(unit, compiler));
     // A dangling link has no target, but is in the way.
     if fs::symlink_metadata(&folder).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
         return Ok(None);
     }
-    trust::check_own(&folder)?;
+    read_folder(&folder, unit).map(Some)
+}
+
+/// Reads an entry of any compiler: the last by name of those that can be used, else the error of
+/// one.
+fn read_any(root: &Path, unit: &Assembled) -> Result<Option<Compiled>, String> {
+    let names = root.read_dir().map_err(|error| error.to_string())?.flatten().map(|entry| entry.file_name());
+    let of_unit = |name: &str| name.rsplit_once('-').is_some_and(|(other, _)| other == stem(unit));
+    let mut names: Vec<_> = names.filter_map(|name| name.into_string().ok()).filter(|n| of_unit(n)).collect();
+    names.sort();
+    let mut wrong = None;
+    for name in names.iter().rev() {
+        match read_folder(&root.join(name), unit) {
+            Ok(compiled) => return Ok(Some(compiled)),
+            Err(why) => wrong = Some(why),
+        }
+    }
+    wrong.map_or(Ok(None), Err)
+}
+
+fn read_folder(folder: &Path, unit: &Assembled) -> Result<Compiled, String> {
+    trust::check_own(folder)?;
     let file = |name: &str| {
         let path = folder.join(name);
         trust::check_own(&path)?;
@@ -43,24 +85,25 @@ pub(super) fn read(root: &Path, unit: &Assembled) -> Result<Option<Compiled>, St
     let compiler =
         meta.lines().find_map(|line| line.strip_prefix("compiler ")).unwrap_or_default().to_owned();
     let compiled = Compiled { cubin, log, source: unit.text.clone(), compiler };
-    if meta != describe(unit, &compiled) {
+    let named = folder.file_name().is_some_and(|own| own == name(unit, &compiled.compiler).as_str());
+    if meta != describe(unit, &compiled) || !named {
         return Err(format!("{META} does not match the kernel or its files"));
     }
-    Ok(Some(compiled))
+    Ok(compiled)
 }
 
 /// Writes the entry of a unit. When another process wrote it meanwhile, that entry stays and is
 /// returned.
 pub(super) fn write(root: &Path, unit: &Assembled, compiled: &Compiled) -> io::Result<Option<Compiled>> {
     let new = written(root, unit, compiled)?;
-    let target = root.join(&unit.name);
+    let target = root.join(name(unit, &compiled.compiler));
     let mut attempts = 0;
     loop {
         let Err(error) = fs::rename(new.path(), &target) else {
             let _ = new.keep();
             return Ok(None);
         };
-        if let Ok(Some(theirs)) = read(root, unit) {
+        if let Ok(Some(theirs)) = read(root, unit, Some(&compiled.compiler)) {
             return Ok(Some(theirs));
         }
         attempts += 1;
@@ -77,7 +120,7 @@ pub(super) fn write(root: &Path, unit: &Assembled, compiled: &Compiled) -> io::R
 /// Writes the entry of a unit and replaces an existing one.
 pub(super) fn replace(root: &Path, unit: &Assembled, compiled: &Compiled) -> io::Result<()> {
     let new = written(root, unit, compiled)?;
-    let (target, aside) = (root.join(&unit.name), unfinished(root)?);
+    let (target, aside) = (root.join(name(unit, &compiled.compiler)), unfinished(root)?);
     let _ = fs::rename(&target, aside.path().join("old"));
     match fs::rename(new.path(), &target) {
         Ok(()) => {

@@ -9,10 +9,9 @@ mod compiled;
 mod entry;
 mod find;
 mod nvrtc;
+mod once;
 mod search;
-mod slots;
 mod source;
-
 mod unit;
 
 pub use cache::{Cache, Entry, Jit};
@@ -25,7 +24,7 @@ pub use unit::{Assembled, Unit};
 use msda::{ErrorKind, Result};
 
 use crate::driver::{Device, Module};
-use slots::Slots;
+use once::OncePerKey;
 use unit::Identity;
 
 /// Compiles a unit without the cache.
@@ -36,7 +35,7 @@ pub fn compile(unit: &Unit) -> Result<Compiled> {
 fn compile_assembled(unit: &Unit, assembled: Assembled) -> Result<Compiled> {
     let nvrtc = nvrtc()?;
     let (cubin, log) = nvrtc.compile(unit)?;
-    Ok(Compiled { cubin, log, source: assembled.text, compiler: nvrtc.name() })
+    Ok(Compiled { cubin, log, source: assembled.text, compiler: nvrtc.identity() })
 }
 
 /// A unit loaded on a device: from memory, else from the cache, else from the compiler. It is
@@ -44,8 +43,12 @@ fn compile_assembled(unit: &Unit, assembled: Assembled) -> Result<Compiled> {
 ///
 /// A unit that is loaded already is found by its macros, without its source: that takes about a
 /// microsecond.
+///
+/// Modules are never unloaded: a captured launch may outlive its plan. There is one per device and
+/// set of macros. Macros do not depend on image sizes, unless a request asks for
+/// [fixed sizes](crate::Sizes::Fixed), so a program has as many as it has kinds of layers.
 pub fn load(device: &Device, unit: &Unit) -> Result<Module> {
-    static LOADED: Slots<(usize, Identity), Module> = Slots::new();
+    static LOADED: OncePerKey<(usize, Identity), Module> = OncePerKey::new(usize::MAX);
     LOADED.get((device.ordinal(), unit.identity()?), || {
         let cache = Cache::global();
         let found = cache.get(unit)?;

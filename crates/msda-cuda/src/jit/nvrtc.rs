@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fs;
 use std::path::Path;
 use std::ptr;
 
@@ -79,7 +80,8 @@ impl Nvrtc {
 
     /// Loads the library by a name that the system loader knows, for the life of the process.
     pub(super) fn by_name(name: &str) -> std::result::Result<Self, String> {
-        Self::new(keep(Path::new(name))?, name.to_owned())
+        let library = keep(Path::new(name))?;
+        Self::new(library, find::mapped().map_or_else(|| name.to_owned(), |file| file.display().to_string()))
     }
 
     /// The library that this process has loaded already under a name.
@@ -212,6 +214,15 @@ impl Nvrtc {
     /// Its name and version, such as `NVRTC 13.0`.
     pub fn name(&self) -> String {
         format!("NVRTC {}.{}", self.version.0, self.version.1)
+    }
+
+    /// What tells compilers apart in the cache: name, version, and the size of the library, because
+    /// builds of one version differ. The path does not count: the same library may move.
+    pub fn identity(&self) -> String {
+        match fs::metadata(&self.path) {
+            Ok(file) => format!("{} of {} bytes", self.name(), file.len()),
+            Err(_) => self.name(),
+        }
     }
 }
 

@@ -21,7 +21,7 @@ pub struct Call {
     /// Objects that must exist before a launch and live as long as the plan, such as textures.
     pub resource: Option<Arc<dyn Resource>>,
     /// The next stage does not wait for the one before it.
-    branches: bool,
+    branched: bool,
     /// Other stages that the next stage waits for.
     joins: Vec<usize>,
 }
@@ -60,8 +60,9 @@ pub struct Prepared {
 }
 
 impl Call {
-    /// Adds a kernel.
-    pub fn run(&mut self, prepared: Prepared, why: impl Into<Cow<'static, str>>) {
+    /// Adds a kernel. It gets the macros by which it compares its argument.
+    pub fn run(&mut self, mut prepared: Prepared, why: impl Into<Cow<'static, str>>) {
+        prepared.unit = prepared.args.compared(prepared.unit);
         self.add(Action::Run(prepared), why.into());
     }
 
@@ -72,7 +73,7 @@ impl Call {
 
     /// The next stage need not wait for the stages before it.
     pub fn branch(&mut self) {
-        self.branches = true;
+        self.branched = true;
     }
 
     /// The next stage also waits for that stage.
@@ -82,12 +83,17 @@ impl Call {
 
     fn add(&mut self, action: Action, why: Cow<'static, str>) {
         let mut after = mem::take(&mut self.joins);
-        if !mem::take(&mut self.branches) {
+        if !mem::take(&mut self.branched) {
             after.extend(self.stages.len().checked_sub(1));
         }
         after.sort_unstable();
         after.dedup();
         self.stages.push(Stage { action, after, why });
+    }
+
+    /// Whether some stages may run at the same time.
+    pub fn branches(&self) -> bool {
+        self.stages.iter().enumerate().any(|(i, stage)| i > 0 && stage.after != [i - 1])
     }
 
     /// Device memory that a plan of it owns, in bytes.

@@ -1,33 +1,48 @@
-//! The kernels' host twins: for each file in `kernels/`, which requests it takes, how it is
-//! compiled, and how it is launched.
+//! The kernels' host twins: how each file of `kernels/` is compiled and launched. The twin of
+//! `kernels/backward/sort.cu` is `backward/sort.rs`, and so on.
+//!
+//! - [`Kernel`] names a kernel with its knobs, says why it refuses a request, and prepares a
+//!   [`Call`]: stages with their [`Args`], and a workspace.
+//! - `knobs`, `division`, `tiling`, `lane_groups` and `accepts` serve the kernels of lane groups:
+//!   `streaming.cu`, `resident.cu` and `samples.cu`.
+//! - `any_problem` serves `generic.cu` and `samples_generic.cu`.
+//! - `backward/tiles` and `backward/matrix` serve the kernels of the gradient of value.
 
+mod accepts;
+mod any_problem;
 mod args;
 mod backward;
 mod call;
-mod generic;
+mod division;
+mod forward;
+mod knobs;
+mod lane_groups;
+mod level_table;
+mod options;
 mod order;
 mod pack;
-pub mod rows;
-mod scatter;
 mod sweep;
-mod table;
+mod tiling;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 
-use msda::{Dtype, Error, ErrorKind, Padding, Problem, Result, Sampling};
+use msda::{Error, ErrorKind, Result};
 
-use crate::jit::Unit;
-use crate::request::{Pass, Request, Sizes, Sums, Target};
+use crate::request::{Pass, Request, Sizes, Sums};
+use crate::target::Target;
 
 pub use self::args::{Args, Pointer};
 pub use self::call::{Action, Arena, Call, Hook, Owned, Prepared, Region, Resource, Stage};
+pub use self::division::{Division, aligned, grain, strides_fit};
+pub(crate) use self::knobs::each;
+pub use self::knobs::{Rows, Walk};
+pub use self::options::with_options;
 pub use self::order::order_first;
-pub(crate) use self::pack::pack;
-pub use self::rows::Rows;
+pub use self::pack::pack;
 pub use self::sweep::sweep;
-use self::table::Table;
+pub use self::tiling::{SORT_CELLS, STRIP_HEIGHT, Tiling};
 
 /// A kernel that computes the operator, with its knobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -78,26 +93,49 @@ impl Kernel {
         ("rows", "a lane group computes a query and head, 16 bytes per lane; for almost every problem"),
     ];
 
-    /// Why the kernel does not take a request, if it does not.
+    /// Why the kernel does not take a request, if it does not: the first reason.
     pub fn refuses(&self, request: &Request<'_>, target: &Target) -> Option<String> {
-        match self {
+        self.reasons(request, target).into_iter().next()
+    }
+
+    /// Why the kernel does not take a request: all reasons.
+    pub fn reasons(&self, request: &Request<'_>, target: &Target) -> Vec<String> {
+        let own = match self {
             Self::Custom(_) if request.pass != Pass::Forward => {
-                Some("it computes the forward pass only".into())
+                return vec!["it computes the forward pass only".into()];
             }
-            Self::Custom(kernel) => kernel.refuses(request, target),
-            _ if request.wanted().value && scatter::refuses(request).is_some() => scatter::refuses(request),
-            Self::Generic => None,
-            Self::Rows(knobs) => knobs.refuses(request, target),
-        }
+            Self::Custom(kernel) => kernel.refuses(request, target).into_iter().collect(),
+            Self::Generic => any_problem::refuses(request),
+            Self::Rows(knobs) => knobs.reasons(request, target),
+        };
+        let value = if request.wanted().value { backward::tiles::refuses(request) } else { Vec::new() };
+        [value, own].concat()
     }
 
     /// Prepares a call with the kernel, for a request that it takes.
     pub fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
-        match self {
-            Self::Generic => generic::prepare(request, target),
-            Self::Rows(knobs) => knobs.prepare(request, target),
-            Self::Custom(kernel) => kernel.prepare(request, target),
+        let mut call = Call::default();
+        match (self, request.pass) {
+            (Self::Custom(kernel), _) => return kernel.prepare(request, target),
+            (Self::Generic, Pass::Forward) => forward::generic::add(&mut call, request, target),
+            (Self::Rows(knobs), Pass::Forward) if knobs.resident_levels > 0 => {
+                forward::resident::add(*knobs, &mut call, request, target);
+            }
+            (Self::Rows(knobs), Pass::Forward) => {
+                forward::streaming::add(*knobs, &mut call, request, target);
+            }
+            (Self::Generic, Pass::Backward(_)) => {
+                backward::add(&mut call, request, target, |call, scratch| {
+                    backward::samples_generic::add(call, request, target, scratch);
+                });
+            }
+            (Self::Rows(knobs), Pass::Backward(_)) => {
+                backward::add(&mut call, request, target, |call, scratch| {
+                    backward::samples::add(*knobs, call, request, target, scratch);
+                });
+            }
         }
+        call
     }
 
     /// What its sums are kept in.
@@ -149,52 +187,4 @@ impl FromStr for Kernel {
             }
         }
     }
-}
-
-/// The name of a type in the kernels.
-pub fn macro_name(dtype: Dtype) -> &'static str {
-    match dtype {
-        Dtype::F64 => "F64",
-        Dtype::F32 => "F32",
-        Dtype::F16 => "F16",
-        Dtype::Bf16 => "BF16",
-    }
-}
-
-/// Adds the macros and the part of the key that every kernel has: types and options.
-pub fn with_options(mut unit: Unit, problem: &Problem, reference_numbers: usize) -> Unit {
-    let t = problem.types();
-    unit.key += &format!("-{}", t.value);
-    for (name, dtype) in [("loc", t.locations), ("w", t.weights)] {
-        if dtype != t.value {
-            unit.key += &format!("-{name}{dtype}");
-        }
-    }
-    let options = [
-        ("RING", "ring", problem.layout().ring() > 0),
-        ("NEAREST", "nearest", problem.sampling() == Sampling::Nearest),
-        ("BORDER", "border", problem.padding() == Padding::Border),
-        ("CORNERS", "corners", problem.spec().align_corners),
-    ];
-    for (_, name, on) in options {
-        if on {
-            unit.key += &format!("-{name}");
-        }
-    }
-    if reference_numbers > 0 {
-        unit.key += &format!("-fused{reference_numbers}");
-    }
-    for (name, _, on) in options {
-        unit = unit.define(name, u8::from(on));
-    }
-    unit.define("VALUE", macro_name(t.value))
-        .define("LOCATION", macro_name(t.locations))
-        .define("WEIGHT", macro_name(t.weights))
-        .define("FUSED", reference_numbers)
-}
-
-/// Enough blocks of 256 threads for `total` elements, but no more than the device can use at once.
-fn blocks(total: usize, target: &Target) -> u32 {
-    let most = u64::from(target.sms) * 64;
-    (total.div_ceil(256) as u64).clamp(1, most.max(1)) as u32
 }

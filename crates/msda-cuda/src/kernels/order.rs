@@ -1,9 +1,11 @@
 //! `order.cu`: sorts the queries of each image by the locations that they sample.
 
-use super::{Args, Call, Prepared, Region, macro_name};
+use super::options::macro_name;
+use super::{Args, Call, Prepared, Region};
 use crate::driver::{Arch, Launch};
 use crate::jit::Unit;
-use crate::request::{Request, Slot, Target};
+use crate::request::{Request, Slot};
+use crate::target::Target;
 
 /// Threads per block.
 const THREADS: u32 = 1024;
@@ -31,18 +33,17 @@ pub fn order_first(call: &mut Call, request: &Request<'_>, target: &Target) -> R
     let cluster = blocks(target.arch);
     let order = call.arena.reserve(p.batch() * p.queries() * BYTES_PER_QUERY);
     let mut args = Args::default();
-    args.pointer(slot);
-    args.i64(strides[0].wrapping_mul(dtype.size()) as i64);
-    args.i64(strides[1].wrapping_mul(dtype.size()) as i64);
-    args.i32(p.queries());
-    args.i32(p.batch());
-    args.pointer(order);
+    args.pointer("locations", slot);
+    args.i64("image_stride", strides[0].saturating_mul(dtype.size()));
+    args.i64("query_stride", strides[1].saturating_mul(dtype.size()));
+    args.i32("queries", p.queries());
+    args.i32("batch", p.batch());
+    args.pointer("order", order);
     let unit = Unit::new("order.cu", format!("order-{dtype}-p{points}-c{cluster}"), target.arch)
         .define("LOCATION", macro_name(dtype))
         .define("POINTS", points)
         .define("THREADS", THREADS)
-        .define("CLUSTER", cluster)
-        .define("ARGS_BYTES", args.bytes().len());
+        .define("CLUSTER", cluster);
     let launch = Launch::new([cluster, p.batch() as u32, 1], [THREADS, 1, 1]);
     let launch = Launch { cluster: [cluster, 1, 1], ..launch };
     call.run(

@@ -3,9 +3,8 @@
 use msda::{Dtype, Layout, Padding, Problem, ReferenceKind, Role, Sampling, Spec, Types};
 use msda_cuda::choose::choose;
 use msda_cuda::driver::Arch;
-use msda_cuda::jit::Unit;
-use msda_cuda::kernels::Kernel;
-use msda_cuda::{Levels, Operands, Pass, Request, Scatter, Sizes, Slot, Sums, Target, Wanted};
+use msda_cuda::kernels::{Call, Kernel, Prepared, order_first, pack};
+use msda_cuda::{Levels, Operand, Operands, Pass, Request, Scatter, Sizes, Slot, Sums, Target, Wanted};
 
 use super::harness::{Case, FULL, SMS, Weight};
 
@@ -68,7 +67,7 @@ impl Asked {
         let Self { pass, levels, sums, sizes, scatter, .. } = *self;
         let request =
             Request { pass, levels, sums, sizes, scatter, ..Request::new(&self.problem, &self.operands) };
-        let kernel = self.kernel.unwrap_or_else(|| choose(&request, target).kernel);
+        let kernel = self.kernel.unwrap_or_else(|| choose(&request, target).unwrap().kernel);
         let call = kernel.prepare(&request, target);
         if pass == Pass::Forward {
             return vec![Case::new(self.name.clone(), self.weight, call.last().unwrap())];
@@ -86,7 +85,7 @@ pub(crate) fn cases(arch: Arch) -> Vec<Case> {
     let target = Target { arch, sms: SMS };
     let asked = [workloads(), options(), gradients()];
     let mut all: Vec<_> = asked.iter().flatten().flat_map(|asked| asked.cases(&target)).collect();
-    all.extend(helpers(arch));
+    all.extend(helpers(&target));
     all.retain(|case| case.weight != Weight::Once || arch == FULL);
     all
 }
@@ -307,38 +306,25 @@ fn gradients() -> Vec<Asked> {
     ]
 }
 
-/// Kernels that run before others. Their host twins are not public, so this repeats their macros.
-fn helpers(arch: Arch) -> Vec<Case> {
+/// Kernels that run before others.
+fn helpers(target: &Target) -> Vec<Case> {
+    let typed = |dtype, n| Spec { types: Types::uniform(dtype), ..points(decoder(), n) };
+    let problem = |dtype, n| Problem::new(typed(dtype, n)).unwrap();
+    let case = |weight, prepared: &Prepared| Case::new(prepared.unit.key.clone(), weight, prepared);
     let mut all = Vec::new();
-    for (name, points, weight) in
-        [("F16", 8, Weight::Workload), ("F32", 8, Weight::Workload), ("BF16", 1, Weight::Once)]
+    for (dtype, points, weight) in
+        [(Dtype::F16, 8, Weight::Workload), (Dtype::F32, 8, Weight::Workload), (Dtype::Bf16, 1, Weight::Once)]
     {
-        let cluster = if arch.major >= 9 { 8 } else { 1 };
-        let key = format!("order-{}-p{points}-c{cluster}", name.to_lowercase());
-        let unit = Unit::new("order.cu", key.clone(), arch)
-            .define("LOCATION", name)
-            .define("POINTS", points)
-            .define("THREADS", 1024)
-            .define("CLUSTER", cluster)
-            .define("ARGS_BYTES", 40);
-        all.push(Case {
-            name: key,
-            weight,
-            unit,
-            entry: "msda_order",
-            threads: 1024,
-            argument: 40,
-            shared: 0,
-        });
+        let p = problem(dtype, points);
+        let (operands, mut call) = (Operands::dense(&p, None), Call::default());
+        order_first(&mut call, &Request::new(&p, &operands), target);
+        all.push(case(weight, call.last().unwrap()));
     }
-    for size in [2, 4, 8] {
-        let name = format!("pack-{size}");
-        let unit = Unit::new("pack.cu", name.clone(), arch)
-            .define("ELEMENT_BYTES", size)
-            .define("LEVELS", 32)
-            .define("ARGS_BYTES", 1656);
-        let weight = if size == 2 { Weight::Everywhere } else { Weight::Once };
-        all.push(Case { name, weight, unit, entry: "msda_pack", threads: 256, argument: 1656, shared: 0 });
+    for dtype in [Dtype::F16, Dtype::F32, Dtype::F64] {
+        let p = problem(dtype, 4);
+        let value = (&p, Operand::dense(&p, Role::Value));
+        let weight = if dtype == Dtype::F16 { Weight::Everywhere } else { Weight::Once };
+        all.extend(pack(value, value, target).iter().map(|prepared| case(weight, prepared)));
     }
     all
 }

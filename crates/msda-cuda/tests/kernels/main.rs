@@ -50,6 +50,7 @@ fn wrong_kernels_are_noticed() {
     for (name, value, message) in [
         ("LEVELS", "5", "disagree about the argument"),
         ("ARGS_BYTES", "8", "disagree about the argument"),
+        ("ARGS_FIELDS", "ARG(heads, 128)", "disagree about the argument: heads"),
         ("SAMPLES_PER_LANE", "2", "disagree about staging"),
     ] {
         let mut case = good.clone();

@@ -33,6 +33,7 @@ struct Args {
     Call call;
     int rows_per_tile[LEVELS]; // rows that tiles have samples of; 0: the level has no samples
 };
+CHECK_ARGS;
 
 // Image rows [top, top + rows_per_tile) of a level.
 struct Tile {

@@ -40,6 +40,7 @@ struct Args {
     const int *order;
     int tiles;
 };
+CHECK_ARGS;
 
 // Query number i of an image, or one past the end.
 __device__ __forceinline__ int query_of(const Args &args, int image, int i) {

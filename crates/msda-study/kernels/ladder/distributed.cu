@@ -41,6 +41,7 @@ struct Args {
     int first_resident, resident; // positions
     int tiles;
 };
+CHECK_ARGS;
 
 __device__ __forceinline__ void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");

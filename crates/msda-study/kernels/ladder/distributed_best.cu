@@ -43,6 +43,7 @@ struct Args {
     int queries_per_block, tiles;
     Division division[LEVELS];
 };
+CHECK_ARGS;
 
 // Where a tap lies: the address of its pixel in the cluster's shared memory, which is a multiple of
 // 16; or its position times 16, plus this.

@@ -13,6 +13,7 @@
 struct Args {
     Call call;
 };
+CHECK_ARGS;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     msda_forward(const __grid_constant__ Args args) {

@@ -74,6 +74,7 @@ struct Args {
     Texture texture[LEVELS];
 #endif
 };
+CHECK_ARGS;
 
 // A work item: plane, group of channels, first query and the end.
 struct Item {

@@ -29,6 +29,7 @@ struct Args {
     char *rows;
     i64 plane_stride; // bytes of rows from plane to plane
 };
+CHECK_ARGS;
 
 // Calls `work` for each VEC bytes of the levels of a plane: with position, first channel, values.
 // The gaps between levels are skipped: they may hold anything.

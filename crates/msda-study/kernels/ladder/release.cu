@@ -9,6 +9,7 @@ struct Args {
     const char *base;
     i64 bytes;
 };
+CHECK_ARGS;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     msda_release(const __grid_constant__ Args args) {

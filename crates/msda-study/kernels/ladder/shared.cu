@@ -26,6 +26,7 @@ struct Args {
     int queries_per_block;
     Residency residency[LEVELS];
 };
+CHECK_ARGS;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     msda_forward(const __grid_constant__ Args args) {

@@ -29,6 +29,7 @@ struct Args {
     Call call;
     int tiles;
 };
+CHECK_ARGS;
 
 typedef StagedTaps<SAMPLES_PER_PASS * PITCH> Buffer;
 

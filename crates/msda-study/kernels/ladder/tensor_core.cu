@@ -39,6 +39,7 @@ struct Args {
     int positions;      // of the level, rounded up to 16
     int stride;         // numbers from query to query in the weight matrix
 };
+CHECK_ARGS;
 
 // Rounds two numbers to 16 bits, as one word, and subtracts what was taken.
 __device__ __forceinline__ u32 take_term(float &low, float &high) {

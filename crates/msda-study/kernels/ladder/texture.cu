@@ -25,6 +25,7 @@ struct Args {
     Call call;
     Texture texture[LEVELS];
 };
+CHECK_ARGS;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     msda_texels(const __grid_constant__ Args args) {

@@ -35,6 +35,7 @@ struct Args {
     int tiles;
     TensorMap map[LEVELS];
 };
+CHECK_ARGS;
 
 struct __align__(128) Stage {
     char window[QUERIES_PER_WARP * GROUP][WINDOW_PITCH];

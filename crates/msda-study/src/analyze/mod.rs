@@ -204,7 +204,8 @@ impl Analysis<'_> {
             let (operands, kernel) = (Operands::dense(&whole, None), crate::kernel(name).ok());
             let sums = kernel.map_or(Sums::F32, |kernel| kernel.sums());
             let request = Request { sums, ..Request::new(&whole, &operands) };
-            let kernel = kernel.unwrap_or_else(|| choose(&request, &self.target).kernel);
+            let chosen = || choose(&request, &self.target).map(|choice| choice.kernel);
+            let kernel = kernel.map_or_else(chosen, Ok)?;
             if let Some(why) = kernel.refuses(&request, &self.target) {
                 self.skip(format!("{} {dtype} {name}", workload.name), why);
                 continue;

@@ -8,7 +8,7 @@ use msda_study::list::{Step, rungs};
 use serde_json::{Value, json};
 
 use msda_bench::gpu::kernels::{pretty, target};
-use msda_bench::report::Table;
+use msda_bench::report::TextTable;
 use msda_bench::terminal::{print, screen};
 
 #[derive(clap::Args)]
@@ -47,7 +47,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
 }
 
 fn ladder_text((problem, steps): &(String, Vec<Step>)) -> String {
-    let mut table = Table::default().text("rung", 0).number("kernels", 0).number("workspace", 0);
+    let mut table = TextTable::default().text("rung", 0).number("kernels", 0).number("workspace", 0);
     table = table.text("strategy", 0);
     for step in steps {
         let inexact = if step.exact { "" } else { " (inexact)" };

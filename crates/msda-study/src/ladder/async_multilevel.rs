@@ -87,7 +87,7 @@ impl Strategy for AsyncMultilevel {
             .define("PAD", PAD)
             .define("BUFFER_BYTES", buffer);
         let mut args = args(request);
-        rows.iter().for_each(|&n| args.i32(n));
+        rows.iter().for_each(|&n| args.i32("rows_per_tile", n));
         args.align(8);
         let blocks = p.queries().div_ceil(THREADS / lanes(request) * queries);
         let launch = Launch { shared: 2 * buffer as u32, ..per_plane(p, blocks, THREADS) };

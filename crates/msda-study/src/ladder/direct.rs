@@ -244,8 +244,8 @@ impl Strategy for Direct {
         let mut args = args(request);
         let mut call = Call::default();
         let order = self.listed.then(|| order_first(&mut call, request, target));
-        args.pointer(order.map_or(WORKSPACE, Pointer::from));
-        args.i32(tiles);
+        args.pointer("order", order.map_or(WORKSPACE, Pointer::from));
+        args.i32("tiles", tiles);
         args.align(8);
         if self.window {
             window::keep_values(&mut call, request);

@@ -113,9 +113,9 @@ impl Strategy for Distributed {
             .define("BLOCKS_PER_SM", blocks_per_sm);
         let tiles = p.queries().div_ceil(threads / lanes);
         let mut args = args(request);
-        args.i32(first);
-        args.i32(p.positions() - first);
-        args.i32(tiles);
+        args.i32("first_resident", first);
+        args.i32("resident", p.positions() - first);
+        args.i32("tiles", tiles);
         args.align(8);
         // As many groups of blocks as are resident at once, and at least one per plane.
         let resident = target.sms as usize * blocks_per_sm / (parts * clusters);

@@ -103,13 +103,13 @@ impl Strategy for DistributedBest {
         let tiles = per_block.div_ceil(THREADS / (row / 16));
         let shares = (target.sms as usize / PARTS / (p.batch() * p.heads())).max(SHARES).min(tiles).max(1);
         let mut args = args(request);
-        args.i32(per_block);
-        args.i32(tiles.div_ceil(shares));
+        args.i32("queries_per_block", per_block);
+        args.i32("tiles", tiles.div_ceil(shares));
         for d in &division {
-            args.i32(d.rows);
-            args.f32(if d.rows == 0 { 0.0 } else { 1.0 / d.rows as f32 });
-            args.i32(d.slot);
-            args.i32(usize::from(d.in_all));
+            args.i32("division[0].rows", d.rows);
+            args.f32("division[0].inverse", if d.rows == 0 { 0.0 } else { 1.0 / d.rows as f32 });
+            args.i32("division[0].slot", d.slot);
+            args.i32("division[0].in_all", usize::from(d.in_all));
         }
         args.align(8);
         let mut launch = per_plane(p, shares * PARTS, THREADS);

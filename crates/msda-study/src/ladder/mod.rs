@@ -23,8 +23,7 @@ use msda::{Dtype, Error, ErrorKind, Problem, Result, Role};
 
 use msda_cuda::driver::Launch;
 use msda_cuda::jit::Unit;
-use msda_cuda::kernels::rows::{aligned, grain, strides_fit};
-use msda_cuda::kernels::{Args, Call, Custom, Kernel, Pointer, with_options};
+use msda_cuda::kernels::{Args, Call, Custom, Kernel, Pointer, aligned, grain, strides_fit, with_options};
 use msda_cuda::{Levels, Pass, Request, Slot, Target};
 
 use crate::sources::SOURCES;
@@ -330,18 +329,20 @@ fn input_alignment(request: &Request<'_>, slot: Slot, samples: usize) -> usize {
 fn args(request: &Request<'_>) -> Args {
     let (p, o, t) = (request.problem, request.operands, request.problem.types());
     let mut args = Args::default();
-    args.tensor(Slot::Value, o[Slot::Value], t.value.size());
-    args.tensor(Slot::Locations, o[Slot::Locations], t.locations.size());
-    args.tensor(Slot::Weights, o[Slot::Weights], t.weights.size());
-    args.tensor(Slot::Output, o[Slot::Output], t.value.size());
-    for n in [p.batch(), p.queries(), p.heads()] {
-        args.i32(n);
-    }
+    args.tensor("call.value", Slot::Value, o[Slot::Value], t.value.size());
+    args.tensor("call.locations", Slot::Locations, o[Slot::Locations], t.locations.size());
+    args.tensor("call.weights", Slot::Weights, o[Slot::Weights], t.weights.size());
+    args.tensor("call.output", Slot::Output, o[Slot::Output], t.value.size());
+    args.i32("call.images", p.batch());
+    args.i32("call.queries", p.queries());
+    args.i32("call.heads", p.heads());
     let mut sample = 0;
     for (level, points) in p.levels().iter().zip(p.points()) {
-        for n in [level.h, level.w, level.origin, level.pitch, sample] {
-            args.i32(n);
-        }
+        args.i32("call.level[0].height", level.h);
+        args.i32("call.level[0].width", level.w);
+        args.i32("call.level[0].origin", level.origin);
+        args.i32("call.level[0].pitch", level.pitch);
+        args.i32("call.level[0].first_sample", sample);
         sample += points;
     }
     // The structure is aligned to 8 bytes.

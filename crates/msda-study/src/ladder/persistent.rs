@@ -215,7 +215,7 @@ impl Persistent {
     /// Adds the fields of the argument that belong to the change, and the stages before the kernel.
     fn prepare_change(&self, call: &mut Call, args: &mut Args, request: &Request<'_>, target: &Target) {
         match self.change {
-            Change::Reordered => args.pointer(order_first(call, request, target)),
+            Change::Reordered => args.pointer("order", order_first(call, request, target)),
             Change::Int8 => quantised::quantise_first(call, request, target).put(args),
             Change::Texture => {
                 let mut textures = Textures::default();
@@ -340,10 +340,10 @@ impl Strategy for Persistent {
         let mut args = args(request);
         let mut call = Call::default();
         let counter = call.arena.reserve(4);
-        args.pointer(counter);
-        for n in [items.all, items.per_plane, items.queries] {
-            args.i32(n);
-        }
+        args.pointer("next_item", counter);
+        args.i32("items", items.all);
+        args.i32("items_per_plane", items.per_plane);
+        args.i32("queries_per_item", items.queries);
         block.levels.put(&mut args);
         args.align(8);
         self.prepare_change(&mut call, &mut args, request, target);

@@ -54,9 +54,9 @@ pub(super) struct Rows {
 impl Rows {
     /// Adds them to an argument.
     pub(super) fn put(&self, args: &mut Args) {
-        args.pointer(self.top);
-        args.pointer(self.rows);
-        args.i64(self.plane as i64);
+        args.pointer("top", self.top);
+        args.pointer("rows", self.rows);
+        args.i64("plane_stride", self.plane);
     }
 }
 

@@ -58,7 +58,11 @@ impl ResidentLevels {
 
     /// Adds the table to an argument.
     pub(super) fn put(&self, args: &mut Args) {
-        self.levels.iter().flatten().for_each(|&n| args.i32(n));
+        for &[first, count, offset] in &self.levels {
+            args.i32("residency[0].first", first);
+            args.i32("residency[0].count", count);
+            args.i32("residency[0].offset", offset);
+        }
     }
 }
 

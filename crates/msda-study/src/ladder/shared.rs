@@ -61,7 +61,7 @@ impl Strategy for Shared {
         let each = p.queries().div_ceil(shares).next_multiple_of(items);
         let kept = self.kept(request, target);
         let mut args = args(request);
-        args.i32(each);
+        args.i32("queries_per_block", each);
         kept.put(&mut args);
         args.align(8);
         let launch = Launch { shared: kept.bytes as u32, ..per_plane(p, p.queries().div_ceil(each), BLOCK) };

@@ -84,7 +84,7 @@ impl Strategy for Specialised {
             .define("BUFFERS", self.buffers);
         let tile = self.tile(request);
         let mut args = args(request);
-        args.i32(request.problem.queries().div_ceil(tile));
+        args.i32("tiles", request.problem.queries().div_ceil(tile));
         args.align(8);
         let launch = launch(request, target, tile, self.producers + self.consumers);
         Prepared { unit, entry: "msda_forward", launch, args }.into()

@@ -73,9 +73,11 @@ impl Strategy for TensorCore {
             .define("WEIGHT_TERMS", parts);
         let tiles = p.queries().div_ceil(QUERIES);
         let mut args = args(request);
-        for n in [tiles, level, p.points()[level], positions, stride] {
-            args.i32(n);
-        }
+        args.i32("tiles", tiles);
+        args.i32("coarse", level);
+        args.i32("points", p.points()[level]);
+        args.i32("positions", positions);
+        args.i32("stride", stride);
         args.align(8);
         // As many blocks as are resident at once, each with a share of one plane.
         let resident = (target.shared() / (shared + 1024)).clamp(1, blocks(request)) * target.sms as usize;

@@ -65,10 +65,10 @@ pub(super) fn put(textures: &mut Textures, args: &mut Args, request: &Request<'_
     for level in 0..request.problem.levels().len() {
         let (texels, beside) = texels(request, level, channels);
         let index = textures.push(texels);
-        args.pointer(Pointer::Owned(2 * index));
-        args.pointer(Pointer::Owned(2 * index + 1));
-        args.i32(texels.pitch);
-        args.i32(beside);
+        args.pointer("texture[0].handle", Pointer::Owned(2 * index));
+        args.pointer("texture[0].texels", Pointer::Owned(2 * index + 1));
+        args.i32("texture[0].pitch", texels.pitch);
+        args.i32("texture[0].planes_per_row", beside);
     }
 }
 

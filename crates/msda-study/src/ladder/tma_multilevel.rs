@@ -95,7 +95,7 @@ impl Strategy for TmaMultilevel {
             .define("SHARED", shared);
         let tiles = p.queries().div_ceil(items(request));
         let mut args = args(request);
-        args.i32(tiles);
+        args.i32("tiles", tiles);
         let [image, position, head] = strides(request);
         let (channels, side) = (p.channels() as u64, side(request) as u32);
         let mut windows = TmaWindows::default();

@@ -40,8 +40,8 @@ pub(super) fn release_values(call: &mut Call, request: &Request<'_>, target: &Ta
     // One more: values may begin within a line.
     let lines = value_bytes(request).div_ceil(LINE) + 1;
     let mut args = Args::default();
-    args.pointer(Slot::Value);
-    args.i64(value_bytes(request) as i64);
+    args.pointer("base", Slot::Value);
+    args.i64("bytes", value_bytes(request));
     let blocks = lines.div_ceil(THREADS * LINES_PER_THREAD) as u32;
     let launch = Launch::new([blocks, 1, 1], [THREADS as u32, 1, 1]);
     call.run(Prepared { unit, entry: "msda_release", launch, args }, "releases the lines of values in L2");

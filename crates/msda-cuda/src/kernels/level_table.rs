@@ -13,9 +13,9 @@ const INLINE: [usize; 5] = [4, 8, 16, 32, 64];
 
 /// Height, width, first position and first sample of each level, as 64-bit integers.
 #[derive(Debug, Clone)]
-pub(super) struct Table(Vec<[i64; 4]>);
+pub(super) struct LevelTable(Vec<[usize; 4]>);
 
-impl Table {
+impl LevelTable {
     /// The table of a problem.
     pub(super) fn new(p: &Problem) -> Self {
         let ring = p.layout().ring();
@@ -23,7 +23,7 @@ impl Table {
         let levels = p.levels().iter().zip(p.points());
         let rows = levels.map(|(level, points)| {
             let start = level.origin - ring * (level.pitch + 1);
-            let row = [level.h, level.w, start, sample].map(|n| n as i64);
+            let row = [level.h, level.w, start, sample];
             sample += points;
             row
         });
@@ -37,14 +37,18 @@ impl Table {
 
     /// Adds the pointer to the table, null if the table is in the argument.
     pub(super) fn add_pointer(&self, args: &mut Args) {
-        if self.inline() == 0 { args.pointer(Pointer::Owned(0)) } else { args.i64(0) }
+        args.optional("table", (self.inline() == 0).then_some(Pointer::Owned(0)));
     }
 
     /// Adds the entries, or one entry of zeros if the table is in device memory.
     pub(super) fn add_entries(&self, args: &mut Args) {
         for i in 0..self.inline().max(1) {
-            let row = self.0.get(i).filter(|_| self.inline() > 0).copied().unwrap_or_default();
-            row.into_iter().for_each(|n| args.i64(n));
+            let [height, width, start, first_sample] =
+                self.0.get(i).filter(|_| self.inline() > 0).copied().unwrap_or_default();
+            args.i64("level[0].height", height);
+            args.i64("level[0].width", width);
+            args.i64("level[0].start", start);
+            args.i64("level[0].first_sample", first_sample);
         }
     }
 
@@ -55,9 +59,10 @@ impl Table {
         }
     }
 }
+
 /// A table that is too long for the argument.
 #[derive(Debug)]
-struct LongTable(Vec<[i64; 4]>);
+struct LongTable(Vec<[usize; 4]>);
 
 /// Its address.
 #[derive(Debug)]
@@ -71,7 +76,7 @@ impl Resource for LongTable {
     /// Tables stay allocated for the life of the process, one per content: a captured launch may
     /// outlive its plan.
     fn make(&self, device: &Device) -> Result<Box<dyn Owned>> {
-        type Tables = HashMap<(usize, Vec<[i64; 4]>), Memory>;
+        type Tables = HashMap<(usize, Vec<[usize; 4]>), Memory>;
         static TABLES: Mutex<Option<Tables>> = Mutex::new(None);
         let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
         let tables = tables.get_or_insert_default();
@@ -79,7 +84,7 @@ impl Resource for LongTable {
         if let Some(memory) = tables.get(&key) {
             return Ok(Box::new(Placed(memory.address())));
         }
-        let bytes: Vec<u8> = self.0.iter().flatten().flat_map(|n| n.to_le_bytes()).collect();
+        let bytes: Vec<u8> = self.0.iter().flatten().flat_map(|&n| (n as u64).to_le_bytes()).collect();
         let mut memory = device.alloc(bytes.len())?;
         memory.write(0, &bytes)?;
         let address = memory.address();

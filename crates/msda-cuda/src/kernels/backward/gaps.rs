@@ -1,0 +1,24 @@
+//! `backward/gaps.cu`: zeros between levels and in rings.
+
+use super::tiles::{TileJob, TileKernel};
+use crate::kernels::Call;
+use crate::kernels::options::BLOCK;
+
+/// Warps of a block.
+const WARPS: usize = BLOCK as usize / 32;
+
+/// Adds the stage that sets positions between levels and in rings to zero; with `all`, pixels too.
+pub(super) fn add(job: &TileJob<'_>, call: &mut Call, all: bool) {
+    let p = job.request.problem;
+    let warps = p.positions().div_ceil(32).saturating_mul(p.batch());
+    let blocks = warps.div_ceil(WARPS).clamp(1, job.target.sms as usize * 8);
+    let why = "sets the gradient of value to zero between levels and in rings";
+    TileKernel::new(job, "backward/gaps.cu", "gaps", 1).define("CLEAR_ALL", u8::from(all)).run(
+        call,
+        "msda_backward_gaps",
+        [blocks, 1],
+        BLOCK as usize,
+        0,
+        why,
+    );
+}

@@ -1,0 +1,80 @@
+//! The gradient of value: which kernels compute it, and which of them wait for each other.
+
+use msda::Layout;
+
+use super::sort::{self, SortSizes};
+use super::tiles::{TileJob, TileSizes};
+use super::value_few::Few;
+use super::{gaps, matrix, value, value_atomic, value_plain};
+use crate::kernels::{Call, Region};
+use crate::request::{Levels, Request, Scatter};
+use crate::target::Target;
+
+/// The gradient of value, while its stages are added.
+pub(super) struct ValueGradient<'a> {
+    job: TileJob<'a>,
+    sort: SortSizes,
+    /// There are no samples.
+    empty: bool,
+    /// How `value_few.cu` computes it, if it does.
+    few: Option<Few>,
+}
+
+impl<'a> ValueGradient<'a> {
+    /// None if there is nothing to compute.
+    pub(super) fn new(request: &'a Request<'a>, target: &'a Target, softmax: Option<Region>) -> Option<Self> {
+        let p = request.problem;
+        if !request.wanted().value || p.batch() == 0 || p.heads() == 0 {
+            return None;
+        }
+        let sizes = TileSizes::new(request);
+        let sort = SortSizes::new(request, target, &sizes);
+        let empty = p.queries() == 0 || p.samples() == 0;
+        let few = if empty { None } else { Few::new(request, target, &sizes) };
+        let batch_samples = sort.batch_samples;
+        let job = TileJob { request, target, sizes, batch_samples, records: None, ends: None, softmax };
+        Some(Self { job, sort, empty, few })
+    }
+
+    /// Whether it comes before the gradients of locations and weights: if one kernel computes it,
+    /// which does not need the softmax. Both run at the same time, and the longer one starts first.
+    pub(super) fn comes_first(&self) -> bool {
+        self.few.is_some() && self.job.softmax.is_none()
+    }
+
+    /// Adds the stages. `samples`: the stage that stores the softmax.
+    pub(super) fn add(mut self, call: &mut Call, samples: Option<usize>) {
+        let request = self.job.request;
+        let p = request.problem;
+        if request.scatter == Scatter::Atomic && !self.empty {
+            return value_atomic::add(&mut self.job, call);
+        }
+        let before = call.stages.len().checked_sub(1);
+        let pixels: usize = p.levels().iter().map(|l| l.h * l.w).sum();
+        let has_gaps =
+            request.levels == Levels::Device || p.layout() == Layout::PlanarRing || pixels != p.positions();
+        if self.empty || has_gaps {
+            // No other stage writes there, so none waits for it.
+            call.branch();
+            gaps::add(&self.job, call, self.empty);
+        }
+        if self.empty {
+            return;
+        }
+        call.branch();
+        if let Some(few) = &self.few {
+            // It runs at the same time as `samples.cu`, unless it needs the softmax that
+            // `samples.cu` stores.
+            if let (Some(_), Some(samples)) = (self.job.softmax, samples) {
+                call.join(samples);
+            }
+            return few.add(&self.job, call);
+        }
+        before.into_iter().for_each(|stage| call.join(stage));
+        sort::add(&mut self.job, &self.sort, call);
+        match matrix::chunk(request, self.job.target) {
+            Some(chunk) => value::add(&self.job, call, chunk),
+            None => value_plain::add(&self.job, call),
+        }
+    }
+}
