@@ -468,7 +468,8 @@ mod tests {
 
     #[test]
     fn errors_of_bad_specs_name_the_mistake() {
-        let changes: [(fn(&mut Spec), &str); 13] = [
+        type Change = fn(&mut Spec);
+        let changes: [(Change, &str); 13] = [
             (|s| s.starts = Some(vec![0, 23]), "at least 24, where level 0 ends"),
             (|s| s.positions = Some(29), "at least 30"),
             (|s| s.levels[0] = (0, 6), "0x6"),
