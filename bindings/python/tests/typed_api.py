@@ -29,9 +29,8 @@ def module(x: torch.Tensor) -> torch.nn.Module:
     return msda.MSDeformAttn(256, levels=4, heads=8, points=4, dtype=torch.float16)
 
 
-def refused(x: torch.Tensor, array: numpy.ndarray[Any, Any]) -> None:
+def refused(x: torch.Tensor) -> None:
     msda.ms_deform_attn(x, [(2, 2)], None, x, x, sampling="bicubic")  # type: ignore[arg-type]
     msda.ms_deform_attn(x, [(2, 2)], None, x, x, padding="reflect")  # type: ignore[arg-type]
     msda.ms_deform_attn(x, [(2, 2)], None, x)  # type: ignore[call-arg]
-    msda.ms_deform_attn(array, [(2, 2)], None, x, x)  # type: ignore[type-var]
     msda.MSDeformAttn("256")  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use half::{bf16, f16};
 
-use crate::dtype::{Dtype, Element, Slice, SliceMut, typed};
+use crate::dtype::{Dtype, Element, Slice, SliceMut, retyped, typed};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The alignment of the first element in bytes: two cache lines, which processors fetch together.
@@ -196,22 +196,12 @@ impl Buffer {
 
     /// Borrows the elements.
     pub fn as_slice(&self) -> Slice<'_> {
-        match self {
-            Self::F64(v) => Slice::F64(v),
-            Self::F32(v) => Slice::F32(v),
-            Self::F16(v) => Slice::F16(v),
-            Self::Bf16(v) => Slice::Bf16(v),
-        }
+        retyped!(Buffer => Slice, self, v => v)
     }
 
     /// Borrows the elements mutably.
     pub fn as_mut(&mut self) -> SliceMut<'_> {
-        match self {
-            Self::F64(v) => SliceMut::F64(v),
-            Self::F32(v) => SliceMut::F32(v),
-            Self::F16(v) => SliceMut::F16(v),
-            Self::Bf16(v) => SliceMut::Bf16(v),
-        }
+        retyped!(Buffer => SliceMut, self, v => v)
     }
 
     /// The element type.

@@ -255,6 +255,19 @@ macro_rules! typed {
 }
 pub(crate) use typed;
 
+/// The same for an expression that becomes the contents of another such enum.
+macro_rules! retyped {
+    ($from:ident => $to:ident, $value:expr, $name:ident => $body:expr) => {
+        match $value {
+            $from::F64($name) => $to::F64($body),
+            $from::F32($name) => $to::F32($body),
+            $from::F16($name) => $to::F16($body),
+            $from::Bf16($name) => $to::Bf16($body),
+        }
+    };
+}
+pub(crate) use retyped;
+
 /// Borrowed elements of a type known at run time. `slice.into()` makes one.
 #[derive(Debug, Clone, Copy)]
 pub enum Slice<'a> {
@@ -300,12 +313,7 @@ impl<'a> Slice<'a> {
     /// The elements without the first `start`; none if there are not so many.
     #[must_use]
     pub fn tail(&self, start: usize) -> Slice<'a> {
-        match self {
-            Self::F64(s) => Self::F64(s.get(start..).unwrap_or_default()),
-            Self::F32(s) => Self::F32(s.get(start..).unwrap_or_default()),
-            Self::F16(s) => Self::F16(s.get(start..).unwrap_or_default()),
-            Self::Bf16(s) => Self::Bf16(s.get(start..).unwrap_or_default()),
-        }
+        retyped!(Slice => Slice, self, s => s.get(start..).unwrap_or_default())
     }
 }
 
@@ -325,33 +333,18 @@ pub enum SliceMut<'a> {
 impl SliceMut<'_> {
     /// The same elements, read-only.
     pub fn as_slice(&self) -> Slice<'_> {
-        match self {
-            Self::F64(s) => Slice::F64(s),
-            Self::F32(s) => Slice::F32(s),
-            Self::F16(s) => Slice::F16(s),
-            Self::Bf16(s) => Slice::Bf16(s),
-        }
+        retyped!(SliceMut => Slice, self, s => s)
     }
 
     /// The same elements, borrowed for a shorter time.
     pub fn reborrow(&mut self) -> SliceMut<'_> {
-        match self {
-            Self::F64(s) => SliceMut::F64(s),
-            Self::F32(s) => SliceMut::F32(s),
-            Self::F16(s) => SliceMut::F16(s),
-            Self::Bf16(s) => SliceMut::Bf16(s),
-        }
+        retyped!(SliceMut => SliceMut, self, s => s)
     }
 
     /// The elements without the first `start`; none if there are not so many.
     #[must_use]
     pub fn tail(self, start: usize) -> Self {
-        match self {
-            Self::F64(s) => Self::F64(s.get_mut(start..).unwrap_or_default()),
-            Self::F32(s) => Self::F32(s.get_mut(start..).unwrap_or_default()),
-            Self::F16(s) => Self::F16(s.get_mut(start..).unwrap_or_default()),
-            Self::Bf16(s) => Self::Bf16(s.get_mut(start..).unwrap_or_default()),
-        }
+        retyped!(SliceMut => SliceMut, self, s => s.get_mut(start..).unwrap_or_default())
     }
 
     /// Stores `x` as element `i`, rounded to the element type.

@@ -62,6 +62,14 @@ impl Error {
         Self::new(ErrorKind::Shape, subject, got, expected)
     }
 
+    pub(crate) fn overflow(
+        subject: impl Into<String>,
+        got: impl fmt::Display,
+        expected: impl fmt::Display,
+    ) -> Self {
+        Self::new(ErrorKind::Overflow, subject, got, expected)
+    }
+
     /// Adds advice. `Display` prints it on a separate line that starts with `hint:`.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {

@@ -1,4 +1,17 @@
 #![doc = include_str!("../README.md")]
+//!
+//! # Modules
+//!
+//! | module | contents |
+//! |---|---|
+//! | `problem` | [`Spec`] and [`Problem`]: sizes, levels, options and types, checked once |
+//! | `dtype`, `buffer`, `view` | element types; owned tensors; tensors with strides |
+//! | `op` | inputs, gradients, their checks, and the trait [`Backend`] |
+//! | [`oracle`] | the specification: the operator written for clarity |
+//! | [`cpu`] | the backend for CPUs, one generic body for each instruction set |
+//! | `pack` | copies of value between layouts |
+//! | `conformance` | the battery that each backend must pass (a feature) |
+//! | `threads`, [`rng`], `error` | loops on several threads; random numbers; the error type |
 
 mod buffer;
 #[cfg(feature = "conformance")]

@@ -265,9 +265,9 @@ impl Backend for Oracle {
         "oracle".into()
     }
 
-    fn forward(&self, p: &Problem, inputs: &Inputs<'_>, output: ViewMut<'_>) -> Result<()> {
+    fn forward(&self, p: &Problem, inputs: &Inputs<'_>, mut output: ViewMut<'_>) -> Result<()> {
         op::check_output(p, &output)?;
-        write(p, Role::Output, &forward::<f64>(p, inputs)?, Some(output));
+        Role::Output.write(p, &forward::<f64>(p, inputs)?, &mut output);
         Ok(())
     }
 
@@ -281,26 +281,15 @@ impl Backend for Oracle {
         let args = op::check_inputs(p, inputs)?;
         op::check_gradients(p, &args, &grad_output, &gradients)?;
         let grads = backward::<f64>(p, inputs, &grad_output)?;
-        write(p, Role::Value, &grads.value, gradients.value);
-        write(p, Role::Locations, &grads.locations, gradients.locations);
-        write(p, Role::Weights, &grads.weights, gradients.weights);
-        if let Some((kind, _)) = args.reference {
-            write(p, Role::Reference(kind), &grads.reference, gradients.reference);
+        let reference = args.reference.map(|(kind, _)| (Role::Reference(kind), grads.reference));
+        let all = [(Role::Value, grads.value), (Role::Locations, grads.locations)];
+        let all = all.into_iter().chain([(Role::Weights, grads.weights)]).chain(reference);
+        let to = [gradients.value, gradients.locations, gradients.weights, gradients.reference];
+        for ((role, numbers), to) in all.zip(to) {
+            if let Some(mut to) = to {
+                role.write(p, &numbers, &mut to);
+            }
         }
         Ok(())
     }
-}
-
-/// Copies a dense result to a checked destination.
-fn write(p: &Problem, role: Role, dense: &[f64], to: Option<ViewMut<'_>>) {
-    let Some(mut to) = to else { return };
-    let (_, inner) = role.shape(p);
-    let from = role.dense(p);
-    let strides = to.strides.unwrap_or(from);
-    role.for_each_row(p, |index| {
-        let (src, dst) = (op::offset(from, index), op::offset(strides, index));
-        for c in 0..inner {
-            to.data.set(dst + c, dense[src + c]);
-        }
-    });
 }

@@ -205,15 +205,12 @@ impl Problem {
             ("reference", s.types.locations, [s.batch, s.queries, s.levels.len(), 4, 1]),
         ];
         for (name, dtype, shape) in tensors {
-            let bytes = shape
-                .iter()
-                .try_fold(dtype.size(), |n, &d| n.checked_mul(d.max(1)))
-                .filter(|&n| n <= isize::MAX as usize);
-            if bytes.is_none() {
-                return Err(Error::new(
-                    ErrorKind::Overflow,
+            let bytes = shape.iter().try_fold(dtype.size(), |n, &d| n.checked_mul(d.max(1)));
+            if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
+                let got = format!("{shape:?} elements of {dtype}");
+                return Err(Error::overflow(
                     format!("size of {name}"),
-                    format!("{shape:?} elements of {dtype}"),
+                    got,
                     "a tensor that fits the address space",
                 ));
             }
@@ -233,26 +230,6 @@ impl Problem {
         Self::new(spec)
     }
 
-    /// Number of images.
-    pub fn batch(&self) -> usize {
-        self.spec.batch
-    }
-
-    /// Queries per image.
-    pub fn queries(&self) -> usize {
-        self.spec.queries
-    }
-
-    /// Number of attention heads.
-    pub fn heads(&self) -> usize {
-        self.spec.heads
-    }
-
-    /// Channels per head.
-    pub fn channels(&self) -> usize {
-        self.spec.channels
-    }
-
     /// The levels and their positions.
     pub fn levels(&self) -> &[Level] {
         &self.levels
@@ -261,36 +238,6 @@ impl Problem {
     /// Sampling points on each level.
     pub fn points(&self) -> &[usize] {
         &self.spec.points
-    }
-
-    /// Sampling points per query and head, over all levels.
-    pub fn samples(&self) -> usize {
-        self.samples
-    }
-
-    /// Positions per image with rings and gaps: the `S` of `value`.
-    pub fn positions(&self) -> usize {
-        self.positions
-    }
-
-    /// How a sample is read.
-    pub fn sampling(&self) -> Sampling {
-        self.spec.sampling
-    }
-
-    /// How samples near and beyond the edge are read.
-    pub fn padding(&self) -> Padding {
-        self.spec.padding
-    }
-
-    /// The memory layout of `value`.
-    pub fn layout(&self) -> Layout {
-        self.spec.layout
-    }
-
-    /// Element types.
-    pub fn types(&self) -> Types {
-        self.spec.types
     }
 
     /// Scale and shift from a normalised to a pixel coordinate on an axis of `side` pixels.
@@ -324,6 +271,37 @@ impl Problem {
     }
 }
 
+macro_rules! fields {
+    ($($(#[$doc:meta])+ $name:ident: $type:ty = $($field:ident).+;)*) => {
+        impl Problem {
+            $($(#[$doc])+ pub fn $name(&self) -> $type { self.$($field).+ })*
+        }
+    };
+}
+
+fields! {
+    /// Number of images.
+    batch: usize = spec.batch;
+    /// Queries per image.
+    queries: usize = spec.queries;
+    /// Number of attention heads.
+    heads: usize = spec.heads;
+    /// Channels per head.
+    channels: usize = spec.channels;
+    /// Sampling points per query and head, over all levels.
+    samples: usize = samples;
+    /// Positions per image with rings and gaps: the `S` of `value`.
+    positions: usize = positions;
+    /// How a sample is read.
+    sampling: Sampling = spec.sampling;
+    /// How samples near and beyond the edge are read.
+    padding: Padding = spec.padding;
+    /// The memory layout of `value`.
+    layout: Layout = spec.layout;
+    /// Element types.
+    types: Types = spec.types;
+}
+
 /// Locations and weights have the type of the value, or `f32`.
 fn check_types(types: Types) -> Result<()> {
     for (name, got) in [("locations", types.locations), ("weights", types.weights)] {
@@ -342,14 +320,9 @@ fn check_types(types: Types) -> Result<()> {
 }
 
 fn checked_sum(sizes: &[usize], what: &str) -> Result<usize> {
-    sizes.iter().try_fold(0usize, |n, &x| n.checked_add(x)).ok_or_else(|| {
-        Error::new(
-            ErrorKind::Overflow,
-            format!("sum of {what}"),
-            format!("{sizes:?}"),
-            "a sum that fits usize",
-        )
-    })
+    let sum = sizes.iter().try_fold(0usize, |n, &x| n.checked_add(x));
+    let error = || Error::overflow(format!("sum of {what}"), format!("{sizes:?}"), "a sum that fits usize");
+    sum.ok_or_else(error)
 }
 
 /// The levels with their positions, and the number of positions.
@@ -367,26 +340,14 @@ fn lay_out(spec: &Spec) -> Result<(Vec<Level>, usize)> {
             .hint("levels are (height, width) in pixels"));
         }
         // At most (2^24 + 2)^2, which fits 64 bits; the check is for 32-bit machines.
-        let size = (h + 2 * ring).checked_mul(w + 2 * ring).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Overflow,
-                format!("size of level {l}"),
-                format!("{h}x{w}"),
-                "a smaller level",
-            )
-        })?;
-        sizes.push(size);
+        let size = (h + 2 * ring).checked_mul(w + 2 * ring);
+        let error = || Error::overflow(format!("size of level {l}"), format!("{h}x{w}"), "a smaller level");
+        sizes.push(size.ok_or_else(error)?);
     }
     let starts = match &spec.starts {
         None => {
-            let mut next = 0usize;
-            let mut starts = Vec::with_capacity(sizes.len());
             checked_sum(&sizes, "level sizes")?;
-            for size in &sizes {
-                starts.push(next);
-                next += size;
-            }
-            starts
+            (0..sizes.len()).map(|l| sizes[..l].iter().sum()).collect()
         }
         Some(starts) if starts.len() == sizes.len() => starts.clone(),
         Some(starts) => {
@@ -423,9 +384,9 @@ fn check_starts(spec: &Spec, starts: &[usize], sizes: &[usize]) -> Result<usize>
                 _ => "a level takes h*w positions",
             }));
         }
-        end = starts[l].checked_add(sizes[l]).ok_or_else(|| {
-            Error::new(ErrorKind::Overflow, format!("end of level {l}"), starts[l], "a smaller start")
-        })?;
+        end = starts[l]
+            .checked_add(sizes[l])
+            .ok_or_else(|| Error::overflow(format!("end of level {l}"), starts[l], "a smaller start"))?;
     }
     match spec.positions {
         Some(positions) if positions < end => {
@@ -440,39 +401,27 @@ fn check_starts(spec: &Spec, starts: &[usize], sizes: &[usize]) -> Result<usize>
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = &self.spec;
-        write!(f, "b{}_q{}_h{}_d{}_l", s.batch, s.queries, s.heads, s.channels)?;
-        for (i, (h, w)) in s.levels.iter().enumerate() {
-            write!(f, "{}{h}x{w}", if i == 0 { "" } else { "." })?;
-        }
-        f.write_str("_p")?;
-        if s.points.iter().all(|&p| p == s.points[0]) {
-            write!(f, "{}", s.points[0])?;
-        } else {
-            for (i, p) in s.points.iter().enumerate() {
-                write!(f, "{}{p}", if i == 0 { "" } else { "." })?;
-            }
-        }
-        write!(f, "_{}_{}", s.layout.name(), s.types.value)?;
+        let list = |numbers: &[usize]| numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(".");
+        let levels = s.levels.iter().map(|(h, w)| format!("{h}x{w}")).collect::<Vec<_>>().join(".");
+        let equal = s.points.iter().all(|&p| p == s.points[0]);
+        let points = list(if equal { &s.points[..1] } else { &s.points });
+        write!(f, "b{}_q{}_h{}_d{}", s.batch, s.queries, s.heads, s.channels)?;
+        write!(f, "_l{levels}_p{points}_{}_{}", s.layout.name(), s.types.value)?;
         if s.types.locations != s.types.value {
             write!(f, "_loc{}", s.types.locations)?;
         }
         if s.types.weights != s.types.value {
             write!(f, "_w{}", s.types.weights)?;
         }
-        if s.sampling == Sampling::Nearest {
-            f.write_str("_nearest")?;
-        }
-        if s.padding == Padding::Border {
-            f.write_str("_border")?;
-        }
-        if s.align_corners {
-            f.write_str("_corners")?;
+        for (is_set, name) in [
+            (s.sampling == Sampling::Nearest, "_nearest"),
+            (s.padding == Padding::Border, "_border"),
+            (s.align_corners, "_corners"),
+        ] {
+            f.write_str(if is_set { name } else { "" })?;
         }
         if let Some(starts) = &s.starts {
-            f.write_str("_at")?;
-            for (i, start) in starts.iter().enumerate() {
-                write!(f, "{}{start}", if i == 0 { "" } else { "." })?;
-            }
+            write!(f, "_at{}", list(starts))?;
         }
         match s.positions {
             Some(positions) => write!(f, "_s{positions}"),
@@ -497,12 +446,6 @@ mod tests {
         }
     }
 
-    fn message(change: impl FnOnce(&mut Spec)) -> String {
-        let mut s = spec();
-        change(&mut s);
-        Problem::new(s).expect_err("must be refused").to_string()
-    }
-
     #[test]
     fn levels_are_packed_or_start_where_the_spec_says() {
         let p = Problem::new(spec()).unwrap();
@@ -525,28 +468,36 @@ mod tests {
 
     #[test]
     fn errors_of_bad_specs_name_the_mistake() {
-        assert!(message(|s| s.starts = Some(vec![0, 23])).contains("at least 24, where level 0 ends"));
-        assert!(message(|s| s.positions = Some(29)).contains("at least 30"));
-        assert!(message(|s| s.levels[0] = (0, 6)).contains("0x6"));
-        assert!(message(|s| s.levels[1] = (1 << 25, 6)).contains("level 1"));
-        assert!(message(|s| s.points = vec![1]).contains("1 entries"));
-        assert!(message(|s| s.channels = 0).contains("channels"));
-        assert!(message(|s| s.levels.clear()).contains("at least one"));
-        assert!(message(|s| s.starts = Some(vec![0])).contains("one for each"));
-        assert!(message(|s| s.batch = usize::MAX).contains("fits the address space"));
-        assert!(message(|s| s.points = vec![usize::MAX, 1]).contains("sum of points"));
-        assert!(message(|s| s.starts = Some(vec![0, usize::MAX - 2])).contains("smaller start"));
-        assert!(message(|s| s.types.locations = Dtype::F16).contains("hint: convert locations to f32"));
-        let mixed = Types { value: Dtype::F16, locations: Dtype::Bf16, weights: Dtype::F16 };
-        assert!(message(|s| s.types = mixed).contains("bf16 with f16 values"));
+        type Change = fn(&mut Spec);
+        let changes: [(Change, &str); 13] = [
+            (|s| s.starts = Some(vec![0, 23]), "at least 24, where level 0 ends"),
+            (|s| s.positions = Some(29), "at least 30"),
+            (|s| s.levels[0] = (0, 6), "0x6"),
+            (|s| s.levels[1] = (1 << 25, 6), "level 1"),
+            (|s| s.points = vec![1], "1 entries"),
+            (|s| s.channels = 0, "channels"),
+            (|s| s.levels.clear(), "at least one"),
+            (|s| s.starts = Some(vec![0]), "one for each"),
+            (|s| s.batch = usize::MAX, "fits the address space"),
+            (|s| s.points = vec![usize::MAX, 1], "sum of points"),
+            (|s| s.starts = Some(vec![0, usize::MAX - 2]), "smaller start"),
+            (|s| s.types.locations = Dtype::F16, "hint: convert locations to f32"),
+            (
+                |s| s.types = Types { locations: Dtype::Bf16, ..Types::uniform(Dtype::F16) },
+                "bf16 with f16 values",
+            ),
+        ];
+        let whole = Problem::new(spec()).unwrap();
+        for (change, words) in changes {
+            let message = whole.with(change).expect_err(words).to_string();
+            assert!(message.contains(words), "{words}: {message}");
+        }
     }
 
     #[test]
     fn empty_sizes_are_legal() {
         for change in [|s: &mut Spec| s.batch = 0, |s: &mut Spec| s.queries = 0, |s: &mut Spec| s.heads = 0] {
-            let mut s = spec();
-            change(&mut s);
-            assert_eq!(Problem::new(s).unwrap().output_len(), 0);
+            assert_eq!(Problem::new(spec()).unwrap().with(change).unwrap().output_len(), 0);
         }
     }
 

@@ -131,6 +131,21 @@ impl Role {
         Ok(numbers)
     }
 
+    /// Writes numbers in dense order to `view`, which was checked, rounded to its type.
+    ///
+    /// # Panics
+    /// If `view` or `numbers` do not fit the problem.
+    pub fn write(self, p: &Problem, numbers: &[f64], view: &mut ViewMut<'_>) {
+        let ((_, inner), dense) = (self.shape(p), self.dense(p));
+        let strides = view.strides.unwrap_or(dense);
+        self.for_each_row(p, |index| {
+            let (from, to) = (offset(dense, index), offset(strides, index));
+            for c in 0..inner {
+                view.data.set(to + c, numbers[from + c]);
+            }
+        });
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Value => "value",

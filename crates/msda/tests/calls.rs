@@ -1,22 +1,17 @@
 //! Calls that are accepted and refused: allocating calls, strides of 0, overlapping destinations.
 
+mod common;
+
+use common::{run, sized};
 use msda::oracle::{self, Oracle};
 use msda::rng::Rng;
 use msda::{
-    Backend, Buffer, Cpu, Dtype, ErrorKind, Gradients, Inputs, Problem, ReferenceKind, Role, Spec, Types,
-    View, ViewMut,
+    Backend, Buffer, Cpu, Dtype, ErrorKind, Gradients, Inputs, Isa, Padding, Problem, ReferenceKind, Role,
+    Sampling, Spec, Types, View, ViewMut,
 };
 
 fn spec() -> Spec {
-    Spec {
-        batch: 2,
-        queries: 5,
-        heads: 3,
-        channels: 9,
-        levels: vec![(6, 5), (3, 2)],
-        points: vec![2, 1],
-        ..Spec::default()
-    }
+    sized([2, 5, 3, 9], &[(6, 5), (3, 2)], &[2, 1])
 }
 
 fn random(dtype: Dtype, len: usize, rng: &mut Rng) -> Buffer {
@@ -108,60 +103,112 @@ fn allocating_calls_refuse_what_does_not_fit_before_they_allocate() {
 #[test]
 fn a_stride_of_0_repeats_elements() {
     let t = Tensors::new(Problem::new(spec()).unwrap(), true);
-    let roles = [Role::Value, Role::Locations, Role::Weights, Role::Reference(ReferenceKind::Box)];
+    let kind = ReferenceKind::Box;
+    let roles = [Role::Value, Role::Locations, Role::Weights, Role::Reference(kind), Role::Output];
+    let reference = t.reference.as_ref().unwrap();
+    let dense = [&t.value, &t.locations, &t.weights, reference, &t.upstream].map(View::from);
     for (which, role) in roles.into_iter().enumerate() {
         for dim in 0..3 {
             let mut strides = role.dense(&t.p);
             strides[dim] = 0;
-            let mut inputs = t.inputs();
-            let mut reference = inputs.reference.unwrap();
-            let view = match which {
-                0 => &mut inputs.value,
-                1 => &mut inputs.locations,
-                2 => &mut inputs.weights,
-                _ => &mut reference.view,
-            };
-            *view = view.strided(strides);
-            let repeated = role.read(&t.p, view).unwrap();
+            let mut views = dense;
+            views[which] = views[which].strided(strides);
+            let repeated = role.read(&t.p, &views[which]).unwrap();
             let repeated = Buffer::from_fn(Dtype::F32, repeated.len(), |i| repeated[i]);
-            inputs.reference = Some(reference);
-
-            let mut copied = inputs;
-            match which {
-                0 => copied.value = View::from(&repeated),
-                1 => copied.locations = View::from(&repeated),
-                2 => copied.weights = View::from(&repeated),
-                _ => copied.reference = Some(msda::Reference { view: View::from(&repeated), ..reference }),
-            }
+            let mut copies = dense;
+            copies[which] = View::from(&repeated);
             for backend in [&Cpu::new() as &dyn Backend, &Oracle] {
-                let bits = |inputs: &Inputs<'_>| {
-                    let g = backend.gradients(&t.p, inputs, View::from(&t.upstream)).unwrap();
-                    let output = backend.output(&t.p, inputs).unwrap();
-                    let all = [output, g.value, g.locations, g.weights, g.reference.unwrap()];
-                    all.map(|buffer| buffer.to_le_bytes())
+                let bits = |[value, locations, weights, reference, upstream]: [View<'_>; 5]| {
+                    let inputs = Inputs::fused(value, kind, reference, locations, weights);
+                    run(backend, &t.p, &inputs, upstream).map(|buffer| buffer.to_le_bytes())
                 };
-                assert!(
-                    bits(&inputs) == bits(&copied),
-                    "{}: {role:?} with strides {strides:?}",
-                    backend.name()
-                );
+                let name = backend.name();
+                assert!(bits(views) == bits(copies), "{name}: {role:?} with strides {strides:?}");
             }
         }
     }
 }
 
-/// A destination in which two indices share an element is refused, stride 0 included.
+/// Every instruction set of this machine, and the oracle.
+fn backends() -> Vec<Box<dyn Backend>> {
+    let sets = Isa::available().into_iter().map(|isa| Cpu::with_isa(isa).unwrap());
+    sets.map(|cpu| Box::new(cpu) as Box<dyn Backend>).chain([Box::new(Oracle) as Box<dyn Backend>]).collect()
+}
+
+/// The results of one sample of a level whose pixels all hold `value`: the output and the gradients
+/// of value, locations and weights.
+fn sample(backend: &dyn Backend, p: &Problem, location: [f64; 2], numbers: [f64; 3]) -> [Vec<f64>; 4] {
+    let (t, [value, weight, upstream]) = (p.types(), numbers);
+    let value = Buffer::filled(t.value, p.value_len(), value);
+    let locations = Buffer::from_fn(t.locations, 2, |axis| location[axis]);
+    let (weights, upstream) = (Buffer::filled(t.weights, 1, weight), Buffer::filled(t.value, 1, upstream));
+    let inputs = Inputs::plain(&value, &locations, &weights);
+    let [output, value, locations, weights, _] = run(backend, p, &inputs, View::from(&upstream));
+    [output, value, locations, weights].map(|buffer| buffer.to_f64())
+}
+
+/// Where the operator has no gradient, numbers that are not finite do not make one: `0 * inf` is
+/// NaN.
 #[test]
-fn a_destination_with_stride_0_is_refused() {
-    let t = Tensors::new(Problem::new(spec()).unwrap(), false);
-    for dim in 0..3 {
-        let mut strides = Role::Output.dense(&t.p);
-        strides[dim] = 0;
-        let mut output = vec![7.0f32; t.p.output_len()];
-        let view = ViewMut::from(&mut output).strided(strides);
-        let error = Cpu::new().forward(&t.p, &t.inputs(), view).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Shape, "{error}");
-        assert!(output.iter().all(|&x| x == 7.0));
+fn without_a_gradient_the_result_is_exactly_0() {
+    let spec = sized([1; 4], &[(2, 2)], &[1]);
+    let nearest = Spec { sampling: Sampling::Nearest, ..spec.clone() };
+    let border = Spec { padding: Padding::Border, ..spec.clone() };
+    // Problem, location, and which of its coordinates have no gradient.
+    let cases = [
+        (&nearest, [0.3, 0.3], [true, true]),
+        (&border, [-1.0, 0.5], [true, false]),
+        (&border, [0.5, 2.0], [false, true]),
+        (&border, [2.0, -1.0], [true, true]),
+        (&spec, [9.0, 0.5], [true, true]),
+        (&spec, [f64::NAN, 0.5], [true, true]),
+        (&spec, [f64::INFINITY, 0.5], [true, true]),
+        (&border, [0.5, f64::INFINITY], [true, true]),
+    ];
+    for (backend, dtype) in backends().iter().flat_map(|b| [(b, Dtype::F32), (b, Dtype::F64)]) {
+        for (spec, location, none) in cases {
+            let p = Problem::new(Spec { types: Types::uniform(dtype), ..spec.clone() }).unwrap();
+            let off_the_map = !location.iter().all(|t| t.is_finite()) || location[0] == 9.0;
+            // The products of 1e25 overflow in f32.
+            for x in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e25] {
+                for numbers in
+                    [[x, 1.0, 1.0], [1.0, x, 1.0], [1.0, 1.0, x], [x, 1.0, x], [1.0, x, 1e25], [x; 3]]
+                {
+                    let [output, value, locations, weights] = sample(&**backend, &p, location, numbers);
+                    let what = format!("{} {p} {location:?} {numbers:?}: {locations:?}", backend.name());
+                    assert!((0..2).all(|axis| !none[axis] || locations[axis] == 0.0), "{what}");
+                    let zero = [output, value, weights].concat().iter().all(|x| *x == 0.0);
+                    assert!(zero || !off_the_map, "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// With `align_corners` a side of one pixel has a scale of 0, and `0 * inf` is NaN: the sample must
+/// contribute nothing, as on any other level.
+#[test]
+fn locations_that_are_not_finite_read_nothing_on_a_side_of_one_pixel() {
+    let options = [Sampling::Bilinear, Sampling::Nearest]
+        .into_iter()
+        .flat_map(|sampling| [Padding::Zeros, Padding::Border].map(|padding| (sampling, padding)));
+    for ((sampling, padding), level) in options.flat_map(|o| [(1, 1), (1, 3), (3, 1)].map(|level| (o, level)))
+    {
+        let spec = Spec { align_corners: true, sampling, padding, ..sized([1; 4], &[level], &[1]) };
+        let p = Problem::new(spec).unwrap();
+        for backend in backends() {
+            let run = |location| sample(&*backend, &p, location, [2.0, 3.0, 1.0]);
+            for x in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+                for location in [[x, 0.5], [0.5, x], [x, x]] {
+                    let numbers = run(location).concat();
+                    let name = backend.name();
+                    assert!(numbers.iter().all(|&n| n == 0.0), "{name} {p} {location:?}: {numbers:?}");
+                }
+            }
+            let numbers = run([0.5; 2]);
+            assert_eq!(numbers[0], [6.0], "{p}: a finite location reads the map");
+            assert_eq!(numbers, sample(&Oracle, &p, [0.5; 2], [2.0, 3.0, 1.0]), "{p}");
+        }
     }
 }
 

@@ -2,6 +2,9 @@
 //! all ties between neighbours, subnormals, and overflow. First the scalar conversions, then those
 //! of each instruction set, through the operator.
 
+mod common;
+
+use common::sized;
 use msda::{Backend, Cpu, Dtype, Element, Inputs, Isa, Problem, Sampling, Spec, Types, bf16, f16};
 
 /// A 16-bit floating-point format.
@@ -122,18 +125,8 @@ fn the_limit_of_overflow_is_where_rounding_gives_infinity() {
 
 /// One pixel, `channels` channels and one sample per query, which reads it with its weight.
 fn one_pixel(queries: usize, channels: usize, dtype: Dtype) -> Problem {
-    Problem::new(Spec {
-        batch: 1,
-        queries,
-        heads: 1,
-        channels,
-        levels: vec![(1, 1)],
-        points: vec![1],
-        sampling: Sampling::Nearest,
-        types: Types::with_value(dtype),
-        ..Spec::default()
-    })
-    .unwrap()
+    let (sampling, types) = (Sampling::Nearest, Types::with_value(dtype));
+    Problem::new(Spec { sampling, types, ..sized([1, queries, 1, channels], &[(1, 1)], &[1]) }).unwrap()
 }
 
 #[test]

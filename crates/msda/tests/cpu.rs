@@ -1,5 +1,8 @@
 //! Promises of the CPU backend beyond the conformance tests.
 
+mod common;
+
+use common::sized;
 use msda::rng::Rng;
 use msda::{
     Backend, Buffer, Cpu, Dtype, Gradients, Inputs, Isa, Problem, ReferenceKind, Role, Spec, Strides, View,
@@ -64,15 +67,7 @@ fn everything(p: &Problem, fused: bool, apart: usize) -> Vec<Vec<u8>> {
 }
 
 fn pyramid(heads: usize, queries: usize, points: [usize; 3]) -> Spec {
-    Spec {
-        batch: 2,
-        queries,
-        heads,
-        channels: 32,
-        levels: vec![(40, 60), (20, 30), (5, 7)],
-        points: points.to_vec(),
-        ..Spec::default()
-    }
+    sized([2, queries, heads, 32], &[(40, 60), (20, 30), (5, 7)], &points)
 }
 
 /// The number of threads does not change the bits.
@@ -80,7 +75,7 @@ fn pyramid(heads: usize, queries: usize, points: [usize; 3]) -> Spec {
 mod same_bits {
     use msda::{Dtype, Layout, Problem, Spec, Types};
 
-    use super::{everything, pyramid};
+    use super::{everything, pyramid, sized};
 
     fn assert_same_bits(p: &Problem, fused: bool, apart: usize) {
         let with = |threads| {
@@ -134,9 +129,8 @@ mod same_bits {
     /// rows.
     #[test]
     fn with_large_planes() {
-        let spec =
-            Spec { batch: 1, channels: 128, levels: vec![(128, 100), (5, 7)], ..pyramid(1, 3500, [4, 4, 2]) };
-        let p = Problem::new(Spec { points: vec![4, 2], ..spec }).unwrap();
+        let spec = sized([1, 3500, 1, 128], &[(128, 100), (5, 7)], &[4, 2]);
+        let p = Problem::new(spec).unwrap();
         assert_same_bits(&p, false, 1);
     }
 }
@@ -153,49 +147,6 @@ fn concurrent_callers_get_the_same_bits() {
     });
 }
 
-/// Inputs with stride 0 repeat an index: the same bits as from a dense copy.
-#[test]
-fn broadcast_inputs_equal_dense_copies() {
-    let p = Problem::new(pyramid(3, 20, [4, 4, 2])).unwrap();
-    let mut r = Rng::new(5);
-    // One row per tensor; value repeats its image, the others repeat image and query.
-    let roles = [Role::Value, Role::Locations, Role::Weights, Role::Output];
-    let once = roles.map(|role| {
-        let (extents, inner) = role.shape(&p);
-        let dense = role.dense(&p);
-        let kept = if role == Role::Value { [0, dense[1], dense[2]] } else { [0, 0, dense[2]] };
-        let len = if role == Role::Value { extents[1] * extents[2] * inner } else { extents[2] * inner };
-        Tensor { data: Buffer::from_fn(Dtype::F32, len, |_| r.between(0.0, 1.0)), strides: kept }
-    });
-    let copies: Vec<Tensor> = roles
-        .into_iter()
-        .zip(&once)
-        .map(|(role, once)| {
-            let numbers = role.read(&p, &once.view()).unwrap();
-            Tensor::new(&p, role, Dtype::F32, 1, |i| numbers[i])
-        })
-        .collect();
-    let run = |[value, locations, weights, upstream]: [&Tensor; 4]| {
-        let inputs = Inputs::plain(value.view(), locations.view(), weights.view());
-        let mut output = vec![f32::NAN; p.output_len()];
-        let (mut gv, mut gl) = (vec![f32::NAN; p.value_len()], vec![f32::NAN; p.locations_len()]);
-        let mut gw = vec![f32::NAN; p.weights_len()];
-        Cpu::new().forward(&p, &inputs, (&mut output).into()).unwrap();
-        let to = Gradients {
-            value: Some((&mut gv).into()),
-            locations: Some((&mut gl).into()),
-            weights: Some((&mut gw).into()),
-            reference: None,
-        };
-        Cpu::new().backward(&p, &inputs, upstream.view(), to).unwrap();
-        [output, gv, gl, gw]
-    };
-    let [value, locations, weights, upstream] = &copies[..] else { unreachable!("one copy per role") };
-    let broadcast = run(once.each_ref());
-    assert!(broadcast.iter().flatten().all(|x| x.is_finite()));
-    assert_eq!(broadcast, run([value, locations, weights, upstream]));
-}
-
 /// Sizes that no tensor bounds, because another size is zero, must not be allocated.
 #[test]
 fn empty_problems_allocate_nothing() {
@@ -206,15 +157,7 @@ fn empty_problems_allocate_nothing() {
         |s: &mut Spec| (s.batch, s.positions) = (0, Some(1 << 40)),
         |s: &mut Spec| (s.batch, s.heads, s.positions) = (2, 0, Some(1 << 40)),
     ] {
-        let mut spec = Spec {
-            batch: 1,
-            queries: 2,
-            heads: 2,
-            channels: 4,
-            levels: vec![(1, 1)],
-            points: vec![1],
-            ..Spec::default()
-        };
+        let mut spec = sized([1, 2, 2, 4], &[(1, 1)], &[1]);
         change(&mut spec);
         let p = Problem::new(spec).unwrap();
         assert!(p.samples() == huge || p.positions() == huge);
@@ -237,103 +180,10 @@ fn missing_instruction_sets_are_refused() {
     assert!(error.contains("one this machine has"), "{error}");
 }
 
-/// Where a sample reads nothing, a weight that is not finite makes no gradient. A nearest sample of
-/// a huge value makes none either.
-#[test]
-fn samples_that_read_nothing_have_no_gradient() {
-    let spec = Spec {
-        batch: 1,
-        queries: 1,
-        heads: 1,
-        channels: 1,
-        levels: vec![(2, 2)],
-        points: vec![1],
-        ..Spec::default()
-    };
-    let gradient = |spec: Spec, value: f32, location: f32, weight: f32| {
-        let p = Problem::new(spec).unwrap();
-        let (value, locations, weights) = ([value; 4], [location; 2], [weight]);
-        let inputs = Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice());
-        let mut grad = [f32::NAN; 2];
-        let to = Gradients { locations: Some(grad.as_mut_slice().into()), ..Gradients::default() };
-        Cpu::new().backward(&p, &inputs, [1e25f32].as_slice().into(), to).unwrap();
-        grad
-    };
-    for location in [f32::NAN, f32::INFINITY, 9.0] {
-        for weight in [f32::NAN, f32::INFINITY] {
-            assert_eq!(gradient(spec.clone(), 1.0, location, weight), [0.0; 2], "{location} {weight}");
-        }
-    }
-    let nearest = Spec { sampling: msda::Sampling::Nearest, ..spec };
-    assert_eq!(gradient(nearest, 1e25, 0.3, 1.0), [0.0; 2]);
-}
-
-/// With `align_corners` a side of one pixel has a scale of 0, and `0 * inf` is NaN: the sample must
-/// contribute nothing, as on any other level.
-#[test]
-fn locations_that_are_not_finite_read_nothing_on_a_side_of_one_pixel() {
-    let spec = |levels, sampling, padding| Spec {
-        batch: 1,
-        queries: 1,
-        heads: 1,
-        channels: 1,
-        levels: vec![levels],
-        points: vec![1],
-        align_corners: true,
-        sampling,
-        padding,
-        ..Spec::default()
-    };
-    let run = |backend: &dyn Backend, p: &Problem, location: [f32; 2]| {
-        let (value, weights) = (vec![2.0f32; p.value_len()], [3.0f32]);
-        let inputs = Inputs::plain(&value, location.as_slice(), weights.as_slice());
-        let (mut output, mut gv) = ([f32::NAN], vec![f32::NAN; p.value_len()]);
-        let (mut gl, mut gw) = ([f32::NAN; 2], [f32::NAN]);
-        backend.forward(p, &inputs, output.as_mut_slice().into()).unwrap();
-        let to = Gradients {
-            value: Some((&mut gv).into()),
-            locations: Some(gl.as_mut_slice().into()),
-            weights: Some(gw.as_mut_slice().into()),
-            reference: None,
-        };
-        backend.backward(p, &inputs, [1.0f32].as_slice().into(), to).unwrap();
-        [output.to_vec(), gv, gl.to_vec(), gw.to_vec()].concat()
-    };
-    for levels in [(1, 1), (1, 3), (3, 1)] {
-        for sampling in [msda::Sampling::Bilinear, msda::Sampling::Nearest] {
-            for padding in [msda::Padding::Zeros, msda::Padding::Border] {
-                let p = Problem::new(spec(levels, sampling, padding)).unwrap();
-                for x in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-                    for location in [[x, 0.5], [0.5, x], [x, x]] {
-                        for isa in Isa::available() {
-                            let numbers = run(&Cpu::with_isa(isa).unwrap(), &p, location);
-                            assert!(numbers.iter().all(|&n| n == 0.0), "{isa} {p} {location:?}: {numbers:?}");
-                        }
-                        let numbers = run(&msda::oracle::Oracle, &p, location);
-                        assert!(numbers.iter().all(|&n| n == 0.0), "oracle {p} {location:?}: {numbers:?}");
-                    }
-                }
-                let numbers = run(&Cpu::new(), &p, [0.5; 2]);
-                assert_eq!(numbers[0], 6.0, "{p}: a finite location reads the map");
-                assert_eq!(numbers, run(&msda::oracle::Oracle, &p, [0.5; 2]), "{p}");
-            }
-        }
-    }
-}
-
 /// Strides of an empty tensor, or of a dimension of size 1, are not used.
 #[test]
 fn unused_strides_may_be_anything() {
-    let spec = Spec {
-        batch: 1,
-        queries: 2,
-        heads: 2,
-        channels: 4,
-        levels: vec![(3, 3)],
-        points: vec![0],
-        ..Spec::default()
-    };
-    let p = Problem::new(spec).unwrap();
+    let p = Problem::new(sized([1, 2, 2, 4], &[(3, 3)], &[0])).unwrap();
     let (value, none) = (vec![1.0f32; p.value_len()], Vec::<f32>::new());
     let mut output = vec![f32::NAN; p.output_len()];
     for strides in [[8, 4, 2], [usize::MAX; 3]] {

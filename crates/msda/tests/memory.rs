@@ -3,9 +3,12 @@
 #![cfg(feature = "rayon")]
 #![allow(unsafe_code)]
 
+mod common;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use common::sized;
 use msda::{Backend, Buffer, Cpu, Dtype, Gradients, Inputs, Problem, Spec, Types};
 
 /// Counts the bytes allocated now and their maximum.
@@ -19,13 +22,13 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::SeqCst) + layout.size();
         PEAK.fetch_max(now, Ordering::SeqCst);
-        // SAFETY: the caller's.
+        // SAFETY: the arguments go on unchanged, so the caller's promises hold.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
         NOW.fetch_sub(layout.size(), Ordering::SeqCst);
-        // SAFETY: the caller's.
+        // SAFETY: the arguments go on unchanged, so the caller's promises hold.
         unsafe { System.dealloc(p, layout) }
     }
 }
@@ -48,17 +51,9 @@ fn a_call_takes_a_few_megabytes() {
     for dtype in [Dtype::F32, Dtype::F16] {
         let mut forward = Vec::new();
         for queries in [300, 2000, 8000] {
-            let p = Problem::new(Spec {
-                batch: 1,
-                queries,
-                heads: 8,
-                channels: 32,
-                levels: vec![(92, 160), (46, 80), (23, 40), (12, 20)],
-                points: vec![8; 4],
-                types: Types::with_value(dtype),
-                ..Spec::default()
-            })
-            .unwrap();
+            let levels = [(92, 160), (46, 80), (23, 40), (12, 20)];
+            let spec = sized([1, queries, 8, 32], &levels, &[8; 4]);
+            let p = Problem::new(Spec { types: Types::with_value(dtype), ..spec }).unwrap();
             let value = Buffer::filled(dtype, p.value_len(), 1.0);
             let locations = Buffer::from_fn(Dtype::F32, p.locations_len(), |i| (i % 97) as f64 / 97.0);
             let weights = Buffer::filled(Dtype::F32, p.weights_len(), 0.1);

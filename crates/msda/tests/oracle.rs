@@ -1,5 +1,8 @@
 //! The gradients of the oracle are the derivatives of its output.
 
+mod common;
+
+use common::sized;
 use msda::rng::Rng;
 use msda::{Inputs, Padding, Problem, Reference, ReferenceKind, Sampling, Spec, Types, View, oracle};
 
@@ -65,15 +68,7 @@ fn check(spec: Spec, kind: Option<ReferenceKind>) {
 }
 
 fn small() -> Spec {
-    Spec {
-        batch: 2,
-        queries: 3,
-        heads: 2,
-        channels: 3,
-        levels: vec![(4, 6), (3, 2)],
-        points: vec![2, 3],
-        ..Spec::default()
-    }
+    sized([2, 3, 2, 3], &[(4, 6), (3, 2)], &[2, 3])
 }
 
 #[test]
@@ -98,15 +93,7 @@ fn fused_gradients_match_finite_differences() {
 /// One sample between four pixels, computed by hand.
 #[test]
 fn one_sample_has_the_results_computed_by_hand() {
-    let spec = Spec {
-        batch: 1,
-        queries: 1,
-        heads: 1,
-        channels: 1,
-        levels: vec![(2, 2)],
-        points: vec![1],
-        ..Spec::default()
-    };
+    let spec = sized([1; 4], &[(2, 2)], &[1]);
     let p = Problem::new(Spec { types: Types::uniform(msda::Dtype::F64), ..spec }).unwrap();
     // Pixel (x, y) = (0.25, 0.5): left 3/4, right 1/4, half of each row.
     let (value, location, weight) = (vec![1.0, 2.0, 3.0, 5.0], vec![0.375, 0.5], vec![2.0]);
@@ -120,55 +107,4 @@ fn one_sample_has_the_results_computed_by_hand() {
     // The scale is 2 pixels per unit: d/dx = 2 * 2 * (0.5 * (2 - 1) + 0.5 * (5 - 3)) and
     // d/dy = 2 * 2 * (0.75 * 2 + 0.25 * 3).
     assert_eq!(g.locations, [6.0, 9.0]);
-}
-
-/// Where the operator has no gradient, numbers that are not finite do not make one: `0 * inf` is
-/// NaN.
-#[test]
-fn without_a_gradient_the_result_is_exactly_0() {
-    let spec = Spec {
-        batch: 1,
-        queries: 1,
-        heads: 1,
-        channels: 1,
-        levels: vec![(2, 2)],
-        points: vec![1],
-        types: Types::uniform(msda::Dtype::F64),
-        ..Spec::default()
-    };
-    let nearest = Spec { sampling: Sampling::Nearest, ..spec.clone() };
-    let border = Spec { padding: Padding::Border, ..spec.clone() };
-    let bad = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
-    // Problem, location, and which of its coordinates have no gradient.
-    let cases = [
-        (&nearest, [0.3, 0.3], [true, true]),
-        (&border, [-1.0, 0.5], [true, false]),
-        (&border, [0.5, 2.0], [false, true]),
-        (&border, [2.0, -1.0], [true, true]),
-        (&spec, [9.0, 0.5], [true, true]),
-        (&spec, [f64::NAN, 0.5], [true, true]),
-        (&border, [0.5, f64::INFINITY], [true, true]),
-    ];
-    for (spec, location, none) in cases {
-        let p = Problem::new(spec.clone()).unwrap();
-        for x in bad {
-            for [value, weight, upstream] in [[x, 1.0, 1.0], [1.0, x, 1.0], [1.0, 1.0, x], [x, x, x]] {
-                let (value, location, weight) = ([value; 4], location, [weight]);
-                let inputs = Inputs::plain(&value, &location, &weight);
-                let g = oracle::backward::<f64>(&p, &inputs, &View::from(&[upstream])).unwrap();
-                for axis in 0..2 {
-                    assert!(!none[axis] || g.locations[axis] == 0.0, "{p} {location:?}: {:?}", g.locations);
-                }
-                let off_the_map = !location.iter().all(|t| t.is_finite()) || location[0] == 9.0;
-                if off_the_map {
-                    assert_eq!(
-                        (&g.value[..], &g.weights[..]),
-                        (&[0.0; 4][..], &[0.0][..]),
-                        "{p} {location:?}"
-                    );
-                    assert_eq!(oracle::forward::<f64>(&p, &inputs).unwrap(), [0.0]);
-                }
-            }
-        }
-    }
 }

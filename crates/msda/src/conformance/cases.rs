@@ -1,11 +1,21 @@
 //! The cases of each group.
 
-use super::data::{Case, Held, Kind, Spread, Wrong};
+use super::data::{Case, Kind, Spread, StoredTensor, Wrong};
 use crate::dtype::{Dtype, Element};
 use crate::op::{ReferenceKind, offset};
 use crate::problem::{Layout, Padding, Problem, Sampling, Spec, Types};
 use crate::rng::Rng;
 use crate::view::Role;
+
+/// Nested loops: each combination of the numbers of some lists.
+macro_rules! each {
+    ($x:pat in $list:expr => $body:block) => { for $x in $list $body };
+    ($x:pat in $list:expr, $($rest:tt)+) => { for $x in $list { each!($($rest)+) } };
+}
+
+const SAMPLINGS: [Sampling; 2] = [Sampling::Bilinear, Sampling::Nearest];
+const PADDINGS: [Padding; 2] = [Padding::Zeros, Padding::Border];
+const FORMS: [Option<ReferenceKind>; 3] = [None, Some(ReferenceKind::Point), Some(ReferenceKind::Box)];
 
 /// Where the samples are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,19 +74,19 @@ impl Maker {
     }
 
     pub(super) fn inside(&mut self) {
-        self.for_types(|m, s| m.add(s, Places::Inside));
+        self.for_types(|m, s| _ = m.add(s, Places::Inside));
     }
 
     pub(super) fn outside(&mut self) {
-        self.for_types(|m, s| m.add(s, Places::Outside));
+        self.for_types(|m, s| _ = m.add(s, Places::Outside));
     }
 
     pub(super) fn not_finite(&mut self) {
-        self.for_options(|m, s| m.add(s, Places::NotFinite));
+        self.for_options(|m, s| _ = m.add(s, Places::NotFinite));
     }
 
     pub(super) fn options(&mut self) {
-        self.for_options(|m, s| m.add(s, Places::Mixed));
+        self.for_options(|m, s| _ = m.add(s, Places::Mixed));
     }
 
     fn random_case(&mut self) {
@@ -114,84 +124,57 @@ impl Maker {
     }
 
     fn for_types(&mut self, f: impl Fn(&mut Self, Spec)) {
-        for dtype in Dtype::ALL {
-            for types in [Types::uniform(dtype), Types::with_value(dtype)] {
-                f(self, Spec { types, ..small() });
-            }
-        }
+        each!(dtype in Dtype::ALL, types in [Types::uniform(dtype), Types::with_value(dtype)] => {
+            f(self, Spec { types, ..small() });
+        });
     }
 
     fn for_options(&mut self, f: impl Fn(&mut Self, Spec)) {
-        for sampling in [Sampling::Bilinear, Sampling::Nearest] {
-            for padding in [Padding::Zeros, Padding::Border] {
-                for align_corners in [false, true] {
-                    for dtype in [Dtype::F32, Dtype::F16, Dtype::F64] {
-                        let types = Types::with_value(dtype);
-                        f(self, Spec { sampling, padding, align_corners, types, ..small() });
-                    }
-                }
-            }
-        }
+        let dtypes = [Dtype::F32, Dtype::F16, Dtype::F64];
+        each!(sampling in SAMPLINGS, padding in PADDINGS, align_corners in [false, true], dtype in dtypes => {
+            let types = Types::with_value(dtype);
+            f(self, Spec { sampling, padding, align_corners, types, ..small() });
+        });
     }
 
     pub(super) fn borders(&mut self) {
-        for sampling in [Sampling::Bilinear, Sampling::Nearest] {
-            for padding in [Padding::Zeros, Padding::Border] {
-                for (align_corners, levels) in [(false, vec![(4, 8), (2, 1)]), (true, vec![(5, 9), (3, 2)])] {
-                    let spec = Spec {
-                        levels,
-                        points: vec![8, 4],
-                        sampling,
-                        padding,
-                        align_corners,
-                        queries: 12,
-                        ..small()
-                    };
-                    self.build(spec, Places::Borders, None, Spreads::default());
-                }
-            }
-        }
+        let grids = [(false, [(4, 8), (2, 1)]), (true, [(5, 9), (3, 2)])];
+        each!(sampling in SAMPLINGS, padding in PADDINGS, (align_corners, levels) in grids => {
+            let options = Spec { sampling, padding, align_corners, ..small() };
+            let spec = Spec { levels: levels.to_vec(), points: vec![8, 4], queries: 12, ..options };
+            self.add(spec, Places::Borders);
+        });
     }
 
     pub(super) fn one_pixel(&mut self) {
-        for levels in [vec![(1, 1)], vec![(1, 1), (1, 1)], vec![(1, 6)], vec![(6, 1), (1, 2)]] {
-            for padding in [Padding::Zeros, Padding::Border] {
-                for align_corners in [false, true] {
-                    for layout in Layout::ALL {
-                        let points = vec![3; levels.len()];
-                        let levels = levels.clone();
-                        let spec = Spec { levels, points, padding, align_corners, layout, ..small() };
-                        self.add(spec, Places::Mixed);
-                    }
-                }
-            }
-        }
+        let pyramids = [&[(1, 1)][..], &[(1, 1), (1, 1)], &[(1, 6)], &[(6, 1), (1, 2)]];
+        each!(levels in pyramids, padding in PADDINGS, align_corners in [false, true], layout in Layout::ALL => {
+            let (levels, points) = (levels.to_vec(), vec![3; levels.len()]);
+            self.add(Spec { levels, points, padding, align_corners, layout, ..small() }, Places::Mixed);
+        });
     }
 
     pub(super) fn empty(&mut self) {
-        for form in [None, Some(ReferenceKind::Point), Some(ReferenceKind::Box)] {
-            for change in [
-                |s: &mut Spec| s.batch = 0,
-                |s: &mut Spec| s.queries = 0,
-                |s: &mut Spec| s.heads = 0,
-                |s: &mut Spec| s.points = vec![0, 0],
-                |s: &mut Spec| s.points = vec![0, 2],
-                |s: &mut Spec| (s.batch, s.queries, s.layout) = (1, 0, Layout::PlanarRing),
-            ] {
-                let mut spec = small();
-                change(&mut spec);
-                self.build(spec, Places::Mixed, form, Spreads::default());
-            }
-        }
+        let changes = [
+            |s: &mut Spec| s.batch = 0,
+            |s: &mut Spec| s.queries = 0,
+            |s: &mut Spec| s.heads = 0,
+            |s: &mut Spec| s.points = vec![0, 0],
+            |s: &mut Spec| s.points = vec![0, 2],
+            |s: &mut Spec| (s.batch, s.queries, s.layout) = (1, 0, Layout::PlanarRing),
+        ];
+        each!(form in FORMS, change in changes => {
+            let mut spec = small();
+            change(&mut spec);
+            self.add_form(spec, form);
+        });
     }
 
     pub(super) fn channels(&mut self) {
-        for channels in NUMBERS_OF_CHANNELS {
-            for dtype in Dtype::ALL {
-                let types = Types::uniform(dtype);
-                self.add(Spec { channels, types, batch: 1, heads: 2, ..small() }, Places::Mixed);
-            }
-        }
+        each!(channels in NUMBERS_OF_CHANNELS, dtype in Dtype::ALL => {
+            let types = Types::uniform(dtype);
+            self.add(Spec { channels, types, batch: 1, heads: 2, ..small() }, Places::Mixed);
+        });
     }
 
     pub(super) fn levels(&mut self) {
@@ -202,153 +185,104 @@ impl Maker {
     }
 
     pub(super) fn points(&mut self) {
-        for points in [vec![1, 4], vec![4, 1], vec![0, 3], vec![3, 0], vec![16, 2], vec![33, 1]] {
-            for form in [None, Some(ReferenceKind::Point), Some(ReferenceKind::Box)] {
-                self.build(
-                    Spec { points: points.clone(), ..small() },
-                    Places::Mixed,
-                    form,
-                    Spreads::default(),
-                );
-            }
-        }
+        each!(points in [[1, 4], [4, 1], [0, 3], [3, 0], [16, 2], [33, 1]], form in FORMS => {
+            self.add_form(Spec { points: points.to_vec(), ..small() }, form);
+        });
     }
 
     pub(super) fn strides(&mut self) {
-        for gap in [Some(0), Some(1), Some(16)] {
-            for reversed in [false, true] {
-                for layout in Layout::ALL {
-                    for form in [None, Some(ReferenceKind::Box)] {
-                        let spread = Spread { gap, reversed, ..Spread::default() };
-                        let spreads = Spreads { inputs: spread, outputs: spread };
-                        self.build(Spec { layout, ..small() }, Places::Mixed, form, spreads);
-                    }
-                }
-            }
-        }
-        for dim in 0..3 {
-            for layout in Layout::ALL {
-                for form in [None, Some(ReferenceKind::Box)] {
-                    let inputs = Spread { gap: Some(0), repeated: Some(dim), ..Spread::default() };
-                    let spreads = Spreads { inputs, outputs: Spread::default() };
-                    self.build(Spec { layout, ..small() }, Places::Mixed, form, spreads);
-                }
-            }
-        }
+        let forms = [None, Some(ReferenceKind::Box)];
+        each!(gap in [0, 1, 16], reversed in [false, true], layout in Layout::ALL, form in forms => {
+            let spread = Spread { gap: Some(gap), reversed, ..Spread::default() };
+            let spreads = Spreads { inputs: spread, outputs: spread };
+            self.build(Spec { layout, ..small() }, Places::Mixed, form, spreads);
+        });
+        each!(dim in 0..3, layout in Layout::ALL, form in forms => {
+            let inputs = Spread { gap: Some(0), repeated: Some(dim), ..Spread::default() };
+            let spreads = Spreads { inputs, outputs: Spread::default() };
+            self.build(Spec { layout, ..small() }, Places::Mixed, form, spreads);
+        });
     }
 
     pub(super) fn unaligned(&mut self) {
-        for dtype in Dtype::ALL {
-            for start in [1, 3] {
-                let spread = Spread { start, ..Spread::default() };
-                let spec = Spec { types: Types::uniform(dtype), channels: 32, ..small() };
-                self.build(spec, Places::Mixed, None, Spreads { inputs: spread, outputs: spread });
-            }
-        }
+        each!(dtype in Dtype::ALL, start in [1, 3] => {
+            let spread = Spread { start, ..Spread::default() };
+            let spec = Spec { types: Types::uniform(dtype), channels: 32, ..small() };
+            self.build(spec, Places::Mixed, None, Spreads { inputs: spread, outputs: spread });
+        });
     }
 
     pub(super) fn layouts(&mut self) {
-        for layout in Layout::ALL {
-            for dtype in [Dtype::F32, Dtype::Bf16] {
-                let spec = Spec { layout, types: Types::uniform(dtype), ..small() };
-                self.add(spec.clone(), Places::Mixed);
-                // Levels in the other order, with gaps before, between and after.
-                let spec = Spec { starts: Some(vec![60, 3]), positions: Some(170), ..spec };
-                self.add(spec, Places::Mixed);
-            }
-        }
+        each!(layout in Layout::ALL, dtype in [Dtype::F32, Dtype::Bf16] => {
+            let spec = Spec { layout, types: Types::uniform(dtype), ..small() };
+            self.add(spec.clone(), Places::Mixed);
+            // Levels in the other order, with gaps before, between and after.
+            self.add(Spec { starts: Some(vec![60, 3]), positions: Some(170), ..spec }, Places::Mixed);
+        });
     }
 
     pub(super) fn types(&mut self) {
-        for value in Dtype::ALL {
-            for locations in [value, Dtype::F32] {
-                for weights in [value, Dtype::F32] {
-                    for form in [None, Some(ReferenceKind::Point)] {
-                        let types = Types { value, locations, weights };
-                        self.build(
-                            Spec { types, channels: 20, ..small() },
-                            Places::Mixed,
-                            form,
-                            Spreads::default(),
-                        );
-                    }
-                }
-            }
-        }
+        let forms = [None, Some(ReferenceKind::Point)];
+        each!(value in Dtype::ALL, locations in [value, Dtype::F32], weights in [value, Dtype::F32], form in forms => {
+            let types = Types { value, locations, weights };
+            self.add_form(Spec { types, channels: 20, ..small() }, form);
+        });
     }
 
     pub(super) fn fused(&mut self) {
-        for kind in [ReferenceKind::Point, ReferenceKind::Box] {
-            for sampling in [Sampling::Bilinear, Sampling::Nearest] {
-                for padding in [Padding::Zeros, Padding::Border] {
-                    for dtype in Dtype::ALL {
-                        let spec = Spec { sampling, padding, types: Types::uniform(dtype), ..small() };
-                        self.build(spec.clone(), Places::Mixed, Some(kind), Spreads::default());
-                        self.build(spec, Places::NotFinite, Some(kind), Spreads::default());
-                    }
-                }
-            }
-        }
+        let forms = [Some(ReferenceKind::Point), Some(ReferenceKind::Box)];
+        each!(form in forms, sampling in SAMPLINGS, padding in PADDINGS, dtype in Dtype::ALL => {
+            let spec = Spec { sampling, padding, types: Types::uniform(dtype), ..small() };
+            self.add_form(spec.clone(), form);
+            self.build(spec, Places::NotFinite, form, Spreads::default());
+        });
     }
 
     /// All samples are on the left half of each level. The right half, gaps and rings hold NaN.
     pub(super) fn untouched(&mut self) {
-        for layout in Layout::ALL {
-            for dtype in Dtype::ALL {
-                let spec = Spec { layout, types: Types::with_value(dtype), ..small() };
-                self.add(spec, Places::Inside);
-                let case = self.cases.last_mut().expect("just added");
-                let p = &case.problem;
-                let mut clean = vec![false; p.positions()];
-                for level in p.levels() {
-                    for y in 0..level.h {
-                        for x in 0..level.w.div_ceil(2) {
-                            clean[level.position(y, x)] = true;
-                        }
-                    }
-                }
-                let strides = Role::Value.dense(p);
-                let mut data = case.value.buffer.as_mut();
-                for b in 0..p.batch() {
-                    for (s, _) in clean.iter().enumerate().filter(|(_, clean)| !**clean) {
-                        for h in 0..p.heads() {
-                            for c in 0..p.channels() {
-                                data.set(offset(strides, [b, s, h]) + c, f64::NAN);
-                            }
-                        }
-                    }
-                }
-                // With smaller x both pixels of a pair are at most w/2: the right half is not read.
-                let mut locations = case.locations.buffer.as_mut();
-                for i in (0..p.locations_len()).step_by(2) {
-                    let x = locations.as_slice().get(i);
-                    locations.set(i, x * 0.4);
+        each!(layout in Layout::ALL, dtype in Dtype::ALL => {
+            let spec = Spec { layout, types: Types::with_value(dtype), ..small() };
+            let case = self.add(spec, Places::Inside);
+            let p = &case.problem;
+            let mut clean = vec![false; p.positions()];
+            for level in p.levels() {
+                for i in 0..level.h {
+                    let row = level.position(i, 0);
+                    clean[row..row + level.w.div_ceil(2)].fill(true);
                 }
             }
-        }
+            let (strides, d) = (Role::Value.dense(p), p.channels());
+            let mut data = case.value.buffer.as_mut();
+            Role::Value.for_each_row(p, |index| {
+                let first = offset(strides, index);
+                (0..d).filter(|_| !clean[index[1]]).for_each(|c| data.set(first + c, f64::NAN));
+            });
+            // With smaller x both pixels of a pair are at most w/2: the right half is not read.
+            let mut i = 0;
+            case.locations.change(|x| {
+                i += 1;
+                if i % 2 == 1 { x * 0.4 } else { x }
+            });
+        });
     }
 
     /// Each second sample subtracts what the sample before it added.
     pub(super) fn cancelling(&mut self) {
-        for layout in Layout::ALL {
-            for dtype in Dtype::ALL {
-                for (channels, points) in [(32, vec![4, 4]), (8, vec![2, 6])] {
-                    let types = Types::with_value(dtype);
-                    self.add(Spec { layout, types, channels, points, ..small() }, Places::Mixed);
-                    let case = self.cases.last_mut().expect("just added");
-                    let mut weights = case.weights.buffer.as_mut();
-                    let mut locations = case.locations.buffer.as_mut();
-                    for i in (0..case.problem.weights_len()).step_by(2) {
-                        let weight = weights.as_slice().get(i);
-                        weights.set(i + 1, -weight);
-                        for axis in 0..2 {
-                            let at = locations.as_slice().get(2 * i + axis);
-                            locations.set(2 * i + 2 + axis, at);
-                        }
-                    }
+        let sizes = [(32, [4, 4]), (8, [2, 6])];
+        each!(layout in Layout::ALL, dtype in Dtype::ALL, (channels, points) in sizes => {
+            let (types, points) = (Types::with_value(dtype), points.to_vec());
+            let case = self.add(Spec { layout, types, channels, points, ..small() }, Places::Mixed);
+            let mut weights = case.weights.buffer.as_mut();
+            let mut locations = case.locations.buffer.as_mut();
+            for i in (0..case.problem.weights_len()).step_by(2) {
+                let weight = weights.as_slice().get(i);
+                weights.set(i + 1, -weight);
+                for axis in 0..2 {
+                    let at = locations.as_slice().get(2 * i + axis);
+                    locations.set(2 * i + 2 + axis, at);
                 }
             }
-        }
+        });
     }
 
     /// Each tensor in turn, and all of them, with some numbers that are not finite. Locations are
@@ -361,18 +295,15 @@ impl Maker {
                 m.damage(which, &NUMBERS);
             });
         }
-        for kind in [ReferenceKind::Point, ReferenceKind::Box] {
-            for padding in [Padding::Zeros, Padding::Border] {
-                for dtype in [Dtype::F32, Dtype::F16] {
-                    let spec = Spec { padding, types: Types::uniform(dtype), ..small() };
-                    self.build(spec.clone(), Places::Mixed, Some(kind), Spreads::default());
-                    self.damage([true, false, true], &NUMBERS);
-                    // A logit of minus infinity masks its sample.
-                    self.build(spec, Places::Mixed, Some(kind), Spreads::default());
-                    self.damage([false, true, false], &[f64::NEG_INFINITY]);
-                }
-            }
-        }
+        let forms = [Some(ReferenceKind::Point), Some(ReferenceKind::Box)];
+        each!(form in forms, padding in PADDINGS, dtype in [Dtype::F32, Dtype::F16] => {
+            let spec = Spec { padding, types: Types::uniform(dtype), ..small() };
+            self.add_form(spec.clone(), form);
+            self.damage([true, false, true], &NUMBERS);
+            // A logit of minus infinity masks its sample.
+            self.add_form(spec, form);
+            self.damage([false, true, false], &[f64::NEG_INFINITY]);
+        });
     }
 
     /// Replaces a few numbers of value, weights and upstream gradient of the last case.
@@ -398,98 +329,67 @@ impl Maker {
     /// Positive terms only: in 16 bits a sum stops growing once a term is below half its last
     /// digit. Not in `f64`: the oracle itself rounds such sums.
     pub(super) fn crowded(&mut self) {
-        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
-            for (queries, points) in [(600, 4), (3, 400)] {
-                let spec = Spec { batch: 1, queries, heads: 2, channels: 4, ..small() };
-                let types = Types::uniform(dtype);
-                self.add(Spec { levels: vec![(2, 3)], points: vec![points], types, ..spec }, Places::Inside);
-                let case = self.cases.last_mut().expect("just added");
-                case.value.change(f64::abs);
-                case.grad_output.change(f64::abs);
-            }
-        }
+        let dtypes = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+        each!(dtype in dtypes, (queries, points) in [(600, 4), (3, 400)] => {
+            let spec = Spec { batch: 1, queries, heads: 2, channels: 4, ..small() };
+            let (levels, points, types) = (vec![(2, 3)], vec![points], Types::uniform(dtype));
+            let case = self.add(Spec { levels, points, types, ..spec }, Places::Inside);
+            case.value.change(f64::abs);
+            case.grad_output.change(f64::abs);
+        });
     }
 
     pub(super) fn extremes(&mut self) {
         // Subnormal values, then subnormal upstream gradients.
-        for types in [Types::uniform(Dtype::F16), Types::with_value(Dtype::F16)] {
-            for sampling in [Sampling::Bilinear, Sampling::Nearest] {
-                for channels in [8, 32, 5] {
-                    for subnormal_value in [true, false] {
-                        self.add(Spec { types, sampling, channels, ..small() }, Places::Mixed);
-                        let case = self.cases.last_mut().expect("just added");
-                        let held = if subnormal_value { &mut case.value } else { &mut case.grad_output };
-                        held.change(|x| x * 2f64.powi(-17));
-                    }
-                }
-            }
-        }
+        let f16 = [Types::uniform(Dtype::F16), Types::with_value(Dtype::F16)];
+        each!(types in f16, sampling in SAMPLINGS, channels in [8, 32, 5], of_value in [true, false] => {
+            let case = self.add(Spec { types, sampling, channels, ..small() }, Places::Mixed);
+            let held = if of_value { &mut case.value } else { &mut case.grad_output };
+            held.change(|x| x * 2f64.powi(-17));
+        });
         // Outputs, then gradients of value: some overflow to infinity, the others stay far below.
-        for channels in [8, 32, 5] {
-            for overflowing_output in [true, false] {
-                let types = Types::with_value(Dtype::F16);
-                self.add(Spec { types, channels, ..small() }, Places::Inside);
-                let case = self.cases.last_mut().expect("just added");
-                let samples = case.problem.samples();
-                let held = if overflowing_output { &mut case.value } else { &mut case.grad_output };
-                held.change(|x| 1.5e4 * (1.0 + x.abs().min(1.0)));
-                let mut i = 0;
-                case.weights.change(|x| {
-                    i += 1;
-                    if ((i - 1) / samples).is_multiple_of(2) { 10.0 + x } else { 0.02 * x.min(1.0) }
-                });
-            }
-        }
+        each!(channels in [8, 32, 5], overflowing_output in [true, false] => {
+            let types = Types::with_value(Dtype::F16);
+            let case = self.add(Spec { types, channels, ..small() }, Places::Inside);
+            let samples = case.problem.samples();
+            let held = if overflowing_output { &mut case.value } else { &mut case.grad_output };
+            held.change(|x| 1.5e4 * (1.0 + x.abs().min(1.0)));
+            let mut i = 0;
+            case.weights.change(|x| {
+                i += 1;
+                if ((i - 1) / samples).is_multiple_of(2) { 10.0 + x } else { 0.02 * x.min(1.0) }
+            });
+        });
     }
 
     pub(super) fn partial(&mut self) {
-        for form in [None, Some(ReferenceKind::Point), Some(ReferenceKind::Box)] {
-            for dtype in [Dtype::F32, Dtype::F16] {
-                let spec = Spec { types: Types::uniform(dtype), ..small() };
-                self.build(spec, Places::Mixed, form, Spreads::default());
-                self.cases.last_mut().expect("just added").kind = Kind::Partial;
-            }
-        }
+        each!(form in FORMS, dtype in [Dtype::F32, Dtype::F16] => {
+            self.add_form(Spec { types: Types::uniform(dtype), ..small() }, form).kind = Kind::Partial;
+        });
     }
 
     pub(super) fn refusals(&mut self) {
-        for wrong in [
-            Wrong::ValueLength,
-            Wrong::LocationsLength,
-            Wrong::WeightsLength,
-            Wrong::OutputLength,
-            Wrong::ValueType,
-            Wrong::LocationsType,
-            Wrong::OutputType,
-            Wrong::StridesOverrun,
-            Wrong::StridesOverflow,
-            Wrong::OutputOverlaps,
-            Wrong::UpstreamLength,
-            Wrong::UpstreamType,
-            Wrong::GradientLength(0),
-            Wrong::GradientLength(1),
-            Wrong::GradientLength(2),
-            Wrong::GradientType(0),
-            Wrong::GradientType(1),
-            Wrong::GradientType(2),
-            Wrong::GradientOverlaps(0),
-            Wrong::GradientOverlaps(1),
-            Wrong::GradientOverlaps(2),
-            Wrong::ReferenceInPlainForm,
-            Wrong::ReferenceLength,
-        ] {
-            for dtype in [Dtype::F32, Dtype::F16] {
-                self.add(Spec { types: Types::uniform(dtype), ..small() }, Places::Mixed);
-                self.cases.last_mut().expect("just added").kind = Kind::Refuse(wrong);
-            }
-        }
+        each!(wrong in Wrong::all(), dtype in [Dtype::F32, Dtype::F16] => {
+            let spec = Spec { types: Types::uniform(dtype), ..small() };
+            self.add(spec, Places::Mixed).kind = Kind::Refuse(wrong);
+        });
     }
 
-    fn add(&mut self, spec: Spec, places: Places) {
-        self.build(spec, places, None, Spreads::default());
+    fn add(&mut self, spec: Spec, places: Places) -> &mut Case {
+        self.build(spec, places, None, Spreads::default())
     }
 
-    fn build(&mut self, spec: Spec, places: Places, form: Option<ReferenceKind>, spreads: Spreads) {
+    fn add_form(&mut self, spec: Spec, form: Option<ReferenceKind>) -> &mut Case {
+        self.build(spec, Places::Mixed, form, Spreads::default())
+    }
+
+    fn build(
+        &mut self,
+        spec: Spec,
+        places: Places,
+        form: Option<ReferenceKind>,
+        spreads: Spreads,
+    ) -> &mut Case {
         let p = Problem::new(spec).expect("problems of the battery are legal");
         let (t, r) = (p.types(), &mut self.rng);
         let level_of: Vec<usize> =
@@ -529,7 +429,7 @@ impl Maker {
             }
         }
         let held = |role, dtype, f: &mut dyn FnMut(usize) -> f64| {
-            Held::new(&p, role, dtype, spreads.inputs, f64::NAN, f)
+            StoredTensor::new(&p, role, dtype, spreads.inputs, f64::NAN, f)
         };
         let mut numbers = r.clone();
         r.bits();
@@ -556,6 +456,7 @@ impl Maker {
             kind: Kind::Compare,
             problem: p,
         });
+        self.cases.last_mut().expect("just added")
     }
 }
 

@@ -24,13 +24,13 @@ pub(super) struct Spread {
 
 /// A tensor in memory: elements, the position of the first one, and strides.
 #[derive(Debug, Clone)]
-pub struct Held {
+pub struct StoredTensor {
     pub(super) buffer: Buffer,
     start: usize,
     strides: Option<Strides>,
 }
 
-impl Held {
+impl StoredTensor {
     /// A tensor whose dense element `i` is `f(i)`. Unused elements are `between`.
     pub(super) fn new(
         p: &Problem,
@@ -108,11 +108,11 @@ impl Held {
 pub struct Case {
     /// The problem.
     pub problem: Problem,
-    pub(super) value: Held,
-    pub(super) locations: Held,
-    pub(super) weights: Held,
-    pub(super) reference: Option<(ReferenceKind, Held)>,
-    pub(super) grad_output: Held,
+    pub(super) value: StoredTensor,
+    pub(super) locations: StoredTensor,
+    pub(super) weights: StoredTensor,
+    pub(super) reference: Option<(ReferenceKind, StoredTensor)>,
+    pub(super) grad_output: StoredTensor,
     /// The memory layout of the outputs.
     pub(super) out: Spread,
     /// Whether pixel coordinates are exact, so that samples may be on boundaries.
@@ -152,6 +152,21 @@ pub(super) enum Wrong {
     GradientOverlaps(usize),
     ReferenceInPlainForm,
     ReferenceLength,
+}
+
+impl Wrong {
+    /// Every mistake.
+    pub(super) fn all() -> Vec<Self> {
+        use Wrong::*;
+        let lengths = [ValueLength, LocationsLength, WeightsLength, OutputLength];
+        let types = [ValueType, LocationsType, OutputType];
+        let strides = [StridesOverrun, StridesOverflow, OutputOverlaps];
+        let upstream = [UpstreamLength, UpstreamType];
+        let gradients = [GradientLength, GradientType, GradientOverlaps];
+        let gradients = gradients.into_iter().flat_map(|wrong| [0, 1, 2].map(wrong));
+        let calls = lengths.into_iter().chain(types).chain(strides).chain(upstream).chain(gradients);
+        calls.chain([ReferenceInPlainForm, ReferenceLength]).collect()
+    }
 }
 
 impl Case {

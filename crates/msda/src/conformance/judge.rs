@@ -1,6 +1,6 @@
 //! Runs a case and compares each number with the oracle.
 
-use super::data::{Case, Held, Kind, POISON};
+use super::data::{Case, Kind, POISON, StoredTensor};
 use super::refuse::must_refuse;
 use crate::buffer::Buffer;
 use crate::dtype::{Dtype, Float};
@@ -34,8 +34,8 @@ pub(super) fn run(backend: &dyn Backend, case: &Case) -> Verdict<Outcome> {
 
 /// The tensors that a call writes, filled with `POISON`.
 pub(super) struct Outputs {
-    pub(super) output: Held,
-    pub(super) grads: [Option<(Role, Held)>; 4],
+    pub(super) output: StoredTensor,
+    pub(super) grads: [Option<(Role, StoredTensor)>; 4],
 }
 
 const GRADIENTS: [&str; 4] =
@@ -45,7 +45,7 @@ impl Outputs {
     pub(super) fn new(case: &Case) -> Self {
         let p = &case.problem;
         let t = p.types();
-        let poisoned = |role, dtype| Held::new(p, role, dtype, case.out, POISON, |_| POISON);
+        let poisoned = |role, dtype| StoredTensor::new(p, role, dtype, case.out, POISON, |_| POISON);
         let reference = case.reference.as_ref().map(|(kind, _)| Role::Reference(*kind));
         let grad = |role, dtype| (role, poisoned(role, dtype));
         Self {
@@ -59,6 +59,18 @@ impl Outputs {
         }
     }
 
+    /// The results of a forward and a backward pass.
+    fn of(backend: &dyn Backend, case: &Case) -> Verdict<Self> {
+        let mut out = Self::new(case);
+        let (p, inputs) = (&case.problem, case.inputs());
+        backend.forward(p, &inputs, out.output.view_mut()).map_err(|e| format!("forward refused: {e}"))?;
+        if backend.computes_gradients() {
+            let done = backend.backward(p, &inputs, case.grad_output.view(), out.gradients());
+            done.map_err(|e| format!("backward refused: {e}"))?;
+        }
+        Ok(out)
+    }
+
     pub(super) fn gradients(&mut self) -> Gradients<'_> {
         let [value, locations, weights, reference] =
             self.grads.each_mut().map(|grad| grad.as_mut().map(|(_, held)| held.view_mut()));
@@ -68,18 +80,11 @@ impl Outputs {
 
 fn compare_all(backend: &dyn Backend, case: &Case) -> Verdict<Outcome> {
     let p = &case.problem;
-    let mut out = Outputs::new(case);
-    backend.forward(p, &case.inputs(), out.output.view_mut()).map_err(|e| format!("forward refused: {e}"))?;
+    let out = Outputs::of(backend, case)?;
     let gradients = backend.computes_gradients();
-    if gradients {
-        backend
-            .backward(p, &case.inputs(), case.grad_output.view(), out.gradients())
-            .map_err(|e| format!("backward refused: {e}"))?;
-    }
-
     let budget = budget(case)?;
     let mut outcome = Outcome { compared: 0, worst: 0.0 };
-    let mut judge = |name: &str, role, held: &Held, of: &Budgeted, rule: NotFinite| -> Verdict<()> {
+    let mut judge = |name: &str, role, held: &StoredTensor, of: &Budgeted, rule: NotFinite| -> Verdict<()> {
         let (got, touched) = held.take(p, role, POISON);
         if touched > 0 {
             return Err(format!("{name}: {touched} elements outside the tensor were written"));
@@ -98,13 +103,7 @@ fn compare_all(backend: &dyn Backend, case: &Case) -> Verdict<Outcome> {
     }
 
     // A second run into other memory must give the same bits.
-    let mut again = Outputs::new(case);
-    backend.forward(p, &case.inputs(), again.output.view_mut()).map_err(|e| e.to_string())?;
-    if gradients {
-        backend
-            .backward(p, &case.inputs(), case.grad_output.view(), again.gradients())
-            .map_err(|e| e.to_string())?;
-    }
+    let again = Outputs::of(backend, case)?;
     if !same_bits(&out.output, &again.output) {
         return Err("output: a second run gave other bits".into());
     }
@@ -129,7 +128,7 @@ fn repeats(backend: &dyn Backend, role: Role) -> bool {
     role != Role::Value || backend.is_reproducible()
 }
 
-fn same_bits(a: &Held, b: &Held) -> bool {
+fn same_bits(a: &StoredTensor, b: &StoredTensor) -> bool {
     a.buffer.to_le_bytes() == b.buffer.to_le_bytes()
 }
 

@@ -19,7 +19,7 @@ mod refuse;
 
 use std::fmt;
 
-pub use self::data::{Case, Held};
+pub use self::data::{Case, StoredTensor};
 pub use self::group::Group;
 pub use self::judge::{Budget, Budgeted, compare};
 

@@ -1,6 +1,6 @@
 //! Calls with a mistake: each must be refused, with nothing written.
 
-use super::data::{Case, Held, POISON, Wrong};
+use super::data::{Case, POISON, StoredTensor, Wrong};
 use super::judge::{Outputs, Verdict};
 use crate::buffer::Buffer;
 use crate::dtype::Dtype;
@@ -91,7 +91,7 @@ pub(super) fn must_refuse(backend: &dyn Backend, case: &Case, wrong: Wrong) -> V
     }
 
     let grads = out.grads.iter().flatten().map(|(_, held)| held);
-    let held = grads.chain([&out.output]).map(|held: &Held| &held.buffer);
+    let held = grads.chain([&out.output]).map(|held: &StoredTensor| &held.buffer);
     let clean = |buffer: &Buffer| buffer.to_f64().iter().all(|&x| x == POISON);
     if !held.chain([&other_output, &other_grad, &stray]).all(clean) {
         return Err(format!("{wrong:?} was refused, but something was written"));

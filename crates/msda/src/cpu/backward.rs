@@ -8,11 +8,12 @@
 
 use std::ops::Range;
 
-use super::chain::{Chain, CoordinateWriters, Derivatives};
+use super::bounds::Bounds;
+use super::chain::{ChainRule, CoordinateWriters, Derivatives};
 use super::parts::{self, Part};
 use super::place::{Fixed, Place, Slots};
 use super::pool::Pool;
-use super::query::{Query, Step, Stretch, Visitor, visit_all};
+use super::query::{QueryMemory, Step, Stretch, Visitor, visit_all};
 use super::reach::Reach;
 use super::rows::{Arithmetic, widen};
 use super::scatter::{Add, MoveAll, MoveTouched, map_in_place, map_packed, zero};
@@ -182,7 +183,7 @@ impl<T: Lane> Pass<'_, T> {
         let stretch = Stretch { rows: call.rows, sampler, part, heads: heads.clone(), pairs };
         match keep {
             Keep::InPlace => {
-                let place = Fixed { sums: to.element(0).cast(), apart: to.strides[2] };
+                let place = Fixed { sums: to.element(0).cast(), apart: to.strides[2], bounds: to.bounds };
                 self.run(stretch, scratch, Some(place));
             }
             Keep::Touched => {
@@ -191,7 +192,8 @@ impl<T: Lane> Pass<'_, T> {
             }
             Keep::All => {
                 let apart = part.pixels(p) * p.channels();
-                let place = Fixed { sums: sums.packed.as_mut_ptr(), apart };
+                let bounds = Bounds::of(&sums.packed);
+                let place = Fixed { sums: sums.packed.as_mut_ptr(), apart, bounds };
                 self.run(stretch, scratch, Some(place));
                 call.isa.run(MoveAll { p, part, sums: &mut sums.packed, to, heads });
             }
@@ -313,7 +315,7 @@ struct Sums<F> {
 
 /// Working memory of a task for its queries.
 struct Scratch<F> {
-    memory: [Query<F>; 2],
+    memory: [QueryMemory<F>; 2],
     /// The output's gradient, padded with zeros to whole registers.
     gradient: Vec<F>,
     derivatives: Option<Derivatives<F>>,
@@ -322,7 +324,7 @@ struct Scratch<F> {
 impl<F: Arithmetic> Scratch<F> {
     fn new(p: &Problem, heads: usize, derivatives: bool) -> Self {
         Self {
-            memory: [Query::new(p, heads), Query::new(p, heads)],
+            memory: [QueryMemory::new(p, heads), QueryMemory::new(p, heads)],
             gradient: vec![F::ZERO; p.channels().next_multiple_of(MAX_LANES)],
             derivatives: derivatives.then(|| Derivatives::new(p, heads)),
         }
@@ -349,7 +351,7 @@ impl<T: Lane, P: Place<T::Acc>> Kernel for Backward<'_, T, P> {
         let (rows, sampler, part) = (*rows, *sampler, *part);
         let chain = derivatives.as_mut().zip(sampler.value.as_ref()).map(|(derivatives, map)| {
             let heads = heads.clone();
-            Chain { rows, sampler, map, part, heads, value: value.as_ptr(), to, derivatives }
+            ChainRule { rows, sampler, map, part, heads, value, to, derivatives }
         });
         let add = place.zip(sampler.sums.as_ref()).map(|(place, map)| Add {
             map,
@@ -358,22 +360,22 @@ impl<T: Lane, P: Place<T::Acc>> Kernel for Backward<'_, T, P> {
             place,
         });
         let channels = rows.p.channels();
-        let mut visitor = Gradient { upstream, gradient, heads: heads.clone(), channels, chain, add };
+        let mut visitor = GradientVisitor { upstream, gradient, heads: heads.clone(), channels, chain, add };
         // SAFETY: the machine has `I`.
         unsafe { visit_all::<I, T>(&stretch, memory, &mut visitor) };
     }
 }
 
-struct Gradient<'a, T: Lane, P> {
+struct GradientVisitor<'a, T: Lane, P> {
     upstream: Tensor<'a>,
     gradient: &'a mut [T::Acc],
     heads: Range<usize>,
     channels: usize,
-    chain: Option<Chain<'a, T>>,
+    chain: Option<ChainRule<'a, T>>,
     add: Option<Add<'a, P>>,
 }
 
-impl<T: Lane, P: Place<T::Acc>> Visitor<T> for Gradient<'_, T, P> {
+impl<T: Lane, P: Place<T::Acc>> Visitor<T> for GradientVisitor<'_, T, P> {
     #[inline(always)]
     fn prefetch(&self, at: [usize; 2]) {
         let Some(upstream) = T::slice(&self.upstream.data) else { return };
@@ -400,7 +402,12 @@ impl<T: Lane, P: Place<T::Acc>> Visitor<T> for Gradient<'_, T, P> {
     }
 
     #[inline(always)]
-    unsafe fn end_query<I: InstructionSet>(&mut self, at: [usize; 2], query: &Query<T::Acc>, first: usize) {
+    unsafe fn end_query<I: InstructionSet>(
+        &mut self,
+        at: [usize; 2],
+        query: &QueryMemory<T::Acc>,
+        first: usize,
+    ) {
         if let Some(chain) = &mut self.chain {
             // SAFETY: the machine has `I`; a query's heads on a part belong to one task.
             unsafe { chain.end_query::<I>(at, query, first) };

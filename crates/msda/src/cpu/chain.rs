@@ -6,9 +6,10 @@
 
 use std::ops::Range;
 
+use super::bounds::Bounds;
 use super::parts::Part;
-use super::query::{Query, Step};
-use super::rows::Rows;
+use super::query::{QueryMemory, Step};
+use super::rows::CallInputs;
 use super::simd::{Block, InstructionSet, Lane, MAX_LANES, Reg, for_each_block, load_block, prefetch_row};
 use super::taps::{Body, Map, Prefetch, Sampler, Walk};
 use super::writer::NumberWriter;
@@ -60,18 +61,18 @@ impl<F: Float> Derivatives<F> {
 }
 
 /// The chain rule for query after query.
-pub(super) struct Chain<'a, T: Lane> {
-    pub(super) rows: Rows<'a>,
+pub(super) struct ChainRule<'a, T: Lane> {
+    pub(super) rows: CallInputs<'a>,
     pub(super) sampler: &'a Sampler<T::Acc>,
     pub(super) map: &'a Map,
     pub(super) part: &'a Part,
     pub(super) heads: Range<usize>,
-    pub(super) value: *const T,
+    pub(super) value: &'a [T],
     pub(super) to: CoordinateWriters<T>,
     pub(super) derivatives: &'a mut Derivatives<T::Acc>,
 }
 
-impl<T: Lane> Chain<'_, T> {
+impl<T: Lane> ChainRule<'_, T> {
     /// Reads the rows of one head. `gradient` is the output's gradient, padded to whole registers.
     ///
     /// # Safety
@@ -79,14 +80,16 @@ impl<T: Lane> Chain<'_, T> {
     #[inline(always)]
     pub(super) unsafe fn visit<I: InstructionSet>(&mut self, step: &Step<'_, T::Acc>, gradient: &[T::Acc]) {
         let first = step.k * self.sampler.samples * T::R::<I>::QUAD;
+        debug_assert!(gradient.len() >= self.rows.p.channels().next_multiple_of(T::R::<I>::LANES));
         let mut dots = Dots {
+            bounds: [Bounds::of(self.value), Bounds::of(&self.derivatives.quads)],
             walk: Walk::value(self.map, step.taps, step.next_taps),
-            plane: self.value.wrapping_add(self.rows.plane(step.at)),
-            next: self.value.wrapping_add(self.rows.plane(step.next)),
+            plane: self.value.as_ptr().wrapping_add(self.rows.plane(step.at)),
+            next: self.value.as_ptr().wrapping_add(self.rows.plane(step.next)),
             gradient: gradient.as_ptr(),
             quads: self.derivatives.quads.as_mut_ptr().wrapping_add(first),
         };
-        // SAFETY: the caller's; there is a quad for each sample of every head.
+        // SAFETY: the machine has `I`, and taps on the map lie within the value; there is a quad for each sample of every head.
         unsafe { for_each_block::<I, T>(self.rows.p.channels(), &mut dots) };
     }
 
@@ -99,7 +102,7 @@ impl<T: Lane> Chain<'_, T> {
     pub(super) unsafe fn end_query<I: InstructionSet>(
         &mut self,
         at: [usize; 2],
-        query: &Query<T::Acc>,
+        query: &QueryMemory<T::Acc>,
         first: usize,
     ) {
         let (heads, skip) = (self.heads.len(), self.part.samples.start);
@@ -116,7 +119,7 @@ impl<T: Lane> Chain<'_, T> {
         }
         let Derivatives { xy, att, reference, .. } = &*self.derivatives;
         let index = [at[0], at[1], self.heads.start];
-        // SAFETY: the caller's; strides were checked.
+        // SAFETY: the machine has `I`, the rows are this task's; strides were checked.
         unsafe {
             if let Some(to) = self.to.locations {
                 to.write::<I>(index, 2 * skip, heads, &xy[..2 * n]);
@@ -137,7 +140,7 @@ impl<T: Lane> Chain<'_, T> {
     fn through_fusion(
         &mut self,
         kind: ReferenceKind,
-        query: &Query<T::Acc>,
+        query: &QueryMemory<T::Acc>,
         first: usize,
         at: [usize; 2],
         k: usize,
@@ -187,12 +190,14 @@ struct Dots<'a, T: Lane> {
     next: *const T,
     gradient: *const T::Acc,
     quads: *mut T::Acc,
+    /// Of the value and of `quads`.
+    bounds: [Bounds; 2],
 }
 
 impl<T: Lane> Block<T> for Dots<'_, T> {
     #[inline(always)]
     unsafe fn block<I: InstructionSet, const R: usize, const WHOLE: bool>(&mut self, c: usize, n: usize) {
-        // SAFETY: the caller's; the gradient is padded to whole registers.
+        // SAFETY: the machine has `I`; the gradient is padded to whole registers.
         unsafe {
             let zero = T::R::<I>::splat(T::Acc::ZERO);
             let mut gradient = [zero; R];
@@ -207,6 +212,7 @@ impl<T: Lane> Block<T> for Dots<'_, T> {
                 sums: [zero; 4],
                 quads: self.quads,
                 more: c > 0,
+                bounds: self.bounds,
             });
         }
     }
@@ -221,6 +227,7 @@ struct DotsBody<I: InstructionSet, T: Lane, const R: usize, const WHOLE: bool> {
     quads: *mut T::Acc,
     /// Whether other channels came before.
     more: bool,
+    bounds: [Bounds; 2],
 }
 
 impl<I: InstructionSet, T: Lane, const R: usize, const WHOLE: bool> Body<T::Acc>
@@ -235,9 +242,11 @@ impl<I: InstructionSet, T: Lane, const R: usize, const WHOLE: bool> Body<T::Acc>
 
     #[inline(always)]
     unsafe fn tap(&mut self, k: usize, at: isize, _: T::Acc) {
-        // SAFETY: the caller's.
+        let row = self.plane.wrapping_offset(at);
+        self.bounds[0].debug_assert(row, self.n);
+        // SAFETY: the machine has `I`, and the row of a tap on the map has `n` channels from here on.
         unsafe {
-            let row = load_block::<I, T, R, WHOLE>(self.plane.wrapping_offset(at), self.n);
+            let row = load_block::<I, T, R, WHOLE>(row, self.n);
             for r in 0..R {
                 self.sums[k] = row[r].mul_add(self.gradient[r], self.sums[k]);
             }
@@ -246,9 +255,11 @@ impl<I: InstructionSet, T: Lane, const R: usize, const WHOLE: bool> Body<T::Acc>
 
     #[inline(always)]
     unsafe fn end_sample(&mut self, s: usize) {
-        // SAFETY: the caller's; there is a quad for each sample.
+        let quad = self.quads.wrapping_add(s * T::R::<I>::QUAD);
+        self.bounds[1].debug_assert(quad, T::R::<I>::QUAD);
+        // SAFETY: the machine has `I`; there is a quad for each sample.
         unsafe {
-            T::R::<I>::store_quad(self.sums, self.quads.add(s * T::R::<I>::QUAD), self.more);
+            T::R::<I>::store_quad(self.sums, quad, self.more);
             self.sums = [T::R::<I>::splat(T::Acc::ZERO); 4];
         }
     }
@@ -260,10 +271,12 @@ impl<I: InstructionSet, T: Lane, const R: usize, const WHOLE: bool> Body<T::Acc>
 /// The machine must have `I`. The lists must be padded to whole groups of four samples.
 #[inline(always)]
 unsafe fn sum_quads<I: InstructionSet, T: Lane>(quads: &[T::Acc], dots: &mut [Vec<T::Acc>; 4], n: usize) {
+    let padded = n.next_multiple_of(4);
+    debug_assert!(quads.len() >= padded * T::R::<I>::QUAD && dots.iter().all(|list| list.len() >= padded));
     let to = dots.each_mut().map(|list| list.as_mut_ptr());
     for s in (0..n).step_by(4) {
         let to = to.map(|list| list.wrapping_add(s));
-        // SAFETY: the caller's.
+        // SAFETY: the machine has `I`, and the lists are padded to whole groups.
         unsafe { T::R::<I>::sum_quads(quads.as_ptr().add(s * T::R::<I>::QUAD), to) };
     }
 }
@@ -272,7 +285,7 @@ unsafe fn sum_quads<I: InstructionSet, T: Lane>(quads: &[T::Acc], dots: &mut [Ve
 #[inline(always)]
 fn differentiate<F: Float>(
     sampler: &Sampler<F>,
-    query: &Query<F>,
+    query: &QueryMemory<F>,
     samples: Range<usize>,
     der: &mut Derivatives<F>,
 ) {

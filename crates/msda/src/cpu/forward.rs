@@ -1,8 +1,9 @@
 //! The forward pass: for each query and head, a weighted sum of rows.
 
+use super::bounds::Bounds;
 use super::parts::Part;
-use super::query::{Query, Step, Stretch, Visitor, visit_all};
-use super::rows::Rows;
+use super::query::{QueryMemory, Step, Stretch, Visitor, visit_all};
+use super::rows::CallInputs;
 use super::simd::{
     Block, InstructionSet, Kernel, Lane, Reg, for_each_block, load_block, prefetch_row, store_block,
 };
@@ -22,7 +23,7 @@ impl Call<'_> {
         let part = &Part::all(p);
         let map = self.value_map(part, p.heads());
         let sampler = &Sampler::new(p, part, p.heads(), Some(map), None);
-        let memory = || [Query::new(p, p.heads()), Query::new(p, p.heads())];
+        let memory = || [QueryMemory::new(p, p.heads()), QueryMemory::new(p, p.heads())];
         for_each_stretch(&order::queries(&self.rows), memory, |memory, pairs| {
             let stretch = Stretch { rows: self.rows, sampler, part, heads: 0..p.heads(), pairs };
             self.isa.run(Forward { stretch, memory, value, output });
@@ -33,7 +34,7 @@ impl Call<'_> {
 /// The forward pass over a stretch of queries.
 struct Forward<'a, T: Lane> {
     stretch: Stretch<'a, T::Acc>,
-    memory: &'a mut [Query<T::Acc>; 2],
+    memory: &'a mut [QueryMemory<T::Acc>; 2],
     value: &'a [T],
     output: Writer<T>,
 }
@@ -43,31 +44,33 @@ impl<T: Lane> Kernel for Forward<'_, T> {
     unsafe fn run<I: InstructionSet>(self) {
         let Some(map) = &self.stretch.sampler.value else { return };
         let rows = self.stretch.rows;
-        let mut sums = Sums { rows, map, value: self.value.as_ptr(), output: self.output };
+        let mut sums = SumVisitor { rows, map, value: self.value, output: self.output };
         // SAFETY: the machine has `I`.
         unsafe { visit_all::<I, T>(&self.stretch, self.memory, &mut sums) };
     }
 }
 
-struct Sums<'a, T> {
-    rows: Rows<'a>,
+struct SumVisitor<'a, T> {
+    rows: CallInputs<'a>,
     map: &'a Map,
-    value: *const T,
+    value: &'a [T],
     output: Writer<T>,
 }
 
-impl<T: Lane> Visitor<T> for Sums<'_, T> {
+impl<T: Lane> Visitor<T> for SumVisitor<'_, T> {
     #[inline(always)]
     unsafe fn visit<I: InstructionSet>(&mut self, step: Step<'_, T::Acc>) {
+        let channels = self.rows.p.channels();
         let mut sum = Sum {
+            bounds: Bounds::of(self.value),
             walk: Walk::value(self.map, step.taps, step.next_taps),
-            plane: self.value.wrapping_add(self.rows.plane(step.at)),
-            next: self.value.wrapping_add(self.rows.plane(step.next)),
-            out: self.output.row(step.at),
+            plane: self.value.as_ptr().wrapping_add(self.rows.plane(step.at)),
+            next: self.value.as_ptr().wrapping_add(self.rows.plane(step.next)),
+            out: self.output.row_part(step.at, 0, channels),
         };
         // SAFETY: the machine has `I`. Taps lie within the levels, which lie within the checked
         // value; the output row belongs to this step alone.
-        unsafe { for_each_block::<I, T>(self.rows.p.channels(), &mut sum) };
+        unsafe { for_each_block::<I, T>(channels, &mut sum) };
     }
 }
 
@@ -77,17 +80,20 @@ struct Sum<'a, T: Lane> {
     plane: *const T,
     next: *const T,
     out: *mut T,
+    /// Of the value.
+    bounds: Bounds,
 }
 
 impl<T: Lane> Block<T> for Sum<'_, T> {
     #[inline(always)]
     unsafe fn block<I: InstructionSet, const R: usize, const WHOLE: bool>(&mut self, c: usize, n: usize) {
-        // SAFETY: the caller's.
+        // SAFETY: the machine has `I`, and the output row has `n` channels from `c` on.
         unsafe {
             let mut body = SumBody::<I, T, R, WHOLE> {
                 plane: self.plane.wrapping_add(c),
                 next: self.next.wrapping_add(c),
                 n,
+                bounds: self.bounds,
                 sums: [[T::R::<I>::splat(T::Acc::ZERO); R]; 4],
             };
             self.walk.run(&mut body);
@@ -112,6 +118,7 @@ struct SumBody<I: InstructionSet, T: Lane, const R: usize, const WHOLE: bool> {
     plane: *const T,
     next: *const T,
     n: usize,
+    bounds: Bounds,
     sums: [[T::R<I>; R]; 4],
 }
 
@@ -125,9 +132,11 @@ impl<I: InstructionSet, T: Lane, const R: usize, const WHOLE: bool> Body<T::Acc>
 
     #[inline(always)]
     unsafe fn tap(&mut self, k: usize, at: isize, weight: T::Acc) {
-        // SAFETY: the caller's.
+        let row = self.plane.wrapping_offset(at);
+        self.bounds.debug_assert(row, self.n);
+        // SAFETY: the machine has `I`, and the row of a tap on the map has `n` channels from here on.
         unsafe {
-            let row = load_block::<I, T, R, WHOLE>(self.plane.wrapping_offset(at), self.n);
+            let row = load_block::<I, T, R, WHOLE>(row, self.n);
             let weight = T::R::<I>::splat(weight);
             let sum = &mut self.sums[k % chains(R)];
             for r in 0..R {

@@ -4,7 +4,7 @@
 //! share rows in the cache. They are sorted along a Z-curve over the places they look at. Only the
 //! rounding of the value gradient depends on the order.
 
-use super::rows::Rows;
+use super::rows::CallInputs;
 use super::simd::prefetch;
 use crate::dtype::{Element, Slice, typed};
 use crate::op::Args;
@@ -16,7 +16,7 @@ const CHUNK: usize = 1024;
 const AHEAD: usize = 16;
 
 /// (image, query) pairs as `image * queries + query`, image after image.
-pub(super) fn queries(rows: &Rows<'_>) -> Vec<usize> {
+pub(super) fn queries(rows: &CallInputs<'_>) -> Vec<usize> {
     let p = rows.p;
     let (batch, queries) = (p.batch(), p.queries());
     if p.heads() == 0 || p.samples() == 0 || queries < 3 {

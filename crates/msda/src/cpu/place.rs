@@ -1,5 +1,6 @@
 //! Memory for the sums of the value's gradient while queries are added to them.
 
+use super::bounds::Bounds;
 use super::rows::Arithmetic;
 use crate::buffer::Aligned;
 use crate::problem::Problem;
@@ -22,11 +23,11 @@ pub(super) trait Finder<F>: Copy {
     /// Whether a tap's row is known before the tap is visited, so that it can be prefetched.
     const PREFETCHES: bool;
 
-    /// Channel `c` of the row of the tap at element `at`.
+    /// Channel `c` of the row of the tap at element `at`, of which `n` channels are used.
     ///
     /// # Safety
     /// The tap must be on the map, and belong to the query and head of this finder.
-    unsafe fn row(&mut self, at: isize, c: usize) -> *mut F;
+    unsafe fn row(&mut self, at: isize, c: usize, n: usize) -> *mut F;
 }
 
 /// Rows lie at their taps' elements.
@@ -34,18 +35,22 @@ pub(super) struct Fixed<F> {
     pub(super) sums: *mut F,
     /// Elements from one head to the next.
     pub(super) apart: usize,
+    pub(super) bounds: Bounds,
 }
 
 /// The sums of a head.
 #[derive(Clone, Copy)]
-pub(super) struct FixedFinder<F>(*mut F);
+pub(super) struct FixedFinder<F> {
+    sums: *mut F,
+    bounds: Bounds,
+}
 
 impl<F: Copy> Place<F> for Fixed<F> {
     type Finder = FixedFinder<F>;
 
     #[inline(always)]
     fn open(&mut self, k: usize) -> FixedFinder<F> {
-        FixedFinder(self.sums.wrapping_add(k * self.apart))
+        FixedFinder { sums: self.sums.wrapping_add(k * self.apart), bounds: self.bounds }
     }
 
     #[inline(always)]
@@ -61,8 +66,10 @@ impl<F: Copy> Finder<F> for FixedFinder<F> {
     const PREFETCHES: bool = true;
 
     #[inline(always)]
-    unsafe fn row(&mut self, at: isize, c: usize) -> *mut F {
-        self.0.wrapping_add(c).wrapping_offset(at)
+    unsafe fn row(&mut self, at: isize, c: usize, n: usize) -> *mut F {
+        let row = self.sums.wrapping_add(c).wrapping_offset(at);
+        self.bounds.debug_assert(row, n);
+        row
     }
 }
 
@@ -137,6 +144,11 @@ impl<F: Arithmetic> Place<F> for &mut Slots<F> {
             taken: self.taken,
             position,
             head: k * head,
+            bounds: [
+                Bounds::of(&self.sums),
+                Bounds::of(&self.of[k * self.positions..(k + 1) * self.positions]),
+                Bounds::of(&self.owner),
+            ],
         }
     }
 
@@ -162,13 +174,18 @@ pub(super) struct SlotFinder<F> {
     /// The row at element `at` belongs to `at * position + head` of the gradient.
     position: usize,
     head: usize,
+    /// Of `sums`, `of` and `owner`.
+    bounds: [Bounds; 3],
 }
 
 impl<F: Copy> Finder<F> for SlotFinder<F> {
     const PREFETCHES: bool = false;
 
     #[inline(always)]
-    unsafe fn row(&mut self, at: isize, c: usize) -> *mut F {
+    unsafe fn row(&mut self, at: isize, c: usize, n: usize) -> *mut F {
+        let [sums, of, owner] = self.bounds;
+        of.debug_assert(self.of.wrapping_offset(at), 1);
+        owner.debug_assert(self.owner.wrapping_add(self.taken), 1);
         // Whether a row is new is hard to predict: the owner of the free slot is written in any
         // case. SAFETY: a tap on the map lies on one of the head's positions. There are sums for as
         // many slots as a query can take, and one more owner than slots.
@@ -179,7 +196,9 @@ impl<F: Copy> Finder<F> for SlotFinder<F> {
             let slot = if new { self.taken as u32 } else { *of };
             *of = slot;
             self.taken += usize::from(new);
-            self.sums.add(slot as usize * self.channels + c)
+            let row = self.sums.wrapping_add(slot as usize * self.channels + c);
+            sums.debug_assert(row, n);
+            row
         }
     }
 }

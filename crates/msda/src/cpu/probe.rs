@@ -8,8 +8,8 @@ use std::sync::Barrier;
 use std::time::Instant;
 
 use super::parts::Part;
-use super::query::{Query, Step, Stretch, Visitor, visit_all};
-use super::rows::Rows;
+use super::query::{QueryMemory, Step, Stretch, Visitor, visit_all};
+use super::rows::CallInputs;
 use super::simd::{Detected, InstructionSet, Isa, Kernel, MAX_LANES, Reg, prefetch_row};
 use super::taps::{Body, Map, Prefetch, Sampler, Walk};
 use super::{Call, order};
@@ -67,7 +67,7 @@ pub fn read(isa: Isa, bytes: usize, reading: Reading) -> Result<f64> {
 /// summing rows cost nothing. For `f32` values of 32 channels.
 pub fn replay(isa: Isa, p: &Problem, inputs: &Inputs<'_>) -> Result<(f64, f64)> {
     let isa = Detected::new(isa)?;
-    let call = Call { isa, rows: Rows { p, args: op::check_inputs(p, inputs)? } };
+    let call = Call { isa, rows: CallInputs { p, args: op::check_inputs(p, inputs)? } };
     let Some(value) = f32::slice(&call.rows.args.value.data).filter(|_| p.channels() == ROW) else {
         let got = format!("{} {}", p.channels(), p.types().value);
         return Err(Error::new(ErrorKind::Unsupported, "channels to replay", got, format!("{ROW} f32")));
@@ -104,7 +104,7 @@ impl Kernel for ListRows<'_> {
     unsafe fn run<I: InstructionSet>(self) {
         let rows = self.stretch.rows;
         let (p, Some(map)) = (rows.p, &self.stretch.sampler.value) else { return };
-        let mut memory = [Query::new(p, p.heads()), Query::new(p, p.heads())];
+        let mut memory = [QueryMemory::new(p, p.heads()), QueryMemory::new(p, p.heads())];
         let mut list = Starts { rows, map, plane: 0, starts: self.starts };
         // SAFETY: the machine has `I`.
         unsafe { visit_all::<I, f32>(&self.stretch, &mut memory, &mut list) };
@@ -112,7 +112,7 @@ impl Kernel for ListRows<'_> {
 }
 
 struct Starts<'a> {
-    rows: Rows<'a>,
+    rows: CallInputs<'a>,
     map: &'a Map,
     plane: usize,
     starts: &'a mut Vec<usize>,

@@ -3,14 +3,14 @@
 use std::ops::Range;
 
 use super::parts::Part;
-use super::rows::{Arithmetic, Rows};
+use super::rows::{Arithmetic, CallInputs};
 use super::simd::{InstructionSet, Lane};
 use super::taps::{Sampler, TapLists, Taps};
 use crate::problem::Problem;
 
 /// The working memory of a batch of queries: a few numbers for each sample of some heads.
 #[derive(Debug)]
-pub(super) struct Query<F> {
+pub(super) struct QueryMemory<F> {
     /// Locations in pairs.
     pub(super) xy: Vec<F>,
     /// Attention weights.
@@ -20,7 +20,7 @@ pub(super) struct Query<F> {
     pub(super) taps: TapLists<F>,
 }
 
-impl<F: Arithmetic> Query<F> {
+impl<F: Arithmetic> QueryMemory<F> {
     /// For any part of some heads of as many queries as are prepared together.
     pub(super) fn new(p: &Problem, heads: usize) -> Self {
         let n = (heads * p.samples()).max(SAMPLES);
@@ -41,15 +41,16 @@ impl<F: Arithmetic> Query<F> {
         &mut self,
         stretch: &Stretch<'_, F>,
         pairs: &[usize],
-        split: &mut Split,
+        split: &mut PairIndex,
     ) {
         let Stretch { rows, sampler, part, heads, .. } = stretch;
         let Self { xy, att, logits, taps } = self;
         let n = heads.len() * sampler.samples;
+        debug_assert!(pairs.len() * n <= att.len());
         for (i, &pair) in pairs.iter().enumerate() {
             let at = split.at(pair);
             let (xy, att) = (&mut xy[2 * i * n..2 * (i + 1) * n], &mut att[i * n..(i + 1) * n]);
-            // SAFETY: the caller's.
+            // SAFETY: the machine has `I`.
             unsafe { rows.fill::<I, T>(at, heads.clone(), part, xy, att, logits) };
         }
         taps.locate(sampler, xy, att);
@@ -68,7 +69,7 @@ pub(super) fn batch(heads: usize, samples: usize) -> usize {
 /// A stretch of queries, and the heads and part of the value that are visited for each.
 #[derive(Debug, Clone)]
 pub(super) struct Stretch<'a, F> {
-    pub(super) rows: Rows<'a>,
+    pub(super) rows: CallInputs<'a>,
     pub(super) sampler: &'a Sampler<F>,
     pub(super) part: &'a Part,
     pub(super) heads: Range<usize>,
@@ -105,7 +106,12 @@ pub(super) trait Visitor<T: Lane> {
     /// # Safety
     /// As for [`Visitor::visit`].
     #[inline(always)]
-    unsafe fn end_query<I: InstructionSet>(&mut self, at: [usize; 2], query: &Query<T::Acc>, first: usize) {
+    unsafe fn end_query<I: InstructionSet>(
+        &mut self,
+        at: [usize; 2],
+        query: &QueryMemory<T::Acc>,
+        first: usize,
+    ) {
         let _ = (at, query, first);
     }
 }
@@ -127,13 +133,13 @@ fn distance(samples: usize) -> usize {
 #[inline(always)]
 pub(super) unsafe fn visit_all<I: InstructionSet, T: Lane>(
     stretch: &Stretch<'_, T::Acc>,
-    memory: &mut [Query<T::Acc>; 2],
+    memory: &mut [QueryMemory<T::Acc>; 2],
     visitor: &mut impl Visitor<T>,
 ) {
     let Stretch { rows, sampler, part, heads, pairs } = stretch;
     let (samples, batch) = (sampler.samples, batch(heads.len(), sampler.samples));
     let mut batches = pairs.chunks(batch);
-    let mut split = Split::new(rows.p);
+    let mut split = PairIndex::new(rows.p);
     let Some(mut this) = batches.next() else { return };
     let mut following = batches.next().unwrap_or_default();
     let [mut current, mut next] = memory.each_mut();
@@ -141,7 +147,7 @@ pub(super) unsafe fn visit_all<I: InstructionSet, T: Lane>(
     for _ in 0..distance(samples) {
         ahead.advance(this, following);
     }
-    // SAFETY: the caller's.
+    // SAFETY: the machine has `I`.
     unsafe {
         for &pair in this.iter().chain(following) {
             let at = split.at(pair);
@@ -199,13 +205,13 @@ struct Ahead {
     at: [usize; 2],
     heads: usize,
     samples: usize,
-    split: Split,
+    split: PairIndex,
 }
 
 impl Ahead {
     /// At the first head of a batch.
     fn new(p: &Problem, batch: &[usize], heads: usize, samples: usize) -> Self {
-        let mut split = Split::new(p);
+        let mut split = PairIndex::new(p);
         let at = split.at(batch[0]);
         Self { in_following: false, i: 0, k: 0, first: 0, at, heads, samples, split }
     }
@@ -237,12 +243,12 @@ impl Ahead {
 }
 
 /// Splits pairs into (image, query). Pairs of one image follow each other: divisions are rare.
-pub(super) struct Split {
+pub(super) struct PairIndex {
     queries: usize,
     image: usize,
 }
 
-impl Split {
+impl PairIndex {
     pub(super) fn new(p: &Problem) -> Self {
         Self { queries: p.queries(), image: 0 }
     }

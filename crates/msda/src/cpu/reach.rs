@@ -3,7 +3,7 @@
 use super::Call;
 use super::parts::Part;
 use super::pool::Pool;
-use super::query::{Query, Split, Stretch};
+use super::query::{PairIndex, QueryMemory, Stretch};
 use super::simd::{InstructionSet, Kernel, Lane};
 use super::taps::Sampler;
 use crate::problem::Problem;
@@ -32,7 +32,7 @@ impl Reach {
         let mut bits = vec![0; p.batch() * chunks * heads];
         let (part, owners) = (&Part::all(p), &owners(p, parts));
         let sampler = &Sampler::<T::Acc>::new(p, part, heads, None, None);
-        let pool = Pool::new(|| Query::new(p, heads));
+        let pool = Pool::new(|| QueryMemory::new(p, heads));
         threads::for_each_chunk(&mut bits, heads, |i, bits| {
             let mut query = pool.take();
             let (image, chunk) = (i / chunks, i % chunks);
@@ -80,7 +80,7 @@ fn owners(p: &Problem, parts: &[Part]) -> Vec<Vec<u64>> {
 /// Marks the parts that some queries reach.
 struct Mark<'a, T: Lane> {
     stretch: Stretch<'a, T::Acc>,
-    query: &'a mut Query<T::Acc>,
+    query: &'a mut QueryMemory<T::Acc>,
     owners: &'a [Vec<u64>],
     /// For each head.
     bits: &'a mut [u64],
@@ -90,7 +90,7 @@ impl<T: Lane> Kernel for Mark<'_, T> {
     #[inline(always)]
     unsafe fn run<I: InstructionSet>(self) {
         let Stretch { rows, sampler, part, pairs, .. } = &self.stretch;
-        let mut split = Split::new(rows.p);
+        let mut split = PairIndex::new(rows.p);
         for &pair in *pairs {
             // SAFETY: the machine has `I`.
             unsafe { self.query.prepare::<I, T>(&self.stretch, &[pair], &mut split) };

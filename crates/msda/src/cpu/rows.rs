@@ -43,7 +43,8 @@ impl Arithmetic for f32 {
     }
     #[inline(always)]
     unsafe fn truncate(self) -> i32 {
-        // SAFETY: the caller's.
+        debug_assert!(self.abs() < 2_147_483_648.0);
+        // SAFETY: the integer part fits, as asserted above.
         unsafe { self.to_int_unchecked() }
     }
 }
@@ -55,19 +56,20 @@ impl Arithmetic for f64 {
     }
     #[inline(always)]
     unsafe fn truncate(self) -> i32 {
-        // SAFETY: the caller's.
+        debug_assert!(self.abs() < 2_147_483_648.0);
+        // SAFETY: the integer part fits, as asserted above.
         unsafe { self.to_int_unchecked() }
     }
 }
 
 /// The inputs of a call.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rows<'a> {
+pub(super) struct CallInputs<'a> {
     pub(super) p: &'a Problem,
     pub(super) args: Args<'a>,
 }
 
-impl Rows<'_> {
+impl CallInputs<'_> {
     /// The first element of the value plane that (image, query, head) reads.
     #[inline(always)]
     pub(super) fn plane(&self, at: [usize; 3]) -> usize {
@@ -109,7 +111,9 @@ impl Rows<'_> {
         logits: &mut [T::Acc],
     ) {
         let (n, first) = (part.samples.len(), part.samples.start);
-        // SAFETY: the caller's.
+        debug_assert!(xy.len() == 2 * heads.len() * n && att.len() == heads.len() * n);
+        debug_assert!(logits.len() == self.p.samples());
+        // SAFETY: the machine has `I`.
         unsafe {
             widen_rows::<I, T>(&self.args.locations, at, heads.clone(), 2 * first, 2 * n, xy);
             if self.args.reference.is_none() {
@@ -202,7 +206,8 @@ unsafe fn widen_rows<I: InstructionSet, T: Lane>(
     to: &mut [T::Acc],
 ) {
     let start = t.at([image, query, heads.start]) + skip;
-    // SAFETY: the caller's.
+    debug_assert!(to.len() >= heads.len() * len);
+    // SAFETY: the machine has `I`.
     unsafe {
         if t.strides[2] == len {
             // Rows side by side are one long row.

@@ -52,6 +52,7 @@ pub(super) fn zero<T: Lane>(p: &Problem, to: Writer<T>) {
         return;
     }
     let fill = |start: usize, n: usize| {
+        to.bounds.debug_assert(to.element(start), n);
         // SAFETY: checked elements of the gradient, which no other task has.
         unsafe { std::slice::from_raw_parts_mut(to.element(start), n) }.fill(T::default());
     };
@@ -91,13 +92,14 @@ impl<P> Add<'_, P> {
     ) where
         P: Place<T::Acc>,
     {
+        debug_assert!(gradient.len() >= self.channels.next_multiple_of(T::R::<I>::LANES));
         let mut rows = AddRows {
             walk: Walk::sums(self.map, step.taps, step.next_taps),
             gradient: gradient.as_ptr(),
             next: self.place.ahead(step.next[2] - self.first),
             finder: self.place.open(step.k),
         };
-        // SAFETY: the caller's.
+        // SAFETY: the machine has `I`, and taps on the map lie within the sums of this task.
         unsafe { for_each_block::<I, T>(self.channels, &mut rows) };
         self.place.close(rows.finder);
     }
@@ -114,7 +116,7 @@ struct AddRows<'a, F, R> {
 impl<T: Lane, F: Finder<T::Acc>> Block<T> for AddRows<'_, T::Acc, F> {
     #[inline(always)]
     unsafe fn block<I: InstructionSet, const R: usize, const WHOLE: bool>(&mut self, c: usize, n: usize) {
-        // SAFETY: the caller's; the gradient is padded to whole registers.
+        // SAFETY: the machine has `I`, and the sums have `n` channels from `c` on; the gradient is padded to whole registers.
         unsafe {
             let mut gradient = [T::R::<I>::splat(T::Acc::ZERO); R];
             for r in 0..R {
@@ -148,9 +150,9 @@ impl<V: Reg, F: Finder<V::Scalar>, const R: usize, const WHOLE: bool> Body<V::Sc
 
     #[inline(always)]
     unsafe fn tap(&mut self, _: usize, at: isize, weight: V::Scalar) {
-        // SAFETY: the caller's.
+        // SAFETY: the machine has `I`, and the row of a tap on the map has `n` sums from here on.
         unsafe {
-            let row = self.finder.row(at, self.c);
+            let row = self.finder.row(at, self.c, self.n);
             let weight = V::splat(weight);
             for r in 0..R {
                 let to = row.add(r * V::LANES);
@@ -184,8 +186,10 @@ impl<T: Lane> Kernel for MoveAll<'_, T> {
                 for y in rows.clone() {
                     let to = self.to.row([0, level.position(y, 0), k]);
                     for (x, row) in (0..level.w).zip(&mut sums) {
+                        let to = to.wrapping_add(x * self.to.strides[1]);
+                        self.to.bounds.debug_assert(to, row.len());
                         // SAFETY: the machine has `I`; the row is checked and belongs to this task.
-                        unsafe { move_row::<I, T>(row, to.wrapping_add(x * self.to.strides[1])) };
+                        unsafe { move_row::<I, T>(row, to) };
                     }
                 }
             }
@@ -211,8 +215,10 @@ impl<T: Lane> Kernel for MoveTouched<'_, T> {
             if let Some(&later) = owners.get(i + AHEAD) {
                 prefetch_row(self.to.element(later), self.channels);
             }
+            let to = self.to.element(owners[i]);
+            self.to.bounds.debug_assert(to, row.len());
             // SAFETY: the machine has `I`; the row is checked and belongs to this task.
-            unsafe { move_row::<I, T>(row, self.to.element(owners[i])) };
+            unsafe { move_row::<I, T>(row, to) };
         }
         self.slots.clear();
     }
@@ -224,7 +230,7 @@ impl<T: Lane> Kernel for MoveTouched<'_, T> {
 /// The machine must have `I`, and `to` must be valid for as many elements.
 #[inline(always)]
 unsafe fn move_row<I: InstructionSet, T: Lane>(from: &mut [T::Acc], to: *mut T) {
-    // SAFETY: the caller's.
+    // SAFETY: the machine has `I`, and both rows have `from.len()` elements.
     unsafe { for_each_block::<I, T>(from.len(), &mut Move { from: from.as_mut_ptr(), to }) };
 }
 
@@ -236,7 +242,7 @@ struct Move<T: Lane> {
 impl<T: Lane> Block<T> for Move<T> {
     #[inline(always)]
     unsafe fn block<I: InstructionSet, const R: usize, const WHOLE: bool>(&mut self, c: usize, n: usize) {
-        // SAFETY: the caller's.
+        // SAFETY: the machine has `I`, and both rows have `n` elements from `c` on.
         unsafe {
             let zero = T::R::<I>::splat(T::Acc::ZERO);
             let mut block = [zero; R];

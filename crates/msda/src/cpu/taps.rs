@@ -7,6 +7,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::bounds::Bounds;
 use super::parts::Part;
 use super::query::batch;
 use super::rows::Arithmetic;
@@ -177,6 +178,8 @@ pub(super) struct Taps<'a, F> {
     mask: *const u32,
     /// Weight of each corner times the attention weight.
     weight: *const [F; 4],
+    /// Of `mask`; the other lists have as many numbers.
+    bounds: Bounds,
     lists: PhantomData<&'a TapLists<F>>,
 }
 
@@ -217,6 +220,7 @@ impl<F: Arithmetic> TapLists<F> {
             sums_at: self.sums_at.as_ptr().wrapping_add(first),
             mask: self.mask.as_ptr().wrapping_add(first),
             weight: self.weight.as_ptr().wrapping_add(first),
+            bounds: Bounds::of(&self.mask),
             lists: PhantomData,
         }
     }
@@ -225,6 +229,7 @@ impl<F: Arithmetic> TapLists<F> {
     /// weights `att`.
     #[inline(always)]
     pub(super) fn locate(&mut self, sampler: &Sampler<F>, xy: &[F], att: &[F]) {
+        debug_assert!(xy.len() == 2 * att.len() && self.mask.len() == att.len());
         self.find_pixels(sampler, xy);
         self.find_corners(sampler, att);
         if let Some(map) = &sampler.value {
@@ -383,6 +388,8 @@ impl<'a, F: Copy> Walk<'a, F> {
             for (grid, samples) in &self.map.grids {
                 let corners = grid.corners();
                 for s in samples.clone() {
+                    self.taps.bounds.debug_assert(self.taps.mask.wrapping_add(s), 1);
+                    self.next.bounds.debug_assert(self.next.mask.wrapping_add(s), 1);
                     let wanted = match B::PREFETCH {
                         Prefetch::Never => false,
                         Prefetch::Always => grid.far,

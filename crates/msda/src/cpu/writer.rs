@@ -1,5 +1,6 @@
 //! Destinations that several threads write at once.
 
+use super::bounds::Bounds;
 use super::simd::{Block, InstructionSet, Lane, Reg, for_each_block, store_block};
 use crate::dtype::{Dtype, Float, SliceMut};
 use crate::op::offset;
@@ -10,6 +11,7 @@ use crate::view::Strides;
 pub(super) struct Writer<E> {
     first: *mut E,
     pub(super) strides: Strides,
+    pub(super) bounds: Bounds,
 }
 
 impl<E> Clone for Writer<E> {
@@ -28,7 +30,7 @@ unsafe impl<E: Send> Sync for Writer<E> {}
 
 impl<E> Writer<E> {
     pub(super) fn new(data: &mut [E], strides: Strides) -> Self {
-        Self { first: data.as_mut_ptr(), strides }
+        Self { bounds: Bounds::of(data), first: data.as_mut_ptr(), strides }
     }
 
     /// The address of the row at an outer index.
@@ -41,6 +43,15 @@ impl<E> Writer<E> {
     #[inline(always)]
     pub(super) fn element(self, i: usize) -> *mut E {
         self.first.wrapping_add(i)
+    }
+
+    /// The address of the row at an outer index from element `skip` on, asserted in debug builds to
+    /// have `n` elements there.
+    #[inline(always)]
+    pub(super) fn row_part(self, index: [usize; 3], skip: usize, n: usize) -> *mut E {
+        let row = self.row(index).wrapping_add(skip);
+        self.bounds.debug_assert(row, n);
+        row
     }
 
     /// The same destination with outer index `index` as its origin.
@@ -91,17 +102,18 @@ impl<T: Lane> NumberWriter<T> {
         if numbers.is_empty() {
             return;
         }
+        debug_assert!(rows > 0 && numbers.len().is_multiple_of(rows));
         let len = numbers.len() / rows;
         // Rows side by side are one long row.
         let (rows, len) = if self.strides()[2] == len { (1, numbers.len()) } else { (rows, len) };
         for (k, row) in numbers.chunks_exact(len).enumerate().take(rows) {
             let index = [index[0], index[1], index[2] + k];
-            // SAFETY: the caller's.
+            // SAFETY: the machine has `I`, and the row lies within the destination, as asserted above.
             unsafe {
                 match self {
-                    Self::Own(to) => write_row::<I, T>(row, to.row(index).add(skip)),
+                    Self::Own(to) => write_row::<I, T>(row, to.row_part(index, skip, row.len())),
                     Self::F32(to) => {
-                        let to = to.row(index).add(skip);
+                        let to = to.row_part(index, skip, row.len());
                         for (i, x) in row.iter().enumerate() {
                             *to.add(i) = x.to_f64() as f32;
                         }
@@ -118,7 +130,7 @@ impl<T: Lane> NumberWriter<T> {
 /// The machine must have `I`, and `to` must be valid for as many elements.
 #[inline(always)]
 pub(super) unsafe fn write_row<I: InstructionSet, T: Lane>(from: &[T::Acc], to: *mut T) {
-    // SAFETY: the caller's.
+    // SAFETY: the machine has `I`, and both rows have `from.len()` elements.
     unsafe { for_each_block::<I, T>(from.len(), &mut Narrow { from: from.as_ptr(), to }) };
 }
 
@@ -130,7 +142,7 @@ struct Narrow<T: Lane> {
 impl<T: Lane> Block<T> for Narrow<T> {
     #[inline(always)]
     unsafe fn block<I: InstructionSet, const R: usize, const WHOLE: bool>(&mut self, c: usize, n: usize) {
-        // SAFETY: the caller's.
+        // SAFETY: the machine has `I`, and both rows have `n` elements from `c` on.
         unsafe {
             let mut block = [T::R::<I>::splat(T::Acc::ZERO); R];
             for r in 0..R {

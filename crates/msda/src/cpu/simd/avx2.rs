@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::{InstructionSet, Kernel, Reg};
+use super::{InstructionSet, Kernel, Reg, one_instruction};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2;
@@ -13,7 +13,8 @@ pub(crate) struct Avx2;
 /// The machine must have AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn run(kernel: impl Kernel) {
-    // SAFETY: the caller's.
+    debug_assert!(super::Isa::Avx2.is_available());
+    // SAFETY: the machine has the three, as asserted above.
     unsafe { kernel.run::<Avx2>() }
 }
 
@@ -29,7 +30,7 @@ pub(crate) struct F64x4(__m256d);
 /// Needs AVX.
 #[inline(always)]
 unsafe fn halves_ps(a: __m256, b: __m256) -> __m256 {
-    // SAFETY: the caller's.
+    // SAFETY: register operations of AVX.
     unsafe {
         let swapped = _mm256_permute2f128_ps::<0x21>(a, b);
         _mm256_add_ps(_mm256_blend_ps::<0xf0>(a, b), swapped)
@@ -42,7 +43,7 @@ unsafe fn halves_ps(a: __m256, b: __m256) -> __m256 {
 /// Needs AVX.
 #[inline(always)]
 unsafe fn neighbours_ps(a: __m256, b: __m256) -> __m256 {
-    // SAFETY: the caller's.
+    // SAFETY: register operations of AVX.
     unsafe {
         let even = _mm256_shuffle_ps::<0b10_00_10_00>(a, b);
         _mm256_add_ps(even, _mm256_shuffle_ps::<0b11_01_11_01>(a, b))
@@ -53,29 +54,11 @@ unsafe fn neighbours_ps(a: __m256, b: __m256) -> __m256 {
 // Loads and stores are the unaligned ones.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Reg for F32x8 {
-    type Scalar = f32;
     const LANES: usize = 8;
     const QUAD: usize = 8;
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self {
-        Self(unsafe { _mm256_set1_ps(x) })
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self {
-        Self(unsafe { _mm256_loadu_ps(p) })
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32) {
-        unsafe { _mm256_storeu_ps(p, self.0) }
-    }
-    #[inline(always)]
-    unsafe fn add(self, b: Self) -> Self {
-        Self(unsafe { _mm256_add_ps(self.0, b.0) })
-    }
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        Self(unsafe { _mm256_fmadd_ps(self.0, b.0, c.0) })
-    }
+    one_instruction!(f32, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, |a, b, c| {
+        _mm256_fmadd_ps(a, b, c)
+    });
     #[inline(always)]
     unsafe fn load_part(p: *const f32, n: usize) -> Self {
         Self(unsafe { _mm256_maskload_ps(p, first(n)) })
@@ -116,7 +99,8 @@ impl Reg for F32x8 {
 /// Needs AVX2.
 #[inline(always)]
 unsafe fn first(n: usize) -> __m256i {
-    // SAFETY: the caller's.
+    debug_assert!(n <= 8);
+    // SAFETY: register operations of AVX2.
     unsafe {
         let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
         _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), lane)
@@ -125,29 +109,11 @@ unsafe fn first(n: usize) -> __m256i {
 
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Reg for F64x4 {
-    type Scalar = f64;
     const LANES: usize = 4;
     const QUAD: usize = 4;
-    #[inline(always)]
-    unsafe fn splat(x: f64) -> Self {
-        Self(unsafe { _mm256_set1_pd(x) })
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f64) -> Self {
-        Self(unsafe { _mm256_loadu_pd(p) })
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f64) {
-        unsafe { _mm256_storeu_pd(p, self.0) }
-    }
-    #[inline(always)]
-    unsafe fn add(self, b: Self) -> Self {
-        Self(unsafe { _mm256_add_pd(self.0, b.0) })
-    }
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        Self(unsafe { _mm256_fmadd_pd(self.0, b.0, c.0) })
-    }
+    one_instruction!(f64, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_add_pd, |a, b, c| {
+        _mm256_fmadd_pd(a, b, c)
+    });
     #[inline(always)]
     unsafe fn load_part(p: *const f64, n: usize) -> Self {
         Self(unsafe { _mm256_maskload_pd(p, _mm256_cvtepi32_epi64(_mm256_castsi256_si128(first(n)))) })

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::{InstructionSet, Kernel, Reg};
+use super::{InstructionSet, Kernel, Reg, one_instruction};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512;
@@ -13,7 +13,8 @@ pub(crate) struct Avx512;
 /// The machine must have AVX-512 F, BW, DQ and VL, AVX2, FMA and F16C.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 pub(super) unsafe fn run(kernel: impl Kernel) {
-    // SAFETY: the caller's.
+    debug_assert!(super::Isa::Avx512.is_available());
+    // SAFETY: the machine has all of them, as asserted above.
     unsafe { kernel.run::<Avx512>() }
 }
 
@@ -26,6 +27,7 @@ pub(crate) struct F64x8(__m512d);
 /// The mask of the first `n` of 16 lanes.
 #[inline(always)]
 fn first(n: usize) -> u16 {
+    debug_assert!(n <= 16);
     ((1u32 << n) - 1) as u16
 }
 
@@ -35,7 +37,7 @@ fn first(n: usize) -> u16 {
 /// Needs AVX-512.
 #[inline(always)]
 unsafe fn halves_ps(a: __m512, b: __m512) -> __m512 {
-    // SAFETY: the caller's.
+    // SAFETY: register operations of AVX-512.
     unsafe {
         let swapped = _mm512_shuffle_f32x4::<0b01_00_11_10>(a, b);
         _mm512_add_ps(_mm512_mask_blend_ps(0xff00, a, b), swapped)
@@ -48,7 +50,7 @@ unsafe fn halves_ps(a: __m512, b: __m512) -> __m512 {
 /// Needs AVX-512.
 #[inline(always)]
 unsafe fn halves_pd(a: __m512d, b: __m512d) -> __m512d {
-    // SAFETY: the caller's.
+    // SAFETY: register operations of AVX-512.
     unsafe {
         let swapped = _mm512_shuffle_f64x2::<0b01_00_11_10>(a, b);
         _mm512_add_pd(_mm512_mask_blend_pd(0xf0, a, b), swapped)
@@ -61,7 +63,7 @@ unsafe fn halves_pd(a: __m512d, b: __m512d) -> __m512d {
 /// Needs AVX-512.
 #[inline(always)]
 unsafe fn pairs_ps(a: __m512, b: __m512) -> __m512 {
-    // SAFETY: the caller's.
+    // SAFETY: register operations of AVX-512.
     unsafe {
         let low = _mm512_shuffle_ps::<0b01_00_01_00>(a, b);
         _mm512_add_ps(low, _mm512_shuffle_ps::<0b11_10_11_10>(a, b))
@@ -72,29 +74,11 @@ unsafe fn pairs_ps(a: __m512, b: __m512) -> __m512 {
 // Loads and stores are the unaligned ones.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Reg for F32x16 {
-    type Scalar = f32;
     const LANES: usize = 16;
     const QUAD: usize = 16;
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self {
-        Self(unsafe { _mm512_set1_ps(x) })
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self {
-        Self(unsafe { _mm512_loadu_ps(p) })
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32) {
-        unsafe { _mm512_storeu_ps(p, self.0) }
-    }
-    #[inline(always)]
-    unsafe fn add(self, b: Self) -> Self {
-        Self(unsafe { _mm512_add_ps(self.0, b.0) })
-    }
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        Self(unsafe { _mm512_fmadd_ps(self.0, b.0, c.0) })
-    }
+    one_instruction!(f32, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, |a, b, c| {
+        _mm512_fmadd_ps(a, b, c)
+    });
     #[inline(always)]
     unsafe fn load_part(p: *const f32, n: usize) -> Self {
         Self(unsafe { _mm512_maskz_loadu_ps(first(n), p) })
@@ -131,29 +115,11 @@ impl Reg for F32x16 {
 
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Reg for F64x8 {
-    type Scalar = f64;
     const LANES: usize = 8;
     const QUAD: usize = 8;
-    #[inline(always)]
-    unsafe fn splat(x: f64) -> Self {
-        Self(unsafe { _mm512_set1_pd(x) })
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f64) -> Self {
-        Self(unsafe { _mm512_loadu_pd(p) })
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f64) {
-        unsafe { _mm512_storeu_pd(p, self.0) }
-    }
-    #[inline(always)]
-    unsafe fn add(self, b: Self) -> Self {
-        Self(unsafe { _mm512_add_pd(self.0, b.0) })
-    }
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        Self(unsafe { _mm512_fmadd_pd(self.0, b.0, c.0) })
-    }
+    one_instruction!(f64, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_add_pd, |a, b, c| {
+        _mm512_fmadd_pd(a, b, c)
+    });
     #[inline(always)]
     unsafe fn load_part(p: *const f64, n: usize) -> Self {
         Self(unsafe { _mm512_maskz_loadu_pd(first(n) as u8, p) })
@@ -231,7 +197,7 @@ impl InstructionSet for Avx512 {
 /// Needs AVX-512.
 #[inline(always)]
 unsafe fn to_f16(r: F32x16) -> __m256i {
-    // SAFETY: the caller's.
+    // SAFETY: register operations of AVX-512.
     unsafe { _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(r.0) }
 }
 
@@ -239,7 +205,7 @@ unsafe fn to_f16(r: F32x16) -> __m256i {
 /// Needs AVX-512.
 #[inline(always)]
 unsafe fn from_bf16(bits: __m256i) -> F32x16 {
-    // SAFETY: the caller's.
+    // SAFETY: register operations of AVX-512.
     unsafe { F32x16(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))) }
 }
 
@@ -249,7 +215,7 @@ unsafe fn from_bf16(bits: __m256i) -> F32x16 {
 /// Needs AVX-512.
 #[inline(always)]
 unsafe fn to_bf16(r: F32x16) -> __m256i {
-    // SAFETY: the caller's.
+    // SAFETY: register operations of AVX-512.
     unsafe {
         let bits = _mm512_castps_si512(r.0);
         let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));

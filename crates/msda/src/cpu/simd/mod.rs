@@ -44,8 +44,9 @@ pub(crate) trait Reg: Copy {
     /// The first `n` lanes; the others are zero.
     #[inline(always)]
     unsafe fn load_part(p: *const Self::Scalar, n: usize) -> Self {
+        debug_assert!(n <= Self::LANES);
         let mut lanes = [Self::Scalar::ZERO; MAX_LANES];
-        // SAFETY: the caller's; n <= LANES <= MAX_LANES.
+        // SAFETY: `p` is valid for `n` elements; n <= LANES <= MAX_LANES.
         unsafe {
             std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n);
             Self::load(lanes.as_ptr())
@@ -55,8 +56,9 @@ pub(crate) trait Reg: Copy {
     /// Stores the first `n` lanes.
     #[inline(always)]
     unsafe fn store_part(self, p: *mut Self::Scalar, n: usize) {
+        debug_assert!(n <= Self::LANES);
         let mut lanes = [Self::Scalar::ZERO; MAX_LANES];
-        // SAFETY: the caller's; n <= LANES <= MAX_LANES.
+        // SAFETY: `p` is valid for `n` elements; n <= LANES <= MAX_LANES.
         unsafe {
             self.store(lanes.as_mut_ptr());
             std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
@@ -71,10 +73,42 @@ pub(crate) trait Reg: Copy {
     /// register `k` of each quad.
     #[inline(always)]
     unsafe fn sum_quads(from: *const Self::Scalar, to: [*mut Self::Scalar; 4]) {
-        // SAFETY: the caller's.
+        debug_assert_eq!(Self::QUAD, 4);
+        // SAFETY: with quads of four, `from` has 16 numbers, and each of `to` has four.
         unsafe { transpose(from, to) };
     }
 }
+
+/// The methods of a register that are one instruction each. Loads and stores are the unaligned
+/// ones, and the trait's contract gives the instructions and valid pointers.
+macro_rules! one_instruction {
+    ($t:ty, $splat:ident, $load:ident, $store:ident, $add:ident, |$a:ident, $b:ident, $c:ident| $fma:expr) => {
+        type Scalar = $t;
+        #[inline(always)]
+        unsafe fn splat(x: $t) -> Self {
+            Self(unsafe { $splat(x) })
+        }
+        #[inline(always)]
+        unsafe fn load(p: *const $t) -> Self {
+            Self(unsafe { $load(p) })
+        }
+        #[inline(always)]
+        unsafe fn store(self, p: *mut $t) {
+            unsafe { $store(p, self.0) }
+        }
+        #[inline(always)]
+        unsafe fn add(self, b: Self) -> Self {
+            Self(unsafe { $add(self.0, b.0) })
+        }
+        #[inline(always)]
+        unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+            let ($a, $b, $c) = (self.0, b.0, c.0);
+            Self(unsafe { $fma })
+        }
+    };
+}
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use one_instruction;
 
 /// Quads of four complete sums, as columns.
 ///
@@ -84,10 +118,36 @@ pub(crate) trait Reg: Copy {
 unsafe fn transpose<F: Copy>(from: *const F, to: [*mut F; 4]) {
     for s in 0..4 {
         for k in 0..4 {
-            // SAFETY: the caller's.
+            // SAFETY: 4 * s + k < 16, and s < 4.
             unsafe { *to[k].add(s) = *from.add(4 * s + k) };
         }
     }
+}
+
+/// Conversions of an element type for instruction sets without instructions for them.
+macro_rules! through_scalars {
+    ($t:ty, $load:ident, $store:ident, $load_part:ident, $store_part:ident) => {
+        #[inline(always)]
+        unsafe fn $load(p: *const $t) -> Self::F32 {
+            // SAFETY: `p` is valid for a register.
+            unsafe { widen_lanes::<$t, Self::F32>(p, Self::F32::LANES) }
+        }
+        #[inline(always)]
+        unsafe fn $store(r: Self::F32, p: *mut $t) {
+            // SAFETY: `p` is valid for a register.
+            unsafe { narrow_lanes(r, p, Self::F32::LANES) }
+        }
+        #[inline(always)]
+        unsafe fn $load_part(p: *const $t, n: usize) -> Self::F32 {
+            // SAFETY: `p` is valid for `n` elements.
+            unsafe { widen_lanes::<$t, Self::F32>(p, n) }
+        }
+        #[inline(always)]
+        unsafe fn $store_part(r: Self::F32, p: *mut $t, n: usize) {
+            // SAFETY: `p` is valid for `n` elements.
+            unsafe { narrow_lanes(r, p, n) }
+        }
+    };
 }
 
 /// An instruction set: its registers, and conversions from and to the 16-bit types.
@@ -98,51 +158,13 @@ pub(crate) trait InstructionSet: Copy {
     type F32: Reg<Scalar = f32>;
     type F64: Reg<Scalar = f64>;
 
-    #[inline(always)]
-    unsafe fn load_f16(p: *const f16) -> Self::F32 {
-        // SAFETY: the caller's.
-        unsafe { widen_lanes::<f16, Self::F32>(p, Self::F32::LANES) }
-    }
-    #[inline(always)]
-    unsafe fn store_f16(r: Self::F32, p: *mut f16) {
-        // SAFETY: the caller's.
-        unsafe { narrow_lanes(r, p, Self::F32::LANES) }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(p: *const bf16) -> Self::F32 {
-        // SAFETY: the caller's.
-        unsafe { widen_lanes::<bf16, Self::F32>(p, Self::F32::LANES) }
-    }
-    #[inline(always)]
-    unsafe fn store_bf16(r: Self::F32, p: *mut bf16) {
-        // SAFETY: the caller's.
-        unsafe { narrow_lanes(r, p, Self::F32::LANES) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_f16_part(p: *const f16, n: usize) -> Self::F32 {
-        // SAFETY: the caller's.
-        unsafe { widen_lanes::<f16, Self::F32>(p, n) }
-    }
-    #[inline(always)]
-    unsafe fn store_f16_part(r: Self::F32, p: *mut f16, n: usize) {
-        // SAFETY: the caller's.
-        unsafe { narrow_lanes(r, p, n) }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16_part(p: *const bf16, n: usize) -> Self::F32 {
-        // SAFETY: the caller's.
-        unsafe { widen_lanes::<bf16, Self::F32>(p, n) }
-    }
-    #[inline(always)]
-    unsafe fn store_bf16_part(r: Self::F32, p: *mut bf16, n: usize) {
-        // SAFETY: the caller's.
-        unsafe { narrow_lanes(r, p, n) }
-    }
+    through_scalars!(f16, load_f16, store_f16, load_f16_part, store_f16_part);
+    through_scalars!(bf16, load_bf16, store_bf16, load_bf16_part, store_bf16_part);
 }
 
 #[inline(always)]
 unsafe fn widen_lanes<T: Element<Acc = R::Scalar>, R: Reg>(p: *const T, n: usize) -> R {
+    debug_assert!(n <= R::LANES && R::LANES <= MAX_LANES);
     let mut lanes = [R::Scalar::ZERO; MAX_LANES];
     for (i, lane) in lanes.iter_mut().enumerate().take(n) {
         // SAFETY: `p` is valid for `n` elements.
@@ -154,6 +176,7 @@ unsafe fn widen_lanes<T: Element<Acc = R::Scalar>, R: Reg>(p: *const T, n: usize
 
 #[inline(always)]
 unsafe fn narrow_lanes<T: Element<Acc = R::Scalar>, R: Reg>(r: R, p: *mut T, n: usize) {
+    debug_assert!(n <= R::LANES && R::LANES <= MAX_LANES);
     let mut lanes = [R::Scalar::ZERO; MAX_LANES];
     // SAFETY: LANES <= MAX_LANES, and `p` is valid for `n` elements.
     unsafe {
@@ -184,22 +207,22 @@ macro_rules! lanes {
             type R<I: InstructionSet> = I::$reg;
             #[inline(always)]
             unsafe fn load<I: InstructionSet>(p: *const Self) -> I::$reg {
-                // SAFETY: the caller's.
+                // SAFETY: `p` is valid for a register.
                 unsafe { $load(p) }
             }
             #[inline(always)]
             unsafe fn store<I: InstructionSet>(r: I::$reg, p: *mut Self) {
-                // SAFETY: the caller's.
+                // SAFETY: `p` is valid for a register.
                 unsafe { $store(r, p) }
             }
             #[inline(always)]
             unsafe fn load_part<I: InstructionSet>(p: *const Self, n: usize) -> I::$reg {
-                // SAFETY: the caller's.
+                // SAFETY: `p` is valid for `n` elements.
                 unsafe { $load_part(p, n) }
             }
             #[inline(always)]
             unsafe fn store_part<I: InstructionSet>(r: I::$reg, p: *mut Self, n: usize) {
-                // SAFETY: the caller's.
+                // SAFETY: `p` is valid for `n` elements.
                 unsafe { $store_part(r, p, n) }
             }
         }
@@ -230,7 +253,7 @@ pub(crate) trait Block<T: Lane> {
 pub(crate) unsafe fn for_each_block<I: InstructionSet, T: Lane>(d: usize, work: &mut impl Block<T>) {
     let lanes = T::R::<I>::LANES;
     let mut c = 0;
-    // SAFETY: the caller's.
+    // SAFETY: the machine has `I`, and the blocks cover the `d` channels once.
     unsafe {
         while c + 4 * lanes <= d {
             work.block::<I, 4, true>(c, 4 * lanes);
@@ -250,6 +273,12 @@ pub(crate) unsafe fn for_each_block<I: InstructionSet, T: Lane>(d: usize, work: 
     }
 }
 
+/// A block has `R` whole registers or a part of one.
+#[inline(always)]
+fn debug_assert_block<V: Reg, const R: usize, const WHOLE: bool>(n: usize) {
+    debug_assert!(if WHOLE { n == R * V::LANES } else { R == 1 && n < V::LANES });
+}
+
 /// `R` registers from `p` on, or the first `n` elements where not `WHOLE`.
 ///
 /// # Safety
@@ -259,7 +288,8 @@ pub(crate) unsafe fn load_block<I: InstructionSet, T: Lane, const R: usize, cons
     p: *const T,
     n: usize,
 ) -> [T::R<I>; R] {
-    // SAFETY: the caller's.
+    debug_assert_block::<T::R<I>, R, WHOLE>(n);
+    // SAFETY: `p` is valid for R registers, or for `n` elements of one.
     unsafe {
         let mut block = [T::R::<I>::splat(T::Acc::ZERO); R];
         for r in 0..R {
@@ -280,7 +310,8 @@ pub(crate) unsafe fn store_block<I: InstructionSet, T: Lane, const R: usize, con
     p: *mut T,
     n: usize,
 ) {
-    // SAFETY: the caller's.
+    debug_assert_block::<T::R<I>, R, WHOLE>(n);
+    // SAFETY: `p` is valid for R registers, or for `n` elements of one.
     unsafe {
         for r in 0..R {
             let to = p.wrapping_add(r * T::R::<I>::LANES);

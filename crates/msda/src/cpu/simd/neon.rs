@@ -4,7 +4,7 @@ use std::arch::aarch64::*;
 
 use half::{bf16, f16};
 
-use super::{InstructionSet, Kernel, Reg};
+use super::{InstructionSet, Kernel, Reg, one_instruction};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Neon;
@@ -13,7 +13,7 @@ pub(crate) struct Neon;
 /// The machine must have NEON; every aarch64 machine does.
 #[target_feature(enable = "neon")]
 pub(super) unsafe fn run(kernel: impl Kernel) {
-    // SAFETY: the caller's.
+    // SAFETY: the machine has NEON.
     unsafe { kernel.run::<Neon>() }
 }
 
@@ -26,29 +26,9 @@ pub(crate) struct F64x2(float64x2_t);
 // SAFETY of every block below: the trait's contract gives the instructions and valid pointers.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Reg for F32x4 {
-    type Scalar = f32;
     const LANES: usize = 4;
     const QUAD: usize = 4;
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self {
-        Self(unsafe { vdupq_n_f32(x) })
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self {
-        Self(unsafe { vld1q_f32(p) })
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32) {
-        unsafe { vst1q_f32(p, self.0) }
-    }
-    #[inline(always)]
-    unsafe fn add(self, b: Self) -> Self {
-        Self(unsafe { vaddq_f32(self.0, b.0) })
-    }
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        Self(unsafe { vfmaq_f32(c.0, self.0, b.0) })
-    }
+    one_instruction!(f32, vdupq_n_f32, vld1q_f32, vst1q_f32, vaddq_f32, |a, b, c| vfmaq_f32(c, a, b));
     #[inline(always)]
     unsafe fn store_quad(r: [Self; 4], p: *mut f32, more: bool) {
         unsafe {
@@ -60,29 +40,9 @@ impl Reg for F32x4 {
 
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Reg for F64x2 {
-    type Scalar = f64;
     const LANES: usize = 2;
     const QUAD: usize = 4;
-    #[inline(always)]
-    unsafe fn splat(x: f64) -> Self {
-        Self(unsafe { vdupq_n_f64(x) })
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f64) -> Self {
-        Self(unsafe { vld1q_f64(p) })
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f64) {
-        unsafe { vst1q_f64(p, self.0) }
-    }
-    #[inline(always)]
-    unsafe fn add(self, b: Self) -> Self {
-        Self(unsafe { vaddq_f64(self.0, b.0) })
-    }
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        Self(unsafe { vfmaq_f64(c.0, self.0, b.0) })
-    }
+    one_instruction!(f64, vdupq_n_f64, vld1q_f64, vst1q_f64, vaddq_f64, |a, b, c| vfmaq_f64(c, a, b));
     #[inline(always)]
     unsafe fn store_quad(r: [Self; 4], p: *mut f64, more: bool) {
         unsafe {

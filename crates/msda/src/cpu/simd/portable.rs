@@ -21,12 +21,12 @@ macro_rules! array {
             }
             #[inline(always)]
             unsafe fn load(p: *const $t) -> Self {
-                // SAFETY: the caller's; the read is unaligned.
+                // SAFETY: `p` is valid for a register; the read is unaligned.
                 Self(unsafe { p.cast::<[$t; $n]>().read_unaligned() })
             }
             #[inline(always)]
             unsafe fn store(self, p: *mut $t) {
-                // SAFETY: the caller's; the write is unaligned.
+                // SAFETY: `p` is valid for a register; the write is unaligned.
                 unsafe { p.cast::<[$t; $n]>().write_unaligned(self.0) }
             }
             #[inline(always)]
@@ -41,7 +41,7 @@ macro_rules! array {
             unsafe fn store_quad(r: [Self; 4], p: *mut $t, more: bool) {
                 for (k, v) in r.into_iter().enumerate() {
                     let sum: $t = v.0.iter().sum();
-                    // SAFETY: the caller's.
+                    // SAFETY: `p` is valid for a quad.
                     unsafe {
                         let to = p.add(k);
                         to.write(if more { to.read() + sum } else { sum });
