@@ -312,6 +312,9 @@ struct RecordsOfRows {
     const Levels &levels;
     i64 plane;
     int image, head, l, strip, row, rows;
+    // Not read from `args` for each sample: a function that is not inlined waits long for parameters.
+    const char *gradients = args.grad_output.at(image, 0, head);
+    i64 gradient_stride = args.grad_output.stride[1];
 
     // Calls f(place of this lane's record in the plane, the lanes that have one) for up to 32
     // records at a time, row by row, and in a row chunk by chunk. All lanes of a warp call this
@@ -370,7 +373,7 @@ struct RecordsOfRows {
     }
     // A number of grad_output.
     __device__ __forceinline__ Wide gradient(int query, int channel) const {
-        const char *row = args.grad_output.at(image, query, head);
+        const char *row = gradients + query * gradient_stride;
         return Wide(widen<VALUE>(reinterpret_cast<const Element<VALUE>::Stored *>(row)[channel]));
     }
 };
