@@ -126,7 +126,7 @@ impl Plan {
         for Stage { action, after, why } in call.stages {
             let work = match action {
                 Action::Clear(region) => Work::Clear(region),
-                Action::Run(prepared) => Work::Run(Box::new(LoadedKernel::new(device, prepared)?)),
+                Action::Run(prepared) => Work::Run(Box::new(LoadedKernel::new(device, *prepared)?)),
             };
             plan.steps.push(Step { work, after, why: why.into_owned() });
         }

@@ -265,7 +265,8 @@ fn a_request_that_no_kernel_accepts_is_an_error_with_all_reasons() {
         (s.levels, s.points) = (vec![(2, 2)], vec![1]);
     };
     let long = |h, w| move |s: &mut Spec| s.levels = vec![(h, w)];
-    let cases: [(&str, &str, &dyn Fn(&mut Spec)); 6] = [
+    type Case<'a> = (&'a str, &'a str, &'a dyn Fn(&mut Spec));
+    let cases: [Case<'_>; 6] = [
         ("2147483648 positions", "fewer than 1073741824", &long(1 << 8, 1 << 23)),
         ("8589934592 samples per query and head", "fewer than 1073741824", &|s| s.points = vec![1 << 33]),
         ("1100 levels", "fewer than 1025", &|s| {

@@ -43,7 +43,7 @@ pub enum Action {
     /// Sets a region of the workspace to zero.
     Clear(Region),
     /// Launches a kernel.
-    Run(Prepared),
+    Run(Box<Prepared>),
 }
 
 /// A kernel ready to be compiled and launched.
@@ -63,7 +63,7 @@ impl Call {
     /// Adds a kernel. It gets the macros by which it compares its argument.
     pub fn run(&mut self, mut prepared: Prepared, why: impl Into<Cow<'static, str>>) {
         prepared.unit = prepared.args.compared(prepared.unit);
-        self.add(Action::Run(prepared), why.into());
+        self.add(Action::Run(Box::new(prepared)), why.into());
     }
 
     /// Adds a stage that sets a region of the workspace to zero.
@@ -109,7 +109,7 @@ impl Call {
     /// Its kernels, in order.
     pub fn kernels(&self) -> impl Iterator<Item = &Prepared> {
         self.stages.iter().filter_map(|stage| match &stage.action {
-            Action::Run(prepared) => Some(prepared),
+            Action::Run(prepared) => Some(&**prepared),
             Action::Clear(_) => None,
         })
     }
