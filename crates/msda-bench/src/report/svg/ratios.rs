@@ -92,8 +92,9 @@ fn draw(canvas: &mut Canvas, row: &Row, scale: &Scale, y: f64) {
         let x = if (x - one).abs() >= half { x } else { one + if x < one { -half } else { half } };
         canvas.text("best", Anchor::Middle, x.max(scale.ends().0 + half), middle - 8.0, &text);
     }
-    // The fastest is drawn last, over the others.
-    for mark in marks.iter().rev() {
+    // The mark whose number is bold is drawn last, over the others.
+    let (bold, others): (Vec<&Mark>, Vec<&Mark>) = marks.iter().rev().partition(|mark| mark.bold);
+    for mark in others.into_iter().chain(bold) {
         canvas.mark(mark.class, mark.shape, at(mark), middle, &mark.title);
     }
     if !row.failed.is_empty() {
