@@ -1,5 +1,5 @@
 //! The terminal side of programs: standard output, progress, exit codes, and the end of a command
-//! that measured something. The commands `msda` and `msda-study` share it.
+//! that measured something. All commands share it.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};

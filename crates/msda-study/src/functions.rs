@@ -12,7 +12,7 @@ macro_rules! functions {
             static FOUND: std::sync::OnceLock<msda::Result<Functions>> = std::sync::OnceLock::new();
             let look_up = || {
                 Ok(Functions {
-                    // SAFETY: the driver has this function with the type of cuda.h, and stays loaded.
+                    // SAFETY: the driver has this function with the type of cuda.h.
                     $($field: unsafe {
                         std::mem::transmute::<
                             *const std::ffi::c_void,

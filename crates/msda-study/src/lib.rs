@@ -4,8 +4,8 @@
 //! | module | what it has |
 //! |---|---|
 //! | [`ladder`] | every strategy as a kernel with its host twin |
-//! | [`engines`], [`list`], [`verify`] | the rungs as engines; what each takes; their results against the oracle |
-//! | [`probes`], [`probe`] | kernels that measure limits of a GPU, and the documents' experiments; their run |
+//! | [`engines`], [`list`], [`verify`] | rungs as engines, what each takes, their results |
+//! | [`probes`], [`probe`] | kernels that measure limits, and the documents' experiments |
 //! | [`analyze`] | the work of a workload, the compiled kernel, hardware counters |
 //! | [`facts`] | named numbers from records and definitions, and arithmetic over them |
 //! | [`claims`] | statements of the documents (`claims.toml`), judged by facts |

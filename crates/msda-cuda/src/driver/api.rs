@@ -36,8 +36,8 @@ macro_rules! functions {
             #[inline]
             pub(super) unsafe fn $name($($argument: $kind),*) -> Code {
                 match TABLE.get() {
-                    // SAFETY: the function of that name of NVIDIA's driver, which has this type; the
-                    // arguments are right by the caller's promise.
+                    // SAFETY: NVIDIA's driver has a function of that name and type; the arguments
+                    // are right by the caller's promise.
                     Some(table) => unsafe { (table.$name)($($argument),*) },
                     None => CUresult::CUDA_ERROR_NOT_INITIALIZED as Code,
                 }

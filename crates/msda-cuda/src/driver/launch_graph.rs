@@ -15,8 +15,8 @@ use super::{Device, Function, Launch, StreamHandle};
 
 /// Kernels and clears that are queued by one call, which costs the host less than one kernel
 /// launch. Each names the nodes that it runs after. Nodes that do not wait for each other may run
-/// at the same time. It is a CUDA graph whose arguments can be changed. The driver makes launches of
-/// one graph wait for each other, also on different streams: use it on one stream.
+/// at the same time. It is a CUDA graph whose arguments can be changed. The driver makes launches
+/// of one graph wait for each other, also on different streams: use it on one stream.
 #[derive(Debug)]
 pub struct LaunchGraph {
     device: Device,
@@ -80,8 +80,8 @@ impl LaunchGraph {
                 links.get(number).map(|link| link.node).ok_or_else(|| not_a("node before it", number))
             };
             let before = after.iter().map(node_of).collect::<Result<Vec<_>>>()?;
-            // SAFETY: graph and context live here; the nodes in `before` were just added to it; kernel
-            // and argument are right by the caller's promise.
+            // SAFETY: graph and context live here, and the nodes in `before` were added to it.
+            // Kernel and argument are right by the caller's promise.
             links.push(unsafe { Link::add(device, graph.0, &before, node)? });
         }
         Ok(Self { device: device.clone(), raw: graph.instantiate()?, links, graph })
@@ -134,8 +134,8 @@ impl LaunchGraph {
             }
         }
         let _bound = self.device.bind()?;
-        // SAFETY: graph and stream live and the stream does not capture; every clear has an address, and
-        // kernels stay within their memory by the caller's promise.
+        // SAFETY: graph and stream live, and every clear has an address. The stream does not
+        // capture and kernels stay within their memory, by the caller's promise.
         check("cuGraphLaunch", unsafe { api::cuGraphLaunch(self.raw, stream.cu()) })
     }
 }
