@@ -8,10 +8,10 @@ constexpr int WARPS = HOST_WARPS, THREADS = 32 * WARPS;
 constexpr int ROWS = HOST_ROWS, HEAVY_ROWS = HOST_HEAVY_ROWS;
 constexpr int HEAVY_FROM = HOST_HEAVY_FROM; // samples of a warp's unit from which levels are heavy
 
-// How the levels of a plane are divided into groups of units. A block takes a group at a time: one
-// heavy unit, or a unit per warp.
-struct Groups {
-    int first[LEVELS]; // the first group, by the order in which levels are visited
+// How the levels of a plane are divided into bundles of units. A block takes a bundle at a time:
+// one heavy unit, or a unit per warp.
+struct Bundles {
+    int first[LEVELS]; // the first bundle, by the order in which levels are visited
     bool heavy[LEVELS];
     bool ascending; // whether that order is ascending
     int count;      // of a plane
@@ -51,30 +51,30 @@ struct Unit {
     __device__ __forceinline__ bool has_rows() const { return first < end; }
 };
 
-// A group of units, by its number over all planes. Blocks compute two heads of an image at a time
+// A bundle of units, by its number over all planes. Blocks compute two heads of an image at a time
 // (one, if the number of heads is odd), level by level: what they load stays in L2. They compute
 // all heads of the last image at a time, so that heavy units are not among the last ones.
-struct Group {
+struct Bundle {
     int image, head, l;
     u32 index; // in the level
     bool heavy;
 
-    __device__ __forceinline__ Group(const Args &args, const Groups &groups, u32 number) {
-        const u32 count = u32(groups.count), of_image = count * args.heads;
+    __device__ __forceinline__ Bundle(const Args &args, const Bundles &bundles, u32 number) {
+        const u32 count = u32(bundles.count), of_image = count * args.heads;
         image = number / of_image;
         u32 rest = number - image * of_image;
         const u32 heads = image + 1 == args.batch ? args.heads : args.heads % 2 == 0 ? 2 : 1;
         const u32 turn = rest / (count * heads); // of `heads` heads
         rest -= turn * (count * heads);
         int visited = 0;
-        while (visited + 1 < LEVELS && rest >= u32(groups.first[visited + 1]) * heads) visited++;
-        const u32 of_level = u32(groups.end(visited) - groups.first[visited]);
-        rest -= u32(groups.first[visited]) * heads;
+        while (visited + 1 < LEVELS && rest >= u32(bundles.first[visited + 1]) * heads) visited++;
+        const u32 of_level = u32(bundles.end(visited) - bundles.first[visited]);
+        rest -= u32(bundles.first[visited]) * heads;
         const u32 in_turn = rest / of_level;
         head = int(turn * heads + in_turn), index = rest - in_turn * of_level;
-        l = groups.level_at(visited), heavy = groups.heavy[l];
+        l = bundles.level_at(visited), heavy = bundles.heavy[l];
     }
-    // Unit u of the group: neighbouring strips. It may have no rows.
+    // Unit u of the bundle: neighbouring strips. It may have no rows.
     __device__ __forceinline__ Unit unit_at(const Args &args, const Levels &levels, int u) const {
         const TileLevel &level = levels.level[l];
         const u32 unit = index * (heavy ? 1 : WARPS) + u;

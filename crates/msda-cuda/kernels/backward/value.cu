@@ -32,8 +32,8 @@
 #include "backward/units.cuh"
 
 // Macros besides those of matrix.cuh: BLOCKS_PER_SM, SHARED_BYTES.
-constexpr u32 SHARED_FROM = 4096;       // records of a unit from which all warps share it
-constexpr int MAX_STEPS = 256;          // 16 bits: sums of so many steps are added to others
+constexpr u32 SHARED_FROM = 4096; // records of a unit from which all warps share it
+constexpr int MAX_STEPS = 256;    // 16 bits: sums of so many steps are added to others
 
 // Records of a chunk: from `begin` to before `end`.
 struct __align__(2 * sizeof(End)) Range {
@@ -391,27 +391,27 @@ __device__ __forceinline__ void write_rows_exactly(const Unit &unit, u32 rows, b
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     msda_backward_value(const __grid_constant__ Args args) {
     __shared__ Levels levels;
-    __shared__ Groups groups;
+    __shared__ Bundles bundles;
     Stages &stages = *reinterpret_cast<Stages *>(shared);
     load_levels(args, levels);
-    if (threadIdx.x == 0) groups.divide(args, levels);
+    if (threadIdx.x == 0) bundles.divide(args, levels);
     __syncthreads();
     const int warp = threadIdx.x / 32;
     WarpStage &stage = stages.of_warp[warp];
     int turn = 0; // rows that all warps have stored together
-    const u32 total = u32(groups.count) * args.heads * args.batch;
+    const u32 total = u32(bundles.count) * args.heads * args.batch;
 #pragma unroll 1
     for (u32 number = blockIdx.x; number < total; number += gridDim.x) {
-        const Group group(args, groups, number);
-        bool together = group.heavy;
-        if (!group.heavy) {
-            const Unit own = group.unit_at(args, levels, warp);
+        const Bundle bundle(args, bundles, number);
+        bool together = bundle.heavy;
+        if (!bundle.heavy) {
+            const Unit own = bundle.unit_at(args, levels, warp);
             together = __syncthreads_or(own.has_rows() && load_ranges(own, stage) > SHARED_FROM);
         }
-        const int end = group.heavy ? 1 : together ? WARPS : warp + 1;
+        const int end = bundle.heavy ? 1 : together ? WARPS : warp + 1;
 #pragma unroll 1
         for (int u = together ? 0 : warp; u < end; u++) {
-            const Unit unit = group.unit_at(args, levels, u);
+            const Unit unit = bundle.unit_at(args, levels, u);
             if (!unit.has_rows()) continue;
             if (together) load_ranges(unit, stage);
             const u32 not_finite = add_unit(unit, stages, together, turn);
