@@ -1,6 +1,6 @@
 """Draws docs/speed.svg from records: the operator on an H200 beside other implementations.
 
-    python scripts/chart.py
+python scripts/chart.py
 """
 
 from __future__ import annotations
@@ -50,10 +50,14 @@ def bars(x: float, y: float, rows: list[tuple[str, float]], names: bool) -> list
             label = text(x - 8, top + 12, name, text_anchor="end", fill=INK, font_weight=weight)
             parts.append(label)
         width = us / longest * room
-        parts.append(f'<rect x="{x}" y="{top}" width="{width:.1f}" height="14" rx="2" fill="{color}"/>')
+        parts.append(
+            f'<rect x="{x}" y="{top}" width="{width:.1f}" height="14" rx="2" fill="{color}"/>'
+        )
         times_msda = "" if ours else f"  {us / rows[0][1]:.1f}x"
         number = f"{us:.0f} us" if us >= 100 else f"{us:.1f} us"
-        parts.append(text(x + width + 6, top + 12, number + times_msda, fill=GREY, font_weight=weight))
+        parts.append(
+            text(x + width + 6, top + 12, number + times_msda, fill=GREY, font_weight=weight)
+        )
     return parts
 
 
@@ -69,7 +73,9 @@ def main() -> None:
                 parts += bars(x, y, times(file, dtype, which), names=x == LEFT[0])
             y += len(ENGINES) * ROW + GROUP
     parts.append(
-        text(16, y, "NVIDIA H200, median time, cold caches; 2.0x: twice the time of msda", fill=GREY)
+        text(
+            16, y, "NVIDIA H200, median time, cold caches; 2.0x: twice the time of msda", fill=GREY
+        )
     )
     y += 16
     head = (

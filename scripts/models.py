@@ -18,10 +18,9 @@ import sys
 import time
 from collections.abc import Callable
 
+import msda_attn as msda
 import torch
 import transformers
-
-import msda_attn as msda
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -112,7 +111,9 @@ class Step:
             with torch.no_grad():
                 self.model(**self.inputs)
             return
-        auto = torch.autocast(self.device, self.dtype) if self.autocast else contextlib.nullcontext()
+        auto = (
+            torch.autocast(self.device, self.dtype) if self.autocast else contextlib.nullcontext()
+        )
         with auto:
             output = self.model(**self.inputs)
         found = numbers(output)

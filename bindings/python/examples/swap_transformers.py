@@ -12,9 +12,8 @@ import argparse
 import sys
 import time
 
-import torch
-
 import msda_attn as msda
+import torch
 
 
 def make_model() -> torch.nn.Module:

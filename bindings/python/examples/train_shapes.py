@@ -13,12 +13,11 @@ import pathlib
 import sys
 import time
 
+import msda_attn as msda
+import msda_attn.plot
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-import msda_attn as msda
-import msda_attn.plot
 
 SIDE = 64  # pixels of an image
 CELLS = 4  # queries per row and column: each is responsible for one cell of the image

@@ -14,14 +14,13 @@ import pathlib
 import sys
 import tempfile
 
+import msda_attn as msda
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-
-import msda_attn as msda
 
 PROCESSES = 2
 SIDE = 16  # pixels of an image

@@ -13,12 +13,11 @@ import argparse
 import pathlib
 import sys
 
+import msda_attn.plot
 import torch
 
-import msda_attn.plot
-
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from train_shapes import NAMES, Detector, make_images, train  # noqa: E402
+from train_shapes import NAMES, Detector, make_images, train
 
 
 @torch.no_grad()

@@ -261,8 +261,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Batch and heads, which value, locations and weights share: if two of them agree, the third is
-    /// wrong.
+    /// Batch and heads, which value, locations and weights share: if two of them agree, the third
+    /// is wrong.
     fn check_common_sizes(&self) -> Result<()> {
         let Self { value, locations, weights, .. } = self;
         for (dim, what) in [(0, "batch"), (2, "heads")] {

@@ -6,9 +6,8 @@ import os
 import pathlib
 import sys
 
-import pytest
-
 import msda_attn as msda
+import pytest
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE))

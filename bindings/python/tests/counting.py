@@ -14,6 +14,6 @@ class Calls(TorchDispatchMode):
         super().__init__()
         self.count: collections.Counter[str] = collections.Counter()
 
-    def __torch_dispatch__(self, op, types, args=(), kwargs=None):  # noqa: ANN001
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         self.count[str(op.overloadpacket)] += 1
         return op(*args, **(kwargs or {}))

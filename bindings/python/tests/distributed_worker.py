@@ -17,14 +17,13 @@ import sys
 import traceback
 from collections.abc import Callable
 
+import msda_attn as msda
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-
-import msda_attn as msda
 from msda_attn._torch.sharding import register_sharding
 from support import problem
 from test_readme import blocks
+from torch import Tensor, nn
 
 LEVELS = ((6, 9), (3, 5), (2, 2))
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 
 import pytest
-
 from msda_attn import _native
 
 FILE = pathlib.Path(_native.__file__)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import msda_attn as msda
 import numpy
 import pytest
 import torch
-
-import msda_attn as msda
 from support import problem
 
 

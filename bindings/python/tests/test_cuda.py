@@ -7,10 +7,9 @@ import importlib.util
 import threading
 import warnings
 
+import msda_attn as msda
 import pytest
 import torch
-
-import msda_attn as msda
 from msda_attn import _native
 from support import gpu, problem
 
@@ -264,7 +263,7 @@ def test_threads():
             for _ in range(10):
                 if not same(call.results(), want):
                     failed.append("other bits")
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             failed.append(repr(error))
 
     threads = [threading.Thread(target=work, args=pair) for pair in zip(calls, expected)]

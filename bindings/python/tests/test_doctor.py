@@ -9,9 +9,8 @@ import pathlib
 import subprocess
 import sys
 
-import pytest
-
 import msda_attn as msda
+import pytest
 from msda_attn import _doctor, _native, _plain
 
 PACKAGES = str(pathlib.Path(msda.__file__).parent.parent)
@@ -56,7 +55,6 @@ def test_the_machine_is_described(report):
     assert {"system", "threads", "torch", "numpy", "driver", "gpu", "nvrtc"} <= set(says)
     if HAS_TORCH:
         import torch
-
         from msda_attn._torch import functional
 
         assert torch.__version__ in says["torch"]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import msda_attn as msda
 import numpy
 import pytest
 import torch
-
-import msda_attn as msda
 from support import gpu, problem
 
 

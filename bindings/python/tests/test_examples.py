@@ -11,7 +11,6 @@ import sys
 import zlib
 
 import pytest
-
 from msda_attn import plot
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"

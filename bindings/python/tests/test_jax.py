@@ -10,9 +10,8 @@ import pytest
 jax = pytest.importorskip("jax", reason="JAX is not installed: pip install jax")
 
 import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-
 import msda_attn.jax  # noqa: E402
+import numpy as np  # noqa: E402
 from test_readme import blocks  # noqa: E402
 
 # Compiling takes most of the time of these tests.

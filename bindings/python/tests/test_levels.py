@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 
+import msda_attn as msda
 import numpy
 import pytest
 import torch
-
-import msda_attn as msda
 from msda_attn import _native
 from msda_attn._torch import levels as cache
 from support import problem

@@ -10,17 +10,16 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("mmcv", reason="mmcv is not installed")
 pytest.importorskip("mmcv._ext", reason="mmcv is installed without its operators")
 
-from mmcv.ops import multi_scale_deform_attn as original  # noqa: E402
-from torch import Tensor  # noqa: E402
-from torch.autograd.function import once_differentiable  # noqa: E402
-
 import msda_attn.integrations.mmcv as integration  # noqa: E402
-from msda_attn.integrations import research  # noqa: E402
 from counting import Calls  # noqa: E402
-from test_research import SHAPES, gradients, inputs  # noqa: E402
+from mmcv.ops import multi_scale_deform_attn as original  # noqa: E402
 
 # Imported by name before the patch, as other repositories do.
 from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch  # noqa: E402
+from msda_attn.integrations import research  # noqa: E402
+from test_research import SHAPES, gradients, inputs  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.autograd.function import once_differentiable  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -119,13 +118,13 @@ def test_functions_and_compiled_functions_compute_the_same() -> None:
         """A function of another repository over mmcv's compiled functions."""
 
         @staticmethod
-        def forward(ctx, *args):  # noqa: ANN001, ANN002
+        def forward(ctx, *args):
             ctx.save_for_backward(*args)
             return extension.ms_deform_attn_forward(*args, im2col_step=64)
 
         @staticmethod
         @once_differentiable
-        def backward(ctx, grad):  # noqa: ANN001
+        def backward(ctx, grad):
             value, shapes, starts, locations, weights = ctx.saved_tensors
             results = [torch.zeros_like(t) for t in (value, locations, weights)]
             extension.ms_deform_attn_backward(

@@ -9,9 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the module needs torch")
 
-import torch.nn.functional as F  # noqa: E402
-
 import msda_attn as msda  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
 from support import gpu  # noqa: E402
 
 SHAPES = [(9, 7), (5, 4), (3, 2)]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import msda_attn as msda
 import pytest
 import torch
-
-import msda_attn as msda
 from support import locations_of, plain, problem
 
 LEVELS = ((6, 9), (3, 5), (2, 2))

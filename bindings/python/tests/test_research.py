@@ -14,11 +14,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from torch import Tensor  # noqa: E402
-from torch.autograd.function import once_differentiable  # noqa: E402
-
 from msda_attn.integrations import research  # noqa: E402
 from support import plain  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.autograd.function import once_differentiable  # noqa: E402
 
 SHAPES = [(6, 5), (3, 4)]
 
@@ -52,7 +51,7 @@ def repository_function(extension: types.ModuleType) -> type[torch.autograd.Func
 
     class Function(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, value, shapes, starts, locations, weights, im2col_step):  # noqa: ANN001
+        def forward(ctx, value, shapes, starts, locations, weights, im2col_step):
             ctx.im2col_step = im2col_step
             ctx.save_for_backward(value, shapes, starts, locations, weights)
             return extension.ms_deform_attn_forward(
@@ -61,7 +60,7 @@ def repository_function(extension: types.ModuleType) -> type[torch.autograd.Func
 
         @staticmethod
         @once_differentiable
-        def backward(ctx, grad):  # noqa: ANN001
+        def backward(ctx, grad):
             value, locations, weights = extension.ms_deform_attn_backward(
                 *ctx.saved_tensors, grad, ctx.im2col_step
             )
@@ -281,7 +280,7 @@ def test_a_function_that_computes_something_else_is_refused() -> None:
     class MSDeformAttnFunction(torch.autograd.Function):
         pass
 
-    def ms_deform_attn_core_pytorch(value, shapes, locations, weights):  # noqa: ANN001
+    def ms_deform_attn_core_pytorch(value, shapes, locations, weights):
         return 2 * grid_sample(value, shapes, locations, weights)
 
     module.ms_deform_attn_core_pytorch = ms_deform_attn_core_pytorch
@@ -349,7 +348,7 @@ def test_the_module_of_deformable_detr(monkeypatch) -> None:
     got = module(query, reference, pixels, *levels)
     parameters = list(module.parameters())
 
-    def slow(value, shapes, starts, locations, weights, im2col_step):  # noqa: ANN001
+    def slow(value, shapes, starts, locations, weights, im2col_step):
         return core.ms_deform_attn_core_pytorch(value, shapes, locations, weights)
 
     got_gradients = gradients(got, parameters)

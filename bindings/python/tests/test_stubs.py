@@ -8,9 +8,8 @@ import pathlib
 import subprocess
 import sys
 
-import pytest
-
 import msda_attn as msda
+import pytest
 from msda_attn import _native
 
 WITHOUT_TORCH = ["__version__", "ms_deform_attn", "ms_deform_attn_fused"]
@@ -87,6 +86,6 @@ except ImportError as error:
     assert done.returncode == 0, done.stderr
     help_text, _, rest = done.stdout.partition("LISTED ")
     assert "ms_deform_attn_fused(" in help_text
-    lines = ["{0} {0} {0}".format(WITHOUT_TORCH)]
+    lines = [f"{WITHOUT_TORCH} {WITHOUT_TORCH} {WITHOUT_TORCH}"]
     lines += ["ERROR ['msda_attn.MSDeformAttn needs torch', 'hint: pip install torch']"]
     assert rest.splitlines() == lines

@@ -12,10 +12,9 @@ import sys
 import threading
 import warnings
 
+import msda_attn as msda
 import pytest
 import torch
-
-import msda_attn as msda
 from counting import Calls
 from support import problem
 

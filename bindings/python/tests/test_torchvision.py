@@ -64,7 +64,7 @@ def test_maps_that_do_not_fit_are_refused() -> None:
     ],
     ids=str,
 )
-def test_the_argument_is_named(features, locations, error, says) -> None:  # noqa: ANN001
+def test_the_argument_is_named(features, locations, error, says) -> None:
     maps = [torch.rand(2, 8, 6, 5), torch.rand(2, 8, 3, 4)] if features is None else features
     if isinstance(locations, tuple):
         locations = torch.rand(locations)

@@ -15,16 +15,15 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from torch import Tensor, nn  # noqa: E402
-
 import transformers_models as models  # noqa: E402
 from counting import Calls  # noqa: E402
-from support import gpu  # noqa: E402
 from msda_attn.integrations.transformers import (  # noqa: E402
     multi_scale_deformable_attention_v2,
     patch_transformers,
     unpatch_transformers,
 )
+from support import gpu  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
 
 # One family for each of the three forms of the operator, and both ways of sampling.
 FORMS = ["deformable_detr", "mask2former", "rt_detr_v2", "rt_detr_v2_discrete", "d_fine"]
@@ -328,7 +327,7 @@ def test_a_compiled_attention_is_one_graph(family: str, dynamic: bool) -> None:
     kwargs = {k: a.detach() if isinstance(a, Tensor) else a for k, a in kwargs.items()}
     operators = collections.Counter()
 
-    def backend(graph, inputs):  # noqa: ANN001
+    def backend(graph, inputs):
         operators.update(str(node.target) for node in graph.graph.nodes)
         return graph.forward
 
@@ -341,7 +340,7 @@ def test_a_compiled_attention_is_one_graph(family: str, dynamic: bool) -> None:
 
     try:
         compiled()
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         pytest.skip(f"this torch does not compile the attention without msda either: {type(error)}")
     with patch_transformers():
         got = compiled()

@@ -7,9 +7,8 @@ import pathlib
 import subprocess
 import sys
 
-import pytest
-
 import msda_attn as msda
+import pytest
 
 pytest.importorskip("torch", reason="the functions for tensors need torch")
 pytest.importorskip("mypy", reason="mypy is not installed")

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msda_attn as msda
 import numpy
 import torch
-
-import msda_attn as msda
 
 
 def tensors(x: torch.Tensor) -> torch.Tensor:

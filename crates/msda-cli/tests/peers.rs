@@ -249,8 +249,8 @@ fn failing_python(folder: &Path) -> Command {
     command
 }
 
-/// Each failure ends with a reason, within the timeout, and the other engines are measured. Lines of
-/// results appear while the benchmark runs.
+/// Each failure ends with a reason, within the timeout, and the other engines are measured. Lines
+/// of results appear while the benchmark runs.
 #[cfg(unix)]
 #[test]
 fn a_peer_that_hangs_or_dies_ends_in_a_message_and_the_run_goes_on() {

@@ -10,9 +10,15 @@
 // Macros: ELEMENT_BYTES, 2 to 8; LEVELS, the most levels per launch; see CHECK_ARGS.
 static_assert(LEVELS > 0, "a launch has levels");
 template <int N> struct Word;
-template <> struct Word<2> { typedef u16 Type; };
-template <> struct Word<4> { typedef u32 Type; };
-template <> struct Word<8> { typedef u64 Type; };
+template <> struct Word<2> {
+    typedef u16 Type;
+};
+template <> struct Word<4> {
+    typedef u32 Type;
+};
+template <> struct Word<8> {
+    typedef u64 Type;
+};
 typedef Word<ELEMENT_BYTES>::Type Bits;
 
 // A level in both layouts: position of pixel (0, 0), and positions from image row to image row.

@@ -49,8 +49,8 @@ impl Packing {
             _ => 0,
         };
         for kernel in &self.kernels {
-            // SAFETY: the kernel reads and writes nothing but the two tensors, which this function's
-            // contract says are valid.
+            // SAFETY: the kernel reads and writes nothing but the two tensors, which this
+            // function's contract says are valid.
             unsafe { kernel.launch(address, |_| Ok(()), stream)? };
         }
         Ok(())

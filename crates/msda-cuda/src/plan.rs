@@ -207,7 +207,8 @@ impl Plan {
             // SAFETY: as above.
             return unsafe { self.capture(at, stream) };
         }
-        // SAFETY: as above. A stream runs the steps in order, so each runs after those it waits for.
+        // SAFETY: as above. A stream runs the steps in order, so each runs after those it waits
+        // for.
         (0..self.steps.len()).try_for_each(|number| unsafe { self.queue(number, at, stream) })
     }
 

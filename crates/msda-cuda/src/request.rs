@@ -261,10 +261,10 @@ pub enum Levels {
     /// Device memory has them. Those of the problem are placeholders; only their number and the
     /// positions count.
     ///
-    /// The host never reads such sizes, so they cannot be checked before the launch. A level that is
-    /// empty or reaches past the end of value contributes nothing, and its gradients are zero.
-    /// Levels that overlap are not noticed: the output is right, but each pixel that they share gets
-    /// the gradient of one of the levels instead of the sum, unless the request asks for
+    /// The host never reads such sizes, so they cannot be checked before the launch. A level that
+    /// is empty or reaches past the end of value contributes nothing, and its gradients are zero.
+    /// Levels that overlap are not noticed: the output is right, but each pixel that they share
+    /// gets the gradient of one of the levels instead of the sum, unless the request asks for
     /// [`Scatter::Atomic`].
     Device,
 }

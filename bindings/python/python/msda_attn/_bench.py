@@ -158,10 +158,10 @@ def measure(
             try:
                 if which == _FORWARD:
                     error = checker.forward(run, call)
-                    work = lambda run=run: _without_grad(run, call)  # noqa: E731
+                    work = lambda run=run: _without_grad(run, call)
                 else:
                     error = checker.training(run, leaves)
-                    work = lambda run=run: _train(run, leaves, grad)  # noqa: E731
+                    work = lambda run=run: _train(run, leaves, grad)
             except Exception as problem:  # a peer may raise anything
                 rows[name].missing[which] = _reason(problem)
                 if name == _peers.OURS:

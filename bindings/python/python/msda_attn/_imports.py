@@ -7,7 +7,6 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 
-
 OLD_PACKAGE = "the package msda of the old distribution msda-rs"
 OLD_HINT = "hint: pip uninstall msda-rs, and import msda_attn only"
 

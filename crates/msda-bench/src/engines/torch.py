@@ -21,7 +21,11 @@ SCRATCH_BYTES = 256 << 20
 def load(path, dtype, shape):
     if 0 in shape:
         return torch.empty(shape, dtype=DTYPES[dtype])
-    return torch.from_file(path, shared=False, size=torch.Size(shape).numel(), dtype=DTYPES[dtype]).clone().view(shape)
+    return (
+        torch.from_file(path, shared=False, size=torch.Size(shape).numel(), dtype=DTYPES[dtype])
+        .clone()
+        .view(shape)
+    )
 
 
 def save(path, dtype, tensor):
@@ -37,7 +41,11 @@ def forward(task, value, locations, weights):
     sampled = []
     start = first = 0
     for (rows, columns), points in zip(task["levels"], task["points"]):
-        plane = value[:, start : start + rows * columns].permute(0, 2, 3, 1).reshape(b * h, d, rows, columns)
+        plane = (
+            value[:, start : start + rows * columns]
+            .permute(0, 2, 3, 1)
+            .reshape(b * h, d, rows, columns)
+        )
         grid = locations[:, :, :, first : first + points].transpose(1, 2).flatten(0, 1) * 2 - 1
         sampled.append(
             F.grid_sample(
@@ -78,7 +86,12 @@ class Peer:
     def __init__(self, peer):
         module = importlib.import_module(peer["import"])
         top = peer["import"].split(".")[0]
-        self.names = {top: sys.modules[top], **vars(module), "torch": torch, "differentiable": differentiable}
+        self.names = {
+            top: sys.modules[top],
+            **vars(module),
+            "torch": torch,
+            "differentiable": differentiable,
+        }
         exec(compile(peer["setup"], "setup", "exec"), self.names)
         self.prepare = compile(peer["prepare"], "prepare", "exec")
         self.call = compile(peer["call"], "call", "eval")
@@ -102,12 +115,16 @@ class Peer:
         def call():
             output = eval(self.call, names)
             if tuple(output.shape) not in ((b, q, h * d), (b, q, h, d)):
-                raise ValueError(f"the call returned {tuple(output.shape)}, expected {(b, q, h * d)}")
+                raise ValueError(
+                    f"the call returned {tuple(output.shape)}, expected {(b, q, h * d)}"
+                )
             return output.reshape(b, q, h, d)
 
         def finish(output, grad, grads):
             gradients = dict(zip(("grad_value", "grad_locations", "grad_weights"), grads))
-            gradients["grad_locations"] = gradients["grad_locations"].view(b, q, h, levels, points, 2)
+            gradients["grad_locations"] = gradients["grad_locations"].view(
+                b, q, h, levels, points, 2
+            )
             gradients["grad_weights"] = gradients["grad_weights"].view(b, q, h, levels, points)
             scope = {**names, **gradients, "output": output.detach(), "grad": grad}
             exec(self.finish, scope)
@@ -172,8 +189,15 @@ class Events:
 def tensors(task, device):
     b, q, h, d = task["batch"], task["queries"], task["heads"], task["channels"]
     s, n = task["positions"], sum(task["points"])
-    shapes = {"value": (b, s, h, d), "locations": (b, q, h, n, 2), "weights": (b, q, h, n), "grad": (b, q, h, d)}
-    return [load(task["files"][name], task["dtype"], shape).to(device) for name, shape in shapes.items()]
+    shapes = {
+        "value": (b, s, h, d),
+        "locations": (b, q, h, n, 2),
+        "weights": (b, q, h, n),
+        "grad": (b, q, h, d),
+    }
+    return [
+        load(task["files"][name], task["dtype"], shape).to(device) for name, shape in shapes.items()
+    ]
 
 
 def repeat(run, clock, effort):
@@ -214,7 +238,9 @@ def answer(task, peer, device, clock):
                 result, ms = clock.time(compute)
                 return [result], ms
             output = compute()
-            grads, ms = clock.time(lambda: torch.autograd.grad(output, (value, locations, weights), grad))
+            grads, ms = clock.time(
+                lambda: torch.autograd.grad(output, (value, locations, weights), grad)
+            )
         return finish(output, grad, grads) if complete else grads, ms
 
     if task["effort"] is None:

@@ -103,7 +103,8 @@ impl Canvas {
         };
     }
 
-    /// A horizontal axis at the bottom of a plot, with its grid from `top` to `bottom`. Labels end with
+    /// A horizontal axis at the bottom of a plot, with its grid from `top` to `bottom`. Labels end
+    /// with
     /// `unit`; those that would touch the one before are left out.
     fn axis(&mut self, scale: &Scale, (top, bottom): (f64, f64), unit: &str, title: &str) {
         let ticks = scale.ticks(6);

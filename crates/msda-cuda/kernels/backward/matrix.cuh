@@ -32,11 +32,12 @@
 // Macros besides those of tiles.cuh: CHUNK, the channels of a warp: 8, 16 or 32; SUM_LINES: 2 or 4;
 // OWN_CHANNELS: see above.
 constexpr int ELEMENT = size_of<VALUE>;
-constexpr int PARTS = CHUNK * ELEMENT / 16;            // pieces of 16 bytes per row
-constexpr int COLUMN_TILES = CHUNK / 8;                // matrices of 8 channels
+constexpr int PARTS = CHUNK * ELEMENT / 16; // pieces of 16 bytes per row
+constexpr int COLUMN_TILES = CHUNK / 8;     // matrices of 8 channels
 // f16 has no small numbers: shares are scaled up by this, and sums down.
 constexpr float SCALE = VALUE == F16 ? 256.0f : 1.0f;
-static_assert(CHUNK == 8 || CHUNK == 16 || CHUNK == 32, "matrices of 8 channels, a lane per channel");
+static_assert(CHUNK == 8 || CHUNK == 16 || CHUNK == 32,
+              "matrices of 8 channels, a lane per channel");
 static_assert(SUM_LINES == 2 || SUM_LINES == 4, "a matrix has two image rows");
 static_assert(VALUE != F64, "tensor cores multiply f16, bf16 and tf32");
 constexpr bool HAS_OWN_CHANNELS = VALUE == F32 || OWN_CHANNELS;
@@ -112,7 +113,9 @@ __device__ __forceinline__ void clear(Sums &sums) {
 }
 
 // The share of a pixel at this distance from a sample, on one axis.
-__device__ __forceinline__ float share_of(float distance) { return __saturatef(1 - fabsf(distance)); }
+__device__ __forceinline__ float share_of(float distance) {
+    return __saturatef(1 - fabsf(distance));
+}
 
 // Adds partial sums.
 __device__ __forceinline__ void add_sums(Sums &to, const Sums &more) {
@@ -152,7 +155,8 @@ struct __align__(16) Shares {
     static __device__ __forceinline__ int place_of(int k) {
         return VALUE == F32 ? (k & 24) | (k & 3) << 1 | (k >> 2 & 1) : k;
     }
-    static __device__ __forceinline__ void multiply(float x, const Lines &from, float (&share)[SUM_LINES]) {
+    static __device__ __forceinline__ void multiply(float x, const Lines &from,
+                                                    float (&share)[SUM_LINES]) {
         const float of_column = share_of(x - float(threadIdx.x % 32 / 4));
 #pragma unroll
         for (int j = 0; j < SUM_LINES; j++) share[j] = of_column * from.share[j];
@@ -187,7 +191,8 @@ struct RowsInOrder {
 
 // 16-bit types: adds 8 * EIGHTS samples from sample `step` on.
 template <int EIGHTS, typename R>
-__device__ __forceinline__ void add_samples(Sums &sums, const Shares &shares, int step, const R &rows) {
+__device__ __forceinline__ void add_samples(Sums &sums, const Shares &shares, int step,
+                                            const R &rows) {
     const int lane = threadIdx.x % 32;
     u32 high[SUM_LINES / 2][2 * EIGHTS], low[SUM_LINES / 2][2 * EIGHTS];
 #pragma unroll
@@ -223,13 +228,15 @@ __device__ __forceinline__ void add_samples(Sums &sums, const Shares &shares, in
 }
 
 // f32: loads the channels of this lane's columns of a row.
-__device__ __forceinline__ void load_channels(float (&to)[COLUMN_TILES], const uint4 *rows, int row) {
+__device__ __forceinline__ void load_channels(float (&to)[COLUMN_TILES], const uint4 *rows,
+                                              int row) {
     const int column = threadIdx.x % 32 / 4, first = column * COLUMN_TILES;
     const int part = COLUMN_TILES == 4 ? column / 2 + column % 2 * 4 : first / 4;
     const float *from = reinterpret_cast<const float *>(rows + piece_of(row, part)) + first % 4;
     if constexpr (COLUMN_TILES == 4) {
         const float4 v = *reinterpret_cast<const float4 *>(from);
-        to[0] = v.x, to[1 % COLUMN_TILES] = v.y, to[2 % COLUMN_TILES] = v.z, to[3 % COLUMN_TILES] = v.w;
+        to[0] = v.x, to[1 % COLUMN_TILES] = v.y, to[2 % COLUMN_TILES] = v.z,
+        to[3 % COLUMN_TILES] = v.w;
     } else if constexpr (COLUMN_TILES == 2) {
         const float2 v = *reinterpret_cast<const float2 *>(from);
         to[0] = v.x, to[1 % COLUMN_TILES] = v.y;
@@ -241,7 +248,8 @@ __device__ __forceinline__ void load_channels(float (&to)[COLUMN_TILES], const u
 // Adds 32 samples, or `count` if those are fewer. `rows` says where their rows are. FEW:
 // 8 samples or fewer are usual. All lanes of a warp call this together.
 template <bool FEW, typename R>
-__device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const R &rows, u32 count) {
+__device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const R &rows,
+                                         u32 count) {
     const int lane = threadIdx.x % 32;
     if constexpr (VALUE == F32) {
 #pragma unroll
@@ -263,7 +271,8 @@ __device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const
             for (int n = 0; n < COLUMN_TILES; n++) {
                 u32 b_high[2], b_low[2];
 #pragma unroll
-                for (int half = 0; half < 2; half++) split(gradient[half][n], b_high[half], b_low[half]);
+                for (int half = 0; half < 2; half++)
+                    split(gradient[half][n], b_high[half], b_low[half]);
 #pragma unroll
                 for (int m = 0; m < SUM_LINES / 2; m++) {
                     multiply(sums[m][n], low[m], b_high);
@@ -308,7 +317,8 @@ struct Finite {
 __device__ __forceinline__ int first_byte() {
     const int quarter = threadIdx.x % 4;
     constexpr int BYTES = CHUNK * ELEMENT / 4 < 16 ? CHUNK * ELEMENT / 4 : 16;
-    return HAS_OWN_CHANNELS || COLUMN_TILES == 1 ? quarter * BYTES : quarter % 2 * 16 + quarter / 2 * 8;
+    return HAS_OWN_CHANNELS || COLUMN_TILES == 1 ? quarter * BYTES
+                                                 : quarter % 2 * 16 + quarter / 2 * 8;
 }
 
 // Stores the sums of the pixel of a lane in image row `line` of the sums. `to` is the first byte of
@@ -336,7 +346,8 @@ __device__ __forceinline__ void store_line(char *to, bool inside, const Sums &su
         Vector<COLUMN_TILES * 4> all;
 #pragma unroll
         for (int n = 0; n < COLUMN_TILES; n++) {
-            all.word[n] = narrow2<VALUE>(sums[m][n][i] * (1 / SCALE), sums[m][n][i + 1] * (1 / SCALE));
+            all.word[n] =
+                narrow2<VALUE>(sums[m][n][i] * (1 / SCALE), sums[m][n][i + 1] * (1 / SCALE));
             finite.zeros = add_zero_times(finite.zeros, all.word[n]);
         }
         if constexpr (HAS_OWN_CHANNELS || COLUMN_TILES == 1) {

@@ -58,9 +58,9 @@ extern "C" __global__ void __launch_bounds__(256)
                 }
             }
         }
-        Stored *to = reinterpret_cast<Stored *>(args.grad_reference + image * args.reference_stride[0] +
-                                                query * args.reference_stride[1] +
-                                                l * args.reference_stride[2]);
+        Stored *to = reinterpret_cast<Stored *>(
+            args.grad_reference + image * args.reference_stride[0] +
+            query * args.reference_stride[1] + l * args.reference_stride[2]);
         for (int k = 0; k < FUSED; k++) {
             to[k] = narrow<LOCATION>(typename Element<LOCATION>::Wide(sum[k]));
         }

@@ -44,8 +44,8 @@ constexpr bool READS_LEVEL_ONCE = (DEVICE_LEVELS || FUSED) && LANE_LEVEL;
 
 // A located sample, as its lane needs it afterwards.
 struct Placed {
-    float x, y;         // distance from the top left tap
-    float weight;       // FUSED: of its logit
+    float x, y;   // distance from the top left tap
+    float weight; // FUSED: of its logit
     bool counts;
     bool has_left, has_right, has_top, has_bottom; // taps on the map
     bool moved_x, moved_y; // the square of taps was moved onto the map on that axis
@@ -115,7 +115,8 @@ __device__ __forceinline__ SampleGradient gradient_of(const Placed &sample, cons
 }
 
 // Products of VEC bytes of a row with the lane's part of grad_output, summed.
-__device__ __forceinline__ float dot(const Vector<VEC> &v, const float (&gradient)[CHANNELS_PER_LANE]) {
+__device__ __forceinline__ float dot(const Vector<VEC> &v,
+                                     const float (&gradient)[CHANNELS_PER_LANE]) {
     float x[CHANNELS_PER_LANE], sum = 0;
     widen_all<VALUE, CHANNELS_PER_LANE>(v, x);
 #pragma unroll
@@ -149,7 +150,8 @@ __device__ __forceinline__ void multiply_rows(float (&dots)[N], const Vector<VEC
         float sum[4] = {0, 0, 0, 0};
 #pragma unroll
         for (int w = 0; w + 1 < Vector<VEC>::WORDS; w += 2) {
-            const u32 a[4] = {rows[k].word[w], second.word[w], rows[k].word[w + 1], second.word[w + 1]};
+            const u32 a[4] = {rows[k].word[w], second.word[w], rows[k].word[w + 1],
+                              second.word[w + 1]};
             const u32 b[2] = {gradient.word[w], gradient.word[w + 1]};
             multiply(sum, a, b);
         }
@@ -161,7 +163,8 @@ __device__ __forceinline__ void multiply_rows(float (&dots)[N], const Vector<VEC
 // Adds up N sums over the lanes of a row. Lanes halve the sums between them until each has one.
 // `first` becomes the index of the first sum that the lane has; `n` how many it has.
 template <int N>
-__device__ __forceinline__ void add_over_row(float (&sum)[N], int lane_in_group, int &first, int &n) {
+__device__ __forceinline__ void add_over_row(float (&sum)[N], int lane_in_group, int &first,
+                                             int &n) {
     first = 0, n = N;
 #pragma unroll
     for (int step = 1; step < LANES_PER_ROW; step *= 2) {
@@ -191,7 +194,8 @@ __device__ __forceinline__ void store_narrowed(char *to, const float (&x)[N]) {
 
 // Stores N numbers per sample of the lane's samples, from sample `first` on.
 template <int T, int N, int ALIGN>
-__device__ __forceinline__ void store_samples(char *to, int first, const float (&x)[N * SAMPLES_PER_LANE]) {
+__device__ __forceinline__ void store_samples(char *to, int first,
+                                              const float (&x)[N * SAMPLES_PER_LANE]) {
     if constexpr (FULL_PASSES) {
         store_narrowed<T, N * SAMPLES_PER_LANE, ALIGN>(to + first * (N * size_of<T>), x);
     } else {
@@ -225,7 +229,8 @@ __device__ __forceinline__ void store_dots(TapWeights &to, int first_tap,
         }
     } else {
 #pragma unroll
-        for (int k = 0; k < TAPS_PER_LANE; k++) sum[k] = lane.in_row ? dot(rows[k], gradient.wide) : 0;
+        for (int k = 0; k < TAPS_PER_LANE; k++)
+            sum[k] = lane.in_row ? dot(rows[k], gradient.wide) : 0;
         int first, n;
         add_over_row(sum, lane.in_group, first, n);
         // Lanes of a row beyond the number of sums have the same sums as others.
@@ -248,7 +253,9 @@ struct Item {
     __device__ __forceinline__ i64 index(const Args &args) const {
         return (i64(image) * args.queries + query) * args.heads + head;
     }
-    __device__ __forceinline__ bool has(int s) const { return active && (FULL_PASSES || s < SAMPLES); }
+    __device__ __forceinline__ bool has(int s) const {
+        return active && (FULL_PASSES || s < SAMPLES);
+    }
 };
 
 // The level of all samples of a lane, and the query's reference point there, if READS_LEVEL_ONCE.
@@ -269,8 +276,9 @@ struct LaneLevel {
 
 // Locates the samples of a lane in the pass that begins with sample `pass`.
 __device__ __forceinline__ LanePositions locate_samples(const Args &args, const Item &item,
-                                                        const RawSamples &raw, const Softmax &softmax,
-                                                        int pass, Placed (&placed)[SAMPLES_PER_LANE]) {
+                                                        const RawSamples &raw,
+                                                        const Softmax &softmax, int pass,
+                                                        Placed (&placed)[SAMPLES_PER_LANE]) {
     LanePositions positions;
     float xy[2 * SAMPLES_PER_LANE], weights[SAMPLES_PER_LANE];
     raw.widen_to(xy, weights);
@@ -281,15 +289,16 @@ __device__ __forceinline__ LanePositions locate_samples(const Args &args, const 
         const Level &level = READS_LEVEL_ONCE ? lane_level.level : level_at(args, l);
         const bool exists = item.has(s);
         float x = xy[2 * i], y = xy[2 * i + 1], weight = weights[i];
-        if (FUSED && exists) unfuse(lane_level.reference_on(args, item, l, level), softmax, x, y, weight);
+        if (FUSED && exists)
+            unfuse(lane_level.reference_on(args, item, l, level), softmax, x, y, weight);
         positions.sample[i] = Position(place(placed[i], exists, x, y, exists ? weight : 0, level));
     }
     return positions;
 }
 
 // Loads the taps of a sample that this lane multiplies.
-__device__ __forceinline__ void load_lane_taps(Vector<VEC> (&taps)[TAPS_PER_LANE], const HeadRows &rows,
-                                               int position, int row_pitch) {
+__device__ __forceinline__ void load_lane_taps(Vector<VEC> (&taps)[TAPS_PER_LANE],
+                                               const HeadRows &rows, int position, int row_pitch) {
     if constexpr (NEAREST) {
         const int stride = PIXEL_STRIDE > 0 ? PIXEL_STRIDE : rows.stride;
         taps[0] = ld_global<VEC>(address_mad(rows.base, position, stride));
@@ -304,7 +313,8 @@ __device__ __forceinline__ void load_lane_taps(Vector<VEC> (&taps)[TAPS_PER_LANE
 // Computes the dot products of all samples of a pass that the lane's sample group multiplies, and
 // stages them. All lanes of a warp call this together.
 __device__ __forceinline__ void stage_dots(const Args &args, const Lane &lane, WarpStage &stage,
-                                           const HeadRows &rows, const Gradient &gradient, int pass) {
+                                           const HeadRows &rows, const Gradient &gradient,
+                                           int pass) {
 #pragma unroll
     for (int j = 0; j < GROUP_LANES; j += SAMPLE_GROUPS) {
         const int located_by = j + (SAMPLE_GROUPS > 1 ? lane.sample_group : 0);
@@ -353,7 +363,8 @@ __device__ __forceinline__ void store_locations(const Args &args, const Item &it
 #pragma unroll
     for (int i = 0; i < SAMPLES_PER_LANE; i++) x[2 * i] = from[i].x, x[2 * i + 1] = from[i].y;
     store_samples<LOCATION, 2, GRAD_LOCATION_ALIGN>(
-        args.grad_locations.address(item.image, item.query, item.head), pass + item.first_sample, x);
+        args.grad_locations.address(item.image, item.query, item.head), pass + item.first_sample,
+        x);
 }
 
 __device__ __forceinline__ void store_weights(const Args &args, const Item &item, int pass,
@@ -408,12 +419,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     const bool active = query >= 0 && head < args.heads;
     if (!__any_sync(0xffffffffu, active)) return;
     const int first_sample = lane.in_group * SAMPLES_PER_LANE;
-    const Item item{image, active ? query : 0, active ? head : 0, active, first_sample,
+    const Item item{image,
+                    active ? query : 0,
+                    active ? head : 0,
+                    active,
+                    first_sample,
                     READS_LEVEL_ONCE ? level_of(args, min(first_sample, SAMPLES - 1)) : 0};
     const HeadRows rows{args.value.address(image, lane.tap_column, item.head) + lane.row_offset,
                         args.value.row_stride};
-    const char *locations =
-        args.locations.address(image, item.query, item.head) + first_sample * (2 * size_of<LOCATION>);
+    const char *locations = args.locations.address(image, item.query, item.head) +
+                            first_sample * (2 * size_of<LOCATION>);
     const char *logits = args.weights.address(image, item.query, item.head);
     const char *weights = logits + first_sample * size_of<WEIGHT>;
     RawSamples raw;

@@ -22,7 +22,8 @@
 
 // Macros besides those of tiles.cuh: THREADS; POINTS_PER_LOAD, 1, 2 or 4, which divides the points
 // of each level; WIDE_KEYS: a level may have 2^16 - 1 bins or more.
-static_assert(POINTS_PER_LOAD == 1 || POINTS_PER_LOAD == 2 || POINTS_PER_LOAD == 4, "loads of a lane");
+static_assert(POINTS_PER_LOAD == 1 || POINTS_PER_LOAD == 2 || POINTS_PER_LOAD == 4,
+              "loads of a lane");
 static_assert(UNIFORM_POINTS % POINTS_PER_LOAD == 0, "a lane's samples belong to one query");
 
 extern __shared__ uint4 shared[];
@@ -71,8 +72,8 @@ struct Work {
     // Calls f(bins of N samples, index of the first) for n samples, from sample `from` on. Several
     // loads are in flight.
     template <typename F>
-    __device__ __forceinline__ void for_each(const Args &args, const Levels &levels, u32 from, u32 n,
-                                             F f) const {
+    __device__ __forceinline__ void for_each(const Args &args, const Levels &levels, u32 from,
+                                             u32 n, F f) const {
         constexpr int AT_ONCE = N > 1 ? 2 : 4;
         const TileLevel &level = levels.level[l];
 #pragma unroll 1
@@ -90,7 +91,8 @@ struct Work {
                 int bins[N];
 #pragma unroll
                 for (int i = 0; i < N; i++) {
-                    bins[i] = bin_of_location(levels, l, reference[u], xy[u][2 * i], xy[u][2 * i + 1]);
+                    bins[i] =
+                        bin_of_location(levels, l, reference[u], xy[u][2 * i], xy[u][2 * i + 1]);
                 }
                 f(bins, index);
             }
@@ -100,8 +102,9 @@ struct Work {
 
 // Counts the samples of a chunk: the ends become the number of samples in the bins before. All
 // threads call this together.
-__device__ __forceinline__ void count_samples(const Args &args, const Levels &levels, const Work &work,
-                                              const Ends &ends, u32 bins, Sorting &own) {
+__device__ __forceinline__ void count_samples(const Args &args, const Levels &levels,
+                                              const Work &work, const Ends &ends, u32 bins,
+                                              Sorting &own) {
     u32 *counters = reinterpret_cast<u32 *>(shared);
     const u32 band_bins = shared_bytes() / 4; // as many as there is room for
 #pragma unroll 1
@@ -112,7 +115,8 @@ __device__ __forceinline__ void count_samples(const Args &args, const Levels &le
         work.for_each(args, levels, work.first, work.count, [&](const int (&bin)[Work::N], u32) {
 #pragma unroll
             for (int i = 0; i < Work::N; i++) {
-                if (bin[i] >= 0 && u32(bin[i]) - band < here) atomicAdd(&counters[bin[i] - band], 1u);
+                if (bin[i] >= 0 && u32(bin[i]) - band < here)
+                    atomicAdd(&counters[bin[i] - band], 1u);
             }
         });
         __syncthreads();
@@ -205,17 +209,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, SORT_BLOCKS)
         if (threadIdx.x == 0) own.lowest = NO_BIN, own.highest = own.pairs = 0;
         __syncthreads();
         u32 low = NO_BIN, high = 0; // the largest bin + 1
-        work.for_each(args, levels, work.first + done, n, [&](const int (&bin)[Work::N], u32 index) {
-            struct __align__(sizeof(Key) * Work::N < 16 ? sizeof(Key) * Work::N : 16) Keys {
-                Key of[Work::N];
-            } own_keys;
+        work.for_each(
+            args, levels, work.first + done, n, [&](const int (&bin)[Work::N], u32 index) {
+                struct __align__(sizeof(Key) * Work::N < 16 ? sizeof(Key) * Work::N : 16) Keys {
+                    Key of[Work::N];
+                } own_keys;
 #pragma unroll
-            for (int i = 0; i < Work::N; i++) {
-                own_keys.of[i] = make_key(bin[i], index + i);
-                if (bin[i] >= 0) low = min(low, u32(bin[i])), high = max(high, u32(bin[i]) + 1);
-            }
-            *reinterpret_cast<Keys *>(keys + index) = own_keys;
-        });
+                for (int i = 0; i < Work::N; i++) {
+                    own_keys.of[i] = make_key(bin[i], index + i);
+                    if (bin[i] >= 0) low = min(low, u32(bin[i])), high = max(high, u32(bin[i]) + 1);
+                }
+                *reinterpret_cast<Keys *>(keys + index) = own_keys;
+            });
         __syncwarp();
         low = min_of_warp(low), high = ~min_of_warp(~high);
         if (threadIdx.x % 32 == 0) atomicMin(&own.lowest, low), atomicMax(&own.highest, high);
@@ -236,7 +241,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, SORT_BLOCKS)
         if (one_batch) store_ends(ends, keys, with_bin, bins_of_level, lowest, highest, own);
         if (one_batch) {
 #pragma unroll 4
-            for (u32 i = threadIdx.x; i < with_bin; i += THREADS) records[i] = Record(index_of_key(keys[i]));
+            for (u32 i = threadIdx.x; i < with_bin; i += THREADS)
+                records[i] = Record(index_of_key(keys[i]));
         } else if (bins > 0) {
             store_batch(records, keys, n, done, ends);
         }

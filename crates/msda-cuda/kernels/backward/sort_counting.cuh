@@ -22,7 +22,9 @@ struct CountingSort {
     __device__ __forceinline__ u32 base() const { return lowest & ~7u; }
     __device__ __forceinline__ u32 span() const { return (highest - base() + 7) & ~7u; }
     // Behind the keys: the sample of each slot, and a counter per bin, which becomes its end.
-    __device__ __forceinline__ u16 *slots() const { return reinterpret_cast<u16 *>(keys + capacity); }
+    __device__ __forceinline__ u16 *slots() const {
+        return reinterpret_cast<u16 *>(keys + capacity);
+    }
     __device__ __forceinline__ u16 *ends() const { return slots() + capacity; }
     __device__ __forceinline__ uint4 *eights() const { return reinterpret_cast<uint4 *>(ends()); }
 
@@ -36,7 +38,8 @@ struct CountingSort {
     // Counts the bins. The upper half of a key becomes the sample's number in its bin. Returns the
     // pairs of samples with the same bin.
     __device__ __forceinline__ u32 count_bins() {
-        for (u32 i = threadIdx.x; i < span() / 8; i += THREADS) eights()[i] = make_uint4(0, 0, 0, 0);
+        for (u32 i = threadIdx.x; i < span() / 8; i += THREADS)
+            eights()[i] = make_uint4(0, 0, 0, 0);
         __syncthreads();
         u32 pairs = 0;
 #pragma unroll 4
@@ -56,7 +59,8 @@ struct CountingSort {
 
     // Makes the keys as they were before.
     __device__ __forceinline__ void restore_keys() {
-        for (u32 i = threadIdx.x; i < count; i += THREADS) keys[i] = make_key(int(bin_of_key(keys[i])), i);
+        for (u32 i = threadIdx.x; i < count; i += THREADS)
+            keys[i] = make_key(int(bin_of_key(keys[i])), i);
         __syncthreads();
     }
 

@@ -35,8 +35,8 @@ __device__ __forceinline__ void scan_counts(Sorting &own) {
 
 // Sorts n samples by the digit of their bins from bit `shift` on. Bins are counted from `lowest`;
 // samples without a bin count as bin `bins`. All threads call this together.
-__device__ __forceinline__ void sort_by_digit(Sorting &own, const Key *from, Key *to, u16 *ranks, u32 n,
-                                              u32 lowest, u32 bins, int shift) {
+__device__ __forceinline__ void sort_by_digit(Sorting &own, const Key *from, Key *to, u16 *ranks,
+                                              u32 n, u32 lowest, u32 bins, int shift) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const u32 share = (n + 32 * WARPS - 1) / (32 * WARPS) * 32; // samples of a warp
     const u32 begin = warp * share, end = min(begin + share, n);
@@ -74,15 +74,16 @@ __device__ __forceinline__ u32 first_with(const Key *keys, u32 n, u32 bin) {
     u32 begin = 0, end = n; // it is in between
     while (begin < end) {
         const u32 middle = (begin + end) / 2;
-        if (bin_of_key(keys[middle]) < bin) begin = middle + 1; else end = middle;
+        if (bin_of_key(keys[middle]) < bin) begin = middle + 1;
+        else end = middle;
     }
     return begin;
 }
 
 // Stores the ends of all bins of a level. The n sorted samples have bins from `lowest` to before
 // `highest`. A thread takes 8 bins. All threads call this together.
-__device__ __forceinline__ void store_ends(const Ends &ends, const Key *keys, u32 n, u32 bins, u32 lowest,
-                                           u32 highest, Sorting &own) {
+__device__ __forceinline__ void store_ends(const Ends &ends, const Key *keys, u32 n, u32 bins,
+                                           u32 lowest, u32 highest, Sorting &own) {
     static_assert(sizeof(own.count) == 16 * THREADS, "room for 8 ends per thread");
     u16 *found = reinterpret_cast<u16 *>(own.count); // the end of each bin that has samples, or 0
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -107,7 +108,8 @@ __device__ __forceinline__ void store_ends(const Ends &ends, const Key *keys, u3
             // A bin without samples ends where the one before ends: ends never become smaller.
             u32 sum = 0;
 #pragma unroll
-            for (int i = 0; i < 4; i++) sum = max(sum, max(half_of(word[i], 0), half_of(word[i], 1)));
+            for (int i = 0; i < 4; i++)
+                sum = max(sum, max(half_of(word[i], 0), half_of(word[i], 1)));
 #pragma unroll
             for (int step = 1; step < 32; step *= 2) {
                 const u32 other = __shfl_up_sync(0xffffffffu, sum, step);

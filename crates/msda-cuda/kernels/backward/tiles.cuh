@@ -49,7 +49,8 @@ static_assert(FUSED == 0 || FUSED == 2 || FUSED == 4, "numbers per reference poi
 typedef Element<VALUE>::Wide Wide;
 typedef SoftmaxOf<Wide> Softmax;
 
-constexpr int TILE_WIDTH = HOST_TILE_WIDTH, TILE_HEIGHT = HOST_TILE_HEIGHT, TILE_PIXELS = TILE_WIDTH * TILE_HEIGHT;
+constexpr int TILE_WIDTH = HOST_TILE_WIDTH, TILE_HEIGHT = HOST_TILE_HEIGHT,
+              TILE_PIXELS = TILE_WIDTH * TILE_HEIGHT;
 
 // An entry of the table of ends; and a record: the index of a sample in its chunk.
 #if WIDE_ENDS
@@ -60,19 +61,19 @@ typedef u16 End, Record;
 
 struct Args {
     Strided locations, weights, reference, grad_output, grad_value;
-    const i64 *shapes;      // (height, width) of each level; null if the table has them
-    const i64 *starts;      // first position of each level; null if the table has them
+    const i64 *shapes;       // (height, width) of each level; null if the table has them
+    const i64 *starts;       // first position of each level; null if the table has them
     const LevelEntry *table; // null if the table is `level`
-    Record *records;        // per plane, level and chunk, sorted; sums in value_atomic.cu
-    End *ends;              // see Ends
-    const Softmax *softmax; // FUSED: per image, query and head
+    Record *records;         // per plane, level and chunk, sorted; sums in value_atomic.cu
+    End *ends;               // see Ends
+    const Softmax *softmax;  // FUSED: per image, query and head
     i64 records_per_plane;
     int batch, queries, heads, channels;
     int positions, bin_capacity;
-    int chunks;             // of a level: at most 32
-    int chunk_samples;      // a multiple of 128
-    int batch_samples;      // that a block of sort.cu sorts at a time: fewer than 2^16
-    int sample_words;       // words with a bit per sample of a plane and level: value_few.cu
+    int chunks;        // of a level: at most 32
+    int chunk_samples; // a multiple of 128
+    int batch_samples; // that a block of sort.cu sorts at a time: fewer than 2^16
+    int sample_words;  // words with a bit per sample of a plane and level: value_few.cu
     LevelEntry level[INLINE_LEVELS > 0 ? INLINE_LEVELS : 1];
 };
 CHECK_ARGS;
@@ -101,7 +102,7 @@ constexpr bool KEEP_SCALES = FUSED && LEVELS <= 64;
 struct Levels {
     TileLevel level[LEVELS];
     OffsetScale scale[KEEP_SCALES ? LEVELS : 1];
-    int tiles; // of all levels
+    int tiles;     // of all levels
     int bin_shift; // so many cells as a power of two share their bins; 0 unless cells are too many
 };
 
@@ -131,7 +132,8 @@ __device__ __forceinline__ OffsetScale scale_of(const TileLevel &level) {
         const Wide share = divide_once(Wide(0.5), Wide(level.points));
         return OffsetScale{share, share};
     }
-    return OffsetScale{divide_once(Wide(1), Wide(level.width)), divide_once(Wide(1), Wide(level.height))};
+    return OffsetScale{divide_once(Wide(1), Wide(level.width)),
+                       divide_once(Wide(1), Wide(level.height))};
 }
 
 // Reads the table of levels, without the numbers of tiles and bins. A level that reaches past the
@@ -140,7 +142,8 @@ __device__ __forceinline__ void read_levels(const Args &args, Levels &to) {
     for (int l = threadIdx.x; l < LEVELS; l += blockDim.x) {
         const LevelSize from(args, l, LEVELS, SAMPLES);
         TileLevel level;
-        level.height = from.legal ? int(from.height) : 0, level.width = from.legal ? int(from.width) : 0;
+        level.height = from.legal ? int(from.height) : 0,
+        level.width = from.legal ? int(from.width) : 0;
         level.origin = int(from.origin()), level.pitch = int(from.pitch());
         level.first_sample = int(from.first_sample), level.points = int(from.points());
         if (KEEP_SCALES) to.scale[l] = scale_of(level);
@@ -182,7 +185,8 @@ __device__ __forceinline__ Wide pixel_of(Wide t, int extent) {
 // FUSED: from an offset to a location on level l, given the reference point of the query.
 __device__ __forceinline__ void add_reference(const Wide (&reference)[FUSED ? FUSED : 1],
                                               const Levels &levels, int l, Wide &x, Wide &y) {
-    const OffsetScale scale = KEEP_SCALES ? levels.scale[KEEP_SCALES ? l : 0] : scale_of(levels.level[l]);
+    const OffsetScale scale =
+        KEEP_SCALES ? levels.scale[KEEP_SCALES ? l : 0] : scale_of(levels.level[l]);
     Wide scale_x = scale.x, scale_y = scale.y;
     if (FUSED == 4) {
         scale_x = multiply_once(reference[FUSED - 2], scale_x);
@@ -201,7 +205,8 @@ __device__ __forceinline__ bool place(Wide &x, Wide &y, const TileLevel &level) 
 }
 
 // The bin of a sample at pixel (x, y) of a level, counted from the first of the level.
-__device__ __forceinline__ int bin_of(const Levels &levels, const TileLevel &level, Wide x, Wide y) {
+__device__ __forceinline__ int bin_of(const Levels &levels, const TileLevel &level, Wide x,
+                                      Wide y) {
     const int left = int(floor(x)), row = max(int(floor(y)), 0);
     const int strip = max(left, 0) >> 3, last = min(left + 1, level.width - 1) >> 3;
     const int reach = NEAREST ? 0 : last - strip; // 1: it touches the next strip
@@ -227,10 +232,10 @@ __device__ __forceinline__ void load_wide(const char *from, Wide (&x)[N]) {
 
 // A tile of a plane.
 struct Tile {
-    int l;                    // its level
-    int x, y;                 // its first pixel
-    int width, height;        // of the level
-    int position, pitch;      // of its first pixel; from row to row
+    int l;               // its level
+    int x, y;            // its first pixel
+    int width, height;   // of the level
+    int position, pitch; // of its first pixel; from row to row
     __device__ __forceinline__ bool has(int pixel) const {
         return x + pixel % TILE_WIDTH < width && y + pixel / TILE_WIDTH < height;
     }
@@ -267,7 +272,8 @@ struct Ends {
     static constexpr int PER_SECTOR = 32 / sizeof(End);
     End *sectors; // of the chunk
     int chunks;
-    __device__ __forceinline__ Ends(const Args &args, const TileLevel &level, i64 plane, int chunk) {
+    __device__ __forceinline__ Ends(const Args &args, const TileLevel &level, i64 plane,
+                                    int chunk) {
         const i64 first = plane * args.bin_capacity + level.first_bin;
         sectors = args.ends + first * args.chunks + chunk * PER_SECTOR, chunks = args.chunks;
     }
@@ -280,7 +286,8 @@ struct Ends {
 
 // The bins of the samples whose top left tap is in an image row and that touch a strip: from, to.
 // If bins are shared, they may hold other samples too.
-__device__ __forceinline__ int2 bins_of_cell(const TileLevel &level, int shift, int strip, int row) {
+__device__ __forceinline__ int2 bins_of_cell(const TileLevel &level, int shift, int strip,
+                                             int row) {
     const int cell = row * level.strips() + strip;
     return shift == 0 ? make_int2(max(2 * cell - 1, 0), 2 * cell + 2)
                       : make_int2(2 * (max(cell - 1, 0) >> shift), 2 * (cell >> shift) + 2);
@@ -312,7 +319,8 @@ struct RecordsOfRows {
     const Levels &levels;
     i64 plane;
     int image, head, l, strip, row, rows;
-    // Not read from `args` for each sample: a function that is not inlined waits long for parameters.
+    // Not read from `args` for each sample: a function that is not inlined waits long for
+    // parameters.
     const char *gradients = args.grad_output.at(image, 0, head);
     i64 gradient_stride = args.grad_output.stride[1];
 
@@ -365,8 +373,9 @@ struct RecordsOfRows {
             load_wide<LOCATION, FUSED ? FUSED : 1, REFERENCE_ALIGN>(
                 args.reference.at(image, query, l), reference);
             add_reference(reference, levels, l, xy[0], xy[1]);
-            weight[0] = args.softmax[(i64(image) * args.queries + query) * args.heads + head]
-                            .weight_of(weight[0]);
+            weight[0] =
+                args.softmax[(i64(image) * args.queries + query) * args.heads + head].weight_of(
+                    weight[0]);
         }
         const bool counts = place(xy[0], xy[1], level);
         return PlacedSample{query, xy[0], xy[1], weight[0], counts};
@@ -405,7 +414,8 @@ __device__ __forceinline__ void write_in_order(const Args &args, const S &sample
             for (int u = 0; u < AT_ONCE; u++, rest &= rest - 1) {
                 from[u] = __ffs(int(rest)) - 1;
                 if (from[u] < 0) continue;
-                gradient[u] = samples.gradient(__shfl_sync(0xffffffffu, own.query, from[u]), channel);
+                gradient[u] =
+                    samples.gradient(__shfl_sync(0xffffffffu, own.query, from[u]), channel);
             }
 #pragma unroll
             for (int u = 0; u < AT_ONCE; u++) {

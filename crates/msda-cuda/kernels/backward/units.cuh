@@ -16,7 +16,9 @@ struct Bundles {
     bool ascending; // whether that order is ascending
     int count;      // of a plane
     __device__ __forceinline__ int level_at(int i) const { return ascending ? i : LEVELS - 1 - i; }
-    __device__ __forceinline__ int end(int i) const { return i + 1 < LEVELS ? first[i + 1] : count; }
+    __device__ __forceinline__ int end(int i) const {
+        return i + 1 < LEVELS ? first[i + 1] : count;
+    }
 
     // One thread calls this.
     __device__ __forceinline__ void divide(const Args &args, const Levels &levels) {

@@ -81,7 +81,8 @@ __device__ __forceinline__ u32 load_ranges(const Unit &unit, WarpStage &stage) {
 #pragma unroll
     for (int i = 0; i <= ROWS; i++) {
         if (first_top + i >= unit.end) break;
-        const int2 bins = bins_of_cell(unit.level(), unit.levels.bin_shift, unit.strip, first_top + i);
+        const int2 bins =
+            bins_of_cell(unit.level(), unit.levels.bin_shift, unit.strip, first_top + i);
         Range range{0, 0};
         if (lane < args.chunks) range = Range{End(ends.before(bins.x)), End(ends.before(bins.y))};
         stage.ranges[i][lane] = range;
@@ -112,14 +113,15 @@ struct Steps {
     WarpStage &stage;
     const Record *records; // of the plane and level
     u32 lane;
-    u32 chunk_first;       // the first sample of chunk `lane`
-    u32 offset, stride;    // of this warp's records in a row
+    u32 chunk_first;    // the first sample of chunk `lane`
+    u32 offset, stride; // of this warp's records in a row
     int first_top;
-    int row, rows;         // top rows, from the first of the unit
-    u32 at, row_end;       // records of the row
-    u32 piece_first;       // see begin_row
+    int row, rows;   // top rows, from the first of the unit
+    u32 at, row_end; // records of the row
+    u32 piece_first; // see begin_row
 
-    __device__ __forceinline__ Steps(const Unit &unit, WarpStage &stage, bool together) : stage(stage) {
+    __device__ __forceinline__ Steps(const Unit &unit, WarpStage &stage, bool together)
+        : stage(stage) {
         lane = keep(threadIdx.x % 32);
         records = unit.args.records + unit.plane * unit.args.records_per_plane +
                   first_record(unit.args, unit.level(), 0);
@@ -217,14 +219,15 @@ struct Loader {
                                sample * size_of<WEIGHT>);
         if (FUSED) {
             raw.reference.load_cached(args.reference.at(unit.image, query, unit.l));
-            raw.softmax = args.softmax[(i64(unit.image) * args.queries + query) * args.heads + unit.head];
+            raw.softmax =
+                args.softmax[(i64(unit.image) * args.queries + query) * args.heads + unit.head];
         }
     }
 };
 
 // Locates a sample and stages its shares in image rows `top` and `top + 1`.
-__device__ __forceinline__ void stage_shares(const Unit &unit, WarpStage &stage, const Raw &raw, int top,
-                                             bool exists) {
+__device__ __forceinline__ void stage_shares(const Unit &unit, WarpStage &stage, const Raw &raw,
+                                             int top, bool exists) {
     float xy[2], weight[1];
     raw.xy.widen_to(xy), raw.weight.widen_to(weight);
     if (FUSED) {
@@ -236,7 +239,8 @@ __device__ __forceinline__ void stage_shares(const Unit &unit, WarpStage &stage,
     place(xy[0], xy[1], unit.level());
     // Bins that are shared hold samples of other top rows too.
     if (unit.levels.bin_shift > 0) exists = exists && max(int(floorf(xy[1])), 0) == top;
-    stage.shares.put(xy[0] - float(unit.first_column()), xy[1] - float(top), exists ? weight[0] : 0);
+    stage.shares.put(xy[0] - float(unit.first_column()), xy[1] - float(top),
+                     exists ? weight[0] : 0);
 }
 
 // 16-bit types: sums of two image rows, of earlier steps. Volatile keeps them out of registers,
@@ -273,7 +277,7 @@ struct EarlierSums {
 // take turns. The others go on, and write to the other half of the buffer.
 __device__ __forceinline__ bool add_over_warps(Sums &sums, Stages &stages, int &turn) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    float(&lines)[WARPS][TILE_WIDTH * CHUNK] = stages.line[turn % 2];
+    float (&lines)[WARPS][TILE_WIDTH * CHUNK] = stages.line[turn % 2];
     auto at = [&](int w, int n) {
         const int pixel = int(lane / 4), channel = n * 8 + int(lane % 4 * 2);
         return reinterpret_cast<float2 *>(lines[w] + sums_of(pixel, channel / 4) + channel % 4);
@@ -294,7 +298,8 @@ __device__ __forceinline__ bool add_over_warps(Sums &sums, Stages &stages, int &
 }
 
 // Stores the upper row of the sums as image row `row`. Returns whether all of them are finite.
-__device__ __forceinline__ bool store_row(const Unit &unit, char *values, const Sums &sums, int row) {
+__device__ __forceinline__ bool store_row(const Unit &unit, char *values, const Sums &sums,
+                                          int row) {
     const int column = unit.first_column() + int(threadIdx.x % 32 / 4);
     const TileLevel &level = unit.level();
     const char *to = address_mad(values, level.origin + row * level.pitch + column,
@@ -315,7 +320,8 @@ __device__ __forceinline__ void move_down(Sums &sums) {
 
 // Computes a unit and stores it. Returns the image rows whose sums are not finite, a bit per row.
 // With `together`, all warps of the block call this.
-__device__ __forceinline__ u32 add_unit(const Unit &unit, Stages &stages, bool together, int &turn) {
+__device__ __forceinline__ u32 add_unit(const Unit &unit, Stages &stages, bool together,
+                                        int &turn) {
     WarpStage &stage = stages.of_warp[threadIdx.x / 32];
     Steps steps(unit, stage, together);
     const Loader loader(unit, stage, steps.lane);
@@ -372,8 +378,8 @@ __device__ __forceinline__ u32 add_unit(const Unit &unit, Stages &stages, bool t
     return not_finite;
 }
 
-// Computes image rows of a unit again, by the definition. `rows`: a bit per row. A warp that has all
-// rows of the unit computes those of a tile at once. With `together` other warps have the rows
+// Computes image rows of a unit again, by the definition. `rows`: a bit per row. A warp that has
+// all rows of the unit computes those of a tile at once. With `together` other warps have the rows
 // beside it, so it computes one row at a time.
 __device__ __forceinline__ void write_rows_exactly(const Unit &unit, u32 rows, bool together) {
     const TileLevel &level = unit.level();
@@ -381,7 +387,8 @@ __device__ __forceinline__ void write_rows_exactly(const Unit &unit, u32 rows, b
         const int row = unit.first + __ffs(int(rows)) - 1, line = row % TILE_HEIGHT;
         const int lines = together ? 1 : min(TILE_HEIGHT - line, unit.end - row);
         rows &= ~(((1u << lines) - 1) << (row - unit.first));
-        const Tile tile = tile_of_level(level, unit.l, row / TILE_HEIGHT * level.tiles_across + unit.strip);
+        const Tile tile =
+            tile_of_level(level, unit.l, row / TILE_HEIGHT * level.tiles_across + unit.strip);
         const RecordsOfRows samples{unit.args, unit.levels, unit.plane, unit.image, unit.head,
                                     unit.l,    unit.strip,  row,        lines};
         write_exactly(unit.args, samples, tile, line, lines, unit.image, unit.head);

@@ -47,10 +47,12 @@ extern "C" __global__ void __launch_bounds__(256)
         const i64 part = index % parts, head = index / parts % args.heads;
         const i64 row = index / parts / args.heads; // image and query
         const i64 query = row % args.queries, image = row / args.queries;
-        const Stored *from = reinterpret_cast<const Stored *>(args.grad_output.at(image, query, head));
+        const Stored *from =
+            reinterpret_cast<const Stored *>(args.grad_output.at(image, query, head));
         Wide gradient[NUMBERS];
 #pragma unroll
-        for (int c = 0; c < NUMBERS; c++) gradient[c] = Wide(widen<VALUE>(from[part * NUMBERS + c]));
+        for (int c = 0; c < NUMBERS; c++)
+            gradient[c] = Wide(widen<VALUE>(from[part * NUMBERS + c]));
         Softmax softmax{0, 1};
         if (FUSED) softmax = args.softmax[row * args.heads + head];
         const char *locations = args.locations.at(image, query, head);
@@ -66,8 +68,8 @@ extern "C" __global__ void __launch_bounds__(256)
 #pragma unroll 1
             for (int s = level.first_sample; s < level.first_sample + level.points; s++) {
                 Wide xy[2], weight[1];
-                load_wide<LOCATION, 2, LOCATION_ALIGN>(
-                    locations + i64(s) * (2 * size_of<LOCATION>), xy);
+                load_wide<LOCATION, 2, LOCATION_ALIGN>(locations + i64(s) * (2 * size_of<LOCATION>),
+                                                       xy);
                 load_wide<WEIGHT, 1, WEIGHT_ALIGN>(weights + i64(s) * size_of<WEIGHT>, weight);
                 if (FUSED) {
                     add_reference(reference, levels, l, xy[0], xy[1]);

@@ -71,7 +71,8 @@ __device__ __forceinline__ void copy_rows(const Args &args, uint4 *rows, int ima
     constexpr int STEP = THREADS / PER_ROW; // rows that the block copies at once
     static_assert(STEP % 8 == 0, "a thread's piece is at the same place in all of its rows");
     const int i = threadIdx.x % PER_ROW, first = threadIdx.x / PER_ROW;
-    const char *from = args.grad_output.at(image, first, head) + blockIdx.y * (CHUNK * ELEMENT) + i * BYTES;
+    const char *from =
+        args.grad_output.at(image, first, head) + blockIdx.y * (CHUNK * ELEMENT) + i * BYTES;
     uint4 *piece = rows + piece_of(first, VALUE == F32 ? i : i % PARTS);
     char *to = reinterpret_cast<char *>(piece) + (VALUE == F32 ? 0 : i / PARTS * 4);
     const i64 step = i64(args.grad_output.stride[1]) * STEP;
@@ -84,7 +85,8 @@ __device__ __forceinline__ void copy_rows(const Args &args, uint4 *rows, int ima
 // A divisor and its reciprocal.
 struct Divisor {
     u32 n, reciprocal;
-    __device__ __forceinline__ explicit Divisor(int n) : n(u32(n)), reciprocal(0xffffffffu / u32(n)) {}
+    __device__ __forceinline__ explicit Divisor(int n)
+        : n(u32(n)), reciprocal(0xffffffffu / u32(n)) {}
     // Quotient and rest. The product is too small by less than 1.
     __device__ __forceinline__ int2 divide(int x) const {
         const u32 quotient = __umulhi(u32(x), reciprocal), rest = u32(x) - quotient * n;
@@ -122,11 +124,12 @@ __device__ __forceinline__ int level_of_run(const Runs &runs, u32 planes, u32 &r
 __device__ __forceinline__ bool set_bits(const Stage &stage, const TileLevel &level, int first,
                                          int tiles, float x, float y, int sample) {
     const int left = int(floorf(x)), top = int(floorf(y));
-    const int tile = max(top, 0) / TILE_HEIGHT * level.tiles_across + max(left, 0) / TILE_WIDTH - first;
-    const bool right = !NEAREST && left >= 0 && left % TILE_WIDTH == TILE_WIDTH - 1 &&
-                       left + 1 < level.width;
-    const bool below = !NEAREST && top >= 0 && top % TILE_HEIGHT == TILE_HEIGHT - 1 &&
-                       top + 1 < level.height;
+    const int tile =
+        max(top, 0) / TILE_HEIGHT * level.tiles_across + max(left, 0) / TILE_WIDTH - first;
+    const bool right =
+        !NEAREST && left >= 0 && left % TILE_WIDTH == TILE_WIDTH - 1 && left + 1 < level.width;
+    const bool below =
+        !NEAREST && top >= 0 && top % TILE_HEIGHT == TILE_HEIGHT - 1 && top + 1 < level.height;
     bool touches = false;
 #pragma unroll
     for (int k = 0; k < 4; k++) {
@@ -146,7 +149,8 @@ struct LaneSums {
     __device__ __forceinline__ LaneSums(int x) {
         const int lane = threadIdx.x % 32;
         if (__all_sync(0xffffffffu, x < 4)) { // of two bits: usual, and faster
-            const u32 ones = __ballot_sync(0xffffffffu, x & 1), twos = __ballot_sync(0xffffffffu, x & 2);
+            const u32 ones = __ballot_sync(0xffffffffu, x & 1),
+                      twos = __ballot_sync(0xffffffffu, x & 2);
             const u32 up_to_here = ~0u >> (31 - lane);
             up_to = __popc(ones & up_to_here) + 2 * __popc(twos & up_to_here);
             all = __popc(ones) + 2 * __popc(twos);
@@ -278,10 +282,12 @@ __device__ __forceinline__ void add_kept(Sums &sums, const Stage &stage, WarpSta
             const bool exists = from + lane < here;
             const int sample = own.list[exists ? from + lane : from];
             const Kept kept = stage.kept[sample];
-            own.shares.put(kept.x - float(tile.x), kept.y - float(tile.y), exists ? kept.weight : 0);
+            own.shares.put(kept.x - float(tile.x), kept.y - float(tile.y),
+                           exists ? kept.weight : 0);
             __syncwarp();
             const RowsOfQueries rows{stage.rows, sample / points};
-            if (ROUND_EACH_STEP && listed + from > 0) before.add(sums, listed + from > 32), clear(sums);
+            if (ROUND_EACH_STEP && listed + from > 0)
+                before.add(sums, listed + from > 32), clear(sums);
             add_step<true>(sums, own.shares, rows, u32(here - from));
             __syncwarp();
         }
@@ -299,7 +305,8 @@ __device__ __forceinline__ bool store_sums(const char *values, int stride, const
     Finite finite;
 #pragma unroll
     for (int line = 0; line < TILE_HEIGHT; line++, row = address_mad(row, tile.pitch, stride)) {
-        store_line(const_cast<char *>(row), in_line && tile.y + line < tile.height, sums, line, finite);
+        store_line(const_cast<char *>(row), in_line && tile.y + line < tile.height, sums, line,
+                   finite);
     }
     return finite.all();
 }

@@ -31,8 +31,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const bool in_row = channel < args.channels;
         const int image = int(plane / args.heads), head = int(plane - i64(image) * args.heads);
         const Tile tile = tile_at(levels, index);
-        const RecordsOfRows samples{args,   levels, plane,  image,       head,
-                                    tile.l, tile.x / TILE_WIDTH, tile.y, TILE_HEIGHT};
-        write_in_order(args, samples, tile, 0, TILE_HEIGHT, image, head, in_row ? channel : 0, in_row);
+        const RecordsOfRows samples{
+            args, levels, plane, image, head, tile.l, tile.x / TILE_WIDTH, tile.y, TILE_HEIGHT};
+        write_in_order(args, samples, tile, 0, TILE_HEIGHT, image, head, in_row ? channel : 0,
+                       in_row);
     }
 }

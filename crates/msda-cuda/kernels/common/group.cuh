@@ -126,8 +126,7 @@ __device__ __forceinline__ void sum_exactly(float (&sum)[N], const Args &args, i
             const Reference reference = reference_of(args, image, query, l, level_at(args, l));
             unfuse(reference, softmax, xy[0], xy[1], w[0]);
         }
-        add_sample_exactly(sum, base, args.value.row_stride, xy[0], xy[1], w[0],
-                           level_at(args, l));
+        add_sample_exactly(sum, base, args.value.row_stride, xy[0], xy[1], w[0], level_at(args, l));
     }
 }
 
@@ -185,7 +184,8 @@ __device__ __forceinline__ void add_pass(float (&sum)[CHANNELS_PER_LANE], F16Sum
             const int k = j * SAMPLES_PER_LANE + i;
             positions.load_next(stage, lane.group(), k);
             if (!FULL_PASSES && first + i >= SAMPLES) continue;
-            const Taps taps = load_staged(stage.weights[i][slot], positions.get(i, k), lane.tap_column);
+            const Taps taps =
+                load_staged(stage.weights[i][slot], positions.get(i, k), lane.tap_column);
             const int level = level_of(args, first + i);
             add_sample(sum, partial, source, taps, level,
                        LOADS_PITCH_ONCE ? lane_pitch : row_pitch_of(args, level));

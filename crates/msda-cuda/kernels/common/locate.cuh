@@ -159,7 +159,8 @@ struct RawSamples {
 };
 
 // The softmax of the logits that the lanes of a group have loaded, if those are all: PASSES is 1.
-__device__ __forceinline__ Softmax softmax_of(const RawSamples &raw, int lane_in_group, bool active) {
+__device__ __forceinline__ Softmax softmax_of(const RawSamples &raw, int lane_in_group,
+                                              bool active) {
     float xy[2 * SAMPLES_PER_LANE], logits[SAMPLES_PER_LANE];
     raw.widen_to(xy, logits);
     auto exists = [&](int i) {

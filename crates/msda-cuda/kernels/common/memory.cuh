@@ -71,9 +71,11 @@ template <int BYTES = 16> __device__ __forceinline__ void cp_async(void *to, con
 #if __CUDA_ARCH__ >= 800
     const u32 address = u32(__cvta_generic_to_shared(to));
     if constexpr (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from)
+                     : "memory");
     } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(from) : "memory");
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(from)
+                     : "memory");
     }
 #else
     store<BYTES>(reinterpret_cast<char *>(to), ld_global<BYTES>(from));

@@ -10,8 +10,12 @@ struct __align__(16) TapWeights {
     float tap[4]; // top left, bottom left, top right, bottom right
 };
 
-template <bool SHORT> struct PositionType { typedef int Type; };
-template <> struct PositionType<true> { typedef u16 Type; };
+template <bool SHORT> struct PositionType {
+    typedef int Type;
+};
+template <> struct PositionType<true> {
+    typedef u16 Type;
+};
 typedef PositionType<POSITIONS_16BIT>::Type Position;
 
 // The positions of the samples that a lane locates in a pass.
@@ -52,7 +56,7 @@ constexpr int POSITIONS_PER_16_BYTES = 16 / int(sizeof(Position));
 constexpr int PASS_ALIGN = SAMPLES_PER_PASS & -SAMPLES_PER_PASS;
 constexpr int POSITIONS_PER_LOAD =
     PASS_ALIGN < POSITIONS_PER_16_BYTES ? PASS_ALIGN : POSITIONS_PER_16_BYTES;
-struct __align__(POSITIONS_PER_LOAD * int(sizeof(Position))) PositionVector {
+struct __align__(POSITIONS_PER_LOAD *int(sizeof(Position))) PositionVector {
     Position sample[POSITIONS_PER_LOAD];
 };
 

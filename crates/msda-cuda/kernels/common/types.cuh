@@ -15,10 +15,22 @@ typedef unsigned long long u64;
 
 // Stored: the type in memory. Wide: the type of the arithmetic.
 template <int T> struct Element;
-template <> struct Element<F32> { typedef float Stored; typedef float Wide; };
-template <> struct Element<F16> { typedef u16 Stored; typedef float Wide; };
-template <> struct Element<BF16> { typedef u16 Stored; typedef float Wide; };
-template <> struct Element<F64> { typedef double Stored; typedef double Wide; };
+template <> struct Element<F32> {
+    typedef float Stored;
+    typedef float Wide;
+};
+template <> struct Element<F16> {
+    typedef u16 Stored;
+    typedef float Wide;
+};
+template <> struct Element<BF16> {
+    typedef u16 Stored;
+    typedef float Wide;
+};
+template <> struct Element<F64> {
+    typedef double Stored;
+    typedef double Wide;
+};
 
 template <int T> constexpr int size_of = T == F64 ? 8 : T == F32 ? 4 : 2;
 
@@ -95,7 +107,8 @@ __device__ __forceinline__ void widen_all(const Vector<N * size_of<T>> &v, float
 }
 
 // Rounds N numbers to type T.
-template <int T, int N> __device__ __forceinline__ Vector<N * size_of<T>> narrow_all(const float *x) {
+template <int T, int N>
+__device__ __forceinline__ Vector<N * size_of<T>> narrow_all(const float *x) {
     Vector<N * size_of<T>> v;
     if constexpr (T == F32) {
 #pragma unroll

@@ -98,7 +98,8 @@ impl<'a> Situation<'a> {
         // In planar layouts the left and the right tap of 64-byte rows make a line.
         let bilinear = p.sampling() == Sampling::Bilinear;
         let tap_columns = if planar && 2 * row == LINE && bilinear && division.lanes <= 16 { 2 } else { 1 };
-        // In (B, S, H, D) the rows of two or four heads share a line: one block computes those heads.
+        // In (B, S, H, D) the rows of two or four heads share a line: one block computes those
+        // heads.
         let share_line = |heads: &usize| !planar && heads * row <= LINE && p.heads().is_multiple_of(*heads);
         let (samples, lanes) = (p.samples().max(1), division.lanes * tap_columns);
         Self {

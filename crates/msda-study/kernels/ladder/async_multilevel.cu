@@ -91,8 +91,8 @@ __device__ __forceinline__ bool locate_in_tile(Sent &sent, const Args &args, con
         on_map |= u32(i >= 0 && j >= 0 && i < level.width && j < level.height) << k;
     }
     // The first tap may lie before the tile; then it is off the map.
-    sent = Sent{((at.j - tile.top) * level.pitch + at.i) * 16 + int(on_map), at.x, at.y,
-                input.weight};
+    sent =
+        Sent{((at.j - tile.top) * level.pitch + at.i) * 16 + int(on_map), at.x, at.y, input.weight};
     return true;
 }
 
@@ -105,8 +105,8 @@ __device__ __forceinline__ void add_sent(float (&sum)[CHANNELS_PER_LANE], const 
     for (int k = 0; k < TAPS; k++) {
         v[k].word[0] = 0;
         if (sent.taps >> k & 1) {
-            v[k].word[0] = *reinterpret_cast<const u32 *>(
-                first + ((k >> 1) * pitch + (k & 1)) * PIXEL_BYTES);
+            v[k].word[0] =
+                *reinterpret_cast<const u32 *>(first + ((k >> 1) * pitch + (k & 1)) * PIXEL_BYTES);
         }
     }
 #pragma unroll

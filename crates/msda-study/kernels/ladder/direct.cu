@@ -170,8 +170,8 @@ __device__ __forceinline__ void compute_heavy(const Args &args, int image, int h
 #pragma unroll 1
         for (int first = 0; first < SAMPLES; first += SAMPLES_PER_LOAD) {
             float weight[SAMPLES_PER_LOAD];
-            load_widened<WEIGHT, SAMPLES_PER_LOAD, WEIGHT_ALIGN>(
-                weights + first * size_of<WEIGHT>, weight);
+            load_widened<WEIGHT, SAMPLES_PER_LOAD, WEIGHT_ALIGN>(weights + first * size_of<WEIGHT>,
+                                                                 weight);
 #pragma unroll
             for (int t = 0; t < SAMPLES_PER_LOAD; t++) use(first + t, weight[t]);
         }
@@ -198,8 +198,7 @@ __device__ __forceinline__ void compute_heavy(const Args &args, int image, int h
         const int s = __ffsll(samples) - 1;
         SampleInput input = load_sample(call, image, query, head, s);
         input.weight *= scale;
-        add_taps(sum, base, call.value.row_stride,
-                 taps_of(call.level[level_of(call, s)], input));
+        add_taps(sum, base, call.value.row_stride, taps_of(call.level[level_of(call, s)], input));
     }
     store_output(call, image, query, head, row_offset, sum);
 }

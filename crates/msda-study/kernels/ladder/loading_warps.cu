@@ -33,10 +33,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     const char *base = opaque(call.value.at(image, 0, head) + row_offset);
     sum_tiles(
         buffers, cursor, call, tiles,
-        [&](float(&sum)[CHANNELS_PER_LANE], int, const Taps &taps) {
+        [&](float (&sum)[CHANNELS_PER_LANE], int, const Taps &taps) {
             add_taps(sum, base, call.value.row_stride, taps);
         },
-        [&](int query, float(&sum)[CHANNELS_PER_LANE]) {
+        [&](int query, float (&sum)[CHANNELS_PER_LANE]) {
             store_output(call, image, query, head, row_offset, sum);
         });
 }

@@ -129,8 +129,8 @@ __device__ __forceinline__ void compute_tile(const Args &args, const Plane &plan
             __syncwarp();
             // Load the inputs of the next pass while this one is summed.
             if (part == 0 && locates && s + SAMPLES_PER_PASS < SAMPLES) {
-                next = load_sample(call, item.image, first + located, item.head,
-                                   s + SAMPLES_PER_PASS);
+                next =
+                    load_sample(call, item.image, first + located, item.head, s + SAMPLES_PER_PASS);
             }
             if (!sums) continue;
 #pragma unroll UNROLL
@@ -242,10 +242,10 @@ struct Worker {
         const int row_offset = (int(threadIdx.x) - LOADING_THREADS) % LANES_PER_ROW * VEC;
         sum_tiles(
             stages.buffers, cursor, call, tiles,
-            [&](float(&sum)[CHANNELS_PER_LANE], int l, const Taps &taps) {
+            [&](float (&sum)[CHANNELS_PER_LANE], int l, const Taps &taps) {
                 add_taps(sum, plane, row_offset, args.residency[l], taps);
             },
-            [&](int query, float(&sum)[CHANNELS_PER_LANE]) {
+            [&](int query, float (&sum)[CHANNELS_PER_LANE]) {
                 store_output(call, item.image, query, item.head, row_offset, sum);
             });
     }

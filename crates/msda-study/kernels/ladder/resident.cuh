@@ -153,8 +153,7 @@ __device__ __forceinline__ void add_taps(float (&sum)[CHANNELS_PER_LANE], const 
 }
 
 // Calls `add(l, first, end)` for each level, with its samples.
-template <typename Add>
-__device__ __forceinline__ void for_each_level(const Call &call, Add add) {
+template <typename Add> __device__ __forceinline__ void for_each_level(const Call &call, Add add) {
 #pragma unroll 1
     for (int l = 0; l < LEVELS; l++) {
         const int end = l + 1 < LEVELS ? call.level[l + 1].first_sample : SAMPLES;

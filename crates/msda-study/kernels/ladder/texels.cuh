@@ -60,7 +60,6 @@ __device__ __forceinline__ float4 fetch(const Texture &texture, const Level &lev
     float4 texel;
     asm("tex.2d.v4.f32.f32 {%0, %1, %2, %3}, [%4, {%5, %6}];"
         : "=f"(texel.x), "=f"(texel.y), "=f"(texel.z), "=f"(texel.w)
-        : "l"(texture.handle), "f"(float(column) + (at.x + 0.5f)),
-          "f"(float(row) + (at.y + 0.5f)));
+        : "l"(texture.handle), "f"(float(column) + (at.x + 0.5f)), "f"(float(row) + (at.y + 0.5f)));
     return texel;
 }

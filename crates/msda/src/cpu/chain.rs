@@ -89,7 +89,8 @@ impl<T: Lane> ChainRule<'_, T> {
             gradient: gradient.as_ptr(),
             quads: self.derivatives.quads.as_mut_ptr().wrapping_add(first),
         };
-        // SAFETY: the machine has `I`, and taps on the map lie within the value; there is a quad for each sample of every head.
+        // SAFETY: the machine has `I`, and taps on the map lie within the value; there is a quad
+        // for each sample of every head.
         unsafe { for_each_block::<I, T>(self.rows.p.channels(), &mut dots) };
     }
 
@@ -244,7 +245,8 @@ impl<I: InstructionSet, T: Lane, const R: usize, const WHOLE: bool> Body<T::Acc>
     unsafe fn tap(&mut self, k: usize, at: isize, _: T::Acc) {
         let row = self.plane.wrapping_offset(at);
         self.bounds[0].debug_assert(row, self.n);
-        // SAFETY: the machine has `I`, and the row of a tap on the map has `n` channels from here on.
+        // SAFETY: the machine has `I`, and the row of a tap on the map has `n` channels from here
+        // on.
         unsafe {
             let row = load_block::<I, T, R, WHOLE>(row, self.n);
             for r in 0..R {

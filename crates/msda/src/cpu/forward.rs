@@ -134,7 +134,8 @@ impl<I: InstructionSet, T: Lane, const R: usize, const WHOLE: bool> Body<T::Acc>
     unsafe fn tap(&mut self, k: usize, at: isize, weight: T::Acc) {
         let row = self.plane.wrapping_offset(at);
         self.bounds.debug_assert(row, self.n);
-        // SAFETY: the machine has `I`, and the row of a tap on the map has `n` channels from here on.
+        // SAFETY: the machine has `I`, and the row of a tap on the map has `n` channels from here
+        // on.
         unsafe {
             let row = load_block::<I, T, R, WHOLE>(row, self.n);
             let weight = T::R::<I>::splat(weight);

@@ -116,7 +116,8 @@ struct AddRows<'a, F, R> {
 impl<T: Lane, F: Finder<T::Acc>> Block<T> for AddRows<'_, T::Acc, F> {
     #[inline(always)]
     unsafe fn block<I: InstructionSet, const R: usize, const WHOLE: bool>(&mut self, c: usize, n: usize) {
-        // SAFETY: the machine has `I`, and the sums have `n` channels from `c` on; the gradient is padded to whole registers.
+        // SAFETY: the machine has `I`, and the sums have `n` channels from `c` on; the gradient is
+        // padded to whole registers.
         unsafe {
             let mut gradient = [T::R::<I>::splat(T::Acc::ZERO); R];
             for r in 0..R {

@@ -108,7 +108,8 @@ impl<T: Lane> NumberWriter<T> {
         let (rows, len) = if self.strides()[2] == len { (1, numbers.len()) } else { (rows, len) };
         for (k, row) in numbers.chunks_exact(len).enumerate().take(rows) {
             let index = [index[0], index[1], index[2] + k];
-            // SAFETY: the machine has `I`, and the row lies within the destination, as asserted above.
+            // SAFETY: the machine has `I`, and the row lies within the destination, as asserted
+            // above.
             unsafe {
                 match self {
                     Self::Own(to) => write_row::<I, T>(row, to.row_part(index, skip, row.len())),
