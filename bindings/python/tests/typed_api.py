@@ -32,4 +32,3 @@ def refused(x: torch.Tensor) -> None:
     msda.ms_deform_attn(x, [(2, 2)], None, x, x, sampling="bicubic")  # type: ignore[arg-type]
     msda.ms_deform_attn(x, [(2, 2)], None, x, x, padding="reflect")  # type: ignore[arg-type]
     msda.ms_deform_attn(x, [(2, 2)], None, x)  # type: ignore[call-arg]
-    msda.MSDeformAttn("256")  # type: ignore[arg-type]
