@@ -170,7 +170,6 @@ fn a_missing_gpu_is_noted_once_and_refused_where_it_was_asked_for() {
         (vec!["bench", "--quick", "--device", "cuda"], 1, "nothing was measured"),
         (vec!["bench", "--quick", "--engine", "cuda:nothing"], 2, "generic"),
         (vec!["bench", "--quick", "--engine", "cuda@x"], 2, "cuda@N"),
-        (vec!["tune", "--workload", "small", "--out", "x"], 2, "--file FILE"),
         (vec!["bench", "--device", "tpu"], 2, "cuda"),
         (vec!["verify", "--device", "cuda", "--engine", "cpu"], 2, "cannot be used"),
         (vec!["tune"], 2, "<--workload <NAME>|--all>"),

@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     fn kernels(n: usize) -> Vec<Kernel> {
-        (1..=n).map(|i| format!("rows:blocks={i}").parse().unwrap()).collect()
+        (1..=n).map(|i| format!("rows:blocks_per_sm={i}").parse().unwrap()).collect()
     }
 
     #[test]

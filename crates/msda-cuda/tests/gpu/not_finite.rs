@@ -26,9 +26,12 @@ fn scatters(device: &Device) -> [Cuda; 5] {
 /// them again.
 fn check_value(device: &Device, given: &Given, what: &str) {
     let want = &given.gradients()[0];
+    // In f64 the oracle rounds as often as the kernel does, and adds in another order.
+    let oracle_rounds = given.problem.types().value == Dtype::F64;
+    let allowed = if oracle_rounds { 2.0 * want.tolerance } else { want.tolerance };
     for backend in scatters(device) {
         let got = given.run(&backend)[0].to_f64();
-        if let Err(why) = compare(&got, &want.exact, want.tolerance) {
+        if let Err(why) = compare(&got, &want.exact, allowed) {
             panic!("{what}: {} on {}: {why}", backend.name(), given.problem);
         }
     }
