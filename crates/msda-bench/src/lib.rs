@@ -9,7 +9,7 @@
 //! | [`check`] | compares an engine with the oracle before it is timed |
 //! | [`verify`] | the battery and whole workloads, for `msda verify` |
 //! | [`timing`], [`work`] | repeated runs; the work of a pass and the limits of the machine |
-//! | [`bench`] | the benchmark: plans, checks, times and makes a record |
+//! | [`mod@bench`] | the benchmark: plans, checks, times and makes a record |
 //! | [`record`], [`machine`] | results as JSON; what this computer is |
 //! | [`report`] | records as a page, as Markdown and as tables of a terminal |
 //! | [`files`], [`evaluation`] | tensors in files, and the operator on them, for `msda run` |

@@ -100,9 +100,18 @@ impl Cuda {
         let target = Target::of(device);
         let show = std::env::var_os("MSDA_SHOW_KERNELS").is_some();
         Self::with_pick(device, format!("cuda sweep {seed}"), move |request| {
-            let all = sweep(request, &target);
+            // The same kernel whichever gradients are wanted: each has the same bits alone.
+            let reference = request.operands.reference_numbers() > 0;
+            let wanted = Wanted { value: true, locations: true, weights: true, reference };
+            let pass = match request.pass {
+                Pass::Forward => Pass::Forward,
+                Pass::Backward(_) => Pass::Backward(wanted),
+            };
+            let all = sweep(&Request { pass, ..*request }, &target);
+            let inputs = [Slot::Value, Slot::Locations, Slot::Weights, Slot::Reference];
+            let inputs = inputs.map(|slot| request.operands[slot]);
             let mut hash = DefaultHasher::new();
-            format!("{seed} {} {:?}", request.problem, request.operands).hash(&mut hash);
+            format!("{seed} {} {inputs:?}", request.problem).hash(&mut hash);
             let hash = hash.finish() as usize;
             let kernel = (!all.is_empty()).then(|| all[hash % all.len()]);
             // Half of them are compiled for one size.

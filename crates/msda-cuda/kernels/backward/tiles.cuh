@@ -407,15 +407,16 @@ __device__ __forceinline__ void write_in_order(const Args &args, const S &sample
         u32 rest = __ballot_sync(0xffffffffu, touches); // lanes whose sample is still to be added
 #pragma unroll 1
         while (rest != 0) {
-            constexpr int AT_ONCE = 4; // loads of gradients in flight
+            constexpr int AT_ONCE = 8; // loads of gradients in flight
             int from[AT_ONCE];         // lanes; -1: none
             Wide gradient[AT_ONCE];
 #pragma unroll
             for (int u = 0; u < AT_ONCE; u++, rest &= rest - 1) {
                 from[u] = __ffs(int(rest)) - 1;
-                if (from[u] < 0) continue;
-                gradient[u] =
-                    samples.gradient(__shfl_sync(0xffffffffu, own.query, from[u]), channel);
+                // Without a branch: the next load would wait for the end of this one.
+                const int query =
+                    __shfl_sync(0xffffffffu, own.query, from[u] < 0 ? from[0] : from[u]);
+                gradient[u] = samples.gradient(query, channel);
             }
 #pragma unroll
             for (int u = 0; u < AT_ONCE; u++) {
