@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 /// A command: its name, what it does, and the code.
 type Task = (&'static str, &'static str, fn() -> Result<()>);
 
-const TASKS: [Task; 12] = [
+const TASKS: [Task; 13] = [
     (
         "test",
         "set up what the tests need and run all of them: format, lints, unit, battery, Python, examples",
@@ -37,6 +37,7 @@ const TASKS: [Task; 12] = [
     ),
     ("wheel", "make the Python package's wheels into target/wheels and check them", python::wheels),
     ("kernels", "compile the kernels for every architecture and print what became of them", kernels),
+    ("readme", "the first command of the README in a copy of the project; `test` runs it too", readme_alone),
     ("gpu-bundle", "gather into target/gpu what scripts/gpu.sh runs on a machine with a GPU", gpu_bundle),
     ("record", "measure this machine with every usual workload into records/", record),
     ("sanitize", "the CPU tests under AddressSanitizer (needs a nightly toolchain)", sanitize::run),
@@ -132,6 +133,12 @@ fn test() -> Result<()> {
     readme(&env)?;
     run(root().join("target/release/msda"), &["verify", "--seeds", "1"], &env)?;
     python::test(&venv)
+}
+
+fn readme_alone() -> Result<()> {
+    let venv = venv::ensure(&root())?;
+    cargo(&["build", "--release", "--workspace", "--exclude", "xtask", "--quiet"], &[])?;
+    readme(&env_of(&venv))
 }
 
 /// The commands of the README in their order, in a copy of the project: `bench`, in its quick form,
