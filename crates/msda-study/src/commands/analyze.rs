@@ -11,15 +11,15 @@ use msda_study::analyze;
 use msda_bench::terminal::{Bar, color, print, typed};
 
 #[derive(clap::Args)]
-#[command(
-    after_help = "Analyzes the forward pass. Without a GPU: the work of the workload and, with NVRTC and nvdisasm, the compiled code. Results that cannot be had are listed with the reason. --ncu and --sweep need a GPU.
+#[command(after_help = "Analyzes the forward pass. Without a GPU: the work of the workload and, with \
+                  NVRTC and nvdisasm, the compiled code. Results that cannot be had are listed with \
+                  the reason. --ncu and --sweep need a GPU.
 
 Examples:
   msda-study analyze --workload detr-encoder
   msda-study analyze --workload seed --kernel chosen --kernel generic --ncu --out analysis.json
   msda-study analyze --workload seed --ladder
-  msda-study analyze --sweep"
-)]
+  msda-study analyze --sweep")]
 pub(crate) struct Args {
     /// A workload by name, or a path to a .toml file; may be repeated. The seed shape when absent
     #[arg(long, value_name = "NAME", default_value = "seed")]
