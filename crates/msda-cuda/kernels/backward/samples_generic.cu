@@ -49,7 +49,7 @@ __device__ __forceinline__ SampleGradient gradient_of(const Args &args, const Le
                                                       const char *grad_output) {
     SampleGradient to{0, 0, 0};
     if (!sample.counts) return to;
-    for_each_tap(sample.x, sample.y, level.width, level.height, [&](const auto &tap) {
+    for_each_tap(sample.x, sample.y, level, [&](const auto &tap) {
         const i64 position = level.origin() + tap.row * level.pitch() + tap.column;
         const char *row = args.value.at(image, position, head);
         Wide dot = 0;

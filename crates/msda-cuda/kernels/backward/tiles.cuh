@@ -424,7 +424,7 @@ __device__ __forceinline__ void write_in_order(const Args &args, const S &sample
                 const Wide x = __shfl_sync(0xffffffffu, own.x, from[u]);
                 const Wide y = __shfl_sync(0xffffffffu, own.y, from[u]);
                 const Wide w = __shfl_sync(0xffffffffu, own.weight, from[u]);
-                for_each_tap(x, y, tile.width, tile.height, [&](const auto &tap) {
+                for_each_tap(x, y, tile, [&](const auto &tap) {
                     const int column = tap.column - tile.x, line = tap.row - first_row;
                     if (u32(column) >= TILE_WIDTH || u32(line) >= u32(lines)) return;
                     sums[line * TILE_WIDTH + column] += w * tap.share() * gradient[u];

@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(256)
                     weight[0] = softmax.weight_of(weight[0]);
                 }
                 if (!place(xy[0], xy[1], level)) continue;
-                for_each_tap(xy[0], xy[1], level.width, level.height, [&](const auto &tap) {
+                for_each_tap(xy[0], xy[1], level, [&](const auto &tap) {
                     Wide x[NUMBERS];
 #pragma unroll
                     for (int c = 0; c < NUMBERS; c++) x[c] = weight[0] * tap.share() * gradient[c];

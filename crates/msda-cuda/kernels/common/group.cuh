@@ -100,7 +100,7 @@ __device__ __forceinline__ void add_sample_exactly(float (&sum)[N], const char *
     y = pixel_coordinate(y, level.rows);
     if (NEAREST) x = rintf(x), y = rintf(y);
     if (!(x > -1 && y > -1 && x < level.columns && y < level.rows)) return;
-    for_each_tap(x, y, level.width, level.height, [&](const auto &tap) {
+    for_each_tap(x, y, level, [&](const auto &tap) {
         const int position = level.origin + tap.row * level.pitch + tap.column;
         const char *address = address_mad(base, position, stride);
         multiply_add<VALUE>(sum, ld_global<N * size_of<VALUE>>(address), weight * tap.share());

@@ -11,19 +11,20 @@ template <typename T, typename I> struct Tap {
     __device__ __forceinline__ T share() const { return share_x * share_y; }
 };
 
-// Calls f(tap) for each pixel around (x, y) that is on a map of width x height pixels.
-template <typename T, typename I, typename F>
-__device__ __forceinline__ void for_each_tap(T x, T y, I width, I height, F f) {
+// Calls f(tap) for each pixel around (x, y) that is on a map of `width` x `height` pixels. The sizes
+// are read where they are compared: copies of them cost the forward kernels registers.
+template <typename T, typename Map, typename F>
+__device__ __forceinline__ void for_each_tap(T x, T y, const Map &map, F f) {
+    typedef decltype(map.width) I;
     const T left = floor(x), top = floor(y);
+    const T dx = x - left, dy = y - top;
+#pragma unroll
     for (int k = 0; k < (NEAREST ? 1 : 4); k++) {
         const bool right = k & 1, below = k >> 1;
         const I column = I(left) + right, row = I(top) + below;
-        if (column < 0 || row < 0 || column >= width || row >= height) continue;
-        T share_x = 1, share_y = 1;
-        if (!NEAREST) {
-            share_x = right ? x - left : 1 - (x - left);
-            share_y = below ? y - top : 1 - (y - top);
-        }
+        if (column < 0 || row < 0 || column >= map.width || row >= map.height) continue;
+        const T share_x = NEAREST ? 1 : right ? dx : 1 - dx;
+        const T share_y = NEAREST ? 1 : below ? dy : 1 - dy;
         f(Tap<T, I>{column, row, right, below, share_x, share_y});
     }
 }

@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(256)
             for (i64 s = level.first_sample; s < level.end_sample; s++) {
                 const Sample sample(level, locations, weights, s, reference, softmax);
                 if (!sample.counts) continue;
-                for_each_tap(sample.x, sample.y, level.width, level.height, [&](const auto &tap) {
+                for_each_tap(sample.x, sample.y, level, [&](const auto &tap) {
                     const i64 position = level.origin() + tap.row * level.pitch() + tap.column;
                     const char *row = args.value.at(image, position, head);
                     sum += sample.weight * tap.share() * load<VALUE>(row, channel);
