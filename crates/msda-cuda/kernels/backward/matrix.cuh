@@ -14,7 +14,10 @@
 // f16: 22). f32 gradients are split too (tf32, three products: 21 bits). Sums are f32.
 //
 // A share of 0 times infinity is not a number. So if a sum is not finite, the tile is computed
-// again as the definition says.
+// again: first the sum of all products that are finite (ONLY_FINITE). Then samples with other
+// products mark their pixels (Marks): the result there is infinite or NaN in any order. If the
+// first sum is not finite either, the samples are added one after the other, as the definition
+// says.
 #pragma once
 #include "backward/tiles.cuh"
 #include "common/mma.cuh"
@@ -29,8 +32,9 @@
 //                        have another order there: see copy_rows in value_few.cu
 //   16, otherwise        column c of matrix n is channel 8 n + c; lanes exchange words to store
 //
-// Macros besides those of tiles.cuh: CHUNK, the channels of a warp: 8, 16 or 32; SUM_LINES: 2 or 4;
-// OWN_CHANNELS: see above.
+// Macros besides those of tiles.cuh: CHUNK, the channels of a warp: 8, 16 or 32; WHOLE_CHUNKS: the
+// channels are a multiple of CHUNK; STORE_BYTES, the alignment of rows of grad_value, 16 at most;
+// SUM_LINES: 2 or 4; OWN_CHANNELS: see above.
 constexpr int ELEMENT = size_of<VALUE>;
 constexpr int PARTS = CHUNK * ELEMENT / 16; // pieces of 16 bytes per row
 constexpr int COLUMN_TILES = CHUNK / 8;     // matrices of 8 channels
@@ -39,8 +43,26 @@ constexpr float SCALE = VALUE == F16 ? 256.0f : 1.0f;
 static_assert(CHUNK == 8 || CHUNK == 16 || CHUNK == 32,
               "matrices of 8 channels, a lane per channel");
 static_assert(SUM_LINES == 2 || SUM_LINES == 4, "a matrix has two image rows");
+static_assert(STORE_BYTES >= ELEMENT && STORE_BYTES <= 16, "whole channels per store");
 static_assert(VALUE != F64, "tensor cores multiply f16, bf16 and tf32");
 constexpr bool HAS_OWN_CHANNELS = VALUE == F32 || OWN_CHANNELS;
+
+// Bytes of a row from byte `offset` of this block's chunk on.
+__device__ __forceinline__ int bytes_left(const Args &args, int offset) {
+    return WHOLE_CHUNKS ? CHUNK * ELEMENT - offset
+                        : (args.channels - int(blockIdx.y) * CHUNK) * ELEMENT - offset;
+}
+
+// Copies BYTES bytes of a row of gradients to shared memory, through L1. Only `left` of them are
+// there; zeros take the place of the others.
+template <int BYTES>
+__device__ __forceinline__ void copy_piece(u32 to, const char *from, int left) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES),
+                 "r"(min(max(left, 0), BYTES))
+                 : "memory");
+#endif
+}
 
 // Where piece `part` of a row is, so that neither copies nor matrix loads meet bank conflicts.
 __device__ __forceinline__ int piece_of(int row, int part) {
@@ -189,8 +211,17 @@ struct RowsInOrder {
     __device__ __forceinline__ u32 later(u32 piece, int n) const { return piece ^ (n * 16); }
 };
 
+// The number, or 0 if it is not finite. Two 16-bit numbers of a word likewise.
+__device__ __forceinline__ float finite_or_0(float x) { return fabsf(x) <= MAX_FLOAT ? x : 0; }
+__device__ __forceinline__ u32 finite_or_0(u32 word) {
+    constexpr u32 EXPONENT = VALUE == BF16 ? 0x7f80 : 0x7c00;
+    const u32 low = (word & EXPONENT) == EXPONENT ? 0 : word & 0xffff;
+    const u32 high = (word >> 16 & EXPONENT) == EXPONENT ? 0 : word & 0xffff0000;
+    return low | high;
+}
+
 // 16-bit types: adds 8 * EIGHTS samples from sample `step` on.
-template <int EIGHTS, typename R>
+template <int EIGHTS, bool ONLY_FINITE, typename R>
 __device__ __forceinline__ void add_samples(Sums &sums, const Shares &shares, int step,
                                             const R &rows) {
     const int lane = threadIdx.x % 32;
@@ -217,7 +248,10 @@ __device__ __forceinline__ void add_samples(Sums &sums, const Shares &shares, in
         for (int i = 0; i < AT_ONCE; i++) {
             u32 of_eight[EIGHTS];
 #pragma unroll
-            for (int half = 0; half < EIGHTS; half++) of_eight[half] = b[i * EIGHTS + half];
+            for (int half = 0; half < EIGHTS; half++) {
+                const u32 word = b[i * EIGHTS + half];
+                of_eight[half] = ONLY_FINITE ? finite_or_0(word) : word;
+            }
 #pragma unroll
             for (int m = 0; m < SUM_LINES / 2; m++) {
                 multiply(sums[m][n + i], low[m], of_eight);
@@ -246,8 +280,9 @@ __device__ __forceinline__ void load_channels(float (&to)[COLUMN_TILES], const u
 }
 
 // Adds 32 samples, or `count` if those are fewer. `rows` says where their rows are. FEW:
-// 8 samples or fewer are usual. All lanes of a warp call this together.
-template <bool FEW, typename R>
+// 8 samples or fewer are usual. ONLY_FINITE: gradients that are not finite count as 0. All lanes of
+// a warp call this together.
+template <bool FEW, bool ONLY_FINITE, typename R>
 __device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const R &rows,
                                          u32 count) {
     const int lane = threadIdx.x % 32;
@@ -271,8 +306,10 @@ __device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const
             for (int n = 0; n < COLUMN_TILES; n++) {
                 u32 b_high[2], b_low[2];
 #pragma unroll
-                for (int half = 0; half < 2; half++)
-                    split(gradient[half][n], b_high[half], b_low[half]);
+                for (int half = 0; half < 2; half++) {
+                    const float g = gradient[half][n];
+                    split(ONLY_FINITE ? finite_or_0(g) : g, b_high[half], b_low[half]);
+                }
 #pragma unroll
                 for (int m = 0; m < SUM_LINES / 2; m++) {
                     multiply(sums[m][n], low[m], b_high);
@@ -286,9 +323,9 @@ __device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const
         for (int step = 0; step < 32; step += 16) {
             if (step >= count) break;
             if (!FEW || count - step > 8) {
-                add_samples<2>(sums, shares, step, rows);
+                add_samples<2, ONLY_FINITE>(sums, shares, step, rows);
             } else {
-                add_samples<1>(sums, shares, step, rows);
+                add_samples<1, ONLY_FINITE>(sums, shares, step, rows);
             }
         }
     }
@@ -321,10 +358,29 @@ __device__ __forceinline__ int first_byte() {
                                                  : quarter % 2 * 16 + quarter / 2 * 8;
 }
 
+// Stores BYTES bytes of a row, or as many as are left in it.
+template <int BYTES>
+__device__ __forceinline__ void store_piece(char *to, const Vector<BYTES> &v, int left) {
+    constexpr int STEP = STORE_BYTES < BYTES ? STORE_BYTES : BYTES;
+    if constexpr (WHOLE_CHUNKS && STEP == BYTES) {
+        st_global<BYTES>(to, v);
+    } else {
+#pragma unroll
+        for (int at = 0; at < BYTES; at += STEP) {
+            Vector<STEP> part;
+#pragma unroll
+            for (int i = 0; i < Vector<STEP>::WORDS; i++) {
+                part.word[i] = v.word[at / 4 + i] >> (STEP < 4 ? at % 4 * 8 : 0);
+            }
+            if (at < left) st_global<STEP>(to + at, part);
+        }
+    }
+}
+
 // Stores the sums of the pixel of a lane in image row `line` of the sums. `to` is the first byte of
-// the lane.
-__device__ __forceinline__ void store_line(char *to, bool inside, const Sums &sums, int line,
-                                           Finite &finite) {
+// the lane, and `left` are the bytes of the row from there on.
+__device__ __forceinline__ void store_line(char *to, int left, bool inside, const Sums &sums,
+                                           int line, Finite &finite) {
     const int m = line / 2, i = line % 2 * 2;
     if constexpr (VALUE == F32) {
         constexpr int BYTES = 2 * COLUMN_TILES * 4 < 16 ? 2 * COLUMN_TILES * 4 : 16;
@@ -340,7 +396,7 @@ __device__ __forceinline__ void store_line(char *to, bool inside, const Sums &su
             Vector<BYTES> v;
 #pragma unroll
             for (int k = 0; k < BYTES / 4; k++) v.word[k] = word[c + k];
-            if (inside) st_global<BYTES>(to + c * 16, v);
+            if (inside) store_piece<BYTES>(to + c * 16, v, left - c * 16);
         }
     } else {
         Vector<COLUMN_TILES * 4> all;
@@ -351,7 +407,7 @@ __device__ __forceinline__ void store_line(char *to, bool inside, const Sums &su
             finite.zeros = add_zero_times(finite.zeros, all.word[n]);
         }
         if constexpr (HAS_OWN_CHANNELS || COLUMN_TILES == 1) {
-            if (inside) st_global<COLUMN_TILES * 4>(to, all);
+            if (inside) store_piece<COLUMN_TILES * 4>(to, all, left);
         } else {
             // Two lanes exchange a word, so that each has 8 bytes of one matrix.
             const bool odd = threadIdx.x % 2;
@@ -360,18 +416,80 @@ __device__ __forceinline__ void store_line(char *to, bool inside, const Sums &su
                 const u32 first = all.word[n], second = all.word[n + 1 < COLUMN_TILES ? n + 1 : n];
                 const u32 other = __shfl_xor_sync(0xffffffffu, odd ? first : second, 1);
                 const Vector<8> v{{odd ? other : first, odd ? second : other}};
-                if (inside) st_global<8>(to + n * 16, v);
+                if (inside) store_piece<8>(to + n * 16, v, left - n * 16);
             }
         }
     }
 }
 
-// Computes `lines` image rows of a tile again, by the definition, with one warp.
-template <typename S>
-__device__ __noinline__ void write_exactly(const Args &args, const S &samples, const Tile &tile,
-                                           int first_line, int lines, int image, int head) {
-    const int lane = threadIdx.x % 32;
-    const bool in_row = lane < CHUNK;
-    const int channel = int(blockIdx.y) * CHUNK + (in_row ? lane : 0);
-    write_in_order(args, samples, tile, first_line, lines, image, head, channel, in_row);
-}
+// The channel of a lane that sums one: lane c has channel c of the chunk, if the row has it.
+struct LaneChannel {
+    bool in_row;
+    int channel; // the first one of the chunk if it is not in the row
+    __device__ __forceinline__ LaneChannel(const Args &args) {
+        const int lane = threadIdx.x % 32;
+        in_row = lane < CHUNK && lane * ELEMENT < bytes_left(args, 0);
+        channel = int(blockIdx.y) * CHUNK + (in_row ? lane : 0);
+    }
+};
+
+// The channels of the pixels of a tile whose gradient is infinite or NaN, in shared memory: a bit
+// per channel of the chunk.
+struct Marks {
+    u32 plus[TILE_PIXELS], minus[TILE_PIXELS]; // has terms of plus or minus infinity; NaN is both
+
+    __device__ __forceinline__ void clear() {
+        static_assert(TILE_PIXELS == 32, "a lane per pixel");
+        plus[threadIdx.x % 32] = minus[threadIdx.x % 32] = 0;
+        __syncwarp();
+    }
+    // Marks the pixels of `lines` image rows of a tile. A term that is not finite comes from a
+    // gradient or a weight that is not.
+    template <typename S>
+    __device__ __forceinline__ void add(const Args &args, const S &samples, const Tile &tile,
+                                        int first_line, int lines) {
+        const int lane = threadIdx.x % 32, first_row = tile.y + first_line;
+        const LaneChannel own_channel(args);
+        samples.for_each([&](u32 record, u32 lanes) {
+            PlacedSample own{0, 0, 0, 0, false};
+            if (lanes >> lane & 1) own = samples.load(record);
+            u32 own_plus = 0, own_minus = 0; // of this lane's sample
+            for_each_gradient(
+                samples, own, touches(own, tile, first_row, lines), own_channel.channel,
+                [&](int from, float gradient) {
+                    const float weight = __shfl_sync(0xffffffffu, own.weight, from);
+                    const bool finite = fabsf(weight) <= MAX_FLOAT && fabsf(gradient) <= MAX_FLOAT;
+                    const float term = finite || !own_channel.in_row ? 0 : weight * gradient;
+                    const u32 up = __ballot_sync(0xffffffffu, !(term <= MAX_FLOAT));
+                    const u32 down = __ballot_sync(0xffffffffu, !(term >= -MAX_FLOAT));
+                    if (lane == from) own_plus = up, own_minus = down;
+                });
+            if ((own_plus | own_minus) == 0) return;
+            for_each_tap(own.x, own.y, tile, [&](const auto &tap) {
+                const int column = tap.column - tile.x, line = tap.row - first_row;
+                if (u32(column) >= TILE_WIDTH || u32(line) >= u32(lines)) return;
+                const int pixel = line * TILE_WIDTH + column;
+                const u32 nan = tap.share() == 0 ? own_plus | own_minus : 0; // 0 times infinity
+                atomicOr(&plus[pixel], own_plus | nan), atomicOr(&minus[pixel], own_minus | nan);
+            });
+        });
+        __syncwarp();
+    }
+    // Stores infinity or NaN where there are marks.
+    __device__ __forceinline__ void store(const Args &args, const Tile &tile, int first_line,
+                                          int lines, int image, int head) const {
+        typedef typename Element<VALUE>::Stored Stored;
+        const LaneChannel own(args);
+        for (int i = 0; i < lines * TILE_WIDTH; i++) {
+            const int pixel = first_line * TILE_WIDTH + i;
+            const bool up = plus[i] >> threadIdx.x % 32 & 1,
+                       down = minus[i] >> threadIdx.x % 32 & 1;
+            if (!(up || down) || !own.in_row || !tile.has(pixel)) continue;
+            const float infinite = up ? -minus_infinity() : minus_infinity();
+            char *row = args.grad_value.at(image, tile.position_of(pixel), head);
+            reinterpret_cast<Stored *>(row)[own.channel] =
+                narrow<VALUE>(up && down ? infinite - infinite : infinite);
+        }
+        __syncwarp();
+    }
+};

@@ -387,6 +387,39 @@ struct RecordsOfRows {
     }
 };
 
+// Whether a sample touches a tile in `lines` image rows from `first_row` on.
+__device__ __forceinline__ bool touches(const PlacedSample &sample, const Tile &tile, int first_row,
+                                        int lines) {
+    const int left = int(floor(sample.x)), top = int(floor(sample.y));
+    return sample.counts && left + 1 >= tile.x && left < tile.x + TILE_WIDTH &&
+           top + 1 >= first_row && top < first_row + lines;
+}
+
+// Calls f(lane, its gradient in `channel`) for the lanes whose sample is `wanted`, one after the
+// other. All lanes of a warp call this together.
+template <typename S, typename F>
+__device__ __forceinline__ void for_each_gradient(const S &samples, const PlacedSample &own,
+                                                  bool wanted, int channel, F f) {
+    constexpr int AT_ONCE = 8; // loads in flight
+    u32 rest = __ballot_sync(0xffffffffu, wanted);
+#pragma unroll 1
+    while (rest != 0) {
+        int from[AT_ONCE]; // lanes; -1: none
+        Wide gradient[AT_ONCE];
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++, rest &= rest - 1) {
+            from[u] = __ffs(int(rest)) - 1;
+            // Without a branch: the next load would wait for the end of this one.
+            const int query = __shfl_sync(0xffffffffu, own.query, from[u] < 0 ? from[0] : from[u]);
+            gradient[u] = samples.gradient(query, channel);
+        }
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) {
+            if (from[u] >= 0) f(from[u], gradient[u]);
+        }
+    }
+}
+
 // Computes `lines` image rows of a tile by the definition: adds the samples one after the other.
 // Lane c computes channel `channel`, and stores it if `in_row`. All lanes of a warp call this
 // together. There may be samples that do not touch these rows.
@@ -401,36 +434,17 @@ __device__ __forceinline__ void write_in_order(const Args &args, const S &sample
     samples.for_each([&](u32 record, u32 lanes) {
         PlacedSample own{0, 0, 0, 0, false};
         if (lanes >> lane & 1) own = samples.load(record);
-        const int left = int(floor(own.x)), top = int(floor(own.y));
-        const bool touches = own.counts && left + 1 >= tile.x && left < tile.x + TILE_WIDTH &&
-                             top + 1 >= first_row && top < first_row + lines;
-        u32 rest = __ballot_sync(0xffffffffu, touches); // lanes whose sample is still to be added
-#pragma unroll 1
-        while (rest != 0) {
-            constexpr int AT_ONCE = 8; // loads of gradients in flight
-            int from[AT_ONCE];         // lanes; -1: none
-            Wide gradient[AT_ONCE];
-#pragma unroll
-            for (int u = 0; u < AT_ONCE; u++, rest &= rest - 1) {
-                from[u] = __ffs(int(rest)) - 1;
-                // Without a branch: the next load would wait for the end of this one.
-                const int query =
-                    __shfl_sync(0xffffffffu, own.query, from[u] < 0 ? from[0] : from[u]);
-                gradient[u] = samples.gradient(query, channel);
-            }
-#pragma unroll
-            for (int u = 0; u < AT_ONCE; u++) {
-                if (from[u] < 0) continue;
-                const Wide x = __shfl_sync(0xffffffffu, own.x, from[u]);
-                const Wide y = __shfl_sync(0xffffffffu, own.y, from[u]);
-                const Wide w = __shfl_sync(0xffffffffu, own.weight, from[u]);
-                for_each_tap(x, y, tile, [&](const auto &tap) {
-                    const int column = tap.column - tile.x, line = tap.row - first_row;
-                    if (u32(column) >= TILE_WIDTH || u32(line) >= u32(lines)) return;
-                    sums[line * TILE_WIDTH + column] += w * tap.share() * gradient[u];
-                });
-            }
-        }
+        const bool wanted = touches(own, tile, first_row, lines);
+        for_each_gradient(samples, own, wanted, channel, [&](int from, Wide gradient) {
+            const Wide x = __shfl_sync(0xffffffffu, own.x, from);
+            const Wide y = __shfl_sync(0xffffffffu, own.y, from);
+            const Wide w = __shfl_sync(0xffffffffu, own.weight, from);
+            for_each_tap(x, y, tile, [&](const auto &tap) {
+                const int column = tap.column - tile.x, line = tap.row - first_row;
+                if (u32(column) >= TILE_WIDTH || u32(line) >= u32(lines)) return;
+                sums[line * TILE_WIDTH + column] += w * tap.share() * gradient;
+            });
+        });
     });
     for (int i = 0; i < lines * TILE_WIDTH && in_row; i++) {
         const int pixel = first_line * TILE_WIDTH + i;

@@ -63,8 +63,9 @@ __device__ __forceinline__ int sums_of(int pixel, int four) {
 }
 
 // Copies 16 bytes of a row through L1: neighbouring records often belong to the same query.
-__device__ __forceinline__ void copy_row(u32 to, const char *from) {
+__device__ __forceinline__ void copy_row(u32 to, const char *from, int left) {
 #if __CUDA_ARCH__ >= 800
+    if (!WHOLE_CHUNKS) return copy_piece<16>(to, from, left);
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 #endif
 }
@@ -210,7 +211,8 @@ struct Loader {
             const int other = __shfl_sync(0xffffffffu, query, i * (32 / PARTS) + lane / PARTS);
             // 32 pieces further: piece_of swizzles all rows of this lane alike.
             copy_row(own_piece + buffer * BUFFER_BYTES + i * 512,
-                     address_mad(gradients, other, int(args.grad_output.stride[1])));
+                     address_mad(gradients, other, int(args.grad_output.stride[1])),
+                     bytes_left(args, lane % PARTS * 16));
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
         raw.xy.load_cached(address_mad(locations, query, int(args.locations.stride[1])) +
@@ -226,6 +228,7 @@ struct Loader {
 };
 
 // Locates a sample and stages its shares in image rows `top` and `top + 1`.
+template <bool ONLY_FINITE>
 __device__ __forceinline__ void stage_shares(const Unit &unit, WarpStage &stage, const Raw &raw,
                                              int top, bool exists) {
     float xy[2], weight[1];
@@ -240,7 +243,9 @@ __device__ __forceinline__ void stage_shares(const Unit &unit, WarpStage &stage,
     // Bins that are shared hold samples of other top rows too.
     if (unit.levels.bin_shift > 0) exists = exists && max(int(floorf(xy[1])), 0) == top;
     stage.shares.put(xy[0] - float(unit.first_column()), xy[1] - float(top),
-                     exists ? weight[0] : 0);
+                     !exists       ? 0
+                     : ONLY_FINITE ? finite_or_0(weight[0])
+                                   : weight[0]);
 }
 
 // 16-bit types: sums of two image rows, of earlier steps. Volatile keeps them out of registers,
@@ -305,7 +310,8 @@ __device__ __forceinline__ bool store_row(const Unit &unit, char *values, const 
     const char *to = address_mad(values, level.origin + row * level.pitch + column,
                                  int(unit.args.grad_value.stride[1]));
     Finite finite;
-    store_line(const_cast<char *>(to), column < level.width, sums, 0, finite);
+    store_line(const_cast<char *>(to), bytes_left(unit.args, first_byte()), column < level.width,
+               sums, 0, finite);
     return __all_sync(0xffffffffu, finite.all());
 }
 
@@ -319,7 +325,8 @@ __device__ __forceinline__ void move_down(Sums &sums) {
 }
 
 // Computes a unit and stores it. Returns the image rows whose sums are not finite, a bit per row.
-// With `together`, all warps of the block call this.
+// With `together`, all warps of the block call this. ONLY_FINITE: other terms are left out.
+template <bool ONLY_FINITE>
 __device__ __forceinline__ u32 add_unit(const Unit &unit, Stages &stages, bool together,
                                         int &turn) {
     WarpStage &stage = stages.of_warp[threadIdx.x / 32];
@@ -352,7 +359,7 @@ __device__ __forceinline__ u32 add_unit(const Unit &unit, Stages &stages, bool t
             top++;
             continue;
         }
-        stage_shares(unit, stage, raw, top, steps.lane < current.left);
+        stage_shares<ONLY_FINITE>(unit, stage, raw, top, steps.lane < current.left);
         Step after_next;
         if (next.left > 0) {
             loader.load(raw, next, buffer ^ 1);
@@ -366,10 +373,10 @@ __device__ __forceinline__ u32 add_unit(const Unit &unit, Stages &stages, bool t
         if constexpr (ROUND_EACH_STEP) {
             Sums of_step;
             clear(of_step);
-            add_step<false>(of_step, stage.shares, rows, current.left);
+            add_step<false, ONLY_FINITE>(of_step, stage.shares, rows, current.left);
             add_sums(sums, of_step);
         } else {
-            add_step<false>(sums, stage.shares, rows, current.left);
+            add_step<false, ONLY_FINITE>(sums, stage.shares, rows, current.left);
             earlier.count_step(sums);
         }
         __syncwarp();
@@ -378,11 +385,13 @@ __device__ __forceinline__ u32 add_unit(const Unit &unit, Stages &stages, bool t
     return not_finite;
 }
 
-// Computes image rows of a unit again, by the definition. `rows`: a bit per row. A warp that has
-// all rows of the unit computes those of a tile at once. With `together` other warps have the rows
-// beside it, so it computes one row at a time.
-__device__ __forceinline__ void write_rows_exactly(const Unit &unit, u32 rows, bool together) {
+// Calls f(samples, tile, first line, lines) for the tiles of image rows of a unit. `rows`: a bit
+// per row. A warp that has all rows of the unit takes those of a tile at once. With `together`
+// other warps have the rows beside it, so it takes one row at a time.
+template <typename F>
+__device__ __forceinline__ void for_each_tile(const Unit &unit, u32 rows, bool together, F f) {
     const TileLevel &level = unit.level();
+#pragma unroll 1
     while (rows != 0) {
         const int row = unit.first + __ffs(int(rows)) - 1, line = row % TILE_HEIGHT;
         const int lines = together ? 1 : min(TILE_HEIGHT - line, unit.end - row);
@@ -391,18 +400,46 @@ __device__ __forceinline__ void write_rows_exactly(const Unit &unit, u32 rows, b
             tile_of_level(level, unit.l, row / TILE_HEIGHT * level.tiles_across + unit.strip);
         const RecordsOfRows samples{unit.args, unit.levels, unit.plane, unit.image, unit.head,
                                     unit.l,    unit.strip,  row,        lines};
-        write_exactly(unit.args, samples, tile, line, lines, unit.image, unit.head);
+        f(samples, tile, line, lines);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-    msda_backward_value(const __grid_constant__ Args args) {
-    __shared__ Levels levels;
-    __shared__ Bundles bundles;
-    Stages &stages = *reinterpret_cast<Stages *>(shared);
-    load_levels(args, levels);
-    if (threadIdx.x == 0) bundles.divide(args, levels);
-    __syncthreads();
+// The image rows of a unit that this warp has stored, a bit per row. `first_turn`: `turn` before.
+__device__ __forceinline__ u32 own_rows(const Unit &unit, bool together, int first_turn) {
+    const int count = unit.end - unit.first;
+    u32 rows = 0;
+    for (int i = 0; i < count; i++) {
+        const bool own = !together || u32((first_turn + i) % WARPS) == threadIdx.x / 32;
+        rows |= u32(own) << i;
+    }
+    return rows;
+}
+
+// After add_unit<true>: adds the samples of rows whose sums are too large one after the other, and
+// stores what is not finite. `rows`: those of this warp, a bit per image row.
+__device__ __forceinline__ void complete_unit(const Unit &unit, WarpStage &stage, u32 too_large,
+                                              u32 rows, bool together) {
+    const LaneChannel own(unit.args);
+    for_each_tile(unit, too_large, together,
+                  [&](const auto &samples, const Tile &tile, int line, int lines) {
+                      write_in_order(unit.args, samples, tile, line, lines, unit.image, unit.head,
+                                     own.channel, own.in_row);
+                  });
+    Marks &marks = *reinterpret_cast<Marks *>(stage.rows);
+    static_assert(sizeof(Marks) <= sizeof(stage.rows), "marks take the place of rows of gradients");
+    for_each_tile(unit, rows, together,
+                  [&](const auto &samples, const Tile &tile, int line, int lines) {
+                      marks.clear();
+                      marks.add(unit.args, samples, tile, line, lines);
+                      marks.store(unit.args, tile, line, lines, unit.image, unit.head);
+                  });
+}
+
+// Computes all units of a block. Sets `not_finite` if some sums are not. AGAIN: some were not, and
+// this time all results are right. All threads of the block call this together.
+template <bool AGAIN>
+__device__ __forceinline__ void add_units(const Args &args, const Levels &levels,
+                                          const Bundles &bundles, Stages &stages, int &not_finite) {
     const int warp = threadIdx.x / 32;
     WarpStage &stage = stages.of_warp[warp];
     int turn = 0; // rows that all warps have stored together
@@ -421,9 +458,34 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             const Unit unit = bundle.unit_at(args, levels, u);
             if (!unit.has_rows()) continue;
             if (together) load_ranges(unit, stage);
-            const u32 not_finite = add_unit(unit, stages, together, turn);
-            write_rows_exactly(unit, not_finite, together);
+            const int first_turn = turn;
+            const u32 rows = add_unit<AGAIN>(unit, stages, together, turn);
+            if constexpr (AGAIN) {
+                complete_unit(unit, stage, rows, own_rows(unit, together, first_turn), together);
+            } else if (rows != 0) {
+                not_finite = 1;
+            }
         }
         __syncwarp();
     }
+}
+
+__device__ __noinline__ void add_units_again(const Args &args, const Levels &levels,
+                                             const Bundles &bundles, Stages &stages,
+                                             int &not_finite) {
+    add_units<true>(args, levels, bundles, stages, not_finite);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+    msda_backward_value(const __grid_constant__ Args args) {
+    __shared__ Levels levels;
+    __shared__ Bundles bundles;
+    __shared__ int not_finite; // some sums of the block are not
+    Stages &stages = *reinterpret_cast<Stages *>(shared);
+    load_levels(args, levels);
+    if (threadIdx.x == 0) bundles.divide(args, levels), not_finite = 0;
+    __syncthreads();
+    add_units<false>(args, levels, bundles, stages, not_finite);
+    __syncthreads();
+    if (not_finite) add_units_again(args, levels, bundles, stages, not_finite);
 }

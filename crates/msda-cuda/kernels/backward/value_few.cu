@@ -31,7 +31,7 @@
 constexpr int WARPS = THREADS / 32;
 static_assert(THREADS % 32 == 0, "whole warps");
 static_assert(UNIFORM_POINTS % POINTS == 0, "a thread's points belong to one query");
-static_assert(LANE_WORDS >= 1 && LANE_WORDS <= 4, "samples of a plane and level: at most 4096");
+static_assert(LANE_WORDS >= 1 && LANE_WORDS <= 8, "samples of a plane and level: at most 8192");
 constexpr int LISTED = 512; // samples that a warp lists at a time
 
 // A sample that touches the run: its place in pixels of the level.
@@ -77,7 +77,11 @@ __device__ __forceinline__ void copy_rows(const Args &args, uint4 *rows, int ima
     char *to = reinterpret_cast<char *>(piece) + (VALUE == F32 ? 0 : i / PARTS * 4);
     const i64 step = i64(args.grad_output.stride[1]) * STEP;
     for (int row = first; row < args.queries; row += STEP) {
-        cp_async<BYTES>(to, from);
+        if (WHOLE_CHUNKS) {
+            cp_async<BYTES>(to, from);
+        } else {
+            copy_piece<BYTES>(u32(__cvta_generic_to_shared(to)), from, bytes_left(args, i * BYTES));
+        }
         from += step, to += STEP * CHUNK * ELEMENT;
     }
 }
@@ -172,8 +176,8 @@ struct TileBits {
     }
 };
 
-// The samples of a tile, for write_exactly. It has a copy of the stage: with a reference, the stage
-// itself would be in local memory instead of registers.
+// The samples of a tile, for add_tile_again. It has a copy of the stage: with a reference, the
+// stage itself would be in local memory instead of registers.
 struct SamplesOfTile {
     Stage stage;
     TileBits bits;
@@ -247,7 +251,9 @@ struct SumsBefore {
     }
 };
 
-// Adds the samples of a tile. All lanes of a warp call this together.
+// Adds the samples of a tile. All lanes of a warp call this together. ONLY_FINITE: terms that are
+// not finite are left out.
+template <bool ONLY_FINITE>
 __device__ __forceinline__ void add_kept(Sums &sums, const Stage &stage, WarpStage &own,
                                          const TileBits &bits, const Tile &tile, int points) {
     const int lane = threadIdx.x % 32;
@@ -283,32 +289,58 @@ __device__ __forceinline__ void add_kept(Sums &sums, const Stage &stage, WarpSta
             const int sample = own.list[exists ? from + lane : from];
             const Kept kept = stage.kept[sample];
             own.shares.put(kept.x - float(tile.x), kept.y - float(tile.y),
-                           exists ? kept.weight : 0);
+                           !exists       ? 0
+                           : ONLY_FINITE ? finite_or_0(kept.weight)
+                                         : kept.weight);
             __syncwarp();
             const RowsOfQueries rows{stage.rows, sample / points};
             if (ROUND_EACH_STEP && listed + from > 0)
                 before.add(sums, listed + from > 32), clear(sums);
-            add_step<true>(sums, own.shares, rows, u32(here - from));
+            add_step<true, ONLY_FINITE>(sums, own.shares, rows, u32(here - from));
             __syncwarp();
         }
     }
     if (ROUND_EACH_STEP && count > 32) before.add_to(sums);
 }
 
-// Stores the sums of a tile. `values`: the first byte of this lane at position 0. False: some are
-// not finite.
-__device__ __forceinline__ bool store_sums(const char *values, int stride, const Tile &tile,
-                                           const Sums &sums) {
+// Stores the sums of a tile. `values`: the first byte of this lane at position 0. `left`: bytes of
+// a row from there on. False: some are not finite.
+__device__ __forceinline__ bool store_sums(const char *values, int left, int stride,
+                                           const Tile &tile, const Sums &sums) {
     const int column = threadIdx.x % 32 / 4;
     const char *row = address_mad(values, tile.position + column, stride);
     const bool in_line = tile.x + column < tile.width;
     Finite finite;
 #pragma unroll
     for (int line = 0; line < TILE_HEIGHT; line++, row = address_mad(row, tile.pitch, stride)) {
-        store_line(const_cast<char *>(row), in_line && tile.y + line < tile.height, sums, line,
-                   finite);
+        store_line(const_cast<char *>(row), left, in_line && tile.y + line < tile.height, sums,
+                   line, finite);
     }
     return finite.all();
+}
+
+// Computes a tile again that has sums that are not finite. All lanes of a warp call this together.
+__device__ __noinline__ void add_tile_again(const Args &args, const SamplesOfTile samples,
+                                            const Tile tile, int image, int head) {
+    WarpStage &stage = samples.stage.of_warp[threadIdx.x / 32];
+    const char *values =
+        args.grad_value.at(image, 0, head) + blockIdx.y * (CHUNK * ELEMENT) + first_byte();
+    Sums sums;
+    clear(sums);
+    add_kept<true>(sums, samples.stage, stage, samples.bits, tile, samples.points);
+    const bool finite = store_sums(values, bytes_left(args, first_byte()),
+                                   int(args.grad_value.stride[1]), tile, sums);
+    __syncwarp();
+    if (!__all_sync(0xffffffffu, finite)) {
+        const LaneChannel own(args);
+        return write_in_order(args, samples, tile, 0, TILE_HEIGHT, image, head, own.channel,
+                              own.in_row);
+    }
+    Marks &marks = *reinterpret_cast<Marks *>(stage.list);
+    static_assert(sizeof(Marks) <= sizeof(stage.list), "marks take the place of the list");
+    marks.clear();
+    marks.add(args, samples, tile, 0, TILE_HEIGHT);
+    marks.store(args, tile, 0, TILE_HEIGHT, image, head);
 }
 
 // Adds 1 to a counter in shared memory and returns its old value. The compiler makes an addition
@@ -406,7 +438,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         const Divisor across(level.tiles_across);
         const char *values = keep(args.grad_value.at(image, 0, head) +
                                   blockIdx.y * (CHUNK * ELEMENT) + first_byte());
-        const int stride = int(args.grad_value.stride[1]);
+        const int stride = int(args.grad_value.stride[1]), left = bytes_left(args, first_byte());
 #pragma unroll 1
         while (t < tiles) {
             const int taken = take();
@@ -414,13 +446,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             const Tile tile = tile_at_place(level, l, at.x, at.y);
             Sums sums;
             clear(sums);
-            add_kept(sums, stage, own, bits, tile, points);
+            add_kept<false>(sums, stage, own, bits, tile, points);
             const int following = taken_by_lane_0(taken);
             bits = TileBits(stage, following, tiles);
-            if (!__all_sync(0xffffffffu, store_sums(values, stride, tile, sums))) {
+            if (!__all_sync(0xffffffffu, store_sums(values, left, stride, tile, sums))) {
                 const Tile again = tile_of_level(level, l, first + t);
                 const SamplesOfTile samples{stage, TileBits(stage, t, tiles), points};
-                write_exactly(args, samples, again, 0, TILE_HEIGHT, image, head);
+                add_tile_again(args, samples, again, image, head);
             }
             t = following;
         }

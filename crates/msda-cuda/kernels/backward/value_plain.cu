@@ -8,7 +8,7 @@
 // all lanes add one sample after the other.
 //
 // Bound by: latency of memory, and instructions; several times slower than value.cu.
-// Best for: what value.cu does not take: f64, rows that are not multiples of 16 bytes, old GPUs.
+// Best for: what value.cu does not take: f64, GPUs before sm_80.
 #include "backward/tiles.cuh"
 
 // Macro besides those of tiles.cuh: WARPS.

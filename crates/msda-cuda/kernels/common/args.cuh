@@ -48,7 +48,7 @@ constexpr int GROUPS_PER_WARP = 32 / GROUP_LANES;
 constexpr int WARPS = THREADS / 32;
 static_assert(THREADS % 32 == 0, "whole warps");
 static_assert(TAP_COLUMNS == 1 || TAP_COLUMNS == 2, "a square of taps has two columns");
-static_assert(VEC == 2 || VEC == 4 || VEC == 8 || VEC == 16, "what a load takes");
+static_assert(VEC == 2 || VEC == 4 || VEC == 8 || VEC == 16 || VEC == 32, "one or two loads");
 static_assert(CHANNELS_PER_LANE * size_of<VALUE> == VEC, "whole channels per lane");
 static_assert(GROUP_LANES <= 32 && 32 % GROUP_LANES == 0, "whole lane groups per warp");
 static_assert(THREADS % (GROUP_LANES * HEADS_PER_BLOCK) == 0, "all heads of a query in a block");

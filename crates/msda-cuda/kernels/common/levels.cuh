@@ -18,6 +18,3 @@ __device__ __forceinline__ float pixel_coordinate(float t, float extent) {
     if (BORDER) x = fminf(fmaxf(x, 0.0f), extent - 1);
     return x;
 }
-
-// FLT_MAX, to test for finite numbers: comparisons with NaN are false.
-constexpr float MAX_FLOAT = 3.402823466e38f;

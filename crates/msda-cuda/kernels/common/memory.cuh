@@ -1,11 +1,15 @@
-// Loads, stores and asynchronous copies of 2 to 16 bytes.
+// Loads and stores of 2 to 32 bytes, asynchronous copies of 4 or 16.
 #pragma once
 #include "common/types.cuh"
 
 // Loads through the read-only path.
 template <int BYTES> __device__ __forceinline__ Vector<BYTES> ld_global(const char *from) {
     Vector<BYTES> v;
-    if constexpr (BYTES == 16) {
+    if constexpr (BYTES == 32) {
+        const Vector<16> half[2] = {ld_global<16>(from), ld_global<16>(from + 16)};
+#pragma unroll
+        for (int i = 0; i < 8; i++) v.word[i] = half[i / 4].word[i % 4];
+    } else if constexpr (BYTES == 16) {
         asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
             : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
             : "l"(from));
@@ -39,7 +43,13 @@ template <int BYTES> __device__ __forceinline__ Vector<BYTES> ld_global_once(con
 }
 
 template <int BYTES> __device__ __forceinline__ void st_global(char *to, const Vector<BYTES> &v) {
-    if constexpr (BYTES == 16) {
+    if constexpr (BYTES == 32) {
+#pragma unroll
+        for (int i = 0; i < 8; i += 4) {
+            const Vector<16> half{{v.word[i], v.word[i + 1], v.word[i + 2], v.word[i + 3]}};
+            st_global<16>(to + i * 4, half);
+        }
+    } else if constexpr (BYTES == 16) {
         asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.word[0]),
                      "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3])
                      : "memory");

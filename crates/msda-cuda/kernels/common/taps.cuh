@@ -11,8 +11,8 @@ template <typename T, typename I> struct Tap {
     __device__ __forceinline__ T share() const { return share_x * share_y; }
 };
 
-// Calls f(tap) for each pixel around (x, y) that is on a map of `width` x `height` pixels. The sizes
-// are read where they are compared: copies of them cost the forward kernels registers.
+// Calls f(tap) for each pixel around (x, y) that is on a map of `width` x `height` pixels. The
+// sizes are read where they are compared: copies of them cost the forward kernels registers.
 template <typename T, typename Map, typename F>
 __device__ __forceinline__ void for_each_tap(T x, T y, const Map &map, F f) {
     typedef decltype(map.width) I;

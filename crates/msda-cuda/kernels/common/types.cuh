@@ -86,7 +86,10 @@ template <int T> __device__ __forceinline__ u32 narrow2(float low, float high) {
     return u32(narrow<T>(low)) | u32(narrow<T>(high)) << 16;
 }
 
-// BYTES (2 to 16) of a row as 32-bit words. Two bytes use the low half of one word.
+// FLT_MAX, to test for finite numbers: comparisons with NaN are false.
+constexpr float MAX_FLOAT = 3.402823466e38f;
+
+// BYTES (2 to 32) of a row as 32-bit words. Two bytes use the low half of one word.
 template <int BYTES> struct Vector {
     static constexpr int WORDS = BYTES < 4 ? 1 : BYTES / 4;
     u32 word[WORDS];

@@ -92,8 +92,14 @@ impl Args {
     }
 
     /// A tensor with any strides: address and three strides in bytes.
-    pub(crate) fn strided(&mut self, name: &'static str, slot: Slot, operand: Operand, element: usize) {
-        self.pointer(name, slot);
+    pub(crate) fn strided(
+        &mut self,
+        name: &'static str,
+        pointer: impl Into<Pointer>,
+        operand: Operand,
+        element: usize,
+    ) {
+        self.pointer(name, pointer);
         self.strides(name, operand, element);
     }
 

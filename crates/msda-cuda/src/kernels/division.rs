@@ -7,7 +7,7 @@ use crate::request::{Operand, Request, Slot};
 /// How a row is divided among lanes; it follows from the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Division {
-    /// Bytes of a row per lane.
+    /// Bytes of a row per lane: 2 to 16; 32 if a row has more than 512 bytes.
     pub vec: usize,
     /// Lanes per row, a power of two.
     pub lanes: usize,
@@ -24,6 +24,8 @@ impl Division {
             | grain(p, Role::Value, request.operands[Slot::Value], size)
             | grain(p, Role::Output, request.operands[request.output()], size);
         let vec = grain & grain.wrapping_neg();
+        let wide = vec == 16 && row > 32 * vec && row.is_multiple_of(32);
+        let vec = if wide { 32 } else { vec };
         Self { vec, lanes: row.div_ceil(vec).next_power_of_two() }
     }
 }

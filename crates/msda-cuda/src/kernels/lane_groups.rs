@@ -7,7 +7,7 @@ use super::division::{Division, aligned, element_size};
 use super::knobs::{Rows, Walk};
 use super::options::with_options;
 use super::tiling::{SORT_BYTES, STRIP_HEIGHT, Tiling};
-use super::{Args, Call, Pointer, Prepared, order_first};
+use super::{Args, Call, Prepared, order_first};
 use crate::driver::Launch;
 use crate::jit::Unit;
 use crate::request::{Levels, Request, Slot};
@@ -156,7 +156,7 @@ impl<'a> LaneGroups<'a> {
         ] {
             args.tensor(name, slot, o[slot], element_size(slot, p));
         }
-        args.pointer("order", order.map_or(Pointer::Workspace(0), Pointer::from));
+        args.optional("order", order);
         args.i32("queries", p.queries());
         args.i32("heads", p.heads());
         args.i32("batch", p.batch());

@@ -85,8 +85,8 @@ fn levels_may_be_many() {
     assert!(results[0].to_f64().iter().all(|&x| x == 0.0), "no samples, and a gradient that is not 0");
 }
 
-/// Decoders while they are trained: RF-DETR with 13 groups of 300 queries, DINO with 200 queries
-/// for denoising. They have more samples per plane and level than `value_few.cu` takes.
+/// Decoders while they are trained: RF-DETR with 13 groups of 300 queries, whose samples are sorted;
+/// DINO with 200 queries for denoising, for which the shared memory of `value_few.cu` just has room.
 #[test]
 fn decoders_in_training_are_right() {
     let Some(device) = device() else { return };
@@ -106,6 +106,22 @@ fn decoders_in_training_are_right() {
     for dtype in [Dtype::F16, Dtype::F32] {
         Given::new(rf_detr(dtype)).check_on(&both(&device));
         Given::fused(dino(dtype), ReferenceKind::Box).check_on(&both(&device));
+    }
+}
+
+/// Rows that are no whole chunks of the kernels on tensor cores, aligned to 2 bytes and more; few and
+/// many queries.
+#[test]
+fn channels_may_be_any_number() {
+    let Some(device) = device() else { return };
+    for channels in [1, 3, 12, 20, 24, 33, 36, 40, 48, 100, 300] {
+        for dtype in [Dtype::F16, Dtype::F32] {
+            for queries in [50, 1200] {
+                let sizes =
+                    Spec { channels, batch: 2, ..narrow(3, &[(13, 21), (5, 9)], &[4, 3], queries, dtype) };
+                Given::new(sizes).check_on(&both(&device));
+            }
+        }
     }
 }
 

@@ -2,11 +2,13 @@
 //!
 //! 1. `samples.cu` or `samples_generic.cu`: gradients of locations and weights.
 //! 2. `reference.cu`: the gradient of the reference points.
-//! 3. `gaps.cu`; `value_few.cu`, or `sort.cu` and `value.cu` or `value_plain.cu`: the gradient of
-//!    value ([`value_gradient`]). Unless the form is fused, `value_few.cu` comes before 1.
+//! 3. `gaps.cu`; `pad.cu`; `value_few.cu`, or `sort.cu` and `value.cu` or `value_plain.cu`: the
+//!    gradient of value ([`value_gradient`]). Unless the form is fused, `value_few.cu` comes before
+//!    1.
 
 mod gaps;
 mod matrix;
+mod pad;
 mod reference;
 pub(super) mod samples;
 pub(super) mod samples_generic;

@@ -49,7 +49,7 @@ fn regions(action: &Action) -> (Vec<usize>, bool) {
         Action::Run(kernel) => kernel,
     };
     let offset = |pointer| if let Pointer::Workspace(offset) = pointer { Some(offset) } else { None };
-    let writes = ["samples", "sort", "value_atomic"].iter().any(|name| kernel.entry.contains(name));
+    let writes = ["samples", "sort", "pad", "value_atomic"].iter().any(|name| kernel.entry.contains(name));
     (kernel.args.pointers().iter().filter_map(|(pointer, _)| offset(*pointer)).collect(), writes)
 }
 
@@ -117,20 +117,40 @@ fn stages_wait_for_the_stages_that_they_need() {
     }
 }
 
+/// Rows that do not begin at multiples of 16 bytes are copied first. Rows of 24 numbers do, though
+/// they are no whole chunk of 32.
+#[test]
+fn rows_that_are_not_aligned_are_copied_first() {
+    let rows = Kernel::Rows(Rows::default());
+    for (channels, queries, kind, expected) in [
+        (20, 30, None, "pad[] value_few[0] samples[]"),
+        (20, 30, Some(ReferenceKind::Box), "samples[] reference[0] pad[] value_few[0, 2]"),
+        (20, 9000, None, "samples[] pad[] sort[0] value[1, 2]"),
+        (24, 9000, None, "samples[] sort[0] value[1]"),
+    ] {
+        let p = problem(queries, Dtype::F16, Layout::Bshd).with(|spec| spec.channels = channels).unwrap();
+        let call = prepared(&p, kind, ALL, Scatter::Ordered, rows);
+        assert_eq!(short(&call), expected, "{p} {kind:?}");
+    }
+}
+
 /// Two stages that use the same region of the workspace never run at the same time if one of them
 /// writes it.
 #[test]
 fn stages_that_share_memory_run_one_after_the_other() {
     let mut pairs = 0;
-    for (queries, dtype, kernel) in [
-        (30, Dtype::F16, Kernel::Rows(Rows::default())),
-        (9000, Dtype::F16, Kernel::Rows(Rows::default())),
-        (9000, Dtype::F64, Kernel::Generic),
+    for (queries, dtype, channels, kernel) in [
+        (30, Dtype::F16, 32, Kernel::Rows(Rows::default())),
+        (30, Dtype::F16, 20, Kernel::Rows(Rows::default())),
+        (9000, Dtype::F16, 32, Kernel::Rows(Rows::default())),
+        (9000, Dtype::F16, 20, Kernel::Rows(Rows::default())),
+        (9000, Dtype::F64, 32, Kernel::Generic),
     ] {
         for layout in Layout::ALL {
             for kind in [None, Some(ReferenceKind::Point), Some(ReferenceKind::Box)] {
                 for scatter in [Scatter::Ordered, Scatter::Sorted, Scatter::Atomic] {
                     let p = problem(queries, dtype, layout);
+                    let p = p.with(|spec| spec.channels = channels).unwrap();
                     let call = prepared(&p, kind, ALL, scatter, kernel);
                     for (i, stage) in call.stages.iter().enumerate() {
                         assert!(stage.after.iter().all(|&before| before < i), "{}", short(&call));

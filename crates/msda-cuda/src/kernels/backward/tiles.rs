@@ -3,9 +3,10 @@
 
 use msda::{Level, Role};
 
+use super::pad::Padded;
 use crate::driver::Launch;
 use crate::jit::Unit;
-use crate::kernels::any_problem::{add_level_pointers, add_tensors};
+use crate::kernels::any_problem::add_level_pointers;
 use crate::kernels::division::{aligned, element_size};
 use crate::kernels::level_table::LevelTable;
 use crate::kernels::options::with_options;
@@ -130,6 +131,8 @@ pub(super) struct TileJob<'a> {
     pub(super) ends: Option<Region>,
     /// Fused form: largest logit and scale of each image, query and head.
     pub(super) softmax: Option<Region>,
+    /// The copy of the gradient of the output that kernels read instead of it.
+    pub(super) padded: Option<Padded>,
 }
 
 const TENSORS: [(&str, Slot); 5] = [
@@ -156,7 +159,15 @@ impl<'a> TileKernel<'a> {
         let (p, o) = (request.problem, request.operands);
         let table = LevelTable::new(p);
         let mut args = Args::default();
-        add_tensors(&mut args, p, o, &TENSORS);
+        for (name, slot) in TENSORS {
+            let size = element_size(slot, p);
+            match job.padded {
+                Some(copy) if slot == Slot::GradOutput => {
+                    args.strided(name, copy.region, copy.operand, size);
+                }
+                _ => args.strided(name, slot, o[slot], size),
+            }
+        }
         add_level_pointers(&mut args, request, &table);
         args.optional("records", job.records);
         args.optional("ends", job.ends);

@@ -2,6 +2,7 @@
 
 use msda::Level;
 
+use super::matrix::Chunks;
 use super::tiles::{TILE, TileJob, TileKernel, cells_of};
 use crate::kernels::Call;
 use crate::request::{Levels, Request};
@@ -18,9 +19,9 @@ const ROWS: usize = 8;
 const HEAVY_ROWS: usize = 4;
 const HEAVY_FROM: usize = 2048;
 
-/// Adds the stage. `chunk`: the channels of a warp.
-pub(super) fn add(job: &TileJob<'_>, call: &mut Call, chunk: usize) {
-    let (p, sizes) = (job.request.problem, &job.sizes);
+/// Adds the stage.
+pub(super) fn add(job: &TileJob<'_>, call: &mut Call, chunks: Chunks) {
+    let (p, sizes, chunk) = (job.request.problem, &job.sizes, chunks.channels);
     let element = p.types().value.size();
     // Measured. Fewer blocks leave more of L1 for rows of gradients, which helps most if
     // neighbouring queries sample the same pixels.
@@ -39,9 +40,9 @@ pub(super) fn add(job: &TileJob<'_>, call: &mut Call, chunk: usize) {
     let blocks = units(job.request).saturating_mul(sizes.planes).clamp(1, most);
     let kernel = TileKernel::new(job, "backward/value.cu", "value", 1);
     let align = kernel.location_align;
-    kernel
-        .key(&format!("-c{chunk}-a{align}-x{per_sm}"))
-        .define("CHUNK", chunk)
+    chunks
+        .define(kernel)
+        .key(&format!("-a{align}-x{per_sm}"))
         .define("HOST_WARPS", WARPS)
         .define("HOST_ROWS", ROWS)
         .define("HOST_HEAVY_ROWS", HEAVY_ROWS)
@@ -51,7 +52,7 @@ pub(super) fn add(job: &TileJob<'_>, call: &mut Call, chunk: usize) {
         .run(
             call,
             "msda_backward_value",
-            [blocks, p.channels() / chunk],
+            [blocks, chunks.count],
             32 * WARPS,
             bytes,
             "computes the gradient of value row by row, on tensor cores",

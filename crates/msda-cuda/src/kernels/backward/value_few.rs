@@ -1,6 +1,6 @@
 //! `backward/value_few.cu`: the gradient of value from few queries, without sorting their samples.
 
-use super::matrix;
+use super::matrix::Chunks;
 use super::tiles::{
     LEVEL_BYTES, OWN_SHARED, TileJob, TileKernel, TileSizes, common_points, level_samples, tiles_of,
 };
@@ -8,8 +8,8 @@ use crate::kernels::Call;
 use crate::request::{Levels, Request, Scatter};
 use crate::target::Target;
 
-/// Samples of a plane and level up to which this kernel is used.
-const MAX_SAMPLES: usize = 4096;
+/// Samples of a plane and level up to which this kernel is used, if shared memory has room for them.
+const MAX_SAMPLES: usize = 8192;
 
 /// The most levels.
 const MAX_LEVELS: usize = 64;
@@ -25,8 +25,7 @@ const RUN_BYTES: usize = 8;
 
 /// How the kernel computes a request.
 pub(super) struct Few {
-    /// Channels of a block.
-    chunk: usize,
+    chunks: Chunks,
     /// The most tiles of a run.
     run_tiles: usize,
     /// Words of a tile's bits per lane.
@@ -48,11 +47,11 @@ impl Few {
         if !few || request.scatter != Scatter::Ordered {
             return None;
         }
-        let chunk = matrix::chunk(request, target)?;
+        let chunks = Chunks::new(request, target)?;
         let element = p.types().value.size();
         let words = samples.div_ceil(1024).max(1);
         let with = |run_tiles: usize| {
-            let rows = p.queries() * chunk * element;
+            let rows = p.queries() * chunks.channels * element;
             let bytes = WARPS * STAGE_BYTES + rows + run_tiles * samples.div_ceil(32) * 4 + samples * 12;
             // Three blocks of 16-bit values would fit, but were slower: registers are few.
             let own = OWN_SHARED + (LEVEL_BYTES + RUN_BYTES) * p.levels().len();
@@ -62,7 +61,7 @@ impl Few {
                 Levels::Host => p.levels().iter().map(|l| runs_of(tiles_of(l))).sum(),
                 Levels::Device => runs_of(sizes.tiles) + p.levels().len(),
             };
-            Self { chunk, run_tiles, words, blocks_per_sm, bytes, runs: runs.saturating_mul(sizes.planes) }
+            Self { chunks, run_tiles, words, blocks_per_sm, bytes, runs: runs.saturating_mul(sizes.planes) }
         };
         // Each run looks at all samples of its plane and level, so long runs cost less. But there
         // must be enough runs to keep all SMs busy.
@@ -74,13 +73,13 @@ impl Few {
 
     /// Adds the stage.
     pub(super) fn add(&self, job: &TileJob<'_>, call: &mut Call) {
-        let Self { chunk, run_tiles, words, blocks_per_sm, bytes, runs } = *self;
+        let Self { chunks, run_tiles, words, blocks_per_sm, bytes, runs } = *self;
         let points = common_points(job.request, 2);
         let kernel = TileKernel::new(job, "backward/value_few.cu", "value-few", points);
         let align = kernel.location_align;
-        kernel
-            .key(&format!("-c{chunk}-n{points}-a{align}-w{words}-r{run_tiles}-x{blocks_per_sm}"))
-            .define("CHUNK", chunk)
+        chunks
+            .define(kernel)
+            .key(&format!("-n{points}-a{align}-w{words}-r{run_tiles}-x{blocks_per_sm}"))
             .define("THREADS", 32 * WARPS)
             .define("RUN_TILES", run_tiles)
             .define("STAGE_BYTES", STAGE_BYTES)
@@ -91,7 +90,7 @@ impl Few {
             .run(
                 call,
                 "msda_backward_value_few",
-                [runs.clamp(1, 1 << 30), job.request.problem.channels() / chunk],
+                [runs.clamp(1, 1 << 30), chunks.count],
                 32 * WARPS,
                 bytes,
                 "computes the gradient of value from few queries, without sorting their samples",

@@ -2,10 +2,11 @@
 
 use msda::Layout;
 
+use super::matrix::Chunks;
 use super::sort::{self, SortSizes};
 use super::tiles::{TileJob, TileSizes};
 use super::value_few::Few;
-use super::{gaps, matrix, value, value_atomic, value_plain};
+use super::{gaps, pad, value, value_atomic, value_plain};
 use crate::kernels::{Call, Region};
 use crate::request::{Levels, Request, Scatter};
 use crate::target::Target;
@@ -32,7 +33,8 @@ impl<'a> ValueGradient<'a> {
         let empty = p.queries() == 0 || p.samples() == 0;
         let few = if empty { None } else { Few::new(request, target, &sizes) };
         let batch_samples = sort.batch_samples;
-        let job = TileJob { request, target, sizes, batch_samples, records: None, ends: None, softmax };
+        let (records, ends, padded) = (None, None, None);
+        let job = TileJob { request, target, sizes, batch_samples, records, ends, softmax, padded };
         Some(Self { job, sort, empty, few })
     }
 
@@ -61,6 +63,10 @@ impl<'a> ValueGradient<'a> {
         if self.empty {
             return;
         }
+        let chunks = Chunks::new(request, self.job.target);
+        call.branch();
+        let padded = chunks.and_then(|chunks| pad::add(call, request, self.job.target, chunks));
+        let pad = padded.map(|_| call.stages.len() - 1);
         call.branch();
         if let Some(few) = &self.few {
             // It runs at the same time as `samples.cu`, unless it needs the softmax that
@@ -68,12 +74,16 @@ impl<'a> ValueGradient<'a> {
             if let (Some(_), Some(samples)) = (self.job.softmax, samples) {
                 call.join(samples);
             }
+            pad.into_iter().for_each(|stage| call.join(stage));
+            self.job.padded = padded;
             return few.add(&self.job, call);
         }
         before.into_iter().for_each(|stage| call.join(stage));
         sort::add(&mut self.job, &self.sort, call);
-        match matrix::chunk(request, self.job.target) {
-            Some(chunk) => value::add(&self.job, call, chunk),
+        pad.into_iter().for_each(|stage| call.join(stage));
+        self.job.padded = padded;
+        match chunks {
+            Some(chunks) => value::add(&self.job, call, chunks),
             None => value_plain::add(&self.job, call),
         }
     }
