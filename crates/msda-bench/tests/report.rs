@@ -237,9 +237,9 @@ fn losses_are_reported() {
 #[test]
 fn a_busy_machine_is_a_warning() {
     let mut run = record(timed("detr-encoder", "f32", &[("cpu-avx512", 2.0), ("torch", 8.0)]));
-    assert!(!html(std::slice::from_ref(&run)).contains("class=\"warning\""));
+    assert!(!html(std::slice::from_ref(&run)).contains("<strong>Warning:</strong>"));
     run.machine.load = Some(Load { per_core: 0.2, busy: false });
-    assert!(!html(std::slice::from_ref(&run)).contains("class=\"warning\""));
+    assert!(!html(std::slice::from_ref(&run)).contains("<strong>Warning:</strong>"));
     run.machine.load = Some(Load { per_core: 1.75, busy: true });
     let runs = [run];
     let page = html(&runs);
@@ -272,7 +272,7 @@ fn the_gpu_is_described_and_compared_with_itself() {
          30 times faster than torch.",
         "Backward on the GPU",
         "forward, f32: **10 times faster than torch**.",
-        "Example GPU 200 (132 SMs, 141 GiB, driver 580.10,",
+        "### Example GPU 200\n\n> 132 SMs, 141 GiB, driver 580.10,",
         "before: 345 MHz memory 3201 MHz 31 C 76 W, after: 1980 MHz memory 3201 MHz 31 C 313 W",
         // Microseconds on the GPU, milliseconds on the CPU.
         "| workload | dtype | cuda | mmcv | original | torch | p10..p90 |",
@@ -308,8 +308,8 @@ fn runs_of_one_command_are_shown_as_one() {
         ..record(timed("detr-encoder", "f32", &[("cpu-avx512", ms)]))
     };
     let text = markdown(&[run(10, 2.0), run(30, 4.0), run(20, 3.0)]);
-    assert!(text.contains("### 2026-11-15 12:34:30 UTC"), "{text}");
-    assert!(!text.contains("### 2026-11-15 12:34:20 UTC"), "{text}");
+    assert!(text.contains("<summary>2026-11-15 12:34:30 UTC"), "{text}");
+    assert!(!text.contains("<summary>2026-11-15 12:34:20 UTC"), "{text}");
     assert!(text.contains("2 earlier runs of the same command"), "{text}");
     assert!(text.contains("| detr-encoder | forward | f32 | 2 | 4.00 | 3.00 | 2.00 |"), "{text}");
 }

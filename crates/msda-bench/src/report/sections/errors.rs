@@ -1,13 +1,12 @@
 //! How far the gradients of each implementation are from the oracle.
 
-use super::ratios::{Chart, Mark, Row, drawn};
 use crate::record::{Device, Measurement, Pass, Record};
+use crate::report::chart::{Chart, Mark, Row};
 use crate::report::compare::{Verdict, is_default, is_model, verdict};
 use crate::report::group::{is_own, is_pinned};
-use crate::report::names::{engine, processor};
+use crate::report::names::{self, engine, order, processor};
 use crate::report::number::short;
 use crate::report::page::{Part, Section};
-use crate::report::svg::ratios;
 use crate::report::{Extension, dtype_order, positive};
 
 const ABOUT: &str = "The largest error of the gradients against the f64 oracle, divided by the tolerance, for \
@@ -60,7 +59,7 @@ pub(super) fn section(records: &[Record], extensions: &[Box<dyn Extension>]) -> 
     Some(Section {
         title: "Error of the gradients",
         about: ABOUT.into(),
-        parts: vec![Part::Plots(drawn(&charts, "wrong also in f32"))],
+        parts: vec![Part::Plots(Chart::plots(&charts, "wrong also in f32"))],
     })
 }
 
@@ -69,7 +68,7 @@ fn chart(dtype: &str, results: &[Checked<'_>]) -> Chart {
     results.sort_by_key(|r| &r.measured.workload);
     let processor = results.first().map(|r| processor(r.run, Device::Cuda)).unwrap_or_default();
     let row = |same: &[&Checked<'_>]| Row {
-        workload: same[0].measured.workload.clone(),
+        name: same[0].measured.workload.clone(),
         own: Default::default(),
         marks: same.iter().map(|r| mark(r)).collect(),
     };
@@ -77,7 +76,9 @@ fn chart(dtype: &str, results: &[Checked<'_>]) -> Chart {
         title: format!("{processor}, {dtype}"),
         detail: "backward".into(),
         about: "Largest error of the gradients over the tolerance",
-        words: ratios::Words { line: "tolerance", axis: "largest error over the tolerance (log scale)" },
+        axis: "largest error over the tolerance (log scale)",
+        unit: "x",
+        line: "tolerance",
         own: String::new(),
         rows: results.chunk_by(|a, b| a.measured.workload == b.measured.workload).map(row).collect(),
     }
@@ -87,8 +88,11 @@ fn mark(result: &Checked<'_>) -> Mark {
     let (m, error) = (result.measured, result.error());
     let ours = is_own(&m.engine);
     let name = if ours { "msda".into() } else { engine(&m.engine) };
+    let (class, shape) = names::mark(&m.engine);
     Mark {
-        engine: m.engine.clone(),
+        order: order(&m.engine),
+        class,
+        shape,
         value: error,
         text: short(error),
         title: format!("{name}: {}", short(error)),
