@@ -17,9 +17,9 @@ use serde::Deserialize;
 use crate::facts::Expression;
 
 pub use judge::{Outcome, Verdict, judge, shown};
-pub use lines::{Lines, Place, Places};
+pub use lines::{Lines, Places};
 pub use rule::{Better, Rule, Stated};
-pub use show::{commands, json, measured, overview, stated, summary, terminal};
+pub use show::{by_system, commands, counts, json, measured, overview, stated, summary, tally, terminal};
 pub use words::{ABSENT, Words};
 
 /// The claims of this crate.
@@ -111,7 +111,7 @@ pub enum Test {
 impl Claim {
     /// Whether a document makes it.
     pub fn is_of(&self, document: usize) -> bool {
-        self.at.0.iter().any(|place| place.document == document)
+        self.at.of(document).next().is_some()
     }
 
     /// The expression that decides.
@@ -190,12 +190,9 @@ impl Claims {
             let id = entry.id.clone();
             ensure!(ids.insert(id.clone()), "claim {id}: got two of that name, expected one");
             let claim = entry.read(&file.rules).with_context(|| format!("claim {id}"))?;
-            for place in &claim.at.0 {
-                ensure!(
-                    all.documents.iter().any(|d| d.number == place.document),
-                    "claim {id}: got document {}, expected one that is listed",
-                    place.document
-                );
+            for (document, _) in &claim.at.places {
+                let listed = all.documents.iter().any(|d| d.number == *document);
+                ensure!(listed, "claim {id}: got document {document}, expected one that is listed");
             }
             ensure!(
                 all.systems.iter().any(|s| s.name == claim.system),

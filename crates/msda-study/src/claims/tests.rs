@@ -9,9 +9,8 @@ use crate::facts::Facts;
 fn every_line_of_the_documents_is_claimed_or_left_out() {
     let claims = Claims::built_in().unwrap();
     for document in &claims.documents {
-        let own =
-            claims.claims.iter().flat_map(|claim| &claim.at.0).filter(|p| p.document == document.number);
-        let claimed: BTreeSet<usize> = own.flat_map(|place| place.lines.iter().copied()).collect();
+        let claimed: BTreeSet<usize> =
+            claims.claims.iter().flat_map(|claim| claim.at.of(document.number)).collect();
         let left: Vec<usize> = document.left_out.iter().flat_map(|l| l.lines.0.iter().copied()).collect();
         for line in &document.lines.0 {
             assert!(
@@ -47,14 +46,8 @@ fn the_lists_of_lines_are_those_of_the_documents() {
         assert_eq!(lines.collect::<Vec<_>>(), document.lines.0, "document {}", document.number);
         assert_eq!(text.lines().next().unwrap().trim_start_matches("# "), document.title);
         let last = text.lines().count();
-        let places = claims
-            .claims
-            .iter()
-            .map(|c| &c.at)
-            .chain(claims.systems.iter().map(|s| &s.at))
-            .flat_map(|at| &at.0);
-        for place in places.filter(|place| place.document == document.number) {
-            assert!(place.lines.iter().all(|line| (1..=last).contains(line)), "{place}");
+        for at in claims.claims.iter().map(|c| &c.at).chain(claims.systems.iter().map(|s| &s.at)) {
+            assert!(at.of(document.number).all(|line| (1..=last).contains(&line)), "{at}");
         }
     }
 }
@@ -118,7 +111,7 @@ fn without_records_arithmetic_is_judged() {
     let speedup = outcomes.iter().find(|o| o.claim.id == "tma-speedup").unwrap();
     assert_eq!(speedup.commands, ["msda-study probe"]);
     assert_eq!(speedup.missing.len(), 2);
-    assert!(commands(&outcomes).iter().any(|c| c == "msda-study bench --workload seed"));
+    assert!(commands(&outcomes).contains("msda-study bench"));
 }
 
 #[test]
@@ -139,9 +132,8 @@ fn a_measured_ratio_gets_a_verdict_and_a_reason() {
     assert_eq!((time.verdict, time.measured), (Verdict::OtherGpu, Some(404.0)));
     assert!(time.why.contains("stated for RTX 5070, measured on NVIDIA H200"), "{}", time.why);
 
-    let text = terminal(&claims, &outcomes, false);
-    assert!(text.contains("1.08x") && text.contains("arithmetic: ") && !text.contains('\x1b'), "{text}");
-    assert!(terminal(&claims, &outcomes, true).contains('\x1b'));
+    let text = terminal(&claims, &outcomes);
+    assert!(text.contains("1.08x") && text.contains("arithmetic: "), "{text}");
     assert!(text.starts_with("measured: "), "totals first: {text}");
     let long = text.lines().find(|line| line.chars().count() > 100 && line.trim().contains(' '));
     assert_eq!(long, None);
@@ -280,7 +272,7 @@ fn the_overview_fits_a_screen_and_counts_every_claim_once() {
     let outcomes = judge(&claims, &Facts::of(&[]).unwrap(), None);
     let text = overview(&claims, &outcomes);
     let totals = text.split("\n\n").next().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
-    assert_eq!(totals, summary(&outcomes).replace('\n', " "));
+    assert_eq!(totals, summary(&outcomes).join(" "));
     assert!(text.lines().count() <= 38 && text.lines().all(|line| line.chars().count() <= 100), "{text}");
     let count = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();

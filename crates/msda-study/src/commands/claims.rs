@@ -8,7 +8,7 @@ use msda_study::claims::{self, Claims, Outcome, Verdict};
 use msda_study::facts::{self, Facts};
 use serde_json::json;
 
-use msda_bench::terminal::{color, print};
+use msda_bench::terminal::print;
 
 /// The folder of records when none is named.
 const RECORDS: &str = "records";
@@ -74,7 +74,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
         eprintln!("hint: --system NAME, --document N, --only VERDICT or --all shows the claims");
         return Ok(());
     }
-    print(&claims::terminal(&all, &outcomes, color()))?;
+    print(&claims::terminal(&all, &outcomes))?;
     for command in claims::commands(&outcomes) {
         eprintln!("hint: {command}");
     }

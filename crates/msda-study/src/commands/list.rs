@@ -8,7 +8,7 @@ use msda_study::list::{Step, rungs};
 use serde_json::{Value, json};
 
 use msda_bench::gpu::kernels::{pretty, target};
-use msda_bench::report::TextTable;
+use msda_bench::report::Table;
 use msda_bench::terminal::{print, screen};
 
 #[derive(clap::Args)]
@@ -47,8 +47,8 @@ pub(crate) fn main(args: Args) -> Result<()> {
 }
 
 fn ladder_text((problem, steps): &(String, Vec<Step>)) -> String {
-    let mut table = TextTable::default().text("rung", 0).number("kernels", 0).number("workspace", 0);
-    table = table.text("strategy", 0);
+    let table = Table::default().words(["rung"]).numbers(["kernels", "workspace"]);
+    let mut table = table.words(["strategy"]);
     for step in steps {
         let inexact = if step.exact { "" } else { " (inexact)" };
         let (kernels, memory, about) = match &step.call {
@@ -57,7 +57,7 @@ fn ladder_text((problem, steps): &(String, Vec<Step>)) -> String {
         };
         table.push([step.name.to_owned(), kernels, memory, about + inexact]);
     }
-    format!("{problem}\n{}", table.render(screen().width, false))
+    format!("{problem}\n{}", table.text(screen().width, false))
 }
 
 fn ladder_json((problem, steps): &(String, Vec<Step>)) -> Value {

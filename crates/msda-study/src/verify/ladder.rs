@@ -14,7 +14,7 @@ use msda_bench::bench::Progress;
 use msda_bench::gpu::measure::{Resident, Setup};
 use msda_bench::parallel::in_parallel;
 use msda_bench::record::{Figure, Pass, Record, Skipped};
-use msda_bench::report::TextTable;
+use msda_bench::report::{Kind, Table};
 use msda_bench::task::Task;
 use msda_bench::workload::{Data, Workload};
 use msda_cuda::driver::Device as Gpu;
@@ -331,20 +331,21 @@ impl Battery {
 /// The results as tables.
 pub fn text(verified: &Verified, width: usize) -> String {
     let mut parts = Vec::new();
-    let mut table = TextTable::default().text("battery", 0).number("taken", 0).number("refused", 0);
-    table = table.number("failed", 0).number("compared", 1).number("err/tol", 0);
+    let table = Table::default().words(["battery"]).numbers(["taken", "refused", "failed"]);
+    let mut table = table.column("compared", Kind::Number, 1).numbers(["err/tol"]);
     for b in &verified.battery {
         let counts = [b.taken, b.refused, b.failed.len(), b.compared].map(|n| n.to_string());
         table.push([b.rung.clone()].into_iter().chain(counts).chain([format!("{:.3}", b.worst)]));
     }
-    if !verified.battery.is_empty() {
-        parts.push(table.render(width, false));
+    if !table.is_empty() {
+        parts.push(table.text(width, false));
     }
     for same in verified.outputs.chunk_by(|a, b| (&a.workload, &a.dtype) == (&b.workload, &b.dtype)) {
         let title = format!("{} {}", same[0].workload, same[0].dtype);
-        let mut table = TextTable::default().text(&title, 0).number("outputs", 3).number("max abs", 1);
-        table = table.number("max rel", 2).number("err/tol", 0).number("over", 0).number("unwritten", 1);
-        table = table.number("bits", 0).text("", 0);
+        let ranks = [("outputs", 3), ("max abs", 1), ("max rel", 2), ("err/tol", 0), ("over", 0)];
+        let table = Table::default().words([title]);
+        let table = ranks.iter().fold(table, |t, (title, rank)| t.column(*title, Kind::Number, *rank));
+        let mut table = table.column("unwritten", Kind::Number, 1).numbers(["bits"]).words([""]);
         let mut others = String::new();
         for o in same {
             match &o.outcome {
@@ -365,7 +366,7 @@ pub fn text(verified: &Verified, width: usize) -> String {
                 }
             }
         }
-        parts.push(table.render(width, false) + &others);
+        parts.push(table.text(width, false) + &others);
     }
     if !verified.skipped.is_empty() {
         let line = |s: &Skipped| format!("  {}: {}\n", s.what, s.why.replace('\n', "\n    "));
