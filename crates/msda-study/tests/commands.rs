@@ -30,14 +30,20 @@ fn rungs_are_listed() {
     let said = text(&ladder.stdout);
     assert!(said.contains("b48_q15422") && said.contains("refused: sm_80 has no clusters"), "{said}");
     assert!(said.contains("original ") && said.contains("base+half") && said.contains("MiB"), "{said}");
-    let list = json(&study(
-        dir.path(),
-        &["list", "--workload", "small", "--dtype", "f16", "--arch", "sm_80", "--json"],
-    ));
+    let list = json(&study(dir.path(), &["list", "--dtype", "f16", "--arch", "sm_90", "--json"]));
     let rungs = list["problems"][0]["rungs"].as_array().unwrap();
     assert_eq!(rungs.len(), msda_study::ladder::RUNGS.len());
-    let reordered = rungs.iter().find(|r| r["name"] == "reordered").unwrap();
-    assert_eq!((reordered["takes"].as_bool(), reordered["kernels"].as_u64()), (Some(true), Some(2)));
+    for (name, exact, kernels, workspace, owned) in [
+        ("base", true, 1, false, false),
+        ("reordered", true, 2, true, false),
+        ("int8", false, 3, true, false),
+        ("texture", false, 2, false, true),
+    ] {
+        let rung = rungs.iter().find(|r| r["name"] == name).unwrap();
+        assert_eq!((rung["takes"].as_bool(), rung["exact"].as_bool()), (Some(true), Some(exact)), "{rung}");
+        assert_eq!(rung["kernels"], kernels, "{rung}");
+        assert_eq!((rung["workspace"] != 0, rung["owned"] != 0), (workspace, owned), "{rung}");
+    }
 }
 
 #[test]
@@ -49,9 +55,9 @@ fn the_report_has_the_sections_of_the_study() {
     assert!(run.status.success(), "{}", text(&run.stderr));
     let read = |name: &str| std::fs::read_to_string(dir.path().join("out").join(name)).unwrap();
     assert!(read("report.html").contains("<summary>Claims</summary>"), "a record is from a GPU");
-    assert!(read("report.md").contains("\n### Claims\n"));
+    assert!(read("report.md").contains("<summary>Claims</summary>"));
     let run = study(dir.path(), &["report", records, "--markdown", "--claims", "never"]);
-    assert!(text(&run.stdout).contains("## Measurements") && !text(&run.stdout).contains("### Claims"));
+    assert!(text(&run.stdout).contains("## Measurements") && !text(&run.stdout).contains("<summary>Claims"));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use msda_bench::report::{Table, beside, number, wrap};
 use serde_json::{Value, json};
 
 use super::judge::with_unit;
-use super::{Claims, Outcome, Stated, System, Test, Verdict};
+use super::{Claim, Claims, Outcome, System, Verdict};
 
 /// The width of lines.
 const WIDTH: usize = 100;
@@ -14,13 +14,12 @@ const WIDTH: usize = 100;
 const COLUMN: usize = 18;
 
 /// The number or range that a claim states; "yes" for a claim without one.
-pub fn stated(stated: &Stated) -> String {
-    let unit = match stated.unit.as_str() {
-        "" => String::new(),
-        "x" => "x".into(),
+pub fn stated(claim: &Claim) -> String {
+    let unit = match claim.unit.as_str() {
+        "" | "x" => claim.unit.clone(),
         unit => format!(" {unit}"),
     };
-    match (stated.value, stated.low, stated.high) {
+    match (claim.value, claim.low, claim.high) {
         (Some(value), ..) => format!("{value}{unit}"),
         (None, Some(low), Some(high)) => format!("{low} to {high}{unit}"),
         _ => "yes".into(),
@@ -29,10 +28,10 @@ pub fn stated(stated: &Stated) -> String {
 
 /// The measured number; "yes" or "no" for a claim without one.
 pub fn measured(outcome: &Outcome<'_>) -> String {
-    match (outcome.measured, outcome.verdict, &outcome.claim.test) {
-        (Some(value), ..) => with_unit(value, &outcome.claim.stated.unit),
-        (None, Verdict::Reproduced, Test::Check(_)) => "yes".into(),
-        (None, Verdict::Refuted, Test::Check(_)) => "no".into(),
+    match (outcome.measured, outcome.verdict) {
+        (Some(value), _) => with_unit(value, &outcome.claim.unit),
+        (None, Verdict::Reproduced) => "yes".into(),
+        (None, Verdict::Refuted) => "no".into(),
         _ => "-".into(),
     }
 }
@@ -72,21 +71,19 @@ pub fn by_system<'o, 'a>(
     claims.systems.iter().map(move |system| (system, own(&system.name))).filter(|(_, own)| !own.is_empty())
 }
 
-/// A line per group of outcomes, with the number of each verdict and of those that arithmetic
-/// decides.
+/// A line per group of outcomes, with the number of each verdict.
 pub fn tally<'o, 'a: 'o, const N: usize>(
     titles: [&str; N],
     groups: impl Iterator<Item = ([String; N], Vec<&'o Outcome<'a>>)>,
 ) -> Table {
     let verdicts = Verdict::ALL.map(|v| v.name().replace(' ', "\n"));
-    let mut table = Table::default().words(titles).numbers(verdicts).numbers(["arith-\nmetic"]);
+    let mut table = Table::default().words(titles).numbers(verdicts);
     for (labels, own) in groups {
-        let count = |counted: &dyn Fn(&Outcome<'_>) -> bool| match own.iter().filter(|o| counted(o)).count() {
+        let count = |v| match own.iter().filter(|o| o.verdict == v).count() {
             0 => "-".to_owned(),
             n => n.to_string(),
         };
-        let counts = Verdict::ALL.map(|v| count(&|o| o.verdict == v && !o.claim.is_arithmetic()));
-        table.push(labels.into_iter().chain(counts).chain([count(&|o| o.claim.is_arithmetic())]));
+        table.push(labels.into_iter().chain(Verdict::ALL.map(count)));
     }
     table
 }
@@ -106,11 +103,10 @@ pub fn terminal(claims: &Claims, outcomes: &[Outcome<'_>]) -> String {
             let label = format!("{:<COLUMN$}", o.verdict.name());
             out += &beside(&label, &format!("{} ({})", o.claim.says, o.claim.at), WIDTH);
             let found = if o.claim.is_arithmetic() { "computed" } else { "measured" };
-            let figures = match (&o.claim.test, o.measured) {
-                (Test::Measure(..), Some(_)) => {
-                    format!("{}: stated {}, {found} {}", o.claim.id, stated(&o.claim.stated), measured(o))
-                }
-                (Test::Measure(..), None) => format!("{}: stated {}", o.claim.id, stated(&o.claim.stated)),
+            let stated = stated(o.claim);
+            let figures = match (&o.claim.measure, o.measured) {
+                (Some(_), Some(_)) => format!("{}: stated {stated}, {found} {}", o.claim.id, measured(o)),
+                (Some(_), None) => format!("{}: stated {stated}", o.claim.id),
                 _ => o.claim.id.clone(),
             };
             let rest = if o.why.is_empty() { figures } else { format!("{figures}; {}", o.why) };
@@ -131,7 +127,7 @@ pub fn json(outcomes: &[Outcome<'_>]) -> Value {
             "system": claim.system,
             "at": at.collect::<Vec<_>>(),
             "says": claim.says,
-            "stated": claim.stated,
+            "stated": { "value": claim.value, "low": claim.low, "high": claim.high, "unit": claim.unit },
             "measured": o.measured,
             "verdict": o.verdict,
             "arithmetic": claim.is_arithmetic(),

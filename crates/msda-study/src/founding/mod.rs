@@ -176,9 +176,9 @@ fn row(row: &Row, facts: &Facts, outcomes: &[Outcome<'_>]) -> Result<[String; 8]
 
 /// The stated number; "a gain" for a claim that says no more.
 fn figure(outcome: &Outcome<'_>) -> String {
-    match outcome.claim.stated.value {
+    match outcome.claim.value {
         Some(0.0) => "a gain".into(),
-        _ => claims::stated(&outcome.claim.stated),
+        _ => claims::stated(outcome.claim),
     }
 }
 

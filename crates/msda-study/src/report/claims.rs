@@ -62,7 +62,7 @@ fn table(outcomes: &[&Outcome<'_>]) -> Table {
             o.verdict.name().into(),
             o.claim.at.to_string(),
             o.claim.says.clone(),
-            stated(&o.claim.stated),
+            stated(o.claim),
             measured(o),
             o.why.clone(),
         ]);
