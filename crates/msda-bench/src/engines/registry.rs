@@ -20,9 +20,6 @@ pub trait Source: Send + Sync {
     /// Whether the engine called `name` comes from this source.
     fn has(&self, name: &str) -> bool;
 
-    /// Names of its engines.
-    fn names(&self) -> Vec<String>;
-
     /// Opens one of its engines.
     fn open(&self, name: &str) -> Result<Box<dyn Engine>>;
 

@@ -22,7 +22,7 @@ pub(super) fn page(records: &[Record], extensions: &[Box<dyn Extension>]) -> Res
     let mut records = records.to_vec();
     records.sort_by(|a, b| b.created.cmp(&a.created));
     let own = [
-        errors::section(&records, extensions),
+        errors::section(&records),
         machines::section(&records, extensions),
         workloads::section(&records, extensions),
         left_out::section(&records),
