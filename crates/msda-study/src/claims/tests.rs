@@ -63,19 +63,26 @@ fn no_statement_is_judged_twice() {
     }
 }
 
+/// A misspelt name would look like a missing measurement.
 #[test]
-fn names_of_facts_begin_as_facts_do() {
+fn names_of_facts_and_systems_exist() {
     let known =
         ["bench.", "ratio.", "ceiling.", "machine.", "probe.", "analyze.", "verify.", "seed.", "arch."];
-    let facts = Facts::of(&[]).unwrap();
-    for claim in &Claims::built_in().unwrap().claims {
+    let (facts, claims) = (Facts::of(&[]).unwrap(), Claims::built_in().unwrap());
+    for claim in &claims.claims {
         let tested = claim.expression().map(|e| e.names()).unwrap_or_default();
         for name in tested.into_iter().chain(claim.because.names()) {
             assert!(known.iter().any(|k| name.starts_with(k)), "{}: {name}", claim.id);
             // Facts that are counted and not measured must exist.
             let counted = DEFINED.iter().any(|k| name.starts_with(k));
             assert!(!counted || facts.get(&name).is_some(), "{}: no fact {name}", claim.id);
+            let rung = name.split_once("ladder:").and_then(|(_, rest)| rest.split('.').next());
+            let exists = |rung| crate::ladder::find(rung).is_ok() || crate::facts::CHOSEN.ends_with(rung);
+            assert!(rung.is_none_or(exists), "{}: no rung {rung:?}", claim.id);
         }
+    }
+    for system in &claims.systems {
+        assert!(claims.claims.iter().any(|claim| claim.system == system.name), "{}", system.name);
     }
 }
 
@@ -181,68 +188,53 @@ fn rules_say_what_they_mean() {
         let outcome = judge(&claims, &facts, None).remove(0);
         (outcome.verdict, outcome.why)
     };
-    let measure = |rest: &str| format!("measure = '`x`'\n{rest}");
+    let factor = "must agree within a factor of 1.1";
     for (claim, words, cases) in [
+        ("value = 10\nrule = 'ratio'", factor, vec![(9.2, Reproduced), (11.2, Refuted)]),
+        ("value = 10\nrule = 'ratio'\nbetter = 'more'", factor, vec![(12.0, BetterHere), (8.0, Refuted)]),
+        ("value = 10\nrule = 'ratio'\nbetter = 'less'", factor, vec![(8.0, BetterHere), (12.0, Refuted)]),
         (
-            measure("value = 10\nrule = 'ratio'"),
-            "must agree within a factor of 1.1",
-            vec![(9.2, Reproduced), (11.2, Refuted)],
-        ),
-        (
-            measure("value = 10\nrule = 'ratio'\nbetter = 'more'"),
-            "must agree within a factor of 1.1",
-            vec![(12.0, BetterHere), (8.0, Refuted)],
-        ),
-        (
-            measure("value = 10\nrule = 'ratio'\nbetter = 'less'"),
-            "must agree within a factor of 1.1",
-            vec![(8.0, BetterHere), (12.0, Refuted)],
-        ),
-        (
-            measure("value = 10\nunit = 'us'\nrule = 'margin 1'"),
+            "value = 10\nunit = 'us'\nrule = 'margin 1'",
             "must agree within 1 us",
             vec![(11.0, Reproduced), (8.9, Refuted)],
         ),
-        (
-            measure("value = 10\nrule = 'margin 0'"),
-            "must agree exactly",
-            vec![(10.0, Reproduced), (11.0, Refuted)],
-        ),
+        ("value = 10\nrule = 'margin 0'", "must agree exactly", vec![(10.0, Reproduced), (11.0, Refuted)]),
         // 0.8 % and -0.3 % differ by less than 2 points, but one is a gain and the other a loss.
         (
-            measure("value = 0.8\nunit = '%'\nrule = 'gain 2'"),
+            "value = 0.8\nunit = '%'\nrule = 'gain 2'",
             "must agree within 2 points",
             vec![(0.1, Reproduced), (-0.3, Refuted), (2.9, BetterHere)],
         ),
         (
-            measure("value = -2.1\nunit = '%'\nrule = 'gain 2'"),
+            "value = -2.1\nunit = '%'\nrule = 'gain 2'",
             "must agree within 2 points",
             vec![(-3.0, Reproduced), (6.5, Refuted), (-9.0, Refuted)],
         ),
         (
-            measure("value = 3.6\nunit = 'x'\nrule = 'gain 2'"),
+            "value = 3.6\nunit = 'x'\nrule = 'gain 2'",
             "must agree within 0.650x",
             vec![(3.0, Reproduced), (2.9, Refuted), (4.3, BetterHere)],
         ),
         (
-            measure("value = 10\nrule = 'at least'"),
+            "value = 10\nrule = 'at least'",
             "must be at least the stated number",
             vec![(10.0, Reproduced), (9.9, Refuted)],
         ),
         (
-            measure("value = 10\nrule = 'at most'"),
+            "value = 10\nrule = 'at most'",
             "must be at most the stated number",
             vec![(10.0, Reproduced), (10.1, Refuted)],
         ),
         (
-            measure("low = 5\nhigh = 10\nbetter = 'more'"),
+            "low = 5\nhigh = 10\nbetter = 'more'",
             "must be in the stated range",
             vec![(5.0, Reproduced), (10.5, BetterHere), (4.9, Refuted)],
         ),
-        ("check = '`x` > 3'".into(), "", vec![(4.0, Reproduced), (3.0, Refuted)]),
+        ("check = '`x` > 3'", "", vec![(4.0, Reproduced), (3.0, Refuted)]),
     ] {
         for (x, expected) in cases {
-            assert_eq!(outcome(&claim, x), (expected, words.into()), "{claim} of {x}");
+            let measure = if claim.starts_with("check") { "" } else { "measure = '`x`'\n" };
+            assert_eq!(outcome(&format!("{measure}{claim}"), x), (expected, words.into()), "{claim} of {x}");
         }
     }
     for wrong in [
@@ -281,26 +273,4 @@ fn the_overview_fits_a_screen_and_counts_every_claim_once() {
     };
     let systems = text.lines().skip_while(|line| !line.starts_with("system ")).skip(1);
     assert_eq!(systems.map(count).sum::<usize>(), outcomes.len(), "{text}");
-}
-
-/// A misspelt rung would look like a missing measurement.
-#[test]
-fn every_rung_in_a_claim_exists() {
-    for claim in &Claims::built_in().unwrap().claims {
-        let tested = claim.expression().map(|e| e.names()).unwrap_or_default();
-        for name in tested.into_iter().chain(claim.because.names()) {
-            let Some((_, rest)) = name.split_once("ladder:") else { continue };
-            let rung = rest.split('.').next().unwrap();
-            let known = crate::ladder::find(rung).is_ok() || crate::facts::CHOSEN.ends_with(rung);
-            assert!(known, "{}: no rung {rung}", claim.id);
-        }
-    }
-}
-
-#[test]
-fn every_system_has_a_claim() {
-    let claims = Claims::built_in().unwrap();
-    for system in &claims.systems {
-        assert!(claims.claims.iter().any(|claim| claim.system == system.name), "{}", system.name);
-    }
 }
