@@ -185,7 +185,9 @@ impl Chart {
         let pitch = if rows.iter().all(|r| r.own.0.is_empty()) { 16.0 } else { 31.0 };
         let bottom = TOP + rows.len() as f64 * pitch;
         let mut canvas = Canvas::new(bottom + 38.0);
-        canvas.axis(&scale, (TOP, bottom), self.unit, self.axis);
+        // Longer units are in the title of the axis.
+        let unit = if self.unit.len() == 1 { self.unit } else { "" };
+        canvas.axis(&scale, (TOP, bottom), unit, self.axis);
         let one = if self.line.is_empty() { left } else { scale.at(1.0) };
         if !self.line.is_empty() {
             canvas.text("ours", Anchor::Middle, one.max(left + width(self.line) / 2.0), TOP - 7.0, self.line);

@@ -201,7 +201,7 @@ impl Ladder<'_> {
             title: self.name(),
             detail: self.first.problem.clone(),
             about: "Median time in µs",
-            axis: "median time (log scale)",
+            axis: "median time, µs (log scale)",
             unit: " µs",
             rows: self.steps.iter().map(row).collect(),
             ..Chart::default()
