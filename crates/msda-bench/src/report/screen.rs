@@ -65,26 +65,29 @@ impl Screen {
             return if record.figures.is_empty() { "\nnothing was measured\n".into() } else { String::new() };
         }
         let common = common_threads(&groups);
-        let says = |column: &&Column| match column.title {
+        let says = |&(title, _, _, cell, _): &Column| match title {
             "threads" => common.is_none(),
-            _ => groups.iter().any(|g| g.rows.iter().any(|row| (column.cell)(g, row) != NONE)),
+            _ => groups.iter().any(|g| g.rows.iter().any(|row| cell(g, row) != NONE)),
         };
-        let shown: Vec<&Column> = COLUMNS.iter().filter(says).collect();
-        let mut table = shown.iter().fold(Table::default(), |t, c| t.column(c.title, c.kind, c.rank));
+        let shown: Vec<Column> = COLUMNS.into_iter().filter(says).collect();
+        let column = |table: Table, &(title, kind, rank, ..): &Column| table.column(title, kind, rank);
+        let mut table = shown.iter().fold(Table::default(), column);
         for group in &groups {
             let threads = common.filter(|_| group.setting.device == Device::Cpu);
             let threads = threads.map_or(String::new(), |n| format!(", {}", count(n, "thread")));
             table.group(format!("{}{threads}\n{}", plain(&group.title()), plain(&group.problems())));
             for row in &group.rows {
-                let cell = |c: &&Column| {
-                    Cell::from(plain(&(c.cell)(group, row))).colored(color(c.title, group, row))
+                let cell = |&(title, _, _, cell, _): &Column| {
+                    Cell::from(plain(&cell(group, row))).colored(color(title, group, row))
                 };
                 table.push(shown.iter().map(cell));
             }
         }
         let dropped = table.dropped(self.width);
-        let there = |c: &&&Column| !c.legend.is_empty() && !dropped.iter().any(|title| title == c.title);
-        let legend: Vec<&str> = shown.iter().filter(there).map(|c| c.legend).collect();
+        let there = |&&(title, _, _, _, legend): &&Column| {
+            !legend.is_empty() && !dropped.iter().any(|gone| gone == title)
+        };
+        let legend: Vec<&str> = shown.iter().filter(there).map(|c| c.4).collect();
         table.text(self.width, self.color) + "\n" + &self.paragraph(&legend.join(" "))
     }
 
@@ -122,63 +125,47 @@ fn common_threads(groups: &[Group<'_>]) -> Option<usize> {
     rows().all(|r| r.measured.threads == first).then_some(first)
 }
 
-/// A column of the table of measurements.
-struct Column {
-    title: &'static str,
-    kind: Kind,
-    /// The highest is dropped first where columns do not fit; 0 stays.
-    rank: u8,
-    cell: fn(&Group<'_>, &Row<'_>) -> String,
-    legend: &'static str,
-}
-
-const fn column(
-    title: &'static str,
-    kind: Kind,
-    rank: u8,
-    cell: fn(&Group<'_>, &Row<'_>) -> String,
-    legend: &'static str,
-) -> Column {
-    Column { title, kind, rank, cell, legend }
-}
+/// A column of the table of measurements: its title; its kind; the rank by which it is dropped
+/// where columns do not fit; its cell; and what it means.
+type Column = (&'static str, Kind, u8, fn(&Group<'_>, &Row<'_>) -> String, &'static str);
 
 use Kind::{Number, Word};
 
 const COLUMNS: [Column; 10] = [
-    column("dtype", Word, 0, |_, r| r.measured.dtype.clone(), ""),
-    column("engine", Word, 0, |_, r| r.measured.engine.clone(), ""),
-    column("threads", Number, 1, |_, r| threads(r.measured), ""),
-    column("median", Number, 0, |_, r| median(r.measured), ""),
-    column("p10..p90", Number, 4, |_, r| spread(r.measured), "p10..p90: 8 of 10 runs are in this range."),
-    column(
+    ("dtype", Word, 0, |_, r| r.measured.dtype.clone(), ""),
+    ("engine", Word, 0, |_, r| r.measured.engine.clone(), ""),
+    ("threads", Number, 1, |_, r| threads(r.measured), ""),
+    ("median", Number, 0, |_, r| median(r.measured), ""),
+    ("p10..p90", Number, 4, |_, r| spread(r.measured), "p10..p90: 8 of 10 runs are in this range."),
+    (
         OVER_PLAIN,
         Number,
         0,
         |g, r| times(over(g, r, is_plain)),
         "over plain: speed over a plain scalar loop of the same dtype and threads.",
     ),
-    column(
+    (
         OVER_TORCH,
         Number,
         0,
         |g, r| times(over(g, r, is_torch)),
         "over torch: speed over torch's grid_sample, likewise.",
     ),
-    column(
+    (
         "of limit",
         Number,
         3,
         |_, r| percent(r.reached()),
         "of limit: share of the speed that the measured limits of the machine allow.",
     ),
-    column(
+    (
         ERROR,
         Number,
         2,
         |_, r| r.error_text(),
         "err/tol: largest error over the tolerance; with ~ it may be above 1.",
     ),
-    column("GB/s", Number, 5, |_, r| maybe(r.gathered_rate()), "GB/s: rows read through the caches."),
+    ("GB/s", Number, 5, |_, r| maybe(r.gathered_rate()), "GB/s: rows read through the caches."),
 ];
 
 const OVER_PLAIN: &str = "over plain";
