@@ -4,6 +4,7 @@ use anyhow::Result;
 use msda::{Dtype, Problem};
 use msda_bench::workload::Workload;
 use msda_cuda::driver::Arch;
+use msda_cuda::kernels::Call;
 use msda_cuda::{Operands, Request, Target};
 use msda_study::ladder::{RUNGS, Rung};
 use serde_json::json;
@@ -71,7 +72,7 @@ fn rungs(problem: &Problem, target: &Target) -> Vec<Step> {
     let step = |rung: &'static Rung| {
         let kernel = rung.kernel();
         let why_not = kernel.refuses(&request, target);
-        let call = why_not.is_none().then(|| kernel.prepare(&request, target)).unwrap_or_default();
+        let call = if why_not.is_none() { kernel.prepare(&request, target) } else { Call::default() };
         Step {
             name: rung.name,
             about: rung.about,
