@@ -145,7 +145,8 @@ fn headlines(records: &[Record]) -> Vec<String> {
 
 #[test]
 fn the_headline_compares_ours_with_the_fastest_other_of_one_run_and_dtype() {
-    let run = |day: u32, all: &[(&str, &str, &[(&str, f64)])]| Record {
+    type Times<'a> = &'a [(&'a str, f64)];
+    let run = |day: u32, all: &[(&str, &str, Times<'_>)]| Record {
         created: format!("2026-11-{day}T00:00:00Z"),
         ..record(all.iter().flat_map(|(workload, dtype, times)| timed(workload, dtype, times)).collect())
     };
