@@ -15,7 +15,7 @@ use crate::{gpu, machine, work};
 use measure::TURNS;
 
 /// What to measure.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Workloads by name or path; empty for the usual ones.
     pub workloads: Vec<String>,
@@ -38,12 +38,18 @@ pub struct Options {
 /// Receives the progress of a run, for a progress bar.
 pub trait Progress {
     /// There are `total` steps.
-    fn begin(&mut self, total: usize);
+    fn begin(&mut self, _total: usize) {}
     /// A step begins.
-    fn step(&mut self, what: &str);
+    fn step(&mut self, _what: &str) {}
     /// A message for the user.
-    fn note(&mut self, what: &str);
+    fn note(&mut self, _what: &str) {}
 }
+
+/// Progress that nobody sees.
+#[derive(Debug, Clone, Copy)]
+pub struct Silent;
+
+impl Progress for Silent {}
 
 /// One entry of the plan: an engine on a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,10 +2,13 @@
 //!
 //! Without a GPU every test prints that it skipped; with `MSDA_GPU=1` in the environment it fails.
 
+#[path = "../../msda-cuda/tests/common/mod.rs"]
+mod common;
+
 use std::time::Duration;
 
 use msda::Dtype;
-use msda_bench::bench::{self, Progress};
+use msda_bench::bench::{self, Silent};
 use msda_bench::check::Expected;
 use msda_bench::engines::{Engine as _, Registry};
 use msda_bench::gpu::Cuda;
@@ -15,28 +18,10 @@ use msda_bench::record::{Device, Pass};
 use msda_bench::task::Task;
 use msda_bench::timing::Effort;
 use msda_bench::workload::Workload;
-use msda_cuda::driver::Device as Gpu;
 use msda_cuda::kernels::Kernel;
 use msda_cuda::{Levels, choose};
 
-fn gpu() -> Option<Gpu> {
-    match Gpu::open(0) {
-        Ok(gpu) => Some(gpu),
-        Err(why) => {
-            assert!(std::env::var_os("MSDA_GPU").is_none(), "{why}");
-            eprintln!("skipped: {why}");
-            None
-        }
-    }
-}
-
-struct Silent;
-
-impl Progress for Silent {
-    fn begin(&mut self, _total: usize) {}
-    fn step(&mut self, _what: &str) {}
-    fn note(&mut self, _what: &str) {}
-}
+use common::device as gpu;
 
 #[test]
 fn the_engine_is_right_and_names_its_kernel() {
@@ -152,12 +137,8 @@ fn the_benchmark_measures_both_passes_of_the_gpu_with_floors() {
     let options = bench::Options {
         workloads: vec!["small".into(), "seed-decoder".into()],
         engines: ["cuda", "cuda:generic", "cuda:atomic"].map(String::from).into(),
-        dtypes: Vec::new(),
-        device: None,
-        pass: None,
-        threads: Vec::new(),
         quick: true,
-        command: "test".into(),
+        ..bench::Options::default()
     };
     let record = bench::run(&options, &Registry::default(), &mut Silent).unwrap();
     let of = |pass, engine: &str| {
@@ -177,44 +158,28 @@ fn the_benchmark_measures_both_passes_of_the_gpu_with_floors() {
     assert_eq!(skipped, ["cuda:atomic forward"]);
 }
 
+/// One pass where one is asked for. A kernel is checked by the call that is timed: it may refuse the
+/// few queries which the oracle evaluates.
 #[test]
-fn one_pass_is_measured_where_one_is_asked_for() {
+fn what_is_asked_for_is_measured() {
     if gpu().is_none() {
         return;
     }
-    let options = bench::Options {
-        workloads: vec!["small".into()],
-        engines: vec!["cuda".into()],
-        dtypes: vec![Dtype::F16],
-        device: None,
-        pass: Some(Pass::Backward),
-        threads: Vec::new(),
-        quick: true,
-        command: "test".into(),
-    };
-    let record = bench::run(&options, &Registry::default(), &mut Silent).unwrap();
-    assert_eq!(record.measurements.iter().map(|m| m.pass).collect::<Vec<_>>(), [Pass::Backward]);
-}
-
-/// A kernel is checked by the call that is timed: it may refuse the few queries which the oracle
-/// evaluates.
-#[test]
-fn a_kernel_that_takes_the_whole_workload_is_measured() {
-    if gpu().is_none() {
-        return;
+    for (workload, engine, pass) in
+        [("small", "cuda", Pass::Backward), ("detr-encoder", "cuda:rows:walk=tiles", Pass::Forward)]
+    {
+        let options = bench::Options {
+            workloads: vec![workload.into()],
+            engines: vec![engine.into()],
+            dtypes: vec![Dtype::F16],
+            pass: Some(pass),
+            quick: true,
+            ..bench::Options::default()
+        };
+        let record = bench::run(&options, &Registry::default(), &mut Silent).unwrap();
+        let passes: Vec<Pass> = record.measurements.iter().map(|m| m.pass).collect();
+        assert_eq!(passes, [pass], "{engine}: {:?}", record.skipped);
     }
-    let options = bench::Options {
-        workloads: vec!["detr-encoder".into()],
-        engines: vec!["cuda:rows:walk=tiles".into()],
-        dtypes: vec![Dtype::F16],
-        device: None,
-        pass: Some(Pass::Forward),
-        threads: Vec::new(),
-        quick: true,
-        command: "test".into(),
-    };
-    let record = bench::run(&options, &Registry::default(), &mut Silent).unwrap();
-    assert_eq!(record.measurements.len(), 1, "{:?}", record.skipped);
 }
 
 #[test]

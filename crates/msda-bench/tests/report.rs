@@ -144,52 +144,46 @@ fn headlines(records: &[Record]) -> Vec<String> {
 }
 
 #[test]
-fn the_headline_compares_the_same_dtype() {
-    let mut all = timed("detr-encoder", "f32", &[("cpu-avx512", 2.0), ("torch", 8.0)]);
-    all.extend(timed("detr-encoder", "f16", &[("cpu-avx512", 1.0)]));
-    let lines = headlines(&[record(all)]);
-    assert_eq!(lines.len(), 1, "f16 has no other implementation: {lines:?}");
-    assert!(lines[0].ends_with("forward, f32: 4.0 times faster than torch."), "{lines:?}");
-}
-
-#[test]
-fn the_headline_has_model_workloads_if_there_are_any() {
-    let mut all = timed("detr-encoder", "f32", &[("cpu-avx512", 2.0), ("torch", 8.0)]);
-    all.extend(timed("rf-detr-decoder", "f32", &[("cpu-avx512", 2.0), ("torch", 5.0)]));
-    all.extend(timed("seed-uniform", "f32", &[("cpu-avx512", 1.0), ("torch", 900.0)]));
-    let lines = headlines(&[record(all)]);
-    assert!(lines[0].ends_with(": 2.5 to 4.0 times faster than torch."), "{lines:?}");
-    let synthetic = timed("seed-uniform", "f32", &[("cpu-avx512", 1.0), ("torch", 900.0)]);
-    // Without a model's workload the others have a headline and charts.
-    let synthetic = [record(synthetic)];
-    assert!(headlines(&synthetic)[0].ends_with("forward, f32: 900 times faster than torch."));
-    let page = html(&synthetic);
-    assert!(
-        page.contains("None of these workloads is taken from a model")
-            && page.contains("On the CPU, forward")
-    );
-    assert!(!page.contains("Charts of workloads that are not taken from models"));
-}
-
-#[test]
-fn the_headline_never_divides_times_of_two_runs() {
-    let ours = record(timed("detr-encoder", "f32", &[("cpu-avx512", 2.0)]));
-    let theirs = record(timed("detr-encoder", "f32", &[("torch", 8.0)]));
-    assert_eq!(headlines(&[ours, theirs]), Vec::<String>::new());
-}
-
-#[test]
-fn the_run_with_most_implementations_counts_then_the_newest() {
-    let run = |day: u32, times: &[(&str, f64)]| Record {
+fn the_headline_compares_ours_with_the_fastest_other_of_one_run_and_dtype() {
+    type Times<'a> = &'a [(&'a str, f64)];
+    let run = |day: u32, all: &[(&str, &str, Times<'_>)]| Record {
         created: format!("2026-11-{day}T00:00:00Z"),
-        ..record(timed("detr-encoder", "f32", times))
+        ..record(all.iter().flat_map(|(workload, dtype, times)| timed(workload, dtype, times)).collect())
     };
-    let few = run(17, &[("cpu-avx512", 1.0), ("torch", 99.0)]);
-    let old = run(15, &[("cpu-avx512", 1.0), ("torch", 50.0), ("peer:mmcv", 30.0)]);
-    let new = run(16, &[("cpu-avx512", 1.0), ("torch", 60.0), ("peer:mmcv", 40.0)]);
-    let lines = headlines(&[few, new, old]);
-    let expected = "40 times faster than the fastest of mmcv, torch, 60 times faster than torch.";
-    assert!(lines[0].ends_with(expected), "{lines:?}");
+    let detr = "detr-encoder";
+    let (ours, torch, mmcv) = (("cpu-avx512", 2.0), ("torch", 8.0), ("peer:mmcv", 60.0));
+    let synthetic = ("seed-uniform", "f32", &[("cpu-avx512", 1.0), ("torch", 900.0)][..]);
+    let model = (detr, "f32", &[ours, torch][..]);
+    for (runs, expected) in [
+        // f16 has no other implementation.
+        (vec![run(15, &[model, (detr, "f16", &[ours])])], "forward, f32: 4.0 times faster than torch."),
+        // Workloads of models count if there are any.
+        (
+            vec![run(15, &[model, ("rf-detr-decoder", "f32", &[ours, ("torch", 5.0)]), synthetic])],
+            ": 2.5 to 4.0 times faster than torch.",
+        ),
+        (vec![run(15, &[synthetic])], "forward, f32: 900 times faster than torch."),
+        // Times of two runs are never divided.
+        (vec![run(15, &[(detr, "f32", &[ours])]), run(15, &[(detr, "f32", &[torch])])], ""),
+        // The run with most implementations counts, then the newest.
+        (
+            vec![
+                run(17, &[(detr, "f32", &[ours, ("torch", 99.0)])]),
+                run(16, &[(detr, "f32", &[ours, ("torch", 80.0), mmcv])]),
+                run(15, &[(detr, "f32", &[ours, ("torch", 99.0), mmcv])]),
+            ],
+            "30 times faster than the fastest of mmcv, torch, 40 times faster than torch.",
+        ),
+    ] {
+        let lines = headlines(&runs);
+        assert_eq!(lines.len(), usize::from(!expected.is_empty()), "{lines:?}");
+        assert!(lines.iter().all(|line| line.ends_with(expected)), "{lines:?}");
+    }
+    // Without a model's workload the others have charts.
+    let page = html(&[run(15, &[synthetic])]);
+    assert!(page.contains("None of these workloads is taken from a model"));
+    assert!(page.contains("On the CPU, forward"));
+    assert!(!page.contains("Charts of workloads that are not taken from models"));
 }
 
 #[test]
@@ -237,9 +231,9 @@ fn losses_are_reported() {
 #[test]
 fn a_busy_machine_is_a_warning() {
     let mut run = record(timed("detr-encoder", "f32", &[("cpu-avx512", 2.0), ("torch", 8.0)]));
-    assert!(!html(std::slice::from_ref(&run)).contains("class=\"warning\""));
+    assert!(!html(std::slice::from_ref(&run)).contains("<strong>Warning:</strong>"));
     run.machine.load = Some(Load { per_core: 0.2, busy: false });
-    assert!(!html(std::slice::from_ref(&run)).contains("class=\"warning\""));
+    assert!(!html(std::slice::from_ref(&run)).contains("<strong>Warning:</strong>"));
     run.machine.load = Some(Load { per_core: 1.75, busy: true });
     let runs = [run];
     let page = html(&runs);
@@ -272,7 +266,7 @@ fn the_gpu_is_described_and_compared_with_itself() {
          30 times faster than torch.",
         "Backward on the GPU",
         "forward, f32: **10 times faster than torch**.",
-        "Example GPU 200 (132 SMs, 141 GiB, driver 580.10,",
+        "### Example GPU 200\n\n> 132 SMs, 141 GiB, driver 580.10,",
         "before: 345 MHz memory 3201 MHz 31 C 76 W, after: 1980 MHz memory 3201 MHz 31 C 313 W",
         // Microseconds on the GPU, milliseconds on the CPU.
         "| workload | dtype | cuda | mmcv | original | torch | p10..p90 |",
@@ -308,8 +302,8 @@ fn runs_of_one_command_are_shown_as_one() {
         ..record(timed("detr-encoder", "f32", &[("cpu-avx512", ms)]))
     };
     let text = markdown(&[run(10, 2.0), run(30, 4.0), run(20, 3.0)]);
-    assert!(text.contains("### 2026-11-15 12:34:30 UTC"), "{text}");
-    assert!(!text.contains("### 2026-11-15 12:34:20 UTC"), "{text}");
+    assert!(text.contains("<summary>2026-11-15 12:34:30 UTC"), "{text}");
+    assert!(!text.contains("<summary>2026-11-15 12:34:20 UTC"), "{text}");
     assert!(text.contains("2 earlier runs of the same command"), "{text}");
     assert!(text.contains("| detr-encoder | forward | f32 | 2 | 4.00 | 3.00 | 2.00 |"), "{text}");
 }

@@ -9,6 +9,7 @@ use msda_bench::engines::{Engine, Local, Torch};
 use msda_bench::record::Pass;
 use msda_bench::task::Task;
 use msda_bench::timing::Effort;
+use msda_bench::workload::Workload;
 
 fn torch() -> Option<Torch> {
     match Torch::start(1) {
@@ -104,28 +105,9 @@ fn every_option_agrees_with_grid_sample() {
 #[test]
 fn host_time_is_told_apart_from_gpu_time() {
     let Some(mut torch) = torch() else { return };
-    let p = Problem::new(Spec {
-        batch: 1,
-        queries: 7,
-        heads: 2,
-        channels: 4,
-        levels: vec![(5, 6)],
-        points: vec![3],
-        ..Spec::default()
-    })
-    .unwrap();
-    let mut r = Rng::new(7);
-    let mut numbers = |len| Buffer::from_fn(Dtype::F32, len, |_| r.normal());
-    let (value, locations) = (numbers(p.value_len()), numbers(p.locations_len()));
-    let (weights, grad) = (numbers(p.weights_len()), numbers(p.output_len()));
+    let data = Workload::find("small").unwrap().data(Dtype::F32).unwrap();
     for pass in [Pass::Forward, Pass::Backward] {
-        let task = Task {
-            data: 1,
-            problem: p.clone(),
-            inputs: Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice()),
-            grad_output: grad.as_slice().into(),
-            pass,
-        };
+        let task = Task::whole(&data, pass);
         assert!(torch.time(&task, Effort::QUICK).unwrap().iter().all(|&ms| ms > 0.0));
         assert_eq!(torch.launching(&task).host_us, None);
         if !torch.finds_cuda() {

@@ -2,10 +2,11 @@
 //!
 //! Most tests need a Python with torch. Without one they are skipped, unless `MSDA_PYTHON` is set.
 
-use std::path::Path;
-use std::process::{Command, Output};
+mod shell;
 
 use msda_bench::record::{Device, Measurement, Record};
+
+use shell::{Shell, text};
 
 const MODULE: &str = r#"
 from torch.nn.functional import grid_sample
@@ -24,95 +25,19 @@ def attention(value, shapes, starts, locations, weights):
     return total.view(b, h, d, q).permute(0, 3, 1, 2).flatten(2)
 "#;
 
-const PEERS: &str = r#"
-[peer.good]
-about = "grid_sample by way of a peer"
-import = "attention_of_mine"
-call = "attention(value, shapes, starts, locations, weights)"
-device = "cpu"
-dtypes = ["f32"]
-backward = true
+const PEERS: &str = include_str!("peers/mine.toml");
 
-[peer.rough]
-about = "a per cent off, and says so"
-import = "attention_of_mine"
-setup = "factor = 1.01"
-prepare = "scaled = weights * factor"
-call = "attention(value, shapes, starts, locations, scaled)"
-device = "cpu"
-dtypes = ["f32"]
-exact = false
-
-[peer.wrong]
-about = "all zeros"
-import = "torch"
-call = "zeros(locations.shape[0], locations.shape[1], value.shape[2] * value.shape[3])"
-device = "cpu"
-dtypes = ["f32"]
-
-[peer.crooked]
-about = "a shape nobody asked for"
-import = "torch"
-call = "zeros(3)"
-device = "cpu"
-dtypes = ["f32"]
-
-[peer.narrow]
-about = "16-bit values and coordinates, computed in 32 bits: grid_sample on the processor gives NaN in f16"
-import = "attention_of_mine"
-call = "attention(value.float(), shapes, starts, locations.float(), weights.float()).to(value.dtype)"
-device = "cpu"
-dtypes = ["f16"]
-backward = true
-
-[peer.softmax]
-about = "takes logits, and completes the gradient of the weights"
-import = "attention_of_mine"
-prepare = "logits = weights.log()"
-call = "attention(value, shapes, starts, locations, logits.flatten(-2).softmax(-1).view_as(logits))"
-finish = "grad_weights = grad_weights + (output * grad).sum(-1)[..., None, None]"
-device = "cpu"
-dtypes = ["f32"]
-backward = true
-exact = false
-
-[peer.unfinished]
-about = "takes logits, and does not complete the gradient of the weights"
-import = "attention_of_mine"
-prepare = "logits = weights.log()"
-call = "attention(value, shapes, starts, locations, logits.flatten(-2).softmax(-1).view_as(logits))"
-device = "cpu"
-dtypes = ["f32"]
-backward = true
-exact = false
-
-[peer.dies]
-about = "ends the process"
-import = "os"
-call = "_exit(3)"
-device = "cpu"
-dtypes = ["f32"]
-
-[peer.absent]
-about = "not installed"
-import = "no_such_module_anywhere"
-call = "f()"
-device = "cpu"
-dtypes = ["f32"]
-"#;
-
-fn msda(folder: &Path, engines: &Path, args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_msda"));
-    command.args(args).current_dir(folder).env("MSDA_ENGINES", engines).env("PYTHONPATH", folder);
+/// A shell with the peers of a file `mine.toml`.
+fn msda(peers: &str) -> Shell {
+    let msda = Shell::new(env!("CARGO_BIN_EXE_msda"));
+    msda.write("mine.toml", peers);
+    let (engines, folder) = (msda.at("mine.toml"), msda.at(""));
+    let msda = msda.with("MSDA_ENGINES", engines).with("PYTHONPATH", folder);
     // From that folder the project's own Python would not be found.
-    if let Ok(python) = msda_bench::engines::find_python() {
-        command.env("MSDA_PYTHON", python);
+    match msda_bench::engines::find_python() {
+        Ok(python) => msda.with("MSDA_PYTHON", python),
+        Err(_) => msda,
     }
-    command.output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn has_torch() -> bool {
@@ -131,18 +56,14 @@ fn peers_are_measured_beside_ours_and_their_failures_are_noted() {
     if !has_torch() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let engines = dir.path().join("mine.toml");
-    std::fs::write(&engines, PEERS).unwrap();
-    std::fs::write(dir.path().join("attention_of_mine.py"), MODULE).unwrap();
+    let msda = msda(PEERS);
+    msda.write("attention_of_mine.py", MODULE);
     let names = ["good", "rough", "wrong", "crooked", "narrow", "softmax", "unfinished", "dies", "absent"];
     let names = names.map(|n| format!("peer:{n}"));
     let mut args =
         vec!["bench", "--quick", "--workload", "small", "--engine", "cpu", "--threads", "1", "--json"];
     args.extend(names.iter().flat_map(|n| ["--engine", n]));
-    let run = msda(dir.path(), &engines, &args);
-    assert!(run.status.success(), "{}", text(&run.stderr));
-    let record = Record::parse(&text(&run.stdout)).unwrap();
+    let record = msda.record(&args);
 
     let of = |engine: &str| -> Vec<&Measurement> {
         record.measurements.iter().filter(|m| m.engine == engine).collect()
@@ -175,8 +96,7 @@ fn peers_are_measured_beside_ours_and_their_failures_are_noted() {
     assert!(why("peer:absent").contains("no_such_module_anywhere"));
     assert_eq!(record.skipped.iter().filter(|s| s.what.contains("absent")).count(), 1);
 
-    let doctor = msda(dir.path(), &engines, &["doctor", "--peers", "--json"]);
-    let findings: serde_json::Value = serde_json::from_slice(&doctor.stdout).unwrap();
+    let findings = msda.json(&["doctor", "--peers", "--json"]);
     let peers = findings.as_array().unwrap().iter().find(|f| f["what"] == "peers").unwrap();
     let says = peers["says"].as_str().unwrap();
     assert!(says.contains("peer:good") && !says.contains("peer:absent"), "{peers}");
@@ -184,26 +104,12 @@ fn peers_are_measured_beside_ours_and_their_failures_are_noted() {
 
 #[test]
 fn bad_files_and_names_are_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let engines = dir.path().join("mine.toml");
-    std::fs::write(&engines, PEERS.replace("about = \"all zeros\"", "abuot = \"all zeros\"")).unwrap();
     let args = ["bench", "--quick", "--workload", "small", "--engine", "peer:wrong"];
-    let run = msda(dir.path(), &engines, &args);
-    assert_eq!(run.status.code(), Some(1));
-    let said = text(&run.stderr);
-    assert!(said.contains("mine.toml") && said.contains("line 21") && said.contains("abuot"), "{said}");
-
-    std::fs::write(&engines, PEERS).unwrap();
-    let run = msda(dir.path(), &engines, &["bench", "--quick", "--engine", "peer:nobody"]);
-    assert_eq!(run.status.code(), Some(2));
-    let said = text(&run.stderr);
-    assert!(
-        said.contains("peer:nobody") && said.contains("peer:good") && said.contains("peer:mmcv"),
-        "{said}"
-    );
-
-    let run = msda(dir.path(), &dir.path().join("gone.toml"), &args);
-    assert!(text(&run.stderr).contains("gone.toml"), "{}", text(&run.stderr));
+    let misspelt = msda(&PEERS.replace("about = \"all zeros\"", "abuot = \"all zeros\""));
+    misspelt.fails(1, &args, &["mine.toml", "line 20", "abuot"]);
+    let unknown = ["bench", "--quick", "--engine", "peer:nobody"];
+    msda(PEERS).fails(2, &unknown, &["peer:nobody", "peer:good", "peer:mmcv"]);
+    msda(PEERS).with("MSDA_ENGINES", "gone.toml").fails(1, &args, &["gone.toml"]);
 }
 
 /// A Python that speaks the protocol of the benchmark and fails as the name of a peer says.
@@ -233,20 +139,31 @@ for line in sys.stdin:
 "#;
 
 #[cfg(unix)]
-fn failing_python(folder: &Path) -> Command {
+const FAILING_BENCH: [&str; 11] = [
+    "bench",
+    "--quick",
+    "--workload",
+    "small",
+    "--dtype",
+    "f32",
+    "--threads",
+    "1",
+    "--pass",
+    "forward",
+    "--json",
+];
+
+#[cfg(unix)]
+fn failing_python() -> Shell {
     // In folders that only this user can write to. Another process writes the file: one that this
     // process holds open for writing, in whatever thread, cannot be started.
-    let (text, bin) = (folder.join("failing.py"), folder.join("env/bin"));
-    let python = bin.join("python");
+    let msda = Shell::new(env!("CARGO_BIN_EXE_msda"));
+    let (bin, python) = (msda.at("env/bin"), msda.at("env/bin/python"));
     std::fs::create_dir_all(&bin).unwrap();
-    std::fs::write(&text, FAILING).unwrap();
-    let copied = Command::new("install").args(["-m", "755"]).args([&text, &python]).status().unwrap();
-    assert!(copied.success());
-    let mut command = Command::new(env!("CARGO_BIN_EXE_msda"));
-    command.current_dir(folder).env("MSDA_PYTHON", python).env("MSDA_PYTHON_TIMEOUT", "10");
-    command.args(["bench", "--quick", "--workload", "small", "--dtype", "f32", "--threads", "1"]);
-    command.args(["--pass", "forward", "--json"]);
-    command
+    msda.write("failing.py", FAILING);
+    let mut install = std::process::Command::new("install");
+    assert!(install.args(["-m", "755"]).args([&msda.at("failing.py"), &python]).status().unwrap().success());
+    msda.with("MSDA_PYTHON", python).with("MSDA_PYTHON_TIMEOUT", "10")
 }
 
 /// Each failure ends with a reason, within the timeout, and the other engines are measured. Lines
@@ -257,17 +174,16 @@ fn a_peer_that_hangs_or_dies_ends_in_a_message_and_the_run_goes_on() {
     use std::io::{BufRead, BufReader};
     use std::process::Stdio;
 
-    let dir = tempfile::tempdir().unwrap();
+    let msda = failing_python();
     let names = ["never_ready", "dies_at_import", "hangs", "dies", "garbage", "flood"];
     let entry = |name: &&str| {
         format!(
             "[peer.{name}]\nabout = \"-\"\nimport = \"{name}\"\ncall = \"-\"\ndevice = \"cpu\"\ndtypes = [\"f32\"]\n"
         )
     };
-    let file = dir.path().join("engines.toml");
-    std::fs::write(&file, names.iter().map(entry).collect::<String>()).unwrap();
-    let mut command = failing_python(dir.path());
-    command.env("MSDA_ENGINES", &file).args(["--engine", "cpu"]);
+    msda.write("engines.toml", names.iter().map(entry).collect::<String>());
+    let mut command = msda.command(&FAILING_BENCH);
+    command.args(["--engine", "cpu"]);
     command.args(names.iter().flat_map(|name| ["--engine".into(), format!("peer:{name}")]));
     let mut child =
         command.args(["--engine", "oracle"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -312,7 +228,6 @@ fn a_peer_that_hangs_or_dies_ends_in_a_message_and_the_run_goes_on() {
 #[cfg(unix)]
 #[test]
 fn a_python_that_does_not_start_is_left_out() {
-    let dir = tempfile::tempdir().unwrap();
     for (fails, seconds, why) in [
         ("no torch", "10", "no Python with torch"),
         ("hangs at the start", "10", "no answer within 10 s"),
@@ -320,11 +235,8 @@ fn a_python_that_does_not_start_is_left_out() {
         ("garbage at the start", "10", "got 'garbage' from Python"),
         ("", "soon", "MSDA_PYTHON_TIMEOUT: got 'soon', expected seconds"),
     ] {
-        let mut command = failing_python(dir.path());
-        command.env("FAILS", fails).env("MSDA_PYTHON_TIMEOUT", seconds);
-        let run = command.args(["--engine", "cpu", "--engine", "torch"]).output().unwrap();
-        assert!(run.status.success(), "{}", text(&run.stderr));
-        let record = Record::parse(&text(&run.stdout)).unwrap();
+        let msda = failing_python().with("FAILS", fails).with("MSDA_PYTHON_TIMEOUT", seconds);
+        let record = msda.record(&[&FAILING_BENCH[..], &["--engine", "cpu", "--engine", "torch"]].concat());
         assert_eq!(record.measurements.len(), 2, "cpu and plain");
         let found = record.skipped.iter().any(|s| s.what == "torch" && s.why.contains(why));
         assert!(found, "{fails}: {:?}", record.skipped);

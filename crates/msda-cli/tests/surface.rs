@@ -4,23 +4,19 @@
 //! difference then belongs into the review of the change. Numbers that change are masked.
 #![cfg(feature = "cuda")]
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+mod shell;
 
-/// What a command prints, on standard output or else on standard error.
-fn output(folder: &Path, args: &[&str]) -> String {
-    let run = Command::new(env!("CARGO_BIN_EXE_msda"))
-        .args(args)
-        .current_dir(folder)
-        .env("COLUMNS", "80")
-        .env("CUDA_VISIBLE_DEVICES", "-1")
-        .env("MSDA_CACHE_DIR", folder.join("cache"))
-        .env("MSDA_PYTHON", "no-such-python")
-        .env_remove("RAYON_NUM_THREADS")
-        .output()
-        .unwrap();
-    let text = if run.stdout.is_empty() { run.stderr } else { run.stdout };
-    String::from_utf8(text).unwrap()
+use std::path::PathBuf;
+
+use shell::{Shell, text};
+
+/// What commands print, on standard output or else on standard error.
+fn msda() -> impl Fn(&[&str]) -> String {
+    let msda = Shell::new(env!("CARGO_BIN_EXE_msda")).without_gpu().with("MSDA_PYTHON", "no-such-python");
+    move |args| {
+        let run = msda.command(args).env_remove("RAYON_NUM_THREADS").output().unwrap();
+        text(if run.stdout.is_empty() { &run.stderr } else { &run.stdout })
+    }
 }
 
 fn compare(name: &str, got: &str) {
@@ -63,15 +59,15 @@ fn masked(text: &str) -> String {
 
 #[test]
 fn help_texts() {
-    let dir = tempfile::tempdir().unwrap();
-    let help = output(dir.path(), &["--help"]);
+    let output = msda();
+    let help = output(&["--help"]);
     compare("help", &help);
     // On a terminal of 80 columns and 24 lines.
     assert!(help.lines().count() <= 24, "{help}");
     let place = |command: &str| help.find(&format!("\n  {command} ")).unwrap_or(usize::MAX);
     assert!(place("run") < place("report"), "{help}");
     for command in ["doctor", "run", "verify", "bench", "tune", "kernels", "cache"] {
-        let help = output(dir.path(), &[command, "--help"]);
+        let help = output(&[command, "--help"]);
         compare(&format!("help-{command}"), &help);
         assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
         assert!(help.contains("\nExamples:\n  msda "), "{help}");
@@ -80,15 +76,14 @@ fn help_texts() {
 
 #[test]
 fn typical_outputs() {
-    let dir = tempfile::tempdir().unwrap();
-    let kernels = output(dir.path(), &["kernels", "--arch", "sm_90"]);
+    let output = msda();
+    let kernels = output(&["kernels", "--arch", "sm_90"]);
     compare("kernels", &kernels);
-    let verify =
-        output(dir.path(), &["verify", "--engine", "cpu", "--engine", "plain", "--group", "borders"]);
+    let verify = output(&["verify", "--engine", "cpu", "--engine", "plain", "--group", "borders"]);
     compare("verify", &masked(&verify));
     let args =
         ["bench", "--quick", "--workload", "small", "--dtype", "f32", "--threads", "1", "--device", "cpu"];
-    let bench = output(dir.path(), &args);
+    let bench = output(&args);
     // The first lines and the result name this machine.
     let (_, rest) = bench.split_once("\nsmall forward").unwrap();
     let (tables, rest) = rest.split_once("\nOn a").unwrap();
@@ -99,7 +94,7 @@ fn typical_outputs() {
     let row = |line: &str| line.starts_with("f32 ");
     lines.chunk_by_mut(|a, b| row(a) && row(b)).for_each(<[_]>::sort_unstable);
     compare("bench", &(lines.join("\n") + "\n"));
-    let doctor = output(dir.path(), &["doctor"]);
+    let doctor = output(&["doctor"]);
     for (name, text) in [("kernels", kernels), ("verify", verify), ("bench", bench), ("doctor", doctor)] {
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{name}: {text}");
     }

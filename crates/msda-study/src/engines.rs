@@ -1,6 +1,6 @@
 //! The rungs of the ladder as engines: `cuda:ladder:NAME`, `cuda@N:ladder:NAME`.
 
-use crate::ladder::{self, RUNGS};
+use crate::ladder::{self, RUNGS, Rung};
 use anyhow::{Context, Result};
 use msda::Backend;
 use msda_bench::engines::{Engine, Registry, Source, is_cuda, split_cuda};
@@ -32,13 +32,11 @@ pub fn registry() -> Registry {
 
 /// Names of the engines that show these rungs of the ladder, or all: the chosen kernel, then rungs.
 pub fn names(rungs: &[String]) -> Result<Vec<String>> {
-    let rungs = match rungs {
-        [] => Rungs.names(),
-        some => some
-            .iter()
-            .map(|name| ladder::find(name).map(|rung| format!("{RUNG}{}", rung.name)))
-            .collect::<Result<_, _>>()?,
+    let rungs: Vec<&Rung> = match rungs {
+        [] => RUNGS.iter().collect(),
+        some => some.iter().map(|name| ladder::find(name)).collect::<Result<_, _>>()?,
     };
+    let rungs = rungs.iter().map(|rung| format!("{RUNG}{}", rung.name));
     Ok(std::iter::once("cuda".to_owned()).chain(rungs).collect())
 }
 
@@ -57,10 +55,6 @@ impl Rungs {
 impl Source for Rungs {
     fn has(&self, name: &str) -> bool {
         is_rung(name)
-    }
-
-    fn names(&self) -> Vec<String> {
-        RUNGS.iter().map(|rung| format!("{RUNG}{}", rung.name)).collect()
     }
 
     fn open(&self, name: &str) -> Result<Box<dyn Engine>> {
@@ -85,7 +79,7 @@ mod tests {
     fn rungs_are_engines_by_name() {
         assert!(is_rung("cuda:ladder:base") && is_rung("cuda@1:ladder:base"));
         assert!(!is_rung("cuda") && !is_rung("cuda:generic") && !is_rung("ladder:base"));
-        for name in Rungs.names() {
+        for name in names(&[]).unwrap().split_off(1) {
             let (ordinal, kernel) = Rungs::parse(&name).unwrap();
             assert_eq!((ordinal, format!("cuda:{kernel}")), (0, name));
         }

@@ -4,7 +4,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | [`ladder`] | every strategy as a kernel with its host twin |
-//! | [`engines`], [`list`], [`verify`] | rungs as engines, what each takes, their results |
+//! | [`engines`], [`verify`] | rungs as engines, and their results |
 //! | [`probes`], [`probe`] | kernels that measure limits, and the documents' experiments |
 //! | [`analyze`] | the work of a workload, the compiled kernel, hardware counters |
 //! | [`facts`] | named numbers from records and definitions, and arithmetic over them |
@@ -20,10 +20,10 @@ pub mod analyze;
 pub mod claims;
 pub mod engines;
 pub mod facts;
+mod found;
 pub mod founding;
 mod functions;
 pub mod ladder;
-pub mod list;
 mod persisting;
 pub mod probe;
 pub mod probes;

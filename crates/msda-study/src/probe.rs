@@ -30,6 +30,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::found::Found;
 use crate::probes::banks::{self, Access, PITCHES, Pattern};
 use crate::probes::ceilings::Ceiling;
 use crate::probes::clusters::{self, Shape};
@@ -41,7 +42,7 @@ use anyhow::{Context as _, Result, bail};
 use msda::ErrorKind;
 use msda_bench::bench::Progress;
 use msda_bench::parallel::in_parallel;
-use msda_bench::record::{Ceiling as Recorded, Figure, Record, Skipped};
+use msda_bench::record::{Ceiling as Recorded, Record};
 use msda_bench::{gpu, machine, work};
 use msda_cuda::driver::Device;
 use msda_cuda::jit::Cache;
@@ -96,7 +97,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         Ok(device) => Some(device),
         Err(why) => {
             for name in wanted.iter().filter(|name| **name != CPU) {
-                found.skip(name, &why);
+                found.skip(format!("probe.{name}"), &why);
             }
             None
         }
@@ -151,12 +152,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         });
         bail!("nothing was measured\n{}", reasons.collect::<Vec<_>>().join("\n"));
     }
-    Ok(Record {
-        ceilings,
-        figures: found.figures,
-        skipped: found.skipped,
-        ..Record::new(&options.command, machine)
-    })
+    Ok(Record { ceilings, ..found.record(&options.command, machine) })
 }
 
 /// Runs clusters without their last barrier and returns how many sums are wrong. It may fault or
@@ -174,58 +170,43 @@ fn compile(device: &Device) {
     });
 }
 
-/// The results so far.
-#[derive(Debug, Default)]
-struct Found {
-    figures: Vec<Figure>,
-    skipped: Vec<Skipped>,
-}
-
+/// Probes, and what they have found so far. Names begin with `probe.`.
 impl Found {
-    fn push(&mut self, name: impl std::fmt::Display, value: f64, unit: &str) {
-        self.figures.push(Figure { name: format!("probe.{name}"), value, unit: unit.into() });
-    }
-
-    fn skip(&mut self, what: impl std::fmt::Display, why: &msda::Error) {
-        self.skipped.push(Skipped { what: format!("probe.{what}"), why: why.to_string() });
-    }
-
     /// A result. If this machine cannot run the probe, none, and the reason is kept.
     fn got<T>(&mut self, what: impl std::fmt::Display, result: msda::Result<T>) -> Result<Option<T>> {
         match result {
             Ok(result) => Ok(Some(result)),
             Err(why) if matches!(why.kind(), ErrorKind::Unsupported | ErrorKind::Memory) => {
-                self.skip(what, &why);
+                self.skip(format!("probe.{what}"), &why);
                 Ok(None)
             }
             Err(why) => Err(why.into()),
         }
     }
 
-    /// Figures of one subject: metric, value, unit.
-    fn push_all<const N: usize>(&mut self, name: &str, all: [(&str, f64, &str); N]) {
-        all.into_iter().for_each(|(metric, value, unit)| self.push(format!("{name}.{metric}"), value, unit));
+    fn push<const N: usize>(&mut self, name: impl std::fmt::Display, all: [(&str, f64, &str); N]) {
+        self.add(format!("probe.{name}"), &all);
     }
 
     fn time_and_rate(&mut self, name: &str, timed: &Timed) {
-        self.push_all(name, [("time", timed.median(), "us"), ("rate", timed.rate() / 1e9, "GB/s")]);
+        self.push(name, [("time", timed.median(), "us"), ("rate", timed.rate() / 1e9, "GB/s")]);
     }
 
     fn cpu(&mut self, ceilings: &[Recorded]) {
         for ceiling in ceilings {
             let unit = if ceiling.name == work::FMA { "GFLOP/s" } else { "GB/s" };
-            self.push(format!("{CPU}.{}.rate", ceiling.name), ceiling.rate, unit);
+            self.push(format!("{CPU}.{}", ceiling.name), [("rate", ceiling.rate, unit)]);
         }
     }
 
     fn ceilings(&mut self, bench: &Bench, copy: f64, progress: &mut dyn Progress) -> Result<()> {
-        self.push(format!("{CEILING}.copy.rate"), copy / 1e9, "GB/s");
+        self.push(format!("{CEILING}.copy"), [("rate", copy / 1e9, "GB/s")]);
         for ceiling in Ceiling::ALL {
             let name = format!("{CEILING}.{ceiling}");
             progress.step(&format!("{CEILING}: {ceiling}"));
             let Some(timed) = self.got(&name, ceiling.run(bench))? else { continue };
             let (scale, unit) = if ceiling.is_arithmetic() { (1e12, "TFLOP/s") } else { (1e9, "GB/s") };
-            self.push_all(&name, [("time", timed.median(), "us"), ("rate", timed.rate() / scale, unit)]);
+            self.push(&name, [("time", timed.median(), "us"), ("rate", timed.rate() / scale, unit)]);
         }
         Ok(())
     }
@@ -265,7 +246,7 @@ impl Found {
                     ("cycles.mean", mean, "cycles"),
                     ("cycles.max", most, "cycles"),
                 ];
-                self.push_all(&name, all);
+                self.push(&name, all);
                 times.push((way, timed.median()));
                 if way.style == Style::Manual {
                     manual.push((way.threads, timed.median()));
@@ -273,8 +254,8 @@ impl Found {
             }
             for (way, time) in times {
                 if let Some((_, plain)) = manual.iter().find(|(threads, _)| *threads == way.threads) {
-                    let name = format!("{TMA_TILE}.queries-{n}.{}.speedup", way.name());
-                    self.push(name, plain / time, "x");
+                    let name = format!("{TMA_TILE}.queries-{n}.{}", way.name());
+                    self.push(name, [("speedup", plain / time, "x")]);
                 }
             }
         }
@@ -292,7 +273,7 @@ impl Found {
             times.push((style, timed.median()));
             // Baselines come before the styles that are compared with them.
             if let Some((_, plain)) = times.iter().find(|(other, _)| *other == style.baseline()) {
-                self.push(format!("{name}.speedup"), plain / timed.median(), "x");
+                self.push(&name, [("speedup", plain / timed.median(), "x")]);
             }
         }
         Ok(())
@@ -304,7 +285,7 @@ impl Found {
             progress.step(&format!("{CLUSTERS}: {shape}"));
             let Some(found) = self.got(&name, clusters::run(bench, shape))? else { continue };
             let slowdown = found.local.rate() / found.remote.rate();
-            self.push_all(&name, [("active", f64::from(found.active), ""), ("slowdown", slowdown, "x")]);
+            self.push(&name, [("active", f64::from(found.active), ""), ("slowdown", slowdown, "x")]);
             self.time_and_rate(&format!("{name}.remote"), &found.remote);
             self.time_and_rate(&format!("{name}.local"), &found.local);
         }
@@ -336,16 +317,14 @@ impl Found {
             ("faulted", is(matches!(outcome, Outcome::Faulted(_))), ""),
             ("hung", is(*outcome == Outcome::Hung), ""),
         ];
-        self.push_all(name, all);
+        self.push(name, all);
         match outcome {
             Outcome::Completed(wrong) => {
                 if let Ok(wrong) = wrong.parse() {
-                    self.push(format!("{name}.wrong"), wrong, "");
+                    self.push(name, [("wrong", wrong, "")]);
                 }
             }
-            other => {
-                self.skipped.push(Skipped { what: format!("probe.{name}"), why: other.to_string() });
-            }
+            other => self.skip(format!("probe.{name}"), other),
         }
     }
 
@@ -359,8 +338,8 @@ impl Found {
                 let Some(found) = self.got(&name, banks::run(bench, &pattern))? else { continue };
                 let conflicts = found.wavefronts / f64::from(pattern.fewest());
                 let counted = [("wavefronts", found.wavefronts, ""), ("conflicts", conflicts, "x")];
-                self.push(format!("{name}.cycles"), found.cycles, "cycles");
-                self.push_all(&name, counted);
+                self.push(&name, [("cycles", found.cycles, "cycles")]);
+                self.push(&name, counted);
             }
         }
         Ok(())
@@ -399,14 +378,8 @@ mod tests {
 
     #[test]
     fn unknown_probes_are_refused() {
-        struct Silent;
-        impl Progress for Silent {
-            fn begin(&mut self, _: usize) {}
-            fn step(&mut self, _: &str) {}
-            fn note(&mut self, _: &str) {}
-        }
         let options = Options { only: vec!["tma".into()], ..Options::default() };
-        let error = run(&options, &mut Silent).unwrap_err().to_string();
+        let error = run(&options, &mut msda_bench::bench::Silent).unwrap_err().to_string();
         assert!(error.contains("tma-tile"), "{error}");
     }
 }

@@ -3,28 +3,18 @@
 //! Without a GPU every test says that it skipped; with `MSDA_GPU=1` in the environment it fails
 //! instead.
 
+#[path = "../../msda-cuda/tests/common/mod.rs"]
+mod common;
+
+use common::device;
 use msda::Dtype;
-use msda_bench::bench::{self, Progress};
-use msda_cuda::driver::{Arch, Device as Gpu};
+use msda_bench::bench::{self, Silent};
+use msda_cuda::driver::Arch;
 use msda_study::registry;
-
-struct Silent;
-
-impl Progress for Silent {
-    fn begin(&mut self, _total: usize) {}
-    fn step(&mut self, _what: &str) {}
-    fn note(&mut self, _what: &str) {}
-}
 
 #[test]
 fn rungs_that_refuse_a_workload_are_listed_and_the_others_are_measured() {
-    let gpu = match Gpu::open(0) {
-        Ok(gpu) => gpu,
-        Err(why) => {
-            assert!(std::env::var_os("MSDA_GPU").is_none(), "{why}");
-            return eprintln!("skipped: {why}");
-        }
-    };
+    let Some(gpu) = device() else { return };
     let (base, half, matrix) = ("cuda:ladder:base", "cuda:ladder:base+half", "cuda:ladder:tensor_core");
     // Their plans have hooks, which run before each launch, also while a graph is captured.
     let (window, tma) = ("cuda:ladder:base+window", "cuda:ladder:tma_multilevel");
@@ -32,11 +22,8 @@ fn rungs_that_refuse_a_workload_are_listed_and_the_others_are_measured() {
         workloads: vec!["small".into()],
         engines: [half, matrix, base, window, tma].map(String::from).into(),
         dtypes: vec![Dtype::F32, Dtype::F16],
-        device: None,
-        pass: None,
-        threads: Vec::new(),
         quick: true,
-        command: "test".into(),
+        ..bench::Options::default()
     };
     let record = bench::run(&options, &registry(), &mut Silent).unwrap();
     let of = |engine: &str| record.measurements.iter().filter(|m| m.engine == engine).collect::<Vec<_>>();

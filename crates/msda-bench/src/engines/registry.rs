@@ -20,9 +20,6 @@ pub trait Source: Send + Sync {
     /// Whether the engine called `name` comes from this source.
     fn has(&self, name: &str) -> bool;
 
-    /// Names of its engines.
-    fn names(&self) -> Vec<String>;
-
     /// Opens one of its engines.
     fn open(&self, name: &str) -> Result<Box<dyn Engine>>;
 
@@ -110,41 +107,7 @@ impl Registry {
 
 #[cfg(test)]
 mod tests {
-    use anyhow::bail;
-
     use super::*;
-
-    /// A source whose engines are the oracle under another name.
-    struct Others;
-
-    impl Source for Others {
-        fn has(&self, name: &str) -> bool {
-            name.starts_with("cuda:others:")
-        }
-        fn names(&self) -> Vec<String> {
-            vec!["cuda:others:oracle".into()]
-        }
-        fn open(&self, name: &str) -> Result<Box<dyn Engine>> {
-            Ok(Box::new(Local::new(self.backend(name)?, 1)?))
-        }
-        fn backend(&self, name: &str) -> Result<Box<dyn Backend + Send>> {
-            if name != "cuda:others:oracle" {
-                bail!("engine: got '{name}', expected cuda:others:oracle");
-            }
-            Ok(Box::new(Oracle))
-        }
-    }
-
-    #[test]
-    fn a_source_opens_its_engines_and_only_those() {
-        let registry = Registry::default().with(Others);
-        assert_eq!(registry.backend("cuda:others:oracle").unwrap().name(), Oracle.name());
-        assert_eq!(registry.open("cuda:others:oracle", 1).unwrap().name(), Oracle.name());
-        let wrong = registry.backend("cuda:others:x").err().unwrap().to_string();
-        assert!(wrong.contains("expected cuda:others:oracle"), "{wrong}");
-        assert!(registry.backend("cpu").unwrap().name().starts_with("cpu-"));
-        assert!(Registry::default().backend("cuda:others:oracle").is_err());
-    }
 
     #[test]
     fn a_wrong_name_gets_the_list_of_right_ones() {

@@ -2,13 +2,14 @@
 
 use std::time::Instant;
 
+use super::kernels::whole_pass;
 use super::measure::{Resident, Setup};
 use anyhow::{Context, Result};
 use msda::Backend;
 use msda_cuda::choose::choose;
 use msda_cuda::driver::Device as Gpu;
 use msda_cuda::kernels::Kernel;
-use msda_cuda::{Levels, Operands, Plan, Request, Scatter, Sizes, Sums, Target, Wanted, jit};
+use msda_cuda::{Levels, Operands, Plan, Request, Scatter, Sizes, Sums, Target, jit};
 
 use crate::engines::{Engine, Launching, split_cuda};
 use crate::record::{Device, Pass, Replay};
@@ -106,15 +107,9 @@ impl Variant {
     }
 }
 
-/// The pass of a task for the kernels, and how its dense tensors lie in device memory.
+/// The pass of a task, and its dense tensors.
 fn pass_of(task: &Task<'_>) -> (msda_cuda::Pass, Operands) {
-    let pass = match task.pass {
-        Pass::Forward => msda_cuda::Pass::Forward,
-        Pass::Backward => {
-            let wanted = Wanted { value: true, locations: true, weights: true, reference: false };
-            msda_cuda::Pass::Backward(wanted)
-        }
-    };
+    let pass = whole_pass(task.pass, None);
     (pass, Operands::for_pass(&task.problem, None, pass))
 }
 
@@ -335,26 +330,22 @@ mod tests {
 
     #[test]
     fn names_select_device_and_kernel() {
-        assert_eq!(parse("cuda").unwrap(), (0, Variant::Chosen));
-        assert_eq!(parse("cuda@3").unwrap(), (3, Variant::Chosen));
-        assert_eq!(parse("cuda:half").unwrap(), (0, Variant::Half));
-        assert_eq!(parse("cuda@2:fixed").unwrap(), (2, Variant::Fixed));
-        assert_eq!(parse("cuda:levels").unwrap(), (0, Variant::Levels));
-        assert_eq!(parse("cuda:sorted").unwrap(), (0, Variant::Sorted));
-        assert_eq!(parse("cuda:atomic").unwrap(), (0, Variant::Atomic));
-        assert_eq!(parse("cuda:generic").unwrap(), (0, Variant::Given(Kernel::Generic)));
-        assert_eq!(parse("cuda@1:generic").unwrap(), (1, Variant::Given(Kernel::Generic)));
+        for (name, ordinal, variant, exact, passes) in [
+            ("cuda", 0, Variant::Chosen, true, [true, true]),
+            ("cuda@3", 3, Variant::Chosen, true, [true, true]),
+            ("cuda:half", 0, Variant::Half, false, [true, false]),
+            ("cuda@2:fixed", 2, Variant::Fixed, true, [true, true]),
+            ("cuda:levels", 0, Variant::Levels, true, [true, true]),
+            ("cuda:sorted", 0, Variant::Sorted, true, [false, true]),
+            ("cuda:atomic", 0, Variant::Atomic, true, [false, true]),
+            ("cuda@1:generic", 1, Variant::Given(Kernel::Generic), true, [true, true]),
+        ] {
+            assert_eq!(parse(name).unwrap(), (ordinal, variant));
+            assert_eq!(variant.is_exact(), exact, "{name}");
+            assert_eq!([Pass::Forward, Pass::Backward].map(|pass| variant.computes(pass)), passes, "{name}");
+        }
         for wrong in ["cuda@", "cuda@x", "cuda@-1", "cuda:", "cuda:nothing", "cuda@0:rows:split=x"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
-        let exact = |name: &str| parse(name).unwrap().1.is_exact();
-        assert!(exact("cuda") && exact("cuda:fixed") && exact("cuda:generic"));
-        assert!(exact("cuda:atomic") && !exact("cuda:half"));
-        let passes = |name: &str| [Pass::Forward, Pass::Backward].map(|p| parse(name).unwrap().1.computes(p));
-        for name in ["cuda", "cuda:fixed", "cuda:levels", "cuda:generic", "cuda:rows:sample_groups=2"] {
-            assert_eq!(passes(name), [true, true], "{name}");
-        }
-        assert_eq!((passes("cuda:half"), passes("cuda:atomic")), ([true, false], [false, true]));
-        assert_eq!(passes("cuda:sorted"), [false, true]);
     }
 }

@@ -25,36 +25,38 @@ pub fn find_target(arch: Option<Arch>) -> (Target, bool) {
         (Some(here), Some(arch)) if here.arch == arch => (here, true),
         (_, arch) => {
             let arch = arch.unwrap_or(USUAL);
-            (Target { arch, sms: usual_sms(arch) }, false)
+            let sms = ARCHITECTURES.iter().find(|(known, _)| *known == arch).map_or(100, |(_, sms)| *sms);
+            (Target { arch, sms }, false)
         }
     }
 }
 
-/// The architectures that CUDA 12 and 13 compile for and that the kernels support.
-const ARCHITECTURES: [Arch; 12] = [
-    Arch::new(7, 5),
-    Arch::new(8, 0),
-    Arch::new(8, 6),
-    Arch::new(8, 7),
-    Arch::new(8, 9),
-    Arch::new(9, 0),
-    Arch::new(10, 0),
-    Arch::new(10, 1),
-    Arch::new(10, 3),
-    Arch::new(11, 0),
-    Arch::new(12, 0),
-    Arch::new(12, 1),
+/// The architectures that CUDA 12 and 13 compile for and that the kernels support, and the SMs of
+/// the largest common GPU of each.
+const ARCHITECTURES: [(Arch, u32); 12] = [
+    (Arch::new(7, 5), 40),
+    (Arch::new(8, 0), 108),
+    (Arch::new(8, 6), 84),
+    (Arch::new(8, 7), 142),
+    (Arch::new(8, 9), 142),
+    (Arch::new(9, 0), 132),
+    (Arch::new(10, 0), 148),
+    (Arch::new(10, 1), 148),
+    (Arch::new(10, 3), 148),
+    (Arch::new(11, 0), 100),
+    (Arch::new(12, 0), 188),
+    (Arch::new(12, 1), 188),
 ];
 
 /// The target of an architecture, or of the GPU of this machine. Prints a note if there is none.
 pub fn target(arch: Option<Arch>) -> Result<Target> {
-    if let Some(arch) = arch.filter(|arch| !ARCHITECTURES.contains(arch)) {
-        let oldest = ARCHITECTURES[0];
+    if let Some(arch) = arch.filter(|arch| !ARCHITECTURES.iter().any(|(known, _)| known == arch)) {
+        let (oldest, _) = ARCHITECTURES[0];
         if arch < oldest {
             let why = anyhow!("architecture: got {arch}, which is not supported: it is older than {oldest}");
             return Err(Unknown::because(&why).into());
         }
-        let known = ARCHITECTURES.map(|arch| arch.to_string());
+        let known = ARCHITECTURES.map(|(arch, _)| arch.to_string());
         return Err(Unknown::new("architecture", &arch.to_string(), &known).into());
     }
     let (target, here) = find_target(arch);
@@ -70,21 +72,6 @@ pub fn pretty(target: Target, name: &str, list: Vec<Value>) -> Result<String> {
         "arch": target.arch.to_string(), "sms": target.sms, name: list,
     });
     Ok(serde_json::to_string_pretty(&all)?)
-}
-
-/// SMs of the largest common GPU of an architecture.
-fn usual_sms(arch: Arch) -> u32 {
-    match (arch.major, arch.minor) {
-        (7, 0) => 80,
-        (7, _) => 40,
-        (8, 0) => 108,
-        (8, 6) => 84,
-        (8, _) => 142,
-        (9, _) => 132,
-        (10, _) => 148,
-        (12, _) => 188,
-        _ => 100,
-    }
 }
 
 /// A family of kernels and the problems of which it computes a pass.

@@ -1,12 +1,10 @@
 //! Reports on records: as text for a terminal, as Markdown, and as an HTML page.
 
+pub mod chart;
 mod compare;
-mod escape;
-mod extend;
 mod group;
 mod html;
 pub mod known;
-mod markdown;
 mod names;
 pub mod number;
 pub mod page;
@@ -21,13 +19,25 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::record::{Ceiling, Device, Record};
+use crate::record::{Ceiling, Record};
 
-pub use extend::Extension;
 pub use group::{Row, Setting, dtype_order, positive};
 pub use screen::{Screen, terminal};
-pub use sections::folded;
-pub use table::{Cell, Color, TextTable, USUAL_WIDTH, beside, wrap};
+pub use table::{Cell, Color, Kind, Table, USUAL_WIDTH, beside, wrap};
+
+/// A crate that adds to the report.
+pub trait Extension {
+    /// Whether its sections show the measurements of this engine, so that other tables leave them
+    /// out.
+    fn shows(&self, engine: &str) -> bool;
+
+    /// More ceilings of a machine's GPU. `machine` is the name that [`known::machine`] gives. Names
+    /// that begin with `fma` are arithmetic rates in GFLOP/s.
+    fn ceilings(&self, records: &[Record], machine: &str) -> Vec<Ceiling>;
+
+    /// Its sections, which come last. The records are sorted, newest first.
+    fn sections(&self, records: &[Record]) -> Result<Vec<page::Section>>;
+}
 
 const TITLE: &str = "msda: multi-scale deformable attention, measured";
 
@@ -38,7 +48,7 @@ pub fn html(records: &[Record], extensions: &[Box<dyn Extension>]) -> Result<Str
 
 /// The report as Markdown.
 pub fn markdown(records: &[Record], extensions: &[Box<dyn Extension>]) -> Result<String> {
-    Ok(markdown::markdown(&sections::page(records, extensions)?))
+    Ok(page::markdown(&sections::page(records, extensions)?))
 }
 
 /// The headlines of the report, one per line, after a line that counts runs and machines.
@@ -87,7 +97,7 @@ pub fn write(records: &[Record], extensions: &[Box<dyn Extension>], folder: &Pat
     };
     Ok(Written {
         html: save("report.html", html::html(&page))?,
-        markdown: save("report.md", markdown::markdown(&page))?,
+        markdown: save("report.md", page::markdown(&page))?,
     })
 }
 
@@ -99,17 +109,4 @@ fn plain(text: &str) -> String {
 /// Applies a function to each line of a text and joins the lines.
 fn by_line(text: &str, join: &str, each: impl Fn(&str) -> String) -> String {
     text.lines().map(each).collect::<Vec<_>>().join(join)
-}
-
-/// The number of threads of a ceiling; `GPU` for a GPU's.
-fn under(ceiling: &Ceiling) -> String {
-    match ceiling.device {
-        Device::Cpu => ceiling.threads.to_string(),
-        Device::Cuda => "GPU".into(),
-    }
-}
-
-/// The unit of a ceiling's rate.
-fn rate_unit(ceiling: &str) -> &'static str {
-    if ceiling == "fma" { "GFLOP/s" } else { "GB/s" }
 }

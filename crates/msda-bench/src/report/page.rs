@@ -1,8 +1,8 @@
-//! The content of a report, independent of its format. Texts are not escaped: the renderers do
-//! that.
+//! The content of a report: Markdown and plots. `report.md` has tables in place of the plots; the
+//! page is made from the same Markdown.
 
-use super::number::NONE;
-use super::svg::Shape;
+use super::chart::Plots;
+use super::{TITLE, by_line, plain};
 
 /// A whole report.
 pub(super) struct Page {
@@ -24,186 +24,116 @@ pub struct Section {
 
 /// A part of a section.
 pub enum Part {
-    /// A title, and small text beside it.
-    Heading(String, String),
-    /// A main result.
-    Headline(Headline),
-    /// A sentence.
-    Note(String),
-    /// A sentence that warns the reader.
-    Warning(String),
-    /// Findings as a list.
-    Findings(Vec<Finding>),
-    /// Names and values.
-    Pairs(Vec<(String, String)>),
-    /// A command line.
-    Command(String),
-    /// Things that no record has, and the commands that measure them.
-    Missing(Vec<(String, String)>),
-    /// A table.
-    Table(Table),
+    /// Markdown.
+    Text(String),
     /// Plots with their legend.
     Plots(Plots),
-    /// Parts that a click opens.
-    Fold(Fold),
-}
-
-/// Parts that a click opens.
-pub struct Fold {
-    /// The title, which is always visible.
-    pub title: String,
-    /// Small text beside the title.
-    pub detail: String,
-    /// Whether it is open at first.
-    pub open: bool,
-    /// The content.
-    pub parts: Vec<Part>,
-}
-
-/// A short lead and a sentence with the evidence.
-pub struct Finding {
-    /// A few words.
-    pub lead: String,
-    /// The evidence.
-    pub text: String,
-}
-
-/// A main result as one sentence. The middle part is bold.
-pub struct Headline {
-    /// Where it holds.
-    pub place: String,
-    /// The result.
-    pub result: String,
-    /// The rest of the sentence.
-    pub rest: String,
-}
-
-/// An entry of a legend.
-pub struct Key {
-    /// Classes of the style sheet.
-    pub class: String,
-    /// The shape of the mark.
-    pub shape: Shape,
-    /// The name.
-    pub name: String,
-}
-
-/// Plots side by side, with a common legend. Formats without graphics show the tables instead.
-#[derive(Default)]
-pub struct Plots {
-    /// The legend; may be empty.
-    pub legend: Vec<Key>,
-    /// How to read the plots; may be empty.
-    pub note: String,
-    /// The plots.
-    pub plots: Vec<Plot>,
-}
-
-/// A plot with its caption.
-pub struct Plot {
-    /// The title.
-    pub title: String,
-    /// Small text beside the title.
-    pub detail: String,
-    /// The drawing.
-    pub svg: String,
-    /// The same numbers, for formats without graphics. None where a table follows the plot anyway.
-    pub table: Option<Table>,
-}
-
-/// A table.
-pub struct Table {
-    /// The title.
-    pub title: String,
-    /// The columns. The first one stays in place when the table scrolls.
-    pub columns: Vec<Column>,
-    /// The lines.
-    pub lines: Vec<Line>,
-}
-
-/// A column of a table.
-pub struct Column {
-    /// The title.
-    pub title: String,
-    /// The kind of its cells.
-    pub kind: Kind,
-}
-
-/// The kind of a cell.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// A name: never wrapped.
-    Word,
-    /// A number: aligned on the right.
-    Number,
-    /// A sentence: wrapped.
-    Text,
-}
-
-/// A line of a table.
-pub enum Line {
-    /// A title for the lines below.
-    Group(String),
-    /// One text per column.
-    Cells(Vec<String>),
-    /// Cells of a result that failed its check.
-    Failed(Vec<String>),
-}
-
-impl Key {
-    /// An entry of a legend.
-    pub fn new(class: impl Into<String>, shape: Shape, name: impl Into<String>) -> Self {
-        Self { class: class.into(), shape, name: name.into() }
-    }
 }
 
 impl Part {
-    /// Parts that are closed at first.
-    pub fn closed(title: impl Into<String>, parts: Vec<Part>) -> Self {
-        Self::Fold(Fold { title: title.into(), detail: String::new(), open: false, parts })
+    /// A title inside a section: 3 is the highest level.
+    pub fn heading(level: usize, title: &str) -> Self {
+        Self::Text(format!("{} {}\n", "#".repeat(level), escape(title)))
     }
 
-    /// Plots without legend and note.
-    pub fn plots(plots: Vec<Plot>) -> Self {
-        Self::Plots(Plots { plots, ..Plots::default() })
-    }
-}
-
-impl Plot {
-    /// A plot whose numbers are in a table nearby.
-    pub fn new(title: impl Into<String>, detail: impl Into<String>, svg: String) -> Self {
-        Self { title: title.into(), detail: detail.into(), svg, table: None }
-    }
-}
-
-impl Table {
-    /// An empty table with these columns.
-    pub fn new(title: impl Into<String>, columns: &[(&str, Kind)]) -> Self {
-        let column = |&(title, kind): &(&str, Kind)| Column { title: title.into(), kind };
-        Self { title: title.into(), columns: columns.iter().map(column).collect(), lines: Vec::new() }
+    /// A remark.
+    pub fn note(text: &str) -> Self {
+        Self::Text(format!("> {}\n", escape(text)))
     }
 
-    /// Adds a line.
-    pub fn push<const N: usize>(&mut self, cells: [String; N]) {
-        self.lines.push(Line::Cells(cells.into()));
+    /// A command line. It is indented, so that no text of it can end the block.
+    pub fn command(text: &str) -> Self {
+        Self::Text(by_line(text, "\n", |line| format!("    {}", plain(line))) + "\n")
     }
 
-    /// The table without columns of numbers or sentences that are empty in every line.
-    pub fn without_empty(mut self) -> Self {
-        let filled = |line: &Line, i: usize| match line {
-            Line::Group(_) => false,
-            Line::Cells(cells) | Line::Failed(cells) => !cells[i].is_empty() && cells[i] != NONE,
+    /// A list of items in Markdown.
+    pub fn list(items: impl IntoIterator<Item = String>) -> Self {
+        Self::Text(items.into_iter().map(|item| format!("- {item}\n")).collect())
+    }
+
+    /// Findings: a few words each, and the evidence.
+    pub fn findings(all: &[(String, String)]) -> Self {
+        Self::list(all.iter().map(|(lead, text)| bold(lead, text)))
+    }
+
+    /// Things that no record has, and the commands that measure them.
+    pub fn missing(all: &[(String, String)]) -> Self {
+        // A command that could end the code, or is markup itself, is written as text.
+        let code = |text: &str| match text.contains(['`', '<']) {
+            true => escape(text),
+            false => format!("`{}`", plain(text)),
         };
-        for i in (0..self.columns.len()).rev() {
-            if self.columns[i].kind != Kind::Word && !self.lines.iter().any(|line| filled(line, i)) {
-                self.columns.remove(i);
-                for line in &mut self.lines {
-                    if let Line::Cells(cells) | Line::Failed(cells) = line {
-                        cells.remove(i);
-                    }
-                }
-            }
-        }
-        self
+        let item =
+            |what: &str, command| format!("Not measured: {}. {} measures it.", escape(what), code(command));
+        Self::list(all.iter().map(|(what, command)| item(what, command)))
     }
+}
+
+/// Parts that a click opens.
+pub fn fold(title: &str, detail: &str, open: bool, parts: Vec<Part>) -> Vec<Part> {
+    let open = if open { " open" } else { "" };
+    let head = format!("<details{open}>\n<summary>{}{}</summary>\n", html_escape(title), small(detail));
+    let ends = [Part::Text(head), Part::Text("</details>\n".into())];
+    let [begin, end] = ends;
+    std::iter::once(begin).chain(parts).chain([end]).collect()
+}
+
+/// Titled parts as folds, of which the first is open. A single one needs no fold.
+pub fn folds(all: Vec<(String, Vec<Part>)>) -> Vec<Part> {
+    let several = all.len() > 1;
+    let one = |(i, (title, parts)): (usize, (String, Vec<Part>))| match several {
+        true => fold(&title, "", i == 0, parts),
+        false => parts,
+    };
+    all.into_iter().enumerate().flat_map(one).collect()
+}
+
+/// Bold words, and what follows them.
+pub(super) fn bold(lead: &str, text: &str) -> String {
+    let text = if text.is_empty() { String::new() } else { format!(": {}", escape(text)) };
+    format!("**{}**{text}", escape(lead))
+}
+
+/// Small text beside a title of HTML.
+pub(super) fn small(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(" <small>{}</small>", html_escape(text)) }
+}
+
+/// The parts as one text, with plots as `plots` writes them.
+pub(super) fn joined(parts: &[Part], plots: fn(&Plots) -> String) -> String {
+    let text = |part: &Part| match part {
+        Part::Text(text) => text.clone(),
+        Part::Plots(all) => plots(all),
+    };
+    parts.iter().map(text).filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
+/// The document.
+pub(super) fn markdown(page: &Page) -> String {
+    let mut out = format!("# {TITLE}\n\n{}", joined(&page.answer, Plots::markdown));
+    for Section { title, about, parts } in &page.sections {
+        let inside = joined(parts, Plots::markdown);
+        out += &format!("\n## {}\n\n{}\n\n{inside}", escape(title), escape(about));
+    }
+    out
+}
+
+/// The text with the characters escaped that Markdown, or HTML inside it, would interpret.
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in plain(text).chars() {
+        match c {
+            '<' => out += "&lt;",
+            '&' => out += "&amp;",
+            '\\' | '|' | '`' | '*' | '[' => out.extend(['\\', c]),
+            _ => out.push(c),
+        }
+    }
+    out
+}
+
+/// The text with all characters escaped that HTML and SVG interpret, in attributes too.
+pub(super) fn html_escape(text: &str) -> String {
+    let escapes = [('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;"), ('\'', "&#39;")];
+    escapes.iter().fold(plain(text), |text, (c, escaped)| text.replace(*c, escaped))
 }

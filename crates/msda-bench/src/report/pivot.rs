@@ -1,88 +1,64 @@
 //! Figures as tables: one per family, with a line per subject and a column per metric.
 
 use super::number::figure;
+use super::plain;
+use super::table::{Kind, Table};
 use crate::record::Figure;
 
 /// Last words of a figure's name: the metric. The words before it name the subject.
-const METRICS: [&str; 16] = [
-    "time",
-    "min",
-    "mean",
-    "max",
-    "std",
-    "rate",
-    "loads",
-    "load-time",
-    "efficiency",
-    "cycles",
-    "speedup",
-    "active",
-    "slowdown",
-    "wavefronts",
-    "conflicts",
-    "share",
-];
+const METRICS: &str = "time min mean max std rate loads load-time efficiency cycles speedup active slowdown wavefronts \
+    conflicts share taken refused failed compared worst outputs max-abs max-rel over not-finite unwritten bitwise-equal";
 
-/// The figures of a family.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Family {
-    /// The first two words of their names: `probe.tma-tile`.
-    pub name: String,
-    /// The metrics with their units, in the order in which they come.
-    pub columns: Vec<String>,
-    /// The subject, and a number as text per column; empty if there is none.
-    pub rows: Vec<(String, Vec<String>)>,
+/// Whether a column has a minimum, a maximum or a standard deviation. It is dropped first.
+pub(super) fn is_spread(title: &str) -> bool {
+    title.split_whitespace().any(|word| ["min", "max", "std"].contains(&word))
 }
 
-impl Family {
-    /// Whether a column is a minimum, a maximum or a standard deviation.
-    pub fn is_spread(&self, column: usize) -> bool {
-        self.columns[column].split(' ').any(|word| ["min", "max", "std"].contains(&word))
-    }
-
-    /// The width of a table of these columns, with one word per line in titles and two spaces
-    /// between columns.
-    pub fn width(&self, columns: &[usize]) -> usize {
-        let length = |text: &str| text.chars().count();
-        let things = self.rows.iter().map(|(thing, _)| length(thing)).max().unwrap_or(0);
-        let column = |i: usize| {
-            let words = self.columns[i].split(' ').map(length);
-            words.chain(self.rows.iter().map(|(_, cells)| length(&cells[i]))).max().unwrap_or(0)
+/// All figures, family by family: the first two words of their names, such as `probe.tma-tile`, and
+/// a table.
+pub fn families(figures: &[Figure]) -> Vec<(String, Table)> {
+    let split: Vec<_> = figures.iter().map(|f| (split(&f.name), f)).collect();
+    let names = distinct(split.iter().map(|((family, ..), _)| family));
+    let table = |name: &str| {
+        let own: Vec<_> = split.iter().filter(|((family, ..), _)| family == name).collect();
+        // Figures without a metric differ in their units alone: they share a column.
+        let title = |metric: &str, unit: &str| match metric {
+            "" => String::new(),
+            _ => plain(format!("{metric} {unit}").trim()).replace(' ', "\n"),
         };
-        things + columns.iter().map(|&i| 2 + column(i)).sum::<usize>()
-    }
+        let columns = distinct(own.iter().map(|((_, _, metric), f)| title(metric, &f.unit)));
+        let mut table = Table::default().words([""]);
+        for (i, column) in columns.iter().enumerate() {
+            let rank = if is_spread(column) { 255 } else { u8::try_from(i + 1).unwrap_or(254) };
+            table = match column.as_str() {
+                "" => table.words([""]),
+                _ => table.column(column, Kind::Number, rank),
+            };
+        }
+        for subject in distinct(own.iter().map(|((_, subject, _), _)| subject)) {
+            let value = |column: &String| {
+                let mut same = own.iter().rev().filter(|((_, own, _), _)| own == subject);
+                let found = same.find(|((_, _, metric), f)| title(metric, &f.unit) == *column);
+                let unit =
+                    |f: &Figure| if column.is_empty() { format!(" {}", f.unit) } else { String::new() };
+                found.map_or(String::new(), |(_, f)| figure(f.value) + unit(f).trim_end())
+            };
+            table.push(std::iter::once(plain(subject)).chain(columns.iter().map(value)));
+        }
+        table
+    };
+    names.into_iter().map(|name| (name.clone(), table(name))).collect()
 }
 
-/// All figures, family by family.
-pub fn families(figures: &[Figure]) -> Vec<Family> {
-    let mut families: Vec<Family> = Vec::new();
-    for f in figures {
-        let (name, thing, metric) = split(&f.name);
-        let at = families.iter().position(|family| family.name == name).unwrap_or_else(|| {
-            families.push(Family { name, columns: Vec::new(), rows: Vec::new() });
-            families.len() - 1
-        });
-        let family = &mut families[at];
-        let title = if f.unit.is_empty() { metric } else { format!("{metric} {}", f.unit) };
-        let column = family.columns.iter().position(|c| *c == title).unwrap_or_else(|| {
-            family.columns.push(title);
-            family.columns.len() - 1
-        });
-        let row = family.rows.iter().position(|(row, _)| *row == thing).unwrap_or_else(|| {
-            family.rows.push((thing, Vec::new()));
-            family.rows.len() - 1
-        });
-        let cells = &mut family.rows[row].1;
-        if cells.len() <= column {
-            cells.resize(column + 1, String::new());
+/// Each item once, in the order in which they come.
+fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
+    let mut distinct = Vec::new();
+    for item in all {
+        if !distinct.contains(&item) {
+            distinct.push(item);
         }
-        cells[column] = figure(f.value);
     }
-    for family in &mut families {
-        let columns = family.columns.len();
-        family.rows.iter_mut().for_each(|(_, cells)| cells.resize(columns, String::new()));
-    }
-    families
+    distinct
 }
 
 /// The family, the subject and the metric of a name.
@@ -90,7 +66,8 @@ fn split(name: &str) -> (String, String, String) {
     let words: Vec<&str> = name.split('.').collect();
     let family = words.len().min(2);
     let mut metric = words.len();
-    while metric > family && METRICS.contains(&words[metric - 1]) {
+    let is_metric = |word: &str| METRICS.split(' ').any(|metric| metric == word);
+    while metric > family && is_metric(words[metric - 1]) {
         metric -= 1;
     }
     (words[..family].join("."), words[family..metric].join(" "), words[metric..].join(" "))
@@ -110,13 +87,12 @@ mod tests {
             f("probe.ceiling.copy.rate", 3950.0, "GB/s"),
             f("odd", 1.0, ""),
         ]);
-        let names: Vec<&str> = all.iter().map(|family| family.name.as_str()).collect();
+        let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["probe.tile", "probe.ceiling", "odd"]);
-        assert_eq!(all[0].columns, ["time us", "time min us"]);
-        assert_eq!(all[0].rows[0], ("q-1 tma".into(), vec!["12.3".into(), "11.0".into()]));
-        assert_eq!(all[0].rows[1], ("q-1 manual".into(), vec!["17.5".into(), String::new()]));
-        assert_eq!((all[0].is_spread(0), all[0].is_spread(1)), (false, true));
-        assert_eq!((all[0].width(&[0]), all[0].width(&[0, 1])), (10 + 6, 10 + 6 + 6));
-        assert_eq!(all[2].rows, [(String::new(), vec!["1.00".into()])]);
+        let text = "                  time\n            time   min\n              us    us\n\
+                    ----------  ----  ----\nq-1 tma     12.3  11.0\nq-1 manual  17.5\n";
+        assert_eq!(all[0].1.text(80, false), text);
+        assert_eq!(all[0].1.dropped(20), ["time min us"]);
+        assert!(all[2].1.text(80, false).ends_with("1.00\n"));
     }
 }

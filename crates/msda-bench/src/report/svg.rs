@@ -1,36 +1,30 @@
 //! Plots as inline SVG. The style sheet of the page sets the colours.
 
-pub mod bars;
-pub(super) mod ratios;
 pub(super) mod roofline;
-mod scale;
-pub mod stack;
+pub(super) mod scale;
 
 use self::scale::Scale;
-use super::escape::escape;
+use super::page::html_escape;
 
 /// The width of every plot in its own units; narrow, so that text stays legible on a phone.
-const WIDTH: f64 = 380.0;
+pub(super) const WIDTH: f64 = 380.0;
 
 /// The height of a line of text.
-const LINE: f64 = 12.0;
+pub(super) const LINE: f64 = 12.0;
 
 /// The mean width of a character, rounded up.
-const CHAR: f64 = 6.4;
-
-/// The longest name beside a row, in characters.
-const NAME: usize = 23;
+pub(super) const CHAR: f64 = 6.4;
 
 /// The end of a text that its position refers to.
 #[derive(Clone, Copy)]
-enum Anchor {
+pub(super) enum Anchor {
     Start,
     Middle,
     End,
 }
 
 /// A drawing under construction.
-struct Canvas {
+pub(super) struct Canvas {
     height: f64,
     body: String,
     /// Texts by class, so that each class is written once.
@@ -38,11 +32,11 @@ struct Canvas {
 }
 
 impl Canvas {
-    fn new(height: f64) -> Self {
+    pub(super) fn new(height: f64) -> Self {
         Self { height, body: String::new(), texts: Vec::new() }
     }
 
-    fn line(&mut self, class: &str, x1: f64, y1: f64, x2: f64, y2: f64) {
+    pub(super) fn line(&mut self, class: &str, x1: f64, y1: f64, x2: f64, y2: f64) {
         self.lines(class, &[(x1, y1, x2, y2)]);
     }
 
@@ -62,7 +56,7 @@ impl Canvas {
         }
     }
 
-    fn text(&mut self, class: &str, anchor: Anchor, x: f64, y: f64, text: &str) {
+    pub(super) fn text(&mut self, class: &str, anchor: Anchor, x: f64, y: f64, text: &str) {
         self.put_text(class, anchor, &format!("x=\"{}\" y=\"{}\"", n(x), n(y)), text);
     }
 
@@ -74,40 +68,31 @@ impl Canvas {
 
     fn put_text(&mut self, class: &str, anchor: Anchor, place: &str, text: &str) {
         let class = format!("{class}{}", anchor.class());
-        let element = format!("<text {place}>{}</text>\n", escape(text));
+        let element = format!("<text {place}>{}</text>\n", html_escape(text));
         match self.texts.iter_mut().find(|(own, _)| *own == class) {
             Some((_, all)) => *all += &element,
             None => self.texts.push((class, element)),
         }
     }
 
-    fn bar(&mut self, class: &str, x: f64, y: f64, width: f64, height: f64) {
-        self.body += &format!(
-            "<rect class=\"{class}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>\n",
-            n(x),
-            n(y),
-            n(width.max(0.0)),
-            n(height.max(0.0))
-        );
-    }
-
     /// A mark with a tooltip; none if the title is empty.
-    fn mark(&mut self, class: &str, shape: Shape, x: f64, y: f64, title: &str) {
+    pub(super) fn mark(&mut self, class: &str, shape: Shape, x: f64, y: f64, title: &str) {
         let (tag, place) = match shape {
             Shape::Circle => ("circle", format!("cx=\"{}\" cy=\"{}\" r=\"4\"", n(x), n(y))),
             _ => ("path", format!("d=\"{}\"", shape.path(x, y, 4.0))),
         };
         self.body += &match title {
             "" => format!("<{tag} class=\"{class}\" {place}/>\n"),
-            title => format!("<{tag} class=\"{class}\" {place}><title>{}</title></{tag}>\n", escape(title)),
+            title => {
+                format!("<{tag} class=\"{class}\" {place}><title>{}</title></{tag}>\n", html_escape(title))
+            }
         };
     }
 
     /// A horizontal axis at the bottom of a plot, with its grid from `top` to `bottom`. Labels end
-    /// with
-    /// `unit`; those that would touch the one before are left out.
-    fn axis(&mut self, scale: &Scale, (top, bottom): (f64, f64), unit: &str, title: &str) {
-        let ticks = scale.ticks(6);
+    /// with `unit`; those that would touch the one before are left out.
+    pub(super) fn axis(&mut self, scale: &Scale, (top, bottom): (f64, f64), unit: &str, title: &str) {
+        let ticks = scale.ticks();
         let grid = ticks.iter().map(|&(value, _)| (scale.at(value), top, scale.at(value), bottom));
         self.lines("grid", &grid.collect::<Vec<_>>());
         let mut free = f64::NEG_INFINITY;
@@ -119,16 +104,16 @@ impl Canvas {
                 free = x + half + CHAR;
             }
         }
-        let (from, to) = scale.ends();
+        let (from, to) = (scale.from, scale.to);
         self.line("axis", from, bottom, to, bottom);
         self.text("title", Anchor::Middle, (from + to) / 2.0, bottom + 2.0 * LINE + 8.0, title);
     }
 
     /// Both axes of a plot, with their titles.
     fn axes(&mut self, x: (&Scale, &str), y: (&Scale, &str)) {
-        let ((left, right), (bottom, top)) = (x.0.ends(), y.0.ends());
+        let (left, right, bottom, top) = (x.0.from, x.0.to, y.0.from, y.0.to);
         self.axis(x.0, (top, bottom), "", x.1);
-        let ticks = y.0.ticks(6);
+        let ticks = y.0.ticks();
         let level = ticks.iter().map(|&(value, _)| (left, y.0.at(value), right, y.0.at(value)));
         self.lines("grid", &level.collect::<Vec<_>>());
         for (value, text) in &ticks {
@@ -139,13 +124,13 @@ impl Canvas {
     }
 
     /// The drawing: texts lie over all else. `label` describes it to screen readers.
-    fn finish(self, label: &str) -> String {
+    pub(super) fn finish(self, label: &str) -> String {
         let group = |(class, all): &(String, String)| format!("<g class=\"{class}\">\n{all}</g>\n");
         format!(
             "<svg viewBox=\"0 0 {} {}\" role=\"img\">\n<title>{}</title>\n{}{}</svg>\n",
             n(WIDTH),
             n(self.height),
-            escape(label),
+            html_escape(label),
             self.body,
             self.texts.iter().map(group).collect::<String>()
         )
@@ -163,9 +148,10 @@ impl Anchor {
 }
 
 /// The outline of a mark, so that marks differ without colour.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Shape {
     /// A circle.
+    #[default]
     Circle,
     /// A square.
     Square,
@@ -178,9 +164,6 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// The shapes for data.
-    pub const ALL: [Self; 4] = [Self::Circle, Self::Square, Self::Triangle, Self::Diamond];
-
     /// The shape of a dtype.
     pub fn of(dtype: &str) -> Self {
         match dtype {
@@ -234,7 +217,7 @@ fn n(value: f64) -> String {
 }
 
 /// Text no longer than a number of characters.
-fn cut(text: &str, most: usize) -> String {
+pub(super) fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.into();
     }
@@ -242,6 +225,6 @@ fn cut(text: &str, most: usize) -> String {
 }
 
 /// The width that a text takes.
-fn width(text: &str) -> f64 {
+pub(super) fn width(text: &str) -> f64 {
     text.chars().map(|c| if "%mwMW".contains(c) { 1.6 * CHAR } else { CHAR }).sum()
 }

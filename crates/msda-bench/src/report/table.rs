@@ -1,4 +1,8 @@
-//! Text for a terminal: tables that keep within a width, and wrapped paragraphs. No word is broken.
+//! Tables, as Markdown and as text for a terminal, and wrapped paragraphs. No word is broken.
+
+use super::by_line;
+use super::number::NONE;
+use super::page::{Part, escape};
 
 /// The width where there is no terminal to ask.
 pub const USUAL_WIDTH: usize = 80;
@@ -6,21 +10,37 @@ pub const USUAL_WIDTH: usize = 80;
 /// Spaces between two columns.
 const GAP: usize = 2;
 
-/// A table that drops columns where it would be too wide.
+/// A table. As text it drops columns where it would be too wide.
 #[derive(Debug, Clone, Default)]
-pub struct TextTable {
+pub struct Table {
     columns: Vec<Column>,
-    rows: Vec<Vec<Cell>>,
+    lines: Vec<Line>,
 }
 
 #[derive(Debug, Clone)]
 struct Column {
     title: String,
-    is_number: bool,
+    kind: Kind,
     /// Columns with the highest rank are dropped first; a column of rank 0 stays.
     rank: u8,
-    /// The least width.
-    width: usize,
+}
+
+/// The kind of a column's cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A name: never wrapped.
+    Word,
+    /// A number: aligned on the right.
+    Number,
+    /// A sentence: wrapped on a page.
+    Text,
+}
+
+#[derive(Debug, Clone)]
+enum Line {
+    /// A title for the lines below.
+    Group(String),
+    Cells(Vec<Cell>),
 }
 
 /// The text of a cell, and how it stands out.
@@ -53,65 +73,138 @@ impl Cell {
     }
 }
 
-impl TextTable {
-    /// A column of text. Of the columns that do not fit, the one with the highest rank is dropped
-    /// first; rank 0 is never dropped. A newline in the title begins a second line.
+impl From<Table> for Part {
+    fn from(table: Table) -> Self {
+        Self::Text(table.markdown())
+    }
+}
+
+impl Table {
+    /// Adds columns of a kind. A newline in a title begins a second line.
     #[must_use]
-    pub fn text(mut self, title: &str, rank: u8) -> Self {
-        self.columns.push(Column { title: title.into(), is_number: false, rank, width: 0 });
+    pub fn columns<T: Into<String>>(self, kind: Kind, titles: impl IntoIterator<Item = T>) -> Self {
+        titles.into_iter().fold(self, |table, title| table.column(title, kind, 0))
+    }
+
+    /// Adds columns of names.
+    #[must_use]
+    pub fn words<T: Into<String>>(self, titles: impl IntoIterator<Item = T>) -> Self {
+        self.columns(Kind::Word, titles)
+    }
+
+    /// Adds columns of numbers.
+    #[must_use]
+    pub fn numbers<T: Into<String>>(self, titles: impl IntoIterator<Item = T>) -> Self {
+        self.columns(Kind::Number, titles)
+    }
+
+    /// Adds a column. Of the columns that do not fit, the one with the highest rank is dropped
+    /// first; rank 0 is never dropped.
+    #[must_use]
+    pub fn column(mut self, title: impl Into<String>, kind: Kind, rank: u8) -> Self {
+        self.columns.push(Column { title: title.into(), kind, rank });
         self
     }
 
-    /// A column of numbers, which line up on the right.
-    #[must_use]
-    pub fn number(mut self, title: &str, rank: u8) -> Self {
-        self.columns.push(Column { title: title.into(), is_number: true, rank, width: 0 });
-        self
-    }
-
-    /// Adds a row with a cell for each column.
+    /// Adds a line with a cell for each column.
     pub fn push<C: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = C>) {
         let mut row: Vec<Cell> = cells.into_iter().map(Into::into).collect();
         row.resize(self.columns.len(), Cell::default());
-        self.rows.push(row);
+        self.lines.push(Line::Cells(row));
+    }
+
+    /// Adds a title for the lines below. Text after its first line is less important.
+    pub fn group(&mut self, title: String) {
+        self.lines.push(Line::Group(title));
+    }
+
+    /// Whether it has no line.
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    fn rows(&self) -> impl Iterator<Item = &Vec<Cell>> {
+        self.lines.iter().filter_map(|line| match line {
+            Line::Cells(cells) => Some(cells),
+            Line::Group(_) => None,
+        })
+    }
+
+    /// The table without columns of numbers or sentences that are empty in every line.
+    #[must_use]
+    pub fn without_empty(mut self) -> Self {
+        for i in (0..self.columns.len()).rev() {
+            let filled = |row: &Vec<Cell>| !["", NONE].contains(&row[i].text.as_str());
+            if self.columns[i].kind != Kind::Word && !self.rows().any(filled) {
+                self.columns.remove(i);
+                for line in &mut self.lines {
+                    if let Line::Cells(cells) = line {
+                        cells.remove(i);
+                    }
+                }
+            }
+        }
+        self
+    }
+
+    /// The table in Markdown.
+    pub fn markdown(&self) -> String {
+        let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+        let rule = |column: &Column| match column.kind {
+            Kind::Word => "---".to_owned(),
+            Kind::Number => "--:".to_owned(),
+            Kind::Text => ":--".to_owned(),
+        };
+        let mut out = row(self.columns.iter().map(|c| escape(&c.title)).collect());
+        out += &row(self.columns.iter().map(rule).collect());
+        for line in &self.lines {
+            out += &match line {
+                Line::Group(title) => row(vec![format!("**{}**", escape(title))]),
+                Line::Cells(cells) => row(cells.iter().map(|c| by_line(&c.text, "<br>", escape)).collect()),
+            };
+        }
+        out
     }
 
     /// The width of each column: the longest line of its title and cells.
-    pub fn widths(&self) -> Vec<usize> {
+    fn widths(&self) -> Vec<usize> {
         let width = |(i, column): (usize, &Column)| {
-            let lines = column.title.lines().chain(self.rows.iter().map(|row| row[i].text.as_str()));
-            lines.map(length).max().unwrap_or(0).max(column.width)
+            let lines = column.title.lines().chain(self.rows().map(|row| row[i].text.as_str()));
+            lines.map(length).max().unwrap_or(0)
         };
         self.columns.iter().enumerate().map(width).collect()
     }
 
-    /// Makes columns at least this wide, so that several tables line up.
-    pub fn widen(&mut self, widths: &[usize]) {
-        for (column, &width) in self.columns.iter_mut().zip(widths) {
-            column.width = column.width.max(width);
-        }
-    }
-
     /// The text, without the columns that do not fit.
-    pub fn render(&self, width: usize, color: bool) -> String {
+    pub fn text(&self, width: usize, color: bool) -> String {
         let (widths, kept) = (self.widths(), self.kept(width));
-        let mut out = String::new();
         let lines = kept.iter().map(|&i| self.columns[i].title.lines().count()).max().unwrap_or(0);
+        let mut head = String::new();
         for line in 0..lines {
             let title = |i: usize| {
                 // Short titles stand on the last lines.
                 let own: Vec<&str> = self.columns[i].title.lines().collect();
-                let text = (line + own.len()).checked_sub(lines).map_or("", |at| own[at]);
-                Cell::from(text)
+                Cell::from((line + own.len()).checked_sub(lines).map_or("", |at| own[at]))
             };
-            self.line(&mut out, &kept, &widths, title, false);
+            head += &self.line(&kept, &widths, title, false);
         }
         if lines > 0 {
-            let rule = |i: usize| Cell::from("-".repeat(widths[i]));
-            self.line(&mut out, &kept, &widths, rule, false);
+            head += &self.line(&kept, &widths, |i| "-".repeat(widths[i]).into(), false);
         }
-        for row in &self.rows {
-            self.line(&mut out, &kept, &widths, |i| row[i].clone(), color);
+        let mut out = String::new();
+        if !matches!(self.lines.first(), Some(Line::Group(_))) {
+            out += &head;
+        }
+        for line in &self.lines {
+            match line {
+                Line::Cells(row) => out += &self.line(&kept, &widths, |i| row[i].clone(), color),
+                Line::Group(text) => {
+                    let (title, rest) = text.split_once('\n').unwrap_or((text, ""));
+                    out += &format!("\n{}", bold(title, width, color));
+                    out += &rest.lines().map(|line| wrap(line, width, 0)).collect::<String>();
+                    out += &head;
+                }
+            }
         }
         out
     }
@@ -140,14 +233,7 @@ impl TextTable {
         gone.map(|i| self.columns[i].title.replace('\n', " ")).collect()
     }
 
-    fn line(
-        &self,
-        out: &mut String,
-        kept: &[usize],
-        widths: &[usize],
-        cell: impl Fn(usize) -> Cell,
-        color: bool,
-    ) {
+    fn line(&self, kept: &[usize], widths: &[usize], cell: impl Fn(usize) -> Cell, color: bool) -> String {
         let mut line = String::new();
         for (at, &i) in kept.iter().enumerate() {
             let Cell { text, color: own } = cell(i);
@@ -158,15 +244,23 @@ impl TextTable {
                 None => text,
             };
             line += &" ".repeat(if at == 0 { 0 } else { GAP });
-            line += &if self.columns[i].is_number { blank + &text } else { text + &blank };
+            line += &if self.columns[i].kind == Kind::Number { blank + &text } else { text + &blank };
         }
-        out.push_str(line.trim_end());
-        out.push('\n');
+        line.trim_end().to_owned() + "\n"
     }
 }
 
 fn length(text: &str) -> usize {
     text.chars().count()
+}
+
+/// A wrapped paragraph, bold where colours are shown.
+pub(super) fn bold(text: &str, width: usize, color: bool) -> String {
+    let lines = wrap(text, width, 0);
+    if !color {
+        return lines;
+    }
+    lines.lines().map(|line| format!("\x1b[1m{line}\x1b[0m\n")).collect()
 }
 
 /// Wraps words at a width. Every line but the first begins with `indent` spaces.
@@ -199,9 +293,9 @@ pub fn beside(label: &str, text: &str, width: usize) -> String {
 mod tests {
     use super::*;
 
-    fn table() -> TextTable {
-        let mut table =
-            TextTable::default().text("engine", 0).number("ms", 0).number("over\nplain", 2).text("why", 9);
+    fn table() -> Table {
+        let table = Table::default().words(["engine"]).numbers(["ms"]);
+        let mut table = table.column("over\nplain", Kind::Number, 2).column("why", Kind::Text, 9);
         table.push(["cpu", "1.25", "4.0x", "it is fast"]);
         table.push(["plain", "12.5", "1.0x", "-"]);
         table
@@ -211,7 +305,7 @@ mod tests {
     fn columns_line_up() {
         let expected = "               over\nengine    ms  plain  why\n------  ----  -----  ----------\n\
                         cpu     1.25   4.0x  it is fast\nplain   12.5   1.0x  -\n";
-        assert_eq!(table().render(80, true), expected);
+        assert_eq!(table().text(80, true), expected);
     }
 
     #[test]
@@ -220,7 +314,7 @@ mod tests {
         assert_eq!(table().dropped(30), ["why"]);
         assert_eq!(table().dropped(18), ["over plain", "why"]);
         assert_eq!(table().dropped(1), ["over plain", "why"], "the others stay");
-        assert!(table().render(19, false).lines().all(|line| line.len() <= 19));
+        assert!(table().text(19, false).lines().all(|line| line.len() <= 19));
     }
 
     #[test]

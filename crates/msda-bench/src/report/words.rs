@@ -5,8 +5,10 @@ use super::compare::{Verdict, comparisons, verdict};
 use super::group::{Group, Row, is_own, workloads};
 use super::names::{self, engine, order};
 use super::number::{count, figure, percent, short, times};
-use super::page::Finding;
 use crate::record::{Device, Gpu, GpuState, Machine, Measurement, Record};
+
+/// A few words, and the evidence.
+type Finding = (String, String);
 
 /// The findings of a run that its table does not show at a glance; losses first.
 pub(super) fn findings(run: &Record, extensions: &[Box<dyn Extension>]) -> Vec<Finding> {
@@ -68,10 +70,7 @@ pub(super) fn machine_note(m: &Machine) -> String {
 /// The sensors of a GPU before and after a run.
 fn states(gpu: &Gpu) -> impl Iterator<Item = String> {
     let all = [("before", &gpu.before), ("after", &gpu.after)];
-    all.into_iter()
-        .filter_map(|(when, state)| Some(format!("{when}: {}", state.as_ref().and_then(sensors)?)))
-        .collect::<Vec<_>>()
-        .into_iter()
+    all.into_iter().filter_map(|(when, state)| Some(format!("{when}: {}", state.as_ref().and_then(sensors)?)))
 }
 
 fn sensors(state: &GpuState) -> Option<String> {
@@ -94,22 +93,17 @@ fn losses(run: &Record) -> Option<Finding> {
     }
     let slower = fastest.iter().filter(|(_, other)| other.ratio < 1.0);
     let Some((c, other)) = slower.clone().min_by(|a, b| a.1.ratio.total_cmp(&b.1.ratio)) else {
-        return Some(Finding {
-            lead: format!("Faster in {}", of_all(fastest.len())),
-            text: "with the fastest other implementation per workload, pass and dtype".into(),
-        });
+        return Some((
+            format!("Faster in {}", of_all(fastest.len())),
+            "with the fastest other implementation per workload, pass and dtype".into(),
+        ));
     };
-    Some(Finding {
-        lead: format!("Slower in {} of {}", slower.count(), count(fastest.len(), "comparison")),
-        text: format!(
-            "most of all on {} {} {}: {} takes {} our time",
-            c.ours.workload,
-            c.ours.pass,
-            c.ours.dtype,
-            engine(&other.measured.engine),
-            times(Some(other.ratio))
-        ),
-    })
+    let Measurement { workload, pass, dtype, .. } = c.ours;
+    let (name, ratio) = (engine(&other.measured.engine), times(Some(other.ratio)));
+    Some((
+        format!("Slower in {} of {}", slower.count(), count(fastest.len(), "comparison")),
+        format!("most of all on {workload} {pass} {dtype}: {name} takes {ratio} our time"),
+    ))
 }
 
 fn of_all(n: usize) -> String {
@@ -127,13 +121,11 @@ fn floor(groups: &[Group<'_>], device: Device) -> Option<Finding> {
     shares.sort_by(f64::total_cmp);
     let (lo, hi) = (shares.first()?, shares.last()?);
     let place = if device == Device::Cuda { "GPU" } else { "CPU" };
-    Some(Finding {
-        lead: format!("{} to {} of the floor on the {place}", percent(Some(*lo)), percent(Some(*hi))),
-        text: format!(
-            "our fastest engine on each workload and pass, median {}",
-            percent(Some(shares[shares.len() / 2]))
-        ),
-    })
+    let [lo, middle, hi] = [*lo, shares[shares.len() / 2], *hi].map(|share| percent(Some(share)));
+    Some((
+        format!("{lo} to {hi} of the floor on the {place}"),
+        format!("our fastest engine on each workload and pass, median {middle}"),
+    ))
 }
 
 /// How many results passed their check, and which failed.
@@ -167,5 +159,5 @@ fn checks(run: &Record, groups: &[Group<'_>]) -> Finding {
         (0, _) => format!("None of {total} results failed its check"),
         _ => format!("{failed} of {total} results failed their check"),
     };
-    Finding { lead, text: parts.join("; ") }
+    (lead, parts.join("; "))
 }

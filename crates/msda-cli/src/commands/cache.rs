@@ -1,7 +1,7 @@
 //! `msda cache`
 
 use anyhow::Result;
-use msda_bench::report::TextTable;
+use msda_bench::report::{Kind, Table};
 use msda_cuda::jit::Cache;
 use serde_json::json;
 
@@ -65,7 +65,8 @@ fn list(cache: &Cache, as_json: bool) -> Result<()> {
         eprintln!("no compiled kernels");
         return Ok(());
     }
-    let mut table = TextTable::default().text("arch", 0).number("KiB", 1).number("age", 2).text("key", 0);
+    let table = Table::default().words(["arch"]).column("KiB", Kind::Number, 1);
+    let mut table = table.column("age", Kind::Number, 2).words(["key"]);
     for e in &entries {
         table.push([
             e.arch.clone(),
@@ -74,7 +75,7 @@ fn list(cache: &Cache, as_json: bool) -> Result<()> {
             e.key.clone(),
         ]);
     }
-    print(&table.render(screen().width, false))?;
+    print(&table.text(screen().width, false))?;
     let bytes: u64 = entries.iter().map(|e| e.bytes).sum();
     eprintln!("{} kernels, {:.1} MiB", entries.len(), bytes as f64 / f64::from(1 << 20));
     Ok(())

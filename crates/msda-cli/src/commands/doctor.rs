@@ -36,6 +36,10 @@ struct Finding {
     hint: Option<String>,
 }
 
+fn finding(what: &'static str, good: bool, says: impl Into<String>, hint: Option<String>) -> Finding {
+    Finding { what, good, says: says.into(), hint }
+}
+
 pub(crate) fn main(args: Args) -> Result<()> {
     let mut findings = examine();
     if args.peers {
@@ -64,19 +68,12 @@ fn examine() -> Vec<Finding> {
     let here = machine::describe(0);
     let best = Isa::best();
     let slow = best == Isa::Portable;
+    let processor = format!("{}, {} cores, {} GiB, {}", here.cpu, here.cores, here.memory_gib, here.os);
+    let vectors = format!("{best}; available: {}", here.isas.join(", "));
+    let no_vectors = "no vector instructions were found, so the CPU engine is slower";
     let mut findings = vec![
-        Finding {
-            what: "processor",
-            good: true,
-            says: format!("{}, {} cores, {} GiB, {}", here.cpu, here.cores, here.memory_gib, here.os),
-            hint: None,
-        },
-        Finding {
-            what: "vectors",
-            good: !slow,
-            says: format!("{best}; available: {}", here.isas.join(", ")),
-            hint: slow.then(|| "no vector instructions were found, so the CPU engine is slower".into()),
-        },
+        finding("processor", true, processor, None),
+        finding("vectors", !slow, vectors, slow.then(|| no_vectors.into())),
         threads(here.cores),
         torch(),
     ];
@@ -86,27 +83,20 @@ fn examine() -> Vec<Finding> {
 
 fn threads(cores: usize) -> Finding {
     let threads = rayon::current_num_threads();
-    Finding {
-        what: "threads",
-        good: threads >= cores,
-        says: format!("{threads} of {cores} cores"),
-        hint: (threads < cores)
-            .then(|| "RAYON_NUM_THREADS limits the threads; unset it to use every core".into()),
-    }
+    let hint = "RAYON_NUM_THREADS limits the threads; unset it to use every core";
+    let few = threads < cores;
+    finding("threads", !few, format!("{threads} of {cores} cores"), few.then(|| hint.into()))
 }
 
 fn torch() -> Finding {
     match engines::Torch::start(1) {
-        Ok(torch) => Finding {
-            what: "torch",
-            good: true,
-            says: format!("{}; `msda bench` compares with it", torch.version()),
-            hint: None,
-        },
+        Ok(torch) => {
+            finding("torch", true, format!("{}; `msda bench` compares with it", torch.version()), None)
+        }
         Err(error) => {
             let text = format!("{error:#}");
             let (says, hint) = split_hint(&text);
-            Finding { what: "torch", good: false, says: format!("{says} (only needed for comparison)"), hint }
+            finding("torch", false, format!("{says} (only needed for comparison)"), hint)
         }
     }
 }
@@ -121,10 +111,8 @@ fn split_hint(text: &str) -> (&str, Option<String>) {
 
 fn examine_peers() -> Result<Finding> {
     let known = peers::load()?;
-    let finding = |good, says, hint| Finding { what: "peers", good, says, hint };
-    let missing = match peers::survey(&known) {
-        Ok(missing) => missing,
-        Err(_) => return Ok(finding(false, "no Python with torch was found".into(), None)),
+    let Ok(missing) = peers::survey(&known) else {
+        return Ok(finding("peers", false, "no Python with torch was found", None));
     };
     let (mut here, mut gone) = (Vec::new(), Vec::new());
     for (peer, why) in known.iter().zip(missing) {
@@ -135,5 +123,5 @@ fn examine_peers() -> Result<Finding> {
     }
     let says = if here.is_empty() { "none can be imported".into() } else { here.join(", ") };
     let hint = (!gone.is_empty()).then(|| format!("not here: {}", gone.join(", ")));
-    Ok(finding(!here.is_empty(), says, hint))
+    Ok(finding("peers", !here.is_empty(), says, hint))
 }

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use msda::Isa;
 use msda::conformance::Summary;
 use msda_bench::record::Device;
-use msda_bench::report::TextTable;
+use msda_bench::report::{Kind, Table};
 use msda_bench::verify::{self, Checked, Outcome, Subject};
 use msda_bench::workload::{BUILT_IN, Workload};
 use serde_json::json;
@@ -77,14 +77,16 @@ fn run_battery(args: &Args) -> Result<()> {
             .collect();
         print(&serde_json::to_string_pretty(&rows)?)?;
     } else {
-        let mut table = TextTable::default().text("engine", 0).number("passed", 0).number("failed", 0);
-        table = table.number("skipped", 1).number("compared", 3).number("error/tolerance", 2);
+        let mut table = Table::default().words(["engine"]).numbers(["passed", "failed"]);
+        for (title, rank) in [("skipped", 1), ("compared", 3), ("error/tolerance", 2)] {
+            table = table.column(title, Kind::Number, rank);
+        }
         for (name, s) in &rows {
             let counts = [s.passed, s.failed.len(), s.skipped.len(), s.compared].map(|n| n.to_string());
             let cells = [(*name).to_owned()].into_iter().chain(counts).chain([format!("{:.3}", s.worst)]);
             table.push(cells);
         }
-        print(&table.render(screen().width, false))?;
+        print(&table.text(screen().width, false))?;
     }
     if let Some((name, _)) = rows.iter().find(|(_, s)| s.passed + s.failed.len() == 0) {
         bail!("{name}: no test case was run, expected some");
@@ -126,7 +128,7 @@ fn check_outputs(args: &Args) -> Result<()> {
         let rows: Vec<_> = checked.iter().map(checked_json).collect();
         print(&serde_json::to_string_pretty(&rows)?)?;
     } else {
-        print(&checked_table(&checked).render(screen().width, false))?;
+        print(&checked_table(&checked).text(screen().width, false))?;
     }
     let describe =
         |c: &Checked, why: &str| format!("{} {} {} {}: {why}", c.workload, c.pass, c.dtype, c.engine);
@@ -149,10 +151,10 @@ fn check_outputs(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn checked_table(checked: &[Checked]) -> TextTable {
-    let mut table =
-        TextTable::default().text("workload", 0).text("pass", 0).text("dtype", 0).text("engine", 0);
-    table = table.number("compared", 1).number("error/tolerance", 0).text("kernel", 2);
+fn checked_table(checked: &[Checked]) -> Table {
+    let table = Table::default().words(["workload", "pass", "dtype", "engine"]);
+    let table = table.column("compared", Kind::Number, 1).numbers(["error/tolerance"]);
+    let mut table = table.column("kernel", Kind::Word, 2);
     for c in checked {
         let (compared, error) = match &c.outcome {
             Outcome::Right(check) => {

@@ -17,7 +17,7 @@ use msda::{Dtype, Problem};
 use msda_bench::bench::Progress;
 use msda_bench::engines::Engine;
 use msda_bench::gpu::{self, kernels};
-use msda_bench::record::{Ceiling, Device, Figure, Pass, Record, Skipped, Source};
+use msda_bench::record::{Ceiling, Device, Pass, Record, Source};
 use msda_bench::task::Task;
 use msda_bench::work::{self, Reads};
 use msda_bench::workload::{Data, Workload};
@@ -27,6 +27,7 @@ use msda_cuda::kernels::{Kernel, Prepared};
 use msda_cuda::{Operands, Request, Sums, Target};
 
 use crate::facts::Facts;
+use crate::found::Found;
 use crate::ladder::RUNGS;
 
 pub use conclude::conclusions;
@@ -62,18 +63,6 @@ pub struct Options {
     pub command: String,
 }
 
-/// Figures so far.
-#[derive(Debug, Default)]
-pub(crate) struct Figures(Vec<Figure>);
-
-impl Figures {
-    fn add(&mut self, name: &str, value: f64, unit: &str) {
-        if value.is_finite() {
-            self.0.push(Figure { name: name.into(), value, unit: unit.into() });
-        }
-    }
-}
-
 /// Analyses. Counters and sweeps need a GPU; other results that cannot be had are left out with a
 /// reason.
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
@@ -101,8 +90,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         target: kernels::find_target(None).0,
         ceilings: Vec::new(),
         gpu,
-        figures: Figures::default(),
-        skipped: Vec::new(),
+        found: Found::default(),
     };
     let dtypes =
         |w: &Workload| if options.dtypes.is_empty() { vec![w.dtypes[0]] } else { options.dtypes.clone() };
@@ -116,15 +104,11 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         }
     }
     if options.sweep {
-        sweep::run(&mut analysis.figures, progress)?;
+        sweep::run(&mut analysis.found, progress)?;
     }
-    Ok(Record {
-        // Ceilings from a record belong to another machine.
-        ceilings: if analysis.gpu.is_some() { analysis.ceilings } else { Vec::new() },
-        figures: analysis.figures.0,
-        skipped: analysis.skipped,
-        ..Record::new(&options.command, machine)
-    })
+    // Ceilings from a record belong to another machine.
+    let ceilings = if analysis.gpu.is_some() { analysis.ceilings } else { Vec::new() };
+    Ok(Record { ceilings, ..analysis.found.record(&options.command, machine) })
 }
 
 /// Launches a kernel once on a workload, under `ncu`.
@@ -149,18 +133,10 @@ struct Analysis<'a> {
     target: Target,
     ceilings: Vec<Ceiling>,
     gpu: Option<Gpu>,
-    figures: Figures,
-    skipped: Vec<Skipped>,
+    found: Found,
 }
 
 impl Analysis<'_> {
-    fn skip(&mut self, what: impl Into<String>, why: impl ToString) {
-        let skipped = Skipped { what: what.into(), why: why.to_string() };
-        if !self.skipped.contains(&skipped) {
-            self.skipped.push(skipped);
-        }
-    }
-
     /// Measures the ceilings, or takes them from records if there is no GPU.
     fn find_ceilings(&mut self) -> Result<()> {
         if let Some(gpu) = &self.gpu {
@@ -176,12 +152,12 @@ impl Analysis<'_> {
             }
         }
         if self.ceilings.is_empty() {
-            self.skip(
+            self.found.skip(
                 "roofline",
                 "no GPU, and no record with ceilings of a GPU\nhint: --record FILE names one",
             );
         } else {
-            self.skip("ceilings of this machine", "no GPU: those of a record are used");
+            self.found.skip("ceilings of this machine", "no GPU: those of a record are used");
         }
         Ok(())
     }
@@ -207,7 +183,7 @@ impl Analysis<'_> {
             let chosen = || choose(&request, &self.target).map(|choice| choice.kernel);
             let kernel = kernel.map_or_else(chosen, Ok)?;
             if let Some(why) = kernel.refuses(&request, &self.target) {
-                self.skip(format!("{} {dtype} {name}", workload.name), why);
+                self.found.skip(format!("{} {dtype} {name}", workload.name), why);
                 continue;
             }
             let place = format!("{place}.{name}");
@@ -240,14 +216,12 @@ impl Analysis<'_> {
             ("intensity.gathered", w.flops / w.gathered_bytes, "FLOP/B"),
             ("intensity.compulsory", w.flops / w.compulsory_bytes, "FLOP/B"),
         ];
-        for (name, value, unit) in known {
-            self.figures.add(&format!("{place}.{name}"), value, unit);
-        }
+        self.found.add(place, &known);
         for ceiling in &self.ceilings {
             let bytes = if ceiling.name == work::COPY { w.compulsory_bytes } else { w.gathered_bytes };
             let us = bytes / ceiling.rate / 1e3;
-            self.figures.add(&format!("{place}.roof.{}.time", ceiling.name), us, "us");
-            self.figures.add(&format!("{place}.roof.{}.flops", ceiling.name), w.flops / us / 1e6, "TFLOP/s");
+            let known = [("time", us, "us"), ("flops", w.flops / us / 1e6, "TFLOP/s")];
+            self.found.add(format!("{place}.roof.{}", ceiling.name), &known);
         }
     }
 
@@ -264,26 +238,22 @@ impl Analysis<'_> {
             .and_then(|last| mix::read(last, &self.target));
         let made = match made {
             Ok(made) => made,
-            Err(why) => return self.skip("registers and instructions", format!("{why:#}")),
+            Err(why) => return self.found.skip("registers and instructions", format!("{why:#}")),
         };
         let known = [
-            ("registers", made.registers, ""),
-            ("spills", made.spills, "B"),
-            ("shared", made.shared, "B"),
-            ("resident-blocks", made.resident, ""),
+            ("registers", made.registers as f64, ""),
+            ("spills", made.spills as f64, "B"),
+            ("shared", made.shared as f64, "B"),
+            ("resident-blocks", made.resident as f64, ""),
         ];
-        for (name, value, unit) in known {
-            self.figures.add(&format!("{place}.{name}"), value as f64, unit);
-        }
+        self.found.add(place, &known);
         match made.kinds {
             Ok(kinds) => {
                 let total: usize = kinds.values().sum();
-                self.figures.add(&format!("{place}.instructions.static"), total as f64, "");
-                for (kind, count) in kinds {
-                    self.figures.add(&format!("{place}.{kind}"), count as f64, "");
-                }
+                self.found.add(place, &[("instructions.static", total as f64, "")]);
+                kinds.iter().for_each(|(kind, count)| self.found.add(place, &[(kind, *count as f64, "")]));
             }
-            Err(why) => self.skip("instructions by kind", why),
+            Err(why) => self.found.skip("instructions by kind", why),
         }
     }
 
@@ -297,7 +267,7 @@ impl Analysis<'_> {
         first: &mut Option<First>,
     ) {
         if self.gpu.is_none() {
-            return self.skip("comparison of outputs", "no GPU");
+            return self.found.skip("comparison of outputs", "no GPU");
         }
         let other = FIRST_RUNG;
         let output = |data: &Data, kernel: &str| -> Result<Vec<f64>> {
@@ -316,8 +286,8 @@ impl Analysis<'_> {
             Ok(got.iter().zip(expected).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max))
         };
         match difference() {
-            Ok(difference) => self.figures.add(&format!("{place}.difference"), difference, ""),
-            Err(why) => self.skip(format!("{place}: difference from {other}"), format!("{why:#}")),
+            Ok(difference) => self.found.add(place, &[("difference", difference, "")]),
+            Err(why) => self.found.skip(format!("{place}: difference from {other}"), format!("{why:#}")),
         }
     }
 
@@ -331,11 +301,11 @@ impl Analysis<'_> {
             Ok(counters) => {
                 for (metric, end, unit) in ncu::METRICS {
                     if let Some(value) = counters.get(metric) {
-                        self.figures.add(&format!("{place}.{end}"), *value, unit);
+                        self.found.add(place, &[(end, *value, unit)]);
                     }
                 }
             }
-            Err(why) => self.skip("counters", format!("{why:#}")),
+            Err(why) => self.found.skip("counters", format!("{why:#}")),
         }
     }
 }

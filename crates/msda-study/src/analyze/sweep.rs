@@ -10,7 +10,7 @@ use msda_bench::timing::{Effort, summarize};
 use msda_bench::work;
 use msda_bench::workload::Workload;
 
-use super::Figures;
+use crate::found::Found;
 
 /// The workload that is varied.
 const BASE: &str = "seed-encoder";
@@ -35,7 +35,7 @@ pub(super) fn steps() -> usize {
 }
 
 /// Measures all axes: `analyze.sweep.AXIS.VALUE.time` and `.rate`.
-pub(super) fn run(figures: &mut Figures, progress: &mut dyn Progress) -> Result<()> {
+pub(super) fn run(found: &mut Found, progress: &mut dyn Progress) -> Result<()> {
     let mut engine = crate::registry().open("cuda", 1)?;
     let workload = Workload::find(BASE)?;
     let base = workload.problem(Dtype::F16)?;
@@ -45,8 +45,8 @@ pub(super) fn run(figures: &mut Figures, progress: &mut dyn Progress) -> Result<
             let problem = base.with(|s| change(s, value))?;
             let distance = (axis == LOCALITY).then_some(value);
             let (us, rate) = measure(&mut *engine, &workload, problem, distance)?;
-            figures.add(&format!("analyze.sweep.{axis}.{value}.time"), us, "us");
-            figures.add(&format!("analyze.sweep.{axis}.{value}.rate"), rate, "GB/s");
+            let known = [("time", us, "us"), ("rate", rate, "GB/s")];
+            found.add(format!("analyze.sweep.{axis}.{value}"), &known);
         }
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use msda_bench::report::number;
 use serde::Serialize;
 
-use super::{Claim, Claims, Test};
+use super::{Claim, Claims};
 use crate::facts::{Facts, Missing, command};
 
 /// How facts judge a claim.
@@ -76,10 +76,7 @@ pub fn judge<'a>(claims: &'a Claims, facts: &Facts, gpu: Option<&str>) -> Vec<Ou
 
 fn one<'a>(claim: &'a Claim, facts: &Facts, gpu: Option<&str>) -> Outcome<'a> {
     let value = claim.expression().map(|e| e.value(facts));
-    let measured = match (&claim.test, &value) {
-        (Test::Measure(..), Some(Ok(x))) => Some(*x),
-        _ => None,
-    };
+    let measured = claim.measure.as_ref().and_then(|e| e.value(facts).ok());
     let missing = value.clone().and_then(Result::err).unwrap_or_default();
     let (verdict, why) = verdict(claim, value, gpu);
     let because = match verdict {
@@ -117,9 +114,9 @@ fn verdict(claim: &Claim, value: Option<Result<f64, Missing>>, gpu: Option<&str>
         }
         None => return (Verdict::NotMeasuredYet, String::new()),
     };
-    match &claim.test {
-        Test::Measure(_, rule) => (rule.judge(&claim.stated, value), rule.words(&claim.stated)),
-        _ => (if value == 0.0 { Verdict::Refuted } else { Verdict::Reproduced }, String::new()),
+    match claim.rule().ok().filter(|_| claim.measure.is_some()) {
+        Some(rule) => (rule.judge(claim, value), rule.words(claim)),
+        None => (if value == 0.0 { Verdict::Refuted } else { Verdict::Reproduced }, String::new()),
     }
 }
 

@@ -5,19 +5,14 @@ use std::fmt;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
-/// Some lines of one document.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// The number of the document, from 1.
-    pub document: usize,
-    /// The lines, from 1, in order.
-    pub lines: Vec<usize>,
-}
-
 /// Places from text: `1:8; 3:19,54-56`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Places(pub Vec<Place>);
+pub struct Places {
+    text: String,
+    /// Documents, from 1, each with its lines.
+    pub places: Vec<(usize, Lines)>,
+}
 
 impl TryFrom<String> for Places {
     type Error = anyhow::Error;
@@ -28,14 +23,29 @@ impl TryFrom<String> for Places {
                 bail!("got '{part}', expected 'DOCUMENT:LINES'");
             };
             let document = document.parse().with_context(|| format!("'{part}'"))?;
-            Ok(Place { document, lines: Lines::try_from(own.to_owned())?.0 })
+            Ok((document, Lines::try_from(own.to_owned())?))
         };
-        Ok(Self(text.split(';').map(place).collect::<Result<_>>()?))
+        let places = text.split(';').map(place).collect::<Result<_>>()?;
+        Ok(Self { text, places })
+    }
+}
+
+impl Places {
+    /// The lines of a document.
+    pub fn of(&self, document: usize) -> impl Iterator<Item = usize> {
+        self.places.iter().filter(move |(own, _)| *own == document).flat_map(|(_, lines)| lines.0.clone())
+    }
+}
+
+impl fmt::Display for Places {
+    /// `1:8 3:19,54-56`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text.replace(';', ""))
     }
 }
 
 /// Lines from text, in order: `7-14,22`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Lines(pub Vec<usize>);
 
@@ -54,30 +64,6 @@ impl TryFrom<String> for Lines {
     }
 }
 
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut ranges: Vec<(usize, usize)> = Vec::new();
-        for &line in &self.lines {
-            match ranges.last_mut() {
-                Some((_, last)) if *last + 1 == line => *last = line,
-                _ => ranges.push((line, line)),
-            }
-        }
-        let range = |&(first, last): &(usize, usize)| match first == last {
-            true => first.to_string(),
-            false => format!("{first}-{last}"),
-        };
-        write!(f, "{}:{}", self.document, ranges.iter().map(range).collect::<Vec<_>>().join(","))
-    }
-}
-
-impl fmt::Display for Places {
-    /// `1:8 3:19,54`
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.iter().map(Place::to_string).collect::<Vec<_>>().join(" "))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,7 +72,7 @@ mod tests {
     fn text_and_back() {
         let parse = |text: &str| Places::try_from(text.to_owned());
         let places = parse("4:61-63,154; 2:60").unwrap();
-        assert_eq!(places.0[0], Place { document: 4, lines: vec![61, 62, 63, 154] });
+        assert_eq!(places.places, [(4, Lines(vec![61, 62, 63, 154])), (2, Lines(vec![60]))]);
         assert_eq!(places.to_string(), "4:61-63,154 2:60");
         for wrong in ["", "60", "2:", "2:a", "x:1", "2:5,3", "2:9-8"] {
             assert!(parse(wrong).is_err(), "{wrong}");

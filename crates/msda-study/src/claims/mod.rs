@@ -17,9 +17,9 @@ use serde::Deserialize;
 use crate::facts::Expression;
 
 pub use judge::{Outcome, Verdict, judge, shown};
-pub use lines::{Lines, Place, Places};
-pub use rule::{Better, Rule, Stated};
-pub use show::{commands, json, measured, overview, stated, summary, terminal};
+pub use lines::{Lines, Places};
+pub use rule::{Better, Rule};
+pub use show::{by_system, commands, counts, json, measured, overview, stated, summary, tally, terminal};
 pub use words::{ABSENT, Words};
 
 /// The claims of this crate.
@@ -75,7 +75,8 @@ pub struct System {
 }
 
 /// One statement.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Claim {
     /// Its name.
     pub id: String,
@@ -86,40 +87,41 @@ pub struct Claim {
     /// The statement, in short.
     pub says: String,
     /// The number that it states.
-    pub stated: Stated,
-    /// How it is judged.
-    pub test: Test,
+    pub value: Option<f64>,
+    /// The low end of a range that it states.
+    pub low: Option<f64>,
+    /// The high end.
+    pub high: Option<f64>,
+    /// Their unit.
+    #[serde(default)]
+    pub unit: String,
+    /// Which other numbers would be better; none if no number is. A larger gain is always better.
+    pub better: Option<Better>,
+    /// The measured number; it is compared with the stated one by the rule.
+    pub measure: Option<Expression>,
+    /// A condition that decides.
+    pub check: Option<Expression>,
+    /// The rule, or its name among the rules of the file.
+    rule: Option<String>,
     /// GPUs that a time or a rate is about; empty if it is about any GPU.
+    #[serde(default)]
     pub on: Vec<String>,
     /// Why it cannot be measured; none if it can.
     pub reason: Option<String>,
     /// The reason for the verdict.
+    #[serde(default)]
     pub because: Words,
-}
-
-/// How a claim is judged.
-#[derive(Debug, Clone)]
-pub enum Test {
-    /// By a number.
-    Measure(Expression, Rule),
-    /// By a condition.
-    Check(Expression),
-    /// Not at all.
-    Nothing,
 }
 
 impl Claim {
     /// Whether a document makes it.
     pub fn is_of(&self, document: usize) -> bool {
-        self.at.0.iter().any(|place| place.document == document)
+        self.at.of(document).next().is_some()
     }
 
     /// The expression that decides.
     pub fn expression(&self) -> Option<&Expression> {
-        match &self.test {
-            Test::Measure(e, _) | Test::Check(e) => Some(e),
-            Test::Nothing => None,
-        }
+        self.measure.as_ref().or(self.check.as_ref())
     }
 
     /// Whether arithmetic over definitions and the documents' own numbers decides. No measurement
@@ -142,30 +144,7 @@ struct File {
     rules: BTreeMap<String, String>,
     document: Vec<Document>,
     system: Vec<System>,
-    claim: Vec<Entry>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Entry {
-    id: String,
-    system: String,
-    at: Places,
-    says: String,
-    value: Option<f64>,
-    low: Option<f64>,
-    high: Option<f64>,
-    #[serde(default)]
-    unit: String,
-    measure: Option<Expression>,
-    check: Option<Expression>,
-    rule: Option<String>,
-    better: Option<Better>,
-    #[serde(default)]
-    on: Vec<String>,
-    reason: Option<String>,
-    #[serde(default)]
-    because: Words,
+    claim: Vec<Claim>,
 }
 
 impl Claims {
@@ -186,16 +165,14 @@ impl Claims {
         let mut all =
             Self { documents: file.document, systems: file.system, claims: Vec::new(), short: file.short };
         let mut ids = BTreeSet::new();
-        for entry in file.claim {
-            let id = entry.id.clone();
+        for mut claim in file.claim {
+            let id = claim.id.clone();
             ensure!(ids.insert(id.clone()), "claim {id}: got two of that name, expected one");
-            let claim = entry.read(&file.rules).with_context(|| format!("claim {id}"))?;
-            for place in &claim.at.0 {
-                ensure!(
-                    all.documents.iter().any(|d| d.number == place.document),
-                    "claim {id}: got document {}, expected one that is listed",
-                    place.document
-                );
+            claim.rule = claim.rule.map(|name| file.rules.get(&name).cloned().unwrap_or(name));
+            claim.check().with_context(|| format!("claim {id}"))?;
+            for (document, _) in &claim.at.places {
+                let listed = all.documents.iter().any(|d| d.number == *document);
+                ensure!(listed, "claim {id}: got document {document}, expected one that is listed");
             }
             ensure!(
                 all.systems.iter().any(|s| s.name == claim.system),
@@ -228,37 +205,20 @@ fn expand(text: &str, short: &BTreeMap<String, String>) -> String {
     text.lines().map(|line| expand_line(line) + "\n").collect()
 }
 
-impl Entry {
-    fn read(self, rules: &BTreeMap<String, String>) -> Result<Claim> {
-        let stated = Stated {
-            value: self.value,
-            low: self.low,
-            high: self.high,
-            unit: self.unit,
-            better: self.better,
-        };
-        let rule = self.rule.map(|name| rules.get(&name).cloned().unwrap_or(name));
-        let test = match (self.measure, self.check) {
-            (Some(e), None) => Test::Measure(e, Rule::parse(rule.as_deref(), &stated)?),
-            (None, Some(e)) => Test::Check(e),
-            (None, None) => Test::Nothing,
+impl Claim {
+    /// Refuses a claim that cannot be judged.
+    fn check(&self) -> Result<()> {
+        match (&self.measure, &self.check) {
+            (Some(_), None) => self.rule().map(drop),
+            (None, Some(_)) => Ok(()),
+            (None, None) if self.reason.is_some() => Ok(()),
+            (None, None) => {
+                bail!(
+                    "got neither 'measure' nor 'check', expected one, or a reason why it cannot be measured"
+                )
+            }
             (Some(_), Some(_)) => bail!("got both 'measure' and 'check', expected one"),
-        };
-        ensure!(
-            self.reason.is_some() || !matches!(test, Test::Nothing),
-            "got neither 'measure' nor 'check', expected one, or a reason why it cannot be measured"
-        );
-        Ok(Claim {
-            id: self.id,
-            system: self.system,
-            at: self.at,
-            says: self.says,
-            stated,
-            test,
-            on: self.on,
-            reason: self.reason,
-            because: self.because,
-        })
+        }
     }
 }
 

@@ -3,22 +3,8 @@
 use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::Claim;
 use super::judge::{Verdict, with_unit};
-
-/// A number that a claim states, or a range.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Stated {
-    /// The number.
-    pub value: Option<f64>,
-    /// The low end of a range.
-    pub low: Option<f64>,
-    /// The high end of a range.
-    pub high: Option<f64>,
-    /// Their unit.
-    pub unit: String,
-    /// Which other numbers would be better; none if no number is. A larger gain is always better.
-    pub better: Option<Better>,
-}
 
 /// Which numbers are better than the stated one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,27 +34,31 @@ pub enum Rule {
     Range,
 }
 
-impl Rule {
+impl Claim {
     /// `within 1.2`, `margin 3`, `gain 2`, `at least`, `at most`; a range needs no rule.
-    pub fn parse(text: Option<&str>, stated: &Stated) -> Result<Self> {
-        let rule = match text.map(|text| text.split_whitespace().collect::<Vec<_>>()).as_deref() {
-            None if stated.low.is_some() && stated.high.is_some() => return Ok(Self::Range),
-            Some(["within", factor]) => Self::Within(factor.parse()?),
-            Some(["margin", margin]) => Self::Margin(margin.parse()?),
-            Some(["gain", points]) => Self::Gain(points.parse()?),
-            Some(["at", "least"]) => Self::AtLeast,
-            Some(["at", "most"]) => Self::AtMost,
+    pub fn rule(&self) -> Result<Rule> {
+        let text = &self.rule;
+        let words: Option<Vec<&str>> = text.as_ref().map(|text| text.split_whitespace().collect());
+        let rule = match words.as_deref() {
+            None if self.low.is_some() && self.high.is_some() => return Ok(Rule::Range),
+            Some(["within", factor]) => Rule::Within(factor.parse()?),
+            Some(["margin", margin]) => Rule::Margin(margin.parse()?),
+            Some(["gain", points]) => Rule::Gain(points.parse()?),
+            Some(["at", "least"]) => Rule::AtLeast,
+            Some(["at", "most"]) => Rule::AtMost,
             _ => bail!(
                 "rule: got {text:?}, expected a name of [rules], 'within FACTOR', 'margin NUMBER', 'gain POINTS', \
                  'at least', 'at most', or low and high"
             ),
         };
-        ensure!(stated.value.is_some(), "rule {rule:?}: expected a value");
+        ensure!(self.value.is_some(), "rule {rule:?}: expected a value");
         Ok(rule)
     }
+}
 
+impl Rule {
     /// The verdict on a measured number.
-    pub fn judge(self, stated: &Stated, measured: f64) -> Verdict {
+    pub fn judge(self, stated: &Claim, measured: f64) -> Verdict {
         if self.agrees(stated, measured) {
             return Verdict::Reproduced;
         }
@@ -85,12 +75,12 @@ impl Rule {
     }
 
     /// Whether one of stated and measured gains and the other loses.
-    fn crosses(self, stated: &Stated, measured: f64) -> bool {
+    fn crosses(self, stated: &Claim, measured: f64) -> bool {
         let value = stated.value.unwrap_or(f64::NAN);
         matches!(self, Self::Gain(_)) && gain(value, stated) * gain(measured, stated) <= 0.0
     }
 
-    fn agrees(self, stated: &Stated, measured: f64) -> bool {
+    fn agrees(self, stated: &Claim, measured: f64) -> bool {
         let value = stated.value.unwrap_or(f64::NAN);
         // Numbers that print alike are equal.
         let slack = 1e-9 * value.abs();
@@ -114,7 +104,7 @@ impl Rule {
     }
 
     /// The rule in words.
-    pub fn words(self, stated: &Stated) -> String {
+    pub fn words(self, stated: &Claim) -> String {
         let unit = &stated.unit;
         match self {
             Self::Within(factor) => format!("must agree within a factor of {factor}"),
@@ -134,11 +124,11 @@ impl Rule {
 }
 
 /// A gain in percent, or a speed-up as one: 1.47x is 47 %.
-fn gain(number: f64, stated: &Stated) -> f64 {
+fn gain(number: f64, stated: &Claim) -> f64 {
     if stated.unit == "x" { (number - 1.0) * 100.0 } else { number }
 }
 
 /// How far a gain may be from the stated one, in points.
-fn tolerance(points: f64, stated: &Stated) -> f64 {
+fn tolerance(points: f64, stated: &Claim) -> f64 {
     points.max(gain(stated.value.unwrap_or(f64::NAN), stated).abs() / 4.0)
 }

@@ -1,12 +1,12 @@
 //! Verdicts as people and programs read them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use msda_bench::report::{TextTable, beside, number, wrap};
+use msda_bench::report::{Table, beside, number, wrap};
 use serde_json::{Value, json};
 
 use super::judge::with_unit;
-use super::{Claims, Outcome, Stated, System, Test, Verdict};
+use super::{Claim, Claims, Outcome, System, Verdict};
 
 /// The width of lines.
 const WIDTH: usize = 100;
@@ -14,13 +14,12 @@ const WIDTH: usize = 100;
 const COLUMN: usize = 18;
 
 /// The number or range that a claim states; "yes" for a claim without one.
-pub fn stated(stated: &Stated) -> String {
-    let unit = match stated.unit.as_str() {
-        "" => String::new(),
-        "x" => "x".into(),
+pub fn stated(claim: &Claim) -> String {
+    let unit = match claim.unit.as_str() {
+        "" | "x" => claim.unit.clone(),
         unit => format!(" {unit}"),
     };
-    match (stated.value, stated.low, stated.high) {
+    match (claim.value, claim.low, claim.high) {
         (Some(value), ..) => format!("{value}{unit}"),
         (None, Some(low), Some(high)) => format!("{low} to {high}{unit}"),
         _ => "yes".into(),
@@ -29,59 +28,42 @@ pub fn stated(stated: &Stated) -> String {
 
 /// The measured number; "yes" or "no" for a claim without one.
 pub fn measured(outcome: &Outcome<'_>) -> String {
-    match (outcome.measured, outcome.verdict, &outcome.claim.test) {
-        (Some(value), ..) => with_unit(value, &outcome.claim.stated.unit),
-        (None, Verdict::Reproduced, Test::Check(_)) => "yes".into(),
-        (None, Verdict::Refuted, Test::Check(_)) => "no".into(),
+    match (outcome.measured, outcome.verdict) {
+        (Some(value), _) => with_unit(value, &outcome.claim.unit),
+        (None, Verdict::Reproduced) => "yes".into(),
+        (None, Verdict::Refuted) => "no".into(),
         _ => "-".into(),
     }
 }
 
-/// How many claims have which verdict: those that need a measurement, and those that arithmetic
-/// decides.
-pub fn summary(outcomes: &[Outcome<'_>]) -> String {
-    let (arithmetic, measured): (Vec<_>, Vec<_>) = outcomes.iter().partition(|o| o.claim.is_arithmetic());
-    let line = |what: &str, own: &[&Outcome<'_>]| {
-        let count = |v: Verdict| own.iter().filter(|o| o.verdict == v).count();
-        let counts = Verdict::ALL.map(|v| (count(v), v.name())).into_iter().filter(|(n, _)| *n > 0);
-        let counts = counts.map(|(n, name)| format!("{n} {name}"));
-        let all = std::iter::once(number::count(own.len(), "claim")).chain(counts);
-        format!("{what}: {}", all.collect::<Vec<_>>().join(", "))
-    };
-    format!("{}\n{}", line("measured", &measured), line("arithmetic", &arithmetic))
+/// How many claims have which verdict: `30 reproduced, 9 better here`.
+pub fn counts<'o, 'a: 'o>(outcomes: impl Iterator<Item = &'o Outcome<'a>>) -> String {
+    let verdicts: Vec<Verdict> = outcomes.map(|o| o.verdict).collect();
+    let count = |v: &Verdict| verdicts.iter().filter(|own| *own == v).count();
+    let all = Verdict::ALL.iter().filter(|v| count(v) > 0);
+    all.map(|v| format!("{} {}", count(v), v.name())).collect::<Vec<_>>().join(", ")
+}
+
+/// The verdicts on claims that need a measurement, and on those that arithmetic decides.
+pub fn summary(outcomes: &[Outcome<'_>]) -> [String; 2] {
+    [(false, "measured"), (true, "arithmetic")].map(|(arithmetic, what)| {
+        let own = || outcomes.iter().filter(|o| o.claim.is_arithmetic() == arithmetic);
+        format!("{what}: {}, {}", number::count(own().count(), "claim"), counts(own()))
+    })
 }
 
 /// The summary in lines of a terminal.
 fn heading(outcomes: &[Outcome<'_>]) -> String {
-    summary(outcomes).lines().map(|line| wrap(line, WIDTH, 2)).collect()
+    summary(outcomes).iter().map(|line| wrap(line, WIDTH, 2)).collect()
 }
 
-/// The commands that measure missing facts. Commands that differ in one option are one command with
-/// several of it.
-pub fn commands(outcomes: &[Outcome<'_>]) -> Vec<String> {
-    let all: BTreeSet<&str> = outcomes.iter().flat_map(|o| &o.commands).map(String::as_str).collect();
-    let mut alike: BTreeMap<(String, &str), String> = BTreeMap::new();
-    for command in all {
-        let found =
-            [" --rung ", " --engine ", " --kernel "].into_iter().find(|option| command.contains(option));
-        let Some((option, (before, after))) =
-            found.and_then(|option| Some((option, command.split_once(option)?)))
-        else {
-            alike.entry((command.to_owned(), "")).or_default();
-            continue;
-        };
-        let (value, end) = after.split_once(' ').unwrap_or((after, ""));
-        let options = alike.entry((before.to_owned(), end)).or_default();
-        *options += &format!("{option}{value}");
-    }
-    let join = |((before, end), options): ((String, &str), String)| {
-        if end.is_empty() { before + &options } else { before + &options + " " + end }
-    };
-    alike.into_iter().map(join).collect()
+/// The commands that measure missing facts.
+pub fn commands<'a>(outcomes: &'a [Outcome<'_>]) -> BTreeSet<&'a str> {
+    outcomes.iter().flat_map(|o| &o.commands).map(String::as_str).collect()
 }
 
 /// Outcomes by the system that they are about, in the order of the systems.
-fn by_system<'o, 'a>(
+pub fn by_system<'o, 'a>(
     claims: &'o Claims,
     outcomes: &'o [Outcome<'a>],
 ) -> impl Iterator<Item = (&'o System, Vec<&'o Outcome<'a>>)> {
@@ -89,52 +71,46 @@ fn by_system<'o, 'a>(
     claims.systems.iter().map(move |system| (system, own(&system.name))).filter(|(_, own)| !own.is_empty())
 }
 
-/// The totals, and a line for each system: a screen.
-pub fn overview(claims: &Claims, outcomes: &[Outcome<'_>]) -> String {
-    let mut table = TextTable::default().text("\nsystem", 0).text("\nlines", 0);
-    for title in ["repro-\nduced", "better\nhere", "\nrefuted", "other\nGPU", "not mea-\nsurable"] {
-        table = table.number(title, 0);
-    }
-    table = table.number("not yet\nmeasured", 0).number("arith-\nmetic", 0);
-    for (system, own) in by_system(claims, outcomes) {
-        let count = |counted: &dyn Fn(&Outcome<'_>) -> bool| match own.iter().filter(|o| counted(o)).count() {
+/// A line per group of outcomes, with the number of each verdict.
+pub fn tally<'o, 'a: 'o, const N: usize>(
+    titles: [&str; N],
+    groups: impl Iterator<Item = ([String; N], Vec<&'o Outcome<'a>>)>,
+) -> Table {
+    let verdicts = Verdict::ALL.map(|v| v.name().replace(' ', "\n"));
+    let mut table = Table::default().words(titles).numbers(verdicts);
+    for (labels, own) in groups {
+        let count = |v| match own.iter().filter(|o| o.verdict == v).count() {
             0 => "-".to_owned(),
             n => n.to_string(),
         };
-        let counts = Verdict::ALL.map(|v| count(&|o| o.verdict == v && !o.claim.is_arithmetic()));
-        let names = [system.name.clone(), system.at.to_string()];
-        table.push(names.into_iter().chain(counts).chain([count(&|o| o.claim.is_arithmetic())]));
+        table.push(labels.into_iter().chain(Verdict::ALL.map(count)));
     }
-    format!("{}\n{}", heading(outcomes), table.render(WIDTH, false))
+    table
+}
+
+/// The totals, and a line for each system: a screen.
+pub fn overview(claims: &Claims, outcomes: &[Outcome<'_>]) -> String {
+    let groups = by_system(claims, outcomes).map(|(s, own)| ([s.name.clone(), s.at.to_string()], own));
+    format!("{}\n{}", heading(outcomes), tally(["system", "lines"], groups).text(WIDTH, false))
 }
 
 /// The totals, then every verdict, system by system.
-pub fn terminal(claims: &Claims, outcomes: &[Outcome<'_>], color: bool) -> String {
-    let paint =
-        |text: &str, code: &str| if color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.into() };
+pub fn terminal(claims: &Claims, outcomes: &[Outcome<'_>]) -> String {
     let mut out = heading(outcomes);
     for (system, own) in by_system(claims, outcomes) {
-        out += &format!("\n{}\n", paint(&system.name, "1"));
+        out += &format!("\n{}\n", system.name);
         for o in own {
-            let code = match o.verdict {
-                Verdict::Reproduced | Verdict::BetterHere => "32",
-                Verdict::Refuted => "31",
-                Verdict::OtherGpu | Verdict::NotMeasurable => "2",
-                Verdict::NotMeasuredYet => "33",
-            };
             let label = format!("{:<COLUMN$}", o.verdict.name());
-            let says = beside(&label, &format!("{} ({})", o.claim.says, o.claim.at), WIDTH);
-            out += &says.replacen(&label, &paint(&label, code), 1);
+            out += &beside(&label, &format!("{} ({})", o.claim.says, o.claim.at), WIDTH);
             let found = if o.claim.is_arithmetic() { "computed" } else { "measured" };
-            let figures = match (&o.claim.test, o.measured) {
-                (Test::Measure(..), Some(_)) => {
-                    format!("{}: stated {}, {found} {}", o.claim.id, stated(&o.claim.stated), measured(o))
-                }
-                (Test::Measure(..), None) => format!("{}: stated {}", o.claim.id, stated(&o.claim.stated)),
+            let stated = stated(o.claim);
+            let figures = match (&o.claim.measure, o.measured) {
+                (Some(_), Some(_)) => format!("{}: stated {stated}, {found} {}", o.claim.id, measured(o)),
+                (Some(_), None) => format!("{}: stated {stated}", o.claim.id),
                 _ => o.claim.id.clone(),
             };
             let rest = if o.why.is_empty() { figures } else { format!("{figures}; {}", o.why) };
-            out += &paint(&beside(&" ".repeat(COLUMN), &rest, WIDTH), "2");
+            out += &beside(&" ".repeat(COLUMN), &rest, WIDTH);
         }
     }
     out
@@ -144,13 +120,14 @@ pub fn terminal(claims: &Claims, outcomes: &[Outcome<'_>], color: bool) -> Strin
 pub fn json(outcomes: &[Outcome<'_>]) -> Value {
     let outcome = |o: &Outcome<'_>| {
         let claim = o.claim;
-        let at = |place: &super::Place| json!({ "document": place.document, "lines": place.lines });
+        let at =
+            claim.at.places.iter().map(|(document, lines)| json!({ "document": document, "lines": lines.0 }));
         json!({
             "id": claim.id,
             "system": claim.system,
-            "at": claim.at.0.iter().map(at).collect::<Vec<_>>(),
+            "at": at.collect::<Vec<_>>(),
             "says": claim.says,
-            "stated": claim.stated,
+            "stated": { "value": claim.value, "low": claim.low, "high": claim.high, "unit": claim.unit },
             "measured": o.measured,
             "verdict": o.verdict,
             "arithmetic": claim.is_arithmetic(),

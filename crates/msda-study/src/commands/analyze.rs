@@ -1,14 +1,13 @@
 //! `msda-study analyze`
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use msda::Dtype;
-use msda_bench::record::sources;
-use msda_bench::report;
 use msda_study::analyze;
 
-use msda_bench::terminal::{Bar, color, print, typed};
+use super::{finish, records};
+use msda_bench::terminal::{Bar, typed};
 
 #[derive(clap::Args)]
 #[command(after_help = "Analyzes the forward pass. Without a GPU: the work of the workload and, with \
@@ -60,31 +59,17 @@ pub(crate) fn main(args: Args) -> Result<()> {
         let dtype = args.dtype.first().copied().context("--launch: expected a --dtype")?;
         return analyze::launch(&args.workload[0], dtype, &args.kernel[0]);
     }
-    let usual = Path::new("records");
-    let records = match args.record.as_slice() {
-        [] if usual.is_dir() => sources(&[usual.to_owned()])?,
-        some => sources(some)?,
-    };
     let options = analyze::Options {
         workloads: args.workload,
         dtypes: args.dtype,
         kernels: if args.ladder { analyze::ladder() } else { args.kernel },
         ncu: args.ncu.then(std::env::current_exe).transpose()?,
         sweep: args.sweep,
-        records,
+        records: records(&args.record)?,
         command: typed("msda-study"),
     };
     let record = analyze::run(&options, &mut Bar::default())?;
-    if let Some(path) = &args.out {
-        record.save(path)?;
-        eprintln!("record: {}", path.display());
-    }
-    if args.json {
-        print(&serde_json::to_string_pretty(&record)?)
-    } else {
-        let kernels = analyze::conclusions(&record.figures);
-        let lines: String =
-            kernels.iter().map(|(kernel, sentence)| format!("{kernel}: {sentence}\n")).collect();
-        print(&(report::terminal(&[record], color()) + &lines))
-    }
+    let line = |(kernel, sentence): &(String, String)| format!("{kernel}: {sentence}\n");
+    let below: String = analyze::conclusions(&record.figures).iter().map(line).collect();
+    finish(record, args.out, args.json, &below)
 }

@@ -57,11 +57,10 @@ pub(crate) fn main(args: Args) -> Result<()> {
         workloads,
         engines,
         dtypes: args.dtype,
-        device: None,
         pass: Some(Pass::Forward),
-        threads: Vec::new(),
         quick: args.quick,
         command: typed("msda-study"),
+        ..bench::Options::default()
     };
     make_folder(&args.out)?;
     let record = bench::run(&options, &engines::registry(), &mut Bar::default())?;

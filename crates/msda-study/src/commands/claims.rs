@@ -1,17 +1,15 @@
 //! `msda-study claims`
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use msda_bench::record::{Source, sources};
+use msda_bench::record::Source;
 use msda_study::claims::{self, Claims, Outcome, Verdict};
 use msda_study::facts::{self, Facts};
 use serde_json::json;
 
-use msda_bench::terminal::{color, print};
-
-/// The folder of records when none is named.
-const RECORDS: &str = "records";
+use super::records;
+use msda_bench::terminal::print;
 
 #[derive(clap::Args)]
 #[command(
@@ -56,7 +54,11 @@ pub(crate) struct Args {
 pub(crate) fn main(args: Args) -> Result<()> {
     let all = Claims::built_in()?;
     args.check(&all)?;
-    let (sources, gpu) = of_one_gpu(records(&args.record)?, args.gpu.as_deref())?;
+    let sources = records(&args.record)?;
+    if sources.is_empty() {
+        eprintln!("note: no record here: judged without records\nhint: --record FILE names one");
+    }
+    let (sources, gpu) = of_one_gpu(sources, args.gpu.as_deref())?;
     let facts = Facts::of(&sources)?;
     if args.facts {
         return print(&list(&facts, args.json)?);
@@ -74,7 +76,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
         eprintln!("hint: --system NAME, --document N, --only VERDICT or --all shows the claims");
         return Ok(());
     }
-    print(&claims::terminal(&all, &outcomes, color()))?;
+    print(&claims::terminal(&all, &outcomes))?;
     for command in claims::commands(&outcomes) {
         eprintln!("hint: {command}");
     }
@@ -115,19 +117,6 @@ impl Args {
 /// The verdict called `name`; words may be joined by dashes.
 fn verdict(name: &str) -> Option<Verdict> {
     Verdict::ALL.into_iter().find(|v| v.name().eq_ignore_ascii_case(&name.replace('-', " ")))
-}
-
-/// The named records, or those of the usual folder.
-pub(super) fn records(named: &[PathBuf]) -> Result<Vec<Source>> {
-    if !named.is_empty() {
-        return sources(named);
-    }
-    let usual = Path::new(RECORDS);
-    if usual.is_dir() {
-        return sources(&[usual.to_owned()]);
-    }
-    eprintln!("note: no folder '{RECORDS}' here: judged without records\nhint: --record FILE names one");
-    Ok(Vec::new())
 }
 
 /// The records of one GPU, and its name.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use msda_study::founding::{Founding, documents, page};
 
-use super::claims::records;
+use super::records;
 use msda_bench::terminal::print;
 
 #[derive(clap::Args)]

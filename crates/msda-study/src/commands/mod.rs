@@ -8,3 +8,34 @@ pub(crate) mod list;
 pub(crate) mod probe;
 pub(crate) mod report;
 pub(crate) mod verify;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use msda_bench::record::{Record, Source, sources};
+use msda_bench::report::terminal as tables;
+use msda_bench::terminal::{color, print};
+
+/// The folder of records when none is named.
+const RECORDS: &str = "records";
+
+/// The named records, or those of the usual folder.
+fn records(named: &[PathBuf]) -> Result<Vec<Source>> {
+    match named {
+        [] if !Path::new(RECORDS).is_dir() => Ok(Vec::new()),
+        [] => sources(&[RECORDS.into()]),
+        some => sources(some),
+    }
+}
+
+/// Saves a record, and prints it as JSON, or as tables and the text below them.
+fn finish(record: Record, path: Option<PathBuf>, json: bool, below: &str) -> Result<()> {
+    if let Some(path) = path {
+        record.save(&path)?;
+        eprintln!("record: {}", path.display());
+    }
+    if json {
+        return print(&serde_json::to_string_pretty(&record)?);
+    }
+    print(&(tables(&[record], color()) + below))
+}

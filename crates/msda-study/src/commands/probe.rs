@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::builder::PossibleValuesParser;
-use msda_bench::report;
 use msda_study::probe;
 
-use msda_bench::terminal::{Bar, color, make_folder, print, typed};
+use super::finish;
+use msda_bench::terminal::{Bar, make_folder, print, typed};
 
 #[derive(clap::Args)]
 #[command(
@@ -46,16 +46,5 @@ pub(crate) fn main(args: Args) -> Result<()> {
         program: Some(std::env::current_exe()?),
     };
     let record = probe::run(&options, &mut Bar::default())?;
-    let path = args.out.map(|out| out.join("record.json"));
-    if let Some(path) = &path {
-        record.save(path)?;
-    }
-    if args.json {
-        return print(&serde_json::to_string_pretty(&record)?);
-    }
-    print(&report::terminal(&[record], color()))?;
-    if let Some(path) = path {
-        eprintln!("record: {}", path.display());
-    }
-    Ok(())
+    finish(record, args.out.map(|out| out.join("record.json")), args.json, "")
 }

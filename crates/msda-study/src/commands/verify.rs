@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use msda::Dtype;
 use msda_study::verify;
 
-use msda_bench::terminal::{Bar, groups, make_folder, print, screen, typed};
+use super::finish;
+use msda_bench::terminal::{Bar, groups, make_folder, typed};
 
 #[derive(clap::Args)]
 #[command(
@@ -34,7 +35,7 @@ pub(crate) struct Args {
     /// Folder for record.json; without it nothing is written
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Print the result as JSON
+    /// Print the record as JSON instead of tables
     #[arg(long)]
     json: bool,
 }
@@ -50,15 +51,8 @@ pub(crate) fn main(args: Args) -> Result<()> {
         dtypes: if args.full { vec![Dtype::F16, Dtype::F32] } else { vec![Dtype::F16] },
         command: typed("msda-study"),
     };
-    let (verified, record) = verify::run(&options, &mut Bar::default())?;
-    if let Some(path) = args.out.map(|out| out.join("record.json")) {
-        record.save(&path)?;
-        eprintln!("record: {}", path.display());
-    }
-    if args.json {
-        print(&serde_json::to_string_pretty(&verified)?)?;
-    } else {
-        print(&verify::text(&verified, screen().width))?;
-    }
-    verify::judge(&verified)
+    let (record, wrong) = verify::run(&options, &mut Bar::default())?;
+    finish(record, args.out.map(|out| out.join("record.json")), args.json, "")?;
+    ensure!(wrong.is_empty(), "the ladder has {} faults\n{}", wrong.len(), wrong.join("\n"));
+    Ok(())
 }

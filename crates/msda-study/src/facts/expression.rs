@@ -8,20 +8,10 @@ use serde::Deserialize;
 
 use super::{Facts, Missing};
 
-/// A parsed expression.
+/// An expression that was parsed once, so that it is known to be legal.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Expression {
-    text: String,
-    node: Node,
-}
-
-#[derive(Debug, Clone)]
-enum Node {
-    Number(f64),
-    Name(String),
-    Apply(Compute, Vec<Node>),
-}
+pub struct Expression(String);
 
 /// What an operator or a function computes of its operands.
 type Compute = fn(&[f64]) -> f64;
@@ -56,10 +46,8 @@ impl TryFrom<String> for Expression {
     type Error = anyhow::Error;
 
     fn try_from(text: String) -> Result<Self> {
-        let mut parser = Parser { text: &text, rest: &text };
-        let node = parser.operation(0)?;
-        ensure!(parser.rest.is_empty(), "{}", parser.refuse("an operator or its end"));
-        Ok(Self { node, text })
+        evaluate(&text, &mut |_| f64::NAN)?;
+        Ok(Self(text))
     }
 }
 
@@ -71,13 +59,20 @@ impl Expression {
 
     /// Its text.
     pub fn text(&self) -> &str {
-        &self.text
+        &self.0
     }
 
     /// Its value, or all missing facts.
     pub fn value(&self, facts: &Facts) -> Result<f64, Missing> {
         let mut missing = Missing::new();
-        let value = evaluate(&self.node, facts, &mut missing);
+        let mut of = |name: &str| match facts.get(name) {
+            Some(fact) => fact.value,
+            None => {
+                missing.insert(name.into());
+                f64::NAN
+            }
+        };
+        let value = evaluate(&self.0, &mut of).unwrap_or(f64::NAN);
         if missing.is_empty() { Ok(value) } else { Err(missing) }
     }
 
@@ -87,27 +82,18 @@ impl Expression {
     }
 }
 
-/// The value. All operands are evaluated, so that all missing facts are reported.
-fn evaluate(node: &Node, facts: &Facts, missing: &mut Missing) -> f64 {
-    match node {
-        Node::Number(x) => *x,
-        Node::Name(name) => match facts.get(name) {
-            Some(fact) => fact.value,
-            None => {
-                missing.insert(name.clone());
-                f64::NAN
-            }
-        },
-        Node::Apply(function, nodes) => {
-            let values: Vec<f64> = nodes.iter().map(|n| evaluate(n, facts, missing)).collect();
-            function(&values)
-        }
-    }
+/// The value of a text, with the values of names. All operands are evaluated.
+fn evaluate(text: &str, of: &mut dyn FnMut(&str) -> f64) -> Result<f64> {
+    let mut parser = Parser { text, rest: text, of };
+    let value = parser.operation(0)?;
+    ensure!(parser.rest.is_empty(), "{}", parser.refuse("an operator or its end"));
+    Ok(value)
 }
 
 struct Parser<'a> {
     text: &'a str,
     rest: &'a str,
+    of: &'a mut dyn FnMut(&str) -> f64,
 }
 
 impl Parser<'_> {
@@ -128,21 +114,21 @@ impl Parser<'_> {
     }
 
     /// Operands and the operators between them that bind at least so strongly.
-    fn operation(&mut self, least: u8) -> Result<Node> {
-        let mut node = self.atom()?;
+    fn operation(&mut self, least: u8) -> Result<f64> {
+        let mut value = self.atom()?;
         let mut most = u8::MAX;
         while let Some((_, level, function)) = OPERATORS
             .into_iter()
             .find(|(sign, level, _)| (least..=most).contains(level) && self.rest.starts_with(sign))
             .filter(|(sign, ..)| self.take(sign))
         {
-            node = Node::Apply(function, vec![node, self.operation(level + 1)?]);
+            value = function(&[value, self.operation(level + 1)?]);
             most = if level == COMPARISON { level - 1 } else { level };
         }
-        Ok(node)
+        Ok(value)
     }
 
-    fn atom(&mut self) -> Result<Node> {
+    fn atom(&mut self) -> Result<f64> {
         const FUNCTIONS: [(&str, Compute); 3] = [
             ("min", |x| x.iter().copied().fold(f64::INFINITY, f64::min)),
             ("max", |x| x.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
@@ -151,35 +137,35 @@ impl Parser<'_> {
         for (name, function) in FUNCTIONS {
             if self.take(name) {
                 self.expect("(")?;
-                let mut nodes = vec![self.operation(0)?];
+                let mut values = vec![self.operation(0)?];
                 while self.take(",") {
-                    nodes.push(self.operation(0)?);
+                    values.push(self.operation(0)?);
                 }
                 self.expect(")")?;
-                ensure!(name != "abs" || nodes.len() == 1, "{}", self.refuse("one number for abs"));
-                return Ok(Node::Apply(function, nodes));
+                ensure!(name != "abs" || values.len() == 1, "{}", self.refuse("one number for abs"));
+                return Ok(function(&values));
             }
         }
         if self.take("(") {
-            let node = self.operation(0)?;
+            let value = self.operation(0)?;
             self.expect(")")?;
-            return Ok(node);
+            return Ok(value);
         }
         if self.take("-") {
-            return Ok(Node::Apply(|x| -x[0], vec![self.atom()?]));
+            return Ok(-self.atom()?);
         }
         if self.take("`") {
             let Some((name, rest)) = self.rest.split_once('`').filter(|(name, _)| !name.is_empty()) else {
                 bail!("{}", self.refuse("a name between backticks"));
             };
             self.rest = rest.trim_start();
-            return Ok(Node::Name(name.into()));
+            return Ok((self.of)(name));
         }
         self.number()
     }
 
     /// Digits, a point, an exponent.
-    fn number(&mut self) -> Result<Node> {
+    fn number(&mut self) -> Result<f64> {
         let part = |(i, c): (usize, char)| {
             let exponent = i > 0 && matches!(c, 'e' | 'E');
             let sign = matches!(c, '+' | '-') && self.rest[..i].ends_with(['e', 'E']);
@@ -190,7 +176,7 @@ impl Parser<'_> {
             bail!("{}", self.refuse("a number, a name between backticks or '('"));
         };
         self.rest = self.rest[end..].trim_start();
-        Ok(Node::Number(x))
+        Ok(x)
     }
 }
 

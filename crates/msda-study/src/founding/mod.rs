@@ -1,20 +1,21 @@
 //! The answer to the founding documents: each of their kernels, experiments and figures beside
-//! ours, their contradictions, and their future work. `docs/FOUNDING.md` is made from it.
+//! ours, their contradictions, and their future work (`founding.toml`). `docs/FOUNDING.md` is made
+//! from it.
 
-mod data;
 mod docs;
-mod page;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use msda_bench::record::{Record, Source};
+use msda_bench::report::Table;
+use serde::Deserialize;
 
-use crate::claims::{self, Claims, Outcome, Verdict};
+use crate::claims::{self, Claims, Outcome, Places, Words, tally};
 use crate::facts::{Facts, gpus, newest_ladder, of_gpu, today};
 
-use data::{Data, Future, Row, command};
+pub use docs::{documents, page};
 
-pub use docs::documents;
-pub use page::page;
+/// The content, without numbers.
+const BUILT_IN: &str = include_str!("../../founding.toml");
 
 /// The columns of the rows.
 pub const COLUMNS: [&str; 8] = [
@@ -27,6 +28,54 @@ pub const COLUMNS: [&str; 8] = [
     "ours, same run",
     "verdict",
 ];
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Data {
+    answer: Vec<Words>,
+    findings: Vec<Words>,
+    row: Vec<Row>,
+    contradiction: Vec<Contradiction>,
+    future: Vec<Future>,
+}
+
+/// A kernel, an experiment or a figure.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    at: Places,
+    system: String,
+    theirs: String,
+    ours: String,
+    #[serde(default)]
+    rungs: Vec<String>,
+    command: Option<String>,
+    claims: Vec<String>,
+    figure: Option<String>,
+    result: Option<Words>,
+}
+
+/// Statements that contradict each other.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Contradiction {
+    at: Places,
+    says: String,
+    fact: Words,
+}
+
+/// Work that the documents leave for the future.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Future {
+    at: Places,
+    idea: String,
+    status: String,
+    result: Words,
+    #[serde(default)]
+    rungs: Vec<String>,
+    command: Option<String>,
+}
 
 /// Everything with its numbers.
 #[derive(Debug, Clone)]
@@ -44,7 +93,7 @@ pub struct Founding {
     /// Lines, idea, status, result, command.
     pub future: Vec<[String; 5]>,
     findings: Vec<String>,
-    totals: Vec<(String, [usize; 8])>,
+    totals: Table,
     documents: Vec<claims::Document>,
     ladder: Option<Record>,
 }
@@ -55,26 +104,26 @@ impl Founding {
         let gpu = gpus(&sources).into_iter().next();
         let sources = of_gpu(sources, gpu.as_deref());
         let claims = Claims::built_in()?;
-        let mut facts = Facts::of(&sources)?;
+        let facts = Facts::of(&sources)?;
         let outcomes = claims::judge(&claims, &facts, gpu.as_deref());
-        count(&mut facts, &outcomes);
-        let data = Data::built_in(&claims)?;
+        let data: Data = toml::from_str(&claims.expand(BUILT_IN)).context("founding.toml")?;
         let records: Vec<Source> =
             sources.into_iter().map(|s| Source { record: today(&s.record), ..s }).collect();
         let ladder = newest_ladder(records.iter().map(|s| &s.record)).cloned();
         let record = records.iter().find(|s| Some(&s.record) == ladder.as_ref());
+        let contradiction = |c: &Contradiction| [c.at.to_string(), c.says.clone(), c.fact.text(&facts)];
+        let verdicts = claims::summary(&outcomes).join("; ");
+        let answer = data.answer.iter().map(|words| words.text(&facts));
         Ok(Self {
             gpu,
             record: record.map(|s| within_records(&s.label)),
-            answer: data.answer.iter().map(|words| words.text(&facts)).collect(),
+            answer: std::iter::once(format!("Verdicts on all statements: {verdicts}."))
+                .chain(answer)
+                .collect(),
             findings: data.findings.iter().map(|words| words.text(&facts)).collect(),
             rows: data.row.iter().map(|r| row(r, &facts, &outcomes)).collect::<Result<_>>()?,
-            contradictions: data
-                .contradiction
-                .iter()
-                .map(|c| [c.at.to_string(), c.says.clone(), c.fact.text(&facts)])
-                .collect(),
-            future: data.future.iter().map(|f| future(f, &facts)).collect(),
+            contradictions: data.contradiction.iter().map(contradiction).collect(),
+            future: data.future.iter().map(|f| future(f, &facts)).collect::<Result<_>>()?,
             totals: totals(&claims, &outcomes),
             documents: claims.documents,
             ladder,
@@ -87,37 +136,11 @@ fn within_records(label: &str) -> String {
     label.rfind("records/").map_or(label, |at| &label[at..]).to_owned()
 }
 
-/// Adds counts of verdicts as facts.
-fn count(facts: &mut Facts, outcomes: &[Outcome<'_>]) {
-    let mut add = |name: &str, arithmetic: bool, verdict: Option<Verdict>| {
-        let counted = |o: &&Outcome<'_>| {
-            o.claim.is_arithmetic() == arithmetic && verdict.is_none_or(|verdict| o.verdict == verdict)
-        };
-        let n = outcomes.iter().filter(counted).count();
-        facts.insert(format!("claims.{name}"), n as f64, "", "the verdicts");
-    };
-    add("measured", false, None);
-    add("reproduced", false, Some(Verdict::Reproduced));
-    add("better", false, Some(Verdict::BetterHere));
-    add("refuted", false, Some(Verdict::Refuted));
-    add("other-gpu", false, Some(Verdict::OtherGpu));
-    add("unmeasurable", false, Some(Verdict::NotMeasurable));
-    add("missing", false, Some(Verdict::NotMeasuredYet));
-    add("arithmetic", true, None);
-    add("arithmetic-right", true, Some(Verdict::Reproduced));
-}
-
-/// Per document: claims, the six verdicts of those that need a measurement, and those that
-/// arithmetic decides. A claim of two documents counts in both; the last line counts it once.
-fn totals(claims: &Claims, outcomes: &[Outcome<'_>]) -> Vec<(String, [usize; 8])> {
-    let line = |own: Vec<&Outcome<'_>>| {
-        let of = |v: Verdict| own.iter().filter(|o| o.verdict == v && !o.claim.is_arithmetic()).count();
-        let [a, b, c, d, e, f] = Verdict::ALL.map(of);
-        [own.len(), a, b, c, d, e, f, own.iter().filter(|o| o.claim.is_arithmetic()).count()]
-    };
-    let of = |n: usize| (n.to_string(), line(outcomes.iter().filter(|o| o.claim.is_of(n)).collect()));
-    let documents = claims.documents.iter().map(|d| of(d.number));
-    documents.chain([("all".into(), line(outcomes.iter().collect()))]).collect()
+/// Verdicts per document. A claim of two documents counts in both; the last line counts it once.
+fn totals(claims: &Claims, outcomes: &[Outcome<'_>]) -> Table {
+    let of = |n: usize| outcomes.iter().filter(|o| o.claim.is_of(n)).collect();
+    let documents = claims.documents.iter().map(|d| ([d.number.to_string()], of(d.number)));
+    tally(["document"], documents.chain([(["all".into()], outcomes.iter().collect())]))
 }
 
 fn row(row: &Row, facts: &Facts, outcomes: &[Outcome<'_>]) -> Result<[String; 8]> {
@@ -125,9 +148,7 @@ fn row(row: &Row, facts: &Facts, outcomes: &[Outcome<'_>]) -> Result<[String; 8]
         outcomes.iter().find(|o| o.claim.id == *id).with_context(|| format!("founding.toml: no claim {id}"))
     };
     let own: Vec<&Outcome<'_>> = row.claims.iter().map(find).collect::<Result<_>>()?;
-    if own.is_empty() {
-        bail!("founding.toml: row {}: got no claim, expected at least one", row.system);
-    }
+    ensure!(!own.is_empty(), "founding.toml: row {}: got no claim, expected at least one", row.system);
     let join = |of: &dyn Fn(&Outcome<'_>) -> String| own.iter().map(|o| of(o)).collect::<Vec<_>>().join("; ");
     let time = row.rungs.last().and_then(|rung| {
         let time = facts.get(&format!("bench.seed.f16.forward.cuda:ladder:{rung}.time"))?;
@@ -144,7 +165,7 @@ fn row(row: &Row, facts: &Facts, outcomes: &[Outcome<'_>]) -> Result<[String; 8]
     Ok([
         row.at.to_string(),
         row.system.clone(),
-        command(row.command.as_deref(), &row.rungs),
+        command(&row.system, &row.command, &row.rungs)?,
         row.theirs.clone(),
         row.ours.clone(),
         row.figure.clone().unwrap_or_else(|| join(&|o| figure(o))),
@@ -155,20 +176,24 @@ fn row(row: &Row, facts: &Facts, outcomes: &[Outcome<'_>]) -> Result<[String; 8]
 
 /// The stated number; "a gain" for a claim that says no more.
 fn figure(outcome: &Outcome<'_>) -> String {
-    match outcome.claim.stated.value {
+    match outcome.claim.value {
         Some(0.0) => "a gain".into(),
-        _ => claims::stated(&outcome.claim.stated),
+        _ => claims::stated(outcome.claim),
     }
 }
 
-fn future(future: &Future, facts: &Facts) -> [String; 5] {
-    [
-        future.at.to_string(),
-        future.idea.clone(),
-        future.status.clone(),
-        future.result.text(facts),
-        command(future.command.as_deref(), &future.rungs),
-    ]
+fn future(future: &Future, facts: &Facts) -> Result<[String; 5]> {
+    let Future { at, idea, status, result, rungs, command: given } = future;
+    let command = command(idea, given, rungs)?;
+    Ok([at.to_string(), idea.clone(), status.clone(), result.text(facts), command])
+}
+
+/// A command from the file, or the one that times rungs in one run.
+fn command(name: &str, command: &Option<String>, rungs: &[String]) -> Result<String> {
+    let one = command.is_some() == rungs.is_empty();
+    ensure!(one, "founding.toml: {name}: expected rungs or a command, and not both");
+    let options = || rungs.iter().map(|rung| format!(" --rung {rung}")).collect::<String>();
+    Ok(command.clone().unwrap_or_else(|| format!("msda-study bench --workload seed{}", options())))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Slot, Target};
 
-use crate::tensor_map::{TmaWindow, TmaWindows};
+use crate::tensor_map::{Tiled, TmaWindows};
 
 /// It has no knobs.
 #[derive(Debug, Clone, Copy)]
@@ -100,14 +100,14 @@ impl Strategy for TmaMultilevel {
         let (channels, side) = (p.channels() as u64, side(request) as u32);
         let mut windows = TmaWindows::default();
         for level in p.levels() {
-            windows.0.push(TmaWindow {
-                place: args.room(128, 128),
-                offset: level.origin as u64 * position,
+            let window = Tiled {
+                address: level.origin as u64 * position,
                 dtype: p.types().value,
                 sizes: vec![channels, p.heads() as u64, level.w as u64, level.h as u64, p.batch() as u64],
                 strides: vec![head, position, position * level.pitch as u64, image],
                 window: vec![channels as u32, 1, side, side, 1],
-            });
+            };
+            windows.0.push((args.room(128, 128), window));
         }
         // As many blocks as are resident at once, each with a share of one plane.
         let resident = (target.shared() / (shared + 1024)).clamp(1, 8) * target.sms as usize;

@@ -55,12 +55,8 @@ impl Access {
     pub const ALL: [Self; 3] = [Self::Half2, Self::Column, Self::Vector];
 
     /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Half2 => "half2",
-            Self::Column => "column",
-            Self::Vector => "vector",
-        }
+    pub fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
     }
 }
 

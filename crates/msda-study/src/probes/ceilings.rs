@@ -75,9 +75,7 @@ impl fmt::Display for Ceiling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stream => f.write_str("stream"),
-            Self::Gather(Source::L1, row) => write!(f, "gather-l1-{row}"),
-            Self::Gather(Source::L2, row) => write!(f, "gather-l2-{row}"),
-            Self::Gather(Source::Memory, row) => write!(f, "gather-memory-{row}"),
+            Self::Gather(from, row) => write!(f, "gather-{}-{row}", format!("{from:?}").to_lowercase()),
             Self::Shared(degree) => write!(f, "shared-conflicts-{degree}"),
             Self::Fma(dtype) => write!(f, "fma-{dtype}"),
         }

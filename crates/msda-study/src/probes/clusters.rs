@@ -78,21 +78,19 @@ struct Args {
 /// Which memory a block reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reads {
-    Others,
-    Itself,
-    /// The others, without the barrier before the exit.
-    OthersUnguarded,
+    /// That of the others.
+    Remote,
+    /// Its own.
+    Local,
+    /// That of the others, without the barrier before the exit.
+    Unguarded,
 }
 
 impl Reads {
-    const ALL: [Self; 3] = [Self::Others, Self::Itself, Self::OthersUnguarded];
+    const ALL: [Self; 3] = [Self::Remote, Self::Local, Self::Unguarded];
 
-    fn name(self) -> &'static str {
-        match self {
-            Self::Others => "remote",
-            Self::Itself => "local",
-            Self::OthersUnguarded => "unguarded",
-        }
+    fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
     }
 }
 
@@ -100,8 +98,8 @@ fn kernel(arch: Arch, blocks: u32, from: Reads) -> Kernel {
     Kernel::new::<Args>("probes/clusters.cu", format!("clusters-{blocks}-{}", from.name()), arch, THREADS)
         .since(9, 0)
         .define("CLUSTER", blocks)
-        .define("REMOTE", u32::from(from != Reads::Itself))
-        .define("LAST_BARRIER", u32::from(from != Reads::OthersUnguarded))
+        .define("REMOTE", u32::from(from != Reads::Local))
+        .define("LAST_BARRIER", u32::from(from != Reads::Unguarded))
 }
 
 pub(super) fn kernels(arch: Arch) -> Vec<Kernel> {
@@ -116,12 +114,12 @@ pub fn run(bench: &Bench, shape: Shape) -> Result<Measured> {
         let timed = bench.time(work, false, |stream| clusters.ready.queue(stream))?;
         let wrong = clusters.wrong()?;
         if let Some((thread, got, want)) = wrong.first() {
-            agree(from.name(), format!("thread {thread}"), *got, *want)?;
+            agree(&from.name(), format!("thread {thread}"), *got, *want)?;
         }
         Ok::<_, Error>((clusters.active, timed))
     };
-    let (active, remote) = time(Reads::Others)?;
-    let (_, local) = time(Reads::Itself)?;
+    let (active, remote) = time(Reads::Remote)?;
+    let (_, local) = time(Reads::Local)?;
     Ok(Measured { active, remote, local })
 }
 
@@ -130,7 +128,7 @@ pub fn run(bench: &Bench, shape: Shape) -> Result<Measured> {
 /// fault or hang: the process should have nothing else to do.
 pub fn run_unguarded(device: &Device, shape: Shape) -> Result<usize> {
     const RUNS: usize = 20;
-    let clusters = Clusters::new(device, shape, Reads::OthersUnguarded)?;
+    let clusters = Clusters::new(device, shape, Reads::Unguarded)?;
     let stream = device.stream()?;
     for _ in 0..RUNS {
         clusters.ready.queue(stream.handle())?;
@@ -185,7 +183,7 @@ impl Clusters {
     fn wrong(&self) -> Result<Vec<(usize, u32, u32)>> {
         let sums = words::read(&self.sums)?;
         let compared = some(sums.len()).map(|thread| {
-            let remote = self.from != Reads::Itself;
+            let remote = self.from != Reads::Local;
             (thread, sums[thread], expected(self.shape.blocks, thread as u32, self.turns, remote))
         });
         Ok(compared.filter(|(_, got, want)| got != want).collect())

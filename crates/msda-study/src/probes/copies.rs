@@ -46,15 +46,10 @@ impl Style {
     ];
 
     /// Its name.
-    pub fn name(self) -> &'static str {
+    pub fn name(self) -> String {
         match self {
-            Self::Words => "words",
-            Self::Vectors => "vectors",
-            Self::Async => "async",
-            Self::Bulk => "bulk",
-            Self::Tensor => "tensor",
-            Self::Channels => "channels",
-            Self::ChannelsAsync => "channels-async",
+            Self::ChannelsAsync => "channels-async".into(),
+            other => format!("{other:?}").to_lowercase(),
         }
     }
 
@@ -129,9 +124,9 @@ impl<'a> Copies<'a> {
             let tensor = Tiled {
                 dtype: Dtype::F16,
                 address: self.data.address(),
-                sizes: &[32, rows],
-                strides: &[64],
-                window: &[32, 256],
+                sizes: vec![32, rows],
+                strides: vec![64],
+                window: vec![32, 256],
             };
             let map = TensorMap::tiled(device, &tensor)?;
             // SAFETY: the kernel takes such a structure; blocks read their parts of the data, and

@@ -64,15 +64,10 @@ impl Way {
 
     /// Its name: `tma`, `tma-64`, `manual`, `async`; `warp-tma` and so on for blocks of one warp.
     pub fn name(self) -> String {
-        let style = match self.style {
-            Style::Manual => "manual",
-            Style::Prefetch => "prefetch",
-            Style::Async => "async",
-            Style::Tma => "tma",
-        };
+        let style = format!("{:?}", self.style).to_lowercase();
         match (self.threads, self.issuers) {
             (32, _) => format!("warp-{style}"),
-            (_, POINTS) => style.into(),
+            (_, POINTS) => style,
             (_, issuers) => format!("{style}-{issuers}"),
         }
     }
@@ -153,9 +148,9 @@ impl<'a> Tiles<'a> {
             let tensor = Tiled {
                 dtype: Dtype::F16,
                 address: self.value.address(),
-                sizes: &[u64::from(PIXEL / 2), u64::from(WIDTH), u64::from(HEIGHT)],
-                strides: &[u64::from(PIXEL), u64::from(WIDTH * PIXEL)],
-                window: &[PIXEL / 2, 2, 2],
+                sizes: [PIXEL / 2, WIDTH, HEIGHT].map(u64::from).into(),
+                strides: [PIXEL, WIDTH * PIXEL].map(u64::from).into(),
+                window: vec![PIXEL / 2, 2, 2],
             };
             let args = Mapped { map: TensorMap::tiled(device, &tensor)?, args };
             // SAFETY: the kernel takes such a structure and reads squares of the map; sums of every

@@ -79,8 +79,13 @@ mod tests {
         let faulted = shell("echo first >&2; echo the reason >&2; echo 'hint: none' >&2; exit 1", long);
         assert_eq!(faulted.to_string(), "faulted: the reason");
         assert!(shell("exit 7", long).to_string().contains('7'));
-        let start = Instant::now();
-        assert_eq!(shell("exec sleep 60", Duration::from_millis(200)), Outcome::Hung);
-        assert!(start.elapsed() < Duration::from_secs(20), "the process was not killed");
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("process").display().to_string();
+        assert_eq!(
+            shell(&format!("echo $$ > {place}; exec sleep 1000"), Duration::from_secs(2)),
+            Outcome::Hung
+        );
+        let lives = shell(&format!("kill -0 $(cat {place})"), long);
+        assert!(matches!(lives, Outcome::Faulted(_)), "the process was not killed: {lives}");
     }
 }

@@ -1,10 +1,10 @@
 //! Figures of probes and analyses as tables, one per family of names.
 
 use msda_bench::record::Record;
-use msda_bench::report::folded;
+use msda_bench::report::Table;
 use msda_bench::report::known::{Known, known};
-use msda_bench::report::page::{Column, Kind, Line, Part, Section, Table};
-use msda_bench::report::pivot::{Family, families};
+use msda_bench::report::page::{Section, fold, folds};
+use msda_bench::report::pivot::families;
 
 /// Probes, machine by machine. None if there are none.
 pub(super) fn probes(records: &[Record]) -> Option<Section> {
@@ -22,24 +22,9 @@ pub(super) fn analysis(records: &[Record]) -> Option<Section> {
 }
 
 fn section(known: &[Known], title: &'static str, about: &str) -> Option<Section> {
-    let of_machine = |k: &Known| (k.machine.clone(), families(&k.figures).iter().map(table).collect());
-    (!known.is_empty()).then(|| Section {
-        title,
-        about: about.into(),
-        parts: folded(known.iter().map(of_machine).collect()),
-    })
-}
-
-fn table(family: &Family) -> Part {
-    let number = |title: &String| Column { title: title.clone(), kind: Kind::Number };
-    let columns = std::iter::once(Column { title: "subject".into(), kind: Kind::Word });
-    let line = |(subject, cells): &(String, Vec<String>)| {
-        Line::Cells(std::iter::once(subject).chain(cells).cloned().collect())
-    };
-    let table = Table {
-        title: family.name.clone(),
-        columns: columns.chain(family.columns.iter().map(number)).collect(),
-        lines: family.rows.iter().map(line).collect(),
-    };
-    Part::closed(family.name.clone(), vec![Part::Table(table)])
+    let family = |(name, table): (String, Table)| fold(&name, "", false, vec![table.into()]);
+    let of_machine =
+        |k: &Known| (k.machine.clone(), families(&k.figures).into_iter().flat_map(family).collect());
+    let parts = folds(known.iter().map(of_machine).collect());
+    (!known.is_empty()).then(|| Section { title, about: about.into(), parts })
 }

@@ -6,12 +6,12 @@ use crate::ladder::RUNGS;
 use crate::engines::{RUNG, is_rung};
 use crate::facts::holds_ladder;
 use msda_bench::record::{Measurement, Record};
-use msda_bench::report::folded;
+use msda_bench::report::chart::{self, Chart, Mark, Plot, Plots};
 use msda_bench::report::known::machine;
 use msda_bench::report::number::{NONE, figure, percent, times};
-use msda_bench::report::page::{Finding, Kind, Line, Part, Plot, Plots, Section, Table};
-use msda_bench::report::svg::bars;
-use msda_bench::report::{Row, Setting, dtype_order, positive};
+use msda_bench::report::page::{Part, Section, fold, folds};
+use msda_bench::report::svg::Shape;
+use msda_bench::report::{Kind, Row, Setting, Table, dtype_order, positive};
 
 /// The base of the suite.
 const BASE: &str = "base";
@@ -37,17 +37,18 @@ pub(super) fn section(records: &[Record]) -> Option<Section> {
         about: "The strategies of the documents as kernels, one per rung, beside the kernel that msda chooses. All do \
                 the same work."
             .into(),
-        parts: folded(all),
+        parts: folds(all),
     })
 }
 
 /// The chosen kernel against the first rung and the fastest one, on the first workload that has
 /// them.
-pub(super) fn finding(records: &[Record]) -> Option<Finding> {
+pub(super) fn finding(records: &[Record]) -> Option<(String, String)> {
     let ladders = ladders(records);
     let (ladder, chosen) =
         ladders.iter().find_map(|l| Some((l, l.steps.iter().find(|m| m.engine == "cuda")?)))?;
-    let right = |m: &&&Measurement| is_rung(&m.engine) && !of_suite(&m.engine) && row(m).within();
+    let right =
+        |m: &&&Measurement| is_rung(&m.engine) && !of_suite(&m.engine) && Row { measured: m }.within();
     let rungs = ladder.steps.iter().filter(right);
     let best = rungs.min_by(|a, b| a.time.median.total_cmp(&b.time.median))?;
     let over = |ms: f64| times(positive(ms / chosen.time.median));
@@ -61,7 +62,12 @@ pub(super) fn finding(records: &[Record]) -> Option<Finding> {
         text += &format!(", the first rung, {ORIGINAL}, {} µs ({})", figure(original * 1e3), over(original));
     }
     let lead = format!("The chosen kernel is {} as fast as the best rung", over(best.time.median));
-    Some(Finding { lead, text: format!("{}: {text}", ladder.name()) })
+    Some((lead, format!("{}: {text}", ladder.name())))
+}
+
+/// The rungs of a record on its first workload, as a table.
+pub(crate) fn table(record: &Record) -> Option<Table> {
+    ladders(std::slice::from_ref(record)).first().map(|ladder| ladder.table(true))
 }
 
 /// An engine's name without its prefix.
@@ -147,19 +153,15 @@ impl Ladder<'_> {
 
     /// The strategies are described in the first ladder only.
     fn parts(&self, records: &[Record], described: bool) -> Vec<Part> {
-        let mut parts = vec![
-            Part::Plots(Plots {
-                note: "Thin lines: p10 to p90. Upright marks: the floor. ~: inexact by design.".into(),
-                plots: vec![self.bars()],
-                ..Plots::default()
-            }),
-            Part::closed("Numbers", vec![Part::Table(self.table(described))]),
-        ];
+        let note = "Diamonds: the floor. Hollow circles: inexact by design.";
+        let plots = Plots { note: note.into(), plots: vec![self.plot()], ..Plots::default() };
+        let mut parts = vec![Part::Plots(plots)];
+        parts.extend(fold("Numbers", "", false, vec![self.table(described).into()]));
         let missing = self.missing(records);
         if !missing.is_empty() {
             let rungs: Vec<String> = missing.iter().map(|name| format!("--rung {name}")).collect();
             let command = format!("msda-study bench --workload {} {}", self.first.workload, rungs.join(" "));
-            parts.push(Part::Missing(vec![(missing.join(", "), command)]));
+            parts.push(Part::missing(&[(missing.join(", "), command)]));
         }
         parts
     }
@@ -175,52 +177,48 @@ impl Ladder<'_> {
         names.filter(|name| self.time(name).is_none() && !left_out(name)).collect()
     }
 
-    fn bars(&self) -> Plot {
-        let bar = |m: &&Measurement| {
-            let name = short(&m.engine);
-            let text =
-                format!("{}{} µs", if m.check.inexact { "~" } else { "" }, figure(m.time.median * 1e3));
+    fn plot(&self) -> Plot {
+        let row = |m: &&Measurement| {
             let class = match (m.engine.as_str(), m.check.inexact) {
                 ("cuda", _) => "k k2",
                 (engine, false) if is_rung(engine) => "k k0",
                 (engine, true) if is_rung(engine) => "k k0 hollow",
                 _ => "k kt",
             };
-            bars::Bar {
-                label: name.into(),
-                class: class.into(),
-                value: positive(m.time.median * 1e3),
-                spread: positive(m.time.p10 * 1e3).zip(positive(m.time.p90 * 1e3)),
-                floor: positive(m.work.floor_ms * 1e3),
-                text,
-            }
+            let title = format!("{}..{} µs", figure(m.time.p10 * 1e3), figure(m.time.p90 * 1e3));
+            let time =
+                positive(m.time.median * 1e3).map(|value| Mark { class, value, title, ..Mark::default() });
+            let floor = positive(m.work.floor_ms * 1e3).map(|value| Mark {
+                class: "k kt",
+                shape: Shape::Diamond,
+                value,
+                ..Mark::default()
+            });
+            let marks = time.into_iter().chain(floor).collect();
+            chart::Row { name: short(&m.engine).into(), marks, ..chart::Row::default() }
         };
-        let block = bars::Block { heading: String::new(), bars: self.steps.iter().map(bar).collect() };
-        let label = format!("Median time in µs of {} kernels on {}", self.steps.len(), self.name());
-        Plot::new(self.name(), self.first.problem.clone(), bars::bars(&[block], "median time, µs", &label))
+        let chart = Chart {
+            title: self.name(),
+            detail: self.first.problem.clone(),
+            about: "Median time in µs",
+            axis: "median time, µs (log scale)",
+            unit: " µs",
+            rows: self.steps.iter().map(row).collect(),
+            ..Chart::default()
+        };
+        Plot { svg: chart.svg(), title: chart.title, detail: chart.detail, table: None }
     }
 
     fn table(&self, described: bool) -> Table {
-        use Kind::{Number, Text, Word};
-        let mut table = Table::new(
-            format!("Ladder on {}", self.name()),
-            &[
-                ("rung", Word),
-                ("time µs", Number),
-                ("p10..p90", Number),
-                ("over original", Number),
-                ("gain over its base %", Number),
-                ("floor", Number),
-                ("err/tol", Number),
-                ("strategy", Text),
-            ],
-        );
+        let titles = ["time µs", "p10..p90", "over original", "gain over its base %", "floor", "err/tol"];
+        let table = Table::default().words(["rung"]).numbers(titles);
+        let mut table = table.columns(Kind::Text, ["strategy"]);
         let original = self.time(ORIGINAL);
         for m in &self.steps {
-            let (row, us) = (row(m), |ms: f64| figure(ms * 1e3));
+            let (row, us) = (Row { measured: m }, |ms: f64| figure(ms * 1e3));
             let over = |other: Option<f64>| times(other.and_then(|o| positive(o / m.time.median)));
             let name = short(&m.engine);
-            let cells = vec![
+            table.push([
                 name.into(),
                 us(m.time.median),
                 format!("{}..{}", us(m.time.p10), us(m.time.p90)),
@@ -229,8 +227,7 @@ impl Ladder<'_> {
                 percent(row.reached()),
                 row.error_text(),
                 if described { about(name).into() } else { String::new() },
-            ];
-            table.lines.push(if row.is_wrong() { Line::Failed(cells) } else { Line::Cells(cells) });
+            ]);
         }
         table.without_empty()
     }
@@ -241,10 +238,6 @@ impl Ladder<'_> {
         let gain = (self.time(base)? / m.time.median - 1.0) * 100.0;
         gain.is_finite().then_some(gain)
     }
-}
-
-fn row(m: &Measurement) -> Row<'_> {
-    Row { measured: m }
 }
 
 /// A number with its sign and one decimal: `+3.2`.

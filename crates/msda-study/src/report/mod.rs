@@ -2,13 +2,13 @@
 
 mod claims;
 mod figures;
-mod ladder;
+pub(crate) mod ladder;
 
 use anyhow::Result;
 use msda_bench::record::{Ceiling, Device, Record};
 use msda_bench::report::Extension;
 use msda_bench::report::known::known;
-use msda_bench::report::page::{Finding, Part, Section};
+use msda_bench::report::page::{Part, Section, fold};
 
 use crate::engines::is_rung;
 use crate::facts::today;
@@ -54,20 +54,14 @@ impl Extension for Sections {
         let records: &[Record] = &records.iter().map(today).collect::<Vec<_>>();
         let (claims, judged) = claims::section(records, self.claims)?.unzip();
         let own = [ladder::section(records), claims, figures::probes(records), figures::analysis(records)];
-        let folds: Vec<Part> = own.into_iter().flatten().map(folded).collect();
+        let folds: Vec<Part> = own.into_iter().flatten().flat_map(folded).collect();
         if folds.is_empty() {
             return Ok(Vec::new());
         }
-        let mut parts = Vec::new();
-        let findings: Vec<Finding> = ladder::finding(records).into_iter().chain(judged).collect();
-        if !findings.is_empty() {
-            parts.push(Part::Findings(findings));
-        }
+        let findings: Vec<_> = ladder::finding(records).into_iter().chain(judged).collect();
+        let mut parts = vec![Part::findings(&findings)];
         parts.extend(folds);
-        let missing = missing(records);
-        if !missing.is_empty() {
-            parts.push(Part::Missing(missing));
-        }
+        parts.push(Part::missing(&missing(records)));
         Ok(vec![Section { title: "The study", about: ABOUT.into(), parts }])
     }
 }
@@ -77,9 +71,9 @@ const ABOUT: &str = "The project began with five documents about this operator o
     need it.";
 
 /// A section of the study, closed at first.
-fn folded(section: Section) -> Part {
-    let about = std::iter::once(Part::Note(section.about));
-    Part::closed(section.title, about.chain(section.parts).collect())
+fn folded(section: Section) -> Vec<Part> {
+    let about = std::iter::once(Part::note(&section.about));
+    fold(section.title, "", false, about.chain(section.parts).collect())
 }
 
 /// Measurements that no record has, and the commands that make them.

@@ -1,7 +1,268 @@
-//! Verification of the ladder.
+//! Checks of the ladder: every rung runs the battery, and every number of its output on a workload
+//! is compared.
+//!
+//! Each result is a figure: `verify.battery.ladder:NAME.*`, and
+//! `verify.WORKLOAD.DTYPE.ladder:NAME.*`. The chosen kernel is called `chosen`.
 
-mod ladder;
 mod whole;
 
-pub use ladder::*;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use msda::Dtype;
+use msda::conformance::{self, Group, Summary};
+use msda_bench::bench::Progress;
+use msda_bench::gpu::measure::{Resident, Setup};
+use msda_bench::parallel::in_parallel;
+use msda_bench::record::{Pass, Record};
+use msda_bench::task::Task;
+use msda_bench::workload::{Data, Workload};
+use msda_cuda::driver::Device as Gpu;
+use msda_cuda::kernels::Kernel;
+use msda_cuda::{Cuda, Target};
+
+use crate::found::Found;
+use crate::ladder::{self, RUNGS, Rung};
+
 pub use whole::{Compared, Whole};
+
+/// What to verify.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Workloads whose output is compared.
+    pub workloads: Vec<String>,
+    /// The value types.
+    pub dtypes: Vec<Dtype>,
+    /// The groups of the battery.
+    pub groups: Vec<Group>,
+    /// Names of rungs; empty for all.
+    pub rungs: Vec<String>,
+    /// The command line, for the record.
+    pub command: String,
+}
+
+/// A rung in the battery.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Battery {
+    /// The rung.
+    pub rung: String,
+    /// Cases that it computed.
+    pub taken: usize,
+    /// Cases that it refused; the generic kernel computed them.
+    pub refused: usize,
+    /// Failed cases, each with its reason.
+    pub failed: Vec<String>,
+    /// How many numbers were compared.
+    pub compared: usize,
+    /// The largest error over the tolerance.
+    pub worst: f64,
+}
+
+/// Verifies the ladder. Returns the record, and all faults, one line each. Without a GPU this is an
+/// error.
+pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(Record, Vec<String>)> {
+    let workloads = options.workloads.iter().map(|name| Workload::find(name)).collect::<Result<Vec<_>>>()?;
+    let machine = msda_bench::machine::describe(0);
+    let gpu = Gpu::open(0).context("nothing was verified: the ladder needs a GPU")?;
+    let (mut found, mut wrong) = (Found::default(), Vec::new());
+    let rungs: Vec<&'static Rung> = match options.rungs.as_slice() {
+        [] => RUNGS.iter().collect(),
+        some => some.iter().map(|name| ladder::find(name)).collect::<msda::Result<_>>()?,
+    };
+    // Only exact rungs are held to the tolerance of the battery.
+    let (exact, others): (Vec<&'static Rung>, Vec<&'static Rung>) =
+        rungs.iter().partition(|rung| rung.kernel().is_exact());
+    let mut steps = exact.len() * options.groups.len();
+    for (workload, dtype) in pairs(&workloads, &options.dtypes) {
+        steps += whole::parts(&workload.problem(dtype)?).len() + 1 + rungs.len();
+    }
+    progress.begin(steps);
+    // Several threads report.
+    let progress = Mutex::new(progress);
+    let step = |what: &str| progress.lock().unwrap_or_else(PoisonError::into_inner).step(what);
+    for b in battery(&gpu, &exact, &options.groups, &step) {
+        let known = [
+            ("taken", b.taken as f64, ""),
+            ("refused", b.refused as f64, ""),
+            ("failed", b.failed.len() as f64, ""),
+            ("compared", b.compared as f64, ""),
+            ("worst", b.worst, ""),
+        ];
+        found.add(format!("verify.battery.{}", b.rung), &known);
+        wrong.extend(b.failed.iter().map(|why| format!("{}: {why}", b.rung)));
+    }
+    for rung in others {
+        found.skip(format!("the battery on {}", rung.kernel()), "it is not held to the tolerance");
+    }
+    for (workload, dtype) in pairs(&workloads, &options.dtypes) {
+        let data = workload.data(dtype)?;
+        let name = format!("{} {dtype}", workload.name);
+        let whole = Whole::new(&data, || step(&format!("{name}: the oracle")))?;
+        // The chosen kernel, then the rungs.
+        for rung in std::iter::once(None).chain(rungs.iter().copied().map(Some)) {
+            let kernel = rung.map(Rung::kernel);
+            let called = kernel.map_or_else(|| "chosen".into(), |kernel| kernel.to_string());
+            step(&format!("{name}: {called}"));
+            match compare(&gpu, &data, &whole, kernel) {
+                Ok(Ok((compared, same_bits))) => {
+                    found.add(
+                        format!("verify.{}.{dtype}.{called}", workload.name),
+                        &compared.figures(same_bits),
+                    );
+                    let exact = kernel.is_none_or(|kernel| kernel.is_exact());
+                    wrong.extend(
+                        faults(&compared, exact, same_bits).map(|why| format!("{name} {called}: {why}")),
+                    );
+                }
+                Ok(Err(refused)) => found.skip(format!("{name} {called}"), refused),
+                Err(why) => wrong.push(format!("{name} {called}: {why:#}")),
+            }
+        }
+    }
+    Ok((found.record(&options.command, machine), wrong))
+}
+
+fn pairs<'a>(workloads: &'a [Workload], dtypes: &'a [Dtype]) -> impl Iterator<Item = (&'a Workload, Dtype)> {
+    workloads.iter().flat_map(|workload| dtypes.iter().map(move |&dtype| (workload, dtype)))
+}
+
+/// The faults of an output.
+fn faults(c: &Compared, exact: bool, same_bits: bool) -> impl Iterator<Item = String> {
+    let found = [
+        (c.unwritten > 0, format!("{} numbers were not written", c.unwritten)),
+        (c.not_finite > c.unwritten, format!("{} numbers are not finite", c.not_finite - c.unwritten)),
+        (exact && c.over > 0, format!("{} numbers exceed the tolerance", c.over)),
+        (!same_bits, "a second run gave different bits".into()),
+    ];
+    found.into_iter().filter(|(is, _)| *is).map(|(_, what)| what)
+}
+
+/// Runs a kernel twice on a workload, into memory whose bits are all set. Returns how its output
+/// compares and whether the second run gave the same bits, or why it refuses.
+fn compare(
+    gpu: &Gpu,
+    data: &Data,
+    whole: &Whole,
+    kernel: Option<Kernel>,
+) -> Result<Result<(Compared, bool), String>> {
+    let task = Task::whole(data, Pass::Forward);
+    let operands = msda_cuda::Operands::dense(&task.problem, None);
+    let request = msda_cuda::Request::new(&task.problem, &operands);
+    if let Some(why) = kernel.and_then(|kernel| kernel.refuses(&request, &Target::of(gpu))) {
+        return Ok(Err(why));
+    }
+    let mut resident = Resident::new(gpu, &Setup::forward(&task.problem, &task.inputs), kernel)?;
+    let mut output = || -> Result<_> {
+        resident.poison()?;
+        resident.run()?;
+        Ok(resident.output()?)
+    };
+    let (first, second) = (output()?, output()?);
+    Ok(Ok((whole.compare(&first)?, first.to_le_bytes() == second.to_le_bytes())))
+}
+
+/// Groups of the battery on rungs, with all cores: most of the time goes to compiling.
+pub fn battery(
+    gpu: &Gpu,
+    rungs: &[&'static Rung],
+    groups: &[Group],
+    step: &(dyn Fn(&str) + Sync),
+) -> Vec<Battery> {
+    let jobs: Vec<(&'static Rung, Group)> =
+        rungs.iter().flat_map(|&rung| groups.iter().map(move |&group| (rung, group))).collect();
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let results = in_parallel(workers, &jobs, |&(rung, group)| {
+        step(&format!("battery: {} {}", rung.name, group.name()));
+        run_group(gpu, rung, group)
+    });
+    let mut all: Vec<Battery> = Vec::new();
+    for of_group in results {
+        match all.last_mut().filter(|last| last.rung == of_group.rung) {
+            Some(last) => last.add(of_group),
+            None => all.push(of_group),
+        }
+    }
+    all
+}
+
+/// A group of the battery. The generic kernel computes the cases that the rung refuses.
+fn run_group(gpu: &Gpu, rung: &'static Rung, group: Group) -> Battery {
+    let (kernel, target) = (rung.kernel(), Target::of(gpu));
+    let asked: [Arc<AtomicBool>; 2] = Default::default();
+    let [took, refused] = asked.clone();
+    let backend = Cuda::with_pick(gpu, rung.name, move |request| {
+        let takes = kernel.refuses(request, &target).is_none();
+        if takes { &took } else { &refused }.store(true, Ordering::Relaxed);
+        takes.then_some(kernel)
+    })
+    .forward_only();
+    let mut battery = Battery { rung: kernel.to_string(), ..Battery::default() };
+    for (number, case) in group.cases(1).iter().enumerate() {
+        let summary = conformance::run_case(&backend, &format!("{}/{number}", group.name()), case);
+        let [took, refused] = asked.each_ref().map(|flag| flag.swap(false, Ordering::Relaxed));
+        battery.add(Battery::of_case(&summary, took, refused));
+    }
+    battery
+}
+
+impl Battery {
+    /// One case. Some cases ask for no kernel: then it was neither taken nor refused.
+    fn of_case(summary: &Summary, took: bool, refused: bool) -> Self {
+        Self {
+            rung: String::new(),
+            taken: usize::from(took),
+            refused: usize::from(refused && !took),
+            failed: summary.failed.iter().map(ToString::to_string).collect(),
+            compared: if took { summary.compared } else { 0 },
+            worst: if took { summary.worst } else { 0.0 },
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.taken += other.taken;
+        self.refused += other.refused;
+        self.failed.extend(other.failed);
+        self.compared += other.compared;
+        self.worst = self.worst.max(other.worst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_listed() {
+        let right = Compared { outputs: 100, max_abs: 0.5, max_rel: 0.1, worst: 0.7, ..Compared::default() };
+        let over = Compared { over: 3, worst: 4.0, ..right };
+        let holes = Compared { not_finite: 5, unwritten: 2, ..right };
+        for (compared, exact, same_bits, expected) in [
+            (right, true, true, ""),
+            (over, true, true, "3 numbers exceed the tolerance"),
+            (over, false, true, ""),
+            (holes, true, true, "2 numbers were not written; 3 numbers are not finite"),
+            (right, false, false, "a second run gave different bits"),
+        ] {
+            let said = faults(&compared, exact, same_bits).collect::<Vec<_>>().join("; ");
+            assert_eq!(said, expected, "{compared:?}");
+        }
+        let figures = holes.figures(true);
+        let figure = |name: &str| figures.iter().find(|f| f.0 == name).map(|f| f.1);
+        assert_eq!((figure("unwritten"), figure("bitwise-equal")), (Some(2.0), Some(1.0)));
+    }
+
+    #[test]
+    fn a_case_is_taken_refused_or_neither() {
+        let mut battery = Battery::default();
+        let case = || {
+            let mut summary = Summary::default();
+            (summary.passed, summary.compared, summary.worst) = (1, 10, 0.5);
+            summary
+        };
+        for (took, refused) in [(true, false), (false, true), (false, false)] {
+            battery.add(Battery::of_case(&case(), took, refused));
+        }
+        assert_eq!((battery.taken, battery.refused, battery.compared, battery.worst), (1, 1, 10, 0.5));
+    }
+}

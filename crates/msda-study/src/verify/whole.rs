@@ -9,7 +9,6 @@ use anyhow::{Result, bail};
 use msda::conformance::Budgeted;
 use msda::{Buffer, Inputs, Problem, Role, Slice, View, backend};
 use rayon::prelude::*;
-use serde::Serialize;
 
 use msda_bench::parallel::in_parallel;
 use msda_bench::record::Pass;
@@ -34,7 +33,7 @@ pub(super) struct Part {
 }
 
 /// How an output compares with the oracle.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Compared {
     /// Numbers of the output; all are compared.
     pub outputs: usize,
@@ -137,6 +136,20 @@ impl Whole {
 }
 
 impl Compared {
+    /// Its numbers as figures, and whether a second run gave the same bits.
+    pub(super) fn figures(&self, same_bits: bool) -> [(&'static str, f64, &'static str); 8] {
+        [
+            ("outputs", self.outputs as f64, ""),
+            ("max-abs", self.max_abs, ""),
+            ("max-rel", self.max_rel, ""),
+            ("worst", self.worst, ""),
+            ("over", self.over as f64, ""),
+            ("not-finite", self.not_finite as f64, ""),
+            ("unwritten", self.unwritten as f64, ""),
+            ("bitwise-equal", f64::from(u8::from(same_bits)), ""),
+        ]
+    }
+
     fn join(self, other: Self) -> Self {
         Self {
             outputs: self.outputs + other.outputs,

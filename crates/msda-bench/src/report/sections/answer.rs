@@ -5,7 +5,7 @@ use crate::record::{Device, Pass, Record};
 use crate::report::compare::{Comparison, Panel, headline, is_model};
 use crate::report::names::{article, implementation, processor};
 use crate::report::number::{count, short};
-use crate::report::page::{Headline, Part};
+use crate::report::page::{Part, escape};
 
 const MSDA: &str = "msda computes multi-scale deformable attention, the sampling operator of Deformable DETR and the \
     models after it, on CPUs and NVIDIA GPUs.";
@@ -18,18 +18,18 @@ const NO_MODEL: &str = "None of these workloads is taken from a model. Without -
 
 pub(super) fn parts(records: &[Record]) -> Vec<Part> {
     let panels = headline(records);
-    let mut parts = vec![Part::Note(MSDA.into())];
-    parts.extend(panels.iter().map(|p| Part::Headline(sentence(p))));
+    let mut parts = vec![Part::Text(format!("{MSDA}\n"))];
     if !panels.is_empty() {
+        let line = |[place, result, rest]: [String; 3]| format!("{place} **{result}**{rest}");
+        let escaped = |panel| line(sentence(panel).map(|text| escape(&text)));
+        parts.push(Part::list(panels.iter().map(escaped)));
         let model = panels.iter().flat_map(|p| &p.rows).any(|c| is_model(&c.ours.workload));
-        parts.push(Part::Note(if model { METHOD.into() } else { format!("{METHOD} {NO_MODEL}") }));
+        parts.push(Part::note(&if model { METHOD.into() } else { format!("{METHOD} {NO_MODEL}") }));
     }
     parts.extend(busy(records));
     if panels.is_empty() {
-        parts.push(Part::Missing(vec![(
-            "a model's workload beside another implementation in one run".into(),
-            "msda bench --workload detr-encoder".into(),
-        )]));
+        let what = "a model's workload beside another implementation in one run";
+        parts.push(Part::missing(&[(what.into(), "msda bench --workload detr-encoder".into())]));
         return parts;
     }
     let devices = [(Device::Cuda, "On the GPU"), (Device::Cpu, "On the CPU")];
@@ -40,7 +40,7 @@ pub(super) fn parts(records: &[Record]) -> Vec<Part> {
         let here = |p: &&Panel<'_>| p.setting.device == device && p.pass == pass;
         let own: Vec<&Panel<'_>> = panels.iter().filter(here).collect();
         if !own.is_empty() {
-            parts.push(Part::Heading(format!("{title}, {pass}"), String::new()));
+            parts.push(Part::heading(3, &format!("{title}, {pass}")));
             let mut plots = ratios::plots(&own);
             // The first chart explains the others too.
             if parts.iter().any(|part| matches!(part, Part::Plots(_))) {
@@ -57,11 +57,12 @@ pub(in crate::report) fn headlines(records: &[Record]) -> Vec<String> {
     let mut panels = headline(records);
     // The main dtype comes first.
     panels.dedup_by(|b, a| (&a.processor, a.setting, a.pass) == (&b.processor, b.setting, b.pass));
-    let line = |h: Headline| format!("{} {}{}", h.place, h.result, h.rest);
+    let line = |[place, result, rest]: [String; 3]| format!("{place} {result}{rest}");
     panels.iter().map(sentence).map(line).collect()
 }
 
-fn sentence(panel: &Panel<'_>) -> Headline {
+/// A main result: where it holds, the result, and the rest of the sentence.
+fn sentence(panel: &Panel<'_>) -> [String; 3] {
     let ratios = |of: &dyn Fn(&Comparison<'_>) -> Option<f64>| -> Vec<f64> {
         panel.rows.iter().filter_map(of).collect()
     };
@@ -84,17 +85,9 @@ fn sentence(panel: &Panel<'_>) -> Headline {
         true => String::new(),
         false => format!(", {} torch", speed(&torch)),
     };
-    Headline {
-        place: format!(
-            "On {} {}, {}, {}:",
-            article(&panel.processor),
-            panel.processor,
-            panel.pass,
-            panel.dtype
-        ),
-        result,
-        rest: format!("{rest}{torch}."),
-    }
+    let Panel { processor, pass, dtype, .. } = panel;
+    let place = format!("On {} {processor}, {pass}, {dtype}:", article(processor));
+    [place, result, format!("{rest}{torch}.")]
 }
 
 /// `1.5 to 2.8 times faster than`, from the smallest to the largest ratio.
@@ -124,7 +117,8 @@ fn busy(records: &[Record]) -> Option<Part> {
         .collect();
     (!runs.is_empty()).then(|| {
         let n = count(runs.len(), "run");
-        Part::Warning(format!("{n} made on a busy machine, so times may be too long: {}.", runs.join("; ")))
+        let runs = escape(&runs.join("; "));
+        Part::Text(format!("**Warning:** {n} made on a busy machine, so times may be too long: {runs}.\n"))
     })
 }
 

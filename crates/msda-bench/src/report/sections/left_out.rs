@@ -1,7 +1,8 @@
 //! What was requested and not measured. Each reason appears once.
 
 use crate::record::Record;
-use crate::report::page::{Kind, Part, Section, Table};
+use crate::report::page::{Section, fold};
+use crate::report::{Kind, Table};
 
 pub(super) fn section(records: &[Record]) -> Option<Section> {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
@@ -12,13 +13,13 @@ pub(super) fn section(records: &[Record]) -> Option<Section> {
             None => reasons.push((&s.why, vec![&s.what])),
         }
     }
-    let mut table = Table::new("Left out", &[("what", Kind::Text), ("why", Kind::Text)]);
+    let mut table = Table::default().columns(Kind::Text, ["what", "why"]);
     for (why, what) in reasons {
         table.push([what.join(", "), why.into()]);
     }
-    (!table.lines.is_empty()).then(|| Section {
+    (!table.is_empty()).then(|| Section {
         title: "Left out",
         about: "Requested measurements that could not be made, with the reasons.".into(),
-        parts: vec![Part::closed("Reasons", vec![Part::Table(table)])],
+        parts: fold("Reasons", "", false, vec![table.into()]),
     })
 }

@@ -2,14 +2,14 @@
 //! the same command are shown as one.
 
 use super::{ratios, roofline, times};
-use crate::record::Record;
+use crate::record::{Device, Record};
 use crate::report::compare::{comparisons, is_model, panels};
 use crate::report::group::workloads;
 use crate::report::known::machine;
 use crate::report::names::date;
 use crate::report::number::{count, figure};
-use crate::report::page::{Fold, Kind, Part, Section, Table};
-use crate::report::{Extension, rate_unit, under, words};
+use crate::report::page::{Part, Section, fold};
+use crate::report::{Extension, Kind, Table, words};
 
 /// The records are sorted, newest first.
 pub(super) fn section(records: &[Record], extensions: &[Box<dyn Extension>]) -> Option<Section> {
@@ -45,7 +45,7 @@ fn of_machine(
 ) -> Vec<Part> {
     let (timed, other): (Vec<&Record>, Vec<&Record>) =
         runs.iter().partition(|r| !workloads(r, extensions).is_empty());
-    let mut parts = vec![Part::Heading(name.into(), words::machine_note(&runs[0].machine))];
+    let mut parts = vec![Part::heading(3, name), Part::note(&words::machine_note(&runs[0].machine))];
     for (i, run) in timed.iter().enumerate() {
         let newest = i == 0;
         let same = |r: &&&Record| r.command == run.command;
@@ -56,27 +56,25 @@ fn of_machine(
         let repeats: Vec<&Record> = timed[i..].iter().filter(same).copied().collect();
         if repeats.len() > 1 {
             let title = format!("{} of the same command", count(repeats.len() - 1, "earlier run"));
-            inside.push(Part::closed(title, times::repeats(&repeats, extensions)));
+            inside.extend(fold(&title, "", false, times::repeats(&repeats, extensions)));
         }
         if newest {
             inside.extend(more(run, records, extensions));
         }
-        let detail = words::engines(run, extensions);
-        let fold = Fold { title: date(run), detail, open: newest, parts: inside };
-        parts.push(Part::Fold(fold));
+        parts.extend(fold(&date(run), &words::engines(run, extensions), newest, inside));
     }
     if !other.is_empty() {
         let title = format!("{} without times of workloads", count(other.len(), "run"));
-        parts.push(Part::closed(title, vec![Part::Table(without_times(&other))]));
+        parts.extend(fold(&title, "", false, vec![without_times(&other).into()]));
     }
     parts
 }
 
 fn of_run(run: &Record, extensions: &[Box<dyn Extension>]) -> Vec<Part> {
     let mut parts = vec![
-        Part::Command(run.command.clone()),
-        Part::Note(words::about(run)),
-        Part::Findings(words::findings(run, extensions)),
+        Part::command(&run.command),
+        Part::note(&words::about(run)),
+        Part::findings(&words::findings(run, extensions)),
     ];
     parts.extend(times::parts(run, extensions));
     parts
@@ -94,33 +92,32 @@ fn more(run: &Record, records: &[Record], extensions: &[Box<dyn Extension>]) -> 
     let panels = panels(others.into_iter());
     if !models.is_empty() && !panels.is_empty() {
         let charts = Part::Plots(ratios::plots(&panels.iter().collect::<Vec<_>>()));
-        parts.push(Part::closed("Charts of workloads that are not taken from models", vec![charts]));
+        parts.extend(fold("Charts of workloads that are not taken from models", "", false, vec![charts]));
     }
     let roofs = roofline::parts(run, records, extensions);
     if !roofs.is_empty() || !run.ceilings.is_empty() {
         let mut inside = roofs;
         if !run.ceilings.is_empty() {
-            inside.push(Part::Table(ceilings(run)));
+            inside.push(ceilings(run).into());
         }
-        parts.push(Part::closed("Ceilings of the machine, and rooflines", inside));
+        parts.extend(fold("Ceilings of the machine, and rooflines", "", false, inside));
     }
     parts
 }
 
 fn ceilings(run: &Record) -> Table {
-    use Kind::{Number, Word};
-    let columns = [("ceiling", Word), ("threads", Number), ("rate", Number), ("unit", Word)];
-    let mut table = Table::new("Ceilings", &columns);
+    let mut table = Table::default().words(["ceiling"]).numbers(["threads", "rate"]).words(["unit"]);
     for c in &run.ceilings {
-        table.push([c.name.clone(), under(c), figure(c.rate), rate_unit(&c.name).into()]);
+        let threads = if c.device == Device::Cuda { "GPU".into() } else { c.threads.to_string() };
+        let unit = if c.name == crate::work::FMA { "GFLOP/s" } else { "GB/s" };
+        table.push([c.name.clone(), threads, figure(c.rate), unit.into()]);
     }
     table
 }
 
 fn without_times(runs: &[&Record]) -> Table {
-    use Kind::{Number, Text, Word};
-    let columns = [("run", Word), ("figures", Number), ("times", Number), ("command", Text)];
-    let mut table = Table::new("Runs without times of workloads", &columns);
+    let mut table = Table::default().words(["run"]).numbers(["figures", "times"]);
+    table = table.columns(Kind::Text, ["command"]);
     for r in runs {
         let number = |n: usize| if n == 0 { String::new() } else { n.to_string() };
         let times = number(r.measurements.len());

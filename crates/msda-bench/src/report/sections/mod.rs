@@ -12,7 +12,7 @@ mod workloads;
 use anyhow::Result;
 
 use super::Extension;
-use super::page::{Fold, Page, Part};
+use super::page::Page;
 use crate::record::Record;
 
 pub(super) use answer::headlines;
@@ -22,7 +22,7 @@ pub(super) fn page(records: &[Record], extensions: &[Box<dyn Extension>]) -> Res
     let mut records = records.to_vec();
     records.sort_by(|a, b| b.created.cmp(&a.created));
     let own = [
-        errors::section(&records, extensions),
+        errors::section(&records),
         machines::section(&records, extensions),
         workloads::section(&records, extensions),
         left_out::section(&records),
@@ -32,15 +32,4 @@ pub(super) fn page(records: &[Record], extensions: &[Box<dyn Extension>]) -> Res
         sections.extend(extension.sections(&records)?);
     }
     Ok(Page { answer: answer::parts(&records), sections })
-}
-
-/// Titled parts as folds, of which the first is open. A single one needs no fold.
-pub fn folded(all: Vec<(String, Vec<Part>)>) -> Vec<Part> {
-    if all.len() == 1 {
-        return all.into_iter().flat_map(|(_, parts)| parts).collect();
-    }
-    let fold = |(i, (title, parts)): (usize, (String, Vec<Part>))| {
-        Part::Fold(Fold { title, detail: String::new(), open: i == 0, parts })
-    };
-    all.into_iter().enumerate().map(fold).collect()
 }

@@ -2,15 +2,16 @@
 
 use crate::record::{Ceiling, Device, Pass, Record};
 use crate::report::Extension;
+use crate::report::chart::{Plot, Plots};
 use crate::report::group::{Group, Row, is_pinned, positive, workloads};
 use crate::report::known::machine;
 use crate::report::names::{engine, mark, order};
 use crate::report::number::{count, figure, maybe, percent};
-use crate::report::page::{Key, Part, Plot, Plots};
+use crate::report::page::Part;
 use crate::report::svg::{Shape, roofline};
 
 const ABOUT: &str = "GFLOP/s against FLOP per byte of gathered rows. Slopes are bandwidths, the level line is the rate \
-    of multiply-adds. The fastest point of each dtype has the name of its workload.";
+    of multiply-adds.";
 
 /// A chart per pass, the GPU before the processor. Ceilings of the same GPU may come from other
 /// records.
@@ -46,13 +47,14 @@ fn plots(
         let rows: Vec<_> = placed.iter().copied().filter(|(g, _)| g.pass == pass).collect();
         if !rows.is_empty() {
             let label = format!("Roofline of {} times, {pass}: GFLOP/s against FLOP per byte", rows.len());
-            plots.push(Plot::new(pass.to_string(), "", roofline::roofline(roofs, &points(&rows), &label)));
+            let svg = roofline::roofline(roofs, &points(&rows), &label);
+            plots.push(Plot { title: pass.to_string(), detail: String::new(), svg, table: None });
         }
     }
     Plots { legend: legend(&placed), note, plots }
 }
 
-fn legend(rows: &[(&Group<'_>, &Row<'_>)]) -> Vec<Key> {
+fn legend(rows: &[(&Group<'_>, &Row<'_>)]) -> Vec<(String, Shape, String)> {
     let (mut engines, mut dtypes): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
     for m in rows.iter().map(|(_, r)| r.measured) {
         let name = m.engine.as_str();
@@ -65,8 +67,8 @@ fn legend(rows: &[(&Group<'_>, &Row<'_>)]) -> Vec<Key> {
     }
     engines.sort_by_key(|e| order(e));
     let name = |e: &str| if is_pinned(e) { "kernels selected by name".into() } else { engine(e) };
-    let keys = engines.iter().map(|e| Key::new(mark(e).0, Shape::Circle, name(e)));
-    keys.chain(dtypes.iter().map(|d| Key::new("k plain open", Shape::of(d), *d))).collect()
+    let keys = engines.iter().map(|e| (mark(e).0.to_owned(), Shape::Circle, name(e)));
+    keys.chain(dtypes.iter().map(|d| ("k plain open".into(), Shape::of(d), (*d).to_owned()))).collect()
 }
 
 fn of_processor(run: &Record, used: usize) -> (Vec<roofline::Roof>, String) {
@@ -106,8 +108,6 @@ fn points(rows: &[(&Group<'_>, &Row<'_>)]) -> Vec<roofline::Point> {
     let point = |&(group, row): &(&Group<'_>, &Row<'_>)| {
         let m = row.measured;
         let rate = row.flop_rate()?;
-        let same = rows.iter().filter(|(_, r)| r.measured.dtype == m.dtype);
-        let best = same.filter_map(|(_, r)| r.flop_rate()).fold(0.0, f64::max);
         Some(roofline::Point {
             intensity: row.intensity()?,
             rate,
@@ -122,7 +122,6 @@ fn points(rows: &[(&Group<'_>, &Row<'_>)]) -> Vec<roofline::Point> {
                 maybe(row.gathered_rate()),
                 percent(row.reached())
             ),
-            label: (rate >= best).then(|| group.workload.into()),
         })
     };
     // Kernels selected by name are drawn first, below the others.

@@ -2,12 +2,12 @@
 //! engine.
 
 use crate::record::{Device, Measurement, Pass, Record};
-use crate::report::Extension;
 use crate::report::compare::{Verdict, is_default, verdict};
 use crate::report::group::{Group, Row, workloads};
 use crate::report::names::{date, engine, order};
 use crate::report::number::{NONE, figure, maybe, percent, times_short};
-use crate::report::page::{Column, Kind, Line, Part, Table};
+use crate::report::page::Part;
+use crate::report::{Extension, Table};
 
 /// How milliseconds become the unit of a device's times, and that unit.
 pub(super) fn unit(device: Device) -> (f64, &'static str) {
@@ -34,8 +34,9 @@ pub(super) fn parts(run: &Record, extensions: &[Box<dyn Extension>]) -> Vec<Part
             if !own.is_empty() {
                 let title =
                     format!("{} on the {place}", if pass == Pass::Forward { "Forward" } else { "Backward" });
-                parts.push(Part::Heading(title, format!("median, {unit}{cold}")));
-                parts.push(Part::Table(table(run, &own, setting.device)));
+                parts.push(Part::heading(4, &title));
+                parts.push(Part::note(&format!("median, {unit}{cold}")));
+                parts.push(table(run, &own, setting.device).into());
             }
         }
     }
@@ -84,13 +85,9 @@ fn table(run: &Record, groups: &[&Group<'_>], device: Device) -> Table {
     let ours = engines.first().copied().filter(|e| is_default(run, e));
     let extras = if ours.is_some() { extras(device) } else { Vec::new() };
 
-    let mut table = Table::new("Times", &[("workload", Kind::Word), ("dtype", Kind::Word)]);
-    if device == Device::Cpu {
-        table.columns.push(Column { title: "threads".into(), kind: Kind::Number });
-    }
-    let number = |title: String| Column { title, kind: Kind::Number };
-    table.columns.extend(engines.iter().map(|e| number(engine(e))));
-    table.columns.extend(extras.iter().map(|(title, _)| number((*title).into())));
+    let threads = (device == Device::Cpu).then_some("threads");
+    let table = Table::default().words(["workload", "dtype"]).numbers(threads);
+    let mut table = table.numbers(engines.iter().map(|e| engine(e))).numbers(extras.iter().map(|e| e.0));
     for group in groups {
         for same in group.rows.chunk_by(|a, b| key(a.measured) == key(b.measured)) {
             let find = |e: &str| same.iter().find(|r| r.measured.engine == e);
@@ -102,7 +99,7 @@ fn table(run: &Record, groups: &[&Group<'_>], device: Device) -> Table {
             }
             cells.extend(engines.iter().map(|e| find(e).map_or(String::new(), |row| cell(run, row, our))));
             cells.extend(extras.iter().map(|(_, text)| our.map_or(String::new(), text)));
-            table.lines.push(Line::Cells(cells));
+            table.push(cells);
         }
     }
     table.without_empty()
@@ -129,10 +126,8 @@ fn cell(run: &Record, row: &Row<'_>, ours: Option<&Row<'_>>) -> String {
 
 /// Our times in several runs of the same command, newest first.
 pub(super) fn repeats(runs: &[&Record], extensions: &[Box<dyn Extension>]) -> Vec<Part> {
-    let columns =
-        [("workload", Kind::Word), ("pass", Kind::Word), ("dtype", Kind::Word), ("threads", Kind::Number)];
-    let mut table = Table::new("Repeated runs", &columns);
-    table.columns.extend(runs.iter().map(|r| Column { title: date(r), kind: Kind::Number }));
+    let table = Table::default().words(["workload", "pass", "dtype"]).numbers(["threads"]);
+    let mut table = table.numbers(runs.iter().map(|r| date(r)));
     for group in workloads(runs[0], extensions) {
         for m in group.rows.iter().map(|r| r.measured).filter(|m| is_default(runs[0], &m.engine)) {
             let same = |other: &&Measurement| {
@@ -145,9 +140,9 @@ pub(super) fn repeats(runs: &[&Record], extensions: &[Box<dyn Extension>]) -> Ve
             };
             let threads = if m.device == Device::Cpu { m.threads.to_string() } else { String::new() };
             let first = [m.workload.clone(), m.pass.to_string(), m.dtype.clone(), threads];
-            table.lines.push(Line::Cells(first.into_iter().chain(runs.iter().map(time)).collect()));
+            table.push(first.into_iter().chain(runs.iter().map(time)));
         }
     }
     let about = "Our median time in each run, ms on a CPU and µs on a GPU. The first is the run above.";
-    vec![Part::Note(about.into()), Part::Table(table.without_empty())]
+    vec![Part::note(about), table.without_empty().into()]
 }

@@ -1,9 +1,9 @@
 //! The workloads of the report, each once.
 
 use crate::record::Record;
-use crate::report::Extension;
 use crate::report::group::workloads;
-use crate::report::page::{Kind, Part, Section, Table};
+use crate::report::page::Section;
+use crate::report::{Extension, Kind, Table};
 use crate::workload::Workload;
 
 pub(super) fn section(records: &[Record], extensions: &[Box<dyn Extension>]) -> Option<Section> {
@@ -14,19 +14,17 @@ pub(super) fn section(records: &[Record], extensions: &[Box<dyn Extension>]) -> 
         }
     }
     all.sort();
-    let mut table = Table::new(
-        "Workloads",
-        &[("workload", Kind::Word), ("description", Kind::Text), ("problem", Kind::Word)],
-    );
+    let table = Table::default().words(["workload"]).columns(Kind::Text, ["description"]);
+    let mut table = table.words(["problem"]);
     for (name, problem) in all {
         let built_in = crate::workload::BUILT_IN.iter().find(|(n, _)| *n == name);
         let about = built_in.and_then(|(n, text)| Workload::parse(n, text).ok()).map(|w| w.about);
         table.push([name.into(), about.unwrap_or_default(), problem]);
     }
-    (!table.lines.is_empty()).then(|| Section {
+    (!table.is_empty()).then(|| Section {
         title: "Workloads",
         about: "b: images, q: queries, h: heads, d: channels per head, l: levels, p: points per level."
             .into(),
-        parts: vec![Part::Table(table)],
+        parts: vec![table.into()],
     })
 }

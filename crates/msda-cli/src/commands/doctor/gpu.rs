@@ -5,7 +5,7 @@ use msda_cuda::choose::Tuned;
 use msda_cuda::driver::{Device, driver_problem, driver_version};
 use msda_cuda::jit;
 
-use super::{Finding, split_hint};
+use super::{Finding, finding, split_hint};
 
 /// Findings about the GPU, the compiler, the cache and tuned kernels.
 pub(super) fn examine(driver: Option<&Gpu>) -> Vec<Finding> {
@@ -30,7 +30,7 @@ pub(super) fn examine(driver: Option<&Gpu>) -> Vec<Finding> {
     if count > 1 {
         says += &format!("; the first of {count}");
     }
-    vec![Finding { what: "gpu", good: true, says, hint: None }, nvrtc(), cache(), tuned()]
+    vec![finding("gpu", true, says, None), nvrtc(), cache(), tuned()]
 }
 
 fn no_gpu(driver: Option<&Gpu>, why: &str) -> Finding {
@@ -42,24 +42,20 @@ fn no_gpu(driver: Option<&Gpu>, why: &str) -> Finding {
             None => format!("none: {why}"),
         },
     };
-    Finding { what: "gpu", good: false, says, hint }
+    finding("gpu", false, says, hint)
 }
 
 fn nvrtc() -> Finding {
     match jit::nvrtc() {
         Ok(nvrtc) => {
             let (major, minor) = nvrtc.version();
-            Finding {
-                what: "compiler",
-                good: true,
-                says: format!("NVRTC {major}.{minor} at {}", nvrtc.path()),
-                hint: jit::untrusted().first().map(|why| format!("not used: {why}")),
-            }
+            let hint = jit::untrusted().first().map(|why| format!("not used: {why}"));
+            finding("compiler", true, format!("NVRTC {major}.{minor} at {}", nvrtc.path()), hint)
         }
         Err(why) => {
             let why = why.to_string();
             let (says, hint) = split_hint(&why);
-            Finding { what: "compiler", good: false, says: format!("{says} (only needed for a GPU)"), hint }
+            finding("compiler", false, format!("{says} (only needed for a GPU)"), hint)
         }
     }
 }
@@ -72,34 +68,26 @@ fn tuned() -> Finding {
     };
     let problems = Tuned::global().problems();
     let hint = problems.first().map(|why| format!("{} line(s) are ignored: {why}", problems.len()));
-    Finding { what: "tuned", good: problems.is_empty(), says, hint }
+    finding("tuned", problems.is_empty(), says, hint)
 }
 
 fn cache() -> Finding {
     let cache = jit::Cache::global();
-    let finding = |good, says, hint| Finding { what: "cache", good, says, hint };
     let Some(folder) = cache.folder() else {
-        return finding(
-            false,
-            "none: every program compiles its kernels again".into(),
-            Some(
-                cache
-                    .warning()
-                    .unwrap_or("MSDA_CACHE_DIR is empty: set it to a folder, or unset it")
-                    .to_owned(),
-            ),
-        );
+        let empty = "MSDA_CACHE_DIR is empty: set it to a folder, or unset it";
+        let hint = cache.warning().unwrap_or(empty).to_owned();
+        return finding("cache", false, "none: every program compiles its kernels again", Some(hint));
     };
     match cache.entries() {
         Ok(entries) => {
             let mib = entries.iter().map(|e| e.bytes).sum::<u64>() as f64 / f64::from(1 << 20);
             let says = format!("{}: {} kernels, {mib:.1} MiB", folder.display(), entries.len());
-            finding(cache.warning().is_none(), says, cache.warning().map(str::to_owned))
+            finding("cache", cache.warning().is_none(), says, cache.warning().map(str::to_owned))
         }
         Err(why) => {
             let why = why.to_string();
             let (says, hint) = split_hint(&why);
-            finding(false, says.to_owned(), hint)
+            finding("cache", false, says, hint)
         }
     }
 }

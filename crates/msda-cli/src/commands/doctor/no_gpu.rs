@@ -2,14 +2,10 @@
 
 use msda_bench::record::Gpu;
 
-use super::Finding;
+use super::{Finding, finding};
 
 /// One finding: GPUs are not used.
 pub(super) fn examine(_driver: Option<&Gpu>) -> Vec<Finding> {
-    vec![Finding {
-        what: "gpu",
-        good: false,
-        says: "this build has no CUDA support; the operator runs on the CPU".into(),
-        hint: Some("build msda with the feature `cuda`".into()),
-    }]
+    let says = "this build has no CUDA support; the operator runs on the CPU";
+    vec![finding("gpu", false, says, Some("build msda with the feature `cuda`".into()))]
 }
