@@ -5,12 +5,14 @@ use std::ffi::c_void;
 use std::ptr;
 
 use msda::Dtype;
+use msda_call::call::{Call, LevelSizes, Tensor};
+use msda_call::cuda::On;
+use msda_call::error::{Kind, Refused, Result};
+use msda_call::threads::OnThreads;
+use msda_call::{cpu, cuda};
 use pyo3::prelude::*;
 
-use crate::call::{Call, LevelSizes, Tensor};
-use crate::cuda::On;
-use crate::error::{Kind, Refused, Result};
-use crate::{cpu, cuda};
+use crate::error::PyResult;
 
 /// A tensor by address: address, name of the type, sizes, strides in elements.
 type Raw = (usize, String, Vec<i64>, Vec<i64>);
@@ -130,7 +132,7 @@ pub(crate) fn forward(
             // SAFETY: the Python side keeps all arrays alive through the call.
             py.detach(move || unsafe {
                 let (inputs, out) = all.get();
-                cpu::forward(&inputs, &problem, &out, threads)
+                cpu::forward(&inputs, &problem, &out, OnThreads::Count(threads))
             })?;
         }
         Some((device, stream, alloc)) => {
@@ -173,7 +175,7 @@ pub(crate) fn backward(
             // SAFETY: the Python side keeps all arrays alive through the call.
             py.detach(move || unsafe {
                 let (inputs, grad, grads) = all.get();
-                cpu::backward(&inputs, &problem, &grad, grads, threads)
+                cpu::backward(&inputs, &problem, &grad, grads, OnThreads::Count(threads))
             })?;
         }
         Some((device, stream, alloc)) => {

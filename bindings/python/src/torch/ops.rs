@@ -5,12 +5,15 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
+use msda_call::call::{Call, LevelSizes, Tensor, Wanted};
+use msda_call::cuda::On;
+use msda_call::error::{Kind, Refused, Result, panic_message};
+use msda_call::threads::OnThreads;
+use msda_call::{cpu, cuda};
+
 use super::abi::{Api, Boxed, Handle};
 use super::tensor::{Described, Owned, Place, dtype_name};
-use crate::call::{Call, LevelSizes, Tensor, Wanted};
-use crate::cuda::On;
-use crate::error::{Kind, Refused, Result, panic_message};
-use crate::{cpu, cuda};
+use crate::error::tagged;
 
 /// The kernels by the names of their operators.
 pub(super) const KERNELS: [(&CStr, Boxed); 12] = [
@@ -166,8 +169,8 @@ unsafe fn boxed<const T: usize, const I: usize, const R: usize>(
             }
             return ptr::null();
         }
-        Ok(Err(refused)) => refused.tagged(),
-        Err(panic) => Refused::new(Kind::Runtime, panic_message(&*panic)).tagged(),
+        Ok(Err(refused)) => tagged(&refused),
+        Err(panic) => tagged(&Refused::new(Kind::Runtime, panic_message(&*panic))),
     };
     let text = CString::new(message.replace('\0', " ")).unwrap_or_default();
     LAST.with(|last| {
@@ -351,7 +354,7 @@ fn run_forward<const T: usize>(api: &'static Api, floats: [Owned; T], levels: Le
     let (out, _) = output.float("output")?;
     if let Some(problem) = problem {
         // SAFETY: torch's tensors live through the call; the output is new.
-        unsafe { cpu::forward(&call, &problem, &out, api.num_threads())? };
+        unsafe { cpu::forward(&call, &problem, &out, OnThreads::Count(api.num_threads()))? };
     } else {
         let mut scratch = None;
         let on = current(api, place)?;
@@ -404,7 +407,7 @@ fn run_backward<const T: usize>(
     }
     if let Some(problem) = problem {
         // SAFETY: torch's tensors live through the call; the gradients are new.
-        unsafe { cpu::backward(&call, &problem, &grad_output, grads, api.num_threads())? };
+        unsafe { cpu::backward(&call, &problem, &grad_output, grads, OnThreads::Count(api.num_threads()))? };
     } else {
         let mut scratch = None;
         let on = current(api, place)?;

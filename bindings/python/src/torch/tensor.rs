@@ -5,10 +5,10 @@ use std::ffi::c_void;
 use std::ptr;
 
 use msda::Dtype;
+use msda_call::call::Tensor;
+use msda_call::error::{Kind, Refused, Result};
 
 use super::abi::{Api, Code, Handle};
-use crate::call::Tensor;
-use crate::error::{Kind, Refused, Result};
 
 /// More dimensions than any tensor of the operator has.
 const MOST_DIMENSIONS: usize = 8;

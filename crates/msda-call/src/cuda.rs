@@ -21,9 +21,11 @@ const MOST_PLANS: usize = 512;
 
 /// The device and stream of a call.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct On {
-    pub(crate) device: usize,
-    pub(crate) stream: *mut c_void,
+pub struct On {
+    /// The number of the device.
+    pub device: usize,
+    /// The stream: a `CUstream`.
+    pub stream: *mut c_void,
 }
 
 /// A tensor that the call writes: new and dense, so that its sizes follow from the inputs.
@@ -39,7 +41,7 @@ struct Written<'a> {
 ///
 /// # Safety
 /// The memory of all tensors is on the device and follows the rules of [`Plan::launch`].
-pub(crate) unsafe fn forward(
+pub unsafe fn forward(
     call: &Call<'_>,
     output: &Tensor<'_>,
     on: On,
@@ -58,7 +60,7 @@ pub(crate) unsafe fn forward(
 ///
 /// # Safety
 /// As for [`forward`].
-pub(crate) unsafe fn backward(
+pub unsafe fn backward(
     call: &Call<'_>,
     grad_output: &Tensor<'_>,
     grads: [Option<Tensor<'_>>; 4],
@@ -170,7 +172,7 @@ fn push_levels(key: &mut Key, levels: &LevelSizes) {
 }
 
 /// The levels of a plan's key, for tests.
-pub(crate) fn level_key(levels: &LevelSizes) -> Vec<u64> {
+pub fn level_key(levels: &LevelSizes) -> Vec<u64> {
     let mut key = Key::new();
     push_levels(&mut key, levels);
     key.numbers().to_vec()
@@ -324,12 +326,12 @@ fn insert(key: &[u64], plan: Arc<Plan>) -> Arc<Plan> {
 }
 
 /// How many plans are kept.
-pub(crate) fn plans() -> usize {
+pub fn plans() -> usize {
     PLANS.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, HashMap::len)
 }
 
 /// The GPUs of this machine, or why there are none.
-pub(crate) fn devices() -> Result<Vec<Device>> {
+pub fn devices() -> Result<Vec<Device>> {
     let count = Device::count()?;
     Ok((0..count).map(Device::open).collect::<msda::Result<_>>()?)
 }

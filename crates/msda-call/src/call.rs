@@ -8,19 +8,22 @@ use crate::error::{Refused, Result};
 
 /// A tensor of the caller. The memory is as large as sizes and strides say.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Tensor<'a> {
+pub struct Tensor<'a> {
     /// The argument's name, for messages.
-    pub(crate) name: &'static str,
-    pub(crate) data: *mut c_void,
-    pub(crate) dtype: Dtype,
-    pub(crate) sizes: &'a [i64],
+    pub name: &'static str,
+    /// The address of the first element.
+    pub data: *mut c_void,
+    /// The type of the elements.
+    pub dtype: Dtype,
+    /// One number per dimension.
+    pub sizes: &'a [i64],
     /// In elements.
-    pub(crate) strides: &'a [i64],
+    pub strides: &'a [i64],
 }
 
 impl<'a> Tensor<'a> {
     /// Whether the dimensions from `first` on are contiguous.
-    pub(crate) fn dense_from(&self, first: usize) -> bool {
+    pub fn dense_from(&self, first: usize) -> bool {
         let inner = self.sizes.iter().zip(self.strides).skip(first).rev();
         let mut next = 1;
         inner.into_iter().all(|(&size, &stride)| {
@@ -64,7 +67,8 @@ impl<'a> Tensor<'a> {
         usize::try_from(size).map_err(|_| Refused::value(self.name, self.shape(), "sizes of at least 0"))
     }
 
-    pub(crate) fn shape(&self) -> String {
+    /// The sizes, for messages.
+    pub fn shape(&self) -> String {
         format!("shape {:?}", self.sizes)
     }
 
@@ -107,17 +111,24 @@ impl Options {
 
 /// Where the sizes of the levels are.
 #[derive(Debug, Clone)]
-pub(crate) enum LevelSizes {
+pub enum LevelSizes {
     /// In memory of the host: heights and widths, and first positions if the caller gave them.
     Host(Vec<(usize, usize)>, Option<Vec<usize>>),
     /// In device memory: the addresses of both tables, and the number of levels.
-    Device { shapes: u64, starts: u64, levels: usize },
+    Device {
+        /// The address of heights and widths.
+        shapes: u64,
+        /// The address of the first positions.
+        starts: u64,
+        /// The number of levels.
+        levels: usize,
+    },
 }
 
 impl LevelSizes {
     /// Sizes in memory of the host. Starts of levels that follow each other say nothing new: then
     /// the sizes must add up to the positions.
-    pub(crate) fn new(shapes: Vec<(usize, usize)>, starts: Option<Vec<usize>>) -> Self {
+    pub fn new(shapes: Vec<(usize, usize)>, starts: Option<Vec<usize>>) -> Self {
         let mut next = Some(0usize);
         let packed = |starts: &Vec<usize>| {
             starts.len() == shapes.len()
@@ -134,7 +145,9 @@ impl LevelSizes {
         Self::Host(shapes, starts)
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// The number of levels.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
         match self {
             Self::Host(shapes, _) => shapes.len(),
             Self::Device { levels, .. } => *levels,
@@ -145,16 +158,22 @@ impl LevelSizes {
 /// The inputs of a call. With reference points the form is fused: `locations` are offsets, and
 /// `weights` are logits.
 #[derive(Debug, Clone)]
-pub(crate) struct Call<'a> {
-    pub(crate) value: Tensor<'a>,
-    pub(crate) levels: LevelSizes,
-    pub(crate) reference: Option<Tensor<'a>>,
-    pub(crate) locations: Tensor<'a>,
-    pub(crate) weights: Tensor<'a>,
-    pub(crate) options: i64,
+pub struct Call<'a> {
+    /// `(B, S, H, D)`.
+    pub value: Tensor<'a>,
+    /// The sizes of the levels.
+    pub levels: LevelSizes,
+    /// `(B, Q, L, 2 or 4)`.
+    pub reference: Option<Tensor<'a>>,
+    /// `(B, Q, H, L, P, 2)`, or `(B, Q, H, samples, 2)`.
+    pub locations: Tensor<'a>,
+    /// As the locations, without the last dimension.
+    pub weights: Tensor<'a>,
+    /// A sum of 1 (nearest), 2 (border) and 4 (align_corners).
+    pub options: i64,
     /// Points per level as bytes of a number, the first level in the lowest; 0 if all levels have
     /// the same number.
-    pub(crate) points: i64,
+    pub points: i64,
 }
 
 /// The outer strides of the inputs.
@@ -168,7 +187,7 @@ pub(crate) struct InputStrides {
 
 impl Call<'_> {
     /// The problem that the sizes of the tensors describe.
-    pub(crate) fn problem(&self) -> Result<Problem> {
+    pub fn problem(&self) -> Result<Problem> {
         let Self { value, locations, weights, .. } = self;
         if value.sizes.len() != 4 {
             let expected = "4 dimensions: batch, positions, heads, channels";
@@ -396,9 +415,10 @@ fn named(error: msda::Error, call: &Call<'_>) -> Refused {
     Refused::new(refused.kind, format!("{argument}: {}", refused.message))
 }
 
-/// The gradients that a backward pass computes.
+/// The gradients that a backward pass computes: a sum of 1 (value), 2 (locations), 4 (weights) and 8
+/// (reference points).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted(pub(crate) i64);
+pub struct Wanted(pub i64);
 
 impl Wanted {
     pub(crate) const VALUE: i64 = 1;
@@ -406,7 +426,8 @@ impl Wanted {
     pub(crate) const WEIGHTS: i64 = 4;
     pub(crate) const REFERENCE: i64 = 8;
 
-    pub(crate) fn has(self, bit: i64) -> bool {
+    /// Whether a bit is set.
+    pub fn has(self, bit: i64) -> bool {
         self.0 & bit != 0
     }
 }
