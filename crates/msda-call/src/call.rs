@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use msda::{Dtype, Layout, Padding, Problem, ReferenceKind, Sampling, Spec, Strides, Types};
 
-use crate::error::{Refused, Result};
+use crate::error::{Kind, Refused, Result};
 
 /// A tensor of the caller. The memory is as large as sizes and strides say.
 #[derive(Debug, Clone, Copy)]
@@ -109,6 +109,11 @@ impl Options {
     }
 }
 
+/// Names of the arguments with the level sizes.
+pub const SHAPES: &str = "spatial_shapes";
+/// As [`SHAPES`], for the first positions.
+pub const STARTS: &str = "level_start_index";
+
 /// Where the sizes of the levels are.
 #[derive(Debug, Clone)]
 pub enum LevelSizes {
@@ -143,6 +148,29 @@ impl LevelSizes {
             starts => starts,
         };
         Self::Host(shapes, starts)
+    }
+
+    /// The number of levels, given the shapes of both tables.
+    pub fn count(shapes: &[i64], starts: &[i64]) -> Result<usize> {
+        let [count, 2] = *shapes else {
+            let got = format!("shape {shapes:?}");
+            return Err(Refused::value(SHAPES, got, "(levels, 2): height and width"));
+        };
+        if starts != [count] {
+            let got = format!("shape {starts:?}");
+            return Err(Refused::value(STARTS, got, format!("[{count}], one per level")));
+        }
+        Ok(usize::try_from(count).unwrap_or(0))
+    }
+
+    /// The sizes in tables of the host, given their elements.
+    pub fn read(levels: usize, shapes: impl Fn(usize) -> i64, starts: impl Fn(usize) -> i64) -> Result<Self> {
+        let size =
+            |name, n: i64| usize::try_from(n).map_err(|_| Refused::value(name, n, "numbers of at least 0"));
+        let pair = |i| Ok((size(SHAPES, shapes(2 * i))?, size(SHAPES, shapes(2 * i + 1))?));
+        let pairs = (0..levels).map(pair).collect::<Result<_>>()?;
+        let first = (0..levels).map(|i| size(STARTS, starts(i))).collect::<Result<_>>()?;
+        Ok(Self::new(pairs, Some(first)))
     }
 
     /// The number of levels.
@@ -259,6 +287,19 @@ impl Call<'_> {
         Problem::new(spec).map_err(|error| named(error, self))
     }
 
+    /// The shape of the output, `(B, Q, H * D)`. Only the ranks are checked.
+    pub fn output_shape(&self) -> Result<[i64; 3]> {
+        let (&[batch, _, heads, channels], &[_, queries, _, ..]) = (self.value.sizes, self.locations.sizes)
+        else {
+            self.problem()?;
+            return Err(Refused::new(Kind::Runtime, "internal error: ranks"));
+        };
+        let row = heads
+            .checked_mul(channels)
+            .ok_or_else(|| Refused::value(self.value.name, self.value.shape(), "sizes that fit"))?;
+        Ok([batch, queries, row])
+    }
+
     /// Refuses what makes all other sizes misleading: coordinates that are no pairs, and another
     /// number of levels.
     fn check_ranks(&self, levels: usize) -> Result<()> {
@@ -275,7 +316,7 @@ impl Call<'_> {
                 6 => format!("{}, as in {} of {}", locations.sizes[3], locations.name, locations.shape()),
                 _ => "at least 1".to_owned(),
             };
-            return Err(Refused::value("spatial_shapes", format!("{levels} levels"), expected));
+            return Err(Refused::value(SHAPES, format!("{levels} levels"), expected));
         }
         Ok(())
     }
@@ -407,8 +448,8 @@ fn named(error: msda::Error, call: &Call<'_>) -> Refused {
         "size of locations" | "type of locations" => call.locations.name,
         "type of weights" => call.weights.name,
         "size of reference" => "reference_points",
-        _ if subject.contains("start") || subject.starts_with("end of level") => "level_start_index",
-        _ if subject.contains("level") => "spatial_shapes",
+        _ if subject.contains("start") || subject.starts_with("end of level") => STARTS,
+        _ if subject.contains("level") => SHAPES,
         _ => return error.into(),
     };
     let refused = Refused::from(error);

@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-use msda_call::call::{Call, LevelSizes, Tensor, Wanted};
+use msda_call::call::{Call, LevelSizes, SHAPES, STARTS, Tensor, Wanted};
 use msda_call::cuda::On;
 use msda_call::error::{Kind, Refused, Result, panic_message};
 use msda_call::threads::OnThreads;
@@ -32,10 +32,6 @@ pub(super) const KERNELS: [(&CStr, Boxed); 12] = [
     (c"_forward_fused", forward_fused_setup),
     (c"_backward_fused", backward_fused_setup),
 ];
-
-/// Names of the arguments with the level sizes.
-const SHAPES: &str = "spatial_shapes";
-const STARTS: &str = "level_start_index";
 
 /// Where a kernel finds the level sizes, and the options and points.
 enum Levels {
@@ -260,14 +256,7 @@ fn read_setup(api: &Api, setup: &Owned) -> Result<(LevelSizes, [i64; 2])> {
 /// The level sizes: read here if they are in memory of the host, else left to the kernel.
 fn level_sizes(api: &Api, shapes: &Owned, starts: &Owned, place: Place) -> Result<LevelSizes> {
     let (shapes, starts) = (shapes.describe()?, starts.describe()?);
-    let [count, 2] = *shapes.sizes else {
-        let got = format!("shape {:?}", shapes.sizes);
-        return Err(Refused::value(SHAPES, got, "(levels, 2): height and width"));
-    };
-    if starts.sizes != [count] {
-        let got = format!("shape {:?}", starts.sizes);
-        return Err(Refused::value(STARTS, got, format!("[{count}], one per level")));
-    }
+    let levels = LevelSizes::count(shapes.sizes, starts.sizes)?;
     for (name, table) in [(SHAPES, &shapes), (STARTS, &starts)] {
         if table.dtype != api.i64 && !(table.dtype == api.i32 && table.place.kind == api.cpu) {
             let expected = match table.place.kind == api.cpu {
@@ -277,16 +266,8 @@ fn level_sizes(api: &Api, shapes: &Owned, starts: &Owned, place: Place) -> Resul
             return Err(Refused::wrong_type(name, dtype_name(table.dtype), expected));
         }
     }
-    let levels = usize::try_from(count).unwrap_or(0);
     if shapes.place.kind == api.cpu && starts.place.kind == api.cpu {
-        let size = |table, i, name| {
-            let n = integer(api, table, i);
-            usize::try_from(n).map_err(|_| Refused::value(name, n, "numbers of at least 0"))
-        };
-        let pair = |i| Ok((size(&shapes, 2 * i, SHAPES)?, size(&shapes, 2 * i + 1, SHAPES)?));
-        let pairs = (0..levels).map(pair).collect::<Result<_>>()?;
-        let first = (0..levels).map(|i| size(&starts, i, STARTS)).collect::<Result<_>>()?;
-        return Ok(LevelSizes::new(pairs, Some(first)));
+        return LevelSizes::read(levels, |i| integer(api, &shapes, i), |i| integer(api, &starts, i));
     }
     if shapes.place != place || starts.place != place {
         return Err(Refused::value(
@@ -341,16 +322,9 @@ fn run_forward<const T: usize>(api: &'static Api, floats: [Owned; T], levels: Le
     let on_cpu = place.kind == api.cpu;
     // On the GPU the plan checks the problem when it is made, so that a call that was seen before
     // is not checked twice. Only the ranks matter here.
-    let (&[batch, _, heads, channels], &[_, queries, _, ..]) = (call.value.sizes, call.locations.sizes)
-    else {
-        call.problem()?;
-        return Err(Refused::new(Kind::Runtime, "internal error: ranks"));
-    };
+    let shape = call.output_shape()?;
     let problem = if on_cpu { Some(call.problem()?) } else { None };
-    let row = heads
-        .checked_mul(channels)
-        .ok_or_else(|| Refused::value("value", call.value.shape(), "sizes that fit"))?;
-    let output = Owned::empty(api, &[batch, queries, row], api.number(call.value.dtype), place)?;
+    let output = Owned::empty(api, &shape, api.number(call.value.dtype), place)?;
     let (out, _) = output.float("output")?;
     if let Some(problem) = problem {
         // SAFETY: torch's tensors live through the call; the output is new.
