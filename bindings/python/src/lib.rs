@@ -72,6 +72,9 @@ fn cuda_plans() -> usize {
     cuda::plans()
 }
 
+/// ONNX Runtime can load this module as a library of operators: a wheel needs no second file.
+pub use msda_ort::RegisterCustomOps;
+
 #[pymodule]
 mod _native {
     #[pymodule_export]
