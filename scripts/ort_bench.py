@@ -129,7 +129,9 @@ def main(library):
                     to.append(1e3 * (time.perf_counter() - start))
             theirs, ours = map(statistics.median, times)
             said = threads or "all cores"
-            print(f"| {name} | {said} | {theirs:.2f} | {ours:.2f} | {theirs / ours:.1f} |", flush=True)
+            print(
+                f"| {name} | {said} | {theirs:.2f} | {ours:.2f} | {theirs / ours:.1f} |", flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -34,13 +34,31 @@ ORT_TYPES = {
 ROUNDING = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 PLAIN = ["value", "spatial_shapes", "level_start_index", "sampling_locations", "attention_weights"]
 FUSED = PLAIN[:3] + ["reference_points", "sampling_offsets", "attention_logits"]
-PROVIDERS = [
-    name
-    for name in ("CPUExecutionProvider", "CUDAExecutionProvider")
-    if name in ort.get_available_providers()
-]
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 LEVELS = [(6, 9), (3, 5), (2, 2)]
 
+
+def providers():
+    """The CPU, and CUDA if it works. With MSDA_GPU=1 it must work."""
+    node = helper.make_node("Neg", ["x"], ["y"])
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    proto = helper.make_model(
+        helper.make_graph([node], "test", info[:1], info[1:]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    quiet = ort.SessionOptions()
+    quiet.log_severity_level = 4
+    if CUDA in ort.get_available_providers():
+        made = ort.InferenceSession(proto.SerializeToString(), quiet, providers=[CUDA, CPU])
+        if made.get_providers()[0] == CUDA:
+            return [CPU, CUDA]
+    if os.environ.get("MSDA_GPU") == "1":
+        raise RuntimeError("MSDA_GPU=1, but CUDA does not work in this ONNX Runtime")
+    return [CPU]
+
+
+PROVIDERS = providers()
 newer = pytest.mark.skipif(OLD, reason="ONNX Runtime before 1.17 is refused")
 
 
@@ -83,7 +101,7 @@ def oracle(value, locations, weights, *, levels=LEVELS, starts=None, sampling="b
             ]
         for tap, part in taps:
             inside = ((tap >= 0) & (tap < size)).all(-1)
-            x, y = np.where(inside[..., None], tap, 0).astype(int).transpose(5 - 1, 0, 1, 2, 3)
+            x, y = np.where(inside[..., None], tap, 0).astype(int).transpose(4, 0, 1, 2, 3)
             rows = value[b, start + y * width + x, h]
             output += ((weight * part * inside)[..., None] * rows).sum(3)
     return output.reshape(batch, queries, -1)
@@ -175,14 +193,20 @@ def options(threads=0):
     return made
 
 
-def session(proto, provider="CPUExecutionProvider", with_options=None):
+def session(proto, provider=CPU, with_options=None):
     given = with_options or options()
     return ort.InferenceSession(proto.SerializeToString(), given, providers=[provider])
 
 
 def run(made, arrays):
-    kinds = {i.name: {"tensor(float)": "f4", "tensor(double)": "f8"}.get(i.type, "i8") for i in made.get_inputs()}
-    feed = {key: array if array.dtype.kind == "i" else array.astype(kinds[key]) for key, array in arrays.items()}
+    kinds = {
+        i.name: {"tensor(float)": "f4", "tensor(double)": "f8"}.get(i.type, "i8")
+        for i in made.get_inputs()
+    }
+    feed = {
+        key: array if array.dtype.kind == "i" else array.astype(kinds[key])
+        for key, array in arrays.items()
+    }
     return made.run(None, feed)[0]
 
 
@@ -283,7 +307,13 @@ def test_levels_with_gaps_and_reference_points_of_one_level():
     weights = softmax(stored["attention_logits"])
     locations = locations_of(stored["reference_points"], stored["sampling_offsets"])
     expected = oracle(stored["value"], locations, split(weights), starts=starts)
-    check(run(session(model(arrays, uniform(arrays))), arrays), expected, stored["value"], weights, "f32")
+    check(
+        run(session(model(arrays, uniform(arrays))), arrays),
+        expected,
+        stored["value"],
+        weights,
+        "f32",
+    )
 
 
 @newer
@@ -311,14 +341,22 @@ def test_symbolic_sizes(fused, names):
         # Each unknown size has a name of its own.
         unknown = shape[:2] if names == "unnamed" else shape
         assert len(set(unknown)) == len(unknown) and all(isinstance(n, str) and n for n in unknown)
-    for batch, queries, levels in [(1, 7, LEVELS), (4, 1, LEVELS), (3, 20, [(3, 5), (1, 1), (7, 2)]), (0, 7, LEVELS), (2, 0, LEVELS)]:
+    for batch, queries, levels in [
+        (1, 7, LEVELS),
+        (4, 1, LEVELS),
+        (3, 20, [(3, 5), (1, 1), (7, 2)]),
+        (0, 7, LEVELS),
+        (2, 0, LEVELS),
+    ]:
         arrays = make(batch=batch, queries=queries, levels=levels)
         got = run(made, arrays)
         assert got.shape == (batch, queries, 24)
         if got.size and not fused:
             stored = {name: rounded(arrays[name], "f32") for name in uniform(arrays)}
             weights = stored["attention_weights"]
-            expected = oracle(stored["value"], split(stored["sampling_locations"]), split(weights), levels=levels)
+            expected = oracle(
+                stored["value"], split(stored["sampling_locations"]), split(weights), levels=levels
+            )
             check(got, expected, stored["value"], weights, "f32")
 
 
@@ -367,7 +405,7 @@ def test_wrong_inputs(what, provider):
     edit, message = WRONG_AT_RUN[what]
     right, arrays = inputs(), inputs()
     edit(arrays)
-    shapes = {name: None for name in arrays}
+    shapes = dict.fromkeys(arrays)
     made = session(model(arrays, uniform(arrays), shapes, name="the_node"), provider)
     with pytest.raises(Exception, match=f"the_node(.|\n)*{message}"):
         run(made, arrays)
@@ -449,8 +487,12 @@ def test_sessions_and_callers_at_the_same_time():
     """Two sessions, one of them with shared options, used by many threads."""
     cases = [inputs(queries=50 + n, seed=n) for n in range(8)]
     shared = options(2)
-    proto = model(cases[0], uniform(cases[0]), {name: None for name in cases[0]})
-    sessions = [session(proto, with_options=shared), session(proto, with_options=shared), session(proto)]
+    proto = model(cases[0], uniform(cases[0]), dict.fromkeys(cases[0]))
+    sessions = [
+        session(proto, with_options=shared),
+        session(proto, with_options=shared),
+        session(proto),
+    ]
     expected = [run(sessions[0], case) for case in cases]
 
     def work(i):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-pytest.importorskip("onnx", reason="onnx is not installed")
-if "CUDAExecutionProvider" not in ort.get_available_providers():
-    pytest.skip("this ONNX Runtime has no CUDA", allow_module_level=True)
+test_ort = pytest.importorskip("test_ort", reason="onnx is not installed")
+if test_ort.CUDA not in test_ort.PROVIDERS:
+    pytest.skip("CUDA does not work in this ONNX Runtime", allow_module_level=True)
 
 from test_ort import PLAIN, fused_inputs, inputs, model, options, run, session, uniform  # noqa: E402
 
@@ -23,9 +23,9 @@ def on_cuda(proto, **settings):
     given = options()
     # A node that would run on the CPU is an error.
     given.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    provider = ("CUDAExecutionProvider", settings)
+    provider = (test_ort.CUDA, settings)
     made = ort.InferenceSession(proto.SerializeToString(), given, providers=[provider])
-    assert made.get_providers()[0] == "CUDAExecutionProvider", "the provider could not be loaded"
+    assert made.get_providers()[0] == test_ort.CUDA, "the provider could not be loaded"
     return made
 
 
