@@ -35,19 +35,19 @@ pub(crate) fn command() -> Result<()> {
 /// Tests the library that was built last. A version that cannot be installed is skipped; the one of
 /// `.venv` never is.
 pub(crate) fn test(venv: &Venv) -> Result<()> {
-    pytest(&venv.python)?;
+    pytest(&venv.python, &library())?;
     for (version, numpy) in VERSIONS {
         match venv::with(&root(), "onnxruntime", version, &[numpy, "onnx"]) {
-            Ok(python) => pytest(&python)?,
+            Ok(python) => pytest(&python, &library())?,
             Err(error) => eprintln!("skipped ONNX Runtime {version}: {error:#}"),
         }
     }
     Ok(())
 }
 
-fn pytest(python: &Path) -> Result<()> {
+/// Tests a library with the ONNX Runtime of an interpreter.
+pub(crate) fn pytest(python: &Path, library: &Path) -> Result<()> {
     let tests = root().join("crates/msda-ort/tests").display().to_string();
-    let library = library();
     run(
         python,
         &["-m", "pytest", "--quiet", "-p", "no:cacheprovider", &tests],

@@ -149,5 +149,6 @@ fn check_with_torch(wheel: &Path, venv: &Venv) -> Result<()> {
     let (to, wheel) = (package.display().to_string(), wheel.display().to_string());
     venv::install(&venv.python, &["--no-deps", "--upgrade", "--target", &to, &wheel])?;
     let tests = ["test_abi.py", "test_arrays.py", "test_errors.py", "test_operator.py", "test_torch.py"];
-    pytest(&venv.python, &package, &tests, &[])
+    pytest(&venv.python, &package, &tests, &[])?;
+    ort::pytest(&venv.python, &package.join("msda_attn").join(EXTENSION))
 }

@@ -134,6 +134,8 @@ impl Kernel {
             return Ok(kept.memory.addr() as u64);
         }
         let api = self.api;
+        // Sizes that grow slowly take at most twice the largest.
+        let bytes = bytes.checked_next_power_of_two().unwrap_or(bytes);
         let mut kept = Workspace { api, allocator: ptr::null_mut(), memory: ptr::null_mut(), stream, bytes };
         // SAFETY: the caller's promise; the results are valid to write.
         unsafe {
