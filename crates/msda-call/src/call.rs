@@ -21,6 +21,18 @@ pub struct Tensor<'a> {
     pub strides: &'a [i64],
 }
 
+/// More dimensions than any tensor of the operator has.
+pub const MOST_DIMENSIONS: usize = 8;
+
+/// The strides of a dense tensor of at most [`MOST_DIMENSIONS`].
+pub fn dense_strides(sizes: &[i64]) -> [i64; MOST_DIMENSIONS] {
+    let mut strides = [1i64; MOST_DIMENSIONS];
+    for i in (1..sizes.len()).rev() {
+        strides[i - 1] = strides[i].saturating_mul(sizes[i].max(1));
+    }
+    strides
+}
+
 impl<'a> Tensor<'a> {
     /// Whether the dimensions from `first` on are contiguous.
     pub fn dense_from(&self, first: usize) -> bool {
@@ -70,6 +82,18 @@ impl<'a> Tensor<'a> {
     /// The sizes, for messages.
     pub fn shape(&self) -> String {
         format!("shape {:?}", self.sizes)
+    }
+
+    /// Refuses a destination that is not dense, or of another shape or type.
+    fn check_dense(&self, sizes: &[i64], dtype: Dtype) -> Result<()> {
+        if self.sizes != sizes || !self.dense_from(0) {
+            let got = format!("shape {:?} with strides {:?}", self.sizes, self.strides);
+            return Err(Refused::value(self.name, got, format!("a contiguous tensor of shape {sizes:?}")));
+        }
+        if self.dtype != dtype {
+            return Err(Refused::wrong_type(self.name, self.dtype, dtype));
+        }
+        Ok(())
     }
 
     fn expect_shape(&self, expected: &[i64], words: &str) -> Result<()> {
@@ -298,6 +322,26 @@ impl Call<'_> {
             .checked_mul(channels)
             .ok_or_else(|| Refused::value(self.value.name, self.value.shape(), "sizes that fit"))?;
         Ok([batch, queries, row])
+    }
+
+    /// Refuses a destination of the output that is not dense, or of another shape or type.
+    pub fn check_output(&self, output: &Tensor<'_>) -> Result<()> {
+        output.check_dense(&self.output_shape()?, self.value.dtype)
+    }
+
+    /// The same for gradients of value, locations, weights and reference points.
+    pub fn check_gradients(&self, grads: &[Option<Tensor<'_>>; 4]) -> Result<()> {
+        let likes = [Some(&self.value), Some(&self.locations), Some(&self.weights), self.reference.as_ref()];
+        for (grad, like) in grads.iter().zip(likes) {
+            match (grad, like) {
+                (Some(grad), Some(like)) => grad.check_dense(like.sizes, like.dtype)?,
+                (Some(grad), None) => {
+                    return Err(Refused::value(grad.name, "a tensor", "none without reference points"));
+                }
+                (None, _) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Refuses what makes all other sizes misleading: coordinates that are no pairs, and another

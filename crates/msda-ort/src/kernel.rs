@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::{ptr, slice, thread};
 
 use msda::{Dtype, Threads};
-use msda_call::call::{Call, LevelSizes, Tensor};
-use msda_call::cuda::On;
+use msda_call::call::{Call, LevelSizes, MOST_DIMENSIONS, Tensor, dense_strides};
+use msda_call::cpu;
+use msda_call::cuda::Prepared;
 use msda_call::error::{Kind, Refused, Result};
 use msda_call::threads::OnThreads;
-use msda_call::{cpu, cuda};
 
 use crate::api::{Api, Handle, INT64, Release, number};
 use crate::ops::{Form, Op, Provider};
@@ -88,7 +88,7 @@ impl Kernel {
             api.kernel_context_get_output(context, 0, sizes.as_ptr(), sizes.len(), &mut output)?;
             api.get_tensor_mutable_data(output, &mut data)?;
         }
-        let strides = dense(&sizes);
+        let strides = dense_strides(&sizes);
         let dtype = call.value.dtype;
         let output = Tensor { name: "output", data, dtype, sizes: &sizes, strides: &strides[..sizes.len()] };
         match problem {
@@ -106,12 +106,11 @@ impl Kernel {
                     api.memory_info_get_id(device, &mut number)?;
                     api.kernel_context_get_gpu_compute_stream(context, &mut stream)?;
                 }
-                let on = On { device: usize::try_from(number).unwrap_or(0), stream };
+                let number = usize::try_from(number).unwrap_or(0);
+                let prepared = Prepared::forward(&call, &output, number)?;
                 // SAFETY: as above, in memory of the device. The workspace stays until the kernel is
                 // destroyed, and only this stream uses it.
-                unsafe {
-                    cuda::forward(&call, &output, on, |bytes| self.workspace(context, device, stream, bytes))
-                }
+                unsafe { prepared.launch(stream, |bytes| self.workspace(context, device, stream, bytes)) }
             }
         }
     }
@@ -179,9 +178,6 @@ impl Drop for Workspace {
     }
 }
 
-/// More dimensions than any input has.
-const MOST_DIMENSIONS: usize = 8;
-
 /// An input of a run.
 #[derive(Debug)]
 struct Input {
@@ -219,7 +215,7 @@ impl Input {
             let expected = format!("at most {MOST_DIMENSIONS}");
             return Err(Refused::value(name, format!("{rank} dimensions"), expected));
         }
-        Ok(Self { name, value, data, dtype, rank, sizes, strides: dense(&sizes[..rank]) })
+        Ok(Self { name, value, data, dtype, rank, sizes, strides: dense_strides(&sizes[..rank]) })
     }
 
     fn sizes(&self) -> &[i64] {
@@ -257,15 +253,6 @@ impl Input {
             (self.sizes[2], self.strides[2]) = (levels as i64, 0);
         }
     }
-}
-
-/// The strides of a dense tensor.
-fn dense(sizes: &[i64]) -> [i64; MOST_DIMENSIONS] {
-    let mut strides = [1i64; MOST_DIMENSIONS];
-    for i in (1..sizes.len()).rev() {
-        strides[i - 1] = strides[i].saturating_mul(sizes[i].max(1));
-    }
-    strides
 }
 
 fn level_sizes(shapes: &Input, starts: &Input) -> Result<LevelSizes> {

@@ -6,10 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use msda_call::call::{Call, LevelSizes, SHAPES, STARTS, Tensor, Wanted};
-use msda_call::cuda::On;
+use msda_call::cpu;
+use msda_call::cuda::Prepared;
 use msda_call::error::{Kind, Refused, Result, panic_message};
 use msda_call::threads::OnThreads;
-use msda_call::{cpu, cuda};
 
 use super::abi::{Api, Boxed, Handle};
 use super::tensor::{Described, Owned, Place, dtype_name};
@@ -291,8 +291,8 @@ fn integer(api: &Api, table: &Described<'_>, i: usize) -> i64 {
     }
 }
 
-/// The stream that torch uses now on a device.
-fn current(api: &Api, place: Place) -> Result<On> {
+/// The number of a device, and the stream that torch uses there now.
+fn current(api: &Api, place: Place) -> Result<(usize, *mut c_void)> {
     let missing = || Refused::new(Kind::Runtime, "torch has no CUDA, but a tensor is on a GPU");
     let mut stream: *mut c_void = ptr::null_mut();
     let get = api.cuda.as_ref().ok_or_else(missing)?.aoti_torch_get_current_cuda_stream;
@@ -303,7 +303,7 @@ fn current(api: &Api, place: Place) -> Result<On> {
             format!("torch has no current stream on device {}", place.index),
         ));
     }
-    Ok(On { device: usize::try_from(place.index).unwrap_or(0), stream })
+    Ok((usize::try_from(place.index).unwrap_or(0), stream))
 }
 
 /// Makes tables contiguous.
@@ -331,10 +331,11 @@ fn run_forward<const T: usize>(api: &'static Api, floats: [Owned; T], levels: Le
         unsafe { cpu::forward(&call, &problem, &out, OnThreads::Count(api.num_threads()))? };
     } else {
         let mut scratch = None;
-        let on = current(api, place)?;
+        let (device, stream) = current(api, place)?;
+        let prepared = Prepared::forward(&call, &out, device)?;
         // SAFETY: as above. The workspace is freed before the stream has used it, and torch's
         // allocator gives it only to later work of the same stream.
-        unsafe { cuda::forward(&call, &out, on, |bytes| workspace(api, &mut scratch, bytes, place))? };
+        unsafe { prepared.launch(stream, |bytes| workspace(api, &mut scratch, bytes, place))? };
     }
     Ok([output])
 }
@@ -384,13 +385,11 @@ fn run_backward<const T: usize>(
         unsafe { cpu::backward(&call, &problem, &grad_output, grads, OnThreads::Count(api.num_threads()))? };
     } else {
         let mut scratch = None;
-        let on = current(api, place)?;
-        // SAFETY: as above, and as for the workspace of `run_forward`.
-        unsafe {
-            cuda::backward(&call, &grad_output, grads, on, |bytes| {
-                workspace(api, &mut scratch, bytes, place)
-            })?
-        };
+        let (device, stream) = current(api, place)?;
+        if let Some(prepared) = Prepared::backward(&call, &grad_output, grads, device)? {
+            // SAFETY: as above, and as for the workspace of `run_forward`.
+            unsafe { prepared.launch(stream, |bytes| workspace(api, &mut scratch, bytes, place))? };
+        }
     }
     Ok(results.map(|result| result.expect("the loop made every gradient")))
 }
