@@ -43,9 +43,10 @@ unsafe fn describe(api: Api, context: Handle, index: usize) -> Result<(c_int, Ve
     let size = |(size, name): (i64, *const c_char)| match size {
         0.. => Some(Size::Known(size)),
         _ if name.is_null() => None,
-        // SAFETY: a string that lives as long as the object.
         _ => {
-            Some(unsafe { CStr::from_ptr(name) }.to_owned()).filter(|name| !name.is_empty()).map(Size::Named)
+            // SAFETY: a string that lives as long as the object.
+            let name = unsafe { CStr::from_ptr(name) };
+            (!name.is_empty()).then(|| Size::Named(name.to_owned()))
         }
     };
     Ok((dtype, sizes.into_iter().zip(names).map(size).collect()))
