@@ -3,6 +3,7 @@
 
 mod columns;
 mod files;
+mod ort;
 mod python;
 mod sanitize;
 mod style;
@@ -17,7 +18,7 @@ use anyhow::{Context, Result, bail};
 /// A command: its name, what it does, and the code.
 type Task = (&'static str, &'static str, fn() -> Result<()>);
 
-const TASKS: [Task; 13] = [
+const TASKS: [Task; 14] = [
     (
         "test",
         "set up what the tests need and run all of them: format, lints, unit, battery, Python, examples",
@@ -35,6 +36,7 @@ const TASKS: [Task; 13] = [
         "build the Python package and run its tests; `--torch 2.7` with another version of torch",
         python::command,
     ),
+    ("ort", "test the operators for ONNX Runtime with several of its versions", ort::command),
     ("wheel", "make the Python package's wheels into target/wheels and check them", python::wheels),
     ("kernels", "compile the kernels for every architecture and print what became of them", kernels),
     ("readme", "the first command of the README in a copy of the project; `test` runs it too", readme_alone),
@@ -132,7 +134,8 @@ fn test() -> Result<()> {
     cargo(&["build", "--release", "--workspace", "--exclude", "xtask", "--quiet"], &[])?;
     readme(&env)?;
     run(root().join("target/release/msda"), &["verify", "--seeds", "1"], &env)?;
-    python::test(&venv)
+    python::test(&venv)?;
+    ort::test(&venv)
 }
 
 fn readme_alone() -> Result<()> {
@@ -196,6 +199,7 @@ fn gpu_bundle() -> Result<()> {
     let mut programs: Vec<(&str, PathBuf)> =
         ["msda", "msda-study"].map(|name| (name, root().join("target/release").join(name))).into();
     programs.push((python::EXTENSION, python::extension()));
+    programs.push((ort::LIBRARY, ort::library()));
     for (name, package, target) in [
         ("plan", "msda-cuda", "plan"),
         ("driver", "msda-cuda", "msda_cuda"),

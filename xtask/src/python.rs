@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::venv::{self, Venv};
-use crate::{cargo, root, run, unwinder};
+use crate::{cargo, ort, root, run, unwinder};
 
 /// The package's folder.
 const PACKAGE: &str = "bindings/python";
@@ -21,21 +21,24 @@ pub(crate) fn extension() -> PathBuf {
 
 /// Builds the compiled part and puts it into the package's sources.
 pub(crate) fn build() -> Result<()> {
-    cargo(&["build", "--release", "--quiet", "--package", "msda-python"], &[])?;
+    cargo(&["build", "--release", "--quiet", "--package", "msda-python", "--package", "msda-ort"], &[])?;
     place()
 }
 
-/// Puts the compiled part that was built last into the package's sources.
+/// Puts the compiled part that was built last into the package's sources, and the library for ONNX
+/// Runtime.
 fn place() -> Result<()> {
     let name = match std::env::consts::OS {
         "windows" => "_native.dll",
         "macos" => "lib_native.dylib",
         _ => "lib_native.so",
     };
-    let built = root().join("target/release").join(name);
-    // A new file: a running Python may have mapped the old one.
-    let _ = std::fs::remove_file(extension());
-    std::fs::copy(&built, extension()).with_context(|| format!("copying {}", built.display()))?;
+    for (name, to) in [(name, extension()), (ort::LIBRARY, extension().with_file_name(ort::LIBRARY))] {
+        let built = root().join("target/release").join(name);
+        // A new file: a running Python may have mapped the old one.
+        let _ = std::fs::remove_file(&to);
+        std::fs::copy(&built, &to).with_context(|| format!("copying {}", built.display()))?;
+    }
     Ok(())
 }
 
@@ -73,7 +76,7 @@ pub(crate) fn command() -> Result<()> {
     }
     let venv = match version {
         None => venv::ensure(&root())?.python,
-        Some(version) => venv::with_torch(&root(), &version)?,
+        Some(version) => venv::with(&root(), "torch", &version, &["numpy"])?,
     };
     build()?;
     pytest(&venv, &sources(), &[""], &args)
@@ -83,8 +86,10 @@ pub(crate) fn command() -> Result<()> {
 pub(crate) fn wheels() -> Result<()> {
     let venv = venv::ensure(&root())?;
     venv::install(&venv.python, &["maturin>=1.9,<2", "ziglang"])?;
-    // A compiled part from `build` must not get into the wheel twice.
+    // What `build` placed must not get into the wheel. Its compiled part is new, and has the operators
+    // for ONNX Runtime too.
     let _ = std::fs::remove_file(extension());
+    let _ = std::fs::remove_file(extension().with_file_name(ort::LIBRARY));
     let dist = root().join("target/wheels");
     let manifest = root().join(PACKAGE).join("Cargo.toml").display().to_string();
     let out = dist.display().to_string();
@@ -144,5 +149,6 @@ fn check_with_torch(wheel: &Path, venv: &Venv) -> Result<()> {
     let (to, wheel) = (package.display().to_string(), wheel.display().to_string());
     venv::install(&venv.python, &["--no-deps", "--upgrade", "--target", &to, &wheel])?;
     let tests = ["test_abi.py", "test_arrays.py", "test_errors.py", "test_operator.py", "test_torch.py"];
-    pytest(&venv.python, &package, &tests, &[])
+    pytest(&venv.python, &package, &tests, &[])?;
+    ort::pytest(&venv.python, &package.join("msda_attn").join(EXTENSION))
 }

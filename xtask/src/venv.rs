@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 /// What the comparison and the tests of the Python package need.
-const PACKAGES: [&str; 5] = ["torch", "numpy", "transformers", "jax", "pytest"];
+const PACKAGES: [&str; 8] =
+    ["torch", "numpy", "transformers", "jax", "pytest", "onnx", "onnxscript", "onnxruntime"];
 
 /// Formatters and checkers. Another version formats other lines and finds other faults.
 const PINNED: [(&str, &str); 3] = [("ruff", "0.17.5"), ("mypy", "2.4.1"), ("clang-format", "23.1.3")];
@@ -70,14 +71,15 @@ fn interpreter(folder: &Path) -> PathBuf {
     if cfg!(windows) { folder.join("Scripts/python.exe") } else { folder.join("bin/python") }
 }
 
-/// An environment with another version of torch, made once under `target`.
-pub(crate) fn with_torch(root: &Path, version: &str) -> Result<PathBuf> {
-    let folder = root.join("target").join(format!("venv-torch-{version}"));
+/// An environment with that version of a package and with others, made once under `target`.
+pub(crate) fn with(root: &Path, package: &str, version: &str, others: &[&str]) -> Result<PathBuf> {
+    let folder = root.join("target").join(format!("venv-{package}-{version}"));
     let python = interpreter(&folder);
-    if !works(Command::new(&python).args(["-c", "import torch, numpy, pytest"])) {
-        eprintln!("making {} with torch {version} (once; a few minutes)", folder.display());
+    if !works(Command::new(&python).args(["-c", &format!("import {package}, numpy, pytest")])) {
+        eprintln!("making {} with {package} {version} (once; a few minutes)", folder.display());
         new(&folder)?;
-        install(&python, &[&format!("torch=={version}.*"), "numpy", "pytest"])?;
+        let package = format!("{package}=={version}.*");
+        install(&python, &[&[package.as_str(), "pytest"], others].concat())?;
     }
     Ok(python)
 }

@@ -1,28 +1,28 @@
 //! The compiled part of the Python package `msda_attn`.
 //!
 //! `torch` registers operators whose kernels run without Python. `raw` takes addresses, for NumPy
-//! and for versions of torch without the stable C ABI. Both check a call (`call`) and run it on the
-//! CPU (`cpu`) or the GPU (`cuda`).
+//! and for versions of torch without the stable C ABI. The crate `msda-call` checks and runs the
+//! calls of both.
 #![deny(unsafe_code)]
 
-mod call;
-mod cpu;
-mod cuda;
 mod error;
 mod raw;
-mod threads;
 mod torch;
 
 use std::path::PathBuf;
 
-use pyo3::exceptions::PyRuntimeError;
+use msda_call::error::{Kind, Refused};
+use msda_call::{cuda, threads};
 use pyo3::prelude::*;
+
+use crate::error::PyResult;
 
 /// Registers the kernels with torch's dispatcher: paths of `libtorch_cpu` and `libtorch_cuda`.
 #[pyfunction]
 #[pyo3(signature = (cpu, cuda=None))]
 fn register_torch(cpu: PathBuf, cuda: Option<PathBuf>) -> PyResult<()> {
-    torch::register(&cpu, cuda.as_deref()).map_err(PyRuntimeError::new_err)
+    let registered = torch::register(&cpu, cuda.as_deref());
+    Ok(registered.map_err(|message| Refused::new(Kind::Runtime, message))?)
 }
 
 /// A folder of Python packages in which NVRTC may be, such as `site-packages`.
@@ -56,13 +56,13 @@ fn cuda_devices() -> PyResult<Vec<(String, String, u32, usize)>> {
 /// The newest CUDA version that the driver supports.
 #[pyfunction]
 fn cuda_driver() -> PyResult<(u32, u32)> {
-    Ok(msda_cuda::driver::driver_version().map_err(error::Refused::from)?)
+    Ok(msda_cuda::driver::driver_version()?)
 }
 
 /// The compiler of the kernels: its name and its file.
 #[pyfunction]
 fn nvrtc() -> PyResult<(String, String)> {
-    let nvrtc = msda_cuda::jit::nvrtc().map_err(error::Refused::from)?;
+    let nvrtc = msda_cuda::jit::nvrtc()?;
     Ok((nvrtc.name(), nvrtc.path().to_owned()))
 }
 
@@ -71,6 +71,9 @@ fn nvrtc() -> PyResult<(String, String)> {
 fn cuda_plans() -> usize {
     cuda::plans()
 }
+
+/// ONNX Runtime can load this module as a library of operators: a wheel needs no second file.
+pub use msda_ort::RegisterCustomOps;
 
 #[pymodule]
 mod _native {

@@ -5,12 +5,14 @@ use std::ffi::c_void;
 use std::ptr;
 
 use msda::Dtype;
+use msda_call::call::{Call, LevelSizes, Tensor};
+use msda_call::cuda::Prepared;
+use msda_call::error::{Kind, Refused, Result};
+use msda_call::threads::OnThreads;
+use msda_call::{cpu, cuda};
 use pyo3::prelude::*;
 
-use crate::call::{Call, LevelSizes, Tensor};
-use crate::cuda::On;
-use crate::error::{Kind, Refused, Result};
-use crate::{cpu, cuda};
+use crate::error::PyResult;
 
 /// A tensor by address: address, name of the type, sizes, strides in elements.
 type Raw = (usize, String, Vec<i64>, Vec<i64>);
@@ -122,21 +124,21 @@ pub(crate) fn forward(
     let inputs = call.call()?;
     let out = tensor("output", &output)?;
     let problem = inputs.problem()?;
-    let row = problem.heads() * problem.channels();
-    check_dense(&out, &[problem.batch(), problem.queries(), row], problem.types().value)?;
+    inputs.check_output(&out)?;
     match device {
         None => {
             let all = Crossing((inputs, out));
             // SAFETY: the Python side keeps all arrays alive through the call.
             py.detach(move || unsafe {
                 let (inputs, out) = all.get();
-                cpu::forward(&inputs, &problem, &out, threads)
+                cpu::forward(&inputs, &problem, &out, OnThreads::Count(threads))
             })?;
         }
         Some((device, stream, alloc)) => {
-            let on = On { device, stream: ptr::with_exposed_provenance_mut(stream) };
+            let stream = ptr::with_exposed_provenance_mut(stream);
+            let prepared = Prepared::forward(&inputs, &out, device)?;
             // SAFETY: as above; the memory is the device's.
-            unsafe { cuda::forward(&inputs, &out, on, |bytes| allocate(py, &alloc, bytes))? };
+            unsafe { prepared.launch(stream, |bytes| allocate(py, &alloc, bytes))? };
         }
     }
     Ok(())
@@ -156,30 +158,28 @@ pub(crate) fn backward(
     let inputs = call.call()?;
     let problem = inputs.problem()?;
     let grad = tensor("grad_output", &grad_output)?;
-    let likes = [Some(inputs.value), Some(inputs.locations), Some(inputs.weights), inputs.reference];
     let names =
         ["gradient of value", "gradient of locations", "gradient of weights", "gradient of reference"];
     let mut grads = [None; 4];
     for i in 0..4 {
-        let (Some(raw), Some(like)) = (&gradients[i], likes[i]) else { continue };
-        let to = tensor(names[i], raw)?;
-        let sizes: Vec<usize> = like.sizes.iter().map(|&n| usize::try_from(n).unwrap_or(0)).collect();
-        check_dense(&to, &sizes, like.dtype)?;
-        grads[i] = Some(to);
+        grads[i] = gradients[i].as_ref().map(|raw| tensor(names[i], raw)).transpose()?;
     }
+    inputs.check_gradients(&grads)?;
     match device {
         None => {
             let all = Crossing((inputs, grad, grads));
             // SAFETY: the Python side keeps all arrays alive through the call.
             py.detach(move || unsafe {
                 let (inputs, grad, grads) = all.get();
-                cpu::backward(&inputs, &problem, &grad, grads, threads)
+                cpu::backward(&inputs, &problem, &grad, grads, OnThreads::Count(threads))
             })?;
         }
         Some((device, stream, alloc)) => {
-            let on = On { device, stream: ptr::with_exposed_provenance_mut(stream) };
-            // SAFETY: as above; the memory is the device's.
-            unsafe { cuda::backward(&inputs, &grad, grads, on, |bytes| allocate(py, &alloc, bytes))? };
+            let stream = ptr::with_exposed_provenance_mut(stream);
+            if let Some(prepared) = Prepared::backward(&inputs, &grad, grads, device)? {
+                // SAFETY: as above; the memory is the device's.
+                unsafe { prepared.launch(stream, |bytes| allocate(py, &alloc, bytes))? };
+            }
         }
     }
     Ok(())
@@ -188,16 +188,4 @@ pub(crate) fn backward(
 fn allocate(py: Python<'_>, alloc: &Py<PyAny>, bytes: usize) -> Result<u64> {
     let address = alloc.call1(py, (bytes,)).and_then(|address| address.extract::<u64>(py));
     address.map_err(|error| Refused::new(Kind::Memory, format!("workspace of {bytes} bytes: {error}")))
-}
-
-fn check_dense(tensor: &Tensor<'_>, sizes: &[usize], dtype: Dtype) -> Result<()> {
-    let expected: Vec<i64> = sizes.iter().map(|&n| n as i64).collect();
-    if tensor.sizes != expected || !tensor.dense_from(0) {
-        let got = format!("shape {:?} with strides {:?}", tensor.sizes, tensor.strides);
-        return Err(Refused::value(tensor.name, got, format!("a contiguous tensor of shape {expected:?}")));
-    }
-    if tensor.dtype != dtype {
-        return Err(Refused::wrong_type(tensor.name, tensor.dtype, dtype));
-    }
-    Ok(())
 }

@@ -1,64 +1,113 @@
-//! Work on several threads: on the current rayon pool, or on the calling thread alone without the
-//! feature `rayon`.
+//! Work on several threads: on the current rayon pool, on threads of the caller, or on the calling
+//! thread alone. Without the feature `rayon` there is no pool.
 
 #[cfg(feature = "rayon")]
 use rayon::prelude::*;
 
-use std::cell::Cell;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Threads of the caller, for programs that have a pool of their own.
+pub trait Threads: Send + Sync {
+    /// How many threads share the work. Tasks are cut so that so many are busy.
+    fn count(&self) -> usize;
+
+    /// Calls `work` with every index below `n`, in any order and on any thread, and returns when
+    /// all calls have returned.
+    fn for_each(&self, n: usize, work: &(dyn Fn(usize) + Sync));
+}
+
+/// Runs `work` with the CPU backend on threads of the caller instead of the current rayon pool.
+///
+/// The result has the same bits on any threads.
+pub fn with_threads<R>(threads: Arc<dyn Threads>, work: impl FnOnce() -> R) -> R {
+    on(Pool::Caller(threads), work)
+}
+
+/// The threads that loops of this thread run on.
+#[derive(Clone)]
+enum Pool {
+    /// The current rayon pool, if there is the feature.
+    Rayon,
+    Alone,
+    Caller(Arc<dyn Threads>),
+}
 
 thread_local! {
-    static ALONE: Cell<bool> = const { Cell::new(false) };
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool::Rayon) };
+}
+
+fn pool() -> Pool {
+    POOL.with_borrow(Clone::clone)
+}
+
+/// Runs `work` with loops on that pool.
+fn on<R>(pool: Pool, work: impl FnOnce() -> R) -> R {
+    struct Restore(Option<Pool>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            if let Some(pool) = self.0.take() {
+                POOL.set(pool);
+            }
+        }
+    }
+    let _restore = Restore(Some(POOL.replace(pool)));
+    work()
 }
 
 /// Runs `work` on the calling thread alone, if `alone` says so: other threads take microseconds to
 /// wake.
 pub(crate) fn run<R>(alone: bool, work: impl FnOnce() -> R) -> R {
-    struct Restore(bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            ALONE.set(self.0);
-        }
-    }
-    let _restore = Restore(ALONE.replace(alone || ALONE.get()));
-    work()
+    if alone { on(Pool::Alone, work) } else { work() }
 }
 
 /// Number of threads that share the work.
 pub(crate) fn count() -> usize {
-    #[cfg(feature = "rayon")]
-    let count = if ALONE.get() { 1 } else { rayon::current_num_threads() };
-    #[cfg(not(feature = "rayon"))]
-    let count = 1;
-    count
+    match pool() {
+        Pool::Caller(threads) => threads.count().max(1),
+        #[cfg(feature = "rayon")]
+        Pool::Rayon => rayon::current_num_threads(),
+        _ => 1,
+    }
 }
 
 /// Calls `work` with every index below `n`. Neighbouring indices tend to run on one thread.
 pub(crate) fn for_each(n: usize, work: impl Fn(usize) + Sync + Send) {
-    #[cfg(feature = "rayon")]
-    if n > 1 && count() > 1 {
-        return (0..n).into_par_iter().for_each(work);
+    match pool() {
+        _ if n <= 1 || count() == 1 => (0..n).for_each(work),
+        Pool::Caller(threads) => on_caller(&*threads, n, work),
+        #[cfg(feature = "rayon")]
+        Pool::Rayon => (0..n).into_par_iter().for_each(work),
+        _ => (0..n).for_each(work),
     }
-    (0..n).for_each(work);
+}
+
+/// Loops in `work` run on the thread that they are on: pools of callers may not be entered twice.
+fn on_caller(threads: &dyn Threads, n: usize, work: impl Fn(usize) + Sync) {
+    threads.for_each(n, &|i| on(Pool::Alone, || work(i)));
 }
 
 /// Calls `work` with every index below `n`. The indices start in increasing order, so that the
 /// longest tasks can go first.
 pub(crate) fn for_each_in_order(n: usize, work: impl Fn(usize) + Sync + Send) {
-    #[cfg(feature = "rayon")]
-    if n > 1 && count() > 1 {
-        use std::sync::atomic::{AtomicUsize, Ordering};
-        let next = AtomicUsize::new(0);
-        return (0..n.min(count())).into_par_iter().with_max_len(1).for_each(|_| {
-            loop {
-                let task = next.fetch_add(1, Ordering::Relaxed);
-                if task >= n {
-                    break;
-                }
-                work(task);
+    let (count, next) = (n.min(count()), AtomicUsize::new(0));
+    let worker = |_| {
+        loop {
+            let task = next.fetch_add(1, Ordering::Relaxed);
+            if task >= n {
+                break;
             }
-        });
+            work(task);
+        }
+    };
+    match pool() {
+        _ if count <= 1 => (0..n).for_each(work),
+        Pool::Caller(threads) => on_caller(&*threads, count, worker),
+        #[cfg(feature = "rayon")]
+        Pool::Rayon => (0..count).into_par_iter().with_max_len(1).for_each(worker),
+        _ => (0..n).for_each(work),
     }
-    (0..n).for_each(work);
 }
 
 /// Calls `work` with every chunk of `slice` and its number.
@@ -67,9 +116,17 @@ pub(crate) fn for_each_chunk<T: Send>(
     chunk: usize,
     work: impl Fn(usize, &mut [T]) + Sync + Send,
 ) {
-    #[cfg(feature = "rayon")]
-    if slice.len() > chunk && count() > 1 {
-        return slice.par_chunks_mut(chunk).enumerate().for_each(|(i, part)| work(i, part));
+    match pool() {
+        Pool::Caller(threads) if slice.len() > chunk && count() > 1 => {
+            let parts: Vec<_> = slice.chunks_mut(chunk).map(Mutex::new).collect();
+            on_caller(&*threads, parts.len(), |i| {
+                work(i, &mut parts[i].lock().unwrap_or_else(PoisonError::into_inner));
+            });
+        }
+        #[cfg(feature = "rayon")]
+        Pool::Rayon if slice.len() > chunk && count() > 1 => {
+            slice.par_chunks_mut(chunk).enumerate().for_each(|(i, part)| work(i, part));
+        }
+        _ => slice.chunks_mut(chunk).enumerate().for_each(|(i, part)| work(i, part)),
     }
-    slice.chunks_mut(chunk).enumerate().for_each(|(i, part)| work(i, part));
 }

@@ -73,9 +73,30 @@ fn pyramid(heads: usize, queries: usize, points: [usize; 3]) -> Spec {
 /// The number of threads does not change the bits.
 #[cfg(feature = "rayon")]
 mod same_bits {
-    use msda::{Dtype, Layout, Problem, Spec, Types};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use msda::{Dtype, Layout, Problem, Spec, Threads, Types};
 
     use super::{everything, pyramid, sized};
+
+    /// Threads of the caller: three new ones for every loop. Counts the indices.
+    struct Scoped(AtomicUsize);
+
+    impl Threads for Scoped {
+        fn count(&self) -> usize {
+            3
+        }
+
+        fn for_each(&self, n: usize, work: &(dyn Fn(usize) + Sync)) {
+            self.0.fetch_add(n, Ordering::Relaxed);
+            std::thread::scope(|scope| {
+                for first in 0..3 {
+                    scope.spawn(move || (first..n).step_by(3).for_each(work));
+                }
+            });
+        }
+    }
 
     fn assert_same_bits(p: &Problem, fused: bool, apart: usize) {
         let with = |threads| {
@@ -90,6 +111,10 @@ mod same_bits {
                 "{p} fused={fused} apart={apart}: got other bits with {threads} threads than with 1"
             );
         }
+        let threads = Arc::new(Scoped(AtomicUsize::new(0)));
+        let same = one == msda::with_threads(threads.clone(), || everything(p, fused, apart));
+        assert!(same, "{p} fused={fused} apart={apart}: got other bits with threads of the caller");
+        assert!(threads.0.load(Ordering::Relaxed) > 0, "{p}: the threads of the caller did nothing");
     }
 
     /// Few points: one thread takes several heads together, many threads one head each. Few heads:

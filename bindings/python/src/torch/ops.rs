@@ -5,12 +5,15 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
+use msda_call::call::{Call, LevelSizes, SHAPES, STARTS, Tensor, Wanted};
+use msda_call::cpu;
+use msda_call::cuda::Prepared;
+use msda_call::error::{Kind, Refused, Result, panic_message};
+use msda_call::threads::OnThreads;
+
 use super::abi::{Api, Boxed, Handle};
 use super::tensor::{Described, Owned, Place, dtype_name};
-use crate::call::{Call, LevelSizes, Tensor, Wanted};
-use crate::cuda::On;
-use crate::error::{Kind, Refused, Result, panic_message};
-use crate::{cpu, cuda};
+use crate::error::tagged;
 
 /// The kernels by the names of their operators.
 pub(super) const KERNELS: [(&CStr, Boxed); 12] = [
@@ -29,10 +32,6 @@ pub(super) const KERNELS: [(&CStr, Boxed); 12] = [
     (c"_forward_fused", forward_fused_setup),
     (c"_backward_fused", backward_fused_setup),
 ];
-
-/// Names of the arguments with the level sizes.
-const SHAPES: &str = "spatial_shapes";
-const STARTS: &str = "level_start_index";
 
 /// Where a kernel finds the level sizes, and the options and points.
 enum Levels {
@@ -166,8 +165,8 @@ unsafe fn boxed<const T: usize, const I: usize, const R: usize>(
             }
             return ptr::null();
         }
-        Ok(Err(refused)) => refused.tagged(),
-        Err(panic) => Refused::new(Kind::Runtime, panic_message(&*panic)).tagged(),
+        Ok(Err(refused)) => tagged(&refused),
+        Err(panic) => tagged(&Refused::new(Kind::Runtime, panic_message(&*panic))),
     };
     let text = CString::new(message.replace('\0', " ")).unwrap_or_default();
     LAST.with(|last| {
@@ -257,14 +256,7 @@ fn read_setup(api: &Api, setup: &Owned) -> Result<(LevelSizes, [i64; 2])> {
 /// The level sizes: read here if they are in memory of the host, else left to the kernel.
 fn level_sizes(api: &Api, shapes: &Owned, starts: &Owned, place: Place) -> Result<LevelSizes> {
     let (shapes, starts) = (shapes.describe()?, starts.describe()?);
-    let [count, 2] = *shapes.sizes else {
-        let got = format!("shape {:?}", shapes.sizes);
-        return Err(Refused::value(SHAPES, got, "(levels, 2): height and width"));
-    };
-    if starts.sizes != [count] {
-        let got = format!("shape {:?}", starts.sizes);
-        return Err(Refused::value(STARTS, got, format!("[{count}], one per level")));
-    }
+    let levels = LevelSizes::count(shapes.sizes, starts.sizes)?;
     for (name, table) in [(SHAPES, &shapes), (STARTS, &starts)] {
         if table.dtype != api.i64 && !(table.dtype == api.i32 && table.place.kind == api.cpu) {
             let expected = match table.place.kind == api.cpu {
@@ -274,16 +266,8 @@ fn level_sizes(api: &Api, shapes: &Owned, starts: &Owned, place: Place) -> Resul
             return Err(Refused::wrong_type(name, dtype_name(table.dtype), expected));
         }
     }
-    let levels = usize::try_from(count).unwrap_or(0);
     if shapes.place.kind == api.cpu && starts.place.kind == api.cpu {
-        let size = |table, i, name| {
-            let n = integer(api, table, i);
-            usize::try_from(n).map_err(|_| Refused::value(name, n, "numbers of at least 0"))
-        };
-        let pair = |i| Ok((size(&shapes, 2 * i, SHAPES)?, size(&shapes, 2 * i + 1, SHAPES)?));
-        let pairs = (0..levels).map(pair).collect::<Result<_>>()?;
-        let first = (0..levels).map(|i| size(&starts, i, STARTS)).collect::<Result<_>>()?;
-        return Ok(LevelSizes::new(pairs, Some(first)));
+        return LevelSizes::read(levels, |i| integer(api, &shapes, i), |i| integer(api, &starts, i));
     }
     if shapes.place != place || starts.place != place {
         return Err(Refused::value(
@@ -307,8 +291,8 @@ fn integer(api: &Api, table: &Described<'_>, i: usize) -> i64 {
     }
 }
 
-/// The stream that torch uses now on a device.
-fn current(api: &Api, place: Place) -> Result<On> {
+/// The number of a device, and the stream that torch uses there now.
+fn current(api: &Api, place: Place) -> Result<(usize, *mut c_void)> {
     let missing = || Refused::new(Kind::Runtime, "torch has no CUDA, but a tensor is on a GPU");
     let mut stream: *mut c_void = ptr::null_mut();
     let get = api.cuda.as_ref().ok_or_else(missing)?.aoti_torch_get_current_cuda_stream;
@@ -319,7 +303,7 @@ fn current(api: &Api, place: Place) -> Result<On> {
             format!("torch has no current stream on device {}", place.index),
         ));
     }
-    Ok(On { device: usize::try_from(place.index).unwrap_or(0), stream })
+    Ok((usize::try_from(place.index).unwrap_or(0), stream))
 }
 
 /// Makes tables contiguous.
@@ -338,26 +322,20 @@ fn run_forward<const T: usize>(api: &'static Api, floats: [Owned; T], levels: Le
     let on_cpu = place.kind == api.cpu;
     // On the GPU the plan checks the problem when it is made, so that a call that was seen before
     // is not checked twice. Only the ranks matter here.
-    let (&[batch, _, heads, channels], &[_, queries, _, ..]) = (call.value.sizes, call.locations.sizes)
-    else {
-        call.problem()?;
-        return Err(Refused::new(Kind::Runtime, "internal error: ranks"));
-    };
+    let shape = call.output_shape()?;
     let problem = if on_cpu { Some(call.problem()?) } else { None };
-    let row = heads
-        .checked_mul(channels)
-        .ok_or_else(|| Refused::value("value", call.value.shape(), "sizes that fit"))?;
-    let output = Owned::empty(api, &[batch, queries, row], api.number(call.value.dtype), place)?;
+    let output = Owned::empty(api, &shape, api.number(call.value.dtype), place)?;
     let (out, _) = output.float("output")?;
     if let Some(problem) = problem {
         // SAFETY: torch's tensors live through the call; the output is new.
-        unsafe { cpu::forward(&call, &problem, &out, api.num_threads())? };
+        unsafe { cpu::forward(&call, &problem, &out, OnThreads::Count(api.num_threads()))? };
     } else {
         let mut scratch = None;
-        let on = current(api, place)?;
+        let (device, stream) = current(api, place)?;
+        let prepared = Prepared::forward(&call, &out, device)?;
         // SAFETY: as above. The workspace is freed before the stream has used it, and torch's
         // allocator gives it only to later work of the same stream.
-        unsafe { cuda::forward(&call, &out, on, |bytes| workspace(api, &mut scratch, bytes, place))? };
+        unsafe { prepared.launch(stream, |bytes| workspace(api, &mut scratch, bytes, place))? };
     }
     Ok([output])
 }
@@ -404,16 +382,14 @@ fn run_backward<const T: usize>(
     }
     if let Some(problem) = problem {
         // SAFETY: torch's tensors live through the call; the gradients are new.
-        unsafe { cpu::backward(&call, &problem, &grad_output, grads, api.num_threads())? };
+        unsafe { cpu::backward(&call, &problem, &grad_output, grads, OnThreads::Count(api.num_threads()))? };
     } else {
         let mut scratch = None;
-        let on = current(api, place)?;
-        // SAFETY: as above, and as for the workspace of `run_forward`.
-        unsafe {
-            cuda::backward(&call, &grad_output, grads, on, |bytes| {
-                workspace(api, &mut scratch, bytes, place)
-            })?
-        };
+        let (device, stream) = current(api, place)?;
+        if let Some(prepared) = Prepared::backward(&call, &grad_output, grads, device)? {
+            // SAFETY: as above, and as for the workspace of `run_forward`.
+            unsafe { prepared.launch(stream, |bytes| workspace(api, &mut scratch, bytes, place))? };
+        }
     }
     Ok(results.map(|result| result.expect("the loop made every gradient")))
 }

@@ -5,13 +5,10 @@ use std::ffi::c_void;
 use std::ptr;
 
 use msda::Dtype;
+use msda_call::call::{MOST_DIMENSIONS, Tensor, dense_strides};
+use msda_call::error::{Kind, Refused, Result};
 
 use super::abi::{Api, Code, Handle};
-use crate::call::Tensor;
-use crate::error::{Kind, Refused, Result};
-
-/// More dimensions than any tensor of the operator has.
-const MOST_DIMENSIONS: usize = 8;
 
 /// A tensor that is deleted when dropped.
 #[derive(Debug)]
@@ -79,15 +76,12 @@ impl Owned {
 
     /// A new tensor of at most [`MOST_DIMENSIONS`].
     pub(super) fn empty(api: &'static Api, sizes: &[i64], dtype: i32, place: Place) -> Result<Self> {
-        let mut strides = [1i64; MOST_DIMENSIONS];
         let rank = sizes.len();
         if rank > MOST_DIMENSIONS {
             let expected = format!("at most {MOST_DIMENSIONS} dimensions");
             return Err(Refused::value("a tensor", format!("shape {sizes:?}"), expected));
         }
-        for i in (0..rank.saturating_sub(1)).rev() {
-            strides[i] = strides[i + 1].saturating_mul(sizes[i + 1].max(1));
-        }
+        let strides = dense_strides(sizes);
         let mut handle = ptr::null_mut();
         // SAFETY: sizes and strides have `rank` numbers; `handle` is valid to write.
         let code = unsafe {

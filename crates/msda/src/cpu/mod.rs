@@ -49,8 +49,9 @@ use crate::view::{View, ViewMut};
 /// take about as long as two threads need to wake.
 const SMALL: usize = 1 << 16;
 
-/// The CPU backend with one instruction set. Runs on the current rayon thread pool; small calls,
-/// and all without the feature `rayon`, run on the calling thread.
+/// The CPU backend with one instruction set. Runs on the current rayon thread pool, or on threads
+/// of the caller ([`with_threads`](crate::with_threads)); small calls, and without these all calls,
+/// run on the calling thread.
 #[derive(Debug, Clone, Copy)]
 pub struct Cpu {
     isa: Detected,

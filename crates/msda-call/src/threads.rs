@@ -1,11 +1,12 @@
-//! Thread pools: as many threads as the framework is set to, and new ones after a fork.
+//! Thread pools: as many threads as the framework is set to, and new ones after a fork. Or threads
+//! of the framework itself.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{process, ptr};
 
-use msda::{Cpu, Problem};
+use msda::{Cpu, Problem, Threads};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::error::{Kind, Refused, Result};
@@ -21,16 +22,25 @@ struct Pools {
 /// makes pools of its own, and never touches the parent's, which stay in memory.
 static POOLS: AtomicPtr<Pools> = AtomicPtr::new(ptr::null_mut());
 
-/// Runs `work` with the backend for a problem on that many threads; `None` means one per core.
-pub(crate) fn run<T: Send>(
-    threads: Option<usize>,
-    problem: &Problem,
-    work: impl FnOnce(Cpu) -> T + Send,
-) -> Result<T> {
+/// The threads that a call runs on.
+#[derive(Clone)]
+pub enum OnThreads {
+    /// So many threads of ours; `None` means one per core.
+    Count(Option<usize>),
+    /// Threads of the framework.
+    Framework(Arc<dyn Threads>),
+}
+
+/// Runs `work` with the backend for a problem.
+pub fn run<T: Send>(threads: OnThreads, problem: &Problem, work: impl FnOnce(Cpu) -> T + Send) -> Result<T> {
     let cpu = Cpu::new();
     if cpu.runs_alone(problem) {
         return Ok(work(cpu));
     }
+    let threads = match threads {
+        OnThreads::Count(threads) => threads,
+        OnThreads::Framework(threads) => return Ok(msda::with_threads(threads, || work(cpu))),
+    };
     match threads.map_or_else(default, Ok)? {
         0 | 1 => Ok(work(cpu.on_calling_thread())),
         threads => Ok(pool(threads)?.install(|| work(cpu))),
@@ -38,7 +48,7 @@ pub(crate) fn run<T: Send>(
 }
 
 /// The number of threads where the framework does not say one.
-pub(crate) fn default() -> Result<usize> {
+pub fn default() -> Result<usize> {
     let number = |text: &str| text.trim().parse().ok().filter(|&n: &usize| n > 0);
     let ours = "MSDA_NUM_THREADS";
     if let Some(text) = std::env::var(ours).ok().filter(|text| !text.is_empty()) {

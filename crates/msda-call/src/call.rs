@@ -4,23 +4,38 @@ use std::ffi::c_void;
 
 use msda::{Dtype, Layout, Padding, Problem, ReferenceKind, Sampling, Spec, Strides, Types};
 
-use crate::error::{Refused, Result};
+use crate::error::{Kind, Refused, Result};
 
 /// A tensor of the caller. The memory is as large as sizes and strides say.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Tensor<'a> {
+pub struct Tensor<'a> {
     /// The argument's name, for messages.
-    pub(crate) name: &'static str,
-    pub(crate) data: *mut c_void,
-    pub(crate) dtype: Dtype,
-    pub(crate) sizes: &'a [i64],
+    pub name: &'static str,
+    /// The address of the first element.
+    pub data: *mut c_void,
+    /// The type of the elements.
+    pub dtype: Dtype,
+    /// One number per dimension.
+    pub sizes: &'a [i64],
     /// In elements.
-    pub(crate) strides: &'a [i64],
+    pub strides: &'a [i64],
+}
+
+/// More dimensions than any tensor of the operator has.
+pub const MOST_DIMENSIONS: usize = 8;
+
+/// The strides of a dense tensor of at most [`MOST_DIMENSIONS`].
+pub fn dense_strides(sizes: &[i64]) -> [i64; MOST_DIMENSIONS] {
+    let mut strides = [1i64; MOST_DIMENSIONS];
+    for i in (1..sizes.len()).rev() {
+        strides[i - 1] = strides[i].saturating_mul(sizes[i].max(1));
+    }
+    strides
 }
 
 impl<'a> Tensor<'a> {
     /// Whether the dimensions from `first` on are contiguous.
-    pub(crate) fn dense_from(&self, first: usize) -> bool {
+    pub fn dense_from(&self, first: usize) -> bool {
         let inner = self.sizes.iter().zip(self.strides).skip(first).rev();
         let mut next = 1;
         inner.into_iter().all(|(&size, &stride)| {
@@ -64,8 +79,21 @@ impl<'a> Tensor<'a> {
         usize::try_from(size).map_err(|_| Refused::value(self.name, self.shape(), "sizes of at least 0"))
     }
 
-    pub(crate) fn shape(&self) -> String {
+    /// The sizes, for messages.
+    pub fn shape(&self) -> String {
         format!("shape {:?}", self.sizes)
+    }
+
+    /// Refuses a destination that is not dense, or of another shape or type.
+    fn check_dense(&self, sizes: &[i64], dtype: Dtype) -> Result<()> {
+        if self.sizes != sizes || !self.dense_from(0) {
+            let got = format!("shape {:?} with strides {:?}", self.sizes, self.strides);
+            return Err(Refused::value(self.name, got, format!("a contiguous tensor of shape {sizes:?}")));
+        }
+        if self.dtype != dtype {
+            return Err(Refused::wrong_type(self.name, self.dtype, dtype));
+        }
+        Ok(())
     }
 
     fn expect_shape(&self, expected: &[i64], words: &str) -> Result<()> {
@@ -105,19 +133,31 @@ impl Options {
     }
 }
 
+/// Names of the arguments with the level sizes.
+pub const SHAPES: &str = "spatial_shapes";
+/// As [`SHAPES`], for the first positions.
+pub const STARTS: &str = "level_start_index";
+
 /// Where the sizes of the levels are.
 #[derive(Debug, Clone)]
-pub(crate) enum LevelSizes {
+pub enum LevelSizes {
     /// In memory of the host: heights and widths, and first positions if the caller gave them.
     Host(Vec<(usize, usize)>, Option<Vec<usize>>),
     /// In device memory: the addresses of both tables, and the number of levels.
-    Device { shapes: u64, starts: u64, levels: usize },
+    Device {
+        /// The address of heights and widths.
+        shapes: u64,
+        /// The address of the first positions.
+        starts: u64,
+        /// The number of levels.
+        levels: usize,
+    },
 }
 
 impl LevelSizes {
     /// Sizes in memory of the host. Starts of levels that follow each other say nothing new: then
     /// the sizes must add up to the positions.
-    pub(crate) fn new(shapes: Vec<(usize, usize)>, starts: Option<Vec<usize>>) -> Self {
+    pub fn new(shapes: Vec<(usize, usize)>, starts: Option<Vec<usize>>) -> Self {
         let mut next = Some(0usize);
         let packed = |starts: &Vec<usize>| {
             starts.len() == shapes.len()
@@ -134,7 +174,32 @@ impl LevelSizes {
         Self::Host(shapes, starts)
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// The number of levels, given the shapes of both tables.
+    pub fn count(shapes: &[i64], starts: &[i64]) -> Result<usize> {
+        let [count, 2] = *shapes else {
+            let got = format!("shape {shapes:?}");
+            return Err(Refused::value(SHAPES, got, "(levels, 2): height and width"));
+        };
+        if starts != [count] {
+            let got = format!("shape {starts:?}");
+            return Err(Refused::value(STARTS, got, format!("[{count}], one per level")));
+        }
+        Ok(usize::try_from(count).unwrap_or(0))
+    }
+
+    /// The sizes in tables of the host, given their elements.
+    pub fn read(levels: usize, shapes: impl Fn(usize) -> i64, starts: impl Fn(usize) -> i64) -> Result<Self> {
+        let size =
+            |name, n: i64| usize::try_from(n).map_err(|_| Refused::value(name, n, "numbers of at least 0"));
+        let pair = |i| Ok((size(SHAPES, shapes(2 * i))?, size(SHAPES, shapes(2 * i + 1))?));
+        let pairs = (0..levels).map(pair).collect::<Result<_>>()?;
+        let first = (0..levels).map(|i| size(STARTS, starts(i))).collect::<Result<_>>()?;
+        Ok(Self::new(pairs, Some(first)))
+    }
+
+    /// The number of levels.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
         match self {
             Self::Host(shapes, _) => shapes.len(),
             Self::Device { levels, .. } => *levels,
@@ -145,16 +210,22 @@ impl LevelSizes {
 /// The inputs of a call. With reference points the form is fused: `locations` are offsets, and
 /// `weights` are logits.
 #[derive(Debug, Clone)]
-pub(crate) struct Call<'a> {
-    pub(crate) value: Tensor<'a>,
-    pub(crate) levels: LevelSizes,
-    pub(crate) reference: Option<Tensor<'a>>,
-    pub(crate) locations: Tensor<'a>,
-    pub(crate) weights: Tensor<'a>,
-    pub(crate) options: i64,
+pub struct Call<'a> {
+    /// `(B, S, H, D)`.
+    pub value: Tensor<'a>,
+    /// The sizes of the levels.
+    pub levels: LevelSizes,
+    /// `(B, Q, L, 2 or 4)`.
+    pub reference: Option<Tensor<'a>>,
+    /// `(B, Q, H, L, P, 2)`, or `(B, Q, H, samples, 2)`.
+    pub locations: Tensor<'a>,
+    /// As the locations, without the last dimension.
+    pub weights: Tensor<'a>,
+    /// A sum of 1 (nearest), 2 (border) and 4 (align_corners).
+    pub options: i64,
     /// Points per level as bytes of a number, the first level in the lowest; 0 if all levels have
     /// the same number.
-    pub(crate) points: i64,
+    pub points: i64,
 }
 
 /// The outer strides of the inputs.
@@ -168,7 +239,7 @@ pub(crate) struct InputStrides {
 
 impl Call<'_> {
     /// The problem that the sizes of the tensors describe.
-    pub(crate) fn problem(&self) -> Result<Problem> {
+    pub fn problem(&self) -> Result<Problem> {
         let Self { value, locations, weights, .. } = self;
         if value.sizes.len() != 4 {
             let expected = "4 dimensions: batch, positions, heads, channels";
@@ -240,6 +311,39 @@ impl Call<'_> {
         Problem::new(spec).map_err(|error| named(error, self))
     }
 
+    /// The shape of the output, `(B, Q, H * D)`. Only the ranks are checked.
+    pub fn output_shape(&self) -> Result<[i64; 3]> {
+        let (&[batch, _, heads, channels], &[_, queries, _, ..]) = (self.value.sizes, self.locations.sizes)
+        else {
+            self.problem()?;
+            return Err(Refused::new(Kind::Runtime, "internal error: ranks"));
+        };
+        let row = heads
+            .checked_mul(channels)
+            .ok_or_else(|| Refused::value(self.value.name, self.value.shape(), "sizes that fit"))?;
+        Ok([batch, queries, row])
+    }
+
+    /// Refuses a destination of the output that is not dense, or of another shape or type.
+    pub fn check_output(&self, output: &Tensor<'_>) -> Result<()> {
+        output.check_dense(&self.output_shape()?, self.value.dtype)
+    }
+
+    /// The same for gradients of value, locations, weights and reference points.
+    pub fn check_gradients(&self, grads: &[Option<Tensor<'_>>; 4]) -> Result<()> {
+        let likes = [Some(&self.value), Some(&self.locations), Some(&self.weights), self.reference.as_ref()];
+        for (grad, like) in grads.iter().zip(likes) {
+            match (grad, like) {
+                (Some(grad), Some(like)) => grad.check_dense(like.sizes, like.dtype)?,
+                (Some(grad), None) => {
+                    return Err(Refused::value(grad.name, "a tensor", "none without reference points"));
+                }
+                (None, _) => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses what makes all other sizes misleading: coordinates that are no pairs, and another
     /// number of levels.
     fn check_ranks(&self, levels: usize) -> Result<()> {
@@ -256,7 +360,7 @@ impl Call<'_> {
                 6 => format!("{}, as in {} of {}", locations.sizes[3], locations.name, locations.shape()),
                 _ => "at least 1".to_owned(),
             };
-            return Err(Refused::value("spatial_shapes", format!("{levels} levels"), expected));
+            return Err(Refused::value(SHAPES, format!("{levels} levels"), expected));
         }
         Ok(())
     }
@@ -388,17 +492,18 @@ fn named(error: msda::Error, call: &Call<'_>) -> Refused {
         "size of locations" | "type of locations" => call.locations.name,
         "type of weights" => call.weights.name,
         "size of reference" => "reference_points",
-        _ if subject.contains("start") || subject.starts_with("end of level") => "level_start_index",
-        _ if subject.contains("level") => "spatial_shapes",
+        _ if subject.contains("start") || subject.starts_with("end of level") => STARTS,
+        _ if subject.contains("level") => SHAPES,
         _ => return error.into(),
     };
     let refused = Refused::from(error);
     Refused::new(refused.kind, format!("{argument}: {}", refused.message))
 }
 
-/// The gradients that a backward pass computes.
+/// The gradients that a backward pass computes: a sum of 1 (value), 2 (locations), 4 (weights) and 8
+/// (reference points).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted(pub(crate) i64);
+pub struct Wanted(pub i64);
 
 impl Wanted {
     pub(crate) const VALUE: i64 = 1;
@@ -406,7 +511,8 @@ impl Wanted {
     pub(crate) const WEIGHTS: i64 = 4;
     pub(crate) const REFERENCE: i64 = 8;
 
-    pub(crate) fn has(self, bit: i64) -> bool {
+    /// Whether a bit is set.
+    pub fn has(self, bit: i64) -> bool {
         self.0 & bit != 0
     }
 }

@@ -19,13 +19,6 @@ use crate::error::{Kind, Refused, Result};
 /// levels.
 const MOST_PLANS: usize = 512;
 
-/// The device and stream of a call.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct On {
-    pub(crate) device: usize,
-    pub(crate) stream: *mut c_void,
-}
-
 /// A tensor that the call writes: new and dense, so that its sizes follow from the inputs.
 #[derive(Debug, Clone, Copy)]
 struct Written<'a> {
@@ -34,61 +27,77 @@ struct Written<'a> {
     strides: Strides,
 }
 
-/// Computes the output into `output`, a dense `(B, Q, H * D)`. `workspace` gets a number of bytes
-/// and returns the address of device memory that stays there until the stream has run the call.
-///
-/// # Safety
-/// The memory of all tensors is on the device and follows the rules of [`Plan::launch`].
-pub(crate) unsafe fn forward(
-    call: &Call<'_>,
-    output: &Tensor<'_>,
-    on: On,
-    workspace: impl FnMut(usize) -> Result<u64>,
-) -> Result<()> {
-    let [batch, row, _] = output.dense_outer();
-    let channels = call.value.sizes.last().map_or(0, |&n| n as usize);
-    let strides = [batch, row, channels];
-    let results = [Some(Written { slot: Slot::Output, tensor: *output, strides })];
-    // SAFETY: the caller's promise.
-    unsafe { launch(call, None, &results, on, workspace) }
+/// A call and the plan that runs it.
+pub struct Prepared {
+    plan: Arc<Plan>,
+    at: Addresses,
 }
 
-/// Computes the gradients that have a destination: of value, locations, weights and reference
-/// points.
-///
-/// # Safety
-/// As for [`forward`].
-pub(crate) unsafe fn backward(
-    call: &Call<'_>,
-    grad_output: &Tensor<'_>,
-    grads: [Option<Tensor<'_>>; 4],
-    on: On,
-    workspace: impl FnMut(usize) -> Result<u64>,
-) -> Result<()> {
-    let slots = [Slot::GradValue, Slot::GradLocations, Slot::GradWeights, Slot::GradReference];
-    let mut wanted = 0;
-    let mut results = [None; 4];
-    for (i, (slot, grad)) in slots.into_iter().zip(grads).enumerate() {
-        let Some(tensor) = grad else { continue };
-        wanted |= 1 << i;
-        results[i] = Some(Written { slot, tensor, strides: tensor.dense_outer() });
+impl Prepared {
+    /// A forward pass into `output`, a dense `(B, Q, H * D)`. The plan is found, or made and kept.
+    pub fn forward(call: &Call<'_>, output: &Tensor<'_>, device: usize) -> Result<Self> {
+        let [batch, row, _] = output.dense_outer();
+        let channels = call.value.sizes.last().map_or(0, |&n| n as usize);
+        let strides = [batch, row, channels];
+        let results = [Some(Written { slot: Slot::Output, tensor: *output, strides })];
+        prepare(call, None, &results, device)
     }
-    if wanted == 0 {
-        return call.check_grad(&call.problem()?, grad_output);
+
+    /// A backward pass into the gradients that have a destination: of value, locations, weights and
+    /// reference points. `None` if there is none.
+    pub fn backward(
+        call: &Call<'_>,
+        grad_output: &Tensor<'_>,
+        grads: [Option<Tensor<'_>>; 4],
+        device: usize,
+    ) -> Result<Option<Self>> {
+        let slots = [Slot::GradValue, Slot::GradLocations, Slot::GradWeights, Slot::GradReference];
+        let mut wanted = 0;
+        let mut results = [None; 4];
+        for (i, (slot, grad)) in slots.into_iter().zip(grads).enumerate() {
+            let Some(tensor) = grad else { continue };
+            wanted |= 1 << i;
+            results[i] = Some(Written { slot, tensor, strides: tensor.dense_outer() });
+        }
+        if wanted == 0 {
+            call.check_grad(&call.problem()?, grad_output)?;
+            return Ok(None);
+        }
+        prepare(call, Some((Wanted(wanted), grad_output)), &results, device).map(Some)
     }
-    // SAFETY: the caller's promise.
-    unsafe { launch(call, Some((Wanted(wanted), grad_output)), &results, on, workspace) }
+
+    /// Bytes of device memory that the launch needs.
+    pub fn workspace(&self) -> usize {
+        self.plan.workspace()
+    }
+
+    /// Queues the call. `workspace` gets a number of bytes above 0 and returns the address of device
+    /// memory that stays there until the stream has run the call.
+    ///
+    /// # Safety
+    /// The memory of all tensors is on the device and follows the rules of [`Plan::launch`]. The
+    /// stream is a `CUstream` of that device.
+    pub unsafe fn launch(
+        mut self,
+        stream: *mut c_void,
+        mut workspace: impl FnMut(usize) -> Result<u64>,
+    ) -> Result<()> {
+        if self.workspace() > 0 {
+            self.at[Slot::Workspace] = workspace(self.workspace())?;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.plan.launch(&self.at, StreamHandle::from_raw(stream))? };
+        Ok(())
+    }
 }
 
-/// Finds or makes the plan of a call, and queues it. A backward pass has the gradient of the
-/// output.
-unsafe fn launch(
+/// Finds or makes the plan of a call. A backward pass has the gradient of the output.
+fn prepare(
     call: &Call<'_>,
     backward: Option<(Wanted, &Tensor<'_>)>,
     results: &[Option<Written<'_>>],
-    on: On,
-    mut workspace: impl FnMut(usize) -> Result<u64>,
-) -> Result<()> {
+    device: usize,
+) -> Result<Prepared> {
     // Before the table of plans: a fork may have left it locked.
     check_process()?;
     let strides = call.strides()?;
@@ -108,7 +117,7 @@ unsafe fn launch(
     let written = results.iter().flatten().map(|result| (result.slot, &result.tensor, result.strides));
 
     let pass = backward.map_or(u64::MAX, |(wanted, _)| wanted.0 as u64);
-    let key = key(call, on.device as u64 | pass << 32, read.clone(), written.clone());
+    let key = key(call, device as u64 | pass << 32, read.clone(), written.clone());
     let plan = match find(key.numbers()) {
         Some(plan) => plan,
         None => {
@@ -116,7 +125,7 @@ unsafe fn launch(
             for (slot, tensor, strides) in read.clone().chain(written.clone()) {
                 operands[slot] = Operand { strides, align: align(tensor) };
             }
-            insert(key.numbers(), make(call, backward, &operands, on)?)
+            insert(key.numbers(), make(call, backward, &operands, device)?)
         }
     };
     let mut at = Addresses::default();
@@ -126,13 +135,7 @@ unsafe fn launch(
     if let LevelSizes::Device { shapes, starts, .. } = call.levels {
         (at[Slot::Shapes], at[Slot::Starts]) = (shapes, starts);
     }
-    if plan.workspace() > 0 {
-        at[Slot::Workspace] = workspace(plan.workspace())?;
-    }
-    // SAFETY: the stream is the framework's current stream of that device; the rest is the caller's
-    // promise.
-    unsafe { plan.launch(&at, StreamHandle::from_raw(on.stream))? };
-    Ok(())
+    Ok(Prepared { plan, at })
 }
 
 /// What the plan of a call depends on. `first` is the device and the pass.
@@ -170,7 +173,7 @@ fn push_levels(key: &mut Key, levels: &LevelSizes) {
 }
 
 /// The levels of a plan's key, for tests.
-pub(crate) fn level_key(levels: &LevelSizes) -> Vec<u64> {
+pub fn level_key(levels: &LevelSizes) -> Vec<u64> {
     let mut key = Key::new();
     push_levels(&mut key, levels);
     key.numbers().to_vec()
@@ -192,7 +195,7 @@ fn make(
     call: &Call<'_>,
     backward: Option<(Wanted, &Tensor<'_>)>,
     operands: &Operands,
-    on: On,
+    device: usize,
 ) -> Result<Arc<Plan>> {
     let problem: Problem = call.problem()?;
     if let Some((_, grad)) = backward {
@@ -212,7 +215,7 @@ fn make(
     };
     // A missing driver or compiler is not a missing feature.
     let missing = |error: msda::Error| Refused::new(Kind::Runtime, error.to_string());
-    let device = Device::open(on.device).map_err(missing)?;
+    let device = Device::open(device).map_err(missing)?;
     let request = Request { pass, levels, ..Request::new(&problem, operands) };
     match Plan::new(&device, &request) {
         Err(error) if msda_cuda::jit::nvrtc().is_err() => Err(missing(error)),
@@ -324,12 +327,12 @@ fn insert(key: &[u64], plan: Arc<Plan>) -> Arc<Plan> {
 }
 
 /// How many plans are kept.
-pub(crate) fn plans() -> usize {
+pub fn plans() -> usize {
     PLANS.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, HashMap::len)
 }
 
 /// The GPUs of this machine, or why there are none.
-pub(crate) fn devices() -> Result<Vec<Device>> {
+pub fn devices() -> Result<Vec<Device>> {
     let count = Device::count()?;
     Ok((0..count).map(Device::open).collect::<msda::Result<_>>()?)
 }

@@ -7,17 +7,17 @@ use msda::{Backend, Dtype, Gradients, Inputs, Problem, Reference, Slice, SliceMu
 
 use crate::call::{Call, Tensor};
 use crate::error::{Refused, Result};
-use crate::threads;
+use crate::threads::{self, OnThreads};
 
 /// Computes the output of the call's problem into `output`, a dense `(B, Q, H * D)`.
 ///
 /// # Safety
 /// The memory of all tensors is there, nobody writes to the inputs, nobody else uses the output.
-pub(crate) unsafe fn forward(
+pub unsafe fn forward(
     call: &Call<'_>,
     problem: &Problem,
     output: &Tensor<'_>,
-    threads: Option<usize>,
+    threads: OnThreads,
 ) -> Result<()> {
     // SAFETY: the caller's promise.
     let (inputs, out) = unsafe { (inputs(call)?, write(output)?) };
@@ -29,12 +29,12 @@ pub(crate) unsafe fn forward(
 ///
 /// # Safety
 /// As for [`forward`]; the destinations are dense.
-pub(crate) unsafe fn backward(
+pub unsafe fn backward(
     call: &Call<'_>,
     problem: &Problem,
     grad_output: &Tensor<'_>,
     grads: [Option<Tensor<'_>>; 4],
-    threads: Option<usize>,
+    threads: OnThreads,
 ) -> Result<()> {
     call.check_grad(problem, grad_output)?;
     let grad_strides = call.grad_strides(grad_output)?;

@@ -1,0 +1,220 @@
+//! The C interface of msda.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `types` | the structures of C, and how they become a call |
+//! | `error` | codes, the message of the last error, and panics that stop here |
+//! | this file | the functions |
+//!
+//! The header is `include/msda.h`. `examples` has a program in C and one in C++.
+#![allow(unsafe_code)]
+
+mod error;
+mod types;
+
+use std::ffi::{c_char, c_void};
+use std::ptr;
+
+use msda_call::cpu;
+use msda_call::cuda::Prepared;
+use msda_call::error::{Refused, Result};
+use msda_call::threads::OnThreads;
+
+pub use error::*;
+pub use types::*;
+
+use crate::error::guard;
+use crate::types::{BorrowedCall, BorrowedGradients, BorrowedTensor};
+
+/// The version of the library. The text is never freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn msda_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// Computes the output on the CPU: a dense (batch, queries, heads * channels) of the type of value.
+/// `threads` is 0 for one thread per core. Returns MSDA_OK or the kind of the error.
+///
+/// # Safety
+/// All pointers are valid for their sizes, and nobody else uses the output during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msda_forward(
+    inputs: *const msda_inputs,
+    output: *const msda_tensor,
+    threads: i32,
+) -> i32 {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let (call, output) = unsafe { (BorrowedCall::new(inputs)?, BorrowedTensor::new("output", output)?) };
+        let (call, output) = (call.get(), output.get());
+        let problem = call.problem()?;
+        call.check_output(&output)?;
+        // SAFETY: the caller's promise.
+        unsafe { cpu::forward(&call, &problem, &output, on_threads(threads)?) }
+    })
+}
+
+/// Computes gradients on the CPU, given the gradient of the output. A gradient that is NULL is not
+/// computed; the others are dense and have the shape and type of their tensor.
+///
+/// # Safety
+/// As for `msda_forward`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msda_backward(
+    inputs: *const msda_inputs,
+    grad_output: *const msda_tensor,
+    gradients: *const msda_gradients,
+    threads: i32,
+) -> i32 {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let (call, grad, gradients) = unsafe {
+            let grad = BorrowedTensor::new("grad_output", grad_output)?;
+            (BorrowedCall::new(inputs)?, grad, BorrowedGradients::new(gradients)?)
+        };
+        let (call, grads) = (call.get(), gradients.get());
+        let problem = call.problem()?;
+        call.check_gradients(&grads)?;
+        // SAFETY: the caller's promise.
+        unsafe { cpu::backward(&call, &problem, &grad.get(), grads, on_threads(threads)?) }
+    })
+}
+
+/// Makes ready what `msda_cuda_forward` needs for such a call: the kernel is compiled, and kept for
+/// all calls with these sizes, strides, types and alignments. Writes the bytes of workspace that
+/// each call needs to `workspace`.
+///
+/// # Safety
+/// The structures are valid. Addresses of tensors are not read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msda_cuda_forward_workspace(
+    inputs: *const msda_inputs,
+    output: *const msda_tensor,
+    device: i32,
+    workspace: *mut usize,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    guard(|| unsafe { write(workspace, forward(inputs, output, device)?.workspace()) })
+}
+
+/// Queues the computation of the output on a stream (a cudaStream_t or CUstream) of a device. All
+/// tensors and the workspace are in its memory; the tables of the levels are in memory of the host.
+/// Nothing is allocated, and nothing waits, if `msda_cuda_forward_workspace` was called before.
+/// The call can be captured into a CUDA graph.
+///
+/// # Safety
+/// As for `msda_forward`; the memory stays until the stream has run the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msda_cuda_forward(
+    inputs: *const msda_inputs,
+    output: *const msda_tensor,
+    device: i32,
+    stream: *mut c_void,
+    workspace: *mut c_void,
+    workspace_bytes: usize,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    guard(|| unsafe {
+        forward(inputs, output, device)?.launch(stream, |bytes| room(workspace, workspace_bytes, bytes))
+    })
+}
+
+/// As `msda_cuda_forward_workspace`, for `msda_cuda_backward`.
+///
+/// # Safety
+/// As for `msda_cuda_forward_workspace`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msda_cuda_backward_workspace(
+    inputs: *const msda_inputs,
+    grad_output: *const msda_tensor,
+    gradients: *const msda_gradients,
+    device: i32,
+    workspace: *mut usize,
+) -> i32 {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let prepared = unsafe { backward(inputs, grad_output, gradients, device)? };
+        // SAFETY: the caller's promise.
+        unsafe { write(workspace, prepared.map_or(0, |prepared| prepared.workspace())) }
+    })
+}
+
+/// As `msda_cuda_forward`, for the gradients that `msda_backward` describes.
+///
+/// # Safety
+/// As for `msda_cuda_forward`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msda_cuda_backward(
+    inputs: *const msda_inputs,
+    grad_output: *const msda_tensor,
+    gradients: *const msda_gradients,
+    device: i32,
+    stream: *mut c_void,
+    workspace: *mut c_void,
+    workspace_bytes: usize,
+) -> i32 {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        match unsafe { backward(inputs, grad_output, gradients, device)? } {
+            // SAFETY: the caller's promise.
+            Some(prepared) => unsafe {
+                prepared.launch(stream, |bytes| room(workspace, workspace_bytes, bytes))
+            },
+            None => Ok(()),
+        }
+    })
+}
+
+unsafe fn forward(inputs: *const msda_inputs, output: *const msda_tensor, device: i32) -> Result<Prepared> {
+    // SAFETY: the caller's promise.
+    let (call, output) = unsafe { (BorrowedCall::new(inputs)?, BorrowedTensor::new("output", output)?) };
+    let (call, output) = (call.get(), output.get());
+    call.check_output(&output)?;
+    Prepared::forward(&call, &output, device_number(device)?)
+}
+
+unsafe fn backward(
+    inputs: *const msda_inputs,
+    grad_output: *const msda_tensor,
+    gradients: *const msda_gradients,
+    device: i32,
+) -> Result<Option<Prepared>> {
+    // SAFETY: the caller's promise.
+    let (call, grad, gradients) = unsafe {
+        let grad = BorrowedTensor::new("grad_output", grad_output)?;
+        (BorrowedCall::new(inputs)?, grad, BorrowedGradients::new(gradients)?)
+    };
+    let (call, grads) = (call.get(), gradients.get());
+    call.check_gradients(&grads)?;
+    Prepared::backward(&call, &grad.get(), grads, device_number(device)?)
+}
+
+fn on_threads(threads: i32) -> Result<OnThreads> {
+    let number = usize::try_from(threads);
+    let number = number.map_err(|_| Refused::value("threads", threads, "a number of at least 0"))?;
+    Ok(OnThreads::Count(Some(number).filter(|&number| number > 0)))
+}
+
+fn device_number(device: i32) -> Result<usize> {
+    usize::try_from(device).map_err(|_| Refused::value("device", device, "a number of at least 0"))
+}
+
+/// The address of a workspace, if it is large enough.
+fn room(workspace: *mut c_void, got: usize, bytes: usize) -> Result<u64> {
+    if workspace.is_null() || got < bytes {
+        let got = if workspace.is_null() { 0 } else { got };
+        return Err(Refused::value("workspace", format!("{got} bytes"), format!("at least {bytes}")));
+    }
+    Ok(workspace.addr() as u64)
+}
+
+/// # Safety
+/// The address is null or valid to write.
+unsafe fn write(to: *mut usize, bytes: usize) -> Result<()> {
+    if to.is_null() {
+        return Err(Refused::value("workspace", "NULL", "the address of a number"));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { ptr::write(to, bytes) };
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! Refused calls: a kind, and a message that says what was got and what was expected.
+
+use std::fmt;
+
+use msda::ErrorKind;
+
+/// What is wrong with a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A size or a number.
+    Value,
+    /// A type.
+    Type,
+    /// The operator does not compute it.
+    NotImplemented,
+    /// There is no memory for it.
+    Memory,
+    /// The machine cannot, or an internal error.
+    Runtime,
+}
+
+/// A refused call.
+#[derive(Debug, Clone)]
+pub struct Refused {
+    /// What is wrong.
+    pub kind: Kind,
+    /// The argument, what was got, what was expected, and a hint.
+    pub message: String,
+}
+
+/// The result of a call.
+pub type Result<T> = std::result::Result<T, Refused>;
+
+impl Refused {
+    /// A refused call with a message.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// An argument that was `got`, and what was expected.
+    pub fn value(name: &str, got: impl fmt::Display, expected: impl fmt::Display) -> Self {
+        Self::new(Kind::Value, format!("{name}: got {got}, expected {expected}"))
+    }
+
+    /// As [`Refused::value`], for a wrong element type or a wrong kind of object.
+    pub fn wrong_type(name: &str, got: impl fmt::Display, expected: impl fmt::Display) -> Self {
+        Self { kind: Kind::Type, ..Self::value(name, got, expected) }
+    }
+}
+
+impl From<msda::Error> for Refused {
+    fn from(error: msda::Error) -> Self {
+        let kind = match error.kind() {
+            ErrorKind::Shape | ErrorKind::Overflow => Kind::Value,
+            ErrorKind::Type => Kind::Type,
+            ErrorKind::Unsupported => Kind::NotImplemented,
+            ErrorKind::Memory => Kind::Memory,
+            _ => Kind::Runtime,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+/// What a panic said.
+pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let said = panic.downcast_ref::<&str>().copied();
+    let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("internal error: {}\nhint: please report it", said.unwrap_or("a panic without a message"))
+}

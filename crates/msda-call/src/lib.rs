@@ -1,0 +1,18 @@
+//! Calls of the operator as frameworks make them: tensors by address, sizes and strides.
+//!
+//! The Python package, the operators for ONNX Runtime and the C interface share this crate.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`call`] | a call, its checks, and the [`Problem`](msda::Problem) that it describes |
+//! | [`cpu`] | runs a call on tensors in memory of the host |
+//! | [`cuda`] | runs a call on tensors in device memory, with plans that are kept |
+//! | [`threads`] | thread pools of the CPU, and threads of the caller |
+//! | [`error`] | refused calls |
+#![deny(unsafe_code)]
+
+pub mod call;
+pub mod cpu;
+pub mod cuda;
+pub mod error;
+pub mod threads;

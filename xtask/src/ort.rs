@@ -1,0 +1,56 @@
+//! The operators for ONNX Runtime, tested with several of its versions.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use crate::venv::{self, Venv};
+use crate::{cargo, root, run};
+
+/// The library's file.
+pub(crate) const LIBRARY: &str = if cfg!(windows) {
+    "msda_ort.dll"
+} else if cfg!(target_os = "macos") {
+    "libmsda_ort.dylib"
+} else {
+    "libmsda_ort.so"
+};
+
+/// Versions besides that of `.venv`: one that is too old, the oldest that works, and one between.
+/// They are the last ones with packages for the NumPy beside them and for Python 3.10 to 3.12.
+const VERSIONS: [(&str, &str); 3] = [("1.16", "numpy<2"), ("1.17", "numpy<2"), ("1.22", "numpy")];
+
+/// The library that was built last.
+pub(crate) fn library() -> PathBuf {
+    root().join("target/release").join(LIBRARY)
+}
+
+/// Builds the library and tests it.
+pub(crate) fn command() -> Result<()> {
+    cargo(&["build", "--release", "--quiet", "--package", "msda-ort"], &[])?;
+    test(&venv::ensure(&root())?)
+}
+
+/// Tests the library that was built last. A version that cannot be installed is skipped; the one of
+/// `.venv` never is.
+pub(crate) fn test(venv: &Venv) -> Result<()> {
+    pytest(&venv.python, &library())?;
+    for (version, numpy) in VERSIONS {
+        match venv::with(&root(), "onnxruntime", version, &[numpy, "onnx"]) {
+            Ok(python) => pytest(&python, &library())?,
+            Err(error) => eprintln!("skipped ONNX Runtime {version}: {error:#}"),
+        }
+    }
+    Ok(())
+}
+
+/// Tests a library with the ONNX Runtime of an interpreter.
+pub(crate) fn pytest(python: &Path, library: &Path) -> Result<()> {
+    let tests = root().join("crates/msda-ort/tests").display().to_string();
+    run(
+        python,
+        &["-m", "pytest", "--quiet", "-p", "no:cacheprovider", &tests],
+        &[("MSDA_ORT", library.as_os_str()), ("PYTHONDONTWRITEBYTECODE", OsStr::new("1"))],
+    )
+}
