@@ -106,6 +106,17 @@ def _untouched(operator: Any, library: str) -> bool:
     return where.partition(".")[0] in (library, "msda_attn")
 
 
+def _is_recorded(cls: type) -> bool:
+    """Whether models take the weights of a module by a hook only. Without one nobody uses them."""
+    for model in list(vars(sys.modules[cls.__module__]).values()):
+        records = vars(model).get("_can_record_outputs") if isinstance(model, type) else None
+        for record in records.values() if isinstance(records, dict) else ():
+            for target in record if isinstance(record, list) else [record]:
+                if cls in (target, getattr(target, "target_class", None)):
+                    return True
+    return False
+
+
 class _Attention:
     """The computation of one class of modules."""
 
@@ -134,6 +145,7 @@ class _Attention:
         self.state = {name: value for name, value in _STATE.items() if name in stored}
         self.projects = "value_proj" in stored, "output_proj" in stored
         self.residual = "identity" in self.parts
+        self.recorded = _is_recorded(cls)
         # What the example shows. Values without a projection may have a dimension for the heads.
         self.pixels_dim = 3
         self.mask_is_padding: bool | None = None
@@ -193,9 +205,11 @@ class _Attention:
 
         value = module.value_proj(pixels) if self.projects[0] else pixels
         if mask is not None:
-            # One kernel; `masked_fill` copies first.
-            mask = mask[..., None]
-            value = torch.where(mask, *((0.0, value) if self.mask_is_padding else (value, 0.0)))
+            padding = (mask if self.mask_is_padding else ~mask)[..., None]
+            layer = getattr(module, "value_proj", None)
+            # In place there is no copy. Only this function has the result of a plain layer.
+            own = type(layer) is nn.Linear and not layer._forward_hooks
+            value = value.masked_fill_(padding, 0.0) if own else value.masked_fill(padding, 0.0)
         if self.pixels_dim == 3:
             value = value.unflatten(-1, (heads, -1))
         differ = not isinstance(points, int) and len(set(points)) > 1
@@ -216,8 +230,7 @@ class _Attention:
         if not self.weights_dim:
             return output
         weights = None
-        # Weights that nobody asks for are not computed.
-        if given.get("output_attentions") or module._forward_hooks:
+        if not self.recorded or given.get("output_attentions") or module._forward_hooks:
             weights = F.softmax(logits.flatten(3), -1)
             if self.weights_dim == 5:
                 weights = weights.view(logits.shape)
