@@ -97,7 +97,7 @@ def test_output_attentions_of_a_model_stay(family: str) -> None:
         found = {}
         for name in result:
             if "attentions" in name and result[name] is not None:
-                found[name] = [t for t in torch.utils._pytree.tree_leaves(result[name])]
+                found[name] = list(torch.utils._pytree.tree_leaves(result[name]))
         return found
 
     expected = attentions()
@@ -264,18 +264,20 @@ def test_wrong_calls_get_the_error_of_the_original() -> None:
 
 
 class Attention(nn.Module):
-    """A module that a future version may have."""
+    """A module of a repository. As in ViT-Adapter, the value has fewer channels than the query."""
 
-    def __init__(self, extra: float = 0.0) -> None:
+    def __init__(self, ratio: float = 1.0) -> None:
         super().__init__()
         self.d_model, self.n_heads, self.n_levels, self.n_points = 8, 2, 1, 2
+        self.ratio = ratio
         self.sampling_offsets = nn.Linear(8, 8)
         self.attention_weights = nn.Linear(8, 4)
-        self.value_proj = nn.Linear(8, 8)
-        self.output_proj = nn.Linear(8, 8)
+        self.value_proj = nn.Linear(8, int(8 * ratio))
+        self.output_proj = nn.Linear(int(8 * ratio), 8)
 
     def forward(self, query, reference_points, input_flatten, input_spatial_shapes):
-        value = self.value_proj(input_flatten).unflatten(-1, (self.n_heads, -1))
+        channels = int(self.ratio * self.d_model) // self.n_heads
+        value = self.value_proj(input_flatten).unflatten(-1, (self.n_heads, channels))
         shape = (*query.shape[:2], self.n_heads, self.n_levels, self.n_points)
         offsets = self.sampling_offsets(query).view(*shape, 2)
         logits = self.attention_weights(query).view(shape)
@@ -345,11 +347,12 @@ def test_an_unknown_module_is_left_alone_with_a_warning(forward, monkeypatch) ->
 _ATTRIBUTES = _modules.stored_names(Attention)
 
 
-def test_a_known_module_of_any_repository_is_replaced() -> None:
+@pytest.mark.parametrize("ratio", [1.0, 0.5])
+def test_a_known_module_of_any_repository_is_replaced(ratio: float) -> None:
     module = types.ModuleType(__name__)
     module.Attention = Attention
     call = models.Call(
-        Attention(),
+        Attention(ratio),
         [torch.rand(2, 3, 8), torch.rand(2, 3, 1, 2), torch.rand(2, 6, 8), torch.tensor([[2, 3]])],
         {},
     )

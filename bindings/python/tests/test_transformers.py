@@ -62,7 +62,7 @@ def double(case: models.Case) -> models.Case:
     model = case.model.double()
     for name, buffer in model.named_buffers():
         # 1 / points, which transformers rounds to float32. The operator divides by the points.
-        if name.endswith("n_points_scale") or name.endswith("num_points_scale"):
+        if name.endswith(("n_points_scale", "num_points_scale")):
             buffer.copy_(1 / (1 / buffer).round())
     return models.Case(model, inputs)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import types
 
 from torch import Tensor
 
@@ -45,5 +46,11 @@ def patch() -> Patch:
             # LibreYOLO's own providers come first: a newer provider is asked earlier.
             kernels.resolve(_SLOT)
             kernels.register(_SLOT, _provider, name=_NAME)
-            _replaced.add(f"libreyolo.kernels:{_SLOT}", lambda: kernels.unregister(_SLOT, _NAME))
+            kernels.clear_cache()
+            _replaced.add(f"libreyolo.kernels:{_SLOT}", lambda: _unregister(kernels))
         return _replaced.handle()
+
+
+def _unregister(kernels: types.ModuleType) -> None:
+    kernels.unregister(_SLOT, _NAME)
+    kernels.clear_cache()
