@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import copy
 import pickle
+import shutil
+import sys
 import threading
 import types
 import warnings
@@ -332,7 +334,7 @@ def a_module(forward: types.FunctionType) -> types.ModuleType:
 @pytest.mark.parametrize("forward", UNKNOWN, ids=lambda forward: forward.__name__)
 def test_an_unknown_module_is_left_alone_with_a_warning(forward, monkeypatch) -> None:
     module = a_module(forward)
-    monkeypatch.setitem(__import__("sys").modules, module.__name__, module)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     # The constructor of these classes calls `super()` of another class.
     monkeypatch.setattr(_modules, "stored_names", lambda cls: _ATTRIBUTES)
     with pytest.warns(UserWarning) as found:
@@ -443,6 +445,24 @@ def test_a_compiled_module_is_one_graph(family: str, dynamic: bool, grad: bool, 
         got = run(torch.compile(call.module, fullgraph=True, dynamic=dynamic, backend=backend))
     form = "_fused_list" if sizes == "list" else "_fused"
     assert operators[f"msda.ms_deform_attn{form}"] == 1
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(
+    sys.platform == "win32" or shutil.which("c++") is None, reason="needs a C++ compiler"
+)
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_module_compiled_by_inductor_computes_the_same(grad: bool) -> None:
+    call = attention("deformable_detr")
+    with msda.patch("transformers"), torch.set_grad_enabled(grad):
+        expected = call()[0]
+        torch.compiler.reset()
+        got = call._replace(module=torch.compile(call.module, fullgraph=True))()[0]
+        if grad:
+            gradients = [
+                torch.autograd.grad(t.sum(), call.module.value_proj.weight) for t in (got, expected)
+            ]
+            torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
 
 
