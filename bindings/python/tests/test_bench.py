@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the command needs torch")
 
-from msda_attn import _bench, _peers, _timing, _workloads  # noqa: E402
+from msda_attn import _bench, _bench_models, _peers, _timing, _workloads  # noqa: E402
 from support import gpu  # noqa: E402
 
 FILES = pathlib.Path(__file__).parents[3] / "crates" / "msda-bench" / "workloads"
@@ -207,6 +207,14 @@ def test_the_command_prints_a_table_and_writes_a_record(tmp_path):
         (("--seconds", "nan"), "--seconds: got nan, expected a finite number larger than 0"),
         (("--seconds", "inf"), "--seconds: got inf, expected a finite number larger than 0"),
         (("--seconds", "0"), "--seconds: got 0.0, expected a finite number larger than 0"),
+        (
+            ("--model", "detr"),
+            "--model: got 'detr', expected all or one of deformable-detr, rt-detr",
+        ),
+        (("--model", "rt-detr", "--batch", "0"), "--batch: got 0, expected at least 1"),
+        (("--model", "rt-detr", "--dtype", "f64"), "--dtype: got 'f64', expected f32, f16 or bf16"),
+        (("--model", "rt-detr", "--workload", "small"), "--workload: got it beside --model"),
+        (("--train",), "--train, --batch, --compile: got one without --model"),
         (("--seconds", "-1"), "--seconds: got -1.0, expected a finite number larger than 0"),
     ],
     ids=str,
@@ -253,8 +261,64 @@ def test_a_missing_gpu_is_named():
 def test_workloads_are_listed():
     done = bench("--list")
     assert done.returncode == 0
-    assert [line.split()[0] for line in done.stdout.splitlines()] == list(_workloads.WORKLOADS)
+    workloads, models = done.stdout.split("models: ")
+    assert [line.split()[0] for line in workloads.splitlines()] == list(_workloads.WORKLOADS)
+    assert " ".join(models.split()) == ", ".join(_bench_models.MODELS)
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.fixture
+def small_model(monkeypatch):
+    """A small model of transformers under the name of a large one."""
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    import transformers_models as models
+
+    def make(batch):
+        case = models.make("rt_detr")
+        return case.model, {name: tensor[:batch] for name, tensor in case.inputs.items()}
+
+    monkeypatch.setitem(_bench_models.MODELS, "rt-detr", make)
+    return ["--model", "rt-detr", "--device", "cpu", "--seconds", "0.01", "--batch", "2"]
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_a_model_is_timed_with_its_own_attention_and_msda(small_model, train, tmp_path, capsys):
+    file = tmp_path / "record.json"
+    options = ["--train", "--dtype", "bf16"] if train else []
+    assert _bench.main([*small_model, *options, "--json", str(file)]) == 0
+    text = capsys.readouterr().out
+    assert f"rt-detr, {'training step' if train else 'inference'}, batch 2" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "of its step is not attention." in text
+    own, ours, *peers = json.loads(file.read_text())["models"]
+    assert (own["name"], ours["name"]) == ("own", "msda")
+    for row in (own, ours):
+        assert row["train"] is train and row["error_over_allowed"] <= 1
+        assert row["runs"] >= 6 and row["wall_ms"] > 0 and row["attention_ms"] > 0
+    assert all("missing" in row or row["wall_ms"] > 0 for row in peers)
+
+
+def test_a_wrong_result_in_a_model_stops_the_run(small_model, monkeypatch, capsys):
+    monkeypatch.setitem(_bench_models._ALLOWED, torch.float32, 1e-12)
+    assert _bench.main(small_model) == 1
+    assert "times the error allowed\nhint: `python -m msda_attn doctor`" in capsys.readouterr().err
+
+
+def test_a_peer_takes_the_place_of_the_operator_in_a_model(small_model, monkeypatch):
+    """The plain code of this package stands for a peer."""
+    peer = dataclasses.replace(_peers.PEERS[1], name="some peer")
+    broken = dataclasses.replace(_peers.PEERS[1], name="broken", dtypes=())
+    monkeypatch.setattr(_peers, "PEERS", (*_peers.PEERS, peer, broken))
+    step = _bench_models.Step("rt-detr", torch.float32, 1, False, "cpu")
+    rows = {row.name: row for row in _bench_models.measure(step, 0.01)}
+    assert rows["some peer"].walls and rows["broken"].missing == "ValueError: has no float32"
+
+
+def test_a_model_that_transformers_does_not_have_is_named(small_model, monkeypatch, capsys):
+    maker = _bench_models._detector("SomeFuture", (8, 8))
+    monkeypatch.setitem(_bench_models.MODELS, "rt-detr", maker)
+    assert _bench.main(small_model) == 2
+    assert "rt-detr: transformers" in capsys.readouterr().err
 
 
 @gpu

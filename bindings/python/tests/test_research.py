@@ -273,7 +273,7 @@ def test_planar_values_of_lw_detr_and_rf_detr(tmp_path: pathlib.Path, monkeypatc
 
 
 def test_a_function_that_computes_something_else_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected a module with one of"):
+    with pytest.raises(ValueError, match="expected a module with an attention module"):
         research.patch(types.ModuleType("empty"))
     module = types.ModuleType("other")
 

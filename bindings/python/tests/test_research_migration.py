@@ -1,4 +1,4 @@
-"""Every snippet of MIGRATION.md runs."""
+"""Every snippet of MIGRATION.md and MODELS.md runs."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-GUIDE = pathlib.Path(__file__).parent.parent / "docs" / "MIGRATION.md"
+DOCS = pathlib.Path(__file__).parent.parent / "docs"
+GUIDES = [DOCS / "MIGRATION.md", DOCS / "MODELS.md"]
 FENCE = re.compile(r"^```python(?: needs=(?P<needs>\S+))?\n(?P<code>.*?)^```$", re.M | re.S)
 
 
 def snippets() -> list[object]:
-    text = GUIDE.read_text(encoding="utf-8")
     found = []
-    for match in FENCE.finditer(text):
-        line = text[: match.start()].count("\n") + 1
-        found.append(pytest.param(match["needs"], match["code"], id=f"line {line}"))
+    for guide in GUIDES:
+        text = guide.read_text(encoding="utf-8")
+        for match in FENCE.finditer(text):
+            line = text[: match.start()].count("\n") + 1
+            name = f"{guide.name} line {line}"
+            found.append(pytest.param(match["needs"], match["code"], id=name))
     return found
 
 
@@ -32,7 +35,8 @@ def available(name: str) -> bool:
 
 
 def test_all_snippets_are_found() -> None:
-    assert len(snippets()) == GUIDE.read_text(encoding="utf-8").count("```python")
+    texts = [guide.read_text(encoding="utf-8") for guide in GUIDES]
+    assert len(snippets()) == sum(text.count("```python") for text in texts)
 
 
 @pytest.mark.parametrize(("needs", "code"), snippets())
@@ -41,7 +45,7 @@ def test_a_snippet_runs(needs: str | None, code: str) -> None:
         pytest.skip(f"{needs} is not installed")
     before = dict(sys.modules)
     try:
-        exec(compile(code, str(GUIDE), "exec"), {"__name__": "snippet"})
+        exec(compile(code, "snippet", "exec"), {"__name__": "snippet"})
     finally:
         for name in set(sys.modules) - set(before):
             if name == "MultiScaleDeformableAttention" or name.endswith("._C"):

@@ -57,18 +57,14 @@ def tensors(output: object) -> typing.Iterator[Tensor]:
             yield from tensors(part)
 
 
-def attention_modules(model: nn.Module) -> list[nn.Module]:
-    """The modules around the operator: one call of them is one call of the operator."""
-    return [
-        module
-        for module in model.modules()
-        if hasattr(module, "sampling_offsets") and hasattr(module, "attention_weights")
-    ]
-
-
 def double(case: models.Case) -> models.Case:
     inputs = {k: v.double() if v.is_floating_point() else v for k, v in case.inputs.items()}
-    return models.Case(case.model.double(), inputs)
+    model = case.model.double()
+    for name, buffer in model.named_buffers():
+        # 1 / points, which transformers rounds to float32. The operator divides by the points.
+        if name.endswith(("n_points_scale", "num_points_scale")):
+            buffer.copy_(1 / (1 / buffer).round())
+    return models.Case(model, inputs)
 
 
 def run(case: models.Case, gradients: bool = True) -> Run:
@@ -79,7 +75,7 @@ def run(case: models.Case, gradients: bool = True) -> Run:
         nonlocal attentions
         attentions += 1
 
-    hooks = [m.register_forward_hook(count) for m in attention_modules(case.model)]
+    hooks = [m.register_forward_hook(count) for m in models.attention_modules(case.model)]
     with Calls() as calls, torch.set_grad_enabled(gradients):
         output = dict(case.model(**case.inputs))
         outputs = [t for t in tensors(output) if t.is_floating_point()]
@@ -98,6 +94,21 @@ def run(case: models.Case, gradients: bool = True) -> Run:
     return Run([t.detach() for t in outputs], grads, calls.count, attentions)
 
 
+def forwards(calls: collections.Counter[str]) -> int:
+    """Calls of the operator, in either form."""
+    return in_form(calls, "forward") + in_form(calls, "forward_fused")
+
+
+def in_form(calls: collections.Counter[str], name: str) -> int:
+    """Calls of an operator with level sizes in a list, and with level sizes in a tensor."""
+    return calls[f"msda._{name}"] + calls[f"msda._{name}_tables"]
+
+
+def form(family: str) -> str:
+    """The form of the operator: discrete sampling goes through the original forward."""
+    return "" if "discrete" in family else "_fused"
+
+
 def largest(t: Tensor) -> float:
     finite = t[t.isfinite()]
     return finite.abs().max().item() if finite.numel() else 0.0
@@ -114,7 +125,9 @@ def compare_exactly(patched: Run, exact: Run) -> float:
     Rounding errors are 1e-16: a larger difference would be another formula.
     """
     for got, expected in zip(patched.outputs, exact.outputs, strict=True):
-        assert error(got, expected) <= 1e-12 * largest(expected)
+        # Some versions of transformers round logits to float32.
+        precision = 1e-12 if expected.dtype is torch.float64 else 1e-6
+        assert error(got, expected) <= precision * largest(expected)
     assert patched.gradients.keys() == exact.gradients.keys()
     # Some gradients are zero in theory (a bias before a softmax or a normalisation). They consist
     # of rounding errors of the largest gradients.
@@ -137,11 +150,11 @@ def test_a_patched_model_computes_the_same(family: str) -> None:
 
     # The operator ran once per attention module, and transformers' own code did not.
     assert original.attentions > 0
-    assert original.calls["msda._forward"] == 0
+    assert forwards(original.calls) == 0
     for got in (patched, patched_exact):
         assert got.attentions == original.attentions
-        assert got.calls["msda._forward"] == got.attentions
-        assert got.calls["msda._backward"] == got.attentions
+        assert in_form(got.calls, f"forward{form(family)}") == got.attentions
+        assert in_form(got.calls, f"backward{form(family)}") == got.attentions
         assert got.calls["aten.grid_sampler_2d"] == 0
 
     scale = compare_exactly(patched_exact, exact)
@@ -195,7 +208,7 @@ def test_the_patch_is_idempotent_and_undone_completely() -> None:
     assert after.pop("meta_path") == before.pop("meta_path")
     assert all(after[key] is before[key] for key in before)
     for family, case in cases.items():
-        assert run(case).calls["msda._forward"] == 0, family
+        assert forwards(run(case).calls) == 0, family
     unpatch_transformers()
 
 
@@ -204,11 +217,11 @@ def test_a_with_block_keeps_an_earlier_patch() -> None:
     patch_transformers()
     with patch_transformers():
         pass
-    assert run(case).calls["msda._forward"] == 2
+    assert forwards(run(case).calls) == 2
     unpatch_transformers()
     with pytest.raises(RuntimeError, match="in the block"), patch_transformers():
         raise RuntimeError("in the block")
-    assert run(case).calls["msda._forward"] == 0
+    assert forwards(run(case).calls) == 0
 
 
 def test_a_handle_undoes_only_its_own_call() -> None:
@@ -233,8 +246,8 @@ def test_a_handle_undoes_only_its_own_call() -> None:
 def test_a_model_made_under_the_patch_outlives_it(family: str) -> None:
     with patch_transformers():
         case = models.make(family)
-        assert run(case).calls["msda._forward"] == 2 * (family == "deformable_detr") + 2
-    assert run(case).calls["msda._forward"] == 0
+        assert forwards(run(case).calls) == 2 * (family == "deformable_detr") + 2
+    assert forwards(run(case).calls) == 0
 
 
 def test_a_model_that_stores_the_function_can_be_pickled() -> None:
@@ -244,15 +257,15 @@ def test_a_model_that_stores_the_function_can_be_pickled() -> None:
         saved = [pickle.dumps(before.model), pickle.dumps(case.model)]
         for data in saved:
             restored = models.Case(pickle.loads(data), case.inputs)
-            assert run(restored).calls["msda._forward"] == 2
+            assert forwards(run(restored).calls) == 2
     for data in saved:
         restored = models.Case(pickle.loads(data), case.inputs)
-        assert run(restored).calls["msda._forward"] == 0
+        assert forwards(run(restored).calls) == 0
 
 
 def test_a_function_of_the_user_stays() -> None:
     case = models.make("d_fine")
-    attention = attention_modules(case.model)[0]
+    attention = models.attention_modules(case.model)[0]
     original = attention.ms_deformable_attn_core
 
     def own(*args: object) -> Tensor:
@@ -262,7 +275,7 @@ def test_a_function_of_the_user_stays() -> None:
     with patch_transformers():
         assert attention.ms_deformable_attn_core is own
         calls = run(case).calls
-        assert calls["msda._forward"] == 1
+        assert forwards(calls) == 1
         assert calls["aten.grid_sampler_2d"] == 3
     assert attention.ms_deformable_attn_core is own
 
@@ -276,10 +289,10 @@ import test_transformers as tests, transformers_models as models
 assert not any(".modeling_mask2former" in name for name in sys.modules)
 for family in tests.FORMS:
     result = tests.run(models.make(family))
-    assert result.calls["msda._forward"] == result.attentions > 0, family
+    assert tests.forwards(result.calls) == result.attentions > 0, family
 patch.undo()
 for family in tests.FORMS:
-    assert tests.run(models.make(family)).calls["msda._forward"] == 0, family
+    assert tests.forwards(tests.run(models.make(family)).calls) == 0, family
 print("patched before the import")
 """
 
@@ -306,46 +319,6 @@ def test_a_patch_tells_what_it_replaced() -> None:
     assert name in patch.replaced and name in repr(patch)
     unpatch_transformers()
     assert patch.replaced == [] and repr(patch) == "<Patch of nothing>"
-
-
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("family", FORMS)
-def test_a_compiled_attention_is_one_graph(family: str, dynamic: bool) -> None:
-    case = models.make(family)
-    attention = attention_modules(case.model)[0]
-    given = []
-    hook = attention.register_forward_pre_hook(
-        lambda _, args, kwargs: given.append((args, kwargs)), with_kwargs=True
-    )
-    expected = []
-    after = attention.register_forward_hook(lambda *parts: expected.append(parts[-1][0].detach()))
-    run(case)
-    hook.remove()
-    after.remove()
-    (args, kwargs), (result,) = given[0], expected
-    args = [a.detach() if isinstance(a, Tensor) else a for a in args]
-    kwargs = {k: a.detach() if isinstance(a, Tensor) else a for k, a in kwargs.items()}
-    operators = collections.Counter()
-
-    def backend(graph, inputs):
-        operators.update(str(node.target) for node in graph.graph.nodes)
-        return graph.forward
-
-    def compiled() -> Tensor:
-        torch.compiler.reset()
-        operators.clear()
-        # A graph break raises with fullgraph.
-        module = torch.compile(attention, fullgraph=True, dynamic=dynamic, backend=backend)
-        return module(*args, **kwargs)[0]
-
-    try:
-        compiled()
-    except Exception as error:
-        pytest.skip(f"this torch does not compile the attention without msda either: {type(error)}")
-    with patch_transformers():
-        got = compiled()
-    assert operators["msda.ms_deform_attn_list"] == 1
-    torch.testing.assert_close(got, result, rtol=1e-5, atol=1e-6)
 
 
 def test_discrete_sampling_rounds_as_transformers_does() -> None:
@@ -381,8 +354,9 @@ def test_a_patched_model_computes_the_same_on_the_gpu(family: str) -> None:
     exact = run(on_gpu(double(models.make(family))))
     with patch_transformers():
         patched = run(on_gpu(double(models.make(family))))
-    assert patched.calls["msda._forward"] == patched.attentions == exact.attentions > 0
-    assert patched.calls["msda._backward"] == patched.attentions
+    calls = in_form(patched.calls, f"forward{form(family)}")
+    assert calls == patched.attentions == exact.attentions > 0
+    assert in_form(patched.calls, f"backward{form(family)}") == patched.attentions
     assert patched.calls["aten.grid_sampler_2d"] == 0
     compare_exactly(patched, exact)
 

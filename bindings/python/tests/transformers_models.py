@@ -8,7 +8,7 @@ of a location jumps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -447,3 +447,48 @@ def make(family: str) -> Case:
         pytest.skip(f"transformers {transformers.__version__} has no {family}: {error}")
     randomise(case.model)
     return Case(case.model.eval(), case.inputs)
+
+
+def attention_modules(model: nn.Module) -> list[nn.Module]:
+    """The modules around the operator: one call of them is one call of the operator."""
+    return [
+        module
+        for module in model.modules()
+        if hasattr(module, "sampling_offsets") and hasattr(module, "attention_weights")
+    ]
+
+
+class Call(NamedTuple):
+    """A call of an attention module inside of a model, with tensors that belong to no graph."""
+
+    module: nn.Module
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+    def __call__(self, **changed: Any) -> Any:
+        return self.module(*self.args, **{**self.kwargs, **changed})
+
+    def to(self, dtype: torch.dtype) -> Call:
+        def cast(value: Any) -> Any:
+            floats = isinstance(value, Tensor) and value.is_floating_point()
+            return value.to(dtype) if floats else value
+
+        kwargs = {name: cast(value) for name, value in self.kwargs.items()}
+        return Call(self.module.to(dtype), [cast(value) for value in self.args], kwargs)
+
+
+def first_attention(case: Case) -> Call:
+    """The first call of an attention module in a model."""
+    calls: list[Call] = []
+
+    def note(module: nn.Module, args: Any, kwargs: Any) -> None:
+        detached = lambda value: value.detach() if isinstance(value, Tensor) else value
+        given = {name: detached(value) for name, value in kwargs.items()}
+        calls.append(Call(module, [detached(value) for value in args], given))
+
+    module = attention_modules(case.model)[0]
+    hook = module.register_forward_pre_hook(note, with_kwargs=True)
+    with torch.no_grad():
+        case.model(**case.inputs)
+    hook.remove()
+    return calls[0]

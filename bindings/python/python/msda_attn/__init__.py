@@ -29,6 +29,7 @@ if typing.TYPE_CHECKING:
     from ._torch.functional import ms_deform_attn, ms_deform_attn_fused
     from ._torch.module import MSDeformAttn
     from ._torch.sharding import register_sharding
+    from .integrations.libraries import patch
     from .integrations.transformers import patch_transformers, unpatch_transformers
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "__version__",
     "ms_deform_attn",
     "ms_deform_attn_fused",
+    "patch",
     "patch_transformers",
     "register_sharding",
     "unpatch_transformers",
@@ -45,6 +47,7 @@ _FUNCTIONS = {"ms_deform_attn", "ms_deform_attn_fused"}
 # Names that need torch, and their modules.
 _WITH_TORCH = {
     "MSDeformAttn": "._torch.module",
+    "patch": ".integrations.libraries",
     "patch_transformers": ".integrations.transformers",
     "register_sharding": "._torch.sharding",
     "unpatch_transformers": ".integrations.transformers",

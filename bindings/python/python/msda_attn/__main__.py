@@ -9,7 +9,7 @@ from . import __version__
 
 _COMMANDS = {
     "doctor": ("_doctor", "what works here and what is missing"),
-    "bench": ("_bench", "times the operator beside torch and other kernels"),
+    "bench": ("_bench", "times the operator, or whole models, beside others"),
 }
 
 

@@ -1,10 +1,11 @@
-"""`python -m msda_attn bench`: times the operator beside torch and other implementations."""
+"""`python -m msda_attn bench`: times the operator, or whole models, beside other implementations."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import datetime
+import importlib.util
 import json
 import math
 import os
@@ -327,9 +328,22 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
         "them. CPU: caches are warm. CUDA: L2 is flushed, and host time is measured apart. Exit "
         "code 0: measured. 1: a result of msda is wrong. 2: wrong arguments, or torch is missing.",
     )
-    parser.add_argument("--list", action="store_true", help="list the workloads and stop")
+    parser.add_argument("--list", action="store_true", help="list workloads and models, and stop")
     parser.add_argument(
         "--workload", action="append", metavar="NAME", help="a workload, or all; can be repeated"
+    )
+    parser.add_argument(
+        "--model",
+        action="append",
+        metavar="NAME",
+        help="a whole model of transformers with random weights in place of workloads, or all",
+    )
+    parser.add_argument("--train", action="store_true", help="with --model: a training step")
+    parser.add_argument("--batch", type=int, default=1, help="with --model: images (default: 1)")
+    parser.add_argument(
+        "--compile",
+        choices=["default", "reduce-overhead", "max-autotune"],
+        help="with --model: the mode of torch.compile",
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], help="cuda where torch has it")
     parser.add_argument("--dtype", choices=_DTYPES, default="f32", help="type of all tensors")
@@ -364,6 +378,22 @@ def _refusal(args: argparse.Namespace) -> str:
     for name in args.workload or []:
         if name != "all" and name not in WORKLOADS:
             return f"--workload: got {name!r}, expected all or one of {', '.join(WORKLOADS)}"
+    if args.model:
+        from ._bench_models import MODELS
+
+        for name in args.model:
+            if name != "all" and name not in MODELS:
+                return f"--model: got {name!r}, expected all or one of {', '.join(MODELS)}"
+        if args.workload:
+            return "--workload: got it beside --model, expected one of the two"
+        if args.batch < 1:
+            return f"--batch: got {args.batch}, expected at least 1"
+        if args.dtype == "f64":
+            return "--dtype: got 'f64', expected f32, f16 or bf16 with --model"
+        if importlib.util.find_spec("transformers") is None:
+            return "--model: got it without transformers\nhint: pip install transformers"
+    elif args.train or args.batch != 1 or args.compile:
+        return "--train, --batch, --compile: got one without --model"
     if args.device == "cuda" and not torch.cuda.is_available():
         return "--device: got cuda, but torch finds no GPU\nhint: `python -m msda_attn doctor`"
     if args.threads is not None and args.threads < 1:
@@ -402,6 +432,65 @@ def _machine(device: str) -> str:
     return f"{_processor()} ({_native.cpu_isa()}, {threads} thread{'s' if threads > 1 else ''})"
 
 
+def _document(where: str, found: dict[str, Any]) -> str:
+    """A record: the machine, the versions, and what was found."""
+    import torch
+
+    document = {
+        "schema": 1,
+        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "command": sys.argv,
+        "machine": where,
+        "system": platform.platform(),
+        "msda": __version__,
+        "torch": torch.__version__,
+    }
+    return json.dumps({**document, **found}, indent=1) + "\n"
+
+
+def _models(args: argparse.Namespace, device: str) -> int:
+    """Prints a table per model. A model that this transformers does not have is named."""
+    import torch
+    import transformers
+
+    from . import _bench_models
+
+    where = _machine(device)
+    versions = f"msda {__version__}, torch {torch.__version__}, transformers "
+    print(textwrap.fill(f"{versions}{transformers.__version__}, {where}", _WIDTH))
+    dtype = getattr(torch, _DTYPES[args.dtype])
+    names = list(_bench_models.MODELS) if "all" in args.model else dict.fromkeys(args.model)
+    results = []
+    for name in names:
+        what = "training step" if args.train else "inference"
+        title = f"{name}, {what}, batch {args.batch}, {args.dtype}"
+        title += f", torch.compile {args.compile}" if args.compile else ""
+        try:
+            step = _bench_models.Step(name, dtype, args.batch, args.train, device)
+        except (ImportError, AttributeError) as problem:
+            text = f"{name}: transformers {transformers.__version__} does not have it"
+            print(f"\n{text} ({_reason(problem)})", file=sys.stderr, flush=True)
+            continue
+        error = _bench_models.error(step)
+        if error > 1:
+            hint = "hint: `python -m msda_attn doctor` checks the installation"
+            text = f"error: {title}: the error is {error:.3g} times the error allowed"
+            print(f"{text}\n{hint}", file=sys.stderr)
+            return 1
+        rows = _bench_models.measure(step, args.seconds, args.compile)
+        print("\n" + _bench_models.table(title, rows), flush=True)
+        common = {"model": name, "train": args.train, "batch": args.batch, "dtype": args.dtype}
+        common["compile"] = args.compile
+        results += [{**common, **row.record(), "error_over_allowed": error} for row in rows]
+        if args.json is not None:
+            found = {"transformers": transformers.__version__, "models": results}
+            args.json.write_text(_document(where, found), encoding="utf-8")
+        del step, rows
+        if device == "cuda":
+            torch.cuda.empty_cache()
+    return 0 if results else 2
+
+
 def main(arguments: list[str]) -> int:
     """Prints the tables. The result is 1 if a result of msda is wrong, 2 if nothing can run."""
     args = _arguments(arguments)
@@ -419,11 +508,16 @@ def main(arguments: list[str]) -> int:
     if args.list:
         for name, workload in WORKLOADS.items():
             print(f"{name:<20}{textwrap.shorten(workload.about, _WIDTH - 20, placeholder=' ...')}")
+        from ._bench_models import MODELS
+
+        print(textwrap.fill(f"models: {', '.join(MODELS)}", _WIDTH))
         return 0
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     dtype = _DTYPES[args.dtype]
     if args.threads:
         torch.set_num_threads(args.threads)
+    if args.model:
+        return _models(args, device)
     names = args.workload or ["detr-decoder", "rt-detr-decoder", "rf-detr-decoder"]
     names = list(WORKLOADS) if "all" in names else list(dict.fromkeys(names))
     operators, absent = _load(device)
@@ -445,17 +539,7 @@ def main(arguments: list[str]) -> int:
     host = measure_host(dtype, device, operators)
     print("\n" + host_table(host))
     if args.json is not None:
-        document = {
-            "schema": 1,
-            "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "machine": where,
-            "system": platform.platform(),
-            "msda": __version__,
-            "torch": torch.__version__,
-            "not_installed": absent,
-            "results": records,
-            "host": host,
-        }
-        args.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        found = {"not_installed": absent, "results": records, "host": host}
+        args.json.write_text(_document(where, found), encoding="utf-8")
     print("\n" + summary(all_rows, host, f"{where} in {dtype}"))
     return 0

@@ -112,6 +112,11 @@ class Replacements:
                 if value is function or again:
                     self.set(owner, name, new)
 
+    def add(self, name: str, undo: Callable[[], object]) -> None:
+        """Notes a replacement that was made in another way, and how it is undone."""
+        self._undo.append(undo)
+        self.names.append(name)
+
     def add_finder(self, finder: object) -> None:
         """Asks this finder first at every import."""
         sys.meta_path.insert(0, finder)

@@ -28,12 +28,13 @@ from torch import Tensor
 
 from .._torch.functional import ms_deform_attn, promote
 from .._torch.levels import tables
+from ._library import attention_classes, replace_modules
 from ._replace import ABSENT, Patch, Replacements, lock, original
 
 EXTENSION = "MultiScaleDeformableAttention"
 
 # Names that Deformable-DETR, detrex, mmcv and the repositories derived from them use.
-_FUNCTIONS = ("multi_scale_deformable_attn_pytorch", "ms_deform_attn_core_pytorch")
+FUNCTIONS = ("multi_scale_deformable_attn_pytorch", "ms_deform_attn_core_pytorch")
 _CLASSES = ("MultiScaleDeformableAttnFunction", "MSDeformAttnFunction")
 
 
@@ -86,8 +87,11 @@ def _core_pytorch(
     sampling_locations: Tensor,
     attention_weights: Tensor,
 ) -> Tensor:
-    """The repositories' function for the CPU."""
-    return ms_deform_attn(value, value_spatial_shapes, None, sampling_locations, attention_weights)
+    """The repositories' function for the CPU. Levels and points may be one dimension."""
+    if sampling_locations.dim() == 5:
+        sampling_locations = sampling_locations.unflatten(3, (len(value_spatial_shapes), -1))
+    weights = attention_weights.reshape(sampling_locations.shape[:-1])
+    return ms_deform_attn(value, value_spatial_shapes, None, sampling_locations, weights)
 
 
 def _planar_core_pytorch(
@@ -99,23 +103,25 @@ def _planar_core_pytorch(
 ) -> Tensor:
     """The function of LW-DETR and RF-DETR: value is `(batch, heads, channels, positions)`."""
     shapes = value_spatial_shapes if value_spatial_shapes_hw is None else value_spatial_shapes_hw
-    weights = attention_weights.reshape(sampling_locations.shape[:-1])
-    return ms_deform_attn(value.permute(0, 3, 1, 2), shapes, None, sampling_locations, weights)
+    return _core_pytorch(value.permute(0, 3, 1, 2), shapes, sampling_locations, attention_weights)
 
 
-def _replacement(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def replacement(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The function of msda that computes the same as this one, by a small example."""
     shapes = torch.tensor([(2, 3), (1, 2)])
     value = torch.linspace(-1, 1, 48).square().reshape(1, 8, 2, 3)
     locations = torch.linspace(0.1, 0.9, 16).reshape(1, 2, 2, 2, 1, 2)
     weights = torch.linspace(0.5, 1, 8).reshape(1, 2, 2, 2, 1)
     expected = _core_pytorch(value, shapes, locations, weights)
-    for new, given in (
-        (_core_pytorch, value),
-        (_planar_core_pytorch, value.permute(0, 2, 3, 1).contiguous()),
+    planar = value.permute(0, 2, 3, 1).contiguous()
+    for new, given, flat in (
+        (_core_pytorch, value, False),
+        (_core_pytorch, value, True),
+        (_planar_core_pytorch, planar, False),
     ):
+        samples = (locations.flatten(3, 4), weights.flatten(3)) if flat else (locations, weights)
         try:
-            got = function(given, shapes, locations, weights)
+            got = function(given, shapes, *samples)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             continue
@@ -160,14 +166,15 @@ def install(*names: str) -> Patch:
 
 
 def patch(module: str | types.ModuleType) -> Patch:
-    """Makes the functions of a repository call msda, its function for the CPU included.
+    """Makes the modules and functions of a repository call msda, also on the CPU.
 
     Args:
-        module: the module, or its name, which defines `multi_scale_deformable_attn_pytorch` or
-            `ms_deform_attn_core_pytorch`, and the autograd function beside it, such as
-            `detrex.layers.multi_scale_deform_attn`.
+        module: the module, or its name, which defines the attention module, or the function
+            `multi_scale_deformable_attn_pytorch` or `ms_deform_attn_core_pytorch`, and the autograd
+            function beside it, such as `detrex.layers.multi_scale_deform_attn`.
 
-    Each function is called once with a small example: one that computes something else is refused.
+    Each of them is called with a small example. A function that computes something else is refused;
+    an attention module that does stays as it is, with a warning.
     Other modules that imported the function by name are included. The result undoes the call with
     `undo()`, or at the end of a `with` block; a function stays until all calls for it are undone.
     """
@@ -179,17 +186,18 @@ def patch(module: str | types.ModuleType) -> Patch:
 
 
 def replace_in(module: types.ModuleType, replaced: Replacements) -> None:
-    """Replaces the functions of a module, and notes them in `replaced`."""
+    """Replaces the modules and functions of a module, and notes them in `replaced`."""
     found: dict[str, Any] = vars(module)
-    functions: list[Any] = [original(module, name) for name in _FUNCTIONS if name in found]
+    functions: list[Any] = [original(module, name) for name in FUNCTIONS if name in found]
     classes = [found[name] for name in _CLASSES if name in found]
-    if not functions and not classes:
+    if not functions and not classes and not attention_classes(module):
         raise ValueError(
-            f"module: got {module.__name__}, expected a module with one of "
-            f"{', '.join((*_FUNCTIONS, *_CLASSES))}"
+            f"module: got {module.__name__}, expected a module with an attention module, or with "
+            f"one of {', '.join((*FUNCTIONS, *_CLASSES))}"
         )
+    replace_modules(module, replaced)
     ours = (_core_pytorch, _planar_core_pytorch)
-    pairs = [(function, _replacement(function)) for function in functions if function not in ours]
+    pairs = [(function, replacement(function)) for function in functions if function not in ours]
     for cls in classes:
         replaced.set(cls, "apply", staticmethod(ms_deform_attn_forward))
     for function, new in pairs:

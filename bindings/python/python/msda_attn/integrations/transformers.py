@@ -4,7 +4,9 @@
 
     msda.patch_transformers()
 
-Transformers has the operator in three forms, each copied into the file of every model:
+The forward of whole attention modules is replaced: see `_modules.py`. Calls that the fused operator
+does not compute go to the original forward, and to the operator inside it. Transformers has the
+operator in three forms, each copied into the file of every model:
 
 - a layer `MultiScaleDeformableAttention` (Deformable DETR, RT-DETR, Grounding DINO, RF-DETR, ...),
 - a function `multi_scale_deformable_attention` (Mask2Former, OneFormer),
@@ -17,10 +19,7 @@ are imported later.
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-import re
-import sys
 import types
 import warnings
 from collections.abc import Callable, Sequence
@@ -29,18 +28,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._imports import AfterImport
 from .._torch.functional import ms_deform_attn
-from ._replace import Patch, Replacements, lock
-
-_MODULES = re.compile(r"transformers\.models\..*\.modeling_\w+")
+from ._library import Library
+from ._modules import stores
+from ._replace import Patch, Replacements
 
 # D-FINE and DEIMv2 keep the function in this attribute of each attention module.
 _STORED = "ms_deformable_attn_core"
 
 Sizes = Sequence[Sequence[int]]
-
-_replaced = Replacements()
 
 
 def forward(
@@ -151,7 +147,7 @@ def _stored_function(original: object, new: object) -> property:
     return property(get, put)
 
 
-def _patch_module(module: types.ModuleType) -> None:
+def _replace(module: types.ModuleType, replaced: Replacements) -> None:
     """Replaces every form of the operator that this module defines."""
     name = module.__name__
     here = vars(module)
@@ -163,53 +159,34 @@ def _patch_module(module: types.ModuleType) -> None:
             name, "MultiScaleDeformableAttention.forward", vars(layer).get("forward"), forward
         )
     ):
-        _replaced.set(layer, "forward", forward)
+        replaced.set(layer, "forward", forward)
     for new in (multi_scale_deformable_attention, multi_scale_deformable_attention_v2):
         original = here.get(new.__name__)
         if original is None or original.__module__ != name:
             continue
         if not _fits(name, new.__name__, original, new):
             continue
-        owners = [cls for cls in here.values() if _stores(cls, name)]
+        owners = [cls for cls in here.values() if stores(cls, name, _STORED)]
         for cls in owners:
-            _replaced.set(cls, _STORED, _stored_function(original, new))
+            replaced.set(cls, _STORED, _stored_function(original, new))
         # Where instances keep the function, its name must still give it: pickle looks there.
         if not owners:
-            _replaced.set(module, new.__name__, new)
+            replaced.set(module, new.__name__, new)
 
 
-def _stores(cls: object, module: str) -> bool:
-    if not (isinstance(cls, type) and cls.__module__ == module and "__init__" in vars(cls)):
-        return False
-    code = getattr(cls.__init__, "__code__", None)
-    return code is not None and _STORED in code.co_names
-
-
-def _after_import(module: types.ModuleType) -> None:
-    with lock:
-        if _replaced:
-            _patch_module(module)
+library = Library("transformers", r"transformers\.models\..*\.modeling_\w+", _replace)
 
 
 def patch_transformers() -> Patch:
     """Makes the models of transformers call msda, on the CPU and on CUDA.
 
-    Models that exist already are included. The result undoes the call with `undo()`, or at the end
-    of a `with` block; the patch stays until all calls are undone.
+    The forward of whole attention modules is replaced. Models that exist already are included. The
+    result undoes the call with `undo()`, or at the end of a `with` block; the patch stays until all
+    calls are undone.
     """
-    if importlib.util.find_spec("transformers") is None:
-        raise ImportError(
-            "msda_attn.patch_transformers needs transformers\nhint: pip install transformers"
-        )
-    with lock:
-        if not _replaced:
-            _replaced.add_finder(AfterImport(_MODULES.fullmatch, _after_import))
-            for name, module in list(sys.modules.items()):
-                if _MODULES.fullmatch(name) and isinstance(module, types.ModuleType):
-                    _patch_module(module)
-        return _replaced.handle()
+    return library.patch()
 
 
 def unpatch_transformers() -> None:
     """Undoes all calls of `patch_transformers`. Without a patch it does nothing."""
-    _replaced.undo()
+    library.unpatch()
