@@ -196,13 +196,10 @@ def _optimized(program: torch.onnx.ONNXProgram) -> onnx.ModelProto:
 
 def _leaves(model, args: tuple, kwargs: dict, shapes: Any) -> Iterator[tuple[torch.Tensor, Any]]:
     """The tensors among the arguments in their order, and which of their sizes are dynamic."""
-    if isinstance(shapes, dict):
-        bound = inspect.signature(model.forward).bind(*args, **kwargs)
-        yield from _walk(dict(bound.arguments), shapes)
-    else:
-        shapes = list(shapes or [])
-        shapes += [None] * (len(args) + len(kwargs) - len(shapes))
-        yield from _walk([*args, *kwargs.values()], shapes)
+    given = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
+    if not isinstance(shapes, dict):
+        shapes = dict(zip(given, shapes or ()))
+    yield from _walk(given, shapes)
 
 
 def _walk(given: Any, shapes: Any) -> Iterator[tuple[torch.Tensor, Any]]:

@@ -25,7 +25,9 @@ _LAYOUT = frozenset(
     "Reshape Transpose Squeeze Unsqueeze Flatten Identity Cast Split Slice Gather Expand "
     "SplitToSequence SequenceAt Pad".split()
 )
-_ARITHMETIC = frozenset("Mul Add Sub Div Neg Floor Clip Min Max Where".split())
+_ARITHMETIC = frozenset("Mul Add Sub Div Concat".split())
+# Operators between locations and the indices of a Gather.
+_INDICES = frozenset("Floor Clip Min Max Where Greater Less GreaterOrEqual LessOrEqual".split())
 _MOST_PROOFS = 40
 
 
@@ -42,11 +44,11 @@ class Found:
 
 @dataclasses.dataclass(frozen=True)
 class Seed:
-    """One sampled level: its result, its map (rows, channels, height, width) and its grid."""
+    """One sampled level: its result, its map (rows, channels, height, width) and its places."""
 
     output: str
     map: str
-    grid: str
+    places: tuple[str, ...]
     node: str
 
 
@@ -90,24 +92,36 @@ class Matcher:
     def size(self, name: str) -> int:
         return math.prod(self.shapes[name]) if name in self.shapes else -1
 
-    def chain(self, name: str, arithmetic: bool = False) -> list[str]:
+    def chain(self, name: str) -> list[str]:
         """A tensor and its ancestors through operators that only move numbers."""
         found = [name]
         while (node := self.graph.maker.get(found[-1])) is not None:
-            if node.op_type in _LAYOUT or node.op_type == "Concat" and len(node.input) == 1:
-                found.append(node.input[0])
-                continue
-            many = [i for i in node.input if i and self.size(i) != 1]
-            if not arithmetic or node.op_type not in _ARITHMETIC or len(set(many)) != 1:
+            if node.op_type not in _LAYOUT and not (
+                node.op_type == "Concat" and len(node.input) == 1
+            ):
                 break
-            found.append(many[0])
+            found.append(node.input[0])
         return found
 
-    def common(self, names: Sequence[str], size: int, arithmetic: bool = False) -> list[str]:
-        """Common ancestors with this many numbers, the farthest first."""
-        chains = [self.chain(name, arithmetic) for name in names]
-        shared = [n for n in chains[0] if all(n in chain for chain in chains[1:])]
-        return [n for n in reversed(shared) if self.size(n) == size]
+    def near(self, names: Sequence[str]) -> list[str]:
+        """Tensors and what they are computed from with arithmetic and layouts, nearest first."""
+        found, work = {}, list(names)
+        while work:
+            name = work.pop(0)
+            if name in found or name not in self.shapes:
+                continue
+            found[name] = True
+            node = self.graph.maker.get(name)
+            if node is not None and node.op_type in _LAYOUT:
+                work.append(node.input[0])
+            elif node is not None and node.op_type in _ARITHMETIC | _INDICES:
+                work += node.input
+        return list(found)
+
+    def common(self, lists: Sequence[list[str]], size: int) -> list[str]:
+        """Tensors that are in all lists and have this many numbers."""
+        shared = [n for n in lists[0] if all(n in other for other in lists[1:])]
+        return [n for n in shared if self.size(n) == size]
 
     def flows(self, seeds: Sequence[Seed]) -> dict[str, _Flow]:
         """Follows sampled levels forward through layouts, one product with weights, and sums."""
@@ -135,7 +149,7 @@ class Matcher:
         """Levels that meet, and the tensors in which all of them are."""
         flows = self.flows(seeds)
         sets = {flow.seeds for flow in flows.values() if flow.weights}
-        for group in sets:
+        for group in sorted(sets, key=min):
             if any(group < other for other in sets):
                 continue
             tensors = [(n, f) for n, f in flows.items() if f.seeds == group and f.weights]
@@ -147,20 +161,22 @@ class Matcher:
     def proposals(self, seeds: Sequence[Seed], tensors: list) -> Iterator[Proposal]:
         """What a group may compute."""
         maps = [self.shapes[seed.map] for seed in seeds]
-        counts = [self.size(seed.grid) // 2 for seed in seeds]
         if any(len(m) != 4 or m[:2] != maps[0][:2] for m in maps):
             raise Refused("its maps have different channels")
         rows, channels = maps[0][:2]
+        counts = [self.size(seed.output) // channels for seed in seeds]
         positions = sum(m[2] * m[3] for m in maps)
-        values = self.common([s.map for s in seeds], rows * channels * positions)
-        places = self.common([s.grid for s in seeds], 2 * sum(counts), True)
+        # Tensors far from the samples have the layout of the operator.
+        chains = [self.chain(seed.map)[::-1] for seed in seeds]
+        values = self.common(chains, rows * channels * positions)
+        places = self.common([self.near(seed.places) for seed in seeds], 2 * sum(counts))
         if not values:
             raise Refused("its maps come from no common tensor")
         if not places:
             raise Refused("its grids come from no common tensor")
         tables = [self.tables_of(seeds, observed) for observed in self.runs]
         for output, flow in reversed(tensors):
-            weights = self.common(flow.weights, sum(counts))
+            weights = self.common([self.chain(w)[::-1] for w in flow.weights], sum(counts))
             for heads in (h for h in range(rows, 0, -1) if rows % h == 0):
                 batch = rows // heads
                 for queries, steps in _output_fits(self.shapes[output], batch, heads * channels):
@@ -175,7 +191,7 @@ class Matcher:
                         self.sources(places, (*shape, 2)),
                         self.sources(weights, shape),
                     )
-                    for value, location, weight in itertools.product(*(o[:3] for o in options)):
+                    for value, location, weight in itertools.product(*(o[:6] for o in options)):
                         yield Proposal(
                             PLAIN,
                             dict(
@@ -198,7 +214,7 @@ class Matcher:
     def fused_proposals(self, node: onnx.NodeProto) -> Iterator[Proposal]:
         """The same node with its softmax and its locations."""
         value, shapes, starts, locations, weights = node.input
-        soft = next((n for n in self.chain(weights) if self._makes(n, "Softmax")), None)
+        soft = next((n for n in self.chain(weights) if self.makes(n, "Softmax")), None)
         if soft is None:
             raise Refused("its weights come from no Softmax")
         batch, queries, heads, *samples = self.shapes[weights]
@@ -206,19 +222,8 @@ class Matcher:
         logits = self.sources(
             self.chain(self.graph.maker[soft].input[0]), (batch, queries, heads, *samples)
         )
-        # Everything that the locations are computed from with arithmetic and layouts.
-        near, work = [], [locations]
-        while work:
-            name = work.pop(0)
-            if name in near or name not in self.shapes:
-                continue
-            near.append(name)
-            made = self.graph.maker.get(name)
-            if made is not None and made.op_type in _LAYOUT:
-                work.append(made.input[0])
-            elif made is not None and made.op_type in _ARITHMETIC | {"Concat"}:
-                work += [i for i in made.input if not is_integer(self.runs[0].types.get(i, ""))]
-        near.reverse()
+        near = self.near([locations])[::-1]
+        near = [n for n in near if not is_integer(self.runs[0].types.get(n, ""))]
         offsets = self.sources(near, (*self.shapes[weights], 2))
         points = []
         for count, size in itertools.product(sorted({levels, 1}, reverse=True), (4, 2)):
@@ -246,7 +251,8 @@ class Matcher:
                 tables,
             )
 
-    def _makes(self, name: str, op: str) -> bool:
+    def makes(self, name: str, op: str) -> bool:
+        """Whether an operator of this kind makes a tensor."""
         node = self.graph.maker.get(name)
         return node is not None and node.op_type == op
 
@@ -299,8 +305,34 @@ def grid_samples(matcher: Matcher) -> tuple[list[Seed], list[Found]]:
             others.append(Found([node.name or node.output[0]], "left", f"not replaced: {reason}"))
             continue
         name = node.name or node.output[0]
-        seeds.append(Seed(node.output[0], node.input[0], node.input[1], name))
+        seeds.append(Seed(node.output[0], node.input[0], (node.input[1],), name))
     return seeds, others
+
+
+def gathers(matcher: Matcher) -> list[Seed]:
+    """Levels sampled without GridSample: four pixels by GatherElements, and their weighted sum."""
+    corners: dict[str, list[onnx.NodeProto]] = {}
+    for node in matcher.graph.nodes:
+        if node.op_type == "GatherElements" and not matcher.fixed(node.input[0]):
+            corners.setdefault(node.input[0], []).append(node)
+    seeds = []
+    for data, nodes in corners.items():
+        maps = [n for n in matcher.chain(data) if len(matcher.shapes.get(n, ())) == 4]
+        # The map is the tensor before its padding.
+        padded = [n for n in maps if matcher.makes(n, "Pad")]
+        if len(nodes) != 4 or not maps:
+            continue
+        found = {node.output[0]: frozenset([at]) for at, node in enumerate(nodes)}
+        for node in matcher.graph.nodes:
+            sets = [found[name] for name in node.input if name in found]
+            if sets and node.op_type in _LAYOUT | {"Mul", "Add", "Sum"}:
+                found.setdefault(node.output[0], frozenset().union(*sets))
+        whole = [name for name, corner in found.items() if len(corner) == 4]
+        if whole:
+            map = matcher.graph.maker[padded[-1]].input[0] if padded else maps[0]
+            places = tuple(node.input[1] for node in nodes)
+            seeds.append(Seed(whole[0], map, places, nodes[0].name or nodes[0].output[0]))
+    return seeds
 
 
 class Writer:
@@ -378,15 +410,14 @@ class Writer:
         ]
         return [shapes, starts]
 
-    def write(self, proposal: Proposal, tables: list[str], nodes: list) -> str:
-        """Puts the operator into the model. The result is the name of its node."""
+    def write(self, proposal: Proposal, tables: list[str], nodes: list, name: str) -> None:
+        """Puts the operator into the model, as a node of this name."""
         value = proposal.sources["value"]
         first = self.steps(value.name, value.steps, "", nodes)
         inputs = dict(zip(INPUTS[proposal.op], [first, *tables]))
         for field, source in list(proposal.sources.items())[1:]:
             inputs[field] = self.steps(source.name, source.steps, first, nodes)
-        name, output = self.name("attention"), proposal.output.name
-        types = self.runs[0].types
+        output, types = proposal.output.name, self.runs[0].types
         same_type = types.get(value.name) == types.get(output)
         direct = same_type and not proposal.output.steps
         result = output if direct else self.name("output")
@@ -409,7 +440,6 @@ class Writer:
                 kind = getattr(onnx.TensorProto, kind)
                 nodes.append(helper.make_node("Cast", [last], [output], to=kind))
         files.replace(self.model, output, nodes)
-        return name
 
 
 def _first_proven(matcher: Matcher, proposals: Iterator[Proposal]) -> tuple[Proposal, float]:
@@ -433,6 +463,7 @@ def rewrite(model: onnx.ModelProto, sizes: dict[str, int] | None = None) -> list
         report.append(Found([], "note", note))
     matcher, writer = Matcher(model, runs), Writer(model, runs)
     seeds, left = grid_samples(matcher)
+    seeds += gathers(matcher)
     report += left
     for group, tensors in matcher.groups(seeds):
         names = [seed.node for seed in group]
@@ -445,7 +476,9 @@ def rewrite(model: onnx.ModelProto, sizes: dict[str, int] | None = None) -> list
             continue
         nodes: list[onnx.NodeProto] = []
         tables = writer.level_tables(group, proposal, nodes)
-        report.append(Found(names, "replaced", writer.write(proposal, tables, nodes), error))
+        name = writer.name("attention")
+        writer.write(proposal, tables, nodes, name)
+        report.append(Found(names, "replaced", name, error))
     files.prune(model)
     files.add_functions(model, _has_double(runs[0], model))
     return report + fuse(model, sizes)
@@ -470,8 +503,8 @@ def fuse(
         except Refused as refused:
             report.append(Found([node.name], "not fused", str(refused)))
             continue
-        name = writer.write(proposal, list(node.input[1:3]), [])
-        report.append(Found([node.name], "fused", name, error))
+        writer.write(proposal, list(node.input[1:3]), [], node.name)
+        report.append(Found([node.name], "fused", "with its softmax and its locations", error))
     files.prune(model)
     files.add_functions(model, _has_double(runs[0], model))
     return report
