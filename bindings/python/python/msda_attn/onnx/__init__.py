@@ -22,10 +22,10 @@ except ModuleNotFoundError as error:
     ) from error
 
 if typing.TYPE_CHECKING:
-    from .export import export
+    from .exporter import export
     from .match import rewrite
     from .openvino import openvino_extension
-    from .verify import verify
+    from .verifier import verify
 
 __all__ = [
     "OnnxError",
@@ -41,10 +41,10 @@ __all__ = [
 
 # Names that need torch, ONNX Runtime or OpenVINO, and their modules.
 _LATER = {
-    "export": ".export",
+    "export": ".exporter",
     "openvino_extension": ".openvino",
     "rewrite": ".match",
-    "verify": ".verify",
+    "verify": ".verifier",
 }
 
 

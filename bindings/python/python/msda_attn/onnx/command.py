@@ -12,7 +12,7 @@ from . import graph as files
 from .match import rewrite
 from .ops import OnnxError
 from .tensorrt import convert
-from .verify import verify
+from .verifier import verify
 
 
 def _size(text: str) -> tuple[str, int]:

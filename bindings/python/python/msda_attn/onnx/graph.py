@@ -84,17 +84,17 @@ def _short(error: Exception) -> str:
     return " ".join(lines)[:400] or type(error).__name__
 
 
-def save(model: onnx.ModelProto, path: str | os.PathLike, external: bool = False) -> None:
+def save(model: onnx.ModelProto, path: str | os.PathLike, check: bool = True) -> None:
     """Writes a file that appears only when it is complete. Over 2 GB it uses external data."""
     path = pathlib.Path(path)
-    external = external or model.ByteSize() > _LIMIT
-    data = f"{path.name}.data"
+    external, data = model.ByteSize() > _LIMIT, f"{path.name}.data"
     try:
         with tempfile.TemporaryDirectory(prefix=".msda-", dir=path.parent) as folder:
             part = pathlib.Path(folder)
             options = {"save_as_external_data": True, "location": data} if external else {}
             onnx.save_model(model, str(part / path.name), **options)
-            onnx.checker.check_model(str(part / path.name))
+            if check:
+                onnx.checker.check_model(str(part / path.name))
             # The data first: no moment has the new model with other data.
             if (part / data).exists():
                 os.replace(part / data, path.parent / data)
@@ -148,7 +148,7 @@ def session(model: onnx.ModelProto, optimize: bool = True, library: bool = True)
         with tempfile.TemporaryDirectory(prefix="msda-") as folder:
             copy = onnx.ModelProto()
             copy.CopyFrom(model)
-            save(copy, pathlib.Path(folder) / "model.onnx")
+            save(copy, pathlib.Path(folder) / "model.onnx", check=False)
             return make(str(pathlib.Path(folder) / "model.onnx"), options)
     except Exception as error:  # ONNX Runtime's exceptions share no class with a name.
         raise OnnxError(f"ONNX Runtime does not load the model: {_short(error)}") from None

@@ -378,8 +378,9 @@ class Writer:
 
     def level_tables(self, seeds: Sequence[Seed], proposal: Proposal, nodes: list) -> list[str]:
         """Level sizes and first positions: constants, or from the shapes that the graph computes."""
-        if not files.symbols(self.model):
-            return [self.numbers(table) for table in proposal.tables[0]]
+        first, last = proposal.tables[0], proposal.tables[-1]
+        if set(files.symbols(self.model).values()) <= {"batch"} and (first[0] == last[0]).all():
+            return [self.numbers(table) for table in first]
         parts = []
         for level, seed in enumerate(seeds):
             made = self.graph.maker.get(seed.map)
@@ -493,7 +494,7 @@ def fuse(
     """
     runs, note = observe_twice(model, sizes or {})
     if note and demand:
-        raise OnnxError(note)
+        raise OnnxError(f"the model: got a constant where a dynamic size was asked for; {note}")
     matcher, writer, report = Matcher(model, runs), Writer(model, runs), []
     for node in matcher.graph.nodes:
         if not (is_ours(node) and node.op_type == PLAIN):
