@@ -213,7 +213,12 @@ class Case(torch.nn.Module):
 
 @pytest.mark.parametrize(
     "family, dynamic, count",
-    [("deformable_detr", True, 4), ("rt_detr", False, 2), ("d_fine", True, 2), ("mask2former", False, 2)],
+    [
+        ("deformable_detr", True, 4),
+        ("rt_detr", False, 2),
+        ("d_fine", True, 2),
+        ("mask2former", True, 2),
+    ],
 )
 def test_models_of_transformers_are_rewritten(family, dynamic, count, tmp_path):
     pytest.importorskip("transformers", reason="transformers is not installed")
@@ -376,11 +381,21 @@ def test_verify_warns(tmp_path):
     report = deploy.verify(
         model,
         sizes={
-            "value_0": 2, "value_1": 69, "value_2": 3, "value_3": 8,
-            "sampling_locations_0": 2, "sampling_locations_1": 5, "sampling_locations_2": 3,
-            "sampling_locations_3": 2, "sampling_locations_4": 4, "sampling_locations_5": 2,
-            "attention_weights_0": 2, "attention_weights_1": 5, "attention_weights_2": 3,
-            "attention_weights_3": 2, "attention_weights_4": 4,
+            "value_0": 2,
+            "value_1": 69,
+            "value_2": 3,
+            "value_3": 8,
+            "sampling_locations_0": 2,
+            "sampling_locations_1": 5,
+            "sampling_locations_2": 3,
+            "sampling_locations_3": 2,
+            "sampling_locations_4": 4,
+            "sampling_locations_5": 2,
+            "attention_weights_0": 2,
+            "attention_weights_1": 5,
+            "attention_weights_2": 3,
+            "attention_weights_3": 2,
+            "attention_weights_4": 4,
         },
     )
     said = "\n".join(report.warnings)
@@ -398,7 +413,9 @@ def test_tensorrt_gets_the_plugin_with_its_types(exported, dtype, tmp_path):
     else:
         inputs = arrays(PLAIN, dtype, False, False)
         model = one_node(PLAIN, inputs)
-        sizes = {f"{n}_{i}": k for n, a in zip(ops.INPUTS[PLAIN], inputs) for i, k in enumerate(a.shape)}
+        sizes = {
+            f"{n}_{i}": k for n, a in zip(ops.INPUTS[PLAIN], inputs) for i, k in enumerate(a.shape)
+        }
         for info in model.graph.input:
             for axis, dim in enumerate(info.type.tensor_type.shape.dim):
                 dim.dim_value = sizes[f"{info.name}_{axis}"]
@@ -472,7 +489,9 @@ def test_hostile_files_are_refused(exported, tmp_path):
         return change
 
     broken(attribute("padding", "mirror"))
-    refused(path, tmp_path, "node 'attention' (MultiScaleDeformableAttentionFused): attribute padding")
+    refused(
+        path, tmp_path, "node 'attention' (MultiScaleDeformableAttentionFused): attribute padding"
+    )
     broken(attribute("points", "three"))
     refused(path, tmp_path, "attention")
     broken(attribute("speed", 3))

@@ -33,7 +33,11 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("model", type=pathlib.Path)
         sub.add_argument("--json", action="store_true", help="print the report as JSON")
         sub.add_argument(
-            "--size", type=_size, action="append", default=[], metavar="NAME=NUMBER",
+            "--size",
+            type=_size,
+            action="append",
+            default=[],
+            metavar="NAME=NUMBER",
             help="a dynamic size of the inputs",
         )
         if name == "rewrite":
@@ -67,7 +71,9 @@ def _rewrite(args: argparse.Namespace) -> int:
         files.save(model, args.output)
     if args.json:
         found = [dataclasses.asdict(entry) for entry in report]
-        print(json.dumps({"ok": done, "output": str(args.output) if done else None, "found": found}))
+        print(
+            json.dumps({"ok": done, "output": str(args.output) if done else None, "found": found})
+        )
         return 0 if done else 1
     for entry in report:
         error = "" if entry.error is None else f" (relative error {entry.error:.1e})"

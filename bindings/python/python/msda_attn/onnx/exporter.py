@@ -52,13 +52,16 @@ def _tables(levels: Sequence) -> tuple:
 
 
 def _plain(
-    value, spatial_shapes, level_start_index, sampling_locations, attention_weights,
-    options: int = 0, points: int = 0,
+    value,
+    spatial_shapes,
+    level_start_index,
+    sampling_locations,
+    attention_weights,
+    options: int = 0,
+    points: int = 0,
 ):
     rest, levels = (sampling_locations, attention_weights), spatial_shapes.shape[0]
-    return _call(
-        PLAIN, value, spatial_shapes, level_start_index, rest, options, points, levels
-    )
+    return _call(PLAIN, value, spatial_shapes, level_start_index, rest, options, points, levels)
 
 
 def _plain_list(
@@ -69,18 +72,27 @@ def _plain_list(
 
 
 def _fused(
-    value, spatial_shapes, level_start_index, reference_points, sampling_offsets,
-    attention_logits, options: int = 0, points: int = 0,
+    value,
+    spatial_shapes,
+    level_start_index,
+    reference_points,
+    sampling_offsets,
+    attention_logits,
+    options: int = 0,
+    points: int = 0,
 ):
     rest, levels = (reference_points, sampling_offsets, attention_logits), spatial_shapes.shape[0]
-    return _call(
-        FUSED, value, spatial_shapes, level_start_index, rest, options, points, levels
-    )
+    return _call(FUSED, value, spatial_shapes, level_start_index, rest, options, points, levels)
 
 
 def _fused_list(
-    value, levels, reference_points, sampling_offsets, attention_logits,
-    options: int = 0, points: int = 0,
+    value,
+    levels,
+    reference_points,
+    sampling_offsets,
+    attention_logits,
+    options: int = 0,
+    points: int = 0,
 ):
     rest, tables = (reference_points, sampling_offsets, attention_logits), _tables(levels)
     return _call(FUSED, value, *tables, rest, options, points, len(levels) // 3)
@@ -93,6 +105,19 @@ def _is_all_true(self):
     )
 
 
+def _cummax(self, dim: int):
+    # Grounding DINO has it. Each row has the numbers up to its own place.
+    if dim not in (-1, len(self.shape) - 1):
+        raise OnnxError(f"cummax: got dimension {dim}, expected the last one")
+    size = op.Squeeze(op.Shape(self, start=-1))
+    places = op.Range(op.Constant(value_int=0), size, op.Constant(value_int=1))
+    before = op.LessOrEqual(places, op.Unsqueeze(places, op.Constant(value_ints=[1])))
+    rows = op.Unsqueeze(self, op.Constant(value_ints=[-2]))
+    known = op.Where(before, rows, op.ReduceMin(self, keepdims=0))
+    values = op.ReduceMax(known, op.Constant(value_ints=[-1]), keepdims=0)
+    return values, op.ArgMax(known, axis=-1, keepdims=0, select_last_index=1)
+
+
 def translations() -> dict:
     """For `custom_translation_table` of torch.onnx.export: the operators of `torch.ops.msda`."""
     ops = torch.ops.msda
@@ -102,6 +127,7 @@ def translations() -> dict:
         ops.ms_deform_attn_fused.default: _fused,
         ops.ms_deform_attn_fused_list.default: _fused_list,
         torch.ops.aten._is_all_true.default: _is_all_true,
+        torch.ops.aten.cummax.default: _cummax,
     }
 
 

@@ -41,22 +41,22 @@ def load(path: str | os.PathLike) -> onnx.ModelProto:
     register_schemas()
     try:
         model = onnx.load(str(path))
+        if opset(model) < OLDEST_OPSET:
+            raise OnnxError(
+                f"opset: got {opset(model)}, expected {OLDEST_OPSET} or newer\n"
+                "hint: onnx.version_converter.convert_version converts a model"
+            )
         _sort(model)
         if model.ByteSize() <= _LIMIT:
             onnx.checker.check_model(model)
-    except FileNotFoundError:
-        raise OnnxError(f"{path}: got no such file, expected an .onnx model") from None
+        for node in filter(is_ours, model.graph.node):
+            attributes(node)
+    except FileNotFoundError as error:
+        raise OnnxError(f"{path}: got no such file: {_short(error)}") from None
+    except OnnxError as error:
+        raise OnnxError(f"{path}: {error}") from None
     except (DecodeError, onnx.checker.ValidationError, ValueError, OSError, RuntimeError) as error:
         raise OnnxError(f"{path}: got no valid ONNX model: {_short(error)}") from None
-    version = opset(model)
-    if version < OLDEST_OPSET:
-        raise OnnxError(
-            f"{path}: opset: got {version}, expected {OLDEST_OPSET} or newer\n"
-            "hint: onnx.version_converter.convert_version converts a model"
-        )
-    for node in model.graph.node:
-        if is_ours(node):
-            attributes(node)
     return model
 
 
@@ -214,10 +214,12 @@ def feeds(
             fixed = dim.WhichOneof("value") == "dim_value"
             # Given sizes are those of the first run; a batch grows by one in the second.
             more = run_number if kinds.get(name) == "batch" else 0
-            size = sizes[name] + more if name in sizes else SIZES[run_number][kinds.get(name, "other")]
+            size = (
+                sizes[name] + more if name in sizes else SIZES[run_number][kinds.get(name, "other")]
+            )
             shape.append(dim.dim_value if fixed else size)
         dtype = helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type)
-        if "mask" in i.name or dtype == bool:
+        if "mask" in i.name or np.issubdtype(dtype, np.bool_):
             made[i.name] = np.ones(shape, dtype)
         elif np.issubdtype(dtype, np.integer):
             made[i.name] = rng.integers(1, 9, shape).astype(dtype)
@@ -256,9 +258,9 @@ class Observer:
         self.known = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
         self.tensors = [name for name in names if self.types[name].startswith("tensor(")]
         integers = [name for name in self.tensors if is_integer(self.types[name])]
-        probe = with_outputs(model, [*integers, *(f"{name}/shape" for name in self.tensors)])
+        probe = with_outputs(model, [*integers, *(f"{name}//msda" for name in self.tensors)])
         for name in self.tensors:
-            probe.graph.node.append(helper.make_node("Shape", [name], [f"{name}/shape"]))
+            probe.graph.node.append(helper.make_node("Shape", [name], [f"{name}//msda"]))
         self.runner = session(probe, optimize=False, library=False)
         for tensor in model.graph.initializer:
             kind = onnx.TensorProto.DataType.Name(tensor.data_type).lower()
@@ -266,7 +268,7 @@ class Observer:
 
     def run(self, given: Mapping[str, np.ndarray]) -> Observed:
         got = dict(zip((o.name for o in self.runner.get_outputs()), run(self.runner, None, given)))
-        shapes = {name: tuple(got.pop(f"{name}/shape").tolist()) for name in self.tensors}
+        shapes = {name: tuple(got.pop(f"{name}//msda").tolist()) for name in self.tensors}
         shapes.update(self.known)
         shapes.update({name: array.shape for name, array in given.items()})
         got.update({n: a for n, a in given.items() if is_integer(self.types.get(n, ""))})

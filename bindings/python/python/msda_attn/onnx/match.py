@@ -31,7 +31,6 @@ _INDICES = frozenset("Floor Clip Min Max Where Greater Less GreaterOrEqual LessO
 _MOST_PROOFS = 40
 
 
-
 @dataclasses.dataclass
 class Found:
     """One place of a graph: what became of it and why."""
@@ -262,7 +261,9 @@ def attributes_given(node: onnx.NodeProto) -> dict:
     return {k: v for k, v in attributes(node).items() if v != defaults[k]}
 
 
-def _output_fits(shape: tuple[int, ...], batch: int, width: int) -> Iterator[tuple[int, list[Step]]]:
+def _output_fits(
+    shape: tuple[int, ...], batch: int, width: int
+) -> Iterator[tuple[int, list[Step]]]:
     """Queries, and steps from `(batch, queries, width)` to an output of this shape."""
     if len(shape) == 3 and shape[0] == batch:
         if shape[2] == width:
@@ -391,7 +392,9 @@ class Writer:
                 parts.append(self.numbers(size))
                 continue
             part = self.name("size")
-            seen = [(o.integers.get(target), t[0][level]) for o, t in zip(self.runs, proposal.tables)]
+            seen = [
+                (o.integers.get(target), t[0][level]) for o, t in zip(self.runs, proposal.tables)
+            ]
             if all(shape is not None and list(shape[-2:]) == list(hw) for shape, hw in seen):
                 ends = [self.numbers([-2]), self.numbers([2**31])]
                 nodes.append(helper.make_node("Slice", [target, *ends], [part]))

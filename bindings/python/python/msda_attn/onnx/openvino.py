@@ -1,9 +1,9 @@
 """Our operators for OpenVINO on the CPU.
 
-    core = openvino.Core()
-    for extension in msda_attn.onnx.openvino_extension():
-        core.add_extension(extension)
-    model = core.compile_model("model.onnx", "CPU")
+core = openvino.Core()
+for extension in msda_attn.onnx.openvino_extension():
+    core.add_extension(extension)
+model = core.compile_model("model.onnx", "CPU")
 """
 
 from __future__ import annotations

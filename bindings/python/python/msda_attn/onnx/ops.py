@@ -245,7 +245,8 @@ def _sample(opset: int, samplings: set[str]) -> str:
     if len(one) == 1:
         return next(iter(one.values()))
     return _EITHER.format(
-        nearest=one["nearest"].replace("sampled", "s1"), linear=one["bilinear"].replace("sampled", "s2")
+        nearest=one["nearest"].replace("sampled", "s1"),
+        linear=one["bilinear"].replace("sampled", "s2"),
     )
 
 
@@ -282,7 +283,9 @@ def attributes(node: onnx.NodeProto) -> dict[str, Any]:
     where = f"node {node.name!r} ({node.op_type})"
     for attribute in node.attribute:
         if attribute.name not in ATTRIBUTES:
-            raise OnnxError(f"{where}: got attribute {attribute.name!r}, expected {list(ATTRIBUTES)}")
+            raise OnnxError(
+                f"{where}: got attribute {attribute.name!r}, expected {list(ATTRIBUTES)}"
+            )
         expected = _ATTRIBUTE_TYPES[attribute.name]
         if attribute.type != expected:
             kinds = onnx.AttributeProto.AttributeType
@@ -291,7 +294,9 @@ def attributes(node: onnx.NodeProto) -> dict[str, Any]:
                 f"{kinds.Name(expected)}"
             )
         given = onnx.helper.get_attribute_value(attribute)
-        found[attribute.name] = given.decode(errors="replace") if isinstance(given, bytes) else given
+        found[attribute.name] = (
+            given.decode(errors="replace") if isinstance(given, bytes) else given
+        )
     for name, allowed in CHOICES.items():
         if found[name] not in allowed:
             choices = " or ".join(map(repr, allowed))
@@ -307,7 +312,9 @@ def compute(node: onnx.NodeProto, inputs: Sequence[np.ndarray]) -> np.ndarray:
     value, shapes, starts, *rest = inputs
     for field, array, ranks in zip(INPUTS[node.op_type], inputs, RANKS[node.op_type]):
         if array.ndim not in ranks:
-            raise OnnxError(f"{where}: {field}: got shape {list(array.shape)}, expected rank {ranks}")
+            raise OnnxError(
+                f"{where}: {field}: got shape {list(array.shape)}, expected rank {ranks}"
+            )
     batch, positions, heads, channels = value.shape
     *reference, locations, weights = (np.asarray(a, np.float64) for a in rest)
     queries = locations.shape[1]
@@ -317,7 +324,9 @@ def compute(node: onnx.NodeProto, inputs: Sequence[np.ndarray]) -> np.ndarray:
     levels = len(shapes)
     counts = options["points"] or [samples // levels] * levels
     if len(counts) != levels or sum(counts) != samples:
-        raise OnnxError(f"{where}: points: got {counts}, expected {levels} numbers of sum {samples}")
+        raise OnnxError(
+            f"{where}: points: got {counts}, expected {levels} numbers of sum {samples}"
+        )
     level = np.repeat(np.arange(levels), counts)
     sizes = np.asarray(shapes, np.float64)[level][:, ::-1]
     if reference:

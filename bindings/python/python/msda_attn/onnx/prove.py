@@ -60,7 +60,9 @@ def apply(array: np.ndarray, steps: Sequence[Step], batch: int) -> np.ndarray:
 def _undo(array: np.ndarray, steps: Sequence[Step], shape: tuple[int, ...]) -> np.ndarray:
     """The steps of an output backwards."""
     for kind, numbers in reversed(steps):
-        array = array.transpose(np.argsort(numbers)) if kind == "Transpose" else array.reshape(shape)
+        array = (
+            array.transpose(np.argsort(numbers)) if kind == "Transpose" else array.reshape(shape)
+        )
     return array
 
 

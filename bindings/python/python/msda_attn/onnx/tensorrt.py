@@ -38,9 +38,7 @@ class _Nodes:
 
     def constant(self, numbers) -> str:
         name = next(self.names)
-        self.model.graph.initializer.append(
-            onnx.numpy_helper.from_array(np.asarray(numbers), name)
-        )
+        self.model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(numbers), name))
         return name
 
 

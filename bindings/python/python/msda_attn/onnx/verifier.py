@@ -49,7 +49,9 @@ def verify(
         node.name = node.name or f"attention_{at}"
     _warn(model, report)
     names = [o.name for o in model.graph.output]
-    wanted = list(dict.fromkeys([*names, *(n for node in ours for n in (*node.input, *node.output))]))
+    wanted = list(
+        dict.fromkeys([*names, *(n for node in ours for n in (*node.input, *node.output))])
+    )
     given_inputs = {i.name for i in files.model_inputs(model)}
     constants = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
     wanted = [n for n in wanted if n not in given_inputs and n not in constants]
@@ -112,7 +114,11 @@ def _against(report: Report, before, given: Mapping, outputs: list, number: int)
     if len(expected) != len(outputs):
         raise OnnxError(f"--against: got {len(expected)} outputs, expected {len(outputs)}")
     for (name, got), old in zip(outputs, expected):
-        entry = {"output": name, "run": number, "sizes": {k: list(v.shape) for k, v in given.items()}}
+        entry = {
+            "output": name,
+            "run": number,
+            "sizes": {k: list(v.shape) for k, v in given.items()},
+        }
         worst = error(got, np.asarray(old, np.float64))
         report.outputs.append(
             {**entry, "error": worst, "limit": _MODEL_LIMIT, "ok": worst <= _MODEL_LIMIT}
