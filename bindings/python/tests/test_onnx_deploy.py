@@ -167,23 +167,6 @@ def test_every_form_is_replaced(form, opset, dynamic, tmp_path):
     assert all(entry["error"] < 1e-5 for entry in report["outputs"])
 
 
-def test_an_export_of_the_new_exporter_is_replaced(tmp_path):
-    before, after = tmp_path / "before.onnx", tmp_path / "after.onnx"
-    dynamic = tuple({0: torch.export.Dim("batch")} for _ in onnx_forms.NAMES)
-    args = onnx_forms.arguments("stack")
-    torch.onnx.export(
-        onnx_forms.Form("stack"),
-        args,
-        str(before),
-        dynamo=True,
-        verbose=False,
-        opset_version=20,
-        dynamic_shapes=dynamic,
-    )
-    assert command("rewrite", before, "-o", after)[0] == 0
-    assert command("verify", after, "--against", before)[0] == 0
-
-
 @pytest.mark.parametrize("change", onnx_forms.CHANGES)
 def test_a_changed_graph_is_never_replaced(change, tmp_path):
     before, after = tmp_path / "before.onnx", tmp_path / "after.onnx"
@@ -273,6 +256,45 @@ def exported(tmp_path_factory):
     names = ["query", "reference", "first", "second"]
     deploy.export(model, module_inputs(2), path, dynamic_shapes=DYNAMIC, input_names=names)
     return path, model
+
+
+def test_sizes_of_levels_may_be_dynamic(tmp_path):
+    before, after = tmp_path / "before.onnx", tmp_path / "after.onnx"
+    torch.onnx.export(
+        Module().eval(),
+        module_inputs(2, boxes=True),
+        str(before),
+        dynamo=True,
+        verbose=False,
+        opset_version=20,
+        dynamic_shapes=DYNAMIC,
+    )
+    assert operators(before).count("GridSample") == 2
+    assert command("rewrite", before, "-o", after)[0] == 0
+    assert operators(after).count(FUSED) == 1 and "GridSample" not in operators(after)
+    code, report = command("verify", after, "--against", before)
+    assert code == 0, report
+    assert "spatial_shapes" not in "".join(report["warnings"])
+
+
+def test_16_bits_are_proven_in_32(tmp_path):
+    before, after = tmp_path / "before.onnx", tmp_path / "after.onnx"
+    export_form(before, "stack")
+    model = deploy.load(before)
+    half = TensorProto.FLOAT16
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.elem_type = half
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t") and attribute.t.data_type == TensorProto.FLOAT:
+                array = onnx.numpy_helper.to_array(attribute.t).astype(np.float16)
+                attribute.t.CopyFrom(onnx.numpy_helper.from_array(array))
+    del model.graph.value_info[:]
+    onnx.save(model, before)
+    code, report = command("rewrite", before, "-o", after)
+    assert code == 0 and report["found"][0]["error"] < 1e-5
+    checked = deploy.verify(deploy.load(after))
+    assert checked.ok and "16 bits" in "".join(checked.warnings)
 
 
 def test_the_module_is_exported_as_the_fused_operator(exported):

@@ -105,17 +105,23 @@ def _is_all_true(self):
     )
 
 
-def _cummax(self, dim: int):
-    # Grounding DINO has it. Each row has the numbers up to its own place.
-    if dim not in (-1, len(self.shape) - 1):
-        raise OnnxError(f"cummax: got dimension {dim}, expected the last one")
-    size = op.Squeeze(op.Shape(self, start=-1))
-    places = op.Range(op.Constant(value_int=0), size, op.Constant(value_int=1))
-    before = op.LessOrEqual(places, op.Unsqueeze(places, op.Constant(value_ints=[1])))
-    rows = op.Unsqueeze(self, op.Constant(value_ints=[-2]))
-    known = op.Where(before, rows, op.ReduceMin(self, keepdims=0))
-    values = op.ReduceMax(known, op.Constant(value_ints=[-1]), keepdims=0)
-    return values, op.ArgMax(known, axis=-1, keepdims=0, select_last_index=1)
+def _cumulative(best: str, other: str):
+    """`torch.cummax` or `cummin` of the last dimension. Grounding DINO has both."""
+
+    def translate(self, dim: int):
+        if dim not in (-1, len(self.shape) - 1):
+            raise OnnxError(f"cum{best.lower()}: got dimension {dim}, expected the last one")
+        size = op.Squeeze(op.Shape(self, start=-1))
+        places = op.Range(op.Constant(value_int=0), size, op.Constant(value_int=1))
+        before = op.LessOrEqual(places, op.Unsqueeze(places, op.Constant(value_ints=[1])))
+        # A row per place, with the numbers up to it.
+        rows = op.Unsqueeze(self, op.Constant(value_ints=[-2]))
+        known = op.Where(before, rows, getattr(op, f"Reduce{other}")(self, keepdims=0))
+        values = getattr(op, f"Reduce{best}")(known, op.Constant(value_ints=[-1]), keepdims=0)
+        find = getattr(op, f"Arg{best}")
+        return values, find(known, axis=-1, keepdims=0, select_last_index=1)
+
+    return translate
 
 
 def translations() -> dict:
@@ -127,7 +133,8 @@ def translations() -> dict:
         ops.ms_deform_attn_fused.default: _fused,
         ops.ms_deform_attn_fused_list.default: _fused_list,
         torch.ops.aten._is_all_true.default: _is_all_true,
-        torch.ops.aten.cummax.default: _cummax,
+        torch.ops.aten.cummax.default: _cumulative("Max", "Min"),
+        torch.ops.aten.cummin.default: _cumulative("Min", "Max"),
     }
 
 

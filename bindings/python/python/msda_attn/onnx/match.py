@@ -377,6 +377,14 @@ class Writer:
             name = out
         return name
 
+    def cast(self, name: str, types: dict[str, str], nodes: list) -> str:
+        """A tensor as float32."""
+        if types.get(name) == "tensor(float)":
+            return name
+        out = self.name("float")
+        nodes.append(helper.make_node("Cast", [name], [out], to=onnx.TensorProto.FLOAT))
+        return out
+
     def level_tables(self, seeds: Sequence[Seed], proposal: Proposal, nodes: list) -> list[str]:
         """Level sizes and first positions: constants, or from the shapes that the graph computes."""
         first, last = proposal.tables[0], proposal.tables[-1]
@@ -419,9 +427,15 @@ class Writer:
         value = proposal.sources["value"]
         first = self.steps(value.name, value.steps, "", nodes)
         inputs = dict(zip(INPUTS[proposal.op], [first, *tables]))
+        types = self.runs[0].types
+        kind = types.get(value.name)
         for field, source in list(proposal.sources.items())[1:]:
-            inputs[field] = self.steps(source.name, source.steps, first, nodes)
-        output, types = proposal.output.name, self.runs[0].types
+            tensor = source.name
+            # The library takes numbers like the value's, or float32.
+            if types.get(tensor) != kind or proposal.op == FUSED and kind != "tensor(double)":
+                tensor = self.cast(tensor, types, nodes)
+            inputs[field] = self.steps(tensor, source.steps, first, nodes)
+        output = proposal.output.name
         same_type = types.get(value.name) == types.get(output)
         direct = same_type and not proposal.output.steps
         result = output if direct else self.name("output")

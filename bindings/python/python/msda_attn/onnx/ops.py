@@ -365,10 +365,16 @@ def compute(node: onnx.NodeProto, inputs: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def error(got: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference in units of the largest number; infinite if shapes differ."""
+    """The largest difference in units of the largest number; infinite if shapes differ.
+
+    The same infinity, or NaN, in both is no difference.
+    """
     if got.shape != expected.shape:
         return math.inf
-    if not expected.size:
+    got, expected = np.asarray(got, np.float64), np.asarray(expected, np.float64)
+    same = (got == expected) | (np.isnan(got) & np.isnan(expected))
+    if same.all():
         return 0.0
-    worst = np.abs(np.asarray(got, np.float64) - expected).max()
-    return float(worst / max(np.abs(expected).max(), 1e-30)) if np.isfinite(worst) else math.inf
+    worst = np.abs(got[~same] - expected[~same]).max()
+    largest = np.abs(expected[np.isfinite(expected)]).max(initial=1e-30)
+    return float(worst / largest) if np.isfinite(worst) else math.inf
