@@ -290,6 +290,11 @@ class Graph:
         self.place = {name: at for at, node in enumerate(self.nodes) for name in node.output}
         self.inputs = [inputs_of(node) for node in self.nodes]
         self.initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+        # Tensors that depend on the numbers of the inputs, not only on their sizes.
+        self.data = {i.name for i in model_inputs(model)}
+        for node, inputs in zip(self.nodes, self.inputs):
+            if node.op_type != "Shape" and not self.data.isdisjoint(inputs):
+                self.data.update(node.output)
 
     def constant(self, name: str) -> np.ndarray | None:
         """The numbers of an initializer or of a Constant node."""

@@ -248,6 +248,7 @@ class Matcher:
                 Source(node.output[0], []),
                 attributes_given(node),
                 tables,
+                (shapes, starts),
             )
 
     def makes(self, name: str, op: str) -> bool:

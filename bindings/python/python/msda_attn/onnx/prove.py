@@ -43,6 +43,8 @@ class Proposal:
     attributes: dict[str, Any]
     # Level sizes and first positions of each run.
     tables: list[tuple[np.ndarray, np.ndarray]]
+    # Their names, where a node has them already.
+    table_names: tuple[str, ...] = ()
 
 
 def apply(array: np.ndarray, steps: Sequence[Step], batch: int) -> np.ndarray:
@@ -84,7 +86,7 @@ def prove(graph: Graph, runs: Sequence[Observed], proposal: Proposal) -> float:
         raise Refused("one tensor has two roles")
     worst = 0.0
     for number, observed in enumerate(runs):
-        piece, fixed = _piece(graph, observed, names, proposal.output.name)
+        piece, fixed = _piece(graph, observed, names, proposal)
         rng = np.random.default_rng(number)
         given = {
             source.name: _RANDOM[field](rng, observed.shapes[source.name]).astype(np.float32)
@@ -130,10 +132,10 @@ def _compare(proposal: Proposal, number: int, given: dict[str, np.ndarray], got:
 
 
 def _piece(
-    graph: Graph, observed: Observed, names: set[str], output: str
+    graph: Graph, observed: Observed, names: set[str], proposal: Proposal
 ) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """The graph from some tensors to an output as a model, and integers that enter beside them."""
-    reached = set(names)
+    reached, output = set(names), proposal.output.name
     for node, inputs in zip(graph.nodes, graph.inputs):
         # Sizes are those of the run, whatever the numbers are.
         if node.op_type != "Shape" and any(name in reached for name in inputs):
@@ -145,7 +147,9 @@ def _piece(
     nodes, ends = graph.slice(output, stop)
     fixed = {n: observed.integers[n] for n in ends - names if n in observed.integers}
     tensors = [graph.initializers[n] for n in ends - names if n in graph.initializers]
-    others = ends - names - set(fixed) - set(graph.initializers)
+    # Integers that change with the numbers of the inputs are no sizes.
+    varying = {n for n in fixed if n in graph.data and n not in proposal.table_names}
+    others = varying | ends - names - set(fixed) - set(graph.initializers)
     if others:
         raise Refused(f"{sorted(others)[0]!r} enters it too")
     if not names <= ends:
