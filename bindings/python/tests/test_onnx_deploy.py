@@ -339,14 +339,30 @@ def test_options_are_attributes_and_tensorrt_refuses_them(tmp_path):
         tensorrt.convert(model)
 
 
-def test_a_patched_model_of_transformers_is_exported_and_fused(tmp_path):
+@pytest.mark.parametrize(
+    "family, count",
+    [
+        ("rt_detr_v2", 2),
+        ("deformable_detr", 4),
+        ("rt_detr", 2),
+        ("d_fine", 2),
+        ("rf_detr", 2),
+        ("mask2former", 2),
+        ("grounding_dino", 4),
+    ],
+)
+def test_a_patched_model_of_transformers_is_exported_and_fused(family, count, tmp_path):
     pytest.importorskip("transformers", reason="transformers is not installed")
-    # Torch alone does not export it.
-    case = Case("rt_detr_v2")
+    # Torch alone does not export the first.
+    if family != "rt_detr_v2" and os.environ.get("MSDA_SLOW") != "1":
+        pytest.skip("takes long: MSDA_SLOW=1 runs it")
+    case = Case(family)
+    if family in ("mask2former", "grounding_dino"):
+        case.model.set_attn_implementation("eager")
     with msda.patch_transformers():
         model = deploy.export(case, case.args, tmp_path / "model.onnx", input_names=case.names)
     found = [node.op_type for node in model.graph.node]
-    assert found.count(FUSED) == 2 and PLAIN not in found and "GridSample" not in found
+    assert found.count(FUSED) == count and PLAIN not in found and "GridSample" not in found
     assert deploy.verify(model).ok
 
 
