@@ -98,10 +98,12 @@ class Detector(nn.Module):
     def forward(self, images: Tensor) -> dict[str, object]:
         """Logits of the classes, boxes after each layer, and what the last layer was given."""
         pyramid, shapes = self.pyramid(images)
-        query = self.query.expand(len(images), -1, -1)
+        # Not len(images): an export would make a constant of it.
+        batch = images.shape[0]
+        query = self.query.expand(batch, -1, -1)
         # The first layer looks around points, the second around the boxes that the first found.
-        reference = self.anchors[:, :2].expand(len(images), -1, -1)
-        box, found, given = self.anchors.expand(len(images), -1, -1), [], query
+        reference = self.anchors[:, :2].expand(batch, -1, -1)
+        box, found, given = self.anchors.expand(batch, -1, -1), [], query
         for layer, head in zip(self.layers, self.boxes):
             given = query
             query = layer(query, reference[:, :, None], pyramid, shapes)

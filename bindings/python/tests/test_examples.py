@@ -83,6 +83,20 @@ def test_the_picture_shows_where_a_query_looks(trained, tmp_path):
     assert {bytes(color) for color in plot.PALETTE[:3]} <= colors(rows)
 
 
+def test_the_detector_is_deployed(trained, tmp_path):
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason=f"the example needs {package}")
+    folder, _ = trained
+    says = run("deploy_shapes.py", "--weights", folder / "detector.pt", "--out", tmp_path)
+    found, all_shapes = map(int, re.search(r"found (\d+) of (\d+) shapes", says).groups())
+    assert 0.6 * all_shapes < found <= all_shapes
+    assert float(re.search(r"difference to torch: (\S+)", says).group(1)) < 1e-4
+    width, height, rows = read_png(tmp_path / "boxes.png")
+    assert (width, height) == (1000, 370)
+    # Boxes and the legend have the colours of the shapes.
+    assert {bytes(color) for color in plot.PALETTE[1:4]} <= colors(rows)
+
+
 def test_msda_can_be_swapped_into_transformers():
     pytest.importorskip("torch", reason="the example needs torch")
     pytest.importorskip("transformers", reason="the example needs transformers")

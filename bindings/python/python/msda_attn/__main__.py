@@ -10,6 +10,7 @@ from . import __version__
 _COMMANDS = {
     "doctor": ("_doctor", "what works here and what is missing"),
     "bench": ("_bench", "times the operator, or whole models, beside others"),
+    "onnx": ("onnx.command", "rewrites and verifies ONNX files"),
 }
 
 
@@ -36,6 +37,11 @@ def main(arguments: list[str]) -> int:
         return 2
     try:
         return importlib.import_module(f".{_COMMANDS[command][0]}", __package__).main(rest)
+    except ImportError as error:
+        if "hint:" not in str(error):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

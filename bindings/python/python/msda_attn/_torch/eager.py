@@ -127,7 +127,7 @@ class Form:
     ) -> Tensor:
         """Runs the operator. `tensors` are value and the tensors behind the level sizes."""
         if _is_compiling() or _is_tracing():
-            if torch.onnx.is_in_onnx_export():
+            if torch.onnx.is_in_onnx_export() and not grid.operator_wanted:
                 return grid.run(tensors, shapes, numbers)
             in_lists = not isinstance(shapes, Tensor) and not isinstance(starts, Tensor)
             if in_lists and _is_compiling() and not sharding.is_dtensor(tensors[0]):

@@ -1,0 +1,372 @@
+"""Files and graphs: reading and writing, who makes and uses a tensor, and a run that observes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import graphlib
+import os
+import pathlib
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import helper
+
+from .ops import DOMAIN, OLDEST_OPSET, OnnxError, attributes, functions, is_ours, register_schemas
+
+_LIMIT = 2**31 - 2**20
+_OLDEST_RUNTIME = (1, 17)
+
+
+def library_path() -> pathlib.Path:
+    """The library with the operators for ONNX Runtime (`register_custom_ops_library`)."""
+    names = {"win32": "msda_ort.dll", "darwin": "libmsda_ort.dylib"}
+    path = pathlib.Path(__file__).parents[1] / names.get(sys.platform, "libmsda_ort.so")
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"the operators for ONNX Runtime: got no file at {path}\n"
+            "hint: models run without it through their local functions, only slower"
+        )
+    return path
+
+
+def load(path: str | os.PathLike) -> onnx.ModelProto:
+    """Reads and checks a file. External data outside its folder is refused."""
+    path = pathlib.Path(path)
+    register_schemas()
+    try:
+        model = onnx.load(str(path))
+        if opset(model) < OLDEST_OPSET:
+            raise OnnxError(
+                f"opset: got {opset(model)}, expected {OLDEST_OPSET} or newer\n"
+                "hint: onnx.version_converter.convert_version converts a model"
+            )
+        _sort(model)
+        if model.ByteSize() <= _LIMIT:
+            onnx.checker.check_model(model)
+        for node in filter(is_ours, model.graph.node):
+            attributes(node)
+    except FileNotFoundError as error:
+        raise OnnxError(f"{path}: got no such file: {_short(error)}") from None
+    except OnnxError as error:
+        raise OnnxError(f"{path}: {error}") from None
+    except (DecodeError, onnx.checker.ValidationError, ValueError, OSError, RuntimeError) as error:
+        raise OnnxError(f"{path}: got no valid ONNX model: {_short(error)}") from None
+    return model
+
+
+def _sort(model: onnx.ModelProto) -> None:
+    """Puts nodes behind those that they need: torch writes some constants too late."""
+    maker = {name: at for at, node in enumerate(model.graph.node) for name in node.output if name}
+    needs = {
+        at: {maker[name] for name in inputs_of(node) if name in maker}
+        for at, node in enumerate(model.graph.node)
+    }
+    if all(before < at for at, found in needs.items() for before in found):
+        return
+    try:
+        order = list(graphlib.TopologicalSorter(needs).static_order())
+    except graphlib.CycleError as error:
+        names = [model.graph.node[at].name for at in error.args[1]]
+        raise ValueError(f"nodes {names} need each other") from None
+    nodes = [model.graph.node[at] for at in order]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+def _short(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines)[:400] or type(error).__name__
+
+
+def save(model: onnx.ModelProto, path: str | os.PathLike, check: bool = True) -> None:
+    """Writes a file that appears only when it is complete. Over 2 GB it uses external data."""
+    path = pathlib.Path(path)
+    external, data = model.ByteSize() > _LIMIT, f"{path.name}.data"
+    try:
+        with tempfile.TemporaryDirectory(prefix=".msda-", dir=path.parent) as folder:
+            part = pathlib.Path(folder)
+            options = {"save_as_external_data": True, "location": data} if external else {}
+            onnx.save_model(model, str(part / path.name), **options)
+            if check:
+                onnx.checker.check_model(str(part / path.name))
+            # The data first: no moment has the new model with other data.
+            if (part / data).exists():
+                os.replace(part / data, path.parent / data)
+            os.replace(part / path.name, path)
+    except OSError as error:
+        raise OnnxError(f"{path}: cannot write it: {error}") from None
+
+
+def opset(model: onnx.ModelProto) -> int:
+    versions = [i.version for i in model.opset_import if i.domain in ("", "ai.onnx")]
+    return max(versions, default=0)
+
+
+def add_functions(model: onnx.ModelProto, double: bool = False) -> None:
+    """Gives nodes of ours their bodies, and the model the domain."""
+    nodes = [node for node in model.graph.node if is_ours(node)]
+    others = [f for f in model.functions if f.domain != DOMAIN]
+    del model.functions[:]
+    model.functions.extend(others + functions(nodes, opset(model), double))
+    domains = [i for i in model.opset_import if i.domain != DOMAIN]
+    del model.opset_import[:]
+    model.opset_import.extend(domains)
+    if nodes:
+        model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+        # Functions with defaults of attributes exist since this version.
+        model.ir_version = max(model.ir_version, 9)
+
+
+def session(model: onnx.ModelProto, optimize: bool = True, library: bool = True):
+    """A session of ONNX Runtime on the CPU, with our library where it is installed."""
+    try:
+        import onnxruntime as ort
+    except ImportError:
+        raise OnnxError("onnxruntime: got none\nhint: pip install msda-attn[onnx]") from None
+    found = tuple(int(n) for n in re.findall(r"\d+", ort.__version__)[:2])
+    if found < _OLDEST_RUNTIME:
+        raise OnnxError(f"onnxruntime: got {ort.__version__}, expected 1.17 or newer")
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if library and uses_ours(model):
+        try:
+            options.register_custom_ops_library(str(library_path()))
+        except FileNotFoundError:
+            pass
+    make = functools.partial(ort.InferenceSession, providers=["CPUExecutionProvider"])
+    try:
+        if model.ByteSize() <= _LIMIT:
+            return make(model.SerializeToString(), options)
+        with tempfile.TemporaryDirectory(prefix="msda-") as folder:
+            copy = onnx.ModelProto()
+            copy.CopyFrom(model)
+            save(copy, pathlib.Path(folder) / "model.onnx", check=False)
+            return make(str(pathlib.Path(folder) / "model.onnx"), options)
+    except Exception as error:  # ONNX Runtime's exceptions share no class with a name.
+        raise OnnxError(f"ONNX Runtime does not load the model: {_short(error)}") from None
+
+
+def run(runner, names: Iterable[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    try:
+        return runner.run(None if names is None else list(names), dict(feeds))
+    except Exception as error:  # As above.
+        sizes = {name: list(array.shape) for name, array in feeds.items()}
+        raise OnnxError(
+            f"ONNX Runtime does not run the model with inputs {sizes}: {_short(error)}\n"
+            "hint: give sizes with --size NAME=NUMBER"
+        ) from None
+
+
+def uses_ours(model: onnx.ModelProto) -> bool:
+    return any(is_ours(node) for node in model.graph.node)
+
+
+def model_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    given = {tensor.name for tensor in model.graph.initializer}
+    return [i for i in model.graph.input if i.name not in given]
+
+
+def symbols(model: onnx.ModelProto) -> dict[str, str]:
+    """The dynamic sizes of the inputs: 'batch', 'height', 'width' or 'other' by their place."""
+    found: dict[str, str] = {}
+    for i in model_inputs(model):
+        dims = i.type.tensor_type.shape.dim
+        for axis, dim in enumerate(dims):
+            if dim.WhichOneof("value") != "dim_value":
+                image = len(dims) >= 3 and axis >= len(dims) - 2
+                kind = "batch" if axis == 0 else "other"
+                kind = ("height", "width")[axis - len(dims) + 2] if image and axis else kind
+                found.setdefault(dim.dim_param or f"{i.name}_{axis}", kind)
+    return found
+
+
+# Two sets of sizes. Height and width differ, so that an exchange of both is seen.
+SIZES = (
+    {"batch": 2, "height": 64, "width": 96, "other": 6},
+    {"batch": 3, "height": 96, "width": 64, "other": 9},
+)
+
+
+def feeds(
+    model: onnx.ModelProto, sizes: Mapping[str, int], run_number: int = 0
+) -> dict[str, np.ndarray]:
+    """Random inputs. Masks are ones; other integers are small."""
+    rng = np.random.default_rng(run_number)
+    kinds = symbols(model)
+    unknown = set(sizes) - set(kinds)
+    if unknown:
+        raise OnnxError(f"--size: got {sorted(unknown)}, expected names of {sorted(kinds)}")
+    made = {}
+    for i in model_inputs(model):
+        if not i.type.HasField("tensor_type"):
+            raise OnnxError(f"input {i.name!r}: got a type that is no tensor")
+        shape = []
+        for axis, dim in enumerate(i.type.tensor_type.shape.dim):
+            name = dim.dim_param or f"{i.name}_{axis}"
+            fixed = dim.WhichOneof("value") == "dim_value"
+            # Given sizes are those of the first run; a batch grows by one in the second.
+            more = run_number if kinds.get(name) == "batch" else 0
+            size = (
+                sizes[name] + more if name in sizes else SIZES[run_number][kinds.get(name, "other")]
+            )
+            shape.append(dim.dim_value if fixed else size)
+        dtype = helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type)
+        if "mask" in i.name or np.issubdtype(dtype, np.bool_):
+            made[i.name] = np.ones(shape, dtype)
+        elif np.issubdtype(dtype, np.integer):
+            made[i.name] = rng.integers(1, 9, shape).astype(dtype)
+        else:
+            made[i.name] = rng.standard_normal(shape).astype(dtype)
+    return made
+
+
+@dataclasses.dataclass
+class Observed:
+    """Shapes and integers of one run, and the types of all tensors."""
+
+    types: dict[str, str]
+    shapes: dict[str, tuple[int, ...]]
+    integers: dict[str, np.ndarray]
+
+
+def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
+    """The model with other outputs."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.output[:]
+    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    return copy
+
+
+class Observer:
+    """Runs a model and keeps what the proofs need."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        names = [name for node in model.graph.node for name in node.output if name]
+        runner = session(with_outputs(model, names), optimize=False, library=False)
+        self.types = {output.name: output.type for output in runner.get_outputs()}
+        self.types.update({i.name: i.type for i in runner.get_inputs()})
+        del runner
+        self.known = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+        self.tensors = [name for name in names if self.types[name].startswith("tensor(")]
+        integers = [name for name in self.tensors if is_integer(self.types[name])]
+        probe = with_outputs(model, [*integers, *(f"{name}//msda" for name in self.tensors)])
+        for name in self.tensors:
+            probe.graph.node.append(helper.make_node("Shape", [name], [f"{name}//msda"]))
+        self.runner = session(probe, optimize=False, library=False)
+        for tensor in model.graph.initializer:
+            kind = onnx.TensorProto.DataType.Name(tensor.data_type).lower()
+            self.types[tensor.name] = f"tensor({kind})"
+
+    def run(self, given: Mapping[str, np.ndarray]) -> Observed:
+        got = dict(zip((o.name for o in self.runner.get_outputs()), run(self.runner, None, given)))
+        shapes = {name: tuple(got.pop(f"{name}//msda").tolist()) for name in self.tensors}
+        shapes.update(self.known)
+        shapes.update({name: array.shape for name, array in given.items()})
+        got.update({n: a for n, a in given.items() if is_integer(self.types.get(n, ""))})
+        return Observed(self.types, shapes, got)
+
+
+def is_integer(kind: str) -> bool:
+    return "int" in kind or "bool" in kind
+
+
+class Graph:
+    """Who makes and who uses a tensor of the main graph."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = model
+        self.graph = model.graph
+        self.nodes = list(model.graph.node)
+        self.maker = {name: node for node in self.nodes for name in node.output if name}
+        self.place = {name: at for at, node in enumerate(self.nodes) for name in node.output}
+        self.inputs = [inputs_of(node) for node in self.nodes]
+        self.initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+        # Tensors that depend on the numbers of the inputs, not only on their sizes.
+        self.data = {i.name for i in model_inputs(model)}
+        for node, inputs in zip(self.nodes, self.inputs):
+            if node.op_type != "Shape" and not self.data.isdisjoint(inputs):
+                self.data.update(node.output)
+
+    def constant(self, name: str) -> np.ndarray | None:
+        """The numbers of an initializer or of a Constant node."""
+        if name in self.initializers:
+            return onnx.numpy_helper.to_array(self.initializers[name])
+        node = self.maker.get(name)
+        if node is None or node.op_type != "Constant" or not node.attribute:
+            return None
+        given = helper.get_attribute_value(node.attribute[0])
+        is_tensor = isinstance(given, onnx.TensorProto)
+        return onnx.numpy_helper.to_array(given) if is_tensor else np.asarray(given)
+
+    def is_constant(self, name: str) -> bool:
+        node = self.maker.get(name)
+        return name in self.initializers or (node is not None and node.op_type == "Constant")
+
+    def slice(
+        self, output: str, stop: Callable[[str], bool]
+    ) -> tuple[list[onnx.NodeProto], set[str]]:
+        """The nodes that make a tensor, back to tensors where `stop` says so, and those tensors."""
+        seen, ends, work, places = set(), set(), [output], set()
+        while work:
+            name = work.pop()
+            if name in seen or not name:
+                continue
+            seen.add(name)
+            if name not in self.maker or stop(name):
+                ends.add(name)
+                continue
+            places.add(self.place[name])
+            work += self.inputs[self.place[name]]
+        return [self.nodes[at] for at in sorted(places)], ends
+
+
+def inputs_of(node: onnx.NodeProto) -> list[str]:
+    """The tensors that a node reads, those of its branches and loops included."""
+    found = [name for name in node.input if name]
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            made = {t.name for t in (*graph.initializer, *graph.input)}
+            for inner in graph.node:
+                found += [name for name in inputs_of(inner) if name not in made]
+                made.update(inner.output)
+            found += [o.name for o in graph.output if o.name not in made]
+    return found
+
+
+def replace(model: onnx.ModelProto, output: str, nodes: list[onnx.NodeProto]) -> None:
+    """Puts nodes that make `output` in place of the node that makes it now."""
+    kept = []
+    for node in model.graph.node:
+        if output in node.output:
+            kept += nodes
+            if len(node.output) == 1:
+                continue
+            node.output[list(node.output).index(output)] = f"{output}/unused"
+        kept.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+
+
+def prune(model: onnx.ModelProto) -> None:
+    """Removes nodes, initializers and shapes that nothing uses."""
+    used = {o.name for o in model.graph.output}
+    kept = []
+    for node in reversed(model.graph.node):
+        if any(name in used for name in node.output):
+            used.update(inputs_of(node))
+            kept.append(node)
+    kept.reverse()
+    tensors = [t for t in model.graph.initializer if t.name in used]
+    infos = [v for v in model.graph.value_info if v.name in used]
+    for field, items in (("node", kept), ("initializer", tensors), ("value_info", infos)):
+        del getattr(model.graph, field)[:]
+        getattr(model.graph, field).extend(items)

@@ -1,0 +1,545 @@
+"""Finds multi-scale deformable attention in a graph and puts our operators in its place.
+
+Search only proposes: which tensors may be the value, the locations and the weights, by their sizes
+in a real run. `prove` decides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from . import graph as files
+from .graph import Graph, Observed, is_integer
+from .ops import DOMAIN, FUSED, INPUTS, PLAIN, OnnxError, attributes, is_ours
+from .prove import Proposal, Refused, Source, Step, prove
+
+# Operators that move numbers and change none.
+_LAYOUT = frozenset(
+    "Reshape Transpose Squeeze Unsqueeze Flatten Identity Cast Split Slice Gather Expand "
+    "SplitToSequence SequenceAt Pad".split()
+)
+_ARITHMETIC = frozenset("Mul Add Sub Div Concat".split())
+# Operators between locations and the indices of a Gather.
+_INDICES = frozenset("Floor Clip Min Max Where Greater Less GreaterOrEqual LessOrEqual".split())
+_MOST_PROOFS = 40
+
+
+@dataclasses.dataclass
+class Found:
+    """One place of a graph: what became of it and why."""
+
+    nodes: list[str]
+    status: str
+    reason: str
+    error: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Seed:
+    """One sampled level: its result, its map (rows, channels, height, width) and its places."""
+
+    output: str
+    map: str
+    places: tuple[str, ...]
+    node: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Flow:
+    """Levels that flow into a tensor, and the weights that they were multiplied with."""
+
+    seeds: frozenset[int]
+    weights: tuple[str, ...] = ()
+
+
+def observe_twice(model: onnx.ModelProto, sizes: dict[str, int]) -> tuple[list[Observed], str]:
+    """Observes a run, and a second one with other sizes where the model has dynamic ones."""
+    observer = files.Observer(model)
+    runs = [observer.run(files.feeds(model, sizes))]
+    if not files.symbols(model):
+        return runs, ""
+    try:
+        return [*runs, observer.run(files.feeds(model, sizes, 1))], ""
+    except OnnxError as error:
+        return runs, f"only one set of sizes runs: {error}"
+
+
+class Matcher:
+    """A graph with its runs."""
+
+    def __init__(self, model: onnx.ModelProto, runs: Sequence[Observed]) -> None:
+        self.graph, self.runs = Graph(model), runs
+        self.shapes = runs[0].shapes
+        self._fixed: dict[str, bool] = {}
+        for node, names in zip(self.graph.nodes, self.graph.inputs):
+            fixed = all(self.fixed(name) for name in names)
+            self._fixed.update(dict.fromkeys(node.output, fixed))
+
+    def fixed(self, name: str) -> bool:
+        """Whether a tensor depends on weights and sizes only."""
+        if name in self.graph.initializers or is_integer(self.runs[0].types.get(name, "")):
+            return True
+        return self._fixed.get(name, False)
+
+    def size(self, name: str) -> int:
+        return math.prod(self.shapes[name]) if name in self.shapes else -1
+
+    def chain(self, name: str) -> list[str]:
+        """A tensor and its ancestors through operators that only move numbers."""
+        found = [name]
+        while (node := self.graph.maker.get(found[-1])) is not None:
+            if node.op_type not in _LAYOUT and not (
+                node.op_type == "Concat" and len(node.input) == 1
+            ):
+                break
+            found.append(node.input[0])
+        return found
+
+    def near(self, names: Sequence[str]) -> list[str]:
+        """Tensors and what they are computed from with arithmetic and layouts, nearest first."""
+        found, work = {}, list(names)
+        while work:
+            name = work.pop(0)
+            if name in found or name not in self.shapes:
+                continue
+            found[name] = True
+            node = self.graph.maker.get(name)
+            if node is not None and node.op_type in _LAYOUT:
+                work.append(node.input[0])
+            elif node is not None and node.op_type in _ARITHMETIC | _INDICES:
+                work += node.input
+        return list(found)
+
+    def common(self, lists: Sequence[list[str]], size: int) -> list[str]:
+        """Tensors that are in all lists and have this many numbers."""
+        shared = [n for n in lists[0] if all(n in other for other in lists[1:])]
+        return [n for n in shared if self.size(n) == size]
+
+    def flows(self, seeds: Sequence[Seed]) -> dict[str, _Flow]:
+        """Follows sampled levels forward through layouts, one product with weights, and sums."""
+        found = {seed.output: _Flow(frozenset([at])) for at, seed in enumerate(seeds)}
+        for node in self.graph.nodes:
+            flows = [found.get(name) for name in node.input]
+            some = [flow for flow in flows if flow]
+            if not some or node.output[0] in found:
+                continue
+            kind, flow = node.op_type, some[0]
+            if kind in ("Concat", "Add", "Sum") and len(some) == len(flows):
+                weights = tuple(dict.fromkeys(w for f in some for w in f.weights))
+                flow = _Flow(frozenset().union(*(f.seeds for f in some)), weights)
+            elif kind in ("Mul", "MatMul", "Einsum") and len(flows) == 2 and len(some) == 1:
+                other = node.input[1 - flows.index(flow)]
+                if flow.weights or self.fixed(other) and kind == "MatMul":
+                    continue
+                flow = _Flow(flow.seeds, (other,))
+            elif not (flows[0] and (kind in _LAYOUT or kind == "ReduceSum")):
+                continue
+            found.update(dict.fromkeys(node.output, flow))
+        return found
+
+    def groups(self, seeds: Sequence[Seed]) -> Iterator[tuple[list[Seed], list[tuple[str, _Flow]]]]:
+        """Levels that meet, and the tensors in which all of them are."""
+        flows = self.flows(seeds)
+        sets = {flow.seeds for flow in flows.values() if flow.weights}
+        for group in sorted(sets, key=min):
+            if any(group < other for other in sets):
+                continue
+            tensors = [(n, f) for n, f in flows.items() if f.seeds == group and f.weights]
+            yield [seeds[at] for at in sorted(group)], tensors
+        alone = set(range(len(seeds))).difference(*sets) if sets else range(len(seeds))
+        for at in alone:
+            yield [seeds[at]], []
+
+    def proposals(self, seeds: Sequence[Seed], tensors: list) -> Iterator[Proposal]:
+        """What a group may compute."""
+        maps = [self.shapes[seed.map] for seed in seeds]
+        if any(len(m) != 4 or m[:2] != maps[0][:2] for m in maps):
+            raise Refused("its maps have different channels")
+        rows, channels = maps[0][:2]
+        counts = [self.size(seed.output) // channels for seed in seeds]
+        positions = sum(m[2] * m[3] for m in maps)
+        # Tensors far from the samples have the layout of the operator.
+        chains = [self.chain(seed.map)[::-1] for seed in seeds]
+        values = self.common(chains, rows * channels * positions)
+        places = self.common([self.near(seed.places) for seed in seeds], 2 * sum(counts))
+        if not values:
+            raise Refused("its maps come from no common tensor")
+        if not places:
+            raise Refused("its grids come from no common tensor")
+        tables = [self.tables_of(seeds, observed) for observed in self.runs]
+        for output, flow in reversed(tensors):
+            weights = self.common([self.chain(w)[::-1] for w in flow.weights], sum(counts))
+            for heads in (h for h in range(rows, 0, -1) if rows % h == 0):
+                batch = rows // heads
+                for queries, steps in _output_fits(self.shapes[output], batch, heads * channels):
+                    if any(count % (rows * queries) for count in counts):
+                        continue
+                    points = [count // (rows * queries) for count in counts]
+                    same = len(set(points)) == 1
+                    samples = (len(seeds), points[0]) if same else (sum(points),)
+                    shape = (batch, queries, heads, *samples)
+                    options = (
+                        self.sources(values, (batch, positions, heads, channels)),
+                        self.sources(places, (*shape, 2)),
+                        self.sources(weights, shape),
+                    )
+                    for value, location, weight in itertools.product(*(o[:6] for o in options)):
+                        yield Proposal(
+                            PLAIN,
+                            dict(
+                                value=value, sampling_locations=location, attention_weights=weight
+                            ),
+                            Source(output, steps),
+                            {} if same else {"points": points},
+                            tables,
+                        )
+
+    def sources(self, names: Sequence[str], target: tuple[int, ...]) -> list[Source]:
+        """Ways to make a tensor of this shape, those with fewer steps first."""
+        found = [Source(n, steps) for n in names for steps in _fits(self.shapes[n], target)]
+        return sorted(found, key=lambda source: len(source.steps))
+
+    def tables_of(self, seeds: Sequence[Seed], observed: Observed) -> tuple[np.ndarray, np.ndarray]:
+        shapes = np.array([observed.shapes[seed.map][2:] for seed in seeds], np.int64)
+        return shapes, np.cumsum(shapes.prod(1)) - shapes.prod(1)
+
+    def fused_proposals(self, node: onnx.NodeProto) -> Iterator[Proposal]:
+        """The same node with its softmax and its locations."""
+        value, shapes, starts, locations, weights = node.input
+        soft = next((n for n in self.chain(weights) if self.makes(n, "Softmax")), None)
+        if soft is None:
+            raise Refused("its weights come from no Softmax")
+        batch, queries, heads, *samples = self.shapes[weights]
+        levels = self.shapes[shapes][0]
+        logits = self.sources(
+            self.chain(self.graph.maker[soft].input[0]), (batch, queries, heads, *samples)
+        )
+        near = self.near([locations])[::-1]
+        near = [n for n in near if not is_integer(self.runs[0].types.get(n, ""))]
+        offsets = self.sources(near, (*self.shapes[weights], 2))
+        points = []
+        for count, size in itertools.product(sorted({levels, 1}, reverse=True), (4, 2)):
+            points += self.sources(near, (batch, queries, count, size))
+            if batch > 1:
+                expand: Step = ("Expand", [])
+                for source in self.sources(near, (1, queries, count, size)):
+                    points.append(Source(source.name, [*source.steps, expand]))
+        points.sort(key=lambda source: len(source.steps))
+        tables = [(o.integers.get(shapes), o.integers.get(starts)) for o in self.runs]
+        known = [self.graph.constant(name) for name in (shapes, starts)]
+        tables = [tuple(k if t is None else t for t, k in zip(pair, known)) for pair in tables]
+        options = (logits[:3], points[:6], [o for o in offsets if o.name != locations][:4])
+        for logit, point, offset in itertools.product(*options):
+            yield Proposal(
+                FUSED,
+                dict(
+                    value=Source(value, []),
+                    reference_points=point,
+                    sampling_offsets=offset,
+                    attention_logits=logit,
+                ),
+                Source(node.output[0], []),
+                attributes_given(node),
+                tables,
+                (shapes, starts),
+            )
+
+    def makes(self, name: str, op: str) -> bool:
+        """Whether an operator of this kind makes a tensor."""
+        node = self.graph.maker.get(name)
+        return node is not None and node.op_type == op
+
+
+def attributes_given(node: onnx.NodeProto) -> dict:
+    defaults = attributes(onnx.NodeProto(op_type=node.op_type))
+    return {k: v for k, v in attributes(node).items() if v != defaults[k]}
+
+
+def _output_fits(
+    shape: tuple[int, ...], batch: int, width: int
+) -> Iterator[tuple[int, list[Step]]]:
+    """Queries, and steps from `(batch, queries, width)` to an output of this shape."""
+    if len(shape) == 3 and shape[0] == batch:
+        if shape[2] == width:
+            yield shape[1], []
+        if shape[1] == width:
+            yield shape[2], [("Transpose", [0, 2, 1])]
+    if len(shape) == 4 and shape[0] == batch and shape[2] * shape[3] == width:
+        yield shape[1], [("Reshape", [0, 0, shape[2], shape[3]])]
+
+
+def _fits(shape: tuple[int, ...], target: tuple[int, ...]) -> Iterator[list[Step]]:
+    """Steps from one shape to another. The first two sizes may be dynamic."""
+    if shape == target:
+        yield []
+        return
+    reshape: list[Step] = [("Reshape", [0, 0, *target[2:]])]
+    if len(shape) >= 2 and shape[:2] == target[:2] and math.prod(shape) == math.prod(target):
+        yield reshape
+    if len(shape) == len(target):
+        for order in itertools.permutations(range(len(shape))):
+            if tuple(shape[at] for at in order) == target:
+                yield [("Transpose", list(order))]
+    if len(shape) == 3 and len(target) == 4:
+        if (shape[0], shape[2], shape[1]) == (*target[:2], math.prod(target[2:])):
+            yield [("Transpose", [0, 2, 1]), *reshape]
+
+
+def grid_samples(matcher: Matcher) -> tuple[list[Seed], list[Found]]:
+    """The levels that GridSample samples as our operator does, and the others."""
+    seeds, others = [], []
+    for node in matcher.graph.nodes:
+        if node.op_type != "GridSample" or node.domain not in ("", "ai.onnx"):
+            continue
+        given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        mode = given.get("mode", b"linear").decode()
+        padding = given.get("padding_mode", b"zeros").decode()
+        corners = given.get("align_corners", 0)
+        if mode not in ("bilinear", "linear") or padding != "zeros" or corners:
+            reason = f"mode={mode}, padding_mode={padding}, align_corners={corners}"
+            others.append(Found([node.name or node.output[0]], "left", f"not replaced: {reason}"))
+            continue
+        name = node.name or node.output[0]
+        seeds.append(Seed(node.output[0], node.input[0], (node.input[1],), name))
+    return seeds, others
+
+
+def gathers(matcher: Matcher) -> list[Seed]:
+    """Levels sampled without GridSample: four pixels by GatherElements, and their weighted sum."""
+    corners: dict[str, list[onnx.NodeProto]] = {}
+    for node in matcher.graph.nodes:
+        if node.op_type == "GatherElements" and not matcher.fixed(node.input[0]):
+            corners.setdefault(node.input[0], []).append(node)
+    seeds = []
+    for data, nodes in corners.items():
+        maps = [n for n in matcher.chain(data) if len(matcher.shapes.get(n, ())) == 4]
+        # The map is the tensor before its padding.
+        padded = [n for n in maps if matcher.makes(n, "Pad")]
+        if len(nodes) != 4 or not maps:
+            continue
+        found = {node.output[0]: frozenset([at]) for at, node in enumerate(nodes)}
+        for node in matcher.graph.nodes:
+            sets = [found[name] for name in node.input if name in found]
+            if sets and node.op_type in _LAYOUT | {"Mul", "Add", "Sum"}:
+                found.setdefault(node.output[0], frozenset().union(*sets))
+        whole = [name for name, corner in found.items() if len(corner) == 4]
+        if whole:
+            map = matcher.graph.maker[padded[-1]].input[0] if padded else maps[0]
+            places = tuple(node.input[1] for node in nodes)
+            seeds.append(Seed(whole[0], map, places, nodes[0].name or nodes[0].output[0]))
+    return seeds
+
+
+class Writer:
+    """Writes proposals into a model."""
+
+    def __init__(self, model: onnx.ModelProto, runs: Sequence[Observed]) -> None:
+        self.model, self.runs = model, runs
+        self.graph = Graph(model)
+        self.counter = itertools.count()
+        self.taken = set(self.graph.maker) | set(self.graph.initializers)
+
+    def name(self, about: str) -> str:
+        found = next(n for n in (f"msda_{about}_{i}" for i in self.counter) if n not in self.taken)
+        self.taken.add(found)
+        return found
+
+    def numbers(self, array: Sequence[int] | np.ndarray) -> str:
+        """The name of an initializer of int64. The same numbers are written once."""
+        array = np.asarray(array, np.int64)
+        text = "_".join(map(str, array.reshape(-1).tolist())).replace("-", "m")
+        name = f"msda_int{'x'.join(map(str, array.shape))}_{text}"
+        if name not in self.taken:
+            self.taken.add(name)
+            self.model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+        return name
+
+    def steps(self, name: str, steps: Sequence[Step], value: str, nodes: list) -> str:
+        """Adds nodes that change a layout. The result is the last tensor."""
+        for kind, numbers in steps:
+            out = self.name(kind.lower())
+            if kind == "Transpose":
+                nodes.append(helper.make_node(kind, [name], [out], perm=numbers))
+            elif kind == "Expand":
+                batch, shape = self.name("batch"), self.name("shape")
+                ones = self.numbers([1, 1, 1])
+                nodes.append(helper.make_node("Shape", [value], [batch], start=0, end=1))
+                nodes.append(helper.make_node("Concat", [batch, ones], [shape], axis=0))
+                nodes.append(helper.make_node(kind, [name, shape], [out]))
+            else:
+                nodes.append(helper.make_node(kind, [name, self.numbers(numbers)], [out]))
+            name = out
+        return name
+
+    def cast(self, name: str, types: dict[str, str], nodes: list) -> str:
+        """A tensor as float32."""
+        if types.get(name) == "tensor(float)":
+            return name
+        out = self.name("float")
+        nodes.append(helper.make_node("Cast", [name], [out], to=onnx.TensorProto.FLOAT))
+        return out
+
+    def level_tables(self, seeds: Sequence[Seed], proposal: Proposal, nodes: list) -> list[str]:
+        """Level sizes and first positions: constants, or from the shapes that the graph computes."""
+        first, last = proposal.tables[0], proposal.tables[-1]
+        if set(files.symbols(self.model).values()) <= {"batch"} and (first[0] == last[0]).all():
+            return [self.numbers(table) for table in first]
+        parts = []
+        for level, seed in enumerate(seeds):
+            made = self.graph.maker.get(seed.map)
+            target = made.input[1] if made is not None and made.op_type == "Reshape" else ""
+            known = self.graph.constant(target)
+            size = proposal.tables[0][0][level]
+            if known is not None and list(known[-2:]) == list(size):
+                parts.append(self.numbers(size))
+                continue
+            part = self.name("size")
+            seen = [
+                (o.integers.get(target), t[0][level]) for o, t in zip(self.runs, proposal.tables)
+            ]
+            if all(shape is not None and list(shape[-2:]) == list(hw) for shape, hw in seen):
+                ends = [self.numbers([-2]), self.numbers([2**31])]
+                nodes.append(helper.make_node("Slice", [target, *ends], [part]))
+            else:
+                nodes.append(helper.make_node("Shape", [seed.map], [part], start=2))
+            parts.append(part)
+        names = [self.name(n) for n in ("sizes", "shapes", "height", "width", "area", "starts")]
+        sizes, shapes, height, width, area, starts = names
+        pairs, zero, one = self.numbers([-1, 2]), self.numbers(0), self.numbers(1)
+        nodes += [
+            helper.make_node("Concat", parts, [sizes], axis=0),
+            helper.make_node("Reshape", [sizes, pairs], [shapes]),
+            helper.make_node("Gather", [shapes, zero], [height], axis=1),
+            helper.make_node("Gather", [shapes, one], [width], axis=1),
+            helper.make_node("Mul", [height, width], [area]),
+            helper.make_node("CumSum", [area, zero], [starts], exclusive=1),
+        ]
+        return [shapes, starts]
+
+    def write(self, proposal: Proposal, tables: list[str], nodes: list, name: str) -> None:
+        """Puts the operator into the model, as a node of this name."""
+        value = proposal.sources["value"]
+        first = self.steps(value.name, value.steps, "", nodes)
+        inputs = dict(zip(INPUTS[proposal.op], [first, *tables]))
+        types = self.runs[0].types
+        kind = types.get(value.name)
+        for field, source in list(proposal.sources.items())[1:]:
+            tensor = source.name
+            # The library takes numbers like the value's, or float32.
+            if types.get(tensor) != kind or proposal.op == FUSED and kind != "tensor(double)":
+                tensor = self.cast(tensor, types, nodes)
+            inputs[field] = self.steps(tensor, source.steps, first, nodes)
+        output = proposal.output.name
+        same_type = types.get(value.name) == types.get(output)
+        direct = same_type and not proposal.output.steps
+        result = output if direct else self.name("output")
+        nodes.append(
+            helper.make_node(
+                proposal.op,
+                [inputs[field] for field in INPUTS[proposal.op]],
+                [result],
+                name=name,
+                domain=DOMAIN,
+                **proposal.attributes,
+            )
+        )
+        if not direct:
+            last = self.steps(result, proposal.output.steps, first, nodes)
+            if same_type:
+                nodes[-1].output[0] = output
+            else:
+                kind = types[output][7:-1].upper()
+                kind = getattr(onnx.TensorProto, kind)
+                nodes.append(helper.make_node("Cast", [last], [output], to=kind))
+        files.replace(self.model, output, nodes)
+
+
+def _first_proven(matcher: Matcher, proposals: Iterator[Proposal]) -> tuple[Proposal, float]:
+    reason = "no tensors have the sizes of its inputs"
+    for proposal in itertools.islice(proposals, _MOST_PROOFS):
+        try:
+            return proposal, prove(matcher.graph, matcher.runs, proposal)
+        except Refused as refused:
+            reason = str(refused)
+    raise Refused(reason)
+
+
+def rewrite(model: onnx.ModelProto, sizes: dict[str, int] | None = None) -> list[Found]:
+    """Replaces what is proven to be our operator. The model is changed in place."""
+    others = [(f.domain, f.name) for f in model.functions if f.domain != DOMAIN]
+    if others:
+        model.CopyFrom(onnx.inliner.inline_selected_functions(model, others))
+    report = _inside(model)
+    runs, note = observe_twice(model, sizes or {})
+    if note:
+        report.append(Found([], "note", note))
+    matcher, writer = Matcher(model, runs), Writer(model, runs)
+    seeds, left = grid_samples(matcher)
+    seeds += gathers(matcher)
+    report += left
+    for group, tensors in matcher.groups(seeds):
+        names = [seed.node for seed in group]
+        try:
+            if not tensors:
+                raise Refused("its samples meet no attention weights")
+            proposal, error = _first_proven(matcher, matcher.proposals(group, tensors))
+        except Refused as refused:
+            report.append(Found(names, "left", str(refused)))
+            continue
+        nodes: list[onnx.NodeProto] = []
+        tables = writer.level_tables(group, proposal, nodes)
+        name = writer.name("attention")
+        writer.write(proposal, tables, nodes, name)
+        report.append(Found(names, "replaced", name, error))
+    files.prune(model)
+    files.add_functions(model, _has_double(runs[0], model))
+    return report + fuse(model, sizes)
+
+
+def fuse(
+    model: onnx.ModelProto, sizes: dict[str, int] | None = None, demand: bool = False
+) -> list[Found]:
+    """Makes softmax and locations part of our operator where that is proven to be the same.
+
+    With `demand` a model that does not run at a second set of sizes is an error.
+    """
+    runs, note = observe_twice(model, sizes or {})
+    if note and demand:
+        raise OnnxError(f"the model: got a constant where a dynamic size was asked for; {note}")
+    matcher, writer, report = Matcher(model, runs), Writer(model, runs), []
+    for node in matcher.graph.nodes:
+        if not (is_ours(node) and node.op_type == PLAIN):
+            continue
+        try:
+            proposal, error = _first_proven(matcher, matcher.fused_proposals(node))
+        except Refused as refused:
+            report.append(Found([node.name], "not fused", str(refused)))
+            continue
+        writer.write(proposal, list(node.input[1:3]), [], node.name)
+        report.append(Found([node.name], "fused", "with its softmax and its locations", error))
+    files.prune(model)
+    files.add_functions(model, _has_double(runs[0], model))
+    return report
+
+
+def _has_double(observed: Observed, model: onnx.ModelProto) -> bool:
+    ours = [node for node in model.graph.node if is_ours(node)]
+    return any("double" in observed.types.get(node.input[0], "") for node in ours)
+
+
+def _inside(model: onnx.ModelProto) -> list[Found]:
+    """GridSamples in branches and loops, which are left alone."""
+    found = []
+    for node in model.graph.node:
+        graphs = [g for a in node.attribute for g in (a.g, *a.graphs)]
+        for inner in (n for g in graphs for n in g.node if n.op_type == "GridSample"):
+            name = inner.name or inner.output[0]
+            found.append(Found([name], "left", f"it is inside {node.op_type} {node.name!r}"))
+    return found

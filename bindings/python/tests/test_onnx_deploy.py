@@ -1,0 +1,601 @@
+"""Models that leave PyTorch: exports with our operators, rewritten files, and their proofs."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+
+import msda_attn as msda  # noqa: E402
+import msda_attn.onnx as deploy  # noqa: E402
+import onnx_forms  # noqa: E402
+from msda_attn import __main__ as program  # noqa: E402
+from msda_attn.onnx import graph, ops, tensorrt  # noqa: E402
+from msda_attn.onnx.ops import FUSED, PLAIN  # noqa: E402
+from onnx import TensorProto, helper  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+LEVELS = [(6, 9), (3, 5)]
+OPTIONS = [
+    {},
+    {"sampling": "nearest"},
+    {"padding": "border", "align_corners": 1},
+    {"points": [5, 3]},
+]
+
+
+def has_library() -> bool:
+    try:
+        return deploy.library_path().is_file()
+    except FileNotFoundError:
+        return False
+
+
+def arrays(op: str, dtype, points: bool, boxes: bool) -> list[np.ndarray]:
+    """Inputs of a node. Some locations lie off the map."""
+    rng = np.random.default_rng(3)
+    shapes = np.array(LEVELS)
+    areas = shapes.prod(1)
+    samples = (8,) if points else (2, 4)
+    lead = (2, 5, 3)
+    weights = rng.standard_normal((*lead, *samples))
+    locations = rng.uniform(-0.25, 1.25, (*lead, *samples, 2))
+    rest = [locations, weights]
+    if op == FUSED:
+        reference = rng.uniform(0, 1, (2, 5, 2, 4) if boxes else (2, 5, 1, 2))
+        rest = [reference, 4 * locations, weights]
+    value = rng.standard_normal((2, areas.sum(), 3, 8))
+    numbers = [array.astype(dtype) for array in (value, *rest)]
+    return [numbers[0], shapes, np.cumsum(areas) - areas, *numbers[1:]]
+
+
+def one_node(op: str, inputs: list[np.ndarray], opset: int = 18, **options) -> onnx.ModelProto:
+    """A model of one node with dynamic sizes."""
+    node = helper.make_node(
+        op, ops.INPUTS[op], ["output"], name="attention", domain=ops.DOMAIN, **options
+    )
+    kinds = [helper.np_dtype_to_tensor_dtype(array.dtype) for array in inputs]
+    infos = [
+        helper.make_tensor_value_info(name, kind, [None] * array.ndim)
+        for name, kind, array in zip(ops.INPUTS[op], kinds, inputs)
+    ]
+    output = helper.make_tensor_value_info("output", kinds[0], [None] * 3)
+    model = helper.make_model(
+        helper.make_graph([node], "one", infos, [output]),
+        opset_imports=[helper.make_opsetid("", opset)],
+        ir_version=10,
+    )
+    graph.add_functions(model, inputs[0].dtype == np.float64)
+    return model
+
+
+@pytest.mark.parametrize("library", [False, True], ids=["function", "library"])
+@pytest.mark.parametrize("opset", [16, 18, 20, 22])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_the_body_computes_the_operator(options, opset, library):
+    if library and not has_library():
+        pytest.skip("the library for ONNX Runtime is not installed")
+    cases = [(PLAIN, False, np.float32), (FUSED, False, np.float32), (FUSED, True, np.float16)]
+    for op, boxes, dtype in [*cases, (PLAIN, False, np.float64)] if opset >= 20 else cases:
+        inputs = arrays(op, dtype, "points" in options, boxes)
+        model = one_node(op, inputs, opset, **options)
+        onnx.checker.check_model(model, full_check=True)
+        runner = graph.session(model, library=library)
+        (got,) = runner.run(None, dict(zip(ops.INPUTS[op], inputs)))
+        expected = ops.compute(model.graph.node[0], inputs)
+        limit = {np.float16: 2e-3, np.float32: 5e-6, np.float64: 1e-13}[dtype]
+        assert got.dtype == dtype and ops.error(got, expected) < limit
+        # NumPy's computation is that of the compiled operator.
+        wide = [a.astype(np.float64) if a.dtype.kind == "f" else a.tolist() for a in inputs]
+        named = {**options, "align_corners": bool(options.get("align_corners"))}
+        function = msda.ms_deform_attn_fused if op == FUSED else msda.ms_deform_attn
+        assert ops.error(function(*wide, **named), expected) < 1e-13
+
+
+def test_both_samplings_in_one_model_of_opset_20():
+    inputs = arrays(PLAIN, np.float32, False, False)
+    model = one_node(PLAIN, inputs, 20)
+    second = onnx.NodeProto()
+    second.CopyFrom(model.graph.node[0])
+    second.output[0], second.name = "second", "second"
+    second.attribute.append(helper.make_attribute("sampling", "nearest"))
+    model.graph.node.append(second)
+    model.graph.output.append(helper.make_tensor_value_info("second", TensorProto.FLOAT, None))
+    graph.add_functions(model)
+    results = graph.session(model, library=False).run(None, dict(zip(ops.INPUTS[PLAIN], inputs)))
+    for got, node in zip(results, model.graph.node):
+        assert ops.error(got, ops.compute(node, inputs)) < 5e-6
+    assert ops.error(results[0], results[1]) > 0.01
+
+
+def script(model, args, path, names, opset: int, dynamic: bool) -> None:
+    """An export of torch's older exporter."""
+    axes = {name: {0: "batch"} for name in names} if dynamic else None
+    torch.onnx.export(
+        model,
+        args,
+        str(path),
+        dynamo=False,
+        opset_version=opset,
+        input_names=names,
+        dynamic_axes=axes,
+    )
+
+
+def export_form(path, form: str, change: str = "", opset: int = 16, dynamic: bool = False) -> None:
+    args = onnx_forms.arguments(form)
+    script(onnx_forms.Form(form, change), args, path, onnx_forms.NAMES, opset, dynamic)
+
+
+def command(*arguments: object) -> tuple[int, dict]:
+    """Runs a command with --json: its exit code and what it printed."""
+    out, before = io.StringIO(), sys.stdout
+    sys.stdout = out
+    try:
+        code = program.main(["onnx", *map(str, arguments), "--json"])
+    finally:
+        sys.stdout = before
+    return code, json.loads(out.getvalue())
+
+
+def operators(path) -> list[str]:
+    return [node.op_type for node in deploy.load(path).graph.node]
+
+
+@pytest.mark.parametrize("opset, dynamic", [(16, True), (20, False)], ids=["dynamic", "static"])
+@pytest.mark.parametrize("form", onnx_forms.FORMS)
+def test_every_form_is_replaced(form, opset, dynamic, tmp_path):
+    before, after = tmp_path / "before.onnx", tmp_path / "after.onnx"
+    export_form(before, form, opset=opset, dynamic=dynamic)
+    code, report = command("rewrite", before, "-o", after)
+    assert code == 0 and [f["status"] for f in report["found"]] == ["replaced", "not fused"]
+    assert operators(after).count(PLAIN) == 1
+    assert not {"GridSample", "GatherElements"} & set(operators(after))
+    code, report = command("verify", after, "--against", before)
+    assert code == 0 and len(report["nodes"]) == (2 if dynamic else 1)
+    assert all(entry["error"] < 1e-5 for entry in report["outputs"])
+
+
+@pytest.mark.parametrize("change", onnx_forms.CHANGES)
+def test_a_changed_graph_is_never_replaced(change, tmp_path):
+    before, after = tmp_path / "before.onnx", tmp_path / "after.onnx"
+    export_form(before, "per level" if "level" in change else "stack", change)
+    code, report = command("rewrite", before, "-o", after)
+    assert code == 1 and not after.exists() and os.listdir(tmp_path) == ["before.onnx"]
+    assert report["found"] and {f["status"] for f in report["found"]} == {"left"}
+    assert all(f["reason"] for f in report["found"])
+
+
+class Case(torch.nn.Module):
+    """A model of transformers with positional inputs and tensors as outputs."""
+
+    def __init__(self, family: str) -> None:
+        super().__init__()
+        models = pytest.importorskip("transformers_models", reason="transformers is not installed")
+        self.model, inputs = models.make(family)
+        self.names, self.args = list(inputs), tuple(inputs.values())
+        self.eval()
+
+    def forward(self, *inputs):
+        found = self.model(**dict(zip(self.names, inputs)))
+        if "logits" in found:
+            return found["logits"], found["pred_boxes"]
+        return found["pixel_decoder_last_hidden_state"]
+
+
+@pytest.mark.parametrize(
+    "family, dynamic, count",
+    [
+        ("deformable_detr", True, 4),
+        ("rt_detr", False, 2),
+        ("d_fine", True, 2),
+        ("mask2former", True, 2),
+    ],
+)
+def test_models_of_transformers_are_rewritten(family, dynamic, count, tmp_path):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    case = Case(family)
+    before, after = tmp_path / "before.onnx", tmp_path / "after.onnx"
+    with torch.no_grad():
+        script(case, case.args, before, case.names, 17, dynamic)
+    code, report = command("rewrite", before, "-o", after)
+    found = [entry["status"] for entry in report["found"]]
+    assert code == 0 and sorted(found) == ["fused"] * count + ["replaced"] * count
+    assert operators(after).count(FUSED) == count and "GridSample" not in operators(after)
+    code, report = command("verify", after, "--against", before)
+    assert code == 0, report
+    if family == "d_fine":
+        # Points per level: the plugin gets points of weight 0.
+        model = deploy.load(after)
+        tensorrt.convert(model)
+        check = deploy.verify(model, deploy.load(before))
+        assert check.ok and {n["operator"] for n in check.nodes} == {tensorrt.PLUGIN}
+
+
+class Module(torch.nn.Module):
+    """The module; level sizes come from the maps."""
+
+    def __init__(self, fixed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention = msda.MSDeformAttn(16, 2, 2, 4)
+        for parameter in self.attention.parameters():
+            torch.nn.init.normal_(parameter, std=0.2)
+        self.bias = torch.nn.Parameter(torch.randn(fixed, 7, 16)) if fixed else 0.0
+
+    def forward(self, query, reference, first, second):
+        sizes = [first.shape[2:], second.shape[2:]]
+        pyramid = torch.cat([m.flatten(2).transpose(1, 2) for m in (first, second)], 1)
+        return self.attention(query + self.bias, reference, pyramid, sizes)
+
+
+def module_inputs(batch: int, height: int = 6, boxes: bool = False) -> tuple[torch.Tensor, ...]:
+    first = torch.randn(batch, 16, height, 9), torch.randn(batch, 16, 3, 5)
+    return (torch.randn(batch, 7, 16), torch.rand(batch, 7, 1, 4 if boxes else 2), *first)
+
+
+DYNAMIC = tuple({0: "batch"} for _ in range(2)) + ({0: "batch", 2: "height"}, {0: "batch"})
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """The module as a file with dynamic sizes."""
+    path = tmp_path_factory.mktemp("exported") / "module.onnx"
+    model = Module().eval()
+    names = ["query", "reference", "first", "second"]
+    deploy.export(model, module_inputs(2), path, dynamic_shapes=DYNAMIC, input_names=names)
+    return path, model
+
+
+def test_sizes_of_levels_may_be_dynamic(tmp_path):
+    before, after = tmp_path / "before.onnx", tmp_path / "after.onnx"
+    torch.onnx.export(
+        Module().eval(),
+        module_inputs(2, boxes=True),
+        str(before),
+        dynamo=True,
+        verbose=False,
+        opset_version=20,
+        dynamic_shapes=DYNAMIC,
+    )
+    assert operators(before).count("GridSample") == 2
+    assert command("rewrite", before, "-o", after)[0] == 0
+    assert operators(after).count(FUSED) == 1 and "GridSample" not in operators(after)
+    code, report = command("verify", after, "--against", before)
+    assert code == 0, report
+    assert "spatial_shapes" not in "".join(report["warnings"])
+
+
+def test_16_bits_are_proven_in_32(tmp_path):
+    before, after = tmp_path / "before.onnx", tmp_path / "after.onnx"
+    export_form(before, "stack")
+    model = deploy.load(before)
+    half = TensorProto.FLOAT16
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.elem_type = half
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t") and attribute.t.data_type == TensorProto.FLOAT:
+                array = onnx.numpy_helper.to_array(attribute.t).astype(np.float16)
+                attribute.t.CopyFrom(onnx.numpy_helper.from_array(array))
+    del model.graph.value_info[:]
+    onnx.save(model, before)
+    code, report = command("rewrite", before, "-o", after)
+    assert code == 0 and report["found"][0]["error"] < 1e-5
+    checked = deploy.verify(deploy.load(after))
+    assert checked.ok and "16 bits" in "".join(checked.warnings)
+
+
+def test_the_module_is_exported_as_the_fused_operator(exported):
+    path, model = exported
+    proto = deploy.load(path)
+    assert operators(path).count(FUSED) == 1 and {f.name for f in proto.functions} == {PLAIN, FUSED}
+    for library in (False, True):
+        runner = graph.session(proto, library=library)
+        for batch, height in ((2, 6), (5, 8)):
+            args = module_inputs(batch, height)
+            names = [i.name for i in proto.graph.input]
+            (got,) = runner.run(None, dict(zip(names, (a.numpy() for a in args))))
+            assert ops.error(got, model(*args).detach().numpy()) < 5e-6
+    assert deploy.verify(proto).ok
+
+
+@pytest.mark.parametrize("size", [torch.export.Dim("batch"), torch.export.Dim.AUTO], ids=str)
+def test_a_size_that_became_a_constant_is_refused(size, tmp_path):
+    dynamic = tuple({0: size} for _ in range(4))
+    path = tmp_path / "model.onnx"
+    with pytest.raises(deploy.OnnxError, match="got (the|a) constant") as caught:
+        deploy.export(Module(fixed=2).eval(), module_inputs(2), path, dynamic_shapes=dynamic)
+    assert "dynamic size" in str(caught.value) and not path.exists()
+
+
+class Function(torch.nn.Module):
+    def forward(self, value, locations, weights):
+        return msda.ms_deform_attn(
+            value, LEVELS, None, locations, weights, points=[3, 1], padding="border"
+        )
+
+
+def test_options_are_attributes_and_tensorrt_refuses_them(tmp_path):
+    args = (torch.randn(2, 69, 2, 4), torch.rand(2, 5, 2, 4, 2), torch.rand(2, 5, 2, 4))
+    model = deploy.export(Function(), args)
+    (node,) = [n for n in model.graph.node if ops.is_ours(n)]
+    assert ops.attributes(node)["points"] == [3, 1] and node.op_type == PLAIN
+    names = [i.name for i in model.graph.input]
+    (got,) = graph.session(model).run(None, dict(zip(names, (a.numpy() for a in args))))
+    assert ops.error(got, Function()(*args).numpy()) < 5e-6
+    with pytest.raises(deploy.OnnxError, match="attribute padding: got 'border', expected 'zeros'"):
+        tensorrt.convert(model)
+
+
+@pytest.mark.parametrize(
+    "family, count",
+    [
+        ("rt_detr_v2", 2),
+        ("deformable_detr", 4),
+        ("rt_detr", 2),
+        ("d_fine", 2),
+        ("rf_detr", 2),
+        ("mask2former", 2),
+        ("grounding_dino", 4),
+    ],
+)
+def test_a_patched_model_of_transformers_is_exported_and_fused(family, count, tmp_path):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    # Torch alone does not export the first.
+    if family != "rt_detr_v2" and os.environ.get("MSDA_SLOW") != "1":
+        pytest.skip("takes long: MSDA_SLOW=1 runs it")
+    case = Case(family)
+    if family in ("mask2former", "grounding_dino"):
+        case.model.set_attn_implementation("eager")
+    with msda.patch_transformers():
+        model = deploy.export(case, case.args, tmp_path / "model.onnx", input_names=case.names)
+    found = [node.op_type for node in model.graph.node]
+    assert found.count(FUSED) == count and PLAIN not in found and "GridSample" not in found
+    assert deploy.verify(model).ok
+
+
+def test_a_model_without_the_operator_is_refused():
+    with pytest.raises(deploy.OnnxError, match="no multi-scale deformable attention"):
+        deploy.export(torch.nn.Linear(2, 2), (torch.randn(1, 2),))
+
+
+def test_verify_finds_a_wrong_node(exported, tmp_path):
+    path, _ = exported
+    wrong = deploy.load(path)
+    # The body samples the other corner: ONNX Runtime computes it where the library is missing.
+    for function in wrong.functions:
+        for node in function.node:
+            if node.op_type == "Transpose" and function.name == PLAIN:
+                perm = node.attribute[0].ints
+                if list(perm) == [0, 2, 3, 1]:
+                    node.op_type, node.input[0] = "Identity", "swapped"
+                    del node.attribute[:]
+                    swap = helper.make_node("Neg", ["value_c"], ["negative"])
+                    turn = helper.make_node("Transpose", ["negative"], ["swapped"], perm=perm)
+                    others = list(function.node)
+                    at = others.index(node)
+                    del function.node[:]
+                    function.node.extend([*others[:at], swap, turn, *others[at:]])
+                    break
+    if not has_library():
+        report = deploy.verify(wrong)
+        assert not report.ok and not any(entry["ok"] for entry in report.nodes)
+    # Other weights: each node is right, the whole is not.
+    other = deploy.load(path)
+    tensor = next(t for t in other.graph.initializer if t.data_type == TensorProto.FLOAT)
+    changed = 2 * onnx.numpy_helper.to_array(tensor)
+    tensor.CopyFrom(onnx.numpy_helper.from_array(changed, tensor.name))
+    deploy.save(other, tmp_path / "other.onnx")
+    code, report = command("verify", tmp_path / "other.onnx", "--against", path)
+    assert code == 1 and all(e["ok"] for e in report["nodes"])
+    assert not all(e["ok"] for e in report["outputs"])
+
+
+def test_verify_warns(tmp_path):
+    export_form(tmp_path / "before.onnx", "stack", opset=20)
+    command("rewrite", tmp_path / "before.onnx", "-o", tmp_path / "after.onnx")
+    said = "\n".join(command("verify", tmp_path / "after.onnx")[1]["warnings"])
+    assert "TensorRT takes 'nearest'" in said and "its batch is the constant 2" in said
+    inputs = arrays(PLAIN, np.float16, False, False)
+    model = one_node(PLAIN, inputs)
+    sizes = model.graph.initializer
+    for name, array in zip(ops.INPUTS[PLAIN][1:3], inputs[1:3]):
+        sizes.append(onnx.numpy_helper.from_array(array, name))
+    kept = [i for i in model.graph.input if i.name not in ops.INPUTS[PLAIN][1:3]]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    report = deploy.verify(
+        model,
+        sizes={
+            "value_0": 2,
+            "value_1": 69,
+            "value_2": 3,
+            "value_3": 8,
+            "sampling_locations_0": 2,
+            "sampling_locations_1": 5,
+            "sampling_locations_2": 3,
+            "sampling_locations_3": 2,
+            "sampling_locations_4": 4,
+            "sampling_locations_5": 2,
+            "attention_weights_0": 2,
+            "attention_weights_1": 5,
+            "attention_weights_2": 3,
+            "attention_weights_3": 2,
+            "attention_weights_4": 4,
+        },
+    )
+    said = "\n".join(report.warnings)
+    assert report.ok, report
+    assert "locations have 16 bits" in said and "spatial_shapes is a constant" in said
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_tensorrt_gets_the_plugin_with_its_types(exported, dtype, tmp_path):
+    if dtype is np.float32:
+        path, _ = exported
+        model, before = deploy.load(path), deploy.load(path)
+        tensorrt.convert(model)
+        assert deploy.verify(model, before).ok
+    else:
+        inputs = arrays(PLAIN, dtype, False, False)
+        model = one_node(PLAIN, inputs)
+        sizes = {
+            f"{n}_{i}": k for n, a in zip(ops.INPUTS[PLAIN], inputs) for i, k in enumerate(a.shape)
+        }
+        for info in model.graph.input:
+            for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+                dim.dim_value = sizes[f"{info.name}_{axis}"]
+        tensorrt.convert(model)
+        given = dict(zip(ops.INPUTS[PLAIN], inputs))
+        (got,) = graph.session(tensorrt.runnable(model)).run(None, given)
+        expected = ops.compute(helper.make_node(PLAIN, [""] * 5, [""]), inputs)
+        assert got.dtype == dtype and ops.error(got, expected) < 2e-3
+    deploy.save(model, tmp_path / "plugin.onnx")
+    model = deploy.load(tmp_path / "plugin.onnx")
+    (node,) = [n for n in model.graph.node if n.op_type == tensorrt.PLUGIN]
+    assert not model.functions and not graph.uses_ours(model)
+    makers = {n.output[0]: n for n in model.graph.node}
+    tables = [makers[name] for name in node.input[1:3]]
+    assert all(n.op_type == "Cast" and n.attribute[0].i == TensorProto.INT32 for n in tables)
+    with pytest.raises(deploy.OnnxError, match="value: got float16 .* expected float32"):
+        inputs = arrays(PLAIN, np.float16, False, False)
+        tensorrt.emulate(node, inputs)
+
+
+def test_openvino_runs_the_operators(exported, tmp_path):
+    openvino = pytest.importorskip("openvino", reason="openvino is not installed")
+    inputs = arrays(PLAIN, np.float32, True, False)
+    plain = one_node(PLAIN, inputs, points=[5, 3], padding="border")
+    deploy.save(plain, tmp_path / "plain.onnx")
+    cases = [(tmp_path / "plain.onnx", dict(zip(ops.INPUTS[PLAIN], inputs)))]
+    proto = deploy.load(exported[0])
+    for batch in (2, 3):
+        args = (a.numpy() for a in module_inputs(batch))
+        cases.append((exported[0], dict(zip([i.name for i in proto.graph.input], args))))
+    for path, given in cases:
+        core = openvino.Core()
+        for extension in deploy.openvino_extension():
+            core.add_extension(extension)
+        model = core.read_model(str(path))
+        assert {PLAIN, FUSED} & {op.get_type_name() for op in model.get_ops()}
+        got = core.compile_model(model, "CPU")(given)[0]
+        expected = graph.session(deploy.load(path)).run(None, given)[0]
+        assert ops.error(got, expected) < 5e-6
+
+
+def refused(path, tmp_path, message: str, *more: object) -> None:
+    """The commands refuse a file, and nothing new lies in the folder."""
+    before = sorted(os.listdir(tmp_path))
+    code, said = command("rewrite", path, "-o", tmp_path / "out.onnx", *more)
+    assert code == 2 and message in said["error"], said
+    assert sorted(os.listdir(tmp_path)) == before
+    code, said = command("verify", path)
+    assert code == 2 and message in said["error"], said
+
+
+def test_hostile_files_are_refused(exported, tmp_path):
+    good, path = exported[0].read_bytes(), tmp_path / "hostile.onnx"
+    for data in (b"", b"no model", good[: len(good) // 2], good[:-1], b"\xff" * 1000):
+        path.write_bytes(data)
+        refused(path, tmp_path, "hostile.onnx")
+    refused(tmp_path / "missing.onnx", tmp_path, "got no such file")
+
+    def broken(change) -> None:
+        model = deploy.load(exported[0])
+        (node,) = [n for n in model.graph.node if ops.is_ours(n)]
+        node.name = "attention"
+        change(model, node)
+        onnx.save(model, path)
+
+    def attribute(name, found):
+        def change(model, node) -> None:
+            del node.attribute[:]
+            node.attribute.append(helper.make_attribute(name, found))
+
+        return change
+
+    broken(attribute("padding", "mirror"))
+    refused(
+        path, tmp_path, "node 'attention' (MultiScaleDeformableAttentionFused): attribute padding"
+    )
+    broken(attribute("points", "three"))
+    refused(path, tmp_path, "attention")
+    broken(attribute("speed", 3))
+    refused(path, tmp_path, "attention")
+    broken(lambda m, n: n.input.pop())
+    refused(path, tmp_path, "attention")
+    broken(lambda m, n: n.input.__setitem__(0, "nobody makes this"))
+    refused(path, tmp_path, "nobody makes this")
+    broken(lambda m, n: n.input.__setitem__(0, m.graph.output[0].name))
+    refused(path, tmp_path, "need each other")
+    broken(lambda m, n: n.input.__setitem__(0, "query"))
+    code, said = command("verify", path)
+    text = json.dumps(said)
+    assert code in (1, 2) and "attention" in text
+
+    def old(model, node) -> None:
+        model.opset_import[0].version = 13
+
+    broken(old)
+    refused(path, tmp_path, "opset")
+
+
+def test_external_data_stays_in_its_folder(exported, tmp_path):
+    (tmp_path / "secret").write_bytes(b"\0" * 4096)
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    for location in ("../secret", str(tmp_path / "secret"), "absent"):
+        model = deploy.load(exported[0])
+        tensor = next(t for t in model.graph.initializer if t.data_type == TensorProto.FLOAT)
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=location)
+        onnx.save(model, inside / "model.onnx")
+        refused(inside / "model.onnx", inside, tensor.name)
+
+
+def test_large_files_have_external_data_and_appear_complete(exported, tmp_path, monkeypatch):
+    path = tmp_path / "large.onnx"
+    monkeypatch.setattr(graph, "_LIMIT", 100)
+    deploy.save(deploy.load(exported[0]), path)
+    assert sorted(os.listdir(tmp_path)) == ["large.onnx", "large.onnx.data"]
+    assert deploy.verify(deploy.load(path), deploy.load(exported[0])).ok
+    monkeypatch.undo()
+
+    def fail(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(graph.onnx.checker, "check_model", fail)
+    with pytest.raises(deploy.OnnxError, match="no space left"):
+        graph.save(onnx.load(exported[0]), tmp_path / "partial.onnx")
+    assert sorted(os.listdir(tmp_path)) == ["large.onnx", "large.onnx.data"]
+
+
+def test_an_old_runtime_is_named(monkeypatch):
+    monkeypatch.setattr(ort, "__version__", "1.16.3")
+    model = one_node(PLAIN, arrays(PLAIN, np.float32, False, False))
+    with pytest.raises(deploy.OnnxError, match="onnxruntime: got 1.16.3, expected 1.17 or newer"):
+        graph.session(model)
+
+
+def test_a_missing_package_is_named():
+    code = (
+        "import sys; sys.modules['onnx'] = None\n"
+        "from msda_attn.__main__ import main\n"
+        "sys.exit(main(['onnx', 'verify', 'a.onnx']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2 and "hint: pip install msda-attn[onnx]" in done.stderr
+    assert "Traceback" not in done.stderr
