@@ -86,8 +86,8 @@ pub(crate) fn command() -> Result<()> {
 pub(crate) fn wheels() -> Result<()> {
     let venv = venv::ensure(&root())?;
     venv::install(&venv.python, &["maturin>=1.9,<2", "ziglang"])?;
-    // What `build` placed must not get into the wheel. Its compiled part is new, and has the operators
-    // for ONNX Runtime too.
+    // What `build` placed must not get into the wheel. Its compiled part is new, and has the
+    // operators for ONNX Runtime too.
     let _ = std::fs::remove_file(extension());
     let _ = std::fs::remove_file(extension().with_file_name(ort::LIBRARY));
     let dist = root().join("target/wheels");

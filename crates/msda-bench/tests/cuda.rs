@@ -158,8 +158,8 @@ fn the_benchmark_measures_both_passes_of_the_gpu_with_floors() {
     assert_eq!(skipped, ["cuda:atomic forward"]);
 }
 
-/// One pass where one is asked for. A kernel is checked by the call that is timed: it may refuse the
-/// few queries which the oracle evaluates.
+/// One pass where one is asked for. A kernel is checked by the call that is timed: it may refuse
+/// the few queries which the oracle evaluates.
 #[test]
 fn what_is_asked_for_is_measured() {
     if gpu().is_none() {

@@ -85,8 +85,9 @@ fn levels_may_be_many() {
     assert!(results[0].to_f64().iter().all(|&x| x == 0.0), "no samples, and a gradient that is not 0");
 }
 
-/// Decoders while they are trained: RF-DETR with 13 groups of 300 queries, whose samples are sorted;
-/// DINO with 200 queries for denoising, for which the shared memory of `value_few.cu` just has room.
+/// Decoders while they are trained: RF-DETR with 13 groups of 300 queries, whose samples are
+/// sorted; DINO with 200 queries for denoising, for which the shared memory of `value_few.cu` just
+/// has room.
 #[test]
 fn decoders_in_training_are_right() {
     let Some(device) = device() else { return };
@@ -109,8 +110,8 @@ fn decoders_in_training_are_right() {
     }
 }
 
-/// Rows that are no whole chunks of the kernels on tensor cores, aligned to 2 bytes and more; few and
-/// many queries.
+/// Rows that are no whole chunks of the kernels on tensor cores, aligned to 2 bytes and more; few
+/// and many queries.
 #[test]
 fn channels_may_be_any_number() {
     let Some(device) = device() else { return };

@@ -8,7 +8,8 @@ use crate::kernels::Call;
 use crate::request::{Levels, Request, Scatter};
 use crate::target::Target;
 
-/// Samples of a plane and level up to which this kernel is used, if shared memory has room for them.
+/// Samples of a plane and level up to which this kernel is used, if shared memory has room for
+/// them.
 const MAX_SAMPLES: usize = 8192;
 
 /// The most levels.
