@@ -11,6 +11,7 @@
 //! | [`claims`] | statements of the documents (`claims.toml`), judged by facts |
 //! | [`founding`] | the answer to the documents (`founding.toml`), `docs/FOUNDING.md` |
 //! | [`report`] | the study's sections of a report |
+//! | `found` | the figures of a command so far, for its record |
 //! | `tensor_map`, `texture`, `persisting` | parts of the driver that only rungs use |
 //!
 //! `main.rs` and `commands/` are the program `msda-study`.
