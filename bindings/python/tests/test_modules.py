@@ -14,7 +14,7 @@ import warnings
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("transformers", reason="transformers is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 import msda_attn as msda  # noqa: E402
 import transformers_models as models  # noqa: E402
@@ -495,7 +495,11 @@ def test_a_compiled_module_runs_on_the_gpu(family: str, train: bool, mode: str) 
 
 
 @gpu
-def test_a_training_step_of_a_patched_model_is_a_cuda_graph() -> None:
+@pytest.mark.skipif(
+    int(transformers.__version__.split(".")[0]) < 5,
+    reason="before version 5 transformers reads level sizes of the GPU in each step",
+)
+def test_a_training_step_of_a_patched_encoder_is_a_cuda_graph() -> None:
     case = models.make("mask2former")
     model = case.model.cuda().train()
     for module in model.modules():
@@ -520,8 +524,12 @@ def test_a_training_step_of_a_patched_model_is_a_cuda_graph() -> None:
         optimizer.step()
         return loss.detach()
 
+    def grads() -> list[Tensor]:
+        found = [parameter.grad for parameter in encoder.parameters()]
+        return [grad.clone() for grad in found if grad is not None]
+
     with msda.patch("transformers"):
-        expected = step()
+        expected = [step(), *grads()]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -529,13 +537,9 @@ def test_a_training_step_of_a_patched_model_is_a_cuda_graph() -> None:
                 step()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph):
-                loss = step()
-        except RuntimeError as error:
-            pytest.skip(f"the library itself does not allow a CUDA graph: {error}")
-        grads = [p.grad.clone() for p in encoder.parameters() if p.grad is not None]
+        with torch.cuda.graph(graph):
+            loss = step()
+        for grad in [p.grad for p in encoder.parameters() if p.grad is not None]:
+            grad.fill_(7.0)
         graph.replay()
-    torch.testing.assert_close(loss, expected)
-    replayed = [p.grad for p in encoder.parameters() if p.grad is not None]
-    assert all(torch.isfinite(grad).all() for grad in replayed) and len(grads) == len(replayed)
+    torch.testing.assert_close([loss, *grads()], expected, rtol=1e-3, atol=1e-4)
