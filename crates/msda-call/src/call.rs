@@ -500,8 +500,8 @@ fn named(error: msda::Error, call: &Call<'_>) -> Refused {
     Refused::new(refused.kind, format!("{argument}: {}", refused.message))
 }
 
-/// The gradients that a backward pass computes: a sum of 1 (value), 2 (locations), 4 (weights) and 8
-/// (reference points).
+/// The gradients that a backward pass computes: a sum of 1 (value), 2 (locations), 4 (weights) and
+/// 8 (reference points).
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted(pub i64);
 

@@ -71,8 +71,8 @@ impl Prepared {
         self.plan.workspace()
     }
 
-    /// Queues the call. `workspace` gets a number of bytes above 0 and returns the address of device
-    /// memory that stays there until the stream has run the call.
+    /// Queues the call. `workspace` gets a number of bytes above 0 and returns the address of
+    /// device memory that stays there until the stream has run the call.
     ///
     /// # Safety
     /// The memory of all tensors is on the device and follows the rules of [`Plan::launch`]. The

@@ -24,8 +24,8 @@ impl Size {
     }
 }
 
-/// The type and the sizes of an input; `None` where nothing is known. An input of unknown rank has no
-/// sizes.
+/// The type and the sizes of an input; `None` where nothing is known. An input of unknown rank has
+/// no sizes.
 unsafe fn describe(api: Api, context: Handle, index: usize) -> Result<(c_int, Vec<Option<Size>>)> {
     let (mut info, mut rank, mut dtype) = (ptr::null_mut(), 0, 0);
     // SAFETY: the context lives and keeps the object; the results are valid to write.
@@ -52,8 +52,8 @@ unsafe fn describe(api: Api, context: Handle, index: usize) -> Result<(c_int, Ve
     Ok((dtype, sizes.into_iter().zip(names).map(size).collect()))
 }
 
-/// Tells ONNX Runtime the type and the shape `(B, Q, H * D)` of the output. ONNX Runtime asks one of
-/// the operators of a name for all of them, so the type is that of the value.
+/// Tells ONNX Runtime the type and the shape `(B, Q, H * D)` of the output. ONNX Runtime asks one
+/// of the operators of a name for all of them, so the type is that of the value.
 ///
 /// # Safety
 /// `context` is the context of a shape inference for an operator of ours.
