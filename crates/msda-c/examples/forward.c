@@ -1,6 +1,5 @@
 /* One sample in the centre of a level of 2 x 2 pixels: forward, backward, and an error.
    Exits with 0 if all results are right. */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -38,8 +37,8 @@ int main(void) {
     msda_tensor to_weight = {grad_weight, MSDA_F32, 5, sizes, NULL};
     msda_gradients gradients = {&to_value, NULL, &to_weight, NULL};
     if (msda_backward(&inputs, &upstream, &gradients, 0) != MSDA_OK) return failed("backward");
-    printf("gradient of value %g %g, of the weight %g\n", grad_value[0], grad_value[1], grad_weight[0]);
-    if (fabsf(grad_value[6] - 0.5f) > 1e-6f || grad_value[7] != 0 || grad_weight[0] != 2.5f) return 1;
+    printf("gradient of value %g, of the weight %g\n", grad_value[6], grad_weight[0]);
+    if (grad_value[6] != 0.5f || grad_value[7] != 0 || grad_weight[0] != 2.5f) return 1;
 
     inputs.value.rank = 3;
     if (msda_forward(&inputs, &out, 1) != MSDA_ERROR_VALUE) return 1;

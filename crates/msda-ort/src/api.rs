@@ -81,10 +81,16 @@ functions! {
     75 allocator_alloc(allocator: Handle, bytes: usize, memory: *mut *mut c_void);
     76 allocator_free(allocator: Handle, memory: *mut c_void);
     86 kernel_info_get_attribute_int64(info: Handle, name: *const c_char, number: *mut i64);
-    87 kernel_info_get_attribute_string(info: Handle, name: *const c_char, text: *mut c_char, len: *mut usize);
+    87 kernel_info_get_attribute_string(
+        info: Handle, name: *const c_char, text: *mut c_char, len: *mut usize
+    );
     90 kernel_context_get_input(context: Handle, index: usize, value: *mut Handle);
-    91 kernel_context_get_output(context: Handle, index: usize, sizes: *const i64, rank: usize, value: *mut Handle);
-    163 kernel_info_get_attribute_array_int64(info: Handle, name: *const c_char, numbers: *mut i64, len: *mut usize);
+    91 kernel_context_get_output(
+        context: Handle, index: usize, sizes: *const i64, rank: usize, value: *mut Handle
+    );
+    163 kernel_info_get_attribute_array_int64(
+        info: Handle, name: *const c_char, numbers: *mut i64, len: *mut usize
+    );
     193 kernel_context_get_gpu_compute_stream(context: Handle, stream: *mut *mut c_void);
     194 get_tensor_memory_info(value: Handle, info: *mut Handle);
     244 kernel_info_get_node_name(info: Handle, text: *mut c_char, len: *mut usize);
@@ -92,8 +98,13 @@ functions! {
     268 shape_infer_context_get_input_type_shape(context: Handle, index: usize, info: *mut Handle);
     270 shape_infer_context_set_output_type_shape(context: Handle, index: usize, info: Handle);
     271 set_symbolic_dimensions(info: Handle, names: *const *const c_char, rank: usize);
-    274 kernel_context_parallel_for(context: Handle, work: unsafe extern "C" fn(*mut c_void, usize), n: usize, batches: usize, data: *mut c_void);
+    274 kernel_context_parallel_for(
+        context: Handle, work: Step, n: usize, batches: usize, data: *mut c_void
+    );
 }
+
+/// One step of a loop on ONNX Runtime's threads.
+pub(crate) type Step = unsafe extern "C" fn(*mut c_void, usize);
 
 /// The functions that free an object.
 #[derive(Debug, Clone, Copy)]

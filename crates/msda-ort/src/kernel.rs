@@ -243,8 +243,7 @@ impl Input {
         if len <= 0 {
             return Ok(&[]);
         }
-        // SAFETY: a dense tensor of so many 64-bit integers on the host, which lives through the
-        // run.
+        // SAFETY: a dense tensor of so many 64-bit integers on the host. It lives through the run.
         Ok(unsafe { slice::from_raw_parts(self.data.cast(), len as usize) })
     }
 
@@ -317,8 +316,7 @@ impl Threads for Pool {
 fn given<T>(name: &CStr, expected: &str, got: Result<T>) -> Result<Option<T>> {
     match got {
         Ok(value) => Ok(Some(value)),
-        // ONNX Runtime's words in all versions. Others are an error too, so no attribute is
-        // ignored.
+        // ONNX Runtime's words in all versions. Other words are an error: no attribute is ignored.
         Err(refused) if refused.message.contains("No attribute") => Ok(None),
         Err(refused) => Err(Refused::wrong_type(&name.to_string_lossy(), refused.message, expected)),
     }

@@ -134,7 +134,7 @@ def tables(levels=LEVELS):
 
 
 def inputs(batch=2, queries=7, heads=3, channels=8, points=4, levels=LEVELS, seed=0):
-    """Random inputs of the plain form by their names, in float64. Some locations are off the map."""
+    """Random inputs of the plain form by their names, in float64. Some samples are off the map."""
     random = np.random.default_rng(seed)
     samples = (batch, queries, heads, len(levels), points)
     shapes, starts = tables(levels)
