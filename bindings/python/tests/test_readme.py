@@ -121,7 +121,9 @@ def test_commands_run_in_their_order(tmp_path):
     assert (tmp_path / "looks.png").is_file()
 
 
-@pytest.mark.parametrize("document", (*DOCUMENTS, "docs/DEPLOY.md", "docs/MIGRATION.md", "docs/DISTRIBUTED.md"))
+@pytest.mark.parametrize(
+    "document", (*DOCUMENTS, "docs/DEPLOY.md", "docs/MIGRATION.md", "docs/DISTRIBUTED.md")
+)
 def test_links_lead_somewhere(document):
     path = PACKAGE / document
     text = path.read_text(encoding="utf-8")
