@@ -202,6 +202,9 @@ def export(
         )
     for at, node in enumerate(made.graph.node):
         node.name = node.name or f"node_{at}"
+    if opset_version <= 20:
+        # Torch writes a newer version, which ONNX Runtime 1.17 does not read.
+        made.ir_version = 9
     files.add_functions(made, any(t.dtype is torch.float64 for t, _ in leaves))
     match.fuse(made, sizes, demand=True)
     if target == "tensorrt":

@@ -387,7 +387,7 @@ class Writer:
         return out
 
     def level_tables(self, seeds: Sequence[Seed], proposal: Proposal, nodes: list) -> list[str]:
-        """Level sizes and first positions: constants, or from the shapes that the graph computes."""
+        """Level sizes and first positions: constants, or from shapes that the graph computes."""
         first, last = proposal.tables[0], proposal.tables[-1]
         if set(files.symbols(self.model).values()) <= {"batch"} and (first[0] == last[0]).all():
             return [self.numbers(table) for table in first]
