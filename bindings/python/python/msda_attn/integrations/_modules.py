@@ -219,6 +219,9 @@ class _Attention:
             samples = (levels, points if isinstance(points, int) else points[0])
         offsets = module.sampling_offsets(query).view(batch, queries, heads, *samples, 2)
         logits = module.attention_weights(query).view(batch, queries, heads, *samples)
+        if value.dtype is torch.float64:
+            # Some models make reference points in float32; offsets must not be rounded for them.
+            reference = reference.double()
         output = ms_deform_attn_fused(
             value, sizes, starts, reference, offsets, logits, points=points if differ else None
         )
