@@ -21,24 +21,21 @@ pub(crate) fn extension() -> PathBuf {
 
 /// Builds the compiled part and puts it into the package's sources.
 pub(crate) fn build() -> Result<()> {
-    cargo(&["build", "--release", "--quiet", "--package", "msda-python", "--package", "msda-ort"], &[])?;
+    cargo(&["build", "--release", "--quiet", "--package", "msda-python"], &[])?;
     place()
 }
 
-/// Puts the compiled part that was built last into the package's sources, and the library for ONNX
-/// Runtime.
+/// Puts the compiled part that was built last into the package's sources.
 fn place() -> Result<()> {
     let name = match std::env::consts::OS {
         "windows" => "_native.dll",
         "macos" => "lib_native.dylib",
         _ => "lib_native.so",
     };
-    for (name, to) in [(name, extension()), (ort::LIBRARY, extension().with_file_name(ort::LIBRARY))] {
-        let built = root().join("target/release").join(name);
-        // A new file: a running Python may have mapped the old one.
-        let _ = std::fs::remove_file(&to);
-        std::fs::copy(&built, &to).with_context(|| format!("copying {}", built.display()))?;
-    }
+    let (built, to) = (root().join("target/release").join(name), extension());
+    // A new file: a running Python may have mapped the old one.
+    let _ = std::fs::remove_file(&to);
+    std::fs::copy(&built, &to).with_context(|| format!("copying {}", built.display()))?;
     Ok(())
 }
 
@@ -86,10 +83,8 @@ pub(crate) fn command() -> Result<()> {
 pub(crate) fn wheels() -> Result<()> {
     let venv = venv::ensure(&root())?;
     venv::install(&venv.python, &["maturin>=1.9,<2", "ziglang"])?;
-    // What `build` placed must not get into the wheel. Its compiled part is new, and has the
-    // operators for ONNX Runtime too.
+    // What `build` placed must not get into the wheel. Its compiled part is new.
     let _ = std::fs::remove_file(extension());
-    let _ = std::fs::remove_file(extension().with_file_name(ort::LIBRARY));
     let dist = root().join("target/wheels");
     let manifest = root().join(PACKAGE).join("Cargo.toml").display().to_string();
     let out = dist.display().to_string();

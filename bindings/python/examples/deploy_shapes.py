@@ -40,10 +40,7 @@ class Deployed(nn.Module):
 def session(path: pathlib.Path) -> onnxruntime.InferenceSession:
     """ONNX Runtime with the operators of msda; without them the file runs too, only slower."""
     options = onnxruntime.SessionOptions()
-    try:
-        options.register_custom_ops_library(str(msda_attn.onnx.library_path()))
-    except FileNotFoundError as error:
-        print(error)
+    options.register_custom_ops_library(str(msda_attn.onnx.library_path()))
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 

@@ -8,7 +8,6 @@ import graphlib
 import os
 import pathlib
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 
@@ -17,6 +16,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import helper
 
+from .. import _native
 from .ops import DOMAIN, OLDEST_OPSET, OnnxError, attributes, functions, is_ours, register_schemas
 
 _LIMIT = 2**31 - 2**20
@@ -24,15 +24,12 @@ _OLDEST_RUNTIME = (1, 17)
 
 
 def library_path() -> pathlib.Path:
-    """The library with the operators for ONNX Runtime (`register_custom_ops_library`)."""
-    names = {"win32": "msda_ort.dll", "darwin": "libmsda_ort.dylib"}
-    path = pathlib.Path(__file__).parents[1] / names.get(sys.platform, "libmsda_ort.so")
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"the operators for ONNX Runtime: got no file at {path}\n"
-            "hint: models run without it through their local functions, only slower"
-        )
-    return path
+    """The library with the operators for ONNX Runtime (`register_custom_ops_library`).
+
+    It is the compiled part of this package. Programs without Python use `libmsda_ort`, which
+    `cargo build --release -p msda-ort` makes.
+    """
+    return pathlib.Path(_native.__file__)
 
 
 def load(path: str | os.PathLike) -> onnx.ModelProto:
@@ -124,7 +121,7 @@ def add_functions(model: onnx.ModelProto, double: bool = False) -> None:
 
 
 def session(model: onnx.ModelProto, optimize: bool = True, library: bool = True):
-    """A session of ONNX Runtime on the CPU, with our library where it is installed."""
+    """A session of ONNX Runtime on the CPU. Without our library, nodes run as local functions."""
     try:
         import onnxruntime as ort
     except ImportError:
@@ -137,10 +134,7 @@ def session(model: onnx.ModelProto, optimize: bool = True, library: bool = True)
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if library and uses_ours(model):
-        try:
-            options.register_custom_ops_library(str(library_path()))
-        except FileNotFoundError:
-            pass
+        options.register_custom_ops_library(str(library_path()))
     make = functools.partial(ort.InferenceSession, providers=["CPUExecutionProvider"])
     try:
         if model.ByteSize() <= _LIMIT:
