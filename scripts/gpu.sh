@@ -10,7 +10,7 @@
 set -uo pipefail
 bin=$(cd "${1:?folder with what gpu-bundle gathers}" && pwd)
 out=${2:?folder for the results}
-steps=${3:-test python sanitize verify bench probe ladder profile}
+steps=${3:-test python ort sanitize verify bench probe ladder profile}
 mkdir -p "$out"
 rm -f "$out/failed"
 export MSDA_GPU=1 MSDA_PYTHON=${MSDA_PYTHON:-python3}
@@ -52,6 +52,11 @@ if has python; then
         echo "skipped python: ${missing##*$'\n'}"
     fi
 fi
+if has ort; then
+    # A test says that it skipped if this ONNX Runtime has no CUDA provider.
+    tests=$(cd "$(dirname "$0")/../crates/msda-ort/tests" && pwd)
+    MSDA_ORT=$bin/libmsda_ort.so step ort "$MSDA_PYTHON" -m pytest --quiet -rs -p no:cacheprovider "$tests"
+fi
 if has sanitize && there compute-sanitizer sanitize; then
     sanitize() { # tool, groups of the battery ("" for all), program, arguments
         MSDA_GROUPS=$2 compute-sanitizer --tool "$1" --error-exitcode 9 "${@:3}"
@@ -70,8 +75,9 @@ if has sanitize && there compute-sanitizer sanitize; then
             step "$1-$test" sanitize "$1" "" "$bin/gpu" --test-threads=1 "$test" &
         done
     }
-    plans memcheck the_workspace_has bins_may decoders_in_training weights_may_be_large
-    plans racecheck all_samples_may bins_may
+    plans memcheck the_workspace_has bins_may decoders_in_training weights_may_be_large channels_may \
+        gradients_that_are_not_finite
+    plans racecheck all_samples_may bins_may channels_may gradients_that_are_not_finite
     # Levels resident in shared memory, kernels queued as one graph, sums that cancel.
     plans memcheck blocks_that_keep kernels_that kernels_for_one
     plans racecheck what_cancels
