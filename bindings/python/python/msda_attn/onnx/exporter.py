@@ -17,7 +17,7 @@ from .._options import decode
 from .._torch import grid
 from . import graph as files
 from . import match
-from .ops import ATTRIBUTES, DOMAIN, FUSED, PLAIN, OnnxError, register_schemas
+from .ops import ATTRIBUTES, DOMAIN, FUSED, PLAIN, OnnxError, is_ours, register_schemas
 
 register_schemas()
 _ours = Opset(DOMAIN, 1)
@@ -202,6 +202,10 @@ def export(
         )
     for at, node in enumerate(made.graph.node):
         node.name = node.name or f"node_{at}"
+        # Torch writes defaults too. The library takes an empty list for a wrong type.
+        empty = [a for a in node.attribute if is_ours(node) and a.name == "points" and not a.ints]
+        for attribute in empty:
+            node.attribute.remove(attribute)
     if opset_version <= 20:
         # Torch writes a newer version, which ONNX Runtime 1.17 does not read.
         made.ir_version = 9
