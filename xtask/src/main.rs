@@ -129,9 +129,7 @@ fn test() -> Result<()> {
     let env = env_of(&venv);
     cargo(&["test", "--workspace", "--quiet"], &env)?;
     cargo(&["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "-D warnings".as_ref())])?;
-    // One build for the command and for the Python package, with the features of both: apart, the
-    // crates that they share would be compiled twice.
-    cargo(&["build", "--release", "--workspace", "--exclude", "xtask", "--quiet"], &[])?;
+    build_release()?;
     readme(&env)?;
     run(root().join("target/release/msda"), &["verify", "--seeds", "1"], &env)?;
     python::test(&venv)?;
@@ -140,8 +138,14 @@ fn test() -> Result<()> {
 
 fn readme_alone() -> Result<()> {
     let venv = venv::ensure(&root())?;
-    cargo(&["build", "--release", "--workspace", "--exclude", "xtask", "--quiet"], &[])?;
+    build_release()?;
     readme(&env_of(&venv))
+}
+
+/// What the tests of commands, the Python package and ONNX Runtime take. In one build, with the
+/// features of all: apart, the crates that they share would be compiled twice.
+fn build_release() -> Result<()> {
+    cargo(&["build", "--release", "--quiet", "-p", "msda-cli", "-p", "msda-python", "-p", "msda-ort"], &[])
 }
 
 /// The commands of the README in their order, in a copy of the project: `bench`, in its quick form,
