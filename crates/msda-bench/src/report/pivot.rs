@@ -7,7 +7,8 @@ use crate::record::Figure;
 
 /// Last words of a figure's name: the metric. The words before it name the subject.
 const METRICS: &str = "time min mean max std rate loads load-time efficiency cycles speedup active slowdown wavefronts \
-    conflicts share taken refused failed compared worst outputs max-abs max-rel over not-finite unwritten bitwise-equal";
+    conflicts share taken refused failed compared worst outputs max-abs max-rel over not-finite unwritten \
+    bitwise-equal";
 
 /// Whether a column has a minimum, a maximum or a standard deviation. It is dropped first.
 pub(super) fn is_spread(title: &str) -> bool {

@@ -404,7 +404,8 @@ __device__ __forceinline__ void for_each_tile(const Unit &unit, u32 rows, bool t
     }
 }
 
-// The image rows of a unit that this warp has stored, a bit per row. `first_turn`: `turn` before.
+// The image rows of a unit that this warp has stored: one bit per row. `first_turn` is the value
+// that `turn` had before the unit.
 __device__ __forceinline__ u32 own_rows(const Unit &unit, bool together, int first_turn) {
     const int count = unit.end - unit.first;
     u32 rows = 0;
@@ -415,8 +416,9 @@ __device__ __forceinline__ u32 own_rows(const Unit &unit, bool together, int fir
     return rows;
 }
 
-// After add_unit<true>: adds the samples of rows whose sums are too large one after the other, and
-// stores what is not finite. `rows`: those of this warp, a bit per image row.
+// Completes a unit after add_unit<true>. Rows in `too_large` have sums that overflowed: their
+// samples are added one after the other. Then it stores infinity and NaN in `rows`, the rows of
+// this warp. Both have one bit per image row.
 __device__ __forceinline__ void complete_unit(const Unit &unit, WarpStage &stage, u32 too_large,
                                               u32 rows, bool together) {
     const LaneChannel own(unit.args);
