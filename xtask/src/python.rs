@@ -56,7 +56,8 @@ fn sources() -> PathBuf {
 /// The tests with the usual environment, of the compiled part that was built last.
 pub(crate) fn test(venv: &Venv) -> Result<()> {
     place()?;
-    pytest(&venv.python, &sources(), &[""], &[])
+    let processes = ["--numprocesses=auto", "--maxprocesses=4"].map(str::to_owned);
+    pytest(&venv.python, &sources(), &[""], &processes)
 }
 
 /// `cargo xtask python [--torch VERSION] [PYTEST ARGUMENTS]`.

@@ -70,7 +70,6 @@ def test_all_kinds_of_lists_mean_the_same(call, kind, starts, padding):
         ((pair for pair in ()), None, ValueError),
         ([(4, 6)], None, ValueError),
     ],
-    ids=str,
 )
 def test_a_wrong_list_is_refused(call, sizes, starts, error):
     with pytest.raises(error, match="spatial_shapes|level_start_index"):

@@ -208,6 +208,7 @@ def run(made, arrays):
     feed = {
         key: array if array.dtype.kind == "i" else array.astype(kinds[key])
         for key, array in arrays.items()
+        if key in kinds
     }
     return made.run(None, feed)[0]
 
