@@ -182,7 +182,7 @@ __device__ __forceinline__ void store_batch(Record *records, const Key *keys, u3
 }
 
 // Blocks per SM. Shared memory limits them on sm_90. An SM of sm_75 has 1024 threads.
-constexpr int SORT_BLOCKS = VALUE == F64 ? 2 : __CUDA_ARCH__ >= 800 ? 5 : 4;
+constexpr int SORT_BLOCKS = THREADS > 256 ? 1 : VALUE == F64 ? 2 : __CUDA_ARCH__ >= 800 ? 5 : 4;
 
 extern "C" __global__ void __launch_bounds__(THREADS, SORT_BLOCKS)
     msda_sort(const __grid_constant__ Args args) {

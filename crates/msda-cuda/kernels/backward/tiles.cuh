@@ -74,6 +74,7 @@ struct Args {
     int chunk_samples; // a multiple of 128
     int batch_samples; // that a block of sort.cu sorts at a time: fewer than 2^16
     int sample_words;  // words with a bit per sample of a plane and level: value_few.cu
+    int band_bits;     // an image has 2^band_bits bands, from top to bottom: units.cuh
     LevelEntry level[INLINE_LEVELS > 0 ? INLINE_LEVELS : 1];
 };
 CHECK_ARGS;

@@ -19,6 +19,10 @@ struct Bundles {
     __device__ __forceinline__ int end(int i) const {
         return i + 1 < LEVELS ? first[i + 1] : count;
     }
+    // The bundles of the i-th level in the bands before a band.
+    __device__ __forceinline__ u32 before_band(const Args &args, int i, int band) const {
+        return u32(u64(end(i) - first[i]) * u32(band) >> args.band_bits);
+    }
 
     // One thread calls this.
     __device__ __forceinline__ void divide(const Args &args, const Levels &levels) {
@@ -53,9 +57,13 @@ struct Unit {
     __device__ __forceinline__ bool has_rows() const { return first < end; }
 };
 
-// A bundle of units, by its number over all planes. Blocks compute two heads of an image at a time
-// (one, if the number of heads is odd), level by level: what they load stays in L2. They compute
-// all heads of the last image at a time, so that heavy units are not among the last ones.
+// A bundle of units, by its number over all planes. What blocks load should stay in L2:
+//
+//   one band       blocks compute two heads of an image at a time (one, if the number of heads is
+//                  odd), level by level. They compute all heads of the last image at a time, so
+//                  that heavy units are not among the last ones
+//   several bands  two heads are too much. Blocks compute a band of the image at a time, in all
+//                  heads, level by level: its samples are those of queries nearby
 struct Bundle {
     int image, head, l;
     u32 index; // in the level
@@ -65,15 +73,23 @@ struct Bundle {
         const u32 count = u32(bundles.count), of_image = count * args.heads;
         image = number / of_image;
         u32 rest = number - image * of_image;
-        const u32 heads = image + 1 == args.batch ? args.heads : args.heads % 2 == 0 ? 2 : 1;
+        const bool all_heads = args.band_bits > 0 || image + 1 == args.batch;
+        const u32 heads = all_heads ? args.heads : args.heads % 2 == 0 ? 2 : 1;
         const u32 turn = rest / (count * heads); // of `heads` heads
         rest -= turn * (count * heads);
-        int visited = 0;
-        while (visited + 1 < LEVELS && rest >= u32(bundles.first[visited + 1]) * heads) visited++;
-        const u32 of_level = u32(bundles.end(visited) - bundles.first[visited]);
-        rest -= u32(bundles.first[visited]) * heads;
-        const u32 in_turn = rest / of_level;
-        head = int(turn * heads + in_turn), index = rest - in_turn * of_level;
+        // The band, the level and the bundles that it has in the band.
+        int band = 0, visited = 0;
+        u32 first, here;
+#pragma unroll 1
+        while (true) {
+            first = bundles.before_band(args, visited, band);
+            here = bundles.before_band(args, visited, band + 1) - first;
+            if (rest < here * heads) break;
+            rest -= here * heads;
+            if (++visited == LEVELS) visited = 0, band++;
+        }
+        const u32 in_turn = rest / here;
+        head = int(turn * heads + in_turn), index = first + rest - in_turn * here;
         l = bundles.level_at(visited), heavy = bundles.heavy[l];
     }
     // Unit u of the bundle: neighbouring strips. It may have no rows.

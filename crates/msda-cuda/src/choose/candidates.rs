@@ -3,14 +3,18 @@
 use msda::Layout;
 
 use super::table::{THREADS_OF_40, THREADS_OF_48};
-use crate::kernels::{Division, Kernel, Rows, Walk, each};
+use crate::kernels::{Division, Kernel, PaddedRequest, Rows, Walk, each};
 use crate::request::Request;
 use crate::target::Target;
 
 /// All kernels that tuning tries. Some of them may refuse the request.
 pub fn candidates(request: &Request<'_>, target: &Target) -> Vec<Kernel> {
     let p = request.problem;
-    let (division, samples) = (Division::of(request), p.samples().max(1));
+    let division = match PaddedRequest::new(request) {
+        Some(padded) => Division::of(&padded.of(request)),
+        None => Division::of(request),
+    };
+    let samples = p.samples().max(1);
     let all = each(&[Rows::default()], &Walk::ALL, |k, (walk, _)| k.walk = walk);
     let all = each(&all, &[1, 2], |k, n| k.tap_columns = n);
     let all = each(&all, &[1, 2, 4, 8], |k, n| k.sample_groups = n);

@@ -14,7 +14,7 @@ pub use self::tuned::{Tuned, class};
 
 use msda::{Dtype, Error, ErrorKind, Result, Sampling};
 
-use crate::kernels::{Division, Kernel, Rows};
+use crate::kernels::{Division, Kernel, PaddedRequest, Rows};
 use crate::request::{Levels, Request, Sizes, Sums};
 use crate::target::Target;
 
@@ -37,8 +37,10 @@ pub fn choose(request: &Request<'_>, target: &Target) -> Result<Choice> {
 /// An error with all reasons if no kernel accepts it.
 pub fn choices(request: &Request<'_>, target: &Target) -> Result<Vec<Choice>> {
     let mut choices = Vec::new();
+    let padded = PaddedRequest::new(request);
+    let shaped = padded.as_ref().map_or(*request, |padded| padded.of(request));
     if let Some((kernel, source)) = Tuned::global().kernel(request, target) {
-        let kernel = with_asked(kernel, request);
+        let kernel = with_asked(kernel, &shaped);
         if kernel.refuses(request, target).is_none() {
             let why =
                 format!("Tuning measured it as the fastest kernel for this class of problems ({source}).");
@@ -46,8 +48,8 @@ pub fn choices(request: &Request<'_>, target: &Target) -> Result<Vec<Choice>> {
         }
     }
     let mut refusals: Vec<String> = Vec::new();
-    for (kernel, why) in table::table(request, target) {
-        let kernel = with_asked(kernel, request);
+    for (kernel, why) in table::table(&shaped, target) {
+        let kernel = with_asked(kernel, &shaped);
         match kernel.refuses(request, target) {
             None => choices.push(Choice { kernel, why: why.into() }),
             Some(reason) if refusals.contains(&reason) => {}

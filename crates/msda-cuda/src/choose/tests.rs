@@ -103,7 +103,7 @@ fn kernels_with_resident_levels_know_the_level_of_each_lane() {
 
 #[test]
 fn a_request_for_f16_sums_keeps_its_kernel_if_they_do_not_apply() {
-    let odd = problem(|s| s.channels = 17);
+    let odd = problem(|s| s.channels = 1);
     let nearest = problem(|s| s.sampling = Sampling::Nearest);
     for p in [odd, nearest] {
         with_choice(&p, |r, t, choice| {

@@ -56,7 +56,7 @@ pub static KERNELS: Sources = Sources::new(
         ("backward/value_few.cu", include_str!("../../kernels/backward/value_few.cu")),
         ("backward/value_plain.cu", include_str!("../../kernels/backward/value_plain.cu")),
         ("backward/value_atomic.cu", include_str!("../../kernels/backward/value_atomic.cu")),
-        ("backward/pad.cu", include_str!("../../kernels/backward/pad.cu")),
+        ("pad.cu", include_str!("../../kernels/pad.cu")),
         ("backward/gaps.cu", include_str!("../../kernels/backward/gaps.cu")),
         ("backward/samples.cu", include_str!("../../kernels/backward/samples.cu")),
         ("backward/samples_generic.cu", include_str!("../../kernels/backward/samples_generic.cu")),

@@ -55,6 +55,12 @@ impl Args {
         &self.pointers
     }
 
+    /// Puts one pointer in the place of another.
+    pub(crate) fn redirect(&mut self, from: Pointer, to: Pointer) {
+        let found = self.pointers.iter_mut().filter(|(pointer, _)| *pointer == from);
+        found.for_each(|(pointer, _)| *pointer = to);
+    }
+
     /// Room for so many bytes at a multiple of `align`, which a [`super::Hook`] fills. Returns its
     /// offset.
     pub fn room(&mut self, align: usize, bytes: usize) -> usize {

@@ -21,6 +21,7 @@ mod level_table;
 mod options;
 mod order;
 mod pack;
+mod pad;
 mod sweep;
 mod tiling;
 
@@ -41,6 +42,7 @@ pub use self::knobs::{Rows, Walk};
 pub use self::options::with_options;
 pub use self::order::order_first;
 pub use self::pack::pack;
+pub(crate) use self::pad::PaddedRequest;
 pub use self::sweep::sweep;
 pub use self::tiling::{SORT_CELLS, STRIP_HEIGHT, Tiling};
 
@@ -106,7 +108,10 @@ impl Kernel {
             }
             Self::Custom(kernel) => kernel.refuses(request, target).into_iter().collect(),
             Self::Generic => any_problem::refuses(request),
-            Self::Rows(knobs) => knobs.reasons(request, target),
+            Self::Rows(knobs) => match PaddedRequest::new(request) {
+                Some(padded) => knobs.reasons(&padded.of(request), target),
+                None => knobs.reasons(request, target),
+            },
         };
         let value = if request.wanted().value { backward::tiles::refuses(request) } else { Vec::new() };
         [value, own].concat()
@@ -118,11 +123,14 @@ impl Kernel {
         match (self, request.pass) {
             (Self::Custom(kernel), _) => return kernel.prepare(request, target),
             (Self::Generic, Pass::Forward) => forward::generic::add(&mut call, request, target),
-            (Self::Rows(knobs), Pass::Forward) if knobs.resident_levels > 0 => {
-                forward::resident::add(*knobs, &mut call, request, target);
-            }
             (Self::Rows(knobs), Pass::Forward) => {
-                forward::streaming::add(*knobs, &mut call, request, target);
+                with_aligned_rows(&mut call, request, target, |call, request| {
+                    if knobs.resident_levels > 0 {
+                        forward::resident::add(*knobs, call, request, target);
+                    } else {
+                        forward::streaming::add(*knobs, call, request, target);
+                    }
+                });
             }
             (Self::Generic, Pass::Backward(_)) => {
                 backward::add(&mut call, request, target, |call, scratch| {
@@ -131,7 +139,9 @@ impl Kernel {
             }
             (Self::Rows(knobs), Pass::Backward(_)) => {
                 backward::add(&mut call, request, target, |call, scratch| {
-                    backward::samples::add(*knobs, call, request, target, scratch);
+                    with_aligned_rows(call, request, target, |call, request| {
+                        backward::samples::add(*knobs, call, request, target, scratch);
+                    });
                 });
             }
         }
@@ -160,6 +170,19 @@ impl Kernel {
             Self::Custom(kernel) => kernel.is_exact(),
             _ => self.sums() == Sums::F32,
         }
+    }
+}
+
+/// Adds a kernel of lane groups, and copies of tensors whose rows are not aligned.
+fn with_aligned_rows(
+    call: &mut Call,
+    request: &Request<'_>,
+    target: &Target,
+    add: impl FnOnce(&mut Call, &Request<'_>),
+) {
+    match PaddedRequest::new(request) {
+        Some(padded) => padded.run(call, request, target, add),
+        None => add(call, request),
     }
 }
 

@@ -44,8 +44,8 @@ fn levels_on_the_device_may_have_more_cells_than_expected() {
     }
 }
 
-/// Large levels: a block sorts its samples in several batches, and the bins of the last one need
-/// more than 16 bits.
+/// Large levels: a block sorts very many samples at once. In the last case it sorts them in several
+/// batches, and bins need more than 16 bits.
 #[test]
 fn levels_may_be_large() {
     let Some(device) = device() else { return };
@@ -54,8 +54,8 @@ fn levels_may_be_large() {
     }
 }
 
-/// Very many samples on few pixels: a block sorts its samples in several batches. In the last cases
-/// their number in a chunk does not fit 16 bits.
+/// Very many samples on few pixels: a block sorts them at once or, in the last cases, in several
+/// batches. In the last two their number in a chunk does not fit 16 bits.
 #[test]
 fn queries_may_be_very_many() {
     let Some(device) = device() else { return };
@@ -63,10 +63,21 @@ fn queries_may_be_very_many() {
         (40_000, Dtype::F16),
         (70_000, Dtype::F32),
         (35_000, Dtype::F64),
+        (200_000, Dtype::F16),
         (550_000, Dtype::F16),
         (530_000, Dtype::F64),
     ] {
         Given::new(narrow(1, &[(13, 21), (4, 3)], &[4, 1], queries, dtype)).check_on(&both(&device));
+    }
+}
+
+/// More inputs than L2 holds: the gradient of value is computed in bands of the image.
+#[test]
+fn inputs_may_be_larger_than_l2() {
+    let Some(device) = device() else { return };
+    let levels = [(61, 80), (30, 40), (1, 3), (15, 20)];
+    for (queries, dtype) in [(70_000, Dtype::F16), (40_000, Dtype::F32)] {
+        Given::new(narrow(3, &levels, &[8, 8, 1, 8], queries, dtype)).check_on(&both(&device));
     }
 }
 

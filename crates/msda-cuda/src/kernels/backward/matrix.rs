@@ -2,9 +2,9 @@
 
 use msda::{Dtype, Role};
 
-use super::pad::{self, PIECE};
 use super::tiles::TileKernel;
 use crate::kernels::division::{aligned, element_size, grain, strides_fit};
+use crate::kernels::pad::{self, PIECE};
 use crate::request::{Request, Slot};
 use crate::target::Target;
 
@@ -33,7 +33,7 @@ impl Chunks {
         let fit = strides.iter().all(|&slot| strides_fit(o[slot], element_size(slot, p)));
         let small = p.channels() / 8 <= 65535 && positions < 1 << 32 && fit;
         let pads = !grain(p, Role::Output, o[Slot::GradOutput], size).is_multiple_of(PIECE);
-        let fits = !pads || pad::pieces(request) < 1 << 31;
+        let fits = !pads || pad::fits(p, Role::Output);
         if value == Dtype::F64 || target.arch.major < 8 || p.channels() == 0 || !small || !fits {
             return None;
         }

@@ -8,7 +8,6 @@
 
 mod gaps;
 mod matrix;
-mod pad;
 mod reference;
 pub(super) mod samples;
 pub(super) mod samples_generic;

@@ -16,8 +16,9 @@ const COUNT_BYTES: usize = 70 << 10;
 /// `sm_90`.
 const COUNTING_BYTES: usize = 40 << 10;
 
-/// Warps of a block, at most.
+/// Warps of a block, at most; and of a block that sorts more samples than `BATCH_SAMPLES` at once.
 const WARPS: usize = 8;
+const LARGE_WARPS: usize = 32;
 
 /// Bits of the digits that a block sorts by.
 const DIGIT_BITS: usize = 8;
@@ -37,10 +38,20 @@ impl SortSizes {
         let wide_keys = sizes.bins.min(sizes.level_bins) >= 0xffff;
         // Keys, twice, and ranks.
         let bytes = 2 * if wide_keys { 8 } else { 4 } + 2;
-        let digits = WARPS * (1 << DIGIT_BITS) * 2;
-        let own = OWN_SHARED + LEVEL_BYTES * request.problem.levels().len() + digits;
-        let room = target.shared().saturating_sub(own);
-        let batch = (room / bytes).min(BATCH_SAMPLES) / SAMPLE_ALIGN * SAMPLE_ALIGN;
+        let room = |warps: usize| {
+            let digits = warps * (1 << DIGIT_BITS) * 2;
+            let own = OWN_SHARED + LEVEL_BYTES * request.problem.levels().len() + digits;
+            target.shared().saturating_sub(own)
+        };
+        // A large chunk is sorted at once if it fits, by a block that has an SM for itself. Batches
+        // would take longer.
+        let fits = bytes * sizes.chunk_samples <= room(LARGE_WARPS);
+        let (warps, most) = match sizes.chunk_samples {
+            chunk if chunk > BATCH_SAMPLES && fits => (LARGE_WARPS, chunk),
+            _ => (WARPS, BATCH_SAMPLES),
+        };
+        let room = room(warps);
+        let batch = (room / bytes).min(most) / SAMPLE_ALIGN * SAMPLE_ALIGN;
         let batch_samples = batch.clamp(SAMPLE_ALIGN, sizes.chunk_samples);
         // Chunks of several batches are counted first. If not all counters have room, the samples
         // are located again for each part of the bins, so the parts are as large as possible.
@@ -52,10 +63,11 @@ impl SortSizes {
         // To sort by counting: keys, slots, and a counter of 16 bits per bin. If they take more,
         // `sort.cu` does without.
         let counting = 6 * batch_samples + 2 * (sizes.level_bins + 16);
-        let counting = if wide_keys || counting > COUNTING_BYTES.min(room) { 0 } else { counting };
+        let most = if warps == WARPS { COUNTING_BYTES } else { bytes * batch_samples };
+        let counting = if wide_keys || counting > most.min(room) { 0 } else { counting };
         Self {
             batch_samples,
-            threads: 32 * (batch_samples / 32).min(WARPS).next_power_of_two(),
+            threads: 32 * (batch_samples / 32).min(warps).next_power_of_two(),
             wide_keys,
             shared_bytes: (batch_samples * bytes).max(counters).max(counting),
         }

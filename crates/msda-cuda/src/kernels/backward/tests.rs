@@ -118,7 +118,7 @@ fn stages_wait_for_the_stages_that_they_need() {
 }
 
 /// Rows that do not begin at multiples of 16 bytes are copied first. Rows of 24 numbers do, though
-/// they are no whole chunk of 32.
+/// they are no whole chunk of 32. For rows of 33 numbers `samples.cu` needs copies too.
 #[test]
 fn rows_that_are_not_aligned_are_copied_first() {
     let rows = Kernel::Rows(Rows::default());
@@ -127,6 +127,7 @@ fn rows_that_are_not_aligned_are_copied_first() {
         (20, 30, Some(ReferenceKind::Box), "samples[] reference[0] pad[] value_few[0, 2]"),
         (20, 9000, None, "samples[] pad[] sort[0] value[1, 2]"),
         (24, 9000, None, "samples[] sort[0] value[1]"),
+        (33, 9000, None, "pad[] pad[0] samples[1] pad[] sort[2] value[3, 4]"),
     ] {
         let p = problem(queries, Dtype::F16, Layout::Bshd).with(|spec| spec.channels = channels).unwrap();
         let call = prepared(&p, kind, ALL, Scatter::Ordered, rows);
@@ -144,6 +145,7 @@ fn stages_that_share_memory_run_one_after_the_other() {
         (30, Dtype::F16, 20, Kernel::Rows(Rows::default())),
         (9000, Dtype::F16, 32, Kernel::Rows(Rows::default())),
         (9000, Dtype::F16, 20, Kernel::Rows(Rows::default())),
+        (9000, Dtype::F32, 33, Kernel::Rows(Rows::default())),
         (9000, Dtype::F64, 32, Kernel::Generic),
     ] {
         for layout in Layout::ALL {

@@ -3,13 +3,13 @@
 
 use msda::{Level, Role};
 
-use super::pad::Padded;
 use crate::driver::Launch;
 use crate::jit::Unit;
 use crate::kernels::any_problem::add_level_pointers;
 use crate::kernels::division::{aligned, element_size};
 use crate::kernels::level_table::LevelTable;
 use crate::kernels::options::with_options;
+use crate::kernels::pad::Padded;
 use crate::kernels::{Args, Call, Prepared, Region};
 use crate::request::{Levels, Request, Slot};
 use crate::target::Target;
@@ -31,6 +31,12 @@ const CHUNK_SAMPLES: usize = 2048;
 
 /// The most chunks of a plane and level: a lane of `value.cu` takes one.
 const MAX_CHUNKS: usize = 32;
+
+/// Inputs of a band at most, if there are several. Measured on an H200, which has 50 MB of L2.
+const BAND_BYTES: usize = 16 << 20;
+
+/// The most bands of an image.
+const MAX_BANDS: usize = 64;
 
 /// Shared memory that a level takes in each kernel: `TileLevel`.
 pub(super) const LEVEL_BYTES: usize = 40;
@@ -183,6 +189,7 @@ impl<'a> TileKernel<'a> {
         args.i32("chunk_samples", sizes.chunk_samples);
         args.i32("batch_samples", job.batch_samples);
         args.i32("sample_words", level_samples(request).div_ceil(32).min(1 << 30));
+        args.i32("band_bits", bands(request).ilog2() as usize);
         args.align(8);
         table.add_entries(&mut args);
         let uniform = p.points().iter().all(|&n| n == p.points()[0]);
@@ -245,6 +252,18 @@ impl<'a> TileKernel<'a> {
         call.run(Prepared { unit: self.unit, entry, launch, args: self.args }, why);
         LevelTable::new(self.request.problem).keep(call);
     }
+}
+
+/// Bands of an image that the gradient of value is computed in, one after the other: a power of two
+/// that keeps the inputs of a band in L2; one if there is room for the inputs of two heads.
+fn bands(request: &Request<'_>) -> usize {
+    let (p, types) = (request.problem, request.problem.types());
+    let samples = p.samples() * (2 * types.locations.size() + types.weights.size());
+    let of_head = p.queries().saturating_mul(samples + p.channels() * types.value.size());
+    if 2 * of_head <= BAND_BYTES {
+        return 1;
+    }
+    (of_head.saturating_mul(p.heads()) / BAND_BYTES).clamp(1, MAX_BANDS).next_power_of_two()
 }
 
 /// The most points of a level.

@@ -26,8 +26,8 @@ pub(super) fn add(job: &TileJob<'_>, call: &mut Call, chunks: Chunks) {
     // Measured. Fewer blocks leave more of L1 for rows of gradients, which helps most if
     // neighbouring queries sample the same pixels.
     let per_sm = match (element, job.request.queries_are_pixels()) {
-        (4, _) => 3,
-        (_, true) => 4,
+        (4, true) => 3,
+        (4, false) | (_, true) => 4,
         (_, false) => 5,
     };
     let rows = (2 * 32 * chunk * element).max(1024);

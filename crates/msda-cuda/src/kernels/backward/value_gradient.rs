@@ -1,14 +1,14 @@
 //! The gradient of value: which kernels compute it, and which of them wait for each other.
 
-use msda::Layout;
+use msda::{Layout, Role};
 
 use super::matrix::Chunks;
 use super::sort::{self, SortSizes};
 use super::tiles::{TileJob, TileSizes};
 use super::value_few::Few;
-use super::{gaps, pad, value, value_atomic, value_plain};
-use crate::kernels::{Call, Region};
-use crate::request::{Levels, Request, Scatter};
+use super::{gaps, value, value_atomic, value_plain};
+use crate::kernels::{Call, Region, pad};
+use crate::request::{Levels, Request, Scatter, Slot};
 use crate::target::Target;
 
 /// The gradient of value, while its stages are added.
@@ -65,7 +65,8 @@ impl<'a> ValueGradient<'a> {
         }
         let chunks = Chunks::new(request, self.job.target);
         call.branch();
-        let padded = chunks.and_then(|chunks| pad::add(call, request, self.job.target, chunks));
+        let padded = chunks.filter(|chunks| chunks.pads);
+        let padded = padded.map(|_| pad::add(call, request, Slot::GradOutput, Role::Output, self.job.target));
         let pad = padded.map(|_| call.stages.len() - 1);
         call.branch();
         if let Some(few) = &self.few {
