@@ -8,6 +8,7 @@ use crate::{files, root, run, venv};
 /// anchor that leads nowhere, are errors.
 pub(crate) fn build() -> Result<()> {
     let python = venv::ensure(&root())?.python;
+    run(&python, &["scripts/tested.py", "--check"], &[])?;
     // The generator takes pages from one folder that may not be the root: it gets a copy.
     let source = root().join("target/site-source");
     let _ = std::fs::remove_dir_all(&source);
