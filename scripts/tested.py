@@ -19,24 +19,31 @@ ROOT = pathlib.Path(__file__).parents[1]
 RECORD = ROOT / "records/tested.jsonl"
 PAGE = ROOT / "docs/SUPPORT.md"
 PACKAGES = ("torch", "numpy", "transformers", "jax", "onnxruntime", "onnx")
-COLUMNS = ("date", "system", "device", "python", *PACKAGES, "result")
+COLUMNS = ("date", "system", "device", "python", *PACKAGES, "tests", "result")
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus):
-    counts = {kind: len(terminalreporter.stats.get(kind, [])) for kind in ("passed", "skipped")}
-    # The summary of a run with failures is no evidence, so it is not recorded.
     if exitstatus != 0:
-        return
+        return  # a run with failures is no evidence
+    counts = {kind: len(terminalreporter.stats.get(kind, [])) for kind in ("passed", "skipped")}
     run = {
         "date": datetime.date.today().isoformat(),
         "system": f"{platform.system()} {platform.machine()}",
         "device": device(),
         "python": platform.python_version(),
         **{name: version(name) for name in PACKAGES},
+        "tests": tests(terminalreporter.config.args),
         "result": ", ".join(f"{count} {kind}" for kind, count in counts.items()),
     }
     with RECORD.open("a") as file:
         file.write(json.dumps(run) + "\n")
+
+
+def tests(args: list[str]) -> str:
+    """`python` for all tests of the package, `ort` for those for ONNX Runtime; else files."""
+    names = {"bindings/python/tests": "python", "crates/msda-ort/tests": "ort"}
+    paths = [pathlib.Path(arg).resolve().relative_to(ROOT).as_posix() for arg in args]
+    return ", ".join(names.get(path, pathlib.Path(path).stem) for path in paths)
 
 
 def version(package: str) -> str:
@@ -57,7 +64,7 @@ def device() -> str:
 
 def table() -> str:
     rows = [json.loads(line) for line in RECORD.read_text().splitlines()]
-    rows.sort(key=lambda row: (row["device"] == "CPU", row["date"]), reverse=False)
+    rows.sort(key=lambda row: (row["device"] == "CPU", row["system"], row["torch"]))
     lines = [COLUMNS, ["---"] * len(COLUMNS), *([row[name] for name in COLUMNS] for row in rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
