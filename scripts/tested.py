@@ -1,8 +1,10 @@
 """Which versions the tests ran with.
 
-As a plugin of pytest it adds a line to records/tested.jsonl at the end of a run:
+As a plugin of pytest it adds a line to records/tested.jsonl, or to the file that MSDA_TESTED names,
+at the end of a run:
     PYTHONPATH=scripts:bindings/python/python python -m pytest -p tested bindings/python/tests
-As a program it writes these lines as the table of docs/SUPPORT.md; with --check it only compares.
+As a program it writes these lines as the table of docs/SUPPORT.md. With `--check` it only compares;
+with `doctor` it adds a line for `python -m msda_attn doctor` first.
 """
 
 from __future__ import annotations
@@ -10,13 +12,14 @@ from __future__ import annotations
 import datetime
 import importlib.metadata
 import json
+import os
 import pathlib
 import platform
-import re
+import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).parents[1]
-RECORD = ROOT / "records/tested.jsonl"
+RECORD = pathlib.Path(os.environ.get("MSDA_TESTED", ROOT / "records/tested.jsonl"))
 PAGE = ROOT / "docs/SUPPORT.md"
 PACKAGES = ("torch", "numpy", "transformers", "jax", "onnxruntime", "onnx")
 COLUMNS = ("date", "system", "device", "python", *PACKAGES, "tests", "result")
@@ -25,15 +28,29 @@ COLUMNS = ("date", "system", "device", "python", *PACKAGES, "tests", "result")
 def pytest_terminal_summary(terminalreporter, exitstatus):
     if exitstatus != 0:
         return  # a run with failures is no evidence
-    counts = {kind: len(terminalreporter.stats.get(kind, [])) for kind in ("passed", "skipped")}
+    counts = [(len(terminalreporter.stats.get(kind, [])), kind) for kind in ("passed", "skipped")]
+    result = ", ".join(f"{count} {kind}" for count, kind in counts)
+    add(tests(terminalreporter.config.args), result)
+
+
+def doctor() -> None:
+    """Adds a line for `python -m msda_attn doctor`, which needs no torch."""
+    done = subprocess.run([sys.executable, "-m", "msda_attn", "doctor", "--json"], stdout=-1)
+    report = json.loads(done.stdout)
+    if not report["ok"]:
+        sys.exit("doctor found a fault: no line was added")
+    add("doctor", f"{report['checks']} numbers compared")
+
+
+def add(tests: str, result: str) -> None:
     run = {
         "date": datetime.date.today().isoformat(),
         "system": f"{platform.system()} {platform.machine()}",
         "device": device(),
         "python": platform.python_version(),
         **{name: version(name) for name in PACKAGES},
-        "tests": tests(terminalreporter.config.args),
-        "result": ", ".join(f"{count} {kind}" for kind, count in counts.items()),
+        "tests": tests,
+        "result": result,
     }
     with RECORD.open("a") as file:
         file.write(json.dumps(run) + "\n")
@@ -62,16 +79,33 @@ def device() -> str:
         return "CPU"
 
 
-def table() -> str:
+def table(rows: list) -> str:
+    head, *body = rows
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *body))
+
+
+def runs() -> str:
     rows = [json.loads(line) for line in RECORD.read_text().splitlines()]
-    rows.sort(key=lambda row: (row["device"] == "CPU", row["system"], row["torch"]))
-    lines = [COLUMNS, ["---"] * len(COLUMNS), *([row[name] for name in COLUMNS] for row in rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    rows.sort(key=lambda row: (row["device"] == "CPU", row["tests"], row["python"], row["torch"]))
+    return table([COLUMNS, *([row[name] for name in COLUMNS] for row in rows)])
+
+
+def gpus() -> str:
+    """The GPUs in the records of `msda bench`, which checks results before it measures."""
+    machines = [json.loads(path.read_text())["machine"] for path in ROOT.glob("records/*/*.json")]
+    found = {(gpu["name"], gpu["driver"], gpu["cuda"]) for m in machines if (gpu := m.get("gpu"))}
+    return table([("GPU", "driver", "CUDA"), *sorted(found)])
 
 
 def main() -> int:
+    if sys.argv[1:] == ["doctor"]:
+        doctor()
     old = PAGE.read_text()
-    new = re.sub(r"(?<=<!-- begin -->\n).*?(?=\n<!-- end -->)", table(), old, flags=re.DOTALL)
+    before, begin, rest = old.partition("<!-- begin -->\n")
+    _, end, after = rest.partition("<!-- end -->\n")
+    if not (begin and end):
+        sys.exit(f"{PAGE}: got no marks, expected <!-- begin --> and <!-- end -->")
+    new = before + begin + gpus() + "\n" + runs() + end + after
     if sys.argv[1:] != ["--check"]:
         PAGE.write_text(new)
     elif new != old:
