@@ -60,7 +60,9 @@ def tests(args: list[str]) -> str:
     """`python` for all tests of the package, `ort` for those for ONNX Runtime; else files."""
     names = {"bindings/python/tests": "python", "crates/msda-ort/tests": "ort"}
     paths = [pathlib.Path(arg).resolve().relative_to(ROOT).as_posix() for arg in args]
-    return ", ".join(names.get(path, pathlib.Path(path).stem) for path in paths)
+    return ", ".join(
+        names.get(path, pathlib.Path(path).stem.removeprefix("test_")) for path in paths
+    )
 
 
 def version(package: str) -> str:
