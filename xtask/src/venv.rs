@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 const PACKAGES: [&str; 8] =
     ["torch", "numpy", "transformers", "jax", "pytest", "onnx", "onnxscript", "onnxruntime"];
 
-/// Formatters, checkers and the generator of the site. Another version formats other lines and finds
+/// Formatters, checkers, the generator of the site. Another version formats other lines and finds
 /// other faults.
 const PINNED: [(&str, &str); 5] = [
     ("ruff", "0.17.5"),
