@@ -47,7 +47,10 @@ if has python; then
         # The checkout's package with the compiled part of the bundle.
         package=$(cd "$(dirname "$0")/../bindings/python" && pwd)
         cp "$bin"/_native.* "$package/python/msda_attn/"
-        PYTHONPATH=$package/python step python "$MSDA_PYTHON" -m pytest --quiet -rs -p no:cacheprovider "$package/tests"
+        # For records/tested.jsonl: the versions of this machine.
+        export MSDA_TESTED=$out/tested.jsonl
+        PYTHONPATH=$package/python:$(dirname "$0") step python "$MSDA_PYTHON" -m pytest --quiet -rs \
+            -p no:cacheprovider -p tested "$package/tests"
     else
         echo "skipped python: ${missing##*$'\n'}"
     fi

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod columns;
+mod docs;
 mod files;
 mod ort;
 mod python;
@@ -18,7 +19,7 @@ use anyhow::{Context, Result, bail};
 /// A command: its name, what it does, and the code.
 type Task = (&'static str, &'static str, fn() -> Result<()>);
 
-const TASKS: [Task; 14] = [
+const TASKS: [Task; 15] = [
     (
         "test",
         "set up what the tests need and run all of them: format, lints, unit, battery, Python, examples",
@@ -40,6 +41,7 @@ const TASKS: [Task; 14] = [
     ("wheel", "make the Python package's wheels into target/wheels and check them", python::wheels),
     ("kernels", "compile the kernels for every architecture and print what became of them", kernels),
     ("readme", "the first command of the README in a copy of the project; `test` runs it too", readme_alone),
+    ("docs", "make the documentation site in target/site and check its links", docs::build),
     ("gpu-bundle", "gather into target/gpu what scripts/gpu.sh runs on a machine with a GPU", gpu_bundle),
     ("record", "measure this machine with every usual workload into records/", record),
     ("sanitize", "the CPU tests under AddressSanitizer (needs a nightly toolchain)", sanitize::run),
@@ -126,6 +128,7 @@ fn setup() -> Result<()> {
 fn test() -> Result<()> {
     let venv = venv::ensure(&root())?;
     style::check()?;
+    docs::build()?;
     let env = env_of(&venv);
     cargo(&["test", "--workspace", "--quiet"], &env)?;
     cargo(&["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "-D warnings".as_ref())])?;

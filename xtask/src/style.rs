@@ -1,4 +1,5 @@
-//! Formatters and checkers: cargo for Rust, ruff and mypy for Python, clang-format for kernels.
+//! Formatters and checkers: cargo for Rust, ruff and mypy for Python, clang-format for kernels,
+//! zizmor for workflows.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +20,9 @@ pub(crate) fn check() -> Result<()> {
     run(&python, &with(&["-m", "ruff", "format", "--check", "--quiet", &settings], &python_files), &[])?;
     run(&python, &with(&["-m", "ruff", "check", "--quiet", &settings], &python_files), &[])?;
     run_in(&root().join(PACKAGE), &python, &["-m", "mypy", "--no-error-summary"], &[])?;
-    run(clang_format(&python), &with(&["--dry-run", "--Werror"], &tracked(&["cu", "cuh"])?), &[])?;
+    let kernels = tracked(&["cu", "cuh"])?;
+    run(beside(&python, "clang-format"), &with(&["--dry-run", "--Werror"], &kernels), &[])?;
+    run(beside(&python, "zizmor"), &["--offline", "--quiet", "--strict-collection", ".github"], &[])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], &[])
 }
 
@@ -33,16 +36,16 @@ pub(crate) fn format() -> Result<()> {
     let fix = ["-m", "ruff", "check", "--quiet", "--fix-only", &settings];
     run(&python, &with(&fix, &python_files), &[])?;
     run(&python, &with(&["-m", "ruff", "format", "--quiet", &settings], &python_files), &[])?;
-    run(clang_format(&python), &with(&["-i"], &tracked(&["cu", "cuh"])?), &[])
+    run(beside(&python, "clang-format"), &with(&["-i"], &tracked(&["cu", "cuh"])?), &[])
 }
 
 fn settings() -> String {
     format!("--config={PACKAGE}/pyproject.toml")
 }
 
-/// The program beside the interpreter.
-fn clang_format(python: &Path) -> PathBuf {
-    python.with_file_name(if cfg!(windows) { "clang-format.exe" } else { "clang-format" })
+/// A program beside the interpreter.
+fn beside(python: &Path, name: &str) -> PathBuf {
+    python.with_file_name(format!("{name}{}", std::env::consts::EXE_SUFFIX))
 }
 
 /// Tracked files with one of these endings.

@@ -10,10 +10,16 @@ use anyhow::{Context, Result, bail};
 const PACKAGES: [&str; 8] =
     ["torch", "numpy", "transformers", "jax", "pytest", "onnx", "onnxscript", "onnxruntime"];
 
-/// Formatters and checkers: another version formats other lines and finds other faults. And what
-/// runs tests in several processes.
-const PINNED: [(&str, &str); 4] =
-    [("ruff", "0.17.5"), ("mypy", "2.4.1"), ("clang-format", "23.1.3"), ("pytest-xdist", "3.8.0")];
+/// Formatters, checkers, the generator of the site, and what runs tests in several processes.
+/// Another version formats other lines and finds other faults.
+const PINNED: [(&str, &str); 6] = [
+    ("ruff", "0.17.5"),
+    ("mypy", "2.4.1"),
+    ("clang-format", "23.1.3"),
+    ("zizmor", "1.32.0"),
+    ("mkdocs-material", "9.7.7"),
+    ("pytest-xdist", "3.8.0"),
+];
 
 /// What the kernels need: a file under `site-packages/nvidia`, and the package that has it. Torch
 /// brings an NVRTC of its own where it brings CUDA: that one is taken as it is.

@@ -121,26 +121,14 @@ def test_commands_run_in_their_order(tmp_path):
     assert (tmp_path / "looks.png").is_file()
 
 
-@pytest.mark.parametrize(
-    "document", (*DOCUMENTS, "docs/DEPLOY.md", "docs/MIGRATION.md", "docs/DISTRIBUTED.md")
-)
-def test_links_lead_somewhere(document):
-    path = PACKAGE / document
-    text = path.read_text(encoding="utf-8")
-    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
-    links = re.findall(r"\]\(([^)]+)\)", text)
-    if document == "README.md":
-        # It is also the page of a package index, where only whole addresses lead somewhere.
-        assert all(link.startswith("http") for link in links)
-        links = re.findall(r"^\| `(docs/.*?)`", text, re.MULTILINE)
-        assert len(text.splitlines()) <= 150
-    assert links
-    for link in links:
-        if link.startswith("#"):
-            assert link[1:] in anchors, link
-        elif not link.startswith("http"):
-            assert (path.parent / link).exists(), link
+def test_the_readme_is_short_and_names_documents_that_exist():
+    # It is also the page of a package index, where only whole addresses lead somewhere. Links of
+    # the other documents are checked when the site is made.
+    text = (PACKAGE / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    assert all(link.startswith("http") for link in re.findall(r"\]\(([^)]+)\)", text))
+    documents = re.findall(r"^\| `(docs/.*?)`", text, re.MULTILINE)
+    assert documents and all((PACKAGE / name).is_file() for name in documents)
 
 
 def test_the_first_lines_can_be_copied():

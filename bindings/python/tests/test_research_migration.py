@@ -13,7 +13,9 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 DOCS = pathlib.Path(__file__).parent.parent / "docs"
 GUIDES = [DOCS / "MIGRATION.md", DOCS / "MODELS.md"]
-FENCE = re.compile(r"^```python(?: needs=(?P<needs>\S+))?\n(?P<code>.*?)^```$", re.M | re.S)
+FENCE = re.compile(
+    r"^(?:<!-- needs: (?P<needs>\S+) -->\n)?```python\n(?P<code>.*?)^```$", re.M | re.S
+)
 
 
 def snippets() -> list[object]:

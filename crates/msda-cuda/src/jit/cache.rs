@@ -5,9 +5,11 @@
 //! fails a call.
 //!
 //! An entry belongs to its source, macros, options and compiler: another NVRTC compiles again.
-//Where ! nothing can be compiled, without NVRTC or with `MSDA_JIT=off`, entries of any compiler
-//are used. ! ! The folder is private: it is created for this user alone, and a folder or entry
-//that another ! user could change is not read.
+//! Where nothing can be compiled, without NVRTC or with `MSDA_JIT=off`, entries of any compiler are
+//! used.
+//!
+//! The folder is private: it is created for this user alone, and a folder or entry that another
+//! user could change is not read.
 
 use std::env;
 use std::fs;
