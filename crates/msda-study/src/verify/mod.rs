@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use msda::Dtype;
 use msda::conformance::{self, Group, Summary};
+use msda::{Dtype, Problem};
 use msda_bench::bench::Progress;
 use msda_bench::gpu::measure::{Resident, Setup};
 use msda_bench::parallel::in_parallel;
@@ -19,8 +19,9 @@ use msda_bench::record::{Pass, Record};
 use msda_bench::task::Task;
 use msda_bench::workload::{Data, Workload};
 use msda_cuda::driver::Device as Gpu;
-use msda_cuda::kernels::Kernel;
-use msda_cuda::{Cuda, Target};
+use msda_cuda::jit::{Cache, Unit};
+use msda_cuda::kernels::{Call, Kernel};
+use msda_cuda::{Cuda, Operands, Request, Target};
 
 use crate::found::Found;
 use crate::ladder::{self, RUNGS, Rung};
@@ -103,6 +104,7 @@ pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(R
     for (workload, dtype) in pairs(&workloads, &options.dtypes) {
         let data = workload.data(dtype)?;
         let name = format!("{} {dtype}", workload.name);
+        compile(&gpu, &data.problem, &rungs);
         let whole = Whole::new(&data, || step(&format!("{name}: the oracle")))?;
         let mut first: Option<Vec<u8>> = None;
         // The chosen kernel, then the rungs.
@@ -156,8 +158,8 @@ fn compare(
     kernel: Option<Kernel>,
 ) -> Result<Result<(Compared, bool, Vec<u8>), String>> {
     let task = Task::whole(data, Pass::Forward);
-    let operands = msda_cuda::Operands::dense(&task.problem, None);
-    let request = msda_cuda::Request::new(&task.problem, &operands);
+    let operands = Operands::dense(&task.problem, None);
+    let request = Request::new(&task.problem, &operands);
     if let Some(why) = kernel.and_then(|kernel| kernel.refuses(&request, &Target::of(gpu))) {
         return Ok(Err(why));
     }
@@ -173,6 +175,23 @@ fn compare(
     Ok(Ok((whole.compare(&first)?, same_bits, bytes)))
 }
 
+/// Compiles the kernels of rungs with all cores. A failure is reported when the kernel is used.
+fn compile(gpu: &Gpu, problem: &Problem, rungs: &[&'static Rung]) {
+    let operands = Operands::dense(problem, None);
+    let (request, target) = (Request::new(problem, &operands), Target::of(gpu));
+    let kernels = rungs.iter().map(|rung| rung.kernel());
+    let taken = kernels.filter(|kernel| kernel.refuses(&request, &target).is_none());
+    let calls: Vec<Call> = taken.map(|kernel| kernel.prepare(&request, &target)).collect();
+    let units: Vec<&Unit> = calls.iter().flat_map(Call::kernels).map(|prepared| &prepared.unit).collect();
+    in_parallel(workers(), &units, |unit| {
+        let _ = Cache::global().get(unit);
+    });
+}
+
+fn workers() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// Groups of the battery on rungs, with all cores: most of the time goes to compiling.
 pub fn battery(
     gpu: &Gpu,
@@ -182,8 +201,7 @@ pub fn battery(
 ) -> Vec<Battery> {
     let jobs: Vec<(&'static Rung, Group)> =
         rungs.iter().flat_map(|&rung| groups.iter().map(move |&group| (rung, group))).collect();
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    let results = in_parallel(workers, &jobs, |&(rung, group)| {
+    let results = in_parallel(workers(), &jobs, |&(rung, group)| {
         step(&format!("battery: {} {}", rung.name, group.name()));
         run_group(gpu, rung, group)
     });
