@@ -61,6 +61,9 @@ impl Verdict {
     pub fn title(self) -> String {
         match self {
             Self::OtherSize => "other\nsize".into(),
+            Self::OnlyPlanned => "only\nplanned".into(),
+            Self::CannotBeMeasured => "not to be\nmeasured".into(),
+            Self::NotMeasuredYet => "not\nyet".into(),
             other => other.name().replacen(' ', "\n", 1),
         }
     }
@@ -156,15 +159,24 @@ pub fn shown(value: f64) -> String {
     if whole && value.abs() < 1e12 { format!("{value:.0}") } else { number::figure(value) }
 }
 
-/// A measured number, rounded to its noise, and its range: `1.47x (1.45 to 1.49)`.
-pub fn with_range(value: f64, range: Option<(f64, f64)>, unit: &str) -> String {
-    let Some((low, high)) = range else { return with_unit(value, unit) };
-    // One figure of the width of the range, and no more than three of the number.
+/// Decimals for a number that varies within a range: one figure of the width of the range, and no
+/// more than three of the number.
+fn decimals(value: f64, (low, high): (f64, f64)) -> usize {
     let width = (high - low).abs();
     let digit = |x: f64| if x > 0.0 { x.log10().floor() as i32 } else { -9 };
-    let places = (-digit(width)).min(2 - digit(value.abs().max(width))).max(0) as usize;
-    let number = with_unit_text(&format!("{value:.places$}"), unit);
-    format!("{number} ({low:.places$} to {high:.places$})")
+    (-digit(width)).min(2 - digit(value.abs().max(width))).max(0) as usize
+}
+
+/// A number as text, rounded to its variation if it has one.
+pub(super) fn rounded(value: f64, range: Option<(f64, f64)>) -> String {
+    range.map_or_else(|| shown(value), |range| format!("{value:.0$}", decimals(value, range)))
+}
+
+/// A measured number, rounded to its variation, and its range: `1.47x (1.45 to 1.49)`.
+pub fn with_range(value: f64, range: Option<(f64, f64)>, unit: &str) -> String {
+    let number = with_unit_text(&rounded(value, range), unit);
+    let Some((low, high)) = range else { return number };
+    format!("{number} ({low:.0$} to {high:.0$})", decimals(value, (low, high)))
 }
 
 /// A number and its unit: `12 us`, `1.47x`, `5 %`.

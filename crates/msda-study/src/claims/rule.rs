@@ -57,6 +57,8 @@ impl Rule {
         }
         match self {
             Self::AtLeast | Self::AtMost => Verdict::Opposite,
+            // Some instead of none.
+            Self::Margin(_) if stated.value == Some(0.0) => Verdict::Opposite,
             _ if self.crosses(stated, measured) => Verdict::Opposite,
             _ => Verdict::OtherSize,
         }

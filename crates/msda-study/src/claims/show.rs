@@ -36,19 +36,19 @@ pub fn measured(outcome: &Outcome<'_>) -> String {
     }
 }
 
-/// How many claims have which verdict: `30 reproduced, 9 better here`.
+/// How many claims have which verdict: `30 reproduced; 9 within noise`.
 pub fn counts<'o, 'a: 'o>(outcomes: impl Iterator<Item = &'o Outcome<'a>>) -> String {
     let verdicts: Vec<Verdict> = outcomes.map(|o| o.verdict).collect();
     let count = |v: &Verdict| verdicts.iter().filter(|own| *own == v).count();
     let all = Verdict::ALL.iter().filter(|v| count(v) > 0);
-    all.map(|v| format!("{} {}", count(v), v.name())).collect::<Vec<_>>().join(", ")
+    all.map(|v| format!("{} {}", count(v), v.name())).collect::<Vec<_>>().join("; ")
 }
 
 /// The verdicts on claims that need a measurement, and on those that arithmetic decides.
 pub fn summary(outcomes: &[Outcome<'_>]) -> [String; 2] {
     [(false, "measured"), (true, "arithmetic")].map(|(arithmetic, what)| {
         let own = || outcomes.iter().filter(|o| o.claim.is_arithmetic() == arithmetic);
-        format!("{what}: {}, {}", number::count(own().count(), "claim"), counts(own()))
+        format!("{what}: {}: {}", number::count(own().count(), "claim"), counts(own()))
     })
 }
 

@@ -197,6 +197,7 @@ fn rules_say_what_they_mean() {
             vec![(11.0, Reproduced), (8.9, OtherSize)],
         ),
         ("value = 10\nrule = 'margin 0'", "must agree exactly", vec![(10.0, Reproduced), (11.0, OtherSize)]),
+        ("value = 0\nrule = 'margin 0'", "must agree exactly", vec![(0.0, Reproduced), (1.0, Opposite)]),
         // 0.8 % and -0.3 % differ by less than 2 points, but one is a gain and the other a loss.
         (
             "value = 0.8\nunit = '%'\nrule = 'gain 2'",

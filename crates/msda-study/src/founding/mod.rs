@@ -157,9 +157,10 @@ impl Founding {
         let ladder = newest_ladder(own.iter().map(|s| &s.record)).cloned();
         let record = own.iter().find(|s| Some(&s.record) == ladder.as_ref());
         let columns = all.iter().map(|m| m.gpu.clone().unwrap_or_else(|| "ours".into()));
-        let titles = ["lines", "figure", "theirs"].map(String::from).into_iter().chain(columns);
-        let contradiction = |c: &Contradiction| vec![c.at.to_string(), c.says.clone(), text(&c.fact)];
-        let future = |f: &Future| vec![f.at.to_string(), f.idea.clone(), f.status.clone(), text(&f.result)];
+        let titles = ["lines", "figure", "yours"].map(String::from).into_iter().chain(columns);
+        let cell = |words: &Words| words.complete(facts);
+        let contradiction = |c: &Contradiction| vec![c.at.to_string(), c.says.clone(), cell(&c.fact)];
+        let future = |f: &Future| vec![f.at.to_string(), f.idea.clone(), f.status.clone(), cell(&f.result)];
         Ok(Self {
             record: record.map(|s| within_records(&s.label)),
             answers: data.answer.iter().map(|a| answer(a, facts, outcomes)).collect::<Result<_>>()?,
@@ -225,7 +226,7 @@ fn row(row: &Row, all: &[Measured], judged: &[Vec<Outcome<'_>>]) -> Result<Vec<S
             (claims::stated(own[0].claim), own.iter().map(|o| cell(o)).collect())
         }
         (None, Some(theirs), Some(ours)) => {
-            (theirs.clone(), all.iter().map(|m| ours.text(&m.facts)).collect())
+            (theirs.clone(), all.iter().map(|m| ours.complete(&m.facts)).collect())
         }
         _ => {
             return Err(anyhow::anyhow!(
@@ -235,7 +236,7 @@ fn row(row: &Row, all: &[Measured], judged: &[Vec<Outcome<'_>>]) -> Result<Vec<S
         }
     };
     ensure!(!row.what.is_empty(), "founding.toml: row {}: expected a name", row.at);
-    let why = row.why.text(&all[0].facts);
+    let why = row.why.known(&all[0].facts);
     Ok([row.at.to_string(), row.what.clone(), theirs].into_iter().chain(ours).chain([why]).collect())
 }
 

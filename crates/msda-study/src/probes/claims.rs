@@ -4,7 +4,7 @@
 use msda::Result;
 
 use super::kernel::Ready;
-use super::{Bench, Kernel, words};
+use super::{Bench, Kernel, agree, words};
 use msda_cuda::driver::Arch;
 
 /// Work items, queries of all images of the documents, and outputs of each.
@@ -62,5 +62,8 @@ pub fn run(bench: &Bench, taker: Taker) -> Result<f64> {
     let ready = unsafe { Ready::new(device, &kernel, kernel.grid(device.sms().max(1)), args)? };
     bench.run(|stream| ready.queue(stream))?;
     let written = words::read(&output)?.iter().filter(|word| **word == 1).count();
+    if taker == Taker::Block {
+        agree(&kernel.unit.key, "the end", written as u32, (ITEMS * CHANNELS) as u32)?;
+    }
     Ok(written as f64 / (ITEMS * CHANNELS) as f64)
 }
