@@ -61,8 +61,8 @@ impl Verdict {
     pub fn title(self) -> String {
         match self {
             Self::OtherSize => "other\nsize".into(),
-            Self::OnlyPlanned => "only\nplanned".into(),
-            Self::CannotBeMeasured => "not to be\nmeasured".into(),
+            Self::OnlyPlanned => "only\nplan".into(),
+            Self::CannotBeMeasured => "cannot\nbe".into(),
             Self::NotMeasuredYet => "not\nyet".into(),
             other => other.name().replacen(' ', "\n", 1),
         }
