@@ -49,6 +49,8 @@ pub fn summary(outcomes: &[Outcome<'_>]) -> [String; 2] {
     [(false, "measured"), (true, "arithmetic")].map(|(arithmetic, what)| {
         let own = || outcomes.iter().filter(|o| o.claim.is_arithmetic() == arithmetic);
         format!("{what}: {}: {}", number::count(own().count(), "claim"), counts(own()))
+            .trim_end_matches(": ")
+            .to_owned()
     })
 }
 

@@ -42,10 +42,11 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let request = Request::new(&problem, &operands);
     let table = Table::default().words(["rung", "kernel"]);
     let mut table = table.numbers(["registers", "spills", "shared", "bytes"]).words(["refused"]);
-    let mut built = 0;
+    let (mut built, mut refused) = (0, Vec::new());
     for rung in rungs {
         let kernel = rung.kernel();
         if let Some(why) = kernel.refuses(&request, &target) {
+            refused.push(format!("{}: {why}", rung.name));
             table.push([rung.name.to_owned()].into_iter().chain(["-"; 5].map(String::from)).chain([why]));
             continue;
         }
@@ -59,9 +60,8 @@ pub(crate) fn main(args: Args) -> Result<()> {
             built += 1;
         }
     }
-    print(&format!("{problem}, {}\n{}", target.arch, table.text(screen().width, false)))?;
     if built == 0 {
-        bail!("nothing was built: got only rungs that refuse {}", target.arch);
+        bail!("nothing was built\n{}", refused.join("\n"));
     }
-    Ok(())
+    print(&format!("{problem}, {}\n{}", target.arch, table.text(screen().width, false)))
 }

@@ -113,7 +113,7 @@ pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(R
             let called = kernel.map_or_else(|| "chosen".into(), |kernel| kernel.to_string());
             step(&format!("{name}: {called}"));
             match compare(&gpu, &data, &whole, kernel) {
-                Ok(Ok((compared, same_bits, bytes))) => {
+                Ok(Ok(Ran { compared, same_bits, bytes })) => {
                     let place = format!("verify.{}.{dtype}.{called}", workload.name);
                     found.add(&place, &compared.figures(same_bits));
                     if rung.is_some_and(|rung| ALIKE.contains(&rung.name)) {
@@ -149,14 +149,16 @@ fn faults(c: &Compared, exact: bool, same_bits: bool) -> impl Iterator<Item = St
     found.into_iter().filter(|(is, _)| *is).map(|(_, what)| what)
 }
 
-/// Runs a kernel twice on a workload, into memory whose bits are all set. Returns how its output
-/// compares, whether the second run gave the same bits, and its bytes, or why it refuses.
-fn compare(
-    gpu: &Gpu,
-    data: &Data,
-    whole: &Whole,
-    kernel: Option<Kernel>,
-) -> Result<Result<(Compared, bool, Vec<u8>), String>> {
+/// A kernel that ran twice: how its output compares, whether the second run gave the same bits, and
+/// its bytes.
+struct Ran {
+    compared: Compared,
+    same_bits: bool,
+    bytes: Vec<u8>,
+}
+
+/// Runs a kernel twice on a workload, into memory whose bits are all set; or says why it refuses.
+fn compare(gpu: &Gpu, data: &Data, whole: &Whole, kernel: Option<Kernel>) -> Result<Result<Ran, String>> {
     let task = Task::whole(data, Pass::Forward);
     let operands = Operands::dense(&task.problem, None);
     let request = Request::new(&task.problem, &operands);
@@ -172,7 +174,7 @@ fn compare(
     let (first, second) = (output()?, output()?);
     let bytes = first.to_le_bytes();
     let same_bits = bytes == second.to_le_bytes();
-    Ok(Ok((whole.compare(&first)?, same_bits, bytes)))
+    Ok(Ok(Ran { compared: whole.compare(&first)?, same_bits, bytes }))
 }
 
 /// Compiles the kernels of rungs with all cores. A failure is reported when the kernel is used.
