@@ -210,8 +210,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ __align__(16) char buffers[];
     const int head = blockIdx.y, image = blockIdx.z;
     const char *plane = opaque(call.value.at(image, 0, head));
-    for_each_resident(
-        args, [&](int l) { copy_tile(buffers + args.offset[l], args, plane, Tile{l, 0}); });
+    for_each_resident(args,
+                      [&](int l) { copy_tile(buffers + args.offset[l], args, plane, Tile{l, 0}); });
     cp_async_commit();
     const int step = gridDim.x * QUERIES_PER_BLOCK;
 #pragma unroll 1

@@ -1,8 +1,8 @@
 // The rungs' common parts: the argument, loading and locating samples, loading the rows of taps.
 //
 // Macros: VALUE LOCATION WEIGHT, D, LEVELS, SAMPLES, UNIFORM_POINTS, RING, NEAREST BORDER CORNERS:
-// see common/args.cuh. VEC: bytes of a row per lane; it divides the row. F16_SUMS: 2 if all products
-// and sums are f16. ELEMENT_LOADS: a row of 2-byte values is loaded element by element.
+// see common/args.cuh. VEC: bytes of a row per lane; it divides the row. F16_SUMS: 2 if all
+// products and sums are f16. ELEMENT_LOADS: a row of 2-byte values is loaded element by element.
 #pragma once
 #include "common/accumulate.cuh"
 #include "common/levels.cuh"

@@ -17,7 +17,8 @@
 #define SCALAR 4   // one thread per window, 2 bytes at a time
 
 // Macros: STYLE; THREADS per block; ISSUERS, threads per block that arrive at the barrier, of which
-// the first POINTS copy a window; IMAGE_QUERIES: queries per map, if there are several maps, else 0.
+// the first POINTS copy a window; IMAGE_QUERIES: queries per map, if there are several maps, else
+// 0.
 #define POINTS 8
 #define HEIGHT 92
 #define WIDTH 160
