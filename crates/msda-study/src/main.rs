@@ -22,6 +22,10 @@ struct Cli {
 enum Command {
     /// List the strategies of the documents, the rungs of the ladder
     List(commands::list::Args),
+    /// Compile rungs for an architecture, without a GPU
+    Build(commands::build::Args),
+    /// Verify, time and probe everything, and write one record
+    All(commands::all::Args),
     /// Check every rung against the oracle
     Verify(commands::verify::Args),
     /// Time every rung beside the chosen kernel
@@ -41,6 +45,8 @@ enum Command {
 fn main() -> ExitCode {
     terminal::exit_code(match Cli::parse().command {
         Command::List(args) => commands::list::main(args),
+        Command::Build(args) => commands::build::main(args),
+        Command::All(args) => commands::all::main(args),
         Command::Verify(args) => commands::verify::main(args),
         Command::Bench(args) => commands::bench::main(args),
         Command::Probe(args) => commands::probe::main(args),

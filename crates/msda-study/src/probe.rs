@@ -10,17 +10,20 @@
 //! | `probe.ceiling.shared-conflicts-{1,2,4,8}.rate` | GB/s | shared memory, 16 bytes per lane; 1 is without conflicts |
 //! | `probe.ceiling.fma-{f32,f16}.rate` | TFLOP/s | multiply-adds, two operations each |
 //! | `probe.tma-tile.queries-N.WAY.*` | | squares of 256 bytes loaded to shared memory, eight per query |
+//! | `probe.tma-tile.batch-B.WAY.*` | | the same for a batch of B maps with 1000 queries each |
+//! | `probe.work-claims.{thread,block}.written` | % | outputs that a persistent kernel writes, if every thread takes work items, or every block |
 //! | `probe.copy-styles.STYLE.*` | | 80 KiB of shared memory per block filled, 768 blocks, cold caches |
 //! | `probe.clusters.CxB.{remote,local}.*` | | C clusters of B blocks that read the shared memory of their neighbours or their own |
 //! | `probe.clusters.CxB.active`, `.slowdown` | , x | clusters in flight; local rate over remote rate |
 //! | `probe.clusters.CxB.unguarded.{completed,faulted,hung}` | | 1 or 0: the outcome without the last barrier, in a process of its own; `.wrong`: wrong sums |
 //! | `probe.banks.pitch-P.ACCESS.*` | | rows of 32 `f16` in shared memory, with a row pitch of P channels |
 //!
-//! WAY: `tma`, `tma-64` (64 threads issue), `manual`, `async` in blocks of 256 threads, `warp-tma`,
-//! `warp-manual`, `warp-prefetch`, `warp-async` in blocks of 32. STYLE: `words`, `vectors`,
-//! `async`, `bulk`, `tensor`, `channels`, `channels-async`. ACCESS: `half2`, `column`, `vector`.
+//! WAY: `tma`, `tma-64` (64 threads issue), `manual`, `async`, `scalar` (one thread per square, 2
+//! bytes at a time) in blocks of 256 threads, `warp-tma`, `warp-manual`, `warp-prefetch`,
+//! `warp-async` in blocks of 32. STYLE: `words`, `vectors`, `async`, `bulk`, `tensor`, `channels`,
+//! `channels-async`, `halves` (one f16 per thread and step). ACCESS: `half2`, `column`, `vector`.
 //!
-//! Metrics: `time` (median, us), `time.min`, `time.max`, `time.std` (us), `rate` (GB/s), `loads`
+//! Metrics: `time` (median, us), `time.p10`, `time.p90`, `time.min`, `time.max`, `time.std` (us), `rate` (GB/s), `loads`
 //! (M/s), `load-time` (ns), `efficiency` (% of the rate of a copy), `cycles.min`, `cycles.mean`,
 //! `cycles.max` (per block), `speedup` (x; for `tma-tile` over the manual way of the same blocks,
 //! for `copy-styles` over `words`, or over `channels` for styles that read channels). `banks` has
@@ -33,9 +36,10 @@ use std::process::Command;
 use crate::found::Found;
 use crate::probes::banks::{self, Access, PITCHES, Pattern};
 use crate::probes::ceilings::Ceiling;
+use crate::probes::claims::{self, Taker};
 use crate::probes::clusters::{self, Shape};
 use crate::probes::copies::{self, Copies};
-use crate::probes::tile::{Style, Tiles, Way};
+use crate::probes::tile::{MAP_QUERIES, Measured, Style, Tiles, Way};
 use crate::probes::unguarded::{self, Outcome};
 use crate::probes::{self, Bench, Timed};
 use anyhow::{Context as _, Result, bail};
@@ -48,18 +52,22 @@ use msda_cuda::driver::Device;
 use msda_cuda::jit::Cache;
 
 /// The names of the probes. All but the first need a GPU.
-pub const NAMES: [&str; 6] = [CPU, CEILING, TMA_TILE, COPY_STYLES, CLUSTERS, BANKS];
+pub const NAMES: [&str; 7] = [CPU, CEILING, TMA_TILE, COPY_STYLES, WORK_CLAIMS, CLUSTERS, BANKS];
 
 const CPU: &str = "cpu";
 const CEILING: &str = "ceiling";
 const TMA_TILE: &str = "tma-tile";
 const COPY_STYLES: &str = "copy-styles";
+const WORK_CLAIMS: &str = "work-claims";
 const CLUSTERS: &str = "clusters";
 const BANKS: &str = "banks";
 
 /// Numbers of queries of `tma-tile`. The documents measure the first only.
 const QUERIES: &[u32] = &[1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000];
 const FEW_QUERIES: &[u32] = &[1000, 10_000];
+
+/// Batches of `tma-tile`, in maps.
+const BATCHES: [u32; 3] = [4, 16, 48];
 
 /// Timed runs per probe.
 const RUNS: usize = 30;
@@ -107,7 +115,8 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         (wanted.contains(&CPU), 1),
         (NAMES[1..].iter().any(|name| on_gpu(name)), 2),
         (on_gpu(CEILING), Ceiling::ALL.len()),
-        (on_gpu(TMA_TILE), Way::ALL.len() * queries.len()),
+        (on_gpu(TMA_TILE), Way::ALL.len() * queries.len() + Way::DOCUMENTED.len() * BATCHES.len()),
+        (on_gpu(WORK_CLAIMS), Taker::ALL.len()),
         (on_gpu(COPY_STYLES), copies::Style::ALL.len()),
         (on_gpu(CLUSTERS), Shape::ALL.len()),
         (on_gpu(CLUSTERS) && options.program.is_some(), Shape::ALL.len()),
@@ -130,7 +139,11 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         for &name in &wanted {
             match name {
                 CEILING => found.ceilings(&bench, copy, progress)?,
-                TMA_TILE => found.tiles(&bench, queries, copy, progress)?,
+                TMA_TILE => {
+                    found.tiles(&bench, queries, copy, progress)?;
+                    found.batches(&bench, copy, progress)?;
+                }
+                WORK_CLAIMS => found.work_claims(&bench, progress)?,
                 COPY_STYLES => found.copies(&bench, progress)?,
                 CLUSTERS => found.clusters(&bench, progress)?,
                 BANKS => found.banks(&bench, progress)?,
@@ -188,8 +201,15 @@ impl Found {
         self.add(format!("probe.{name}"), &all);
     }
 
+    fn time(&mut self, name: &str, timed: &Timed) {
+        let [p10, p90] = [0.1, 0.9].map(|part| timed.quantile(part));
+        let all = [("time", timed.median(), "us"), ("time.p10", p10, "us"), ("time.p90", p90, "us")];
+        self.push(name, all);
+    }
+
     fn time_and_rate(&mut self, name: &str, timed: &Timed) {
-        self.push(name, [("time", timed.median(), "us"), ("rate", timed.rate() / 1e9, "GB/s")]);
+        self.time(name, timed);
+        self.push(name, [("rate", timed.rate() / 1e9, "GB/s")]);
     }
 
     fn cpu(&mut self, ceilings: &[Recorded]) {
@@ -219,7 +239,7 @@ impl Found {
         progress: &mut dyn Progress,
     ) -> Result<()> {
         let most = queries.iter().copied().max().unwrap_or(0);
-        let Some(tiles) = self.got(TMA_TILE, Tiles::new(bench, most))? else { return Ok(()) };
+        let Some(tiles) = self.got(TMA_TILE, Tiles::new(bench, most, 1))? else { return Ok(()) };
         let mut ways = Way::ALL.to_vec();
         for &n in queries {
             let mut manual: Vec<(u32, f64)> = Vec::new();
@@ -231,25 +251,10 @@ impl Found {
                     ways.retain(|other| *other != way);
                     continue;
                 };
-                let name = format!("{TMA_TILE}.queries-{n}.{}", way.name());
-                let (timed, [least, mean, most]) = (&found.timed, found.cycles);
-                let all = [
-                    ("time", timed.median(), "us"),
-                    ("time.min", timed.min(), "us"),
-                    ("time.max", timed.max(), "us"),
-                    ("time.std", timed.deviation(), "us"),
-                    ("rate", timed.rate() / 1e9, "GB/s"),
-                    ("loads", found.loads / timed.median(), "M/s"),
-                    ("load-time", timed.median() * 1e3 / found.loads, "ns"),
-                    ("efficiency", timed.rate() / copy * 100.0, "%"),
-                    ("cycles.min", least, "cycles"),
-                    ("cycles.mean", mean, "cycles"),
-                    ("cycles.max", most, "cycles"),
-                ];
-                self.push(&name, all);
-                times.push((way, timed.median()));
+                self.tile(&format!("{TMA_TILE}.queries-{n}.{}", way.name()), &found, copy);
+                times.push((way, found.timed.median()));
                 if way.style == Style::Manual {
-                    manual.push((way.threads, timed.median()));
+                    manual.push((way.threads, found.timed.median()));
                 }
             }
             for (way, time) in times {
@@ -257,6 +262,52 @@ impl Found {
                     let name = format!("{TMA_TILE}.queries-{n}.{}", way.name());
                     self.push(name, [("speedup", plain / time, "x")]);
                 }
+            }
+        }
+        Ok(())
+    }
+
+    fn tile(&mut self, name: &str, found: &Measured, copy: f64) {
+        let (timed, [least, mean, most]) = (&found.timed, found.cycles);
+        self.time(name, timed);
+        let all = [
+            ("time.min", timed.min(), "us"),
+            ("time.max", timed.max(), "us"),
+            ("time.std", timed.deviation(), "us"),
+            ("rate", timed.rate() / 1e9, "GB/s"),
+            ("loads", found.loads / timed.median(), "M/s"),
+            ("load-time", timed.median() * 1e3 / found.loads, "ns"),
+            ("efficiency", timed.rate() / copy * 100.0, "%"),
+            ("cycles.min", least, "cycles"),
+            ("cycles.mean", mean, "cycles"),
+            ("cycles.max", most, "cycles"),
+        ];
+        self.push(name, all);
+    }
+
+    /// Batches of maps, in the documents' ways.
+    fn batches(&mut self, bench: &Bench, copy: f64, progress: &mut dyn Progress) -> Result<()> {
+        for batch in BATCHES {
+            let tiles = Tiles::new(bench, batch * MAP_QUERIES, batch);
+            let Some(tiles) = self.got(TMA_TILE, tiles)? else { return Ok(()) };
+            for way in Way::DOCUMENTED {
+                let name = format!("{TMA_TILE}.batch-{batch}.{}", way.name());
+                progress.step(&format!("{TMA_TILE}: {batch} maps, {}", way.name()));
+                let found = self.got(&name, tiles.run(way, batch * MAP_QUERIES))?;
+                if let Some(found) = found {
+                    self.tile(&name, &found, copy);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn work_claims(&mut self, bench: &Bench, progress: &mut dyn Progress) -> Result<()> {
+        for taker in Taker::ALL {
+            let name = format!("{WORK_CLAIMS}.{}", taker.name());
+            progress.step(&format!("{WORK_CLAIMS}: every {}", taker.name()));
+            if let Some(share) = self.got(&name, claims::run(bench, taker))? {
+                self.push(&name, [("written", share * 100.0, "%")]);
             }
         }
         Ok(())

@@ -17,7 +17,7 @@ fn rungs_that_refuse_a_workload_are_listed_and_the_others_are_measured() {
     let Some(gpu) = device() else { return };
     let (base, half, matrix) = ("cuda:ladder:base", "cuda:ladder:base+half", "cuda:ladder:tensor_core");
     // Their plans have hooks, which run before each launch, also while a graph is captured.
-    let (window, tma) = ("cuda:ladder:base+window", "cuda:ladder:tma_multilevel");
+    let (window, tma) = ("cuda:ladder:base+window", "cuda:ladder:tma_windows");
     let options = bench::Options {
         workloads: vec!["small".into()],
         engines: [half, matrix, base, window, tma].map(String::from).into(),

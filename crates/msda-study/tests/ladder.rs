@@ -78,7 +78,8 @@ fn allowed(rung: &Rung, sum: f64) -> f64 {
         // It is compared with the same samples; the expected weights are rounded to the type.
         "fewer_points" => sum / 256.0,
         // Weights, and each sum of 12 samples' taps, are rounded to eleven bits.
-        "original_half" | "distributed_fixed" => sum * 49.0 / 2048.0,
+        name if name.contains("half") && name != "base+half" => sum * 49.0 / 2048.0,
+        name if name.starts_with("original_f16") || name == "distributed_fixed" => sum * 49.0 / 2048.0,
         // Weights, and each sum of four taps, are.
         _ => sum / 256.0,
     };

@@ -8,9 +8,13 @@
 // The first kernel that one would write, and the base of the suite, which changes one thing at a
 // time:
 //
-//   LINEAR              one index over the whole output per thread, instead of tiles
+//   LINEAR              one index over the whole output per thread, instead of tiles; with STRIDE
+//                       threads stride over it
 //   VEC                 bytes that a thread loads at once: one element, or 16
 //   LOAD                which caches rows go through, and hints to them
+//   ELEMENT_LOADS       VEC bytes are loaded element by element
+//   TABLE               where the table of levels is: 0, in the argument, which is constant memory;
+//                       1, in memory that is read through L1; 2, in shared memory
 //   SAMPLE_GROUPS       groups of lanes that share the samples of a query, and add up by shuffles
 //   QUERIES_PER_THREAD  queries that a thread computes at the same time
 //   STAGE               1: locations and weights of a tile are staged through shared memory;
@@ -34,6 +38,8 @@
 constexpr int GROUP_LANES = LANES_PER_ROW * SAMPLE_GROUPS; // lanes per query
 constexpr int GROUPS = LINEAR ? 1 : THREADS / GROUP_LANES; // side by side in a block
 constexpr int QUERIES_PER_TILE = GROUPS * QUERIES_PER_THREAD;
+// Lanes of a row that lie side by side in a warp: sample groups add up within a warp.
+constexpr int SIDE = GROUP_LANES <= 32 ? LANES_PER_ROW : 32 / SAMPLE_GROUPS;
 
 struct Args {
     Call call;
@@ -59,9 +65,7 @@ __device__ __forceinline__ void copy_queries(char *to, const Tensor &from, int b
     for (int i = threadIdx.x * 4; i < QUERIES_PER_TILE * bytes; i += THREADS * 4) {
         const int query = first + i / bytes;
         if (query >= queries) break;
-        asm volatile(
-            "cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(u32(__cvta_generic_to_shared(to + i))),
-            "l"(from.at(image, query, head) + i % bytes));
+        cp_async<4>(to + i, from.at(image, query, head) + i % bytes);
     }
 }
 
@@ -72,7 +76,7 @@ __device__ __forceinline__ void copy_tile(RawTile &to, const Call &call, int ima
                  call.queries);
     copy_queries(to.weights, call.weights, SAMPLES * size_of<WEIGHT>, image, head, first,
                  call.queries);
-    asm volatile("cp.async.commit_group;");
+    cp_async_commit();
 }
 
 // The samples of a tile in shared memory.
@@ -84,11 +88,13 @@ union Staged {
 };
 
 // Computes a thread's part of a tile.
-__device__ __forceinline__ void compute(const Args &args, const Staged &staged, const RawTile &raw,
-                                        int image, int head, int tile, int thread) {
+__device__ __forceinline__ void compute(const Args &args, const Level *table, const Staged &staged,
+                                        const RawTile &raw, int image, int head, int tile,
+                                        int thread) {
     const Call &call = args.call;
-    const int group = thread / GROUP_LANES, chunk = thread % LANES_PER_ROW;
-    const int sample_group = thread % GROUP_LANES / LANES_PER_ROW;
+    const int group = thread / GROUP_LANES, lane = thread % GROUP_LANES;
+    const int chunk = lane / (SIDE * SAMPLE_GROUPS) * SIDE + lane % SIDE;
+    const int sample_group = lane / SIDE % SAMPLE_GROUPS;
     // Past the last query a thread computes that one again and stores nothing: with a test in the
     // loop, the loads of unrolled samples would not be issued together.
     const int last = call.queries - 1 - tile * QUERIES_PER_TILE;
@@ -103,6 +109,9 @@ __device__ __forceinline__ void compute(const Args &args, const Staged &staged, 
         for (int c = 0; c < CHANNELS_PER_LANE; c++) sum[r][c] = 0;
     }
     const char *base = opaque(call.value.at(image, 0, head) + chunk * VEC);
+    // An entry of the table is loaded once per level.
+    Level loaded;
+    int loaded_level = -1;
 #pragma unroll UNROLL
     for (int first = sample_group * SAMPLES_PER_LOAD; first < SAMPLES;
          first += SAMPLE_GROUPS * SAMPLES_PER_LOAD) {
@@ -116,7 +125,9 @@ __device__ __forceinline__ void compute(const Args &args, const Staged &staged, 
 #pragma unroll
             for (int t = 0; t < SAMPLES_PER_LOAD; t++) {
                 const int s = first + t, at = in_tile[r] * SAMPLES + s;
-                const Level &level = call.level[level_of(call, s)];
+                const int l = level_of(call, s);
+                if (TABLE && l != loaded_level) loaded = table[l], loaded_level = l;
+                const Level &level = TABLE ? loaded : call.level[l];
                 Taps taps;
                 if constexpr (STAGE == 2) {
                     taps = staged.taps[at];
@@ -137,14 +148,14 @@ __device__ __forceinline__ void compute(const Args &args, const Staged &staged, 
                     add_taps(sum[r], base, call.value.row_stride, taps);
                 }
             }
-            if constexpr (F16_SUMS == 1) flush_f16(sum[r], partial[r]);
+            if constexpr (F16_SUMS == 1) add_sums(sum[r], partial[r]);
         }
     }
 #pragma unroll
     for (int r = 0; r < QUERIES_PER_THREAD; r++) {
-        if constexpr (F16_SUMS == 2) flush_f16(sum[r], partial[r]);
+        if constexpr (F16_SUMS == 2) add_sums(sum[r], partial[r]);
 #pragma unroll
-        for (int step = LANES_PER_ROW; step < GROUP_LANES; step *= 2) {
+        for (int step = SIDE; step < SIDE * SAMPLE_GROUPS; step *= 2) {
 #pragma unroll
             for (int c = 0; c < CHANNELS_PER_LANE; c++) {
                 sum[r][c] += __shfl_xor_sync(0xffffffffu, sum[r][c], step);
@@ -207,13 +218,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     msda_forward(const __grid_constant__ Args args) {
     const Call &call = args.call;
     __shared__ Staged staged;
+    const Level *table = call.level;
+#if TABLE == 1
+    table = reinterpret_cast<const Level *>(opaque(reinterpret_cast<const char *>(call.level)));
+#elif TABLE == 2
+    __shared__ Level levels[LEVELS];
+    for (int l = threadIdx.x; l < LEVELS; l += THREADS) levels[l] = call.level[l];
+    __syncthreads();
+    table = levels;
+#endif
     if constexpr (LINEAR) {
-        const i64 i = i64(blockIdx.x) * THREADS + threadIdx.x;
-        if (i >= i64(call.images) * call.queries * call.heads * LANES_PER_ROW) return;
-        const int chunk = i % LANES_PER_ROW, head = i / LANES_PER_ROW % call.heads;
-        const i64 rest = i / LANES_PER_ROW / call.heads;
-        // A tile has one query here.
-        compute(args, staged, staged.raw[0], rest / call.queries, head, rest % call.queries, chunk);
+        // A tile has QUERIES_PER_THREAD queries here.
+        const i64 all = i64(call.images) * args.tiles * call.heads * GROUP_LANES;
+#pragma unroll 1
+        for (i64 i = i64(blockIdx.x) * THREADS + threadIdx.x; i < all;
+             i += i64(gridDim.x) * THREADS) {
+            const int lane = i % GROUP_LANES, head = i / GROUP_LANES % call.heads;
+            const i64 rest = i / GROUP_LANES / call.heads;
+            compute(args, table, staged, staged.raw[0], rest / args.tiles, head, rest % args.tiles,
+                    lane);
+            if (!STRIDE) break;
+        }
         return;
     }
     const int head = blockIdx.y, image = blockIdx.z;
@@ -228,9 +253,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
             const int next = tile + gridDim.x;
             if (next < args.tiles) {
                 copy_tile(staged.raw[buffer ^ 1], call, image, head, next);
-                asm volatile("cp.async.wait_group 1;");
+                cp_async_wait_all_but_last();
             } else {
-                asm volatile("cp.async.wait_group 0;");
+                cp_async_wait();
             }
             __syncthreads();
         } else if constexpr (STAGE) {
@@ -240,7 +265,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
                 if (query >= call.queries) break;
                 const SampleInput input = load_sample(call, image, query, head, s);
                 if constexpr (STAGE == 2) {
-                    staged.taps[i] = taps_of(call.level[level_of(call, s)], input);
+                    staged.taps[i] = taps_of(table[level_of(call, s)], input);
                 } else {
                     staged.input[i] = input;
                 }
@@ -250,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
         if (DROP && has_group) {
             compute_heavy(args, image, head, tile, threadIdx.x);
         } else if (has_group) {
-            compute(args, staged, staged.raw[PIPELINE ? buffer : 0], image, head, tile,
+            compute(args, table, staged, staged.raw[PIPELINE ? buffer : 0], image, head, tile,
                     threadIdx.x);
         }
         if (STAGE || PIPELINE) __syncthreads();

@@ -13,6 +13,7 @@
 //             (distributed shared memory)
 //   LOCAL 1   a block has all queries and computes its own channels of them. Nothing is remote, so
 //             it needs no cluster; but every block locates every sample
+//   ASYNC     resident rows are copied by cp.async, else loaded and stored
 //   STAGE 1   each lane of a group locates a sample and stages it for the others; 0: every lane
 //             locates all samples
 //
@@ -24,7 +25,7 @@
 // Bound by: remote loads of few bytes. Each lane of a group reads from another block.
 // Best for: planes whose rows are read far more often than they are copied.
 //
-// Macros: PARTS (blocks per cluster, a power of two), ROW_CLUSTERS, LOCAL, STAGE, THREADS,
+// Macros: PARTS (blocks per cluster, a power of two), ROW_CLUSTERS, LOCAL, ASYNC, STAGE, THREADS,
 // BLOCKS_PER_SM.
 #include "ladder/ladder.cuh"
 
@@ -123,10 +124,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 #pragma unroll 4
     for (int i = threadIdx.x; i < args.resident * PART_LANES; i += THREADS) {
         const int position = i / PART_LANES, chunk = i % PART_LANES;
-        store<VEC>(
-            resident_rows + i * VEC,
-            ld_global<VEC>(address_mad(from, position, call.value.row_stride) + chunk * VEC));
+        const char *row = address_mad(from, position, call.value.row_stride) + chunk * VEC;
+        if constexpr (ASYNC) {
+            copy_async<VEC>(resident_rows + i * VEC, row);
+        } else {
+            store<VEC>(resident_rows + i * VEC, ld_global<VEC>(row));
+        }
     }
+    if (ASYNC) cp_async_wait();
     if (LOCAL) {
         __syncthreads();
     } else {

@@ -1,13 +1,28 @@
 // The rungs' common parts: the argument, loading and locating samples, loading the rows of taps.
 //
 // Macros: VALUE LOCATION WEIGHT, D, LEVELS, SAMPLES, UNIFORM_POINTS, RING, NEAREST BORDER CORNERS:
-// see common/args.cuh. VEC: bytes of a row per lane; it divides the row.
+// see common/args.cuh. VEC: bytes of a row per lane; it divides the row. F16_SUMS: 2 if all
+// products and sums are f16. ELEMENT_LOADS: a row of 2-byte values is loaded element by element.
 #pragma once
 #include "common/accumulate.cuh"
 #include "common/levels.cuh"
 #include "common/tensor.cuh"
 
+#ifndef F16_SUMS
+#define F16_SUMS 0
+#endif
+#ifndef ELEMENT_LOADS
+#define ELEMENT_LOADS 0
+#endif
+
 constexpr int LANES_PER_ROW = ROW_BYTES / VEC;
+
+// A lane's sums of a query.
+#if F16_SUMS == 2
+typedef F16Sums Sums;
+#else
+typedef float Sums[CHANNELS_PER_LANE];
+#endif
 
 struct Level {
     int height, width;
@@ -27,17 +42,33 @@ struct SampleInput {
     float x, y, weight;
 };
 
-// Loads N samples from s on. L and W: known alignment of their locations and weights, in bytes.
+// Locations and weights of one query.
+struct QueryInputs {
+    const char *locations, *weights;
+
+    // Loads N samples from s on. L and W: known alignment of their locations and weights, in bytes.
+    template <int N, int L, int W>
+    __device__ __forceinline__ void load_many(SampleInput (&to)[N], int s) const {
+        float xy[2 * N], weight[N];
+        load_widened<LOCATION, 2 * N, L>(locations + s * (2 * size_of<LOCATION>), xy);
+        load_widened<WEIGHT, N, W>(weights + s * size_of<WEIGHT>, weight);
+#pragma unroll
+        for (int i = 0; i < N; i++) to[i] = SampleInput{xy[2 * i], xy[2 * i + 1], weight[i]};
+    }
+
+    __device__ __forceinline__ SampleInput load(int s) const {
+        SampleInput one[1];
+        load_many<1, size_of<LOCATION>, size_of<WEIGHT>>(one, s);
+        return one[0];
+    }
+};
+
 template <int N, int L, int W>
 __device__ __forceinline__ void load_samples(SampleInput (&to)[N], const Call &call, int image,
                                              int query, int head, int s) {
-    float xy[2 * N], weight[N];
-    const char *locations = call.locations.at(image, query, head) + s * (2 * size_of<LOCATION>);
-    load_widened<LOCATION, 2 * N, L>(locations, xy);
-    const char *weights = call.weights.at(image, query, head) + s * size_of<WEIGHT>;
-    load_widened<WEIGHT, N, W>(weights, weight);
-#pragma unroll
-    for (int i = 0; i < N; i++) to[i] = SampleInput{xy[2 * i], xy[2 * i + 1], weight[i]};
+    const QueryInputs inputs{call.locations.at(image, query, head),
+                             call.weights.at(image, query, head)};
+    inputs.load_many<N, L, W>(to, s);
 }
 
 __device__ __forceinline__ SampleInput load_sample(const Call &call, int image, int query, int head,
@@ -46,18 +77,6 @@ __device__ __forceinline__ SampleInput load_sample(const Call &call, int image, 
     load_samples<1, size_of<LOCATION>, size_of<WEIGHT>>(one, call, image, query, head, s);
     return one[0];
 }
-
-// Locations and weights of one query.
-struct QueryInputs {
-    const char *locations, *weights;
-
-    __device__ __forceinline__ SampleInput load(int s) const {
-        float xy[2], weight[1];
-        load_widened<LOCATION, 2, size_of<LOCATION>>(locations + s * (2 * size_of<LOCATION>), xy);
-        load_widened<WEIGHT, 1, size_of<WEIGHT>>(weights + s * size_of<WEIGHT>, weight);
-        return SampleInput{xy[0], xy[1], weight[0]};
-    }
-};
 
 // The position of a tap that is not read and has weight 0.
 constexpr int NOWHERE = -1;
@@ -153,7 +172,17 @@ __device__ __forceinline__ Vector<VEC> load_row(const char *base, int pixel_stri
     const char *from = address_mad(base, position, pixel_stride);
     u64 policy = 0;
     if (LOAD == 3) asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-    if constexpr (VEC == 16) {
+    if constexpr (ELEMENT_LOADS) {
+        static_assert(!ELEMENT_LOADS || size_of<VALUE> == 2, "an element has 2 bytes");
+#pragma unroll
+        for (int c = 0; c < CHANNELS_PER_LANE; c++) {
+            u32 element = 0;
+            asm(LD_IF(2) ".u16 %0, [%1]" HINT(3)
+                : "+r"(element)
+                : "l"(from + c * 2), "r"(position), "l"(policy));
+            v.word[c / 2] |= element << c % 2 * 16;
+        }
+    } else if constexpr (VEC == 16) {
         asm(LD_IF(5) ".v4.u32 {%0, %1, %2, %3}, [%4]" HINT(6)
             : "+r"(v.word[0]), "+r"(v.word[1]), "+r"(v.word[2]), "+r"(v.word[3])
             : "l"(from), "r"(position), "l"(policy));
@@ -185,23 +214,41 @@ __device__ __forceinline__ TapRows load_taps(const char *base, int pixel_stride,
     return rows;
 }
 
-__device__ __forceinline__ void add_taps(float (&sum)[CHANNELS_PER_LANE], const TapRows &rows,
-                                         const Taps &taps) {
-#pragma unroll
-    for (int k = 0; k < TAPS; k++) multiply_add<VALUE>(sum, rows.tap[k], taps.weight[k]);
+// Adds a row to sums in f32 or f16.
+__device__ __forceinline__ void add_row(float (&sum)[CHANNELS_PER_LANE], const Vector<VEC> &row,
+                                        float weight) {
+    multiply_add<VALUE>(sum, row, weight);
+}
+__device__ __forceinline__ void add_row(F16Sums &sum, const Vector<VEC> &row, float weight) {
+    multiply_add(sum, row, weight);
 }
 
-__device__ __forceinline__ void add_taps(float (&sum)[CHANNELS_PER_LANE], const char *base,
-                                         int pixel_stride, const Taps &taps) {
+template <typename SumsOfLane>
+__device__ __forceinline__ void add_taps(SumsOfLane &sum, const TapRows &rows, const Taps &taps) {
+#pragma unroll
+    for (int k = 0; k < TAPS; k++) add_row(sum, rows.tap[k], taps.weight[k]);
+}
+
+template <typename SumsOfLane>
+__device__ __forceinline__ void add_taps(SumsOfLane &sum, const char *base, int pixel_stride,
+                                         const Taps &taps) {
     add_taps(sum, load_taps(base, pixel_stride, taps), taps);
 }
 
-// The same with products and sums in f16.
-__device__ __forceinline__ void add_taps(F16Sums &sum, const char *base, int pixel_stride,
-                                         const Taps &taps) {
-    const TapRows rows = load_taps(base, pixel_stride, taps);
+// Adds sums in f16 to sums in f32 and resets them; a lane may have one channel.
+__device__ __forceinline__ void add_sums(float (&sum)[CHANNELS_PER_LANE], F16Sums &partial) {
+    if constexpr (CHANNELS_PER_LANE > 1) {
+        flush_f16(sum, partial);
+    } else {
+        float low, high;
+        widen2<F16>(partial.word[0], low, high);
+        sum[0] += low, partial.word[0] = 0;
+    }
+}
+__device__ __forceinline__ void add_sums(float (&sum)[CHANNELS_PER_LANE],
+                                         const float (&partial)[CHANNELS_PER_LANE]) {
 #pragma unroll
-    for (int k = 0; k < TAPS; k++) multiply_add(sum, rows.tap[k], taps.weight[k]);
+    for (int c = 0; c < CHANNELS_PER_LANE; c++) sum[c] += partial[c];
 }
 
 // Stores a lane's sums. The ring may hold anything and must not count: if a sum is not finite, it
@@ -220,4 +267,33 @@ __device__ __forceinline__ void store_output(const Call &call, int image, int qu
         }
     }
     store_sums(call.output.at(image, query, head) + row_offset, sum);
+}
+
+__device__ __forceinline__ void store_output(const Call &call, int image, int query, int head,
+                                             int row_offset, F16Sums &partial) {
+    float sum[CHANNELS_PER_LANE] = {};
+    add_sums(sum, partial);
+    store_output(call, image, query, head, row_offset, sum);
+}
+
+// Asynchronous copies to shared memory, since sm_80.
+template <int BYTES> __device__ __forceinline__ void copy_async(char *to, const char *from) {
+    const u32 address = u32(__cvta_generic_to_shared(to));
+    if constexpr (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from)
+                     : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from),
+                     "n"(BYTES)
+                     : "memory");
+    }
+}
+
+__device__ __forceinline__ void cp_async_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits for all committed groups of this thread but the last.
+__device__ __forceinline__ void cp_async_wait_all_but_last() {
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
 }

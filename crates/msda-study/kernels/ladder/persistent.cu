@@ -16,7 +16,10 @@
 //                   the warp, STAGED samples per query at a time
 //   PITCH           there, entries from sample to sample: one per query, or a few more, so that
 //                   lanes store to different banks
-//   LOAD UNROLL VEC as in direct.cu
+//   STATIC          blocks do not take items: block b computes items b, b + gridDim.x and so on
+//   LOAD UNROLL VEC F16_SUMS  as in direct.cu
+//   SAMPLES_PER_LOAD  samples whose locations and weights a thread with one channel loads at once,
+//                   LOCATION_ALIGN and WEIGHT_ALIGN bytes at a time; it divides the points
 //
 // One change at a time, each without the others and without LOCATE:
 //
@@ -282,10 +285,9 @@ __device__ __forceinline__ TapBytes load_bytes(const Plane &plane, int channel,
 
 #if ONE_CHANNEL
 // Adds a sample on level l to the sums of a lane of its group.
-__device__ __forceinline__ void add_sample(float (&sum)[CHANNELS_PER_LANE], const Args &args,
-                                           const Plane &plane, const Item &item, int lane, int l,
-                                           const Level &level, const Residency &residency,
-                                           const SampleInput &input) {
+__device__ __forceinline__ void add_sample(Sums &sum, const Args &args, const Plane &plane,
+                                           const Item &item, int lane, int l, const Level &level,
+                                           const Residency &residency, const SampleInput &input) {
 #if INT8
     const Taps taps = taps_of(level, SampleInput{input.x, input.y, 1});
     const TapBytes bytes = load_bytes(plane, lane, residency, taps);
@@ -306,17 +308,21 @@ __device__ __forceinline__ void add_sample(float (&sum)[CHANNELS_PER_LANE], cons
 }
 
 // Sums the lane's channel of a query, level by level.
-__device__ __forceinline__ void sum_levels(float (&sum)[CHANNELS_PER_LANE], const Args &args,
-                                           const Plane &plane, const Item &item, int query,
-                                           int lane) {
+__device__ __forceinline__ void sum_levels(Sums &sum, const Args &args, const Plane &plane,
+                                           const Item &item, int query, int lane) {
     const Call &call = args.call;
     const QueryInputs inputs = inputs_of(call, item.image, query, item.head);
     for_each_level(call, [&](int l, int first, int end) {
         const Residency residency = args.residency[l];
         const Level level = call.level[l];
 #pragma unroll UNROLL
-        for (int s = first; s < end; s++) {
-            add_sample(sum, args, plane, item, lane, l, level, residency, inputs.load(s));
+        for (int s = first; s < end; s += SAMPLES_PER_LOAD) {
+            SampleInput input[SAMPLES_PER_LOAD];
+            inputs.load_many<SAMPLES_PER_LOAD, LOCATION_ALIGN, WEIGHT_ALIGN>(input, s);
+#pragma unroll
+            for (int t = 0; t < SAMPLES_PER_LOAD; t++) {
+                add_sample(sum, args, plane, item, lane, l, level, residency, input[t]);
+            }
         }
     });
 }
@@ -336,7 +342,7 @@ struct Worker {
 #else
             const int query = i;
 #endif
-            float sum[CHANNELS_PER_LANE] = {};
+            Sums sum = {};
 #if ONE_CHANNEL
             sum_levels(sum, args, plane, item, query, lane);
 #else
@@ -370,14 +376,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
     Worker worker;
     worker.init(stages);
-    if (threadIdx.x == 0) next[0] = atomicAdd(args.next_item, 1), resident_plane = -1;
+    const auto item_after = [&](int number) {
+        return STATIC ? number + int(gridDim.x) : atomicAdd(args.next_item, 1);
+    };
+    if (threadIdx.x == 0) {
+        next[0] = item_after(int(blockIdx.x) - int(gridDim.x));
+        resident_plane = -1;
+    }
 #pragma unroll 1
     for (int parity = 0;; parity ^= 1) {
         // All threads are done with the last item: its number and its levels may be overwritten.
         __syncthreads();
         const int number = next[parity];
         if (number >= args.items) return;
-        if (threadIdx.x == 0) next[parity ^ 1] = atomicAdd(args.next_item, 1);
+        if (threadIdx.x == 0) next[parity ^ 1] = item_after(number);
         const int plane_number = number / args.items_per_plane;
         const int channel_group = plane_number % CHANNEL_GROUPS;
         const int head = plane_number / CHANNEL_GROUPS % call.heads;

@@ -39,27 +39,6 @@ __device__ __forceinline__ QueryInput load_input(const Call &call, int image, in
     return input;
 }
 
-template <int BYTES> __device__ __forceinline__ void copy_async(char *to, const char *from) {
-    const u32 address = u32(__cvta_generic_to_shared(to));
-    if constexpr (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from)
-                     : "memory");
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from),
-                     "n"(BYTES)
-                     : "memory");
-    }
-}
-
-__device__ __forceinline__ void cp_async_commit() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-// Waits for all committed groups but the last.
-__device__ __forceinline__ void cp_async_wait_all_but_last() {
-    asm volatile("cp.async.wait_group 1;" ::: "memory");
-}
-
 // Queues copies of the rows of a query, by a warp.
 __device__ __forceinline__ void copy_rows(QueryRows &rows, const QueryInput &input,
                                           const Call &call, const Plane &plane, int lane) {

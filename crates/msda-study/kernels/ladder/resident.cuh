@@ -122,9 +122,9 @@ __device__ __forceinline__ void load_row_if(Vector<VEC> &v, u32 base, int i) {
 }
 
 // Adds the taps of a sample, from either memory. `row_offset`: the lane's first byte of a row.
-__device__ __forceinline__ void add_taps(float (&sum)[CHANNELS_PER_LANE], const Plane &plane,
-                                         int row_offset, const Residency &residency,
-                                         const Taps &taps) {
+template <typename SumsOfLane>
+__device__ __forceinline__ void add_taps(SumsOfLane &sum, const Plane &plane, int row_offset,
+                                         const Residency &residency, const Taps &taps) {
     const char *base = plane.value + row_offset;
     TapRows rows{};
     if (!PARTIAL && residency.first == NOT_RESIDENT) {
@@ -162,11 +162,9 @@ template <typename Add> __device__ __forceinline__ void for_each_level(const Cal
 }
 
 // Sums the lane's bytes of a query; the lane locates all samples itself.
-__device__ __forceinline__ void sum_query(float (&sum)[CHANNELS_PER_LANE], const Call &call,
+__device__ __forceinline__ void sum_query(Sums &sum, const Call &call,
                                           const Residency (&residency)[LEVELS], const Plane &plane,
                                           int image, int head, int query, int row_offset) {
-#pragma unroll
-    for (int c = 0; c < CHANNELS_PER_LANE; c++) sum[c] = 0;
 #pragma unroll UNROLL
     for (int s = 0; s < SAMPLES; s++) {
         const int l = level_of(call, s);

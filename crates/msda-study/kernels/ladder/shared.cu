@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int end = min(first + args.queries_per_block, call.queries);
 #pragma unroll 1
     for (int query = first + group; query < end; query += GROUPS) {
-        float sum[CHANNELS_PER_LANE];
+        Sums sum = {};
         sum_query(sum, call, args.residency, plane, image, head, query, row_offset);
         store_output(call, image, query, head, row_offset, sum);
     }

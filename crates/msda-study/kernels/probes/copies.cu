@@ -1,4 +1,4 @@
-// copies: measures seven ways to fill 80 KiB of shared memory from device memory.
+// copies: measures eight ways to fill 80 KiB of shared memory from device memory.
 //
 //   words, vectors    loads and stores of 4 or 16 bytes per thread
 //   async             cp.async of 16 bytes
@@ -6,6 +6,7 @@
 //   channels          two f16 channels of every position, 64 bytes apart: a plane whose channels
 //                     are distributed over blocks
 //   channels-async    the same with cp.async
+//   halves            the same, one channel per thread and step
 //
 // Each thread stores a weighted sum of what it finds: of one vector when time is measured, of all
 // when results are checked.
@@ -19,6 +20,7 @@
 #define COPY_TENSOR 4
 #define COPY_CHANNELS 5
 #define COPY_CHANNELS_ASYNC 6
+#define COPY_HALVES 7
 
 // Macros: STYLE.
 #define THREADS 256
@@ -38,7 +40,7 @@ struct Args {
 extern "C" __global__ void __launch_bounds__(THREADS)
     msda_probe(const __grid_constant__ Args args) {
     extern __shared__ __align__(128) char memory[];
-#if STYLE == COPY_CHANNELS || STYLE == COPY_CHANNELS_ASYNC
+#if STYLE == COPY_CHANNELS || STYLE == COPY_CHANNELS_ASYNC || STYLE == COPY_HALVES
     // Sixteen blocks share the rows of a plane.
     const char *from = args.data + i64(blockIdx.x / 16) * 16 * BYTES + blockIdx.x % 16 * 4;
 #elif STYLE != COPY_TENSOR
@@ -62,6 +64,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll 4
     for (int i = threadIdx.x * 4; i < BYTES; i += THREADS * 4)
         store<4>(memory + i, ld_global<4>(from + i * 16));
+#elif STYLE == COPY_HALVES
+#pragma unroll 4
+    for (int i = threadIdx.x; i < BYTES / 2; i += THREADS)
+        store<2>(memory + i * 2, ld_global<2>(from + i / 2 * 64 + i % 2 * 2));
 #elif STYLE == COPY_CHANNELS_ASYNC
 #pragma unroll 4
     for (int i = threadIdx.x * 4; i < BYTES; i += THREADS * 4)

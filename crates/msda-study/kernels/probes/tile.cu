@@ -1,4 +1,4 @@
-// tile: measures four ways to bring the taps of samples to shared memory: windows of 2x2 pixels of
+// tile: measures five ways to bring the taps of samples to shared memory: windows of 2x2 pixels of
 // 32 f16 channels, at random pixels of a 92x160 map.
 //
 //   a block = a query = 8 points = 8 windows    window: [y][x][64 bytes]    the map: 942 KB, in L2
@@ -14,9 +14,11 @@
 #define PREFETCH 1 // all loads of a thread, then all stores
 #define ASYNC 2    // cp.async
 #define TMA 3      // a tensor map
+#define SCALAR 4   // one thread per window, 2 bytes at a time
 
 // Macros: STYLE; THREADS per block; ISSUERS, threads per block that arrive at the barrier, of which
-// the first POINTS copy a window.
+// the first POINTS copy a window; IMAGE_QUERIES: queries per map, if there are several maps, else
+// 0.
 #define POINTS 8
 #define HEIGHT 92
 #define WIDTH 160
@@ -37,7 +39,10 @@ struct Pixel {
 // The top left pixel of a window. All four pixels are on the map.
 __device__ __forceinline__ Pixel pixel_of(u32 point) {
     const u32 bits = mix(blockIdx.x * POINTS + point);
-    return {int((bits & 0xffff) * (WIDTH - 1) >> 16), int((bits >> 16) * (HEIGHT - 1) >> 16)};
+    // Maps lie one below the other.
+    const u32 map = IMAGE_QUERIES ? blockIdx.x / (IMAGE_QUERIES ? IMAGE_QUERIES : 1) : 0;
+    return {int((bits & 0xffff) * (WIDTH - 1) >> 16),
+            int(((bits >> 16) * (HEIGHT - 1) >> 16) + map * HEIGHT)};
 }
 
 // The address of 16-byte chunk i of all windows.
@@ -72,6 +77,22 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (u32 i = threadIdx.x; i < CHUNKS; i += THREADS)
         cp_async_bytes<16>(shared_address(windows) + i * 16, chunk_address(args, i));
     cp_async_wait_all();
+    __syncthreads();
+#elif STYLE == SCALAR
+    if (threadIdx.x < POINTS) {
+        const Pixel at = pixel_of(threadIdx.x);
+#pragma unroll 1
+        for (int k = 0; k < 4; k++) {
+            const char *from = args.value + ((at.y + k / 2) * WIDTH + at.x + k % 2) * 64;
+            Vector<2> v[32];
+#pragma unroll
+            for (int c = 0; c < 32; c++) v[c] = ld_global<2>(from + c * 2);
+#pragma unroll
+            for (int c = 0; c < 32; c++) {
+                store<2>(windows + threadIdx.x * 256 + k * 64 + c * 2, v[c]);
+            }
+        }
+    }
     __syncthreads();
 #else
     __shared__ __align__(8) u64 arrived;

@@ -14,26 +14,32 @@ use crate::facts::{Facts, Missing, command};
 pub enum Verdict {
     /// The facts agree with it.
     Reproduced,
-    /// The measured number is better than the stated one.
-    BetterHere,
+    /// A gain is a gain and a loss is a loss, or a number is another one.
+    OtherSize,
     /// The facts contradict it.
-    Refuted,
+    Opposite,
+    /// The measured gain is smaller than the variation of its times.
+    WithinNoise,
     /// It is about a GPU that the records are not from.
-    OtherGpu,
+    YourGpu,
+    /// The document plans or expects it, and states no result.
+    OnlyPlanned,
     /// No measurement can decide it.
-    NotMeasurable,
+    CannotBeMeasured,
     /// Facts are missing.
     NotMeasuredYet,
 }
 
 impl Verdict {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Reproduced,
-        Self::BetterHere,
-        Self::Refuted,
-        Self::OtherGpu,
-        Self::NotMeasurable,
+        Self::OtherSize,
+        Self::Opposite,
+        Self::WithinNoise,
+        Self::YourGpu,
+        Self::OnlyPlanned,
+        Self::CannotBeMeasured,
         Self::NotMeasuredYet,
     ];
 
@@ -41,11 +47,24 @@ impl Verdict {
     pub fn name(self) -> &'static str {
         match self {
             Self::Reproduced => "reproduced",
-            Self::BetterHere => "better here",
-            Self::Refuted => "refuted",
-            Self::OtherGpu => "other GPU",
-            Self::NotMeasurable => "not measurable",
+            Self::OtherSize => "same direction, other size",
+            Self::Opposite => "opposite",
+            Self::WithinNoise => "within noise",
+            Self::YourGpu => "your GPU",
+            Self::OnlyPlanned => "only planned there",
+            Self::CannotBeMeasured => "cannot be measured",
             Self::NotMeasuredYet => "not measured yet",
+        }
+    }
+
+    /// Its name as the title of a narrow column.
+    pub fn title(self) -> String {
+        match self {
+            Self::OtherSize => "other\nsize".into(),
+            Self::OnlyPlanned => "only\nplan".into(),
+            Self::CannotBeMeasured => "cannot\nbe".into(),
+            Self::NotMeasuredYet => "not\nyet".into(),
+            other => other.name().replacen(' ', "\n", 1),
         }
     }
 }
@@ -59,6 +78,8 @@ pub struct Outcome<'a> {
     pub verdict: Verdict,
     /// The measured number, in the unit of the claim.
     pub measured: Option<f64>,
+    /// How far it varies: by the tenth and the ninetieth percentile of its times.
+    pub range: Option<(f64, f64)>,
     /// The reason for the verdict.
     pub why: String,
     /// Missing facts.
@@ -77,8 +98,9 @@ pub fn judge<'a>(claims: &'a Claims, facts: &Facts, gpu: Option<&str>) -> Vec<Ou
 fn one<'a>(claim: &'a Claim, facts: &Facts, gpu: Option<&str>) -> Outcome<'a> {
     let value = claim.expression().map(|e| e.value(facts));
     let measured = claim.measure.as_ref().and_then(|e| e.value(facts).ok());
+    let range = claim.expression().and_then(|e| e.range(facts));
     let missing = value.clone().and_then(Result::err).unwrap_or_default();
-    let (verdict, why) = verdict(claim, value, gpu);
+    let (verdict, why) = verdict(claim, value, range, gpu);
     let because = match verdict {
         Verdict::NotMeasuredYet => String::new(),
         _ => claim.because.text(facts),
@@ -90,6 +112,7 @@ fn one<'a>(claim: &'a Claim, facts: &Facts, gpu: Option<&str>) -> Outcome<'a> {
         claim,
         verdict,
         measured,
+        range: range.filter(|_| measured.is_some()),
         why,
         commands: missing.iter().map(|name| command(name)).collect::<BTreeSet<_>>().into_iter().collect(),
         from: from.collect::<BTreeSet<_>>().into_iter().collect(),
@@ -97,14 +120,19 @@ fn one<'a>(claim: &'a Claim, facts: &Facts, gpu: Option<&str>) -> Outcome<'a> {
     }
 }
 
-fn verdict(claim: &Claim, value: Option<Result<f64, Missing>>, gpu: Option<&str>) -> (Verdict, String) {
+fn verdict(
+    claim: &Claim,
+    value: Option<Result<f64, Missing>>,
+    range: Option<(f64, f64)>,
+    gpu: Option<&str>,
+) -> (Verdict, String) {
     if let Some(reason) = &claim.reason {
-        return (Verdict::NotMeasurable, reason.clone());
+        return (Verdict::CannotBeMeasured, reason.clone());
     }
     let elsewhere =
         |gpu: &&str| !claim.on.is_empty() && !claim.on.iter().any(|name| gpu.contains(name.as_str()));
     if let Some(gpu) = gpu.filter(elsewhere) {
-        return (Verdict::OtherGpu, format!("stated for {}, measured on {gpu}", claim.on.join(" or ")));
+        return (Verdict::YourGpu, format!("stated for {}, measured on {gpu}", claim.on.join(" or ")));
     }
     let value = match value {
         Some(Ok(value)) if value.is_finite() => value,
@@ -114,9 +142,13 @@ fn verdict(claim: &Claim, value: Option<Result<f64, Missing>>, gpu: Option<&str>
         }
         None => return (Verdict::NotMeasuredYet, String::new()),
     };
+    if claim.planned {
+        return (Verdict::OnlyPlanned, String::new());
+    }
     match claim.rule().ok().filter(|_| claim.measure.is_some()) {
-        Some(rule) => (rule.judge(claim, value), rule.words(claim)),
-        None => (if value == 0.0 { Verdict::Refuted } else { Verdict::Reproduced }, String::new()),
+        Some(rule) => (rule.judge(claim, value, range), rule.words(claim)),
+        None if range.is_some_and(|(low, high)| low != high) => (Verdict::WithinNoise, String::new()),
+        None => (if value == 0.0 { Verdict::Opposite } else { Verdict::Reproduced }, String::new()),
     }
 }
 
@@ -127,11 +159,35 @@ pub fn shown(value: f64) -> String {
     if whole && value.abs() < 1e12 { format!("{value:.0}") } else { number::figure(value) }
 }
 
+/// Decimals for a number that varies within a range: one figure of the width of the range, and no
+/// more than three of the number.
+fn decimals(value: f64, (low, high): (f64, f64)) -> usize {
+    let width = (high - low).abs();
+    let digit = |x: f64| if x > 0.0 { x.log10().floor() as i32 } else { -9 };
+    (-digit(width)).min(2 - digit(value.abs().max(width))).max(0) as usize
+}
+
+/// A number as text, rounded to its variation if it has one.
+pub(super) fn rounded(value: f64, range: Option<(f64, f64)>) -> String {
+    range.map_or_else(|| shown(value), |range| format!("{value:.0$}", decimals(value, range)))
+}
+
+/// A measured number, rounded to its variation, and its range: `1.47x (1.45 to 1.49)`.
+pub fn with_range(value: f64, range: Option<(f64, f64)>, unit: &str) -> String {
+    let number = with_unit_text(&rounded(value, range), unit);
+    let Some((low, high)) = range else { return number };
+    format!("{number} ({low:.0$} to {high:.0$})", decimals(value, (low, high)))
+}
+
 /// A number and its unit: `12 us`, `1.47x`, `5 %`.
 pub(super) fn with_unit(value: f64, unit: &str) -> String {
+    with_unit_text(&shown(value), unit)
+}
+
+fn with_unit_text(number: &str, unit: &str) -> String {
     match unit {
-        "" => shown(value),
-        "x" => format!("{}x", shown(value)),
-        _ => format!("{} {unit}", shown(value)),
+        "" => number.into(),
+        "x" => format!("{number}x"),
+        _ => format!("{number} {unit}"),
     }
 }

@@ -16,9 +16,9 @@ use serde::Deserialize;
 
 use crate::facts::Expression;
 
-pub use judge::{Outcome, Verdict, judge, shown};
+pub use judge::{Outcome, Verdict, judge, shown, with_range};
 pub use lines::{Lines, Places};
-pub use rule::{Better, Rule};
+pub use rule::Rule;
 pub use show::{by_system, commands, counts, json, measured, overview, stated, summary, tally, terminal};
 pub use words::{ABSENT, Words};
 
@@ -95,8 +95,6 @@ pub struct Claim {
     /// Their unit.
     #[serde(default)]
     pub unit: String,
-    /// Which other numbers would be better; none if no number is. A larger gain is always better.
-    pub better: Option<Better>,
     /// The measured number; it is compared with the stated one by the rule.
     pub measure: Option<Expression>,
     /// A condition that decides.
@@ -106,6 +104,9 @@ pub struct Claim {
     /// GPUs that a time or a rate is about; empty if it is about any GPU.
     #[serde(default)]
     pub on: Vec<String>,
+    /// Whether the document only plans or expects it.
+    #[serde(default)]
+    pub planned: bool,
     /// Why it cannot be measured; none if it can.
     pub reason: Option<String>,
     /// The reason for the verdict.

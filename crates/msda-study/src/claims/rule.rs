@@ -1,20 +1,9 @@
 //! When a measured number agrees with a stated one.
 
 use anyhow::{Result, bail, ensure};
-use serde::{Deserialize, Serialize};
 
 use super::Claim;
 use super::judge::{Verdict, with_unit};
-
-/// Which numbers are better than the stated one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Better {
-    /// Larger ones, as for rates.
-    More,
-    /// Smaller ones, as for times.
-    Less,
-}
 
 /// When a measured number agrees with a stated one.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -57,27 +46,34 @@ impl Claim {
 }
 
 impl Rule {
-    /// The verdict on a measured number.
-    pub fn judge(self, stated: &Claim, measured: f64) -> Verdict {
+    /// The verdict on a measured number, which varies within a range.
+    pub fn judge(self, stated: &Claim, measured: f64, range: Option<(f64, f64)>) -> Verdict {
+        let noise = range.map(|(low, high)| gain(low, stated) * gain(high, stated));
+        if self.is_gain(stated) && noise.is_some_and(|signs| signs <= 0.0) {
+            return Verdict::WithinNoise;
+        }
         if self.agrees(stated, measured) {
             return Verdict::Reproduced;
         }
-        if self.crosses(stated, measured) {
-            return Verdict::Refuted;
+        match self {
+            Self::AtLeast | Self::AtMost => Verdict::Opposite,
+            // Some instead of none.
+            Self::Margin(_) if stated.value == Some(0.0) => Verdict::Opposite,
+            _ if self.crosses(stated, measured) => Verdict::Opposite,
+            _ => Verdict::OtherSize,
         }
-        let above = measured > stated.high.or(stated.value).unwrap_or(f64::NAN);
-        let is_gain = matches!(self, Self::Gain(_));
-        match stated.better.or(is_gain.then_some(Better::More)) {
-            Some(Better::More) if above => Verdict::BetterHere,
-            Some(Better::Less) if !above => Verdict::BetterHere,
-            _ => Verdict::Refuted,
-        }
+    }
+
+    /// Whether the numbers are gains or losses: percents by the rule for gains, a range of
+    /// percents, or speed-ups.
+    fn is_gain(self, stated: &Claim) -> bool {
+        matches!(self, Self::Gain(_)) || self == Self::Range && matches!(stated.unit.as_str(), "%" | "x")
     }
 
     /// Whether one of stated and measured gains and the other loses.
     fn crosses(self, stated: &Claim, measured: f64) -> bool {
-        let value = stated.value.unwrap_or(f64::NAN);
-        matches!(self, Self::Gain(_)) && gain(value, stated) * gain(measured, stated) <= 0.0
+        let value = stated.value.or(stated.low).unwrap_or(f64::NAN);
+        self.is_gain(stated) && gain(value, stated) * gain(measured, stated) <= 0.0
     }
 
     fn agrees(self, stated: &Claim, measured: f64) -> bool {

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use msda_bench::report::{Table, beside, number, wrap};
 use serde_json::{Value, json};
 
-use super::judge::with_unit;
+use super::judge::with_range;
 use super::{Claim, Claims, Outcome, System, Verdict};
 
 /// The width of lines.
 const WIDTH: usize = 100;
 /// The column where the text of a claim begins.
-const COLUMN: usize = 18;
+const COLUMN: usize = 28;
 
 /// The number or range that a claim states; "yes" for a claim without one.
 pub fn stated(claim: &Claim) -> String {
@@ -29,26 +29,28 @@ pub fn stated(claim: &Claim) -> String {
 /// The measured number; "yes" or "no" for a claim without one.
 pub fn measured(outcome: &Outcome<'_>) -> String {
     match (outcome.measured, outcome.verdict) {
-        (Some(value), _) => with_unit(value, &outcome.claim.unit),
+        (Some(value), _) => with_range(value, outcome.range, &outcome.claim.unit),
         (None, Verdict::Reproduced) => "yes".into(),
-        (None, Verdict::Refuted) => "no".into(),
+        (None, Verdict::Opposite) => "no".into(),
         _ => "-".into(),
     }
 }
 
-/// How many claims have which verdict: `30 reproduced, 9 better here`.
+/// How many claims have which verdict: `30 reproduced; 9 within noise`.
 pub fn counts<'o, 'a: 'o>(outcomes: impl Iterator<Item = &'o Outcome<'a>>) -> String {
     let verdicts: Vec<Verdict> = outcomes.map(|o| o.verdict).collect();
     let count = |v: &Verdict| verdicts.iter().filter(|own| *own == v).count();
     let all = Verdict::ALL.iter().filter(|v| count(v) > 0);
-    all.map(|v| format!("{} {}", count(v), v.name())).collect::<Vec<_>>().join(", ")
+    all.map(|v| format!("{} {}", count(v), v.name())).collect::<Vec<_>>().join("; ")
 }
 
 /// The verdicts on claims that need a measurement, and on those that arithmetic decides.
 pub fn summary(outcomes: &[Outcome<'_>]) -> [String; 2] {
     [(false, "measured"), (true, "arithmetic")].map(|(arithmetic, what)| {
         let own = || outcomes.iter().filter(|o| o.claim.is_arithmetic() == arithmetic);
-        format!("{what}: {}, {}", number::count(own().count(), "claim"), counts(own()))
+        format!("{what}: {}: {}", number::count(own().count(), "claim"), counts(own()))
+            .trim_end_matches(": ")
+            .to_owned()
     })
 }
 
@@ -76,7 +78,7 @@ pub fn tally<'o, 'a: 'o, const N: usize>(
     titles: [&str; N],
     groups: impl Iterator<Item = ([String; N], Vec<&'o Outcome<'a>>)>,
 ) -> Table {
-    let verdicts = Verdict::ALL.map(|v| v.name().replace(' ', "\n"));
+    let verdicts = Verdict::ALL.map(Verdict::title);
     let mut table = Table::default().words(titles).numbers(verdicts);
     for (labels, own) in groups {
         let count = |v| match own.iter().filter(|o| o.verdict == v).count() {
@@ -129,6 +131,7 @@ pub fn json(outcomes: &[Outcome<'_>]) -> Value {
             "says": claim.says,
             "stated": { "value": claim.value, "low": claim.low, "high": claim.high, "unit": claim.unit },
             "measured": o.measured,
+            "range": o.range,
             "verdict": o.verdict,
             "arithmetic": claim.is_arithmetic(),
             "why": o.why,

@@ -3,13 +3,16 @@
 use anyhow::{Result, bail};
 use serde::Deserialize;
 
-use super::judge::shown;
+use super::judge::rounded;
 use crate::facts::{Expression, Facts};
 
 /// A sentence: pieces of text, each with the number that follows it.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Words(Vec<(String, Option<Expression>)>);
+
+/// The text of a sentence whose numbers no record has.
+const ABSENT_CELL: &str = "not measured yet";
 
 /// The text of a number that no record has.
 pub const ABSENT: &str = "(not measured yet)";
@@ -34,8 +37,28 @@ impl TryFrom<String> for Words {
 impl Words {
     /// The sentence with its numbers.
     pub fn text(&self, facts: &Facts) -> String {
-        let number = |e: &Expression| e.value(facts).map_or_else(|_| ABSENT.into(), shown);
+        let rounded = |e: &Expression, value| rounded(value, e.range(facts));
+        let number =
+            |e: &Expression| e.value(facts).map_or_else(|_| ABSENT.into(), |value| rounded(e, value));
         self.0.iter().map(|(text, e)| text.clone() + &e.as_ref().map_or_else(String::new, number)).collect()
+    }
+
+    /// The sentence with its numbers, or that one is missing.
+    pub fn complete(&self, facts: &Facts) -> String {
+        if self.names().all(|name| facts.get(&name).is_some()) {
+            self.text(facts)
+        } else {
+            ABSENT_CELL.into()
+        }
+    }
+
+    /// The sentence with its numbers, or what comes before a part with a number that is missing.
+    pub fn known(&self, facts: &Facts) -> String {
+        let missing = |e: &Expression| e.value(facts).is_err();
+        match self.0.iter().any(|(_, e)| e.as_ref().is_some_and(missing)) {
+            true => self.0[0].0.split(';').next().unwrap_or_default().into(),
+            false => self.text(facts),
+        }
     }
 
     /// The names of its facts.
@@ -58,6 +81,11 @@ mod tests {
         {
             assert_eq!(parse(words).unwrap().text(&facts), expected);
         }
+        let words = parse("on one; on two {`b`}").unwrap();
+        assert_eq!(
+            (words.complete(&facts), words.known(&facts)),
+            ("not measured yet".into(), "on one".into())
+        );
         for wrong in ["{", "{1", "{a}", "{}"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

@@ -14,7 +14,7 @@ use msda_bench::terminal::{Bar, finish, make_folder, typed};
 use msda_study::report::{Judge, Sections};
 
 /// The workloads of the ladder: the documents' shape, with samples near their query and anywhere.
-const WORKLOADS: [&str; 2] = ["seed", "seed-ring-uniform"];
+pub(super) const WORKLOADS: [&str; 2] = ["seed", "seed-ring-uniform"];
 
 #[derive(clap::Args)]
 #[command(after_help = "Times the forward pass of rungs of the ladder beside the chosen kernel. Needs a GPU.

@@ -16,12 +16,13 @@ use msda_bench::terminal::print;
     after_help = "Without an option: the totals and a line per system. Records are read from ./records unless --record \
     names others; without any record, only claims that arithmetic decides are judged.
 
-Verdicts: reproduced, better here, refuted, other GPU, not measurable, not measured yet.
+Verdicts: reproduced; same direction, other size; opposite; within noise; your GPU; only planned there; cannot be \
+    measured; not measured yet.
 
 Examples:
   msda-study claims
   msda-study claims --system persistent
-  msda-study claims --document 2 --only refuted
+  msda-study claims --document 2 --only opposite
   msda-study claims --facts | grep ladder"
 )]
 pub(crate) struct Args {
@@ -116,7 +117,9 @@ impl Args {
 
 /// The verdict called `name`; words may be joined by dashes.
 fn verdict(name: &str) -> Option<Verdict> {
-    Verdict::ALL.into_iter().find(|v| v.name().eq_ignore_ascii_case(&name.replace('-', " ")))
+    Verdict::ALL
+        .into_iter()
+        .find(|v| v.name().replace(',', "").eq_ignore_ascii_case(&name.replace('-', " ").replace(',', "")))
 }
 
 /// The records of one GPU, and its name.

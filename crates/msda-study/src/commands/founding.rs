@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use msda_study::founding::{Founding, documents, page};
+use msda_study::founding::{Form, Founding, documents, page};
 
 use super::records;
 use msda_bench::terminal::print;
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "Prints each kernel, experiment and figure of the documents beside ours, their contradictions and \
-    their future work, as Markdown. Records are read from ./records unless --record names others.
+    after_help = "Prints what each document recommends and whether it holds, each of its figures beside ours, its \
+    contradictions and its future work. Records are read from ./records unless --record names others.
 
 Examples:
   msda-study founding
@@ -29,7 +29,7 @@ pub(crate) struct Args {
 
 pub(crate) fn main(args: Args) -> Result<()> {
     let founding = Founding::of(records(&args.record)?)?;
-    let Some(folder) = args.docs else { return print(&page(&founding)) };
+    let Some(folder) = args.docs else { return print(&page(&founding, Form::Terminal)) };
     for (path, text) in documents(&founding, &folder)? {
         std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         eprintln!("wrote {}", path.display());

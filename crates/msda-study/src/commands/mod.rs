@@ -1,7 +1,9 @@
 //! One file per command.
 
+pub(crate) mod all;
 pub(crate) mod analyze;
 pub(crate) mod bench;
+pub(crate) mod build;
 pub(crate) mod claims;
 pub(crate) mod founding;
 pub(crate) mod list;

@@ -76,6 +76,30 @@ impl Expression {
         if missing.is_empty() { Ok(value) } else { Err(missing) }
     }
 
+    /// The least and the greatest value that it has if its facts vary within their ranges; none if
+    /// none of them varies, or one is missing.
+    pub fn range(&self, facts: &Facts) -> Option<(f64, f64)> {
+        /// More facts than a claim compares.
+        const MOST: usize = 8;
+        let names = self.names();
+        let ranges: Vec<(&str, (f64, f64))> =
+            names.iter().filter_map(|name| Some((name.as_str(), facts.get(name)?.range?))).collect();
+        if ranges.is_empty() || ranges.len() > MOST {
+            return None;
+        }
+        let mut all = (f64::INFINITY, f64::NEG_INFINITY);
+        for ends in 0..1u32 << ranges.len() {
+            let mut of = |name: &str| match ranges.iter().position(|(own, _)| *own == name) {
+                Some(i) if ends >> i & 1 == 1 => ranges[i].1.1,
+                Some(i) => ranges[i].1.0,
+                None => facts.get(name).map_or(f64::NAN, |fact| fact.value),
+            };
+            let value = evaluate(&self.0, &mut of).ok().filter(|value| value.is_finite())?;
+            all = (all.0.min(value), all.1.max(value));
+        }
+        Some(all)
+    }
+
     /// The names of its facts.
     pub fn names(&self) -> Missing {
         self.value(&Facts::default()).err().unwrap_or_default()

@@ -23,6 +23,8 @@ pub use records::{gpus, of_gpu};
 pub struct Fact {
     /// The number.
     pub value: f64,
+    /// The numbers that the tenth and the ninetieth percentile of its time give, the lower first.
+    pub range: Option<(f64, f64)>,
     /// Its unit; empty if it has none.
     pub unit: String,
     /// The record with its machine and day, or another source.
@@ -53,7 +55,14 @@ impl Facts {
     /// Adds a fact or replaces the one of that name. A value that is not finite is ignored.
     pub fn insert(&mut self, name: impl Into<String>, value: f64, unit: &str, from: &str) {
         if value.is_finite() {
-            self.0.insert(name.into(), Fact { value, unit: unit.into(), from: from.into() });
+            self.0.insert(name.into(), Fact { value, range: None, unit: unit.into(), from: from.into() });
+        }
+    }
+
+    /// Says how far the fact of that name varies, if there is one.
+    pub fn vary(&mut self, name: &str, one: f64, other: f64) {
+        if let Some(fact) = self.0.get_mut(name).filter(|_| one.is_finite() && other.is_finite()) {
+            fact.range = Some((one.min(other), one.max(other)));
         }
     }
 

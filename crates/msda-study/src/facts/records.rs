@@ -90,6 +90,11 @@ pub(super) fn add(facts: &mut Facts, source: &Source, is_ladder: bool) {
     for figure in &record.figures {
         facts.insert(&figure.name, figure.value, &figure.unit, from);
     }
+    for figure in &record.figures {
+        let percentile = |p: &str| facts.get(&format!("{}.{p}", figure.name)).map_or(f64::NAN, |f| f.value);
+        let (low, high) = (percentile("p10"), percentile("p90"));
+        facts.vary(&figure.name, low, high);
+    }
 }
 
 /// The name of a measurement. Of several numbers of threads the largest counts.
@@ -109,27 +114,35 @@ fn probe(figure: &str) -> Option<&str> {
 
 /// `copy` is the rate of a copy in the same run.
 fn add_measurement(facts: &mut Facts, place: &str, m: &Measurement, copy: Option<f64>, from: &str) {
-    let (seconds, w) = (m.time.median / 1e3, &m.work);
-    let rate = w.compulsory_bytes / seconds / 1e9;
+    let w = &m.work;
+    // Numbers that follow from a time in milliseconds.
+    let timed = |ms: f64| {
+        let rate = w.compulsory_bytes / ms / 1e6;
+        [
+            ("time", ms * 1e3, "us"),
+            ("flops", w.flops / ms / 1e9, "TFLOP/s"),
+            ("rate", w.gathered_bytes / ms / 1e6, "GB/s"),
+            ("compulsory-rate", rate, "GB/s"),
+            ("copy-share", copy.map_or(f64::NAN, |copy| 100.0 * rate / copy), "%"),
+        ]
+    };
     let known = [
-        ("time", m.time.median * 1e3, "us"),
         ("p10", m.time.p10 * 1e3, "us"),
         ("p90", m.time.p90 * 1e3, "us"),
         ("flop", w.flops, "FLOP"),
-        ("flops", w.flops / seconds / 1e12, "TFLOP/s"),
-        ("rate", w.gathered_bytes / seconds / 1e9, "GB/s"),
         ("gathered", w.gathered_bytes, "B"),
         ("compulsory", w.compulsory_bytes, "B"),
-        ("compulsory-rate", rate, "GB/s"),
-        ("copy-share", copy.map_or(f64::NAN, |copy| 100.0 * rate / copy), "%"),
         ("floor", if w.floor_ms > 0.0 { w.floor_ms * 1e3 } else { f64::NAN }, "us"),
         ("error", m.check.max_error, ""),
         ("allowed", m.check.tolerance, ""),
         ("compared", m.check.compared as f64, ""),
         ("launch", m.host_us.unwrap_or(f64::NAN), "us"),
     ];
-    for (name, value, unit) in known {
+    for (name, value, unit) in timed(m.time.median).into_iter().chain(known) {
         facts.insert(format!("{place}.{name}"), value, unit, from);
+    }
+    for ((name, fast, _), (_, slow, _)) in timed(m.time.p10).into_iter().zip(timed(m.time.p90)) {
+        facts.vary(&format!("{place}.{name}"), fast, slow);
     }
 }
 

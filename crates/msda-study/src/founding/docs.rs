@@ -6,62 +6,98 @@ use anyhow::{Context, Result, ensure};
 use msda_bench::record::GpuState;
 use msda_bench::report::{beside, wrap};
 
-use super::{COLUMNS, Founding};
+use super::{Cells, Founding};
 use crate::claims::Verdict;
 use crate::report::ladder;
 
-const HEAD: &str = "# The founding documents, answered
+/// How a page is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// As Markdown, with tables.
+    Markdown,
+    /// For a terminal: each row of a table is a paragraph.
+    Terminal,
+}
 
-This page is for the author of the five documents that msda began with. It puts each of their
-kernels, experiments and figures beside ours. `2:60` is line 60 of document 2. The command
-`msda-study founding --docs docs` makes this page from the committed records; `msda-study claims`
-shows every statement with its verdict. [STUDY.md](STUDY.md) describes the study.
-";
+const ABOUT: [&str; 5] = [
+    "This page is for the author of the five documents that msda began with. `2:60` is line 60 of document 2. \
+     `msda-study founding --docs docs` makes it from the committed records; `msda-study claims` shows every statement \
+     with its verdict. [STUDY.md](STUDY.md) describes the study.",
+    "**Locations.** Times are of samples anywhere on the map, as your programs draw them, at your shape with rings, f16, \
+     with cold caches, unless a text says \"near their query\". All times of the kernels come from one run. \
+     STUDY.md has both kinds.",
+    "**Operations.** Rates are in your units: 10 operations per sample and channel, 320 per output, and the bytes of \
+     every tensor once.",
+    "**Numbers.** The median, rounded to its variation; p10 to p90 are in parentheses. A gain that is smaller than the \
+     variation is within noise. A gain or a speed-up is reproduced if it agrees within a quarter of the stated gain or \
+     2 points, a rate within a factor of 1.25.",
+    "**Commands.** `msda-study bench --rung NAME` times a rung (a kernel of the study), `msda-study build --rung NAME \
+     --arch sm_120` compiles it without a GPU, and `msda-study all --out DIR` verifies and measures everything on any \
+     NVIDIA GPU. Its record, put into `records/`, gives this page a column for that GPU.",
+];
 
-/// The width of lines.
+/// The width of lines of text.
 const WIDTH: usize = 100;
 
 /// `FOUNDING.md`.
-pub fn page(founding: &Founding) -> String {
-    let mut out = HEAD.to_owned();
-    if let (Some(gpu), Some(record)) = (&founding.gpu, &founding.record) {
-        let text = format!(
-            "Measured on an {gpu}. All times of the ladder's kernels come from one run, `{record}`: seed shape, \
-             f16, cold caches. Probes and counters have records of their own."
-        );
-        out += &format!("\n{}", wrap(&text, WIDTH, 0));
+pub fn page(founding: &Founding, form: Form) -> String {
+    let mut out = String::from("# The founding documents, answered\n");
+    let mut paragraph = |text: &str| out += &format!("\n{}", wrap(text, WIDTH, 0));
+    paragraph(ABOUT[0]);
+    let gpus = match founding.gpus.as_slice() {
+        [] => "**GPU.** There is no record of the study.".to_owned(),
+        all => format!(
+            "**GPU.** {}. The ladder's record is `{}`; probes and counters may have records of their own.",
+            all.join(", "),
+            founding.record.as_deref().unwrap_or_default()
+        ),
+    };
+    paragraph(&gpus);
+    ABOUT[1..].iter().for_each(|text| paragraph(text));
+    let verdicts = Verdict::ALL.map(Verdict::name).join("; ");
+    paragraph(&format!("**Verdicts.** {verdicts}."));
+    out += "\n## The answer\n";
+    for text in &founding.answers {
+        out += &format!("\n{}", wrap(text, WIDTH, 0));
     }
-    out += "\n## The answer\n\n";
-    for (i, sentence) in founding.answer.iter().enumerate() {
-        out += &beside(&format!("{}. ", i + 1), sentence, WIDTH);
+    for (title, cells) in [
+        ("Your figures", &founding.figures),
+        ("Your files and commands", &founding.files),
+        ("Contradictions", &founding.contradictions),
+        ("Future work", &founding.future),
+    ] {
+        out += &format!("\n## {title}\n\n{}", cells.text(form));
     }
-    let verdicts = Verdict::ALL.map(|v| format!("`{}`", v.name())).join(", ");
-    out += "\n## Their kernels, experiments and figures\n\n";
-    let text = format!(
-        "Verdicts are {verdicts}. A gain or a speed-up must agree within a quarter of the stated gain or 2 points, and \
-         a rate within a factor of 1.25. Where a row has several figures, the verdicts are in the same order. \"a \
-         gain\" stands for an optimisation without a figure."
-    );
-    out += &format!("{}\n", wrap(&text, WIDTH, 0));
-    out += &table(&COLUMNS, founding.rows.iter().map(|row| with_code(row, 2)));
-    out += "\n## Contradictions\n\n";
-    let contradictions = founding.contradictions.iter().map(|c| c.to_vec());
-    out += &table(&["lines", "the documents say", "fact"], contradictions);
-    out += "\n## Future work of the documents\n\n";
-    let columns = ["lines", "idea", "status", "result", "command"];
-    out += &table(&columns, founding.future.iter().map(|row| with_code(row, 4)));
+    out += "\n## 8-bit values\n";
+    for text in &founding.eight_bit {
+        out += &format!("\n{}", wrap(text, WIDTH, 0));
+    }
     out
 }
 
-/// The cells with one of them as code.
-fn with_code(row: &[String], code: usize) -> Vec<String> {
-    let cell = |(i, text): (usize, &String)| if i == code { format!("`{text}`") } else { text.clone() };
-    row.iter().enumerate().map(cell).collect()
+impl Cells {
+    fn text(&self, form: Form) -> String {
+        match form {
+            Form::Markdown => table(&self.titles, self.rows.iter().cloned()),
+            Form::Terminal => self.rows.iter().map(|row| self.block(row)).collect(),
+        }
+    }
+
+    /// A row as a paragraph beside its first cell.
+    fn block(&self, row: &[String]) -> String {
+        const INDENT: usize = 12;
+        let mut out = beside(&format!("{:<INDENT$}", row[0]), &row[1], WIDTH);
+        for (title, cell) in self.titles.iter().zip(row).skip(2).filter(|(_, cell)| !cell.is_empty()) {
+            out += &beside(&" ".repeat(INDENT), &format!("{title}: {cell}"), WIDTH);
+        }
+        out
+    }
 }
 
 /// A table of cells that are Markdown themselves.
-fn table(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
-    let mut out = format!("| {} |\n|{}\n", columns.join(" | "), "---|".repeat(columns.len()));
+fn table(titles: &[impl AsRef<str>], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let titles: Vec<&str> = titles.iter().map(AsRef::as_ref).collect();
+    let mut out = format!("| {} |\n|{}\n", titles.join(" | "), "---|".repeat(titles.len()));
     for row in rows {
         let cells: Vec<String> = row.iter().map(|text| text.replace('|', "\\|")).collect();
         out += &format!("| {} |\n", cells.join(" | "));
@@ -84,7 +120,7 @@ pub fn documents(founding: &Founding, folder: &Path) -> Result<Vec<(PathBuf, Str
     ] {
         study = filled(&study, name, &text).with_context(|| path.display().to_string())?;
     }
-    Ok(vec![(folder.join("FOUNDING.md"), page(founding)), (path, study)])
+    Ok(vec![(folder.join("FOUNDING.md"), page(founding, Form::Markdown)), (path, study)])
 }
 
 /// The text with the part between two marks replaced.
@@ -101,7 +137,7 @@ fn rungs(founding: &Founding) -> String {
     let Some(record) = &founding.ladder else { return String::new() };
     let mut text = format!(
         "Times at the seed shape, f16, cold caches, on an {}. Record `{}`.",
-        founding.gpu.as_deref().unwrap_or_default(),
+        founding.gpus.first().map_or("", String::as_str),
         founding.record.as_deref().unwrap_or_default()
     );
     let clock = |state: Option<GpuState>| state.and_then(|s| s.clocks_mhz.sm);

@@ -1,6 +1,5 @@
-//! The answer to the founding documents: each of their kernels, experiments and figures beside
-//! ours, their contradictions, and their future work (`founding.toml`). `docs/FOUNDING.md` is made
-//! from it.
+//! The answer to the founding documents: each of their figures beside ours, their contradictions,
+//! and their future work (`founding.toml`). `docs/FOUNDING.md` is made from it.
 
 mod docs;
 
@@ -9,50 +8,67 @@ use msda_bench::record::{Record, Source};
 use msda_bench::report::Table;
 use serde::Deserialize;
 
-use crate::claims::{self, Claims, Outcome, Places, Words, tally};
+use crate::claims::{self, Claims, Outcome, Places, Verdict, Words, tally};
 use crate::facts::{Facts, gpus, newest_ladder, of_gpu, today};
 
-pub use docs::{documents, page};
+pub use docs::{Form, documents, page};
 
 /// The content, without numbers.
 const BUILT_IN: &str = include_str!("../../founding.toml");
 
-/// The columns of the rows.
-pub const COLUMNS: [&str; 8] = [
-    "document and line",
-    "system",
-    "command",
-    "their parameters",
-    "ours",
-    "their figure",
-    "ours, same run",
-    "verdict",
-];
-
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Data {
-    answer: Vec<Words>,
-    findings: Vec<Words>,
+    answer: Vec<Answer>,
+    eight_bit: EightBit,
+    study: Study,
     row: Vec<Row>,
+    file: Vec<File>,
     contradiction: Vec<Contradiction>,
     future: Vec<Future>,
 }
 
-/// A kernel, an experiment or a figure.
+/// What a document recommends, whether that is right, and what to use.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Answer {
+    document: usize,
+    recommends: String,
+    claim: String,
+    text: Words,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EightBit {
+    text: Vec<Words>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Study {
+    findings: Vec<Words>,
+}
+
+/// One figure: a claim, or their result and ours.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
     at: Places,
-    system: String,
+    what: String,
+    claim: Option<String>,
+    theirs: Option<String>,
+    ours: Option<Words>,
+    #[serde(default)]
+    why: Words,
+}
+
+/// A file or a command of theirs, and ours.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
     theirs: String,
     ours: String,
-    #[serde(default)]
-    rungs: Vec<String>,
-    command: Option<String>,
-    claims: Vec<String>,
-    figure: Option<String>,
-    result: Option<Words>,
 }
 
 /// Statements that contradict each other.
@@ -72,60 +88,103 @@ struct Future {
     idea: String,
     status: String,
     result: Words,
-    #[serde(default)]
-    rungs: Vec<String>,
-    command: Option<String>,
+}
+
+/// Titles and cells. Cells are Markdown.
+#[derive(Debug, Clone)]
+pub struct Cells {
+    titles: Vec<String>,
+    /// The cells, row by row.
+    pub rows: Vec<Vec<String>>,
 }
 
 /// Everything with its numbers.
 #[derive(Debug, Clone)]
 pub struct Founding {
-    /// The GPU of the records; none without one.
-    pub gpu: Option<String>,
-    /// The record of the ladder.
+    /// The GPUs that have a record of the study, that of the newest record first.
+    pub gpus: Vec<String>,
+    /// The record of the ladder of the first GPU.
     pub record: Option<String>,
-    /// The answer, in sentences.
-    pub answer: Vec<String>,
-    /// One row per kernel, experiment and figure; see [`COLUMNS`].
-    pub rows: Vec<[String; 8]>,
+    /// A paragraph per document.
+    pub answers: Vec<String>,
+    /// One row per figure, with a column per GPU.
+    pub figures: Cells,
+    /// Their files and commands, and ours.
+    pub files: Cells,
     /// Lines, what they say, and the facts.
-    pub contradictions: Vec<[String; 3]>,
-    /// Lines, idea, status, result, command.
-    pub future: Vec<[String; 5]>,
+    pub contradictions: Cells,
+    /// Lines, idea, status, result.
+    pub future: Cells,
+    eight_bit: Vec<String>,
     findings: Vec<String>,
     totals: Table,
     documents: Vec<claims::Document>,
     ladder: Option<Record>,
 }
 
+/// The facts of a GPU.
+struct Measured {
+    gpu: Option<String>,
+    facts: Facts,
+}
+
 impl Founding {
-    /// Made from records of the GPU that the newest record is from.
+    /// Made from records. Sentences have the numbers of the GPU that the newest record is from.
     pub fn of(sources: Vec<Source>) -> Result<Self> {
-        let gpu = gpus(&sources).into_iter().next();
-        let sources = of_gpu(sources, gpu.as_deref());
         let claims = Claims::built_in()?;
-        let facts = Facts::of(&sources)?;
-        let outcomes = claims::judge(&claims, &facts, gpu.as_deref());
         let data: Data = toml::from_str(&claims.expand(BUILT_IN)).context("founding.toml")?;
-        let records: Vec<Source> =
+        let sources: Vec<Source> =
             sources.into_iter().map(|s| Source { record: today(&s.record), ..s }).collect();
-        let ladder = newest_ladder(records.iter().map(|s| &s.record)).cloned();
-        let record = records.iter().find(|s| Some(&s.record) == ladder.as_ref());
-        let contradiction = |c: &Contradiction| [c.at.to_string(), c.says.clone(), c.fact.text(&facts)];
-        let verdicts = claims::summary(&outcomes).join("; ");
-        let answer = data.answer.iter().map(|words| words.text(&facts));
+        let of_study = |gpu: &String| {
+            let own = of_gpu(sources.clone(), Some(gpu));
+            newest_ladder(own.iter().map(|s| &s.record)).is_some()
+        };
+        let gpus: Vec<String> = gpus(&sources).into_iter().filter(of_study).collect();
+        let mut all: Vec<Measured> = Vec::new();
+        for gpu in &gpus {
+            let facts = Facts::of(&of_gpu(sources.clone(), Some(gpu)))?;
+            all.push(Measured { gpu: Some(gpu.clone()), facts });
+        }
+        if all.is_empty() {
+            all.push(Measured { gpu: None, facts: Facts::of(&of_gpu(sources.clone(), None))? });
+        }
+        let judged: Vec<Vec<Outcome<'_>>> =
+            all.iter().map(|m| claims::judge(&claims, &m.facts, m.gpu.as_deref())).collect();
+        let (facts, outcomes) = (&all[0].facts, &judged[0]);
+        let text = |words: &Words| words.text(facts);
+
+        let own = of_gpu(sources, gpus.first().map(String::as_str));
+        let ladder = newest_ladder(own.iter().map(|s| &s.record)).cloned();
+        let record = own.iter().find(|s| Some(&s.record) == ladder.as_ref());
+        let columns = all.iter().map(|m| m.gpu.clone().unwrap_or_else(|| "ours".into()));
+        let titles = ["lines", "figure", "yours"].map(String::from).into_iter().chain(columns);
+        let cell = |words: &Words| words.complete(facts);
+        let contradiction = |c: &Contradiction| vec![c.at.to_string(), c.says.clone(), cell(&c.fact)];
+        let future = |f: &Future| vec![f.at.to_string(), f.idea.clone(), f.status.clone(), cell(&f.result)];
         Ok(Self {
-            gpu,
             record: record.map(|s| within_records(&s.label)),
-            answer: std::iter::once(format!("Verdicts on all statements: {verdicts}."))
-                .chain(answer)
-                .collect(),
-            findings: data.findings.iter().map(|words| words.text(&facts)).collect(),
-            rows: data.row.iter().map(|r| row(r, &facts, &outcomes)).collect::<Result<_>>()?,
-            contradictions: data.contradiction.iter().map(contradiction).collect(),
-            future: data.future.iter().map(|f| future(f, &facts)).collect::<Result<_>>()?,
-            totals: totals(&claims, &outcomes),
-            documents: claims.documents,
+            answers: data.answer.iter().map(|a| answer(a, facts, outcomes)).collect::<Result<_>>()?,
+            figures: Cells {
+                titles: titles.chain(["why".into()]).collect(),
+                rows: data.row.iter().map(|r| row(r, &all, &judged)).collect::<Result<_>>()?,
+            },
+            files: Cells {
+                titles: ["your file or command", "ours"].map(String::from).into(),
+                rows: data.file.iter().map(|f| vec![f.theirs.clone(), f.ours.clone()]).collect(),
+            },
+            contradictions: Cells {
+                titles: ["lines", "the documents say", "fact"].map(String::from).into(),
+                rows: data.contradiction.iter().map(contradiction).collect(),
+            },
+            future: Cells {
+                titles: ["lines", "idea", "status", "result"].map(String::from).into(),
+                rows: data.future.iter().map(future).collect(),
+            },
+            eight_bit: data.eight_bit.text.iter().map(text).collect(),
+            findings: data.study.findings.iter().map(text).collect(),
+            totals: totals(&claims, outcomes),
+            documents: claims.documents.clone(),
+            gpus,
             ladder,
         })
     }
@@ -143,57 +202,50 @@ fn totals(claims: &Claims, outcomes: &[Outcome<'_>]) -> Table {
     tally(["document"], documents.chain([(["all".into()], outcomes.iter().collect())]))
 }
 
-fn row(row: &Row, facts: &Facts, outcomes: &[Outcome<'_>]) -> Result<[String; 8]> {
-    let find = |id: &String| {
-        outcomes.iter().find(|o| o.claim.id == *id).with_context(|| format!("founding.toml: no claim {id}"))
-    };
-    let own: Vec<&Outcome<'_>> = row.claims.iter().map(find).collect::<Result<_>>()?;
-    ensure!(!own.is_empty(), "founding.toml: row {}: got no claim, expected at least one", row.system);
-    let join = |of: &dyn Fn(&Outcome<'_>) -> String| own.iter().map(|o| of(o)).collect::<Vec<_>>().join("; ");
-    let time = row.rungs.last().and_then(|rung| {
-        let time = facts.get(&format!("bench.seed.f16.forward.cuda:ladder:{rung}.time"))?;
-        Some(format!("{} us", claims::shown(time.value)))
-    });
-    let measured = match &row.result {
-        Some(result) => result.text(facts),
-        None => join(&|o| claims::measured(o)),
-    };
-    // A time that a claim states is not repeated.
-    let time = time.filter(|time| !measured.contains(time.as_str()));
-    let verdicts: Vec<&str> = own.iter().map(|o| o.verdict.name()).collect();
-    let alike = verdicts.iter().all(|v| *v == verdicts[0]);
-    Ok([
-        row.at.to_string(),
-        row.system.clone(),
-        command(&row.system, &row.command, &row.rungs)?,
-        row.theirs.clone(),
-        row.ours.clone(),
-        row.figure.clone().unwrap_or_else(|| join(&|o| figure(o))),
-        time.into_iter().chain([measured]).collect::<Vec<_>>().join("; "),
-        if alike { verdicts[0].into() } else { verdicts.join("; ") },
-    ])
+fn find<'o, 'a>(outcomes: &'o [Outcome<'a>], id: &str) -> Result<&'o Outcome<'a>> {
+    outcomes.iter().find(|o| o.claim.id == id).with_context(|| format!("founding.toml: no claim {id}"))
 }
 
-/// The stated number; "a gain" for a claim that says no more.
-fn figure(outcome: &Outcome<'_>) -> String {
-    match outcome.claim.value {
-        Some(0.0) => "a gain".into(),
-        _ => claims::stated(outcome.claim),
+fn answer(answer: &Answer, facts: &Facts, outcomes: &[Outcome<'_>]) -> Result<String> {
+    let right = match find(outcomes, &answer.claim)?.verdict {
+        Verdict::Reproduced => "right",
+        Verdict::OtherSize => "right, by another factor",
+        Verdict::Opposite => "wrong",
+        Verdict::WithinNoise => "no difference beyond the noise",
+        other => other.name(),
+    };
+    let Answer { document, recommends, text, .. } = answer;
+    Ok(format!("**Document {document}.** You recommend {recommends}: **{right}**. {}", text.text(facts)))
+}
+
+/// Lines, the figure, theirs, ours on each GPU with the verdict, and why.
+fn row(row: &Row, all: &[Measured], judged: &[Vec<Outcome<'_>>]) -> Result<Vec<String>> {
+    let (theirs, ours): (String, Vec<String>) = match (&row.claim, &row.theirs, &row.ours) {
+        (Some(id), None, None) => {
+            let own: Vec<_> = judged.iter().map(|outcomes| find(outcomes, id)).collect::<Result<_>>()?;
+            (claims::stated(own[0].claim), own.iter().map(|o| cell(o)).collect())
+        }
+        (None, Some(theirs), Some(ours)) => {
+            (theirs.clone(), all.iter().map(|m| ours.complete(&m.facts)).collect())
+        }
+        _ => {
+            return Err(anyhow::anyhow!(
+                "founding.toml: row {}: expected a claim, or theirs and ours",
+                row.what
+            ));
+        }
+    };
+    ensure!(!row.what.is_empty(), "founding.toml: row {}: expected a name", row.at);
+    let why = row.why.known(&all[0].facts);
+    Ok([row.at.to_string(), row.what.clone(), theirs].into_iter().chain(ours).chain([why]).collect())
+}
+
+/// A measured number and the verdict.
+fn cell(outcome: &Outcome<'_>) -> String {
+    match (claims::measured(outcome).as_str(), outcome.verdict) {
+        (_, Verdict::NotMeasuredYet) | ("-", _) => outcome.verdict.name().into(),
+        (measured, verdict) => format!("{measured}: {}", verdict.name()),
     }
-}
-
-fn future(future: &Future, facts: &Facts) -> Result<[String; 5]> {
-    let Future { at, idea, status, result, rungs, command: given } = future;
-    let command = command(idea, given, rungs)?;
-    Ok([at.to_string(), idea.clone(), status.clone(), result.text(facts), command])
-}
-
-/// A command from the file, or the one that times rungs in one run.
-fn command(name: &str, command: &Option<String>, rungs: &[String]) -> Result<String> {
-    let one = command.is_some() == rungs.is_empty();
-    ensure!(one, "founding.toml: {name}: expected rungs or a command, and not both");
-    let options = || rungs.iter().map(|rung| format!(" --rung {rung}")).collect::<String>();
-    Ok(command.clone().unwrap_or_else(|| format!("msda-study bench --workload seed{}", options())))
 }
 
 #[cfg(test)]

@@ -26,36 +26,50 @@ fn the_documents_agree_with_the_committed_records() {
 }
 
 #[test]
-fn rows_are_complete_and_have_verdicts() {
+fn rows_are_complete_and_lines_are_short() {
     let founding = committed();
-    assert_eq!(founding.answer.len(), 5);
-    assert!((35..=60).contains(&founding.rows.len()), "{}", founding.rows.len());
-    for row in &founding.rows {
-        assert!(row.iter().all(|cell| !cell.is_empty()), "{row:?}");
-    }
+    assert_eq!(founding.answers.len(), 5);
     for number in 1..=5 {
-        let own = |row: &&[String; 8]| row[0].starts_with(&format!("{number}:"));
-        assert!(founding.rows.iter().filter(own).count() >= 5, "document {number}");
+        let own = |row: &&Vec<String>| row[0].starts_with(&format!("{number}:"));
+        assert!(founding.figures.rows.iter().filter(own).count() >= 5, "document {number}");
     }
-    let text = page(&founding);
     let mut columns = None;
-    for line in text.lines() {
+    for line in page(&founding, Form::Markdown).lines() {
         if line.starts_with('|') {
             let n = line.matches('|').count() - line.matches("\\|").count();
             assert_eq!(*columns.get_or_insert(n), n, "{line}");
+            // A further GPU is a further column.
+            let most = 150 + 50 * founding.gpus.len();
+            assert!(line.chars().count() <= most, "{} columns: {line}", line.chars().count());
         } else {
             assert!(line.chars().count() <= 100, "{line}");
             columns = None;
         }
     }
+    let long = |line: &&str| line.chars().count() > 100 && line.trim().contains(' ');
+    assert_eq!(page(&founding, Form::Terminal).lines().find(long), None);
+}
+
+#[test]
+fn every_gpu_with_a_ladder_has_a_column() {
+    let mut all = sources(&[root().join("records")]).unwrap();
+    let ladder = all.iter().rfind(|s| crate::facts::holds_ladder(&today(&s.record))).unwrap().clone();
+    let mut other = ladder.clone();
+    other.record.machine.gpu.as_mut().unwrap().name = "NVIDIA GeForce RTX 5070".into();
+    other.record.created = "2999-01-01T00:00:00Z".into();
+    all.push(other);
+    let founding = Founding::of(all).unwrap();
+    assert_eq!(founding.gpus, ["NVIDIA GeForce RTX 5070", "NVIDIA H200"]);
+    assert!(founding.figures.rows.iter().all(|row| row.len() == founding.figures.titles.len()));
+    assert_eq!(founding.figures.titles[3..5], founding.gpus);
 }
 
 #[test]
 fn without_records_the_page_says_so() {
     let founding = Founding::of(Vec::new()).unwrap();
-    assert!(founding.gpu.is_none() && founding.ladder.is_none());
-    let text = page(&founding);
-    assert!(text.contains("(not measured yet)") && text.contains("not measured yet |"), "{text}");
+    assert!(founding.gpus.is_empty() && founding.ladder.is_none());
+    let text = page(&founding, Form::Markdown);
+    assert!(text.contains("(not measured yet)") && text.contains("**not measured yet**"), "{text}");
     assert!(text.contains("20522") && !text.contains("NaN"), "{text}");
 }
 
@@ -64,34 +78,25 @@ fn every_claim_of_a_row_has_its_lines() {
     let claims = Claims::built_in().unwrap();
     let data: Data = toml::from_str(&claims.expand(BUILT_IN)).unwrap();
     for row in data.row {
-        for id in &row.claims {
-            let claim = claims.claims.iter().find(|c| c.id == *id).unwrap_or_else(|| panic!("no claim {id}"));
-            let shared = row.at.places.iter().any(|(document, _)| claim.is_of(*document));
-            assert!(shared, "{}: {id} is not of its documents", row.system);
-        }
+        let Some(id) = row.claim else { continue };
+        let claim = claims.claims.iter().find(|c| c.id == id).unwrap_or_else(|| panic!("no claim {id}"));
+        let shared = row.at.places.iter().any(|(document, _)| claim.is_of(*document));
+        assert!(shared, "{}: {id} is not of its documents", row.what);
     }
 }
 
-/// The value after each option of that name.
-fn values<'a>(command: &'a str, option: &'a str) -> impl Iterator<Item = &'a str> {
-    command.split(option).skip(1).filter_map(|rest| rest.split_whitespace().next())
-}
-
+/// The words after each option of that name, or in backticks after "rung" or "rungs".
 #[test]
-fn commands_name_what_exists() {
+fn names_of_rungs_and_probes_exist() {
     let founding = committed();
-    for command in founding.rows.iter().map(|row| &row[2]).chain(founding.future.iter().map(|row| &row[4])) {
-        for rung in values(command, "--rung ") {
-            assert!(crate::ladder::find(rung).is_ok(), "{command}: no rung {rung}");
-        }
-        for workload in values(command, "--workload ") {
-            assert!(msda_bench::workload::Workload::find(workload).is_ok(), "{command}");
-        }
-        for probe in values(command, "--only ") {
-            assert!(crate::probe::NAMES.contains(&probe), "{command}");
-        }
-        for example in values(command, "--example ") {
-            assert!(root().join(format!("crates/msda-cuda/examples/{example}.rs")).exists(), "{command}");
+    let of_ladder = |name: &str| name.ends_with("...") || crate::ladder::find(name).is_ok();
+    for row in &founding.files.rows {
+        let ours = &row[1];
+        let after = |option: &str| ours.split(option).nth(1).and_then(|rest| rest.split([' ', '`']).next());
+        assert!(after("--rung ").is_none_or(of_ladder), "{ours}");
+        assert!(after("--only ").is_none_or(|name| crate::probe::NAMES.contains(&name)), "{ours}");
+        if ours.starts_with("rung") {
+            assert!(ours.split('`').skip(1).step_by(2).all(of_ladder), "{ours}");
         }
     }
 }

@@ -1,8 +1,6 @@
 //! `direct.cu`: taps loaded directly from global memory; the base of the suite.
 
-use msda::{Dtype, Sampling};
-
-use super::{Strategy, WORKSPACE, args, input_alignment, row_bytes, unit, vec, window};
+use super::{Strategy, WORKSPACE, args, half_refuses, input_alignment, row_bytes, unit, vec, window};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Pointer, Prepared, order_first};
 use msda_cuda::{Request, Slot, Target};
@@ -27,6 +25,17 @@ pub(super) enum Load {
     Kept,
 }
 
+/// Where a kernel reads the table of levels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Table {
+    /// In the argument: constant memory.
+    Argument,
+    /// In memory, through L1.
+    Memory,
+    /// In shared memory, copied by each block.
+    Shared,
+}
+
 /// Which products and sums are `f16`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Half {
@@ -43,7 +52,10 @@ pub(super) struct Direct {
     linear: bool,
     /// The most bytes per load of a thread; 1 means one element.
     vec: usize,
+    /// Whether these bytes are loaded element by element.
+    elements: bool,
     load: Load,
+    table: Table,
     split: usize,
     queries: usize,
     stage: Staging,
@@ -72,7 +84,9 @@ const SHARED: usize = 48 << 10;
 pub(super) const SIMPLE: Direct = Direct {
     linear: false,
     vec: 1,
+    elements: false,
     load: Load::Cached,
+    table: Table::Argument,
     split: 1,
     queries: 1,
     stage: Staging::None,
@@ -113,6 +127,24 @@ pub(super) const HALF: Direct = Direct { half: Half::Few, ..BASE };
 pub(super) const WINDOW: Direct = Direct { window: true, ..BASE };
 pub(super) const UNCACHED: Direct = Direct { load: Load::PastL1, ..BASE };
 
+/// The kernel that the suite of the documents changes: one thread per output, multiply-adds in
+/// `f16`, the table of levels in memory.
+pub(super) const ORIGINAL_F16: Direct = Direct { half: Half::All, table: Table::Memory, ..ORIGINAL };
+/// Tiles of queries, which two of its changes need.
+pub(super) const F16_TILES: Direct = Direct { linear: false, ..ORIGINAL_F16 };
+pub(super) const F16_SHUFFLE: Direct = Direct { split: 4, ..ORIGINAL_F16 };
+pub(super) const F16_PIPELINE: Direct = Direct { pipeline: true, ..F16_TILES };
+/// Four channels per thread, one load each, as the documents block registers.
+pub(super) const F16_BLOCKING: Direct = Direct { vec: 8, elements: true, ..ORIGINAL_F16 };
+pub(super) const F16_POLICY: Direct = Direct { load: Load::Kept, ..ORIGINAL_F16 };
+pub(super) const F16_VECTOR: Direct = Direct { vec: 16, ..ORIGINAL_F16 };
+pub(super) const F16_METADATA: Direct = Direct { table: Table::Shared, ..ORIGINAL_F16 };
+pub(super) const F16_REDISTRIBUTE: Direct = Direct { stride: true, ..ORIGINAL_F16 };
+pub(super) const F16_UNROLL: Direct = Direct { unroll: 4, ..ORIGINAL_F16 };
+pub(super) const F16_PRECOMPUTED: Direct = Direct { stage: Staging::Taps, ..F16_TILES };
+pub(super) const F16_HINTS: Direct = Direct { load: Load::WholeLines, ..ORIGINAL_F16 };
+pub(super) const F16_MIXED: Direct = Direct { half: Half::Nothing, ..ORIGINAL_F16 };
+
 impl Direct {
     fn item(&self, request: &Request<'_>) -> usize {
         row_bytes(request) / vec(request, self.vec) * self.split
@@ -127,12 +159,13 @@ impl Direct {
     /// Blocks, where threads number the whole output.
     fn counted(&self, request: &Request<'_>) -> usize {
         let p = request.problem;
-        (p.output_len() * p.types().value.size() / vec(request, self.vec)).div_ceil(self.block(request))
+        let tiles = p.batch() * p.heads() * p.queries().div_ceil(self.queries);
+        (tiles * self.item(request)).div_ceil(self.block(request))
     }
 
     /// Queries per tile.
     fn tile(&self, request: &Request<'_>, block: usize) -> usize {
-        if self.linear { 1 } else { block / self.item(request) * self.queries }
+        self.queries * if self.linear { 1 } else { block / self.item(request) }
     }
 
     /// Samples whose locations and weights a thread loads together: a power of two that divides
@@ -163,8 +196,8 @@ impl Strategy for Direct {
         if item > BLOCK {
             return Some(format!("{item} threads for a query: a block has {BLOCK}"));
         }
-        if self.split > 1 && (!item.is_power_of_two() || item > 32) {
-            return Some(format!("{item} lanes for a query: shuffles want a part of a warp"));
+        if self.split > 1 && !item.is_power_of_two() {
+            return Some(format!("{item} lanes for a query: shuffles want a power of two"));
         }
         if self.block(request) == 0 {
             return Some(format!("{} samples: no tile of queries fits shared memory", p.samples()));
@@ -172,10 +205,8 @@ impl Strategy for Direct {
         if self.linear && self.counted(request) >= 1 << 31 {
             return Some("more blocks than a grid has".into());
         }
-        if self.half != Half::Nothing
-            && (t.value != Dtype::F16 || vec(request, self.vec) < 4 || p.sampling() != Sampling::Bilinear)
-        {
-            return Some("products in f16 are of f16 values, bilinear, two channels at a time".into());
+        if let Some(why) = half_refuses(request).filter(|_| self.half != Half::Nothing) {
+            return Some(why);
         }
         if self.listed && p.points()[0] == 0 {
             return Some("no points on the first level to order queries by".into());
@@ -207,7 +238,7 @@ impl Strategy for Direct {
         let p = request.problem;
         let (block, together) = (self.block(request), self.together(request));
         let key = format!(
-            "direct-{:?}-s{}-q{}-{:?}-u{}{}{}{}{}{}{}",
+            "direct-{:?}-s{}-q{}-{:?}-u{}{}{}{}{}{}{}{}{}",
             self.load,
             self.split,
             self.queries,
@@ -223,16 +254,25 @@ impl Strategy for Direct {
             },
             if together > 1 { format!("-t{together}") } else { String::new() },
             if self.listed { "-listed" } else { "" },
+            if self.elements { "-elements" } else { "" },
+            match self.table {
+                Table::Argument => "",
+                Table::Memory => "-table",
+                Table::Shared => "-tables",
+            },
         );
         let key = if self.drop > 0 { format!("{key}-drop{}", self.drop) } else { key };
         let unit = unit("ladder/direct.cu", &key, request, target, vec(request, self.vec))
             .define("THREADS", block)
             .define("LINEAR", u8::from(self.linear))
             .define("LOAD", self.load as u8)
+            .define("ELEMENT_LOADS", u8::from(self.elements))
+            .define("TABLE", self.table as u8)
             .define("SAMPLE_GROUPS", self.split)
             .define("QUERIES_PER_THREAD", self.queries)
             .define("STAGE", self.stage as u8)
             .define("PIPELINE", u8::from(self.pipeline))
+            .define("STRIDE", u8::from(self.stride))
             .define("UNROLL", self.unroll)
             .define("SAMPLES_PER_LOAD", together)
             .define("LOCATION_ALIGN", input_alignment(request, Slot::Locations, together))
@@ -253,7 +293,8 @@ impl Strategy for Direct {
         let planes = p.batch() * p.heads();
         let resident = (target.sms as usize * RESIDENT).div_ceil(planes).clamp(1, tiles);
         let grid = match (self.linear, self.stride || self.pipeline) {
-            (true, _) => [self.counted(request), 1, 1],
+            (true, true) => [self.counted(request).min(target.sms as usize * RESIDENT), 1, 1],
+            (true, false) => [self.counted(request), 1, 1],
             (_, true) => [resident, p.heads(), p.batch()],
             (_, false) => [tiles, p.heads(), p.batch()],
         };

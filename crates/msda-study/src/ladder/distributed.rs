@@ -15,6 +15,8 @@ pub(super) struct Distributed {
     /// Channels per block; 0: one cluster has the whole row.
     channels: usize,
     local: bool,
+    /// Whether rows are copied to shared memory by `cp.async`.
+    copies: bool,
     /// Whether a sample is located once per query and staged.
     staged: bool,
 }
@@ -23,8 +25,11 @@ pub(super) struct Distributed {
 const THREADS: usize = 1024;
 
 /// As the document has it: two channels per block, and nothing else in shared memory.
-pub(super) const CLUSTER: Distributed = Distributed { most: 8, channels: 2, local: false, staged: false };
-pub(super) const WIDE: Distributed = Distributed { most: 8, channels: 0, local: false, staged: true };
+pub(super) const CLUSTER: Distributed =
+    Distributed { most: 8, channels: 2, local: false, copies: false, staged: false };
+/// The same, filled by asynchronous copies.
+pub(super) const TMA_MULTILEVEL: Distributed = Distributed { copies: true, ..CLUSTER };
+pub(super) const WIDE: Distributed = Distributed { channels: 0, staged: true, ..CLUSTER };
 pub(super) const WIDE16: Distributed = Distributed { most: 16, ..WIDE };
 pub(super) const LOCAL: Distributed = Distributed { local: true, ..WIDE };
 
@@ -61,6 +66,9 @@ impl Distributed {
         let clusters = if self.channels == 0 { 1 } else { p.channels() / (parts * each) };
         let part = row / (parts * clusters);
         let vec = vec(request, 16 | part);
+        if self.copies && vec < 4 {
+            return Err(format!("rows are aligned to {vec} bytes: copies have at least 4"));
+        }
         let lanes = if self.local { part } else { part * parts } / vec;
         let taps = if p.sampling() == Sampling::Nearest { 8 } else { 32 };
         let staged = if self.staged && lanes > 1 && 32usize.is_multiple_of(lanes) { taps } else { 0 };
@@ -100,14 +108,16 @@ impl Strategy for Distributed {
         let Ok(shape) = self.shape(request, target) else { return Call::default() };
         let Shape { parts, clusters, vec, lanes, threads, blocks_per_sm, first, shared } = shape;
         let key = format!(
-            "distributed-{parts}x{clusters}{}{}-b{threads}",
+            "distributed-{parts}x{clusters}{}{}{}-b{threads}",
             if self.local { "-local" } else { "" },
+            if self.copies { "-async" } else { "" },
             if self.staged { "" } else { "-own" }
         );
         let unit = unit("ladder/distributed.cu", &key, request, target, vec)
             .define("PARTS", parts)
             .define("ROW_CLUSTERS", clusters)
             .define("LOCAL", u8::from(self.local))
+            .define("ASYNC", u8::from(self.copies))
             .define("STAGE", u8::from(self.staged))
             .define("THREADS", threads)
             .define("BLOCKS_PER_SM", blocks_per_sm);
@@ -147,6 +157,7 @@ mod tests {
         };
         // 96 clusters of 8 blocks, and 80.2 KB per block: 20,522 positions of two channels.
         assert_eq!(clusters(&CLUSTER), (96, 8, 20522 * 4));
+        assert_eq!(clusters(&TMA_MULTILEVEL), clusters(&CLUSTER));
         assert_eq!(clusters(&WIDE).0, 48);
     }
 }

@@ -14,12 +14,12 @@ mod shared;
 mod specialised;
 mod tensor_core;
 mod texture;
-mod tma_multilevel;
+mod tma_windows;
 mod window;
 
 use std::fmt;
 
-use msda::{Dtype, Error, ErrorKind, Problem, Result, Role};
+use msda::{Dtype, Error, ErrorKind, Problem, Result, Role, Sampling};
 
 use msda_cuda::driver::Launch;
 use msda_cuda::jit::Unit;
@@ -30,6 +30,9 @@ use crate::sources::SOURCES;
 
 /// The start of the workspace.
 const WORKSPACE: Pointer = Pointer::Workspace(0);
+
+/// Shared memory per block that levels have in the documents: 96 KB.
+const DOCUMENTED: usize = 96 << 10;
 
 /// A strategy with a name.
 pub struct Rung {
@@ -46,24 +49,36 @@ pub static RUNGS: &[Rung] = &[
     rung("original", "one thread per output element, numbered through the whole output", &direct::ORIGINAL),
     rung("original_vector", "16 output bytes per thread; 16-byte loads of inputs", &direct::ORIGINAL_VECTOR),
     rung("original_half", "the same with products and sums in f16", &direct::ORIGINAL_HALF),
+    rung(
+        "original_f16",
+        "original with multiply-adds in f16: the start of the documents' suite",
+        &direct::ORIGINAL_F16,
+    ),
     rung("simple", "one block per tile of queries of one head, one channel per thread", &direct::SIMPLE),
     rung("l2_direct", "the same with 16 bytes per thread; no shared memory, only L1 and L2", &direct::BASE),
     rung("optimized", "16 bytes per thread, inputs staged through shared memory", &direct::OPTIMIZED),
     rung("distributed_fixed", "original_half in tiles of queries", &direct::DISTRIBUTED_FIXED),
     rung("distributed", "clusters of 8 blocks; each holds two channels of a plane", &distributed::CLUSTER),
+    rung("tma_multilevel", "the same clusters, filled by cp.async", &distributed::TMA_MULTILEVEL),
     rung("distributed_wide", "one cluster of 8 blocks holds all channels of a plane", &distributed::WIDE),
     rung("distributed16", "the same with 16 blocks", &distributed::WIDE16),
     rung("distributed_local", "the same planes; each block computes its own channels", &distributed::LOCAL),
     rung("distributed_best", "image rows in clusters; 16 bytes per lane", &distributed_best::DistributedBest),
-    rung("async_multilevel", "cp.async loads one level ahead", &async_multilevel::AsyncMultilevel),
-    rung("tma_multilevel", "TMA loads the taps of samples, one group ahead", &tma_multilevel::TmaMultilevel),
+    rung("async_multilevel", "cp.async loads one level ahead", &async_multilevel::STREAMED),
+    rung("async_multilevel_half", "the same with sums in f16, in 96 KB", &async_multilevel::HALF),
+    rung("cached_streamed", "the last levels stay, the others are streamed", &async_multilevel::CACHED),
+    rung("tma_windows", "TMA loads the taps of samples, one group ahead", &tma_windows::Windows),
     rung("tensor_core", "the coarsest level as a matrix product on tensor cores", &tensor_core::TensorCore),
     rung("texture", "the texture unit interpolates, with 8-bit weights", &texture::Texture),
     rung("shared_padded", "coarse levels in shared memory, rows padded by two elements", &shared::PADDED),
-    rung("shared_unpadded", "the same without padding", &shared::UNPADDED),
+    rung("shared_padded_half", "the same with sums in f16, in 96 KB", &shared::PADDED_HALF),
+    rung("shared_unpadded", "shared_padded without padding", &shared::UNPADDED),
     rung("shared_wide", "the same with 16 bytes per thread", &shared::WIDE),
     rung("persistent", "one block per SM takes work from a counter; 96 KB", &persistent::PERSISTENT),
     rung("persistent_full", "the same kernel: small levels are resident as a whole", &persistent::FULL),
+    rung("persistent_static", "like persistent, items divided in advance", &persistent::STATIC),
+    rung("persistent_query", "like persistent, one query per work item", &persistent::QUERY),
+    rung("persistent_query_static", "the same, items divided in advance", &persistent::QUERY_STATIC),
     rung("persistent_channelsplit", "like persistent, 8 channels per block", &persistent::CHANNELSPLIT),
     rung("ultra", "persistent, taps located once, unrolled, L2 policy", &persistent::ULTRA),
     rung("persistent_wide", "like persistent, 16 bytes per lane", &persistent::WIDE),
@@ -76,7 +91,13 @@ pub static RUNGS: &[Rung] = &[
     rung("persistent+prefetch", "rows of the next query are copied meanwhile", &persistent::PREFETCH),
     rung("persistent+specialised1", "one warp only loads locations and weights", &persistent::SPECIALISED1),
     rung("persistent+specialised2", "the same with two warps", &persistent::SPECIALISED2),
+    rung("persistent+inputs", "every warp loads inputs 16 bytes at a time", &persistent::WIDE_INPUTS),
     rung("persistent+window", "persistent; an L2 persistence window keeps values", &persistent::WINDOW),
+    rung("persistent_full+unroll", "four samples unrolled", &persistent::UNROLL),
+    rung("persistent_full+policy", "loads ask L2 to keep values", &persistent::POLICY),
+    rung("persistent_full+hints", "loads hint L2 to fetch whole lines", &persistent::HINTS),
+    rung("persistent_full+precomputed", "taps located once and staged", &persistent::PRECOMPUTED),
+    rung("persistent_full+half", "products and sums in f16", &persistent::HALF),
     rung("reordered", "16 bytes per thread, queries ordered by the place they look at", &direct::REORDERED),
     rung("specialised", "some warps locate taps, the others load rows", &specialised::SPECIALISED),
     rung("specialised1", "one warp of 16 only loads locations and weights", &specialised::SPECIALISED1),
@@ -99,6 +120,18 @@ pub static RUNGS: &[Rung] = &[
     rung("base+policy", "loads ask L2 to keep values", &direct::POLICY),
     rung("base+half", "products in f16", &direct::HALF),
     rung("base+window", "an L2 persistence window keeps values", &direct::WINDOW),
+    rung("original_f16+tiles", "tiles of queries instead of one index", &direct::F16_TILES),
+    rung("original_f16+shuffle", "four lane groups share the samples", &direct::F16_SHUFFLE),
+    rung("original_f16+pipeline", "in tiles; inputs of the next tile are prefetched", &direct::F16_PIPELINE),
+    rung("original_f16+blocking", "four channels per thread, a load each", &direct::F16_BLOCKING),
+    rung("original_f16+policy", "loads ask L2 to keep values", &direct::F16_POLICY),
+    rung("original_f16+vector", "16 bytes per thread", &direct::F16_VECTOR),
+    rung("original_f16+metadata", "the table of levels in shared memory", &direct::F16_METADATA),
+    rung("original_f16+redistribute", "resident blocks only, with a stride", &direct::F16_REDISTRIBUTE),
+    rung("original_f16+unroll", "four samples unrolled", &direct::F16_UNROLL),
+    rung("original_f16+precomputed", "in tiles; taps computed once and staged", &direct::F16_PRECOMPUTED),
+    rung("original_f16+hints", "loads hint L2 to fetch whole lines", &direct::F16_HINTS),
+    rung("original_f16+mixed", "sums in f32", &direct::F16_MIXED),
 ];
 
 const fn rung(name: &'static str, about: &'static str, strategy: &'static dyn Strategy) -> Rung {
@@ -198,6 +231,13 @@ fn refuses(request: &Request<'_>) -> Option<String> {
         return Some("more images or heads than a grid has blocks".into());
     }
     None
+}
+
+/// Why products and sums cannot be `f16`.
+fn half_refuses(request: &Request<'_>) -> Option<String> {
+    let p = request.problem;
+    let fits = p.types().value == Dtype::F16 && p.sampling() == Sampling::Bilinear;
+    (!fits).then(|| "products in f16 are of f16 values, bilinear".into())
 }
 
 /// The most bytes, up to `most`, that one load can read of a row.

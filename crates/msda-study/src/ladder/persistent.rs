@@ -7,11 +7,13 @@ use msda::Sampling;
 use super::direct::Load;
 use super::loaders::Loaders;
 use super::resident::{ResidentLevels, resident_levels, room};
-use super::{Strategy, args, quantised, texture, unit, vec, window};
+use super::{
+    DOCUMENTED, Strategy, args, half_refuses, input_alignment, quantised, texture, unit, vec, window,
+};
 use crate::texture::Textures;
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Args, Call, Prepared, order_first};
-use msda_cuda::{Request, Target};
+use msda_cuda::{Request, Slot, Target};
 
 /// Knobs, as the kernel declares them.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +30,21 @@ pub(super) struct Persistent {
     unroll: usize,
     /// Threads per block.
     threads: usize,
+    /// The most samples whose locations and weights a thread with one channel loads at once.
+    together: usize,
+    /// Whether products and sums are `f16`.
+    half: bool,
+    division: Division,
     change: Change,
+}
+
+/// How work is divided among blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Division {
+    /// Whether a work item is one query, as the documents have it.
+    one_query: bool,
+    /// Whether blocks take items from a counter; otherwise each block has its own.
+    counter: bool,
 }
 
 /// The estimates of document 4, one at a time.
@@ -53,9 +69,6 @@ enum Change {
 /// even end.
 const ITEMS_PER_BLOCK: usize = 8;
 
-/// The documents' shared memory per block.
-const DOCUMENTED: Option<usize> = Some(96 << 10);
-
 /// Samples per query that a warp stages at a time, at most.
 const MAX_STAGED: usize = 8;
 
@@ -67,12 +80,15 @@ const LOADER_BYTES: usize = 10 << 10;
 
 pub(super) const PERSISTENT: Persistent = Persistent {
     vec: 1,
-    budget: DOCUMENTED,
+    budget: Some(DOCUMENTED),
     channels: None,
     locate: false,
     load: Load::Cached,
     unroll: 1,
     threads: 1024,
+    together: 1,
+    half: false,
+    division: Division { one_query: false, counter: true },
     change: Change::None,
 };
 /// At the seed shape the document names no difference from `persistent` but the size of the
@@ -80,6 +96,24 @@ pub(super) const PERSISTENT: Persistent = Persistent {
 pub(super) const FULL: Persistent = PERSISTENT;
 pub(super) const CHANNELSPLIT: Persistent = Persistent { channels: Some(8), ..PERSISTENT };
 pub(super) const ULTRA: Persistent = Persistent { locate: true, load: Load::Kept, unroll: 4, ..PERSISTENT };
+
+/// Work items of one query, in blocks of the documents' size.
+pub(super) const QUERY: Persistent =
+    Persistent { threads: 256, division: Division { one_query: true, counter: true }, ..PERSISTENT };
+/// Controls of work stealing: the same without a counter.
+pub(super) const QUERY_STATIC: Persistent =
+    Persistent { division: Division { one_query: true, counter: false }, ..QUERY };
+pub(super) const STATIC: Persistent =
+    Persistent { division: Division { one_query: false, counter: false }, ..PERSISTENT };
+/// The control of loading warps: as wide loads, by every warp.
+pub(super) const WIDE_INPUTS: Persistent = Persistent { together: 4, ..PERSISTENT };
+
+// The suite, where a change is not a rung of its own already.
+pub(super) const UNROLL: Persistent = Persistent { unroll: 4, ..FULL };
+pub(super) const POLICY: Persistent = Persistent { load: Load::Kept, ..FULL };
+pub(super) const HINTS: Persistent = Persistent { load: Load::WholeLines, ..FULL };
+pub(super) const PRECOMPUTED: Persistent = Persistent { locate: true, ..FULL };
+pub(super) const HALF: Persistent = Persistent { half: true, ..FULL };
 
 pub(super) const TEXTURE: Persistent = Persistent { change: Change::Texture, ..PERSISTENT };
 pub(super) const REORDERED: Persistent = Persistent { change: Change::Reordered, ..PERSISTENT };
@@ -163,6 +197,12 @@ impl Persistent {
         (located, staged.unwrap_or(1), queries + apart)
     }
 
+    /// Samples that a thread loads together: a power of two that divides the points of every level.
+    fn together(&self, request: &Request<'_>) -> usize {
+        let grain = request.problem.points().iter().fold(self.together, |grain, points| grain | points);
+        grain & grain.wrapping_neg()
+    }
+
     /// Whether a part of the first level that does not fit is resident.
     fn partial(&self) -> bool {
         self.budget.is_none()
@@ -206,7 +246,10 @@ impl Persistent {
         let p = request.problem;
         let planes = (p.batch() * p.heads()).checked_mul(self.lanes(request).channel_groups)?;
         let shares = (target.sms as usize * ITEMS_PER_BLOCK).div_ceil(planes);
-        let queries = p.queries().div_ceil(shares).next_multiple_of(block.queries);
+        let queries = match self.division.one_query {
+            true => 1,
+            false => p.queries().div_ceil(shares).next_multiple_of(block.queries),
+        };
         let per_plane = p.queries().div_ceil(queries);
         let all = planes.checked_mul(per_plane)?;
         (all < 1 << 30).then_some(Items { all, per_plane, queries })
@@ -242,6 +285,9 @@ impl Strategy for Persistent {
         let channels = request.problem.channels();
         if let Some(some) = self.channels.filter(|&some| !channels.is_multiple_of(some)) {
             return Some(format!("{channels} channels are no groups of {some}"));
+        }
+        if let Some(why) = half_refuses(request).filter(|_| self.half) {
+            return Some(why);
         }
         let lanes = self.lanes(request);
         let (most, why) = self.max_lanes();
@@ -297,16 +343,19 @@ impl Strategy for Persistent {
             levels,
         });
         let items = self.items(request, target, &block).unwrap_or(Items { all: 0, per_plane: 1, queries: 1 });
-        let partial = self.partial();
+        let (partial, together) = (self.partial(), self.together(request));
         let is = |change| u8::from(self.change == change);
         let streamed = if self.change == Change::Prefetch { block.levels.streamed(p) } else { 0 };
         let key = format!(
-            "persistent-b{}-{:?}-g{}-u{}{}{}{}",
+            "persistent-b{}-{:?}-g{}-u{}{}{}{}{}{}{}",
             block.threads,
             self.load,
             lanes.channel_groups,
             self.unroll,
             if partial { "-partial" } else { "" },
+            if together > 1 { format!("-t{together}") } else { String::new() },
+            if self.half { "-halves" } else { "" },
+            if self.division.counter { "" } else { "-static" },
             if self.locate { format!("-locate{located}.{staged}") } else { String::new() },
             match self.change {
                 Change::None | Change::Window => String::new(),
@@ -327,6 +376,8 @@ impl Strategy for Persistent {
             .define("PITCH", pitch)
             .define("LOAD", self.load as u8)
             .define("UNROLL", self.unroll)
+            .define("F16_SUMS", if self.half { 2 } else { 0 })
+            .define("STATIC", u8::from(!self.division.counter))
             .define("ORDERED", is(Change::Reordered))
             .define("INT8", is(Change::Int8))
             .define("TEXTURE", is(Change::Texture))
@@ -335,7 +386,11 @@ impl Strategy for Persistent {
             .define("STREAMED", streamed);
         unit = match self.loaders(request) {
             Some(loaders) => loaders.define(unit, request),
-            None => unit.define("LOADERS", 0),
+            None => unit
+                .define("LOADERS", 0)
+                .define("SAMPLES_PER_LOAD", together)
+                .define("LOCATION_ALIGN", input_alignment(request, Slot::Locations, together))
+                .define("WEIGHT_ALIGN", input_alignment(request, Slot::Weights, together)),
         };
         let mut args = args(request);
         let mut call = Call::default();
@@ -368,6 +423,6 @@ impl Strategy for Persistent {
     }
 
     fn is_exact(&self) -> bool {
-        !matches!(self.change, Change::Texture | Change::Int8)
+        !self.half && !matches!(self.change, Change::Texture | Change::Int8)
     }
 }

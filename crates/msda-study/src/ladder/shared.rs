@@ -1,7 +1,7 @@
 //! `shared.cu`: coarse levels in shared memory.
 
 use super::resident::{ResidentLevels, resident_levels, room};
-use super::{Strategy, args, per_plane, row_bytes, unit, vec};
+use super::{DOCUMENTED, Strategy, args, half_refuses, per_plane, row_bytes, unit, vec};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Prepared};
 use msda_cuda::{Request, Target};
@@ -13,6 +13,8 @@ pub(super) struct Shared {
     vec: usize,
     /// Padding elements per row.
     pad: usize,
+    /// Whether products and sums are `f16`, within the shared memory that the documents have.
+    half: bool,
 }
 
 /// Threads per block: the most, because the levels fill the shared memory of an SM.
@@ -21,9 +23,10 @@ const BLOCK: usize = 1024;
 /// Blocks per SM, one after another, for an even end.
 const TURNS: usize = 4;
 
-pub(super) const PADDED: Shared = Shared { vec: 4, pad: 2 };
-pub(super) const UNPADDED: Shared = Shared { vec: 4, pad: 0 };
-pub(super) const WIDE: Shared = Shared { vec: 16, pad: 0 };
+pub(super) const PADDED: Shared = Shared { vec: 4, pad: 2, half: false };
+pub(super) const PADDED_HALF: Shared = Shared { half: true, ..PADDED };
+pub(super) const UNPADDED: Shared = Shared { pad: 0, ..PADDED };
+pub(super) const WIDE: Shared = Shared { vec: 16, ..UNPADDED };
 
 impl Shared {
     fn item(&self, request: &Request<'_>) -> usize {
@@ -36,24 +39,29 @@ impl Shared {
     }
 
     fn kept(&self, request: &Request<'_>, target: &Target) -> ResidentLevels {
-        resident_levels(request.problem, self.step(request), room(target), false)
+        let room = if self.half { room(target).min(DOCUMENTED) } else { room(target) };
+        resident_levels(request.problem, self.step(request), room, false)
     }
 }
 
 impl Strategy for Shared {
     fn refuses(&self, request: &Request<'_>, _target: &Target) -> Option<String> {
+        if let Some(why) = half_refuses(request).filter(|_| self.half) {
+            return Some(why);
+        }
         let item = self.item(request);
         (item > BLOCK).then(|| format!("{item} threads for a query: a block has {BLOCK}"))
     }
 
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
         let p = request.problem;
-        let key = format!("shared-pad{}", self.pad);
+        let key = format!("shared-pad{}{}", self.pad, if self.half { "-halves" } else { "" });
         let unit = unit("ladder/shared.cu", &key, request, target, vec(request, self.vec))
             .define("THREADS", BLOCK)
             .define("PAD", self.pad)
             .define("CHANNEL_GROUPS", 1)
             .define("PARTIAL", 0)
+            .define("F16_SUMS", if self.half { 2 } else { 0 })
             .define("UNROLL", 1);
         let items = BLOCK / self.item(request);
         let planes = p.batch() * p.heads();
@@ -66,5 +74,9 @@ impl Strategy for Shared {
         args.align(8);
         let launch = Launch { shared: kept.bytes as u32, ..per_plane(p, p.queries().div_ceil(each), BLOCK) };
         Prepared { unit, entry: "msda_forward", launch, args }.into()
+    }
+
+    fn is_exact(&self) -> bool {
+        !self.half
     }
 }

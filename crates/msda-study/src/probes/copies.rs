@@ -1,4 +1,4 @@
-//! `copies.cu`: fills shared memory from device memory in seven ways.
+//! `copies.cu`: fills shared memory from device memory in eight ways.
 #![allow(unsafe_code)]
 
 use msda::{Dtype, Result};
@@ -31,11 +31,13 @@ pub enum Style {
     Channels,
     /// The same with `cp.async`, which bypasses the registers.
     ChannelsAsync,
+    /// The same channels, one per thread and step, as the documents' program does.
+    Halves,
 }
 
 impl Style {
     /// All of them. Styles that load some channels of every position come last.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Words,
         Self::Vectors,
         Self::Async,
@@ -43,6 +45,7 @@ impl Style {
         Self::Tensor,
         Self::Channels,
         Self::ChannelsAsync,
+        Self::Halves,
     ];
 
     /// Its name.
@@ -59,7 +62,7 @@ impl Style {
     }
 
     fn takes_channels(self) -> bool {
-        matches!(self, Self::Channels | Self::ChannelsAsync)
+        matches!(self, Self::Channels | Self::ChannelsAsync | Self::Halves)
     }
 }
 
@@ -84,7 +87,9 @@ struct Mapped {
 fn kernel(arch: Arch, style: Style) -> Kernel {
     let (file, key) = ("probes/copies.cu", format!("copies-{}", style.name()));
     let kernel = match style {
-        Style::Words | Style::Vectors | Style::Channels => Kernel::new::<Args>(file, key, arch, THREADS),
+        Style::Words | Style::Vectors | Style::Channels | Style::Halves => {
+            Kernel::new::<Args>(file, key, arch, THREADS)
+        }
         Style::Async | Style::ChannelsAsync => Kernel::new::<Args>(file, key, arch, THREADS).since(8, 0),
         Style::Bulk => Kernel::new::<Args>(file, key, arch, THREADS).since(9, 0),
         Style::Tensor => Kernel::new::<Mapped>(file, key, arch, THREADS).since(9, 0),

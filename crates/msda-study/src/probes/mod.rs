@@ -4,7 +4,8 @@
 //!   multiply-adds;
 //! - [`tile`]: windows of 2 x 2 pixels loaded into shared memory, by threads and by the copy engine
 //!   (TMA);
-//! - [`copies`]: seven ways to fill shared memory;
+//! - [`copies`]: eight ways to fill shared memory;
+//! - [`claims`]: the outputs that a persistent kernel writes, by the way it takes work;
 //! - [`clusters`]: blocks that read the shared memory of other blocks; [`unguarded`] runs the same
 //!   without the last barrier, in a process of its own;
 //! - [`banks`]: bank conflicts of loads from shared memory, counted and timed.
@@ -15,6 +16,7 @@
 
 pub mod banks;
 pub mod ceilings;
+pub mod claims;
 pub mod clusters;
 pub mod copies;
 mod kernel;
@@ -32,7 +34,13 @@ use msda_cuda::driver::{Arch, Device, Stream, StreamHandle};
 
 /// Every kernel of the probes that an architecture supports.
 pub fn kernels(arch: Arch) -> Vec<Kernel> {
-    let all = [ceilings::kernels(arch), tile::kernels(arch), copies::kernels(arch), clusters::kernels(arch)];
+    let all = [
+        ceilings::kernels(arch),
+        tile::kernels(arch),
+        copies::kernels(arch),
+        clusters::kernels(arch),
+        claims::kernels(arch),
+    ];
     all.into_iter().flatten().filter(|kernel| arch >= kernel.since).collect()
 }
 
@@ -89,6 +97,12 @@ impl Timed {
         self.us.get(self.us.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
     }
 
+    /// The time that a part of the runs, between 0 and 1, is at least as fast as.
+    pub fn quantile(&self, part: f64) -> f64 {
+        let last = self.us.len().saturating_sub(1) as f64;
+        self.us.get((part * last).round() as usize).copied().unwrap_or(f64::NAN)
+    }
+
     /// The fastest run in microseconds.
     pub fn min(&self) -> f64 {
         self.us.first().copied().unwrap_or(f64::NAN)
@@ -139,6 +153,7 @@ mod tests {
     fn times_are_summed_up() {
         let timed = Timed { us: vec![1.0, 2.0, 2.0, 3.0, 12.0], work: 4e6 };
         assert_eq!((timed.min(), timed.median(), timed.max()), (1.0, 2.0, 12.0));
+        assert_eq!((timed.quantile(0.1), timed.quantile(0.9)), (1.0, 12.0));
         assert!((timed.rate() - 2e12).abs() < 1.0 && (timed.deviation() - 4.049_691).abs() < 1e-6);
         let none = Timed { us: Vec::new(), work: 1.0 };
         assert!(none.median().is_nan() && none.rate().is_nan());

@@ -19,6 +19,9 @@ const PIXEL: u32 = 64;
 const POINTS: u32 = 8;
 const SQUARE: u32 = 4 * PIXEL;
 
+/// Queries per map, if there are several.
+pub const MAP_QUERIES: u32 = 1000;
+
 /// How windows are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
@@ -30,6 +33,8 @@ pub enum Style {
     Async,
     /// By the copy engine, one window per copy.
     Tma,
+    /// By one thread per window, 2 bytes at a time, as the documents' program does.
+    Scalar,
 }
 
 /// A style and a block size.
@@ -47,9 +52,10 @@ impl Way {
     /// All of them: blocks of 256 threads, of which half load, and blocks of one warp, with four
     /// pieces per thread. With one piece per thread, `Prefetch` is the same as `Manual`. In the
     /// documents every fourth thread issues copies, 64 of 256, but there are eight copies.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::new(Style::Tma, 256),
         Self { issuers: 64, ..Self::new(Style::Tma, 256) },
+        Self::new(Style::Scalar, 256),
         Self::new(Style::Manual, 256),
         Self::new(Style::Async, 256),
         Self::new(Style::Tma, 32),
@@ -57,6 +63,9 @@ impl Way {
         Self::new(Style::Prefetch, 32),
         Self::new(Style::Async, 32),
     ];
+
+    /// The ways of the documents: they are also measured with several maps.
+    pub const DOCUMENTED: [Self; 2] = [Self::ALL[1], Self::ALL[2]];
 
     const fn new(style: Style, threads: u32) -> Self {
         Self { style, threads, issuers: POINTS }
@@ -101,41 +110,50 @@ struct Mapped {
     args: Args,
 }
 
-fn kernel(arch: Arch, way: Way) -> Kernel {
-    let (file, key, threads) = ("probes/tile.cu", format!("tile-{}", way.name()), way.threads);
+fn kernel(arch: Arch, way: Way, maps: u32) -> Kernel {
+    let several = if maps > 1 { "maps-" } else { "" };
+    let (file, key, threads) = ("probes/tile.cu", format!("tile-{several}{}", way.name()), way.threads);
     let kernel = match way.style {
-        Style::Manual | Style::Prefetch => Kernel::new::<Args>(file, key, arch, threads),
+        Style::Manual | Style::Prefetch | Style::Scalar => Kernel::new::<Args>(file, key, arch, threads),
         Style::Async => Kernel::new::<Args>(file, key, arch, threads).since(8, 0),
         Style::Tma => Kernel::new::<Mapped>(file, key, arch, threads).since(9, 0),
     };
-    kernel.define("STYLE", way.style as u32).define("THREADS", threads).define("ISSUERS", way.issuers)
+    kernel
+        .define("STYLE", way.style as u32)
+        .define("THREADS", threads)
+        .define("ISSUERS", way.issuers)
+        .define("IMAGE_QUERIES", if maps > 1 { MAP_QUERIES } else { 0 })
 }
 
 pub(super) fn kernels(arch: Arch) -> Vec<Kernel> {
-    Way::ALL.map(|way| kernel(arch, way)).into()
+    let several = Way::DOCUMENTED.map(|way| kernel(arch, way, 2));
+    Way::ALL.map(|way| kernel(arch, way, 1)).into_iter().chain(several).collect()
 }
 
-/// A map on a device, and the expected sum of each query.
+/// Maps on a device, and the expected sum of each query.
 #[derive(Debug)]
 pub struct Tiles<'a> {
     bench: &'a Bench,
     value: Memory,
+    maps: u32,
     /// One sum per query.
     expected: Vec<u32>,
 }
 
 impl<'a> Tiles<'a> {
-    /// For at most that many queries.
-    pub fn new(bench: &'a Bench, queries: u32) -> Result<Self> {
-        let value = words::filled(bench, (HEIGHT * WIDTH * PIXEL) as usize)?;
-        let map: Vec<u32> = (0..HEIGHT * WIDTH * PIXEL / 4).map(mix).collect();
-        Ok(Self { bench, value, expected: (0..queries).map(|query| expected(&map, query)).collect() })
+    /// For at most that many queries. Of several maps, each has [`MAP_QUERIES`] queries.
+    pub fn new(bench: &'a Bench, queries: u32, maps: u32) -> Result<Self> {
+        let value = words::filled(bench, (maps * HEIGHT * WIDTH * PIXEL) as usize)?;
+        let words: Vec<u32> = (0..maps * HEIGHT * WIDTH * PIXEL / 4).map(mix).collect();
+        let expected = (0..queries).map(|query| expected(&words, query, maps)).collect();
+        Ok(Self { bench, value, maps, expected })
     }
 
-    /// Loads the windows of the first `queries` queries, one block per query. The map stays in L2.
+    /// Loads the windows of the first `queries` queries, one block per query. Maps stay in L2, as
+    /// far as they fit.
     pub fn run(&self, way: Way, queries: u32) -> Result<Measured> {
         let device = self.bench.device();
-        let kernel = kernel(device.arch(), way);
+        let kernel = kernel(device.arch(), way, self.maps);
         super::needs(device, &kernel)?;
         let queries = queries.min(self.expected.len() as u32);
         let warps = way.threads as usize / 32;
@@ -148,7 +166,7 @@ impl<'a> Tiles<'a> {
             let tensor = Tiled {
                 dtype: Dtype::F16,
                 address: self.value.address(),
-                sizes: [PIXEL / 2, WIDTH, HEIGHT].map(u64::from).into(),
+                sizes: [PIXEL / 2, WIDTH, HEIGHT * self.maps].map(u64::from).into(),
                 strides: [PIXEL, WIDTH * PIXEL].map(u64::from).into(),
                 window: vec![PIXEL / 2, 2, 2],
             };
@@ -175,15 +193,16 @@ impl<'a> Tiles<'a> {
 }
 
 /// The weighted sum of the words of a query's windows.
-fn expected(map: &[u32], query: u32) -> u32 {
+fn expected(words: &[u32], query: u32, maps: u32) -> u32 {
+    let top = if maps > 1 { query / MAP_QUERIES * HEIGHT } else { 0 };
     let mut sum = 0u32;
     let mut index = 0u32;
     for point in 0..POINTS {
         let bits = mix(query * POINTS + point);
-        let (x, y) = (((bits & 0xffff) * (WIDTH - 1)) >> 16, ((bits >> 16) * (HEIGHT - 1)) >> 16);
+        let (x, y) = (((bits & 0xffff) * (WIDTH - 1)) >> 16, top + (((bits >> 16) * (HEIGHT - 1)) >> 16));
         for (y, x) in [(y, x), (y, x + 1), (y + 1, x), (y + 1, x + 1)] {
             let first = ((y * WIDTH + x) * PIXEL / 4) as usize;
-            for word in &map[first..first + PIXEL as usize / 4] {
+            for word in &words[first..first + PIXEL as usize / 4] {
                 sum = sum.wrapping_add(word.wrapping_mul(2 * index + 1));
                 index += 1;
             }
@@ -199,8 +218,12 @@ mod tests {
     #[test]
     fn squares_stay_on_the_map_and_differ() {
         let map: Vec<u32> = (0..HEIGHT * WIDTH * PIXEL / 4).map(mix).collect();
-        let sums: std::collections::BTreeSet<u32> = (0..5000).map(|query| expected(&map, query)).collect();
+        let sums: std::collections::BTreeSet<u32> = (0..5000).map(|query| expected(&map, query, 1)).collect();
         assert_eq!(sums.len(), 5000);
+        let maps: Vec<u32> = (0..2 * HEIGHT * WIDTH * PIXEL / 4).map(mix).collect();
+        let sum = |query| expected(&maps, query, 2);
+        assert_eq!(sum(999), expected(&map, 999, 1));
+        assert_ne!(sum(1999), expected(&map, 1999, 1));
     }
 
     #[test]
@@ -208,6 +231,7 @@ mod tests {
         assert_eq!((std::mem::offset_of!(Mapped, map), std::mem::offset_of!(Mapped, args)), (0, 128));
         assert_eq!(Way::ALL[0].name(), "tma");
         assert_eq!(Way::ALL[1].name(), "tma-64");
-        assert_eq!(Way::ALL[6].name(), "warp-prefetch");
+        assert_eq!(Way::ALL[7].name(), "warp-prefetch");
+        assert_eq!(Way::DOCUMENTED.map(Way::name), ["tma-64", "scalar"]);
     }
 }

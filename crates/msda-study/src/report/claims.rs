@@ -23,10 +23,10 @@ pub(super) fn section(records: &[Record], when: Judge) -> Result<Option<(Section
     let claims = Claims::built_in()?;
     let outcomes = judge(&claims, &facts, gpu.as_deref());
     let of = |v: Verdict| outcomes.iter().filter(|o| o.verdict == v).count();
-    let agree = of(Verdict::Reproduced) + of(Verdict::BetterHere);
-    let judged = agree + of(Verdict::Refuted);
+    let agree = of(Verdict::Reproduced);
+    let judged = agree + of(Verdict::OtherSize) + of(Verdict::Opposite) + of(Verdict::WithinNoise);
     let finding = (
-        format!("{agree} of {judged} claims that could be judged are reproduced or better here"),
+        format!("{agree} of {judged} claims that could be judged are reproduced"),
         summary(&outcomes).join("; "),
     );
     let by = gpu.map_or("definitions alone, because no record is from a GPU".into(), |gpu| {

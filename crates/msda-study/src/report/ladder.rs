@@ -19,6 +19,9 @@ const BASE: &str = "base";
 /// The rung that the others are compared with.
 const ORIGINAL: &str = "original";
 
+/// The workload with locations anywhere.
+const ANYWHERE: &str = "seed-ring-uniform";
+
 /// The kernels of a ladder on one GPU, one workload and one dtype.
 struct Ladder<'a> {
     machine: String,
@@ -65,9 +68,12 @@ pub(super) fn finding(records: &[Record]) -> Option<(String, String)> {
     Some((lead, format!("{}: {text}", ladder.name())))
 }
 
-/// The rungs of a record on its first workload, as a table.
+/// The rungs of a record on its first workload, as a table, with their times on the workload of
+/// locations anywhere.
 pub(crate) fn table(record: &Record) -> Option<Table> {
-    ladders(std::slice::from_ref(record)).first().map(|ladder| ladder.table(true))
+    let all = ladders(std::slice::from_ref(record));
+    let anywhere = all.iter().skip(1).find(|ladder| ladder.first.workload == ANYWHERE);
+    all.first().map(|ladder| ladder.table(true, anywhere))
 }
 
 /// An engine's name without its prefix.
@@ -133,7 +139,10 @@ fn of_suite(engine: &str) -> bool {
 
 /// The rung that a rung with one change is compared with: `base+half` with `base`.
 fn base_of(name: &str) -> Option<&str> {
-    name.find(['+', '-']).map(|at| &name[..at])
+    match name {
+        "original_f16+pipeline" | "original_f16+precomputed" => Some("original_f16+tiles"),
+        _ => name.find(['+', '-']).map(|at| &name[..at]),
+    }
 }
 
 /// What measurements of one ladder share.
@@ -156,7 +165,7 @@ impl Ladder<'_> {
         let note = "Diamonds: the floor. Hollow circles: inexact by design.";
         let plots = Plots { note: note.into(), plots: vec![self.plot()], ..Plots::default() };
         let mut parts = vec![Part::Plots(plots)];
-        parts.extend(fold("Numbers", "", false, vec![self.table(described).into()]));
+        parts.extend(fold("Numbers", "", false, vec![self.table(described, None).into()]));
         let missing = self.missing(records);
         if !missing.is_empty() {
             let rungs: Vec<String> = missing.iter().map(|name| format!("--rung {name}")).collect();
@@ -209,8 +218,16 @@ impl Ladder<'_> {
         Plot { svg: chart.svg(), title: chart.title, detail: chart.detail, table: None }
     }
 
-    fn table(&self, described: bool) -> Table {
-        let titles = ["time µs", "p10..p90", "over original", "gain over its base %", "floor", "err/tol"];
+    fn table(&self, described: bool, anywhere: Option<&Self>) -> Table {
+        let titles = [
+            "time µs",
+            "p10..p90",
+            "anywhere µs",
+            "over original",
+            "gain over its base %",
+            "floor",
+            "err/tol",
+        ];
         let table = Table::default().words(["rung"]).numbers(titles);
         let mut table = table.columns(Kind::Text, ["strategy"]);
         let original = self.time(ORIGINAL);
@@ -222,6 +239,9 @@ impl Ladder<'_> {
                 name.into(),
                 us(m.time.median),
                 format!("{}..{}", us(m.time.p10), us(m.time.p90)),
+                anywhere
+                    .and_then(|other| other.steps.iter().find(|o| o.engine == m.engine))
+                    .map_or(NONE.into(), |o| us(o.time.median)),
                 if name == ORIGINAL { NONE.into() } else { over(original) },
                 self.gain(m).map_or(NONE.into(), signed),
                 percent(row.reached()),

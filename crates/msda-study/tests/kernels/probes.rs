@@ -32,7 +32,10 @@ fn wanted(key: &str) -> Vec<(&'static str, Option<u32>, usize, usize)> {
         "fma-f16" => vec![("HFMA2", None, 128, ANY)],
         "shared-4" => vec![("LDS", Some(32), 8, 8)],
         "shared-16" => vec![("LDS", Some(128), 8, 8)],
-        "tile-tma" | "tile-tma-64" | "tile-warp-tma" => {
+        "claims-thread" | "claims-block" => vec![("STG", Some(32), 1, 1), ("LDG", None, 0, 0)],
+        "tile-scalar" | "tile-maps-scalar" => vec![("LDG", Some(16), 32, 32), ("LDG", None, 32, 32)],
+        "copies-halves" => vec![("LDG", Some(16), 4, 5), ("STS", Some(16), 4, 5)],
+        "tile-tma" | "tile-tma-64" | "tile-maps-tma-64" | "tile-warp-tma" => {
             vec![("UTMALDG", None, 1, 1), ("SYNCS", None, 3, ANY)]
         }
         "tile-manual" | "tile-warp-manual" => vec![("LDG", Some(128), 1, 1), ("STS", Some(128), 1, 1)],

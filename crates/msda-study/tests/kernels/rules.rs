@@ -34,7 +34,7 @@ fn broken_by_rungs(case: &Case, code: &Code) -> Vec<String> {
             ("LDS", taps, "taps are read from shared memory"),
         ],
         ("ladder/distributed.cu", _) => &[("LDS", taps, "taps are read from shared memory")],
-        ("ladder/tma_multilevel.cu", _) => {
+        ("ladder/tma_windows.cu", _) => {
             &[("UTMALDG", 1, "the TMA copies windows"), ("SYNCS", 4, "warps wait for stages")]
         }
         ("ladder/tensor_core.cu", _) => {
@@ -69,9 +69,27 @@ fn broken_by_rung(file: &str, case: &Case, code: &Code) -> Vec<String> {
             } else {
                 at_least("taps from device memory", code.count_bits("LDG", bits), taps);
             }
+            if define("SAMPLES_PER_LOAD") == 4 && define("VEC") <= 4 && define("UNIFORM_POINTS") == 8 {
+                at_least("wide loads of locations", code.count_bits("LDG", 128), 5);
+                at_least("wide loads of weights", code.count_bits("LDG", 64), 1);
+            }
             if define("LOADERS") > 0 {
                 at_least("barriers that are arrived at", code.count("SYNCS") + code.count("ATOMS"), 2);
             }
+        }
+        "direct.cu" if define("ELEMENT_LOADS") == 1 => {
+            at_least("loads of one element", code.count_bits("LDG", 16), taps * define("VEC") / 2);
+            return broken;
+        }
+        "direct.cu" if define("TABLE") > 0 => {
+            let (name, memory) =
+                if define("TABLE") == 1 { ("LD", "memory") } else { ("LDS", "shared memory") };
+            at_least(&format!("loads of the table from {memory}"), code.count(name), 1);
+            return broken;
+        }
+        "distributed.cu" if define("ASYNC") == 1 => {
+            at_least("copies past the registers", code.count("LDGSTS"), 1);
+            return broken;
         }
         "loading_warps.cu" => {
             at_least("barriers that are arrived at", code.count("SYNCS") + code.count("ATOMS"), 2);
@@ -103,7 +121,7 @@ fn broken_by_rung(file: &str, case: &Case, code: &Code) -> Vec<String> {
     }
     if file == "persistent.cu" {
         let taken = code.count("ATOM") + code.count("ATOMG");
-        at_least("items taken from the counter", taken, 2);
+        at_least("items taken from the counter", taken, if define("STATIC") == 1 { 0 } else { 2 });
     }
     let vague = code.count("LD") + code.count("ST");
     if vague > 0 {

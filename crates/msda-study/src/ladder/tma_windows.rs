@@ -1,4 +1,4 @@
-//! `tma_multilevel.cu`: one TMA copy loads the taps of a sample.
+//! `tma_windows.cu`: one TMA copy loads the taps of a sample.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::tensor_map::{Tiled, TmaWindows};
 
 /// It has no knobs.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct TmaMultilevel;
+pub(super) struct Windows;
 
 const WARPS: usize = 4;
 
@@ -61,7 +61,7 @@ fn strides(request: &Request<'_>) -> [u64; 3] {
     [of(images, image), of(positions, position), of(heads, head)]
 }
 
-impl Strategy for TmaMultilevel {
+impl Strategy for Windows {
     fn refuses(&self, request: &Request<'_>, target: &Target) -> Option<String> {
         let p = request.problem;
         if target.arch.major < 9 {
@@ -88,8 +88,8 @@ impl Strategy for TmaMultilevel {
     fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
         let p = request.problem;
         let (group, shared) = (group(request), shared(request));
-        let key = format!("tma_multilevel-g{group}");
-        let unit = unit("ladder/tma_multilevel.cu", &key, request, target, 16)
+        let key = format!("tma_windows-g{group}");
+        let unit = unit("ladder/tma_windows.cu", &key, request, target, 16)
             .define("GROUP", group)
             .define("WARPS", WARPS)
             .define("SHARED", shared);

@@ -1,4 +1,4 @@
-// tma_multilevel: one TMA copy brings the four taps of a sample to shared memory.
+// tma_windows: one TMA copy brings the four taps of a sample to shared memory.
 //
 //   a level as the TMA knows it:       a sample:                  in shared memory:
 //   {channels, heads, width, height,   . . . .
