@@ -74,12 +74,14 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let bare = args.out.join("seed-bare-uniform.toml");
     std::fs::write(&bare, BARE).with_context(|| format!("writing {}", bare.display()))?;
     let few = right.iter().filter(|rung| BARE_RUNGS.contains(&rung.as_str())).cloned().collect();
-    for (workloads, rungs) in [(workloads, right), (vec![bare.display().to_string()], few)] {
+    // The record is saved after each workload: a run that is stopped leaves what it has.
+    let turns = workloads.into_iter().map(|name| (name, right.clone()));
+    for (workload, rungs) in turns.chain([(bare.display().to_string(), few)]) {
         if rungs.is_empty() {
             continue;
         }
         let options = bench::Options {
-            workloads,
+            workloads: vec![workload],
             engines: engines::names(&rungs)?,
             dtypes: vec![Dtype::F16],
             pass: Some(Pass::Forward),
