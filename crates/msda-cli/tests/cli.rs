@@ -179,7 +179,7 @@ fn unknown_names_are_refused_with_the_known_ones() {
         (vec!["bench", "--workload", "sead-encoder"], ["rt-detr-decoder", "did you mean seed-encoder?"]),
         (
             vec!["bench", "--workload", "detr"],
-            ["seed-encoder", "did you mean detr-encoder, detr-decoder, rt-detr-decoder or rf-detr-decoder?"],
+            ["seed-encoder", "did you mean detr-encoder, detr-decoder, rt-detr-decoder, rf-detr-decoder or rf-detr-training?"],
         ),
         ([&run[..], &["--device", "tpu"]].concat(), ["'tpu'", "cuda:N"]),
         ([&run[..], &["--device", "cuda:x"]].concat(), ["'cuda:x'", "cuda:N"]),
