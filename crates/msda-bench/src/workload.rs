@@ -138,10 +138,13 @@ enum References {
 }
 
 impl Workload {
-    /// A built-in workload by name, or a file by path.
+    /// A built-in or [random](crate::random) workload by name, or a file by path.
     pub fn find(name: &str) -> Result<Self> {
         if let Some((name, text)) = BUILT_IN.iter().find(|(n, _)| *n == name) {
             return Self::parse(name, text);
+        }
+        if let Some(workload) = crate::random::named(name) {
+            return workload;
         }
         let path = Path::new(name);
         if path.extension().is_some_and(|e| e == "toml") {
