@@ -25,7 +25,7 @@ first. MSDA_JIT=off forbids compiling: only kernels in these folders can run.
 
 Examples:
   msda cache list
-  msda cache build --workload detr-decoder --arch sm_80 --arch sm_90 --out kernels
+  msda cache build --workload detr-decoder --arch sm_90 --out kernels
   msda cache clear")]
 pub(crate) struct Args {
     #[command(subcommand)]
