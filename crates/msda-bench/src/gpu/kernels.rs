@@ -294,8 +294,9 @@ pub fn explain(problem: &Problem, target: &Target, pass: Pass, scatter: Scatter)
     })
 }
 
-/// Every kernel that calls on contiguous tensors of a problem may need: with level sizes on the host
-/// or on the device, and in the plain and the fused forms. Each once.
+/// The kernels of calls on contiguous tensors of a problem: with level sizes on the host or on the
+/// device, in the plain and the fused forms, with all gradients or all but that of the reference
+/// points. Each kernel once.
 pub fn units(problem: &Problem, target: &Target, pass: Pass) -> Result<Vec<Unit>> {
     let mut units: BTreeMap<[u8; 32], Unit> = BTreeMap::new();
     let hidden = Levels::hidden(problem)?;

@@ -133,7 +133,7 @@ impl Cache {
         &self.ahead
     }
 
-    /// Why it cannot store compiled units, if it cannot: the first reason.
+    /// Why it cannot store a unit, or use one that was compiled ahead: the first reason, if any.
     pub fn warning(&self) -> Option<&str> {
         self.warning.get().map(String::as_str)
     }
