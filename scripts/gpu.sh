@@ -30,7 +30,8 @@ there() { command -v "$1" >/dev/null || { echo "skipped $2: no $1"; return 1; };
 
 # The workloads that the documents quote.
 workloads=(detr-encoder bevformer-cross rt-detr-decoder detr-decoder seed seed-ring-uniform seed-b6h8)
-others=(rf-detr-decoder d-fine-decoder mask2former bevformer-temporal bevformer-spatial dino-encoder)
+others=(rf-detr-decoder d-fine-decoder mask2former bevformer-temporal bevformer-spatial dino-encoder
+    dino-training rf-detr-training)
 
 if has test; then
     step driver "$bin/driver" --test-threads=2

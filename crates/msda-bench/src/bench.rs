@@ -13,6 +13,7 @@ use crate::record::{Ceiling, Device, GpuState, Measurement, Pass, Record, Skippe
 use crate::workload::Workload;
 use crate::{gpu, machine, work};
 use measure::TURNS;
+pub(crate) use measure::timed;
 
 /// What to measure.
 #[derive(Debug, Clone, Default)]

@@ -27,6 +27,7 @@ pub mod files;
 pub mod gpu;
 pub mod machine;
 pub mod parallel;
+pub mod random;
 pub mod record;
 pub mod report;
 pub mod task;

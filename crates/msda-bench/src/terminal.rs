@@ -138,13 +138,19 @@ pub fn groups(names: &[String]) -> Result<Vec<Group>> {
         .collect()
 }
 
-/// Writes the record and its report into a folder, and prints the record or its tables.
-pub fn finish(record: Record, extensions: &[Box<dyn Extension>], out: &Path, json: bool) -> Result<()> {
+/// Writes the record into a folder, and returns its path.
+pub fn save(record: &Record, out: &Path) -> Result<PathBuf> {
     let path = out.join("record.json");
     if let Some(kept) = keep_old(&path)? {
         eprintln!("note: the record of the last run is now {}", kept.display());
     }
     record.save(&path)?;
+    Ok(path)
+}
+
+/// Writes the record and its report into a folder, and prints the record or its tables.
+pub fn finish(record: Record, extensions: &[Box<dyn Extension>], out: &Path, json: bool) -> Result<()> {
+    let path = save(&record, out)?;
     let records = [record];
     let written = report::write(&records, extensions, out)?;
     if json {

@@ -15,15 +15,24 @@ pub struct Effort {
     pub at_most: usize,
     /// Whether to run once before the timed runs.
     pub warm_up: bool,
+    /// Whether to measure the cost of launches and of compiling too.
+    pub launching: bool,
 }
 
 impl Effort {
     /// The usual effort.
-    pub const FULL: Self =
-        Self { budget: Duration::from_millis(800), at_least: 3, at_most: 300, warm_up: true };
+    pub const FULL: Self = Self {
+        budget: Duration::from_millis(800),
+        at_least: 3,
+        at_most: 300,
+        warm_up: true,
+        launching: true,
+    };
     /// Fewer runs.
-    pub const QUICK: Self =
-        Self { budget: Duration::from_millis(250), at_least: 3, at_most: 100, warm_up: true };
+    pub const QUICK: Self = Self { budget: Duration::from_millis(250), at_most: 100, ..Self::FULL };
+    /// Few runs, for many problems.
+    pub const BRIEF: Self =
+        Self { budget: Duration::from_millis(30), at_least: 5, at_most: 30, launching: false, ..Self::FULL };
 
     /// One of `n` equal parts of the effort.
     pub fn part(self, n: u32) -> Self {
@@ -97,7 +106,7 @@ mod tests {
     #[test]
     fn slow_things_run_at_least_a_few_times() {
         for warm_up in [false, true] {
-            let effort = Effort { budget: Duration::ZERO, at_least: 4, at_most: 10, warm_up };
+            let effort = Effort { budget: Duration::ZERO, at_least: 4, at_most: 10, warm_up, ..Effort::FULL };
             let mut runs = 0;
             let times = repeat(effort, || {
                 runs += 1;

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use crate::Unknown;
 
 /// The built-in workloads: name and text.
-pub const BUILT_IN: [(&str, &str); 18] = [
+pub const BUILT_IN: [(&str, &str); 20] = [
     ("small", include_str!("../workloads/small.toml")),
     ("seed-encoder", include_str!("../workloads/seed-encoder.toml")),
     ("seed-decoder", include_str!("../workloads/seed-decoder.toml")),
@@ -24,12 +24,14 @@ pub const BUILT_IN: [(&str, &str); 18] = [
     ("detr-encoder", include_str!("../workloads/detr-encoder.toml")),
     ("detr-decoder", include_str!("../workloads/detr-decoder.toml")),
     ("dino-encoder", include_str!("../workloads/dino-encoder.toml")),
+    ("dino-training", include_str!("../workloads/dino-training.toml")),
     ("bevformer-temporal", include_str!("../workloads/bevformer-temporal.toml")),
     ("bevformer-spatial", include_str!("../workloads/bevformer-spatial.toml")),
     ("bevformer-cross", include_str!("../workloads/bevformer-cross.toml")),
     ("mask2former", include_str!("../workloads/mask2former.toml")),
     ("rt-detr-decoder", include_str!("../workloads/rt-detr-decoder.toml")),
     ("rf-detr-decoder", include_str!("../workloads/rf-detr-decoder.toml")),
+    ("rf-detr-training", include_str!("../workloads/rf-detr-training.toml")),
     ("d-fine-decoder", include_str!("../workloads/d-fine-decoder.toml")),
 ];
 
@@ -136,10 +138,13 @@ enum References {
 }
 
 impl Workload {
-    /// A built-in workload by name, or a file by path.
+    /// A built-in or [random](crate::random) workload by name, or a file by path.
     pub fn find(name: &str) -> Result<Self> {
         if let Some((name, text)) = BUILT_IN.iter().find(|(n, _)| *n == name) {
             return Self::parse(name, text);
+        }
+        if let Some(workload) = crate::random::named(name) {
+            return workload;
         }
         let path = Path::new(name);
         if path.extension().is_some_and(|e| e == "toml") {

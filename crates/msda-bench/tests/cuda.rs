@@ -14,6 +14,7 @@ use msda_bench::engines::{Engine as _, Registry};
 use msda_bench::gpu::Cuda;
 use msda_bench::gpu::measure::{Resident, Setup};
 use msda_bench::gpu::tune::{self, Job};
+use msda_bench::random;
 use msda_bench::record::{Device, Pass};
 use msda_bench::task::Task;
 use msda_bench::timing::Effort;
@@ -51,8 +52,7 @@ fn the_engine_is_right_and_names_its_kernel() {
                 assert!(check.compared > 0 && !check.inexact);
                 let kernel = engine.kernel(&task).unwrap();
                 assert_eq!(kernel == "generic", name == "cuda:generic", "{kernel}");
-                let effort =
-                    Effort { budget: Duration::from_millis(50), at_least: 3, at_most: 1000, warm_up: true };
+                let effort = Effort { budget: Duration::from_millis(50), at_most: 1000, ..Effort::FULL };
                 let times = engine.time(&task, effort).unwrap();
                 assert!((3..=200).contains(&times.len()) && times.iter().all(|t| *t > 0.0), "{times:?}");
                 assert_eq!(engine.kernel(&task), Some(kernel));
@@ -195,9 +195,22 @@ fn tuning_checks_times_and_writes_a_line() {
         assert_eq!(tuned.timed + tuned.rejected.len(), 6, "{pass}: {:?}", tuned.rejected);
         assert!(tuned.timed > 1, "{pass}: {:?}", tuned.rejected);
         assert!(tuned.before.1.is_some() && tuned.best.windows(2).all(|w| w[0].1 <= w[1].1));
-        tune::save(&path, &[tuned]).unwrap();
+        tune::save(&path, &choose::Header::of(&gpu), &[tuned]).unwrap();
         classes.push(job.class);
     }
-    let read = choose::Tuned::parse(&std::fs::read_to_string(&path).unwrap(), "test");
-    assert!(classes.iter().all(|class| read.find(class).is_some()), "{classes:?}");
+    let read = choose::Tuned::parse_file(&std::fs::read_to_string(&path).unwrap(), &path);
+    assert!(classes.iter().all(|class| read.find(class, gpu.sms()).is_some()), "{classes:?}");
+    assert!(read.problems().is_empty(), "{:?}", read.problems());
+}
+
+#[test]
+fn random_problems_are_checked_and_timed() {
+    if gpu().is_none() {
+        return;
+    }
+    let (engines, passes) = (vec!["cuda".into()], vec![Pass::Forward, Pass::Backward]);
+    let options = random::Options { count: 6, seed: 3, engines, passes, ..random::Options::default() };
+    let record = random::run(&options, &Registry::default(), &mut Silent).unwrap();
+    assert_eq!((record.measurements.len(), record.skipped.as_slice()), (12, &[][..]));
+    assert!(record.measurements.iter().all(|m| m.cold && m.kernel.is_some() && m.host_us.is_none()));
 }

@@ -157,6 +157,26 @@ fn bench_measures_writes_and_reports() {
 }
 
 #[test]
+fn random_problems_are_measured_and_are_workloads() {
+    let msda = msda();
+    let args = ["bench", "--random", "3", "--seed", "4", "--engine", "cpu"];
+    let record = msda.record(&[&args[..], &["--json"]].concat());
+    assert_eq!((record.measurements.len(), record.skipped.len()), (6, 0));
+    let names: Vec<&str> = record.measurements.iter().map(|m| m.workload.as_str()).collect();
+    assert_eq!(names[..2], ["random-4-0"; 2]);
+    assert!(record.measurements.iter().all(|m| m.check.compared > 0 && m.work.gathered_bytes > 0.0));
+    let said = msda.ok(&[&args[..], &["--pass", "forward"]].concat());
+    assert!(said.starts_with("ps/byte  over near") && said.contains(&record.measurements[0].problem));
+    assert!(said.lines().last().unwrap().contains(" of 3 more than 2 times as slow"), "{said}");
+    assert!(msda.at("report/record.json").exists());
+    for wrong in
+        [&["bench", "--random", "0"][..], &["bench", "--seed", "1"], &["bench", "--random", "1", "--quick"]]
+    {
+        msda.fails(2, wrong, &[]);
+    }
+}
+
+#[test]
 fn verify_and_doctor_speak_to_people_and_programs() {
     let msda = msda();
     let rows = msda.json(&["verify", "--engine", "cpu", "--group", "borders", "--group", "fused", "--json"]);
@@ -179,7 +199,10 @@ fn unknown_names_are_refused_with_the_known_ones() {
         (vec!["bench", "--workload", "sead-encoder"], ["rt-detr-decoder", "did you mean seed-encoder?"]),
         (
             vec!["bench", "--workload", "detr"],
-            ["seed-encoder", "did you mean detr-encoder, detr-decoder, rt-detr-decoder or rf-detr-decoder?"],
+            [
+                "seed-encoder",
+                "did you mean detr-encoder, detr-decoder, rt-detr-decoder, rf-detr-decoder or rf-detr-training?",
+            ],
         ),
         ([&run[..], &["--device", "tpu"]].concat(), ["'tpu'", "cuda:N"]),
         ([&run[..], &["--device", "cuda:x"]].concat(), ["'cuda:x'", "cuda:N"]),

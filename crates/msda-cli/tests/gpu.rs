@@ -2,6 +2,7 @@
 
 mod shell;
 
+use msda_cuda::choose::Header;
 use msda_cuda::jit;
 use serde_json::Value;
 
@@ -58,10 +59,24 @@ fn kernels_are_listed_and_explained_without_a_gpu() {
 
     // A tuned kernel is used, and the reason says so.
     let class = problem["class"].as_str().unwrap();
-    msda.write("tuned.txt", format!("{class} = generic  # 1.0 us, small f16\n"));
-    let tuned = msda.json(&with(&["--json"]));
-    assert_eq!(tuned["problems"][0]["kernel"], "generic");
-    assert!(tuned["problems"][0]["why"].as_str().unwrap().contains("this machine"), "{tuned}");
+    let sms = all["sms"].as_u64().unwrap() as u32;
+    let header = Header { gpu: "NVIDIA A100".into(), sms, kernels: jit::KERNELS.version() };
+    let choice = |header: &Header| {
+        msda.write("tuned.txt", format!("{header}\n{class} = generic  # 1.0 us, small f16\n"));
+        let said = msda.json(&with(&["--json"]));
+        ["kernel", "why"].map(|word| said["problems"][0][word].as_str().unwrap().to_owned())
+    };
+    let [kernel, why] = choice(&header);
+    assert!(kernel == "generic" && why.contains("tuned file"), "{kernel}: {why}");
+    // One of another GPU is not used. One of other kernels is not used either, and is named.
+    let [kernel, why] = choice(&Header { sms: sms + 1, ..header.clone() });
+    assert!(kernel != "generic" && !why.contains("tuned file"), "{kernel}: {why}");
+    let [kernel, why] = choice(&Header { kernels: "0123456789abcdef".into(), ..header });
+    assert!(kernel != "generic" && why.contains("tuned file is stale"), "{kernel}: {why}");
+    let findings = msda.json(&["doctor", "--json"]);
+    let tuned = findings.as_array().unwrap().iter().find(|f| f["what"] == "tuned").unwrap();
+    let hint = tuned["hint"].as_str().unwrap();
+    assert!(hint.contains("tuned.txt: line 1") && hint.contains("0123456789abcdef"), "{tuned}");
 
     for (args, words) in [
         (vec!["--arch", "hopper"], ""),
@@ -97,6 +112,37 @@ fn the_cache_is_listed_and_cleared() {
     assert!(!entry.exists() && folder.join("tuned.txt").exists());
     msda.fails(2, &["cache"], &[]);
     msda.with("MSDA_CACHE_DIR", "").fails(1, &["cache", "path"], &["MSDA_CACHE_DIR"]);
+}
+
+/// Needs NVRTC; skipped without it, unless `MSDA_NVRTC` or `MSDA_PYTHON` is set.
+#[test]
+fn kernels_are_compiled_ahead_for_other_machines() {
+    if let Err(why) = jit::nvrtc() {
+        let wanted = ["MSDA_NVRTC", "MSDA_PYTHON"].iter().any(|name| std::env::var_os(name).is_some());
+        assert!(!wanted, "{why}");
+        return eprintln!("skipped: {why}");
+    }
+    let msda = msda();
+    let build = ["cache", "build", "--workload", "small", "--dtype", "f16", "--pass", "forward"];
+    let said = msda.ok(&[&build[..], &["--arch", "sm_80", "--arch", "sm_90", "--out", "ahead"]].concat());
+    assert!(said.contains("sm_80") && said.contains("sm_90a"), "{said}");
+    let ahead = msda.at("ahead");
+    let msda = msda.with("MSDA_KERNELS", &ahead).with("MSDA_JIT", "off");
+    let entries = msda.json(&["cache", "list", "--json"]);
+    let entries = entries.as_array().unwrap();
+    let of = |arch: &str| entries.iter().filter(|entry| entry["arch"] == arch).count();
+    assert!(of("sm_80") > 1 && of("sm_90a") > 1 && of("sm_80") + of("sm_90a") == entries.len());
+    for (arch, found) in [("sm_80", true), ("sm_90", true), ("sm_86", false)] {
+        let all = msda.json(&["kernels", "--workload", "small", "--dtype", "f16", "--arch", arch, "--json"]);
+        let stages = all["problems"][0]["stages"].as_array().unwrap();
+        let from = |stage: &Value| stage["folder"].as_str() == ahead.to_str();
+        assert!(!stages.is_empty() && stages.iter().all(|stage| from(stage) == found), "{arch}: {all}");
+    }
+    let findings = msda.json(&["doctor", "--json"]);
+    let kernels = findings.as_array().unwrap().iter().find(|f| f["what"] == "kernels").unwrap();
+    assert!(kernels["ok"] == Value::Bool(true), "{kernels}");
+    assert!(kernels["says"].as_str().unwrap().ends_with("compiled ahead for sm_80, sm_90a"), "{kernels}");
+    msda.fails(2, &["cache", "build", "--workload", "small", "--out", "x"], &["--arch"]);
 }
 
 #[test]

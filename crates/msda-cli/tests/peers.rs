@@ -102,6 +102,36 @@ fn peers_are_measured_beside_ours_and_their_failures_are_noted() {
     assert!(says.contains("peer:good") && !says.contains("peer:absent"), "{peers}");
 }
 
+/// A random problem with a wrong result has a line of its own, and the command fails.
+#[test]
+fn a_random_problem_that_fails_is_named() {
+    if !has_torch() {
+        return;
+    }
+    let msda = msda(PEERS);
+    msda.write("attention_of_mine.py", MODULE);
+    let args = [
+        "bench",
+        "--random",
+        "3",
+        "--seed",
+        "4",
+        "--engine",
+        "cpu",
+        "--engine",
+        "peer:wrong",
+        "--pass",
+        "forward",
+    ];
+    let run = msda.run(&args);
+    let said = text(&run.stderr);
+    assert_eq!(run.status.code(), Some(1), "{said}");
+    assert_eq!(said.matches("\nfailed: random-4-").count() + usize::from(said.starts_with("failed: ")), 3);
+    assert!(said.contains("forward peer:wrong") && said.contains("error: 3 measurements failed"), "{said}");
+    let record = Record::load(&msda.at("report/record.json")).unwrap();
+    assert_eq!((record.measurements.len(), record.skipped.len()), (3, 3), "{:?}", record.skipped);
+}
+
 #[test]
 fn bad_files_and_names_are_refused() {
     let args = ["bench", "--quick", "--workload", "small", "--engine", "peer:wrong"];

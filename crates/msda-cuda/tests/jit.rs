@@ -129,7 +129,9 @@ fn without_compiling_a_miss_is_an_error() {
         let error = cache.get(&unit("sm_90a")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         let text = error.to_string();
-        assert!(text.contains("selftest-f32") && text.contains("hint: unset MSDA_JIT"), "{text}");
+        for part in ["selftest-f32", "hint: unset MSDA_JIT", "`msda cache build ", " --arch sm_90 "] {
+            assert!(text.contains(part), "{text}");
+        }
         assert_eq!(cache.entries().unwrap(), []);
         assert_eq!(cache.clear().unwrap(), 0);
     }
@@ -341,6 +343,62 @@ fn entries_that_do_not_load_are_compiled_again_unless_jit_is_off() {
     assert!(!Arc::ptr_eq(&before, &renewed) && Arc::ptr_eq(&renewed, &full.get(&unit("sm_90a")).unwrap()));
     assert!(written(&entry) > first, "the entry is a new one");
     check_shared(folder.path());
+}
+
+/// Folders that were filled ahead come first, with kernels of any compiler, and nothing is written
+/// there.
+#[test]
+fn kernels_that_were_compiled_ahead_are_used() {
+    if !ready() {
+        return;
+    }
+    let (ahead, own, empty) = (folder(), folder(), folder());
+    let full = cache(ahead.path(), Jit::On);
+    for arch in ["sm_80", "sm_90a"] {
+        full.get(&unit(arch)).unwrap();
+    }
+    full.publish().unwrap();
+    #[cfg(unix)]
+    for entry in full.entries().unwrap() {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&entry.path), mode(&entry.path.join("kernel.cubin"))), (0o755, 0o644));
+    }
+    let folders = || vec![empty.path().to_owned(), ahead.path().to_owned()];
+    for (jit, folder) in [(Jit::Off, None), (Jit::On, Some(own.path().to_owned()))] {
+        let user = Cache::at(folder, jit).with_ahead(folders());
+        for arch in ["sm_80", "sm_90a"] {
+            assert_eq!(user.folder_of(&unit(arch)).unwrap(), Some(ahead.path()), "{arch}");
+            assert_eq!(*user.get(&unit(arch)).unwrap(), *full.get(&unit(arch)).unwrap(), "{arch}");
+        }
+        assert_eq!(user.folder_of(&unit("sm_75")).unwrap(), None);
+        assert_eq!(user.warning(), None);
+    }
+    let both = Cache::at(Some(own.path().to_owned()), Jit::On).with_ahead(folders());
+    both.get(&unit("sm_75")).unwrap();
+    assert_eq!(both.folder_of(&unit("sm_75")).unwrap(), Some(own.path()));
+    assert_eq!(full.entries().unwrap().len(), 2, "nothing is written there");
+
+    // A damaged kernel, and one of another version, are refused with their folder.
+    let entry = full.entries().unwrap().into_iter().find(|entry| entry.arch == "sm_80").unwrap().path;
+    let meta = fs::read_to_string(entry.join("meta")).unwrap();
+    let hash = meta.lines().find_map(|line| line.strip_prefix("hash ")).unwrap();
+    let other = meta.replace(hash, &"0".repeat(hash.len()));
+    let cubin = fs::read(entry.join("kernel.cubin")).unwrap();
+    for (file, content, words) in [
+        ("kernel.cubin", &cubin[..cubin.len() / 2], "meta does not match"),
+        ("meta", other.as_bytes(), "is of other sources or options"),
+    ] {
+        fs::write(entry.join(file), content).unwrap();
+        let user = |jit| Cache::at(None, jit).with_ahead(folders());
+        let error = user(Jit::Off).get(&unit("sm_80")).unwrap_err().to_string();
+        for part in [&format!("an unusable entry in {}", ahead.path().display()), words] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+        let compiles = user(Jit::On);
+        compiles.get(&unit("sm_80")).unwrap();
+        assert!(compiles.warning().unwrap().contains("compiled ahead is not used"), "{file}");
+    }
 }
 
 /// Another library of the same version is another compiler: here a copy with bytes at its end.

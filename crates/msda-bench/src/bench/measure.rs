@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use super::{Bench, Cell};
 use crate::check::Expected;
 use crate::engines::{Engine, Launching};
-use crate::record::{Device, Measurement, Pass};
+use crate::record::{Check, Device, Measurement, Pass, Work};
 use crate::report::number::{count, figure};
 use crate::task::Task;
 use crate::timing::{Effort, summarize};
@@ -185,28 +185,42 @@ impl Bench<'_> {
             return Ok(Outcome::Refused(why));
         }
         let check = expected.check(engine, data, cell.pass)?;
+        let work =
+            work::work(&data.problem, *reads, cell.pass, &self.ceilings, engine.device(), cell.threads);
         let effort = self.effort(engine.device());
-        let times = engine.time(&task, effort).with_context(|| format!("timing {}", cell.engine))?;
-        let Launching { host_us, compile_ms, replay } = engine.launching(&task);
-        let measurement = Box::new(Measurement {
-            workload: workload.name.clone(),
-            problem: data.problem.to_string(),
-            engine: engine.name(),
-            pass: cell.pass,
-            dtype: cell.dtype.name().into(),
-            threads: cell.threads,
-            device: engine.device(),
-            cold: engine.is_cold(),
-            kernel: engine.kernel(&task),
-            host_us,
-            compile_ms,
-            replay,
-            time: summarize(&times),
-            work: work::work(&data.problem, *reads, cell.pass, &self.ceilings, engine.device(), cell.threads),
-            check,
-        });
-        Ok(Outcome::Measured(measurement, times))
+        let (measurement, times) = timed(engine, &workload.name, &task, effort, (cell.threads, work, check))?;
+        Ok(Outcome::Measured(Box::new(measurement), times))
     }
+}
+
+/// Times an engine on a task. Returns the measurement and the milliseconds of all runs.
+pub(crate) fn timed(
+    engine: &mut dyn Engine,
+    workload: &str,
+    task: &Task<'_>,
+    effort: Effort,
+    (threads, work, check): (usize, Work, Check),
+) -> Result<(Measurement, Vec<f64>)> {
+    let times = engine.time(task, effort).with_context(|| format!("timing {}", engine.name()))?;
+    let Launching { host_us, compile_ms, replay } = engine.launching(task);
+    let measurement = Measurement {
+        workload: workload.to_owned(),
+        problem: task.problem.to_string(),
+        engine: engine.name(),
+        pass: task.pass,
+        dtype: task.problem.types().value.name().into(),
+        threads,
+        device: engine.device(),
+        cold: engine.is_cold(),
+        kernel: engine.kernel(task),
+        host_us,
+        compile_ms,
+        replay,
+        time: summarize(&times),
+        work,
+        check,
+    };
+    Ok((measurement, times))
 }
 
 /// The line of a measurement that is printed while the benchmark runs.

@@ -9,6 +9,7 @@ mod registry;
 mod torch;
 
 use anyhow::Result;
+use msda::Problem;
 
 pub use self::local::Local;
 pub use self::names::{is_cuda, ordinal, split_cuda};
@@ -71,6 +72,9 @@ pub trait Engine {
     fn launching(&self, _task: &Task<'_>) -> Launching {
         Launching::default()
     }
+
+    /// Makes ready for these problems, so that the first run of each takes no longer than others.
+    fn prepare(&self, _problems: &[(Problem, Pass)]) {}
 
     /// Runs a task once and returns its results.
     fn run(&mut self, task: &Task<'_>) -> Result<Results>;

@@ -5,13 +5,14 @@ use std::time::Instant;
 use super::kernels::whole_pass;
 use super::measure::{Resident, Setup};
 use anyhow::{Context, Result};
-use msda::Backend;
+use msda::{Backend, Problem};
 use msda_cuda::choose::choose;
 use msda_cuda::driver::Device as Gpu;
 use msda_cuda::kernels::Kernel;
 use msda_cuda::{Levels, Operands, Plan, Request, Scatter, Sizes, Sums, Target, jit};
 
 use crate::engines::{Engine, Launching, split_cuda};
+use crate::parallel::in_parallel;
 use crate::record::{Device, Pass, Replay};
 use crate::task::{Key, Results, Task};
 use crate::timing::{Effort, summarize};
@@ -292,6 +293,17 @@ impl Engine for Cuda {
         self.ran(task).map(|ran| ran.launching).unwrap_or_default()
     }
 
+    fn prepare(&self, problems: &[(Problem, Pass)]) {
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        in_parallel(workers, problems, |(problem, pass)| {
+            let pass = whole_pass(*pass, None);
+            let operands = Operands::for_pass(problem, None, pass);
+            let request = self.kernel.apply(Request { pass, ..Request::new(problem, &operands) });
+            // Its kernels stay loaded. An error comes again when the problem is run.
+            drop(Plan::new(&self.device, &request));
+        });
+    }
+
     fn run(&mut self, task: &Task<'_>) -> Result<Results> {
         let resident = self.load(task, false)?;
         resident.poison()?;
@@ -309,6 +321,10 @@ impl Engine for Cuda {
             || (start.elapsed() < effort.budget && times.len() + BATCH <= at_most)
         {
             times.extend(resident.time(BATCH, true)?);
+        }
+        if !effort.launching {
+            self.loaded = None;
+            return Ok(times);
         }
         let mut replayed = |cold| anyhow::Ok(summarize(&resident.time_graph(REPLAYS, cold)?).median);
         let replay = Some(Replay { cold: replayed(true)?, warm: replayed(false)? });

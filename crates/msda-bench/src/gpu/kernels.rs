@@ -1,9 +1,13 @@
 //! The families of kernels, the problems that each takes, and the kernel that a problem gets.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
 use anyhow::{Result, anyhow};
 use msda::{Dtype, Layout, Padding, Problem, ReferenceKind, Sampling, Spec, Types};
 use msda_cuda::choose;
 use msda_cuda::driver::{Arch, Device};
+use msda_cuda::jit::{Cache, Unit};
 use msda_cuda::kernels::{Action, Kernel};
 use msda_cuda::{Levels, Operands, Request, Scatter, Target, Wanted};
 use serde::Serialize;
@@ -202,6 +206,8 @@ pub struct Described {
     pub threads: Option<u64>,
     /// Why it is there.
     pub why: String,
+    /// The folder that its compiled kernel is in; none if it is not compiled yet.
+    pub folder: Option<PathBuf>,
 }
 
 /// The candidates of a family for a request.
@@ -270,9 +276,10 @@ pub fn explain(problem: &Problem, target: &Target, pass: Pass, scatter: Scatter)
             Action::Run(run) => {
                 let (blocks, threads) = (product(run.launch.grid), product(run.launch.block));
                 let (blocks, threads) = (Some(blocks), Some(threads));
-                Described { kernel: Some(run.unit.key.clone()), blocks, threads, why }
+                let folder = Cache::global().folder_of(&run.unit).ok().flatten().map(Path::to_owned);
+                Described { kernel: Some(run.unit.key.clone()), blocks, threads, why, folder }
             }
-            _ => Described { kernel: None, blocks: None, threads: None, why },
+            _ => Described { kernel: None, blocks: None, threads: None, why, folder: None },
         }
     });
     Ok(Explained {
@@ -285,6 +292,30 @@ pub fn explain(problem: &Problem, target: &Target, pass: Pass, scatter: Scatter)
         why: choice.why.to_string(),
         families: Kernel::FAMILIES.iter().map(|(name, _)| Asked::new(&request, target, name)).collect(),
     })
+}
+
+/// The kernels of calls on contiguous tensors of a problem: with level sizes on the host or on the
+/// device, in the plain and the fused forms, with all gradients or all but that of the reference
+/// points. Each kernel once.
+pub fn units(problem: &Problem, target: &Target, pass: Pass) -> Result<Vec<Unit>> {
+    let mut units: BTreeMap<[u8; 32], Unit> = BTreeMap::new();
+    let hidden = Levels::hidden(problem)?;
+    let forms = [None, Some(ReferenceKind::Point), Some(ReferenceKind::Box)];
+    for (form, (levels, problem)) in forms
+        .into_iter()
+        .flat_map(|form| [(form, (Levels::Host, problem)), (form, (Levels::Device, &hidden))])
+    {
+        // Models often detach the reference points.
+        for pass in [whole_pass(pass, form), whole_pass(pass, None)] {
+            let operands = Operands::for_pass(problem, form, pass);
+            let request = Request { pass, levels, ..Request::new(problem, &operands) };
+            let call = choose::choose(&request, target)?.kernel.prepare(&request, target);
+            for kernel in call.kernels() {
+                units.insert(kernel.unit.assemble()?.hash, kernel.unit.clone());
+            }
+        }
+    }
+    Ok(units.into_values().collect())
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::path::Path;
 use super::measure::{Resident, Setup};
 use anyhow::{Context, Result, bail};
 use msda::Dtype;
-use msda_cuda::choose::{candidates, choose, class};
+use msda_cuda::choose::{Header, candidates, choose, class};
 use msda_cuda::driver::Device;
 use msda_cuda::jit::Cache;
 use msda_cuda::kernels::Kernel;
@@ -232,8 +232,9 @@ fn run_poisoned(resident: &mut Resident) -> Result<Results> {
     Ok(Results(resident.results()?))
 }
 
-/// Writes results to a file of tuned kernels, in place of lines of the same classes.
-pub fn save(path: &Path, found: &[Tuned]) -> Result<()> {
+/// Writes results to a file of tuned kernels, in place of lines of the same classes. Other lines of
+/// the same GPU stay if they were measured with the same kernels.
+pub fn save(path: &Path, header: &Header, found: &[Tuned]) -> Result<()> {
     let old = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
@@ -244,31 +245,41 @@ pub fn save(path: &Path, found: &[Tuned]) -> Result<()> {
     // Renamed into place, because programs may read it.
     let new = tempfile::NamedTempFile::new_in(folder)
         .with_context(|| format!("writing to {}", folder.display()))?;
-    std::fs::write(new.path(), merged(&old, found))
+    std::fs::write(new.path(), merged(&old, header, found))
         .with_context(|| format!("writing {}", new.path().display()))?;
     new.persist(path).with_context(|| format!("writing {}", path.display()))?;
     Ok(())
 }
 
-fn merged(old: &str, found: &[Tuned]) -> String {
-    let replaced = |line: &str| {
-        let class =
-            line.split('#').next().and_then(|line| line.split_once(" = ")).map(|(class, _)| class.trim());
-        class.is_some_and(|class| found.iter().any(|tuned| tuned.class == class))
-    };
-    let mut text: String =
-        old.lines().filter(|line| !replaced(line)).map(|line| format!("{line}\n")).collect();
+/// The sections of other GPUs, and then that of this GPU.
+fn merged(old: &str, header: &Header, found: &[Tuned]) -> String {
+    let (mut others, mut own) = (String::new(), format!("{header}\n"));
+    let mut section: Option<Header> = None;
+    for line in old.lines() {
+        if line.starts_with('[') {
+            section = line.parse().ok();
+        }
+        let class = line.split('#').next().and_then(|l| l.split_once(" = ")).map(|(class, _)| class.trim());
+        let replaced = class.is_some_and(|class| found.iter().any(|tuned| tuned.class == class));
+        match &section {
+            Some(this) if this == header && class.is_some() && !replaced => own += &format!("{line}\n"),
+            Some(this) if (&this.gpu, this.sms) == (&header.gpu, header.sms) => {}
+            _ => others += &format!("{line}\n"),
+        }
+    }
     for tuned in found {
         if let Some((kernel, time)) = tuned.best.first() {
             let Tuned { workload, dtype, pass, class, .. } = tuned;
-            text += &format!("{class} = {kernel}  # {time:.1} us, {workload} {dtype} {pass}\n");
+            own += &format!("{class} = {kernel}  # {time:.1} us, {workload} {dtype} {pass}\n");
         }
     }
-    text
+    others + &own
 }
 
 #[cfg(test)]
 mod tests {
+    use msda_cuda::jit::KERNELS;
+
     use super::*;
 
     fn kernels(n: usize) -> Vec<Kernel> {
@@ -305,23 +316,32 @@ mod tests {
             timed: 2,
             rejected: Vec::new(),
         };
-        let old = "# measured here\na b = generic  # 3 us\na b c = generic\n";
-        let text = merged(old, &[tuned("a b", "rows:sample_groups=2"), tuned("d", "generic")]);
+        let header = Header { gpu: "NVIDIA A".into(), sms: 7, kernels: KERNELS.version() };
+        let other = Header { gpu: "NVIDIA B".into(), ..header.clone() };
+        let stale = Header { kernels: "0".into(), ..header.clone() };
+        let old = format!(
+            "# ours\n{header}\na b = generic  # 3 us\na b c = generic\n{other}\na b = generic\n\
+             {stale}\nx = generic\n"
+        );
+        let text = merged(&old, &header, &[tuned("a b", "rows:sample_groups=2"), tuned("d", "generic")]);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[..2], ["# measured here", "a b c = generic"]);
+        let (header_line, other_line) = (header.to_string(), other.to_string());
+        let first = ["# ours", &other_line, "a b = generic", &header_line, "a b c = generic"];
+        assert_eq!(lines[..5], first, "{text}");
         assert!(
-            lines[2].starts_with("a b = rows:") && lines[2].ends_with("  # 12.3 us, small f16 forward"),
+            lines[5].starts_with("a b = rows:") && lines[5].ends_with("  # 12.3 us, small f16 forward"),
             "{text}"
         );
-        assert_eq!(lines.len(), 4, "{text}");
-        let read = msda_cuda::choose::Tuned::parse(&text, "test");
-        assert!(read.find("a b").is_some() && read.find("a b c").is_some() && read.find("d").is_some());
+        assert_eq!(lines.len(), 7, "{text}");
+        let read = msda_cuda::choose::Tuned::parse_file(&text, Path::new("tuned.txt"));
+        assert!(["a b", "a b c", "d"].iter().all(|class| read.find(class, 7).is_some()));
+        assert!(read.problems().is_empty(), "{:?}", read.problems());
 
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/tuned.txt");
-        save(&path, &[tuned("a", "generic")]).unwrap();
-        save(&path, &[tuned("a", "rows:sample_groups=2")]).unwrap();
+        save(&path, &header, &[tuned("a", "generic")]).unwrap();
+        save(&path, &header, &[tuned("a", "rows:sample_groups=2")]).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
-        assert!(text.lines().count() == 1 && text.contains("sample_groups=2"), "{text}");
+        assert!(text.lines().count() == 2 && text.contains("sample_groups=2"), "{text}");
     }
 }

@@ -1,14 +1,17 @@
 //! `msda bench`
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use msda::Dtype;
-use msda_bench::bench;
 use msda_bench::engines::{Plain, Registry};
 use msda_bench::record::Device;
-use msda_bench::terminal::{Bar, finish, make_folder, typed};
+use msda_bench::report::number::{figure, times};
+use msda_bench::report::{Kind, Table};
+use msda_bench::terminal::{Bar, finish, make_folder, print, save, screen, typed};
 use msda_bench::workload::Workload;
+use msda_bench::{bench, gpu, random};
 
 use super::{DeviceArg, PassArg, dtype};
 
@@ -20,13 +23,25 @@ others. torch and the GPU are measured where they are installed. An engine in
 Python that gives no answer for 300 s is left out; MSDA_PYTHON_TIMEOUT sets this
 time.
 
+With --random, each problem is also compared with those most like it: `over
+near` is its time per gathered byte over the median of five others. Such a
+problem is a workload: `msda kernels --workload random-SEED-NUMBER`.
+
 Examples:
   msda bench --quick
+  msda bench --random 200 --seed 1 --device cuda
   msda bench --workload detr-encoder --dtype f16 --device cuda")]
 pub(crate) struct Args {
     /// Two small workloads and fewer runs; takes a few seconds
     #[arg(long)]
     quick: bool,
+    /// Number of random problems to measure instead; prints time per gathered byte, worst first
+    #[arg(long, value_name = "N", conflicts_with_all = ["quick", "workload", "dtype", "threads"],
+        value_parser = clap::value_parser!(u32).range(1..))]
+    random: Option<u32>,
+    /// The seed of the random problems
+    #[arg(long, default_value_t = 1, requires = "random")]
+    seed: u64,
     /// A workload, a path to a .toml file, or 'all'; may be repeated
     #[arg(long, value_name = "NAME")]
     workload: Vec<String>,
@@ -59,6 +74,9 @@ pub(crate) fn main(args: Args) -> Result<()> {
     for name in &args.engine {
         registry.check(name)?;
     }
+    if let Some(count) = args.random {
+        return run_random(args, count as usize, &registry);
+    }
     for name in args.workload.iter().filter(|name| *name != "all") {
         Workload::find(name)?;
     }
@@ -75,6 +93,55 @@ pub(crate) fn main(args: Args) -> Result<()> {
     make_folder(&args.out)?;
     let record = bench::run(&options, &registry, &mut Bar::default())?;
     finish(record, &[], &args.out, args.json)
+}
+
+fn run_random(args: Args, count: usize, registry: &Registry) -> Result<()> {
+    let mut engines = args.engine;
+    if engines.is_empty() {
+        let gpu = args.device.includes(Device::Cuda) && (args.device.only().is_some() || gpu::count() > 0);
+        let all = [(args.device.includes(Device::Cpu), "cpu"), (gpu, "cuda")];
+        engines.extend(all.into_iter().filter(|(wanted, _)| *wanted).map(|(_, name)| name.to_owned()));
+    }
+    let (passes, command) = (args.pass.all(), typed("msda"));
+    let options = random::Options { count, seed: args.seed, engines, passes, command };
+    make_folder(&args.out)?;
+    let record = random::run(&options, registry, &mut Bar::default())?;
+    let path = save(&record, &args.out)?;
+    if args.json {
+        print(&serde_json::to_string_pretty(&record)?)?;
+    } else {
+        print(&random_table(&random::entries(&record)?))?;
+    }
+    eprintln!("record: {}", path.display());
+    let failed = record.skipped.len();
+    ensure!(failed == 0, "{failed} measurements failed: the lines above and the record say why");
+    Ok(())
+}
+
+fn random_table(entries: &[random::Entry<'_>]) -> String {
+    let table = Table::default().numbers(["ps/byte", "over near"]).column("us", Kind::Number, 1);
+    let table = table.words(["pass", "engine"]).words(["workload"]).column("problem", Kind::Word, 2);
+    let mut table = table.column("nearest", Kind::Word, 3);
+    for entry in entries {
+        let m = entry.measurement;
+        table.push([
+            figure(entry.per_byte),
+            times(entry.ratio),
+            figure(m.time.median * 1e3),
+            m.pass.to_string(),
+            m.engine.clone(),
+            m.workload.clone(),
+            m.problem.clone(),
+            entry.nearest.map_or("-".into(), |m| m.workload.clone()),
+        ]);
+    }
+    // In a file no column is too wide.
+    let width = if std::io::stdout().is_terminal() { screen().width } else { 200 };
+    let slow = entries.iter().filter(|entry| entry.ratio.is_some_and(|ratio| ratio > random::SLOW));
+    let slow = slow.map(|entry| format!("{} {}", entry.measurement.workload, entry.measurement.pass));
+    let slow: Vec<String> = slow.collect();
+    let more = format!("more than {} times as slow as those most like them", random::SLOW);
+    format!("{}\n{} of {} {more}: {}\n", table.text(width, false), slow.len(), entries.len(), slow.join(", "))
 }
 
 /// The engines by the names that records have, with the plain loop beside engines of the CPU.

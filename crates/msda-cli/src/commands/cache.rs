@@ -1,19 +1,31 @@
 //! `msda cache`
 
-use anyhow::Result;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use msda::Dtype;
+use msda_bench::gpu::kernels::{target, units};
+use msda_bench::parallel::in_parallel;
 use msda_bench::report::{Kind, Table};
-use msda_cuda::jit::Cache;
+use msda_bench::workload::Workload;
+use msda_cuda::Target;
+use msda_cuda::driver::Arch;
+use msda_cuda::jit::{Cache, Entry, Jit};
 use serde_json::json;
 
+use super::{PassArg, dtype};
 use msda_bench::terminal::{print, screen};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
 MSDA_CACHE_DIR is the folder; if it is set to nothing, no kernel is kept.
-MSDA_JIT=off forbids compiling: only kernels in the folder can run.
+MSDA_KERNELS lists folders that `msda cache build` filled; they are searched
+first. MSDA_JIT=off forbids compiling: only kernels in these folders can run.
 
 Examples:
   msda cache list
+  msda cache build --workload detr-decoder --arch sm_90 --out kernels
   msda cache clear")]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -22,6 +34,8 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
+    /// Compile the kernels of workloads ahead, for machines that do not compile; needs no GPU
+    Build(Build),
     /// List the compiled kernels
     List {
         /// Print the list as JSON
@@ -34,9 +48,32 @@ enum Command {
     Path,
 }
 
+#[derive(clap::Args)]
+struct Build {
+    /// A workload, or a path to a .toml file; may be repeated
+    #[arg(long, value_name = "NAME", required = true)]
+    workload: Vec<String>,
+    /// A value type; may be repeated. All types of the workload when absent
+    #[arg(long, value_name = "TYPE", value_parser = dtype())]
+    dtype: Vec<Dtype>,
+    /// The pass
+    #[arg(long, value_enum, default_value = "both")]
+    pass: PassArg,
+    /// An architecture, such as sm_90; may be repeated
+    #[arg(long, required = true)]
+    arch: Vec<Arch>,
+    /// SMs of the GPU, if it is not the largest of its architecture; may be repeated
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    sms: Vec<u32>,
+    /// The folder
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
 pub(crate) fn main(args: Args) -> Result<()> {
     let cache = Cache::global();
     match args.command {
+        Command::Build(build) => build.run(),
         Command::List { json } => list(cache, json),
         Command::Clear => {
             eprintln!("{} compiled kernels deleted", cache.clear()?);
@@ -49,8 +86,61 @@ pub(crate) fn main(args: Args) -> Result<()> {
     }
 }
 
+impl Build {
+    fn run(self) -> Result<()> {
+        let mut all = BTreeMap::new();
+        for name in &self.workload {
+            let workload = Workload::find(name)?;
+            let dtypes = if self.dtype.is_empty() { &workload.dtypes } else { &self.dtype };
+            for &dtype in dtypes {
+                let problem = workload.problem(dtype)?;
+                for (target, pass) in
+                    self.targets()?.iter().flat_map(|t| self.pass.all().into_iter().map(move |p| (t, p)))
+                {
+                    for unit in units(&problem, target, pass)? {
+                        all.insert(unit.assemble()?.hash, unit);
+                    }
+                }
+            }
+        }
+        let cache = Cache::at(Some(self.out.clone()), Jit::On);
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        let all: Vec<_> = all.into_values().collect();
+        eprintln!("compiling {} kernels", all.len());
+        let failed: Vec<String> = in_parallel(workers, &all, |unit| cache.get(unit).err())
+            .into_iter()
+            .flatten()
+            .map(|why| why.to_string())
+            .collect();
+        if let Some(why) = cache.warning().or(failed.first().map(String::as_str)) {
+            bail!("{} of {} kernels failed: {why}", failed.len(), all.len());
+        }
+        cache.publish()?;
+        list(&cache, false)
+    }
+
+    fn targets(&self) -> Result<Vec<Target>> {
+        let mut targets = Vec::new();
+        for &arch in &self.arch {
+            let usual = target(Some(arch))?;
+            let sms = if self.sms.is_empty() { vec![usual.sms] } else { self.sms.clone() };
+            targets.extend(sms.into_iter().map(|sms| Target { arch, sms }));
+        }
+        Ok(targets)
+    }
+}
+
+/// The entries of the folder and of those that were filled ahead.
+fn entries(cache: &Cache) -> Result<Vec<Entry>> {
+    let mut entries = cache.entries()?;
+    for folder in cache.ahead() {
+        entries.extend(Cache::at(Some(folder.clone()), Jit::Off).entries()?);
+    }
+    Ok(entries)
+}
+
 fn list(cache: &Cache, as_json: bool) -> Result<()> {
-    let entries = cache.entries()?;
+    let entries = entries(cache)?;
     if as_json {
         let rows: Vec<_> = entries
             .iter()

@@ -93,6 +93,9 @@ fn problem_text(e: &Explained) -> String {
     text += &pair("why", &e.why);
     for (i, stage) in e.stages.iter().enumerate() {
         text += &pair(&format!("stage {}", i + 1), &stage_text(stage));
+        if let Some(folder) = &stage.folder {
+            text += &pair("from", &folder.display().to_string());
+        }
     }
     text += &pair("memory", &format!("{} bytes of workspace", e.workspace));
     for asked in &e.families {

@@ -25,6 +25,10 @@ fastest one is then used for all problems of the same class, as shown by
 compute the gradients of locations and weights. Until the backward pass of a
 class is tuned, it uses the kernel that was tuned for the forward pass.
 
+The file can be shipped: it has the name of the GPU, and counts on GPUs with as
+many SMs. Lines that were measured with other kernels are not used, and
+`msda doctor` names them; `msda tune` replaces those of its GPU.
+
 Examples:
   msda tune --workload detr-encoder --dtype f16
   msda tune --all --pass backward")]
@@ -68,7 +72,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     for job in &jobs {
         let tuned = job.run(&device, &mut bar)?;
         // Saved at once, so that an interruption loses nothing.
-        tune::save(&path, std::slice::from_ref(&tuned))?;
+        tune::save(&path, &choose::Header::of(&device), std::slice::from_ref(&tuned))?;
         found.push(tuned);
     }
     drop(bar);

@@ -10,7 +10,7 @@ mod tests;
 mod tuned;
 
 pub use self::candidates::candidates;
-pub use self::tuned::{Tuned, class};
+pub use self::tuned::{Header, Tuned, class};
 
 use msda::{Dtype, Error, ErrorKind, Result, Sampling};
 
@@ -39,7 +39,8 @@ pub fn choices(request: &Request<'_>, target: &Target) -> Result<Vec<Choice>> {
     let mut choices = Vec::new();
     let padded = PaddedRequest::new(request);
     let shaped = padded.as_ref().map_or(*request, |padded| padded.of(request));
-    if let Some((kernel, source)) = Tuned::global().kernel(request, target) {
+    let tuned = Tuned::global();
+    if let Some((kernel, source)) = tuned.kernel(request, target) {
         let kernel = with_asked(kernel, &shaped);
         if kernel.refuses(request, target).is_none() {
             let why =
@@ -64,6 +65,9 @@ pub fn choices(request: &Request<'_>, target: &Target) -> Result<Vec<Choice>> {
     if choices.is_empty() {
         refusals.retain(|reason| !reasons.contains(reason));
         return Err(refused(&format!("kernels for {}", request.problem), &[reasons, refusals].concat()));
+    }
+    if tuned.is_stale(request, target) {
+        choices[0].why += " The line of the tuned file is stale: `msda doctor` says why.";
     }
     Ok(choices)
 }

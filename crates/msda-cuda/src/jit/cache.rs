@@ -1,15 +1,17 @@
-//! Compiled units: from memory, else from a folder, else from the compiler.
+//! Compiled units: from memory, else from folders that were filled ahead, else from the cache
+//! folder, else from the compiler.
 //!
-//! `MSDA_CACHE_DIR` names the folder; empty means none, and the default is in the user's cache.
-//! With `MSDA_JIT=off` nothing is compiled. A folder that cannot be used costs time, but never
-//! fails a call.
+//! `MSDA_KERNELS` lists folders that `msda cache build` filled; nothing is written there.
+//! `MSDA_CACHE_DIR` names the cache folder; empty means none, and the default is in the user's
+//! cache. With `MSDA_JIT=off` nothing is compiled. A folder that cannot be used costs time, but
+//! never fails a call.
 //!
-//! An entry belongs to its source, macros, options and compiler: another NVRTC compiles again.
-//! Where nothing can be compiled, without NVRTC or with `MSDA_JIT=off`, entries of any compiler are
-//! used.
+//! An entry of the cache folder belongs to its source, macros, options and compiler: another NVRTC
+//! compiles again. Where nothing can be compiled, without NVRTC or with `MSDA_JIT=off`, entries of
+//! any compiler are used. So are those of folders that were filled ahead.
 //!
-//! The folder is private: it is created for this user alone, and a folder or entry that another
-//! user could change is not read.
+//! The cache folder is created for this user alone. A folder or entry that another user could
+//! change is not read.
 
 use std::env;
 use std::fs;
@@ -38,10 +40,12 @@ pub enum Jit {
 /// without the cache.
 const MAX_RECENT: usize = 64;
 
-/// Compiled units in memory and, if it has one, in a folder.
+/// Compiled units in memory, in folders that were filled ahead and, if it has one, in a folder of
+/// its own.
 #[derive(Debug)]
 pub struct Cache {
     folder: Option<PathBuf>,
+    ahead: Vec<PathBuf>,
     jit: Jit,
     /// Units that were asked for last.
     recent: OncePerKey<[u8; 32], Arc<Compiled>>,
@@ -77,7 +81,8 @@ pub fn create_folder(folder: &Path) -> io::Result<()> {
 impl Cache {
     /// A cache in a folder, or in memory only.
     pub fn at(folder: Option<PathBuf>, jit: Jit) -> Self {
-        let cache = Self { folder, jit, recent: OncePerKey::new(MAX_RECENT), warning: OnceLock::new() };
+        let recent = OncePerKey::new(MAX_RECENT);
+        let cache = Self { folder, ahead: Vec::new(), jit, recent, warning: OnceLock::new() };
         if let Some(folder) = cache.folder().filter(|folder| folder.exists())
             && let Err(why) = trust::check_private(folder)
         {
@@ -86,13 +91,23 @@ impl Cache {
         cache
     }
 
-    /// The process's cache. `MSDA_CACHE_DIR` and `MSDA_JIT` are read on the first call.
+    /// The same with folders that were filled ahead. They are searched in this order, before its own
+    /// folder.
+    #[must_use]
+    pub fn with_ahead(self, ahead: Vec<PathBuf>) -> Self {
+        Self { ahead, ..self }
+    }
+
+    /// The process's cache. `MSDA_KERNELS`, `MSDA_CACHE_DIR` and `MSDA_JIT` are read on the first
+    /// call.
     pub fn global() -> &'static Self {
         static GLOBAL: OnceLock<Cache> = OnceLock::new();
         GLOBAL.get_or_init(|| {
+            let ahead = env::var_os("MSDA_KERNELS").unwrap_or_default();
+            let ahead = env::split_paths(&ahead).filter(|folder| !folder.as_os_str().is_empty()).collect();
             let off = env::var("MSDA_JIT").is_ok_and(|value| matches!(value.as_str(), "off" | "0" | "no"));
             let jit = if off { Jit::Off } else { Jit::On };
-            match env::var_os("MSDA_CACHE_DIR") {
+            let cache = match env::var_os("MSDA_CACHE_DIR") {
                 Some(folder) if folder.is_empty() => Self::at(None, jit),
                 Some(folder) => Self::at(Some(folder.into()), jit),
                 None => {
@@ -103,7 +118,8 @@ impl Cache {
                     }
                     cache
                 }
-            }
+            };
+            cache.with_ahead(ahead)
         })
     }
 
@@ -112,7 +128,12 @@ impl Cache {
         self.folder.as_deref()
     }
 
-    /// Why it cannot store compiled units, if it cannot: the first reason.
+    /// The folders that were filled ahead.
+    pub fn ahead(&self) -> &[PathBuf] {
+        &self.ahead
+    }
+
+    /// Why it cannot store a unit, or use one that was compiled ahead: the first reason, if any.
     pub fn warning(&self) -> Option<&str> {
         self.warning.get().map(String::as_str)
     }
@@ -120,19 +141,42 @@ impl Cache {
     /// A compiled unit. It is compiled once, also when several threads ask at the same time.
     pub fn get(&self, unit: &Unit) -> Result<Arc<Compiled>> {
         let assembled = unit.assemble()?;
-        self.recent.get(assembled.hash, || match &self.folder {
-            Some(folder) => self.read_or_compile(folder, unit, assembled).map(Arc::new),
-            None => self.compile(unit, assembled, "no cache folder").map(Arc::new),
-        })
+        self.recent.get(assembled.hash, || self.read_or_compile(unit, assembled).map(Arc::new))
     }
 
-    fn read_or_compile(&self, folder: &Path, unit: &Unit, assembled: Assembled) -> Result<Compiled> {
-        let missing = match entry::read(folder, &assembled, self.compiler().as_deref()) {
-            Ok(Some(compiled)) => return Ok(compiled),
-            Ok(None) => format!("no entry in {}", folder.display()),
-            Err(why) => format!("an unusable entry in {} ({why})", folder.display()),
+    /// The folder of the entry that a unit is read from; none if it would be compiled.
+    pub fn folder_of(&self, unit: &Unit) -> Result<Option<&Path>> {
+        Ok(self.read(&unit.assemble()?).ok().map(|(_, folder)| folder))
+    }
+
+    /// The entry of a unit and its folder, or the reasons why there is none.
+    fn read(&self, assembled: &Assembled) -> std::result::Result<(Compiled, &Path), String> {
+        let mut missing = Vec::new();
+        for folder in self.ahead.iter().chain(&self.folder) {
+            let own = self.folder.as_ref() == Some(folder);
+            let compiler = if own { self.compiler() } else { None };
+            missing.push(match entry::read(folder, assembled, compiler.as_deref()) {
+                Ok(Some(compiled)) => return Ok((compiled, folder)),
+                Ok(None) => format!("no entry in {}", folder.display()),
+                Err(why) => {
+                    let why = format!("an unusable entry in {} ({why})", folder.display());
+                    if !own {
+                        self.warn(format!("a kernel that was compiled ahead is not used: {why}"));
+                    }
+                    why
+                }
+            });
+        }
+        Err(if missing.is_empty() { "no cache folder".into() } else { missing.join(", ") })
+    }
+
+    fn read_or_compile(&self, unit: &Unit, assembled: Assembled) -> Result<Compiled> {
+        let missing = match self.read(&assembled) {
+            Ok((compiled, _)) => return Ok(compiled),
+            Err(missing) => missing,
         };
         let compiled = self.compile(unit, assembled.clone(), &missing)?;
+        let Some(folder) = &self.folder else { return Ok(compiled) };
         match entry::write(folder, &assembled, &compiled) {
             Ok(theirs) => Ok(theirs.unwrap_or(compiled)),
             Err(error) => {
@@ -181,8 +225,11 @@ impl Cache {
             Jit::Off => {
                 let subject = format!("kernel {}", assembled.name);
                 let expected = "a compiled kernel, because MSDA_JIT is off";
-                Err(Error::new(ErrorKind::Unsupported, subject, missing, expected)
-                    .hint("unset MSDA_JIT, or fill the cache folder on a machine that may compile"))
+                Err(Error::new(ErrorKind::Unsupported, subject, missing, expected).hint(format!(
+                    "unset MSDA_JIT, or compile it ahead: `msda cache build --workload FILE --arch {} \
+                         --out DIR`, then set MSDA_KERNELS=DIR",
+                    unit.arch
+                )))
             }
         }
     }
@@ -197,6 +244,18 @@ impl Cache {
         let mut entries: Vec<_> = self.list()?.iter().filter_map(|path| Entry::read(path)).collect();
         entries.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(entries)
+    }
+
+    /// Lets every user read the folder and its entries, so that it can be shipped. Only its owner
+    /// can change it.
+    pub fn publish(&self) -> Result<()> {
+        if let Some(folder) = &self.folder {
+            entry::publish(folder).map_err(|error| unusable(folder, &error))?;
+        }
+        for entry in self.entries()? {
+            entry::publish(&entry.path).map_err(|error| unusable(&entry.path, &error))?;
+        }
+        Ok(())
     }
 
     /// Deletes every unit from memory and from the folder, and returns how many were in the folder.

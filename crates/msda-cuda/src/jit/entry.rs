@@ -81,6 +81,10 @@ fn read_folder(folder: &Path, unit: &Assembled) -> Result<Compiled, String> {
         fs::read(path).map_err(|error| format!("{name}: {error}"))
     };
     let meta = String::from_utf8_lossy(&file(META)?).into_owned();
+    let own = blake3::Hash::from(unit.hash).to_hex();
+    if meta.lines().find_map(|line| line.strip_prefix("hash ")).is_some_and(|hash| hash != own.as_str()) {
+        return Err(format!("{} is of other sources or options", folder.display()));
+    }
     let (cubin, log) = (file(CUBIN)?, String::from_utf8_lossy(&file(LOG)?).into_owned());
     let compiler =
         meta.lines().find_map(|line| line.strip_prefix("compiler ")).unwrap_or_default().to_owned();
@@ -146,6 +150,19 @@ pub(super) fn create_folder(folder: &Path) -> io::Result<()> {
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(folder)
+}
+
+/// Lets every user read a folder and the files in it.
+pub(super) fn publish(folder: &Path) -> io::Result<()> {
+    let allow = |path: &Path, mode: u32| {
+        #[cfg(unix)]
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))?;
+        let _ = (path, mode);
+        io::Result::Ok(())
+    };
+    allow(folder, 0o755)?;
+    let files = folder.read_dir()?.map(|file| Ok(file?.path())).collect::<io::Result<Vec<_>>>()?;
+    files.iter().filter(|path| path.is_file()).try_for_each(|path| allow(path, 0o644))
 }
 
 /// The files of an entry, in an unfinished folder.

@@ -84,6 +84,15 @@ impl Sources {
         })
     }
 
+    /// A number that changes with every change of a file: 16 hexadecimal digits.
+    pub fn version(&self) -> String {
+        let mut hash = blake3::Hasher::new();
+        for (name, text) in self.all() {
+            hash.update(name.as_bytes()).update(&[0]).update(text.as_bytes()).update(&[0]);
+        }
+        hash.finalize().to_hex()[..16].to_owned()
+    }
+
     /// The headers, with their texts.
     pub fn headers(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         self.all().filter(|(name, _)| name.ends_with(".cuh"))

@@ -167,6 +167,9 @@ impl<V: Reg, F: Finder<V::Scalar>, const R: usize, const WHOLE: bool> Body<V::Sc
     }
 }
 
+/// Rows of the gradient to prefetch before they are written: about as many as a core has in flight.
+const AHEAD: usize = 16;
+
 /// Moves all sums of a part to the gradient.
 pub(super) struct MoveAll<'a, T: Lane> {
     pub(super) p: &'a Problem,
@@ -187,6 +190,7 @@ impl<T: Lane> Kernel for MoveAll<'_, T> {
                 for y in rows.clone() {
                     let to = self.to.row([0, level.position(y, 0), k]);
                     for (x, row) in (0..level.w).zip(&mut sums) {
+                        prefetch_row(to.wrapping_add((x + AHEAD) * self.to.strides[1]), row.len());
                         let to = to.wrapping_add(x * self.to.strides[1]);
                         self.to.bounds.debug_assert(to, row.len());
                         // SAFETY: the machine has `I`; the row is checked and belongs to this task.
@@ -209,8 +213,6 @@ pub(super) struct MoveTouched<'a, T: Lane> {
 impl<T: Lane> Kernel for MoveTouched<'_, T> {
     #[inline(always)]
     unsafe fn run<I: InstructionSet>(self) {
-        /// Rows to prefetch ahead: about as many as a core has in flight.
-        const AHEAD: usize = 16;
         let (owners, sums) = self.slots.touched();
         for (i, row) in sums.chunks_exact_mut(self.channels).enumerate() {
             if let Some(&later) = owners.get(i + AHEAD) {

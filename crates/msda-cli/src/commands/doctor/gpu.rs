@@ -1,5 +1,8 @@
 //! The GPU, and the software that its kernels need.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use msda_bench::record::Gpu;
 use msda_cuda::choose::Tuned;
 use msda_cuda::driver::{Device, driver_problem, driver_version};
@@ -9,9 +12,16 @@ use super::{Finding, finding, split_hint};
 
 /// Findings about the GPU, the compiler, the cache and tuned kernels.
 pub(super) fn examine(driver: Option<&Gpu>) -> Vec<Finding> {
+    let ahead = jit::Cache::global().ahead().iter().map(|folder| compiled_ahead(folder));
     let device = match Device::open(0) {
         Ok(device) => device,
-        Err(why) => return vec![no_gpu(driver, &why.to_string())],
+        Err(why) => {
+            let mut findings = vec![no_gpu(driver, &why.to_string())];
+            findings.extend(ahead);
+            // Without a GPU they are of interest to those who use them.
+            findings.extend(std::env::var_os("MSDA_TUNED").map(|_| tuned()));
+            return findings;
+        }
     };
     let count = Device::count().unwrap_or(1);
     let mut says = format!(
@@ -30,7 +40,25 @@ pub(super) fn examine(driver: Option<&Gpu>) -> Vec<Finding> {
     if count > 1 {
         says += &format!("; the first of {count}");
     }
-    vec![finding("gpu", true, says, None), nvrtc(), cache(), tuned()]
+    let mut findings = vec![finding("gpu", true, says, None), nvrtc(), cache()];
+    findings.extend(ahead);
+    findings.push(tuned());
+    findings
+}
+
+/// A folder of `MSDA_KERNELS`.
+fn compiled_ahead(folder: &Path) -> Finding {
+    let cache = jit::Cache::at(Some(folder.to_owned()), jit::Jit::Off);
+    let entries = cache.entries().unwrap_or_default();
+    let archs: BTreeSet<&str> = entries.iter().map(|entry| entry.arch.as_str()).collect();
+    let archs: Vec<&str> = archs.into_iter().collect();
+    let says = match entries.len() {
+        0 => format!("{}: no kernels", folder.display()),
+        n => format!("{}: {n} kernels compiled ahead for {}", folder.display(), archs.join(", ")),
+    };
+    let empty = "`msda cache build --out DIR` fills a folder for MSDA_KERNELS";
+    let hint = cache.warning().or(Some(empty).filter(|_| entries.is_empty())).map(str::to_owned);
+    finding("kernels", hint.is_none(), says, hint)
 }
 
 fn no_gpu(driver: Option<&Gpu>, why: &str) -> Finding {
@@ -67,7 +95,7 @@ fn tuned() -> Finding {
         None => "kernels tuned in advance; `msda tune` adds some for this GPU".into(),
     };
     let problems = Tuned::global().problems();
-    let hint = problems.first().map(|why| format!("{} line(s) are ignored: {why}", problems.len()));
+    let hint = problems.first().map(|why| format!("ignored, {} in all: {why}", problems.len()));
     finding("tuned", problems.is_empty(), says, hint)
 }
 
