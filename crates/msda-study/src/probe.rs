@@ -23,12 +23,12 @@
 //! `warp-async` in blocks of 32. STYLE: `words`, `vectors`, `async`, `bulk`, `tensor`, `channels`,
 //! `channels-async`, `halves` (one f16 per thread and step). ACCESS: `half2`, `column`, `vector`.
 //!
-//! Metrics: `time` (median, us), `time.p10`, `time.p90`, `time.min`, `time.max`, `time.std` (us), `rate` (GB/s), `loads`
-//! (M/s), `load-time` (ns), `efficiency` (% of the rate of a copy), `cycles.min`, `cycles.mean`,
-//! `cycles.max` (per block), `speedup` (x; for `tma-tile` over the manual way of the same blocks,
-//! for `copy-styles` over `words`, or over `channels` for styles that read channels). `banks` has
-//! `cycles` (of an SM per load of a warp), `wavefronts` (by the model) and `conflicts` (x,
-//! wavefronts over the fewest possible).
+//! Metrics: `time` (median, us), `time.p10`, `time.p90`, `time.min`, `time.max`, `time.std` (us),
+//! `rate` (GB/s), `loads` (M/s), `load-time` (ns), `efficiency` (% of the rate of a copy),
+//! `cycles.min`, `cycles.mean`, `cycles.max` (per block), `speedup` (x; for `tma-tile` over the
+//! manual way of the same blocks, for `copy-styles` over `words`, or over `channels` for styles
+//! that read channels). `banks` has `cycles` (of an SM per load of a warp), `wavefronts` (by the
+//! model) and `conflicts` (x, wavefronts over the fewest possible).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

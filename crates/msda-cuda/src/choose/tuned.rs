@@ -1,5 +1,5 @@
-//! Tuned kernels: one line per class of problems, below a header with the GPU and the version of the
-//! kernels that were measured.
+//! Tuned kernels: one line per class of problems, below a header with the GPU and the version of
+//! the kernels that were measured.
 //!
 //! ```text
 //! [NVIDIA H200, 132 SMs, kernels 0123456789abcdef]

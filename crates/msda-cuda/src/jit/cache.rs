@@ -91,8 +91,8 @@ impl Cache {
         cache
     }
 
-    /// The same with folders that were filled ahead. They are searched in this order, before its own
-    /// folder.
+    /// The same with folders that were filled ahead. They are searched in this order, before its
+    /// own folder.
     #[must_use]
     pub fn with_ahead(self, ahead: Vec<PathBuf>) -> Self {
         Self { ahead, ..self }

@@ -15,7 +15,8 @@ use msda_study::{engines, probe, verify};
 
 use super::bench::WORKLOADS;
 
-/// The documents' size without rings, and rungs to time on it: document 2 names it for the last two.
+/// The documents' size without rings, and rungs to time on it: document 2 names it for the last
+/// two.
 const BARE: &str = include_str!("../../workloads/seed-bare-uniform.toml");
 const BARE_RUNGS: [&str; 3] = ["original_f16", "persistent_full", "persistent_query"];
 

@@ -61,7 +61,8 @@ impl<T: Lane> Visitor<T> for SumVisitor<'_, T> {
     #[inline(always)]
     unsafe fn visit<I: InstructionSet>(&mut self, step: Step<'_, T::Acc>) {
         let channels = self.rows.p.channels();
-        // Queries are not visited in the order of their rows: without this a store waits for memory.
+        // Queries are not visited in the order of their rows: without this a store waits for
+        // memory.
         prefetch_row(self.output.row(step.next), channels);
         let mut sum = Sum {
             bounds: Bounds::of(self.value),
