@@ -6,6 +6,8 @@ import zipfile
 
 import lief
 
+lief.logging.disable()
+
 MOST_BYTES = 10_000_000
 NEWEST_GLIBC = (2, 17)
 EXPORTS = {"PyInit__native", "RegisterCustomOps"}

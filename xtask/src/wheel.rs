@@ -19,7 +19,8 @@ const TARGETS: [(&str, Option<&str>); 6] = [
     ("aarch64-apple-darwin", None),
 ];
 
-const TOOLS: [&str; 4] = ["maturin>=1.16,<2", "ziglang>=0.17,<0.18", "lief>=1,<2", "abi3audit"];
+/// maturin 1.13 to 1.16 export a wrong name from modules inside packages on Windows.
+const TOOLS: [&str; 4] = ["maturin==1.12.6", "ziglang==0.17.0", "lief==1.0.0", "abi3audit==0.0.26"];
 
 /// A wheel and how far it was tested.
 pub(crate) struct Wheel {
@@ -92,9 +93,9 @@ fn make(target: &str) -> Result<Wheel> {
     let mut args = vec!["build", "--release", "--locked", "--target", target];
     let oldest = TARGETS.iter().find(|(name, _)| *name == target).and_then(|(_, oldest)| *oldest);
     args.extend(oldest.iter().flat_map(|oldest| ["--compatibility", oldest]));
-    // Elsewhere a system's own linker is there, and better.
-    let native = target.contains(std::env::consts::OS) && !cfg!(target_os = "linux");
-    args.extend((!native).then_some("--zig"));
+    // Apple's and Microsoft's own linkers, where they are.
+    let own = cfg!(target_os = "macos") && target.contains("darwin") || target.ends_with("msvc");
+    args.extend((!own).then_some("--zig"));
     let arch = target.split('-').next().unwrap_or_default();
     let mut rustc = Vec::new();
     if target.ends_with("linux-gnu") {
@@ -121,8 +122,12 @@ fn newest(started: std::time::SystemTime, ending: &str) -> Result<PathBuf> {
 }
 
 fn test(target: &str, arch: &str, wheel: &Path) -> Result<String> {
-    let here = target.contains(std::env::consts::OS) && arch == std::env::consts::ARCH;
-    if here && !target.ends_with("musl") {
+    let system = match std::env::consts::OS {
+        "macos" => "apple-darwin",
+        "linux" => "linux-gnu",
+        other => other,
+    };
+    if target.contains(system) && arch == std::env::consts::ARCH {
         alone(wheel)?;
         with_torch(wheel)?;
         return Ok("run on this machine".to_owned());
