@@ -45,7 +45,11 @@ def problems(wheel: str) -> list[str]:
         if not allowed.fullmatch(library):
             found.append(f"libraries: got {library}, expected a match of {allowed.pattern}")
     if form == "ELF":
-        versions = [aux.name for need in binary.symbols_version_requirement for aux in need]
+        versions = [
+            aux.name
+            for need in binary.symbols_version_requirement
+            for aux in need.get_auxiliary_symbols()
+        ]
         for version in versions:
             number = re.fullmatch(r"GLIBC_(\d+)\.(\d+)(\.\d+)?", version)
             if number and tuple(map(int, number.group(1, 2))) > NEWEST_GLIBC:

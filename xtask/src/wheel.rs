@@ -96,6 +96,8 @@ fn make(target: &str) -> Result<Wheel> {
     // Apple's and Microsoft's own linkers, where they are.
     let own = cfg!(target_os = "macos") && target.contains("darwin") || target.ends_with("msvc");
     args.extend((!own).then_some("--zig"));
+    // The feature does nothing. Without it, this maturin asks for a Python for Windows.
+    args.extend(target.contains("windows").then_some("--features=pyo3/generate-import-lib"));
     let arch = target.split('-').next().unwrap_or_default();
     let mut rustc = Vec::new();
     if target.ends_with("linux-gnu") {

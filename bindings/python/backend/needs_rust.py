@@ -7,8 +7,8 @@ import sys
 # Without this, maturin downloads a toolchain of its own.
 os.environ["MATURIN_NO_INSTALL_RUST"] = "1"
 
-from maturin import *  # noqa: E402, F403
-from maturin import get_requires_for_build_wheel as _requires  # noqa: E402
+from maturin import *  # noqa: F403
+from maturin import get_requires_for_build_wheel as _requires
 
 
 def get_requires_for_build_wheel(config_settings=None):
