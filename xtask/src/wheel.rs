@@ -28,21 +28,23 @@ pub(crate) struct Wheel {
     tested: String,
 }
 
-/// `cargo xtask wheel [--target TARGET]`.
+/// `cargo xtask wheel [--target TARGET]...`.
 pub(crate) fn command() -> Result<()> {
-    let args: Vec<String> = std::env::args().skip(2).collect();
-    let wheels = match &args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => all()?,
-        ["--target", target] => vec![make(target)?],
-        other => bail!("got {}, expected nothing or --target TARGET", other.join(" ")),
-    };
+    let wheels = make_all(&std::env::args().skip(2).collect::<Vec<_>>())?;
     print!("{}", table(&wheels)?);
     Ok(())
 }
 
-/// Wheels for all targets.
-pub(crate) fn all() -> Result<Vec<Wheel>> {
-    TARGETS.iter().map(|(target, _)| make(target)).collect()
+/// Wheels for the targets of a command line, or for all.
+pub(crate) fn make_all(args: &[String]) -> Result<Vec<Wheel>> {
+    if args.is_empty() {
+        return TARGETS.iter().map(|(target, _)| make(target)).collect();
+    }
+    let target = |pair: &[String]| match pair {
+        [option, target] if option == "--target" => make(target),
+        other => bail!("got {}, expected --target TARGET", other.join(" ")),
+    };
+    args.chunks(2).map(target).collect()
 }
 
 /// The wheels with their sizes, for people.
@@ -96,13 +98,20 @@ fn make(target: &str) -> Result<Wheel> {
     // Apple's and Microsoft's own linkers, where they are.
     let own = cfg!(target_os = "macos") && target.contains("darwin") || target.ends_with("msvc");
     args.extend((!own).then_some("--zig"));
-    // The feature does nothing. Without it, this maturin asks for a Python for Windows.
-    args.extend(target.contains("windows").then_some("--features=pyo3/generate-import-lib"));
     let arch = target.split('-').next().unwrap_or_default();
     let mut rustc = Vec::new();
     if target.ends_with("linux-gnu") {
         let unwinder = unwinder::make(&tools, &root().join("target"), arch)?;
         rustc = vec![format!("-Lnative={}", unwinder.display()), format!("-ldylib={}", unwinder::NAME)];
+    }
+    let interpreter = tools.display().to_string();
+    if target.ends_with("windows-gnu") {
+        // maturin asks for some Python, although the module takes nothing from it. The linker takes
+        // the names to export from a file.
+        args.extend(["--interpreter", &interpreter]);
+        let names = root().join("target/exports.def");
+        std::fs::write(&names, "EXPORTS\n    PyInit__native\n    RegisterCustomOps\n")?;
+        rustc = vec![format!("-Clink-arg={}", names.display())];
     }
     let started = std::time::SystemTime::now();
     maturin(&tools, &args, &rustc.iter().map(String::as_str).collect::<Vec<_>>())?;
@@ -228,7 +237,8 @@ pub(crate) fn sources() -> Result<PathBuf> {
 
 /// Installs the wheel as users do: into a new environment, by name, without Rust, without a network.
 /// Then runs the Python of the README, with torch of `.venv`.
-pub(crate) fn install() -> Result<()> {
+/// Returns the seconds that pip took.
+pub(crate) fn install() -> Result<f64> {
     const README: &str = "
 import pathlib, re, site, sys
 site.addsitedir(sys.argv[1])
@@ -242,9 +252,10 @@ for code in re.findall(r'```python\\n(.*?)```', pathlib.Path('README.md').read_t
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"];
     let no_rust = [("PATH", python.parent().context("an interpreter in a folder")?.as_os_str())];
     run(&python, &[&pip[..], &["--find-links", &wheels, "msda-attn"]].concat(), &no_rust)?;
-    eprintln!("installed in {:.1} s, without Rust on the path", started.elapsed().as_secs_f64());
+    let seconds = started.elapsed().as_secs_f64();
     venv::ensure(&root())?;
     let torch = venv::find(&root().join(".venv"), "torch/__init__.py").context("torch in .venv")?;
     let packages = torch.ancestors().nth(2).context("torch in a folder")?.display().to_string();
-    run(&python, &["-I", "-c", README, &packages], &no_rust)
+    run(&python, &["-I", "-c", README, &packages], &no_rust)?;
+    Ok(seconds)
 }
