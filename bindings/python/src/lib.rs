@@ -94,6 +94,6 @@ mod _native {
     const __build__: &str = if cfg!(target_os = "macos") {
         concat!("commit ", env!("MSDA_COMMIT"), ", backends: CPU")
     } else {
-        concat!("commit ", env!("MSDA_COMMIT"), ", backends: CPU and CUDA")
+        concat!("commit ", env!("MSDA_COMMIT"), ", backends: CPU, CUDA")
     };
 }
