@@ -3,6 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -208,10 +209,8 @@ pub(crate) fn sources() -> Result<PathBuf> {
     let tools = tools()?;
     // A package of sources has no repository: `build.rs` reads the commit here.
     let commit = root().join(python::PACKAGE).join("vcs_info.json");
-    std::fs::write(
-        &commit,
-        format!("{{\"sha1\": \"{}\"}}\n", files::git(&root(), &["rev-parse", "HEAD"])?.trim()),
-    )?;
+    let hash = files::git(&root(), &["rev-parse", "HEAD"])?;
+    std::fs::write(&commit, format!("{{\"sha1\": \"{}\"}}\n", hash.trim()))?;
     let started = std::time::SystemTime::now();
     let made = maturin(&tools, &["sdist"], &[]);
     std::fs::remove_file(&commit)?;
@@ -221,21 +220,32 @@ pub(crate) fn sources() -> Result<PathBuf> {
     let folder = root().join("target/wheel-check/sources");
     let _ = std::fs::remove_dir_all(&folder);
     let (to, path) = (folder.display().to_string(), file.display().to_string());
-    let args =
-        ["-m", "pip", "install", "--no-build-isolation", "--no-index", "--no-deps", "--target", &to, &path];
+    let args = ["-m", "pip", "install", "--no-cache-dir", "--no-build-isolation", "--no-index", "--target"];
     let (offline, target) = (OsStr::new("true"), root().join("target"));
-    let path = path_with(&tools)?;
-    let env = [("CARGO_NET_OFFLINE", offline), ("CARGO_TARGET_DIR", target.as_os_str()), ("PATH", &path)];
-    run(&tools, &args, &env)?;
+    let programs = path_with(&tools)?;
+    let env = [("CARGO_NET_OFFLINE", offline), ("CARGO_TARGET_DIR", target.as_os_str()), ("PATH", &programs)];
+    run(&tools, &[&args[..], &[&to, &path]].concat(), &env)?;
     let packages = [("PYTHONPATH", folder.as_os_str())];
     run(&tools, &["-m", "msda_attn", "--version"], &packages)?;
     run(&tools, &["-m", "msda_attn", "doctor"], &packages)?;
+    says_what_is_missing(&tools)?;
     Ok(file)
 }
 
-/// Installs the wheel as users do: into a new environment, by name, without Rust, without a network.
-/// Then runs the Python of the README, with torch of `.venv`.
-/// Returns the seconds that pip took.
+/// Without Rust, the build of the sources must end with a hint.
+fn says_what_is_missing(tools: &Path) -> Result<()> {
+    let ask = "import needs_rust; needs_rust.get_requires_for_build_wheel()";
+    let backend = root().join(python::PACKAGE).join("backend");
+    let done = Command::new(tools).args(["-c", ask]).env("PYTHONPATH", backend).env("PATH", "").output()?;
+    let says = String::from_utf8_lossy(&done.stderr);
+    if done.status.success() || !says.contains("hint: install Rust from https://rustup.rs") {
+        bail!("a build without cargo: got {}, expected a hint: {says}", done.status);
+    }
+    Ok(())
+}
+
+/// Installs the wheel as users do: into a new environment, by name, without Rust, without a
+/// network. Then runs the Python of the README, with torch of `.venv`. Returns the seconds of pip.
 pub(crate) fn install() -> Result<f64> {
     const README: &str = "
 import pathlib, re, site, sys
@@ -247,7 +257,15 @@ for code in re.findall(r'```python\\n(.*?)```', pathlib.Path('README.md').read_t
     let python = fresh("install-check")?;
     let wheels = folder().display().to_string();
     let started = Instant::now();
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"];
+    let pip = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-index",
+        "--only-binary=:all:",
+    ];
     let no_rust = [("PATH", python.parent().context("an interpreter in a folder")?.as_os_str())];
     run(&python, &[&pip[..], &["--find-links", &wheels, "msda-attn"]].concat(), &no_rust)?;
     let seconds = started.elapsed().as_secs_f64();
