@@ -3,13 +3,16 @@
 
 mod columns;
 mod docs;
+mod emulated;
 mod files;
 mod ort;
 mod python;
+mod release;
 mod sanitize;
 mod style;
 mod unwinder;
 mod venv;
+mod wheel;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -19,7 +22,7 @@ use anyhow::{Context, Result, bail};
 /// A command: its name, what it does, and the code.
 type Task = (&'static str, &'static str, fn() -> Result<()>);
 
-const TASKS: [Task; 15] = [
+const TASKS: [Task; 17] = [
     (
         "test",
         "set up what the tests need and run all of them: format, lints, unit, battery, Python, examples",
@@ -38,7 +41,21 @@ const TASKS: [Task; 15] = [
         python::command,
     ),
     ("ort", "test the operators for ONNX Runtime with several of its versions", ort::command),
-    ("wheel", "make the Python package's wheels into target/wheels and check them", python::wheels),
+    (
+        "wheel",
+        "make the wheels into target/wheels and check them; `--target TRIPLE` makes one of them",
+        wheel::command,
+    ),
+    (
+        "publish",
+        "publish the crates in their order; `--dry-run` makes and builds the packages only",
+        release::publish,
+    ),
+    (
+        "release",
+        "`--check`: all that a release needs: versions, crates, wheels, sources, installation",
+        release::command,
+    ),
     ("kernels", "compile the kernels for every architecture and print what became of them", kernels),
     ("readme", "the first command of the README in a copy of the project; `test` runs it too", readme_alone),
     ("docs", "make the documentation site in target/site and check its links", docs::build),

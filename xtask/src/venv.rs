@@ -92,6 +92,17 @@ pub(crate) fn with(root: &Path, package: &str, version: &str, others: &[&str]) -
     Ok(python)
 }
 
+/// An environment with tools by their names, made once under `target`.
+pub(crate) fn tools(root: &Path, name: &str, packages: &[&str]) -> Result<PathBuf> {
+    let folder = root.join("target").join(format!("venv-{name}"));
+    let python = interpreter(&folder);
+    if !python.is_file() {
+        new(&folder)?;
+    }
+    install(&python, packages)?;
+    Ok(python)
+}
+
 fn make(folder: &Path, python: &Path) -> Result<()> {
     if !python.is_file() {
         eprintln!("making {} with {} (once; a few minutes)", folder.display(), PACKAGES.join(", "));
@@ -120,7 +131,7 @@ pub(crate) fn install(python: &Path, packages: &[&str]) -> Result<()> {
 }
 
 /// A file under `site-packages`.
-fn find(folder: &Path, file: &str) -> Option<PathBuf> {
+pub(crate) fn find(folder: &Path, file: &str) -> Option<PathBuf> {
     if cfg!(windows) {
         return Some(folder.join("Lib/site-packages").join(file)).filter(|path| path.is_file());
     }

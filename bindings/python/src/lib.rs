@@ -87,4 +87,13 @@ mod _native {
     #[pymodule_export]
     #[allow(non_upper_case_globals)]
     const __version__: &str = env!("CARGO_PKG_VERSION");
+
+    /// The commit and the backends. NVIDIA has no driver for macOS.
+    #[pymodule_export]
+    #[allow(non_upper_case_globals)]
+    const __build__: &str = if cfg!(target_os = "macos") {
+        concat!("commit ", env!("MSDA_COMMIT"), ", backends: CPU")
+    } else {
+        concat!("commit ", env!("MSDA_COMMIT"), ", backends: CPU, CUDA")
+    };
 }

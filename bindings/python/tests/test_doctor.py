@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -42,6 +43,12 @@ def test_the_commands_are_listed():
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
 
 
+def test_the_version_names_the_commit_and_the_backends():
+    done = run("--version")
+    assert done.stdout == f"msda {msda.__version__} ({msda.__build__})\n"
+    assert re.fullmatch(r"commit ([0-9a-f]{9,}|unknown), backends: CPU(, CUDA)?", msda.__build__)
+
+
 def test_an_unknown_command_is_refused():
     done = run("docter")
     assert done.returncode == 2 and done.stdout == ""
@@ -50,7 +57,7 @@ def test_an_unknown_command_is_refused():
 
 def test_the_machine_is_described(report):
     says = {finding["what"]: finding["says"] for finding in report["findings"]}
-    assert msda.__version__ in says["msda"]
+    assert f"{msda.__version__} ({msda.__build__})" in says["msda"]
     assert _native.cpu_isa() in says["processor"]
     assert {"system", "threads", "torch", "numpy", "driver", "gpu", "nvrtc"} <= set(says)
     if HAS_TORCH:

@@ -7,17 +7,24 @@
 mod commands;
 
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::{Parser, Subcommand};
 use msda_bench::terminal;
 
 /// Multi-scale deformable attention: run it on files, verify it, measure it
 #[derive(Parser)]
-#[command(name = "msda", version, max_term_width = terminal::WIDTH, after_help = AFTER)]
+#[command(name = "msda", version = VERSION.as_str(), max_term_width = terminal::WIDTH, after_help = AFTER)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
+
+/// The version, the commit and the features of this build.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let features = if cfg!(feature = "cuda") { "cuda" } else { "none" };
+    format!("{} (commit {}, features: {features})", env!("CARGO_PKG_VERSION"), env!("MSDA_COMMIT"))
+});
 
 const AFTER: &str = "\
 Start here:  msda doctor, then msda bench --quick

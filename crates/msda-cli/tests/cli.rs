@@ -188,6 +188,15 @@ fn verify_and_doctor_speak_to_people_and_programs() {
     let findings = msda.json(&["doctor", "--json"]);
     assert!(findings.as_array().unwrap().iter().any(|f| f["what"] == "vectors"));
     assert!(msda.ok(&["doctor"]).contains("processor"));
+    // The version names the commit and the features. A copy without git has no commit.
+    let version = msda.ok(&["--version"]);
+    let features = if cfg!(feature = "cuda") { "cuda" } else { "none" };
+    let (commit, rest) = version
+        .strip_prefix(concat!("msda ", env!("CARGO_PKG_VERSION"), " (commit "))
+        .and_then(|text| text.split_once(", "))
+        .unwrap_or_else(|| panic!("{version}"));
+    assert_eq!(rest.trim(), format!("features: {features})"));
+    assert!(commit == "unknown" || commit.bytes().all(|b| b.is_ascii_hexdigit()), "{version}");
 }
 
 /// Names that are not known: exit code 2, the list of known names, and a hint if one is similar.

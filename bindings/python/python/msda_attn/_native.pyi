@@ -5,6 +5,8 @@ from os import PathLike
 from typing import TypedDict
 
 __version__: str
+# The commit and the backends.
+__build__: str
 
 # Address, name of the type, sizes, strides in elements.
 _Array = tuple[int, str, Sequence[int], Sequence[int]]
