@@ -21,15 +21,13 @@ const BARE: &str = include_str!("../../workloads/seed-bare-uniform.toml");
 const BARE_RUNGS: [&str; 3] = ["original_f16", "persistent_full", "persistent_query"];
 
 #[derive(clap::Args)]
-#[command(
-    after_help = "Checks and times every rung with both kinds of locations, runs every probe, and writes one record that \
-    `msda-study founding --record DIR/record.json` and `msda-study claims` read. Needs a GPU; what a GPU cannot run is \
-    listed with the reason.
+#[command(after_help = "Checks and times every rung with both kinds of locations, runs every probe, and \
+    writes one record that `msda-study founding --record DIR/record.json` and `msda-study claims` \
+    read. Needs a GPU; what a GPU cannot run is listed with the reason.
 
 Examples:
   msda-study all --out mine
-  msda-study all --out mine --quick --group borders"
-)]
+  msda-study all --out mine --quick --group borders")]
 pub(crate) struct Args {
     /// Fewer runs of each rung; all outputs are compared for samples anywhere only; and the battery
     /// has nothing but the groups that --group names

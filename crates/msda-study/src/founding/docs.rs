@@ -23,9 +23,9 @@ const ABOUT: [&str; 5] = [
     "This page is for the author of the five documents that msda began with. `2:60` is line 60 of document 2. \
      `msda-study founding --docs docs` makes it from the committed records; `msda-study claims` shows every statement \
      with its verdict. [STUDY.md](STUDY.md) describes the study.",
-    "**Locations.** Times are of samples anywhere on the map, as your programs draw them, at your shape with rings, f16, \
-     with cold caches, unless a text says \"near their query\". All times of the kernels come from one run. \
-     STUDY.md has both kinds.",
+    "**Locations.** Times are of samples anywhere on the map, as your programs draw them, at your \
+     shape with rings, f16, with cold caches, unless a text says \"near their query\". All times of \
+     the kernels come from one run. STUDY.md has both kinds.",
     "**Operations.** Rates are in your units: 10 operations per sample and channel, 320 per output, and the bytes of \
      every tensor once.",
     "**Numbers.** The median, rounded to its variation; p10 to p90 are in parentheses. A gain that is smaller than the \
