@@ -18,6 +18,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 import transformers_models as models  # noqa: E402
 from counting import Calls  # noqa: E402
 from msda_attn.integrations.transformers import (  # noqa: E402
+    _READS_STORED,
     multi_scale_deformable_attention_v2,
     patch_transformers,
     unpatch_transformers,
@@ -27,6 +28,8 @@ from torch import Tensor, nn  # noqa: E402
 
 # One family for each of the three forms of the operator, and both ways of sampling.
 FORMS = ["deformable_detr", "mask2former", "rt_detr_v2", "rt_detr_v2_discrete", "d_fine"]
+# Before torch 2.12 the patch leaves discrete sampling of D-FINE alone.
+PATCHED = [f for f in models.FAMILIES if f != "d_fine_discrete" or _READS_STORED]
 
 
 class Run(typing.NamedTuple):
@@ -138,7 +141,7 @@ def compare_exactly(patched: Run, exact: Run) -> float:
     return scale
 
 
-@pytest.mark.parametrize("family", models.FAMILIES)
+@pytest.mark.parametrize("family", PATCHED)
 def test_a_patched_model_computes_the_same(family: str) -> None:
     original = run(models.make(family))
     exact = run(double(models.make(family)))
@@ -199,7 +202,7 @@ def test_the_patch_is_idempotent_and_undone_completely() -> None:
         "multi_scale_deformable_attention_v2",
     }
     added = {key.rpartition(".")[2] for key in set(once) - set(before)}
-    assert added == {"ms_deformable_attn_core"}
+    assert added == ({"ms_deformable_attn_core"} if _READS_STORED else set())
     assert all(twice[key] is once[key] for key in once if key != "meta_path")
     assert twice["meta_path"] == once["meta_path"]
     unpatch_transformers()
@@ -349,7 +352,7 @@ def on_gpu(case: models.Case) -> models.Case:
 
 
 @gpu
-@pytest.mark.parametrize("family", models.FAMILIES)
+@pytest.mark.parametrize("family", PATCHED)
 def test_a_patched_model_computes_the_same_on_the_gpu(family: str) -> None:
     exact = run(on_gpu(double(models.make(family))))
     with patch_transformers():

@@ -35,6 +35,8 @@ from ._replace import Patch, Replacements
 
 # D-FINE and DEIMv2 keep the function in this attribute of each attention module.
 _STORED = "ms_deformable_attn_core"
+# Before torch 2.12, torch.compile cannot read such an attribute through a descriptor of that name.
+_READS_STORED = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
 
 Sizes = Sequence[Sequence[int]]
 
@@ -131,20 +133,24 @@ def _fits(module: str, name: str, found: object, new: Callable[..., Any]) -> boo
     return False
 
 
-def _stored_function(original: object, new: object) -> property:
+class _StoredFunction:
     """An attribute that instances keep as the original function and read as the replacement."""
 
-    def get(self: torch.nn.Module) -> object:
+    def __init__(self, original: object, new: object) -> None:
+        self.original = original
+        self.new = new
+
+    def __get__(self, module: torch.nn.Module | None, _: type | None = None) -> object:
+        if module is None:
+            return self
         try:
-            kept = self.__dict__[_STORED]
+            kept = module.__dict__[_STORED]
         except KeyError:
             raise AttributeError(_STORED) from None
-        return new if kept is original else kept
+        return self.new if kept is self.original else kept
 
-    def put(self: torch.nn.Module, function: object) -> None:
-        self.__dict__[_STORED] = function
-
-    return property(get, put)
+    def __set__(self, module: torch.nn.Module, function: object) -> None:
+        module.__dict__[_STORED] = function
 
 
 def _replace(module: types.ModuleType, replaced: Replacements) -> None:
@@ -167,8 +173,8 @@ def _replace(module: types.ModuleType, replaced: Replacements) -> None:
         if not _fits(name, new.__name__, original, new):
             continue
         owners = [cls for cls in here.values() if stores(cls, name, _STORED)]
-        for cls in owners:
-            replaced.set(cls, _STORED, _stored_function(original, new))
+        for cls in owners if _READS_STORED else ():
+            replaced.set(cls, _STORED, _StoredFunction(original, new))
         # Where instances keep the function, its name must still give it: pickle looks there.
         if not owners:
             replaced.set(module, new.__name__, new)
