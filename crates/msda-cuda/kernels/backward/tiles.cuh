@@ -421,6 +421,26 @@ __device__ __forceinline__ void for_each_gradient(const S &samples, const Placed
     }
 }
 
+// Calls add(pixel, term) for the terms of the samples that the lanes of a warp have, sample after
+// sample, in `lines` image rows of a tile from `first_row` on; pixels are counted from there. Lane
+// c has channel `channel`. All lanes of a warp call this together.
+template <typename S, typename F>
+__device__ __forceinline__ void for_each_term(const S &samples, const PlacedSample &own,
+                                              const Tile &tile, int first_row, int lines,
+                                              int channel, F add) {
+    const bool wanted = touches(own, tile, first_row, lines);
+    for_each_gradient(samples, own, wanted, channel, [&](int from, Wide gradient) {
+        const Wide x = __shfl_sync(0xffffffffu, own.x, from);
+        const Wide y = __shfl_sync(0xffffffffu, own.y, from);
+        const Wide w = __shfl_sync(0xffffffffu, own.weight, from);
+        for_each_tap(x, y, tile, [&](const auto &tap) {
+            const int column = tap.column - tile.x, line = tap.row - first_row;
+            if (u32(column) >= TILE_WIDTH || u32(line) >= u32(lines)) return;
+            add(line * TILE_WIDTH + column, w * tap.share() * gradient);
+        });
+    });
+}
+
 // Computes `lines` image rows of a tile by the definition: adds the samples one after the other.
 // Lane c computes channel `channel`, and stores it if `in_row`. All lanes of a warp call this
 // together. There may be samples that do not touch these rows.
@@ -429,23 +449,14 @@ __device__ __forceinline__ void write_in_order(const Args &args, const S &sample
                                                int first_line, int lines, int image, int head,
                                                int channel, bool in_row) {
     typedef typename Element<VALUE>::Stored Stored;
-    const int lane = threadIdx.x % 32, first_row = tile.y + first_line;
+    const int lane = threadIdx.x % 32;
     Wide sums[TILE_PIXELS]; // in local memory
     for (int pixel = 0; pixel < TILE_PIXELS; pixel++) sums[pixel] = 0;
     samples.for_each([&](u32 record, u32 lanes) {
         PlacedSample own{0, 0, 0, 0, false};
         if (lanes >> lane & 1) own = samples.load(record);
-        const bool wanted = touches(own, tile, first_row, lines);
-        for_each_gradient(samples, own, wanted, channel, [&](int from, Wide gradient) {
-            const Wide x = __shfl_sync(0xffffffffu, own.x, from);
-            const Wide y = __shfl_sync(0xffffffffu, own.y, from);
-            const Wide w = __shfl_sync(0xffffffffu, own.weight, from);
-            for_each_tap(x, y, tile, [&](const auto &tap) {
-                const int column = tap.column - tile.x, line = tap.row - first_row;
-                if (u32(column) >= TILE_WIDTH || u32(line) >= u32(lines)) return;
-                sums[line * TILE_WIDTH + column] += w * tap.share() * gradient;
-            });
-        });
+        for_each_term(samples, own, tile, tile.y + first_line, lines, channel,
+                      [&](int pixel, Wide term) { sums[pixel] += term; });
     });
     for (int i = 0; i < lines * TILE_WIDTH && in_row; i++) {
         const int pixel = first_line * TILE_WIDTH + i;
