@@ -49,9 +49,6 @@ pub(super) fn order(name: &str) -> (usize, usize) {
 pub(super) fn mark(name: &str) -> (&'static str, Shape) {
     match OTHERS.iter().find(|other| other.0 == name) {
         Some(other) => (other.2, other.3),
-        None if is_pinned(name) => ("k pinned", Shape::Circle),
-        None if ["cpu-avx2", "cuda:half"].contains(&name) => ("k k5", Shape::Circle),
-        None if ["cpu-portable", "cuda:fixed"].contains(&name) => ("k k5 hollow", Shape::Circle),
         None if is_own(name) => ("k k0", Shape::Circle),
         None => ("k kt hollow", Shape::Diamond),
     }
