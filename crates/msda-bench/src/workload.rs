@@ -11,28 +11,18 @@ use serde::Deserialize;
 
 use crate::Unknown;
 
+/// Workloads by name, with the texts of their files.
+macro_rules! built_in {
+    ($($name:literal)*) => { [$(($name, include_str!(concat!("../workloads/", $name, ".toml")))),*] };
+}
+
 /// The built-in workloads: name and text.
-pub const BUILT_IN: [(&str, &str); 20] = [
-    ("small", include_str!("../workloads/small.toml")),
-    ("seed-encoder", include_str!("../workloads/seed-encoder.toml")),
-    ("seed-decoder", include_str!("../workloads/seed-decoder.toml")),
-    ("seed-uniform", include_str!("../workloads/seed-uniform.toml")),
-    ("seed-point", include_str!("../workloads/seed-point.toml")),
-    ("seed", include_str!("../workloads/seed.toml")),
-    ("seed-ring-uniform", include_str!("../workloads/seed-ring-uniform.toml")),
-    ("seed-b6h8", include_str!("../workloads/seed-b6h8.toml")),
-    ("detr-encoder", include_str!("../workloads/detr-encoder.toml")),
-    ("detr-decoder", include_str!("../workloads/detr-decoder.toml")),
-    ("dino-encoder", include_str!("../workloads/dino-encoder.toml")),
-    ("dino-training", include_str!("../workloads/dino-training.toml")),
-    ("bevformer-temporal", include_str!("../workloads/bevformer-temporal.toml")),
-    ("bevformer-spatial", include_str!("../workloads/bevformer-spatial.toml")),
-    ("bevformer-cross", include_str!("../workloads/bevformer-cross.toml")),
-    ("mask2former", include_str!("../workloads/mask2former.toml")),
-    ("rt-detr-decoder", include_str!("../workloads/rt-detr-decoder.toml")),
-    ("rf-detr-decoder", include_str!("../workloads/rf-detr-decoder.toml")),
-    ("rf-detr-training", include_str!("../workloads/rf-detr-training.toml")),
-    ("d-fine-decoder", include_str!("../workloads/d-fine-decoder.toml")),
+pub const BUILT_IN: [(&str, &str); 20] = built_in![
+    "small"
+    "seed-encoder" "seed-decoder" "seed-uniform" "seed-point" "seed" "seed-ring-uniform" "seed-b6h8"
+    "detr-encoder" "detr-decoder" "dino-encoder" "dino-training"
+    "bevformer-temporal" "bevformer-spatial" "bevformer-cross" "mask2former"
+    "rt-detr-decoder" "rf-detr-decoder" "rf-detr-training" "d-fine-decoder"
 ];
 
 /// A benchmark: sizes, types and locations of samples.
@@ -59,8 +49,7 @@ struct File {
     channels: usize,
     levels: Vec<(usize, usize)>,
     points: Points,
-    #[serde(default)]
-    layout: LayoutName,
+    layout: Option<String>,
     dtypes: Vec<String>,
     #[serde(default)]
     coordinates: Coordinates,
@@ -92,13 +81,13 @@ enum Points {
     Each(Vec<usize>),
 }
 
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum LayoutName {
-    #[default]
-    Bshd,
-    Planar,
-    Ring,
+/// The layout of value with this name.
+pub fn layout(name: &str) -> Result<Layout> {
+    let all = Layout::ALL.map(Layout::name);
+    Layout::ALL
+        .into_iter()
+        .find(|layout| layout.name() == name)
+        .with_context(|| format!("layout: got '{name}', expected one of {}", all.join(", ")))
 }
 
 /// The distribution of samples.
@@ -163,11 +152,7 @@ impl Workload {
             Points::Same(n) => vec![n; file.levels.len()],
             Points::Each(points) => points,
         };
-        let layout = match file.layout {
-            LayoutName::Bshd => Layout::Bshd,
-            LayoutName::Planar => Layout::Planar,
-            LayoutName::Ring => Layout::PlanarRing,
-        };
+        let layout = file.layout.as_deref().map_or(Ok(Layout::default()), layout)?;
         let queries = match file.queries {
             Queries::Number(n) => n,
             Queries::Word(word) if word == "positions" => {

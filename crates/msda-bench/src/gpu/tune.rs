@@ -180,11 +180,7 @@ impl<'a> Bench<'a> {
     fn new(device: &Device, data: &'a Data, pass: Pass, name: &str) -> Result<Self> {
         let expected = Expected::new(data, name)?;
         let task = Task::whole(data, pass);
-        let setup = match pass {
-            Pass::Forward => Setup::forward(&task.problem, &task.inputs),
-            Pass::Backward => Setup::backward(&task.problem, &task.inputs, task.grad_output),
-        };
-        let mut resident = Resident::new(device, &setup, Some(Kernel::Generic))?;
+        let mut resident = Resident::new(device, &Setup::of(&task), Some(Kernel::Generic))?;
         let results = run_poisoned(&mut resident)?;
         expected.are_right(data, pass, &results).context("the generic kernel is wrong")?;
         Ok(Self { data, pass, expected, results, resident })

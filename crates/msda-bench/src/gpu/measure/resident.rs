@@ -11,6 +11,9 @@ use msda_cuda::driver::{Device, Graph, Memory, Stream, StreamHandle};
 use msda_cuda::kernels::Kernel;
 use msda_cuda::{Levels, Operands, Pass, Plan, Request, Scatter, Slot, Tensors, Wanted};
 
+use crate::record;
+use crate::task::Task;
+
 /// A call to be made resident. The constructors give the usual options; other ones are set with
 /// `Setup { levels: Levels::Device, ..Setup::forward(problem, inputs) }`.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +41,14 @@ impl<'a> Setup<'a> {
         let reference = inputs.reference.is_some();
         let wanted = Wanted { value: true, locations: true, weights: true, reference };
         Self { backward: Some((grad_output, wanted)), ..Self::forward(problem, inputs) }
+    }
+
+    /// The pass of a task.
+    pub(crate) fn of(task: &'a Task<'a>) -> Self {
+        match task.pass {
+            record::Pass::Forward => Self::forward(&task.problem, &task.inputs),
+            record::Pass::Backward => Self::backward(&task.problem, &task.inputs, task.grad_output),
+        }
     }
 
     fn pass(&self) -> Pass {
