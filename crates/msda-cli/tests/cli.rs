@@ -89,7 +89,7 @@ fn bad_input_is_refused_with_advice_and_nothing_is_written() {
         (vec!["cut.safetensors"], "expected"),
         (vec!["missing.safetensors"], "missing.safetensors"),
         (vec!["in.safetensors", "--levels", "3x4,2x3"], "expected one of them, or the same"),
-        (vec!["loose.safetensors", "--levels", "3x4"], "levels of sampling_locations"),
+        (vec!["loose.safetensors", "--levels", "3x4"], "expected (B, Q, H, L, P, 2) with L = 1"),
         (vec!["in.safetensors", "--layout", "planar"], "got"),
         (vec!["in.safetensors", "--points", "3,1"], "points"),
         (vec!["in.safetensors", "extra.npy"], "extra.npy"),
