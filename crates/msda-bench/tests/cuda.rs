@@ -58,10 +58,6 @@ fn the_engine_is_right_and_names_its_kernel() {
                 assert_eq!(engine.kernel(&task), Some(kernel));
                 let measured = engine.launching(&task);
                 assert!(measured.host_us.is_some_and(|us| us > 0.0 && us < 1000.0));
-                assert_eq!(
-                    measured.compile_ms.is_some(),
-                    msda_cuda::jit::nvrtc().is_ok() && msda_cuda::jit::Cache::global().compiles()
-                );
                 assert!(measured.replay.is_some_and(|r| r.cold > 0.0 && r.warm > 0.0));
             }
         }

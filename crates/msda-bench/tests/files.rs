@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use msda::{Buffer, Dtype};
 use msda_bench::files::{self, Data, Tensor, npy, safetensors};
 
-use tensor_files::{SHAPES, all_exact, allowed, exact, memory, npy_bytes, safetensors_bytes, tensor, types};
+use tensor_files::{SHAPES, all_exact, allowed, exact, npy_bytes, peak_of, safetensors_bytes, tensor, types};
 
 fn message(error: impl Into<anyhow::Error>) -> String {
     format!("{:#}", error.into())
@@ -220,7 +220,7 @@ fn hostile_files_are_refused_for_the_right_reason() {
     for (name, expected) in reasons {
         let path = hostile_folder().join(name);
         let size = fs::metadata(&path).unwrap().len() as usize;
-        let (result, peak) = memory::peak_of(|| files::read(&path));
+        let (result, peak) = peak_of(|| files::read(&path));
         let text = message(result.expect_err(name));
         if !text.contains(expected) {
             wrong.push(text.clone());
@@ -264,9 +264,9 @@ fn large_files_that_grow_in_memory_stay_within_bounds() {
     ];
     for (name, bytes) in cases {
         let (_, peak) = if bytes.starts_with(b"\x93NUMPY") {
-            memory::peak_of(|| npy::parse(&bytes).is_ok())
+            peak_of(|| npy::parse(&bytes).is_ok())
         } else {
-            memory::peak_of(|| safetensors::parse(&bytes).is_ok())
+            peak_of(|| safetensors::parse(&bytes).is_ok())
         };
         assert!(peak <= allowed(bytes.len()), "{name}: {peak} bytes allocated for {}", bytes.len());
     }

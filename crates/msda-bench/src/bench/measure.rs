@@ -202,7 +202,7 @@ pub(crate) fn timed(
     (threads, work, check): (usize, Work, Check),
 ) -> Result<(Measurement, Vec<f64>)> {
     let times = engine.time(task, effort).with_context(|| format!("timing {}", engine.name()))?;
-    let Launching { host_us, compile_ms, replay } = engine.launching(task);
+    let Launching { host_us, replay } = engine.launching(task);
     let measurement = Measurement {
         workload: workload.to_owned(),
         problem: task.problem.to_string(),
@@ -214,7 +214,6 @@ pub(crate) fn timed(
         cold: engine.is_cold(),
         kernel: engine.kernel(task),
         host_us,
-        compile_ms,
         replay,
         time: summarize(&times),
         work,

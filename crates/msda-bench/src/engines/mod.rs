@@ -88,8 +88,6 @@ pub trait Engine {
 pub struct Launching {
     /// Microseconds of the host per launch.
     pub host_us: Option<f64>,
-    /// Milliseconds to compile the slowest kernel.
-    pub compile_ms: Option<f64>,
     /// Times of replays from a CUDA graph.
     pub replay: Option<Replay>,
 }

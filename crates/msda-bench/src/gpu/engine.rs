@@ -191,23 +191,6 @@ impl Cuda {
     }
 }
 
-/// Milliseconds to compile the slowest kernel of a plan, without the cache; none without a
-/// compiler.
-fn compile_ms(resident: &Resident) -> Option<f64> {
-    if !jit::Cache::global().compiles() {
-        return None;
-    }
-    let plan = resident.plan();
-    let call = plan.choice().kernel.prepare(&resident.request(), &Target::of(plan.device()));
-    let mut slowest = None;
-    for kernel in call.kernels() {
-        let start = Instant::now();
-        jit::compile(&kernel.unit).ok()?;
-        slowest = slowest.max(Some(start.elapsed()));
-    }
-    slowest.map(|took| took.as_secs_f64() * 1e3)
-}
-
 impl Engine for Cuda {
     fn name(&self) -> String {
         self.name.clone()
@@ -301,7 +284,7 @@ impl Engine for Cuda {
         let replay = Some(Replay { cold: replayed(true)?, warm: replayed(false)? });
         // Last, because launches without waiting heat the device, which may slow it.
         let host_us = Some(resident.host_cost()?);
-        let launching = Launching { host_us, compile_ms: compile_ms(resident), replay };
+        let launching = Launching { host_us, replay };
         if let Some((_, ran)) = &mut self.ran {
             ran.launching = launching;
         }

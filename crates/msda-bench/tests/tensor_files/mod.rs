@@ -69,44 +69,9 @@ pub(crate) fn allowed(len: usize) -> usize {
     16 * len + 4096
 }
 
-/// Counts the memory that the current thread allocates.
-pub(crate) mod memory {
-    #![allow(unsafe_code)]
-
-    use std::alloc::{GlobalAlloc, Layout, System};
-    use std::cell::Cell;
-
-    thread_local! {
-        static NOW: Cell<isize> = const { Cell::new(0) };
-        static PEAK: Cell<isize> = const { Cell::new(0) };
-    }
-
-    struct Counting;
-
-    #[global_allocator]
-    static COUNTING: Counting = Counting;
-
-    // SAFETY: each call is passed to the system allocator unchanged; the counters allocate nothing.
-    unsafe impl GlobalAlloc for Counting {
-        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-            NOW.set(NOW.get() + layout.size() as isize);
-            PEAK.set(PEAK.get().max(NOW.get()));
-            // SAFETY: the caller keeps the rules of `GlobalAlloc`.
-            unsafe { System.alloc(layout) }
-        }
-
-        unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-            NOW.set(NOW.get() - layout.size() as isize);
-            // SAFETY: the caller keeps the rules of `GlobalAlloc`.
-            unsafe { System.dealloc(pointer, layout) }
-        }
-    }
-
-    /// The result of `f`, and the most memory it held at any time.
-    pub(crate) fn peak_of<T>(f: impl FnOnce() -> T) -> (T, usize) {
-        NOW.set(0);
-        PEAK.set(0);
-        let result = f();
-        (result, PEAK.get() as usize)
-    }
+/// The result of `f`, and the most memory that it held at any time.
+pub(crate) fn peak_of<T>(f: impl FnOnce() -> T) -> (T, usize) {
+    let mut result = None;
+    let counted = allocation_counter::measure(|| result = Some(f()));
+    (result.expect("it was called"), counted.bytes_max as usize)
 }
