@@ -228,7 +228,13 @@ impl Workload {
         let ring = problem.layout() == Layout::PlanarRing;
         let inside = ring.then(|| inside_levels(&problem));
         let (d, positions) = (problem.channels(), problem.positions());
-        let mut value = random_rows(t.value, problem.value_len(), d, seed, |r| r.normal());
+        let normal = |len, seed: u64| {
+            rows(t.value, len, d, |row| {
+                let mut r = Rng::new(seed ^ (row << 24));
+                (0..d).map(|_| r.normal()).collect()
+            })
+        };
+        let mut value = normal(problem.value_len(), seed);
         if let Some(inside) = inside {
             let mut elements = value.as_mut();
             for i in 0..problem.value_len() {
@@ -243,7 +249,7 @@ impl Workload {
             value,
             locations: self.locations.generate(&problem),
             weights: self.weights(&problem),
-            grad_output: random_rows(t.value, problem.output_len(), d, seed + 2, |r| r.normal()),
+            grad_output: normal(problem.output_len(), seed + 2),
             problem,
         })
     }
@@ -264,17 +270,12 @@ impl Workload {
 
     /// Attention weights: positive, with the sum 1 for each query and head.
     fn weights(&self, p: &Problem) -> Buffer {
-        let n = p.samples().max(1);
-        let rows: Vec<f32> = (0..p.weights_len() / n)
-            .into_par_iter()
-            .flat_map_iter(|row| {
-                let mut r = Rng::new(self.locations.seed + 1 + ((row as u64) << 20));
-                let e: Vec<f64> = (0..n).map(|_| r.normal().exp()).collect();
-                let sum: f64 = e.iter().sum();
-                e.into_iter().map(move |x| (x / sum) as f32).collect::<Vec<_>>()
-            })
-            .collect();
-        Buffer::from_fn(p.types().weights, p.weights_len(), |i| f64::from(rows[i]))
+        rows(p.types().weights, p.weights_len(), p.samples(), |row| {
+            let mut r = Rng::new(self.locations.seed + 1 + (row << 20));
+            let e: Vec<f64> = (0..p.samples()).map(|_| r.normal().exp()).collect();
+            let sum: f64 = e.iter().sum();
+            e.into_iter().map(|x| x / sum).collect()
+        })
     }
 }
 
@@ -295,20 +296,12 @@ pub struct Data {
     pub grad_output: Buffer,
 }
 
-/// Rows of `inner` numbers. Each row has its own generator, so that rows can be made in parallel.
-fn random_rows(
-    dtype: Dtype,
-    len: usize,
-    inner: usize,
-    seed: u64,
-    f: impl Fn(&mut Rng) -> f64 + Sync,
-) -> Buffer {
-    let numbers: Vec<f32> = (0..len.div_ceil(inner.max(1)))
+/// Rows of `inner` numbers, rounded to `f32`. They are made in parallel, so each row must have its
+/// own generator.
+fn rows(dtype: Dtype, len: usize, inner: usize, row: impl Fn(u64) -> Vec<f64> + Sync) -> Buffer {
+    let numbers: Vec<f32> = (0..len.div_ceil(inner.max(1)) as u64)
         .into_par_iter()
-        .flat_map_iter(|row| {
-            let mut r = Rng::new(seed ^ ((row as u64) << 24));
-            (0..inner).map(|_| f(&mut r) as f32).collect::<Vec<_>>()
-        })
+        .flat_map_iter(|i| row(i).into_iter().map(|x| x as f32))
         .collect();
     Buffer::from_fn(dtype, len, |i| f64::from(numbers[i]))
 }
@@ -327,42 +320,37 @@ fn inside_levels(p: &Problem) -> Vec<bool> {
 impl Locations {
     fn generate(&self, p: &Problem) -> Buffer {
         let (queries, heads, samples) = (p.queries(), p.heads(), p.samples());
-        let per_query = heads * samples * 2;
-        let numbers: Vec<f32> = (0..p.batch() * queries)
-            .into_par_iter()
-            .flat_map_iter(|pair| {
-                let mut r = Rng::new(self.seed ^ 0xface ^ ((pair as u64) << 16));
-                let mut out = Vec::with_capacity(per_query);
-                let reference = self.reference(p, pair / queries.max(1), pair % queries.max(1));
-                for head in 0..heads {
-                    // Each head has its own direction, as in a newly initialised model.
-                    let angle = std::f64::consts::TAU * head as f64 / heads as f64;
-                    for (level, &points) in p.levels().iter().zip(p.points()) {
-                        for point in 0..points {
-                            let far = (point + 1) as f64;
-                            let step = [
-                                angle.cos() * far + self.spread * r.normal(),
-                                angle.sin() * far + self.spread * r.normal(),
-                            ];
-                            let mut at = match self.kind {
-                                Distribution::Uniform => [r.unit(), r.unit()],
-                                Distribution::Point => [0.51, 0.51],
-                                _ => [
-                                    reference[0] + step[0] / level.w as f64,
-                                    reference[1] + step[1] / level.h as f64,
-                                ],
-                            };
-                            if self.outside > 0.0 && r.unit() < self.outside {
-                                at[r.below(2)] = r.pick(&[-1.0, 1.0]) * r.between(1.1, 3.0) + 0.5;
-                            }
-                            out.extend(at.map(|x| x as f32));
+        rows(p.types().locations, p.locations_len(), heads * samples * 2, |pair| {
+            let mut r = Rng::new(self.seed ^ 0xface ^ (pair << 16));
+            let mut out = Vec::new();
+            let reference = self.reference(p, pair as usize / queries, pair as usize % queries);
+            for head in 0..heads {
+                // Each head has its own direction, as in a newly initialised model.
+                let angle = std::f64::consts::TAU * head as f64 / heads as f64;
+                for (level, &points) in p.levels().iter().zip(p.points()) {
+                    for point in 0..points {
+                        let far = (point + 1) as f64;
+                        let step = [
+                            angle.cos() * far + self.spread * r.normal(),
+                            angle.sin() * far + self.spread * r.normal(),
+                        ];
+                        let mut at = match self.kind {
+                            Distribution::Uniform => [r.unit(), r.unit()],
+                            Distribution::Point => [0.51, 0.51],
+                            _ => [
+                                reference[0] + step[0] / level.w as f64,
+                                reference[1] + step[1] / level.h as f64,
+                            ],
+                        };
+                        if self.outside > 0.0 && r.unit() < self.outside {
+                            at[r.below(2)] = r.pick(&[-1.0, 1.0]) * r.between(1.1, 3.0) + 0.5;
                         }
+                        out.extend(at);
                     }
                 }
-                out
-            })
-            .collect();
-        Buffer::from_fn(p.types().locations, p.locations_len(), |i| f64::from(numbers[i]))
+            }
+            out
+        })
     }
 
     /// The reference point of a query.

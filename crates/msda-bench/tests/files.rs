@@ -136,17 +136,17 @@ fn accessors_refuse_other_types_with_a_reason() {
     assert!(text.starts_with("levels: got bf16, expected integers\nhint: "), "{text}");
     let text = message(ints.float("value").unwrap_err());
     assert!(text.starts_with("value: got integers, expected f64, f32, f16 or bf16\nhint: "), "{text}");
-    assert!(Tensor::new(vec![2, 2], ints.data).is_err());
-    assert!(Tensor::new(vec![usize::MAX, 2], floats.data).is_err());
 }
 
 #[test]
 fn tensors_that_cannot_be_read_back_are_not_written() {
     let good = tensor(None, &[2]);
     let bad = Tensor { shape: vec![3], data: Data::Int(vec![1, 2]) };
+    let huge = Tensor { shape: vec![usize::MAX, 2], data: Data::Int(vec![1, 2]) };
     let named = |name: &str| (name.to_string(), good.clone());
     for (error, expected) in [
         (npy::encode(&bad), "got 2 elements, expected 3 for the shape [3]"),
+        (npy::encode(&huge), "got the shape [18446744073709551615, 2]"),
         (npy::encode(&tensor(Some(Dtype::Bf16), &[2])), "write a .safetensors file"),
         (safetensors::encode(&[("bad".to_string(), bad)]), "tensor 'bad': got 2 elements"),
         (safetensors::encode(&[named("a"), named("a")]), "got 'a' twice"),
