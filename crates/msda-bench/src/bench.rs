@@ -13,7 +13,6 @@ use crate::record::{Ceiling, Device, GpuState, Measurement, Pass, Record, Skippe
 use crate::workload::Workload;
 use crate::{gpu, machine, work};
 use measure::TURNS;
-pub(crate) use measure::timed;
 
 /// What to measure.
 #[derive(Debug, Clone, Default)]
@@ -32,6 +31,8 @@ pub struct Options {
     pub threads: Vec<usize>,
     /// Fewer workloads and runs.
     pub quick: bool,
+    /// Few runs of each, for many workloads. A failure is noted, and the run goes on.
+    pub brief: bool,
     /// The command line, for the record.
     pub command: String,
 }
@@ -119,7 +120,8 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     let on_cpu = |c: &&Cell| bench.device(&c.engine) == Device::Cpu;
     let threads: BTreeSet<usize> = plans.iter().flatten().filter(on_cpu).map(|c| c.threads).collect();
     let gpu = plans.iter().flatten().any(|c| !on_cpu(&c));
-    let again = plans.iter().filter(|plan| plan.iter().any(|c| on_cpu(&c))).count() * (TURNS - 1) as usize;
+    let turns = if options.brief { 0 } else { TURNS as usize - 1 };
+    let again = plans.iter().filter(|plan| plan.iter().any(|c| on_cpu(&c))).count() * turns;
     let cells = plans.iter().map(Vec::len).sum::<usize>();
     bench.progress.begin(threads.len() + usize::from(gpu) + cells + again);
     for threads in threads {
@@ -129,6 +131,9 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     if gpu {
         bench.progress.step("ceilings of the GPU");
         bench.measure_gpu_ceilings();
+    }
+    if options.brief {
+        bench.prepare(&workloads, &plans)?;
     }
     for (workload, plan) in workloads.iter().zip(&plans) {
         bench.measure(workload, plan)?;
@@ -240,6 +245,19 @@ impl Bench<'_> {
                 self.skip(format!("{name} {pass}"), format!("{name} has no {pass} pass of its own"));
             }
         }
+        Ok(())
+    }
+
+    /// Makes the open engines ready for all problems at once.
+    fn prepare(&mut self, workloads: &[Workload], plans: &[Vec<Cell>]) -> Result<()> {
+        let mut problems = Vec::new();
+        for (workload, plan) in workloads.iter().zip(plans) {
+            for cell in plan {
+                problems.push((workload.problem(cell.dtype)?, cell.pass));
+            }
+        }
+        problems.dedup();
+        self.open.values().for_each(|engine| engine.prepare(&problems));
         Ok(())
     }
 

@@ -204,9 +204,9 @@ fn random_problems_are_checked_and_timed() {
     if gpu().is_none() {
         return;
     }
-    let (engines, passes) = (vec!["cuda".into()], vec![Pass::Forward, Pass::Backward]);
-    let options = random::Options { count: 6, seed: 3, engines, passes, ..random::Options::default() };
-    let record = random::run(&options, &Registry::default(), &mut Silent).unwrap();
+    let (workloads, engines) = (random::names(3, 6), vec!["cuda".into()]);
+    let options = bench::Options { workloads, engines, brief: true, ..bench::Options::default() };
+    let record = bench::run(&options, &Registry::default(), &mut Silent).unwrap();
     assert_eq!((record.measurements.len(), record.skipped.as_slice()), (12, &[][..]));
     assert!(record.measurements.iter().all(|m| m.cold && m.kernel.is_some() && m.host_us.is_none()));
 }

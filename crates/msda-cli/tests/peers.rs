@@ -127,7 +127,10 @@ fn a_random_problem_that_fails_is_named() {
     let said = text(&run.stderr);
     assert_eq!(run.status.code(), Some(1), "{said}");
     assert_eq!(said.matches("\nfailed: random-4-").count() + usize::from(said.starts_with("failed: ")), 3);
-    assert!(said.contains("forward peer:wrong") && said.contains("error: 3 measurements failed"), "{said}");
+    assert!(
+        said.contains("peer:wrong f32 forward") && said.contains("error: 3 measurements failed"),
+        "{said}"
+    );
     let record = Record::load(&msda.at("report/record.json")).unwrap();
     assert_eq!((record.measurements.len(), record.skipped.len()), (3, 3), "{:?}", record.skipped);
 }
