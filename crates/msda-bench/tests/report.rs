@@ -260,9 +260,9 @@ fn the_gpu_is_described_and_compared_with_itself() {
     let records = [with_gpu()];
     let text = markdown(&records);
     for expected in [
-        "On an Example GPU 200, forward, f32: **2.0 times faster than the fastest** of mmcv, original, torch, \
+        "Example GPU 200, forward, f32: **2.0 times faster than the fastest** of mmcv, original, torch, \
          30 times faster than torch.",
-        "On an Example GPU 200, backward, f32: **2.0 times faster than the fastest** of mmcv, original, torch, \
+        "Example GPU 200, backward, f32: **2.0 times faster than the fastest** of mmcv, original, torch, \
          30 times faster than torch.",
         "Backward on the GPU",
         "forward, f32: **10 times faster than torch**.",
