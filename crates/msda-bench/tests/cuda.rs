@@ -47,15 +47,15 @@ fn the_engine_is_right_and_names_its_kernel() {
                     continue;
                 }
                 // What ran is known for the pass that ran.
-                assert_eq!((engine.refuses(&task), engine.kernel(&task)), (None, None));
+                assert_eq!((engine.refuses(&task), engine.launching(&task).kernel), (None, None));
                 let check = expected.check(&mut engine, &data, pass).unwrap();
                 assert!(check.compared > 0 && !check.inexact);
-                let kernel = engine.kernel(&task).unwrap();
+                let kernel = engine.launching(&task).kernel.unwrap();
                 assert_eq!(kernel == "generic", name == "cuda:generic", "{kernel}");
                 let effort = Effort { budget: Duration::from_millis(50), at_most: 1000, ..Effort::FULL };
                 let times = engine.time(&task, effort).unwrap();
                 assert!((3..=200).contains(&times.len()) && times.iter().all(|t| *t > 0.0), "{times:?}");
-                assert_eq!(engine.kernel(&task), Some(kernel));
+                assert_eq!(engine.launching(&task).kernel, Some(kernel));
                 let measured = engine.launching(&task);
                 assert!(measured.host_us.is_some_and(|us| us > 0.0 && us < 1000.0));
                 assert!(measured.replay.is_some_and(|r| r.cold > 0.0 && r.warm > 0.0));

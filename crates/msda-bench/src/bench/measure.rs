@@ -202,7 +202,7 @@ impl Bench<'_> {
         let times = engine
             .time(&task, self.effort(engine.device()))
             .with_context(|| format!("timing {}", engine.name()))?;
-        let Launching { host_us, replay } = engine.launching(&task);
+        let Launching { kernel, host_us, replay } = engine.launching(&task);
         let measurement = Measurement {
             workload: workload.name.clone(),
             problem: task.problem.to_string(),
@@ -212,7 +212,7 @@ impl Bench<'_> {
             threads: cell.threads,
             device: engine.device(),
             cold: engine.is_cold(),
-            kernel: engine.kernel(&task),
+            kernel,
             host_us,
             replay,
             time: summarize(&times),

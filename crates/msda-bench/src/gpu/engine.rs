@@ -64,7 +64,7 @@ pub struct Cuda {
     /// The task whose tensors are on the device.
     loaded: Option<((Key, Pass), Resident)>,
     /// The last task and its kernel.
-    ran: Option<((Key, Pass), Ran)>,
+    ran: Option<((Key, Pass), Launching)>,
 }
 
 impl Variant {
@@ -96,12 +96,6 @@ impl Variant {
 fn pass_of(task: &Task<'_>) -> (msda_cuda::Pass, Operands) {
     let pass = whole_pass(task.pass, None);
     (pass, Operands::for_pass(&task.problem, None, pass))
-}
-
-/// The kernel and launches of a task.
-struct Ran {
-    kernel: String,
-    launching: Launching,
 }
 
 /// The number of the GPU and the kernels, from an engine's name.
@@ -168,10 +162,6 @@ impl Cuda {
         Some(choose(&request, &Target::of(&self.device)).ok()?.kernel)
     }
 
-    fn ran(&self, task: &Task<'_>) -> Option<&Ran> {
-        self.ran.as_ref().filter(|(key, _)| *key == (task.key(), task.pass)).map(|(_, ran)| ran)
-    }
-
     /// The task on the device. With `again` the tensors that were copied last are used if they are
     /// the same.
     fn load(&mut self, task: &Task<'_>, again: bool) -> Result<&mut Resident> {
@@ -185,8 +175,8 @@ impl Cuda {
                 Resident::new(&self.device, &setup, self.given(task))?
             }
         };
-        let kernel = resident.plan().choice().kernel.to_string();
-        self.ran = Some((key.clone(), Ran { kernel, launching: Launching::default() }));
+        let kernel = Some(resident.plan().choice().kernel.to_string());
+        self.ran = Some((key, Launching { kernel, ..Launching::default() }));
         Ok(&mut self.loaded.insert((key, resident)).1)
     }
 }
@@ -239,12 +229,9 @@ impl Engine for Cuda {
         true
     }
 
-    fn kernel(&self, task: &Task<'_>) -> Option<String> {
-        self.ran(task).map(|ran| ran.kernel.clone())
-    }
-
     fn launching(&self, task: &Task<'_>) -> Launching {
-        self.ran(task).map(|ran| ran.launching).unwrap_or_default()
+        let own = self.ran.as_ref().filter(|(key, _)| *key == (task.key(), task.pass));
+        own.map(|(_, ran)| ran.clone()).unwrap_or_default()
     }
 
     fn prepare(&self, problems: &[(Problem, Pass)]) {
@@ -284,9 +271,8 @@ impl Engine for Cuda {
         let replay = Some(Replay { cold: replayed(true)?, warm: replayed(false)? });
         // Last, because launches without waiting heat the device, which may slow it.
         let host_us = Some(resident.host_cost()?);
-        let launching = Launching { host_us, replay };
         if let Some((_, ran)) = &mut self.ran {
-            ran.launching = launching;
+            (ran.host_us, ran.replay) = (host_us, replay);
         }
         // Free the memory for other engines.
         self.loaded = None;
