@@ -190,9 +190,9 @@ fn tuning_checks_times_and_writes_a_line() {
         let tuned = job.run(&gpu, &mut Silent).unwrap();
         assert_eq!(tuned.timed + tuned.rejected.len(), 6, "{pass}: {:?}", tuned.rejected);
         assert!(tuned.timed > 1, "{pass}: {:?}", tuned.rejected);
-        assert!(tuned.before.1.is_some() && tuned.best.windows(2).all(|w| w[0].1 <= w[1].1));
+        assert!(tuned.before.is_some() && tuned.best.windows(2).all(|w| w[0].1 <= w[1].1));
         tune::save(&path, &choose::Header::of(&gpu), &[tuned]).unwrap();
-        classes.push(job.class);
+        classes.push(job.class.clone());
     }
     let read = choose::Tuned::parse_file(&std::fs::read_to_string(&path).unwrap(), &path);
     assert!(classes.iter().all(|class| read.find(class, gpu.sms()).is_some()), "{classes:?}");

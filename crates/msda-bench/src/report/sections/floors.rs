@@ -1,16 +1,16 @@
 //! Our times beside the least time that the ceilings of the machine allow.
 
-use crate::record::{Device, Pass, Record};
+use crate::record::{Device, Measurement, Pass, Record};
 use crate::report::Extension;
 use crate::report::chart::{Chart, Mark, Plots, Row};
 use crate::report::compare::is_default;
 use crate::report::group::{Group, dtype_order, workloads};
-use crate::report::number::{count, percent, times};
+use crate::report::number::{count, figure, percent, times};
 use crate::report::page::Part;
 use crate::report::svg::Shape;
 
 const NOTE: &str = "msda's time divided by the least time that the measured ceilings of the machine allow. The \
-    vertical line is this limit; further right is slower.";
+    vertical line is this limit; further right is slower. The time of the bold number is below the workload.";
 
 /// A chart per device and pass, the GPU before the processor; none without ceilings.
 pub(super) fn part(run: &Record, extensions: &[Box<dyn Extension>]) -> Option<Part> {
@@ -46,24 +46,26 @@ pub(super) fn part(run: &Record, extensions: &[Box<dyn Extension>]) -> Option<Pa
 
 /// A mark per dtype, on one number of threads: ceilings depend on it.
 fn row(run: &Record, group: &Group<'_>, threads: usize) -> Option<Row> {
-    let ours = |m: &crate::record::Measurement| is_default(run, &m.engine) && m.threads == threads;
-    let all = group.rows.iter().filter(|r| ours(r.measured));
-    let mut marks: Vec<Mark> = all
-        .filter_map(|r| {
-            let (share, dtype) = (r.reached()?, &r.measured.dtype);
-            Some(Mark {
-                name: dtype.clone(),
-                order: (dtype_order(dtype).0, 0),
-                class: "k k0",
-                shape: Shape::of(dtype),
-                value: 1.0 / share,
-                text: times(Some(1.0 / share)),
-                title: format!("{dtype}: {} of the limit", percent(Some(share))),
-                ..Mark::default()
-            })
-        })
-        .collect();
-    let nearest = marks.iter_mut().min_by(|a, b| a.value.total_cmp(&b.value))?;
+    let ours = |m: &Measurement| is_default(run, &m.engine) && m.threads == threads;
+    let marks = group.rows.iter().filter(|r| ours(r.measured)).filter_map(|r| {
+        let (share, dtype) = (r.reached()?, &r.measured.dtype);
+        let (scale, unit) = super::times::unit(r.measured.device);
+        let mark = Mark {
+            name: dtype.clone(),
+            order: (dtype_order(dtype).0, 0),
+            class: "k k0",
+            shape: Shape::of(dtype),
+            value: 1.0 / share,
+            text: times(Some(1.0 / share)),
+            title: format!("{dtype}: {} of the limit", percent(Some(share))),
+            ..Mark::default()
+        };
+        Some((mark, format!("{dtype} {} {unit}", figure(r.measured.time.median * scale))))
+    });
+    let mut marks: Vec<(Mark, String)> = marks.collect();
+    // The time of the nearest is below the name of the workload.
+    let (nearest, time) = marks.iter_mut().min_by(|a, b| a.0.value.total_cmp(&b.0.value))?;
     nearest.bold = true;
-    Some(Row { name: group.workload.into(), marks, ..Row::default() })
+    let own = (time.clone(), String::new());
+    Some(Row { name: group.workload.into(), own, marks: marks.into_iter().map(|(mark, _)| mark).collect() })
 }
