@@ -4,28 +4,10 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use msda::{
-    Backend, Buffer, Gradients, Inputs, Layout, Padding, Problem, Reference, ReferenceKind, Sampling, Spec,
-    Types, View, ViewMut,
+    Backend, Buffer, Gradients, Inputs, Layout, Problem, Reference, ReferenceKind, Spec, Types, View, ViewMut,
 };
 
 use crate::files::{Data, Tensor};
-
-/// The parameters that are not in the tensors.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    /// Height and width of each level; empty to read them from `spatial_shapes`.
-    pub levels: Vec<(usize, usize)>,
-    /// Points per level; needed if they differ or the locations have no level dimension.
-    pub points: Vec<usize>,
-    /// The memory layout of `value`.
-    pub layout: Layout,
-    /// Bilinear or nearest sampling.
-    pub sampling: Sampling,
-    /// How samples outside the map are read.
-    pub padding: Padding,
-    /// Whether 0 and 1 are the centres of the corner pixels instead of the edges of the map.
-    pub align_corners: bool,
-}
 
 /// The names of each tensor. The first one is used in messages.
 const VALUE: &[&str] = &["value"];
@@ -110,8 +92,10 @@ impl Sizes {
 }
 
 impl<'a> Evaluation<'a> {
-    /// Derives the problem from names and shapes of tensors.
-    pub fn new(tensors: &'a Tensors, options: &Options) -> Result<Self> {
+    /// Derives the problem from names and shapes of tensors, and from options: layout, sampling,
+    /// padding and `align_corners`; the levels if there is no tensor with them; the points of each
+    /// level if they differ or the locations have no level dimension.
+    pub fn new(tensors: &'a Tensors, options: &Spec) -> Result<Self> {
         refuse_two_names(tensors)?;
         let mut sizes = Sizes::default();
         let value = need(tensors, VALUE)?;
@@ -178,15 +162,12 @@ impl<'a> Evaluation<'a> {
             points,
             starts: starts.map(whole).transpose()?,
             positions: Some(positions),
-            sampling: options.sampling,
-            padding: options.padding,
-            align_corners: options.align_corners,
-            layout: options.layout,
             types: Types {
                 value: float(value)?.dtype(),
                 locations: float(locations)?.dtype(),
                 weights: float(weights)?.dtype(),
             },
+            ..options.clone()
         })?;
         let named = [value, locations, weights].into_iter().chain(reference).collect();
         Ok(Self { problem, inputs, named, grad_output: grad_output.map(float).transpose()? })
@@ -243,7 +224,7 @@ fn whole((name, tensor): Named<'_>) -> Result<Vec<usize>> {
     tensor.ints(name)?.iter().map(size).collect()
 }
 
-fn levels(tensors: &Tensors, options: &Options) -> Result<Vec<(usize, usize)>> {
+fn levels(tensors: &Tensors, options: &Spec) -> Result<Vec<(usize, usize)>> {
     let Some((name, t)) = find(tensors, SHAPES) else {
         if !options.levels.is_empty() {
             return Ok(options.levels.clone());
@@ -264,7 +245,7 @@ fn levels(tensors: &Tensors, options: &Options) -> Result<Vec<(usize, usize)>> {
 }
 
 /// Points per level, from the shape of the locations or the option.
-fn points(name: &str, sizes: &Sizes, options: &Options) -> Result<Vec<usize>> {
+fn points(name: &str, sizes: &Sizes, options: &Spec) -> Result<Vec<usize>> {
     let levels = sizes.0["L"];
     let Some(&each) = sizes.0.get("P") else {
         let n = sizes.0["N"];

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use msda::{Layout, Padding, Sampling};
-use msda_bench::evaluation::{Evaluation, Options, Tensors};
+use msda::{Layout, Padding, Sampling, Spec};
+use msda_bench::evaluation::{Evaluation, Tensors};
 use msda_bench::files;
 use msda_bench::workload::layout;
 
@@ -102,13 +102,14 @@ pub(crate) fn main(args: Args) -> Result<()> {
             ensure!(!again, "tensor '{name}': got it twice, the second time from {}", path.display());
         }
     }
-    let options = Options {
+    let options = Spec {
         levels: args.levels,
         points: args.points,
         layout: args.layout,
         sampling: if args.nearest { Sampling::Nearest } else { Sampling::Bilinear },
         padding: if args.border { Padding::Border } else { Padding::Zeros },
         align_corners: args.align_corners,
+        ..Spec::default()
     };
     let backend = registry.backend(&engine)?;
     let evaluation = Evaluation::new(&tensors, &options)?;
