@@ -97,7 +97,6 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
         measurements: Vec::new(),
         skipped: Vec::new(),
         torch: None,
-        cuda: false,
         guests: BTreeSet::new(),
         peers: Vec::new(),
         ordinal,
@@ -130,7 +129,11 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     }
     if gpu {
         bench.progress.step("ceilings of the GPU");
-        bench.measure_gpu_ceilings();
+        // Without them times have no floor to compare with.
+        match gpu::ceilings_of(ordinal) {
+            Ok(ceilings) => bench.ceilings.extend(ceilings),
+            Err(why) => bench.skip("ceilings of the GPU".into(), format!("{why:#}")),
+        }
     }
     if options.brief {
         bench.prepare(&workloads, &plans)?;
@@ -163,8 +166,6 @@ struct Bench<'a> {
     measurements: Vec<Measurement>,
     skipped: Vec<Skipped>,
     torch: Option<String>,
-    /// Whether the CUDA backend is measured although no engine was named.
-    cuda: bool,
     /// The engines of others that are installed: torch, torch-cuda, peers.
     guests: BTreeSet<String>,
     /// The peers that are described, installed or not.
@@ -180,10 +181,6 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn wants(&self, engine: &str) -> bool {
-        self.options.engines.is_empty() || self.options.engines.iter().any(|e| e == engine)
-    }
-
     /// The passes that are measured.
     fn passes(&self) -> Vec<Pass> {
         self.options.pass.map_or_else(|| vec![Pass::Forward, Pass::Backward], |only| vec![only])
@@ -232,10 +229,7 @@ impl Bench<'_> {
         }
         if options.engines.is_empty() {
             match self.registry.open("cuda", 1) {
-                Ok(engine) => {
-                    self.cuda = true;
-                    self.open.insert(("cuda".into(), 1), engine);
-                }
+                Ok(engine) => drop(self.open.insert(("cuda".into(), 1), engine)),
                 Err(why) => self.skip("cuda".into(), gpu::missing(&why)),
             }
         }
@@ -261,28 +255,20 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Measures the limits of the GPU. Without them times have no floor to compare with.
-    fn measure_gpu_ceilings(&mut self) {
-        match gpu::ceilings_of(self.ordinal) {
-            Ok(ceilings) => self.ceilings.extend(ceilings),
-            Err(why) => self.skip("ceilings of the GPU".into(), format!("{why:#}")),
-        }
-    }
-
     /// Looks for torch and for peers, so that a missing one is noted once and not for each
     /// workload.
     fn find_guests(&mut self) -> Result<()> {
         let mut wanted: Vec<String> = ["torch", "torch-cuda"].map(String::from).into();
-        if self.options.engines.is_empty()
-            || self.options.engines.iter().any(|e| e.starts_with(peers::PREFIX))
-        {
+        let named = &self.options.engines;
+        for name in named.iter().filter(|e| e.starts_with(peers::PREFIX)) {
+            peers::find(name)?;
+        }
+        if named.is_empty() || named.iter().any(|e| e.starts_with(peers::PREFIX)) {
             self.peers = peers::load()?;
             wanted.extend(self.peers.iter().map(Peer::engine));
         }
-        for name in self.options.engines.iter().filter(|e| e.starts_with(peers::PREFIX)) {
-            peers::find(name)?;
-        }
-        wanted.retain(|engine| self.wants(engine) && self.measures(self.device(engine)));
+        let asked = |engine: &String| named.is_empty() || named.contains(engine);
+        wanted.retain(|engine| asked(engine) && self.measures(self.device(engine)));
         if wanted.is_empty() {
             return Ok(());
         }
@@ -371,7 +357,7 @@ impl Bench<'_> {
             return self.options.engines.iter().filter(|e| here(e)).cloned().collect();
         }
         let mut names = vec![best.to_owned(), Plain::NAME.to_owned()];
-        if self.cuda {
+        if self.open.contains_key(&("cuda".into(), 1)) {
             names.push("cuda".into());
         }
         if dtype == Dtype::F32 {
