@@ -37,8 +37,11 @@ const CHOSEN: Variant = Variant {
     given: None,
 };
 
+/// Opens a backend.
+type Open = fn(&Gpu) -> msda_cuda::Cuda;
+
 /// Words in place of a kernel's name, and the backends that they name.
-const WORDS: [(&str, Variant, fn(&Gpu) -> msda_cuda::Cuda); 5] = [
+const WORDS: [(&str, Variant, Open); 5] = [
     ("half", Variant { sums: Sums::F16, ..CHOSEN }, msda_cuda::Cuda::halves),
     ("fixed", Variant { sizes: Sizes::Fixed, ..CHOSEN }, msda_cuda::Cuda::fixed),
     ("levels", Variant { levels: Levels::Device, ..CHOSEN }, msda_cuda::Cuda::device_levels),
