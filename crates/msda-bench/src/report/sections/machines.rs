@@ -80,8 +80,8 @@ fn of_run(run: &Record, extensions: &[Box<dyn Extension>]) -> Vec<Part> {
     parts
 }
 
-/// What only the newest run of a machine shows: charts that the top of the report does not have, and
-/// the ceilings. Ceilings of the same GPU may come from other records.
+/// What only the newest run of a machine shows: charts that the top of the report does not have,
+/// and the ceilings. Ceilings of the same GPU may come from other records.
 fn more(run: &Record, records: &[Record], extensions: &[Box<dyn Extension>]) -> Vec<Part> {
     let mut parts = Vec::new();
     // The charts of models are at the top. If there are none, the others are.
