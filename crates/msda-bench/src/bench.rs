@@ -13,7 +13,6 @@ use crate::record::{Ceiling, Device, GpuState, Measurement, Pass, Record, Skippe
 use crate::workload::Workload;
 use crate::{gpu, machine, work};
 use measure::TURNS;
-pub(crate) use measure::timed;
 
 /// What to measure.
 #[derive(Debug, Clone, Default)]
@@ -32,6 +31,8 @@ pub struct Options {
     pub threads: Vec<usize>,
     /// Fewer workloads and runs.
     pub quick: bool,
+    /// Few runs of each, for many workloads. A failure is noted, and the run goes on.
+    pub brief: bool,
     /// The command line, for the record.
     pub command: String,
 }
@@ -96,7 +97,6 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
         measurements: Vec::new(),
         skipped: Vec::new(),
         torch: None,
-        cuda: false,
         guests: BTreeSet::new(),
         peers: Vec::new(),
         ordinal,
@@ -119,7 +119,8 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     let on_cpu = |c: &&Cell| bench.device(&c.engine) == Device::Cpu;
     let threads: BTreeSet<usize> = plans.iter().flatten().filter(on_cpu).map(|c| c.threads).collect();
     let gpu = plans.iter().flatten().any(|c| !on_cpu(&c));
-    let again = plans.iter().filter(|plan| plan.iter().any(|c| on_cpu(&c))).count() * (TURNS - 1) as usize;
+    let turns = if options.brief { 0 } else { TURNS as usize - 1 };
+    let again = plans.iter().filter(|plan| plan.iter().any(|c| on_cpu(&c))).count() * turns;
     let cells = plans.iter().map(Vec::len).sum::<usize>();
     bench.progress.begin(threads.len() + usize::from(gpu) + cells + again);
     for threads in threads {
@@ -128,7 +129,14 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     }
     if gpu {
         bench.progress.step("ceilings of the GPU");
-        bench.measure_gpu_ceilings();
+        // Without them times have no floor to compare with.
+        match gpu::ceilings_of(ordinal) {
+            Ok(ceilings) => bench.ceilings.extend(ceilings),
+            Err(why) => bench.skip("ceilings of the GPU".into(), format!("{why:#}")),
+        }
+    }
+    if options.brief {
+        bench.prepare(&workloads, &plans)?;
     }
     for (workload, plan) in workloads.iter().zip(&plans) {
         bench.measure(workload, plan)?;
@@ -158,8 +166,6 @@ struct Bench<'a> {
     measurements: Vec<Measurement>,
     skipped: Vec<Skipped>,
     torch: Option<String>,
-    /// Whether the CUDA backend is measured although no engine was named.
-    cuda: bool,
     /// The engines of others that are installed: torch, torch-cuda, peers.
     guests: BTreeSet<String>,
     /// The peers that are described, installed or not.
@@ -175,10 +181,6 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn wants(&self, engine: &str) -> bool {
-        self.options.engines.is_empty() || self.options.engines.iter().any(|e| e == engine)
-    }
-
     /// The passes that are measured.
     fn passes(&self) -> Vec<Pass> {
         self.options.pass.map_or_else(|| vec![Pass::Forward, Pass::Backward], |only| vec![only])
@@ -227,10 +229,7 @@ impl Bench<'_> {
         }
         if options.engines.is_empty() {
             match self.registry.open("cuda", 1) {
-                Ok(engine) => {
-                    self.cuda = true;
-                    self.open.insert(("cuda".into(), 1), engine);
-                }
+                Ok(engine) => drop(self.open.insert(("cuda".into(), 1), engine)),
                 Err(why) => self.skip("cuda".into(), gpu::missing(&why)),
             }
         }
@@ -243,28 +242,33 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Measures the limits of the GPU. Without them times have no floor to compare with.
-    fn measure_gpu_ceilings(&mut self) {
-        match gpu::ceilings_of(self.ordinal) {
-            Ok(ceilings) => self.ceilings.extend(ceilings),
-            Err(why) => self.skip("ceilings of the GPU".into(), format!("{why:#}")),
+    /// Makes the open engines ready for all problems at once.
+    fn prepare(&mut self, workloads: &[Workload], plans: &[Vec<Cell>]) -> Result<()> {
+        let mut problems = Vec::new();
+        for (workload, plan) in workloads.iter().zip(plans) {
+            for cell in plan {
+                problems.push((workload.problem(cell.dtype)?, cell.pass));
+            }
         }
+        problems.dedup();
+        self.open.values().for_each(|engine| engine.prepare(&problems));
+        Ok(())
     }
 
     /// Looks for torch and for peers, so that a missing one is noted once and not for each
     /// workload.
     fn find_guests(&mut self) -> Result<()> {
         let mut wanted: Vec<String> = ["torch", "torch-cuda"].map(String::from).into();
-        if self.options.engines.is_empty()
-            || self.options.engines.iter().any(|e| e.starts_with(peers::PREFIX))
-        {
+        let named = &self.options.engines;
+        for name in named.iter().filter(|e| e.starts_with(peers::PREFIX)) {
+            peers::find(name)?;
+        }
+        if named.is_empty() || named.iter().any(|e| e.starts_with(peers::PREFIX)) {
             self.peers = peers::load()?;
             wanted.extend(self.peers.iter().map(Peer::engine));
         }
-        for name in self.options.engines.iter().filter(|e| e.starts_with(peers::PREFIX)) {
-            peers::find(name)?;
-        }
-        wanted.retain(|engine| self.wants(engine) && self.measures(self.device(engine)));
+        let asked = |engine: &String| named.is_empty() || named.contains(engine);
+        wanted.retain(|engine| asked(engine) && self.measures(self.device(engine)));
         if wanted.is_empty() {
             return Ok(());
         }
@@ -353,7 +357,7 @@ impl Bench<'_> {
             return self.options.engines.iter().filter(|e| here(e)).cloned().collect();
         }
         let mut names = vec![best.to_owned(), Plain::NAME.to_owned()];
-        if self.cuda {
+        if self.open.contains_key(&("cuda".into(), 1)) {
             names.push("cuda".into());
         }
         if dtype == Dtype::F32 {

@@ -4,28 +4,10 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use msda::{
-    Backend, Buffer, Gradients, Inputs, Layout, Padding, Problem, Reference, ReferenceKind, Sampling, Spec,
-    Types, View, ViewMut,
+    Backend, Buffer, Gradients, Inputs, Layout, Problem, Reference, ReferenceKind, Spec, Types, View, ViewMut,
 };
 
 use crate::files::{Data, Tensor};
-
-/// The parameters that are not in the tensors.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    /// Height and width of each level; empty to read them from `spatial_shapes`.
-    pub levels: Vec<(usize, usize)>,
-    /// Points per level; needed if they differ or the locations have no level dimension.
-    pub points: Vec<usize>,
-    /// The memory layout of `value`.
-    pub layout: Layout,
-    /// Bilinear or nearest sampling.
-    pub sampling: Sampling,
-    /// How samples outside the map are read.
-    pub padding: Padding,
-    /// Whether 0 and 1 are the centres of the corner pixels instead of the edges of the map.
-    pub align_corners: bool,
-}
 
 /// The names of each tensor. The first one is used in messages.
 const VALUE: &[&str] = &["value"];
@@ -41,23 +23,25 @@ const GRADIENT: &[&str] = &["grad_output"];
 /// Tensors by name.
 pub type Tensors = BTreeMap<String, Tensor>;
 
-/// A problem and the names of its tensors.
+/// A tensor and the name that it was found by.
+type Named<'a> = (&'static str, &'a Tensor);
+
+/// A problem and its tensors.
 #[derive(Debug)]
 pub struct Evaluation<'a> {
     /// The problem.
     pub problem: Problem,
-    value: &'a Buffer,
-    locations: (&'a str, &'a Tensor),
-    weights: (&'a str, &'a Tensor),
-    reference: Option<(ReferenceKind, &'a Tensor)>,
+    inputs: Inputs<'a>,
+    /// Value, locations, weights and, in the fused form, reference points.
+    named: Vec<Named<'a>>,
     grad_output: Option<&'a Buffer>,
 }
 
-fn find<'a>(tensors: &'a Tensors, names: &[&'static str]) -> Option<(&'static str, &'a Tensor)> {
+fn find<'a>(tensors: &'a Tensors, names: &[&'static str]) -> Option<Named<'a>> {
     names.iter().find_map(|n| tensors.get(*n).map(|t| (*n, t)))
 }
 
-fn need<'a>(tensors: &'a Tensors, names: &[&'static str]) -> Result<(&'static str, &'a Tensor)> {
+fn need<'a>(tensors: &'a Tensors, names: &[&'static str]) -> Result<Named<'a>> {
     find(tensors, names).with_context(|| {
         let have: Vec<&str> = tensors.keys().map(String::as_str).collect();
         let expected: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
@@ -80,52 +64,82 @@ fn refuse_two_names(tensors: &Tensors) -> Result<()> {
     Ok(())
 }
 
-fn shape<'a, const N: usize>(name: &str, tensor: &'a Tensor, meaning: &str) -> Result<&'a [usize; N]> {
-    tensor.shape.as_slice().try_into().ok().with_context(|| {
-        format!("shape of {name}: got {:?}, expected {N} dimensions: {meaning}", tensor.shape)
-    })
+/// Sizes by letter. The first tensor whose shape has a letter sets it.
+#[derive(Default)]
+struct Sizes(BTreeMap<&'static str, usize>);
+
+impl Sizes {
+    /// Compares a shape with the form that has as many dimensions and the same numbers.
+    fn bind(&mut self, (name, tensor): Named<'_>, forms: &[&'static str]) -> Result<()> {
+        let got = &tensor.shape;
+        let fits = |form: &&&str| {
+            let same =
+                |(word, size): (&str, &usize)| word.parse().map_or(true, |number: usize| number == *size);
+            form.split(", ").count() == got.len() && form.split(", ").zip(got).all(same)
+        };
+        let Some(form) = forms.iter().find(fits) else {
+            bail!("shape of {name}: got {got:?}, expected ({})", forms.join(") or ("));
+        };
+        for (word, &size) in form.split(", ").zip(got) {
+            let expected = *self.0.entry(word).or_insert(size);
+            ensure!(
+                size == expected,
+                "shape of {name}: got {got:?}, expected ({form}) with {word} = {expected}"
+            );
+        }
+        Ok(())
+    }
 }
 
 impl<'a> Evaluation<'a> {
-    /// Derives the problem from names and shapes of tensors.
-    pub fn new(tensors: &'a Tensors, options: &Options) -> Result<Self> {
+    /// Derives the problem from names and shapes of tensors, and from options: layout, sampling,
+    /// padding and `align_corners`; the levels if there is no tensor with them; the points of each
+    /// level if they differ or the locations have no level dimension.
+    pub fn new(tensors: &'a Tensors, options: &Spec) -> Result<Self> {
         refuse_two_names(tensors)?;
-        let (name, value) = need(tensors, VALUE)?;
-        let &[batch, a, b, channels] = shape::<4>(name, value, "(B, S, H, D), or (B, H, S, D) when planar")?;
-        let (positions, heads) = if options.layout == Layout::Bshd { (a, b) } else { (b, a) };
-        let value = value.float(name)?;
-
-        let fused = find(tensors, REFERENCE);
-        let locations = need(tensors, if fused.is_some() { OFFSETS } else { LOCATIONS })?;
-        let weights = need(tensors, if fused.is_some() { LOGITS } else { WEIGHTS })?;
+        let mut sizes = Sizes::default();
+        let value = need(tensors, VALUE)?;
+        let by_position = options.layout == Layout::Bshd;
+        let form = if by_position { "B, S, H, D" } else { "B, H, S, D" };
+        sizes.bind(value, &[form])?;
+        let reference = find(tensors, REFERENCE);
+        let locations = need(tensors, if reference.is_some() { OFFSETS } else { LOCATIONS })?;
+        let weights = need(tensors, if reference.is_some() { LOGITS } else { WEIGHTS })?;
         let levels = levels(tensors, options)?;
-        let (queries, points) = samples(locations.0, locations.1, levels.len(), options)?;
-        let reference = match fused {
-            None => None,
-            Some((name, t)) => {
-                let &[b, q, l, dim] = shape::<4>(name, t, "(B, Q, L, 2 or 4)")?;
-                let want = [batch, queries, levels.len()];
-                ensure!(
-                    [b, q, l] == want,
-                    "shape of {name}: got {:?}, expected {want:?} and 2 or 4",
-                    t.shape
-                );
-                let kind = match dim {
-                    2 => ReferenceKind::Point,
-                    4 => ReferenceKind::Box,
-                    _ => bail!("last dimension of {name}: got {dim}, expected 2 (points) or 4 (boxes)"),
-                };
-                Some((kind, t))
-            }
-        };
-        let starts = match find(tensors, STARTS) {
-            None => None,
-            Some((name, t)) => Some(sizes(name, t.ints(name)?)?),
-        };
-        let types = Types {
-            value: value.dtype(),
-            locations: locations.1.float(locations.0)?.dtype(),
-            weights: weights.1.float(weights.0)?.dtype(),
+        sizes.0.insert("L", levels.len());
+        sizes.bind(locations, &["B, Q, H, L, P, 2", "B, Q, H, N, 2"])?;
+        let points = points(locations.0, &sizes, options)?;
+        sizes.0.insert("N", points.iter().sum());
+        let by_level = ["B, Q, H, N", "B, Q, H, L, P"];
+        sizes.bind(weights, if sizes.0.contains_key("P") { &by_level } else { &by_level[..1] })?;
+        if let Some(reference) = reference {
+            sizes.bind(reference, &["B, Q, L, 2", "B, Q, L, 4"])?;
+        }
+        let starts = find(tensors, STARTS);
+        if let Some(starts) = starts {
+            sizes.bind(starts, &["L"])?;
+        }
+        let [batch, queries, heads, channels, positions] =
+            ["B", "Q", "H", "D", "S"].map(|word| sizes.0[word]);
+        let grad_output = find(tensors, GRADIENT);
+        sizes.0.insert("H * D", heads * channels);
+        if let Some(grad_output) = grad_output {
+            sizes.bind(grad_output, &["B, Q, H * D", "B, Q, H, D"])?;
+        }
+        let float = |(name, tensor): Named<'a>| tensor.float(name);
+        let view = |named: Named<'a>| msda::Result::Ok(View::from(float(named)?.as_slice()));
+        let inputs = Inputs {
+            value: view(value)?,
+            locations: view(locations)?,
+            weights: view(weights)?,
+            reference: match reference {
+                None => None,
+                Some(named) => {
+                    let boxes = named.1.shape.last() == Some(&4);
+                    let kind = if boxes { ReferenceKind::Box } else { ReferenceKind::Point };
+                    Some(Reference { kind, view: view(named)? })
+                }
+            },
         };
         // Consecutive levels cover the value exactly. Only explicit starts may leave gaps.
         let covered: usize = levels
@@ -134,10 +148,9 @@ impl<'a> Evaluation<'a> {
             .fold(0, usize::saturating_add);
         ensure!(
             starts.is_some() || covered == positions,
-            "positions of value: got {positions} ({} {:?}), expected {covered}, the pixels of {levels:?}{}\n\
+            "positions of value: got {positions} (({form}) = {:?}), expected {covered}, the pixels of {levels:?}{}\n\
              hint: give level_start_index if the levels do not follow each other, and --layout if value is planar",
-            if options.layout == Layout::Bshd { "(B, S, H, D) =" } else { "(B, H, S, D) =" },
-            [batch, a, b, channels],
+            value.1.shape,
             if options.layout.ring() > 0 { " and of the ring of one pixel around each level" } else { "" },
         );
         let problem = Problem::new(Spec {
@@ -147,63 +160,22 @@ impl<'a> Evaluation<'a> {
             channels,
             levels,
             points,
-            starts,
+            starts: starts.map(whole).transpose()?,
             positions: Some(positions),
-            sampling: options.sampling,
-            padding: options.padding,
-            align_corners: options.align_corners,
-            layout: options.layout,
-            types,
-        })?;
-        // The operator checks lengths. A shape with the same length in another order is refused
-        // here.
-        let outer = &[batch, queries, heads];
-        let got = locations.1.shape.get(..3).unwrap_or_default();
-        ensure!(
-            got == outer,
-            "shape of {}: got {:?}, expected (B, Q, H) = {outer:?} first",
-            locations.0,
-            locations.1.shape
-        );
-        let (name, got) = (weights.0, &weights.1.shape);
-        let by_level = &locations.1.shape[..locations.1.shape.len() - 1];
-        let flat = [&outer[..], &[problem.samples()]].concat();
-        ensure!(
-            got == by_level || *got == flat,
-            "shape of {name}: got {got:?}, expected {by_level:?} or {flat:?}"
-        );
-        let grad_output = match find(tensors, GRADIENT) {
-            None => None,
-            Some((name, t)) => {
-                let (joined, split) = ([batch, queries, heads * channels], [batch, queries, heads, channels]);
-                ensure!(
-                    t.shape == joined || t.shape == split,
-                    "shape of {name}: got {:?}, expected {joined:?} or {split:?}",
-                    t.shape
-                );
-                Some(t.float(name)?)
-            }
-        };
-        Ok(Self { problem, value, locations, weights, reference, grad_output })
-    }
-
-    fn inputs(&self) -> Result<Inputs<'a>> {
-        let view =
-            |(name, t): (&str, &'a Tensor)| Ok::<_, anyhow::Error>(View::from(t.float(name)?.as_slice()));
-        Ok(Inputs {
-            value: self.value.as_slice().into(),
-            locations: view(self.locations)?,
-            weights: view(self.weights)?,
-            reference: match self.reference {
-                None => None,
-                Some((kind, t)) => Some(Reference { kind, view: view((REFERENCE[0], t))? }),
+            types: Types {
+                value: float(value)?.dtype(),
+                locations: float(locations)?.dtype(),
+                weights: float(weights)?.dtype(),
             },
-        })
+            ..options.clone()
+        })?;
+        let named = [value, locations, weights].into_iter().chain(reference).collect();
+        Ok(Self { problem, inputs, named, grad_output: grad_output.map(float).transpose()? })
     }
 
     /// Names of `tensors` that this form does not read. They may be misspelt.
     pub fn unused<'t>(&self, tensors: &'t Tensors) -> Vec<&'t str> {
-        let form = if self.reference.is_some() { [OFFSETS, LOGITS] } else { [LOCATIONS, WEIGHTS] };
+        let form = if self.inputs.reference.is_some() { [OFFSETS, LOGITS] } else { [LOCATIONS, WEIGHTS] };
         let read = [VALUE, SHAPES, STARTS, REFERENCE, GRADIENT, form[0], form[1]];
         let names = tensors.keys().map(String::as_str);
         names.filter(|name| !read.iter().any(|names| names.contains(name))).collect()
@@ -217,52 +189,42 @@ impl<'a> Evaluation<'a> {
     /// Computes the output and, with `grad_output`, the gradients, each named `grad_` plus the name
     /// of the input.
     pub fn run(&self, backend: &dyn Backend) -> Result<Vec<(String, Tensor)>> {
-        let (p, inputs) = (&self.problem, self.inputs()?);
-        let t = p.types();
-        let mut output = Buffer::try_filled(t.value, p.output_len(), 0.0)?;
-        backend.forward(p, &inputs, output.as_mut().into())?;
+        let p = &self.problem;
+        let mut output = Buffer::try_filled(p.types().value, p.output_len(), 0.0)?;
+        backend.forward(p, &self.inputs, output.as_mut().into())?;
         let shape = vec![p.batch(), p.queries(), p.heads() * p.channels()];
         let mut results = vec![("output".to_owned(), Tensor { shape, data: Data::Float(output) })];
         let Some(grad_output) = self.grad_output else { return Ok(results) };
 
-        let like = |b: &Buffer| Buffer::filled(b.dtype(), b.len(), 0.0);
-        let mut grads: Vec<(String, Vec<usize>, Buffer)> = Vec::new();
-        let value_shape = match p.layout() {
-            Layout::Bshd => vec![p.batch(), p.positions(), p.heads(), p.channels()],
-            _ => vec![p.batch(), p.heads(), p.positions(), p.channels()],
+        let like = |&(name, tensor): &Named<'_>| {
+            let input = tensor.float(name)?;
+            Ok(Buffer::filled(input.dtype(), input.len(), 0.0))
         };
-        grads.push(("grad_value".into(), value_shape, like(self.value)));
-        for (name, tensor) in [self.locations, self.weights] {
-            grads.push((format!("grad_{name}"), tensor.shape.clone(), like(tensor.float(name)?)));
-        }
-        if let Some((_, tensor)) = self.reference {
-            let name = REFERENCE[0];
-            grads.push((format!("grad_{name}"), tensor.shape.clone(), like(tensor.float(name)?)));
-        }
-        let mut views = grads.iter_mut().map(|(_, _, b)| ViewMut::from(b.as_mut()));
+        let mut grads = self.named.iter().map(like).collect::<Result<Vec<Buffer>>>()?;
+        let mut views = grads.iter_mut().map(|b| ViewMut::from(b.as_mut()));
         let to = Gradients {
             value: views.next(),
             locations: views.next(),
             weights: views.next(),
             reference: views.next(),
         };
-        backend.backward(p, &inputs, grad_output.as_slice().into(), to)?;
-        results
-            .extend(grads.into_iter().map(|(name, shape, b)| (name, Tensor { shape, data: Data::Float(b) })));
+        backend.backward(p, &self.inputs, grad_output.as_slice().into(), to)?;
+        results.extend(self.named.iter().zip(grads).map(|((name, input), grad)| {
+            (format!("grad_{name}"), Tensor { shape: input.shape.clone(), data: Data::Float(grad) })
+        }));
         Ok(results)
     }
 }
 
-fn sizes(name: &str, numbers: &[i64]) -> Result<Vec<usize>> {
-    numbers
-        .iter()
-        .map(|&n| {
-            usize::try_from(n).map_err(|_| anyhow!("{name}: got {n}, expected a number that is not negative"))
-        })
-        .collect()
+/// The numbers of a tensor as sizes.
+fn whole((name, tensor): Named<'_>) -> Result<Vec<usize>> {
+    let size = |&n: &i64| {
+        usize::try_from(n).map_err(|_| anyhow!("{name}: got {n}, expected a number that is not negative"))
+    };
+    tensor.ints(name)?.iter().map(size).collect()
 }
 
-fn levels(tensors: &Tensors, options: &Options) -> Result<Vec<(usize, usize)>> {
+fn levels(tensors: &Tensors, options: &Spec) -> Result<Vec<(usize, usize)>> {
     let Some((name, t)) = find(tensors, SHAPES) else {
         if !options.levels.is_empty() {
             return Ok(options.levels.clone());
@@ -272,10 +234,8 @@ fn levels(tensors: &Tensors, options: &Options) -> Result<Vec<(usize, usize)>> {
             SHAPES[0]
         );
     };
-    let &[_, two] = shape::<2>(name, t, "(L, 2) as (height, width)")?;
-    ensure!(two == 2, "shape of {name}: got {:?}, expected (L, 2)", t.shape);
-    let numbers = sizes(name, t.ints(name)?)?;
-    let levels: Vec<(usize, usize)> = numbers.chunks_exact(2).map(|c| (c[0], c[1])).collect();
+    Sizes::default().bind((name, t), &["L, 2"])?;
+    let levels: Vec<(usize, usize)> = whole((name, t))?.chunks_exact(2).map(|c| (c[0], c[1])).collect();
     ensure!(
         options.levels.is_empty() || options.levels == levels,
         "levels: got {:?} as an option and {levels:?} from {name}, expected one of them, or the same",
@@ -284,30 +244,24 @@ fn levels(tensors: &Tensors, options: &Options) -> Result<Vec<(usize, usize)>> {
     Ok(levels)
 }
 
-/// Queries and points per level, from the shape of the locations.
-fn samples(name: &str, t: &Tensor, levels: usize, options: &Options) -> Result<(usize, Vec<usize>)> {
-    let (queries, points) = match t.shape.as_slice() {
-        &[_, q, _, l, p, 2] => {
-            ensure!(l == levels, "levels of {name}: got {l}, expected {levels}");
-            (q, vec![p; l])
-        }
-        &[_, q, _, n, 2] => {
-            ensure!(
-                options.points.iter().sum::<usize>() == n,
-                "points: got {:?}, expected {levels} numbers, one per level, with the sum {n} that {name} has\n\
-                 hint: give them as --points P,P,...",
-                options.points
-            );
-            (q, options.points.clone())
-        }
-        other => {
-            bail!("shape of {name}: got {other:?}, expected (B, Q, H, L, P, 2) or (B, Q, H, sum of P, 2)")
-        }
+/// Points per level, from the shape of the locations or the option.
+fn points(name: &str, sizes: &Sizes, options: &Spec) -> Result<Vec<usize>> {
+    let levels = sizes.0["L"];
+    let Some(&each) = sizes.0.get("P") else {
+        let n = sizes.0["N"];
+        ensure!(
+            options.points.iter().sum::<usize>() == n,
+            "points: got {:?}, expected {levels} numbers, one per level, with the sum {n} that {name} has\n\
+             hint: give them as --points P,P,...",
+            options.points
+        );
+        return Ok(options.points.clone());
     };
+    let points = vec![each; levels];
     ensure!(
         options.points.is_empty() || options.points == points,
         "points: got {:?}, expected {points:?}, as in {name}",
         options.points
     );
-    Ok((queries, points))
+    Ok(points)
 }

@@ -1,27 +1,22 @@
 //! Jobs on threads outside rayon's pool, because they wait for a compiler or a device.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Runs every job on this many threads. Results have the order of the jobs.
 pub fn in_parallel<J: Sync, R: Send>(workers: usize, jobs: &[J], work: impl Fn(&J) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
+    let results: Vec<Mutex<Option<R>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
     let take = || {
-        let mut done = Vec::new();
         while let Some(i) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < jobs.len()) {
-            done.push((i, work(&jobs[i])));
+            *results[i].lock().expect("each result has one writer") = Some(work(&jobs[i]));
         }
-        done
     };
-    let mut all: Vec<(usize, R)> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..workers.clamp(1, jobs.len().max(1))).map(|_| scope.spawn(take)).collect();
-        let joined = threads.into_iter().flat_map(|thread| match thread.join() {
-            Ok(done) => done,
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        joined.collect()
+    std::thread::scope(|scope| {
+        (0..workers.clamp(1, jobs.len().max(1))).for_each(|_| drop(scope.spawn(take)));
     });
-    all.sort_by_key(|(i, _)| *i);
-    all.into_iter().map(|(_, result)| result).collect()
+    let done = |result: Mutex<Option<R>>| result.into_inner().ok().flatten().expect("every job was done");
+    results.into_iter().map(done).collect()
 }
 
 #[cfg(test)]

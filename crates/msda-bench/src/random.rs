@@ -1,18 +1,13 @@
 //! Random problems that a model could have. Each is timed and compared with the problems that are
 //! most like it: a problem that is much slower per gathered byte than they are has a bad kernel.
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use msda::Problem;
 use msda::rng::Rng;
 
-use crate::bench::{Progress, timed};
-use crate::check::Expected;
-use crate::engines::{self, Registry};
-use crate::record::{Device, Measurement, Pass, Record, Skipped};
-use crate::task::Task;
-use crate::timing::{Effort, summarize};
+use crate::record::{Measurement, Record};
+use crate::timing::summarize;
 use crate::workload::Workload;
-use crate::{machine, work};
 
 /// Problems with the same channels, points and types: a kernel is compiled for these, so that few
 /// kernels serve many problems.
@@ -24,21 +19,6 @@ const MAX_VALUE: usize = 1 << 23;
 const NEAREST: usize = 5;
 /// An entry is slow if it takes this many times as long per byte as the others.
 pub const SLOW: f64 = 2.0;
-
-/// What to measure.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    /// Number of problems.
-    pub count: usize,
-    /// The seed: the same seed gives the same problems.
-    pub seed: u64,
-    /// Engines by name.
-    pub engines: Vec<String>,
-    /// The passes.
-    pub passes: Vec<Pass>,
-    /// The command line, for the record.
-    pub command: String,
-}
 
 /// A measurement beside those most like it.
 #[derive(Debug, Clone)]
@@ -120,53 +100,9 @@ fn draw(seed: u64, number: usize) -> Result<Workload> {
     Workload::parse(&format!("random-{seed}-{number}"), &text)
 }
 
-/// Draws, checks and times problems. Where an engine refuses a problem or is wrong, the record says
-/// so under `skipped`, and the run goes on.
-pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) -> Result<Record> {
-    let workloads =
-        (0..options.count).map(|number| draw(options.seed, number)).collect::<Result<Vec<_>>>()?;
-    let mut record = Record::new(&options.command, machine::describe(engines::ordinal(&options.engines)?));
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let open = |name: &String| registry.open(name, cores);
-    let mut engines = options.engines.iter().map(open).collect::<Result<Vec<_>>>()?;
-    progress.begin(engines.len() + workloads.len());
-    let mut problems = Vec::new();
-    for workload in &workloads {
-        let problem = workload.problem(workload.dtypes[0])?;
-        problems.extend(options.passes.iter().map(|&pass| (problem.clone(), pass)));
-    }
-    for engine in &engines {
-        progress.step(&format!("{}: compiling kernels", engine.name()));
-        engine.prepare(&problems);
-    }
-    for workload in &workloads {
-        progress.step(&workload.name);
-        let data = workload.data(workload.dtypes[0])?;
-        let (expected, reads) = (Expected::new(&data, &workload.name)?, work::count_reads(&data));
-        for engine in &mut engines {
-            let device = engine.device();
-            let threads = if device == Device::Cpu { cores } else { 1 };
-            for &pass in &options.passes {
-                let work = work::work(&data.problem, reads, pass, &[], device, threads);
-                let task = Task::whole(&data, pass);
-                let refused = engine.refuses(&task).map_or(Ok(()), |why| Err(anyhow!(why)));
-                let checked = refused.and_then(|()| expected.check_whole(&mut **engine, &data, pass));
-                let measured = checked.and_then(|check| {
-                    timed(&mut **engine, &workload.name, &task, Effort::BRIEF, (threads, work, check))
-                });
-                match measured {
-                    Ok((measurement, _)) => record.measurements.push(measurement),
-                    Err(why) => {
-                        let what = format!("{} {pass} {}", workload.name, engine.name());
-                        let why = format!("{} ({why:#})", data.problem);
-                        progress.note(&format!("failed: {what}: {why}"));
-                        record.skipped.push(Skipped { what, why });
-                    }
-                }
-            }
-        }
-    }
-    Ok(record)
+/// The names of the first problems of a seed.
+pub fn names(seed: u64, count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("random-{seed}-{number}")).collect()
 }
 
 /// The measurements of a record of random problems, the slowest per gathered byte first.
@@ -222,7 +158,8 @@ fn distance(a: &[f64; 6], b: &[f64; 6]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::Silent;
+    use crate::bench::{self, Silent};
+    use crate::engines::Registry;
 
     #[test]
     fn problems_depend_on_seed_and_number_alone_and_are_bounded() {
@@ -243,15 +180,11 @@ mod tests {
         }
     }
 
-    fn record(engine: &str, count: usize) -> Record {
-        let passes = vec![Pass::Forward, Pass::Backward];
-        let options = Options { count, seed: 4, engines: vec![engine.into()], passes, ..Options::default() };
-        run(&options, &Registry::default(), &mut Silent).unwrap()
-    }
-
     #[test]
     fn a_slow_problem_stands_out_from_those_most_like_it() {
-        let mut record = record("cpu", 8);
+        let (workloads, engines) = (names(4, 8), vec!["cpu".into()]);
+        let options = bench::Options { workloads, engines, brief: true, ..bench::Options::default() };
+        let mut record = bench::run(&options, &Registry::default(), &mut Silent).unwrap();
         assert_eq!((record.measurements.len(), record.skipped.len()), (16, 0));
         for m in &mut record.measurements {
             m.time.median = m.work.gathered_bytes / 1e9;

@@ -150,10 +150,7 @@ pub enum Pass {
 
 impl std::fmt::Display for Pass {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(match self {
-            Self::Forward => "forward",
-            Self::Backward => "backward",
-        })
+        self.serialize(f)
     }
 }
 
@@ -170,10 +167,7 @@ pub enum Device {
 
 impl std::fmt::Display for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(match self {
-            Self::Cpu => "cpu",
-            Self::Cuda => "cuda",
-        })
+        self.serialize(f)
     }
 }
 
@@ -204,9 +198,6 @@ pub struct Measurement {
     /// Host time of a launch in microseconds, if it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_us: Option<f64>,
-    /// Compile time of its slowest kernel in milliseconds, if it was measured.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compile_ms: Option<f64>,
     /// Times of replays from a CUDA graph, if they were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay: Option<Replay>,

@@ -1,7 +1,7 @@
 //! The work of an engine: a problem with its tensors, and a pass.
 
 use anyhow::Result;
-use msda::{Buffer, Gradients, Inputs, Problem, Slice, Strides, View, ViewMut, backend};
+use msda::{Buffer, Gradients, Inputs, Problem, View, ViewMut, backend};
 
 use crate::record::Pass;
 use crate::workload::Data;
@@ -19,19 +19,16 @@ pub struct Task<'a> {
     pub grad_output: View<'a>,
     /// The pass.
     pub pass: Pass,
+    /// The image, the head and the step between queries, if it is a part of the data.
+    pub part: Option<[usize; 3]>,
 }
 
 /// The results of a task: the output, or the gradients of value, locations and weights. Dense.
 #[derive(Debug, Clone)]
 pub struct Results(pub Vec<Buffer>);
 
-/// Identifies a task. Equal keys mean the same problem on the same part of the same data.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Key {
-    data: u64,
-    problem: String,
-    tensors: Vec<(usize, Option<Strides>)>,
-}
+/// Identifies the tensors of a task: the data, and a part of it.
+pub type Key = (u64, Option<[usize; 3]>);
 
 impl<'a> Task<'a> {
     /// All of a workload's data.
@@ -42,6 +39,7 @@ impl<'a> Task<'a> {
             inputs: Inputs::plain(data.value.as_slice(), data.locations.as_slice(), data.weights.as_slice()),
             grad_output: data.grad_output.as_slice().into(),
             pass,
+            part: None,
         }
     }
 
@@ -62,18 +60,12 @@ impl<'a> Task<'a> {
         let strides = self.grad_output.strides.unwrap_or(dense);
         let first = backend::offset(strides, [image, 0, head]);
         let grad_output = every(View { data: self.grad_output.data.tail(first), strides: Some(strides) });
-        Ok(Self { data: self.data, problem, inputs, grad_output, pass: self.pass })
+        Ok(Self { problem, inputs, grad_output, part: Some([image, head, step]), ..*self })
     }
 
     /// The key of the task.
     pub fn key(&self) -> Key {
-        let inputs = &self.inputs;
-        let reference = inputs.reference.as_ref().map(|reference| &reference.view);
-        let views = [Some(&inputs.value), Some(&inputs.locations), Some(&inputs.weights), reference];
-        let tensor = |view: &View<'_>| (address(view.data), view.strides);
-        let mut tensors: Vec<_> = views.into_iter().flatten().map(tensor).collect();
-        tensors.push(tensor(&self.grad_output));
-        Key { data: self.data, problem: self.problem.to_string(), tensors }
+        (self.data, self.part)
     }
 
     /// Memory for the results, filled with NaN, so that unwritten elements are noticed.
@@ -106,15 +98,6 @@ impl<'a> Task<'a> {
                 backend.backward(&self.problem, &self.inputs, self.grad_output, to)
             }
         }
-    }
-}
-
-fn address(data: Slice<'_>) -> usize {
-    match data {
-        Slice::F64(s) => s.as_ptr() as usize,
-        Slice::F32(s) => s.as_ptr() as usize,
-        Slice::F16(s) => s.as_ptr() as usize,
-        Slice::Bf16(s) => s.as_ptr() as usize,
     }
 }
 

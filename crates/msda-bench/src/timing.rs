@@ -15,7 +15,7 @@ pub struct Effort {
     pub at_most: usize,
     /// Whether to run once before the timed runs.
     pub warm_up: bool,
-    /// Whether to measure the cost of launches and of compiling too.
+    /// Whether to measure the cost of launches too.
     pub launching: bool,
 }
 

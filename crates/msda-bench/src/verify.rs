@@ -145,7 +145,7 @@ pub fn outputs(
                                 Err(why) => Outcome::Wrong(format!("{why:#}")),
                             },
                         };
-                        (outcome, engine.kernel(&task))
+                        (outcome, engine.launching(&task).kernel)
                     }
                 };
                 let (workload, engine) = (name.clone(), engine.name());

@@ -11,28 +11,18 @@ use serde::Deserialize;
 
 use crate::Unknown;
 
+/// Workloads by name, with the texts of their files.
+macro_rules! built_in {
+    ($($name:literal)*) => { [$(($name, include_str!(concat!("../workloads/", $name, ".toml")))),*] };
+}
+
 /// The built-in workloads: name and text.
-pub const BUILT_IN: [(&str, &str); 20] = [
-    ("small", include_str!("../workloads/small.toml")),
-    ("seed-encoder", include_str!("../workloads/seed-encoder.toml")),
-    ("seed-decoder", include_str!("../workloads/seed-decoder.toml")),
-    ("seed-uniform", include_str!("../workloads/seed-uniform.toml")),
-    ("seed-point", include_str!("../workloads/seed-point.toml")),
-    ("seed", include_str!("../workloads/seed.toml")),
-    ("seed-ring-uniform", include_str!("../workloads/seed-ring-uniform.toml")),
-    ("seed-b6h8", include_str!("../workloads/seed-b6h8.toml")),
-    ("detr-encoder", include_str!("../workloads/detr-encoder.toml")),
-    ("detr-decoder", include_str!("../workloads/detr-decoder.toml")),
-    ("dino-encoder", include_str!("../workloads/dino-encoder.toml")),
-    ("dino-training", include_str!("../workloads/dino-training.toml")),
-    ("bevformer-temporal", include_str!("../workloads/bevformer-temporal.toml")),
-    ("bevformer-spatial", include_str!("../workloads/bevformer-spatial.toml")),
-    ("bevformer-cross", include_str!("../workloads/bevformer-cross.toml")),
-    ("mask2former", include_str!("../workloads/mask2former.toml")),
-    ("rt-detr-decoder", include_str!("../workloads/rt-detr-decoder.toml")),
-    ("rf-detr-decoder", include_str!("../workloads/rf-detr-decoder.toml")),
-    ("rf-detr-training", include_str!("../workloads/rf-detr-training.toml")),
-    ("d-fine-decoder", include_str!("../workloads/d-fine-decoder.toml")),
+pub const BUILT_IN: [(&str, &str); 20] = built_in![
+    "small"
+    "seed-encoder" "seed-decoder" "seed-uniform" "seed-point" "seed" "seed-ring-uniform" "seed-b6h8"
+    "detr-encoder" "detr-decoder" "dino-encoder" "dino-training"
+    "bevformer-temporal" "bevformer-spatial" "bevformer-cross" "mask2former"
+    "rt-detr-decoder" "rf-detr-decoder" "rf-detr-training" "d-fine-decoder"
 ];
 
 /// A benchmark: sizes, types and locations of samples.
@@ -59,8 +49,7 @@ struct File {
     channels: usize,
     levels: Vec<(usize, usize)>,
     points: Points,
-    #[serde(default)]
-    layout: LayoutName,
+    layout: Option<String>,
     dtypes: Vec<String>,
     #[serde(default)]
     coordinates: Coordinates,
@@ -92,13 +81,13 @@ enum Points {
     Each(Vec<usize>),
 }
 
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum LayoutName {
-    #[default]
-    Bshd,
-    Planar,
-    Ring,
+/// The layout of value with this name.
+pub fn layout(name: &str) -> Result<Layout> {
+    let all = Layout::ALL.map(Layout::name);
+    Layout::ALL
+        .into_iter()
+        .find(|layout| layout.name() == name)
+        .with_context(|| format!("layout: got '{name}', expected one of {}", all.join(", ")))
 }
 
 /// The distribution of samples.
@@ -163,11 +152,7 @@ impl Workload {
             Points::Same(n) => vec![n; file.levels.len()],
             Points::Each(points) => points,
         };
-        let layout = match file.layout {
-            LayoutName::Bshd => Layout::Bshd,
-            LayoutName::Planar => Layout::Planar,
-            LayoutName::Ring => Layout::PlanarRing,
-        };
+        let layout = file.layout.as_deref().map_or(Ok(Layout::default()), layout)?;
         let queries = match file.queries {
             Queries::Number(n) => n,
             Queries::Word(word) if word == "positions" => {
@@ -243,7 +228,13 @@ impl Workload {
         let ring = problem.layout() == Layout::PlanarRing;
         let inside = ring.then(|| inside_levels(&problem));
         let (d, positions) = (problem.channels(), problem.positions());
-        let mut value = random_rows(t.value, problem.value_len(), d, seed, |r| r.normal());
+        let normal = |len, seed: u64| {
+            rows(t.value, len, d, |row| {
+                let mut r = Rng::new(seed ^ (row << 24));
+                (0..d).map(|_| r.normal()).collect()
+            })
+        };
+        let mut value = normal(problem.value_len(), seed);
         if let Some(inside) = inside {
             let mut elements = value.as_mut();
             for i in 0..problem.value_len() {
@@ -258,7 +249,7 @@ impl Workload {
             value,
             locations: self.locations.generate(&problem),
             weights: self.weights(&problem),
-            grad_output: random_rows(t.value, problem.output_len(), d, seed + 2, |r| r.normal()),
+            grad_output: normal(problem.output_len(), seed + 2),
             problem,
         })
     }
@@ -279,17 +270,12 @@ impl Workload {
 
     /// Attention weights: positive, with the sum 1 for each query and head.
     fn weights(&self, p: &Problem) -> Buffer {
-        let n = p.samples().max(1);
-        let rows: Vec<f32> = (0..p.weights_len() / n)
-            .into_par_iter()
-            .flat_map_iter(|row| {
-                let mut r = Rng::new(self.locations.seed + 1 + ((row as u64) << 20));
-                let e: Vec<f64> = (0..n).map(|_| r.normal().exp()).collect();
-                let sum: f64 = e.iter().sum();
-                e.into_iter().map(move |x| (x / sum) as f32).collect::<Vec<_>>()
-            })
-            .collect();
-        Buffer::from_fn(p.types().weights, p.weights_len(), |i| f64::from(rows[i]))
+        rows(p.types().weights, p.weights_len(), p.samples(), |row| {
+            let mut r = Rng::new(self.locations.seed + 1 + (row << 20));
+            let e: Vec<f64> = (0..p.samples()).map(|_| r.normal().exp()).collect();
+            let sum: f64 = e.iter().sum();
+            e.into_iter().map(|x| x / sum).collect()
+        })
     }
 }
 
@@ -310,20 +296,12 @@ pub struct Data {
     pub grad_output: Buffer,
 }
 
-/// Rows of `inner` numbers. Each row has its own generator, so that rows can be made in parallel.
-fn random_rows(
-    dtype: Dtype,
-    len: usize,
-    inner: usize,
-    seed: u64,
-    f: impl Fn(&mut Rng) -> f64 + Sync,
-) -> Buffer {
-    let numbers: Vec<f32> = (0..len.div_ceil(inner.max(1)))
+/// Rows of `inner` numbers, rounded to `f32`. They are made in parallel, so each row must have its
+/// own generator.
+fn rows(dtype: Dtype, len: usize, inner: usize, row: impl Fn(u64) -> Vec<f64> + Sync) -> Buffer {
+    let numbers: Vec<f32> = (0..len.div_ceil(inner.max(1)) as u64)
         .into_par_iter()
-        .flat_map_iter(|row| {
-            let mut r = Rng::new(seed ^ ((row as u64) << 24));
-            (0..inner).map(|_| f(&mut r) as f32).collect::<Vec<_>>()
-        })
+        .flat_map_iter(|i| row(i).into_iter().map(|x| x as f32))
         .collect();
     Buffer::from_fn(dtype, len, |i| f64::from(numbers[i]))
 }
@@ -342,42 +320,37 @@ fn inside_levels(p: &Problem) -> Vec<bool> {
 impl Locations {
     fn generate(&self, p: &Problem) -> Buffer {
         let (queries, heads, samples) = (p.queries(), p.heads(), p.samples());
-        let per_query = heads * samples * 2;
-        let numbers: Vec<f32> = (0..p.batch() * queries)
-            .into_par_iter()
-            .flat_map_iter(|pair| {
-                let mut r = Rng::new(self.seed ^ 0xface ^ ((pair as u64) << 16));
-                let mut out = Vec::with_capacity(per_query);
-                let reference = self.reference(p, pair / queries.max(1), pair % queries.max(1));
-                for head in 0..heads {
-                    // Each head has its own direction, as in a newly initialised model.
-                    let angle = std::f64::consts::TAU * head as f64 / heads as f64;
-                    for (level, &points) in p.levels().iter().zip(p.points()) {
-                        for point in 0..points {
-                            let far = (point + 1) as f64;
-                            let step = [
-                                angle.cos() * far + self.spread * r.normal(),
-                                angle.sin() * far + self.spread * r.normal(),
-                            ];
-                            let mut at = match self.kind {
-                                Distribution::Uniform => [r.unit(), r.unit()],
-                                Distribution::Point => [0.51, 0.51],
-                                _ => [
-                                    reference[0] + step[0] / level.w as f64,
-                                    reference[1] + step[1] / level.h as f64,
-                                ],
-                            };
-                            if self.outside > 0.0 && r.unit() < self.outside {
-                                at[r.below(2)] = r.pick(&[-1.0, 1.0]) * r.between(1.1, 3.0) + 0.5;
-                            }
-                            out.extend(at.map(|x| x as f32));
+        rows(p.types().locations, p.locations_len(), heads * samples * 2, |pair| {
+            let mut r = Rng::new(self.seed ^ 0xface ^ (pair << 16));
+            let mut out = Vec::new();
+            let reference = self.reference(p, pair as usize / queries, pair as usize % queries);
+            for head in 0..heads {
+                // Each head has its own direction, as in a newly initialised model.
+                let angle = std::f64::consts::TAU * head as f64 / heads as f64;
+                for (level, &points) in p.levels().iter().zip(p.points()) {
+                    for point in 0..points {
+                        let far = (point + 1) as f64;
+                        let step = [
+                            angle.cos() * far + self.spread * r.normal(),
+                            angle.sin() * far + self.spread * r.normal(),
+                        ];
+                        let mut at = match self.kind {
+                            Distribution::Uniform => [r.unit(), r.unit()],
+                            Distribution::Point => [0.51, 0.51],
+                            _ => [
+                                reference[0] + step[0] / level.w as f64,
+                                reference[1] + step[1] / level.h as f64,
+                            ],
+                        };
+                        if self.outside > 0.0 && r.unit() < self.outside {
+                            at[r.below(2)] = r.pick(&[-1.0, 1.0]) * r.between(1.1, 3.0) + 0.5;
                         }
+                        out.extend(at);
                     }
                 }
-                out
-            })
-            .collect();
-        Buffer::from_fn(p.types().locations, p.locations_len(), |i| f64::from(numbers[i]))
+            }
+            out
+        })
     }
 
     /// The reference point of a query.

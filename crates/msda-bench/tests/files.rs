@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use msda::{Buffer, Dtype};
 use msda_bench::files::{self, Data, Tensor, npy, safetensors};
 
-use tensor_files::{SHAPES, all_exact, allowed, exact, memory, npy_bytes, safetensors_bytes, tensor, types};
+use tensor_files::{SHAPES, all_exact, allowed, exact, npy_bytes, peak_of, safetensors_bytes, tensor, types};
 
 fn message(error: impl Into<anyhow::Error>) -> String {
     format!("{:#}", error.into())
@@ -136,17 +136,17 @@ fn accessors_refuse_other_types_with_a_reason() {
     assert!(text.starts_with("levels: got bf16, expected integers\nhint: "), "{text}");
     let text = message(ints.float("value").unwrap_err());
     assert!(text.starts_with("value: got integers, expected f64, f32, f16 or bf16\nhint: "), "{text}");
-    assert!(Tensor::new(vec![2, 2], ints.data).is_err());
-    assert!(Tensor::new(vec![usize::MAX, 2], floats.data).is_err());
 }
 
 #[test]
 fn tensors_that_cannot_be_read_back_are_not_written() {
     let good = tensor(None, &[2]);
     let bad = Tensor { shape: vec![3], data: Data::Int(vec![1, 2]) };
+    let huge = Tensor { shape: vec![usize::MAX, 2], data: Data::Int(vec![1, 2]) };
     let named = |name: &str| (name.to_string(), good.clone());
     for (error, expected) in [
         (npy::encode(&bad), "got 2 elements, expected 3 for the shape [3]"),
+        (npy::encode(&huge), "got the shape [18446744073709551615, 2]"),
         (npy::encode(&tensor(Some(Dtype::Bf16), &[2])), "write a .safetensors file"),
         (safetensors::encode(&[("bad".to_string(), bad)]), "tensor 'bad': got 2 elements"),
         (safetensors::encode(&[named("a"), named("a")]), "got 'a' twice"),
@@ -220,7 +220,7 @@ fn hostile_files_are_refused_for_the_right_reason() {
     for (name, expected) in reasons {
         let path = hostile_folder().join(name);
         let size = fs::metadata(&path).unwrap().len() as usize;
-        let (result, peak) = memory::peak_of(|| files::read(&path));
+        let (result, peak) = peak_of(|| files::read(&path));
         let text = message(result.expect_err(name));
         if !text.contains(expected) {
             wrong.push(text.clone());
@@ -264,9 +264,9 @@ fn large_files_that_grow_in_memory_stay_within_bounds() {
     ];
     for (name, bytes) in cases {
         let (_, peak) = if bytes.starts_with(b"\x93NUMPY") {
-            memory::peak_of(|| npy::parse(&bytes).is_ok())
+            peak_of(|| npy::parse(&bytes).is_ok())
         } else {
-            memory::peak_of(|| safetensors::parse(&bytes).is_ok())
+            peak_of(|| safetensors::parse(&bytes).is_ok())
         };
         assert!(peak <= allowed(bytes.len()), "{name}: {peak} bytes allocated for {}", bytes.len());
     }

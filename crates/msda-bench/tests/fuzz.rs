@@ -16,7 +16,7 @@ use msda::Dtype;
 use msda::rng::Rng;
 use msda_bench::files::{npy, safetensors};
 
-use tensor_files::{SHAPES, all_exact, allowed, exact, memory, npy_bytes, safetensors_bytes, tensor, types};
+use tensor_files::{SHAPES, all_exact, allowed, exact, npy_bytes, peak_of, safetensors_bytes, tensor, types};
 
 /// Numbers at the limits of integer types.
 const NUMBERS: [&str; 14] = [
@@ -168,7 +168,7 @@ fn damaged_npy_files_are_read_or_refused() {
         .filter(|dtype| *dtype != Some(Dtype::Bf16))
         .flat_map(|dtype| SHAPES.map(|shape| npy::encode(&tensor(dtype, shape)).unwrap()));
     let read = |bytes: &[u8]| {
-        let (result, peak) = memory::peak_of(|| npy::parse(bytes));
+        let (result, peak) = peak_of(|| npy::parse(bytes));
         assert!(peak <= allowed(bytes.len()), "{peak} bytes allocated for {}", bytes.len());
         let Ok(tensor) = result else { return false };
         let again = npy::parse(&npy::encode(&tensor).unwrap()).unwrap();
@@ -189,7 +189,7 @@ fn damaged_safetensors_files_are_read_or_refused() {
         })
     });
     let read = |bytes: &[u8]| {
-        let (result, peak) = memory::peak_of(|| safetensors::parse(bytes));
+        let (result, peak) = peak_of(|| safetensors::parse(bytes));
         assert!(peak <= allowed(bytes.len()), "{peak} bytes allocated for {}", bytes.len());
         let Ok(tensors) = result else { return false };
         let list: Vec<_> = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.clone())).collect();

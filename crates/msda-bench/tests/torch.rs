@@ -22,8 +22,8 @@ fn torch() -> Option<Torch> {
     }
 }
 
-/// In f64, where only rounding differs.
-fn agree(torch: &mut Torch, spec: Spec) {
+/// In f64, where only rounding differs. `data` is a number that no other call has.
+fn agree(torch: &mut Torch, data: u64, spec: Spec) {
     let p = Problem::new(Spec { types: Types::uniform(Dtype::F64), ..spec }).unwrap();
     let mut r = Rng::new(5);
     // Generated as (B, S, H, D) and packed, so that a ring holds zeros.
@@ -52,11 +52,12 @@ fn agree(torch: &mut Torch, spec: Spec) {
     let grad = Buffer::from_fn(Dtype::F64, p.output_len(), |_| r.normal());
     for pass in [Pass::Forward, Pass::Backward] {
         let task = Task {
-            data: 0,
+            data,
             problem: p.clone(),
             inputs: Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice()),
             grad_output: grad.as_slice().into(),
             pass,
+            part: None,
         };
         let theirs = torch.run(&task).unwrap();
         for backend in [Box::new(msda::oracle::Oracle) as Box<dyn msda::Backend + Send>, Box::new(Cpu::new())]
@@ -77,6 +78,7 @@ fn agree(torch: &mut Torch, spec: Spec) {
 #[test]
 fn every_option_agrees_with_grid_sample() {
     let Some(mut torch) = torch() else { return };
+    let mut data = 0;
     for sampling in [Sampling::Bilinear, Sampling::Nearest] {
         for padding in [Padding::Zeros, Padding::Border] {
             for align_corners in [false, true] {
@@ -94,7 +96,8 @@ fn every_option_agrees_with_grid_sample() {
                         layout,
                         ..Spec::default()
                     };
-                    agree(&mut torch, spec);
+                    data += 1;
+                    agree(&mut torch, data, spec);
                 }
             }
         }

@@ -73,8 +73,7 @@ fn kernels_are_listed_and_explained_without_a_gpu() {
     assert!(kernel != "generic" && !why.contains("tuned file"), "{kernel}: {why}");
     let [kernel, why] = choice(&Header { kernels: "0123456789abcdef".into(), ..header });
     assert!(kernel != "generic" && why.contains("tuned file is stale"), "{kernel}: {why}");
-    let findings = msda.json(&["doctor", "--json"]);
-    let tuned = findings.as_array().unwrap().iter().find(|f| f["what"] == "tuned").unwrap();
+    let tuned = msda.finding("tuned", &[]);
     let hint = tuned["hint"].as_str().unwrap();
     assert!(hint.contains("tuned.txt: line 1") && hint.contains("0123456789abcdef"), "{tuned}");
 
@@ -138,8 +137,7 @@ fn kernels_are_compiled_ahead_for_other_machines() {
         let from = |stage: &Value| stage["folder"].as_str() == ahead.to_str();
         assert!(!stages.is_empty() && stages.iter().all(|stage| from(stage) == found), "{arch}: {all}");
     }
-    let findings = msda.json(&["doctor", "--json"]);
-    let kernels = findings.as_array().unwrap().iter().find(|f| f["what"] == "kernels").unwrap();
+    let kernels = msda.finding("kernels", &[]);
     assert!(kernels["ok"] == Value::Bool(true), "{kernels}");
     assert!(kernels["says"].as_str().unwrap().ends_with("compiled ahead for sm_80, sm_90a"), "{kernels}");
     msda.fails(2, &["cache", "build", "--workload", "small", "--out", "x"], &["--arch"]);
@@ -182,8 +180,7 @@ fn a_missing_gpu_is_noted_once_and_refused_where_it_was_asked_for() {
 
 #[test]
 fn doctor_says_why_there_is_no_gpu() {
-    let findings = msda().json(&["doctor", "--json"]);
-    let gpu = findings.as_array().unwrap().iter().find(|f| f["what"] == "gpu").unwrap();
+    let gpu = msda().finding("gpu", &[]);
     assert_eq!(gpu["ok"], Value::Bool(false));
     assert!(gpu["hint"].is_string() && gpu["says"].as_str().is_some_and(|s| !s.contains("hint")), "{gpu}");
 }
@@ -196,8 +193,8 @@ fn doctor_names_the_gpu_where_there_is_one() {
         eprintln!("skipped: {why}");
         return;
     }
-    let findings = Shell::new(program()).json(&["doctor", "--json"]);
-    let of = |what: &str| findings.as_array().unwrap().iter().find(|f| f["what"] == what).unwrap().clone();
+    let msda = Shell::new(program());
+    let of = |what| msda.finding(what, &[]);
     assert_eq!(of("gpu")["ok"], Value::Bool(true));
     assert_eq!(of("compiler")["ok"].as_bool(), Some(jit::nvrtc().is_ok()));
     assert!(of("cache")["says"].is_string());

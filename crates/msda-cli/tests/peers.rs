@@ -96,8 +96,7 @@ fn peers_are_measured_beside_ours_and_their_failures_are_noted() {
     assert!(why("peer:absent").contains("no_such_module_anywhere"));
     assert_eq!(record.skipped.iter().filter(|s| s.what.contains("absent")).count(), 1);
 
-    let findings = msda.json(&["doctor", "--peers", "--json"]);
-    let peers = findings.as_array().unwrap().iter().find(|f| f["what"] == "peers").unwrap();
+    let peers = msda.finding("peers", &["--peers"]);
     let says = peers["says"].as_str().unwrap();
     assert!(says.contains("peer:good") && !says.contains("peer:absent"), "{peers}");
 }
@@ -110,24 +109,12 @@ fn a_random_problem_that_fails_is_named() {
     }
     let msda = msda(PEERS);
     msda.write("attention_of_mine.py", MODULE);
-    let args = [
-        "bench",
-        "--random",
-        "3",
-        "--seed",
-        "4",
-        "--engine",
-        "cpu",
-        "--engine",
-        "peer:wrong",
-        "--pass",
-        "forward",
-    ];
-    let run = msda.run(&args);
+    let args = "bench --random 3 --seed 4 --engine cpu --engine peer:wrong --pass forward";
+    let run = msda.run(&args.split(' ').collect::<Vec<_>>());
     let said = text(&run.stderr);
     assert_eq!(run.status.code(), Some(1), "{said}");
     assert_eq!(said.matches("\nfailed: random-4-").count() + usize::from(said.starts_with("failed: ")), 3);
-    assert!(said.contains("forward peer:wrong") && said.contains("error: 3 measurements failed"), "{said}");
+    assert!(said.contains(" peer:wrong ") && said.contains("error: 3 measurements failed"), "{said}");
     let record = Record::load(&msda.at("report/record.json")).unwrap();
     assert_eq!((record.measurements.len(), record.skipped.len()), (3, 3), "{:?}", record.skipped);
 }
@@ -169,19 +156,7 @@ for line in sys.stdin:
 "#;
 
 #[cfg(unix)]
-const FAILING_BENCH: [&str; 11] = [
-    "bench",
-    "--quick",
-    "--workload",
-    "small",
-    "--dtype",
-    "f32",
-    "--threads",
-    "1",
-    "--pass",
-    "forward",
-    "--json",
-];
+const FAILING_BENCH: &str = "bench --quick --workload small --dtype f32 --threads 1 --pass forward --json";
 
 #[cfg(unix)]
 fn failing_python() -> Shell {
@@ -212,7 +187,7 @@ fn a_peer_that_hangs_or_dies_ends_in_a_message_and_the_run_goes_on() {
         )
     };
     msda.write("engines.toml", names.iter().map(entry).collect::<String>());
-    let mut command = msda.command(&FAILING_BENCH);
+    let mut command = msda.command(&FAILING_BENCH.split(' ').collect::<Vec<_>>());
     command.args(["--engine", "cpu"]);
     command.args(names.iter().flat_map(|name| ["--engine".into(), format!("peer:{name}")]));
     let mut child =
@@ -266,7 +241,8 @@ fn a_python_that_does_not_start_is_left_out() {
         ("", "soon", "MSDA_PYTHON_TIMEOUT: got 'soon', expected seconds"),
     ] {
         let msda = failing_python().with("FAILS", fails).with("MSDA_PYTHON_TIMEOUT", seconds);
-        let record = msda.record(&[&FAILING_BENCH[..], &["--engine", "cpu", "--engine", "torch"]].concat());
+        let args = format!("{FAILING_BENCH} --engine cpu --engine torch");
+        let record = msda.record(&args.split(' ').collect::<Vec<_>>());
         assert_eq!(record.measurements.len(), 2, "cpu and plain");
         let found = record.skipped.iter().any(|s| s.what == "torch" && s.why.contains(why));
         assert!(found, "{fails}: {:?}", record.skipped);

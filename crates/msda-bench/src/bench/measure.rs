@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result};
 
-use super::{Bench, Cell};
+use super::{Bench, Cell, Options};
 use crate::check::Expected;
 use crate::engines::{Engine, Launching};
-use crate::record::{Check, Device, Measurement, Pass, Work};
+use crate::record::{Device, Measurement, Pass};
 use crate::report::number::{count, figure};
 use crate::task::Task;
 use crate::timing::{Effort, summarize};
@@ -100,15 +100,18 @@ impl Bench<'_> {
         let mut timed = None;
         match self.measure_cell(typed, cell, &mut *engine) {
             Ok(Outcome::Measured(measurement, times)) => {
-                self.progress.note(&line(&measurement));
-                if engine.device() == Device::Cpu {
+                let again = engine.device() == Device::Cpu && !self.options.brief;
+                let turn = if again { format!(", turn 1 of {TURNS}") } else { String::new() };
+                self.progress.note(&(line(&measurement) + &turn));
+                if again {
                     let (measurement, engine) = (self.measurements.len(), key.clone());
                     timed = Some(Timed { measurement, engine, pass: cell.pass, times });
                 }
                 self.measurements.push(*measurement);
             }
+            Ok(Outcome::Refused(why)) if self.options.brief => self.fail(what, why),
             Ok(Outcome::Refused(why)) => self.skip(what, why),
-            Err(why) if engine.is_guest() => {
+            Err(why) if engine.is_guest() || self.options.brief => {
                 let what = format!("{what} {}", cell.pass);
                 if !engine.is_alive() {
                     self.lose(&cell.engine, what, &why);
@@ -165,11 +168,16 @@ impl Bench<'_> {
 
     /// The effort of one turn. On a GPU, which has no other user, all of it is spent at once.
     fn effort(&self, device: Device) -> Effort {
-        if device == Device::Cpu { self.whole_effort().part(TURNS) } else { self.whole_effort() }
+        let whole = device == Device::Cuda || self.options.brief;
+        if whole { self.whole_effort() } else { self.whole_effort().part(TURNS) }
     }
 
     fn whole_effort(&self) -> Effort {
-        if self.options.quick { Effort::QUICK } else { Effort::FULL }
+        match self.options {
+            Options { brief: true, .. } => Effort::BRIEF,
+            Options { quick: true, .. } => Effort::QUICK,
+            _ => Effort::FULL,
+        }
     }
 
     /// Checks an engine on a task, then times it.
@@ -184,51 +192,43 @@ impl Bench<'_> {
         if let Some(why) = engine.refuses(&task) {
             return Ok(Outcome::Refused(why));
         }
-        let check = expected.check(engine, data, cell.pass)?;
+        let check = match self.options.brief {
+            // A run on a few queries may need kernels of its own.
+            true => expected.check_whole(engine, data, cell.pass)?,
+            false => expected.check(engine, data, cell.pass)?,
+        };
         let work =
             work::work(&data.problem, *reads, cell.pass, &self.ceilings, engine.device(), cell.threads);
-        let effort = self.effort(engine.device());
-        let (measurement, times) = timed(engine, &workload.name, &task, effort, (cell.threads, work, check))?;
+        let times = engine
+            .time(&task, self.effort(engine.device()))
+            .with_context(|| format!("timing {}", engine.name()))?;
+        let Launching { kernel, host_us, replay } = engine.launching(&task);
+        let measurement = Measurement {
+            workload: workload.name.clone(),
+            problem: task.problem.to_string(),
+            engine: engine.name(),
+            pass: task.pass,
+            dtype: cell.dtype.name().into(),
+            threads: cell.threads,
+            device: engine.device(),
+            cold: engine.is_cold(),
+            kernel,
+            host_us,
+            replay,
+            time: summarize(&times),
+            work,
+            check,
+        };
         Ok(Outcome::Measured(Box::new(measurement), times))
     }
 }
 
-/// Times an engine on a task. Returns the measurement and the milliseconds of all runs.
-pub(crate) fn timed(
-    engine: &mut dyn Engine,
-    workload: &str,
-    task: &Task<'_>,
-    effort: Effort,
-    (threads, work, check): (usize, Work, Check),
-) -> Result<(Measurement, Vec<f64>)> {
-    let times = engine.time(task, effort).with_context(|| format!("timing {}", engine.name()))?;
-    let Launching { host_us, compile_ms, replay } = engine.launching(task);
-    let measurement = Measurement {
-        workload: workload.to_owned(),
-        problem: task.problem.to_string(),
-        engine: engine.name(),
-        pass: task.pass,
-        dtype: task.problem.types().value.name().into(),
-        threads,
-        device: engine.device(),
-        cold: engine.is_cold(),
-        kernel: engine.kernel(task),
-        host_us,
-        compile_ms,
-        replay,
-        time: summarize(&times),
-        work,
-        check,
-    };
-    Ok((measurement, times))
-}
-
 /// The line of a measurement that is printed while the benchmark runs.
 fn line(m: &Measurement) -> String {
-    let (threads, turn) = match m.device {
-        Device::Cpu => (format!(" on {}", count(m.threads, "thread")), format!(", turn 1 of {TURNS}")),
-        Device::Cuda => (String::new(), String::new()),
+    let threads = match m.device {
+        Device::Cpu => format!(" on {}", count(m.threads, "thread")),
+        Device::Cuda => String::new(),
     };
     let time = figure(m.time.median);
-    format!("{} {} {} {}{threads}: {time} ms{turn}", m.workload, m.pass, m.dtype, m.engine)
+    format!("{} {} {} {}{threads}: {time} ms", m.workload, m.pass, m.dtype, m.engine)
 }

@@ -63,12 +63,7 @@ pub trait Engine {
         false
     }
 
-    /// The kernel that ran a task, if there are several.
-    fn kernel(&self, _task: &Task<'_>) -> Option<String> {
-        None
-    }
-
-    /// Further measurements of the task that was timed last.
+    /// The kernel of the task that ran last, and measurements of it.
     fn launching(&self, _task: &Task<'_>) -> Launching {
         Launching::default()
     }
@@ -83,13 +78,13 @@ pub trait Engine {
     fn time(&mut self, task: &Task<'_>, effort: Effort) -> Result<Vec<f64>>;
 }
 
-/// Measurements of kernels besides their time; none where one was not made.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+/// A kernel and measurements besides its time; none where one was not made.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Launching {
+    /// The name of the kernel, if there are several.
+    pub kernel: Option<String>,
     /// Microseconds of the host per launch.
     pub host_us: Option<f64>,
-    /// Milliseconds to compile the slowest kernel.
-    pub compile_ms: Option<f64>,
     /// Times of replays from a CUDA graph.
     pub replay: Option<Replay>,
 }

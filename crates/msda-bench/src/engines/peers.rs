@@ -69,10 +69,8 @@ impl Peer {
 
     /// The request that makes Python import it.
     pub(super) fn request(&self) -> Value {
-        json!({
-            "import": self.import, "setup": self.setup, "prepare": self.prepare, "call": self.call,
-            "finish": self.finish,
-        })
+        let Self { import, setup, prepare, call, finish, .. } = self;
+        json!({ "import": import, "setup": setup, "prepare": prepare, "call": call, "finish": finish })
     }
 
     /// The reason why it does not take a problem, if there is one.

@@ -97,12 +97,8 @@ fn forward<T: Element>(p: &Problem, args: &Args<'_>, value: &[T], output: ViewMu
     });
 }
 
-/// The gradients of one image and head, dense.
-struct Plane<F> {
-    value: Vec<F>,
-    locations: Vec<F>,
-    weights: Vec<F>,
-}
+/// The gradients of value, locations and weights for one image and head, dense.
+type Plane<F> = [Vec<F>; 3];
 
 /// In parallel over images and heads: each owns its part of the value's gradient, so that the sums
 /// are the same on every run.
@@ -112,9 +108,10 @@ fn backward<T: Element>(p: &Problem, args: &Args<'_>, value: &[T], upstream: Sli
         .into_par_iter()
         .map(|i| plane(p, args, value, upstream, i / p.heads(), i % p.heads()))
         .collect();
-    store(p, Role::Value, to.value, &planes, |plane| &plane.value);
-    store(p, Role::Locations, to.locations, &planes, |plane| &plane.locations);
-    store(p, Role::Weights, to.weights, &planes, |plane| &plane.weights);
+    let to = [(Role::Value, to.value), (Role::Locations, to.locations), (Role::Weights, to.weights)];
+    for (i, (role, to)) in to.into_iter().enumerate() {
+        store(p, role, to, |plane| &planes[plane][i]);
+    }
 }
 
 fn plane<T: Element>(
@@ -126,31 +123,28 @@ fn plane<T: Element>(
     head: usize,
 ) -> Plane<T::Acc> {
     let (zero, d, n) = (T::Acc::ZERO, p.channels(), p.samples());
-    let mut grads = Plane {
-        value: vec![zero; p.positions() * d],
-        locations: vec![zero; p.queries() * n * 2],
-        weights: vec![zero; p.queries() * n],
-    };
+    let [mut grad_value, mut grad_locations, mut grad_weights] =
+        [p.positions() * d, p.queries() * n * 2, p.queries() * n].map(|len| vec![zero; len]);
     for query in 0..p.queries() {
         let first = ((image * p.queries() + query) * p.heads() + head) * d;
         let upstream = &upstream[first..first + d];
         for_each_tap::<T::Acc>(p, args, [image, query, head], |s, weight, tap| {
             let share = weight * tap.weight;
             let first = args.value.at([image, tap.position, head]);
-            let sums = &mut grads.value[tap.position * d..(tap.position + 1) * d];
+            let sums = &mut grad_value[tap.position * d..(tap.position + 1) * d];
             let mut dot = zero;
             for ((v, g), sum) in value[first..first + d].iter().zip(upstream).zip(sums) {
                 dot += v.widen() * g.widen();
                 *sum += share * g.widen();
             }
             let i = query * n + s;
-            grads.weights[i] += tap.weight * dot;
-            for (sum, slope) in grads.locations[2 * i..2 * i + 2].iter_mut().zip(tap.slopes) {
+            grad_weights[i] += tap.weight * dot;
+            for (sum, slope) in grad_locations[2 * i..2 * i + 2].iter_mut().zip(tap.slopes) {
                 *sum += weight * slope * dot;
             }
         });
     }
-    grads
+    [grad_value, grad_locations, grad_weights]
 }
 
 /// A pixel of a sample.
@@ -223,19 +217,18 @@ fn neighbours<F: Float>(p: &Problem, side: usize, t: F) -> [Option<Neighbour<F>>
 }
 
 /// Writes a gradient in the type of its dense tensor, on all threads.
-fn store<F: Float>(
+fn store<'p, F: Float>(
     p: &Problem,
     role: Role,
     to: Option<ViewMut<'_>>,
-    planes: &[Plane<F>],
-    part: impl Fn(&Plane<F>) -> &[F] + Sync,
+    part: impl Fn(usize) -> &'p [F] + Sync,
 ) {
     let ([_, n, k], inner) = role.shape(p);
     let planar = role == Role::Value && p.layout() != Layout::Bshd;
     let row = |i: usize| {
         let [image, j, head] =
             if planar { [i / n / k, i % n, i / n % k] } else { [i / k / n, i / k % n, i % k] };
-        &part(&planes[image * k + head])[j * inner..(j + 1) * inner]
+        &part(image * k + head)[j * inner..(j + 1) * inner]
     };
     fn copy<'g, T: Element, F: Float>(to: &mut [T], inner: usize, row: impl Fn(usize) -> &'g [F] + Sync) {
         to.par_chunks_mut(inner).enumerate().for_each(|(i, to)| {

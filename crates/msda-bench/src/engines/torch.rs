@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use msda::{Buffer, Dtype, Padding, Problem, Role, Sampling, Strides, backend};
+use msda::{Buffer, Dtype, Layout, Padding, Problem, Role, Sampling};
 use serde_json::json;
 
 use super::peers::Peer;
@@ -86,22 +86,22 @@ impl Torch {
     /// Writes the tensors as torch's formulation takes them: dense, with packed levels and no ring.
     fn write_tensors(&mut self, task: &Task<'_>) -> Result<()> {
         let p = &task.problem;
-        let views = [
-            ("value", Role::Value, task.inputs.value),
-            ("locations", Role::Locations, task.inputs.locations),
-            ("weights", Role::Weights, task.inputs.weights),
-            ("grad", Role::Output, task.grad_output),
-        ];
         let key = task.key();
         if self.written.as_ref() == Some(&key) {
             return Ok(());
         }
         self.written = None;
+        let to = packed(p)?;
+        let mut value = Buffer::filled(p.types().value, to.value_len(), 0.0);
+        msda::pack(p, task.inputs.value, &to, value.as_mut())?;
+        write_file(&self.python.path("value"), &value.to_le_bytes())?;
+        let views = [
+            ("locations", Role::Locations, task.inputs.locations),
+            ("weights", Role::Weights, task.inputs.weights),
+            ("grad", Role::Output, task.grad_output),
+        ];
         for (name, role, view) in views {
-            let numbers = match role {
-                Role::Value => packed_value(task),
-                _ => role.read(p, &view)?,
-            };
+            let numbers = role.read(p, &view)?;
             // grid_sample takes tensors of one type. f32 locations are exact in f64.
             let bytes = Buffer::from_fn(p.types().value, numbers.len(), |i| numbers[i]).to_le_bytes();
             write_file(&self.python.path(name), &bytes)?;
@@ -116,42 +116,9 @@ fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
         .with_context(|| format!("writing {}\nhint: is the disk full?", path.display()))
 }
 
-/// Calls `f` with the first element of each row of value: `(B, S, H, D)` order, packed levels.
-fn for_each_value_row(p: &Problem, strides: Strides, mut f: impl FnMut(usize)) {
-    for b in 0..p.batch() {
-        for level in p.levels() {
-            for pixel in 0..level.h * level.w {
-                let position = level.position(pixel / level.w, pixel % level.w);
-                for h in 0..p.heads() {
-                    f(backend::offset(strides, [b, position, h]));
-                }
-            }
-        }
-    }
-}
-
-fn packed_value(task: &Task<'_>) -> Vec<f64> {
-    let (p, view) = (&task.problem, &task.inputs.value);
-    let mut numbers = Vec::new();
-    for_each_value_row(p, view.strides.unwrap_or_else(|| Role::Value.dense(p)), |row| {
-        numbers.extend((row..row + p.channels()).map(|c| view.data.get(c)));
-    });
-    numbers
-}
-
-/// The inverse of [`packed_value`]: a packed gradient in the problem's dense layout.
-fn unpacked_value(task: &Task<'_>, packed: &Buffer) -> Buffer {
-    let p = &task.problem;
-    let mut value = Buffer::filled(packed.dtype(), p.value_len(), 0.0);
-    let (mut to, from) = (value.as_mut(), packed.as_slice());
-    let mut i = 0;
-    for_each_value_row(p, Role::Value.dense(p), |row| {
-        for c in 0..p.channels() {
-            to.set(row + c, from.get(i));
-            i += 1;
-        }
-    });
-    value
+/// The problem as torch sees it: `(B, S, H, D)` with levels that follow each other and no ring.
+fn packed(p: &Problem) -> msda::Result<Problem> {
+    p.with(|s| (s.layout, s.starts, s.positions) = (Layout::Bshd, None, None))
 }
 
 impl Engine for Torch {
@@ -215,7 +182,10 @@ impl Engine for Torch {
         Ok(Results(match task.pass {
             Pass::Forward => vec![read(0)?],
             Pass::Backward => {
-                vec![unpacked_value(task, &read(0)?), cast(read(1)?, t.locations), cast(read(2)?, t.weights)]
+                let p = &task.problem;
+                let mut value = Buffer::filled(t.value, p.value_len(), 0.0);
+                msda::pack(&packed(p)?, read(0)?.as_slice(), p, value.as_mut())?;
+                vec![value, cast(read(1)?, t.locations), cast(read(2)?, t.weights)]
             }
         }))
     }

@@ -25,35 +25,15 @@ pub enum Data {
 
 impl Data {
     /// Number of elements.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         match self {
             Self::Float(buffer) => buffer.len(),
             Self::Int(ints) => ints.len(),
         }
     }
-
-    /// Whether there is no element.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The name of the element type: `i64` for all integers.
-    pub fn type_name(&self) -> &'static str {
-        match self {
-            Self::Float(buffer) => buffer.dtype().name(),
-            Self::Int(_) => "i64",
-        }
-    }
 }
 
 impl Tensor {
-    /// A tensor of `shape`, whose product must be the number of elements.
-    pub fn new(shape: Vec<usize>, data: Data) -> Result<Self> {
-        let tensor = Self { shape, data };
-        tensor.check("tensor")?;
-        Ok(tensor)
-    }
-
     /// The floating-point elements. Messages use `name`.
     pub fn float(&self, name: &str) -> Result<&Buffer> {
         match &self.data {

@@ -1,26 +1,24 @@
 //! Facts about kernels from a cubin, which is a 64-bit little-endian ELF file.
 
+use elf::ElfBytes;
+use elf::endian::LittleEndian;
+use elf::section::SectionHeader;
+
 /// The attribute of `.nv.info.<kernel>` that describes a parameter.
 const PARAMETER: u8 = 0x17;
 /// The attribute of `.nv.info` with the number of registers of a kernel.
 const REGISTERS: u8 = 0x2f;
 
+type Elf<'a> = ElfBytes<'a, LittleEndian>;
+
 /// Bytes of a kernel's parameters, without padding. `None` when the cubin has no such kernel or is
 /// malformed.
 pub fn parameter_bytes(cubin: &[u8], kernel: &str) -> Option<usize> {
-    let info = section(cubin, &format!(".nv.info.{kernel}"))?;
-    // An attribute: format, kind, and two bytes with the value or with the size of the value that
-    // follows.
-    let (mut at, mut bytes) = (0, None);
-    while at + 4 <= info.len() {
-        let (format, kind, value) = (info[at], info[at + 1], number(info, at + 2, 2)?);
-        if kind == PARAMETER {
-            // Eight bytes with index and offset, then flags with the size in the highest 14 bits.
-            bytes = Some(bytes.unwrap_or(0) + (number(info, at + 12, 4)? >> 18));
-        }
-        at += if format == 4 { 4 + value } else { 4 };
-    }
-    bytes
+    let all = attributes(section(cubin, &format!(".nv.info.{kernel}"))?)?;
+    // Eight bytes with index and offset, then flags with the size in the highest 14 bits.
+    let sizes =
+        all.iter().filter(|(kind, _)| *kind == PARAMETER).map(|(_, value)| Some(word(value, 2)? >> 18));
+    sizes.reduce(|a, b| Some(a? + b?))?
 }
 
 /// The instructions of a kernel; empty when the cubin has no such kernel.
@@ -30,60 +28,46 @@ pub fn instructions<'a>(cubin: &'a [u8], kernel: &str) -> &'a [u8] {
 
 /// Registers per thread of a kernel. `None` when the cubin has no such kernel or is malformed.
 pub fn registers(cubin: &[u8], kernel: &str) -> Option<usize> {
-    let (info, symbols, names) =
-        (section(cubin, ".nv.info")?, section(cubin, ".symtab")?, section(cubin, ".strtab")?);
-    let mut at = 0;
-    while at + 4 <= info.len() {
-        let (format, kind, value) = (info[at], info[at + 1], number(info, at + 2, 2)?);
-        // The index of the kernel's symbol and the number. A symbol has 24 bytes and begins with
-        // the offset of its name.
-        if kind == REGISTERS {
-            let name = number(symbols, number(info, at + 4, 4)?.checked_mul(24)?, 4)?;
-            if text(names, name)? == kernel.as_bytes() {
-                return number(info, at + 8, 4);
-            }
-        }
-        at += if format == 4 { 4 + value } else { 4 };
-    }
-    None
+    let (symbols, names) = Elf::minimal_parse(cubin).ok()?.symbol_table().ok()??;
+    let all = attributes(section(cubin, ".nv.info")?)?;
+    // The index of the kernel's symbol and the number.
+    let own = |(kind, value): &&(u8, &[u8])| {
+        let symbol = word(value, 0).and_then(|at| symbols.get(at).ok());
+        *kind == REGISTERS
+            && symbol.is_some_and(|s| names.get(s.st_name as usize).is_ok_and(|name| name == kernel))
+    };
+    word(all.iter().find(own)?.1, 1)
 }
 
 /// Bytes of static shared memory per block of a kernel, with those that the system reserves.
 pub fn shared_bytes(cubin: &[u8], kernel: &str) -> usize {
-    extent(cubin, &format!(".nv.shared.{kernel}")).map_or(0, |(_, bytes)| bytes)
+    let found = Elf::minimal_parse(cubin).ok().and_then(|elf| header(&elf, &format!(".nv.shared.{kernel}")));
+    found.map_or(0, |header| header.sh_size as usize)
 }
 
-/// A section by its name.
-fn section<'a>(elf: &'a [u8], name: &str) -> Option<&'a [u8]> {
-    let (start, bytes) = extent(elf, name)?;
-    elf.get(start..start.checked_add(bytes)?)
+fn header(elf: &Elf<'_>, name: &str) -> Option<SectionHeader> {
+    elf.section_header_by_name(name).ok()?
 }
 
-/// The offset and size of a section. A section that is only reserved has no bytes in the file.
-fn extent(elf: &[u8], name: &str) -> Option<(usize, usize)> {
-    elf.starts_with(b"\x7fELF\x02\x01").then_some(())?;
-    let (headers, size) = (number(elf, 0x28, 8)?, number(elf, 0x3a, 2)?);
-    let (count, names) = (number(elf, 0x3c, 2)?, number(elf, 0x3e, 2)?);
-    let extent = |i: usize| {
-        let header = headers + i * size;
-        Some((number(elf, header + 0x18, 8)?, number(elf, header + 0x20, 8)?))
-    };
-    let (start, bytes) = extent(names)?;
-    let names = elf.get(start..start.checked_add(bytes)?)?;
-    (0..count).find_map(|i| {
-        let own = text(names, number(elf, headers + i * size, 4)?)?;
-        if own == name.as_bytes() { extent(i) } else { None }
-    })
+fn section<'a>(cubin: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let elf = Elf::minimal_parse(cubin).ok()?;
+    Some(elf.section_data(&header(&elf, name)?).ok()?.0)
 }
 
-/// Text up to a zero byte.
-fn text(bytes: &[u8], at: usize) -> Option<&[u8]> {
-    let rest = bytes.get(at..)?;
-    Some(&rest[..rest.iter().position(|&byte| byte == 0)?])
+/// Kinds and values of attributes. Each begins with a format, a kind, and two bytes with the value
+/// or with the size of the value that follows.
+fn attributes(mut info: &[u8]) -> Option<Vec<(u8, &[u8])>> {
+    let mut all = Vec::new();
+    while let Some((&[format, kind, low, high], rest)) = info.split_first_chunk() {
+        let size = if format == 4 { u16::from_le_bytes([low, high]) } else { 0 };
+        let (value, next) = rest.split_at_checked(size.into())?;
+        all.push((kind, value));
+        info = next;
+    }
+    Some(all)
 }
 
-/// A number of `size` bytes.
-fn number(bytes: &[u8], at: usize, size: usize) -> Option<usize> {
-    let bytes = bytes.get(at..at.checked_add(size)?)?;
-    Some(bytes.iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte)))
+/// A number of four bytes.
+fn word(value: &[u8], at: usize) -> Option<usize> {
+    value.as_chunks().0.get(at).map(|&bytes| u32::from_le_bytes(bytes) as usize)
 }

@@ -17,13 +17,36 @@ use crate::record::{Device, Pass, Replay};
 use crate::task::{Key, Results, Task};
 use crate::timing::{Effort, summarize};
 
-/// Words in place of a kernel's name.
-const WORDS: [(&str, Variant); 5] = [
-    ("half", Variant::Half),
-    ("fixed", Variant::Fixed),
-    ("levels", Variant::Levels),
-    ("sorted", Variant::Sorted),
-    ("atomic", Variant::Atomic),
+/// What an engine asks of its kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Variant {
+    sums: Sums,
+    sizes: Sizes,
+    levels: Levels,
+    scatter: Scatter,
+    /// This kernel instead of the chosen one.
+    given: Option<Kernel>,
+}
+
+/// The chosen kernels.
+const CHOSEN: Variant = Variant {
+    sums: Sums::F32,
+    sizes: Sizes::Any,
+    levels: Levels::Host,
+    scatter: Scatter::Ordered,
+    given: None,
+};
+
+/// Opens a backend.
+type Open = fn(&Gpu) -> msda_cuda::Cuda;
+
+/// Words in place of a kernel's name, and the backends that they name.
+const WORDS: [(&str, Variant, Open); 5] = [
+    ("half", Variant { sums: Sums::F16, ..CHOSEN }, msda_cuda::Cuda::halves),
+    ("fixed", Variant { sizes: Sizes::Fixed, ..CHOSEN }, msda_cuda::Cuda::fixed),
+    ("levels", Variant { levels: Levels::Device, ..CHOSEN }, msda_cuda::Cuda::device_levels),
+    ("sorted", Variant { scatter: Scatter::Sorted, ..CHOSEN }, msda_cuda::Cuda::sorted),
+    ("atomic", Variant { scatter: Scatter::Atomic, ..CHOSEN }, msda_cuda::Cuda::atomic),
 ];
 
 /// Warm-up runs.
@@ -44,66 +67,30 @@ pub struct Cuda {
     /// The task whose tensors are on the device.
     loaded: Option<((Key, Pass), Resident)>,
     /// The last task and its kernel.
-    ran: Option<((Key, Pass), Ran)>,
-}
-
-/// Which kernel an engine runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Variant {
-    /// The chosen kernel.
-    Chosen,
-    /// The kernel chosen for sums in `f16`.
-    Half,
-    /// The kernel chosen for fixed sizes.
-    Fixed,
-    /// The kernel chosen for level sizes in device memory.
-    Levels,
-    /// The kernels that sort samples for the gradient of value, however few those are.
-    Sorted,
-    /// The kernel chosen for atomic additions to the gradient of value.
-    Atomic,
-    /// This kernel.
-    Given(Kernel),
+    ran: Option<((Key, Pass), Launching)>,
 }
 
 impl Variant {
     /// The request with its options.
     fn apply<'a>(self, request: Request<'a>) -> Request<'a> {
-        match self {
-            Self::Chosen => request,
-            Self::Levels => Request { levels: Levels::Device, ..request },
-            Self::Sorted | Self::Atomic => Request { scatter: self.scatter(), ..request },
-            Self::Half => Request { sums: Sums::F16, ..request },
-            Self::Fixed => Request { sizes: Sizes::Fixed, ..request },
-            Self::Given(kernel) => Request { sums: kernel.sums(), ..request },
-        }
-    }
-
-    fn scatter(self) -> Scatter {
-        match self {
-            Self::Sorted => Scatter::Sorted,
-            Self::Atomic => Scatter::Atomic,
-            _ => Scatter::Ordered,
-        }
+        let Self { sizes, levels, scatter, .. } = self;
+        let sums = self.given.map_or(self.sums, |kernel| kernel.sums());
+        Request { sums, sizes, levels, scatter, ..request }
     }
 
     fn is_exact(self) -> bool {
-        match self {
-            Self::Chosen | Self::Fixed | Self::Levels | Self::Sorted | Self::Atomic => true,
-            Self::Half => false,
-            Self::Given(kernel) => kernel.is_exact(),
-        }
+        self.given.map_or(self.sums == Sums::F32, |kernel| kernel.is_exact())
     }
 
     /// Whether it has a pass that the chosen kernels do not have.
     fn computes(self, pass: Pass) -> bool {
-        match self {
-            Self::Chosen | Self::Fixed | Self::Levels => true,
-            // Its forward pass is that of the chosen kernel.
-            Self::Sorted | Self::Atomic => pass == Pass::Backward,
+        match self.given {
             // Kernels of other crates have no backward pass.
-            Self::Half | Self::Given(Kernel::Custom(_)) => pass == Pass::Forward,
-            Self::Given(_) => true,
+            Some(Kernel::Custom(_)) => pass == Pass::Forward,
+            None if self.sums == Sums::F16 => pass == Pass::Forward,
+            // Its forward pass is that of the chosen kernel.
+            None if self.scatter != Scatter::Ordered => pass == Pass::Backward,
+            _ => true,
         }
     }
 }
@@ -114,46 +101,35 @@ fn pass_of(task: &Task<'_>) -> (msda_cuda::Pass, Operands) {
     (pass, Operands::for_pass(&task.problem, None, pass))
 }
 
-/// The kernel and launches of a task.
-struct Ran {
-    kernel: String,
-    launching: Launching,
-}
-
-/// The number of the GPU and the kernel, from an engine's name.
+/// The number of the GPU and the kernels, from an engine's name.
 fn parse(name: &str) -> Result<(usize, Variant)> {
     let (ordinal, kernel) = split_cuda(name)?;
-    let wanted = match kernel {
-        None => Variant::Chosen,
-        Some(word) => match WORDS.iter().find(|(own, _)| *own == word) {
-            Some((_, variant)) => *variant,
-            None => Variant::Given(word.parse().with_context(|| {
-                let words = WORDS.map(|(word, _)| format!("cuda:{word}"));
-                format!("engine {name}, which is none of {}", words.join(", "))
-            })?),
-        },
-    };
-    Ok((ordinal, wanted))
+    let Some(word) = kernel else { return Ok((ordinal, CHOSEN)) };
+    if let Some((_, variant, _)) = WORDS.iter().find(|(own, ..)| *own == word) {
+        return Ok((ordinal, *variant));
+    }
+    let kernel = word.parse().with_context(|| {
+        let words = WORDS.map(|(word, ..)| format!("cuda:{word}"));
+        format!("engine {name}, which is none of {}", words.join(", "))
+    })?;
+    Ok((ordinal, Variant { given: Some(kernel), ..CHOSEN }))
 }
 
 /// Refuses a name that no engine on a GPU has.
-pub(super) fn check(name: &str) -> Result<()> {
+pub fn check(name: &str) -> Result<()> {
     parse(name).map(|_| ())
 }
 
-/// The backend of such a name.
-pub(super) fn backend(name: &str) -> Result<Box<dyn Backend + Send>> {
-    let (ordinal, kernel) = parse(name)?;
+/// Opens the backend called `name`.
+pub fn backend(name: &str) -> Result<Box<dyn Backend + Send>> {
+    let (ordinal, wanted) = parse(name)?;
     let device = Gpu::open(ordinal).with_context(|| format!("engine {name}"))?;
-    Ok(match kernel {
-        Variant::Chosen => Box::new(msda_cuda::Cuda::new(&device)),
-        Variant::Half => Box::new(msda_cuda::Cuda::halves(&device)),
-        Variant::Fixed => Box::new(msda_cuda::Cuda::fixed(&device)),
-        Variant::Levels => Box::new(msda_cuda::Cuda::device_levels(&device)),
-        Variant::Sorted => Box::new(msda_cuda::Cuda::sorted(&device)),
-        Variant::Atomic => Box::new(msda_cuda::Cuda::atomic(&device)),
-        Variant::Given(kernel) => Box::new(msda_cuda::Cuda::with_pick(&device, name, move |_| Some(kernel))),
-    })
+    let word = WORDS.iter().find(|(_, variant, _)| *variant == wanted);
+    Ok(Box::new(match (wanted.given, word) {
+        (Some(kernel), _) => msda_cuda::Cuda::with_pick(&device, name, move |_| Some(kernel)),
+        (None, Some((.., open))) => open(&device),
+        (None, None) => msda_cuda::Cuda::new(&device),
+    }))
 }
 
 impl Cuda {
@@ -166,7 +142,7 @@ impl Cuda {
     /// An engine called `name` that runs `kernel`; an error without the GPU. It is a guest: the
     /// benchmark notes its failures and goes on.
     pub fn with_kernel(name: &str, ordinal: usize, kernel: Kernel) -> Result<Self> {
-        Self::new(name, ordinal, Variant::Given(kernel), true)
+        Self::new(name, ordinal, Variant { given: Some(kernel), ..CHOSEN }, true)
     }
 
     fn new(name: &str, ordinal: usize, kernel: Variant, guest: bool) -> Result<Self> {
@@ -181,19 +157,12 @@ impl Cuda {
 
     /// The kernel for a task; none for the chosen one.
     fn given(&self, task: &Task<'_>) -> Option<Kernel> {
-        match self.kernel {
-            Variant::Chosen | Variant::Levels | Variant::Sorted | Variant::Atomic => None,
-            Variant::Given(kernel) => Some(kernel),
-            Variant::Half | Variant::Fixed => {
-                let (pass, operands) = pass_of(task);
-                let request = self.kernel.apply(Request { pass, ..Request::new(&task.problem, &operands) });
-                Some(choose(&request, &Target::of(&self.device)).ok()?.kernel)
-            }
+        if self.kernel.sums == Sums::F32 && self.kernel.sizes == Sizes::Any {
+            return self.kernel.given;
         }
-    }
-
-    fn ran(&self, task: &Task<'_>) -> Option<&Ran> {
-        self.ran.as_ref().filter(|(key, _)| *key == (task.key(), task.pass)).map(|(_, ran)| ran)
+        let (pass, operands) = pass_of(task);
+        let request = self.kernel.apply(Request { pass, ..Request::new(&task.problem, &operands) });
+        Some(choose(&request, &Target::of(&self.device)).ok()?.kernel)
     }
 
     /// The task on the device. With `again` the tensors that were copied last are used if they are
@@ -204,37 +173,15 @@ impl Cuda {
         let resident = match loaded {
             Some((_, resident)) => resident,
             None => {
-                let Task { problem, inputs, .. } = task;
-                let setup = match task.pass {
-                    Pass::Forward => Setup::forward(problem, inputs),
-                    Pass::Backward => Setup::backward(problem, inputs, task.grad_output),
-                };
-                let levels = if self.kernel == Variant::Levels { Levels::Device } else { Levels::Host };
-                let scatter = self.kernel.scatter();
-                Resident::new(&self.device, &Setup { levels, scatter, ..setup }, self.given(task))?
+                let Variant { levels, scatter, .. } = self.kernel;
+                let setup = Setup { levels, scatter, ..Setup::of(task) };
+                Resident::new(&self.device, &setup, self.given(task))?
             }
         };
-        let kernel = resident.plan().choice().kernel.to_string();
-        self.ran = Some((key.clone(), Ran { kernel, launching: Launching::default() }));
+        let kernel = Some(resident.plan().choice().kernel.to_string());
+        self.ran = Some((key, Launching { kernel, ..Launching::default() }));
         Ok(&mut self.loaded.insert((key, resident)).1)
     }
-}
-
-/// Milliseconds to compile the slowest kernel of a plan, without the cache; none without a
-/// compiler.
-fn compile_ms(resident: &Resident) -> Option<f64> {
-    if !jit::Cache::global().compiles() {
-        return None;
-    }
-    let plan = resident.plan();
-    let call = plan.choice().kernel.prepare(&resident.request(), &Target::of(plan.device()));
-    let mut slowest = None;
-    for kernel in call.kernels() {
-        let start = Instant::now();
-        jit::compile(&kernel.unit).ok()?;
-        slowest = slowest.max(Some(start.elapsed()));
-    }
-    slowest.map(|took| took.as_secs_f64() * 1e3)
 }
 
 impl Engine for Cuda {
@@ -249,13 +196,13 @@ impl Engine for Cuda {
         let (pass, operands) = pass_of(task);
         let request = self.kernel.apply(Request { pass, ..Request::new(&task.problem, &operands) });
         if let Some(kernel) = self.given(task) {
-            if self.kernel == Variant::Half && kernel.sums() != Sums::F16 {
+            if self.kernel.sums == Sums::F16 && kernel.sums() != Sums::F16 {
                 return Some(match task.problem.types().value {
                     msda::Dtype::F16 => format!("{kernel} is faster with sums in f32"),
                     _ => "sums in f16 need f16 values".into(),
                 });
             }
-            if self.kernel == Variant::Fixed && kernel.sizes() != Sizes::Fixed {
+            if self.kernel.sizes == Sizes::Fixed && kernel.sizes() != Sizes::Fixed {
                 return Some(format!("{kernel} is no faster for fixed sizes"));
             }
             return kernel.refuses(&request, &Target::of(&self.device));
@@ -285,12 +232,9 @@ impl Engine for Cuda {
         true
     }
 
-    fn kernel(&self, task: &Task<'_>) -> Option<String> {
-        self.ran(task).map(|ran| ran.kernel.clone())
-    }
-
     fn launching(&self, task: &Task<'_>) -> Launching {
-        self.ran(task).map(|ran| ran.launching).unwrap_or_default()
+        let own = self.ran.as_ref().filter(|(key, _)| *key == (task.key(), task.pass));
+        own.map(|(_, ran)| ran.clone()).unwrap_or_default()
     }
 
     fn prepare(&self, problems: &[(Problem, Pass)]) {
@@ -330,9 +274,8 @@ impl Engine for Cuda {
         let replay = Some(Replay { cold: replayed(true)?, warm: replayed(false)? });
         // Last, because launches without waiting heat the device, which may slow it.
         let host_us = Some(resident.host_cost()?);
-        let launching = Launching { host_us, compile_ms: compile_ms(resident), replay };
         if let Some((_, ran)) = &mut self.ran {
-            ran.launching = launching;
+            (ran.host_us, ran.replay) = (host_us, replay);
         }
         // Free the memory for other engines.
         self.loaded = None;
@@ -346,15 +289,16 @@ mod tests {
 
     #[test]
     fn names_select_device_and_kernel() {
+        let generic = Variant { given: Some(Kernel::Generic), ..CHOSEN };
         for (name, ordinal, variant, exact, passes) in [
-            ("cuda", 0, Variant::Chosen, true, [true, true]),
-            ("cuda@3", 3, Variant::Chosen, true, [true, true]),
-            ("cuda:half", 0, Variant::Half, false, [true, false]),
-            ("cuda@2:fixed", 2, Variant::Fixed, true, [true, true]),
-            ("cuda:levels", 0, Variant::Levels, true, [true, true]),
-            ("cuda:sorted", 0, Variant::Sorted, true, [false, true]),
-            ("cuda:atomic", 0, Variant::Atomic, true, [false, true]),
-            ("cuda@1:generic", 1, Variant::Given(Kernel::Generic), true, [true, true]),
+            ("cuda", 0, CHOSEN, true, [true, true]),
+            ("cuda@3", 3, CHOSEN, true, [true, true]),
+            ("cuda:half", 0, WORDS[0].1, false, [true, false]),
+            ("cuda@2:fixed", 2, WORDS[1].1, true, [true, true]),
+            ("cuda:levels", 0, WORDS[2].1, true, [true, true]),
+            ("cuda:sorted", 0, WORDS[3].1, true, [false, true]),
+            ("cuda:atomic", 0, WORDS[4].1, true, [false, true]),
+            ("cuda@1:generic", 1, generic, true, [true, true]),
         ] {
             assert_eq!(parse(name).unwrap(), (ordinal, variant));
             assert_eq!(variant.is_exact(), exact, "{name}");

@@ -124,9 +124,8 @@ pub fn families(target: &Target, pass: Pass) -> Result<Vec<Family>> {
             let operands = Operands::for_pass(problem, *reference, whole);
             let request = Request { pass: whole, levels: *levels, ..Request::new(problem, &operands) };
             let asked = Asked::new(&request, target, name);
-            let takes_it = asked.takes > 0;
-            let why_not = if takes_it { None } else { asked.main_reason() };
-            takes.push(Answer { what, takes: takes_it, why_not });
+            let why_not = (asked.takes == 0).then(|| asked.main_reason());
+            takes.push(Answer { what, takes: why_not.is_none(), why_not });
         }
         families.push(Family { name, pass, about, takes });
     }
@@ -251,9 +250,9 @@ impl Asked {
         asked
     }
 
-    fn main_reason(&self) -> Option<String> {
-        let none = || "no candidate has a fitting number of lanes".to_owned();
-        Some(self.refusals.first().map_or_else(none, |r| r.why.clone()))
+    fn main_reason(&self) -> String {
+        let none = "no candidate has a fitting number of lanes";
+        self.refusals.first().map_or(none, |r| &r.why).to_owned()
     }
 }
 

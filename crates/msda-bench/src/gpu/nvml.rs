@@ -17,7 +17,7 @@ pub fn describe(ordinal: usize) -> Option<Gpu> {
         driver: nvml.sys_driver_version().unwrap_or_default(),
         cuda: format!("{}.{}", cuda_driver_version_major(cuda), cuda_driver_version_minor(cuda)),
         memory_bytes: device.memory_info().map_or(0, |m| m.total),
-        sms: sms(&device),
+        sms: opened.as_ref().map(msda_cuda::driver::Device::sms),
         shared_per_block: opened.as_ref().map(|gpu| gpu.shared_per_block() as u64),
         l2_bytes: opened.as_ref().map(|gpu| gpu.l2_bytes() as u64),
         before: Some(read(&device)),
@@ -55,16 +55,4 @@ fn read(device: &Device<'_>) -> GpuState {
         temperature_c: device.temperature(TemperatureSensor::Gpu).ok(),
         power_w: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
     }
-}
-
-/// Number of SMs. The driver counts arithmetic units, whose number per SM depends on the
-/// architecture.
-fn sms(device: &Device<'_>) -> Option<u32> {
-    let generation = device.cuda_compute_capability().ok()?;
-    let units = match (generation.major, generation.minor) {
-        (6, 0) | (7, _) | (8, 0) => 64,
-        (6 | 8.., _) => 128,
-        _ => return None,
-    };
-    Some(device.num_cores().ok()? / units)
 }

@@ -8,17 +8,12 @@ use crate::engines::Engine;
 use crate::record::{self, Ceiling};
 use crate::work::{COPY, GATHER_L1};
 
-pub use super::engine::Cuda;
+pub use super::engine::{Cuda, backend, check};
 pub use super::nvml::{describe, highest_clock, state};
 
 /// Number of GPUs.
 pub fn count() -> usize {
     Device::count().unwrap_or(0)
-}
-
-/// Refuses a name that no engine on a GPU has.
-pub fn check(name: &str) -> Result<()> {
-    super::engine::check(name)
 }
 
 /// Why there is no GPU, in a few words.
@@ -32,11 +27,6 @@ pub fn missing(why: &anyhow::Error) -> String {
 /// Opens the engine called `name`.
 pub fn open(name: &str) -> Result<Box<dyn Engine>> {
     Ok(Box::new(Cuda::open(name)?))
-}
-
-/// Opens the backend called `name`.
-pub fn backend(name: &str) -> Result<Box<dyn Backend + Send>> {
-    super::engine::backend(name)
 }
 
 /// One backend per seed, each with other kernel parameters.

@@ -50,18 +50,12 @@ pub struct Job {
     pub tried: Vec<Kernel>,
 }
 
-/// The result of tuning.
-pub struct Tuned {
-    /// The workload's name.
-    pub workload: String,
-    /// The value type.
-    pub dtype: Dtype,
-    /// The pass.
-    pub pass: Pass,
-    /// The class of the problem.
-    pub class: String,
-    /// The kernel before tuning with its median in microseconds; none if it failed.
-    pub before: (Kernel, Option<f64>),
+/// The result of a job.
+pub struct Tuned<'a> {
+    /// The job.
+    pub job: &'a Job,
+    /// The median of the kernel before tuning, in microseconds; none if it failed.
+    pub before: Option<f64>,
     /// The best kernels with their medians in microseconds, fastest first.
     pub best: Vec<(Kernel, f64)>,
     /// Number of timed kernels.
@@ -92,14 +86,19 @@ impl Job {
         })
     }
 
+    /// The workload, the type and the pass.
+    pub fn name(&self) -> String {
+        format!("{} {} {}", self.workload.name, self.dtype, self.pass)
+    }
+
     /// Steps of its progress.
     pub fn steps(&self) -> usize {
         2 + self.tried.len() + self.tried.len().min(FINALISTS + 1)
     }
 
     /// Compiles, checks and times.
-    pub fn run(&self, device: &Device, progress: &mut dyn Progress) -> Result<Tuned> {
-        let name = format!("{} {} {}", self.workload.name, self.dtype, self.pass);
+    pub fn run(&self, device: &Device, progress: &mut dyn Progress) -> Result<Tuned<'_>> {
+        let name = self.name();
         progress.step(&format!("{name}: data and oracle"));
         let data = self.workload.data(self.dtype)?;
         let mut bench = Bench::new(device, &data, self.pass, &self.workload.name)?;
@@ -133,17 +132,8 @@ impl Job {
             let why = rejected.first().map_or("none takes the problem", |(_, why)| why.as_str());
             bail!("{name}: no kernel could be timed: {why}");
         }
-        let now = best.iter().find(|(kernel, _)| *kernel == self.now).map(|(_, time)| *time);
-        Ok(Tuned {
-            workload: self.workload.name.clone(),
-            dtype: self.dtype,
-            pass: self.pass,
-            class: self.class.clone(),
-            before: (self.now, now),
-            best,
-            timed: times.len(),
-            rejected,
-        })
+        let before = best.iter().find(|(kernel, _)| *kernel == self.now).map(|(_, time)| *time);
+        Ok(Tuned { job: self, before, best, timed: times.len(), rejected })
     }
 }
 
@@ -180,11 +170,7 @@ impl<'a> Bench<'a> {
     fn new(device: &Device, data: &'a Data, pass: Pass, name: &str) -> Result<Self> {
         let expected = Expected::new(data, name)?;
         let task = Task::whole(data, pass);
-        let setup = match pass {
-            Pass::Forward => Setup::forward(&task.problem, &task.inputs),
-            Pass::Backward => Setup::backward(&task.problem, &task.inputs, task.grad_output),
-        };
-        let mut resident = Resident::new(device, &setup, Some(Kernel::Generic))?;
+        let mut resident = Resident::new(device, &Setup::of(&task), Some(Kernel::Generic))?;
         let results = run_poisoned(&mut resident)?;
         expected.are_right(data, pass, &results).context("the generic kernel is wrong")?;
         Ok(Self { data, pass, expected, results, resident })
@@ -234,7 +220,7 @@ fn run_poisoned(resident: &mut Resident) -> Result<Results> {
 
 /// Writes results to a file of tuned kernels, in place of lines of the same classes. Other lines of
 /// the same GPU stay if they were measured with the same kernels.
-pub fn save(path: &Path, header: &Header, found: &[Tuned]) -> Result<()> {
+pub fn save(path: &Path, header: &Header, found: &[Tuned<'_>]) -> Result<()> {
     let old = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
@@ -252,7 +238,7 @@ pub fn save(path: &Path, header: &Header, found: &[Tuned]) -> Result<()> {
 }
 
 /// The sections of other GPUs, and then that of this GPU.
-fn merged(old: &str, header: &Header, found: &[Tuned]) -> String {
+fn merged(old: &str, header: &Header, found: &[Tuned<'_>]) -> String {
     let (mut others, mut own) = (String::new(), format!("{header}\n"));
     let mut section: Option<Header> = None;
     for line in old.lines() {
@@ -260,7 +246,7 @@ fn merged(old: &str, header: &Header, found: &[Tuned]) -> String {
             section = line.parse().ok();
         }
         let class = line.split('#').next().and_then(|l| l.split_once(" = ")).map(|(class, _)| class.trim());
-        let replaced = class.is_some_and(|class| found.iter().any(|tuned| tuned.class == class));
+        let replaced = class.is_some_and(|class| found.iter().any(|tuned| tuned.job.class == class));
         match &section {
             Some(this) if this == header && class.is_some() && !replaced => own += &format!("{line}\n"),
             Some(this) if (&this.gpu, this.sms) == (&header.gpu, header.sms) => {}
@@ -269,8 +255,7 @@ fn merged(old: &str, header: &Header, found: &[Tuned]) -> String {
     }
     for tuned in found {
         if let Some((kernel, time)) = tuned.best.first() {
-            let Tuned { workload, dtype, pass, class, .. } = tuned;
-            own += &format!("{class} = {kernel}  # {time:.1} us, {workload} {dtype} {pass}\n");
+            own += &format!("{} = {kernel}  # {time:.1} us, {}\n", tuned.job.class, tuned.job.name());
         }
     }
     others + &own
@@ -306,12 +291,18 @@ mod tests {
 
     #[test]
     fn lines_of_the_same_class_are_replaced() {
-        let tuned = |class: &str, kernel: &str| Tuned {
-            workload: "small".into(),
+        let jobs = ["a b", "d", "a"].map(|class| Job {
+            workload: Workload::find("small").unwrap(),
             dtype: Dtype::F16,
             pass: Pass::Forward,
             class: class.into(),
-            before: (Kernel::Generic, None),
+            now: Kernel::Generic,
+            takes: 2,
+            tried: Vec::new(),
+        });
+        let tuned = |job: usize, kernel: &str| Tuned {
+            job: &jobs[job],
+            before: None,
             best: vec![(kernel.parse().unwrap(), 12.34), (Kernel::Generic, 50.0)],
             timed: 2,
             rejected: Vec::new(),
@@ -323,7 +314,7 @@ mod tests {
             "# ours\n{header}\na b = generic  # 3 us\na b c = generic\n{other}\na b = generic\n\
              {stale}\nx = generic\n"
         );
-        let text = merged(&old, &header, &[tuned("a b", "rows:sample_groups=2"), tuned("d", "generic")]);
+        let text = merged(&old, &header, &[tuned(0, "rows:sample_groups=2"), tuned(1, "generic")]);
         let lines: Vec<&str> = text.lines().collect();
         let (header_line, other_line) = (header.to_string(), other.to_string());
         let first = ["# ours", &other_line, "a b = generic", &header_line, "a b c = generic"];
@@ -339,8 +330,8 @@ mod tests {
 
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/tuned.txt");
-        save(&path, &header, &[tuned("a", "generic")]).unwrap();
-        save(&path, &header, &[tuned("a", "rows:sample_groups=2")]).unwrap();
+        save(&path, &header, &[tuned(2, "generic")]).unwrap();
+        save(&path, &header, &[tuned(2, "rows:sample_groups=2")]).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.lines().count() == 2 && text.contains("sample_groups=2"), "{text}");
     }

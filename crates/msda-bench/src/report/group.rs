@@ -165,16 +165,6 @@ impl Row<'_> {
         positive(self.measured.work.gathered_bytes / self.median()? / 1e6)
     }
 
-    /// GFLOP/s.
-    pub fn flop_rate(&self) -> Option<f64> {
-        positive(self.measured.work.flops / self.median()? / 1e6)
-    }
-
-    /// FLOP per byte gathered.
-    pub fn intensity(&self) -> Option<f64> {
-        positive(self.measured.work.flops / self.measured.work.gathered_bytes)
-    }
-
     /// The largest error divided by the tolerance.
     pub fn error_share(&self) -> Option<f64> {
         let check = &self.measured.check;

@@ -1,5 +1,6 @@
 //! Display names of engines and machines, and the marks of engines in plots.
 
+use super::chart::Mark;
 use super::group::{is_own, is_pinned, is_torch};
 use super::number::count;
 use super::svg::Shape;
@@ -45,16 +46,14 @@ pub(super) fn order(name: &str) -> (usize, usize) {
     }
 }
 
-/// The class and shape of an engine's mark.
-pub(super) fn mark(name: &str) -> (&'static str, Shape) {
-    match OTHERS.iter().find(|other| other.0 == name) {
+/// A mark with the class, the shape and the position of an engine.
+pub(super) fn mark(name: &str) -> Mark {
+    let (class, shape) = match OTHERS.iter().find(|other| other.0 == name) {
         Some(other) => (other.2, other.3),
-        None if is_pinned(name) => ("k pinned", Shape::Circle),
-        None if ["cpu-avx2", "cuda:half"].contains(&name) => ("k k5", Shape::Circle),
-        None if ["cpu-portable", "cuda:fixed"].contains(&name) => ("k k5 hollow", Shape::Circle),
         None if is_own(name) => ("k k0", Shape::Circle),
         None => ("k kt hollow", Shape::Diamond),
-    }
+    };
+    Mark { class, shape, order: order(name), ..Mark::default() }
 }
 
 /// The processor that a record's times on a device belong to.
@@ -78,26 +77,9 @@ pub(super) fn date(run: &Record) -> String {
     run.created.replace('T', " ").replace('Z', " UTC")
 }
 
-/// `a` or `an`, by the sound of the first letter; the letters of an abbreviation are spelled.
-pub(super) fn article(name: &str) -> &'static str {
-    let word = name.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
-    let spelled = word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase());
-    let vowels = if spelled { "AEFHILMNORSX" } else { "AEIOUaeiou" };
-    if word.starts_with(|c| vowels.contains(c)) { "an" } else { "a" }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn articles_follow_the_sound() {
-        let cases =
-            [("NVIDIA H200", "an"), ("Intel(R) Xeon(R)", "an"), ("GPU", "a"), ("Tesla", "a"), ("", "a")];
-        for (name, expected) in cases {
-            assert_eq!(article(name), expected, "{name}");
-        }
-    }
 
     #[test]
     fn peers_have_the_names_of_their_projects() {

@@ -1,6 +1,5 @@
 //! Plots as inline SVG. The style sheet of the page sets the colours.
 
-pub(super) mod roofline;
 pub(super) mod scale;
 
 use self::scale::Scale;
@@ -16,11 +15,10 @@ pub(super) const LINE: f64 = 12.0;
 pub(super) const CHAR: f64 = 6.4;
 
 /// The end of a text that its position refers to.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(super) enum Anchor {
     Start,
     Middle,
-    End,
 }
 
 /// A drawing under construction.
@@ -57,18 +55,8 @@ impl Canvas {
     }
 
     pub(super) fn text(&mut self, class: &str, anchor: Anchor, x: f64, y: f64, text: &str) {
-        self.put_text(class, anchor, &format!("x=\"{}\" y=\"{}\"", n(x), n(y)), text);
-    }
-
-    /// Text rotated about its anchor, in degrees.
-    fn rotated(&mut self, class: &str, anchor: Anchor, at: (f64, f64), degrees: f64, text: &str) {
-        let place = format!("transform=\"translate({} {}) rotate({})\"", n(at.0), n(at.1), n(degrees));
-        self.put_text(class, anchor, &place, text);
-    }
-
-    fn put_text(&mut self, class: &str, anchor: Anchor, place: &str, text: &str) {
-        let class = format!("{class}{}", anchor.class());
-        let element = format!("<text {place}>{}</text>\n", html_escape(text));
+        let class = if anchor == Anchor::Middle { format!("{class} mid") } else { class.to_owned() };
+        let element = format!("<text x=\"{}\" y=\"{}\">{}</text>\n", n(x), n(y), html_escape(text));
         match self.texts.iter_mut().find(|(own, _)| *own == class) {
             Some((_, all)) => *all += &element,
             None => self.texts.push((class, element)),
@@ -109,20 +97,6 @@ impl Canvas {
         self.text("title", Anchor::Middle, (from + to) / 2.0, bottom + 2.0 * LINE + 8.0, title);
     }
 
-    /// Both axes of a plot, with their titles.
-    fn axes(&mut self, x: (&Scale, &str), y: (&Scale, &str)) {
-        let (left, right, bottom, top) = (x.0.from, x.0.to, y.0.from, y.0.to);
-        self.axis(x.0, (top, bottom), "", x.1);
-        let ticks = y.0.ticks();
-        let level = ticks.iter().map(|&(value, _)| (left, y.0.at(value), right, y.0.at(value)));
-        self.lines("grid", &level.collect::<Vec<_>>());
-        for (value, text) in &ticks {
-            self.text("tick", Anchor::End, left - 5.0, y.0.at(*value) + 4.0, text);
-        }
-        self.line("axis", left, top, left, bottom);
-        self.rotated("title", Anchor::Middle, (10.0, (top + bottom) / 2.0), -90.0, y.1);
-    }
-
     /// The drawing: texts lie over all else. `label` describes it to screen readers.
     pub(super) fn finish(self, label: &str) -> String {
         let group = |(class, all): &(String, String)| format!("<g class=\"{class}\">\n{all}</g>\n");
@@ -134,16 +108,6 @@ impl Canvas {
             self.body,
             self.texts.iter().map(group).collect::<String>()
         )
-    }
-}
-
-impl Anchor {
-    fn class(self) -> &'static str {
-        match self {
-            Self::Start => "",
-            Self::Middle => " mid",
-            Self::End => " end",
-        }
     }
 }
 

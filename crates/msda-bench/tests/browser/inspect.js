@@ -94,16 +94,14 @@ function inspect(frame) {
       const size = parseFloat(view.getComputedStyle(t).fontSize) * scale;
       if (size < 8.5) fault("small", `${what}: "${t.textContent}" is ${size.toFixed(1)} px`);
     }
-    // The box of a rotated text is larger than the text.
-    const level = texts.filter(([t]) => !t.closest(".roofname"));
-    for (let i = 0; i < level.length; i += 1) {
-      for (let j = i + 1; j < level.length; j += 1) {
-        const [a, b] = [level[i][1], level[j][1]];
+    for (let i = 0; i < texts.length; i += 1) {
+      for (let j = i + 1; j < texts.length; j += 1) {
+        const [a, b] = [texts[i][1], texts[j][1]];
         const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
         const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
         // Boxes are higher than their letters.
         if (across > 1 && down > 4 * scale) {
-          fault("overlap", `${what}: "${level[i][0].textContent}" and "${level[j][0].textContent}"`);
+          fault("overlap", `${what}: "${texts[i][0].textContent}" and "${texts[j][0].textContent}"`);
         }
       }
     }

@@ -27,7 +27,7 @@ pub(crate) fn tensor(dtype: Option<Dtype>, shape: &[usize]) -> Tensor {
         Some(dtype) => Data::Float(Buffer::from_fn(dtype, len, |i| i as f64 * 0.375 - 1.0)),
         None => Data::Int((0..len as i64).map(|i| i * 1_000_003_000 - 7).collect()),
     };
-    Tensor::new(shape.to_vec(), data).unwrap()
+    Tensor { shape: shape.to_vec(), data }
 }
 
 /// The four floating-point types, and integers.
@@ -36,14 +36,14 @@ pub(crate) fn types() -> impl Iterator<Item = Option<Dtype>> {
 }
 
 /// Everything about a tensor, comparable: NaNs are equal when their bits are.
-pub(crate) type Exact = (Vec<usize>, &'static str, Vec<u8>);
+pub(crate) type Exact = (Vec<usize>, Option<Dtype>, Vec<u8>);
 
 pub(crate) fn exact(tensor: &Tensor) -> Exact {
-    let bytes = match &tensor.data {
-        Data::Float(buffer) => buffer.to_le_bytes(),
-        Data::Int(ints) => ints.iter().flat_map(|x| x.to_le_bytes()).collect(),
+    let (dtype, bytes) = match &tensor.data {
+        Data::Float(buffer) => (Some(buffer.dtype()), buffer.to_le_bytes()),
+        Data::Int(ints) => (None, ints.iter().flat_map(|x| x.to_le_bytes()).collect()),
     };
-    (tensor.shape.clone(), tensor.data.type_name(), bytes)
+    (tensor.shape.clone(), dtype, bytes)
 }
 
 pub(crate) fn all_exact(tensors: &BTreeMap<String, Tensor>) -> Vec<(&String, Exact)> {
@@ -69,44 +69,9 @@ pub(crate) fn allowed(len: usize) -> usize {
     16 * len + 4096
 }
 
-/// Counts the memory that the current thread allocates.
-pub(crate) mod memory {
-    #![allow(unsafe_code)]
-
-    use std::alloc::{GlobalAlloc, Layout, System};
-    use std::cell::Cell;
-
-    thread_local! {
-        static NOW: Cell<isize> = const { Cell::new(0) };
-        static PEAK: Cell<isize> = const { Cell::new(0) };
-    }
-
-    struct Counting;
-
-    #[global_allocator]
-    static COUNTING: Counting = Counting;
-
-    // SAFETY: each call is passed to the system allocator unchanged; the counters allocate nothing.
-    unsafe impl GlobalAlloc for Counting {
-        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-            NOW.set(NOW.get() + layout.size() as isize);
-            PEAK.set(PEAK.get().max(NOW.get()));
-            // SAFETY: the caller keeps the rules of `GlobalAlloc`.
-            unsafe { System.alloc(layout) }
-        }
-
-        unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-            NOW.set(NOW.get() - layout.size() as isize);
-            // SAFETY: the caller keeps the rules of `GlobalAlloc`.
-            unsafe { System.dealloc(pointer, layout) }
-        }
-    }
-
-    /// The result of `f`, and the most memory it held at any time.
-    pub(crate) fn peak_of<T>(f: impl FnOnce() -> T) -> (T, usize) {
-        NOW.set(0);
-        PEAK.set(0);
-        let result = f();
-        (result, PEAK.get() as usize)
-    }
+/// The result of `f`, and the most memory that it held at any time.
+pub(crate) fn peak_of<T>(f: impl FnOnce() -> T) -> (T, usize) {
+    let mut result = None;
+    let counted = allocation_counter::measure(|| result = Some(f()));
+    (result.expect("it was called"), counted.bytes_max as usize)
 }

@@ -74,38 +74,26 @@ pub(crate) fn main(args: Args) -> Result<()> {
     for name in &args.engine {
         registry.check(name)?;
     }
-    if let Some(count) = args.random {
-        return run_random(args, count as usize, &registry);
-    }
     for name in args.workload.iter().filter(|name| *name != "all") {
         Workload::find(name)?;
     }
+    let (device, brief) = (args.device, args.random.is_some());
     let options = bench::Options {
-        workloads: args.workload,
-        engines: with_baseline(args.engine, args.device),
+        workloads: args.random.map_or(args.workload, |count| random::names(args.seed, count as usize)),
+        engines: if brief { of_random(args.engine, device) } else { with_baseline(args.engine, device) },
         dtypes: args.dtype,
-        device: args.device.only(),
+        device: device.only(),
         pass: args.pass.only(),
         threads: args.threads.into_iter().map(usize::from).collect(),
         quick: args.quick,
+        brief,
         command: typed("msda"),
     };
     make_folder(&args.out)?;
     let record = bench::run(&options, &registry, &mut Bar::default())?;
-    finish(record, &[], &args.out, args.json)
-}
-
-fn run_random(args: Args, count: usize, registry: &Registry) -> Result<()> {
-    let mut engines = args.engine;
-    if engines.is_empty() {
-        let gpu = args.device.includes(Device::Cuda) && (args.device.only().is_some() || gpu::count() > 0);
-        let all = [(args.device.includes(Device::Cpu), "cpu"), (gpu, "cuda")];
-        engines.extend(all.into_iter().filter(|(wanted, _)| *wanted).map(|(_, name)| name.to_owned()));
+    if !brief {
+        return finish(record, &[], &args.out, args.json);
     }
-    let (passes, command) = (args.pass.all(), typed("msda"));
-    let options = random::Options { count, seed: args.seed, engines, passes, command };
-    make_folder(&args.out)?;
-    let record = random::run(&options, registry, &mut Bar::default())?;
     let path = save(&record, &args.out)?;
     if args.json {
         print(&serde_json::to_string_pretty(&record)?)?;
@@ -116,6 +104,16 @@ fn run_random(args: Args, count: usize, registry: &Registry) -> Result<()> {
     let failed = record.skipped.len();
     ensure!(failed == 0, "{failed} measurements failed: the lines above and the record say why");
     Ok(())
+}
+
+/// The engines for random problems: those that were named, or the usual ones of the devices.
+fn of_random(engines: Vec<String>, device: DeviceArg) -> Vec<String> {
+    if !engines.is_empty() {
+        return engines;
+    }
+    let gpu = device.includes(Device::Cuda) && (device.only().is_some() || gpu::count() > 0);
+    let all = [(device.includes(Device::Cpu), "cpu"), (gpu, "cuda")];
+    all.into_iter().filter(|(wanted, _)| *wanted).map(|(_, name)| name.to_owned()).collect()
 }
 
 fn random_table(entries: &[random::Entry<'_>]) -> String {

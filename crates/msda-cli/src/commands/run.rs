@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
-use msda::{Layout, Padding, Sampling};
-use msda_bench::evaluation::{Evaluation, Options, Tensors};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use msda::{Layout, Padding, Sampling, Spec};
+use msda_bench::evaluation::{Evaluation, Tensors};
 use msda_bench::files;
+use msda_bench::workload::layout;
 
 use msda_bench::engines::Registry;
 
@@ -50,8 +52,8 @@ pub(crate) struct Args {
     points: Vec<usize>,
     /// The memory layout of value. In `ring` each level has a ring of zero pixels around it, which
     /// count as positions
-    #[arg(long, value_enum, default_value = "bshd")]
-    layout: LayoutArg,
+    #[arg(long, default_value = "bshd", value_parser = layouts())]
+    layout: Layout,
     /// Read the nearest pixel instead of interpolating
     #[arg(long)]
     nearest: bool,
@@ -78,11 +80,9 @@ fn device(text: &str) -> Result<String, String> {
     }
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum LayoutArg {
-    Bshd,
-    Planar,
-    Ring,
+/// Reads the name of a layout.
+fn layouts() -> impl TypedValueParser<Value = Layout> {
+    PossibleValuesParser::new(Layout::ALL.map(Layout::name)).try_map(|name| layout(&name))
 }
 
 fn level(text: &str) -> Result<(usize, usize), String> {
@@ -102,17 +102,14 @@ pub(crate) fn main(args: Args) -> Result<()> {
             ensure!(!again, "tensor '{name}': got it twice, the second time from {}", path.display());
         }
     }
-    let options = Options {
+    let options = Spec {
         levels: args.levels,
         points: args.points,
-        layout: match args.layout {
-            LayoutArg::Bshd => Layout::Bshd,
-            LayoutArg::Planar => Layout::Planar,
-            LayoutArg::Ring => Layout::PlanarRing,
-        },
+        layout: args.layout,
         sampling: if args.nearest { Sampling::Nearest } else { Sampling::Bilinear },
         padding: if args.border { Padding::Border } else { Padding::Zeros },
         align_corners: args.align_corners,
+        ..Spec::default()
     };
     let backend = registry.backend(&engine)?;
     let evaluation = Evaluation::new(&tensors, &options)?;

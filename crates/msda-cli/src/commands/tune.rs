@@ -9,6 +9,7 @@ use msda_bench::gpu::tune::{self, Job, Tuned};
 use msda_bench::workload::{BUILT_IN, Workload};
 use msda_cuda::choose;
 use msda_cuda::driver::Device;
+use msda_cuda::kernels::Kernel;
 use serde_json::json;
 
 use super::{PassArg, dtype};
@@ -80,7 +81,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
         let list: Vec<_> = found.iter().map(to_json).collect();
         print(&serde_json::to_string_pretty(&list)?)?;
     } else {
-        print(&jobs.iter().zip(&found).map(|(job, t)| to_text(job, t)).collect::<Vec<_>>().join("\n"))?;
+        print(&found.iter().map(to_text).collect::<Vec<_>>().join("\n"))?;
     }
     eprintln!("tuned: {}", path.display());
     Ok(())
@@ -111,39 +112,31 @@ fn jobs(args: &Args, device: &Device) -> Result<Vec<Job>> {
     Ok(jobs)
 }
 
-fn to_text(job: &Job, tuned: &Tuned) -> String {
-    let mut text = format!("{} {} {}: {}\n", tuned.workload, tuned.dtype, tuned.pass, tuned.class);
-    text += &format!(
-        "{} of {} possible kernels were timed, {} were rejected\n",
-        tuned.timed,
-        job.takes,
-        tuned.rejected.len()
-    );
-    let before = tuned.before.1;
+fn to_text(tuned: &Tuned<'_>) -> String {
+    let Tuned { job, before, best, timed, rejected } = tuned;
+    let mut text = format!("{}: {}\n", job.name(), job.class);
+    text +=
+        &format!("{timed} of {} possible kernels were timed, {} were rejected\n", job.takes, rejected.len());
     text += &format!("{:>10} {:>8}  kernel\n", "us", "speed-up");
-    for (kernel, time) in tuned.best.iter().take(TOP) {
+    for (kernel, time) in best.iter().take(TOP) {
         let ratio = before.map_or("-".into(), |before| format!("{:.2}x", before / time));
-        let mark = if *kernel == tuned.before.0 { "  (chosen before)" } else { "" };
+        let mark = if *kernel == job.now { "  (chosen before)" } else { "" };
         text += &format!("{time:>10.2} {ratio:>8}  {kernel}{mark}\n");
     }
-    for (kernel, why) in tuned.rejected.iter().take(3) {
+    for (kernel, why) in rejected.iter().take(3) {
         text += &format!("rejected: {kernel}: {}\n", why.lines().next().unwrap_or_default());
     }
     text
 }
 
-fn to_json(tuned: &Tuned) -> serde_json::Value {
-    let best: Vec<_> =
-        tuned.best.iter().map(|(kernel, us)| json!({ "kernel": kernel.to_string(), "us": us })).collect();
-    let rejected: Vec<_> = tuned
-        .rejected
-        .iter()
-        .map(|(kernel, why)| json!({ "kernel": kernel.to_string(), "why": why }))
-        .collect();
+fn to_json(tuned: &Tuned<'_>) -> serde_json::Value {
+    let Tuned { job, before, best, timed, rejected } = tuned;
+    let timed_one = |kernel: &Kernel, us: Option<f64>| json!({ "kernel": kernel.to_string(), "us": us });
+    let best: Vec<_> = best.iter().map(|(kernel, us)| timed_one(kernel, Some(*us))).collect();
+    let refused = |(kernel, why): &(Kernel, String)| json!({ "kernel": kernel.to_string(), "why": why });
     json!({
-        "workload": tuned.workload, "dtype": tuned.dtype.name(), "pass": tuned.pass.to_string(),
-        "class": tuned.class,
-        "before": { "kernel": tuned.before.0.to_string(), "us": tuned.before.1 },
-        "best": best, "timed": tuned.timed, "rejected": rejected,
+        "workload": job.workload.name, "dtype": job.dtype.name(), "pass": job.pass, "class": job.class,
+        "before": timed_one(&job.now, *before), "best": best, "timed": timed,
+        "rejected": rejected.iter().map(refused).collect::<Vec<_>>(),
     })
 }

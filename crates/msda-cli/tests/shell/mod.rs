@@ -79,6 +79,13 @@ impl Shell {
         serde_json::from_str(&self.ok(args)).unwrap()
     }
 
+    /// What `doctor` finds about a subject.
+    pub(crate) fn finding(&self, what: &str, more: &[&str]) -> Value {
+        let all = self.json(&[&["doctor", "--json"], more].concat());
+        let found = all.as_array().unwrap().iter().find(|finding| finding["what"] == what);
+        found.unwrap_or_else(|| panic!("{what} in {all}")).clone()
+    }
+
     pub(crate) fn record(&self, args: &[&str]) -> Record {
         Record::parse(&self.ok(args)).unwrap()
     }

@@ -67,6 +67,7 @@ impl Flush {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::cubin;
 
     #[test]
     fn the_kernel_compiles_and_reads() {
@@ -78,6 +79,13 @@ mod tests {
             let compiled = jit::compile(&unit(arch.parse().unwrap())).unwrap();
             assert!((8..=64).contains(&compiled.registers()), "{arch}: {}", compiled.log);
             assert_eq!((compiled.spills(), compiled.stack()), (0, 0), "{arch}");
+            let (cubin, entry) = (&compiled.cubin, "msda_flush");
+            assert_eq!(cubin::registers(cubin, entry), Some(compiled.registers() as usize), "{arch}");
+            assert_eq!(cubin::parameter_bytes(cubin, entry), Some(size_of::<Args>()), "{arch}");
+            assert!(
+                cubin::shared_bytes(cubin, entry) <= 1024 && !cubin::instructions(cubin, entry).is_empty()
+            );
+            assert_eq!(cubin::registers(cubin, "another"), None);
         }
     }
 }

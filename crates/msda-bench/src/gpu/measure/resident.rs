@@ -1,15 +1,19 @@
 //! A call whose tensors stay on the device, to be run and timed repeatedly.
 #![allow(unsafe_code)]
 
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use msda::backend::{check_gradients, check_inputs};
-use msda::{Buffer, Error, ErrorKind, Gradients, Inputs, Problem, Result, View};
+use msda::{Buffer, Gradients, Inputs, Problem, Result, View};
 
 use super::{Flush, time};
 use msda_cuda::driver::{Device, Graph, Memory, Stream, StreamHandle};
 use msda_cuda::kernels::Kernel;
 use msda_cuda::{Levels, Operands, Pass, Plan, Request, Scatter, Slot, Tensors, Wanted};
+
+use crate::record;
+use crate::task::Task;
 
 /// A call to be made resident. The constructors give the usual options; other ones are set with
 /// `Setup { levels: Levels::Device, ..Setup::forward(problem, inputs) }`.
@@ -40,6 +44,14 @@ impl<'a> Setup<'a> {
         Self { backward: Some((grad_output, wanted)), ..Self::forward(problem, inputs) }
     }
 
+    /// The pass of a task.
+    pub(crate) fn of(task: &'a Task<'a>) -> Self {
+        match task.pass {
+            record::Pass::Forward => Self::forward(&task.problem, &task.inputs),
+            record::Pass::Backward => Self::backward(&task.problem, &task.inputs, task.grad_output),
+        }
+    }
+
     fn pass(&self) -> Pass {
         self.backward.map_or(Pass::Forward, |(_, wanted)| Pass::Backward(wanted))
     }
@@ -63,8 +75,7 @@ pub struct Resident {
     plan: Plan,
     workspace: Memory,
     stream: Stream,
-    /// Allocated when it is first needed: it is large.
-    flush: Option<Flush>,
+    flush: OnceLock<Flush>,
 }
 
 impl Resident {
@@ -101,7 +112,7 @@ impl Resident {
             operands,
             tensors,
             plan,
-            flush: None,
+            flush: OnceLock::new(),
         })
     }
 
@@ -163,16 +174,14 @@ impl Resident {
     /// Times some runs on the device, in milliseconds each: with cold caches, or right after
     /// another run.
     pub fn time(&mut self, runs: usize, cold: bool) -> Result<Vec<f64>> {
-        self.prepare_flush()?;
-        self.time_with(runs, cold, |stream| self.queue(stream))
+        time(&self.stream, self.flush()?, runs, cold, |stream| self.queue(stream))
     }
 
     /// Times runs that are replayed from a graph.
     pub fn time_graph(&mut self, runs: usize, cold: bool) -> Result<Vec<f64>> {
-        self.prepare_flush()?;
         let graph = Graph::capture(&self.stream, |stream| self.queue(stream))?;
         // SAFETY: plan and tensors are those of the capture, and live until the stream is done.
-        self.time_with(runs, cold, |stream| unsafe { graph.launch(stream) })
+        time(&self.stream, self.flush()?, runs, cold, |stream| unsafe { graph.launch(stream) })
     }
 
     /// Host time of a launch in microseconds: the median of several batches of launches.
@@ -208,23 +217,13 @@ impl Resident {
         unsafe { self.plan.launch(&self.tensors.addresses(&self.workspace), stream) }
     }
 
-    fn prepare_flush(&mut self) -> Result<()> {
-        if self.flush.is_none() {
-            self.flush = Some(Flush::new(self.plan.device())?);
+    /// Made when it is first needed: it is large.
+    fn flush(&self) -> Result<&Flush> {
+        if self.flush.get().is_none() {
+            // Nobody else can have set it.
+            let _ = self.flush.set(Flush::new(self.plan.device())?);
         }
-        Ok(())
-    }
-
-    fn time_with(
-        &self,
-        runs: usize,
-        cold: bool,
-        queue: impl Fn(StreamHandle<'_>) -> Result<()>,
-    ) -> Result<Vec<f64>> {
-        match &self.flush {
-            Some(flush) => time(&self.stream, flush, runs, cold, queue),
-            None => Err(Error::new(ErrorKind::Unsupported, "timing", "no buffers to flush with", "some")),
-        }
+        Ok(self.flush.get().expect("it was made"))
     }
 }
 

@@ -3,7 +3,7 @@
 use super::ratios;
 use crate::record::{Device, Pass, Record};
 use crate::report::compare::{Comparison, Panel, headline, is_model};
-use crate::report::names::{article, implementation, processor};
+use crate::report::names::{implementation, processor};
 use crate::report::number::{count, short};
 use crate::report::page::{Part, escape};
 
@@ -86,8 +86,7 @@ fn sentence(panel: &Panel<'_>) -> [String; 3] {
         false => format!(", {} torch", speed(&torch)),
     };
     let Panel { processor, pass, dtype, .. } = panel;
-    let place = format!("On {} {processor}, {pass}, {dtype}:", article(processor));
-    [place, result, format!("{rest}{torch}.")]
+    [format!("{processor}, {pass}, {dtype}:"), result, format!("{rest}{torch}.")]
 }
 
 /// `1.5 to 2.8 times faster than`, from the smallest to the largest ratio.

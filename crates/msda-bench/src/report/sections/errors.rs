@@ -3,7 +3,7 @@
 use crate::record::{Device, Measurement, Pass, Record};
 use crate::report::chart::{Chart, Mark, Row};
 use crate::report::compare::{Comparison, Panel, Verdict, headline, is_model};
-use crate::report::names::{self, engine, order};
+use crate::report::names::{self, engine};
 use crate::report::number::short;
 use crate::report::page::{Part, Section};
 use crate::report::positive;
@@ -51,15 +51,11 @@ fn row(c: &Comparison<'_>) -> Row {
 fn mark(m: &Measurement, name: &str) -> Mark {
     // Results without any error are put at the left end.
     let error = positive(m.check.max_error / m.check.tolerance).unwrap_or(1e-3).max(1e-3);
-    let (class, shape) = names::mark(&m.engine);
     Mark {
         name: name.into(),
-        order: order(&m.engine),
-        class,
-        shape,
         value: error,
         text: short(error),
         title: format!("{name}: {}", short(error)),
-        ..Mark::default()
+        ..names::mark(&m.engine)
     }
 }

@@ -1,7 +1,7 @@
 //! The measurements, grouped by machine. The newest run is open, older ones are closed, and runs of
 //! the same command are shown as one.
 
-use super::{ratios, roofline, times};
+use super::{floors, ratios, times};
 use crate::record::{Device, Record};
 use crate::report::compare::{comparisons, is_model, panels};
 use crate::report::group::workloads;
@@ -81,7 +81,7 @@ fn of_run(run: &Record, extensions: &[Box<dyn Extension>]) -> Vec<Part> {
 }
 
 /// What only the newest run of a machine shows: charts that the top of the report does not have,
-/// ceilings, rooflines.
+/// and the ceilings. Ceilings of the same GPU may come from other records.
 fn more(run: &Record, records: &[Record], extensions: &[Box<dyn Extension>]) -> Vec<Part> {
     let mut parts = Vec::new();
     // The charts of models are at the top. If there are none, the others are.
@@ -94,25 +94,22 @@ fn more(run: &Record, records: &[Record], extensions: &[Box<dyn Extension>]) -> 
         let charts = Part::Plots(ratios::plots(&panels.iter().collect::<Vec<_>>()));
         parts.extend(fold("Charts of workloads that are not taken from models", "", false, vec![charts]));
     }
-    let roofs = roofline::parts(run, records, extensions);
-    if !roofs.is_empty() || !run.ceilings.is_empty() {
-        let mut inside = roofs;
-        if !run.ceilings.is_empty() {
-            inside.push(ceilings(run).into());
-        }
-        parts.extend(fold("Ceilings of the machine, and rooflines", "", false, inside));
+    let machine = machine(run);
+    let more = extensions.iter().flat_map(|e| e.ceilings(records, &machine));
+    let mut table = Table::default().words(["ceiling"]).numbers(["threads", "rate"]).words(["unit"]);
+    for c in run.ceilings.iter().cloned().chain(more) {
+        let threads = if c.device == Device::Cuda { "GPU".into() } else { c.threads.to_string() };
+        let unit = if c.name.starts_with(crate::work::FMA) { "GFLOP/s" } else { "GB/s" };
+        table.push([c.name, threads, figure(c.rate), unit.into()]);
+    }
+    let mut inside: Vec<Part> = floors::part(run, extensions).into_iter().collect();
+    if !table.is_empty() {
+        inside.push(table.into());
+    }
+    if !inside.is_empty() {
+        parts.extend(fold("Ceilings of the machine, and how near msda is", "", false, inside));
     }
     parts
-}
-
-fn ceilings(run: &Record) -> Table {
-    let mut table = Table::default().words(["ceiling"]).numbers(["threads", "rate"]).words(["unit"]);
-    for c in &run.ceilings {
-        let threads = if c.device == Device::Cuda { "GPU".into() } else { c.threads.to_string() };
-        let unit = if c.name == crate::work::FMA { "GFLOP/s" } else { "GB/s" };
-        table.push([c.name.clone(), threads, figure(c.rate), unit.into()]);
-    }
-    table
 }
 
 fn without_times(runs: &[&Record]) -> Table {

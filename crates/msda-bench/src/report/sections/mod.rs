@@ -2,10 +2,10 @@
 
 mod answer;
 mod errors;
+mod floors;
 mod left_out;
 mod machines;
 mod ratios;
-mod roofline;
 mod times;
 mod workloads;
 

@@ -3,7 +3,7 @@
 use crate::record::{Device, Measurement};
 use crate::report::chart::{Chart, Mark, Plots, Row};
 use crate::report::compare::{Comparison, Other, Panel, Verdict};
-use crate::report::names::{engine, mark, order};
+use crate::report::names::{engine, mark};
 use crate::report::number::{count, figure, short, times};
 
 /// The engines whose times include the softmax.
@@ -46,11 +46,7 @@ fn row(c: &Comparison<'_>) -> Row {
         let (m, name) = (o.measured, engine(&o.measured.engine));
         let failed = o.verdict == Verdict::Failed;
         let error = short(m.check.max_error / m.check.tolerance);
-        let (class, shape) = mark(&m.engine);
         Mark {
-            order: order(&m.engine),
-            class,
-            shape,
             value: o.ratio,
             text: if failed { "failed check".into() } else { times(Some(o.ratio)) },
             title: match failed {
@@ -60,6 +56,7 @@ fn row(c: &Comparison<'_>) -> Row {
             failed,
             bold: Some(&m.engine) == fastest,
             name,
+            ..mark(&m.engine)
         }
     };
     Row { name: c.ours.workload.clone(), own: time(c.ours), marks: c.others.iter().map(of).collect() }

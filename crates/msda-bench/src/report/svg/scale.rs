@@ -3,9 +3,9 @@
 /// A range of values mapped to a range of positions.
 pub(in crate::report) struct Scale {
     /// The least value.
-    pub lo: f64,
+    lo: f64,
     /// The largest value.
-    pub hi: f64,
+    hi: f64,
     /// The position of the least value.
     pub from: f64,
     /// The position of the largest value.
