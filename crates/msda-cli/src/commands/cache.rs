@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use msda::Dtype;
 use msda_bench::gpu::kernels::{target, units};
+use msda_bench::gpu::measure::Flush;
 use msda_bench::parallel::in_parallel;
 use msda_bench::report::{Kind, Table};
 use msda_bench::workload::Workload;
@@ -89,6 +90,10 @@ pub(crate) fn main(args: Args) -> Result<()> {
 impl Build {
     fn run(self) -> Result<()> {
         let mut all = BTreeMap::new();
+        for &arch in &self.arch {
+            let unit = Flush::unit(arch); // for `msda bench`
+            all.insert(unit.assemble()?.hash, unit);
+        }
         for name in &self.workload {
             let workload = Workload::find(name)?;
             let dtypes = if self.dtype.is_empty() { &workload.dtypes } else { &self.dtype };

@@ -11,10 +11,6 @@ use msda_cuda::jit::{self, KERNELS, Sources, Unit};
 static SOURCES: Sources =
     Sources::new(&[("flush.cu", include_str!("../../../kernels/flush.cu"))], Some(&KERNELS));
 
-fn unit(arch: Arch) -> Unit {
-    Unit::of(&SOURCES, "flush.cu", "flush", arch)
-}
-
 /// More than any L2 holds.
 const BYTES: usize = 256 << 20;
 
@@ -36,9 +32,14 @@ struct Args {
 }
 
 impl Flush {
+    /// The source of the kernel.
+    pub fn unit(arch: Arch) -> Unit {
+        Unit::of(&SOURCES, "flush.cu", "flush", arch)
+    }
+
     /// Allocates the buffers and loads the kernel.
     pub fn new(device: &Device) -> Result<Self> {
-        let unit = unit(device.arch());
+        let unit = Self::unit(device.arch());
         let mut read = device.alloc(BYTES)?;
         read.fill(0)?;
         Ok(Self {
@@ -76,7 +77,7 @@ mod tests {
             return;
         }
         for arch in ["sm_75", "sm_80", "sm_90a", "sm_120a"] {
-            let compiled = jit::compile(&unit(arch.parse().unwrap())).unwrap();
+            let compiled = jit::compile(&Flush::unit(arch.parse().unwrap())).unwrap();
             assert!((8..=64).contains(&compiled.registers()), "{arch}: {}", compiled.log);
             assert_eq!((compiled.spills(), compiled.stack()), (0, 0), "{arch}");
             let (cubin, entry) = (&compiled.cubin, "msda_flush");
