@@ -9,7 +9,7 @@ use msda_bench::workload::Workload;
 use msda_cuda::driver::Arch;
 use msda_cuda::jit;
 use msda_cuda::{Operands, Request};
-use msda_study::ladder::{self, RUNGS, Rung};
+use msda_study::ladder;
 
 #[derive(clap::Args)]
 #[command(after_help = "Compiles the kernels of rungs with NVRTC. No GPU is needed.
@@ -32,10 +32,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
-    let rungs: Vec<&Rung> = match args.rung.as_slice() {
-        [] => RUNGS.iter().collect(),
-        some => some.iter().map(|name| ladder::find(name)).collect::<msda::Result<_>>()?,
-    };
+    let rungs = ladder::named(&args.rung)?;
     let target = target(args.arch)?;
     let problem = Workload::find(&args.workload)?.problem(args.dtype)?;
     let operands = Operands::dense(&problem, None);

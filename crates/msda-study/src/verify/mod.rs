@@ -24,7 +24,7 @@ use msda_cuda::kernels::{Call, Kernel};
 use msda_cuda::{Cuda, Operands, Request, Target};
 
 use crate::found::Found;
-use crate::ladder::{self, RUNGS, Rung};
+use crate::ladder::{self, Rung};
 
 pub use whole::{Compared, Whole};
 
@@ -72,10 +72,7 @@ pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(R
     let machine = msda_bench::machine::describe(0);
     let gpu = Gpu::open(0).context("nothing was verified: the ladder needs a GPU")?;
     let (mut found, mut wrong) = (Found::default(), Vec::new());
-    let rungs: Vec<&'static Rung> = match options.rungs.as_slice() {
-        [] => RUNGS.iter().collect(),
-        some => some.iter().map(|name| ladder::find(name)).collect::<msda::Result<_>>()?,
-    };
+    let rungs = ladder::named(&options.rungs)?;
     // Only exact rungs are held to the tolerance of the battery.
     let (exact, others): (Vec<&'static Rung>, Vec<&'static Rung>) =
         rungs.iter().partition(|rung| rung.kernel().is_exact());
