@@ -11,7 +11,7 @@ use msda_cuda::driver::Device;
 use msda_study::claims::{self, Claims};
 use msda_study::facts::Facts;
 use msda_study::ladder::RUNGS;
-use msda_study::{engines, probe, verify};
+use msda_study::{engines, probes, verify};
 
 use super::bench::WORKLOADS;
 
@@ -92,8 +92,8 @@ pub(crate) fn main(args: Args) -> Result<()> {
         record.save(&path)?;
     }
 
-    let options = probe::Options { program: Some(std::env::current_exe()?), command, ..Default::default() };
-    add(&mut record, probe::run(&options, &mut Bar::default())?);
+    let options = probes::Options { program: Some(std::env::current_exe()?), command, ..Default::default() };
+    add(&mut record, probes::run(&options, &mut Bar::default())?);
     record.save(&path)?;
 
     let all = Claims::built_in()?;

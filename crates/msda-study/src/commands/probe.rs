@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::builder::PossibleValuesParser;
-use msda_study::probe;
+use msda_study::probes;
 
 use super::finish;
 use msda_bench::terminal::{Bar, make_folder, print, typed};
@@ -15,7 +15,7 @@ use msda_bench::terminal::{Bar, make_folder, print, typed};
 )]
 pub(crate) struct Args {
     /// A probe by name; may be repeated
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(probe::NAMES))]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(probes::NAMES))]
     only: Vec<String>,
     /// Fewer runs and sizes
     #[arg(long)]
@@ -34,17 +34,17 @@ pub(crate) struct Args {
 
 pub(crate) fn main(args: Args) -> Result<()> {
     if let Some(shape) = &args.unguarded {
-        return print(&format!("{}\n", probe::run_unguarded(shape)?));
+        return print(&format!("{}\n", probes::run_unguarded(shape)?));
     }
     if let Some(out) = &args.out {
         make_folder(out)?;
     }
-    let options = probe::Options {
+    let options = probes::Options {
         only: args.only,
         quick: args.quick,
         command: typed("msda-study"),
         program: Some(std::env::current_exe()?),
     };
-    let record = probe::run(&options, &mut Bar::default())?;
+    let record = probes::run(&options, &mut Bar::default())?;
     finish(record, args.out.map(|out| out.join("record.json")), args.json, "")
 }
