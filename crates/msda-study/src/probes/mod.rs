@@ -48,6 +48,7 @@ use std::fmt::{Debug, Display};
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use clap::builder::PossibleValuesParser;
 use msda::{Error, ErrorKind};
 use msda_bench::bench::Progress;
 use msda_bench::parallel::in_parallel;
@@ -92,16 +93,20 @@ pub fn kernels(arch: Arch) -> Vec<Kernel> {
 }
 
 /// What to probe.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
-    /// Names of probes; empty for all.
+    /// A probe by name; may be repeated
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(NAMES))]
     pub only: Vec<String>,
-    /// Fewer runs and sizes.
+    /// Fewer runs and sizes
+    #[arg(long)]
     pub quick: bool,
     /// The command line, for the record.
+    #[arg(skip)]
     pub command: String,
     /// The program that runs `probe --unguarded SHAPE`; none: clusters without their last
     /// barrier are not tried.
+    #[arg(skip)]
     pub program: Option<PathBuf>,
 }
 

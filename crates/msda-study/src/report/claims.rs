@@ -16,7 +16,7 @@ pub(super) fn section(records: &[Record], when: Judge) -> Result<Option<(Section
     let source = |record: &Record| Source { label: record.created.clone(), record: record.clone() };
     let sources: Vec<Source> = records.iter().map(source).collect();
     let gpu = gpus(&sources).into_iter().next();
-    if when == Judge::Never || (when == Judge::Gpu && gpu.is_none()) {
+    if when == Judge::Never || (when == Judge::Auto && gpu.is_none()) {
         return Ok(None);
     }
     let facts = Facts::of(&of_gpu(sources, gpu.as_deref()))?;

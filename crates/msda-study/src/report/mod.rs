@@ -14,14 +14,14 @@ use crate::engines::is_rung;
 use crate::facts::today;
 
 /// When a report judges the claims of the documents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Judge {
-    /// If a record is from a GPU: the claims are about GPUs.
+    /// If a record has GPU measurements
     #[default]
-    Gpu,
-    /// Always.
+    Auto,
+    /// Always
     Always,
-    /// Never.
+    /// Never
     Never,
 }
 

@@ -110,7 +110,7 @@ pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(R
             let called = kernel.map_or_else(|| "chosen".into(), |kernel| kernel.to_string());
             step(&format!("{name}: {called}"));
             match compare(&gpu, &data, &whole, kernel) {
-                Ok(Ok(Ran { compared, same_bits, bytes })) => {
+                Ok(Ok((compared, same_bits, bytes))) => {
                     let place = format!("verify.{}.{dtype}.{called}", workload.name);
                     found.add(&place, &compared.figures(same_bits));
                     if rung.is_some_and(|rung| ALIKE.contains(&rung.name)) {
@@ -146,16 +146,14 @@ fn faults(c: &Compared, exact: bool, same_bits: bool) -> impl Iterator<Item = St
     found.into_iter().filter(|(is, _)| *is).map(|(_, what)| what)
 }
 
-/// A kernel that ran twice: how its output compares, whether the second run gave the same bits, and
-/// its bytes.
-struct Ran {
-    compared: Compared,
-    same_bits: bool,
-    bytes: Vec<u8>,
-}
-
-/// Runs a kernel twice on a workload, into memory whose bits are all set; or says why it refuses.
-fn compare(gpu: &Gpu, data: &Data, whole: &Whole, kernel: Option<Kernel>) -> Result<Result<Ran, String>> {
+/// Runs a kernel twice on a workload, into memory whose bits are all set, or says why it refuses.
+/// Returns how the output compares, whether the second run gave the same bits, and its bytes.
+fn compare(
+    gpu: &Gpu,
+    data: &Data,
+    whole: &Whole,
+    kernel: Option<Kernel>,
+) -> Result<Result<(Compared, bool, Vec<u8>), String>> {
     let task = Task::whole(data, Pass::Forward);
     let operands = Operands::dense(&task.problem, None);
     let request = Request::new(&task.problem, &operands);
@@ -171,7 +169,7 @@ fn compare(gpu: &Gpu, data: &Data, whole: &Whole, kernel: Option<Kernel>) -> Res
     let (first, second) = (output()?, output()?);
     let bytes = first.to_le_bytes();
     let same_bits = bytes == second.to_le_bytes();
-    Ok(Ok(Ran { compared: whole.compare(&first)?, same_bits, bytes }))
+    Ok(Ok((whole.compare(&first)?, same_bits, bytes)))
 }
 
 /// Compiles the kernels of rungs with all cores. A failure is reported when the kernel is used.
