@@ -6,7 +6,7 @@ use msda_bench::report::number;
 use serde::Serialize;
 
 use super::{Claim, Claims};
-use crate::facts::{Facts, Missing, command};
+use crate::facts::{Facts, Missing};
 
 /// How facts judge a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -84,8 +84,6 @@ pub struct Outcome<'a> {
     pub why: String,
     /// Missing facts.
     pub missing: Vec<String>,
-    /// Commands that measure them.
-    pub commands: Vec<String>,
     /// The records of the facts.
     pub from: Vec<String>,
 }
@@ -114,7 +112,6 @@ fn one<'a>(claim: &'a Claim, facts: &Facts, gpu: Option<&str>) -> Outcome<'a> {
         measured,
         range: range.filter(|_| measured.is_some()),
         why,
-        commands: missing.iter().map(|name| command(name)).collect::<BTreeSet<_>>().into_iter().collect(),
         from: from.collect::<BTreeSet<_>>().into_iter().collect(),
         missing: missing.into_iter().collect(),
     }

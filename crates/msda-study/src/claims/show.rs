@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::judge::with_range;
 use super::{Claim, Claims, Outcome, System, Verdict};
+use crate::facts::command;
 
 /// The width of lines.
 const WIDTH: usize = 100;
@@ -60,8 +61,8 @@ fn heading(outcomes: &[Outcome<'_>]) -> String {
 }
 
 /// The commands that measure missing facts.
-pub fn commands<'a>(outcomes: &'a [Outcome<'_>]) -> BTreeSet<&'a str> {
-    outcomes.iter().flat_map(|o| &o.commands).map(String::as_str).collect()
+pub fn commands(outcomes: &[Outcome<'_>]) -> BTreeSet<&'static str> {
+    outcomes.iter().flat_map(|o| &o.missing).map(|name| command(name)).collect()
 }
 
 /// Outcomes by the system that they are about, in the order of the systems.
@@ -136,7 +137,7 @@ pub fn json(outcomes: &[Outcome<'_>]) -> Value {
             "arithmetic": claim.is_arithmetic(),
             "why": o.why,
             "missing": o.missing,
-            "commands": o.commands,
+            "commands": commands(std::slice::from_ref(o)),
             "from": o.from,
         })
     };

@@ -41,13 +41,16 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let mut table = table.numbers(["registers", "spills", "shared", "bytes"]).words(["refused"]);
     let (mut built, mut refused) = (0, Vec::new());
     for rung in rungs {
-        let kernel = rung.kernel();
-        if let Some(why) = kernel.refuses(&request, &target) {
-            refused.push(format!("{}: {why}", rung.name));
-            table.push([rung.name.to_owned()].into_iter().chain(["-"; 5].map(String::from)).chain([why]));
-            continue;
-        }
-        for prepared in kernel.prepare(&request, &target).kernels() {
+        let call = match rung.call(&request, &target) {
+            Ok(call) => call,
+            Err(why) => {
+                refused.push(format!("{}: {why}", rung.name));
+                let why = [why.to_string()];
+                table.push([rung.name.to_owned()].into_iter().chain(["-"; 5].map(String::from)).chain(why));
+                continue;
+            }
+        };
+        for prepared in call.kernels() {
             let compiled = jit::compile(&prepared.unit)?;
             let shared = compiled.shared() + prepared.launch.shared;
             let numbers = [compiled.registers(), compiled.spills(), shared, compiled.cubin.len() as u32];

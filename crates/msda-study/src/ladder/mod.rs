@@ -156,7 +156,8 @@ impl Rung {
         Kernel::Custom(self)
     }
 
-    fn call(&self, request: &Request<'_>, target: &Target) -> Result<Call> {
+    /// The call for a request, or why there is none.
+    pub fn call(&self, request: &Request<'_>, target: &Target) -> Result<Call> {
         let ask = Ask { rung: self.name, request, p: request.problem, target };
         ask.check()?;
         self.strategy.call(&ask)

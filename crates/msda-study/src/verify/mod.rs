@@ -176,9 +176,7 @@ fn compare(
 fn compile(gpu: &Gpu, problem: &Problem, rungs: &[&'static Rung]) {
     let operands = Operands::dense(problem, None);
     let (request, target) = (Request::new(problem, &operands), Target::of(gpu));
-    let kernels = rungs.iter().map(|rung| rung.kernel());
-    let taken = kernels.filter(|kernel| kernel.refuses(&request, &target).is_none());
-    let calls: Vec<Call> = taken.map(|kernel| kernel.prepare(&request, &target)).collect();
+    let calls: Vec<Call> = rungs.iter().filter_map(|rung| rung.call(&request, &target).ok()).collect();
     let units: Vec<&Unit> = calls.iter().flat_map(Call::kernels).map(|prepared| &prepared.unit).collect();
     in_parallel(workers(), &units, |unit| {
         let _ = Cache::global().get(unit);
