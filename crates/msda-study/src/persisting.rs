@@ -62,7 +62,8 @@ impl Resource for Persisting {
     }
 
     fn make(&self, device: &Device) -> Result<Box<dyn Owned>> {
-        Ok(Box::new(L2Window { at: *self, limits: limits(device)?, aside: SetAside::new(device)? }))
+        let limits = limits(device)?;
+        Ok(Box::new(L2Window { at: *self, limits, aside: SetAside::new(device, limits.0)? }))
     }
 }
 
@@ -118,6 +119,14 @@ impl Hook for L2Window {
     }
 }
 
+/// The bytes that are set aside in the current context.
+fn limit(functions: &Functions) -> Result<usize> {
+    let mut bytes = 0;
+    // SAFETY: `bytes` is valid to write.
+    check("cuCtxGetLimit", unsafe { (functions.get_limit)(&mut bytes, LIMIT) })?;
+    Ok(bytes)
+}
+
 /// A device with a part of L2 set aside.
 #[derive(Debug)]
 struct Entry {
@@ -135,16 +144,11 @@ static SET_ASIDE: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 struct SetAside(Device);
 
 impl SetAside {
-    fn new(device: &Device) -> Result<Self> {
-        let (most, _) = limits(device)?;
+    /// Sets `most` bytes aside, or counts a further user.
+    fn new(device: &Device, most: usize) -> Result<Self> {
         if most == 0 {
-            let subject = "persisting lines in L2";
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                subject,
-                device.name(),
-                "a device with such lines",
-            ));
+            let (subject, expected) = ("persisting lines in L2", "a device with such lines");
+            return Err(Error::new(ErrorKind::Unsupported, subject, device.name(), expected));
         }
         let mut entries = SET_ASIDE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = entries.iter_mut().find(|entry| entry.device == *device) {
@@ -152,9 +156,7 @@ impl SetAside {
             return Ok(Self(device.clone()));
         }
         let (functions, _bound) = (functions()?, device.bind_relaxed()?);
-        let mut before = 0;
-        // SAFETY: a context is current; `before` is valid to write.
-        check("cuCtxGetLimit", unsafe { (functions.get_limit)(&mut before, LIMIT) })?;
+        let before = limit(functions)?;
         // SAFETY: a context is current.
         check("cuCtxSetLimit", unsafe { (functions.set_limit)(LIMIT, most) })?;
         entries.push(Entry { device: device.clone(), users: 1, before });
@@ -184,14 +186,6 @@ impl Drop for SetAside {
 mod tests {
     use super::*;
 
-    fn limit(device: &Device) -> usize {
-        let (functions, _bound) = (functions().unwrap(), device.bind().unwrap());
-        let mut bytes = 0;
-        // SAFETY: a context is current; `bytes` is valid to write.
-        check("cuCtxGetLimit", unsafe { (functions.get_limit)(&mut bytes, LIMIT) }).unwrap();
-        bytes
-    }
-
     #[test]
     fn the_last_user_puts_the_limit_back() {
         let device = match Device::open(0) {
@@ -202,13 +196,17 @@ mod tests {
         if most == 0 {
             return eprintln!("skipped: {} has no persisting lines", device.name());
         }
-        let before = limit(&device);
-        let (first, second) = (SetAside::new(&device).unwrap(), SetAside::new(&device).unwrap());
+        let now = || {
+            let _bound = device.bind().unwrap();
+            limit(functions().unwrap()).unwrap()
+        };
+        let before = now();
+        let [first, second] = [(); 2].map(|()| SetAside::new(&device, most).unwrap());
         // The driver may round up.
-        assert!(limit(&device) >= most);
+        assert!(now() >= most);
         drop(first);
-        assert!(limit(&device) >= most);
+        assert!(now() >= most);
         drop(second);
-        assert_eq!(limit(&device), before);
+        assert_eq!(now(), before);
     }
 }

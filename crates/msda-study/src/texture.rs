@@ -53,8 +53,9 @@ impl Texels {
 /// A texture: coordinates count texels, the centre of the first being 0.5, and what lies between
 /// centres is interpolated. Its memory must outlive its use.
 #[derive(Debug)]
-pub(crate) struct Texture {
+struct Texture {
     device: Device,
+    /// What kernels know it by.
     handle: u64,
 }
 
@@ -97,11 +98,6 @@ impl Texture {
         let result = unsafe { (functions()?.create)(&mut handle, &resource, &reading, ptr::null()) };
         check("cuTexObjectCreate", result)?;
         Ok(Self { device: device.clone(), handle })
-    }
-
-    /// What kernels know it by.
-    pub(crate) fn handle(&self) -> u64 {
-        self.handle
     }
 }
 
@@ -156,6 +152,6 @@ impl Owned for Made {
     /// Texture `i` is word `2 * i`, the address of its memory word `2 * i + 1`.
     fn word(&self, index: usize) -> u64 {
         let (texture, at) = &self.textures[index / 2];
-        if index.is_multiple_of(2) { texture.handle() } else { self.memory.address() + *at as u64 }
+        if index.is_multiple_of(2) { texture.handle } else { self.memory.address() + *at as u64 }
     }
 }

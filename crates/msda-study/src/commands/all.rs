@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use msda::Dtype;
 use msda_bench::bench;
-use msda_bench::record::{Pass, Record, Source};
+use msda_bench::record::{Record, Source};
 use msda_bench::terminal::{Bar, groups, make_folder, print, typed};
 use msda_cuda::driver::Device;
 use msda_study::claims::{self, Claims};
@@ -79,15 +79,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
         if rungs.is_empty() {
             continue;
         }
-        let options = bench::Options {
-            workloads: vec![workload],
-            engines: engines::names(&rungs)?,
-            dtypes: vec![Dtype::F16],
-            pass: Some(Pass::Forward),
-            quick: args.quick,
-            command: command.clone(),
-            ..bench::Options::default()
-        };
+        let options = super::bench::options(vec![workload], &rungs, vec![Dtype::F16], args.quick)?;
         add(&mut record, bench::run(&options, &engines::registry(), &mut Bar::default())?);
         record.save(&path)?;
     }

@@ -25,9 +25,9 @@ pub fn gpus(sources: &[Source]) -> Vec<String> {
 }
 
 /// The records of one GPU, and those without a GPU. Ratios between GPUs say nothing about kernels.
-pub fn of_gpu(mut sources: Vec<Source>, gpu: Option<&str>) -> Vec<Source> {
-    sources.retain(|s| s.record.machine.gpu.as_ref().is_none_or(|own| Some(own.name.as_str()) == gpu));
-    sources
+pub fn of_gpu(sources: &[Source], gpu: Option<&str>) -> Vec<Source> {
+    let own = |s: &&Source| s.record.machine.gpu.as_ref().is_none_or(|own| Some(own.name.as_str()) == gpu);
+    sources.iter().filter(own).cloned().collect()
 }
 
 /// Adds the facts of a record. Times of rungs are added if it is the run of the ladder.

@@ -3,8 +3,8 @@
 
 mod docs;
 
-use anyhow::{Context, Result, ensure};
-use msda_bench::record::{Record, Source};
+use anyhow::{Context, Result, bail, ensure};
+use msda_bench::record::Source;
 use msda_bench::report::Table;
 use serde::Deserialize;
 
@@ -103,8 +103,6 @@ pub struct Cells {
 pub struct Founding {
     /// The GPUs that have a record of the study, that of the newest record first.
     pub gpus: Vec<String>,
-    /// The record of the ladder of the first GPU.
-    pub record: Option<String>,
     /// A paragraph per document.
     pub answers: Vec<String>,
     /// One row per figure, with a column per GPU.
@@ -119,7 +117,8 @@ pub struct Founding {
     findings: Vec<String>,
     totals: Table,
     documents: Vec<claims::Document>,
-    ladder: Option<Record>,
+    /// The ladder of the first GPU.
+    ladder: Option<Source>,
 }
 
 /// The facts of a GPU.
@@ -135,34 +134,25 @@ impl Founding {
         let data: Data = toml::from_str(&claims.expand(BUILT_IN)).context("founding.toml")?;
         let sources: Vec<Source> =
             sources.into_iter().map(|s| Source { record: today(&s.record), ..s }).collect();
-        let of_study = |gpu: &String| {
-            let own = of_gpu(sources.clone(), Some(gpu));
-            newest_ladder(own.iter().map(|s| &s.record)).is_some()
-        };
+        let of_study = |gpu: &String| newest_ladder(&of_gpu(&sources, Some(gpu))).is_some();
         let gpus: Vec<String> = gpus(&sources).into_iter().filter(of_study).collect();
-        let mut all: Vec<Measured> = Vec::new();
-        for gpu in &gpus {
-            let facts = Facts::of(&of_gpu(sources.clone(), Some(gpu)))?;
-            all.push(Measured { gpu: Some(gpu.clone()), facts });
-        }
-        if all.is_empty() {
-            all.push(Measured { gpu: None, facts: Facts::of(&of_gpu(sources.clone(), None))? });
-        }
+        // Without a record of the study there is a column without a GPU.
+        let columns = if gpus.is_empty() { vec![None] } else { gpus.iter().cloned().map(Some).collect() };
+        let facts =
+            |gpu: Option<String>| Ok(Measured { facts: Facts::of(&of_gpu(&sources, gpu.as_deref()))?, gpu });
+        let all = columns.into_iter().map(facts).collect::<Result<Vec<_>>>()?;
         let judged: Vec<Vec<Outcome<'_>>> =
             all.iter().map(|m| claims::judge(&claims, &m.facts, m.gpu.as_deref())).collect();
         let (facts, outcomes) = (&all[0].facts, &judged[0]);
         let text = |words: &Words| words.text(facts);
 
-        let own = of_gpu(sources, gpus.first().map(String::as_str));
-        let ladder = newest_ladder(own.iter().map(|s| &s.record)).cloned();
-        let record = own.iter().find(|s| Some(&s.record) == ladder.as_ref());
+        let ladder = newest_ladder(&of_gpu(&sources, gpus.first().map(String::as_str)));
         let columns = all.iter().map(|m| m.gpu.clone().unwrap_or_else(|| "ours".into()));
         let titles = ["lines", "figure", "yours"].map(String::from).into_iter().chain(columns);
         let cell = |words: &Words| words.complete(facts);
         let contradiction = |c: &Contradiction| vec![c.at.to_string(), c.says.clone(), cell(&c.fact)];
         let future = |f: &Future| vec![f.at.to_string(), f.idea.clone(), f.status.clone(), cell(&f.result)];
         Ok(Self {
-            record: record.map(|s| within_records(&s.label)),
             answers: data.answer.iter().map(|a| answer(a, facts, outcomes)).collect::<Result<_>>()?,
             figures: Cells {
                 titles: titles.chain(["why".into()]).collect(),
@@ -188,11 +178,6 @@ impl Founding {
             ladder,
         })
     }
-}
-
-/// The path of a record from the folder of records on.
-fn within_records(label: &str) -> String {
-    label.rfind("records/").map_or(label, |at| &label[at..]).to_owned()
 }
 
 /// Verdicts per document. A claim of two documents counts in both; the last line counts it once.
@@ -228,12 +213,7 @@ fn row(row: &Row, all: &[Measured], judged: &[Vec<Outcome<'_>>]) -> Result<Vec<S
         (None, Some(theirs), Some(ours)) => {
             (theirs.clone(), all.iter().map(|m| ours.complete(&m.facts)).collect())
         }
-        _ => {
-            return Err(anyhow::anyhow!(
-                "founding.toml: row {}: expected a claim, or theirs and ours",
-                row.what
-            ));
-        }
+        _ => bail!("founding.toml: row {}: expected a claim, or theirs and ours", row.what),
     };
     ensure!(!row.what.is_empty(), "founding.toml: row {}: expected a name", row.at);
     let why = row.why.known(&all[0].facts);

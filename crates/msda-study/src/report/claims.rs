@@ -19,7 +19,7 @@ pub(super) fn section(records: &[Record], when: Judge) -> Result<Option<(Section
     if when == Judge::Never || (when == Judge::Auto && gpu.is_none()) {
         return Ok(None);
     }
-    let facts = Facts::of(&of_gpu(sources, gpu.as_deref()))?;
+    let facts = Facts::of(&of_gpu(&sources, gpu.as_deref()))?;
     let claims = Claims::built_in()?;
     let outcomes = judge(&claims, &facts, gpu.as_deref());
     let of = |v: Verdict| outcomes.iter().filter(|o| o.verdict == v).count();

@@ -49,7 +49,7 @@ pub struct Options {
 }
 
 /// A rung in the battery.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub struct Battery {
     /// The rung.
     pub rung: String,
@@ -57,12 +57,8 @@ pub struct Battery {
     pub taken: usize,
     /// Cases that it refused; the generic kernel computed them.
     pub refused: usize,
-    /// Failed cases, each with its reason.
-    pub failed: Vec<String>,
-    /// How many numbers were compared.
-    pub compared: usize,
-    /// The largest error over the tolerance.
-    pub worst: f64,
+    /// Failed cases, and the numbers of the cases that it computed.
+    pub summary: Summary,
 }
 
 /// Verifies the ladder. Returns the record, and all faults, one line each. Without a GPU this is an
@@ -88,12 +84,12 @@ pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(R
         let known = [
             ("taken", b.taken as f64, ""),
             ("refused", b.refused as f64, ""),
-            ("failed", b.failed.len() as f64, ""),
-            ("compared", b.compared as f64, ""),
-            ("worst", b.worst, ""),
+            ("failed", b.summary.failed.len() as f64, ""),
+            ("compared", b.summary.compared as f64, ""),
+            ("worst", b.summary.worst, ""),
         ];
         found.add(format!("verify.battery.{}", b.rung), &known);
-        wrong.extend(b.failed.iter().map(|why| format!("{}: {why}", b.rung)));
+        wrong.extend(b.summary.failed.iter().map(|why| format!("{}: {why}", b.rung)));
     }
     for rung in others {
         found.skip(format!("the battery on {}", rung.kernel()), "it is not held to the tolerance");
@@ -225,30 +221,25 @@ fn run_group(gpu: &Gpu, rung: &'static Rung, group: Group) -> Battery {
     for (number, case) in group.cases(1).iter().enumerate() {
         let summary = conformance::run_case(&backend, &format!("{}/{number}", group.name()), case);
         let [took, refused] = asked.each_ref().map(|flag| flag.swap(false, Ordering::Relaxed));
-        battery.add(Battery::of_case(&summary, took, refused));
+        battery.add_case(summary, took, refused);
     }
     battery
 }
 
 impl Battery {
-    /// One case. Some cases ask for no kernel: then it was neither taken nor refused.
-    fn of_case(summary: &Summary, took: bool, refused: bool) -> Self {
-        Self {
-            rung: String::new(),
-            taken: usize::from(took),
-            refused: usize::from(refused && !took),
-            failed: summary.failed.iter().map(ToString::to_string).collect(),
-            compared: if took { summary.compared } else { 0 },
-            worst: if took { summary.worst } else { 0.0 },
+    /// Adds a case. Some cases ask for no kernel: then it was neither taken nor refused.
+    fn add_case(&mut self, mut summary: Summary, took: bool, refused: bool) {
+        if !took {
+            (summary.compared, summary.worst) = (0, 0.0);
         }
+        let (taken, refused) = (usize::from(took), usize::from(refused && !took));
+        self.add(Self { rung: String::new(), taken, refused, summary });
     }
 
     fn add(&mut self, other: Self) {
         self.taken += other.taken;
         self.refused += other.refused;
-        self.failed.extend(other.failed);
-        self.compared += other.compared;
-        self.worst = self.worst.max(other.worst);
+        self.summary.add(other.summary);
     }
 }
 
@@ -279,14 +270,12 @@ mod tests {
     #[test]
     fn a_case_is_taken_refused_or_neither() {
         let mut battery = Battery::default();
-        let case = || {
-            let mut summary = Summary::default();
-            (summary.passed, summary.compared, summary.worst) = (1, 10, 0.5);
-            summary
-        };
+        let mut case = Summary::default();
+        (case.passed, case.compared, case.worst) = (1, 10, 0.5);
         for (took, refused) in [(true, false), (false, true), (false, false)] {
-            battery.add(Battery::of_case(&case(), took, refused));
+            battery.add_case(case.clone(), took, refused);
         }
-        assert_eq!((battery.taken, battery.refused, battery.compared, battery.worst), (1, 1, 10, 0.5));
+        let Battery { taken, refused, summary, .. } = battery;
+        assert_eq!((taken, refused, summary.compared, summary.worst), (1, 1, 10, 0.5));
     }
 }
