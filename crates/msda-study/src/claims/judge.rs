@@ -1,6 +1,7 @@
 //! From a claim and facts to a verdict.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 
 use msda_bench::report::number;
 use serde::Serialize;
@@ -171,19 +172,15 @@ pub(super) fn rounded(value: f64, range: Option<(f64, f64)>) -> String {
 
 /// A measured number, rounded to its variation, and its range: `1.47x (1.45 to 1.49)`.
 pub fn with_range(value: f64, range: Option<(f64, f64)>, unit: &str) -> String {
-    let number = with_unit_text(&rounded(value, range), unit);
+    let number = with_unit(rounded(value, range), unit);
     let Some((low, high)) = range else { return number };
     format!("{number} ({low:.0$} to {high:.0$})", decimals(value, (low, high)))
 }
 
 /// A number and its unit: `12 us`, `1.47x`, `5 %`.
-pub(super) fn with_unit(value: f64, unit: &str) -> String {
-    with_unit_text(&shown(value), unit)
-}
-
-fn with_unit_text(number: &str, unit: &str) -> String {
+pub(super) fn with_unit(number: impl Display, unit: &str) -> String {
     match unit {
-        "" => number.into(),
+        "" => number.to_string(),
         "x" => format!("{number}x"),
         _ => format!("{number} {unit}"),
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use msda_bench::report::{Table, beside, number, wrap};
 use serde_json::{Value, json};
 
-use super::judge::with_range;
+use super::judge::{with_range, with_unit};
 use super::{Claim, Claims, Outcome, System, Verdict};
 use crate::facts::command;
 
@@ -16,13 +16,9 @@ const COLUMN: usize = 28;
 
 /// The number or range that a claim states; "yes" for a claim without one.
 pub fn stated(claim: &Claim) -> String {
-    let unit = match claim.unit.as_str() {
-        "" | "x" => claim.unit.clone(),
-        unit => format!(" {unit}"),
-    };
     match (claim.value, claim.low, claim.high) {
-        (Some(value), ..) => format!("{value}{unit}"),
-        (None, Some(low), Some(high)) => format!("{low} to {high}{unit}"),
+        (Some(value), ..) => with_unit(value, &claim.unit),
+        (None, Some(low), Some(high)) => with_unit(format!("{low} to {high}"), &claim.unit),
         _ => "yes".into(),
     }
 }

@@ -1,7 +1,3 @@
-use std::path::Path;
-
-use msda_bench::record::sources;
-
 use super::*;
 use crate::facts::Facts;
 
@@ -155,8 +151,7 @@ fn a_measured_ratio_gets_a_verdict_and_a_reason() {
 #[test]
 fn committed_records_give_verdicts_from_one_run() {
     let claims = Claims::built_in().unwrap();
-    let sources = sources(&[Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records")]).unwrap();
-    let facts = Facts::of(&sources).unwrap();
+    let facts = Facts::of(&crate::facts::tests::committed()).unwrap();
     let outcomes = judge(&claims, &facts, Some("NVIDIA H200"));
     let slower = outcomes.iter().find(|o| o.claim.id == "tma-more-queries").unwrap();
     assert_eq!(slower.verdict, Verdict::Reproduced);

@@ -98,8 +98,14 @@ pub fn command(name: &str) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// The committed records.
+    pub(crate) fn committed() -> Vec<Source> {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records");
+        msda_bench::record::sources(&[folder]).unwrap()
+    }
 
     #[test]
     fn values_that_are_not_finite_are_ignored() {

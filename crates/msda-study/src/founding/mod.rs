@@ -20,8 +20,8 @@ const BUILT_IN: &str = include_str!("../../founding.toml");
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Data {
     answer: Vec<Answer>,
-    eight_bit: EightBit,
-    study: Study,
+    eight_bit: Paragraphs,
+    study: Paragraphs,
     row: Vec<Row>,
     file: Vec<File>,
     contradiction: Vec<Contradiction>,
@@ -38,16 +38,12 @@ struct Answer {
     text: Words,
 }
 
+/// Paragraphs about 8-bit values, or the findings of the study.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct EightBit {
+struct Paragraphs {
+    #[serde(alias = "findings")]
     text: Vec<Words>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Study {
-    findings: Vec<Words>,
 }
 
 /// One figure: a claim, or their result and ours.
@@ -171,7 +167,7 @@ impl Founding {
                 rows: data.future.iter().map(future).collect(),
             },
             eight_bit: data.eight_bit.text.iter().map(text).collect(),
-            findings: data.study.findings.iter().map(text).collect(),
+            findings: data.study.text.iter().map(text).collect(),
             totals: totals(&claims, outcomes),
             documents: claims.documents.clone(),
             gpus,

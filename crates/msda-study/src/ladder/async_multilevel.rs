@@ -103,9 +103,7 @@ impl Strategy for AsyncMultilevel {
         let lanes = ask.row_bytes() / VEC;
         let part = lanes.is_power_of_two() && lanes <= 32;
         ensure!(part, "{lanes} lanes per query: shuffles need a part of a warp");
-        if self.half {
-            ask.needs_half()?;
-        }
+        ask.may_be_half(self.half)?;
         let (shape, queries) = (self.shape(ask)?, queries(ask, lanes));
         let unit = ask
             .unit("ladder/async_multilevel.cu", VEC)

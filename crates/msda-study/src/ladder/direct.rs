@@ -198,9 +198,7 @@ impl Strategy for Direct {
         // Blocks, where threads number the whole output.
         let counted = (ask.planes() * p.queries().div_ceil(self.queries) * item).div_ceil(block);
         ensure!(!self.linear || counted < 1 << 31, "more blocks than a grid has");
-        if self.half != Half::Nothing {
-            ask.needs_half()?;
-        }
+        ask.may_be_half(self.half != Half::Nothing)?;
         ensure!(!self.listed || p.points()[0] > 0, "no points on the first level to order queries by");
         if self.pipeline || self.window || self.load == Load::Kept {
             ask.needs(8, "such copies and hints")?;

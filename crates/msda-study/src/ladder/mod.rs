@@ -246,10 +246,10 @@ impl Ask<'_> {
         Ok(())
     }
 
-    /// Refuses a problem whose products and sums cannot be `f16`.
-    fn needs_half(&self) -> Result<()> {
+    /// If products and sums shall be `f16`, refuses a problem where they cannot.
+    fn may_be_half(&self, half: bool) -> Result<()> {
         let fits = self.p.types().value == Dtype::F16 && self.p.sampling() == Sampling::Bilinear;
-        ensure!(fits, "products in f16 are of f16 values, bilinear");
+        ensure!(!half || fits, "products in f16 are of f16 values, bilinear");
         Ok(())
     }
 

@@ -262,9 +262,7 @@ impl Strategy for Persistent {
             let channels = p.channels();
             ensure!(channels.is_multiple_of(some), "{channels} channels are no groups of {some}");
         }
-        if self.half {
-            ask.needs_half()?;
-        }
+        ask.may_be_half(self.half)?;
         let lanes = self.lanes(ask);
         self.check_change(ask, &lanes)?;
         let loaders = match self.change {

@@ -31,9 +31,7 @@ pub(super) const WIDE: Shared = Shared { vec: 16, ..UNPADDED };
 impl Strategy for Shared {
     fn call(&self, ask: &Ask<'_>) -> Result<Call> {
         let p = ask.p;
-        if self.half {
-            ask.needs_half()?;
-        }
+        ask.may_be_half(self.half)?;
         let item = ask.row_bytes() / ask.vec(self.vec);
         ensure!(item <= BLOCK, "{item} threads for a query: a block has {BLOCK}");
         let unit = ask
