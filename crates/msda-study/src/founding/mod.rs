@@ -94,6 +94,12 @@ pub struct Cells {
     pub rows: Vec<Vec<String>>,
 }
 
+impl Cells {
+    fn new<const N: usize>(titles: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Self {
+        Self { titles: titles.map(String::from).into(), rows: rows.map(Into::into).collect() }
+    }
+}
+
 /// Everything with its numbers.
 #[derive(Debug, Clone)]
 pub struct Founding {
@@ -146,26 +152,21 @@ impl Founding {
         let columns = all.iter().map(|m| m.gpu.clone().unwrap_or_else(|| "ours".into()));
         let titles = ["lines", "figure", "yours"].map(String::from).into_iter().chain(columns);
         let cell = |words: &Words| words.complete(facts);
-        let contradiction = |c: &Contradiction| vec![c.at.to_string(), c.says.clone(), cell(&c.fact)];
-        let future = |f: &Future| vec![f.at.to_string(), f.idea.clone(), f.status.clone(), cell(&f.result)];
+        let file = |f: &File| [f.theirs.clone(), f.ours.clone()];
+        let contradiction = |c: &Contradiction| [c.at.to_string(), c.says.clone(), cell(&c.fact)];
+        let future = |f: &Future| [f.at.to_string(), f.idea.clone(), f.status.clone(), cell(&f.result)];
         Ok(Self {
             answers: data.answer.iter().map(|a| answer(a, facts, outcomes)).collect::<Result<_>>()?,
             figures: Cells {
                 titles: titles.chain(["why".into()]).collect(),
                 rows: data.row.iter().map(|r| row(r, &all, &judged)).collect::<Result<_>>()?,
             },
-            files: Cells {
-                titles: ["your file or command", "ours"].map(String::from).into(),
-                rows: data.file.iter().map(|f| vec![f.theirs.clone(), f.ours.clone()]).collect(),
-            },
-            contradictions: Cells {
-                titles: ["lines", "the documents say", "fact"].map(String::from).into(),
-                rows: data.contradiction.iter().map(contradiction).collect(),
-            },
-            future: Cells {
-                titles: ["lines", "idea", "status", "result"].map(String::from).into(),
-                rows: data.future.iter().map(future).collect(),
-            },
+            files: Cells::new(["your file or command", "ours"], data.file.iter().map(file)),
+            contradictions: Cells::new(
+                ["lines", "the documents say", "fact"],
+                data.contradiction.iter().map(contradiction),
+            ),
+            future: Cells::new(["lines", "idea", "status", "result"], data.future.iter().map(future)),
             eight_bit: data.eight_bit.text.iter().map(text).collect(),
             findings: data.study.text.iter().map(text).collect(),
             totals: totals(&claims, outcomes),

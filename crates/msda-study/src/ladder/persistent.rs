@@ -31,17 +31,11 @@ pub(super) struct Persistent {
     together: usize,
     /// Whether products and sums are `f16`.
     half: bool,
-    division: Division,
-    change: Change,
-}
-
-/// How work is divided among blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Division {
     /// Whether a work item is one query, as the documents have it.
     one_query: bool,
     /// Whether blocks take items from a counter; otherwise each block has its own.
     counter: bool,
+    change: Change,
 }
 
 /// The estimates of document 4, one at a time.
@@ -85,7 +79,8 @@ pub(super) const PERSISTENT: Persistent = Persistent {
     threads: 1024,
     together: 1,
     half: false,
-    division: Division { one_query: false, counter: true },
+    one_query: false,
+    counter: true,
     change: Change::None,
 };
 /// At the seed shape the document names no difference from `persistent` but the size of the
@@ -95,13 +90,10 @@ pub(super) const CHANNELSPLIT: Persistent = Persistent { channels: Some(8), ..PE
 pub(super) const ULTRA: Persistent = Persistent { locate: true, load: Load::Kept, unroll: 4, ..PERSISTENT };
 
 /// Work items of one query, in blocks of the documents' size.
-pub(super) const QUERY: Persistent =
-    Persistent { threads: 256, division: Division { one_query: true, counter: true }, ..PERSISTENT };
+pub(super) const QUERY: Persistent = Persistent { threads: 256, one_query: true, ..PERSISTENT };
 /// Controls of work stealing: the same without a counter.
-pub(super) const QUERY_STATIC: Persistent =
-    Persistent { division: Division { one_query: true, counter: false }, ..QUERY };
-pub(super) const STATIC: Persistent =
-    Persistent { division: Division { one_query: false, counter: false }, ..PERSISTENT };
+pub(super) const QUERY_STATIC: Persistent = Persistent { counter: false, ..QUERY };
+pub(super) const STATIC: Persistent = Persistent { counter: false, ..PERSISTENT };
 /// The control of loading warps: as wide loads, by every warp.
 pub(super) const WIDE_INPUTS: Persistent = Persistent { together: 4, ..PERSISTENT };
 
@@ -163,11 +155,12 @@ impl Persistent {
         Lanes { vec, channel_groups, per_query, row, copy }
     }
 
-    /// How taps are staged: samples per query that a warp locates at a time, how many of them it
-    /// stages at a time, and the pitch between samples. Eight lanes write together, 16 bytes each;
-    /// if the numbers divide evenly, each writes to banks of its own.
-    fn staging(&self, lanes: &Lanes) -> (usize, usize) {
+    /// How taps are staged: how many samples per query a warp stages at a time, and the pitch
+    /// between samples. Eight lanes write together, 16 bytes each; if the numbers divide evenly,
+    /// each writes to banks of its own.
+    fn staging(lanes: &Lanes) -> (usize, usize) {
         let queries = 32 / lanes.per_query.min(32);
+        // Samples per query that a warp locates at a time.
         let located = 32 / queries;
         let staged = (1..=located.min(MAX_STAGED)).rev().find(|n| located.is_multiple_of(*n));
         let apart = match located {
@@ -199,7 +192,7 @@ impl Persistent {
         let (queries, stage_bytes) = match loaders {
             Some(loaders) => (loaders.queries(), loaders.bytes()),
             None if self.locate => {
-                let (staged, pitch) = self.staging(lanes);
+                let (staged, pitch) = Self::staging(lanes);
                 // 16 bytes of positions and 16 of weights per sample.
                 (warps * (32 / lanes.per_query), warps * staged * pitch * 32)
             }
@@ -272,19 +265,15 @@ impl Strategy for Persistent {
         let block = self.block(ask, &lanes, loaders);
         let block = block.context("the buffers of a block do not fit its shared memory")?;
         // Work items per plane and group of channels, and of the whole call.
-        let planes = ask.planes().checked_mul(lanes.channel_groups);
-        let queries_per_item = match (self.division.one_query, planes) {
-            (false, Some(planes)) => p
-                .queries()
-                .div_ceil((ask.sms() * ITEMS_PER_BLOCK).div_ceil(planes))
-                .next_multiple_of(block.queries),
-            _ => 1,
-        };
+        let many = "more work items than the counter can count";
+        let planes = ask.planes().checked_mul(lanes.channel_groups).context(many)?;
+        let shares = (ask.sms() * ITEMS_PER_BLOCK).div_ceil(planes);
+        let share = p.queries().div_ceil(shares).next_multiple_of(block.queries);
+        let queries_per_item = if self.one_query { 1 } else { share };
         let items_per_plane = p.queries().div_ceil(queries_per_item);
-        let items = planes.and_then(|planes| planes.checked_mul(items_per_plane)).filter(|&n| n < 1 << 30);
-        let items = items.context("more work items than the counter can count")?;
+        let items = planes.checked_mul(items_per_plane).filter(|&n| n < 1 << 30).context(many)?;
 
-        let (staged, pitch) = self.staging(&lanes);
+        let (staged, pitch) = Self::staging(&lanes);
         let is = |change| u8::from(self.change == change);
         let streamed = if self.change == Change::Prefetch { block.levels.streamed(p) } else { 0 };
         let unit = ask
@@ -302,7 +291,7 @@ impl Strategy for Persistent {
             .define("LOAD", self.load as u8)
             .define("UNROLL", self.unroll)
             .define("F16_SUMS", if self.half { 2 } else { 0 })
-            .define("STATIC", u8::from(!self.division.counter))
+            .define("STATIC", u8::from(!self.counter))
             .define("ORDERED", is(Change::Reordered))
             .define("INT8", is(Change::Int8))
             .define("TEXTURE", is(Change::Texture))
