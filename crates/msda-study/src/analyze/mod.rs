@@ -125,10 +125,7 @@ fn output(data: &Data, kernel: &str) -> Result<Vec<f64>> {
 }
 
 /// A workload's data, and the output of the first rung.
-struct First {
-    data: Data,
-    output: Vec<f64>,
-}
+type First = (Data, Vec<f64>);
 
 struct Analysis {
     /// Whether `ncu` reads counters.
@@ -266,10 +263,10 @@ impl Analysis {
         let mut difference = || -> Result<f64> {
             if first.is_none() {
                 let data = workload.data(dtype)?;
-                let output = output(&data, FIRST_RUNG)?;
-                *first = Some(First { data, output });
+                let expected = output(&data, FIRST_RUNG)?;
+                *first = Some((data, expected));
             }
-            let First { data, output: expected } = first.as_ref().context("no output to compare with")?;
+            let (data, expected) = first.as_ref().context("no output to compare with")?;
             let got = output(data, name)?;
             Ok(got.iter().zip(expected).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max))
         };

@@ -188,7 +188,7 @@ pub(super) fn run(bench: &Bench, pattern: &Pattern) -> Result<(Timed, f64)> {
         let want = pattern.sum(thread % (WARPS * LANES)).wrapping_mul(STEPS as u32);
         agree(&pattern.name, format!("thread {thread}"), sums[thread], want)?;
     }
-    let cycles = words::read_i64(&cycles)?;
+    let cycles = words::numbers(&cycles, i64::from_le_bytes)?;
     let mean = cycles.iter().sum::<i64>() as f64 / f64::from(blocks);
     Ok((timed, mean / loads))
 }

@@ -232,7 +232,7 @@ impl Tiles {
             let sum = sums.iter().fold(0, |sum: u32, part| sum.wrapping_add(*part));
             agree(&kernel.unit.key, format!("query {query}"), sum, self.expected[query])?;
         }
-        Ok((timed, words::read_i64(&cycles)?))
+        Ok((timed, words::numbers(&cycles, i64::from_le_bytes)?))
     }
 }
 

@@ -45,16 +45,14 @@ pub(super) fn poisoned(device: &Device, count: usize) -> Result<Memory> {
 
 /// Reads memory as 32-bit words.
 pub(super) fn read(memory: &Memory) -> Result<Vec<u32>> {
-    let mut bytes = vec![0; memory.len()];
-    memory.read(0, &mut bytes)?;
-    Ok(bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
+    numbers(memory, u32::from_le_bytes)
 }
 
-/// Reads memory as 64-bit integers.
-pub(super) fn read_i64(memory: &Memory) -> Result<Vec<i64>> {
+/// Reads memory as numbers of `N` bytes.
+pub(super) fn numbers<const N: usize, T>(memory: &Memory, number: fn([u8; N]) -> T) -> Result<Vec<T>> {
     let mut bytes = vec![0; memory.len()];
     memory.read(0, &mut bytes)?;
-    Ok(bytes.as_chunks::<8>().0.iter().map(|number| i64::from_le_bytes(*number)).collect())
+    Ok(bytes.as_chunks().0.iter().copied().map(number).collect())
 }
 
 /// A sample of `count` threads, evenly spread: the host checks their sums.
