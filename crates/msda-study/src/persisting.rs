@@ -1,6 +1,7 @@
 //! The part of L2 that is set aside for persisting lines, and the window of memory that it keeps.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
@@ -127,17 +128,9 @@ fn limit(functions: &Functions) -> Result<usize> {
     Ok(bytes)
 }
 
-/// A device with a part of L2 set aside.
-#[derive(Debug)]
-struct Entry {
-    device: Device,
-    users: usize,
-    /// The limit before the first user.
-    before: usize,
-}
-
-/// The devices with a part set aside: the last user of each puts the limit back.
-static SET_ASIDE: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+/// The devices with a part set aside: the number of users, and the limit before the first. The last
+/// user puts that limit back.
+static SET_ASIDE: Mutex<BTreeMap<usize, (usize, usize)>> = Mutex::new(BTreeMap::new());
 
 /// One user of the part of L2 that is set aside.
 #[derive(Debug)]
@@ -150,35 +143,35 @@ impl SetAside {
             let (subject, expected) = ("persisting lines in L2", "a device with such lines");
             return Err(Error::new(ErrorKind::Unsupported, subject, device.name(), expected));
         }
-        let mut entries = SET_ASIDE.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = entries.iter_mut().find(|entry| entry.device == *device) {
-            entry.users += 1;
-            return Ok(Self(device.clone()));
+        let mut all = SET_ASIDE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((users, _)) = all.get_mut(&device.ordinal()) {
+            *users += 1;
+        } else {
+            let (functions, _bound) = (functions()?, device.bind_relaxed()?);
+            let before = limit(functions)?;
+            // SAFETY: a context is current.
+            check("cuCtxSetLimit", unsafe { (functions.set_limit)(LIMIT, most) })?;
+            all.insert(device.ordinal(), (1, before));
         }
-        let (functions, _bound) = (functions()?, device.bind_relaxed()?);
-        let before = limit(functions)?;
-        // SAFETY: a context is current.
-        check("cuCtxSetLimit", unsafe { (functions.set_limit)(LIMIT, most) })?;
-        entries.push(Entry { device: device.clone(), users: 1, before });
         Ok(Self(device.clone()))
     }
 }
 
 impl Drop for SetAside {
     fn drop(&mut self) {
-        let mut entries = SET_ASIDE.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(at) = entries.iter().position(|entry| entry.device == self.0) else { return };
-        entries[at].users -= 1;
-        if entries[at].users > 0 {
+        let mut all = SET_ASIDE.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((users, before)) = all.get_mut(&self.0.ordinal()) else { return };
+        *users -= 1;
+        if *users > 0 {
             return;
         }
-        let entry = entries.swap_remove(at);
         if let (Ok(functions), Ok(_bound)) = (functions(), self.0.bind_relaxed()) {
             // SAFETY: a context is current. A failure has no one to report to.
             let _ = unsafe { (functions.reset)() };
             // SAFETY: as above.
-            let _ = unsafe { (functions.set_limit)(LIMIT, entry.before) };
+            let _ = unsafe { (functions.set_limit)(LIMIT, *before) };
         }
+        all.remove(&self.0.ordinal());
     }
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use msda::Dtype;
 use msda_bench::bench;
 use msda_bench::record::{Record, Source};
-use msda_bench::terminal::{Bar, groups, make_folder, print, typed};
+use msda_bench::terminal::{Bar, make_folder, print, typed};
 use msda_cuda::driver::Device;
 use msda_study::claims::{self, Claims};
 use msda_study::facts::Facts;
@@ -49,14 +49,14 @@ pub(crate) fn main(args: Args) -> Result<()> {
     make_folder(&args.out)?;
     let path = args.out.join("record.json");
     let command = typed("msda-study");
-    let some_groups = if args.quick && args.group.is_empty() { Vec::new() } else { groups(&args.group)? };
 
     let workloads: Vec<String> = WORKLOADS.map(String::from).into();
     let options = verify::Options {
         // The oracle takes its time.
         workloads: workloads.iter().skip(usize::from(args.quick)).cloned().collect(),
-        dtypes: vec![Dtype::F16],
-        groups: some_groups,
+        full: false,
+        no_battery: args.quick && args.group.is_empty(),
+        groups: args.group,
         rungs: args.rung.clone(),
         command: command.clone(),
     };

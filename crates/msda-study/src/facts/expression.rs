@@ -177,18 +177,14 @@ impl Parser<'_> {
         self.number()
     }
 
-    /// Digits, a point, an exponent.
+    /// The longest number that is next.
     fn number(&mut self) -> Result<f64> {
-        let part = |(i, c): (usize, char)| {
-            let exponent = i > 0 && matches!(c, 'e' | 'E');
-            let sign = matches!(c, '+' | '-') && self.rest[..i].ends_with(['e', 'E']);
-            c.is_ascii_digit() || c == '.' || exponent || sign
-        };
-        let end = self.rest.char_indices().find(|&place| !part(place)).map_or(self.rest.len(), |(i, _)| i);
-        let Ok(x) = self.rest[..end].parse() else {
+        let digits = self.rest.starts_with(|c: char| c.is_ascii_digit());
+        let number = |end: usize| Some((self.rest.get(..end)?.parse().ok()?, &self.rest[end..]));
+        let Some((x, rest)) = (1..=self.rest.len()).rev().find_map(number).filter(|_| digits) else {
             bail!("{}", self.refuse("a number, a name between backticks or '('"));
         };
-        self.rest = self.rest[end..].trim_start();
+        self.rest = rest.trim_start();
         Ok(x)
     }
 }

@@ -69,7 +69,7 @@ impl Kernel {
 #[derive(Debug)]
 pub(super) struct Ready<A> {
     pub(super) function: Function,
-    pub(super) at: Launch,
+    at: Launch,
     pub(super) args: A,
     map: Option<TensorMap>,
 }
@@ -78,8 +78,9 @@ impl<A: Copy> Ready<A> {
     /// Loads the kernel for launches of that shape.
     ///
     /// # Safety
-    /// The argument of the kernel is an `A`, or with a map a [`Mapped`] one. Launched in this shape, it stays within the memory
-    /// that `args` names. That memory lives, and nobody else uses it, while the result is used.
+    /// The argument of the kernel is an `A`, or with a map a [`Mapped`] one. Launched in this shape,
+    /// it stays within the memory that `args` and `map` name. That memory lives, and nobody else
+    /// uses it, while the result is used.
     pub(super) unsafe fn new(
         device: &Device,
         kernel: &Kernel,
@@ -104,8 +105,10 @@ impl<A: Copy> Ready<A> {
     pub(super) fn queue(&self, stream: StreamHandle<'_>) -> Result<()> {
         let mut args = self.args;
         let mut mapped = self.map.map(|map| Mapped { map, args });
-        let argument =
-            mapped.as_mut().map_or((&raw mut args).cast::<c_void>(), |mapped| (&raw mut *mapped).cast());
+        let argument: *mut c_void = match &mut mapped {
+            Some(mapped) => (&raw mut *mapped).cast(),
+            None => (&raw mut args).cast(),
+        };
         // SAFETY: by the promise of `new`; freeing memory waits for the device, and the module is
         // kept loaded.
         unsafe { self.function.launch(&self.at, stream, &mut [argument]) }
@@ -118,9 +121,7 @@ mod tests {
 
     #[test]
     fn kernels_take_their_map_first() {
-        assert_eq!(
-            (std::mem::offset_of!(Mapped<u64>, map), std::mem::offset_of!(Mapped<u64>, args)),
-            (0, 128)
-        );
+        let offsets = [std::mem::offset_of!(Mapped<u64>, map), std::mem::offset_of!(Mapped<u64>, args)];
+        assert_eq!(offsets, [0, 128]);
     }
 }

@@ -17,6 +17,7 @@ use msda_bench::gpu::measure::{Resident, Setup};
 use msda_bench::parallel::in_parallel;
 use msda_bench::record::{Pass, Record};
 use msda_bench::task::Task;
+use msda_bench::terminal::groups;
 use msda_bench::workload::{Data, Workload};
 use msda_cuda::driver::Device as Gpu;
 use msda_cuda::jit::{Cache, Unit};
@@ -34,17 +35,25 @@ const ALIKE: [&str; 4] =
     ["original_half", "distributed_fixed", "shared_padded_half", "async_multilevel_half"];
 
 /// What to verify.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// Workloads whose output is compared.
+    /// Compare outputs in f32 too, besides f16
+    #[arg(long)]
+    pub full: bool,
+    /// A workload whose output is compared, by name or as a path to a .toml file; may be repeated
+    #[arg(long = "workload", value_name = "NAME", default_value = "seed")]
     pub workloads: Vec<String>,
-    /// The value types.
-    pub dtypes: Vec<Dtype>,
-    /// The groups of the battery.
-    pub groups: Vec<Group>,
-    /// Names of rungs; empty for all.
+    /// A group of the battery, as `msda verify --help` lists them; may be repeated. All when absent
+    #[arg(long = "group", value_name = "NAME")]
+    pub groups: Vec<String>,
+    /// A rung by name, as `msda-study list` shows them; may be repeated. All when absent
+    #[arg(long = "rung", value_name = "NAME")]
     pub rungs: Vec<String>,
+    /// Whether the battery is left out.
+    #[arg(skip)]
+    pub no_battery: bool,
     /// The command line, for the record.
+    #[arg(skip)]
     pub command: String,
 }
 
@@ -65,6 +74,8 @@ pub struct Battery {
 /// error.
 pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(Record, Vec<String>)> {
     let workloads = options.workloads.iter().map(|name| Workload::find(name)).collect::<Result<Vec<_>>>()?;
+    let groups = if options.no_battery { Vec::new() } else { groups(&options.groups)? };
+    let dtypes = if options.full { &[Dtype::F16, Dtype::F32][..] } else { &[Dtype::F16] };
     let machine = msda_bench::machine::describe(0);
     let gpu = Gpu::open(0).context("nothing was verified: the ladder needs a GPU")?;
     let (mut found, mut wrong) = (Found::default(), Vec::new());
@@ -72,15 +83,15 @@ pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(R
     // Only exact rungs are held to the tolerance of the battery.
     let (exact, others): (Vec<&'static Rung>, Vec<&'static Rung>) =
         rungs.iter().partition(|rung| rung.kernel().is_exact());
-    let mut steps = exact.len() * options.groups.len();
-    for (workload, dtype) in pairs(&workloads, &options.dtypes) {
+    let mut steps = exact.len() * groups.len();
+    for (workload, dtype) in pairs(&workloads, dtypes) {
         steps += whole::parts(&workload.problem(dtype)?).len() + 1 + rungs.len();
     }
     progress.begin(steps);
     // Several threads report.
     let progress = Mutex::new(progress);
     let step = |what: &str| progress.lock().unwrap_or_else(PoisonError::into_inner).step(what);
-    for b in battery(&gpu, &exact, &options.groups, &step) {
+    for b in battery(&gpu, &exact, &groups, &step) {
         let known = [
             ("taken", b.taken as f64, ""),
             ("refused", b.refused as f64, ""),
@@ -94,7 +105,7 @@ pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(R
     for rung in others {
         found.skip(format!("the battery on {}", rung.kernel()), "it is not held to the tolerance");
     }
-    for (workload, dtype) in pairs(&workloads, &options.dtypes) {
+    for (workload, dtype) in pairs(&workloads, dtypes) {
         let data = workload.data(dtype)?;
         let name = format!("{} {dtype}", workload.name);
         compile(&gpu, &data.problem, &rungs);
@@ -142,14 +153,11 @@ fn faults(c: &Compared, exact: bool, same_bits: bool) -> impl Iterator<Item = St
     found.into_iter().filter(|(is, _)| *is).map(|(_, what)| what)
 }
 
-/// Runs a kernel twice on a workload, into memory whose bits are all set, or says why it refuses.
-/// Returns how the output compares, whether the second run gave the same bits, and its bytes.
-fn compare(
-    gpu: &Gpu,
-    data: &Data,
-    whole: &Whole,
-    kernel: Option<Kernel>,
-) -> Result<Result<(Compared, bool, Vec<u8>), String>> {
+/// How an output compares, whether a second run gave the same bits, and its bytes.
+type Ran = (Compared, bool, Vec<u8>);
+
+/// Runs a kernel twice on a workload, into memory whose bits are all set; or says why it refuses.
+fn compare(gpu: &Gpu, data: &Data, whole: &Whole, kernel: Option<Kernel>) -> Result<Result<Ran, String>> {
     let task = Task::whole(data, Pass::Forward);
     let operands = Operands::dense(&task.problem, None);
     let request = Request::new(&task.problem, &operands);
