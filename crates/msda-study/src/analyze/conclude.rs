@@ -7,8 +7,8 @@ const BUSY: f64 = 60.0;
 /// Units this many percent below the busiest one bound a kernel too.
 const NEAR: f64 = 5.0;
 
-/// A sentence for each kernel with counters: `analyze.WORKLOAD.DTYPE.KERNEL.*`. The name of a kernel
-/// has no dot.
+/// A sentence for each kernel with counters: `analyze.WORKLOAD.DTYPE.KERNEL.*`. The name of a
+/// kernel has no dot.
 pub fn conclusions(figures: &[Figure]) -> Vec<(String, String)> {
     let value = |name: &str| figures.iter().rfind(|f| f.name == name).map(|f| f.value);
     let counted = |f: &Figure| {
@@ -43,27 +43,22 @@ fn sentence(get: impl Fn(&str) -> Option<f64>, work: impl Fn(&str) -> Option<f64
     .collect();
     units.sort_by(|a, b| b.1.total_cmp(&a.1));
     let &(first, busiest) = units.first()?;
-    let percent = |busy: f64| format!("{busy:.0} %");
-    let others: Vec<String> =
-        units[1..].iter().map(|(name, busy)| format!("{name} {}", percent(*busy))).collect();
+    let others: Vec<String> = units[1..].iter().map(|(name, busy)| format!("{name} {busy:.0} %")).collect();
     let others = if others.is_empty() { String::new() } else { format!("; {}", others.join(", ")) };
+    let peak = format!("{first} at {busiest:.0} % of its peak{others}");
     if busiest < BUSY {
         let waiting = match (get("stall-memory.measured"), get("occupancy.measured")) {
             (Some(stalled), Some(occupancy)) => format!(
-                ". Per issued instruction {stalled:.1} warps wait for memory, at an occupancy of {}",
-                percent(occupancy)
+                ". Per issued instruction {stalled:.1} warps wait for memory, at an occupancy of {occupancy:.0} %"
             ),
             _ => String::new(),
         };
-        return Some(format!(
-            "latency bounds it: the busiest unit is {first} at {} of its peak{others}{waiting}",
-            percent(busiest)
-        ));
+        return Some(format!("latency bounds it: the busiest unit is {peak}{waiting}"));
     }
-    let bounds: Vec<&str> =
-        units.iter().filter(|(_, busy)| *busy >= busiest - NEAR).map(|(name, _)| *name).collect();
+    let near = units.iter().filter(|(_, busy)| *busy >= busiest - NEAR);
+    let bounds: Vec<&str> = near.map(|(name, _)| *name).collect();
     let verb = if bounds.len() == 1 { "bounds" } else { "bound" };
-    Some(format!("{} {verb} it: {first} at {} of its peak{others}", bounds.join(" and "), percent(busiest)))
+    Some(format!("{} {verb} it: {peak}", bounds.join(" and ")))
 }
 
 #[cfg(test)]
