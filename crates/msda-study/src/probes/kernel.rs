@@ -78,9 +78,9 @@ impl<A: Copy> Ready<A> {
     /// Loads the kernel for launches of that shape.
     ///
     /// # Safety
-    /// The argument of the kernel is an `A`, or with a map a [`Mapped`] one. Launched in this shape,
-    /// it stays within the memory that `args` and `map` name. That memory lives, and nobody else
-    /// uses it, while the result is used.
+    /// The argument of the kernel is an `A`, or with a map a [`Mapped`] one. Launched in this
+    /// shape, it stays within the memory that `args` and `map` name. That memory lives, and nobody
+    /// else uses it, while the result is used.
     pub(super) unsafe fn new(
         device: &Device,
         kernel: &Kernel,
