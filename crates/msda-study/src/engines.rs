@@ -1,6 +1,6 @@
 //! The rungs of the ladder as engines: `cuda:ladder:NAME`, `cuda@N:ladder:NAME`.
 
-use crate::ladder::{self, RUNGS, Rung};
+use crate::ladder;
 use anyhow::{Context, Result};
 use msda::Backend;
 use msda_bench::engines::{Engine, Registry, Source, is_cuda, split_cuda};
@@ -32,11 +32,7 @@ pub fn registry() -> Registry {
 
 /// Names of the engines that show these rungs of the ladder, or all: the chosen kernel, then rungs.
 pub fn names(rungs: &[String]) -> Result<Vec<String>> {
-    let rungs: Vec<&Rung> = match rungs {
-        [] => RUNGS.iter().collect(),
-        some => some.iter().map(|name| ladder::find(name)).collect::<Result<_, _>>()?,
-    };
-    let rungs = rungs.iter().map(|rung| format!("{RUNG}{}", rung.name));
+    let rungs = ladder::named(rungs)?.into_iter().map(|rung| format!("{RUNG}{}", rung.name));
     Ok(std::iter::once("cuda".to_owned()).chain(rungs).collect())
 }
 

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`ladder`] | every strategy as a kernel with its host twin |
 //! | [`engines`], [`verify`] | rungs as engines, and their results |
-//! | [`probes`], [`probe`] | kernels that measure limits, and the documents' experiments |
+//! | [`probes`] | kernels that measure limits, and the documents' experiments |
 //! | [`analyze`] | the work of a workload, the compiled kernel, hardware counters |
 //! | [`facts`] | named numbers from records and definitions, and arithmetic over them |
 //! | [`claims`] | statements of the documents (`claims.toml`), judged by facts |
@@ -26,7 +26,6 @@ pub mod founding;
 mod functions;
 pub mod ladder;
 mod persisting;
-pub mod probe;
 pub mod probes;
 pub mod report;
 mod sources;

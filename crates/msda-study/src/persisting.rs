@@ -1,6 +1,7 @@
 //! The part of L2 that is set aside for persisting lines, and the window of memory that it keeps.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
@@ -62,7 +63,8 @@ impl Resource for Persisting {
     }
 
     fn make(&self, device: &Device) -> Result<Box<dyn Owned>> {
-        Ok(Box::new(L2Window { at: *self, limits: limits(device)?, aside: SetAside::new(device)? }))
+        let limits = limits(device)?;
+        Ok(Box::new(L2Window { at: *self, limits, aside: SetAside::new(device, limits.0)? }))
     }
 }
 
@@ -118,79 +120,64 @@ impl Hook for L2Window {
     }
 }
 
-/// A device with a part of L2 set aside.
-#[derive(Debug)]
-struct Entry {
-    device: Device,
-    users: usize,
-    /// The limit before the first user.
-    before: usize,
+/// The bytes that are set aside in the current context.
+fn limit(functions: &Functions) -> Result<usize> {
+    let mut bytes = 0;
+    // SAFETY: `bytes` is valid to write.
+    check("cuCtxGetLimit", unsafe { (functions.get_limit)(&mut bytes, LIMIT) })?;
+    Ok(bytes)
 }
 
-/// The devices with a part set aside: the last user of each puts the limit back.
-static SET_ASIDE: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+/// The devices with a part set aside: the number of users, and the limit before the first. The last
+/// user puts that limit back.
+static SET_ASIDE: Mutex<BTreeMap<usize, (usize, usize)>> = Mutex::new(BTreeMap::new());
 
 /// One user of the part of L2 that is set aside.
 #[derive(Debug)]
 struct SetAside(Device);
 
 impl SetAside {
-    fn new(device: &Device) -> Result<Self> {
-        let (most, _) = limits(device)?;
+    /// Sets `most` bytes aside, or counts a further user.
+    fn new(device: &Device, most: usize) -> Result<Self> {
         if most == 0 {
-            let subject = "persisting lines in L2";
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                subject,
-                device.name(),
-                "a device with such lines",
-            ));
+            let (subject, expected) = ("persisting lines in L2", "a device with such lines");
+            return Err(Error::new(ErrorKind::Unsupported, subject, device.name(), expected));
         }
-        let mut entries = SET_ASIDE.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = entries.iter_mut().find(|entry| entry.device == *device) {
-            entry.users += 1;
-            return Ok(Self(device.clone()));
+        let mut all = SET_ASIDE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((users, _)) = all.get_mut(&device.ordinal()) {
+            *users += 1;
+        } else {
+            let (functions, _bound) = (functions()?, device.bind_relaxed()?);
+            let before = limit(functions)?;
+            // SAFETY: a context is current.
+            check("cuCtxSetLimit", unsafe { (functions.set_limit)(LIMIT, most) })?;
+            all.insert(device.ordinal(), (1, before));
         }
-        let (functions, _bound) = (functions()?, device.bind_relaxed()?);
-        let mut before = 0;
-        // SAFETY: a context is current; `before` is valid to write.
-        check("cuCtxGetLimit", unsafe { (functions.get_limit)(&mut before, LIMIT) })?;
-        // SAFETY: a context is current.
-        check("cuCtxSetLimit", unsafe { (functions.set_limit)(LIMIT, most) })?;
-        entries.push(Entry { device: device.clone(), users: 1, before });
         Ok(Self(device.clone()))
     }
 }
 
 impl Drop for SetAside {
     fn drop(&mut self) {
-        let mut entries = SET_ASIDE.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(at) = entries.iter().position(|entry| entry.device == self.0) else { return };
-        entries[at].users -= 1;
-        if entries[at].users > 0 {
+        let mut all = SET_ASIDE.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((users, before)) = all.get_mut(&self.0.ordinal()) else { return };
+        *users -= 1;
+        if *users > 0 {
             return;
         }
-        let entry = entries.swap_remove(at);
         if let (Ok(functions), Ok(_bound)) = (functions(), self.0.bind_relaxed()) {
             // SAFETY: a context is current. A failure has no one to report to.
             let _ = unsafe { (functions.reset)() };
             // SAFETY: as above.
-            let _ = unsafe { (functions.set_limit)(LIMIT, entry.before) };
+            let _ = unsafe { (functions.set_limit)(LIMIT, *before) };
         }
+        all.remove(&self.0.ordinal());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn limit(device: &Device) -> usize {
-        let (functions, _bound) = (functions().unwrap(), device.bind().unwrap());
-        let mut bytes = 0;
-        // SAFETY: a context is current; `bytes` is valid to write.
-        check("cuCtxGetLimit", unsafe { (functions.get_limit)(&mut bytes, LIMIT) }).unwrap();
-        bytes
-    }
 
     #[test]
     fn the_last_user_puts_the_limit_back() {
@@ -202,13 +189,17 @@ mod tests {
         if most == 0 {
             return eprintln!("skipped: {} has no persisting lines", device.name());
         }
-        let before = limit(&device);
-        let (first, second) = (SetAside::new(&device).unwrap(), SetAside::new(&device).unwrap());
+        let now = || {
+            let _bound = device.bind().unwrap();
+            limit(functions().unwrap()).unwrap()
+        };
+        let before = now();
+        let [first, second] = [(); 2].map(|()| SetAside::new(&device, most).unwrap());
         // The driver may round up.
-        assert!(limit(&device) >= most);
+        assert!(now() >= most);
         drop(first);
-        assert!(limit(&device) >= most);
+        assert!(now() >= most);
         drop(second);
-        assert_eq!(limit(&device), before);
+        assert_eq!(now(), before);
     }
 }

@@ -50,69 +50,44 @@ impl Texels {
     pub(crate) const MOST: (usize, usize) = (65536, 65000);
 }
 
-/// A texture: coordinates count texels, the centre of the first being 0.5, and what lies between
-/// centres is interpolated. Its memory must outlive its use.
-#[derive(Debug)]
-pub(crate) struct Texture {
-    device: Device,
-    handle: u64,
-}
-
-impl Texture {
-    /// A texture of a part of `memory`, which [`Textures`] has made large enough.
-    fn new(memory: &Memory, texels: &Texels) -> Result<Self> {
-        debug_assert!(texels.at + texels.pitch * texels.height <= memory.len(), "{texels:?}");
-        let device = memory.device();
-        let _bound = device.bind_relaxed()?;
-        // All of the union is zero before the part that counts is written.
-        let mut res = Described { reserved: Room { reserved: [0; 32] } };
-        res.pitch2D = Pitched {
-            devPtr: memory.address() + texels.at as u64,
-            format: match texels.dtype {
-                Dtype::F16 => CUarray_format::CU_AD_FORMAT_HALF,
-                _ => CUarray_format::CU_AD_FORMAT_FLOAT,
-            },
-            numChannels: texels.channels as u32,
-            width: texels.width,
-            height: texels.height,
-            pitchInBytes: texels.pitch,
-        };
-        let resource =
-            CUDA_RESOURCE_DESC { resType: CUresourcetype::CU_RESOURCE_TYPE_PITCH2D, res, flags: 0 };
-        let reading = CUDA_TEXTURE_DESC {
-            addressMode: [CUaddress_mode::CU_TR_ADDRESS_MODE_CLAMP; 3],
-            filterMode: CUfilter_mode::CU_TR_FILTER_MODE_LINEAR,
-            flags: 0,
-            maxAnisotropy: 0,
-            mipmapFilterMode: CUfilter_mode::CU_TR_FILTER_MODE_POINT,
-            mipmapLevelBias: 0.0,
-            minMipmapLevelClamp: 0.0,
-            maxMipmapLevelClamp: 0.0,
-            borderColor: [0.0; 4],
-            reserved: [0; 12],
-        };
-        let mut handle = 0;
-        // SAFETY: a context is current; `handle` is valid to write; both descriptions are complete;
-        // the texels are within the memory.
-        let result = unsafe { (functions()?.create)(&mut handle, &resource, &reading, ptr::null()) };
-        check("cuTexObjectCreate", result)?;
-        Ok(Self { device: device.clone(), handle })
-    }
-
-    /// What kernels know it by.
-    pub(crate) fn handle(&self) -> u64 {
-        self.handle
-    }
-}
-
-impl Drop for Texture {
-    fn drop(&mut self) {
-        if let (Ok(_bound), Ok(functions)) = (self.device.bind_relaxed(), functions()) {
-            // SAFETY: the texture was made by `new` and is destroyed once. A failure has no one to
-            // report to.
-            let _ = unsafe { (functions.destroy)(self.handle) };
-        }
-    }
+/// Makes a texture of a part of `memory`, which [`Textures`] has made large enough, and returns its
+/// handle. Coordinates count texels, the centre of the first being 0.5, and what lies between
+/// centres is interpolated.
+fn create(memory: &Memory, texels: &Texels) -> Result<CUtexObject> {
+    debug_assert!(texels.at + texels.pitch * texels.height <= memory.len(), "{texels:?}");
+    let _bound = memory.device().bind_relaxed()?;
+    // All of the union is zero before the part that counts is written.
+    let mut res = Described { reserved: Room { reserved: [0; 32] } };
+    res.pitch2D = Pitched {
+        devPtr: memory.address() + texels.at as u64,
+        format: match texels.dtype {
+            Dtype::F16 => CUarray_format::CU_AD_FORMAT_HALF,
+            _ => CUarray_format::CU_AD_FORMAT_FLOAT,
+        },
+        numChannels: texels.channels as u32,
+        width: texels.width,
+        height: texels.height,
+        pitchInBytes: texels.pitch,
+    };
+    let resource = CUDA_RESOURCE_DESC { resType: CUresourcetype::CU_RESOURCE_TYPE_PITCH2D, res, flags: 0 };
+    let reading = CUDA_TEXTURE_DESC {
+        addressMode: [CUaddress_mode::CU_TR_ADDRESS_MODE_CLAMP; 3],
+        filterMode: CUfilter_mode::CU_TR_FILTER_MODE_LINEAR,
+        flags: 0,
+        maxAnisotropy: 0,
+        mipmapFilterMode: CUfilter_mode::CU_TR_FILTER_MODE_POINT,
+        mipmapLevelBias: 0.0,
+        minMipmapLevelClamp: 0.0,
+        maxMipmapLevelClamp: 0.0,
+        borderColor: [0.0; 4],
+        reserved: [0; 12],
+    };
+    let mut handle = 0;
+    // SAFETY: a context is current; `handle` is valid to write; both descriptions are complete;
+    // the texels are within the memory.
+    let result = unsafe { (functions()?.create)(&mut handle, &resource, &reading, ptr::null()) };
+    check("cuTexObjectCreate", result)?;
+    Ok(handle)
 }
 
 /// Textures of one block of device memory, which begins with zeros.
@@ -140,22 +115,37 @@ impl Resource for Textures {
     fn make(&self, device: &Device) -> Result<Box<dyn Owned>> {
         let mut memory = device.alloc(self.bytes)?;
         memory.fill(0)?;
-        let made = self.textures.iter().map(|texels| Ok((Texture::new(&memory, texels)?, texels.at)));
-        Ok(Box::new(Made { textures: made.collect::<Result<_>>()?, memory }))
+        let mut made = Made { textures: Vec::new(), memory };
+        for texels in &self.textures {
+            made.textures.push((create(&made.memory, texels)?, texels.at));
+        }
+        Ok(Box::new(made))
     }
 }
 
-/// Textures and their memory. The textures are dropped first.
+/// The handles and offsets of textures, and their memory.
 #[derive(Debug)]
 struct Made {
-    textures: Vec<(Texture, usize)>,
+    textures: Vec<(CUtexObject, usize)>,
     memory: Memory,
 }
 
 impl Owned for Made {
     /// Texture `i` is word `2 * i`, the address of its memory word `2 * i + 1`.
     fn word(&self, index: usize) -> u64 {
-        let (texture, at) = &self.textures[index / 2];
-        if index.is_multiple_of(2) { texture.handle() } else { self.memory.address() + *at as u64 }
+        let (handle, at) = self.textures[index / 2];
+        if index.is_multiple_of(2) { handle } else { self.memory.address() + at as u64 }
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if let (Ok(_bound), Ok(functions)) = (self.memory.device().bind_relaxed(), functions()) {
+            for (handle, _) in &self.textures {
+                // SAFETY: `create` made the texture, and it is destroyed once. A failure has no one
+                // to report to.
+                let _ = unsafe { (functions.destroy)(*handle) };
+            }
+        }
     }
 }

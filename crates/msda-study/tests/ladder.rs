@@ -25,11 +25,17 @@ fn every_exact_rung_conforms() {
     let mut wrong = Vec::new();
     for b in battery(&device, &rungs(true).collect::<Vec<_>>(), &groups(), &|_| ()) {
         let name = &b.rung;
-        eprintln!("{name}: took {} cases, {} wrong, err/tol {:.2}", b.taken, b.failed.len(), b.worst);
+        let wrong_cases = &b.summary.failed;
+        eprintln!(
+            "{name}: took {} cases, {} wrong, err/tol {:.2}",
+            b.taken,
+            wrong_cases.len(),
+            b.summary.worst
+        );
         if b.taken < 20 && named_groups().is_empty() {
             wrong.push(format!("{name} took only {} cases", b.taken));
         }
-        wrong.extend(b.failed.iter().take(5).map(|why| format!("{name}: {why}")));
+        wrong.extend(wrong_cases.iter().take(5).map(|why| format!("{name}: {why}")));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -5,7 +5,7 @@
 mod common;
 
 use msda_bench::bench::Silent;
-use msda_study::probe::{self, NAMES, Options};
+use msda_study::probes::{self, NAMES, Options};
 
 #[test]
 fn every_probe_is_right_and_finds_what_can_be() {
@@ -13,7 +13,7 @@ fn every_probe_is_right_and_finds_what_can_be() {
         return;
     }
     let options = Options { quick: true, ..Options::default() };
-    let record = probe::run(&options, &mut Silent).unwrap();
+    let record = probes::run(&options, &mut Silent).unwrap();
     let value =
         |name: &str| record.figures.iter().find(|f| f.name == format!("probe.{name}")).map(|f| f.value);
     for figure in &record.figures {

@@ -1,7 +1,5 @@
 //! What bounds a kernel, in a sentence computed from its figures.
 
-use std::collections::BTreeMap;
-
 use msda_bench::record::Figure;
 
 /// Percent of its peak from which a unit counts as the bound. Below it, time goes to waiting.
@@ -9,83 +7,58 @@ const BUSY: f64 = 60.0;
 /// Units this many percent below the busiest one bound a kernel too.
 const NEAR: f64 = 5.0;
 
-/// A sentence for each kernel with counters.
+/// A sentence for each kernel with counters: `analyze.WORKLOAD.DTYPE.KERNEL.*`. The name of a
+/// kernel has no dot.
 pub fn conclusions(figures: &[Figure]) -> Vec<(String, String)> {
-    let mut groups: Vec<(String, Metrics)> = Vec::new();
-    for figure in figures.iter().filter(|f| !f.name.starts_with("analyze.sweep.")) {
-        let (group, metric) = split(&figure.name);
-        match groups.iter_mut().find(|(g, _)| *g == group) {
-            Some((_, metrics)) => drop(metrics.insert(metric, figure.value)),
-            None => groups.push((group, Metrics::from([(metric, figure.value)]))),
-        }
-    }
-    let none = Metrics::new();
-    let mut all = Vec::new();
-    for (name, metrics) in &groups {
-        let workload = name.split(' ').take(2).collect::<Vec<_>>().join(" ");
-        let work = groups.iter().find(|(other, _)| *other == workload).map_or(&none, |(_, m)| m);
-        all.extend(sentence(metrics, work).map(|sentence| (name.clone(), sentence)));
-    }
-    all
+    let value = |name: &str| figures.iter().rfind(|f| f.name == name).map(|f| f.value);
+    let counted = |f: &Figure| {
+        let ends = [".data-path.measured", ".issue.measured", ".dram.measured"];
+        ends.iter().find_map(|end| f.name.strip_suffix(end)).map(str::to_owned)
+    };
+    let mut kernels: Vec<String> = figures.iter().filter_map(counted).collect();
+    kernels.dedup();
+    let conclusion = |kernel: String| {
+        let workload = kernel.rsplit_once('.')?.0;
+        let of = |place: &str, metric: &str| value(&format!("{place}.{metric}"));
+        let said = sentence(|metric| of(&kernel, metric), |metric| of(workload, metric))?;
+        Some((kernel.trim_start_matches("analyze.").replace('.', " "), said))
+    };
+    kernels.into_iter().filter_map(conclusion).collect()
 }
 
-type Metrics = BTreeMap<String, f64>;
-
 /// The busiest unit by the hardware's counters, or waiting.
-fn sentence(kernel: &Metrics, work: &Metrics) -> Option<String> {
-    let get = |name: &str| kernel.get(name).copied();
+fn sentence(get: impl Fn(&str) -> Option<f64>, work: impl Fn(&str) -> Option<f64>) -> Option<String> {
+    // Percent of the rate of a copy at which the kernel moves bytes of device memory.
+    let memory = || {
+        let copy = work("compulsory")? / work("roof.copy.time")?;
+        Some(100.0 * get("dram.measured")? / get("duration")? / copy)
+    };
     let mut units: Vec<(&str, f64)> = [
         ("the L1 data path", get("data-path.measured")),
         ("instruction issue", get("issue.measured")),
-        ("device memory", memory(kernel, work)),
+        ("device memory", memory()),
     ]
     .into_iter()
     .filter_map(|(name, busy)| Some((name, busy?)))
     .collect();
     units.sort_by(|a, b| b.1.total_cmp(&a.1));
     let &(first, busiest) = units.first()?;
-    let percent = |busy: f64| format!("{busy:.0} %");
-    let others: Vec<String> =
-        units[1..].iter().map(|(name, busy)| format!("{name} {}", percent(*busy))).collect();
+    let others: Vec<String> = units[1..].iter().map(|(name, busy)| format!("{name} {busy:.0} %")).collect();
     let others = if others.is_empty() { String::new() } else { format!("; {}", others.join(", ")) };
+    let peak = format!("{first} at {busiest:.0} % of its peak{others}");
     if busiest < BUSY {
         let waiting = match (get("stall-memory.measured"), get("occupancy.measured")) {
             (Some(stalled), Some(occupancy)) => format!(
-                ". Per issued instruction {stalled:.1} warps wait for memory, at an occupancy of {}",
-                percent(occupancy)
+                ". Per issued instruction {stalled:.1} warps wait for memory, at an occupancy of {occupancy:.0} %"
             ),
             _ => String::new(),
         };
-        return Some(format!(
-            "latency bounds it: the busiest unit is {first} at {} of its peak{others}{waiting}",
-            percent(busiest)
-        ));
+        return Some(format!("latency bounds it: the busiest unit is {peak}{waiting}"));
     }
-    let bounds: Vec<&str> =
-        units.iter().filter(|(_, busy)| *busy >= busiest - NEAR).map(|(name, _)| *name).collect();
+    let near = units.iter().filter(|(_, busy)| *busy >= busiest - NEAR);
+    let bounds: Vec<&str> = near.map(|(name, _)| *name).collect();
     let verb = if bounds.len() == 1 { "bounds" } else { "bound" };
-    Some(format!("{} {verb} it: {first} at {} of its peak{others}", bounds.join(" and "), percent(busiest)))
-}
-
-/// Percent of the rate of a copy at which the kernel moves bytes of device memory.
-fn memory(kernel: &Metrics, work: &Metrics) -> Option<f64> {
-    let copy = work.get("compulsory")? / work.get("roof.copy.time")?;
-    Some(100.0 * kernel.get("dram.measured")? / kernel.get("duration")? / copy)
-}
-
-/// The workload, or workload and kernel, that a figure belongs to, and its metric. The name of a
-/// kernel has no dot.
-fn split(name: &str) -> (String, String) {
-    let words: Vec<&str> = name.split('.').collect();
-    let of_workload = |word: &str| {
-        ["taps", "rows", "reuse", "gathered", "compulsory", "operations", "intensity", "roof"].contains(&word)
-    };
-    let head = match words.as_slice() {
-        [_, _, _, word, _, ..] if !of_workload(word) => 4,
-        _ => 3,
-    }
-    .min(words.len().saturating_sub(1));
-    (words[head.min(1)..head].join(" "), words[head..].join("."))
+    Some(format!("{} {verb} it: {peak}", bounds.join(" and ")))
 }
 
 #[cfg(test)]
@@ -94,7 +67,7 @@ mod tests {
 
     fn figures(all: &[(&str, f64)]) -> Vec<Figure> {
         let figure = |&(name, value): &(&str, f64)| Figure {
-            name: format!("analyze.seed.f16.{name}"),
+            name: format!("analyze.seed.f16.{name}").replace(".k.", ".rows:sides=2."),
             value,
             unit: String::new(),
         };
@@ -106,19 +79,8 @@ mod tests {
     fn conclude(kernel: &[(&str, f64)]) -> String {
         let all = conclusions(&figures(&[&WORK, kernel].concat()));
         assert_eq!(all.len(), 1, "{all:?}");
-        assert_eq!(all[0].0, "seed f16 k");
+        assert_eq!(all[0].0, "seed f16 rows:sides=2");
         all[0].1.clone()
-    }
-
-    #[test]
-    fn names_are_split_into_groups() {
-        for (name, group, metric) in [
-            ("analyze.seed.f16.taps", "seed f16", "taps"),
-            ("analyze.seed.f16.roof.copy.time", "seed f16", "roof.copy.time"),
-            ("analyze.seed.f16.rows:sides=2.issue.measured", "seed f16 rows:sides=2", "issue.measured"),
-        ] {
-            assert_eq!(split(name), (group.into(), metric.into()), "{name}");
-        }
     }
 
     #[test]

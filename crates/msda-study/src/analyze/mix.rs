@@ -6,51 +6,49 @@ use anyhow::{Context, Result, anyhow};
 use msda_bench::gpu::cubin;
 use msda_bench::gpu::disassembly::{Code, nvdisasm};
 use msda_cuda::Target;
-use msda_cuda::jit;
+use msda_cuda::jit::{self, Compiled, Resources};
 use msda_cuda::kernels::Prepared;
 
-/// Properties of a compiled kernel.
-#[derive(Debug)]
-pub(super) struct Properties {
-    /// Registers per thread.
-    pub registers: usize,
-    /// Bytes of shared memory per block, static and dynamic.
-    pub shared: usize,
-    /// Spilled bytes per thread.
-    pub spills: usize,
-    /// Resident blocks per SM.
-    pub resident: usize,
-    /// Instructions of the code by kind, or why they are not known.
-    pub kinds: Result<BTreeMap<&'static str, usize>>,
-}
-
-/// Compiles a kernel and reads its properties. Needs no GPU.
-pub(super) fn read(prepared: &Prepared, target: &Target) -> Result<Properties> {
-    let compiled = jit::compile(&prepared.unit)?;
+/// Registers and spilled bytes per thread, shared memory per block (static and dynamic) and
+/// resident blocks per SM, as figures.
+pub(super) fn resources(
+    compiled: &Compiled,
+    prepared: &Prepared,
+    target: &Target,
+) -> Result<[(&'static str, f64, &'static str); 4]> {
     // Some compilers print no resources: then the cubin has them.
     let told = compiled.resources().into_iter().find(|used| used.entry == prepared.entry);
     let found = || {
         let registers = cubin::registers(&compiled.cubin, prepared.entry)? as u32;
         let shared = cubin::shared_bytes(&compiled.cubin, prepared.entry).saturating_sub(RESERVED) as u32;
-        Some(jit::Resources { entry: prepared.entry.into(), registers, shared, ..Default::default() })
+        Some(Resources { entry: prepared.entry.into(), registers, shared, ..Default::default() })
     };
     let used = told.or_else(found);
     let used = used.with_context(|| format!("kernel {}: not in the compiled module", prepared.entry))?;
     let shared = used.shared as usize + prepared.launch.shared as usize;
     let threads = prepared.launch.block.iter().map(|&n| n as usize).product();
+    Ok([
+        ("registers", f64::from(used.registers), ""),
+        ("spills", f64::from(used.spill_stores + used.spill_loads), "B"),
+        ("shared", shared as f64, "B"),
+        ("resident-blocks", resident(target, threads, used.registers as usize, shared) as f64, ""),
+    ])
+}
+
+/// Instructions by kind. Loads from global memory are counted by width.
+pub(super) fn kinds(
+    compiled: &Compiled,
+    prepared: &Prepared,
+    target: &Target,
+) -> Result<BTreeMap<&'static str, usize>> {
+    let disassembler = nvdisasm(jit::nvrtc()?.path()).map_err(|why| anyhow!(why))?;
     let code = cubin::instructions(&compiled.cubin, prepared.entry).to_vec();
-    let kinds = jit::nvrtc()
-        .map_err(anyhow::Error::from)
-        .and_then(|nvrtc| nvdisasm(nvrtc.path()).map_err(|why| anyhow!(why)))
-        .and_then(|nvdisasm| Code::of(&[code], target.arch, &nvdisasm).map_err(|why| anyhow!(why)))
-        .map(|code| kinds(&code[0]));
-    Ok(Properties {
-        registers: used.registers as usize,
-        shared,
-        spills: (used.spill_stores + used.spill_loads) as usize,
-        resident: resident(target, threads, used.registers as usize, shared),
-        kinds,
-    })
+    let code = Code::of(&[code], target.arch, &disassembler).map_err(|why| anyhow!(why))?;
+    let mut kinds = BTreeMap::new();
+    for kind in code[0].opcodes().iter().filter_map(|opcode| kind(opcode)) {
+        *kinds.entry(kind).or_insert(0) += 1;
+    }
+    Ok(kinds)
 }
 
 /// Bytes of shared memory per block that the system reserves, since sm_80.
@@ -68,17 +66,6 @@ fn resident(target: &Target, threads: usize, registers: usize, shared: usize) ->
     let by_threads = target.threads() as usize / threads.max(1);
     let by_shared = (target.shared() + RESERVED) / (shared + RESERVED);
     by_registers.min(by_threads).min(by_shared).min(32)
-}
-
-/// Instructions by kind. Loads from global memory are counted by width.
-fn kinds(code: &Code) -> BTreeMap<&'static str, usize> {
-    let mut kinds = BTreeMap::new();
-    for opcode in code.opcodes() {
-        if let Some(kind) = kind(opcode) {
-            *kinds.entry(kind).or_insert(0) += 1;
-        }
-    }
-    kinds
 }
 
 /// The kind of an instruction; none for padding.

@@ -10,12 +10,9 @@ mod mix;
 mod ncu;
 mod sweep;
 
-use std::path::PathBuf;
-
 use anyhow::{Context, Result};
 use msda::{Dtype, Problem};
 use msda_bench::bench::Progress;
-use msda_bench::engines::Engine;
 use msda_bench::gpu::{self, kernels};
 use msda_bench::record::{Ceiling, Device, Pass, Record, Source};
 use msda_bench::task::Task;
@@ -23,6 +20,7 @@ use msda_bench::work::{self, Reads};
 use msda_bench::workload::{Data, Workload};
 use msda_cuda::choose::choose;
 use msda_cuda::driver::Device as Gpu;
+use msda_cuda::jit;
 use msda_cuda::kernels::{Kernel, Prepared};
 use msda_cuda::{Operands, Request, Sums, Target};
 
@@ -37,39 +35,47 @@ pub const CHOSEN: &str = "chosen";
 /// The kernel whose output the others are compared with.
 const FIRST_RUNG: &str = "ladder:original";
 
-/// Names of the chosen kernel and of every rung.
-pub fn ladder() -> Vec<String> {
-    let rungs = RUNGS.iter().map(|rung| rung.kernel().to_string());
-    std::iter::once(CHOSEN.to_owned()).chain(rungs).collect()
-}
-
 /// What to analyse.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// Workloads by name or path.
+    /// A workload by name, or a path to a .toml file; may be repeated. The seed shape when absent
+    #[arg(long = "workload", value_name = "NAME", default_value = "seed")]
     pub workloads: Vec<String>,
-    /// Value types; the workload's main one when empty.
+    /// The value type; the workload's main one when absent. May be repeated
+    #[arg(long = "dtype", value_name = "TYPE")]
     pub dtypes: Vec<Dtype>,
-    /// Kernels by name; [`CHOSEN`] when empty.
+    /// A kernel by name, as `msda kernels` and `msda-study list` show them, or 'chosen'; may be
+    /// repeated
+    #[arg(long = "kernel", value_name = "NAME", default_value = CHOSEN)]
     pub kernels: Vec<String>,
-    /// The program that `ncu` runs to read counters; none to read no counters. Its arguments are
-    /// `analyze --launch`.
-    pub ncu: Option<PathBuf>,
-    /// Whether to measure how time grows with the problem.
+    /// The chosen kernel and every rung of the ladder
+    #[arg(long, conflicts_with = "kernels")]
+    pub ladder: bool,
+    /// Read hardware counters with Nsight Compute
+    #[arg(long)]
+    pub ncu: bool,
+    /// Measure how time grows with batch, queries, points, channels and distance
+    #[arg(long)]
     pub sweep: bool,
-    /// Records with ceilings, for a machine without a GPU.
-    pub records: Vec<Source>,
-    /// The command line, for the record.
-    pub command: String,
 }
 
 /// Analyses. Counters and sweeps need a GPU; other results that cannot be had are left out with a
 /// reason.
-pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
+///
+/// On a machine without a GPU, `records` may have ceilings of one. `ncu` runs this program with the
+/// arguments of [`launch`].
+pub fn run(
+    options: &Options,
+    records: &[Source],
+    command: &str,
+    progress: &mut dyn Progress,
+) -> Result<Record> {
     let workloads = options.workloads.iter().map(|name| Workload::find(name)).collect::<Result<Vec<_>>>()?;
-    let names = match options.kernels.as_slice() {
-        [] => vec![CHOSEN.to_owned()],
-        some => some.to_vec(),
+    let names = if options.ladder {
+        let rungs = RUNGS.iter().map(|rung| rung.kernel().to_string());
+        std::iter::once(CHOSEN.to_owned()).chain(rungs).collect()
+    } else {
+        options.kernels.clone()
     };
     for name in names.iter().filter(|name| *name != CHOSEN) {
         crate::kernel(name)?;
@@ -77,27 +83,20 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     let gpu = match Gpu::open(0) {
         Ok(gpu) => Some(gpu),
         Err(why) if options.sweep => return Err(why).context("nothing was analyzed: --sweep needs a GPU"),
-        Err(why) if options.ncu.is_some() => {
-            return Err(why).context("nothing was analyzed: --ncu needs a GPU");
-        }
+        Err(why) if options.ncu => return Err(why).context("nothing was analyzed: --ncu needs a GPU"),
         Err(_) => None,
     };
-    if options.ncu.is_some() {
+    if options.ncu {
         ncu::find()?;
     }
-    let mut analysis = Analysis {
-        options,
-        target: kernels::find_target(None).0,
-        ceilings: Vec::new(),
-        gpu,
-        found: Found::default(),
-    };
+    let (target, ceilings) = (kernels::find_target(None).0, Vec::new());
+    let mut analysis = Analysis { counts: options.ncu, target, ceilings, gpu, found: Found::default() };
     let dtypes =
         |w: &Workload| if options.dtypes.is_empty() { vec![w.dtypes[0]] } else { options.dtypes.clone() };
     let kernels: usize = workloads.iter().map(|w| dtypes(w).len() * (1 + names.len())).sum();
     progress.begin(kernels + if options.sweep { sweep::steps() } else { 0 });
     let machine = msda_bench::machine::describe(0);
-    analysis.find_ceilings()?;
+    analysis.find_ceilings(records)?;
     for workload in &workloads {
         for dtype in dtypes(workload) {
             analysis.workload(workload, dtype, &names, progress)?;
@@ -108,54 +107,51 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     }
     // Ceilings from a record belong to another machine.
     let ceilings = if analysis.gpu.is_some() { analysis.ceilings } else { Vec::new() };
-    Ok(Record { ceilings, ..analysis.found.record(&options.command, machine) })
+    Ok(Record { ceilings, ..analysis.found.record(command, machine) })
 }
 
-/// Launches a kernel once on a workload, under `ncu`.
-pub fn launch(workload: &str, dtype: Dtype, kernel: &str) -> Result<()> {
-    let data = Workload::find(workload)?.data(dtype)?;
-    let mut engine = crate::registry().open(&engine_of(kernel), 1)?;
-    engine.run(&Task::whole(&data, Pass::Forward)).map(drop)
+/// Launches the first kernel once on the first workload, under `ncu`.
+pub fn launch(options: &Options) -> Result<()> {
+    let dtype = options.dtypes.first().copied().context("--launch: expected a --dtype")?;
+    let data = Workload::find(&options.workloads[0])?.data(dtype)?;
+    output(&data, &options.kernels[0]).map(drop)
 }
 
-fn engine_of(kernel: &str) -> String {
-    if kernel == CHOSEN { "cuda".into() } else { format!("cuda:{kernel}") }
+/// The output of a kernel.
+fn output(data: &Data, kernel: &str) -> Result<Vec<f64>> {
+    let engine = if kernel == CHOSEN { "cuda".into() } else { format!("cuda:{kernel}") };
+    let results = crate::registry().open(&engine, 1)?.run(&Task::whole(data, Pass::Forward))?;
+    Ok(results.0.first().context("no output")?.to_f64())
 }
 
 /// A workload's data, and the output of the first rung.
-struct First {
-    data: Data,
-    output: Vec<f64>,
-}
+type First = (Data, Vec<f64>);
 
-struct Analysis<'a> {
-    options: &'a Options,
+struct Analysis {
+    /// Whether `ncu` reads counters.
+    counts: bool,
     target: Target,
     ceilings: Vec<Ceiling>,
     gpu: Option<Gpu>,
     found: Found,
 }
 
-impl Analysis<'_> {
+impl Analysis {
     /// Measures the ceilings, or takes them from records if there is no GPU.
-    fn find_ceilings(&mut self) -> Result<()> {
+    fn find_ceilings(&mut self, records: &[Source]) -> Result<()> {
         if let Some(gpu) = &self.gpu {
             self.ceilings = gpu::ceilings(gpu)?;
             return Ok(());
         }
-        let facts = Facts::of(&self.options.records)?;
+        let facts = Facts::of(records)?;
         for name in [work::COPY, work::GATHER_L1] {
-            if let Some(fact) = facts.get(&format!("ceiling.{}.{name}.rate", Device::Cuda)) {
-                let ceiling =
-                    Ceiling { name: name.into(), device: Device::Cuda, threads: 1, rate: fact.value };
-                self.ceilings.push(ceiling);
-            }
+            let known = facts.get(&format!("ceiling.{}.{name}.rate", Device::Cuda)).map(|fact| fact.value);
+            let ceiling = |rate| Ceiling { name: name.into(), device: Device::Cuda, threads: 1, rate };
+            self.ceilings.extend(known.map(ceiling));
         }
         if self.ceilings.is_empty() {
-            self.found.skip(
-                "roofline",
-                "no GPU, and no record with ceilings of a GPU\nhint: --record FILE names one",
-            );
+            let why = "no GPU, and no record with ceilings of a GPU\nhint: --record FILE names one";
+            self.found.skip("roofline", why);
         } else {
             self.found.skip("ceilings of this machine", "no GPU: those of a record are used");
         }
@@ -230,24 +226,19 @@ impl Analysis<'_> {
         let call = kernel.prepare(request, &self.target);
         // Kernels after it only clean up.
         let forward = |prepared: &&Prepared| prepared.entry.starts_with("msda_forward");
-        let made = call
-            .kernels()
-            .filter(forward)
-            .last()
-            .context("kernels of the call: got none, expected one")
-            .and_then(|last| mix::read(last, &self.target));
-        let made = match made {
-            Ok(made) => made,
+        let Some(last) = call.kernels().filter(forward).last() else {
+            return self.found.skip("registers and instructions", "the call has no kernel");
+        };
+        let compiled = jit::compile(&last.unit).map_err(anyhow::Error::from);
+        let known = compiled.and_then(|compiled| {
+            Ok((mix::resources(&compiled, last, &self.target)?, mix::kinds(&compiled, last, &self.target)))
+        });
+        let (resources, kinds) = match known {
+            Ok(known) => known,
             Err(why) => return self.found.skip("registers and instructions", format!("{why:#}")),
         };
-        let known = [
-            ("registers", made.registers as f64, ""),
-            ("spills", made.spills as f64, "B"),
-            ("shared", made.shared as f64, "B"),
-            ("resident-blocks", made.resident as f64, ""),
-        ];
-        self.found.add(place, &known);
-        match made.kinds {
+        self.found.add(place, &resources);
+        match kinds {
             Ok(kinds) => {
                 let total: usize = kinds.values().sum();
                 self.found.add(place, &[("instructions.static", total as f64, "")]);
@@ -269,35 +260,30 @@ impl Analysis<'_> {
         if self.gpu.is_none() {
             return self.found.skip("comparison of outputs", "no GPU");
         }
-        let other = FIRST_RUNG;
-        let output = |data: &Data, kernel: &str| -> Result<Vec<f64>> {
-            let mut engine: Box<dyn Engine> = crate::registry().open(&engine_of(kernel), 1)?;
-            let results = engine.run(&Task::whole(data, Pass::Forward))?;
-            Ok(results.0.first().context("no output")?.to_f64())
-        };
         let mut difference = || -> Result<f64> {
             if first.is_none() {
                 let data = workload.data(dtype)?;
-                let output = output(&data, other)?;
-                *first = Some(First { data, output });
+                let expected = output(&data, FIRST_RUNG)?;
+                *first = Some((data, expected));
             }
-            let First { data, output: expected } = first.as_ref().context("no output to compare with")?;
+            let (data, expected) = first.as_ref().context("no output to compare with")?;
             let got = output(data, name)?;
             Ok(got.iter().zip(expected).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max))
         };
         match difference() {
             Ok(difference) => self.found.add(place, &[("difference", difference, "")]),
-            Err(why) => self.found.skip(format!("{place}: difference from {other}"), format!("{why:#}")),
+            Err(why) => self.found.skip(format!("{place}: difference from {FIRST_RUNG}"), format!("{why:#}")),
         }
     }
 
     /// Counters of one launch.
     fn count(&mut self, place: &str, workload: &Workload, dtype: Dtype, name: &str) {
-        let Some(program) = &self.options.ncu else { return };
-        let args = ["analyze", "--launch", "--workload", &workload.name];
-        let args = args.into_iter().chain(["--dtype", dtype.name(), "--kernel", name]);
-        let args: Vec<String> = args.map(str::to_owned).collect();
-        match ncu::count(program, &args) {
+        if !self.counts {
+            return;
+        }
+        let args = ["analyze", "--launch", "--workload", &workload.name, "--dtype", dtype.name()];
+        let program = std::env::current_exe().context("this program");
+        match program.and_then(|program| ncu::count(&program, &[&args[..], &["--kernel", name]].concat())) {
             Ok(counters) => {
                 for (metric, end, unit) in ncu::METRICS {
                     if let Some(value) = counters.get(metric) {

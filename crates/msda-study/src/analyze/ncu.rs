@@ -38,7 +38,7 @@ pub(super) fn find() -> Result<()> {
 }
 
 /// Runs a program that launches the kernel once and returns its counters, by metric, in base units.
-pub(super) fn count(program: &Path, args: &[String]) -> Result<BTreeMap<String, f64>> {
+pub(super) fn count(program: &Path, args: &[&str]) -> Result<Counters> {
     let metrics: Vec<&str> = METRICS.iter().map(|(metric, ..)| *metric).collect();
     let output = Command::new("ncu")
         .args(["--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"])
@@ -53,26 +53,19 @@ pub(super) fn count(program: &Path, args: &[String]) -> Result<BTreeMap<String, 
         let also = String::from_utf8_lossy(&output.stderr);
         bail!("ncu: {}: {} {}", output.status, said.join(" "), also.trim());
     }
-    let kernels = parse(&text)?;
-    let main =
-        kernels.into_iter().filter(|kernel| !HELPERS.iter().any(|helper| kernel.name.starts_with(helper)));
-    let time = |kernel: &Kernel| kernel.counters.get("gpu__time_duration.sum").copied().unwrap_or(0.0);
-    let longest = main.max_by(|a, b| time(a).total_cmp(&time(b)));
-    Ok(longest.context("ncu: got no kernel, expected one")?.counters)
+    let main = parse(&text)?.into_iter();
+    let main = main.filter(|(name, _)| !HELPERS.iter().any(|helper| name.starts_with(helper)));
+    let time = |counters: &Counters| counters.get("gpu__time_duration.sum").copied().unwrap_or(0.0);
+    let longest = main.map(|(_, counters)| counters).max_by(|a, b| time(a).total_cmp(&time(b)));
+    longest.context("ncu: got no kernel, expected one")
 }
 
-/// A launch and its counters.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Kernel {
-    /// The kernel's name.
-    pub name: String,
-    /// Counters by metric. Times are in microseconds.
-    pub counters: BTreeMap<String, f64>,
-}
+/// Counters of a launch by metric. Times are in microseconds.
+type Counters = BTreeMap<String, f64>;
 
 /// Parses `ncu --csv --page raw`: lines about the run, a line of names, a line of units, then one
-/// line per launch.
-pub(super) fn parse(text: &str) -> Result<Vec<Kernel>> {
+/// line per launch. Returns the names of the kernels and their counters.
+fn parse(text: &str) -> Result<Vec<(String, Counters)>> {
     let mut lines = text.lines().skip_while(|line| !line.starts_with("\"ID\""));
     let (Some(names), Some(units)) = (lines.next(), lines.next()) else {
         bail!("ncu: got no table, expected a line that begins with \"ID\"");
@@ -86,7 +79,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Kernel>> {
         if cells.len() != names.len() {
             bail!("ncu: got {} cells, expected {}: {line}", cells.len(), names.len());
         }
-        let mut counters = BTreeMap::new();
+        let mut counters = Counters::new();
         for (i, name) in names.iter().enumerate().filter(|(_, name)| name.contains("__")) {
             // Some locales separate thousands by commas.
             if let Ok(value) = cells[i].replace(',', "").parse::<f64>() {
@@ -94,7 +87,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Kernel>> {
                 counters.insert(name.clone(), value * scale(unit));
             }
         }
-        kernels.push(Kernel { name: cells[kernel].clone(), counters });
+        kernels.push((cells[kernel].clone(), counters));
     }
     Ok(kernels)
 }
@@ -114,21 +107,9 @@ fn scale(unit: &str) -> f64 {
 
 /// The cells of a line. Each is quoted, and a quote inside is doubled.
 fn fields(line: &str) -> Vec<String> {
-    let (mut cells, mut cell, mut inside) = (Vec::new(), String::new(), false);
-    let mut chars = line.trim_end().chars().peekable();
-    while let Some(c) = chars.next() {
-        match c {
-            '"' if inside && chars.peek() == Some(&'"') => {
-                cell.push('"');
-                chars.next();
-            }
-            '"' => inside = !inside,
-            ',' if !inside => cells.push(std::mem::take(&mut cell)),
-            c => cell.push(c),
-        }
-    }
-    cells.push(cell);
-    cells
+    let line = line.trim_end();
+    let inside = line.strip_prefix('"').and_then(|line| line.strip_suffix('"')).unwrap_or(line);
+    inside.split("\",\"").map(|cell| cell.replace("\"\"", "\"")).collect()
 }
 
 #[cfg(test)]
@@ -147,13 +128,13 @@ mod tests {
     #[test]
     fn the_table_is_read() {
         let kernels = parse(SAMPLE).unwrap();
-        let names: Vec<&str> = kernels.iter().map(|k| k.name.as_str()).collect();
+        let names: Vec<&str> = kernels.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["msda_order(Args)", "msda_forward", "odd \"name\", too"]);
-        let forward = &kernels[1].counters;
+        let forward = &kernels[1].1;
         assert_eq!(forward["l1tex__data_pipe_lsu_wavefronts.sum"], 37_040_253.0);
         assert!((forward["gpu__time_duration.sum"] - 205.312).abs() < 1e-9);
         assert!((forward["dram__bytes.sum"] - 252.25e6).abs() < 1.0);
-        assert!(!kernels[2].counters.contains_key("dram__bytes.sum"));
+        assert!(!kernels[2].1.contains_key("dram__bytes.sum"));
     }
 
     #[test]

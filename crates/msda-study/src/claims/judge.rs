@@ -1,12 +1,13 @@
 //! From a claim and facts to a verdict.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 
 use msda_bench::report::number;
 use serde::Serialize;
 
 use super::{Claim, Claims};
-use crate::facts::{Facts, Missing, command};
+use crate::facts::{Facts, Missing};
 
 /// How facts judge a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -84,8 +85,6 @@ pub struct Outcome<'a> {
     pub why: String,
     /// Missing facts.
     pub missing: Vec<String>,
-    /// Commands that measure them.
-    pub commands: Vec<String>,
     /// The records of the facts.
     pub from: Vec<String>,
 }
@@ -114,7 +113,6 @@ fn one<'a>(claim: &'a Claim, facts: &Facts, gpu: Option<&str>) -> Outcome<'a> {
         measured,
         range: range.filter(|_| measured.is_some()),
         why,
-        commands: missing.iter().map(|name| command(name)).collect::<BTreeSet<_>>().into_iter().collect(),
         from: from.collect::<BTreeSet<_>>().into_iter().collect(),
         missing: missing.into_iter().collect(),
     }
@@ -174,19 +172,15 @@ pub(super) fn rounded(value: f64, range: Option<(f64, f64)>) -> String {
 
 /// A measured number, rounded to its variation, and its range: `1.47x (1.45 to 1.49)`.
 pub fn with_range(value: f64, range: Option<(f64, f64)>, unit: &str) -> String {
-    let number = with_unit_text(&rounded(value, range), unit);
+    let number = with_unit(rounded(value, range), unit);
     let Some((low, high)) = range else { return number };
     format!("{number} ({low:.0$} to {high:.0$})", decimals(value, (low, high)))
 }
 
 /// A number and its unit: `12 us`, `1.47x`, `5 %`.
-pub(super) fn with_unit(value: f64, unit: &str) -> String {
-    with_unit_text(&shown(value), unit)
-}
-
-fn with_unit_text(number: &str, unit: &str) -> String {
+pub(super) fn with_unit(number: impl Display, unit: &str) -> String {
     match unit {
-        "" => number.into(),
+        "" => number.to_string(),
         "x" => format!("{number}x"),
         _ => format!("{number} {unit}"),
     }

@@ -26,15 +26,24 @@ pub use words::{ABSENT, Words};
 const BUILT_IN: &str = include_str!("../../claims.toml");
 
 /// All claims, and the documents that make them.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Claims {
     /// The documents, by number.
+    #[serde(rename = "document")]
     pub documents: Vec<Document>,
     /// The systems that the claims are about, in the order of lists.
+    #[serde(rename = "system")]
     pub systems: Vec<System>,
     /// The claims.
+    #[serde(rename = "claim")]
     pub claims: Vec<Claim>,
+    /// Abbreviations of names of facts.
+    #[serde(default)]
     short: BTreeMap<String, String>,
+    /// Rules by name.
+    #[serde(default)]
+    rules: BTreeMap<String, String>,
 }
 
 /// A document.
@@ -131,22 +140,24 @@ impl Claim {
         let defined = |name: &String| DEFINED.iter().any(|d| name.starts_with(d));
         self.reason.is_none() && self.expression().is_some_and(|e| e.names().iter().all(defined))
     }
+
+    /// Refuses a claim that cannot be judged.
+    fn check(&self) -> Result<()> {
+        match (&self.measure, &self.check, &self.reason) {
+            (Some(_), None, _) => self.rule().map(drop),
+            (None, Some(_), _) | (None, None, Some(_)) => Ok(()),
+            (None, None, None) => {
+                bail!(
+                    "got neither 'measure' nor 'check', expected one, or a reason why it cannot be measured"
+                )
+            }
+            (Some(_), Some(_), _) => bail!("got both 'measure' and 'check', expected one"),
+        }
+    }
 }
 
 /// How the names of facts begin that need no measurement.
 const DEFINED: [&str; 2] = ["seed.", "arch."];
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    #[serde(default)]
-    short: BTreeMap<String, String>,
-    #[serde(default)]
-    rules: BTreeMap<String, String>,
-    document: Vec<Document>,
-    system: Vec<System>,
-    claim: Vec<Claim>,
-}
 
 impl Claims {
     /// The claims of this crate.
@@ -162,25 +173,21 @@ impl Claims {
             short: BTreeMap<String, String>,
         }
         let Short { short } = toml::from_str(text)?;
-        let file: File = toml::from_str(&expand(text, &short))?;
-        let mut all =
-            Self { documents: file.document, systems: file.system, claims: Vec::new(), short: file.short };
+        let mut all: Self = toml::from_str(&expand(text, &short))?;
         let mut ids = BTreeSet::new();
-        for mut claim in file.claim {
-            let id = claim.id.clone();
+        for claim in &mut all.claims {
+            let id = &claim.id;
             ensure!(ids.insert(id.clone()), "claim {id}: got two of that name, expected one");
-            claim.rule = claim.rule.map(|name| file.rules.get(&name).cloned().unwrap_or(name));
+            if let Some(rule) = claim.rule.as_ref().and_then(|name| all.rules.get(name)) {
+                claim.rule = Some(rule.clone());
+            }
             claim.check().with_context(|| format!("claim {id}"))?;
             for (document, _) in &claim.at.places {
                 let listed = all.documents.iter().any(|d| d.number == *document);
                 ensure!(listed, "claim {id}: got document {document}, expected one that is listed");
             }
-            ensure!(
-                all.systems.iter().any(|s| s.name == claim.system),
-                "claim {id}: got system '{}', expected one that is listed",
-                claim.system
-            );
-            all.claims.push(claim);
+            let (system, listed) = (&claim.system, all.systems.iter().any(|s| s.name == claim.system));
+            ensure!(listed, "claim {id}: got system '{system}', expected one that is listed");
         }
         Ok(all)
     }
@@ -204,23 +211,6 @@ fn expand(text: &str, short: &BTreeMap<String, String>) -> String {
         line.split('`').enumerate().map(part).collect::<Vec<_>>().join("`")
     };
     text.lines().map(|line| expand_line(line) + "\n").collect()
-}
-
-impl Claim {
-    /// Refuses a claim that cannot be judged.
-    fn check(&self) -> Result<()> {
-        match (&self.measure, &self.check) {
-            (Some(_), None) => self.rule().map(drop),
-            (None, Some(_)) => Ok(()),
-            (None, None) if self.reason.is_some() => Ok(()),
-            (None, None) => {
-                bail!(
-                    "got neither 'measure' nor 'check', expected one, or a reason why it cannot be measured"
-                )
-            }
-            (Some(_), Some(_)) => bail!("got both 'measure' and 'check', expected one"),
-        }
-    }
 }
 
 #[cfg(test)]

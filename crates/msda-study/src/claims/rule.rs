@@ -3,7 +3,7 @@
 use anyhow::{Result, bail, ensure};
 
 use super::Claim;
-use super::judge::{Verdict, with_unit};
+use super::judge::{Verdict, shown, with_unit};
 
 /// When a measured number agrees with a stated one.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -105,12 +105,12 @@ impl Rule {
         match self {
             Self::Within(factor) => format!("must agree within a factor of {factor}"),
             Self::Margin(0.0) => "must agree exactly".into(),
-            Self::Margin(margin) => format!("must agree within {}", with_unit(margin, unit)),
+            Self::Margin(margin) => format!("must agree within {}", with_unit(shown(margin), unit)),
             Self::Gain(points) if unit == "x" => {
-                format!("must agree within {}", with_unit(tolerance(points, stated) / 100.0, unit))
+                format!("must agree within {}", with_unit(shown(tolerance(points, stated) / 100.0), unit))
             }
             Self::Gain(points) => {
-                format!("must agree within {} points", with_unit(tolerance(points, stated), ""))
+                format!("must agree within {} points", shown(tolerance(points, stated)))
             }
             Self::AtLeast => "must be at least the stated number".into(),
             Self::AtMost => "must be at most the stated number".into(),

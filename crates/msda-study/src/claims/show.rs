@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use msda_bench::report::{Table, beside, number, wrap};
 use serde_json::{Value, json};
 
-use super::judge::with_range;
+use super::judge::{with_range, with_unit};
 use super::{Claim, Claims, Outcome, System, Verdict};
+use crate::facts::command;
 
 /// The width of lines.
 const WIDTH: usize = 100;
@@ -15,13 +16,9 @@ const COLUMN: usize = 28;
 
 /// The number or range that a claim states; "yes" for a claim without one.
 pub fn stated(claim: &Claim) -> String {
-    let unit = match claim.unit.as_str() {
-        "" | "x" => claim.unit.clone(),
-        unit => format!(" {unit}"),
-    };
     match (claim.value, claim.low, claim.high) {
-        (Some(value), ..) => format!("{value}{unit}"),
-        (None, Some(low), Some(high)) => format!("{low} to {high}{unit}"),
+        (Some(value), ..) => with_unit(value, &claim.unit),
+        (None, Some(low), Some(high)) => with_unit(format!("{low} to {high}"), &claim.unit),
         _ => "yes".into(),
     }
 }
@@ -60,8 +57,8 @@ fn heading(outcomes: &[Outcome<'_>]) -> String {
 }
 
 /// The commands that measure missing facts.
-pub fn commands<'a>(outcomes: &'a [Outcome<'_>]) -> BTreeSet<&'a str> {
-    outcomes.iter().flat_map(|o| &o.commands).map(String::as_str).collect()
+pub fn commands(outcomes: &[Outcome<'_>]) -> BTreeSet<&'static str> {
+    outcomes.iter().flat_map(|o| &o.missing).map(|name| command(name)).collect()
 }
 
 /// Outcomes by the system that they are about, in the order of the systems.
@@ -136,7 +133,7 @@ pub fn json(outcomes: &[Outcome<'_>]) -> Value {
             "arithmetic": claim.is_arithmetic(),
             "why": o.why,
             "missing": o.missing,
-            "commands": o.commands,
+            "commands": commands(std::slice::from_ref(o)),
             "from": o.from,
         })
     };

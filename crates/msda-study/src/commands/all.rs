@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use msda::Dtype;
 use msda_bench::bench;
-use msda_bench::record::{Pass, Record, Source};
-use msda_bench::terminal::{Bar, groups, make_folder, print, typed};
+use msda_bench::record::{Record, Source};
+use msda_bench::terminal::{Bar, make_folder, print, typed};
 use msda_cuda::driver::Device;
 use msda_study::claims::{self, Claims};
 use msda_study::facts::Facts;
 use msda_study::ladder::RUNGS;
-use msda_study::{engines, probe, verify};
+use msda_study::{engines, probes, verify};
 
 use super::bench::WORKLOADS;
 
@@ -49,14 +49,14 @@ pub(crate) fn main(args: Args) -> Result<()> {
     make_folder(&args.out)?;
     let path = args.out.join("record.json");
     let command = typed("msda-study");
-    let some_groups = if args.quick && args.group.is_empty() { Vec::new() } else { groups(&args.group)? };
 
     let workloads: Vec<String> = WORKLOADS.map(String::from).into();
     let options = verify::Options {
         // The oracle takes its time.
         workloads: workloads.iter().skip(usize::from(args.quick)).cloned().collect(),
-        dtypes: vec![Dtype::F16],
-        groups: some_groups,
+        full: false,
+        no_battery: args.quick && args.group.is_empty(),
+        groups: args.group,
         rungs: args.rung.clone(),
         command: command.clone(),
     };
@@ -79,21 +79,13 @@ pub(crate) fn main(args: Args) -> Result<()> {
         if rungs.is_empty() {
             continue;
         }
-        let options = bench::Options {
-            workloads: vec![workload],
-            engines: engines::names(&rungs)?,
-            dtypes: vec![Dtype::F16],
-            pass: Some(Pass::Forward),
-            quick: args.quick,
-            command: command.clone(),
-            ..bench::Options::default()
-        };
+        let options = super::bench::options(vec![workload], &rungs, vec![Dtype::F16], args.quick)?;
         add(&mut record, bench::run(&options, &engines::registry(), &mut Bar::default())?);
         record.save(&path)?;
     }
 
-    let options = probe::Options { program: Some(std::env::current_exe()?), command, ..Default::default() };
-    add(&mut record, probe::run(&options, &mut Bar::default())?);
+    let options = probes::Options { program: Some(std::env::current_exe()?), command, ..Default::default() };
+    add(&mut record, probes::run(&options, &mut Bar::default())?);
     record.save(&path)?;
 
     let all = Claims::built_in()?;

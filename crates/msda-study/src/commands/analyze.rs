@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
-use msda::Dtype;
+use anyhow::Result;
 use msda_study::analyze;
 
 use super::{finish, records};
@@ -20,25 +19,8 @@ Examples:
   msda-study analyze --workload seed --ladder
   msda-study analyze --sweep")]
 pub(crate) struct Args {
-    /// A workload by name, or a path to a .toml file; may be repeated. The seed shape when absent
-    #[arg(long, value_name = "NAME", default_value = "seed")]
-    workload: Vec<String>,
-    /// The value type; the workload's main one when absent. May be repeated
-    #[arg(long, value_name = "TYPE")]
-    dtype: Vec<Dtype>,
-    /// A kernel by name, as `msda kernels` and `msda-study list` show them, or 'chosen'; may be
-    /// repeated
-    #[arg(long, value_name = "NAME", default_value = analyze::CHOSEN)]
-    kernel: Vec<String>,
-    /// The chosen kernel and every rung of the ladder
-    #[arg(long, conflicts_with = "kernel")]
-    ladder: bool,
-    /// Read hardware counters with Nsight Compute
-    #[arg(long)]
-    ncu: bool,
-    /// Measure how time grows with batch, queries, points, channels and distance
-    #[arg(long)]
-    sweep: bool,
+    #[command(flatten)]
+    options: analyze::Options,
     /// A record with ceilings of a GPU, or a folder of records, for a machine without one;
     /// ./records when absent
     #[arg(long, value_name = "FILE|DIR")]
@@ -56,19 +38,10 @@ pub(crate) struct Args {
 
 pub(crate) fn main(args: Args) -> Result<()> {
     if args.launch {
-        let dtype = args.dtype.first().copied().context("--launch: expected a --dtype")?;
-        return analyze::launch(&args.workload[0], dtype, &args.kernel[0]);
+        return analyze::launch(&args.options);
     }
-    let options = analyze::Options {
-        workloads: args.workload,
-        dtypes: args.dtype,
-        kernels: if args.ladder { analyze::ladder() } else { args.kernel },
-        ncu: args.ncu.then(std::env::current_exe).transpose()?,
-        sweep: args.sweep,
-        records: records(&args.record)?,
-        command: typed("msda-study"),
-    };
-    let record = analyze::run(&options, &mut Bar::default())?;
+    let record =
+        analyze::run(&args.options, &records(&args.record)?, &typed("msda-study"), &mut Bar::default())?;
     let line = |(kernel, sentence): &(String, String)| format!("{kernel}: {sentence}\n");
     let below: String = analyze::conclusions(&record.figures).iter().map(line).collect();
     finish(record, args.out, args.json, &below)

@@ -16,6 +16,17 @@ use msda_study::report::{Judge, Sections};
 /// The workloads of the ladder: the documents' shape, with samples near their query and anywhere.
 pub(super) const WORKLOADS: [&str; 2] = ["seed", "seed-ring-uniform"];
 
+/// What is timed: the forward pass of rungs beside the chosen kernel.
+pub(super) fn options(
+    workloads: Vec<String>,
+    rungs: &[String],
+    dtypes: Vec<Dtype>,
+    quick: bool,
+) -> Result<bench::Options> {
+    let (engines, pass, command) = (engines::names(rungs)?, Some(Pass::Forward), typed("msda-study"));
+    Ok(bench::Options { workloads, engines, dtypes, pass, quick, command, ..bench::Options::default() })
+}
+
 #[derive(clap::Args)]
 #[command(after_help = "Times the forward pass of rungs of the ladder beside the chosen kernel. Needs a GPU.
 
@@ -48,20 +59,11 @@ pub(crate) fn main(args: Args) -> Result<()> {
         [] => WORKLOADS.map(String::from).into(),
         some => some.to_vec(),
     };
-    let engines = engines::names(&args.rung)?;
-    for name in &workloads {
+    let options = options(workloads, &args.rung, args.dtype, args.quick)?;
+    for name in &options.workloads {
         Workload::find(name)?;
     }
     Device::open(0).context("nothing was measured: the ladder needs a GPU")?;
-    let options = bench::Options {
-        workloads,
-        engines,
-        dtypes: args.dtype,
-        pass: Some(Pass::Forward),
-        quick: args.quick,
-        command: typed("msda-study"),
-        ..bench::Options::default()
-    };
     make_folder(&args.out)?;
     let record = bench::run(&options, &engines::registry(), &mut Bar::default())?;
     // The claims need records of probes too, so a report of one run judges none.

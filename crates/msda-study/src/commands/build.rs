@@ -9,7 +9,7 @@ use msda_bench::workload::Workload;
 use msda_cuda::driver::Arch;
 use msda_cuda::jit;
 use msda_cuda::{Operands, Request};
-use msda_study::ladder::{self, RUNGS, Rung};
+use msda_study::ladder;
 
 #[derive(clap::Args)]
 #[command(after_help = "Compiles the kernels of rungs with NVRTC. No GPU is needed.
@@ -32,10 +32,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
-    let rungs: Vec<&Rung> = match args.rung.as_slice() {
-        [] => RUNGS.iter().collect(),
-        some => some.iter().map(|name| ladder::find(name)).collect::<msda::Result<_>>()?,
-    };
+    let rungs = ladder::named(&args.rung)?;
     let target = target(args.arch)?;
     let problem = Workload::find(&args.workload)?.problem(args.dtype)?;
     let operands = Operands::dense(&problem, None);
@@ -44,13 +41,16 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let mut table = table.numbers(["registers", "spills", "shared", "bytes"]).words(["refused"]);
     let (mut built, mut refused) = (0, Vec::new());
     for rung in rungs {
-        let kernel = rung.kernel();
-        if let Some(why) = kernel.refuses(&request, &target) {
-            refused.push(format!("{}: {why}", rung.name));
-            table.push([rung.name.to_owned()].into_iter().chain(["-"; 5].map(String::from)).chain([why]));
-            continue;
-        }
-        for prepared in kernel.prepare(&request, &target).kernels() {
+        let call = match rung.call(&request, &target) {
+            Ok(call) => call,
+            Err(why) => {
+                refused.push(format!("{}: {why}", rung.name));
+                let why = [why.to_string()];
+                table.push([rung.name.to_owned()].into_iter().chain(["-"; 5].map(String::from)).chain(why));
+                continue;
+            }
+        };
+        for prepared in call.kernels() {
             let compiled = jit::compile(&prepared.unit)?;
             let shared = compiled.shared() + prepared.launch.shared;
             let numbers = [compiled.registers(), compiled.spills(), shared, compiled.cubin.len() as u32];

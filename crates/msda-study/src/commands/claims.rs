@@ -59,8 +59,8 @@ pub(crate) fn main(args: Args) -> Result<()> {
     if sources.is_empty() {
         eprintln!("note: no record here: judged without records\nhint: --record FILE names one");
     }
-    let (sources, gpu) = of_one_gpu(sources, args.gpu.as_deref())?;
-    let facts = Facts::of(&sources)?;
+    let gpu = one_gpu(&sources, args.gpu.as_deref())?;
+    let facts = Facts::of(&facts::of_gpu(&sources, gpu.as_deref()))?;
     if args.facts {
         return print(&list(&facts, args.json)?);
     }
@@ -122,20 +122,17 @@ fn verdict(name: &str) -> Option<Verdict> {
         .find(|v| v.name().replace(',', "").eq_ignore_ascii_case(&name.replace('-', " ").replace(',', "")))
 }
 
-/// The records of one GPU, and its name.
-fn of_one_gpu(sources: Vec<Source>, wanted: Option<&str>) -> Result<(Vec<Source>, Option<String>)> {
-    let all = facts::gpus(&sources);
-    let gpu = match wanted {
-        None => all.first().cloned(),
-        Some(part) => match all.iter().find(|name| name.contains(part)) {
-            Some(name) => Some(name.clone()),
-            None => bail!("--gpu: got '{part}', expected a part of one of: {}", all.join(", ")),
-        },
-    };
+/// The wanted GPU of the records, or that of the newest.
+fn one_gpu(sources: &[Source], wanted: Option<&str>) -> Result<Option<String>> {
+    let all = facts::gpus(sources);
     if wanted.is_none() && all.len() > 1 {
         eprintln!("note: judged by records of {}; --gpu selects another: {}", all[0], all[1..].join(", "));
     }
-    Ok((facts::of_gpu(sources, gpu.as_deref()), gpu))
+    let found = all.iter().find(|name| wanted.is_none_or(|part| name.contains(part)));
+    match (found, wanted) {
+        (None, Some(part)) => bail!("--gpu: got '{part}', expected a part of one of: {}", all.join(", ")),
+        _ => Ok(found.cloned()),
+    }
 }
 
 fn list(facts: &Facts, as_json: bool) -> Result<String> {

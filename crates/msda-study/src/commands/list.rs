@@ -1,13 +1,13 @@
 //! `msda-study list`
 
 use anyhow::Result;
-use msda::{Dtype, Problem};
+use msda::Dtype;
 use msda_bench::workload::Workload;
 use msda_cuda::driver::Arch;
 use msda_cuda::kernels::Call;
-use msda_cuda::{Operands, Request, Target};
+use msda_cuda::{Operands, Request};
 use msda_study::ladder::{RUNGS, Rung};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use msda_bench::gpu::kernels::{pretty, target};
 use msda_bench::report::Table;
@@ -39,64 +39,49 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let mut listed = Vec::new();
     for &dtype in dtypes {
         let problem = workload.problem(dtype)?;
-        listed.push((problem.to_string(), rungs(&problem, &target)));
+        let operands = Operands::dense(&problem, None);
+        let request = Request::new(&problem, &operands);
+        let rungs = RUNGS.iter().map(|rung| (rung, rung.call(&request, &target)));
+        listed.push((problem.to_string(), rungs.collect::<Vec<_>>()));
     }
-    let problem = |(problem, rungs): &(String, Vec<Step>)| json!({ "problem": problem, "rungs": rungs });
-    print(&if args.json {
-        pretty(target, "problems", listed.iter().map(problem).collect())?
-    } else {
-        listed.iter().map(text).collect::<Vec<_>>().join("\n")
+    if args.json {
+        let problem = |(problem, asked): &(String, Asked)| json!({ "problem": problem, "rungs": asked.iter().map(step).collect::<Vec<_>>() });
+        return print(&pretty(target, "problems", listed.iter().map(problem).collect())?);
+    }
+    print(&listed.iter().map(text).collect::<Vec<_>>().join("\n"))
+}
+
+/// Rungs, and the calls that they make of a problem with dense tensors.
+type Asked = Vec<(&'static Rung, Result<Call>)>;
+
+fn step((rung, call): &(&'static Rung, Result<Call>)) -> Value {
+    json!({
+        "name": rung.name,
+        "about": rung.about,
+        // Whether its results are held to the tolerance.
+        "exact": rung.kernel().is_exact(),
+        "takes": call.is_ok(),
+        "why_not": call.as_ref().err().map(ToString::to_string),
+        "kernels": call.as_ref().map_or(0, |call| call.kernels().count()),
+        // Bytes of workspace from the caller, and bytes that the plan owns.
+        "workspace": call.as_ref().map_or(0, |call| call.arena.bytes()),
+        "owned": call.as_ref().map_or(0, Call::owned_bytes),
     })
 }
 
-/// A rung, and the call that it makes of a problem.
-#[derive(serde::Serialize)]
-struct Step {
-    name: &'static str,
-    about: &'static str,
-    /// Whether its results are held to the tolerance.
-    exact: bool,
-    takes: bool,
-    why_not: Option<String>,
-    kernels: usize,
-    /// Bytes of workspace from the caller.
-    workspace: usize,
-    /// Bytes that the plan owns.
-    owned: usize,
-}
-
-/// Every rung with its call on dense tensors.
-fn rungs(problem: &Problem, target: &Target) -> Vec<Step> {
-    let operands = Operands::dense(problem, None);
-    let request = Request::new(problem, &operands);
-    let step = |rung: &'static Rung| {
-        let kernel = rung.kernel();
-        let why_not = kernel.refuses(&request, target);
-        let call = if why_not.is_none() { kernel.prepare(&request, target) } else { Call::default() };
-        Step {
-            name: rung.name,
-            about: rung.about,
-            exact: kernel.is_exact(),
-            takes: why_not.is_none(),
-            why_not,
-            kernels: call.kernels().count(),
-            workspace: call.arena.bytes(),
-            owned: call.owned_bytes(),
-        }
-    };
-    RUNGS.iter().map(step).collect()
-}
-
-fn text((problem, steps): &(String, Vec<Step>)) -> String {
+fn text((problem, asked): &(String, Asked)) -> String {
     let table = Table::default().words(["rung"]).numbers(["kernels", "workspace"]);
     let mut table = table.words(["strategy"]);
-    for step in steps {
-        let inexact = if step.exact { "" } else { " (inexact)" };
-        let (kernels, memory, about) = match &step.why_not {
-            None => (step.kernels.to_string(), bytes(step.workspace + step.owned), step.about.to_owned()),
-            Some(why) => ("-".into(), "-".into(), format!("refused: {why}")),
+    for (rung, call) in asked {
+        let inexact = if rung.kernel().is_exact() { "" } else { " (inexact)" };
+        let (kernels, memory, about) = match call {
+            Ok(call) => {
+                let memory = bytes(call.arena.bytes() + call.owned_bytes());
+                (call.kernels().count().to_string(), memory, rung.about.to_owned())
+            }
+            Err(why) => ("-".into(), "-".into(), format!("refused: {why}")),
         };
-        table.push([step.name.to_owned(), kernels, memory, about + inexact]);
+        table.push([rung.name.to_owned(), kernels, memory, about + inexact]);
     }
     format!("{problem}\n{}", table.text(screen().width, false))
 }

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use clap::builder::PossibleValuesParser;
-use msda_study::probe;
+use msda_study::probes;
 
 use super::finish;
 use msda_bench::terminal::{Bar, make_folder, print, typed};
@@ -14,12 +13,8 @@ use msda_bench::terminal::{Bar, make_folder, print, typed};
     after_help = "The result of each probe is checked before it is timed. Without a GPU only the probe of the CPU runs."
 )]
 pub(crate) struct Args {
-    /// A probe by name; may be repeated
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(probe::NAMES))]
-    only: Vec<String>,
-    /// Fewer runs and sizes
-    #[arg(long)]
-    quick: bool,
+    #[command(flatten)]
+    options: probes::Options,
     /// Print the record as JSON instead of tables
     #[arg(long)]
     json: bool,
@@ -34,17 +29,13 @@ pub(crate) struct Args {
 
 pub(crate) fn main(args: Args) -> Result<()> {
     if let Some(shape) = &args.unguarded {
-        return print(&format!("{}\n", probe::run_unguarded(shape)?));
+        return print(&format!("{}\n", probes::run_unguarded(shape)?));
     }
     if let Some(out) = &args.out {
         make_folder(out)?;
     }
-    let options = probe::Options {
-        only: args.only,
-        quick: args.quick,
-        command: typed("msda-study"),
-        program: Some(std::env::current_exe()?),
-    };
-    let record = probe::run(&options, &mut Bar::default())?;
+    let program = Some(std::env::current_exe()?);
+    let options = probes::Options { command: typed("msda-study"), program, ..args.options };
+    let record = probes::run(&options, &mut Bar::default())?;
     finish(record, args.out.map(|out| out.join("record.json")), args.json, "")
 }

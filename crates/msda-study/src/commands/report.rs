@@ -20,28 +20,14 @@ pub(crate) struct Args {
     out: Option<PathBuf>,
     /// Whether the report judges the claims of the founding documents
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
-    claims: When,
+    claims: Judge,
     /// Print Markdown instead of tables
     #[arg(long)]
     markdown: bool,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum When {
-    /// If a record has GPU measurements
-    Auto,
-    /// Always
-    Always,
-    /// Never
-    Never,
-}
-
 pub(crate) fn main(args: Args) -> Result<()> {
-    let claims = match args.claims {
-        When::Auto => Judge::Gpu,
-        When::Always => Judge::Always,
-        When::Never => Judge::Never,
-    };
+    let sections = Sections { claims: args.claims };
     let printed = if args.markdown { Printed::Markdown } else { Printed::Tables };
-    terminal::report(&args.records, &[Box::new(Sections { claims })], args.out.as_deref(), printed)
+    terminal::report(&args.records, &[Box::new(sections)], args.out.as_deref(), printed)
 }

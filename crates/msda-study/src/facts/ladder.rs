@@ -3,7 +3,7 @@
 //! A ratio of times from two runs compares clocks and drivers too. So facts about rungs come from
 //! one record: the newest that has much of the ladder.
 
-use msda_bench::record::{Measurement, Record};
+use msda_bench::record::{Measurement, Record, Source};
 
 use crate::engines::is_rung;
 use crate::ladder::RUNGS;
@@ -21,6 +21,7 @@ pub fn holds(record: &Record) -> bool {
 }
 
 /// The newest record that holds the ladder.
-pub fn newest<'a>(records: impl Iterator<Item = &'a Record>) -> Option<&'a Record> {
-    records.filter(|record| holds(record)).max_by(|a, b| a.created.cmp(&b.created))
+pub fn newest(sources: &[Source]) -> Option<Source> {
+    let ladders = sources.iter().filter(|source| holds(&source.record));
+    ladders.max_by(|a, b| a.record.created.cmp(&b.record.created)).cloned()
 }

@@ -25,9 +25,9 @@ pub fn gpus(sources: &[Source]) -> Vec<String> {
 }
 
 /// The records of one GPU, and those without a GPU. Ratios between GPUs say nothing about kernels.
-pub fn of_gpu(mut sources: Vec<Source>, gpu: Option<&str>) -> Vec<Source> {
-    sources.retain(|s| s.record.machine.gpu.as_ref().is_none_or(|own| Some(own.name.as_str()) == gpu));
-    sources
+pub fn of_gpu(sources: &[Source], gpu: Option<&str>) -> Vec<Source> {
+    let own = |s: &&Source| s.record.machine.gpu.as_ref().is_none_or(|own| Some(own.name.as_str()) == gpu);
+    sources.iter().filter(own).cloned().collect()
 }
 
 /// Adds the facts of a record. Times of rungs are added if it is the run of the ladder.
@@ -148,15 +148,11 @@ fn add_measurement(facts: &mut Facts, place: &str, m: &Measurement, copy: Option
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use msda_bench::record::{Figure, sources};
+    use msda_bench::record::Figure;
 
     use super::*;
-
-    fn committed() -> Vec<Source> {
-        sources(&[Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records")]).unwrap()
-    }
+    use crate::facts::tests::committed;
+    use crate::facts::{holds_ladder, today};
 
     #[test]
     fn a_measurement_has_time_and_rates() {
@@ -173,9 +169,7 @@ mod tests {
     #[test]
     fn times_of_rungs_come_from_one_record() {
         let all = committed();
-        let ladder =
-            all.iter().rfind(|s| super::super::holds_ladder(&super::super::today(&s.record))).unwrap();
-        let mut newer = ladder.clone();
+        let mut newer = all.iter().rfind(|s| holds_ladder(&today(&s.record))).unwrap().clone();
         (newer.label, newer.record.created) = ("newer".into(), "2999-01-01T00:00:00Z".into());
         // Newer still, but a few rungs only: it is no ladder.
         let mut few = newer.clone();
@@ -232,10 +226,8 @@ mod tests {
         let facts = Facts::of(&all).unwrap();
         assert_eq!(facts.get("probe.x").unwrap().value, 2.0);
         // The run has one and two threads.
-        let cpu =
-            sources(&[Path::new(env!("CARGO_MANIFEST_DIR"))
-                .join("../../records/xeon-avx512-2core/2026-11-15-cpu.json")])
-            .unwrap();
+        let mut cpu = committed();
+        cpu.retain(|s| s.label.ends_with("records/xeon-avx512-2core/2026-11-15-cpu.json"));
         let name = "bench.seed-encoder.f32.forward.cpu-avx512.time";
         let time = Facts::of(&cpu).unwrap().get(name).unwrap().value;
         let two = cpu[0].record.measurements.iter().find(|m| place(m) + ".time" == name && m.threads == 2);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use msda_bench::record::GpuState;
+use msda_bench::record::{GpuState, Source};
 use msda_bench::report::{beside, wrap};
 
 use super::{Cells, Founding};
@@ -49,7 +49,7 @@ pub fn page(founding: &Founding, form: Form) -> String {
         all => format!(
             "**GPU.** {}. The ladder's record is `{}`; probes and counters may have records of their own.",
             all.join(", "),
-            founding.record.as_deref().unwrap_or_default()
+            founding.record()
         ),
     };
     paragraph(&gpus);
@@ -73,6 +73,14 @@ pub fn page(founding: &Founding, form: Form) -> String {
         out += &format!("\n{}", wrap(text, WIDTH, 0));
     }
     out
+}
+
+impl Founding {
+    /// The path of the ladder's record, from the folder of records on.
+    fn record(&self) -> &str {
+        let label = self.ladder.as_ref().map_or("", |source| &source.label);
+        label.rfind("records/").map_or(label, |at| &label[at..])
+    }
 }
 
 impl Cells {
@@ -134,16 +142,15 @@ fn filled(text: &str, name: &str, part: &str) -> Result<String> {
 
 /// The ladder with the record that it comes from.
 fn rungs(founding: &Founding) -> String {
-    let Some(record) = &founding.ladder else { return String::new() };
+    let Some(Source { record, .. }) = &founding.ladder else { return String::new() };
+    let Some(gpu) = &record.machine.gpu else { return String::new() };
     let mut text = format!(
         "Times at the seed shape, f16, cold caches, on an {}. Record `{}`.",
-        founding.gpus.first().map_or("", String::as_str),
-        founding.record.as_deref().unwrap_or_default()
+        gpu.name,
+        founding.record()
     );
     let clock = |state: Option<GpuState>| state.and_then(|s| s.clocks_mhz.sm);
-    let gpu = record.machine.gpu.as_ref();
-    if let (Some(before), Some(after)) = (gpu.and_then(|g| clock(g.before)), gpu.and_then(|g| clock(g.after)))
-    {
+    if let (Some(before), Some(after)) = (clock(gpu.before), clock(gpu.after)) {
         text += &format!(" The SM clock was {before} MHz before the run and {after} MHz after it.");
     }
     let table = ladder::table(record).map(|table| table.markdown());

@@ -3,8 +3,8 @@
 
 mod docs;
 
-use anyhow::{Context, Result, ensure};
-use msda_bench::record::{Record, Source};
+use anyhow::{Context, Result, bail, ensure};
+use msda_bench::record::Source;
 use msda_bench::report::Table;
 use serde::Deserialize;
 
@@ -20,8 +20,8 @@ const BUILT_IN: &str = include_str!("../../founding.toml");
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Data {
     answer: Vec<Answer>,
-    eight_bit: EightBit,
-    study: Study,
+    eight_bit: Paragraphs,
+    study: Paragraphs,
     row: Vec<Row>,
     file: Vec<File>,
     contradiction: Vec<Contradiction>,
@@ -38,16 +38,12 @@ struct Answer {
     text: Words,
 }
 
+/// Paragraphs about 8-bit values, or the findings of the study.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct EightBit {
+struct Paragraphs {
+    #[serde(alias = "findings")]
     text: Vec<Words>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Study {
-    findings: Vec<Words>,
 }
 
 /// One figure: a claim, or their result and ours.
@@ -98,13 +94,17 @@ pub struct Cells {
     pub rows: Vec<Vec<String>>,
 }
 
+impl Cells {
+    fn new<const N: usize>(titles: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Self {
+        Self { titles: titles.map(String::from).into(), rows: rows.map(Into::into).collect() }
+    }
+}
+
 /// Everything with its numbers.
 #[derive(Debug, Clone)]
 pub struct Founding {
     /// The GPUs that have a record of the study, that of the newest record first.
     pub gpus: Vec<String>,
-    /// The record of the ladder of the first GPU.
-    pub record: Option<String>,
     /// A paragraph per document.
     pub answers: Vec<String>,
     /// One row per figure, with a column per GPU.
@@ -119,7 +119,8 @@ pub struct Founding {
     findings: Vec<String>,
     totals: Table,
     documents: Vec<claims::Document>,
-    ladder: Option<Record>,
+    /// The ladder of the first GPU.
+    ladder: Option<Source>,
 }
 
 /// The facts of a GPU.
@@ -135,64 +136,45 @@ impl Founding {
         let data: Data = toml::from_str(&claims.expand(BUILT_IN)).context("founding.toml")?;
         let sources: Vec<Source> =
             sources.into_iter().map(|s| Source { record: today(&s.record), ..s }).collect();
-        let of_study = |gpu: &String| {
-            let own = of_gpu(sources.clone(), Some(gpu));
-            newest_ladder(own.iter().map(|s| &s.record)).is_some()
-        };
+        let of_study = |gpu: &String| newest_ladder(&of_gpu(&sources, Some(gpu))).is_some();
         let gpus: Vec<String> = gpus(&sources).into_iter().filter(of_study).collect();
-        let mut all: Vec<Measured> = Vec::new();
-        for gpu in &gpus {
-            let facts = Facts::of(&of_gpu(sources.clone(), Some(gpu)))?;
-            all.push(Measured { gpu: Some(gpu.clone()), facts });
-        }
-        if all.is_empty() {
-            all.push(Measured { gpu: None, facts: Facts::of(&of_gpu(sources.clone(), None))? });
-        }
+        // Without a record of the study there is a column without a GPU.
+        let columns = if gpus.is_empty() { vec![None] } else { gpus.iter().cloned().map(Some).collect() };
+        let facts =
+            |gpu: Option<String>| Ok(Measured { facts: Facts::of(&of_gpu(&sources, gpu.as_deref()))?, gpu });
+        let all = columns.into_iter().map(facts).collect::<Result<Vec<_>>>()?;
         let judged: Vec<Vec<Outcome<'_>>> =
             all.iter().map(|m| claims::judge(&claims, &m.facts, m.gpu.as_deref())).collect();
         let (facts, outcomes) = (&all[0].facts, &judged[0]);
         let text = |words: &Words| words.text(facts);
 
-        let own = of_gpu(sources, gpus.first().map(String::as_str));
-        let ladder = newest_ladder(own.iter().map(|s| &s.record)).cloned();
-        let record = own.iter().find(|s| Some(&s.record) == ladder.as_ref());
+        let ladder = newest_ladder(&of_gpu(&sources, gpus.first().map(String::as_str)));
         let columns = all.iter().map(|m| m.gpu.clone().unwrap_or_else(|| "ours".into()));
         let titles = ["lines", "figure", "yours"].map(String::from).into_iter().chain(columns);
         let cell = |words: &Words| words.complete(facts);
-        let contradiction = |c: &Contradiction| vec![c.at.to_string(), c.says.clone(), cell(&c.fact)];
-        let future = |f: &Future| vec![f.at.to_string(), f.idea.clone(), f.status.clone(), cell(&f.result)];
+        let file = |f: &File| [f.theirs.clone(), f.ours.clone()];
+        let contradiction = |c: &Contradiction| [c.at.to_string(), c.says.clone(), cell(&c.fact)];
+        let future = |f: &Future| [f.at.to_string(), f.idea.clone(), f.status.clone(), cell(&f.result)];
         Ok(Self {
-            record: record.map(|s| within_records(&s.label)),
             answers: data.answer.iter().map(|a| answer(a, facts, outcomes)).collect::<Result<_>>()?,
             figures: Cells {
                 titles: titles.chain(["why".into()]).collect(),
                 rows: data.row.iter().map(|r| row(r, &all, &judged)).collect::<Result<_>>()?,
             },
-            files: Cells {
-                titles: ["your file or command", "ours"].map(String::from).into(),
-                rows: data.file.iter().map(|f| vec![f.theirs.clone(), f.ours.clone()]).collect(),
-            },
-            contradictions: Cells {
-                titles: ["lines", "the documents say", "fact"].map(String::from).into(),
-                rows: data.contradiction.iter().map(contradiction).collect(),
-            },
-            future: Cells {
-                titles: ["lines", "idea", "status", "result"].map(String::from).into(),
-                rows: data.future.iter().map(future).collect(),
-            },
+            files: Cells::new(["your file or command", "ours"], data.file.iter().map(file)),
+            contradictions: Cells::new(
+                ["lines", "the documents say", "fact"],
+                data.contradiction.iter().map(contradiction),
+            ),
+            future: Cells::new(["lines", "idea", "status", "result"], data.future.iter().map(future)),
             eight_bit: data.eight_bit.text.iter().map(text).collect(),
-            findings: data.study.findings.iter().map(text).collect(),
+            findings: data.study.text.iter().map(text).collect(),
             totals: totals(&claims, outcomes),
             documents: claims.documents.clone(),
             gpus,
             ladder,
         })
     }
-}
-
-/// The path of a record from the folder of records on.
-fn within_records(label: &str) -> String {
-    label.rfind("records/").map_or(label, |at| &label[at..]).to_owned()
 }
 
 /// Verdicts per document. A claim of two documents counts in both; the last line counts it once.
@@ -228,12 +210,7 @@ fn row(row: &Row, all: &[Measured], judged: &[Vec<Outcome<'_>>]) -> Result<Vec<S
         (None, Some(theirs), Some(ours)) => {
             (theirs.clone(), all.iter().map(|m| ours.complete(&m.facts)).collect())
         }
-        _ => {
-            return Err(anyhow::anyhow!(
-                "founding.toml: row {}: expected a claim, or theirs and ours",
-                row.what
-            ));
-        }
+        _ => bail!("founding.toml: row {}: expected a claim, or theirs and ours", row.what),
     };
     ensure!(!row.what.is_empty(), "founding.toml: row {}: expected a name", row.at);
     let why = row.why.known(&all[0].facts);

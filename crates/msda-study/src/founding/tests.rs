@@ -1,20 +1,14 @@
-use std::path::Path;
-
-use msda_bench::record::sources;
-
 use super::*;
-
-fn root() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
+use crate::facts::tests::committed as records;
 
 fn committed() -> Founding {
-    Founding::of(sources(&[root().join("records")]).unwrap()).unwrap()
+    Founding::of(records()).unwrap()
 }
 
 #[test]
 fn the_documents_agree_with_the_committed_records() {
-    for (path, text) in super::documents(&committed(), &root().join("docs")).unwrap() {
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    for (path, text) in super::documents(&committed(), &docs).unwrap() {
         let committed = std::fs::read_to_string(&path).unwrap_or_default();
         let differs = committed.lines().zip(text.lines()).find(|(old, new)| old != new);
         assert!(
@@ -52,7 +46,7 @@ fn rows_are_complete_and_lines_are_short() {
 
 #[test]
 fn every_gpu_with_a_ladder_has_a_column() {
-    let mut all = sources(&[root().join("records")]).unwrap();
+    let mut all = records();
     let ladder = all.iter().rfind(|s| crate::facts::holds_ladder(&today(&s.record))).unwrap().clone();
     let mut other = ladder.clone();
     other.record.machine.gpu.as_mut().unwrap().name = "NVIDIA GeForce RTX 5070".into();
@@ -94,7 +88,7 @@ fn names_of_rungs_and_probes_exist() {
         let ours = &row[1];
         let after = |option: &str| ours.split(option).nth(1).and_then(|rest| rest.split([' ', '`']).next());
         assert!(after("--rung ").is_none_or(of_ladder), "{ours}");
-        assert!(after("--only ").is_none_or(|name| crate::probe::NAMES.contains(&name)), "{ours}");
+        assert!(after("--only ").is_none_or(|name| crate::probes::NAMES.contains(&name)), "{ours}");
         if ours.starts_with("rung") {
             assert!(ours.split('`').skip(1).step_by(2).all(of_ladder), "{ours}");
         }

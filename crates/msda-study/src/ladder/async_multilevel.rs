@@ -1,9 +1,10 @@
 //! `async_multilevel.cu`: levels pass through padded, double-buffered shared memory.
 
-use super::{DOCUMENTED, Strategy, args, half_refuses, per_plane, row_bytes, unit, vec};
-use msda_cuda::driver::Launch;
-use msda_cuda::kernels::{Call, Prepared};
-use msda_cuda::{Request, Target};
+use anyhow::{Result, bail, ensure};
+use msda::Problem;
+use msda_cuda::kernels::Call;
+
+use super::{Ask, DOCUMENTED, Strategy, one};
 
 /// Knobs, as the kernel declares them.
 #[derive(Debug, Clone, Copy)]
@@ -33,20 +34,15 @@ const QUERIES: usize = 8;
 /// Blocks per SM, one after another, if blocks stride over the queries.
 const TURNS: usize = 4;
 
-fn lanes(request: &Request<'_>) -> usize {
-    row_bytes(request) / VEC
-}
-
 /// Bytes of a pixel in shared memory.
-fn pixel(request: &Request<'_>) -> usize {
-    (request.problem.channels() + PAD) * request.problem.types().value.size()
+fn pixel(p: &Problem) -> usize {
+    (p.channels() + PAD) * p.types().value.size()
 }
 
 /// Queries per thread: as many as leave a block for every SM.
-fn queries(request: &Request<'_>, target: &Target) -> usize {
-    let p = request.problem;
-    let items = p.queries() * p.batch() * p.heads() / (THREADS / lanes(request));
-    let most = (items / target.sms.max(1) as usize).clamp(1, QUERIES);
+fn queries(ask: &Ask<'_>, lanes: usize) -> usize {
+    let items = ask.p.queries() * ask.planes() / (THREADS / lanes);
+    let most = (items / ask.sms().max(1)).clamp(1, QUERIES);
     1 << most.ilog2()
 }
 
@@ -67,9 +63,9 @@ struct Shape {
 
 impl AsyncMultilevel {
     /// The shape for a request, or why there is none.
-    fn shape(&self, request: &Request<'_>, target: &Target) -> Result<Shape, String> {
-        let (p, pixel) = (request.problem, pixel(request));
-        let room = target.shared() - 1024;
+    fn shape(&self, ask: &Ask<'_>) -> Result<Shape> {
+        let (p, pixel) = (ask.p, pixel(ask.p));
+        let room = ask.target.shared() - 1024;
         let room = if self.half { room.min(DOCUMENTED) } else { room };
         let (mut resident, mut bytes) = (0, 0);
         let mut sizes = vec![0; p.levels().len()];
@@ -86,11 +82,11 @@ impl AsyncMultilevel {
             match (points, fit) {
                 (0, _) => Ok(0),
                 (_, fit) if fit >= level.h => Ok(level.h),
-                (_, 0 | 1) => Err(format!("two image rows of {} pixels do not fit a buffer", level.w)),
+                (_, 0 | 1) => bail!("two image rows of {} pixels do not fit a buffer", level.w),
                 (_, fit) => Ok(fit - 1),
             }
         });
-        let rows = rows.collect::<Result<Vec<_>, _>>()?;
+        let rows = rows.collect::<Result<Vec<_>>>()?;
         let offsets = sizes.iter().scan(2 * buffer, |next, size| {
             *next += size;
             Some(*next - size)
@@ -100,45 +96,31 @@ impl AsyncMultilevel {
 }
 
 impl Strategy for AsyncMultilevel {
-    fn refuses(&self, request: &Request<'_>, target: &Target) -> Option<String> {
-        if target.arch.major < 8 {
-            return Some(format!("{} has no asynchronous copies", target.arch));
-        }
-        if vec(request, VEC) < VEC || !pixel(request).is_multiple_of(VEC) {
-            return Some(format!("rows are not at multiples of {VEC} bytes"));
-        }
-        let lanes = lanes(request);
-        if !lanes.is_power_of_two() || lanes > 32 {
-            return Some(format!("{lanes} lanes per query: shuffles need a part of a warp"));
-        }
-        half_refuses(request).filter(|_| self.half).or_else(|| self.shape(request, target).err())
-    }
-
-    fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
-        let p = request.problem;
-        let Ok(shape) = self.shape(request, target) else { return Call::default() };
-        let queries = queries(request, target);
-        let key = format!(
-            "async_multilevel-q{queries}-r{}{}",
-            shape.resident,
-            if self.half { "-halves" } else { "" }
-        );
-        let unit = unit("ladder/async_multilevel.cu", &key, request, target, VEC)
+    fn call(&self, ask: &Ask<'_>) -> Result<Call> {
+        ask.needs(8, "asynchronous copies")?;
+        let aligned = ask.vec(VEC) >= VEC && pixel(ask.p).is_multiple_of(VEC);
+        ensure!(aligned, "rows are not at multiples of {VEC} bytes");
+        let lanes = ask.row_bytes() / VEC;
+        let part = lanes.is_power_of_two() && lanes <= 32;
+        ensure!(part, "{lanes} lanes per query: shuffles need a part of a warp");
+        ask.may_be_half(self.half)?;
+        let (shape, queries) = (self.shape(ask)?, queries(ask, lanes));
+        let unit = ask
+            .unit("ladder/async_multilevel.cu", VEC)
             .define("THREADS", THREADS)
             .define("QUERIES_PER_THREAD", queries)
             .define("PAD", PAD)
             .define("BUFFER_BYTES", shape.buffer)
             .define("RESIDENT_LEVELS", shape.resident)
             .define("F16_SUMS", if self.half { 2 } else { 0 });
-        let mut args = args(request);
+        let mut args = ask.args();
         shape.rows.iter().for_each(|&n| args.i32("rows_per_tile", n));
         shape.offsets.iter().for_each(|&n| args.i32("offset", n));
         args.align(8);
-        let all = p.queries().div_ceil(THREADS / lanes(request) * queries);
-        let shares = (target.sms as usize * TURNS).div_ceil(p.batch() * p.heads());
+        let all = ask.p.queries().div_ceil(THREADS / lanes * queries);
+        let shares = (ask.sms() * TURNS).div_ceil(ask.planes());
         let blocks = if self.caches { all.min(shares) } else { all };
-        let launch = Launch { shared: shape.shared as u32, ..per_plane(p, blocks, THREADS) };
-        Prepared { unit, entry: "msda_forward", launch, args }.into()
+        Ok(one(unit, ask.per_plane(blocks, THREADS, shape.shared), args))
     }
 
     fn is_exact(&self) -> bool {
@@ -149,14 +131,12 @@ impl Strategy for AsyncMultilevel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use msda_cuda::Operands;
+    use crate::ladder::tests::{ask, seed};
 
     #[test]
     fn fine_levels_are_streamed_in_tiles() {
-        let (seed, target) = crate::ladder::tests::seed();
-        let operands = Operands::dense(&seed, None);
-        let request = Request::new(&seed, &operands);
-        let shape = |rung: AsyncMultilevel| rung.shape(&request, &target).unwrap();
+        let seed = seed();
+        let shape = |rung: AsyncMultilevel| ask(&seed, |ask| rung.shape(ask)).unwrap();
         // A row of the first level has 162 pixels of 68 bytes.
         assert_eq!(shape(STREAMED).rows, [9, 19, 23, 12]);
         assert_eq!((shape(HALF).rows, shape(HALF).shared), (vec![3, 7, 16, 12], DOCUMENTED));
@@ -165,10 +145,9 @@ mod tests {
         let (level2, level3) = (22 * 42 + 40, 11 * 22 + 20);
         assert_eq!(cached.offsets[3] - cached.offsets[2], level2 * 68);
         assert_eq!(cached.shared - cached.offsets[3], level3 * 68);
-        assert_eq!(queries(&request, &target), 8);
+        assert_eq!(ask(&seed, |ask| queries(ask, 16)), 8);
         let wide = seed.with(|s| s.levels[0] = (92, 1600)).unwrap();
-        let operands = Operands::dense(&wide, None);
-        let why = STREAMED.shape(&Request::new(&wide, &operands), &target).unwrap_err();
+        let why = ask(&wide, |ask| STREAMED.shape(ask)).unwrap_err().to_string();
         assert!(why.contains("1600 pixels"), "{why}");
     }
 }

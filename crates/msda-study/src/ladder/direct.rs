@@ -1,9 +1,11 @@
 //! `direct.cu`: taps loaded directly from global memory; the base of the suite.
 
-use super::{Strategy, WORKSPACE, args, half_refuses, input_alignment, row_bytes, unit, vec, window};
+use anyhow::{Context, Result, ensure};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Pointer, Prepared, order_first};
-use msda_cuda::{Request, Slot, Target};
+use msda_cuda::{Operand, Slot};
+
+use super::{Ask, FORWARD, Strategy, lowest_bit, window};
 
 /// Where samples are prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,38 +148,19 @@ pub(super) const F16_HINTS: Direct = Direct { load: Load::WholeLines, ..ORIGINAL
 pub(super) const F16_MIXED: Direct = Direct { half: Half::Nothing, ..ORIGINAL_F16 };
 
 impl Direct {
-    fn item(&self, request: &Request<'_>) -> usize {
-        row_bytes(request) / vec(request, self.vec) * self.split
-    }
-
-    /// Threads per block: as many as shared memory allows.
-    fn block(&self, request: &Request<'_>) -> usize {
-        let fits = |&block: &usize| self.shared(request, block) <= SHARED && block >= self.item(request);
-        [BLOCK, BLOCK / 2, BLOCK / 4, BLOCK / 8].into_iter().find(fits).unwrap_or(0)
-    }
-
-    /// Blocks, where threads number the whole output.
-    fn counted(&self, request: &Request<'_>) -> usize {
-        let p = request.problem;
-        let tiles = p.batch() * p.heads() * p.queries().div_ceil(self.queries);
-        (tiles * self.item(request)).div_ceil(self.block(request))
+    /// Threads per query.
+    fn item(&self, ask: &Ask<'_>) -> usize {
+        ask.row_bytes() / ask.vec(self.vec) * self.split
     }
 
     /// Queries per tile.
-    fn tile(&self, request: &Request<'_>, block: usize) -> usize {
-        self.queries * if self.linear { 1 } else { block / self.item(request) }
-    }
-
-    /// Samples whose locations and weights a thread loads together: a power of two that divides
-    /// their number.
-    fn together(&self, request: &Request<'_>) -> usize {
-        let grain = request.problem.samples() | self.together;
-        grain & grain.wrapping_neg()
+    fn tile(&self, ask: &Ask<'_>, block: usize) -> usize {
+        self.queries * if self.linear { 1 } else { block / self.item(ask) }
     }
 
     /// Bytes of shared memory per block.
-    fn shared(&self, request: &Request<'_>, block: usize) -> usize {
-        let (p, t) = (request.problem, request.problem.types());
+    fn shared(&self, ask: &Ask<'_>, block: usize) -> usize {
+        let t = ask.p.types();
         let raw = 2 * t.locations.size() + t.weights.size();
         let sample = match (self.pipeline, self.stage) {
             (true, _) => 2 * raw,
@@ -185,84 +168,48 @@ impl Direct {
             (_, Staging::Given) => 12,
             (_, Staging::Taps) => 32,
         };
-        self.tile(request, block) * p.samples() * sample + 64
+        self.tile(ask, block) * ask.p.samples() * sample + 64
     }
 }
 
-impl Strategy for Direct {
-    fn refuses(&self, request: &Request<'_>, target: &Target) -> Option<String> {
-        let (p, t) = (request.problem, request.problem.types());
-        let item = self.item(request);
-        if item > BLOCK {
-            return Some(format!("{item} threads for a query: a block has {BLOCK}"));
-        }
-        if self.split > 1 && !item.is_power_of_two() {
-            return Some(format!("{item} lanes for a query: shuffles want a power of two"));
-        }
-        if self.block(request) == 0 {
-            return Some(format!("{} samples: no tile of queries fits shared memory", p.samples()));
-        }
-        if self.linear && self.counted(request) >= 1 << 31 {
-            return Some("more blocks than a grid has".into());
-        }
-        if let Some(why) = half_refuses(request).filter(|_| self.half != Half::Nothing) {
-            return Some(why);
-        }
-        if self.listed && p.points()[0] == 0 {
-            return Some("no points on the first level to order queries by".into());
-        }
-        if (self.pipeline || self.window || self.load == Load::Kept) && target.arch.major < 8 {
-            return Some(format!("{} has no such copies and hints", target.arch));
-        }
-        if self.drop > 0 && p.samples() > 64 {
-            return Some(format!("{} samples: at most 64 are marked", p.samples()));
-        }
-        if self.pipeline {
-            let o = request.operands;
-            let words = |operand: msda_cuda::Operand, row: usize, size: usize| {
-                row.is_multiple_of(4)
-                    && operand.align >= 4
-                    && operand.strides.iter().all(|s| s.wrapping_mul(size).is_multiple_of(4))
-            };
-            let (l, w) = (t.locations.size(), t.weights.size());
-            if !words(o[Slot::Locations], p.samples() * 2 * l, l)
-                || !words(o[Slot::Weights], p.samples() * w, w)
-            {
-                return Some("locations or weights are no whole words".into());
-            }
-        }
-        None
-    }
+/// Whether locations and weights can be copied by words of 4 bytes.
+fn whole_words(ask: &Ask<'_>) -> bool {
+    let (t, o, samples) = (ask.p.types(), ask.request.operands, ask.p.samples());
+    let words = |operand: Operand, numbers: usize, size: usize| {
+        (numbers * size).is_multiple_of(4)
+            && operand.align >= 4
+            && operand.strides.iter().all(|s| s.wrapping_mul(size).is_multiple_of(4))
+    };
+    words(o[Slot::Locations], 2 * samples, t.locations.size())
+        && words(o[Slot::Weights], samples, t.weights.size())
+}
 
-    fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
-        let p = request.problem;
-        let (block, together) = (self.block(request), self.together(request));
-        let key = format!(
-            "direct-{:?}-s{}-q{}-{:?}-u{}{}{}{}{}{}{}{}{}",
-            self.load,
-            self.split,
-            self.queries,
-            self.stage,
-            self.unroll,
-            if self.linear { "-linear" } else { "" },
-            if self.pipeline { "-pipeline" } else { "" },
-            if self.stride { "-stride" } else { "" },
-            match self.half {
-                Half::Nothing => "",
-                Half::Few => "-half",
-                Half::All => "-halves",
-            },
-            if together > 1 { format!("-t{together}") } else { String::new() },
-            if self.listed { "-listed" } else { "" },
-            if self.elements { "-elements" } else { "" },
-            match self.table {
-                Table::Argument => "",
-                Table::Memory => "-table",
-                Table::Shared => "-tables",
-            },
-        );
-        let key = if self.drop > 0 { format!("{key}-drop{}", self.drop) } else { key };
-        let unit = unit("ladder/direct.cu", &key, request, target, vec(request, self.vec))
+impl Strategy for Direct {
+    fn call(&self, ask: &Ask<'_>) -> Result<Call> {
+        let (p, item) = (ask.p, self.item(ask));
+        ensure!(item <= BLOCK, "{item} threads for a query: a block has {BLOCK}");
+        let shuffles = self.split == 1 || item.is_power_of_two();
+        ensure!(shuffles, "{item} lanes for a query: shuffles want a power of two");
+        // As many threads as shared memory allows.
+        let fits = |&block: &usize| self.shared(ask, block) <= SHARED && block >= item;
+        let block = [BLOCK, BLOCK / 2, BLOCK / 4, BLOCK / 8].into_iter().find(fits);
+        let block = block
+            .with_context(|| format!("{} samples: no tile of queries fits shared memory", p.samples()))?;
+        // Blocks, where threads number the whole output.
+        let counted = (ask.planes() * p.queries().div_ceil(self.queries) * item).div_ceil(block);
+        ensure!(!self.linear || counted < 1 << 31, "more blocks than a grid has");
+        ask.may_be_half(self.half != Half::Nothing)?;
+        ensure!(!self.listed || p.points()[0] > 0, "no points on the first level to order queries by");
+        if self.pipeline || self.window || self.load == Load::Kept {
+            ask.needs(8, "such copies and hints")?;
+        }
+        ensure!(self.drop == 0 || p.samples() <= 64, "{} samples: at most 64 are marked", p.samples());
+        ensure!(!self.pipeline || whole_words(ask), "locations or weights are no whole words");
+
+        // A power of two that divides the number of samples.
+        let together = lowest_bit(p.samples() | self.together);
+        let unit = ask
+            .unit("ladder/direct.cu", ask.vec(self.vec))
             .define("THREADS", block)
             .define("LINEAR", u8::from(self.linear))
             .define("LOAD", self.load as u8)
@@ -274,36 +221,36 @@ impl Strategy for Direct {
             .define("PIPELINE", u8::from(self.pipeline))
             .define("STRIDE", u8::from(self.stride))
             .define("UNROLL", self.unroll)
-            .define("SAMPLES_PER_LOAD", together)
-            .define("LOCATION_ALIGN", input_alignment(request, Slot::Locations, together))
-            .define("WEIGHT_ALIGN", input_alignment(request, Slot::Weights, together))
+            .define("SAMPLES_PER_LOAD", together);
+        let unit = ask
+            .input_alignment(unit, together)
             .define("F16_SUMS", self.half as u8)
             .define("ORDERED", u8::from(self.listed))
             .define("DROP", self.drop);
-        let tiles = p.queries().div_ceil(self.tile(request, block));
-        let mut args = args(request);
+        let tiles = p.queries().div_ceil(self.tile(ask, block));
+        let mut args = ask.args();
         let mut call = Call::default();
-        let order = self.listed.then(|| order_first(&mut call, request, target));
-        args.pointer("order", order.map_or(WORKSPACE, Pointer::from));
+        let order = self.listed.then(|| order_first(&mut call, ask.request, ask.target));
+        args.pointer("order", order.map_or(Pointer::Workspace(0), Pointer::from));
         args.i32("tiles", tiles);
         args.align(8);
         if self.window {
-            window::keep_values(&mut call, request);
+            window::keep_values(&mut call, ask);
         }
-        let planes = p.batch() * p.heads();
-        let resident = (target.sms as usize * RESIDENT).div_ceil(planes).clamp(1, tiles);
-        let grid = match (self.linear, self.stride || self.pipeline) {
-            (true, true) => [self.counted(request).min(target.sms as usize * RESIDENT), 1, 1],
-            (true, false) => [self.counted(request), 1, 1],
-            (_, true) => [resident, p.heads(), p.batch()],
-            (_, false) => [tiles, p.heads(), p.batch()],
+        let most = ask.sms() * RESIDENT;
+        let launch = match (self.linear, self.stride || self.pipeline) {
+            (true, strides) => {
+                let blocks = if strides { counted.min(most) } else { counted };
+                Launch::new([blocks as u32, 1, 1], [block as u32, 1, 1])
+            }
+            (_, true) => ask.per_plane(most.div_ceil(ask.planes()).clamp(1, tiles), block, 0),
+            (_, false) => ask.per_plane(tiles, block, 0),
         };
-        let launch = Launch::new(grid.map(|n| n as u32), [block as u32, 1, 1]);
-        call.run(Prepared { unit, entry: "msda_forward", launch, args }, "computes the output");
+        call.run(Prepared { unit, entry: FORWARD, launch, args }, "computes the output");
         if self.window {
-            window::release_values(&mut call, request, target);
+            window::release_values(&mut call, ask);
         }
-        call
+        Ok(call)
     }
 
     fn is_exact(&self) -> bool {

@@ -1,11 +1,9 @@
 //! `distributed.cu`: the channels of one plane in the shared memory of several blocks.
 
-use msda::Sampling;
+use anyhow::{Context, Result, ensure};
+use msda_cuda::kernels::Call;
 
-use super::{Strategy, args, per_plane, unit, vec};
-use msda_cuda::driver::Launch;
-use msda_cuda::kernels::{Call, Prepared};
-use msda_cuda::{Request, Target};
+use super::{Ask, Strategy, one};
 
 /// Knobs, as the kernel declares them.
 #[derive(Debug, Clone, Copy)]
@@ -33,45 +31,29 @@ pub(super) const WIDE: Distributed = Distributed { channels: 0, staged: true, ..
 pub(super) const WIDE16: Distributed = Distributed { most: 16, ..WIDE };
 pub(super) const LOCAL: Distributed = Distributed { local: true, ..WIDE };
 
-/// The launch of a request.
-struct Shape {
-    /// Blocks per cluster.
-    parts: usize,
-    /// Clusters that share the rows of a plane.
-    clusters: usize,
-    vec: usize,
-    /// Lanes per query.
-    lanes: usize,
-    threads: usize,
-    blocks_per_sm: usize,
-    /// The first position in shared memory.
-    first: usize,
-    /// Bytes of shared memory per block.
-    shared: usize,
-}
-
-impl Distributed {
-    /// Divides a request, or says why that is impossible.
-    fn shape(&self, request: &Request<'_>, target: &Target) -> Result<Shape, String> {
-        let p = request.problem;
-        let row = p.channels() * p.types().value.size();
-        // Not every architecture with clusters supports 16 blocks.
+impl Strategy for Distributed {
+    fn call(&self, ask: &Ask<'_>) -> Result<Call> {
+        let (p, target) = (ask.p, ask.target);
+        if !self.local {
+            ask.needs(9, "clusters")?;
+        }
+        // Blocks per cluster. Not every architecture with clusters supports 16 blocks.
         let most = if target.arch.major == 12 { self.most.min(8) } else { self.most };
         let each = self.channels.max(1);
         let divides = |&n: &usize| n <= most && p.channels().is_multiple_of(n * each);
-        let parts = [16, 8, 4, 2].into_iter().find(divides).ok_or_else(|| match self.channels {
+        let parts = [16, 8, 4, 2].into_iter().find(divides).with_context(|| match self.channels {
             0 => format!("{} channels: no two blocks can share them", p.channels()),
             each => format!("{} channels: no two blocks can have {each} each", p.channels()),
         })?;
+        // Clusters that share the rows of a plane.
         let clusters = if self.channels == 0 { 1 } else { p.channels() / (parts * each) };
-        let part = row / (parts * clusters);
-        let vec = vec(request, 16 | part);
-        if self.copies && vec < 4 {
-            return Err(format!("rows are aligned to {vec} bytes: copies have at least 4"));
-        }
+        let part = ask.row_bytes() / (parts * clusters);
+        let vec = ask.vec(16 | part);
+        ensure!(!self.copies || vec >= 4, "rows are aligned to {vec} bytes: copies have at least 4");
+        // Lanes per query.
         let lanes = if self.local { part } else { part * parts } / vec;
-        let taps = if p.sampling() == Sampling::Nearest { 8 } else { 32 };
-        let staged = if self.staged && lanes > 1 && 32usize.is_multiple_of(lanes) { taps } else { 0 };
+        let stages = self.staged && lanes > 1 && 32usize.is_multiple_of(lanes);
+        let staged = if stages { 8 * ask.taps() } else { 0 };
         // One block per SM, or two if they fit.
         let fits = |blocks: usize, first: usize| {
             let bytes = (p.positions() - first) * part + THREADS / blocks * staged;
@@ -82,38 +64,16 @@ impl Distributed {
         let mut starts: Vec<_> = p.levels().iter().map(|l| l.origin - ring * (l.pitch + 1)).collect();
         starts.push(0);
         starts.sort_unstable();
-        let first = starts.iter().find(|&&first| fits(1, first).is_some());
-        let first = *first.ok_or("no level fits the shared memory of the blocks that share a plane")?;
-        let two = fits(2, first);
-        let blocks_per_sm = if two.is_some() { 2 } else { 1 };
+        // The first position in shared memory, and bytes of shared memory per block.
+        let found = starts.into_iter().find_map(|first| Some((first, fits(1, first)?)));
+        let (first, alone) =
+            found.context("no level fits the shared memory of the blocks that share a plane")?;
+        let (blocks_per_sm, shared) = fits(2, first).map_or((1, alone), |bytes| (2, bytes));
         let threads = THREADS / blocks_per_sm;
-        let shared = two.or(fits(1, first)).unwrap_or(0);
-        if lanes > threads {
-            return Err(format!("{lanes} threads for a query: a block has {threads}"));
-        }
-        Ok(Shape { parts, clusters, vec, lanes, threads, blocks_per_sm, first, shared })
-    }
-}
+        ensure!(lanes <= threads, "{lanes} threads for a query: a block has {threads}");
 
-impl Strategy for Distributed {
-    fn refuses(&self, request: &Request<'_>, target: &Target) -> Option<String> {
-        if !self.local && target.arch.major < 9 {
-            return Some(format!("{} has no clusters", target.arch));
-        }
-        self.shape(request, target).err()
-    }
-
-    fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
-        let p = request.problem;
-        let Ok(shape) = self.shape(request, target) else { return Call::default() };
-        let Shape { parts, clusters, vec, lanes, threads, blocks_per_sm, first, shared } = shape;
-        let key = format!(
-            "distributed-{parts}x{clusters}{}{}{}-b{threads}",
-            if self.local { "-local" } else { "" },
-            if self.copies { "-async" } else { "" },
-            if self.staged { "" } else { "-own" }
-        );
-        let unit = unit("ladder/distributed.cu", &key, request, target, vec)
+        let unit = ask
+            .unit("ladder/distributed.cu", vec)
             .define("PARTS", parts)
             .define("ROW_CLUSTERS", clusters)
             .define("LOCAL", u8::from(self.local))
@@ -122,36 +82,32 @@ impl Strategy for Distributed {
             .define("THREADS", threads)
             .define("BLOCKS_PER_SM", blocks_per_sm);
         let tiles = p.queries().div_ceil(threads / lanes);
-        let mut args = args(request);
+        let mut args = ask.args();
         args.i32("first_resident", first);
         args.i32("resident", p.positions() - first);
         args.i32("tiles", tiles);
         args.align(8);
         // As many groups of blocks as are resident at once, and at least one per plane.
-        let resident = target.sms as usize * blocks_per_sm / (parts * clusters);
+        let resident = ask.sms() * blocks_per_sm / (parts * clusters);
         let useful = if self.local { tiles } else { tiles.div_ceil(parts) };
-        let groups = (resident / (p.batch() * p.heads())).clamp(1, useful.max(1));
-        let mut launch = Launch { shared: shared as u32, ..per_plane(p, groups * parts * clusters, threads) };
+        let groups = (resident / ask.planes()).clamp(1, useful.max(1));
+        let mut launch = ask.per_plane(groups * parts * clusters, threads, shared);
         if !self.local {
             launch.cluster = [parts as u32, 1, 1];
         }
-        Prepared { unit, entry: "msda_forward", launch, args }.into()
+        Ok(one(unit, launch, args))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use msda_cuda::Operands;
+    use crate::ladder::tests::{ask, seed};
 
     #[test]
     fn at_the_seed_shape_the_division_is_the_documents() {
-        let (seed, target) = crate::ladder::tests::seed();
-        let operands = Operands::dense(&seed, None);
-        let request = Request::new(&seed, &operands);
         let clusters = |rung: &Distributed| {
-            let call = rung.prepare(&request, &target);
-            let launch = call.kernels().next().unwrap().launch;
+            let launch = ask(&seed(), |ask| rung.call(ask)).unwrap().last().unwrap().launch;
             let blocks: u32 = launch.grid.iter().product();
             (blocks / launch.cluster[0], launch.cluster[0], launch.shared)
         };

@@ -1,10 +1,10 @@
 //! `distributed_best.cu`: the image rows of one plane in the shared memory of a cluster.
 
-use msda::{Problem, Sampling};
+use anyhow::{Result, ensure};
+use msda::Problem;
+use msda_cuda::kernels::Call;
 
-use super::{Strategy, args, per_plane, row_bytes, unit, vec};
-use msda_cuda::kernels::{Call, Prepared};
-use msda_cuda::{Request, Target};
+use super::{Ask, Strategy, one};
 
 /// It has no knobs.
 #[derive(Debug, Clone, Copy)]
@@ -29,12 +29,6 @@ struct Division {
     slot: usize,
     /// Whether every block has all rows.
     in_all: bool,
-}
-
-/// Bytes that a block stages samples in.
-fn stage(request: &Request<'_>) -> usize {
-    let taps = if request.problem.sampling() == Sampling::Nearest { 1 } else { 4 };
-    THREADS * 8 * taps
 }
 
 /// Divides levels, the coarsest first, until `pixels` per block are taken; then gives as many as
@@ -70,39 +64,28 @@ fn divide(p: &Problem, pixels: usize) -> (Vec<Division>, usize) {
 }
 
 impl Strategy for DistributedBest {
-    fn refuses(&self, request: &Request<'_>, target: &Target) -> Option<String> {
-        if target.arch.major < 9 {
-            return Some(format!("{} has no clusters", target.arch));
-        }
-        if vec(request, 16) < 16 {
-            return Some("rows are not at multiples of 16 bytes".into());
-        }
-        let lanes = row_bytes(request) / 16;
-        if !lanes.is_power_of_two() || lanes > 32 {
-            return Some(format!("{lanes} lanes per query: a lane group is a part of a warp"));
-        }
-        if request.problem.positions() >= 1 << 27 {
-            return Some(format!("{} positions: they need more than 27 bits", request.problem.positions()));
-        }
-        None
-    }
-
-    fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
-        let p = request.problem;
-        let (row, stage) = (row_bytes(request), stage(request));
-        // Before the rows there is one of zeros.
-        let (division, pixels) = divide(p, (target.shared() - 1024 - stage) / row - 1);
+    fn call(&self, ask: &Ask<'_>) -> Result<Call> {
+        let (p, row) = (ask.p, ask.row_bytes());
+        ask.needs(9, "clusters")?;
+        ensure!(ask.vec(16) >= 16, "rows are not at multiples of 16 bytes");
+        let lanes = row / 16;
+        let part = lanes.is_power_of_two() && lanes <= 32;
+        ensure!(part, "{lanes} lanes per query: a lane group is a part of a warp");
+        ensure!(p.positions() < 1 << 27, "{} positions: they need more than 27 bits", p.positions());
+        // Bytes that a block stages samples in, then a row of zeros, then the rows.
+        let stage = THREADS * 8 * ask.taps();
+        let (division, pixels) = divide(p, (ask.target.shared() - 1024 - stage) / row - 1);
         let resident = division.iter().zip(p.points()).all(|(d, &points)| d.rows > 0 || points == 0);
-        let key = format!("distributed_best{}", if resident { "" } else { "-some" });
-        let unit = unit("ladder/distributed_best.cu", &key, request, target, 16)
+        let unit = ask
+            .unit("ladder/distributed_best.cu", 16)
             .define("PARTS", PARTS)
             .define("THREADS", THREADS)
             .define("ALL_RESIDENT", u8::from(resident));
         // As many clusters as are resident at once, but enough for an even end.
         let per_block = p.queries().div_ceil(PARTS);
-        let tiles = per_block.div_ceil(THREADS / (row / 16));
-        let shares = (target.sms as usize / PARTS / (p.batch() * p.heads())).max(SHARES).min(tiles).max(1);
-        let mut args = args(request);
+        let tiles = per_block.div_ceil(THREADS / lanes);
+        let shares = (ask.sms() / PARTS / ask.planes()).max(SHARES).min(tiles).max(1);
+        let mut args = ask.args();
         args.i32("queries_per_block", per_block);
         args.i32("tiles", tiles.div_ceil(shares));
         for d in &division {
@@ -112,10 +95,9 @@ impl Strategy for DistributedBest {
             args.i32("division[0].in_all", usize::from(d.in_all));
         }
         args.align(8);
-        let mut launch = per_plane(p, shares * PARTS, THREADS);
-        launch.shared = (stage + (1 + pixels) * row) as u32;
+        let mut launch = ask.per_plane(shares * PARTS, THREADS, stage + (1 + pixels) * row);
         launch.cluster = [PARTS as u32, 1, 1];
-        Prepared { unit, entry: "msda_forward", launch, args }.into()
+        Ok(one(unit, launch, args))
     }
 }
 
@@ -125,7 +107,7 @@ mod tests {
 
     #[test]
     fn levels_are_divided_by_rows_and_the_coarsest_are_in_every_block() {
-        let (p, _) = crate::ladder::tests::seed();
+        let p = crate::ladder::tests::seed();
         let of = |rows, slot, in_all| Division { rows, slot, in_all };
         let divided = [of(12, 0, false), of(6, 1944, false), of(3, 2436, false), of(2, 2562, false)];
         assert_eq!(divide(&p, 2606), (divided.to_vec(), 2606));

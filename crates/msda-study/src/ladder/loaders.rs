@@ -1,9 +1,8 @@
 //! The host side of `loaders.cuh`: warps that only load locations and weights.
 
 use msda_cuda::jit::Unit;
-use msda_cuda::{Request, Slot};
 
-use super::input_alignment;
+use super::Ask;
 
 /// Buffers between the loading warps and the others.
 const BUFFERS: usize = 3;
@@ -27,18 +26,11 @@ pub(super) struct Loaders {
 
 impl Loaders {
     /// As many samples per pass as fit `bytes` of shared memory; at least one.
-    pub(super) fn new(
-        request: &Request<'_>,
-        warps: usize,
-        threads: usize,
-        lanes: usize,
-        bytes: usize,
-    ) -> Self {
-        let samples = request.problem.samples();
+    pub(super) fn new(ask: &Ask<'_>, warps: usize, threads: usize, lanes: usize, bytes: usize) -> Self {
         let mut loaders = Self { warps, threads, lanes, samples_per_pass: 1 };
         for n in [2, 4, MAX_SAMPLES] {
             let next = Self { samples_per_pass: n, ..loaders };
-            if samples.is_multiple_of(n) && next.bytes() <= bytes {
+            if ask.p.samples().is_multiple_of(n) && next.bytes() <= bytes {
                 loaders = next;
             }
         }
@@ -57,12 +49,11 @@ impl Loaders {
     }
 
     /// The macros of `loaders.cuh`.
-    pub(super) fn define(&self, unit: Unit, request: &Request<'_>) -> Unit {
-        let align = |slot| input_alignment(request, slot, self.samples_per_pass);
-        unit.define("LOADERS", self.warps)
+    pub(super) fn define(&self, unit: Unit, ask: &Ask<'_>) -> Unit {
+        let unit = unit
+            .define("LOADERS", self.warps)
             .define("SAMPLES_PER_PASS", self.samples_per_pass)
-            .define("BUFFERS", BUFFERS)
-            .define("LOCATION_ALIGN", align(Slot::Locations))
-            .define("WEIGHT_ALIGN", align(Slot::Weights))
+            .define("BUFFERS", BUFFERS);
+        ask.input_alignment(unit, self.samples_per_pass)
     }
 }

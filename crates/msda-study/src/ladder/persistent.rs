@@ -2,18 +2,15 @@
 
 use std::sync::Arc;
 
-use msda::Sampling;
+use anyhow::{Context, Result, ensure};
+use msda_cuda::driver::Launch;
+use msda_cuda::kernels::{Args, Call, Prepared, order_first};
 
 use super::direct::Load;
 use super::loaders::Loaders;
 use super::resident::{ResidentLevels, resident_levels, room};
-use super::{
-    DOCUMENTED, Strategy, args, half_refuses, input_alignment, quantised, texture, unit, vec, window,
-};
+use super::{Ask, DOCUMENTED, FORWARD, Strategy, lowest_bit, quantised, texture, window};
 use crate::texture::Textures;
-use msda_cuda::driver::Launch;
-use msda_cuda::kernels::{Args, Call, Prepared, order_first};
-use msda_cuda::{Request, Slot, Target};
 
 /// Knobs, as the kernel declares them.
 #[derive(Debug, Clone, Copy)]
@@ -34,17 +31,11 @@ pub(super) struct Persistent {
     together: usize,
     /// Whether products and sums are `f16`.
     half: bool,
-    division: Division,
-    change: Change,
-}
-
-/// How work is divided among blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Division {
     /// Whether a work item is one query, as the documents have it.
     one_query: bool,
     /// Whether blocks take items from a counter; otherwise each block has its own.
     counter: bool,
+    change: Change,
 }
 
 /// The estimates of document 4, one at a time.
@@ -88,7 +79,8 @@ pub(super) const PERSISTENT: Persistent = Persistent {
     threads: 1024,
     together: 1,
     half: false,
-    division: Division { one_query: false, counter: true },
+    one_query: false,
+    counter: true,
     change: Change::None,
 };
 /// At the seed shape the document names no difference from `persistent` but the size of the
@@ -98,13 +90,10 @@ pub(super) const CHANNELSPLIT: Persistent = Persistent { channels: Some(8), ..PE
 pub(super) const ULTRA: Persistent = Persistent { locate: true, load: Load::Kept, unroll: 4, ..PERSISTENT };
 
 /// Work items of one query, in blocks of the documents' size.
-pub(super) const QUERY: Persistent =
-    Persistent { threads: 256, division: Division { one_query: true, counter: true }, ..PERSISTENT };
+pub(super) const QUERY: Persistent = Persistent { threads: 256, one_query: true, ..PERSISTENT };
 /// Controls of work stealing: the same without a counter.
-pub(super) const QUERY_STATIC: Persistent =
-    Persistent { division: Division { one_query: true, counter: false }, ..QUERY };
-pub(super) const STATIC: Persistent =
-    Persistent { division: Division { one_query: false, counter: false }, ..PERSISTENT };
+pub(super) const QUERY_STATIC: Persistent = Persistent { counter: false, ..QUERY };
+pub(super) const STATIC: Persistent = Persistent { counter: false, ..PERSISTENT };
 /// The control of loading warps: as wide loads, by every warp.
 pub(super) const WIDE_INPUTS: Persistent = Persistent { together: 4, ..PERSISTENT };
 
@@ -153,40 +142,25 @@ struct Block {
     levels: ResidentLevels,
 }
 
-/// Work items of a call, work items per plane and group of channels, queries per work item.
-struct Items {
-    all: usize,
-    per_plane: usize,
-    queries: usize,
-}
-
 impl Persistent {
-    fn lanes(&self, request: &Request<'_>) -> Lanes {
-        let p = request.problem;
-        let channel_groups = self.channels.map_or(1, |some| p.channels() / some).max(1);
-        let vec_bytes = vec(request, self.vec);
-        let row = p.channels() * p.types().value.size() / channel_groups;
-        let per_query = row / vec_bytes;
-        let lowest_bit = |n: usize| n & n.wrapping_neg();
+    fn lanes(&self, ask: &Ask<'_>) -> Lanes {
+        let channel_groups = self.channels.map_or(1, |some| ask.p.channels() / some).max(1);
+        let vec = ask.vec(self.vec);
+        let row = ask.row_bytes() / channel_groups;
+        let per_query = row / vec;
         let (row, copy) = match self.change {
-            Change::Int8 => (quantised::row_bytes(request), quantised::piece(request)),
-            _ => (row, lowest_bit(vec(request, 16) | row)),
+            Change::Int8 => (quantised::row_bytes(ask.p), quantised::piece(ask.p)),
+            _ => (row, lowest_bit(ask.vec(16) | row)),
         };
-        Lanes { vec: vec_bytes, channel_groups, per_query, row, copy }
+        Lanes { vec, channel_groups, per_query, row, copy }
     }
 
-    /// The loading warps, if there are any.
-    fn loaders(&self, request: &Request<'_>) -> Option<Loaders> {
-        let Change::Loaders(warps) = self.change else { return None };
-        let lanes = self.lanes(request).per_query;
-        Some(Loaders::new(request, warps, self.threads, lanes, LOADER_BYTES))
-    }
-
-    /// How taps are staged: samples per query that a warp locates at a time, how many of them it
-    /// stages at a time, and the pitch between samples. Eight lanes write together, 16 bytes each;
-    /// if the numbers divide evenly, each writes to banks of its own.
-    fn staging(&self, request: &Request<'_>) -> (usize, usize, usize) {
-        let queries = 32 / self.lanes(request).per_query.min(32);
+    /// How taps are staged: how many samples per query a warp stages at a time, and the pitch
+    /// between samples. Eight lanes write together, 16 bytes each; if the numbers divide evenly,
+    /// each writes to banks of its own.
+    fn staging(lanes: &Lanes) -> (usize, usize) {
+        let queries = 32 / lanes.per_query.min(32);
+        // Samples per query that a warp locates at a time.
         let located = 32 / queries;
         let staged = (1..=located.min(MAX_STAGED)).rev().find(|n| located.is_multiple_of(*n));
         let apart = match located {
@@ -194,33 +168,20 @@ impl Persistent {
             16 => 1,
             _ => 0,
         };
-        (located, staged.unwrap_or(1), queries + apart)
-    }
-
-    /// Samples that a thread loads together: a power of two that divides the points of every level.
-    fn together(&self, request: &Request<'_>) -> usize {
-        let grain = request.problem.points().iter().fold(self.together, |grain, points| grain | points);
-        grain & grain.wrapping_neg()
-    }
-
-    /// Whether a part of the first level that does not fit is resident.
-    fn partial(&self) -> bool {
-        self.budget.is_none()
+        (staged.unwrap_or(1), queries + apart)
     }
 
     /// The block of a request whose queries fit one; none if its buffers do not fit.
-    fn block(&self, request: &Request<'_>, target: &Target) -> Option<Block> {
-        let lanes = self.lanes(request);
+    fn block(&self, ask: &Ask<'_>, lanes: &Lanes, loaders: Option<Loaders>) -> Option<Block> {
         let (threads, warps) = (self.threads, self.threads / 32);
-        let all = room(target);
+        let all = room(ask.target);
         let most = self.budget.map_or(all, |most| most.min(all));
-        let levels = |bytes: usize| resident_levels(request.problem, lanes.row, bytes, self.partial());
+        let levels = |bytes: usize| resident_levels(ask.p, lanes.row, bytes, self.budget.is_none());
         if self.change == Change::Prefetch {
             // The buffers lie beside the levels. If they do not fit, no level is resident.
             return [most, 0].into_iter().find_map(|bytes| {
                 let levels = levels(bytes);
-                let taps = if request.problem.sampling() == Sampling::Nearest { 1 } else { 4 };
-                let per_warp = 2 * levels.streamed(request.problem).max(1) * taps * lanes.row;
+                let per_warp = 2 * levels.streamed(ask.p).max(1) * ask.taps() * lanes.row;
                 let (least, most) = PREFETCHING_WARPS;
                 let warps = ((all - levels.bytes) / per_warp).min(most) / least * least;
                 let stage_bytes = (warps * per_warp).next_multiple_of(16);
@@ -228,10 +189,10 @@ impl Persistent {
                 fits.then_some(Block { threads: warps * 32, queries: warps, stage_bytes, levels })
             });
         }
-        let (queries, stage_bytes) = match self.loaders(request) {
+        let (queries, stage_bytes) = match loaders {
             Some(loaders) => (loaders.queries(), loaders.bytes()),
             None if self.locate => {
-                let (_, staged, pitch) = self.staging(request);
+                let (staged, pitch) = Self::staging(lanes);
                 // 16 bytes of positions and 16 of weights per sample.
                 (warps * (32 / lanes.per_query), warps * staged * pitch * 32)
             }
@@ -241,185 +202,137 @@ impl Persistent {
         Some(Block { threads, queries, stage_bytes, levels })
     }
 
-    /// The work items; none if there are more than the counter can count.
-    fn items(&self, request: &Request<'_>, target: &Target, block: &Block) -> Option<Items> {
-        let p = request.problem;
-        let planes = (p.batch() * p.heads()).checked_mul(self.lanes(request).channel_groups)?;
-        let shares = (target.sms as usize * ITEMS_PER_BLOCK).div_ceil(planes);
-        let queries = match self.division.one_query {
-            true => 1,
-            false => p.queries().div_ceil(shares).next_multiple_of(block.queries),
-        };
-        let per_plane = p.queries().div_ceil(queries);
-        let all = planes.checked_mul(per_plane)?;
-        (all < 1 << 30).then_some(Items { all, per_plane, queries })
-    }
-
-    /// Adds the fields of the argument that belong to the change, and the stages before the kernel.
-    fn prepare_change(&self, call: &mut Call, args: &mut Args, request: &Request<'_>, target: &Target) {
-        match self.change {
-            Change::Reordered => args.pointer("order", order_first(call, request, target)),
-            Change::Int8 => quantised::quantise_first(call, request, target).put(args),
-            Change::Texture => {
-                let mut textures = Textures::default();
-                texture::put(&mut textures, args, request, 1);
-                call.resource = Some(Arc::new(textures));
-            }
-            Change::None | Change::Prefetch | Change::Loaders(_) | Change::Window => (),
-        }
-    }
-
-    /// The most lanes per query, and why.
-    fn max_lanes(&self) -> (usize, &'static str) {
-        match self.change {
+    /// Refuses what the change cannot do.
+    fn check_change(&self, ask: &Ask<'_>, lanes: &Lanes) -> Result<()> {
+        let (most, why) = match self.change {
             Change::Prefetch => (32, "a warp prefetches a query"),
             Change::Loaders(warps) => (self.threads - warps * 32, "a block has no more"),
             _ if self.locate => (32, "a warp stages its queries"),
             _ => (self.threads, "a block has no more"),
+        };
+        ensure!(lanes.per_query <= most, "{} threads per query, at most {most}: {why}", lanes.per_query);
+        match self.change {
+            Change::Prefetch => ask.needs(8, "asynchronous copies")?,
+            Change::Loaders(_) => ask.needs(8, "barriers in shared memory")?,
+            Change::Window => ask.needs(8, "persisting lines in L2")?,
+            _ if self.load == Load::Kept => ask.needs(8, "such hints")?,
+            _ => (),
         }
+        match self.change {
+            Change::Texture => texture::check(ask, 1)?,
+            Change::Reordered => {
+                ensure!(ask.p.points()[0] > 0, "no points on the first level to order queries by");
+            }
+            Change::Int8 => drop(quantised::plane_bytes(ask)?),
+            Change::Prefetch => {
+                ensure!(lanes.copy >= 4, "rows are aligned to {} bytes: copies have at least 4", lanes.copy);
+            }
+            _ => (),
+        }
+        Ok(())
+    }
+
+    /// Adds the fields of the argument that belong to the change, and the stages before the kernel.
+    fn prepare_change(&self, call: &mut Call, args: &mut Args, ask: &Ask<'_>) -> Result<()> {
+        match self.change {
+            Change::Reordered => args.pointer("order", order_first(call, ask.request, ask.target)),
+            Change::Int8 => quantised::quantise_first(call, ask)?.put(args),
+            Change::Texture => {
+                let mut textures = Textures::default();
+                texture::put(&mut textures, args, ask, 1);
+                call.resource = Some(Arc::new(textures));
+            }
+            Change::None | Change::Prefetch | Change::Loaders(_) | Change::Window => (),
+        }
+        Ok(())
     }
 }
 
 impl Strategy for Persistent {
-    fn refuses(&self, request: &Request<'_>, target: &Target) -> Option<String> {
-        let channels = request.problem.channels();
-        if let Some(some) = self.channels.filter(|&some| !channels.is_multiple_of(some)) {
-            return Some(format!("{channels} channels are no groups of {some}"));
+    fn call(&self, ask: &Ask<'_>) -> Result<Call> {
+        let p = ask.p;
+        if let Some(some) = self.channels {
+            let channels = p.channels();
+            ensure!(channels.is_multiple_of(some), "{channels} channels are no groups of {some}");
         }
-        if let Some(why) = half_refuses(request).filter(|_| self.half) {
-            return Some(why);
-        }
-        let lanes = self.lanes(request);
-        let (most, why) = self.max_lanes();
-        if lanes.per_query > most {
-            return Some(format!("{} threads per query, at most {most}: {why}", lanes.per_query));
-        }
-        let needs = match self.change {
-            Change::Prefetch => Some("asynchronous copies"),
-            Change::Loaders(_) => Some("barriers in shared memory"),
-            Change::Window => Some("persisting lines in L2"),
-            _ if self.load == Load::Kept => Some("such hints"),
+        ask.may_be_half(self.half)?;
+        let lanes = self.lanes(ask);
+        self.check_change(ask, &lanes)?;
+        let loaders = match self.change {
+            Change::Loaders(n) => Some(Loaders::new(ask, n, self.threads, lanes.per_query, LOADER_BYTES)),
             _ => None,
         };
-        if let Some(needs) = needs.filter(|_| target.arch.major < 8) {
-            return Some(format!("{} has no {needs}", target.arch));
-        }
-        match self.change {
-            Change::Texture => {
-                if let Some(why) = texture::refuses(request, 1) {
-                    return Some(why);
-                }
-            }
-            Change::Reordered if request.problem.points()[0] == 0 => {
-                return Some("no points on the first level to order queries by".into());
-            }
-            Change::Int8 if quantised::plane_bytes(request).is_none() => {
-                return Some("the bytes of all values are more than there are addresses".into());
-            }
-            Change::Prefetch if lanes.copy < 4 => {
-                return Some(format!("rows are aligned to {} bytes: copies have at least 4", lanes.copy));
-            }
-            _ => (),
-        }
-        let Some(block) = self.block(request, target) else {
-            return Some("the buffers of a block do not fit its shared memory".into());
-        };
-        if self.items(request, target, &block).is_none() {
-            return Some("more work items than the counter can count".into());
-        }
-        None
-    }
+        let block = self.block(ask, &lanes, loaders);
+        let block = block.context("the buffers of a block do not fit its shared memory")?;
+        // Work items per plane and group of channels, and of the whole call.
+        let many = "more work items than the counter can count";
+        let planes = ask.planes().checked_mul(lanes.channel_groups).context(many)?;
+        let shares = (ask.sms() * ITEMS_PER_BLOCK).div_ceil(planes);
+        let share = p.queries().div_ceil(shares).next_multiple_of(block.queries);
+        let queries_per_item = if self.one_query { 1 } else { share };
+        let items_per_plane = p.queries().div_ceil(queries_per_item);
+        let items = planes.checked_mul(items_per_plane).filter(|&n| n < 1 << 30).context(many)?;
 
-    fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
-        let p = request.problem;
-        let lanes = self.lanes(request);
-        let (located, staged, pitch) = self.staging(request);
-        // Only requests that were not refused are prepared.
-        let levels = resident_levels(p, lanes.row, 0, false);
-        let block = self.block(request, target).unwrap_or(Block {
-            threads: self.threads,
-            queries: 1,
-            stage_bytes: 0,
-            levels,
-        });
-        let items = self.items(request, target, &block).unwrap_or(Items { all: 0, per_plane: 1, queries: 1 });
-        let (partial, together) = (self.partial(), self.together(request));
+        let (staged, pitch) = Self::staging(&lanes);
         let is = |change| u8::from(self.change == change);
         let streamed = if self.change == Change::Prefetch { block.levels.streamed(p) } else { 0 };
-        let key = format!(
-            "persistent-b{}-{:?}-g{}-u{}{}{}{}{}{}{}",
-            block.threads,
-            self.load,
-            lanes.channel_groups,
-            self.unroll,
-            if partial { "-partial" } else { "" },
-            if together > 1 { format!("-t{together}") } else { String::new() },
-            if self.half { "-halves" } else { "" },
-            if self.division.counter { "" } else { "-static" },
-            if self.locate { format!("-locate{located}.{staged}") } else { String::new() },
-            match self.change {
-                Change::None | Change::Window => String::new(),
-                Change::Prefetch => format!("-prefetch{streamed}"),
-                change => format!("-{change:?}").to_lowercase().replace(['(', ')'], ""),
-            },
-        );
-        let mut unit = unit("ladder/persistent.cu", &key, request, target, lanes.vec)
+        let unit = ask
+            .unit("ladder/persistent.cu", lanes.vec)
             .define("THREADS", block.threads)
             .define("PAD", 0)
             .define("CHANNEL_GROUPS", lanes.channel_groups)
             .define("STORED_ROW_BYTES", lanes.row * lanes.channel_groups)
             .define("COPY", lanes.copy)
             .define("STAGE_BYTES", block.stage_bytes)
-            .define("PARTIAL", u8::from(partial))
+            .define("PARTIAL", u8::from(self.budget.is_none()))
             .define("LOCATE", u8::from(self.locate))
             .define("STAGED", staged)
             .define("PITCH", pitch)
             .define("LOAD", self.load as u8)
             .define("UNROLL", self.unroll)
             .define("F16_SUMS", if self.half { 2 } else { 0 })
-            .define("STATIC", u8::from(!self.division.counter))
+            .define("STATIC", u8::from(!self.counter))
             .define("ORDERED", is(Change::Reordered))
             .define("INT8", is(Change::Int8))
             .define("TEXTURE", is(Change::Texture))
             .define("CHANNELS_PER_TEXEL", 1)
             .define("PREFETCH", is(Change::Prefetch))
             .define("STREAMED", streamed);
-        unit = match self.loaders(request) {
-            Some(loaders) => loaders.define(unit, request),
-            None => unit
-                .define("LOADERS", 0)
-                .define("SAMPLES_PER_LOAD", together)
-                .define("LOCATION_ALIGN", input_alignment(request, Slot::Locations, together))
-                .define("WEIGHT_ALIGN", input_alignment(request, Slot::Weights, together)),
+        let unit = match loaders {
+            Some(loaders) => loaders.define(unit, ask),
+            None => {
+                // A power of two that divides the points of every level.
+                let together = lowest_bit(p.points().iter().fold(self.together, |all, points| all | points));
+                let unit = unit.define("LOADERS", 0).define("SAMPLES_PER_LOAD", together);
+                ask.input_alignment(unit, together)
+            }
         };
-        let mut args = args(request);
+        let mut args = ask.args();
         let mut call = Call::default();
         let counter = call.arena.reserve(4);
         args.pointer("next_item", counter);
-        args.i32("items", items.all);
-        args.i32("items_per_plane", items.per_plane);
-        args.i32("queries_per_item", items.queries);
+        args.i32("items", items);
+        args.i32("items_per_plane", items_per_plane);
+        args.i32("queries_per_item", queries_per_item);
         block.levels.put(&mut args);
         args.align(8);
-        self.prepare_change(&mut call, &mut args, request, target);
+        self.prepare_change(&mut call, &mut args, ask)?;
         let levels = block.levels.streamed_levels(p);
         if self.change == Change::Texture && levels > 0 {
-            let launch = texture::copy_launch(request, target, levels, block.threads);
-            let (unit, args) = (unit.clone(), args.clone());
-            call.run(Prepared { unit, entry: "msda_texels", launch, args }, "copies values to textures");
+            texture::copy_first(&mut call, ask, &unit, &args, levels, block.threads);
         }
-        let blocks = items.all.min(target.sms as usize).max(1) as u32;
+        let blocks = items.min(ask.sms()).max(1) as u32;
         let shared = (block.levels.bytes + block.stage_bytes) as u32;
         let launch = Launch { shared, ..Launch::new([blocks, 1, 1], [block.threads as u32, 1, 1]) };
         call.clear(counter, "sets the work counter to zero");
         if self.change == Change::Window {
-            window::keep_values(&mut call, request);
+            window::keep_values(&mut call, ask);
         }
-        call.run(Prepared { unit, entry: "msda_forward", launch, args }, "computes the output");
+        call.run(Prepared { unit, entry: FORWARD, launch, args }, "computes the output");
         if self.change == Change::Window {
-            window::release_values(&mut call, request, target);
+            window::release_values(&mut call, ask);
         }
-        call
+        Ok(call)
     }
 
     fn is_exact(&self) -> bool {

@@ -1,10 +1,10 @@
 //! `shared.cu`: coarse levels in shared memory.
 
-use super::resident::{ResidentLevels, resident_levels, room};
-use super::{DOCUMENTED, Strategy, args, half_refuses, per_plane, row_bytes, unit, vec};
-use msda_cuda::driver::Launch;
-use msda_cuda::kernels::{Call, Prepared};
-use msda_cuda::{Request, Target};
+use anyhow::{Result, ensure};
+use msda_cuda::kernels::Call;
+
+use super::resident::{resident_levels, room};
+use super::{Ask, DOCUMENTED, Strategy, one};
 
 /// Knobs, as the kernel declares them.
 #[derive(Debug, Clone, Copy)]
@@ -28,52 +28,31 @@ pub(super) const PADDED_HALF: Shared = Shared { half: true, ..PADDED };
 pub(super) const UNPADDED: Shared = Shared { pad: 0, ..PADDED };
 pub(super) const WIDE: Shared = Shared { vec: 16, ..UNPADDED };
 
-impl Shared {
-    fn item(&self, request: &Request<'_>) -> usize {
-        row_bytes(request) / vec(request, self.vec)
-    }
-
-    /// Pixel stride in shared memory, in bytes.
-    fn step(&self, request: &Request<'_>) -> usize {
-        (request.problem.channels() + self.pad) * request.problem.types().value.size()
-    }
-
-    fn kept(&self, request: &Request<'_>, target: &Target) -> ResidentLevels {
-        let room = if self.half { room(target).min(DOCUMENTED) } else { room(target) };
-        resident_levels(request.problem, self.step(request), room, false)
-    }
-}
-
 impl Strategy for Shared {
-    fn refuses(&self, request: &Request<'_>, _target: &Target) -> Option<String> {
-        if let Some(why) = half_refuses(request).filter(|_| self.half) {
-            return Some(why);
-        }
-        let item = self.item(request);
-        (item > BLOCK).then(|| format!("{item} threads for a query: a block has {BLOCK}"))
-    }
-
-    fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
-        let p = request.problem;
-        let key = format!("shared-pad{}{}", self.pad, if self.half { "-halves" } else { "" });
-        let unit = unit("ladder/shared.cu", &key, request, target, vec(request, self.vec))
+    fn call(&self, ask: &Ask<'_>) -> Result<Call> {
+        let p = ask.p;
+        ask.may_be_half(self.half)?;
+        let item = ask.row_bytes() / ask.vec(self.vec);
+        ensure!(item <= BLOCK, "{item} threads for a query: a block has {BLOCK}");
+        let unit = ask
+            .unit("ladder/shared.cu", ask.vec(self.vec))
             .define("THREADS", BLOCK)
             .define("PAD", self.pad)
             .define("CHANNEL_GROUPS", 1)
             .define("PARTIAL", 0)
             .define("F16_SUMS", if self.half { 2 } else { 0 })
             .define("UNROLL", 1);
-        let items = BLOCK / self.item(request);
-        let planes = p.batch() * p.heads();
-        let shares = (target.sms as usize * TURNS).div_ceil(planes);
-        let each = p.queries().div_ceil(shares).next_multiple_of(items);
-        let kept = self.kept(request, target);
-        let mut args = args(request);
+        let shares = (ask.sms() * TURNS).div_ceil(ask.planes());
+        let each = p.queries().div_ceil(shares).next_multiple_of(BLOCK / item);
+        let room = if self.half { room(ask.target).min(DOCUMENTED) } else { room(ask.target) };
+        // Pixel stride in shared memory, in bytes.
+        let step = (p.channels() + self.pad) * p.types().value.size();
+        let levels = resident_levels(p, step, room, false);
+        let mut args = ask.args();
         args.i32("queries_per_block", each);
-        kept.put(&mut args);
+        levels.put(&mut args);
         args.align(8);
-        let launch = Launch { shared: kept.bytes as u32, ..per_plane(p, p.queries().div_ceil(each), BLOCK) };
-        Prepared { unit, entry: "msda_forward", launch, args }.into()
+        Ok(one(unit, ask.per_plane(p.queries().div_ceil(each), BLOCK, levels.bytes), args))
     }
 
     fn is_exact(&self) -> bool {

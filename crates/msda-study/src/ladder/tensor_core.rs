@@ -1,11 +1,10 @@
 //! `tensor_core.cu`: the coarsest level as a matrix product.
 
-use msda::Dtype;
+use anyhow::{Context, Result, ensure};
+use msda::{Dtype, Problem};
+use msda_cuda::kernels::Call;
 
-use super::{Strategy, args, per_plane, unit, vec};
-use msda_cuda::driver::Launch;
-use msda_cuda::kernels::{Call, Prepared};
-use msda_cuda::{Request, Target};
+use super::{Ask, Strategy, one};
 
 /// It has no knobs.
 #[derive(Debug, Clone, Copy)]
@@ -25,14 +24,8 @@ struct Coarse {
     shared: usize,
 }
 
-/// Blocks per SM that registers must allow; shared memory seldom allows more.
-fn blocks(request: &Request<'_>) -> usize {
-    if request.problem.channels() <= 64 { 4 } else { 2 }
-}
-
 /// The smallest level that is sampled.
-fn coarse(request: &Request<'_>) -> Option<Coarse> {
-    let p = request.problem;
+fn coarse(p: &Problem) -> Option<Coarse> {
     let pixels = |l: &usize| p.levels()[*l].h * p.levels()[*l].w;
     let level = (0..p.levels().len()).filter(|&l| p.points()[l] > 0).min_by_key(pixels)?;
     let positions = pixels(&level).next_multiple_of(16);
@@ -44,35 +37,25 @@ fn coarse(request: &Request<'_>) -> Option<Coarse> {
 }
 
 impl Strategy for TensorCore {
-    fn refuses(&self, request: &Request<'_>, target: &Target) -> Option<String> {
-        let (p, dtype) = (request.problem, request.problem.types().value);
-        if target.arch.major < 8 {
-            return Some(format!("{} has no such products", target.arch));
-        }
-        if ![Dtype::F16, Dtype::Bf16].contains(&dtype) {
-            return Some(format!("values are {dtype}: products are of 16-bit numbers"));
-        }
-        if !p.channels().is_multiple_of(8) || p.channels() > 256 {
-            return Some(format!("{} channels: products take them by 8, up to 256", p.channels()));
-        }
-        match coarse(request) {
-            Some(coarse) if coarse.shared <= target.shared() => None,
-            _ => Some("the smallest level does not fit shared memory with its weights".into()),
-        }
-    }
-
-    fn prepare(&self, request: &Request<'_>, target: &Target) -> Call {
-        let p = request.problem;
-        let Some(Coarse { level, positions, stride, shared }) = coarse(request) else {
-            return Call::default();
-        };
-        let parts = if p.types().value == Dtype::F16 { 2 } else { 3 };
-        let unit = unit("ladder/tensor_core.cu", "tensor_core", request, target, vec(request, 16))
+    fn call(&self, ask: &Ask<'_>) -> Result<Call> {
+        let (p, dtype, channels) = (ask.p, ask.p.types().value, ask.p.channels());
+        ask.needs(8, "such products")?;
+        let short = [Dtype::F16, Dtype::Bf16].contains(&dtype);
+        ensure!(short, "values are {dtype}: products are of 16-bit numbers");
+        let fits = channels.is_multiple_of(8) && channels <= 256;
+        ensure!(fits, "{channels} channels: products take them by 8, up to 256");
+        let coarse = coarse(p).filter(|coarse| coarse.shared <= ask.target.shared());
+        let Coarse { level, positions, stride, shared } =
+            coarse.context("the smallest level does not fit shared memory with its weights")?;
+        // Blocks per SM that registers must allow; shared memory seldom allows more.
+        let blocks_per_sm = if channels <= 64 { 4 } else { 2 };
+        let unit = ask
+            .unit("ladder/tensor_core.cu", ask.vec(16))
             .define("THREADS", BLOCK)
-            .define("BLOCKS_PER_SM", blocks(request))
-            .define("WEIGHT_TERMS", parts);
+            .define("BLOCKS_PER_SM", blocks_per_sm)
+            .define("WEIGHT_TERMS", if dtype == Dtype::F16 { 2 } else { 3 });
         let tiles = p.queries().div_ceil(QUERIES);
-        let mut args = args(request);
+        let mut args = ask.args();
         args.i32("tiles", tiles);
         args.i32("coarse", level);
         args.i32("points", p.points()[level]);
@@ -80,9 +63,7 @@ impl Strategy for TensorCore {
         args.i32("stride", stride);
         args.align(8);
         // As many blocks as are resident at once, each with a share of one plane.
-        let resident = (target.shared() / (shared + 1024)).clamp(1, blocks(request)) * target.sms as usize;
-        let blocks = (resident / (p.batch() * p.heads())).clamp(1, tiles);
-        let launch = Launch { shared: shared as u32, ..per_plane(p, blocks, BLOCK) };
-        Prepared { unit, entry: "msda_forward", launch, args }.into()
+        let resident = (ask.target.shared() / (shared + 1024)).clamp(1, blocks_per_sm) * ask.sms();
+        Ok(one(unit, ask.per_plane((resident / ask.planes()).clamp(1, tiles), BLOCK, shared), args))
     }
 }

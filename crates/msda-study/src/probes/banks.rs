@@ -1,19 +1,21 @@
 //! `shared.cu`: loads from shared memory, and a model of their cost.
 //!
 //! Shared memory has 32 banks of 4 bytes and delivers one word per bank and cycle: a *wavefront*.
-//! Lanes that load different
-//! words of one bank are served one after another; lanes that load the same word are served
-//! together. Loads of 8 bytes
-//! are served for half a warp at a time, loads of 16 bytes for a quarter.
+//! Lanes that load different words of one bank are served one after another; lanes that load the
+//! same word are served together. Loads of 8 bytes are served for half a warp at a time, loads of
+//! 16 bytes for a quarter.
 #![allow(unsafe_code)]
 
 use msda::Result;
 use msda::rng::Rng;
-
-use super::kernel::Ready;
-use super::words::{self, mix, some};
-use super::{Bench, Kernel, Timed, agree};
 use msda_cuda::driver::Arch;
+
+use super::bench::{Bench, Timed};
+use super::kernel::{Kernel, Ready, arguments};
+use super::words::{self, mix, some};
+use super::{Prober, agree, lower};
+
+pub(super) const NAME: &str = "banks";
 
 const BANKS: usize = 32;
 const LANES: usize = 32;
@@ -23,9 +25,8 @@ const LOADS: usize = 8;
 const WORDS: usize = 8192;
 
 /// Wavefronts of one load of a warp: `width` bytes (4, 8 or 16) at each of these byte addresses,
-/// which are multiples of
-/// `width`. Fewer than 32 addresses mean that some lanes are inactive.
-pub fn wavefronts(addresses: &[u32], width: u32) -> u32 {
+/// which are multiples of `width`. Fewer than 32 addresses mean that some lanes are inactive.
+fn wavefronts(addresses: &[u32], width: u32) -> u32 {
     let together = LANES * 4 / width.max(4) as usize;
     let words = |address: &u32| (0..width / 4).map(move |i| address / 4 + i).collect::<Vec<_>>();
     let of_part = |part: &[u32]| {
@@ -41,7 +42,7 @@ pub fn wavefronts(addresses: &[u32], width: u32) -> u32 {
 
 /// How lanes load rows of 32 `f16` channels from shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub(super) enum Access {
     /// Sixteen lanes per row, two channels per lane: two random rows per load.
     Half2,
     /// One random row per lane, the same two channels of each row.
@@ -51,24 +52,18 @@ pub enum Access {
 }
 
 impl Access {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Half2, Self::Column, Self::Vector];
-
-    /// Its name.
-    pub fn name(self) -> String {
-        format!("{self:?}").to_lowercase()
-    }
+    pub(super) const ALL: [Self; 3] = [Self::Half2, Self::Column, Self::Vector];
 }
 
 /// Channels per row.
-pub const CHANNELS: u32 = 32;
+const CHANNELS: u32 = 32;
 
 /// Row pitches in channels: dense, and padded by 2 and by 8.
-pub const PITCHES: [u32; 3] = [CHANNELS, CHANNELS + 2, CHANNELS + 8];
+pub(super) const PITCHES: [u32; 3] = [CHANNELS, CHANNELS + 2, CHANNELS + 8];
 
 /// The addresses that the warps of a block load.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pattern {
+pub(super) struct Pattern {
     name: String,
     width: u32,
     /// Byte offsets into shared memory, by warp, load and lane.
@@ -77,14 +72,14 @@ pub struct Pattern {
 
 impl Pattern {
     /// Random rows with a pitch of `pitch` channels. None if they would not be aligned.
-    pub fn rows(access: Access, pitch: u32) -> Option<Self> {
+    fn rows(access: Access, pitch: u32) -> Option<Self> {
         const ROWS: usize = 256;
         let width = if access == Access::Vector { 16 } else { 4 };
         if !(pitch * 2).is_multiple_of(width) {
             return None;
         }
         let mut rng = Rng::new(u64::from(pitch));
-        let name = format!("{} with a pitch of {pitch}", access.name());
+        let name = format!("{} with a pitch of {pitch}", lower(access));
         Some(Self::new(name, width, || {
             let rows: [u32; LANES] = std::array::from_fn(|_| rng.below(ROWS) as u32 * pitch * 2);
             let channels = rng.below(CHANNELS as usize / 2) as u32 * 4;
@@ -98,7 +93,7 @@ impl Pattern {
 
     /// 16 bytes per lane of random rows; `degree` lanes (1, 2, 4 or 8) of each quarter of a warp
     /// use the same banks.
-    pub fn conflicts(degree: u32) -> Self {
+    pub(super) fn conflicts(degree: u32) -> Self {
         const ROW: u32 = 128;
         let mut rng = Rng::new(u64::from(degree));
         Self::new(format!("conflicts of {degree}"), 16, || {
@@ -115,13 +110,13 @@ impl Pattern {
     }
 
     /// Mean wavefronts per load, by the model.
-    pub fn wavefronts(&self) -> f64 {
+    fn wavefronts(&self) -> f64 {
         let all: u32 = self.places.iter().map(|load| wavefronts(load, self.width)).sum();
         f64::from(all) / self.places.len() as f64
     }
 
     /// Wavefronts per load without conflicts.
-    pub fn fewest(&self) -> u32 {
+    fn fewest(&self) -> u32 {
         self.width / 4
     }
 
@@ -134,25 +129,9 @@ impl Pattern {
     }
 }
 
-/// The cost of a pattern.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Measured {
-    /// Mean SM cycles per load of a warp.
-    pub cycles: f64,
-    /// Mean wavefronts per load, by the model.
-    pub wavefronts: f64,
-    /// Times of the whole device.
-    pub timed: Timed,
-}
-
-/// The argument of `shared.cu`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Args {
-    places: u64,
-    sums: u64,
-    cycles: u64,
-    steps: i32,
+arguments! {
+    /// The argument of `shared.cu`.
+    Args { places: u64, sums: u64, cycles: u64, steps: i32 }
 }
 
 fn kernel(arch: Arch, width: u32) -> Kernel {
@@ -165,8 +144,27 @@ pub(super) fn kernels(arch: Arch) -> Vec<Kernel> {
     [4, 16].map(|width| kernel(arch, width)).into()
 }
 
-/// Times a pattern with one block per SM.
-pub fn run(bench: &Bench, pattern: &Pattern) -> Result<Measured> {
+/// `probe.banks.pitch-P.ACCESS.*`
+pub(super) fn probe(prober: &mut Prober<'_>) -> anyhow::Result<()> {
+    for pitch in PITCHES {
+        for access in Access::ALL {
+            let name = format!("{NAME}.pitch-{pitch}.{}", lower(access));
+            prober.progress.step(&format!("{NAME}: {} with a row pitch of {pitch}", lower(access)));
+            // Some pitches do not align 16-byte accesses.
+            let Some(pattern) = Pattern::rows(access, pitch) else { continue };
+            let Some((_, cycles)) = prober.found.got(&name, run(&prober.bench, &pattern))? else { continue };
+            let wavefronts = pattern.wavefronts();
+            let conflicts = wavefronts / f64::from(pattern.fewest());
+            let all =
+                [("cycles", cycles, "cycles"), ("wavefronts", wavefronts, ""), ("conflicts", conflicts, "x")];
+            prober.found.push(&name, all);
+        }
+    }
+    Ok(())
+}
+
+/// Times a pattern with one block per SM. Also returns the mean SM cycles per load of a warp.
+pub(super) fn run(bench: &Bench, pattern: &Pattern) -> Result<(Timed, f64)> {
     const STEPS: i32 = 256;
     let device = bench.device();
     let kernel = kernel(device.arch(), pattern.width);
@@ -180,9 +178,8 @@ pub fn run(bench: &Bench, pattern: &Pattern) -> Result<Measured> {
     let args =
         Args { places: places.address(), sums: sums.address(), cycles: cycles.address(), steps: STEPS };
     // SAFETY: the kernel takes such a structure; places are within the words it has, a sum is
-    // written for each thread
-    // and a number for each block; the memory lives to the end.
-    let ready = unsafe { Ready::new(device, &kernel, kernel.grid(blocks), args)? };
+    // written for each thread and a number for each block; the memory lives to the end.
+    let ready = unsafe { Ready::new(device, &kernel, kernel.grid(blocks), None, args)? };
     let loads = (WARPS * LOADS) as f64 * f64::from(STEPS);
     let work = f64::from(blocks) * loads * LANES as f64 * f64::from(pattern.width);
     let timed = bench.time(work, false, |stream| ready.queue(stream))?;
@@ -191,9 +188,9 @@ pub fn run(bench: &Bench, pattern: &Pattern) -> Result<Measured> {
         let want = pattern.sum(thread % (WARPS * LANES)).wrapping_mul(STEPS as u32);
         agree(&pattern.name, format!("thread {thread}"), sums[thread], want)?;
     }
-    let cycles = words::read_i64(&cycles)?;
+    let cycles = words::numbers(&cycles, i64::from_le_bytes)?;
     let mean = cycles.iter().sum::<i64>() as f64 / f64::from(blocks);
-    Ok(Measured { cycles: mean / loads, wavefronts: pattern.wavefronts(), timed })
+    Ok((timed, mean / loads))
 }
 
 #[cfg(test)]
@@ -229,8 +226,7 @@ mod tests {
     }
 
     /// Two rows of 64 bytes conflict every second time; padded by two channels they nearly always
-    /// do. Padding helps only
-    /// if each lane loads a row of its own.
+    /// do. Padding helps only if each lane loads a row of its own.
     #[test]
     fn padding_helps_columns_and_hurts_rows() {
         let fronts = |access, pitch| Pattern::rows(access, pitch).map(|pattern| pattern.wavefronts());

@@ -4,17 +4,20 @@
 use std::fmt;
 
 use msda::{Dtype, Result};
-
-use super::banks::{self, Pattern};
-use super::kernel::Ready;
-use super::words::{self, mix, some};
-use super::{Bench, Kernel, Timed, agree};
 use msda_cuda::driver::Arch;
 use msda_cuda::jit;
 
+use super::banks::{self, Pattern};
+use super::bench::{Bench, Timed};
+use super::kernel::{Kernel, Ready, arguments};
+use super::words::{self, mix, some};
+use super::{Prober, agree, lower};
+
+pub(super) const NAME: &str = "ceiling";
+
 /// The memory that random rows come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub(super) enum Source {
     /// L1: all SMs read the same 64 KiB.
     L1,
     /// L2: a third of it, far more than the L1 caches hold.
@@ -25,7 +28,7 @@ pub enum Source {
 
 /// A ceiling: an upper bound that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ceiling {
+pub(super) enum Ceiling {
     /// Reading in order.
     Stream,
     /// Random rows of that many bytes.
@@ -39,7 +42,7 @@ pub enum Ceiling {
 
 impl Ceiling {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::Stream,
         Self::Gather(Source::L1, 64),
         Self::Gather(Source::L1, 128),
@@ -56,16 +59,16 @@ impl Ceiling {
     ];
 
     /// Whether its rate counts floating-point operations; otherwise it counts bytes.
-    pub fn is_arithmetic(self) -> bool {
+    fn is_arithmetic(self) -> bool {
         matches!(self, Self::Fma(_))
     }
 
     /// Measures it.
-    pub fn run(self, bench: &Bench) -> Result<Timed> {
+    fn run(self, bench: &Bench) -> Result<Timed> {
         match self {
             Self::Stream => stream(bench),
             Self::Gather(from, row) => gather(bench, &self.to_string(), from, row),
-            Self::Shared(degree) => Ok(banks::run(bench, &Pattern::conflicts(degree))?.timed),
+            Self::Shared(degree) => Ok(banks::run(bench, &Pattern::conflicts(degree))?.0),
             Self::Fma(dtype) => fma(bench, dtype),
         }
     }
@@ -75,42 +78,36 @@ impl fmt::Display for Ceiling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stream => f.write_str("stream"),
-            Self::Gather(from, row) => write!(f, "gather-{}-{row}", format!("{from:?}").to_lowercase()),
+            Self::Gather(from, row) => write!(f, "gather-{}-{row}", lower(from)),
             Self::Shared(degree) => write!(f, "shared-conflicts-{degree}"),
             Self::Fma(dtype) => write!(f, "fma-{dtype}"),
         }
     }
 }
 
+/// `probe.ceiling.CEILING.*`
+pub(super) fn probe(prober: &mut Prober<'_>) -> anyhow::Result<()> {
+    prober.found.push(format!("{NAME}.copy"), [("rate", prober.copy / 1e9, "GB/s")]);
+    for ceiling in Ceiling::ALL {
+        let name = format!("{NAME}.{ceiling}");
+        prober.progress.step(&format!("{NAME}: {ceiling}"));
+        let Some(timed) = prober.found.got(&name, ceiling.run(&prober.bench))? else { continue };
+        let (scale, unit) = if ceiling.is_arithmetic() { (1e12, "TFLOP/s") } else { (1e9, "GB/s") };
+        prober.found.push(&name, [("time", timed.median(), "us"), ("rate", timed.rate() / scale, unit)]);
+    }
+    Ok(())
+}
+
 /// Loads in flight per thread of `stream.cu` and `gather.cu`.
 const IN_FLIGHT: u32 = 8;
 
-/// The argument of `stream.cu`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Streamed {
-    data: u64,
-    sums: u64,
-    steps: i32,
-}
-
-/// The argument of `gather.cu`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Gathered {
-    window: u64,
-    sums: u64,
-    mask: u32,
-    steps: i32,
-}
-
-/// The argument of `fma.cu`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Counted {
-    sums: u64,
-    one: f32,
-    steps: i32,
+arguments! {
+    /// The argument of `stream.cu`.
+    Streamed { data: u64, sums: u64, steps: i32 }
+    /// The argument of `gather.cu`.
+    Gathered { window: u64, sums: u64, mask: u32, steps: i32 }
+    /// The argument of `fma.cu`.
+    Counted { sums: u64, one: f32, steps: i32 }
 }
 
 fn stream_kernel(arch: Arch) -> Kernel {
@@ -148,7 +145,7 @@ fn stream(bench: &Bench) -> Result<Timed> {
     let args = Streamed { data: data.address(), sums: sums.address(), steps: steps as i32 };
     // SAFETY: the kernel takes such a structure; every thread reads 16 bytes as often as `bytes`
     // was computed from and writes one sum; the memory lives to the end.
-    let ready = unsafe { Ready::new(device, &kernel, at, args)? };
+    let ready = unsafe { Ready::new(device, &kernel, at, None, args)? };
     let timed = bench.time(bytes as f64, true, |stream| ready.queue(stream))?;
     let sums = words::read(&sums)?;
     for thread in some(threads) {
@@ -177,7 +174,7 @@ fn gather(bench: &Bench, name: &str, from: Source, row: usize) -> Result<Timed> 
     let args = Gathered { window: data.address(), sums: sums.address(), mask, steps };
     // SAFETY: the kernel takes such a structure; with that mask it stays within the window, and
     // every thread writes one sum; the memory lives to the end.
-    let ready = unsafe { Ready::new(device, &kernel, at, args)? };
+    let ready = unsafe { Ready::new(device, &kernel, at, None, args)? };
     ready.function.prefer_shared(0)?;
     let loads = steps as u32 * IN_FLIGHT;
     // The warm-up runs bring the window into L2, if it fits.
@@ -221,7 +218,7 @@ fn fma(bench: &Bench, dtype: Dtype) -> Result<Timed> {
     let args = Counted { sums: sums.address(), one: 1.0, steps: STEPS as i32 };
     // SAFETY: the kernel takes such a structure, and every thread writes one sum; the memory lives
     // to the end.
-    let ready = unsafe { Ready::new(device, &kernel, at, args)? };
+    let ready = unsafe { Ready::new(device, &kernel, at, None, args)? };
     let wide = if dtype == Dtype::F16 { 2 } else { 1 };
     let count = wide * CHAINS * 16 * STEPS;
     let timed = bench.time(2.0 * threads as f64 * f64::from(count), false, |stream| ready.queue(stream))?;

@@ -2,14 +2,20 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::str::FromStr;
+use std::process::Command;
 
+use anyhow::Context;
 use msda::{Error, ErrorKind, Result};
-
-use super::kernel::Ready;
-use super::words::{self, mix, some};
-use super::{Bench, Kernel, Timed, agree};
 use msda_cuda::driver::{Arch, Device, Launch, Memory};
+
+use super::bench::{Bench, Timed};
+use super::kernel::{Kernel, Ready, arguments};
+use super::unguarded::{LIMIT, Outcome, watch};
+use super::words::{self, mix, some};
+use super::{Options, Prober, agree, lower};
+use crate::found::Found;
+
+pub(super) const NAME: &str = "clusters";
 
 /// Bytes of shared memory per block.
 const BYTES: u32 = 80 << 10;
@@ -18,16 +24,15 @@ const THREADS: u32 = 512;
 
 /// A number of clusters and of blocks per cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    /// Clusters.
-    pub clusters: u32,
+struct Shape {
+    clusters: u32,
     /// Blocks per cluster.
-    pub blocks: u32,
+    blocks: u32,
 }
 
 impl Shape {
     /// One cluster and many, of 8 blocks (every GPU with clusters supports that) and of 16.
-    pub const ALL: [Self; 4] = [Self::new(1, 8), Self::new(96, 8), Self::new(1, 16), Self::new(48, 16)];
+    const ALL: [Self; 4] = [Self::new(1, 8), Self::new(96, 8), Self::new(1, 16), Self::new(48, 16)];
 
     const fn new(clusters: u32, blocks: u32) -> Self {
         Self { clusters, blocks }
@@ -38,41 +43,15 @@ impl Shape {
     }
 }
 
-impl FromStr for Shape {
-    type Err = Error;
-
-    /// One of [`Shape::ALL`], as it is displayed.
-    fn from_str(text: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|shape| shape.to_string() == text).ok_or_else(|| {
-            let all = Self::ALL.map(|shape| shape.to_string()).join(", ");
-            Error::new(ErrorKind::Format, "clusters", format!("'{text}'"), format!("one of {all}"))
-        })
-    }
-}
-
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}x{}", self.clusters, self.blocks)
     }
 }
 
-/// The measured times.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Measured {
-    /// Clusters of that shape that run at once.
-    pub active: u32,
-    /// Reading the neighbours' memory.
-    pub remote: Timed,
-    /// Reading the block's own memory as often.
-    pub local: Timed,
-}
-
-/// The argument of `clusters.cu`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Args {
-    sums: u64,
-    turns: u32,
+arguments! {
+    /// The argument of `clusters.cu`.
+    Args { sums: u64, turns: u32 }
 }
 
 /// Which memory a block reads.
@@ -88,14 +67,10 @@ enum Reads {
 
 impl Reads {
     const ALL: [Self; 3] = [Self::Remote, Self::Local, Self::Unguarded];
-
-    fn name(self) -> String {
-        format!("{self:?}").to_lowercase()
-    }
 }
 
 fn kernel(arch: Arch, blocks: u32, from: Reads) -> Kernel {
-    Kernel::new::<Args>("probes/clusters.cu", format!("clusters-{blocks}-{}", from.name()), arch, THREADS)
+    Kernel::new::<Args>("probes/clusters.cu", format!("clusters-{blocks}-{}", lower(from)), arch, THREADS)
         .since(9, 0)
         .define("CLUSTER", blocks)
         .define("REMOTE", u32::from(from != Reads::Local))
@@ -106,29 +81,88 @@ pub(super) fn kernels(arch: Arch) -> Vec<Kernel> {
     [8, 16].into_iter().flat_map(|blocks| Reads::ALL.map(|from| kernel(arch, blocks, from))).collect()
 }
 
-/// Times a shape. A shape that does not fit the device is refused.
-pub fn run(bench: &Bench, shape: Shape) -> Result<Measured> {
-    let time = |from| {
-        let clusters = Clusters::new(bench.device(), shape, from)?;
-        let work = f64::from(shape.threads() / THREADS) * f64::from(clusters.turns) * f64::from(BYTES);
-        let timed = bench.time(work, false, |stream| clusters.ready.queue(stream))?;
-        let wrong = clusters.wrong()?;
-        if let Some((thread, got, want)) = wrong.first() {
-            agree(&from.name(), format!("thread {thread}"), *got, *want)?;
-        }
-        Ok::<_, Error>((clusters.active, timed))
-    };
-    let (active, remote) = time(Reads::Remote)?;
-    let (_, local) = time(Reads::Local)?;
-    Ok(Measured { active, remote, local })
+pub(super) fn steps(options: &Options) -> usize {
+    Shape::ALL.len() * (1 + usize::from(options.program.is_some()))
 }
 
-/// Runs a shape a few times without the barrier before the exit. Returns how many of the sums that
-/// were compared are wrong. A block that has exited is no longer there to be read, so this may
-/// fault or hang: the process should have nothing else to do.
-pub fn run_unguarded(device: &Device, shape: Shape) -> Result<usize> {
+/// `probe.clusters.CxB.*`, with the last barrier.
+pub(super) fn probe(prober: &mut Prober<'_>) -> anyhow::Result<()> {
+    for shape in Shape::ALL {
+        let name = format!("{NAME}.{shape}");
+        prober.progress.step(&format!("{NAME}: {shape}"));
+        let both = time(&prober.bench, shape, Reads::Remote)
+            .and_then(|remote| Ok((remote, time(&prober.bench, shape, Reads::Local)?)));
+        let Some(((active, remote), (_, local))) = prober.found.got(&name, both)? else { continue };
+        let slowdown = local.rate() / remote.rate();
+        prober.found.push(&name, [("active", f64::from(active), ""), ("slowdown", slowdown, "x")]);
+        prober.found.time_and_rate(&format!("{name}.remote"), &remote);
+        prober.found.time_and_rate(&format!("{name}.local"), &local);
+    }
+    Ok(())
+}
+
+/// `probe.clusters.CxB.unguarded.*`: without the last barrier, each shape in a process of its own.
+/// A shape that the device does not support was skipped before.
+pub(super) fn unguarded(prober: &mut Prober<'_>) -> anyhow::Result<()> {
+    let Some(program) = &prober.options.program else { return Ok(()) };
+    for shape in Shape::ALL {
+        let name = format!("{NAME}.{shape}");
+        prober.progress.step(&format!("{NAME}: {shape} without the last barrier"));
+        if prober.found.skipped.iter().any(|skipped| skipped.what == format!("probe.{name}")) {
+            continue;
+        }
+        let mut command = Command::new(program);
+        command.args(["probe", "--unguarded", &shape.to_string()]);
+        let outcome = watch(&mut command, LIMIT);
+        let outcome = outcome.with_context(|| format!("starting {}", program.display()))?;
+        prober.found.outcome(&format!("{name}.unguarded"), &outcome);
+    }
+    Ok(())
+}
+
+impl Found {
+    fn outcome(&mut self, name: &str, outcome: &Outcome) {
+        let is = |yes: bool| f64::from(u8::from(yes));
+        let all = [
+            ("completed", is(matches!(outcome, Outcome::Completed(_))), ""),
+            ("faulted", is(matches!(outcome, Outcome::Faulted(_))), ""),
+            ("hung", is(*outcome == Outcome::Hung), ""),
+        ];
+        self.push(name, all);
+        match outcome {
+            Outcome::Completed(wrong) => {
+                if let Ok(wrong) = wrong.parse() {
+                    self.push(name, [("wrong", wrong, "")]);
+                }
+            }
+            other => self.skip(format!("probe.{name}"), other),
+        }
+    }
+}
+
+/// Clusters that run at once, and times of a shape. A shape that does not fit the device is
+/// refused.
+fn time(bench: &Bench, shape: Shape, from: Reads) -> Result<(u32, Timed)> {
+    let clusters = Clusters::new(bench.device(), shape, from)?;
+    let work = f64::from(shape.threads() / THREADS) * f64::from(clusters.turns) * f64::from(BYTES);
+    let timed = bench.time(work, false, |stream| clusters.ready.queue(stream))?;
+    if let Some((thread, got, want)) = clusters.wrong()?.first() {
+        agree(&lower(from), format!("thread {thread}"), *got, *want)?;
+    }
+    Ok((clusters.active, timed))
+}
+
+/// Runs clusters of a shape (`CxB`) a few times without the barrier before the exit. Returns how
+/// many of the sums that were compared are wrong. A block that has exited is no longer there to be
+/// read, so this may fault or hang: [`super::run`] starts it in a process of its own.
+pub fn run_unguarded(shape: &str) -> Result<usize> {
     const RUNS: usize = 20;
-    let clusters = Clusters::new(device, shape, Reads::Unguarded)?;
+    let shape = Shape::ALL.into_iter().find(|known| known.to_string() == shape).ok_or_else(|| {
+        let all = Shape::ALL.map(|shape| shape.to_string()).join(", ");
+        Error::new(ErrorKind::Format, "clusters", format!("'{shape}'"), format!("one of {all}"))
+    })?;
+    let device = Device::open(0)?;
+    let clusters = Clusters::new(&device, shape, Reads::Unguarded)?;
     let stream = device.stream()?;
     for _ in 0..RUNS {
         clusters.ready.queue(stream.handle())?;
@@ -164,7 +198,7 @@ impl Clusters {
         // SAFETY: the kernel takes such a structure and is launched in clusters of as many blocks
         // as it was compiled for; every thread writes one sum; the memory lives as long as the
         // kernel.
-        let ready = unsafe { Ready::new(device, &kernel, at, args)? };
+        let ready = unsafe { Ready::new(device, &kernel, at, None, args)? };
         // A launch of clusters that do not fit would hang or fail without a reason.
         let active = ready.function.max_clusters(&at).map_err(|why| {
             Error::new(ErrorKind::Unsupported, what.clone(), why, "a cluster that the driver can place")
@@ -220,5 +254,20 @@ mod tests {
             |block: u32| (block * WORDS..(block + 1) * WORDS).fold(0, |sum: u32, i| sum.wrapping_add(mix(i)));
         let others = (8..16).filter(|b| *b != 11).fold(0, |sum: u32, b| sum.wrapping_add(held(b)));
         assert_eq!((block(11, true), block(11, false)), (others, held(11).wrapping_mul(7)));
+    }
+
+    #[test]
+    fn the_outcome_of_a_process_is_recorded() {
+        let mut found = Found::default();
+        found.outcome("clusters.1x8.unguarded", &Outcome::Completed("3".into()));
+        found.outcome("clusters.96x8.unguarded", &Outcome::Faulted("illegal address".into()));
+        let value = |name: &str| found.figures.iter().find(|f| f.name == name).map(|f| f.value);
+        assert_eq!(value("probe.clusters.1x8.unguarded.completed"), Some(1.0));
+        assert_eq!(value("probe.clusters.1x8.unguarded.wrong"), Some(3.0));
+        assert_eq!(value("probe.clusters.96x8.unguarded.faulted"), Some(1.0));
+        assert_eq!(value("probe.clusters.96x8.unguarded.completed"), Some(0.0));
+        assert_eq!(found.skipped.len(), 1);
+        assert_eq!(found.skipped[0].why, "faulted: illegal address");
+        assert!(run_unguarded("2x2").unwrap_err().to_string().contains("96x8"));
     }
 }

@@ -2,12 +2,15 @@
 #![allow(unsafe_code)]
 
 use msda::{Dtype, Result};
-
-use super::kernel::Ready;
-use super::words::{self, mix};
-use super::{Bench, Kernel, Timed, agree};
-use crate::tensor_map::{TensorMap, Tiled};
 use msda_cuda::driver::{Arch, Launch, Memory};
+
+use super::bench::{Bench, Timed};
+use super::kernel::{Kernel, Mapped, Ready, arguments};
+use super::words::{self, mix};
+use super::{Prober, agree, lower};
+use crate::tensor_map::{TensorMap, Tiled};
+
+pub(super) const NAME: &str = "copy-styles";
 
 /// Bytes per block, and the number of blocks: 48 planes of sixteen pairs of channels.
 const BYTES: u32 = 80 << 10;
@@ -16,7 +19,7 @@ const THREADS: u32 = 256;
 
 /// How shared memory is filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Style {
+pub(super) enum Style {
     /// A loop of the block, 4 bytes per thread.
     Words,
     /// A loop of the block, 16 bytes per thread.
@@ -37,7 +40,7 @@ pub enum Style {
 
 impl Style {
     /// All of them. Styles that load some channels of every position come last.
-    pub const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::Words,
         Self::Vectors,
         Self::Async,
@@ -48,16 +51,15 @@ impl Style {
         Self::Halves,
     ];
 
-    /// Its name.
-    pub fn name(self) -> String {
+    fn name(self) -> String {
         match self {
             Self::ChannelsAsync => "channels-async".into(),
-            other => format!("{other:?}").to_lowercase(),
+            other => lower(other),
         }
     }
 
     /// The baseline: the plain loop that reads the same bytes.
-    pub fn baseline(self) -> Self {
+    fn baseline(self) -> Self {
         if self.takes_channels() { Self::Channels } else { Self::Words }
     }
 
@@ -66,22 +68,9 @@ impl Style {
     }
 }
 
-/// The argument of `copies.cu`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Args {
-    data: u64,
-    sums: u64,
-    /// Pieces that a thread sums.
-    rounds: i32,
-}
-
-/// The same with a tensor map in front.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Mapped {
-    map: TensorMap,
-    args: Args,
+arguments! {
+    /// The argument of `copies.cu`. A thread sums as many pieces as there are rounds.
+    Args { data: u64, sums: u64, rounds: i32 }
 }
 
 fn kernel(arch: Arch, style: Style) -> Kernel {
@@ -92,7 +81,7 @@ fn kernel(arch: Arch, style: Style) -> Kernel {
         }
         Style::Async | Style::ChannelsAsync => Kernel::new::<Args>(file, key, arch, THREADS).since(8, 0),
         Style::Bulk => Kernel::new::<Args>(file, key, arch, THREADS).since(9, 0),
-        Style::Tensor => Kernel::new::<Mapped>(file, key, arch, THREADS).since(9, 0),
+        Style::Tensor => Kernel::new::<Mapped<Args>>(file, key, arch, THREADS).since(9, 0),
     };
     kernel.define("STYLE", style as u32)
 }
@@ -101,60 +90,54 @@ pub(super) fn kernels(arch: Arch) -> Vec<Kernel> {
     Style::ALL.map(|style| kernel(arch, style)).into()
 }
 
-/// The data on a device.
-#[derive(Debug)]
-pub struct Copies<'a> {
-    bench: &'a Bench,
-    data: Memory,
+/// `probe.copy-styles.STYLE.*`
+pub(super) fn probe(prober: &mut Prober<'_>) -> anyhow::Result<()> {
+    let data = words::filled(&prober.bench, (BLOCKS * BYTES) as usize);
+    let Some(data) = prober.found.got(NAME, data)? else { return Ok(()) };
+    let mut times = Vec::new();
+    for style in Style::ALL {
+        let name = format!("{NAME}.{}", style.name());
+        prober.progress.step(&format!("{NAME}: {}", style.name()));
+        let Some(timed) = prober.found.got(&name, run(&prober.bench, &data, style))? else { continue };
+        prober.found.time_and_rate(&name, &timed);
+        times.push((style, timed.median()));
+        // Baselines come before the styles that are compared with them.
+        if let Some((_, plain)) = times.iter().find(|(other, _)| *other == style.baseline()) {
+            prober.found.push(&name, [("speedup", plain / timed.median(), "x")]);
+        }
+    }
+    Ok(())
 }
 
-impl<'a> Copies<'a> {
-    /// Fills 60 MiB of data.
-    pub fn new(bench: &'a Bench) -> Result<Self> {
-        Ok(Self { bench, data: words::filled(bench, (BLOCKS * BYTES) as usize)? })
+/// Fills the shared memory of all blocks, with cold caches.
+fn run(bench: &Bench, data: &Memory, style: Style) -> Result<Timed> {
+    const ALL_ROUNDS: i32 = (BYTES / 16 / THREADS) as i32;
+    let device = bench.device();
+    let kernel = kernel(device.arch(), style);
+    super::needs(device, &kernel)?;
+    let sums = words::poisoned(device, (BLOCKS * THREADS) as usize)?;
+    let at = Launch { shared: BYTES, ..kernel.grid(BLOCKS) };
+    let args = |rounds| Args { data: data.address(), sums: sums.address(), rounds };
+    let tensor = || Tiled {
+        dtype: Dtype::F16,
+        address: data.address(),
+        sizes: vec![32, u64::from(BLOCKS * (BYTES / 64))],
+        strides: vec![64],
+        window: vec![32, 256],
+    };
+    let map = (style == Style::Tensor).then(|| TensorMap::tiled(device, &tensor())).transpose()?;
+    // SAFETY: the kernel takes such a structure; blocks read their parts of the data, and every
+    // thread writes one sum; the memory lives to the end.
+    let mut ready = unsafe { Ready::new(device, &kernel, at, map, args(1))? };
+    let work = f64::from(BLOCKS) * f64::from(BYTES);
+    let timed = bench.time(work, true, |stream| ready.queue(stream))?;
+    ready.args = args(ALL_ROUNDS);
+    bench.run(|stream| ready.queue(stream))?;
+    for (block, sums) in words::read(&sums)?.chunks(THREADS as usize).enumerate() {
+        let sum = sums.iter().fold(0, |sum: u32, part| sum.wrapping_add(*part));
+        agree(&kernel.unit.key, format!("block {block}"), sum, expected(style, block as u32))?;
     }
-
-    /// Fills the shared memory of all blocks, with cold caches.
-    pub fn run(&self, style: Style) -> Result<Timed> {
-        const ALL_ROUNDS: i32 = (BYTES / 16 / THREADS) as i32;
-        let device = self.bench.device();
-        let kernel = kernel(device.arch(), style);
-        super::needs(device, &kernel)?;
-        let sums = words::poisoned(device, (BLOCKS * THREADS) as usize)?;
-        let at = Launch { shared: BYTES, ..kernel.grid(BLOCKS) };
-        let args = |rounds| Args { data: self.data.address(), sums: sums.address(), rounds };
-        let work = f64::from(BLOCKS) * f64::from(BYTES);
-        let timed = if style == Style::Tensor {
-            let rows = u64::from(BLOCKS * (BYTES / 64));
-            let tensor = Tiled {
-                dtype: Dtype::F16,
-                address: self.data.address(),
-                sizes: vec![32, rows],
-                strides: vec![64],
-                window: vec![32, 256],
-            };
-            let map = TensorMap::tiled(device, &tensor)?;
-            // SAFETY: the kernel takes such a structure; blocks read their parts of the data, and
-            // every thread writes one sum; the memory lives to the end.
-            let mut ready = unsafe { Ready::new(device, &kernel, at, Mapped { map, args: args(1) })? };
-            let timed = self.bench.time(work, true, |stream| ready.queue(stream))?;
-            ready.args.args = args(ALL_ROUNDS);
-            self.bench.run(|stream| ready.queue(stream))?;
-            timed
-        } else {
-            // SAFETY: as above.
-            let mut ready = unsafe { Ready::new(device, &kernel, at, args(1))? };
-            let timed = self.bench.time(work, true, |stream| ready.queue(stream))?;
-            ready.args = args(ALL_ROUNDS);
-            self.bench.run(|stream| ready.queue(stream))?;
-            timed
-        };
-        for (block, sums) in words::read(&sums)?.chunks(THREADS as usize).enumerate() {
-            let sum = sums.iter().fold(0, |sum: u32, part| sum.wrapping_add(*part));
-            agree(&kernel.unit.key, format!("block {block}"), sum, expected(style, block as u32))?;
-        }
-        Ok(timed)
-    }
+    Ok(timed)
 }
 
 /// The weighted sum of the words that a block loads.

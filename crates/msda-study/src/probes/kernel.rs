@@ -9,6 +9,23 @@ use msda_cuda::driver::{Arch, Device, Function, Launch, StreamHandle};
 use msda_cuda::jit::{self, Unit};
 
 use crate::sources::SOURCES;
+use crate::tensor_map::TensorMap;
+
+/// Declares the arguments of kernels, as the kernels declare them.
+macro_rules! arguments {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* })*) => {
+        $($(#[$doc])* #[repr(C)] #[derive(Debug, Clone, Copy)] struct $name { $($field: $type),* })*
+    };
+}
+pub(super) use arguments;
+
+/// An argument with a tensor map in front.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mapped<A> {
+    map: TensorMap,
+    args: A,
+}
 
 /// A kernel of a probe. It has one argument, a structure.
 #[derive(Debug, Clone)]
@@ -52,17 +69,25 @@ impl Kernel {
 #[derive(Debug)]
 pub(super) struct Ready<A> {
     pub(super) function: Function,
-    pub(super) at: Launch,
+    at: Launch,
     pub(super) args: A,
+    map: Option<TensorMap>,
 }
 
 impl<A: Copy> Ready<A> {
     /// Loads the kernel for launches of that shape.
     ///
     /// # Safety
-    /// The argument of the kernel is an `A`. Launched in this shape, it stays within the memory
-    /// that `args` names. That memory lives, and nobody else uses it, while the result is used.
-    pub(super) unsafe fn new(device: &Device, kernel: &Kernel, at: Launch, args: A) -> Result<Self> {
+    /// The argument of the kernel is an `A`, or with a map a [`Mapped`] one. Launched in this
+    /// shape, it stays within the memory that `args` and `map` name. That memory lives, and nobody
+    /// else uses it, while the result is used.
+    pub(super) unsafe fn new(
+        device: &Device,
+        kernel: &Kernel,
+        at: Launch,
+        map: Option<TensorMap>,
+        args: A,
+    ) -> Result<Self> {
         super::needs(device, kernel)?;
         if at.shared as usize > device.shared_per_block() {
             let got = format!("{} bytes of shared memory a block", device.shared_per_block());
@@ -73,14 +98,30 @@ impl<A: Copy> Ready<A> {
         if at.shared > 0 {
             function.allow_shared(at.shared)?;
         }
-        Ok(Self { function, at, args })
+        Ok(Self { function, at, args, map })
     }
 
     /// Queues it. Two runs write the same numbers, one after the other.
     pub(super) fn queue(&self, stream: StreamHandle<'_>) -> Result<()> {
         let mut args = self.args;
+        let mut mapped = self.map.map(|map| Mapped { map, args });
+        let argument: *mut c_void = match &mut mapped {
+            Some(mapped) => (&raw mut *mapped).cast(),
+            None => (&raw mut args).cast(),
+        };
         // SAFETY: by the promise of `new`; freeing memory waits for the device, and the module is
         // kept loaded.
-        unsafe { self.function.launch(&self.at, stream, &mut [(&raw mut args).cast::<c_void>()]) }
+        unsafe { self.function.launch(&self.at, stream, &mut [argument]) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_take_their_map_first() {
+        let offsets = [std::mem::offset_of!(Mapped<u64>, map), std::mem::offset_of!(Mapped<u64>, args)];
+        assert_eq!(offsets, [0, 128]);
     }
 }

@@ -3,12 +3,22 @@
 #![allow(unsafe_code)]
 
 use msda::{Dtype, Result};
-
-use super::kernel::Ready;
-use super::words::{self, mix};
-use super::{Bench, Kernel, Timed, agree};
-use crate::tensor_map::{TensorMap, Tiled};
 use msda_cuda::driver::{Arch, Memory};
+
+use super::bench::{Bench, Timed};
+use super::kernel::{Kernel, Mapped, Ready, arguments};
+use super::words::{self, mix};
+use super::{Options, Prober, agree, lower};
+use crate::tensor_map::{TensorMap, Tiled};
+
+pub(super) const NAME: &str = "tma-tile";
+
+/// Numbers of queries. The documents measure the first only.
+const QUERIES: &[u32] = &[1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000];
+const FEW_QUERIES: &[u32] = &[1000, 10_000];
+
+/// Batches, in maps.
+const BATCHES: [u32; 3] = [4, 16, 48];
 
 /// The map: pixels of 32 `f16` channels.
 const HEIGHT: u32 = 92;
@@ -20,11 +30,11 @@ const POINTS: u32 = 8;
 const SQUARE: u32 = 4 * PIXEL;
 
 /// Queries per map, if there are several.
-pub const MAP_QUERIES: u32 = 1000;
+const MAP_QUERIES: u32 = 1000;
 
 /// How windows are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Style {
+enum Style {
     /// By threads, 16 bytes at a time: a load, a store, the next load.
     Manual,
     /// By threads: all loads, then all stores.
@@ -39,20 +49,19 @@ pub enum Style {
 
 /// A style and a block size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Way {
-    /// The style.
-    pub style: Style,
+struct Way {
+    style: Style,
     /// Threads per block.
-    pub threads: u32,
+    threads: u32,
     /// Threads per block that arrive at the barrier of the copies. The first eight of them copy.
-    pub issuers: u32,
+    issuers: u32,
 }
 
 impl Way {
     /// All of them: blocks of 256 threads, of which half load, and blocks of one warp, with four
     /// pieces per thread. With one piece per thread, `Prefetch` is the same as `Manual`. In the
     /// documents every fourth thread issues copies, 64 of 256, but there are eight copies.
-    pub const ALL: [Self; 9] = [
+    const ALL: [Self; 9] = [
         Self::new(Style::Tma, 256),
         Self { issuers: 64, ..Self::new(Style::Tma, 256) },
         Self::new(Style::Scalar, 256),
@@ -65,15 +74,15 @@ impl Way {
     ];
 
     /// The ways of the documents: they are also measured with several maps.
-    pub const DOCUMENTED: [Self; 2] = [Self::ALL[1], Self::ALL[2]];
+    const DOCUMENTED: [Self; 2] = [Self::ALL[1], Self::ALL[2]];
 
     const fn new(style: Style, threads: u32) -> Self {
         Self { style, threads, issuers: POINTS }
     }
 
     /// Its name: `tma`, `tma-64`, `manual`, `async`; `warp-tma` and so on for blocks of one warp.
-    pub fn name(self) -> String {
-        let style = format!("{:?}", self.style).to_lowercase();
+    fn name(self) -> String {
+        let style = lower(self.style);
         match (self.threads, self.issuers) {
             (32, _) => format!("warp-{style}"),
             (_, POINTS) => style,
@@ -82,32 +91,9 @@ impl Way {
     }
 }
 
-/// The measured times.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Measured {
-    /// Times; the work is bytes.
-    pub timed: Timed,
-    /// Windows per run.
-    pub loads: f64,
-    /// Cycles of a block until its windows arrived: least, mean, most.
-    pub cycles: [f64; 3],
-}
-
-/// The argument of `tile.cu`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Args {
-    value: u64,
-    sums: u64,
-    cycles: u64,
-}
-
-/// The same with a tensor map in front.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Mapped {
-    map: TensorMap,
-    args: Args,
+arguments! {
+    /// The argument of `tile.cu`.
+    Args { value: u64, sums: u64, cycles: u64 }
 }
 
 fn kernel(arch: Arch, way: Way, maps: u32) -> Kernel {
@@ -116,7 +102,7 @@ fn kernel(arch: Arch, way: Way, maps: u32) -> Kernel {
     let kernel = match way.style {
         Style::Manual | Style::Prefetch | Style::Scalar => Kernel::new::<Args>(file, key, arch, threads),
         Style::Async => Kernel::new::<Args>(file, key, arch, threads).since(8, 0),
-        Style::Tma => Kernel::new::<Mapped>(file, key, arch, threads).since(9, 0),
+        Style::Tma => Kernel::new::<Mapped<Args>>(file, key, arch, threads).since(9, 0),
     };
     kernel
         .define("STYLE", way.style as u32)
@@ -130,65 +116,123 @@ pub(super) fn kernels(arch: Arch) -> Vec<Kernel> {
     Way::ALL.map(|way| kernel(arch, way, 1)).into_iter().chain(several).collect()
 }
 
+fn queries(options: &Options) -> &'static [u32] {
+    if options.quick { FEW_QUERIES } else { QUERIES }
+}
+
+pub(super) fn steps(options: &Options) -> usize {
+    Way::ALL.len() * queries(options).len() + Way::DOCUMENTED.len() * BATCHES.len()
+}
+
+/// `probe.tma-tile.queries-N.WAY.*`, then `probe.tma-tile.batch-B.WAY.*` in the documents' ways.
+pub(super) fn probe(prober: &mut Prober<'_>) -> anyhow::Result<()> {
+    let queries = queries(prober.options);
+    let most = queries.iter().copied().max().unwrap_or(0);
+    let Some(tiles) = prober.found.got(NAME, Tiles::new(&prober.bench, most, 1))? else { return Ok(()) };
+    let mut ways = Way::ALL.to_vec();
+    for &n in queries {
+        let mut times: Vec<(Way, f64)> = Vec::new();
+        for way in ways.clone() {
+            prober.progress.step(&format!("{NAME}: {n} queries, {}", way.name()));
+            let ran = tiles.run(&prober.bench, way, n);
+            let Some(ran) = prober.found.got(format!("{NAME}.{}", way.name()), ran)? else {
+                // The reason holds for any number of queries.
+                ways.retain(|other| *other != way);
+                continue;
+            };
+            add(prober, &format!("{NAME}.queries-{n}.{}", way.name()), n, &ran);
+            times.push((way, ran.0.median()));
+        }
+        for (way, time) in &times {
+            let manual =
+                |(other, _): &&(Way, f64)| other.style == Style::Manual && other.threads == way.threads;
+            if let Some((_, plain)) = times.iter().find(manual) {
+                let name = format!("{NAME}.queries-{n}.{}", way.name());
+                prober.found.push(name, [("speedup", plain / time, "x")]);
+            }
+        }
+    }
+    for batch in BATCHES {
+        let queries = batch * MAP_QUERIES;
+        let tiles = Tiles::new(&prober.bench, queries, batch);
+        let Some(tiles) = prober.found.got(NAME, tiles)? else { return Ok(()) };
+        for way in Way::DOCUMENTED {
+            let name = format!("{NAME}.batch-{batch}.{}", way.name());
+            prober.progress.step(&format!("{NAME}: {batch} maps, {}", way.name()));
+            if let Some(ran) = prober.found.got(&name, tiles.run(&prober.bench, way, queries))? {
+                add(prober, &name, queries, &ran);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds the times of a run, and the cycles of its blocks.
+fn add(prober: &mut Prober<'_>, name: &str, queries: u32, (timed, cycles): &(Timed, Vec<i64>)) {
+    let loads = f64::from(queries * POINTS);
+    let end = |cycles: Option<&i64>| cycles.map_or(f64::NAN, |n| *n as f64);
+    let mean = cycles.iter().sum::<i64>() as f64 / cycles.len() as f64;
+    prober.found.time(name, timed);
+    let all = [
+        ("time.min", timed.quantile(0.0), "us"),
+        ("time.max", timed.quantile(1.0), "us"),
+        ("time.std", timed.deviation(), "us"),
+        ("rate", timed.rate() / 1e9, "GB/s"),
+        ("loads", loads / timed.median(), "M/s"),
+        ("load-time", timed.median() * 1e3 / loads, "ns"),
+        ("efficiency", timed.rate() / prober.copy * 100.0, "%"),
+        ("cycles.min", end(cycles.iter().min()), "cycles"),
+        ("cycles.mean", mean, "cycles"),
+        ("cycles.max", end(cycles.iter().max()), "cycles"),
+    ];
+    prober.found.push(name, all);
+}
+
 /// Maps on a device, and the expected sum of each query.
-#[derive(Debug)]
-pub struct Tiles<'a> {
-    bench: &'a Bench,
+struct Tiles {
     value: Memory,
     maps: u32,
     /// One sum per query.
     expected: Vec<u32>,
 }
 
-impl<'a> Tiles<'a> {
+impl Tiles {
     /// For at most that many queries. Of several maps, each has [`MAP_QUERIES`] queries.
-    pub fn new(bench: &'a Bench, queries: u32, maps: u32) -> Result<Self> {
+    fn new(bench: &Bench, queries: u32, maps: u32) -> Result<Self> {
         let value = words::filled(bench, (maps * HEIGHT * WIDTH * PIXEL) as usize)?;
         let words: Vec<u32> = (0..maps * HEIGHT * WIDTH * PIXEL / 4).map(mix).collect();
         let expected = (0..queries).map(|query| expected(&words, query, maps)).collect();
-        Ok(Self { bench, value, maps, expected })
+        Ok(Self { value, maps, expected })
     }
 
     /// Loads the windows of the first `queries` queries, one block per query. Maps stay in L2, as
-    /// far as they fit.
-    pub fn run(&self, way: Way, queries: u32) -> Result<Measured> {
-        let device = self.bench.device();
+    /// far as they fit. Also returns the cycles of each block until its windows arrived.
+    fn run(&self, bench: &Bench, way: Way, queries: u32) -> Result<(Timed, Vec<i64>)> {
+        let device = bench.device();
         let kernel = kernel(device.arch(), way, self.maps);
         super::needs(device, &kernel)?;
-        let queries = queries.min(self.expected.len() as u32);
         let warps = way.threads as usize / 32;
         let sums = words::poisoned(device, queries as usize * warps)?;
         let cycles = device.alloc(queries as usize * 8)?;
-        let at = kernel.grid(queries);
         let args = Args { value: self.value.address(), sums: sums.address(), cycles: cycles.address() };
-        let work = f64::from(queries) * f64::from(POINTS * SQUARE);
-        let timed = if way.style == Style::Tma {
-            let tensor = Tiled {
-                dtype: Dtype::F16,
-                address: self.value.address(),
-                sizes: [PIXEL / 2, WIDTH, HEIGHT * self.maps].map(u64::from).into(),
-                strides: [PIXEL, WIDTH * PIXEL].map(u64::from).into(),
-                window: vec![PIXEL / 2, 2, 2],
-            };
-            let args = Mapped { map: TensorMap::tiled(device, &tensor)?, args };
-            // SAFETY: the kernel takes such a structure and reads squares of the map; sums of every
-            // warp and cycles of every block have room; the memory lives to the end.
-            let ready = unsafe { Ready::new(device, &kernel, at, args)? };
-            self.bench.time(work, false, |stream| ready.queue(stream))?
-        } else {
-            // SAFETY: as above.
-            let ready = unsafe { Ready::new(device, &kernel, at, args)? };
-            self.bench.time(work, false, |stream| ready.queue(stream))?
+        let tensor = || Tiled {
+            dtype: Dtype::F16,
+            address: self.value.address(),
+            sizes: [PIXEL / 2, WIDTH, HEIGHT * self.maps].map(u64::from).into(),
+            strides: [PIXEL, WIDTH * PIXEL].map(u64::from).into(),
+            window: vec![PIXEL / 2, 2, 2],
         };
+        let map = (way.style == Style::Tma).then(|| TensorMap::tiled(device, &tensor())).transpose()?;
+        // SAFETY: the kernel takes such a structure and reads squares of the map; sums of every
+        // warp and cycles of every block have room; the memory lives to the end.
+        let ready = unsafe { Ready::new(device, &kernel, kernel.grid(queries), map, args)? };
+        let work = f64::from(queries) * f64::from(POINTS * SQUARE);
+        let timed = bench.time(work, false, |stream| ready.queue(stream))?;
         for (query, sums) in words::read(&sums)?.chunks(warps).enumerate() {
             let sum = sums.iter().fold(0, |sum: u32, part| sum.wrapping_add(*part));
             agree(&kernel.unit.key, format!("query {query}"), sum, self.expected[query])?;
         }
-        let cycles = words::read_i64(&cycles)?;
-        let fewest = cycles.iter().min().map_or(f64::NAN, |n| *n as f64);
-        let most = cycles.iter().max().map_or(f64::NAN, |n| *n as f64);
-        let mean = cycles.iter().sum::<i64>() as f64 / cycles.len() as f64;
-        Ok(Measured { timed, loads: f64::from(queries * POINTS), cycles: [fewest, mean, most] })
+        Ok((timed, words::numbers(&cycles, i64::from_le_bytes)?))
     }
 }
 
@@ -227,8 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_copy_engines_kernels_take_their_map_first() {
-        assert_eq!((std::mem::offset_of!(Mapped, map), std::mem::offset_of!(Mapped, args)), (0, 128));
+    fn ways_have_names() {
         assert_eq!(Way::ALL[0].name(), "tma");
         assert_eq!(Way::ALL[1].name(), "tma-64");
         assert_eq!(Way::ALL[7].name(), "warp-prefetch");

@@ -6,14 +6,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long the process may take. With the barrier it takes about a second, most of it to start.
-pub const LIMIT: Duration = Duration::from_secs(30);
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
 
 /// How long a killed process may take to end.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// What became of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub(super) enum Outcome {
     /// It ended in time without an error. Its output.
     Completed(String),
     /// It ended with an error. Its last line.
@@ -33,7 +33,7 @@ impl fmt::Display for Outcome {
 }
 
 /// Runs a command and kills its process after `limit`. The command must print little.
-pub fn watch(command: &mut Command, limit: Duration) -> io::Result<Outcome> {
+pub(super) fn watch(command: &mut Command, limit: Duration) -> io::Result<Outcome> {
     let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
     let Some(status) = wait(&mut child, limit)? else {

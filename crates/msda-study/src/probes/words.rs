@@ -3,8 +3,8 @@
 
 use msda::Result;
 
-use super::kernel::Ready;
-use super::{Bench, Kernel};
+use super::bench::Bench;
+use super::kernel::{Kernel, Ready, arguments};
 use msda_cuda::driver::{Arch, Device, Memory};
 
 /// Word `i`, as `probes/data.cuh` computes it.
@@ -14,12 +14,9 @@ pub(super) fn mix(i: u32) -> u32 {
     i ^ i >> 13
 }
 
-/// The argument of `fill.cu`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Args {
-    words: u64,
-    count: i64,
+arguments! {
+    /// The argument of `fill.cu`.
+    Args { words: u64, count: i64 }
 }
 
 pub(super) fn kernel(arch: Arch) -> Kernel {
@@ -34,7 +31,7 @@ pub(super) fn filled(bench: &Bench, bytes: usize) -> Result<Memory> {
     let args = Args { words: memory.address(), count: (bytes / 4) as i64 };
     // SAFETY: the kernel takes such a structure and writes as many words as the memory has, which
     // lives until it ran.
-    let fill = unsafe { Ready::new(device, &kernel, kernel.grid(device.sms().max(1) * 8), args)? };
+    let fill = unsafe { Ready::new(device, &kernel, kernel.grid(device.sms().max(1) * 8), None, args)? };
     bench.run(|stream| fill.queue(stream))?;
     Ok(memory)
 }
@@ -48,16 +45,14 @@ pub(super) fn poisoned(device: &Device, count: usize) -> Result<Memory> {
 
 /// Reads memory as 32-bit words.
 pub(super) fn read(memory: &Memory) -> Result<Vec<u32>> {
-    let mut bytes = vec![0; memory.len()];
-    memory.read(0, &mut bytes)?;
-    Ok(bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
+    numbers(memory, u32::from_le_bytes)
 }
 
-/// Reads memory as 64-bit integers.
-pub(super) fn read_i64(memory: &Memory) -> Result<Vec<i64>> {
+/// Reads memory as numbers of `N` bytes.
+pub(super) fn numbers<const N: usize, T>(memory: &Memory, number: fn([u8; N]) -> T) -> Result<Vec<T>> {
     let mut bytes = vec![0; memory.len()];
     memory.read(0, &mut bytes)?;
-    Ok(bytes.as_chunks::<8>().0.iter().map(|number| i64::from_le_bytes(*number)).collect())
+    Ok(bytes.as_chunks().0.iter().copied().map(number).collect())
 }
 
 /// A sample of `count` threads, evenly spread: the host checks their sums.

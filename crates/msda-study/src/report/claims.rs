@@ -16,10 +16,10 @@ pub(super) fn section(records: &[Record], when: Judge) -> Result<Option<(Section
     let source = |record: &Record| Source { label: record.created.clone(), record: record.clone() };
     let sources: Vec<Source> = records.iter().map(source).collect();
     let gpu = gpus(&sources).into_iter().next();
-    if when == Judge::Never || (when == Judge::Gpu && gpu.is_none()) {
+    if when == Judge::Never || (when == Judge::Auto && gpu.is_none()) {
         return Ok(None);
     }
-    let facts = Facts::of(&of_gpu(sources, gpu.as_deref()))?;
+    let facts = Facts::of(&of_gpu(&sources, gpu.as_deref()))?;
     let claims = Claims::built_in()?;
     let outcomes = judge(&claims, &facts, gpu.as_deref());
     let of = |v: Verdict| outcomes.iter().filter(|o| o.verdict == v).count();

@@ -14,14 +14,14 @@ use crate::engines::is_rung;
 use crate::facts::today;
 
 /// When a report judges the claims of the documents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Judge {
-    /// If a record is from a GPU: the claims are about GPUs.
+    /// If a record has GPU measurements
     #[default]
-    Gpu,
-    /// Always.
+    Auto,
+    /// Always
     Always,
-    /// Never.
+    /// Never
     Never,
 }
 
@@ -78,25 +78,19 @@ fn folded(section: Section) -> Vec<Part> {
 
 /// Measurements that no record has, and the commands that make them.
 fn missing(records: &[Record]) -> Vec<(String, String)> {
-    let rungs = records.iter().flat_map(|r| &r.measurements).any(|m| is_rung(&m.engine));
     let figure = |prefix: &str, end: &str| {
         let mut all = records.iter().flat_map(|r| &r.figures);
         all.any(|f| f.name.starts_with(prefix) && f.name.ends_with(end))
     };
+    let rungs = records.iter().flat_map(|r| &r.measurements).any(|m| is_rung(&m.engine));
+    let counters = figure("analyze.", ".wavefronts.measured");
+    let sweep = "time against the size of the problem";
     let all = [
-        (rungs, "the ladder", "msda-study bench"),
-        (
-            figure("analyze.", ".wavefronts.measured"),
-            "counters",
-            "msda-study analyze --workload seed --ncu --out analysis.json",
-        ),
-        (
-            figure("analyze.sweep.", ""),
-            "time against the size of the problem",
-            "msda-study analyze --sweep --out sweep.json",
-        ),
-        (figure("probe.", ""), "the probes", "msda-study probe --out probes"),
+        (rungs, "the ladder", "bench"),
+        (counters, "counters", "analyze --workload seed --ncu --out analysis.json"),
+        (figure("analyze.sweep.", ""), sweep, "analyze --sweep --out sweep.json"),
+        (figure("probe.", ""), "the probes", "probe --out probes"),
     ];
     let absent = all.into_iter().filter(|(there, ..)| !there);
-    absent.map(|(_, what, command)| (what.into(), command.into())).collect()
+    absent.map(|(_, what, command)| (what.into(), format!("msda-study {command}"))).collect()
 }

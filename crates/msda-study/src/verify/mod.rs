@@ -17,6 +17,7 @@ use msda_bench::gpu::measure::{Resident, Setup};
 use msda_bench::parallel::in_parallel;
 use msda_bench::record::{Pass, Record};
 use msda_bench::task::Task;
+use msda_bench::terminal::groups;
 use msda_bench::workload::{Data, Workload};
 use msda_cuda::driver::Device as Gpu;
 use msda_cuda::jit::{Cache, Unit};
@@ -24,7 +25,7 @@ use msda_cuda::kernels::{Call, Kernel};
 use msda_cuda::{Cuda, Operands, Request, Target};
 
 use crate::found::Found;
-use crate::ladder::{self, RUNGS, Rung};
+use crate::ladder::{self, Rung};
 
 pub use whole::{Compared, Whole};
 
@@ -34,22 +35,30 @@ const ALIKE: [&str; 4] =
     ["original_half", "distributed_fixed", "shared_padded_half", "async_multilevel_half"];
 
 /// What to verify.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// Workloads whose output is compared.
+    /// Compare outputs in f32 too, besides f16
+    #[arg(long)]
+    pub full: bool,
+    /// A workload whose output is compared, by name or as a path to a .toml file; may be repeated
+    #[arg(long = "workload", value_name = "NAME", default_value = "seed")]
     pub workloads: Vec<String>,
-    /// The value types.
-    pub dtypes: Vec<Dtype>,
-    /// The groups of the battery.
-    pub groups: Vec<Group>,
-    /// Names of rungs; empty for all.
+    /// A group of the battery, as `msda verify --help` lists them; may be repeated. All when absent
+    #[arg(long = "group", value_name = "NAME")]
+    pub groups: Vec<String>,
+    /// A rung by name, as `msda-study list` shows them; may be repeated. All when absent
+    #[arg(long = "rung", value_name = "NAME")]
     pub rungs: Vec<String>,
+    /// Whether the battery is left out.
+    #[arg(skip)]
+    pub no_battery: bool,
     /// The command line, for the record.
+    #[arg(skip)]
     pub command: String,
 }
 
 /// A rung in the battery.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub struct Battery {
     /// The rung.
     pub rung: String,
@@ -57,51 +66,46 @@ pub struct Battery {
     pub taken: usize,
     /// Cases that it refused; the generic kernel computed them.
     pub refused: usize,
-    /// Failed cases, each with its reason.
-    pub failed: Vec<String>,
-    /// How many numbers were compared.
-    pub compared: usize,
-    /// The largest error over the tolerance.
-    pub worst: f64,
+    /// Failed cases, and the numbers of the cases that it computed.
+    pub summary: Summary,
 }
 
 /// Verifies the ladder. Returns the record, and all faults, one line each. Without a GPU this is an
 /// error.
 pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(Record, Vec<String>)> {
     let workloads = options.workloads.iter().map(|name| Workload::find(name)).collect::<Result<Vec<_>>>()?;
+    let groups = if options.no_battery { Vec::new() } else { groups(&options.groups)? };
+    let dtypes = if options.full { &[Dtype::F16, Dtype::F32][..] } else { &[Dtype::F16] };
     let machine = msda_bench::machine::describe(0);
     let gpu = Gpu::open(0).context("nothing was verified: the ladder needs a GPU")?;
     let (mut found, mut wrong) = (Found::default(), Vec::new());
-    let rungs: Vec<&'static Rung> = match options.rungs.as_slice() {
-        [] => RUNGS.iter().collect(),
-        some => some.iter().map(|name| ladder::find(name)).collect::<msda::Result<_>>()?,
-    };
+    let rungs = ladder::named(&options.rungs)?;
     // Only exact rungs are held to the tolerance of the battery.
     let (exact, others): (Vec<&'static Rung>, Vec<&'static Rung>) =
         rungs.iter().partition(|rung| rung.kernel().is_exact());
-    let mut steps = exact.len() * options.groups.len();
-    for (workload, dtype) in pairs(&workloads, &options.dtypes) {
+    let mut steps = exact.len() * groups.len();
+    for (workload, dtype) in pairs(&workloads, dtypes) {
         steps += whole::parts(&workload.problem(dtype)?).len() + 1 + rungs.len();
     }
     progress.begin(steps);
     // Several threads report.
     let progress = Mutex::new(progress);
     let step = |what: &str| progress.lock().unwrap_or_else(PoisonError::into_inner).step(what);
-    for b in battery(&gpu, &exact, &options.groups, &step) {
+    for b in battery(&gpu, &exact, &groups, &step) {
         let known = [
             ("taken", b.taken as f64, ""),
             ("refused", b.refused as f64, ""),
-            ("failed", b.failed.len() as f64, ""),
-            ("compared", b.compared as f64, ""),
-            ("worst", b.worst, ""),
+            ("failed", b.summary.failed.len() as f64, ""),
+            ("compared", b.summary.compared as f64, ""),
+            ("worst", b.summary.worst, ""),
         ];
         found.add(format!("verify.battery.{}", b.rung), &known);
-        wrong.extend(b.failed.iter().map(|why| format!("{}: {why}", b.rung)));
+        wrong.extend(b.summary.failed.iter().map(|why| format!("{}: {why}", b.rung)));
     }
     for rung in others {
         found.skip(format!("the battery on {}", rung.kernel()), "it is not held to the tolerance");
     }
-    for (workload, dtype) in pairs(&workloads, &options.dtypes) {
+    for (workload, dtype) in pairs(&workloads, dtypes) {
         let data = workload.data(dtype)?;
         let name = format!("{} {dtype}", workload.name);
         compile(&gpu, &data.problem, &rungs);
@@ -113,7 +117,7 @@ pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(R
             let called = kernel.map_or_else(|| "chosen".into(), |kernel| kernel.to_string());
             step(&format!("{name}: {called}"));
             match compare(&gpu, &data, &whole, kernel) {
-                Ok(Ok(Ran { compared, same_bits, bytes })) => {
+                Ok(Ok((compared, same_bits, bytes))) => {
                     let place = format!("verify.{}.{dtype}.{called}", workload.name);
                     found.add(&place, &compared.figures(same_bits));
                     if rung.is_some_and(|rung| ALIKE.contains(&rung.name)) {
@@ -149,13 +153,8 @@ fn faults(c: &Compared, exact: bool, same_bits: bool) -> impl Iterator<Item = St
     found.into_iter().filter(|(is, _)| *is).map(|(_, what)| what)
 }
 
-/// A kernel that ran twice: how its output compares, whether the second run gave the same bits, and
-/// its bytes.
-struct Ran {
-    compared: Compared,
-    same_bits: bool,
-    bytes: Vec<u8>,
-}
+/// How an output compares, whether a second run gave the same bits, and its bytes.
+type Ran = (Compared, bool, Vec<u8>);
 
 /// Runs a kernel twice on a workload, into memory whose bits are all set; or says why it refuses.
 fn compare(gpu: &Gpu, data: &Data, whole: &Whole, kernel: Option<Kernel>) -> Result<Result<Ran, String>> {
@@ -174,16 +173,14 @@ fn compare(gpu: &Gpu, data: &Data, whole: &Whole, kernel: Option<Kernel>) -> Res
     let (first, second) = (output()?, output()?);
     let bytes = first.to_le_bytes();
     let same_bits = bytes == second.to_le_bytes();
-    Ok(Ok(Ran { compared: whole.compare(&first)?, same_bits, bytes }))
+    Ok(Ok((whole.compare(&first)?, same_bits, bytes)))
 }
 
 /// Compiles the kernels of rungs with all cores. A failure is reported when the kernel is used.
 fn compile(gpu: &Gpu, problem: &Problem, rungs: &[&'static Rung]) {
     let operands = Operands::dense(problem, None);
     let (request, target) = (Request::new(problem, &operands), Target::of(gpu));
-    let kernels = rungs.iter().map(|rung| rung.kernel());
-    let taken = kernels.filter(|kernel| kernel.refuses(&request, &target).is_none());
-    let calls: Vec<Call> = taken.map(|kernel| kernel.prepare(&request, &target)).collect();
+    let calls: Vec<Call> = rungs.iter().filter_map(|rung| rung.call(&request, &target).ok()).collect();
     let units: Vec<&Unit> = calls.iter().flat_map(Call::kernels).map(|prepared| &prepared.unit).collect();
     in_parallel(workers(), &units, |unit| {
         let _ = Cache::global().get(unit);
@@ -232,30 +229,25 @@ fn run_group(gpu: &Gpu, rung: &'static Rung, group: Group) -> Battery {
     for (number, case) in group.cases(1).iter().enumerate() {
         let summary = conformance::run_case(&backend, &format!("{}/{number}", group.name()), case);
         let [took, refused] = asked.each_ref().map(|flag| flag.swap(false, Ordering::Relaxed));
-        battery.add(Battery::of_case(&summary, took, refused));
+        battery.add_case(summary, took, refused);
     }
     battery
 }
 
 impl Battery {
-    /// One case. Some cases ask for no kernel: then it was neither taken nor refused.
-    fn of_case(summary: &Summary, took: bool, refused: bool) -> Self {
-        Self {
-            rung: String::new(),
-            taken: usize::from(took),
-            refused: usize::from(refused && !took),
-            failed: summary.failed.iter().map(ToString::to_string).collect(),
-            compared: if took { summary.compared } else { 0 },
-            worst: if took { summary.worst } else { 0.0 },
+    /// Adds a case. Some cases ask for no kernel: then it was neither taken nor refused.
+    fn add_case(&mut self, mut summary: Summary, took: bool, refused: bool) {
+        if !took {
+            (summary.compared, summary.worst) = (0, 0.0);
         }
+        let (taken, refused) = (usize::from(took), usize::from(refused && !took));
+        self.add(Self { rung: String::new(), taken, refused, summary });
     }
 
     fn add(&mut self, other: Self) {
         self.taken += other.taken;
         self.refused += other.refused;
-        self.failed.extend(other.failed);
-        self.compared += other.compared;
-        self.worst = self.worst.max(other.worst);
+        self.summary.add(other.summary);
     }
 }
 
@@ -286,14 +278,12 @@ mod tests {
     #[test]
     fn a_case_is_taken_refused_or_neither() {
         let mut battery = Battery::default();
-        let case = || {
-            let mut summary = Summary::default();
-            (summary.passed, summary.compared, summary.worst) = (1, 10, 0.5);
-            summary
-        };
+        let mut case = Summary::default();
+        (case.passed, case.compared, case.worst) = (1, 10, 0.5);
         for (took, refused) in [(true, false), (false, true), (false, false)] {
-            battery.add(Battery::of_case(&case(), took, refused));
+            battery.add_case(case.clone(), took, refused);
         }
-        assert_eq!((battery.taken, battery.refused, battery.compared, battery.worst), (1, 1, 10, 0.5));
+        let Battery { taken, refused, summary, .. } = battery;
+        assert_eq!((taken, refused, summary.compared, summary.worst), (1, 1, 10, 0.5));
     }
 }
