@@ -15,7 +15,6 @@ mod venv;
 mod wheel;
 
 use std::cell::Cell;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::thread;
@@ -128,16 +127,13 @@ thread_local! {
     static BESIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a command and prints what it wrote in one piece, at its end.
+/// Runs a command and prints what it wrote in one piece, at its end. Until then it is in a file.
 fn whole(mut command: Command) -> std::io::Result<ExitStatus> {
-    let (mut reader, writer) = std::io::pipe()?;
-    let mut child = command.stdout(writer.try_clone()?).stderr(writer).spawn()?;
-    // The command holds the other ends of the pipe.
-    drop(command);
-    let mut text = Vec::new();
-    reader.read_to_end(&mut text)?;
-    eprint!("{}", String::from_utf8_lossy(&text));
-    child.wait()
+    let path = root().join("target/xtask-beside.log");
+    let file = std::fs::File::create(&path)?;
+    let status = command.stdout(file.try_clone()?).stderr(file).status()?;
+    eprint!("{}", String::from_utf8_lossy(&std::fs::read(path)?));
+    Ok(status)
 }
 
 /// Does two things at the same time. What the first one prints comes in whole pieces.
@@ -198,7 +194,7 @@ fn test() -> Result<()> {
         ort::test(&venv, &others)
     };
     together(released, || {
-        cargo(&["test", "--workspace", "--quiet"], &env)?;
+        cargo(&["test", "--workspace", "--quiet"], &[&env[..], &[python::shared()]].concat())?;
         style::clippy()?;
         let strict = [("RUSTDOCFLAGS", "-D warnings".as_ref())];
         cargo(&["doc", "--workspace", "--no-deps", "--quiet"], &strict)
