@@ -317,3 +317,18 @@ fn fuzz() -> Result<()> {
 fn deny() -> Result<()> {
     cargo(&["deny", "check"], &[]).context("hint: cargo install cargo-deny")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_things_are_done_and_an_error_of_either_is_returned() {
+        let good = |name: &'static str| move || Ok(name);
+        let bad = |name: &'static str| move || -> Result<()> { bail!(name) };
+        assert_eq!(together(good("a"), good("b")).unwrap(), ("a", "b"));
+        assert_eq!(together(bad("a"), good("b")).unwrap_err().to_string(), "a");
+        assert_eq!(together(good("a"), bad("b")).unwrap_err().to_string(), "b");
+        assert!(!BESIDE.get(), "what this thread prints is not held back");
+    }
+}

@@ -62,7 +62,9 @@ fn folder() -> PathBuf {
 /// The tests with the usual environment, of the compiled part that was built last.
 pub(crate) fn test(venv: &Venv) -> Result<()> {
     place()?;
-    let processes = ["--numprocesses=auto", "--maxprocesses=4"].map(str::to_owned);
+    // Tests of a file stay together, so that what they share is made once; a process that is done
+    // takes tests from others.
+    let processes = ["--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal"].map(str::to_owned);
     pytest(&venv.python, &folder(), &[""], &processes)
 }
 
