@@ -14,8 +14,11 @@ mod unwinder;
 mod venv;
 mod wheel;
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::thread;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
@@ -56,7 +59,7 @@ const TASKS: [Task; 17] = [
         "`--check`: all that a release needs: versions, crates, wheels, sources, installation",
         release::command,
     ),
-    ("kernels", "compile the kernels for every architecture and print what became of them", kernels),
+    ("kernels", "compile all kernels for every architecture and compare them with the snapshots", kernels),
     ("readme", "the first command of the README in a copy of the project; `test` runs it too", readme_alone),
     ("docs", "make the documentation site in target/site and check its links", docs::build),
     ("gpu-bundle", "gather into target/gpu what scripts/gpu.sh runs on a machine with a GPU", gpu_bundle),
@@ -104,16 +107,49 @@ fn run_in(
     let program = program.as_ref();
     let line = command_line(program, args);
     eprintln!("$ {line}");
-    let status = Command::new(program)
-        .args(args)
-        .envs(env.iter().copied())
-        .current_dir(folder)
-        .status()
-        .with_context(|| format!("starting {}", program.to_string_lossy()))?;
+    let start = Instant::now();
+    let mut command = Command::new(program);
+    command.args(args).envs(env.iter().copied()).current_dir(folder);
+    let status = if BESIDE.get() { whole(command) } else { command.status() };
+    let status = status.with_context(|| format!("starting {}", program.to_string_lossy()))?;
     if !status.success() {
         bail!("{line} ended with {status}");
     }
+    let seconds = start.elapsed().as_secs();
+    if seconds > 0 {
+        eprintln!("{seconds} s: {line}");
+    }
     Ok(())
+}
+
+thread_local! {
+    /// Whether this thread runs beside another one that prints too.
+    static BESIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a command and prints what it wrote in one piece, at its end. Until then it is in a file.
+fn whole(mut command: Command) -> std::io::Result<ExitStatus> {
+    let path = root().join("target/xtask-beside.log");
+    let file = std::fs::File::create(&path)?;
+    let status = command.stdout(file.try_clone()?).stderr(file).status()?;
+    eprint!("{}", String::from_utf8_lossy(&std::fs::read(path)?));
+    Ok(status)
+}
+
+/// Does two things at the same time. What the first one prints comes in whole pieces.
+fn together<A: Send, B>(
+    beside: impl FnOnce() -> Result<A> + Send,
+    work: impl FnOnce() -> Result<B>,
+) -> Result<(A, B)> {
+    thread::scope(|scope| {
+        let beside = scope.spawn(|| {
+            BESIDE.set(true);
+            beside()
+        });
+        let done = work().inspect_err(|error| eprintln!("error: {error:#}\nwaiting for the rest"));
+        let beside = beside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok((beside?, done?))
+    })
 }
 
 /// A command for people; a long list of files is cut.
@@ -143,17 +179,28 @@ fn setup() -> Result<()> {
 }
 
 fn test() -> Result<()> {
-    let venv = venv::ensure(&root())?;
-    style::check()?;
-    docs::build()?;
+    // While pip waits for the network, cargo compiles.
+    let compile = || cargo(&["test", "--workspace", "--no-run", "--quiet"], &[]);
+    let (_, (venv, others)) = together(compile, || {
+        let (venv, others) = (venv::ensure(&root())?, ort::others());
+        style::quick()?;
+        docs::build()?;
+        Ok((venv, others))
+    })?;
     let env = env_of(&venv);
-    cargo(&["test", "--workspace", "--quiet"], &env)?;
-    cargo(&["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "-D warnings".as_ref())])?;
-    build_release()?;
+    let released = || {
+        build_release()?;
+        python::test(&venv)?;
+        ort::test(&venv, &others)
+    };
+    together(released, || {
+        cargo(&["test", "--workspace", "--quiet"], &[&env[..], &[python::shared()]].concat())?;
+        style::clippy()?;
+        let strict = [("RUSTDOCFLAGS", "-D warnings".as_ref())];
+        cargo(&["doc", "--workspace", "--no-deps", "--quiet"], &strict)
+    })?;
     readme(&env)?;
-    run(root().join("target/release/msda"), &["verify", "--seeds", "1"], &env)?;
-    python::test(&venv)?;
-    ort::test(&venv)
+    run(root().join("target/release/msda"), &["verify", "--seeds", "1"], &env)
 }
 
 fn readme_alone() -> Result<()> {
@@ -183,9 +230,12 @@ fn readme(env: &[(&str, &std::ffi::OsStr)]) -> Result<()> {
     std::fs::remove_dir_all(&copy).with_context(|| format!("removing {}", copy.display()))
 }
 
+/// `test` compiles for three architectures. This compiles for all of them.
 fn kernels() -> Result<()> {
     let venv = venv::ensure(&root())?;
-    cargo(&["test", "--package", "msda-cuda", "--test", "kernels", "--", "--nocapture"], &env_of(&venv))
+    let packages = ["-p", "msda-cuda", "-p", "msda-study", "--test", "kernels"];
+    let all = ["--", "--include-ignored", "--nocapture"];
+    cargo(&[&["test"], &packages[..], &all].concat(), &env_of(&venv))
 }
 
 fn record() -> Result<()> {
@@ -266,4 +316,19 @@ fn fuzz() -> Result<()> {
 
 fn deny() -> Result<()> {
     cargo(&["deny", "check"], &[]).context("hint: cargo install cargo-deny")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_things_are_done_and_an_error_of_either_is_returned() {
+        let good = |name: &'static str| move || Ok(name);
+        let bad = |name: &'static str| move || -> Result<()> { bail!(name) };
+        assert_eq!(together(good("a"), good("b")).unwrap(), ("a", "b"));
+        assert_eq!(together(bad("a"), good("b")).unwrap_err().to_string(), "a");
+        assert_eq!(together(good("a"), bad("b")).unwrap_err().to_string(), "b");
+        assert!(!BESIDE.get(), "what this thread prints is not held back");
+    }
 }

@@ -29,20 +29,21 @@ pub(crate) fn library() -> PathBuf {
 /// Builds the library and tests it.
 pub(crate) fn command() -> Result<()> {
     cargo(&["build", "--release", "--quiet", "--package", "msda-ort"], &[])?;
-    test(&venv::ensure(&root())?)
+    test(&venv::ensure(&root())?, &others())
 }
 
-/// Tests the library that was built last. A version that cannot be installed is skipped; the one of
-/// `.venv` never is.
-pub(crate) fn test(venv: &Venv) -> Result<()> {
-    pytest(&venv.python, &library())?;
-    for (version, numpy) in VERSIONS {
-        match venv::with(&root(), "onnxruntime", version, &[numpy, "onnx"]) {
-            Ok(python) => pytest(&python, &library())?,
-            Err(error) => eprintln!("skipped ONNX Runtime {version}: {error:#}"),
-        }
-    }
-    Ok(())
+/// Interpreters with the other versions. A version that cannot be installed is skipped.
+pub(crate) fn others() -> Vec<PathBuf> {
+    let with = |(version, numpy)| {
+        let python = venv::with(&root(), "onnxruntime", version, &[numpy, "onnx"]);
+        python.inspect_err(|error| eprintln!("skipped ONNX Runtime {version}: {error:#}")).ok()
+    };
+    VERSIONS.into_iter().filter_map(with).collect()
+}
+
+/// Tests the library that was built last, with the version of `.venv` and with others.
+pub(crate) fn test(venv: &Venv, others: &[PathBuf]) -> Result<()> {
+    [&venv.python].into_iter().chain(others).try_for_each(|python| pytest(python, &library()))
 }
 
 /// Tests a library with the ONNX Runtime of an interpreter.

@@ -14,6 +14,11 @@ pub(crate) const PACKAGE: &str = "bindings/python";
 /// The compiled part's file.
 pub(crate) const EXTENSION: &str = if cfg!(windows) { "_native.pyd" } else { "_native.abi3.so" };
 
+/// Threads of torch that wait do not spin: other processes use the cores at the same time.
+pub(crate) fn shared() -> (&'static str, &'static OsStr) {
+    ("OMP_WAIT_POLICY", OsStr::new("PASSIVE"))
+}
+
 /// The compiled part, where Python finds it.
 pub(crate) fn extension() -> PathBuf {
     root().join(PACKAGE).join("python/msda_attn").join(EXTENSION)
@@ -45,7 +50,8 @@ pub(crate) fn pytest(python: &Path, package: &Path, tests: &[&str], more: &[Stri
     let tests: Vec<_> = tests.iter().map(|name| folder.join(name).display().to_string()).collect();
     let mut args = vec!["-m", "pytest", "--quiet", "-p", "no:cacheprovider"];
     args.extend(tests.iter().chain(more).map(String::as_str));
-    run(python, &args, &[("PYTHONPATH", package.as_os_str()), ("PYTHONDONTWRITEBYTECODE", OsStr::new("1"))])
+    let env = [("PYTHONPATH", package.as_os_str()), ("PYTHONDONTWRITEBYTECODE", OsStr::new("1")), shared()];
+    run(python, &args, &env)
 }
 
 /// The package's sources, with the compiled part that `build` put there.
@@ -56,7 +62,9 @@ fn folder() -> PathBuf {
 /// The tests with the usual environment, of the compiled part that was built last.
 pub(crate) fn test(venv: &Venv) -> Result<()> {
     place()?;
-    let processes = ["--numprocesses=auto", "--maxprocesses=4"].map(str::to_owned);
+    // Tests of a file stay together, so that what they share is made once; a process that is done
+    // takes tests from others.
+    let processes = ["--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal"].map(str::to_owned);
     pytest(&venv.python, &folder(), &[""], &processes)
 }
 

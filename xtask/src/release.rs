@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{cargo, files, root, wheel};
+use crate::{cargo, files, kernels, root, wheel};
 
 /// `cargo xtask publish [--dry-run]`: cargo finds the crates and their order.
 pub(crate) fn publish() -> Result<()> {
@@ -28,6 +28,7 @@ pub(crate) fn command() -> Result<()> {
     if !changed.is_empty() {
         bail!("got changes that are not committed, expected none:\n{changed}");
     }
+    kernels()?;
     let wheels = wheel::make_all(targets)?;
     let sources = wheel::sources()?;
     let seconds = wheel::install()?;

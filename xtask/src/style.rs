@@ -12,6 +12,17 @@ const PACKAGE: &str = "bindings/python";
 
 /// Refuses what `format` would change, and what a lint or the types of Python refuse.
 pub(crate) fn check() -> Result<()> {
+    quick()?;
+    clippy()
+}
+
+/// The lints of Rust, for which all crates are compiled.
+pub(crate) fn clippy() -> Result<()> {
+    cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], &[])
+}
+
+/// All but the lints of Rust.
+pub(crate) fn quick() -> Result<()> {
     columns::check(&root())?;
     cargo(&["fmt", "--all", "--check"], &[])?;
     let python = venv::ensure(&root())?.python;
@@ -22,8 +33,7 @@ pub(crate) fn check() -> Result<()> {
     run_in(&root().join(PACKAGE), &python, &["-m", "mypy", "--no-error-summary"], &[])?;
     let kernels = tracked(&["cu", "cuh"])?;
     run(beside(&python, "clang-format"), &with(&["--dry-run", "--Werror"], &kernels), &[])?;
-    run(beside(&python, "zizmor"), &["--offline", "--quiet", "--strict-collection", ".github"], &[])?;
-    cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], &[])
+    run(beside(&python, "zizmor"), &["--offline", "--quiet", "--strict-collection", ".github"], &[])
 }
 
 /// Formats Rust, Python and kernels.

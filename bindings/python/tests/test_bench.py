@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the command needs torch")
 
 from msda_attn import _bench, _bench_models, _peers, _timing, _workloads  # noqa: E402
+from msda_attn.__main__ import main  # noqa: E402
 from support import gpu  # noqa: E402
 
 FILES = pathlib.Path(__file__).parents[3] / "crates" / "msda-bench" / "workloads"
@@ -27,6 +28,20 @@ def bench(*arguments: str) -> subprocess.CompletedProcess:
         text=True,
         timeout=600,
     )
+
+
+@pytest.fixture
+def bench_here(capsys):
+    """The command in this process, which has imported torch."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess:
+        try:
+            code = main(["bench", *arguments])
+        except SystemExit as ended:
+            code = ended.code
+        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
+
+    return run
 
 
 @pytest.mark.parametrize("name", _workloads.WORKLOADS)
@@ -219,8 +234,8 @@ def test_the_command_prints_a_table_and_writes_a_record(tmp_path):
     ],
     ids=str,
 )
-def test_a_wrong_command_line_is_refused(arguments, says):
-    done = bench(*arguments)
+def test_a_wrong_command_line_is_refused(bench_here, arguments, says):
+    done = bench_here(*arguments)
     assert done.returncode == 2 and done.stdout == ""
     assert says in done.stderr
 
@@ -245,8 +260,8 @@ def test_a_missing_torch_is_not_a_wrong_result():
     )
 
 
-def test_the_help_lists_the_exit_codes():
-    text = " ".join(bench("--help").stdout.split())
+def test_the_help_lists_the_exit_codes(bench_here):
+    text = " ".join(bench_here("--help").stdout.split())
     assert "0: measured. 1: a result of msda is wrong. 2: wrong arguments, or torch" in text
 
 
@@ -278,7 +293,11 @@ def small_model(monkeypatch):
         return case.model, {name: tensor[:batch] for name, tensor in case.inputs.items()}
 
     monkeypatch.setitem(_bench_models.MODELS, "rt-detr", make)
-    return ["--model", "rt-detr", "--device", "cpu", "--seconds", "0.01", "--batch", "2"]
+    # One thread: the model is small, and other tests run at the same time.
+    threads = torch.get_num_threads()
+    options = ["--device", "cpu", "--threads", "1", "--seconds", "0.01", "--batch", "2"]
+    yield ["--model", "rt-detr", *options]
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("train", [False, True])

@@ -35,62 +35,27 @@ fn battery(backend: &Cuda, seed: u64) {
     assert!(passed > least, "only {passed} cases ran");
 }
 
-#[test]
-fn the_chosen_kernels_conform() {
-    if let Some(device) = device() {
-        for seed in seeds(2) {
-            battery(&Cuda::new(&device), seed);
+/// Tests by name: the battery with so many seeds, on the backend of a device and a seed.
+macro_rules! conform {
+    ($($name:ident($seeds:literal): |$device:ident, $seed:pat_param| $backend:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            let Some($device) = &device() else { return };
+            for seed in seeds($seeds) {
+                let $seed = seed;
+                battery(&$backend, seed);
+            }
         }
-    }
+    )*};
 }
 
-#[test]
-fn the_generic_kernel_conforms() {
-    if let Some(device) = device() {
-        battery(&Cuda::with_pick(&device, "generic", |_| Some(Kernel::Generic)), 1);
-    }
-}
-
-#[test]
-fn sums_of_f16_conform_to_what_they_are_held_to() {
-    if let Some(device) = device() {
-        battery(&Cuda::halves(&device), 1);
-    }
-}
-
-#[test]
-fn kernels_for_one_size_conform() {
-    if let Some(device) = device() {
-        battery(&Cuda::fixed(&device), 1);
-    }
-}
-
-#[test]
-fn kernels_that_read_level_sizes_conform() {
-    if let Some(device) = device() {
-        battery(&Cuda::device_levels(&device), 1);
-    }
-}
-
-#[test]
-fn kernels_that_sort_few_samples_conform() {
-    if let Some(device) = device() {
-        battery(&Cuda::sorted(&device), 1);
-    }
-}
-
-#[test]
-fn kernels_with_atomic_additions_conform() {
-    if let Some(device) = device() {
-        battery(&Cuda::atomic(&device), 1);
-    }
-}
-
-#[test]
-fn the_rows_kernel_conforms_with_any_knobs() {
-    if let Some(device) = device() {
-        for turn in seeds(2) {
-            battery(&Cuda::sweep(&device, turn), turn);
-        }
-    }
+conform! {
+    the_chosen_kernels_conform(2): |device, _| Cuda::new(device);
+    the_generic_kernel_conforms(1): |device, _| Cuda::with_pick(device, "generic", |_| Some(Kernel::Generic));
+    sums_of_f16_conform_to_what_they_are_held_to(1): |device, _| Cuda::halves(device);
+    kernels_for_one_size_conform(1): |device, _| Cuda::fixed(device);
+    kernels_that_read_level_sizes_conform(1): |device, _| Cuda::device_levels(device);
+    kernels_that_sort_few_samples_conform(1): |device, _| Cuda::sorted(device);
+    kernels_with_atomic_additions_conform(1): |device, _| Cuda::atomic(device);
+    the_rows_kernel_conforms_with_any_knobs(2): |device, seed| Cuda::sweep(device, seed);
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::{env, fs, thread};
 
 use msda::ErrorKind;
-use msda_cuda::jit::{self, Cache, Jit, Unit};
+use msda_cuda::jit::{self, Cache, Compiled, Jit, Nvrtc, Unit};
 use tempfile::TempDir;
 
 /// Tells a child of this test binary which folder to use.
@@ -18,19 +18,24 @@ const CHILD: &str = "MSDA_TEST_CACHE";
 /// Tells it that nothing can be stored there.
 const FULL: &str = "MSDA_TEST_FULL";
 
-fn ready() -> bool {
+fn nvrtc() -> Option<&'static Nvrtc> {
     match jit::nvrtc() {
-        Ok(_) => true,
+        Ok(nvrtc) => Some(nvrtc),
         Err(why) if env::var_os("MSDA_NVRTC").or(env::var_os("MSDA_PYTHON")).is_some() => panic!("{why}"),
         Err(why) => {
             eprintln!("skipped: {why}");
-            false
+            None
         }
     }
 }
 
 fn unit(arch: &str) -> Unit {
     Unit::new("selftest.cu", "selftest-f32", arch.parse().unwrap()).define("ELEMENT", "float")
+}
+
+/// Asks for one unit, with a memory of its own, as another process would.
+fn get(folder: &Path, jit: Jit) -> msda::Result<Arc<Compiled>> {
+    cache(folder, jit).get(&unit("sm_90a"))
 }
 
 fn cache(folder: &Path, jit: Jit) -> Cache {
@@ -56,9 +61,7 @@ fn filled() -> (TempDir, std::path::PathBuf) {
 
 #[test]
 fn every_architecture_compiles() {
-    if !ready() {
-        return;
-    }
+    let Some(_) = nvrtc() else { return };
     for arch in ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"] {
         let compiled = jit::compile(&unit(arch)).unwrap();
         assert!(compiled.cubin.starts_with(b"\x7fELF"), "{arch}");
@@ -76,9 +79,7 @@ fn every_architecture_compiles() {
 
 #[test]
 fn mistakes_are_quoted() {
-    if !ready() {
-        return;
-    }
+    let Some(_) = nvrtc() else { return };
     let broken = Unit { defines: vec![("ELEMENT".into(), "nonsense".into())], ..unit("sm_90a") };
     let error = Cache::at(None, Jit::On).get(&broken).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Compile);
@@ -90,9 +91,7 @@ fn mistakes_are_quoted() {
 
 #[test]
 fn an_architecture_that_nvrtc_does_not_know_is_refused() {
-    if !ready() {
-        return;
-    }
+    let Some(_) = nvrtc() else { return };
     let error = jit::compile(&unit("sm_999")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("sm_999"), "{error}");
@@ -100,9 +99,7 @@ fn an_architecture_that_nvrtc_does_not_know_is_refused() {
 
 #[test]
 fn compiled_units_are_found_again() {
-    if !ready() {
-        return;
-    }
+    let Some(_) = nvrtc() else { return };
     let folder = folder();
     let first = cache(folder.path(), Jit::On);
     let compiled = first.get(&unit("sm_90a")).unwrap();
@@ -139,9 +136,7 @@ fn without_compiling_a_miss_is_an_error() {
 
 #[test]
 fn damaged_entries_are_rebuilt() {
-    if !ready() {
-        return;
-    }
+    let Some(_) = nvrtc() else { return };
     type Damage = fn(&Path);
     let damages: [(&str, Damage); 7] = [
         ("a changed cubin", |entry| {
@@ -178,12 +173,12 @@ fn damaged_entries_are_rebuilt() {
     for (name, damage) in damages {
         let (folder, entry) = filled();
         damage(&entry);
-        let error = cache(folder.path(), Jit::Off).get(&unit("sm_90a")).unwrap_err().to_string();
+        let error = get(folder.path(), Jit::Off).unwrap_err().to_string();
         assert!(error.contains("an unusable entry"), "{name}: {error}");
         let rebuilt = cache(folder.path(), Jit::On);
         let compiled = rebuilt.get(&unit("sm_90a")).unwrap();
         assert_eq!(rebuilt.warning(), None, "{name}");
-        assert_eq!(*cache(folder.path(), Jit::Off).get(&unit("sm_90a")).unwrap(), *compiled, "{name}");
+        assert_eq!(*get(folder.path(), Jit::Off).unwrap(), *compiled, "{name}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "{name}: no other files are left");
     }
 }
@@ -193,19 +188,10 @@ fn damaged_entries_are_rebuilt() {
 #[test]
 fn the_folder_and_its_entries_are_private() {
     use std::os::unix::fs::PermissionsExt;
-    if !ready() {
-        return;
-    }
+    let Some(_) = nvrtc() else { return };
     let folder = folder();
     let root = folder.path().join("new/cache");
-    let child = Command::new("sh")
-        .args(["-c", "umask 0; exec \"$0\" --exact child_process"])
-        .arg(env::current_exe().unwrap())
-        .env(CHILD, &root)
-        .stdout(Stdio::null())
-        .status()
-        .unwrap();
-    assert!(child.success());
+    assert!(child(&root, "umask 0").status().unwrap().success());
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(root.parent().unwrap()), mode(&root)), (0o700, 0o700));
     let entry = cache(&root, Jit::Off).entries().unwrap().remove(0).path;
@@ -220,9 +206,7 @@ fn the_folder_and_its_entries_are_private() {
 #[test]
 fn entries_that_others_can_change_are_rebuilt() {
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
-    if !ready() {
-        return;
-    }
+    let Some(_) = nvrtc() else { return };
     type Damage = fn(&Path) -> std::io::Result<()>;
     fn chmod(path: &Path, mode: u32) -> std::io::Result<()> {
         fs::set_permissions(path, fs::Permissions::from_mode(mode))
@@ -253,12 +237,12 @@ fn entries_that_others_can_change_are_rebuilt() {
             eprintln!("skipped: {name}: {why}");
             continue;
         }
-        let error = cache(folder.path(), Jit::Off).get(&unit("sm_90a")).unwrap_err().to_string();
+        let error = get(folder.path(), Jit::Off).unwrap_err().to_string();
         assert!(error.contains("an unusable entry") && error.contains(reason), "{name}: {error}");
         let rebuilt = cache(folder.path(), Jit::On);
         rebuilt.get(&unit("sm_90a")).unwrap();
         assert_eq!(rebuilt.warning(), None, "{name}");
-        cache(folder.path(), Jit::Off).get(&unit("sm_90a")).unwrap();
+        get(folder.path(), Jit::Off).unwrap();
     }
 }
 
@@ -266,9 +250,7 @@ fn entries_that_others_can_change_are_rebuilt() {
 #[test]
 fn a_folder_that_others_can_change_is_not_used() {
     use std::os::unix::fs::PermissionsExt;
-    if !ready() {
-        return;
-    }
+    let Some(_) = nvrtc() else { return };
     for mode in [0o777, 0o770, 0o1777] {
         let (folder, entry) = filled();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
@@ -277,18 +259,16 @@ fn a_folder_that_others_can_change_is_not_used() {
         assert!(warning.contains("not stored") && warning.contains("is writable by"), "{warning}");
         warned.get(&unit("sm_90a")).unwrap();
         fs::remove_dir_all(&entry).unwrap();
-        cache(folder.path(), Jit::On).get(&unit("sm_90a")).unwrap();
+        get(folder.path(), Jit::On).unwrap();
         assert!(!entry.exists(), "nothing is written there");
-        let error = cache(folder.path(), Jit::Off).get(&unit("sm_90a")).unwrap_err().to_string();
+        let error = get(folder.path(), Jit::Off).unwrap_err().to_string();
         assert!(error.contains("is writable by"), "{error}");
     }
 }
 
 #[test]
 fn an_unusable_folder_costs_only_the_cache() {
-    if !ready() {
-        return;
-    }
+    let Some(_) = nvrtc() else { return };
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut folders = vec![file.path().join("cache")];
     if cfg!(target_os = "linux") {
@@ -308,20 +288,10 @@ fn an_unusable_folder_costs_only_the_cache() {
 #[cfg(unix)]
 #[test]
 fn a_full_disk_costs_only_the_cache() {
-    if !ready() {
-        return;
-    }
+    let Some(_) = nvrtc() else { return };
     let folder = folder();
-    let limited = "trap '' XFSZ; ulimit -f 1; exec \"$0\" --exact child_process";
-    let child = Command::new("sh")
-        .args(["-c", limited])
-        .arg(env::current_exe().unwrap())
-        .env(CHILD, folder.path())
-        .env(FULL, "1")
-        .stdout(Stdio::null())
-        .status()
-        .unwrap();
-    assert!(child.success());
+    let child = child(folder.path(), "trap '' XFSZ; ulimit -f 1").env(FULL, "1").status();
+    assert!(child.unwrap().success());
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "no other files are left");
 }
 
@@ -331,9 +301,7 @@ fn entries_that_do_not_load_are_compiled_again_unless_jit_is_off() {
     let why = msda::Error::new(ErrorKind::Device, "cuModuleLoadData", "CUDA_ERROR_INVALID_IMAGE", "success");
     let error = cache(folder.path(), Jit::Off).renew(&unit("sm_90a"), &why).unwrap_err().to_string();
     assert!(error.contains("INVALID_IMAGE") && error.contains("hint: unset MSDA_JIT"), "{error}");
-    if !ready() {
-        return;
-    }
+    let Some(_) = nvrtc() else { return };
     let (folder, entry) = filled();
     let full = cache(folder.path(), Jit::On);
     let before = full.get(&unit("sm_90a")).unwrap();
@@ -349,9 +317,7 @@ fn entries_that_do_not_load_are_compiled_again_unless_jit_is_off() {
 /// there.
 #[test]
 fn kernels_that_were_compiled_ahead_are_used() {
-    if !ready() {
-        return;
-    }
+    let Some(_) = nvrtc() else { return };
     let (ahead, own, empty) = (folder(), folder(), folder());
     let full = cache(ahead.path(), Jit::On);
     for arch in ["sm_80", "sm_90a"] {
@@ -406,9 +372,7 @@ fn kernels_that_were_compiled_ahead_are_used() {
 #[test]
 fn another_compiler_has_another_entry() {
     use std::io::Write as _;
-    if !ready() {
-        return;
-    }
+    let Some(_) = nvrtc() else { return };
     let (entries, _) = filled();
     let own = Path::new(jit::nvrtc().unwrap().path());
     let copy = folder();
@@ -422,12 +386,7 @@ fn another_compiler_has_another_entry() {
     fs::copy(own, &library).unwrap();
     fs::OpenOptions::new().append(true).open(&library).unwrap().write_all(b"other").unwrap();
     let compile = || {
-        let child = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "child_process"])
-            .env(CHILD, entries.path())
-            .env("MSDA_NVRTC", &library)
-            .stdout(Stdio::null())
-            .status();
+        let child = child(entries.path(), "").env("MSDA_NVRTC", &library).status();
         assert!(child.unwrap().success());
     };
     let compilers = || {
@@ -441,17 +400,15 @@ fn another_compiler_has_another_entry() {
     assert_eq!(compilers().len(), 2, "{:?}", compilers());
     // Both find their entries again, and where nothing is compiled any entry will do.
     compile();
-    let here = cache(entries.path(), Jit::On).get(&unit("sm_90a")).unwrap();
+    let here = get(entries.path(), Jit::On).unwrap();
     assert_eq!(here.compiler, jit::nvrtc().unwrap().identity());
-    cache(entries.path(), Jit::Off).get(&unit("sm_90a")).unwrap();
+    get(entries.path(), Jit::Off).unwrap();
     assert_eq!(cache(entries.path(), Jit::Off).clear().unwrap(), 2);
 }
 
 #[test]
 fn clearing_leaves_other_files() {
-    if !ready() {
-        return;
-    }
+    let Some(_) = nvrtc() else { return };
     let (folder, entry) = filled();
     fs::write(folder.path().join("notes.txt"), "mine").unwrap();
     fs::create_dir_all(folder.path().join("photos-of-sm_90a")).unwrap();
@@ -463,9 +420,7 @@ fn clearing_leaves_other_files() {
 
 #[test]
 fn concurrent_threads_compile_once() {
-    if !ready() {
-        return;
-    }
+    let Some(_) = nvrtc() else { return };
     let folder = folder();
     let cache = cache(folder.path(), Jit::On);
     let ask = || cache.get(&unit("sm_90a")).unwrap();
@@ -478,12 +433,10 @@ fn concurrent_threads_compile_once() {
 
 #[test]
 fn concurrent_caches_share_a_folder() {
-    if !ready() {
-        return;
-    }
+    let Some(_) = nvrtc() else { return };
     let folder = folder();
     // Each has its own memory, like different processes.
-    let ask = || cache(folder.path(), Jit::On).get(&unit("sm_90a")).unwrap();
+    let ask = || get(folder.path(), Jit::On).unwrap();
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(ask);
@@ -494,23 +447,24 @@ fn concurrent_caches_share_a_folder() {
 
 #[test]
 fn concurrent_processes_share_a_folder() {
-    if !ready() {
-        return;
-    }
+    let Some(_) = nvrtc() else { return };
     let folder = folder();
-    let start = |_| {
-        Command::new(env::current_exe().unwrap())
-            .args(["--exact", "child_process"])
-            .env(CHILD, folder.path())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap()
-    };
-    let children: Vec<_> = (0..2).map(start).collect();
+    let children = [(); 2].map(|()| child(folder.path(), "").spawn().unwrap());
     for mut child in children {
         assert!(child.wait().unwrap().success());
     }
     check_shared(folder.path());
+}
+
+/// Runs [`child_process`] with a folder, after commands of the shell if there are some.
+fn child(folder: &Path, before: &str) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap());
+    if !before.is_empty() {
+        let program = std::mem::replace(&mut command, Command::new("sh"));
+        command.args(["-c", &format!("{before}; exec \"$0\" \"$@\"")]).arg(program.get_program());
+    }
+    command.args(["--exact", "child_process"]).env(CHILD, folder).stdout(Stdio::null());
+    command
 }
 
 /// Does nothing unless another test started it.
@@ -524,6 +478,6 @@ fn child_process() {
 }
 
 fn check_shared(folder: &Path) {
-    cache(folder, Jit::Off).get(&unit("sm_90a")).unwrap();
+    get(folder, Jit::Off).unwrap();
     assert_eq!(fs::read_dir(folder).unwrap().count(), 1, "no other files are left");
 }

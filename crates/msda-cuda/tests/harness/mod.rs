@@ -3,7 +3,7 @@
 //!
 //! Without NVRTC or nvdisasm the tests say so and skip that part. With `MSDA_NVRTC` or
 //! `MSDA_PYTHON` (`MSDA_NVDISASM`) set, they fail instead. `MSDA_UPDATE_SNAPSHOTS=1` updates the
-//! snapshots in `tests/snapshots/`.
+//! snapshots in `tests/snapshots/`. `cargo xtask kernels` includes the tests that are ignored.
 
 pub(crate) mod rules;
 pub(crate) mod snapshot;
@@ -26,23 +26,16 @@ use snapshot::{Row, Snapshot};
 pub(crate) type Rules = fn(&Case, &Code) -> Vec<String>;
 
 /// The command that updates the snapshots.
-fn accept() -> String {
-    format!("MSDA_UPDATE_SNAPSHOTS=1 cargo test -p {} --test kernels", env!("CARGO_PKG_NAME"))
-}
+const ACCEPT: &str = "MSDA_UPDATE_SNAPSHOTS=1 cargo xtask kernels";
 
-/// One architecture of each generation.
-pub(crate) const ARCHS: [Arch; 7] = [
-    Arch::new(7, 5),
-    Arch::new(8, 0),
-    Arch::new(8, 6),
-    Arch::new(8, 9),
-    Arch::new(9, 0),
-    Arch::new(10, 0),
-    Arch::new(12, 0),
-];
-
-/// All cases are compiled for this one. The others get the workloads and a few options.
+/// All cases are compiled for this architecture. The others get the workloads and a few options.
 pub(crate) const FULL: Arch = Arch::new(9, 0);
+
+/// The oldest architecture, [`FULL`] and the newest: every test run compiles for these.
+pub(crate) const USUAL: &[Arch] = &[Arch::new(7, 5), FULL, Arch::new(12, 0)];
+
+/// One architecture of each other generation: `cargo xtask kernels` compiles for these too.
+pub(crate) const OTHERS: &[Arch] = &[Arch::new(8, 0), Arch::new(8, 6), Arch::new(8, 9), Arch::new(10, 0)];
 
 /// The number of SMs of the targets.
 pub(crate) const SMS: u32 = 132;
@@ -206,12 +199,12 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> 
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Compiles cases for every architecture and compares them with rules and snapshots.
-pub(crate) fn check(cases: impl Fn(Arch) -> Vec<Case>, more: Rules) {
+/// Compiles cases for these architectures and compares them with rules and snapshots.
+pub(crate) fn check(archs: &[Arch], cases: impl Fn(Arch) -> Vec<Case>, more: Rules) {
     let Some((compiler, nvdisasm)) = tools() else { return };
     let (mut wrong, mut kernels) = (Vec::new(), 0);
     let mut broken: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for arch in ARCHS {
+    for &arch in archs {
         let built = match build(&cases(arch), nvdisasm.as_deref()) {
             Ok(built) => built,
             Err(why) => {
@@ -242,7 +235,6 @@ pub(crate) fn check(cases: impl Fn(Arch) -> Vec<Case>, more: Rules) {
 /// Compares a snapshot with the recorded one, or records it.
 fn compare(arch: &str, now: &Snapshot, disassembled: bool) -> Option<String> {
     let path = Snapshot::path(arch);
-    let accept = accept();
     if env::var_os("MSDA_UPDATE_SNAPSHOTS").is_some_and(|value| value == "1") {
         assert!(disassembled, "snapshots need nvdisasm\nhint: `cargo xtask setup` installs it");
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -252,12 +244,12 @@ fn compare(arch: &str, now: &Snapshot, disassembled: bool) -> Option<String> {
     let recorded = fs::read_to_string(&path).map_err(|error| error.to_string());
     let recorded = match recorded.and_then(|text| Snapshot::parse(&text)) {
         Ok(recorded) => recorded,
-        Err(error) => return Some(format!("{}: {error}\nhint: record it: {accept}", path.display())),
+        Err(error) => return Some(format!("{}: {error}\nhint: record it: {ACCEPT}", path.display())),
     };
     if recorded.compiler == now.compiler && disassembled {
         let difference = recorded.difference(now);
         return (!difference.is_empty())
-            .then(|| format!("{} differs:\n{difference}to accept: {accept}", path.display()));
+            .then(|| format!("{} differs:\n{difference}to accept: {ACCEPT}", path.display()));
     }
     eprintln!(
         "{arch}: recorded with {}, this is {}{}: only limits are compared",

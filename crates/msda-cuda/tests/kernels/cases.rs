@@ -156,91 +156,77 @@ fn workloads() -> Vec<Asked> {
 }
 
 fn options() -> Vec<Asked> {
-    use Weight::{Everywhere, Once};
-    let (f16, bf16) = (Types::uniform(Dtype::F16), Types::uniform(Dtype::Bf16));
-    let half = |spec: Spec| Spec { types: f16, ..spec };
+    let [f16, bf16, f64] = [Dtype::F16, Dtype::Bf16, Dtype::F64].map(Types::uniform);
+    let typed = |types, spec: Spec| Spec { types, ..spec };
+    let half = |spec| typed(f16, spec);
     let layout = |layout| half(Spec { layout, ..encoder() });
     let nearest = |spec: Spec| Spec { sampling: Sampling::Nearest, ..spec };
     let border = |spec: Spec| Spec { padding: Padding::Border, ..spec };
+    let corners = |spec: Spec| Spec { align_corners: true, ..spec };
     let uneven = || half(Spec { points: vec![3, 6, 3], ..rt_detr() });
+    let thin = Spec { levels: vec![(1, 64), (32, 1), (1, 1)], points: vec![4; 3], ..half(decoder()) };
+    let once = |name: &str, spec| Asked::new(name, Weight::Once, spec);
+    let everywhere = |name: &str, spec| Asked::new(name, Weight::Everywhere, spec);
+    let halves = |asked| Asked { sums: Sums::F16, ..asked };
+    let fixed = |asked| Asked { sizes: Sizes::Fixed, ..asked };
+    let on_device = |asked| Asked { levels: Levels::Device, ..asked };
     let mut all = vec![
-        Asked::new("bf16", Everywhere, Spec { types: bf16, ..encoder() }),
-        Asked::new("bf16-f32-coordinates", Once, Spec { types: Types::with_value(Dtype::Bf16), ..encoder() }),
-        Asked::new(
-            "f16-f32-locations",
-            Once,
-            Spec { types: Types { locations: Dtype::F32, ..f16 }, ..encoder() },
-        ),
-        Asked::new(
-            "f16-f32-weights",
-            Once,
-            Spec { types: Types { weights: Dtype::F32, ..f16 }, ..decoder() },
-        ),
-        Asked::new("planar", Once, layout(Layout::Planar)),
-        Asked::new("ring", Once, layout(Layout::PlanarRing)),
-        Asked::new("ring-decoder", Once, half(Spec { queries: 300, ..seed() })),
-        Asked::new("levels-resident", Once, half(seed()))
+        everywhere("bf16", typed(bf16, encoder())),
+        once("bf16-f32-coordinates", typed(Types::with_value(Dtype::Bf16), encoder())),
+        once("f16-f32-locations", typed(Types { locations: Dtype::F32, ..f16 }, encoder())),
+        once("f16-f32-weights", typed(Types { weights: Dtype::F32, ..f16 }, decoder())),
+        once("planar", layout(Layout::Planar)),
+        once("ring", layout(Layout::PlanarRing)),
+        once("ring-decoder", half(Spec { queries: 300, ..seed() })),
+        once("levels-resident", half(seed()))
             .kernel("rows:tap_columns=2,threads=512,samples_per_lane=4,resident_levels=2,walk=ordered"),
-        Asked { sums: Sums::F16, ..Asked::new("f16-sums", Once, half(encoder())) },
-        Asked { sums: Sums::F16, ..Asked::new("f16-sums-few", Once, half(decoder())) },
-        Asked { sums: Sums::F16, ..Asked::new("f16-sums-few-of-many", Once, half(rt_detr())) },
-        Asked { sizes: Sizes::Fixed, ..Asked::new("fixed", Once, half(encoder())) },
-        Asked { sizes: Sizes::Fixed, ..Asked::new("fixed-f32", Once, encoder()) },
-        Asked { sizes: Sizes::Fixed, ..Asked::new("fixed-resident", Once, half(seed())) },
-        Asked { sums: Sums::F16, sizes: Sizes::Fixed, ..Asked::new("fixed-f16-sums", Once, half(encoder())) },
-        Asked::new("small-encoder", Everywhere, half(small_encoder())),
-        Asked::new("five-levels", Everywhere, half(five_levels())),
-        Asked::new("nearest", Once, nearest(half(encoder()))),
-        Asked::new("nearest-border", Everywhere, nearest(border(half(rt_detr())))),
-        Asked::new("border", Once, border(half(encoder()))),
-        Asked::new("corners", Once, Spec { align_corners: true, ..half(decoder()) }),
-        Asked::new("corners-border", Once, Spec { align_corners: true, ..border(encoder()) }),
-        Asked::new("points-3.6.3", Everywhere, uneven()),
-        Asked::new("points-3.6.3-many", Once, Spec { queries: 5000, ..uneven() }),
-        Asked::new("points-1", Once, points(half(encoder()), 1)),
-        Asked::new("fused-point", Everywhere, half(encoder())).fused(ReferenceKind::Point),
-        Asked::new("fused-box", Once, half(rt_detr())).fused(ReferenceKind::Box),
-        Asked::new("fused-box-f32", Once, rt_detr()).fused(ReferenceKind::Box),
-        Asked::new("fused-box-3.6.3", Once, uneven()).fused(ReferenceKind::Box),
-        Asked::new("fused-box-resident", Once, half(seed())).fused(ReferenceKind::Box),
-        Asked::new("value-of-wider", Once, half(encoder())).change(|operands, problem| {
+        halves(once("f16-sums", half(encoder()))),
+        halves(once("f16-sums-few", half(decoder()))),
+        halves(once("f16-sums-few-of-many", half(rt_detr()))),
+        fixed(once("fixed", half(encoder()))),
+        fixed(once("fixed-f32", encoder())),
+        fixed(once("fixed-resident", half(seed()))),
+        halves(fixed(once("fixed-f16-sums", half(encoder())))),
+        everywhere("small-encoder", half(small_encoder())),
+        everywhere("five-levels", half(five_levels())),
+        once("nearest", nearest(half(encoder()))),
+        everywhere("nearest-border", nearest(border(half(rt_detr())))),
+        once("border", border(half(encoder()))),
+        once("corners", corners(half(decoder()))),
+        once("corners-border", corners(border(encoder()))),
+        everywhere("points-3.6.3", uneven()),
+        once("points-3.6.3-many", Spec { queries: 5000, ..uneven() }),
+        once("points-1", points(half(encoder()), 1)),
+        everywhere("fused-point", half(encoder())).fused(ReferenceKind::Point),
+        once("fused-box", half(rt_detr())).fused(ReferenceKind::Box),
+        once("fused-box-f32", rt_detr()).fused(ReferenceKind::Box),
+        once("fused-box-3.6.3", uneven()).fused(ReferenceKind::Box),
+        once("fused-box-resident", half(seed())).fused(ReferenceKind::Box),
+        once("value-of-wider", half(encoder())).change(|operands, problem| {
             // A slice of a tensor of three times the width: rows are not dense, but aligned.
             let row = 3 * problem.heads() * problem.channels();
             operands[Slot::Value].strides = [problem.positions() * row, row, problem.channels()];
         }),
-        Asked::new("heads-outside", Once, half(decoder())).change(|operands, problem| {
+        once("heads-outside", half(decoder())).change(|operands, problem| {
             // Locations and weights as (B, H, Q, ...).
             for (slot, role) in [(Slot::Locations, Role::Locations), (Slot::Weights, Role::Weights)] {
                 let ([_, queries, heads], inner) = role.shape(problem);
                 operands[slot].strides = [heads * queries * inner, inner, queries * inner];
             }
         }),
-        Asked::new("unaligned-value", Everywhere, half(encoder())).change(|o, _| o[Slot::Value].align = 4),
-        Asked::new("unaligned-all", Once, half(decoder())).change(|operands, _| {
+        everywhere("unaligned-value", half(encoder())).change(|o, _| o[Slot::Value].align = 4),
+        once("unaligned-all", half(decoder())).change(|operands, _| {
             for slot in [Slot::Value, Slot::Locations, Slot::Weights, Slot::Output] {
                 operands[slot].align = 2;
             }
         }),
-        Asked::new("f64", Everywhere, Spec { types: Types::uniform(Dtype::F64), ..decoder() }),
-        Asked::new("f64-fused-point", Once, Spec { types: Types::uniform(Dtype::F64), ..decoder() })
-            .fused(ReferenceKind::Point),
-        Asked::new(
-            "f64-nearest-border",
-            Once,
-            nearest(border(Spec { types: Types::uniform(Dtype::F64), ..decoder() })),
-        ),
-        Asked { levels: Levels::Device, ..Asked::new("levels-on-device", Everywhere, half(encoder())) },
-        Asked { levels: Levels::Device, ..Asked::new("levels-on-device-few", Everywhere, half(decoder())) },
-        Asked::new(
-            "thin-levels",
-            Everywhere,
-            Spec { levels: vec![(1, 64), (32, 1), (1, 1)], points: vec![4; 3], ..half(decoder()) },
-        ),
-        Asked {
-            levels: Levels::Device,
-            ..Asked::new("levels-on-device-bf16", Once, Spec { types: bf16, ..encoder() })
-        }
-        .fused(ReferenceKind::Box),
+        everywhere("f64", typed(f64, decoder())),
+        once("f64-fused-point", typed(f64, decoder())).fused(ReferenceKind::Point),
+        once("f64-nearest-border", nearest(border(typed(f64, decoder())))),
+        on_device(everywhere("levels-on-device", half(encoder()))),
+        on_device(everywhere("levels-on-device-few", half(decoder()))),
+        everywhere("thin-levels", thin),
+        on_device(once("levels-on-device-bf16", typed(bf16, encoder()))).fused(ReferenceKind::Box),
     ];
     let channels = [
         (1, Dtype::F32),
@@ -254,8 +240,8 @@ fn options() -> Vec<Asked> {
         (256, Dtype::F32),
     ];
     all.extend(channels.map(|(channels, dtype)| {
-        let weight = if channels == 24 { Everywhere } else { Once };
-        let spec = Spec { channels, types: Types::uniform(dtype), ..encoder() };
+        let weight = if channels == 24 { Weight::Everywhere } else { Weight::Once };
+        let spec = Spec { channels, ..typed(Types::uniform(dtype), encoder()) };
         Asked::new(format!("d{channels}-{dtype}"), weight, spec)
     }));
     all

@@ -1,6 +1,5 @@
-//! The kernels of this crate without a GPU: NVRTC compiles the chosen kernels for every
-//! architecture, and the machine code is compared with rules and with the snapshots in
-//! `tests/snapshots/`.
+//! The kernels of this crate without a GPU: NVRTC compiles the chosen kernels, and the machine code
+//! is compared with rules and with the snapshots in `tests/snapshots/`.
 
 mod cases;
 #[path = "../harness/mod.rs"]
@@ -13,22 +12,32 @@ use std::{env, thread};
 use msda_cuda::choose::Tuned;
 use msda_cuda::driver::Arch;
 
-use harness::{Built, build, check, tools};
+use harness::{Built, OTHERS, USUAL, build, check, tools};
 
-#[test]
-fn chosen_kernels_match_the_snapshots() {
-    // This machine's tuned kernels would be chosen first. Run the test in a process that does not
-    // read them.
+/// Compares the chosen kernels with the snapshots. This machine's tuned kernels would be chosen
+/// first: where there are some, a process that does not read them runs the test.
+fn compare(archs: &[Arch]) {
     if Tuned::path().is_some_and(|path| path.exists()) {
         let name = thread::current().name().unwrap_or_default().to_owned();
         let child = Command::new(env::current_exe().unwrap())
-            .args(["--exact", &name, "--nocapture"])
+            .args(["--exact", &name, "--include-ignored", "--nocapture"])
             .env("MSDA_TUNED", "")
             .status();
         assert!(child.unwrap().success(), "see above");
         return;
     }
-    check(cases::cases, rules::broken);
+    check(archs, cases::cases, rules::broken);
+}
+
+#[test]
+fn chosen_kernels_match_the_snapshots() {
+    compare(USUAL);
+}
+
+#[test]
+#[ignore = "it takes minutes: `cargo xtask kernels` runs it"]
+fn chosen_kernels_of_other_architectures_match_the_snapshots() {
+    compare(OTHERS);
 }
 
 /// The rules notice wrong kernels.
@@ -36,13 +45,14 @@ fn chosen_kernels_match_the_snapshots() {
 fn wrong_kernels_are_noticed() {
     let Some((_, nvdisasm)) = tools() else { return };
     let good = cases::case("detr-encoder-f16", Arch::new(9, 0));
-    let built = |name: &str, value: &str| {
+    let changed = |name: &str, value: &str| {
         let mut case = good.clone();
         case.unit.defines.retain(|(define, _)| define != name);
         case.unit = case.unit.define(name, value);
-        build(&[case], nvdisasm.as_deref()).unwrap().remove(0)
+        build(&[case], nvdisasm.as_deref())
     };
-    let notices = |built: Built, message: &str| {
+    let built = |name: &str, value: &str| changed(name, value).unwrap().remove(0);
+    let notices = |built: &Built, message: &str| {
         let broken = built.broken_rules(rules::broken).join("; ");
         assert!(broken.contains(message), "'{message}' is not in '{broken}'");
     };
@@ -53,18 +63,15 @@ fn wrong_kernels_are_noticed() {
         ("ARGS_FIELDS", "ARG(heads, 128)", "disagree about the argument: heads"),
         ("SAMPLES_PER_LANE", "2", "disagree about staging"),
     ] {
-        let mut case = good.clone();
-        case.unit.defines.retain(|(define, _)| define != name);
-        case.unit = case.unit.define(name, value);
-        let error = build(&[case], None).err().expect(name).join("; ");
+        let error = changed(name, value).err().expect(name).join("; ");
         assert!(error.contains(message), "'{message}' is not in '{error}'");
     }
-    notices(built("BLOCKS_PER_SM", "5"), "registers, at most");
-    let mut warned = built("VEC", "8");
-    warned.compiled.log += "streaming.cu(7): warning #177-D: declared but never referenced";
-    notices(warned, "warning #177-D");
+    notices(&built("BLOCKS_PER_SM", "5"), "registers, at most");
+    let mut narrow = built("VEC", "8");
+    narrow.compiled.log += "streaming.cu(7): warning #177-D: declared but never referenced";
+    notices(&narrow, "warning #177-D");
     // The kernel loads half of each row, and the case says all of it.
     if nvdisasm.is_some() {
-        notices(Built { case: good.clone(), ..built("VEC", "8") }, "loads of 128 bits, but");
+        notices(&Built { case: good, ..narrow }, "loads of 128 bits, but");
     }
 }

@@ -1,6 +1,5 @@
-//! The kernels of the study without a GPU: NVRTC compiles the ladder and the probes for every
-//! architecture. The machine code is compared with rules and with the snapshots in
-//! `tests/snapshots/`.
+//! The kernels of the study without a GPU: NVRTC compiles the ladder and the probes. The machine
+//! code is compared with rules and with the snapshots in `tests/snapshots/`.
 
 mod cases;
 #[path = "../../../msda-cuda/tests/harness/mod.rs"]
@@ -10,11 +9,17 @@ mod rules;
 
 use msda_cuda::driver::Arch;
 
-use harness::{Built, build, check, tools};
+use harness::{Built, OTHERS, USUAL, build, check, tools};
 
 #[test]
 fn rungs_match_the_snapshots() {
-    check(cases::cases, rules::broken);
+    check(USUAL, cases::cases, rules::broken);
+}
+
+#[test]
+#[ignore = "it takes minutes: `cargo xtask kernels` runs it"]
+fn rungs_of_other_architectures_match_the_snapshots() {
+    check(OTHERS, cases::cases, rules::broken);
 }
 
 /// The rules notice a rung that is another kernel.
