@@ -1,7 +1,7 @@
 //! The `msda` command.
 //!
 //! `commands` has one file per command, `terminal` the width, colours and the progress bar. Data
-//goes ! to standard output; progress, notes and errors go to standard error.
+//! goes to standard output; progress, notes and errors go to standard error.
 #![forbid(unsafe_code)]
 
 mod commands;
