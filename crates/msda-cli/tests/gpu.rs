@@ -185,17 +185,36 @@ fn doctor_says_why_there_is_no_gpu() {
     assert!(gpu["hint"].is_string() && gpu["says"].as_str().is_some_and(|s| !s.contains("hint")), "{gpu}");
 }
 
-/// With a GPU, `doctor` names compiler and cache. Skipped without a GPU, unless `MSDA_GPU` is set.
+/// The first GPU. Without one a test says that it skipped, or fails if `MSDA_GPU` is set.
+fn gpu() -> Option<msda_cuda::driver::Device> {
+    msda_cuda::driver::Device::open(0)
+        .inspect_err(|why| {
+            assert!(std::env::var_os("MSDA_GPU").is_none(), "{why}");
+            eprintln!("skipped: {why}");
+        })
+        .ok()
+}
+
 #[test]
 fn doctor_names_the_gpu_where_there_is_one() {
-    if let Err(why) = msda_cuda::driver::Device::open(0) {
-        assert!(std::env::var_os("MSDA_GPU").is_none(), "{why}");
-        eprintln!("skipped: {why}");
-        return;
-    }
+    let Some(_) = gpu() else { return };
     let msda = Shell::new(program());
     let of = |what| msda.finding(what, &[]);
     assert_eq!(of("gpu")["ok"], Value::Bool(true));
     assert_eq!(of("compiler")["ok"].as_bool(), Some(jit::nvrtc().is_ok()));
     assert!(of("cache")["says"].is_string());
+}
+
+/// With nothing but the kernels of `cache build`, both passes run.
+#[test]
+fn kernels_that_were_compiled_ahead_are_enough() {
+    let Some(gpu) = gpu() else { return };
+    let msda = Shell::new(program());
+    let (arch, sms) = (gpu.arch().to_string(), gpu.sms().to_string());
+    let what = ["--workload", "small", "--dtype", "f16"];
+    msda.ok(&[&["cache", "build"], &what[..], &["--arch", &arch, "--sms", &sms, "--out", "ahead"]].concat());
+    let ahead = msda.at("ahead");
+    let msda = msda.with("MSDA_KERNELS", ahead).with("MSDA_JIT", "off").with("MSDA_CACHE_DIR", "");
+    let record = msda.record(&[&["bench", "--quick", "--json", "--engine", "cuda"], &what[..]].concat());
+    assert_eq!(record.measurements.iter().filter(|m| m.engine == "cuda").count(), 2);
 }

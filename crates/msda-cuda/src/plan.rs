@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
-use std::sync::Mutex;
+use std::sync::{Mutex, Once};
 
 use msda::{Error, ErrorKind, Result};
 
@@ -38,6 +38,7 @@ pub struct Plan {
     /// Some steps may run at the same time.
     branches: bool,
     workspace: usize,
+    not_compiled: Option<Error>,
 }
 
 /// A stage of the call, loaded, and why it is there.
@@ -67,8 +68,9 @@ struct Chained {
 
 impl Plan {
     /// Chooses kernels for a request and loads them. If one does not compile or does not fit the
-    /// device, the next choice is taken, and the reason says so. A request that no kernel accepts
-    /// is an error with all reasons.
+    /// device, the next choice is taken, and the reason says so; the first one that does not
+    /// compile is a warning on standard error. A request that no kernel accepts is an error with
+    /// all reasons.
     pub fn new(device: &Device, request: &Request<'_>) -> Result<Self> {
         if writes_nothing(request) {
             let why = "There is nothing to compute.".into();
@@ -84,10 +86,23 @@ impl Plan {
                 Err(error) if matches!(error.kind(), ErrorKind::Compile | ErrorKind::Unsupported) => {
                     failed = failed.or(Some((kernel, error)));
                 }
-                made => return made,
+                made => {
+                    let not_compiled =
+                        failed.map(|(_, error)| error).filter(|error| error.kind() == ErrorKind::Compile);
+                    if let Some(error) = &not_compiled {
+                        static WARNED: Once = Once::new();
+                        WARNED.call_once(|| eprintln!("warning: a slower kernel is used: {error}"));
+                    }
+                    return made.map(|plan| Self { not_compiled, ..plan });
+                }
             }
         }
         Err(failed.map_or_else(|| refused("kernel", &[]), |(_, error)| error))
+    }
+
+    /// Why the first choice did not compile, if it did not and another one is used.
+    pub fn not_compiled(&self) -> Option<&Error> {
+        self.not_compiled.as_ref()
     }
 
     /// Loads a given kernel, if it takes the request.
@@ -109,6 +124,7 @@ impl Plan {
             empty: writes_nothing(request),
             branches: false,
             workspace: 0,
+            not_compiled: None,
         };
         if plan.empty {
             return Ok(plan);

@@ -151,11 +151,6 @@ impl Operand {
     pub fn dense(problem: &Problem, role: Role) -> Self {
         Self { strides: role.dense(problem), align: 256 }
     }
-
-    /// Whether the tensor is there.
-    pub fn is_present(&self) -> bool {
-        self.align > 0
-    }
 }
 
 /// How the tensors of a call lie in device memory.

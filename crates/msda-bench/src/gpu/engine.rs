@@ -193,6 +193,9 @@ impl Engine for Cuda {
         if !self.computes(task.pass) {
             return Some(format!("{} has no {} pass of its own", self.name, task.pass));
         }
+        if task.part.is_some() && !jit::Cache::global().compiles() {
+            return Some("its kernels may not be among those that were compiled ahead".into());
+        }
         let (pass, operands) = pass_of(task);
         let request = self.kernel.apply(Request { pass, ..Request::new(&task.problem, &operands) });
         if let Some(kernel) = self.given(task) {

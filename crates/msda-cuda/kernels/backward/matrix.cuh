@@ -13,11 +13,11 @@
 // gradients, and both are multiplied, so the products are exact to 16 bits or more (bf16: 16,
 // f16: 22). f32 gradients are split too (tf32, three products: 21 bits). Sums are f32.
 //
-// A share of 0 times infinity is not a number. So if a sum is not finite, the tile is computed
-// again: first the sum of all products that are finite (ONLY_FINITE). Then samples with other
-// products mark their pixels (Marks): the result there is infinite or NaN in any order. If the
-// first sum is not finite either, the samples are added one after the other, as the definition
-// says.
+// A share of 0 times infinity is not a number. So if a sum is not finite, it is computed again. Two
+// passes count the terms that are plus or minus infinity (NaN is both): products of zeros and ones,
+// where only the pixels that a sample touches have a one. A third pass adds the terms that are
+// finite. If that sum is not finite either, or a weight is not, the samples are added one after the
+// other, as the definition says.
 #pragma once
 #include "backward/tiles.cuh"
 #include "common/mma.cuh"
@@ -46,6 +46,11 @@ static_assert(SUM_LINES == 2 || SUM_LINES == 4, "a matrix has two image rows");
 static_assert(STORE_BYTES >= ELEMENT && STORE_BYTES <= 16, "whole channels per store");
 static_assert(VALUE != F64, "tensor cores multiply f16, bf16 and tf32");
 constexpr bool HAS_OWN_CHANNELS = VALUE == F32 || OWN_CHANNELS;
+
+// What a pass does: it adds all terms, or those that are finite; or it counts those of plus or
+// minus infinity. NaN counts as both.
+enum Terms { ALL, FINITE, PLUS, MINUS };
+__device__ constexpr bool is_count(Terms terms) { return terms == PLUS || terms == MINUS; }
 
 // Bytes of a row from byte `offset` of this block's chunk on.
 __device__ __forceinline__ int bytes_left(const Args &args, int offset) {
@@ -151,6 +156,47 @@ __device__ __forceinline__ void add_sums(Sums &to, const Sums &more) {
     }
 }
 
+// The number, or 0 if it is not finite. Two 16-bit numbers of a word likewise.
+__device__ __forceinline__ float finite_or_0(float x) { return fabsf(x) <= MAX_FLOAT ? x : 0; }
+__device__ __forceinline__ u32 finite_or_0(u32 word) {
+    constexpr u32 EXPONENT = VALUE == BF16 ? 0x7f80 : 0x7c00;
+    const u32 low = (word & EXPONENT) == EXPONENT ? 0 : word & 0xffff;
+    const u32 high = (word >> 16 & EXPONENT) == EXPONENT ? 0 : word & 0xffff0000;
+    return low | high;
+}
+
+// The number one: of 16 bits, or as tf32.
+constexpr u32 ONE = VALUE == F32 ? 0x3f800000 : VALUE == BF16 ? 0x3f80 : 0x3c00;
+
+// One if a gradient is plus or minus infinity, otherwise 0. NaN is both.
+__device__ __forceinline__ u32 find_infinite(float gradient, bool plus) {
+    return (plus ? gradient <= MAX_FLOAT : gradient >= -MAX_FLOAT) ? 0 : ONE;
+}
+
+// Which of the two gradients of a word are plus or minus infinity: ones. NaN is both.
+__device__ __forceinline__ u32 find_infinite(u32 word, bool plus) {
+    u32 found;
+    if constexpr (VALUE == F16) {
+        if (plus) {
+            asm("set.gtu.f16x2.f16x2 %0, %1, %2;" : "=r"(found) : "r"(word), "r"(0x7bff7bff));
+        } else {
+            asm("set.ltu.f16x2.f16x2 %0, %1, %2;" : "=r"(found) : "r"(word), "r"(0xfbfffbff));
+        }
+    } else {
+#if __CUDA_ARCH__ >= 900
+        if (plus) {
+            asm("set.gtu.bf16x2.bf16x2 %0, %1, %2;" : "=r"(found) : "r"(word), "r"(0x7f7f7f7f));
+        } else {
+            asm("set.ltu.bf16x2.bf16x2 %0, %1, %2;" : "=r"(found) : "r"(word), "r"(0xff7fff7f));
+        }
+#else
+        const float low = __uint_as_float(word << 16), high = __uint_as_float(word & 0xffff0000);
+        found = find_infinite(low, plus) | find_infinite(high, plus) << 16;
+#endif
+    }
+    return found;
+}
+
 // Shares of image rows.
 struct __align__(SUM_LINES * 4) Lines {
     float share[SUM_LINES];
@@ -164,14 +210,32 @@ struct __align__(16) Shares {
     Lines lines[32];  // weight * share of each image row
     float column[32]; // x, from the first pixel column
 
-    // Stores the shares of this lane's sample. (x, y): its distance from the first pixel. The
-    // weight is 0 if the lane has no sample.
-    __device__ __forceinline__ void put(float x, float y, float weight) {
+    // Stores the shares of this lane's sample. (x, y): its distance from the first pixel. A
+    // pass that counts: the signs of the shares, two bits per image row. 1: plus; 2: minus; 3: 0,
+    // which makes NaN.
+    template <Terms TERMS>
+    __device__ __forceinline__ void put(float x, float y, float weight, bool exists) {
         Lines to;
+        if constexpr (is_count(TERMS)) {
+            const u32 sign = weight > 0 ? 1 : weight < 0 ? 2 : 3;
+            u32 signs = 0;
 #pragma unroll
-        for (int j = 0; j < SUM_LINES; j++) to.share[j] = weight * SCALE * share_of(y - float(j));
+            for (int j = 0; j < SUM_LINES; j++) signs |= tap_at(float(j), y, sign) << 2 * j;
+            to.share[0] = __uint_as_float(exists ? signs : 0);
+        } else {
+            weight = !exists ? 0 : TERMS == FINITE ? finite_or_0(weight) : weight;
+#pragma unroll
+            for (int j = 0; j < SUM_LINES; j++)
+                to.share[j] = weight * SCALE * share_of(y - float(j));
+        }
         const int at = place_of(threadIdx.x % 32);
         lines[at] = to, column[at] = x;
+    }
+    // If a sample touches a pixel on one axis: its sign there, or 3 if its share is 0. Otherwise 0.
+    static __device__ __forceinline__ u32 tap_at(float pixel, float at, u32 sign) {
+        if (NEAREST) return pixel == at ? sign : 0;
+        const float first = floorf(at);
+        return pixel == first ? sign : pixel != first + 1 ? 0 : at == first ? 3 : sign;
     }
     // Where sample k is. f32: a lane reads samples j and j + 4 of eight together.
     static __device__ __forceinline__ int place_of(int k) {
@@ -190,6 +254,13 @@ struct __align__(16) Shares {
         const float2 x = *reinterpret_cast<const float2 *>(&column[at]);
         const TwoLines both = *reinterpret_cast<const TwoLines *>(&lines[at]);
         multiply(x.x, both.of[0], first), multiply(x.y, both.of[1], second);
+    }
+    // A pass that counts: the signs of the sample at a place, in the pixel column of this lane.
+    __device__ __forceinline__ u32 signs(int at) const {
+        const u32 of_lines = __float_as_uint(lines[at].share[0]);
+        const u32 of_column = tap_at(float(threadIdx.x % 32 / 4), column[at], 1);
+        const u32 taps = (of_lines | of_lines >> 1) & 0x55555555;
+        return of_column == 0 ? 0 : of_column == 3 ? taps * 3 : of_lines;
     }
 };
 
@@ -211,29 +282,32 @@ struct RowsInOrder {
     __device__ __forceinline__ u32 later(u32 piece, int n) const { return piece ^ (n * 16); }
 };
 
-// The number, or 0 if it is not finite. Two 16-bit numbers of a word likewise.
-__device__ __forceinline__ float finite_or_0(float x) { return fabsf(x) <= MAX_FLOAT ? x : 0; }
-__device__ __forceinline__ u32 finite_or_0(u32 word) {
-    constexpr u32 EXPONENT = VALUE == BF16 ? 0x7f80 : 0x7c00;
-    const u32 low = (word & EXPONENT) == EXPONENT ? 0 : word & 0xffff;
-    const u32 high = (word >> 16 & EXPONENT) == EXPONENT ? 0 : word & 0xffff0000;
-    return low | high;
-}
-
-// 16-bit types: adds 8 * EIGHTS samples from sample `step` on.
-template <int EIGHTS, bool ONLY_FINITE, typename R>
+// 16-bit types: adds 8 * EIGHTS samples from sample `step` on. A pass that counts multiplies shares
+// that are plus by gradients of its own sign, and those that are minus by gradients of the other.
+template <int EIGHTS, Terms TERMS, typename R>
 __device__ __forceinline__ void add_samples(Sums &sums, const Shares &shares, int step,
                                             const R &rows) {
     const int lane = threadIdx.x % 32;
-    u32 high[SUM_LINES / 2][2 * EIGHTS], low[SUM_LINES / 2][2 * EIGHTS];
+    u32 high[SUM_LINES / 2][2 * EIGHTS], low[SUM_LINES / 2][2 * EIGHTS]; // or plus and minus
 #pragma unroll
     for (int half = 0; half < EIGHTS; half++) {
+        const int at = step + half * 8 + lane % 4 * 2;
         float first[SUM_LINES], second[SUM_LINES];
-        shares.read_two(step + half * 8 + lane % 4 * 2, first, second);
+        u32 signs = 0;
+        if constexpr (is_count(TERMS)) {
+            signs = shares.signs(at) | shares.signs(at + 1) << 16;
+        } else {
+            shares.read_two(at, first, second);
+        }
 #pragma unroll
         for (int j = 0; j < SUM_LINES; j++) {
             const int i = half * 2 + j % 2;
-            split2(first[j], second[j], high[j / 2][i], low[j / 2][i]);
+            if constexpr (is_count(TERMS)) {
+                high[j / 2][i] = (signs >> 2 * j & 0x10001) * ONE;
+                low[j / 2][i] = (signs >> (2 * j + 1) & 0x10001) * ONE;
+            } else {
+                split2(first[j], second[j], high[j / 2][i], low[j / 2][i]);
+            }
         }
     }
     // Lanes name the rows that are loaded as matrices of 8 samples and 8 channels, which are
@@ -246,16 +320,21 @@ __device__ __forceinline__ void add_samples(Sums &sums, const Shares &shares, in
         load_matrices(b, rows.later(piece, n));
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            u32 of_eight[EIGHTS];
+            u32 with_high[EIGHTS], with_low[EIGHTS];
 #pragma unroll
             for (int half = 0; half < EIGHTS; half++) {
                 const u32 word = b[i * EIGHTS + half];
-                of_eight[half] = ONLY_FINITE ? finite_or_0(word) : word;
+                if constexpr (is_count(TERMS)) {
+                    with_high[half] = find_infinite(word, TERMS == PLUS);
+                    with_low[half] = find_infinite(word, TERMS != PLUS);
+                } else {
+                    with_high[half] = with_low[half] = TERMS == FINITE ? finite_or_0(word) : word;
+                }
             }
 #pragma unroll
             for (int m = 0; m < SUM_LINES / 2; m++) {
-                multiply(sums[m][n + i], low[m], of_eight);
-                multiply(sums[m][n + i], high[m], of_eight);
+                multiply(sums[m][n + i], low[m], with_low);
+                multiply(sums[m][n + i], high[m], with_high);
             }
         }
     }
@@ -280,9 +359,8 @@ __device__ __forceinline__ void load_channels(float (&to)[COLUMN_TILES], const u
 }
 
 // Adds 32 samples, or `count` if those are fewer. `rows` says where their rows are. FEW:
-// 8 samples or fewer are usual. ONLY_FINITE: gradients that are not finite count as 0. All lanes of
-// a warp call this together.
-template <bool FEW, bool ONLY_FINITE, typename R>
+// 8 samples or fewer are usual. All lanes of a warp call this together.
+template <bool FEW, Terms TERMS, typename R>
 __device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const R &rows,
                                          u32 count) {
     const int lane = threadIdx.x % 32;
@@ -292,14 +370,21 @@ __device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const
             if (step >= count) break;
             u32 high[SUM_LINES / 2][4], low[SUM_LINES / 2][4];
             float share[2][SUM_LINES], gradient[2][COLUMN_TILES];
-            shares.read_two(step + lane % 4 * 2, share[0], share[1]);
+            if constexpr (!is_count(TERMS))
+                shares.read_two(step + lane % 4 * 2, share[0], share[1]);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 load_channels(gradient[half], rows.rows, rows.place(step + half * 4 + lane % 4));
+                const u32 signs = is_count(TERMS) ? shares.signs(step + lane % 4 * 2 + half) : 0;
 #pragma unroll
                 for (int j = 0; j < SUM_LINES; j++) {
                     const int i = half * 2 + j % 2;
-                    split(share[half][j], high[j / 2][i], low[j / 2][i]);
+                    if constexpr (is_count(TERMS)) {
+                        high[j / 2][i] = (signs >> 2 * j & 1) * ONE;
+                        low[j / 2][i] = (signs >> (2 * j + 1) & 1) * ONE;
+                    } else {
+                        split(share[half][j], high[j / 2][i], low[j / 2][i]);
+                    }
                 }
             }
 #pragma unroll
@@ -308,12 +393,21 @@ __device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     const float g = gradient[half][n];
-                    split(ONLY_FINITE ? finite_or_0(g) : g, b_high[half], b_low[half]);
+                    if constexpr (is_count(TERMS)) {
+                        b_high[half] = find_infinite(g, TERMS == PLUS);
+                        b_low[half] = find_infinite(g, TERMS != PLUS);
+                    } else {
+                        split(TERMS == FINITE ? finite_or_0(g) : g, b_high[half], b_low[half]);
+                    }
                 }
 #pragma unroll
                 for (int m = 0; m < SUM_LINES / 2; m++) {
-                    multiply(sums[m][n], low[m], b_high);
-                    multiply(sums[m][n], high[m], b_low);
+                    if constexpr (is_count(TERMS)) {
+                        multiply(sums[m][n], low[m], b_low);
+                    } else {
+                        multiply(sums[m][n], low[m], b_high);
+                        multiply(sums[m][n], high[m], b_low);
+                    }
                     multiply(sums[m][n], high[m], b_high);
                 }
             }
@@ -323,9 +417,9 @@ __device__ __forceinline__ void add_step(Sums &sums, const Shares &shares, const
         for (int step = 0; step < 32; step += 16) {
             if (step >= count) break;
             if (!FEW || count - step > 8) {
-                add_samples<2, ONLY_FINITE>(sums, shares, step, rows);
+                add_samples<2, TERMS>(sums, shares, step, rows);
             } else {
-                add_samples<1, ONLY_FINITE>(sums, shares, step, rows);
+                add_samples<1, TERMS>(sums, shares, step, rows);
             }
         }
     }
@@ -433,63 +527,33 @@ struct LaneChannel {
     }
 };
 
-// The channels of the pixels of a tile whose gradient is infinite or NaN, in shared memory: a bit
-// per channel of the chunk.
+// Which sums of a lane have terms of plus or minus infinity: a bit per sum of a pixel, 8 pixels.
 struct Marks {
-    u32 plus[TILE_PIXELS], minus[TILE_PIXELS]; // has terms of plus or minus infinity; NaN is both
+    static constexpr int PER_LINE = 2 * COLUMN_TILES; // sums of an image row
+    u32 plus[2] = {}, minus[2] = {};
+    bool in_order = false; // a weight is not finite: samples must be added one after the other
 
-    __device__ __forceinline__ void clear() {
-        static_assert(TILE_PIXELS == 32, "a lane per pixel");
-        plus[threadIdx.x % 32] = minus[threadIdx.x % 32] = 0;
-        __syncwarp();
+    // Takes the counts of image row `line` of the sums as those of row `row`.
+    template <Terms TERMS>
+    __device__ __forceinline__ void add(const Sums &counts, int line, int row) {
+        u32 found = 0;
+#pragma unroll
+        for (int i = 0; i < PER_LINE; i++)
+            found |= u32(counts[line / 2][i / 2][line % 2 * 2 + i % 2] > 0) << i;
+        u32(&to)[2] = TERMS == PLUS ? plus : minus;
+        const u32 shifted = found << row % 4 * 8;
+        row < 4 ? to[0] |= shifted : to[1] |= shifted;
     }
-    // Marks the pixels of `lines` image rows of a tile. A term that is not finite comes from a
-    // gradient or a weight that is not.
-    template <typename S>
-    __device__ __forceinline__ void add(const Args &args, const S &samples, const Tile &tile,
-                                        int first_line, int lines) {
-        const int lane = threadIdx.x % 32, first_row = tile.y + first_line;
-        const LaneChannel own_channel(args);
-        samples.for_each([&](u32 record, u32 lanes) {
-            PlacedSample own{0, 0, 0, 0, false};
-            if (lanes >> lane & 1) own = samples.load(record);
-            u32 own_plus = 0, own_minus = 0; // of this lane's sample
-            for_each_gradient(
-                samples, own, touches(own, tile, first_row, lines), own_channel.channel,
-                [&](int from, float gradient) {
-                    const float weight = __shfl_sync(0xffffffffu, own.weight, from);
-                    const bool finite = fabsf(weight) <= MAX_FLOAT && fabsf(gradient) <= MAX_FLOAT;
-                    const float term = finite || !own_channel.in_row ? 0 : weight * gradient;
-                    const u32 up = __ballot_sync(0xffffffffu, !(term <= MAX_FLOAT));
-                    const u32 down = __ballot_sync(0xffffffffu, !(term >= -MAX_FLOAT));
-                    if (lane == from) own_plus = up, own_minus = down;
-                });
-            if ((own_plus | own_minus) == 0) return;
-            for_each_tap(own.x, own.y, tile, [&](const auto &tap) {
-                const int column = tap.column - tile.x, line = tap.row - first_row;
-                if (u32(column) >= TILE_WIDTH || u32(line) >= u32(lines)) return;
-                const int pixel = line * TILE_WIDTH + column;
-                const u32 nan = tap.share() == 0 ? own_plus | own_minus : 0; // 0 times infinity
-                atomicOr(&plus[pixel], own_plus | nan), atomicOr(&minus[pixel], own_minus | nan);
-            });
-        });
-        __syncwarp();
-    }
-    // Stores infinity or NaN where there are marks.
-    __device__ __forceinline__ void store(const Args &args, const Tile &tile, int first_line,
-                                          int lines, int image, int head) const {
-        typedef typename Element<VALUE>::Stored Stored;
-        const LaneChannel own(args);
-        for (int i = 0; i < lines * TILE_WIDTH; i++) {
-            const int pixel = first_line * TILE_WIDTH + i;
-            const bool up = plus[i] >> threadIdx.x % 32 & 1,
-                       down = minus[i] >> threadIdx.x % 32 & 1;
-            if (!(up || down) || !own.in_row || !tile.has(pixel)) continue;
-            const float infinite = up ? -minus_infinity() : minus_infinity();
-            char *row = args.grad_value.at(image, tile.position_of(pixel), head);
-            reinterpret_cast<Stored *>(row)[own.channel] =
-                narrow<VALUE>(up && down ? infinite - infinite : infinite);
+    // Puts infinity, NaN or, if `zeros`, 0 into the sums of image row `line` that are marked.
+    __device__ __forceinline__ void put(Sums &sums, int line, int row, bool zeros) const {
+        const u32 up = (row < 4 ? plus[0] : plus[1]) >> row % 4 * 8,
+                  down = (row < 4 ? minus[0] : minus[1]) >> row % 4 * 8;
+#pragma unroll
+        for (int i = 0; i < PER_LINE; i++) {
+            float &sum = sums[line / 2][i / 2][line % 2 * 2 + i % 2];
+            const bool plus = up >> i & 1, minus = down >> i & 1;
+            const float infinite = plus ? -minus_infinity() : minus_infinity();
+            if (plus || minus) sum = zeros ? 0 : plus && minus ? infinite - infinite : infinite;
         }
-        __syncwarp();
     }
 };

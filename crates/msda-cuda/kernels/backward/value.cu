@@ -227,9 +227,10 @@ struct Loader {
     }
 };
 
-// Locates a sample and stages its shares in image rows `top` and `top + 1`.
-template <bool ONLY_FINITE>
-__device__ __forceinline__ void stage_shares(const Unit &unit, WarpStage &stage, const Raw &raw,
+// Locates a sample and stages its shares in image rows `top` and `top + 1`. Returns whether its
+// weight is finite.
+template <Terms TERMS>
+__device__ __forceinline__ bool stage_shares(const Unit &unit, WarpStage &stage, const Raw &raw,
                                              int top, bool exists) {
     float xy[2], weight[1];
     raw.xy.widen_to(xy), raw.weight.widen_to(weight);
@@ -242,10 +243,9 @@ __device__ __forceinline__ void stage_shares(const Unit &unit, WarpStage &stage,
     place(xy[0], xy[1], unit.level());
     // Bins that are shared hold samples of other top rows too.
     if (unit.levels.bin_shift > 0) exists = exists && max(int(floorf(xy[1])), 0) == top;
-    stage.shares.put(xy[0] - float(unit.first_column()), xy[1] - float(top),
-                     !exists       ? 0
-                     : ONLY_FINITE ? finite_or_0(weight[0])
-                                   : weight[0]);
+    stage.shares.put<TERMS>(xy[0] - float(unit.first_column()), xy[1] - float(top), weight[0],
+                            exists);
+    return !exists || fabsf(weight[0]) <= MAX_FLOAT;
 }
 
 // 16-bit types: sums of two image rows, of earlier steps. Volatile keeps them out of registers,
@@ -324,11 +324,12 @@ __device__ __forceinline__ void move_down(Sums &sums) {
     }
 }
 
-// Computes a unit and stores it. Returns the image rows whose sums are not finite, a bit per row.
-// With `together`, all warps of the block call this. ONLY_FINITE: other terms are left out.
-template <bool ONLY_FINITE>
-__device__ __forceinline__ u32 add_unit(const Unit &unit, Stages &stages, bool together,
-                                        int &turn) {
+// Computes a unit and stores it, or counts its terms. Returns the image rows whose sums are not
+// finite, a bit per row. With `together`, all warps of the block call this. `marks`: of the rows
+// that this warp stores.
+template <Terms TERMS>
+__device__ __forceinline__ u32 add_unit(const Unit &unit, Stages &stages, bool together, int &turn,
+                                        Marks &marks) {
     WarpStage &stage = stages.of_warp[threadIdx.x / 32];
     Steps steps(unit, stage, together);
     const Loader loader(unit, stage, steps.lane);
@@ -351,15 +352,28 @@ __device__ __forceinline__ u32 add_unit(const Unit &unit, Stages &stages, bool t
     while (top < unit.end) {
         if (current.left == 0 || top < current.top) { // image row `top` is complete
             if (!ROUND_EACH_STEP) earlier.move_row_to(sums);
-            if (top >= unit.first && (!together || add_over_warps(sums, stages, turn)) &&
-                !store_row(unit, values, sums, top)) {
-                not_finite |= 1u << (top - unit.first);
+            if (top >= unit.first && (!together || add_over_warps(sums, stages, turn))) {
+                const int row = top - unit.first;
+                if constexpr (is_count(TERMS)) {
+                    marks.add<TERMS>(sums, 0, row);
+                } else {
+                    if (TERMS == FINITE) marks.put(sums, 0, row, true);
+                    bool finite = store_row(unit, values, sums, top);
+                    if constexpr (TERMS == FINITE) {
+                        // All others are finite. Now the marks take their places.
+                        marks.put(sums, 0, row, false);
+                        store_row(unit, values, sums, top);
+                        finite = finite && !marks.in_order;
+                    }
+                    if (!finite) not_finite |= 1u << row;
+                }
             }
             move_down(sums);
             top++;
             continue;
         }
-        stage_shares<ONLY_FINITE>(unit, stage, raw, top, steps.lane < current.left);
+        const bool finite = stage_shares<TERMS>(unit, stage, raw, top, steps.lane < current.left);
+        if (TERMS == PLUS && !finite) marks.in_order = true;
         Step after_next;
         if (next.left > 0) {
             loader.load(raw, next, buffer ^ 1);
@@ -373,10 +387,10 @@ __device__ __forceinline__ u32 add_unit(const Unit &unit, Stages &stages, bool t
         if constexpr (ROUND_EACH_STEP) {
             Sums of_step;
             clear(of_step);
-            add_step<false, ONLY_FINITE>(of_step, stage.shares, rows, current.left);
+            add_step<false, TERMS>(of_step, stage.shares, rows, current.left);
             add_sums(sums, of_step);
         } else {
-            add_step<false, ONLY_FINITE>(sums, stage.shares, rows, current.left);
+            add_step<false, TERMS>(sums, stage.shares, rows, current.left);
             earlier.count_step(sums);
         }
         __syncwarp();
@@ -404,36 +418,29 @@ __device__ __forceinline__ void for_each_tile(const Unit &unit, u32 rows, bool t
     }
 }
 
-// The image rows of a unit that this warp has stored: one bit per row. `first_turn` is the value
-// that `turn` had before the unit.
-__device__ __forceinline__ u32 own_rows(const Unit &unit, bool together, int first_turn) {
-    const int count = unit.end - unit.first;
-    u32 rows = 0;
-    for (int i = 0; i < count; i++) {
-        const bool own = !together || u32((first_turn + i) % WARPS) == threadIdx.x / 32;
-        rows |= u32(own) << i;
-    }
-    return rows;
-}
-
-// Completes a unit after add_unit<true>. Rows in `too_large` have sums that overflowed: their
-// samples are added one after the other. Then it stores infinity and NaN in `rows`, the rows of
-// this warp. Both have one bit per image row.
-__device__ __forceinline__ void complete_unit(const Unit &unit, WarpStage &stage, u32 too_large,
-                                              u32 rows, bool together) {
+// Computes a unit again. With `together`, all warps of the block call this.
+__device__ __forceinline__ void add_unit_again(const Unit &unit, Stages &stages, bool together,
+                                               int &turn) {
+    const int first_turn = turn; // the same warp stores a row in each pass
+    Marks marks;
+    // Warps that share a unit also share the sums of an image row. A pass overwrites the ranges.
+    auto begin_pass = [&]() {
+        marks.in_order =
+            together ? __syncthreads_or(marks.in_order) : __any_sync(0xffffffffu, marks.in_order);
+        turn = first_turn;
+        load_ranges(unit, stages.of_warp[threadIdx.x / 32]);
+    };
+    add_unit<PLUS>(unit, stages, together, turn, marks);
+    begin_pass();
+    add_unit<MINUS>(unit, stages, together, turn, marks);
+    begin_pass();
+    const u32 rows = add_unit<FINITE>(unit, stages, together, turn, marks);
     const LaneChannel own(unit.args);
-    for_each_tile(unit, too_large, together,
+    __syncwarp();
+    for_each_tile(unit, rows, together,
                   [&](const auto &samples, const Tile &tile, int line, int lines) {
                       write_in_order(unit.args, samples, tile, line, lines, unit.image, unit.head,
                                      own.channel, own.in_row);
-                  });
-    Marks &marks = *reinterpret_cast<Marks *>(stage.rows);
-    static_assert(sizeof(Marks) <= sizeof(stage.rows), "marks take the place of rows of gradients");
-    for_each_tile(unit, rows, together,
-                  [&](const auto &samples, const Tile &tile, int line, int lines) {
-                      marks.clear();
-                      marks.add(unit.args, samples, tile, line, lines);
-                      marks.store(unit.args, tile, line, lines, unit.image, unit.head);
                   });
 }
 
@@ -460,12 +467,11 @@ __device__ __forceinline__ void add_units(const Args &args, const Levels &levels
             const Unit unit = bundle.unit_at(args, levels, u);
             if (!unit.has_rows()) continue;
             if (together) load_ranges(unit, stage);
-            const int first_turn = turn;
-            const u32 rows = add_unit<AGAIN>(unit, stages, together, turn);
             if constexpr (AGAIN) {
-                complete_unit(unit, stage, rows, own_rows(unit, together, first_turn), together);
-            } else if (rows != 0) {
-                not_finite = 1;
+                add_unit_again(unit, stages, together, turn);
+            } else {
+                Marks none;
+                if (add_unit<ALL>(unit, stages, together, turn, none) != 0) not_finite = 1;
             }
         }
         __syncwarp();

@@ -251,10 +251,10 @@ struct SumsBefore {
     }
 };
 
-// Adds the samples of a tile. All lanes of a warp call this together. ONLY_FINITE: terms that are
-// not finite are left out.
-template <bool ONLY_FINITE>
-__device__ __forceinline__ void add_kept(Sums &sums, const Stage &stage, WarpStage &own,
+// Adds the samples of a tile to sums, or counts their terms. Returns whether all weights of the
+// lane are finite. All lanes of a warp call this together.
+template <Terms TERMS>
+__device__ __forceinline__ bool add_kept(Sums &sums, const Stage &stage, WarpStage &own,
                                          const TileBits &bits, const Tile &tile, int points) {
     const int lane = threadIdx.x % 32;
     int mine = 0;
@@ -262,6 +262,7 @@ __device__ __forceinline__ void add_kept(Sums &sums, const Stage &stage, WarpSta
     for (int w = 0; w < LANE_WORDS; w++) mine += __popc(bits.word[w]);
     const LaneSums places(mine);
     const int count = places.all;
+    bool finite = true;
     SumsBefore before;
     // Lists the samples of this lane. `at`: where its first one belongs.
     auto list = [&](int at, auto fits) {
@@ -288,19 +289,19 @@ __device__ __forceinline__ void add_kept(Sums &sums, const Stage &stage, WarpSta
             const bool exists = from + lane < here;
             const int sample = own.list[exists ? from + lane : from];
             const Kept kept = stage.kept[sample];
-            own.shares.put(kept.x - float(tile.x), kept.y - float(tile.y),
-                           !exists       ? 0
-                           : ONLY_FINITE ? finite_or_0(kept.weight)
-                                         : kept.weight);
+            own.shares.put<TERMS>(kept.x - float(tile.x), kept.y - float(tile.y), kept.weight,
+                                  exists);
             __syncwarp();
             const RowsOfQueries rows{stage.rows, sample / points};
+            finite = finite && (!exists || fabsf(kept.weight) <= MAX_FLOAT);
             if (ROUND_EACH_STEP && listed + from > 0)
                 before.add(sums, listed + from > 32), clear(sums);
-            add_step<true, ONLY_FINITE>(sums, own.shares, rows, u32(here - from));
+            add_step<true, TERMS>(sums, own.shares, rows, u32(here - from));
             __syncwarp();
         }
     }
     if (ROUND_EACH_STEP && count > 32) before.add_to(sums);
+    return finite;
 }
 
 // Stores the sums of a tile. `values`: the first byte of this lane at position 0. `left`: bytes of
@@ -320,27 +321,37 @@ __device__ __forceinline__ bool store_sums(const char *values, int left, int str
 }
 
 // Computes a tile again that has sums that are not finite. All lanes of a warp call this together.
-__device__ __noinline__ void add_tile_again(const Args &args, const SamplesOfTile samples,
-                                            const Tile tile, int image, int head) {
-    WarpStage &stage = samples.stage.of_warp[threadIdx.x / 32];
+__device__ __forceinline__ void add_tile_again(const Args &args, const SamplesOfTile &samples,
+                                               const Tile &tile, int image, int head) {
+    WarpStage &own = samples.stage.of_warp[threadIdx.x / 32];
     const char *values =
         args.grad_value.at(image, 0, head) + blockIdx.y * (CHUNK * ELEMENT) + first_byte();
+    const int stride = int(args.grad_value.stride[1]), left = bytes_left(args, first_byte());
     Sums sums;
+    Marks marks;
     clear(sums);
-    add_kept<true>(sums, samples.stage, stage, samples.bits, tile, samples.points);
-    const bool finite = store_sums(values, bytes_left(args, first_byte()),
-                                   int(args.grad_value.stride[1]), tile, sums);
+    const bool weights_finite =
+        add_kept<PLUS>(sums, samples.stage, own, samples.bits, tile, samples.points);
+#pragma unroll
+    for (int line = 0; line < TILE_HEIGHT; line++) marks.add<PLUS>(sums, line, line);
+    clear(sums);
+    add_kept<MINUS>(sums, samples.stage, own, samples.bits, tile, samples.points);
+#pragma unroll
+    for (int line = 0; line < TILE_HEIGHT; line++) marks.add<MINUS>(sums, line, line);
+    clear(sums);
+    add_kept<FINITE>(sums, samples.stage, own, samples.bits, tile, samples.points);
+#pragma unroll
+    for (int line = 0; line < TILE_HEIGHT; line++) marks.put(sums, line, line, true);
+    const bool finite = store_sums(values, left, stride, tile, sums) && weights_finite;
+    // All others are finite. Now the marks take their places.
+#pragma unroll
+    for (int line = 0; line < TILE_HEIGHT; line++) marks.put(sums, line, line, false);
+    store_sums(values, left, stride, tile, sums);
     __syncwarp();
-    if (!__all_sync(0xffffffffu, finite)) {
-        const LaneChannel own(args);
-        return write_in_order(args, samples, tile, 0, TILE_HEIGHT, image, head, own.channel,
-                              own.in_row);
-    }
-    Marks &marks = *reinterpret_cast<Marks *>(stage.list);
-    static_assert(sizeof(Marks) <= sizeof(stage.list), "marks take the place of the list");
-    marks.clear();
-    marks.add(args, samples, tile, 0, TILE_HEIGHT);
-    marks.store(args, tile, 0, TILE_HEIGHT, image, head);
+    if (__all_sync(0xffffffffu, finite)) return;
+    const LaneChannel channel(args);
+    write_in_order(args, samples, tile, 0, TILE_HEIGHT, image, head, channel.channel,
+                   channel.in_row);
 }
 
 // Adds 1 to a counter in shared memory and returns its old value. The compiler makes an addition
@@ -354,14 +365,12 @@ __device__ __forceinline__ int take_next(int *counter) {
     return taken;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-    msda_backward_value_few(const __grid_constant__ Args args) {
-    __shared__ Levels levels;
-    __shared__ Runs runs;
-    __shared__ int next; // tile of the run
-    read_levels(args, levels);
-    divide_levels(levels, runs);
-    __syncthreads();
+// Computes all runs of a block. `next`: the next tile of a run. Sets `not_finite` if some sums are
+// not. AGAIN: some were not, and this time all results are right. All threads of the block call
+// this together.
+template <bool AGAIN>
+__device__ __forceinline__ void add_runs(const Args &args, const Levels &levels, const Runs &runs,
+                                         int &next, int &not_finite) {
     const Stage stage(args);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     WarpStage &own = stage.of_warp[warp];
@@ -445,17 +454,35 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             const int2 at = across.divide(first + t); // row and column of tiles
             const Tile tile = tile_at_place(level, l, at.x, at.y);
             Sums sums;
-            clear(sums);
-            add_kept<false>(sums, stage, own, bits, tile, points);
-            const int following = taken_by_lane_0(taken);
-            bits = TileBits(stage, following, tiles);
-            if (!__all_sync(0xffffffffu, store_sums(values, left, stride, tile, sums))) {
-                const Tile again = tile_of_level(level, l, first + t);
-                const SamplesOfTile samples{stage, TileBits(stage, t, tiles), points};
-                add_tile_again(args, samples, again, image, head);
+            if constexpr (AGAIN) {
+                add_tile_again(args, SamplesOfTile{stage, bits, points}, tile, image, head);
+            } else {
+                clear(sums), add_kept<ALL>(sums, stage, own, bits, tile, points);
             }
-            t = following;
+            t = taken_by_lane_0(taken);
+            bits = TileBits(stage, t, tiles);
+            if constexpr (!AGAIN) {
+                if (!store_sums(values, left, stride, tile, sums)) not_finite = 1;
+            }
         }
         __syncthreads();
     }
+}
+
+__device__ __noinline__ void add_runs_again(const Args &args, const Levels &levels,
+                                            const Runs &runs, int &next, int &not_finite) {
+    add_runs<true>(args, levels, runs, next, not_finite);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+    msda_backward_value_few(const __grid_constant__ Args args) {
+    __shared__ Levels levels;
+    __shared__ Runs runs;
+    __shared__ int next, not_finite;
+    read_levels(args, levels);
+    divide_levels(levels, runs);
+    if (threadIdx.x == 0) not_finite = 0;
+    __syncthreads();
+    add_runs<false>(args, levels, runs, next, not_finite);
+    if (not_finite) add_runs_again(args, levels, runs, next, not_finite);
 }

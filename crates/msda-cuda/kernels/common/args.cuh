@@ -74,9 +74,9 @@ constexpr bool STATIC_RESIDENCY = HAS_RESIDENT && LANE_LEVEL && SAMPLE_GROUPS ==
 constexpr int FIRST_RESIDENT_SAMPLE = STATIC_RESIDENCY ? FIRST_RESIDENT * UNIFORM_POINTS : 0;
 
 static_assert(!HAS_RESIDENT || (!DEVICE_LEVELS && !NEAREST && VEC == 16), "what resident.cu reads");
-static_assert(!DEVICE_LEVELS || PIXEL_STRIDE == 0, "sizes on the device are not known before");
 constexpr int REFERENCE_NUMBERS = FUSED == 2 ? 2 : 4; // per reference point
 constexpr int FIXED_ROW_PITCH[] = {ROW_PITCHES};
+static_assert(!DEVICE_LEVELS || FIXED_ROW_PITCH[0] == 0, "sizes are not known before");
 
 typedef SoftmaxOf<float> Softmax;
 

@@ -32,7 +32,7 @@ impl From<Region> for Pointer {
 /// A kernel's argument: its bytes, and the places that are filled in at launch.
 ///
 /// Every field has the name that it has in the kernel, such as `value` or `level[0].height`. The
-/// kernel compares names and offsets when it is compiled (`common/check.cuh`). Elements of an array
+/// kernel compares names and offsets when it is compiled (`CHECK_ARGS`). Elements of an array
 /// repeat the names of its first element, and only that one is compared.
 #[derive(Debug, Clone, Default)]
 pub struct Args {

@@ -79,3 +79,25 @@ pub(super) fn blocks(total: usize, target: &Target) -> u32 {
     let most = u64::from(target.sms) * 64;
     (total.div_ceil(BLOCK as usize) as u64).clamp(1, most.max(1)) as u32
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::jit::KERNELS;
+
+    /// Kernels have these numbers in their text. With another number the grid would be too small,
+    /// or the kernel would refuse a level that the host takes.
+    #[test]
+    fn numbers_in_kernels_are_those_of_the_host() {
+        let bounds = format!("__launch_bounds__({})", super::BLOCK);
+        for file in ["gaps", "samples_generic", "value_atomic", "reference"] {
+            let text = KERNELS.text(&format!("backward/{file}.cu")).unwrap();
+            assert_eq!(text.matches("__launch_bounds__").count(), text.matches(&bounds).count(), "{file}");
+        }
+        for file in ["forward/generic.cu", "pack.cu", "pad.cu"] {
+            assert!(KERNELS.text(file).unwrap().contains(&bounds), "{file}");
+        }
+        let side = format!("MAX_EXTENT = 1 << {};", msda::MAX_LEVEL_SIDE.ilog2());
+        let table = KERNELS.text("common/level_table.cuh").unwrap();
+        assert!(msda::MAX_LEVEL_SIDE.is_power_of_two() && table.contains(&side), "{side}");
+    }
+}

@@ -225,6 +225,7 @@ fn options() -> Vec<Asked> {
         once("f64-nearest-border", nearest(border(typed(f64, decoder())))),
         on_device(everywhere("levels-on-device", half(encoder()))),
         on_device(everywhere("levels-on-device-few", half(decoder()))),
+        on_device(once("levels-on-device-planar", half(seed()))),
         everywhere("thin-levels", thin),
         on_device(once("levels-on-device-bf16", typed(bf16, encoder()))).fused(ReferenceKind::Box),
     ];
@@ -270,6 +271,7 @@ fn gradients() -> Vec<Asked> {
         on_device(of("levels-on-device-few", Once, half(decoder()))),
         of("seed-f16", Once, half(seed())),
         on_device(of("levels-on-device", Once, half(encoder()))),
+        on_device(of("levels-on-device-planar", Once, half(seed()))),
         // Several batches per block, with a counter per bin in shared memory.
         of("large-level", Everywhere, points(spec(1, 2000, [2, 8], &[(256, 256)]), 4)),
         of("f64-large-level", Once, typed(points(spec(1, 2000, [2, 8], &[(1100, 240)]), 4), Dtype::F64)),

@@ -186,10 +186,12 @@ impl<T: Lane> Pass<'_, T> {
                 let place = Fixed { sums: to.element(0).cast(), apart: to.strides[2], bounds: to.bounds };
                 self.run(stretch, scratch, Some(place));
             }
-            Keep::Touched => {
+            // For other types the code is not even compiled: it is large.
+            Keep::Touched if const { size_of::<T>() < size_of::<T::Acc>() } => {
                 self.run(stretch, scratch, Some(&mut sums.slots));
                 call.isa.run(MoveTouched { slots: &mut sums.slots, channels: p.channels(), to });
             }
+            Keep::Touched => unreachable!("sums have the gradient's type"),
             Keep::All => {
                 let apart = part.pixels(p) * p.channels();
                 let bounds = Bounds::of(&sums.packed);

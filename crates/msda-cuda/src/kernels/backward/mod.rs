@@ -44,7 +44,8 @@ pub(super) fn add(
     let own = wanted.locations || wanted.weights || softmax.is_some() || points.is_some();
     let mut stored = None; // the stage that stores the softmax
     let mut value = ValueGradient::new(request, target, softmax);
-    if let Some(value) = value.take_if(|value| value.comes_first()) {
+    let comes_first = value.as_ref().is_some_and(ValueGradient::comes_first);
+    if let Some(value) = value.as_mut().filter(|_| comes_first) {
         value.add(call, None);
     }
     if own && p.batch() > 0 && p.queries() > 0 && p.heads() > 0 && p.samples() > 0 {
@@ -55,7 +56,10 @@ pub(super) fn add(
     if let Some(points) = points {
         reference::add(call, request, target, points);
     }
-    if let Some(value) = value {
-        value.add(call, stored);
+    if let Some(value) = &mut value {
+        if !comes_first {
+            value.add(call, stored);
+        }
+        value.add_gaps(call);
     }
 }

@@ -86,12 +86,12 @@ fn stages_wait_for_the_stages_that_they_need() {
         // Few queries: the gradient of value needs no other stage, unless the form is fused.
         (30, f16, bshd, None, ALL, Ordered, rows, "value_few[] samples[]"),
         (30, f16, bshd, None, value, Ordered, rows, "value_few[]"),
-        (30, f16, ring, None, ALL, Ordered, rows, "gaps[] value_few[] samples[]"),
+        (30, f16, ring, None, ALL, Ordered, rows, "value_few[] samples[] gaps[]"),
         (30, f16, bshd, Some(Box), ALL, Ordered, rows, "samples[] reference[0] value_few[0]"),
-        (30, f16, ring, Some(Point), value, Ordered, rows, "samples[] gaps[] value_few[0]"),
+        (30, f16, ring, Some(Point), value, Ordered, rows, "samples[] value_few[0] gaps[]"),
         // Sorting comes after the stages before it, and the gradient of value after sorting.
         (30, f16, bshd, None, ALL, Sorted, rows, "samples[] sort[0] value[1]"),
-        (30, f16, ring, None, ALL, Sorted, rows, "samples[] gaps[] sort[0] value[2]"),
+        (30, f16, ring, None, ALL, Sorted, rows, "samples[] sort[0] value[1] gaps[]"),
         (9000, f16, bshd, None, value, Ordered, rows, "sort[] value[0]"),
         (9000, f16, bshd, Some(Box), ALL, Ordered, rows, "samples[] reference[0] sort[1] value[2]"),
         (9000, f64, bshd, None, ALL, Ordered, Kernel::Generic, "samples_generic[] sort[0] value_plain[1]"),
@@ -103,7 +103,7 @@ fn stages_wait_for_the_stages_that_they_need() {
             ALL,
             Ordered,
             Kernel::Generic,
-            "samples_generic[] reference[0] gaps[] sort[1] value_plain[3]",
+            "samples_generic[] reference[0] sort[1] value_plain[2] gaps[]",
         ),
         (30, f16, bshd, None, ALL, Atomic, rows, "samples[] clear[0] value_atomic[1] value_round[2]"),
         // Without queries the gradient of value is zero.

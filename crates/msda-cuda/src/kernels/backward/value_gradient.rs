@@ -44,25 +44,30 @@ impl<'a> ValueGradient<'a> {
         self.few.is_some() && self.job.softmax.is_none()
     }
 
-    /// Adds the stages. `samples`: the stage that stores the softmax.
-    pub(super) fn add(mut self, call: &mut Call, samples: Option<usize>) {
+    /// Adds the stage that clears positions which are no pixels, if there may be some. No other
+    /// stage writes there, so none waits for it. It comes last, so that the others start first.
+    pub(super) fn add_gaps(&self, call: &mut Call) {
         let request = self.job.request;
         let p = request.problem;
-        if request.scatter == Scatter::Atomic && !self.empty {
-            return value_atomic::add(&mut self.job, call);
-        }
-        let before = call.stages.len().checked_sub(1);
         let pixels: usize = p.levels().iter().map(|l| l.h * l.w).sum();
-        let has_gaps =
+        let may =
             request.levels == Levels::Device || p.layout() == Layout::PlanarRing || pixels != p.positions();
-        if self.empty || has_gaps {
-            // No other stage writes there, so none waits for it.
+        if self.empty || (may && request.scatter != Scatter::Atomic) {
             call.branch();
             gaps::add(&self.job, call, self.empty);
         }
+    }
+
+    /// Adds the stages, except for gaps. `samples`: the stage that stores the softmax.
+    pub(super) fn add(&mut self, call: &mut Call, samples: Option<usize>) {
+        let request = self.job.request;
         if self.empty {
             return;
         }
+        if request.scatter == Scatter::Atomic {
+            return value_atomic::add(&mut self.job, call);
+        }
+        let before = call.stages.len().checked_sub(1);
         let chunks = Chunks::new(request, self.job.target);
         call.branch();
         let padded = chunks.filter(|chunks| chunks.pads);
