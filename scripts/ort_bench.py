@@ -1,15 +1,19 @@
-"""Times of the operator in ONNX Runtime on the CPU: `GridSample` as torch exports it, beside msda.
+"""Times in ONNX Runtime on the CPU: `GridSample` as torch exports it, beside msda.
 
-    python scripts/ort_bench.py LIBRARY     # target/release/libmsda_ort.so
+    python scripts/ort_bench.py LIBRARY             # the operator
+    python scripts/ort_bench.py LIBRARY --models    # and modules and models of transformers
 
-Needs onnxruntime, onnx and NumPy. Both sessions take turns in one run; each time is a median. The
-results are compared before.
+LIBRARY is target/release/libmsda_ort.so. Needs onnxruntime, onnx and NumPy; models need torch,
+transformers, onnxscript and msda-attn. Both sessions take turns in one run; each time is a median.
+The results are compared before.
 """
 
 from __future__ import annotations
 
+import pathlib
 import statistics
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -101,38 +105,112 @@ def msda_model(arrays):
 def session(proto, threads, library=None):
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
+    # Idle threads of the other session must not take time from this one.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if library:
         options.register_custom_ops_library(library)
     made = ort.InferenceSession(proto, options, providers=["CPUExecutionProvider"])
     names = [i.name for i in made.get_inputs()]
-    return lambda arrays: made.run(None, {name: arrays[name] for name in names})[0]
+    return lambda arrays: made.run(None, {name: arrays[name] for name in names})
 
 
-def main(library):
-    print(f"ONNX Runtime {ort.__version__}, f32, batch 1, {HEADS} heads, {CHANNELS} channels")
-    print("| workload | threads | GridSample, ms | msda, ms | ratio |\n|---|---|---|---|---|")
+def compare(name, theirs, ours, library, arrays):
+    for threads in (1, 0):
+        runs = [session(theirs, threads), session(ours, threads, library)]
+        for expected, got in zip(*(run(arrays) for run in runs)):
+            np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-4)
+        times = [[], []]
+        end = time.perf_counter() + SECONDS
+        while time.perf_counter() < end or len(times[0]) < 5:
+            for run, to in zip(runs, times):
+                start = time.perf_counter()
+                run(arrays)
+                to.append(1e3 * (time.perf_counter() - start))
+        theirs_ms, ours_ms = map(statistics.median, times)
+        print(
+            f"| {name} | {threads or 'all cores'} | {theirs_ms:.2f} | {ours_ms:.2f} "
+            f"| {theirs_ms / ours_ms:.1f} |",
+            flush=True,
+        )
+
+
+def operators(library):
     for name, (queries, levels) in WORKLOADS.items():
         arrays = inputs(queries, levels)
-        for threads in (1, 0):
-            runs = [
-                session(grid_sample_model(arrays, levels), threads),
-                session(msda_model(arrays), threads, library),
-            ]
-            expected, got = (run(arrays) for run in runs)
-            np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-4)
-            times = [[], []]
-            end = time.perf_counter() + SECONDS
-            while time.perf_counter() < end or len(times[0]) < 5:
-                for run, to in zip(runs, times):
-                    start = time.perf_counter()
-                    run(arrays)
-                    to.append(1e3 * (time.perf_counter() - start))
-            theirs, ours = map(statistics.median, times)
-            said = threads or "all cores"
-            print(
-                f"| {name} | {said} | {theirs:.2f} | {ours:.2f} | {theirs / ours:.1f} |", flush=True
+        compare(name, grid_sample_model(arrays, levels), msda_model(arrays), library, arrays)
+
+
+def models(library):
+    """An attention module with its linear layers, and a whole model, with random weights."""
+    import msda_attn as msda
+    import msda_attn.onnx
+    import torch
+    import transformers
+    from transformers.models.deformable_detr import modeling_deformable_detr as detr
+
+    class Attention(torch.nn.Module):
+        def __init__(self, levels):
+            super().__init__()
+            config = transformers.DeformableDetrConfig()
+            self.attention = detr.DeformableDetrMultiscaleDeformableAttention(
+                config, num_heads=HEADS, n_points=POINTS
             )
+            self.levels = levels
+            for parameter in self.parameters():
+                torch.nn.init.normal_(parameter, std=0.05)
+
+        def forward(self, x, points):
+            sizes = torch.tensor(self.levels)
+            starts = torch.cat((sizes.new_zeros(1), sizes.prod(1).cumsum(0)[:-1]))
+            return self.attention(
+                hidden_states=x,
+                encoder_hidden_states=x,
+                reference_points=points,
+                spatial_shapes=sizes,
+                spatial_shapes_list=self.levels,
+                level_start_index=starts,
+            )[0]
+
+    class Detector(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            resnet = transformers.ResNetConfig(out_features=["stage2", "stage3", "stage4"])
+            config = transformers.DeformableDetrConfig(
+                use_timm_backbone=False, use_pretrained_backbone=False, backbone_config=resnet
+            )
+            self.model = transformers.DeformableDetrForObjectDetection(config)
+
+        def forward(self, pixels):
+            found = self.model(pixel_values=pixels)
+            return found.logits, found.pred_boxes
+
+    torch.manual_seed(0)
+    queries, levels = WORKLOADS["15,422 queries, 4 levels"]
+    positions = sum(h * w for h, w in levels)
+    x = torch.randn(1, positions, HEADS * CHANNELS)
+    points = torch.rand(1, positions, len(levels), 2)
+    cases = {
+        f"attention with its linear layers, {positions:,} queries": (
+            Attention(levels),
+            {"x": x, "points": points},
+        ),
+        "Deformable-DETR, 480x640": (Detector(), {"pixels": torch.randn(1, 3, 480, 640)}),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        theirs, ours = (str(pathlib.Path(folder, f"{kind}.onnx")) for kind in ("theirs", "ours"))
+        for name, (module, given) in cases.items():
+            tensors = tuple(given.values())
+            with torch.no_grad():
+                torch.onnx.export(module.eval(), tensors, theirs, dynamo=True, verbose=False)
+                with msda.patch("transformers"):
+                    msda_attn.onnx.export(module, tensors, ours)
+            arrays = {name: tensor.numpy() for name, tensor in given.items()}
+            compare(name, theirs, ours, library, arrays)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    print(f"ONNX Runtime {ort.__version__}, f32, batch 1, {HEADS} heads, {CHANNELS} channels")
+    print("| workload | threads | GridSample, ms | msda, ms | ratio |\n|---|---|---|---|---|")
+    operators(sys.argv[1])
+    if "--models" in sys.argv:
+        models(sys.argv[1])

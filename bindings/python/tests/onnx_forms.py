@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -52,6 +54,14 @@ class Form(torch.nn.Module):
         self.form, self.change = form, change
 
     def sample(self, image: Tensor, grid: Tensor, level: int) -> Tensor:
+        if self.change == "wrapped grid":
+            grid = torch.where(grid > 1.6, grid - 2, grid)
+        elif self.change == "masked grid":
+            grid = torch.where(grid.abs() > 2, torch.zeros_like(grid), grid)
+        elif self.change == "clamped grid":
+            grid = grid.clamp(-1.1, 1.1)
+        elif self.change == "grid at least -1.2":
+            grid = torch.maximum(grid, torch.tensor(-1.2))
         if self.form == "gather":
             return by_gathers(image, grid)
         options = {"mode": "bilinear", "padding_mode": "zeros", "align_corners": False}
@@ -112,3 +122,67 @@ CHANGES = (
     "nearest",
     "nearest, one level",
 )
+# These differ for locations off the map only.
+GRID_CHANGES = ("wrapped grid", "masked grid", "clamped grid", "grid at least -1.2")
+
+
+class Arithmetic(torch.nn.Module):
+    """The operator with the arithmetic of Deformable-DETR around it, and a change of that."""
+
+    def __init__(self, change: str, operator: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.change, self.operator = change, operator
+
+    def forward(self, value: Tensor, reference: Tensor, offsets: Tensor, logits: Tensor) -> Tensor:
+        if self.change == "clamped points":
+            reference = reference.clamp(0, 1)
+        elif self.change == "points inside":
+            reference = reference.clamp(0.01, 0.99)
+        elif self.change == "points at least 0":
+            reference = torch.maximum(reference, torch.tensor(0.0))
+        elif self.change == "points at most 1":
+            reference = torch.minimum(reference, torch.tensor(1.0))
+        elif self.change == "wrapped points":
+            reference = torch.where(reference > 1, reference - 1, reference)
+        elif self.change == "clamped offsets":
+            offsets = offsets.clamp(-20, 20)
+        elif self.change == "clamped logits":
+            logits = logits.clamp(-40, 40)
+        weights = logits.flatten(3).softmax(-1).view_as(logits)
+        sizes = torch.tensor([[float(w), float(h)] for h, w in LEVELS])
+        if reference.shape[-1] == 4:
+            moved = offsets / POINTS * reference[:, :, None, :, None, 2:] * 0.5
+        else:
+            moved = offsets / sizes[None, None, None, :, None, :]
+        locations = reference[:, :, None, :, None, :2] + moved
+        if self.change == "clamped locations":
+            locations = locations.clamp(-3, 4)
+        elif self.change == "wrapped locations":
+            locations = torch.where(locations > 1.5, locations - 1, locations)
+        return self.operator(value, LEVELS, None, locations, weights)
+
+
+ARITHMETIC_NAMES = ["value", "reference", "offsets", "logits"]
+ARITHMETIC_CHANGES = (
+    "clamped points",
+    "points inside",
+    "points at least 0",
+    "points at most 1",
+    "wrapped points",
+    "clamped offsets",
+    "clamped logits",
+    "clamped locations",
+    "wrapped locations",
+)
+
+
+def arithmetic_arguments(boxes: bool, wide: bool = False) -> tuple[Tensor, ...]:
+    """Inputs of `Arithmetic`; `wide` ones reach where a change shows."""
+    generator = torch.Generator().manual_seed(0)
+    value, _, weights = arguments("stack")
+    reference = torch.rand(2, QUERIES, len(LEVELS), 4 if boxes else 2, generator=generator)
+    offsets = 2 * torch.randn(*weights.shape, 2, generator=generator)
+    logits = torch.randn(weights.shape, generator=generator)
+    if wide:
+        reference, offsets, logits = 3 * reference - 1, 15 * offsets, 40 * logits
+    return value, reference, offsets, logits

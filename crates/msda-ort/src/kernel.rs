@@ -316,7 +316,8 @@ impl Threads for Pool {
 fn given<T>(name: &CStr, expected: &str, got: Result<T>) -> Result<Option<T>> {
     match got {
         Ok(value) => Ok(Some(value)),
-        // ONNX Runtime's words in all versions. Other words are an error: no attribute is ignored.
+        // ONNX Runtime's words in all versions. With other words an attribute of ours is wrong, and
+        // is not ignored. Attributes of other names are not seen: ONNX Runtime does not list them.
         Err(refused) if refused.message.contains("No attribute") => Ok(None),
         Err(refused) => Err(Refused::wrong_type(&name.to_string_lossy(), refused.message, expected)),
     }
@@ -353,7 +354,7 @@ unsafe fn options(api: Api, info: Handle) -> Result<i64> {
     }
 }
 
-/// Points per level; none if the node has no such attribute.
+/// Points per level; none if the node has no such attribute, or an empty one.
 ///
 /// # Safety
 /// `info` describes a node.
@@ -366,12 +367,19 @@ unsafe fn points(api: Api, info: Handle) -> Result<Vec<u8>> {
     if given(name, expected, got)?.is_none() {
         return Ok(Vec::new());
     }
+    if len == 0 {
+        // An empty list is the schema's default. ONNX Runtime says 0 for a single number too.
+        let mut single = 0;
+        // SAFETY: as above.
+        return match unsafe { api.kernel_info_get_attribute_int64(info, name.as_ptr(), &mut single) } {
+            Ok(()) => Err(Refused::wrong_type("points", single, expected)),
+            Err(_) => Ok(Vec::new()),
+        };
+    }
     let mut numbers = vec![0i64; len];
-    if len > 0 {
-        // SAFETY: the list has room for so many numbers.
-        unsafe {
-            api.kernel_info_get_attribute_array_int64(info, name.as_ptr(), numbers.as_mut_ptr(), &mut len)?;
-        }
+    // SAFETY: the list has room for so many numbers.
+    unsafe {
+        api.kernel_info_get_attribute_array_int64(info, name.as_ptr(), numbers.as_mut_ptr(), &mut len)?;
     }
     let points: Option<Vec<u8>> = numbers.iter().map(|&n| u8::try_from(n).ok()).collect();
     points

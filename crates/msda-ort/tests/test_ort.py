@@ -298,6 +298,15 @@ def test_points_that_differ_per_level(provider):
 
 
 @newer
+def test_an_empty_list_of_points_is_the_default():
+    arrays = inputs()
+    plain, empty = (model(arrays, uniform(arrays)) for _ in range(2))
+    (node,) = [node for node in empty.graph.node if node.domain == "msda"]
+    node.attribute.append(helper.make_attribute("points", [], attr_type=onnx.AttributeProto.INTS))
+    assert np.array_equal(run(session(empty), arrays), run(session(plain), arrays))
+
+
+@newer
 def test_levels_with_gaps_and_reference_points_of_one_level():
     arrays = fused_inputs(4)
     arrays["reference_points"] = arrays["reference_points"][:, :, :1]
@@ -465,9 +474,9 @@ def test_wrong_types(types):
 
 
 def threads_of_this_process():
-    """None where the system does not say it."""
+    """The identifiers of the threads; none where the system does not list them."""
     tasks = pathlib.Path("/proc/self/task")
-    return len(list(tasks.iterdir())) if tasks.is_dir() else None
+    return {task.name for task in tasks.iterdir()} if tasks.is_dir() else set()
 
 
 def check_threads():
@@ -478,7 +487,9 @@ def check_threads():
         made = session(proto, with_options=options(threads))
         before = threads_of_this_process()
         results.append(run(made, arrays))
-        assert threads_of_this_process() == before, "the operator started threads of its own"
+        # Threads of the session before this one may still end; Linux lists them for a moment.
+        started = threads_of_this_process() - before
+        assert not started, "the operator started threads of its own"
     assert all((result == results[0]).all() for result in results)
 
 

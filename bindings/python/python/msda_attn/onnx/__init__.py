@@ -51,5 +51,10 @@ _LATER = {
 def __getattr__(name: str) -> object:
     if name not in _LATER:
         raise AttributeError(f"module 'msda_attn.onnx' has no attribute {name!r}")
-    globals()[name] = getattr(importlib.import_module(_LATER[name], __name__), name)
+    try:
+        globals()[name] = getattr(importlib.import_module(_LATER[name], __name__), name)
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"msda_attn.onnx.{name} needs {error.name}\nhint: pip install {error.name}"
+        ) from error
     return globals()[name]

@@ -9,17 +9,19 @@ import pathlib
 import sys
 
 from . import graph as files
-from .match import rewrite
-from .ops import OnnxError
-from .tensorrt import convert
+from .match import Found, rewrite
+from .ops import OnnxError, is_ours
+from .tensorrt import NEVER_RUN, convert
 from .verifier import verify
 
 
-def _size(text: str) -> tuple[str, int]:
-    name, _, number = text.rpartition("=")
-    if not name or not number.isdigit() or int(number) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected NAME=NUMBER")
-    return name, int(number)
+def _size(text: str) -> tuple[str, int | tuple[int, int]]:
+    name, _, given = text.rpartition("=")
+    numbers = given.split(",")
+    if not name or len(numbers) > 2 or not all(n.isdigit() and int(n) for n in numbers):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected NAME=NUMBER or NAME=FIRST,SECOND")
+    first, *second = map(int, numbers)
+    return name, (first, *second) if second else first
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -37,8 +39,8 @@ def _parser() -> argparse.ArgumentParser:
             type=_size,
             action="append",
             default=[],
-            metavar="NAME=NUMBER",
-            help="a dynamic size of the inputs",
+            metavar="NAME=NUMBER[,SECOND]",
+            help="a dynamic size of the inputs; the second run has another, or SECOND",
         )
         if name == "rewrite":
             sub.add_argument("-o", "--output", type=pathlib.Path, required=True)
@@ -53,31 +55,36 @@ def main(arguments: list[str]) -> int:
     args = _parser().parse_args(arguments)
     try:
         return _rewrite(args) if args.command == "rewrite" else _verify(args)
-    except OnnxError as error:
+    except Exception as error:  # A hostile file may break onnx, NumPy or ONNX Runtime anywhere.
+        text = str(error) if isinstance(error, OnnxError) else f"{type(error).__name__}: {error}"
         if args.json:
-            print(json.dumps({"ok": False, "error": str(error)}))
+            _print_json({"ok": False, "error": text})
         else:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {text}", file=sys.stderr)
         return 2
+
+
+def _print_json(found: dict) -> None:
+    print(json.dumps(found, allow_nan=False))
 
 
 def _rewrite(args: argparse.Namespace) -> int:
     model = files.load(args.model)
     report = rewrite(model, dict(args.size))
-    done = files.uses_ours(model)
+    done = any(map(is_ours, model.graph.node))
     if done and args.target == "tensorrt":
         convert(model, dict(args.size))
+        report.append(Found([], "note", NEVER_RUN))
     if done:
         files.save(model, args.output)
     if args.json:
         found = [dataclasses.asdict(entry) for entry in report]
-        print(
-            json.dumps({"ok": done, "output": str(args.output) if done else None, "found": found})
-        )
+        _print_json({"ok": done, "output": str(args.output) if done else None, "found": found})
         return 0 if done else 1
     for entry in report:
         error = "" if entry.error is None else f" (relative error {entry.error:.1e})"
-        print(f"{entry.status}: {', '.join(entry.nodes)}: {entry.reason}{error}")
+        nodes = f"{', '.join(entry.nodes)}: " if entry.nodes else ""
+        print(f"{entry.status}: {nodes}{entry.reason}{error}")
     print(f"wrote {args.output}" if done else "nothing was replaced, and nothing was written")
     return 0 if done else 1
 
@@ -86,7 +93,7 @@ def _verify(args: argparse.Namespace) -> int:
     against = None if args.against is None else files.load(args.against)
     report = verify(files.load(args.model), against, dict(args.size))
     if args.json:
-        print(json.dumps({"ok": report.ok, **dataclasses.asdict(report)}))
+        _print_json({"ok": report.ok, **dataclasses.asdict(report)})
         return 0 if report.ok else 1
     for entry in report.nodes + report.outputs:
         name = f"node {entry['node']}" if "node" in entry else f"output {entry['output']}"

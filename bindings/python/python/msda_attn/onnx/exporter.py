@@ -5,19 +5,32 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import torch
 from onnxscript import opset18 as op
 from onnxscript.values import Opset
+from torch.utils._pytree import tree_leaves, tree_map
 
 from .._options import decode
 from .._torch import grid
 from . import graph as files
-from . import match
-from .ops import ATTRIBUTES, DOMAIN, FUSED, PLAIN, OnnxError, is_ours, register_schemas
+from . import match, tensorrt
+from .ops import (
+    ATTRIBUTES,
+    DOMAIN,
+    FUSED,
+    PLAIN,
+    OnnxError,
+    error,
+    is_ours,
+    register_schemas,
+)
+from .verifier import limit_of
 
 register_schemas()
 _ours = Opset(DOMAIN, 1)
@@ -166,12 +179,15 @@ def export(
     of the operator where that is proven to compute the same. The file has our nodes, and local
     functions that compute them where our library is missing.
 
+    ONNX Runtime's results are compared with torch's for the arguments and, if sizes are dynamic,
+    for a second set of sizes: a batch grows by one, height and width of images change places, other
+    sizes double. A warning says what was not compared.
+
     Args:
         target: 'onnx', or 'tensorrt' for NVIDIA's plugin.
 
     Raises:
-        OnnxError: a size in `dynamic_shapes` became a constant, or the model does not run at
-            another size.
+        OnnxError: a size in `dynamic_shapes` became a constant, or results differ.
     """
     if opset_version < 18:
         raise OnnxError(f"opset_version: got {opset_version}, expected 18 or newer")
@@ -192,7 +208,8 @@ def export(
             custom_translation_table=translations() | options.pop("custom_translation_table", {}),
             **options,
         )
-    leaves = list(_leaves(model, args, kwargs or {}, dynamic_shapes))
+    call = inspect.signature(model.forward).bind(*args, **kwargs or {})
+    leaves = list(_leaves(call.arguments, dynamic_shapes))
     made = _optimized(program)
     sizes = _check_dynamic(made, leaves)
     if not files.uses_ours(made):
@@ -202,7 +219,7 @@ def export(
         )
     for at, node in enumerate(made.graph.node):
         node.name = node.name or f"node_{at}"
-        # Torch writes defaults too. The library takes an empty list for a wrong type.
+        # Torch writes defaults too.
         empty = [a for a in node.attribute if is_ours(node) and a.name == "points" and not a.ints]
         for attribute in empty:
             node.attribute.remove(attribute)
@@ -210,11 +227,16 @@ def export(
         # Torch writes a newer version, which ONNX Runtime 1.17 does not read.
         made.ir_version = 9
     files.add_functions(made, any(t.dtype is torch.float64 for t, _ in leaves))
-    match.fuse(made, sizes, demand=True)
+    tensors = (*[tensor for tensor, _ in leaves], *model.parameters())
+    if any(tensor.dtype is torch.bfloat16 for tensor in tensors):
+        _warn("ONNX Runtime's CPU provider does not run bfloat16: nothing was fused or compared")
+    else:
+        runs = _runs(model, made, call, leaves, sizes)
+        match.fuse(made, [inputs for inputs, _ in runs], demand=True)
+        _compare(made, runs)
     if target == "tensorrt":
-        from .tensorrt import convert
-
-        convert(made)
+        tensorrt.convert(made)
+        _warn(tensorrt.NEVER_RUN)
     if path is not None:
         files.save(made, path)
     return made
@@ -234,9 +256,8 @@ def _optimized(program: torch.onnx.ONNXProgram) -> onnx.ModelProto:
     return best
 
 
-def _leaves(model, args: tuple, kwargs: dict, shapes: Any) -> Iterator[tuple[torch.Tensor, Any]]:
+def _leaves(given: dict, shapes: Any) -> Iterator[tuple[torch.Tensor, Any]]:
     """The tensors among the arguments in their order, and which of their sizes are dynamic."""
-    given = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
     if not isinstance(shapes, dict):
         shapes = dict(zip(given, shapes or ()))
     yield from _walk(given, shapes)
@@ -276,3 +297,101 @@ def _check_dynamic(made: onnx.ModelProto, leaves: list) -> dict[str, int]:
             if dim.HasField("dim_param"):
                 sizes.setdefault(dim.dim_param, tensor.shape[axis])
     return sizes
+
+
+_Run = tuple[dict[str, np.ndarray], list[np.ndarray]]
+
+
+def _runs(
+    model: torch.nn.Module,
+    made: onnx.ModelProto,
+    call: inspect.BoundArguments,
+    leaves: list,
+    sizes: dict[str, int],
+) -> list[_Run]:
+    """Inputs by their names in the file, with torch's results: the example, and one of other sizes.
+
+    The second has other sizes wherever torch runs with them.
+    """
+    names = [i.name for i in files.model_inputs(made)]
+
+    def run(tensors: list[torch.Tensor]) -> _Run:
+        swap = {id(old): new for (old, _), new in zip(leaves, tensors)}
+        with torch.no_grad():
+            changed = tree_map(lambda item: swap.get(id(item), item), call.arguments)
+            changed = inspect.BoundArguments(call.signature, changed)
+            results = tree_leaves(model(*changed.args, **changed.kwargs))
+        inputs = {name: tensor.detach().cpu().numpy() for name, tensor in zip(names, tensors)}
+        return inputs, [t.cpu().numpy() for t in results if isinstance(t, torch.Tensor)]
+
+    runs = [run([tensor for tensor, _ in leaves])]
+    if not sizes:
+        return runs
+    every = files.run_sizes(made, sizes, 1)
+    kinds = files.symbols(made)
+    batch = {name: n if kinds[name] == "batch" else sizes[name] for name, n in every.items()}
+    problem = ""
+    for wanted in (every, batch):
+        if wanted == sizes:
+            break
+        try:
+            runs.append(run(_resized(made, leaves, wanted)))
+            break
+        except Exception as reason:  # Whatever the model's code raises.
+            problem = f"torch does not run it with the sizes {wanted}: {reason}"
+    else:
+        raise OnnxError(f"the model: got a constant where a dynamic size was asked for; {problem}")
+    if problem:
+        _warn(f"results were compared for fewer sizes: {problem}")
+    return runs
+
+
+def _resized(made: onnx.ModelProto, leaves: list, sizes: dict[str, int]) -> list[torch.Tensor]:
+    """The example's tensors with other sizes: their numbers are repeated or left out."""
+    resized = []
+    for info, (tensor, _) in zip(files.model_inputs(made), leaves):
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+            if dim.dim_param:
+                places = torch.arange(sizes[dim.dim_param], device=tensor.device)
+                tensor = tensor.index_select(axis, places % tensor.shape[axis])
+        resized.append(tensor)
+    return resized
+
+
+def _compare(made: onnx.ModelProto, runs: list[_Run]) -> None:
+    """Refuses a file whose results differ from torch's."""
+    names, runner = [o.name for o in made.graph.output], files.session(made)
+    got = [files.run(runner, names, inputs) for inputs, _ in runs]
+    if len(runs) > 1:
+        shapes = [[array.shape for array in results] for results in got]
+        batches = files.batches(made, [inputs for inputs, _ in runs])
+        for problem in files.fixed_batches(names, shapes, batches):
+            raise OnnxError(problem)
+    known = True
+    for results, (inputs, expected) in zip(got, runs):
+        sizes = {name: list(array.shape) for name, array in inputs.items()}
+        if len(results) != len(expected):
+            return _warn(f"torch has {len(expected)} outputs, the file {len(results)}")
+        for name, found, right in zip(names, results, expected):
+            where, limit = f"output {name!r}, inputs {sizes}", limit_of(found)
+            if found.shape != right.shape:
+                raise OnnxError(
+                    f"{where}: got shape {list(found.shape)}, expected {list(right.shape)} as in "
+                    f"torch\n{_HINT}"
+                )
+            worst = error(found, right)
+            if not known or worst <= limit:
+                continue
+            problem = f"{where}: relative error {worst:.1e} to torch, expected at most {limit:.0e}"
+            if results is not got[0]:
+                raise OnnxError(f"{problem}\n{_HINT}")
+            # Near ties of a top-k, or an operator that ONNX Runtime computes in another way.
+            _warn(f"{problem}; as these are the arguments of the call, only shapes were compared")
+            known = False
+
+
+_HINT = "hint: the model's code makes a size a number"
+
+
+def _warn(text: str) -> None:
+    warnings.warn(f"msda_attn.onnx.export: {text}", stacklevel=3)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import graphlib
+import math
 import os
 import pathlib
 import re
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 from onnx import helper
 
 from .. import _native
@@ -37,16 +39,18 @@ def load(path: str | os.PathLike) -> onnx.ModelProto:
     path = pathlib.Path(path)
     register_schemas()
     try:
-        model = onnx.load(str(path))
+        model = onnx.load(str(path), load_external_data=False)
+        _check_external_data(model, path.parent)
+        onnx.load_external_data_for_model(model, str(path.parent))
         if opset(model) < OLDEST_OPSET:
             raise OnnxError(
                 f"opset: got {opset(model)}, expected {OLDEST_OPSET} or newer\n"
                 "hint: onnx.version_converter.convert_version converts a model"
             )
         _sort(model)
-        if model.ByteSize() <= _LIMIT:
+        if size(model) <= _LIMIT:
             onnx.checker.check_model(model)
-        for node in filter(is_ours, model.graph.node):
+        for node in filter(is_ours, all_nodes(model.graph)):
             attributes(node)
     except FileNotFoundError as error:
         raise OnnxError(f"{path}: got no such file: {_short(error)}") from None
@@ -55,6 +59,49 @@ def load(path: str | os.PathLike) -> onnx.ModelProto:
     except (DecodeError, onnx.checker.ValidationError, ValueError, OSError, RuntimeError) as error:
         raise OnnxError(f"{path}: got no valid ONNX model: {_short(error)}") from None
     return model
+
+
+def _check_external_data(model: onnx.ModelProto, folder: pathlib.Path) -> None:
+    """Refuses external data that is not a file of its own in the folder of the model."""
+    for tensor in tensors(model):
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        where = f"tensor {tensor.name!r}: external data: got {entries.get('location')!r}"
+        path = (folder / entries.get("location", "")).resolve()
+        if not path.is_relative_to(folder.resolve()) or not path.is_file():
+            raise OnnxError(f"{where}, expected a file in the folder of the model")
+        if path.stat().st_nlink > 1:
+            raise OnnxError(f"{where}, which has other names (hard links), expected one name")
+
+
+def all_nodes(*graphs) -> Iterator[onnx.NodeProto]:
+    """The nodes of graphs and functions, those of their branches and loops included."""
+    for found in graphs:
+        for node in found.node:
+            yield node
+            yield from all_nodes(*(g for a in node.attribute for g in (a.g, *a.graphs)))
+
+
+def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """All tensors of a model: initializers and attributes."""
+    work = [model.graph, *model.functions]
+    yield from (t for s in model.graph.sparse_initializer for t in (s.values, s.indices))
+    yield from model.graph.initializer
+    for node in all_nodes(*work):
+        for a in node.attribute:
+            sparse = (a.sparse_tensor, *a.sparse_tensors)
+            yield from (a.t, *a.tensors)
+            yield from (t for s in sparse for t in (s.values, s.indices))
+            yield from (t for g in (a.g, *a.graphs) for t in g.initializer)
+
+
+def size(model: onnx.ModelProto) -> int:
+    """The bytes of a model. Protocol buffers cannot measure models over 2 GB."""
+    try:
+        return model.ByteSize()
+    except EncodeError:
+        return sys.maxsize
 
 
 def _sort(model: onnx.ModelProto) -> None:
@@ -84,12 +131,13 @@ def _short(error: Exception) -> str:
 def save(model: onnx.ModelProto, path: str | os.PathLike, check: bool = True) -> None:
     """Writes a file that appears only when it is complete. Over 2 GB it uses external data."""
     path = pathlib.Path(path)
-    external, data = model.ByteSize() > _LIMIT, f"{path.name}.data"
+    external, data = size(model) > _LIMIT, f"{path.name}.data"
     try:
         with tempfile.TemporaryDirectory(prefix=".msda-", dir=path.parent) as folder:
             part = pathlib.Path(folder)
             options = {"save_as_external_data": True, "location": data} if external else {}
-            onnx.save_model(model, str(part / path.name), **options)
+            # Saving external data would take the numbers out of the model.
+            onnx.save_model(copy_of(model) if external else model, str(part / path.name), **options)
             if check:
                 onnx.checker.check_model(str(part / path.name))
             # The data first: no moment has the new model with other data.
@@ -107,7 +155,7 @@ def opset(model: onnx.ModelProto) -> int:
 
 def add_functions(model: onnx.ModelProto, double: bool = False) -> None:
     """Gives nodes of ours their bodies, and the model the domain."""
-    nodes = [node for node in model.graph.node if is_ours(node)]
+    nodes = [node for node in all_nodes(model.graph) if is_ours(node)]
     others = [f for f in model.functions if f.domain != DOMAIN]
     del model.functions[:]
     model.functions.extend(others + functions(nodes, opset(model), double))
@@ -137,12 +185,10 @@ def session(model: onnx.ModelProto, optimize: bool = True, library: bool = True)
         options.register_custom_ops_library(str(library_path()))
     make = functools.partial(ort.InferenceSession, providers=["CPUExecutionProvider"])
     try:
-        if model.ByteSize() <= _LIMIT:
+        if size(model) <= _LIMIT:
             return make(model.SerializeToString(), options)
         with tempfile.TemporaryDirectory(prefix="msda-") as folder:
-            copy = onnx.ModelProto()
-            copy.CopyFrom(model)
-            save(copy, pathlib.Path(folder) / "model.onnx", check=False)
+            save(model, pathlib.Path(folder) / "model.onnx", check=False)
             return make(str(pathlib.Path(folder) / "model.onnx"), options)
     except Exception as error:  # ONNX Runtime's exceptions share no class with a name.
         raise OnnxError(f"ONNX Runtime does not load the model: {_short(error)}") from None
@@ -160,7 +206,7 @@ def run(runner, names: Iterable[str] | None, feeds: Mapping[str, np.ndarray]) ->
 
 
 def uses_ours(model: onnx.ModelProto) -> bool:
-    return any(is_ours(node) for node in model.graph.node)
+    return any(map(is_ours, all_nodes(model.graph)))
 
 
 def model_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
@@ -189,29 +235,80 @@ SIZES = (
 )
 
 
-def feeds(
-    model: onnx.ModelProto, sizes: Mapping[str, int], run_number: int = 0
-) -> dict[str, np.ndarray]:
-    """Random inputs. Masks are ones; other integers are small."""
-    rng = np.random.default_rng(run_number)
+# Dynamic sizes by name: for the first run, or for both.
+Sizes = Mapping[str, "int | tuple[int, int]"]
+# Per input: 2 GB of float64 while random numbers are made.
+_MOST_NUMBERS = 2**28
+
+
+def run_sizes(model: onnx.ModelProto, sizes: Sizes, run_number: int) -> dict[str, int]:
+    """All dynamic sizes of the first or the second run. Some may be given for one run or for both.
+
+    In the second run every size differs: a given batch grows by one, given heights and widths of
+    images change places, and others double.
+    """
     kinds = symbols(model)
     unknown = set(sizes) - set(kinds)
     if unknown:
         raise OnnxError(f"--size: got {sorted(unknown)}, expected names of {sorted(kinds)}")
-    made = {}
+    found = {}
+    for name, kind in kinds.items():
+        given = sizes.get(name, (SIZES[0][kind], SIZES[1][kind]))
+        if isinstance(given, int):
+            given = (given, given + 1 if kind == "batch" else 2 * given)
+        found[name] = given[run_number]
+    for i in model_inputs(model):
+        image = [dim.dim_param for dim in i.type.tensor_type.shape.dim][-2:]
+        pair = [sizes.get(name) for name in image]
+        if len(i.type.tensor_type.shape.dim) > 3 and all(isinstance(n, int) for n in pair):
+            if run_number and pair[0] != pair[1]:
+                found.update(zip(image, reversed(pair)))
+    return found
+
+
+def batches(model: onnx.ModelProto, inputs: Sequence) -> set[tuple[int, int]]:
+    """Dynamic first sizes of the inputs in two runs."""
+    dims = {i.name: i.type.tensor_type.shape.dim for i in model_inputs(model)}
+    return {
+        tuple(given[name].shape[0] for given in inputs)
+        for name, found in dims.items()
+        if found and found[0].WhichOneof("value") != "dim_value"
+    }
+
+
+def fixed_batches(names: Iterable[str], shapes: Sequence, batches: Iterable) -> list[str]:
+    """What is wrong with outputs whose first size was the batch, and stays in the second run.
+
+    Shapes and batches are those of the first and the second run.
+    """
+    return [
+        f"output {name!r}: got {first[0]} rows for a batch of {after}, expected {after}\n"
+        "hint: the model's code makes the batch a number; if this output has no batch, use "
+        "another batch size"
+        for name, first, second in zip(names, *shapes)
+        for before, after in batches
+        if first and first[0] == second[0] == before != after
+    ]
+
+
+def feeds(model: onnx.ModelProto, sizes: Sizes, run_number: int = 0) -> dict[str, np.ndarray]:
+    """Random inputs. Masks are ones; other integers are small."""
+    rng = np.random.default_rng(run_number)
+    chosen, made = run_sizes(model, sizes, run_number), {}
     for i in model_inputs(model):
         if not i.type.HasField("tensor_type"):
             raise OnnxError(f"input {i.name!r}: got a type that is no tensor")
-        shape = []
-        for axis, dim in enumerate(i.type.tensor_type.shape.dim):
-            name = dim.dim_param or f"{i.name}_{axis}"
-            fixed = dim.WhichOneof("value") == "dim_value"
-            # Given sizes are those of the first run; a batch grows by one in the second.
-            more = run_number if kinds.get(name) == "batch" else 0
-            size = (
-                sizes[name] + more if name in sizes else SIZES[run_number][kinds.get(name, "other")]
+        shape = [
+            dim.dim_value
+            if dim.WhichOneof("value") == "dim_value"
+            else chosen[dim.dim_param or f"{i.name}_{axis}"]
+            for axis, dim in enumerate(i.type.tensor_type.shape.dim)
+        ]
+        if min(shape, default=0) < 0 or math.prod(shape) > _MOST_NUMBERS:
+            raise OnnxError(
+                f"input {i.name!r}: got shape {shape}, expected sizes of at least 0 and at most "
+                f"{_MOST_NUMBERS} numbers"
             )
-            shape.append(dim.dim_value if fixed else size)
         dtype = helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type)
         if "mask" in i.name or np.issubdtype(dtype, np.bool_):
             made[i.name] = np.ones(shape, dtype)
@@ -220,6 +317,11 @@ def feeds(
         else:
             made[i.name] = rng.standard_normal(shape).astype(dtype)
     return made
+
+
+def both_feeds(model: onnx.ModelProto, sizes: Sizes) -> list[dict[str, np.ndarray]]:
+    """Random inputs of a run, and of a second one where the model has dynamic sizes."""
+    return [feeds(model, sizes, number) for number in range(2 if symbols(model) else 1)]
 
 
 @dataclasses.dataclass
@@ -231,10 +333,15 @@ class Observed:
     integers: dict[str, np.ndarray]
 
 
-def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
-    """The model with other outputs."""
+def copy_of(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    return copy
+
+
+def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
+    """The model with other outputs."""
+    copy = copy_of(model)
     del copy.graph.output[:]
     copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     return copy

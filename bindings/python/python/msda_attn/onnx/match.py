@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
+import onnx.inliner
 from onnx import helper
 
 from . import graph as files
@@ -27,7 +28,7 @@ _LAYOUT = frozenset(
 )
 _ARITHMETIC = frozenset("Mul Add Sub Div Concat".split())
 # Operators between locations and the indices of a Gather.
-_INDICES = frozenset("Floor Clip Min Max Where Greater Less GreaterOrEqual LessOrEqual".split())
+_INDICES = frozenset("Floor Clip Min Max".split())
 _MOST_PROOFS = 40
 
 
@@ -43,12 +44,16 @@ class Found:
 
 @dataclasses.dataclass(frozen=True)
 class Seed:
-    """One sampled level: its result, its map (rows, channels, height, width) and its places."""
+    """One sampled level: its result, its map (rows, channels, height, width) and its places.
+
+    `through` are the operators, layouts apart, between locations and places.
+    """
 
     output: str
     map: str
     places: tuple[str, ...]
     node: str
+    through: frozenset[str] = _ARITHMETIC
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,14 +64,14 @@ class _Flow:
     weights: tuple[str, ...] = ()
 
 
-def observe_twice(model: onnx.ModelProto, sizes: dict[str, int]) -> tuple[list[Observed], str]:
-    """Observes a run, and a second one with other sizes where the model has dynamic ones."""
+def _observe(
+    model: onnx.ModelProto, inputs: Sequence[Mapping[str, np.ndarray]]
+) -> tuple[list[Observed], str]:
+    """Observes a run with each set of inputs, and says why there is only one."""
     observer = files.Observer(model)
-    runs = [observer.run(files.feeds(model, sizes))]
-    if not files.symbols(model):
-        return runs, ""
+    runs = [observer.run(inputs[0])]
     try:
-        return [*runs, observer.run(files.feeds(model, sizes, 1))], ""
+        return runs + [observer.run(given) for given in inputs[1:]], ""
     except OnnxError as error:
         return runs, f"only one set of sizes runs: {error}"
 
@@ -102,8 +107,11 @@ class Matcher:
             found.append(node.input[0])
         return found
 
-    def near(self, names: Sequence[str]) -> list[str]:
-        """Tensors and what they are computed from with arithmetic and layouts, nearest first."""
+    def near(self, names: Sequence[str], through: frozenset[str] = _ARITHMETIC) -> list[str]:
+        """Tensors and what they are computed from with layouts and `through`, nearest first.
+
+        No clamp, maximum or selection belongs to the operators, so the search stops there.
+        """
         found, work = {}, list(names)
         while work:
             name = work.pop(0)
@@ -113,7 +121,7 @@ class Matcher:
             node = self.graph.maker.get(name)
             if node is not None and node.op_type in _LAYOUT:
                 work.append(node.input[0])
-            elif node is not None and node.op_type in _ARITHMETIC | _INDICES:
+            elif node is not None and node.op_type in through:
                 work += node.input
         return list(found)
 
@@ -168,7 +176,7 @@ class Matcher:
         # Tensors far from the samples have the layout of the operator.
         chains = [self.chain(seed.map)[::-1] for seed in seeds]
         values = self.common(chains, rows * channels * positions)
-        places = self.common([self.near(seed.places) for seed in seeds], 2 * sum(counts))
+        places = self.common([self.near(s.places, s.through) for s in seeds], 2 * sum(counts))
         if not values:
             raise Refused("its maps come from no common tensor")
         if not places:
@@ -333,7 +341,8 @@ def gathers(matcher: Matcher) -> list[Seed]:
         if whole:
             map = matcher.graph.maker[padded[-1]].input[0] if padded else maps[0]
             places = tuple(node.input[1] for node in nodes)
-            seeds.append(Seed(whole[0], map, places, nodes[0].name or nodes[0].output[0]))
+            name = nodes[0].name or nodes[0].output[0]
+            seeds.append(Seed(whole[0], map, places, name, _ARITHMETIC | _INDICES))
     return seeds
 
 
@@ -471,13 +480,17 @@ def _first_proven(matcher: Matcher, proposals: Iterator[Proposal]) -> tuple[Prop
     raise Refused(reason)
 
 
-def rewrite(model: onnx.ModelProto, sizes: dict[str, int] | None = None) -> list[Found]:
-    """Replaces what is proven to be our operator. The model is changed in place."""
+def rewrite(model: onnx.ModelProto, sizes: files.Sizes | None = None) -> list[Found]:
+    """Replaces what is proven to be our operator. The model is changed in place.
+
+    `sizes` are dynamic sizes of the inputs: a number, or one for each of two runs.
+    """
     others = [(f.domain, f.name) for f in model.functions if f.domain != DOMAIN]
     if others:
         model.CopyFrom(onnx.inliner.inline_selected_functions(model, others))
     report = _inside(model)
-    runs, note = observe_twice(model, sizes or {})
+    inputs = files.both_feeds(model, sizes or {})
+    runs, note = _observe(model, inputs)
     if note:
         report.append(Found([], "note", note))
     matcher, writer = Matcher(model, runs), Writer(model, runs)
@@ -500,17 +513,17 @@ def rewrite(model: onnx.ModelProto, sizes: dict[str, int] | None = None) -> list
         report.append(Found(names, "replaced", name, error))
     files.prune(model)
     files.add_functions(model, _has_double(runs[0], model))
-    return report + fuse(model, sizes)
+    return report + fuse(model, inputs)
 
 
 def fuse(
-    model: onnx.ModelProto, sizes: dict[str, int] | None = None, demand: bool = False
+    model: onnx.ModelProto, inputs: Sequence[Mapping[str, np.ndarray]], demand: bool = False
 ) -> list[Found]:
     """Makes softmax and locations part of our operator where that is proven to be the same.
 
-    With `demand` a model that does not run at a second set of sizes is an error.
+    With `demand` a model that does not run with all inputs is an error.
     """
-    runs, note = observe_twice(model, sizes or {})
+    runs, note = _observe(model, inputs)
     if note and demand:
         raise OnnxError(f"the model: got a constant where a dynamic size was asked for; {note}")
     matcher, writer, report = Matcher(model, runs), Writer(model, runs), []
@@ -538,8 +551,9 @@ def _inside(model: onnx.ModelProto) -> list[Found]:
     """GridSamples in branches and loops, which are left alone."""
     found = []
     for node in model.graph.node:
-        graphs = [g for a in node.attribute for g in (a.g, *a.graphs)]
-        for inner in (n for g in graphs for n in g.node if n.op_type == "GridSample"):
-            name = inner.name or inner.output[0]
-            found.append(Found([name], "left", f"it is inside {node.op_type} {node.name!r}"))
+        graphs = (g for a in node.attribute for g in (a.g, *a.graphs))
+        for inner in files.all_nodes(*graphs):
+            if inner.op_type == "GridSample":
+                name = inner.name or inner.output[0]
+                found.append(Found([name], "left", f"it is inside {node.op_type} {node.name!r}"))
     return found

@@ -68,15 +68,34 @@ def _undo(array: np.ndarray, steps: Sequence[Step], shape: tuple[int, ...]) -> n
     return array
 
 
-_RANDOM = {
-    "value": lambda rng, shape: rng.standard_normal(shape),
-    # Off the map too.
-    "sampling_locations": lambda rng, shape: rng.uniform(-0.25, 1.25, shape),
-    "attention_weights": lambda rng, shape: rng.uniform(-1, 1, shape),
-    "reference_points": lambda rng, shape: rng.uniform(0.02, 0.98, shape),
-    "sampling_offsets": lambda rng, shape: 2.5 * rng.standard_normal(shape),
-    "attention_logits": lambda rng, shape: 2 * rng.standard_normal(shape),
+# Ordinary and large numbers per input, one per set of random numbers. A clamp or a selection in the
+# piece must show, so they reach beyond what models usually have.
+_SCALES = {
+    "value": (1, 1000),
+    "attention_weights": (1, 100),
+    "sampling_offsets": (2.5, 25),
+    "attention_logits": (2, 30),
 }
+_LOCATIONS = ((-0.25, 1.25), (-1, 2), (-4, 5), (-10, 10))
+
+
+def _random(
+    field: str, shape: tuple[int, ...], sizes: np.ndarray, rng: np.random.Generator, seed: int
+) -> np.ndarray:
+    """Random numbers for an input, given the level sizes."""
+    if field == "reference_points":
+        # Sizes of boxes too: they have both signs.
+        found = rng.uniform(-1, 2, shape)
+    elif field == "sampling_locations":
+        # On the map, just off it and far away; half are exact borders and pixel centres.
+        ranges = [rng.uniform(low, high, shape) for low, high in _LOCATIONS]
+        halves = 2 * rng.choice(np.unique(sizes), shape)
+        exact = rng.integers(-2, halves + 3) / halves
+        kind = rng.integers(0, 2 * len(ranges), shape)
+        found = np.choose(kind, [*ranges, *[exact] * len(ranges)])
+    else:
+        found = _SCALES[field][seed] * rng.standard_normal(shape)
+    return found.astype(np.float32)
 
 
 def prove(graph: Graph, runs: Sequence[Observed], proposal: Proposal) -> float:
@@ -87,18 +106,22 @@ def prove(graph: Graph, runs: Sequence[Observed], proposal: Proposal) -> float:
     worst = 0.0
     for number, observed in enumerate(runs):
         piece, fixed = _piece(graph, observed, names, proposal)
-        rng = np.random.default_rng(number)
-        given = {
-            source.name: _RANDOM[field](rng, observed.shapes[source.name]).astype(np.float32)
-            for field, source in proposal.sources.items()
-        }
-        try:
-            got = run(session(piece), None, {**given, **fixed})[0]
-        except OnnxError as reason:
-            raise Refused(f"its piece does not run alone: {reason}") from None
-        worst = max(worst, _compare(proposal, number, given, got))
-        if not worst <= TOLERANCE:
-            raise Refused(f"it computes something else: relative error {worst:.1e}")
+        runner = None
+        sizes = proposal.tables[number][0]
+        for seed in range(2):
+            rng = np.random.default_rng([number, seed])
+            given = {
+                source.name: _random(field, observed.shapes[source.name], sizes, rng, seed)
+                for field, source in proposal.sources.items()
+            }
+            try:
+                runner = runner or session(piece)
+                got = run(runner, None, {**given, **fixed})[0]
+            except OnnxError as reason:
+                raise Refused(f"its piece does not run alone: {reason}") from None
+            worst = max(worst, _compare(proposal, number, given, got))
+            if not worst <= TOLERANCE:
+                raise Refused(f"it computes something else: relative error {worst:.1e}")
     return worst
 
 

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 from . import graph as files
 from .ops import DOMAIN, FUSED, INPUTS, PLAIN, OnnxError, attributes, compute, functions, is_ours
 
+NEVER_RUN = "no file of msda was ever run in TensorRT: compare its results with those of the model"
 PLUGIN = "MultiscaleDeformableAttnPlugin_TRT"
 # ONNX Runtime's TensorRT provider finds plugins in this domain; TensorRT's parser ignores it.
 PLUGIN_DOMAIN = "trt.plugins"
@@ -42,7 +43,7 @@ class _Nodes:
         return name
 
 
-def convert(model: onnx.ModelProto, sizes: dict[str, int] | None = None) -> None:
+def convert(model: onnx.ModelProto, sizes: files.Sizes | None = None) -> None:
     """Replaces our nodes by the plugin. The model is changed in place."""
     observed = files.Observer(model).run(files.feeds(model, sizes or {}))
     add = _Nodes(model)
@@ -50,6 +51,10 @@ def convert(model: onnx.ModelProto, sizes: dict[str, int] | None = None) -> None
         add.made = []
         _convert(node, observed, add)
         files.replace(model, node.output[0], add.made)
+    if files.uses_ours(model):
+        raise OnnxError(
+            "the model has nodes of msda inside branches or loops, which stay as they are"
+        )
     files.prune(model)
     files.add_functions(model)
     if not any(i.domain == PLUGIN_DOMAIN for i in model.opset_import):
@@ -177,8 +182,7 @@ def runnable(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model for ONNX Runtime on the CPU: plugins get a body that computes the same."""
     if not any(map(is_plugin, model.graph.node)):
         return model
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = files.copy_of(model)
     opset = files.opset(model)
     copy.functions.append(onnx.parser.parse_function(_STAND_IN.format(opset=opset)))
     copy.functions.extend(functions([helper.make_node(PLAIN, [], [])], opset))
