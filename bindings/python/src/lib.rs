@@ -1,13 +1,14 @@
 //! The compiled part of the Python package `msda_attn`.
 //!
-//! `torch` registers operators whose kernels run without Python. `raw` takes addresses, for NumPy
-//! and for versions of torch without the stable C ABI. The crate `msda-call` checks and runs the
-//! calls of both.
+//! `torch` registers operators whose kernels run without Python, and `xla` has the functions that
+//! XLA calls for JAX. `raw` takes addresses, for NumPy and for versions of torch without the stable
+//! C ABI. The crate `msda-call` checks and runs the calls of all.
 #![deny(unsafe_code)]
 
 mod error;
 mod raw;
 mod torch;
+mod xla;
 
 use std::path::PathBuf;
 
@@ -80,20 +81,19 @@ mod _native {
     #[pymodule_export]
     use super::raw::{backward, cuda_level_key, forward};
     #[pymodule_export]
+    use super::xla::xla_handlers;
+    #[pymodule_export]
     use super::{
         add_packages, cpu_isa, cpu_threads, cuda_devices, cuda_driver, cuda_plans, nvrtc, register_torch,
     };
 
+    /// Behind the plus sign are the commit and the kind of device, as torch has them. NVIDIA has no
+    /// driver for macOS.
     #[pymodule_export]
     #[allow(non_upper_case_globals)]
-    const __version__: &str = env!("CARGO_PKG_VERSION");
-
-    /// The commit and the backends. NVIDIA has no driver for macOS.
-    #[pymodule_export]
-    #[allow(non_upper_case_globals)]
-    const __build__: &str = if cfg!(target_os = "macos") {
-        concat!("commit ", env!("MSDA_COMMIT"), ", backends: CPU")
+    const __version__: &str = if cfg!(target_os = "macos") {
+        concat!(env!("CARGO_PKG_VERSION"), "+g", env!("MSDA_COMMIT"), ".cpu")
     } else {
-        concat!("commit ", env!("MSDA_COMMIT"), ", backends: CPU, CUDA")
+        concat!(env!("CARGO_PKG_VERSION"), "+g", env!("MSDA_COMMIT"), ".cuda")
     };
 }

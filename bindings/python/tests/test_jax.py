@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -85,13 +86,14 @@ FORMS = {
 }
 
 
-def python(code: str) -> str:
+def python(code: str, **settings: str) -> str:
     """What a new process prints. It uses the same msda."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         timeout=600,
+        env={**os.environ, **settings},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -268,6 +270,46 @@ def both(value, locations, weights):
 print([float(x) / value.size for x in both(value, locations, weights)])
 """
     assert python(code) == "[8.0, 12.0]\n"
+
+
+def test_the_batch_is_split_between_devices():
+    """With `shard_map` each device computes its images; `jit` alone gives the same result."""
+    code = """
+import jax, jax.numpy as jnp, msda_attn.jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+shard_map = getattr(jax, "shard_map", None)
+if shard_map is None:
+    from jax.experimental.shard_map import shard_map
+assert len(jax.devices()) == 2
+mesh, batch = Mesh(np.array(jax.devices()), ("batch",)), PartitionSpec("batch")
+random = np.random.default_rng(0).random
+value, locations = random((4, 21, 2, 8), "float32"), random((4, 5, 2, 2, 3, 2), "float32")
+inputs = [jnp.asarray(a) for a in (value, locations, random((4, 5, 2, 2, 3), "float32"))]
+def one(*inputs):
+    return msda_attn.jax.ms_deform_attn(inputs[0], [(4, 4), (1, 5)], None, *inputs[1:])
+def gradients(function):
+    return jax.jit(jax.grad(lambda *i: jnp.sin(function(*i)).sum(), argnums=(0, 1, 2)))
+each = shard_map(one, mesh=mesh, in_specs=(batch,) * 3, out_specs=batch)
+# The same values for all images: the gradients of both devices are added up.
+shared = shard_map(
+    lambda v, *rest: one(jnp.broadcast_to(v, (2, *v.shape[1:])), *rest),
+    mesh=mesh, in_specs=(PartitionSpec(), batch, batch), out_specs=batch,
+)
+split = [jax.device_put(a, NamedSharding(mesh, batch)) for a in inputs]
+for function in (one, each):
+    got = [jax.jit(function)(*split), *gradients(function)(*split)]
+    for a, b in zip(got, [one(*inputs), *gradients(one)(*inputs)]):
+        assert np.array_equal(a, b)
+first = [inputs[0][:1], *inputs[1:]]
+whole = lambda v, *rest: one(jnp.broadcast_to(v, (4, *v.shape[1:])), *rest)
+for a, b in zip(gradients(shared)(*first), gradients(whole)(*first)):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+text = jax.jit(each).lower(*split).compile().as_text()
+print("all-gather" in text, jax.jit(each)(*split).sharding.spec == batch)
+"""
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    assert python(code, **flags) == "False True\n"
 
 
 def test_torch_is_not_needed():

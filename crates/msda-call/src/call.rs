@@ -357,7 +357,9 @@ impl Call<'_> {
         }
         if levels == 0 || rank == 6 && locations.sizes[3] != levels as i64 {
             let expected = match rank {
-                6 => format!("{}, as in {} of {}", locations.sizes[3], locations.name, locations.shape()),
+                6 if levels > 0 || locations.sizes[3] > 0 => {
+                    format!("{}, as in {} of {}", locations.sizes[3], locations.name, locations.shape())
+                }
                 _ => "at least 1".to_owned(),
             };
             return Err(Refused::value(SHAPES, format!("{levels} levels"), expected));

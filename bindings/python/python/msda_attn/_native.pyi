@@ -6,7 +6,6 @@ from typing import TypedDict
 
 __version__: str
 # The commit and the backends.
-__build__: str
 
 # Address, name of the type, sizes, strides in elements.
 _Array = tuple[int, str, Sequence[int], Sequence[int]]
@@ -41,6 +40,9 @@ def backward(
 
 def cuda_level_key(levels: _Levels) -> list[int]:
     """The part of the key of a CUDA plan that level sizes give."""
+
+def xla_handlers() -> tuple[int, int]:
+    """The addresses of the forward and the backward function for the CPU."""
 
 def register_torch(cpu: str | PathLike[str], cuda: str | PathLike[str] | None = None) -> None:
     """Registers the kernels with torch's dispatcher: paths of `libtorch_cpu` and

@@ -4,16 +4,17 @@
 
     output = msda_attn.jax.ms_deform_attn(value, [(8, 8), (4, 4)], None, locations, weights)
 
-`jax.jit`, `jax.grad`, `jax.vjp` and `jax.vmap` work. XLA calls a function of Python on the host,
-which calls the compiled part with the addresses of XLA's buffers. There is no kernel for other
-devices: XLA refuses to compile the call there.
+`jax.jit`, `jax.grad`, `jax.vjp`, `jax.vmap` and `jax.shard_map` work. XLA calls the compiled part
+through its interface for custom calls, without Python. There is no kernel for other devices: XLA
+refuses to compile the call there.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 try:
@@ -23,7 +24,7 @@ except ImportError:
 import jax.numpy as jnp
 import numpy as np
 
-from . import _xla
+from . import _native
 from ._arguments import fused_tensors, level_sizes, plain_tensors
 from ._options import Padding, Sampling, encode
 
@@ -31,7 +32,8 @@ __all__ = ["ms_deform_attn", "ms_deform_attn_fused"]
 
 if not hasattr(jax, "ffi"):
     raise ImportError(f"msda_attn.jax: got JAX {jax.__version__}, expected 0.5 or newer")
-_xla.register(jax.ffi)
+for _name, _address in zip(("msda_forward", "msda_backward"), _native.xla_handlers()):
+    jax.ffi.register_ffi_target(_name, jax.ffi.pycapsule(ctypes.c_void_p(_address)), platform="cpu")
 
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 
@@ -89,6 +91,34 @@ def _check(given: dict[str, jax.Array], pairs: tuple, starts: tuple, points: int
             raise ValueError(f"{name}: got shape {list(given[name].shape)}, expected {list(shape)}")
 
 
+def _axes(array: jax.Array) -> frozenset[str]:
+    """Under `jax.shard_map`: the axes of the mesh along which devices have different arrays."""
+    if not hasattr(jax, "typeof"):
+        return frozenset()
+    kind = jax.typeof(array)
+    manual = getattr(kind, "manual_axis_type", None)
+    return getattr(kind, "vma", frozenset()) if manual is None else manual.varying
+
+
+def _differ_alike(arrays: Iterable[jax.Array]) -> list[jax.Array]:
+    """Arrays of one call differ along the same axes. So the gradients of an array that is the same
+    on several devices are added up."""
+    arrays = list(arrays)
+    axes: frozenset[str] = frozenset().union(*map(_axes, arrays))
+    if hasattr(jax.lax, "pcast"):
+        vary = functools.partial(jax.lax.pcast, to="varying")
+    else:
+        vary = getattr(jax.lax, "pvary", None)
+    return [vary(a, tuple(axes - _axes(a))) if axes - _axes(a) else a for a in arrays]
+
+
+def _like(array: jax.Array, shape: tuple[int, ...]) -> Any:
+    """The type of a result that differs along the axes of an array."""
+    if not _axes(array):
+        return jax.ShapeDtypeStruct(shape, array.dtype)
+    return jax.typeof(array).update(shape=shape)
+
+
 def _call(name: str, results: Any, static: tuple, *arrays: jax.Array) -> Any:
     shapes, starts, options, points = static
     levels = [(*pair, start) for pair, start in zip(shapes, starts)]
@@ -103,8 +133,7 @@ def _attention(static: tuple, *tensors: jax.Array) -> jax.Array:
     value, locations = tensors[0], tensors[-2]
     batch, _, heads, channels = value.shape
     shape = (batch, locations.shape[1], heads * channels)
-    result = jax.ShapeDtypeStruct(shape, value.dtype)
-    return _call("msda_forward", result, static, *tensors)
+    return _call("msda_forward", _like(value, shape), static, *tensors)
 
 
 def _attention_fwd(static: tuple, *tensors: jax.Array) -> tuple[jax.Array, tuple]:
@@ -112,7 +141,7 @@ def _attention_fwd(static: tuple, *tensors: jax.Array) -> tuple[jax.Array, tuple
 
 
 def _attention_bwd(static: tuple, tensors: tuple, grad: jax.Array) -> tuple[jax.Array, ...]:
-    results = tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in tensors)
+    results = tuple(_like(t, t.shape) for t in tensors)
     return _call("msda_backward", results, static, grad, *tensors)
 
 
@@ -121,7 +150,7 @@ _attention.defvjp(_attention_fwd, _attention_bwd)
 
 def _run(given: dict[str, jax.Array], levels: tuple, options: int, points: int) -> jax.Array:
     _check(given, *levels, points)
-    return _attention((*levels, options, points), *given.values())
+    return _attention((*levels, options, points), *_differ_alike(given.values()))
 
 
 def ms_deform_attn(
