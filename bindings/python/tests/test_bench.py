@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch", reason="the command needs torch")
 
 from msda_attn import _bench, _bench_models, _peers, _timing, _workloads  # noqa: E402
 from msda_attn.__main__ import main  # noqa: E402
+from msda_attn.integrations import transformers as patched  # noqa: E402
 from support import gpu  # noqa: E402
 
 FILES = pathlib.Path(__file__).parents[3] / "crates" / "msda-bench" / "workloads"
@@ -305,7 +306,9 @@ def test_a_model_is_timed_with_its_own_attention_and_msda(small_model, train, tm
     file = tmp_path / "record.json"
     options = ["--train", "--dtype", "bf16"] if train else []
     assert _bench.main([*small_model, *options, "--json", str(file)]) == 0
-    text = capsys.readouterr().out
+    text, progress = capsys.readouterr()
+    rounds = re.findall(r"^rt-detr: (own|msda): round (\d) of 3$", progress, re.MULTILINE)
+    assert rounds == [(name, number) for number in "123" for name in ("own", "msda")]
     assert f"rt-detr, {'training step' if train else 'inference'}, batch 2" in text
     assert max(map(len, text.splitlines())) <= 80
     assert "of its step is not attention." in text
@@ -315,6 +318,66 @@ def test_a_model_is_timed_with_its_own_attention_and_msda(small_model, train, tm
         assert row["train"] is train and row["error_over_allowed"] <= 1
         assert row["runs"] >= 6 and row["wall_ms"] > 0 and row["attention_ms"] > 0
     assert all("missing" in row or row["wall_ms"] > 0 for row in peers)
+
+
+@pytest.fixture
+def eager_compiler(monkeypatch):
+    """Compiled graphs run as they are: the compiler takes minutes. The names of their nodes."""
+    found = set()
+
+    class Eager:
+        def __init__(self, *_):
+            pass
+
+        def __call__(self, graph, inputs):
+            def run(*args):
+                found.update(str(node.target) for node in graph.graph.nodes)
+                return graph.forward(*args)
+
+            return run
+
+    monkeypatch.setattr(torch, "_TorchCompileInductorWrapper", Eager)
+    torch.compiler.reset()
+    return found
+
+
+def test_a_compiled_model_is_timed_in_rounds(small_model, eager_compiler, tmp_path, capsys):
+    file = tmp_path / "record.json"
+    assert _bench.main([*small_model, "--compile", "default", "--json", str(file)]) == 0
+    text, progress = capsys.readouterr()
+    assert progress.count(": compiling\n") == 2
+    rounds = re.findall(r"^rt-detr: (own|msda): round (\d) of 3$", progress, re.MULTILINE)
+    assert rounds == [(name, number) for number in "123" for name in ("own", "msda")]
+    # The time of attention inside of a compiled step is not known.
+    assert [line.split()[-1] for line in text.splitlines() if re.match("own|msda  ", line)] == [
+        "-"
+    ] * 2
+    assert "is not attention" not in text
+    own, ours, *_ = json.loads(file.read_text())["models"]
+    for row in (own, ours):
+        assert row["runs"] >= 6 and row["wall_ms"] > 0 and row["attention_ms"] is None
+
+
+def test_compiled_models_share_no_code(eager_compiler):
+    """In each round each of them calls the attention that it was compiled with."""
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    import transformers_models as models
+
+    # No guard of this model notices the patch.
+    case = models.make("deformable_detr")
+    own, ours = (_bench_models.compiled(case.model, "default") for _ in range(2))
+
+    def calls_msda(model):
+        eager_compiler.clear()
+        with torch.no_grad():
+            model(**case.inputs)
+        assert eager_compiler
+        return any("msda" in name for name in eager_compiler)
+
+    for _ in range(3):
+        assert not calls_msda(own)
+        with patched.patch_transformers():
+            assert calls_msda(ours)
 
 
 def test_a_wrong_result_in_a_model_stops_the_run(small_model, monkeypatch, capsys):

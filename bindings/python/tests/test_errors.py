@@ -106,6 +106,16 @@ def deep(like):
             ValueError,
             "spatial_shapes: got 0 levels, expected 3",
         ),
+        (
+            lambda i: {
+                "shapes": [],
+                "starts": None,
+                "locations": i.locations[:, :, :, :0],
+                "weights": i.weights[:, :, :, :0],
+            },
+            ValueError,
+            "spatial_shapes: got 0 levels, expected at least 1",
+        ),
         (lambda i: {"starts": i.starts * 0}, ValueError, "level_start_index: start of level 1"),
         (lambda i: {"locations": i.locations.to("meta")}, ValueError, "sampling_locations: got"),
         (lambda i: {"weights": i.weights.to("meta")}, ValueError, "attention_weights: got a ten"),

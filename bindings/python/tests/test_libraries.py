@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -9,7 +10,7 @@ import pathlib
 import sys
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -141,6 +142,18 @@ def test_a_model_computes_the_same(name: str) -> None:
     assert calls.count[f"msda._forward{form}"] == 0
 
 
+@contextlib.contextmanager
+def deterministic() -> Iterator[None]:
+    """Inside, an operator without a deterministic form raises."""
+    before = torch.are_deterministic_algorithms_enabled()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
 def test_ultralytics_trains_with_the_same_bits() -> None:
     """Ultralytics asks for determinism. Its own operator has no deterministic gradient on a GPU."""
     if importlib.util.find_spec("ultralytics") is None:
@@ -161,18 +174,28 @@ def test_ultralytics_trains_with_the_same_bits() -> None:
         module(query, boxes, value, sizes).square().sum().backward()
         return [parameter.grad.clone() for parameter in module.parameters()]
 
-    before = torch.are_deterministic_algorithms_enabled()
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)  # an operator without a deterministic form raises
-    try:
-        with msda.patch("ultralytics"):
-            first = grads()
-            assert all(map(torch.equal, grads(), first))
-        if device == "cuda":
-            with pytest.raises(RuntimeError, match="deterministic"):
-                grads()
-    finally:
-        torch.use_deterministic_algorithms(before)
+    with deterministic(), msda.patch("ultralytics"):
+        first = grads()
+        assert all(map(torch.equal, grads(), first))
+    if device == "cuda":
+        with deterministic(), pytest.raises(RuntimeError, match="deterministic"):
+            grads()
+
+
+def test_a_whole_model_of_ultralytics_trains_with_the_same_bits_on_the_cpu() -> None:
+    _, model, image, *_ = make("ultralytics")
+    model, images = model.float().train(), torch.cat([image, image.flip(-1)]).float()
+    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+    def step() -> list[Tensor]:
+        model.load_state_dict(start)
+        outputs, grads = gradients(model, images)
+        return [*outputs, *grads.values()]
+
+    with deterministic(), msda.patch("ultralytics"), Calls() as calls:
+        first = step()
+        assert all(map(torch.equal, step(), first))
+    assert calls.count["msda._backward_fused"] > 0
 
 
 def test_rfdetr_does_not_transpose_its_value() -> None:
@@ -254,6 +277,11 @@ def test_the_module_of_mmcv_and_detrex(batch_first: bool, ratio: float) -> None:
         got_identity = module(**given, identity=query * 2)
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(got_identity, with_identity, rtol=1e-4, atol=1e-5)
+
+
+def test_a_name_has_any_case() -> None:
+    with msda.patch("Research") as patch:
+        assert patch.replaced == ["MultiScaleDeformableAttention"]
 
 
 def test_an_unknown_name_is_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import functools
 import pickle
 import shutil
 import sys
@@ -90,6 +91,24 @@ def test_hooks_get_the_weights(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FORMS)
+def test_a_wrapped_forward_gets_the_weights(family: str) -> None:
+    """Transformers 5.0 and 5.1 record weights in this way."""
+    call = attention(family)
+    expected = call()
+    seen = []
+    with msda.patch("transformers"):
+        inner = call.module.forward
+
+        def record(*args, **kwargs):
+            seen.append(inner(*args, **kwargs))
+            return seen[-1]
+
+        call.module.forward = record
+        assert fused_calls(call) == 1
+    torch.testing.assert_close(seen[0], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", FORMS)
 def test_output_attentions_of_a_model_stay(family: str) -> None:
     case = models.make(family)
 
@@ -122,6 +141,38 @@ def test_a_hook_on_the_operator_still_sees_its_arguments() -> None:
         assert fused_calls(call) == 0
         everywhere.remove()
         assert fused_calls(call) == 1
+
+
+@pytest.mark.parametrize("kind", ["full_backward_hook", "full_backward_pre_hook"])
+@pytest.mark.parametrize("family", ["deformable_detr", "mask2former"])
+def test_backward_hooks_of_the_value_layer_see_its_gradient(family: str, kind: str) -> None:
+    call = attention(family)
+    assert call.kwargs["attention_mask"] is not None
+    call.kwargs["encoder_hidden_states"].requires_grad_()
+    seen: list[Tensor] = []
+    getattr(call.module.value_proj, f"register_{kind}")(lambda *args: seen.append(args[-1][0]))
+
+    def gradient() -> Tensor:
+        seen.clear()
+        call()[0].square().sum().backward()
+        (found,) = seen
+        return found
+
+    expected = gradient()
+    with msda.patch("transformers"):
+        assert fused_calls(call) == 1
+        torch.testing.assert_close(gradient(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_tensor_that_the_value_layer_keeps_stays() -> None:
+    call = attention("deformable_detr")
+    kept = call.module.value_proj(call.kwargs["encoder_hidden_states"]).detach()
+    before = kept.clone()
+    call.module.value_proj.forward = lambda _: kept
+    mask = torch.zeros(kept.shape[:2], dtype=torch.bool)
+    with msda.patch("transformers"), torch.no_grad():
+        assert fused_calls(call, attention_mask=mask) == 1
+    assert torch.equal(kept, before)
 
 
 def test_layers_of_the_user_are_called() -> None:
@@ -314,10 +365,18 @@ def with_two_masks(
     return output if input_padding_mask is None else output * 2
 
 
+def with_a_formula_for_evaluation(
+    self, query, reference_points, input_flatten, input_spatial_shapes
+):
+    output = Attention.forward(self, query, reference_points, input_flatten, input_spatial_shapes)
+    return output if self.training else output * 2
+
+
 UNKNOWN = {
     with_a_new_argument: "it takes 'gate', which msda does not know",
     without_sizes: "it takes no level sizes",
     with_another_formula: "its result for a small example differs",
+    with_a_formula_for_evaluation: "its result for a small example differs",
     with_a_new_attribute: "has no attribute 'norm'",
     with_two_masks: "its result with 'input_padding_mask' for a small example differs",
 }
@@ -367,6 +426,61 @@ def test_a_known_module_of_any_repository_is_replaced(ratio: float) -> None:
         assert calls.count["msda._forward_fused_tables"] == 1
     assert Attention.forward is original
     torch.testing.assert_close(got, expected)
+
+
+def reads_others(self, query, reference_points, input_flatten, input_spatial_shapes, **kwargs):
+    _ran.append("reads_others")
+    output = Attention.forward(self, query, reference_points, input_flatten, input_spatial_shapes)
+    return output * kwargs.get("temperature", 1.0)
+
+
+def reads_others_in_a_function(
+    self, query, reference_points, input_flatten, input_spatial_shapes, **kwargs
+):
+    _ran.append("reads_others_in_a_function")
+    scale = lambda output: output * kwargs.get("temperature", 1.0)
+    return scale(
+        Attention.forward(self, query, reference_points, input_flatten, input_spatial_shapes)
+    )
+
+
+def ignores_others(self, query, reference_points, input_flatten, input_spatial_shapes, **kwargs):
+    _ran.append("ignores_others")
+    return Attention.forward(self, query, reference_points, input_flatten, input_spatial_shapes)
+
+
+@functools.wraps(ignores_others)
+def is_wrapped(self, *args, temperature=1.0, **kwargs):
+    return ignores_others(self, *args, **kwargs) * temperature
+
+
+_ran: list[str] = []
+
+
+@pytest.mark.parametrize(
+    ("forward", "original_runs"),
+    [
+        (reads_others, True),
+        (reads_others_in_a_function, True),
+        (is_wrapped, True),
+        (ignores_others, False),
+    ],
+    ids=["reads", "reads in a function", "is wrapped", "ignores"],
+)
+def test_other_arguments_go_to_a_forward_that_may_read_them(forward, original_runs) -> None:
+    module = types.ModuleType(__name__)
+    members = {"forward": forward, "__module__": __name__}
+    module.Attention = type("Attention", (Attention,), members)
+    given = [torch.rand(2, 3, 8), torch.rand(2, 3, 1, 2), torch.rand(2, 6, 8)]
+    call = models.Call(module.Attention(), [*given, torch.tensor([[2, 3]])], {})
+    expected, expected_warmer = call(), call(temperature=2.0)
+    with research.patch(module):
+        _ran.clear()
+        got = call()
+        assert not _ran
+        warmer = call(temperature=2.0)
+        assert bool(_ran) is original_runs
+    torch.testing.assert_close([got, warmer], [expected, expected_warmer])
 
 
 def test_random_numbers_and_the_grad_mode_stay_as_they_are() -> None:

@@ -21,7 +21,7 @@ import typing
 import warnings
 
 from ._imports import AfterImport, refuse_old_package
-from ._native import __build__, __version__
+from ._native import __version__
 
 refuse_old_package()
 
@@ -34,7 +34,6 @@ if typing.TYPE_CHECKING:
 
 __all__ = [
     "MSDeformAttn",
-    "__build__",
     "__version__",
     "ms_deform_attn",
     "ms_deform_attn_fused",

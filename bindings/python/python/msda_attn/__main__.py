@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from . import __build__, __version__
+from . import __version__
 
 _COMMANDS = {
     "doctor": ("_doctor", "what works here and what is missing"),
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
         print(usage())
         return 0
     if arguments[0] in ("-V", "--version"):
-        print(f"msda {__version__} ({__build__})")
+        print(f"msda {__version__}")
         return 0
     command, *rest = arguments
     if command not in _COMMANDS:

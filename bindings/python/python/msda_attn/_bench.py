@@ -465,19 +465,22 @@ def _models(args: argparse.Namespace, device: str) -> int:
         what = "training step" if args.train else "inference"
         title = f"{name}, {what}, batch {args.batch}, {args.dtype}"
         title += f", torch.compile {args.compile}" if args.compile else ""
+        note = lambda text, name=name: print(f"{name}: {text}", file=sys.stderr, flush=True)
+        note("making the model")
         try:
             step = _bench_models.Step(name, dtype, args.batch, args.train, device)
         except (ImportError, AttributeError) as problem:
             text = f"{name}: transformers {transformers.__version__} does not have it"
             print(f"\n{text} ({_reason(problem)})", file=sys.stderr, flush=True)
             continue
+        note("checking the attention of msda")
         error = _bench_models.error(step)
         if error > 1:
             hint = "hint: `python -m msda_attn doctor` checks the installation"
             text = f"error: {title}: the error is {error:.3g} times the error allowed"
             print(f"{text}\n{hint}", file=sys.stderr)
             return 1
-        rows = _bench_models.measure(step, args.seconds, args.compile)
+        rows = _bench_models.measure(step, args.seconds, args.compile, note)
         print("\n" + _bench_models.table(title, rows), flush=True)
         common = {"model": name, "train": args.train, "batch": args.batch, "dtype": args.dtype}
         common["compile"] = args.compile

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import statistics
 import time
@@ -197,11 +198,9 @@ class Attention:
             output.backward(output.detach())
 
 
-@contextlib.contextmanager
-def _with_peer(step: Step, peer: _peers.Peer) -> Iterator[None]:
-    """Replaces the operator of a model by a peer."""
+def _peer_operator(step: Step, peer: _peers.Peer) -> Callable[..., Tensor]:
+    """A peer with the arguments that the operator of a model has."""
     operator = peer.load(step.device)
-    replaced = Replacements()
 
     def run(value: Tensor, sizes: Any, locations: Tensor, weights: Tensor) -> Tensor:
         table = torch.tensor([tuple(size) for size in sizes], device=value.device)
@@ -220,6 +219,14 @@ def _with_peer(step: Step, peer: _peers.Peer) -> Iterator[None]:
             raise ValueError(refused)
         return operator(call)
 
+    return run
+
+
+@contextlib.contextmanager
+def _with_peer(step: Step, load: Callable[[], Callable[..., Tensor]]) -> Iterator[None]:
+    """Replaces the operator of a model by a peer."""
+    run = load()
+    replaced = Replacements()
     modules = {type(module).__module__ for module in step.model.modules()}
     for name in modules:
         module = importlib.import_module(name)
@@ -255,8 +262,10 @@ class Row:
         return statistics.median(self.walls)
 
     @property
-    def share(self) -> float:
-        """The attention's share of the GPU time, or of the wall time on a CPU."""
+    def share(self) -> float | None:
+        """The attention's share of the GPU time, or of the wall time on a CPU; None if unknown."""
+        if self.attention_ms is None:
+            return None
         return self.attention_ms / (self.gpu_ms or self.wall_ms)
 
     def record(self) -> dict[str, Any]:
@@ -273,41 +282,71 @@ def _ways(step: Step) -> dict[str, Callable[[], contextlib.AbstractContextManage
     for peer in _peers.PEERS:
         if peer.name not in (_peers.OURS, _peers.BASE, "transformers"):
             if step.device in peer.devices:
-                ways[peer.name] = lambda peer=peer: _with_peer(step, peer)
+                # Loaded once: with new functions in each round, a model would compile again.
+                load = functools.cache(functools.partial(_peer_operator, step, peer))
+                ways[peer.name] = functools.partial(_with_peer, step, load)
     return ways
 
 
-def measure(step: Step, seconds: float, compile_mode: str | None = None) -> list[Row]:
+def compiled(model: nn.Module, mode: str) -> Callable[..., Any]:
+    """As `torch.compile(model, mode=mode)`, with compiled code that no other call shares.
+
+    Code is shared by calls with equal backends, also across a patch, which not all guards notice.
+    """
+    inductor = torch._TorchCompileInductorWrapper(mode, None, None)
+    return torch.compile(model, backend=lambda graph, inputs: inductor(graph, inputs))
+
+
+def measure(
+    step: Step,
+    seconds: float,
+    compile_mode: str | None = None,
+    note: Callable[[str], None] = lambda text: None,
+) -> list[Row]:
     """Times a step with each implementation, in rounds: own, msda, peers, own, msda, and so on."""
     ways = _ways(step)
     rows = {name: Row(name) for name in ways}
-    # A compiled model is compiled once per implementation.
-    rounds = 1 if compile_mode else ROUNDS
-    for _ in range(rounds):
-        for name, context in ways.items():
-            row = rows[name]
-            if row.missing:
-                continue
-            try:
-                with context():
-                    if compile_mode:
-                        torch.compiler.reset()
-                        step.call = torch.compile(step.model, mode=compile_mode)
-                        step.run()
-                        step.run()
-                    _time(step, row, seconds / rounds)
-            except Exception as error:  # a peer may raise anything
-                if name in (OWN, OURS):
-                    raise
-                text = str(error).strip().partition("\n")[0]
-                missing = isinstance(error, ModuleNotFoundError)
-                row.missing = "not installed" if missing else f"{type(error).__name__}: {text}"
-    step.call = step.model
-    calls = step.attentions()
+    models: dict[str, Callable[..., Any]] = dict.fromkeys(ways, step.model)
+    with contextlib.ExitStack() as stack:
+        if compile_mode:
+            torch.compiler.reset()  # nothing of an earlier model stays on the GPU
+            models = {name: compiled(step.model, compile_mode) for name in ways}
+            # torch counts the code of all implementations together.
+            config = torch._dynamo.config
+            limit = config.cache_size_limit * len(ways)
+            stack.enter_context(config.patch(cache_size_limit=limit))
+        for number in range(1, ROUNDS + 1):
+            for name, context in ways.items():
+                row = rows[name]
+                if row.missing:
+                    continue
+                step.call = models[name]
+                try:
+                    with context():
+                        if compile_mode and number == 1:
+                            note(f"{name}: compiling")
+                            step.run()
+                            step.run()
+                        note(f"{name}: round {number} of {ROUNDS}")
+                        _time(step, row, seconds / ROUNDS)
+                except Exception as error:  # a peer may raise anything
+                    if name in (OWN, OURS):
+                        raise
+                    text = str(error).strip().partition("\n")[0]
+                    missing = isinstance(error, ModuleNotFoundError)
+                    row.missing = "not installed" if missing else f"{type(error).__name__}: {text}"
+    calls = [] if compile_mode else step.attentions()
     for name, context in ways.items():
-        if not rows[name].missing:
-            with context():
-                _profile(step, rows[name], calls, compile_mode is None)
+        row = rows[name]
+        if row.missing:
+            continue
+        note(f"{name}: profile")
+        step.call = models[name]
+        with context():
+            _profile(step, row, calls)
+        if compile_mode not in (None, "default"):
+            row.peak_mib = None  # a CUDA graph that is replayed allocates nothing
+    step.call = step.model
     return list(rows.values())
 
 
@@ -328,17 +367,23 @@ def _time(step: Step, row: Row, seconds: float) -> None:
         row.peak_mib = torch.cuda.max_memory_allocated() / 2**20
 
 
-def _profile(step: Step, row: Row, calls: list[Attention], whole: bool) -> None:
-    """The time of the attention modules alone, and on a GPU the time of all kernels."""
+def _profile(step: Step, row: Row, calls: list[Attention]) -> None:
+    """On a GPU the time of all kernels; and the time of the attention modules alone.
+
+    Without calls the latter is not known: a compiled step does not compute attention apart.
+    """
 
     def attend() -> None:
         for call in calls:
             call.run()
 
+    if step.device == "cuda":
+        row.gpu_ms = step.gpu_ms(step.run)
+    if not calls:
+        return
     attend()
     step.synchronize()
     if step.device == "cuda":
-        row.gpu_ms = step.gpu_ms(step.run) if whole else None
         row.attention_ms = step.gpu_ms(attend)
     else:
         start = time.perf_counter()
@@ -372,7 +417,7 @@ def table(title: str, rows: list[Row]) -> str:
             continue
         numbers = (row.gpu_ms, row.peak_mib)
         cells = [f"{'-' if number is None else format(number, '.1f'):>10}" for number in numbers]
-        share = "-" if row.gpu_ms is None and row.peak_mib is not None else f"{row.share:.0%}"
+        share = "-" if row.share is None else f"{row.share:.0%}"
         lines.append(f"{row.name:<22}{row.wall_ms:>10.1f}{''.join(cells)}{share:>11}")
     own, ours = rows[:2]
     says = f"msda is {own.wall_ms / ours.wall_ms:.2f} times as fast"
@@ -382,7 +427,7 @@ def table(title: str, rows: list[Row]) -> str:
             says += "; the host is the bound"
         else:
             says += "; the GPU is the bound"
-    elif ours.peak_mib is None:
+    elif ours.share is not None:
         rest = max(0.0, 1 - ours.share)
         says += f"; {rest:.0%} of its step is not attention"
     return "\n".join([*lines, f"{says}."])

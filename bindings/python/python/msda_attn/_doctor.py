@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from . import __build__, __version__, _native, _plain
+from . import __version__, _native, _plain
 from ._imports import OLD_HINT, OLD_PACKAGE
 
 _WIDTH = 80
@@ -148,10 +148,9 @@ def _examine_threads(torch: Any) -> Finding:
 def _examine_system(torch: Any) -> list[Finding]:
     isa = _native.cpu_isa()
     settings = [f"{key}={value}" for key, value in sorted(os.environ.items()) if key[:5] == "MSDA_"]
-    build = f"{__version__} ({__build__})"
     system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
     return [
-        Finding("msda", True, f"{build}; settings: {', '.join(settings) or 'none'}"),
+        Finding("msda", True, f"{__version__}; settings: {', '.join(settings) or 'none'}"),
         Finding("system", True, f"{system}, {platform.machine()}"),
         Finding(
             "processor",
@@ -222,7 +221,7 @@ def _examine_gpu() -> list[Finding]:
     if found.ok:
         return [found, _ask("gpu", gpus), _ask("nvrtc", nvrtc)]
     found.hint = "msda runs on the CPU; GPUs need NVIDIA's driver"
-    if "CUDA" not in __build__:
+    if __version__.endswith(".cpu"):
         found.hint = "msda runs on the CPU: NVIDIA has no driver for this system"
     return [
         found,

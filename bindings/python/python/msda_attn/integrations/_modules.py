@@ -93,12 +93,26 @@ def is_attention(cls: object, module: str) -> bool:
     return all(stores(cls, module, name) for name in layers) and "forward" in vars(cls)
 
 
+def _uses_kwargs(forward: Callable[..., Any], name: str) -> bool:
+    """Whether the code of a forward may read its `**kwargs`, which have this name."""
+    if not isinstance(forward, types.FunctionType) or hasattr(forward, "__wrapped__"):
+        return True
+    # Some instructions name two variables.
+    named = [step.argval for step in dis.get_instructions(forward)]
+    return any(name == found or isinstance(found, tuple) and name in found for found in named)
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether a module has no hook and no forward of its own."""
+    forward_hooks = module._forward_hooks or module._forward_pre_hooks
+    backward_hooks = module._backward_hooks or module._backward_pre_hooks
+    return not (forward_hooks or backward_hooks or "forward" in module.__dict__)
+
+
 def _untouched(operator: Any, library: str) -> bool:
     """Whether the operator of a module is the library's own, and nobody listens to its calls."""
     if isinstance(operator, nn.Module):
-        heard = operator._forward_hooks or operator._forward_pre_hooks
-        heard = heard or operator._backward_hooks or operator._backward_pre_hooks
-        if heard or "forward" in operator.__dict__:
+        if not _is_plain(operator):
             return False
         where = type(operator).__module__
     else:
@@ -127,7 +141,8 @@ class _Attention:
         self.stored = stored
         parameters = list(inspect.signature(original).parameters.values())[1:]
         self.names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-        self.takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        kwargs = [p.name for p in parameters if p.kind is p.VAR_KEYWORD]
+        self.ignores_others = bool(kwargs) and not _uses_kwargs(original, kwargs[0])
         for parameter in parameters:
             known = parameter.name in _PART or parameter.kind is parameter.VAR_KEYWORD
             if not known or parameter.kind is parameter.VAR_POSITIONAL:
@@ -207,8 +222,9 @@ class _Attention:
         if mask is not None:
             padding = (mask if self.mask_is_padding else ~mask)[..., None]
             layer = getattr(module, "value_proj", None)
-            # In place there is no copy. Only this function has the result of a plain layer.
-            own = type(layer) is nn.Linear and not layer._forward_hooks
+            # In place there is no copy. Only this function has the result of a plain layer; where
+            # the layer has a backward hook, autograd refuses to change the result.
+            own = type(layer) is nn.Linear and _is_plain(layer)
             value = value.masked_fill_(padding, 0.0) if own else value.masked_fill(padding, 0.0)
         if self.pixels_dim == 3:
             value = value.unflatten(-1, (heads, -1))
@@ -233,7 +249,9 @@ class _Attention:
         if not self.weights_dim:
             return output
         weights = None
-        if not self.recorded or given.get("output_attentions") or module._forward_hooks:
+        # Models record weights by a hook; transformers 5.0 and 5.1 wrap the forward of the module.
+        recorded = module._forward_hooks or "forward" in module.__dict__
+        if not self.recorded or given.get("output_attentions") or recorded:
             weights = F.softmax(logits.flatten(3), -1)
             if self.weights_dim == 5:
                 weights = weights.view(logits.shape)
@@ -312,25 +330,30 @@ class _Attention:
         if "mask" in self.parts:
             self._find_mask(module)
 
+    def _expected(self, module: nn.Module, given: dict[str, Any]) -> list[Any]:
+        """The results of the original in training mode and in evaluation mode."""
+        return [self.original(module.train(mode), **given) for mode in (True, False)]
+
     def _find_forms(self, module: nn.Module) -> str:
         """Finds the reference points that the original takes. The result is why it refuses one."""
         reason = ""
         for levels, coordinates in itertools.product((1, len(_SIZES)), (2, 4)):
             given = self.arguments(levels, coordinates, None)
             try:
-                expected = self.original(module, **given)
+                expected = self._expected(module, given)
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
                 continue
-            if isinstance(expected, tuple):
-                self.weights_dim = expected[1].dim()
+            if isinstance(expected[0], tuple):
+                self.weights_dim = expected[0][1].dim()
             self.forms.add((levels == 1, coordinates))
             if not self._agrees(module, given, expected):
                 raise ValueError("its result for a small example differs")
         return reason
 
-    def _agrees(self, module: nn.Module, given: dict[str, Any], expected: Any) -> bool:
-        return _same(self.run(module, {**given, "output_attentions": True}), expected)
+    def _agrees(self, module: nn.Module, given: dict[str, Any], expected: list[Any]) -> bool:
+        got = self.run(module, {**given, "output_attentions": True})
+        return all(_same(got, result) for result in expected)
 
     def _find_mask(self, module: nn.Module) -> None:
         """Finds what True means in a mask. Without an answer masks go to the original forward."""
@@ -338,7 +361,7 @@ class _Attention:
         mask = _numbers(_BATCH, _POSITIONS, seed=11) > 0
         given = self.arguments(1 if one_level else len(_SIZES), coordinates, mask)
         try:
-            expected = self.original(module, **given)
+            expected = self._expected(module, given)
         except Exception:
             return
         for meaning in (True, False):
@@ -385,13 +408,14 @@ def _make(cls: type, original: Callable[..., Any]) -> Callable[..., Any]:
     ):
         warnings.simplefilter("ignore")
         attention.prove(cls)
-    names, known, takes_any = attention.names, frozenset(attention.names), attention.takes_any
+    names, known = attention.names, frozenset(attention.names)
+    ignores_others = attention.ignores_others
 
     @functools.wraps(original)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(names, args)), **kwargs} if args else kwargs
         fits = len(given) == len(args) + len(kwargs)
-        if not takes_any:
+        if not ignores_others:
             for name in kwargs:
                 fits = fits and name in known
         result = attention.run(self, given) if fits and attention.applies(self) else None

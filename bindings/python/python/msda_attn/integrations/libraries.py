@@ -54,13 +54,13 @@ def patch(library: str) -> Patch:
     Args:
         library: 'transformers', 'ultralytics', 'rfdetr', 'lightly_train', 'libreyolo', 'mmcv', or
             'research', which makes the compiled module `MultiScaleDeformableAttention` of research
-            repositories importable.
+            repositories importable. Upper case counts as lower case, and `-` as `_`.
 
     Models that exist already are included, and modules that are imported later. The result undoes
     the call with `undo()`, or at the end of a `with` block; the patch stays until all calls are
     undone. What msda does not know stays as it is, with a warning.
     """
-    name = library.replace("-", "_") if isinstance(library, str) else library
+    name = library.lower().replace("-", "_") if isinstance(library, str) else library
     if name in _PLAIN:
         return _PLAIN[name].patch()
     if name in _OTHERS:
