@@ -157,24 +157,39 @@ pub fn shown(value: f64) -> String {
     if whole && value.abs() < 1e12 { format!("{value:.0}") } else { number::figure(value) }
 }
 
-/// Decimals for a number that varies within a range: one figure of the width of the range, and no
-/// more than three of the number.
-fn decimals(value: f64, (low, high): (f64, f64)) -> usize {
-    let width = (high - low).abs();
-    let digit = |x: f64| if x > 0.0 { x.log10().floor() as i32 } else { -9 };
-    (-digit(width)).min(2 - digit(value.abs().max(width))).max(0) as usize
+/// Decimals for a number that varies within a range. Its noise is half the width of the range, and
+/// the first figure of the noise is the last one of the number: -1 rounds to tens. Decimals end
+/// after three figures.
+fn decimals(value: f64, (low, high): (f64, f64)) -> i32 {
+    let noise = (high - low).abs() / 2.0;
+    let place = |x: f64| if x > 0.0 { x.log10().floor() as i32 } else { -9 };
+    // 9.998 has the figures of 10.0.
+    let first = place(value.abs().max(noise) * 1.0005);
+    (-place(noise)).min((2 - first).max(0))
 }
 
-/// A number as text, rounded to its variation if it has one.
+/// A number with so many decimals; none is negative zero.
+fn with_decimals(value: f64, decimals: i32) -> String {
+    let unit = 10f64.powi(-decimals.min(0));
+    let value = if decimals < 0 { (value / unit).round() * unit } else { value };
+    let text = format!("{value:.0$}", decimals.max(0) as usize);
+    let zero = text.chars().all(|c| "-0.".contains(c));
+    if zero { text.trim_start_matches('-').into() } else { text }
+}
+
+/// A number as text, rounded to its noise if it has some.
 pub(super) fn rounded(value: f64, range: Option<(f64, f64)>) -> String {
-    range.map_or_else(|| shown(value), |range| format!("{value:.0$}", decimals(value, range)))
+    range.map_or_else(|| shown(value), |range| with_decimals(value, decimals(value, range)))
 }
 
-/// A measured number, rounded to its variation, and its range: `1.47x (1.45 to 1.49)`.
+/// A measured number, rounded to its noise, and its range if its ends look unlike the number:
+/// `1.47x (1.45 to 1.49)`.
 pub fn with_range(value: f64, range: Option<(f64, f64)>, unit: &str) -> String {
-    let number = with_unit(rounded(value, range), unit);
+    let text = rounded(value, range);
+    let number = with_unit(&text, unit);
     let Some((low, high)) = range else { return number };
-    format!("{number} ({low:.0$} to {high:.0$})", decimals(value, (low, high)))
+    let [low, high] = [low, high].map(|end| with_decimals(end, decimals(value, (low, high))));
+    if low == text && high == text { number } else { format!("{number} ({low} to {high})") }
 }
 
 /// A number and its unit: `12 us`, `1.47x`, `5 %`.

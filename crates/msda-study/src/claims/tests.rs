@@ -131,9 +131,9 @@ fn a_measured_ratio_gets_a_verdict_and_a_reason() {
     assert_eq!(speedup.why, "must agree within 0.0200x; 374 us against 404 us");
     assert_eq!(speedup.from, ["a record"]);
     // A time of another GPU is shown and not compared.
-    let time = find("original-1500-us");
+    let time = find("original-724-us");
     assert_eq!((time.verdict, time.measured), (Verdict::YourGpu, Some(404.0)));
-    assert!(time.why.contains("stated for RTX 5070, measured on NVIDIA H200"), "{}", time.why);
+    assert!(time.why.contains("stated for document 1's GPU, measured on NVIDIA H200"), "{}", time.why);
 
     let text = terminal(&claims, &outcomes);
     assert!(text.contains("1.08x") && text.contains("arithmetic: "), "{text}");
@@ -250,7 +250,25 @@ fn a_gain_within_the_noise_is_no_gain() {
     let planned = "planned = true\ncheck = '`b` < `a`'";
     assert_eq!(outcome(planned, (98.0, 104.0)).0, Verdict::OnlyPlanned);
     assert_eq!(with_range(1.4712, Some((1.452, 1.489)), "x"), "1.47x (1.45 to 1.49)");
-    assert_eq!(with_range(3264.0, Some((3255.0, 3271.0)), "us"), "3264 us (3255 to 3271)");
+}
+
+/// The noise is half of p10 to p90.
+#[test]
+fn numbers_are_rounded_to_their_noise() {
+    for (value, low, high, expected) in [
+        (3264.0, 3255.0, 3271.0, "3264 us (3255 to 3271)"),
+        (68811.0, 68774.0, 68817.0, "68810 us (68770 to 68820)"),
+        (20166.0, 20105.0, 21400.0, "20200 us (20100 to 21400)"),
+        (4.64, 4.576, 5.664, "4.6 us (4.6 to 5.7)"),
+        // Ends that look alike, a number that gains a figure, and zero without a sign.
+        (2.8776, 2.8765, 2.8784, "2.88 us"),
+        (9.998, 9.95, 10.05, "10.0 us (9.9 to 10.1)"),
+        (-0.02, -0.3, 0.2, "0.0 us (-0.3 to 0.2)"),
+        (-0.02, -0.03, 0.01, "-0.02 us (-0.03 to 0.01)"),
+    ] {
+        assert_eq!(with_range(value, Some((low, high)), "us"), expected);
+    }
+    assert_eq!(with_range(16391408.0, None, ""), "16391408");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Sentences with numbers from facts: text in braces is an expression.
+//! Sentences with numbers from facts: text in braces is an expression. `{gain a / b}` is a gain in
+//! percent.
 
 use anyhow::{Result, bail};
 use serde::Deserialize;
@@ -9,7 +10,41 @@ use crate::facts::{Expression, Facts};
 /// A sentence: pieces of text, each with the number that follows it.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Words(Vec<(String, Option<Expression>)>);
+pub struct Words(Vec<(String, Option<Number>)>);
+
+/// A number of a sentence.
+#[derive(Debug, Clone)]
+struct Number {
+    expression: Expression,
+    /// Whether it is a gain in percent.
+    gain: bool,
+}
+
+impl Number {
+    /// An expression, or `gain` and a speed-up.
+    fn parse(text: &str) -> Result<Self> {
+        Ok(match text.strip_prefix("gain ") {
+            Some(speedup) => {
+                Expression::parse(speedup)?;
+                Self { expression: Expression::parse(&format!("({speedup} - 1) * 100"))?, gain: true }
+            }
+            None => Self { expression: Expression::parse(text)?, gain: false },
+        })
+    }
+
+    /// The number, rounded to its noise. A gain has its unit, and says whether it is noise.
+    fn text(&self, facts: &Facts) -> String {
+        let Ok(value) = self.expression.value(facts) else { return ABSENT.into() };
+        let range = self.expression.range(facts);
+        let number = rounded(value, range);
+        let noise = range.is_some_and(|(low, high)| low <= 0.0 && high >= 0.0);
+        match (self.gain, noise) {
+            (true, true) => format!("{number} % (noise)"),
+            (true, false) => format!("{number} %"),
+            (false, _) => number,
+        }
+    }
+}
 
 /// The text of a sentence whose numbers no record has.
 const ABSENT_CELL: &str = "not measured yet";
@@ -26,7 +61,7 @@ impl TryFrom<String> for Words {
             let Some((inside, after)) = after.split_once('}') else {
                 bail!("sentence: got '{text}', expected a '}}' for every '{{'");
             };
-            pieces.push((before.into(), Some(Expression::parse(inside)?)));
+            pieces.push((before.into(), Some(Number::parse(inside)?)));
             rest = after;
         }
         pieces.push((rest.into(), None));
@@ -37,10 +72,8 @@ impl TryFrom<String> for Words {
 impl Words {
     /// The sentence with its numbers.
     pub fn text(&self, facts: &Facts) -> String {
-        let rounded = |e: &Expression, value| rounded(value, e.range(facts));
-        let number =
-            |e: &Expression| e.value(facts).map_or_else(|_| ABSENT.into(), |value| rounded(e, value));
-        self.0.iter().map(|(text, e)| text.clone() + &e.as_ref().map_or_else(String::new, number)).collect()
+        let number = |n: &Option<Number>| n.as_ref().map_or_else(String::new, |n| n.text(facts));
+        self.0.iter().map(|(text, n)| text.clone() + &number(n)).collect()
     }
 
     /// The sentence with its numbers, or that one is missing.
@@ -54,8 +87,8 @@ impl Words {
 
     /// The sentence with its numbers, or what comes before a part with a number that is missing.
     pub fn known(&self, facts: &Facts) -> String {
-        let missing = |e: &Expression| e.value(facts).is_err();
-        match self.0.iter().any(|(_, e)| e.as_ref().is_some_and(missing)) {
+        let missing = |n: &Number| n.expression.value(facts).is_err();
+        match self.0.iter().any(|(_, n)| n.as_ref().is_some_and(missing)) {
             true => self.0[0].0.split(';').next().unwrap_or_default().into(),
             false => self.text(facts),
         }
@@ -63,7 +96,7 @@ impl Words {
 
     /// The names of its facts.
     pub fn names(&self) -> impl Iterator<Item = String> {
-        self.0.iter().filter_map(|(_, e)| e.as_ref()).flat_map(Expression::names)
+        self.0.iter().filter_map(|(_, n)| n.as_ref()).flat_map(|n| n.expression.names())
     }
 }
 
@@ -86,7 +119,12 @@ mod tests {
             (words.complete(&facts), words.known(&facts)),
             ("not measured yet".into(), "on one".into())
         );
-        for wrong in ["{", "{1", "{a}", "{}"] {
+        facts.insert("b", 1.96, "", "");
+        facts.vary("b", 1.9, 1.97);
+        assert_eq!(parse("{gain `a` / `b`}, {gain `b` / `a`}").unwrap().text(&facts), "2 %, -2 %");
+        facts.vary("b", 1.9, 2.02);
+        assert_eq!(parse("{gain `a` / `b`}; {`b`}").unwrap().text(&facts), "2 % (noise); 1.96");
+        for wrong in ["{", "{1", "{a}", "{}", "{gain }"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -9,6 +9,10 @@ use super::shape::SEED;
 use super::{CHOSEN, Facts};
 use crate::engines::is_rung;
 
+/// The theoretical peak of device memory in GB/s, by GPU, from NVIDIA's data sheets.
+const MEMORY_PEAKS: [(&str, f64); 3] =
+    [("NVIDIA H200", 4800.0), ("NVIDIA H100 80GB HBM3", 3350.0), ("NVIDIA GeForce RTX 5070", 672.0)];
+
 /// The GPUs of the records, that of the newest record first.
 pub fn gpus(sources: &[Source]) -> Vec<String> {
     let mut newest_first: Vec<&Source> = sources.iter().collect();
@@ -52,6 +56,9 @@ pub(super) fn add(facts: &mut Facts, source: &Source, is_ladder: bool) {
         for (name, value, unit) in known {
             facts.insert(format!("machine.gpu.{name}"), value.unwrap_or(f64::NAN), unit, from);
         }
+        if let Some((_, peak)) = MEMORY_PEAKS.iter().find(|(name, _)| *name == gpu.name) {
+            facts.insert("machine.gpu.memory-peak", *peak, "GB/s", "NVIDIA's data sheet");
+        }
     }
     let most = |c: &Ceiling| {
         let same = record.ceilings.iter().filter(|o| o.name == c.name && o.device == c.device);
@@ -94,6 +101,13 @@ pub(super) fn add(facts: &mut Facts, source: &Source, is_ladder: bool) {
         let percentile = |p: &str| facts.get(&format!("{}.{p}", figure.name)).map_or(f64::NAN, |f| f.value);
         let (low, high) = (percentile("p10"), percentile("p90"));
         facts.vary(&figure.name, low, high);
+        // Rates vary as their time does.
+        let Some(name) = figure.name.strip_suffix(".time") else { continue };
+        for rate in ["rate", "loads", "efficiency"].map(|rate| format!("{name}.{rate}")) {
+            if let Some(value) = facts.get(&rate).map(|fact| fact.value) {
+                facts.vary(&rate, value * figure.value / high, value * figure.value / low);
+            }
+        }
     }
 }
 
@@ -162,6 +176,7 @@ mod tests {
         assert!((fact("flops") - fact("flop") / fact("time") / 1e6).abs() < 1e-9);
         assert!(fact("error") <= fact("allowed"));
         assert_eq!(facts.get("machine.gpu.sms").unwrap().value, 132.0);
+        assert_eq!(facts.get("machine.gpu.memory-peak").unwrap().value, 4800.0);
         assert!(facts.get("ceiling.cuda.copy.rate").unwrap().from.contains("H200"));
         assert_eq!(gpus(&committed()), ["NVIDIA H200"]);
     }
@@ -211,6 +226,17 @@ mod tests {
         let there =
             ["probe.banks.a", "probe.banks.b", "probe.clusters.a"].map(|name| facts.get(name).is_some());
         assert_eq!(there, [true, false, true]);
+    }
+
+    #[test]
+    fn a_rate_varies_as_its_time_does() {
+        let facts = Facts::of(&committed()).unwrap();
+        let fact = |name: &str| facts.get(&format!("probe.tma-tile.queries-1000.tma-64.{name}")).unwrap();
+        let (time, rate) = (fact("time"), fact("rate"));
+        let ((fast, slow), (low, high)) = (time.range.unwrap(), rate.range.unwrap());
+        for (us, rate) in [(slow, low), (time.value, rate.value), (fast, high)] {
+            assert!((us * rate / (time.value * fact("rate").value) - 1.0).abs() < 1e-9);
+        }
     }
 
     #[test]

@@ -33,9 +33,16 @@ struct Data {
 #[serde(deny_unknown_fields)]
 struct Answer {
     document: usize,
-    recommends: String,
-    claim: String,
+    recommends: Vec<Recommendation>,
     text: Words,
+}
+
+/// A recommendation, and the claim that decides whether it is right.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Recommendation {
+    what: String,
+    claim: String,
 }
 
 /// Paragraphs about 8-bit values, or the findings of the study.
@@ -189,15 +196,19 @@ fn find<'o, 'a>(outcomes: &'o [Outcome<'a>], id: &str) -> Result<&'o Outcome<'a>
 }
 
 fn answer(answer: &Answer, facts: &Facts, outcomes: &[Outcome<'_>]) -> Result<String> {
-    let right = match find(outcomes, &answer.claim)?.verdict {
-        Verdict::Reproduced => "right",
-        Verdict::OtherSize => "right, by another factor",
-        Verdict::Opposite => "wrong",
-        Verdict::WithinNoise => "no difference beyond the noise",
-        other => other.name(),
+    let judged = |part: &Recommendation| {
+        let right = match find(outcomes, &part.claim)?.verdict {
+            Verdict::Reproduced => "right",
+            Verdict::OtherSize => "right, by another factor",
+            Verdict::Opposite => "wrong",
+            Verdict::WithinNoise => "no difference beyond the noise",
+            other => other.name(),
+        };
+        Ok(format!("{}: **{right}**", part.what))
     };
-    let Answer { document, recommends, text, .. } = answer;
-    Ok(format!("**Document {document}.** You recommend {recommends}: **{right}**. {}", text.text(facts)))
+    let recommends = answer.recommends.iter().map(judged).collect::<Result<Vec<_>>>()?.join("; ");
+    let Answer { document, text, .. } = answer;
+    Ok(format!("**Document {document}.** You recommend {recommends}. {}", text.text(facts)))
 }
 
 /// Lines, the figure, theirs, ours on each GPU with the verdict, and why.
@@ -219,7 +230,12 @@ fn row(row: &Row, all: &[Measured], judged: &[Vec<Outcome<'_>>]) -> Result<Vec<S
 
 /// A measured number and the verdict.
 fn cell(outcome: &Outcome<'_>) -> String {
-    match (claims::measured(outcome).as_str(), outcome.verdict) {
+    let measured = match outcome.measured {
+        // Counts of the outputs, or of events on the GPU.
+        Some(count) if outcome.range.is_none() && count >= 1e6 => format!("{:.1} million", count / 1e6),
+        _ => claims::measured(outcome),
+    };
+    match (measured.as_str(), outcome.verdict) {
         (_, Verdict::NotMeasuredYet) | ("-", _) => outcome.verdict.name().into(),
         (measured, verdict) => format!("{measured}: {}", verdict.name()),
     }

@@ -42,6 +42,34 @@ fn rows_are_complete_and_lines_are_short() {
     }
     let long = |line: &&str| line.chars().count() > 100 && line.trim().contains(' ');
     assert_eq!(page(&founding, Form::Terminal).lines().find(long), None);
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    for (path, text) in super::documents(&founding, &docs).unwrap() {
+        let long = text.lines().find(|line| line.chars().count() > 200);
+        assert_eq!(long, None, "{}", path.display());
+    }
+}
+
+/// What sentences say in words, and no expression computes.
+#[test]
+fn words_about_the_records_are_true() {
+    let facts = Facts::of(&records()).unwrap();
+    let range = |name: &str| facts.get(name).unwrap_or_else(|| panic!("{name}")).range.unwrap();
+    let (ladder, tile) = ("bench.seed-ring-uniform.f16.forward.cuda:ladder:", "probe.tma-tile.queries-1000.");
+    // "No difference beyond the noise".
+    for (prefix, one, other) in [
+        (ladder, "tma_multilevel", "distributed"),
+        (tile, "tma-64", "manual"),
+        (tile, "warp-tma", "warp-prefetch"),
+        ("probe.copy-styles.", "channels-async", "channels"),
+    ] {
+        let [one, other] = [one, other].map(|name| range(&format!("{prefix}{name}.time")));
+        assert!(one.0 <= other.1 && other.0 <= one.1, "{prefix}: {one:?} {other:?}");
+    }
+    // "Counters of 12 rungs and of the kernel that msda chooses".
+    let counted = |(name, _): (&str, _)| {
+        name.starts_with("analyze.seed.f16.") && name.ends_with(".wavefronts.measured")
+    };
+    assert_eq!(facts.iter().filter(|fact| counted(*fact)).count(), 13);
 }
 
 #[test]

@@ -5,10 +5,10 @@ use crate::ladder::RUNGS;
 
 use crate::engines::{RUNG, is_rung};
 use crate::facts::holds_ladder;
-use msda_bench::record::{Measurement, Record};
+use msda_bench::record::{Figure, Measurement, Record};
 use msda_bench::report::chart::{self, Chart, Mark, Plot, Plots};
 use msda_bench::report::known::machine;
-use msda_bench::report::number::{NONE, figure, percent, times};
+use msda_bench::report::number::{self, NONE, figure, percent, times};
 use msda_bench::report::page::{Part, Section, fold, folds};
 use msda_bench::report::svg::Shape;
 use msda_bench::report::{Kind, Row, Setting, Table, dtype_order, positive};
@@ -28,6 +28,8 @@ struct Ladder<'a> {
     first: &'a Measurement,
     /// In the order of the ladder, then the generic kernel and the chosen one.
     steps: Vec<&'a Measurement>,
+    /// Of the same record.
+    figures: &'a [Figure],
 }
 
 pub(super) fn section(records: &[Record]) -> Option<Section> {
@@ -118,7 +120,7 @@ fn ladders(records: &[Record]) -> Vec<Ladder<'_>> {
                 continue;
             }
             let steps = timed().filter(|m| key(m) == key(rung)).collect();
-            all.push(Ladder { machine: machine(record), first: rung, steps });
+            all.push(Ladder { machine: machine(record), first: rung, steps, figures: &record.figures });
         }
     }
     for ladder in &mut all {
@@ -245,11 +247,20 @@ impl Ladder<'_> {
                 if name == ORIGINAL { NONE.into() } else { over(original) },
                 self.gain(m).map_or(NONE.into(), signed),
                 percent(row.reached()),
-                row.error_text(),
+                self.worst(m).map_or_else(|| row.error_text(), |worst| error_text(m, worst)),
                 if described { about(name).into() } else { String::new() },
             ]);
         }
         table.without_empty()
+    }
+
+    /// The largest error of all outputs over the tolerance, on its workload or with locations
+    /// anywhere, if the run compared them.
+    fn worst(&self, m: &Measurement) -> Option<f64> {
+        let kernel = if m.engine == "cuda" { "chosen" } else { m.engine.strip_prefix("cuda:")? };
+        let name = |workload: &str| format!("verify.{workload}.{}.{kernel}.worst", m.dtype);
+        let find = |name: String| self.figures.iter().find(|f| f.name == name).map(|f| f.value);
+        find(name(&m.workload)).or_else(|| find(name(ANYWHERE)))
     }
 
     /// How much faster than the rung that it changes in one thing, in percent, as in the documents.
@@ -257,6 +268,16 @@ impl Ladder<'_> {
         let base = base_of(short(&m.engine)).filter(|_| is_rung(&m.engine))?;
         let gain = (self.time(base)? / m.time.median - 1.0) * 100.0;
         gain.is_finite().then_some(gain)
+    }
+}
+
+/// An error over the tolerance, as [`Row::error_text`] writes it.
+fn error_text(m: &Measurement, share: f64) -> String {
+    let text = number::short(share);
+    match (m.check.inexact, share <= 1.0) {
+        (true, _) => format!("~{text}"),
+        (false, true) => text,
+        (false, false) => format!("{text} over"),
     }
 }
 
