@@ -180,13 +180,17 @@ fn a_peer_that_hangs_or_dies_ends_in_a_message_and_the_run_goes_on() {
     use std::process::Stdio;
 
     let msda = failing_python();
+    let engines = msda.at("mine.toml");
+    let msda = msda.with("MSDA_ENGINES", engines);
     let names = ["never_ready", "dies_at_import", "hangs", "dies", "garbage", "flood"];
     let entry = |name: &&str| {
         format!(
             "[peer.{name}]\nabout = \"-\"\nimport = \"{name}\"\ncall = \"-\"\ndevice = \"cpu\"\ndtypes = [\"f32\"]\n"
         )
     };
-    msda.write("engines.toml", names.iter().map(entry).collect::<String>());
+    // A file in the current folder is not read: it could be another user's.
+    msda.write("engines.toml", "no TOML");
+    msda.write("mine.toml", names.iter().map(entry).collect::<String>());
     let mut command = msda.command(&FAILING_BENCH.split(' ').collect::<Vec<_>>());
     command.args(["--engine", "cpu"]);
     command.args(names.iter().flat_map(|name| ["--engine".into(), format!("peer:{name}")]));

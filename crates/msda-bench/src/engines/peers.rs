@@ -119,18 +119,11 @@ pub fn parse(text: &str) -> Result<Vec<Peer>> {
     file.peer.into_iter().map(named).collect()
 }
 
-/// The user's file: the one that `MSDA_ENGINES` names, or `engines.toml` in the working folder.
-fn user_file() -> Option<PathBuf> {
-    match std::env::var_os("MSDA_ENGINES") {
-        Some(path) => Some(path.into()),
-        None => Some(PathBuf::from("engines.toml")).filter(|path| path.exists()),
-    }
-}
-
-/// All peers: the built-in ones and the user's, which replace built-in ones of the same name.
+/// All peers: the built-in ones, and those of the file that `MSDA_ENGINES` names, which replace
+/// built-in ones of the same name.
 pub fn load() -> Result<Vec<Peer>> {
     let built_in = parse(BUILT_IN).context("in the engines.toml of this program")?;
-    let Some(path) = user_file() else { return Ok(built_in) };
+    let Some(path) = std::env::var_os("MSDA_ENGINES").map(PathBuf::from) else { return Ok(built_in) };
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let own = parse(&text).with_context(|| format!("in {}", path.display()))?;
     Ok(joined(built_in, own))
@@ -149,7 +142,7 @@ pub fn find(name: &str) -> Result<Peer> {
     match peers.into_iter().find(|peer| peer.name == bare) {
         Some(peer) => Ok(peer),
         None => {
-            let others = ", or a peer that your engines.toml describes";
+            let others = ", or a peer of the file that MSDA_ENGINES names";
             Err(Unknown::or("engine", &format!("{PREFIX}{bare}"), &names, others).into())
         }
     }

@@ -8,10 +8,11 @@ use crate::engines::{Plain, peers};
 use crate::record::{Device, Machine, Record};
 
 /// Other implementations: engine, name, class and shape of the mark. The order is that of legends.
-const OTHERS: [(&str, &str, &str, Shape); 9] = [
+const OTHERS: [(&str, &str, &str, Shape); 10] = [
     ("peer:dcnv4-safe", "FlashDeformAttn", "k k4", Shape::Square),
     ("peer:dcnv4", "FlashDeformAttn, as published", "k k4 hollow", Shape::Square),
     ("peer:triton", "msda-triton", "k k1", Shape::Triangle),
+    ("peer:triton-query-block", "query-block Triton", "k k5", Shape::Triangle),
     ("peer:mmcv", "mmcv", "k k2", Shape::Diamond),
     ("peer:original", "original", "k k3", Shape::Circle),
     ("peer:hub", "transformers", "k k5", Shape::Diamond),
