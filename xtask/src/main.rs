@@ -25,7 +25,7 @@ use anyhow::{Context, Result, bail};
 /// A command: its name, what it does, and the code.
 type Task = (&'static str, &'static str, fn() -> Result<()>);
 
-const TASKS: [Task; 17] = [
+const TASKS: [Task; 18] = [
     (
         "test",
         "set up what the tests need and run all of them: format, lints, unit, battery, Python, examples",
@@ -42,6 +42,11 @@ const TASKS: [Task; 17] = [
         "python",
         "build the Python package and run its tests; `--torch 2.7` with another version of torch",
         python::command,
+    ),
+    (
+        "libraries",
+        "test the models of ultralytics, rfdetr, lightly-train, libreyolo, mmcv",
+        python::libraries,
     ),
     ("ort", "test the operators for ONNX Runtime with several of its versions", ort::command),
     (
@@ -179,8 +184,9 @@ fn setup() -> Result<()> {
 }
 
 fn test() -> Result<()> {
-    // While pip waits for the network, cargo compiles.
-    let compile = || cargo(&["test", "--workspace", "--no-run", "--quiet"], &[]);
+    // While pip waits for the network, cargo compiles: the tests, and the programs and libraries
+    // that other tests take. One profile for all, so that nothing is compiled twice.
+    let compile = || cargo(&["build", "--workspace", "--all-targets", "--quiet"], &[]);
     let (_, (venv, others)) = together(compile, || {
         let (venv, others) = (venv::ensure(&root())?, ort::others());
         style::quick()?;
@@ -188,31 +194,34 @@ fn test() -> Result<()> {
         Ok((venv, others))
     })?;
     let env = env_of(&venv);
-    let released = || {
-        build_release()?;
+    let python = || {
         python::test(&venv)?;
         ort::test(&venv, &others)
     };
-    together(released, || {
-        cargo(&["test", "--workspace", "--quiet"], &[&env[..], &[python::shared()]].concat())?;
+    together(python, || {
+        let all = ["test", "--workspace", "--no-fail-fast", "--quiet"];
+        cargo(&all, &[&env[..], &[python::shared()]].concat())?;
         style::clippy()?;
         let strict = [("RUSTDOCFLAGS", "-D warnings".as_ref())];
         cargo(&["doc", "--workspace", "--no-deps", "--quiet"], &strict)
     })?;
     readme(&env)?;
-    run(root().join("target/release/msda"), &["verify", "--seeds", "1"], &env)
+    run(built(DEV, "msda"), &["verify", "--seeds", "1"], &env)
 }
 
 fn readme_alone() -> Result<()> {
     let venv = venv::ensure(&root())?;
-    build_release()?;
+    cargo(&["build", "--quiet"], &[])?;
     readme(&env_of(&venv))
 }
 
-/// What the tests of commands, the Python package and ONNX Runtime take. In one build, with the
-/// features of all: apart, the crates that they share would be compiled twice.
-fn build_release() -> Result<()> {
-    cargo(&["build", "--release", "--quiet", "-p", "msda-cli", "-p", "msda-python", "-p", "msda-ort"], &[])
+/// The folders of what cargo builds: for tests, and with `--release`.
+const DEV: &str = "debug";
+const RELEASE: &str = "release";
+
+/// What cargo built last.
+fn built(profile: &str, name: &str) -> PathBuf {
+    root().join("target").join(profile).join(name)
 }
 
 /// The commands of the README in their order, in a copy of the project: `bench`, in its quick form,
@@ -221,7 +230,7 @@ fn readme(env: &[(&str, &std::ffi::OsStr)]) -> Result<()> {
     let copy = root().join("target/xtask-readme");
     let _ = std::fs::remove_dir_all(&copy);
     files::copy(&root(), &copy)?;
-    run_in(&copy, root().join("target/release/msda"), &["bench", "--quick"], env)?;
+    run_in(&copy, built(DEV, "msda"), &["bench", "--quick"], env)?;
     let report = copy.join("report/report.md");
     if !report.is_file() {
         bail!("`bench --quick` wrote no {}", report.display());
@@ -250,6 +259,7 @@ fn record() -> Result<()> {
 fn gpu_bundle() -> Result<()> {
     cargo(&["build", "--release", "-p", "msda-cli", "-p", "msda-study", "--bins"], &[])?;
     python::build()?;
+    ort::build()?;
     // One command, so that the crates are built once, with the features of all tests.
     let mut args = vec!["test", "--release", "--no-run", "--message-format=json"];
     for package in ["msda-cuda", "msda-bench", "msda-study", "msda-cli"] {
@@ -260,20 +270,20 @@ fn gpu_bundle() -> Result<()> {
         args.extend(["--test", test]);
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo)
+    let done = Command::new(cargo)
         .args(&args)
         .current_dir(root())
         .stderr(Stdio::inherit())
         .output()
         .context("building the tests")?;
-    if !built.status.success() {
-        bail!("cargo {} ended with {}", args.join(" "), built.status);
+    if !done.status.success() {
+        bail!("cargo {} ended with {}", args.join(" "), done.status);
     }
-    let messages = String::from_utf8_lossy(&built.stdout);
+    let messages = String::from_utf8_lossy(&done.stdout);
     let mut programs: Vec<(&str, PathBuf)> =
-        ["msda", "msda-study"].map(|name| (name, root().join("target/release").join(name))).into();
+        ["msda", "msda-study"].map(|name| (name, built(RELEASE, name))).into();
     programs.push((python::EXTENSION, python::extension()));
-    programs.push((ort::LIBRARY, ort::library()));
+    programs.push((ort::LIBRARY, built(RELEASE, ort::LIBRARY)));
     for (name, package, target) in [
         ("plan", "msda-cuda", "plan"),
         ("driver", "msda-cuda", "msda_cuda"),

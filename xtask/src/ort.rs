@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use crate::venv::{self, Venv};
-use crate::{cargo, root, run};
+use crate::{DEV, RELEASE, built, cargo, root, run};
 
 /// The library's file.
 pub(crate) const LIBRARY: &str = if cfg!(windows) {
@@ -21,15 +21,15 @@ pub(crate) const LIBRARY: &str = if cfg!(windows) {
 /// They are the last ones with packages for the NumPy beside them and for Python 3.10 to 3.12.
 const VERSIONS: [(&str, &str); 3] = [("1.16", "numpy<2"), ("1.17", "numpy<2"), ("1.22", "numpy")];
 
-/// The library that was built last.
-pub(crate) fn library() -> PathBuf {
-    root().join("target/release").join(LIBRARY)
+/// Builds the library.
+pub(crate) fn build() -> Result<()> {
+    cargo(&["build", "--release", "--quiet", "--package", "msda-ort"], &[])
 }
 
 /// Builds the library and tests it.
 pub(crate) fn command() -> Result<()> {
-    cargo(&["build", "--release", "--quiet", "--package", "msda-ort"], &[])?;
-    test(&venv::ensure(&root())?, &others())
+    build()?;
+    test_all(RELEASE, &venv::ensure(&root())?, &others())
 }
 
 /// Interpreters with the other versions. A version that cannot be installed is skipped.
@@ -41,9 +41,14 @@ pub(crate) fn others() -> Vec<PathBuf> {
     VERSIONS.into_iter().filter_map(with).collect()
 }
 
-/// Tests the library that was built last, with the version of `.venv` and with others.
+/// Tests the library that was built with the tests, with the version of `.venv` and with others.
 pub(crate) fn test(venv: &Venv, others: &[PathBuf]) -> Result<()> {
-    [&venv.python].into_iter().chain(others).try_for_each(|python| pytest(python, &library()))
+    test_all(DEV, venv, others)
+}
+
+fn test_all(profile: &str, venv: &Venv, others: &[PathBuf]) -> Result<()> {
+    let library = built(profile, LIBRARY);
+    [&venv.python].into_iter().chain(others).try_for_each(|python| pytest(python, &library))
 }
 
 /// Tests a library with the ONNX Runtime of an interpreter.

@@ -6,13 +6,16 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::venv::{self, Venv};
-use crate::{cargo, root, run};
+use crate::{DEV, RELEASE, built, cargo, root, run};
 
 /// The package's folder.
 pub(crate) const PACKAGE: &str = "bindings/python";
 
 /// The compiled part's file.
 pub(crate) const EXTENSION: &str = if cfg!(windows) { "_native.pyd" } else { "_native.abi3.so" };
+
+/// Libraries whose models msda patches, and what runs their tests. They take gigabytes.
+const LIBRARIES: [&str; 6] = ["pytest", "ultralytics", "rfdetr", "lightly-train", "libreyolo", "mmcv-lite"];
 
 /// Threads of torch that wait do not spin: other processes use the cores at the same time.
 pub(crate) fn shared() -> (&'static str, &'static OsStr) {
@@ -27,17 +30,17 @@ pub(crate) fn extension() -> PathBuf {
 /// Builds the compiled part and puts it into the package's sources.
 pub(crate) fn build() -> Result<()> {
     cargo(&["build", "--release", "--quiet", "--package", "msda-python"], &[])?;
-    place()
+    place(RELEASE)
 }
 
 /// Puts the compiled part that was built last into the package's sources.
-fn place() -> Result<()> {
+fn place(profile: &str) -> Result<()> {
     let name = match std::env::consts::OS {
         "windows" => "_native.dll",
         "macos" => "lib_native.dylib",
         _ => "lib_native.so",
     };
-    let (built, to) = (root().join("target/release").join(name), extension());
+    let (built, to) = (built(profile, name), extension());
     // A new file: a running Python may have mapped the old one.
     let _ = std::fs::remove_file(&to);
     std::fs::copy(&built, &to).with_context(|| format!("copying {}", built.display()))?;
@@ -61,11 +64,18 @@ fn folder() -> PathBuf {
 
 /// The tests with the usual environment, of the compiled part that was built last.
 pub(crate) fn test(venv: &Venv) -> Result<()> {
-    place()?;
+    place(DEV)?;
     // Tests of a file stay together, so that what they share is made once; a process that is done
     // takes tests from others.
     let processes = ["--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal"].map(str::to_owned);
     pytest(&venv.python, &folder(), &[""], &processes)
+}
+
+/// `cargo xtask libraries`: the models of other libraries, in an environment of their own.
+pub(crate) fn libraries() -> Result<()> {
+    let python = venv::tools(&root(), "libraries", &LIBRARIES)?;
+    build()?;
+    pytest(&python, &folder(), &["test_libraries.py"], &[])
 }
 
 /// `cargo xtask python [--torch VERSION] [PYTEST ARGUMENTS]`.

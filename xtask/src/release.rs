@@ -13,6 +13,9 @@ pub(crate) fn publish() -> Result<()> {
         bail!("got {}, expected nothing or --dry-run", args.join(" "));
     }
     consistent(&root())?;
+    if args.is_empty() {
+        dated()?;
+    }
     let args: Vec<_> = args.iter().map(String::as_str).collect();
     cargo(&[&["publish", "--workspace", "--locked"], &args[..]].concat(), &[])
 }
@@ -27,6 +30,9 @@ pub(crate) fn command() -> Result<()> {
     let changed = files::git(&root(), &["status", "--porcelain"])?;
     if !changed.is_empty() {
         bail!("got changes that are not committed, expected none:\n{changed}");
+    }
+    if !files::git(&root(), &["tag", "--points-at", "HEAD", "v*"])?.trim().is_empty() {
+        dated()?;
     }
     kernels()?;
     let wheels = wheel::make_all(targets)?;
@@ -75,6 +81,22 @@ fn consistent(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a release whose changelog does not begin with the version and the day of the commit.
+fn dated() -> Result<()> {
+    let read = |path: &str| std::fs::read_to_string(root().join(path));
+    let (manifest, changelog) = (read("Cargo.toml")?, read("CHANGELOG.md")?);
+    let version = value(&manifest, "version = ").context("Cargo.toml: no version")?;
+    check_date(&changelog, version, files::git(&root(), &["log", "-1", "--format=%cs"])?.trim())
+}
+
+fn check_date(changelog: &str, version: &str, day: &str) -> Result<()> {
+    let expected = format!("## {version}, {day}");
+    match changelog.lines().find(|line| line.starts_with("## ")) {
+        Some(line) if line == expected => Ok(()),
+        line => bail!("CHANGELOG.md: got `{}`, expected `{expected}`", line.unwrap_or_default()),
+    }
+}
+
 /// The text in quotes after a key at the start of a line.
 fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(key))?.split('"').nth(1)
@@ -83,6 +105,16 @@ fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_release_has_the_day_of_its_commit() {
+        let text = "# Changelog\n\n## 0.2.0, 2026-12-01\n\n## 0.1.0, 2026-11-18\n";
+        check_date(text, "0.2.0", "2026-12-01").unwrap();
+        for (text, day) in [(text, "2026-12-02"), ("## 0.2.0, not released yet\n", "2026-12-01"), ("", "")] {
+            let error = check_date(text, "0.2.0", day).unwrap_err().to_string();
+            assert!(error.contains(&format!("expected `## 0.2.0, {day}`")), "{error}");
+        }
+    }
 
     #[test]
     fn one_version_is_everywhere() {
