@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{root, run};
+use crate::{cargo, root, run};
 
 /// Debian's packages, with all that they need.
 const PACKAGES: [&str; 4] = ["python3-minimal", "libpython3-stdlib", "libgcc-s1", "libstdc++6"];
@@ -21,10 +21,7 @@ pub(crate) struct Python {
 impl Python {
     /// Makes it once. The error says what is missing on this machine.
     pub(crate) fn new() -> Result<Self> {
-        let works = |name: &&str| Command::new(name).arg("--version").output().is_ok();
-        let emulator = ["qemu-aarch64-static", "qemu-aarch64"].into_iter().find(works);
-        let emulator = emulator.context("got no qemu-aarch64\nhint: apt install qemu-user-static")?;
-        let python = Self { emulator, root: root().join("target/emulated/root") };
+        let python = Self { emulator: emulator()?, root: root().join("target/emulated/root") };
         if !python.interpreter().exists() {
             python.unpack().context("hint: the packages for 64-bit Arm come from Debian, with apt")?;
         }
@@ -85,4 +82,21 @@ impl Python {
     fn args(&self) -> [String; 3] {
         ["-L".to_owned(), self.root.display().to_string(), self.interpreter().display().to_string()]
     }
+}
+
+fn emulator() -> Result<&'static str> {
+    let works = |name: &&str| Command::new(name).arg("--version").output().is_ok();
+    let found = ["qemu-aarch64-static", "qemu-aarch64"].into_iter().find(works);
+    found.context("got no qemu-aarch64\nhint: apt install qemu-user-static")
+}
+
+/// The battery of the CPU backend with NEON. The program is static: it needs no emulated system.
+pub(crate) fn battery() -> Result<()> {
+    const TARGET: &str = "aarch64-unknown-linux-musl";
+    let variable = |name| format!("CARGO_TARGET_{}_{name}", TARGET.replace('-', "_").to_uppercase());
+    let (linker, runner) = (variable("LINKER"), variable("RUNNER"));
+    let env = [(linker.as_str(), OsStr::new("rust-lld")), (runner.as_str(), OsStr::new(emulator()?))];
+    run("rustup", &["target", "add", TARGET], &[])?;
+    let test = ["test", "--quiet", "--package", "msda", "--target", TARGET];
+    cargo(&[&test[..], &["--test", "conformance", "best"]].concat(), &env)
 }

@@ -67,11 +67,19 @@ pub(crate) fn ensure(root: &Path) -> Result<Venv> {
 
 /// A new, empty environment; returns its interpreter.
 pub(crate) fn new(folder: &Path) -> Result<PathBuf> {
-    let base = ["python3", "python"]
-        .into_iter()
-        .find(|p| works(Command::new(p).args(["-c", "import venv, sys; assert sys.version_info >= (3, 10)"])))
-        .context("no Python 3.10 or newer with venv was found\nhint: install python3 and python3-venv")?;
-    crate::run(base, &["-m", "venv", &folder.to_string_lossy()], &[])?;
+    let base = ["python3", "python"].into_iter().find(|python| can_make(python));
+    let hint = "no Python 3.10 or newer with venv was found\nhint: install python3 and python3-venv";
+    of(base.context(hint)?, folder)
+}
+
+/// Whether a Python can make environments for msda.
+pub(crate) fn can_make(python: &str) -> bool {
+    works(Command::new(python).args(["-c", "import venv, sys; assert sys.version_info >= (3, 10)"]))
+}
+
+/// As [`new`], with the Python of that name.
+pub(crate) fn of(python: &str, folder: &Path) -> Result<PathBuf> {
+    crate::run(python, &["-m", "venv", &folder.to_string_lossy()], &[])?;
     Ok(interpreter(folder))
 }
 

@@ -23,6 +23,9 @@ const TARGETS: [(&str, Option<&str>); 6] = [
 /// maturin 1.13 to 1.16 export a wrong name from modules inside packages on Windows.
 const TOOLS: [&str; 4] = ["maturin==1.12.6", "ziglang==0.17.0", "lief==1.0.0", "abi3audit==0.0.26"];
 
+/// Python without the global lock has a wheel of its own until 3.15, whose stable ABI serves both.
+const FREE_THREADED: &str = "python3.14t";
+
 /// A wheel and how far it was tested.
 pub(crate) struct Wheel {
     file: PathBuf,
@@ -38,14 +41,25 @@ pub(crate) fn command() -> Result<()> {
 
 /// Wheels for the targets of a command line, or for all.
 pub(crate) fn make_all(args: &[String]) -> Result<Vec<Wheel>> {
-    if args.is_empty() {
-        return TARGETS.iter().map(|(target, _)| make(target)).collect();
+    let mut targets = Vec::new();
+    for pair in args.chunks(2) {
+        match pair {
+            [option, target] if option == "--target" => targets.push(target.as_str()),
+            other => bail!("got {}, expected --target TARGET", other.join(" ")),
+        }
     }
-    let target = |pair: &[String]| match pair {
-        [option, target] if option == "--target" => make(target),
-        other => bail!("got {}, expected --target TARGET", other.join(" ")),
-    };
-    args.chunks(2).map(target).collect()
+    if targets.is_empty() {
+        targets = TARGETS.map(|(target, _)| target).into();
+    }
+    let mut wheels = Vec::new();
+    for target in targets {
+        wheels.push(make(target, None)?);
+        // A module for Windows names the library of the Python that loads it.
+        if !target.contains("windows") {
+            wheels.push(make(target, Some(FREE_THREADED))?);
+        }
+    }
+    Ok(wheels)
 }
 
 /// The wheels with their sizes, for people.
@@ -87,8 +101,9 @@ fn maturin(tools: &Path, args: &[&str], rustc: &[&str]) -> Result<()> {
     run(tools, &[&["-m", "maturin"], args, rest, rustc].concat(), &env)
 }
 
-/// Makes the wheel of a target, checks it by name, and runs it if this machine can.
-fn make(target: &str) -> Result<Wheel> {
+/// Makes the wheel of a target, checks it by name, and runs it if this machine can. Without the name
+/// of a Python it is for all usual ones.
+fn make(target: &str, only: Option<&str>) -> Result<Wheel> {
     let tools = tools()?;
     // What `cargo xtask python` placed must not get into the wheel. Its compiled part is new.
     let _ = std::fs::remove_file(python::extension());
@@ -106,6 +121,7 @@ fn make(target: &str) -> Result<Wheel> {
         rustc = vec![format!("-Lnative={}", unwinder.display()), format!("-ldylib={}", unwinder::NAME)];
     }
     let interpreter = tools.display().to_string();
+    args.extend(only.iter().flat_map(|python| ["--interpreter", python]));
     if target.ends_with("windows-gnu") {
         // maturin asks for some Python, although the module takes nothing from it. The linker takes
         // the names to export from a file.
@@ -119,8 +135,10 @@ fn make(target: &str) -> Result<Wheel> {
     let file = newest(started, "whl")?;
     let path = file.display().to_string();
     run(&tools, &["xtask/src/wheel.py", &path], &[])?;
-    run(&tools, &["-m", "abi3audit", "--strict", "--assume-minimum-abi3", "3.10", &path], &[])?;
-    let tested = test(target, arch, &file)?;
+    if only.is_none() {
+        run(&tools, &["-m", "abi3audit", "--strict", "--assume-minimum-abi3", "3.10", &path], &[])?;
+    }
+    let tested = test(target, arch, &file, only)?;
     Ok(Wheel { file, tested })
 }
 
@@ -133,18 +151,26 @@ fn newest(started: std::time::SystemTime, ending: &str) -> Result<PathBuf> {
     made.with_context(|| format!("maturin made no .{ending} in {}", folder().display()))
 }
 
-fn test(target: &str, arch: &str, wheel: &Path) -> Result<String> {
+fn test(target: &str, arch: &str, wheel: &Path, only: Option<&str>) -> Result<String> {
     let system = match std::env::consts::OS {
         "macos" => "apple-darwin",
         "linux" => "linux-gnu",
         other => other,
     };
     if target.contains(system) && arch == std::env::consts::ARCH {
-        alone(wheel)?;
-        with_torch(wheel)?;
+        match only {
+            Some(python) if !venv::can_make(python) => {
+                return Ok(format!("linked, not run: this machine has no {python}"));
+            }
+            Some(python) => alone(&venv::of(python, &empty("wheel-check"))?, wheel)?,
+            None => {
+                alone(&venv::new(&empty("wheel-check"))?, wheel)?;
+                with_torch(wheel)?;
+            }
+        }
         return Ok("run on this machine".to_owned());
     }
-    if target == "aarch64-unknown-linux-gnu" {
+    if target == "aarch64-unknown-linux-gnu" && only.is_none() {
         return match emulated::Python::new() {
             Ok(python) => emulate(&python, wheel).map(|()| "run under emulation".to_owned()),
             Err(why) => Ok(format!("linked, not run: {why:#}")),
@@ -162,19 +188,19 @@ assert msda.ms_deform_attn(value, [(2, 2)], None, where, weights).item() == 1.5
 print('msda', msda.__version__, 'computes without torch')
 ";
 
-/// Installs a wheel into a new environment with NumPy alone, computes something there, and runs the
+/// Installs a wheel with NumPy into a new, empty environment, computes something there, and runs the
 /// package's own checks.
-fn alone(wheel: &Path) -> Result<()> {
-    let python = fresh("wheel-check")?;
-    venv::install(&python, &["numpy", &wheel.display().to_string()])?;
-    run(&python, &["-I", "-c", PROGRAM], &[])?;
-    run(&python, &["-I", "-m", "msda_attn", "doctor"], &[])
+fn alone(python: &Path, wheel: &Path) -> Result<()> {
+    venv::install(python, &["numpy", &wheel.display().to_string()])?;
+    run(python, &["-I", "-c", PROGRAM], &[])?;
+    run(python, &["-I", "-m", "msda_attn", "doctor"], &[])
 }
 
-fn fresh(name: &str) -> Result<PathBuf> {
+/// A folder under `target` without the files of an earlier run.
+fn empty(name: &str) -> PathBuf {
     let folder = root().join("target").join(name);
     let _ = std::fs::remove_dir_all(&folder);
-    venv::new(&folder)
+    folder
 }
 
 /// Tests a wheel with torch. Errors and the ends of threads matter most: zig links the compiled
@@ -189,7 +215,7 @@ fn with_torch(wheel: &Path) -> Result<()> {
     ort::pytest(&venv.python, &package.join("msda_attn").join(python::EXTENSION))
 }
 
-/// As [`alone`], under an emulator.
+/// As [`alone`], under an emulator. Then the battery, which is not in the wheel.
 fn emulate(python: &emulated::Python, wheel: &Path) -> Result<()> {
     let packages = root().join("target/emulated/packages");
     let _ = std::fs::remove_dir_all(&packages);
@@ -201,7 +227,8 @@ fn emulate(python: &emulated::Python, wheel: &Path) -> Result<()> {
     let wheel = wheel.display().to_string();
     venv::install(&tools()?, &[&args[..], &["numpy", &wheel]].concat())?;
     python.run(packages.as_os_str(), &["-c", PROGRAM])?;
-    python.run(packages.as_os_str(), &["-m", "msda_attn", "doctor"])
+    python.run(packages.as_os_str(), &["-m", "msda_attn", "doctor"])?;
+    emulated::battery()
 }
 
 /// Makes the package of sources, and installs it with pip and without a network.
@@ -254,7 +281,7 @@ for code in re.findall(r'```python\\n(.*?)```', pathlib.Path('README.md').read_t
     exec(code, {})
     print('ran', len(code.splitlines()), 'lines of README.md')
 ";
-    let python = fresh("install-check")?;
+    let python = venv::new(&empty("install-check"))?;
     let wheels = folder().display().to_string();
     let started = Instant::now();
     let pip = [
