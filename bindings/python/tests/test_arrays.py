@@ -65,7 +65,7 @@ def test_points_and_sizes_are_checked():
 
 def test_a_wrong_number_of_threads_is_refused(monkeypatch):
     given = [array.numpy() for array in problem(queries=2000)]
-    for wrong in ("abc", "0", "-1", "1e3"):
+    for wrong in ("abc", "0", "-1", "1e3", "4097", str(2**63 - 1)):
         monkeypatch.setenv("MSDA_NUM_THREADS", wrong)
         with pytest.raises(ValueError, match=f"MSDA_NUM_THREADS: got .{wrong}., expected a number"):
             msda.ms_deform_attn(*given)

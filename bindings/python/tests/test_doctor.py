@@ -104,7 +104,7 @@ def test_a_wrong_number_of_threads_is_a_failure():
     done = run("doctor", environment={"MSDA_NUM_THREADS": "abc"})
     assert done.returncode == 1
     text = " ".join(done.stdout.split())
-    assert 'MSDA_NUM_THREADS: got "abc", expected a number above 0 hint: ' in text
+    assert 'MSDA_NUM_THREADS: got "abc", expected a number from 1 to 4096 hint: ' in text
 
 
 def test_it_is_short_without_a_gpu(report):

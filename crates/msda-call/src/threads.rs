@@ -22,6 +22,9 @@ struct Pools {
 /// makes pools of its own, and never touches the parent's, which stay in memory.
 static POOLS: AtomicPtr<Pools> = AtomicPtr::new(ptr::null_mut());
 
+/// More threads than any machine has. Above this a number is a mistake: every one would be started.
+const MOST: usize = 4096;
+
 /// The threads that a call runs on.
 #[derive(Clone)]
 pub enum OnThreads {
@@ -43,16 +46,20 @@ pub fn run<T: Send>(threads: OnThreads, problem: &Problem, work: impl FnOnce(Cpu
     };
     match threads.map_or_else(default, Ok)? {
         0 | 1 => Ok(work(cpu.on_calling_thread())),
+        threads if threads > MOST => {
+            Err(Refused::value("threads", threads, format!("at most {MOST}")))
+        }
         threads => Ok(pool(threads)?.install(|| work(cpu))),
     }
 }
 
 /// The number of threads where the framework does not say one.
 pub fn default() -> Result<usize> {
-    let number = |text: &str| text.trim().parse().ok().filter(|&n: &usize| n > 0);
+    let number = |text: &str| text.trim().parse().ok().filter(|n| (1..=MOST).contains(n));
     let ours = "MSDA_NUM_THREADS";
     if let Some(text) = std::env::var(ours).ok().filter(|text| !text.is_empty()) {
-        return number(&text).ok_or_else(|| Refused::value(ours, format!("{text:?}"), "a number above 0"));
+        let expected = format!("a number from 1 to {MOST}");
+        return number(&text).ok_or_else(|| Refused::value(ours, format!("{text:?}"), expected));
     }
     // OpenMP also takes lists, which mean nothing here.
     let openmp = std::env::var("OMP_NUM_THREADS").ok().and_then(|text| number(&text));
