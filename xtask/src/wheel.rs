@@ -101,8 +101,8 @@ fn maturin(tools: &Path, args: &[&str], rustc: &[&str]) -> Result<()> {
     run(tools, &[&["-m", "maturin"], args, rest, rustc].concat(), &env)
 }
 
-/// Makes the wheel of a target, checks it by name, and runs it if this machine can. Without the name
-/// of a Python it is for all usual ones.
+/// Makes the wheel of a target, checks it by name, and runs it if this machine can. Without the
+/// name of a Python it is for all usual ones.
 fn make(target: &str, only: Option<&str>) -> Result<Wheel> {
     let tools = tools()?;
     // What `cargo xtask python` placed must not get into the wheel. Its compiled part is new.
@@ -188,8 +188,8 @@ assert msda.ms_deform_attn(value, [(2, 2)], None, where, weights).item() == 1.5
 print('msda', msda.__version__, 'computes without torch')
 ";
 
-/// Installs a wheel with NumPy into a new, empty environment, computes something there, and runs the
-/// package's own checks.
+/// Installs a wheel with NumPy into a new, empty environment, computes something there, and runs
+/// the package's own checks.
 fn alone(python: &Path, wheel: &Path) -> Result<()> {
     venv::install(python, &["numpy", &wheel.display().to_string()])?;
     run(python, &["-I", "-c", PROGRAM], &[])?;
