@@ -2,13 +2,12 @@
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-use msda_call::call::{Call, LevelSizes, SHAPES, STARTS, Tensor, Wanted};
+use msda_call::call::{Call, LevelSizes, SHAPES, STARTS, Tensor, Wanted, names};
 use msda_call::cpu;
 use msda_call::cuda::Prepared;
-use msda_call::error::{Kind, Refused, Result, panic_message};
+use msda_call::error::{Kind, Refused, Result, c_text, catch};
 use msda_call::threads::OnThreads;
 
 use super::abi::{Api, Boxed, Handle};
@@ -40,21 +39,6 @@ enum Levels {
     /// A tensor of int64 on the CPU: options, points, then height, width and first position of each
     /// level. The Python side makes it.
     Setup(Owned),
-}
-
-/// Names of the floating-point tensors: value, locations and weights; the fused form has reference
-/// points behind value.
-const fn names<const T: usize>() -> [&'static str; T] {
-    let mut names = ["value"; T];
-    if T == 3 {
-        names[1] = "sampling_locations";
-        names[2] = "attention_weights";
-    } else {
-        names[1] = "reference_points";
-        names[2] = "sampling_offsets";
-        names[3] = "attention_logits";
-    }
-    names
 }
 
 unsafe extern "C-unwind" fn forward(stack: *mut u64, _in: u64, _out: u64) {
@@ -156,8 +140,8 @@ unsafe fn boxed<const T: usize, const I: usize, const R: usize>(
     });
     // SAFETY: the caller's promise.
     let ints: [i64; I] = std::array::from_fn(|i| unsafe { *stack.add(T + i) } as i64);
-    let message = match catch_unwind(AssertUnwindSafe(|| kernel(api, tensors, ints))) {
-        Ok(Ok(results)) => {
+    let refused = match catch(|| kernel(api, tensors, ints)) {
+        Ok(results) => {
             for (i, result) in results.into_iter().enumerate() {
                 let handle: Handle = result.into_raw();
                 // SAFETY: the stack has room for the results.
@@ -165,12 +149,10 @@ unsafe fn boxed<const T: usize, const I: usize, const R: usize>(
             }
             return ptr::null();
         }
-        Ok(Err(refused)) => tagged(&refused),
-        Err(panic) => tagged(&Refused::new(Kind::Runtime, panic_message(&*panic))),
+        Err(refused) => refused,
     };
-    let text = CString::new(message.replace('\0', " ")).unwrap_or_default();
     LAST.with(|last| {
-        *last.borrow_mut() = text;
+        *last.borrow_mut() = c_text(&tagged(&refused));
         last.borrow().as_ptr()
     })
 }
@@ -203,7 +185,7 @@ fn dense<const T: usize>(tensors: [Owned; T], first: usize) -> Result<[Owned; T]
 
 /// The call of floating-point tensors, and where they are.
 fn call<'a, const T: usize>(api: &Api, floats: &'a [Owned; T], levels: &Levels) -> Result<(Call<'a>, Place)> {
-    let names = const { names::<T>() };
+    let names = const { names(T == 4) };
     let (value, place) = floats[0].float(names[0])?;
     if place.kind != api.cpu && place.kind != api.gpu {
         return Err(Refused::new(Kind::NotImplemented, "msda works on CPU and CUDA tensors"));
@@ -240,17 +222,7 @@ fn read_setup(api: &Api, setup: &Owned) -> Result<(LevelSizes, [i64; 2])> {
     }
     // SAFETY: the tensor is contiguous, has so many elements of that type, and lives.
     let numbers = unsafe { std::slice::from_raw_parts(setup.data.cast::<i64>(), count as usize) };
-    let Some((&[options, points], levels)) = numbers.split_first_chunk() else {
-        return Err(Refused::value("setup", format!("{count} numbers"), "at least 2"));
-    };
-    let (levels, _) = levels.as_chunks::<3>();
-    if let Some((i, n)) = levels.as_flattened().iter().enumerate().find(|&(_, &n)| n < 0) {
-        let name = if i % 3 == 2 { STARTS } else { SHAPES };
-        return Err(Refused::value(name, n, "numbers of at least 0"));
-    }
-    let pairs = levels.iter().map(|&[height, width, _]| (height as usize, width as usize)).collect();
-    let starts = levels.iter().map(|&[_, _, start]| start as usize).collect();
-    Ok((LevelSizes::new(pairs, Some(starts)), [options, points]))
+    LevelSizes::read_setup("setup", numbers)
 }
 
 /// The level sizes: read here if they are in memory of the host, else left to the kernel.
@@ -267,7 +239,7 @@ fn level_sizes(api: &Api, shapes: &Owned, starts: &Owned, place: Place) -> Resul
         }
     }
     if shapes.place.kind == api.cpu && starts.place.kind == api.cpu {
-        return LevelSizes::read(levels, |i| integer(api, &shapes, i), |i| integer(api, &starts, i));
+        return LevelSizes::read(levels, |i| integer(api, &shapes, i), Some(|i| integer(api, &starts, i)));
     }
     if shapes.place != place || starts.place != place {
         return Err(Refused::value(
@@ -324,7 +296,7 @@ fn run_forward<const T: usize>(api: &'static Api, floats: [Owned; T], levels: Le
     // is not checked twice. Only the ranks matter here.
     let shape = call.output_shape()?;
     let problem = if on_cpu { Some(call.problem()?) } else { None };
-    let output = Owned::empty(api, &shape, api.number(call.value.dtype), place)?;
+    let output = Owned::empty(api, &shape, api.floats.of(call.value.dtype), place)?;
     let (out, _) = output.float("output")?;
     if let Some(problem) = problem {
         // SAFETY: torch's tensors live through the call; the output is new.
@@ -375,7 +347,7 @@ fn run_backward<const T: usize>(
         let wants = wanted.has(1 << order[i]);
         let sizes = if wants { like.sizes } else { &[0] };
         let dtype = if wants { like.dtype } else { call.value.dtype };
-        let made = result.insert(Owned::empty(api, sizes, api.number(dtype), place)?);
+        let made = result.insert(Owned::empty(api, sizes, api.floats.of(dtype), place)?);
         if wants {
             grads[order[i]] = Some(made.float("gradient")?.0);
         }
