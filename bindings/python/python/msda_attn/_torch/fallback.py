@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .. import _native
-from .._arguments import output_shape
+from .._arguments import is_dense, output_shape
 from .levels import read_setup
 
 # Why these kernels are used; empty while they are not.
@@ -28,17 +28,10 @@ def _raw(name: str, tensor: Tensor) -> tuple[int, str, tuple[int, ...], tuple[in
     return tensor.data_ptr(), dtype, tuple(tensor.shape), tuple(tensor.stride())
 
 
-def _inner_dense(tensor: Tensor, first: int) -> bool:
-    expected = 1
-    for size, stride in zip(reversed(tensor.shape[first:]), reversed(tensor.stride()[first:])):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True
-
-
 def _dense(tensor: Tensor, first: int = 3) -> Tensor:
-    return tensor if _inner_dense(tensor, first) else tensor.contiguous()
+    """The tensor with contiguous dimensions from `first` on."""
+    dense = is_dense(tensor.shape[first:], tensor.stride()[first:])
+    return tensor if dense else tensor.contiguous()
 
 
 def _levels(shapes: Tensor, starts: Tensor, value: Tensor) -> tuple[tuple, list[Tensor]]:
