@@ -16,21 +16,25 @@ use crate::error::tagged;
 
 /// The kernels by the names of their operators.
 pub(super) const KERNELS: [(&CStr, Boxed); 12] = [
-    (c"ms_deform_attn", forward),
-    (c"ms_deform_attn_backward", backward),
-    (c"ms_deform_attn_fused", forward_fused),
-    (c"ms_deform_attn_fused_backward", backward_fused),
+    (c"ms_deform_attn", forward::<3, TABLES>),
+    (c"ms_deform_attn_backward", backward::<3, TABLES>),
+    (c"ms_deform_attn_fused", forward::<4, TABLES>),
+    (c"ms_deform_attn_fused_backward", backward::<4, TABLES>),
     // The same for eager calls: these have no autograd formula that Python would have to run.
-    (c"_forward_tables", forward),
-    (c"_backward_tables", backward),
-    (c"_forward_fused_tables", forward_fused),
-    (c"_backward_fused_tables", backward_fused),
+    (c"_forward_tables", forward::<3, TABLES>),
+    (c"_backward_tables", backward::<3, TABLES>),
+    (c"_forward_fused_tables", forward::<4, TABLES>),
+    (c"_backward_fused_tables", backward::<4, TABLES>),
     // Level sizes and options in one tensor: every argument less costs less host time.
-    (c"_forward", forward_setup),
-    (c"_backward", backward_setup),
-    (c"_forward_fused", forward_fused_setup),
-    (c"_backward_fused", backward_fused_setup),
+    (c"_forward", forward::<3, SETUP>),
+    (c"_backward", backward::<3, SETUP>),
+    (c"_forward_fused", forward::<4, SETUP>),
+    (c"_backward_fused", backward::<4, SETUP>),
 ];
+
+/// Which of the [`Levels`] a kernel gets.
+const TABLES: bool = false;
+const SETUP: bool = true;
 
 /// Where a kernel finds the level sizes, and the options and points.
 enum Levels {
@@ -41,110 +45,92 @@ enum Levels {
     Setup(Owned),
 }
 
-unsafe extern "C-unwind" fn forward(stack: *mut u64, _in: u64, _out: u64) {
+/// The arguments of a kernel, which are read in their order.
+struct Arguments {
+    api: &'static Api,
+    next: *const u64,
+}
+
+impl Arguments {
+    /// # Safety
+    /// There is another argument, and it is a number.
+    unsafe fn number(&mut self) -> i64 {
+        // SAFETY: the caller's promise.
+        let number = unsafe { *self.next } as i64;
+        self.next = self.next.wrapping_add(1);
+        number
+    }
+
+    /// # Safety
+    /// There is another argument, and it is a tensor, which belongs to the kernel now.
+    unsafe fn tensor(&mut self) -> Owned {
+        // SAFETY: the caller's promise.
+        unsafe { Owned::new(self.api, ptr::with_exposed_provenance_mut(self.number() as usize)) }
+    }
+
+    /// # Safety
+    /// The arguments from value to the numbers of the call are next: with tables for the levels,
+    /// or with a setup.
+    unsafe fn inputs<const T: usize, const SETUP: bool>(&mut self) -> ([Owned; T], Levels) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if SETUP {
+                return (std::array::from_fn(|_| self.tensor()), Levels::Setup(self.tensor()));
+            }
+            let mut value = Some(self.tensor());
+            let tables = [self.tensor(), self.tensor()];
+            let floats = std::array::from_fn(|_| value.take().unwrap_or_else(|| self.tensor()));
+            (floats, Levels::Tables(tables, [self.number(), self.number()]))
+        }
+    }
+}
+
+unsafe extern "C-unwind" fn forward<const T: usize, const SETUP: bool>(stack: *mut u64, _in: u64, _out: u64) {
     // SAFETY: torch calls the kernel with the arguments of its schema.
     unsafe {
-        throw(boxed(stack, |api, [value, shapes, starts, locations, weights], numbers: [i64; 2]| {
-            run_forward(api, [value, locations, weights], Levels::Tables([shapes, starts], numbers))
+        throw(boxed(stack, |mut arguments| {
+            let (floats, levels) = arguments.inputs::<T, SETUP>();
+            run_forward(arguments.api, floats, levels)
         }))
     }
 }
 
-unsafe extern "C-unwind" fn forward_fused(stack: *mut u64, _in: u64, _out: u64) {
+unsafe extern "C-unwind" fn backward<const T: usize, const SETUP: bool>(
+    stack: *mut u64,
+    _in: u64,
+    _out: u64,
+) {
     // SAFETY: as above.
     unsafe {
-        throw(boxed(stack, |api, [value, shapes, starts, reference, offsets, logits], numbers: [i64; 2]| {
-            let levels = Levels::Tables([shapes, starts], numbers);
-            run_forward(api, [value, reference, offsets, logits], levels)
+        throw(boxed(stack, |mut arguments| {
+            let grad = arguments.tensor();
+            let (floats, levels) = arguments.inputs::<T, SETUP>();
+            let wanted = Wanted(arguments.number());
+            run_backward(arguments.api, grad, floats, levels, wanted)
         }))
     }
 }
 
-unsafe extern "C-unwind" fn forward_setup(stack: *mut u64, _in: u64, _out: u64) {
-    // SAFETY: as above.
-    unsafe {
-        throw(boxed(stack, |api, [floats @ .., setup]: [Owned; 4], []| {
-            run_forward::<3>(api, floats, Levels::Setup(setup))
-        }))
-    }
-}
-
-unsafe extern "C-unwind" fn forward_fused_setup(stack: *mut u64, _in: u64, _out: u64) {
-    // SAFETY: as above.
-    unsafe {
-        throw(boxed(stack, |api, [floats @ .., setup]: [Owned; 5], []| {
-            run_forward::<4>(api, floats, Levels::Setup(setup))
-        }))
-    }
-}
-
-unsafe extern "C-unwind" fn backward(stack: *mut u64, _in: u64, _out: u64) {
-    // SAFETY: as above.
-    unsafe {
-        throw(boxed(stack, |api, [grad, value, shapes, starts, locations, weights], numbers| {
-            let [options, points, wanted] = numbers;
-            let levels = Levels::Tables([shapes, starts], [options, points]);
-            run_backward(api, grad, [value, locations, weights], levels, Wanted(wanted))
-        }))
-    }
-}
-
-unsafe extern "C-unwind" fn backward_fused(stack: *mut u64, _in: u64, _out: u64) {
-    // SAFETY: as above.
-    unsafe {
-        throw(boxed(stack, |api, [grad, value, shapes, starts, rest @ ..]: [Owned; 7], numbers| {
-            let ([reference, offsets, logits], [options, points, wanted]) = (rest, numbers);
-            let levels = Levels::Tables([shapes, starts], [options, points]);
-            run_backward(api, grad, [value, reference, offsets, logits], levels, Wanted(wanted))
-        }))
-    }
-}
-
-unsafe extern "C-unwind" fn backward_setup(stack: *mut u64, _in: u64, _out: u64) {
-    // SAFETY: as above.
-    unsafe {
-        throw(boxed(stack, |api, [grad, floats @ .., setup]: [Owned; 5], [wanted]| {
-            run_backward::<3>(api, grad, floats, Levels::Setup(setup), Wanted(wanted))
-        }))
-    }
-}
-
-unsafe extern "C-unwind" fn backward_fused_setup(stack: *mut u64, _in: u64, _out: u64) {
-    // SAFETY: as above.
-    unsafe {
-        throw(boxed(stack, |api, [grad, floats @ .., setup]: [Owned; 6], [wanted]| {
-            run_backward::<4>(api, grad, floats, Levels::Setup(setup), Wanted(wanted))
-        }))
-    }
-}
-
-/// Runs a kernel with `T` tensors and `I` integers that returns `R` tensors. Its inputs are
-/// deleted. The result is null, or the message of an error, which belongs to this thread until its
-/// next error.
+/// Runs a kernel that returns `R` tensors. The result is null, or the message of an error, which
+/// belongs to this thread until its next error.
 ///
 /// # Safety
-/// `stack` has the arguments: tensors that belong to the kernel now, then integers.
+/// `stack` has the arguments, of which the kernel reads all, and room for the results.
 #[inline(never)]
-unsafe fn boxed<const T: usize, const I: usize, const R: usize>(
+unsafe fn boxed<const R: usize>(
     stack: *mut u64,
-    kernel: impl FnOnce(&'static Api, [Owned; T], [i64; I]) -> Result<[Owned; R]>,
+    kernel: impl FnOnce(Arguments) -> Result<[Owned; R]>,
 ) -> *const c_char {
     thread_local! {
         static LAST: RefCell<CString> = RefCell::default();
     }
     // Kernels are registered after the table was loaded.
     let Some(api) = Api::get() else { return ptr::null() };
-    // SAFETY: the caller's promise.
-    let tensors: [Owned; T] = std::array::from_fn(|i| unsafe {
-        Owned::new(api, ptr::with_exposed_provenance_mut(*stack.add(i) as usize))
-    });
-    // SAFETY: the caller's promise.
-    let ints: [i64; I] = std::array::from_fn(|i| unsafe { *stack.add(T + i) } as i64);
-    let refused = match catch(|| kernel(api, tensors, ints)) {
+    let refused = match catch(|| kernel(Arguments { api, next: stack })) {
         Ok(results) => {
             for (i, result) in results.into_iter().enumerate() {
                 let handle: Handle = result.into_raw();
-                // SAFETY: the stack has room for the results.
+                // SAFETY: the caller's promise.
                 unsafe { *stack.add(i) = handle.expose_provenance() as u64 };
             }
             return ptr::null();
