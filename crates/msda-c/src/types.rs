@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 use std::slice;
 
-use msda_call::call::{Call, LevelSizes, MOST_DIMENSIONS, SHAPES, Tensor, names};
+use msda_call::call::{Call, LevelSizes, MOST_DIMENSIONS, SHAPES, Tensor, names, pack_points};
 use msda_call::dtypes::Dtypes;
 use msda_call::error::{Refused, Result};
 
@@ -152,16 +152,14 @@ pub(crate) unsafe fn call<'a>(raw: *const msda_inputs) -> Result<Call<'a>> {
             reference.first().map(|name| tensor(name, raw.reference_points)).transpose()?,
         )
     };
-    let mut bytes = [0; 8];
-    if let Some(points) = points.filter(|points| !points.is_empty()) {
-        if points.len() > bytes.len() || points.iter().all(|&n| n == 0) {
+    let points = match points {
+        None | Some([]) => 0,
+        Some(points) => pack_points(points).ok_or_else(|| {
             let expected = "one number for each of at most 8 levels, and at least one above 0";
-            return Err(Refused::value("points", format!("{points:?}"), expected));
-        }
-        bytes[..points.len()].copy_from_slice(points);
-    }
-    let (options, points) = (raw.options, i64::from_le_bytes(bytes));
-    Ok(Call { value, levels, reference, locations, weights, options, points })
+            Refused::value("points", format!("{points:?}"), expected)
+        })?,
+    };
+    Ok(Call { value, levels, reference, locations, weights, options: raw.options, points })
 }
 
 /// The destinations of the gradients of value, locations, weights and reference points.

@@ -265,6 +265,14 @@ pub struct Call<'a> {
     pub points: i64,
 }
 
+/// Points per level as the number that [`Call`] takes; `None` for more than 8 levels, or if all
+/// are 0.
+pub fn pack_points(points: &[u8]) -> Option<i64> {
+    let mut bytes = [0; 8];
+    bytes.get_mut(..points.len())?.copy_from_slice(points);
+    Some(i64::from_le_bytes(bytes)).filter(|&packed| packed != 0)
+}
+
 /// The outer strides of the inputs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InputStrides {

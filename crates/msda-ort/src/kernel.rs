@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::{ptr, slice, thread};
 
 use msda::Threads;
-use msda_call::call::{Call, LevelSizes, MOST_DIMENSIONS, SHAPES, STARTS, Tensor, dense_stride};
+use msda_call::call::{Call, LevelSizes, MOST_DIMENSIONS, SHAPES, STARTS, Tensor, dense_stride, pack_points};
 use msda_call::cpu;
 use msda_call::cuda::Prepared;
 use msda_call::dtypes::{EXPECTED, ONNX};
@@ -70,8 +70,6 @@ impl Kernel {
             let got = format!("{} numbers", self.points.len());
             return Err(Refused::value("points", got, format!("{}, one per level", levels.len())));
         }
-        let mut points = [0; 8];
-        points[..self.points.len()].copy_from_slice(&self.points);
         let call = Call {
             value: value.tensor()?,
             levels,
@@ -79,7 +77,7 @@ impl Kernel {
             locations: locations.tensor()?,
             weights: weights.tensor()?,
             options: self.options,
-            points: i64::from_le_bytes(points),
+            points: pack_points(&self.points).unwrap_or(0),
         };
         // On the GPU the plan checks the problem when it is made.
         let problem = if self.provider == Provider::Cpu { Some(call.problem()?) } else { None };
@@ -386,6 +384,6 @@ unsafe fn points(api: Api, info: Handle) -> Result<Vec<u8>> {
     }
     let points: Option<Vec<u8>> = numbers.iter().map(|&n| u8::try_from(n).ok()).collect();
     points
-        .filter(|points| points.len() <= 8 && points.iter().any(|&n| n > 0))
+        .filter(|points| pack_points(points).is_some())
         .ok_or_else(|| Refused::value("points", format!("{numbers:?}"), expected))
 }
