@@ -1,10 +1,14 @@
-"""What the functions for NumPy and for JAX do with their arguments before they compute."""
+"""What is the same for all kinds of arrays: names, checks of sizes, and types."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+# The names of the tensors behind value: of the plain and of the fused form.
+PLAIN = ("sampling_locations", "attention_weights")
+FUSED = ("reference_points", "sampling_offsets", "attention_logits")
 
 # Checks an argument, given its name, and makes it an array.
 Convert = Callable[[str, Any], Any]
@@ -80,6 +84,22 @@ def operands(
     if reference.ndim == 4 and reference.shape[2] == 1 and levels != 1:
         reference = broadcast_to(reference, (*reference.shape[:2], levels, reference.shape[3]))
     return {**arrays, "reference_points": reference}
+
+
+def native_call(
+    floats: Iterable[tuple], levels: tuple, options: int, points: int
+) -> dict[str, Any]:
+    """A call as the compiled part takes it. The tensors are in the order of their names."""
+    value, *reference, locations, weights = floats
+    return {
+        "value": value,
+        "levels": levels,
+        "reference": reference[0] if reference else None,
+        "locations": locations,
+        "weights": weights,
+        "options": options,
+        "points": points,
+    }
 
 
 def is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:

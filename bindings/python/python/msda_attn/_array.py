@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _native
-from ._arguments import is_dense, level_sizes, operands, output_shape
+from ._arguments import is_dense, level_sizes, native_call, operands, output_shape
 from ._options import Padding, Sampling, encode
 
 if TYPE_CHECKING:
@@ -64,19 +64,10 @@ def run(shapes: Any, starts: Any, options: tuple[Any, ...], **given: Any) -> num
     levels = level_sizes(shapes, starts)
     tensors = operands(_array, np.broadcast_to, len(levels[0]), given)
     numbers = encode(*options, len(levels[0]))
-    value, *reference, locations, weights = tensors.values()
-    shape = output_shape(value.shape, list(tensors)[-2], locations.shape)
+    value, locations = tensors["value"], list(tensors)[-2]
+    shape = output_shape(value.shape, locations, tensors[locations].shape)
     output = np.empty(shape, dtype=value.dtype)
-    call = {
-        "value": _raw(value),
-        "levels": levels,
-        "reference": _raw(reference[0]) if reference else None,
-        "locations": _raw(locations),
-        "weights": _raw(weights),
-        "options": numbers[0],
-        "points": numbers[1],
-    }
-    _native.forward(call, _raw(output))
+    _native.forward(native_call(map(_raw, tensors.values()), levels, *numbers), _raw(output))
     return output
 
 
