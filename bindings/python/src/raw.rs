@@ -4,9 +4,9 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use msda::Dtype;
-use msda_call::call::{Call, LevelSizes, Tensor};
+use msda_call::call::{Call, LevelSizes, Tensor, names};
 use msda_call::cuda::Prepared;
+use msda_call::dtypes::{EXPECTED, NAMES};
 use msda_call::error::{Kind, Refused, Result};
 use msda_call::threads::OnThreads;
 use msda_call::{cpu, cuda};
@@ -26,20 +26,13 @@ pub(crate) enum RawLevels {
 
 fn tensor<'a>(name: &'static str, raw: &'a Raw) -> Result<Tensor<'a>> {
     let (address, dtype, sizes, strides) = raw;
-    let dtype = match dtype.as_str() {
-        "float64" => Dtype::F64,
-        "float32" => Dtype::F32,
-        "float16" => Dtype::F16,
-        "bfloat16" => Dtype::Bf16,
-        other => {
-            return Err(Refused::wrong_type(name, other, "float64, float32, float16 or bfloat16"));
-        }
-    };
+    let found = NAMES.find(dtype.as_str());
+    let dtype = found.ok_or_else(|| Refused::wrong_type(name, dtype, EXPECTED))?;
     if sizes.len() != strides.len() {
         return Err(Refused::value(name, format!("{} strides", strides.len()), format!("{}", sizes.len())));
     }
     let data = ptr::with_exposed_provenance_mut::<c_void>(*address);
-    Ok(Tensor { name, data, dtype, sizes, strides })
+    Ok(Tensor { name, data, dtype, sizes, strides: Some(strides) })
 }
 
 /// Inputs by address.
@@ -78,16 +71,13 @@ pub(crate) fn cuda_level_key(levels: RawLevels) -> Vec<u64> {
 
 impl RawCall {
     fn call(&self) -> Result<Call<'_>> {
-        let fused = self.reference.is_some();
+        let names = names(self.reference.is_some());
         Ok(Call {
-            value: tensor("value", &self.value)?,
+            value: tensor(names[0], &self.value)?,
             levels: self.levels.sizes(),
-            reference: self.reference.as_ref().map(|raw| tensor("reference_points", raw)).transpose()?,
-            locations: tensor(
-                if fused { "sampling_offsets" } else { "sampling_locations" },
-                &self.locations,
-            )?,
-            weights: tensor(if fused { "attention_logits" } else { "attention_weights" }, &self.weights)?,
+            reference: self.reference.as_ref().map(|raw| tensor(names[1], raw)).transpose()?,
+            locations: tensor(names[names.len() - 2], &self.locations)?,
+            weights: tensor(names[names.len() - 1], &self.weights)?,
             options: self.options,
             points: self.points,
         })

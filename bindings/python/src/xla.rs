@@ -5,14 +5,13 @@
 //! of XLA with another layout is noticed.
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, c_char, c_int, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ffi::{c_char, c_int, c_void};
 use std::{mem, ptr, slice};
 
-use msda::Dtype;
-use msda_call::call::{Call, LevelSizes, MOST_DIMENSIONS, Tensor, dense_strides};
+use msda_call::call::{Call, LevelSizes, MOST_DIMENSIONS, Tensor, names};
 use msda_call::cpu;
-use msda_call::error::{Kind, Refused, Result, panic_message};
+use msda_call::dtypes::XLA;
+use msda_call::error::{Kind, Refused, Result, c_text, catch};
 use msda_call::threads::OnThreads;
 use pyo3::prelude::*;
 
@@ -144,8 +143,7 @@ unsafe extern "C" fn handle<const BACKWARD: bool>(frame: *const Frame) -> *mut c
             asked.traits = 0;
             return ptr::null_mut();
         }
-        let ran = catch_unwind(AssertUnwindSafe(|| run(frame, BACKWARD)));
-        match ran.unwrap_or_else(|panic| Err(Refused::new(Kind::Runtime, panic_message(&*panic)))) {
+        match catch(|| run(frame, BACKWARD)) {
             Ok(()) => ptr::null_mut(),
             Err(refused) => error(&*frame.api, &refused),
         }
@@ -161,7 +159,7 @@ unsafe fn error(api: &Api, refused: &Refused) -> *mut c_void {
         Kind::NotImplemented => 12,
         Kind::Runtime => 13,
     };
-    let message = CString::new(refused.message.replace('\0', " ")).unwrap_or_default();
+    let message = c_text(&refused.message);
     let mut new = NewError {
         size: mem::size_of::<NewError>(),
         extension: ptr::null(),
@@ -201,16 +199,11 @@ unsafe fn run(frame: &Frame, backward: bool) -> Result<()> {
     // SAFETY: the caller's promise.
     let (numbers, inputs, results) =
         unsafe { (numbers(&frame.attributes)?, buffers(&frame.inputs), buffers(&frame.results)) };
-    let &[options, points, ref levels @ ..] = numbers else {
-        return Err(Refused::value("XLA", format!("{} numbers", numbers.len()), "at least 2"));
-    };
+    let (levels, [options, points]) = LevelSizes::read_setup("XLA", numbers)?;
     // The gradient of the output comes before the inputs.
-    let (grad, inputs) = inputs.split_at(usize::from(backward).min(inputs.len()));
-    let fused = inputs.len() == 4;
-    let names: &[&str] = match fused {
-        false => &["value", "sampling_locations", "attention_weights"],
-        true => &["value", "reference_points", "sampling_offsets", "attention_logits"],
-    };
+    let first: &[&str] = if backward { &["grad_output"] } else { &[] };
+    let fused = inputs.len() == first.len() + 4;
+    let names = names(fused);
     let outputs: &[&str] = match (backward, fused) {
         (false, _) => &["output"],
         (true, false) => &["gradient of value", "gradient of locations", "gradient of weights"],
@@ -221,43 +214,37 @@ unsafe fn run(frame: &Frame, backward: bool) -> Result<()> {
             "gradient of logits",
         ],
     };
-    if inputs.len() != names.len() || results.len() != outputs.len() {
-        let got = format!("{} inputs and {} results", inputs.len(), results.len());
+    if inputs.len() != first.len() + names.len() || results.len() != outputs.len() {
+        let got =
+            format!("{} inputs and {} results", inputs.len().saturating_sub(first.len()), results.len());
         return Err(Refused::value("XLA", got, "those of the operator"));
     }
     // The first dimensions are those of vmap.
-    let lead = usize::try_from(inputs[0].rank - 4).unwrap_or(0);
-    let dense = |names: &[&'static str], buffers: &[&Buffer]| -> Result<Vec<Dense>> {
-        // SAFETY: the caller's promise.
-        names.iter().zip(buffers).map(|(name, buffer)| unsafe { Dense::new(name, buffer, lead) }).collect()
-    };
-    let (grad, inputs, results) =
-        (dense(&["grad_output"], grad)?, dense(names, inputs)?, dense(outputs, &results)?);
-    let [value, reference @ .., locations, weights] = inputs.as_slice() else { unreachable!("3 or 4 names") };
-    let level = |i: usize| levels[i / 2 * 3 + i % 2];
-    let call = Call {
-        value: value.tensor(),
-        levels: LevelSizes::read(levels.len() / 3, level, |i| levels[3 * i + 2])?,
-        reference: reference.first().map(Dense::tensor),
-        locations: locations.tensor(),
-        weights: weights.tensor(),
-        options,
-        points,
-    };
+    let lead = usize::try_from(inputs[first.len()].rank - 4).unwrap_or(0);
+    let buffers = || [first, names, outputs].into_iter().flatten().zip(inputs.iter().chain(&results));
+    // SAFETY: the caller's promise.
+    let sizes = buffers().map(|(name, buffer)| unsafe { sizes(name, buffer, lead) });
+    let sizes = sizes.collect::<Result<Vec<_>>>()?;
+    let tensors = buffers().zip(&sizes).map(|((name, buffer), sizes)| tensor(name, buffer, sizes));
+    let tensors = tensors.collect::<Result<Vec<_>>>()?;
+    let (grad, tensors) = tensors.split_at(first.len());
+    let (inputs, results) = tensors.split_at(names.len());
+    let &[value, ref reference @ .., locations, weights] = inputs else { unreachable!("3 or 4 names") };
+    let reference = reference.first().copied();
+    let call = Call { value, levels, reference, locations, weights, options, points };
     let problem = call.problem()?;
     let threads = OnThreads::Count(None);
-    match (grad.first(), results.as_slice()) {
-        (None, [output]) => {
-            call.check_output(&output.tensor())?;
+    match (grad, results) {
+        ([], [output]) => {
+            call.check_output(output)?;
             // SAFETY: the caller's promise.
-            unsafe { cpu::forward(&call, &problem, &output.tensor(), threads) }
+            unsafe { cpu::forward(&call, &problem, output, threads) }
         }
-        (Some(grad), [value, reference @ .., locations, weights]) => {
-            let grads = [Some(value), Some(locations), Some(weights), reference.first()];
-            let grads = grads.map(|dense| dense.map(Dense::tensor));
+        ([grad], &[value, ref reference @ .., locations, weights]) => {
+            let grads = [Some(value), Some(locations), Some(weights), reference.first().copied()];
             call.check_gradients(&grads)?;
             // SAFETY: the caller's promise.
-            unsafe { cpu::backward(&call, &problem, &grad.tensor(), grads, threads) }
+            unsafe { cpu::backward(&call, &problem, grad, grads, threads) }
         }
         _ => unreachable!("results have names"),
     }
@@ -291,49 +278,28 @@ unsafe fn numbers(attributes: &Attributes) -> Result<&[i64]> {
     }
 }
 
-/// A buffer whose first dimensions, those of vmap and the batch, are one.
-struct Dense {
-    name: &'static str,
-    data: *mut c_void,
-    dtype: Dtype,
-    rank: usize,
-    sizes: [i64; MOST_DIMENSIONS],
-    strides: [i64; MOST_DIMENSIONS],
+/// The sizes of a buffer. Its first dimensions, those of vmap and the batch, are one.
+///
+/// # Safety
+/// The buffer lives.
+unsafe fn sizes(name: &str, buffer: &Buffer, lead: usize) -> Result<Vec<i64>> {
+    let dims = match usize::try_from(buffer.rank) {
+        // SAFETY: the caller's promise.
+        Ok(rank) if rank > 0 => unsafe { slice::from_raw_parts(buffer.dims, rank) },
+        _ => &[],
+    };
+    if dims.len() <= lead || dims.len() - lead > MOST_DIMENSIONS {
+        let expected = format!("at least {} and at most {}", lead + 1, lead + MOST_DIMENSIONS);
+        return Err(Refused::value(name, format!("{} dimensions", dims.len()), expected));
+    }
+    let (batch, rest) = dims.split_at(lead + 1);
+    Ok([&[batch.iter().product()], rest].concat())
 }
 
-impl Dense {
-    /// # Safety
-    /// The buffer lives.
-    unsafe fn new(name: &'static str, buffer: &Buffer, lead: usize) -> Result<Self> {
-        let dtype = match buffer.dtype {
-            10 => Dtype::F16,
-            11 => Dtype::F32,
-            12 => Dtype::F64,
-            16 => Dtype::Bf16,
-            other => {
-                let got = format!("a buffer of type {other}");
-                return Err(Refused::wrong_type(name, got, "a floating-point type"));
-            }
-        };
-        let dims = match usize::try_from(buffer.rank) {
-            // SAFETY: the caller's promise.
-            Ok(rank) if rank > 0 => unsafe { slice::from_raw_parts(buffer.dims, rank) },
-            _ => &[],
-        };
-        if dims.len() <= lead || dims.len() - lead > MOST_DIMENSIONS {
-            let expected = format!("at least {} and at most {}", lead + 1, lead + MOST_DIMENSIONS);
-            return Err(Refused::value(name, format!("{} dimensions", dims.len()), expected));
-        }
-        let (batch, rest) = dims.split_at(lead + 1);
-        let rank = 1 + rest.len();
-        let mut sizes = [0; MOST_DIMENSIONS];
-        sizes[0] = batch.iter().product();
-        sizes[1..rank].copy_from_slice(rest);
-        Ok(Self { name, data: buffer.data, dtype, rank, sizes, strides: dense_strides(&sizes[..rank]) })
-    }
-
-    fn tensor(&self) -> Tensor<'_> {
-        let Self { name, data, dtype, rank, .. } = *self;
-        Tensor { name, data, dtype, sizes: &self.sizes[..rank], strides: &self.strides[..rank] }
-    }
+fn tensor<'a>(name: &'static str, buffer: &Buffer, sizes: &'a [i64]) -> Result<Tensor<'a>> {
+    let dtype = XLA.find(buffer.dtype).ok_or_else(|| {
+        let got = format!("a buffer of type {}", buffer.dtype);
+        Refused::wrong_type(name, got, "a floating-point type")
+    })?;
+    Ok(Tensor { name, data: buffer.data, dtype, sizes, strides: None })
 }

@@ -39,21 +39,15 @@ _RESNET = dict(
 
 
 def _resnet() -> object:
-    from transformers import ResNetConfig
-
-    return ResNetConfig(out_features=["stage2", "stage3", "stage4"], **_RESNET)
+    return transformers.ResNetConfig(out_features=["stage2", "stage3", "stage4"], **_RESNET)
 
 
 def _rt_detr_resnet() -> object:
-    from transformers import RTDetrResNetConfig
-
-    return RTDetrResNetConfig(out_indices=[2, 3, 4], **_RESNET)
+    return transformers.RTDetrResNetConfig(out_indices=[2, 3, 4], **_RESNET)
 
 
 def _hgnet(out_indices: tuple[int, ...] = (2, 3, 4)) -> object:
-    from transformers import HGNetV2Config
-
-    return HGNetV2Config(
+    return transformers.HGNetV2Config(
         embedding_size=8,
         hidden_sizes=[8, 12, 16, 20],
         depths=[1, 1, 1, 1],
@@ -71,9 +65,7 @@ def _hgnet(out_indices: tuple[int, ...] = (2, 3, 4)) -> object:
 
 
 def _swin(out_indices: tuple[int, ...]) -> object:
-    from transformers import SwinConfig
-
-    return SwinConfig(
+    return transformers.SwinConfig(
         image_size=IMAGE,
         patch_size=4,
         embed_dim=8,
@@ -103,19 +95,16 @@ _RT_DETR = dict(
 )
 
 
-def _pixels() -> dict[str, Tensor]:
-    return {"pixel_values": torch.randn(2, 3, IMAGE, IMAGE)}
-
-
-def _text() -> dict[str, Tensor]:
-    ids = torch.randint(5, 90, (2, 6))
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+def _case(name: str, kind: str = "ForObjectDetection", **sizes: Any) -> Case:
+    """A model of transformers with a configuration of these sizes, and pixels for it."""
+    config = getattr(transformers, f"{name}Config")(**sizes)
+    model = getattr(transformers, f"{name}{kind}")(config)
+    return Case(model, {"pixel_values": torch.randn(2, 3, IMAGE, IMAGE)})
 
 
 def deformable_detr() -> Case:
-    from transformers import DeformableDetrConfig, DeformableDetrForObjectDetection
-
-    config = DeformableDetrConfig(
+    case = _case(
+        "DeformableDetr",
         **_OWN_BACKBONE,
         backbone_config=_resnet(),
         num_queries=9,
@@ -135,21 +124,17 @@ def deformable_detr() -> Case:
     )
     mask = torch.ones(2, IMAGE, IMAGE, dtype=torch.int64)
     mask[1, :, 40:] = 0
-    return Case(DeformableDetrForObjectDetection(config), {**_pixels(), "pixel_mask": mask})
+    case.inputs["pixel_mask"] = mask
+    return case
 
 
 def rt_detr() -> Case:
-    from transformers import RTDetrConfig, RTDetrForObjectDetection
-
-    config = RTDetrConfig(backbone_config=_rt_detr_resnet(), **_RT_DETR)
-    return Case(RTDetrForObjectDetection(config), _pixels())
+    return _case("RTDetr", backbone_config=_rt_detr_resnet(), **_RT_DETR)
 
 
 def _rt_detr_v2(method: str) -> Case:
-    from transformers import RTDetrV2Config, RTDetrV2ForObjectDetection
-
-    config = RTDetrV2Config(backbone_config=_rt_detr_resnet(), decoder_method=method, **_RT_DETR)
-    return Case(RTDetrV2ForObjectDetection(config), _pixels())
+    sizes = {**_RT_DETR, "decoder_method": method}
+    return _case("RTDetrV2", backbone_config=_rt_detr_resnet(), **sizes)
 
 
 def rt_detr_v2() -> Case:
@@ -161,10 +146,8 @@ def rt_detr_v2_discrete() -> Case:
 
 
 def _d_fine(method: str) -> Case:
-    from transformers import DFineConfig, DFineForObjectDetection
-
     sizes = {**_RT_DETR, "decoder_n_points": [3, 4, 2], "decoder_method": method}
-    return Case(DFineForObjectDetection(DFineConfig(backbone_config=_hgnet(), **sizes)), _pixels())
+    return _case("DFine", backbone_config=_hgnet(), **sizes)
 
 
 def d_fine() -> Case:
@@ -176,11 +159,8 @@ def d_fine_discrete() -> Case:
 
 
 def deimv2() -> Case:
-    from transformers import Deimv2Config, Deimv2ForObjectDetection
-
     sizes = {**_RT_DETR, "decoder_n_points": [3, 4, 2]}
-    config = Deimv2Config(backbone_config=_hgnet(), **sizes)
-    return Case(Deimv2ForObjectDetection(config), _pixels())
+    return _case("Deimv2", backbone_config=_hgnet(), **sizes)
 
 
 # Sizes that LW-DETR and RF-DETR share.
@@ -205,28 +185,27 @@ _LW_DETR = dict(
 
 
 def lw_detr() -> Case:
-    from transformers import LwDetrConfig, LwDetrForObjectDetection, LwDetrViTConfig
-
-    backbone = LwDetrViTConfig(
+    backbone = transformers.LwDetrViTConfig(
         pretrain_image_size=IMAGE, num_windows=4, window_block_indices=[0], **_VIT
     )
-    config = LwDetrConfig(
+    return _case(
+        "LwDetr",
         backbone_config=backbone,
         projector_scale_factors=[2.0, 0.5],
         decoder_cross_attention_heads=4,
         **_LW_DETR,
     )
-    return Case(LwDetrForObjectDetection(config), _pixels())
 
 
 def rf_detr() -> Case:
-    from transformers import RfDetrConfig, RfDetrDinov2Config, RfDetrForObjectDetection
-
-    backbone = RfDetrDinov2Config(num_windows=2, **_VIT)
-    config = RfDetrConfig(
-        backbone_config=backbone, dropout=0.0, decoder_cross_attention_heads=2, **_LW_DETR
+    backbone = transformers.RfDetrDinov2Config(num_windows=2, **_VIT)
+    return _case(
+        "RfDetr",
+        backbone_config=backbone,
+        dropout=0.0,
+        decoder_cross_attention_heads=2,
+        **_LW_DETR,
     )
-    return Case(RfDetrForObjectDetection(config), _pixels())
 
 
 def _grounding(name: str) -> Case:
@@ -238,7 +217,8 @@ def _grounding(name: str) -> Case:
         intermediate_size=16,
         max_position_embeddings=64,
     )
-    config = getattr(transformers, f"{name}Config")(
+    case = _case(
+        name,
         backbone_config=_swin((2, 3, 4)),
         text_config=text,
         num_queries=8,
@@ -255,9 +235,9 @@ def _grounding(name: str) -> Case:
         decoder_n_points=2,
         max_text_len=16,
     )
-    return Case(
-        getattr(transformers, f"{name}ForObjectDetection")(config), {**_pixels(), **_text()}
-    )
+    ids = torch.randint(5, 90, (2, 6))
+    case.inputs.update(input_ids=ids, attention_mask=torch.ones_like(ids))
+    return case
 
 
 def grounding_dino() -> Case:
@@ -269,9 +249,7 @@ def mm_grounding_dino() -> Case:
 
 
 def omdet_turbo() -> Case:
-    from transformers import CLIPTextConfig, OmDetTurboConfig, OmDetTurboForObjectDetection
-
-    text = CLIPTextConfig(
+    text = transformers.CLIPTextConfig(
         vocab_size=100,
         hidden_size=16,
         intermediate_size=16,
@@ -282,7 +260,8 @@ def omdet_turbo() -> Case:
         bos_token_id=1,
         eos_token_id=99,
     )
-    config = OmDetTurboConfig(
+    case = _case(
+        "OmDetTurbo",
         **_OWN_BACKBONE,
         backbone_config=_swin((2, 3, 4)),
         text_config=text,
@@ -308,21 +287,19 @@ def omdet_turbo() -> Case:
     ids[:, -1] = 99
     tasks = torch.randint(5, 90, (2, 7))
     tasks[:, -1] = 99
-    inputs = {
-        **_pixels(),
-        "classes_input_ids": ids,
-        "classes_attention_mask": torch.ones_like(ids),
-        "tasks_input_ids": tasks,
-        "tasks_attention_mask": torch.ones_like(tasks),
-        "classes_structure": torch.tensor([2, 1]),
-    }
-    return Case(OmDetTurboForObjectDetection(config), inputs)
+    case.inputs.update(
+        classes_input_ids=ids,
+        classes_attention_mask=torch.ones_like(ids),
+        tasks_input_ids=tasks,
+        tasks_attention_mask=torch.ones_like(tasks),
+        classes_structure=torch.tensor([2, 1]),
+    )
+    return case
 
 
 def pp_doclayout_v2() -> Case:
-    from transformers import PPDocLayoutV2Config, PPDocLayoutV2ForObjectDetection
-
-    config = PPDocLayoutV2Config(
+    return _case(
+        "PPDocLayoutV2",
         backbone_config=_hgnet(),
         reading_order_config=dict(
             hidden_size=16,
@@ -340,13 +317,11 @@ def pp_doclayout_v2() -> Case:
         class_order=list(range(5)),
         **_RT_DETR,
     )
-    return Case(PPDocLayoutV2ForObjectDetection(config), _pixels())
 
 
 def pp_doclayout_v3() -> Case:
-    from transformers import PPDocLayoutV3Config, PPDocLayoutV3ForObjectDetection
-
-    config = PPDocLayoutV3Config(
+    return _case(
+        "PPDocLayoutV3",
         backbone_config=_hgnet((1, 2, 3, 4)),
         x4_feat_dim=8,
         mask_feature_channels=[8, 8],
@@ -355,18 +330,14 @@ def pp_doclayout_v3() -> Case:
         gp_dropout_value=0.0,
         **_RT_DETR,
     )
-    return Case(PPDocLayoutV3ForObjectDetection(config), _pixels())
 
 
 def pp_doclayout_v4() -> Case:
-    from transformers import PPDocLayoutV4Config, PPDocLayoutV4ForObjectDetection
-
-    sizes = dict(_RT_DETR)
-    sizes["hidden_size"] = sizes.pop("d_model")
-    config = PPDocLayoutV4Config(
-        backbone_config=_hgnet(), global_pointer_head_size=8, gp_dropout_value=0.0, **sizes
+    sizes = dict(
+        _RT_DETR, backbone_config=_hgnet(), global_pointer_head_size=8, gp_dropout_value=0.0
     )
-    return Case(PPDocLayoutV4ForObjectDetection(config), _pixels())
+    sizes["hidden_size"] = sizes.pop("d_model")
+    return _case("PPDocLayoutV4", **sizes)
 
 
 # Sizes that Mask2Former and OneFormer share.
@@ -383,27 +354,15 @@ _MASK2FORMER = dict(
 
 
 def mask2former() -> Case:
-    from transformers import Mask2FormerConfig, Mask2FormerModel
-
-    config = Mask2FormerConfig(
-        backbone_config=_swin((1, 2, 3, 4)), feature_size=32, mask_feature_size=16, **_MASK2FORMER
-    )
-    return Case(Mask2FormerModel(config), _pixels())
+    sizes = dict(feature_size=32, mask_feature_size=16, **_MASK2FORMER)
+    return _case("Mask2Former", "Model", backbone_config=_swin((1, 2, 3, 4)), **sizes)
 
 
 def oneformer() -> Case:
-    from transformers import OneFormerConfig, OneFormerModel
-
-    config = OneFormerConfig(
-        backbone_config=_swin((1, 2, 3, 4)),
-        task_seq_len=7,
-        conv_dim=32,
-        mask_dim=32,
-        dropout=0.0,
-        **_MASK2FORMER,
-    )
-    inputs = {**_pixels(), "task_inputs": torch.randint(0, 90, (2, 7))}
-    return Case(OneFormerModel(config), inputs)
+    sizes = dict(task_seq_len=7, conv_dim=32, mask_dim=32, dropout=0.0, **_MASK2FORMER)
+    case = _case("OneFormer", "Model", backbone_config=_swin((1, 2, 3, 4)), **sizes)
+    case.inputs["task_inputs"] = torch.randint(0, 90, (2, 7))
+    return case
 
 
 FAMILIES: dict[str, Callable[[], Case]] = {

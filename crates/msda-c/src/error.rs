@@ -2,9 +2,8 @@
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use msda_call::error::{Kind, Refused, Result, panic_message};
+use msda_call::error::{Kind, Result, c_text, catch};
 
 /// No error.
 pub const MSDA_OK: i32 = 0;
@@ -32,11 +31,8 @@ pub extern "C" fn msda_last_error() -> *const c_char {
 
 /// The code of a function of this library. Panics stop here.
 pub(crate) fn guard(work: impl FnOnce() -> Result<()>) -> i32 {
-    let result = catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|panic| Err(Refused::new(Kind::Runtime, panic_message(&*panic))));
-    let Err(refused) = result else { return MSDA_OK };
-    let text = CString::new(refused.message.replace('\0', " ")).unwrap_or_default();
-    LAST.with_borrow_mut(|last| *last = text);
+    let Err(refused) = catch(work) else { return MSDA_OK };
+    LAST.with_borrow_mut(|last| *last = c_text(&refused.message));
     match refused.kind {
         Kind::Value => MSDA_ERROR_VALUE,
         Kind::Type => MSDA_ERROR_TYPE,

@@ -24,7 +24,6 @@ pub use error::*;
 pub use types::*;
 
 use crate::error::guard;
-use crate::types::{BorrowedCall, BorrowedGradients, BorrowedTensor};
 
 /// The version of the library. The text is never freed.
 #[unsafe(no_mangle)]
@@ -45,8 +44,7 @@ pub unsafe extern "C" fn msda_forward(
 ) -> i32 {
     guard(|| {
         // SAFETY: the caller's promise.
-        let (call, output) = unsafe { (BorrowedCall::new(inputs)?, BorrowedTensor::new("output", output)?) };
-        let (call, output) = (call.get(), output.get());
+        let (call, output) = unsafe { (types::call(inputs)?, types::tensor("output", output)?) };
         let problem = call.problem()?;
         call.check_output(&output)?;
         // SAFETY: the caller's promise.
@@ -68,15 +66,14 @@ pub unsafe extern "C" fn msda_backward(
 ) -> i32 {
     guard(|| {
         // SAFETY: the caller's promise.
-        let (call, grad, gradients) = unsafe {
-            let grad = BorrowedTensor::new("grad_output", grad_output)?;
-            (BorrowedCall::new(inputs)?, grad, BorrowedGradients::new(gradients)?)
+        let (grad, call, grads) = unsafe {
+            let grad = types::tensor("grad_output", grad_output)?;
+            (grad, types::call(inputs)?, types::gradients(gradients)?)
         };
-        let (call, grads) = (call.get(), gradients.get());
         let problem = call.problem()?;
         call.check_gradients(&grads)?;
         // SAFETY: the caller's promise.
-        unsafe { cpu::backward(&call, &problem, &grad.get(), grads, on_threads(threads)?) }
+        unsafe { cpu::backward(&call, &problem, &grad, grads, on_threads(threads)?) }
     })
 }
 
@@ -167,8 +164,7 @@ pub unsafe extern "C" fn msda_cuda_backward(
 
 unsafe fn forward(inputs: *const msda_inputs, output: *const msda_tensor, device: i32) -> Result<Prepared> {
     // SAFETY: the caller's promise.
-    let (call, output) = unsafe { (BorrowedCall::new(inputs)?, BorrowedTensor::new("output", output)?) };
-    let (call, output) = (call.get(), output.get());
+    let (call, output) = unsafe { (types::call(inputs)?, types::tensor("output", output)?) };
     call.check_output(&output)?;
     Prepared::forward(&call, &output, device_number(device)?)
 }
@@ -180,13 +176,12 @@ unsafe fn backward(
     device: i32,
 ) -> Result<Option<Prepared>> {
     // SAFETY: the caller's promise.
-    let (call, grad, gradients) = unsafe {
-        let grad = BorrowedTensor::new("grad_output", grad_output)?;
-        (BorrowedCall::new(inputs)?, grad, BorrowedGradients::new(gradients)?)
+    let (grad, call, grads) = unsafe {
+        let grad = types::tensor("grad_output", grad_output)?;
+        (grad, types::call(inputs)?, types::gradients(gradients)?)
     };
-    let (call, grads) = (call.get(), gradients.get());
     call.check_gradients(&grads)?;
-    Prepared::backward(&call, &grad.get(), grads, device_number(device)?)
+    Prepared::backward(&call, &grad, grads, device_number(device)?)
 }
 
 fn on_threads(threads: i32) -> Result<OnThreads> {

@@ -4,8 +4,8 @@
 use std::ffi::c_void;
 use std::slice;
 
-use msda::Dtype;
-use msda_call::call::{Call, LevelSizes, MOST_DIMENSIONS, SHAPES, STARTS, Tensor, dense_strides};
+use msda_call::call::{Call, LevelSizes, MOST_DIMENSIONS, SHAPES, Tensor, names, pack_points};
+use msda_call::dtypes::Dtypes;
 use msda_call::error::{Refused, Result};
 
 /// 64-bit floats.
@@ -16,6 +16,8 @@ pub const MSDA_F32: i32 = 1;
 pub const MSDA_F16: i32 = 2;
 /// bfloat16.
 pub const MSDA_BF16: i32 = 3;
+
+const DTYPES: Dtypes<i32> = Dtypes { f64: MSDA_F64, f32: MSDA_F32, f16: MSDA_F16, bf16: MSDA_BF16 };
 
 /// An option: the nearest pixel instead of a bilinear sample.
 pub const MSDA_NEAREST: i64 = 1;
@@ -82,25 +84,6 @@ pub struct msda_gradients {
     pub reference_points: *const msda_tensor,
 }
 
-/// A tensor that was read and checked, with its strides.
-pub(crate) struct BorrowedTensor {
-    name: &'static str,
-    data: *mut c_void,
-    dtype: Dtype,
-    rank: usize,
-    sizes: [i64; MOST_DIMENSIONS],
-    strides: [i64; MOST_DIMENSIONS],
-}
-
-/// A call that was read and checked. The tensors are value, locations and weights.
-pub(crate) struct BorrowedCall {
-    tensors: [BorrowedTensor; 3],
-    reference: Option<BorrowedTensor>,
-    levels: LevelSizes,
-    options: i64,
-    points: i64,
-}
-
 fn null(name: &str, expected: &str) -> Refused {
     Refused::value(name, "NULL", expected)
 }
@@ -117,141 +100,84 @@ unsafe fn list<'a, T>(list: *const T, len: usize) -> Option<&'a [T]> {
     (!list.is_null()).then(|| unsafe { slice::from_raw_parts(list, len) })
 }
 
-impl BorrowedTensor {
-    /// # Safety
-    /// `raw` is null or a tensor whose lists have `rank` entries.
-    pub(crate) unsafe fn new(name: &'static str, raw: *const msda_tensor) -> Result<Self> {
-        // SAFETY: the caller's promise.
-        let raw = unsafe { raw.as_ref() }.ok_or_else(|| null(name, "a tensor"))?;
-        let dtype = match raw.dtype {
-            MSDA_F64 => Dtype::F64,
-            MSDA_F32 => Dtype::F32,
-            MSDA_F16 => Dtype::F16,
-            MSDA_BF16 => Dtype::Bf16,
-            other => {
-                let expected = "MSDA_F64, MSDA_F32, MSDA_F16 or MSDA_BF16";
-                return Err(Refused::wrong_type(name, format!("dtype {other}"), expected));
-            }
-        };
-        let rank = usize::try_from(raw.rank).ok().filter(|&rank| rank <= MOST_DIMENSIONS);
-        let rank = rank.ok_or_else(|| {
-            let expected = format!("0 to {MOST_DIMENSIONS} dimensions");
-            Refused::value(name, format!("rank {}", raw.rank), expected)
-        })?;
-        // SAFETY: the caller's promise.
-        let given = unsafe { list(raw.sizes, rank) }.ok_or_else(|| null(name, "a list of sizes"))?;
-        let mut sizes = [0; MOST_DIMENSIONS];
-        sizes[..rank].copy_from_slice(given);
-        if raw.data.is_null() && !given.contains(&0) {
-            return Err(null(name, "the address of its elements"));
-        }
-        let mut strides = dense_strides(given);
-        // SAFETY: the caller's promise.
-        if let Some(given) = unsafe { list(raw.strides, rank) } {
-            strides[..rank].copy_from_slice(given);
-        }
-        Ok(Self { name, data: raw.data, dtype, rank, sizes, strides })
+/// The tensor of a structure. It borrows the lists.
+///
+/// # Safety
+/// `raw` is null or a tensor whose lists have `rank` entries and live for `'a`.
+pub(crate) unsafe fn tensor<'a>(name: &'static str, raw: *const msda_tensor) -> Result<Tensor<'a>> {
+    // SAFETY: the caller's promise.
+    let raw = unsafe { raw.as_ref() }.ok_or_else(|| null(name, "a tensor"))?;
+    let dtype = DTYPES.find(raw.dtype).ok_or_else(|| {
+        let expected = "MSDA_F64, MSDA_F32, MSDA_F16 or MSDA_BF16";
+        Refused::wrong_type(name, format!("dtype {}", raw.dtype), expected)
+    })?;
+    let rank = usize::try_from(raw.rank).ok().filter(|&rank| rank <= MOST_DIMENSIONS);
+    let rank = rank.ok_or_else(|| {
+        let expected = format!("0 to {MOST_DIMENSIONS} dimensions");
+        Refused::value(name, format!("rank {}", raw.rank), expected)
+    })?;
+    // SAFETY: the caller's promise.
+    let (sizes, strides) = unsafe { (list(raw.sizes, rank), list(raw.strides, rank)) };
+    let sizes = sizes.ok_or_else(|| null(name, "a list of sizes"))?;
+    if raw.data.is_null() && !sizes.contains(&0) {
+        return Err(null(name, "the address of its elements"));
     }
-
-    pub(crate) fn get(&self) -> Tensor<'_> {
-        let Self { name, data, dtype, rank, sizes, strides } = self;
-        let (data, dtype) = (*data, *dtype);
-        Tensor { name, data, dtype, sizes: &sizes[..*rank], strides: &strides[..*rank] }
-    }
+    Ok(Tensor { name, data: raw.data, dtype, sizes, strides })
 }
 
-impl BorrowedCall {
-    /// # Safety
-    /// `raw` is null or a call whose lists have as many entries as the header says.
-    pub(crate) unsafe fn new(raw: *const msda_inputs) -> Result<Self> {
-        // SAFETY: the caller's promise.
-        let raw = unsafe { raw.as_ref() }.ok_or_else(|| null("inputs", "a structure"))?;
-        let levels = usize::try_from(raw.levels)
-            .map_err(|_| Refused::value("levels", raw.levels, "a number of at least 0"))?;
-        // SAFETY: the caller's promise.
-        let (shapes, starts, points) = unsafe {
-            let shapes = list(raw.spatial_shapes, 2 * levels);
-            let shapes = shapes.ok_or_else(|| null(SHAPES, "heights and widths"))?;
-            (shapes, list(raw.level_start_index, levels), list(raw.points, levels))
-        };
-        let number =
-            |name, n: i64| usize::try_from(n).map_err(|_| Refused::value(name, n, "numbers of at least 0"));
-        let pairs = shapes.as_chunks::<2>().0.iter();
-        let pairs = pairs.map(|&[h, w]| Ok((number(SHAPES, h)?, number(SHAPES, w)?)));
-        let pairs = pairs.collect::<Result<Vec<_>>>()?;
-        let starts = starts.filter(|starts| !starts.is_empty());
-        let starts = starts.map(|starts| starts.iter().map(|&n| number(STARTS, n)).collect());
-        let fused = !raw.reference_points.is_null();
-        let names = match fused {
-            false => ["sampling_locations", "attention_weights"],
-            true => ["sampling_offsets", "attention_logits"],
-        };
-        // SAFETY: the caller's promise.
-        let (value, locations, weights, reference) = unsafe {
-            (
-                BorrowedTensor::new("value", &raw.value)?,
-                BorrowedTensor::new(names[0], &raw.sampling_locations)?,
-                BorrowedTensor::new(names[1], &raw.attention_weights)?,
-                match fused {
-                    true => Some(BorrowedTensor::new("reference_points", raw.reference_points)?),
-                    false => None,
-                },
-            )
-        };
-        let mut bytes = [0; 8];
-        if let Some(points) = points.filter(|points| !points.is_empty()) {
-            if points.len() > bytes.len() || points.iter().all(|&n| n == 0) {
-                let expected = "one number for each of at most 8 levels, and at least one above 0";
-                return Err(Refused::value("points", format!("{points:?}"), expected));
-            }
-            bytes[..points.len()].copy_from_slice(points);
-        }
-        Ok(Self {
-            tensors: [value, locations, weights],
-            reference,
-            levels: LevelSizes::new(pairs, starts.transpose()?),
-            options: raw.options,
-            points: i64::from_le_bytes(bytes),
-        })
-    }
-
-    pub(crate) fn get(&self) -> Call<'_> {
-        let Self { tensors: [value, locations, weights], reference, levels, options, points } = self;
-        Call {
-            value: value.get(),
-            levels: levels.clone(),
-            reference: reference.as_ref().map(BorrowedTensor::get),
-            locations: locations.get(),
-            weights: weights.get(),
-            options: *options,
-            points: *points,
-        }
-    }
+/// The call of a structure. It borrows the lists of the tensors.
+///
+/// # Safety
+/// `raw` is null or a call whose lists have as many entries as the header says and live for `'a`.
+pub(crate) unsafe fn call<'a>(raw: *const msda_inputs) -> Result<Call<'a>> {
+    // SAFETY: the caller's promise.
+    let raw = unsafe { raw.as_ref() }.ok_or_else(|| null("inputs", "a structure"))?;
+    let levels = usize::try_from(raw.levels)
+        .map_err(|_| Refused::value("levels", raw.levels, "a number of at least 0"))?;
+    // SAFETY: the caller's promise.
+    let (shapes, starts, points) = unsafe {
+        let shapes = list(raw.spatial_shapes, 2 * levels);
+        let shapes = shapes.ok_or_else(|| null(SHAPES, "heights and widths"))?;
+        (shapes, list(raw.level_start_index, levels), list(raw.points, levels))
+    };
+    let levels = LevelSizes::read(levels, |i| shapes[i], starts.map(|starts| |i| starts[i]))?;
+    let fused = !raw.reference_points.is_null();
+    let [value, reference @ .., locations, weights] = names(fused) else { unreachable!("3 or 4 names") };
+    // SAFETY: the caller's promise.
+    let (value, locations, weights, reference) = unsafe {
+        (
+            tensor(value, &raw.value)?,
+            tensor(locations, &raw.sampling_locations)?,
+            tensor(weights, &raw.attention_weights)?,
+            reference.first().map(|name| tensor(name, raw.reference_points)).transpose()?,
+        )
+    };
+    let points = match points {
+        None | Some([]) => 0,
+        Some(points) => pack_points(points).ok_or_else(|| {
+            let expected = "one number for each of at most 8 levels, and at least one above 0";
+            Refused::value("points", format!("{points:?}"), expected)
+        })?,
+    };
+    Ok(Call { value, levels, reference, locations, weights, options: raw.options, points })
 }
 
 /// The destinations of the gradients of value, locations, weights and reference points.
-pub(crate) struct BorrowedGradients([Option<BorrowedTensor>; 4]);
-
-impl BorrowedGradients {
-    /// # Safety
-    /// `raw` is null or valid, and so are its tensors.
-    pub(crate) unsafe fn new(raw: *const msda_gradients) -> Result<Self> {
+///
+/// # Safety
+/// `raw` is null or valid, and so are its tensors, for `'a`.
+pub(crate) unsafe fn gradients<'a>(raw: *const msda_gradients) -> Result<[Option<Tensor<'a>>; 4]> {
+    // SAFETY: the caller's promise.
+    let raw = unsafe { raw.as_ref() }.ok_or_else(|| null("gradients", "destinations"))?;
+    let gradient = |name, raw: *const msda_tensor| match raw.is_null() {
+        true => Ok(None),
         // SAFETY: the caller's promise.
-        let raw = unsafe { raw.as_ref() }.ok_or_else(|| null("gradients", "destinations"))?;
-        let gradient = |name, raw: *const msda_tensor| match raw.is_null() {
-            true => Ok(None),
-            // SAFETY: the caller's promise.
-            false => unsafe { BorrowedTensor::new(name, raw) }.map(Some),
-        };
-        Ok(Self([
-            gradient("gradient of value", raw.value)?,
-            gradient("gradient of locations", raw.sampling_locations)?,
-            gradient("gradient of weights", raw.attention_weights)?,
-            gradient("gradient of reference points", raw.reference_points)?,
-        ]))
-    }
-
-    pub(crate) fn get(&self) -> [Option<Tensor<'_>>; 4] {
-        self.0.each_ref().map(|gradient| gradient.as_ref().map(BorrowedTensor::get))
-    }
+        false => unsafe { tensor(name, raw) }.map(Some),
+    };
+    Ok([
+        gradient("gradient of value", raw.value)?,
+        gradient("gradient of locations", raw.sampling_locations)?,
+        gradient("gradient of weights", raw.attention_weights)?,
+        gradient("gradient of reference points", raw.reference_points)?,
+    ])
 }

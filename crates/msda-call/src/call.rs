@@ -17,26 +17,33 @@ pub struct Tensor<'a> {
     pub dtype: Dtype,
     /// One number per dimension.
     pub sizes: &'a [i64],
-    /// In elements.
-    pub strides: &'a [i64],
+    /// One number per dimension, in elements. A dense tensor needs none.
+    pub strides: Option<&'a [i64]>,
 }
 
 /// More dimensions than any tensor of the operator has.
 pub const MOST_DIMENSIONS: usize = 8;
 
-/// The strides of a dense tensor of at most [`MOST_DIMENSIONS`].
-pub fn dense_strides(sizes: &[i64]) -> [i64; MOST_DIMENSIONS] {
-    let mut strides = [1i64; MOST_DIMENSIONS];
-    for i in (1..sizes.len()).rev() {
-        strides[i - 1] = strides[i].saturating_mul(sizes[i].max(1));
-    }
-    strides
+/// The stride of a dimension of a dense tensor.
+pub fn dense_stride(sizes: &[i64], dim: usize) -> i64 {
+    sizes.iter().skip(dim + 1).fold(1, |stride, &size| stride.saturating_mul(size.max(1)))
 }
 
-impl<'a> Tensor<'a> {
+impl Tensor<'_> {
+    /// The stride of a dimension.
+    fn stride(&self, dim: usize) -> i64 {
+        self.strides.map_or_else(|| dense_stride(self.sizes, dim), |strides| strides[dim])
+    }
+
+    /// The strides of all dimensions, for messages.
+    fn all_strides(&self) -> Vec<i64> {
+        (0..self.sizes.len()).map(|dim| self.stride(dim)).collect()
+    }
+
     /// Whether the dimensions from `first` on are contiguous.
     pub fn dense_from(&self, first: usize) -> bool {
-        let inner = self.sizes.iter().zip(self.strides).skip(first).rev();
+        let Some(strides) = self.strides else { return true };
+        let inner = self.sizes.iter().zip(strides).skip(first).rev();
         let mut next = 1;
         inner.into_iter().all(|(&size, &stride)| {
             let fits = size == 1 || stride == next;
@@ -48,8 +55,9 @@ impl<'a> Tensor<'a> {
     /// The strides of the three outer dimensions; 0 for those that are never used.
     fn outer(&self) -> Result<Strides> {
         let mut strides = [0; 3];
-        for (to, (&size, &stride)) in strides.iter_mut().zip(self.sizes.iter().zip(self.strides)) {
+        for (dim, (to, &size)) in strides.iter_mut().zip(self.sizes).enumerate() {
             if size > 1 {
+                let stride = self.stride(dim);
                 *to = usize::try_from(stride).map_err(|_| {
                     Refused::value(self.name, format!("stride {stride}"), "strides of at least 0")
                 })?;
@@ -69,7 +77,7 @@ impl<'a> Tensor<'a> {
         if self.sizes.contains(&0) {
             return 0;
         }
-        let last: i64 = self.sizes.iter().zip(self.strides).map(|(&n, &stride)| (n - 1) * stride).sum();
+        let last: i64 = self.sizes.iter().enumerate().map(|(dim, &n)| (n - 1) * self.stride(dim)).sum();
         usize::try_from(last).map_or(0, |last| last + 1)
     }
 
@@ -87,7 +95,7 @@ impl<'a> Tensor<'a> {
     /// Refuses a destination that is not dense, or of another shape or type.
     fn check_dense(&self, sizes: &[i64], dtype: Dtype) -> Result<()> {
         if self.sizes != sizes || !self.dense_from(0) {
-            let got = format!("shape {:?} with strides {:?}", self.sizes, self.strides);
+            let got = format!("shape {:?} with strides {:?}", self.sizes, self.all_strides());
             return Err(Refused::value(self.name, got, format!("a contiguous tensor of shape {sizes:?}")));
         }
         if self.dtype != dtype {
@@ -138,6 +146,14 @@ pub const SHAPES: &str = "spatial_shapes";
 /// As [`SHAPES`], for the first positions.
 pub const STARTS: &str = "level_start_index";
 
+/// The names of the floating-point inputs. The fused form has reference points behind value.
+pub const fn names(fused: bool) -> &'static [&'static str] {
+    match fused {
+        false => &["value", "sampling_locations", "attention_weights"],
+        true => &["value", "reference_points", "sampling_offsets", "attention_logits"],
+    }
+}
+
 /// Where the sizes of the levels are.
 #[derive(Debug, Clone)]
 pub enum LevelSizes {
@@ -187,14 +203,35 @@ impl LevelSizes {
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
-    /// The sizes in tables of the host, given their elements.
-    pub fn read(levels: usize, shapes: impl Fn(usize) -> i64, starts: impl Fn(usize) -> i64) -> Result<Self> {
+    /// The sizes in tables of the host, given their elements. Without starts, levels follow each
+    /// other.
+    pub fn read(
+        levels: usize,
+        shapes: impl Fn(usize) -> i64,
+        starts: Option<impl Fn(usize) -> i64>,
+    ) -> Result<Self> {
         let size =
             |name, n: i64| usize::try_from(n).map_err(|_| Refused::value(name, n, "numbers of at least 0"));
         let pair = |i| Ok((size(SHAPES, shapes(2 * i))?, size(SHAPES, shapes(2 * i + 1))?));
         let pairs = (0..levels).map(pair).collect::<Result<_>>()?;
-        let first = (0..levels).map(|i| size(STARTS, starts(i))).collect::<Result<_>>()?;
-        Ok(Self::new(pairs, Some(first)))
+        let first = starts.map(|starts| (0..levels).map(|i| size(STARTS, starts(i))).collect());
+        Ok(Self::new(pairs, first.transpose()?))
+    }
+
+    /// The sizes, and options and points, in one list: options, points, then height, width and
+    /// first position of each level. `name` is that of the list.
+    pub fn read_setup(name: &str, numbers: &[i64]) -> Result<(Self, [i64; 2])> {
+        let Some((&[options, points], levels)) = numbers.split_first_chunk() else {
+            return Err(Refused::value(name, format!("{} numbers", numbers.len()), "at least 2"));
+        };
+        let (levels, _) = levels.as_chunks::<3>();
+        if let Some((i, n)) = levels.as_flattened().iter().enumerate().find(|&(_, &n)| n < 0) {
+            let name = if i % 3 == 2 { STARTS } else { SHAPES };
+            return Err(Refused::value(name, n, "numbers of at least 0"));
+        }
+        let pairs = levels.iter().map(|&[height, width, _]| (height as usize, width as usize)).collect();
+        let starts = levels.iter().map(|&[_, _, start]| start as usize).collect();
+        Ok((Self::new(pairs, Some(starts)), [options, points]))
     }
 
     /// The number of levels.
@@ -226,6 +263,14 @@ pub struct Call<'a> {
     /// Points per level as bytes of a number, the first level in the lowest; 0 if all levels have
     /// the same number.
     pub points: i64,
+}
+
+/// Points per level as the number that [`Call`] takes; `None` for more than 8 levels, or if all
+/// are 0.
+pub fn pack_points(points: &[u8]) -> Option<i64> {
+    let mut bytes = [0; 8];
+    bytes.get_mut(..points.len())?.copy_from_slice(points);
+    Some(i64::from_le_bytes(bytes)).filter(|&packed| packed != 0)
 }
 
 /// The outer strides of the inputs.
@@ -457,7 +502,7 @@ impl Call<'_> {
         if !grad.dense_from(2) {
             // A wrong shape is the better reason.
             self.check_grad(&self.problem()?, grad)?;
-            let got = format!("strides {:?}", grad.strides);
+            let got = format!("strides {:?}", grad.all_strides());
             return Err(Refused::value(grad.name, got, "a contiguous last dimension"));
         }
         let [batch, query, _] = grad.outer()?;
@@ -473,7 +518,7 @@ impl Call<'_> {
             if !tensor.dense_from(3) {
                 // A wrong shape is the better reason.
                 self.problem()?;
-                let got = format!("strides {:?} of shape {:?}", tensor.strides, tensor.sizes);
+                let got = format!("strides {:?} of shape {:?}", tensor.all_strides(), tensor.sizes);
                 return Err(Refused::value(tensor.name, got, "contiguous inner dimensions"));
             }
         }

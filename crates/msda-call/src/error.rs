@@ -1,6 +1,8 @@
 //! Refused calls: a kind, and a message that says what was got and what was expected.
 
+use std::ffi::CString;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use msda::ErrorKind;
 
@@ -61,9 +63,17 @@ impl From<msda::Error> for Refused {
     }
 }
 
-/// What a panic said.
-pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    let said = panic.downcast_ref::<&str>().copied();
-    let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("internal error: {}\nhint: please report it", said.unwrap_or("a panic without a message"))
+/// Runs what C calls. A panic becomes a refused call.
+pub fn catch<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<&str>().copied();
+        let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let said = said.unwrap_or("a panic without a message");
+        Err(Refused::new(Kind::Runtime, format!("internal error: {said}\nhint: please report it")))
+    })
+}
+
+/// A message as C takes it.
+pub fn c_text(message: &str) -> CString {
+    CString::new(message.replace('\0', " ")).unwrap_or_default()
 }

@@ -2,14 +2,11 @@
 //!
 //! The table of functions only grows, so an index is right for every later version.
 
-use std::any::Any;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-use msda::Dtype;
-use msda_call::error::{Kind, Refused, Result, panic_message};
+use msda_call::error::{Kind, Refused, Result, c_text, catch};
 
 /// The version of the table that is asked for. ONNX Runtime 1.17 is the first that has it.
 pub(crate) const VERSION: u32 = 17;
@@ -155,18 +152,14 @@ impl Api {
             Kind::NotImplemented => NOT_IMPLEMENTED,
             Kind::Memory | Kind::Runtime => RUNTIME_EXCEPTION,
         };
-        let text = CString::new(refused.message.replace('\0', " ")).unwrap_or_default();
+        let text = c_text(&refused.message);
         // SAFETY: function 0 is `CreateStatus`, which copies the text.
         unsafe { mem::transmute::<Function, Call>(*self.0)(code, text.as_ptr()) }
     }
 
     /// The status of a call back into this library: null, or its error or panic.
     pub(crate) fn guard(self, work: impl FnOnce() -> Result<()>) -> Handle {
-        let panicked = |panic: Box<dyn Any + Send>| Refused::new(Kind::Runtime, panic_message(&*panic));
-        match catch_unwind(AssertUnwindSafe(work)).map_err(panicked) {
-            Ok(Ok(())) => ptr::null_mut(),
-            Ok(Err(refused)) | Err(refused) => self.status(&refused),
-        }
+        catch(work).map_or_else(|refused| self.status(&refused), |()| ptr::null_mut())
     }
 
     /// Turns a status of ONNX Runtime into a result, and frees it.
@@ -209,16 +202,6 @@ impl Api {
         call(bytes.as_mut_ptr().cast(), &mut len)?;
         bytes.truncate(len.saturating_sub(1));
         Ok(String::from_utf8_lossy(&bytes).into_owned())
-    }
-}
-
-/// ONNX Runtime's number of a type.
-pub(crate) fn number(dtype: Dtype) -> c_int {
-    match dtype {
-        Dtype::F32 => 1,
-        Dtype::F16 => 10,
-        Dtype::F64 => 11,
-        Dtype::Bf16 => 16,
     }
 }
 

@@ -6,14 +6,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::{ptr, slice, thread};
 
-use msda::{Dtype, Threads};
-use msda_call::call::{Call, LevelSizes, MOST_DIMENSIONS, Tensor, dense_strides};
+use msda::Threads;
+use msda_call::call::{Call, LevelSizes, MOST_DIMENSIONS, SHAPES, STARTS, Tensor, dense_stride, pack_points};
 use msda_call::cpu;
 use msda_call::cuda::Prepared;
+use msda_call::dtypes::{EXPECTED, ONNX};
 use msda_call::error::{Kind, Refused, Result};
 use msda_call::threads::OnThreads;
 
-use crate::api::{Api, Handle, INT64, Release, number};
+use crate::api::{Api, Handle, INT64, Release};
 use crate::ops::{Form, Op, Provider};
 
 /// An operator of a model that is loaded.
@@ -55,12 +56,13 @@ impl Kernel {
     /// `context` is the context of a run of this kernel.
     pub(crate) unsafe fn compute(&self, context: Handle) -> Result<()> {
         let api = self.api;
-        let names = self.form.inputs();
         // SAFETY: the caller's promise: the operator has so many inputs.
-        let input = |i: usize| unsafe { Input::new(api, context, i, names[i]) };
-        let levels = level_sizes(&input(1)?, &input(2)?)?;
-        let (value, locations, weights) = (input(0)?, input(names.len() - 2)?, input(names.len() - 1)?);
-        let mut reference = if self.form == Form::Fused { Some(input(3)?) } else { None };
+        let input = |i: usize, name| unsafe { Input::new(api, context, i, name) };
+        let levels = level_sizes(&input(1, SHAPES)?, &input(2, STARTS)?)?;
+        let names = self.form.floats();
+        let float = |i: usize| input(if i == 0 { 0 } else { i + 2 }, names[i]);
+        let (value, locations, weights) = (float(0)?, float(names.len() - 2)?, float(names.len() - 1)?);
+        let mut reference = if self.form == Form::Fused { Some(float(1)?) } else { None };
         if let Some(reference) = &mut reference {
             reference.repeat_level(levels.len());
         }
@@ -68,8 +70,6 @@ impl Kernel {
             let got = format!("{} numbers", self.points.len());
             return Err(Refused::value("points", got, format!("{}, one per level", levels.len())));
         }
-        let mut points = [0; 8];
-        points[..self.points.len()].copy_from_slice(&self.points);
         let call = Call {
             value: value.tensor()?,
             levels,
@@ -77,7 +77,7 @@ impl Kernel {
             locations: locations.tensor()?,
             weights: weights.tensor()?,
             options: self.options,
-            points: i64::from_le_bytes(points),
+            points: pack_points(&self.points).unwrap_or(0),
         };
         // On the GPU the plan checks the problem when it is made.
         let problem = if self.provider == Provider::Cpu { Some(call.problem()?) } else { None };
@@ -88,9 +88,8 @@ impl Kernel {
             api.kernel_context_get_output(context, 0, sizes.as_ptr(), sizes.len(), &mut output)?;
             api.get_tensor_mutable_data(output, &mut data)?;
         }
-        let strides = dense_strides(&sizes);
         let dtype = call.value.dtype;
-        let output = Tensor { name: "output", data, dtype, sizes: &sizes, strides: &strides[..sizes.len()] };
+        let output = Tensor { name: "output", data, dtype, sizes: &sizes, strides: None };
         match problem {
             Some(problem) => {
                 let threads = OnThreads::Framework(Arc::new(Pool { api, context }));
@@ -187,7 +186,8 @@ struct Input {
     dtype: c_int,
     rank: usize,
     sizes: [i64; MOST_DIMENSIONS],
-    strides: [i64; MOST_DIMENSIONS],
+    /// None for a dense tensor.
+    strides: Option<[i64; MOST_DIMENSIONS]>,
 }
 
 impl Input {
@@ -215,7 +215,7 @@ impl Input {
             let expected = format!("at most {MOST_DIMENSIONS}");
             return Err(Refused::value(name, format!("{rank} dimensions"), expected));
         }
-        Ok(Self { name, value, data, dtype, rank, sizes, strides: dense_strides(&sizes[..rank]) })
+        Ok(Self { name, value, data, dtype, rank, sizes, strides: None })
     }
 
     fn sizes(&self) -> &[i64] {
@@ -224,20 +224,19 @@ impl Input {
 
     /// As a tensor of floats.
     fn tensor(&self) -> Result<Tensor<'_>> {
-        let found = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::F64].into_iter();
-        let dtype = found.into_iter().find(|&dtype| number(dtype) == self.dtype).ok_or_else(|| {
-            let got = format!("type number {} of ONNX", self.dtype);
-            Refused::wrong_type(self.name, got, "float64, float32, float16 or bfloat16")
-        })?;
-        let Self { name, data, .. } = *self;
-        Ok(Tensor { name, data, dtype, sizes: self.sizes(), strides: &self.strides[..self.rank] })
+        let dtype = ONNX.find(self.dtype).ok_or_else(|| self.wrong_type(EXPECTED))?;
+        let strides = self.strides.as_ref().map(|strides| &strides[..self.rank]);
+        Ok(Tensor { name: self.name, data: self.data, dtype, sizes: self.sizes(), strides })
+    }
+
+    fn wrong_type(&self, expected: &str) -> Refused {
+        Refused::wrong_type(self.name, format!("type number {} of ONNX", self.dtype), expected)
     }
 
     /// The elements of a table of integers on the host.
     fn integers(&self) -> Result<&[i64]> {
         if self.dtype != INT64 {
-            let got = format!("type number {} of ONNX", self.dtype);
-            return Err(Refused::wrong_type(self.name, got, "int64"));
+            return Err(self.wrong_type("int64"));
         }
         let len = self.sizes().iter().product::<i64>();
         if len <= 0 {
@@ -250,7 +249,9 @@ impl Input {
     /// Reference points of one level serve all levels.
     fn repeat_level(&mut self, levels: usize) {
         if self.rank == 4 && self.sizes[2] == 1 {
-            (self.sizes[2], self.strides[2]) = (levels as i64, 0);
+            let mut strides = std::array::from_fn(|dim| dense_stride(self.sizes(), dim));
+            strides[2] = 0;
+            (self.sizes[2], self.strides) = (levels as i64, Some(strides));
         }
     }
 }
@@ -258,7 +259,7 @@ impl Input {
 fn level_sizes(shapes: &Input, starts: &Input) -> Result<LevelSizes> {
     let levels = LevelSizes::count(shapes.sizes(), starts.sizes())?;
     let (shapes, starts) = (shapes.integers()?, starts.integers()?);
-    LevelSizes::read(levels, |i| shapes[i], |i| starts[i])
+    LevelSizes::read(levels, |i| shapes[i], Some(|i| starts[i]))
 }
 
 /// ONNX Runtime's threads for the operators of a session, for one run.
@@ -383,6 +384,6 @@ unsafe fn points(api: Api, info: Handle) -> Result<Vec<u8>> {
     }
     let points: Option<Vec<u8>> = numbers.iter().map(|&n| u8::try_from(n).ok()).collect();
     points
-        .filter(|points| points.len() <= 8 && points.iter().any(|&n| n > 0))
+        .filter(|points| pack_points(points).is_some())
         .ok_or_else(|| Refused::value("points", format!("{numbers:?}"), expected))
 }

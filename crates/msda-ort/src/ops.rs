@@ -6,9 +6,11 @@ use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use msda::Dtype;
+use msda_call::call;
+use msda_call::dtypes::ONNX;
 use msda_call::error::Result;
 
-use crate::api::{Api, ApiBase, CustomOp, Handle, INT64, MEMORY_CPU_INPUT, VERSION, number};
+use crate::api::{Api, ApiBase, CustomOp, Handle, INT64, MEMORY_CPU_INPUT, VERSION};
 use crate::kernel::Kernel;
 use crate::shape;
 
@@ -32,21 +34,9 @@ impl Form {
         }
     }
 
-    /// The names of the inputs in their order.
-    pub(crate) fn inputs(self) -> &'static [&'static str] {
-        match self {
-            Self::Plain => {
-                &["value", "spatial_shapes", "level_start_index", "sampling_locations", "attention_weights"]
-            }
-            Self::Fused => &[
-                "value",
-                "spatial_shapes",
-                "level_start_index",
-                "reference_points",
-                "sampling_offsets",
-                "attention_logits",
-            ],
-        }
+    /// The names of the floating-point inputs. Both tables of the levels are behind the first.
+    pub(crate) fn floats(self) -> &'static [&'static str] {
+        call::names(self == Self::Fused)
     }
 }
 
@@ -180,21 +170,21 @@ unsafe extern "system" fn get_input_type(this: *const CustomOp, index: usize) ->
     // SAFETY: an operator of ours.
     let op = unsafe { op(this) };
     match index {
-        0 => number(op.value),
+        0 => ONNX.of(op.value),
         1 | 2 => INT64,
-        last if last + 1 == op.form.inputs().len() => number(op.weights),
-        _ => number(op.locations),
+        last if last == op.form.floats().len() + 1 => ONNX.of(op.weights),
+        _ => ONNX.of(op.locations),
     }
 }
 
 unsafe extern "system" fn get_input_count(this: *const CustomOp) -> usize {
     // SAFETY: an operator of ours.
-    unsafe { op(this) }.form.inputs().len()
+    unsafe { op(this) }.form.floats().len() + 2
 }
 
 unsafe extern "system" fn get_output_type(this: *const CustomOp, _: usize) -> c_int {
     // SAFETY: an operator of ours.
-    number(unsafe { op(this) }.value)
+    ONNX.of(unsafe { op(this) }.value)
 }
 
 unsafe extern "system" fn get_output_count(_: *const CustomOp) -> usize {

@@ -1,10 +1,14 @@
-"""What the functions for NumPy and for JAX do with their arguments before they compute."""
+"""What is the same for all kinds of arrays: names, checks of sizes, and types."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+# The names of the tensors behind value: of the plain and of the fused form.
+PLAIN = ("sampling_locations", "attention_weights")
+FUSED = ("reference_points", "sampling_offsets", "attention_logits")
 
 # Checks an argument, given its name, and makes it an array.
 Convert = Callable[[str, Any], Any]
@@ -35,60 +39,74 @@ def level_sizes(
     return pairs, first
 
 
-def output_shape(value: Sequence[int], name: str, locations: Sequence[int]) -> tuple[int, ...]:
-    """The shape of the output, given the shapes of value and of the tensor called `name`."""
+def value_sizes(value: Sequence[int]) -> tuple[int, int, int, int]:
+    """Batch, positions, heads and channels of a value of that shape."""
     if len(value) != 4:
         raise ValueError(
             f"value: got shape {list(value)}, expected 4 dimensions: batch, positions, heads, "
             "channels"
         )
+    batch, positions, heads, channels = value
+    return batch, positions, heads, channels
+
+
+def output_shape(value: Sequence[int], name: str, locations: Sequence[int]) -> tuple[int, ...]:
+    """The shape of the output, given the shapes of value and of the tensor called `name`."""
+    batch, _, heads, channels = value_sizes(value)
     if len(locations) < 3:
         raise ValueError(
             f"{name}: got shape {list(locations)}, expected 6 dimensions (batch, queries, heads, "
             "levels, points, 2), or 5 if levels and points are one dimension"
         )
-    batch, _, heads, channels = value
     return batch, locations[1], heads * channels
 
 
-def plain_tensors(convert: Convert, value: Any, locations: Any, weights: Any) -> dict[str, Any]:
-    """The arrays of the plain form by their names, with the types that the operator takes."""
-    value = convert("value", value)
-    return {
-        "value": value,
-        "sampling_locations": _promote(convert("sampling_locations", locations), value),
-        "attention_weights": _promote(convert("attention_weights", weights), value),
-    }
-
-
-def fused_tensors(
+def operands(
     convert: Convert,
     broadcast_to: Callable[[Any, tuple[int, ...]], Any],
     levels: int,
-    value: Any,
-    reference: Any,
-    offsets: Any,
-    logits: Any,
+    given: dict[str, Any],
 ) -> dict[str, Any]:
-    """The arrays of the fused form by their names, with the types that the operator takes."""
-    value = convert("value", value)
-    offsets = _promote(convert("sampling_offsets", offsets), value)
-    reference = convert("reference_points", reference)
+    """The arrays of the plain or the fused form by their names, with the types that the operator
+    takes."""
+    arrays = {name: convert(name, array) for name, array in given.items()}
+    # Locations and weights have the type of value, or float32. Other floats become float32.
+    for name in list(arrays)[-2:]:
+        if arrays[name].dtype not in (arrays["value"].dtype, "float32"):
+            arrays[name] = arrays[name].astype("float32")
+    reference = arrays.get("reference_points")
+    if reference is None:
+        return arrays
     # Reference points are coordinates: where the types differ, both are float32.
-    if reference.dtype != offsets.dtype:
-        reference, offsets = reference.astype("float32"), offsets.astype("float32")
+    if reference.dtype != arrays["sampling_offsets"].dtype:
+        reference = reference.astype("float32")
+        arrays["sampling_offsets"] = arrays["sampling_offsets"].astype("float32")
     if reference.ndim == 4 and reference.shape[2] == 1 and levels != 1:
         reference = broadcast_to(reference, (*reference.shape[:2], levels, reference.shape[3]))
+    return {**arrays, "reference_points": reference}
+
+
+def native_call(
+    floats: Iterable[tuple], levels: tuple, options: int, points: int
+) -> dict[str, Any]:
+    """A call as the compiled part takes it. The tensors are in the order of their names."""
+    value, *reference, locations, weights = floats
     return {
         "value": value,
-        "reference_points": reference,
-        "sampling_offsets": offsets,
-        "attention_logits": _promote(convert("attention_logits", logits), value),
+        "levels": levels,
+        "reference": reference[0] if reference else None,
+        "locations": locations,
+        "weights": weights,
+        "options": options,
+        "points": points,
     }
 
 
-def _promote(array: Any, value: Any) -> Any:
-    """Locations and weights have the type of value, or float32. Other floats become float32."""
-    if array.dtype == value.dtype or array.dtype.name == "float32":
-        return array
-    return array.astype("float32")
+def is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether dimensions are contiguous. Strides are in elements."""
+    expected = 1
+    for size, stride in zip(reversed(sizes), reversed(strides)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _native
-from ._arguments import fused_tensors, level_sizes, output_shape, plain_tensors
+from ._arguments import is_dense, level_sizes, native_call, operands, output_shape
 from ._options import Padding, Sampling, encode
 
 if TYPE_CHECKING:
@@ -44,35 +44,30 @@ def _array(name: str, given: object) -> numpy.ndarray:
     usable = given.dtype.isnative and given.flags.aligned
     if not usable or any(stride % given.itemsize for stride in given.strides):
         return np.array(given, dtype=given.dtype.newbyteorder("="), order="C")
-    expected = given.itemsize
-    for size, stride in zip(reversed(given.shape[3:]), reversed(given.strides[3:])):
-        if size != 1 and stride != expected:
-            return np.ascontiguousarray(given)
-        expected *= size
-    if any(stride < 0 for stride in given.strides):
+    strides = _strides(given)
+    if any(stride < 0 for stride in strides) or not is_dense(given.shape[3:], strides[3:]):
         return np.ascontiguousarray(given)
     return given
 
 
+def _strides(array: numpy.ndarray) -> tuple[int, ...]:
+    return tuple(stride // array.itemsize for stride in array.strides)
+
+
 def _raw(array: numpy.ndarray) -> tuple[int, str, tuple[int, ...], tuple[int, ...]]:
-    strides = tuple(stride // array.itemsize for stride in array.strides)
-    return array.ctypes.data, array.dtype.name, array.shape, strides
+    return array.ctypes.data, array.dtype.name, array.shape, _strides(array)
 
 
-def _run(tensors: dict[str, Any], levels: tuple, options: int, points: int) -> numpy.ndarray:
-    value, *reference, locations, weights = tensors.values()
-    shape = output_shape(value.shape, list(tensors)[-2], locations.shape)
-    output = _numpy().empty(shape, dtype=value.dtype)
-    call = {
-        "value": _raw(value),
-        "levels": levels,
-        "reference": _raw(reference[0]) if reference else None,
-        "locations": _raw(locations),
-        "weights": _raw(weights),
-        "options": options,
-        "points": points,
-    }
-    _native.forward(call, _raw(output))
+def run(shapes: Any, starts: Any, options: tuple[Any, ...], **given: Any) -> numpy.ndarray:
+    """The operator for the arrays of the plain or the fused form by their names."""
+    np = _numpy()
+    levels = level_sizes(shapes, starts)
+    tensors = operands(_array, np.broadcast_to, len(levels[0]), given)
+    numbers = encode(*options, len(levels[0]))
+    value, locations = tensors["value"], list(tensors)[-2]
+    shape = output_shape(value.shape, locations, tensors[locations].shape)
+    output = np.empty(shape, dtype=value.dtype)
+    _native.forward(native_call(map(_raw, tensors.values()), levels, *numbers), _raw(output))
     return output
 
 
@@ -89,10 +84,14 @@ def ms_deform_attn(
     points: Sequence[int] | None = None,
 ) -> numpy.ndarray:
     """Multi-scale deformable attention of arrays; see `msda.ms_deform_attn` with torch."""
-    tensors = plain_tensors(_array, value, sampling_locations, attention_weights)
-    levels = level_sizes(spatial_shapes, level_start_index)
-    numbers = encode(sampling, padding, align_corners, points, len(levels[0]))
-    return _run(tensors, levels, *numbers)
+    return run(
+        spatial_shapes,
+        level_start_index,
+        (sampling, padding, align_corners, points),
+        value=value,
+        sampling_locations=sampling_locations,
+        attention_weights=attention_weights,
+    )
 
 
 def ms_deform_attn_fused(
@@ -109,15 +108,12 @@ def ms_deform_attn_fused(
     points: Sequence[int] | None = None,
 ) -> numpy.ndarray:
     """The same with its softmax and its locations; see `msda.ms_deform_attn_fused` with torch."""
-    levels = level_sizes(spatial_shapes, level_start_index)
-    tensors = fused_tensors(
-        _array,
-        _numpy().broadcast_to,
-        len(levels[0]),
-        value,
-        reference_points,
-        sampling_offsets,
-        attention_logits,
+    return run(
+        spatial_shapes,
+        level_start_index,
+        (sampling, padding, align_corners, points),
+        value=value,
+        reference_points=reference_points,
+        sampling_offsets=sampling_offsets,
+        attention_logits=attention_logits,
     )
-    numbers = encode(sampling, padding, align_corners, points, len(levels[0]))
-    return _run(tensors, levels, *numbers)

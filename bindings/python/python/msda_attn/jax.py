@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import _native
-from ._arguments import fused_tensors, level_sizes, plain_tensors
+from ._arguments import level_sizes, operands, output_shape, value_sizes
 from ._options import Padding, Sampling, encode
 
 __all__ = ["ms_deform_attn", "ms_deform_attn_fused"]
@@ -59,15 +59,9 @@ def _levels(shapes: Any, starts: Any) -> tuple[tuple[tuple[int, int], ...], tupl
 
 def _check(given: dict[str, jax.Array], pairs: tuple, starts: tuple, points: int) -> None:
     """Refuses wrong shapes while JAX traces. Later, errors come from XLA."""
-    value = given["value"]
-    if value.ndim != 4:
-        raise ValueError(
-            f"value: got shape {list(value.shape)}, expected 4 dimensions: batch, positions, "
-            "heads, channels"
-        )
+    batch, _, heads, _ = value_sizes(given["value"].shape)
     if len(starts) != len(pairs):
         raise ValueError(f"level_start_index: got {len(starts)} numbers, expected {len(pairs)}")
-    batch, _, heads, _ = value.shape
     names = list(given)
     # The last tensor but one is locations or offsets, the last is weights or logits.
     samples = given[names[-2]].shape
@@ -130,10 +124,8 @@ def _call(name: str, results: Any, static: tuple, *arrays: jax.Array) -> Any:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attention(static: tuple, *tensors: jax.Array) -> jax.Array:
-    value, locations = tensors[0], tensors[-2]
-    batch, _, heads, channels = value.shape
-    shape = (batch, locations.shape[1], heads * channels)
-    return _call("msda_forward", _like(value, shape), static, *tensors)
+    shape = output_shape(tensors[0].shape, "locations", tensors[-2].shape)
+    return _call("msda_forward", _like(tensors[0], shape), static, *tensors)
 
 
 def _attention_fwd(static: tuple, *tensors: jax.Array) -> tuple[jax.Array, tuple]:
@@ -148,9 +140,12 @@ def _attention_bwd(static: tuple, tensors: tuple, grad: jax.Array) -> tuple[jax.
 _attention.defvjp(_attention_fwd, _attention_bwd)
 
 
-def _run(given: dict[str, jax.Array], levels: tuple, options: int, points: int) -> jax.Array:
-    _check(given, *levels, points)
-    return _attention((*levels, options, points), *_differ_alike(given.values()))
+def _run(shapes: Any, starts: Any, options: tuple[Any, ...], **given: Any) -> jax.Array:
+    levels = _levels(shapes, starts)
+    tensors = operands(_float_array, jnp.broadcast_to, len(levels[0]), given)
+    numbers = encode(*options, len(levels[0]))
+    _check(tensors, *levels, numbers[1])
+    return _attention((*levels, *numbers), *_differ_alike(tensors.values()))
 
 
 def ms_deform_attn(
@@ -170,10 +165,14 @@ def ms_deform_attn(
     Arguments and result are those of `msda.ms_deform_attn`. Level sizes and starts are static:
     lists of numbers. Value, locations and weights have gradients, of reverse mode.
     """
-    tensors = plain_tensors(_float_array, value, sampling_locations, attention_weights)
-    levels = _levels(spatial_shapes, level_start_index)
-    numbers = encode(sampling, padding, align_corners, points, len(levels[0]))
-    return _run(tensors, levels, *numbers)
+    return _run(
+        spatial_shapes,
+        level_start_index,
+        (sampling, padding, align_corners, points),
+        value=value,
+        sampling_locations=sampling_locations,
+        attention_weights=attention_weights,
+    )
 
 
 def ms_deform_attn_fused(
@@ -190,15 +189,12 @@ def ms_deform_attn_fused(
     points: Sequence[int] | None = None,
 ) -> jax.Array:
     """The same with its softmax and its locations; see `msda.ms_deform_attn_fused`."""
-    levels = _levels(spatial_shapes, level_start_index)
-    tensors = fused_tensors(
-        _float_array,
-        jnp.broadcast_to,
-        len(levels[0]),
-        value,
-        reference_points,
-        sampling_offsets,
-        attention_logits,
+    return _run(
+        spatial_shapes,
+        level_start_index,
+        (sampling, padding, align_corners, points),
+        value=value,
+        reference_points=reference_points,
+        sampling_offsets=sampling_offsets,
+        attention_logits=attention_logits,
     )
-    numbers = encode(sampling, padding, align_corners, points, len(levels[0]))
-    return _run(tensors, levels, *numbers)

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use libloading::Library;
+use msda_call::dtypes::Dtypes;
 
 /// A tensor of torch (`AtenTensorHandle`).
 pub(crate) type Handle = *mut c_void;
@@ -94,10 +95,7 @@ pub(crate) struct Api {
     openmp_threads: Option<OpenMpThreads>,
     pub(crate) cpu: i32,
     pub(crate) gpu: i32,
-    pub(crate) f64: i32,
-    pub(crate) f32: i32,
-    pub(crate) f16: i32,
-    pub(crate) bf16: i32,
+    pub(crate) floats: Dtypes<i32>,
     pub(crate) i64: i32,
     pub(crate) i32: i32,
     pub(crate) u8: i32,
@@ -134,10 +132,12 @@ impl Api {
                 openmp_threads,
                 cpu: (core.aoti_torch_device_type_cpu)(),
                 gpu: (core.aoti_torch_device_type_cuda)(),
-                f64: (core.aoti_torch_dtype_float64)(),
-                f32: (core.aoti_torch_dtype_float32)(),
-                f16: (core.aoti_torch_dtype_float16)(),
-                bf16: (core.aoti_torch_dtype_bfloat16)(),
+                floats: Dtypes {
+                    f64: (core.aoti_torch_dtype_float64)(),
+                    f32: (core.aoti_torch_dtype_float32)(),
+                    f16: (core.aoti_torch_dtype_float16)(),
+                    bf16: (core.aoti_torch_dtype_bfloat16)(),
+                },
                 i64: (core.aoti_torch_dtype_int64)(),
                 i32: (core.aoti_torch_dtype_int32)(),
                 u8: (core.aoti_torch_dtype_uint8)(),

@@ -2,13 +2,12 @@
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-use msda_call::call::{Call, LevelSizes, SHAPES, STARTS, Tensor, Wanted};
+use msda_call::call::{Call, LevelSizes, SHAPES, STARTS, Tensor, Wanted, names};
 use msda_call::cpu;
 use msda_call::cuda::Prepared;
-use msda_call::error::{Kind, Refused, Result, panic_message};
+use msda_call::error::{Kind, Refused, Result, c_text, catch};
 use msda_call::threads::OnThreads;
 
 use super::abi::{Api, Boxed, Handle};
@@ -17,21 +16,25 @@ use crate::error::tagged;
 
 /// The kernels by the names of their operators.
 pub(super) const KERNELS: [(&CStr, Boxed); 12] = [
-    (c"ms_deform_attn", forward),
-    (c"ms_deform_attn_backward", backward),
-    (c"ms_deform_attn_fused", forward_fused),
-    (c"ms_deform_attn_fused_backward", backward_fused),
+    (c"ms_deform_attn", forward::<3, TABLES>),
+    (c"ms_deform_attn_backward", backward::<3, TABLES>),
+    (c"ms_deform_attn_fused", forward::<4, TABLES>),
+    (c"ms_deform_attn_fused_backward", backward::<4, TABLES>),
     // The same for eager calls: these have no autograd formula that Python would have to run.
-    (c"_forward_tables", forward),
-    (c"_backward_tables", backward),
-    (c"_forward_fused_tables", forward_fused),
-    (c"_backward_fused_tables", backward_fused),
+    (c"_forward_tables", forward::<3, TABLES>),
+    (c"_backward_tables", backward::<3, TABLES>),
+    (c"_forward_fused_tables", forward::<4, TABLES>),
+    (c"_backward_fused_tables", backward::<4, TABLES>),
     // Level sizes and options in one tensor: every argument less costs less host time.
-    (c"_forward", forward_setup),
-    (c"_backward", backward_setup),
-    (c"_forward_fused", forward_fused_setup),
-    (c"_backward_fused", backward_fused_setup),
+    (c"_forward", forward::<3, SETUP>),
+    (c"_backward", backward::<3, SETUP>),
+    (c"_forward_fused", forward::<4, SETUP>),
+    (c"_backward_fused", backward::<4, SETUP>),
 ];
+
+/// Which of the [`Levels`] a kernel gets.
+const TABLES: bool = false;
+const SETUP: bool = true;
 
 /// Where a kernel finds the level sizes, and the options and points.
 enum Levels {
@@ -42,135 +45,100 @@ enum Levels {
     Setup(Owned),
 }
 
-/// Names of the floating-point tensors: value, locations and weights; the fused form has reference
-/// points behind value.
-const fn names<const T: usize>() -> [&'static str; T] {
-    let mut names = ["value"; T];
-    if T == 3 {
-        names[1] = "sampling_locations";
-        names[2] = "attention_weights";
-    } else {
-        names[1] = "reference_points";
-        names[2] = "sampling_offsets";
-        names[3] = "attention_logits";
-    }
-    names
+/// The arguments of a kernel, which are read in their order.
+struct Arguments {
+    api: &'static Api,
+    next: *const u64,
 }
 
-unsafe extern "C-unwind" fn forward(stack: *mut u64, _in: u64, _out: u64) {
+impl Arguments {
+    /// # Safety
+    /// There is another argument, and it is a number.
+    unsafe fn number(&mut self) -> i64 {
+        // SAFETY: the caller's promise.
+        let number = unsafe { *self.next } as i64;
+        self.next = self.next.wrapping_add(1);
+        number
+    }
+
+    /// # Safety
+    /// There is another argument, and it is a tensor, which belongs to the kernel now.
+    unsafe fn tensor(&mut self) -> Owned {
+        // SAFETY: the caller's promise.
+        unsafe { Owned::new(self.api, ptr::with_exposed_provenance_mut(self.number() as usize)) }
+    }
+
+    /// # Safety
+    /// The arguments from value to the numbers of the call are next: with tables for the levels,
+    /// or with a setup.
+    unsafe fn inputs<const T: usize, const SETUP: bool>(&mut self) -> ([Owned; T], Levels) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if SETUP {
+                return (std::array::from_fn(|_| self.tensor()), Levels::Setup(self.tensor()));
+            }
+            let mut value = Some(self.tensor());
+            let tables = [self.tensor(), self.tensor()];
+            let floats = std::array::from_fn(|_| value.take().unwrap_or_else(|| self.tensor()));
+            (floats, Levels::Tables(tables, [self.number(), self.number()]))
+        }
+    }
+}
+
+unsafe extern "C-unwind" fn forward<const T: usize, const SETUP: bool>(stack: *mut u64, _in: u64, _out: u64) {
     // SAFETY: torch calls the kernel with the arguments of its schema.
     unsafe {
-        throw(boxed(stack, |api, [value, shapes, starts, locations, weights], numbers: [i64; 2]| {
-            run_forward(api, [value, locations, weights], Levels::Tables([shapes, starts], numbers))
+        throw(boxed(stack, |mut arguments| {
+            let (floats, levels) = arguments.inputs::<T, SETUP>();
+            run_forward(arguments.api, floats, levels)
         }))
     }
 }
 
-unsafe extern "C-unwind" fn forward_fused(stack: *mut u64, _in: u64, _out: u64) {
+unsafe extern "C-unwind" fn backward<const T: usize, const SETUP: bool>(
+    stack: *mut u64,
+    _in: u64,
+    _out: u64,
+) {
     // SAFETY: as above.
     unsafe {
-        throw(boxed(stack, |api, [value, shapes, starts, reference, offsets, logits], numbers: [i64; 2]| {
-            let levels = Levels::Tables([shapes, starts], numbers);
-            run_forward(api, [value, reference, offsets, logits], levels)
+        throw(boxed(stack, |mut arguments| {
+            let grad = arguments.tensor();
+            let (floats, levels) = arguments.inputs::<T, SETUP>();
+            let wanted = Wanted(arguments.number());
+            run_backward(arguments.api, grad, floats, levels, wanted)
         }))
     }
 }
 
-unsafe extern "C-unwind" fn forward_setup(stack: *mut u64, _in: u64, _out: u64) {
-    // SAFETY: as above.
-    unsafe {
-        throw(boxed(stack, |api, [floats @ .., setup]: [Owned; 4], []| {
-            run_forward::<3>(api, floats, Levels::Setup(setup))
-        }))
-    }
-}
-
-unsafe extern "C-unwind" fn forward_fused_setup(stack: *mut u64, _in: u64, _out: u64) {
-    // SAFETY: as above.
-    unsafe {
-        throw(boxed(stack, |api, [floats @ .., setup]: [Owned; 5], []| {
-            run_forward::<4>(api, floats, Levels::Setup(setup))
-        }))
-    }
-}
-
-unsafe extern "C-unwind" fn backward(stack: *mut u64, _in: u64, _out: u64) {
-    // SAFETY: as above.
-    unsafe {
-        throw(boxed(stack, |api, [grad, value, shapes, starts, locations, weights], numbers| {
-            let [options, points, wanted] = numbers;
-            let levels = Levels::Tables([shapes, starts], [options, points]);
-            run_backward(api, grad, [value, locations, weights], levels, Wanted(wanted))
-        }))
-    }
-}
-
-unsafe extern "C-unwind" fn backward_fused(stack: *mut u64, _in: u64, _out: u64) {
-    // SAFETY: as above.
-    unsafe {
-        throw(boxed(stack, |api, [grad, value, shapes, starts, rest @ ..]: [Owned; 7], numbers| {
-            let ([reference, offsets, logits], [options, points, wanted]) = (rest, numbers);
-            let levels = Levels::Tables([shapes, starts], [options, points]);
-            run_backward(api, grad, [value, reference, offsets, logits], levels, Wanted(wanted))
-        }))
-    }
-}
-
-unsafe extern "C-unwind" fn backward_setup(stack: *mut u64, _in: u64, _out: u64) {
-    // SAFETY: as above.
-    unsafe {
-        throw(boxed(stack, |api, [grad, floats @ .., setup]: [Owned; 5], [wanted]| {
-            run_backward::<3>(api, grad, floats, Levels::Setup(setup), Wanted(wanted))
-        }))
-    }
-}
-
-unsafe extern "C-unwind" fn backward_fused_setup(stack: *mut u64, _in: u64, _out: u64) {
-    // SAFETY: as above.
-    unsafe {
-        throw(boxed(stack, |api, [grad, floats @ .., setup]: [Owned; 6], [wanted]| {
-            run_backward::<4>(api, grad, floats, Levels::Setup(setup), Wanted(wanted))
-        }))
-    }
-}
-
-/// Runs a kernel with `T` tensors and `I` integers that returns `R` tensors. Its inputs are
-/// deleted. The result is null, or the message of an error, which belongs to this thread until its
-/// next error.
+/// Runs a kernel that returns `R` tensors. The result is null, or the message of an error, which
+/// belongs to this thread until its next error.
 ///
 /// # Safety
-/// `stack` has the arguments: tensors that belong to the kernel now, then integers.
+/// `stack` has the arguments, of which the kernel reads all, and room for the results.
 #[inline(never)]
-unsafe fn boxed<const T: usize, const I: usize, const R: usize>(
+unsafe fn boxed<const R: usize>(
     stack: *mut u64,
-    kernel: impl FnOnce(&'static Api, [Owned; T], [i64; I]) -> Result<[Owned; R]>,
+    kernel: impl FnOnce(Arguments) -> Result<[Owned; R]>,
 ) -> *const c_char {
     thread_local! {
         static LAST: RefCell<CString> = RefCell::default();
     }
     // Kernels are registered after the table was loaded.
     let Some(api) = Api::get() else { return ptr::null() };
-    // SAFETY: the caller's promise.
-    let tensors: [Owned; T] = std::array::from_fn(|i| unsafe {
-        Owned::new(api, ptr::with_exposed_provenance_mut(*stack.add(i) as usize))
-    });
-    // SAFETY: the caller's promise.
-    let ints: [i64; I] = std::array::from_fn(|i| unsafe { *stack.add(T + i) } as i64);
-    let message = match catch_unwind(AssertUnwindSafe(|| kernel(api, tensors, ints))) {
-        Ok(Ok(results)) => {
+    let refused = match catch(|| kernel(Arguments { api, next: stack })) {
+        Ok(results) => {
             for (i, result) in results.into_iter().enumerate() {
                 let handle: Handle = result.into_raw();
-                // SAFETY: the stack has room for the results.
+                // SAFETY: the caller's promise.
                 unsafe { *stack.add(i) = handle.expose_provenance() as u64 };
             }
             return ptr::null();
         }
-        Ok(Err(refused)) => tagged(&refused),
-        Err(panic) => tagged(&Refused::new(Kind::Runtime, panic_message(&*panic))),
+        Err(refused) => refused,
     };
-    let text = CString::new(message.replace('\0', " ")).unwrap_or_default();
     LAST.with(|last| {
-        *last.borrow_mut() = text;
+        *last.borrow_mut() = c_text(&tagged(&refused));
         last.borrow().as_ptr()
     })
 }
@@ -203,7 +171,7 @@ fn dense<const T: usize>(tensors: [Owned; T], first: usize) -> Result<[Owned; T]
 
 /// The call of floating-point tensors, and where they are.
 fn call<'a, const T: usize>(api: &Api, floats: &'a [Owned; T], levels: &Levels) -> Result<(Call<'a>, Place)> {
-    let names = const { names::<T>() };
+    let names = const { names(T == 4) };
     let (value, place) = floats[0].float(names[0])?;
     if place.kind != api.cpu && place.kind != api.gpu {
         return Err(Refused::new(Kind::NotImplemented, "msda works on CPU and CUDA tensors"));
@@ -240,17 +208,7 @@ fn read_setup(api: &Api, setup: &Owned) -> Result<(LevelSizes, [i64; 2])> {
     }
     // SAFETY: the tensor is contiguous, has so many elements of that type, and lives.
     let numbers = unsafe { std::slice::from_raw_parts(setup.data.cast::<i64>(), count as usize) };
-    let Some((&[options, points], levels)) = numbers.split_first_chunk() else {
-        return Err(Refused::value("setup", format!("{count} numbers"), "at least 2"));
-    };
-    let (levels, _) = levels.as_chunks::<3>();
-    if let Some((i, n)) = levels.as_flattened().iter().enumerate().find(|&(_, &n)| n < 0) {
-        let name = if i % 3 == 2 { STARTS } else { SHAPES };
-        return Err(Refused::value(name, n, "numbers of at least 0"));
-    }
-    let pairs = levels.iter().map(|&[height, width, _]| (height as usize, width as usize)).collect();
-    let starts = levels.iter().map(|&[_, _, start]| start as usize).collect();
-    Ok((LevelSizes::new(pairs, Some(starts)), [options, points]))
+    LevelSizes::read_setup("setup", numbers)
 }
 
 /// The level sizes: read here if they are in memory of the host, else left to the kernel.
@@ -267,7 +225,7 @@ fn level_sizes(api: &Api, shapes: &Owned, starts: &Owned, place: Place) -> Resul
         }
     }
     if shapes.place.kind == api.cpu && starts.place.kind == api.cpu {
-        return LevelSizes::read(levels, |i| integer(api, &shapes, i), |i| integer(api, &starts, i));
+        return LevelSizes::read(levels, |i| integer(api, &shapes, i), Some(|i| integer(api, &starts, i)));
     }
     if shapes.place != place || starts.place != place {
         return Err(Refused::value(
@@ -324,7 +282,7 @@ fn run_forward<const T: usize>(api: &'static Api, floats: [Owned; T], levels: Le
     // is not checked twice. Only the ranks matter here.
     let shape = call.output_shape()?;
     let problem = if on_cpu { Some(call.problem()?) } else { None };
-    let output = Owned::empty(api, &shape, api.number(call.value.dtype), place)?;
+    let output = Owned::empty(api, &shape, api.floats.of(call.value.dtype), place)?;
     let (out, _) = output.float("output")?;
     if let Some(problem) = problem {
         // SAFETY: torch's tensors live through the call; the output is new.
@@ -375,7 +333,7 @@ fn run_backward<const T: usize>(
         let wants = wanted.has(1 << order[i]);
         let sizes = if wants { like.sizes } else { &[0] };
         let dtype = if wants { like.dtype } else { call.value.dtype };
-        let made = result.insert(Owned::empty(api, sizes, api.number(dtype), place)?);
+        let made = result.insert(Owned::empty(api, sizes, api.floats.of(dtype), place)?);
         if wants {
             grads[order[i]] = Some(made.float("gradient")?.0);
         }

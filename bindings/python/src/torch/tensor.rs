@@ -5,7 +5,8 @@ use std::ffi::c_void;
 use std::ptr;
 
 use msda::Dtype;
-use msda_call::call::{MOST_DIMENSIONS, Tensor, dense_strides};
+use msda_call::call::{MOST_DIMENSIONS, Tensor, dense_stride};
+use msda_call::dtypes::EXPECTED;
 use msda_call::error::{Kind, Refused, Result};
 
 use super::abi::{Api, Code, Handle};
@@ -16,17 +17,7 @@ pub(super) struct Owned {
     api: &'static Api,
     handle: Handle,
     /// What torch said about it; asked once, because every question costs a call.
-    described: OnceCell<Raw>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Raw {
-    place: Place,
-    dtype: i32,
-    data: *mut c_void,
-    rank: usize,
-    sizes: *const i64,
-    strides: *const i64,
+    described: OnceCell<Described<'static>>,
 }
 
 impl Drop for Owned {
@@ -81,7 +72,7 @@ impl Owned {
             let expected = format!("at most {MOST_DIMENSIONS} dimensions");
             return Err(Refused::value("a tensor", format!("shape {sizes:?}"), expected));
         }
-        let strides = dense_strides(sizes);
+        let strides: [i64; MOST_DIMENSIONS] = std::array::from_fn(|dim| dense_stride(sizes, dim));
         let mut handle = ptr::null_mut();
         // SAFETY: sizes and strides have `rank` numbers; `handle` is valid to write.
         let code = unsafe {
@@ -105,23 +96,17 @@ impl Owned {
 
     /// The tensor as torch describes it.
     pub(super) fn describe(&self) -> Result<Described<'_>> {
-        let raw = match self.described.get() {
-            Some(raw) => *raw,
-            None => *self.described.get_or_init({
-                let raw = self.ask()?;
-                move || raw
-            }),
-        };
-        let list = |from: *const i64| match raw.rank {
-            0 => &[][..],
-            // SAFETY: torch returns as many numbers as the rank; they live as long as the tensor.
-            rank => unsafe { std::slice::from_raw_parts(from, rank) },
-        };
-        let Raw { place, dtype, data, .. } = raw;
-        Ok(Described { place, dtype, data, sizes: list(raw.sizes), strides: list(raw.strides) })
+        if let Some(described) = self.described.get() {
+            return Ok(*described);
+        }
+        // SAFETY: the cell is part of the tensor, and is read with the lifetime of the tensor.
+        let described = unsafe { self.ask()? };
+        Ok(*self.described.get_or_init(|| described))
     }
 
-    fn ask(&self) -> Result<Raw> {
+    /// # Safety
+    /// The lists live as long as the tensor.
+    unsafe fn ask(&self) -> Result<Described<'static>> {
         let core = &self.api.core;
         let (mut rank, mut dtype) = (0i64, 0i32);
         let (mut sizes, mut strides, mut data) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
@@ -136,36 +121,34 @@ impl Owned {
             ok((core.aoti_torch_get_device_index)(self.handle, &mut place.index), "get_device_index")?;
             ok((core.aoti_torch_get_data_ptr)(self.handle, &mut data), "get_data_ptr")?;
         }
-        let rank = usize::try_from(rank).unwrap_or(0);
-        Ok(Raw { place, dtype, data, rank, sizes, strides })
+        let list = |from: *const i64| match usize::try_from(rank) {
+            // SAFETY: torch returns as many numbers as the rank; the caller's promise.
+            Ok(rank) if rank > 0 => unsafe { std::slice::from_raw_parts(from, rank) },
+            _ => &[],
+        };
+        Ok(Described { place, dtype, data, sizes: list(sizes), strides: list(strides) })
     }
 
     /// A tensor of floats as the operator takes it.
     pub(super) fn float(&self, name: &'static str) -> Result<(Tensor<'_>, Place)> {
         let Described { place, dtype, data, sizes, strides } = self.describe()?;
-        let dtype = self.api.float(dtype).ok_or_else(|| {
-            Refused::wrong_type(name, dtype_name(dtype), "float64, float32, float16 or bfloat16")
-        })?;
-        Ok((Tensor { name, data, dtype, sizes, strides }, place))
+        let found = self.api.floats.find(dtype);
+        let dtype = found.ok_or_else(|| Refused::wrong_type(name, dtype_name(dtype), EXPECTED))?;
+        Ok((Tensor { name, data, dtype, sizes, strides: Some(strides) }, place))
     }
 
     /// A contiguous copy, unless the dimensions from `first` on are contiguous already.
     pub(super) fn dense_from(&self, first: usize) -> Result<Option<Self>> {
-        let described = self.describe()?;
-        let tensor = Tensor {
-            name: "",
-            data: described.data,
-            dtype: Dtype::F32,
-            sizes: described.sizes,
-            strides: described.strides,
-        };
-        let usable = described.strides.iter().all(|&stride| stride >= 0);
+        let Described { place, dtype, data, sizes, strides } = self.describe()?;
+        // Only sizes and strides count here.
+        let tensor = Tensor { name: "", data, dtype: Dtype::F32, sizes, strides: Some(strides) };
+        let usable = strides.iter().all(|&stride| stride >= 0);
         // A tensor of too many dimensions is refused by its name when the shapes are checked.
-        let refused = tensor.sizes.len() > MOST_DIMENSIONS;
-        if refused || usable && tensor.dense_from(first.min(tensor.sizes.len())) {
+        let refused = sizes.len() > MOST_DIMENSIONS;
+        if refused || usable && tensor.dense_from(first.min(sizes.len())) {
             return Ok(None);
         }
-        let copy = Self::empty(self.api, described.sizes, described.dtype, described.place)?;
+        let copy = Self::empty(self.api, sizes, dtype, place)?;
         // SAFETY: both tensors live and have the same sizes.
         ok(unsafe { (self.api.core.aoti_torch_copy_)(copy.handle, self.handle, 0) }, "copy_")?;
         Ok(Some(copy))
@@ -190,23 +173,4 @@ pub(super) fn dtype_name(number: i32) -> String {
         _ => return format!("type number {number} of torch"),
     };
     name.to_owned()
-}
-
-impl Api {
-    /// The operator's name of a type of torch.
-    pub(super) fn float(&self, dtype: i32) -> Option<Dtype> {
-        [(self.f32, Dtype::F32), (self.f16, Dtype::F16), (self.bf16, Dtype::Bf16), (self.f64, Dtype::F64)]
-            .into_iter()
-            .find_map(|(of_torch, ours)| (of_torch == dtype).then_some(ours))
-    }
-
-    /// Torch's number of a type.
-    pub(super) fn number(&self, dtype: Dtype) -> i32 {
-        match dtype {
-            Dtype::F32 => self.f32,
-            Dtype::F16 => self.f16,
-            Dtype::Bf16 => self.bf16,
-            Dtype::F64 => self.f64,
-        }
-    }
 }

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .. import _native
-from .._arguments import output_shape
+from .._arguments import FUSED, PLAIN, is_dense, native_call, output_shape
 from .levels import read_setup
 
 # Why these kernels are used; empty while they are not.
@@ -28,17 +28,10 @@ def _raw(name: str, tensor: Tensor) -> tuple[int, str, tuple[int, ...], tuple[in
     return tensor.data_ptr(), dtype, tuple(tensor.shape), tuple(tensor.stride())
 
 
-def _inner_dense(tensor: Tensor, first: int) -> bool:
-    expected = 1
-    for size, stride in zip(reversed(tensor.shape[first:]), reversed(tensor.stride()[first:])):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True
-
-
 def _dense(tensor: Tensor, first: int = 3) -> Tensor:
-    return tensor if _inner_dense(tensor, first) else tensor.contiguous()
+    """The tensor with contiguous dimensions from `first` on."""
+    dense = is_dense(tensor.shape[first:], tensor.stride()[first:])
+    return tensor if dense else tensor.contiguous()
 
 
 def _levels(shapes: Tensor, starts: Tensor, value: Tensor) -> tuple[tuple, list[Tensor]]:
@@ -72,30 +65,23 @@ def _levels(shapes: Tensor, starts: Tensor, value: Tensor) -> tuple[tuple, list[
     return (shapes.data_ptr(), starts.data_ptr(), shapes.shape[0]), [shapes, starts]
 
 
+def _names(reference: Tensor | None) -> tuple[str, ...]:
+    return PLAIN if reference is None else FUSED
+
+
 def _call(value, shapes, starts, reference, locations, weights, options, points):
     """The call as a dictionary of addresses, and tensors that must live through it."""
-    value, locations, weights = _dense(value), _dense(locations), _dense(weights)
-    given = [value, locations, weights] + ([] if reference is None else [_dense(reference)])
-    fused = reference is not None
-    for name, tensor in zip(
-        ("value", "sampling_locations", "attention_weights", "reference"), given
-    ):
+    tensors = (value, *([] if reference is None else [reference]), locations, weights)
+    given = dict(zip(("value", *_names(reference)), map(_dense, tensors)))
+    for name, tensor in given.items():
         if tensor.device != value.device:
             raise ValueError(
                 f"{name}: got a tensor on {tensor.device}, expected one on {value.device}, where "
                 "value is"
             )
     levels, kept = _levels(shapes, starts, value)
-    call = {
-        "value": _raw("value", value),
-        "levels": levels,
-        "reference": _raw("reference_points", given[3]) if fused else None,
-        "locations": _raw("sampling_offsets" if fused else "sampling_locations", locations),
-        "weights": _raw("attention_logits" if fused else "attention_weights", weights),
-        "options": options,
-        "points": points,
-    }
-    return call, given + kept
+    floats = [_raw(name, tensor) for name, tensor in given.items()]
+    return native_call(floats, levels, options, points), [*given.values(), *kept]
 
 
 def _device(value: Tensor, kept: list[Tensor]):
@@ -112,8 +98,7 @@ def _device(value: Tensor, kept: list[Tensor]):
 
 def _forward(value, shapes, starts, reference, locations, weights, options, points):
     call, kept = _call(value, shapes, starts, reference, locations, weights, options, points)
-    name = "sampling_locations" if reference is None else "sampling_offsets"
-    output = value.new_empty(output_shape(value.shape, name, locations.shape))
+    output = value.new_empty(output_shape(value.shape, _names(reference)[-2], locations.shape))
     device = _device(value, kept)
     _native.forward(call, _raw("output", output), device, torch.get_num_threads())
     return output

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -33,13 +33,12 @@ def promote(name: str, tensor: Tensor, value: Tensor) -> Tensor:
     return tensor.to(_float32)
 
 
-def _of_arrays(function: Callable[..., Any], *levels: Any, given: dict, options: tuple) -> Any:
-    """Calls the function for arrays. Tensors beside a value that is none are refused."""
+def _of_arrays(shapes: Any, starts: Any, options: tuple[Any, ...], **given: Any) -> Any:
+    """The operator for arrays. Tensors beside a value that is none are refused."""
     for name, array in given.items():
         if isinstance(array, Tensor):
             raise TypeError(f"{name}: got a torch tensor, expected an array, as value is none")
-    names = ("sampling", "padding", "align_corners", "points")
-    return function(*levels, *given.values(), **dict(zip(names, options)))
+    return _array.run(shapes, starts, options, **given)
 
 
 def ms_deform_attn(
@@ -79,15 +78,12 @@ def ms_deform_attn(
     """
     if not isinstance(value, Tensor):
         return _of_arrays(
-            _array.ms_deform_attn,
-            value,
             spatial_shapes,
             level_start_index,
-            given={
-                "sampling_locations": sampling_locations,
-                "attention_weights": attention_weights,
-            },
-            options=(sampling, padding, align_corners, points),
+            (sampling, padding, align_corners, points),
+            value=value,
+            sampling_locations=sampling_locations,
+            attention_weights=attention_weights,
         )
     numbers = USUAL
     if points is not None or (sampling, padding, align_corners) != _DEFAULTS:
@@ -129,18 +125,14 @@ def ms_deform_attn_fused(
     The other arguments and the result are those of `ms_deform_attn`.
     """
     if not isinstance(value, Tensor):
-        given = {
-            "reference_points": reference_points,
-            "sampling_offsets": sampling_offsets,
-            "attention_logits": attention_logits,
-        }
         return _of_arrays(
-            _array.ms_deform_attn_fused,
-            value,
             spatial_shapes,
             level_start_index,
-            given=given,
-            options=(sampling, padding, align_corners, points),
+            (sampling, padding, align_corners, points),
+            value=value,
+            reference_points=reference_points,
+            sampling_offsets=sampling_offsets,
+            attention_logits=attention_logits,
         )
     numbers = USUAL
     if points is not None or (sampling, padding, align_corners) != _DEFAULTS:

@@ -7,17 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .._arguments import output_shape
+from .._arguments import FUSED, PLAIN, output_shape
 from .schema import library
 
 # The bits of the gradients in their order: value, locations, weights.
 PLAIN_WANTED = (1, 2, 4)
 # Value, reference points, offsets, logits.
 FUSED_WANTED = (1, 8, 2, 4)
-
-# Names of the tensors behind value.
-_PLAIN = ("sampling_locations", "attention_weights")
-_FUSED = ("reference_points", "sampling_offsets", "attention_logits")
 
 
 def _output(value: Tensor, tables: Sequence[Tensor], floats: dict[str, Tensor]) -> Tensor:
@@ -146,7 +142,7 @@ def _batched(op, levels: range, tensors: int):
 
 def _register() -> None:
     ops = torch.ops.msda
-    for suffix, bits, names in (("", PLAIN_WANTED, _PLAIN), ("_fused", FUSED_WANTED, _FUSED)):
+    for suffix, bits, names in (("", PLAIN_WANTED, PLAIN), ("_fused", FUSED_WANTED, FUSED)):
         public = f"ms_deform_attn{suffix}"
         for forward, backward, gap, numbers in (
             (public, f"{public}_backward", 2, 2),

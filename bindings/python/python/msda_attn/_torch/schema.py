@@ -12,12 +12,11 @@ import sysconfig
 import torch
 
 from .. import _native
+from .._arguments import FUSED, PLAIN
 from .._imports import OLD_HINT, OLD_PACKAGE
 from . import forward_mode
 from .levels import setup
 
-_PLAIN = "Tensor sampling_locations, Tensor attention_weights"
-_FUSED = "Tensor reference_points, Tensor sampling_offsets, Tensor attention_logits"
 _TABLES = "Tensor spatial_shapes, Tensor level_start_index, "
 
 
@@ -67,8 +66,9 @@ def _define() -> None:
     so that the dispatcher runs no Python. Those without `_tables` take level sizes, options and
     points in one tensor `setup`: every argument less costs less host time.
     """
-    for suffix, others in (("", _PLAIN), ("_fused", _FUSED)):
-        count = 2 + others.count(",")
+    for suffix, names in (("", PLAIN), ("_fused", FUSED)):
+        others = ", ".join(f"Tensor {name}" for name in names)
+        count = 1 + len(names)
         results = "(" + ", ".join(["Tensor"] * count) + ")"
         wanted = f"int wanted={2**count - 1}"
         numbers = "int options=0, int points=0"
@@ -92,7 +92,7 @@ def _define() -> None:
 def _define_lists() -> None:
     """The kernels of the operators with `_list`: they call the operators for eager calls."""
     ops = torch.ops.msda
-    for suffix, others in (("", 2), ("_fused", 3)):
+    for suffix, others in (("", len(PLAIN)), ("_fused", len(FUSED))):
         forward = getattr(ops, f"_forward{suffix}").default
         backward = getattr(ops, f"_backward{suffix}").default
 

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import onnx
 
+from .. import _arguments
+
 DOMAIN = "msda"
 PLAIN = "MultiScaleDeformableAttention"
 FUSED = "MultiScaleDeformableAttentionFused"
 
 _TABLES = ("spatial_shapes", "level_start_index")
 INPUTS = {
-    PLAIN: ("value", *_TABLES, "sampling_locations", "attention_weights"),
-    FUSED: ("value", *_TABLES, "reference_points", "sampling_offsets", "attention_logits"),
+    PLAIN: ("value", *_TABLES, *_arguments.PLAIN),
+    FUSED: ("value", *_TABLES, *_arguments.FUSED),
 }
 # Ranks per input. Locations and weights of levels with different points have one dimension less.
 RANKS = {
