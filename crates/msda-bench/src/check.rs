@@ -52,20 +52,11 @@ impl Expected {
         Ok(Self { image, head, step, budget })
     }
 
-    /// Runs the engine on the workload and compares the sampled queries; for a backward pass also
-    /// on these queries alone, if the engine takes them. For an inexact engine the error is
-    /// recorded, and only results that are not finite are refused.
-    pub fn check(&self, engine: &mut dyn Engine, data: &Data, pass: Pass) -> Result<Check> {
-        self.check_parts(engine, data, pass, pass == Pass::Backward)
-    }
-
-    /// As [`check`](Self::check), without a run on the sampled queries alone: that may need other
-    /// kernels. The identity alone checks the gradient of value.
-    pub fn check_whole(&self, engine: &mut dyn Engine, data: &Data, pass: Pass) -> Result<Check> {
-        self.check_parts(engine, data, pass, false)
-    }
-
-    fn check_parts(&self, engine: &mut dyn Engine, data: &Data, pass: Pass, also_few: bool) -> Result<Check> {
+    /// Runs the engine on the workload and compares the sampled queries; for a backward pass, with
+    /// `also_few`, also on these queries alone, if the engine takes them. Otherwise the identity
+    /// alone checks the gradient of value. For an inexact engine the error is recorded, and only
+    /// results that are not finite are refused.
+    pub fn check(&self, engine: &mut dyn Engine, data: &Data, pass: Pass, also_few: bool) -> Result<Check> {
         let whole = Task::whole(data, pass);
         let inexact = !engine.exact(&whole);
         let mut check = Check { max_error: 0.0, tolerance: 0.0, compared: 0, inexact };
@@ -75,7 +66,7 @@ impl Expected {
         let few = whole.sampled(self.image, self.head, self.step)?;
         // A kernel that was selected by name may take the whole workload and not a few queries of
         // it.
-        if also_few && engine.refuses(&few).is_none() {
+        if also_few && pass == Pass::Backward && engine.refuses(&few).is_none() {
             let few = engine.run(&few)?;
             for (what, _, tensor, expected) in self.items(&few, pass) {
                 note(&mut check, &tensor.to_f64(), &expected.exact, expected.tolerance)

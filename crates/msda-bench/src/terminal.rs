@@ -126,16 +126,11 @@ pub fn groups(names: &[String]) -> Result<Vec<Group>> {
     if names.is_empty() {
         return Ok(Group::ALL.to_vec());
     }
-    names
-        .iter()
-        .map(|name| match Group::ALL.into_iter().find(|g| g.name() == name) {
-            Some(group) => Ok(group),
-            None => {
-                let all: Vec<&str> = Group::ALL.into_iter().map(Group::name).collect();
-                Err(Unknown::new("group", name, &all).into())
-            }
-        })
-        .collect()
+    let find = |name: &String| {
+        let found = Group::ALL.into_iter().find(|group| group.name() == name);
+        found.ok_or_else(|| Unknown::new("group", name, &Group::ALL.map(Group::name)).into())
+    };
+    names.iter().map(find).collect()
 }
 
 /// Writes the record into a folder, and returns its path.
@@ -152,14 +147,14 @@ pub fn save(record: &Record, out: &Path) -> Result<PathBuf> {
 pub fn finish(record: Record, extensions: &[Box<dyn Extension>], out: &Path, json: bool) -> Result<()> {
     let path = save(&record, out)?;
     let records = [record];
-    let written = report::write(&records, extensions, out)?;
+    let [html, _] = report::write(&records, extensions, out)?;
     if json {
         return print(&serde_json::to_string_pretty(&records[0])?);
     }
     let screen = screen();
     print(&screen.tables(&records))?;
     let mut sentences = report::summary(&records).split_off(1);
-    sentences.push(format!("Report: {}. Record: {}.", written.html.display(), path.display()));
+    sentences.push(format!("Report: {}. Record: {}.", html.display(), path.display()));
     sentences.extend(report::advice(&records[0]));
     let wrapped: String = sentences.iter().map(|text| report::wrap(text, screen.width, 0)).collect();
     print(&format!("\n{wrapped}"))
@@ -210,7 +205,7 @@ pub fn report(
         (Printed::Tables, Some(written)) => {
             let mut lines = report::summary(&records);
             lines.truncate(SUMMARY);
-            lines.extend([written.html.display().to_string(), written.markdown.display().to_string()]);
+            lines.extend(written.map(|path| path.display().to_string()));
             print(&lines.join("\n"))
         }
     }

@@ -10,7 +10,7 @@ use crate::bench::Progress;
 use crate::check::Expected;
 use crate::engines::{Plain, Registry, is_cuda};
 use crate::gpu;
-use crate::parallel::in_parallel;
+use crate::parallel::{cores, in_parallel};
 use crate::record::{Check, Device, Pass};
 use crate::task::Task;
 use crate::workload::Workload;
@@ -72,8 +72,7 @@ pub fn battery(
     // On a GPU most of the time is spent on compiling, which several workers share. CPU backends
     // use every core.
     let gpu = subjects.iter().any(|subject| subject.device == Device::Cuda);
-    let workers = if gpu { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
-    let results = in_parallel(workers, &jobs, |(subject, group, seed, backend)| {
+    let results = in_parallel(if gpu { cores() } else { 1 }, &jobs, |(subject, group, seed, backend)| {
         let what = format!("{} {}, seed {seed}", subject.name, group.name());
         progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner).step(&what);
         conformance::run(*backend, *group, *seed)
@@ -122,8 +121,7 @@ pub fn outputs(
     registry: &Registry,
     progress: &mut dyn Progress,
 ) -> Result<Vec<Checked>> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut open = engines.iter().map(|name| registry.open(name, threads)).collect::<Result<Vec<_>>>()?;
+    let mut open = engines.iter().map(|name| registry.open(name, cores())).collect::<Result<Vec<_>>>()?;
     progress.begin(workloads.len() * TYPES.len() * passes.len() * open.len());
     let mut all = Vec::new();
     for workload in workloads {
@@ -140,7 +138,7 @@ pub fn outputs(
                         let task = Task::whole(data, pass);
                         let outcome = match engine.refuses(&task) {
                             Some(why) => Outcome::Skipped(why),
-                            None => match expected.check(engine, data, pass) {
+                            None => match expected.check(engine, data, pass, true) {
                                 Ok(check) => Outcome::Right(check),
                                 Err(why) => Outcome::Wrong(format!("{why:#}")),
                             },

@@ -48,7 +48,7 @@ fn the_engine_is_right_and_names_its_kernel() {
                 }
                 // What ran is known for the pass that ran.
                 assert_eq!((engine.refuses(&task), engine.launching(&task).kernel), (None, None));
-                let check = expected.check(&mut engine, &data, pass).unwrap();
+                let check = expected.check(&mut engine, &data, pass, true).unwrap();
                 assert!(check.compared > 0 && !check.inexact);
                 let kernel = engine.launching(&task).kernel.unwrap();
                 assert_eq!(kernel == "generic", name == "cuda:generic", "{kernel}");

@@ -249,10 +249,10 @@ fn a_busy_machine_is_a_warning() {
 #[test]
 fn both_files_are_written() {
     let folder = tempfile::tempdir().unwrap();
-    let written = write(&[realistic()], &[], &folder.path().join("deep/report")).unwrap();
-    assert!(written.html.ends_with("deep/report/report.html") && written.markdown.ends_with("report.md"));
-    assert!(std::fs::read_to_string(written.html).unwrap().starts_with("<!doctype html>"));
-    assert!(std::fs::read_to_string(written.markdown).unwrap().starts_with("# "));
+    let [page, text] = write(&[realistic()], &[], &folder.path().join("deep/report")).unwrap();
+    assert!(page.ends_with("deep/report/report.html") && text.ends_with("report.md"));
+    assert!(std::fs::read_to_string(page).unwrap().starts_with("<!doctype html>"));
+    assert!(std::fs::read_to_string(text).unwrap().starts_with("# "));
 }
 
 #[test]

@@ -46,9 +46,7 @@ pub fn run<T: Send>(threads: OnThreads, problem: &Problem, work: impl FnOnce(Cpu
     };
     match threads.map_or_else(default, Ok)? {
         0 | 1 => Ok(work(cpu.on_calling_thread())),
-        threads if threads > MOST => {
-            Err(Refused::value("threads", threads, format!("at most {MOST}")))
-        }
+        threads if threads > MOST => Err(Refused::value("threads", threads, format!("at most {MOST}"))),
         threads => Ok(pool(threads)?.install(|| work(cpu))),
     }
 }

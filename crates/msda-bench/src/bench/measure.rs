@@ -104,13 +104,13 @@ impl Bench<'_> {
                 let turn = if again { format!(", turn 1 of {TURNS}") } else { String::new() };
                 self.progress.note(&(line(&measurement) + &turn));
                 if again {
-                    let (measurement, engine) = (self.measurements.len(), key.clone());
+                    let (measurement, engine) = (self.record.measurements.len(), key.clone());
                     timed = Some(Timed { measurement, engine, pass: cell.pass, times });
                 }
-                self.measurements.push(*measurement);
+                self.record.measurements.push(*measurement);
             }
             Ok(Outcome::Refused(why)) if self.options.brief => self.fail(what, why),
-            Ok(Outcome::Refused(why)) => self.skip(what, why),
+            Ok(Outcome::Refused(why)) => self.record.skip(what, why),
             Err(why) if engine.is_guest() || self.options.brief => {
                 let what = format!("{what} {}", cell.pass);
                 if !engine.is_alive() {
@@ -121,8 +121,8 @@ impl Bench<'_> {
             }
             Err(why) => return Err(why),
         }
-        if engine.device() == Device::Cuda {
-            self.gpu = gpu::state(self.ordinal);
+        if let Some(gpu) = self.record.machine.gpu.as_mut().filter(|_| engine.device() == Device::Cuda) {
+            gpu.after = gpu::state(self.ordinal);
         }
         self.open.insert(key, engine);
         Ok(timed)
@@ -131,7 +131,7 @@ impl Bench<'_> {
     /// Notes a failure at once, and in the record.
     fn fail(&mut self, what: String, why: String) {
         self.progress.note(&format!("failed: {what}: {why}"));
-        self.skip(what, why);
+        self.record.skip(what, why);
     }
 
     /// Notes that an engine has failed and is left out from now on.
@@ -161,7 +161,7 @@ impl Bench<'_> {
                 }
                 Err(why) => return Err(why).with_context(|| format!("timing {}", engine.0)),
             }
-            self.measurements[*measurement].time = summarize(times);
+            self.record.measurements[*measurement].time = summarize(times);
         }
         Ok(())
     }
@@ -192,13 +192,16 @@ impl Bench<'_> {
         if let Some(why) = engine.refuses(&task) {
             return Ok(Outcome::Refused(why));
         }
-        let check = match self.options.brief {
-            // A run on a few queries may need kernels of its own.
-            true => expected.check_whole(engine, data, cell.pass)?,
-            false => expected.check(engine, data, cell.pass)?,
-        };
-        let work =
-            work::work(&data.problem, *reads, cell.pass, &self.ceilings, engine.device(), cell.threads);
+        // A run on a few queries may need kernels of its own.
+        let check = expected.check(engine, data, cell.pass, !self.options.brief)?;
+        let work = work::work(
+            &data.problem,
+            *reads,
+            cell.pass,
+            &self.record.ceilings,
+            engine.device(),
+            cell.threads,
+        );
         let times = engine
             .time(&task, self.effort(engine.device()))
             .with_context(|| format!("timing {}", engine.name()))?;

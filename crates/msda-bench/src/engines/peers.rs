@@ -139,13 +139,10 @@ pub fn find(name: &str) -> Result<Peer> {
     let bare = name.strip_prefix(PREFIX).unwrap_or(name);
     let peers = load()?;
     let names: Vec<String> = peers.iter().map(Peer::engine).collect();
-    match peers.into_iter().find(|peer| peer.name == bare) {
-        Some(peer) => Ok(peer),
-        None => {
-            let others = ", or a peer of the file that MSDA_ENGINES names";
-            Err(Unknown::or("engine", &format!("{PREFIX}{bare}"), &names, others).into())
-        }
-    }
+    peers.into_iter().find(|peer| peer.name == bare).ok_or_else(|| {
+        let others = ", or a peer of the file that MSDA_ENGINES names";
+        Unknown::or("engine", &format!("{PREFIX}{bare}"), &names, others).into()
+    })
 }
 
 /// Imports each peer's module. The answer has the reason of each failure.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use msda_trust as trust;
@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::parallel::wait;
 use crate::record::Device;
 
 const SCRIPT: &str = include_str!("torch.py");
@@ -38,18 +39,6 @@ fn timeout() -> Result<Duration> {
 
 /// The first words of the error if no Python has torch.
 pub(crate) const NO_TORCH: &str = "no Python with torch";
-
-/// Waits for a process to end, but not longer than `limit`.
-fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
-    let begin = Instant::now();
-    loop {
-        let status = child.try_wait()?;
-        if status.is_some() || begin.elapsed() >= limit {
-            return Ok(status);
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 /// Ends a process. One that hangs inside a driver cannot be ended; it is left behind.
 fn end(child: &mut Child) -> Option<ExitStatus> {

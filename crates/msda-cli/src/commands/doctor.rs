@@ -7,6 +7,7 @@ use anyhow::Result;
 use msda::Isa;
 use msda_bench::engines::{self, peers};
 use msda_bench::machine;
+use msda_bench::record::Device;
 use msda_bench::report::beside;
 use serde_json::json;
 
@@ -90,7 +91,7 @@ fn threads(cores: usize) -> Finding {
 }
 
 fn torch() -> Finding {
-    match engines::Torch::start(1) {
+    match engines::Torch::start(1, Device::Cpu) {
         Ok(torch) => {
             finding("torch", true, format!("{}; `msda bench` compares with it", torch.version()), None)
         }

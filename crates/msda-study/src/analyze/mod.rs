@@ -10,7 +10,7 @@ mod mix;
 mod ncu;
 mod sweep;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use msda::{Dtype, Problem};
 use msda_bench::bench::Progress;
 use msda_bench::gpu::{self, kernels};
@@ -127,6 +127,12 @@ fn output(data: &Data, kernel: &str) -> Result<Vec<f64>> {
 /// A workload's data, and the output of the first rung.
 type First = (Data, Vec<f64>);
 
+fn first_output(workload: &Workload, dtype: Dtype) -> Result<First> {
+    let data = workload.data(dtype)?;
+    let expected = output(&data, FIRST_RUNG)?;
+    Ok((data, expected))
+}
+
 struct Analysis {
     /// Whether `ncu` reads counters.
     counts: bool,
@@ -170,7 +176,7 @@ impl Analysis {
         let data = workload.first_images(dtype, 1)?;
         let place = format!("analyze.{}.{dtype}", workload.name);
         self.demand(&place, &whole, &data);
-        let mut first = None;
+        let first = self.gpu.is_some().then(|| first_output(workload, dtype));
         for name in names {
             progress.step(&format!("{} {dtype}: {name}", workload.name));
             let (operands, kernel) = (Operands::dense(&whole, None), crate::kernel(name).ok());
@@ -184,7 +190,7 @@ impl Analysis {
             }
             let place = format!("{place}.{name}");
             self.kernel(&place, &kernel, &request);
-            self.compare(&place, workload, dtype, name, &mut first);
+            self.compare(&place, name, first.as_ref());
             self.count(&place, workload, dtype, name);
         }
         Ok(())
@@ -249,29 +255,17 @@ impl Analysis {
     }
 
     /// The largest difference from the output of the first rung.
-    fn compare(
-        &mut self,
-        place: &str,
-        workload: &Workload,
-        dtype: Dtype,
-        name: &str,
-        first: &mut Option<First>,
-    ) {
-        if self.gpu.is_none() {
-            return self.found.skip("comparison of outputs", "no GPU");
-        }
-        let mut difference = || -> Result<f64> {
-            if first.is_none() {
-                let data = workload.data(dtype)?;
-                let expected = output(&data, FIRST_RUNG)?;
-                *first = Some((data, expected));
-            }
-            let (data, expected) = first.as_ref().context("no output to compare with")?;
-            let got = output(data, name)?;
-            Ok(got.iter().zip(expected).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max))
+    fn compare(&mut self, place: &str, name: &str, first: Option<&Result<First>>) {
+        let got = match first {
+            None => return self.found.skip("comparison of outputs", "no GPU"),
+            Some(Ok((data, expected))) => output(data, name).map(|got| (got, expected)),
+            Some(Err(why)) => Err(anyhow!("{why:#}")),
         };
-        match difference() {
-            Ok(difference) => self.found.add(place, &[("difference", difference, "")]),
+        match got {
+            Ok((got, expected)) => {
+                let difference = got.iter().zip(expected).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
+                self.found.add(place, &[("difference", difference, "")]);
+            }
             Err(why) => self.found.skip(format!("{place}: difference from {FIRST_RUNG}"), format!("{why:#}")),
         }
     }

@@ -8,65 +8,55 @@ use serde::Serialize;
 
 use super::{Claim, Claims};
 use crate::facts::{Facts, Missing};
+use crate::listed::listed;
 
-/// How facts judge a claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// The facts agree with it.
-    Reproduced,
-    /// A gain is a gain and a loss is a loss, or a number is another one.
-    OtherSize,
-    /// The facts contradict it.
-    Opposite,
-    /// The measured gain is smaller than the variation of its times.
-    WithinNoise,
-    /// It is about a GPU that the records are not from.
-    YourGpu,
-    /// The document plans or expects it, and states no result.
-    OnlyPlanned,
-    /// No measurement can decide it.
-    CannotBeMeasured,
-    /// Facts are missing.
-    NotMeasuredYet,
+listed! {
+    /// How facts judge a claim.
+    #[derive(Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Verdict {
+        /// The facts agree with it.
+        Reproduced,
+        /// A gain is a gain and a loss is a loss, or a number is another one.
+        OtherSize,
+        /// The facts contradict it.
+        Opposite,
+        /// The measured gain is smaller than the variation of its times.
+        WithinNoise,
+        /// It is about a GPU that the records are not from.
+        YourGpu,
+        /// The document plans or expects it, and states no result.
+        OnlyPlanned,
+        /// No measurement can decide it.
+        CannotBeMeasured,
+        /// Facts are missing.
+        NotMeasuredYet,
+    }
 }
 
 impl Verdict {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Reproduced,
-        Self::OtherSize,
-        Self::Opposite,
-        Self::WithinNoise,
-        Self::YourGpu,
-        Self::OnlyPlanned,
-        Self::CannotBeMeasured,
-        Self::NotMeasuredYet,
-    ];
-
-    /// Its name in words.
-    pub fn name(self) -> &'static str {
+    /// Its name in words, and as the title of a narrow column.
+    const fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::Reproduced => "reproduced",
-            Self::OtherSize => "same direction, other size",
-            Self::Opposite => "opposite",
-            Self::WithinNoise => "within noise",
-            Self::YourGpu => "your GPU",
-            Self::OnlyPlanned => "only planned there",
-            Self::CannotBeMeasured => "cannot be measured",
-            Self::NotMeasuredYet => "not measured yet",
+            Self::Reproduced => ("reproduced", "reproduced"),
+            Self::OtherSize => ("same direction, other size", "other\nsize"),
+            Self::Opposite => ("opposite", "opposite"),
+            Self::WithinNoise => ("within noise", "within\nnoise"),
+            Self::YourGpu => ("your GPU", "your\nGPU"),
+            Self::OnlyPlanned => ("only planned there", "only\nplan"),
+            Self::CannotBeMeasured => ("cannot be measured", "cannot\nbe"),
+            Self::NotMeasuredYet => ("not measured yet", "not\nyet"),
         }
     }
 
+    /// Its name in words.
+    pub fn name(self) -> &'static str {
+        self.names().0
+    }
+
     /// Its name as the title of a narrow column.
-    pub fn title(self) -> String {
-        match self {
-            Self::OtherSize => "other\nsize".into(),
-            Self::OnlyPlanned => "only\nplan".into(),
-            Self::CannotBeMeasured => "cannot\nbe".into(),
-            Self::NotMeasuredYet => "not\nyet".into(),
-            other => other.name().replacen(' ', "\n", 1),
-        }
+    pub fn title(self) -> &'static str {
+        self.names().1
     }
 }
 

@@ -3,12 +3,14 @@
 use anyhow::{Result, ensure};
 use msda::Problem;
 use msda_cuda::kernels::Call;
+use serde::Deserialize;
 
 use super::{Ask, Strategy, one};
 
 /// It has no knobs.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct DistributedBest;
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DistributedBest {}
 
 /// Blocks per cluster: the most that every GPU with clusters supports.
 const PARTS: usize = 8;

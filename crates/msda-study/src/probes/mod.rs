@@ -51,13 +51,12 @@ use anyhow::{Result, bail};
 use clap::builder::PossibleValuesParser;
 use msda::{Error, ErrorKind};
 use msda_bench::bench::Progress;
-use msda_bench::parallel::in_parallel;
 use msda_bench::record::Record;
 use msda_bench::{gpu, machine, work};
 use msda_cuda::driver::{Arch, Device};
-use msda_cuda::jit::Cache;
 
 use crate::found::Found;
+use crate::sources;
 use bench::{Bench, Timed};
 
 pub use clusters::run_unguarded;
@@ -72,7 +71,7 @@ const CPU: &str = "cpu";
 type Probe = (&'static str, fn(&Options) -> usize, fn(&mut Prober<'_>) -> Result<()>);
 
 const ON_GPU: [Probe; 6] = [
-    (ceilings::NAME, |_| ceilings::Ceiling::ALL.len(), ceilings::probe),
+    (ceilings::NAME, |_| ceilings::Ceiling::all().len(), ceilings::probe),
     (tile::NAME, tile::steps, tile::probe),
     (copies::NAME, |_| copies::Style::ALL.len(), copies::probe),
     (claims::NAME, |_| claims::Taker::ALL.len(), claims::probe),
@@ -139,7 +138,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     }
     if let Some(device) = device.ok().filter(|_| !on_gpu.is_empty()) {
         progress.step("compiling");
-        compile(&device);
+        sources::compile(&kernels(device.arch()).iter().map(|kernel| &kernel.unit).collect::<Vec<_>>());
         let bench = Bench::new(&device, options.quick)?;
         progress.step("ceiling: copy");
         let copy = gpu::measure::copy(&device)?;
@@ -161,14 +160,6 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         bail!("nothing was measured\n{}", reasons.collect::<Vec<_>>().join("\n"));
     }
     Ok(Record { ceilings, ..found.record(&options.command, machine) })
-}
-
-/// Compiles every kernel with all cores. A failure is reported when the kernel is used.
-fn compile(device: &Device) {
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    in_parallel(workers, &kernels(device.arch()), |kernel| {
-        let _ = Cache::global().get(&kernel.unit);
-    });
 }
 
 /// A device that is probed.
@@ -211,9 +202,10 @@ impl Found {
     }
 }
 
-/// A variant's name in lower case.
+/// A variant's name in lower case, with a dash before each further word.
 fn lower(variant: impl Debug) -> String {
-    format!("{variant:?}").to_lowercase()
+    let dashed = |c: char| if c.is_uppercase() { format!("-{}", c.to_lowercase()) } else { c.to_string() };
+    format!("{variant:?}").chars().map(dashed).collect::<String>().trim_start_matches('-').to_owned()
 }
 
 /// Refuses a kernel that the device is too old for.

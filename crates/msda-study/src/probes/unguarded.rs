@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::io;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use msda_bench::parallel::wait;
 
 /// How long the process may take. With the barrier it takes about a second, most of it to start.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
@@ -54,17 +56,6 @@ pub(super) fn watch(command: &mut Command, limit: Duration) -> io::Result<Outcom
     }
     let reason = errors.lines().rev().find(|line| !line.trim().is_empty() && !line.starts_with("hint:"));
     Ok(Outcome::Faulted(reason.map_or_else(|| status.to_string(), str::to_owned)))
-}
-
-fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
-    const STEP: Duration = Duration::from_millis(20);
-    let start = Instant::now();
-    loop {
-        match child.try_wait()? {
-            None if start.elapsed() < limit => std::thread::sleep(STEP),
-            status => return Ok(status),
-        }
-    }
 }
 
 #[cfg(all(test, unix))]

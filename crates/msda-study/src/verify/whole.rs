@@ -10,7 +10,7 @@ use msda::conformance::Budgeted;
 use msda::{Buffer, Inputs, Problem, Role, Slice, View, backend};
 use rayon::prelude::*;
 
-use msda_bench::parallel::in_parallel;
+use msda_bench::parallel::{cores, in_parallel};
 use msda_bench::record::Pass;
 use msda_bench::task::Task;
 use msda_bench::workload::Data;
@@ -91,8 +91,7 @@ impl Whole {
     /// Evaluates the oracle with all cores; calls `done` after each of the [`parts`].
     pub(super) fn new(data: &Data, done: impl Fn() + Sync) -> Result<Self> {
         let parts = parts(&data.problem);
-        let workers = std::thread::available_parallelism().map_or(1, usize::from);
-        let budgets = in_parallel(workers, &parts, |part| {
+        let budgets = in_parallel(cores(), &parts, |part| {
             let (problem, inputs) = part.cut(data)?;
             let budget = Budgeted::output(&problem, &inputs, true)?;
             done();

@@ -9,20 +9,12 @@ use crate::report::known::machine;
 use crate::report::names::date;
 use crate::report::number::{count, figure};
 use crate::report::page::{Part, Section, fold};
-use crate::report::{Extension, Kind, Table, words};
+use crate::report::{Extension, Kind, Table, by_key, words};
 
 /// The records are sorted, newest first.
 pub(super) fn section(records: &[Record], extensions: &[Box<dyn Extension>]) -> Option<Section> {
-    let mut machines: Vec<(String, Vec<&Record>)> = Vec::new();
-    for record in records {
-        let name = machine(record);
-        match machines.iter_mut().find(|(there, _)| *there == name) {
-            Some((_, runs)) => runs.push(record),
-            None => machines.push((name, vec![record])),
-        }
-    }
-    let gpu = |runs: &[&Record]| runs.iter().any(|r| r.machine.gpu.is_some());
-    machines.sort_by_key(|(_, runs)| !gpu(runs));
+    let mut machines: Vec<(String, Vec<&Record>)> = by_key(records, |record| machine(record));
+    machines.sort_by_key(|(_, runs)| !runs.iter().any(|r| r.machine.gpu.is_some()));
     let parts: Vec<Part> =
         machines.iter().flat_map(|(name, runs)| of_machine(name, runs, records, extensions)).collect();
     (!parts.is_empty()).then(|| Section {
@@ -46,14 +38,9 @@ fn of_machine(
     let (timed, other): (Vec<&Record>, Vec<&Record>) =
         runs.iter().partition(|r| !workloads(r, extensions).is_empty());
     let mut parts = vec![Part::heading(3, name), Part::note(&words::machine_note(&runs[0].machine))];
-    for (i, run) in timed.iter().enumerate() {
-        let newest = i == 0;
-        let same = |r: &&&Record| r.command == run.command;
-        if timed[..i].iter().any(|r| same(&r)) {
-            continue;
-        }
+    for (i, (_, repeats)) in by_key(timed, |r| &r.command).into_iter().enumerate() {
+        let (run, newest) = (repeats[0], i == 0);
         let mut inside = of_run(run, extensions);
-        let repeats: Vec<&Record> = timed[i..].iter().filter(same).copied().collect();
         if repeats.len() > 1 {
             let title = format!("{} of the same command", count(repeats.len() - 1, "earlier run"));
             inside.extend(fold(&title, "", false, times::repeats(&repeats, extensions)));
