@@ -53,7 +53,8 @@ pub struct Peer {
     pub exact: Option<bool>,
 }
 
-fn dtypes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Dtype>, D::Error> {
+/// Reads the names of types: at least one.
+pub(crate) fn dtypes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Dtype>, D::Error> {
     let names = Vec::<String>::deserialize(from)?;
     if names.is_empty() {
         return Err(de::Error::custom("dtypes: got none, expected at least one"));

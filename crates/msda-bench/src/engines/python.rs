@@ -112,19 +112,19 @@ pub(super) struct Python {
     folder: TempDir,
     /// Whether it still answers. It does not after its end, a missing or a wrong answer.
     pub(super) alive: bool,
-    /// The version of torch.
-    pub(super) torch: String,
-    /// Whether torch can use a CUDA device.
-    pub(super) cuda: bool,
+    /// Its first reply.
+    pub(super) hello: Reply,
 }
 
 /// A reply. Different requests have different fields.
 #[derive(Deserialize, Default)]
 pub(super) struct Reply {
+    /// The version of torch.
     #[serde(default)]
-    torch: String,
+    pub(super) torch: String,
+    /// Whether torch can use a CUDA device.
     #[serde(default)]
-    cuda: bool,
+    pub(super) cuda: bool,
     /// Milliseconds of each run.
     #[serde(default)]
     pub(super) times: Vec<f64>,
@@ -161,10 +161,8 @@ impl Python {
         let to = child.stdin.take().context("no pipe to Python")?;
         let from = lines(child.stdout.take().context("no pipe from Python")?);
         let limit = timeout()?;
-        let mut python =
-            Self { child, to, from, limit, folder, alive: true, torch: String::new(), cuda: false };
-        let hello = python.reply().context("starting torch")?;
-        (python.torch, python.cuda) = (hello.torch, hello.cuda);
+        let mut python = Self { child, to, from, limit, folder, alive: true, hello: Reply::default() };
+        python.hello = python.reply().context("starting torch")?;
         Ok(python)
     }
 

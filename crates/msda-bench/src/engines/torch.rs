@@ -41,12 +41,12 @@ impl Torch {
 
     /// The version of torch.
     pub fn version(&self) -> &str {
-        &self.python.torch
+        &self.python.hello.torch
     }
 
     /// Whether this torch can use a CUDA device.
     pub fn finds_cuda(&self) -> bool {
-        self.python.cuda
+        self.python.hello.cuda
     }
 
     /// Times a task, or without an effort runs it once and leaves its results in files.
