@@ -262,9 +262,8 @@ impl Bench<'_> {
         };
         let version = torch.version().to_owned();
         if !torch.finds_cuda() {
-            let (gpu, cpu) = wanted.into_iter().partition(|e| self.device(e) == Device::Cuda);
-            wanted = cpu;
-            let gpu: Vec<String> = gpu;
+            let gpu: Vec<String>;
+            (gpu, wanted) = wanted.into_iter().partition(|e| self.device(e) == Device::Cuda);
             // Without a GPU this was said already, unless one of them was asked for.
             if gpu::count() > 0 || gpu.iter().any(|e| self.options.engines.contains(e)) {
                 self.record.skip(gpu.join(", "), format!("torch {version} finds no CUDA device"));

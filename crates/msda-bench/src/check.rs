@@ -7,10 +7,10 @@
 //! whole workload must satisfy an identity with the gradient of the weights, for every image and
 //! head.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use msda::conformance::{Budget, Budgeted, compare};
 use msda::rng::Rng;
-use msda::{Buffer, Role, Slice, backend};
+use msda::{Buffer, Problem, Role, Slice, backend};
 use rayon::prelude::*;
 
 use crate::engines::Engine;
@@ -95,11 +95,12 @@ impl Expected {
     /// bits.
     pub fn agree(&self, data: &Data, pass: Pass, got: &Results, other: &Results) -> Result<f64> {
         let mut worst = 0.0f64;
-        for ((what, role, tensor, expected), other) in self.items(got, pass).into_iter().zip(&other.0) {
+        for (item, other) in self.items(got, pass).into_iter().zip(&other.0) {
+            let (what, role, tensor, _) = item;
             let share = match role == Role::Value {
                 true if tensor.to_le_bytes() == other.to_le_bytes() => Ok(0.0),
-                true => Err(anyhow::anyhow!("got other bits than with another kernel, expected the same")),
-                false => self.agrees(data, role, expected, tensor, other),
+                true => Err(anyhow!("got other bits than with another kernel, expected the same")),
+                false => self.agrees(data, item, other),
             };
             worst = worst.max(share.context(what)?);
         }
@@ -121,14 +122,7 @@ impl Expected {
     ///
     /// Each of the two may differ by the tolerance, which grows with the numbers, and other queries
     /// may have larger numbers than the sampled ones.
-    fn agrees(
-        &self,
-        data: &Data,
-        role: Role,
-        expected: &Budgeted,
-        got: &Buffer,
-        other: &Buffer,
-    ) -> Result<f64> {
+    fn agrees(&self, data: &Data, (_, role, got, expected): Item<'_>, other: &Buffer) -> Result<f64> {
         let Budgeted { exact, tolerance, .. } = expected;
         let sampled = self.look_up(&Task::whole(data, Pass::Forward), role, got.as_slice());
         let share = compare(&sampled, exact, *tolerance).map_err(anyhow::Error::msg)?;
@@ -210,9 +204,9 @@ fn identity(data: &Data, results: &Results) -> Result<usize> {
     let p = &data.problem;
     let rounding = p.types().value.rounding().max(1e-6);
     (0..p.batch() * p.heads()).into_par_iter().try_for_each(|plane| {
-        let (image, head) = (plane / p.heads(), plane % p.heads());
-        let left = inner_product(p, Role::Value, &data.value, &results.0[0], image, head);
-        let right = inner_product(p, Role::Weights, &data.weights, &results.0[2], image, head);
+        let [image, head] = [plane / p.heads(), plane % p.heads()];
+        let left = inner_product(p, Role::Value, &data.value, &results.0[0], [image, head]);
+        let right = inner_product(p, Role::Weights, &data.weights, &results.0[2], [image, head]);
         let allowed = rounding * (left.1 + right.1);
         let off = (left.0 - right.0).abs();
         if off.is_nan() || off > allowed {
@@ -226,14 +220,7 @@ fn identity(data: &Data, results: &Results) -> Result<usize> {
 }
 
 /// The sum of products over one image and head, and the sum of their absolute values.
-fn inner_product(
-    p: &msda::Problem,
-    role: Role,
-    a: &Buffer,
-    b: &Buffer,
-    image: usize,
-    head: usize,
-) -> (f64, f64) {
+fn inner_product(p: &Problem, role: Role, a: &Buffer, b: &Buffer, [image, head]: [usize; 2]) -> (f64, f64) {
     let (extents, inner) = role.shape(p);
     let strides = role.dense(p);
     let (a, b) = (a.as_slice(), b.as_slice());

@@ -12,7 +12,7 @@ use msda::conformance::Group;
 use crate::Unknown;
 use crate::bench::Progress;
 use crate::record::{Record, sources};
-use crate::report::{self, Extension, Screen, USUAL_WIDTH};
+use crate::report::{self, Extensions, Screen, USUAL_WIDTH};
 
 /// The width of help texts, and of all text where there is no terminal.
 pub const WIDTH: usize = USUAL_WIDTH;
@@ -144,7 +144,7 @@ pub fn save(record: &Record, out: &Path) -> Result<PathBuf> {
 }
 
 /// Writes the record and its report into a folder, and prints the record or its tables.
-pub fn finish(record: Record, extensions: &[Box<dyn Extension>], out: &Path, json: bool) -> Result<()> {
+pub fn finish(record: Record, extensions: &Extensions, out: &Path, json: bool) -> Result<()> {
     let path = save(&record, out)?;
     let records = [record];
     let [html, _] = report::write(&records, extensions, out)?;
@@ -188,7 +188,7 @@ pub enum Printed {
 /// Prints a report of records, or of folders of records, and writes it into the folder `out`.
 pub fn report(
     places: &[PathBuf],
-    extensions: &[Box<dyn Extension>],
+    extensions: &Extensions,
     out: Option<&Path>,
     printed: Printed,
 ) -> Result<()> {

@@ -26,8 +26,8 @@ pub struct Subject {
 
 impl Subject {
     /// The backend called `name`.
-    pub fn named(name: &str, registry: &Registry) -> Result<Self> {
-        let backend = registry.backend(name)?;
+    pub fn named(name: &str) -> Result<Self> {
+        let backend = Registry::default().backend(name)?;
         let device = if is_cuda(name) { Device::Cuda } else { Device::Cpu };
         let name = if device == Device::Cuda { name.to_owned() } else { backend.name() };
         Ok(Self { name, device, backends: vec![backend] })
@@ -38,16 +38,14 @@ impl Subject {
     /// sizes, with level sizes in device memory and with atomic additions, the generic kernel, and
     /// kernels with parameters that change with every case and seed.
     pub fn all(device: Device, seeds: &[u64]) -> Result<Vec<Self>> {
-        let registry = Registry::default();
-        let named = |name: &str| Self::named(name, &registry);
         if device == Device::Cpu {
             let isas = Isa::available().into_iter().map(|isa| format!("cpu-{isa}"));
-            return isas.chain([Plain::NAME.into()]).map(|name| named(&name)).collect();
+            return isas.chain([Plain::NAME.into()]).map(|name| Self::named(&name)).collect();
         }
         let sweep = Self { name: "cuda, any parameters".into(), device, backends: gpu::sweeps(seeds)? };
         let chosen =
             ["cuda", "cuda:generic", "cuda:half", "cuda:fixed", "cuda:levels", "cuda:sorted", "cuda:atomic"]
-                .map(named);
+                .map(Self::named);
         chosen.into_iter().chain([Ok(sweep)]).collect()
     }
 }
@@ -118,10 +116,10 @@ pub fn outputs(
     workloads: &[Workload],
     passes: &[Pass],
     engines: &[String],
-    registry: &Registry,
     progress: &mut dyn Progress,
 ) -> Result<Vec<Checked>> {
-    let mut open = engines.iter().map(|name| registry.open(name, cores())).collect::<Result<Vec<_>>>()?;
+    let open = |name: &String| Registry::default().open(name, cores());
+    let mut open = engines.iter().map(open).collect::<Result<Vec<_>>>()?;
     progress.begin(workloads.len() * TYPES.len() * passes.len() * open.len());
     let mut all = Vec::new();
     for workload in workloads {

@@ -38,12 +38,9 @@ struct Timed {
     times: Vec<f64>,
 }
 
-/// The result of one engine on one task.
-enum Outcome {
-    /// The measurement so far, and its times in milliseconds.
-    Measured(Box<Measurement>, Vec<f64>),
-    Refused(String),
-}
+/// The measurement of one engine on one task so far, and its times in milliseconds; or why it
+/// refuses the task.
+type Outcome = Result<(Measurement, Vec<f64>), String>;
 
 impl Bench<'_> {
     /// Measures the plan of a workload. Every engine is reported when its first turn is over.
@@ -86,20 +83,18 @@ impl Bench<'_> {
         }
         let key = (cell.engine.clone(), cell.threads);
         let what = format!("{} {} {}", typed.workload.name, cell.engine, cell.dtype);
-        let mut engine = match self.open.remove(&key) {
-            Some(engine) => engine,
-            None => match self.registry.open(&cell.engine, cell.threads) {
-                Ok(engine) => engine,
-                Err(why) if self.guests.contains(&cell.engine) => {
-                    self.lose(&cell.engine, what, &why);
-                    return Ok(None);
-                }
-                Err(why) => return Err(why),
-            },
+        let open = || self.registry.open(&cell.engine, cell.threads);
+        let mut engine = match self.open.remove(&key).map_or_else(open, Ok) {
+            Ok(engine) => engine,
+            Err(why) if self.guests.contains(&cell.engine) => {
+                self.lose(&cell.engine, what, &why);
+                return Ok(None);
+            }
+            Err(why) => return Err(why),
         };
         let mut timed = None;
         match self.measure_cell(typed, cell, &mut *engine) {
-            Ok(Outcome::Measured(measurement, times)) => {
+            Ok(Ok((measurement, times))) => {
                 let again = engine.device() == Device::Cpu && !self.options.brief;
                 let turn = if again { format!(", turn 1 of {TURNS}") } else { String::new() };
                 self.progress.note(&(line(&measurement) + &turn));
@@ -107,10 +102,10 @@ impl Bench<'_> {
                     let (measurement, engine) = (self.record.measurements.len(), key.clone());
                     timed = Some(Timed { measurement, engine, pass: cell.pass, times });
                 }
-                self.record.measurements.push(*measurement);
+                self.record.measurements.push(measurement);
             }
-            Ok(Outcome::Refused(why)) if self.options.brief => self.fail(what, why),
-            Ok(Outcome::Refused(why)) => self.record.skip(what, why),
+            Ok(Err(why)) if self.options.brief => self.fail(what, why),
+            Ok(Err(why)) => self.record.skip(what, why),
             Err(why) if engine.is_guest() || self.options.brief => {
                 let what = format!("{what} {}", cell.pass);
                 if !engine.is_alive() {
@@ -190,7 +185,7 @@ impl Bench<'_> {
         let TypedWorkload { workload, data, expected, reads } = typed;
         let task = Task::whole(data, cell.pass);
         if let Some(why) = engine.refuses(&task) {
-            return Ok(Outcome::Refused(why));
+            return Ok(Err(why));
         }
         // A run on a few queries may need kernels of its own.
         let check = expected.check(engine, data, cell.pass, !self.options.brief)?;
@@ -222,7 +217,7 @@ impl Bench<'_> {
             work,
             check,
         };
-        Ok(Outcome::Measured(Box::new(measurement), times))
+        Ok(Ok((measurement, times)))
     }
 }
 

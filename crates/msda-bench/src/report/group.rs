@@ -1,7 +1,7 @@
 //! Measurements in groups that can be compared.
 
 use super::number::{NONE, figure, short};
-use super::{Extension, by_key, distinct};
+use super::{Extensions, by_key, distinct};
 use crate::engines;
 use crate::record::{Device, Measurement, Pass, Record};
 
@@ -27,7 +27,7 @@ pub struct Setting {
 /// measurement, the processor before the GPU, forward before backward.
 ///
 /// Two runs are never compared: they may come from different machines or days.
-pub(super) fn workloads<'a>(record: &'a Record, extensions: &[Box<dyn Extension>]) -> Vec<Group<'a>> {
+pub(super) fn workloads<'a>(record: &'a Record, extensions: &Extensions) -> Vec<Group<'a>> {
     let own = record.measurements.iter().filter(|m| !extensions.iter().any(|e| e.shows(&m.engine)));
     let mut groups = Vec::new();
     for (workload, own) in by_key(own, |m| m.workload.as_str()) {

@@ -23,7 +23,7 @@ use crate::record::{Ceiling, Record};
 
 pub use group::{Setting, dtype_order, positive};
 pub use screen::{Screen, terminal};
-pub use table::{Cell, Color, Kind, Table, USUAL_WIDTH, beside, wrap};
+pub use table::{Cell, Kind, Table, USUAL_WIDTH, beside, wrap};
 
 /// A crate that adds to the report.
 pub trait Extension {
@@ -39,15 +39,18 @@ pub trait Extension {
     fn sections(&self, records: &[Record]) -> Result<Vec<page::Section>>;
 }
 
+/// The crates that add to a report.
+pub type Extensions = [Box<dyn Extension>];
+
 const TITLE: &str = "msda: multi-scale deformable attention, measured";
 
 /// The report as one HTML file.
-pub fn html(records: &[Record], extensions: &[Box<dyn Extension>]) -> Result<String> {
+pub fn html(records: &[Record], extensions: &Extensions) -> Result<String> {
     Ok(html::html(&sections::page(records, extensions)?))
 }
 
 /// The report as Markdown.
-pub fn markdown(records: &[Record], extensions: &[Box<dyn Extension>]) -> Result<String> {
+pub fn markdown(records: &[Record], extensions: &Extensions) -> Result<String> {
     Ok(page::markdown(&sections::page(records, extensions)?))
 }
 
@@ -79,7 +82,7 @@ pub fn advice(record: &Record) -> Option<String> {
 
 /// Writes `report.html` and `report.md` into a folder, and creates the folder if necessary. Returns
 /// the paths of the two.
-pub fn write(records: &[Record], extensions: &[Box<dyn Extension>], folder: &Path) -> Result<[PathBuf; 2]> {
+pub fn write(records: &[Record], extensions: &Extensions, folder: &Path) -> Result<[PathBuf; 2]> {
     let page = sections::page(records, extensions)?;
     std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
     let paths = ["report.html", "report.md"].map(|name| folder.join(name));
@@ -106,7 +109,7 @@ pub fn distinct<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
 }
 
 /// Items with the same key together. Keys have the order in which they come.
-fn by_key<T, K: PartialEq>(all: impl IntoIterator<Item = T>, key: impl Fn(&T) -> K) -> Vec<(K, Vec<T>)> {
+pub fn by_key<T, K: PartialEq>(all: impl IntoIterator<Item = T>, key: impl Fn(&T) -> K) -> Vec<(K, Vec<T>)> {
     let mut groups: Vec<(K, Vec<T>)> = Vec::new();
     for item in all {
         let key = key(&item);

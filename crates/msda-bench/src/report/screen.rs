@@ -4,7 +4,7 @@ use super::group::{Group, is_plain, is_torch, unit, workloads};
 use super::known::machine;
 use super::number::{NONE, count, figure, maybe, percent, times};
 use super::pivot::{self, families};
-use super::table::{self, Cell, Color, Kind, Table, USUAL_WIDTH, beside, wrap};
+use super::table::{self, BAD, Cell, GOOD, Kind, Table, USUAL_WIDTH, beside, wrap};
 use super::{plain, words};
 use crate::record::{Device, Measurement, Record};
 
@@ -17,15 +17,9 @@ pub struct Screen {
     pub color: bool,
 }
 
-impl Default for Screen {
-    fn default() -> Self {
-        Self { width: USUAL_WIDTH, color: false }
-    }
-}
-
 /// Records as tables of 80 columns.
 pub fn terminal(records: &[Record], color: bool) -> String {
-    Screen { color, ..Screen::default() }.tables(records)
+    Screen { width: USUAL_WIDTH, color }.tables(records)
 }
 
 impl Screen {
@@ -181,14 +175,14 @@ fn median(m: &Measurement) -> String {
     if ms.is_finite() { format!("{} {}", figure(ms * scale), unit.replace('µ', "u")) } else { NONE.into() }
 }
 
-fn color(title: &str, group: &Group<'_>, m: &Measurement) -> Option<Color> {
+fn color(title: &str, group: &Group<'_>, m: &Measurement) -> Option<&'static str> {
     let gain = match title {
         OVER_PLAIN => over(group, m, is_plain),
         OVER_TORCH => over(group, m, is_torch),
-        ERROR => return (!m.within() && !m.check.inexact).then_some(Color::Bad),
+        ERROR => return (!m.within() && !m.check.inexact).then_some(BAD),
         _ => None,
     };
-    gain.filter(|&gain| gain > 1.0).map(|_| Color::Good)
+    gain.filter(|&gain| gain > 1.0).map(|_| GOOD)
 }
 
 /// How many times as fast an engine is as a baseline with the same dtype and threads.

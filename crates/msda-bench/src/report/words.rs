@@ -4,14 +4,14 @@ use super::compare::{Verdict, comparisons, verdict};
 use super::group::{Group, is_own, workloads};
 use super::names::{self, engine, order, place};
 use super::number::{count, figure, percent, short, times};
-use super::{Extension, distinct};
+use super::{Extensions, distinct};
 use crate::record::{Device, Gpu, GpuState, Machine, Measurement, Record};
 
 /// A few words, and the evidence.
 type Finding = (String, String);
 
 /// The findings of a run that its table does not show at a glance; losses first.
-pub(super) fn findings(run: &Record, extensions: &[Box<dyn Extension>]) -> Vec<Finding> {
+pub(super) fn findings(run: &Record, extensions: &Extensions) -> Vec<Finding> {
     let groups = workloads(run, extensions);
     let mut all: Vec<Finding> = losses(run).into_iter().collect();
     for device in [Device::Cuda, Device::Cpu] {
@@ -22,7 +22,7 @@ pub(super) fn findings(run: &Record, extensions: &[Box<dyn Extension>]) -> Vec<F
 }
 
 /// The engines of a run, except engines that extensions show: `cuda, mmcv, torch`.
-pub(super) fn engines(run: &Record, extensions: &[Box<dyn Extension>]) -> String {
+pub(super) fn engines(run: &Record, extensions: &Extensions) -> String {
     let shown = |engine: &&str| extensions.iter().any(|e| e.shows(engine));
     let all = run.measurements.iter().map(|m| m.engine.as_str());
     let mut names = distinct(all.filter(|engine| !shown(engine)));
@@ -91,7 +91,10 @@ fn losses(run: &Record) -> Option<Finding> {
     let slower = fastest.iter().filter(|(_, other)| other.ratio < 1.0);
     let Some((c, other)) = slower.clone().min_by(|a, b| a.1.ratio.total_cmp(&b.1.ratio)) else {
         return Some((
-            format!("Faster in {}", of_all(fastest.len())),
+            match fastest.len() {
+                1 => "Faster in the one comparison".into(),
+                n => format!("Faster in all {n} comparisons"),
+            },
             "with the fastest other implementation per workload, pass and dtype".into(),
         ));
     };
@@ -101,10 +104,6 @@ fn losses(run: &Record) -> Option<Finding> {
         format!("Slower in {} of {}", slower.count(), count(fastest.len(), "comparison")),
         format!("most of all on {workload} {pass} {dtype}: {name} takes {ratio} our time"),
     ))
-}
-
-fn of_all(n: usize) -> String {
-    if n == 1 { "the one comparison".into() } else { format!("all {n} comparisons") }
 }
 
 /// How near our fastest times are to the limit of the machine.

@@ -95,12 +95,15 @@ fn torch() -> Finding {
         Ok(torch) => {
             finding("torch", true, format!("{}; `msda bench` compares with it", torch.version()), None)
         }
-        Err(error) => {
-            let text = format!("{error:#}");
-            let (says, hint) = split_hint(&text);
-            finding("torch", false, format!("{says} (only needed for comparison)"), hint)
-        }
+        Err(error) => failed("torch", format!("{error:#}"), " (only needed for comparison)"),
     }
+}
+
+/// A failure: its text, more words about it, and its hint.
+fn failed(what: &'static str, why: impl ToString, more: &str) -> Finding {
+    let why = why.to_string();
+    let (says, hint) = split_hint(&why);
+    finding(what, false, format!("{says}{more}"), hint)
 }
 
 /// The text of an error without its hint, and the hint.

@@ -57,6 +57,9 @@ pub struct Options {
     /// Measure how time grows with batch, queries, points, channels and distance
     #[arg(long)]
     pub sweep: bool,
+    /// The command line, for the record.
+    #[arg(skip)]
+    pub command: String,
 }
 
 /// Analyses. Counters and sweeps need a GPU; other results that cannot be had are left out with a
@@ -64,12 +67,7 @@ pub struct Options {
 ///
 /// On a machine without a GPU, `records` may have ceilings of one. `ncu` runs this program with the
 /// arguments of [`launch`].
-pub fn run(
-    options: &Options,
-    records: &[Source],
-    command: &str,
-    progress: &mut dyn Progress,
-) -> Result<Record> {
+pub fn run(options: &Options, records: &[Source], progress: &mut dyn Progress) -> Result<Record> {
     let workloads = options.workloads.iter().map(|name| Workload::find(name)).collect::<Result<Vec<_>>>()?;
     let names = if options.ladder {
         let rungs = RUNGS.iter().map(|rung| rung.kernel().to_string());
@@ -107,7 +105,7 @@ pub fn run(
     }
     // Ceilings from a record belong to another machine.
     let ceilings = if analysis.gpu.is_some() { analysis.ceilings } else { Vec::new() };
-    Ok(Record { ceilings, ..analysis.found.record(command, machine) })
+    Ok(Record { ceilings, ..analysis.found.record(&options.command, machine) })
 }
 
 /// Launches the first kernel once on the first workload, under `ncu`.

@@ -7,7 +7,7 @@ use msda_bench::report::number;
 use serde::Serialize;
 
 use super::{Claim, Claims};
-use crate::facts::{Facts, Missing};
+use crate::facts::Facts;
 use crate::listed::listed;
 
 listed! {
@@ -85,11 +85,10 @@ pub fn judge<'a>(claims: &'a Claims, facts: &Facts, gpu: Option<&str>) -> Vec<Ou
 }
 
 fn one<'a>(claim: &'a Claim, facts: &Facts, gpu: Option<&str>) -> Outcome<'a> {
-    let value = claim.expression().map(|e| e.value(facts));
     let measured = claim.measure.as_ref().and_then(|e| e.value(facts).ok());
     let range = claim.expression().and_then(|e| e.range(facts));
-    let missing = value.clone().and_then(Result::err).unwrap_or_default();
-    let (verdict, why) = verdict(claim, value, range, gpu);
+    let missing = claim.expression().and_then(|e| e.value(facts).err()).unwrap_or_default();
+    let (verdict, why) = verdict(claim, facts, gpu);
     let because = match verdict {
         Verdict::NotMeasuredYet => String::new(),
         _ => claim.because.text(facts),
@@ -108,12 +107,7 @@ fn one<'a>(claim: &'a Claim, facts: &Facts, gpu: Option<&str>) -> Outcome<'a> {
     }
 }
 
-fn verdict(
-    claim: &Claim,
-    value: Option<Result<f64, Missing>>,
-    range: Option<(f64, f64)>,
-    gpu: Option<&str>,
-) -> (Verdict, String) {
+fn verdict(claim: &Claim, facts: &Facts, gpu: Option<&str>) -> (Verdict, String) {
     if let Some(reason) = &claim.reason {
         return (Verdict::CannotBeMeasured, reason.clone());
     }
@@ -122,14 +116,15 @@ fn verdict(
     if let Some(gpu) = gpu.filter(elsewhere) {
         return (Verdict::YourGpu, format!("stated for {}, measured on {gpu}", claim.on.join(" or ")));
     }
-    let value = match value {
-        Some(Ok(value)) if value.is_finite() => value,
-        Some(Ok(value)) => return (Verdict::NotMeasuredYet, format!("the facts give {value}")),
-        Some(Err(missing)) => {
+    let Some(expression) = claim.expression() else { return (Verdict::NotMeasuredYet, String::new()) };
+    let value = match expression.value(facts) {
+        Ok(value) if value.is_finite() => value,
+        Ok(value) => return (Verdict::NotMeasuredYet, format!("the facts give {value}")),
+        Err(missing) => {
             return (Verdict::NotMeasuredYet, format!("missing: {}", Vec::from_iter(missing).join(", ")));
         }
-        None => return (Verdict::NotMeasuredYet, String::new()),
     };
+    let range = expression.range(facts);
     if claim.planned {
         return (Verdict::OnlyPlanned, String::new());
     }

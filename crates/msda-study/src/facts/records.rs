@@ -85,9 +85,7 @@ pub(super) fn add(facts: &mut Facts, source: &Source, is_ladder: bool) {
         }
     }
     let probes: BTreeSet<&str> = record.figures.iter().filter_map(|f| probe(&f.name)).collect();
-    for name in probes {
-        facts.remove(&format!("probe.{name}."));
-    }
+    facts.0.retain(|name, _| probe(name).is_none_or(|probe| !probes.contains(probe)));
     for figure in &record.figures {
         facts.insert(&figure.name, figure.value, &figure.unit, from);
     }

@@ -33,16 +33,9 @@ struct Data {
 #[serde(deny_unknown_fields)]
 struct Answer {
     document: usize,
-    recommends: Vec<Recommendation>,
+    /// Each with the claim that decides whether it is right.
+    recommends: Vec<(String, String)>,
     text: Words,
-}
-
-/// A recommendation, and the claim that decides whether it is right.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Recommendation {
-    what: String,
-    claim: String,
 }
 
 /// One figure: a claim, or their result and ours.
@@ -163,15 +156,15 @@ fn find<'o, 'a>(outcomes: &'o [Outcome<'a>], id: &str) -> Result<&'o Outcome<'a>
 }
 
 fn answer(answer: &Answer, facts: &Facts, outcomes: &[Outcome<'_>]) -> Result<String> {
-    let judged = |part: &Recommendation| {
-        let right = match find(outcomes, &part.claim)?.verdict {
+    let judged = |(what, claim): &(String, String)| {
+        let right = match find(outcomes, claim)?.verdict {
             Verdict::Reproduced => "right",
             Verdict::OtherSize => "right, by another factor",
             Verdict::Opposite => "wrong",
             Verdict::WithinNoise => "no difference beyond the noise",
             other => other.name(),
         };
-        Ok(format!("{}: **{right}**", part.what))
+        Ok(format!("{what}: **{right}**"))
     };
     let recommends = answer.recommends.iter().map(judged).collect::<Result<Vec<_>>>()?.join("; ");
     let Answer { document, text, .. } = answer;

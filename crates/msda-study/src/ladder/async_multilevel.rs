@@ -114,7 +114,6 @@ impl Strategy for AsyncMultilevel {
         let mut args = ask.args();
         shape.rows.iter().for_each(|&n| args.i32("rows_per_tile", n));
         shape.offsets.iter().for_each(|&n| args.i32("offset", n));
-        args.align(8);
         let all = ask.p.queries().div_ceil(THREADS / lanes * queries);
         let shares = (ask.sms() * TURNS).div_ceil(ask.planes());
         let blocks = if self.caches { all.min(shares) } else { all };

@@ -79,7 +79,6 @@ impl Strategy for Distributed {
         args.i32("first_resident", first);
         args.i32("resident", p.positions() - first);
         args.i32("tiles", tiles);
-        args.align(8);
         // As many groups of blocks as are resident at once, and at least one per plane.
         let resident = ask.sms() * blocks_per_sm / (parts * clusters);
         let useful = if self.local { tiles } else { tiles.div_ceil(parts) };

@@ -96,7 +96,6 @@ impl Strategy for DistributedBest {
             args.i32("division[0].slot", d.slot);
             args.i32("division[0].in_all", usize::from(d.in_all));
         }
-        args.align(8);
         let mut launch = ask.per_plane(shares * PARTS, THREADS, stage + (1 + pixels) * row);
         launch.cluster = [PARTS as u32, 1, 1];
         Ok(one(unit, launch, args))

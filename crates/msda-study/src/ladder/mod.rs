@@ -17,6 +17,7 @@ mod texture;
 mod tma_windows;
 mod window;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::LazyLock;
 
@@ -62,12 +63,8 @@ pub struct Rung {
 /// Every rung: the documents' kernels, then their suites, which change one thing at a time on a
 /// common base.
 pub static RUNGS: LazyLock<Vec<Rung>> = LazyLock::new(|| {
-    #[derive(Deserialize)]
-    struct File {
-        rung: Vec<Rung>,
-    }
-    let file: Result<File, _> = toml::from_str(include_str!("../../ladder.toml"));
-    file.unwrap_or_else(|why| panic!("ladder.toml: {why}")).rung
+    let file: Result<BTreeMap<String, _>, _> = toml::from_str(include_str!("../../ladder.toml"));
+    file.unwrap_or_else(|why| panic!("ladder.toml: {why}")).remove("rung").unwrap_or_default()
 });
 
 /// The host twins, by their names in `ladder.toml`.
@@ -297,8 +294,9 @@ fn lowest_bit(n: usize) -> usize {
     n & n.wrapping_neg()
 }
 
-/// The call of one kernel.
-fn one(unit: Unit, launch: Launch, args: Args) -> Call {
+/// The call of one kernel. Its argument is aligned to 8 bytes.
+fn one(unit: Unit, launch: Launch, mut args: Args) -> Call {
+    args.align(8);
     Prepared { unit, entry: FORWARD, launch, args }.into()
 }
 

@@ -9,8 +9,9 @@ use serde::Deserialize;
 
 use super::direct::Load;
 use super::loaders::Loaders;
+use super::quantised::{self, Quantised};
 use super::resident::{ResidentLevels, resident_levels, room};
-use super::{Ask, DOCUMENTED, FORWARD, Strategy, lowest_bit, quantised, texture, window};
+use super::{Ask, DOCUMENTED, FORWARD, Strategy, lowest_bit, texture, window};
 use crate::texture::Textures;
 
 /// Knobs, as the kernel declares them.
@@ -209,7 +210,7 @@ impl Persistent {
     fn prepare_change(&self, call: &mut Call, args: &mut Args, ask: &Ask<'_>) -> Result<()> {
         match self.change {
             Change::Reordered => args.pointer("order", order_first(call, ask.request, ask.target)),
-            Change::Int8 => quantised::quantise_first(call, ask)?.put(args),
+            Change::Int8 => Quantised::default().quantise(call, ask)?.0.put(args),
             Change::Texture => {
                 let mut textures = Textures::default();
                 texture::put(&mut textures, args, ask, 1);

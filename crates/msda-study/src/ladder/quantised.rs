@@ -60,11 +60,6 @@ impl Rows {
     }
 }
 
-/// Adds stages to a call that quantise its values to int8.
-pub(super) fn quantise_first(call: &mut Call, ask: &Ask<'_>) -> Result<Rows> {
-    Ok(Quantised::default().quantise(call, ask)?.0)
-}
-
 impl Quantised {
     fn unit(&self, ask: &Ask<'_>) -> Unit {
         ask.unit("ladder/quantised.cu", ask.vec(16))
@@ -74,8 +69,8 @@ impl Quantised {
             .define("PIECE", piece(ask.p))
     }
 
-    /// Adds the stages that quantise values; also returns the argument.
-    fn quantise(&self, call: &mut Call, ask: &Ask<'_>) -> Result<(Rows, Args)> {
+    /// Adds the stages that quantise values, without knobs to int8; also returns the argument.
+    pub(super) fn quantise(&self, call: &mut Call, ask: &Ask<'_>) -> Result<(Rows, Args)> {
         let (plane, all) = plane_bytes(ask)?;
         let top = call.arena.reserve(ask.planes() * size_of::<f32>());
         let rows = Rows { top, rows: call.arena.reserve(all), plane };

@@ -48,7 +48,6 @@ impl Strategy for Shared {
         let mut args = ask.args();
         args.i32("queries_per_block", each);
         levels.put(&mut args);
-        args.align(8);
         Ok(one(unit, ask.per_plane(p.queries().div_ceil(each), BLOCK, levels.bytes), args))
     }
 

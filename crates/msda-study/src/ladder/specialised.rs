@@ -62,7 +62,6 @@ impl Strategy for Specialised {
         let tile = self.consumers * 32 / lanes;
         let mut args = ask.args();
         args.i32("tiles", ask.p.queries().div_ceil(tile));
-        args.align(8);
         Ok(one(unit, launch(ask, tile, self.producers + self.consumers), args))
     }
 }

@@ -63,7 +63,6 @@ impl Strategy for TensorCore {
         args.i32("points", p.points()[level]);
         args.i32("positions", positions);
         args.i32("stride", stride);
-        args.align(8);
         // As many blocks as are resident at once, each with a share of one plane.
         let resident = (ask.target.shared() / (shared + 1024)).clamp(1, blocks_per_sm) * ask.sms();
         Ok(one(unit, ask.per_plane((resident / ask.planes()).clamp(1, tiles), BLOCK, shared), args))

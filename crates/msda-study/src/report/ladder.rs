@@ -11,7 +11,7 @@ use msda_bench::report::known::machine;
 use msda_bench::report::number::{NONE, figure, percent, times};
 use msda_bench::report::page::{Part, Section, fold, folds};
 use msda_bench::report::svg::Shape;
-use msda_bench::report::{Kind, Setting, Table, dtype_order, positive};
+use msda_bench::report::{Kind, Setting, Table, by_key, dtype_order, positive};
 
 /// The base of the suite.
 const BASE: &str = "base";
@@ -113,17 +113,15 @@ fn ladders(records: &[Record]) -> Vec<Ladder<'_>> {
     let mut all: Vec<Ladder<'_>> = Vec::new();
     for record in best_first {
         let ours = |m: &&Measurement| m.engine == "cuda" || m.engine.starts_with("cuda:");
-        let timed = || record.measurements.iter().filter(ours).filter(|m| positive(m.time.median).is_some());
-        for rung in timed().filter(|m| is_rung(&m.engine)) {
-            if all.iter().any(|l| l.machine == machine(record) && key(l.first) == key(rung)) {
-                continue;
+        let timed = record.measurements.iter().filter(ours).filter(|m| m.median().is_some());
+        let (machine, figures) = (machine(record), &record.figures[..]);
+        for (own, mut steps) in by_key(timed, |m| key(m)) {
+            let Some(first) = steps.iter().copied().find(|m| is_rung(&m.engine)) else { continue };
+            if !all.iter().any(|l| l.machine == machine && key(l.first) == own) {
+                steps.sort_by_key(|m| order(&m.engine));
+                all.push(Ladder { machine: machine.clone(), first, steps, figures });
             }
-            let steps = timed().filter(|m| key(m) == key(rung)).collect();
-            all.push(Ladder { machine: machine(record), first: rung, steps, figures: &record.figures });
         }
-    }
-    for ladder in &mut all {
-        ladder.steps.sort_by_key(|m| order(&m.engine));
     }
     // f16 comes first, because the documents are about it.
     all.sort_by(|a, b| {

@@ -85,7 +85,8 @@ pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(R
     let (exact, others): (Vec<&'static Rung>, Vec<&'static Rung>) =
         rungs.iter().partition(|rung| rung.kernel().is_exact());
     let mut steps = exact.len() * groups.len();
-    for (workload, dtype) in pairs(&workloads, dtypes) {
+    let pairs = || workloads.iter().flat_map(|workload| dtypes.iter().map(move |&dtype| (workload, dtype)));
+    for (workload, dtype) in pairs() {
         steps += whole::parts(&workload.problem(dtype)?).len() + 1 + rungs.len();
     }
     progress.begin(steps);
@@ -106,7 +107,7 @@ pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(R
     for rung in others {
         found.skip(format!("the battery on {}", rung.kernel()), "it is not held to the tolerance");
     }
-    for (workload, dtype) in pairs(&workloads, dtypes) {
+    for (workload, dtype) in pairs() {
         let data = workload.data(dtype)?;
         let name = format!("{} {dtype}", workload.name);
         compile(&gpu, &data.problem, &rungs);
@@ -137,10 +138,6 @@ pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(R
         }
     }
     Ok((found.record(&options.command, machine), wrong))
-}
-
-fn pairs<'a>(workloads: &'a [Workload], dtypes: &'a [Dtype]) -> impl Iterator<Item = (&'a Workload, Dtype)> {
-    workloads.iter().flat_map(|workload| dtypes.iter().map(move |&dtype| (workload, dtype)))
 }
 
 /// The faults of an output.

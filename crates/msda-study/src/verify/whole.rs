@@ -15,6 +15,8 @@ use msda_bench::record::Pass;
 use msda_bench::task::Task;
 use msda_bench::workload::Data;
 
+use crate::found::Metric;
+
 /// Queries per part. A part has one tolerance.
 const QUERIES_PER_PART: usize = 2048;
 
@@ -136,7 +138,7 @@ impl Whole {
 
 impl Compared {
     /// Its numbers as figures, and whether a second run gave the same bits.
-    pub(super) fn figures(&self, same_bits: bool) -> [(&'static str, f64, &'static str); 8] {
+    pub(super) fn figures(&self, same_bits: bool) -> [Metric<'static>; 8] {
         [
             ("outputs", self.outputs as f64, ""),
             ("max-abs", self.max_abs, ""),

@@ -1,7 +1,7 @@
 //! Our times beside the least time that the ceilings of the machine allow.
 
 use crate::record::{Device, Measurement, Pass, Record};
-use crate::report::Extension;
+use crate::report::Extensions;
 use crate::report::chart::{Chart, Mark, Plots, Row};
 use crate::report::compare::is_default;
 use crate::report::group::{Group, dtype_order, unit, workloads};
@@ -13,7 +13,7 @@ const NOTE: &str = "msda's time divided by the least time that the measured ceil
     vertical line is this limit; further right is slower. The time of the bold number is below the workload.";
 
 /// A chart per device and pass, the GPU before the processor; none without ceilings.
-pub(super) fn part(run: &Record, extensions: &[Box<dyn Extension>]) -> Option<Part> {
+pub(super) fn part(run: &Record, extensions: &Extensions) -> Option<Part> {
     let groups = workloads(run, extensions);
     let mut charts = Vec::new();
     for device in [Device::Cuda, Device::Cpu] {

@@ -9,10 +9,10 @@ use crate::report::group::{Group, unit, workloads};
 use crate::report::names::{date, engine, order, place};
 use crate::report::number::{figure, maybe, percent, times_short};
 use crate::report::page::Part;
-use crate::report::{Extension, Table, by_key, distinct};
+use crate::report::{Extensions, Table, by_key, distinct};
 
 /// One table per device and cache state, and the meaning of its columns.
-pub(super) fn parts(run: &Record, extensions: &[Box<dyn Extension>]) -> Vec<Part> {
+pub(super) fn parts(run: &Record, extensions: &Extensions) -> Vec<Part> {
     let groups = workloads(run, extensions);
     let mut kinds = by_key(&groups, |g| (Reverse(g.setting.device), g.setting.cold, g.pass));
     kinds.sort_by_key(|(kind, _)| *kind);
@@ -94,7 +94,7 @@ fn cell(run: &Record, m: &Measurement, ours: Option<&Measurement>) -> String {
 }
 
 /// Our times in several runs of the same command, newest first.
-pub(super) fn repeats(runs: &[&Record], extensions: &[Box<dyn Extension>]) -> Vec<Part> {
+pub(super) fn repeats(runs: &[&Record], extensions: &Extensions) -> Vec<Part> {
     let table = Table::default().words(["workload", "pass", "dtype"]).numbers(["threads"]);
     let mut table = table.numbers(runs.iter().map(|r| date(r)));
     for group in workloads(runs[0], extensions) {

@@ -3,10 +3,10 @@
 use crate::record::Record;
 use crate::report::group::workloads;
 use crate::report::page::Section;
-use crate::report::{Extension, Kind, Table, by_key};
+use crate::report::{Extensions, Kind, Table, by_key};
 use crate::workload::Workload;
 
-pub(super) fn section(records: &[Record], extensions: &[Box<dyn Extension>]) -> Option<Section> {
+pub(super) fn section(records: &[Record], extensions: &Extensions) -> Option<Section> {
     let groups = records.iter().flat_map(|r| workloads(r, extensions));
     let mut all = by_key(groups, |group| group.workload);
     all.sort_by_key(|(name, _)| *name);
