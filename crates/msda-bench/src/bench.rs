@@ -9,7 +9,8 @@ use msda::{Dtype, Isa};
 
 use crate::engines::peers::{self, Peer};
 use crate::engines::{self, Engine, Plain, Registry};
-use crate::record::{Ceiling, Device, GpuState, Measurement, Pass, Record, Skipped};
+use crate::parallel::cores;
+use crate::record::{Device, Pass, Record};
 use crate::workload::Workload;
 use crate::{gpu, machine, work};
 use measure::TURNS;
@@ -86,25 +87,19 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     };
     let mut workloads = names.iter().map(|n| Workload::find(n)).collect::<Result<Vec<_>>>()?;
     let ordinal = engines::ordinal(&options.engines)?;
-    // Before anything runs, so that it has the clocks and temperature of an idle GPU.
-    let mut machine = machine::describe(ordinal);
     let mut bench = Bench {
         progress,
         options,
         registry,
-        all_threads: std::thread::available_parallelism().map_or(1, usize::from),
-        ceilings: Vec::new(),
-        measurements: Vec::new(),
-        skipped: Vec::new(),
-        torch: None,
+        // Before anything runs, so that it has the clocks and temperature of an idle GPU.
+        record: Record::new(&options.command, machine::describe(ordinal)),
         guests: BTreeSet::new(),
         peers: Vec::new(),
         ordinal,
-        gpu: None,
         open: BTreeMap::new(),
         lost: BTreeSet::new(),
     };
-    if let Some(load) = machine.load.filter(|load| load.busy) {
+    if let Some(load) = bench.record.machine.load.filter(|load| load.busy) {
         bench.progress.note(&format!(
             "note: the machine is busy (load {:.2} per core): times and ratios will vary",
             load.per_core
@@ -125,14 +120,14 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     bench.progress.begin(threads.len() + usize::from(gpu) + cells + again);
     for threads in threads {
         bench.progress.step(&format!("ceilings of this machine, {threads} thread(s)"));
-        bench.ceilings.extend(work::ceilings(threads)?);
+        bench.record.ceilings.extend(work::ceilings(threads)?);
     }
     if gpu {
         bench.progress.step("ceilings of the GPU");
         // Without them times have no floor to compare with.
         match gpu::ceilings_of(ordinal) {
-            Ok(ceilings) => bench.ceilings.extend(ceilings),
-            Err(why) => bench.skip("ceilings of the GPU".into(), format!("{why:#}")),
+            Ok(ceilings) => bench.record.ceilings.extend(ceilings),
+            Err(why) => bench.record.skip("ceilings of the GPU", format!("{why:#}")),
         }
     }
     if options.brief {
@@ -141,39 +136,26 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     for (workload, plan) in workloads.iter().zip(&plans) {
         bench.measure(workload, plan)?;
     }
-    if bench.measurements.is_empty() {
-        let why = bench.skipped.iter().map(|s| format!("{}: {}", s.what, s.why)).collect::<Vec<_>>();
+    let record = Record { created: machine::now(), ..bench.record };
+    if record.measurements.is_empty() {
+        let why = record.skipped.iter().map(|s| format!("{}: {}", s.what, s.why)).collect::<Vec<_>>();
         bail!("nothing was measured\n{}\nhint: `msda doctor` shows what is missing", why.join("\n"));
     }
-    machine.torch = bench.torch;
-    if let Some(gpu) = &mut machine.gpu {
-        gpu.after = bench.gpu;
-    }
-    Ok(Record {
-        ceilings: bench.ceilings,
-        measurements: bench.measurements,
-        skipped: bench.skipped,
-        ..Record::new(&options.command, machine)
-    })
+    Ok(record)
 }
 
 struct Bench<'a> {
     progress: &'a mut dyn Progress,
     options: &'a Options,
     registry: &'a Registry,
-    all_threads: usize,
-    ceilings: Vec<Ceiling>,
-    measurements: Vec<Measurement>,
-    skipped: Vec<Skipped>,
-    torch: Option<String>,
+    /// The results so far.
+    record: Record,
     /// The engines of others that are installed: torch, torch-cuda, peers.
     guests: BTreeSet<String>,
     /// The peers that are described, installed or not.
     peers: Vec<Peer>,
     /// The number of the GPU.
     ordinal: usize,
-    /// The sensors of the GPU after the last measurement on it.
-    gpu: Option<GpuState>,
     /// Open engines by name and threads. Starting one can take seconds.
     open: BTreeMap<(String, usize), Box<dyn Engine>>,
     /// Engines whose process ended or gave no answer. They are not asked again.
@@ -193,20 +175,13 @@ impl Bench<'_> {
         if workload.dtypes.is_empty() {
             let names = |types: &[Dtype]| types.iter().map(|t| t.name()).collect::<Vec<_>>().join(", ");
             let why = format!("measured in {}, not in {}", names(&all), names(asked));
-            self.skip(workload.name.clone(), why);
+            self.record.skip(&workload.name, why);
         }
     }
 
     /// Whether this device is measured.
     fn measures(&self, device: Device) -> bool {
         self.options.device.is_none_or(|only| only == device)
-    }
-
-    fn skip(&mut self, what: String, why: String) {
-        let skipped = Skipped { what, why };
-        if !self.skipped.contains(&skipped) {
-            self.skipped.push(skipped);
-        }
     }
 
     fn device(&self, engine: &str) -> Device {
@@ -230,13 +205,14 @@ impl Bench<'_> {
         if options.engines.is_empty() {
             match self.registry.open("cuda", 1) {
                 Ok(engine) => drop(self.open.insert(("cuda".into(), 1), engine)),
-                Err(why) => self.skip("cuda".into(), gpu::missing(&why)),
+                Err(why) => self.record.skip("cuda", gpu::missing(&why)),
             }
         }
         for pass in self.passes() {
             let without = self.open.iter().filter(|(_, engine)| !engine.computes(pass));
             for name in without.map(|((name, _), _)| name.clone()).collect::<Vec<_>>() {
-                self.skip(format!("{name} {pass}"), format!("{name} has no {pass} pass of its own"));
+                let why = format!("{name} has no {pass} pass of its own");
+                self.record.skip(format!("{name} {pass}"), why);
             }
         }
         Ok(())
@@ -272,26 +248,25 @@ impl Bench<'_> {
         if wanted.is_empty() {
             return Ok(());
         }
-        let threads = self.options.threads.first().copied().unwrap_or(self.all_threads);
-        let torch = match engines::Torch::start(threads) {
+        let threads = self.options.threads.first().copied().unwrap_or_else(cores);
+        let torch = match engines::Torch::start(threads, Device::Cpu) {
             Ok(torch) => torch,
             Err(why) => {
                 // Where torch was looked for is for `msda doctor` to say.
                 let why = format!("{why:#}");
                 let first = why.lines().next().unwrap_or_default();
                 let missing = first.starts_with(engines::NO_TORCH);
-                self.skip("torch".into(), if missing { engines::NO_TORCH } else { first }.to_owned());
+                self.record.skip("torch", if missing { engines::NO_TORCH } else { first });
                 return Ok(());
             }
         };
         let version = torch.version().to_owned();
         if !torch.finds_cuda() {
-            let (gpu, cpu) = wanted.into_iter().partition(|e| self.device(e) == Device::Cuda);
-            wanted = cpu;
-            let gpu: Vec<String> = gpu;
+            let gpu: Vec<String>;
+            (gpu, wanted) = wanted.into_iter().partition(|e| self.device(e) == Device::Cuda);
             // Without a GPU this was said already, unless one of them was asked for.
             if gpu::count() > 0 || gpu.iter().any(|e| self.options.engines.contains(e)) {
-                self.skip(gpu.join(", "), format!("torch {version} finds no CUDA device"));
+                self.record.skip(gpu.join(", "), format!("torch {version} finds no CUDA device"));
             }
         }
         let candidates: Vec<Peer> =
@@ -299,23 +274,22 @@ impl Bench<'_> {
         for (peer, missing) in candidates.iter().zip(peers::survey(&candidates)?) {
             if let Some(why) = missing {
                 wanted.retain(|e| *e != peer.engine());
-                self.skip(peer.engine(), why);
+                self.record.skip(peer.engine(), why);
             }
         }
         if wanted.iter().any(|e| e == "torch") {
             self.open.insert(("torch".into(), threads), Box::new(torch));
         }
         self.guests = wanted.into_iter().collect();
-        self.torch = Some(version).filter(|_| !self.guests.is_empty());
+        self.record.machine.torch = Some(version).filter(|_| !self.guests.is_empty());
         Ok(())
     }
 
     /// The planned measurements of a workload.
     fn plan(&self, workload: &Workload) -> Vec<Cell> {
-        let threads = if self.options.threads.is_empty() {
-            vec![self.all_threads]
-        } else {
-            self.options.threads.clone()
+        let threads = match self.options.threads.as_slice() {
+            [] => vec![cores()],
+            some => some.to_vec(),
         };
         let best = format!("cpu-{}", Isa::best());
         let mut cells = Vec::new();

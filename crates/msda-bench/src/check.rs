@@ -7,10 +7,10 @@
 //! whole workload must satisfy an identity with the gradient of the weights, for every image and
 //! head.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use msda::conformance::{Budget, Budgeted, compare};
 use msda::rng::Rng;
-use msda::{Buffer, Role, Slice, backend};
+use msda::{Buffer, Problem, Role, Slice, backend};
 use rayon::prelude::*;
 
 use crate::engines::Engine;
@@ -52,20 +52,11 @@ impl Expected {
         Ok(Self { image, head, step, budget })
     }
 
-    /// Runs the engine on the workload and compares the sampled queries; for a backward pass also
-    /// on these queries alone, if the engine takes them. For an inexact engine the error is
-    /// recorded, and only results that are not finite are refused.
-    pub fn check(&self, engine: &mut dyn Engine, data: &Data, pass: Pass) -> Result<Check> {
-        self.check_parts(engine, data, pass, pass == Pass::Backward)
-    }
-
-    /// As [`check`](Self::check), without a run on the sampled queries alone: that may need other
-    /// kernels. The identity alone checks the gradient of value.
-    pub fn check_whole(&self, engine: &mut dyn Engine, data: &Data, pass: Pass) -> Result<Check> {
-        self.check_parts(engine, data, pass, false)
-    }
-
-    fn check_parts(&self, engine: &mut dyn Engine, data: &Data, pass: Pass, also_few: bool) -> Result<Check> {
+    /// Runs the engine on the workload and compares the sampled queries; for a backward pass, with
+    /// `also_few`, also on these queries alone, if the engine takes them. Otherwise the identity
+    /// alone checks the gradient of value. For an inexact engine the error is recorded, and only
+    /// results that are not finite are refused.
+    pub fn check(&self, engine: &mut dyn Engine, data: &Data, pass: Pass, also_few: bool) -> Result<Check> {
         let whole = Task::whole(data, pass);
         let inexact = !engine.exact(&whole);
         let mut check = Check { max_error: 0.0, tolerance: 0.0, compared: 0, inexact };
@@ -75,7 +66,7 @@ impl Expected {
         let few = whole.sampled(self.image, self.head, self.step)?;
         // A kernel that was selected by name may take the whole workload and not a few queries of
         // it.
-        if also_few && engine.refuses(&few).is_none() {
+        if also_few && pass == Pass::Backward && engine.refuses(&few).is_none() {
             let few = engine.run(&few)?;
             for (what, _, tensor, expected) in self.items(&few, pass) {
                 note(&mut check, &tensor.to_f64(), &expected.exact, expected.tolerance)
@@ -104,11 +95,12 @@ impl Expected {
     /// bits.
     pub fn agree(&self, data: &Data, pass: Pass, got: &Results, other: &Results) -> Result<f64> {
         let mut worst = 0.0f64;
-        for ((what, role, tensor, expected), other) in self.items(got, pass).into_iter().zip(&other.0) {
+        for (item, other) in self.items(got, pass).into_iter().zip(&other.0) {
+            let (what, role, tensor, _) = item;
             let share = match role == Role::Value {
                 true if tensor.to_le_bytes() == other.to_le_bytes() => Ok(0.0),
-                true => Err(anyhow::anyhow!("got other bits than with another kernel, expected the same")),
-                false => self.agrees(data, role, expected, tensor, other),
+                true => Err(anyhow!("got other bits than with another kernel, expected the same")),
+                false => self.agrees(data, item, other),
             };
             worst = worst.max(share.context(what)?);
         }
@@ -130,14 +122,7 @@ impl Expected {
     ///
     /// Each of the two may differ by the tolerance, which grows with the numbers, and other queries
     /// may have larger numbers than the sampled ones.
-    fn agrees(
-        &self,
-        data: &Data,
-        role: Role,
-        expected: &Budgeted,
-        got: &Buffer,
-        other: &Buffer,
-    ) -> Result<f64> {
+    fn agrees(&self, data: &Data, (_, role, got, expected): Item<'_>, other: &Buffer) -> Result<f64> {
         let Budgeted { exact, tolerance, .. } = expected;
         let sampled = self.look_up(&Task::whole(data, Pass::Forward), role, got.as_slice());
         let share = compare(&sampled, exact, *tolerance).map_err(anyhow::Error::msg)?;
@@ -219,9 +204,9 @@ fn identity(data: &Data, results: &Results) -> Result<usize> {
     let p = &data.problem;
     let rounding = p.types().value.rounding().max(1e-6);
     (0..p.batch() * p.heads()).into_par_iter().try_for_each(|plane| {
-        let (image, head) = (plane / p.heads(), plane % p.heads());
-        let left = inner_product(p, Role::Value, &data.value, &results.0[0], image, head);
-        let right = inner_product(p, Role::Weights, &data.weights, &results.0[2], image, head);
+        let [image, head] = [plane / p.heads(), plane % p.heads()];
+        let left = inner_product(p, Role::Value, &data.value, &results.0[0], [image, head]);
+        let right = inner_product(p, Role::Weights, &data.weights, &results.0[2], [image, head]);
         let allowed = rounding * (left.1 + right.1);
         let off = (left.0 - right.0).abs();
         if off.is_nan() || off > allowed {
@@ -235,14 +220,7 @@ fn identity(data: &Data, results: &Results) -> Result<usize> {
 }
 
 /// The sum of products over one image and head, and the sum of their absolute values.
-fn inner_product(
-    p: &msda::Problem,
-    role: Role,
-    a: &Buffer,
-    b: &Buffer,
-    image: usize,
-    head: usize,
-) -> (f64, f64) {
+fn inner_product(p: &Problem, role: Role, a: &Buffer, b: &Buffer, [image, head]: [usize; 2]) -> (f64, f64) {
     let (extents, inner) = role.shape(p);
     let strides = role.dense(p);
     let (a, b) = (a.as_slice(), b.as_slice());

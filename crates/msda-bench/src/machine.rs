@@ -3,6 +3,7 @@
 use msda::Isa;
 
 use crate::gpu;
+use crate::parallel::cores;
 use crate::record::{Load, Machine};
 
 /// The load per logical processor above which a run counts as disturbed.
@@ -11,7 +12,7 @@ const BUSY: f64 = 0.5;
 /// Describes this computer and the GPU of this number. Call it before the run starts, so that the
 /// load is not our own.
 pub fn describe(gpu: usize) -> Machine {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = cores();
     Machine {
         cpu: cpu_name(),
         cores,

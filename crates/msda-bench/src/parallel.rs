@@ -1,7 +1,27 @@
-//! Jobs on threads outside rayon's pool, because they wait for a compiler or a device.
+//! Jobs on threads outside rayon's pool, because they wait for a compiler or a device; and processes
+//! that may hang.
 
+use std::io;
+use std::process::{Child, ExitStatus};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// The number of logical processors that this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Waits for a process to end, but not longer than `limit`.
+pub fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    let begin = Instant::now();
+    loop {
+        match child.try_wait()? {
+            None if begin.elapsed() < limit => std::thread::sleep(Duration::from_millis(5)),
+            status => return Ok(status),
+        }
+    }
+}
 
 /// Runs every job on this many threads. Results have the order of the jobs.
 pub fn in_parallel<J: Sync, R: Send>(workers: usize, jobs: &[J], work: impl Fn(&J) -> R + Sync) -> Vec<R> {

@@ -1,5 +1,6 @@
 //! Records: the results of a run as JSON, with the command, the machine, the date and the checks.
 
+use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -139,7 +140,7 @@ pub struct Ceiling {
 }
 
 /// Forward or backward.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pass {
     /// The output.
@@ -148,8 +149,8 @@ pub enum Pass {
     Backward,
 }
 
-impl std::fmt::Display for Pass {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Display for Pass {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.serialize(f)
     }
 }
@@ -165,8 +166,8 @@ pub enum Device {
     Cuda,
 }
 
-impl std::fmt::Display for Device {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Display for Device {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.serialize(f)
     }
 }
@@ -314,6 +315,14 @@ impl Record {
             );
         }
         Ok(serde_json::from_str(text)?)
+    }
+
+    /// Says once why something was skipped.
+    pub fn skip(&mut self, what: impl Display, why: impl Display) {
+        let skipped = Skipped { what: what.to_string(), why: why.to_string() };
+        if !self.skipped.contains(&skipped) {
+            self.skipped.push(skipped);
+        }
     }
 
     /// Writes the record.

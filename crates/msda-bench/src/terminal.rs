@@ -12,7 +12,7 @@ use msda::conformance::Group;
 use crate::Unknown;
 use crate::bench::Progress;
 use crate::record::{Record, sources};
-use crate::report::{self, Extension, Screen, USUAL_WIDTH};
+use crate::report::{self, Extensions, Screen, USUAL_WIDTH};
 
 /// The width of help texts, and of all text where there is no terminal.
 pub const WIDTH: usize = USUAL_WIDTH;
@@ -126,16 +126,11 @@ pub fn groups(names: &[String]) -> Result<Vec<Group>> {
     if names.is_empty() {
         return Ok(Group::ALL.to_vec());
     }
-    names
-        .iter()
-        .map(|name| match Group::ALL.into_iter().find(|g| g.name() == name) {
-            Some(group) => Ok(group),
-            None => {
-                let all: Vec<&str> = Group::ALL.into_iter().map(Group::name).collect();
-                Err(Unknown::new("group", name, &all).into())
-            }
-        })
-        .collect()
+    let find = |name: &String| {
+        let found = Group::ALL.into_iter().find(|group| group.name() == name);
+        found.ok_or_else(|| Unknown::new("group", name, &Group::ALL.map(Group::name)).into())
+    };
+    names.iter().map(find).collect()
 }
 
 /// Writes the record into a folder, and returns its path.
@@ -149,17 +144,17 @@ pub fn save(record: &Record, out: &Path) -> Result<PathBuf> {
 }
 
 /// Writes the record and its report into a folder, and prints the record or its tables.
-pub fn finish(record: Record, extensions: &[Box<dyn Extension>], out: &Path, json: bool) -> Result<()> {
+pub fn finish(record: Record, extensions: &Extensions, out: &Path, json: bool) -> Result<()> {
     let path = save(&record, out)?;
     let records = [record];
-    let written = report::write(&records, extensions, out)?;
+    let [html, _] = report::write(&records, extensions, out)?;
     if json {
         return print(&serde_json::to_string_pretty(&records[0])?);
     }
     let screen = screen();
     print(&screen.tables(&records))?;
     let mut sentences = report::summary(&records).split_off(1);
-    sentences.push(format!("Report: {}. Record: {}.", written.html.display(), path.display()));
+    sentences.push(format!("Report: {}. Record: {}.", html.display(), path.display()));
     sentences.extend(report::advice(&records[0]));
     let wrapped: String = sentences.iter().map(|text| report::wrap(text, screen.width, 0)).collect();
     print(&format!("\n{wrapped}"))
@@ -193,7 +188,7 @@ pub enum Printed {
 /// Prints a report of records, or of folders of records, and writes it into the folder `out`.
 pub fn report(
     places: &[PathBuf],
-    extensions: &[Box<dyn Extension>],
+    extensions: &Extensions,
     out: Option<&Path>,
     printed: Printed,
 ) -> Result<()> {
@@ -210,7 +205,7 @@ pub fn report(
         (Printed::Tables, Some(written)) => {
             let mut lines = report::summary(&records);
             lines.truncate(SUMMARY);
-            lines.extend([written.html.display().to_string(), written.markdown.display().to_string()]);
+            lines.extend(written.map(|path| path.display().to_string()));
             print(&lines.join("\n"))
         }
     }

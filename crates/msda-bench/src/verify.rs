@@ -10,7 +10,7 @@ use crate::bench::Progress;
 use crate::check::Expected;
 use crate::engines::{Plain, Registry, is_cuda};
 use crate::gpu;
-use crate::parallel::in_parallel;
+use crate::parallel::{cores, in_parallel};
 use crate::record::{Check, Device, Pass};
 use crate::task::Task;
 use crate::workload::Workload;
@@ -26,8 +26,8 @@ pub struct Subject {
 
 impl Subject {
     /// The backend called `name`.
-    pub fn named(name: &str, registry: &Registry) -> Result<Self> {
-        let backend = registry.backend(name)?;
+    pub fn named(name: &str) -> Result<Self> {
+        let backend = Registry::default().backend(name)?;
         let device = if is_cuda(name) { Device::Cuda } else { Device::Cpu };
         let name = if device == Device::Cuda { name.to_owned() } else { backend.name() };
         Ok(Self { name, device, backends: vec![backend] })
@@ -38,16 +38,14 @@ impl Subject {
     /// sizes, with level sizes in device memory and with atomic additions, the generic kernel, and
     /// kernels with parameters that change with every case and seed.
     pub fn all(device: Device, seeds: &[u64]) -> Result<Vec<Self>> {
-        let registry = Registry::default();
-        let named = |name: &str| Self::named(name, &registry);
         if device == Device::Cpu {
             let isas = Isa::available().into_iter().map(|isa| format!("cpu-{isa}"));
-            return isas.chain([Plain::NAME.into()]).map(|name| named(&name)).collect();
+            return isas.chain([Plain::NAME.into()]).map(|name| Self::named(&name)).collect();
         }
         let sweep = Self { name: "cuda, any parameters".into(), device, backends: gpu::sweeps(seeds)? };
         let chosen =
             ["cuda", "cuda:generic", "cuda:half", "cuda:fixed", "cuda:levels", "cuda:sorted", "cuda:atomic"]
-                .map(named);
+                .map(Self::named);
         chosen.into_iter().chain([Ok(sweep)]).collect()
     }
 }
@@ -72,8 +70,7 @@ pub fn battery(
     // On a GPU most of the time is spent on compiling, which several workers share. CPU backends
     // use every core.
     let gpu = subjects.iter().any(|subject| subject.device == Device::Cuda);
-    let workers = if gpu { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
-    let results = in_parallel(workers, &jobs, |(subject, group, seed, backend)| {
+    let results = in_parallel(if gpu { cores() } else { 1 }, &jobs, |(subject, group, seed, backend)| {
         let what = format!("{} {}, seed {seed}", subject.name, group.name());
         progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner).step(&what);
         conformance::run(*backend, *group, *seed)
@@ -119,11 +116,10 @@ pub fn outputs(
     workloads: &[Workload],
     passes: &[Pass],
     engines: &[String],
-    registry: &Registry,
     progress: &mut dyn Progress,
 ) -> Result<Vec<Checked>> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut open = engines.iter().map(|name| registry.open(name, threads)).collect::<Result<Vec<_>>>()?;
+    let open = |name: &String| Registry::default().open(name, cores());
+    let mut open = engines.iter().map(open).collect::<Result<Vec<_>>>()?;
     progress.begin(workloads.len() * TYPES.len() * passes.len() * open.len());
     let mut all = Vec::new();
     for workload in workloads {
@@ -140,7 +136,7 @@ pub fn outputs(
                         let task = Task::whole(data, pass);
                         let outcome = match engine.refuses(&task) {
                             Some(why) => Outcome::Skipped(why),
-                            None => match expected.check(engine, data, pass) {
+                            None => match expected.check(engine, data, pass, true) {
                                 Ok(check) => Outcome::Right(check),
                                 Err(why) => Outcome::Wrong(format!("{why:#}")),
                             },

@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use serde::Deserialize;
 
 use crate::Unknown;
+use crate::engines::peers::dtypes;
 
 /// Workloads by name, with the texts of their files.
 macro_rules! built_in {
@@ -26,31 +27,24 @@ pub const BUILT_IN: [(&str, &str); 20] = built_in![
 ];
 
 /// A benchmark: sizes, types and locations of samples.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Workload {
     /// Its name: that of the file, without the extension.
+    #[serde(skip)]
     pub name: String,
     /// One line of description.
     pub about: String,
     /// Value types to measure, the main one first.
+    #[serde(deserialize_with = "dtypes")]
     pub dtypes: Vec<Dtype>,
-    spec: Spec,
-    coordinates: Coordinates,
-    locations: Locations,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    about: String,
     batch: usize,
-    queries: Queries,
+    queries: NumberOr<String>,
     heads: usize,
     channels: usize,
     levels: Vec<(usize, usize)>,
-    points: Points,
+    points: NumberOr<Vec<usize>>,
     layout: Option<String>,
-    dtypes: Vec<String>,
     #[serde(default)]
     coordinates: Coordinates,
     locations: Locations,
@@ -67,18 +61,12 @@ enum Coordinates {
     Value,
 }
 
+/// A number, or something else in its place.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
-enum Queries {
+enum NumberOr<T> {
     Number(usize),
-    Word(String),
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
-enum Points {
-    Same(usize),
-    Each(Vec<usize>),
+    Other(T),
 }
 
 /// The layout of value with this name.
@@ -147,45 +135,15 @@ impl Workload {
 
     /// A workload from its text.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
-        let file: File = toml::from_str(text).with_context(|| format!("workload {name}"))?;
-        let points = match file.points {
-            Points::Same(n) => vec![n; file.levels.len()],
-            Points::Each(points) => points,
-        };
-        let layout = file.layout.as_deref().map_or(Ok(Layout::default()), layout)?;
-        let queries = match file.queries {
-            Queries::Number(n) => n,
-            Queries::Word(word) if word == "positions" => {
-                file.levels.iter().map(|&(h, w)| h.saturating_mul(w)).sum()
-            }
-            Queries::Word(word) => bail!("queries: got '{word}', expected a number or 'positions'"),
-        };
-        ensure!(!file.dtypes.is_empty(), "dtypes: got none, expected at least one");
-        let dtypes = file.dtypes.iter().map(|d| Ok(d.parse()?)).collect::<Result<Vec<Dtype>>>()?;
-        let spec = Spec {
-            batch: file.batch,
-            queries,
-            heads: file.heads,
-            channels: file.channels,
-            levels: file.levels,
-            points,
-            layout,
-            ..Spec::default()
-        };
-        let workload = Self {
-            name: name.to_owned(),
-            about: file.about,
-            dtypes,
-            spec,
-            coordinates: file.coordinates,
-            locations: file.locations,
-        };
+        let file: Self = toml::from_str(text).with_context(|| format!("workload {name}"))?;
+        let workload = Self { name: name.to_owned(), ..file };
         let problem = workload.problem(Dtype::F32)?;
         if workload.locations.references == References::Pixels {
             let pixels: usize = problem.levels().iter().map(|l| l.h * l.w).sum();
             ensure!(
-                pixels == queries,
-                "references = 'pixels': got {queries} queries, expected one for each of {pixels} pixels"
+                pixels == problem.queries(),
+                "references = 'pixels': got {} queries, expected one for each of {pixels} pixels",
+                problem.queries()
             );
         }
         Ok(workload)
@@ -198,7 +156,28 @@ impl Workload {
             (Dtype::F64, _) | (_, Coordinates::Value) => Types::uniform(dtype),
             _ => Types::with_value(dtype),
         };
-        Ok(Problem::new(Spec { types, ..self.spec.clone() })?)
+        let points = match &self.points {
+            NumberOr::Number(n) => vec![*n; self.levels.len()],
+            NumberOr::Other(points) => points.clone(),
+        };
+        let queries = match &self.queries {
+            NumberOr::Number(n) => *n,
+            NumberOr::Other(word) if word == "positions" => {
+                self.levels.iter().map(|&(h, w)| h.saturating_mul(w)).sum()
+            }
+            NumberOr::Other(word) => bail!("queries: got '{word}', expected a number or 'positions'"),
+        };
+        Ok(Problem::new(Spec {
+            batch: self.batch,
+            queries,
+            heads: self.heads,
+            channels: self.channels,
+            levels: self.levels.clone(),
+            points,
+            layout: self.layout.as_deref().map_or(Ok(Layout::default()), layout)?,
+            types,
+            ..Spec::default()
+        })?)
     }
 
     /// Its data for values of the given type. The numbers of all types differ by rounding only.

@@ -3,12 +3,14 @@
 mod tensor_files;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use msda::{Buffer, Dtype};
 use msda_bench::files::{self, Data, Tensor, npy, safetensors};
 
-use tensor_files::{SHAPES, all_exact, allowed, exact, npy_bytes, peak_of, safetensors_bytes, tensor, types};
+use tensor_files::{
+    SHAPES, all_exact, allowed, exact, hostile, npy_bytes, peak_of, safetensors_bytes, tensor, types,
+};
 
 fn message(error: impl Into<anyhow::Error>) -> String {
     format!("{:#}", error.into())
@@ -201,26 +203,18 @@ fn files_on_disk() {
     }
 }
 
-fn hostile_folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile")
-}
-
 #[test]
 fn hostile_files_are_refused_for_the_right_reason() {
-    let mut present: Vec<_> = fs::read_dir(hostile_folder())
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    present.sort();
+    let paths = hostile();
+    let present: Vec<_> = paths.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
     // A part of the message that refuses each of them.
     let lines = include_str!("hostile.txt").lines().filter(|line| !line.starts_with('#'));
     let reasons: Vec<(&str, &str)> = lines.filter_map(|line| line.split_once(": ")).collect();
     assert_eq!(present, reasons.iter().map(|(name, _)| *name).collect::<Vec<_>>());
     let mut wrong = Vec::new();
-    for (name, expected) in reasons {
-        let path = hostile_folder().join(name);
-        let size = fs::metadata(&path).unwrap().len() as usize;
-        let (result, peak) = peak_of(|| files::read(&path));
+    for (path, (name, expected)) in paths.iter().zip(reasons) {
+        let size = fs::metadata(path).unwrap().len() as usize;
+        let (result, peak) = peak_of(|| files::read(path));
         let text = message(result.expect_err(name));
         if !text.contains(expected) {
             wrong.push(text.clone());

@@ -9,7 +9,6 @@
 mod tensor_files;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use msda::Dtype;
@@ -154,12 +153,10 @@ impl Target {
 }
 
 /// The hostile files of the repository with this extension.
-fn hostile(extension: &str) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile");
-    let mut paths: Vec<_> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    let files = paths.iter().filter(|path| path.extension().is_some_and(|e| e == extension));
-    files.map(|path| std::fs::read(path).unwrap()).collect()
+fn hostile(extension: &str) -> impl Iterator<Item = Vec<u8>> {
+    let files = tensor_files::hostile().into_iter();
+    let files = files.filter(move |path| path.extension().is_some_and(|e| e == extension));
+    files.map(|path| std::fs::read(path).unwrap())
 }
 
 #[test]

@@ -6,13 +6,13 @@
 use msda::rng::Rng;
 use msda::{Buffer, Cpu, Dtype, Inputs, Layout, Padding, Problem, Sampling, Spec, Types};
 use msda_bench::engines::{Engine, Local, Torch};
-use msda_bench::record::Pass;
+use msda_bench::record::{Device, Pass};
 use msda_bench::task::Task;
 use msda_bench::timing::Effort;
 use msda_bench::workload::Workload;
 
 fn torch() -> Option<Torch> {
-    match Torch::start(1) {
+    match Torch::start(1, Device::Cpu) {
         Ok(torch) => Some(torch),
         Err(why) if std::env::var_os("MSDA_PYTHON").is_some() => panic!("torch does not start: {why:#}"),
         Err(why) => {
@@ -117,7 +117,7 @@ fn host_time_is_told_apart_from_gpu_time() {
             eprintln!("skipped: torch finds no CUDA device to time {pass} on");
             continue;
         }
-        let mut cuda = Torch::cuda().unwrap();
+        let mut cuda = Torch::start(1, Device::Cuda).unwrap();
         let mut times = cuda.time(&task, Effort::QUICK).unwrap();
         times.sort_by(f64::total_cmp);
         let (gpu_us, host_us) = (times[times.len() / 2] * 1e3, cuda.launching(&task).host_us.unwrap());

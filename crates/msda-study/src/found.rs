@@ -4,6 +4,9 @@ use std::fmt::Display;
 
 use msda_bench::record::{Figure, Machine, Record, Skipped};
 
+/// The name of a metric, its value and its unit.
+pub(crate) type Metric<'a> = (&'a str, f64, &'a str);
+
 /// Figures, and measurements that were skipped.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
@@ -12,8 +15,8 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Adds figures of one subject: metric, value, unit. A value that is not finite is left out.
-    pub(crate) fn add(&mut self, place: impl Display, known: &[(&str, f64, &str)]) {
+    /// Adds figures of one subject. A value that is not finite is left out.
+    pub(crate) fn add(&mut self, place: impl Display, known: &[Metric<'_>]) {
         for &(metric, value, unit) in known.iter().filter(|(_, value, _)| value.is_finite()) {
             self.figures.push(Figure { name: format!("{place}.{metric}"), value, unit: unit.into() });
         }

@@ -3,7 +3,7 @@
 //!
 //! | module | what it has |
 //! |---|---|
-//! | [`ladder`] | every strategy as a kernel with its host twin |
+//! | [`ladder`] | every strategy (`ladder.toml`) as a kernel with its host twin |
 //! | [`engines`], [`verify`] | rungs as engines, and their results |
 //! | [`probes`] | kernels that measure limits, and the documents' experiments |
 //! | [`analyze`] | the work of a workload, the compiled kernel, hardware counters |
@@ -11,6 +11,7 @@
 //! | [`claims`] | statements of the documents (`claims.toml`), judged by facts |
 //! | [`founding`] | the answer to the documents (`founding.toml`), `docs/FOUNDING.md` |
 //! | [`report`] | the study's sections of a report |
+//! | `listed` | enums that list their variants |
 //! | `found` | the figures of a command so far, for its record |
 //! | `tensor_map`, `texture`, `persisting` | parts of the driver that only rungs use |
 //!
@@ -25,6 +26,7 @@ mod found;
 pub mod founding;
 mod functions;
 pub mod ladder;
+mod listed;
 mod persisting;
 pub mod probes;
 pub mod report;

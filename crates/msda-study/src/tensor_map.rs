@@ -100,9 +100,9 @@ impl TensorMap {
 /// Windows of value, whose address is known when a kernel is launched: the place of each
 /// description in the kernel's argument, and the window with its offset as the address.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct TmaWindows(pub(crate) Vec<(usize, Tiled)>);
+pub(crate) struct Windows(pub(crate) Vec<(usize, Tiled)>);
 
-impl Resource for TmaWindows {
+impl Resource for Windows {
     fn bytes(&self) -> usize {
         0
     }

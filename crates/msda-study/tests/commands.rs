@@ -175,7 +175,7 @@ fn commands_of_the_answer_are_real() {
     let of_study =
         |row: &Vec<String>| Some(row[1].strip_prefix("`msda-study ")?.trim_end_matches('`').to_owned());
     let commands: std::collections::BTreeSet<String> =
-        founding.files.rows.iter().filter_map(of_study).collect();
+        founding.tables[0].rows.iter().filter_map(of_study).collect();
     assert!(commands.len() > 5, "{commands:?}");
     let study = study();
     for words in commands {

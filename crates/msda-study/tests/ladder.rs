@@ -72,7 +72,7 @@ fn forward(backend: &dyn Backend, p: &Problem, [value, locations, weights]: &[Bu
 
 /// What a rung may be off by, for an output whose taps add up to `sum` where none is negative.
 fn allowed(rung: &Rung, sum: f64) -> f64 {
-    let own = match rung.name {
+    let own = match rung.name.as_str() {
         // Half a step of the largest value, for weights that add up to 1.
         "int8" => 1.0 / 254.0,
         // The same, and interpolation weights and sums of four taps are rounded to eleven bits.
@@ -144,7 +144,7 @@ fn other_rungs_keep_what_they_promise() {
                 continue;
             }
             taken += 1;
-            let backend = Cuda::with_pick(&device, rung.name, move |_| Some(kernel));
+            let backend = Cuda::with_pick(&device, &rung.name, move |_| Some(kernel));
             let got = forward(&backend, &p, &inputs).unwrap();
             let again = forward(&backend, &p, &inputs).unwrap();
             assert_eq!(got.to_le_bytes(), again.to_le_bytes(), "{} on {p}: another result", rung.name);

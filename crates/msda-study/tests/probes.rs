@@ -5,13 +5,11 @@
 mod common;
 
 use msda_bench::bench::Silent;
-use msda_study::probes::{self, NAMES, Options};
+use msda_study::probes::{self, Options};
 
 #[test]
 fn every_probe_is_right_and_finds_what_can_be() {
-    if common::device().is_none() {
-        return;
-    }
+    let Some(_) = common::device() else { return };
     let options = Options { quick: true, ..Options::default() };
     let record = probes::run(&options, &mut Silent).unwrap();
     let value =
@@ -21,7 +19,7 @@ fn every_probe_is_right_and_finds_what_can_be() {
         let least = if figure.name.ends_with(".std") { 0.0 } else { f64::MIN_POSITIVE };
         assert!(figure.value.is_finite() && figure.value >= least, "{figure:?}");
     }
-    for name in NAMES.map(|name| format!("probe.{name}")) {
+    for name in probes::names().into_iter().map(|name| format!("probe.{name}")) {
         let found = record.figures.iter().any(|f| f.name.starts_with(&name));
         assert!(found || record.skipped.iter().any(|s| s.what.starts_with(&name)), "{name}");
     }

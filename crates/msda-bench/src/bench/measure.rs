@@ -38,12 +38,9 @@ struct Timed {
     times: Vec<f64>,
 }
 
-/// The result of one engine on one task.
-enum Outcome {
-    /// The measurement so far, and its times in milliseconds.
-    Measured(Box<Measurement>, Vec<f64>),
-    Refused(String),
-}
+/// The measurement of one engine on one task so far, and its times in milliseconds; or why it
+/// refuses the task.
+type Outcome = Result<(Measurement, Vec<f64>), String>;
 
 impl Bench<'_> {
     /// Measures the plan of a workload. Every engine is reported when its first turn is over.
@@ -86,31 +83,29 @@ impl Bench<'_> {
         }
         let key = (cell.engine.clone(), cell.threads);
         let what = format!("{} {} {}", typed.workload.name, cell.engine, cell.dtype);
-        let mut engine = match self.open.remove(&key) {
-            Some(engine) => engine,
-            None => match self.registry.open(&cell.engine, cell.threads) {
-                Ok(engine) => engine,
-                Err(why) if self.guests.contains(&cell.engine) => {
-                    self.lose(&cell.engine, what, &why);
-                    return Ok(None);
-                }
-                Err(why) => return Err(why),
-            },
+        let open = || self.registry.open(&cell.engine, cell.threads);
+        let mut engine = match self.open.remove(&key).map_or_else(open, Ok) {
+            Ok(engine) => engine,
+            Err(why) if self.guests.contains(&cell.engine) => {
+                self.lose(&cell.engine, what, &why);
+                return Ok(None);
+            }
+            Err(why) => return Err(why),
         };
         let mut timed = None;
         match self.measure_cell(typed, cell, &mut *engine) {
-            Ok(Outcome::Measured(measurement, times)) => {
+            Ok(Ok((measurement, times))) => {
                 let again = engine.device() == Device::Cpu && !self.options.brief;
                 let turn = if again { format!(", turn 1 of {TURNS}") } else { String::new() };
                 self.progress.note(&(line(&measurement) + &turn));
                 if again {
-                    let (measurement, engine) = (self.measurements.len(), key.clone());
+                    let (measurement, engine) = (self.record.measurements.len(), key.clone());
                     timed = Some(Timed { measurement, engine, pass: cell.pass, times });
                 }
-                self.measurements.push(*measurement);
+                self.record.measurements.push(measurement);
             }
-            Ok(Outcome::Refused(why)) if self.options.brief => self.fail(what, why),
-            Ok(Outcome::Refused(why)) => self.skip(what, why),
+            Ok(Err(why)) if self.options.brief => self.fail(what, why),
+            Ok(Err(why)) => self.record.skip(what, why),
             Err(why) if engine.is_guest() || self.options.brief => {
                 let what = format!("{what} {}", cell.pass);
                 if !engine.is_alive() {
@@ -121,8 +116,8 @@ impl Bench<'_> {
             }
             Err(why) => return Err(why),
         }
-        if engine.device() == Device::Cuda {
-            self.gpu = gpu::state(self.ordinal);
+        if let Some(gpu) = self.record.machine.gpu.as_mut().filter(|_| engine.device() == Device::Cuda) {
+            gpu.after = gpu::state(self.ordinal);
         }
         self.open.insert(key, engine);
         Ok(timed)
@@ -131,7 +126,7 @@ impl Bench<'_> {
     /// Notes a failure at once, and in the record.
     fn fail(&mut self, what: String, why: String) {
         self.progress.note(&format!("failed: {what}: {why}"));
-        self.skip(what, why);
+        self.record.skip(what, why);
     }
 
     /// Notes that an engine has failed and is left out from now on.
@@ -161,7 +156,7 @@ impl Bench<'_> {
                 }
                 Err(why) => return Err(why).with_context(|| format!("timing {}", engine.0)),
             }
-            self.measurements[*measurement].time = summarize(times);
+            self.record.measurements[*measurement].time = summarize(times);
         }
         Ok(())
     }
@@ -190,15 +185,18 @@ impl Bench<'_> {
         let TypedWorkload { workload, data, expected, reads } = typed;
         let task = Task::whole(data, cell.pass);
         if let Some(why) = engine.refuses(&task) {
-            return Ok(Outcome::Refused(why));
+            return Ok(Err(why));
         }
-        let check = match self.options.brief {
-            // A run on a few queries may need kernels of its own.
-            true => expected.check_whole(engine, data, cell.pass)?,
-            false => expected.check(engine, data, cell.pass)?,
-        };
-        let work =
-            work::work(&data.problem, *reads, cell.pass, &self.ceilings, engine.device(), cell.threads);
+        // A run on a few queries may need kernels of its own.
+        let check = expected.check(engine, data, cell.pass, !self.options.brief)?;
+        let work = work::work(
+            &data.problem,
+            *reads,
+            cell.pass,
+            &self.record.ceilings,
+            engine.device(),
+            cell.threads,
+        );
         let times = engine
             .time(&task, self.effort(engine.device()))
             .with_context(|| format!("timing {}", engine.name()))?;
@@ -219,7 +217,7 @@ impl Bench<'_> {
             work,
             check,
         };
-        Ok(Outcome::Measured(Box::new(measurement), times))
+        Ok(Ok((measurement, times)))
     }
 }
 

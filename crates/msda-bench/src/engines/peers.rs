@@ -53,7 +53,8 @@ pub struct Peer {
     pub exact: Option<bool>,
 }
 
-fn dtypes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Dtype>, D::Error> {
+/// Reads the names of types: at least one.
+pub(crate) fn dtypes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Dtype>, D::Error> {
     let names = Vec::<String>::deserialize(from)?;
     if names.is_empty() {
         return Err(de::Error::custom("dtypes: got none, expected at least one"));
@@ -139,13 +140,10 @@ pub fn find(name: &str) -> Result<Peer> {
     let bare = name.strip_prefix(PREFIX).unwrap_or(name);
     let peers = load()?;
     let names: Vec<String> = peers.iter().map(Peer::engine).collect();
-    match peers.into_iter().find(|peer| peer.name == bare) {
-        Some(peer) => Ok(peer),
-        None => {
-            let others = ", or a peer of the file that MSDA_ENGINES names";
-            Err(Unknown::or("engine", &format!("{PREFIX}{bare}"), &names, others).into())
-        }
-    }
+    peers.into_iter().find(|peer| peer.name == bare).ok_or_else(|| {
+        let others = ", or a peer of the file that MSDA_ENGINES names";
+        Unknown::or("engine", &format!("{PREFIX}{bare}"), &names, others).into()
+    })
 }
 
 /// Imports each peer's module. The answer has the reason of each failure.

@@ -104,24 +104,16 @@ type Plane<F> = [Vec<F>; 3];
 /// are the same on every run.
 fn backward<T: Element>(p: &Problem, args: &Args<'_>, value: &[T], upstream: Slice<'_>, to: Gradients<'_>) {
     let upstream = T::slice(&upstream).expect("the output's gradient was checked to have the value's type");
-    let planes: Vec<Plane<T::Acc>> = (0..p.batch() * p.heads())
-        .into_par_iter()
-        .map(|i| plane(p, args, value, upstream, i / p.heads(), i % p.heads()))
-        .collect();
+    let planes: Vec<Plane<T::Acc>> =
+        (0..p.batch() * p.heads()).into_par_iter().map(|i| plane(p, args, value, upstream, i)).collect();
     let to = [(Role::Value, to.value), (Role::Locations, to.locations), (Role::Weights, to.weights)];
     for (i, (role, to)) in to.into_iter().enumerate() {
         store(p, role, to, |plane| &planes[plane][i]);
     }
 }
 
-fn plane<T: Element>(
-    p: &Problem,
-    args: &Args<'_>,
-    value: &[T],
-    upstream: &[T],
-    image: usize,
-    head: usize,
-) -> Plane<T::Acc> {
+fn plane<T: Element>(p: &Problem, args: &Args<'_>, value: &[T], upstream: &[T], i: usize) -> Plane<T::Acc> {
+    let (image, head) = (i / p.heads(), i % p.heads());
     let (zero, d, n) = (T::Acc::ZERO, p.channels(), p.samples());
     let [mut grad_value, mut grad_locations, mut grad_weights] =
         [p.positions() * d, p.queries() * n * 2, p.queries() * n].map(|len| vec![zero; len]);

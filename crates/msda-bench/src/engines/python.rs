@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use msda_trust as trust;
@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::parallel::wait;
 use crate::record::Device;
 
 const SCRIPT: &str = include_str!("torch.py");
@@ -38,18 +39,6 @@ fn timeout() -> Result<Duration> {
 
 /// The first words of the error if no Python has torch.
 pub(crate) const NO_TORCH: &str = "no Python with torch";
-
-/// Waits for a process to end, but not longer than `limit`.
-fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
-    let begin = Instant::now();
-    loop {
-        let status = child.try_wait()?;
-        if status.is_some() || begin.elapsed() >= limit {
-            return Ok(status);
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 /// Ends a process. One that hangs inside a driver cannot be ended; it is left behind.
 fn end(child: &mut Child) -> Option<ExitStatus> {
@@ -123,19 +112,19 @@ pub(super) struct Python {
     folder: TempDir,
     /// Whether it still answers. It does not after its end, a missing or a wrong answer.
     pub(super) alive: bool,
-    /// The version of torch.
-    pub(super) torch: String,
-    /// Whether torch can use a CUDA device.
-    pub(super) cuda: bool,
+    /// Its first reply.
+    pub(super) hello: Reply,
 }
 
 /// A reply. Different requests have different fields.
 #[derive(Deserialize, Default)]
 pub(super) struct Reply {
+    /// The version of torch.
     #[serde(default)]
-    torch: String,
+    pub(super) torch: String,
+    /// Whether torch can use a CUDA device.
     #[serde(default)]
-    cuda: bool,
+    pub(super) cuda: bool,
     /// Milliseconds of each run.
     #[serde(default)]
     pub(super) times: Vec<f64>,
@@ -172,10 +161,8 @@ impl Python {
         let to = child.stdin.take().context("no pipe to Python")?;
         let from = lines(child.stdout.take().context("no pipe from Python")?);
         let limit = timeout()?;
-        let mut python =
-            Self { child, to, from, limit, folder, alive: true, torch: String::new(), cuda: false };
-        let hello = python.reply().context("starting torch")?;
-        (python.torch, python.cuda) = (hello.torch, hello.cuda);
+        let mut python = Self { child, to, from, limit, folder, alive: true, hello: Reply::default() };
+        python.hello = python.reply().context("starting torch")?;
         Ok(python)
     }
 

@@ -5,6 +5,7 @@ use msda::oracle::Oracle;
 use msda::{Backend, Cpu, Isa};
 
 use super::{Engine, Local, Plain, Torch, is_cuda, peers};
+use crate::record::Device;
 use crate::{Unknown, gpu};
 
 /// Engines that run in this process, besides the instruction sets of `cpu`.
@@ -55,9 +56,8 @@ impl Registry {
         if isa || IN_PROCESS.contains(&name) {
             return Ok(());
         }
-        let others = ["torch", "torch-cuda"].map(String::from);
         let mut known = in_process();
-        known.extend(others);
+        known.extend(["torch", "torch-cuda"].map(String::from));
         known.extend(peers::load()?.iter().map(peers::Peer::engine));
         Err(Unknown::new("engine", name, &known).into())
     }
@@ -70,8 +70,8 @@ impl Registry {
             return source.open(name);
         }
         match name {
-            "torch" => Ok(Box::new(Torch::start(threads)?)),
-            "torch-cuda" => Ok(Box::new(Torch::cuda()?)),
+            "torch" => Ok(Box::new(Torch::start(threads, Device::Cpu)?)),
+            "torch-cuda" => Ok(Box::new(Torch::start(1, Device::Cuda)?)),
             _ if is_cuda(name) => gpu::open(name),
             _ if name.starts_with(peers::PREFIX) => Ok(Box::new(Torch::peer(peers::find(name)?, threads)?)),
             _ => Ok(Box::new(Local::new(self.backend(name)?, threads)?)),

@@ -26,35 +26,27 @@ pub struct Torch {
 }
 
 impl Torch {
-    /// torch's grid_sample on the processor, with that many threads.
-    pub fn start(threads: usize) -> Result<Self> {
-        Self::on(threads, Device::Cpu)
+    /// torch's grid_sample on the processor, or on the first CUDA device. The number of threads
+    /// counts on the processor only.
+    pub fn start(threads: usize, device: Device) -> Result<Self> {
+        Ok(Self { python: Python::start(threads, device)?, device, peer: None, written: None, host_us: None })
     }
 
-    /// torch's grid_sample on the first CUDA device.
-    pub fn cuda() -> Result<Self> {
-        Self::on(1, Device::Cuda)
-    }
-
-    /// A peer on its device. The number of threads counts on the processor only.
+    /// A peer on its device.
     pub fn peer(peer: Peer, threads: usize) -> Result<Self> {
-        let mut torch = Self::on(threads, peer.device)?;
+        let mut torch = Self::start(threads, peer.device)?;
         torch.python.ask(&peer.request()).with_context(|| peer.engine())?;
         Ok(Self { peer: Some(peer), ..torch })
     }
 
-    fn on(threads: usize, device: Device) -> Result<Self> {
-        Ok(Self { python: Python::start(threads, device)?, device, peer: None, written: None, host_us: None })
-    }
-
     /// The version of torch.
     pub fn version(&self) -> &str {
-        &self.python.torch
+        &self.python.hello.torch
     }
 
     /// Whether this torch can use a CUDA device.
     pub fn finds_cuda(&self) -> bool {
-        self.python.cuda
+        self.python.hello.cuda
     }
 
     /// Times a task, or without an effort runs it once and leaves its results in files.

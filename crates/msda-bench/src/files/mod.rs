@@ -38,17 +38,13 @@ pub fn write(path: impl AsRef<Path>, tensors: &[(String, Tensor)]) -> anyhow::Re
     store(path, tensors).with_context(|| format!("cannot write '{}'", path.display()))
 }
 
-enum Format {
-    Npy,
-    Safetensors,
-}
-
-fn format(path: &Path) -> msda::Result<Format> {
+/// Whether it is an `.npy` file; otherwise it is a `.safetensors` file.
+fn is_npy(path: &Path) -> msda::Result<bool> {
     let extension = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let refused = |got| Error::new(ErrorKind::Unsupported, "file extension", got, ".npy or .safetensors");
     match extension.as_str() {
-        "npy" => Ok(Format::Npy),
-        "safetensors" => Ok(Format::Safetensors),
+        "npy" => Ok(true),
+        "safetensors" => Ok(false),
         "" => Err(refused("none".to_string())),
         "npz" => Err(refused(".npz".to_string()).hint("an .npz is a zip archive of .npy files: unzip it")),
         "pt" | "pth" => {
@@ -59,29 +55,27 @@ fn format(path: &Path) -> msda::Result<Format> {
 }
 
 fn load(path: &Path) -> anyhow::Result<BTreeMap<String, Tensor>> {
-    let format = format(path)?;
+    let is_npy = is_npy(path)?;
     // Reading a pipe blocks, and a device may have no end.
     ensure!(fs::metadata(path)?.is_file(), "got a folder, pipe or device, expected a regular file");
     let bytes = fs::read(path)?;
-    Ok(match format {
-        Format::Npy => {
-            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            BTreeMap::from([(stem, npy::parse(&bytes)?)])
-        }
-        Format::Safetensors => safetensors::parse(&bytes)?,
-    })
+    if !is_npy {
+        return Ok(safetensors::parse(&bytes)?);
+    }
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(BTreeMap::from([(stem, npy::parse(&bytes)?)]))
 }
 
 fn store(path: &Path, tensors: &[(String, Tensor)]) -> anyhow::Result<()> {
-    let bytes = match (format(path)?, tensors) {
-        (Format::Npy, [(_, tensor)]) => npy::encode(tensor)?,
-        (Format::Npy, _) => {
+    let bytes = match (is_npy(path)?, tensors) {
+        (false, _) => safetensors::encode(tensors)?,
+        (true, [(_, tensor)]) => npy::encode(tensor)?,
+        (true, _) => {
             let got = format!("{} tensors", tensors.len());
             return Err(Error::new(ErrorKind::Unsupported, "an .npy file", got, "exactly one")
                 .hint("a .safetensors file holds any number of tensors")
                 .into());
         }
-        (Format::Safetensors, _) => safetensors::encode(tensors)?,
     };
     replace(path, &bytes)
 }

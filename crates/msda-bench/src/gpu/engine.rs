@@ -12,7 +12,7 @@ use msda_cuda::kernels::Kernel;
 use msda_cuda::{Levels, Operands, Plan, Request, Scatter, Sizes, Sums, Target, jit};
 
 use crate::engines::{Engine, Launching, split_cuda};
-use crate::parallel::in_parallel;
+use crate::parallel::{cores, in_parallel};
 use crate::record::{Device, Pass, Replay};
 use crate::task::{Key, Results, Task};
 use crate::timing::{Effort, summarize};
@@ -241,8 +241,7 @@ impl Engine for Cuda {
     }
 
     fn prepare(&self, problems: &[(Problem, Pass)]) {
-        let workers = std::thread::available_parallelism().map_or(1, usize::from);
-        in_parallel(workers, problems, |(problem, pass)| {
+        in_parallel(cores(), problems, |(problem, pass)| {
             let pass = whole_pass(*pass, None);
             let operands = Operands::for_pass(problem, None, pass);
             let request = self.kernel.apply(Request { pass, ..Request::new(problem, &operands) });

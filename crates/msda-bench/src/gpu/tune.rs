@@ -18,7 +18,7 @@ use msda_cuda::{Operands, Request, Target};
 use crate::bench::Progress;
 use crate::check::Expected;
 use crate::gpu::kernels::whole_pass;
-use crate::parallel::in_parallel;
+use crate::parallel::{cores, in_parallel};
 use crate::record::Pass;
 use crate::task::{Results, Task};
 use crate::timing::summarize;
@@ -180,8 +180,7 @@ impl<'a> Bench<'a> {
     fn compile(&self, kernels: &[Kernel]) -> Vec<(Kernel, String)> {
         let request = self.resident.request();
         let target = Target::of(self.resident.plan().device());
-        let workers = std::thread::available_parallelism().map_or(1, usize::from);
-        let failed = in_parallel(workers, kernels, |kernel| {
+        let failed = in_parallel(cores(), kernels, |kernel| {
             let why = match kernel.refuses(&request, &target) {
                 Some(why) => why,
                 None => {

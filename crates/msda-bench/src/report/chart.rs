@@ -4,30 +4,18 @@
 use super::number::short;
 use super::page::{bold, html_escape, small};
 use super::svg::scale::Scale;
-use super::svg::{Anchor, CHAR, Canvas, LINE, Shape, WIDTH, cut, swatch, width};
+use super::svg::{CHAR, Canvas, LINE, Shape, WIDTH, cut, swatch, width};
 use super::table::Table;
 
-/// Plots side by side, with a common legend. Markdown shows the tables instead.
+/// Plots side by side, with a common legend. Markdown shows tables of the numbers instead.
 #[derive(Default)]
 pub struct Plots {
     /// The legend: classes of the style sheet, shape and name. May be empty.
     pub legend: Vec<(String, Shape, String)>,
     /// How to read the plots; may be empty.
     pub note: String,
-    /// The plots.
-    pub plots: Vec<Plot>,
-}
-
-/// A plot with its caption.
-pub struct Plot {
-    /// The title.
-    pub title: String,
-    /// Small text beside the title.
-    pub detail: String,
-    /// The drawing.
-    pub svg: String,
-    /// The same numbers. None where a table follows the plot anyway.
-    pub table: Option<Table>,
+    /// The charts.
+    pub charts: Vec<Chart>,
 }
 
 impl Plots {
@@ -44,16 +32,17 @@ impl Plots {
         if !self.note.is_empty() {
             out += &format!("<p class=\"note\">{}</p>\n", html_escape(&self.note));
         }
-        let plot = |plot: &Plot| {
-            let (title, detail) = (html_escape(&plot.title), small(&plot.detail));
-            format!("<figure>\n<figcaption>{title}{detail}</figcaption>\n{}</figure>\n", plot.svg)
+        let plot = |chart: &Chart| {
+            let (title, detail) = (html_escape(&chart.title), small(&chart.detail));
+            format!("<figure>\n<figcaption>{title}{detail}</figcaption>\n{}</figure>\n", chart.svg())
         };
-        out + &format!("<div class=\"plots\">\n{}</div>\n", self.plots.iter().map(plot).collect::<String>())
+        let plots: String = self.charts.iter().map(plot).collect();
+        out + &format!("<div class=\"plots\">\n{plots}</div>\n")
     }
 
     pub(super) fn markdown(&self) -> String {
-        let tabled = self.plots.iter().filter_map(|p| Some((p, p.table.as_ref()?)));
-        let shown = |(p, t): (&Plot, &Table)| format!("{}\n\n{}", bold(&p.title, &p.detail), t.markdown());
+        let tabled = self.charts.iter().filter(|chart| !chart.has_table);
+        let shown = |c: &Chart| format!("{}\n\n{}", bold(&c.title, &c.detail), c.table().markdown());
         tabled.map(shown).collect::<Vec<_>>().join("\n")
     }
 }
@@ -73,6 +62,8 @@ pub struct Chart {
     pub unit: &'static str,
     /// What a vertical line at 1 is; empty for no line.
     pub line: &'static str,
+    /// Whether a table with the same numbers follows anyway.
+    pub has_table: bool,
     /// The column of our own numbers in the table of the chart; empty for none.
     pub own: String,
     /// The rows.
@@ -124,8 +115,8 @@ const GUTTER: f64 = 18.0;
 
 impl Chart {
     /// Charts with a common legend. A cross means what `failed` says.
-    pub fn plots(charts: &[Self], failed: &str) -> Plots {
-        let mut marks: Vec<&Mark> = charts.iter().flat_map(|c| &c.rows).flat_map(|r| &r.marks).collect();
+    pub fn plots(charts: Vec<Self>, failed: &str) -> Plots {
+        let mut marks: Vec<&Mark> = charts.iter().flat_map(Self::marks).collect();
         marks.sort_by_key(|m| (m.failed, m.order, &m.name));
         marks.dedup_by_key(|m| (m.failed, &m.name));
         let (wrong, right): (Vec<&Mark>, Vec<&Mark>) = marks.into_iter().partition(|m| m.failed);
@@ -135,19 +126,16 @@ impl Chart {
             let names: Vec<&str> = wrong.iter().map(|m| m.name.as_str()).collect();
             legend.push(("cross".into(), Shape::Cross, format!("{failed}: {}", names.join("; "))));
         }
-        let plot = |chart: &Self| Plot {
-            title: chart.title.clone(),
-            detail: chart.detail.clone(),
-            svg: chart.svg(),
-            table: Some(chart.table()),
-        };
-        Plots { legend, note: String::new(), plots: charts.iter().map(plot).collect() }
+        Plots { legend, note: String::new(), charts }
+    }
+
+    fn marks(&self) -> impl Iterator<Item = &Mark> {
+        self.rows.iter().flat_map(|r| &r.marks)
     }
 
     /// The numbers.
     fn table(&self) -> Table {
-        let mut columns: Vec<((usize, usize), &str)> =
-            self.rows.iter().flat_map(|r| &r.marks).map(|m| (m.order, m.name.as_str())).collect();
+        let mut columns: Vec<_> = self.marks().map(|m| (m.order, m.name.as_str())).collect();
         columns.sort_unstable();
         columns.dedup();
         let own = (!self.own.is_empty()).then_some(self.own.as_str());
@@ -164,12 +152,12 @@ impl Chart {
     /// The drawing.
     pub fn svg(&self) -> String {
         let rows = &self.rows;
-        let values = || rows.iter().flat_map(|r| &r.marks).filter(|m| !m.failed).map(|m| m.value);
+        let values = || self.marks().filter(|m| !m.failed).map(|m| m.value);
         let start = if self.line.is_empty() { values().next().unwrap_or(1.0) } else { 1.0 };
         let (lo, hi) = (values().fold(start, f64::min), values().fold(start, f64::max));
         let length = |r: &Row| r.name.chars().count().max(r.own.0.chars().count());
         let left = rows.iter().map(length).max().unwrap_or(0).min(NAME) as f64 * CHAR + 12.0;
-        let gutter = if rows.iter().flat_map(|r| &r.marks).any(|m| m.failed) { GUTTER } else { 0.0 };
+        let gutter = if self.marks().any(|m| m.failed) { GUTTER } else { 0.0 };
         let right = WIDTH - width(&self.label(hi)).max(width("44x")) - 12.0 - gutter;
         let end = (hi * 1.05).max(2.0 * start.min(lo));
         // Left of the line there is room for a number.
@@ -190,7 +178,7 @@ impl Chart {
         canvas.axis(&scale, (TOP, bottom), unit, self.axis);
         let one = if self.line.is_empty() { left } else { scale.at(1.0) };
         if !self.line.is_empty() {
-            canvas.text("ours", Anchor::Middle, one.max(left + width(self.line) / 2.0), TOP - 7.0, self.line);
+            canvas.text("ours mid", one.max(left + width(self.line) / 2.0), TOP - 7.0, self.line);
         }
         for (i, row) in rows.iter().enumerate() {
             self.draw(&mut canvas, row, (&scale, one), TOP + i as f64 * pitch + (pitch + 6.0) / 2.0);
@@ -208,8 +196,8 @@ impl Chart {
 
     fn draw(&self, canvas: &mut Canvas, row: &Row, (scale, one): (&Scale, f64), middle: f64) {
         let base = if row.own.0.is_empty() { middle + 4.0 } else { middle - 1.0 };
-        canvas.text("name", Anchor::Start, 0.0, base, &cut(&row.name, NAME));
-        canvas.text("tick", Anchor::Start, 0.0, middle + LINE - 1.0, &row.own.0);
+        canvas.text("name", 0.0, base, &cut(&row.name, NAME));
+        canvas.text("tick", 0.0, middle + LINE - 1.0, &row.own.0);
         let (failed, mut marks): (Vec<&Mark>, Vec<&Mark>) = row.marks.iter().partition(|m| m.failed);
         marks.sort_by(|a, b| a.value.total_cmp(&b.value));
         let at = |mark: &Mark| scale.at(mark.value);
@@ -220,7 +208,7 @@ impl Chart {
             }
             // Left of our line it would be written over the gap.
             if !last.bold && at(last) >= one && (marks.len() > 1 || self.line.is_empty()) {
-                canvas.text("tick", Anchor::Start, at(last) + 8.0, middle + 4.0, &self.label(last.value));
+                canvas.text("tick", at(last) + 8.0, middle + 4.0, &self.label(last.value));
             }
         }
         if let Some(bold) = marks.iter().find(|mark| mark.bold) {
@@ -228,7 +216,7 @@ impl Chart {
             // The number must not cross the line.
             let half = width(&text) / 2.0 + 3.0;
             let x = if (x - one).abs() >= half { x } else { one + if x < one { -half } else { half } };
-            canvas.text("best", Anchor::Middle, x.max(scale.from + half), middle - 8.0, &text);
+            canvas.text("best mid", x.max(scale.from + half), middle - 8.0, &text);
         }
         // The mark whose number is bold is drawn last, over the others.
         let (bold, others): (Vec<&Mark>, Vec<&Mark>) = marks.iter().rev().partition(|mark| mark.bold);

@@ -2,7 +2,7 @@
 //! one run.
 
 use super::group::{Setting, is_own, is_pinned, is_torch, positive};
-use super::names;
+use super::{by_key, names};
 use crate::record::{Device, Measurement, Pass, Record};
 
 /// Beginnings of the names of workloads that are taken from models. Only these count for the
@@ -33,8 +33,7 @@ pub(super) enum Verdict {
 /// An engine that is not held to the tolerance may round to 16 bits. It fails if it is outside the
 /// tolerance in a wider type: in its own type, or, on the same workload of the same run, in f32.
 pub(super) fn verdict(record: &Record, m: &Measurement) -> Verdict {
-    let within = |m: &Measurement| m.check.max_error <= m.check.tolerance;
-    if within(m) {
+    if m.within() {
         return Verdict::Passed;
     }
     if !m.check.inexact || !["f16", "bf16"].contains(&m.dtype.as_str()) {
@@ -44,7 +43,7 @@ pub(super) fn verdict(record: &Record, m: &Measurement) -> Verdict {
         t.dtype == "f32" && (&t.engine, &t.workload, t.pass) == (&m.engine, &m.workload, m.pass)
     };
     let rounded = match record.measurements.iter().find(twin) {
-        Some(twin) => within(twin),
+        Some(twin) => twin.within(),
         None => m.check.max_error <= ROUNDING * m.check.tolerance,
     };
     if rounded { Verdict::Rounded } else { Verdict::Failed }
@@ -136,34 +135,26 @@ fn key(m: &Measurement) -> (&str, &str, Pass, &str, usize, Setting) {
 /// Comparisons as charts: the GPU before the processor, forward before backward, f16 before f32 on
 /// a GPU.
 pub(super) fn panels<'a>(all: impl Iterator<Item = Comparison<'a>>) -> Vec<Panel<'a>> {
-    let mut panels: Vec<Panel<'a>> = Vec::new();
-    for c in all {
+    let key = |c: &Comparison<'a>| {
         let m = c.ours;
-        let (processor, setting) = (names::processor(c.run, m.device), Setting::of(m));
-        let same = |p: &&mut Panel<'_>| {
-            (&p.processor, p.setting, p.pass, p.dtype, p.threads)
-                == (&processor, setting, m.pass, m.dtype.as_str(), m.threads)
-        };
-        match panels.iter_mut().find(same) {
-            Some(panel) => panel.rows.push(c),
-            None => panels.push(Panel {
-                processor,
-                setting,
-                pass: m.pass,
-                dtype: &m.dtype,
-                threads: m.threads,
-                rows: vec![c],
-            }),
-        }
-    }
+        (names::processor(c.run, m.device), Setting::of(m), m.pass, m.dtype.as_str(), m.threads)
+    };
+    let panel = |((processor, setting, pass, dtype, threads), rows)| Panel {
+        processor,
+        setting,
+        pass,
+        dtype,
+        threads,
+        rows,
+    };
+    let mut panels: Vec<Panel<'a>> = by_key(all, key).into_iter().map(panel).collect();
     let dtype = |p: &Panel<'_>| match (p.setting.device, p.dtype) {
         (Device::Cuda, "f16") | (Device::Cpu, "f32") => 0,
         _ => 1 + super::dtype_order(p.dtype).0,
     };
     panels.sort_by(|a, b| {
         let place = |p: &Panel<'_>| std::cmp::Reverse((p.setting.device, p.threads));
-        let passes = |p: &Panel<'_>| p.pass == Pass::Backward;
-        (place(a), &a.processor, passes(a), dtype(a)).cmp(&(place(b), &b.processor, passes(b), dtype(b)))
+        (place(a), &a.processor, a.pass, dtype(a)).cmp(&(place(b), &b.processor, b.pass, dtype(b)))
     });
     panels
 }
@@ -171,26 +162,19 @@ pub(super) fn panels<'a>(all: impl Iterator<Item = Comparison<'a>>) -> Vec<Panel
 /// The comparisons that the headline is about: workloads of models, or all if there is none of a
 /// model. A workload that several runs compare comes from the run with most other implementations,
 /// and of these from the newest. On a processor only the largest number of threads counts.
-pub(super) fn headline(records: &[Record]) -> Vec<Panel<'_>> {
-    let mut best: Vec<Comparison<'_>> = Vec::new();
+pub(super) fn headline<'a>(records: &'a [Record]) -> Vec<Panel<'a>> {
     let mut all: Vec<_> = records.iter().flat_map(comparisons).filter(|c| c.fastest().is_some()).collect();
     if all.iter().any(|c| is_model(&c.ours.workload)) {
         all.retain(|c| is_model(&c.ours.workload));
     }
-    for c in all {
-        let place = |c: &Comparison<'_>| names::processor(c.run, c.ours.device);
-        let same = |b: &&mut Comparison<'_>| {
-            place(b) == place(&c)
-                && (&b.ours.workload, b.ours.pass, &b.ours.dtype, Setting::of(b.ours))
-                    == (&c.ours.workload, c.ours.pass, &c.ours.dtype, Setting::of(c.ours))
-        };
-        let rank = |c: &Comparison<'_>| (c.ours.threads, c.counted().count(), c.run.created.clone());
-        match best.iter_mut().find(same) {
-            Some(b) if rank(b) < rank(&c) => *b = c,
-            Some(_) => {}
-            None => best.push(c),
-        }
-    }
+    let same = |c: &Comparison<'_>| {
+        let m = c.ours;
+        (names::processor(c.run, m.device), m.workload.clone(), m.pass, m.dtype.clone(), Setting::of(m))
+    };
+    // The last of those with the same rank counts, so they are reversed.
+    let rank = |c: &Comparison<'_>| (c.ours.threads, c.counted().count(), c.run.created.clone());
+    let most = |(_, own): (_, Vec<Comparison<'a>>)| own.into_iter().rev().max_by_key(rank);
+    let mut best: Vec<Comparison<'_>> = by_key(all, same).into_iter().filter_map(most).collect();
     let order = |c: &Comparison<'_>| {
         let model = MODELS.iter().position(|model| c.ours.workload.starts_with(model));
         (model, std::cmp::Reverse(c.ours.workload.clone()))

@@ -1,9 +1,7 @@
 //! Measurements in groups that can be compared.
 
-use std::collections::BTreeSet;
-
-use super::Extension;
-use super::number::{NONE, short};
+use super::number::{NONE, figure, short};
+use super::{Extensions, by_key, distinct};
 use crate::engines;
 use crate::record::{Device, Measurement, Pass, Record};
 
@@ -13,7 +11,7 @@ pub(super) struct Group<'a> {
     pub setting: Setting,
     pub pass: Pass,
     /// By dtype, then threads, then fastest first.
-    pub rows: Vec<Row<'a>>,
+    pub rows: Vec<&'a Measurement>,
 }
 
 /// Times are comparable only with the same device and the same state of the caches.
@@ -25,52 +23,21 @@ pub struct Setting {
     pub cold: bool,
 }
 
-/// A measurement, with what follows from it.
-pub struct Row<'a> {
-    /// The measurement.
-    pub measured: &'a Measurement,
-}
-
-/// The groups of a run: workloads in the order of measurement, the processor before the GPU,
-/// forward before backward.
+/// The groups of a run without the engines that extensions show: workloads in the order of
+/// measurement, the processor before the GPU, forward before backward.
 ///
 /// Two runs are never compared: they may come from different machines or days.
-pub(super) fn groups(record: &Record) -> Vec<Group<'_>> {
-    grouped(&record.measurements.iter().collect::<Vec<_>>())
-}
-
-/// The groups of a run without the engines that extensions show.
-pub(super) fn workloads<'a>(record: &'a Record, extensions: &[Box<dyn Extension>]) -> Vec<Group<'a>> {
-    let shown = |m: &&Measurement| extensions.iter().any(|e| e.shows(&m.engine));
-    grouped(&record.measurements.iter().filter(|m| !shown(m)).collect::<Vec<_>>())
-}
-
-fn grouped<'a>(measurements: &[&'a Measurement]) -> Vec<Group<'a>> {
-    let mut names: Vec<&str> = Vec::new();
-    for m in measurements {
-        if !names.contains(&m.workload.as_str()) {
-            names.push(&m.workload);
-        }
-    }
+pub(super) fn workloads<'a>(record: &'a Record, extensions: &Extensions) -> Vec<Group<'a>> {
+    let own = record.measurements.iter().filter(|m| !extensions.iter().any(|e| e.shows(&m.engine)));
     let mut groups = Vec::new();
-    let all = || measurements.iter().copied();
-    for workload in names {
-        let settings: BTreeSet<Setting> = all().filter(|m| m.workload == workload).map(Setting::of).collect();
-        let kinds = settings.into_iter().flat_map(|s| [Pass::Forward, Pass::Backward].map(|pass| (s, pass)));
-        for (setting, pass) in kinds {
-            let mut members: Vec<&Measurement> = all()
-                .filter(|m| m.workload == workload && m.pass == pass && Setting::of(m) == setting)
-                .collect();
-            if members.is_empty() {
-                continue;
-            }
-            members.sort_by(|a, b| {
-                dtype_order(&a.dtype)
-                    .cmp(&dtype_order(&b.dtype))
-                    .then(a.threads.cmp(&b.threads))
-                    .then(a.time.median.total_cmp(&b.time.median))
+    for (workload, own) in by_key(own, |m| m.workload.as_str()) {
+        let mut kinds = by_key(own, |m| (Setting::of(m), m.pass));
+        kinds.sort_by_key(|(kind, _)| *kind);
+        for ((setting, pass), mut rows) in kinds {
+            rows.sort_by(|a, b| {
+                let order = |m: &'a Measurement| (dtype_order(&m.dtype), m.threads);
+                order(a).cmp(&order(b)).then(a.time.median.total_cmp(&b.time.median))
             });
-            let rows = members.into_iter().map(|measured| Row { measured }).collect();
             groups.push(Group { workload, setting, pass, rows });
         }
     }
@@ -106,6 +73,14 @@ pub fn dtype_order(dtype: &str) -> (usize, &str) {
     (known.iter().position(|&k| k == dtype).unwrap_or(known.len()), dtype)
 }
 
+/// How milliseconds become the unit of a device's times, and that unit.
+pub(super) fn unit(device: Device) -> (f64, &'static str) {
+    match device {
+        Device::Cuda => (1e3, "µs"),
+        Device::Cpu => (1.0, "ms"),
+    }
+}
+
 /// The value, if it is finite and above zero.
 pub fn positive(value: f64) -> Option<f64> {
     (value.is_finite() && value > 0.0).then_some(value)
@@ -136,59 +111,61 @@ impl Group<'_> {
 
     /// The problems' keys without their types, each once.
     pub(super) fn problems(&self) -> String {
-        let mut keys: Vec<&str> = Vec::new();
-        for row in &self.rows {
-            // Types have their own column, so the key is cut before them.
-            let key = row.measured.problem.as_str();
-            let key = key.split_once(&format!("_{}", row.measured.dtype)).map_or(key, |(before, _)| before);
-            if !key.is_empty() && !keys.contains(&key) {
-                keys.push(key);
-            }
-        }
-        keys.join(", ")
+        // Types have their own column, so the key is cut before them.
+        let key = |m: &&'_ Measurement| match m.problem.split_once(&format!("_{}", m.dtype)) {
+            Some((before, _)) => before.to_owned(),
+            None => m.problem.clone(),
+        };
+        distinct(self.rows.iter().map(key).filter(|key| !key.is_empty())).join(", ")
     }
 }
 
-impl Row<'_> {
+/// What follows from a measurement.
+impl Measurement {
     /// The median, if it is usable.
     pub fn median(&self) -> Option<f64> {
-        positive(self.measured.time.median)
+        positive(self.time.median)
+    }
+
+    /// The range of 8 of 10 runs in the unit of the device.
+    pub fn spread(&self) -> String {
+        let ends = [self.time.p10, self.time.p90];
+        if !ends.iter().all(|ms| ms.is_finite()) {
+            return NONE.into();
+        }
+        ends.map(|ms| figure(ms * unit(self.device).0)).join("..")
     }
 
     /// The floor divided by the median: 1 is the limit of the machine.
     pub fn reached(&self) -> Option<f64> {
-        positive(self.measured.work.floor_ms / self.median()?)
+        positive(self.work.floor_ms / self.median()?)
     }
 
     /// GB/s of rows read through the caches.
     pub fn gathered_rate(&self) -> Option<f64> {
-        positive(self.measured.work.gathered_bytes / self.median()? / 1e6)
-    }
-
-    /// The largest error divided by the tolerance.
-    pub fn error_share(&self) -> Option<f64> {
-        let check = &self.measured.check;
-        if check.max_error == 0.0 {
-            return Some(0.0);
-        }
-        positive(check.max_error / check.tolerance)
+        positive(self.work.gathered_bytes / self.median()? / 1e6)
     }
 
     /// Whether the error is within the tolerance.
     pub fn within(&self) -> bool {
-        self.measured.check.max_error <= self.measured.check.tolerance
-    }
-
-    /// Whether the error is outside the tolerance, of an engine that is held to it.
-    pub fn is_wrong(&self) -> bool {
-        !self.within() && !self.measured.check.inexact
+        self.check.max_error <= self.check.tolerance
     }
 
     /// The error divided by the tolerance: `0.3`; `~12` for an engine that may exceed 1, `2 over`
     /// for others.
     pub fn error_text(&self) -> String {
-        let share = self.error_share().map_or(NONE.into(), short);
-        match (self.measured.check.inexact, self.within()) {
+        let share = match self.check.max_error {
+            0.0 => Some(0.0),
+            error => positive(error / self.check.tolerance),
+        };
+        self.error_as(share, self.within())
+    }
+
+    /// Another error of this engine over the tolerance, as [`error_text`](Self::error_text) writes
+    /// it.
+    pub fn error_as(&self, share: Option<f64>, within: bool) -> String {
+        let share = share.map_or(NONE.into(), short);
+        match (self.check.inexact, within) {
             (true, _) => format!("~{share}"),
             (false, true) => share,
             (false, false) => format!("{share} over"),

@@ -1,6 +1,6 @@
 //! Figures of probes and analyses, grouped by machine.
 
-use super::names;
+use super::{by_key, names};
 use crate::record::{Figure, Record};
 
 /// The figures of a machine.
@@ -13,25 +13,16 @@ pub struct Known {
 
 /// The figures of all records whose names begin with a prefix.
 pub fn known(records: &[Record], prefix: &str) -> Vec<Known> {
-    let mut oldest_first: Vec<&Record> = records.iter().collect();
+    let own = |f: &&Figure| f.name.starts_with(prefix) && f.value.is_finite();
+    let mut oldest_first: Vec<&Record> =
+        records.iter().filter(|r| r.figures.iter().any(|f| own(&f))).collect();
     oldest_first.sort_by(|a, b| a.created.cmp(&b.created));
-    let mut all: Vec<Known> = Vec::new();
-    for record in oldest_first {
-        let own = |f: &&Figure| f.name.starts_with(prefix) && f.value.is_finite();
-        let machine = machine(record);
-        for figure in record.figures.iter().filter(own) {
-            let at = all.iter().position(|k| k.machine == machine).unwrap_or_else(|| {
-                all.push(Known { machine: machine.clone(), figures: Vec::new() });
-                all.len() - 1
-            });
-            let figures = &mut all[at].figures;
-            match figures.iter_mut().find(|f| f.name == figure.name) {
-                Some(older) => older.clone_from(figure),
-                None => figures.push(figure.clone()),
-            }
-        }
-    }
-    all
+    let of_machine = |(machine, records): (String, Vec<&Record>)| {
+        let figures = records.into_iter().flat_map(|r| &r.figures).filter(own);
+        let newest = |(_, same): (_, Vec<&Figure>)| same.last().copied().cloned();
+        Known { machine, figures: by_key(figures, |f| &f.name).into_iter().filter_map(newest).collect() }
+    };
+    by_key(oldest_first, |r| machine(r)).into_iter().map(of_machine).collect()
 }
 
 /// The name of a record's machine: its GPU, or its processor and the number of logical processors.

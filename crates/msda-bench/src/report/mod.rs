@@ -21,9 +21,9 @@ use anyhow::{Context, Result};
 
 use crate::record::{Ceiling, Record};
 
-pub use group::{Row, Setting, dtype_order, positive};
+pub use group::{Setting, dtype_order, positive};
 pub use screen::{Screen, terminal};
-pub use table::{Cell, Color, Kind, Table, USUAL_WIDTH, beside, wrap};
+pub use table::{Cell, Kind, Table, USUAL_WIDTH, beside, wrap};
 
 /// A crate that adds to the report.
 pub trait Extension {
@@ -39,15 +39,18 @@ pub trait Extension {
     fn sections(&self, records: &[Record]) -> Result<Vec<page::Section>>;
 }
 
+/// The crates that add to a report.
+pub type Extensions = [Box<dyn Extension>];
+
 const TITLE: &str = "msda: multi-scale deformable attention, measured";
 
 /// The report as one HTML file.
-pub fn html(records: &[Record], extensions: &[Box<dyn Extension>]) -> Result<String> {
+pub fn html(records: &[Record], extensions: &Extensions) -> Result<String> {
     Ok(html::html(&sections::page(records, extensions)?))
 }
 
 /// The report as Markdown.
-pub fn markdown(records: &[Record], extensions: &[Box<dyn Extension>]) -> Result<String> {
+pub fn markdown(records: &[Record], extensions: &Extensions) -> Result<String> {
     Ok(page::markdown(&sections::page(records, extensions)?))
 }
 
@@ -77,33 +80,45 @@ pub fn advice(record: &Record) -> Option<String> {
     (!all.is_empty()).then(|| all.join(" "))
 }
 
-/// The files of a report.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Written {
-    /// The HTML page.
-    pub html: PathBuf,
-    /// The Markdown file.
-    pub markdown: PathBuf,
-}
-
-/// Writes `report.html` and `report.md` into a folder, and creates the folder if necessary.
-pub fn write(records: &[Record], extensions: &[Box<dyn Extension>], folder: &Path) -> Result<Written> {
+/// Writes `report.html` and `report.md` into a folder, and creates the folder if necessary. Returns
+/// the paths of the two.
+pub fn write(records: &[Record], extensions: &Extensions, folder: &Path) -> Result<[PathBuf; 2]> {
     let page = sections::page(records, extensions)?;
     std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
-    let save = |name: &str, text: String| {
-        let path = folder.join(name);
-        std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
-        anyhow::Ok(path)
-    };
-    Ok(Written {
-        html: save("report.html", html::html(&page))?,
-        markdown: save("report.md", page::markdown(&page))?,
-    })
+    let paths = ["report.html", "report.md"].map(|name| folder.join(name));
+    for (path, text) in paths.iter().zip([html::html(&page), page::markdown(&page)]) {
+        std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(paths)
 }
 
 /// The text on one line, without control characters.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Each item once, in the order in which they come.
+pub fn distinct<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut distinct = Vec::new();
+    for item in all {
+        if !distinct.contains(&item) {
+            distinct.push(item);
+        }
+    }
+    distinct
+}
+
+/// Items with the same key together. Keys have the order in which they come.
+pub fn by_key<T, K: PartialEq>(all: impl IntoIterator<Item = T>, key: impl Fn(&T) -> K) -> Vec<(K, Vec<T>)> {
+    let mut groups: Vec<(K, Vec<T>)> = Vec::new();
+    for item in all {
+        let key = key(&item);
+        match groups.iter_mut().find(|(own, _)| *own == key) {
+            Some((_, items)) => items.push(item),
+            None => groups.push((key, vec![item])),
+        }
+    }
+    groups
 }
 
 /// Applies a function to each line of a text and joins the lines.

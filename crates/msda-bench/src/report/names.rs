@@ -57,6 +57,11 @@ pub(super) fn mark(name: &str) -> Mark {
     Mark { class, shape, order: order(name), ..Mark::default() }
 }
 
+/// The kind of a device, in capitals.
+pub(super) fn place(device: Device) -> &'static str {
+    if device == Device::Cuda { "GPU" } else { "CPU" }
+}
+
 /// The processor that a record's times on a device belong to.
 pub(super) fn processor(record: &Record, device: Device) -> String {
     let machine = &record.machine;

@@ -73,9 +73,7 @@ impl Part {
 pub fn fold(title: &str, detail: &str, open: bool, parts: Vec<Part>) -> Vec<Part> {
     let open = if open { " open" } else { "" };
     let head = format!("<details{open}>\n<summary>{}{}</summary>\n", html_escape(title), small(detail));
-    let ends = [Part::Text(head), Part::Text("</details>\n".into())];
-    let [begin, end] = ends;
-    std::iter::once(begin).chain(parts).chain([end]).collect()
+    [Part::Text(head)].into_iter().chain(parts).chain([Part::Text("</details>\n".into())]).collect()
 }
 
 /// Titled parts as folds, of which the first is open. A single one needs no fold.

@@ -1,8 +1,8 @@
 //! Figures as tables: one per family, with a line per subject and a column per metric.
 
 use super::number::figure;
-use super::plain;
 use super::table::{Kind, Table};
+use super::{by_key, distinct, plain};
 use crate::record::Figure;
 
 /// Last words of a figure's name: the metric. The words before it name the subject.
@@ -18,48 +18,37 @@ pub(super) fn is_spread(title: &str) -> bool {
 /// All figures, family by family: the first two words of their names, such as `probe.tma-tile`, and
 /// a table.
 pub fn families(figures: &[Figure]) -> Vec<(String, Table)> {
-    let split: Vec<_> = figures.iter().map(|f| (split(&f.name), f)).collect();
-    let names = distinct(split.iter().map(|((family, ..), _)| family));
-    let table = |name: &str| {
-        let own: Vec<_> = split.iter().filter(|((family, ..), _)| family == name).collect();
-        // Figures without a metric differ in their units alone: they share a column.
-        let title = |metric: &str, unit: &str| match metric {
-            "" => String::new(),
-            _ => plain(format!("{metric} {unit}").trim()).replace(' ', "\n"),
-        };
-        let columns = distinct(own.iter().map(|((_, _, metric), f)| title(metric, &f.unit)));
+    // Figures without a metric differ in their units alone: they share a column.
+    let title = |metric: &str, unit: &str| match metric {
+        "" => String::new(),
+        _ => plain(format!("{metric} {unit}").trim()).replace(' ', "\n"),
+    };
+    let cells = figures.iter().map(|f| {
+        let (family, subject, metric) = split(&f.name);
+        (family, subject, title(&metric, &f.unit), f)
+    });
+    let table = |(family, own): (String, Vec<(String, String, String, &Figure)>)| {
+        let columns = distinct(own.iter().map(|(_, _, column, _)| column));
         let mut table = Table::default().words([""]);
         for (i, column) in columns.iter().enumerate() {
             let rank = if is_spread(column) { 255 } else { u8::try_from(i + 1).unwrap_or(254) };
             table = match column.as_str() {
                 "" => table.words([""]),
-                _ => table.column(column, Kind::Number, rank),
+                _ => table.column(column.as_str(), Kind::Number, rank),
             };
         }
-        for subject in distinct(own.iter().map(|((_, subject, _), _)| subject)) {
-            let value = |column: &String| {
-                let mut same = own.iter().rev().filter(|((_, own, _), _)| own == subject);
-                let found = same.find(|((_, _, metric), f)| title(metric, &f.unit) == *column);
+        for (subject, cells) in by_key(&own, |(_, subject, ..)| subject) {
+            let value = |column: &&String| {
+                let found = cells.iter().rev().find(|(_, _, own, _)| own == *column);
                 let unit =
                     |f: &Figure| if column.is_empty() { format!(" {}", f.unit) } else { String::new() };
-                found.map_or(String::new(), |(_, f)| figure(f.value) + unit(f).trim_end())
+                found.map_or(String::new(), |(.., f)| figure(f.value) + unit(f).trim_end())
             };
             table.push(std::iter::once(plain(subject)).chain(columns.iter().map(value)));
         }
-        table
+        (family, table)
     };
-    names.into_iter().map(|name| (name.clone(), table(name))).collect()
-}
-
-/// Each item once, in the order in which they come.
-fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
-    let mut distinct = Vec::new();
-    for item in all {
-        if !distinct.contains(&item) {
-            distinct.push(item);
-        }
-    }
-    distinct
+    by_key(cells, |(family, ..)| family.clone()).into_iter().map(table).collect()
 }
 
 /// The family, the subject and the metric of a name.

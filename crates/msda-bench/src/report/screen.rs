@@ -1,10 +1,10 @@
 //! Records as tables for a terminal.
 
-use super::group::{Group, Row, groups, is_plain, is_torch};
+use super::group::{Group, is_plain, is_torch, unit, workloads};
 use super::known::machine;
 use super::number::{NONE, count, figure, maybe, percent, times};
 use super::pivot::{self, families};
-use super::table::{self, Cell, Color, Kind, Table, USUAL_WIDTH, beside, wrap};
+use super::table::{self, BAD, Cell, GOOD, Kind, Table, USUAL_WIDTH, beside, wrap};
 use super::{plain, words};
 use crate::record::{Device, Measurement, Record};
 
@@ -17,15 +17,9 @@ pub struct Screen {
     pub color: bool,
 }
 
-impl Default for Screen {
-    fn default() -> Self {
-        Self { width: USUAL_WIDTH, color: false }
-    }
-}
-
 /// Records as tables of 80 columns.
 pub fn terminal(records: &[Record], color: bool) -> String {
-    Screen { color, ..Screen::default() }.tables(records)
+    Screen { width: USUAL_WIDTH, color }.tables(records)
 }
 
 impl Screen {
@@ -60,7 +54,7 @@ impl Screen {
     }
 
     fn measurements(self, record: &Record) -> String {
-        let groups = groups(record);
+        let groups = workloads(record, &[]);
         if groups.is_empty() {
             return if record.figures.is_empty() { "\nnothing was measured\n".into() } else { String::new() };
         }
@@ -120,93 +114,80 @@ impl Screen {
 
 /// The threads of all measurements on the processor, if they are the same.
 fn common_threads(groups: &[Group<'_>]) -> Option<usize> {
-    let rows = || groups.iter().flat_map(|g| &g.rows).filter(|r| r.measured.device == Device::Cpu);
-    let first = rows().next()?.measured.threads;
-    rows().all(|r| r.measured.threads == first).then_some(first)
+    let rows = || groups.iter().flat_map(|g| &g.rows).filter(|m| m.device == Device::Cpu);
+    let first = rows().next()?.threads;
+    rows().all(|m| m.threads == first).then_some(first)
 }
 
 /// A column of the table of measurements: its title; its kind; the rank by which it is dropped
 /// where columns do not fit; its cell; and what it means.
-type Column = (&'static str, Kind, u8, fn(&Group<'_>, &Row<'_>) -> String, &'static str);
+type Column = (&'static str, Kind, u8, fn(&Group<'_>, &Measurement) -> String, &'static str);
 
 use Kind::{Number, Word};
 
 const COLUMNS: [Column; 10] = [
-    ("dtype", Word, 0, |_, r| r.measured.dtype.clone(), ""),
-    ("engine", Word, 0, |_, r| r.measured.engine.clone(), ""),
-    ("threads", Number, 1, |_, r| threads(r.measured), ""),
-    ("median", Number, 0, |_, r| median(r.measured), ""),
-    ("p10..p90", Number, 4, |_, r| spread(r.measured), "p10..p90: 8 of 10 runs are in this range."),
+    ("dtype", Word, 0, |_, m| m.dtype.clone(), ""),
+    ("engine", Word, 0, |_, m| m.engine.clone(), ""),
+    ("threads", Number, 1, |_, m| threads(m), ""),
+    ("median", Number, 0, |_, m| median(m), ""),
+    ("p10..p90", Number, 4, |_, m| m.spread(), "p10..p90: 8 of 10 runs are in this range."),
     (
         OVER_PLAIN,
         Number,
         0,
-        |g, r| times(over(g, r, is_plain)),
+        |g, m| times(over(g, m, is_plain)),
         "over plain: speed over a plain scalar loop of the same dtype and threads.",
     ),
     (
         OVER_TORCH,
         Number,
         0,
-        |g, r| times(over(g, r, is_torch)),
+        |g, m| times(over(g, m, is_torch)),
         "over torch: speed over torch's grid_sample, likewise.",
     ),
     (
         "of limit",
         Number,
         3,
-        |_, r| percent(r.reached()),
+        |_, m| percent(m.reached()),
         "of limit: share of the speed that the measured limits of the machine allow.",
     ),
     (
         ERROR,
         Number,
         2,
-        |_, r| r.error_text(),
+        |_, m| m.error_text(),
         "err/tol: largest error over the tolerance; with ~ it may be above 1.",
     ),
-    ("GB/s", Number, 5, |_, r| maybe(r.gathered_rate()), "GB/s: rows read through the caches."),
+    ("GB/s", Number, 5, |_, m| maybe(m.gathered_rate()), "GB/s: rows read through the caches."),
 ];
 
 const OVER_PLAIN: &str = "over plain";
 const OVER_TORCH: &str = "over torch";
 const ERROR: &str = "err/tol";
 
-/// GPU times are short.
-fn unit(m: &Measurement) -> (f64, &'static str) {
-    if m.device == Device::Cuda { (1e3, "us") } else { (1.0, "ms") }
-}
-
 fn threads(m: &Measurement) -> String {
     if m.device == Device::Cuda { NONE.into() } else { m.threads.to_string() }
 }
 
 fn median(m: &Measurement) -> String {
-    let (scale, unit) = unit(m);
-    if m.time.median.is_finite() { format!("{} {unit}", figure(m.time.median * scale)) } else { NONE.into() }
+    let ((scale, unit), ms) = (unit(m.device), m.time.median);
+    if ms.is_finite() { format!("{} {}", figure(ms * scale), unit.replace('µ', "u")) } else { NONE.into() }
 }
 
-fn spread(m: &Measurement) -> String {
-    let (scale, _) = unit(m);
-    if !m.time.p10.is_finite() && !m.time.p90.is_finite() {
-        return NONE.into();
-    }
-    format!("{}..{}", figure(m.time.p10 * scale), figure(m.time.p90 * scale))
-}
-
-fn color(title: &str, group: &Group<'_>, row: &Row<'_>) -> Option<Color> {
+fn color(title: &str, group: &Group<'_>, m: &Measurement) -> Option<&'static str> {
     let gain = match title {
-        OVER_PLAIN => over(group, row, is_plain),
-        OVER_TORCH => over(group, row, is_torch),
-        ERROR => return row.is_wrong().then_some(Color::Bad),
+        OVER_PLAIN => over(group, m, is_plain),
+        OVER_TORCH => over(group, m, is_torch),
+        ERROR => return (!m.within() && !m.check.inexact).then_some(BAD),
         _ => None,
     };
-    gain.filter(|&gain| gain > 1.0).map(|_| Color::Good)
+    gain.filter(|&gain| gain > 1.0).map(|_| GOOD)
 }
 
-/// How many times as fast a row is as a baseline with the same dtype and threads.
-fn over(group: &Group<'_>, row: &Row<'_>, is_baseline: impl Fn(&str) -> bool) -> Option<f64> {
-    let same = |m: &Measurement| m.dtype == row.measured.dtype && m.threads == row.measured.threads;
-    let base = group.rows.iter().find(|r| is_baseline(&r.measured.engine) && same(r.measured))?;
-    Some(base.median()? / row.median()?)
+/// How many times as fast an engine is as a baseline with the same dtype and threads.
+fn over(group: &Group<'_>, m: &Measurement, is_baseline: impl Fn(&str) -> bool) -> Option<f64> {
+    let same = |base: &&&Measurement| (&base.dtype, base.threads) == (&m.dtype, m.threads);
+    let base = group.rows.iter().filter(same).find(|base| is_baseline(&base.engine))?;
+    Some(base.median()? / m.median()?)
 }

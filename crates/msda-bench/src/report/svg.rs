@@ -3,6 +3,7 @@
 pub(super) mod scale;
 
 use self::scale::Scale;
+use super::by_key;
 use super::page::html_escape;
 
 /// The width of every plot in its own units; narrow, so that text stays legible on a phone.
@@ -14,19 +15,12 @@ pub(super) const LINE: f64 = 12.0;
 /// The mean width of a character, rounded up.
 pub(super) const CHAR: f64 = 6.4;
 
-/// The end of a text that its position refers to.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Anchor {
-    Start,
-    Middle,
-}
-
 /// A drawing under construction.
 pub(super) struct Canvas {
     height: f64,
     body: String,
-    /// Texts by class, so that each class is written once.
-    texts: Vec<(String, String)>,
+    /// Classes and texts.
+    texts: Vec<(&'static str, String)>,
 }
 
 impl Canvas {
@@ -54,13 +48,10 @@ impl Canvas {
         }
     }
 
-    pub(super) fn text(&mut self, class: &str, anchor: Anchor, x: f64, y: f64, text: &str) {
-        let class = if anchor == Anchor::Middle { format!("{class} mid") } else { class.to_owned() };
+    /// Text from a position on; around it if `mid` is among the classes.
+    pub(super) fn text(&mut self, class: &'static str, x: f64, y: f64, text: &str) {
         let element = format!("<text x=\"{}\" y=\"{}\">{}</text>\n", n(x), n(y), html_escape(text));
-        match self.texts.iter_mut().find(|(own, _)| *own == class) {
-            Some((_, all)) => *all += &element,
-            None => self.texts.push((class, element)),
-        }
+        self.texts.push((class, element));
     }
 
     /// A mark with a tooltip; none if the title is empty.
@@ -88,25 +79,29 @@ impl Canvas {
             let (text, x) = (format!("{label}{unit}"), scale.at(*value));
             let half = width(&text) / 2.0;
             if x - half >= free {
-                self.text("tick", Anchor::Middle, x, bottom + LINE + 2.0, &text);
+                self.text("tick mid", x, bottom + LINE + 2.0, &text);
                 free = x + half + CHAR;
             }
         }
         let (from, to) = (scale.from, scale.to);
         self.line("axis", from, bottom, to, bottom);
-        self.text("title", Anchor::Middle, (from + to) / 2.0, bottom + 2.0 * LINE + 8.0, title);
+        self.text("title mid", (from + to) / 2.0, bottom + 2.0 * LINE + 8.0, title);
     }
 
     /// The drawing: texts lie over all else. `label` describes it to screen readers.
     pub(super) fn finish(self, label: &str) -> String {
-        let group = |(class, all): &(String, String)| format!("<g class=\"{class}\">\n{all}</g>\n");
+        // Each class is written once.
+        let group = |(class, all): (&str, Vec<(&str, String)>)| {
+            let texts: String = all.into_iter().map(|(_, text)| text).collect();
+            format!("<g class=\"{class}\">\n{texts}</g>\n")
+        };
         format!(
             "<svg viewBox=\"0 0 {} {}\" role=\"img\">\n<title>{}</title>\n{}{}</svg>\n",
             n(WIDTH),
             n(self.height),
             html_escape(label),
             self.body,
-            self.texts.iter().map(group).collect::<String>()
+            by_key(self.texts, |(class, _)| *class).into_iter().map(group).collect::<String>()
         )
     }
 }

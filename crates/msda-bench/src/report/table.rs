@@ -47,17 +47,12 @@ enum Line {
 #[derive(Debug, Clone, Default)]
 pub struct Cell {
     text: String,
-    color: Option<Color>,
+    color: Option<&'static str>,
 }
 
-/// How a cell stands out, where colours are shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Color {
-    /// Better than what it is compared with.
-    Good,
-    /// A wrong result.
-    Bad,
-}
+/// The colour of what is better than what it is compared with, and that of a wrong result.
+pub(super) const GOOD: &str = "\x1b[1;32m";
+pub(super) const BAD: &str = "\x1b[1;31m";
 
 impl<T: Into<String>> From<T> for Cell {
     fn from(text: T) -> Self {
@@ -68,7 +63,7 @@ impl<T: Into<String>> From<T> for Cell {
 impl Cell {
     /// The same cell in a colour.
     #[must_use]
-    pub fn colored(self, color: Option<Color>) -> Self {
+    pub(super) fn colored(self, color: Option<&'static str>) -> Self {
         Self { color, ..self }
     }
 }
@@ -239,8 +234,7 @@ impl Table {
             let Cell { text, color: own } = cell(i);
             let blank = " ".repeat(widths[i].saturating_sub(length(&text)));
             let text = match own.filter(|_| color) {
-                Some(Color::Good) => format!("\x1b[1;32m{text}\x1b[0m"),
-                Some(Color::Bad) => format!("\x1b[1;31m{text}\x1b[0m"),
+                Some(color) => format!("{color}{text}\x1b[0m"),
                 None => text,
             };
             line += &" ".repeat(if at == 0 { 0 } else { GAP });

@@ -1,17 +1,17 @@
 //! Runs and machines in sentences.
 
-use super::Extension;
 use super::compare::{Verdict, comparisons, verdict};
-use super::group::{Group, Row, is_own, workloads};
-use super::names::{self, engine, order};
+use super::group::{Group, is_own, workloads};
+use super::names::{self, engine, order, place};
 use super::number::{count, figure, percent, short, times};
+use super::{Extensions, distinct};
 use crate::record::{Device, Gpu, GpuState, Machine, Measurement, Record};
 
 /// A few words, and the evidence.
 type Finding = (String, String);
 
 /// The findings of a run that its table does not show at a glance; losses first.
-pub(super) fn findings(run: &Record, extensions: &[Box<dyn Extension>]) -> Vec<Finding> {
+pub(super) fn findings(run: &Record, extensions: &Extensions) -> Vec<Finding> {
     let groups = workloads(run, extensions);
     let mut all: Vec<Finding> = losses(run).into_iter().collect();
     for device in [Device::Cuda, Device::Cpu] {
@@ -22,13 +22,10 @@ pub(super) fn findings(run: &Record, extensions: &[Box<dyn Extension>]) -> Vec<F
 }
 
 /// The engines of a run, except engines that extensions show: `cuda, mmcv, torch`.
-pub(super) fn engines(run: &Record, extensions: &[Box<dyn Extension>]) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    for m in &run.measurements {
-        if !names.contains(&m.engine.as_str()) && !extensions.iter().any(|e| e.shows(&m.engine)) {
-            names.push(&m.engine);
-        }
-    }
+pub(super) fn engines(run: &Record, extensions: &Extensions) -> String {
+    let shown = |engine: &&str| extensions.iter().any(|e| e.shows(engine));
+    let all = run.measurements.iter().map(|m| m.engine.as_str());
+    let mut names = distinct(all.filter(|engine| !shown(engine)));
     names.sort_by_key(|name| order(name));
     names.iter().map(|name| engine(name)).collect::<Vec<_>>().join(", ")
 }
@@ -94,7 +91,10 @@ fn losses(run: &Record) -> Option<Finding> {
     let slower = fastest.iter().filter(|(_, other)| other.ratio < 1.0);
     let Some((c, other)) = slower.clone().min_by(|a, b| a.1.ratio.total_cmp(&b.1.ratio)) else {
         return Some((
-            format!("Faster in {}", of_all(fastest.len())),
+            match fastest.len() {
+                1 => "Faster in the one comparison".into(),
+                n => format!("Faster in all {n} comparisons"),
+            },
             "with the fastest other implementation per workload, pass and dtype".into(),
         ));
     };
@@ -106,24 +106,19 @@ fn losses(run: &Record) -> Option<Finding> {
     ))
 }
 
-fn of_all(n: usize) -> String {
-    if n == 1 { "the one comparison".into() } else { format!("all {n} comparisons") }
-}
-
 /// How near our fastest times are to the limit of the machine.
 fn floor(groups: &[Group<'_>], device: Device) -> Option<Finding> {
     let best = |g: &Group<'_>| {
-        let ours = g.rows.iter().filter(|r| is_own(&r.measured.engine) && r.within());
-        ours.filter_map(Row::reached).max_by(f64::total_cmp)
+        let ours = g.rows.iter().filter(|m| is_own(&m.engine) && m.within());
+        ours.filter_map(|m| m.reached()).max_by(f64::total_cmp)
     };
     let mut shares: Vec<f64> =
         groups.iter().filter(|g| g.setting.device == device).filter_map(best).collect();
     shares.sort_by(f64::total_cmp);
     let (lo, hi) = (shares.first()?, shares.last()?);
-    let place = if device == Device::Cuda { "GPU" } else { "CPU" };
     let [lo, middle, hi] = [*lo, shares[shares.len() / 2], *hi].map(|share| percent(Some(share)));
     Some((
-        format!("{lo} to {hi} of the floor on the {place}"),
+        format!("{lo} to {hi} of the floor on the {}", place(device)),
         format!("our fastest engine on each workload and pass, median {middle}"),
     ))
 }
@@ -131,20 +126,14 @@ fn floor(groups: &[Group<'_>], device: Device) -> Option<Finding> {
 /// How many results passed their check, and which failed.
 fn checks(run: &Record, groups: &[Group<'_>]) -> Finding {
     let all: Vec<(&Measurement, Verdict)> =
-        groups.iter().flat_map(|g| &g.rows).map(|r| (r.measured, verdict(run, r.measured))).collect();
+        groups.iter().flat_map(|g| &g.rows).map(|m| (*m, verdict(run, m))).collect();
     let of = |wanted: Verdict| all.iter().filter(move |(_, v)| *v == wanted).map(|(m, _)| *m);
     let total = all.len();
-    let mut names: Vec<String> = Vec::new();
-    for m in of(Verdict::Failed) {
-        let name = format!("{} {}", engine(&m.engine), m.pass);
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
     let (failed, rounded) = (of(Verdict::Failed).count(), of(Verdict::Rounded).count());
     let mut parts = Vec::new();
     if failed > 0 {
-        parts.push(names.join(", "));
+        let names = of(Verdict::Failed).map(|m| format!("{} {}", engine(&m.engine), m.pass));
+        parts.push(distinct(names).join(", "));
     }
     if rounded > 0 {
         parts.push(format!("{rounded} outside the tolerance because of 16-bit rounding"));

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "not every test file uses all of it")]
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use msda::{Buffer, Dtype};
 use msda_bench::files::{Data, Tensor};
@@ -62,6 +63,14 @@ pub(crate) fn npy_bytes(version: u8, dict: &str, data: &[u8]) -> Vec<u8> {
 /// A `.safetensors` file from its parts.
 pub(crate) fn safetensors_bytes(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
+}
+
+/// The hostile files of the repository, sorted by name.
+pub(crate) fn hostile() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile");
+    let mut paths: Vec<_> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
 }
 
 /// The most memory for a file of `len` bytes: bytes that become `i64` take eight times as much.

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use msda::Dtype;
 use msda_bench::gpu::kernels::{target, units};
 use msda_bench::gpu::measure::Flush;
-use msda_bench::parallel::in_parallel;
+use msda_bench::parallel::{cores, in_parallel};
 use msda_bench::report::{Kind, Table};
 use msda_bench::workload::Workload;
 use msda_cuda::Target;
@@ -109,10 +109,9 @@ impl Build {
             }
         }
         let cache = Cache::at(Some(self.out.clone()), Jit::On);
-        let workers = std::thread::available_parallelism().map_or(1, usize::from);
         let all: Vec<_> = all.into_values().collect();
         eprintln!("compiling {} kernels", all.len());
-        let failed: Vec<String> = in_parallel(workers, &all, |unit| cache.get(unit).err())
+        let failed: Vec<String> = in_parallel(cores(), &all, |unit| cache.get(unit).err())
             .into_iter()
             .flatten()
             .map(|why| why.to_string())

@@ -7,6 +7,7 @@ use anyhow::Result;
 use msda::Isa;
 use msda_bench::engines::{self, peers};
 use msda_bench::machine;
+use msda_bench::record::Device;
 use msda_bench::report::beside;
 use serde_json::json;
 
@@ -90,16 +91,19 @@ fn threads(cores: usize) -> Finding {
 }
 
 fn torch() -> Finding {
-    match engines::Torch::start(1) {
+    match engines::Torch::start(1, Device::Cpu) {
         Ok(torch) => {
             finding("torch", true, format!("{}; `msda bench` compares with it", torch.version()), None)
         }
-        Err(error) => {
-            let text = format!("{error:#}");
-            let (says, hint) = split_hint(&text);
-            finding("torch", false, format!("{says} (only needed for comparison)"), hint)
-        }
+        Err(error) => failed("torch", format!("{error:#}"), " (only needed for comparison)"),
     }
+}
+
+/// A failure: its text, more words about it, and its hint.
+fn failed(what: &'static str, why: impl ToString, more: &str) -> Finding {
+    let why = why.to_string();
+    let (says, hint) = split_hint(&why);
+    finding(what, false, format!("{says}{more}"), hint)
 }
 
 /// The text of an error without its hint, and the hint.

@@ -10,7 +10,6 @@ use msda_bench::workload::{BUILT_IN, Workload};
 use serde_json::json;
 
 use super::{DeviceArg, PassArg};
-use msda_bench::engines::Registry;
 use msda_bench::terminal::{Bar, groups, print, screen};
 
 #[derive(clap::Args)]
@@ -99,7 +98,7 @@ fn run_battery(args: &Args) -> Result<()> {
 
 fn subjects(args: &Args, seeds: &[u64]) -> Result<Vec<Subject>> {
     if !args.engine.is_empty() {
-        return args.engine.iter().map(|name| Subject::named(name, &Registry::default())).collect();
+        return args.engine.iter().map(|name| Subject::named(name)).collect();
     }
     let mut all = Vec::new();
     for device in [Device::Cpu, Device::Cuda] {
@@ -122,8 +121,7 @@ fn check_outputs(args: &Args) -> Result<()> {
         some => some.iter().map(String::as_str).collect(),
     };
     let workloads = names.into_iter().map(Workload::find).collect::<Result<Vec<_>>>()?;
-    let checked =
-        verify::outputs(&workloads, &args.pass.all(), &engines, &Registry::default(), &mut Bar::default())?;
+    let checked = verify::outputs(&workloads, &args.pass.all(), &engines, &mut Bar::default())?;
     if args.json {
         let rows: Vec<_> = checked.iter().map(checked_json).collect();
         print(&serde_json::to_string_pretty(&rows)?)?;

@@ -65,19 +65,18 @@ fn sentence(get: impl Fn(&str) -> Option<f64>, work: impl Fn(&str) -> Option<f64
 mod tests {
     use super::*;
 
-    fn figures(all: &[(&str, f64)]) -> Vec<Figure> {
-        let figure = |&(name, value): &(&str, f64)| Figure {
-            name: format!("analyze.seed.f16.{name}").replace(".k.", ".rows:sides=2."),
-            value,
-            unit: String::new(),
+    /// Figures from their names and values; `k` is a kernel.
+    fn figures(all: &str) -> Vec<Figure> {
+        let figure = |pair: &str| {
+            let (name, value) = pair.split_once(' ').unwrap();
+            let name = format!("analyze.seed.f16.{name}").replace(".k.", ".rows:sides=2.");
+            Figure { name, value: value.parse().unwrap(), unit: String::new() }
         };
-        all.iter().map(figure).collect()
+        all.split(", ").map(figure).collect()
     }
 
-    const WORK: [(&str, f64); 2] = [("compulsory", 2.5e8), ("roof.copy.time", 60.0)];
-
-    fn conclude(kernel: &[(&str, f64)]) -> String {
-        let all = conclusions(&figures(&[&WORK, kernel].concat()));
+    fn conclude(kernel: &str) -> String {
+        let all = conclusions(&figures(&format!("compulsory 2.5e8, roof.copy.time 60, {kernel}")));
         assert_eq!(all.len(), 1, "{all:?}");
         assert_eq!(all[0].0, "seed f16 rows:sides=2");
         all[0].1.clone()
@@ -87,28 +86,23 @@ mod tests {
     fn the_busiest_unit_or_latency_bounds_a_kernel() {
         for (kernel, begins, contains) in [
             (
-                &[("k.data-path.measured", 91.0), ("k.issue.measured", 76.0)][..],
+                "k.data-path.measured 91, k.issue.measured 76",
                 "the L1 data path bounds it: the L1 data path at 91 %",
                 "instruction issue 76 %",
             ),
             (
-                &[("k.data-path.measured", 78.0), ("k.issue.measured", 81.0)],
+                "k.data-path.measured 78, k.issue.measured 81",
                 "instruction issue and the L1 data path bound it",
                 "81 %",
             ),
             // 2e9 bytes in 600 us are 80 % of a copy that moves 2.5e8 bytes in 60 us.
             (
-                &[("k.issue.measured", 20.0), ("k.dram.measured", 2e9), ("k.duration", 600.0)],
+                "k.issue.measured 20, k.dram.measured 2e9, k.duration 600",
                 "device memory bounds it: device memory at 80 %",
                 "20 %",
             ),
             (
-                &[
-                    ("k.data-path.measured", 24.0),
-                    ("k.issue.measured", 30.0),
-                    ("k.stall-memory.measured", 6.1),
-                    ("k.occupancy.measured", 37.0),
-                ],
+                "k.data-path.measured 24, k.issue.measured 30, k.stall-memory.measured 6.1, k.occupancy.measured 37",
                 "latency bounds it: the busiest unit is instruction issue at 30 %",
                 "6.1 warps wait for memory, at an occupancy of 37 %",
             ),
@@ -120,7 +114,7 @@ mod tests {
 
     #[test]
     fn without_counters_there_is_no_conclusion() {
-        assert!(conclusions(&figures(&[("k.registers", 40.0), ("taps", 1.0)])).is_empty());
+        assert!(conclusions(&figures("k.registers 40, taps 1")).is_empty());
     }
 
     #[test]

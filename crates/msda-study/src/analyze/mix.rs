@@ -9,13 +9,15 @@ use msda_cuda::Target;
 use msda_cuda::jit::{self, Compiled, Resources};
 use msda_cuda::kernels::Prepared;
 
+use crate::found::Metric;
+
 /// Registers and spilled bytes per thread, shared memory per block (static and dynamic) and
 /// resident blocks per SM, as figures.
 pub(super) fn resources(
     compiled: &Compiled,
     prepared: &Prepared,
     target: &Target,
-) -> Result<[(&'static str, f64, &'static str); 4]> {
+) -> Result<[Metric<'static>; 4]> {
     // Some compilers print no resources: then the cubin has them.
     let told = compiled.resources().into_iter().find(|used| used.entry == prepared.entry);
     let found = || {
@@ -35,12 +37,11 @@ pub(super) fn resources(
     ])
 }
 
+/// The number of instructions of each kind.
+type Kinds = BTreeMap<&'static str, usize>;
+
 /// Instructions by kind. Loads from global memory are counted by width.
-pub(super) fn kinds(
-    compiled: &Compiled,
-    prepared: &Prepared,
-    target: &Target,
-) -> Result<BTreeMap<&'static str, usize>> {
+pub(super) fn kinds(compiled: &Compiled, prepared: &Prepared, target: &Target) -> Result<Kinds> {
     let disassembler = nvdisasm(jit::nvrtc()?.path()).map_err(|why| anyhow!(why))?;
     let code = cubin::instructions(&compiled.cubin, prepared.entry).to_vec();
     let code = Code::of(&[code], target.arch, &disassembler).map_err(|why| anyhow!(why))?;

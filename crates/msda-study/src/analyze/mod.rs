@@ -10,7 +10,7 @@ mod mix;
 mod ncu;
 mod sweep;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use msda::{Dtype, Problem};
 use msda_bench::bench::Progress;
 use msda_bench::gpu::{self, kernels};
@@ -57,6 +57,9 @@ pub struct Options {
     /// Measure how time grows with batch, queries, points, channels and distance
     #[arg(long)]
     pub sweep: bool,
+    /// The command line, for the record.
+    #[arg(skip)]
+    pub command: String,
 }
 
 /// Analyses. Counters and sweeps need a GPU; other results that cannot be had are left out with a
@@ -64,12 +67,7 @@ pub struct Options {
 ///
 /// On a machine without a GPU, `records` may have ceilings of one. `ncu` runs this program with the
 /// arguments of [`launch`].
-pub fn run(
-    options: &Options,
-    records: &[Source],
-    command: &str,
-    progress: &mut dyn Progress,
-) -> Result<Record> {
+pub fn run(options: &Options, records: &[Source], progress: &mut dyn Progress) -> Result<Record> {
     let workloads = options.workloads.iter().map(|name| Workload::find(name)).collect::<Result<Vec<_>>>()?;
     let names = if options.ladder {
         let rungs = RUNGS.iter().map(|rung| rung.kernel().to_string());
@@ -107,7 +105,7 @@ pub fn run(
     }
     // Ceilings from a record belong to another machine.
     let ceilings = if analysis.gpu.is_some() { analysis.ceilings } else { Vec::new() };
-    Ok(Record { ceilings, ..analysis.found.record(command, machine) })
+    Ok(Record { ceilings, ..analysis.found.record(&options.command, machine) })
 }
 
 /// Launches the first kernel once on the first workload, under `ncu`.
@@ -126,6 +124,12 @@ fn output(data: &Data, kernel: &str) -> Result<Vec<f64>> {
 
 /// A workload's data, and the output of the first rung.
 type First = (Data, Vec<f64>);
+
+fn first_output(workload: &Workload, dtype: Dtype) -> Result<First> {
+    let data = workload.data(dtype)?;
+    let expected = output(&data, FIRST_RUNG)?;
+    Ok((data, expected))
+}
 
 struct Analysis {
     /// Whether `ncu` reads counters.
@@ -170,7 +174,7 @@ impl Analysis {
         let data = workload.first_images(dtype, 1)?;
         let place = format!("analyze.{}.{dtype}", workload.name);
         self.demand(&place, &whole, &data);
-        let mut first = None;
+        let first = self.gpu.is_some().then(|| first_output(workload, dtype));
         for name in names {
             progress.step(&format!("{} {dtype}: {name}", workload.name));
             let (operands, kernel) = (Operands::dense(&whole, None), crate::kernel(name).ok());
@@ -184,7 +188,7 @@ impl Analysis {
             }
             let place = format!("{place}.{name}");
             self.kernel(&place, &kernel, &request);
-            self.compare(&place, workload, dtype, name, &mut first);
+            self.compare(&place, name, first.as_ref());
             self.count(&place, workload, dtype, name);
         }
         Ok(())
@@ -249,29 +253,17 @@ impl Analysis {
     }
 
     /// The largest difference from the output of the first rung.
-    fn compare(
-        &mut self,
-        place: &str,
-        workload: &Workload,
-        dtype: Dtype,
-        name: &str,
-        first: &mut Option<First>,
-    ) {
-        if self.gpu.is_none() {
-            return self.found.skip("comparison of outputs", "no GPU");
-        }
-        let mut difference = || -> Result<f64> {
-            if first.is_none() {
-                let data = workload.data(dtype)?;
-                let expected = output(&data, FIRST_RUNG)?;
-                *first = Some((data, expected));
-            }
-            let (data, expected) = first.as_ref().context("no output to compare with")?;
-            let got = output(data, name)?;
-            Ok(got.iter().zip(expected).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max))
+    fn compare(&mut self, place: &str, name: &str, first: Option<&Result<First>>) {
+        let got = match first {
+            None => return self.found.skip("comparison of outputs", "no GPU"),
+            Some(Ok((data, expected))) => output(data, name).map(|got| (got, expected)),
+            Some(Err(why)) => Err(anyhow!("{why:#}")),
         };
-        match difference() {
-            Ok(difference) => self.found.add(place, &[("difference", difference, "")]),
+        match got {
+            Ok((got, expected)) => {
+                let difference = got.iter().zip(expected).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
+                self.found.add(place, &[("difference", difference, "")]);
+            }
             Err(why) => self.found.skip(format!("{place}: difference from {FIRST_RUNG}"), format!("{why:#}")),
         }
     }

@@ -1,9 +1,8 @@
 //! How time grows with the problem: one axis at a time, on the GPU.
 
 use anyhow::Result;
-use msda::{Dtype, Problem};
+use msda::Dtype;
 use msda_bench::bench::Progress;
-use msda_bench::engines::Engine;
 use msda_bench::record::Pass;
 use msda_bench::task::Task;
 use msda_bench::timing::{Effort, summarize};
@@ -43,26 +42,15 @@ pub(super) fn run(found: &mut Found, progress: &mut dyn Progress) -> Result<()> 
         for &value in values {
             progress.step(&format!("sweep {axis} {value}"));
             let problem = base.with(|s| change(s, value))?;
-            let distance = (axis == LOCALITY).then_some(value);
-            let (us, rate) = measure(&mut *engine, &workload, problem, distance)?;
+            let data = workload.varied(problem, (axis == LOCALITY).then_some(value))?;
+            let times = engine.time(&Task::whole(&data, Pass::Forward), Effort::QUICK)?;
+            let us = summarize(&times).median * 1e3;
+            let row = (data.problem.channels() * data.problem.types().value.size()) as f64;
+            // Of gathered rows.
+            let rate = work::count_reads(&data).taps * row / us / 1e3;
             let known = [("time", us, "us"), ("rate", rate, "GB/s")];
             found.add(format!("analyze.sweep.{axis}.{value}"), &known);
         }
     }
     Ok(())
-}
-
-/// Microseconds, and GB/s of gathered rows.
-fn measure(
-    engine: &mut dyn Engine,
-    workload: &Workload,
-    problem: Problem,
-    distance: Option<f64>,
-) -> Result<(f64, f64)> {
-    let data = workload.varied(problem, distance)?;
-    let reads = work::count_reads(&data);
-    let times = engine.time(&Task::whole(&data, Pass::Forward), Effort::QUICK)?;
-    let us = summarize(&times).median * 1e3;
-    let row = (data.problem.channels() * data.problem.types().value.size()) as f64;
-    Ok((us, reads.taps * row / us / 1e3))
 }

@@ -7,66 +7,56 @@ use msda_bench::report::number;
 use serde::Serialize;
 
 use super::{Claim, Claims};
-use crate::facts::{Facts, Missing};
+use crate::facts::Facts;
+use crate::listed::listed;
 
-/// How facts judge a claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// The facts agree with it.
-    Reproduced,
-    /// A gain is a gain and a loss is a loss, or a number is another one.
-    OtherSize,
-    /// The facts contradict it.
-    Opposite,
-    /// The measured gain is smaller than the variation of its times.
-    WithinNoise,
-    /// It is about a GPU that the records are not from.
-    YourGpu,
-    /// The document plans or expects it, and states no result.
-    OnlyPlanned,
-    /// No measurement can decide it.
-    CannotBeMeasured,
-    /// Facts are missing.
-    NotMeasuredYet,
+listed! {
+    /// How facts judge a claim.
+    #[derive(Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Verdict {
+        /// The facts agree with it.
+        Reproduced,
+        /// A gain is a gain and a loss is a loss, or a number is another one.
+        OtherSize,
+        /// The facts contradict it.
+        Opposite,
+        /// The measured gain is smaller than the variation of its times.
+        WithinNoise,
+        /// It is about a GPU that the records are not from.
+        YourGpu,
+        /// The document plans or expects it, and states no result.
+        OnlyPlanned,
+        /// No measurement can decide it.
+        CannotBeMeasured,
+        /// Facts are missing.
+        NotMeasuredYet,
+    }
 }
 
 impl Verdict {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Reproduced,
-        Self::OtherSize,
-        Self::Opposite,
-        Self::WithinNoise,
-        Self::YourGpu,
-        Self::OnlyPlanned,
-        Self::CannotBeMeasured,
-        Self::NotMeasuredYet,
-    ];
-
-    /// Its name in words.
-    pub fn name(self) -> &'static str {
+    /// Its name in words, and as the title of a narrow column.
+    const fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::Reproduced => "reproduced",
-            Self::OtherSize => "same direction, other size",
-            Self::Opposite => "opposite",
-            Self::WithinNoise => "within noise",
-            Self::YourGpu => "your GPU",
-            Self::OnlyPlanned => "only planned there",
-            Self::CannotBeMeasured => "cannot be measured",
-            Self::NotMeasuredYet => "not measured yet",
+            Self::Reproduced => ("reproduced", "reproduced"),
+            Self::OtherSize => ("same direction, other size", "other\nsize"),
+            Self::Opposite => ("opposite", "opposite"),
+            Self::WithinNoise => ("within noise", "within\nnoise"),
+            Self::YourGpu => ("your GPU", "your\nGPU"),
+            Self::OnlyPlanned => ("only planned there", "only\nplan"),
+            Self::CannotBeMeasured => ("cannot be measured", "cannot\nbe"),
+            Self::NotMeasuredYet => ("not measured yet", "not\nyet"),
         }
     }
 
+    /// Its name in words.
+    pub fn name(self) -> &'static str {
+        self.names().0
+    }
+
     /// Its name as the title of a narrow column.
-    pub fn title(self) -> String {
-        match self {
-            Self::OtherSize => "other\nsize".into(),
-            Self::OnlyPlanned => "only\nplan".into(),
-            Self::CannotBeMeasured => "cannot\nbe".into(),
-            Self::NotMeasuredYet => "not\nyet".into(),
-            other => other.name().replacen(' ', "\n", 1),
-        }
+    pub fn title(self) -> &'static str {
+        self.names().1
     }
 }
 
@@ -95,11 +85,10 @@ pub fn judge<'a>(claims: &'a Claims, facts: &Facts, gpu: Option<&str>) -> Vec<Ou
 }
 
 fn one<'a>(claim: &'a Claim, facts: &Facts, gpu: Option<&str>) -> Outcome<'a> {
-    let value = claim.expression().map(|e| e.value(facts));
     let measured = claim.measure.as_ref().and_then(|e| e.value(facts).ok());
     let range = claim.expression().and_then(|e| e.range(facts));
-    let missing = value.clone().and_then(Result::err).unwrap_or_default();
-    let (verdict, why) = verdict(claim, value, range, gpu);
+    let missing = claim.expression().and_then(|e| e.value(facts).err()).unwrap_or_default();
+    let (verdict, why) = verdict(claim, facts, gpu);
     let because = match verdict {
         Verdict::NotMeasuredYet => String::new(),
         _ => claim.because.text(facts),
@@ -118,12 +107,7 @@ fn one<'a>(claim: &'a Claim, facts: &Facts, gpu: Option<&str>) -> Outcome<'a> {
     }
 }
 
-fn verdict(
-    claim: &Claim,
-    value: Option<Result<f64, Missing>>,
-    range: Option<(f64, f64)>,
-    gpu: Option<&str>,
-) -> (Verdict, String) {
+fn verdict(claim: &Claim, facts: &Facts, gpu: Option<&str>) -> (Verdict, String) {
     if let Some(reason) = &claim.reason {
         return (Verdict::CannotBeMeasured, reason.clone());
     }
@@ -132,14 +116,15 @@ fn verdict(
     if let Some(gpu) = gpu.filter(elsewhere) {
         return (Verdict::YourGpu, format!("stated for {}, measured on {gpu}", claim.on.join(" or ")));
     }
-    let value = match value {
-        Some(Ok(value)) if value.is_finite() => value,
-        Some(Ok(value)) => return (Verdict::NotMeasuredYet, format!("the facts give {value}")),
-        Some(Err(missing)) => {
+    let Some(expression) = claim.expression() else { return (Verdict::NotMeasuredYet, String::new()) };
+    let value = match expression.value(facts) {
+        Ok(value) if value.is_finite() => value,
+        Ok(value) => return (Verdict::NotMeasuredYet, format!("the facts give {value}")),
+        Err(missing) => {
             return (Verdict::NotMeasuredYet, format!("missing: {}", Vec::from_iter(missing).join(", ")));
         }
-        None => return (Verdict::NotMeasuredYet, String::new()),
     };
+    let range = expression.range(facts);
     if claim.planned {
         return (Verdict::OnlyPlanned, String::new());
     }

@@ -167,12 +167,8 @@ impl Claims {
 
     /// Claims from their text.
     pub fn parse(text: &str) -> Result<Self> {
-        #[derive(Deserialize)]
-        struct Short {
-            #[serde(default)]
-            short: BTreeMap<String, String>,
-        }
-        let Short { short } = toml::from_str(text)?;
+        let short = toml::from_str::<toml::Table>(text)?.remove("short");
+        let short = short.map_or(Ok(BTreeMap::new()), toml::Value::try_into)?;
         let mut all: Self = toml::from_str(&expand(text, &short))?;
         let mut ids = BTreeSet::new();
         for claim in &mut all.claims {

@@ -40,8 +40,8 @@ pub(crate) fn main(args: Args) -> Result<()> {
     if args.launch {
         return analyze::launch(&args.options);
     }
-    let record =
-        analyze::run(&args.options, &records(&args.record)?, &typed("msda-study"), &mut Bar::default())?;
+    let options = analyze::Options { command: typed("msda-study"), ..args.options };
+    let record = analyze::run(&options, &records(&args.record)?, &mut Bar::default())?;
     let line = |(kernel, sentence): &(String, String)| format!("{kernel}: {sentence}\n");
     let below: String = analyze::conclusions(&record.figures).iter().map(line).collect();
     finish(record, args.out, args.json, &below)

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use msda_bench::record::{Record, Source, sources};
 use msda_bench::report::terminal as tables;
-use msda_bench::terminal::{color, print};
+use msda_bench::terminal::{color, make_folder, print};
 
 /// The folder of records when none is named.
 const RECORDS: &str = "records";
@@ -27,6 +27,28 @@ fn records(named: &[PathBuf]) -> Result<Vec<Source>> {
         [] if !Path::new(RECORDS).is_dir() => Ok(Vec::new()),
         [] => sources(&[RECORDS.into()]),
         some => sources(some),
+    }
+}
+
+/// Where the record of a command goes.
+#[derive(clap::Args)]
+pub(crate) struct Output {
+    /// Print the record as JSON instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Folder for record.json; without it nothing is written
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+impl Output {
+    /// Makes the folder before the work begins.
+    fn prepare(&self) -> Result<()> {
+        self.out.as_deref().map_or(Ok(()), make_folder)
+    }
+
+    fn finish(self, record: Record) -> Result<()> {
+        finish(record, self.out.map(|out| out.join("record.json")), self.json, "")
     }
 }
 

@@ -1,12 +1,10 @@
 //! `msda-study probe`
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use msda_study::probes;
 
-use super::finish;
-use msda_bench::terminal::{Bar, make_folder, print, typed};
+use super::Output;
+use msda_bench::terminal::{Bar, print, typed};
 
 #[derive(clap::Args)]
 #[command(
@@ -15,12 +13,8 @@ use msda_bench::terminal::{Bar, make_folder, print, typed};
 pub(crate) struct Args {
     #[command(flatten)]
     options: probes::Options,
-    /// Print the record as JSON instead of tables
-    #[arg(long)]
-    json: bool,
-    /// Folder for record.json; without it nothing is written
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
     /// Run clusters of this shape without their last barrier, in the process of their own that the
     /// probe starts
     #[arg(long, hide = true, value_name = "CxB")]
@@ -31,11 +25,8 @@ pub(crate) fn main(args: Args) -> Result<()> {
     if let Some(shape) = &args.unguarded {
         return print(&format!("{}\n", probes::run_unguarded(shape)?));
     }
-    if let Some(out) = &args.out {
-        make_folder(out)?;
-    }
+    args.output.prepare()?;
     let program = Some(std::env::current_exe()?);
     let options = probes::Options { command: typed("msda-study"), program, ..args.options };
-    let record = probes::run(&options, &mut Bar::default())?;
-    finish(record, args.out.map(|out| out.join("record.json")), args.json, "")
+    args.output.finish(probes::run(&options, &mut Bar::default())?)
 }

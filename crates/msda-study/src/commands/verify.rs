@@ -1,12 +1,10 @@
 //! `msda-study verify`
 
-use std::path::PathBuf;
-
 use anyhow::{Result, ensure};
 use msda_study::verify;
 
-use super::finish;
-use msda_bench::terminal::{Bar, make_folder, typed};
+use super::Output;
+use msda_bench::terminal::{Bar, typed};
 
 #[derive(clap::Args)]
 #[command(
@@ -21,21 +19,15 @@ Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     options: verify::Options,
-    /// Folder for record.json; without it nothing is written
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Print the record as JSON instead of tables
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
-    if let Some(out) = &args.out {
-        make_folder(out)?;
-    }
+    args.output.prepare()?;
     let options = verify::Options { command: typed("msda-study"), ..args.options };
     let (record, wrong) = verify::run(&options, &mut Bar::default())?;
-    finish(record, args.out.map(|out| out.join("record.json")), args.json, "")?;
+    args.output.finish(record)?;
     ensure!(wrong.is_empty(), "the ladder has {} faults\n{}", wrong.len(), wrong.join("\n"));
     Ok(())
 }

@@ -66,11 +66,6 @@ impl Facts {
         }
     }
 
-    /// Removes all facts whose names begin so.
-    fn remove(&mut self, prefix: &str) {
-        self.0.retain(|name, _| !name.starts_with(prefix));
-    }
-
     /// The fact of that name.
     pub fn get(&self, name: &str) -> Option<&Fact> {
         self.0.get(name)

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use msda_bench::record::{Ceiling, Device, Measurement, Source};
+use msda_bench::report::distinct;
 use msda_bench::work::COPY;
 
 use super::shape::SEED;
@@ -17,15 +18,8 @@ const MEMORY_PEAKS: [(&str, f64); 3] =
 pub fn gpus(sources: &[Source]) -> Vec<String> {
     let mut newest_first: Vec<&Source> = sources.iter().collect();
     newest_first.sort_by(|a, b| b.record.created.cmp(&a.record.created));
-    let mut names = Vec::new();
-    for source in newest_first {
-        if let Some(gpu) = &source.record.machine.gpu
-            && !names.contains(&gpu.name)
-        {
-            names.push(gpu.name.clone());
-        }
-    }
-    names
+    let gpu = |source: &Source| Some(source.record.machine.gpu.as_ref()?.name.clone());
+    distinct(newest_first.into_iter().filter_map(gpu))
 }
 
 /// The records of one GPU, and those without a GPU. Ratios between GPUs say nothing about kernels.
@@ -91,9 +85,7 @@ pub(super) fn add(facts: &mut Facts, source: &Source, is_ladder: bool) {
         }
     }
     let probes: BTreeSet<&str> = record.figures.iter().filter_map(|f| probe(&f.name)).collect();
-    for name in probes {
-        facts.remove(&format!("probe.{name}."));
-    }
+    facts.0.retain(|name, _| probe(name).is_none_or(|probe| !probes.contains(probe)));
     for figure in &record.figures {
         facts.insert(&figure.name, figure.value, &figure.unit, from);
     }

@@ -19,73 +19,33 @@ pub enum Form {
     Terminal,
 }
 
-const ABOUT: [&str; 7] = [
-    "This page is for the author of the five documents that msda began with. `2:60` is line 60 of document 2. \
-     `msda-study founding --docs docs` makes it from the committed records; `msda-study claims` shows every statement \
-     with its verdict. [STUDY.md](STUDY.md) describes the study.",
-    "**Locations.** Samples lie anywhere on the map, unless a text says \"near their query\"; STUDY.md has both kinds. \
-     Your programs draw others: `deform_attn.cu` from -1 to 1 on a map from 0 to 1, so three of four samples are off \
-     the map; `optimized` and `persistent` in the middle 80 % of each axis, `persistent_full`, channel split and the \
-     first suite in 90 %, the second suite in 60 %.",
-    "**Shape.** Your shape with rings, f16, cold caches; all times of the kernels come from one run. In the rows 2:30, \
-     2:32, 2:109, 4:90 and 4:91 `persistent_full` has no rings, as in your program. Your programs of document 2 run \
-     with warm caches. `simple`, `optimized`, `persistent` and the suites run smaller shapes: the second suite has 8 \
-     planes of 2,825 positions, with 2,048 queries each.",
-    "**Operations.** Rates are in your units: 10 operations per sample and channel, 320 per output, and the bytes of \
-     every tensor once.",
-    "**Numbers.** The median; p10 to p90 are in parentheses. Numbers are rounded to half of that variation. A gain that \
-     is smaller than the variation is noise. A gain or a speed-up is reproduced if it agrees within a quarter of the \
-     stated gain or 2 points, a rate within a factor of 1.25.",
-    "**Rungs.** A rung is a kernel of the study. `original_f16` is the baseline of your suites. `base` is ours: 16 bytes \
-     per thread, sums in f32.",
-    "**Commands.** `cargo build --release -p msda-study` builds the program. `msda-study bench --rung NAME` times a rung, \
-     `msda-study build --rung NAME --arch sm_120` compiles it without a GPU, and `msda-study all --out DIR` verifies \
-     and measures everything on any NVIDIA GPU. Its record, put into `records/`, gives this page a column for that \
-     GPU.",
-];
-
-/// Why figures of an H100 are judged on an H200.
-const ON_H200: &str = " Document 2 states its rates for an H100. They are judged on the H200, the same chip with \
-     faster memory: 4.8 instead of 3.35 TB/s. Document 4 names no GPU; its 2.2 TFLOP/s are document 2's.";
-
 /// The width of lines of text.
 const WIDTH: usize = 100;
 
 /// `FOUNDING.md`.
 pub fn page(founding: &Founding, form: Form) -> String {
-    let mut out = String::from("# The founding documents, answered\n");
-    let mut paragraph = |text: &str| out += &format!("\n{}", wrap(text, WIDTH, 0));
-    paragraph(ABOUT[0]);
     let gpus = match founding.gpus.as_slice() {
         [] => "**GPU.** There is no record of the study.".to_owned(),
         all => format!(
-            "**GPU.** {}.{} The ladder's record is `{}`; probes and counters may have records of their own.",
+            "**GPU.** {}. {} The ladder's record is `{}`; probes and counters may have records of their own.",
             all.join(", "),
-            if all.iter().any(|gpu| gpu.contains("H200")) { ON_H200 } else { "" },
+            if all.iter().any(|gpu| gpu.contains("H200")) { &founding.on_h200 } else { "" },
             founding.record()
         ),
     };
-    paragraph(&gpus);
-    ABOUT[1..].iter().for_each(|text| paragraph(text));
-    let verdicts = Verdict::ALL.map(Verdict::name).join("; ");
-    paragraph(&format!("**Verdicts.** {verdicts}."));
-    out += "\n## The answer\n";
-    for text in &founding.answers {
-        out += &format!("\n{}", wrap(text, WIDTH, 0));
+    let verdicts = format!("**Verdicts.** {}.", Verdict::ALL.map(Verdict::name).join("; "));
+    let (first, others) = founding.about.split_at(1);
+    let mut out = String::from("# The founding documents, answered\n");
+    out += &paragraphs(first.iter().chain([&gpus]).chain(others).chain([&verdicts]));
+    out += &format!("\n## The answer\n{}", paragraphs(&founding.answers));
+    for cells in [&founding.figures].into_iter().chain(&founding.tables) {
+        out += &format!("\n## {}\n\n{}", cells.title, cells.text(form));
     }
-    for (title, cells) in [
-        ("Your figures", &founding.figures),
-        ("Your files and commands", &founding.files),
-        ("Contradictions", &founding.contradictions),
-        ("Future work", &founding.future),
-    ] {
-        out += &format!("\n## {title}\n\n{}", cells.text(form));
-    }
-    out += "\n## 8-bit values\n";
-    for text in &founding.eight_bit {
-        out += &format!("\n{}", wrap(text, WIDTH, 0));
-    }
-    out
+    out + "\n## 8-bit values\n" + &paragraphs(&founding.eight_bit)
+}
+
+fn paragraphs<'a>(texts: impl IntoIterator<Item = &'a String>) -> String {
+    texts.into_iter().map(|text| format!("\n{}", wrap(text, WIDTH, 0))).collect()
 }
 
 impl Founding {
@@ -99,7 +59,7 @@ impl Founding {
 impl Cells {
     fn text(&self, form: Form) -> String {
         match form {
-            Form::Markdown => table(&self.titles, self.rows.iter().cloned()),
+            Form::Markdown => table(&self.columns, self.rows.iter().cloned()),
             Form::Terminal => self.rows.iter().map(|row| self.block(row)).collect(),
         }
     }
@@ -108,7 +68,7 @@ impl Cells {
     fn block(&self, row: &[String]) -> String {
         const INDENT: usize = 12;
         let mut out = beside(&format!("{:<INDENT$}", row[0]), &row[1], WIDTH);
-        for (title, cell) in self.titles.iter().zip(row).skip(2).filter(|(_, cell)| !cell.is_empty()) {
+        for (title, cell) in self.columns.iter().zip(row).skip(2).filter(|(_, cell)| !cell.is_empty()) {
             out += &beside(&" ".repeat(INDENT), &format!("{title}: {cell}"), WIDTH);
         }
         out

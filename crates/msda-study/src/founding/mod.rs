@@ -19,13 +19,13 @@ const BUILT_IN: &str = include_str!("../../founding.toml");
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Data {
+    about: Vec<String>,
+    on_h200: String,
+    eight_bit: Vec<Words>,
+    findings: Vec<Words>,
     answer: Vec<Answer>,
-    eight_bit: Paragraphs,
-    study: Paragraphs,
     row: Vec<Row>,
-    file: Vec<File>,
-    contradiction: Vec<Contradiction>,
-    future: Vec<Future>,
+    table: Vec<Cells>,
 }
 
 /// What a document recommends, whether that is right, and what to use.
@@ -33,24 +33,9 @@ struct Data {
 #[serde(deny_unknown_fields)]
 struct Answer {
     document: usize,
-    recommends: Vec<Recommendation>,
+    /// Each with the claim that decides whether it is right.
+    recommends: Vec<(String, String)>,
     text: Words,
-}
-
-/// A recommendation, and the claim that decides whether it is right.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Recommendation {
-    what: String,
-    claim: String,
-}
-
-/// Paragraphs about 8-bit values, or the findings of the study.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Paragraphs {
-    #[serde(alias = "findings")]
-    text: Vec<Words>,
 }
 
 /// One figure: a claim, or their result and ours.
@@ -66,44 +51,26 @@ struct Row {
     why: Words,
 }
 
-/// A file or a command of theirs, and ours.
-#[derive(Debug, Deserialize)]
+/// A table. Cells are Markdown.
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
-    theirs: String,
-    ours: String,
-}
-
-/// Statements that contradict each other.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Contradiction {
-    at: Places,
-    says: String,
-    fact: Words,
-}
-
-/// Work that the documents leave for the future.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Future {
-    at: Places,
-    idea: String,
-    status: String,
-    result: Words,
-}
-
-/// Titles and cells. Cells are Markdown.
-#[derive(Debug, Clone)]
 pub struct Cells {
-    titles: Vec<String>,
+    title: String,
+    columns: Vec<String>,
     /// The cells, row by row.
     pub rows: Vec<Vec<String>>,
 }
 
 impl Cells {
-    fn new<const N: usize>(titles: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Self {
-        Self { titles: titles.map(String::from).into(), rows: rows.map(Into::into).collect() }
+    /// The table with numbers for expressions. A column of lines has [`Places`].
+    fn with(mut self, facts: &Facts) -> Result<Self> {
+        for (column, cell) in self.rows.iter_mut().flat_map(|row| self.columns.iter().zip(row)) {
+            *cell = match column.as_str() {
+                "lines" => Places::try_from(cell.clone())?.to_string(),
+                _ => Words::try_from(cell.clone())?.complete(facts),
+            };
+        }
+        Ok(self)
     }
 }
 
@@ -112,16 +79,14 @@ impl Cells {
 pub struct Founding {
     /// The GPUs that have a record of the study, that of the newest record first.
     pub gpus: Vec<String>,
+    about: Vec<String>,
+    on_h200: String,
     /// A paragraph per document.
     pub answers: Vec<String>,
     /// One row per figure, with a column per GPU.
     pub figures: Cells,
-    /// Their files and commands, and ours.
-    pub files: Cells,
-    /// Lines, what they say, and the facts.
-    pub contradictions: Cells,
-    /// Lines, idea, status, result.
-    pub future: Cells,
+    /// Their files and commands, and ours; contradictions; future work.
+    pub tables: Vec<Cells>,
     eight_bit: Vec<String>,
     findings: Vec<String>,
     totals: Table,
@@ -130,10 +95,11 @@ pub struct Founding {
     ladder: Option<Source>,
 }
 
-/// The facts of a GPU.
-struct Measured {
+/// The facts of a GPU, and the claims judged by them.
+struct Measured<'a> {
     gpu: Option<String>,
     facts: Facts,
+    outcomes: Vec<Outcome<'a>>,
 }
 
 impl Founding {
@@ -147,35 +113,29 @@ impl Founding {
         let gpus: Vec<String> = gpus(&sources).into_iter().filter(of_study).collect();
         // Without a record of the study there is a column without a GPU.
         let columns = if gpus.is_empty() { vec![None] } else { gpus.iter().cloned().map(Some).collect() };
-        let facts =
-            |gpu: Option<String>| Ok(Measured { facts: Facts::of(&of_gpu(&sources, gpu.as_deref()))?, gpu });
-        let all = columns.into_iter().map(facts).collect::<Result<Vec<_>>>()?;
-        let judged: Vec<Vec<Outcome<'_>>> =
-            all.iter().map(|m| claims::judge(&claims, &m.facts, m.gpu.as_deref())).collect();
-        let (facts, outcomes) = (&all[0].facts, &judged[0]);
+        let measured = |gpu: Option<String>| {
+            let facts = Facts::of(&of_gpu(&sources, gpu.as_deref()))?;
+            Ok(Measured { outcomes: claims::judge(&claims, &facts, gpu.as_deref()), facts, gpu })
+        };
+        let all = columns.into_iter().map(measured).collect::<Result<Vec<_>>>()?;
+        let Measured { facts, outcomes, .. } = &all[0];
         let text = |words: &Words| words.text(facts);
 
         let ladder = newest_ladder(&of_gpu(&sources, gpus.first().map(String::as_str)));
         let columns = all.iter().map(|m| m.gpu.clone().unwrap_or_else(|| "ours".into()));
-        let titles = ["lines", "figure", "yours"].map(String::from).into_iter().chain(columns);
-        let cell = |words: &Words| words.complete(facts);
-        let file = |f: &File| [f.theirs.clone(), f.ours.clone()];
-        let contradiction = |c: &Contradiction| [c.at.to_string(), c.says.clone(), cell(&c.fact)];
-        let future = |f: &Future| [f.at.to_string(), f.idea.clone(), f.status.clone(), cell(&f.result)];
+        let columns = ["lines", "figure", "yours"].map(String::from).into_iter().chain(columns);
         Ok(Self {
+            about: data.about,
+            on_h200: data.on_h200,
             answers: data.answer.iter().map(|a| answer(a, facts, outcomes)).collect::<Result<_>>()?,
             figures: Cells {
-                titles: titles.chain(["why".into()]).collect(),
-                rows: data.row.iter().map(|r| row(r, &all, &judged)).collect::<Result<_>>()?,
+                title: "Your figures".into(),
+                columns: columns.chain(["why".into()]).collect(),
+                rows: data.row.iter().map(|r| row(r, &all)).collect::<Result<_>>()?,
             },
-            files: Cells::new(["your file or command", "ours"], data.file.iter().map(file)),
-            contradictions: Cells::new(
-                ["lines", "the documents say", "fact"],
-                data.contradiction.iter().map(contradiction),
-            ),
-            future: Cells::new(["lines", "idea", "status", "result"], data.future.iter().map(future)),
-            eight_bit: data.eight_bit.text.iter().map(text).collect(),
-            findings: data.study.text.iter().map(text).collect(),
+            tables: data.table.into_iter().map(|cells| cells.with(facts)).collect::<Result<_>>()?,
+            eight_bit: data.eight_bit.iter().map(text).collect(),
+            findings: data.findings.iter().map(text).collect(),
             totals: totals(&claims, outcomes),
             documents: claims.documents.clone(),
             gpus,
@@ -196,15 +156,15 @@ fn find<'o, 'a>(outcomes: &'o [Outcome<'a>], id: &str) -> Result<&'o Outcome<'a>
 }
 
 fn answer(answer: &Answer, facts: &Facts, outcomes: &[Outcome<'_>]) -> Result<String> {
-    let judged = |part: &Recommendation| {
-        let right = match find(outcomes, &part.claim)?.verdict {
+    let judged = |(what, claim): &(String, String)| {
+        let right = match find(outcomes, claim)?.verdict {
             Verdict::Reproduced => "right",
             Verdict::OtherSize => "right, by another factor",
             Verdict::Opposite => "wrong",
             Verdict::WithinNoise => "no difference beyond the noise",
             other => other.name(),
         };
-        Ok(format!("{}: **{right}**", part.what))
+        Ok(format!("{what}: **{right}**"))
     };
     let recommends = answer.recommends.iter().map(judged).collect::<Result<Vec<_>>>()?.join("; ");
     let Answer { document, text, .. } = answer;
@@ -212,10 +172,10 @@ fn answer(answer: &Answer, facts: &Facts, outcomes: &[Outcome<'_>]) -> Result<St
 }
 
 /// Lines, the figure, theirs, ours on each GPU with the verdict, and why.
-fn row(row: &Row, all: &[Measured], judged: &[Vec<Outcome<'_>>]) -> Result<Vec<String>> {
+fn row(row: &Row, all: &[Measured<'_>]) -> Result<Vec<String>> {
     let (theirs, ours): (String, Vec<String>) = match (&row.claim, &row.theirs, &row.ours) {
         (Some(id), None, None) => {
-            let own: Vec<_> = judged.iter().map(|outcomes| find(outcomes, id)).collect::<Result<_>>()?;
+            let own: Vec<_> = all.iter().map(|m| find(&m.outcomes, id)).collect::<Result<_>>()?;
             (claims::stated(own[0].claim), own.iter().map(|o| cell(o)).collect())
         }
         (None, Some(theirs), Some(ours)) => {

@@ -82,8 +82,8 @@ fn every_gpu_with_a_ladder_has_a_column() {
     all.push(other);
     let founding = Founding::of(all).unwrap();
     assert_eq!(founding.gpus, ["NVIDIA GeForce RTX 5070", "NVIDIA H200"]);
-    assert!(founding.figures.rows.iter().all(|row| row.len() == founding.figures.titles.len()));
-    assert_eq!(founding.figures.titles[3..5], founding.gpus);
+    assert!(founding.figures.rows.iter().all(|row| row.len() == founding.figures.columns.len()));
+    assert_eq!(founding.figures.columns[3..5], founding.gpus);
 }
 
 #[test]
@@ -112,11 +112,11 @@ fn every_claim_of_a_row_has_its_lines() {
 fn names_of_rungs_and_probes_exist() {
     let founding = committed();
     let of_ladder = |name: &str| name.ends_with("...") || crate::ladder::find(name).is_ok();
-    for row in &founding.files.rows {
+    for row in &founding.tables[0].rows {
         let ours = &row[1];
         let after = |option: &str| ours.split(option).nth(1).and_then(|rest| rest.split([' ', '`']).next());
         assert!(after("--rung ").is_none_or(of_ladder), "{ours}");
-        assert!(after("--only ").is_none_or(|name| crate::probes::NAMES.contains(&name)), "{ours}");
+        assert!(after("--only ").is_none_or(|name| crate::probes::names().contains(&name)), "{ours}");
         if ours.starts_with("rung") {
             assert!(ours.split('`').skip(1).step_by(2).all(of_ladder), "{ours}");
         }

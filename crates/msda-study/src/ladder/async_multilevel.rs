@@ -3,21 +3,19 @@
 use anyhow::{Result, bail, ensure};
 use msda::Problem;
 use msda_cuda::kernels::Call;
+use serde::Deserialize;
 
 use super::{Ask, DOCUMENTED, Strategy, one};
 
 /// Knobs, as the kernel declares them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct AsyncMultilevel {
     /// Whether products and sums are `f16`, within the shared memory that the documents have.
     half: bool,
     /// Whether the last levels stay in shared memory, as many as fit half of it.
     caches: bool,
 }
-
-pub(super) const STREAMED: AsyncMultilevel = AsyncMultilevel { half: false, caches: false };
-pub(super) const HALF: AsyncMultilevel = AsyncMultilevel { half: true, caches: false };
-pub(super) const CACHED: AsyncMultilevel = AsyncMultilevel { half: false, caches: true };
 
 /// One block per SM: two buffers fill its shared memory.
 const THREADS: usize = 1024;
@@ -116,7 +114,6 @@ impl Strategy for AsyncMultilevel {
         let mut args = ask.args();
         shape.rows.iter().for_each(|&n| args.i32("rows_per_tile", n));
         shape.offsets.iter().for_each(|&n| args.i32("offset", n));
-        args.align(8);
         let all = ask.p.queries().div_ceil(THREADS / lanes * queries);
         let shares = (ask.sms() * TURNS).div_ceil(ask.planes());
         let blocks = if self.caches { all.min(shares) } else { all };
@@ -136,18 +133,19 @@ mod tests {
     #[test]
     fn fine_levels_are_streamed_in_tiles() {
         let seed = seed();
-        let shape = |rung: AsyncMultilevel| ask(&seed, |ask| rung.shape(ask)).unwrap();
+        let shape = |half, caches| ask(&seed, |ask| AsyncMultilevel { half, caches }.shape(ask)).unwrap();
+        let half = shape(true, false);
         // A row of the first level has 162 pixels of 68 bytes.
-        assert_eq!(shape(STREAMED).rows, [9, 19, 23, 12]);
-        assert_eq!((shape(HALF).rows, shape(HALF).shared), (vec![3, 7, 16, 12], DOCUMENTED));
-        let cached = shape(CACHED);
+        assert_eq!(shape(false, false).rows, [9, 19, 23, 12]);
+        assert_eq!((half.rows, half.shared), (vec![3, 7, 16, 12], DOCUMENTED));
+        let cached = shape(false, true);
         assert_eq!((cached.rows, cached.resident), (vec![5, 12, 23, 12], 2));
         let (level2, level3) = (22 * 42 + 40, 11 * 22 + 20);
         assert_eq!(cached.offsets[3] - cached.offsets[2], level2 * 68);
         assert_eq!(cached.shared - cached.offsets[3], level3 * 68);
         assert_eq!(ask(&seed, |ask| queries(ask, 16)), 8);
         let wide = seed.with(|s| s.levels[0] = (92, 1600)).unwrap();
-        let why = ask(&wide, |ask| STREAMED.shape(ask)).unwrap_err().to_string();
+        let why = ask(&wide, |ask| AsyncMultilevel::default().shape(ask)).unwrap_err().to_string();
         assert!(why.contains("1600 pixels"), "{why}");
     }
 }

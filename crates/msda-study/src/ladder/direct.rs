@@ -4,11 +4,13 @@ use anyhow::{Context, Result, ensure};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Call, Pointer, Prepared, order_first};
 use msda_cuda::{Operand, Slot};
+use serde::Deserialize;
 
 use super::{Ask, FORWARD, Strategy, lowest_bit, window};
 
 /// Where samples are prepared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum Staging {
     /// In registers of each thread.
     None,
@@ -19,7 +21,8 @@ pub(super) enum Staging {
 }
 
 /// How rows are loaded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum Load {
     Cached,
     PastL1,
@@ -28,7 +31,8 @@ pub(super) enum Load {
 }
 
 /// Where a kernel reads the table of levels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum Table {
     /// In the argument: constant memory.
     Argument,
@@ -39,7 +43,8 @@ pub(super) enum Table {
 }
 
 /// Which products and sums are `f16`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum Half {
     Nothing,
     /// Sums of the samples that a thread loads together; they are added up in `f32`.
@@ -49,7 +54,8 @@ pub(super) enum Half {
 }
 
 /// Knobs, as the kernel declares them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Direct {
     linear: bool,
     /// The most bytes per load of a thread; 1 means one element.
@@ -83,69 +89,28 @@ const RESIDENT: usize = 8;
 /// Static shared memory per block that every device has.
 const SHARED: usize = 48 << 10;
 
-pub(super) const SIMPLE: Direct = Direct {
-    linear: false,
-    vec: 1,
-    elements: false,
-    load: Load::Cached,
-    table: Table::Argument,
-    split: 1,
-    queries: 1,
-    stage: Staging::None,
-    pipeline: false,
-    stride: false,
-    unroll: 1,
-    together: 1,
-    half: Half::Nothing,
-    listed: false,
-    drop: 0,
-    window: false,
-};
-pub(super) const ORIGINAL: Direct = Direct { linear: true, ..SIMPLE };
-pub(super) const BASE: Direct = Direct { vec: 16, ..SIMPLE };
-/// The documents' own first kernel, with sums in `f32`.
-pub(super) const ORIGINAL_VECTOR: Direct = Direct { linear: true, together: 8, ..BASE };
-/// The same with sums in `f16`, as the documents have them.
-pub(super) const ORIGINAL_HALF: Direct = Direct { half: Half::All, ..ORIGINAL_VECTOR };
-/// The same without an index over the whole output.
-pub(super) const DISTRIBUTED_FIXED: Direct = Direct { linear: false, ..ORIGINAL_HALF };
-pub(super) const OPTIMIZED: Direct = METADATA;
-pub(super) const REORDERED: Direct = Direct { listed: true, ..BASE };
-/// Less than a quarter of the mean weight is dropped, so the dropped samples have less than a
-/// quarter of the sum.
-pub(super) const FEWER_POINTS: Direct = Direct { drop: 4, together: 8, ..BASE };
-
-// The suite: one change at a time.
-pub(super) const SHUFFLE: Direct = Direct { split: 4, ..BASE };
-pub(super) const PIPELINE: Direct = Direct { pipeline: true, ..BASE };
-pub(super) const BLOCKING: Direct = Direct { queries: 2, ..BASE };
-pub(super) const HINTS: Direct = Direct { load: Load::WholeLines, ..BASE };
-pub(super) const METADATA: Direct = Direct { stage: Staging::Given, ..BASE };
-pub(super) const REDISTRIBUTE: Direct = Direct { stride: true, ..BASE };
-pub(super) const UNROLL: Direct = Direct { unroll: 4, ..BASE };
-pub(super) const PRECOMPUTED: Direct = Direct { stage: Staging::Taps, ..BASE };
-pub(super) const POLICY: Direct = Direct { load: Load::Kept, ..BASE };
-pub(super) const HALF: Direct = Direct { half: Half::Few, ..BASE };
-pub(super) const WINDOW: Direct = Direct { window: true, ..BASE };
-pub(super) const UNCACHED: Direct = Direct { load: Load::PastL1, ..BASE };
-
-/// The kernel that the suite of the documents changes: one thread per output, multiply-adds in
-/// `f16`, the table of levels in memory.
-pub(super) const ORIGINAL_F16: Direct = Direct { half: Half::All, table: Table::Memory, ..ORIGINAL };
-/// Tiles of queries, which two of its changes need.
-pub(super) const F16_TILES: Direct = Direct { linear: false, ..ORIGINAL_F16 };
-pub(super) const F16_SHUFFLE: Direct = Direct { split: 4, ..ORIGINAL_F16 };
-pub(super) const F16_PIPELINE: Direct = Direct { pipeline: true, ..F16_TILES };
-/// Four channels per thread, one load each, as the documents block registers.
-pub(super) const F16_BLOCKING: Direct = Direct { vec: 8, elements: true, ..ORIGINAL_F16 };
-pub(super) const F16_POLICY: Direct = Direct { load: Load::Kept, ..ORIGINAL_F16 };
-pub(super) const F16_VECTOR: Direct = Direct { vec: 16, ..ORIGINAL_F16 };
-pub(super) const F16_METADATA: Direct = Direct { table: Table::Shared, ..ORIGINAL_F16 };
-pub(super) const F16_REDISTRIBUTE: Direct = Direct { stride: true, ..ORIGINAL_F16 };
-pub(super) const F16_UNROLL: Direct = Direct { unroll: 4, ..ORIGINAL_F16 };
-pub(super) const F16_PRECOMPUTED: Direct = Direct { stage: Staging::Taps, ..F16_TILES };
-pub(super) const F16_HINTS: Direct = Direct { load: Load::WholeLines, ..ORIGINAL_F16 };
-pub(super) const F16_MIXED: Direct = Direct { half: Half::Nothing, ..ORIGINAL_F16 };
+impl Default for Direct {
+    fn default() -> Self {
+        Self {
+            linear: false,
+            vec: 1,
+            elements: false,
+            load: Load::Cached,
+            table: Table::Argument,
+            split: 1,
+            queries: 1,
+            stage: Staging::None,
+            pipeline: false,
+            stride: false,
+            unroll: 1,
+            together: 1,
+            half: Half::Nothing,
+            listed: false,
+            drop: 0,
+            window: false,
+        }
+    }
+}
 
 impl Direct {
     /// Threads per query.

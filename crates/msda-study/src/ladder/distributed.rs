@@ -2,11 +2,13 @@
 
 use anyhow::{Context, Result, ensure};
 use msda_cuda::kernels::Call;
+use serde::Deserialize;
 
 use super::{Ask, Strategy, one};
 
 /// Knobs, as the kernel declares them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct Distributed {
     /// The most blocks per cluster.
     most: usize,
@@ -21,15 +23,6 @@ pub(super) struct Distributed {
 
 /// Threads per SM: as many as registers allow.
 const THREADS: usize = 1024;
-
-/// As the document has it: two channels per block, and nothing else in shared memory.
-pub(super) const CLUSTER: Distributed =
-    Distributed { most: 8, channels: 2, local: false, copies: false, staged: false };
-/// The same, filled by asynchronous copies.
-pub(super) const TMA_MULTILEVEL: Distributed = Distributed { copies: true, ..CLUSTER };
-pub(super) const WIDE: Distributed = Distributed { channels: 0, staged: true, ..CLUSTER };
-pub(super) const WIDE16: Distributed = Distributed { most: 16, ..WIDE };
-pub(super) const LOCAL: Distributed = Distributed { local: true, ..WIDE };
 
 impl Strategy for Distributed {
     fn call(&self, ask: &Ask<'_>) -> Result<Call> {
@@ -86,7 +79,6 @@ impl Strategy for Distributed {
         args.i32("first_resident", first);
         args.i32("resident", p.positions() - first);
         args.i32("tiles", tiles);
-        args.align(8);
         // As many groups of blocks as are resident at once, and at least one per plane.
         let resident = ask.sms() * blocks_per_sm / (parts * clusters);
         let useful = if self.local { tiles } else { tiles.div_ceil(parts) };
@@ -101,19 +93,20 @@ impl Strategy for Distributed {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::ladder::find;
     use crate::ladder::tests::{ask, seed};
 
     #[test]
     fn at_the_seed_shape_the_division_is_the_documents() {
-        let clusters = |rung: &Distributed| {
-            let launch = ask(&seed(), |ask| rung.call(ask)).unwrap().last().unwrap().launch;
+        let clusters = |rung: &str| {
+            let call = ask(&seed(), |ask| find(rung).unwrap().call(ask.request, ask.target)).unwrap();
+            let launch = call.last().unwrap().launch;
             let blocks: u32 = launch.grid.iter().product();
             (blocks / launch.cluster[0], launch.cluster[0], launch.shared)
         };
         // 96 clusters of 8 blocks, and 80.2 KB per block: 20,522 positions of two channels.
-        assert_eq!(clusters(&CLUSTER), (96, 8, 20522 * 4));
-        assert_eq!(clusters(&TMA_MULTILEVEL), clusters(&CLUSTER));
-        assert_eq!(clusters(&WIDE).0, 48);
+        assert_eq!(clusters("distributed"), (96, 8, 20522 * 4));
+        assert_eq!(clusters("tma_multilevel"), clusters("distributed"));
+        assert_eq!(clusters("distributed_wide").0, 48);
     }
 }

@@ -3,12 +3,14 @@
 use anyhow::{Result, ensure};
 use msda::Problem;
 use msda_cuda::kernels::Call;
+use serde::Deserialize;
 
 use super::{Ask, Strategy, one};
 
 /// It has no knobs.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct DistributedBest;
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DistributedBest {}
 
 /// Blocks per cluster: the most that every GPU with clusters supports.
 const PARTS: usize = 8;
@@ -94,7 +96,6 @@ impl Strategy for DistributedBest {
             args.i32("division[0].slot", d.slot);
             args.i32("division[0].in_all", usize::from(d.in_all));
         }
-        args.align(8);
         let mut launch = ask.per_plane(shares * PARTS, THREADS, stage + (1 + pixels) * row);
         launch.cluster = [PARTS as u32, 1, 1];
         Ok(one(unit, launch, args))

@@ -17,7 +17,9 @@ mod texture;
 mod tma_windows;
 mod window;
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::LazyLock;
 
 use anyhow::{Result, ensure};
 use msda::{Dtype, Error, ErrorKind, Problem, Role, Sampling};
@@ -26,7 +28,19 @@ use msda_cuda::driver::Launch;
 use msda_cuda::jit::Unit;
 use msda_cuda::kernels::{Args, Call, Custom, Kernel, Prepared, aligned, grain, strides_fit, with_options};
 use msda_cuda::{Levels, Pass, Request, Slot, Target};
+use serde::Deserialize;
 
+use self::async_multilevel::AsyncMultilevel;
+use self::direct::Direct;
+use self::distributed::Distributed;
+use self::distributed_best::DistributedBest;
+use self::persistent::Persistent;
+use self::quantised::Quantised;
+use self::shared::Shared;
+use self::specialised::{LoadingWarps, Specialised};
+use self::tensor_core::TensorCore;
+use self::texture::Texture;
+use self::tma_windows::TmaWindows;
 use crate::sources::SOURCES;
 
 /// The entry point of the kernel that computes the output.
@@ -36,107 +50,41 @@ const FORWARD: &str = "msda_forward";
 const DOCUMENTED: usize = 96 << 10;
 
 /// A strategy with a name.
+#[derive(Deserialize)]
 pub struct Rung {
     /// Its name, after `ladder:`.
-    pub name: &'static str,
+    pub name: String,
     /// One line of description.
-    pub about: &'static str,
-    strategy: &'static dyn Strategy,
+    pub about: String,
+    #[serde(flatten)]
+    twin: Twin,
 }
 
-/// Every rung: the documents' kernels, then their suite, which changes one thing at a time on a
+/// Every rung: the documents' kernels, then their suites, which change one thing at a time on a
 /// common base.
-pub static RUNGS: &[Rung] = &[
-    rung("original", "one thread per output element, numbered through the whole output", &direct::ORIGINAL),
-    rung("original_vector", "16 output bytes per thread; 16-byte loads of inputs", &direct::ORIGINAL_VECTOR),
-    rung("original_half", "the same with products and sums in f16", &direct::ORIGINAL_HALF),
-    rung(
-        "original_f16",
-        "original with multiply-adds in f16: the start of the documents' suite",
-        &direct::ORIGINAL_F16,
-    ),
-    rung("simple", "one block per tile of queries of one head, one channel per thread", &direct::SIMPLE),
-    rung("l2_direct", "the same with 16 bytes per thread; no shared memory, only L1 and L2", &direct::BASE),
-    rung("optimized", "16 bytes per thread, inputs staged through shared memory", &direct::OPTIMIZED),
-    rung("distributed_fixed", "original_half in tiles of queries", &direct::DISTRIBUTED_FIXED),
-    rung("distributed", "clusters of 8 blocks; each holds two channels of a plane", &distributed::CLUSTER),
-    rung("tma_multilevel", "the same clusters, filled by cp.async", &distributed::TMA_MULTILEVEL),
-    rung("distributed_wide", "one cluster of 8 blocks holds all channels of a plane", &distributed::WIDE),
-    rung("distributed16", "the same with 16 blocks", &distributed::WIDE16),
-    rung("distributed_local", "the same planes; each block computes its own channels", &distributed::LOCAL),
-    rung("distributed_best", "image rows in clusters; 16 bytes per lane", &distributed_best::DistributedBest),
-    rung("async_multilevel", "cp.async loads one level ahead", &async_multilevel::STREAMED),
-    rung("async_multilevel_half", "the same with sums in f16, in 96 KB", &async_multilevel::HALF),
-    rung("cached_streamed", "the last levels stay, the others are streamed", &async_multilevel::CACHED),
-    rung("tma_windows", "TMA loads the taps of samples, one group ahead", &tma_windows::Windows),
-    rung("tensor_core", "the coarsest level as a matrix product on tensor cores", &tensor_core::TensorCore),
-    rung("texture", "the texture unit interpolates, with 8-bit weights", &texture::Texture),
-    rung("shared_padded", "coarse levels in shared memory, rows padded by two elements", &shared::PADDED),
-    rung("shared_padded_half", "the same with sums in f16, in 96 KB", &shared::PADDED_HALF),
-    rung("shared_unpadded", "shared_padded without padding", &shared::UNPADDED),
-    rung("shared_wide", "the same with 16 bytes per thread", &shared::WIDE),
-    rung("persistent", "one block per SM takes work from a counter; 96 KB", &persistent::PERSISTENT),
-    rung("persistent_full", "the same kernel: small levels are resident as a whole", &persistent::FULL),
-    rung("persistent_static", "like persistent, items divided in advance", &persistent::STATIC),
-    rung("persistent_query", "like persistent, one query per work item", &persistent::QUERY),
-    rung("persistent_query_static", "the same, items divided in advance", &persistent::QUERY_STATIC),
-    rung("persistent_channelsplit", "like persistent, 8 channels per block", &persistent::CHANNELSPLIT),
-    rung("ultra", "persistent, taps located once, unrolled, L2 policy", &persistent::ULTRA),
-    rung("persistent_wide", "like persistent, 16 bytes per lane", &persistent::WIDE),
-    rung("persistent_full_wide", "the same with all shared memory", &persistent::FULL_WIDE),
-    rung("persistent_channelsplit_wide", "wide, 8 channels per block", &persistent::CHANNELSPLIT_WIDE),
-    rung("ultra_wide", "like ultra, all shared memory and 16 bytes per lane", &persistent::ULTRA_WIDE),
-    rung("persistent+texture", "the texture unit interpolates streamed levels", &persistent::TEXTURE),
-    rung("persistent+reordered", "persistent; queries ordered by position", &persistent::REORDERED),
-    rung("persistent+int8", "int8 values, f16 weights, f32 sums", &persistent::INT8),
-    rung("persistent+prefetch", "rows of the next query are copied meanwhile", &persistent::PREFETCH),
-    rung("persistent+specialised1", "one warp only loads locations and weights", &persistent::SPECIALISED1),
-    rung("persistent+specialised2", "the same with two warps", &persistent::SPECIALISED2),
-    rung("persistent+inputs", "every warp loads inputs 16 bytes at a time", &persistent::WIDE_INPUTS),
-    rung("persistent+window", "persistent; an L2 persistence window keeps values", &persistent::WINDOW),
-    rung("persistent_full+unroll", "four samples unrolled", &persistent::UNROLL),
-    rung("persistent_full+policy", "loads ask L2 to keep values", &persistent::POLICY),
-    rung("persistent_full+hints", "loads hint L2 to fetch whole lines", &persistent::HINTS),
-    rung("persistent_full+precomputed", "taps located once and staged", &persistent::PRECOMPUTED),
-    rung("persistent_full+half", "products and sums in f16", &persistent::HALF),
-    rung("reordered", "16 bytes per thread, queries ordered by the place they look at", &direct::REORDERED),
-    rung("specialised", "some warps locate taps, the others load rows", &specialised::SPECIALISED),
-    rung("specialised1", "one warp of 16 only loads locations and weights", &specialised::SPECIALISED1),
-    rung("specialised2", "the same with two warps", &specialised::SPECIALISED2),
-    rung("int8", "values as int8, one scale per image and head", &quantised::INT8),
-    rung("fp8", "the same in e4m3", &quantised::FP8),
-    rung("int8_half", "int8 values, f16 interpolation weights, f32 sums", &quantised::INT8_HALF),
-    rung("fewer_points", "samples of small weight are dropped, the others scaled", &direct::FEWER_POINTS),
-    rung("base", "the base of the suite: 16 bytes per thread", &direct::BASE),
-    rung("base-vector", "one channel per thread", &direct::SIMPLE),
-    rung("base-cache", "rows bypass L1", &direct::UNCACHED),
-    rung("base+shuffle", "four lane groups share the samples and add up by shuffles", &direct::SHUFFLE),
-    rung("base+pipeline", "locations and weights of the next tile are prefetched", &direct::PIPELINE),
-    rung("base+blocking", "two queries per thread", &direct::BLOCKING),
-    rung("base+hints", "loads hint L2 to fetch whole lines", &direct::HINTS),
-    rung("base+metadata", "locations and weights staged through shared memory", &direct::METADATA),
-    rung("base+redistribute", "resident blocks only, with a stride over the tiles", &direct::REDISTRIBUTE),
-    rung("base+unroll", "four samples unrolled", &direct::UNROLL),
-    rung("base+precomputed", "taps and weights computed once and staged", &direct::PRECOMPUTED),
-    rung("base+policy", "loads ask L2 to keep values", &direct::POLICY),
-    rung("base+half", "products in f16", &direct::HALF),
-    rung("base+window", "an L2 persistence window keeps values", &direct::WINDOW),
-    rung("original_f16+tiles", "tiles of queries instead of one index", &direct::F16_TILES),
-    rung("original_f16+shuffle", "four lane groups share the samples", &direct::F16_SHUFFLE),
-    rung("original_f16+pipeline", "in tiles; inputs of the next tile are prefetched", &direct::F16_PIPELINE),
-    rung("original_f16+blocking", "four channels per thread, a load each", &direct::F16_BLOCKING),
-    rung("original_f16+policy", "loads ask L2 to keep values", &direct::F16_POLICY),
-    rung("original_f16+vector", "16 bytes per thread", &direct::F16_VECTOR),
-    rung("original_f16+metadata", "the table of levels in shared memory", &direct::F16_METADATA),
-    rung("original_f16+redistribute", "resident blocks only, with a stride", &direct::F16_REDISTRIBUTE),
-    rung("original_f16+unroll", "four samples unrolled", &direct::F16_UNROLL),
-    rung("original_f16+precomputed", "in tiles; taps computed once and staged", &direct::F16_PRECOMPUTED),
-    rung("original_f16+hints", "loads hint L2 to fetch whole lines", &direct::F16_HINTS),
-    rung("original_f16+mixed", "sums in f32", &direct::F16_MIXED),
-];
+pub static RUNGS: LazyLock<Vec<Rung>> = LazyLock::new(|| {
+    let file: Result<BTreeMap<String, _>, _> = toml::from_str(include_str!("../../ladder.toml"));
+    file.unwrap_or_else(|why| panic!("ladder.toml: {why}")).remove("rung").unwrap_or_default()
+});
 
-const fn rung(name: &'static str, about: &'static str, strategy: &'static dyn Strategy) -> Rung {
-    Rung { name, about, strategy }
+/// The host twins, by their names in `ladder.toml`.
+macro_rules! twins {
+    ($($twin:ident)*) => {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        enum Twin { $($twin($twin)),* }
+
+        impl Twin {
+            fn strategy(&self) -> &dyn Strategy {
+                match self { $(Self::$twin(twin) => twin),* }
+            }
+        }
+    };
+}
+
+twins! {
+    Direct Distributed DistributedBest AsyncMultilevel TmaWindows TensorCore Texture Shared Persistent
+    Specialised LoadingWarps Quantised
 }
 
 /// How a rung computes the operator.
@@ -158,9 +106,9 @@ impl Rung {
 
     /// The call for a request, or why there is none.
     pub fn call(&self, request: &Request<'_>, target: &Target) -> Result<Call> {
-        let ask = Ask { rung: self.name, request, p: request.problem, target };
+        let ask = Ask { rung: &self.name, request, p: request.problem, target };
         ask.check()?;
-        self.strategy.call(&ask)
+        self.twin.strategy().call(&ask)
     }
 }
 
@@ -179,20 +127,20 @@ impl Custom for Rung {
     }
 
     fn is_exact(&self) -> bool {
-        self.strategy.is_exact()
+        self.twin.strategy().is_exact()
     }
 }
 
 impl fmt::Debug for Rung {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)
+        f.write_str(&self.name)
     }
 }
 
 /// A rung by name.
 pub fn find(name: &str) -> msda::Result<&'static Rung> {
     RUNGS.iter().find(|rung| rung.name == name).ok_or_else(|| {
-        let names: Vec<_> = RUNGS.iter().map(|rung| rung.name).collect();
+        let names: Vec<_> = RUNGS.iter().map(|rung| rung.name.as_str()).collect();
         Error::new(ErrorKind::Format, "rung of the ladder", format!("'{name}'"), names.join(", "))
     })
 }
@@ -208,7 +156,7 @@ pub fn named(names: &[String]) -> msda::Result<Vec<&'static Rung>> {
 /// What a rung is asked for.
 struct Ask<'a> {
     /// The name of the rung.
-    rung: &'static str,
+    rung: &'a str,
     request: &'a Request<'a>,
     /// The problem of the request.
     p: &'a Problem,
@@ -346,8 +294,9 @@ fn lowest_bit(n: usize) -> usize {
     n & n.wrapping_neg()
 }
 
-/// The call of one kernel.
-fn one(unit: Unit, launch: Launch, args: Args) -> Call {
+/// The call of one kernel. Its argument is aligned to 8 bytes.
+fn one(unit: Unit, launch: Launch, mut args: Args) -> Call {
+    args.align(8);
     Prepared { unit, entry: FORWARD, launch, args }.into()
 }
 

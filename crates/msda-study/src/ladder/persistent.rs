@@ -5,21 +5,24 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::{Args, Call, Prepared, order_first};
+use serde::Deserialize;
 
 use super::direct::Load;
 use super::loaders::Loaders;
+use super::quantised::{self, Quantised};
 use super::resident::{ResidentLevels, resident_levels, room};
-use super::{Ask, DOCUMENTED, FORWARD, Strategy, lowest_bit, quantised, texture, window};
+use super::{Ask, DOCUMENTED, FORWARD, Strategy, lowest_bit, texture, window};
 use crate::texture::Textures;
 
 /// Knobs, as the kernel declares them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Persistent {
     /// The most bytes per load of a lane; 1 means one channel.
     vec: usize,
-    /// The most shared memory per block. Without a bound it is all, and a part of the first level
-    /// that does not fit is resident.
-    budget: Option<usize>,
+    /// Whether a block has all shared memory, and a part of the first level that does not fit is
+    /// resident. Otherwise it has what the documents have.
+    whole: bool,
     /// Channels per work item, if not all.
     channels: Option<usize>,
     locate: bool,
@@ -39,7 +42,8 @@ pub(super) struct Persistent {
 }
 
 /// The estimates of document 4, one at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 enum Change {
     None,
     /// The texture unit loads and interpolates.
@@ -69,54 +73,24 @@ const PREFETCHING_WARPS: (usize, usize) = (4, 32);
 /// Shared memory of the buffers of loading warps, if larger passes would not fit.
 const LOADER_BYTES: usize = 10 << 10;
 
-pub(super) const PERSISTENT: Persistent = Persistent {
-    vec: 1,
-    budget: Some(DOCUMENTED),
-    channels: None,
-    locate: false,
-    load: Load::Cached,
-    unroll: 1,
-    threads: 1024,
-    together: 1,
-    half: false,
-    one_query: false,
-    counter: true,
-    change: Change::None,
-};
-/// At the seed shape the document names no difference from `persistent` but the size of the
-/// problem.
-pub(super) const FULL: Persistent = PERSISTENT;
-pub(super) const CHANNELSPLIT: Persistent = Persistent { channels: Some(8), ..PERSISTENT };
-pub(super) const ULTRA: Persistent = Persistent { locate: true, load: Load::Kept, unroll: 4, ..PERSISTENT };
-
-/// Work items of one query, in blocks of the documents' size.
-pub(super) const QUERY: Persistent = Persistent { threads: 256, one_query: true, ..PERSISTENT };
-/// Controls of work stealing: the same without a counter.
-pub(super) const QUERY_STATIC: Persistent = Persistent { counter: false, ..QUERY };
-pub(super) const STATIC: Persistent = Persistent { counter: false, ..PERSISTENT };
-/// The control of loading warps: as wide loads, by every warp.
-pub(super) const WIDE_INPUTS: Persistent = Persistent { together: 4, ..PERSISTENT };
-
-// The suite, where a change is not a rung of its own already.
-pub(super) const UNROLL: Persistent = Persistent { unroll: 4, ..FULL };
-pub(super) const POLICY: Persistent = Persistent { load: Load::Kept, ..FULL };
-pub(super) const HINTS: Persistent = Persistent { load: Load::WholeLines, ..FULL };
-pub(super) const PRECOMPUTED: Persistent = Persistent { locate: true, ..FULL };
-pub(super) const HALF: Persistent = Persistent { half: true, ..FULL };
-
-pub(super) const TEXTURE: Persistent = Persistent { change: Change::Texture, ..PERSISTENT };
-pub(super) const REORDERED: Persistent = Persistent { change: Change::Reordered, ..PERSISTENT };
-pub(super) const INT8: Persistent = Persistent { change: Change::Int8, ..PERSISTENT };
-pub(super) const PREFETCH: Persistent = Persistent { change: Change::Prefetch, ..PERSISTENT };
-pub(super) const SPECIALISED1: Persistent = Persistent { change: Change::Loaders(1), ..PERSISTENT };
-pub(super) const SPECIALISED2: Persistent = Persistent { change: Change::Loaders(2), ..PERSISTENT };
-pub(super) const WINDOW: Persistent = Persistent { change: Change::Window, ..PERSISTENT };
-
-pub(super) const WIDE: Persistent = Persistent { vec: 16, ..PERSISTENT };
-pub(super) const FULL_WIDE: Persistent = Persistent { budget: None, ..WIDE };
-pub(super) const CHANNELSPLIT_WIDE: Persistent = Persistent { channels: Some(8), ..WIDE };
-pub(super) const ULTRA_WIDE: Persistent =
-    Persistent { locate: true, load: Load::Kept, unroll: 4, threads: 768, ..FULL_WIDE };
+impl Default for Persistent {
+    fn default() -> Self {
+        Self {
+            vec: 1,
+            whole: false,
+            channels: None,
+            locate: false,
+            load: Load::Cached,
+            unroll: 1,
+            threads: 1024,
+            together: 1,
+            half: false,
+            one_query: false,
+            counter: true,
+            change: Change::None,
+        }
+    }
+}
 
 /// How lanes divide the rows of a request.
 #[derive(Debug, Clone, Copy)]
@@ -175,8 +149,8 @@ impl Persistent {
     fn block(&self, ask: &Ask<'_>, lanes: &Lanes, loaders: Option<Loaders>) -> Option<Block> {
         let (threads, warps) = (self.threads, self.threads / 32);
         let all = room(ask.target);
-        let most = self.budget.map_or(all, |most| most.min(all));
-        let levels = |bytes: usize| resident_levels(ask.p, lanes.row, bytes, self.budget.is_none());
+        let most = if self.whole { all } else { DOCUMENTED.min(all) };
+        let levels = |bytes: usize| resident_levels(ask.p, lanes.row, bytes, self.whole);
         if self.change == Change::Prefetch {
             // The buffers lie beside the levels. If they do not fit, no level is resident.
             return [most, 0].into_iter().find_map(|bytes| {
@@ -236,7 +210,7 @@ impl Persistent {
     fn prepare_change(&self, call: &mut Call, args: &mut Args, ask: &Ask<'_>) -> Result<()> {
         match self.change {
             Change::Reordered => args.pointer("order", order_first(call, ask.request, ask.target)),
-            Change::Int8 => quantised::quantise_first(call, ask)?.put(args),
+            Change::Int8 => Quantised::default().quantise(call, ask)?.0.put(args),
             Change::Texture => {
                 let mut textures = Textures::default();
                 texture::put(&mut textures, args, ask, 1);
@@ -284,7 +258,7 @@ impl Strategy for Persistent {
             .define("STORED_ROW_BYTES", lanes.row * lanes.channel_groups)
             .define("COPY", lanes.copy)
             .define("STAGE_BYTES", block.stage_bytes)
-            .define("PARTIAL", u8::from(self.budget.is_none()))
+            .define("PARTIAL", u8::from(self.whole))
             .define("LOCATE", u8::from(self.locate))
             .define("STAGED", staged)
             .define("PITCH", pitch)

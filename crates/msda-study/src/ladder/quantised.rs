@@ -5,11 +5,13 @@ use msda::Problem;
 use msda_cuda::driver::Arch;
 use msda_cuda::jit::Unit;
 use msda_cuda::kernels::{Args, Call, Prepared, Region};
+use serde::Deserialize;
 
 use super::{Ask, FORWARD, Strategy};
 
 /// Knobs, as the kernel declares them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Quantised {
     fp8: bool,
     /// Interpolation weights are `f16`.
@@ -21,10 +23,6 @@ const THREADS: usize = 256;
 
 /// Blocks per SM that convert values.
 const CONVERTING_BLOCKS: usize = 16;
-
-pub(super) const INT8: Quantised = Quantised { fp8: false, half_weights: false };
-pub(super) const INT8_HALF: Quantised = Quantised { half_weights: true, ..INT8 };
-pub(super) const FP8: Quantised = Quantised { fp8: true, ..INT8 };
 
 /// Bytes per load of a lane.
 pub(super) fn piece(p: &Problem) -> usize {
@@ -62,11 +60,6 @@ impl Rows {
     }
 }
 
-/// Adds stages to a call that quantise its values to int8.
-pub(super) fn quantise_first(call: &mut Call, ask: &Ask<'_>) -> Result<Rows> {
-    Ok(INT8.quantise(call, ask)?.0)
-}
-
 impl Quantised {
     fn unit(&self, ask: &Ask<'_>) -> Unit {
         ask.unit("ladder/quantised.cu", ask.vec(16))
@@ -76,8 +69,8 @@ impl Quantised {
             .define("PIECE", piece(ask.p))
     }
 
-    /// Adds the stages that quantise values; also returns the argument.
-    fn quantise(&self, call: &mut Call, ask: &Ask<'_>) -> Result<(Rows, Args)> {
+    /// Adds the stages that quantise values, without knobs to int8; also returns the argument.
+    pub(super) fn quantise(&self, call: &mut Call, ask: &Ask<'_>) -> Result<(Rows, Args)> {
         let (plane, all) = plane_bytes(ask)?;
         let top = call.arena.reserve(ask.planes() * size_of::<f32>());
         let rows = Rows { top, rows: call.arena.reserve(all), plane };

@@ -69,21 +69,12 @@ impl ResidentLevels {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use msda::{Layout, Spec};
+    use crate::ladder::tests::seed;
+    use msda::Layout;
 
     fn problem(layout: Layout) -> Problem {
         let levels = vec![(8, 8), (4, 4), (2, 3)];
-        Problem::new(Spec {
-            batch: 1,
-            queries: 1,
-            heads: 1,
-            channels: 8,
-            levels,
-            points: vec![1; 3],
-            layout,
-            ..Spec::default()
-        })
-        .unwrap()
+        seed().with(|s| (s.levels, s.points, s.layout) = (levels.clone(), vec![1; 3], layout)).unwrap()
     }
 
     #[test]

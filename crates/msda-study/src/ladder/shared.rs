@@ -2,12 +2,14 @@
 
 use anyhow::{Result, ensure};
 use msda_cuda::kernels::Call;
+use serde::Deserialize;
 
 use super::resident::{resident_levels, room};
 use super::{Ask, DOCUMENTED, Strategy, one};
 
 /// Knobs, as the kernel declares them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct Shared {
     /// The most bytes per load of a lane.
     vec: usize,
@@ -22,11 +24,6 @@ const BLOCK: usize = 1024;
 
 /// Blocks per SM, one after another, for an even end.
 const TURNS: usize = 4;
-
-pub(super) const PADDED: Shared = Shared { vec: 4, pad: 2, half: false };
-pub(super) const PADDED_HALF: Shared = Shared { half: true, ..PADDED };
-pub(super) const UNPADDED: Shared = Shared { pad: 0, ..PADDED };
-pub(super) const WIDE: Shared = Shared { vec: 16, ..UNPADDED };
 
 impl Strategy for Shared {
     fn call(&self, ask: &Ask<'_>) -> Result<Call> {
@@ -51,7 +48,6 @@ impl Strategy for Shared {
         let mut args = ask.args();
         args.i32("queries_per_block", each);
         levels.put(&mut args);
-        args.align(8);
         Ok(one(unit, ask.per_plane(p.queries().div_ceil(each), BLOCK, levels.bytes), args))
     }
 

@@ -4,12 +4,14 @@
 use anyhow::{Result, ensure};
 use msda_cuda::driver::Launch;
 use msda_cuda::kernels::Call;
+use serde::Deserialize;
 
 use super::loaders::Loaders;
 use super::{Ask, Strategy, one};
 
 /// Knobs, as the kernel declares them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Specialised {
     /// Warps that locate samples.
     producers: usize,
@@ -19,7 +21,8 @@ pub(super) struct Specialised {
 }
 
 /// One or two warps that only load locations and weights.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct LoadingWarps {
     loaders: usize,
     /// All warps of a block.
@@ -31,10 +34,6 @@ const BLOCKS_PER_SM: usize = 4;
 
 /// Static shared memory of a block that every device has.
 const SHARED: usize = 48 << 10;
-
-pub(super) const SPECIALISED: Specialised = Specialised { producers: 4, consumers: 12, buffers: 3 };
-pub(super) const SPECIALISED1: LoadingWarps = LoadingWarps { loaders: 1, warps: 16 };
-pub(super) const SPECIALISED2: LoadingWarps = LoadingWarps { loaders: 2, warps: 16 };
 
 /// Lanes per query, if blocks with so many threads for rows take a request.
 fn lanes(ask: &Ask<'_>, threads: usize) -> Result<usize> {
@@ -63,7 +62,6 @@ impl Strategy for Specialised {
         let tile = self.consumers * 32 / lanes;
         let mut args = ask.args();
         args.i32("tiles", ask.p.queries().div_ceil(tile));
-        args.align(8);
         Ok(one(unit, launch(ask, tile, self.producers + self.consumers), args))
     }
 }

@@ -3,12 +3,14 @@
 use anyhow::{Context, Result, ensure};
 use msda::{Dtype, Problem};
 use msda_cuda::kernels::Call;
+use serde::Deserialize;
 
 use super::{Ask, Strategy, one};
 
 /// It has no knobs.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct TensorCore;
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TensorCore {}
 
 const BLOCK: usize = 256;
 const QUERIES: usize = BLOCK / 4;
@@ -61,7 +63,6 @@ impl Strategy for TensorCore {
         args.i32("points", p.points()[level]);
         args.i32("positions", positions);
         args.i32("stride", stride);
-        args.align(8);
         // As many blocks as are resident at once, each with a share of one plane.
         let resident = (ask.target.shared() / (shared + 1024)).clamp(1, blocks_per_sm) * ask.sms();
         Ok(one(unit, ask.per_plane((resident / ask.planes()).clamp(1, tiles), BLOCK, shared), args))

@@ -7,13 +7,15 @@ use msda::{Dtype, Sampling};
 use msda_cuda::driver::Launch;
 use msda_cuda::jit::Unit;
 use msda_cuda::kernels::{Args, Call, Pointer, Prepared};
+use serde::Deserialize;
 
 use super::{Ask, FORWARD, Strategy};
 use crate::texture::{Texels, Textures};
 
 /// It has no knobs.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Texture;
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Texture {}
 
 /// Threads per block.
 const THREADS: usize = 128;

@@ -6,13 +6,15 @@ use anyhow::{Result, ensure};
 use msda::Role;
 use msda_cuda::Slot;
 use msda_cuda::kernels::Call;
+use serde::Deserialize;
 
 use super::{Ask, Strategy, one};
-use crate::tensor_map::{Tiled, TmaWindows};
+use crate::tensor_map::{Tiled, Windows};
 
 /// It has no knobs.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Windows;
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TmaWindows {}
 
 const WARPS: usize = 4;
 
@@ -35,7 +37,7 @@ fn strides(ask: &Ask<'_>) -> [u64; 3] {
     [of(images, image), of(positions, position), of(heads, head)]
 }
 
-impl Strategy for Windows {
+impl Strategy for TmaWindows {
     fn call(&self, ask: &Ask<'_>) -> Result<Call> {
         let (p, row) = (ask.p, ask.row_bytes());
         ask.needs(9, "copy engine for tensors")?;
@@ -69,7 +71,7 @@ impl Strategy for Windows {
         args.i32("tiles", tiles);
         // The side of a window in pixels.
         let (channels, side) = (p.channels() as u64, taps.isqrt() as u32);
-        let mut windows = TmaWindows::default();
+        let mut windows = Windows::default();
         for level in p.levels() {
             let window = Tiled {
                 address: level.origin as u64 * position,

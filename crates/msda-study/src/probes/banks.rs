@@ -14,6 +14,7 @@ use super::bench::{Bench, Timed};
 use super::kernel::{Kernel, Ready, arguments};
 use super::words::{self, mix, some};
 use super::{Prober, agree, lower};
+use crate::listed::listed;
 
 pub(super) const NAME: &str = "banks";
 
@@ -40,19 +41,16 @@ fn wavefronts(addresses: &[u32], width: u32) -> u32 {
     addresses.chunks(together).map(of_part).sum()
 }
 
-/// How lanes load rows of 32 `f16` channels from shared memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Access {
-    /// Sixteen lanes per row, two channels per lane: two random rows per load.
-    Half2,
-    /// One random row per lane, the same two channels of each row.
-    Column,
-    /// Four lanes per row, eight channels per lane: eight random rows per load.
-    Vector,
-}
-
-impl Access {
-    pub(super) const ALL: [Self; 3] = [Self::Half2, Self::Column, Self::Vector];
+listed! {
+    /// How lanes load rows of 32 `f16` channels from shared memory.
+    pub(super) enum Access {
+        /// Sixteen lanes per row, two channels per lane: two random rows per load.
+        Half2,
+        /// One random row per lane, the same two channels of each row.
+        Column,
+        /// Four lanes per row, eight channels per lane: eight random rows per load.
+        Vector,
+    }
 }
 
 /// Channels per row.

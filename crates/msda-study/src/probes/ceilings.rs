@@ -12,19 +12,25 @@ use super::bench::{Bench, Timed};
 use super::kernel::{Kernel, Ready, arguments};
 use super::words::{self, mix, some};
 use super::{Prober, agree, lower};
+use crate::listed::listed;
 
 pub(super) const NAME: &str = "ceiling";
 
-/// The memory that random rows come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
-    /// L1: all SMs read the same 64 KiB.
-    L1,
-    /// L2: a third of it, far more than the L1 caches hold.
-    L2,
-    /// Device memory: a few gigabytes.
-    Memory,
+listed! {
+    /// The memory that random rows come from.
+    pub(super) enum Source {
+        /// L1: all SMs read the same 64 KiB.
+        L1,
+        /// L2: a third of it, far more than the L1 caches hold.
+        L2,
+        /// Device memory: a few gigabytes.
+        Memory,
+    }
 }
+
+/// Bytes of random rows, and types of multiply-adds.
+const ROWS: [usize; 2] = [64, 128];
+const TYPES: [Dtype; 2] = [Dtype::F32, Dtype::F16];
 
 /// A ceiling: an upper bound that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,21 +48,11 @@ pub(super) enum Ceiling {
 
 impl Ceiling {
     /// All of them.
-    pub(super) const ALL: [Self; 13] = [
-        Self::Stream,
-        Self::Gather(Source::L1, 64),
-        Self::Gather(Source::L1, 128),
-        Self::Gather(Source::L2, 64),
-        Self::Gather(Source::L2, 128),
-        Self::Gather(Source::Memory, 64),
-        Self::Gather(Source::Memory, 128),
-        Self::Shared(1),
-        Self::Shared(2),
-        Self::Shared(4),
-        Self::Shared(8),
-        Self::Fma(Dtype::F32),
-        Self::Fma(Dtype::F16),
-    ];
+    pub(super) fn all() -> Vec<Self> {
+        let rows = Source::ALL.into_iter().flat_map(|from| ROWS.map(|row| Self::Gather(from, row)));
+        let others = [1, 2, 4, 8].map(Self::Shared).into_iter().chain(TYPES.map(Self::Fma));
+        [Self::Stream].into_iter().chain(rows).chain(others).collect()
+    }
 
     /// Whether its rate counts floating-point operations; otherwise it counts bytes.
     fn is_arithmetic(self) -> bool {
@@ -88,7 +84,7 @@ impl fmt::Display for Ceiling {
 /// `probe.ceiling.CEILING.*`
 pub(super) fn probe(prober: &mut Prober<'_>) -> anyhow::Result<()> {
     prober.found.push(format!("{NAME}.copy"), [("rate", prober.copy / 1e9, "GB/s")]);
-    for ceiling in Ceiling::ALL {
+    for ceiling in Ceiling::all() {
         let name = format!("{NAME}.{ceiling}");
         prober.progress.step(&format!("{NAME}: {ceiling}"));
         let Some(timed) = prober.found.got(&name, ceiling.run(&prober.bench))? else { continue };
@@ -125,8 +121,8 @@ fn fma_kernel(arch: Arch, dtype: Dtype) -> Kernel {
 
 pub(super) fn kernels(arch: Arch) -> Vec<Kernel> {
     let mut all = vec![words::kernel(arch), stream_kernel(arch)];
-    all.extend([64, 128].map(|row| gather_kernel(arch, row)));
-    all.extend([Dtype::F32, Dtype::F16].map(|dtype| fma_kernel(arch, dtype)));
+    all.extend(ROWS.map(|row| gather_kernel(arch, row)));
+    all.extend(TYPES.map(|dtype| fma_kernel(arch, dtype)));
     all.extend(banks::kernels(arch));
     all
 }
@@ -236,9 +232,9 @@ mod tests {
 
     #[test]
     fn names_are_all_different() {
-        let names: std::collections::BTreeSet<String> =
-            Ceiling::ALL.iter().map(ToString::to_string).collect();
-        assert_eq!(names.len(), Ceiling::ALL.len());
+        let all = Ceiling::all();
+        let names: std::collections::BTreeSet<String> = all.iter().map(ToString::to_string).collect();
+        assert_eq!((names.len(), all.len()), (13, 13));
         assert!(names.contains("gather-l1-128") && names.contains("shared-conflicts-1"), "{names:?}");
     }
 

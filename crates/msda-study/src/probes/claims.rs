@@ -7,6 +7,7 @@ use msda_cuda::driver::Arch;
 use super::bench::Bench;
 use super::kernel::{Kernel, Ready, arguments};
 use super::{Prober, agree, lower, words};
+use crate::listed::listed;
 
 pub(super) const NAME: &str = "work-claims";
 
@@ -15,17 +16,14 @@ const ITEMS: usize = 48 * 15422;
 const CHANNELS: usize = 32;
 const THREADS: u32 = 256;
 
-/// Who takes an item from the counter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Taker {
-    /// Every thread takes one, as the documents' program does.
-    Thread,
-    /// One thread takes one for its block.
-    Block,
-}
-
-impl Taker {
-    pub(super) const ALL: [Self; 2] = [Self::Thread, Self::Block];
+listed! {
+    /// Who takes an item from the counter.
+    pub(super) enum Taker {
+        /// Every thread takes one, as the documents' program does.
+        Thread,
+        /// One thread takes one for its block.
+        Block,
+    }
 }
 
 arguments! {

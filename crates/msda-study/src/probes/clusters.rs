@@ -14,6 +14,7 @@ use super::unguarded::{LIMIT, Outcome, watch};
 use super::words::{self, mix, some};
 use super::{Options, Prober, agree, lower};
 use crate::found::Found;
+use crate::listed::listed;
 
 pub(super) const NAME: &str = "clusters";
 
@@ -54,19 +55,16 @@ arguments! {
     Args { sums: u64, turns: u32 }
 }
 
-/// Which memory a block reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reads {
-    /// That of the others.
-    Remote,
-    /// Its own.
-    Local,
-    /// That of the others, without the barrier before the exit.
-    Unguarded,
-}
-
-impl Reads {
-    const ALL: [Self; 3] = [Self::Remote, Self::Local, Self::Unguarded];
+listed! {
+    /// Which memory a block reads.
+    enum Reads {
+        /// That of the others.
+        Remote,
+        /// Its own.
+        Local,
+        /// That of the others, without the barrier before the exit.
+        Unguarded,
+    }
 }
 
 fn kernel(arch: Arch, blocks: u32, from: Reads) -> Kernel {

@@ -5,9 +5,10 @@ use msda::{Dtype, Result};
 use msda_cuda::driver::{Arch, Launch, Memory};
 
 use super::bench::{Bench, Timed};
-use super::kernel::{Kernel, Mapped, Ready, arguments};
+use super::kernel::{Kernel, Ready, arguments};
 use super::words::{self, mix};
 use super::{Prober, agree, lower};
+use crate::listed::listed;
 use crate::tensor_map::{TensorMap, Tiled};
 
 pub(super) const NAME: &str = "copy-styles";
@@ -17,47 +18,29 @@ const BYTES: u32 = 80 << 10;
 const BLOCKS: u32 = 48 * 16;
 const THREADS: u32 = 256;
 
-/// How shared memory is filled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Style {
-    /// A loop of the block, 4 bytes per thread.
-    Words,
-    /// A loop of the block, 16 bytes per thread.
-    Vectors,
-    /// The same with `cp.async`, which bypasses the registers.
-    Async,
-    /// The copy engine (TMA), plain bytes.
-    Bulk,
-    /// The copy engine (TMA), rows of a tensor.
-    Tensor,
-    /// Two channels of every position: 4 bytes per thread, 64 bytes apart.
-    Channels,
-    /// The same with `cp.async`, which bypasses the registers.
-    ChannelsAsync,
-    /// The same channels, one per thread and step, as the documents' program does.
-    Halves,
+listed! {
+    /// How shared memory is filled. Styles that load some channels of every position come last.
+    pub(super) enum Style {
+        /// A loop of the block, 4 bytes per thread.
+        Words,
+        /// A loop of the block, 16 bytes per thread.
+        Vectors,
+        /// The same with `cp.async`, which bypasses the registers.
+        Async,
+        /// The copy engine (TMA), plain bytes.
+        Bulk,
+        /// The copy engine (TMA), rows of a tensor.
+        Tensor,
+        /// Two channels of every position: 4 bytes per thread, 64 bytes apart.
+        Channels,
+        /// The same with `cp.async`, which bypasses the registers.
+        ChannelsAsync,
+        /// The same channels, one per thread and step, as the documents' program does.
+        Halves,
+    }
 }
 
 impl Style {
-    /// All of them. Styles that load some channels of every position come last.
-    pub(super) const ALL: [Self; 8] = [
-        Self::Words,
-        Self::Vectors,
-        Self::Async,
-        Self::Bulk,
-        Self::Tensor,
-        Self::Channels,
-        Self::ChannelsAsync,
-        Self::Halves,
-    ];
-
-    fn name(self) -> String {
-        match self {
-            Self::ChannelsAsync => "channels-async".into(),
-            other => lower(other),
-        }
-    }
-
     /// The baseline: the plain loop that reads the same bytes.
     fn baseline(self) -> Self {
         if self.takes_channels() { Self::Channels } else { Self::Words }
@@ -74,14 +57,12 @@ arguments! {
 }
 
 fn kernel(arch: Arch, style: Style) -> Kernel {
-    let (file, key) = ("probes/copies.cu", format!("copies-{}", style.name()));
+    let kernel = Kernel::new::<Args>("probes/copies.cu", format!("copies-{}", lower(style)), arch, THREADS);
     let kernel = match style {
-        Style::Words | Style::Vectors | Style::Channels | Style::Halves => {
-            Kernel::new::<Args>(file, key, arch, THREADS)
-        }
-        Style::Async | Style::ChannelsAsync => Kernel::new::<Args>(file, key, arch, THREADS).since(8, 0),
-        Style::Bulk => Kernel::new::<Args>(file, key, arch, THREADS).since(9, 0),
-        Style::Tensor => Kernel::new::<Mapped<Args>>(file, key, arch, THREADS).since(9, 0),
+        Style::Words | Style::Vectors | Style::Channels | Style::Halves => kernel,
+        Style::Async | Style::ChannelsAsync => kernel.since(8, 0),
+        Style::Bulk => kernel.since(9, 0),
+        Style::Tensor => kernel.mapped::<Args>().since(9, 0),
     };
     kernel.define("STYLE", style as u32)
 }
@@ -96,8 +77,8 @@ pub(super) fn probe(prober: &mut Prober<'_>) -> anyhow::Result<()> {
     let Some(data) = prober.found.got(NAME, data)? else { return Ok(()) };
     let mut times = Vec::new();
     for style in Style::ALL {
-        let name = format!("{NAME}.{}", style.name());
-        prober.progress.step(&format!("{NAME}: {}", style.name()));
+        let name = format!("{NAME}.{}", lower(style));
+        prober.progress.step(&format!("{NAME}: {}", lower(style)));
         let Some(timed) = prober.found.got(&name, run(&prober.bench, &data, style))? else { continue };
         prober.found.time_and_rate(&name, &timed);
         times.push((style, timed.median()));

@@ -22,7 +22,7 @@ pub(super) use arguments;
 /// An argument with a tensor map in front.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Mapped<A> {
+struct Mapped<A> {
     map: TensorMap,
     args: A,
 }
@@ -57,6 +57,11 @@ impl Kernel {
 
     pub(super) fn since(self, major: u32, minor: u32) -> Self {
         Self { since: Arch::new(major, minor), ..self }
+    }
+
+    /// The same with a tensor map in front of its argument, an `A`.
+    pub(super) fn mapped<A>(self) -> Self {
+        Self { argument: size_of::<Mapped<A>>(), ..self }
     }
 
     /// A launch of that many blocks.

@@ -51,28 +51,29 @@ use anyhow::{Result, bail};
 use clap::builder::PossibleValuesParser;
 use msda::{Error, ErrorKind};
 use msda_bench::bench::Progress;
-use msda_bench::parallel::in_parallel;
 use msda_bench::record::Record;
 use msda_bench::{gpu, machine, work};
 use msda_cuda::driver::{Arch, Device};
-use msda_cuda::jit::Cache;
 
 use crate::found::Found;
+use crate::sources;
 use bench::{Bench, Timed};
 
 pub use clusters::run_unguarded;
 pub use kernel::Kernel;
 
-/// The names of the probes. All but the first need a GPU.
-pub const NAMES: [&str; 7] =
-    [CPU, ceilings::NAME, tile::NAME, copies::NAME, claims::NAME, clusters::NAME, banks::NAME];
 const CPU: &str = "cpu";
+
+/// The names of the probes. All but the first need a GPU.
+pub fn names() -> Vec<&'static str> {
+    [CPU].into_iter().chain(ON_GPU.map(|(name, ..)| name)).collect()
+}
 
 /// A probe that needs a GPU: its name, how many steps it has, and what runs it.
 type Probe = (&'static str, fn(&Options) -> usize, fn(&mut Prober<'_>) -> Result<()>);
 
 const ON_GPU: [Probe; 6] = [
-    (ceilings::NAME, |_| ceilings::Ceiling::ALL.len(), ceilings::probe),
+    (ceilings::NAME, |_| ceilings::Ceiling::all().len(), ceilings::probe),
     (tile::NAME, tile::steps, tile::probe),
     (copies::NAME, |_| copies::Style::ALL.len(), copies::probe),
     (claims::NAME, |_| claims::Taker::ALL.len(), claims::probe),
@@ -96,7 +97,7 @@ pub fn kernels(arch: Arch) -> Vec<Kernel> {
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
     /// A probe by name; may be repeated
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(NAMES))]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(names()))]
     pub only: Vec<String>,
     /// Fewer runs and sizes
     #[arg(long)]
@@ -113,8 +114,8 @@ pub struct Options {
 /// Probes the machine. A probe that this machine cannot run is skipped with a reason; a wrong
 /// result is an error, and so is a run in which every probe was skipped.
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
-    if let Some(name) = options.only.iter().find(|name| !NAMES.contains(&name.as_str())) {
-        bail!("probe: got '{name}', expected one of {}", NAMES.join(", "));
+    if let Some(name) = options.only.iter().find(|name| !names().contains(&name.as_str())) {
+        bail!("probe: got '{name}', expected one of {}", names().join(", "));
     }
     let wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|only| only == name);
     let mut on_gpu: Vec<Probe> = ON_GPU.into_iter().filter(|(name, ..)| wanted(name)).collect();
@@ -139,7 +140,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     }
     if let Some(device) = device.ok().filter(|_| !on_gpu.is_empty()) {
         progress.step("compiling");
-        compile(&device);
+        sources::compile(&kernels(device.arch()).iter().map(|kernel| &kernel.unit).collect::<Vec<_>>());
         let bench = Bench::new(&device, options.quick)?;
         progress.step("ceiling: copy");
         let copy = gpu::measure::copy(&device)?;
@@ -161,14 +162,6 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
         bail!("nothing was measured\n{}", reasons.collect::<Vec<_>>().join("\n"));
     }
     Ok(Record { ceilings, ..found.record(&options.command, machine) })
-}
-
-/// Compiles every kernel with all cores. A failure is reported when the kernel is used.
-fn compile(device: &Device) {
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    in_parallel(workers, &kernels(device.arch()), |kernel| {
-        let _ = Cache::global().get(&kernel.unit);
-    });
 }
 
 /// A device that is probed.
@@ -211,9 +204,10 @@ impl Found {
     }
 }
 
-/// A variant's name in lower case.
+/// A variant's name in lower case, with a dash before each further word.
 fn lower(variant: impl Debug) -> String {
-    format!("{variant:?}").to_lowercase()
+    let dashed = |c: char| if c.is_uppercase() { format!("-{}", c.to_lowercase()) } else { c.to_string() };
+    format!("{variant:?}").chars().map(dashed).collect::<String>().trim_start_matches('-').to_owned()
 }
 
 /// Refuses a kernel that the device is too old for.
@@ -262,8 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_have_one_order_and_unknown_ones_are_refused() {
-        assert!(NAMES[1..].iter().eq(ON_GPU.iter().map(|(name, ..)| name)));
+    fn unknown_probes_are_refused() {
         let options = Options { only: vec!["tma".into()], ..Options::default() };
         let error = run(&options, &mut msda_bench::bench::Silent).unwrap_err().to_string();
         assert!(error.contains("tma-tile"), "{error}");

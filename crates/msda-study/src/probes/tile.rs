@@ -6,7 +6,7 @@ use msda::{Dtype, Result};
 use msda_cuda::driver::{Arch, Memory};
 
 use super::bench::{Bench, Timed};
-use super::kernel::{Kernel, Mapped, Ready, arguments};
+use super::kernel::{Kernel, Ready, arguments};
 use super::words::{self, mix};
 use super::{Options, Prober, agree, lower};
 use crate::tensor_map::{TensorMap, Tiled};
@@ -98,15 +98,16 @@ arguments! {
 
 fn kernel(arch: Arch, way: Way, maps: u32) -> Kernel {
     let several = if maps > 1 { "maps-" } else { "" };
-    let (file, key, threads) = ("probes/tile.cu", format!("tile-{several}{}", way.name()), way.threads);
+    let key = format!("tile-{several}{}", way.name());
+    let kernel = Kernel::new::<Args>("probes/tile.cu", key, arch, way.threads);
     let kernel = match way.style {
-        Style::Manual | Style::Prefetch | Style::Scalar => Kernel::new::<Args>(file, key, arch, threads),
-        Style::Async => Kernel::new::<Args>(file, key, arch, threads).since(8, 0),
-        Style::Tma => Kernel::new::<Mapped<Args>>(file, key, arch, threads).since(9, 0),
+        Style::Manual | Style::Prefetch | Style::Scalar => kernel,
+        Style::Async => kernel.since(8, 0),
+        Style::Tma => kernel.mapped::<Args>().since(9, 0),
     };
     kernel
         .define("STYLE", way.style as u32)
-        .define("THREADS", threads)
+        .define("THREADS", way.threads)
         .define("ISSUERS", way.issuers)
         .define("IMAGE_QUERIES", if maps > 1 { MAP_QUERIES } else { 0 })
 }

@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::io;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use msda_bench::parallel::wait;
 
 /// How long the process may take. With the barrier it takes about a second, most of it to start.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
@@ -36,35 +38,19 @@ impl fmt::Display for Outcome {
 pub(super) fn watch(command: &mut Command, limit: Duration) -> io::Result<Outcome> {
     let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
-    let Some(status) = wait(&mut child, limit)? else {
+    if wait(&mut child, limit)?.is_none() {
         child.kill()?;
         // A process that a driver holds may outlive the signal; then it is left to the system.
         wait(&mut child, GRACE)?;
         return Ok(Outcome::Hung);
-    };
-    let read = |from: Option<&mut dyn io::Read>| -> io::Result<String> {
-        let mut text = Vec::new();
-        from.map_or(Ok(0), |from| from.read_to_end(&mut text))?;
-        Ok(String::from_utf8_lossy(&text).trim().to_owned())
-    };
-    let output = read(child.stdout.as_mut().map(|s| s as &mut dyn io::Read))?;
-    let errors = read(child.stderr.as_mut().map(|s| s as &mut dyn io::Read))?;
-    if status.success() {
-        return Ok(Outcome::Completed(output));
+    }
+    let ended = child.wait_with_output()?;
+    let [output, errors] = [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    if ended.status.success() {
+        return Ok(Outcome::Completed(output.trim().to_owned()));
     }
     let reason = errors.lines().rev().find(|line| !line.trim().is_empty() && !line.starts_with("hint:"));
-    Ok(Outcome::Faulted(reason.map_or_else(|| status.to_string(), str::to_owned)))
-}
-
-fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
-    const STEP: Duration = Duration::from_millis(20);
-    let start = Instant::now();
-    loop {
-        match child.try_wait()? {
-            None if start.elapsed() < limit => std::thread::sleep(STEP),
-            status => return Ok(status),
-        }
-    }
+    Ok(Outcome::Faulted(reason.map_or_else(|| ended.status.to_string(), |line| line.trim().to_owned())))
 }
 
 #[cfg(all(test, unix))]

@@ -6,12 +6,12 @@ use crate::ladder::RUNGS;
 use crate::engines::{RUNG, is_rung};
 use crate::facts::holds_ladder;
 use msda_bench::record::{Figure, Measurement, Record};
-use msda_bench::report::chart::{self, Chart, Mark, Plot, Plots};
+use msda_bench::report::chart::{Chart, Mark, Plots, Row};
 use msda_bench::report::known::machine;
-use msda_bench::report::number::{self, NONE, figure, percent, times};
+use msda_bench::report::number::{NONE, figure, percent, times};
 use msda_bench::report::page::{Part, Section, fold, folds};
 use msda_bench::report::svg::Shape;
-use msda_bench::report::{Kind, Row, Setting, Table, dtype_order, positive};
+use msda_bench::report::{Kind, Setting, Table, by_key, dtype_order, positive};
 
 /// The base of the suite.
 const BASE: &str = "base";
@@ -52,8 +52,7 @@ pub(super) fn finding(records: &[Record]) -> Option<(String, String)> {
     let ladders = ladders(records);
     let (ladder, chosen) =
         ladders.iter().find_map(|l| Some((l, l.steps.iter().find(|m| m.engine == "cuda")?)))?;
-    let right =
-        |m: &&&Measurement| is_rung(&m.engine) && !of_suite(&m.engine) && Row { measured: m }.within();
+    let right = |m: &&&Measurement| is_rung(&m.engine) && !of_suite(&m.engine) && m.within();
     let rungs = ladder.steps.iter().filter(right);
     let best = rungs.min_by(|a, b| a.time.median.total_cmp(&b.time.median))?;
     let over = |ms: f64| times(positive(ms / chosen.time.median));
@@ -90,7 +89,7 @@ fn about(name: &str) -> &'static str {
     match name {
         "chosen" => "the kernel that msda chooses",
         "generic" => "the fallback for all problems",
-        _ => RUNGS.iter().find(|r| r.name == name).map_or("", |r| r.about),
+        _ => RUNGS.iter().find(|r| r.name == name).map_or("", |r| &r.about),
     }
 }
 
@@ -114,17 +113,15 @@ fn ladders(records: &[Record]) -> Vec<Ladder<'_>> {
     let mut all: Vec<Ladder<'_>> = Vec::new();
     for record in best_first {
         let ours = |m: &&Measurement| m.engine == "cuda" || m.engine.starts_with("cuda:");
-        let timed = || record.measurements.iter().filter(ours).filter(|m| positive(m.time.median).is_some());
-        for rung in timed().filter(|m| is_rung(&m.engine)) {
-            if all.iter().any(|l| l.machine == machine(record) && key(l.first) == key(rung)) {
-                continue;
+        let timed = record.measurements.iter().filter(ours).filter(|m| m.median().is_some());
+        let (machine, figures) = (machine(record), &record.figures[..]);
+        for (own, mut steps) in by_key(timed, |m| key(m)) {
+            let Some(first) = steps.iter().copied().find(|m| is_rung(&m.engine)) else { continue };
+            if !all.iter().any(|l| l.machine == machine && key(l.first) == own) {
+                steps.sort_by_key(|m| order(&m.engine));
+                all.push(Ladder { machine: machine.clone(), first, steps, figures });
             }
-            let steps = timed().filter(|m| key(m) == key(rung)).collect();
-            all.push(Ladder { machine: machine(record), first: rung, steps, figures: &record.figures });
         }
-    }
-    for ladder in &mut all {
-        ladder.steps.sort_by_key(|m| order(&m.engine));
     }
     // f16 comes first, because the documents are about it.
     all.sort_by(|a, b| {
@@ -165,7 +162,7 @@ impl Ladder<'_> {
     /// The strategies are described in the first ladder only.
     fn parts(&self, records: &[Record], described: bool) -> Vec<Part> {
         let note = "Diamonds: the floor. Hollow circles: inexact by design.";
-        let plots = Plots { note: note.into(), plots: vec![self.plot()], ..Plots::default() };
+        let plots = Plots { note: note.into(), charts: vec![self.chart()], ..Plots::default() };
         let mut parts = vec![Part::Plots(plots)];
         parts.extend(fold("Numbers", "", false, vec![self.table(described, None).into()]));
         let missing = self.missing(records);
@@ -184,11 +181,11 @@ impl Ladder<'_> {
             let mut skipped = records.iter().flat_map(|r| &r.skipped);
             skipped.any(|s| s.what.split([' ', ',']).any(|word| word == engine))
         };
-        let names = RUNGS.iter().map(|r| r.name);
+        let names = RUNGS.iter().map(|r| r.name.as_str());
         names.filter(|name| self.time(name).is_none() && !left_out(name)).collect()
     }
 
-    fn plot(&self) -> Plot {
+    fn chart(&self) -> Chart {
         let row = |m: &&Measurement| {
             let class = match (m.engine.as_str(), m.check.inexact) {
                 ("cuda", _) => "k k2",
@@ -196,7 +193,7 @@ impl Ladder<'_> {
                 (engine, true) if is_rung(engine) => "k k0 hollow",
                 _ => "k kt",
             };
-            let title = format!("{}..{} µs", figure(m.time.p10 * 1e3), figure(m.time.p90 * 1e3));
+            let title = format!("{} µs", m.spread());
             let time =
                 positive(m.time.median * 1e3).map(|value| Mark { class, value, title, ..Mark::default() });
             let floor = positive(m.work.floor_ms * 1e3).map(|value| Mark {
@@ -206,18 +203,18 @@ impl Ladder<'_> {
                 ..Mark::default()
             });
             let marks = time.into_iter().chain(floor).collect();
-            chart::Row { name: short(&m.engine).into(), marks, ..chart::Row::default() }
+            Row { name: short(&m.engine).into(), marks, ..Row::default() }
         };
-        let chart = Chart {
+        Chart {
             title: self.name(),
             detail: self.first.problem.clone(),
             about: "Median time in µs",
             axis: "median time, µs (log scale)",
             unit: " µs",
+            has_table: true,
             rows: self.steps.iter().map(row).collect(),
             ..Chart::default()
-        };
-        Plot { svg: chart.svg(), title: chart.title, detail: chart.detail, table: None }
+        }
     }
 
     fn table(&self, described: bool, anywhere: Option<&Self>) -> Table {
@@ -234,20 +231,20 @@ impl Ladder<'_> {
         let mut table = table.columns(Kind::Text, ["strategy"]);
         let original = self.time(ORIGINAL);
         for m in &self.steps {
-            let (row, us) = (Row { measured: m }, |ms: f64| figure(ms * 1e3));
+            let us = |ms: f64| figure(ms * 1e3);
             let over = |other: Option<f64>| times(other.and_then(|o| positive(o / m.time.median)));
             let name = short(&m.engine);
             table.push([
                 name.into(),
                 us(m.time.median),
-                format!("{}..{}", us(m.time.p10), us(m.time.p90)),
+                m.spread(),
                 anywhere
                     .and_then(|other| other.steps.iter().find(|o| o.engine == m.engine))
                     .map_or(NONE.into(), |o| us(o.time.median)),
                 if name == ORIGINAL { NONE.into() } else { over(original) },
                 self.gain(m).map_or(NONE.into(), signed),
-                percent(row.reached()),
-                self.worst(m).map_or_else(|| row.error_text(), |worst| error_text(m, worst)),
+                percent(m.reached()),
+                self.worst(m).map_or_else(|| m.error_text(), |worst| m.error_as(Some(worst), worst <= 1.0)),
                 if described { about(name).into() } else { String::new() },
             ]);
         }
@@ -268,16 +265,6 @@ impl Ladder<'_> {
         let base = base_of(short(&m.engine)).filter(|_| is_rung(&m.engine))?;
         let gain = (self.time(base)? / m.time.median - 1.0) * 100.0;
         gain.is_finite().then_some(gain)
-    }
-}
-
-/// An error over the tolerance, as [`Row::error_text`] writes it.
-fn error_text(m: &Measurement, share: f64) -> String {
-    let text = number::short(share);
-    match (m.check.inexact, share <= 1.0) {
-        (true, _) => format!("~{text}"),
-        (false, true) => text,
-        (false, false) => format!("{text} over"),
     }
 }
 

@@ -14,18 +14,19 @@ use msda::conformance::{self, Group, Summary};
 use msda::{Dtype, Problem};
 use msda_bench::bench::Progress;
 use msda_bench::gpu::measure::{Resident, Setup};
-use msda_bench::parallel::in_parallel;
+use msda_bench::parallel::{cores, in_parallel};
 use msda_bench::record::{Pass, Record};
 use msda_bench::task::Task;
 use msda_bench::terminal::groups;
 use msda_bench::workload::{Data, Workload};
 use msda_cuda::driver::Device as Gpu;
-use msda_cuda::jit::{Cache, Unit};
+use msda_cuda::jit::Unit;
 use msda_cuda::kernels::{Call, Kernel};
 use msda_cuda::{Cuda, Operands, Request, Target};
 
 use crate::found::Found;
 use crate::ladder::{self, Rung};
+use crate::sources;
 
 pub use whole::{Compared, Whole};
 
@@ -84,7 +85,8 @@ pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(R
     let (exact, others): (Vec<&'static Rung>, Vec<&'static Rung>) =
         rungs.iter().partition(|rung| rung.kernel().is_exact());
     let mut steps = exact.len() * groups.len();
-    for (workload, dtype) in pairs(&workloads, dtypes) {
+    let pairs = || workloads.iter().flat_map(|workload| dtypes.iter().map(move |&dtype| (workload, dtype)));
+    for (workload, dtype) in pairs() {
         steps += whole::parts(&workload.problem(dtype)?).len() + 1 + rungs.len();
     }
     progress.begin(steps);
@@ -105,7 +107,7 @@ pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(R
     for rung in others {
         found.skip(format!("the battery on {}", rung.kernel()), "it is not held to the tolerance");
     }
-    for (workload, dtype) in pairs(&workloads, dtypes) {
+    for (workload, dtype) in pairs() {
         let data = workload.data(dtype)?;
         let name = format!("{} {dtype}", workload.name);
         compile(&gpu, &data.problem, &rungs);
@@ -120,7 +122,7 @@ pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(R
                 Ok(Ok((compared, same_bits, bytes))) => {
                     let place = format!("verify.{}.{dtype}.{called}", workload.name);
                     found.add(&place, &compared.figures(same_bits));
-                    if rung.is_some_and(|rung| ALIKE.contains(&rung.name)) {
+                    if rung.is_some_and(|rung| ALIKE.contains(&rung.name.as_str())) {
                         let first = first.get_or_insert_with(|| bytes.clone());
                         let other = first.chunks(2).zip(bytes.chunks(2)).filter(|(a, b)| a != b).count();
                         found.add(&place, &[("unlike-original_half", other as f64, "")]);
@@ -136,10 +138,6 @@ pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(R
         }
     }
     Ok((found.record(&options.command, machine), wrong))
-}
-
-fn pairs<'a>(workloads: &'a [Workload], dtypes: &'a [Dtype]) -> impl Iterator<Item = (&'a Workload, Dtype)> {
-    workloads.iter().flat_map(|workload| dtypes.iter().map(move |&dtype| (workload, dtype)))
 }
 
 /// The faults of an output.
@@ -176,19 +174,13 @@ fn compare(gpu: &Gpu, data: &Data, whole: &Whole, kernel: Option<Kernel>) -> Res
     Ok(Ok((whole.compare(&first)?, same_bits, bytes)))
 }
 
-/// Compiles the kernels of rungs with all cores. A failure is reported when the kernel is used.
+/// Compiles the kernels of rungs.
 fn compile(gpu: &Gpu, problem: &Problem, rungs: &[&'static Rung]) {
     let operands = Operands::dense(problem, None);
     let (request, target) = (Request::new(problem, &operands), Target::of(gpu));
     let calls: Vec<Call> = rungs.iter().filter_map(|rung| rung.call(&request, &target).ok()).collect();
     let units: Vec<&Unit> = calls.iter().flat_map(Call::kernels).map(|prepared| &prepared.unit).collect();
-    in_parallel(workers(), &units, |unit| {
-        let _ = Cache::global().get(unit);
-    });
-}
-
-fn workers() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    sources::compile(&units);
 }
 
 /// Groups of the battery on rungs, with all cores: most of the time goes to compiling.
@@ -200,7 +192,7 @@ pub fn battery(
 ) -> Vec<Battery> {
     let jobs: Vec<(&'static Rung, Group)> =
         rungs.iter().flat_map(|&rung| groups.iter().map(move |&group| (rung, group))).collect();
-    let results = in_parallel(workers(), &jobs, |&(rung, group)| {
+    let results = in_parallel(cores(), &jobs, |&(rung, group)| {
         step(&format!("battery: {} {}", rung.name, group.name()));
         run_group(gpu, rung, group)
     });
@@ -219,7 +211,7 @@ fn run_group(gpu: &Gpu, rung: &'static Rung, group: Group) -> Battery {
     let (kernel, target) = (rung.kernel(), Target::of(gpu));
     let asked: [Arc<AtomicBool>; 2] = Default::default();
     let [took, refused] = asked.clone();
-    let backend = Cuda::with_pick(gpu, rung.name, move |request| {
+    let backend = Cuda::with_pick(gpu, &rung.name, move |request| {
         let takes = kernel.refuses(request, &target).is_none();
         if takes { &took } else { &refused }.store(true, Ordering::Relaxed);
         takes.then_some(kernel)

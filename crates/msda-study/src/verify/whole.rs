@@ -10,10 +10,12 @@ use msda::conformance::Budgeted;
 use msda::{Buffer, Inputs, Problem, Role, Slice, View, backend};
 use rayon::prelude::*;
 
-use msda_bench::parallel::in_parallel;
+use msda_bench::parallel::{cores, in_parallel};
 use msda_bench::record::Pass;
 use msda_bench::task::Task;
 use msda_bench::workload::Data;
+
+use crate::found::Metric;
 
 /// Queries per part. A part has one tolerance.
 const QUERIES_PER_PART: usize = 2048;
@@ -91,8 +93,7 @@ impl Whole {
     /// Evaluates the oracle with all cores; calls `done` after each of the [`parts`].
     pub(super) fn new(data: &Data, done: impl Fn() + Sync) -> Result<Self> {
         let parts = parts(&data.problem);
-        let workers = std::thread::available_parallelism().map_or(1, usize::from);
-        let budgets = in_parallel(workers, &parts, |part| {
+        let budgets = in_parallel(cores(), &parts, |part| {
             let (problem, inputs) = part.cut(data)?;
             let budget = Budgeted::output(&problem, &inputs, true)?;
             done();
@@ -137,7 +138,7 @@ impl Whole {
 
 impl Compared {
     /// Its numbers as figures, and whether a second run gave the same bits.
-    pub(super) fn figures(&self, same_bits: bool) -> [(&'static str, f64, &'static str); 8] {
+    pub(super) fn figures(&self, same_bits: bool) -> [Metric<'static>; 8] {
         [
             ("outputs", self.outputs as f64, ""),
             ("max-abs", self.max_abs, ""),

@@ -1,12 +1,10 @@
 //! Measuring on a device: calls whose tensors stay there, cold caches, times by events, the rate of
 //! a copy.
 
-mod copy;
 mod flush;
 mod resident;
 mod timing;
 
-pub use copy::copy;
 pub use flush::Flush;
 pub use resident::{Resident, Setup};
-pub use timing::time;
+pub use timing::{copy, time};

@@ -1,9 +1,12 @@
 //! The top of the report: what msda is, and how fast it is compared with other implementations.
 
+use std::cmp::Reverse;
+
 use super::ratios;
-use crate::record::{Device, Pass, Record};
-use crate::report::compare::{Comparison, Panel, headline, is_model};
-use crate::report::names::{implementation, processor};
+use crate::record::{Device, Record};
+use crate::report::by_key;
+use crate::report::compare::{Panel, headline, is_model};
+use crate::report::names::{implementation, order, place, processor};
 use crate::report::number::{count, short};
 use crate::report::page::{Part, escape};
 
@@ -32,22 +35,16 @@ pub(super) fn parts(records: &[Record]) -> Vec<Part> {
         parts.push(Part::missing(&[(what.into(), "msda bench --workload detr-encoder".into())]));
         return parts;
     }
-    let devices = [(Device::Cuda, "On the GPU"), (Device::Cpu, "On the CPU")];
-    for (device, title, pass) in devices
-        .into_iter()
-        .flat_map(|(d, title)| [Pass::Forward, Pass::Backward].map(|pass| (d, title, pass)))
-    {
-        let here = |p: &&Panel<'_>| p.setting.device == device && p.pass == pass;
-        let own: Vec<&Panel<'_>> = panels.iter().filter(here).collect();
-        if !own.is_empty() {
-            parts.push(Part::heading(3, &format!("{title}, {pass}")));
-            let mut plots = ratios::plots(&own);
-            // The first chart explains the others too.
-            if parts.iter().any(|part| matches!(part, Part::Plots(_))) {
-                plots.note.clear();
-            }
-            parts.push(Part::Plots(plots));
+    let mut charts = by_key(&panels, |p| (Reverse(p.setting.device), p.pass));
+    charts.sort_by_key(|(key, _)| *key);
+    for (i, ((Reverse(device), pass), own)) in charts.iter().enumerate() {
+        parts.push(Part::heading(3, &format!("On the {}, {pass}", place(*device))));
+        let mut plots = ratios::plots(own);
+        // The first chart explains the others too.
+        if i > 0 {
+            plots.note.clear();
         }
+        parts.push(Part::Plots(plots));
     }
     parts
 }
@@ -63,20 +60,12 @@ pub(in crate::report) fn headlines(records: &[Record]) -> Vec<String> {
 
 /// A main result: where it holds, the result, and the rest of the sentence.
 fn sentence(panel: &Panel<'_>) -> [String; 3] {
-    let ratios = |of: &dyn Fn(&Comparison<'_>) -> Option<f64>| -> Vec<f64> {
-        panel.rows.iter().filter_map(of).collect()
-    };
-    let fastest = ratios(&|c| Some(c.fastest()?.ratio));
-    let torch = ratios(&|c| Some(c.torch()?.ratio));
-    let mut others: Vec<(_, String)> = Vec::new();
-    for other in panel.rows.iter().flat_map(|c| c.counted()) {
-        let name = implementation(&other.measured.engine);
-        if !others.iter().any(|(_, there)| *there == name) {
-            others.push((crate::report::names::order(&other.measured.engine), name));
-        }
-    }
-    others.sort();
-    let names: Vec<&str> = others.iter().map(|(_, name)| name.as_str()).collect();
+    let fastest: Vec<f64> = panel.rows.iter().filter_map(|c| Some(c.fastest()?.ratio)).collect();
+    let torch: Vec<f64> = panel.rows.iter().filter_map(|c| Some(c.torch()?.ratio)).collect();
+    let engines = panel.rows.iter().flat_map(|c| c.counted()).map(|o| o.measured.engine.as_str());
+    let mut others = by_key(engines, |engine| implementation(engine));
+    others.sort_by_cached_key(|(name, engines)| (order(engines[0]), name.clone()));
+    let names: Vec<&str> = others.iter().map(|(name, _)| name.as_str()).collect();
     let (result, rest) = match names.as_slice() {
         [one] => (format!("{} {one}", speed(&fastest)), String::new()),
         _ => (format!("{} the fastest", speed(&fastest)), format!(" of {}", names.join(", "))),

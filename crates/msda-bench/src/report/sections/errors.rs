@@ -21,7 +21,7 @@ pub(super) fn section(records: &[Record]) -> Option<Section> {
     (!charts.is_empty()).then(|| Section {
         title: "Error of the gradients",
         about: ABOUT.into(),
-        parts: vec![Part::Plots(Chart::plots(&charts, "wrong also in f32"))],
+        parts: vec![Part::Plots(Chart::plots(charts, "wrong also in f32"))],
     })
 }
 

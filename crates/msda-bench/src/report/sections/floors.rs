@@ -1,10 +1,10 @@
 //! Our times beside the least time that the ceilings of the machine allow.
 
 use crate::record::{Device, Measurement, Pass, Record};
-use crate::report::Extension;
+use crate::report::Extensions;
 use crate::report::chart::{Chart, Mark, Plots, Row};
 use crate::report::compare::is_default;
-use crate::report::group::{Group, dtype_order, workloads};
+use crate::report::group::{Group, dtype_order, unit, workloads};
 use crate::report::number::{count, figure, percent, times};
 use crate::report::page::Part;
 use crate::report::svg::Shape;
@@ -13,12 +13,12 @@ const NOTE: &str = "msda's time divided by the least time that the measured ceil
     vertical line is this limit; further right is slower. The time of the bold number is below the workload.";
 
 /// A chart per device and pass, the GPU before the processor; none without ceilings.
-pub(super) fn part(run: &Record, extensions: &[Box<dyn Extension>]) -> Option<Part> {
+pub(super) fn part(run: &Record, extensions: &Extensions) -> Option<Part> {
     let groups = workloads(run, extensions);
     let mut charts = Vec::new();
     for device in [Device::Cuda, Device::Cpu] {
         let on = |g: &&Group<'_>| g.setting.device == device;
-        let threads = groups.iter().filter(on).flat_map(|g| &g.rows).map(|r| r.measured.threads).max();
+        let threads = groups.iter().filter(on).flat_map(|g| &g.rows).map(|m| m.threads).max();
         let detail = match device {
             Device::Cuda => "on the GPU".into(),
             Device::Cpu => format!("on the CPU, {}", count(threads.unwrap_or(1), "thread")),
@@ -40,16 +40,15 @@ pub(super) fn part(run: &Record, extensions: &[Box<dyn Extension>]) -> Option<Pa
             }
         }
     }
-    let plots = Plots { note: NOTE.into(), ..Chart::plots(&charts, "") };
-    (!charts.is_empty()).then_some(Part::Plots(plots))
+    (!charts.is_empty()).then(|| Part::Plots(Plots { note: NOTE.into(), ..Chart::plots(charts, "") }))
 }
 
 /// A mark per dtype, on one number of threads: ceilings depend on it.
 fn row(run: &Record, group: &Group<'_>, threads: usize) -> Option<Row> {
-    let ours = |m: &Measurement| is_default(run, &m.engine) && m.threads == threads;
-    let marks = group.rows.iter().filter(|r| ours(r.measured)).filter_map(|r| {
-        let (share, dtype) = (r.reached()?, &r.measured.dtype);
-        let (scale, unit) = super::times::unit(r.measured.device);
+    let ours = |m: &&&Measurement| is_default(run, &m.engine) && m.threads == threads;
+    let marks = group.rows.iter().filter(ours).filter_map(|m| {
+        let (share, dtype) = (m.reached()?, &m.dtype);
+        let (scale, unit) = unit(m.device);
         let mark = Mark {
             name: dtype.clone(),
             order: (dtype_order(dtype).0, 0),
@@ -60,7 +59,7 @@ fn row(run: &Record, group: &Group<'_>, threads: usize) -> Option<Row> {
             title: format!("{dtype}: {} of the limit", percent(Some(share))),
             ..Mark::default()
         };
-        Some((mark, format!("{dtype} {} {unit}", figure(r.measured.time.median * scale))))
+        Some((mark, format!("{dtype} {} {unit}", figure(m.time.median * scale))))
     });
     let mut marks: Vec<(Mark, String)> = marks.collect();
     // The time of the nearest is below the name of the workload.

@@ -2,20 +2,13 @@
 
 use crate::record::Record;
 use crate::report::page::{Section, fold};
-use crate::report::{Kind, Table};
+use crate::report::{Kind, Table, by_key, distinct};
 
 pub(super) fn section(records: &[Record]) -> Option<Section> {
-    let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
-    for s in records.iter().flat_map(|r| &r.skipped) {
-        match reasons.iter_mut().find(|(why, _)| *why == s.why) {
-            Some((_, what)) if what.contains(&s.what.as_str()) => {}
-            Some((_, what)) => what.push(&s.what),
-            None => reasons.push((&s.why, vec![&s.what])),
-        }
-    }
     let mut table = Table::default().columns(Kind::Text, ["what", "why"]);
-    for (why, what) in reasons {
-        table.push([what.join(", "), why.into()]);
+    for (why, all) in by_key(records.iter().flat_map(|r| &r.skipped), |s| &s.why) {
+        let what = distinct(all.iter().map(|s| s.what.as_str()));
+        table.push([what.join(", "), why.clone()]);
     }
     (!table.is_empty()).then(|| Section {
         title: "Left out",

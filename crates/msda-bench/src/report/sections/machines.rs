@@ -9,20 +9,12 @@ use crate::report::known::machine;
 use crate::report::names::date;
 use crate::report::number::{count, figure};
 use crate::report::page::{Part, Section, fold};
-use crate::report::{Extension, Kind, Table, words};
+use crate::report::{Extensions, Kind, Table, by_key, words};
 
 /// The records are sorted, newest first.
-pub(super) fn section(records: &[Record], extensions: &[Box<dyn Extension>]) -> Option<Section> {
-    let mut machines: Vec<(String, Vec<&Record>)> = Vec::new();
-    for record in records {
-        let name = machine(record);
-        match machines.iter_mut().find(|(there, _)| *there == name) {
-            Some((_, runs)) => runs.push(record),
-            None => machines.push((name, vec![record])),
-        }
-    }
-    let gpu = |runs: &[&Record]| runs.iter().any(|r| r.machine.gpu.is_some());
-    machines.sort_by_key(|(_, runs)| !gpu(runs));
+pub(super) fn section(records: &[Record], extensions: &Extensions) -> Option<Section> {
+    let mut machines: Vec<(String, Vec<&Record>)> = by_key(records, |record| machine(record));
+    machines.sort_by_key(|(_, runs)| !runs.iter().any(|r| r.machine.gpu.is_some()));
     let parts: Vec<Part> =
         machines.iter().flat_map(|(name, runs)| of_machine(name, runs, records, extensions)).collect();
     (!parts.is_empty()).then(|| Section {
@@ -37,23 +29,13 @@ pub(super) fn section(records: &[Record], extensions: &[Box<dyn Extension>]) -> 
     })
 }
 
-fn of_machine(
-    name: &str,
-    runs: &[&Record],
-    records: &[Record],
-    extensions: &[Box<dyn Extension>],
-) -> Vec<Part> {
+fn of_machine(name: &str, runs: &[&Record], records: &[Record], extensions: &Extensions) -> Vec<Part> {
     let (timed, other): (Vec<&Record>, Vec<&Record>) =
         runs.iter().partition(|r| !workloads(r, extensions).is_empty());
     let mut parts = vec![Part::heading(3, name), Part::note(&words::machine_note(&runs[0].machine))];
-    for (i, run) in timed.iter().enumerate() {
-        let newest = i == 0;
-        let same = |r: &&&Record| r.command == run.command;
-        if timed[..i].iter().any(|r| same(&r)) {
-            continue;
-        }
+    for (i, (_, repeats)) in by_key(timed, |r| &r.command).into_iter().enumerate() {
+        let (run, newest) = (repeats[0], i == 0);
         let mut inside = of_run(run, extensions);
-        let repeats: Vec<&Record> = timed[i..].iter().filter(same).copied().collect();
         if repeats.len() > 1 {
             let title = format!("{} of the same command", count(repeats.len() - 1, "earlier run"));
             inside.extend(fold(&title, "", false, times::repeats(&repeats, extensions)));
@@ -70,7 +52,7 @@ fn of_machine(
     parts
 }
 
-fn of_run(run: &Record, extensions: &[Box<dyn Extension>]) -> Vec<Part> {
+fn of_run(run: &Record, extensions: &Extensions) -> Vec<Part> {
     let mut parts = vec![
         Part::command(&run.command),
         Part::note(&words::about(run)),
@@ -82,7 +64,7 @@ fn of_run(run: &Record, extensions: &[Box<dyn Extension>]) -> Vec<Part> {
 
 /// What only the newest run of a machine shows: charts that the top of the report does not have,
 /// and the ceilings. Ceilings of the same GPU may come from other records.
-fn more(run: &Record, records: &[Record], extensions: &[Box<dyn Extension>]) -> Vec<Part> {
+fn more(run: &Record, records: &[Record], extensions: &Extensions) -> Vec<Part> {
     let mut parts = Vec::new();
     // The charts of models are at the top. If there are none, the others are.
     let (models, others): (Vec<_>, Vec<_>) = comparisons(run)

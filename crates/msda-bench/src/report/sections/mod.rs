@@ -11,14 +11,14 @@ mod workloads;
 
 use anyhow::Result;
 
-use super::Extension;
+use super::Extensions;
 use super::page::Page;
 use crate::record::Record;
 
 pub(super) use answer::headlines;
 
 /// The whole report.
-pub(super) fn page(records: &[Record], extensions: &[Box<dyn Extension>]) -> Result<Page> {
+pub(super) fn page(records: &[Record], extensions: &Extensions) -> Result<Page> {
     let mut records = records.to_vec();
     records.sort_by(|a, b| b.created.cmp(&a.created));
     let own = [

@@ -3,6 +3,7 @@
 use crate::record::{Device, Measurement};
 use crate::report::chart::{Chart, Mark, Plots, Row};
 use crate::report::compare::{Comparison, Other, Panel, Verdict};
+use crate::report::group::unit;
 use crate::report::names::{engine, mark};
 use crate::report::number::{count, figure, short, times};
 
@@ -18,8 +19,8 @@ pub(super) fn plots(panels: &[&Panel<'_>]) -> Plots {
     if counted().any(|o| o.measured.engine.starts_with(WITH_SOFTMAX)) {
         note += " FlashDeformAttn computes the softmax of the weights too; the others get weights.";
     }
-    let charts: Vec<Chart> = panels.iter().map(|p| chart(p)).collect();
-    Plots { note, ..Chart::plots(&charts, "wrong result, no time shown") }
+    let charts = panels.iter().map(|p| chart(p)).collect();
+    Plots { note, ..Chart::plots(charts, "wrong result, no time shown") }
 }
 
 fn chart(panel: &Panel<'_>) -> Chart {
@@ -35,8 +36,9 @@ fn chart(panel: &Panel<'_>) -> Chart {
         axis: "time divided by ours (log scale)",
         unit: "x",
         line: "msda",
-        own: format!("msda, {}", super::times::unit(panel.setting.device).1),
+        own: format!("msda, {}", unit(panel.setting.device).1),
         rows: panel.rows.iter().map(row).collect(),
+        ..Chart::default()
     }
 }
 
@@ -64,7 +66,7 @@ fn row(c: &Comparison<'_>) -> Row {
 
 /// A time with its unit, and without: microseconds on a GPU, milliseconds on a processor.
 fn time(m: &Measurement) -> (String, String) {
-    let (scale, unit) = super::times::unit(m.device);
+    let (scale, unit) = unit(m.device);
     let number = figure(m.time.median * scale);
     (format!("{number} {unit}"), number)
 }

@@ -1,44 +1,28 @@
 //! The times of a run as one table: a line per workload, dtype and thread count, a column per
 //! engine.
 
+use std::cmp::Reverse;
+
 use crate::record::{Device, Measurement, Pass, Record};
 use crate::report::compare::{Verdict, is_default, verdict};
-use crate::report::group::{Group, Row, workloads};
-use crate::report::names::{date, engine, order};
-use crate::report::number::{NONE, figure, maybe, percent, times_short};
+use crate::report::group::{Group, unit, workloads};
+use crate::report::names::{date, engine, order, place};
+use crate::report::number::{figure, maybe, percent, times_short};
 use crate::report::page::Part;
-use crate::report::{Extension, Table};
-
-/// How milliseconds become the unit of a device's times, and that unit.
-pub(super) fn unit(device: Device) -> (f64, &'static str) {
-    match device {
-        Device::Cuda => (1e3, "µs"),
-        Device::Cpu => (1.0, "ms"),
-    }
-}
+use crate::report::{Extensions, Table, by_key, distinct};
 
 /// One table per device and cache state, and the meaning of its columns.
-pub(super) fn parts(run: &Record, extensions: &[Box<dyn Extension>]) -> Vec<Part> {
+pub(super) fn parts(run: &Record, extensions: &Extensions) -> Vec<Part> {
     let groups = workloads(run, extensions);
-    let mut settings: Vec<_> = groups.iter().map(|g| g.setting).collect();
-    settings.sort_by_key(|s| (std::cmp::Reverse(s.device), s.cold));
-    settings.dedup();
+    let mut kinds = by_key(&groups, |g| (Reverse(g.setting.device), g.setting.cold, g.pass));
+    kinds.sort_by_key(|(kind, _)| *kind);
     let mut parts = Vec::new();
-    for setting in settings {
-        let unit = unit(setting.device).1;
-        let cold = if setting.cold { ", caches cold before each run" } else { "" };
-        let place = if setting.device == Device::Cuda { "GPU" } else { "CPU" };
-        for pass in [Pass::Forward, Pass::Backward] {
-            let own: Vec<&Group<'_>> =
-                groups.iter().filter(|g| g.setting == setting && g.pass == pass).collect();
-            if !own.is_empty() {
-                let title =
-                    format!("{} on the {place}", if pass == Pass::Forward { "Forward" } else { "Backward" });
-                parts.push(Part::heading(4, &title));
-                parts.push(Part::note(&format!("median, {unit}{cold}")));
-                parts.push(table(run, &own, setting.device).into());
-            }
-        }
+    for ((Reverse(device), cold, pass), own) in kinds {
+        let title = if pass == Pass::Forward { "Forward" } else { "Backward" };
+        parts.push(Part::heading(4, &format!("{title} on the {}", place(device))));
+        let cold = if cold { ", caches cold before each run" } else { "" };
+        parts.push(Part::note(&format!("median, {}{cold}", unit(device).1)));
+        parts.push(table(run, &own, device).into());
     }
     parts
 }
@@ -50,54 +34,39 @@ pub(super) const LEGEND: &str = "In the tables, the number in parentheses is the
     the engine rounds locations or sums to 16 bits.";
 
 /// A column besides those of engines: its title and the text of our time.
-type Extra = (&'static str, fn(&Row<'_>) -> String);
+type Extra = (&'static str, fn(&Measurement) -> String);
 
-fn extras(device: Device) -> Vec<Extra> {
-    let spread: Extra = match device {
-        Device::Cuda => ("p10..p90", |r| spread(r, 1e3)),
-        Device::Cpu => ("p10..p90", |r| spread(r, 1.0)),
-    };
-    let mut all: Vec<Extra> = vec![spread, ("floor", |r| percent(r.reached()))];
-    if device == Device::Cuda {
-        all.push(("host", |r| maybe(r.measured.host_us)));
-        all.push(("warm", |r| maybe(r.measured.replay.map(|replay| replay.warm * 1e3))));
-    }
-    all
-}
-
-fn spread(row: &Row<'_>, scale: f64) -> String {
-    let time = &row.measured.time;
-    if !time.p10.is_finite() || !time.p90.is_finite() {
-        return NONE.into();
-    }
-    format!("{}..{}", figure(time.p10 * scale), figure(time.p90 * scale))
-}
+/// The last two are of the GPU.
+const EXTRAS: [Extra; 4] = [
+    ("p10..p90", Measurement::spread),
+    ("floor", |m| percent(m.reached())),
+    ("host", |m| maybe(m.host_us)),
+    ("warm", |m| maybe(m.replay.map(|replay| replay.warm * 1e3))),
+];
 
 fn table(run: &Record, groups: &[&Group<'_>], device: Device) -> Table {
-    let rows = || groups.iter().flat_map(|g| &g.rows);
-    let mut engines: Vec<&str> = Vec::new();
-    for row in rows() {
-        if !engines.contains(&row.measured.engine.as_str()) {
-            engines.push(&row.measured.engine);
-        }
-    }
+    let mut engines = distinct(groups.iter().flat_map(|g| &g.rows).map(|m| m.engine.as_str()));
     engines.sort_by_key(|e| (!is_default(run, e), order(e)));
     let ours = engines.first().copied().filter(|e| is_default(run, e));
-    let extras = if ours.is_some() { extras(device) } else { Vec::new() };
+    let extras = match (ours, device) {
+        (None, _) => &[],
+        (_, Device::Cuda) => &EXTRAS[..],
+        (_, Device::Cpu) => &EXTRAS[..2],
+    };
 
     let threads = (device == Device::Cpu).then_some("threads");
     let table = Table::default().words(["workload", "dtype"]).numbers(threads);
     let mut table = table.numbers(engines.iter().map(|e| engine(e))).numbers(extras.iter().map(|e| e.0));
     for group in groups {
-        for same in group.rows.chunk_by(|a, b| key(a.measured) == key(b.measured)) {
-            let find = |e: &str| same.iter().find(|r| r.measured.engine == e);
+        for same in group.rows.chunk_by(|a, b| key(a) == key(b)) {
+            let find = |e: &str| same.iter().find(|m| m.engine == e).copied();
             let our = ours.and_then(find);
-            let m = same[0].measured;
+            let m = same[0];
             let mut cells = vec![m.workload.clone(), m.dtype.clone()];
             if device == Device::Cpu {
                 cells.push(m.threads.to_string());
             }
-            cells.extend(engines.iter().map(|e| find(e).map_or(String::new(), |row| cell(run, row, our))));
+            cells.extend(engines.iter().map(|e| find(e).map_or(String::new(), |m| cell(run, m, our))));
             cells.extend(extras.iter().map(|(_, text)| our.map_or(String::new(), text)));
             table.push(cells);
         }
@@ -111,25 +80,25 @@ fn key(m: &Measurement) -> (&str, usize) {
 }
 
 /// A time, and how many times longer than ours.
-fn cell(run: &Record, row: &Row<'_>, ours: Option<&Row<'_>>) -> String {
-    let mark = match verdict(run, row.measured) {
+fn cell(run: &Record, m: &Measurement, ours: Option<&Measurement>) -> String {
+    let mark = match verdict(run, m) {
         Verdict::Failed => return "failed check".into(),
         Verdict::Rounded => "~",
         Verdict::Passed => "",
     };
-    let text = format!("{mark}{}", figure(row.measured.time.median * unit(row.measured.device).0));
-    match ours.and_then(Row::median).zip(row.median()) {
+    let text = format!("{mark}{}", figure(m.time.median * unit(m.device).0));
+    match ours.and_then(Measurement::median).zip(m.median()) {
         Some((ours, theirs)) if theirs != ours => format!("{text} ({})", times_short(theirs / ours)),
         _ => text,
     }
 }
 
 /// Our times in several runs of the same command, newest first.
-pub(super) fn repeats(runs: &[&Record], extensions: &[Box<dyn Extension>]) -> Vec<Part> {
+pub(super) fn repeats(runs: &[&Record], extensions: &Extensions) -> Vec<Part> {
     let table = Table::default().words(["workload", "pass", "dtype"]).numbers(["threads"]);
     let mut table = table.numbers(runs.iter().map(|r| date(r)));
     for group in workloads(runs[0], extensions) {
-        for m in group.rows.iter().map(|r| r.measured).filter(|m| is_default(runs[0], &m.engine)) {
+        for m in group.rows.iter().filter(|m| is_default(runs[0], &m.engine)) {
             let same = |other: &&Measurement| {
                 (&other.workload, &other.engine, other.pass, key(other))
                     == (&m.workload, &m.engine, m.pass, key(m))

@@ -3,23 +3,19 @@
 use crate::record::Record;
 use crate::report::group::workloads;
 use crate::report::page::Section;
-use crate::report::{Extension, Kind, Table};
+use crate::report::{Extensions, Kind, Table, by_key};
 use crate::workload::Workload;
 
-pub(super) fn section(records: &[Record], extensions: &[Box<dyn Extension>]) -> Option<Section> {
-    let mut all: Vec<(&str, String)> = Vec::new();
-    for group in records.iter().flat_map(|r| workloads(r, extensions)) {
-        if !all.iter().any(|(name, _)| *name == group.workload) {
-            all.push((group.workload, group.problems()));
-        }
-    }
-    all.sort();
+pub(super) fn section(records: &[Record], extensions: &Extensions) -> Option<Section> {
+    let groups = records.iter().flat_map(|r| workloads(r, extensions));
+    let mut all = by_key(groups, |group| group.workload);
+    all.sort_by_key(|(name, _)| *name);
     let table = Table::default().words(["workload"]).columns(Kind::Text, ["description"]);
     let mut table = table.words(["problem"]);
-    for (name, problem) in all {
+    for (name, groups) in all {
         let built_in = crate::workload::BUILT_IN.iter().find(|(n, _)| *n == name);
         let about = built_in.and_then(|(n, text)| Workload::parse(n, text).ok()).map(|w| w.about);
-        table.push([name.into(), about.unwrap_or_default(), problem]);
+        table.push([name.into(), about.unwrap_or_default(), groups[0].problems()]);
     }
     (!table.is_empty()).then(|| Section {
         title: "Workloads",

@@ -8,7 +8,7 @@ use msda_cuda::choose::Tuned;
 use msda_cuda::driver::{Device, driver_problem, driver_version};
 use msda_cuda::jit;
 
-use super::{Finding, finding, split_hint};
+use super::{Finding, failed, finding, split_hint};
 
 /// Findings about the GPU, the compiler, the cache and tuned kernels.
 pub(super) fn examine(driver: Option<&Gpu>) -> Vec<Finding> {
@@ -80,11 +80,7 @@ fn nvrtc() -> Finding {
             let hint = jit::untrusted().first().map(|why| format!("not used: {why}"));
             finding("compiler", true, format!("NVRTC {major}.{minor} at {}", nvrtc.path()), hint)
         }
-        Err(why) => {
-            let why = why.to_string();
-            let (says, hint) = split_hint(&why);
-            finding("compiler", false, format!("{says} (only needed for a GPU)"), hint)
-        }
+        Err(why) => failed("compiler", why, " (only needed for a GPU)"),
     }
 }
 
@@ -112,10 +108,6 @@ fn cache() -> Finding {
             let says = format!("{}: {} kernels, {mib:.1} MiB", folder.display(), entries.len());
             finding("cache", cache.warning().is_none(), says, cache.warning().map(str::to_owned))
         }
-        Err(why) => {
-            let why = why.to_string();
-            let (says, hint) = split_hint(&why);
-            finding("cache", false, says, hint)
-        }
+        Err(why) => failed("cache", why, ""),
     }
 }
