@@ -8,7 +8,7 @@ use msda_call::call::{Call, LevelSizes, Tensor, names};
 use msda_call::cuda::Prepared;
 use msda_call::dtypes::{EXPECTED, NAMES};
 use msda_call::error::{Kind, Refused, Result};
-use msda_call::threads::OnThreads;
+use msda_call::threads::{self, OnThreads};
 use msda_call::{cpu, cuda};
 use pyo3::prelude::*;
 
@@ -101,6 +101,13 @@ impl<T> Crossing<T> {
     }
 }
 
+/// Refuses a call with wrong types, sizes or levels. No element is read.
+#[pyfunction]
+pub(crate) fn check(call: RawCall) -> PyResult<()> {
+    call.call()?.problem()?;
+    Ok(())
+}
+
 /// Computes the output into memory of the caller.
 #[pyfunction]
 #[pyo3(signature = (call, output, device=None, threads=None))]
@@ -118,10 +125,11 @@ pub(crate) fn forward(
     match device {
         None => {
             let all = Crossing((inputs, out));
+            let threads = on_threads(threads)?;
             // SAFETY: the Python side keeps all arrays alive through the call.
             py.detach(move || unsafe {
                 let (inputs, out) = all.get();
-                cpu::forward(&inputs, &problem, &out, OnThreads::Count(threads))
+                cpu::forward(&inputs, &problem, &out, threads)
             })?;
         }
         Some((device, stream, alloc)) => {
@@ -158,10 +166,11 @@ pub(crate) fn backward(
     match device {
         None => {
             let all = Crossing((inputs, grad, grads));
+            let threads = on_threads(threads)?;
             // SAFETY: the Python side keeps all arrays alive through the call.
             py.detach(move || unsafe {
                 let (inputs, grad, grads) = all.get();
-                cpu::backward(&inputs, &problem, &grad, grads, OnThreads::Count(threads))
+                cpu::backward(&inputs, &problem, &grad, grads, threads)
             })?;
         }
         Some((device, stream, alloc)) => {
@@ -173,6 +182,12 @@ pub(crate) fn backward(
         }
     }
     Ok(())
+}
+
+/// The threads of a call. Their number may be in the environment, which is read before other threads
+/// of Python can run and change it.
+fn on_threads(threads: Threads) -> Result<OnThreads> {
+    Ok(OnThreads::Count(Some(threads.map_or_else(threads::default, Ok)?)))
 }
 
 fn allocate(py: Python<'_>, alloc: &Py<PyAny>, bytes: usize) -> Result<u64> {

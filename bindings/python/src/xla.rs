@@ -6,20 +6,29 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::OnceLock;
 use std::{mem, ptr, slice};
 
 use msda_call::call::{Call, LevelSizes, MOST_DIMENSIONS, Tensor, names};
 use msda_call::cpu;
 use msda_call::dtypes::XLA;
 use msda_call::error::{Kind, Refused, Result, c_text, catch};
-use msda_call::threads::OnThreads;
+use msda_call::threads::{self, OnThreads};
 use pyo3::prelude::*;
+
+use crate::error::PyResult;
+
+/// The number of threads of a call. The environment says it once: while XLA calls, other threads
+/// may change the environment.
+static THREADS: OnceLock<usize> = OnceLock::new();
 
 /// The addresses of the forward and the backward function for the CPU.
 #[pyfunction]
-pub(crate) fn xla_handlers() -> [usize; 2] {
+pub(crate) fn xla_handlers() -> PyResult<[usize; 2]> {
+    let threads = threads::default()?;
+    THREADS.get_or_init(|| threads);
     let handlers: [Handler; 2] = [handle::<false>, handle::<true>];
-    handlers.map(|handler| handler as *const () as usize)
+    Ok(handlers.map(|handler| handler as *const () as usize))
 }
 
 type Handler = unsafe extern "C" fn(*const Frame) -> *mut c_void;
@@ -233,7 +242,7 @@ unsafe fn run(frame: &Frame, backward: bool) -> Result<()> {
     let reference = reference.first().copied();
     let call = Call { value, levels, reference, locations, weights, options, points };
     let problem = call.problem()?;
-    let threads = OnThreads::Count(None);
+    let threads = OnThreads::Count(THREADS.get().copied());
     match (grad, results) {
         ([], [output]) => {
             call.check_output(output)?;

@@ -63,6 +63,12 @@ def test_points_and_sizes_are_checked():
         msda.ms_deform_attn(value, shapes.astype(float), starts, locations, weights)
 
 
+def test_masked_arrays_are_refused():
+    value, *others = arrays()
+    with pytest.raises(TypeError, match="value: got a masked array, expected one without"):
+        msda.ms_deform_attn(numpy.ma.masked_array(value), *others)
+
+
 def test_a_wrong_number_of_threads_is_refused(monkeypatch):
     given = [array.numpy() for array in problem(queries=2000)]
     for wrong in ("abc", "0", "-1", "1e3", "4097", str(2**63 - 1)):

@@ -64,6 +64,11 @@ def deep(like):
         (lambda i: {"shapes": i.shapes[:2]}, ValueError, "level_start_index: got shape"),
         (lambda i: {"shapes": i.shapes.flatten()}, ValueError, "spatial_shapes: got shape"),
         (
+            lambda i: {"shapes": i.shapes[0], "starts": None},
+            ValueError,
+            r"spatial_shapes: got shape \[2\], expected \(levels, 2\)",
+        ),
+        (
             lambda i: {"shapes": i.shapes.double()},
             TypeError,
             "spatial_shapes: got .* expected int64",
@@ -270,3 +275,15 @@ def test_torch_says_when_there_is_no_memory():
     weights = inputs.weights.expand(-1, 1 << 50, -1, -1, -1)
     with pytest.raises((MemoryError, RuntimeError, ValueError)):
         msda.ms_deform_attn(inputs.value, inputs.shapes, inputs.starts, locations, weights)
+
+
+def test_no_memory_for_the_order_of_the_queries():
+    inputs = problem(batch=1, queries=1)
+    queries = 1 << 50
+    grad = torch.ones(1, 1, 24).expand(1, queries, 24)
+    locations = inputs.locations.expand(-1, queries, -1, -1, -1, -1)
+    weights = inputs.weights.expand(-1, queries, -1, -1, -1)
+    tensors = (inputs.value, inputs.shapes, inputs.starts, locations, weights)
+    backward = torch.ops.msda.ms_deform_attn_backward
+    with pytest.raises(Exception, match=f"got {queries} elements, expected"):
+        backward(grad, *tensors, 0, 0, 1)

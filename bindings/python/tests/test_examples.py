@@ -170,6 +170,22 @@ def test_a_wrong_number_of_samples_is_refused(tmp_path):
         plot.sampling_points(tmp_path / "no.png", [[[0, 0, 0]]], [[[0, 0]]], [[1]], [2])
 
 
+@pytest.mark.parametrize("image", [[], [[]], [[[0, 0]]], [[[[0, 0]]]]], ids=str)
+def test_a_wrong_image_is_refused(image, tmp_path):
+    with pytest.raises(ValueError, match="image: got .* expected .height, width, 3."):
+        plot.sampling_points(tmp_path / "no.png", image, [[[0, 0]]], [[1]], [1])
+
+
+def test_samples_that_are_not_finite_are_not_drawn(tmp_path):
+    nan, black = float("nan"), [[[0.0, 0.0, 0.0]] * 4] * 4
+    pictures = []
+    for places, shares in (([[0.5, 0.5], [nan, 0.5]], [1.0, 1.0]), ([[0.5, 0.5]], [1.0])):
+        path = tmp_path / "one.png"
+        plot.sampling_points(path, black, [places], [shares], [len(shares)], side=64)
+        pictures.append(path.read_bytes())
+    assert pictures[0] == pictures[1]
+
+
 def test_wrong_pixels_are_refused(tmp_path):
     with pytest.raises(ValueError, match="got 5 bytes, expected 2 x 1 x 3 = 6"):
         plot.write_png(tmp_path / "no.png", 2, 1, b"12345")

@@ -1,16 +1,21 @@
-"""Packages that are in the way: the former `msda` of this project, and others of that name."""
+"""Packages in the way: the former `msda` of this project, and others of that name. Imports that
+are followed by a patch."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pathlib
+import py_compile
 import subprocess
 import sys
 
 import pytest
 
 pytest.importorskip("torch", reason="the operators of torch are in question")
+
+from msda_attn import _imports  # noqa: E402
 
 OLD = {"__init__.py": "from . import _native", "_native.py": ""}
 UNRELATED = {"__init__.py": "from . import tables", "tables.py": ""}
@@ -65,3 +70,21 @@ def test_the_doctor_names_an_old_package(tmp_path, files, named):
     if named:
         assert str(tmp_path / "msda") in found[0]["says"]
         assert found[0]["hint"].startswith("pip uninstall msda-rs")
+
+
+@pytest.mark.parametrize("ending", [".py", ".pyc"])
+def test_modules_are_seen_after_their_import(ending, tmp_path, monkeypatch):
+    name = f"seen_by_msda_{ending[1:]}"
+    source = tmp_path / "source.py"
+    source.write_text("answer = 42\n")
+    if ending == ".pyc":
+        py_compile.compile(str(source), str(tmp_path / f"{name}.pyc"))
+    else:
+        source.rename(tmp_path / f"{name}.py")
+    seen = []
+    finder = _imports.AfterImport(name.__eq__, lambda module: seen.append(module.answer))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    importlib.import_module(name)
+    assert seen == [42]
+    del sys.modules[name]

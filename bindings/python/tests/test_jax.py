@@ -234,12 +234,29 @@ def test_wrong_shapes_are_refused_while_tracing():
         run(value.astype(int), locations, weights)
     with pytest.raises(ValueError, match="reference_points: got shape"):
         run_fused(value, weights[:, :, 0, :, :3], locations, weights)
+    with pytest.raises(ValueError, match="value: got 73 positions, expected 81"):
+        msda_attn.jax.ms_deform_attn(value, [(6, 9), (3, 5), (4, 3)], None, locations, weights)
+    huge = [(2**62, 2**62)] * 3
+    with pytest.raises(ValueError, match="value: got 73 positions, expected a sum below"):
+        msda_attn.jax.ms_deform_attn(value, huge, None, locations, weights)
+
+
+def test_one_level_needs_no_dimension():
+    value, locations, weights = problem()
+    value, locations, weights = value[:, :54], locations[:, :, :, 0], weights[:, :, :, 0]
+    joined = msda_attn.jax.ms_deform_attn(value, [(6, 9)], None, locations, weights)
+    apart = msda_attn.jax.ms_deform_attn(
+        value, [(6, 9)], None, locations[:, :, :, None], weights[:, :, :, None]
+    )
+    assert (joined == apart).all()
 
 
 def test_errors_of_the_operator_come_from_xla():
     value, locations, weights = problem()
-    with pytest.raises(jax.errors.JaxRuntimeError, match="value: got 73 positions, expected 81"):
-        msda_attn.jax.ms_deform_attn(value, [(6, 9), (3, 5), (4, 3)], None, locations, weights)
+    result = jax.ShapeDtypeStruct((2, 7, 3), "float32")
+    static = (((6, 9), (3, 5), (4, 3)), (0, 54, 69), 0, 0)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="value: got 73 positions, expected"):
+        msda_attn.jax._call("msda_forward", result, static, value, locations, weights)
 
 
 def test_level_sizes_are_static():

@@ -365,6 +365,7 @@ def test_wrong_arguments_are_refused_at_once(wrong, says):
     "wrong", [{"points": 2.5}, {"points": "ab"}, {"points": [2.7] * 4}, {"levels": 2.0}], ids=str
 )
 def test_numbers_are_integers(wrong):
+    assert type(msda.MSDeformAttn(torch.tensor(32), 2, 2).embed_dim) is int
     (name,) = wrong
     with pytest.raises(TypeError, match=f"{name}.*: got .*, expected"):
         msda.MSDeformAttn(**wrong)
@@ -391,6 +392,19 @@ def test_numbers_are_integers(wrong):
 def test_wrong_inputs_are_named(change, says):
     with pytest.raises(ValueError, match=says):
         make()(*change(*inputs()))
+
+
+def test_a_mask_is_a_tensor():
+    query, reference, pyramid = inputs()
+    with pytest.raises(TypeError, match="padding_mask: got list, expected a tensor"):
+        make()(query, reference, pyramid, SHAPES, None, [[False] * POSITIONS] * 2)
+
+
+def test_locations_and_weights_need_the_levels_of_the_module():
+    query, reference, _ = inputs()
+    for sizes in ([], SHAPES[:2], [*SHAPES, (1, 1)]):
+        with pytest.raises(ValueError, match=f"got {len(sizes)} levels, expected 3"):
+            make().locations_and_weights(query, reference, sizes)
 
 
 @pytest.mark.parametrize(

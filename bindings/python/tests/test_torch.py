@@ -584,3 +584,18 @@ def test_errors_leak_nothing():
             msda.ms_deform_attn(value, *list(inputs)[1:])
     assert tensors() <= before
     assert inputs.locations._use_count() == references
+
+
+def test_sizes_stay_symbols_in_a_traced_graph():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def function(image, locations, weights):
+        sizes = [tuple(image.shape[1:3])]
+        value = image.flatten(1, 2).unsqueeze(2)
+        return msda.ms_deform_attn(value, sizes, None, locations, weights)
+
+    wide, high = torch.randn(2, 5, 9, 4), torch.randn(2, 9, 5, 4)
+    others = torch.rand(2, 3, 1, 1, 2, 2), torch.rand(2, 3, 1, 1, 2)
+    graph = make_fx(function, tracing_mode="symbolic")(wide, *others)
+    # As many positions, in another shape.
+    assert torch.equal(graph(high, *others), function(high, *others))

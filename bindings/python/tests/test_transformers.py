@@ -9,6 +9,7 @@ import subprocess
 import sys
 import types
 import typing
+import warnings
 
 import pytest
 
@@ -242,6 +243,33 @@ def test_a_handle_undoes_only_its_own_call() -> None:
     patch_transformers()
     patch_transformers()
     unpatch_transformers()
+    assert sys.meta_path == before
+
+
+def test_a_patch_that_fails_leaves_nothing() -> None:
+    models.make("deformable_detr")
+    before = snapshot()
+    strange = types.ModuleType("transformers.models.strange.modeling_strange")
+    exec("def multi_scale_deformable_attention(a, b): return 0", strange.__dict__)
+    sys.modules[strange.__name__] = strange
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(UserWarning):
+                patch_transformers()
+    finally:
+        del sys.modules[strange.__name__]
+    after = snapshot()
+    assert after.pop("meta_path") == before.pop("meta_path")
+    assert all(after[key] is before[key] for key in before)
+    assert patch_transformers().replaced
+
+
+def test_a_finder_that_others_took_away() -> None:
+    before = list(sys.meta_path)
+    patch = patch_transformers()
+    sys.meta_path[:] = before
+    patch.undo()
     assert sys.meta_path == before
 
 

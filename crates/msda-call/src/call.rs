@@ -444,8 +444,9 @@ impl Call<'_> {
         if sum == Some(positions) {
             return Ok(());
         }
-        let expected =
-            format!("{} positions, the sum over spatial_shapes {shapes:?}", sum.unwrap_or(usize::MAX));
+        let sum =
+            sum.map_or("a sum below 2**64 of".to_owned(), |sum| format!("{sum} positions, the sum over"));
+        let expected = format!("{sum} spatial_shapes {shapes:?}");
         Err(Refused::value(self.value.name, format!("{positions} positions"), expected))
     }
 

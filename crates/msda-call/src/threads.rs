@@ -25,6 +25,9 @@ static POOLS: AtomicPtr<Pools> = AtomicPtr::new(ptr::null_mut());
 /// More threads than any machine has. Above this a number is a mistake: every one would be started.
 const MOST: usize = 4096;
 
+/// Pools that are kept. Their threads wait, and a process may have few threads left.
+const MOST_POOLS: usize = 2;
+
 /// The threads that a call runs on.
 #[derive(Clone)]
 pub enum OnThreads {
@@ -98,6 +101,10 @@ fn pool(threads: usize) -> Result<Arc<ThreadPool>> {
     let pool = pool
         .map_err(|error| Refused::new(Kind::Runtime, format!("cannot start {threads} threads: {error}")))?;
     let pool = Arc::new(pool);
+    // Calls that still run keep theirs.
+    if by_threads.len() >= MOST_POOLS {
+        by_threads.clear();
+    }
     by_threads.insert(threads, pool.clone());
     Ok(pool)
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 from . import __version__
@@ -22,8 +23,7 @@ def usage() -> str:
     return "\n".join(lines)
 
 
-def main(arguments: list[str]) -> int:
-    """Runs a command; the result is the exit code."""
+def _run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
         return 0
@@ -35,8 +35,17 @@ def main(arguments: list[str]) -> int:
         expected = " or ".join(_COMMANDS)
         print(f"error: command: got {command!r}, expected {expected}\n\n{usage()}", file=sys.stderr)
         return 2
+    return importlib.import_module(f".{_COMMANDS[command][0]}", __package__).main(rest)
+
+
+def main(arguments: list[str]) -> int:
+    """Runs a command; the result is the exit code."""
     try:
-        return importlib.import_module(f".{_COMMANDS[command][0]}", __package__).main(rest)
+        code = _run(arguments)
+        # A Python that was started without an output has none.
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
     except ImportError as error:
         if "hint:" not in str(error):
             raise
@@ -45,7 +54,8 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # As a program that the signal of a closed pipe has ended.
+        # As a program that the signal of a closed pipe has ended. Python must not write again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 
 

@@ -39,6 +39,10 @@ def _array(name: str, given: object) -> numpy.ndarray:
                 f"{name}: NumPy cannot take it through DLPack: {error}\n"
                 "hint: move it to the CPU; without torch, msda computes there"
             ) from None
+    if isinstance(given, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name}: got a masked array, expected one without a mask\nhint: use array.filled(0)"
+        )
     if given.dtype.name not in ("float64", "float32", "float16"):
         raise TypeError(f"{name}: got {given.dtype}, expected float64, float32 or float16")
     usable = given.dtype.isnative and given.flags.aligned

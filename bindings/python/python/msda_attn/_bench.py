@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ._workloads import Call, Workload
 
 _WIDTH = 80
+# More would end in a crash of OpenMP.
+_MOST_THREADS = 4096
 _DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 _FORWARD, _TRAINING = "forward", "forward + backward"
 _CHECKED_QUERIES = 32
@@ -396,8 +398,8 @@ def _refusal(args: argparse.Namespace) -> str:
         return "--train, --batch, --compile: got one without --model"
     if args.device == "cuda" and not torch.cuda.is_available():
         return "--device: got cuda, but torch finds no GPU\nhint: `python -m msda_attn doctor`"
-    if args.threads is not None and args.threads < 1:
-        return f"--threads: got {args.threads}, expected at least 1"
+    if args.threads is not None and not 1 <= args.threads <= _MOST_THREADS:
+        return f"--threads: got {args.threads}, expected a number from 1 to {_MOST_THREADS}"
     if not (math.isfinite(args.seconds) and args.seconds > 0):
         return f"--seconds: got {args.seconds}, expected a finite number larger than 0"
     if args.json is not None and (why := _unwritable(args.json)):

@@ -492,5 +492,4 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     report = examine()
     print(json.dumps(report, indent=2) if args.json else text(report))
-    sys.stdout.flush()
     return 0 if report["ok"] else 1

@@ -7,6 +7,9 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 
+# Loaders of which each module has its own. An archive has one for all its modules.
+_LOADERS = (importlib.machinery.SourceFileLoader, importlib.machinery.SourcelessFileLoader)
+
 OLD_PACKAGE = "the package msda of the old distribution msda-rs"
 OLD_HINT = "hint: pip uninstall msda-rs, and import msda_attn only"
 
@@ -35,7 +38,7 @@ class AfterImport:
         specs = (finder.find_spec(name, path, target) for finder in others)
         spec = next((spec for spec in specs if spec is not None), None)
         loader = None if spec is None else spec.loader
-        if not isinstance(loader, importlib.machinery.SourceFileLoader):
+        if not isinstance(loader, _LOADERS):
             return spec
 
         def exec_module(module: types.ModuleType) -> None:

@@ -23,6 +23,9 @@ class _Call(TypedDict):
     options: int
     points: int
 
+def check(call: _Call) -> None:
+    """Refuses a call with wrong types, sizes or levels. No element is read."""
+
 def forward(
     call: _Call, output: _Array, device: _Device | None = None, threads: int | None = None
 ) -> None:

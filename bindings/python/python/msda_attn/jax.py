@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import _native
-from ._arguments import level_sizes, operands, output_shape, value_sizes
+from ._arguments import level_sizes, native_call, operands, output_shape
 from ._options import Padding, Sampling, encode
 
 __all__ = ["ms_deform_attn", "ms_deform_attn_fused"]
@@ -47,42 +47,20 @@ def _float_array(name: str, given: Any) -> jax.Array:
     return array
 
 
-def _levels(shapes: Any, starts: Any) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
-    """Level sizes and starts as numbers."""
-    hint = "under jax.jit level sizes are static: use a list, not an argument of the function"
-    pairs, first = level_sizes(shapes, starts, f"\nhint: {hint}")
-    if first is None:
-        ends = itertools.accumulate((height * width for height, width in pairs), initial=0)
-        first = tuple(ends)[:-1]
-    return pairs, first
+def _check(given: dict[str, jax.Array], levels: tuple, numbers: tuple[int, int]) -> None:
+    """Refuses a wrong call while JAX traces. Later, errors come from XLA, or not at all: it leaves
+    out calls whose results nobody needs."""
+    # Without data only types and sizes count.
+    floats = ((0, a.dtype.name, a.shape, (0,) * a.ndim) for a in given.values())
+    _native.check(native_call(floats, levels, *numbers))
 
 
-def _check(given: dict[str, jax.Array], pairs: tuple, starts: tuple, points: int) -> None:
-    """Refuses wrong shapes while JAX traces. Later, errors come from XLA."""
-    batch, _, heads, _ = value_sizes(given["value"].shape)
-    if len(starts) != len(pairs):
-        raise ValueError(f"level_start_index: got {len(starts)} numbers, expected {len(pairs)}")
-    names = list(given)
-    # The last tensor but one is locations or offsets, the last is weights or logits.
-    samples = given[names[-2]].shape
-    dims = 5 if points else 6
-    if len(samples) != dims or samples[-1] != 2:
-        expected = "samples" if points else "levels, points"
-        raise ValueError(
-            f"{names[-2]}: got shape {list(samples)}, expected (batch, queries, heads, {expected}, "
-            "2)"
-        )
-    queries = samples[1]
-    inner = (samples[3],) if points else (len(pairs), samples[4])
-    shape = (batch, queries, heads, *inner)
-    expected = {names[-2]: (*shape, 2), names[-1]: shape}
-    if "reference_points" in given:
-        last = given["reference_points"].shape[-1:]
-        size = last[0] if last in ((2,), (4,)) else 2
-        expected["reference_points"] = (batch, queries, len(pairs), size)
-    for name, shape in expected.items():
-        if given[name].shape != shape:
-            raise ValueError(f"{name}: got shape {list(given[name].shape)}, expected {list(shape)}")
+def _starts(pairs: tuple, starts: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The first position of each level."""
+    if starts is not None:
+        return starts
+    ends = itertools.accumulate((height * width for height, width in pairs), initial=0)
+    return tuple(ends)[:-1]
 
 
 def _axes(array: jax.Array) -> frozenset[str]:
@@ -141,11 +119,12 @@ _attention.defvjp(_attention_fwd, _attention_bwd)
 
 
 def _run(shapes: Any, starts: Any, options: tuple[Any, ...], **given: Any) -> jax.Array:
-    levels = _levels(shapes, starts)
-    tensors = operands(_float_array, jnp.broadcast_to, len(levels[0]), given)
-    numbers = encode(*options, len(levels[0]))
-    _check(tensors, *levels, numbers[1])
-    return _attention((*levels, *numbers), *_differ_alike(tensors.values()))
+    hint = "under jax.jit level sizes are static: use a list, not an argument of the function"
+    pairs, first = level_sizes(shapes, starts, f"\nhint: {hint}")
+    tensors = operands(_float_array, jnp.broadcast_to, len(pairs), given)
+    numbers = encode(*options, len(pairs))
+    _check(tensors, (pairs, first), numbers)
+    return _attention((pairs, _starts(pairs, first), *numbers), *_differ_alike(tensors.values()))
 
 
 def ms_deform_attn(

@@ -232,7 +232,7 @@ def sampling_points(
     Args:
         image: `(height, width, 3)` with numbers from 0 to 1.
         locations: `(heads, samples, 2)` as (x, y) from 0 to 1; the points of the first level come
-            first.
+            first. What is not finite is not drawn.
         weights: `(heads, samples)`. The area of a disc is proportional to its weight.
         points: points per level. Each level has its colour.
         reference: the reference point of the query, (x, y) or (x, y, width, height).
@@ -245,7 +245,9 @@ def sampling_points(
             f"locations and weights: got {[len(head) for head in (*places, *shares)]} samples per "
             f"head, expected {sum(points)}, the sum of points"
         )
-    height, width = len(rows), len(rows[0])
+    height, width = len(rows), len(rows[0]) if len(rows) else 0
+    if not height * width or any(len(pixel) != 3 for row in rows for pixel in row):
+        raise ValueError(f"image: got {height} rows of {width}, expected (height, width, 3)")
     scale = max(1, side // max(height, width))
     margin, header, footer = 20, 48, 48
     canvas = Canvas(width * scale + 2 * margin, height * scale + header + footer)
@@ -270,6 +272,7 @@ def sampling_points(
         (share, place(*location), levels[i])
         for head, head_shares in zip(places, shares)
         for i, (location, share) in enumerate(zip(head, head_shares))
+        if all(map(math.isfinite, (*location, share)))
     ]
     largest = max((share for share, _, _ in samples), default=0.0) or 1.0
     # Large discs first: small ones stay visible.

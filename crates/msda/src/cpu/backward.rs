@@ -23,6 +23,7 @@ use super::writer::{NumberWriter, Writer};
 use super::{Call, for_each_stretch, order};
 use crate::buffer::Aligned;
 use crate::dtype::Float;
+use crate::error::Result;
 use crate::op::{GradientStrides, Gradients, Tensor};
 use crate::problem::Problem;
 use crate::threads;
@@ -33,7 +34,7 @@ impl Call<'_> {
         upstream: Tensor<'_>,
         gradients: Gradients<'_>,
         strides: GradientStrides,
-    ) {
+    ) -> Result<()> {
         let writer = |view: Option<crate::ViewMut<'_>>, strides| {
             Option::zip(view, strides).map(|(view, strides)| NumberWriter::new(view.data, strides))
         };
@@ -44,12 +45,13 @@ impl Call<'_> {
         };
         let value = gradients.value.zip(strides.value).map(|(view, strides)| super::writer(view, strides));
         let p = self.rows.p;
-        let order = if p.output_len() == 0 { Vec::new() } else { order::queries(&self.rows) };
+        let order = if p.output_len() == 0 { Vec::new() } else { order::queries(&self.rows)? };
         let pass = Pass { call: self, order: &order, upstream, to };
-        let done = value.is_some_and(|value| pass.value(value));
-        if to.any() && !done {
+        let done = value.map(|value| pass.value(value)).transpose()?;
+        if to.any() && done != Some(true) {
             pass.coordinates();
         }
+        Ok(())
     }
 }
 
@@ -98,7 +100,7 @@ impl<T: Lane> Pass<'_, T> {
 
     /// Computes the gradient of value, and the other gradients too where one pass can: returns
     /// whether it did.
-    fn value(&self, value: Writer<T>) -> bool {
+    fn value(&self, value: Writer<T>) -> Result<bool> {
         let (call, p) = (self.call, self.call.rows.p);
         let nothing = p.weights_len() == 0;
         let keep = Keep::choose::<T>(p);
@@ -112,7 +114,7 @@ impl<T: Lane> Pass<'_, T> {
         };
         if nothing {
             threads::for_each(p.batch(), zero);
-            return false;
+            return Ok(false);
         }
         let division = Division::new::<T>(p, keep);
         let Division { parts, group, largest } = &division;
@@ -120,7 +122,7 @@ impl<T: Lane> Pass<'_, T> {
         let groups = p.heads().div_ceil(group);
         let both = self.to.any() && self.one_pass(&division);
         let banded = parts.iter().any(|part| !part.has_whole_levels(p));
-        let reach = banded.then(|| Reach::new::<T>(call, self.order, parts));
+        let reach = banded.then(|| Reach::new::<T>(call, self.order, parts)).transpose()?;
         let pool = Pool::new(|| {
             let rows = |wanted| if keep == wanted { group * largest } else { 0 };
             let heads = if keep == Keep::Touched { group } else { 0 };
@@ -153,7 +155,7 @@ impl<T: Lane> Pass<'_, T> {
                 pool.put(memory);
             });
         });
-        both
+        Ok(both)
     }
 
     /// Whether one pass computes all gradients: it is faster for small images, and every task of

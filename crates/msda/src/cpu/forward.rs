@@ -11,23 +11,25 @@ use super::taps::{Body, Map, Prefetch, Sampler, Walk};
 use super::writer::Writer;
 use super::{Call, for_each_stretch, order};
 use crate::dtype::Float;
+use crate::error::Result;
 
 impl Call<'_> {
-    pub(super) fn forward<T: Lane>(&self, output: Writer<T>) {
+    pub(super) fn forward<T: Lane>(&self, output: Writer<T>) -> Result<()> {
         let p = self.rows.p;
         // With nothing to compute, no tensor bounds sizes such as the points: allocate nothing.
         if p.output_len() == 0 {
-            return;
+            return Ok(());
         }
         let value = T::slice(&self.rows.args.value.data).expect("checked");
         let part = &Part::all(p);
         let map = self.value_map(part, p.heads());
         let sampler = &Sampler::new(p, part, p.heads(), Some(map), None);
         let memory = || [QueryMemory::new(p, p.heads()), QueryMemory::new(p, p.heads())];
-        for_each_stretch(&order::queries(&self.rows), memory, |memory, pairs| {
+        for_each_stretch(&order::queries(&self.rows)?, memory, |memory, pairs| {
             let stretch = Stretch { rows: self.rows, sampler, part, heads: 0..p.heads(), pairs };
             self.isa.run(Forward { stretch, memory, value, output });
         });
+        Ok(())
     }
 }
 

@@ -127,10 +127,10 @@ impl Backend for Cpu {
     fn forward(&self, p: &Problem, inputs: &Inputs<'_>, output: ViewMut<'_>) -> Result<()> {
         let call = Call { isa: self.isa, rows: CallInputs { p, args: op::check_inputs(p, inputs)? } };
         let strides = op::check_output(p, &output)?;
-        threads::run(self.runs_alone(p), || {
-            with_type!(p.types().value, T => call.forward(writer::<T>(output, strides)));
-        });
-        Ok(())
+        threads::run(
+            self.runs_alone(p),
+            || with_type!(p.types().value, T => call.forward(writer::<T>(output, strides))),
+        )
     }
 
     fn backward(
@@ -142,10 +142,10 @@ impl Backend for Cpu {
     ) -> Result<()> {
         let call = Call { isa: self.isa, rows: CallInputs { p, args: op::check_inputs(p, inputs)? } };
         let (upstream, strides) = op::check_gradients(p, &call.rows.args, &grad_output, &gradients)?;
-        threads::run(self.runs_alone(p), || {
-            with_type!(p.types().value, T => call.backward::<T>(upstream, gradients, strides));
-        });
-        Ok(())
+        threads::run(
+            self.runs_alone(p),
+            || with_type!(p.types().value, T => call.backward::<T>(upstream, gradients, strides)),
+        )
     }
 }
 

@@ -6,7 +6,9 @@
 
 use super::rows::CallInputs;
 use super::simd::prefetch;
+use crate::buffer::{try_reserved, try_zeros};
 use crate::dtype::{Element, Slice, typed};
+use crate::error::Result;
 use crate::op::Args;
 use crate::problem::Problem;
 use crate::threads;
@@ -15,23 +17,29 @@ use crate::threads;
 const CHUNK: usize = 1024;
 const AHEAD: usize = 16;
 
-/// (image, query) pairs as `image * queries + query`, image after image.
-pub(super) fn queries(rows: &CallInputs<'_>) -> Vec<usize> {
+/// (image, query) pairs as `image * queries + query`, image after image. An error if there is no
+/// memory for them.
+pub(super) fn queries(rows: &CallInputs<'_>) -> Result<Vec<usize>> {
     let p = rows.p;
     let (batch, queries) = (p.batch(), p.queries());
     if p.heads() == 0 || p.samples() == 0 || queries < 3 {
-        return (0..batch * queries).collect();
+        let mut order = try_reserved(batch * queries)?;
+        order.extend(0..batch * queries);
+        return Ok(order);
     }
     let sample = finest_sample(p);
-    let mut order = vec![0; batch * queries];
-    threads::for_each_chunk(&mut order, queries, |image, order| {
-        let mut cells = vec![0; queries];
-        threads::for_each_chunk(&mut cells, CHUNK, |chunk, cells| {
+    let mut cells = try_zeros(batch * queries)?;
+    threads::for_each_chunk(&mut cells, queries, |image, cells| {
+        threads::for_each_chunk(cells, CHUNK, |chunk, cells| {
             look_up(&rows.args, [image, chunk * CHUNK], sample, cells);
         });
-        sort(&cells, image * queries, order);
     });
-    order
+    let mut order = try_zeros(batch * queries)?;
+    threads::for_each_chunk(&mut order, queries, |image, order| {
+        let first = image * queries;
+        sort(&cells[first..first + queries], first, order);
+    });
+    Ok(order)
 }
 
 /// Numbers from `first` on, in the order of their cells: a counting sort.

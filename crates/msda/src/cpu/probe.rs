@@ -75,7 +75,7 @@ pub fn replay(isa: Isa, p: &Problem, inputs: &Inputs<'_>) -> Result<(f64, f64)> 
     let part = &Part::all(p);
     let map = call.value_map(part, p.heads());
     let sampler = &Sampler::new(p, part, p.heads(), Some(map), None);
-    let pairs = &order::queries(&call.rows);
+    let pairs = &order::queries(&call.rows)?;
     let mut starts = Vec::new();
     let stretch = Stretch { rows: call.rows, sampler, part, heads: 0..p.heads(), pairs };
     isa.run(ListRows { stretch, starts: &mut starts });

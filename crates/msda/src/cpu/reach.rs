@@ -6,6 +6,8 @@ use super::pool::Pool;
 use super::query::{PairIndex, QueryMemory, Stretch};
 use super::simd::{InstructionSet, Kernel, Lane};
 use super::taps::Sampler;
+use crate::buffer::try_zeros;
+use crate::error::Result;
 use crate::problem::Problem;
 use crate::threads;
 
@@ -25,11 +27,11 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    pub(super) fn new<T: Lane>(call: &Call<'_>, order: &[usize], parts: &[Part]) -> Self {
+    pub(super) fn new<T: Lane>(call: &Call<'_>, order: &[usize], parts: &[Part]) -> Result<Self> {
         let p = call.rows.p;
         let (heads, queries) = (p.heads(), p.queries());
         let chunks = queries.div_ceil(CHUNK);
-        let mut bits = vec![0; p.batch() * chunks * heads];
+        let mut bits = try_zeros(p.batch() * chunks * heads)?;
         let (part, owners) = (&Part::all(p), &owners(p, parts));
         let sampler = &Sampler::<T::Acc>::new(p, part, heads, None, None);
         let pool = Pool::new(|| QueryMemory::new(p, heads));
@@ -42,7 +44,7 @@ impl Reach {
             call.isa.run(Mark::<T> { stretch, query: &mut query, owners, bits });
             pool.put(query);
         });
-        Self { bits, chunks, heads, queries }
+        Ok(Self { bits, chunks, heads, queries })
     }
 
     /// The pairs of an image that reach a part on some of its heads, in the order of the queries.

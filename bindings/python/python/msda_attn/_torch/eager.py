@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from . import forward_mode, grid, rules, sharding
-from .levels import USUAL, Levels, Starts, flat, read_setup, setup_of, tables
+from .levels import USUAL, Levels, Starts, flat, listed, read_setup, setup_of, tables
 
 _TENSORS = frozenset((Tensor, torch.nn.Parameter))
 _is_compiling = torch.compiler.is_compiling
@@ -129,10 +129,6 @@ class Form:
         if _is_compiling() or _is_tracing():
             if torch.onnx.is_in_onnx_export() and not grid.operator_wanted:
                 return grid.run(tensors, shapes, numbers)
-            in_lists = not isinstance(shapes, Tensor) and not isinstance(starts, Tensor)
-            if in_lists and _is_compiling() and not sharding.is_dtensor(tensors[0]):
-                value, *others = tensors
-                return self.public_list(value, flat(shapes, starts), *others, *numbers)
             return self._run_public(tensors, shapes, starts, numbers)
         try:
             for tensor in tensors:
@@ -164,6 +160,13 @@ class Form:
     ) -> Tensor:
         """Runs the public operator: for compiled and traced functions, and for subclasses."""
         value, *others = tensors
+        in_lists = not isinstance(shapes, Tensor) and not isinstance(starts, Tensor)
+        if in_lists and not sharding.is_dtensor(value):
+            shapes = listed(shapes)
+            sizes = flat(shapes, starts)
+            # A tensor would keep the numbers of this call.
+            if _is_compiling() or any(isinstance(n, torch.SymInt) for n in sizes):
+                return self.public_list(value, sizes, *others, *numbers)
         levels = sharding.replicate_levels(value, *tables(shapes, starts))
         return self.public(value, *levels, *others, *numbers)
 

@@ -37,7 +37,8 @@ def _of_arrays(shapes: Any, starts: Any, options: tuple[Any, ...], **given: Any)
     """The operator for arrays. Tensors beside a value that is none are refused."""
     for name, array in given.items():
         if isinstance(array, Tensor):
-            raise TypeError(f"{name}: got a torch tensor, expected an array, as value is none")
+            kind = type(given["value"]).__name__
+            raise TypeError(f"{name}: got a torch tensor, expected an array, as value is a {kind}")
     return _array.run(shapes, starts, options, **given)
 
 

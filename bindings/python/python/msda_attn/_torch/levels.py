@@ -139,6 +139,10 @@ def tables(shapes: Levels, starts: Starts) -> tuple[Tensor, Tensor]:
     else:
         shapes = _integers(shapes)
     if starts is None:
+        if shapes.dim() != 2:
+            raise ValueError(
+                f"spatial_shapes: got shape {list(shapes.shape)}, expected (levels, 2)"
+            )
         sizes = shapes.prod(1)
         starts = sizes.cumsum(0) - sizes
     elif not isinstance(starts, Tensor):

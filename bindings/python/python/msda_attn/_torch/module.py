@@ -98,8 +98,10 @@ class MSDeformAttn(nn.Module):
             f"embed_dim, levels, heads: got {embed_dim!r}, {levels!r}, {heads!r}, expected "
             "integers above 0, and an embed_dim that is a multiple of heads"
         )
-        if not all(isinstance(n, int) for n in sizes):
-            raise TypeError(expected)
+        try:
+            embed_dim, levels, heads = sizes = tuple(map(operator.index, sizes))
+        except TypeError:
+            raise TypeError(expected) from None
         if min(sizes) < 1 or embed_dim % heads:
             raise ValueError(expected)
         self.embed_dim = embed_dim
@@ -139,15 +141,19 @@ class MSDeformAttn(nn.Module):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
 
-    def _check(self, query: Tensor, reference: Tensor, pixels: Tensor, sizes: Levels) -> None:
+    def _check(
+        self, query: Tensor, reference: Tensor, sizes: Levels, pixels: Tensor | None = None
+    ) -> None:
         for name, tensor in (("query", query), ("input_flatten", pixels)):
+            if tensor is None:
+                continue
             if tensor.dim() != 3 or tensor.shape[-1] != self.embed_dim:
                 raise ValueError(
                     f"{name}: got shape {list(tensor.shape)}, expected 3 dimensions, the last of "
                     f"{self.embed_dim} channels"
                 )
         batch, queries = query.shape[:2]
-        if pixels.shape[0] != batch:
+        if pixels is not None and pixels.shape[0] != batch:
             raise ValueError(
                 f"input_flatten: got batch {pixels.shape[0]}, expected {batch}, as in query"
             )
@@ -199,10 +205,13 @@ class MSDeformAttn(nn.Module):
         reference points in float32: locations are never rounded to 16 bits.
         """
         spatial_shapes = listed(spatial_shapes)
-        self._check(query, reference_points, input_flatten, spatial_shapes)
+        self._check(query, reference_points, spatial_shapes, input_flatten)
         value = self.value_proj(input_flatten)
         if padding_mask is not None:
             expected = input_flatten.shape[:2]
+            if not isinstance(padding_mask, Tensor):
+                kind = type(padding_mask).__name__
+                raise TypeError(f"padding_mask: got {kind}, expected a tensor of torch.bool")
             if padding_mask.dtype is not torch.bool or padding_mask.shape != expected:
                 raise ValueError(
                     f"padding_mask: got {padding_mask.dtype} of shape {list(padding_mask.shape)}, "
@@ -235,6 +244,8 @@ class MSDeformAttn(nn.Module):
             heads, samples)`, with the points of all levels in one dimension. `forward` computes
             the same inside the operator.
         """
+        spatial_shapes = listed(spatial_shapes)
+        self._check(query, reference_points, spatial_shapes)
         offsets, logits = self._offsets_and_logits(query)
         offsets = offsets.reshape(*query.shape[:2], self.heads, -1, 2)
         reference = reference_points.expand(-1, -1, self.levels, -1)

@@ -67,6 +67,12 @@ class Library:
             if self._replaced:
                 self._patch_module(module)
 
+    def _patch_all(self) -> None:
+        self._replaced.add_finder(AfterImport(self._wanted, self._after_import))
+        for name, module in list(sys.modules.items()):
+            if self._wanted(name) and isinstance(module, types.ModuleType):
+                self._patch_module(module)
+
     def patch(self) -> Patch:
         """Makes the models of the library call msda, on the CPU and on CUDA.
 
@@ -79,10 +85,12 @@ class Library:
             )
         with lock:
             if not self._replaced:
-                self._replaced.add_finder(AfterImport(self._wanted, self._after_import))
-                for name, module in list(sys.modules.items()):
-                    if self._wanted(name) and isinstance(module, types.ModuleType):
-                        self._patch_module(module)
+                try:
+                    self._patch_all()
+                except BaseException:
+                    # All or nothing, also where the user made warnings errors.
+                    self._replaced.undo()
+                    raise
             return self._replaced.handle()
 
     def unpatch(self) -> None:

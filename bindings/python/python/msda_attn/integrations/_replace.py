@@ -119,8 +119,13 @@ class Replacements:
 
     def add_finder(self, finder: object) -> None:
         """Asks this finder first at every import."""
+
+        def remove() -> None:
+            # Others may have made a new list without it.
+            sys.meta_path[:] = [other for other in sys.meta_path if other is not finder]
+
         sys.meta_path.insert(0, finder)
-        self._undo.append(lambda: sys.meta_path.remove(finder))
+        self._undo.append(remove)
 
     def handle(self) -> Patch:
         """One more handle."""
