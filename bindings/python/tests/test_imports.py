@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the operators of torch are in question")
 
-from msda_attn import _imports  # noqa: E402
+from msda_attn import _imports
 
 OLD = {"__init__.py": "from . import _native", "_native.py": ""}
 UNRELATED = {"__init__.py": "from . import tables", "tables.py": ""}

@@ -10,7 +10,6 @@ import json
 import os
 import pathlib
 import platform
-import sys
 import sysconfig
 import textwrap
 import warnings
