@@ -184,8 +184,8 @@ pub(crate) fn backward(
     Ok(())
 }
 
-/// The threads of a call. Their number may be in the environment, which is read before other threads
-/// of Python can run and change it.
+/// The threads of a call. Their number may be in the environment, which is read before other
+/// threads of Python can run and change it.
 fn on_threads(threads: Threads) -> Result<OnThreads> {
     Ok(OnThreads::Count(Some(threads.map_or_else(threads::default, Ok)?)))
 }

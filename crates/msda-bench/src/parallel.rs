@@ -1,5 +1,5 @@
-//! Jobs on threads outside rayon's pool, because they wait for a compiler or a device; and processes
-//! that may hang.
+//! Jobs on threads outside rayon's pool, because they wait for a compiler or a device; and
+//! processes that may hang.
 
 use std::io;
 use std::process::{Child, ExitStatus};
