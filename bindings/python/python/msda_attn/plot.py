@@ -232,7 +232,7 @@ def sampling_points(
     Args:
         image: `(height, width, 3)` with numbers from 0 to 1.
         locations: `(heads, samples, 2)` as (x, y) from 0 to 1; the points of the first level come
-            first. What is not finite is not drawn.
+            first. Samples with NaN or infinite numbers are left out.
         weights: `(heads, samples)`. The area of a disc is proportional to its weight.
         points: points per level. Each level has its colour.
         reference: the reference point of the query, (x, y) or (x, y, width, height).
