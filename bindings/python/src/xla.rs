@@ -5,12 +5,13 @@
 //! of XLA with another layout is noticed.
 #![allow(unsafe_code)]
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 use std::{mem, ptr, slice};
 
 use msda_call::call::{Call, LevelSizes, MOST_DIMENSIONS, Tensor, names};
 use msda_call::cpu;
+use msda_call::cuda::Prepared;
 use msda_call::dtypes::XLA;
 use msda_call::error::{Kind, Refused, Result, c_text, catch};
 use msda_call::threads::{self, OnThreads};
@@ -22,14 +23,19 @@ use crate::error::PyResult;
 /// may change the environment.
 static THREADS: OnceLock<usize> = OnceLock::new();
 
-/// The addresses of the forward and the backward function for the CPU.
+/// XLA's name of each platform, and the addresses of the forward and the backward function there.
 #[pyfunction]
-pub(crate) fn xla_handlers() -> PyResult<[usize; 2]> {
+pub(crate) fn xla_handlers() -> PyResult<[(&'static str, [usize; 2]); 2]> {
     let threads = threads::default()?;
     THREADS.get_or_init(|| threads);
-    let handlers: [Handler; 2] = [handle::<false>, handle::<true>];
-    Ok(handlers.map(|handler| handler as *const () as usize))
+    let cpu: [Handler; 2] = [handle::<CPU, false>, handle::<CPU, true>];
+    let cuda: [Handler; 2] = [handle::<CUDA, false>, handle::<CUDA, true>];
+    let address = |handler: Handler| handler as *const () as usize;
+    Ok([("cpu", cpu), ("CUDA", cuda)].map(|(name, handlers)| (name, handlers.map(address))))
 }
+
+const CPU: bool = false;
+const CUDA: bool = true;
 
 type Handler = unsafe extern "C" fn(*const Frame) -> *mut c_void;
 
@@ -94,6 +100,134 @@ struct Api {
     create_error: unsafe extern "C" fn(*mut NewError) -> *mut c_void,
 }
 
+/// The same with the functions that a call on a GPU needs. XLA adds functions at the end.
+#[repr(C)]
+struct GpuApi {
+    first: Api,
+    get_message: unsafe extern "C" fn(*mut Asked<*const c_char>),
+    destroy_error: unsafe extern "C" fn(*mut Asked<()>),
+    _handler_register: *const c_void,
+    get_stream: Question<*mut c_void>,
+    _types_and_states: [*const c_void; 4],
+    allocate: Question<Room>,
+    free: Question<Taken>,
+    _threads_and_futures: [*const c_void; 6],
+    get_device: Question<c_int>,
+}
+
+/// The alignment of a workspace. XLA promises no more, and plans need no more.
+const WORKSPACE_ALIGN: usize = 16;
+
+/// A function that writes its answer, or returns an error.
+type Question<T> = unsafe extern "C" fn(*mut Asked<T>) -> *mut c_void;
+
+/// What a function of XLA reads and writes.
+#[repr(C)]
+struct Asked<T> {
+    size: usize,
+    extension: *const Extension,
+    /// The context of the call, or an error.
+    about: *const c_void,
+    answer: T,
+}
+
+impl<T> Asked<T> {
+    fn new(about: *const c_void, answer: T) -> Self {
+        Self { size: mem::size_of::<Self>(), extension: ptr::null(), about, answer }
+    }
+}
+
+/// Device memory to allocate.
+#[repr(C)]
+struct Room {
+    bytes: usize,
+    align: usize,
+    data: *mut c_void,
+}
+
+/// Device memory to free.
+#[repr(C)]
+struct Taken {
+    bytes: usize,
+    data: *mut c_void,
+}
+
+/// The context of a call on a GPU.
+struct Gpu<'a> {
+    api: &'a GpuApi,
+    context: *const c_void,
+}
+
+impl<'a> Gpu<'a> {
+    /// # Safety
+    /// The frame is that of a call of XLA on a GPU.
+    unsafe fn new(frame: &'a Frame) -> Result<Self> {
+        // SAFETY: the table begins with its size.
+        let size = unsafe { (*frame.api).size };
+        if size < mem::size_of::<GpuApi>() {
+            return Err(Refused::new(
+                Kind::NotImplemented,
+                "XLA does not say on which GPU a call runs\nhint: use JAX 0.6 or newer",
+            ));
+        }
+        // SAFETY: the table has all functions, and lives through the call.
+        Ok(Self { api: unsafe { &*frame.api.cast::<GpuApi>() }, context: frame.context })
+    }
+
+    /// Asks XLA about the call.
+    ///
+    /// # Safety
+    /// The function is one of XLA's, and `answer` has what it reads.
+    unsafe fn ask<T>(&self, question: Question<T>, answer: T) -> Result<T> {
+        let mut asked = Asked::new(self.context, answer);
+        // SAFETY: the caller's promise.
+        let error = unsafe { question(&mut asked) };
+        if error.is_null() {
+            return Ok(asked.answer);
+        }
+        let mut message = Asked::new(error, c"".as_ptr());
+        // SAFETY: the error is destroyed once, after its message was copied.
+        let text = unsafe {
+            (self.api.get_message)(&mut message);
+            let text = CStr::from_ptr(message.answer).to_string_lossy().into_owned();
+            (self.api.destroy_error)(&mut Asked::new(error, ()));
+            text
+        };
+        Err(Refused::new(Kind::Runtime, format!("XLA: {text}")))
+    }
+
+    /// The number of the GPU.
+    fn device(&self) -> Result<usize> {
+        // SAFETY: a function of XLA, which reads nothing of the answer.
+        let number = unsafe { self.ask(self.api.get_device, 0)? };
+        Ok(usize::try_from(number).unwrap_or(0))
+    }
+
+    /// Queues a call on the stream of the context.
+    ///
+    /// # Safety
+    /// As for [`Prepared::launch`].
+    unsafe fn launch(&self, prepared: Prepared) -> Result<()> {
+        let mut taken = Taken { bytes: 0, data: ptr::null_mut() };
+        // SAFETY: the caller's promise. XLA's allocator gives the memory only to later work of the
+        // same stream.
+        unsafe {
+            let stream = self.ask(self.api.get_stream, ptr::null_mut())?;
+            let launched = prepared.launch(stream, |bytes| {
+                let room = self
+                    .ask(self.api.allocate, Room { bytes, align: WORKSPACE_ALIGN, data: ptr::null_mut() });
+                let data = room.map_err(|error| Refused::new(Kind::Memory, error.message))?.data;
+                taken = Taken { bytes, data };
+                Ok(data.addr() as u64)
+            });
+            if !taken.data.is_null() {
+                self.ask(self.api.free, taken)?;
+            }
+            launched
+        }
+    }
+}
+
 #[repr(C)]
 struct NewError {
     size: usize,
@@ -140,7 +274,7 @@ struct Array {
 
 /// # Safety
 /// XLA calls it with the frame of a call.
-unsafe extern "C" fn handle<const BACKWARD: bool>(frame: *const Frame) -> *mut c_void {
+unsafe extern "C" fn handle<const ON: bool, const BACKWARD: bool>(frame: *const Frame) -> *mut c_void {
     // SAFETY: the frame, the functions of XLA and an extension live through the call. A frame that
     // asks for the version has room for the answer.
     unsafe {
@@ -152,7 +286,7 @@ unsafe extern "C" fn handle<const BACKWARD: bool>(frame: *const Frame) -> *mut c
             asked.traits = 0;
             return ptr::null_mut();
         }
-        match catch(|| run(frame, BACKWARD)) {
+        match catch(|| run(frame, ON == CUDA, BACKWARD)) {
             Ok(()) => ptr::null_mut(),
             Err(refused) => error(&*frame.api, &refused),
         }
@@ -200,7 +334,7 @@ fn check_layout(frame: &Frame) -> Result<()> {
 
 /// # Safety
 /// The frame is that of a call of XLA: its buffers live, and nobody else uses the results.
-unsafe fn run(frame: &Frame, backward: bool) -> Result<()> {
+unsafe fn run(frame: &Frame, on_gpu: bool, backward: bool) -> Result<()> {
     check_layout(frame)?;
     if frame.stage != EXECUTE {
         return Ok(());
@@ -241,22 +375,57 @@ unsafe fn run(frame: &Frame, backward: bool) -> Result<()> {
     let &[value, ref reference @ .., locations, weights] = inputs else { unreachable!("3 or 4 names") };
     let reference = reference.first().copied();
     let call = Call { value, levels, reference, locations, weights, options, points };
-    let problem = call.problem()?;
-    let threads = OnThreads::Count(THREADS.get().copied());
     match (grad, results) {
         ([], [output]) => {
             call.check_output(output)?;
             // SAFETY: the caller's promise.
-            unsafe { cpu::forward(&call, &problem, output, threads) }
+            unsafe { run_forward(frame, on_gpu, &call, output) }
         }
         ([grad], &[value, ref reference @ .., locations, weights]) => {
             let grads = [Some(value), Some(locations), Some(weights), reference.first().copied()];
             call.check_gradients(&grads)?;
             // SAFETY: the caller's promise.
-            unsafe { cpu::backward(&call, &problem, grad, grads, threads) }
+            unsafe { run_backward(frame, on_gpu, &call, grad, grads) }
         }
         _ => unreachable!("results have names"),
     }
+}
+
+/// # Safety
+/// As for [`run`], and the output was checked.
+unsafe fn run_forward(frame: &Frame, on_gpu: bool, call: &Call<'_>, output: &Tensor<'_>) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if on_gpu {
+            let gpu = Gpu::new(frame)?;
+            return gpu.launch(Prepared::forward(call, output, gpu.device()?)?);
+        }
+        cpu::forward(call, &call.problem()?, output, on_threads())
+    }
+}
+
+/// # Safety
+/// As for [`run`], and the gradients were checked.
+unsafe fn run_backward(
+    frame: &Frame,
+    on_gpu: bool,
+    call: &Call<'_>,
+    grad_output: &Tensor<'_>,
+    grads: [Option<Tensor<'_>>; 4],
+) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if on_gpu {
+            let gpu = Gpu::new(frame)?;
+            let prepared = Prepared::backward(call, grad_output, grads, gpu.device()?)?;
+            return prepared.map_or(Ok(()), |prepared| gpu.launch(prepared));
+        }
+        cpu::backward(call, &call.problem()?, grad_output, grads, on_threads())
+    }
+}
+
+fn on_threads() -> OnThreads {
+    OnThreads::Count(THREADS.get().copied())
 }
 
 /// # Safety

@@ -202,14 +202,21 @@ def _peer_operator(step: Step, peer: _peers.Peer) -> Callable[..., Tensor]:
     """A peer with the arguments that the operator of a model has."""
     operator = peer.load(step.device)
 
-    def run(value: Tensor, sizes: Any, locations: Tensor, weights: Tensor) -> Tensor:
-        table = torch.tensor([tuple(size) for size in sizes], device=value.device)
-        areas = table.prod(1)
-        points = (locations.shape[4],) * len(table)
+    def run(
+        value: Tensor,
+        sizes: Any,
+        locations: Tensor,
+        weights: Tensor,
+        tables: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        if tables is None:
+            table = torch.tensor([tuple(size) for size in sizes], device=value.device)
+            areas = table.prod(1)
+            tables = table, areas.cumsum(0) - areas
+        points = (locations.shape[4],) * len(sizes)
         call = Call(
             value.contiguous(),
-            table,
-            areas.cumsum(0) - areas,
+            *tables,
             locations.to(value.dtype).contiguous(),
             weights.to(value.dtype).contiguous(),
             [tuple(size) for size in sizes],
@@ -233,7 +240,7 @@ def _with_peer(step: Step, load: Callable[[], Callable[..., Tensor]]) -> Iterato
         layer = vars(module).get("MultiScaleDeformableAttention")
         if layer is not None:
             forward = lambda self, value, shapes, sizes, starts, locations, weights, step: run(
-                value, sizes, locations, weights
+                value, sizes, locations, weights, (shapes, starts)
             )
             replaced.set(layer, "forward", forward)
         if "multi_scale_deformable_attention" in vars(module):

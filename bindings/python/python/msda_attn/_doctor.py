@@ -10,14 +10,13 @@ import json
 import os
 import pathlib
 import platform
-import sysconfig
 import textwrap
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 from . import __version__, _native, _plain
-from ._imports import OLD_HINT, OLD_PACKAGE
+from ._imports import OLD_HINT, OLD_PACKAGE, name_packages
 
 _WIDTH = 80
 _COLUMNS = ("inference", "training", "compile", "export", "same bits")
@@ -401,8 +400,7 @@ def examine() -> dict[str, Any]:
         _, problem = _import("msda_attn._torch.functional")
         torch, why_no_torch = (None, f"msda's part for it {problem}") if problem else (torch, "")
     else:
-        for key in ("purelib", "platlib"):
-            _native.add_packages(sysconfig.get_paths()[key])
+        name_packages()
     findings = _examine_system(torch)
     findings.append(_examine_torch(torch, why_no_torch))
     findings.append(_examine_numpy(numpy, why_no_numpy))

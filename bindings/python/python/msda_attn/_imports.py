@@ -1,17 +1,26 @@
-"""Other modules: an old package in the way, and work to do directly after an import."""
+"""Other modules: where packages are, an old one in the way, and work to do after an import."""
 
 from __future__ import annotations
 
 import importlib.machinery
 import sys
+import sysconfig
 import types
 from collections.abc import Callable, Sequence
+
+from . import _native
 
 # Loaders of which each module has its own. An archive has one for all its modules.
 _LOADERS = (importlib.machinery.SourceFileLoader, importlib.machinery.SourcelessFileLoader)
 
 OLD_PACKAGE = "the package msda of the old distribution msda-rs"
 OLD_HINT = "hint: pip uninstall msda-rs, and import msda_attn only"
+
+
+def name_packages(*folders: str) -> None:
+    """Says to the compiled part where packages are: NVRTC may be in one."""
+    for folder in (*(sysconfig.get_paths()[key] for key in ("purelib", "platlib")), *folders):
+        _native.add_packages(folder)
 
 
 def refuse_old_package() -> None:

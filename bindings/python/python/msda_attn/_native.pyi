@@ -44,8 +44,9 @@ def backward(
 def cuda_level_key(levels: _Levels) -> list[int]:
     """The part of the key of a CUDA plan that level sizes give."""
 
-def xla_handlers() -> tuple[int, int]:
-    """The addresses of the forward and the backward function for the CPU."""
+def xla_handlers() -> list[tuple[str, list[int]]]:
+    """XLA's name of each platform, and the addresses of the forward and the backward function
+    there."""
 
 def register_torch(cpu: str | PathLike[str], cuda: str | PathLike[str] | None = None) -> None:
     """Registers the kernels with torch's dispatcher: paths of `libtorch_cpu` and

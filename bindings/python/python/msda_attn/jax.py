@@ -1,12 +1,12 @@
-"""The operator for JAX arrays, on the CPU.
+"""The operator for JAX arrays, on CPUs and NVIDIA GPUs.
 
     import msda_attn.jax
 
     output = msda_attn.jax.ms_deform_attn(value, [(8, 8), (4, 4)], None, locations, weights)
 
 `jax.jit`, `jax.grad`, `jax.vjp`, `jax.vmap` and `jax.shard_map` work. XLA calls the compiled part
-through its interface for custom calls, without Python. There is no kernel for other devices: XLA
-refuses to compile the call there.
+through its interface for custom calls, without Python; on a GPU it is queued on XLA's stream. There
+is no kernel for other devices: XLA refuses to compile the call there.
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ import numpy as np
 
 from . import _native
 from ._arguments import level_sizes, native_call, operands, output_shape
+from ._imports import name_packages
 from ._options import Padding, Sampling, encode
 
 __all__ = ["ms_deform_attn", "ms_deform_attn_fused"]
 
 if not hasattr(jax, "ffi"):
     raise ImportError(f"msda_attn.jax: got JAX {jax.__version__}, expected 0.5 or newer")
-for _name, _address in zip(("msda_forward", "msda_backward"), _native.xla_handlers()):
-    jax.ffi.register_ffi_target(_name, jax.ffi.pycapsule(ctypes.c_void_p(_address)), platform="cpu")
+name_packages()
+for _platform, _addresses in _native.xla_handlers():
+    for _name, _address in zip(("msda_forward", "msda_backward"), _addresses):
+        _handler = jax.ffi.pycapsule(ctypes.c_void_p(_address))
+        jax.ffi.register_ffi_target(_name, _handler, platform=_platform)
 
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 
@@ -139,7 +143,7 @@ def ms_deform_attn(
     align_corners: bool = False,
     points: Sequence[int] | None = None,
 ) -> jax.Array:
-    """Multi-scale deformable attention of JAX arrays, on the CPU.
+    """Multi-scale deformable attention of JAX arrays.
 
     Arguments and result are those of `msda.ms_deform_attn`. Level sizes and starts are static:
     lists of numbers. Value, locations and weights have gradients, of reverse mode.

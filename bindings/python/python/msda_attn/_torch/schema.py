@@ -7,13 +7,12 @@ torch is too old for that (before 2.7), Python functions call the same code by a
 from __future__ import annotations
 
 import pathlib
-import sysconfig
 
 import torch
 
 from .. import _native
 from .._arguments import FUSED, PLAIN
-from .._imports import OLD_HINT, OLD_PACKAGE
+from .._imports import OLD_HINT, OLD_PACKAGE, name_packages
 from . import forward_mode
 from .levels import setup
 
@@ -126,9 +125,7 @@ def _libraries() -> tuple[pathlib.Path, pathlib.Path | None]:
 
 def _register() -> str:
     """Registers the kernels: 'native' ones, or 'python' ones where torch is too old."""
-    for key in ("purelib", "platlib"):
-        _native.add_packages(sysconfig.get_paths()[key])
-    _native.add_packages(str(pathlib.Path(torch.__file__).parent.parent))
+    name_packages(str(pathlib.Path(torch.__file__).parent.parent))
     try:
         _native.register_torch(*_libraries())
         return "native"
