@@ -5,9 +5,11 @@ use crate::kernels::Call;
 use crate::request::Request;
 use crate::target::Target;
 
-/// Samples that a block sorts at a time: enough to hide what a block does once. Five such blocks
-/// fit an SM of `sm_90`.
+/// Samples that a block sorts at a time: enough to hide what a block does once.
 const BATCH_SAMPLES: usize = 4096;
+
+/// So many such blocks fit an SM of `sm_90`.
+pub(super) const BLOCKS_PER_SM: usize = 5;
 
 /// Shared memory of the counters of a block, if three blocks are to fit an SM of `sm_90`.
 const COUNT_BYTES: usize = 70 << 10;
@@ -74,6 +76,11 @@ impl SortSizes {
     }
 }
 
+/// Blocks of the stage that sorts: one per plane, level and chunk.
+pub(super) fn blocks(request: &Request<'_>, sizes: &TileSizes) -> usize {
+    sizes.planes.saturating_mul(sizes.chunks).saturating_mul(request.problem.levels().len())
+}
+
 /// Adds the stage that sorts, and the regions of its results to the job.
 pub(super) fn add(job: &mut TileJob<'_>, sort: &SortSizes, call: &mut Call) {
     let (p, sizes) = (job.request.problem, &job.sizes);
@@ -82,10 +89,13 @@ pub(super) fn add(job: &mut TileJob<'_>, sort: &SortSizes, call: &mut Call) {
     let ends = sizes.bins.saturating_mul(sizes.chunks).saturating_mul(bytes);
     job.records = Some(call.arena.reserve(records.saturating_mul(sizes.planes)));
     job.ends = Some(call.arena.reserve(ends.saturating_mul(sizes.planes)));
-    let blocks = sizes.planes * sizes.chunks * p.levels().len();
+    let blocks = blocks(job.request, sizes);
     // As many samples as divide the points of each level and fit 16 bytes.
     let points = common_points(job.request, (16 / (2 * p.types().locations.size())).max(1));
+    // Sorting needs no softmax, so it may run beside the stage that stores it.
+    let softmax = job.softmax.take();
     let kernel = TileKernel::new(job, "backward/sort.cu", "sort", points);
+    job.softmax = softmax;
     let (align, wide) = (kernel.location_align, if sort.wide_keys { "-wide" } else { "" });
     kernel
         .key(&format!("-b{}-n{points}-a{align}{wide}", sort.threads))

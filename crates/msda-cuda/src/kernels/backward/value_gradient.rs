@@ -11,6 +11,9 @@ use crate::kernels::{Call, Region, pad};
 use crate::request::{Levels, Request, Scatter, Slot};
 use crate::target::Target;
 
+/// So many waves of blocks are few.
+pub(super) const FEW_WAVES: usize = 3;
+
 /// The gradient of value, while its stages are added.
 pub(super) struct ValueGradient<'a> {
     job: TileJob<'a>,
@@ -38,10 +41,19 @@ impl<'a> ValueGradient<'a> {
         Some(Self { job, sort, empty, few })
     }
 
-    /// Whether it comes before the gradients of locations and weights: if one kernel computes it,
-    /// which does not need the softmax. Both run at the same time, and the longer one starts first.
+    /// Whether it comes before the gradients of locations and weights: if both run at the same time,
+    /// and it does not need the softmax. The longer one starts first.
     pub(super) fn comes_first(&self) -> bool {
-        self.few.is_some() && self.job.softmax.is_none()
+        let atomic = self.job.request.scatter == Scatter::Atomic;
+        let overlaps = self.few.is_some() || self.sorts_at_once();
+        overlaps && self.job.softmax.is_none() && !self.empty && !atomic
+    }
+
+    /// Whether sorting need not wait for the gradients of locations and weights. Measured: that helps
+    /// if few waves of blocks sort. More of them take caches away.
+    fn sorts_at_once(&self) -> bool {
+        let at_once = sort::BLOCKS_PER_SM * self.job.target.sms as usize;
+        sort::blocks(self.job.request, &self.job.sizes) <= FEW_WAVES * at_once
     }
 
     /// Adds the stage that clears positions which are no pixels, if there may be some. No other
@@ -84,9 +96,15 @@ impl<'a> ValueGradient<'a> {
             self.job.padded = padded;
             return few.add(&self.job, call);
         }
-        before.into_iter().for_each(|stage| call.join(stage));
+        let at_once = self.sorts_at_once();
+        if !at_once {
+            before.into_iter().for_each(|stage| call.join(stage));
+        }
         sort::add(&mut self.job, &self.sort, call);
         pad.into_iter().for_each(|stage| call.join(stage));
+        if let (Some(_), Some(samples), true) = (self.job.softmax, samples, at_once) {
+            call.join(samples);
+        }
         self.job.padded = padded;
         match chunks {
             Some(chunks) => value::add(&self.job, call, chunks),
