@@ -198,6 +198,10 @@ class Attention:
             output.backward(output.detach())
 
 
+class CannotRun(Exception):
+    """Why a peer cannot run a model."""
+
+
 def _peer_operator(step: Step, peer: _peers.Peer) -> Callable[..., Tensor]:
     """A peer with the arguments that the operator of a model has."""
     operator = peer.load(step.device)
@@ -223,7 +227,7 @@ def _peer_operator(step: Step, peer: _peers.Peer) -> Callable[..., Tensor]:
             points,
         )
         if refused := peer.refuses(step.device, str(value.dtype).removeprefix("torch."), call):
-            raise ValueError(refused)
+            raise CannotRun(refused)
         return operator(call)
 
     return run
@@ -247,7 +251,7 @@ def _with_peer(step: Step, load: Callable[[], Callable[..., Tensor]]) -> Iterato
             replaced.set(module, "multi_scale_deformable_attention", run)
     try:
         if not replaced:
-            raise ValueError("has no function for the points of this model")
+            raise CannotRun("has no function for the points of this model")
         yield
     finally:
         replaced.undo()
@@ -340,8 +344,12 @@ def measure(
                     if name in (OWN, OURS):
                         raise
                     text = str(error).strip().partition("\n")[0]
-                    missing = isinstance(error, ModuleNotFoundError)
-                    row.missing = "not installed" if missing else f"{type(error).__name__}: {text}"
+                    if isinstance(error, ModuleNotFoundError):
+                        row.missing = "not installed"
+                    elif isinstance(error, CannotRun):
+                        row.missing = text
+                    else:
+                        row.missing = f"{type(error).__name__}: {text}"
     calls = [] if compile_mode else step.attentions()
     for name, context in ways.items():
         row = rows[name]

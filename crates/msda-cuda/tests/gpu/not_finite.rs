@@ -37,8 +37,8 @@ fn check_value(backends: &[Cuda], given: &Given, what: &str) {
     }
 }
 
-/// A call whose locations are multiples of 1/256: all types and the oracle find the same pixels, and
-/// some shares are 0.
+/// A call whose locations are multiples of 1/256: all types and the oracle find the same pixels,
+/// and some shares are 0.
 fn placed(sizes: Spec) -> Given {
     let mut given = Given::new(sizes);
     let places = given.locations.to_f64();

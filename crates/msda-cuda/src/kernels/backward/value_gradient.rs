@@ -41,16 +41,16 @@ impl<'a> ValueGradient<'a> {
         Some(Self { job, sort, empty, few })
     }
 
-    /// Whether it comes before the gradients of locations and weights: if both run at the same time,
-    /// and it does not need the softmax. The longer one starts first.
+    /// Whether it comes before the gradients of locations and weights: if both run at the same
+    /// time, and it does not need the softmax. The longer one starts first.
     pub(super) fn comes_first(&self) -> bool {
         let atomic = self.job.request.scatter == Scatter::Atomic;
         let overlaps = self.few.is_some() || self.sorts_at_once();
         overlaps && self.job.softmax.is_none() && !self.empty && !atomic
     }
 
-    /// Whether sorting need not wait for the gradients of locations and weights. Measured: that helps
-    /// if few waves of blocks sort. More of them take caches away.
+    /// Whether sorting need not wait for the gradients of locations and weights. Measured: that
+    /// helps if few waves of blocks sort. More of them take caches away.
     fn sorts_at_once(&self) -> bool {
         let at_once = sort::BLOCKS_PER_SM * self.job.target.sms as usize;
         sort::blocks(self.job.request, &self.job.sizes) <= FEW_WAVES * at_once
