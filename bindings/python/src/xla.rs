@@ -28,14 +28,11 @@ static THREADS: OnceLock<usize> = OnceLock::new();
 pub(crate) fn xla_handlers() -> PyResult<[(&'static str, [usize; 2]); 2]> {
     let threads = threads::default()?;
     THREADS.get_or_init(|| threads);
-    let cpu: [Handler; 2] = [handle::<CPU, false>, handle::<CPU, true>];
-    let cuda: [Handler; 2] = [handle::<CUDA, false>, handle::<CUDA, true>];
+    let cpu: [Handler; 2] = [handle::<false, false>, handle::<false, true>];
+    let cuda: [Handler; 2] = [handle::<true, false>, handle::<true, true>];
     let address = |handler: Handler| handler as *const () as usize;
     Ok([("cpu", cpu), ("CUDA", cuda)].map(|(name, handlers)| (name, handlers.map(address))))
 }
-
-const CPU: bool = false;
-const CUDA: bool = true;
 
 type Handler = unsafe extern "C" fn(*const Frame) -> *mut c_void;
 
@@ -100,57 +97,66 @@ struct Api {
     create_error: unsafe extern "C" fn(*mut NewError) -> *mut c_void,
 }
 
-/// The same with the functions that a call on a GPU needs. XLA adds functions at the end.
+/// The same with the functions that a call on a GPU needs. A major version keeps their order, and
+/// new ones come last.
 #[repr(C)]
 struct GpuApi {
     first: Api,
-    get_message: unsafe extern "C" fn(*mut Asked<*const c_char>),
-    destroy_error: unsafe extern "C" fn(*mut Asked<()>),
+    get_error: unsafe extern "C" fn(*mut CallArgs<ErrorDetails>),
+    destroy_error: unsafe extern "C" fn(*mut CallArgs<()>),
     _handler_register: *const c_void,
-    get_stream: Question<*mut c_void>,
+    get_stream: ApiFunction<*mut c_void>,
     _types_and_states: [*const c_void; 4],
-    allocate: Question<Room>,
-    free: Question<Taken>,
-    _threads_and_futures: [*const c_void; 6],
-    get_device: Question<c_int>,
+    allocate: ApiFunction<Allocate>,
+    free: ApiFunction<Free>,
+    _others: [*const c_void; 6],
+    get_device: ApiFunction<c_int>,
 }
 
-/// The alignment of a workspace. XLA promises no more, and plans need no more.
-const WORKSPACE_ALIGN: usize = 16;
+/// The major version of that table.
+const MAJOR: c_int = 0;
 
-/// A function that writes its answer, or returns an error.
-type Question<T> = unsafe extern "C" fn(*mut Asked<T>) -> *mut c_void;
+/// A function that reads and writes the fields of its argument, or returns an error.
+type ApiFunction<T> = unsafe extern "C" fn(*mut CallArgs<T>) -> *mut c_void;
 
-/// What a function of XLA reads and writes.
+/// The argument of such a function.
 #[repr(C)]
-struct Asked<T> {
+struct CallArgs<T> {
     size: usize,
     extension: *const Extension,
     /// The context of the call, or an error.
-    about: *const c_void,
-    answer: T,
+    subject: *const c_void,
+    fields: T,
 }
 
-impl<T> Asked<T> {
-    fn new(about: *const c_void, answer: T) -> Self {
-        Self { size: mem::size_of::<Self>(), extension: ptr::null(), about, answer }
+impl<T> CallArgs<T> {
+    fn new(subject: *const c_void, fields: T) -> Self {
+        Self { size: mem::size_of::<Self>(), extension: ptr::null(), subject, fields }
     }
 }
 
-/// Device memory to allocate.
+/// Versions before JAX 0.11 write the message only.
 #[repr(C)]
-struct Room {
+struct ErrorDetails {
+    message: *const c_char,
+    code: c_int,
+}
+
+#[repr(C)]
+struct Allocate {
     bytes: usize,
     align: usize,
     data: *mut c_void,
 }
 
-/// Device memory to free.
 #[repr(C)]
-struct Taken {
+struct Free {
     bytes: usize,
     data: *mut c_void,
 }
+
+/// The alignment of a workspace. XLA promises no more, and plans need no more.
+const WORKSPACE_ALIGN: usize = 16;
 
 /// The context of a call on a GPU.
 struct Gpu<'a> {
@@ -162,8 +168,11 @@ impl<'a> Gpu<'a> {
     /// # Safety
     /// The frame is that of a call of XLA on a GPU.
     unsafe fn new(frame: &'a Frame) -> Result<Self> {
-        // SAFETY: the table begins with its size.
-        let size = unsafe { (*frame.api).size };
+        // SAFETY: the table begins with its size and its version.
+        let (size, major) = unsafe { ((*frame.api).size, (*frame.api).version.major) };
+        if major != MAJOR {
+            return Err(too_new(format!("version {major} of its interface, expected {MAJOR}")));
+        }
         if size < mem::size_of::<GpuApi>() {
             return Err(Refused::new(
                 Kind::NotImplemented,
@@ -174,23 +183,23 @@ impl<'a> Gpu<'a> {
         Ok(Self { api: unsafe { &*frame.api.cast::<GpuApi>() }, context: frame.context })
     }
 
-    /// Asks XLA about the call.
+    /// Calls a function of XLA about this call. Returns the fields that it wrote.
     ///
     /// # Safety
-    /// The function is one of XLA's, and `answer` has what it reads.
-    unsafe fn ask<T>(&self, question: Question<T>, answer: T) -> Result<T> {
-        let mut asked = Asked::new(self.context, answer);
+    /// The function is one of XLA's, and the fields have what it reads.
+    unsafe fn call<T>(&self, function: ApiFunction<T>, fields: T) -> Result<T> {
+        let mut args = CallArgs::new(self.context, fields);
         // SAFETY: the caller's promise.
-        let error = unsafe { question(&mut asked) };
+        let error = unsafe { function(&mut args) };
         if error.is_null() {
-            return Ok(asked.answer);
+            return Ok(args.fields);
         }
-        let mut message = Asked::new(error, c"".as_ptr());
+        let mut details = CallArgs::new(error, ErrorDetails { message: c"".as_ptr(), code: 0 });
         // SAFETY: the error is destroyed once, after its message was copied.
         let text = unsafe {
-            (self.api.get_message)(&mut message);
-            let text = CStr::from_ptr(message.answer).to_string_lossy().into_owned();
-            (self.api.destroy_error)(&mut Asked::new(error, ()));
+            (self.api.get_error)(&mut details);
+            let text = CStr::from_ptr(details.fields.message).to_string_lossy().into_owned();
+            (self.api.destroy_error)(&mut CallArgs::new(error, ()));
             text
         };
         Err(Refused::new(Kind::Runtime, format!("XLA: {text}")))
@@ -198,9 +207,10 @@ impl<'a> Gpu<'a> {
 
     /// The number of the GPU.
     fn device(&self) -> Result<usize> {
-        // SAFETY: a function of XLA, which reads nothing of the answer.
-        let number = unsafe { self.ask(self.api.get_device, 0)? };
-        Ok(usize::try_from(number).unwrap_or(0))
+        // SAFETY: a function of XLA, which reads no field.
+        let number = unsafe { self.call(self.api.get_device, -1)? };
+        usize::try_from(number)
+            .map_err(|_| Refused::new(Kind::Runtime, format!("XLA: got GPU {number}, expected at least 0")))
     }
 
     /// Queues a call on the stream of the context.
@@ -208,24 +218,31 @@ impl<'a> Gpu<'a> {
     /// # Safety
     /// As for [`Prepared::launch`].
     unsafe fn launch(&self, prepared: Prepared) -> Result<()> {
-        let mut taken = Taken { bytes: 0, data: ptr::null_mut() };
-        // SAFETY: the caller's promise. XLA's allocator gives the memory only to later work of the
-        // same stream.
+        let mut workspace = Free { bytes: 0, data: ptr::null_mut() };
+        // SAFETY: the caller's promise. The workspace is freed when the call is queued: XLA runs
+        // custom calls on one stream per GPU, so only later work of this stream gets the memory.
         unsafe {
-            let stream = self.ask(self.api.get_stream, ptr::null_mut())?;
+            let stream = self.call(self.api.get_stream, ptr::null_mut())?;
             let launched = prepared.launch(stream, |bytes| {
-                let room = self
-                    .ask(self.api.allocate, Room { bytes, align: WORKSPACE_ALIGN, data: ptr::null_mut() });
-                let data = room.map_err(|error| Refused::new(Kind::Memory, error.message))?.data;
-                taken = Taken { bytes, data };
-                Ok(data.addr() as u64)
+                let wanted = Allocate { bytes, align: WORKSPACE_ALIGN, data: ptr::null_mut() };
+                let got = self.call(self.api.allocate, wanted);
+                workspace.data = got.map_err(|error| Refused::new(Kind::Memory, error.message))?.data;
+                workspace.bytes = bytes;
+                Ok(workspace.data.addr() as u64)
             });
-            if !taken.data.is_null() {
-                self.ask(self.api.free, taken)?;
+            if workspace.data.is_null() {
+                return launched;
             }
-            launched
+            let freed = self.call(self.api.free, workspace);
+            launched.and(freed.map(drop))
         }
     }
+}
+
+/// The error for a version of XLA with other structures.
+fn too_new(got: String) -> Refused {
+    let hint = "hint: this version of JAX is too new for this version of msda";
+    Refused::new(Kind::NotImplemented, format!("XLA: got {got}\n{hint}"))
 }
 
 #[repr(C)]
@@ -274,7 +291,7 @@ struct Array {
 
 /// # Safety
 /// XLA calls it with the frame of a call.
-unsafe extern "C" fn handle<const ON: bool, const BACKWARD: bool>(frame: *const Frame) -> *mut c_void {
+unsafe extern "C" fn handle<const ON_GPU: bool, const BACKWARD: bool>(frame: *const Frame) -> *mut c_void {
     // SAFETY: the frame, the functions of XLA and an extension live through the call. A frame that
     // asks for the version has room for the answer.
     unsafe {
@@ -286,7 +303,7 @@ unsafe extern "C" fn handle<const ON: bool, const BACKWARD: bool>(frame: *const 
             asked.traits = 0;
             return ptr::null_mut();
         }
-        match catch(|| run(frame, ON == CUDA, BACKWARD)) {
+        match catch(|| run(frame, ON_GPU, BACKWARD)) {
             Ok(()) => ptr::null_mut(),
             Err(refused) => error(&*frame.api, &refused),
         }
@@ -322,13 +339,9 @@ fn check_layout(frame: &Frame) -> Result<()> {
     ];
     match parts.into_iter().find(|(_, got, expected)| got != expected) {
         None => Ok(()),
-        Some((name, got, expected)) => Err(Refused::new(
-            Kind::NotImplemented,
-            format!(
-                "XLA: got {got} bytes for the {name} of a call, expected {expected}\n\
-                 hint: this version of JAX is too new for this version of msda"
-            ),
-        )),
+        Some((name, got, expected)) => {
+            Err(too_new(format!("{got} bytes for the {name} of a call, expected {expected}")))
+        }
     }
 }
 

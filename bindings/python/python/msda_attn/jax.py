@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ __all__ = ["ms_deform_attn", "ms_deform_attn_fused"]
 
 if not hasattr(jax, "ffi"):
     raise ImportError(f"msda_attn.jax: got JAX {jax.__version__}, expected 0.5 or newer")
-name_packages()
+name_packages(str(pathlib.Path(jax.__file__).parent.parent))
 for _platform, _addresses in _native.xla_handlers():
     for _name, _address in zip(("msda_forward", "msda_backward"), _addresses):
         _handler = jax.ffi.pycapsule(ctypes.c_void_p(_address))

@@ -86,15 +86,20 @@ fn check_gradients_that_are_not_finite(dtype: Dtype) {
     }
 }
 
-/// One level and many heads: a warp takes more image rows at a time.
+/// One level and many heads: a warp takes 10 to 16 image rows at a time, on a GPU with 132 SMs.
 #[test]
 fn gradients_of_tall_units_that_are_not_finite() {
     let Some(device) = device() else { return };
     for dtype in [Dtype::F16, Dtype::F32] {
-        for every in [7, 997] {
-            let sizes =
-                Spec { heads: 300, channels: 8, levels: vec![(40, 8)], points: vec![4], ..spec(100, dtype) };
-            check_value(&[Cuda::sorted(&device)], &damaged(placed(sizes), every), &format!("one of {every}"));
+        for height in [40, 48, 56, 64] {
+            let sizes = Spec {
+                heads: 300,
+                channels: 8,
+                levels: vec![(height, 8)],
+                points: vec![4],
+                ..spec(100, dtype)
+            };
+            check_value(&[Cuda::sorted(&device)], &damaged(placed(sizes), 7), "one of 7");
         }
     }
 }

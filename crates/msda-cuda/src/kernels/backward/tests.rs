@@ -117,7 +117,7 @@ fn stages_wait_for_the_stages_that_they_need() {
     }
 }
 
-/// If not all blocks that sort run at once, sorting comes after the stages before it.
+/// With more than three waves of blocks, sorting comes after the stages before it.
 #[test]
 fn long_sorting_waits() {
     let p = problem(9000, Dtype::F16, Layout::Bshd).with(|spec| spec.heads = 32).unwrap();
@@ -127,6 +127,24 @@ fn long_sorting_waits() {
         (Some(ReferenceKind::Box), "samples[] reference[0] sort[1] value[2]"),
     ] {
         assert_eq!(short(&prepared(&p, kind, ALL, Scatter::Ordered, rows)), expected);
+    }
+}
+
+/// RF-DETR in training: with 10 rows (f16) or 14 (f32) per warp, all blocks run in one wave.
+#[test]
+fn warps_take_other_rows_if_there_is_one_level() {
+    for (dtype, levels, rows) in [
+        (Dtype::F16, vec![(40, 40)], "-r10"),
+        (Dtype::F32, vec![(40, 40)], "-r14"),
+        (Dtype::F16, vec![(40, 40), (20, 20)], "-r8"),
+    ] {
+        let p = problem(3900, dtype, Layout::Bshd).with(|spec| {
+            (spec.batch, spec.heads, spec.channels) = (8, 16, 16);
+            (spec.points, spec.levels) = (vec![2; levels.len()], levels.clone());
+        });
+        let call = prepared(&p.unwrap(), None, ALL, Scatter::Ordered, Kernel::Rows(Rows::default()));
+        let value = call.kernels().find(|kernel| kernel.entry == "msda_backward_value").unwrap();
+        assert!(value.unit.key.ends_with(rows), "{} does not end with {rows}", value.unit.key);
     }
 }
 

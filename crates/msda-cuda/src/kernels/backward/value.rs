@@ -2,7 +2,6 @@
 
 use super::matrix::Chunks;
 use super::tiles::{LEVEL_BYTES, OWN_SHARED, TILE, TileJob, TileKernel};
-use super::value_gradient::FEW_WAVES;
 use crate::kernels::Call;
 use crate::request::{Levels, Request};
 
@@ -12,10 +11,11 @@ const WARPS: usize = 4;
 /// Samples per tile below which tiles are light.
 const LIGHT: usize = 64;
 
-/// Image rows that a warp takes at a time. If all units are alike, because there is one level, work
-/// for at most so many waves of blocks may be divided otherwise, so that the last wave is full.
+/// Image rows that a warp takes at a time. If all units are alike, because there is one level, and
+/// there are at most `MOST_WAVES` of blocks, other rows may fill the last wave better.
 const ROWS: usize = 8;
 const OTHER_ROWS: [usize; 4] = [10, 12, 14, 16];
+const MOST_WAVES: usize = 3;
 
 /// Image rows that a block takes, and the samples of a warp from which a block takes a level.
 const HEAVY_ROWS: usize = 4;
@@ -40,18 +40,18 @@ pub(super) fn add(job: &TileJob<'_>, call: &mut Call, chunks: Chunks) {
     };
     let own = OWN_SHARED + LEVEL_BYTES * p.levels().len();
     let fits = |rows: &usize| per_sm * (bytes_of(*rows) + own) <= job.target.shared();
-    let at_once = job.target.sms as usize * per_sm;
+    let concurrent = job.target.sms as usize * per_sm;
     let blocks_of = |rows: usize| units(job.request, rows).saturating_mul(sizes.planes);
-    let waves = |rows: usize| blocks_of(rows).saturating_mul(chunks.count).div_ceil(at_once);
+    let waves = |rows: usize| blocks_of(rows).saturating_mul(chunks.count).div_ceil(concurrent);
     // A warp visits the row above its own ones too.
     let cost = |rows: &usize| waves(*rows) * (rows + 1);
-    let alike = p.levels().len() == 1 && waves(ROWS) <= FEW_WAVES;
+    let alike = p.levels().len() == 1 && waves(ROWS) <= MOST_WAVES;
     let others = OTHER_ROWS.into_iter().filter(|rows| alike && fits(rows));
     let rows = [ROWS].into_iter().chain(others).min_by_key(cost).unwrap_or(ROWS);
     let bytes = bytes_of(rows);
     // With few samples per tile, blocks take many units: they read the table of levels once.
     let light = p.queries() * p.samples() < LIGHT * sizes.tiles;
-    let most = if light { 4 * at_once } else { 1 << 30 };
+    let most = if light { 4 * concurrent } else { 1 << 30 };
     let blocks = blocks_of(rows).clamp(1, most);
     let kernel = TileKernel::new(job, "backward/value.cu", "value", 1);
     let align = kernel.location_align;
