@@ -79,8 +79,9 @@ if has sanitize && there compute-sanitizer sanitize; then
             step "$1-$test" sanitize "$1" "" "$bin/gpu" --test-threads=1 "$test" &
         done
     }
-    plans memcheck the_workspace_has bins_may decoders_in_training weights_may_be_large channels_may
-    plans racecheck all_samples_may bins_may channels_may
+    plans memcheck the_workspace_has bins_may decoders_in_training weights_may_be_large channels_may \
+        gradients_of_tall_units
+    plans racecheck all_samples_may bins_may channels_may gradients_of_tall_units
     for type in f64 f32 f16 bf16; do
         plans memcheck gradients_that_are_not_finite_in_$type
         plans racecheck gradients_that_are_not_finite_in_$type

@@ -7,8 +7,8 @@
 //     8 9 | ..         block 0 of a cluster:  queries 0..n      block 1:  n..2n      ...
 //                      in a cell, the queries of block 0 come first, then those of block 1, ...
 //
-// The location of a query is the mean of its first head's points on the first level (at most eight
-// of them), or its reference point.
+// The location of a query is its reference point, or the mean of its first head's points on the
+// first level (at most eight of them). Points off the map do not count, unless all are.
 //
 // Threads: a cluster of CLUSTER blocks per image (one block before sm_90).
 //   1. Each block counts the cells of its queries in its own shared memory.
@@ -45,16 +45,22 @@ __device__ __forceinline__ u16 *cells_of(const Args &args, int image) {
 }
 
 __device__ __forceinline__ int cell_of(const char *locations) {
-    float x = 0, y = 0;
+    float x = 0, y = 0, all_x = 0, all_y = 0;
+    int count = 0;
 #pragma unroll
     for (int p = 0; p < POINTS; p++) {
         float xy[2];
         load_widened<LOCATION, 2, size_of<LOCATION>>(locations + p * (2 * size_of<LOCATION>), xy);
-        x += xy[0], y += xy[1];
+        all_x += xy[0], all_y += xy[1];
+        // False for NaN.
+        if (fabsf(xy[0] - 0.5f) <= 0.5f && fabsf(xy[1] - 0.5f) <= 0.5f)
+            x += xy[0], y += xy[1], count++;
     }
+    if (count == 0) x = all_x, y = all_y, count = POINTS;
     // NaN and infinity end in some cell.
-    const int i = min(max(int(x * (float(GRID) / POINTS)), 0), GRID - 1);
-    const int j = min(max(int(y * (float(GRID) / POINTS)), 0), GRID - 1);
+    const float cells = float(GRID) / float(count);
+    const int i = min(max(int(x * cells), 0), GRID - 1);
+    const int j = min(max(int(y * cells), 0), GRID - 1);
     int cell = 0;
 #pragma unroll
     for (int bit = 0; bit < 6; bit++) {

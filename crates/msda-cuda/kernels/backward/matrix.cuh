@@ -527,10 +527,11 @@ struct LaneChannel {
     }
 };
 
-// Which sums of a lane have terms of plus or minus infinity: a bit per sum of a pixel, 8 pixels.
-struct Marks {
-    static constexpr int PER_LINE = 2 * COLUMN_TILES; // sums of an image row
-    u32 plus[2] = {}, minus[2] = {};
+// Which sums of a lane have terms of plus or minus infinity: a bit per sum, for so many image rows.
+template <int MARKED_ROWS> struct Marks {
+    static constexpr int PER_LINE = 2 * COLUMN_TILES; // sums of an image row, at most 8
+    static constexpr int WORDS = (MARKED_ROWS + 3) / 4;
+    u32 plus[WORDS] = {}, minus[WORDS] = {};
     bool in_order = false; // a weight is not finite: samples must be added one after the other
 
     // Takes the counts of image row `line` of the sums as those of row `row`.
@@ -540,14 +541,18 @@ struct Marks {
 #pragma unroll
         for (int i = 0; i < PER_LINE; i++)
             found |= u32(counts[line / 2][i / 2][line % 2 * 2 + i % 2] > 0) << i;
-        u32(&to)[2] = TERMS == PLUS ? plus : minus;
-        const u32 shifted = found << row % 4 * 8;
-        row < 4 ? to[0] |= shifted : to[1] |= shifted;
+        u32(&to)[WORDS] = TERMS == PLUS ? plus : minus;
+        // Indices known to the compiler keep the words in registers.
+#pragma unroll
+        for (int w = 0; w < WORDS; w++)
+            if (row / 4 == w) to[w] |= found << row % 4 * 8;
     }
     // Puts infinity, NaN or, if `zeros`, 0 into the sums of image row `line` that are marked.
     __device__ __forceinline__ void put(Sums &sums, int line, int row, bool zeros) const {
-        const u32 up = (row < 4 ? plus[0] : plus[1]) >> row % 4 * 8,
-                  down = (row < 4 ? minus[0] : minus[1]) >> row % 4 * 8;
+        u32 up = 0, down = 0;
+#pragma unroll
+        for (int w = 0; w < WORDS; w++)
+            if (row / 4 == w) up = plus[w] >> row % 4 * 8, down = minus[w] >> row % 4 * 8;
 #pragma unroll
         for (int i = 0; i < PER_LINE; i++) {
             float &sum = sums[line / 2][i / 2][line % 2 * 2 + i % 2];

@@ -100,7 +100,7 @@ static_assert(sizeof(TileLevel) == HOST_LEVEL_BYTES, "host and kernel disagree a
 constexpr bool KEEP_SCALES = FUSED && LEVELS <= 64;
 
 // The levels of the call, in shared memory.
-struct Levels {
+struct __align__(16) Levels { // so that a wide load reads no more than it
     TileLevel level[LEVELS];
     OffsetScale scale[KEEP_SCALES ? LEVELS : 1];
     int tiles;     // of all levels

@@ -324,12 +324,14 @@ __device__ __forceinline__ void move_down(Sums &sums) {
     }
 }
 
+typedef Marks<ROWS> UnitMarks;
+
 // Computes a unit and stores it, or counts its terms. Returns the image rows whose sums are not
 // finite, a bit per row. With `together`, all warps of the block call this. `marks`: of the rows
 // that this warp stores.
 template <Terms TERMS>
 __device__ __forceinline__ u32 add_unit(const Unit &unit, Stages &stages, bool together, int &turn,
-                                        Marks &marks) {
+                                        UnitMarks &marks) {
     WarpStage &stage = stages.of_warp[threadIdx.x / 32];
     Steps steps(unit, stage, together);
     const Loader loader(unit, stage, steps.lane);
@@ -422,7 +424,7 @@ __device__ __forceinline__ void for_each_tile(const Unit &unit, u32 rows, bool t
 __device__ __forceinline__ void add_unit_again(const Unit &unit, Stages &stages, bool together,
                                                int &turn) {
     const int first_turn = turn; // the same warp stores a row in each pass
-    Marks marks;
+    UnitMarks marks;
     // Warps that share a unit also share the sums of an image row. A pass overwrites the ranges.
     auto begin_pass = [&]() {
         marks.in_order =
@@ -470,7 +472,7 @@ __device__ __forceinline__ void add_units(const Args &args, const Levels &levels
             if constexpr (AGAIN) {
                 add_unit_again(unit, stages, together, turn);
             } else {
-                Marks none;
+                UnitMarks none;
                 if (add_unit<ALL>(unit, stages, together, turn, none) != 0) not_finite = 1;
             }
         }

@@ -328,7 +328,7 @@ __device__ __forceinline__ void add_tile_again(const Args &args, const SamplesOf
         args.grad_value.at(image, 0, head) + blockIdx.y * (CHUNK * ELEMENT) + first_byte();
     const int stride = int(args.grad_value.stride[1]), left = bytes_left(args, first_byte());
     Sums sums;
-    Marks marks;
+    Marks<TILE_HEIGHT> marks;
     clear(sums);
     const bool weights_finite =
         add_kept<PLUS>(sums, samples.stage, own, samples.bits, tile, samples.points);

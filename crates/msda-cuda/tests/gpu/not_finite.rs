@@ -24,21 +24,31 @@ fn scatters(device: &Device) -> [Cuda; 5] {
 /// The gradient of value is infinite or NaN exactly where the oracle's is. Tensor cores multiply by
 /// shares of 0, so other pixels of the same strip and image row become NaN unless a kernel computes
 /// them again.
-fn check_value(device: &Device, given: &Given, what: &str) {
+fn check_value(backends: &[Cuda], given: &Given, what: &str) {
     let want = &given.gradients()[0];
     // In f64 the oracle rounds as often as the kernel does, and adds in another order.
     let oracle_rounds = given.problem.types().value == Dtype::F64;
     let allowed = if oracle_rounds { 2.0 * want.tolerance } else { want.tolerance };
-    for backend in scatters(device) {
-        let got = given.run(&backend)[0].to_f64();
+    for backend in backends {
+        let got = given.run(backend)[0].to_f64();
         if let Err(why) = compare(&got, &want.exact, allowed) {
             panic!("{what}: {} on {}: {why}", backend.name(), given.problem);
         }
     }
 }
 
-/// Few queries, many, and so many that the warps of a block share all of its work. Locations are
-/// multiples of 1/256: all types and the oracle find the same pixels, and some shares are 0.
+/// A call whose locations are multiples of 1/256: all types and the oracle find the same pixels,
+/// and some shares are 0.
+fn placed(sizes: Spec) -> Given {
+    let mut given = Given::new(sizes);
+    let places = given.locations.to_f64();
+    let dtype = given.locations.dtype();
+    given.locations = Buffer::from_fn(dtype, places.len(), |i| (places[i] * 256.0).floor() / 256.0);
+    given.exact = true;
+    given
+}
+
+/// Few queries, many, and so many that the warps of a block share all of its work.
 fn calls(dtype: Dtype) -> impl Iterator<Item = Given> {
     let levels = vec![MANY_BINS, (10, 15), (5, 8)];
     let sizes = [
@@ -46,32 +56,50 @@ fn calls(dtype: Dtype) -> impl Iterator<Item = Given> {
         Spec { heads: 2, levels, ..spec(2000, dtype) },
         Spec { heads: 1, levels: vec![(5, 8)], points: vec![4], ..spec(6000, dtype) },
     ];
-    sizes.into_iter().map(move |sizes| {
-        let mut given = Given::new(sizes);
-        let places = given.locations.to_f64();
-        given.locations = Buffer::from_fn(dtype, places.len(), |i| (places[i] * 256.0).floor() / 256.0);
-        given.exact = true;
-        given
-    })
+    sizes.into_iter().map(placed)
+}
+
+const NUMBERS: [f64; 3] = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
+
+/// The same call, but one of so many gradients of the output is not finite.
+fn damaged(mut given: Given, every: usize) -> Given {
+    let usual = given.grad_output.to_f64();
+    let number = |i: usize| if i.is_multiple_of(every) { NUMBERS[i / every % 3] } else { usual[i] };
+    given.grad_output = Buffer::from_fn(given.grad_output.dtype(), usual.len(), number);
+    given
 }
 
 /// Some or all gradients of the output are not finite.
 fn check_gradients_that_are_not_finite(dtype: Dtype) {
     let Some(device) = device() else { return };
-    const NUMBERS: [f64; 3] = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
-    // One of so many elements is not finite.
+    let backends = scatters(&device);
     for every in [1, 7, 997, 30_011] {
-        for mut given in calls(dtype) {
-            let usual = given.grad_output.to_f64();
-            let damaged = |i: usize| if i.is_multiple_of(every) { NUMBERS[i / every % 3] } else { usual[i] };
-            given.grad_output = Buffer::from_fn(dtype, usual.len(), damaged);
-            check_value(&device, &given, &format!("one of {every}"));
+        for given in calls(dtype) {
+            check_value(&backends, &damaged(given, every), &format!("one of {every}"));
         }
     }
     for all in NUMBERS {
         for mut given in calls(dtype) {
             given.grad_output = Buffer::filled(dtype, given.grad_output.len(), all);
-            check_value(&device, &given, &format!("all {all}"));
+            check_value(&backends, &given, &format!("all {all}"));
+        }
+    }
+}
+
+/// One level and many heads: a warp takes 10 to 16 image rows at a time, on a GPU with 132 SMs.
+#[test]
+fn gradients_of_tall_units_that_are_not_finite() {
+    let Some(device) = device() else { return };
+    for dtype in [Dtype::F16, Dtype::F32] {
+        for height in [40, 48, 56, 64] {
+            let sizes = Spec {
+                heads: 300,
+                channels: 8,
+                levels: vec![(height, 8)],
+                points: vec![4],
+                ..spec(100, dtype)
+            };
+            check_value(&[Cuda::sorted(&device)], &damaged(placed(sizes), 7), "one of 7");
         }
     }
 }
@@ -106,7 +134,7 @@ fn weights_may_be_large() {
             let usual = given.weights.to_f64();
             let large = |i: usize| if i.is_multiple_of(61) { 300.0 } else { usual[i] };
             given.weights = Buffer::from_fn(dtype, usual.len(), large);
-            check_value(&device, &given, "large weights");
+            check_value(&scatters(&device), &given, "large weights");
         }
     }
 }

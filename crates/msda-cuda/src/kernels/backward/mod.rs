@@ -3,8 +3,8 @@
 //! 1. `samples.cu` or `samples_generic.cu`: gradients of locations and weights.
 //! 2. `reference.cu`: the gradient of the reference points.
 //! 3. `gaps.cu`; `pad.cu`; `value_few.cu`, or `sort.cu` and `value.cu` or `value_plain.cu`: the
-//!    gradient of value ([`value_gradient`]). Unless the form is fused, `value_few.cu` comes before
-//!    1.
+//!    gradient of value ([`value_gradient`]). In the plain form, `value_few.cu` and early sorting
+//!    come before 1, and 1 runs beside them.
 
 mod gaps;
 mod matrix;

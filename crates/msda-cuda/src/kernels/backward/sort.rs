@@ -5,9 +5,15 @@ use crate::kernels::Call;
 use crate::request::Request;
 use crate::target::Target;
 
-/// Samples that a block sorts at a time: enough to hide what a block does once. Five such blocks
-/// fit an SM of `sm_90`.
+/// Samples that a block sorts at a time: enough to hide what a block does once.
 const BATCH_SAMPLES: usize = 4096;
+
+/// The most blocks per SM, because of registers.
+const MOST_BLOCKS_PER_SM: usize = 5;
+
+/// The most waves of blocks that sort before and beside the gradients of locations and weights.
+/// Measured: two and three waves gain, six do not.
+const MOST_EARLY_WAVES: usize = 3;
 
 /// Shared memory of the counters of a block, if three blocks are to fit an SM of `sm_90`.
 const COUNT_BYTES: usize = 70 << 10;
@@ -31,6 +37,10 @@ pub(super) struct SortSizes {
     /// The bins of a level may not fit 16 bits.
     wide_keys: bool,
     shared_bytes: usize,
+    /// Blocks of the stage that sorts: one per plane, level and chunk.
+    blocks: usize,
+    /// Sorting need not wait for the gradients of locations and weights.
+    pub(super) early: bool,
 }
 
 impl SortSizes {
@@ -65,11 +75,18 @@ impl SortSizes {
         let counting = 6 * batch_samples + 2 * (sizes.level_bins + 16);
         let most = if warps == WARPS { COUNTING_BYTES } else { bytes * batch_samples };
         let counting = if wide_keys || counting > most.min(room) { 0 } else { counting };
+        let shared_bytes = (batch_samples * bytes).max(counters).max(counting);
+        let own = target.shared() - room;
+        let per_sm = (target.shared() / (shared_bytes + own)).clamp(1, MOST_BLOCKS_PER_SM);
+        let levels = request.problem.levels().len();
+        let blocks = sizes.planes.saturating_mul(sizes.chunks).saturating_mul(levels);
         Self {
             batch_samples,
             threads: 32 * (batch_samples / 32).min(warps).next_power_of_two(),
             wide_keys,
-            shared_bytes: (batch_samples * bytes).max(counters).max(counting),
+            shared_bytes,
+            blocks,
+            early: blocks.div_ceil(per_sm * target.sms as usize) <= MOST_EARLY_WAVES,
         }
     }
 }
@@ -82,7 +99,6 @@ pub(super) fn add(job: &mut TileJob<'_>, sort: &SortSizes, call: &mut Call) {
     let ends = sizes.bins.saturating_mul(sizes.chunks).saturating_mul(bytes);
     job.records = Some(call.arena.reserve(records.saturating_mul(sizes.planes)));
     job.ends = Some(call.arena.reserve(ends.saturating_mul(sizes.planes)));
-    let blocks = sizes.planes * sizes.chunks * p.levels().len();
     // As many samples as divide the points of each level and fit 16 bytes.
     let points = common_points(job.request, (16 / (2 * p.types().locations.size())).max(1));
     let kernel = TileKernel::new(job, "backward/sort.cu", "sort", points);
@@ -96,7 +112,7 @@ pub(super) fn add(job: &mut TileJob<'_>, sort: &SortSizes, call: &mut Call) {
         .run(
             call,
             "msda_sort",
-            [blocks, 1],
+            [sort.blocks, 1],
             sort.threads,
             sort.shared_bytes,
             "sorts samples by image row and strip",

@@ -89,12 +89,12 @@ fn stages_wait_for_the_stages_that_they_need() {
         (30, f16, ring, None, ALL, Ordered, rows, "value_few[] samples[] gaps[]"),
         (30, f16, bshd, Some(Box), ALL, Ordered, rows, "samples[] reference[0] value_few[0]"),
         (30, f16, ring, Some(Point), value, Ordered, rows, "samples[] value_few[0] gaps[]"),
-        // Sorting comes after the stages before it, and the gradient of value after sorting.
-        (30, f16, bshd, None, ALL, Sorted, rows, "samples[] sort[0] value[1]"),
-        (30, f16, ring, None, ALL, Sorted, rows, "samples[] sort[0] value[1] gaps[]"),
+        // The gradient of value comes after sorting. The fused form needs the softmax too.
+        (30, f16, bshd, None, ALL, Sorted, rows, "sort[] value[0] samples[]"),
+        (30, f16, ring, None, ALL, Sorted, rows, "sort[] value[0] samples[] gaps[]"),
         (9000, f16, bshd, None, value, Ordered, rows, "sort[] value[0]"),
-        (9000, f16, bshd, Some(Box), ALL, Ordered, rows, "samples[] reference[0] sort[1] value[2]"),
-        (9000, f64, bshd, None, ALL, Ordered, Kernel::Generic, "samples_generic[] sort[0] value_plain[1]"),
+        (9000, f16, bshd, Some(Box), ALL, Ordered, rows, "samples[] reference[0] sort[] value[0, 2]"),
+        (9000, f64, bshd, None, ALL, Ordered, Kernel::Generic, "sort[] value_plain[0] samples_generic[]"),
         (
             30,
             f64,
@@ -103,7 +103,7 @@ fn stages_wait_for_the_stages_that_they_need() {
             ALL,
             Ordered,
             Kernel::Generic,
-            "samples_generic[] reference[0] sort[1] value_plain[2] gaps[]",
+            "samples_generic[] reference[0] sort[] value_plain[0, 2] gaps[]",
         ),
         (30, f16, bshd, None, ALL, Atomic, rows, "samples[] clear[0] value_atomic[1] value_round[2]"),
         // Without queries the gradient of value is zero.
@@ -117,6 +117,37 @@ fn stages_wait_for_the_stages_that_they_need() {
     }
 }
 
+/// With more than three waves of blocks, sorting comes after the stages before it.
+#[test]
+fn long_sorting_waits() {
+    let p = problem(9000, Dtype::F16, Layout::Bshd).with(|spec| spec.heads = 32).unwrap();
+    let rows = Kernel::Rows(Rows::default());
+    for (kind, expected) in [
+        (None, "samples[] sort[0] value[1]"),
+        (Some(ReferenceKind::Box), "samples[] reference[0] sort[1] value[2]"),
+    ] {
+        assert_eq!(short(&prepared(&p, kind, ALL, Scatter::Ordered, rows)), expected);
+    }
+}
+
+/// RF-DETR in training: with 10 rows (f16) or 14 (f32) per warp, all blocks run in one wave.
+#[test]
+fn warps_take_other_rows_if_there_is_one_level() {
+    for (dtype, levels, rows) in [
+        (Dtype::F16, vec![(40, 40)], "-r10"),
+        (Dtype::F32, vec![(40, 40)], "-r14"),
+        (Dtype::F16, vec![(40, 40), (20, 20)], "-r8"),
+    ] {
+        let p = problem(3900, dtype, Layout::Bshd).with(|spec| {
+            (spec.batch, spec.heads, spec.channels) = (8, 16, 16);
+            (spec.points, spec.levels) = (vec![2; levels.len()], levels.clone());
+        });
+        let call = prepared(&p.unwrap(), None, ALL, Scatter::Ordered, Kernel::Rows(Rows::default()));
+        let value = call.kernels().find(|kernel| kernel.entry == "msda_backward_value").unwrap();
+        assert!(value.unit.key.ends_with(rows), "{} does not end with {rows}", value.unit.key);
+    }
+}
+
 /// Rows that do not begin at multiples of 16 bytes are copied first. Rows of 24 numbers do, though
 /// they are no whole chunk of 32. For rows of 33 numbers `samples.cu` needs copies too.
 #[test]
@@ -125,9 +156,9 @@ fn rows_that_are_not_aligned_are_copied_first() {
     for (channels, queries, kind, expected) in [
         (20, 30, None, "pad[] value_few[0] samples[]"),
         (20, 30, Some(ReferenceKind::Box), "samples[] reference[0] pad[] value_few[0, 2]"),
-        (20, 9000, None, "samples[] pad[] sort[0] value[1, 2]"),
-        (24, 9000, None, "samples[] sort[0] value[1]"),
-        (33, 9000, None, "pad[] pad[0] samples[1] pad[] sort[2] value[3, 4]"),
+        (20, 9000, None, "pad[] sort[] value[0, 1] samples[]"),
+        (24, 9000, None, "sort[] value[0] samples[]"),
+        (33, 9000, None, "pad[] sort[] value[0, 1] pad[] pad[3] samples[4]"),
     ] {
         let p = problem(queries, Dtype::F16, Layout::Bshd).with(|spec| spec.channels = channels).unwrap();
         let call = prepared(&p, kind, ALL, Scatter::Ordered, rows);

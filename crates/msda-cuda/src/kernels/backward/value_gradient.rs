@@ -19,6 +19,8 @@ pub(super) struct ValueGradient<'a> {
     empty: bool,
     /// How `value_few.cu` computes it, if it does.
     few: Option<Few>,
+    /// Fused form: what `samples.cu` stores for all of these kernels but the one that sorts.
+    softmax: Option<Region>,
 }
 
 impl<'a> ValueGradient<'a> {
@@ -34,14 +36,16 @@ impl<'a> ValueGradient<'a> {
         let few = if empty { None } else { Few::new(request, target, &sizes) };
         let batch_samples = sort.batch_samples;
         let (records, ends, padded) = (None, None, None);
-        let job = TileJob { request, target, sizes, batch_samples, records, ends, softmax, padded };
-        Some(Self { job, sort, empty, few })
+        let job = TileJob { request, target, sizes, batch_samples, records, ends, softmax: None, padded };
+        Some(Self { job, sort, empty, few, softmax })
     }
 
-    /// Whether it comes before the gradients of locations and weights: if one kernel computes it,
-    /// which does not need the softmax. Both run at the same time, and the longer one starts first.
+    /// Whether it comes before the gradients of locations and weights: if both run at the same
+    /// time, and it does not need the softmax. The longer one starts first.
     pub(super) fn comes_first(&self) -> bool {
-        self.few.is_some() && self.job.softmax.is_none()
+        let atomic = self.job.request.scatter == Scatter::Atomic;
+        let beside = self.few.is_some() || self.sort.early;
+        beside && self.softmax.is_none() && !self.empty && !atomic
     }
 
     /// Adds the stage that clears positions which are no pixels, if there may be some. No other
@@ -65,9 +69,11 @@ impl<'a> ValueGradient<'a> {
             return;
         }
         if request.scatter == Scatter::Atomic {
+            self.job.softmax = self.softmax;
             return value_atomic::add(&mut self.job, call);
         }
         let before = call.stages.len().checked_sub(1);
+        let needed = self.softmax.and(samples);
         let chunks = Chunks::new(request, self.job.target);
         call.branch();
         let padded = chunks.filter(|chunks| chunks.pads);
@@ -75,19 +81,17 @@ impl<'a> ValueGradient<'a> {
         let pad = padded.map(|_| call.stages.len() - 1);
         call.branch();
         if let Some(few) = &self.few {
-            // It runs at the same time as `samples.cu`, unless it needs the softmax that
-            // `samples.cu` stores.
-            if let (Some(_), Some(samples)) = (self.job.softmax, samples) {
-                call.join(samples);
-            }
-            pad.into_iter().for_each(|stage| call.join(stage));
-            self.job.padded = padded;
+            // It runs at the same time as `samples.cu`, unless it needs the softmax.
+            needed.into_iter().chain(pad).for_each(|stage| call.join(stage));
+            (self.job.softmax, self.job.padded) = (self.softmax, padded);
             return few.add(&self.job, call);
         }
-        before.into_iter().for_each(|stage| call.join(stage));
+        let sorting_waits_for = before.filter(|_| !self.sort.early);
+        sorting_waits_for.into_iter().for_each(|stage| call.join(stage));
         sort::add(&mut self.job, &self.sort, call);
-        pad.into_iter().for_each(|stage| call.join(stage));
-        self.job.padded = padded;
+        let needed = needed.filter(|_| self.sort.early);
+        needed.into_iter().chain(pad).for_each(|stage| call.join(stage));
+        (self.job.softmax, self.job.padded) = (self.softmax, padded);
         match chunks {
             Some(chunks) => value::add(&self.job, call, chunks),
             None => value_plain::add(&self.job, call),
