@@ -83,10 +83,10 @@ impl Rows {
         Self { blocks_per_sm: self.blocks_per_sm.min(most).max(1), ..self }
     }
 
-    /// Bytes from a position to the next, if they are a constant of the kernel; 0: an argument. With
-    /// dense positions the number is the same for any number of heads. Otherwise each number of
-    /// heads has its own kernel. In the forward pass that pays only in 16 bits and if a lane locates
-    /// several samples, in full passes: with one sample per lane, DINO's encoder lost 18 %.
+    /// Bytes from a position to the next, if they are a constant of the kernel; 0: an argument.
+    /// With dense positions the number is the same for any number of heads. Otherwise each number
+    /// of heads has its own kernel. In the forward pass that pays only in 16 bits and if a lane
+    /// locates several samples, in full passes: with one sample per lane, DINO's encoder lost 18 %.
     fn known_stride(&self, request: &Request<'_>, division: Division) -> usize {
         let p = request.problem;
         let (stride, size) = (request.operands[Slot::Value].strides[1], p.types().value.size());
