@@ -18,7 +18,7 @@ try:
     from .ops import OnnxError, register_schemas
 except ModuleNotFoundError as error:
     raise ImportError(
-        f"msda_attn.onnx needs {error.name}\nhint: pip install msda-attn[onnx]"
+        f"msda_attn.onnx needs {error.name}\nhint: pip install onnx onnxruntime onnxscript"
     ) from error
 
 if typing.TYPE_CHECKING:

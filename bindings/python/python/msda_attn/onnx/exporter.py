@@ -291,7 +291,7 @@ def _check_dynamic(made: onnx.ModelProto, leaves: list) -> dict[str, int]:
                     f"input {info.name!r}, dimension {axis}: got the constant {dim.dim_value}, "
                     f"expected the dynamic size {name!s}\n"
                     "hint: the model's Python code makes it a number, for example with len(tensor) "
-                    "or int(tensor.shape[0])"
+                    "or int(tensor.shape[0]); torch.export.Dim.AUTO may keep it dynamic"
                 )
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
             if dim.HasField("dim_param"):

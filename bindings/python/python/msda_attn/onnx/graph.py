@@ -173,7 +173,7 @@ def session(model: onnx.ModelProto, optimize: bool = True, library: bool = True)
     try:
         import onnxruntime as ort
     except ImportError:
-        raise OnnxError("onnxruntime: got none\nhint: pip install msda-attn[onnx]") from None
+        raise OnnxError("onnxruntime: got none\nhint: pip install onnxruntime") from None
     found = tuple(int(n) for n in re.findall(r"\d+", ort.__version__)[:2])
     if found < _OLDEST_RUNTIME:
         raise OnnxError(f"onnxruntime: got {ort.__version__}, expected 1.17 or newer")
