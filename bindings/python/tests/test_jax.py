@@ -290,6 +290,16 @@ def test_level_sizes_are_static():
         function(jnp.asarray(LEVELS))
 
 
+def test_symbolic_sizes_are_refused_by_name():
+    from jax import export
+
+    sizes = export.symbolic_shape("b")
+    call = jax.jit(lambda *v: msda_attn.jax.ms_deform_attn(v[0], [(2, 2)], None, *v[1:]))
+    shapes = ((*sizes, 4, 1, 3), (*sizes, 5, 1, 1, 2, 2), (*sizes, 5, 1, 1, 2))
+    with pytest.raises(ValueError, match=r"value: got shape \(b, 4, 1, 3\), expected sizes"):
+        export.export(call)(*(jax.ShapeDtypeStruct(shape, "f4") for shape in shapes))
+
+
 def test_two_calls_at_once_on_one_core():
     """Arrays that XLA copies in other threads must not be waited for in a call."""
     code = """

@@ -345,6 +345,17 @@ def test_locations_and_weights_are_those_of_forward(reference):
     torch.testing.assert_close(module.output_proj(output), expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("reference", [2, 4])
+def test_locations_and_weights_of_16_bits_are_not_rounded(reference):
+    module = make().to(torch.bfloat16)
+    query, points, _ = (tensor.to(torch.bfloat16) for tensor in inputs(reference=reference))
+    with torch.device("meta"):  # the default device plays no part
+        locations, weights = module.locations_and_weights(query, points, SHAPES)
+    assert locations.dtype == weights.dtype == torch.float32
+    narrow = locations.to(torch.bfloat16).float()
+    assert (locations != narrow).any() and locations.device.type == "cpu"
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

@@ -380,6 +380,8 @@ def test_vmap():
         return torch.ops.msda.ms_deform_attn_list(value, levels, locations, weights)
 
     torch.testing.assert_close(torch.vmap(listed, in_dims=(0, 2))(values, many), expected)
+    with pytest.raises((RuntimeError, ValueError), match="3 per level|invalid for input of size"):
+        torch.ops.msda.ms_deform_attn_list(values[0], levels[:-1], locations, weights)
     assert torch.vmap(one, in_dims=(0, None))(values[:0], weights).shape == (0, *expected.shape[1:])
     assert torch.vmap(one, in_dims=(None, 0))(values[0], weights[None][:0]).shape[0] == 0
 

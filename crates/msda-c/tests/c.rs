@@ -106,7 +106,8 @@ fn null_and_wrong_numbers_are_refused() {
     };
     let output = tensor(3, MSDA_F32, data);
     type Change = fn(&mut msda_inputs);
-    let cases: [(&str, Change, i32, &str); 9] = [
+    static NEGATIVE: [i64; 6] = [1, 1, 1, 1, -2, 2];
+    let cases: [(&str, Change, i32, &str); 10] = [
         ("null data", |c| c.value.data = std::ptr::null_mut(), MSDA_ERROR_VALUE, "value: got NULL"),
         ("null sizes", |c| c.value.sizes = null(), MSDA_ERROR_VALUE, "value: got NULL, expected a list"),
         ("type", |c| c.value.dtype = 9, MSDA_ERROR_TYPE, "value: got dtype 9, expected MSDA_F64"),
@@ -115,6 +116,15 @@ fn null_and_wrong_numbers_are_refused() {
         ("null tables", |c| c.spatial_shapes = null(), MSDA_ERROR_VALUE, "spatial_shapes: got NULL"),
         ("levels", |c| c.levels = -1, MSDA_ERROR_VALUE, "levels: got -1"),
         ("options", |c| c.options = 8, MSDA_ERROR_VALUE, "options: got 8"),
+        (
+            "points",
+            |c| {
+                c.sampling_locations.sizes = NEGATIVE.as_ptr();
+                c.attention_weights.sizes = NEGATIVE.as_ptr();
+            },
+            MSDA_ERROR_VALUE,
+            "expected sizes of at least 0",
+        ),
         (
             "coordinates",
             |c| c.sampling_locations.rank = 5,

@@ -221,10 +221,12 @@ impl LevelSizes {
     /// The sizes, and options and points, in one list: options, points, then height, width and
     /// first position of each level. `name` is that of the list.
     pub fn read_setup(name: &str, numbers: &[i64]) -> Result<(Self, [i64; 2])> {
-        let Some((&[options, points], levels)) = numbers.split_first_chunk() else {
-            return Err(Refused::value(name, format!("{} numbers", numbers.len()), "at least 2"));
+        let Some((&[options, points], (levels, []))) =
+            numbers.split_first_chunk().map(|(two, levels)| (two, levels.as_chunks::<3>()))
+        else {
+            let got = format!("{} numbers", numbers.len());
+            return Err(Refused::value(name, got, "2 numbers, and 3 per level"));
         };
-        let (levels, _) = levels.as_chunks::<3>();
         if let Some((i, n)) = levels.as_flattened().iter().enumerate().find(|&(_, &n)| n < 0) {
             let name = if i % 3 == 2 { STARTS } else { SHAPES };
             return Err(Refused::value(name, n, "numbers of at least 0"));
@@ -454,8 +456,7 @@ impl Call<'_> {
         let locations = &self.locations;
         let rank6 = locations.sizes.len() == 6;
         if self.points == 0 {
-            let all = if rank6 { locations.sizes[4] } else { locations.sizes[3] };
-            let all = usize::try_from(all).unwrap_or(0);
+            let all = locations.size(if rank6 { 4 } else { 3 })?;
             if rank6 || levels == 1 {
                 return Ok(vec![all; levels]);
             }

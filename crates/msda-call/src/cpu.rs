@@ -69,8 +69,13 @@ unsafe fn inputs<'a>(call: &Call<'a>) -> Result<Inputs<'a>> {
     })
 }
 
-/// Refuses addresses that no element of the type can have.
-fn check_alignment(tensor: &Tensor<'_>) -> Result<()> {
+/// Refuses addresses that no element of the type can have, and more bytes than memory can have.
+fn check_memory(tensor: &Tensor<'_>) -> Result<()> {
+    let bytes = tensor.span().checked_mul(tensor.dtype.size());
+    if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
+        let got = format!("strides {:?} of {}", tensor.strides, tensor.shape());
+        return Err(Refused::value(tensor.name, got, "a span that fits memory"));
+    }
     if tensor.span() == 0 || tensor.data.addr().is_multiple_of(tensor.dtype.size()) {
         return Ok(());
     }
@@ -81,7 +86,7 @@ fn check_alignment(tensor: &Tensor<'_>) -> Result<()> {
 /// # Safety
 /// The memory of the tensor is there and nobody writes to it.
 unsafe fn read<'a>(tensor: &Tensor<'a>) -> Result<Slice<'a>> {
-    check_alignment(tensor)?;
+    check_memory(tensor)?;
     let len = tensor.span();
     if len == 0 {
         return Ok(match tensor.dtype {
@@ -105,7 +110,7 @@ unsafe fn read<'a>(tensor: &Tensor<'a>) -> Result<Slice<'a>> {
 /// # Safety
 /// The memory of the tensor is there and nobody else uses it.
 unsafe fn write<'a>(tensor: &Tensor<'a>) -> Result<ViewMut<'a>> {
-    check_alignment(tensor)?;
+    check_memory(tensor)?;
     let len = tensor.span();
     if len == 0 {
         return Ok(match tensor.dtype {

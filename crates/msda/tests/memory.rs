@@ -1,4 +1,5 @@
-//! A call allocates a few megabytes, and nothing that grows with queries x levels x points.
+//! A call allocates a few megabytes, and nothing that grows with queries x levels x points. Without
+//! memory it is an error.
 
 #![cfg(feature = "rayon")]
 #![allow(unsafe_code)]
@@ -9,17 +10,21 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::sized;
-use msda::{Backend, Buffer, Cpu, Dtype, Gradients, Inputs, Problem, Spec, Types};
+use msda::{Backend, Buffer, Cpu, Dtype, ErrorKind, Gradients, Inputs, Problem, Spec, Types};
 
-/// Counts the bytes allocated now and their maximum.
+/// Counts the bytes allocated now and their maximum, and refuses more than `MOST` at once.
 struct Counting;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
+static MOST: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-// SAFETY: every call goes to the system's allocator unchanged.
+// SAFETY: every call goes to the system's allocator unchanged, or fails.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.size() > MOST.load(Ordering::SeqCst) {
+            return std::ptr::null_mut();
+        }
         let now = NOW.fetch_add(layout.size(), Ordering::SeqCst) + layout.size();
         PEAK.fetch_max(now, Ordering::SeqCst);
         // SAFETY: the arguments go on unchanged, so the caller's promises hold.
@@ -82,4 +87,22 @@ fn a_call_takes_a_few_megabytes() {
         // each.
         assert!(many < some + 6000 * 12, "{dtype}: {forward:?} bytes");
     }
+    without_memory();
+}
+
+/// A query with very many samples, and no memory for them. Not a test of its own: it would disturb
+/// the counts of the other one.
+fn without_memory() {
+    let p = Problem::new(sized([1, 1, 1, 1], &[(2, 2)], &[1 << 17])).unwrap();
+    let [value, locations, weights] =
+        [p.value_len(), p.locations_len(), p.weights_len()].map(|len| Buffer::filled(Dtype::F32, len, 0.5));
+    let inputs = Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice());
+    let mut output = Buffer::filled(Dtype::F32, 1, 7.0);
+    let mut call = || Cpu::new().forward(&p, &inputs, output.as_mut().into());
+    MOST.store(16 << 20, Ordering::SeqCst);
+    let refused = call();
+    MOST.store(usize::MAX, Ordering::SeqCst);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Memory);
+    call().unwrap();
+    assert_eq!(output.as_slice().get(0), 32768.0);
 }

@@ -55,6 +55,9 @@ def _float_array(name: str, given: Any) -> jax.Array:
 def _check(given: dict[str, jax.Array], levels: tuple, numbers: tuple[int, int]) -> None:
     """Refuses a wrong call while JAX traces. Later, errors come from XLA, or not at all: it leaves
     out calls whose results nobody needs."""
+    for name, array in given.items():
+        if not all(isinstance(size, int) for size in array.shape):
+            raise ValueError(f"{name}: got shape {array.shape}, expected sizes that are numbers")
     # Without data only types and sizes count.
     floats = ((0, a.dtype.name, a.shape, (0,) * a.ndim) for a in given.values())
     _native.check(native_call(floats, levels, *numbers))

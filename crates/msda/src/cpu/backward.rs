@@ -35,6 +35,7 @@ impl Call<'_> {
         gradients: Gradients<'_>,
         strides: GradientStrides,
     ) -> Result<()> {
+        self.expect_memory()?;
         let writer = |view: Option<crate::ViewMut<'_>>, strides| {
             Option::zip(view, strides).map(|(view, strides)| NumberWriter::new(view.data, strides))
         };
@@ -113,7 +114,8 @@ impl<T: Lane> Pass<'_, T> {
             }
         };
         if nothing {
-            threads::for_each(p.batch(), zero);
+            // Without elements there may be any number of images.
+            threads::for_each(if p.value_len() > 0 { p.batch() } else { 0 }, zero);
             return Ok(false);
         }
         let division = Division::new::<T>(p, keep);

@@ -20,6 +20,7 @@ impl Call<'_> {
         if p.output_len() == 0 {
             return Ok(());
         }
+        self.expect_memory()?;
         let value = T::slice(&self.rows.args.value.data).expect("checked");
         let part = &Part::all(p);
         let map = self.value_map(part, p.heads());

@@ -38,6 +38,7 @@ use self::rows::CallInputs;
 use self::simd::{Detected, Lane};
 use self::taps::{FAR, Grid, Map};
 use self::writer::Writer;
+use crate::buffer::try_reserved;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::op::{self, Backend, Gradients, Inputs};
@@ -160,7 +161,22 @@ struct Call<'a> {
     rows: CallInputs<'a>,
 }
 
+/// Heads x samples of a query from which the working memory of a call is large.
+const MANY_SAMPLES: usize = 1 << 16;
+
 impl Call<'_> {
+    /// Refuses a call whose working memory cannot be allocated. Threads allocate it later, where a
+    /// failure would end the process.
+    fn expect_memory(&self) -> Result<()> {
+        let p = self.rows.p;
+        let samples = p.heads() * p.samples();
+        if samples > MANY_SAMPLES && p.output_len() > 0 {
+            // Nearly 256 bytes per sample and thread.
+            try_reserved::<[u8; 256]>(samples.saturating_mul(threads::count()))?;
+        }
+        Ok(())
+    }
+
     /// The addresses of the levels in the value, relative to the first element of an image and
     /// head.
     fn value_map(&self, part: &Part, heads: usize) -> Map {

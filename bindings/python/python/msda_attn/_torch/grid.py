@@ -48,7 +48,8 @@ def locations_of(
         base = reference[:, :, None, level, None]
         if reference.shape[-1] == 2:
             height, width = levels[level]
-            parts.append(base + part / torch.tensor([width, height]).to(base))
+            size = torch.tensor([width, height], dtype=base.dtype, device=base.device)
+            parts.append(base + part / size)
         else:
             parts.append(base[..., :2] + part / counts[level] * base[..., 2:] * 0.5)
     return torch.cat(parts, 3)

@@ -242,16 +242,17 @@ class MSDeformAttn(nn.Module):
         Returns:
             Locations `(batch, queries, heads, samples, 2)` as (x, y) and weights `(batch, queries,
             heads, samples)`, with the points of all levels in one dimension. `forward` computes
-            the same inside the operator.
+            the same inside the operator, in float32 for 16-bit tensors, and so are these.
         """
         spatial_shapes = listed(spatial_shapes)
         self._check(query, reference_points, spatial_shapes)
         offsets, logits = self._offsets_and_logits(query)
-        offsets = offsets.reshape(*query.shape[:2], self.heads, -1, 2)
-        reference = reference_points.expand(-1, -1, self.levels, -1)
+        wide = torch.promote_types(offsets.dtype, torch.float32)
+        offsets = offsets.to(wide).reshape(*query.shape[:2], self.heads, -1, 2)
+        reference = reference_points.to(wide).expand(-1, -1, self.levels, -1)
         sizes = spatial_shapes.tolist() if isinstance(spatial_shapes, Tensor) else spatial_shapes
         locations = locations_of(reference, offsets, list(sizes), self.points)
-        return locations, logits.reshape(offsets.shape[:-1]).softmax(-1)
+        return locations, logits.to(wide).reshape(offsets.shape[:-1]).softmax(-1)
 
     def extra_repr(self) -> str:
         points = list(self.points) if self._points_differ else self.points[0]
