@@ -9,7 +9,6 @@ use msda::{Dtype, Isa};
 
 use crate::engines::peers::{self, Peer};
 use crate::engines::{self, Engine, Plain, Registry};
-use crate::parallel::cores;
 use crate::record::{Device, Pass, Record};
 use crate::workload::Workload;
 use crate::{gpu, machine, work};
@@ -28,7 +27,7 @@ pub struct Options {
     pub device: Option<Device>,
     /// The pass to measure; both when none.
     pub pass: Option<Pass>,
-    /// Threads; empty for one per core of the machine, and for one thread on the main workload.
+    /// Threads; empty for all of rayon's, and for one thread on the main workload.
     pub threads: Vec<usize>,
     /// Fewer workloads and runs.
     pub quick: bool,
@@ -248,7 +247,7 @@ impl Bench<'_> {
         if wanted.is_empty() {
             return Ok(());
         }
-        let threads = self.options.threads.first().copied().unwrap_or_else(cores);
+        let threads = self.options.threads.first().copied().unwrap_or_else(rayon::current_num_threads);
         let torch = match engines::Torch::start(threads, Device::Cpu) {
             Ok(torch) => torch,
             Err(why) => {
@@ -288,7 +287,7 @@ impl Bench<'_> {
     /// The planned measurements of a workload.
     fn plan(&self, workload: &Workload) -> Vec<Cell> {
         let threads = match self.options.threads.as_slice() {
-            [] => vec![cores()],
+            [] => vec![rayon::current_num_threads()],
             some => some.to_vec(),
         };
         let best = format!("cpu-{}", Isa::best());

@@ -46,7 +46,12 @@ fn need<'a>(tensors: &'a Tensors, names: &[&'static str]) -> Result<Named<'a>> {
         let have: Vec<&str> = tensors.keys().map(String::as_str).collect();
         let expected: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
         let got = if have.is_empty() { "no tensor".into() } else { have.join(", ") };
-        format!("tensor {}: not found, got {got}", expected.join(" or "))
+        format!(
+            "tensor {}: not found, got {got}\n\
+             hint: an .npy file has the name of its tensor: {}.npy; `msda run --help` lists all names",
+            expected.join(" or "),
+            names[0]
+        )
     })
 }
 
@@ -84,7 +89,12 @@ impl Sizes {
             let expected = *self.0.entry(word).or_insert(size);
             ensure!(
                 size == expected,
-                "shape of {name}: got {got:?}, expected ({form}) with {word} = {expected}"
+                "shape of {name}: got {got:?}, expected ({form}) with {word} = {expected}{}",
+                if word == "H" {
+                    "\nhint: H comes from value; --layout says which of its dimensions that is"
+                } else {
+                    ""
+                }
             );
         }
         Ok(())

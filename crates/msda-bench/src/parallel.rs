@@ -7,9 +7,21 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
+
 /// The number of logical processors that this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Sets how many threads compute on the CPU: as many as the environment asks for, as in the Python
+/// package, else what rayon does, one per core.
+pub fn set_threads() -> Result<()> {
+    let wanted = msda::threads_wanted().map_err(|error| error.hint("unset it to use every core"))?;
+    if let Some(threads) = wanted {
+        rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
+    }
+    Ok(())
 }
 
 /// Waits for a process to end, but not longer than `limit`.

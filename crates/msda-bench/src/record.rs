@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
+use crate::files::cannot;
+
 /// The version of the layout. Readers refuse other versions.
 pub const SCHEMA: u32 = 1;
 
@@ -274,7 +276,12 @@ pub struct Skipped {
 }
 
 /// The error of a file that is something else.
-const NO_RECORD: &str = "got a file that is no record, expected one that `msda bench` wrote";
+fn no_record(why: impl Display) -> anyhow::Error {
+    anyhow!(
+        "got a file that is no record ({why}), expected one that `msda bench` wrote\n\
+         hint: records are .json files; a folder stands for all in it"
+    )
+}
 
 impl Record {
     /// An empty record with the current time.
@@ -294,8 +301,8 @@ impl Record {
 
     /// Reads a record.
     pub fn load(path: &Path) -> Result<Self> {
-        let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
-        let text = str::from_utf8(&bytes).map_err(|_| anyhow!("{NO_RECORD}: it is not text"));
+        let bytes = std::fs::read(path).map_err(|why| cannot("read", path, why))?;
+        let text = str::from_utf8(&bytes).map_err(|_| no_record("it is not text"));
         text.and_then(Self::parse).with_context(|| format!("in {}", path.display()))
     }
 
@@ -306,9 +313,9 @@ impl Record {
             schema: u32,
         }
         let value: serde_json::Value =
-            serde_json::from_str(text).with_context(|| format!("{NO_RECORD}: it is not JSON"))?;
-        let Version { schema } = serde_json::from_value(value)
-            .with_context(|| format!("{NO_RECORD}: it has no 'schema' number"))?;
+            serde_json::from_str(text).map_err(|why| no_record(format_args!("it is not JSON: {why}")))?;
+        let Version { schema } =
+            serde_json::from_value(value).map_err(|_| no_record("it has no 'schema' number"))?;
         if schema != SCHEMA {
             bail!(
                 "record schema: got {schema}, expected {SCHEMA}\nhint: measure again with this version of msda"
@@ -328,7 +335,7 @@ impl Record {
     /// Writes the record.
     pub fn save(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self)? + "\n";
-        std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+        std::fs::write(path, text).map_err(|why| cannot("write", path, why))
     }
 }
 
@@ -353,7 +360,7 @@ pub fn sources(paths: &[PathBuf]) -> Result<Vec<Source>> {
 }
 
 fn json_files(folder: &Path, all: &mut Vec<PathBuf>) -> Result<()> {
-    let entries = std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    let entries = std::fs::read_dir(folder).map_err(|why| cannot("read", folder, why))?;
     let mut paths = entries.map(|e| Ok(e?.path())).collect::<Result<Vec<_>>>()?;
     paths.sort();
     for path in paths {

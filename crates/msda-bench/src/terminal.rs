@@ -1,6 +1,7 @@
 //! The terminal side of programs: standard output, progress, exit codes, and the end of a command
 //! that measured something. All commands share it.
 
+use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,6 +12,7 @@ use msda::conformance::Group;
 
 use crate::Unknown;
 use crate::bench::Progress;
+use crate::files::cannot;
 use crate::record::{Record, sources};
 use crate::report::{self, Extensions, Screen, USUAL_WIDTH};
 
@@ -41,13 +43,20 @@ pub fn print(text: &str) -> Result<()> {
     Ok(())
 }
 
+/// Writes a line to standard error. A reader that has ended is no error.
+pub fn note(text: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 /// The exit code of a command: 0 success, 1 failure, 2 a name that is not known. Prints the error.
 pub fn exit_code(result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            // Files and arguments may hold what a terminal would obey.
+            let text = format!("{error:#}").replace(|c: char| c.is_control() && c != '\n', "?");
+            note(format_args!("error: {text}"));
             ExitCode::from(if error.downcast_ref::<Unknown>().is_some() { 2 } else { 1 })
         }
     }
@@ -89,7 +98,7 @@ impl Progress for Bar {
     }
 
     fn note(&mut self, what: &str) {
-        self.0.suspend(|| eprintln!("{what}"));
+        self.0.suspend(|| note(what));
     }
 }
 
@@ -118,7 +127,8 @@ pub fn typed(program: &str) -> String {
 /// costs no time.
 pub fn make_folder(path: &Path) -> Result<()> {
     ensure!(!path.is_file(), "--out: got the file {}, expected a folder", path.display());
-    std::fs::create_dir_all(path).with_context(|| format!("creating {}", path.display()))
+    let made = std::fs::create_dir_all(path).and_then(|()| tempfile::tempfile_in(path));
+    made.map(drop).map_err(|why| cannot("write", path, why))
 }
 
 /// The groups of the battery with these names; all if there are none.
@@ -137,7 +147,7 @@ pub fn groups(names: &[String]) -> Result<Vec<Group>> {
 pub fn save(record: &Record, out: &Path) -> Result<PathBuf> {
     let path = out.join("record.json");
     if let Some(kept) = keep_old(&path)? {
-        eprintln!("note: the record of the last run is now {}", kept.display());
+        note(format_args!("note: the record of the last run is now {}", kept.display()));
     }
     record.save(&path)?;
     Ok(path)

@@ -118,7 +118,7 @@ pub fn outputs(
     engines: &[String],
     progress: &mut dyn Progress,
 ) -> Result<Vec<Checked>> {
-    let open = |name: &String| Registry::default().open(name, cores());
+    let open = |name: &String| Registry::default().open(name, rayon::current_num_threads());
     let mut open = engines.iter().map(open).collect::<Result<Vec<_>>>()?;
     progress.begin(workloads.len() * TYPES.len() * passes.len() * open.len());
     let mut all = Vec::new();

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use msda::rng::Rng;
 use msda::{Buffer, Dtype, Layout, Problem, Spec, Types};
 use rayon::prelude::*;
@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use crate::Unknown;
 use crate::engines::peers::dtypes;
+use crate::files::cannot;
 
 /// Workloads by name, with the texts of their files.
 macro_rules! built_in {
@@ -61,9 +62,12 @@ enum Coordinates {
     Value,
 }
 
+/// What a size or a seed must be.
+const WHOLE: &str = "expected a whole number, 0 or more";
+
 /// A number, or something else in its place.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a whole number, 0 or more, or the other form of this key")]
 enum NumberOr<T> {
     Number(usize),
     Other(T),
@@ -125,7 +129,7 @@ impl Workload {
         }
         let path = Path::new(name);
         if path.extension().is_some_and(|e| e == "toml") {
-            let text = std::fs::read_to_string(path).with_context(|| format!("reading {name}"))?;
+            let text = std::fs::read_to_string(path).map_err(|why| cannot("read", path, why))?;
             let stem = path.file_stem().unwrap_or_default().to_string_lossy();
             return Self::parse(&stem, &text).with_context(|| format!("in {name}"));
         }
@@ -135,7 +139,13 @@ impl Workload {
 
     /// A workload from its text.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
-        let file: Self = toml::from_str(text).with_context(|| format!("workload {name}"))?;
+        let file: Self = toml::from_str(text).map_err(|why| {
+            // The names of Rust types.
+            let why = ["usize", "u64"]
+                .iter()
+                .fold(why.to_string(), |why, kind| why.replace(&format!("expected {kind}"), WHOLE));
+            anyhow!("{}\nhint: crates/msda-bench/workloads/README.md describes the keys", why.trim_end())
+        })?;
         let workload = Self { name: name.to_owned(), ..file };
         let problem = workload.problem(Dtype::F32)?;
         if workload.locations.references == References::Pixels {
@@ -403,6 +413,16 @@ mod tests {
         let bad = |from: &str, to: &str| {
             format!("{:#}", Workload::parse("x", &text.replace(from, to)).expect_err("must be refused"))
         };
+        for (from, to) in
+            [("batch = ", "batch = -"), ("seed = ", "seed = -"), ("queries = 400", "queries = -1")]
+        {
+            let said = bad(from, to);
+            assert!(said.contains("expected a whole number, 0 or more"), "{said}");
+            assert!(
+                said.ends_with("\nhint: crates/msda-bench/workloads/README.md describes the keys"),
+                "{said}"
+            );
+        }
         assert!(bad("queries = 400", "queries = \"all\"").contains("expected a number or 'positions'"));
         assert!(bad("queries = 400", "querys = 400").contains("querys"));
         assert!(bad("\"grid\"", "\"pixels\"").contains("expected one for each of 960 pixels"));

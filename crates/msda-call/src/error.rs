@@ -53,7 +53,7 @@ impl Refused {
 impl From<msda::Error> for Refused {
     fn from(error: msda::Error) -> Self {
         let kind = match error.kind() {
-            ErrorKind::Shape | ErrorKind::Overflow => Kind::Value,
+            ErrorKind::Shape | ErrorKind::Overflow | ErrorKind::Format => Kind::Value,
             ErrorKind::Type => Kind::Type,
             ErrorKind::Unsupported => Kind::NotImplemented,
             ErrorKind::Memory => Kind::Memory,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{process, ptr};
 
-use msda::{Cpu, Problem, Threads};
+use msda::{Cpu, MOST_THREADS, Problem, Threads};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::error::{Kind, Refused, Result};
@@ -21,9 +21,6 @@ struct Pools {
 /// pools but not their threads, and another thread may have held the lock at the fork: the child
 /// makes pools of its own, and never touches the parent's, which stay in memory.
 static POOLS: AtomicPtr<Pools> = AtomicPtr::new(ptr::null_mut());
-
-/// More threads than any machine has. Above this a number is a mistake: every one would be started.
-const MOST: usize = 4096;
 
 /// Pools that are kept. Their threads wait, and a process may have few threads left.
 const MOST_POOLS: usize = 2;
@@ -49,23 +46,17 @@ pub fn run<T: Send>(threads: OnThreads, problem: &Problem, work: impl FnOnce(Cpu
     };
     match threads.map_or_else(default, Ok)? {
         0 | 1 => Ok(work(cpu.on_calling_thread())),
-        threads if threads > MOST => Err(Refused::value("threads", threads, format!("at most {MOST}"))),
+        threads if threads > MOST_THREADS => {
+            Err(Refused::value("threads", threads, format!("at most {MOST_THREADS}")))
+        }
         threads => Ok(pool(threads)?.install(|| work(cpu))),
     }
 }
 
 /// The number of threads where the framework does not say one.
 pub fn default() -> Result<usize> {
-    let number = |text: &str| text.trim().parse().ok().filter(|n| (1..=MOST).contains(n));
-    let ours = "MSDA_NUM_THREADS";
-    if let Some(text) = std::env::var(ours).ok().filter(|text| !text.is_empty()) {
-        let expected = format!("a number from 1 to {MOST}");
-        return number(&text).ok_or_else(|| Refused::value(ours, format!("{text:?}"), expected));
-    }
-    // OpenMP also takes lists, which mean nothing here.
-    let openmp = std::env::var("OMP_NUM_THREADS").ok().and_then(|text| number(&text));
     let cores = || std::thread::available_parallelism().ok().map(usize::from);
-    Ok(openmp.or_else(cores).unwrap_or(1))
+    Ok(msda::threads_wanted()?.or_else(cores).unwrap_or(1))
 }
 
 /// The pools of this process. No lock is taken: a fork could have left it locked.

@@ -9,8 +9,9 @@ mod commands;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
-use clap::{Parser, Subcommand};
-use msda_bench::terminal;
+use anyhow::Result;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use msda_bench::{parallel, terminal};
 
 /// Multi-scale deformable attention: run it on files, verify it, measure it
 #[derive(Parser)]
@@ -28,6 +29,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 
 const AFTER: &str = "\
 Start here:  msda doctor, then msda bench --quick
+Threads:     one per core, or as many as MSDA_NUM_THREADS says
 Exit codes:  0 done, 1 failed or nothing could be done, 2 wrong command line";
 
 #[derive(Subcommand)]
@@ -47,14 +49,29 @@ enum Command {
     /// List the GPU kernels, or show which one a problem uses
     Kernels(commands::kernels::Args),
     #[cfg(feature = "cuda")]
-    /// Show or clear the folder of compiled GPU kernels
+    /// Compile GPU kernels ahead; list or delete the compiled ones
     Cache(commands::cache::Args),
     /// Make a report from the records of earlier runs
     Report(commands::report::Args),
 }
 
+/// Lets options take negative numbers, so that the message about one says the range.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let allowed = |arg: clap::Arg| {
+        let takes_values = arg.get_action().takes_values();
+        arg.allow_negative_numbers(takes_values)
+    };
+    command.mut_args(allowed).mut_subcommands(with_negative_numbers)
+}
+
 fn main() -> ExitCode {
-    terminal::exit_code(match Cli::parse().command {
+    let matches = with_negative_numbers(Cli::command()).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    terminal::exit_code(parallel::set_threads().and_then(|()| run(cli.command)))
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
         Command::Doctor(args) => commands::doctor::main(args),
         Command::Run(args) => commands::run::main(args),
         Command::Verify(args) => commands::verify::main(args),
@@ -66,5 +83,5 @@ fn main() -> ExitCode {
         #[cfg(feature = "cuda")]
         Command::Cache(args) => commands::cache::main(args),
         Command::Report(args) => commands::report::main(args),
-    })
+    }
 }

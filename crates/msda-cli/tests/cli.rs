@@ -87,10 +87,10 @@ fn bad_input_is_refused_with_advice_and_nothing_is_written() {
     msda.write("cut.safetensors", &whole[..whole.len() - 3]);
     for (args, expected) in [
         (vec!["cut.safetensors"], "expected"),
-        (vec!["missing.safetensors"], "missing.safetensors"),
         (vec!["in.safetensors", "--levels", "3x4,2x3"], "expected one of them, or the same"),
         (vec!["loose.safetensors", "--levels", "3x4"], "expected (B, Q, H, L, P, 2) with L = 1"),
-        (vec!["in.safetensors", "--layout", "planar"], "got"),
+        (vec!["in.safetensors", "--layout", "planar"], "with H = 16\nhint: H comes from value; --layout"),
+        (vec!["extra.npy"], "hint: an .npy file has the name of its tensor: value.npy"),
         (vec!["in.safetensors", "--points", "3,1"], "points"),
         (vec!["in.safetensors", "extra.npy"], "extra.npy"),
         (vec!["loose.safetensors", "--levels", "3x4,1x3"], "expected 15"),
@@ -152,7 +152,8 @@ fn bench_measures_writes_and_reports() {
     files::write(msda.at("value.npy"), &[("value".into(), float(&[2], |_| 0.5))]).unwrap();
     msda.fails(1, &["report", "old.json"], &["expected 1"]);
     for (name, why) in [("value.npy", "it is not text"), ("text.json", "it is not JSON")] {
-        msda.fails(1, &["report", name], &[&format!("in {name}: got a file that is no record"), why]);
+        let expected = [&format!("in {name}: got a file that is no record"), why, "hint: records are .json"];
+        msda.fails(1, &["report", name], &expected);
     }
 }
 
@@ -220,6 +221,11 @@ fn unknown_names_are_refused_with_the_known_ones() {
         (vec!["verify", "--group", "border"], ["fused", "did you mean borders?"]),
         (vec!["verify", "--outputs", "smal"], ["seed", "did you mean small?"]),
         ([&run[..], &["--engine", "cpu-avx"]].concat(), ["plain", "cpu-"]),
+        // Torch and peers run in processes of their own, which only `bench` starts.
+        (
+            [&run[..], &["--engine", "torch"]].concat(),
+            ["got 'torch', expected one of cpu, plain", "cpu-portable\n"],
+        ),
         (vec!["verify", "--workloads"], ["unexpected argument", "Usage: msda verify"]),
         (vec!["run", "in.safetensors", "--out", "o.npy"], ["unexpected argument", "--output"]),
     ] {
@@ -229,16 +235,80 @@ fn unknown_names_are_refused_with_the_known_ones() {
     assert_eq!(left, ["in.safetensors"], "nothing was written");
 }
 
-/// `msda ... | head -1` is no error.
+/// Numbers out of range, negative ones too: the message says what is expected.
+#[test]
+fn numbers_out_of_range_are_refused_with_the_range() {
+    let msda = with_inputs();
+    let run = ["run", "in.safetensors", "--output", "o.npy"];
+    for (args, expected) in [
+        (vec!["bench", "--threads", "-1"], "-1 is not in 1..=4096"),
+        (vec!["bench", "--threads", "5000"], "5000 is not in 1..=4096"),
+        (vec!["bench", "--random", "-5"], "-5 is not in 1..="),
+        (vec!["bench", "--random", "1", "--seed", "-5"], "expected a whole number, 0 or more"),
+        (vec!["verify", "--seeds", "-1"], "-1 is not in 1..="),
+        ([&run[..], &["--levels", "-4x4,2x2"]].concat(), "expected HEIGHTxWIDTH"),
+        ([&run[..], &["--points", "-4,2"]].concat(), "expected a whole number, 0 or more"),
+    ] {
+        msda.fails(2, &args, &[expected]);
+    }
+}
+
+/// Files and folders that cannot be used: one form in all commands, with a hint.
+#[test]
+fn files_that_cannot_be_used_are_named_with_a_hint() {
+    let msda = with_inputs();
+    let looked = format!("hint: it was looked for in {}", msda.at("").canonicalize().unwrap().display());
+    for args in [
+        &["bench", "--workload", "missing.toml"][..],
+        &["report", "missing.toml"],
+        &["run", "missing.safetensors", "--output", "o.npy"],
+    ] {
+        msda.fails(1, args, &["error: cannot read 'missing.", looked.trim_end_matches('/')]);
+    }
+    msda.fails(1, &["report", "\u{1b}[31m.json"], &["cannot read '?[31m.json'"]);
+    let records = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records/h200");
+    for command in [&["bench", "--quick"][..], &["report", records.to_str().unwrap()]] {
+        let args = [command, &["--out", "in.safetensors/report"]].concat();
+        msda.fails(1, &args, &["error: cannot write 'in.safetensors/report': ", "hint: choose a folder"]);
+    }
+}
+
+/// As in the Python package. `--threads` is stronger.
+#[test]
+fn variables_set_the_number_of_threads() {
+    let with = |value: &str| msda().with("MSDA_NUM_THREADS", value);
+    assert!(with("3").finding("threads", &[])["says"].as_str().unwrap().starts_with("3 of "));
+    let openmp = msda().with("OMP_NUM_THREADS", "3").with("MSDA_NUM_THREADS", "");
+    assert!(openmp.finding("threads", &[])["says"].as_str().unwrap().starts_with("3 of "));
+    let args =
+        ["bench", "--workload", "small", "--dtype", "f16", "--pass", "forward", "--engine", "cpu", "--json"];
+    for (more, expected) in [(&[][..], 3), (&["--threads", "2"], 2)] {
+        let record = with("3").record(&[&args[..], more].concat());
+        assert!(record.measurements.iter().all(|m| m.threads == expected), "{expected}");
+    }
+    for wrong in ["abc", "0", "-1", "4097"] {
+        let said = format!("MSDA_NUM_THREADS: got {wrong:?}, expected a number from 1 to 4096\nhint: ");
+        with(wrong).fails(1, &["doctor"], &[&said]);
+    }
+}
+
+/// `msda ... | head -1` and `msda ... 2>&1 >/dev/null | true` are no errors.
 #[test]
 fn a_reader_that_ends_is_no_error() {
-    let msda = msda();
+    let msda = with_inputs();
     let mut command = msda.command(&["doctor"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(!text(&output.stderr).contains("panicked"));
+
+    for (input, code) in [("in.safetensors", 0), ("missing.safetensors", 1)] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = msda.command(&["run", input, "--output", "o.npy"]);
+        assert_eq!(command.stderr(writer).status().unwrap().code(), Some(code), "{input}");
+    }
 }
 
 #[test]

@@ -113,6 +113,26 @@ fn the_cache_is_listed_and_cleared() {
     msda.with("MSDA_CACHE_DIR", "").fails(1, &["cache", "path"], &["MSDA_CACHE_DIR"]);
 }
 
+/// The folder is checked before anything is compiled.
+#[test]
+fn a_folder_that_cannot_be_filled_is_refused_at_once() {
+    let msda = msda();
+    msda.write("file", "");
+    let mut refused = vec![("file/kernels", "cannot write 'file/kernels'")];
+    #[cfg(unix)]
+    {
+        std::fs::create_dir(msda.at("open")).unwrap();
+        std::fs::set_permissions(msda.at("open"), std::os::unix::fs::PermissionsExt::from_mode(0o777))
+            .unwrap();
+        refused.push(("open", "is writable by everybody"));
+    }
+    for (out, expected) in refused {
+        let args = ["cache", "build", "--workload", "small", "--arch", "sm_80", "--out", out];
+        let said = msda.fails(1, &args, &[expected, "hint: choose a folder"]);
+        assert!(!said.contains("compiling"), "{said}");
+    }
+}
+
 /// Needs NVRTC; skipped without it, unless `MSDA_NVRTC` or `MSDA_PYTHON` is set.
 #[test]
 fn kernels_are_compiled_ahead_for_other_machines() {

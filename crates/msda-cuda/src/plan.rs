@@ -1,6 +1,7 @@
 //! A plan: the kernels of a call chosen, compiled and loaded, to be launched any number of times.
 #![allow(unsafe_code)]
 
+use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::sync::{Mutex, Once};
 
@@ -91,7 +92,10 @@ impl Plan {
                         failed.map(|(_, error)| error).filter(|error| error.kind() == ErrorKind::Compile);
                     if let Some(error) = &not_compiled {
                         static WARNED: Once = Once::new();
-                        WARNED.call_once(|| eprintln!("warning: a slower kernel is used: {error}"));
+                        // A standard error that is closed is no error.
+                        WARNED.call_once(|| {
+                            let _ = writeln!(io::stderr(), "warning: a slower kernel is used: {error}");
+                        });
                     }
                     return made.map(|plan| Self { not_compiled, ..plan });
                 }

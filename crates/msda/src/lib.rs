@@ -45,5 +45,5 @@ pub use error::{Error, ErrorKind, Result};
 pub use op::{Backend, GradientBuffers, Gradients, Inputs, Reference, ReferenceKind, backward, forward};
 pub use pack::pack;
 pub use problem::{Layout, Level, MAX_LEVEL_SIDE, Padding, Problem, Sampling, Spec, Types};
-pub use threads::{Threads, with_threads};
+pub use threads::{MOST_THREADS, Threads, threads_wanted, with_threads};
 pub use view::{Role, Strides, View, ViewMut};

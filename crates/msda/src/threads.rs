@@ -5,8 +5,11 @@
 use rayon::prelude::*;
 
 use std::cell::RefCell;
+use std::env;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::{Error, ErrorKind, Result};
 
 /// Threads of the caller, for programs that have a pool of their own.
 pub trait Threads: Send + Sync {
@@ -23,6 +26,24 @@ pub trait Threads: Send + Sync {
 /// The result has the same bits on any threads.
 pub fn with_threads<R>(threads: Arc<dyn Threads>, work: impl FnOnce() -> R) -> R {
     on(Pool::Caller(threads), work)
+}
+
+/// More threads than any machine has. Above this a number is a mistake: every one would be started.
+pub const MOST_THREADS: usize = 4096;
+
+/// The number of threads that the environment asks for: `MSDA_NUM_THREADS`, else `OMP_NUM_THREADS`.
+pub fn threads_wanted() -> Result<Option<usize>> {
+    let variable = |name| env::var(name).ok().filter(|text| !text.is_empty());
+    let number = |text: &str| text.trim().parse().ok().filter(|n| (1..=MOST_THREADS).contains(n));
+    let ours = "MSDA_NUM_THREADS";
+    let Some(text) = variable(ours) else {
+        // OpenMP also takes lists, which mean nothing here.
+        return Ok(variable("OMP_NUM_THREADS").and_then(|text| number(&text)));
+    };
+    number(&text).map(Some).ok_or_else(|| {
+        let expected = format!("a number from 1 to {MOST_THREADS}");
+        Error::new(ErrorKind::Format, ours, format!("{text:?}"), expected).hint("unset it to use every core")
+    })
 }
 
 /// The threads that loops of this thread run on.

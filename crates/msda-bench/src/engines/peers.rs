@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::python::Python;
 use crate::Unknown;
+use crate::files::cannot;
 use crate::record::{Device, Pass};
 
 /// The peers that are built in.
@@ -125,7 +126,7 @@ pub fn parse(text: &str) -> Result<Vec<Peer>> {
 pub fn load() -> Result<Vec<Peer>> {
     let built_in = parse(BUILT_IN).context("in the engines.toml of this program")?;
     let Some(path) = std::env::var_os("MSDA_ENGINES").map(PathBuf::from) else { return Ok(built_in) };
-    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let text = std::fs::read_to_string(&path).map_err(|why| cannot("read", &path, why))?;
     let own = parse(&text).with_context(|| format!("in {}", path.display()))?;
     Ok(joined(built_in, own))
 }

@@ -43,23 +43,36 @@ impl Registry {
 
     /// Refuses a name that no engine has. Opens nothing: torch or the GPU may still be missing.
     pub fn check(&self, name: &str) -> Result<()> {
-        if self.source(name).is_some() || ["torch", "torch-cuda"].contains(&name) {
+        if ["torch", "torch-cuda"].contains(&name) {
+            return Ok(());
+        }
+        if name.starts_with(peers::PREFIX) {
+            return peers::find(name).map(|_| ());
+        }
+        self.check_among(name, "engine", || {
+            let mut known = ["torch", "torch-cuda"].map(String::from).to_vec();
+            known.extend(peers::load()?.iter().map(peers::Peer::engine));
+            Ok(known)
+        })
+    }
+
+    /// The same for backends. Torch and peers run in processes of their own.
+    pub fn check_backend(&self, name: &str) -> Result<()> {
+        self.check_among(name, "engine of this process", || Ok(Vec::new()))
+    }
+
+    fn check_among(&self, name: &str, kind: &str, others: impl Fn() -> Result<Vec<String>>) -> Result<()> {
+        if self.source(name).is_some() {
             return Ok(());
         }
         if is_cuda(name) {
             return gpu::check(name).map_err(|why| Unknown::because(&why).into());
         }
-        if name.starts_with(peers::PREFIX) {
-            return peers::find(name).map(|_| ());
-        }
         let isa = name.strip_prefix("cpu-").is_some_and(|isa| isa.parse::<Isa>().is_ok());
         if isa || IN_PROCESS.contains(&name) {
             return Ok(());
         }
-        let mut known = in_process();
-        known.extend(["torch", "torch-cuda"].map(String::from));
-        known.extend(peers::load()?.iter().map(peers::Peer::engine));
-        Err(Unknown::new("engine", name, &known).into())
+        Err(Unknown::new(kind, name, &[in_process(), others()?].concat()).into())
     }
 
     /// Opens the engine called `name` with that many threads: torch, a peer, a GPU, or a backend of
@@ -81,7 +94,7 @@ impl Registry {
     /// Opens the backend called `name`. `cpu` is the best instruction set of this machine, `cuda`
     /// its GPU.
     pub fn backend(&self, name: &str) -> Result<Box<dyn Backend + Send>> {
-        self.check(name)?;
+        self.check_backend(name)?;
         if let Some(source) = self.source(name) {
             return source.backend(name);
         }
@@ -91,10 +104,7 @@ impl Registry {
             "cpu" => Ok(Box::new(Cpu::new())),
             _ if is_cuda(name) => gpu::backend(name),
             _ => {
-                let isa = name.strip_prefix("cpu-").and_then(|isa| isa.parse::<Isa>().ok());
-                let Some(isa) = isa else {
-                    return Err(Unknown::new("engine of this process", name, &in_process()).into());
-                };
+                let isa = name.strip_prefix("cpu-").unwrap_or(name).parse::<Isa>()?;
                 Ok(Box::new(Cpu::with_isa(isa).with_context(|| format!("engine {name}"))?))
             }
         }

@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
-use anyhow::{Context, ensure};
+use anyhow::{anyhow, ensure};
 use msda::{Error, ErrorKind};
 
 pub mod npy;
@@ -27,7 +27,7 @@ pub use tensor::{Data, Tensor};
 /// ```
 pub fn read(path: impl AsRef<Path>) -> anyhow::Result<BTreeMap<String, Tensor>> {
     let path = path.as_ref();
-    load(path).with_context(|| format!("cannot read '{}'", path.display()))
+    load(path).map_err(|why| cannot("read", path, why))
 }
 
 /// Writes tensors by name. An `.npy` file holds one tensor without its name.
@@ -35,7 +35,23 @@ pub fn read(path: impl AsRef<Path>) -> anyhow::Result<BTreeMap<String, Tensor>> 
 /// The file is renamed into place, so readers never see a part of it.
 pub fn write(path: impl AsRef<Path>, tensors: &[(String, Tensor)]) -> anyhow::Result<()> {
     let path = path.as_ref();
-    store(path, tensors).with_context(|| format!("cannot write '{}'", path.display()))
+    store(path, tensors).map_err(|why| cannot("write", path, why))
+}
+
+/// The error of a file or folder that cannot be used: what for, `read` or `write`, its path, why,
+/// and a hint where one helps.
+pub fn cannot(what: &str, path: &Path, why: impl Into<anyhow::Error>) -> anyhow::Error {
+    let why = why.into();
+    let hint = match (what, why.downcast_ref().map(io::Error::kind)) {
+        ("read", Some(io::ErrorKind::NotFound)) if path.is_relative() => std::env::current_dir()
+            .ok()
+            .map(|folder| format!("\nhint: it was looked for in {}", folder.display())),
+        ("write", Some(kind)) if kind != io::ErrorKind::StorageFull => {
+            Some("\nhint: choose a folder that you can write to".to_owned())
+        }
+        _ => None,
+    };
+    anyhow!("cannot {what} '{}': {why:#}{}", path.display(), hint.unwrap_or_default())
 }
 
 /// Whether it is an `.npy` file; otherwise it is a `.safetensors` file.

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::Unknown;
 use crate::record::Pass;
+use crate::terminal::note;
 
 /// The architecture to describe on a machine without a GPU.
 pub const USUAL: Arch = Arch::new(9, 0);
@@ -65,7 +66,7 @@ pub fn target(arch: Option<Arch>) -> Result<Target> {
     }
     let (target, here) = find_target(arch);
     if arch.is_none() && !here {
-        eprintln!("note: there is no GPU, so this is about {}", target.arch);
+        note(format_args!("note: there is no GPU, so this is about {}", target.arch));
     }
     Ok(target)
 }

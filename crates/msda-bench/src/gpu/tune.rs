@@ -17,6 +17,7 @@ use msda_cuda::{Operands, Request, Target};
 
 use crate::bench::Progress;
 use crate::check::Expected;
+use crate::files::cannot;
 use crate::gpu::kernels::whole_pass;
 use crate::parallel::{cores, in_parallel};
 use crate::record::Pass;
@@ -223,16 +224,14 @@ pub fn save(path: &Path, header: &Header, found: &[Tuned<'_>]) -> Result<()> {
     let old = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
+        Err(error) => return Err(cannot("read", path, error)),
     };
     let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    msda_cuda::jit::cache::create_folder(folder).with_context(|| format!("making {}", folder.display()))?;
+    msda_cuda::jit::cache::create_folder(folder).map_err(|why| cannot("write", folder, why))?;
     // Renamed into place, because programs may read it.
-    let new = tempfile::NamedTempFile::new_in(folder)
-        .with_context(|| format!("writing to {}", folder.display()))?;
-    std::fs::write(new.path(), merged(&old, header, found))
-        .with_context(|| format!("writing {}", new.path().display()))?;
-    new.persist(path).with_context(|| format!("writing {}", path.display()))?;
+    let new = tempfile::NamedTempFile::new_in(folder).map_err(|why| cannot("write", folder, why))?;
+    std::fs::write(new.path(), merged(&old, header, found)).map_err(|why| cannot("write", path, why))?;
+    new.persist(path).map_err(|why| cannot("write", path, why.error))?;
     Ok(())
 }
 

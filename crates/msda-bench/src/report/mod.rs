@@ -17,8 +17,9 @@ mod words;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
+use crate::files::cannot;
 use crate::record::{Ceiling, Record};
 
 pub use group::{Setting, dtype_order, positive};
@@ -84,10 +85,10 @@ pub fn advice(record: &Record) -> Option<String> {
 /// the paths of the two.
 pub fn write(records: &[Record], extensions: &Extensions, folder: &Path) -> Result<[PathBuf; 2]> {
     let page = sections::page(records, extensions)?;
-    std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    std::fs::create_dir_all(folder).map_err(|why| cannot("write", folder, why))?;
     let paths = ["report.html", "report.md"].map(|name| folder.join(name));
     for (path, text) in paths.iter().zip([html::html(&page), page::markdown(&page)]) {
-        std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+        std::fs::write(path, text).map_err(|why| cannot("write", path, why))?;
     }
     Ok(paths)
 }

@@ -9,11 +9,11 @@ use msda_bench::engines::{Plain, Registry};
 use msda_bench::record::Device;
 use msda_bench::report::number::{figure, times};
 use msda_bench::report::{Kind, Table};
-use msda_bench::terminal::{Bar, finish, make_folder, print, save, screen, typed};
+use msda_bench::terminal::{Bar, finish, make_folder, note, print, save, screen, typed};
 use msda_bench::workload::Workload;
 use msda_bench::{bench, gpu, random};
 
-use super::{DeviceArg, PassArg, dtype};
+use super::{DeviceArg, PassArg, dtype, whole};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -40,7 +40,7 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u32).range(1..))]
     random: Option<u32>,
     /// The seed of the random problems
-    #[arg(long, default_value_t = 1, requires = "random")]
+    #[arg(long, default_value_t = 1, requires = "random", value_parser = whole::<u64>)]
     seed: u64,
     /// A workload, a path to a .toml file, or 'all'; may be repeated
     #[arg(long, value_name = "NAME")]
@@ -58,8 +58,8 @@ pub(crate) struct Args {
     /// The pass to measure
     #[arg(long, value_enum, default_value = "both")]
     pass: PassArg,
-    /// Number of threads; may be repeated. One per core when absent
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    /// Number of threads; may be repeated. MSDA_NUM_THREADS, or one per core, when absent
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=msda::MOST_THREADS as i64))]
     threads: Vec<u16>,
     /// Print the record as JSON instead of tables
     #[arg(long)]
@@ -100,7 +100,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     } else {
         print(&random_table(&random::entries(&record)?))?;
     }
-    eprintln!("record: {}", path.display());
+    note(format_args!("record: {}", path.display()));
     let failed = record.skipped.len();
     ensure!(failed == 0, "{failed} measurements failed: the lines above and the record say why");
     Ok(())

@@ -12,11 +12,12 @@ use msda_bench::report::{Kind, Table};
 use msda_bench::workload::Workload;
 use msda_cuda::Target;
 use msda_cuda::driver::Arch;
+use msda_cuda::jit::cache::create_folder;
 use msda_cuda::jit::{Cache, Entry, Jit};
 use serde_json::json;
 
 use super::{PassArg, dtype};
-use msda_bench::terminal::{print, screen};
+use msda_bench::terminal::{make_folder, note, print, screen};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -77,7 +78,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
         Command::Build(build) => build.run(),
         Command::List { json } => list(cache, json),
         Command::Clear => {
-            eprintln!("{} compiled kernels deleted", cache.clear()?);
+            note(format_args!("{} compiled kernels deleted", cache.clear()?));
             Ok(())
         }
         Command::Path => match cache.folder() {
@@ -108,16 +109,25 @@ impl Build {
                 }
             }
         }
+        // For this user alone. Whether that worked is checked next.
+        let _ = create_folder(&self.out);
+        make_folder(&self.out)?;
         let cache = Cache::at(Some(self.out.clone()), Jit::On);
+        if let Some(why) = cache.warning() {
+            bail!("--out: {why}\nhint: choose a folder that only you can write to");
+        }
         let all: Vec<_> = all.into_values().collect();
-        eprintln!("compiling {} kernels", all.len());
+        note(format_args!("compiling {} kernels", all.len()));
         let failed: Vec<String> = in_parallel(cores(), &all, |unit| cache.get(unit).err())
             .into_iter()
             .flatten()
             .map(|why| why.to_string())
             .collect();
-        if let Some(why) = cache.warning().or(failed.first().map(String::as_str)) {
+        if let Some(why) = failed.first() {
             bail!("{} of {} kernels failed: {why}", failed.len(), all.len());
+        }
+        if let Some(why) = cache.warning() {
+            bail!("--out: {why}");
         }
         cache.publish()?;
         list(&cache, false)
@@ -156,7 +166,7 @@ fn list(cache: &Cache, as_json: bool) -> Result<()> {
         return print(&serde_json::to_string_pretty(&rows)?);
     }
     if entries.is_empty() {
-        eprintln!("no compiled kernels");
+        note("no compiled kernels");
         return Ok(());
     }
     let table = Table::default().words(["arch"]).column("KiB", Kind::Number, 1);
@@ -171,7 +181,7 @@ fn list(cache: &Cache, as_json: bool) -> Result<()> {
     }
     print(&table.text(screen().width, false))?;
     let bytes: u64 = entries.iter().map(|e| e.bytes).sum();
-    eprintln!("{} kernels, {:.1} MiB", entries.len(), bytes as f64 / f64::from(1 << 20));
+    note(format_args!("{} kernels, {:.1} MiB", entries.len(), bytes as f64 / f64::from(1 << 20)));
     Ok(())
 }
 

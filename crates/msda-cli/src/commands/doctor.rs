@@ -85,7 +85,8 @@ fn examine() -> Vec<Finding> {
 
 fn threads(cores: usize) -> Finding {
     let threads = rayon::current_num_threads();
-    let hint = "RAYON_NUM_THREADS limits the threads; unset it to use every core";
+    let hint = "MSDA_NUM_THREADS, OMP_NUM_THREADS or RAYON_NUM_THREADS limits the threads; unset it to \
+                use every core";
     let few = threads < cores;
     finding("threads", !few, format!("{threads} of {cores} cores"), few.then(|| hint.into()))
 }

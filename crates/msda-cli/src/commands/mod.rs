@@ -12,6 +12,8 @@ pub(crate) mod run;
 pub(crate) mod tune;
 pub(crate) mod verify;
 
+use std::str::FromStr;
+
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use msda::Dtype;
 use msda_bench::record::{Device, Pass};
@@ -61,6 +63,11 @@ impl PassArg {
     pub(crate) fn all(self) -> Vec<Pass> {
         self.only().map_or_else(|| vec![Pass::Forward, Pass::Backward], |only| vec![only])
     }
+}
+
+/// Reads a whole number, for options without a range.
+pub(crate) fn whole<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "expected a whole number, 0 or more".into())
 }
 
 /// Reads the name of a value type.

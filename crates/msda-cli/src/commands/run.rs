@@ -9,7 +9,9 @@ use msda_bench::evaluation::{Evaluation, Tensors};
 use msda_bench::files;
 use msda_bench::workload::layout;
 
+use super::whole;
 use msda_bench::engines::Registry;
+use msda_bench::terminal::note;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -45,10 +47,12 @@ pub(crate) struct Args {
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
     /// The levels as HxW, instead of the tensor spatial_shapes
-    #[arg(long, value_name = "HxW,...", value_delimiter = ',', value_parser = level)]
+    #[arg(long, value_name = "HxW,...", value_delimiter = ',', value_parser = level,
+        allow_hyphen_values = true)]
     levels: Vec<(usize, usize)>,
     /// The points of each level, where they differ
-    #[arg(long, value_name = "P,...", value_delimiter = ',')]
+    #[arg(long, value_name = "P,...", value_delimiter = ',', value_parser = whole::<usize>,
+        allow_hyphen_values = true)]
     points: Vec<usize>,
     /// The memory layout of value. In `ring` each level has a ring of zero pixels around it, which
     /// count as positions
@@ -87,13 +91,13 @@ fn layouts() -> impl TypedValueParser<Value = Layout> {
 
 fn level(text: &str) -> Result<(usize, usize), String> {
     let parsed = text.split_once('x').and_then(|(h, w)| Some((h.parse().ok()?, w.parse().ok()?)));
-    parsed.ok_or_else(|| format!("got '{text}', expected HEIGHTxWIDTH such as 92x160"))
+    parsed.ok_or_else(|| "expected HEIGHTxWIDTH such as 92x160".into())
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
     let registry = Registry::default();
     let engine = args.device.unwrap_or(args.engine);
-    registry.check(&engine)?;
+    registry.check_backend(&engine)?;
     check_output(&args.output, &args.inputs)?;
     let mut tensors = Tensors::new();
     for path in &args.inputs {
@@ -122,7 +126,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
         );
     }
     if !unused.is_empty() {
-        eprintln!("note: not used: {}", unused.join(", "));
+        note(format_args!("note: not used: {}", unused.join(", ")));
     }
     let one_file = args.output.extension().is_some_and(|e| e == "npy");
     ensure!(
@@ -132,9 +136,9 @@ pub(crate) fn main(args: Args) -> Result<()> {
     );
     let results = evaluation.run(&*backend)?;
     files::write(&args.output, &results)?;
-    eprintln!("{}: {}", backend.name(), evaluation.problem);
+    note(format_args!("{}: {}", backend.name(), evaluation.problem));
     for (name, tensor) in &results {
-        eprintln!("{name} {:?} -> {}", tensor.shape, args.output.display());
+        note(format_args!("{name} {:?} -> {}", tensor.shape, args.output.display()));
     }
     Ok(())
 }

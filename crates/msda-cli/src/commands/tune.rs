@@ -12,8 +12,8 @@ use msda_cuda::driver::Device;
 use msda_cuda::kernels::Kernel;
 use serde_json::json;
 
-use super::{PassArg, dtype};
-use msda_bench::terminal::{Bar, print};
+use super::{PassArg, dtype, whole};
+use msda_bench::terminal::{Bar, note, print};
 
 /// Kernels to print per problem.
 const TOP: usize = 10;
@@ -51,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
     /// The number of the GPU
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole::<usize>)]
     gpu: usize,
     /// The file for the results; MSDA_TUNED, or tuned.txt in the folder of the cache, when absent
     #[arg(long, value_name = "FILE")]
@@ -83,7 +83,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     } else {
         print(&found.iter().map(to_text).collect::<Vec<_>>().join("\n"))?;
     }
-    eprintln!("tuned: {}", path.display());
+    note(format_args!("tuned: {}", path.display()));
     Ok(())
 }
 
@@ -102,9 +102,10 @@ fn jobs(args: &Args, device: &Device) -> Result<Vec<Job>> {
         for (dtype, pass) in dtypes.iter().flat_map(|&dtype| passes.iter().map(move |&pass| (dtype, pass))) {
             let job = Job::new(device, &workload, dtype, pass, args.limit as usize)?;
             match jobs.iter().find(|other| other.class == job.class) {
-                Some(other) => {
-                    eprintln!("note: {name} {dtype} {pass} has the same class as {}", other.workload.name)
-                }
+                Some(other) => note(format_args!(
+                    "note: {name} {dtype} {pass} has the same class as {}",
+                    other.workload.name
+                )),
                 None => jobs.push(job),
             }
         }

@@ -9,8 +9,8 @@ use msda_bench::verify::{self, Checked, Outcome, Subject};
 use msda_bench::workload::{BUILT_IN, Workload};
 use serde_json::json;
 
-use super::{DeviceArg, PassArg};
-use msda_bench::terminal::{Bar, groups, print, screen};
+use super::{DeviceArg, PassArg, whole};
+use msda_bench::terminal::{Bar, groups, note, print, screen};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -42,11 +42,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     group: Vec<String>,
     /// The first seed of the random cases
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = whole::<u64>)]
     seed: u64,
     /// The number of seeds
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
-    seeds: u64,
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    seeds: u32,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -57,7 +57,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
 }
 
 fn run_battery(args: &Args) -> Result<()> {
-    let seeds: Vec<u64> = (args.seed..args.seed.saturating_add(args.seeds)).collect();
+    let seeds: Vec<u64> = (args.seed..args.seed.saturating_add(args.seeds.into())).collect();
     let groups = groups(&args.group)?;
     let subjects = subjects(args, &seeds)?;
     let totals = verify::battery(&subjects, &groups, &seeds, &mut Bar::default());
@@ -132,7 +132,7 @@ fn check_outputs(args: &Args) -> Result<()> {
         |c: &Checked, why: &str| format!("{} {} {} {}: {why}", c.workload, c.pass, c.dtype, c.engine);
     for c in &checked {
         if let Outcome::Skipped(why) = &c.outcome {
-            eprintln!("skipped: {}", describe(c, why));
+            note(format_args!("skipped: {}", describe(c, why)));
         }
     }
     let wrong = |c: &Checked| match &c.outcome {

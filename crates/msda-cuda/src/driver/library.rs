@@ -66,7 +66,7 @@ fn query_version() -> Result<(u32, u32)> {
     let library = library().map_err(|_| {
         let got = "none (no NVIDIA driver was found)";
         Error::new(ErrorKind::Unsupported, "GPU", got, "an NVIDIA GPU with its driver")
-            .hint("install NVIDIA's driver, or use a machine with a GPU; `msda doctor` has details")
+            .hint("install NVIDIA's driver, or use a machine with a GPU")
     })?;
     // By itself, because an old driver lacks other functions.
     // SAFETY: the type is that of cuda.h, and the library is never unloaded.
