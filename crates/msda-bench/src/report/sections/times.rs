@@ -29,7 +29,7 @@ pub(super) fn parts(run: &Record, extensions: &Extensions) -> Vec<Part> {
 
 /// The meaning of the columns.
 pub(super) const LEGEND: &str = "In the tables, the number in parentheses is the time divided by ours. p10..p90: 80 % of \
-    our runs took between these times. Floor: our share of the speed that the measured ceilings of the machine allow. \
+    our runs took between these times. Of limit: our share of the speed that the measured ceilings of the machine allow. \
     Host: host time of a launch. Warm: replayed from a CUDA graph with warm caches. ~: outside the tolerance, because \
     the engine rounds locations or sums to 16 bits.";
 
@@ -39,7 +39,7 @@ type Extra = (&'static str, fn(&Measurement) -> String);
 /// The last two are of the GPU.
 const EXTRAS: [Extra; 4] = [
     ("p10..p90", Measurement::spread),
-    ("floor", |m| percent(m.reached())),
+    ("of limit", |m| percent(m.reached())),
     ("host", |m| maybe(m.host_us)),
     ("warm", |m| maybe(m.replay.map(|replay| replay.warm * 1e3))),
 ];
