@@ -28,10 +28,10 @@ pub(super) fn parts(run: &Record, extensions: &Extensions) -> Vec<Part> {
 }
 
 /// The meaning of the columns.
-pub(super) const LEGEND: &str = "In the tables, the number in parentheses is the time divided by ours. p10..p90: 80 % of \
-    our runs took between these times. Of limit: our share of the speed that the measured ceilings of the machine allow. \
-    Host: host time of a launch. Warm: replayed from a CUDA graph with warm caches. ~: outside the tolerance, because \
-    the engine rounds locations or sums to 16 bits.";
+pub(super) const LEGEND: &str = "In the tables, the number in parentheses is the time divided by ours. p10..p90: \
+    80 % of our runs took between these times. Of limit: our share of the speed that the measured ceilings of the \
+    machine allow. Host: host time of a launch. Warm: replayed from a CUDA graph with warm caches. ~: outside the \
+    tolerance, because the engine rounds locations or sums to 16 bits.";
 
 /// A column besides those of engines: its title and the text of our time.
 type Extra = (&'static str, fn(&Measurement) -> String);
