@@ -17,8 +17,7 @@ pub fn cores() -> usize {
 /// Sets how many threads compute on the CPU: as many as the environment asks for, as in the Python
 /// package, else what rayon does, one per core.
 pub fn set_threads() -> Result<()> {
-    let wanted = msda::threads_wanted().map_err(|error| error.hint("unset it to use every core"))?;
-    if let Some(threads) = wanted {
+    if let Some(threads) = msda::threads_wanted()? {
         rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
     }
     Ok(())

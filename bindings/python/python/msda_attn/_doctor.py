@@ -132,7 +132,8 @@ def _examine_threads(torch: Any) -> Finding:
     try:
         for_arrays = _native.cpu_threads()
     except ValueError as error:
-        return Finding("threads", False, str(error), "calls with arrays fail until it is one", True)
+        text, _, hint = str(error).partition("\nhint: ")
+        return Finding("threads", False, text, f"{hint}; until then calls with arrays fail", True)
     threads = torch.get_num_threads() if torch else for_arrays
     few = threads < cores
     return Finding(

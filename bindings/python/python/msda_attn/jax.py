@@ -57,7 +57,10 @@ def _check(given: dict[str, jax.Array], levels: tuple, numbers: tuple[int, int])
     out calls whose results nobody needs."""
     for name, array in given.items():
         if not all(isinstance(size, int) for size in array.shape):
-            raise ValueError(f"{name}: got shape {array.shape}, expected sizes that are numbers")
+            raise ValueError(
+                f"{name}: got shape {array.shape}, expected sizes that are numbers\n"
+                "hint: export a function for each size that you need"
+            )
     # Without data only types and sizes count.
     floats = ((0, a.dtype.name, a.shape, (0,) * a.ndim) for a in given.values())
     _native.check(native_call(floats, levels, *numbers))

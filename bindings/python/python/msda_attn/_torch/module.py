@@ -242,7 +242,7 @@ class MSDeformAttn(nn.Module):
         Returns:
             Locations `(batch, queries, heads, samples, 2)` as (x, y) and weights `(batch, queries,
             heads, samples)`, with the points of all levels in one dimension. `forward` computes
-            the same inside the operator, in float32 for 16-bit tensors, and so are these.
+            the same inside the operator. For 16-bit tensors both are in float32, as there.
         """
         spatial_shapes = listed(spatial_shapes)
         self._check(query, reference_points, spatial_shapes)
