@@ -212,6 +212,14 @@ def test_a_wrong_gradient_is_refused(device, wrong, message):
         torch.ops.msda.ms_deform_attn_backward(wrong(grad), *inputs, 0, 0, 7)
 
 
+@pytest.mark.parametrize("wanted", [8, -1, 1 << 40])
+def test_gradients_that_do_not_exist_are_refused(device, wanted):
+    inputs = problem(device=device)
+    grad = torch.ones(2, 7, 24, device=device)
+    with pytest.raises((RuntimeError, ValueError), match=f"wanted: got {wanted}, expected a sum"):
+        torch.ops.msda.ms_deform_attn_backward(grad, *inputs, 0, 0, wanted)
+
+
 @gpu
 def test_devices_must_not_be_mixed():
     inputs = problem(device="cuda")

@@ -312,6 +312,10 @@ fn run_backward<const T: usize>(
     levels: Levels,
     wanted: Wanted,
 ) -> Result<[Owned; T]> {
+    // A bit per floating-point tensor.
+    if wanted.0 >> T != 0 {
+        return Err(Refused::value("wanted", wanted.0, format!("a sum of bits below {}", 1 << T)));
+    }
     let (floats, levels) = (dense(floats, 3)?, dense_levels(levels)?);
     let [grad] = dense([grad], 2)?;
     let (call, place) = call(api, &floats, &levels)?;

@@ -105,6 +105,9 @@ def _forward(value, shapes, starts, reference, locations, weights, options, poin
 
 
 def _backward(grad, value, shapes, starts, reference, locations, weights, options, points, wanted):
+    bits = 1 << (3 if reference is None else 4)
+    if not 0 <= wanted < bits:
+        raise ValueError(f"wanted: got {wanted}, expected a sum of bits below {bits}")
     call, kept = _call(value, shapes, starts, reference, locations, weights, options, points)
     grad = _dense(grad, 2)
     # In the order of the bits of `wanted`.
