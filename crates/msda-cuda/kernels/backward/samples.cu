@@ -23,7 +23,7 @@
 // column g of the two rows of the product is used. But no number is converted, and no sum is
 // exchanged.
 //
-// FUSED: the kernel stores the softmax of each query and head too, for the gradient of value.
+// FUSED: the kernel stores the weights of all samples too, for the gradient of value.
 //
 // Bound by: as the forward pass, the L1 data path if queries are many, loads in flight if few.
 #include "common/group.cuh"
@@ -38,9 +38,9 @@ static_assert(sizeof(WarpStage) * WARPS == SHARED_BYTES, "host and kernel disagr
 
 constexpr bool WANT_TAPS = WANT_LOCATIONS || WANT_WEIGHTS || WANT_POINTS;
 constexpr int TAPS_PER_LANE = NEAREST ? 1 : 4 / TAP_COLUMNS;
-// Levels are in shared memory, or there are reference points, and all samples of a lane lie on one
-// level: it is not read again for each sample.
-constexpr bool READS_LEVEL_ONCE = (DEVICE_LEVELS || FUSED) && LANE_LEVEL;
+// Levels are in shared memory, or there are reference points, and all samples of a lane in a pass
+// lie on one level: it is not read again for each sample.
+constexpr bool READS_LEVEL_ONCE = (DEVICE_LEVELS && LANE_LEVEL) || ONE_REFERENCE;
 
 // A located sample, as its lane needs it afterwards.
 struct Placed {
@@ -247,7 +247,6 @@ struct Item {
     int image, query, head;
     bool active;
     int first_sample; // that the lane locates in the first pass
-    int lane_level;   // READS_LEVEL_ONCE: of the lane's samples
 
     // Its place in tensors of (image, query, head).
     __device__ __forceinline__ i64 index(const Args &args) const {
@@ -258,40 +257,46 @@ struct Item {
     }
 };
 
-// The level of all samples of a lane, and the query's reference point there, if READS_LEVEL_ONCE.
+// READS_LEVEL_ONCE: the level of all samples of a lane in a pass, and the query's reference point
+// there.
 struct LaneLevel {
     Level level;
     Reference reference{};
-    __device__ __forceinline__ LaneLevel(const Args &args, const Item &item)
-        : level(level_at(args, item.lane_level)) {
-        if (FUSED && READS_LEVEL_ONCE) {
-            reference = reference_of(args, item.image, item.query, item.lane_level, level);
-        }
+    __device__ __forceinline__ LaneLevel(const Args &args, const Item &item,
+                                         const RawReference &raw, int pass)
+        : level(level_at(args, READS_LEVEL_ONCE ? level_in(args, item, pass) : 0)) {
+        if (ONE_REFERENCE) reference = raw.on(args, level_in(args, item, pass), level);
     }
     __device__ __forceinline__ Reference reference_on(const Args &args, const Item &item, int l,
                                                       const Level &level) const {
-        return READS_LEVEL_ONCE ? reference : reference_of(args, item.image, item.query, l, level);
+        return ONE_REFERENCE ? reference : reference_of(args, item.image, item.query, l, level);
+    }
+
+  private:
+    __device__ __forceinline__ static int level_in(const Args &args, const Item &item, int pass) {
+        return level_or_last(args, pass + item.first_sample);
     }
 };
 
 // Locates the samples of a lane in the pass that begins with sample `pass`.
 __device__ __forceinline__ LanePositions locate_samples(const Args &args, const Item &item,
-                                                        const RawSamples &raw,
-                                                        const Softmax &softmax, int pass,
+                                                        const RawInputs &raw,
+                                                        const GroupSoftmax &softmax, int pass,
                                                         Placed (&placed)[SAMPLES_PER_LANE]) {
     LanePositions positions;
     float xy[2 * SAMPLES_PER_LANE], weights[SAMPLES_PER_LANE];
-    raw.widen_to(xy, weights);
-    const LaneLevel lane_level(args, item);
+    raw.samples.widen_to(xy, weights);
+    if (FUSED) softmax.weigh(weights);
+    const LaneLevel lane_level(args, item, raw.reference, pass);
 #pragma unroll
     for (int i = 0; i < SAMPLES_PER_LANE; i++) {
         const int s = pass + item.first_sample + i, l = level_or_last(args, s);
         const Level &level = READS_LEVEL_ONCE ? lane_level.level : level_at(args, l);
         const bool exists = item.has(s);
-        float x = xy[2 * i], y = xy[2 * i + 1], weight = weights[i];
-        if (FUSED && exists)
-            unfuse(lane_level.reference_on(args, item, l, level), softmax, x, y, weight);
-        positions.sample[i] = Position(place(placed[i], exists, x, y, exists ? weight : 0, level));
+        float x = xy[2 * i], y = xy[2 * i + 1];
+        if (FUSED && exists) add_reference(lane_level.reference_on(args, item, l, level), x, y);
+        const float weight = exists ? weights[i] : 0;
+        positions.sample[i] = Position(place(placed[i], exists, x, y, weight, level));
     }
     return positions;
 }
@@ -339,9 +344,10 @@ __device__ __forceinline__ void stage_dots(const Args &args, const Lane &lane, W
 // The gradients of the samples of a lane, from the staged dot products. FUSED: those of offsets.
 __device__ __forceinline__ void compute_gradients(const Args &args, const Item &item,
                                                   const WarpStage &stage, int slot, int pass,
+                                                  const RawReference &raw,
                                                   const Placed (&placed)[SAMPLES_PER_LANE],
                                                   SampleGradient (&to)[SAMPLES_PER_LANE]) {
-    const LaneLevel lane_level(args, item);
+    const LaneLevel lane_level(args, item, raw, pass);
 #pragma unroll
     for (int i = 0; i < SAMPLES_PER_LANE; i++) {
         const int s = pass + item.first_sample + i, l = level_or_last(args, s);
@@ -371,6 +377,31 @@ __device__ __forceinline__ void store_weights(const Args &args, const Item &item
                                               const float (&x)[SAMPLES_PER_LANE]) {
     store_samples<WEIGHT, 1, GRAD_WEIGHT_ALIGN>(
         args.grad_weights.address(item.image, item.query, item.head), pass + item.first_sample, x);
+}
+
+// FUSED: stores the weights of the lane's samples of a pass, for the gradient of value: per plane
+// and level, in the order of tiles.cuh.
+__device__ __forceinline__ void store_softmax(const Args &args, const Item &item, int pass,
+                                              const Placed (&placed)[SAMPLES_PER_LANE]) {
+    // Samples that are stored together: on one level, all there or none.
+    constexpr int TOGETHER =
+        UNIFORM_POINTS > 0 && UNIFORM_POINTS % SAMPLES_PER_LANE == 0 ? SAMPLES_PER_LANE : 1;
+    const i64 plane = i64(item.image) * args.heads + item.head;
+    float *of_plane = args.softmax + plane * SAMPLES * args.queries;
+#pragma unroll
+    for (int i = 0; i < SAMPLES_PER_LANE; i += TOGETHER) {
+        const int s = pass + item.first_sample + i;
+        if (!FULL_PASSES && s >= SAMPLES) continue;
+        const int l = level_of(args, s), first = args.level[l].first_sample;
+        const int end =
+            l + 1 < LEVELS ? args.level[l + 1 < LEVELS ? l + 1 : 0].first_sample : SAMPLES;
+        const int points = UNIFORM_POINTS > 0 ? UNIFORM_POINTS : end - first;
+        float x[TOGETHER];
+#pragma unroll
+        for (int k = 0; k < TOGETHER; k++) x[k] = placed[i + k].weight;
+        float *to = of_plane + i64(first) * args.queries + i64(item.query) * points + (s - first);
+        store_narrowed<F32, TOGETHER, 16>(reinterpret_cast<char *>(to), x);
+    }
 }
 
 // FUSED: the weights of all samples of the lane and their gradients. The gradient of a logit needs
@@ -419,29 +450,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     const bool active = query >= 0 && head < args.heads;
     if (!__any_sync(0xffffffffu, active)) return;
     const int first_sample = lane.in_group * SAMPLES_PER_LANE;
-    const Item item{image,
-                    active ? query : 0,
-                    active ? head : 0,
-                    active,
-                    first_sample,
-                    READS_LEVEL_ONCE ? level_of(args, min(first_sample, SAMPLES - 1)) : 0};
+    const Item item{image, active ? query : 0, active ? head : 0, active, first_sample};
     const HeadRows rows{args.value.address(image, lane.tap_column, item.head) + lane.row_offset,
                         args.value.row_stride};
     const char *locations = args.locations.address(image, item.query, item.head) +
                             first_sample * (2 * size_of<LOCATION>);
     const char *logits = args.weights.address(image, item.query, item.head);
     const char *weights = logits + first_sample * size_of<WEIGHT>;
-    RawSamples raw;
-    raw.load(active, locations, weights, 0, lane.in_group);
-    Softmax softmax{0, 0};
-    if (FUSED) {
-        softmax = PASSES == 1 ? softmax_of(raw, lane.in_group, active)
-                              : softmax_of(logits, lane.in_group, active);
-        if (args.softmax && active && lane.in_group == 0) args.softmax[item.index(args)] = softmax;
-    }
-    if (!WANT_TAPS) return;
+    RawInputs raw;
+    auto load_inputs = [&](int pass) {
+        raw.load(args, active, locations, weights, image, item.query, pass, lane.in_group);
+    };
+    load_inputs(0);
+    GroupSoftmax softmax;
+    if (FUSED) softmax.compute(raw.samples, logits, lane.in_group, active);
     Gradient gradient;
-    load_gradient(gradient, args.output.address(image, item.query, item.head) + lane.row_offset);
+    if (WANT_TAPS) {
+        load_gradient(gradient,
+                      args.output.address(image, item.query, item.head) + lane.row_offset);
+    }
     if (STRIP_HEIGHT == 0) publish_level(args, loaded);
     KeptWeights kept;
     const int own_slot = slot_of(lane.group(), lane.in_group);
@@ -451,13 +478,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         __syncwarp();
         Placed placed[SAMPLES_PER_LANE];
         stage.positions[own_slot] = locate_samples(args, item, raw, softmax, pass, placed);
+        if (FUSED && args.softmax && active) store_softmax(args, item, pass, placed);
         __syncwarp();
-        const int next_pass = pass + SAMPLES_PER_PASS;
-        if (next_pass < SAMPLES) raw.load(active, locations, weights, next_pass, lane.in_group);
+        const RawReference reference = raw.reference;
+        if (pass + SAMPLES_PER_PASS < SAMPLES) load_inputs(pass + SAMPLES_PER_PASS);
+        if (!WANT_TAPS) continue;
         stage_dots(args, lane, stage, rows, gradient, pass);
         __syncwarp();
         SampleGradient gradients[SAMPLES_PER_LANE];
-        compute_gradients(args, item, stage, own_slot, pass, placed, gradients);
+        compute_gradients(args, item, stage, own_slot, pass, reference, placed, gradients);
         if (FUSED && WANT_WEIGHTS) kept.keep(item, pass, placed, gradients);
         if (active && WANT_LOCATIONS) store_locations(args, item, pass, gradients);
         if (active && WANT_WEIGHTS && !FUSED) {

@@ -20,7 +20,7 @@ struct Args {
     const i64 *shapes;       // (height, width) of each level; null if the table has them
     const i64 *starts;       // first position of each level; null if the table has them
     const LevelEntry *table; // null if the table is `level`
-    Softmax *softmax;        // FUSED: of each image, query and head; may be null
+    Wide *softmax;           // FUSED: the weights of all samples, per plane and level; may be null
     Pair *grad_points;       // FUSED: gradients of the locations of all samples, if they are wanted
     i64 batch, queries, heads, channels, levels, positions, samples;
     LevelEntry level[INLINE_LEVELS > 0 ? INLINE_LEVELS : 1];
@@ -37,6 +37,15 @@ __device__ __forceinline__ i64 level_of(const Args &args, i64 s) {
     i64 l = 0;
     while (l + 1 < args.levels && s >= table[l + 1].first_sample) l++;
     return l;
+}
+
+// Where the weight of a sample is among those of all planes: per plane and level, in the order of
+// tiles.cuh.
+__device__ __forceinline__ i64 place_in_planes(const Args &args, i64 plane, i64 query, i64 s) {
+    const LevelEntry *table = INLINE_LEVELS > 0 ? args.level : args.table;
+    const i64 l = level_of(args, s), first = table[l].first_sample;
+    const i64 end = l + 1 < args.levels ? i64(table[l + 1].first_sample) : args.samples;
+    return (plane * args.samples + first) * args.queries + query * (end - first) + s - first;
 }
 
 // The gradients of a sample: of its weight, and of its location in normalised coordinates.
@@ -83,8 +92,12 @@ extern "C" __global__ void __launch_bounds__(256)
         const char *grad_output = args.grad_output.at(image, query, head);
         Softmax softmax{0, 1};
         if (FUSED) {
-            softmax = softmax_of<32>(weights, samples);
-            if (args.softmax && lane == 0) args.softmax[index] = softmax;
+            softmax = softmax_of_all<32>(weights, samples);
+            for (i64 s = lane; args.softmax && s < samples; s += 32) {
+                const i64 plane = image * args.heads + head;
+                args.softmax[place_in_planes(args, plane, query, s)] =
+                    softmax.weight_of(load<WEIGHT>(weights, s));
+            }
         }
         if (!WANT_LOCATIONS && !WANT_WEIGHTS && !WANT_POINTS) continue;
         Wide mean = 0;

@@ -38,7 +38,6 @@
 //   ARGS_BYTES ARGS_FIELDS  the argument of the host: see CHECK_ARGS
 #pragma once
 #include "common/level_table.cuh"
-#include "common/softmax.cuh"
 #include "common/taps.cuh"
 #include "common/tensor.cuh"
 #include "common/warp.cuh"
@@ -47,7 +46,6 @@ static_assert(UNIFORM_POINTS == 0 || UNIFORM_POINTS * LEVELS == SAMPLES, "sample
 static_assert(INLINE_LEVELS == 0 || INLINE_LEVELS >= LEVELS, "the table has all levels");
 static_assert(FUSED == 0 || FUSED == 2 || FUSED == 4, "numbers per reference point");
 typedef Element<VALUE>::Wide Wide;
-typedef SoftmaxOf<Wide> Softmax;
 
 constexpr int TILE_WIDTH = HOST_TILE_WIDTH, TILE_HEIGHT = HOST_TILE_HEIGHT,
               TILE_PIXELS = TILE_WIDTH * TILE_HEIGHT;
@@ -66,7 +64,7 @@ struct Args {
     const LevelEntry *table; // null if the table is `level`
     Record *records;         // per plane, level and chunk, sorted; sums in value_atomic.cu
     End *ends;               // see Ends
-    const Softmax *softmax;  // FUSED: per image, query and head
+    const Wide *softmax;     // FUSED: see softmax_of
     i64 records_per_plane;
     int batch, queries, heads, channels;
     int positions, bin_capacity;
@@ -181,6 +179,12 @@ __device__ __forceinline__ Wide pixel_of(Wide t, int extent) {
                      : multiply_add_once(t, Wide(extent), Wide(-0.5));
     if (BORDER) x = x <= 0 ? 0 : x >= Wide(extent - 1) ? Wide(extent - 1) : x;
     return NEAREST ? rint(x) : x;
+}
+
+// FUSED: the weights of a plane and level, by the index of the sample.
+__device__ __forceinline__ const Wide *softmax_of(const Args &args, const TileLevel &level,
+                                                  i64 plane) {
+    return args.softmax + (plane * SAMPLES + level.first_sample) * args.queries;
 }
 
 // FUSED: from an offset to a location on level l, given the reference point of the query.
@@ -361,22 +365,23 @@ struct RecordsOfRows {
         const TileLevel &level = levels.level[l];
         const u32 in_level = i - first_record(args, level, 0), size = u32(args.chunk_samples);
         const u32 first = in_level / size * size; // sample of the chunk
+        const u32 index = first + args.records[plane * args.records_per_plane + i];
         int sample;
-        const int query = query_of_sample(first + args.records[plane * args.records_per_plane + i],
-                                          level, sample);
+        const int query = query_of_sample(index, level, sample);
         Wide xy[2], weight[1];
         load_wide<LOCATION, 2, LOCATION_ALIGN>(
             args.locations.at(image, query, head) + i64(sample) * (2 * size_of<LOCATION>), xy);
-        load_wide<WEIGHT, 1, WEIGHT_ALIGN>(
-            args.weights.at(image, query, head) + i64(sample) * size_of<WEIGHT>, weight);
+        if (FUSED) {
+            weight[0] = softmax_of(args, level, plane)[index];
+        } else {
+            load_wide<WEIGHT, 1, WEIGHT_ALIGN>(
+                args.weights.at(image, query, head) + i64(sample) * size_of<WEIGHT>, weight);
+        }
         if (FUSED) {
             Wide reference[FUSED ? FUSED : 1];
             load_wide<LOCATION, FUSED ? FUSED : 1, REFERENCE_ALIGN>(
                 args.reference.at(image, query, l), reference);
             add_reference(reference, levels, l, xy[0], xy[1]);
-            weight[0] =
-                args.softmax[(i64(image) * args.queries + query) * args.heads + head].weight_of(
-                    weight[0]);
         }
         const bool counts = place(xy[0], xy[1], level);
         return PlacedSample{query, xy[0], xy[1], weight[0], counts};

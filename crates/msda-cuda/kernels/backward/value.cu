@@ -176,9 +176,8 @@ struct Steps {
 // A sample on its way through the pipeline.
 struct Raw {
     Packed<LOCATION, 2, LOCATION_ALIGN> xy;
-    Packed<WEIGHT, 1, WEIGHT_ALIGN> weight;
+    Packed<FUSED ? F32 : WEIGHT, 1, FUSED ? 4 : WEIGHT_ALIGN> weight;
     Packed<LOCATION, FUSED ? FUSED : 1, REFERENCE_ALIGN> reference;
-    Softmax softmax;
 };
 
 constexpr u32 BUFFER_BYTES = 32 * PARTS * 16; // rows of gradients of a step
@@ -187,14 +186,17 @@ constexpr u32 BUFFER_BYTES = 32 * PARTS * 16; // rows of gradients of a step
 struct Loader {
     const Unit &unit;
     u32 lane;
-    const char *locations, *weights, *gradients; // of the plane; gradients: the piece of this lane
-    u32 own_piece;                               // where the lane copies its pieces to
+    // Of the plane; gradients: the piece of this lane; weights, if FUSED: of the plane and level.
+    const char *locations, *weights, *gradients;
+    u32 own_piece; // where the lane copies its pieces to
 
     __device__ __forceinline__ Loader(const Unit &unit, WarpStage &stage, u32 lane)
         : unit(unit), lane(lane) {
         const Args &args = unit.args;
         locations = keep(args.locations.at(unit.image, 0, unit.head));
-        weights = keep(args.weights.at(unit.image, 0, unit.head));
+        weights =
+            keep(FUSED ? reinterpret_cast<const char *>(softmax_of(args, unit.level(), unit.plane))
+                       : args.weights.at(unit.image, 0, unit.head));
         gradients = keep(args.grad_output.at(unit.image, 0, unit.head) +
                          blockIdx.y * (CHUNK * ELEMENT) + lane % PARTS * 16);
         const uint4 *piece = &stage.rows[0][piece_of(lane / PARTS, lane % PARTS)];
@@ -204,8 +206,9 @@ struct Loader {
     // samples to a buffer; PARTS lanes copy a row.
     __device__ __forceinline__ void load(Raw &raw, const Step &step, int buffer) const {
         const Args &args = unit.args;
+        const u32 index = step.chunk_first + step.record;
         int sample;
-        const int query = query_of_sample(step.chunk_first + step.record, unit.level(), sample);
+        const int query = query_of_sample(index, unit.level(), sample);
 #pragma unroll
         for (int i = 0; i < PARTS; i++) {
             const int other = __shfl_sync(0xffffffffu, query, i * (32 / PARTS) + lane / PARTS);
@@ -217,12 +220,12 @@ struct Loader {
         asm volatile("cp.async.commit_group;" ::: "memory");
         raw.xy.load_cached(address_mad(locations, query, int(args.locations.stride[1])) +
                            sample * (2 * size_of<LOCATION>));
-        raw.weight.load_cached(address_mad(weights, query, int(args.weights.stride[1])) +
-                               sample * size_of<WEIGHT>);
         if (FUSED) {
+            raw.weight.load_cached(weights + i64(index) * 4);
             raw.reference.load_cached(args.reference.at(unit.image, query, unit.l));
-            raw.softmax =
-                args.softmax[(i64(unit.image) * args.queries + query) * args.heads + unit.head];
+        } else {
+            raw.weight.load_cached(address_mad(weights, query, int(args.weights.stride[1])) +
+                                   sample * size_of<WEIGHT>);
         }
     }
 };
@@ -238,7 +241,6 @@ __device__ __forceinline__ bool stage_shares(const Unit &unit, WarpStage &stage,
         float reference[FUSED ? FUSED : 1];
         raw.reference.widen_to(reference);
         add_reference(reference, unit.levels, unit.l, xy[0], xy[1]);
-        weight[0] = raw.softmax.weight_of(weight[0]);
     }
     place(xy[0], xy[1], unit.level());
     // Bins that are shared hold samples of other top rows too.

@@ -53,8 +53,6 @@ extern "C" __global__ void __launch_bounds__(256)
 #pragma unroll
         for (int c = 0; c < NUMBERS; c++)
             gradient[c] = Wide(widen<VALUE>(from[part * NUMBERS + c]));
-        Softmax softmax{0, 1};
-        if (FUSED) softmax = args.softmax[row * args.heads + head];
         const char *locations = args.locations.at(image, query, head);
         const char *weights = args.weights.at(image, query, head);
 #pragma unroll 1
@@ -70,10 +68,12 @@ extern "C" __global__ void __launch_bounds__(256)
                 Wide xy[2], weight[1];
                 load_wide<LOCATION, 2, LOCATION_ALIGN>(locations + i64(s) * (2 * size_of<LOCATION>),
                                                        xy);
-                load_wide<WEIGHT, 1, WEIGHT_ALIGN>(weights + i64(s) * size_of<WEIGHT>, weight);
                 if (FUSED) {
+                    const i64 index = query * level.points + s - level.first_sample;
+                    weight[0] = softmax_of(args, level, image * args.heads + head)[index];
                     add_reference(reference, levels, l, xy[0], xy[1]);
-                    weight[0] = softmax.weight_of(weight[0]);
+                } else {
+                    load_wide<WEIGHT, 1, WEIGHT_ALIGN>(weights + i64(s) * size_of<WEIGHT>, weight);
                 }
                 if (!place(xy[0], xy[1], level)) continue;
                 for_each_tap(xy[0], xy[1], level, [&](const auto &tap) {

@@ -9,6 +9,7 @@
 //     rows    grad_output of all queries of the plane; 16 bits: in the order of copy_rows
 //     kept    the samples that touch the run: place and weight
 //     bits    per tile, one bit per sample: it touches the tile
+//     softmax of all queries, in the fused form; warps use the memory of most for tiles afterwards
 //
 //             sample   0 1 2 3 4 5 ..
 //             tile 7   0 0 1 0 0 1 ..   adds samples 2 and 5, in this order
@@ -24,15 +25,40 @@
 #define SUM_LINES 4 // a tile
 #define OWN_CHANNELS 1
 #include "backward/matrix.cuh"
+#include "common/softmax.cuh"
 
 // Macros besides those of matrix.cuh: THREADS; RUN_TILES, the most tiles of a run; BLOCKS_PER_SM;
 // POINTS, which divides the points of each level; LANE_WORDS, words of a tile's bits per lane;
-// STAGE_BYTES, sizeof(WarpStage).
+// STAGE_BYTES, sizeof(WarpStage); LOGIT_ALIGN, alignment of all weights of a query.
 constexpr int WARPS = THREADS / 32;
 static_assert(THREADS % 32 == 0, "whole warps");
 static_assert(UNIFORM_POINTS % POINTS == 0, "a thread's points belong to one query");
 static_assert(LANE_WORDS >= 1 && LANE_WORDS <= 8, "samples of a plane and level: at most 8192");
 constexpr int LISTED = 512; // samples that a warp lists at a time
+
+typedef SoftmaxOf<float> Softmax;
+static_assert(!FUSED || sizeof(Softmax) == HOST_SOFTMAX_BYTES, "host and kernel disagree");
+
+// The softmax of the logits of a query and head, by one thread.
+__device__ __forceinline__ Softmax softmax_of_query(const char *logits) {
+    if constexpr (SAMPLES <= 32) {
+        Packed<WEIGHT, SAMPLES, LOGIT_ALIGN> packed;
+        packed.load_cached(logits);
+        float x[SAMPLES], sum = 0;
+        packed.widen_to(x);
+        float max = x[0];
+#pragma unroll
+        for (int s = 1; s < SAMPLES; s++) max = fmaxf(max, x[s]);
+#pragma unroll
+        for (int s = 0; s < SAMPLES; s++) sum += expf(x[s] - max);
+        return Softmax{max, reciprocal(sum)};
+    }
+    return softmax_of<float, 1>(SAMPLES, [&](i64 s) {
+        float x[1];
+        load_wide<WEIGHT, 1, size_of<WEIGHT>>(logits + s * size_of<WEIGHT>, x);
+        return x[0];
+    });
+}
 
 // A sample that touches the run: its place in pixels of the level.
 struct Kept {
@@ -51,7 +77,8 @@ struct Stage {
     uint4 *rows; // [query][PARTS]
     u32 *bits;   // [tile][words], a bit per sample
     int words;
-    Kept *kept; // [sample]
+    Softmax *softmax; // [query], if FUSED: in the memory of the warps, if that is enough
+    Kept *kept;       // [sample]
     __device__ __forceinline__ Stage(const Args &args) {
         extern __shared__ __align__(128) uint4 shared[];
         of_warp = reinterpret_cast<WarpStage *>(shared);
@@ -59,7 +86,13 @@ struct Stage {
         static_assert(sizeof(WarpStage) % 128 == 0, "rows of 128 bytes are aligned");
         bits = reinterpret_cast<u32 *>(rows + args.queries * PARTS);
         words = args.sample_words;
-        kept = reinterpret_cast<Kept *>(bits + RUN_TILES * words);
+        u32 *behind = bits + RUN_TILES * words;
+        kept = reinterpret_cast<Kept *>(behind);
+        softmax = reinterpret_cast<Softmax *>(of_warp);
+        if (FUSED && args.queries > WARPS * int(sizeof(WarpStage) / sizeof(Softmax))) {
+            softmax = reinterpret_cast<Softmax *>(behind);
+            kept = reinterpret_cast<Kept *>(softmax + args.queries);
+        }
     }
 };
 
@@ -404,6 +437,11 @@ __device__ __forceinline__ void add_runs(const Args &args, const Levels &levels,
         Piece following;
         if (threadIdx.x < count) following = load(threadIdx.x);
         copy_rows(args, stage.rows, image, head);
+        // Several loads are in flight.
+#pragma unroll 4
+        for (int query = threadIdx.x; FUSED && query < args.queries; query += THREADS) {
+            stage.softmax[query] = softmax_of_query(args.weights.at(image, query, head));
+        }
         static_assert(RUN_TILES % 4 == 0, "bits are cleared 16 bytes at a time");
         for (int i = threadIdx.x * 4; i < tiles * stage.words; i += THREADS * 4) {
             *reinterpret_cast<uint4 *>(stage.bits + i) = make_uint4(0, 0, 0, 0);
@@ -417,18 +455,16 @@ __device__ __forceinline__ void add_runs(const Args &args, const Levels &levels,
             following.locations.widen_to(xy), following.weights.widen_to(weight);
             if (piece + THREADS < count) following = load(piece + THREADS);
             float reference[FUSED ? FUSED : 1];
-            Softmax softmax{0, 1};
             if (FUSED) {
                 load_wide<LOCATION, FUSED ? FUSED : 1, REFERENCE_ALIGN>(
                     args.reference.at(image, query, l), reference);
-                softmax = args.softmax[(i64(image) * args.queries + query) * args.heads + head];
             }
 #pragma unroll
             for (int i = 0; i < POINTS; i++) {
                 float x = xy[2 * i], y = xy[2 * i + 1];
                 if (FUSED) {
                     add_reference(reference, levels, l, x, y);
-                    weight[i] = softmax.weight_of(weight[i]);
+                    weight[i] = stage.softmax[query].weight_of(weight[i]);
                 }
                 if (!place(x, y, level)) continue;
                 if (set_bits(stage, level, first, tiles, x, y, piece * POINTS + i)) {

@@ -80,7 +80,7 @@ static_assert(!DEVICE_LEVELS || FIXED_ROW_PITCH[0] == 0, "sizes are not known be
 
 typedef SoftmaxOf<float> Softmax;
 
-struct Level {
+struct __align__(8) Level { // so that a lane reads two numbers at once
     int height, width;
     int origin;           // position of pixel (0, 0)
     int pitch, row_pitch; // from image row to image row: in positions, in bytes
@@ -90,6 +90,8 @@ struct Level {
     float rows, columns; // height and width as floats
 #if FUSED == 2
     float inverse_rows, inverse_columns; // unset for levels in device memory
+#elif FUSED == 4
+    float box_share; // what one unit of offset adds to a location, as a share of the box
 #endif
 #if THIN_LEVELS
     int shift; // see shift_of
@@ -133,7 +135,7 @@ struct Args {
 #endif
 #if BACKWARD
     Tensor grad_locations, grad_weights;
-    Softmax *softmax;    // FUSED: of each image, query and head; may be null
+    float *softmax;      // FUSED: the weights of all samples, per plane and level; may be null
     float2 *grad_points; // FUSED: gradients of the locations of all samples, if they are wanted
 #endif
 };

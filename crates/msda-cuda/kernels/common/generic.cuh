@@ -8,7 +8,6 @@
 #include "common/softmax.cuh"
 #include "common/taps.cuh"
 #include "common/tensor.cuh"
-#include "common/warp.cuh"
 
 typedef Element<VALUE>::Wide Wide;
 typedef SoftmaxOf<Wide> Softmax;
@@ -17,18 +16,10 @@ template <int T> __device__ __forceinline__ Wide load(const char *from, i64 i) {
     return Wide(widen<T>(reinterpret_cast<const typename Element<T>::Stored *>(from)[i]));
 }
 
-// The softmax of logits. LANES threads that follow each other call this together: 1 or 32.
+// The softmax of logits. LANES threads that follow each other call this together.
 template <int LANES>
-__device__ __forceinline__ Softmax softmax_of(const char *logits, i64 samples) {
-    const i64 lane = LANES == 1 ? 0 : threadIdx.x % LANES;
-    Wide max = Wide(minus_infinity()), sum = 0;
-    for (i64 s = lane; s < samples; s += LANES) {
-        const Wide x = load<WEIGHT>(logits, s);
-        max = x > max ? x : max;
-    }
-    max = max_over<LANES>(max);
-    for (i64 s = lane; s < samples; s += LANES) sum += exp(load<WEIGHT>(logits, s) - max);
-    return Softmax{max, 1 / sum_over<LANES>(sum)};
+__device__ __forceinline__ Softmax softmax_of_all(const char *logits, i64 samples) {
+    return softmax_of<Wide, LANES>(samples, [&](i64 s) { return load<WEIGHT>(logits, s); });
 }
 
 // A coordinate in pixels. `slope`: its change per unit of the normalised coordinate; 0 if clamped.

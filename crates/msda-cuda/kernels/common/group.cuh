@@ -110,32 +110,31 @@ __device__ __forceinline__ void add_sample_exactly(float (&sum)[N], const char *
 // Recomputes N channels of a (query, head), from byte `row_offset` of its rows, by the definition.
 template <int N>
 __device__ __forceinline__ void sum_exactly(float (&sum)[N], const Args &args, int image, int query,
-                                            int head, int row_offset, const Softmax &softmax) {
+                                            int head, int row_offset) {
     const char *locations = args.locations.address(image, query, head);
     const char *weights = args.weights.address(image, query, head);
     const char *base = args.value.address(image, 0, head) + row_offset;
+    auto load_weight = [&](i64 s) {
+        float x[1];
+        load_widened<WEIGHT, 1, size_of<WEIGHT>>(weights + s * size_of<WEIGHT>, x);
+        return x[0];
+    };
+    Softmax softmax;
+    if (FUSED) softmax = softmax_of<float, 1>(SAMPLES, load_weight);
 #pragma unroll
     for (int c = 0; c < N; c++) sum[c] = 0;
 #pragma unroll 1
     for (int s = 0; s < SAMPLES; s++) {
-        float xy[2], w[1];
+        float xy[2], weight = load_weight(s);
         load_widened<LOCATION, 2, size_of<LOCATION>>(locations + s * (2 * size_of<LOCATION>), xy);
-        load_widened<WEIGHT, 1, size_of<WEIGHT>>(weights + s * size_of<WEIGHT>, w);
         const int l = level_of(args, s);
+        const Level &level = level_at(args, l);
         if (FUSED) {
-            const Reference reference = reference_of(args, image, query, l, level_at(args, l));
-            unfuse(reference, softmax, xy[0], xy[1], w[0]);
+            add_reference(reference_of(args, image, query, l, level), xy[0], xy[1]);
+            weight = softmax.weight_of(weight);
         }
-        add_sample_exactly(sum, base, args.value.row_stride, xy[0], xy[1], w[0], level_at(args, l));
+        add_sample_exactly(sum, base, args.value.row_stride, xy[0], xy[1], weight, level);
     }
-}
-
-// FUSED: the softmax of the logits. `weights`: of the lane's samples in the first pass.
-__device__ __forceinline__ Softmax softmax_of_group(const RawSamples &raw, const char *weights,
-                                                    int lane_in_group, bool active) {
-    if (PASSES == 1) return softmax_of(raw, lane_in_group, active);
-    const char *logits = weights - lane_in_group * SAMPLES_PER_LANE * size_of<WEIGHT>;
-    return softmax_of(logits, lane_in_group, active);
 }
 
 // The staged positions of the samples of a pass. STATIC_RESIDENCY: they are in the order of the
@@ -199,13 +198,18 @@ __device__ __forceinline__ void add_pass(float (&sum)[CHANNELS_PER_LANE], F16Sum
 template <typename Source>
 __device__ __forceinline__ void store_output(float (&sum)[CHANNELS_PER_LANE], const Args &args,
                                              const Lane &lane, const Source &source, bool active,
-                                             int query, int head, const Softmax &softmax) {
+                                             int query, int head, const GroupSoftmax &softmax) {
     float out[CHANNELS_OUT];
     const int first = reduce_lanes(sum, lane.in_group, out);
+    if (GroupSoftmax::DIVIDES_OUTPUT) {
+        const float scale = softmax.output_scale();
+#pragma unroll
+        for (int c = 0; c < CHANNELS_OUT; c++) out[c] *= scale;
+    }
     if (active && lane.in_row && first >= 0) {
         const int row_offset = lane.row_offset + first * size_of<VALUE>;
         if (!all_finite(out)) {
-            sum_exactly(out, args, source.image(), query, head, row_offset, softmax);
+            sum_exactly(out, args, source.image(), query, head, row_offset);
         }
         store_sums(source.output(args, query, head) + row_offset, out);
     }
@@ -224,23 +228,29 @@ __device__ __forceinline__ void process_group(const Args &args, const Lane &lane
 #pragma unroll
     for (int c = 0; c < CHANNELS_PER_LANE; c++) sum[c] = 0;
     F16Sums partial{};
-    RawSamples raw;
-    raw.load(active, locations, weights, 0, lane.in_group);
+    const int image = FUSED ? source.image() : 0;
+    RawInputs raw;
+    auto load_inputs = [&](int pass) {
+        raw.load(args, active, locations, weights, image, query, pass, lane.in_group);
+    };
+    load_inputs(0);
     source.publish_levels(args);
-    Softmax softmax{0, 0};
-    if (FUSED) softmax = softmax_of_group(raw, weights, lane.in_group, active);
+    GroupSoftmax softmax;
+    if (FUSED) {
+        const char *logits = weights - lane.in_group * SAMPLES_PER_LANE * size_of<WEIGHT>;
+        softmax.compute(raw.samples, logits, lane.in_group, active);
+    }
     constexpr int UNROLLED = STATIC_RESIDENCY ? PASSES : 1;
 #pragma unroll UNROLLED
     for (int pass = 0; pass < SAMPLES; pass += SAMPLES_PER_PASS) { // the first sample of the pass
         __syncwarp();
         source.load_lane_level(pass / SAMPLES_PER_LANE + lane.in_group);
-        locate_and_stage(args, raw, active, FUSED ? source.image() : 0, query, softmax,
+        locate_and_stage(args, raw, active, image, query, softmax,
                          pass + lane.in_group * SAMPLES_PER_LANE, stage,
                          slot_of(lane.group(), lane.in_group), source.lane_level);
         __syncwarp();
-        const bool more = pass + SAMPLES_PER_PASS < SAMPLES;
         auto load_next = [&] {
-            if (more) raw.load(active, locations, weights, pass + SAMPLES_PER_PASS, lane.in_group);
+            if (pass + SAMPLES_PER_PASS < SAMPLES) load_inputs(pass + SAMPLES_PER_PASS);
         };
         if (PREFETCH) load_next();
         add_pass(sum, partial, args, lane, stage, source, pass);

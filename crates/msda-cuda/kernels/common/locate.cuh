@@ -12,52 +12,44 @@ struct __align__(16) Sample {
     float weight;
 };
 
-// The softmax of the logits of a query and head, computed by the lanes of its group together.
-__device__ __forceinline__ Softmax softmax_of(const char *logits, int lane_in_group, bool active) {
-    float max = minus_infinity();
-    float x[1];
-    for (int s = lane_in_group; s < SAMPLES; s += GROUP_LANES) {
-        if (active) load_widened<WEIGHT, 1, size_of<WEIGHT>>(logits + s * size_of<WEIGHT>, x);
-        max = active && x[0] > max ? x[0] : max;
-    }
-    max = max_over<GROUP_LANES>(max);
-    float sum = 0;
-    for (int s = lane_in_group; s < SAMPLES; s += GROUP_LANES) {
-        if (active) load_widened<WEIGHT, 1, size_of<WEIGHT>>(logits + s * size_of<WEIGHT>, x);
-        if (active) sum += expf(x[0] - max);
-    }
-    return Softmax{max, __frcp_rn(sum_over<GROUP_LANES>(sum))};
-}
-
 // FUSED: location = (x, y) + offset * scale, for all samples of a query on a level.
 struct Reference {
     float x, y, scale_x, scale_y;
 };
 
+// A reference point as it is stored.
+struct RawReference {
+    Packed<LOCATION, REFERENCE_NUMBERS, REFERENCE_ALIGN> numbers;
+
+    __device__ __forceinline__ void load(const Args &args, int image, int query, int l) {
+        numbers.load(args.reference.address(image, query, l));
+    }
+    __device__ __forceinline__ Reference on(const Args &args, int l, const Level &level) const {
+        float ref[REFERENCE_NUMBERS];
+        numbers.widen_to(ref);
+        Reference to{ref[0], ref[1], 0, 0};
+#if FUSED == 2
+        to.scale_x = DEVICE_LEVELS ? __frcp_rn(level.columns) : args.level[l].inverse_columns;
+        to.scale_y = DEVICE_LEVELS ? __frcp_rn(level.rows) : args.level[l].inverse_rows;
+#elif FUSED == 4
+        to.scale_x = ref[REFERENCE_NUMBERS - 2] * args.level[l].box_share;
+        to.scale_y = ref[REFERENCE_NUMBERS - 1] * args.level[l].box_share;
+#endif
+        return to;
+    }
+};
+
 __device__ __forceinline__ Reference reference_of(const Args &args, int image, int query, int l,
                                                   const Level &level) {
-    float ref[REFERENCE_NUMBERS];
-    load_widened<LOCATION, REFERENCE_NUMBERS, size_of<LOCATION>>(
-        args.reference.address(image, query, l), ref);
-    Reference to{ref[0], ref[1], 0, 0};
-#if FUSED == 2
-    to.scale_x = DEVICE_LEVELS ? __frcp_rn(level.columns) : args.level[l].inverse_columns;
-    to.scale_y = DEVICE_LEVELS ? __frcp_rn(level.rows) : args.level[l].inverse_rows;
-#else
-    const int end = l + 1 < LEVELS ? args.level[l + 1 < LEVELS ? l + 1 : 0].first_sample : SAMPLES;
-    const float scale = 0.5f / float(end - level.first_sample);
-    to.scale_x = ref[REFERENCE_NUMBERS - 2] * scale;
-    to.scale_y = ref[REFERENCE_NUMBERS - 1] * scale;
-#endif
-    return to;
+    RawReference raw;
+    raw.load(args, image, query, l);
+    return raw.on(args, l, level);
 }
 
-// From offset and logit to location and weight.
-__device__ __forceinline__ void unfuse(const Reference &reference, const Softmax &softmax, float &x,
-                                       float &y, float &weight) {
+// From an offset to a location.
+__device__ __forceinline__ void add_reference(const Reference &reference, float &x, float &y) {
     x = reference.x + x * reference.scale_x;
     y = reference.y + y * reference.scale_y;
-    weight = softmax.weight_of(weight);
 }
 
 // Moves an interval of two pixels that begins at `low` onto an axis of `extent` pixels. An axis of
@@ -125,9 +117,8 @@ __device__ __forceinline__ TapWeights tap_weights(const Sample &sample) {
 struct RawSamples {
     static constexpr int LOADS = FULL_PASSES ? 1 : SAMPLES_PER_LANE;
     static constexpr int SAMPLES_PER_LOAD = FULL_PASSES ? SAMPLES_PER_LANE : 1;
-    Packed<LOCATION, 2 * SAMPLES_PER_LOAD, FULL_PASSES ? LOCATION_ALIGN : size_of<LOCATION>>
-        xy[LOADS];
-    Packed<WEIGHT, SAMPLES_PER_LOAD, FULL_PASSES ? WEIGHT_ALIGN : size_of<WEIGHT>> weight[LOADS];
+    Packed<LOCATION, 2 * SAMPLES_PER_LOAD, LOCATION_ALIGN> xy[LOADS];
+    Packed<WEIGHT, SAMPLES_PER_LOAD, WEIGHT_ALIGN> weight[LOADS];
 
     // Loads those of the pass that begins with sample `first`. The addresses are those of the
     // lane's samples in the first pass.
@@ -158,54 +149,148 @@ struct RawSamples {
     }
 };
 
-// The softmax of the logits that the lanes of a group have loaded, if those are all: PASSES is 1.
-__device__ __forceinline__ Softmax softmax_of(const RawSamples &raw, int lane_in_group,
-                                              bool active) {
-    float xy[2 * SAMPLES_PER_LANE], logits[SAMPLES_PER_LANE];
-    raw.widen_to(xy, logits);
-    auto exists = [&](int i) {
-        return active && (FULL_PASSES || lane_in_group * SAMPLES_PER_LANE + i < SAMPLES);
-    };
-    float max = minus_infinity(), sum = 0;
+// The exponentials of the logits of a query and head take the place of the logits. Each of the
+// first LANES lanes of its group, or of all lanes of a larger group, has up to N of them. `has(i)`:
+// whether the lane has logit i. Returns the sum over the lane; `max` is what was subtracted first.
+template <int LANES, int N, typename F>
+__device__ __forceinline__ float exponentials(float (&x)[N], float &max, F has) {
+    bool large = false;
 #pragma unroll
-    for (int i = 0; i < SAMPLES_PER_LANE; i++) max = exists(i) && logits[i] > max ? logits[i] : max;
-    max = max_over<GROUP_LANES>(max);
+    for (int i = 0; i < N; i++) large = large || (has(i) && fabsf(x[i]) > SMALL_LOGIT);
+    max = 0;
+    if (__any_sync(0xffffffffu, large)) {
+        // A group without large logits goes on as if there were none in the warp.
+        max = minus_infinity();
 #pragma unroll
-    for (int i = 0; i < SAMPLES_PER_LANE; i++) sum += exists(i) ? expf(logits[i] - max) : 0;
-    return Softmax{max, __frcp_rn(sum_over<GROUP_LANES>(sum))};
+        for (int i = 0; i < N; i++) max = has(i) ? fmaxf(max, x[i]) : max;
+        max = max_over<LANES>(max);
+        max = max_over<LANES>(int(large)) ? max : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) x[i] = expf(x[i] - max);
+    float sum = has(0) ? x[0] : 0;
+#pragma unroll
+    for (int i = 1; i < N; i++) sum += has(i) ? x[i] : 0;
+    return sum;
 }
+
+// PASSES == 1: the lanes of a group that locate samples, rounded up to a power of two.
+constexpr int power_of_two_from(int n, int power = 1) {
+    return power >= n ? power : power_of_two_from(n, 2 * power);
+}
+constexpr int LOCATING_LANES =
+    power_of_two_from((SAMPLES + SAMPLES_PER_LANE - 1) / SAMPLES_PER_LANE);
+
+// FUSED: the softmax of a query and head.
+struct GroupSoftmax {
+    // The output is divided by the sum of the exponentials, instead of each weight: taps are loaded
+    // before the sum is known.
+    static constexpr bool DIVIDES_OUTPUT = FUSED && !BACKWARD && PASSES == 1 && !F16_SUMS;
+    Softmax softmax;                 // unset if weights are known
+    float weights[SAMPLES_PER_LANE]; // PASSES == 1: of the samples of the lane
+    float lane_sum;                  // DIVIDES_OUTPUT: of the lane's exponentials
+
+    // `logits`: of the query and head. All lanes of a warp call this together.
+    __device__ __forceinline__ void compute(const RawSamples &raw, const char *logits,
+                                            int lane_in_group, bool active) {
+        if constexpr (PASSES == 1) {
+            float xy[2 * SAMPLES_PER_LANE], max;
+            raw.widen_to(xy, weights);
+            lane_sum = exponentials<LOCATING_LANES>(weights, max, [&](int i) {
+                return active && (FULL_PASSES || lane_in_group * SAMPLES_PER_LANE + i < SAMPLES);
+            });
+            if (DIVIDES_OUTPUT) return;
+            const float scale = reciprocal(sum_over<LOCATING_LANES>(lane_sum));
+#pragma unroll
+            for (int i = 0; i < SAMPLES_PER_LANE; i++) weights[i] *= scale;
+            return;
+        }
+        auto load = [&](i64 s) {
+            float x[1];
+            load_widened<WEIGHT, 1, size_of<WEIGHT>>(logits + s * size_of<WEIGHT>, x);
+            return x[0];
+        };
+        constexpr int OF_LANE = (SAMPLES + GROUP_LANES - 1) / GROUP_LANES;
+        if constexpr (OF_LANE <= 16) {
+            auto has = [&](int i) { return active && i * GROUP_LANES + lane_in_group < SAMPLES; };
+            float x[OF_LANE];
+#pragma unroll
+            for (int i = 0; i < OF_LANE; i++) {
+                // Without a branch: the compiler would load before it, where there may be nothing.
+                x[i] = load(min(i * GROUP_LANES + lane_in_group, SAMPLES - 1));
+            }
+            const float sum = exponentials<GROUP_LANES>(x, softmax.max, has);
+            softmax.scale = reciprocal(sum_over<GROUP_LANES>(sum));
+        } else {
+            softmax = softmax_of<float, GROUP_LANES>(active ? SAMPLES : 0, load);
+        }
+    }
+    // Makes weights of the logits of the lane's samples of a pass.
+    __device__ __forceinline__ void weigh(float (&logits)[SAMPLES_PER_LANE]) const {
+#pragma unroll
+        for (int i = 0; i < SAMPLES_PER_LANE; i++) {
+            logits[i] = PASSES == 1 ? weights[i] : softmax.weight_of(logits[i]);
+        }
+    }
+    // DIVIDES_OUTPUT: what the output is multiplied by. All lanes of a warp call this together.
+    __device__ __forceinline__ float output_scale() const {
+        return reciprocal(sum_over<GROUP_LANES>(lane_sum));
+    }
+};
 
 // The level of sample s, or of the last one if s does not exist.
 __device__ __forceinline__ int level_or_last(const Args &args, int s) {
     return level_of(args, FULL_PASSES ? s : min(s, SAMPLES - 1));
 }
 
+// FUSED: all samples that a lane locates in a pass lie on one level, so they have one reference
+// point. In the backward pass more passes leave no registers for it.
+constexpr bool ONE_REFERENCE = FUSED && UNIFORM_POINTS > 0 &&
+                               UNIFORM_POINTS % SAMPLES_PER_LANE == 0 && (!BACKWARD || PASSES <= 2);
+
+// What a lane loads before it locates the samples of a pass.
+struct RawInputs {
+    RawSamples samples;
+    RawReference reference; // if ONE_REFERENCE
+
+    __device__ __forceinline__ void load(const Args &args, bool active, const char *locations,
+                                         const char *weights, int image, int query, int pass,
+                                         int lane_in_group) {
+        samples.load(active, locations, weights, pass, lane_in_group);
+        if (ONE_REFERENCE) {
+            const int l = level_or_last(args, pass + lane_in_group * SAMPLES_PER_LANE);
+            reference.load(args, image, active ? query : 0, l);
+        }
+    }
+};
+
 // Locates the samples of a lane, from sample `first` on, and stages them for its group.
 // `lane_level` is their level if LANE_LEVEL.
-__device__ __forceinline__ void locate_and_stage(const Args &args, const RawSamples &raw,
+__device__ __forceinline__ void locate_and_stage(const Args &args, const RawInputs &raw,
                                                  bool active, int image, int query,
-                                                 const Softmax &softmax, int first,
+                                                 const GroupSoftmax &softmax, int first,
                                                  WarpStage &stage, int slot,
                                                  const Level &lane_level) {
     LanePositions positions;
     float xy[2 * SAMPLES_PER_LANE], weights[SAMPLES_PER_LANE];
-    raw.widen_to(xy, weights);
+    raw.samples.widen_to(xy, weights);
+    if (FUSED) softmax.weigh(weights);
     Reference reference{};
-    if (FUSED && LANE_LEVEL && active) {
+    if (ONE_REFERENCE) {
         const int l = level_or_last(args, first);
-        reference = reference_of(args, image, query, l, lane_level);
+        reference = raw.reference.on(args, l, LANE_LEVEL ? lane_level : level_at(args, l));
     }
 #pragma unroll
     for (int i = 0; i < SAMPLES_PER_LANE; i++) {
         const int s = first + i, l = level_or_last(args, s);
         const Level &level = LANE_LEVEL ? lane_level : level_at(args, l);
         const bool counts = active && (FULL_PASSES || s < SAMPLES);
-        float x = xy[2 * i], y = xy[2 * i + 1], weight = weights[i];
-        if (FUSED && counts) {
-            if (!LANE_LEVEL) reference = reference_of(args, image, query, l, level);
-            unfuse(reference, softmax, x, y, weight);
+        float x = xy[2 * i], y = xy[2 * i + 1];
+        if (FUSED) {
+            if (!ONE_REFERENCE && counts) reference = reference_of(args, image, query, l, level);
+            add_reference(reference, x, y);
         }
-        const Sample sample = locate(counts, x, y, weight, level);
+        const Sample sample = locate(counts, x, y, weights[i], level);
         stage.weights[i][slot] = tap_weights(sample);
         positions.sample[i] = Position(sample.position);
     }

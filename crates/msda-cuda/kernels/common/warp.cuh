@@ -2,6 +2,9 @@
 #pragma once
 #include "common/types.cuh"
 
+// Less than all other numbers.
+__device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
+
 // Over each LANES lanes that follow each other; every lane gets the result.
 template <int LANES, typename T> __device__ __forceinline__ T sum_over(T x) {
 #pragma unroll

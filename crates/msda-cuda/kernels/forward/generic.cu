@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(256)
         const char *locations = args.locations.at(image, query, head);
         const char *weights = args.weights.at(image, query, head);
         Softmax softmax{0, 1};
-        if (FUSED) softmax = softmax_of<1>(weights, args.samples);
+        if (FUSED) softmax = softmax_of_all<1>(weights, args.samples);
         Wide sum = 0;
         for (i64 l = 0; l < args.levels; l++) {
             const LevelSize level(args, l, args.levels, args.samples);

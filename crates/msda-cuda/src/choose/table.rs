@@ -230,14 +230,17 @@ impl<'a> Situation<'a> {
         // needs more registers. The backward pass needs more too: it keeps the gradient of the
         // output and the located samples.
         let held = (self.target.threads() as usize / threads).max(1);
-        let several_passes = self.samples_per_lane == 1 && self.samples > self.lanes;
-        let light = (self.samples <= LIGHT_SAMPLES || several_passes) && self.request.pass == Pass::Forward;
+        let forward = self.request.pass == Pass::Forward;
+        let several_passes = self.samples_per_lane == 1 && self.samples > self.lanes && forward;
+        // The fused form has no registers for them.
+        let fused = several_passes && self.request.operands.reference_kind().is_some();
+        let light = forward && (self.samples <= LIGHT_SAMPLES || several_passes) && !fused;
         Rows {
             tap_columns: self.tap_columns,
             heads_per_block: self.heads_per_block,
             threads,
             blocks_per_sm: if light { held * 3 / 4 } else { held / 2 }.max(1),
-            samples_per_lane: self.samples_per_lane,
+            samples_per_lane: if fused { 2 } else { self.samples_per_lane },
             ..Rows::default()
         }
     }

@@ -204,6 +204,7 @@ impl<'a> LaneGroups<'a> {
             .define("PIXEL_STRIDE", knobs.known_stride(request, division))
             .define("ROW_PITCHES", if knobs.fixed_sizes { fixed_pitches.join(", ") } else { "0".into() })
             .define("F16_SUMS", u8::from(knobs.f16_sums))
+            .define("BACKWARD", u8::from(request.pass != Pass::Forward))
             .define("DEVICE_LEVELS", u8::from(request.levels == Levels::Device))
             .define("HOST_READ_LEVEL_BYTES", READ_LEVEL_BYTES)
             .define("THIN_LEVELS", u8::from(has_thin_levels(request)))
@@ -212,6 +213,11 @@ impl<'a> LaneGroups<'a> {
         let mut groups = Self { knobs, request, target, division, tiling, unit, args };
         groups.define_align("LOCATION_ALIGN", Slot::Locations, Role::Locations, 2);
         groups.define_align("WEIGHT_ALIGN", Slot::Weights, Role::Weights, 1);
+        let reference = o.reference_kind().map_or(p.types().locations.size(), |kind| {
+            let size = element_size(Slot::Reference, p);
+            aligned(p, Role::Reference(kind), o[Slot::Reference], size, kind.dim() * size)
+        });
+        groups.unit.defines.push(("REFERENCE_ALIGN".to_owned(), reference.to_string()));
         groups
     }
 
@@ -257,10 +263,14 @@ fn add_levels(args: &mut Args, request: &Request<'_>, row_pitches: &[usize]) {
             args.f32("level[0].inverse_rows", 1.0 / level.h as f32);
             args.f32("level[0].inverse_columns", 1.0 / level.w as f32);
         }
+        if request.operands.reference_kind() == Some(ReferenceKind::Box) {
+            args.f32("level[0].box_share", 0.5 / *points as f32);
+        }
         if has_thin_levels(request) {
             let last = (level.h, level.w) == (1, 1) && level.origin + 1 == p.positions();
             args.i32("level[0].shift", usize::from(last));
         }
+        args.align(8);
         sample += points;
         query += level.h * level.w;
     }

@@ -200,6 +200,7 @@ fn options() -> Vec<Asked> {
         everywhere("fused-point", half(encoder())).fused(ReferenceKind::Point),
         once("fused-box", half(rt_detr())).fused(ReferenceKind::Box),
         once("fused-box-f32", rt_detr()).fused(ReferenceKind::Box),
+        once("fused-five-levels", half(five_levels())).fused(ReferenceKind::Point),
         once("fused-box-3.6.3", uneven()).fused(ReferenceKind::Box),
         once("fused-box-resident", half(seed())).fused(ReferenceKind::Box),
         once("value-of-wider", half(encoder())).change(|operands, problem| {
@@ -288,6 +289,7 @@ fn gradients() -> Vec<Asked> {
         ),
         of("f64", Everywhere, typed(decoder(), Dtype::F64)),
         fused("fused-point-f16", Once, half(encoder()), ReferenceKind::Point),
+        fused("fused-five-levels", Once, half(five_levels()), ReferenceKind::Point),
         fused("fused-box-f32", Once, decoder(), ReferenceKind::Box),
         fused("f64-fused-box", Once, typed(decoder(), Dtype::F64), ReferenceKind::Box),
         Asked { scatter: Scatter::Atomic, ..of("atomic-f16", Everywhere, half(encoder())) },

@@ -236,6 +236,21 @@ impl Maker {
             self.add_form(spec.clone(), form);
             self.build(spec, Places::NotFinite, form, Spreads::default());
         });
+        // Logits whose exponentials are infinite or zero, in two of three queries and heads.
+        each!(form in forms, dtype in Dtype::ALL, points in [4, 20] => {
+            let spec = Spec { points: vec![points; 2], types: Types::uniform(dtype), ..small() };
+            let case = self.add_form(spec, form);
+            let samples = case.problem.samples();
+            let mut k = 0;
+            case.weights.change(|x| {
+                k += 1;
+                match (k - 1) / samples % 3 {
+                    0 => x,
+                    1 => 4.0 * x + 200.0,
+                    _ => 4.0 * x - 300.0,
+                }
+            });
+        });
     }
 
     /// All samples are on the left half of each level. The right half, gaps and rings hold NaN.

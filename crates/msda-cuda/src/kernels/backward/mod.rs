@@ -3,7 +3,7 @@
 //! 1. `samples.cu` or `samples_generic.cu`: gradients of locations and weights.
 //! 2. `reference.cu`: the gradient of the reference points.
 //! 3. `gaps.cu`; `pad.cu`; `value_few.cu`, or `sort.cu` and `value.cu` or `value_plain.cu`: the
-//!    gradient of value ([`value_gradient`]). In the plain form, `value_few.cu` and early sorting
+//!    gradient of value ([`value_gradient`]). `value_few.cu`, and early sorting in the plain form,
 //!    come before 1, and 1 runs beside them.
 
 mod gaps;
@@ -39,14 +39,15 @@ pub(super) fn add(
 ) {
     let p = request.problem;
     let wanted = request.wanted();
-    let scratch = Scratch::new(call, request);
+    let mut value = ValueGradient::new(request, target);
+    let needs_softmax = value.as_ref().is_some_and(ValueGradient::needs_softmax);
+    let scratch = Scratch::new(call, request, needs_softmax);
     let Scratch { softmax, points } = scratch;
     let own = wanted.locations || wanted.weights || softmax.is_some() || points.is_some();
     let mut stored = None; // the stage that stores the softmax
-    let mut value = ValueGradient::new(request, target, softmax);
     let comes_first = value.as_ref().is_some_and(ValueGradient::comes_first);
     if let Some(value) = value.as_mut().filter(|_| comes_first) {
-        value.add(call, None);
+        value.add(call, None, None);
     }
     if own && p.batch() > 0 && p.queries() > 0 && p.heads() > 0 && p.samples() > 0 {
         call.branch();
@@ -58,7 +59,7 @@ pub(super) fn add(
     }
     if let Some(value) = &mut value {
         if !comes_first {
-            value.add(call, stored);
+            value.add(call, softmax, stored);
         }
         value.add_gaps(call);
     }

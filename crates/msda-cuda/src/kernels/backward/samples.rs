@@ -26,7 +26,7 @@ pub(in crate::kernels) fn add(
         kernel.args.tensor(name, slot, o[slot], element_size(slot, p));
     }
     scratch.add_pointers(&mut kernel.args);
-    kernel.unit = with_wanted(kernel.unit, request).define("BACKWARD", 1);
+    kernel.unit = with_wanted(kernel.unit, request);
     kernel.define_align("GRAD_LOCATION_ALIGN", Slot::GradLocations, Role::Locations, 2);
     kernel.define_align("GRAD_WEIGHT_ALIGN", Slot::GradWeights, Role::Weights, 1);
     kernel.run(call, "msda_backward_samples", WHY);

@@ -83,13 +83,13 @@ fn stages_wait_for_the_stages_that_they_need() {
     let rows = Kernel::Rows(Rows::default());
     let (f16, f64, bshd, ring) = (Dtype::F16, Dtype::F64, Layout::Bshd, Layout::PlanarRing);
     for (queries, dtype, layout, kind, wanted, scatter, kernel, expected) in [
-        // Few queries: the gradient of value needs no other stage, unless the form is fused.
+        // Few queries: the gradient of value needs no other stage.
         (30, f16, bshd, None, ALL, Ordered, rows, "value_few[] samples[]"),
         (30, f16, bshd, None, value, Ordered, rows, "value_few[]"),
         (30, f16, ring, None, ALL, Ordered, rows, "value_few[] samples[] gaps[]"),
-        (30, f16, bshd, Some(Box), ALL, Ordered, rows, "samples[] reference[0] value_few[0]"),
-        (30, f16, ring, Some(Point), value, Ordered, rows, "samples[] value_few[0] gaps[]"),
-        // The gradient of value comes after sorting. The fused form needs the softmax too.
+        (30, f16, bshd, Some(Box), ALL, Ordered, rows, "value_few[] samples[] reference[1]"),
+        (30, f16, ring, Some(Point), value, Ordered, rows, "value_few[] gaps[]"),
+        // The gradient of value comes after sorting. In the fused form it needs the softmax too.
         (30, f16, bshd, None, ALL, Sorted, rows, "sort[] value[0] samples[]"),
         (30, f16, ring, None, ALL, Sorted, rows, "sort[] value[0] samples[] gaps[]"),
         (9000, f16, bshd, None, value, Ordered, rows, "sort[] value[0]"),
@@ -155,7 +155,7 @@ fn rows_that_are_not_aligned_are_copied_first() {
     let rows = Kernel::Rows(Rows::default());
     for (channels, queries, kind, expected) in [
         (20, 30, None, "pad[] value_few[0] samples[]"),
-        (20, 30, Some(ReferenceKind::Box), "samples[] reference[0] pad[] value_few[0, 2]"),
+        (20, 30, Some(ReferenceKind::Box), "pad[] value_few[0] samples[] reference[2]"),
         (20, 9000, None, "pad[] sort[] value[0, 1] samples[]"),
         (24, 9000, None, "sort[] value[0] samples[]"),
         (33, 9000, None, "pad[] sort[] value[0, 1] pad[] pad[3] samples[4]"),

@@ -135,7 +135,7 @@ pub(super) struct TileJob<'a> {
     pub(super) records: Option<Region>,
     /// Where the ends of bins are.
     pub(super) ends: Option<Region>,
-    /// Fused form: largest logit and scale of each image, query and head.
+    /// Fused form: the weights of all samples, per image, head and level.
     pub(super) softmax: Option<Region>,
     /// The copy of the gradient of the output that kernels read instead of it.
     pub(super) padded: Option<Padded>,

@@ -1,11 +1,14 @@
 //! `backward/value_few.cu`: the gradient of value from few queries, without sorting their samples.
 
+use msda::Role;
+
 use super::matrix::Chunks;
 use super::tiles::{
     LEVEL_BYTES, OWN_SHARED, TileJob, TileKernel, TileSizes, common_points, level_samples, tiles_of,
 };
 use crate::kernels::Call;
-use crate::request::{Levels, Request, Scatter};
+use crate::kernels::division::aligned;
+use crate::request::{Levels, Request, Scatter, Slot};
 use crate::target::Target;
 
 /// Samples of a plane and level up to which this kernel is used, if shared memory has room for
@@ -20,6 +23,9 @@ const WARPS: usize = 8;
 
 /// Shared memory of a warp.
 const STAGE_BYTES: usize = 32 * 20 + 1024;
+
+/// Shared memory that a query takes in the fused form, until warps use theirs.
+const SOFTMAX_BYTES: usize = 8;
 
 /// Shared memory that a level takes besides [`LEVEL_BYTES`]: `Runs`.
 const RUN_BYTES: usize = 8;
@@ -51,8 +57,11 @@ impl Few {
         let chunks = Chunks::new(request, target)?;
         let element = p.types().value.size();
         let words = samples.div_ceil(1024).max(1);
+        let fused = request.operands.reference_kind().is_some();
+        let softmax = if fused { p.queries() * SOFTMAX_BYTES } else { 0 };
+        let softmax = if softmax > WARPS * STAGE_BYTES { softmax } else { 0 };
         let with = |run_tiles: usize| {
-            let rows = p.queries() * chunks.channels * element;
+            let rows = p.queries() * chunks.channels * element + softmax;
             let bytes = WARPS * STAGE_BYTES + rows + run_tiles * samples.div_ceil(32) * 4 + samples * 12;
             // Three blocks of 16-bit values would fit, but were slower: registers are few.
             let own = OWN_SHARED + (LEVEL_BYTES + RUN_BYTES) * p.levels().len();
@@ -78,9 +87,14 @@ impl Few {
         let points = common_points(job.request, 2);
         let kernel = TileKernel::new(job, "backward/value_few.cu", "value-few", points);
         let align = kernel.location_align;
+        let (p, weights) = (job.request.problem, job.request.operands[Slot::Weights]);
+        let size = p.types().weights.size();
+        let logits = aligned(p, Role::Weights, weights, size, p.samples() * size);
+        let fused = job.request.operands.reference_kind().is_some();
+        let logits_key = if fused { format!("-l{logits}") } else { String::new() };
         chunks
             .define(kernel)
-            .key(&format!("-n{points}-a{align}-w{words}-r{run_tiles}-x{blocks_per_sm}"))
+            .key(&format!("-n{points}-a{align}{logits_key}-w{words}-r{run_tiles}-x{blocks_per_sm}"))
             .define("THREADS", 32 * WARPS)
             .define("RUN_TILES", run_tiles)
             .define("STAGE_BYTES", STAGE_BYTES)
@@ -88,6 +102,8 @@ impl Few {
             .define("BLOCKS_PER_SM", blocks_per_sm)
             .define("POINTS", points)
             .define("HOST_RUN_BYTES", RUN_BYTES)
+            .define("HOST_SOFTMAX_BYTES", SOFTMAX_BYTES)
+            .define("LOGIT_ALIGN", logits)
             .run(
                 call,
                 "msda_backward_value_few",

@@ -19,13 +19,11 @@ pub(super) struct ValueGradient<'a> {
     empty: bool,
     /// How `value_few.cu` computes it, if it does.
     few: Option<Few>,
-    /// Fused form: what `samples.cu` stores for all of these kernels but the one that sorts.
-    softmax: Option<Region>,
 }
 
 impl<'a> ValueGradient<'a> {
     /// None if there is nothing to compute.
-    pub(super) fn new(request: &'a Request<'a>, target: &'a Target, softmax: Option<Region>) -> Option<Self> {
+    pub(super) fn new(request: &'a Request<'a>, target: &'a Target) -> Option<Self> {
         let p = request.problem;
         if !request.wanted().value || p.batch() == 0 || p.heads() == 0 {
             return None;
@@ -37,7 +35,13 @@ impl<'a> ValueGradient<'a> {
         let batch_samples = sort.batch_samples;
         let (records, ends, padded) = (None, None, None);
         let job = TileJob { request, target, sizes, batch_samples, records, ends, softmax: None, padded };
-        Some(Self { job, sort, empty, few, softmax })
+        Some(Self { job, sort, empty, few })
+    }
+
+    /// Whether it needs the weights of all samples from the kernel of their gradients: in the fused
+    /// form, unless its own kernel computes the softmax of the few queries.
+    pub(super) fn needs_softmax(&self) -> bool {
+        self.job.request.operands.reference_kind().is_some() && !self.empty && self.few.is_none()
     }
 
     /// Whether it comes before the gradients of locations and weights: if both run at the same
@@ -45,7 +49,7 @@ impl<'a> ValueGradient<'a> {
     pub(super) fn comes_first(&self) -> bool {
         let atomic = self.job.request.scatter == Scatter::Atomic;
         let beside = self.few.is_some() || self.sort.early;
-        beside && self.softmax.is_none() && !self.empty && !atomic
+        beside && !self.needs_softmax() && !self.empty && !atomic
     }
 
     /// Adds the stage that clears positions which are no pixels, if there may be some. No other
@@ -63,17 +67,17 @@ impl<'a> ValueGradient<'a> {
     }
 
     /// Adds the stages, except for gaps. `samples`: the stage that stores the softmax.
-    pub(super) fn add(&mut self, call: &mut Call, samples: Option<usize>) {
+    pub(super) fn add(&mut self, call: &mut Call, softmax: Option<Region>, samples: Option<usize>) {
         let request = self.job.request;
         if self.empty {
             return;
         }
         if request.scatter == Scatter::Atomic {
-            self.job.softmax = self.softmax;
+            self.job.softmax = softmax;
             return value_atomic::add(&mut self.job, call);
         }
         let before = call.stages.len().checked_sub(1);
-        let needed = self.softmax.and(samples);
+        let needed = softmax.and(samples);
         let chunks = Chunks::new(request, self.job.target);
         call.branch();
         let padded = chunks.filter(|chunks| chunks.pads);
@@ -81,9 +85,9 @@ impl<'a> ValueGradient<'a> {
         let pad = padded.map(|_| call.stages.len() - 1);
         call.branch();
         if let Some(few) = &self.few {
-            // It runs at the same time as `samples.cu`, unless it needs the softmax.
-            needed.into_iter().chain(pad).for_each(|stage| call.join(stage));
-            (self.job.softmax, self.job.padded) = (self.softmax, padded);
+            // It runs at the same time as `samples.cu`.
+            pad.into_iter().for_each(|stage| call.join(stage));
+            self.job.padded = padded;
             return few.add(&self.job, call);
         }
         let sorting_waits_for = before.filter(|_| !self.sort.early);
@@ -91,7 +95,7 @@ impl<'a> ValueGradient<'a> {
         sort::add(&mut self.job, &self.sort, call);
         let needed = needed.filter(|_| self.sort.early);
         needed.into_iter().chain(pad).for_each(|stage| call.join(stage));
-        (self.job.softmax, self.job.padded) = (self.softmax, padded);
+        (self.job.softmax, self.job.padded) = (softmax, padded);
         match chunks {
             Some(chunks) => value::add(&self.job, call, chunks),
             None => value_plain::add(&self.job, call),
