@@ -127,6 +127,9 @@ struct RawSamples {
 #pragma unroll
         for (int i = 0; i < LOADS; i++) {
             if (active && (FULL_PASSES || first + lane_in_group * SAMPLES_PER_LANE + i < SAMPLES)) {
+                // A sample that does not exist may lie behind the tensor. The compiler would load
+                // it before the condition, if it knew the address there.
+                if (!FULL_PASSES) asm volatile("" : "+l"(locations), "+l"(weights));
                 xy[i].load(locations + (first + i) * (2 * size_of<LOCATION>));
                 weight[i].load(weights + (first + i) * size_of<WEIGHT>);
             }

@@ -23,22 +23,21 @@ template <int BYTES> __device__ __forceinline__ Vector<BYTES> ld_global(const ch
     return v;
 }
 
-// The same for data that is read once: it does not evict values from L1. Volatile, because some
-// loads are under a condition: the compiler would move them before it, where nothing may be.
+// The same for data that is read once: it does not evict values from L1.
 template <int BYTES> __device__ __forceinline__ Vector<BYTES> ld_global_once(const char *from) {
     Vector<BYTES> v;
     if constexpr (BYTES == 16) {
-        asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
-                     : "l"(from));
+        asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+            : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
+            : "l"(from));
     } else if constexpr (BYTES == 8) {
-        asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
-                     : "=r"(v.word[0]), "=r"(v.word[1])
-                     : "l"(from));
+        asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+            : "=r"(v.word[0]), "=r"(v.word[1])
+            : "l"(from));
     } else if constexpr (BYTES == 4) {
-        asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v.word[0]) : "l"(from));
+        asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v.word[0]) : "l"(from));
     } else {
-        asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=r"(v.word[0]) : "l"(from));
+        asm("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=r"(v.word[0]) : "l"(from));
     }
     return v;
 }
