@@ -69,8 +69,8 @@ extern "C" __global__ void __launch_bounds__(256)
                 load_wide<LOCATION, 2, LOCATION_ALIGN>(locations + i64(s) * (2 * size_of<LOCATION>),
                                                        xy);
                 if (FUSED) {
-                    const i64 index = query * level.points + s - level.first_sample;
-                    weight[0] = softmax_of(args, level, image * args.heads + head)[index];
+                    const Wide *of_level = softmax_of(args, level, image * args.heads + head);
+                    weight[0] = of_level[query * level.points + s - level.first_sample];
                     add_reference(reference, levels, l, xy[0], xy[1]);
                 } else {
                     load_wide<WEIGHT, 1, WEIGHT_ALIGN>(weights + i64(s) * size_of<WEIGHT>, weight);

@@ -9,7 +9,8 @@
 //     rows    grad_output of all queries of the plane; 16 bits: in the order of copy_rows
 //     kept    the samples that touch the run: place and weight
 //     bits    per tile, one bit per sample: it touches the tile
-//     softmax of all queries, in the fused form; warps use the memory of most for tiles afterwards
+//     softmax of all queries, in the fused form; up to 1664 queries have it where warps add
+//             tiles afterwards
 //
 //             sample   0 1 2 3 4 5 ..
 //             tile 7   0 0 1 0 0 1 ..   adds samples 2 and 5, in this order
@@ -37,28 +38,8 @@ static_assert(LANE_WORDS >= 1 && LANE_WORDS <= 8, "samples of a plane and level:
 constexpr int LISTED = 512; // samples that a warp lists at a time
 
 typedef SoftmaxOf<float> Softmax;
-static_assert(!FUSED || sizeof(Softmax) == HOST_SOFTMAX_BYTES, "host and kernel disagree");
-
-// The softmax of the logits of a query and head, by one thread.
-__device__ __forceinline__ Softmax softmax_of_query(const char *logits) {
-    if constexpr (SAMPLES <= 32) {
-        Packed<WEIGHT, SAMPLES, LOGIT_ALIGN> packed;
-        packed.load_cached(logits);
-        float x[SAMPLES], sum = 0;
-        packed.widen_to(x);
-        float max = x[0];
-#pragma unroll
-        for (int s = 1; s < SAMPLES; s++) max = fmaxf(max, x[s]);
-#pragma unroll
-        for (int s = 0; s < SAMPLES; s++) sum += expf(x[s] - max);
-        return Softmax{max, reciprocal(sum)};
-    }
-    return softmax_of<float, 1>(SAMPLES, [&](i64 s) {
-        float x[1];
-        load_wide<WEIGHT, 1, size_of<WEIGHT>>(logits + s * size_of<WEIGHT>, x);
-        return x[0];
-    });
-}
+static_assert(sizeof(Softmax) == HOST_SOFTMAX_BYTES,
+              "host and kernel disagree about shared memory");
 
 // A sample that touches the run: its place in pixels of the level.
 struct Kept {
@@ -95,6 +76,37 @@ struct Stage {
         }
     }
 };
+
+// FUSED: computes the softmax of all queries of a plane: a thread per query if it has few samples,
+// else a warp.
+__device__ __forceinline__ void store_softmax(const Args &args, const Stage &stage, int image,
+                                              int head) {
+    if constexpr (SAMPLES <= 32) {
+#pragma unroll 4 // so that several loads are in flight
+        for (int query = threadIdx.x; query < args.queries; query += THREADS) {
+            Packed<WEIGHT, SAMPLES, LOGIT_ALIGN> packed;
+            packed.load_cached(args.weights.at(image, query, head));
+            float x[SAMPLES], sum = 0;
+            packed.widen_to(x);
+            float max = x[0];
+#pragma unroll
+            for (int s = 1; s < SAMPLES; s++) max = fmaxf(max, x[s]);
+#pragma unroll
+            for (int s = 0; s < SAMPLES; s++) sum += expf(x[s] - max);
+            stage.softmax[query] = Softmax{max, reciprocal(sum)};
+        }
+    } else {
+        for (int query = threadIdx.x / 32; query < args.queries; query += WARPS) {
+            const char *logits = args.weights.at(image, query, head);
+            const Softmax softmax = softmax_of<float, 32>(SAMPLES, [&](i64 s) {
+                float x[1];
+                load_wide<WEIGHT, 1, size_of<WEIGHT>>(logits + s * size_of<WEIGHT>, x);
+                return x[0];
+            });
+            if (threadIdx.x % 32 == 0) stage.softmax[query] = softmax;
+        }
+    }
+}
 
 // Copies the rows of all queries of a plane. In 16 bits two channels are a word. Piece n of a row
 // in shared memory is matrix n of the product: it gets words n, PARTS + n, .. of the row. So lane j
@@ -437,11 +449,7 @@ __device__ __forceinline__ void add_runs(const Args &args, const Levels &levels,
         Piece following;
         if (threadIdx.x < count) following = load(threadIdx.x);
         copy_rows(args, stage.rows, image, head);
-        // Several loads are in flight.
-#pragma unroll 4
-        for (int query = threadIdx.x; FUSED && query < args.queries; query += THREADS) {
-            stage.softmax[query] = softmax_of_query(args.weights.at(image, query, head));
-        }
+        if constexpr (FUSED) store_softmax(args, stage, image, head);
         static_assert(RUN_TILES % 4 == 0, "bits are cleared 16 bytes at a time");
         for (int i = threadIdx.x * 4; i < tiles * stage.words; i += THREADS * 4) {
             *reinterpret_cast<uint4 *>(stage.bits + i) = make_uint4(0, 0, 0, 0);

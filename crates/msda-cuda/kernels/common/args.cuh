@@ -19,6 +19,7 @@
 //   SAMPLES_PER_LANE        samples that a lane locates per pass
 //   HEADS_PER_BLOCK THREADS BLOCKS_PER_SM
 //   LOCATION_ALIGN WEIGHT_ALIGN   alignment in bytes of a lane's locations and weights
+//   REFERENCE_ALIGN         alignment in bytes of a reference point
 //   STRIP_HEIGHT            queries are pixels, visited in strips of this many rows, if not 0
 //   ORDERED                 queries are visited in the order of a list that order.cu wrote
 //   SORTED                  a block sorts its queries by location first (resident.cu)
@@ -127,7 +128,7 @@ struct Args {
     const int *order; // per image: its queries in the order to visit them (ORDERED)
     int queries, heads, batch;
     Tiling tiling;
-    Level level[LEVELS]; // DEVICE_LEVELS: only first_sample counts
+    Level level[LEVELS]; // DEVICE_LEVELS: only first_sample and box_share count
 #if DEVICE_LEVELS
     const i64 *shapes; // (height, width) of each level
     const i64 *starts; // first position of each level

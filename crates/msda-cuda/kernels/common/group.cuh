@@ -228,10 +228,10 @@ __device__ __forceinline__ void process_group(const Args &args, const Lane &lane
 #pragma unroll
     for (int c = 0; c < CHANNELS_PER_LANE; c++) sum[c] = 0;
     F16Sums partial{};
-    const int image = FUSED ? source.image() : 0;
+    const int image = FUSED ? source.image() : 0, some_query = active ? query : 0;
     RawInputs raw;
     auto load_inputs = [&](int pass) {
-        raw.load(args, active, locations, weights, image, query, pass, lane.in_group);
+        raw.load(args, active, locations, weights, image, some_query, pass, lane.in_group);
     };
     load_inputs(0);
     source.publish_levels(args);
@@ -245,7 +245,7 @@ __device__ __forceinline__ void process_group(const Args &args, const Lane &lane
     for (int pass = 0; pass < SAMPLES; pass += SAMPLES_PER_PASS) { // the first sample of the pass
         __syncwarp();
         source.load_lane_level(pass / SAMPLES_PER_LANE + lane.in_group);
-        locate_and_stage(args, raw, active, image, query, softmax,
+        locate_and_stage(args, raw, active, image, some_query, softmax,
                          pass + lane.in_group * SAMPLES_PER_LANE, stage,
                          slot_of(lane.group(), lane.in_group), source.lane_level);
         __syncwarp();

@@ -152,9 +152,9 @@ struct RawSamples {
     }
 };
 
-// The exponentials of the logits of a query and head take the place of the logits. Each of the
-// first LANES lanes of its group, or of all lanes of a larger group, has up to N of them. `has(i)`:
-// whether the lane has logit i. Returns the sum over the lane; `max` is what was subtracted first.
+// Puts exp(logit - max) in the place of each logit of a query and head, and returns their sum over
+// the lane. The first LANES lanes of the group have up to N logits each, and lanes behind them have
+// none. `has(i)`: whether the lane has logit i.
 template <int LANES, int N, typename F>
 __device__ __forceinline__ float exponentials(float (&x)[N], float &max, F has) {
     bool large = false;
@@ -202,8 +202,8 @@ struct GroupSoftmax {
             lane_sum = exponentials<LOCATING_LANES>(weights, max, [&](int i) {
                 return active && (FULL_PASSES || lane_in_group * SAMPLES_PER_LANE + i < SAMPLES);
             });
-            if (DIVIDES_OUTPUT) return;
-            const float scale = reciprocal(sum_over<LOCATING_LANES>(lane_sum));
+            const float scale =
+                DIVIDES_OUTPUT ? LIFT : reciprocal(sum_over<LOCATING_LANES>(lane_sum));
 #pragma unroll
             for (int i = 0; i < SAMPLES_PER_LANE; i++) weights[i] *= scale;
             return;
@@ -237,7 +237,7 @@ struct GroupSoftmax {
     }
     // DIVIDES_OUTPUT: what the output is multiplied by. All lanes of a warp call this together.
     __device__ __forceinline__ float output_scale() const {
-        return reciprocal(sum_over<GROUP_LANES>(lane_sum));
+        return reciprocal(sum_over<GROUP_LANES>(lane_sum)) * (1 / LIFT);
     }
 };
 
@@ -251,7 +251,7 @@ __device__ __forceinline__ int level_or_last(const Args &args, int s) {
 constexpr bool ONE_REFERENCE = FUSED && UNIFORM_POINTS > 0 &&
                                UNIFORM_POINTS % SAMPLES_PER_LANE == 0 && (!BACKWARD || PASSES <= 2);
 
-// What a lane loads before it locates the samples of a pass.
+// What a lane loads before it locates the samples of a pass. If it is not active, `query` is any.
 struct RawInputs {
     RawSamples samples;
     RawReference reference; // if ONE_REFERENCE
@@ -262,7 +262,7 @@ struct RawInputs {
         samples.load(active, locations, weights, pass, lane_in_group);
         if (ONE_REFERENCE) {
             const int l = level_or_last(args, pass + lane_in_group * SAMPLES_PER_LANE);
-            reference.load(args, image, active ? query : 0, l);
+            reference.load(args, image, query, l);
         }
     }
 };

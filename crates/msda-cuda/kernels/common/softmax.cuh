@@ -3,7 +3,7 @@
 #include "common/warp.cuh"
 
 template <typename T> struct SoftmaxOf {
-    T max, scale; // the largest logit; 1 / sum of exp(logit - max)
+    T max, scale; // what is subtracted from logits; 1 / sum of exp(logit - max)
     __device__ __forceinline__ T weight_of(T logit) const { return exp(logit - max) * scale; }
 };
 
@@ -22,9 +22,12 @@ __device__ __forceinline__ SoftmaxOf<T> softmax_of(i64 n, F logit) {
     return SoftmaxOf<T>{max, 1 / sum_over<LANES>(sum)};
 }
 
-// Exponentials of logits up to this size are neither too large nor too small, nor are their sum and
-// their products with values: the largest logit need not be known.
+// Exponentials of logits up to this size, and their sum, are neither too large nor too small: the
+// largest logit need not be subtracted.
 constexpr float SMALL_LOGIT = 32;
+// At least exp(SMALL_LOGIT): such exponentials times this are at least 1, so their products with
+// values are no smaller than the values. If a product is too large, the sum is not finite.
+constexpr float LIFT = 0x1p47f;
 
 // 1 / x, nearly as exact as a division; x is about 1e-30 to 1e30.
 __device__ __forceinline__ float reciprocal(float x) {

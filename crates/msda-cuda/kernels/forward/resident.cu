@@ -187,8 +187,6 @@ struct ResidentSource {
             lane_level.origin = int(u32(place)), lane_level.pitch = int(place >> 32);
             lane_level.rows = __uint_as_float(u32(size));
             lane_level.columns = __uint_as_float(u32(size >> 32));
-            // Levels have the same number of points.
-            lane_level.first_sample = i * SAMPLES_PER_LANE / UNIFORM_POINTS * UNIFORM_POINTS;
         }
     }
     // The level sizes are part of the argument.

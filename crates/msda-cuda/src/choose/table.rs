@@ -232,7 +232,7 @@ impl<'a> Situation<'a> {
         let held = (self.target.threads() as usize / threads).max(1);
         let forward = self.request.pass == Pass::Forward;
         let several_passes = self.samples_per_lane == 1 && self.samples > self.lanes && forward;
-        // The fused form has no registers for them.
+        // In the fused form, passes of one sample need more registers than so many threads have.
         let fused = several_passes && self.request.operands.reference_kind().is_some();
         let light = forward && (self.samples <= LIGHT_SAMPLES || several_passes) && !fused;
         Rows {

@@ -236,6 +236,12 @@ impl Maker {
             self.add_form(spec.clone(), form);
             self.build(spec, Places::NotFinite, form, Spreads::default());
         });
+        // Small values, and logits whose exponentials are small too.
+        each!(form in forms, dtype in [Dtype::F32, Dtype::Bf16] => {
+            let case = self.add_form(Spec { types: Types::uniform(dtype), ..small() }, form);
+            case.value.change(|x| 1e-30 * x);
+            case.weights.change(|x| x - 30.0);
+        });
         // Logits whose exponentials are infinite or zero, in two of three queries and heads.
         each!(form in forms, dtype in Dtype::ALL, points in [4, 20] => {
             let spec = Spec { points: vec![points; 2], types: Types::uniform(dtype), ..small() };

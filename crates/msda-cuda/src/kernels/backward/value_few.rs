@@ -24,7 +24,7 @@ const WARPS: usize = 8;
 /// Shared memory of a warp.
 const STAGE_BYTES: usize = 32 * 20 + 1024;
 
-/// Shared memory that a query takes in the fused form, until warps use theirs.
+/// Shared memory that a query takes in the fused form. The warps' own is used, if that is enough.
 const SOFTMAX_BYTES: usize = 8;
 
 /// Shared memory that a level takes besides [`LEVEL_BYTES`]: `Runs`.
@@ -87,11 +87,15 @@ impl Few {
         let points = common_points(job.request, 2);
         let kernel = TileKernel::new(job, "backward/value_few.cu", "value-few", points);
         let align = kernel.location_align;
-        let (p, weights) = (job.request.problem, job.request.operands[Slot::Weights]);
+        let (p, o) = (job.request.problem, job.request.operands);
         let size = p.types().weights.size();
-        let logits = aligned(p, Role::Weights, weights, size, p.samples() * size);
-        let fused = job.request.operands.reference_kind().is_some();
-        let logits_key = if fused { format!("-l{logits}") } else { String::new() };
+        let (logits, logits_key) = match o.reference_kind() {
+            Some(_) => {
+                let align = aligned(p, Role::Weights, o[Slot::Weights], size, p.samples() * size);
+                (align, format!("-l{align}"))
+            }
+            None => (size, String::new()),
+        };
         chunks
             .define(kernel)
             .key(&format!("-n{points}-a{align}{logits_key}-w{words}-r{run_tiles}-x{blocks_per_sm}"))
