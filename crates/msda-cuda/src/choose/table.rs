@@ -16,9 +16,10 @@ const MANY_QUERIES: usize = 4096;
 /// From so many images on, ordering queries by location pays.
 const MANY_IMAGES: usize = 4;
 
-/// Threads per SM that leave each 40 registers, and 48.
+/// Threads per SM that leave each 40 registers, 48, and 64.
 pub(super) const THREADS_OF_40: usize = 1536;
 pub(super) const THREADS_OF_48: usize = 1280;
+const THREADS_OF_64: usize = 1024;
 
 /// Pixels are few queries up to this part of the lanes that the GPU holds.
 const FEW_PIXELS: (usize, usize) = (3, 16);
@@ -120,6 +121,10 @@ impl<'a> Situation<'a> {
         }
     }
 
+    fn is_fused_forward(&self) -> bool {
+        self.request.pass == Pass::Forward && self.request.operands.reference_kind().is_some()
+    }
+
     /// A kernel whose blocks fit the shared memory of an SM.
     fn kernel(&self, knobs: Rows) -> Kernel {
         Kernel::Rows(knobs.fitting(self.request.problem, self.target, self.division))
@@ -144,15 +149,32 @@ impl<'a> Situation<'a> {
         // are better.
         let per_sm = self.groups.saturating_mul(lanes).div_ceil(self.sms);
         let narrow = self.request.problem.types().value.size() == 2;
+        let blocks = |held: usize, threads| held.min(self.target.threads() as usize) / threads;
         let needs_48 = sample_groups > 1 && narrow && per_sm > THREADS_OF_40;
-        let held = if needs_48 { THREADS_OF_48 } else { THREADS_OF_40 }.min(self.target.threads() as usize);
-        let shared = Rows {
+        let held = if needs_48 { THREADS_OF_48 } else { THREADS_OF_40 };
+        let plain = Rows {
             tap_columns: self.tap_columns,
             sample_groups,
             heads_per_block: self.heads_per_block.min(threads / lanes).max(1),
             threads,
-            blocks_per_sm: held / threads,
+            blocks_per_sm: blocks(held, threads),
             ..Rows::default()
+        };
+        // The fused form computes more before the first tap, and needs more registers for it.
+        let shared = if !self.is_fused_forward() {
+            plain
+        } else if narrow && sample_groups > 2 && per_sm > THREADS_OF_64 / 2 {
+            Rows {
+                sample_groups: 2,
+                heads_per_block: 1,
+                blocks_per_sm: blocks(THREADS_OF_64, threads),
+                samples_per_lane: self.samples.div_ceil(2 * self.lanes).min(2),
+                ..plain
+            }
+        } else if !narrow && sample_groups > 1 && per_sm > 2 * THREADS_OF_48 {
+            Rows { heads_per_block: 1, threads: 64, blocks_per_sm: blocks(THREADS_OF_48, 64), ..plain }
+        } else {
+            plain
         };
         let own = "There are few queries, so every one gets its own lanes.";
         let why = match sample_groups {
@@ -231,9 +253,9 @@ impl<'a> Situation<'a> {
         // output and the located samples.
         let held = (self.target.threads() as usize / threads).max(1);
         let forward = self.request.pass == Pass::Forward;
-        let several_passes = self.samples_per_lane == 1 && self.samples > self.lanes && forward;
+        let several_passes = self.samples_per_lane == 1 && self.samples > self.lanes;
         // In the fused form, passes of one sample need more registers than so many threads have.
-        let fused = several_passes && self.request.operands.reference_kind().is_some();
+        let fused = several_passes && self.is_fused_forward();
         let light = forward && (self.samples <= LIGHT_SAMPLES || several_passes) && !fused;
         Rows {
             tap_columns: self.tap_columns,
@@ -254,10 +276,14 @@ impl<'a> Situation<'a> {
 }
 
 /// Samples per lane: all in one pass, up to four; fewer if that leaves no lane idle in the last
-/// pass. The backward pass is faster with two, if that leaves no lane idle either: less staging
-/// memory leaves more L1.
+/// pass. The backward pass is faster with two, if that leaves no lane idle either, and with one
+/// instead of three or four that leave lanes idle: less staging memory leaves more L1.
 fn samples_per_lane(samples: usize, lanes: usize, backward: bool) -> usize {
     let most = samples.div_ceil(lanes).clamp(1, MAX_SAMPLES_PER_LANE);
-    let whole = (1..=most).rev().find(|n| samples.is_multiple_of(lanes * n)).unwrap_or(most);
-    if backward && whole > 2 && samples.is_multiple_of(2 * lanes) { 2 } else { whole }
+    let whole = (1..=most).rev().find(|n| samples.is_multiple_of(lanes * n));
+    match whole.unwrap_or(most) {
+        3.. if backward && whole.is_none() => 1,
+        3.. if backward && samples.is_multiple_of(2 * lanes) => 2,
+        n => n,
+    }
 }
