@@ -93,6 +93,31 @@ def test_the_function_and_the_module(what, exporter, tmp_path):
     check(model, tuple(a.contiguous() for a in args), tmp_path / "model.onnx", exporter)
 
 
+class AnyOrder(torch.nn.Module):
+    """Levels that do not follow each other in the order of their sizes."""
+
+    def __init__(self, starts):
+        super().__init__()
+        self.starts = starts
+
+    def forward(self, value, locations, weights):
+        return msda.ms_deform_attn(value, LEVELS, self.starts, locations, weights)
+
+
+@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+@pytest.mark.parametrize("kind", [list, torch.tensor])
+@pytest.mark.filterwarnings("ignore")
+def test_levels_may_start_anywhere(kind, exporter, tmp_path):
+    torch.manual_seed(0)
+    args = tuple(problem(levels=LEVELS).tensors())
+    height, width = LEVELS[1]
+    starts = [height * width, 0]
+    usual = msda.ms_deform_attn(args[0], LEVELS, None, *args[1:])
+    model = AnyOrder(kind(starts))
+    assert (model(*args) - usual).abs().max() > 0.01
+    check(model, args, tmp_path / "model.onnx", exporter)
+
+
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
 @pytest.mark.filterwarnings("ignore")
 def test_a_patched_model_of_transformers(exporter, tmp_path):

@@ -128,7 +128,7 @@ class Form:
         """Runs the operator. `tensors` are value and the tensors behind the level sizes."""
         if _is_compiling() or _is_tracing():
             if torch.onnx.is_in_onnx_export() and not grid.operator_wanted:
-                return grid.run(tensors, shapes, numbers)
+                return grid.run(tensors, shapes, starts, numbers)
             return self._run_public(tensors, shapes, starts, numbers)
         try:
             for tensor in tensors:

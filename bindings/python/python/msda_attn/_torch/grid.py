@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._options import decode
-from .levels import Levels, pairs
+from .levels import Levels, Starts, flat, pairs
 
 # `msda_attn.onnx.export` writes the operator itself; other exports of ONNX get this file's nodes.
 operator_wanted = False
@@ -21,13 +21,14 @@ def sample(
     locations: Tensor,
     weights: Tensor,
     counts: Sequence[int],
+    starts: Starts = None,
     **options: object,
 ) -> Tensor:
     """The operator, one level after the other. `counts` are points per level."""
     batch, _, heads, channels = value.shape
     queries = locations.shape[1]
     options = {"align_corners": False, **options}
-    maps = value.split([height * width for height, width in levels], 1)
+    maps = _maps(value, levels, starts)
     grid = (2 * locations - 1).reshape(batch, queries, heads, -1, 2)
     grid = grid.transpose(1, 2).flatten(0, 1).to(value.dtype)
     samples = []
@@ -37,6 +38,23 @@ def sample(
     weights = weights.reshape(batch, queries, heads, -1).transpose(1, 2).flatten(0, 1)
     output = (torch.cat(samples, -1) * weights[:, None].to(value.dtype)).sum(-1)
     return output.view(batch, heads * channels, queries).transpose(1, 2).contiguous()
+
+
+def _maps(value: Tensor, levels: Sequence[Sequence[int]], starts: Starts) -> Sequence[Tensor]:
+    """The pixels of each level."""
+    sizes = [height * width for height, width in levels]
+    if isinstance(starts, Tensor):
+        if torch.compiler.is_compiling():
+            # The numbers are not known yet.
+            index = lambda start, size: start + torch.arange(size, device=starts.device)
+            parts = zip(starts, sizes, strict=True)
+            return [value.index_select(1, index(*part).to(value.device)) for part in parts]
+        starts = starts.tolist()
+    usual = flat(levels, None)[2::3]
+    first = flat(levels, starts)[2::3]
+    if first == usual:
+        return value.split(sizes, 1)
+    return [value.narrow(1, start, size) for start, size in zip(first, sizes)]
 
 
 def locations_of(
@@ -55,7 +73,9 @@ def locations_of(
     return torch.cat(parts, 3)
 
 
-def run(tensors: tuple[Tensor, ...], shapes: Levels, numbers: tuple[int, int]) -> Tensor:
+def run(
+    tensors: tuple[Tensor, ...], shapes: Levels, starts: Starts, numbers: tuple[int, int]
+) -> Tensor:
     """A call of the operator, plain or fused, with the numbers of `_options.encode`."""
     value, *reference, locations, weights = tensors
     levels = pairs(shapes.tolist() if isinstance(shapes, Tensor) else shapes)
@@ -64,4 +84,4 @@ def run(tensors: tuple[Tensor, ...], shapes: Levels, numbers: tuple[int, int]) -
     if reference:
         locations = locations_of(reference[0], locations.flatten(3, -2), levels, counts)
         weights = weights.flatten(3).softmax(-1)
-    return sample(value, levels, locations, weights, counts, **options)
+    return sample(value, levels, locations, weights, counts, starts, **options)
