@@ -61,6 +61,7 @@ class Call:
             "list": (pairs, None),
             "cpu": (given.shapes, given.starts),
             "device": (given.shapes.to(device), given.starts.to(device)),
+            "both": (pairs, given.starts.to(device)),
         }[levels]
 
     def output(self) -> torch.Tensor:
@@ -101,7 +102,7 @@ def check(got: list[torch.Tensor], expected: list[torch.Tensor], relative: float
         assert error <= relative * want.abs().max().item(), f"tensor {i} of the results"
 
 
-@pytest.mark.parametrize("levels", ["list", "cpu", "device"])
+@pytest.mark.parametrize("levels", ["list", "cpu", "device", "both"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_gradients_are_those_of_the_cpu(form, dtype, levels):

@@ -7,6 +7,7 @@ import gc
 import os
 import pathlib
 import shutil
+import struct
 import subprocess
 import sys
 import threading
@@ -263,12 +264,28 @@ def test_aot_inductor(tmp_path, device):
     assert done.stdout == "the same\n", (done.returncode, done.stderr)
 
 
+def test_level_sizes_may_lie_at_any_byte():
+    inputs = problem()
+    numbers = inputs.shapes.flatten().tolist()
+    memory = bytearray(4) + struct.pack(f"={len(numbers)}q", *numbers)
+    shapes = torch.frombuffer(memory, dtype=torch.int64, offset=4).view(-1, 2)
+    assert shapes.data_ptr() % 8
+    expected = msda.ms_deform_attn(*inputs)
+    got = msda.ms_deform_attn(inputs.value, shapes, inputs.starts, inputs.locations, inputs.weights)
+    assert torch.equal(got, expected)
+
+
 def test_meta_and_fake_tensors():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     inputs = problem()
     output = msda.ms_deform_attn(*(t.to("meta") for t in inputs))
     assert output.shape == (2, 7, 24) and output.device.type == "meta"
+    value, shapes, starts, *others = (t.to("meta") for t in inputs)
+    sizes = inputs.shapes.tolist()
+    assert msda.ms_deform_attn(value, sizes, starts, *others).device.type == "meta"
+    with pytest.raises(ValueError, match="on different devices, expected both on the CPU"):
+        msda.ms_deform_attn(value, shapes, inputs.starts, *others)
     with FakeTensorMode() as mode:
         fake = msda.ms_deform_attn(*(mode.from_tensor(t) for t in inputs))
         assert fake.shape == (2, 7, 24)

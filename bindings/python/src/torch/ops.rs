@@ -206,8 +206,12 @@ fn read_setup(api: &Api, setup: &Owned) -> Result<(LevelSizes, [i64; 2])> {
     if setup.dtype != api.i64 || setup.place.kind != api.cpu || setup.strides != [1] {
         return Err(Refused::wrong_type("setup", "another tensor", "contiguous int64 on the CPU"));
     }
-    // SAFETY: the tensor is contiguous, has so many elements of that type, and lives.
-    let numbers = unsafe { std::slice::from_raw_parts(setup.data.cast::<i64>(), count as usize) };
+    let data = setup.data.cast::<i64>();
+    if data.is_null() || !data.is_aligned() {
+        return Err(Refused::value("setup", "an empty or unaligned tensor", "one of msda"));
+    }
+    // SAFETY: the tensor is contiguous and aligned, has so many elements of that type, and lives.
+    let numbers = unsafe { std::slice::from_raw_parts(data, count as usize) };
     LevelSizes::read_setup("setup", numbers)
 }
 
@@ -238,13 +242,13 @@ fn level_sizes(api: &Api, shapes: &Owned, starts: &Owned, place: Place) -> Resul
     Ok(LevelSizes::Device { shapes: address(&shapes), starts: address(&starts), levels })
 }
 
-/// An integer of a contiguous tensor on the CPU, which has more than `i`.
+/// An integer of a contiguous tensor on the CPU, which has more than `i`. It may lie at any byte.
 fn integer(api: &Api, table: &Described<'_>, i: usize) -> i64 {
     // SAFETY: the tensor is contiguous, has so many elements of that type, and lives.
     unsafe {
         match table.dtype == api.i64 {
-            true => *table.data.cast::<i64>().add(i),
-            false => i64::from(*table.data.cast::<i32>().add(i)),
+            true => table.data.cast::<i64>().add(i).read_unaligned(),
+            false => i64::from(table.data.cast::<i32>().add(i).read_unaligned()),
         }
     }
 }

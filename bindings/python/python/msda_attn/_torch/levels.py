@@ -135,7 +135,9 @@ def tables(shapes: Levels, starts: Starts) -> tuple[Tensor, Tensor]:
     if not isinstance(shapes, Tensor):
         numbers = flat(shapes, None if isinstance(starts, Tensor) else starts)
         table = torch.tensor(numbers, dtype=_int64, device="cpu").reshape(-1, 3)
-        shapes, starts = table[:, :2], starts if isinstance(starts, Tensor) else table[:, 2]
+        if not isinstance(starts, Tensor):
+            return table[:, :2], table[:, 2]
+        shapes = table[:, :2].to(starts.device, non_blocking=True)
     else:
         shapes = _integers(shapes)
     if starts is None:

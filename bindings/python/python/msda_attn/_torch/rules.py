@@ -31,6 +31,11 @@ def _output(value: Tensor, tables: Sequence[Tensor], floats: dict[str, Tensor]) 
                 f"spatial_shapes and level_start_index: got tensors on {table.device}, expected "
                 f"both on the CPU{where}"
             )
+    if len({table.device for table in tables}) > 1:
+        raise ValueError(
+            "spatial_shapes and level_start_index: got tensors on different devices, expected both "
+            "on the CPU, or both on the device of value"
+        )
     name = list(floats)[-2]
     return value.new_empty(output_shape(value.shape, name, floats[name].shape))
 
