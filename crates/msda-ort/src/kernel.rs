@@ -107,46 +107,19 @@ impl Kernel {
                 }
                 let number = usize::try_from(number).unwrap_or(0);
                 let prepared = Prepared::forward(&call, &output, number)?;
+                // Two runs may queue on one stream: the workspaces stay locked until the end.
+                let mut locked = None;
                 // SAFETY: as above, in memory of the device. The workspace stays until the kernel
-                // is destroyed, and only this stream uses it.
-                unsafe { prepared.launch(stream, |bytes| self.workspace(context, device, stream, bytes)) }
+                // is destroyed, and only this stream uses it, one run after the other.
+                unsafe {
+                    prepared.launch(stream, |bytes| {
+                        let guard = self.workspaces.lock().unwrap_or_else(PoisonError::into_inner);
+                        let workspaces = locked.insert(guard);
+                        Workspace::find_or_add(workspaces, api, context, device, stream, bytes)
+                    })
+                }
             }
         }
-    }
-
-    /// The address of device memory for work on a stream. It is kept: ONNX Runtime's allocator may
-    /// give freed memory to another stream, and a captured graph uses it again.
-    ///
-    /// # Safety
-    /// `context` is that of the run, and `device` describes memory of its device.
-    unsafe fn workspace(
-        &self,
-        context: Handle,
-        device: Handle,
-        stream: *mut c_void,
-        bytes: usize,
-    ) -> Result<u64> {
-        let mut workspaces = self.workspaces.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |kept: &&Workspace| kept.stream == stream && kept.bytes >= bytes;
-        if let Some(kept) = workspaces.iter().find(fits) {
-            return Ok(kept.memory.addr() as u64);
-        }
-        let api = self.api;
-        // Sizes that grow slowly take at most twice the largest.
-        let bytes = bytes.checked_next_power_of_two().unwrap_or(bytes);
-        let mut kept = Workspace { api, allocator: ptr::null_mut(), memory: ptr::null_mut(), stream, bytes };
-        // SAFETY: the caller's promise; the results are valid to write.
-        unsafe {
-            api.kernel_context_get_allocator(context, device, &mut kept.allocator)?;
-            api.allocator_alloc(kept.allocator, bytes, &mut kept.memory)?;
-        }
-        if kept.memory.is_null() {
-            let message = format!("workspace: ONNX Runtime has no {bytes} bytes of device memory");
-            return Err(Refused::new(Kind::Memory, message));
-        }
-        let address = kept.memory.addr() as u64;
-        workspaces.push(kept);
-        Ok(address)
     }
 }
 
@@ -162,6 +135,42 @@ struct Workspace {
 
 // SAFETY: allocators may be used from any thread; the addresses are only passed on.
 unsafe impl Send for Workspace {}
+
+impl Workspace {
+    /// The address of device memory for work on a stream. It is kept: ONNX Runtime's allocator may
+    /// give freed memory to another stream, and a captured graph uses it again.
+    ///
+    /// # Safety
+    /// `context` is that of the run, and `device` describes memory of its device.
+    unsafe fn find_or_add(
+        all: &mut Vec<Self>,
+        api: Api,
+        context: Handle,
+        device: Handle,
+        stream: *mut c_void,
+        bytes: usize,
+    ) -> Result<u64> {
+        let fits = |kept: &&Self| kept.stream == stream && kept.bytes >= bytes;
+        if let Some(kept) = all.iter().find(fits) {
+            return Ok(kept.memory.addr() as u64);
+        }
+        // Sizes that grow slowly take at most twice the largest.
+        let bytes = bytes.checked_next_power_of_two().unwrap_or(bytes);
+        let mut kept = Self { api, allocator: ptr::null_mut(), memory: ptr::null_mut(), stream, bytes };
+        // SAFETY: the caller's promise; the results are valid to write.
+        unsafe {
+            api.kernel_context_get_allocator(context, device, &mut kept.allocator)?;
+            api.allocator_alloc(kept.allocator, bytes, &mut kept.memory)?;
+        }
+        if kept.memory.is_null() {
+            let message = format!("workspace: ONNX Runtime has no {bytes} bytes of device memory");
+            return Err(Refused::new(Kind::Memory, message));
+        }
+        let address = kept.memory.addr() as u64;
+        all.push(kept);
+        Ok(address)
+    }
+}
 
 impl Drop for Workspace {
     fn drop(&mut self) {
