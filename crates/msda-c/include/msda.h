@@ -135,8 +135,10 @@ int32_t msda_cuda_forward_workspace(const struct msda_inputs *inputs,
                                     size_t *workspace);
 
 // Queues the computation of the output on a stream (a cudaStream_t or CUstream) of a device. All
-// tensors and the workspace are in its memory; the tables of the levels are in memory of the host.
-// Nothing is allocated, and nothing waits, if `msda_cuda_forward_workspace` was called before.
+// tensors and the workspace are in its memory, and the stream belongs to its primary context
+// (that of the CUDA runtime); the tables of the levels are in memory of the host. The workspace
+// begins at a multiple of 16 bytes. Nothing is allocated, and nothing waits, if
+// `msda_cuda_forward_workspace` was called before; the last 512 combinations are kept.
 // The call can be captured into a CUDA graph.
 //
 // # Safety
