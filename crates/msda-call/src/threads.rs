@@ -28,7 +28,7 @@ const MOST_POOLS: usize = 2;
 /// The threads that a call runs on.
 #[derive(Clone)]
 pub enum OnThreads {
-    /// So many threads of ours; `None` means one per core.
+    /// So many threads of ours; `None` means as many as the environment says, else one per core.
     Count(Option<usize>),
     /// Threads of the framework.
     Framework(Arc<dyn Threads>),

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use std::cell::RefCell;
 use std::env;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -104,9 +104,27 @@ pub(crate) fn for_each(n: usize, work: impl Fn(usize) + Sync + Send) {
     }
 }
 
+/// Calls `work` with every index below `n`, whose own loops may have more to share than `n` tasks.
+pub(crate) fn for_each_outer(n: usize, work: impl Fn(usize) + Sync + Send) {
+    match pool() {
+        // Pools of callers may not be entered twice.
+        Pool::Caller(threads) if n < threads.count() => (0..n).for_each(work),
+        _ => for_each(n, work),
+    }
+}
+
 /// Loops in `work` run on the thread that they are on: pools of callers may not be entered twice.
+///
+/// Unsafe code relies on every index coming once, so what a pool does wrong is made right here.
 fn on_caller(threads: &dyn Threads, n: usize, work: impl Fn(usize) + Sync) {
-    threads.for_each(n, &|i| on(Pool::Alone, || work(i)));
+    let called: Vec<AtomicBool> = (0..n).map(|_| AtomicBool::new(false)).collect();
+    let once = |i: usize| {
+        if called.get(i).is_some_and(|called| !called.swap(true, Ordering::Relaxed)) {
+            on(Pool::Alone, || work(i));
+        }
+    };
+    threads.for_each(n, &once);
+    (0..n).for_each(once);
 }
 
 /// Calls `work` with every index below `n`. The indices start in increasing order, so that the

@@ -117,6 +117,28 @@ mod same_bits {
         assert!(threads.0.load(Ordering::Relaxed) > 0, "{p}: the threads of the caller did nothing");
     }
 
+    /// A pool that calls some indices twice, some not at all, and others that do not exist.
+    struct Wrong;
+
+    impl Threads for Wrong {
+        fn count(&self) -> usize {
+            3
+        }
+
+        fn for_each(&self, n: usize, work: &(dyn Fn(usize) + Sync)) {
+            (n / 2..n + 2).chain(0..n / 3).chain(0..n / 4).for_each(work);
+        }
+    }
+
+    #[test]
+    fn with_threads_that_do_not_keep_their_promise() {
+        for (heads, queries) in [(8, 200), (1, 900)] {
+            let p = Problem::new(pyramid(heads, queries, [4, 4, 2])).unwrap();
+            let wrong = msda::with_threads(Arc::new(Wrong), || everything(&p, false, 1));
+            assert!(wrong == everything(&p, false, 1), "{p}");
+        }
+    }
+
     /// Few points: one thread takes several heads together, many threads one head each. Few heads:
     /// many threads divide the levels, and then the rows.
     #[test]
@@ -157,6 +179,59 @@ mod same_bits {
         let spec = sized([1, 3500, 1, 128], &[(128, 100), (5, 7)], &[4, 2]);
         let p = Problem::new(spec).unwrap();
         assert_same_bits(&p, false, 1);
+    }
+}
+
+/// Planes that are divided by rows, beside the oracle.
+#[cfg(feature = "rayon")]
+mod bands {
+    use msda::conformance::{Budget, compare};
+    use msda::rng::Rng;
+    use msda::{Buffer, Cpu, Dtype, Inputs, Problem, Spec, Types, View};
+
+    use super::{common, sized};
+
+    /// All samples lie in rows from `rows[0]` to `rows[1]` of their level, of height 1.
+    fn check(spec: Spec, dtype: Dtype, rows: [f64; 2], threads: usize) {
+        let p = Problem::new(Spec { types: Types::with_value(dtype), ..spec }).unwrap();
+        let (mut r, types) = (Rng::new(5), p.types());
+        let value = Buffer::from_fn(types.value, p.value_len(), |_| r.normal());
+        let [low, high] = rows;
+        let place = |i| if i % 2 == 0 { r.between(-0.1, 1.1) } else { r.between(low, high) };
+        let locations = Buffer::from_fn(types.locations, p.locations_len(), place);
+        let weights = Buffer::from_fn(types.weights, p.weights_len(), |_| r.normal());
+        let upstream = Buffer::from_fn(types.value, p.output_len(), |_| r.normal());
+        let inputs = Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice());
+        let upstream = View::from(upstream.as_slice());
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let got = pool.install(|| common::run(&Cpu::new(), &p, &inputs, upstream));
+        let budget = Budget::new(&p, &inputs, &upstream, true).unwrap();
+        for (i, (got, want)) in
+            got.iter().zip(std::iter::once(&budget.output).chain(&budget.grads)).enumerate()
+        {
+            if let Err(why) = compare(&got.to_f64(), &want.exact, want.tolerance) {
+                panic!("{p} rows={rows:?} threads={threads}: result {i}: {why}");
+            }
+        }
+    }
+
+    /// Bands by memory, with one thread, and by the number of threads.
+    #[test]
+    fn that_no_query_reaches_are_zero() {
+        for dtype in Dtype::ALL {
+            for rows in [[0.6, 0.9], [0.1, 0.3], [-0.1, 1.1]] {
+                check(sized([1, 100, 1, 32], &[(200, 200)], &[4]), dtype, rows, 1);
+                check(sized([2, 20, 3, 32], &[(40, 14)], &[4]), dtype, rows, 5);
+                check(sized([1, 900, 1, 32], &[(40, 14), (5, 7)], &[4, 2]), dtype, rows, 16);
+            }
+        }
+    }
+
+    /// So many positions that no row has a slot.
+    #[test]
+    fn of_the_largest_planes_are_right() {
+        check(sized([1, 300, 1, 1], &[(600, 600)], &[4]), Dtype::Bf16, [-0.1, 1.1], 1);
+        check(sized([1, 3500, 1, 128], &[(128, 100), (5, 7)], &[4, 2]), Dtype::F32, [-0.1, 1.1], 1);
     }
 }
 

@@ -136,7 +136,7 @@ impl<T: Lane> Pass<'_, T> {
         });
         // Image after image: a thread that zeroes an image and adds to all its heads finds it in
         // its caches. Threads without an image take heads and parts of the others.
-        threads::for_each(p.batch(), |image| {
+        threads::for_each_outer(p.batch(), |image| {
             zero(image);
             threads::for_each_in_order(groups * parts.len(), |task| {
                 let mut memory = pool.take();

@@ -116,6 +116,10 @@ impl<F: Arithmetic> Slots<F> {
     /// The touched rows: the element of the gradient, relative to the first head, and the sums.
     #[inline(always)]
     pub(super) fn touched(&mut self) -> (&[usize], &mut [F]) {
+        if self.taken == 1 {
+            // Memory for sums comes with the first query, and there may be none.
+            return (&[], &mut []);
+        }
         (&self.owner[1..self.taken], &mut self.sums[self.channels..self.taken * self.channels])
     }
 
