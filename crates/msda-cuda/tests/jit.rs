@@ -299,7 +299,8 @@ fn a_full_disk_costs_only_the_cache() {
 fn entries_that_do_not_load_are_compiled_again_unless_jit_is_off() {
     let folder = folder();
     let why = msda::Error::new(ErrorKind::Device, "cuModuleLoadData", "CUDA_ERROR_INVALID_IMAGE", "success");
-    let error = cache(folder.path(), Jit::Off).renew(&unit("sm_90a"), &why).unwrap_err().to_string();
+    let error = cache(folder.path(), Jit::Off).renew(&unit("sm_90a"), &[], &why);
+    let error = error.unwrap_err().to_string();
     assert!(error.contains("INVALID_IMAGE") && error.contains("hint: unset MSDA_JIT"), "{error}");
     let Some(_) = nvrtc() else { return };
     let (folder, entry) = filled();
@@ -307,10 +308,26 @@ fn entries_that_do_not_load_are_compiled_again_unless_jit_is_off() {
     let before = full.get(&unit("sm_90a")).unwrap();
     let written = |entry: &Path| fs::metadata(entry.join("meta")).unwrap().modified().unwrap();
     let first = written(&entry);
-    let renewed = full.renew(&unit("sm_90a"), &why).unwrap();
+    let renewed = full.renew(&unit("sm_90a"), &before.cubin, &why).unwrap();
     assert!(!Arc::ptr_eq(&before, &renewed) && Arc::ptr_eq(&renewed, &full.get(&unit("sm_90a")).unwrap()));
     assert!(written(&entry) > first, "the entry is a new one");
     check_shared(folder.path());
+
+    // What an earlier process compiled here is used, if something else has failed.
+    let second = written(&entry);
+    let stored = cache(folder.path(), Jit::On).renew(&unit("sm_90a"), b"another", &why).unwrap();
+    assert_eq!((&stored, written(&entry)), (&renewed, second));
+}
+
+/// A folder with other files is not made readable for all.
+#[test]
+fn only_folders_of_kernels_are_published() {
+    let folder = folder();
+    let cache = cache(folder.path(), Jit::On);
+    cache.publish().unwrap();
+    fs::write(folder.path().join("token"), "secret").unwrap();
+    let error = cache.publish().unwrap_err().to_string();
+    assert!(error.contains("token") && error.contains("hint: choose a new folder"), "{error}");
 }
 
 /// Folders that were filled ahead come first, with kernels of any compiler, and nothing is written

@@ -116,6 +116,7 @@ impl Build {
         if let Some(why) = cache.warning() {
             bail!("--out: {why}\nhint: choose a folder that only you can write to");
         }
+        cache.check_publishable()?;
         let all: Vec<_> = all.into_values().collect();
         note(format_args!("compiling {} kernels", all.len()));
         let failed: Vec<String> = in_parallel(cores(), &all, |unit| cache.get(unit).err())

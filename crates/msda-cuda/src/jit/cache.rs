@@ -36,6 +36,17 @@ pub enum Jit {
     Off,
 }
 
+impl Jit {
+    /// What a text says, as `MSDA_JIT` has it, or that nobody knows it.
+    fn named(text: &str) -> Option<Self> {
+        match text.to_ascii_lowercase().as_str() {
+            "" | "on" | "1" | "yes" | "true" => Some(Self::On),
+            "off" | "0" | "no" | "false" => Some(Self::Off),
+            _ => None,
+        }
+    }
+}
+
 /// Compiled units that stay in memory. More would help nobody: a unit that is loaded is found
 /// without the cache.
 const MAX_RECENT: usize = 64;
@@ -105,8 +116,9 @@ impl Cache {
         GLOBAL.get_or_init(|| {
             let ahead = env::var_os("MSDA_KERNELS").unwrap_or_default();
             let ahead = env::split_paths(&ahead).filter(|folder| !folder.as_os_str().is_empty()).collect();
-            let off = env::var("MSDA_JIT").is_ok_and(|value| matches!(value.as_str(), "off" | "0" | "no"));
-            let jit = if off { Jit::Off } else { Jit::On };
+            let jit_text = env::var("MSDA_JIT").unwrap_or_default();
+            let known = Jit::named(&jit_text);
+            let jit = known.unwrap_or(Jit::On);
             let cache = match env::var_os("MSDA_CACHE_DIR") {
                 Some(folder) if folder.is_empty() => Self::at(None, jit),
                 Some(folder) => Self::at(Some(folder.into()), jit),
@@ -119,6 +131,9 @@ impl Cache {
                     cache
                 }
             };
+            if known.is_none() {
+                cache.warn(format!("MSDA_JIT: got {jit_text:?}, expected on or off; kernels are compiled"));
+            }
             cache.with_ahead(ahead)
         })
     }
@@ -200,10 +215,24 @@ impl Cache {
     }
 
     /// Compiles a unit again because its entry does not load: its compiler may be newer than this
-    /// machine's driver. `why` is the error of loading it, and is returned where the unit cannot be
-    /// compiled.
-    pub fn renew(&self, unit: &Unit, why: &Error) -> Result<Arc<Compiled>> {
+    /// machine's driver. `failed` is its cubin, and `why` the error of loading it, which is returned
+    /// where the unit cannot be compiled.
+    pub fn renew(&self, unit: &Unit, failed: &[u8], why: &Error) -> Result<Arc<Compiled>> {
         let assembled = unit.assemble()?;
+        if let Ok((_, folder)) = self.read(&assembled)
+            && self.ahead.iter().any(|ahead| ahead == folder)
+        {
+            let folder = folder.display();
+            self.warn(format!("a kernel that was compiled ahead does not load: {folder}: {why}"));
+        }
+        // An earlier process may have compiled it here.
+        let stored = self.folder.as_ref().zip(self.compiler());
+        let stored = stored.and_then(|(own, by)| entry::read(own, &assembled, Some(&by)).ok().flatten());
+        if let Some(stored) = stored.filter(|stored| stored.cubin != failed) {
+            let stored = Arc::new(stored);
+            self.recent.put(assembled.hash, stored.clone());
+            return Ok(stored);
+        }
         let compiled = Arc::new(match self.jit {
             Jit::On => compile_assembled(unit, assembled.clone()).map_err(|_| why.clone())?,
             Jit::Off => {
@@ -246,9 +275,23 @@ impl Cache {
         Ok(entries)
     }
 
+    /// Refuses a folder that has anything but entries: all users can read it after
+    /// [`publish`](Self::publish).
+    pub fn check_publishable(&self) -> Result<()> {
+        let ours = |path: &Path| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            !path.is_symlink() && (name.starts_with(entry::UNFINISHED) || Entry::read(path).is_some())
+        };
+        let Some(other) = self.list()?.into_iter().find(|path| !ours(path)) else { return Ok(()) };
+        let expected = "an empty folder, or one that `msda cache build` filled";
+        let got = format!("a folder with {}", other.display());
+        Err(Error::new(ErrorKind::Unsupported, "cache", got, expected).hint("choose a new folder"))
+    }
+
     /// Lets every user read the folder and its entries, so that it can be shipped. Only its owner
     /// can change it.
     pub fn publish(&self) -> Result<()> {
+        self.check_publishable()?;
         if let Some(folder) = &self.folder {
             entry::publish(folder).map_err(|error| unusable(folder, &error))?;
         }

@@ -152,7 +152,7 @@ pub(super) fn create_folder(folder: &Path) -> io::Result<()> {
     builder.create(folder)
 }
 
-/// Lets every user read a folder and the files in it.
+/// Lets every user read the cache folder, or an entry.
 pub(super) fn publish(folder: &Path) -> io::Result<()> {
     let allow = |path: &Path, mode: u32| {
         #[cfg(unix)]
@@ -161,7 +161,7 @@ pub(super) fn publish(folder: &Path) -> io::Result<()> {
         io::Result::Ok(())
     };
     allow(folder, 0o755)?;
-    let files = folder.read_dir()?.map(|file| Ok(file?.path())).collect::<io::Result<Vec<_>>>()?;
+    let files = [SOURCE, CUBIN, LOG, META].map(|name| folder.join(name));
     files.iter().filter(|path| path.is_file()).try_for_each(|path| allow(path, 0o644))
 }
 

@@ -54,7 +54,9 @@ pub fn load(device: &Device, unit: &Unit) -> Result<Module> {
         let found = cache.get(unit)?;
         match device.load(&found.cubin) {
             // This driver cannot use it. Other failures would happen again.
-            Err(why) if why.kind() == ErrorKind::Format => device.load(&cache.renew(unit, &why)?.cubin),
+            Err(why) if why.kind() == ErrorKind::Format => {
+                device.load(&cache.renew(unit, &found.cubin, &why)?.cubin)
+            }
             loaded => loaded,
         }
     })
