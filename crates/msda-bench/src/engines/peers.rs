@@ -125,7 +125,8 @@ pub fn parse(text: &str) -> Result<Vec<Peer>> {
 /// built-in ones of the same name.
 pub fn load() -> Result<Vec<Peer>> {
     let built_in = parse(BUILT_IN).context("in the engines.toml of this program")?;
-    let Some(path) = std::env::var_os("MSDA_ENGINES").map(PathBuf::from) else { return Ok(built_in) };
+    let path = std::env::var_os("MSDA_ENGINES").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let Some(path) = path else { return Ok(built_in) };
     let text = std::fs::read_to_string(&path).map_err(|why| cannot("read", &path, why))?;
     let own = parse(&text).with_context(|| format!("in {}", path.display()))?;
     Ok(joined(built_in, own))

@@ -93,11 +93,11 @@ fn store(path: &Path, tensors: &[(String, Tensor)]) -> anyhow::Result<()> {
                 .into());
         }
     };
-    replace(path, &bytes)
+    Ok(replace(path, &bytes)?)
 }
 
 /// Writes a temporary file in the same folder and renames it to `path`.
-fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut builder = tempfile::Builder::new();
     // Temporary files are private by default. The result has the usual permissions.
@@ -105,7 +105,7 @@ fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let mut temporary = builder.tempfile_in(folder)?;
     temporary.write_all(bytes)?;
-    temporary.persist(path)?;
+    temporary.persist(path).map_err(|why| why.error)?;
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use msda_cuda::{Operands, Request, Target};
 
 use crate::bench::Progress;
 use crate::check::Expected;
-use crate::files::cannot;
+use crate::files::{self, cannot};
 use crate::gpu::kernels::whole_pass;
 use crate::parallel::{cores, in_parallel};
 use crate::record::Pass;
@@ -229,10 +229,7 @@ pub fn save(path: &Path, header: &Header, found: &[Tuned<'_>]) -> Result<()> {
     let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
     msda_cuda::jit::cache::create_folder(folder).map_err(|why| cannot("write", folder, why))?;
     // Renamed into place, because programs may read it.
-    let new = tempfile::NamedTempFile::new_in(folder).map_err(|why| cannot("write", folder, why))?;
-    std::fs::write(new.path(), merged(&old, header, found)).map_err(|why| cannot("write", path, why))?;
-    new.persist(path).map_err(|why| cannot("write", path, why.error))?;
-    Ok(())
+    files::replace(path, merged(&old, header, found).as_bytes()).map_err(|why| cannot("write", path, why))
 }
 
 /// The sections of other GPUs, and then that of this GPU.
