@@ -133,6 +133,13 @@ def test_it_works_without_torch_and_numpy(tmp_path):
     assert [row["inference"] for row in report["backends"]] == ["-", "-", "-"]
 
 
+def test_a_device_that_cannot_be_used_is_reported():
+    torch = pytest.importorskip("torch", reason="devices are torch's")
+    row = _doctor._try_torch(torch, "cuda:99", _doctor.Checks())
+    assert set(row.columns.values()) == {"fails"}
+    assert len(row.problems) == 1 and row.problems[0].startswith("tensors on cuda:99: ")
+
+
 @pytest.mark.parametrize("change", ["output[0] + 1e-4", "float('nan')"])
 def test_a_wrong_result_is_noticed(change):
     program = (

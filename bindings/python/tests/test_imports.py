@@ -10,6 +10,7 @@ import pathlib
 import py_compile
 import subprocess
 import sys
+import zipfile
 
 import pytest
 
@@ -72,19 +73,38 @@ def test_the_doctor_names_an_old_package(tmp_path, files, named):
         assert found[0]["hint"].startswith("pip uninstall msda-rs")
 
 
-@pytest.mark.parametrize("ending", [".py", ".pyc"])
+@pytest.mark.parametrize("ending", [".py", ".pyc", ".zip"])
 def test_modules_are_seen_after_their_import(ending, tmp_path, monkeypatch):
     name = f"seen_by_msda_{ending[1:]}"
     source = tmp_path / "source.py"
     source.write_text("answer = 42\n")
-    if ending == ".pyc":
+    if ending == ".zip":
+        with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+            archive.write(source, f"{name}.py")
+        monkeypatch.syspath_prepend(tmp_path / "all.zip")
+    elif ending == ".pyc":
         py_compile.compile(str(source), str(tmp_path / f"{name}.pyc"))
     else:
         source.rename(tmp_path / f"{name}.py")
     seen = []
-    finder = _imports.AfterImport(name.__eq__, lambda module: seen.append(module.answer))
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
-    importlib.import_module(name)
-    assert seen == [42]
+    # Two that want the same module: both see it.
+    first = _imports.AfterImport(name.__eq__, lambda module: seen.append(module.answer))
+    second = _imports.AfterImport(name.__eq__, lambda module: seen.append(module.answer + 1))
+    if ending != ".zip":
+        monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [first, second, *sys.meta_path])
+    module = importlib.import_module(name)
+    assert seen == [42, 43]
+    assert module.__loader__ is module.__spec__.loader is not None
+    assert not isinstance(module.__loader__, _imports._Loader)
+    importlib.reload(module)
+    assert seen == [42, 43, 42, 43]
     del sys.modules[name]
+
+
+def test_the_package_can_be_loaded_again_before_torch():
+    program = "import importlib, msda_attn; importlib.reload(msda_attn); import torch; " + (
+        "print(torch.ops.msda.ms_deform_attn)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "msda.ms_deform_attn\n", done.stderr

@@ -14,7 +14,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from msda_attn.integrations import research  # noqa: E402
+from msda_attn.integrations import libraries, research  # noqa: E402
+from msda_attn.integrations._replace import Replacements  # noqa: E402
 from support import plain  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.autograd.function import once_differentiable  # noqa: E402
@@ -289,6 +290,37 @@ def test_a_function_that_computes_something_else_is_refused() -> None:
         research.patch(module)
     assert module.ms_deform_attn_core_pytorch is ms_deform_attn_core_pytorch
     assert "apply" not in vars(MSDeformAttnFunction)
+
+
+def test_a_refusal_takes_back_what_was_replaced(monkeypatch) -> None:
+    def ms_deform_attn_core_pytorch(value, shapes, locations, weights, more):
+        return None
+
+    module = types.ModuleType("half")
+    module.ms_deform_attn_core_pytorch = ms_deform_attn_core_pytorch
+    monkeypatch.setattr(
+        research, "replace_modules", lambda module, replaced: replaced.set(module, "Attention", 1)
+    )
+    with pytest.raises(ValueError, match="missing 1 required positional argument: 'more'"):
+        research.patch(module)
+    assert "Attention" not in vars(module)
+    # Libraries stay usable: there it is a warning.
+    replaced = Replacements()
+    with pytest.warns(UserWarning, match="msda left half.ms_deform_attn_core_pytorch as it is"):
+        libraries._replace_functions(module, replaced)
+    assert module.ms_deform_attn_core_pytorch is ms_deform_attn_core_pytorch and not replaced
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_the_example_does_not_depend_on_the_default_type(dtype, monkeypatch) -> None:
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(dtype)
+        with torch.device("meta"):
+            new = research.replacement(grid_sample)
+    finally:
+        torch.set_default_dtype(before)
+    assert new is research._core_pytorch
 
 
 PROGRAM = """

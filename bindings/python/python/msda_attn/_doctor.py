@@ -278,7 +278,20 @@ def _try(problems: list[str], what: str, trial: Callable[[], None]) -> str:
         return "fails"
 
 
-def _check_torch(torch: Any, device: str, checks: Checks) -> Backend:
+def _try_torch(torch: Any, device: str, checks: Checks) -> Backend:
+    """The row of a device, also if torch cannot make a tensor there."""
+    name = f"torch, {'CUDA' if device == 'cuda' else 'CPU'}"
+    try:
+        return Backend(name, *_check_torch(torch, device, checks))
+    except Exception as error:
+        columns = dict.fromkeys(_COLUMNS, "fails")
+        return Backend(name, columns, [], [f"tensors on {device}: {_first_line(error)}"])
+
+
+def _check_torch(
+    torch: Any, device: str, checks: Checks
+) -> tuple[dict[str, str], list[str], list[str]]:
+    """Columns, types and problems."""
     from ._torch.functional import ms_deform_attn
 
     sizes = _plain.SMALL
@@ -355,7 +368,7 @@ def _check_torch(torch: Any, device: str, checks: Checks) -> Backend:
     columns["export"] = _try(problems, "export", export)
     columns["same bits"] = _try(problems, "same bits", repeat)
     types = [_SHORT[d] for d, result in works.items() if result == "yes"]
-    return Backend(f"torch, {'CUDA' if device == 'cuda' else 'CPU'}", columns, types, problems)
+    return columns, types, problems
 
 
 def _check_numpy(numpy: Any, checks: Checks) -> Backend:
@@ -413,8 +426,8 @@ def examine() -> dict[str, Any]:
     if torch and not gpu and any(f.what == "gpu" and f.ok for f in findings):
         findings.append(Finding("torch", False, "torch cannot use the GPU", "pip install torch"))
     backends = [
-        _check_torch(torch, "cpu", checks) if torch else _absent("torch, CPU"),
-        _check_torch(torch, "cuda", checks) if gpu else _absent("torch, CUDA"),
+        _try_torch(torch, "cpu", checks) if torch else _absent("torch, CPU"),
+        _try_torch(torch, "cuda", checks) if gpu else _absent("torch, CUDA"),
         _check_numpy(numpy, checks) if numpy else _absent("NumPy, CPU"),
     ]
     problems = [f"{b.name}: {problem}" for b in backends for problem in b.problems]

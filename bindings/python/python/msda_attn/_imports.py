@@ -7,11 +7,9 @@ import sys
 import sysconfig
 import types
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from . import _native
-
-# Loaders of which each module has its own. An archive has one for all its modules.
-_LOADERS = (importlib.machinery.SourceFileLoader, importlib.machinery.SourcelessFileLoader)
 
 OLD_PACKAGE = "the package msda of the old distribution msda-rs"
 OLD_HINT = "hint: pip uninstall msda-rs, and import msda_attn only"
@@ -29,6 +27,27 @@ def refuse_old_package() -> None:
         raise ImportError(f"msda_attn: got {OLD_PACKAGE} imported in this process\n{OLD_HINT}")
 
 
+class _Loader:
+    """The loader of one module, which then calls functions with it."""
+
+    def __init__(self, loader: Any, then: Sequence[Callable[[types.ModuleType], None]]) -> None:
+        self._loader = loader
+        self._then = then
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        # An archive has one loader for all its modules: the original one is in its place again.
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        for then in self._then:
+            then(module)
+
+
 class AfterImport:
     """A finder for `sys.meta_path`: it calls a function with modules after their import."""
 
@@ -43,17 +62,11 @@ class AfterImport:
     ) -> importlib.machinery.ModuleSpec | None:
         if not self._wanted(name):
             return None
-        others = (finder for finder in sys.meta_path if finder is not self)
+        # The first finder of this kind answers for all of them.
+        ours = [finder for finder in sys.meta_path if isinstance(finder, AfterImport)]
+        others = [finder for finder in sys.meta_path if not isinstance(finder, AfterImport)]
         specs = (finder.find_spec(name, path, target) for finder in others)
         spec = next((spec for spec in specs if spec is not None), None)
-        loader = None if spec is None else spec.loader
-        if not isinstance(loader, _LOADERS):
-            return spec
-
-        def exec_module(module: types.ModuleType) -> None:
-            del loader.exec_module
-            loader.exec_module(module)
-            self._then(module)
-
-        loader.exec_module = exec_module
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Loader(spec.loader, [f._then for f in ours if f._wanted(name)])
         return spec

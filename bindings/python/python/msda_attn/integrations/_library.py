@@ -85,12 +85,8 @@ class Library:
             )
         with lock:
             if not self._replaced:
-                try:
+                with self._replaced.all_or_nothing():
                     self._patch_all()
-                except BaseException:
-                    # All or nothing, also where the user made warnings errors.
-                    self._replaced.undo()
-                    raise
             return self._replaced.handle()
 
     def unpatch(self) -> None:

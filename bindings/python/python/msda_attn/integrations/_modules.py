@@ -8,6 +8,7 @@ checks the rest: the old and the new forward must give the same result for a sma
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 import inspect
@@ -16,7 +17,7 @@ import math
 import sys
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -396,9 +397,9 @@ def _same(got: Any, expected: Any) -> bool:
     )
 
 
-def _make(cls: type, original: Callable[..., Any]) -> Callable[..., Any]:
-    attention = _Attention(cls, original)
-    # Nothing of the caller's state reaches the example: grad mode, autocast, default device.
+@contextlib.contextmanager
+def plain_state() -> Iterator[None]:
+    """Nothing of the caller's state reaches an example: grad mode, autocast, default device."""
     with (
         torch.device("cpu"),
         torch.inference_mode(False),
@@ -407,6 +408,12 @@ def _make(cls: type, original: Callable[..., Any]) -> Callable[..., Any]:
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
+        yield
+
+
+def _make(cls: type, original: Callable[..., Any]) -> Callable[..., Any]:
+    attention = _Attention(cls, original)
+    with plain_state():
         attention.prove(cls)
     names, known = attention.names, frozenset(attention.names)
     ignores_others = attention.ignores_others

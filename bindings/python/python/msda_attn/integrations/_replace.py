@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 ABSENT = object()
 
@@ -126,6 +127,16 @@ class Replacements:
 
         sys.meta_path.insert(0, finder)
         self._undo.append(remove)
+
+    @contextlib.contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Takes back everything if the block fails, also where the user made warnings errors."""
+        with lock:
+            try:
+                yield
+            except BaseException:
+                self.undo()
+                raise
 
     def handle(self) -> Patch:
         """One more handle."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -20,8 +21,13 @@ from ._replace import Patch, Replacements
 def _replace_functions(module: types.ModuleType, replaced: Replacements) -> None:
     """Replaces the operator where a module calls it by its name."""
     for name in research.FUNCTIONS:
-        if name in vars(module):
+        if name not in vars(module):
+            continue
+        try:
             replaced.set(module, name, research.replacement(vars(module)[name]))
+        except ValueError as reason:
+            # The library must stay usable.
+            warnings.warn(f"msda left {module.__name__}.{name} as it is: {reason}", stacklevel=2)
 
 
 _PLAIN = {

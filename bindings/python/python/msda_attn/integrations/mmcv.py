@@ -79,9 +79,10 @@ def patch() -> Patch:
         ) from error
     with lock:
         if not _replaced:
-            research.replace_in(module, _replaced)
-            _replaced.set(extension, "ms_deform_attn_forward", ms_deform_attn_forward)
-            _replaced.set(extension, "ms_deform_attn_backward", ms_deform_attn_backward)
+            with _replaced.all_or_nothing():
+                research.replace_in(module, _replaced)
+                _replaced.set(extension, "ms_deform_attn_forward", ms_deform_attn_forward)
+                _replaced.set(extension, "ms_deform_attn_backward", ms_deform_attn_backward)
         return _replaced.handle()
 
 

@@ -14,6 +14,7 @@ For a repository that should not be edited, run its program with the module in p
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.machinery
 import pathlib
@@ -29,7 +30,8 @@ from torch import Tensor
 from .._torch.functional import ms_deform_attn, promote
 from .._torch.levels import tables
 from ._library import attention_classes, replace_modules
-from ._replace import ABSENT, Patch, Replacements, lock, original
+from ._modules import plain_state
+from ._replace import ABSENT, Patch, Replacements, original
 
 EXTENSION = "MultiScaleDeformableAttention"
 
@@ -108,10 +110,16 @@ def _planar_core_pytorch(
 
 def replacement(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The function of msda that computes the same as this one, by a small example."""
+    with plain_state():
+        return _replacement(function)
+
+
+def _replacement(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     shapes = torch.tensor([(2, 3), (1, 2)])
-    value = torch.linspace(-1, 1, 48).square().reshape(1, 8, 2, 3)
-    locations = torch.linspace(0.1, 0.9, 16).reshape(1, 2, 2, 2, 1, 2)
-    weights = torch.linspace(0.5, 1, 8).reshape(1, 2, 2, 2, 1)
+    line = functools.partial(torch.linspace, dtype=torch.float32)
+    value = line(-1, 1, 48).square().reshape(1, 8, 2, 3)
+    locations = line(0.1, 0.9, 16).reshape(1, 2, 2, 2, 1, 2)
+    weights = line(0.5, 1, 8).reshape(1, 2, 2, 2, 1)
     expected = _core_pytorch(value, shapes, locations, weights)
     planar = value.permute(0, 2, 3, 1).contiguous()
     for new, given, flat in (
@@ -154,7 +162,7 @@ def install(*names: str) -> Patch:
     `undo()`, or at the end of a `with` block; a module stays until all calls for it are undone.
     """
     replaced = Replacements()
-    with lock:
+    with replaced.all_or_nothing():
         for name in names or (EXTENSION,):
             present = sys.modules.get(name)
             if original(sys.modules, name) in (ABSENT, None):
@@ -181,7 +189,8 @@ def patch(module: str | types.ModuleType) -> Patch:
     if isinstance(module, str):
         module = importlib.import_module(module)
     replaced = Replacements()
-    replace_in(module, replaced)
+    with replaced.all_or_nothing():
+        replace_in(module, replaced)
     return replaced.handle()
 
 
