@@ -81,12 +81,23 @@ fn consistent(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a release whose changelog does not begin with the version and the day of the commit.
+/// Refuses a release whose tag is not that of the version, and one whose changelog does not begin
+/// with the version and the day of the commit.
 fn dated() -> Result<()> {
     let read = |path: &str| std::fs::read_to_string(root().join(path));
     let (manifest, changelog) = (read("Cargo.toml")?, read("CHANGELOG.md")?);
     let version = value(&manifest, "version = ").context("Cargo.toml: no version")?;
+    check_tags(&files::git(&root(), &["tag", "--points-at", "HEAD", "v*"])?, version)?;
     check_date(&changelog, version, files::git(&root(), &["log", "-1", "--format=%cs"])?.trim())
+}
+
+/// `tags` are those of the commit, one per line.
+fn check_tags(tags: &str, version: &str) -> Result<()> {
+    let expected = format!("v{version}");
+    if tags.lines().ne([expected.as_str()]) {
+        bail!("got the tags `{}` of this commit, expected `{expected}` alone", tags.trim());
+    }
+    Ok(())
 }
 
 fn check_date(changelog: &str, version: &str, day: &str) -> Result<()> {
@@ -105,6 +116,14 @@ fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_release_has_the_tag_of_its_version() {
+        assert!(check_tags("v0.1.0\n", "0.1.0").is_ok());
+        for tags in ["", "v0.11.0\n", "v0.1.0\nv0.2.0\n"] {
+            assert!(check_tags(tags, "0.1.0").is_err(), "{tags}");
+        }
+    }
 
     #[test]
     fn a_release_has_the_day_of_its_commit() {

@@ -105,8 +105,8 @@ extern "C" {
 const char *msda_version(void);
 
 // Computes the output on the CPU: a dense (batch, queries, heads * channels) of the type of value.
-// `threads` is 0 for as many as MSDA_NUM_THREADS or OMP_NUM_THREADS says, else one per core. Returns
-// MSDA_OK or the kind of the error.
+// `threads` is 0 for as many as MSDA_NUM_THREADS or OMP_NUM_THREADS says, else one per core.
+// Returns MSDA_OK or the kind of the error.
 //
 // # Safety
 // All pointers are valid for their sizes, and nobody else uses the output during the call.

@@ -32,8 +32,8 @@ pub extern "C" fn msda_version() -> *const c_char {
 }
 
 /// Computes the output on the CPU: a dense (batch, queries, heads * channels) of the type of value.
-/// `threads` is 0 for as many as MSDA_NUM_THREADS or OMP_NUM_THREADS says, else one per core. Returns
-/// MSDA_OK or the kind of the error.
+/// `threads` is 0 for as many as MSDA_NUM_THREADS or OMP_NUM_THREADS says, else one per core.
+/// Returns MSDA_OK or the kind of the error.
 ///
 /// # Safety
 /// All pointers are valid for their sizes, and nobody else uses the output during the call.

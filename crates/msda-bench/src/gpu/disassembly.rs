@@ -14,7 +14,7 @@ use msda_trust as trust;
 pub fn nvdisasm(nvrtc: &str) -> Result<PathBuf, String> {
     let works = |path: &Path| Command::new(path).arg("--version").output().is_ok_and(|o| o.status.success());
     if let Some(named) = env::var_os("MSDA_NVDISASM").filter(|path| !path.is_empty()) {
-        let named = PathBuf::from(named);
+        let named = trust::check_program(Path::new(&named)).map_err(|why| format!("MSDA_NVDISASM: {why}"))?;
         return if works(&named) {
             Ok(named)
         } else {

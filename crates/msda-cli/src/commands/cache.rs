@@ -1,9 +1,9 @@
 //! `msda cache`
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use msda::Dtype;
 use msda_bench::gpu::kernels::{target, units};
 use msda_bench::gpu::measure::Flush;
@@ -78,14 +78,16 @@ pub(crate) fn main(args: Args) -> Result<()> {
         Command::Build(build) => build.run(),
         Command::List { json } => list(cache, json),
         Command::Clear => {
+            folder(cache)?;
             note(format_args!("{} compiled kernels deleted", cache.clear()?));
             Ok(())
         }
-        Command::Path => match cache.folder() {
-            Some(folder) => print(&folder.display().to_string()),
-            None => anyhow::bail!("cache: got no folder, expected one\nhint: set MSDA_CACHE_DIR to a folder"),
-        },
+        Command::Path => print(&folder(cache)?.display().to_string()),
     }
+}
+
+fn folder(cache: &Cache) -> Result<&Path> {
+    cache.folder().context("cache: got no folder, expected one\nhint: set MSDA_CACHE_DIR to a folder")
 }
 
 impl Build {

@@ -215,7 +215,7 @@ impl Cache {
     }
 
     /// Compiles a unit again because its entry does not load: its compiler may be newer than this
-    /// machine's driver. `failed` is its cubin, and `why` the error of loading it, which is returned
+    /// machine's driver. `failed` is its cubin. `why` is the error of loading it, and is returned
     /// where the unit cannot be compiled.
     pub fn renew(&self, unit: &Unit, failed: &[u8], why: &Error) -> Result<Arc<Compiled>> {
         let assembled = unit.assemble()?;
