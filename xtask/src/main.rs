@@ -10,6 +10,7 @@ mod python;
 mod release;
 mod sanitize;
 mod style;
+mod third_party;
 mod unwinder;
 mod venv;
 mod wheel;

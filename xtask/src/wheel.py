@@ -31,7 +31,7 @@ def problems(wheel: str) -> list[str]:
         found.append(f"size: got {bytes_of_wheel}, expected at most {MOST_BYTES} bytes")
     if len(compiled) != 1 or not compiled[0].startswith("msda_attn/_native."):
         return [*found, f"compiled files: got {compiled}, expected msda_attn/_native alone"]
-    for licence in ("LICENSE-MIT", "LICENSE-APACHE"):
+    for licence in ("LICENSE-MIT", "LICENSE-APACHE", "LICENSE-THIRD-PARTY"):
         if not any(name.endswith(licence) for name in names):
             found.append(f"files: {licence} is missing")
     binary = lief.parse(code[0])

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{cargo, emulated, files, ort, python, root, run, unwinder, venv};
+use crate::{cargo, emulated, files, ort, python, root, run, third_party, unwinder, venv};
 
 /// The targets, and the oldest systems of those for Linux. zig needs nothing but itself for them.
 const TARGETS: [(&str, Option<&str>); 6] = [
@@ -130,6 +130,7 @@ fn make(target: &str, only: Option<&str>) -> Result<Wheel> {
         std::fs::write(&names, "EXPORTS\n    PyInit__native\n    RegisterCustomOps\n")?;
         rustc = vec![format!("-Clink-arg={}", names.display())];
     }
+    third_party::write(target)?;
     let started = std::time::SystemTime::now();
     maturin(&tools, &args, &rustc.iter().map(String::as_str).collect::<Vec<_>>())?;
     let file = newest(started, "whl")?;
