@@ -104,7 +104,8 @@ pub(crate) fn for_each(n: usize, work: impl Fn(usize) + Sync + Send) {
     }
 }
 
-/// Calls `work` with every index below `n`, whose own loops may have more to share than `n` tasks.
+/// Calls `work` with every index below `n`. With fewer indices than threads, the indices run one
+/// after the other, so that the loops inside `work` use all threads of the caller.
 pub(crate) fn for_each_outer(n: usize, work: impl Fn(usize) + Sync + Send) {
     match pool() {
         // Pools of callers may not be entered twice.
@@ -115,7 +116,8 @@ pub(crate) fn for_each_outer(n: usize, work: impl Fn(usize) + Sync + Send) {
 
 /// Loops in `work` run on the thread that they are on: pools of callers may not be entered twice.
 ///
-/// Unsafe code relies on every index coming once, so what a pool does wrong is made right here.
+/// Unsafe code relies on one call per index. A second call of an index does nothing, and neither
+/// does a call with an index of `n` or more. Indices that the pool left out run at the end.
 fn on_caller(threads: &dyn Threads, n: usize, work: impl Fn(usize) + Sync) {
     let called: Vec<AtomicBool> = (0..n).map(|_| AtomicBool::new(false)).collect();
     let once = |i: usize| {

@@ -41,7 +41,7 @@ class _Loader:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        # An archive has one loader for all its modules: the original one is in its place again.
+        # From here on the module names its original loader.
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         for then in self._then:

@@ -37,7 +37,7 @@ pub enum Jit {
 }
 
 impl Jit {
-    /// What a text says, as `MSDA_JIT` has it, or that nobody knows it.
+    /// A value of `MSDA_JIT`; `None` if it is unknown.
     fn named(text: &str) -> Option<Self> {
         match text.to_ascii_lowercase().as_str() {
             "" | "on" | "1" | "yes" | "true" => Some(Self::On),
