@@ -104,8 +104,8 @@ pub(crate) fn for_each(n: usize, work: impl Fn(usize) + Sync + Send) {
     }
 }
 
-/// Calls `work` with every index below `n`. With fewer indices than threads, the indices run one
-/// after the other, so that the loops inside `work` use all threads of the caller.
+/// Calls `work` with every index below `n`. On threads of the caller, fewer indices than threads
+/// run one after the other, so that the loops inside `work` use all of these threads.
 pub(crate) fn for_each_outer(n: usize, work: impl Fn(usize) + Sync + Send) {
     match pool() {
         // Pools of callers may not be entered twice.
