@@ -122,8 +122,12 @@ pub fn run(options: &Options, progress: &mut (dyn Progress + Send)) -> Result<(R
                 Ok(Ok((compared, same_bits, bytes))) => {
                     let place = format!("verify.{}.{dtype}.{called}", workload.name);
                     found.add(&place, &compared.figures(same_bits));
-                    if rung.is_some_and(|rung| ALIKE.contains(&rung.name.as_str())) {
-                        let first = first.get_or_insert_with(|| bytes.clone());
+                    if rung.is_some_and(|rung| rung.name == ALIKE[0]) {
+                        first = Some(bytes.clone());
+                    }
+                    // Without a run of the first there is nothing to compare with.
+                    let alike = rung.is_some_and(|rung| ALIKE.contains(&rung.name.as_str()));
+                    if let Some(first) = first.as_ref().filter(|_| alike) {
                         let other = first.chunks(2).zip(bytes.chunks(2)).filter(|(a, b)| a != b).count();
                         found.add(&place, &[("unlike-original_half", other as f64, "")]);
                     }
