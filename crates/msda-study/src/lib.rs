@@ -7,9 +7,8 @@
 //! | [`engines`], [`verify`] | rungs as engines, and their results |
 //! | [`probes`] | kernels that measure limits, and the documents' experiments |
 //! | [`analyze`] | the work of a workload, the compiled kernel, hardware counters |
-//! | [`facts`] | named numbers from records and definitions, and arithmetic over them |
-//! | [`claims`] | statements of the documents (`claims.toml`), judged by facts |
-//! | [`founding`] | the answer to the documents (`founding.toml`), `docs/FOUNDING.md` |
+//! | [`facts`] | named numbers from records and definitions |
+//! | [`claims`] | statements of the documents (`claims.toml`), judged by facts; parts of `docs/STUDY.md` |
 //! | [`report`] | the study's sections of a report |
 //! | `listed` | enums that list their variants |
 //! | `found` | the figures of a command so far, for its record |
@@ -23,7 +22,6 @@ pub mod claims;
 pub mod engines;
 pub mod facts;
 mod found;
-pub mod founding;
 mod functions;
 pub mod ladder;
 mod listed;

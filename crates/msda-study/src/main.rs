@@ -32,10 +32,8 @@ enum Command {
     Bench(commands::bench::Args),
     /// Measure limits of the machine, and repeat the documents' experiments
     Probe(commands::probe::Args),
-    /// Judge every figure of the documents by records
+    /// Judge every figure of the documents by records, or write them into docs/STUDY.md
     Claims(commands::claims::Args),
-    /// Print the answer to the documents, or write docs/FOUNDING.md from records
-    Founding(commands::founding::Args),
     /// Say what bounds a kernel: bytes, operations, instructions, counters
     Analyze(commands::analyze::Args),
     /// Make a report from records, with sections about the ladder, the probes and the claims
@@ -51,7 +49,6 @@ fn main() -> ExitCode {
         Command::Bench(args) => commands::bench::main(args),
         Command::Probe(args) => commands::probe::main(args),
         Command::Claims(args) => commands::claims::main(args),
-        Command::Founding(args) => commands::founding::main(args),
         Command::Analyze(args) => commands::analyze::main(args),
         Command::Report(args) => commands::report::main(args),
     })

@@ -24,7 +24,6 @@ use msda_cuda::jit;
 use msda_cuda::kernels::{Kernel, Prepared};
 use msda_cuda::{Operands, Request, Sums, Target};
 
-use crate::facts::Facts;
 use crate::found::Found;
 use crate::ladder::RUNGS;
 
@@ -147,11 +146,11 @@ impl Analysis {
             self.ceilings = gpu::ceilings(gpu)?;
             return Ok(());
         }
-        let facts = Facts::of(records)?;
+        let mut newest_first: Vec<&Source> = records.iter().collect();
+        newest_first.sort_by(|a, b| b.record.created.cmp(&a.record.created));
         for name in [work::COPY, work::GATHER_L1] {
-            let known = facts.get(&format!("ceiling.{}.{name}.rate", Device::Cuda)).map(|fact| fact.value);
-            let ceiling = |rate| Ceiling { name: name.into(), device: Device::Cuda, threads: 1, rate };
-            self.ceilings.extend(known.map(ceiling));
+            let mut all = newest_first.iter().flat_map(|source| &source.record.ceilings);
+            self.ceilings.extend(all.find(|c| c.name == name && c.device == Device::Cuda).cloned());
         }
         if self.ceilings.is_empty() {
             let why = "no GPU, and no record with ceilings of a GPU\nhint: --record FILE names one";

@@ -2,31 +2,24 @@
 
 use std::collections::BTreeSet;
 
-use msda_bench::report::{Table, beside, number, wrap};
+use msda_bench::report::{Kind, Table, beside, number, wrap};
 use serde_json::{Value, json};
 
-use super::judge::{with_range, with_unit};
-use super::{Claim, Claims, Outcome, System, Verdict};
+use super::judge::with_range;
+use super::{Claims, Outcome, System, Verdict};
 use crate::facts::command;
 
 /// The width of lines.
-const WIDTH: usize = 100;
+pub(super) const WIDTH: usize = 100;
 /// The column where the text of a claim begins.
-const COLUMN: usize = 28;
-
-/// The number or range that a claim states; "yes" for a claim without one.
-pub fn stated(claim: &Claim) -> String {
-    match (claim.value, claim.low, claim.high) {
-        (Some(value), ..) => with_unit(value, &claim.unit),
-        (None, Some(low), Some(high)) => with_unit(format!("{low} to {high}"), &claim.unit),
-        _ => "yes".into(),
-    }
-}
+const COLUMN: usize = 20;
 
 /// The measured number; "yes" or "no" for a claim without one.
 pub fn measured(outcome: &Outcome<'_>) -> String {
     match (outcome.measured, outcome.verdict) {
-        (Some(value), _) => with_range(value, outcome.range, &outcome.claim.unit),
+        // Counts of outputs, or of events on the GPU.
+        (Some(n), _) if outcome.range.is_none() && n >= 1e6 => format!("{:.1} million", n / 1e6),
+        (Some(value), _) => with_range(value, outcome.range, &outcome.claim.judge.unit),
         (None, Verdict::Reproduced) => "yes".into(),
         (None, Verdict::Opposite) => "no".into(),
         _ => "-".into(),
@@ -44,16 +37,11 @@ pub fn counts<'o, 'a: 'o>(outcomes: impl Iterator<Item = &'o Outcome<'a>>) -> St
 /// The verdicts on claims that need a measurement, and on those that arithmetic decides.
 pub fn summary(outcomes: &[Outcome<'_>]) -> [String; 2] {
     [(false, "measured"), (true, "arithmetic")].map(|(arithmetic, what)| {
-        let own = || outcomes.iter().filter(|o| o.claim.is_arithmetic() == arithmetic);
+        let own = || outcomes.iter().filter(|o| o.claim.judge.is_arithmetic() == arithmetic);
         format!("{what}: {}: {}", number::count(own().count(), "claim"), counts(own()))
             .trim_end_matches(": ")
             .to_owned()
     })
-}
-
-/// The summary in lines of a terminal.
-fn heading(outcomes: &[Outcome<'_>]) -> String {
-    summary(outcomes).iter().map(|line| wrap(line, WIDTH, 2)).collect()
 }
 
 /// The commands that measure missing facts.
@@ -66,50 +54,36 @@ pub fn by_system<'o, 'a>(
     claims: &'o Claims,
     outcomes: &'o [Outcome<'a>],
 ) -> impl Iterator<Item = (&'o System, Vec<&'o Outcome<'a>>)> {
-    let own = |name: &str| outcomes.iter().filter(|o| o.claim.system == name).collect::<Vec<_>>();
+    let own = |name: &str| outcomes.iter().filter(|o| o.system.name == name).collect::<Vec<_>>();
     claims.systems.iter().map(move |system| (system, own(&system.name))).filter(|(_, own)| !own.is_empty())
 }
 
-/// A line per group of outcomes, with the number of each verdict.
-pub fn tally<'o, 'a: 'o, const N: usize>(
-    titles: [&str; N],
-    groups: impl Iterator<Item = ([String; N], Vec<&'o Outcome<'a>>)>,
-) -> Table {
-    let verdicts = Verdict::ALL.map(Verdict::title);
-    let mut table = Table::default().words(titles).numbers(verdicts);
-    for (labels, own) in groups {
-        let count = |v| match own.iter().filter(|o| o.verdict == v).count() {
-            0 => "-".to_owned(),
-            n => n.to_string(),
-        };
-        table.push(labels.into_iter().chain(Verdict::ALL.map(count)));
-    }
-    table
-}
-
-/// The totals, and a line for each system: a screen.
+/// The totals, and a line for each system.
 pub fn overview(claims: &Claims, outcomes: &[Outcome<'_>]) -> String {
-    let groups = by_system(claims, outcomes).map(|(s, own)| ([s.name.clone(), s.at.to_string()], own));
-    format!("{}\n{}", heading(outcomes), tally(["system", "lines"], groups).text(WIDTH, false))
+    let mut table = Table::default().words(["system", "lines"]).columns(Kind::Text, ["verdicts"]);
+    for (system, own) in by_system(claims, outcomes) {
+        table.push([system.name.clone(), system.at.to_string(), counts(own.into_iter())]);
+    }
+    let heading: String = summary(outcomes).iter().map(|line| wrap(line, WIDTH, 2)).collect();
+    format!("{heading}\n{}", table.text(WIDTH, false))
 }
 
-/// The totals, then every verdict, system by system.
+/// Every verdict, system by system.
 pub fn terminal(claims: &Claims, outcomes: &[Outcome<'_>]) -> String {
-    let mut out = heading(outcomes);
+    let mut out: String = summary(outcomes).iter().map(|line| wrap(line, WIDTH, 2)).collect();
     for (system, own) in by_system(claims, outcomes) {
         out += &format!("\n{}\n", system.name);
         for o in own {
             let label = format!("{:<COLUMN$}", o.verdict.name());
             out += &beside(&label, &format!("{} ({})", o.claim.says, o.claim.at), WIDTH);
-            let found = if o.claim.is_arithmetic() { "computed" } else { "measured" };
-            let stated = stated(o.claim);
-            let figures = match (&o.claim.measure, o.measured) {
-                (Some(_), Some(_)) => format!("{}: stated {stated}, {found} {}", o.claim.id, measured(o)),
-                (Some(_), None) => format!("{}: stated {stated}", o.claim.id),
-                _ => o.claim.id.clone(),
-            };
-            let rest = if o.why.is_empty() { figures } else { format!("{figures}; {}", o.why) };
-            out += &beside(&" ".repeat(COLUMN), &rest, WIDTH);
+            let parts = [
+                format!("{}: {}", o.claim.id, measured(o)),
+                o.claim.why.clone(),
+                o.facts.join(", "),
+                if o.verdict == Verdict::YourGpu { o.claim.judge.on.join(" or ") } else { String::new() },
+            ];
+            let said: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+            out += &beside(&" ".repeat(COLUMN), &said.join("; "), WIDTH);
         }
     }
     out
@@ -119,19 +93,20 @@ pub fn terminal(claims: &Claims, outcomes: &[Outcome<'_>]) -> String {
 pub fn json(outcomes: &[Outcome<'_>]) -> Value {
     let outcome = |o: &Outcome<'_>| {
         let claim = o.claim;
-        let at =
-            claim.at.places.iter().map(|(document, lines)| json!({ "document": document, "lines": lines.0 }));
+        let at = claim.at.places.iter();
         json!({
             "id": claim.id,
-            "system": claim.system,
-            "at": at.collect::<Vec<_>>(),
+            "system": o.system.name,
+            "at": at.map(|(n, lines)| json!({ "document": n, "lines": lines.0 })).collect::<Vec<_>>(),
             "says": claim.says,
-            "stated": { "value": claim.value, "low": claim.low, "high": claim.high, "unit": claim.unit },
+            "stated": claim.judge.figure,
             "measured": o.measured,
             "range": o.range,
+            "unit": claim.judge.unit,
             "verdict": o.verdict,
-            "arithmetic": claim.is_arithmetic(),
-            "why": o.why,
+            "arithmetic": claim.judge.is_arithmetic(),
+            "why": claim.why,
+            "facts": o.facts,
             "missing": o.missing,
             "commands": commands(std::slice::from_ref(o)),
             "from": o.from,

@@ -22,8 +22,7 @@ const BARE_RUNGS: [&str; 3] = ["original_f16", "persistent_full", "persistent_qu
 
 #[derive(clap::Args)]
 #[command(after_help = "Checks and times every rung with both kinds of locations, runs every probe, and \
-    writes one record that `msda-study founding --record DIR/record.json` and `msda-study claims` \
-    read. Needs a GPU; what a GPU cannot run is listed with the reason.
+    writes one record that `msda-study claims --record DIR/record.json` reads. Needs a GPU; what a GPU cannot run is listed with the reason.
 
 Examples:
   msda-study all --out mine
@@ -92,7 +91,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let gpu = record.machine.gpu.as_ref().map(|gpu| gpu.name.clone());
     let facts = Facts::of(&[Source { label: path.display().to_string(), record }])?;
     print(&claims::overview(&all, &claims::judge(&all, &facts, gpu.as_deref())))?;
-    eprintln!("record: {}\nhint: msda-study founding --record {0}", path.display());
+    eprintln!("record: {}\nhint: msda-study claims --all --record {0}", path.display());
     ensure!(wrong.is_empty(), "the ladder has {} faults\n{}", wrong.len(), wrong.join("\n"));
     Ok(())
 }

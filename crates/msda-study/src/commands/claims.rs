@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use msda_bench::record::Source;
 use msda_study::claims::{self, Claims, Outcome, Verdict};
 use msda_study::facts::{self, Facts};
@@ -16,14 +16,14 @@ use msda_bench::terminal::print;
     after_help = "Without an option: the totals and a line per system. Records are read from ./records unless --record \
     names others; without any record, only claims that arithmetic decides are judged.
 
-Verdicts: reproduced; same direction, other size; opposite; within noise; your GPU; only planned there; cannot be \
-    measured; not measured yet.
+Verdicts: reproduced; other size; opposite; within noise; your GPU; no result there; cannot be measured; \
+    not measured yet.
 
 Examples:
   msda-study claims
   msda-study claims --system persistent
   msda-study claims --document 2 --only opposite
-  msda-study claims --facts | grep ladder"
+  msda-study claims --page docs/STUDY.md"
 )]
 pub(crate) struct Args {
     /// Show every claim
@@ -45,8 +45,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
     /// List the facts instead
-    #[arg(long)]
+    #[arg(long, conflicts_with = "page")]
     facts: bool,
+    /// Write the parts of this page that are made from records instead, with a column per GPU
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -58,6 +61,13 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let sources = records(&args.record)?;
     if sources.is_empty() {
         eprintln!("note: no record here: judged without records\nhint: --record FILE names one");
+    }
+    if let Some(path) = args.page {
+        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let page = claims::page(&text, &sources).with_context(|| path.display().to_string())?;
+        std::fs::write(&path, page).with_context(|| format!("writing {}", path.display()))?;
+        eprintln!("wrote {}", path.display());
+        return Ok(());
     }
     let gpu = one_gpu(&sources, args.gpu.as_deref())?;
     let facts = Facts::of(&facts::of_gpu(&sources, gpu.as_deref()))?;
@@ -95,7 +105,7 @@ impl Args {
         if let Some(wrong) = self.system.iter().find(|name| !systems.contains(&name.as_str())) {
             bail!("--system: got '{wrong}', expected one of {}", systems.join(", "));
         }
-        let known = |what: &str| verdict(what).is_some() || all.claims.iter().any(|claim| claim.id == what);
+        let known = |what: &str| verdict(what).is_some() || all.iter().any(|(_, claim)| claim.id == what);
         if let Some(wrong) = self.only.iter().find(|what| !known(what)) {
             bail!(
                 "--only: got '{wrong}', expected the name of a claim or a verdict\nhint: verdicts are {}; --all lists names",
@@ -110,16 +120,14 @@ impl Args {
         let claim = outcome.claim;
         let only = |what: &String| claim.id == *what || verdict(what) == Some(outcome.verdict);
         (self.document.is_empty() || self.document.iter().any(|n| claim.is_of(*n)))
-            && (self.system.is_empty() || self.system.contains(&claim.system))
+            && (self.system.is_empty() || self.system.contains(&outcome.system.name))
             && (self.only.is_empty() || self.only.iter().any(only))
     }
 }
 
 /// The verdict called `name`; words may be joined by dashes.
 fn verdict(name: &str) -> Option<Verdict> {
-    Verdict::ALL
-        .into_iter()
-        .find(|v| v.name().replace(',', "").eq_ignore_ascii_case(&name.replace('-', " ").replace(',', "")))
+    Verdict::ALL.into_iter().find(|v| v.name().eq_ignore_ascii_case(&name.replace('-', " ")))
 }
 
 /// The wanted GPU of the records, or that of the newest.

@@ -1,22 +1,16 @@
-//! Facts: named numbers, from records and from definitions, and arithmetic over them.
+//! Facts: named numbers, from records and from definitions.
 //!
-//! Names go from the general to the particular: `bench.seed.f16.forward.cuda.time`,
-//! `ceiling.cuda.copy.rate`, `machine.gpu.sms`, `seed.positions`. A figure of a record is a fact of
-//! the same name.
+//! Names go from the general to the particular: `bench.seed.f16.forward.cuda:ladder:base.time`,
+//! `seed.positions`. A figure of a record is a fact of the same name.
 
-mod expression;
-mod ladder;
-mod names;
 mod records;
-pub mod shape;
+mod shape;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-pub use expression::Expression;
-pub use ladder::{CHOSEN, holds as holds_ladder, newest as newest_ladder};
 use msda_bench::record::Source;
-pub use names::today;
-pub use records::{gpus, of_gpu};
+
+pub use records::{CHOSEN, gpus, holds_ladder, newest_ladder, of_gpu};
 
 /// A number and its source.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,17 +31,15 @@ pub struct Facts(BTreeMap<String, Fact>);
 
 impl Facts {
     /// Facts from definitions and from records. The newest record of a fact counts. All facts about
-    /// times of rungs come from one record, and all facts of one probe come from one record. A
-    /// ratio of one rung's times on two workloads comes from any record that has both.
+    /// times of rungs come from one record, and all facts of one probe come from one record.
     pub fn of(sources: &[Source]) -> anyhow::Result<Self> {
         let mut facts = Self::default();
-        shape::add(&mut facts)?;
-        let today = |s: &Source| Source { label: s.label.clone(), record: today(&s.record) };
-        let mut newest_last: Vec<Source> = sources.iter().map(today).collect();
+        let bytes = shape::add(&mut facts)?;
+        let mut newest_last: Vec<&Source> = sources.iter().collect();
         newest_last.sort_by(|a, b| a.record.created.cmp(&b.record.created));
-        let ladder = newest_last.iter().rposition(|source| ladder::holds(&source.record));
-        for (i, source) in newest_last.iter().enumerate() {
-            records::add(&mut facts, source, ladder == Some(i));
+        let ladder = newest_last.iter().rposition(|source| holds_ladder(&source.record));
+        for (i, source) in newest_last.into_iter().enumerate() {
+            records::add(&mut facts, source, ladder == Some(i), bytes);
         }
         Ok(facts)
     }
@@ -77,18 +69,13 @@ impl Facts {
     }
 }
 
-/// Names without a fact.
-pub type Missing = BTreeSet<String>;
-
 /// The command that measures a missing fact.
 pub fn command(name: &str) -> &'static str {
     match name.split('.').next() {
-        _ if name.starts_with("analyze.sweep.") => "msda-study analyze --sweep",
-        Some("bench" | "ratio") => "msda-study bench",
         Some("probe") => "msda-study probe",
         Some("verify") => "msda-study verify",
         Some("analyze") => "msda-study analyze --ladder --ncu",
-        _ => "msda bench --device cuda",
+        _ => "msda-study bench",
     }
 }
 

@@ -3,9 +3,7 @@
 use anyhow::Result;
 
 use super::Judge;
-use crate::claims::{
-    Claims, Outcome, Verdict, by_system, commands, counts, judge, measured, stated, summary,
-};
+use crate::claims::{Claims, Outcome, Verdict, by_system, commands, counts, judge, measured, summary};
 use crate::facts::{Facts, gpus, of_gpu};
 use msda_bench::record::{Record, Source};
 use msda_bench::report::page::{Part, Section, fold};
@@ -62,9 +60,9 @@ fn table(outcomes: &[&Outcome<'_>]) -> Table {
             o.verdict.name().into(),
             o.claim.at.to_string(),
             o.claim.says.clone(),
-            stated(o.claim),
+            o.claim.judge.figure.clone(),
             measured(o),
-            o.why.clone(),
+            o.claim.why.clone(),
         ]);
     }
     table

@@ -69,14 +69,6 @@ pub(super) fn finding(records: &[Record]) -> Option<(String, String)> {
     Some((lead, format!("{}: {text}", ladder.name())))
 }
 
-/// The rungs of a record on its first workload, as a table, with their times on the workload of
-/// locations anywhere.
-pub(crate) fn table(record: &Record) -> Option<Table> {
-    let all = ladders(std::slice::from_ref(record));
-    let anywhere = all.iter().skip(1).find(|ladder| ladder.first.workload == ANYWHERE);
-    all.first().map(|ladder| ladder.table(true, anywhere))
-}
-
 /// An engine's name without its prefix.
 fn short(engine: &str) -> &str {
     match engine {
@@ -164,7 +156,7 @@ impl Ladder<'_> {
         let note = "Diamonds: the floor. Hollow circles: inexact by design.";
         let plots = Plots { note: note.into(), charts: vec![self.chart()], ..Plots::default() };
         let mut parts = vec![Part::Plots(plots)];
-        parts.extend(fold("Numbers", "", false, vec![self.table(described, None).into()]));
+        parts.extend(fold("Numbers", "", false, vec![self.table(described).into()]));
         let missing = self.missing(records);
         if !missing.is_empty() {
             let rungs: Vec<String> = missing.iter().map(|name| format!("--rung {name}")).collect();
@@ -217,16 +209,8 @@ impl Ladder<'_> {
         }
     }
 
-    fn table(&self, described: bool, anywhere: Option<&Self>) -> Table {
-        let titles = [
-            "time µs",
-            "p10..p90",
-            "anywhere µs",
-            "over original",
-            "gain over its base %",
-            "floor",
-            "err/tol",
-        ];
+    fn table(&self, described: bool) -> Table {
+        let titles = ["time µs", "p10..p90", "over original", "gain over its base %", "floor", "err/tol"];
         let table = Table::default().words(["rung"]).numbers(titles);
         let mut table = table.columns(Kind::Text, ["strategy"]);
         let original = self.time(ORIGINAL);
@@ -238,9 +222,6 @@ impl Ladder<'_> {
                 name.into(),
                 us(m.time.median),
                 m.spread(),
-                anywhere
-                    .and_then(|other| other.steps.iter().find(|o| o.engine == m.engine))
-                    .map_or(NONE.into(), |o| us(o.time.median)),
                 if name == ORIGINAL { NONE.into() } else { over(original) },
                 self.gain(m).map_or(NONE.into(), signed),
                 percent(m.reached()),

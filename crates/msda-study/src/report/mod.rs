@@ -2,7 +2,7 @@
 
 mod claims;
 mod figures;
-pub(crate) mod ladder;
+mod ladder;
 
 use anyhow::Result;
 use msda_bench::record::{Ceiling, Device, Record};
@@ -11,7 +11,6 @@ use msda_bench::report::known::known;
 use msda_bench::report::page::{Part, Section, fold};
 
 use crate::engines::is_rung;
-use crate::facts::today;
 
 /// When a report judges the claims of the documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -51,7 +50,6 @@ impl Extension for Sections {
     }
 
     fn sections(&self, records: &[Record]) -> Result<Vec<Section>> {
-        let records: &[Record] = &records.iter().map(today).collect::<Vec<_>>();
         let (claims, judged) = claims::section(records, self.claims)?.unzip();
         let own = [ladder::section(records), claims, figures::probes(records), figures::analysis(records)];
         let folds: Vec<Part> = own.into_iter().flatten().flat_map(folded).collect();
