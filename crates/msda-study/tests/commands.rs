@@ -189,7 +189,7 @@ fn an_analysis_has_tables_and_says_what_was_left_out() {
     assert!((figure("analyze.small.f16.intensity.gathered").unwrap() - 1.0).abs() < 1e-9);
     assert_eq!(Record::load(&study.at("a.json")).unwrap(), record);
     assert_eq!(record.command, "msda-study analyze --workload small --dtype f16 --json");
-    let records = concat!(env!("CARGO_MANIFEST_DIR"), "/../../records/h200/2026-11-16-forward.json");
+    let records = concat!(env!("CARGO_MANIFEST_DIR"), "/../../records/h200/2026-11-18-study.json");
     let said = study.ok(&["analyze", "--workload", "small", "--record", records]);
     assert!(said.contains("analyze.small") && said.contains("roof"), "{said}");
     // Without counters there is no conclusion.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use msda_bench::report::{Kind, Table, beside, number, wrap};
+use msda_bench::report::{beside, number, wrap};
 use serde_json::{Value, json};
 
 use super::judge::with_range;
@@ -60,17 +60,22 @@ pub fn by_system<'o, 'a>(
 
 /// The totals, and a line for each system.
 pub fn overview(claims: &Claims, outcomes: &[Outcome<'_>]) -> String {
-    let mut table = Table::default().words(["system", "lines"]).columns(Kind::Text, ["verdicts"]);
+    let mut out = heading(outcomes) + "\n";
     for (system, own) in by_system(claims, outcomes) {
-        table.push([system.name.clone(), system.at.to_string(), counts(own.into_iter())]);
+        let label = format!("{:<18} {:<20} ", system.name, system.at.to_string());
+        out += &beside(&label, &counts(own.into_iter()), WIDTH);
     }
-    let heading: String = summary(outcomes).iter().map(|line| wrap(line, WIDTH, 2)).collect();
-    format!("{heading}\n{}", table.text(WIDTH, false))
+    out
+}
+
+/// The summary in lines of a terminal.
+fn heading(outcomes: &[Outcome<'_>]) -> String {
+    summary(outcomes).iter().map(|line| wrap(line, WIDTH, 2)).collect()
 }
 
 /// Every verdict, system by system.
 pub fn terminal(claims: &Claims, outcomes: &[Outcome<'_>]) -> String {
-    let mut out: String = summary(outcomes).iter().map(|line| wrap(line, WIDTH, 2)).collect();
+    let mut out = heading(outcomes);
     for (system, own) in by_system(claims, outcomes) {
         out += &format!("\n{}\n", system.name);
         for o in own {
