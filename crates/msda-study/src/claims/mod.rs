@@ -1,7 +1,7 @@
 //! Claims: every figure and every statement of the founding documents, judged by facts.
 //!
 //! `claims.toml` lists the statements, and how each is measured. Facts alone decide, so verdicts of
-//! two machines can be compared. `docs/STUDY.md` has those that readers ask for ([`page`]).
+//! two machines can be compared. `docs/STUDY.md` has those that readers ask for ([`page()`]).
 
 mod judge;
 mod lines;

@@ -37,7 +37,7 @@ pub fn page(text: &str, sources: &[Source]) -> Result<String> {
     let mut page = text.to_owned();
     for document in &claims.documents {
         let number = document.number;
-        page = filled(&page, &format!("document {number}"), &figures(&claims, number, &columns))?;
+        page = filled(&page, &format!("document {number}"), &figures(number, &columns))?;
     }
     let ladders: Vec<String> = columns.iter().map(ladder).collect();
     page = filled(&page, "ladder", &ladders.join("\n"))?;
@@ -63,15 +63,14 @@ fn row(cells: &[String]) -> String {
 }
 
 /// A row per claim of the page that a document makes first, with a column per GPU.
-fn figures(claims: &Claims, document: usize, columns: &[Column<'_>]) -> String {
+fn figures(document: usize, columns: &[Column<'_>]) -> String {
     let mut titles = vec!["lines".to_owned(), "you say".into()];
     titles.extend(columns.iter().map(Column::name));
     titles.push("why".into());
     let mut out = row(&titles) + "|" + &"---|".repeat(titles.len()) + "\n";
-    let shown = |id: &str| claims.systems.iter().flat_map(|s| &s.page).any(|claim| claim.id == id);
     for (i, first) in columns[0].outcomes.iter().enumerate() {
         let claim = first.claim;
-        if claim.at.places[0].0 == document && shown(&claim.id) {
+        if claim.at.places[0].0 == document && first.system.page.iter().any(|own| own.id == claim.id) {
             let mut cells = vec![claim.at.to_string(), claim.says.clone()];
             cells.extend(columns.iter().map(|column| cell(&column.outcomes[i])));
             cells.push(claim.why.clone());

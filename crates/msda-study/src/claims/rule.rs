@@ -10,7 +10,7 @@ use crate::facts::Facts;
 
 /// How the names of facts begin, and what stands for it in the table. Other names are of rungs on
 /// the seed shape, in f16, with samples anywhere.
-const SHORT: [(&str, &str); 11] = [
+const SHORT: [(&str, &str); 12] = [
     ("near:", "bench.seed.f16.forward.cuda:ladder:"),
     ("bare:", "bench.seed-bare-uniform.f16.forward.cuda:ladder:"),
     ("counters:", "analyze.seed.f16.ladder:"),
@@ -22,14 +22,12 @@ const SHORT: [(&str, &str); 11] = [
     ("probe.", "probe."),
     ("seed.", "seed."),
     ("arch.", "arch."),
+    ("machine.", "machine."),
 ];
 const RUNGS: &str = "bench.seed-ring-uniform.f16.forward.cuda:ladder:";
 
 /// The full name of a fact.
 fn full(name: &str) -> String {
-    if name.starts_with("machine.") {
-        return name.into();
-    }
     let short = SHORT.iter().find_map(|(short, long)| Some((long, name.strip_prefix(short)?)));
     let (begins, rest) = short.unwrap_or((&RUNGS, name));
     format!("{begins}{rest}")
