@@ -106,8 +106,8 @@ enum Rule {
 /// What a document states, and how facts decide.
 ///
 /// `[planned] [FIGURE] RULE [on GPU or GPU]: FACTS`, or `given VERDICT`. A figure is a number or a
-/// range with its unit. Rules are `within FACTOR`, `in`, `gain` and `holds`. Facts are one number or
-/// a ratio, or for `holds` comparisons: `a < b and 2 * a < c`.
+/// range with its unit. Rules are `within FACTOR`, `in`, `gain` and `holds`. Facts are one number
+/// or a ratio, or for `holds` comparisons: `a < b and 2 * a < c`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Judge {
