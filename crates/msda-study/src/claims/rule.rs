@@ -8,8 +8,8 @@ use serde::Deserialize;
 use super::Verdict;
 use crate::facts::Facts;
 
-/// How the names of facts begin, and what stands for it in the table. Other names are of rungs on
-/// the seed shape, in f16, with samples anywhere.
+/// How names of facts begin in the table, and in full. All other names are of rungs on the seed
+/// shape, in f16, with samples anywhere.
 const SHORT: [(&str, &str); 12] = [
     ("near:", "bench.seed.f16.forward.cuda:ladder:"),
     ("bare:", "bench.seed-bare-uniform.f16.forward.cuda:ladder:"),
