@@ -36,7 +36,7 @@ enum Command {
     Claims(commands::claims::Args),
     /// Say what bounds a kernel: bytes, operations, instructions, counters
     Analyze(commands::analyze::Args),
-    /// Make a report from records, with sections about the ladder, the probes and the claims
+    /// Make a report from records, with sections about the ladder and the probes
     Report(commands::report::Args),
 }
 

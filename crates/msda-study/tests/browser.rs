@@ -13,7 +13,7 @@ use msda_bench::report;
 use msda_study::report::Sections;
 
 fn page(records: &[Record]) -> String {
-    report::html(records, &[Box::new(Sections::default())]).unwrap()
+    report::html(records, &[Box::new(Sections)]).unwrap()
 }
 
 #[test]

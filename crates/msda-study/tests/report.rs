@@ -6,18 +6,14 @@ use fixtures::product::realistic;
 use fixtures::{analysis, everything, ladder, probes};
 use msda_bench::record::{Record, Source, sources};
 use msda_bench::report;
-use msda_study::report::{Judge, Sections};
+use msda_study::report::Sections;
 
 fn html(records: &[Record]) -> String {
-    judged(records, Judge::default())
-}
-
-fn judged(records: &[Record], claims: Judge) -> String {
-    report::html(records, &[Box::new(Sections { claims })]).unwrap()
+    report::html(records, &[Box::new(Sections)]).unwrap()
 }
 
 fn markdown(records: &[Record]) -> String {
-    report::markdown(records, &[Box::new(Sections::default())]).unwrap()
+    report::markdown(records, &[Box::new(Sections)]).unwrap()
 }
 
 fn cases() -> Vec<Vec<Record>> {
@@ -40,7 +36,7 @@ fn titles(page: &str) -> Vec<&str> {
 /// The sections of the study in a page, in order.
 fn study(page: &str) -> Vec<&str> {
     let Some((_, study)) = page.split_once("<h2>The study</h2>") else { return Vec::new() };
-    let names = ["Ladder", "Claims", "Probes", "Analysis"];
+    let names = ["Ladder", "Probes", "Analysis"];
     let all = study.split("<summary>").skip(1).filter_map(|rest| rest.split("</summary>").next());
     all.filter(|title| names.contains(title)).collect()
 }
@@ -51,24 +47,21 @@ fn the_study_comes_last_under_one_heading() {
     assert_eq!(titles(&html(&[realistic()])), ["Measurements", "Workloads", "Left out"]);
     let all = ["Error of the gradients", "Measurements", "Workloads", "Left out", "The study"];
     assert_eq!(titles(&html(&everything())), all);
-    let sections = ["Ladder", "Claims", "Probes", "Analysis"];
-    assert_eq!(study(&html(&everything())), sections);
-    assert_eq!(study(&html(&[probes()])), ["Claims", "Probes"]);
-    assert_eq!(study(&html(&[analysis()])), ["Claims", "Analysis"]);
+    assert_eq!(study(&html(&everything())), ["Ladder", "Probes", "Analysis"]);
+    assert_eq!(study(&html(&[probes()])), ["Probes"]);
+    assert_eq!(study(&html(&[analysis()])), ["Analysis"]);
     let text = markdown(&everything());
     let of_text: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("## ")).collect();
     assert_eq!(of_text, all);
-    assert!(!study(&judged(&everything(), Judge::Never)).contains(&"Claims"));
-    assert!(study(&judged(&[realistic()], Judge::Always)).contains(&"Claims"));
 }
 
-/// The claims of a GPU take 60 KB, and the rest of a page less than its record.
+/// A page takes less than its record, and 30 KB for its frame.
 #[test]
 fn each_committed_record_makes_a_small_page() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records");
     let mut errors = 0;
     for Source { label, record } in sources(&[folder]).unwrap() {
-        let most = 70_000 + serde_json::to_string_pretty(&record).unwrap().len();
+        let most = 30_000 + serde_json::to_string_pretty(&record).unwrap().len();
         let page = html(&[record]);
         assert!(page.len() < most.min(400_000), "{label}: {} bytes", page.len());
         errors += usize::from(page.contains("Error of the gradients"));

@@ -18,7 +18,7 @@ pub use judge::{Outcome, Verdict, judge};
 pub use lines::{Lines, Places};
 pub use page::page;
 pub use rule::Judge;
-pub use show::{by_system, commands, counts, json, measured, overview, summary, terminal};
+pub use show::{commands, json, overview, terminal};
 
 /// The claims of this crate.
 const BUILT_IN: &str = include_str!("../../claims.toml");

@@ -4,8 +4,8 @@ use anyhow::{Result, ensure};
 use msda_bench::record::Source;
 use msda_bench::report::{number, wrap};
 
-use super::show::WIDTH;
-use super::{Claims, Outcome, Verdict, judge, measured, summary};
+use super::show::{WIDTH, measured, summary};
+use super::{Claims, Outcome, Verdict, judge};
 use crate::facts::{CHOSEN, Facts, gpus, newest_ladder, of_gpu};
 use crate::ladder::RUNGS;
 

@@ -15,7 +15,7 @@ pub(super) const WIDTH: usize = 100;
 const COLUMN: usize = 20;
 
 /// The measured number; "yes" or "no" for a claim without one.
-pub fn measured(outcome: &Outcome<'_>) -> String {
+pub(super) fn measured(outcome: &Outcome<'_>) -> String {
     match (outcome.measured, outcome.verdict) {
         // Counts of outputs, or of events on the GPU.
         (Some(n), _) if outcome.range.is_none() && n >= 1e6 => format!("{:.1} million", n / 1e6),
@@ -27,7 +27,7 @@ pub fn measured(outcome: &Outcome<'_>) -> String {
 }
 
 /// How many claims have which verdict: `30 reproduced; 9 within noise`.
-pub fn counts<'o, 'a: 'o>(outcomes: impl Iterator<Item = &'o Outcome<'a>>) -> String {
+fn counts<'o, 'a: 'o>(outcomes: impl Iterator<Item = &'o Outcome<'a>>) -> String {
     let verdicts: Vec<Verdict> = outcomes.map(|o| o.verdict).collect();
     let count = |v: &Verdict| verdicts.iter().filter(|own| *own == v).count();
     let all = Verdict::ALL.iter().filter(|v| count(v) > 0);
@@ -35,7 +35,7 @@ pub fn counts<'o, 'a: 'o>(outcomes: impl Iterator<Item = &'o Outcome<'a>>) -> St
 }
 
 /// The verdicts on claims that need a measurement, and on those that arithmetic decides.
-pub fn summary(outcomes: &[Outcome<'_>]) -> [String; 2] {
+pub(super) fn summary(outcomes: &[Outcome<'_>]) -> [String; 2] {
     [(false, "measured"), (true, "arithmetic")].map(|(arithmetic, what)| {
         let own = || outcomes.iter().filter(|o| o.claim.judge.is_arithmetic() == arithmetic);
         format!("{what}: {}: {}", number::count(own().count(), "claim"), counts(own()))
@@ -50,7 +50,7 @@ pub fn commands(outcomes: &[Outcome<'_>]) -> BTreeSet<&'static str> {
 }
 
 /// Outcomes by the system that they are about, in the order of the systems.
-pub fn by_system<'o, 'a>(
+fn by_system<'o, 'a>(
     claims: &'o Claims,
     outcomes: &'o [Outcome<'a>],
 ) -> impl Iterator<Item = (&'o System, Vec<&'o Outcome<'a>>)> {

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use msda_bench::report::number::figure;
 
+use super::show::measured;
 use super::*;
 use crate::facts::Facts;
 use crate::facts::tests::committed;

@@ -11,7 +11,7 @@ use msda_cuda::driver::Device;
 use msda_study::engines;
 
 use msda_bench::terminal::{Bar, finish, make_folder, typed};
-use msda_study::report::{Judge, Sections};
+use msda_study::report::Sections;
 
 /// The workloads of the ladder: the documents' shape, with samples near their query and anywhere.
 pub(super) const WORKLOADS: [&str; 2] = ["seed", "seed-ring-uniform"];
@@ -66,7 +66,5 @@ pub(crate) fn main(args: Args) -> Result<()> {
     Device::open(0).context("nothing was measured: the ladder needs a GPU")?;
     make_folder(&args.out)?;
     let record = bench::run(&options, &engines::registry(), &mut Bar::default())?;
-    // The claims need records of probes too, so a report of one run judges none.
-    let sections = Sections { claims: Judge::Never };
-    finish(record, &[Box::new(sections)], &args.out, args.json)
+    finish(record, &[Box::new(Sections)], &args.out, args.json)
 }

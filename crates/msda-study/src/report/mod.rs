@@ -1,6 +1,5 @@
 //! The study's section of the report.
 
-mod claims;
 mod figures;
 mod ladder;
 
@@ -12,24 +11,9 @@ use msda_bench::report::page::{Part, Section, fold};
 
 use crate::engines::is_rung;
 
-/// When a report judges the claims of the documents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum Judge {
-    /// If a record has GPU measurements
-    #[default]
-    Auto,
-    /// Always
-    Always,
-    /// Never
-    Never,
-}
-
 /// The study as an extension of the report.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Sections {
-    /// Whether claims are judged.
-    pub claims: Judge,
-}
+pub struct Sections;
 
 /// Probes that measure ceilings of a GPU, and GB/s or GFLOP/s per unit of the probe.
 const ROOFS: [(&str, f64); 3] = [("gather-l2-64", 1.0), ("gather-memory-64", 1.0), ("fma-f32", 1e3)];
@@ -50,14 +34,12 @@ impl Extension for Sections {
     }
 
     fn sections(&self, records: &[Record]) -> Result<Vec<Section>> {
-        let (claims, judged) = claims::section(records, self.claims)?.unzip();
-        let own = [ladder::section(records), claims, figures::probes(records), figures::analysis(records)];
+        let own = [ladder::section(records), figures::probes(records), figures::analysis(records)];
         let folds: Vec<Part> = own.into_iter().flatten().flat_map(folded).collect();
         if folds.is_empty() {
             return Ok(Vec::new());
         }
-        let findings: Vec<_> = ladder::finding(records).into_iter().chain(judged).collect();
-        let mut parts = vec![Part::findings(&findings)];
+        let mut parts = vec![Part::findings(ladder::finding(records).as_slice())];
         parts.extend(folds);
         parts.push(Part::missing(&missing(records)));
         Ok(vec![Section { title: "The study", about: ABOUT.into(), parts }])
