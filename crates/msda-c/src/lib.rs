@@ -15,6 +15,7 @@ mod types;
 use std::ffi::{c_char, c_void};
 use std::ptr;
 
+use msda_call::call::{Call, Tensor};
 use msda_call::cpu;
 use msda_call::cuda::Prepared;
 use msda_call::error::{Refused, Result};
@@ -44,11 +45,11 @@ pub unsafe extern "C" fn msda_forward(
     threads: i32,
 ) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the structures are null or valid until this function returns.
         let (call, output) = unsafe { (types::call(inputs)?, types::tensor("output", output)?) };
         let problem = call.problem()?;
         call.check_output(&output)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the memory is as large as sizes and strides say, and the output is the call's alone.
         unsafe { cpu::forward(&call, &problem, &output, on_threads(threads)?) }
     })
 }
@@ -66,14 +67,12 @@ pub unsafe extern "C" fn msda_backward(
     threads: i32,
 ) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
-        let (grad, call, grads) = unsafe {
-            let grad = types::tensor("grad_output", grad_output)?;
-            (grad, types::call(inputs)?, types::gradients(gradients)?)
-        };
+        // SAFETY: the structures are null or valid until this function returns.
+        let (grad, call, grads) = unsafe { backward_arguments(inputs, grad_output, gradients)? };
         let problem = call.problem()?;
         call.check_gradients(&grads)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the memory is as large as sizes and strides say, and each gradient is the call's
+        // alone.
         unsafe { cpu::backward(&call, &problem, &grad, grads, on_threads(threads)?) }
     })
 }
@@ -91,7 +90,7 @@ pub unsafe extern "C" fn msda_cuda_forward_workspace(
     device: i32,
     workspace: *mut usize,
 ) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: structures and `workspace` are null or valid until this function returns.
     guard(|| unsafe { write(workspace, forward(inputs, output, device)?.workspace()) })
 }
 
@@ -113,7 +112,8 @@ pub unsafe extern "C" fn msda_cuda_forward(
     workspace: *mut c_void,
     workspace_bytes: usize,
 ) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the structures are null or valid. Tensors and workspace are in memory of the device, and
+    // stay there until the stream has run the call.
     guard(|| unsafe {
         forward(inputs, output, device)?.launch(stream, |bytes| room(workspace, workspace_bytes, bytes))
     })
@@ -131,11 +131,10 @@ pub unsafe extern "C" fn msda_cuda_backward_workspace(
     device: i32,
     workspace: *mut usize,
 ) -> i32 {
-    guard(|| {
-        // SAFETY: the caller's promise.
-        let prepared = unsafe { backward(inputs, grad_output, gradients, device)? };
-        // SAFETY: the caller's promise.
-        unsafe { write(workspace, prepared.map_or(0, |prepared| prepared.workspace())) }
+    // SAFETY: structures and `workspace` are null or valid until this function returns.
+    guard(|| unsafe {
+        let prepared = backward(inputs, grad_output, gradients, device)?;
+        write(workspace, prepared.map_or(0, |prepared| prepared.workspace()))
     })
 }
 
@@ -153,38 +152,53 @@ pub unsafe extern "C" fn msda_cuda_backward(
     workspace: *mut c_void,
     workspace_bytes: usize,
 ) -> i32 {
-    guard(|| {
-        // SAFETY: the caller's promise.
-        match unsafe { backward(inputs, grad_output, gradients, device)? } {
-            // SAFETY: the caller's promise.
-            Some(prepared) => unsafe {
-                prepared.launch(stream, |bytes| room(workspace, workspace_bytes, bytes))
-            },
+    // SAFETY: the structures are null or valid. Tensors and workspace are in memory of the device, and
+    // stay there until the stream has run the call.
+    guard(|| unsafe {
+        match backward(inputs, grad_output, gradients, device)? {
+            Some(prepared) => prepared.launch(stream, |bytes| room(workspace, workspace_bytes, bytes)),
             None => Ok(()),
         }
     })
 }
 
+/// # Safety
+/// The structures are null or valid until this function returns.
 unsafe fn forward(inputs: *const msda_inputs, output: *const msda_tensor, device: i32) -> Result<Prepared> {
-    // SAFETY: the caller's promise.
+    // SAFETY: both are null or valid here. A prepared call has addresses, and no structure.
     let (call, output) = unsafe { (types::call(inputs)?, types::tensor("output", output)?) };
     call.check_output(&output)?;
     Prepared::forward(&call, &output, device_number(device)?)
 }
 
+/// # Safety
+/// The structures are null or valid until this function returns.
 unsafe fn backward(
     inputs: *const msda_inputs,
     grad_output: *const msda_tensor,
     gradients: *const msda_gradients,
     device: i32,
 ) -> Result<Option<Prepared>> {
-    // SAFETY: the caller's promise.
-    let (grad, call, grads) = unsafe {
-        let grad = types::tensor("grad_output", grad_output)?;
-        (grad, types::call(inputs)?, types::gradients(gradients)?)
-    };
+    // SAFETY: all are null or valid here. A prepared call has addresses, and no structure.
+    let (grad, call, grads) = unsafe { backward_arguments(inputs, grad_output, gradients)? };
     call.check_gradients(&grads)?;
     Prepared::backward(&call, &grad, grads, device_number(device)?)
+}
+
+/// The gradient of the output, the inputs, and the destinations.
+///
+/// # Safety
+/// The structures are null or valid for `'a`.
+unsafe fn backward_arguments<'a>(
+    inputs: *const msda_inputs,
+    grad_output: *const msda_tensor,
+    gradients: *const msda_gradients,
+) -> Result<(Tensor<'a>, Call<'a>, [Option<Tensor<'a>>; 4])> {
+    // SAFETY: each function refuses null, and reads the structure of its type.
+    unsafe {
+        let grad = types::tensor("grad_output", grad_output)?;
+        Ok((grad, types::call(inputs)?, types::gradients(gradients)?))
+    }
 }
 
 fn on_threads(threads: i32) -> Result<OnThreads> {
@@ -212,7 +226,8 @@ unsafe fn write(to: *mut usize, bytes: usize) -> Result<()> {
     if to.is_null() {
         return Err(Refused::value("workspace", "NULL", "the address of a number"));
     }
-    // SAFETY: the caller's promise.
+    debug_assert!(to.is_aligned());
+    // SAFETY: the address is not null, so it is valid to write.
     unsafe { ptr::write(to, bytes) };
     Ok(())
 }

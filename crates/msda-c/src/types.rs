@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 use std::slice;
 
-use msda_call::call::{Call, LevelSizes, MOST_DIMENSIONS, SHAPES, Tensor, names, pack_points};
+use msda_call::call::{self, Call, LevelSizes, MOST_DIMENSIONS, SHAPES, Tensor, names, pack_points};
 use msda_call::dtypes::Dtypes;
 use msda_call::error::{Refused, Result};
 
@@ -25,6 +25,10 @@ pub const MSDA_NEAREST: i64 = 1;
 pub const MSDA_BORDER: i64 = 2;
 /// An option: 0 and 1 are the centres of the corner pixels instead of the edges of the level.
 pub const MSDA_ALIGN_CORNERS: i64 = 4;
+
+const _: () = assert!(
+    MSDA_NEAREST == call::NEAREST && MSDA_BORDER == call::BORDER && MSDA_ALIGN_CORNERS == call::ALIGN_CORNERS
+);
 
 /// A tensor. The structure and its lists are read during a call alone.
 #[repr(C)]
@@ -91,12 +95,13 @@ fn null(name: &str, expected: &str) -> Refused {
 /// A list of C, if it is not null.
 ///
 /// # Safety
-/// `list` is null or has `len` entries.
+/// `list` is null or has `len` entries, which live for `'a`.
 unsafe fn list<'a, T>(list: *const T, len: usize) -> Option<&'a [T]> {
     if len == 0 {
         return Some(&[]);
     }
-    // SAFETY: the caller's promise.
+    debug_assert!(list.is_aligned());
+    // SAFETY: the list is not null, so it has `len` entries.
     (!list.is_null()).then(|| unsafe { slice::from_raw_parts(list, len) })
 }
 
@@ -105,7 +110,7 @@ unsafe fn list<'a, T>(list: *const T, len: usize) -> Option<&'a [T]> {
 /// # Safety
 /// `raw` is null or a tensor whose lists have `rank` entries and live for `'a`.
 pub(crate) unsafe fn tensor<'a>(name: &'static str, raw: *const msda_tensor) -> Result<Tensor<'a>> {
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or a tensor that lives for `'a`.
     let raw = unsafe { raw.as_ref() }.ok_or_else(|| null(name, "a tensor"))?;
     let dtype = DTYPES.find(raw.dtype).ok_or_else(|| {
         let expected = "MSDA_F64, MSDA_F32, MSDA_F16 or MSDA_BF16";
@@ -116,7 +121,7 @@ pub(crate) unsafe fn tensor<'a>(name: &'static str, raw: *const msda_tensor) -> 
         let expected = format!("0 to {MOST_DIMENSIONS} dimensions");
         Refused::value(name, format!("rank {}", raw.rank), expected)
     })?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the lists of a tensor are null or have `rank` entries.
     let (sizes, strides) = unsafe { (list(raw.sizes, rank), list(raw.strides, rank)) };
     let sizes = sizes.ok_or_else(|| null(name, "a list of sizes"))?;
     if raw.data.is_null() && !sizes.contains(&0) {
@@ -130,11 +135,11 @@ pub(crate) unsafe fn tensor<'a>(name: &'static str, raw: *const msda_tensor) -> 
 /// # Safety
 /// `raw` is null or a call whose lists have as many entries as the header says and live for `'a`.
 pub(crate) unsafe fn call<'a>(raw: *const msda_inputs) -> Result<Call<'a>> {
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or a call that lives for `'a`.
     let raw = unsafe { raw.as_ref() }.ok_or_else(|| null("inputs", "a structure"))?;
     let levels = usize::try_from(raw.levels)
         .map_err(|_| Refused::value("levels", raw.levels, "a number of at least 0"))?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the lists are null or have these numbers of entries, as the fields of the structure say.
     let (shapes, starts, points) = unsafe {
         let shapes = list(raw.spatial_shapes, 2 * levels);
         let shapes = shapes.ok_or_else(|| null(SHAPES, "heights and widths"))?;
@@ -143,7 +148,8 @@ pub(crate) unsafe fn call<'a>(raw: *const msda_inputs) -> Result<Call<'a>> {
     let levels = LevelSizes::read(levels, |i| shapes[i], starts.map(|starts| |i| starts[i]))?;
     let fused = !raw.reference_points.is_null();
     let [value, reference @ .., locations, weights] = names(fused) else { unreachable!("3 or 4 names") };
-    // SAFETY: the caller's promise.
+    // SAFETY: the tensors are fields of the structure; the reference points are not null in the form
+    // that has a name for them.
     let (value, locations, weights, reference) = unsafe {
         (
             tensor(value, &raw.value)?,
@@ -167,11 +173,11 @@ pub(crate) unsafe fn call<'a>(raw: *const msda_inputs) -> Result<Call<'a>> {
 /// # Safety
 /// `raw` is null or valid, and so are its tensors, for `'a`.
 pub(crate) unsafe fn gradients<'a>(raw: *const msda_gradients) -> Result<[Option<Tensor<'a>>; 4]> {
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or destinations that live for `'a`.
     let raw = unsafe { raw.as_ref() }.ok_or_else(|| null("gradients", "destinations"))?;
     let gradient = |name, raw: *const msda_tensor| match raw.is_null() {
         true => Ok(None),
-        // SAFETY: the caller's promise.
+        // SAFETY: not null, so it is a tensor that lives for `'a`.
         false => unsafe { tensor(name, raw) }.map(Some),
     };
     Ok([

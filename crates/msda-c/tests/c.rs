@@ -82,8 +82,8 @@ fn null_and_wrong_numbers_are_refused() {
     use std::ptr::null;
     // SAFETY: the message lives until the next error.
     let said = || unsafe { CStr::from_ptr(msda_last_error()) }.to_string_lossy().into_owned();
-    let sizes = [1i64, 1, 1, 1, 1, 2];
-    let mut data = [0f32; 4];
+    let sizes = [1i64, 1, 3, 1, 1, 2];
+    let mut data = [0f32; 6];
     let tensor = |rank, dtype, data: *mut f32| msda_tensor {
         data: data.cast(),
         dtype,
@@ -106,8 +106,9 @@ fn null_and_wrong_numbers_are_refused() {
     };
     let output = tensor(3, MSDA_F32, data);
     type Change = fn(&mut msda_inputs);
-    static NEGATIVE: [i64; 6] = [1, 1, 1, 1, -2, 2];
-    let cases: [(&str, Change, i32, &str); 10] = [
+    static NEGATIVE: [i64; 6] = [1, 1, 3, 1, -2, 2];
+    static FAR: [i64; 4] = [1, 1, i64::MAX, 1];
+    let cases: [(&str, Change, i32, &str); 11] = [
         ("null data", |c| c.value.data = std::ptr::null_mut(), MSDA_ERROR_VALUE, "value: got NULL"),
         ("null sizes", |c| c.value.sizes = null(), MSDA_ERROR_VALUE, "value: got NULL, expected a list"),
         ("type", |c| c.value.dtype = 9, MSDA_ERROR_TYPE, "value: got dtype 9, expected MSDA_F64"),
@@ -116,6 +117,7 @@ fn null_and_wrong_numbers_are_refused() {
         ("null tables", |c| c.spatial_shapes = null(), MSDA_ERROR_VALUE, "spatial_shapes: got NULL"),
         ("levels", |c| c.levels = -1, MSDA_ERROR_VALUE, "levels: got -1"),
         ("options", |c| c.options = 8, MSDA_ERROR_VALUE, "options: got 8"),
+        ("strides", |c| c.value.strides = FAR.as_ptr(), MSDA_ERROR_VALUE, "expected a span that fits memory"),
         (
             "points",
             |c| {

@@ -3,7 +3,7 @@
 
 use std::slice;
 
-use msda::{Backend, Dtype, Gradients, Inputs, Problem, Reference, Slice, SliceMut, Strides, View, ViewMut};
+use msda::{Backend, Dtype, Gradients, Inputs, Problem, Reference, Slice, SliceMut, View, ViewMut};
 
 use crate::call::{Call, Tensor};
 use crate::error::{Refused, Result};
@@ -19,7 +19,7 @@ pub unsafe fn forward(
     output: &Tensor<'_>,
     threads: OnThreads,
 ) -> Result<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: until this function returns, nobody writes to the inputs, and the output is ours.
     let (inputs, out) = unsafe { (inputs(call)?, write(output)?) };
     threads::run(threads, problem, |cpu| cpu.forward(problem, &inputs, out))??;
     Ok(())
@@ -37,96 +37,101 @@ pub unsafe fn backward(
     threads: OnThreads,
 ) -> Result<()> {
     call.check_grad(problem, grad_output)?;
-    let grad_strides = call.grad_strides(grad_output)?;
-    // SAFETY: the caller's promise.
-    let (inputs, grad_view) =
-        unsafe { (inputs(call)?, View { data: read(grad_output)?, strides: Some(grad_strides) }) };
-    // SAFETY: the caller's promise.
-    let [value, locations, weights, reference] =
-        grads.map(|grad| grad.map(|grad| unsafe { write(&grad) }).transpose());
+    let strides = call.grad_strides(grad_output)?;
+    // SAFETY: until this function returns, nobody writes to the inputs or to `grad_output`.
+    let (inputs, data) = unsafe { (inputs(call)?, read(grad_output)?) };
+    let grad_view = View { data, strides: Some(strides) };
+    let [value, locations, weights, reference] = grads.map(|grad| {
+        // SAFETY: each destination has memory of its own, and until this function returns it is ours.
+        grad.map(|grad| unsafe { write(&grad) }).transpose()
+    });
     let gradients =
         Gradients { value: value?, locations: locations?, weights: weights?, reference: reference? };
     threads::run(threads, problem, |cpu| cpu.backward(problem, &inputs, grad_view, gradients))??;
     Ok(())
 }
 
+/// # Safety
+/// As for [`read`], for each input.
 unsafe fn inputs<'a>(call: &Call<'a>) -> Result<Inputs<'a>> {
-    let strides = call.strides()?;
-    let view = |tensor: &Tensor<'a>, strides: Strides| -> Result<View<'a>> {
-        // SAFETY: the caller's promise.
-        let data = unsafe { read(tensor)? };
-        Ok(View { data, strides: Some(strides) })
+    let view = |tensor: &Tensor<'a>| -> Result<View<'a>> {
+        let strides = call.strides(tensor)?;
+        // SAFETY: a tensor of the call, whose memory is there for `'a`.
+        Ok(View { data: unsafe { read(tensor)? }, strides: Some(strides) })
     };
-    let reference = match (&call.reference, strides.reference, call.reference_kind()) {
-        (Some(tensor), Some(strides), Some(kind)) => Some(Reference { kind, view: view(tensor, strides)? }),
+    let reference = match (&call.reference, call.reference_kind()) {
+        (Some(tensor), Some(kind)) => Some(Reference { kind, view: view(tensor)? }),
         _ => None,
     };
     Ok(Inputs {
-        value: view(&call.value, strides.value)?,
-        locations: view(&call.locations, strides.locations)?,
-        weights: view(&call.weights, strides.weights)?,
+        value: view(&call.value)?,
+        locations: view(&call.locations)?,
+        weights: view(&call.weights)?,
         reference,
     })
 }
 
-/// Refuses addresses that no element of the type can have, and more bytes than memory can have.
-fn check_memory(tensor: &Tensor<'_>) -> Result<()> {
-    let bytes = tensor.span().checked_mul(tensor.dtype.size());
-    if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
-        let got = format!("strides {:?} of {}", tensor.strides, tensor.shape());
-        return Err(Refused::value(tensor.name, got, "a span that fits memory"));
+/// The number of elements of a tensor whose address its elements can have.
+fn checked_len(tensor: &Tensor<'_>) -> Result<usize> {
+    let (len, size) = (tensor.span()?, tensor.dtype.size());
+    if len == 0 || !tensor.data.is_null() && tensor.data.addr().is_multiple_of(size) {
+        return Ok(len);
     }
-    if tensor.span() == 0 || tensor.data.addr().is_multiple_of(tensor.dtype.size()) {
-        return Ok(());
-    }
-    let expected = format!("a multiple of {} bytes", tensor.dtype.size());
+    let expected = format!("a multiple of {size} bytes, and not null");
     Err(Refused::value(tensor.name, format!("address {:?}", tensor.data), expected))
 }
 
+/// The elements of a tensor to read.
+///
 /// # Safety
-/// The memory of the tensor is there and nobody writes to it.
+/// For `'a` the memory of the tensor is there, and nobody writes to it.
 unsafe fn read<'a>(tensor: &Tensor<'a>) -> Result<Slice<'a>> {
-    check_memory(tensor)?;
-    let len = tensor.span();
-    if len == 0 {
-        return Ok(match tensor.dtype {
-            Dtype::F64 => Slice::F64(&[]),
-            Dtype::F32 => Slice::F32(&[]),
-            Dtype::F16 => Slice::F16(&[]),
-            Dtype::Bf16 => Slice::Bf16(&[]),
-        });
+    /// # Safety
+    /// As for [`read`]; the tensor has `len` elements of this type.
+    unsafe fn elements<'a, T>(tensor: &Tensor<'a>, len: usize) -> &'a [T] {
+        if len == 0 {
+            return &[];
+        }
+        debug_assert!(tensor.data.cast::<T>().is_aligned() && size_of::<T>() == tensor.dtype.size());
+        // SAFETY: `checked_len` refuses null, unaligned addresses, and more bytes than `isize`.
+        unsafe { slice::from_raw_parts(tensor.data.cast(), len) }
     }
-    // SAFETY: the caller's promise; the address is aligned and not null.
+    let len = checked_len(tensor)?;
+    // SAFETY: the span of the tensor is `len` elements of the type that `dtype` names.
     Ok(unsafe {
         match tensor.dtype {
-            Dtype::F64 => Slice::F64(slice::from_raw_parts(tensor.data.cast(), len)),
-            Dtype::F32 => Slice::F32(slice::from_raw_parts(tensor.data.cast(), len)),
-            Dtype::F16 => Slice::F16(slice::from_raw_parts(tensor.data.cast(), len)),
-            Dtype::Bf16 => Slice::Bf16(slice::from_raw_parts(tensor.data.cast(), len)),
+            Dtype::F64 => Slice::F64(elements(tensor, len)),
+            Dtype::F32 => Slice::F32(elements(tensor, len)),
+            Dtype::F16 => Slice::F16(elements(tensor, len)),
+            Dtype::Bf16 => Slice::Bf16(elements(tensor, len)),
         }
     })
 }
 
+/// The elements of a dense tensor to write.
+///
 /// # Safety
-/// The memory of the tensor is there and nobody else uses it.
+/// For `'a` the memory of the tensor is there, and nobody else uses it.
 unsafe fn write<'a>(tensor: &Tensor<'a>) -> Result<ViewMut<'a>> {
-    check_memory(tensor)?;
-    let len = tensor.span();
-    if len == 0 {
-        return Ok(match tensor.dtype {
-            Dtype::F64 => SliceMut::F64(&mut []).into(),
-            Dtype::F32 => SliceMut::F32(&mut []).into(),
-            Dtype::F16 => SliceMut::F16(&mut []).into(),
-            Dtype::Bf16 => SliceMut::Bf16(&mut []).into(),
-        });
+    /// # Safety
+    /// As for [`write`]; the tensor has `len` elements of this type.
+    unsafe fn elements<'a, T>(tensor: &Tensor<'a>, len: usize) -> &'a mut [T] {
+        if len == 0 {
+            return &mut [];
+        }
+        debug_assert!(tensor.data.cast::<T>().is_aligned() && size_of::<T>() == tensor.dtype.size());
+        // SAFETY: `checked_len` refuses null, unaligned addresses, and more bytes than `isize`.
+        unsafe { slice::from_raw_parts_mut(tensor.data.cast(), len) }
     }
-    // SAFETY: the caller's promise; the address is aligned and not null.
+    let len = checked_len(tensor)?;
+    debug_assert!(tensor.dense_from(0), "two indices may share an element");
+    // SAFETY: the span of the tensor is `len` elements of the type that `dtype` names.
     Ok(unsafe {
         match tensor.dtype {
-            Dtype::F64 => SliceMut::F64(slice::from_raw_parts_mut(tensor.data.cast(), len)).into(),
-            Dtype::F32 => SliceMut::F32(slice::from_raw_parts_mut(tensor.data.cast(), len)).into(),
-            Dtype::F16 => SliceMut::F16(slice::from_raw_parts_mut(tensor.data.cast(), len)).into(),
-            Dtype::Bf16 => SliceMut::Bf16(slice::from_raw_parts_mut(tensor.data.cast(), len)).into(),
+            Dtype::F64 => SliceMut::F64(elements(tensor, len)).into(),
+            Dtype::F32 => SliceMut::F32(elements(tensor, len)).into(),
+            Dtype::F16 => SliceMut::F16(elements(tensor, len)).into(),
+            Dtype::Bf16 => SliceMut::Bf16(elements(tensor, len)).into(),
         }
     })
 }

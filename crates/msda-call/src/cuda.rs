@@ -1,6 +1,7 @@
-//! Calls on tensors in device memory: plans, kept for calls of the same kind.
+//! Calls on tensors in device memory: plans, stored for calls of the same kind.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -8,22 +9,22 @@ use std::process;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use msda::{Problem, Strides};
+use msda::Strides;
 use msda_cuda::driver::{Device, StreamHandle};
-use msda_cuda::{Addresses, Levels, Operand, Operands, Pass, Plan, Request, Slot, Wanted as Gradients};
+use msda_cuda::{Addresses, Levels, Operand, Operands, Pass, Plan, Request, Slot, Wanted};
 
-use crate::call::{Call, LevelSizes, Tensor, Wanted};
+use crate::call::{Call, LevelSizes, Tensor};
 use crate::error::{Kind, Refused, Result};
 
-/// The most plans that are kept. A plan holds no device memory of its own, except tables of many
+/// The most plans that are stored. A plan holds no device memory of its own, except tables of many
 /// levels.
 const MOST_PLANS: usize = 512;
 
-/// A tensor that the call writes: new and dense, so that its sizes follow from the inputs.
+/// A tensor of a call and its place in a plan.
 #[derive(Debug, Clone, Copy)]
-struct Written<'a> {
+struct Bound<'a> {
     slot: Slot,
-    tensor: Tensor<'a>,
+    tensor: &'a Tensor<'a>,
     strides: Strides,
 }
 
@@ -34,13 +35,12 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// A forward pass into `output`, a dense `(B, Q, H * D)`. The plan is found, or made and kept.
+    /// A forward pass into `output`, a dense `(B, Q, H * D)`. The plan is found, or made and stored.
     pub fn forward(call: &Call<'_>, output: &Tensor<'_>, device: usize) -> Result<Self> {
         let [batch, row, _] = output.dense_outer();
         let channels = call.value.sizes.last().map_or(0, |&n| n as usize);
-        let strides = [batch, row, channels];
-        let results = [Some(Written { slot: Slot::Output, tensor: *output, strides })];
-        prepare(call, None, &results, device)
+        let output = Bound { slot: Slot::Output, tensor: output, strides: [batch, row, channels] };
+        prepare(call, Pass::Forward, None, &[Some(output)], device)
     }
 
     /// A backward pass into the gradients that have a destination: of value, locations, weights and
@@ -51,19 +51,18 @@ impl Prepared {
         grads: [Option<Tensor<'_>>; 4],
         device: usize,
     ) -> Result<Option<Self>> {
-        let slots = [Slot::GradValue, Slot::GradLocations, Slot::GradWeights, Slot::GradReference];
-        let mut wanted = 0;
-        let mut results = [None; 4];
-        for (i, (slot, grad)) in slots.into_iter().zip(grads).enumerate() {
-            let Some(tensor) = grad else { continue };
-            wanted |= 1 << i;
-            results[i] = Some(Written { slot, tensor, strides: tensor.dense_outer() });
-        }
-        if wanted == 0 {
+        let [value, locations, weights, reference] = grads.each_ref().map(Option::is_some);
+        let wanted = Wanted { value, locations, weights, reference };
+        if wanted == Wanted::default() {
             call.check_grad(&call.problem()?, grad_output)?;
             return Ok(None);
         }
-        prepare(call, Some((Wanted(wanted), grad_output)), &results, device).map(Some)
+        let slots = [Slot::GradValue, Slot::GradLocations, Slot::GradWeights, Slot::GradReference];
+        let results: [_; 4] = std::array::from_fn(|i| {
+            let tensor = grads[i].as_ref()?;
+            Some(Bound { slot: slots[i], tensor, strides: tensor.dense_outer() })
+        });
+        prepare(call, Pass::Backward(wanted), Some(grad_output), &results, device).map(Some)
     }
 
     /// Bytes of device memory that the launch needs.
@@ -85,7 +84,8 @@ impl Prepared {
         if self.workspace() > 0 {
             self.at[Slot::Workspace] = workspace(self.workspace())?;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the stream is one of the plan's device. `at` has the address of every tensor of
+        // the call, and a workspace of as many bytes as the plan asked for.
         unsafe { self.plan.launch(&self.at, StreamHandle::from_raw(stream))? };
         Ok(())
     }
@@ -94,42 +94,60 @@ impl Prepared {
 /// Finds or makes the plan of a call. A backward pass has the gradient of the output.
 fn prepare(
     call: &Call<'_>,
-    backward: Option<(Wanted, &Tensor<'_>)>,
-    results: &[Option<Written<'_>>],
+    pass: Pass,
+    grad_output: Option<&Tensor<'_>>,
+    written: &[Option<Bound<'_>>],
     device: usize,
 ) -> Result<Prepared> {
     // Before the table of plans: a fork may have left it locked.
     check_process()?;
-    let strides = call.strides()?;
-    let grad = match backward {
-        Some((_, grad)) => Some((Slot::GradOutput, grad, call.grad_strides(grad)?)),
-        None => None,
-    };
-    let reference = call.reference.as_ref().zip(strides.reference);
-    let read = [
-        Some((Slot::Value, &call.value, strides.value)),
-        Some((Slot::Locations, &call.locations, strides.locations)),
-        Some((Slot::Weights, &call.weights, strides.weights)),
-        reference.map(|(tensor, strides)| (Slot::Reference, tensor, strides)),
-        grad,
+    let inputs = [
+        (Slot::Value, Some(&call.value)),
+        (Slot::Locations, Some(&call.locations)),
+        (Slot::Weights, Some(&call.weights)),
+        (Slot::Reference, call.reference.as_ref()),
+        (Slot::GradOutput, grad_output),
     ];
-    let read = read.iter().flatten().copied();
-    let written = results.iter().flatten().map(|result| (result.slot, &result.tensor, result.strides));
-
-    let pass = backward.map_or(u64::MAX, |(wanted, _)| wanted.0 as u64);
-    let key = key(call, device as u64 | pass << 32, read.clone(), written.clone());
-    let plan = match find(key.numbers()) {
+    let mut read = [None; 5];
+    for (bound, (slot, tensor)) in read.iter_mut().zip(inputs) {
+        let Some(tensor) = tensor else { continue };
+        let strides = match slot {
+            Slot::GradOutput => call.grad_strides(tensor)?,
+            _ => call.strides(tensor)?,
+        };
+        *bound = Some(Bound { slot, tensor, strides });
+    }
+    thread_local! {
+        /// Room for the key of a call: one whose plan is stored allocates nothing.
+        static ROOM: Cell<Vec<u64>> = const { Cell::new(Vec::new()) };
+    }
+    let mut key = ROOM.take();
+    key.clear();
+    push_call(&mut key, call, device, &read, written);
+    let tensors = || read.iter().chain(written).flatten();
+    let plan = match find(&key) {
         Some(plan) => plan,
         None => {
+            let problem = call.problem()?;
+            if let Some(grad) = grad_output {
+                call.check_grad(&problem, grad)?;
+            }
             let mut operands = Operands::none(call.reference_kind());
-            for (slot, tensor, strides) in read.clone().chain(written.clone()) {
+            for &Bound { slot, tensor, strides } in tensors() {
+                tensor.span()?;
                 operands[slot] = Operand { strides, align: align(tensor) };
             }
-            insert(key.numbers(), make(call, backward, &operands, device)?)
+            let levels = match call.levels {
+                LevelSizes::Host(..) => Levels::Host,
+                LevelSizes::Device { .. } => Levels::Device,
+            };
+            let request = Request { pass, levels, ..Request::new(&problem, &operands) };
+            insert(&key, Arc::new(make(&request, device)?))
         }
     };
+    ROOM.set(key);
     let mut at = Addresses::default();
-    for (slot, tensor, _) in read.chain(written) {
+    for &Bound { slot, tensor, .. } in tensors() {
         at[slot] = tensor.data.addr() as u64;
     }
     if let LevelSizes::Device { shapes, starts, .. } = call.levels {
@@ -138,35 +156,43 @@ fn prepare(
     Ok(Prepared { plan, at })
 }
 
-/// What the plan of a call depends on. `first` is the device and the pass.
-fn key<'a>(
-    call: &Call<'_>,
-    first: u64,
-    read: impl Iterator<Item = (Slot, &'a Tensor<'a>, Strides)>,
-    written: impl Iterator<Item = (Slot, &'a Tensor<'a>, Strides)>,
-) -> Key {
-    let mut key = Key::new();
-    key.push(first);
-    key.push(call.options as u64);
-    key.push(call.points as u64);
-    push_levels(&mut key, &call.levels);
-    for (slot, tensor, strides) in read {
-        key.push(header(slot, tensor));
-        tensor.sizes.iter().for_each(|&size| key.push(size as u64));
-        strides.iter().for_each(|&stride| key.push(stride as u64));
+fn make(request: &Request<'_>, device: usize) -> Result<Plan> {
+    // A missing driver or compiler is not a missing feature.
+    let missing = |error: msda::Error| Refused::new(Kind::Runtime, error.to_string());
+    let device = Device::open(device).map_err(missing)?;
+    match Plan::new(&device, request) {
+        Err(error) if msda_cuda::jit::nvrtc().is_err() => Err(missing(error)),
+        plan => Ok(plan?),
     }
-    written.for_each(|(slot, tensor, _)| key.push(header(slot, tensor)));
-    key
+}
+
+/// What the plan of a call depends on, as numbers. The slots of the tensors say which pass it is.
+/// Tensors that are written are dense, and their sizes follow from the inputs.
+fn push_call(
+    key: &mut Vec<u64>,
+    call: &Call<'_>,
+    device: usize,
+    read: &[Option<Bound<'_>>],
+    written: &[Option<Bound<'_>>],
+) {
+    key.extend([device as u64, call.options as u64, call.points as u64]);
+    push_levels(key, &call.levels);
+    for bound in read.iter().flatten() {
+        key.push(header(bound));
+        key.extend(bound.tensor.sizes.iter().map(|&size| size as u64));
+        key.extend(bound.strides.map(|stride| stride as u64));
+    }
+    key.extend(written.iter().flatten().map(header));
 }
 
 /// The levels of a key. Their number comes first, so that lists of different lengths never meet.
-fn push_levels(key: &mut Key, levels: &LevelSizes) {
+fn push_levels(key: &mut Vec<u64>, levels: &LevelSizes) {
     key.push(levels.len() as u64);
     match levels {
         LevelSizes::Host(shapes, starts) => {
             key.push(u64::from(starts.is_some()));
-            shapes.iter().for_each(|&(h, w)| [h, w].into_iter().for_each(|n| key.push(n as u64)));
-            starts.iter().flatten().for_each(|&start| key.push(start as u64));
+            key.extend(shapes.iter().flat_map(|&(height, width)| [height as u64, width as u64]));
+            key.extend(starts.iter().flatten().map(|&start| start as u64));
         }
         LevelSizes::Device { .. } => key.push(u64::MAX),
     }
@@ -174,53 +200,21 @@ fn push_levels(key: &mut Key, levels: &LevelSizes) {
 
 /// The levels of a plan's key, for tests.
 pub fn level_key(levels: &LevelSizes) -> Vec<u64> {
-    let mut key = Key::new();
+    let mut key = Vec::new();
     push_levels(&mut key, levels);
-    key.numbers().to_vec()
+    key
 }
 
 /// Slot, type, alignment and rank of a tensor as one number.
-fn header(slot: Slot, tensor: &Tensor<'_>) -> u64 {
+fn header(Bound { slot, tensor, .. }: &Bound<'_>) -> u64 {
     let rank = tensor.sizes.len() as u64;
-    slot as u64 | (tensor.dtype as u64) << 8 | (align(tensor) as u64) << 16 | rank << 32
+    *slot as u64 | (tensor.dtype as u64) << 8 | (align(tensor) as u64) << 16 | rank << 32
 }
 
 /// The alignment of a tensor's address: at most 16 bytes matter.
 fn align(tensor: &Tensor<'_>) -> usize {
     let address = tensor.data.addr() | 16;
     address & address.wrapping_neg()
-}
-
-fn make(
-    call: &Call<'_>,
-    backward: Option<(Wanted, &Tensor<'_>)>,
-    operands: &Operands,
-    device: usize,
-) -> Result<Arc<Plan>> {
-    let problem: Problem = call.problem()?;
-    if let Some((_, grad)) = backward {
-        call.check_grad(&problem, grad)?;
-    }
-    let pass = backward.map_or(Pass::Forward, |(wanted, _)| {
-        Pass::Backward(Gradients {
-            value: wanted.has(Wanted::VALUE),
-            locations: wanted.has(Wanted::LOCATIONS),
-            weights: wanted.has(Wanted::WEIGHTS),
-            reference: wanted.has(Wanted::REFERENCE),
-        })
-    });
-    let levels = match call.levels {
-        LevelSizes::Host(..) => Levels::Host,
-        LevelSizes::Device { .. } => Levels::Device,
-    };
-    // A missing driver or compiler is not a missing feature.
-    let missing = |error: msda::Error| Refused::new(Kind::Runtime, error.to_string());
-    let device = Device::open(device).map_err(missing)?;
-    let request = Request { pass, levels, ..Request::new(&problem, operands) };
-    match Plan::new(&device, &request) {
-        Err(error) if msda_cuda::jit::nvrtc().is_err() => Err(missing(error)),
-        plan => Ok(Arc::new(plan?)),
-    }
 }
 
 /// CUDA does not work in a child that was forked after CUDA was used.
@@ -234,36 +228,6 @@ fn check_process() -> Result<()> {
              hint: start the process with `multiprocessing.get_context(\"spawn\")`",
         )),
         _ => Ok(()),
-    }
-}
-
-/// What a plan depends on, as numbers. Keys of usual calls need no memory.
-struct Key {
-    first: [u64; 96],
-    len: usize,
-    /// All numbers, if there are more.
-    long: Vec<u64>,
-}
-
-impl Key {
-    fn new() -> Self {
-        Self { first: [0; 96], len: 0, long: Vec::new() }
-    }
-
-    fn push(&mut self, n: u64) {
-        if let Some(to) = self.first.get_mut(self.len) {
-            *to = n;
-        } else {
-            if self.long.is_empty() {
-                self.long.extend(self.first);
-            }
-            self.long.push(n);
-        }
-        self.len += 1;
-    }
-
-    fn numbers(&self) -> &[u64] {
-        if self.long.is_empty() { &self.first[..self.len] } else { &self.long }
     }
 }
 
@@ -293,30 +257,30 @@ impl Hasher for Mix {
     }
 }
 
-struct Kept {
+struct Stored {
     plan: Arc<Plan>,
     used: AtomicU64,
 }
 
-type Plans = HashMap<Box<[u64]>, Kept, BuildHasherDefault<Mix>>;
+type Plans = HashMap<Box<[u64]>, Stored, BuildHasherDefault<Mix>>;
 
 static PLANS: Mutex<Option<Plans>> = Mutex::new(None);
 static CLOCK: AtomicU64 = AtomicU64::new(0);
 
 fn find(key: &[u64]) -> Option<Arc<Plan>> {
     let plans = PLANS.lock().unwrap_or_else(PoisonError::into_inner);
-    let kept = plans.as_ref()?.get(key)?;
-    kept.used.store(CLOCK.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-    Some(kept.plan.clone())
+    let stored = plans.as_ref()?.get(key)?;
+    stored.used.store(CLOCK.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    Some(stored.plan.clone())
 }
 
 fn insert(key: &[u64], plan: Arc<Plan>) -> Arc<Plan> {
     let used = AtomicU64::new(CLOCK.fetch_add(1, Ordering::Relaxed));
     let mut plans = PLANS.lock().unwrap_or_else(PoisonError::into_inner);
     let table = plans.get_or_insert_default();
-    let mut dropped = [table.insert(key.into(), Kept { plan: plan.clone(), used }), None];
+    let mut dropped = [table.insert(key.into(), Stored { plan: plan.clone(), used }), None];
     if table.len() > MOST_PLANS {
-        let oldest = table.iter().min_by_key(|(_, kept)| kept.used.load(Ordering::Relaxed));
+        let oldest = table.iter().min_by_key(|(_, stored)| stored.used.load(Ordering::Relaxed));
         let oldest = oldest.map(|(key, _)| key.clone());
         dropped[1] = oldest.and_then(|key| table.remove(&key));
     }
@@ -326,7 +290,7 @@ fn insert(key: &[u64], plan: Arc<Plan>) -> Arc<Plan> {
     plan
 }
 
-/// How many plans are kept.
+/// How many plans are stored.
 pub fn plans() -> usize {
     PLANS.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, HashMap::len)
 }

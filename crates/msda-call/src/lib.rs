@@ -7,7 +7,7 @@
 //! | [`call`] | a call, its checks, and the [`Problem`](msda::Problem) that it describes |
 //! | [`dtypes`] | the types of elements by the numbers and the names of frameworks |
 //! | [`cpu`] | runs a call on tensors in memory of the host |
-//! | [`cuda`] | runs a call on tensors in device memory, with plans that are kept |
+//! | [`cuda`] | runs a call on tensors in device memory, with plans that are stored |
 //! | [`threads`] | thread pools of the CPU, and threads of the caller |
 //! | [`error`] | refused calls, and panics that become refused calls |
 #![deny(unsafe_code)]

@@ -22,7 +22,7 @@ struct Pools {
 /// makes pools of its own, and never touches the parent's, which stay in memory.
 static POOLS: AtomicPtr<Pools> = AtomicPtr::new(ptr::null_mut());
 
-/// Pools that are kept. Their threads wait, and a process may have few threads left.
+/// Pools that are stored. Their threads wait, and a process may have few threads left.
 const MOST_POOLS: usize = 2;
 
 /// The threads that a call runs on.

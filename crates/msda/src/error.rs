@@ -24,10 +24,45 @@ pub enum ErrorKind {
     Compile,
 }
 
+/// An argument of the operator that an [`Error`] is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Argument {
+    /// The value.
+    Value,
+    /// Locations; in the fused form, offsets.
+    Locations,
+    /// Weights; in the fused form, logits.
+    Weights,
+    /// Reference points of the fused form.
+    Reference,
+    /// The output.
+    Output,
+    /// Heights and widths of the levels.
+    Levels,
+    /// First positions of the levels.
+    Starts,
+}
+
+impl Argument {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Value => "value",
+            Self::Locations => "locations",
+            Self::Weights => "weights",
+            Self::Reference => "reference",
+            Self::Output => "output",
+            Self::Levels => "levels",
+            Self::Starts => "level starts",
+        }
+    }
+}
+
 /// A refused call. Nothing was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,
+    argument: Option<Argument>,
     subject: String,
     got: String,
     expected: String,
@@ -47,6 +82,7 @@ impl Error {
     ) -> Self {
         Self {
             kind,
+            argument: None,
             subject: subject.into(),
             got: got.to_string(),
             expected: expected.to_string(),
@@ -70,6 +106,13 @@ impl Error {
         Self::new(ErrorKind::Overflow, subject, got, expected)
     }
 
+    /// Names the argument that the error is about.
+    #[must_use]
+    pub(crate) fn of(mut self, argument: Argument) -> Self {
+        self.argument = Some(argument);
+        self
+    }
+
     /// Adds advice. `Display` prints it on a separate line that starts with `hint:`.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -82,9 +125,9 @@ impl Error {
         self.kind
     }
 
-    /// What the error is about, such as `channels` or `start of level 2`.
-    pub fn subject(&self) -> &str {
-        &self.subject
+    /// The argument of the operator that the error is about, if it is about one.
+    pub fn argument(&self) -> Option<Argument> {
+        self.argument
     }
 }
 

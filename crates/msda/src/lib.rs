@@ -41,7 +41,7 @@ pub use half::{bf16, f16};
 pub use buffer::{Aligned, Buffer};
 pub use cpu::{Cpu, Isa};
 pub use dtype::{Dtype, Element, Float, Slice, SliceMut};
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Argument, Error, ErrorKind, Result};
 pub use op::{Backend, GradientBuffers, Gradients, Inputs, Reference, ReferenceKind, backward, forward};
 pub use pack::pack;
 pub use problem::{Layout, Level, MAX_LEVEL_SIDE, Padding, Problem, Sampling, Spec, Types};

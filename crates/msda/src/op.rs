@@ -289,8 +289,9 @@ pub struct GradientStrides {
 
 /// Checks the inputs against the problem.
 pub fn check_inputs<'a>(p: &Problem, inputs: &Inputs<'a>) -> Result<Args<'a>> {
-    let tensor = |role, label, view: &View<'a>| {
-        Ok(Tensor { data: view.data, strides: check_read(p, role, label, view)? })
+    let tensor = |role: Role, label, view: &View<'a>| {
+        let strides = check_read(p, role, label, view).map_err(|error| error.of(role.argument()))?;
+        Ok(Tensor { data: view.data, strides })
     };
     let fused = inputs.reference.is_some();
     Ok(Args {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::dtype::Dtype;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Argument, Error, ErrorKind, Result};
 
 /// The largest height or width of a level. All pixel indices up to it are exact in `f32`.
 pub const MAX_LEVEL_SIDE: usize = 1 << 24;
@@ -175,10 +175,10 @@ impl Problem {
     pub fn new(spec: Spec) -> Result<Self> {
         check_types(spec.types)?;
         if spec.channels == 0 {
-            return Err(Error::shape("channels", 0, "at least 1"));
+            return Err(Error::shape("channels", 0, "at least 1").of(Argument::Value));
         }
         if spec.levels.is_empty() {
-            return Err(Error::shape("levels", "none", "at least one (h, w)"));
+            return Err(Error::shape("levels", "none", "at least one (h, w)").of(Argument::Levels));
         }
         if spec.points.len() != spec.levels.len() {
             return Err(Error::shape(
@@ -198,21 +198,19 @@ impl Problem {
     /// other sizes overflows.
     fn check_sizes(&self) -> Result<()> {
         let s = &self.spec;
-        let tensors: [(&str, Dtype, [usize; 5]); 4] = [
-            ("value", s.types.value, [s.batch, self.positions, s.heads, s.channels, 1]),
-            ("locations", s.types.locations, [s.batch, s.queries, s.heads, self.samples, 2]),
-            ("output", s.types.value, [s.batch, s.queries, s.heads, s.channels, 1]),
-            ("reference", s.types.locations, [s.batch, s.queries, s.levels.len(), 4, 1]),
+        let tensors: [(Argument, Dtype, [usize; 5]); 4] = [
+            (Argument::Value, s.types.value, [s.batch, self.positions, s.heads, s.channels, 1]),
+            (Argument::Locations, s.types.locations, [s.batch, s.queries, s.heads, self.samples, 2]),
+            (Argument::Output, s.types.value, [s.batch, s.queries, s.heads, s.channels, 1]),
+            (Argument::Reference, s.types.locations, [s.batch, s.queries, s.levels.len(), 4, 1]),
         ];
-        for (name, dtype, shape) in tensors {
+        for (argument, dtype, shape) in tensors {
             let bytes = shape.iter().try_fold(dtype.size(), |n, &d| n.checked_mul(d.max(1)));
             if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
-                let got = format!("{shape:?} elements of {dtype}");
-                return Err(Error::overflow(
-                    format!("size of {name}"),
-                    got,
-                    "a tensor that fits the address space",
-                ));
+                let (subject, got) =
+                    (format!("size of {}", argument.name()), format!("{shape:?} elements of {dtype}"));
+                let error = Error::overflow(subject, got, "a tensor that fits the address space");
+                return Err(error.of(argument));
             }
         }
         Ok(())
@@ -304,15 +302,16 @@ fields! {
 
 /// Locations and weights have the type of the value, or `f32`.
 fn check_types(types: Types) -> Result<()> {
-    for (name, got) in [("locations", types.locations), ("weights", types.weights)] {
-        let f32_is_fine = got == Dtype::F32;
-        if got != types.value && !f32_is_fine {
+    for (argument, got) in [(Argument::Locations, types.locations), (Argument::Weights, types.weights)] {
+        if got != types.value && got != Dtype::F32 {
+            let name = argument.name();
             return Err(Error::new(
                 ErrorKind::Type,
                 format!("type of {name}"),
                 format!("{got} with {} values", types.value),
                 if types.value == Dtype::F32 { "f32".into() } else { format!("f32 or {}", types.value) },
             )
+            .of(argument)
             .hint(format!("convert {name} to f32")));
         }
     }
@@ -337,16 +336,17 @@ fn lay_out(spec: &Spec) -> Result<(Vec<Level>, usize)> {
                 format!("{h}x{w}"),
                 format!("height and width from 1 to {MAX_LEVEL_SIDE}"),
             )
+            .of(Argument::Levels)
             .hint("levels are (height, width) in pixels"));
         }
         // At most (2^24 + 2)^2, which fits 64 bits; the check is for 32-bit machines.
         let size = (h + 2 * ring).checked_mul(w + 2 * ring);
         let error = || Error::overflow(format!("size of level {l}"), format!("{h}x{w}"), "a smaller level");
-        sizes.push(size.ok_or_else(error)?);
+        sizes.push(size.ok_or_else(|| error().of(Argument::Levels))?);
     }
     let starts = match &spec.starts {
         None => {
-            checked_sum(&sizes, "level sizes")?;
+            checked_sum(&sizes, "level sizes").map_err(|error| error.of(Argument::Levels))?;
             (0..sizes.len()).map(|l| sizes[..l].iter().sum()).collect()
         }
         Some(starts) if starts.len() == sizes.len() => starts.clone(),
@@ -355,7 +355,8 @@ fn lay_out(spec: &Spec) -> Result<(Vec<Level>, usize)> {
                 "level starts",
                 format!("{} entries", starts.len()),
                 format!("one for each of the {} levels", sizes.len()),
-            ));
+            )
+            .of(Argument::Starts));
         }
     };
     let end = check_starts(spec, &starts, &sizes)?;
@@ -379,18 +380,19 @@ fn check_starts(spec: &Spec, starts: &[usize], sizes: &[usize]) -> Result<usize>
                 starts[l],
                 format!("at least {end}, where level {before} ends"),
             )
+            .of(Argument::Starts)
             .hint(match spec.layout {
                 Layout::PlanarRing => "with a ring, a level takes (h+2)*(w+2) positions",
                 _ => "a level takes h*w positions",
             }));
         }
-        end = starts[l]
-            .checked_add(sizes[l])
-            .ok_or_else(|| Error::overflow(format!("end of level {l}"), starts[l], "a smaller start"))?;
+        let error = || Error::overflow(format!("end of level {l}"), starts[l], "a smaller start");
+        end = starts[l].checked_add(sizes[l]).ok_or_else(|| error().of(Argument::Starts))?;
     }
     match spec.positions {
         Some(positions) if positions < end => {
             Err(Error::shape("positions", positions, format!("at least {end}, where the last level ends"))
+                .of(Argument::Value)
                 .hint(format!("the levels are {:?} from {starts:?}", spec.levels)))
         }
         _ => Ok(end),

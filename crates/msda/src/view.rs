@@ -2,7 +2,7 @@
 
 use crate::buffer::try_zeros;
 use crate::dtype::{Slice, SliceMut};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Argument, Error, ErrorKind, Result};
 use crate::op::{ReferenceKind, offset};
 use crate::problem::{Layout, Problem};
 
@@ -118,7 +118,7 @@ impl Role {
 
     /// The elements of `view` as `f64` in dense order; an error if it does not fit the problem.
     pub fn read(self, p: &Problem, view: &View<'_>) -> Result<Vec<f64>> {
-        let strides = check_read(p, self, self.name(), view)?;
+        let strides = check_read(p, self, self.argument().name(), view)?;
         let (extents, inner) = self.shape(p);
         let dense = self.dense(p);
         let mut numbers = try_zeros(extents.iter().product::<usize>() * inner)?;
@@ -146,13 +146,13 @@ impl Role {
         });
     }
 
-    fn name(self) -> &'static str {
+    pub(crate) fn argument(self) -> Argument {
         match self {
-            Self::Value => "value",
-            Self::Locations => "locations",
-            Self::Weights => "weights",
-            Self::Output => "output",
-            Self::Reference(_) => "reference",
+            Self::Value => Argument::Value,
+            Self::Locations => Argument::Locations,
+            Self::Weights => Argument::Weights,
+            Self::Output => Argument::Output,
+            Self::Reference(_) => Argument::Reference,
         }
     }
 
@@ -167,8 +167,8 @@ impl Role {
 
 /// Checks type and length of a tensor; returns its strides.
 pub(crate) fn check_read(p: &Problem, role: Role, label: &str, view: &View<'_>) -> Result<Strides> {
-    let subject =
-        || if label == role.name() { label.to_owned() } else { format!("{label} ({})", role.name()) };
+    let name = role.argument().name();
+    let subject = || if label == name { label.to_owned() } else { format!("{label} ({name})") };
     let (got, want) = (view.data.dtype(), role.dtype(p));
     if got != want {
         return Err(Error::new(ErrorKind::Type, format!("type of {}", subject()), got, want)

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
 
-use msda_call::call::{Call, LevelSizes, SHAPES, STARTS, Tensor, Wanted, names};
+use msda_call::call::{Call, LevelSizes, SHAPES, STARTS, Tensor, names};
 use msda_call::cpu;
 use msda_call::cuda::Prepared;
 use msda_call::error::{Kind, Refused, Result, c_text, catch};
@@ -105,7 +105,7 @@ unsafe extern "C-unwind" fn backward<const T: usize, const SETUP: bool>(
         throw(boxed(stack, |mut arguments| {
             let grad = arguments.tensor();
             let (floats, levels) = arguments.inputs::<T, SETUP>();
-            let wanted = Wanted(arguments.number());
+            let wanted = arguments.number();
             run_backward(arguments.api, grad, floats, levels, wanted)
         }))
     }
@@ -314,11 +314,11 @@ fn run_backward<const T: usize>(
     grad: Owned,
     floats: [Owned; T],
     levels: Levels,
-    wanted: Wanted,
+    wanted: i64,
 ) -> Result<[Owned; T]> {
     // A bit per floating-point tensor.
-    if wanted.0 >> T != 0 {
-        return Err(Refused::value("wanted", wanted.0, format!("a sum of bits below {}", 1 << T)));
+    if wanted >> T != 0 {
+        return Err(Refused::value("wanted", wanted, format!("a sum of bits below {}", 1 << T)));
     }
     let (floats, levels) = (dense(floats, 3)?, dense_levels(levels)?);
     let [grad] = dense([grad], 2)?;
@@ -338,7 +338,7 @@ fn run_backward<const T: usize>(
     let mut results: [Option<Owned>; T] = [const { None }; T];
     for (i, result) in results.iter_mut().enumerate() {
         let (like, _) = floats[i].float("input")?;
-        let wants = wanted.has(1 << order[i]);
+        let wants = wanted >> order[i] & 1 != 0;
         let sizes = if wants { like.sizes } else { &[0] };
         let dtype = if wants { like.dtype } else { call.value.dtype };
         let made = result.insert(Owned::empty(api, sizes, api.floats.of(dtype), place)?);
