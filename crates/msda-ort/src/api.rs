@@ -38,7 +38,7 @@ pub(crate) struct Api(*const Function);
 // SAFETY: the table is constant and lives as long as ONNX Runtime; its functions may be called from
 // any thread.
 unsafe impl Send for Api {}
-// SAFETY: as above.
+// SAFETY: no function changes the table, so threads may read it at the same time.
 unsafe impl Sync for Api {}
 
 /// Functions that return a status, as methods that return a [`Result`].
@@ -122,7 +122,8 @@ impl Api {
     /// # Safety
     /// `base` is what ONNX Runtime passes to `RegisterCustomOps`.
     pub(crate) unsafe fn load(base: *const ApiBase) -> std::result::Result<Self, Handle> {
-        // SAFETY: the caller's promise. The first version of the table has `CreateStatus`.
+        // SAFETY: ONNX Runtime's `OrtApiBase` lives as long as the process, and begins with these two
+        // functions. The first version of the table has `CreateStatus`.
         unsafe {
             let base = &*base;
             let table = (base.get_api)(VERSION);
@@ -176,7 +177,7 @@ impl Api {
             let text = mem::transmute::<Function, Message>(*self.0.add(2))(status);
             CStr::from_ptr(text).to_string_lossy().into_owned()
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the status belongs to the caller, and its message was copied.
         unsafe { self.release(Release::Status, status) };
         Err(Refused::new(Kind::Runtime, format!("ONNX Runtime's {name}: {message}")))
     }

@@ -6,9 +6,12 @@
 //! | module | contents |
 //! |---|---|
 //! | `api` | the C functions and structures of ONNX Runtime that are used |
+//! | `form` | the two forms of the operator, and where it runs |
 //! | `ops` | the operators: a table of names, types and providers, and what ONNX Runtime asks them |
 //! | `shape` | the shape of the output, also where sizes are unknown |
-//! | `kernel` | an operator of a model: its attributes, and the computation on CPU and CUDA |
+//! | `kernel` | an operator of a model: the computation on CPU and CUDA |
+//! | `attributes`, `input` | the attributes of a node, and the inputs of a run |
+//! | `pool`, `workspace` | ONNX Runtime's threads, and device memory for a call |
 //!
 //! The domain is `msda`, version 1. Attributes have the names and defaults of the Python functions:
 //! `sampling`, `padding`, `align_corners`, `points`.
@@ -26,8 +29,13 @@
 #![allow(unsafe_code)]
 
 mod api;
+mod attributes;
+mod form;
+mod input;
 mod kernel;
 mod ops;
+mod pool;
 mod shape;
+mod workspace;
 
 pub use ops::RegisterCustomOps;

@@ -6,46 +6,16 @@ use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use msda::Dtype;
-use msda_call::call;
 use msda_call::dtypes::ONNX;
 use msda_call::error::Result;
 
 use crate::api::{Api, ApiBase, CustomOp, Handle, INT64, MEMORY_CPU_INPUT, VERSION};
+use crate::form::{Form, Provider};
 use crate::kernel::Kernel;
 use crate::shape;
 
 /// The domain of the operators.
 const DOMAIN: &CStr = c"msda";
-
-/// The two forms of the operator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// Locations and weights.
-    Plain,
-    /// Reference points, offsets and logits.
-    Fused,
-}
-
-impl Form {
-    pub(crate) fn name(self) -> &'static CStr {
-        match self {
-            Self::Plain => c"MultiScaleDeformableAttention",
-            Self::Fused => c"MultiScaleDeformableAttentionFused",
-        }
-    }
-
-    /// The names of the floating-point inputs. Both tables of the levels are behind the first.
-    pub(crate) fn floats(self) -> &'static [&'static str] {
-        call::names(self == Self::Fused)
-    }
-}
-
-/// The execution providers that compute the operators.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Provider {
-    Cpu,
-    Cuda,
-}
 
 /// An operator for one combination of types. With one operator for all types, ONNX Runtime would
 /// guess the type of the output.
@@ -55,8 +25,8 @@ pub(crate) struct Op {
     /// The first field: ONNX Runtime's pointer to it is a pointer to the operator.
     questions: CustomOp,
     api: Api,
-    pub(crate) form: Form,
-    pub(crate) provider: Provider,
+    form: Form,
+    provider: Provider,
     value: Dtype,
     /// The type of locations; of reference points and offsets.
     locations: Dtype,
@@ -110,12 +80,12 @@ const QUESTIONS: CustomOp = CustomOp {
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, private_interfaces)]
 pub unsafe extern "system" fn RegisterCustomOps(options: Handle, base: *const ApiBase) -> Handle {
-    // SAFETY: the caller's promise.
+    // SAFETY: ONNX Runtime passes its own table, which lives as long as the process.
     match unsafe { Api::load(base) } {
         Err(status) => status,
         Ok(api) => api.guard(|| {
             let domain = domain(api)?;
-            // SAFETY: both objects live.
+            // SAFETY: ONNX Runtime made the options for this call, and the domain is never freed.
             unsafe { api.add_custom_op_domain(options, domain) }
         }),
     }
@@ -147,7 +117,9 @@ fn domain(api: Api) -> Result<Handle> {
 /// # Safety
 /// `op` is the first field of an [`Op`], as [`domain`] adds them. They live until the process ends.
 unsafe fn op(op: *const CustomOp) -> &'static Op {
-    // SAFETY: the caller's promise.
+    debug_assert!(op.cast::<Op>().is_aligned());
+    // SAFETY: `questions` is the first field of a `repr(C)` structure, so its address is that of the
+    // operator, which `domain` leaked.
     unsafe { &*op.cast::<Op>() }
 }
 
@@ -160,10 +132,7 @@ unsafe extern "system" fn get_name(this: *const CustomOp) -> *const c_char {
 
 unsafe extern "system" fn get_provider(this: *const CustomOp) -> *const c_char {
     // SAFETY: an operator of ours.
-    match unsafe { op(this) }.provider {
-        Provider::Cpu => c"CPUExecutionProvider".as_ptr(),
-        Provider::Cuda => c"CUDAExecutionProvider".as_ptr(),
-    }
+    unsafe { op(this) }.provider.name().as_ptr()
 }
 
 unsafe extern "system" fn get_input_type(this: *const CustomOp, index: usize) -> c_int {
@@ -220,7 +189,10 @@ unsafe extern "system" fn create_kernel_v2(
     let api = Api::from_table(table);
     api.guard(|| {
         // SAFETY: an operator of ours; `info` lives through the call; `kernel` is valid to write.
-        unsafe { *kernel = Box::into_raw(Box::new(Kernel::new(api, op(this), info)?)).cast() };
+        unsafe {
+            let Op { form, provider, .. } = *op(this);
+            *kernel = Box::into_raw(Box::new(Kernel::new(api, form, provider, info)?)).cast();
+        }
         Ok(())
     })
 }

@@ -26,6 +26,9 @@ impl Size {
 
 /// The type and the sizes of an input; `None` where nothing is known. An input of unknown rank has
 /// no sizes.
+///
+/// # Safety
+/// `context` is the context of a shape inference for an operator with such an input.
 unsafe fn describe(api: Api, context: Handle, index: usize) -> Result<(c_int, Vec<Option<Size>>)> {
     let (mut info, mut rank, mut dtype) = (ptr::null_mut(), 0, 0);
     // SAFETY: the context lives and keeps the object; the results are valid to write.
@@ -58,8 +61,8 @@ unsafe fn describe(api: Api, context: Handle, index: usize) -> Result<(c_int, Ve
 /// # Safety
 /// `context` is the context of a shape inference for an operator of ours.
 pub(crate) unsafe fn infer(api: Api, context: Handle) -> Result<()> {
-    // SAFETY: the caller's promise. Locations and reference points both begin with batch and
-    // queries.
+    // Locations and reference points both begin with batch and queries.
+    // SAFETY: both forms have inputs of these indices, and the context lives through this function.
     let ((dtype, value), (_, queries)) = unsafe { (describe(api, context, 0)?, describe(api, context, 3)?) };
     let known = |sizes: &[Option<Size>], i: usize| sizes.get(i).cloned().flatten();
     let row = match (known(&value, 2), known(&value, 3)) {
