@@ -189,7 +189,7 @@ impl<'a> Gpu<'a> {
     /// The function is one of XLA's, and the fields have what it reads.
     unsafe fn call<T>(&self, function: ApiFunction<T>, fields: T) -> Result<T> {
         let mut args = CallArgs::new(self.context, fields);
-        // SAFETY: the caller's promise.
+        // SAFETY: the argument begins with its size, and lives through the call of XLA's function.
         let error = unsafe { function(&mut args) };
         if error.is_null() {
             return Ok(args.fields);
@@ -219,8 +219,9 @@ impl<'a> Gpu<'a> {
     /// As for [`Prepared::launch`].
     unsafe fn launch(&self, prepared: Prepared) -> Result<()> {
         let mut workspace = Free { bytes: 0, data: ptr::null_mut() };
-        // SAFETY: the caller's promise. The workspace is freed when the call is queued: XLA runs
-        // custom calls on one stream per GPU, so only later work of this stream gets the memory.
+        // SAFETY: the stream is that of the context, and XLA's buffers live until it has run the call.
+        // The workspace is freed when the call is queued: XLA runs custom calls on one stream per
+        // GPU, so only later work of this stream gets the memory.
         unsafe {
             let stream = self.call(self.api.get_stream, ptr::null_mut())?;
             let launched = prepared.launch(stream, |bytes| {
@@ -326,7 +327,7 @@ unsafe fn error(api: &Api, refused: &Refused) -> *mut c_void {
         message: message.as_ptr(),
         code,
     };
-    // SAFETY: the caller's promise; XLA copies the message.
+    // SAFETY: the function is XLA's. It copies the message, which lives until the end of this function.
     unsafe { (api.create_error)(&mut new) }
 }
 
@@ -352,7 +353,7 @@ unsafe fn run(frame: &Frame, on_gpu: bool, backward: bool) -> Result<()> {
     if frame.stage != EXECUTE {
         return Ok(());
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the lists have the layout that `check_layout` compared, and live as long as the frame.
     let (numbers, inputs, results) =
         unsafe { (numbers(&frame.attributes)?, buffers(&frame.inputs), buffers(&frame.results)) };
     let (levels, [options, points]) = LevelSizes::read_setup("XLA", numbers)?;
@@ -378,7 +379,7 @@ unsafe fn run(frame: &Frame, on_gpu: bool, backward: bool) -> Result<()> {
     // The first dimensions are those of vmap.
     let lead = usize::try_from(inputs[first.len()].rank - 4).unwrap_or(0);
     let buffers = || [first, names, outputs].into_iter().flatten().zip(inputs.iter().chain(&results));
-    // SAFETY: the caller's promise.
+    // SAFETY: the buffers live as long as the frame.
     let sizes = buffers().map(|(name, buffer)| unsafe { sizes(name, buffer, lead) });
     let sizes = sizes.collect::<Result<Vec<_>>>()?;
     let tensors = buffers().zip(&sizes).map(|((name, buffer), sizes)| tensor(name, buffer, sizes));
@@ -391,13 +392,13 @@ unsafe fn run(frame: &Frame, on_gpu: bool, backward: bool) -> Result<()> {
     match (grad, results) {
         ([], [output]) => {
             call.check_output(output)?;
-            // SAFETY: the caller's promise.
+            // SAFETY: the output was checked, and nobody else uses it.
             unsafe { run_forward(frame, on_gpu, &call, output) }
         }
         ([grad], &[value, ref reference @ .., locations, weights]) => {
             let grads = [Some(value), Some(locations), Some(weights), reference.first().copied()];
             call.check_gradients(&grads)?;
-            // SAFETY: the caller's promise.
+            // SAFETY: the gradients were checked, and nobody else uses them.
             unsafe { run_backward(frame, on_gpu, &call, grad, grads) }
         }
         _ => unreachable!("results have names"),
@@ -407,7 +408,8 @@ unsafe fn run(frame: &Frame, on_gpu: bool, backward: bool) -> Result<()> {
 /// # Safety
 /// As for [`run`], and the output was checked.
 unsafe fn run_forward(frame: &Frame, on_gpu: bool, call: &Call<'_>, output: &Tensor<'_>) -> Result<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: all buffers are in memory of the device that `on_gpu` says, and live through the call, on
+    // a GPU until the stream has run it. The output is dense.
     unsafe {
         if on_gpu {
             let gpu = Gpu::new(frame)?;
@@ -426,7 +428,8 @@ unsafe fn run_backward(
     grad_output: &Tensor<'_>,
     grads: [Option<Tensor<'_>>; 4],
 ) -> Result<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: all buffers are in memory of the device that `on_gpu` says, and live through the call, on
+    // a GPU until the stream has run it. The gradients are dense.
     unsafe {
         if on_gpu {
             let gpu = Gpu::new(frame)?;
@@ -445,7 +448,7 @@ fn on_threads() -> OnThreads {
 /// The buffers live as long as the frame.
 unsafe fn buffers(list: &Buffers) -> Vec<&Buffer> {
     let count = usize::try_from(list.count).unwrap_or(0);
-    // SAFETY: the caller's promise; XLA has so many buffers.
+    // SAFETY: the list has so many addresses of buffers.
     (0..count).map(|i| unsafe { &**list.buffers.add(i) }).collect()
 }
 
@@ -454,7 +457,8 @@ unsafe fn buffers(list: &Buffers) -> Vec<&Buffer> {
 /// # Safety
 /// The attributes live as long as the frame.
 unsafe fn numbers(attributes: &Attributes) -> Result<&[i64]> {
-    // SAFETY: the caller's promise; the kind says what the attribute is.
+    // SAFETY: the attributes live as long as the frame, and the kind says that the only one is an
+    // array, the type that its elements are 64-bit integers.
     unsafe {
         if attributes.count != 1 || *attributes.kinds != ARRAY {
             let got = format!("{} attributes", attributes.count);
@@ -465,6 +469,7 @@ unsafe fn numbers(attributes: &Attributes) -> Result<&[i64]> {
             let got = format!("an attribute of type {}", array.dtype);
             return Err(Refused::wrong_type("XLA", got, "int64"));
         }
+        debug_assert!(array.count == 0 || array.data.is_aligned());
         Ok(if array.count == 0 { &[] } else { slice::from_raw_parts(array.data, array.count) })
     }
 }
@@ -475,7 +480,7 @@ unsafe fn numbers(attributes: &Attributes) -> Result<&[i64]> {
 /// The buffer lives.
 unsafe fn sizes(name: &str, buffer: &Buffer, lead: usize) -> Result<Vec<i64>> {
     let dims = match usize::try_from(buffer.rank) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the buffer lives, and has as many sizes as its rank.
         Ok(rank) if rank > 0 => unsafe { slice::from_raw_parts(buffer.dims, rank) },
         _ => &[],
     };
@@ -484,7 +489,10 @@ unsafe fn sizes(name: &str, buffer: &Buffer, lead: usize) -> Result<Vec<i64>> {
         return Err(Refused::value(name, format!("{} dimensions", dims.len()), expected));
     }
     let (batch, rest) = dims.split_at(lead + 1);
-    Ok([&[batch.iter().product()], rest].concat())
+    let batch = batch.iter().try_fold(1i64, |all, &size| all.checked_mul(size)).ok_or_else(|| {
+        Refused::value(name, format!("shape {dims:?}"), "first dimensions whose product fits 64 bits")
+    })?;
+    Ok([&[batch], rest].concat())
 }
 
 fn tensor<'a>(name: &'static str, buffer: &Buffer, sizes: &'a [i64]) -> Result<Tensor<'a>> {
