@@ -2,12 +2,11 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::process;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use msda::Strides;
 use msda_cuda::driver::{Device, StreamHandle};
@@ -127,23 +126,7 @@ fn prepare(
     let tensors = || read.iter().chain(written).flatten();
     let plan = match find(&key) {
         Some(plan) => plan,
-        None => {
-            let problem = call.problem()?;
-            if let Some(grad) = grad_output {
-                call.check_grad(&problem, grad)?;
-            }
-            let mut operands = Operands::none(call.reference_kind());
-            for &Bound { slot, tensor, strides } in tensors() {
-                tensor.span()?;
-                operands[slot] = Operand { strides, align: align(tensor) };
-            }
-            let levels = match call.levels {
-                LevelSizes::Host(..) => Levels::Host,
-                LevelSizes::Device { .. } => Levels::Device,
-            };
-            let request = Request { pass, levels, ..Request::new(&problem, &operands) };
-            insert(&key, Arc::new(make(&request, device)?))
-        }
+        None => insert(&key, Arc::new(make(call, pass, grad_output, tensors(), device)?)),
     };
     ROOM.set(key);
     let mut at = Addresses::default();
@@ -156,11 +139,32 @@ fn prepare(
     Ok(Prepared { plan, at })
 }
 
-fn make(request: &Request<'_>, device: usize) -> Result<Plan> {
+/// Checks the call and makes its plan.
+fn make<'a>(
+    call: &Call<'_>,
+    pass: Pass,
+    grad_output: Option<&Tensor<'_>>,
+    tensors: impl Iterator<Item = &'a Bound<'a>>,
+    device: usize,
+) -> Result<Plan> {
+    let problem = call.problem()?;
+    if let Some(grad) = grad_output {
+        call.check_grad(&problem, grad)?;
+    }
+    let mut operands = Operands::none(call.reference_kind());
+    for &Bound { slot, tensor, strides } in tensors {
+        tensor.span()?;
+        operands[slot] = Operand { strides, align: align(tensor) };
+    }
+    let levels = match call.levels {
+        LevelSizes::Host(..) => Levels::Host,
+        LevelSizes::Device { .. } => Levels::Device,
+    };
+    let request = Request { pass, levels, ..Request::new(&problem, &operands) };
     // A missing driver or compiler is not a missing feature.
     let missing = |error: msda::Error| Refused::new(Kind::Runtime, error.to_string());
     let device = Device::open(device).map_err(missing)?;
-    match Plan::new(&device, request) {
+    match Plan::new(&device, &request) {
         Err(error) if msda_cuda::jit::nvrtc().is_err() => Err(missing(error)),
         plan => Ok(plan?),
     }
@@ -231,58 +235,34 @@ fn check_process() -> Result<()> {
     }
 }
 
-/// Mixes words quickly: keys are sizes, not secrets.
-#[derive(Default)]
-struct Mix(u64);
-
-impl Hasher for Mix {
-    fn finish(&self) -> u64 {
-        self.0 ^ self.0 >> 32
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.write_u64(u64::from_le_bytes(word));
-        }
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn write_usize(&mut self, n: usize) {
-        self.write_u64(n as u64);
-    }
-}
-
 struct Stored {
     plan: Arc<Plan>,
-    used: AtomicU64,
+    used: u64,
 }
 
-type Plans = HashMap<Box<[u64]>, Stored, BuildHasherDefault<Mix>>;
+type Plans = BTreeMap<Box<[u64]>, Stored>;
 
-static PLANS: Mutex<Option<Plans>> = Mutex::new(None);
+static PLANS: Mutex<Plans> = Mutex::new(Plans::new());
 static CLOCK: AtomicU64 = AtomicU64::new(0);
 
+fn plans_by_key() -> MutexGuard<'static, Plans> {
+    PLANS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn find(key: &[u64]) -> Option<Arc<Plan>> {
-    let plans = PLANS.lock().unwrap_or_else(PoisonError::into_inner);
-    let stored = plans.as_ref()?.get(key)?;
-    stored.used.store(CLOCK.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    let mut plans = plans_by_key();
+    let stored = plans.get_mut(key)?;
+    stored.used = CLOCK.fetch_add(1, Ordering::Relaxed);
     Some(stored.plan.clone())
 }
 
 fn insert(key: &[u64], plan: Arc<Plan>) -> Arc<Plan> {
-    let used = AtomicU64::new(CLOCK.fetch_add(1, Ordering::Relaxed));
-    let mut plans = PLANS.lock().unwrap_or_else(PoisonError::into_inner);
-    let table = plans.get_or_insert_default();
-    let mut dropped = [table.insert(key.into(), Stored { plan: plan.clone(), used }), None];
-    if table.len() > MOST_PLANS {
-        let oldest = table.iter().min_by_key(|(_, stored)| stored.used.load(Ordering::Relaxed));
-        let oldest = oldest.map(|(key, _)| key.clone());
-        dropped[1] = oldest.and_then(|key| table.remove(&key));
+    let used = CLOCK.fetch_add(1, Ordering::Relaxed);
+    let mut plans = plans_by_key();
+    let mut dropped = [plans.insert(key.into(), Stored { plan: plan.clone(), used }), None];
+    if plans.len() > MOST_PLANS {
+        let oldest = plans.iter().min_by_key(|(_, stored)| stored.used).map(|(key, _)| key.clone());
+        dropped[1] = oldest.and_then(|key| plans.remove(&key));
     }
     // Other threads need not wait while plans are freed.
     drop(plans);
@@ -292,7 +272,7 @@ fn insert(key: &[u64], plan: Arc<Plan>) -> Arc<Plan> {
 
 /// How many plans are stored.
 pub fn plans() -> usize {
-    PLANS.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, HashMap::len)
+    plans_by_key().len()
 }
 
 /// The GPUs of this machine, or why there are none.

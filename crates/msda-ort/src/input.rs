@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::{ptr, slice};
 
-use msda_call::call::{LevelSizes, MOST_DIMENSIONS, Tensor, dense_stride};
+use msda_call::call::{LevelSizes, Tensor, dense_stride};
 use msda_call::dtypes::{EXPECTED, ONNX};
 use msda_call::error::{Refused, Result};
 
@@ -16,10 +16,9 @@ pub(crate) struct Input {
     pub(crate) value: Handle,
     data: *mut c_void,
     dtype: c_int,
-    rank: usize,
-    sizes: [i64; MOST_DIMENSIONS],
+    sizes: Vec<i64>,
     /// None for a dense tensor.
-    strides: Option<[i64; MOST_DIMENSIONS]>,
+    strides: Option<Vec<i64>>,
 }
 
 impl Input {
@@ -27,9 +26,9 @@ impl Input {
     /// `context` is that of a run whose operator has an input of that index.
     pub(crate) unsafe fn new(api: Api, context: Handle, index: usize, name: &'static str) -> Result<Self> {
         let (mut value, mut info, mut data) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-        let (mut dtype, mut rank, mut sizes) = (0, 0, [0; MOST_DIMENSIONS]);
+        let (mut dtype, mut rank, mut sizes) = (0, 0, Vec::new());
         // SAFETY: the context lives and has such an input; the results are valid to write, `sizes`
-        // for as many numbers as are asked for.
+        // for `rank` numbers.
         unsafe {
             api.kernel_context_get_input(context, index, &mut value)?;
             if value.is_null() {
@@ -39,27 +38,22 @@ impl Input {
             let described = api
                 .get_tensor_element_type(info, &mut dtype)
                 .and_then(|()| api.get_dimensions_count(info, &mut rank))
-                .and_then(|()| api.get_dimensions(info, sizes.as_mut_ptr(), rank.min(MOST_DIMENSIONS)));
+                .and_then(|()| {
+                    sizes.resize(rank, 0);
+                    api.get_dimensions(info, sizes.as_mut_ptr(), rank)
+                });
             api.release(Release::TensorTypeAndShapeInfo, info);
             described?;
             api.get_tensor_mutable_data(value, &mut data)?;
         }
-        if rank > MOST_DIMENSIONS {
-            let expected = format!("at most {MOST_DIMENSIONS}");
-            return Err(Refused::value(name, format!("{rank} dimensions"), expected));
-        }
-        Ok(Self { name, value, data, dtype, rank, sizes, strides: None })
-    }
-
-    fn sizes(&self) -> &[i64] {
-        &self.sizes[..self.rank]
+        Ok(Self { name, value, data, dtype, sizes, strides: None })
     }
 
     /// As a tensor of floats.
     pub(crate) fn tensor(&self) -> Result<Tensor<'_>> {
         let dtype = ONNX.find(self.dtype).ok_or_else(|| self.wrong_type(EXPECTED))?;
-        let strides = self.strides.as_ref().map(|strides| &strides[..self.rank]);
-        Ok(Tensor { name: self.name, data: self.data, dtype, sizes: self.sizes(), strides })
+        let (sizes, strides) = (&*self.sizes, self.strides.as_deref());
+        Ok(Tensor { name: self.name, data: self.data, dtype, sizes, strides })
     }
 
     fn wrong_type(&self, expected: &str) -> Refused {
@@ -72,7 +66,7 @@ impl Input {
             return Err(self.wrong_type("int64"));
         }
         let size = |&size: &i64| usize::try_from(size).ok();
-        let len = self.sizes().iter().try_fold(1usize, |len, n| len.checked_mul(size(n)?)).unwrap_or(0);
+        let len = self.sizes.iter().try_fold(1usize, |len, n| len.checked_mul(size(n)?)).unwrap_or(0);
         if len == 0 {
             return Ok(&[]);
         }
@@ -83,8 +77,8 @@ impl Input {
 
     /// Reference points of one level serve all levels.
     pub(crate) fn repeat_level(&mut self, levels: usize) {
-        if self.rank == 4 && self.sizes[2] == 1 {
-            let mut strides = std::array::from_fn(|dim| dense_stride(self.sizes(), dim));
+        if self.sizes.len() == 4 && self.sizes[2] == 1 {
+            let mut strides: Vec<i64> = (0..4).map(|dim| dense_stride(&self.sizes, dim)).collect();
             strides[2] = 0;
             (self.sizes[2], self.strides) = (levels as i64, Some(strides));
         }
@@ -93,7 +87,7 @@ impl Input {
 
 /// The sizes of the levels, from both tables.
 pub(crate) fn level_sizes(shapes: &Input, starts: &Input) -> Result<LevelSizes> {
-    let levels = LevelSizes::count(shapes.sizes(), starts.sizes())?;
+    let levels = LevelSizes::count(&shapes.sizes, &starts.sizes)?;
     let (shapes, starts) = (shapes.integers()?, starts.integers()?);
     LevelSizes::read(levels, |i| shapes[i], Some(|i| starts[i]))
 }
