@@ -1,7 +1,7 @@
 //! The specification: the operator and its gradients, written for clarity and not for speed.
 //!
 //! Everything is generic over the arithmetic type. In `f64` it is the oracle: every backend is
-//! compared with it. In `f32` it is the plain evaluation: its error shows how much error is normal.
+//! compared with it. In `f32` its error shows how much error is normal.
 
 use crate::buffer::{try_reserved, try_zeros};
 use crate::dtype::Float;

@@ -1,7 +1,7 @@
 //! The data of a case, and the memory layouts of its tensors.
 
 use crate::buffer::Buffer;
-use crate::dtype::{Dtype, Slice};
+use crate::dtype::Dtype;
 use crate::op::{Inputs, ReferenceKind, offset};
 use crate::problem::Problem;
 use crate::view::{Role, Strides, View, ViewMut};
@@ -24,7 +24,7 @@ pub(super) struct Spread {
 
 /// A tensor in memory: elements, the position of the first one, and strides.
 #[derive(Debug, Clone)]
-pub struct StoredTensor {
+pub(super) struct StoredTensor {
     pub(super) buffer: Buffer,
     start: usize,
     strides: Option<Strides>,
@@ -73,31 +73,27 @@ impl StoredTensor {
     }
 
     /// The tensor as the operator reads it.
-    pub fn view(&self) -> View<'_> {
+    pub(super) fn view(&self) -> View<'_> {
         View { data: self.buffer.as_slice().tail(self.start), strides: self.strides }
     }
 
     /// The tensor as the operator writes it.
-    pub fn view_mut(&mut self) -> ViewMut<'_> {
+    pub(super) fn view_mut(&mut self) -> ViewMut<'_> {
         let strides = self.strides;
         ViewMut { data: self.buffer.as_mut().tail(self.start), strides }
     }
 
     /// The numbers of the tensor in dense order, and the number of other elements that changed.
     pub(super) fn take(&self, p: &Problem, role: Role, between: f64) -> (Vec<f64>, usize) {
-        let (extents, inner) = role.shape(p);
-        let (dense, view) = (role.dense(p), self.view());
-        let actual = view.strides.unwrap_or(dense);
-        let mut numbers = vec![0.0; extents.iter().product::<usize>() * inner];
+        let numbers = role.read(p, &self.view()).expect("the tensor fits the problem");
+        let (_, inner) = role.shape(p);
+        let strides = self.strides.unwrap_or_else(|| role.dense(p));
         let mut own = vec![false; self.buffer.len()];
         role.for_each_row(p, |index| {
-            let (to, from) = (offset(dense, index), offset(actual, index));
-            for c in 0..inner {
-                numbers[to + c] = view.data.get(from + c);
-                own[self.start + from + c] = true;
-            }
+            let first = self.start + offset(strides, index);
+            own[first..first + inner].fill(true);
         });
-        let all: Slice<'_> = self.buffer.as_slice();
+        let all = self.buffer.as_slice();
         let touched = (0..all.len()).filter(|&i| !own[i] && all.get(i) != between).count();
         (numbers, touched)
     }

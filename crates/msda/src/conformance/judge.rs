@@ -152,14 +152,9 @@ fn compare_parts(backend: &dyn Backend, case: &Case) -> Verdict<Outcome> {
             continue;
         }
         let mut alone = Outputs::new(case);
-        let mut wanted = Gradients::default();
-        let view = alone.grads[i].as_mut().map(|(_, held)| held.view_mut());
-        match i {
-            0 => wanted.value = view,
-            1 => wanted.locations = view,
-            2 => wanted.weights = view,
-            _ => wanted.reference = view,
-        }
+        let mut wanted = alone.gradients();
+        let all = [&mut wanted.value, &mut wanted.locations, &mut wanted.weights, &mut wanted.reference];
+        all.into_iter().enumerate().filter(|(k, _)| *k != i).for_each(|(_, other)| *other = None);
         backend
             .backward(p, &case.inputs(), case.grad_output.view(), wanted)
             .map_err(|e| format!("backward for the {name} alone refused: {e}"))?;
@@ -202,18 +197,7 @@ pub struct Budget {
 }
 
 /// Results of the oracle: the output and the four gradients.
-struct Results([Vec<f64>; 5]);
-
-/// Without a gradient of the output, the output alone.
-fn evaluate<F: Float>(p: &Problem, inputs: &Inputs<'_>, grad: Option<&View<'_>>) -> crate::Result<Results> {
-    let widen = |v: Vec<F>| v.into_iter().map(F::to_f64).collect::<Vec<f64>>();
-    let output = widen(oracle::forward::<F>(p, inputs)?);
-    let Some(grad) = grad else {
-        return Ok(Results([output, Vec::new(), Vec::new(), Vec::new(), Vec::new()]));
-    };
-    let Grads { value, locations, weights, reference } = oracle::backward::<F>(p, inputs, grad)?;
-    Ok(Results([output, widen(value), widen(locations), widen(weights), widen(reference)]))
-}
+type Results = [Vec<f64>; 5];
 
 impl Budgeted {
     /// The budget of the output for one backend. If it sums in `f16`, at most [`HALVES`] products
@@ -247,31 +231,27 @@ impl Budget {
     fn of(p: &Problem, inputs: &Inputs<'_>, grad: Option<&View<'_>>, nudge: bool) -> crate::Result<Self> {
         let wide = p.with(|s| s.types = Types::uniform(Dtype::F64))?;
         let data = Wide::new(p, inputs, grad)?;
-        let exact = data.with(|x| x, |inputs, grad| evaluate::<f64>(&wide, inputs, grad))?;
+        let exact = data.evaluate::<f64>(&wide, |x| x)?;
         let accumulator = p.types().value.accumulator();
-        let plain = data.with(
-            |x| x,
-            |inputs, grad| match accumulator {
-                Dtype::F64 => evaluate::<f64>(&wide, inputs, grad),
-                _ => evaluate::<f32>(&wide, inputs, grad),
-            },
-        )?;
-        let mut others = vec![];
-        if nudge {
-            for sign in [-1.0, 1.0] {
-                let factor = 1.0 + sign * 2.0 * accumulator.rounding();
-                others.push(data.with(|x| x * factor, |inputs, grad| evaluate::<f64>(&wide, inputs, grad))?);
-            }
-        }
-        let size = data.magnitudes(&wide)?;
+        let mut in_type = match accumulator {
+            Dtype::F64 => exact.clone(),
+            _ => data.evaluate::<f32>(&wide, |x| x)?,
+        };
         let t = p.types();
         let types = [t.value, t.value, t.locations, t.weights, t.locations];
-        let mut budgets = exact.0.into_iter().enumerate().map(|(i, exact)| {
-            let rounded = Buffer::from_fn(types[i], exact.len(), |j| plain.0[i][j]).to_f64();
-            let mut error = largest(rounded.iter().zip(&exact).map(|(a, b)| (a - b).abs()));
-            for other in &others {
-                error = error.max(largest(other.0[i].iter().zip(&exact).map(|(a, b)| (a - b).abs())));
-            }
+        for (numbers, dtype) in in_type.iter_mut().zip(types) {
+            *numbers = Buffer::from_fn(dtype, numbers.len(), |i| numbers[i]).to_f64();
+        }
+        let mut others = vec![in_type];
+        for sign in [-1.0, 1.0].into_iter().filter(|_| nudge) {
+            let factor = 1.0 + sign * 2.0 * accumulator.rounding();
+            others.push(data.evaluate::<f64>(&wide, |x| x * factor)?);
+        }
+        let size = data.magnitudes(&wide)?;
+        let mut budgets = exact.into_iter().enumerate().map(|(i, exact)| {
+            let errors =
+                others.iter().flat_map(|other| other[i].iter().zip(&exact)).map(|(a, b)| (a - b).abs());
+            let error = largest(errors);
             let top = largest(exact.iter().map(|x| x.abs()));
             let few = if i == VALUE_GRADIENT { PRODUCT_ROUNDINGS } else { 4.0 };
             let tolerance = 2.0 * error + types[i].rounding() * top + few * accumulator.rounding() * size[i];
@@ -308,15 +288,20 @@ impl Wide {
         })
     }
 
-    /// Calls `f` with each location changed by `change`; in the fused form, each reference point
-    /// and offset.
-    fn with<R>(&self, change: impl Fn(f64) -> f64, f: impl FnOnce(&Inputs<'_>, Option<&View<'_>>) -> R) -> R {
-        let locations: Vec<f64> = self.locations.iter().copied().map(&change).collect();
-        let reference =
-            self.reference.as_ref().map(|(k, r)| (*k, r.iter().copied().map(&change).collect::<Vec<_>>()));
+    /// The results in `F`, with each location changed by `change`; in the fused form, each reference
+    /// point and offset. Without a gradient of the output, the output alone.
+    fn evaluate<F: Float>(&self, p: &Problem, change: impl Fn(f64) -> f64) -> crate::Result<Results> {
+        let changed = |numbers: &[f64]| numbers.iter().copied().map(&change).collect::<Vec<_>>();
+        let widened = |numbers: Vec<F>| numbers.into_iter().map(F::to_f64).collect::<Vec<_>>();
+        let locations = changed(&self.locations);
+        let reference = self.reference.as_ref().map(|(kind, numbers)| (*kind, changed(numbers)));
         let mut inputs = Inputs::plain(&self.value, &locations, &self.weights);
         inputs.reference = reference.as_ref().map(|(kind, r)| Reference { kind: *kind, view: View::from(r) });
-        f(&inputs, self.grad.as_ref().map(View::from).as_ref())
+        let output = widened(oracle::forward::<F>(p, &inputs)?);
+        let Some(grad) = &self.grad else { return Ok([output, vec![], vec![], vec![], vec![]]) };
+        let grads = oracle::backward::<F>(p, &inputs, &View::from(grad))?;
+        let Grads { value, locations, weights, reference } = grads;
+        Ok([output, widened(value), widened(locations), widened(weights), widened(reference)])
     }
 
     /// The largest sum of the magnitudes of terms in each result.
@@ -331,8 +316,8 @@ impl Wide {
             reference: self.reference.clone(),
             grad: self.grad.as_deref().map(abs),
         };
-        let r = all.with(|x| x, |inputs, grad| evaluate::<f64>(wide, inputs, grad))?;
-        let [output, value, _, weight, _] = r.0.map(|v| largest(v.into_iter().map(f64::abs)));
+        let results = all.evaluate::<f64>(wide, |x| x)?;
+        let [output, value, _, weight, _] = results.map(|v| largest(v.into_iter().map(f64::abs)));
         // A derivative by the location is a difference of rows times the size of the level and the
         // weight. A derivative by a logit is a difference of derivatives by weights.
         let dots = largest(all.grad.iter().flatten().copied())

@@ -2,7 +2,7 @@
 //!
 //! Each [`Group`] is a family of cases: problems with data in some legal memory layout. A case runs
 //! forward and backward, plain or fused, into memory filled with a known number, and each result is
-//! compared with the oracle. The error allowed comes from the case: from the error of a plain
+//! compared with the oracle. The error allowed comes from the case: from the error of an
 //! evaluation in the arithmetic type, and from the effect of one rounding of each location.
 //!
 //! ```
@@ -17,9 +17,7 @@ mod group;
 mod judge;
 mod refuse;
 
-use std::fmt;
-
-pub use self::data::{Case, StoredTensor};
+pub use self::data::Case;
 pub use self::group::Group;
 pub use self::judge::{Budget, Budgeted, compare};
 
@@ -32,28 +30,12 @@ pub struct Summary {
     pub passed: usize,
     /// Cases that the backend does not accept, with its reason.
     pub skipped: Vec<String>,
-    /// Cases that failed.
-    pub failed: Vec<Failure>,
+    /// Cases that failed: group, number and problem, and the first difference found.
+    pub failed: Vec<String>,
     /// Numbers compared with the oracle.
     pub compared: usize,
     /// The largest error relative to the error allowed.
     pub worst: f64,
-}
-
-/// A case that failed.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Failure {
-    /// The case: group, number and problem.
-    pub case: String,
-    /// The first difference found.
-    pub what: String,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.case, self.what)
-    }
 }
 
 impl Summary {
@@ -90,7 +72,7 @@ pub fn run_case(backend: &dyn Backend, name: &str, case: &Case) -> Summary {
                 summary.passed = 1;
                 (summary.compared, summary.worst) = (outcome.compared, outcome.worst);
             }
-            Err(what) => summary.failed.push(Failure { case: name, what }),
+            Err(what) => summary.failed.push(format!("{name}: {what}")),
         }
     }
     summary
@@ -101,14 +83,13 @@ pub fn run_case(backend: &dyn Backend, name: &str, case: &Case) -> Summary {
 #[doc(hidden)]
 pub fn assert_conforms(backend: &dyn Backend, group: Group) {
     let summary = run(backend, group, 1);
-    let failures: Vec<String> = summary.failed.iter().map(ToString::to_string).collect();
+    let failed = summary.failed.len();
     assert!(
-        failures.is_empty(),
-        "{} failed {} of {} cases:\n{}",
+        failed == 0,
+        "{} failed {failed} of {} cases:\n{}",
         backend.name(),
-        failures.len(),
-        failures.len() + summary.passed,
-        failures.join("\n")
+        failed + summary.passed,
+        summary.failed.join("\n")
     );
     // Only a backend without a backward pass may skip a whole group, the one about gradients.
     assert!(
