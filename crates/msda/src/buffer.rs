@@ -22,15 +22,17 @@ pub struct Aligned<T> {
 }
 
 impl<T: Copy> Aligned<T> {
-    /// `len` copies of `x`. Panics like `Vec` if the memory cannot be allocated.
+    /// Elements that may lie before the first one.
+    const SPARE: usize = ALIGNMENT / size_of::<T>();
+
+    /// `len` copies of `x`. Panics if the memory cannot be allocated.
     pub(crate) fn filled(len: usize, x: T) -> Self {
-        Self::make(len, |raw, spare| raw.resize(len + spare, x))
+        Self::try_filled(len, x).unwrap_or_else(|| panic!("no memory for {len} elements"))
     }
 
     /// `len` copies of `x`, or `None` if the memory cannot be allocated.
     fn try_filled(len: usize, x: T) -> Option<Self> {
-        let spare = ALIGNMENT / size_of::<T>();
-        let total = len.checked_add(spare)?;
+        let total = len.checked_add(Self::SPARE)?;
         let mut raw = Vec::new();
         raw.try_reserve_exact(total).ok()?;
         raw.resize(total, x);
@@ -42,10 +44,9 @@ impl<T: Copy> Aligned<T> {
     where
         T: Default,
     {
-        let empty = Self::make(len, |_, _| {});
-        let mut raw = empty.raw;
-        raw.resize(empty.start, T::default());
-        Self { raw, start: empty.start, len: 0 }
+        let Self { mut raw, start, len } = Self::within(Vec::with_capacity(len + Self::SPARE), 0);
+        raw.resize(start, T::default());
+        Self { raw, start, len }
     }
 
     /// Appends copies of `x` up to `len` elements, which must have been reserved, so nothing moves.
@@ -55,16 +56,9 @@ impl<T: Copy> Aligned<T> {
         self.len = len;
     }
 
-    fn make(len: usize, fill: impl FnOnce(&mut Vec<T>, usize)) -> Self {
-        let spare = ALIGNMENT / size_of::<T>();
-        let mut raw = Vec::with_capacity(len + spare);
-        fill(&mut raw, spare);
-        Self::within(raw, len)
-    }
-
     /// The first `len` elements of `raw` from an aligned one on.
     fn within(raw: Vec<T>, len: usize) -> Self {
-        let start = raw.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT / size_of::<T>());
+        let start = raw.as_ptr().align_offset(ALIGNMENT).min(Self::SPARE);
         Self { raw, start, len }
     }
 }
@@ -140,14 +134,9 @@ impl Buffer {
     /// `len` copies of `x`, rounded to `dtype`.
     ///
     /// # Panics
-    /// If the memory cannot be allocated, like `Vec`; see [`Buffer::try_filled`].
+    /// If the memory cannot be allocated; see [`Buffer::try_filled`].
     pub fn filled(dtype: Dtype, len: usize, x: f64) -> Self {
-        match dtype {
-            Dtype::F64 => Self::F64(Aligned::filled(len, x)),
-            Dtype::F32 => Self::F32(Aligned::filled(len, x as f32)),
-            Dtype::F16 => Self::F16(Aligned::filled(len, Element::from_f64(x))),
-            Dtype::Bf16 => Self::Bf16(Aligned::filled(len, Element::from_f64(x))),
-        }
+        Self::try_filled(dtype, len, x).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// `len` copies of `x`, rounded to `dtype`; an error if the memory cannot be allocated.
@@ -164,7 +153,7 @@ impl Buffer {
     /// `len` elements; element `i` is `f(i)` rounded to `dtype`.
     ///
     /// # Panics
-    /// If the memory cannot be allocated, like `Vec`.
+    /// If the memory cannot be allocated.
     pub fn from_fn(dtype: Dtype, len: usize, mut f: impl FnMut(usize) -> f64) -> Self {
         let mut buffer = Self::filled(dtype, len, 0.0);
         typed!(Buffer, &mut buffer, v => {

@@ -336,11 +336,6 @@ impl SliceMut<'_> {
         retyped!(SliceMut => Slice, self, s => s)
     }
 
-    /// The same elements, borrowed for a shorter time.
-    pub fn reborrow(&mut self) -> SliceMut<'_> {
-        retyped!(SliceMut => SliceMut, self, s => s)
-    }
-
     /// The elements without the first `start`; none if there are not so many.
     #[must_use]
     pub fn tail(self, start: usize) -> Self {

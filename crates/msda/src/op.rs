@@ -88,18 +88,6 @@ pub struct Gradients<'a> {
     pub reference: Option<ViewMut<'a>>,
 }
 
-impl Gradients<'_> {
-    /// The same destinations, borrowed for a shorter time.
-    pub fn reborrow(&mut self) -> Gradients<'_> {
-        Gradients {
-            value: self.value.as_mut().map(ViewMut::reborrow),
-            locations: self.locations.as_mut().map(ViewMut::reborrow),
-            weights: self.weights.as_mut().map(ViewMut::reborrow),
-            reference: self.reference.as_mut().map(ViewMut::reborrow),
-        }
-    }
-}
-
 /// All gradients in new memory, as [`Backend::gradients`] returns them.
 #[derive(Debug, Clone)]
 #[non_exhaustive]

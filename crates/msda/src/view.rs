@@ -55,11 +55,6 @@ impl ViewMut<'_> {
         Self { strides: Some(strides), ..self }
     }
 
-    /// The same view, borrowed for a shorter time.
-    pub fn reborrow(&mut self) -> ViewMut<'_> {
-        ViewMut { data: self.data.reborrow(), strides: self.strides }
-    }
-
     /// The same view, read-only.
     pub fn as_view(&self) -> View<'_> {
         View { data: self.data.as_slice(), strides: self.strides }
