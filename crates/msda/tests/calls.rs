@@ -1,8 +1,9 @@
-//! Calls that are accepted and refused: allocating calls, strides of 0, overlapping destinations.
+//! Calls that are accepted and refused: allocating calls, numbers that are not finite, overlapping
+//! destinations.
 
 mod common;
 
-use common::{run, sized};
+use common::{Tensors, sized};
 use msda::oracle::{self, Oracle};
 use msda::rng::Rng;
 use msda::{
@@ -14,47 +15,12 @@ fn spec() -> Spec {
     sized([2, 5, 3, 9], &[(6, 5), (3, 2)], &[2, 1])
 }
 
-fn random(dtype: Dtype, len: usize, rng: &mut Rng) -> Buffer {
-    Buffer::from_fn(dtype, len, |_| rng.between(0.1, 0.9))
-}
-
-/// The tensors of a call, fused or plain.
-struct Tensors {
-    p: Problem,
-    value: Buffer,
-    locations: Buffer,
-    weights: Buffer,
-    reference: Option<Buffer>,
-    upstream: Buffer,
-}
-
-impl Tensors {
-    fn new(p: Problem, fused: bool) -> Self {
-        let (t, r) = (p.types(), &mut Rng::new(5));
-        Self {
-            value: random(t.value, p.value_len(), r),
-            locations: random(t.locations, p.locations_len(), r),
-            weights: random(t.weights, p.weights_len(), r),
-            reference: fused.then(|| random(t.locations, p.reference_len(4), r)),
-            upstream: random(t.value, p.output_len(), r),
-            p,
-        }
-    }
-
-    fn inputs(&self) -> Inputs<'_> {
-        match &self.reference {
-            None => Inputs::plain(&self.value, &self.locations, &self.weights),
-            Some(r) => Inputs::fused(&self.value, ReferenceKind::Box, r, &self.locations, &self.weights),
-        }
-    }
-}
-
 #[test]
 fn allocating_calls_give_the_same_bits_as_calls_with_destinations() {
     for dtype in Dtype::ALL {
-        for fused in [false, true] {
+        for kind in [None, Some(ReferenceKind::Box)] {
             let types = Types::with_value(dtype);
-            let t = Tensors::new(Problem::new(Spec { types, ..spec() }).unwrap(), fused);
+            let t = Tensors::random(&Problem::new(Spec { types, ..spec() }).unwrap(), kind);
             let mut output = Buffer::filled(dtype, t.p.output_len(), f64::NAN);
             Cpu::new().forward(&t.p, &t.inputs(), output.as_mut().into()).unwrap();
             let allocated = msda::forward(&t.p, &t.inputs()).unwrap();
@@ -72,7 +38,7 @@ fn allocating_calls_give_the_same_bits_as_calls_with_destinations() {
             assert_eq!(all.value.to_le_bytes(), value.to_le_bytes());
             assert_eq!(all.weights.to_le_bytes(), weights.to_le_bytes());
             assert_eq!(all.locations.len(), t.p.locations_len());
-            assert_eq!(all.reference.map(|r| r.len()), fused.then(|| t.p.reference_len(4)));
+            assert_eq!(all.reference.map(|r| r.len()), kind.map(|_| t.p.reference_len(4)));
         }
     }
 }
@@ -86,7 +52,7 @@ fn allocating_calls_refuse_what_does_not_fit_before_they_allocate() {
     assert_eq!(msda::forward(&huge, &inputs).unwrap_err().kind(), ErrorKind::Shape);
     assert_eq!(msda::backward(&huge, &inputs, &none).unwrap_err().kind(), ErrorKind::Shape);
     // With inputs that repeat one element the call is legal, and only memory is missing.
-    let t = Tensors::new(huge.with(|s| s.queries = 1).unwrap(), false);
+    let t = Tensors::random(&huge.with(|s| s.queries = 1).unwrap(), None);
     let inputs = Inputs::plain(
         &t.value,
         View::from(&t.locations).strided([0; 3]),
@@ -99,36 +65,6 @@ fn allocating_calls_refuse_what_does_not_fit_before_they_allocate() {
     assert_eq!(oracle::backward::<f64>(&huge, &inputs, &upstream).unwrap_err().kind(), ErrorKind::Memory);
 }
 
-/// An input whose stride is 0 gives the bits of the same input with its elements repeated.
-#[test]
-fn a_stride_of_0_repeats_elements() {
-    let t = Tensors::new(Problem::new(spec()).unwrap(), true);
-    let kind = ReferenceKind::Box;
-    let roles = [Role::Value, Role::Locations, Role::Weights, Role::Reference(kind), Role::Output];
-    let reference = t.reference.as_ref().unwrap();
-    let dense = [&t.value, &t.locations, &t.weights, reference, &t.upstream].map(View::from);
-    for (which, role) in roles.into_iter().enumerate() {
-        for dim in 0..3 {
-            let mut strides = role.dense(&t.p);
-            strides[dim] = 0;
-            let mut views = dense;
-            views[which] = views[which].strided(strides);
-            let repeated = role.read(&t.p, &views[which]).unwrap();
-            let repeated = Buffer::from_fn(Dtype::F32, repeated.len(), |i| repeated[i]);
-            let mut copies = dense;
-            copies[which] = View::from(&repeated);
-            for backend in [&Cpu::new() as &dyn Backend, &Oracle] {
-                let bits = |[value, locations, weights, reference, upstream]: [View<'_>; 5]| {
-                    let inputs = Inputs::fused(value, kind, reference, locations, weights);
-                    run(backend, &t.p, &inputs, upstream).map(|buffer| buffer.to_le_bytes())
-                };
-                let name = backend.name();
-                assert!(bits(views) == bits(copies), "{name}: {role:?} with strides {strides:?}");
-            }
-        }
-    }
-}
-
 /// Every instruction set of this machine, and the oracle.
 fn backends() -> Vec<Box<dyn Backend>> {
     let sets = Isa::available().into_iter().map(|isa| Cpu::with_isa(isa).unwrap());
@@ -139,11 +75,14 @@ fn backends() -> Vec<Box<dyn Backend>> {
 /// of value, locations and weights.
 fn sample(backend: &dyn Backend, p: &Problem, location: [f64; 2], numbers: [f64; 3]) -> [Vec<f64>; 4] {
     let (t, [value, weight, upstream]) = (p.types(), numbers);
-    let value = Buffer::filled(t.value, p.value_len(), value);
-    let locations = Buffer::from_fn(t.locations, 2, |axis| location[axis]);
-    let (weights, upstream) = (Buffer::filled(t.weights, 1, weight), Buffer::filled(t.value, 1, upstream));
-    let inputs = Inputs::plain(&value, &locations, &weights);
-    let [output, value, locations, weights, _] = run(backend, p, &inputs, View::from(&upstream));
+    let tensors = Tensors {
+        value: Buffer::filled(t.value, p.value_len(), value),
+        locations: Buffer::from_fn(t.locations, 2, |axis| location[axis]),
+        weights: Buffer::filled(t.weights, 1, weight),
+        upstream: Buffer::filled(t.value, 1, upstream),
+        ..Tensors::random(p, None)
+    };
+    let [output, value, locations, weights, _] = tensors.run(backend);
     [output, value, locations, weights].map(|buffer| buffer.to_f64())
 }
 
@@ -216,7 +155,7 @@ fn locations_that_are_not_finite_read_nothing_on_a_side_of_one_pixel() {
 #[test]
 fn overlapping_destinations_are_found() {
     let p = Problem::new(Spec { batch: 2, queries: 3, heads: 2, channels: 2, ..spec() }).unwrap();
-    let t = Tensors::new(p, false);
+    let t = Tensors::random(&p, None);
     let (extents, inner) = Role::Output.shape(&t.p);
     let mut rng = Rng::new(11);
     let (mut accepted, mut refused) = (0, 0);

@@ -2,68 +2,13 @@
 
 mod common;
 
-use common::sized;
-use msda::rng::Rng;
-use msda::{
-    Backend, Buffer, Cpu, Dtype, Gradients, Inputs, Isa, Problem, ReferenceKind, Role, Spec, Strides, View,
-    ViewMut,
-};
-
-/// A tensor of some role with strides of its own.
-struct Tensor {
-    data: Buffer,
-    strides: Strides,
-}
-
-impl Tensor {
-    /// Outer strides are `apart` times the dense ones: with 2, as much memory lies between rows as
-    /// in them.
-    fn new(p: &Problem, role: Role, dtype: Dtype, apart: usize, number: impl FnMut(usize) -> f64) -> Self {
-        let (extents, inner) = role.shape(p);
-        let len = apart * extents.iter().product::<usize>() * inner;
-        Self { data: Buffer::from_fn(dtype, len, number), strides: role.dense(p).map(|s| apart * s) }
-    }
-
-    fn view(&self) -> View<'_> {
-        View::from(self.data.as_slice()).strided(self.strides)
-    }
-
-    fn view_mut(&mut self) -> ViewMut<'_> {
-        ViewMut::from(self.data.as_mut()).strided(self.strides)
-    }
-}
+use common::{Tensors, sized};
+use msda::{Backend, Cpu, Gradients, Inputs, Isa, Problem, ReferenceKind, Spec, View, ViewMut};
 
 /// Everything that a forward and a backward call write, as bytes.
-fn everything(p: &Problem, fused: bool, apart: usize) -> Vec<Vec<u8>> {
-    let mut r = Rng::new(3);
-    let t = p.types();
-    let reference = Role::Reference(ReferenceKind::Box);
-    let tensor =
-        |role, dtype, number: &mut dyn FnMut(usize) -> f64| Tensor::new(p, role, dtype, apart, number);
-    let value = tensor(Role::Value, t.value, &mut |_| r.normal());
-    let locations = tensor(Role::Locations, t.locations, &mut |_| r.between(-0.1, 1.1));
-    let weights = tensor(Role::Weights, t.weights, &mut |_| r.normal());
-    let boxes = tensor(reference, t.locations, &mut |_| r.between(0.1, 0.9));
-    let upstream = tensor(Role::Output, t.value, &mut |_| r.normal());
-    let mut inputs = Inputs::plain(value.view(), locations.view(), weights.view());
-    if fused {
-        inputs.reference = Some(msda::Reference { kind: ReferenceKind::Box, view: boxes.view() });
-    }
-    let nan = |role, dtype| tensor(role, dtype, &mut |_| f64::NAN);
-    let mut output = nan(Role::Output, t.value);
-    let mut gradients = [
-        nan(Role::Value, t.value),
-        nan(Role::Locations, t.locations),
-        nan(Role::Weights, t.weights),
-        nan(reference, t.locations),
-    ];
-    let cpu = Cpu::new();
-    cpu.forward(p, &inputs, output.view_mut()).unwrap();
-    let [value, locations, weights, reference] = gradients.each_mut().map(|t| Some(t.view_mut()));
-    let reference = reference.filter(|_| fused);
-    let to = Gradients { value, locations, weights, reference };
-    cpu.backward(p, &inputs, upstream.view(), to).unwrap();
-    std::iter::once(&output).chain(&gradients).map(|t| t.data.to_le_bytes()).collect()
+fn everything(p: &Problem, fused: bool, apart: usize) -> [Vec<u8>; 5] {
+    let kind = fused.then_some(ReferenceKind::Box);
+    Tensors::random_apart(p, kind, apart).run(&Cpu::new()).map(|written| written.to_le_bytes())
 }
 
 fn pyramid(heads: usize, queries: usize, points: [usize; 3]) -> Spec {
@@ -187,25 +132,20 @@ mod same_bits {
 mod bands {
     use msda::conformance::{Budget, compare};
     use msda::rng::Rng;
-    use msda::{Buffer, Cpu, Dtype, Inputs, Problem, Spec, Types, View};
+    use msda::{Buffer, Cpu, Dtype, Problem, Spec, Types};
 
-    use super::{common, sized};
+    use super::{Tensors, sized};
 
     /// All samples lie in rows from `rows[0]` to `rows[1]` of their level, of height 1.
     fn check(spec: Spec, dtype: Dtype, rows: [f64; 2], threads: usize) {
         let p = Problem::new(Spec { types: Types::with_value(dtype), ..spec }).unwrap();
-        let (mut r, types) = (Rng::new(5), p.types());
-        let value = Buffer::from_fn(types.value, p.value_len(), |_| r.normal());
-        let [low, high] = rows;
+        let (mut r, [low, high]) = (Rng::new(6), rows);
         let place = |i| if i % 2 == 0 { r.between(-0.1, 1.1) } else { r.between(low, high) };
-        let locations = Buffer::from_fn(types.locations, p.locations_len(), place);
-        let weights = Buffer::from_fn(types.weights, p.weights_len(), |_| r.normal());
-        let upstream = Buffer::from_fn(types.value, p.output_len(), |_| r.normal());
-        let inputs = Inputs::plain(value.as_slice(), locations.as_slice(), weights.as_slice());
-        let upstream = View::from(upstream.as_slice());
+        let locations = Buffer::from_fn(p.types().locations, p.locations_len(), place);
+        let tensors = Tensors { locations, ..Tensors::random(&p, None) };
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        let got = pool.install(|| common::run(&Cpu::new(), &p, &inputs, upstream));
-        let budget = Budget::new(&p, &inputs, &upstream, true).unwrap();
+        let got = pool.install(|| tensors.run(&Cpu::new()));
+        let budget = Budget::new(&p, &tensors.inputs(), &tensors.upstream(), true).unwrap();
         for (i, (got, want)) in
             got.iter().zip(std::iter::once(&budget.output).chain(&budget.grads)).enumerate()
         {

@@ -2,59 +2,34 @@
 
 mod common;
 
-use common::sized;
-use msda::rng::Rng;
-use msda::{Inputs, Padding, Problem, Reference, ReferenceKind, Sampling, Spec, Types, View, oracle};
+use common::{Tensors, sized};
+use msda::{Buffer, Inputs, Padding, Problem, ReferenceKind, Sampling, Spec, Types, View, oracle};
 
-struct Tensors {
-    value: Vec<f64>,
-    locations: Vec<f64>,
-    weights: Vec<f64>,
-    reference: Vec<f64>,
-}
-
-impl Tensors {
-    fn all(&mut self) -> [&mut Vec<f64>; 4] {
-        [&mut self.value, &mut self.locations, &mut self.weights, &mut self.reference]
-    }
-
-    fn inputs(&self, kind: Option<ReferenceKind>) -> Inputs<'_> {
-        let mut inputs = Inputs::plain(&self.value, &self.locations, &self.weights);
-        inputs.reference = kind.map(|kind| Reference { kind, view: View::from(&self.reference) });
-        inputs
-    }
+fn input(t: &mut Tensors, which: usize) -> &mut Buffer {
+    [&mut t.value, &mut t.locations, &mut t.weights, &mut t.reference].into_iter().nth(which).unwrap()
 }
 
 fn check(spec: Spec, kind: Option<ReferenceKind>) {
     let p = Problem::new(Spec { types: Types::uniform(msda::Dtype::F64), ..spec }).unwrap();
-    let mut r = Rng::new(7);
-    let dim = kind.map_or(0, ReferenceKind::dim);
-    let mut t = Tensors {
-        value: (0..p.value_len()).map(|_| r.normal()).collect(),
-        locations: (0..p.locations_len())
-            .map(|_| if kind.is_some() { r.normal() } else { r.between(-0.1, 1.1) })
-            .collect(),
-        weights: (0..p.weights_len()).map(|_| r.normal()).collect(),
-        reference: (0..p.reference_len(dim)).map(|_| r.between(0.2, 0.8)).collect(),
-    };
-    let upstream: Vec<f64> = (0..p.output_len()).map(|_| r.normal()).collect();
+    let mut t = Tensors::random(&p, kind);
+    let upstream = t.upstream.clone();
     let loss = |t: &Tensors| -> f64 {
-        let output = oracle::forward::<f64>(&p, &t.inputs(kind)).unwrap();
-        output.iter().zip(&upstream).map(|(a, b)| a * b).sum()
+        let output = oracle::forward::<f64>(&p, &t.inputs()).unwrap();
+        output.iter().zip(upstream.to_f64()).map(|(a, b)| a * b).sum()
     };
-    let grads = oracle::backward::<f64>(&p, &t.inputs(kind), &View::from(&upstream)).unwrap();
+    let grads = oracle::backward::<f64>(&p, &t.inputs(), &t.upstream()).unwrap();
     let analytic = [grads.value, grads.locations, grads.weights, grads.reference];
     let step = 1e-6;
     let mut compared = 0;
     for (which, grad) in analytic.iter().enumerate() {
         for i in 0..grad.len() {
-            let x = t.all()[which][i];
-            t.all()[which][i] = x + step;
-            let above = loss(&t);
-            t.all()[which][i] = x - step;
-            let below = loss(&t);
-            t.all()[which][i] = x;
-            let numeric = (above - below) / (2.0 * step);
+            let x = input(&mut t, which).as_slice().get(i);
+            let mut loss_at = |x: f64| {
+                input(&mut t, which).as_mut().set(i, x);
+                loss(&t)
+            };
+            let numeric = (loss_at(x + step) - loss_at(x - step)) / (2.0 * step);
+            input(&mut t, which).as_mut().set(i, x);
             let error = (numeric - grad[i]).abs();
             assert!(
                 error < 2e-6 * (1.0 + grad[i].abs()),
