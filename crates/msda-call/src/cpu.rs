@@ -1,7 +1,7 @@
 //! Calls on tensors in memory of the host.
 #![allow(unsafe_code)]
 
-use std::slice;
+use std::{ptr, slice};
 
 use msda::{Backend, Dtype, Gradients, Inputs, Problem, Reference, Slice, SliceMut, View, ViewMut};
 
@@ -81,29 +81,26 @@ fn checked_len(tensor: &Tensor<'_>) -> Result<usize> {
     Err(Refused::value(tensor.name, format!("address {:?}", tensor.data), expected))
 }
 
+/// The address of the elements. Where there are none it may be any that is aligned.
+fn address<T>(tensor: &Tensor<'_>, len: usize) -> *mut T {
+    debug_assert!(size_of::<T>() == tensor.dtype.size());
+    if len == 0 { ptr::dangling_mut() } else { tensor.data.cast() }
+}
+
 /// The elements of a tensor to read.
 ///
 /// # Safety
 /// For `'a` the memory of the tensor is there, and nobody writes to it.
 unsafe fn read<'a>(tensor: &Tensor<'a>) -> Result<Slice<'a>> {
-    /// # Safety
-    /// As for [`read`]; the tensor has `len` elements of this type.
-    unsafe fn elements<'a, T>(tensor: &Tensor<'a>, len: usize) -> &'a [T] {
-        if len == 0 {
-            return &[];
-        }
-        debug_assert!(tensor.data.cast::<T>().is_aligned() && size_of::<T>() == tensor.dtype.size());
-        // SAFETY: `checked_len` refuses null, unaligned addresses, and more bytes than `isize`.
-        unsafe { slice::from_raw_parts(tensor.data.cast(), len) }
-    }
     let len = checked_len(tensor)?;
-    // SAFETY: the span of the tensor is `len` elements of the type that `dtype` names.
+    // SAFETY: the span of the tensor is `len` elements of the type that `dtype` names. `checked_len`
+    // refuses null, unaligned addresses, and more bytes than `isize` counts.
     Ok(unsafe {
         match tensor.dtype {
-            Dtype::F64 => Slice::F64(elements(tensor, len)),
-            Dtype::F32 => Slice::F32(elements(tensor, len)),
-            Dtype::F16 => Slice::F16(elements(tensor, len)),
-            Dtype::Bf16 => Slice::Bf16(elements(tensor, len)),
+            Dtype::F64 => Slice::F64(slice::from_raw_parts(address(tensor, len), len)),
+            Dtype::F32 => Slice::F32(slice::from_raw_parts(address(tensor, len), len)),
+            Dtype::F16 => Slice::F16(slice::from_raw_parts(address(tensor, len), len)),
+            Dtype::Bf16 => Slice::Bf16(slice::from_raw_parts(address(tensor, len), len)),
         }
     })
 }
@@ -113,25 +110,16 @@ unsafe fn read<'a>(tensor: &Tensor<'a>) -> Result<Slice<'a>> {
 /// # Safety
 /// For `'a` the memory of the tensor is there, and nobody else uses it.
 unsafe fn write<'a>(tensor: &Tensor<'a>) -> Result<ViewMut<'a>> {
-    /// # Safety
-    /// As for [`write`]; the tensor has `len` elements of this type.
-    unsafe fn elements<'a, T>(tensor: &Tensor<'a>, len: usize) -> &'a mut [T] {
-        if len == 0 {
-            return &mut [];
-        }
-        debug_assert!(tensor.data.cast::<T>().is_aligned() && size_of::<T>() == tensor.dtype.size());
-        // SAFETY: `checked_len` refuses null, unaligned addresses, and more bytes than `isize`.
-        unsafe { slice::from_raw_parts_mut(tensor.data.cast(), len) }
-    }
     let len = checked_len(tensor)?;
     debug_assert!(tensor.dense_from(0), "two indices may share an element");
-    // SAFETY: the span of the tensor is `len` elements of the type that `dtype` names.
+    // SAFETY: as many elements as in `read`, under the same checks. Nobody else uses the memory, so
+    // the reference is the only one.
     Ok(unsafe {
         match tensor.dtype {
-            Dtype::F64 => SliceMut::F64(elements(tensor, len)).into(),
-            Dtype::F32 => SliceMut::F32(elements(tensor, len)).into(),
-            Dtype::F16 => SliceMut::F16(elements(tensor, len)).into(),
-            Dtype::Bf16 => SliceMut::Bf16(elements(tensor, len)).into(),
+            Dtype::F64 => SliceMut::F64(slice::from_raw_parts_mut(address(tensor, len), len)).into(),
+            Dtype::F32 => SliceMut::F32(slice::from_raw_parts_mut(address(tensor, len), len)).into(),
+            Dtype::F16 => SliceMut::F16(slice::from_raw_parts_mut(address(tensor, len), len)).into(),
+            Dtype::Bf16 => SliceMut::Bf16(slice::from_raw_parts_mut(address(tensor, len), len)).into(),
         }
     })
 }

@@ -25,7 +25,7 @@ impl<E> Copy for Writer<E> {}
 // SAFETY: a writer only computes addresses; writing through them is unsafe, and every such place
 // says why its rows are its own. The checked strides keep the rows of outer indices apart.
 unsafe impl<E: Send> Send for Writer<E> {}
-// SAFETY: as above.
+// SAFETY: threads that share a writer only read its address and strides.
 unsafe impl<E: Send> Sync for Writer<E> {}
 
 impl<E> Writer<E> {
