@@ -63,6 +63,18 @@ impl<'a> Inputs<'a> {
     }
 
     /// The fused form: reference points, raw offsets and raw logits.
+    ///
+    /// ```
+    /// use msda::{Inputs, Problem, ReferenceKind, Spec};
+    ///
+    /// let spec = Spec { batch: 1, queries: 1, heads: 1, channels: 1, ..Spec::default() };
+    /// let problem = Problem::new(Spec { levels: vec![(1, 2)], points: vec![1], ..spec })?;
+    /// // A box is its centre, width and height. An offset of 0 is its centre, between both pixels.
+    /// let (boxes, offsets, logits) = ([0.5f32, 0.5, 1.0, 1.0], [0.0f32, 0.0], [0.0f32]);
+    /// let inputs = Inputs::fused(&[1.0f32, 3.0], ReferenceKind::Box, &boxes, &offsets, &logits);
+    /// assert_eq!(msda::forward(&problem, &inputs)?.to_f64(), [2.0]);
+    /// # Ok::<(), msda::Error>(())
+    /// ```
     pub fn fused(
         value: impl Into<View<'a>>,
         kind: ReferenceKind,
