@@ -151,7 +151,7 @@ impl Role {
         }
     }
 
-    fn dtype(self, p: &Problem) -> crate::Dtype {
+    pub(crate) fn dtype(self, p: &Problem) -> crate::Dtype {
         match self {
             Self::Value | Self::Output => p.types().value,
             Self::Locations | Self::Reference(_) => p.types().locations,

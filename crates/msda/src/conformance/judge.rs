@@ -7,7 +7,7 @@ use crate::dtype::{Dtype, Float};
 use crate::op::{Backend, Gradients, Inputs, Reference};
 use crate::oracle::{self, Grads};
 use crate::problem::{Problem, Types};
-use crate::view::{Role, View};
+use crate::view::{Role, View, ViewMut};
 
 /// The figures of a case that passed.
 pub(super) struct Outcome {
@@ -37,86 +37,64 @@ pub(super) fn run(backend: &dyn Backend, case: &Case) -> Verdict<Outcome> {
     }
 }
 
-/// The tensors that a call writes, filled with `POISON`.
-pub(super) struct Outputs {
-    pub(super) output: StoredTensor,
-    pub(super) grads: [Option<(Role, StoredTensor)>; 4],
-}
+const RESULTS: [&str; 5] =
+    ["output", "gradient of value", "gradient of locations", "gradient of weights", "gradient of reference"];
 
-const GRADIENTS: [&str; 4] =
-    ["gradient of value", "gradient of locations", "gradient of weights", "gradient of reference"];
+/// The tensors that a call writes, filled with `POISON`: those of `RESULTS`.
+pub(super) struct Outputs(pub(super) [Option<(Role, StoredTensor)>; 5]);
 
 impl Outputs {
     pub(super) fn new(case: &Case) -> Self {
         let p = &case.problem;
-        let t = p.types();
-        let poisoned = |role, dtype| StoredTensor::new(p, role, dtype, case.out, POISON, |_| POISON);
         let reference = case.reference.as_ref().map(|(kind, _)| Role::Reference(*kind));
-        let grad = |role, dtype| (role, poisoned(role, dtype));
-        Self {
-            output: poisoned(Role::Output, t.value),
-            grads: [
-                Some(grad(Role::Value, t.value)),
-                Some(grad(Role::Locations, t.locations)),
-                Some(grad(Role::Weights, t.weights)),
-                reference.map(|role| grad(role, t.locations)),
-            ],
-        }
+        let roles =
+            [Some(Role::Output), Some(Role::Value), Some(Role::Locations), Some(Role::Weights), reference];
+        let poisoned = |role: Role| StoredTensor::new(p, role, role.dtype(p), case.out, POISON, |_| POISON);
+        Self(roles.map(|role| role.map(|role| (role, poisoned(role)))))
     }
 
     /// The results of a forward and a backward pass.
     fn of(backend: &dyn Backend, case: &Case) -> Verdict<Self> {
         let mut out = Self::new(case);
         let (p, inputs) = (&case.problem, case.inputs());
-        backend.forward(p, &inputs, out.output.view_mut()).map_err(|e| format!("forward refused: {e}"))?;
+        let (output, gradients) = out.views();
+        backend.forward(p, &inputs, output).map_err(|e| format!("forward refused: {e}"))?;
         if backend.computes_gradients() {
-            let done = backend.backward(p, &inputs, case.grad_output.view(), out.gradients());
+            let done = backend.backward(p, &inputs, case.grad_output.view(), gradients);
             done.map_err(|e| format!("backward refused: {e}"))?;
         }
         Ok(out)
     }
 
-    pub(super) fn gradients(&mut self) -> Gradients<'_> {
-        let [value, locations, weights, reference] =
-            self.grads.each_mut().map(|grad| grad.as_mut().map(|(_, held)| held.view_mut()));
-        Gradients { value, locations, weights, reference }
+    pub(super) fn views(&mut self) -> (ViewMut<'_>, Gradients<'_>) {
+        let [output, value, locations, weights, reference] =
+            self.0.each_mut().map(|result| result.as_mut().map(|(_, held)| held.view_mut()));
+        (output.expect("every call has one"), Gradients { value, locations, weights, reference })
     }
 }
 
+/// Each result must agree with the oracle, and a second run into other memory must give the same
+/// bits.
 fn compare_all(backend: &dyn Backend, case: &Case) -> Verdict<Outcome> {
     let p = &case.problem;
-    let out = Outputs::of(backend, case)?;
-    let gradients = backend.computes_gradients();
+    let (out, again) = (Outputs::of(backend, case)?, Outputs::of(backend, case)?);
     let budget = budget(case)?;
+    let of_output = budget.output.of(backend, case).map_err(|e| e.to_string())?;
     let mut outcome = Outcome { compared: 0, worst: 0.0 };
-    let mut judge = |name: &str, role, held: &StoredTensor, of: &Budgeted, rule: NotFinite| -> Verdict<()> {
-        let (got, touched) = held.take(p, role, POISON);
+    let passes = if backend.computes_gradients() { RESULTS.len() } else { 1 };
+    for (i, name) in RESULTS.iter().enumerate().take(passes) {
+        let (Some((role, first)), Some((_, second))) = (&out.0[i], &again.0[i]) else { continue };
+        let (got, touched) = first.take(p, *role, POISON);
         if touched > 0 {
             return Err(format!("{name}: {touched} elements outside the tensor were written"));
         }
-        let worst = of.compare(&got, rule).map_err(|e| format!("{name}: {e}"))?;
+        let compared = match i {
+            0 => of_output.compare(&got, NotFinite::Same),
+            _ => budget.grads[i - 1].compare(&got, NotFinite::Any),
+        };
+        outcome.worst = outcome.worst.max(compared.map_err(|e| format!("{name}: {e}"))?);
         outcome.compared += got.len();
-        outcome.worst = outcome.worst.max(worst);
-        Ok(())
-    };
-    let of_output = budget.output.of(backend, case).map_err(|e| e.to_string())?;
-    judge("output", Role::Output, &out.output, &of_output, NotFinite::Same)?;
-    for ((name, grad), of) in GRADIENTS.iter().zip(&out.grads).zip(&budget.grads) {
-        if let Some((role, held)) = grad.as_ref().filter(|_| gradients) {
-            judge(name, *role, held, of, NotFinite::Any)?;
-        }
-    }
-
-    // A second run into other memory must give the same bits.
-    let again = Outputs::of(backend, case)?;
-    if !same_bits(&out.output, &again.output) {
-        return Err("output: a second run gave other bits".into());
-    }
-    for (name, pair) in GRADIENTS.iter().zip(out.grads.iter().zip(&again.grads)) {
-        if let (Some((role, a)), Some((_, b))) = pair
-            && repeats(backend, *role)
-            && !same_bits(a, b)
-        {
+        if repeats(backend, *role) && !same_bits(first, second) {
             return Err(format!("{name}: a second run gave other bits"));
         }
     }
@@ -141,35 +119,31 @@ fn same_bits(a: &StoredTensor, b: &StoredTensor) -> bool {
 /// run to run must agree with the oracle.
 fn compare_parts(backend: &dyn Backend, case: &Case) -> Verdict<Outcome> {
     let p = &case.problem;
-    let mut worst = 0.0f64;
-    let mut together = Outputs::new(case);
-    backend
-        .backward(p, &case.inputs(), case.grad_output.view(), together.gradients())
-        .map_err(|e| format!("backward refused: {e}"))?;
-    let mut compared = 0;
-    for (i, name) in GRADIENTS.iter().enumerate() {
-        if together.grads[i].is_none() {
-            continue;
-        }
+    let mut outcome = Outcome { compared: 0, worst: 0.0 };
+    let mut all = Outputs::new(case);
+    let run = |wanted: Gradients<'_>, name| {
+        let done = backend.backward(p, &case.inputs(), case.grad_output.view(), wanted);
+        done.map_err(|e| format!("backward for {name} refused: {e}"))
+    };
+    run(all.views().1, "all gradients")?;
+    for (i, name) in RESULTS.iter().enumerate().skip(1) {
+        let Some((role, a)) = &all.0[i] else { continue };
         let mut alone = Outputs::new(case);
-        let mut wanted = alone.gradients();
-        let all = [&mut wanted.value, &mut wanted.locations, &mut wanted.weights, &mut wanted.reference];
-        all.into_iter().enumerate().filter(|(k, _)| *k != i).for_each(|(_, other)| *other = None);
-        backend
-            .backward(p, &case.inputs(), case.grad_output.view(), wanted)
-            .map_err(|e| format!("backward for the {name} alone refused: {e}"))?;
-        if let (Some((role, a)), Some((_, b))) = (&together.grads[i], &alone.grads[i]) {
-            compared += a.buffer.len();
-            if !repeats(backend, *role) {
-                let (got, _) = b.take(p, *role, POISON);
-                let error = budget(case)?.grads[i].compare(&got, NotFinite::Any);
-                worst = worst.max(error.map_err(|e| format!("{name} alone: {e}"))?);
-            } else if !same_bits(a, b) {
-                return Err(format!("{name}: alone it has other bits than with the others"));
-            }
+        let (_, mut wanted) = alone.views();
+        let slots = [&mut wanted.value, &mut wanted.locations, &mut wanted.weights, &mut wanted.reference];
+        slots.into_iter().enumerate().filter(|(k, _)| k + 1 != i).for_each(|(_, other)| *other = None);
+        run(wanted, name)?;
+        let Some((_, b)) = &alone.0[i] else { continue };
+        outcome.compared += a.buffer.len();
+        if !repeats(backend, *role) {
+            let (got, _) = b.take(p, *role, POISON);
+            let worst = budget(case)?.grads[i - 1].compare(&got, NotFinite::Any);
+            outcome.worst = outcome.worst.max(worst.map_err(|e| format!("{name} alone: {e}"))?);
+        } else if !same_bits(a, b) {
+            return Err(format!("{name}: alone it has other bits than with the others"));
         }
     }
-    Ok(Outcome { compared, worst })
+    Ok(outcome)
 }
 
 /// Exact numbers and the error that a result may have.

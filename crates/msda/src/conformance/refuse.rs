@@ -1,6 +1,6 @@
 //! Calls with a mistake: each must be refused, with nothing written.
 
-use super::data::{Case, POISON, StoredTensor, Wrong};
+use super::data::{Case, POISON, Wrong};
 use super::judge::{Outputs, Verdict};
 use crate::buffer::Buffer;
 use crate::dtype::Dtype;
@@ -63,15 +63,15 @@ pub(super) fn must_refuse(backend: &dyn Backend, case: &Case, wrong: Wrong) -> V
     if forward {
         let [a, b, _] = Role::Output.dense(p);
         let output = match wrong {
-            Wrong::OutputLength => shorter(out.output.view_mut()),
+            Wrong::OutputLength => shorter(out.views().0),
             Wrong::OutputType => ViewMut::from(&mut other_output),
-            Wrong::OutputOverlaps => out.output.view_mut().strided([a, b, 1]),
-            _ => out.output.view_mut(),
+            Wrong::OutputOverlaps => out.views().0.strided([a, b, 1]),
+            _ => out.views().0,
         };
         refused("forward", wrong, backend.forward(p, &inputs, output))?;
     }
     if backward {
-        let mut gradients = out.gradients();
+        let (_, mut gradients) = out.views();
         let slots = [&mut gradients.value, &mut gradients.locations, &mut gradients.weights];
         let roles = [Role::Value, Role::Locations, Role::Weights];
         let mut other_view = Some(ViewMut::from(&mut other_grad));
@@ -90,8 +90,7 @@ pub(super) fn must_refuse(backend: &dyn Backend, case: &Case, wrong: Wrong) -> V
         refused("backward", wrong, backend.backward(p, &inputs, upstream, gradients))?;
     }
 
-    let grads = out.grads.iter().flatten().map(|(_, held)| held);
-    let held = grads.chain([&out.output]).map(|held: &StoredTensor| &held.buffer);
+    let held = out.0.iter().flatten().map(|(_, held)| &held.buffer);
     let clean = |buffer: &Buffer| buffer.to_f64().iter().all(|&x| x == POISON);
     if !held.chain([&other_output, &other_grad, &stray]).all(clean) {
         return Err(format!("{wrong:?} was refused, but something was written"));
