@@ -13,16 +13,17 @@ import argparse
 import pathlib
 import sys
 
+import matplotlib.figure
+import matplotlib.patches
 import msda_attn.onnx
-import msda_attn.plot as plot
 import onnxruntime
 import torch
 from torch import Tensor, nn
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from train_shapes import NAMES, SIDE, Detector, make_images, train
+from train_shapes import NAMES, Detector, make_images, train
 
-SCALE = 5  # pixels of the picture per pixel of an image
+COLORS = ("black", "#56b4e9", "#009e73", "#cc79a7")  # of the boxes, by class
 
 
 class Deployed(nn.Module):
@@ -46,20 +47,18 @@ def session(path: pathlib.Path) -> onnxruntime.InferenceSession:
 
 def draw(path: pathlib.Path, images, classes, boxes) -> None:
     """The images side by side, with the boxes of the shapes that were found."""
-    side = SIDE * SCALE
-    canvas = plot.Canvas(len(images) * (side + 10) + 10, side + 50)
-    for at, image in enumerate(images):
-        left, top = 10 + at * (side + 10), 10
-        pixels = (255 * image.transpose(1, 2, 0).clip(0, 1)).astype(int).tolist()
-        canvas.image(left, top, [[tuple(p) for p in row] for row in pixels], SCALE)
-        for kind, (x, y, width, height) in zip(classes[at], boxes[at].tolist()):
+    figure = matplotlib.figure.Figure(figsize=(10, 3.8), layout="constrained")
+    for axes, image, kinds, found in zip(figure.subplots(1, len(images)), images, classes, boxes):
+        axes.imshow(image.transpose(1, 2, 0).clip(0, 1), extent=(0, 1, 1, 0))
+        axes.set_axis_off()
+        for kind, (x, y, width, height) in zip(kinds, found.tolist()):
             if kind:
-                corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-                ends = [c * side + (left, top)[i % 2] for i, c in enumerate(corners)]
-                canvas.frame(*ends, plot.PALETTE[kind])
-    for kind, name in enumerate(NAMES[1:], 1):
-        canvas.text(10 + (kind - 1) * 130, side + 22, name, plot.PALETTE[kind])
-    canvas.save(path)
+                corner, color = (x - width / 2, y - height / 2), COLORS[kind]
+                box = matplotlib.patches.Rectangle(corner, width, height, fill=False, ec=color)
+                axes.add_patch(box)
+    patches = [matplotlib.patches.Patch(color=color) for color in COLORS[1:]]
+    figure.legend(patches, NAMES[1:], loc="outside lower center", ncols=3)
+    figure.savefig(path)
 
 
 def main(arguments: list[str] | None = None) -> int:

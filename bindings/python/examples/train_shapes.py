@@ -3,7 +3,7 @@
     python examples/train_shapes.py --out shapes
 
 It takes about a minute on a CPU. It prints its progress and writes `loss.png`, the curve of the
-loss, and `detector.pt`, the weights.
+loss, and `detector.pt`, the weights. The examples draw with matplotlib.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pathlib
 import sys
 import time
 
+import matplotlib.figure
 import msda_attn as msda
-import msda_attn.plot
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -146,7 +146,7 @@ def score(model: Detector, images: Tensor, classes: Tensor, boxes: Tensor) -> fl
     return (2 * right.sum() / ((guess > 0).sum() + (classes > 0).sum())).item()
 
 
-def train(steps: int, goal: float, say=print) -> tuple[Detector, list[tuple[float, float]], float]:
+def train(steps: int, goal: float, say=print) -> tuple[Detector, list[float], float]:
     """Trains until the score reaches the goal: the model, its loss curve, and its score."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(1)
@@ -165,7 +165,7 @@ def train(steps: int, goal: float, say=print) -> tuple[Detector, list[tuple[floa
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        curve.append((float(step), loss.item()))
+        curve.append(loss.item())
         if step % 50 == 0 or step == steps:
             reached = score(model, *held_out)
             seconds = time.perf_counter() - start
@@ -175,13 +175,16 @@ def train(steps: int, goal: float, say=print) -> tuple[Detector, list[tuple[floa
     return model, curve, reached
 
 
-def smooth(curve: list[tuple[float, float]], around: int = 10) -> list[tuple[float, float]]:
-    """The mean of each step and its neighbours."""
-    means = []
-    for i, (step, _) in enumerate(curve):
-        part = [loss for _, loss in curve[max(0, i - around) : i + around + 1]]
-        means.append((step, sum(part) / len(part)))
-    return means
+def draw(path: pathlib.Path, losses: list[float], around: int = 10) -> None:
+    """The loss of each step, and the mean of the step and its neighbours."""
+    parts = [losses[max(0, i - around) : i + around + 1] for i in range(len(losses))]
+    figure = matplotlib.figure.Figure(figsize=(8, 4.8), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(losses, label="each step", alpha=0.4)
+    axes.plot([sum(part) / len(part) for part in parts], label=f"mean of {2 * around + 1}")
+    axes.set(title="A detector of shapes learns", xlabel="step", ylabel="loss")
+    axes.legend()
+    figure.savefig(path)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -192,13 +195,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     args.out.mkdir(parents=True, exist_ok=True)
     model, curve, reached = train(args.steps, args.goal, lambda line: print(line, flush=True))
-    msda_attn.plot.line_chart(
-        args.out / "loss.png",
-        {"each step": curve, "mean of 21": smooth(curve)},
-        title="A detector of shapes learns",
-        x_label="step",
-        y_label="loss",
-    )
+    draw(args.out / "loss.png", curve)
     torch.save(model.state_dict(), args.out / "detector.pt")
     print(f"wrote {args.out / 'loss.png'} and {args.out / 'detector.pt'}")
     print(f"{'found' if reached >= args.goal else 'did not find'} the shapes: score {reached:.0%}")
