@@ -71,29 +71,45 @@ def problem(
     )
 
 
-def plain(value, levels, locations, weights, *, mode="bilinear", padding="zeros", corners=False):
-    """The operator with grid_sample: the definition that models use on the CPU."""
+def plain(
+    value,
+    levels,
+    locations,
+    weights,
+    *,
+    points=None,
+    mode="bilinear",
+    padding="zeros",
+    corners=False,
+):
+    """The operator with grid_sample: the definition that models use on the CPU.
+
+    With `points` per level, the samples of all levels are one dimension.
+    """
     batch, _, heads, channels = value.shape
-    queries, count, points = locations.shape[1], locations.shape[3], locations.shape[4]
+    queries = locations.shape[1]
+    points = points or [locations.shape[4]] * len(levels)
+    locations = locations.reshape(batch, queries, heads, sum(points), 2)
     sampled = []
-    for level, (part, (h, w)) in enumerate(zip(value.split([h * w for h, w in levels], 1), levels)):
+    pixels = value.split([h * w for h, w in levels], 1)
+    for part, (h, w), where in zip(pixels, levels, locations.split(points, 3)):
         image = part.flatten(2).transpose(1, 2).reshape(batch * heads, channels, h, w)
-        grid = 2 * locations[:, :, :, level].transpose(1, 2).flatten(0, 1) - 1
-        sampled.append(
-            F.grid_sample(image, grid, mode=mode, padding_mode=padding, align_corners=corners)
-        )
-    share = weights.transpose(1, 2).reshape(batch * heads, 1, queries, count * points)
-    output = (torch.stack(sampled, -2).flatten(-2) * share).sum(-1)
+        grid = 2 * where.transpose(1, 2).flatten(0, 1) - 1
+        options = dict(mode=mode, padding_mode=padding, align_corners=corners)
+        sampled.append(F.grid_sample(image, grid, **options))
+    share = weights.transpose(1, 2).reshape(batch * heads, 1, queries, sum(points))
+    output = (torch.cat(sampled, -1) * share).sum(-1)
     return output.view(batch, heads * channels, queries).transpose(1, 2)
 
 
-def locations_of(reference, offsets, levels):
-    """The locations that the fused form computes."""
-    points = offsets.shape[4]
+def locations_of(reference, offsets, levels, points=None):
+    """The locations that the fused form computes. `points` as in `plain`."""
+    counts = torch.tensor(points or [offsets.shape[4]] * len(levels))
+    level = torch.arange(len(levels)).repeat_interleave(counts)
+    flat = offsets.reshape(*offsets.shape[:3], len(level), 2)
+    reference = reference.expand(-1, -1, len(levels), -1)[:, :, None, level]
     if reference.shape[-1] == 2:
-        sizes = torch.tensor(
-            [(w, h) for h, w in levels], dtype=offsets.dtype, device=offsets.device
-        )
-        return reference[:, :, None, :, None] + offsets / sizes[None, None, None, :, None]
-    centre, size = reference[..., :2], reference[..., 2:]
-    return centre[:, :, None, :, None] + offsets / points * size[:, :, None, :, None] * 0.5
+        moved = flat / torch.tensor(levels).flip(1)[level].to(offsets)
+    else:
+        moved = flat / counts[level][:, None].to(offsets) * reference[..., 2:] * 0.5
+    return (reference[..., :2] + moved).view(offsets.shape)

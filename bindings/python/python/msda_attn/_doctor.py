@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import argparse
 import array
+import contextlib
 import dataclasses
+import functools
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import platform
+import re
 import textwrap
 import warnings
 from collections.abc import Callable
 from typing import Any
 
-from . import __version__, _native, _plain
+from . import __version__, _native, ms_deform_attn
+from ._arguments import native_call
 from ._imports import OLD_HINT, OLD_PACKAGE, name_packages
 
 _WIDTH = 80
@@ -38,22 +43,51 @@ class Finding:
     required: bool = False
 
 
-@dataclasses.dataclass
-class Backend:
-    """A row of the table: column to 'yes', 'no', 'fails' or '-'."""
-
-    name: str
-    columns: dict[str, str]
-    types: list[str]
-    problems: list[str]
-
-
 class Wrong(Exception):
-    """A result that differs from the plain computation."""
+    """A result that differs from the stored numbers."""
+
+
+# The problem that is computed. Every type represents its numbers exactly, and float64 the results.
+LEVELS = ((4, 8), (2, 4))
+VALUE, LOCATIONS, WEIGHTS, OUTPUT = (2, 40, 2, 8), (2, 3, 2, 2, 2, 2), (2, 3, 2, 2, 2), (2, 3, 16)
+SHAPES = (VALUE, LOCATIONS, WEIGHTS)
+# A channel of value and of the output is the first one times such a factor.
+CHANNELS = (1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 0.25, -0.25)
+# The first channel of the output. `tests/test_doctor.py` computes these numbers with grid_sample.
+EXPECTED = (
+    -0.193359375, -0.02783203125, 0.03564453125, 0.099609375, 0.07470703125, 0.009765625,
+    -0.0400390625, -0.06298828125, 0.14306640625, -0.05517578125, 0.0849609375, -0.2216796875,
+)  # fmt: skip
+# Sums of the gradients of value, locations and weights along two directions.
+EXPECTED_SUMS = (
+    (2.55078125, 0.998046875), (50.860107421875, -11.541015625), (0.743896484375, -0.293212890625),
+)  # fmt: skip
+
+
+def inputs() -> tuple[list[float], list[float], list[float]]:
+    """Value, locations and weights as flat lists. Some locations are outside the levels."""
+    value = [(i * 37 % 29 - 14) / 16 * factor for i in range(160) for factor in CHANNELS]
+    locations = []
+    for i in range(math.prod(WEIGHTS)):
+        height, width = LEVELS[i // 2 % 2]
+        # The gradient of a location jumps at the centre of a pixel: locations are between them.
+        x, y = i * 7 % (width + 2) - 1.75 + i % 3 / 4, i * 11 % (height + 2) - 1.75 + i % 2 / 2
+        locations += [(x + 0.5) / width, (y + 0.5) / height]
+    return value, locations, [(1 + i % 5) / 8 for i in range(math.prod(WEIGHTS))]
+
+
+def grad_output() -> list[float]:
+    """The gradient of the output."""
+    return [(i % 7 - 3) / 4 for i in range(math.prod(OUTPUT))]
+
+
+def directions(size: int) -> tuple[list[float], list[float]]:
+    """Two directions along which gradients are added up."""
+    return [(-1.0) ** i * (1 + i % 3) for i in range(size)], [i * 7 % 5 - 2 for i in range(size)]
 
 
 class Checks:
-    """Compares results with the plain computation, and counts them."""
+    """Compares results with the stored numbers, and counts them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -67,28 +101,21 @@ class Checks:
         if not error <= allowed:
             raise Wrong(f"{what}: got {got:.9g}, expected {expected:.9g} within {allowed:.2g}")
 
-    def output(self, dtype: str, got: list[float], inputs: list[list[float]]) -> None:
-        """Compares an output with the plain one of the same, rounded, inputs."""
-        allowed = 8 * _ROUNDING[dtype]
-        for i, expected in enumerate(_plain.forward(_plain.SMALL, *inputs)):
-            self.compare(f"output {i} in {dtype}", got[i], expected, allowed)
+    def output(self, dtype: str, got: list[float]) -> None:
+        """Compares an output."""
+        expected = [first * factor for first in EXPECTED for factor in CHANNELS]
+        for i, (number, exact) in enumerate(zip(got, expected, strict=True)):
+            allowed = 8 * _ROUNDING[dtype] * max(1.0, abs(exact))
+            self.compare(f"output {i} in {dtype}", number, exact, allowed)
 
-    def gradients(self, dtype: str, got: list[list[float]], inputs: list[list[float]]) -> None:
-        """Compares gradients of `sum(output * grad_output())` with slopes of the plain output."""
+    def gradients(self, dtype: str, got: list[list[float]]) -> None:
+        """Compares gradients of `sum(output * grad_output())`."""
         names = ("value", "locations", "weights")
-        for which, (name, gradient) in enumerate(zip(names, got)):
-            direction = [(-1.0) ** i * (1 + i % 3) for i in range(len(gradient))]
-            slope = _plain.slope(_plain.SMALL, inputs, which, direction, grad_output())
-            sums = [g * d for g, d in zip(gradient, direction)]
-            scale = sum(abs(x) for x in sums)
-            allowed = scale * (8 * _ROUNDING[dtype] + 1e-7)
-            self.compare(f"gradient of {name} in {dtype}", sum(sums), slope, allowed)
-
-
-def grad_output() -> list[float]:
-    """Numbers that every type represents exactly."""
-    batch, queries, row = _plain.SMALL.output
-    return [(i % 7 - 3) / 4 for i in range(batch * queries * row)]
+        for name, gradient, sums in zip(names, got, EXPECTED_SUMS):
+            for direction, expected in zip(directions(len(gradient)), sums):
+                parts = [g * d for g, d in zip(gradient, direction)]
+                allowed = 8 * _ROUNDING[dtype] * sum(map(abs, parts))
+                self.compare(f"gradient of {name} in {dtype}", sum(parts), expected, allowed)
 
 
 def _split_hint(error: BaseException) -> tuple[str, str | None]:
@@ -101,20 +128,11 @@ def _first_line(error: BaseException) -> str:
 
 
 def _processor() -> str:
-    name = ""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = (line.split(":", 1)[1] for line in file if line.startswith("model name"))
-            name = next(names, "")
-    except OSError:
-        pass
-    return name.strip() or platform.processor() or platform.machine()
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    name = None
+    with contextlib.suppress(OSError):
+        text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        name = re.search(r"^model name\s*: (.*)", text, re.MULTILINE)
+    return name[1].strip() if name else platform.processor() or platform.machine()
 
 
 def _import(name: str) -> tuple[Any, str]:
@@ -128,12 +146,13 @@ def _import(name: str) -> tuple[Any, str]:
 
 
 def _examine_threads(torch: Any) -> Finding:
-    cores = _cores()
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     try:
         for_arrays = _native.cpu_threads()
     except ValueError as error:
-        text, _, hint = str(error).partition("\nhint: ")
-        return Finding("threads", False, text, f"{hint}; until then calls with arrays fail", True)
+        says, hint = _split_hint(error)
+        return Finding("threads", False, says, f"{hint}; until then calls with arrays fail", True)
     threads = torch.get_num_threads() if torch else for_arrays
     few = threads < cores
     return Finding(
@@ -171,138 +190,101 @@ def _examine_old_package() -> list[Finding]:
     return [Finding("old package", False, says.format(folder), hint) for folder in found]
 
 
-def _examine_torch(torch: Any, why: str) -> Finding:
-    if torch is None:
-        return Finding("torch", False, why, "pip install torch; NumPy arrays work without it")
-    from ._torch import fallback, functional
-
-    says = f"{torch.__version__}, built for CUDA {torch.version.cuda or 'none'}"
-    says += f"; kernels: {functional.kernels}"
-    if functional.kernels == "native":
-        return Finding("torch", True, says)
-    hint = "torch 2.7 or newer calls the kernels without Python, which is faster"
-    return Finding("torch", False, f"{says} ({fallback.reason})", hint)
-
-
-def _examine_numpy(numpy: Any, why: str) -> Finding:
-    if numpy is None:
-        return Finding("numpy", False, why, "pip install numpy; torch tensors work without it")
-    return Finding("numpy", True, numpy.__version__)
-
-
 def _ask(what: str, question: Callable[[], str]) -> Finding:
     try:
         return Finding(what, True, question())
     except Exception as error:
-        says, hint = _split_hint(error)
-        return Finding(what, False, says, hint)
+        return Finding(what, False, *_split_hint(error))
+
+
+def _gpus() -> str:
+    gpus = _native.cuda_devices()
+    if not gpus:
+        raise RuntimeError("the driver finds none")
+    return "; ".join(f"{n} ({arch}, {sms} SMs, {m / 2**30:.0f} GiB)" for n, arch, sms, m in gpus)
 
 
 def _examine_gpu() -> list[Finding]:
-    def driver() -> str:
-        major, minor = _native.cuda_driver()
-        return f"supports CUDA up to {major}.{minor}"
-
-    def gpus() -> str:
-        names = [
-            f"{name} ({arch}, {sms} SMs, {memory / 2**30:.0f} GiB)"
-            for name, arch, sms, memory in _native.cuda_devices()
-        ]
-        if not names:
-            raise RuntimeError("the driver finds none")
-        return "; ".join(names)
-
-    def nvrtc() -> str:
-        name, path = _native.nvrtc()
-        return f"{name} at {path}"
-
-    found = _ask("driver", driver)
-    if found.ok:
-        return [found, _ask("gpu", gpus), _ask("nvrtc", nvrtc)]
-    found.hint = "msda runs on the CPU; GPUs need NVIDIA's driver"
-    if __version__.endswith(".cpu"):
-        found.hint = "msda runs on the CPU: NVIDIA has no driver for this system"
-    return [
-        found,
-        *(Finding(what, False, "not used without a driver") for what in ("gpu", "nvrtc")),
-    ]
+    driver = _ask("driver", lambda: "supports CUDA up to {}.{}".format(*_native.cuda_driver()))
+    if driver.ok:
+        nvrtc = _ask("nvrtc", lambda: "{} at {}".format(*_native.nvrtc()))
+        return [driver, _ask("gpu", _gpus), nvrtc]
+    has_none = __version__.endswith(".cpu")
+    why = ": NVIDIA has no driver for this system" if has_none else "; GPUs need NVIDIA's driver"
+    driver.hint = f"msda runs on the CPU{why}"
+    unused = "not used without a driver"
+    return [driver, Finding("gpu", False, unused), Finding("nvrtc", False, unused)]
 
 
 def _check_compiled(checks: Checks) -> Finding:
     """Checks the compiled part with arrays of the standard library: no torch, no NumPy."""
-    sizes = _plain.SMALL
-    shapes = (sizes.value, sizes.locations, sizes.weights)
 
-    def raw(data: array.array, shape: tuple[int, ...], dtype: str):
-        strides = [1]
-        for size in reversed(shape[1:]):
-            strides.insert(0, strides[0] * size)
-        return data.buffer_info()[0], dtype, shape, tuple(strides)
+    def raw(data: array.array, shape: tuple[int, ...], dtype: str) -> tuple:
+        strides = tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+        return data.buffer_info()[0], dtype, shape, strides
 
     def check() -> str:
         for dtype, code in (("float64", "d"), ("float32", "f")):
-            data = [array.array(code, numbers) for numbers in _plain.inputs(sizes)]
-            value, locations, weights = (raw(*pair, dtype) for pair in zip(data, shapes))
-            call: _native._Call = {
-                "value": value,
-                "levels": (list(sizes.levels), None),
-                "reference": None,
-                "locations": locations,
-                "weights": weights,
-                "options": 0,
-                "points": 0,
-            }
-            inputs = [list(numbers) for numbers in data]
-            output = array.array(code, [0.0] * len(grad_output()))
-            _native.forward(call, raw(output, sizes.output, dtype))
-            checks.output(dtype, list(output), inputs)
-            grads = [array.array(code, [0.0] * len(numbers)) for numbers in data]
-            targets = [raw(*pair, dtype) for pair in zip(grads, shapes)]
+            data = [array.array(code, numbers) for numbers in inputs()]
+            floats = [raw(*pair, dtype) for pair in zip(data, SHAPES)]
+            call = native_call(floats, (LEVELS, None), 0, 0)
             upstream = array.array(code, grad_output())
-            _native.backward(call, raw(upstream, sizes.output, dtype), [*targets, None])
-            checks.gradients(dtype, [list(numbers) for numbers in grads], inputs)
-        return "output and gradients equal the plain computation"
+            output = array.array(code, [0.0] * len(upstream))
+            _native.forward(call, raw(output, OUTPUT, dtype))
+            checks.output(dtype, list(output))
+            grads = [array.array(code, [0.0] * len(numbers)) for numbers in data]
+            targets = [raw(*pair, dtype) for pair in zip(grads, SHAPES)]
+            _native.backward(call, raw(upstream, OUTPUT, dtype), [*targets, None])
+            checks.gradients(dtype, [list(numbers) for numbers in grads])
+        return "output and gradients are right"
 
     return dataclasses.replace(_ask("compiled part", check), required=True)
 
 
-def _try(problems: list[str], what: str, trial: Callable[[], None]) -> str:
-    """Tries something."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            trial()
-        return "yes"
-    except Exception as error:
-        problems.append(f"{what}: {_first_line(error)}")
-        return "fails"
+def _row(name: str, cell: str) -> dict[str, Any]:
+    """A row of the table: 'yes', 'no', 'fails' or '-' in each column."""
+    return {"name": name, **dict.fromkeys(_COLUMNS, cell), "types": [], "problems": []}
 
 
-def _try_torch(torch: Any, device: str, checks: Checks) -> Backend:
+def _try(row: dict[str, Any], column: str, trials: dict[str, Callable[[], None]]) -> list[str]:
+    """Fills a cell: the names of the trials that raise nothing are the result."""
+    worked = []
+    for what, trial in trials.items():
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                trial()
+            worked.append(what)
+        except Exception as error:
+            row["problems"].append(f"{what}: {_first_line(error)}")
+    row[column] = "yes" if len(worked) == len(trials) else "fails"
+    return worked
+
+
+def _try_types(row: dict[str, Any], column: str, trial: Callable[[str], None], *types: str) -> None:
+    """Fills a cell with a trial of each type."""
+    trials = {f"{column} in {d}": functools.partial(trial, d) for d in types or _ROUNDING}
+    worked = _try(row, column, trials)
+    row["types"] = [_SHORT[what.split()[-1]] for what in worked]
+
+
+def _try_torch(torch: Any, device: str, checks: Checks) -> dict[str, Any]:
     """The row of a device, also if torch cannot make a tensor there."""
-    name = f"torch, {'CUDA' if device == 'cuda' else 'CPU'}"
+    row = _row(f"torch, {'CUDA' if device == 'cuda' else 'CPU'}", "fails")
     try:
-        return Backend(name, *_check_torch(torch, device, checks))
+        _check_torch(torch, device, checks, row)
     except Exception as error:
-        columns = dict.fromkeys(_COLUMNS, "fails")
-        return Backend(name, columns, [], [f"tensors on {device}: {_first_line(error)}"])
+        row["problems"].append(f"tensors on {device}: {_first_line(error)}")
+    return row
 
 
-def _check_torch(
-    torch: Any, device: str, checks: Checks
-) -> tuple[dict[str, str], list[str], list[str]]:
-    """Columns, types and problems."""
-    from ._torch.functional import ms_deform_attn
-
-    sizes = _plain.SMALL
-    shapes = (sizes.value, sizes.locations, sizes.weights)
-    levels = torch.tensor(sizes.levels, device=device)
-    starts = torch.tensor([0, sizes.levels[0][0] * sizes.levels[0][1]], device=device)
-    upstream = torch.tensor(grad_output(), device=device).view(sizes.output)
+def _check_torch(torch: Any, device: str, checks: Checks, row: dict[str, Any]) -> None:
+    levels, starts = torch.tensor(LEVELS, device=device), torch.tensor([0, 32], device=device)
+    upstream = torch.tensor(grad_output(), device=device).view(OUTPUT)
 
     def tensors(dtype: str, grad: bool = False) -> list[Any]:
-        made = [torch.tensor(n, dtype=getattr(torch, dtype)) for n in _plain.inputs(sizes)]
-        return [t.view(s).to(device).requires_grad_(grad) for t, s in zip(made, shapes)]
+        made = [torch.tensor(n, dtype=getattr(torch, dtype)) for n in inputs()]
+        return [t.view(s).to(device).requires_grad_(grad) for t, s in zip(made, SHAPES)]
 
     def flat(tensor: Any) -> list[float]:
         return tensor.detach().double().flatten().tolist()
@@ -311,14 +293,13 @@ def _check_torch(
         return ms_deform_attn(value, levels, starts, locations, weights)
 
     def infer(dtype: str, function: Callable = call) -> None:
-        given = tensors(dtype)
-        checks.output(dtype, flat(function(*given)), [flat(t) for t in given])
+        checks.output(dtype, flat(function(*tensors(dtype))))
 
     def train(dtype: str, function: Callable = call) -> None:
         given = tensors(dtype, grad=True)
         output = function(*given)
         output.backward(upstream.to(output.dtype))
-        checks.gradients(dtype, [flat(t.grad) for t in given], [flat(t) for t in given])
+        checks.gradients(dtype, [flat(t.grad) for t in given])
 
     def compile() -> None:
         compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
@@ -358,51 +339,30 @@ def _check_torch(
         if not all(torch.equal(a, b) for a, b in zip(first, second)):
             raise Wrong("two runs gave different bits")
 
-    problems: list[str] = []
-    columns: dict[str, str] = {}
-    works = {d: _try(problems, f"inference in {d}", lambda d=d: infer(d)) for d in _ROUNDING}
-    columns["inference"] = "yes" if set(works.values()) == {"yes"} else "fails"
-    trains = {_try(problems, f"training in {d}", lambda d=d: train(d)) for d in _ROUNDING}
-    columns["training"] = "yes" if trains == {"yes"} else "fails"
-    columns["compile"] = _try(problems, "compile", compile)
-    columns["export"] = _try(problems, "export", export)
-    columns["same bits"] = _try(problems, "same bits", repeat)
-    types = [_SHORT[d] for d, result in works.items() if result == "yes"]
-    return columns, types, problems
+    _try_types(row, "training", train)
+    _try_types(row, "inference", infer)
+    for column, trial in (("compile", compile), ("export", export), ("same bits", repeat)):
+        _try(row, column, {column: trial})
 
 
-def _check_numpy(numpy: Any, checks: Checks) -> Backend:
-    from ._array import ms_deform_attn
+def _try_numpy(numpy: Any, checks: Checks) -> dict[str, Any]:
+    row = _row("NumPy, CPU", "no")
 
-    sizes = _plain.SMALL
-    problems: list[str] = []
-
-    def call(dtype: str) -> tuple[Any, list[Any]]:
-        shapes = (sizes.value, sizes.locations, sizes.weights)
-        pairs = zip(_plain.inputs(sizes), shapes)
+    def call(dtype: str) -> Any:
+        pairs = zip(inputs(), SHAPES)
         given = [numpy.array(numbers, dtype=dtype).reshape(shape) for numbers, shape in pairs]
-        return ms_deform_attn(given[0], sizes.levels, None, given[1], given[2]), given
+        return ms_deform_attn(given[0], LEVELS, None, given[1], given[2])
 
     def infer(dtype: str) -> None:
-        output, given = call(dtype)
-        inputs = [array.astype("float64").ravel().tolist() for array in given]
-        checks.output(dtype, output.astype("float64").ravel().tolist(), inputs)
+        checks.output(dtype, call(dtype).astype("float64").ravel().tolist())
 
     def repeat() -> None:
-        if not numpy.array_equal(call("float32")[0], call("float32")[0]):
+        if not numpy.array_equal(call("float32"), call("float32")):
             raise Wrong("two runs gave different bits")
 
-    dtypes = ("float64", "float32", "float16")
-    works = {d: _try(problems, f"inference in {d}", lambda d=d: infer(d)) for d in dtypes}
-    columns = dict.fromkeys(_COLUMNS, "no")
-    columns["inference"] = "yes" if set(works.values()) == {"yes"} else "fails"
-    columns["same bits"] = _try(problems, "same bits", repeat)
-    types = [_SHORT[d] for d, result in works.items() if result == "yes"]
-    return Backend("NumPy, CPU", columns, types, problems)
-
-
-def _absent(name: str) -> Backend:
-    return Backend(name, dict.fromkeys(_COLUMNS, "-"), [], [])
+    _try_types(row, "inference", infer, "float64", "float32", "float16")
+    _try(row, "same bits", {"same bits": repeat})
+    return row
 
 
 def examine() -> dict[str, Any]:
@@ -416,8 +376,16 @@ def examine() -> dict[str, Any]:
     else:
         name_packages()
     findings = _examine_system(torch)
-    findings.append(_examine_torch(torch, why_no_torch))
-    findings.append(_examine_numpy(numpy, why_no_numpy))
+    findings += [
+        Finding(
+            "torch", True, f"{torch.__version__}, built for CUDA {torch.version.cuda or 'none'}"
+        )
+        if torch
+        else Finding("torch", False, why_no_torch, "pip install torch; NumPy arrays need none"),
+        Finding("numpy", True, numpy.__version__)
+        if numpy
+        else Finding("numpy", False, why_no_numpy, "pip install numpy; torch tensors need none"),
+    ]
     findings += _examine_gpu() + _examine_old_package()
 
     checks = Checks()
@@ -425,21 +393,17 @@ def examine() -> dict[str, Any]:
     gpu = torch is not None and torch.cuda.is_available()
     if torch and not gpu and any(f.what == "gpu" and f.ok for f in findings):
         findings.append(Finding("torch", False, "torch cannot use the GPU", "pip install torch"))
-    backends = [
-        _try_torch(torch, "cpu", checks) if torch else _absent("torch, CPU"),
-        _try_torch(torch, "cuda", checks) if gpu else _absent("torch, CUDA"),
-        _check_numpy(numpy, checks) if numpy else _absent("NumPy, CPU"),
+    rows = [
+        _try_torch(torch, "cpu", checks) if torch else _row("torch, CPU", "-"),
+        _try_torch(torch, "cuda", checks) if gpu else _row("torch, CUDA", "-"),
+        _try_numpy(numpy, checks) if numpy else _row("NumPy, CPU", "-"),
     ]
-    problems = [f"{b.name}: {problem}" for b in backends for problem in b.problems]
     return {
         "ok": all(finding.ok for finding in findings if finding.required)
-        and not any("fails" in (b.columns["inference"], b.columns["training"]) for b in backends),
+        and not any("fails" in (row["inference"], row["training"]) for row in rows),
         "findings": [dataclasses.asdict(finding) for finding in findings],
-        "backends": [
-            {"name": b.name, **b.columns, "types": b.types, "problems": b.problems}
-            for b in backends
-        ],
-        "problems": problems,
+        "backends": rows,
+        "problems": [f"{row['name']}: {problem}" for row in rows for problem in row["problems"]],
         "checks": checks.count,
         "largest_error": checks.worst,
     }
@@ -480,8 +444,7 @@ def text(report: dict[str, Any]) -> str:
     lines += [_wrap("problem: ", problem) for problem in report["problems"]]
     if report["ok"]:
         verdict = (
-            f"The operator runs: {report['checks']} numbers were compared with a plain "
-            "computation. "
+            f"The operator runs: {report['checks']} numbers were compared. "
             f"The largest error was {report['largest_error']:.0%} of the error allowed."
         )
     else:
