@@ -1,8 +1,8 @@
 //! The compiled part of the Python package `msda_attn`.
 //!
 //! `torch` registers operators whose kernels run without Python, and `xla` has the functions that
-//! XLA calls for JAX. `raw` takes addresses, for NumPy and for versions of torch without the stable
-//! C ABI. The crate `msda-call` checks and runs the calls of all.
+//! XLA calls for JAX. `raw` takes addresses, for NumPy and DLPack. The crate `msda-call` checks and
+//! runs the calls of all.
 #![deny(unsafe_code)]
 
 mod error;

@@ -1,13 +1,12 @@
-//! Calls by address, for NumPy, DLPack and versions of torch without the stable C ABI.
+//! Calls by address, for NumPy and DLPack.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
 use std::ptr;
 
 use msda_call::call::{Call, LevelSizes, Tensor, names};
-use msda_call::cuda::Prepared;
 use msda_call::dtypes::{EXPECTED, NAMES};
-use msda_call::error::{Kind, Refused, Result};
+use msda_call::error::{Refused, Result};
 use msda_call::threads::{self, OnThreads};
 use msda_call::{cpu, cuda};
 use pyo3::prelude::*;
@@ -84,15 +83,10 @@ impl RawCall {
     }
 }
 
-/// The device, its stream as an address, and a function that allocates bytes there.
-type RawDevice = (usize, usize, Py<PyAny>);
-
-/// Threads that are told nothing else: `None` means as many as the machine has.
-type Threads = Option<usize>;
-
-/// A pointer that may cross threads: the call does nothing with it but pass it on.
+/// What a call by address uses, which crosses to a thread without Python's lock.
 struct Crossing<T>(T);
-// SAFETY: the caller promises that the memory behind the addresses stays through the call.
+// SAFETY: the call only reads the addresses, and the caller holds references to all arrays until
+// it returns. No other thread gets the value.
 unsafe impl<T> Send for Crossing<T> {}
 
 impl<T> Crossing<T> {
@@ -110,48 +104,27 @@ pub(crate) fn check(call: RawCall) -> PyResult<()> {
 
 /// Computes the output into memory of the caller.
 #[pyfunction]
-#[pyo3(signature = (call, output, device=None, threads=None))]
-pub(crate) fn forward(
-    py: Python<'_>,
-    call: RawCall,
-    output: Raw,
-    device: Option<RawDevice>,
-    threads: Threads,
-) -> PyResult<()> {
+pub(crate) fn forward(py: Python<'_>, call: RawCall, output: Raw) -> PyResult<()> {
     let inputs = call.call()?;
     let out = tensor("output", &output)?;
     let problem = inputs.problem()?;
     inputs.check_output(&out)?;
-    match device {
-        None => {
-            let all = Crossing((inputs, out));
-            let threads = on_threads(threads)?;
-            // SAFETY: the Python side keeps all arrays alive through the call.
-            py.detach(move || unsafe {
-                let (inputs, out) = all.get();
-                cpu::forward(&inputs, &problem, &out, threads)
-            })?;
-        }
-        Some((device, stream, alloc)) => {
-            let stream = ptr::with_exposed_provenance_mut(stream);
-            let prepared = Prepared::forward(&inputs, &out, device)?;
-            // SAFETY: as above; the memory is the device's.
-            unsafe { prepared.launch(stream, |bytes| allocate(py, &alloc, bytes))? };
-        }
-    }
+    let (all, threads) = (Crossing((inputs, out)), on_threads()?);
+    // SAFETY: the caller keeps all arrays alive through the call. Nobody else has the output yet.
+    py.detach(move || unsafe {
+        let (inputs, out) = all.get();
+        cpu::forward(&inputs, &problem, &out, threads)
+    })?;
     Ok(())
 }
 
 /// Computes gradients into memory of the caller: of value, locations, weights and reference points.
 #[pyfunction]
-#[pyo3(signature = (call, grad_output, gradients, device=None, threads=None))]
 pub(crate) fn backward(
     py: Python<'_>,
     call: RawCall,
     grad_output: Raw,
     gradients: [Option<Raw>; 4],
-    device: Option<RawDevice>,
-    threads: Threads,
 ) -> PyResult<()> {
     let inputs = call.call()?;
     let problem = inputs.problem()?;
@@ -163,34 +136,17 @@ pub(crate) fn backward(
         grads[i] = gradients[i].as_ref().map(|raw| tensor(names[i], raw)).transpose()?;
     }
     inputs.check_gradients(&grads)?;
-    match device {
-        None => {
-            let all = Crossing((inputs, grad, grads));
-            let threads = on_threads(threads)?;
-            // SAFETY: the Python side keeps all arrays alive through the call.
-            py.detach(move || unsafe {
-                let (inputs, grad, grads) = all.get();
-                cpu::backward(&inputs, &problem, &grad, grads, threads)
-            })?;
-        }
-        Some((device, stream, alloc)) => {
-            let stream = ptr::with_exposed_provenance_mut(stream);
-            if let Some(prepared) = Prepared::backward(&inputs, &grad, grads, device)? {
-                // SAFETY: as above; the memory is the device's.
-                unsafe { prepared.launch(stream, |bytes| allocate(py, &alloc, bytes))? };
-            }
-        }
-    }
+    let (all, threads) = (Crossing((inputs, grad, grads)), on_threads()?);
+    // SAFETY: the caller keeps all arrays alive through the call. Nobody else has the gradients yet.
+    py.detach(move || unsafe {
+        let (inputs, grad, grads) = all.get();
+        cpu::backward(&inputs, &problem, &grad, grads, threads)
+    })?;
     Ok(())
 }
 
 /// The threads of a call. Their number may be in the environment, which is read before other
 /// threads of Python can run and change it.
-fn on_threads(threads: Threads) -> Result<OnThreads> {
-    Ok(OnThreads::Count(Some(threads.map_or_else(threads::default, Ok)?)))
-}
-
-fn allocate(py: Python<'_>, alloc: &Py<PyAny>, bytes: usize) -> Result<u64> {
-    let address = alloc.call1(py, (bytes,)).and_then(|address| address.extract::<u64>(py));
-    address.map_err(|error| Refused::new(Kind::Memory, format!("workspace of {bytes} bytes: {error}")))
+fn on_threads() -> Result<OnThreads> {
+    Ok(OnThreads::Count(Some(threads::default()?)))
 }

@@ -59,7 +59,7 @@ def test_points_and_sizes_are_checked():
     value, shapes, starts, locations, weights = arrays()
     with pytest.raises(ValueError, match="points: got .*, expected one number"):
         msda.ms_deform_attn(value, shapes, starts, locations, weights, points=[12])
-    with pytest.raises(TypeError, match="spatial_shapes and level_start_index: got"):
+    with pytest.raises(TypeError, match="spatial_shapes: got"):
         msda.ms_deform_attn(value, shapes.astype(float), starts, locations, weights)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msda_attn as msda
 import numpy
 import pytest
@@ -96,6 +98,11 @@ def deep(like):
         (lambda i: {"locations": deep(i.value)}, ValueError, "sampling_locations: got shape"),
         (lambda i: {"weights": deep(i.value)}, ValueError, "attention_weights: got shape"),
         (lambda i: {"shapes": i.shapes.cfloat()}, TypeError, "spatial_shapes: got .*complex"),
+        (
+            lambda i: {"shapes": [(7, 9), (3, 5), (2, 2)], "starts": None},
+            ValueError,
+            "value: got 73 positions, expected 82",
+        ),
         (lambda i: {"starts": "abc"}, TypeError, "level_start_index: got 'abc', expected"),
         (lambda i: {"starts": object()}, TypeError, "level_start_index: got <object"),
         (lambda i: {"shapes": [(6.9, 9), (3, 5), (2, 2)]}, TypeError, "spatial_shapes: got .*6.9"),
@@ -186,14 +193,6 @@ def test_subclasses_get_the_same_exceptions():
         call(lambda i: {"value": i.value[0].as_subclass(Subclass)})
 
 
-def test_a_list_that_does_not_add_up():
-    inputs = problem()
-    with pytest.raises(ValueError, match="positions"):
-        msda.ms_deform_attn(
-            inputs.value, [(7, 9), (3, 5), (2, 2)], None, inputs.locations, inputs.weights
-        )
-
-
 @pytest.mark.parametrize(
     "wrong, message",
     [
@@ -248,6 +247,21 @@ def test_wrong_starts_in_a_list(starts, error):
     levels = inputs.shapes.tolist()
     with pytest.raises(error, match="level_start_index: got"):
         msda.ms_deform_attn(inputs.value, levels, starts, inputs.locations, inputs.weights)
+
+
+@pytest.mark.parametrize("kind", ["tensors", "arrays"])
+def test_endless_iterators_end_with_an_error(kind):
+    value, shapes, _, *others = problem()
+    if kind == "arrays":
+        value, *others = (tensor.numpy() for tensor in (value, *others))
+    sizes = shapes.tolist()
+    for given, options, name in (
+        ((itertools.repeat((1, 1)), None), {}, "spatial_shapes"),
+        ((sizes, itertools.count()), {}, "level_start_index"),
+        ((sizes, None), {"points": itertools.count()}, "points"),
+    ):
+        with pytest.raises(ValueError, match=f"{name}: got an iterator with more than 65536"):
+            msda.ms_deform_attn(value, *given, *others, **options)
 
 
 def test_nothing_else_takes_other_objects():

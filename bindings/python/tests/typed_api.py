@@ -17,18 +17,26 @@ def tensors(x: torch.Tensor) -> torch.Tensor:
     shapes = torch.tensor([[2, 2]])
     y = msda.ms_deform_attn(x, [(2, 2)], None, x, x, sampling="nearest", padding="border")
     z = msda.ms_deform_attn(y, shapes, shapes, x, x, points=[4])
-    return msda.ms_deform_attn_fused(z, shapes, None, x, x, x, align_corners=True)
+    return msda.ms_deform_attn_fused(z, shapes, [0], x, x, x, align_corners=True)
 
 
 def arrays(x: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
     return msda.ms_deform_attn(x, [(2, 2)], None, x, x)
 
 
-def module(x: torch.Tensor) -> torch.nn.Module:
-    return msda.MSDeformAttn(256, levels=4, heads=8, points=4, dtype=torch.float16)
+def module(x: torch.Tensor) -> torch.Tensor:
+    made = msda.MSDeformAttn(256, levels=4, heads=8, points=4, dtype=torch.float16)
+    output: torch.Tensor = made(x, x, x, [(2, 2)])
+    return output
 
 
-def refused(x: torch.Tensor) -> None:
+def explained(x: torch.Tensor) -> str:
+    return msda.explain(x, [(2, 2)], None, x, x, device="sm_90").forward.kernel
+
+
+def refused(x: torch.Tensor, y: numpy.ndarray[Any, Any]) -> None:
     msda.ms_deform_attn(x, [(2, 2)], None, x, x, sampling="bicubic")  # type: ignore[arg-type]
-    msda.ms_deform_attn(x, [(2, 2)], None, x, x, padding="reflect")  # type: ignore[arg-type]
+    msda.ms_deform_attn_fused(x, [(2, 2)], None, x, x, x, padding="none")  # type: ignore[arg-type]
     msda.ms_deform_attn(x, [(2, 2)], None, x)  # type: ignore[call-arg]
+    msda.ms_deform_attn(x, [(2, 2)], None, y, x)  # type: ignore[type-var]
+    msda.ms_deform_attn(x, 4, None, x, x)  # type: ignore[arg-type]

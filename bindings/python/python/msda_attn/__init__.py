@@ -20,13 +20,13 @@ import types
 import typing
 import warnings
 
+from ._functions import ms_deform_attn, ms_deform_attn_fused
 from ._imports import AfterImport, refuse_old_package
 from ._native import __version__
 
 refuse_old_package()
 
 if typing.TYPE_CHECKING:
-    from ._torch.functional import ms_deform_attn, ms_deform_attn_fused
     from ._torch.module import MSDeformAttn
     from ._torch.sharding import register_sharding
     from .integrations.libraries import patch
@@ -43,7 +43,6 @@ __all__ = [
     "unpatch_transformers",
 ]
 
-_FUNCTIONS = {"ms_deform_attn", "ms_deform_attn_fused"}
 # Names that need torch, and their modules.
 _WITH_TORCH = {
     "MSDeformAttn": "._torch.module",
@@ -65,14 +64,6 @@ if not _has_torch():
 
 def __getattr__(name: str) -> object:
     """Imports torch when a name needs it and it is installed: `import msda_attn` stays fast."""
-    if name in _FUNCTIONS:
-        if _has_torch():
-            from ._torch import functional as module
-        else:
-            from . import _array as module
-        for function in _FUNCTIONS:
-            globals()[function] = getattr(module, function)
-        return globals()[name]
     if name in _WITH_TORCH:
         if not _has_torch():
             raise ImportError(f"msda_attn.{name} needs torch\nhint: pip install torch")

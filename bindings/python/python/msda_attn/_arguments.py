@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -10,33 +11,74 @@ from typing import Any
 PLAIN = ("sampling_locations", "attention_weights")
 FUSED = ("reference_points", "sampling_offsets", "attention_logits")
 
+# More levels than any call has. Iterators are read up to here: one may never end.
+MOST_LEVELS = 1 << 16
+
 # Checks an argument, given its name, and makes it an array.
 Convert = Callable[[str, Any], Any]
+
+
+def listed(name: str, numbers: Any) -> Any:
+    """Numbers per level that can be read more than once: an iterator becomes a list."""
+    if hasattr(numbers, "__len__") or not hasattr(numbers, "__iter__"):
+        return numbers
+    found = list(itertools.islice(numbers, MOST_LEVELS + 1))
+    if len(found) > MOST_LEVELS:
+        raise ValueError(
+            f"{name}: got an iterator with more than {MOST_LEVELS} levels, expected at most "
+            f"{MOST_LEVELS}"
+        )
+    return found
+
+
+def pairs(
+    shapes: Any, integer: Callable[[Any], int] = operator.index, hint: str = ""
+) -> tuple[tuple[int, int], ...]:
+    """Heights and widths of the levels. `integer` raises a `TypeError` for floats and texts."""
+    if type(shapes) is not list:
+        shapes = listed("spatial_shapes", shapes)
+    found = []
+    try:
+        for height, width in shapes:
+            # A test of the type takes less time than a call.
+            if type(height) is not int or type(width) is not int:
+                height, width = integer(height), integer(width)
+            found.append((height, width))
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"spatial_shapes: got {shapes!r}, expected a tensor (levels, 2), or a list of "
+            f"(height, width) as integers{hint}"
+        ) from None
+    return tuple(found)
+
+
+def first_positions(
+    starts: Any, integer: Callable[[Any], int] = operator.index, hint: str = ""
+) -> tuple[int, ...]:
+    """First positions of the levels, as `pairs` reads their sizes."""
+    starts = listed("level_start_index", starts)
+    try:
+        return tuple(integer(start) for start in starts)
+    except TypeError:
+        raise TypeError(
+            f"level_start_index: got {starts!r}, expected a tensor (levels), a list of "
+            f"integers, or None{hint}"
+        ) from None
 
 
 def level_sizes(
     shapes: Any, starts: Any, hint: str = ""
 ) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...] | None]:
     """Heights and widths of the levels, and their first positions if they are given."""
-    try:
-        pairs = tuple((operator.index(h), operator.index(w)) for h, w in shapes)
-        first = None if starts is None else tuple(operator.index(start) for start in starts)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"spatial_shapes and level_start_index: got {shapes!r} and {starts!r}, expected a list "
-            f"of (height, width) and a list of integers or None{hint}"
-        ) from None
-    if any(n < 0 for pair in pairs for n in pair) or any(n < 0 for n in first or ()):
-        raise ValueError(
-            f"spatial_shapes and level_start_index: got {pairs} and {first}, expected numbers of "
-            "at least 0"
-        )
-    if any(n >= 2**63 for pair in pairs for n in pair) or any(n >= 2**63 for n in first or ()):
-        raise ValueError(
-            f"spatial_shapes and level_start_index: got {pairs} and {first}, expected numbers "
-            "below 2**63"
-        )
-    return pairs, first
+    sizes = pairs(shapes, hint=hint)
+    first = None if starts is None else first_positions(starts, hint=hint)
+    for name, numbers in (
+        ("spatial_shapes", list(itertools.chain(*sizes))),
+        ("level_start_index", list(first or ())),
+    ):
+        if not all(0 <= n < 2**63 for n in numbers):
+            raise ValueError(f"{name}: got {numbers}, expected numbers from 0 to 2**63 - 1")
+    return sizes, first
 
 
 def value_sizes(value: Sequence[int]) -> tuple[int, int, int, int]:
@@ -65,13 +107,15 @@ def operands(
     convert: Convert,
     broadcast_to: Callable[[Any, tuple[int, ...]], Any],
     levels: int,
-    given: dict[str, Any],
+    value: Any,
+    others: Sequence[Any],
 ) -> dict[str, Any]:
     """The arrays of the plain or the fused form by their names, with the types that the operator
     takes."""
-    arrays = {name: convert(name, array) for name, array in given.items()}
+    names = ("value", *(PLAIN if len(others) == len(PLAIN) else FUSED))
+    arrays = {name: convert(name, array) for name, array in zip(names, (value, *others))}
     # Locations and weights have the type of value, or float32. Other floats become float32.
-    for name in list(arrays)[-2:]:
+    for name in names[-2:]:
         if arrays[name].dtype not in (arrays["value"].dtype, "float32"):
             arrays[name] = arrays[name].astype("float32")
     reference = arrays.get("reference_points")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _native
 from ._arguments import is_dense, level_sizes, native_call, operands, output_shape
-from ._options import Padding, Sampling, encode
+from ._options import encode
 
 if TYPE_CHECKING:
     import numpy
@@ -62,62 +61,16 @@ def _raw(array: numpy.ndarray) -> tuple[int, str, tuple[int, ...], tuple[int, ..
     return array.ctypes.data, array.dtype.name, array.shape, _strides(array)
 
 
-def run(shapes: Any, starts: Any, options: tuple[Any, ...], **given: Any) -> numpy.ndarray:
-    """The operator for the arrays of the plain or the fused form by their names."""
+def run(
+    value: Any, shapes: Any, starts: Any, options: tuple, points: Any, *others: Any
+) -> numpy.ndarray:
+    """The operator for arrays. `others` are the arrays behind the level sizes."""
     np = _numpy()
     levels = level_sizes(shapes, starts)
-    tensors = operands(_array, np.broadcast_to, len(levels[0]), given)
-    numbers = encode(*options, len(levels[0]))
-    value, locations = tensors["value"], list(tensors)[-2]
-    shape = output_shape(value.shape, locations, tensors[locations].shape)
+    arrays = operands(_array, np.broadcast_to, len(levels[0]), value, others)
+    numbers = encode(*options, points, len(levels[0]))
+    value, locations = arrays["value"], list(arrays)[-2]
+    shape = output_shape(value.shape, locations, arrays[locations].shape)
     output = np.empty(shape, dtype=value.dtype)
-    _native.forward(native_call(map(_raw, tensors.values()), levels, *numbers), _raw(output))
+    _native.forward(native_call(map(_raw, arrays.values()), levels, *numbers), _raw(output))
     return output
-
-
-def ms_deform_attn(
-    value: Any,
-    spatial_shapes: Sequence[Sequence[int]],
-    level_start_index: Sequence[int] | None,
-    sampling_locations: Any,
-    attention_weights: Any,
-    *,
-    sampling: Sampling = "bilinear",
-    padding: Padding = "zeros",
-    align_corners: bool = False,
-    points: Sequence[int] | None = None,
-) -> numpy.ndarray:
-    """Multi-scale deformable attention of arrays; see `msda.ms_deform_attn` with torch."""
-    return run(
-        spatial_shapes,
-        level_start_index,
-        (sampling, padding, align_corners, points),
-        value=value,
-        sampling_locations=sampling_locations,
-        attention_weights=attention_weights,
-    )
-
-
-def ms_deform_attn_fused(
-    value: Any,
-    spatial_shapes: Sequence[Sequence[int]],
-    level_start_index: Sequence[int] | None,
-    reference_points: Any,
-    sampling_offsets: Any,
-    attention_logits: Any,
-    *,
-    sampling: Sampling = "bilinear",
-    padding: Padding = "zeros",
-    align_corners: bool = False,
-    points: Sequence[int] | None = None,
-) -> numpy.ndarray:
-    """The same with its softmax and its locations; see `msda.ms_deform_attn_fused` with torch."""
-    return run(
-        spatial_shapes,
-        level_start_index,
-        (sampling, padding, align_corners, points),
-        value=value,
-        reference_points=reference_points,
-        sampling_offsets=sampling_offsets,
-        attention_logits=attention_logits,
-    )

@@ -1,6 +1,6 @@
 """The compiled part of the package."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from os import PathLike
 from typing import TypedDict
 
@@ -11,8 +11,6 @@ __version__: str
 _Array = tuple[int, str, Sequence[int], Sequence[int]]
 # Pairs of height and width with starts, or addresses of both tables on the device, and levels.
 _Levels = tuple[Sequence[tuple[int, int]], Sequence[int] | None] | tuple[int, int, int]
-# Index of the GPU, address of its stream, and a function that allocates bytes there.
-_Device = tuple[int, int, Callable[[int], int]]
 
 class _Call(TypedDict):
     value: _Array
@@ -26,18 +24,10 @@ class _Call(TypedDict):
 def check(call: _Call) -> None:
     """Refuses a call with wrong types, sizes or levels. No element is read."""
 
-def forward(
-    call: _Call, output: _Array, device: _Device | None = None, threads: int | None = None
-) -> None:
+def forward(call: _Call, output: _Array) -> None:
     """Computes the output into memory of the caller."""
 
-def backward(
-    call: _Call,
-    grad_output: _Array,
-    gradients: Sequence[_Array | None],
-    device: _Device | None = None,
-    threads: int | None = None,
-) -> None:
+def backward(call: _Call, grad_output: _Array, gradients: Sequence[_Array | None]) -> None:
     """Computes gradients into memory of the caller: of value, locations, weights and reference
     points."""
 

@@ -6,6 +6,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from ._arguments import listed
+
 Sampling = Literal["bilinear", "nearest"]
 Padding = Literal["zeros", "border"]
 
@@ -53,6 +55,7 @@ def encode_points(points: Sequence[int], levels: int) -> int:
         f"expected one number for each of the {levels} levels (at most 8), from 0 to 255 and at "
         "least one above 0"
     )
+    points = listed("points", points)
     try:
         counts = [operator.index(n) for n in points]
     except TypeError:

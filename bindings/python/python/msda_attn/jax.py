@@ -4,6 +4,8 @@
 
     output = msda_attn.jax.ms_deform_attn(value, [(8, 8), (4, 4)], None, locations, weights)
 
+Arguments and results are those of `msda.ms_deform_attn` and `msda.ms_deform_attn_fused`. Level
+sizes and starts are static: lists of numbers. All arrays have gradients, of reverse mode.
 `jax.jit`, `jax.grad`, `jax.vjp`, `jax.vmap` and `jax.shard_map` work. XLA calls the compiled part
 through its interface for custom calls, without Python; on a GPU it is queued on XLA's stream. There
 is no kernel for other devices: XLA refuses to compile the call there.
@@ -15,7 +17,7 @@ import ctypes
 import functools
 import itertools
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 try:
@@ -25,10 +27,11 @@ except ImportError:
 import jax.numpy as jnp
 import numpy as np
 
-from . import _native
+from . import _functions, _native
 from ._arguments import level_sizes, native_call, operands, output_shape
+from ._functions import computed_by
 from ._imports import name_packages
-from ._options import Padding, Sampling, encode
+from ._options import encode
 
 __all__ = ["ms_deform_attn", "ms_deform_attn_fused"]
 
@@ -129,62 +132,18 @@ def _attention_bwd(static: tuple, tensors: tuple, grad: jax.Array) -> tuple[jax.
 _attention.defvjp(_attention_fwd, _attention_bwd)
 
 
-def _run(shapes: Any, starts: Any, options: tuple[Any, ...], **given: Any) -> jax.Array:
-    hint = "under jax.jit level sizes are static: use a list, not an argument of the function"
-    pairs, first = level_sizes(shapes, starts, f"\nhint: {hint}")
-    tensors = operands(_float_array, jnp.broadcast_to, len(pairs), given)
-    numbers = encode(*options, len(pairs))
+def _run(
+    value: Any, shapes: Any, starts: Any, options: tuple, points: Any, *others: Any
+) -> jax.Array:
+    hint = (
+        "\nhint: under jax.jit level sizes are static: use a list, not an argument of the function"
+    )
+    pairs, first = level_sizes(shapes, starts, hint)
+    tensors = operands(_float_array, jnp.broadcast_to, len(pairs), value, others)
+    numbers = encode(*options, points, len(pairs))
     _check(tensors, (pairs, first), numbers)
     return _attention((pairs, _starts(pairs, first), *numbers), *_differ_alike(tensors.values()))
 
 
-def ms_deform_attn(
-    value: Any,
-    spatial_shapes: Sequence[Sequence[int]],
-    level_start_index: Sequence[int] | None,
-    sampling_locations: Any,
-    attention_weights: Any,
-    *,
-    sampling: Sampling = "bilinear",
-    padding: Padding = "zeros",
-    align_corners: bool = False,
-    points: Sequence[int] | None = None,
-) -> jax.Array:
-    """Multi-scale deformable attention of JAX arrays.
-
-    Arguments and result are those of `msda.ms_deform_attn`. Level sizes and starts are static:
-    lists of numbers. Value, locations and weights have gradients, of reverse mode.
-    """
-    return _run(
-        spatial_shapes,
-        level_start_index,
-        (sampling, padding, align_corners, points),
-        value=value,
-        sampling_locations=sampling_locations,
-        attention_weights=attention_weights,
-    )
-
-
-def ms_deform_attn_fused(
-    value: Any,
-    spatial_shapes: Sequence[Sequence[int]],
-    level_start_index: Sequence[int] | None,
-    reference_points: Any,
-    sampling_offsets: Any,
-    attention_logits: Any,
-    *,
-    sampling: Sampling = "bilinear",
-    padding: Padding = "zeros",
-    align_corners: bool = False,
-    points: Sequence[int] | None = None,
-) -> jax.Array:
-    """The same with its softmax and its locations; see `msda.ms_deform_attn_fused`."""
-    return _run(
-        spatial_shapes,
-        level_start_index,
-        (sampling, padding, align_corners, points),
-        value=value,
-        reference_points=reference_points,
-        sampling_offsets=sampling_offsets,
-        attention_logits=attention_logits,
-    )
+ms_deform_attn = computed_by(_run, _functions.ms_deform_attn)
+ms_deform_attn_fused = computed_by(_run, _functions.ms_deform_attn_fused)

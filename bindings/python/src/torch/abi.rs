@@ -37,7 +37,9 @@ macro_rules! functions {
                     $($name: {
                         let name = concat!(stringify!($name), "\0");
                         // SAFETY: the type is that of torch's header.
-                        *unsafe { library.get(name) }.map_err(|_| stringify!($name).to_owned())?
+                        *unsafe { library.get(name) }.map_err(|_| {
+                            concat!("torch has no ", stringify!($name), " in its C ABI").to_owned()
+                        })?
                     },)*
                 })
             }

@@ -12,8 +12,7 @@ use std::path::Path;
 
 use abi::Api;
 
-/// Registers the kernels. The error says which function of torch is missing: then the Python side
-/// registers kernels of its own.
+/// Registers the kernels. The error says which function of torch is missing.
 pub(crate) fn register(cpu: &Path, cuda: Option<&Path>) -> Result<(), String> {
     let api = Api::load(cpu, cuda)?;
     api.register(c"CPU", &ops::KERNELS)?;

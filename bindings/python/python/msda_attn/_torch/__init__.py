@@ -1,5 +1,5 @@
 """The operator for torch tensors. Importing this package registers `torch.ops.msda`."""
 
-from . import rules, schema
+from . import functional, rules, schema
 
-__all__ = ["rules", "schema"]
+__all__ = ["functional", "rules", "schema"]

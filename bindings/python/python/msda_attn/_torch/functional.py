@@ -1,26 +1,23 @@
-"""The functions of the operator for torch tensors."""
+"""The operator for torch tensors, and the functions of the package with it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .. import _array
-from .._options import Padding, Sampling, encode
-from . import eager, schema
-from .levels import USUAL, Levels, Starts, count, listed
+from .. import _array, _functions
+from .._arguments import FUSED, PLAIN, listed
+from .._functions import ms_deform_attn, ms_deform_attn_fused
+from .._options import encode
+from . import eager
+from .levels import USUAL, count
 
-if TYPE_CHECKING:
-    import numpy
+__all__ = ["ms_deform_attn", "ms_deform_attn_fused", "promote", "run"]
 
 _float32 = torch.float32
 _DEFAULTS = ("bilinear", "zeros", False)
-
-# Arrays of one kind go in, and an array of that kind comes out.
-Array = TypeVar("Array", Tensor, "numpy.ndarray[Any, Any]")
 
 
 def promote(name: str, tensor: Tensor, value: Tensor) -> Tensor:
@@ -33,132 +30,57 @@ def promote(name: str, tensor: Tensor, value: Tensor) -> Tensor:
     return tensor.to(_float32)
 
 
-def _of_arrays(shapes: Any, starts: Any, options: tuple[Any, ...], **given: Any) -> Any:
-    """The operator for arrays. Tensors beside a value that is none are refused."""
-    for name, array in given.items():
-        if isinstance(array, Tensor):
-            kind = type(given["value"]).__name__
-            raise TypeError(f"{name}: got a torch tensor, expected an array, as value is a {kind}")
-    return _array.run(shapes, starts, options, **given)
+# The third tensor of the plain form, which has two.
+_NONE: Any = object()
 
 
-def ms_deform_attn(
-    value: Array,
-    spatial_shapes: Levels,
-    level_start_index: Starts,
-    sampling_locations: Array,
-    attention_weights: Array,
-    *,
-    sampling: Sampling = "bilinear",
-    padding: Padding = "zeros",
-    align_corners: bool = False,
-    points: Sequence[int] | None = None,
-) -> Array:
-    """Multi-scale deformable attention.
-
-    Args:
-        value: `(batch, positions, heads, channels)`: the pixels of all levels.
-        spatial_shapes: height and width of each level: a list, or a tensor `(levels, 2)` on the CPU
-            or on the device of `value`. A tensor on the GPU is read by the kernel, so that the host
-            waits for nothing.
-        level_start_index: the first position of each level, or None: the levels follow each other.
-        sampling_locations: `(batch, queries, heads, levels, points, 2)` as (x, y), where 0 and 1
-            are the edges of a level.
-        attention_weights: `(batch, queries, heads, levels, points)`.
-        sampling: 'bilinear' or 'nearest'.
-        padding: 'zeros', or 'border': locations are moved onto the level.
-        align_corners: whether 0 and 1 are the centres of the corner pixels.
-        points: points per level, if levels differ. The tensors then have one dimension for all
-            samples: locations `(batch, queries, heads, samples, 2)`, weights without the 2.
-
-    Returns:
-        `(batch, queries, heads * channels)` with the type of `value`.
-
-    Sums are computed in float32 (float64 for float64 values), coordinates never in 16 bits.
-    Locations and weights have the type of `value` or float32; other types become float32.
-    """
+def run(
+    value: Any,
+    shapes: Any,
+    starts: Any,
+    options: tuple,
+    points: Any,
+    first: Any,
+    second: Any,
+    third: Any = _NONE,
+) -> Any:
+    """Runs a call of the plain or the fused form: with two or three tensors behind value."""
+    is_plain = third is _NONE
     if not isinstance(value, Tensor):
-        return _of_arrays(
-            spatial_shapes,
-            level_start_index,
-            (sampling, padding, align_corners, points),
-            value=value,
-            sampling_locations=sampling_locations,
-            attention_weights=attention_weights,
-        )
+        others = (first, second) if is_plain else (first, second, third)
+        for name, array in zip(PLAIN if is_plain else FUSED, others):
+            if isinstance(array, Tensor):
+                kind = type(value).__name__
+                raise TypeError(
+                    f"{name}: got a torch tensor, expected an array, as value is a {kind}"
+                )
+        return _array.run(value, shapes, starts, options, points, *others)
     numbers = USUAL
-    if points is not None or (sampling, padding, align_corners) != _DEFAULTS:
-        spatial_shapes = listed(spatial_shapes)
-        numbers = encode(sampling, padding, align_corners, points, count(spatial_shapes))
+    if points is not None or options != _DEFAULTS:
+        shapes = listed("spatial_shapes", shapes)
+        numbers = encode(*options, points, count(shapes))
+    locations, weights = (first, second) if is_plain else (second, third)
     dtype = value.dtype
-    if type(sampling_locations) is not Tensor or sampling_locations.dtype is not dtype:
-        sampling_locations = promote("sampling_locations", sampling_locations, value)
-    if type(attention_weights) is not Tensor or attention_weights.dtype is not dtype:
-        attention_weights = promote("attention_weights", attention_weights, value)
-    tensors = (value, sampling_locations, attention_weights)
-    return eager.plain.run(tensors, spatial_shapes, level_start_index, numbers)
-
-
-def ms_deform_attn_fused(
-    value: Array,
-    spatial_shapes: Levels,
-    level_start_index: Starts,
-    reference_points: Array,
-    sampling_offsets: Array,
-    attention_logits: Array,
-    *,
-    sampling: Sampling = "bilinear",
-    padding: Padding = "zeros",
-    align_corners: bool = False,
-    points: Sequence[int] | None = None,
-) -> Array:
-    """Multi-scale deformable attention with its softmax and its locations.
-
-    Args:
-        reference_points: `(batch, queries, levels, 2)` as (x, y), or `(..., 4)` as (x, y, width,
-            height). One level stands for all.
-        sampling_offsets: `(batch, queries, heads, levels, points, 2)`, as the linear layer gives
-            them. A location is `reference + offset / (width, height)` of its level, or
-            `reference_xy + offset / points * reference_wh / 2`.
-        attention_logits: `(batch, queries, heads, levels, points)`. The softmax is over all points
-            of all levels.
-
-    The other arguments and the result are those of `ms_deform_attn`.
-    """
-    if not isinstance(value, Tensor):
-        return _of_arrays(
-            spatial_shapes,
-            level_start_index,
-            (sampling, padding, align_corners, points),
-            value=value,
-            reference_points=reference_points,
-            sampling_offsets=sampling_offsets,
-            attention_logits=attention_logits,
-        )
-    numbers = USUAL
-    if points is not None or (sampling, padding, align_corners) != _DEFAULTS:
-        spatial_shapes = listed(spatial_shapes)
-        numbers = encode(sampling, padding, align_corners, points, count(spatial_shapes))
-    dtype = value.dtype
-    if type(sampling_offsets) is not Tensor or sampling_offsets.dtype is not dtype:
-        sampling_offsets = promote("sampling_offsets", sampling_offsets, value)
-    if type(attention_logits) is not Tensor or attention_logits.dtype is not dtype:
-        attention_logits = promote("attention_logits", attention_logits, value)
-    if type(reference_points) is not Tensor:
-        reference_points = promote("reference_points", reference_points, value)
+    if type(locations) is not Tensor or locations.dtype is not dtype:
+        locations = promote(PLAIN[0] if is_plain else FUSED[1], locations, value)
+    if type(weights) is not Tensor or weights.dtype is not dtype:
+        weights = promote(PLAIN[1] if is_plain else FUSED[2], weights, value)
+    if is_plain:
+        return eager.run(eager.PLAIN, (value, locations, weights), shapes, starts, numbers)
+    reference = first
+    if type(reference) is not Tensor:
+        reference = promote(FUSED[0], reference, value)
     # Reference points are coordinates: where the types differ, both are float32. The kernel refuses
     # other types than floats.
-    if reference_points.dtype is not sampling_offsets.dtype:
-        if reference_points.is_floating_point() and sampling_offsets.is_floating_point():
-            reference_points = reference_points.to(_float32)
-            sampling_offsets = sampling_offsets.to(_float32)
-    if reference_points.dim() == 4 and reference_points.shape[2] == 1:
-        spatial_shapes = listed(spatial_shapes)
-        levels = count(spatial_shapes)
+    if reference.dtype is not locations.dtype:
+        if reference.is_floating_point() and locations.is_floating_point():
+            reference, locations = reference.to(_float32), locations.to(_float32)
+    if reference.dim() == 4 and reference.shape[2] == 1:
+        shapes = listed("spatial_shapes", shapes)
+        levels = count(shapes)
         if levels != 1:
-            reference_points = reference_points.expand(-1, -1, levels, -1)
-    tensors = (value, reference_points, sampling_offsets, attention_logits)
-    return eager.fused.run(tensors, spatial_shapes, level_start_index, numbers)
+            reference = reference.expand(-1, -1, levels, -1)
+    return eager.run(eager.FUSED, (value, reference, locations, weights), shapes, starts, numbers)
 
 
-kernels = schema.kernels
+_functions.use(run)

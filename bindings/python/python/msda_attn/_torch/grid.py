@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._options import decode
-from .levels import Levels, Starts, flat, pairs
+from .levels import Levels, Starts, flat, sizes_of
 
 # `msda_attn.onnx.export` writes the operator itself; other exports of ONNX get this file's nodes.
 operator_wanted = False
@@ -78,7 +78,7 @@ def run(
 ) -> Tensor:
     """A call of the operator, plain or fused, with the numbers of `_options.encode`."""
     value, *reference, locations, weights = tensors
-    levels = pairs(shapes.tolist() if isinstance(shapes, Tensor) else shapes)
+    levels = sizes_of(shapes)
     options, counts = decode(*numbers, len(levels))
     counts = counts or [locations.shape[4]] * len(levels)
     if reference:

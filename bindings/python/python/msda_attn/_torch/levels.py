@@ -9,6 +9,8 @@ from typing import Union
 import torch
 from torch import Tensor
 
+from .._arguments import first_positions, pairs
+
 Levels = Union[Tensor, Sequence[Sequence[int]]]
 Starts = Union[Tensor, Sequence[int], None]
 
@@ -33,7 +35,7 @@ def setup_of(shapes: Levels, starts: Starts, numbers: tuple[int, int]) -> tuple[
     if starts is not None and isinstance(starts, Tensor):
         return None
     # Always checked, so that a wrong list is refused whatever was called before.
-    sizes = pairs(shapes)
+    sizes = pairs(shapes, _integer)
     if starts is not None or numbers is not USUAL:
         return setup((*numbers, *flat(sizes, starts)))
     made = _usual_setups.get(sizes)
@@ -65,39 +67,15 @@ def setup(numbers: tuple[int, ...]) -> tuple[Tensor]:
     return made
 
 
-def read_setup(setup: Tensor) -> tuple[Tensor, Tensor, int, int]:
-    """Level sizes, starts, options and points of a tensor that `setup_of` made."""
-    options, points = setup[:2].tolist()
-    levels = setup[2:].view(-1, 3)
-    return levels[:, :2], levels[:, 2], options, points
-
-
 def _integer(number: object) -> int:
     """An integer; sizes that torch traces stay symbols. Floats and texts are a `TypeError`."""
     return number if isinstance(number, (int, torch.SymInt)) else operator.index(number)
 
 
-def pairs(shapes: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
-    """Level sizes of a list."""
-    found = []
-    try:
-        for height, width in shapes:
-            # A test of the type takes less time than a call.
-            if type(height) is not int or type(width) is not int:
-                height, width = _integer(height), _integer(width)
-            found.append((height, width))
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"spatial_shapes: got {shapes!r}, expected a tensor (levels, 2), or a list of "
-            "(height, width)"
-        ) from None
-    return tuple(found)
-
-
 def flat(shapes: Sequence[Sequence[int]], starts: Sequence[int] | None) -> list[int]:
     """Height, width and first position of each level, one after the other."""
-    sizes = pairs(shapes)
-    first = _starts(starts) if starts is not None else None
+    sizes = pairs(shapes, _integer)
+    first = first_positions(starts, _integer) if starts is not None else None
     if first is not None and len(first) != len(sizes):
         raise ValueError(
             f"level_start_index: got {len(first)} numbers, expected {len(sizes)}, one per level"
@@ -108,17 +86,6 @@ def flat(shapes: Sequence[Sequence[int]], starts: Sequence[int] | None) -> list[
         numbers += [height, width, end if first is None else first[level]]
         end = end + height * width
     return numbers
-
-
-def _starts(starts: Sequence[int]) -> tuple[int, ...]:
-    """First positions of a list."""
-    try:
-        return tuple(_integer(start) for start in starts)
-    except TypeError:
-        raise TypeError(
-            f"level_start_index: got {starts!r}, expected a tensor (levels), a list of integers, "
-            "or None"
-        ) from None
 
 
 def _integers(table: Tensor) -> Tensor:
@@ -148,7 +115,7 @@ def tables(shapes: Levels, starts: Starts) -> tuple[Tensor, Tensor]:
         sizes = shapes.prod(1)
         starts = sizes.cumsum(0) - sizes
     elif not isinstance(starts, Tensor):
-        starts = torch.tensor(_starts(starts), dtype=_int64, device="cpu")
+        starts = torch.tensor(first_positions(starts, _integer), dtype=_int64, device="cpu")
         if shapes.device.type != "cpu":
             starts = starts.to(shapes.device, non_blocking=True)
     else:
@@ -156,16 +123,14 @@ def tables(shapes: Levels, starts: Starts) -> tuple[Tensor, Tensor]:
     return shapes, starts
 
 
+def sizes_of(shapes: Levels) -> tuple[tuple[int, int], ...]:
+    """Heights and widths as numbers. A tensor is read."""
+    return pairs(shapes.tolist() if isinstance(shapes, Tensor) else shapes, _integer)
+
+
 def count(shapes: Levels) -> int:
     """The number of levels."""
     if not isinstance(shapes, Tensor):
-        return len(pairs(shapes))
+        return len(sizes_of(shapes))
     # The kernel refuses other ranks.
     return shapes.shape[0] if shapes.dim() else 0
-
-
-def listed(shapes: Levels) -> Levels:
-    """Level sizes that can be read more than once: a generator becomes a list."""
-    if isinstance(shapes, Tensor) or not hasattr(shapes, "__next__"):
-        return shapes
-    return list(shapes)

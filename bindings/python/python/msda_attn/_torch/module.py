@@ -11,16 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._arguments import MOST_LEVELS, listed
 from .._options import Padding, Sampling, encode_options, encode_points
 from .functional import ms_deform_attn_fused
 from .grid import locations_of
-from .levels import Levels, Starts, count, listed
+from .levels import Levels, Starts, count, sizes_of
 
 
 def _points_per_level(points: int | Sequence[int], levels: int) -> tuple[int, ...]:
     expected = f"expected a number above 0, or {levels} numbers, one per level"
     try:
-        counts = (points,) * levels if isinstance(points, int) else tuple(points)
+        counts = (points,) * levels if isinstance(points, int) else listed("points", points)
         counts = tuple(operator.index(n) for n in counts)
     except TypeError:
         raise TypeError(f"points: got {points!r}, {expected}") from None
@@ -104,6 +105,8 @@ class MSDeformAttn(nn.Module):
             raise TypeError(expected) from None
         if min(sizes) < 1 or embed_dim % heads:
             raise ValueError(expected)
+        if levels > MOST_LEVELS:
+            raise ValueError(f"levels: got {levels}, expected at most {MOST_LEVELS}")
         self.embed_dim = embed_dim
         self.levels = levels
         self.heads = heads
@@ -204,7 +207,7 @@ class MSDeformAttn(nn.Module):
         Under autocast the linear layers and the value are in 16 bits. Offsets are added to the
         reference points in float32: locations are never rounded to 16 bits.
         """
-        spatial_shapes = listed(spatial_shapes)
+        spatial_shapes = listed("spatial_shapes", spatial_shapes)
         self._check(query, reference_points, spatial_shapes, input_flatten)
         value = self.value_proj(input_flatten)
         if padding_mask is not None:
@@ -244,14 +247,13 @@ class MSDeformAttn(nn.Module):
             heads, samples)`, with the points of all levels in one dimension. `forward` computes
             the same inside the operator. For 16-bit tensors both are in float32, as there.
         """
-        spatial_shapes = listed(spatial_shapes)
+        spatial_shapes = listed("spatial_shapes", spatial_shapes)
         self._check(query, reference_points, spatial_shapes)
         offsets, logits = self._offsets_and_logits(query)
         wide = torch.promote_types(offsets.dtype, torch.float32)
         offsets = offsets.to(wide).reshape(*query.shape[:2], self.heads, -1, 2)
         reference = reference_points.to(wide).expand(-1, -1, self.levels, -1)
-        sizes = spatial_shapes.tolist() if isinstance(spatial_shapes, Tensor) else spatial_shapes
-        locations = locations_of(reference, offsets, list(sizes), self.points)
+        locations = locations_of(reference, offsets, sizes_of(spatial_shapes), self.points)
         return locations, logits.to(wide).reshape(offsets.shape[:-1]).softmax(-1)
 
     def extra_repr(self) -> str:

@@ -1,7 +1,6 @@
 """The operators of `torch.ops.msda`, and their kernels.
 
-The kernels for CPU and CUDA are Rust functions that torch calls through its stable C ABI. Where
-torch is too old for that (before 2.7), Python functions call the same code by address.
+The kernels for CPU and CUDA are Rust functions that torch calls through its stable C ABI.
 """
 
 from __future__ import annotations
@@ -39,6 +38,11 @@ def _without_forward_mode(kernel):
 
 
 def _make() -> _Library:
+    if torch.__version__ < (2, 7):
+        raise ImportError(
+            f"msda_attn: got torch {torch.__version__}, expected 2.7 or newer\n"
+            "hint: pip install --upgrade torch; NumPy arrays work without torch"
+        )
     try:
         return _Library("msda", "DEF")
     except RuntimeError as error:
@@ -123,20 +127,7 @@ def _libraries() -> tuple[pathlib.Path, pathlib.Path | None]:
     return cpu, file("torch_cuda") if torch.version.cuda else None
 
 
-def _register() -> str:
-    """Registers the kernels: 'native' ones, or 'python' ones where torch is too old."""
-    name_packages(str(pathlib.Path(torch.__file__).parent.parent))
-    try:
-        _native.register_torch(*_libraries())
-        return "native"
-    except RuntimeError as error:
-        from . import fallback
-
-        fallback.register(library)
-        fallback.reason = str(error)
-        return "python"
-
-
 _define()
-kernels = _register()
+name_packages(str(pathlib.Path(torch.__file__).parent.parent))
+_native.register_torch(*_libraries())
 _define_lists()

@@ -12,10 +12,10 @@ import numpy as np
 import openvino
 from openvino.frontend.onnx import ConversionExtension
 
-from .. import _array
+from .. import _functions
 from .ops import ATTRIBUTES, DOMAIN, FUSED, PLAIN
 
-_FUNCTIONS = {PLAIN: _array.ms_deform_attn, FUSED: _array.ms_deform_attn_fused}
+_FUNCTIONS = {PLAIN: _functions.ms_deform_attn, FUSED: _functions.ms_deform_attn_fused}
 
 
 class _Attention(openvino.Op):

@@ -4,51 +4,31 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the module needs torch")
 
 import msda_attn as msda  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
-from support import gpu  # noqa: E402
+from support import gpu, locations_of, plain  # noqa: E402
 
 SHAPES = [(9, 7), (5, 4), (3, 2)]
 POSITIONS = sum(height * width for height, width in SHAPES)
 
 
-def plain_forward(
-    module, query, reference, pyramid, mask=None, mode="bilinear", padding="zeros", corners=False
-):
-    """The module as its definition says, one level after the other."""
-    batch, queries, _ = query.shape
-    heads, counts = module.heads, module.points
-    channels = module.embed_dim // heads
+def plain_forward(module, query, reference, pyramid, mask=None, **options):
+    """The module as its definition says."""
+    shape = (*query.shape[:2], module.heads, sum(module.points))
     value = module.value_proj(pyramid)
     if mask is not None:
         value = torch.where(mask[..., None], torch.zeros((), dtype=value.dtype), value)
-    offsets = module.sampling_offsets(query).view(batch, queries, heads, sum(counts), 2)
-    weights = module.attention_weights(query).view(batch, queries, heads, sum(counts)).softmax(-1)
-    output = query.new_zeros((batch, heads, channels, queries))
-    sample = position = 0
-    for level, ((height, width), count) in enumerate(zip(SHAPES, counts)):
-        center = reference[:, :, level if reference.shape[2] > 1 else 0]
-        center = center[:, :, None, None]
-        here = offsets[:, :, :, sample : sample + count]
-        if reference.shape[-1] == 2:
-            locations = center + here / torch.tensor([width, height])
-        else:
-            locations = center[..., :2] + here / count * center[..., 2:] * 0.5
-        pixels = value[:, position : position + height * width]
-        maps = pixels.view(batch, height, width, heads, channels)
-        maps = maps.permute(0, 3, 4, 1, 2).flatten(0, 1)
-        grid = (2 * locations - 1).transpose(1, 2).flatten(0, 1)
-        samples = F.grid_sample(maps, grid, mode, padding, align_corners=corners)
-        samples = samples.view(batch, heads, channels, queries, count)
-        share = weights[:, :, :, sample : sample + count].permute(0, 2, 1, 3)[:, :, None]
-        output = output + (samples * share).sum(-1)
-        sample, position = sample + count, position + height * width
-    return module.output_proj(output.permute(0, 3, 1, 2).flatten(2))
+    offsets = module.sampling_offsets(query).view(*shape, 2)
+    weights = module.attention_weights(query).view(shape).softmax(-1)
+    value = value.unflatten(-1, (module.heads, -1))
+    locations = locations_of(reference, offsets, SHAPES, module.points)
+    output = plain(value, SHAPES, locations, weights, points=module.points, **options)
+    return module.output_proj(output)
 
 
 def make(points=4, seed=0, **options):
@@ -101,7 +81,8 @@ def test_sampling_options_are_passed_on(mode, padding, corners):
     module = make(sampling=mode, padding=padding, align_corners=corners)
     query, reference, pyramid = inputs()
     got = module(query, reference, pyramid, SHAPES)
-    expected = plain_forward(module, query, reference, pyramid, None, mode, padding, corners)
+    options = dict(mode=mode, padding=padding, corners=corners)
+    expected = plain_forward(module, query, reference, pyramid, **options)
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -364,6 +345,8 @@ def test_locations_and_weights_of_16_bits_are_not_rounded(reference):
         ({"points": 0}, "above 0"),
         ({"sampling": "bicubic"}, "'bilinear' or 'nearest'"),
         ({"padding": "reflect"}, "'zeros' or 'border'"),
+        ({"levels": 2**40}, "levels: got 1099511627776, expected at most 65536"),
+        ({"points": itertools.count(1)}, "points: got an iterator with more than 65536 levels"),
     ],
     ids=str,
 )

@@ -28,11 +28,17 @@ def fused(inputs):
     return [inputs.value, inputs.shapes, inputs.starts, made[0].sigmoid(), *made[1:]]
 
 
-def test_the_kernels_are_native_where_torch_has_its_stable_abi():
-    from msda_attn._torch import schema
-
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    assert schema.kernels == ("native" if version >= (2, 7) else "python")
+def test_an_old_torch_is_refused_in_one_sentence():
+    code = """
+import torch
+torch.__version__ = torch.torch_version.TorchVersion("2.6.1+cpu")
+import msda_attn
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-2:] == [
+        "ImportError: msda_attn: got torch 2.6.1+cpu, expected 2.7 or newer",
+        "hint: pip install --upgrade torch; NumPy arrays work without torch",
+    ]
 
 
 def test_which_operator_runs():

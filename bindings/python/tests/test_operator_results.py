@@ -112,9 +112,7 @@ def test_points_per_level(device):
     inputs = problem(dtype=torch.float64, device=device, points=max(points)).requires_grad_()
     locations = torch.cat([inputs.locations[:, :, :, l, :p] for l, p in enumerate(points)], 3)
     weights = torch.cat([inputs.weights[:, :, :, l, :p] for l, p in enumerate(points)], 3)
-    there = torch.arange(max(points)) < torch.tensor(points)[:, None]
-    masked = inputs.weights * there.to(device)
-    expected = plain(inputs.value, LEVELS, inputs.locations, masked)
+    expected = plain(inputs.value, LEVELS, locations, weights, points=points)
     output = msda.ms_deform_attn(
         inputs.value, inputs.shapes, inputs.starts, locations, weights, points=points
     )
@@ -208,6 +206,23 @@ def test_nan_and_infinite_locations_contribute_nothing(device):
         # On a GPU such a row is summed again, in another order.
         for got, want in zip((output, *gradients(output, inputs.tensors())), expected):
             torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_one_pixel_before_the_first_centre_there_is_no_gradient(device, axis):
+    """Only samples with `-1 < px < width` count. grid_sample has a gradient of one side there."""
+    value = torch.ones(1, 4, 1, 1, dtype=torch.float64, device=device)
+    weights = torch.ones(1, 1, 1, 1, 1, dtype=torch.float64, device=device)
+    found = []
+    for pixel in (-1, -0.999):
+        locations = torch.full((1, 1, 1, 1, 1, 2), 0.5, dtype=torch.float64)
+        locations[..., axis] = (pixel + 0.5) / 2
+        locations = locations.to(device).requires_grad_()
+        msda.ms_deform_attn(value, [(2, 2)], None, locations, weights).sum().backward()
+        own = locations.grad[..., axis].item()
+        (theirs,) = torch.autograd.grad(plain(value, [(2, 2)], locations, weights).sum(), locations)
+        found.append((own, theirs[..., axis].item()))
+    assert found == [(0, 2), (pytest.approx(2), pytest.approx(2))]
 
 
 def test_same_bits_on_every_run_and_number_of_threads():
