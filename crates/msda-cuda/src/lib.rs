@@ -39,5 +39,5 @@ pub use plan::Plan;
 pub use request::{
     Addresses, Levels, Operand, Operands, Pass, Request, Scatter, Sizes, Slot, Slots, Sums, Wanted,
 };
-pub use target::Target;
+pub use target::{ARCHITECTURES, Target};
 pub use tensors::Tensors;

@@ -9,7 +9,7 @@ use msda_cuda::choose;
 use msda_cuda::driver::{Arch, Device};
 use msda_cuda::jit::{Cache, Unit};
 use msda_cuda::kernels::{Action, Kernel};
-use msda_cuda::{Levels, Operands, Request, Scatter, Target, Wanted};
+use msda_cuda::{ARCHITECTURES, Levels, Operands, Request, Scatter, Target, Wanted};
 use serde::Serialize;
 
 use serde_json::{Value, json};
@@ -35,23 +35,6 @@ pub fn find_target(arch: Option<Arch>) -> (Target, bool) {
         }
     }
 }
-
-/// The architectures that CUDA 12 and 13 compile for and that the kernels support, and the SMs of
-/// the largest common GPU of each.
-const ARCHITECTURES: [(Arch, u32); 12] = [
-    (Arch::new(7, 5), 40),
-    (Arch::new(8, 0), 108),
-    (Arch::new(8, 6), 84),
-    (Arch::new(8, 7), 142),
-    (Arch::new(8, 9), 142),
-    (Arch::new(9, 0), 132),
-    (Arch::new(10, 0), 148),
-    (Arch::new(10, 1), 148),
-    (Arch::new(10, 3), 148),
-    (Arch::new(11, 0), 100),
-    (Arch::new(12, 0), 188),
-    (Arch::new(12, 1), 188),
-];
 
 /// The target of an architecture, or of the GPU of this machine. Prints a note if there is none.
 pub fn target(arch: Option<Arch>) -> Result<Target> {

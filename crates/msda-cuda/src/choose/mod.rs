@@ -48,15 +48,9 @@ pub fn choices(request: &Request<'_>, target: &Target) -> Result<Vec<Choice>> {
             choices.push(Choice { kernel, why });
         }
     }
-    let mut refusals: Vec<String> = Vec::new();
-    for (kernel, why) in table::table(&shaped, target) {
-        let kernel = with_asked(kernel, &shaped);
-        match kernel.refuses(request, target) {
-            None => choices.push(Choice { kernel, why: why.into() }),
-            Some(reason) if refusals.contains(&reason) => {}
-            Some(reason) => refusals.push(reason),
-        }
-    }
+    let (accepted, not_accepted) = ask_table(&shaped, request, target);
+    choices.extend(accepted);
+    let mut refusals: Vec<String> = not_accepted.into_iter().map(|(_, reason)| reason).collect();
     let reasons = Kernel::Generic.reasons(request, target);
     if reasons.is_empty() {
         let why = format!("No faster kernel accepts the request: {}.", refusals.join("; "));
@@ -70,6 +64,32 @@ pub fn choices(request: &Request<'_>, target: &Target) -> Result<Vec<Choice>> {
         choices[0].why += " The line of the tuned file is stale: `msda doctor` says why.";
     }
     Ok(choices)
+}
+
+/// The candidates of the table that do not take a request, each with its first reason. Of several
+/// with the same reason only the first is there.
+pub fn refusals(request: &Request<'_>, target: &Target) -> Vec<(Kernel, String)> {
+    let padded = PaddedRequest::new(request);
+    let shaped = padded.as_ref().map_or(*request, |padded| padded.of(request));
+    ask_table(&shaped, request, target).1
+}
+
+/// Asks the candidates for the shaped request: those that accept the request, and the refusals.
+fn ask_table(
+    shaped: &Request<'_>,
+    request: &Request<'_>,
+    target: &Target,
+) -> (Vec<Choice>, Vec<(Kernel, String)>) {
+    let (mut accepted, mut refused) = (Vec::new(), Vec::<(Kernel, String)>::new());
+    for (kernel, why) in table::table(shaped, target) {
+        let kernel = with_asked(kernel, shaped);
+        match kernel.refuses(request, target) {
+            None => accepted.push(Choice { kernel, why: why.into() }),
+            Some(reason) if refused.iter().any(|(_, known)| *known == reason) => {}
+            Some(reason) => refused.push((kernel, reason)),
+        }
+    }
+    (accepted, refused)
 }
 
 /// The error of a request that is refused, with all reasons.
