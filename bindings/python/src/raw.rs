@@ -1,4 +1,4 @@
-//! Calls by address, for NumPy and DLPack.
+//! Calls by address: for NumPy and DLPack, for checks of JAX, and to explain a call.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -7,6 +7,7 @@ use std::ptr;
 use msda_call::call::{Call, LevelSizes, Tensor, names};
 use msda_call::dtypes::{EXPECTED, NAMES};
 use msda_call::error::{Refused, Result};
+use msda_call::explain::{self as explanation, Place};
 use msda_call::threads::{self, OnThreads};
 use msda_call::{cpu, cuda};
 use pyo3::prelude::*;
@@ -101,6 +102,33 @@ pub(crate) fn check(call: RawCall) -> PyResult<()> {
     call.call()?.problem()?;
     Ok(())
 }
+
+/// Which kernels a call gets, and why. No element is read.
+///
+/// `place` is "cpu", the number of a GPU of this machine, or an architecture such as "sm_90".
+/// `wanted` has a bit per gradient: 1 value, 2 locations, 4 weights, 8 reference points.
+#[pyfunction]
+pub(crate) fn explain(call: RawCall, place: &str, threads: usize, wanted: i64) -> PyResult<RawExplanation> {
+    let place = match place.parse() {
+        Ok(number) => Place::Gpu(number),
+        Err(_) if place == "cpu" => Place::Cpu { threads },
+        Err(_) => Place::Described(place.parse()?),
+    };
+    let explanation::Explanation { problem, target, passes } =
+        explanation::explain(&call.call()?, &place, wanted)?;
+    let pass = |pass: explanation::Pass| {
+        let explanation::Pass { kernel, why, stages, workspace, others, refused } = pass;
+        (kernel, why, stages, workspace, others, refused)
+    };
+    let [forward, backward] = passes.map(pass);
+    Ok((problem, target, forward, backward))
+}
+
+/// The problem, the target, and the forward and the backward pass.
+type RawExplanation = (String, String, RawPass, RawPass);
+
+/// Kernel, reason, stages, bytes of the workspace, other kernels, and refusals with their reasons.
+type RawPass = (String, String, Vec<(String, String)>, usize, Vec<String>, Vec<(String, String)>);
 
 /// Computes the output into memory of the caller.
 #[pyfunction]

@@ -216,7 +216,7 @@ fn header(Bound { slot, tensor, .. }: &Bound<'_>) -> u64 {
 }
 
 /// The alignment of a tensor's address: at most 16 bytes matter.
-fn align(tensor: &Tensor<'_>) -> usize {
+pub(crate) fn align(tensor: &Tensor<'_>) -> usize {
     let address = tensor.data.addr() | 16;
     address & address.wrapping_neg()
 }

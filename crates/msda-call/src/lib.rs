@@ -8,6 +8,7 @@
 //! | [`dtypes`] | the types of elements by the numbers and the names of frameworks |
 //! | [`cpu`] | runs a call on tensors in memory of the host |
 //! | [`cuda`] | runs a call on tensors in device memory, with plans that are stored |
+//! | [`explain`] | which kernels a call gets, and why |
 //! | [`threads`] | thread pools of the CPU, and threads of the caller |
 //! | [`error`] | refused calls, and panics that become refused calls |
 #![deny(unsafe_code)]
@@ -17,4 +18,5 @@ pub mod cpu;
 pub mod cuda;
 pub mod dtypes;
 pub mod error;
+pub mod explain;
 pub mod threads;

@@ -20,6 +20,7 @@ import types
 import typing
 import warnings
 
+from ._explain import explain
 from ._functions import ms_deform_attn, ms_deform_attn_fused
 from ._imports import AfterImport, refuse_old_package
 from ._native import __version__
@@ -35,6 +36,7 @@ if typing.TYPE_CHECKING:
 __all__ = [
     "MSDeformAttn",
     "__version__",
+    "explain",
     "ms_deform_attn",
     "ms_deform_attn_fused",
     "patch",

@@ -11,6 +11,8 @@ __version__: str
 _Array = tuple[int, str, Sequence[int], Sequence[int]]
 # Pairs of height and width with starts, or addresses of both tables on the device, and levels.
 _Levels = tuple[Sequence[tuple[int, int]], Sequence[int] | None] | tuple[int, int, int]
+# Kernel, reason, stages, bytes of the workspace, other kernels, and refusals with their reasons.
+_Pass = tuple[str, str, list[tuple[str, str]], int, list[str], list[tuple[str, str]]]
 
 class _Call(TypedDict):
     value: _Array
@@ -23,6 +25,12 @@ class _Call(TypedDict):
 
 def check(call: _Call) -> None:
     """Refuses a call with wrong types, sizes or levels. No element is read."""
+
+def explain(call: _Call, place: str, threads: int, wanted: int) -> tuple[str, str, _Pass, _Pass]:
+    """Which kernels a call gets, and why. No element is read.
+
+    `place` is "cpu", the number of a GPU of this machine, or an architecture such as "sm_90".
+    `wanted` has a bit per gradient: 1 value, 2 locations, 4 weights, 8 reference points."""
 
 def forward(call: _Call, output: _Array) -> None:
     """Computes the output into memory of the caller."""
