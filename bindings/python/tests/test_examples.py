@@ -83,14 +83,6 @@ def test_the_detector_is_deployed(trained, tmp_path, plot):
     assert all(has_color(tmp_path / "boxes.png", color) for color in plot.COLORS[1:4])
 
 
-def test_msda_can_be_swapped_into_transformers():
-    pytest.importorskip("torch", reason="the example needs torch")
-    pytest.importorskip("transformers", reason="the example needs transformers")
-    says = run("swap_transformers.py", "--side", "128", "--runs", "1")
-    assert "times as fast" in says
-    assert float(re.search(r"largest difference .*: (\S+)", says).group(1)) < 1e-3
-
-
 # Twice as wide as it is high.
 BLUE = [[[0.0, 0.0, 1.0]] * 32] * 16
 

@@ -22,10 +22,8 @@ import warnings
 
 from ._explain import explain
 from ._functions import ms_deform_attn, ms_deform_attn_fused
-from ._imports import AfterImport, refuse_old_package
+from ._imports import AfterImport
 from ._native import __version__
-
-refuse_old_package()
 
 if typing.TYPE_CHECKING:
     from ._torch.module import MSDeformAttn

@@ -21,7 +21,7 @@ from typing import Any
 
 from . import __version__, _native, ms_deform_attn
 from ._arguments import native_call
-from ._imports import OLD_HINT, OLD_PACKAGE, name_packages
+from ._imports import name_packages
 
 _WIDTH = 80
 _COLUMNS = ("inference", "training", "compile", "export", "same bits")
@@ -178,16 +178,6 @@ def _examine_system(torch: Any) -> list[Finding]:
         ),
         _examine_threads(torch),
     ]
-
-
-def _examine_old_package() -> list[Finding]:
-    """The package's former self, if it is installed. Other packages named msda do not matter."""
-    spec = importlib.util.find_spec("msda")
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    found = [folder for folder in folders if any(pathlib.Path(folder).glob("_native.*"))]
-    says = f"{OLD_PACKAGE} is in {{}}: a process can import one of the two"
-    hint = OLD_HINT.removeprefix("hint: ")
-    return [Finding("old package", False, says.format(folder), hint) for folder in found]
 
 
 def _ask(what: str, question: Callable[[], str]) -> Finding:
@@ -386,7 +376,7 @@ def examine() -> dict[str, Any]:
         if numpy
         else Finding("numpy", False, why_no_numpy, "pip install numpy; torch tensors need none"),
     ]
-    findings += _examine_gpu() + _examine_old_package()
+    findings += _examine_gpu()
 
     checks = Checks()
     findings.append(_check_compiled(checks))

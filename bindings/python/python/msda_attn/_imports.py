@@ -1,4 +1,4 @@
-"""Other modules: where packages are, an old one in the way, and work to do after an import."""
+"""Other modules: where packages are, and work to do after an import."""
 
 from __future__ import annotations
 
@@ -11,20 +11,11 @@ from typing import Any
 
 from . import _native
 
-OLD_PACKAGE = "the package msda of the old distribution msda-rs"
-OLD_HINT = "hint: pip uninstall msda-rs, and import msda_attn only"
-
 
 def name_packages(*folders: str) -> None:
     """Says to the compiled part where packages are: NVRTC may be in one."""
     for folder in (*(sysconfig.get_paths()[key] for key in ("purelib", "platlib")), *folders):
         _native.add_packages(folder)
-
-
-def refuse_old_package() -> None:
-    """Raises if this package's former self is imported: both define `torch.ops.msda`."""
-    if "msda._native" in sys.modules:
-        raise ImportError(f"msda_attn: got {OLD_PACKAGE} imported in this process\n{OLD_HINT}")
 
 
 class _Loader:

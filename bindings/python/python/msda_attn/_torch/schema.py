@@ -11,7 +11,7 @@ import torch
 
 from .. import _native
 from .._arguments import FUSED, PLAIN
-from .._imports import OLD_HINT, OLD_PACKAGE, name_packages
+from .._imports import name_packages
 from . import forward_mode
 from .levels import setup
 
@@ -48,8 +48,8 @@ def _make() -> _Library:
     except RuntimeError as error:
         # Torch's message has the place of the first registration, and lines about its C++ code.
         raise ImportError(
-            "torch.ops.msda: got operators of another package, expected none; it may be "
-            f"{OLD_PACKAGE}\n{OLD_HINT}"
+            "torch.ops.msda: got operators of another package, expected none\n"
+            "hint: uninstall the other package that registers them"
         ) from error
 
 
